@@ -1,0 +1,170 @@
+"""Texts to measure on, and windows of their tokens. The only door to NLTK."""
+
+import hashlib
+import os
+from pathlib import Path
+
+__all__ = ["available", "describe", "fingerprint", "read", "windows"]
+
+NAMES = {
+    "alice": "Alice's Adventures in Wonderland, from NLTK's Gutenberg corpus",
+    "ag_news": "AG_NEWS test split, 7,600 news items (title and description)",
+    "python_reference": "the language reference that Python carries (pydoc_data.topics); always there",
+}
+
+
+def read(name):
+    """Text of a corpus.
+
+    Parameters
+    ----------
+    name : str
+        "alice" (NLTK's own data path, else NLTK's download), "ag_news" (the folder ``LIPNB_DATA``, else the
+        Hugging Face hub), "python_reference" (the embedded default, always there), or the path of a text file.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    FileNotFoundError
+        "the text ... was not found": names where it is looked for and the text that is always there.
+    ValueError
+        "the file ... is not UTF-8 text" or "... is empty".
+
+    Notes
+    -----
+    castin2024smooth, section 5, measures on the first two. The embedded text changes a little with each release of
+    Python: `fingerprint` tells editions apart.
+    """
+    known = {"alice": _alice, "ag_news": _ag_news, "python_reference": _python_reference}
+    return known[name]() if name in known else _file(name)
+
+
+def available(*names):
+    """The first of `names` that can be read here, so that a page can say which text it really used.
+
+    Parameters
+    ----------
+    *names : str
+        Names or paths, as for `read`, in order of preference.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    FileNotFoundError
+        "none of ... can be read here".
+    """
+    for name in names:
+        try:
+            read(name)
+        except FileNotFoundError:
+            continue
+        return name
+    raise FileNotFoundError(f"none of {', '.join(map(repr, names))} can be read here: use 'python_reference'.")
+
+
+def describe(name):
+    """One line on a corpus, for captions."""
+    return NAMES.get(name, f"the file {Path(name).name}")
+
+
+def fingerprint(text):
+    """First 12 hexadecimal digits of the SHA-256 of a text: which edition a row was measured on."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def windows(token_ids, length, count):
+    """The first `count` windows of `length` tokens: never overlapping, never wrapping around.
+
+    Parameters
+    ----------
+    token_ids : Tensor, shape (t,)
+        Tokens of a text.
+    length : int
+        Tokens in a window, n.
+    count : int
+        Number of windows.
+
+    Returns
+    -------
+    Tensor, shape (count, n)
+
+    Raises
+    ------
+    ValueError
+        "the text has ... tokens, but ... windows of ... tokens need ...": take fewer or shorter windows.
+    """
+    if length < 1 or count < 1:
+        raise ValueError(f"windows need a length and a count of at least 1, got length {length}, count {count}.")
+    if token_ids.ndim != 1:
+        raise ValueError(f"token_ids must have shape (t,), got {tuple(token_ids.shape)}.")
+    if len(token_ids) < length * count:
+        raise ValueError(f"the text has {len(token_ids)} tokens, but {count} windows of {length} tokens need "
+                         f"{length * count}: take fewer or shorter windows, or a longer text.")
+    return token_ids[: length * count].reshape(count, length)
+
+
+def _alice():
+    import nltk
+    from nltk.corpus import gutenberg
+
+    try:
+        return gutenberg.raw("carroll-alice.txt")
+    except LookupError:
+        if nltk.download("gutenberg", quiet=True):
+            return gutenberg.raw("carroll-alice.txt")
+        raise FileNotFoundError(
+            "the text 'alice' was not found: NLTK's Gutenberg corpus is neither in NLTK's data path nor could it be "
+            "downloaded. Set NLTK_DATA to a folder that holds corpora/gutenberg, or use 'python_reference', "
+            "which is always there."
+        ) from None
+
+
+def _ag_news():
+    import pandas as pd
+
+    folder = os.environ.get("LIPNB_DATA")
+    path = Path(folder, "ag_news_csv", "test.csv") if folder else None
+    if path is not None and path.is_file():
+        items = pd.read_csv(path, header=None, names=["class", "title", "description"])
+        return "\n".join(items["title"] + " " + items["description"])
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    try:
+        path = hf_hub_download("fancyzhx/ag_news", "data/test-00000-of-00001.parquet", repo_type="dataset")
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError):
+        raise FileNotFoundError(
+            "the text 'ag_news' was not found: it is neither in the folder LIPNB_DATA (ag_news_csv/test.csv) nor "
+            "could it be had from the Hugging Face hub. Set LIPNB_DATA, or use 'python_reference', which is always "
+            "there."
+        ) from None
+    try:
+        return "\n".join(pd.read_parquet(path)["text"])
+    except ImportError:
+        raise FileNotFoundError("'ag_news' from the hub is a Parquet file: pip install 'lipnb[hub]'.") from None
+
+
+def _python_reference():
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics[key] for key in sorted(topics))
+
+
+def _file(name):
+    path = Path(name)
+    if not path.is_file():
+        raise FileNotFoundError(f"the text {name!r} was not found: it is no file, and no corpus of "
+                                f"{', '.join(map(repr, NAMES))}.")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"the file {path.name} is not UTF-8 text: convert it first.") from None
+    if not text.strip():
+        raise ValueError(f"the file {path.name} is empty: give a text to measure on.")
+    return text

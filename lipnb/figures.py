@@ -1,0 +1,135 @@
+"""The book's figures, drawn from tables. Nothing here runs a model or knows a path."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.colors import Normalize, SymLogNorm
+from matplotlib.ticker import NullFormatter, ScalarFormatter
+
+__all__ = ["against_length", "house_style", "matrix", "panels", "rate_line", "residuals"]
+
+STYLE = Path(__file__).with_name("house.mplstyle")
+NOT_CONVERGED = "#b0b0b0"
+
+
+def house_style():
+    """Use the book's look for all figures that follow."""
+    plt.style.use(STYLE)
+
+
+def _log_ticks(axis, low, high):
+    """Plain numbers on a logarithmic axis that spans less than two decades."""
+    if high / low < 100:
+        candidates = [m * 10.0**e for e in range(-6, 7) for m in (1, 2, 5)]
+        axis.set_ticks([tick for tick in candidates if low / 1.05 <= tick <= high * 1.05])
+        axis.set_major_formatter(ScalarFormatter())
+        axis.set_minor_formatter(NullFormatter())
+
+
+def against_length(table, fit=None, *, ax=None, norm=None, title=None):
+    """Local Lipschitz constant of each window against its length, in log-log axes, coloured by mean radius.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Rows of one panel, from `lipnb.experiments.measure`. Rows that did not converge are drawn grey, not dropped.
+    fit : lipnb.scaling.PowerLaw, optional
+        Drawn as a line, with its exponent and interval.
+    ax : matplotlib Axes, optional
+        Where to draw.
+    norm : matplotlib Normalize, optional
+        Colour scale of the radius, to share between panels.
+    title : str, optional
+        What the panel shows.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots()[1]
+    good = table[table.converged]
+    norm = norm or Normalize(table.mean_radius.min(), table.mean_radius.max())
+    dots = ax.scatter(good.length, good.lipschitz, c=good.mean_radius, norm=norm, s=11, alpha=0.8, linewidths=0)
+    rest = table[~table.converged]
+    if len(rest):
+        ax.scatter(rest.length, rest.lipschitz, c=NOT_CONVERGED, s=11, marker="x", label="not converged")
+    ax.set(xscale="log", yscale="log", xlabel="sequence length n", ylabel="local Lipschitz constant", title=title)
+    _log_ticks(ax.xaxis, table.length.min(), table.length.max())
+    _log_ticks(ax.yaxis, table.lipschitz.min(), table.lipschitz.max())
+    if fit is not None:
+        rate_line(ax, fit, (table.length.min(), table.length.max()))
+    ax.figure.colorbar(dots, ax=ax, label="mean radius", pad=0.02)
+    return ax
+
+
+def rate_line(ax, fit, span):
+    """Draw a fitted power law over `span`, labelled with its exponent and interval."""
+    x = np.geomspace(*span, 50)
+    label = rf"${fit.constant:.3g}\,n^{{{fit.exponent:.2f}}}$  [{fit.low:.2f}, {fit.high:.2f}]"
+    ax.plot(x, fit(x), color="#d55e00", label=label)
+    ax.legend(loc="best")
+
+
+def panels(count, *, width=3.6, height=3.3):
+    """A row of `count` axes with one figure size for all pages."""
+    return plt.subplots(1, count, figsize=(width * count, height), squeeze=False)[1][0]
+
+
+def residuals(history, *, ax=None, title=None):
+    """Relative error of solvers against products spent.
+
+    Parameters
+    ----------
+    history : DataFrame
+        Columns `method`, `products` and `error` (relative, positive).
+    ax : matplotlib Axes, optional
+        Where to draw.
+    title : str, optional
+        What is solved.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots()[1]
+    for (method, rows), marker in zip(history.groupby("method", sort=False), "osD^v", strict=False):
+        ax.plot(rows.products, rows.error, marker=marker, label=method)
+    ax.set(yscale="log", xlabel="products with the Jacobian and its transpose", ylabel="relative error", title=title)
+    ax.legend()
+    return ax
+
+
+def matrix(values, *, ax=None, title=None, block=None, label=None):
+    """A matrix as colours, symmetric about zero, small entries kept visible.
+
+    Parameters
+    ----------
+    values : array_like, shape (rows, columns)
+        For example a Jacobian or attention probabilities.
+    ax : matplotlib Axes, optional
+        Where to draw.
+    title : str, optional
+        What the matrix is.
+    block : tuple of int, optional
+        Rows and columns of a token, to draw the borders of the blocks.
+    label : str, optional
+        What the colours mean.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots()[1]
+    values = np.asarray(values)
+    top = np.abs(values).max() or 1.0
+    image = ax.imshow(values, cmap="RdBu_r", norm=SymLogNorm(top / 50, vmin=-top, vmax=top), aspect="equal")
+    ax.grid(False)
+    ax.set(title=title, xticks=[], yticks=[])
+    if block:
+        for row in range(block[0], values.shape[0], block[0]):
+            ax.axhline(row - 0.5, color="#404040", linewidth=0.5)
+        for column in range(block[1], values.shape[1], block[1]):
+            ax.axvline(column - 0.5, color="#404040", linewidth=0.5)
+    ax.figure.colorbar(image, ax=ax, label=label, shrink=0.8)
+    return ax

@@ -1,0 +1,185 @@
+"""Tables of measurements with their birth certificates. The only writer of the results folder.
+
+A table is ``NAME.csv`` with ``NAME.json`` beside it. While it is made, finished units of work are appended to
+``NAME.partial.jsonl``, one line each, so that a killed run continues where it was.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import time
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+import pandas as pd
+from filelock import FileLock, Timeout
+
+__all__ = ["Recording", "folder", "load", "names", "provenance", "recording", "versions"]
+
+FLOAT_FORMAT = "%.6g"  # more digits differ between processors
+
+
+def folder():
+    """The results folder: ``LIPNB_RESULTS``, else ``data/results`` of the checkout, else of the current folder."""
+    if chosen := os.environ.get("LIPNB_RESULTS"):
+        return Path(chosen)
+    checkout = Path(__file__).resolve().parent.parent
+    return (checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()) / "data" / "results"
+
+
+def names():
+    """Names of the finished tables, sorted."""
+    return sorted(path.stem for path in folder().glob("*.csv"))
+
+
+def load(name):
+    """A finished table.
+
+    Parameters
+    ----------
+    name : str
+        Name of the table, without ending.
+
+    Returns
+    -------
+    DataFrame
+        One row for each measurement.
+
+    Raises
+    ------
+    FileNotFoundError
+        "there is no table ...": names those there are, and the command that makes it.
+    """
+    path = folder() / f"{name}.csv"
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no table {name!r} (there are: {', '.join(names()) or 'none'}): "
+                                f"make it with `lipnb results {name}`.")
+    return pd.read_csv(path)
+
+
+def provenance(name):
+    """How a finished table was made: settings, versions, commit, seconds, as a dictionary."""
+    load(name)
+    return json.loads((folder() / f"{name}.json").read_text())
+
+
+def versions():
+    """Versions of what computes the numbers, and the commit of the checkout where there is one."""
+    packages = {package: version(package) for package in ("lipnb", "torch", "transformers", "numpy", "scipy")}
+    git = subprocess.run(["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty"],
+                         capture_output=True, text=True, check=False)
+    return {"python": platform.python_version(), "machine": platform.machine(), **packages,
+            "commit": git.stdout.strip() or None}
+
+
+class Recording:
+    """A table in the making; see `recording`."""
+
+    def __init__(self, path, settings):
+        self._path, self._settings = path, settings
+        self._units = {}
+        self._read()
+
+    def _read(self):
+        if not self._path.exists():
+            self._append({"settings": self._settings})
+            return
+        raw = self._path.read_bytes()
+        whole = raw[: raw.rfind(b"\n") + 1]  # a killed run can leave half a line
+        lines = [json.loads(line) for line in whole.splitlines()]
+        if lines and lines[0]["settings"] != self._settings:
+            raise ValueError(f"{self._path.name} was begun with other settings: finish it with those "
+                             f"({json.dumps(lines[0]['settings'])}), or delete it to begin again.")
+        os.truncate(self._path, len(whole))
+        if not lines:
+            self._append({"settings": self._settings})
+        for line in lines[1:]:
+            self._units[line["unit"]] = line
+
+    def _append(self, line):
+        with self._path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rows(self, unit):
+        """Rows of a finished unit, as dictionaries, or None when it is still to be measured."""
+        line = self._units.get(unit)
+        return None if line is None else line["rows"]
+
+    def add(self, unit, rows, seconds):
+        """Save the rows of a finished unit at once.
+
+        Parameters
+        ----------
+        unit : str
+            Key of the unit of work.
+        rows : list of dict
+            Its measurements.
+        seconds : float
+            What they took.
+        """
+        self._units[unit] = {"unit": unit, "seconds": seconds, "rows": rows}
+        self._append(self._units[unit])
+
+    def finish(self, units):
+        """Write the table, with the rows of `units` in that order, and its provenance; drop the partial file."""
+        table = pd.DataFrame([row for unit in units for row in self.rows(unit)])
+        seconds = sum(self._units[unit]["seconds"] for unit in units)
+        birth = {"settings": self._settings, "rows": len(table), "seconds": round(seconds, 1),
+                 "finished": time.strftime("%Y-%m-%d", time.gmtime()), "versions": versions()}
+        final = self._path.with_name(self._path.name.replace(".partial.jsonl", ".csv"))
+        _write(final, table.to_csv(index=False, float_format=FLOAT_FORMAT))
+        _write(final.with_suffix(".json"), json.dumps(birth, indent=1) + "\n")
+        self._path.unlink()
+        return table
+
+
+def _write(path, text):
+    """Replace a file in one step, so that a reader never sees half of it."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+@contextmanager
+def recording(name, settings):
+    """Make or continue a table, one process at a time.
+
+    Parameters
+    ----------
+    name : str
+        Name of the table, without ending.
+    settings : dict
+        What the rows depend on; a partial table with other settings is refused, never mixed.
+
+    Yields
+    ------
+    Recording
+        `rows(unit)` tells what is already there, `add` saves a unit, `finish` writes the table.
+
+    Raises
+    ------
+    OSError
+        "the results folder ... cannot be written": set LIPNB_RESULTS to another folder.
+    ValueError
+        "... was begun with other settings".
+    RuntimeError
+        "another run is making the table ...".
+    """
+    where = folder()
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+        probe = where / f".{name}.partial.probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise OSError(f"the results folder {where} cannot be written ({error.strerror}): "
+                      "set LIPNB_RESULTS to a folder that can.") from None
+    try:
+        with FileLock(where / f".{name}.partial.lock", timeout=0):
+            yield Recording(where / f"{name}.partial.jsonl", json.loads(json.dumps(settings)))
+    except Timeout:
+        raise RuntimeError(f"another run is making the table {name!r}: wait for it, or stop it first.") from None
