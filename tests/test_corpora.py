@@ -1,0 +1,80 @@
+"""Texts are found where they are, said when they are not, and cut into windows that never overlap."""
+
+import os
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lipnb import corpora
+
+DATA = os.environ.get("LIPNB_DATA")
+
+
+def test_the_embedded_text_is_always_there_and_always_the_same():
+    text = corpora.read("python_reference")
+    assert len(text) > 300_000 and "assert" in text
+    assert corpora.fingerprint(text) == corpora.fingerprint(corpora.read("python_reference"))
+    assert corpora.available("a text that nobody has", "python_reference") == "python_reference"
+
+
+@pytest.mark.skipif("NLTK_DATA" not in os.environ, reason="NLTK_DATA is not set: no Gutenberg corpus here")
+def test_alice_comes_from_nltks_own_path():
+    text = corpora.read("alice")
+    assert text.startswith("[Alice's Adventures in Wonderland by Lewis Carroll") and len(text) == 144_395
+    assert corpora.available("alice", "python_reference") == "alice"
+
+
+@pytest.mark.skipif(not DATA, reason="LIPNB_DATA is not set: no AG_NEWS here")
+def test_ag_news_is_the_test_split():
+    text = corpora.read("ag_news")
+    assert text.startswith("Fears for T N pension after talks Unions representing workers at Turner")
+    assert text.count("\n") == 7599
+
+
+@pytest.mark.parametrize("name", ["alice", "ag_news"])
+def test_an_absent_text_names_the_way_out(name, monkeypatch, tmp_path):
+    import nltk
+
+    monkeypatch.delenv("LIPNB_DATA", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    monkeypatch.setattr(nltk, "download", lambda *args, **options: False)  # as NLTK answers without a network
+    # the corpus reader remembers where it was loaded from: a fresh one has nowhere to look
+    monkeypatch.setattr("nltk.corpus.gutenberg", nltk.corpus.util.LazyCorpusLoader(
+        "gutenberg", nltk.corpus.PlaintextCorpusReader, ".*txt", encoding="latin1"))
+    with pytest.raises(FileNotFoundError, match=f"'{name}' was not found.*python_reference"):
+        corpora.read(name)
+
+
+def test_files_and_their_faults(tmp_path):
+    good, empty, binary = tmp_path / "good.txt", tmp_path / "empty.txt", tmp_path / "binary.txt"
+    good.write_text("to be or not to be")
+    empty.write_text(" \n")
+    binary.write_bytes(b"\xff\xfe\x00\xd8")
+    assert corpora.read(str(good)) == "to be or not to be"
+    assert corpora.describe(str(good)) == "the file good.txt" and "Alice" in corpora.describe("alice")
+    with pytest.raises(ValueError, match="empty.txt is empty"):
+        corpora.read(str(empty))
+    with pytest.raises(ValueError, match="binary.txt is not UTF-8"):
+        corpora.read(str(binary))
+    with pytest.raises(FileNotFoundError, match="'no such text' was not found.*no corpus of 'alice'"):
+        corpora.read("no such text")
+
+
+@given(length=st.integers(1, 30), count=st.integers(1, 10), spare=st.integers(0, 40))
+def test_windows_are_the_text_cut_up(length, count, spare):
+    ids = torch.arange(length * count + spare)
+    cut = corpora.windows(ids, length, count)
+    assert cut.shape == (count, length)
+    assert torch.equal(cut.flatten(), ids[: length * count])
+
+
+def test_a_text_too_short_is_refused():
+    with pytest.raises(ValueError, match="the text has 11 tokens, but 3 windows of 4 tokens need 12"):
+        corpora.windows(torch.arange(11), 4, 3)
+    with pytest.raises(ValueError, match="at least 1"):
+        corpora.windows(torch.arange(11), 0, 3)
+    with pytest.raises(ValueError, match="token_ids must have shape"):
+        corpora.windows(torch.zeros(2, 3), 1, 1)

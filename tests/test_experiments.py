@@ -1,0 +1,107 @@
+"""Measurements over a text: rows, resumption after kill -9, re-measurement, bad input."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+
+from lipnb import cli, experiments, lipschitz, models, results
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    return models.load("minilm")
+
+
+COMMAND = [sys.executable, "-m", "lipnb.cli", "results", "real-text-embedded", "--lengths", "2,5,9,12,16", "--count", "2"]
+
+
+def test_one_row_for_each_window(minilm):
+    table = experiments.measure(minilm, "python_reference", 1, [3, 6], 2, progress=False)
+    assert list(table.length) == [3, 3, 6, 6] and list(table.window) == [0, 1, 0, 1]
+    assert table.converged.all() and (table.lipschitz > 0).all() and (table.mean_radius <= table.radius).all()
+    row = table.iloc[-1]
+    tokens = minilm.token_ids(experiments.corpora.read("python_reference"))[6:12][None]
+    x = minilm.activations(tokens, 1)
+    dense = lipschitz.local_lipschitz(minilm.attention(1), x[:, :1], method="dense")
+    assert dense.value.item() > 0
+    assert abs(lipschitz.local_lipschitz(minilm.attention(1), x).value.item() / row.lipschitz - 1) < 1e-4
+    assert row.text == experiments.corpora.fingerprint(experiments.corpora.read("python_reference"))
+
+
+def test_long_windows_are_measured_in_smaller_batches(minilm, monkeypatch):
+    whole = experiments.measure(minilm, "python_reference", 0, [8], 3, progress=False)
+    monkeypatch.setattr(experiments, "ATTENTION_ENTRIES", 1)
+    pieces = experiments.measure(minilm, "python_reference", 0, [8], 3, progress=False)
+    assert (pieces.lipschitz / whole.lipschitz - 1).abs().max() < 1e-5
+    assert list(pieces.window) == [0, 1, 2]
+
+
+def test_rows_are_measured_again_and_a_false_row_is_seen(minilm):
+    table = experiments.measure(minilm, "python_reference", 0, [4, 8], 3, progress=False)
+    assert experiments.remeasure(table, minilm).difference.max() < 1e-5
+    assert experiments.remeasure(table.assign(lipschitz=1.01 * table.lipschitz), minilm).difference.max() > 5e-3
+    with pytest.raises(ValueError, match="another edition"):
+        experiments.remeasure(table.assign(text="other"), minilm)
+    with pytest.raises(ValueError, match="no row of this table was measured with minilm"):
+        experiments.remeasure(table.assign(masked=True), minilm)
+
+
+def test_a_run_killed_in_the_middle_continues_and_ends_the_same(tmp_path):
+    """kill -9 at a moment when some rows are there and some are not; then the same command again."""
+    def environment(folder):
+        return {**os.environ, "LIPNB_RESULTS": str(tmp_path / folder)}
+
+    subprocess.run(COMMAND, env=environment("undisturbed"), check=True, capture_output=True)
+    partial = tmp_path / "killed" / "real-text-embedded.partial.jsonl"
+    with subprocess.Popen(COMMAND, env=environment("killed"), stderr=subprocess.DEVNULL) as run:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and not (partial.exists() and partial.read_bytes().count(b"\n") >= 4):
+            time.sleep(0.005)
+        run.send_signal(signal.SIGKILL)
+    saved = partial.read_bytes()
+    whole = saved[: saved.rfind(b"\n") + 1]
+    assert 4 <= whole.count(b"\n") < 16, "the run was not killed in its middle"
+    subprocess.run(COMMAND, env=environment("killed"), check=True, capture_output=True)
+    tables = [(tmp_path / folder / "real-text-embedded.csv").read_bytes() for folder in ("undisturbed", "killed")]
+    assert tables[0] == tables[1] and tables[0].count(b"\n") == 1 + 3 * 5 * 2
+
+
+def test_finished_lengths_are_not_measured_twice(minilm, results_folder, monkeypatch):
+    with results.recording("small", {}) as record:
+        first = experiments.measure(minilm, "python_reference", 0, [2, 4], 2, record=record, progress=False)
+        monkeypatch.setattr(experiments, "local_lipschitz", None)  # would fail if it were called
+        again = experiments.measure(minilm, "python_reference", 0, [2, 4], 2, record=record, progress=False)
+    pd.testing.assert_frame_equal(first, again)
+
+
+def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):
+    assert cli.main(["results", "nonsense"]) == 1
+    assert "there is no table 'nonsense' to make: choose from real-text-embedded" in capsys.readouterr().err
+    assert cli.main(["results", "real-text-embedded", "--lengths", "2", "--count", "1000000"]) == 1
+    assert "the text has" in capsys.readouterr().err
+    (results_folder / "file").write_text("")
+    monkeypatch.setenv("LIPNB_RESULTS", str(results_folder / "file"))
+    assert cli.main(["results", "real-text-embedded"]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["results", "--help"])
+    assert "--again" in capsys.readouterr().out
+
+
+def test_bad_input_is_said_before_anything_is_measured(minilm, monkeypatch):
+    monkeypatch.setattr(experiments, "local_lipschitz", None)
+    with pytest.raises(ValueError, match="layer"):
+        experiments.measure(minilm, "python_reference", 6, [2], 1)
+    with pytest.raises(ValueError, match="object"):
+        experiments.measure(minilm, "python_reference", 0, [2], 1, object="mind")
+    with pytest.raises(FileNotFoundError, match="was not found"):
+        experiments.measure(minilm, "no corpus", 0, [2], 1)
+    with pytest.raises(ValueError, match="lengths is empty"):
+        experiments.measure(minilm, "python_reference", 0, [], 1)
+    with pytest.raises(ValueError, match="the text has"):
+        experiments.measure(minilm, "python_reference", 0, [2, 400], 1000)

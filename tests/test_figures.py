@@ -1,0 +1,49 @@
+"""Figures draw what the table says, and grey what did not converge."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+
+from lipnb import figures, scaling
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    with plt.style.context(figures.STYLE):
+        yield
+    plt.close("all")
+
+
+def table():
+    n = np.repeat(np.arange(2, 50, 4), 3)
+    return pd.DataFrame({"length": n, "lipschitz": 2.0 * n**0.3, "mean_radius": np.linspace(5, 6, n.size),
+                         "converged": np.arange(n.size) % 10 > 0})
+
+
+def test_no_row_is_dropped():
+    rows = table()
+    ax = figures.against_length(rows, scaling.power_law(rows.length, rows.lipschitz), title="panel")
+    drawn = [collection.get_offsets() for collection in ax.collections if len(collection.get_offsets())]
+    assert sum(map(len, drawn)) == len(rows)
+    grey = min(ax.collections, key=lambda collection: len(collection.get_offsets()) or 10**6)
+    assert to_hex(grey.get_facecolor()[0]) == figures.NOT_CONVERGED
+    assert "0.30" in ax.get_legend().get_texts()[-1].get_text()
+    assert ax.get_xscale() == ax.get_yscale() == "log"
+
+
+def test_the_line_is_the_fit():
+    fit = scaling.PowerLaw(2.0, 0.5, 0.4, 0.6, 0.95, 10)
+    ax = plt.subplots()[1]
+    figures.rate_line(ax, fit, (2, 98))
+    x, y = ax.lines[0].get_data()
+    assert np.allclose(y, 2 * np.sqrt(x)) and x[0] == 2 and np.isclose(x[-1], 98)
+
+
+def test_other_figures_draw():
+    history = pd.DataFrame({"method": ["a", "a", "b"], "products": [1, 2, 1], "error": [0.1, 0.01, 0.2]})
+    assert len(figures.residuals(history).lines) == 2
+    ax = figures.matrix(np.diag([1.0, -2.0, 3.0, 0.0]), block=(2, 2), title="J", label="entry")
+    assert ax.images[0].get_array().shape == (4, 4) and len(ax.lines) == 2
+    assert len(figures.panels(3)) == 3

@@ -1,0 +1,59 @@
+"""Imports point down, never sideways; doors to heavy libraries are where they are said to be."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "lipnb"
+FLOORS = {
+    "attention": 1, "spectral": 1, "scaling": 1, "corpora": 1, "results": 1,
+    "jacobian": 2, "models": 2,
+    "lipschitz": 3,
+    "experiments": 4, "figures": 4,
+    "cli": 6,
+}
+DOORS = {"transformers": {"models"}, "huggingface_hub": {"models", "corpora"}, "nltk": {"corpora"},
+         "matplotlib": {"figures"}, "seaborn": {"figures"}}
+
+
+def imported(path):
+    """Names of all modules that a file imports, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: relative import"
+            yield node.module
+            if node.module == "lipnb":
+                yield from (f"lipnb.{alias.name}" for alias in node.names)
+
+
+def modules():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path != PACKAGE / "__init__.py":
+            yield path.relative_to(PACKAGE).parts[0].removesuffix(".py"), path
+
+
+@pytest.mark.parametrize(("module", "path"), [*modules()], ids=lambda value: getattr(value, "stem", value))
+def test_imports_point_down(module, path):
+    assert module in FLOORS, f"say on which floor {module} lives"
+    for name in imported(path):
+        top, *rest = name.split(".")
+        if top == "lipnb" and rest and rest[0] != module and rest[0] in FLOORS:
+            assert FLOORS[rest[0]] < FLOORS[module], f"{module} imports {rest[0]}, which is not below it"
+        if top in DOORS:
+            assert module in DOORS[top], f"{module} imports {top}: its door is {DOORS[top]}"
+    assert "figures" != module or "torch" not in set(imported(path))
+
+
+@pytest.mark.parametrize(("module", "path"), [*modules()], ids=lambda value: getattr(value, "stem", value))
+def test_rooms_are_small(module, path):
+    assert len(path.read_text().splitlines()) <= 250
+
+
+def test_importing_the_package_imports_no_model_library():
+    code = "import sys, lipnb; print([m for m in ('transformers', 'nltk', 'matplotlib', 'pandas') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

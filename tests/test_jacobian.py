@@ -1,0 +1,89 @@
+"""Closed-form products and the dense blocks against autograd, each way round."""
+
+import pytest
+import torch
+from cases import CASES, random_case, relative
+from torch.nn.functional import scaled_dot_product_attention
+
+from lipnb import Attention, AttentionJacobian, AutodiffJacobian
+
+
+def pair(case):
+    """The closed form and its autodiff twin at the case's input."""
+    return (AttentionJacobian(case.attention, case.x, case.weights),
+            AutodiffJacobian(lambda x: case.attention(x, case.weights), case.x))
+
+
+@pytest.mark.parametrize(("seed", "spread"), CASES)
+def test_products_equal_autograd_and_are_adjoint(seed, spread):
+    case = random_case(seed, spread=spread)
+    closed, twin = pair(case)
+    generator = torch.Generator().manual_seed(seed)
+    u = torch.randn(case.x.shape, generator=generator, dtype=torch.float64)
+    w = torch.randn(*case.x.shape[:-1], case.attention.output_width, generator=generator, dtype=torch.float64)
+    assert closed.shape == twin.shape
+    tangent, gradient = closed.jvp(u), closed.vjp(w)
+    assert relative(tangent, twin.jvp(u)) < 1e-10
+    assert relative(gradient, twin.vjp(w)) < 1e-10
+    size = torch.linalg.vector_norm(tangent) * torch.linalg.vector_norm(w)
+    assert abs((tangent * w).sum() - (u * gradient).sum()) <= 1e-12 * size
+
+
+@pytest.mark.parametrize(("seed", "spread"), [(seed, spread) for seed, spread in CASES if seed % 4])
+def test_dense_blocks_equal_autograd_and_products(seed, spread):
+    case = random_case(seed, spread=spread)
+    closed, twin = pair(case)
+    dense = closed.dense()
+    assert relative(dense, twin.dense()) < 1e-10
+    n, d = case.x.shape[1:]
+    basis = torch.eye(n * d, dtype=torch.float64).reshape(n * d, 1, n, d).expand(-1, 2, -1, -1)
+    assert relative(closed.jvp(basis).flatten(-2).movedim(0, -1), dense) < 1e-10
+
+
+def test_one_token_and_equal_tokens():
+    case = random_case(1, n=1)
+    values = torch.einsum("hmv,hvd->md", case.attention.output, case.attention.value)
+    assert relative(AttentionJacobian(case.attention, case.x).dense()[0], values) < 1e-13
+    # all tokens equal: attention averages, and the norm is that of V
+    V = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    attention = Attention.from_matrices(torch.eye(3, dtype=torch.float64), V)
+    dense = AttentionJacobian(attention, torch.ones(6, 3, dtype=torch.float64)).dense()
+    assert abs(torch.linalg.matrix_norm(dense, 2) / torch.linalg.matrix_norm(V, 2) - 1) < 1e-12
+
+
+def test_masked_blocks_are_triangular():
+    case = random_case(7)
+    assert case.attention.masked
+    n, d, m = *case.x.shape[1:], case.attention.output_width
+    blocks = AttentionJacobian(case.attention, case.x).dense().reshape(2, n, m, n, d)
+    for i in range(n):
+        assert (blocks[:, i, :, i + 1 :] == 0).all()
+        assert (blocks[:, i, :, : i + 1] != 0).any()
+
+
+def test_autodiff_goes_through_fused_attention():
+    x = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    twin = AutodiffJacobian(lambda y: scaled_dot_product_attention(y, y, y), x)
+    step = torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    difference = (twin.f(x + 1e-6 * step) - twin.f(x - 1e-6 * step)) / 2e-6
+    assert relative(twin.jvp(step), difference) < 1e-7
+
+
+def test_bad_inputs():
+    case = random_case(1, n=4)
+    jacobian = AttentionJacobian(case.attention, case.x)
+    with pytest.raises(ValueError, match="u must have shape"):
+        jacobian.jvp(case.x[:, :2])
+    with pytest.raises(ValueError, match="w must have shape"):
+        jacobian.vjp(case.x[..., :0])
+    with pytest.raises(ValueError, match="x holds NaN"):
+        AttentionJacobian(case.attention, case.x * torch.nan)
+    with pytest.raises(ValueError, match="x holds NaN"):
+        AutodiffJacobian(case.attention, case.x * torch.nan)
+    with pytest.raises(ValueError, match="at least one token"):
+        AutodiffJacobian(case.attention, case.x[:, :0])
+    with pytest.raises(ValueError, match="the map must return one tensor"):
+        AutodiffJacobian(lambda x: x.sum(), case.x)
+    wide = Attention(*(torch.zeros(1, 1, 4000) for _ in range(2)), torch.zeros(1, 4000, 4000))
+    with pytest.raises(ValueError, match="use jvp and vjp"):
+        AttentionJacobian(wide, torch.zeros(20, 4000)).dense()

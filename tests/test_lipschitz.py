@@ -1,0 +1,144 @@
+"""The solvers against the dense singular value, the definitions, and every bad input with its sentence."""
+
+import pytest
+import torch
+from cases import random_case, relative
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lipnb import Attention, local_lipschitz, spectral
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("block", range(8))
+def test_lanczos_equals_the_dense_singular_value(block, spread):
+    for seed in range(10 * block, 10 * block + 10):
+        case = random_case(seed, spread=spread)
+        lip = local_lipschitz(case.attention, case.x, weights=case.weights)
+        dense = local_lipschitz(case.attention, case.x, weights=case.weights, method="dense")
+        error = 1 - lip.value / dense.value
+        assert lip.converged.all()
+        assert (error <= 1e-4).all(), (seed, error)
+        assert (error >= -1e-12).all(), (seed, error)  # a lower bound
+        assert (dense.residual < 1e-9).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(100, 10**6), spread=st.floats(0.01, 10))
+def test_any_case_lies_between_the_quotient_and_the_dense_value(seed, spread):
+    case = random_case(seed, n=1 + seed % 12, spread=spread)
+    lip = local_lipschitz(case.attention, case.x, weights=case.weights)
+    dense = local_lipschitz(case.attention, case.x, weights=case.weights, method="dense").value
+    assert (lip.value <= dense * (1 + 1e-10)).all()
+    assert (lip.value >= dense * (1 - 1e-4)).all()
+
+
+@pytest.mark.parametrize("seed", range(1, 16))
+def test_power_iteration_reports_a_singular_value(seed):
+    case = random_case(seed)
+    lip = local_lipschitz(case.attention, case.x, weights=case.weights, method="power", rtol=1e-5, max_steps=5000)
+    assert lip.converged.all()
+    dense = local_lipschitz(case.attention, case.x, weights=case.weights, method="dense").value
+    assert ((lip.value / dense - 1).abs() <= 2e-5).all()
+    assert (lip.residual <= 2e-5).all()
+
+
+def test_a_close_second_value_does_not_fool_lanczos():
+    """Start vectors that nearly miss the top vector: the guard goes on where a residual alone would stop."""
+    values = torch.cat([torch.tensor([1.0]), torch.linspace(0, 0.98, 399)]).double()
+    start = torch.randn(1, 400, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    start[:, 0] = 1e-6
+    found = spectral.golub_kahan(lambda u: values * u, lambda w: values * w, start, rtol=1e-3)
+    assert found.converged.all() and abs(found.value.item() - 1) <= 1e-3
+    # what the residual rule would have said: settled on the second value, far earlier
+    early = spectral.golub_kahan(lambda u: values * u, lambda w: values * w, start, rtol=1e-3,
+                                 max_steps=found.steps.item() // 3)
+    assert early.value.item() < 0.99 and not early.converged.all()
+
+
+def test_clusters_repeats_zeros_and_one_dimension():
+    def solve(values, **options):
+        values = torch.as_tensor(values, dtype=torch.float64)
+        start = spectral.start_vectors(1, values.shape, seed=0, dtype=values.dtype, device="cpu")
+        return spectral.golub_kahan(lambda u: values * u, lambda w: values * w, start, **options)
+
+    for values in ([3.0], [0.0], [0.0] * 5, [2.0] * 7, [5.0, 5.0, 1e-9], [1.0, 1 - 1e-9, 1 - 1e-7, 0.5]):
+        found = solve(values)
+        assert found.converged.all()
+        assert abs(found.value.item() - max(values)) <= 1e-7 * max(values)
+        assert found.residual.item() <= 1e-6
+    # more steps than the space has dimensions are never taken
+    assert solve([3.0, 2.0, 1.0]).steps.item() <= 3
+
+
+def test_answers_do_not_depend_on_the_batch_and_follow_the_seed():
+    case = random_case(9, n=12)
+    both = local_lipschitz(case.attention, case.x, seed=3)
+    for i in range(2):
+        alone = local_lipschitz(case.attention, case.x[i], seed=3)
+        assert alone.value.shape == () and alone.steps == both.steps[i]
+        assert abs(alone.value / both.value[i] - 1) < 1e-12
+    again = local_lipschitz(case.attention, case.x, seed=3)
+    assert torch.equal(again.value, both.value) and torch.equal(again.residual, both.residual)
+    nested = local_lipschitz(case.attention, case.x[None, :, None], seed=3)
+    assert nested.value.shape == (1, 2, 1)
+
+
+def test_too_few_steps_are_owned_up_to():
+    case = random_case(8, n=30)
+    for method in ("lanczos", "power"):
+        lip = local_lipschitz(case.attention, case.x, method=method, max_steps=2)
+        assert not lip.converged.any() and (lip.steps == 2).all() and (lip.residual > 0).all()
+        assert (lip.value <= local_lipschitz(case.attention, case.x, method="dense").value * (1 + 1e-12)).all()
+
+
+def test_a_callable_goes_the_autodiff_route():
+    case = random_case(15, n=7)
+    assert case.weights is not None
+    closed = local_lipschitz(case.attention, case.x, weights=case.weights)
+    for method in ("lanczos", "dense"):
+        twin = local_lipschitz(lambda x: case.attention(x, case.weights), case.x, weights=case.weights, method=method)
+        assert relative(twin.value, closed.value) < 1e-6
+
+
+def test_weighted_constant_is_that_of_repeated_tokens_moved_together():
+    """Lemma C.5 by duplication: with integer weights, perturb the copies of a token together."""
+    V = torch.eye(2, dtype=torch.float64)
+    A = torch.tensor([[1.0, 0.5], [-0.3, -1.0]], dtype=torch.float64)
+    attention = Attention.from_matrices(A, V)
+    x = torch.randn(3, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    copies = torch.tensor([1, 2, 3])
+    big = x.repeat_interleave(copies, 0)
+    together = torch.block_diag(*[torch.ones(c, 1) for c in copies]).double() / copies.double().sqrt()
+    embed = torch.kron(together, torch.eye(2, dtype=torch.float64))
+    dense = torch.func.jacrev(attention)(big).reshape(12, 12)
+    expected = torch.linalg.matrix_norm(embed.T @ dense @ embed, 2)
+    assert relative(local_lipschitz(attention, x, weights=copies.double()).value, expected) < 1e-10
+
+
+def test_float32_agrees_with_float64():
+    for seed in range(1, 12):
+        case = random_case(seed)
+        single = local_lipschitz(case.attention.to(dtype=torch.float32), case.x.float())
+        double = local_lipschitz(case.attention, case.x)
+        assert single.converged.all()
+        assert relative(single.value, double.value) < 1e-4
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"method": "magic"}, "method must be"),
+    ({"rtol": 1e-30}, "rtol must lie between"),
+    ({"rtol": 2.0}, "rtol must lie between"),
+    ({"max_steps": 0}, "max_steps must be at least 1"),
+    ({"f": 3}, "f must be an Attention or a callable"),
+    ({"x": torch.zeros(2, 0, 4, dtype=torch.float64)}, "holds no token"),
+    ({"x": torch.full((2, 3, 4), torch.nan, dtype=torch.float64)}, "NaN"),
+    ({"x": torch.zeros(2, 3, 5, dtype=torch.float64)}, "d = 4"),
+    ({"weights": torch.zeros(3, dtype=torch.float64)}, "weights must be positive"),
+    ({"f": lambda x: (-1 - x.abs()).sqrt()}, "NaN"),
+])
+def test_bad_input_is_said_in_one_sentence(change, sentence):
+    matrix = torch.eye(4, dtype=torch.float64)
+    good = {"f": Attention.from_matrices(matrix, matrix), "x": torch.ones(2, 3, 4, dtype=torch.float64)}
+    with pytest.raises(ValueError, match=sentence):
+        local_lipschitz(**{**good, **change})
