@@ -193,7 +193,7 @@ class Attention:
             check_weights(weights, x)
 
     def project(self, x):
-        """Queries (with the scale folded in), keys and values: shapes (..., h, n, k), (..., h, n, k), (..., h, n, v)."""
+        """Queries (scale folded in), keys and values: shapes (..., h, n, k), (..., h, n, k) and (..., h, n, v)."""
         def heads_of(matrix, bias):
             rows = torch.einsum("...nd,hkd->...hnk", x, matrix)
             return rows if bias is None else rows + bias[:, None, :]
@@ -242,7 +242,8 @@ def check_weights(weights, x):
     if not isinstance(weights, torch.Tensor) or weights.shape[-1:] != x.shape[-2:-1]:
         raise ValueError(f"weights must be a tensor with one entry per token (n = {x.shape[-2]}).")
     if weights.ndim > 1 and weights.shape != x.shape[:-1]:
-        raise ValueError(f"weights must have shape {(x.shape[-2],)} or {tuple(x.shape[:-1])}, got {tuple(weights.shape)}.")
+        shapes = f"{(x.shape[-2],)} or {tuple(x.shape[:-1])}"
+        raise ValueError(f"weights must have shape {shapes}, got {tuple(weights.shape)}.")
     if (weights.dtype, weights.device) != (x.dtype, x.device):
         raise ValueError(f"weights are {weights.dtype} on {weights.device} but x is {x.dtype} on {x.device}.")
     if not _holds(torch.isfinite(weights) & (weights > 0)):

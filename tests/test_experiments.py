@@ -17,7 +17,8 @@ def minilm():
     return models.load("minilm")
 
 
-COMMAND = [sys.executable, "-m", "lipnb.cli", "results", "real-text-embedded", "--lengths", "2,5,9,12,16", "--count", "2"]
+COMMAND = [sys.executable, "-m", "lipnb.cli", "results", "real-text-embedded", "--lengths", "2,5,9,12,16",
+           "--count", "2"]
 
 
 def test_one_row_for_each_window(minilm):

@@ -1,153 +1,14 @@
-"""Largest singular value of an operator known by its two products, batched, with the residual of every answer.
-
-Nothing here knows of attention: the solvers take two functions, ``jvp`` and ``vjp``, and a start vector.
-"""
-
-from typing import NamedTuple
+"""Golub-Kahan bidiagonalisation, the default solver, guarded against stopping at the wrong singular value."""
 
 import numpy as np
 import torch
 from scipy.special import betaincinv
 
-__all__ = ["SpectralNorm", "golub_kahan", "power_iteration", "start_vectors"]
+from lipnb.spectral.products import SpectralNorm, check_finite, evaluate, inverse, norms, scaled
 
-MISS_PROBABILITY = 1e-6  # chance, over the random start, that the Lanczos stop accepts a value too small
+__all__ = ["golub_kahan"]
 
-
-class SpectralNorm(NamedTuple):
-    """Largest singular values of a batch of operators, and how the computation went.
-
-    Attributes
-    ----------
-    value : Tensor, shape (b,)
-        :math:`\\|J v\\|` at the returned unit vector: a lower bound on the spectral norm, up to rounding.
-    residual : Tensor, shape (b,)
-        :math:`\\|J^\\top J v - \\sigma^2 v\\| / \\sigma^2`, evaluated afresh at the end. Some singular value lies
-        within ``residual / 2`` of `value`, relatively; the residual alone does not say that it is the largest.
-    steps : Tensor of int, shape (b,)
-        Products with :math:`J^\\top J` until the item stopped, the final evaluation not counted.
-    converged : Tensor of bool, shape (b,)
-        Whether the stopping rule was met within the allowed steps.
-    """
-
-    value: torch.Tensor
-    residual: torch.Tensor
-    steps: torch.Tensor
-    converged: torch.Tensor
-
-
-def start_vectors(batch, shape, *, seed, dtype, device):
-    """A Gaussian unit start vector, the same for every item, so that no answer depends on its neighbours.
-
-    Parameters
-    ----------
-    batch : int
-        Number of items b.
-    shape : tuple of int
-        Shape of one vector.
-    seed : int
-        Seed of a generator of its own; the global random state is neither read nor changed.
-
-    Returns
-    -------
-    Tensor, shape (b, *shape)
-        Unit vectors, drawn on the CPU in float64 so that every device and precision starts alike.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(*shape, generator=generator, dtype=torch.float64)
-    return (start / start.norm()).to(dtype=dtype, device=device).expand(batch, *shape)
-
-
-def _norm(vectors):
-    """Euclidean norms, shape (b,), of `vectors`, shape (b, ...), accumulated in float64."""
-    return torch.linalg.vector_norm(vectors.flatten(1), dim=1, dtype=torch.float64)
-
-
-def _scale(factors, vectors):
-    """`vectors` (b, ...), each times its entry of `factors` (b,)."""
-    return vectors * factors.to(vectors.dtype).view(-1, *[1] * (vectors.ndim - 1))
-
-
-def _inverse(numbers):
-    """1 / numbers, and 0 where the number is 0."""
-    return torch.where(numbers > 0, 1 / numbers.clamp_min(torch.finfo(numbers.dtype).tiny), 0)
-
-
-def _check_finite(numbers):
-    if not torch.isfinite(numbers).all():
-        raise ValueError("a Jacobian product is NaN or infinite: the map is not differentiable at this input, or "
-                         "overflows in its precision.")
-
-
-def evaluate(jvp, vjp, vectors):
-    """The quotient :math:`\\|J v\\| / \\|v\\|` and its relative residual at given vectors.
-
-    Parameters
-    ----------
-    jvp, vjp : callable
-        Products with J and its transpose.
-    vectors : Tensor, shape (b, ...)
-        Approximate right singular vectors, of any norm.
-
-    Returns
-    -------
-    value, residual : Tensor, shape (b,)
-        A lower bound on the spectral norm, and :math:`\\|J^\\top J v - \\sigma^2 v\\| / \\sigma^2` for unit v.
-    """
-    vectors = _scale(_inverse(_norm(vectors)), vectors)
-    image = jvp(vectors)
-    value = _norm(image)
-    residual = _norm(vjp(image) - _scale(value**2, vectors)) * _inverse(value**2)
-    _check_finite(residual)
-    return value, residual
-
-
-def power_iteration(jvp, vjp, start, *, rtol=1e-4, max_steps=1000):
-    r"""Power iteration on :math:`J^\top J`, the tangent fed back, stopped by a relative residual.
-
-    .. math::
-        v_{m+1} = J^\top J u_m, \qquad \mu_{m+1} = \langle u_m, v_{m+1} \rangle = \|J u_m\|^2, \qquad
-        u_{m+1} = v_{m+1} / \|v_{m+1}\|, \qquad \sqrt{\mu_m} \to \|J\|_2 .
-
-    Parameters
-    ----------
-    jvp, vjp : callable
-        Products with J, (b, ...) -> (b, ...), and with its transpose.
-    start : Tensor, shape (b, ...)
-        Start vectors, not orthogonal to the top right singular vectors.
-    rtol : float
-        An item stops when half its relative residual is at most `rtol`: some singular value is then within
-        `rtol`, relatively. That it is the largest is likely, not certain.
-    max_steps : int
-        Most products with :math:`J^\top J`.
-
-    Returns
-    -------
-    SpectralNorm
-        `value` is a lower bound on the norm.
-
-    Notes
-    -----
-    castin2024smooth, appendix E.1, with a relative rule where the released code has an absolute one.
-    """
-    vectors = _scale(_inverse(_norm(start)), start)
-    b = len(start)
-    value, residual = (torch.zeros(b, dtype=torch.float64, device=start.device) for _ in range(2))
-    steps = torch.zeros(b, dtype=torch.int64, device=start.device)
-    done = torch.zeros(b, dtype=torch.bool, device=start.device)
-    for step in range(1, max_steps + 1):
-        image = jvp(vectors)
-        product = vjp(image)
-        mu = _norm(image) ** 2
-        misfit = _norm(product - _scale(mu, vectors)) * _inverse(mu)
-        _check_finite(misfit)
-        value, residual = torch.where(done, value, mu.sqrt()), torch.where(done, residual, misfit)
-        steps = torch.where(done, steps, step)
-        done |= misfit / 2 <= rtol
-        if done.all():
-            break
-        vectors = _scale(_inverse(_norm(product)), product)
-    return SpectralNorm(value, residual, steps, done)
+MISS_PROBABILITY = 1e-6  # chance, over the random start, that the stop accepts a value too small
 
 
 def _log_christoffel(diagonal, off_diagonal, t):
@@ -212,21 +73,21 @@ def golub_kahan(jvp, vjp, start, *, rtol=1e-4, max_steps=300):
     b, size, device = len(start), start[0].numel(), start.device
     log_mass = np.log(betaincinv(0.5, (size - 1) / 2, MISS_PROBABILITY)) if size > 1 else 0.0
     tiny = 16 * torch.finfo(start.dtype).eps
-    right = _scale(_inverse(_norm(start)), start)
+    right = scaled(inverse(norms(start)), start)
     basis, left, beta = [right.flatten(1)], 0.0, torch.zeros(b, dtype=torch.float64, device=device)
     alphas, betas = np.zeros((b, 0)), np.zeros((b, 0))
     ritz = [np.ones(1)] * b
     steps, settled, done = np.zeros(b, dtype=np.int64), np.zeros(b, dtype=bool), np.zeros(b, dtype=bool)
     for step in range(1, min(max_steps, size) + 1):
-        left = jvp(right) - (_scale(beta, left) if step > 1 else 0.0)
-        alpha = _norm(left)
-        left = _scale(_inverse(alpha), left)
-        residual = (vjp(left) - _scale(alpha, right)).flatten(1)
+        left = jvp(right) - (scaled(beta, left) if step > 1 else 0.0)
+        alpha = norms(left)
+        left = scaled(inverse(alpha), left)
+        residual = (vjp(left) - scaled(alpha, right)).flatten(1)
         vectors = torch.stack(basis, dim=1)  # (b, j, N)
         for _ in range(2):  # twice is enough
             residual = residual - torch.einsum("bj,bjN->bN", torch.einsum("bjN,bN->bj", vectors, residual), vectors)
-        beta = _norm(residual)
-        _check_finite(alpha + beta)
+        beta = norms(residual)
+        check_finite(alpha + beta)
         alphas = np.concatenate([alphas, alpha.cpu().numpy()[:, None]], axis=1)
         betas = np.concatenate([betas, beta.cpu().numpy()[:, None]], axis=1)
         top, vector, exhausted = _rayleigh_ritz(alphas, betas, tiny, rtol, log_mass)
@@ -237,7 +98,7 @@ def golub_kahan(jvp, vjp, start, *, rtol=1e-4, max_steps=300):
         done |= settled
         if done.all():
             break
-        right = _scale(_inverse(beta), residual.unflatten(1, start.shape[1:]))
+        right = scaled(inverse(beta), residual.unflatten(1, start.shape[1:]))
         basis.append(right.flatten(1))
     weights = torch.zeros(b, len(basis), dtype=start.dtype)
     for item, vector in enumerate(ritz):

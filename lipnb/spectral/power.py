@@ -1,0 +1,55 @@
+"""Power iteration, the method of the paper, with the tangent fed back and a relative rule."""
+
+import torch
+
+from lipnb.spectral.products import SpectralNorm, check_finite, inverse, norms, scaled
+
+__all__ = ["power_iteration"]
+
+
+def power_iteration(jvp, vjp, start, *, rtol=1e-4, max_steps=1000):
+    r"""Power iteration on :math:`J^\top J`, the tangent fed back, stopped by a relative residual.
+
+    .. math::
+        v_{m+1} = J^\top J u_m, \qquad \mu_{m+1} = \langle u_m, v_{m+1} \rangle = \|J u_m\|^2, \qquad
+        u_{m+1} = v_{m+1} / \|v_{m+1}\|, \qquad \sqrt{\mu_m} \to \|J\|_2 .
+
+    Parameters
+    ----------
+    jvp, vjp : callable
+        Products with J, (b, ...) -> (b, ...), and with its transpose.
+    start : Tensor, shape (b, ...)
+        Start vectors, not orthogonal to the top right singular vectors.
+    rtol : float
+        An item stops when half its relative residual is at most `rtol`: some singular value is then within
+        `rtol`, relatively. That it is the largest is likely, not certain.
+    max_steps : int
+        Most products with :math:`J^\top J`.
+
+    Returns
+    -------
+    SpectralNorm
+        `value` is a lower bound on the norm.
+
+    Notes
+    -----
+    castin2024smooth, appendix E.1, with a relative rule where the released code has an absolute one.
+    """
+    vectors = scaled(inverse(norms(start)), start)
+    b = len(start)
+    value, residual = (torch.zeros(b, dtype=torch.float64, device=start.device) for _ in range(2))
+    steps = torch.zeros(b, dtype=torch.int64, device=start.device)
+    done = torch.zeros(b, dtype=torch.bool, device=start.device)
+    for step in range(1, max_steps + 1):
+        image = jvp(vectors)
+        product = vjp(image)
+        mu = norms(image) ** 2
+        misfit = norms(product - scaled(mu, vectors)) * inverse(mu)
+        check_finite(misfit)
+        value, residual = torch.where(done, value, mu.sqrt()), torch.where(done, residual, misfit)
+        steps = torch.where(done, steps, step)
+        done |= misfit / 2 <= rtol
+        if done.all():
+            break
+        vectors = scaled(inverse(norms(product)), product)
+    return SpectralNorm(value, residual, steps, done)

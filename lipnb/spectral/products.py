@@ -1,0 +1,96 @@
+"""What both solvers share: the answer they give, start vectors, and the quotient evaluated afresh."""
+
+from typing import NamedTuple
+
+import torch
+
+__all__ = ["SpectralNorm", "evaluate", "start_vectors"]
+
+
+class SpectralNorm(NamedTuple):
+    """Largest singular values of a batch of operators, and how the computation went.
+
+    Attributes
+    ----------
+    value : Tensor, shape (b,)
+        :math:`\\|J v\\|` at the returned unit vector: a lower bound on the spectral norm, up to rounding.
+    residual : Tensor, shape (b,)
+        :math:`\\|J^\\top J v - \\sigma^2 v\\| / \\sigma^2`, evaluated afresh at the end. Some singular value lies
+        within ``residual / 2`` of `value`, relatively; the residual alone does not say that it is the largest.
+    steps : Tensor of int, shape (b,)
+        Products with :math:`J^\\top J` until the item stopped, the final evaluation not counted.
+    converged : Tensor of bool, shape (b,)
+        Whether the stopping rule was met within the allowed steps.
+    """
+
+    value: torch.Tensor
+    residual: torch.Tensor
+    steps: torch.Tensor
+    converged: torch.Tensor
+
+
+def start_vectors(batch, shape, *, seed, dtype, device):
+    """A Gaussian unit start vector, the same for every item, so that no answer depends on its neighbours.
+
+    Parameters
+    ----------
+    batch : int
+        Number of items b.
+    shape : tuple of int
+        Shape of one vector.
+    seed : int
+        Seed of a generator of its own; the global random state is neither read nor changed.
+
+    Returns
+    -------
+    Tensor, shape (b, *shape)
+        Unit vectors, drawn on the CPU in float64 so that every device and precision starts alike.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return (start / start.norm()).to(dtype=dtype, device=device).expand(batch, *shape)
+
+
+def norms(vectors):
+    """Euclidean norms, shape (b,), of `vectors`, shape (b, ...), accumulated in float64."""
+    return torch.linalg.vector_norm(vectors.flatten(1), dim=1, dtype=torch.float64)
+
+
+def scaled(factors, vectors):
+    """`vectors` (b, ...), each times its entry of `factors` (b,)."""
+    return vectors * factors.to(vectors.dtype).view(-1, *[1] * (vectors.ndim - 1))
+
+
+def inverse(numbers):
+    """1 / numbers, and 0 where the number is 0."""
+    return torch.where(numbers > 0, 1 / numbers.clamp_min(torch.finfo(numbers.dtype).tiny), 0)
+
+
+def check_finite(numbers):
+    """Raise one sentence unless all `numbers` are finite."""
+    if not torch.isfinite(numbers).all():
+        raise ValueError("a Jacobian product is NaN or infinite: the map is not differentiable at this input, or "
+                         "overflows in its precision.")
+
+
+def evaluate(jvp, vjp, vectors):
+    """The quotient :math:`\\|J v\\| / \\|v\\|` and its relative residual at given vectors.
+
+    Parameters
+    ----------
+    jvp, vjp : callable
+        Products with J and its transpose.
+    vectors : Tensor, shape (b, ...)
+        Approximate right singular vectors, of any norm.
+
+    Returns
+    -------
+    value, residual : Tensor, shape (b,)
+        A lower bound on the spectral norm, and :math:`\\|J^\\top J v - \\sigma^2 v\\| / \\sigma^2` for unit v.
+    """
+    vectors = scaled(inverse(norms(vectors)), vectors)
+    image = jvp(vectors)
+    value = norms(image)
+    residual = norms(vjp(image) - scaled(value**2, vectors)) * inverse(value**2)
+    check_finite(residual)
+    return value, residual
