@@ -207,10 +207,12 @@ def remeasure(table, model, *, rows=4, seed=0, rtol=1e-4):
     chosen = []
     for row in mine.sample(frac=1, random_state=seed).itertuples(index=False):
         tokens = corpora.windows(token_ids[row.corpus], row.length, row.window + 1)[row.window :]
-        if _edition(tokens[0]) == row.text and len(chosen) < rows:
+        if _edition(tokens[0]) == row.text:
             x = model.activations(tokens, row.layer, object=row.object)
             again = local_lipschitz(model.attention(row.layer, object=row.object), x, rtol=rtol).value.item()
             chosen.append({**row._asdict(), "again": again, "difference": abs(again / row.lipschitz - 1)})
+        if len(chosen) == rows:
+            break
     if not chosen:
         raise ValueError(f"the text {mine.corpus.iloc[0]!r} here is another edition than the table's: no window is the "
                          "same, so no row can be compared.")

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-__all__ = ["against_length", "house_style", "matrix", "panels", "rate_line", "residuals"]
+__all__ = ["against_length", "house_style", "matrix", "panels", "probabilities", "rate_line", "residuals"]
 
 STYLE = Path(__file__).with_name("house.mplstyle")
 NOT_CONVERGED = "#b0b0b0"
@@ -71,9 +71,9 @@ def rate_line(ax, fit, span):
     ax.legend(loc="best")
 
 
-def panels(count, *, width=3.6, height=3.3):
-    """A row of `count` axes with one figure size for all pages."""
-    return plt.subplots(1, count, figsize=(width * count, height), squeeze=False)[1][0]
+def panels(count, *, rows=1, width=3.6, height=3.3):
+    """Axes side by side, `count` in each of `rows` rows, in one flat array."""
+    return plt.subplots(rows, count, figsize=(width * count, height * rows), squeeze=False)[1].flatten()
 
 
 def residuals(history, *, ax=None, title=None):
@@ -132,4 +132,31 @@ def matrix(values, *, ax=None, title=None, block=None, label=None):
         for column in range(block[1], values.shape[1], block[1]):
             ax.axvline(column - 0.5, color="#404040", linewidth=0.5)
     ax.figure.colorbar(image, ax=ax, label=label, shrink=0.8)
+    return ax
+
+
+def probabilities(P, tokens, *, ax=None, title=None):
+    """Attention probabilities as shades, with the tokens at the borders.
+
+    Parameters
+    ----------
+    P : array_like, shape (n, n)
+        Row i is how token i spreads its attention.
+    tokens : sequence of str
+        What to write at rows and columns.
+    ax : matplotlib Axes, optional
+        Where to draw.
+    title : str, optional
+        Which head this is.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots()[1]
+    ax.imshow(np.asarray(P), cmap="Blues", vmin=0, vmax=1)
+    ax.grid(False)
+    ax.set_title(title)
+    ax.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=8)
+    ax.set_yticks(range(len(tokens)), tokens, fontsize=8)
     return ax

@@ -79,9 +79,8 @@ class Visit:
         )
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.goto(path.as_uri())
-        if self.page.locator(".math").count():
-            self.page.wait_for_function("window.MathJax && MathJax.startup && MathJax.startup.promise")
-            self.page.evaluate("MathJax.startup.promise.then(() => true)")
+        # where MathJax did not load there is nothing to wait for, and the formulas' test fails
+        self.page.evaluate("Promise.resolve(window.MathJax?.startup?.promise).then(() => true)")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +108,8 @@ def test_every_formula_is_drawn(visit):
         ".math", "all => all.filter(one => !one.querySelector('mjx-container svg')).map(one => one.innerText)"
     )
     assert undrawn == []
-    assert visit.page.locator("[data-mjx-error], mjx-merror").count() == 0
+    # MathJax frames what it cannot parse and paints unknown macros red
+    assert visit.page.locator("mjx-container :is([data-mml-node=merror], [fill=red])").count() == 0
     text = visit.page.locator("article").inner_text()
     assert not re.search(r"\\\(|\\\[|\$\$|\{(cite|prf:ref|doc|eq|numref)[:}]", text), "raw markup is shown"
 

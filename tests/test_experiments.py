@@ -44,7 +44,9 @@ def test_long_windows_are_measured_in_smaller_batches(minilm, monkeypatch):
 
 def test_rows_are_measured_again_and_a_false_row_is_seen(minilm):
     table = experiments.measure(minilm, "python_reference", 0, [4, 8], 3, progress=False)
-    assert experiments.remeasure(table, minilm).difference.max() < 1e-5
+    again = experiments.remeasure(table, minilm, rows=6)
+    assert len(again) == 6 and again.difference.max() < 1e-5
+    assert len(experiments.remeasure(table, minilm, rows=2)) == 2
     assert experiments.remeasure(table.assign(lipschitz=1.01 * table.lipschitz), minilm).difference.max() > 5e-3
     with pytest.raises(ValueError, match="another edition"):
         experiments.remeasure(table.assign(text="other"), minilm)

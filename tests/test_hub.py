@@ -69,7 +69,7 @@ def answers(tmp_path_factory):
     home = tmp_path_factory.mktemp("cache")
     repositories = {f"some/{name}": folder / name for name in ("bert", "shards", "damaged", "bare", "other")}
     with serve(repositories) as (address, requests):
-        there = client(address, home, [*repositories, "some/nothing"])
+        there = client(address, home, [*repositories, "some/nothing", "some/bert"])
     gone = client(address, home, ["some/bert", "some/shards", "some/never"])
     return folder, there, gone, requests
 
@@ -93,8 +93,9 @@ def test_a_second_load_needs_no_hub(answers):
         assert gone[name].get("output") == there[name]["output"], gone[name]
 
 
-def test_each_weights_file_is_fetched_once(answers):
+def test_a_cached_model_is_not_asked_for_again(answers):
     requests = answers[-1]
+    assert "some/nothing" in requests[-1]       # although some/bert was loaded once more after it
     assert requests.count("GET /some/bert/resolve/main/model.safetensors") == 1
     assert requests.count("GET /some/shards/resolve/main/model-00001-of-00001.safetensors") == 1
 

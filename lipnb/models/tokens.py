@@ -1,0 +1,92 @@
+"""Which tokenizer a model reads text with; never chosen silently."""
+
+import os
+from pathlib import Path
+
+from lipnb.models.files import TOKENIZER_FILES, minilm_folder, quiet, tokenizer_from_hub
+
+__all__ = ["find_tokenizer"]
+
+
+def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
+    """Tokenizer of a model, and whose it is.
+
+    The model's own comes first: in its folder, in ``$LIPNB_DATA/tokenizers/<name>``, on the hub or in its
+    cache. A random model without one reads MiniLM's WordPiece ids (below 30522), if its vocabulary is large
+    enough: its weights know no language, so any ids do, and the name says which they are.
+
+    Parameters
+    ----------
+    wanted : str or None
+        "minilm", a name or a folder: this tokenizer and no other.
+    name : str
+        Name of the model.
+    folder : Path or None
+        Where the model's files are; None for a plain configuration.
+    on_hub : bool
+        Whether `name` is a name on the hub.
+    vocabulary : int
+        Number of token ids the model knows.
+    random : bool
+        Whether the model's weights are random.
+
+    Returns
+    -------
+    tokenizer, str
+        Or None, None.
+
+    Raises
+    ------
+    FileNotFoundError
+        "no tokenizer ... could be found ..."
+    ValueError
+        "the tokenizer ... has ... token ids, but ... knows only ..."
+    """
+    if wanted is not None:
+        wanted = os.fspath(wanted)
+        place = minilm_folder() if wanted == "minilm" else Path(wanted)
+        place = place if place.is_dir() else _by_name(wanted)
+        if not _holds_tokenizer(place):
+            raise FileNotFoundError(f"no tokenizer {wanted!r} could be found: not as a folder, not under "
+                                    "$LIPNB_DATA/tokenizers, not on the Hugging Face hub or in its cache. "
+                                    "Without network use tokenizer='minilm', which is embedded.")
+        tokenizer = _read(place)
+        if len(tokenizer) > vocabulary:
+            raise ValueError(f"the tokenizer {wanted!r} has {len(tokenizer)} token ids, but {name} knows "
+                             f"only {vocabulary}: choose a smaller one.")
+        return tokenizer, Path(wanted).resolve().name if Path(wanted).is_dir() else wanted
+    if _holds_tokenizer(folder):
+        return _read(folder), name
+    if on_hub:
+        place = _by_name(name)
+        if _holds_tokenizer(place):
+            return _read(place), name
+    if random:
+        try:
+            tokenizer = _read(minilm_folder())
+        except ModuleNotFoundError:
+            return None, None
+        if len(tokenizer) <= vocabulary:
+            return tokenizer, "minilm"
+    return None, None
+
+
+def _by_name(name):
+    data = os.environ.get("LIPNB_DATA")
+    place = Path(data, "tokenizers", name) if data else None
+    return place if _holds_tokenizer(place) else tokenizer_from_hub(name)
+
+
+def _holds_tokenizer(folder):
+    # AutoTokenizer makes up an empty vocabulary where there is none, so the files are looked for first
+    if folder is None:
+        return False
+    there = {file for file in TOKENIZER_FILES if (Path(folder) / file).is_file()}
+    return bool(there & {"tokenizer.json", "vocab.txt"}) or {"vocab.json", "merges.txt"} <= there
+
+
+def _read(folder):
+    with quiet():
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
