@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from io import StringIO
 from pathlib import Path
 
 __all__ = ["available", "describe", "fingerprint", "read", "windows"]
@@ -116,7 +117,8 @@ def _alice():
     try:
         return gutenberg.raw("carroll-alice.txt")
     except LookupError:
-        if nltk.download("gutenberg", quiet=True):
+        # NLTK prints its failures even when quiet; ours is the sentence below
+        if nltk.download("gutenberg", quiet=True, print_error_to=StringIO()):
             return gutenberg.raw("carroll-alice.txt")
         raise FileNotFoundError(
             "the text 'alice' was not found: NLTK's Gutenberg corpus is neither in NLTK's data path nor could it be "

@@ -9,7 +9,7 @@ from tqdm.auto import tqdm
 from lipnb import corpora, models, results
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["TABLES", "make_table", "measure", "remeasure"]
+__all__ = ["TABLES", "make_table", "measurable", "measure", "remeasure"]
 
 LENGTHS = tuple(range(2, 100, 2))
 COUNT = 10
@@ -88,9 +88,9 @@ def measure(model, corpus, layer, lengths, count, *, object="heads+output", rtol
     Returns
     -------
     DataFrame
-        One row for each window: model, weights, masked, tokenizer, corpus, text (fingerprint of the window), layer, object,
-        length, window, radius (largest token norm), mean_radius (root mean square token norm), lipschitz (lower bound),
-        residual, steps, converged.
+        One row for each window: model, weights, masked, tokenizer, corpus, text (fingerprint of the window), layer,
+        object, length, window, radius (largest token norm), mean_radius (root mean square token norm), lipschitz (lower
+        bound), residual, steps, converged.
 
     Raises
     ------
@@ -169,6 +169,36 @@ def load_panel(panel):
         raise FileNotFoundError(f"the tokenizer {wanted!r} was not found: set LIPNB_DATA to a folder that holds "
                                 f"tokenizers/{wanted}, or make the table real-text-embedded.")
     return model
+
+
+def measurable(*names):
+    """The first of the tables `names` whose text and models are at hand here, and these models.
+
+    Parameters
+    ----------
+    *names : str
+        Keys of `TABLES`, in order of preference.
+
+    Returns
+    -------
+    name : str
+        The table that can be measured here.
+    panels : list of lipnb.models.Model
+        The model of each of its panels.
+
+    Raises
+    ------
+    FileNotFoundError
+        "none of the tables ... can be measured here".
+    """
+    for name in names:
+        corpus, panels = TABLES[name]
+        try:
+            corpora.read(corpus)
+            return name, [load_panel(panel) for panel, _ in panels]
+        except FileNotFoundError:
+            continue
+    raise FileNotFoundError(f"none of the tables {', '.join(names)} can be measured here: add real-text-embedded.")
 
 
 def remeasure(table, model, *, rows=4, seed=0, rtol=1e-4):

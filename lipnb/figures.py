@@ -5,12 +5,13 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import Normalize, SymLogNorm
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import NullLocator, ScalarFormatter
 
 __all__ = ["against_length", "house_style", "matrix", "panels", "probabilities", "rate_line", "residuals"]
 
 STYLE = Path(__file__).with_name("house.mplstyle")
 NOT_CONVERGED = "#b0b0b0"
+ONE_RADIUS = 1.01  # radii closer than this factor are one radius
 
 
 def house_style():
@@ -21,14 +22,17 @@ def house_style():
 def _log_ticks(axis, low, high):
     """Plain numbers on a logarithmic axis that spans less than two decades."""
     if high / low < 100:
-        candidates = [m * 10.0**e for e in range(-6, 7) for m in (1, 2, 5)]
+        steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if high / low < 5 else (1, 2, 5)
+        candidates = [step * 10.0**e for e in range(-6, 7) for step in steps]
         axis.set_ticks([tick for tick in candidates if low / 1.05 <= tick <= high * 1.05])
         axis.set_major_formatter(ScalarFormatter())
-        axis.set_minor_formatter(NullFormatter())
+        axis.set_minor_locator(NullLocator())
 
 
-def against_length(table, fit=None, *, ax=None, norm=None, title=None):
+def against_length(table, fit=None, *, ax=None, title=None):
     """Local Lipschitz constant of each window against its length, in log-log axes, coloured by mean radius.
+
+    A radius that is the same for all windows is written, not drawn as colours.
 
     Parameters
     ----------
@@ -38,8 +42,6 @@ def against_length(table, fit=None, *, ax=None, norm=None, title=None):
         Drawn as a line, with its exponent and interval.
     ax : matplotlib Axes, optional
         Where to draw.
-    norm : matplotlib Normalize, optional
-        Colour scale of the radius, to share between panels.
     title : str, optional
         What the panel shows.
 
@@ -49,8 +51,10 @@ def against_length(table, fit=None, *, ax=None, norm=None, title=None):
     """
     ax = ax or plt.subplots()[1]
     good = table[table.converged]
-    norm = norm or Normalize(table.mean_radius.min(), table.mean_radius.max())
-    dots = ax.scatter(good.length, good.lipschitz, c=good.mean_radius, norm=norm, s=11, alpha=0.8, linewidths=0)
+    smallest, largest = table.mean_radius.min(), table.mean_radius.max()
+    colours = {"c": good.mean_radius, "norm": Normalize(smallest, largest)}
+    one_radius = largest <= ONE_RADIUS * smallest
+    dots = ax.scatter(good.length, good.lipschitz, s=9, linewidths=0, **({} if one_radius else colours))
     rest = table[~table.converged]
     if len(rest):
         ax.scatter(rest.length, rest.lipschitz, c=NOT_CONVERGED, s=11, marker="x", label="not converged")
@@ -59,16 +63,22 @@ def against_length(table, fit=None, *, ax=None, norm=None, title=None):
     _log_ticks(ax.yaxis, table.lipschitz.min(), table.lipschitz.max())
     if fit is not None:
         rate_line(ax, fit, (table.length.min(), table.length.max()))
-    ax.figure.colorbar(dots, ax=ax, label="mean radius", pad=0.02)
+    if one_radius:
+        place = {"xy": (0.97, 0.03), "xycoords": "axes fraction", "ha": "right"}
+        ax.annotate(f"mean radius {largest:.1f} throughout", **place)
+    else:
+        ax.figure.colorbar(dots, ax=ax, label="mean radius", pad=0.02)
     return ax
 
 
 def rate_line(ax, fit, span):
     """Draw a fitted power law over `span`, labelled with its exponent and interval."""
     x = np.geomspace(*span, 50)
-    label = rf"${fit.constant:.3g}\,n^{{{fit.exponent:.2f}}}$  [{fit.low:.2f}, {fit.high:.2f}]"
+    label = rf"${fit.constant:.3g}\,n^{{{fit.exponent:.3f}}}$  [{fit.low:.3f}, {fit.high:.3f}]"
     ax.plot(x, fit(x), color="#d55e00", label=label)
-    ax.legend(loc="best")
+    ax.legend(loc="upper left", handlelength=1, borderaxespad=0.2)
+    low, high = ax.get_ylim()
+    ax.set_ylim(top=high * (high / low) ** 0.15)  # room for the legend above the dots
 
 
 def panels(count, *, rows=1, width=3.6, height=3.3):

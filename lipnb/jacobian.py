@@ -63,7 +63,7 @@ class AttentionJacobian:
 
     @property
     def shape(self):
-        """Batch shape, then (n m, n d): one matrix for each sequence."""
+        """Batch shape, then (n m, n d), one matrix for each sequence."""
         return (*self.batch_shape, self.n * self.attention.output_width, self.n * self.d)
 
     def _check(self, name, u, width):

@@ -1,6 +1,7 @@
 """Texts are found where they are, said when they are not, and cut into windows that never overlap."""
 
 import os
+import sys
 
 import pytest
 import torch
@@ -34,18 +35,24 @@ def test_ag_news_is_the_test_split():
 
 
 @pytest.mark.parametrize("name", ["alice", "ag_news"])
-def test_an_absent_text_names_the_way_out(name, monkeypatch, tmp_path):
+def test_an_absent_text_names_the_way_out(name, monkeypatch, tmp_path, capfd):
     import nltk
 
     monkeypatch.delenv("LIPNB_DATA", raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
-    monkeypatch.setattr(nltk, "download", lambda *args, **options: False)  # as NLTK answers without a network
+
+    def no_network(*args, print_error_to=sys.stderr, **options):  # as NLTK answers without one: it prints, though quiet
+        print("[nltk_data] Error loading gutenberg", file=print_error_to)
+        return False
+
+    monkeypatch.setattr(nltk, "download", no_network)
     # the corpus reader remembers where it was loaded from: a fresh one has nowhere to look
     monkeypatch.setattr("nltk.corpus.gutenberg", nltk.corpus.util.LazyCorpusLoader(
         "gutenberg", nltk.corpus.PlaintextCorpusReader, ".*txt", encoding="latin1"))
     with pytest.raises(FileNotFoundError, match=f"'{name}' was not found.*python_reference"):
         corpora.read(name)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_files_and_their_faults(tmp_path):

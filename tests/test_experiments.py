@@ -54,6 +54,18 @@ def test_rows_are_measured_again_and_a_false_row_is_seen(minilm):
         experiments.remeasure(table.assign(masked=True), minilm)
 
 
+def test_a_page_learns_what_it_can_measure_here(monkeypatch):
+    def without_alice(name):
+        raise FileNotFoundError if name == "alice" else ValueError("only alice is asked for first")
+
+    name, panels = experiments.measurable("real-text-embedded")
+    assert name == "real-text-embedded" and [model.name for model in panels] == ["minilm", "minilm", "gpt2"]
+    assert [model.tokenizer_name for model in panels] == ["minilm"] * 3
+    monkeypatch.setattr(experiments.corpora, "read", without_alice)
+    with pytest.raises(FileNotFoundError, match="none of the tables real-text can be measured here"):
+        experiments.measurable("real-text")
+
+
 def test_a_run_killed_in_the_middle_continues_and_ends_the_same(tmp_path):
     """kill -9 at a moment when some rows are there and some are not; then the same command again."""
     def environment(folder):

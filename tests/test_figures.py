@@ -29,8 +29,15 @@ def test_no_row_is_dropped():
     assert sum(map(len, drawn)) == len(rows)
     grey = min(ax.collections, key=lambda collection: len(collection.get_offsets()) or 10**6)
     assert to_hex(grey.get_facecolor()[0]) == figures.NOT_CONVERGED
-    assert "0.30" in ax.get_legend().get_texts()[-1].get_text()
+    assert "0.300" in ax.get_legend().get_texts()[-1].get_text()
     assert ax.get_xscale() == ax.get_yscale() == "log"
+
+
+def test_one_radius_is_written_not_coloured():
+    rows = table().assign(mean_radius=27.7)
+    ax = figures.against_length(rows)
+    assert "27.7" in ax.texts[0].get_text() and len(ax.figure.axes) == 1
+    assert len(figures.against_length(table()).figure.axes) == 2
 
 
 def test_the_line_is_the_fit():

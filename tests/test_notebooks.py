@@ -17,6 +17,8 @@ import pages  # noqa: E402
 
 # one worker executes the good pages once
 pytestmark = pytest.mark.xdist_group("pages")
+# a picture of one black point
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 GOOD = """\
 # ---
 # jupyter:
@@ -38,7 +40,14 @@ def double(n):
 
 
 print(double(n))
-"""
+
+# %%
+from base64 import b64decode
+
+from IPython.display import Image
+
+Image(b64decode(DOT))
+""".replace("DOT", f'"{DOT}"')
 TABLE = GOOD + '\n# %%\nfrom lipnb import results  # noqa\n\nif False:\n    results.load("steps")\n'
 
 
@@ -72,6 +81,7 @@ def repository(folder, **sources):
         json.dumps({"format": "jb-book", "root": "book/intro", "chapters": chapters})
     )
     (folder / "book" / "intro.md").write_text("# Intro\n")
+    (folder / "README.md").write_text("![the good page](book/figures/00_good.png)\n")
     for name, text in sources.items():
         (folder / "notebooks" / f"{name}.py").write_text(text)
     return folder
@@ -128,6 +138,7 @@ def output(kind, **fields):
 
 
 BREAKS = {
+    "is not the last figure": lambda root: (root / "book/figures/00_good.png").write_bytes(b"old"),
     "its cells differ": lambda root: edit_source(root, "n = 2", "n = 3"),
     "the source changed": lambda root: edit_source(root, "# # A page", "# # A page\n"),
     "the table steps changed": lambda root: (root / "data/results/steps.csv").write_text("n\n2\n"),

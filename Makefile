@@ -1,0 +1,68 @@
+# Every target works from a fresh clone; the first one makes the environment.
+PYTHON ?= python3
+BIN    := .venv/bin
+PAGES  := $(BIN)/python book/pages.py
+HTML   := _build/html/index.html
+# all pages, each time: an incremental build keeps old titles in unchanged pages and does not repeat a warning
+RENDER  = echo "Rendering the book"; \
+  $(BIN)/jupyter-book build _build/source --path-output . --all -W -n --keep-going --quiet >/dev/null || \
+  { echo "The book has warnings, which count as errors: see above."; exit 1; }; \
+  echo "Open $(HTML)"
+
+# spin-waiting threads make small products up to 100 times slower on a shared machine
+export OMP_WAIT_POLICY = PASSIVE
+# nothing but results in the notebooks' outputs
+export PYTHONWARNINGS = ignore:IProgress not found
+export TRANSFORMERS_VERBOSITY = error
+export HF_HUB_DISABLE_PROGRESS_BARS = 1
+# a page draws into itself, whatever the shell prefers
+unexport MPLBACKEND
+
+.PHONY: help setup book html notebooks results test clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@echo "How smooth is attention?  A book of executable pages, and the package lipnb."
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "Start with \`make html\` (seconds) to read, \`make book\` to run everything again."
+
+setup: .venv/installed  ## the environment in .venv, once (PYTHON=python3.12 to choose another Python)
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
+	  { echo "lipnb needs Python 3.11, 3.12 or 3.13; $(PYTHON) is $$($(PYTHON) --version 2>&1 | head -n 1)." \
+	         "Name another: make setup PYTHON=python3.11"; exit 1; }
+	@echo "Making the environment .venv (some minutes, once)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# two pages at once on two cores: one thread each
+book notebooks test: export OMP_NUM_THREADS = 1
+
+book: setup  ## run every page that changed, then render the book from these runs
+	@$(PAGES) execute
+	@$(PAGES) stage --notebooks _build/notebooks
+	@$(RENDER)
+
+html: setup  ## render the book from the committed pages, running nothing
+	@$(PAGES) stage --notebooks notebooks
+	@$(RENDER)
+
+notebooks: setup  ## run every page that changed and refresh the committed .ipynb pairs
+	@$(PAGES) execute
+	@$(PAGES) pair
+
+results: setup  ## compute the tables in data/results again (long; resumes where it stopped)
+	$(BIN)/lipnb results
+
+test: export HF_HUB_OFFLINE = 1
+test: setup  ## unit tests, the pages run again, the book in a real browser
+	$(BIN)/python -m pytest tests -n 2 --dist loadgroup
+	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks -n 2 --dist loadfile
+	$(PAGES) check
+
+clean:  ## forget what was run and rendered (keeps .venv and the committed pages)
+	rm -rf _build .pytest_cache .ruff_cache .hypothesis

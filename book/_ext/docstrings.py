@@ -1,0 +1,31 @@
+"""Docstrings in the book: bibliography keys become citations, and named tuples list each field once."""
+
+import re
+from pathlib import Path
+
+KEY = re.compile(r"^@\w+\{([^,\s]+),", re.MULTILINE)
+SPECIAL_TOKEN = re.compile(r"(?<!`)<\|\w+\|>")
+
+
+def read_keys(app, config):
+    """Learn the keys from the bibliography itself."""
+    text = "".join(Path(app.srcdir, name).read_text(encoding="utf-8") for name in config.bibtex_bibfiles)
+    app.known_keys = re.compile(rf"(?<![`\w])({'|'.join(map(re.escape, KEY.findall(text)))})(?![`\w])")
+
+
+def cite_keys(app, what, name, obj, options, lines):
+    """Make each known key in a docstring a citation; quote tokens that look like substitutions."""
+    lines[:] = [app.known_keys.sub(r":cite:t:`\1`", SPECIAL_TOKEN.sub(r"``\g<0>``", line)) for line in lines]
+
+
+def skip_generated(app, what, name, obj, skip, options):
+    """Leave out the entries Python writes for a named tuple's fields; the class describes them."""
+    return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
+
+
+def setup(app):
+    """Sphinx calls this when it loads the extension."""
+    app.connect("config-inited", read_keys)
+    app.connect("autodoc-process-docstring", cite_keys)
+    app.connect("autodoc-skip-member", skip_generated)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

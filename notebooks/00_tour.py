@@ -1,0 +1,147 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A tour: from a text to one number
+#
+# This page goes the whole way once: a text, its tokens, what a layer's attention receives, and how much that
+# attention can amplify a small change. The other pages look at each step.
+#
+# :::{prf:definition} The number this book is about
+# :label: tour-local-constant
+#
+# At a sequence $X$ of tokens, the local Lipschitz constant of a map $f$ is the largest factor by which a small change
+# of $X$ is amplified,
+#
+# $$\Lip_X(f) = \norm{D_X f}_2 = \max_{u \ne 0} \frac{\norm{(D_X f)\,u}_F}{\norm{u}_F} .$$
+#
+# This is {cite:t}`castin2024smooth`, section 3.1.
+# :::
+
+# %% tags=["parameters"]
+model_name, layer, length, seed = "minilm", 0, 32, 0
+texts = ["alice", "python_reference"]
+
+# %% tags=["hide-input"]
+import matplotlib.pyplot as plt
+import torch
+
+from lipnb import AttentionJacobian, corpora, figures, local_lipschitz, models, results, scaling
+
+figures.house_style()
+
+# %% [markdown]
+# ## A text and its tokens
+#
+# The page takes the first of its texts that is at hand here, and says which. The model is a small pretrained one that
+# comes with the package, so nothing is downloaded.
+
+# %%
+corpus = corpora.available(*texts)
+model = models.load(model_name)
+tokens = corpora.windows(model.token_ids(corpora.read(corpus)), length, count=1)
+print("text:  ", corpora.describe(corpus))
+print("model: ", model.describe())
+print("tokens:", " ".join(model.tokenizer.convert_ids_to_tokens(tokens[0])))
+
+# %% [markdown]
+# ## What the attention of one layer receives
+#
+# A layer sees vectors, not words. Layer normalisation keeps their norms close to each other: the theorems speak of a
+# ball of radius $R$ that holds them all.
+
+# %%
+x = model.activations(tokens, layer)
+attention = model.attention(layer)
+norms = x.norm(dim=-1)
+print(attention)
+print(
+    f"x has shape {tuple(x.shape)}; token norms lie between {norms.min():.1f} and {norms.max():.1f}"
+)
+
+# %% [markdown]
+# ## How much it can amplify a small change
+
+# %%
+lip = local_lipschitz(attention, x)
+print(f"local Lipschitz constant {lip.value.item():.4f}")
+print(f"relative residual {lip.residual.item():.0e}, {lip.steps.item()} steps")
+print(f"converged: {lip.converged.item()}")
+
+# %% [markdown]
+# The value is an answer about *all* directions at once. A random direction shows almost nothing of it. Applying the
+# Jacobian and its transpose in turn pulls any direction towards the worst one: fifty random starts, sixty rounds.
+
+# %%
+J = AttentionJacobian(attention, x[0])
+u = torch.randn(50, *x[0].shape, generator=torch.Generator().manual_seed(seed))
+gains = []
+for _ in range(61):
+    u = u / u.flatten(1).norm(dim=1)[:, None, None]
+    image = J.jvp(u)
+    gains.append(image.flatten(1).norm(dim=1))
+    u = J.vjp(image)
+gains = torch.stack(gains)
+worst = u[gains[-1].argmax()] / u[gains[-1].argmax()].norm()
+
+# %%
+ax = plt.subplots(figsize=(6.4, 3.4))[1]
+ax.plot(gains[:31], color="#0072b2", alpha=0.25, linewidth=0.8)
+ax.axhline(lip.value.item(), color="#d55e00", label="local Lipschitz constant")
+ax.set(xlabel="rounds of the Jacobian and its transpose", ylabel="amplification", ylim=(0, None))
+ax.legend(loc="lower right")
+plt.show()
+# %% [markdown]
+# *How much one layer amplifies small changes of one text, along fifty directions that start at random. The random ones
+# (left end) all look alike and harmless; the worst direction, where all end, is many times worse. Sampling does not
+# measure smoothness, a singular value does.*
+#
+# ## Every window, from the sweep
+#
+# The same number for ten windows at each of forty-nine lengths was measured once and stored, with everything
+# needed to measure it again. {doc}`41_real_text` does that for three models.
+
+# %%
+table = results.load("real-text")
+panel = table[(table.model == "minilm") & ~table.masked]
+fit = scaling.power_law(panel.length, panel.lipschitz)
+print(f"{len(panel)} windows, {int(panel.converged.sum())} converged, fitted law {fit}")
+
+# %%
+title = f"MiniLM layer {panel.layer.iloc[0]}, unmasked, on {panel.corpus.iloc[0]}"
+figures.against_length(panel, fit, title=title)
+plt.show()
+# %% [markdown]
+# *Local Lipschitz constants of one encoder layer on real text, one dot for each window, against the number of tokens.
+# The line is a fitted power law with a 95 % interval for its exponent.*
+
+# %% tags=["nbval-check-output"]
+assert lip.converged.all() and panel.converged.all()
+assert abs(gains[-1].max() / lip.value.item() - 1) < 1e-3, (
+    "the worst direction does not reach the value"
+)
+assert gains[0].max() < 0.5 * gains[-1].min(), "a random direction comes near the value"
+assert gains.max() < lip.value.item() * (1 + 1e-4), "a direction beats the value"
+x64, attention64 = x.double(), attention.to(dtype=torch.float64)
+step = 1e-4 * worst.double()
+quotient = (attention64(x64[0] + step) - attention64(x64[0] - step)).norm() / (2 * step.norm())
+assert abs(quotient / lip.value.item() - 1) < 1e-3, "finite differences disagree"
+print("the worst direction reaches the value, random ones do not, finite differences agree")
+
+# %% [markdown]
+# ## What this shows and does not show
+#
+# - It shows the whole path on real input, and that the number is attained by a direction we can name.
+# - It does not show the worst *input*: another text, or tokens chosen by an adversary, can have a larger constant.
+# - It is about one attention layer with its output projection, without the residual connection or LayerNorm around
+#   it.
+#
+# **One thing to try.** Set `layer = 3`, or ask for the whole block with `model.attention(layer, object="block")` and
+# `model.activations(tokens, layer, object="block")`.
+#
+# **Next:** {doc}`11_self_attention`, the map itself.
