@@ -55,11 +55,12 @@ notebooks: setup  ## run every page that changed and refresh the committed .ipyn
 	@$(PAGES) execute
 	@$(PAGES) pair
 
-results: setup  ## compute the tables in data/results again (long; resumes where it stopped)
+results: setup  ## compute the missing tables of data/results (minutes; resumes where it stopped)
 	$(BIN)/lipnb results
 
 test: export HF_HUB_OFFLINE = 1
 test: setup  ## unit tests, the pages run again, the book in a real browser
+	$(BIN)/ruff check --quiet .
 	$(BIN)/python -m pytest tests -n 2 --dist loadgroup
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks -n 2 --dist loadfile
 	$(PAGES) check

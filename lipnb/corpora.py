@@ -5,6 +5,8 @@ import os
 from io import StringIO
 from pathlib import Path
 
+from lipnb import hub
+
 __all__ = ["available", "describe", "fingerprint", "read", "windows"]
 
 NAMES = {
@@ -135,12 +137,9 @@ def _ag_news():
     if path is not None and path.is_file():
         items = pd.read_csv(path, header=None, names=["class", "title", "description"])
         return "\n".join(items["title"] + " " + items["description"])
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
-
     try:
-        path = hf_hub_download("fancyzhx/ag_news", "data/test-00000-of-00001.parquet", repo_type="dataset")
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError):
+        path = hub.dataset_file("fancyzhx/ag_news", "data/test-00000-of-00001.parquet")
+    except FileNotFoundError:
         raise FileNotFoundError(
             "the text 'ag_news' was not found: it is neither in the folder LIPNB_DATA (ag_news_csv/test.csv) nor "
             "could it be had from the Hugging Face hub. Set LIPNB_DATA, or use 'python_reference', which is always "

@@ -35,6 +35,7 @@ class LocalLipschitz:
     converged: torch.Tensor
 
 
+@torch.no_grad()
 def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, method="lanczos"):
     r"""Local Lipschitz constant of `f` at tokens `x`, in the Euclidean norm of all coordinates.
 

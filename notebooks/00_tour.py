@@ -31,7 +31,15 @@ texts = ["alice", "python_reference"]
 import matplotlib.pyplot as plt
 import torch
 
-from lipnb import AttentionJacobian, corpora, figures, local_lipschitz, models, results, scaling
+from lipnb import (
+    AttentionJacobian,
+    corpora,
+    figures,
+    local_lipschitz,
+    models,
+    results,
+    scaling,
+)
 
 figures.house_style()
 
@@ -45,9 +53,9 @@ figures.house_style()
 corpus = corpora.available(*texts)
 model = models.load(model_name)
 tokens = corpora.windows(model.token_ids(corpora.read(corpus)), length, count=1)
-print("text:  ", corpora.describe(corpus))
-print("model: ", model.describe())
-print("tokens:", " ".join(model.tokenizer.convert_ids_to_tokens(tokens[0])))
+print("text:", corpora.describe(corpus))
+print("model:", ", ".join(f"{key} {value}" for key, value in model.describe().items()))
+print("tokens:", *model.tokenizer.convert_ids_to_tokens(tokens[0]))
 
 # %% [markdown]
 # ## What the attention of one layer receives
@@ -60,9 +68,8 @@ x = model.activations(tokens, layer)
 attention = model.attention(layer)
 norms = x.norm(dim=-1)
 print(attention)
-print(
-    f"x has shape {tuple(x.shape)}; token norms lie between {norms.min():.1f} and {norms.max():.1f}"
-)
+print(f"x has shape {tuple(x.shape)}")
+print(f"token norms lie between {norms.min():.1f} and {norms.max():.1f}")
 
 # %% [markdown]
 # ## How much it can amplify a small change
@@ -93,7 +100,11 @@ worst = u[gains[-1].argmax()] / u[gains[-1].argmax()].norm()
 ax = plt.subplots(figsize=(6.4, 3.4))[1]
 ax.plot(gains[:31], color="#0072b2", alpha=0.25, linewidth=0.8)
 ax.axhline(lip.value.item(), color="#d55e00", label="local Lipschitz constant")
-ax.set(xlabel="rounds of the Jacobian and its transpose", ylabel="amplification", ylim=(0, None))
+ax.set(
+    xlabel="rounds of the Jacobian and its transpose",
+    ylabel="amplification",
+    ylim=(0, None),
+)
 ax.legend(loc="lower right")
 plt.show()
 # %% [markdown]
@@ -129,9 +140,11 @@ assert gains[0].max() < 0.5 * gains[-1].min(), "a random direction comes near th
 assert gains.max() < lip.value.item() * (1 + 1e-4), "a direction beats the value"
 x64, attention64 = x.double(), attention.to(dtype=torch.float64)
 step = 1e-4 * worst.double()
-quotient = (attention64(x64[0] + step) - attention64(x64[0] - step)).norm() / (2 * step.norm())
+quotient = (attention64(x64[0] + step) - attention64(x64[0] - step)).norm() / (
+    2 * step.norm()
+)
 assert abs(quotient / lip.value.item() - 1) < 1e-3, "finite differences disagree"
-print("the worst direction reaches the value, random ones do not, finite differences agree")
+print("the worst direction reaches the value, random ones do not; differences agree")
 
 # %% [markdown]
 # ## What this shows and does not show

@@ -76,7 +76,9 @@ print(f"exchanging Q and K changes the output by {change:.2f} (relative)")
 # 4. Integer weights are repeated tokens. This is how one map also acts on measures.
 
 # %%
-query, key, value, output = (normal(3, *shape) for shape in [(4, 8), (4, 8), (4, 8), (8, 4)])
+query, key, value, output = (
+    normal(3, *shape) for shape in [(4, 8), (4, 8), (4, 8), (8, 4)]
+)
 bias, tokens = normal(3, 4), normal(7, 8)
 plain = Attention(query, key, value, output)
 masked = Attention(query, key, value, output, masked=True)
@@ -89,12 +91,19 @@ facts = {
     "permutation, unmasked": (plain(tokens[shuffle]), plain(tokens)[shuffle]),
     "permutation, masked": (masked(tokens[shuffle]), masked(tokens)[shuffle]),
     "prefix, masked": (masked(tokens)[:4], masked(tokens[:4])),
-    "key bias": (Attention(query, key, value, output, key_bias=bias)(tokens), plain(tokens)),
-    "query bias": (Attention(query, key, value, output, query_bias=bias)(tokens), plain(tokens)),
+    "key bias": (
+        Attention(query, key, value, output, key_bias=bias)(tokens),
+        plain(tokens),
+    ),
+    "query bias": (
+        Attention(query, key, value, output, query_bias=bias)(tokens),
+        plain(tokens),
+    ),
     "weights as copies": (plain(tokens, copies.double()), repeated),
 }
 gaps = {
-    name: ((left - right).norm() / right.norm()).item() for name, (left, right) in facts.items()
+    name: ((left - right).norm() / right.norm()).item()
+    for name, (left, right) in facts.items()
 }
 for name, gap in gaps.items():
     print(f"{name:22s} {'equal' if gap < 1e-12 else f'differs by {gap:.2f}'}")
@@ -116,9 +125,13 @@ for model in (encoder, decoder):
     states = model.network(input_ids=ids, output_hidden_states=True).hidden_states
     for i, rest in enumerate(model.network.encoder.layer):
         ours = model.attention(i, object="block")(model.activations(ids, i))
-        following = rest.output(rest.intermediate(ours), ours)  # the model's own feed-forward part
-        errors.append(((following - states[i + 1]).norm() / states[i + 1].norm()).item())
-print(f"worst relative difference from the model's own next hidden state: {max(errors):.0e}")
+        following = rest.output(
+            rest.intermediate(ours), ours
+        )  # the model's own feed-forward part
+        errors.append(
+            ((following - states[i + 1]).norm() / states[i + 1].norm()).item()
+        )
+print(f"worst relative difference from the model's next states: {max(errors):.0e}")
 
 # %% tags=["hide-input"]
 words = encoder.tokenizer.convert_ids_to_tokens(ids[0])
@@ -135,10 +148,17 @@ for ax, model in zip(axes, (encoder, decoder), strict=True):
 
 # %% tags=["nbval-check-output"]
 assert torch.allclose(Attention.from_matrices(A, V)(x), by_hand, rtol=1e-13)
-expected_equal = {"permutation, unmasked", "prefix, masked", "key bias", "weights as copies"}
+expected_equal = {
+    "permutation, unmasked",
+    "prefix, masked",
+    "key bias",
+    "weights as copies",
+}
 assert {name for name, gap in gaps.items() if gap < 1e-12} == expected_equal
 assert max(errors) < 1e-10
-print(f"by hand, the four facts, and {len(errors)} layers of the model agree with the map")
+print(
+    f"by hand, the four facts, and {len(errors)} layers of the model agree with the map"
+)
 
 # %% [markdown]
 # ## What this shows and does not show

@@ -33,7 +33,15 @@ texts = ["alice", "python_reference"]
 import pandas as pd
 import torch
 
-from lipnb import Attention, AttentionJacobian, corpora, figures, local_lipschitz, models, spectral
+from lipnb import (
+    Attention,
+    AttentionJacobian,
+    corpora,
+    figures,
+    local_lipschitz,
+    models,
+    spectral,
+)
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
@@ -83,7 +91,9 @@ for trial in range(100):
     on_the_way = torch.stack(
         [x + t * (y - x) for t in torch.linspace(0, 1, 101, dtype=torch.float64)]
     )
-    ratios.append((quotient / local_lipschitz(f, on_the_way, method="dense").value.max()).item())
+    ratios.append(
+        (quotient / local_lipschitz(f, on_the_way, method="dense").value.max()).item()
+    )
 print(
     f"quotient / largest local constant on the segment: {len(ratios)} pairs, "
     f"smallest {min(ratios):.3f}, largest {max(ratios):.6f}"
@@ -101,7 +111,9 @@ print(
 corpus = corpora.available(*texts)
 model = models.load(model_name, dtype=torch.float64)
 ids = corpora.windows(model.token_ids(corpora.read(corpus)), length, count=1)
-x = model.activations(ids, layer)[0, :4]  # four tokens, so that the dense matrix is small
+x = model.activations(ids, layer)[
+    0, :4
+]  # four tokens, so that the dense matrix is small
 f = model.attention(layer)
 dense = local_lipschitz(f, x, method="dense")
 print("text:", corpora.describe(corpus))
@@ -113,7 +125,9 @@ for name, label in (("power", "power iteration"), ("lanczos", "Lanczos")):
     for steps in (*range(1, 20), *range(20, 101, 4)):
         lip = local_lipschitz(f, x, method=name, max_steps=steps, rtol=1e-10)
         error = 1 - (lip.value / dense.value).item()
-        history.append({"method": label, "products": lip.steps.item(), "error": max(error, 1e-15)})
+        history.append(
+            {"method": label, "products": lip.steps.item(), "error": max(error, 1e-15)}
+        )
         if error < 1e-12:
             break
 history = pd.DataFrame(history)
@@ -165,7 +179,11 @@ assert 0.99 < max(ratios) <= 1 + 1e-3, (
 )
 for name, lip in answer.items():
     assert lip.converged and abs(lip.value / dense.value - 1) < 1e-4, name
-assert fooled["Lanczos, guarded"].value > 1 - 1e-2 > fooled["power iteration, residual rule"].value
+assert (
+    fooled["Lanczos, guarded"].value
+    > 1 - 1e-2
+    > fooled["power iteration, residual rule"].value
+)
 print("quotients stay below, both solvers agree with the dense value")
 print("only the guarded solver is not fooled")
 

@@ -70,13 +70,19 @@ blocks = torch.zeros(2, 2, 2, 2, dtype=torch.float64)  # i, j, then the two by t
 for i in range(2):
     covariance = sum(P[i, j] * torch.outer(x[j] - m[i], x[j] - m[i]) for j in range(2))
     for j in range(2):
-        key, value = P[i, j] * torch.outer(x[j] - m[i], A @ x[i]), P[i, j] * torch.eye(2).double()
+        key, value = (
+            P[i, j] * torch.outer(x[j] - m[i], A @ x[i]),
+            P[i, j] * torch.eye(2).double(),
+        )
         blocks[i, j] = V @ ((covariance @ A if i == j else 0) + key + value)
 by_hand = blocks.permute(0, 2, 1, 3).reshape(4, 4)
 
 # %%
 f = Attention.from_matrices(A, V)
-by_lipnb, by_autograd = AttentionJacobian(f, x).dense(), torch.func.jacrev(f)(x).reshape(4, 4)
+by_lipnb, by_autograd = (
+    AttentionJacobian(f, x).dense(),
+    torch.func.jacrev(f)(x).reshape(4, 4),
+)
 print(by_hand.numpy().round(4))
 print(
     f"against lipnb {relative_error(by_hand, by_lipnb):.0e}, against autograd "
@@ -95,10 +101,16 @@ def random_case(case):
     """Map number `case` with its tokens; the bits of the number are its options."""
     h, k, d, v, m, n = torch.randint(1, 9, (6,), generator=generator).tolist()
     projected, biased, masked, weighted = (bool(case >> bit & 1) for bit in range(4))
-    query, key, value = random_tensor(h, k, d), random_tensor(h, k, d), random_tensor(h, v, d)
+    query, key, value = (
+        random_tensor(h, k, d),
+        random_tensor(h, k, d),
+        random_tensor(h, v, d),
+    )
     output = random_tensor(h, m, v) if projected else None
     biases = {"query_bias": random_tensor(h, k), "value_bias": random_tensor(h, v)}
-    f = Attention(query, key, value, output, masked=masked, **(biases if biased else {}))
+    f = Attention(
+        query, key, value, output, masked=masked, **(biases if biased else {})
+    )
     return f, random_tensor(n, d), random_tensor(n).exp() if weighted else None
 
 
@@ -148,13 +160,16 @@ for ax, masked in zip(axes, (False, True), strict=True):
 
 # %%
 def only(part, attention, x):
-    """The map in which only one of query, key and value moves; the others stay as at `x`."""
+    """The map in which only one of query, key and value moves away from `x`."""
 
     def f(y):
         query, key, value = (
             moved if name == part else still
             for name, moved, still in zip(
-                ("query", "key", "value"), attention.project(y), attention.project(x), strict=True
+                ("query", "key", "value"),
+                attention.project(y),
+                attention.project(x),
+                strict=True,
             )
         )
         return attention.combine(attention.probabilities_of(query, key) @ value)
@@ -173,14 +188,21 @@ for n in (4, 8, 16, 32, 64):
         part: local_lipschitz(only(part, attention, x), x).value.item()
         for part in ("query", "key", "value")
     }
-    terms.append({"n": n, "all three": local_lipschitz(attention, x).value.item(), **norms})
+    terms.append(
+        {"n": n, "all three": local_lipschitz(attention, x).value.item(), **norms}
+    )
 terms = pd.DataFrame(terms)
 print("text:", corpora.describe(corpus))
 print(terms.round(3).to_string(index=False))
 
 # %%
 ax = terms.plot(x="n", logx=True, marker="o")
-ax.set(xlabel="sequence length n", ylabel="norm", ylim=(0, None), title=f"MiniLM layer {layer}")
+ax.set(
+    xlabel="sequence length n",
+    ylabel="norm",
+    ylim=(0, None),
+    title=f"MiniLM layer {layer}",
+)
 ax.set_xticks(terms.n, terms.n)
 ax.minorticks_off()
 # %% [markdown]
@@ -188,13 +210,22 @@ ax.minorticks_off()
 # three add up to, and at least what the largest leaves after the other two.*
 
 # %% tags=["nbval-check-output"]
-assert relative_error(by_hand, by_lipnb) < 1e-13 and relative_error(by_hand, by_autograd) < 1e-13
-assert errors.jvp.max() < 1e-10 and errors.vjp.max() < 1e-10 and errors.adjoint.max() < 1e-12
+assert (
+    relative_error(by_hand, by_lipnb) < 1e-13
+    and relative_error(by_hand, by_autograd) < 1e-13
+)
+assert (
+    errors.jvp.max() < 1e-10
+    and errors.vjp.max() < 1e-10
+    and errors.adjoint.max() < 1e-12
+)
 total = terms[["query", "key", "value"]].sum(axis=1)
 largest = terms[["query", "key", "value"]].max(axis=1)
 assert (terms["all three"] <= total * (1 + 1e-3)).all()
 assert (terms["all three"] >= (2 * largest - total) * (1 - 1e-3)).all()
-print(f"{len(errors)} random maps: closed form and autograd agree; the three terms add up")
+print(
+    f"{len(errors)} random maps: closed form and autograd agree; the three terms add up"
+)
 
 # %% [markdown]
 # ## What this shows and does not show

@@ -23,7 +23,12 @@
 # LayerNorm. {doc}`../book/deviations` tells how the released experiments differ from that.
 
 # %% tags=["parameters"]
-tables, claimed_exponent, rows_to_check, seed = ["real-text", "real-text-embedded"], 0.25, 3, 0
+tables, claimed_exponent, rows_to_check, seed = (
+    ["real-text", "real-text-embedded"],
+    0.25,
+    3,
+    0,
+)
 
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
@@ -49,12 +54,15 @@ stored = pd.concat(
 for name in tables:
     birth = results.provenance(name)
     print(
-        f"{name}: {birth['rows']} rows, {birth['seconds']:.0f} s, {birth['settings']['dtype']}, "
-        f"rtol {birth['settings']['rtol']}, torch {birth['versions']['torch']}"
+        f"{name}: {birth['rows']} rows in {birth['seconds']:.0f} s,"
+        f" {birth['settings']['dtype']}, rtol {birth['settings']['rtol']},"
+        f" torch {birth['versions']['torch']}"
     )
 print(
     stored.groupby(panel_keys)
-    .agg(rows=("length", "size"), converged=("converged", "sum"), steps=("steps", "mean"))
+    .agg(
+        rows=("length", "size"), converged=("converged", "sum"), steps=("steps", "mean")
+    )
     .round(1)
     .to_string()
 )
@@ -72,9 +80,8 @@ tokens = corpora.windows(model.token_ids(corpora.read(corpus)), length=2, count=
 x = model.activations(tokens, layer=0)[0]
 J = torch.func.jacrev(model.attention(0))(x).reshape(x.numel(), x.numel())
 by_hand = torch.linalg.svdvals(J)
-first = stored.query(
-    "corpus == @corpus and model == 'minilm' and not masked and length == 2 and window == 0"
-)
+unmasked = stored.query("corpus == @corpus and model == 'minilm' and not masked")
+first = unmasked.query("length == 2 and window == 0")
 print(f"text at hand: {corpora.describe(corpus)}")
 print("tokens:", model.tokenizer.convert_ids_to_tokens(tokens[0]))
 now = local_lipschitz(model.attention(0), x).value.item()
@@ -89,7 +96,10 @@ print(f"stored {first.lipschitz.item():.4f}, solver now {now:.4f}")
 
 # %%
 table = results.load(here)
-again = [experiments.remeasure(table, panel, rows=rows_to_check, seed=seed) for panel in panels]
+again = [
+    experiments.remeasure(table, panel, rows=rows_to_check, seed=seed)
+    for panel in panels
+]
 again = pd.concat(again)
 print(
     again[["model", "masked", "length", "window", "lipschitz", "again"]]
@@ -112,7 +122,9 @@ for key, rows in stored.groupby(panel_keys, sort=False):
         for half in (rows[rows.length <= 32], rows[rows.length > 32])
     )
     rates.append([*key, fit.exponent, fit.low, fit.high, short, long])
-rates = pd.DataFrame(rates, columns=[*panel_keys, "exponent", "low", "high", "n <= 32", "n > 32"])
+rates = pd.DataFrame(
+    rates, columns=[*panel_keys, "exponent", "low", "high", "n <= 32", "n > 32"]
+)
 rates["claim"] = "inside"
 rates.loc[rates.high < claimed_exponent, "claim"] = "below"
 rates.loc[rates.low > claimed_exponent, "claim"] = "above"

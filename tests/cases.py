@@ -29,7 +29,7 @@ def random_case(seed, *, n=None, spread=1.0, dtype=torch.float64):
         return int(torch.randint(1, high + 1, (), generator=generator))
 
     h, k, d, v, m = integer(4), integer(8), integer(12), integer(8), integer(12)
-    n = n or (integer(64) if seed % 4 == 0 else integer(16))
+    n = n or integer(64 if seed // 8 % 2 else 16)
     bias = seed % 8 >= 3
     attention = Attention(
         normal(h, k, d) / d**0.5, normal(h, k, d) / d**0.5, normal(h, v, d) / d**0.5,

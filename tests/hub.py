@@ -63,7 +63,9 @@ def tiny_gpt2(folder, **settings):
 
 @contextmanager
 def serve(repositories):
-    """Serve folders as model repositories, by name, in the layout that `huggingface_hub` asks for.
+    """Serve folders as repositories, by name, in the layout that `huggingface_hub` asks for.
+
+    A model is named "owner/name", a dataset "datasets/owner/name".
 
     Gives the address and the list of requests seen so far; both HEAD and GET, on 127.0.0.1 only.
     """
@@ -88,11 +90,12 @@ def serve(repositories):
             path = self.path.split("?")[0]
             requests.append(f"{self.command} {path}")
             api = path.startswith("/api/models/")
-            parts = path.removeprefix("/api/models/").strip("/").split("/")
-            folder = repositories.get("/".join(parts[:2]))
+            kind = "datasets/" if path.startswith("/datasets/") else ""
+            parts = path.removeprefix("/api/models/").removeprefix("/datasets/").strip("/").split("/")
+            folder = repositories.get(kind + "/".join(parts[:2]))
             if folder is None:
                 return self.answer(404, X_Error_Code="RepoNotFound", X_Error_Message="Repository not found")
-            files = {file.name: file for file in sorted(Path(folder).iterdir()) if file.is_file()}
+            files = {str(file.relative_to(folder)): file for file in sorted(Path(folder).rglob("*")) if file.is_file()}
             if api and parts[2:3] in ([], ["revision"]):
                 info = {"id": "/".join(parts[:2]), "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
                 return self.answer(200, json.dumps(info).encode(), Content_Type="application/json")
@@ -100,9 +103,10 @@ def serve(repositories):
                 tree = [{"type": "file", "path": name, "size": file.stat().st_size,
                          "oid": hashlib.sha1(file.read_bytes()).hexdigest()} for name, file in files.items()]
                 return self.answer(200, json.dumps(tree).encode(), Content_Type="application/json")
-            if parts[2] != "resolve" or parts[3] not in ("main", COMMIT) or parts[-1] not in files:
+            name = "/".join(parts[4:])
+            if parts[2] != "resolve" or parts[3] not in ("main", COMMIT) or name not in files:
                 return self.answer(404, X_Error_Code="EntryNotFound", X_Error_Message="Entry not found")
-            body = files[parts[-1]].read_bytes()
+            body = files[name].read_bytes()
             return self.answer(200, body, ETag=f'"{hashlib.sha1(body).hexdigest()}"')
 
         do_HEAD = do_GET

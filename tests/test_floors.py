@@ -9,13 +9,14 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "lipnb"
 FLOORS = {
+    "hub": 0,
     "attention": 1, "spectral": 1, "scaling": 1, "corpora": 1, "results": 1,
     "jacobian": 2, "models": 2,
     "lipschitz": 3,
     "experiments": 4, "figures": 4,
     "cli": 6,
 }
-DOORS = {"transformers": {"models"}, "huggingface_hub": {"models", "corpora"}, "nltk": {"corpora"},
+DOORS = {"transformers": {"models"}, "huggingface_hub": {"models", "hub"}, "nltk": {"corpora"},
          "matplotlib": {"figures"}, "seaborn": {"figures"}}
 
 

@@ -5,13 +5,18 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
+import pandas as pd
 import pytest
 import torch
 from hub import serve, tiny_bert, tiny_gpt2
 from safetensors.torch import load_file
 
 from lipnb import models
+
+# one worker asks the hub; the answers serve all tests
+pytestmark = pytest.mark.xdist_group("hub")
 
 # Run in a process of its own, because the hub client reads its address when imported.
 CLIENT = """
@@ -34,15 +39,19 @@ print(json.dumps(answers))
 """
 
 
+def environment(address, home):
+    """The environment of a process that knows only this hub and this cache."""
+    kept = {key: value for key, value in os.environ.items()
+            if not key.startswith(("HF_", "TRANSFORMERS_")) and "proxy" not in key.lower()}
+    kept.pop("LIPNB_DATA", None)
+    return kept | {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1",
+                   "HF_HUB_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": "1"}
+
+
 def client(address, home, names):
     """What `models.load` gives for each name, in a fresh process that knows only this hub and this cache."""
-    environment = {key: value for key, value in os.environ.items()
-                   if not key.startswith(("HF_", "TRANSFORMERS_")) and "proxy" not in key.lower()}
-    environment.pop("LIPNB_DATA", None)
-    environment |= {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1",
-                    "HF_HUB_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run([sys.executable, "-c", CLIENT, json.dumps(names)], env=environment, timeout=120,
-                         capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-c", CLIENT, json.dumps(names)], env=environment(address, home),
+                         timeout=120, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
@@ -127,3 +136,19 @@ def test_an_absent_name_and_an_absent_network_have_one_clear_sentence(answers, p
         f"'{name}' could not be found on the Hugging Face hub or in its cache, and is not a folder. Without network "
         "use load('minilm'), which is embedded, or pass a local folder holding config.json and model.safetensors.")
     assert answer["seconds"] < 12       # one attempt: the client's own retries would take 20 seconds and more
+
+
+def test_ag_news_comes_from_the_hub_where_no_folder_has_it(tmp_path):
+    table = tmp_path / "ag_news" / "data" / "test-00000-of-00001.parquet"
+    table.parent.mkdir(parents=True)
+    pd.DataFrame({"text": ["first item", "second item"], "label": [2, 3]}).to_parquet(table)
+    code = "from lipnb import corpora; print(repr(corpora.read('ag_news')))"
+    with serve({"datasets/fancyzhx/ag_news": tmp_path / "ag_news"}) as (address, _):
+        for _ in ("downloaded", "cached"):
+            run = subprocess.run([sys.executable, "-c", code], env=environment(address, tmp_path / "cache"),
+                                 timeout=60, capture_output=True, text=True)
+            assert run.stdout == "'first item\\nsecond item'\n", run.stderr
+    began = time.monotonic()
+    run = subprocess.run([sys.executable, "-c", code], env=environment(address, tmp_path / "empty"), timeout=60,
+                         capture_output=True, text=True)
+    assert "'ag_news' was not found" in run.stderr and time.monotonic() - began < 20

@@ -29,7 +29,7 @@ def test_products_equal_autograd_and_are_adjoint(seed, spread):
     assert abs((tangent * w).sum() - (u * gradient).sum()) <= 1e-12 * size
 
 
-@pytest.mark.parametrize(("seed", "spread"), [(seed, spread) for seed, spread in CASES if seed % 4])
+@pytest.mark.parametrize(("seed", "spread"), [(seed, spread) for seed, spread in CASES if seed // 8 % 2 == 0])
 def test_dense_blocks_equal_autograd_and_products(seed, spread):
     case = random_case(seed, spread=spread)
     closed, twin = pair(case)

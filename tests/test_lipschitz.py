@@ -101,6 +101,17 @@ def test_a_callable_goes_the_autodiff_route():
         assert relative(twin.value, closed.value) < 1e-6
 
 
+def test_parameters_that_require_gradients_are_welcome():
+    case = random_case(1, n=6)
+    query, matrix = (tensor.clone().requires_grad_() for tensor in (case.attention.query, case.attention.value[0]))
+    attention = Attention(query, case.attention.key, case.attention.value)
+    x = case.x.clone().requires_grad_()
+    assert local_lipschitz(attention, x).value.isfinite().all()
+    expected = torch.linalg.matrix_norm(matrix.detach(), 2).expand(2)
+    for method in ("lanczos", "dense"):
+        assert relative(local_lipschitz(lambda x: x @ matrix.T, x, method=method).value, expected) < 1e-6
+
+
 def test_weighted_constant_is_that_of_repeated_tokens_moved_together():
     """Lemma C.5 by duplication: with integer weights, perturb the copies of a token together."""
     V = torch.eye(2, dtype=torch.float64)

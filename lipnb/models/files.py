@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from lipnb.hub import reached
+
 __all__ = ["ABSENT", "TOKENIZER_FILES", "check_weights", "from_hub", "minilm_folder", "quiet", "read_config",
            "tokenizer_from_hub"]
 
@@ -113,7 +115,7 @@ def _cached(name, files):
     except HFValidationError:
         raise FileNotFoundError(ABSENT.format(name=name)) from None
     failure = None
-    if unknown and _reached(hf_hub_url(name, unknown[0])):
+    if unknown and reached(hf_hub_url(name, unknown[0])):
         # all of them, not only the unknown: the hub may hold a newer version, and versions must not be mixed
         for file in files:
             try:
@@ -138,20 +140,6 @@ def _cached(name, files):
     if not folders or not isinstance(found.get(CONFIG, ""), str):
         raise FileNotFoundError(ABSENT.format(name=name))
     return folders[0]
-
-
-def _reached(address):
-    # one question; a download of its own accord would ask for half a minute where there is no network
-    from huggingface_hub import get_hf_file_metadata
-    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HTTPError
-
-    try:
-        get_hf_file_metadata(address)
-    except (EntryNotFoundError, GatedRepoError):
-        return True
-    except (OSError, HTTPError):
-        return False
-    return True
 
 
 def _shards(folder):
