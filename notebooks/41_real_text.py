@@ -174,7 +174,12 @@ print("claimed exponent 1/4 and the fitted intervals:", verdicts.to_dict())
 #   two halves do not always agree, so read it as the uncertainty of the line, not of the law.
 # - The text may have been part of what the model was trained on.
 #
-# **One thing to try.** `experiments.measure(lipnb.models.load("minilm"), "python_reference", 3, range(2, 99, 8), 5)`
-# measures the unmasked middle layer: is it the mask or the depth that makes the constant grow?
+# **One thing to try.** Measure the unmasked middle layer: is it the mask or the depth that makes the constant grow?
+#
+# ```python
+# model = lipnb.models.load("minilm")
+# table = experiments.measure(model, "python_reference", 3, range(2, 99, 8), 5)
+# print(scaling.power_law(table.length, table.lipschitz))
+# ```
 #
 # **Back to** {doc}`00_tour`, or on to {doc}`../book/deviations`.
