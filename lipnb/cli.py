@@ -17,7 +17,13 @@ A run that is stopped, even by kill -9, continues where it was when the same com
 
 def _lengths(text):
     """Comma-separated lengths as a tuple."""
-    return tuple(int(part) for part in text.split(","))
+    try:
+        lengths = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        lengths = (0,)
+    if min(lengths) < 1:
+        raise argparse.ArgumentTypeError(f"lengths are whole numbers from 1 on, such as 2,8,32; got {text!r}")
+    return lengths
 
 
 def _results(arguments):

@@ -24,8 +24,11 @@
 # :::
 
 # %% tags=["parameters"]
-model_name, layer, length, seed = "minilm", 0, 32, 0
-texts = ["alice", "python_reference"]
+model_name = "minilm"
+layer = 0
+length = 32  # tokens in the window
+seed = 0
+texts = ["alice", "python_reference"]  # the first that is at hand is used
 
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
@@ -124,7 +127,7 @@ fit = scaling.power_law(panel.length, panel.lipschitz)
 print(f"{len(panel)} windows, {int(panel.converged.sum())} converged, fitted law {fit}")
 
 # %%
-title = f"MiniLM layer {panel.layer.iloc[0]}, unmasked, on {panel.corpus.iloc[0]}"
+title = f"{panel.model.iloc[0]} layer {panel.layer.iloc[0]}, unmasked, on {panel.corpus.iloc[0]}"
 figures.against_length(panel, fit, title=title)
 plt.show()
 # %% [markdown]

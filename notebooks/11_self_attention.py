@@ -25,8 +25,12 @@
 # :::
 
 # %% tags=["parameters"]
-model_name, layer, head, length, seed = "minilm", 2, 9, 14, 0
-texts = ["alice", "python_reference"]
+model_name = "minilm"
+layer = 2
+head = 9
+length = 14  # tokens in the window
+seed = 0
+texts = ["alice", "python_reference"]  # the first that is at hand is used
 
 # %% tags=["hide-input"]
 import torch

@@ -26,8 +26,11 @@
 # are convex, so nothing that follows is affected.
 
 # %% tags=["parameters"]
-model_name, layer, length, seed = "minilm", 3, 24, 0
-texts = ["alice", "python_reference"]
+model_name = "minilm"
+layer = 3
+length = 24  # tokens in the window
+seed = 0
+texts = ["alice", "python_reference"]  # the first that is at hand is used
 
 # %% tags=["hide-input"]
 import pandas as pd
@@ -134,7 +137,7 @@ history = pd.DataFrame(history)
 answer = {name: local_lipschitz(f, x, method=name) for name in ("power", "lanczos")}
 
 # %%
-ax = figures.residuals(history, title=f"MiniLM layer {layer}, {len(x)} tokens")
+ax = figures.residuals(history, title=f"{model.name} layer {layer}, {len(x)} tokens")
 for name, color in (("power", "#0072b2"), ("lanczos", "#d55e00")):
     ax.axvline(answer[name].steps.item(), color=color, linestyle=":", linewidth=1.2)
 

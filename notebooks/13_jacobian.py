@@ -28,8 +28,10 @@
 # because the *key* of token $j$ moved; the third, the *value* of token $j$ moving what is averaged.
 
 # %% tags=["parameters"]
-model_name, layer, seed = "minilm", 0, 0
-texts = ["alice", "python_reference"]
+model_name = "minilm"
+layer = 0
+seed = 0
+texts = ["alice", "python_reference"]  # the first that is at hand is used
 
 # %% tags=["hide-input"]
 import pandas as pd
@@ -201,7 +203,7 @@ ax.set(
     xlabel="sequence length n",
     ylabel="norm",
     ylim=(0, None),
-    title=f"MiniLM layer {layer}",
+    title=f"{model.name} layer {layer}",
 )
 ax.set_xticks(terms.n, terms.n)
 ax.minorticks_off()

@@ -103,9 +103,11 @@ def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):
     monkeypatch.setenv("LIPNB_RESULTS", str(results_folder / "file"))
     assert cli.main(["results", "real-text-embedded"]) == 1
     assert "cannot be written" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        cli.main(["results", "--help"])
-    assert "--again" in capsys.readouterr().out
+    for arguments, said in ((["--help"], "--again"), (["--lengths", "2,x"], "such as 2,8,32"),
+                            (["--lengths", "0"], "such as 2,8,32")):
+        with pytest.raises(SystemExit):
+            cli.main(["results", *arguments])
+        assert said in "".join(capsys.readouterr())
 
 
 def test_bad_input_is_said_before_anything_is_measured(minilm, monkeypatch):
