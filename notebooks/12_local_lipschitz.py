@@ -114,9 +114,8 @@ print(
 corpus = corpora.available(*texts)
 model = models.load(model_name, dtype=torch.float64)
 ids = corpora.windows(model.token_ids(corpora.read(corpus)), length, count=1)
-x = model.activations(ids, layer)[
-    0, :4
-]  # four tokens, so that the dense matrix is small
+# four tokens only, so that the dense matrix is small
+x = model.activations(ids, layer)[0, :4]
 f = model.attention(layer)
 dense = local_lipschitz(f, x, method="dense")
 print("text:", corpora.describe(corpus))
