@@ -68,10 +68,13 @@ def provenance(name):
 def versions():
     """Versions of what computes the numbers, and the commit of the checkout where there is one."""
     packages = {package: version(package) for package in ("lipnb", "torch", "transformers", "numpy", "scipy")}
-    git = subprocess.run(["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty"],
-                         capture_output=True, text=True, check=False)
-    return {"python": platform.python_version(), "machine": platform.machine(), **packages,
-            "commit": git.stdout.strip() or None}
+    try:
+        git = subprocess.run(["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty"],
+                             capture_output=True, text=True, check=False)
+        commit = git.stdout.strip() or None
+    except OSError:  # no git here
+        commit = None
+    return {"python": platform.python_version(), "machine": platform.machine(), **packages, "commit": commit}
 
 
 class Recording:
@@ -88,7 +91,11 @@ class Recording:
             return
         raw = self._path.read_bytes()
         whole = raw[: raw.rfind(b"\n") + 1]  # a killed run can leave half a line
-        lines = [json.loads(line) for line in whole.splitlines()]
+        try:
+            lines = [json.loads(line) for line in whole.splitlines()]
+        except ValueError:
+            raise ValueError(f"{self._path} is damaged: a line of it is not JSON. Mend or delete that line and give "
+                             "the same command again, or delete the file to begin again.") from None
         if lines and lines[0]["settings"] != self._settings:
             raise ValueError(f"{self._path.name} was begun with other settings: finish it with those "
                              f"({json.dumps(lines[0]['settings'])}), or delete it to begin again.")

@@ -161,8 +161,8 @@ slope = rates.groupby(["model", "masked"]).exponent.agg(["min", "max"])
 assert slope["max"]["minilm", False] < 0.1 < 0.2 < slope["min"]["minilm", True]
 assert 0 < slope["min"]["gpt2", True] and slope["max"]["gpt2", True] < 0.15
 verdicts = rates.groupby("claim").size()
-print(f"{len(stored)} stored rows, {len(again)} measured again, all agree")
-print("claimed exponent 1/4 and the fitted intervals:", verdicts.to_dict())
+print(f"{len(stored)} stored rows, {len(again)} of them measured again: equal")
+print(f"exponent {claimed_exponent}, fitted intervals: {verdicts.to_dict()}")
 
 # %% [markdown]
 # ## What this shows and does not show

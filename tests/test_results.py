@@ -54,6 +54,17 @@ def test_other_settings_are_refused_and_nothing_is_lost(results_folder):
         assert record.rows("a") is not None
 
 
+def test_a_damaged_partial_table_is_named_and_left_alone(results_folder):
+    with results.recording("hurt", SETTINGS) as record:
+        fill(record, "ab")
+    partial = results_folder / "hurt.partial.jsonl"
+    damaged = partial.read_bytes().replace(b'"unit": "a"', b'"unit" "a"', 1)
+    partial.write_bytes(damaged)
+    with pytest.raises(ValueError, match="hurt.partial.jsonl is damaged"), results.recording("hurt", SETTINGS):
+        pass
+    assert partial.read_bytes() == damaged
+
+
 def test_two_runs_at_once_are_refused(results_folder):
     with results.recording("busy", SETTINGS):
         with pytest.raises(RuntimeError, match="another run is making the table 'busy'"):
