@@ -178,6 +178,8 @@ print(f"exponent {claimed_exponent}, fitted intervals: {verdicts.to_dict()}")
 # **One thing to try.** Measure the unmasked middle layer: is it the mask or the depth that makes the constant grow?
 #
 # ```python
+# import lipnb
+#
 # model = lipnb.models.load("minilm")
 # table = experiments.measure(model, "python_reference", 3, range(2, 99, 8), 5)
 # print(scaling.power_law(table.length, table.lipschitz))
