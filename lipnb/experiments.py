@@ -30,6 +30,7 @@ TABLES = {
         ({**GPT2_RANDOM, "tokenizer": "gpt2"}, 6),
     )),
 }
+PRECISION = {"dtype": "float32", "device": "cpu"}  # of the stored tables
 ATTENTION_ENTRIES = 2**27  # attention probabilities held at once: 512 MiB in float32
 
 
@@ -107,7 +108,7 @@ def measure(model, corpus, layer, lengths, count, *, object="heads+output", rtol
     rows = []
     bar = tqdm(lengths, desc=f"{model.name} layer {layer} on {corpus}", unit="length", disable=not progress)
     for length in bar:
-        unit = unit_key(model, corpus, layer, object, length)
+        unit = f"{model.name}/{model.weights}/{model.masked}/{model.tokenizer_name}/{corpus}/{layer}/{object}/{length}"
         found = record.rows(unit) if record else None
         if found is None:
             began = time.perf_counter()
@@ -117,12 +118,6 @@ def measure(model, corpus, layer, lengths, count, *, object="heads+output", rtol
                 record.add(unit, found, time.perf_counter() - began)
         rows.extend(found)
     return pd.DataFrame(rows)
-
-
-def unit_key(model, corpus, layer, object, length):
-    """Name of one unit of work in a recording."""
-    masked = "masked" if model.masked else "unmasked"
-    return f"{model.name}/{model.weights}/{masked}/{model.tokenizer_name}/{corpus}/{layer}/{object}/{length}"
 
 
 def make_table(name, *, lengths=LENGTHS, count=COUNT, rtol=1e-4, seed=0, save_as=None, progress=True):
@@ -151,24 +146,18 @@ def make_table(name, *, lengths=LENGTHS, count=COUNT, rtol=1e-4, seed=0, save_as
     corpus, panels = TABLES[name]
     edition = corpora.fingerprint(corpora.read(corpus))
     settings = {"corpus": corpus, "text": edition, "panels": panels, "lengths": list(lengths), "count": count,
-                "rtol": rtol, "seed": seed, "dtype": "float32", "device": "cpu"}
+                "rtol": rtol, "seed": seed, **PRECISION}
     with results.recording(save_as or name, settings) as record:
-        units = []
-        for panel, layer in panels:
-            model = load_panel(panel)
+        # all models first: one that is not at hand is said before the first measurement
+        for model, layer in [(_load(panel), layer) for panel, layer in panels]:
             measure(model, corpus, layer, lengths, count, rtol=rtol, seed=seed, record=record, progress=progress)
-            units += [unit_key(model, corpus, layer, "heads+output", length) for length in lengths]
-        return record.finish(units)
+        return record.finish()
 
 
-def load_panel(panel):
-    """The model of a panel of `TABLES`; raises when its tokenizer is not the one that the panel names."""
-    model = models.load(**{"name_or_path" if key == "name" else key: value for key, value in panel.items()})
-    wanted = panel.get("tokenizer", model.tokenizer_name)
-    if model.tokenizer_name != wanted:
-        raise FileNotFoundError(f"the tokenizer {wanted!r} was not found: set LIPNB_DATA to a folder that holds "
-                                f"tokenizers/{wanted}, or make the table real-text-embedded.")
-    return model
+def _load(panel):
+    """The model of a panel of `TABLES`, with the tokenizer that the panel names and no other."""
+    options = {**panel, "dtype": getattr(torch, PRECISION["dtype"]), "device": PRECISION["device"]}
+    return models.load(options.pop("name"), **options)
 
 
 def measurable(*names):
@@ -195,7 +184,7 @@ def measurable(*names):
         corpus, panels = TABLES[name]
         try:
             corpora.read(corpus)
-            return name, [load_panel(panel) for panel, _ in panels]
+            return name, [_load(panel) for panel, _ in panels]
         except FileNotFoundError:
             continue
     raise FileNotFoundError(f"none of the tables {', '.join(names)} can be measured here: add real-text-embedded.")

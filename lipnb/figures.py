@@ -63,6 +63,8 @@ def against_length(table, fit=None, *, ax=None, title=None):
     _log_ticks(ax.yaxis, table.lipschitz.min(), table.lipschitz.max())
     if fit is not None:
         rate_line(ax, fit, (table.length.min(), table.length.max()))
+    elif len(rest):
+        ax.legend()
     if one_radius:
         place = {"xy": (0.97, 0.03), "xycoords": "axes fraction", "ha": "right"}
         ax.annotate(f"mean radius {largest:.1f} throughout", **place)

@@ -80,19 +80,21 @@ def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, me
     """
     if method not in (*METHODS, "dense"):
         raise ValueError(f"method must be 'lanczos', 'power' or 'dense', got {method!r}.")
-    if isinstance(f, Attention):
-        jacobian = AttentionJacobian(f, x, weights)
-    elif callable(f):
-        jacobian = AutodiffJacobian(f, x)
-    else:
-        raise ValueError(f"f must be an Attention or a callable, got {type(f).__name__}.")
-    if weights is not None:
-        check_weights(weights, x)
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+        raise ValueError("x must be a floating point tensor of shape (..., n, d): use torch.as_tensor(x).double().")
     least = 8 * torch.finfo(x.dtype).eps
     if not least <= rtol < 1:
         raise ValueError(f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {rtol}.")
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"max_steps must be at least 1, got {max_steps}.")
+    if isinstance(f, Attention):
+        jacobian = AttentionJacobian(f, x, weights)
+    elif callable(f):
+        jacobian = AutodiffJacobian(f, x)
+        if weights is not None:
+            check_weights(weights, x)
+    else:
+        raise ValueError(f"f must be an Attention or a callable, got {type(f).__name__}.")
     root = None if weights is None else weights.sqrt().expand(x.shape[:-1])[..., None]
 
     def jvp(u):

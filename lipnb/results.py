@@ -52,17 +52,21 @@ def load(name):
     FileNotFoundError
         "there is no table ...": names those there are, and the command that makes it.
     """
-    path = folder() / f"{name}.csv"
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no table {name!r} (there are: {', '.join(names()) or 'none'}): "
-                                f"make it with `lipnb results {name}`.")
-    return pd.read_csv(path)
+    return pd.read_csv(_found(name))
 
 
 def provenance(name):
     """How a finished table was made: settings, versions, commit, seconds, as a dictionary."""
-    load(name)
-    return json.loads((folder() / f"{name}.json").read_text())
+    return json.loads(_found(name).with_suffix(".json").read_text())
+
+
+def _found(name):
+    """Path of a finished table; raises the sentence of `load` when there is none."""
+    path = folder() / f"{name}.csv"
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no table {name!r} (there are: {', '.join(names()) or 'none'}): "
+                                f"make it with `lipnb results {name}`.")
+    return path
 
 
 def versions():
@@ -131,10 +135,10 @@ class Recording:
         self._units[unit] = {"unit": unit, "seconds": seconds, "rows": rows}
         self._append(self._units[unit])
 
-    def finish(self, units):
-        """Write the table, with the rows of `units` in that order, and its provenance; drop the partial file."""
-        table = pd.DataFrame([row for unit in units for row in self.rows(unit)])
-        seconds = sum(self._units[unit]["seconds"] for unit in units)
+    def finish(self):
+        """Write the table, its units in the order they were added, and its provenance; drop the partial file."""
+        table = pd.DataFrame([row for unit in self._units.values() for row in unit["rows"]])
+        seconds = sum(unit["seconds"] for unit in self._units.values())
         birth = {"settings": self._settings, "rows": len(table), "seconds": round(seconds, 1),
                  "finished": time.strftime("%Y-%m-%d", time.gmtime()), "versions": versions()}
         final = self._path.with_name(self._path.name.replace(".partial.jsonl", ".csv"))

@@ -49,8 +49,8 @@ figures.house_style()
 # %% [markdown]
 # ## A text and its tokens
 #
-# The page takes the first of its texts that is at hand here, and says which. The model is a small pretrained one that
-# comes with the package, so nothing is downloaded.
+# The page takes the first of its texts that is at hand here, and says which. The model is a small pretrained one that a
+# Python package carries, so nothing is downloaded.
 
 # %%
 corpus = corpora.available(*texts)

@@ -17,8 +17,8 @@
 #
 # On a convex open set $\mathcal X$, the Lipschitz constant of a differentiable map is the supremum of its local ones,
 #
-# $$\sup_{X \ne Y \in \mathcal X} \frac{\norm{f(X) - f(Y)}_F}{\norm{X - Y}_F} = \sup_{X \in \mathcal X} \norm{D_X
-# f}_2 .$$
+# $$\sup_{X \ne Y \in \mathcal X} \frac{\norm{f(X) - f(Y)}_F}{\norm{X - Y}_F}
+# = \sup_{X \in \mathcal X} \norm{D_X f}_2 .$$
 # :::
 #
 # {cite:t}`castin2024smooth` (Lemma 3.1) state this for open connected sets, as we recovered it. Connected is not
@@ -172,7 +172,8 @@ for name, found in fooled.items():
 # %% [markdown]
 # The guard uses the law of the random start: its squared component along the top direction is below the $10^{-6}$
 # quantile of a Beta distribution only once in a million. The polynomials that Lanczos builds then bound how much
-# could hide {cite}`hochstenbach2013probabilistic`. It costs some products, and no result is trusted without it.
+# could hide {cite}`hochstenbach2013probabilistic`. It costs some products, and the default solver
+# never stops without it.
 
 # %% tags=["nbval-check-output"]
 assert max(abs(row["dense"] / row["lipnb"] - 1) for row in rows) < 1e-4

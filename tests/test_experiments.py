@@ -66,6 +66,15 @@ def test_a_page_learns_what_it_can_measure_here(monkeypatch):
         experiments.measurable("real-text")
 
 
+def test_a_model_that_is_not_at_hand_is_said_before_anything_is_measured(results_folder, monkeypatch):
+    panels = (*experiments.TABLES["real-text-embedded"][1][:1], ({"name": "no/such-model"}, 0))
+    monkeypatch.setitem(experiments.TABLES, "broken", ("python_reference", panels))
+    monkeypatch.setattr(experiments, "local_lipschitz", None)  # would fail if it were called
+    with pytest.raises(FileNotFoundError, match="no/such-model"):
+        experiments.make_table("broken", lengths=(2, 4), count=2, progress=False)
+    assert results.names() == []
+
+
 def test_a_run_killed_in_the_middle_continues_and_ends_the_same(tmp_path):
     """kill -9 at a moment when some rows are there and some are not; then the same command again."""
     def environment(folder):

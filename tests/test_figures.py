@@ -40,6 +40,10 @@ def test_one_radius_is_written_not_coloured():
     assert len(figures.against_length(table()).figure.axes) == 2
 
 
+def test_what_did_not_converge_is_named_also_without_a_fit():
+    assert [text.get_text() for text in figures.against_length(table()).get_legend().get_texts()] == ["not converged"]
+
+
 def test_the_line_is_the_fit():
     fit = scaling.PowerLaw(2.0, 0.5, 0.4, 0.6, 0.95, 10)
     ax = plt.subplots()[1]

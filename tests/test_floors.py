@@ -17,7 +17,7 @@ FLOORS = {
     "cli": 6,
 }
 DOORS = {"transformers": {"models"}, "huggingface_hub": {"models", "hub"}, "nltk": {"corpora"},
-         "matplotlib": {"figures"}, "seaborn": {"figures"}}
+         "matplotlib": {"figures"}}
 
 
 def imported(path):

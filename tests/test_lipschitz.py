@@ -141,6 +141,8 @@ def test_float32_agrees_with_float64():
     ({"rtol": 1e-30}, "rtol must lie between"),
     ({"rtol": 2.0}, "rtol must lie between"),
     ({"max_steps": 0}, "max_steps must be at least 1"),
+    ({"x": [[[1.0, 2.0, 3.0, 4.0]]]}, "x must be a floating point tensor"),
+    ({"f": lambda x: x, "weights": torch.zeros(3, dtype=torch.float64)}, "weights must be positive"),
     ({"f": 3}, "f must be an Attention or a callable"),
     ({"x": torch.zeros(2, 0, 4, dtype=torch.float64)}, "holds no token"),
     ({"x": torch.full((2, 3, 4), torch.nan, dtype=torch.float64)}, "NaN"),

@@ -18,7 +18,7 @@ def fill(record, units):
 def test_a_table_and_its_birth_certificate(results_folder):
     with results.recording("small", SETTINGS) as record:
         fill(record, "ab")
-        table = record.finish("ab")
+        table = record.finish()
     assert list(table.unit) == ["a", "b"] and results.names() == ["small"]
     assert list(results.load("small").unit) == ["a", "b"]
     birth = results.provenance("small")
@@ -30,7 +30,7 @@ def test_a_table_and_its_birth_certificate(results_folder):
 def test_resumption_after_a_torn_line_gives_the_same_bytes(results_folder):
     with results.recording("whole", SETTINGS) as record:
         fill(record, "abc")
-        record.finish("abc")
+        record.finish()
     with results.recording("torn", SETTINGS) as record:
         fill(record, "ab")
     partial = results_folder / "torn.partial.jsonl"
@@ -41,7 +41,7 @@ def test_resumption_after_a_torn_line_gives_the_same_bytes(results_folder):
             assert (record.rows("a") is not None) == (raw[:cut].count(b"\n") > 1)
             fill(record, "abc")
     with results.recording("torn", SETTINGS) as record:
-        record.finish("abc")
+        record.finish()
     assert (results_folder / "torn.csv").read_bytes() == (results_folder / "whole.csv").read_bytes()
 
 
