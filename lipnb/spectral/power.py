@@ -7,7 +7,7 @@ from lipnb.spectral.products import SpectralNorm, check_finite, inverse, norms, 
 __all__ = ["power_iteration"]
 
 
-def power_iteration(jvp, vjp, start, *, rtol=1e-4, max_steps=1000):
+def power_iteration(gram, start, *, rtol=1e-4, max_steps=1000):
     r"""Power iteration on :math:`J^\top J`, the tangent fed back, stopped by a relative residual.
 
     .. math::
@@ -16,9 +16,9 @@ def power_iteration(jvp, vjp, start, *, rtol=1e-4, max_steps=1000):
 
     Parameters
     ----------
-    jvp, vjp : callable
-        Products with J, (b, ...) -> (b, ...), and with its transpose.
-    start : Tensor, shape (b, ...)
+    gram : callable
+        Products with :math:`J^\top J`, (b, N) -> (b, N).
+    start : Tensor, shape (b, N)
         Start vectors, not orthogonal to the top right singular vectors.
     rtol : float
         An item stops when half its relative residual is at most `rtol`: some singular value is then within
@@ -41,9 +41,8 @@ def power_iteration(jvp, vjp, start, *, rtol=1e-4, max_steps=1000):
     steps = torch.zeros(b, dtype=torch.int64, device=start.device)
     done = torch.zeros(b, dtype=torch.bool, device=start.device)
     for step in range(1, max_steps + 1):
-        image = jvp(vectors)
-        product = vjp(image)
-        mu = norms(image) ** 2
+        product = gram(vectors)
+        mu = (vectors * product).sum(1, dtype=torch.float64).clamp_min(0)
         misfit = norms(product - scaled(mu, vectors)) * inverse(mu)
         check_finite(misfit)
         value, residual = torch.where(done, value, mu.sqrt()), torch.where(done, residual, misfit)
@@ -52,4 +51,4 @@ def power_iteration(jvp, vjp, start, *, rtol=1e-4, max_steps=1000):
         if done.all():
             break
         vectors = scaled(inverse(norms(product)), product)
-    return SpectralNorm(value, residual, steps, done)
+    return SpectralNorm(value, residual, steps, done, torch.full_like(value, torch.inf))

@@ -1,4 +1,4 @@
-"""What both solvers share: the answer they give, start vectors, and the quotient evaluated afresh."""
+"""What the solvers share: the answer they give, start vectors, and the quotient evaluated afresh."""
 
 from typing import NamedTuple
 
@@ -8,47 +8,50 @@ __all__ = ["SpectralNorm", "evaluate", "start_vectors"]
 
 
 class SpectralNorm(NamedTuple):
-    """Largest singular values of a batch of operators, and how the computation went.
+    r"""Largest singular values of a batch of operators, and how the computation went.
 
     Attributes
     ----------
     value : Tensor, shape (b,)
-        :math:`\\|J v\\|` at the returned unit vector: a lower bound on the spectral norm, up to rounding.
+        Square root of a Rayleigh quotient of :math:`J^\top J`: a lower bound on the norm, up to rounding.
     residual : Tensor, shape (b,)
-        :math:`\\|J^\\top J v - \\sigma^2 v\\| / \\sigma^2`, evaluated afresh at the end. Some singular value lies
+        :math:`\|J^\top J v - \sigma^2 v\| / \sigma^2` at the vector v of `value`. Some singular value lies
         within ``residual / 2`` of `value`, relatively; the residual alone does not say that it is the largest.
     steps : Tensor of int, shape (b,)
-        Products with :math:`J^\\top J` until the item stopped, the final evaluation not counted.
+        Products with :math:`J^\top J` until the item stopped.
     converged : Tensor of bool, shape (b,)
         Whether the stopping rule was met within the allowed steps.
+    upper : Tensor, shape (b,)
+        Upper bound on the norm that goes with the answer, infinite where the method proves none.
     """
 
     value: torch.Tensor
     residual: torch.Tensor
     steps: torch.Tensor
     converged: torch.Tensor
+    upper: torch.Tensor
 
 
-def start_vectors(batch, shape, *, seed, dtype, device):
+def start_vectors(batch, size, *, seed, dtype, device):
     """A Gaussian unit start vector, the same for every item, so that no answer depends on its neighbours.
 
     Parameters
     ----------
     batch : int
         Number of items b.
-    shape : tuple of int
-        Shape of one vector.
+    size : int
+        Dimension N of one vector.
     seed : int
         Seed of a generator of its own; the global random state is neither read nor changed.
 
     Returns
     -------
-    Tensor, shape (b, *shape)
+    Tensor, shape (b, N)
         Unit vectors, drawn on the CPU in float64 so that every device and precision starts alike.
     """
     generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(*shape, generator=generator, dtype=torch.float64)
-    return (start / start.norm()).to(dtype=dtype, device=device).expand(batch, *shape)
+    start = torch.randn(size, generator=generator, dtype=torch.float64)
+    return (start / start.norm()).to(dtype=dtype, device=device).expand(batch, size)
 
 
 def norms(vectors):
@@ -73,24 +76,24 @@ def check_finite(numbers):
                          "overflows in its precision.")
 
 
-def evaluate(jvp, vjp, vectors):
-    """The quotient :math:`\\|J v\\| / \\|v\\|` and its relative residual at given vectors.
+def evaluate(gram, vectors):
+    r"""The quotient :math:`\|J v\| / \|v\|` and its relative residual at given vectors.
 
     Parameters
     ----------
-    jvp, vjp : callable
-        Products with J and its transpose.
-    vectors : Tensor, shape (b, ...)
+    gram : callable
+        Products with :math:`J^\top J`.
+    vectors : Tensor, shape (b, N)
         Approximate right singular vectors, of any norm.
 
     Returns
     -------
     value, residual : Tensor, shape (b,)
-        A lower bound on the spectral norm, and :math:`\\|J^\\top J v - \\sigma^2 v\\| / \\sigma^2` for unit v.
+        A lower bound on the spectral norm, and :math:`\|J^\top J v - \sigma^2 v\| / \sigma^2` for unit v.
     """
     vectors = scaled(inverse(norms(vectors)), vectors)
-    image = jvp(vectors)
-    value = norms(image)
-    residual = norms(vjp(image) - scaled(value**2, vectors)) * inverse(value**2)
+    image = gram(vectors)
+    square = (vectors * image).sum(1, dtype=torch.float64).clamp_min(0)
+    residual = norms(image - scaled(square, vectors)) * inverse(square)
     check_finite(residual)
-    return value, residual
+    return square.sqrt(), residual

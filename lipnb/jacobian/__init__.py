@@ -1,0 +1,9 @@
+"""Jacobians of attention at an input: closed form, and the autodiff twin for any differentiable map.
+
+Both give the two products that a solver needs, and a dense matrix that tests and small cases compare with.
+"""
+
+from lipnb.jacobian.autodiff import AutodiffJacobian
+from lipnb.jacobian.closed_form import AttentionJacobian
+
+__all__ = ["AttentionJacobian", "AutodiffJacobian"]

@@ -1,0 +1,72 @@
+"""Jacobian of any differentiable map of tokens, by automatic differentiation: the slow twin."""
+
+import math
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lipnb.jacobian.dense import refuse_large_dense
+
+__all__ = ["AutodiffJacobian"]
+
+
+class AutodiffJacobian:
+    """Jacobian of any differentiable map of tokens at an input, by automatic differentiation.
+
+    The slow twin of `AttentionJacobian`, and the only route for maps without a closed form here. A batch is
+    treated as independent sequences, so the map must not mix them.
+
+    Parameters
+    ----------
+    f : callable
+        From tokens (..., n, d) to outputs (..., n, m), differentiable by `torch.func`.
+    x : Tensor, shape (..., n, d)
+        Tokens; leading dimensions are a batch of independent sequences.
+
+    Raises
+    ------
+    ValueError
+        "x must have shape (..., n, d)", "the map must return ...".
+
+    Notes
+    -----
+    Fused attention kernels have no forward-mode derivative, so `f` runs with PyTorch's plain attention kernel.
+    """
+
+    def __init__(self, f, x):
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.ndim < 2 or x.numel() == 0:
+            raise ValueError("x must be a floating point tensor of shape (..., n, d) with at least one token.")
+        if not torch.isfinite(x).all():
+            raise ValueError("x holds NaN or infinite values: remove them first.")
+        self.f, self.x = f, x.detach()
+        self.batch_shape = x.shape[:-2]
+        with sdpa_kernel(SDPBackend.MATH):
+            out, self._pullback = torch.func.vjp(f, self.x)
+        if not isinstance(out, torch.Tensor) or out.shape[:-2] != self.batch_shape or out.ndim != x.ndim:
+            got = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+            raise ValueError(f"the map must return one tensor of shape {(*self.batch_shape, 'n', 'm')}, got {got}.")
+        self._out_shape = out.shape
+
+    @property
+    def shape(self):
+        """Batch shape, then (outputs, inputs) of one sequence, both flattened."""
+        return (*self.batch_shape, math.prod(self._out_shape[-2:]), math.prod(self.x.shape[-2:]))
+
+    def jvp(self, u):
+        """Jacobian-vector product, shape (..., n, m), of `u`, shape (..., n, d)."""
+        with sdpa_kernel(SDPBackend.MATH):
+            return torch.func.jvp(self.f, (self.x,), (u,))[1]  # [1] is the tangent, [0] the output
+
+    def vjp(self, w):
+        """Vector-Jacobian product, shape (..., n, d), of `w`, shape (..., n, m)."""
+        return self._pullback(w)[0]
+
+    def dense(self):
+        """The matrix, shape (..., n m, n d), one row at a time by reverse mode; refused when it is too large."""
+        refuse_large_dense(self.shape)
+        rows = torch.zeros(self._out_shape, dtype=self.x.dtype, device=self.x.device).flatten(-2)
+        dense = []
+        for i in range(rows.shape[-1]):
+            rows.zero_()[..., i] = 1
+            dense.append(self.vjp(rows.unflatten(-1, self._out_shape[-2:])).flatten(-2))
+        return torch.stack(dense, dim=-2)

@@ -1,0 +1,174 @@
+"""Jacobian of an attention map at an input, in closed form: products, and the dense matrix."""
+
+from functools import cached_property
+
+import torch
+
+from lipnb import gemm
+from lipnb.jacobian.dense import refuse_large_dense
+from lipnb.jacobian.products import HeadProducts
+
+__all__ = ["AttentionJacobian"]
+
+
+class AttentionJacobian:
+    r"""Jacobian of an attention map at an input, in closed form.
+
+    For one head without biases, with :math:`m_i = \sum_j P_{ij} x_j` and the covariance
+    :math:`\Sigma_i = \sum_j P_{ij}(x_j - m_i)(x_j - m_i)^\top`,
+
+    .. math::
+        (D_X f)(u)_i = V\Big[\Sigma_i A\, u_i + \sum_j P_{ij} (x_j - m_i)(A x_i)^\top u_j + \sum_j P_{ij} u_j\Big].
+
+    The products never form these blocks: with :math:`t = P \circ (\dot q k^\top + q \dot k^\top)` and head output
+    :math:`o`, the tangent of the head is :math:`t v + P \dot v - \mathrm{rowsum}(t)\, o`. Probabilities, queries,
+    keys and values are computed once, here; then each product costs :math:`O(h n^2 k + h n k d)`, nearly all of it
+    in matrix multiplications.
+
+    Parameters
+    ----------
+    attention : Attention
+        The map, any heads, biases and mask.
+    x : Tensor, shape (..., n, d)
+        Tokens; leading dimensions are a batch of independent sequences.
+    weights : Tensor, shape (n,) or (..., n), optional
+        Positive token weights; the Jacobian is then that of the weighted map :math:`f_a` (for the norm that goes
+        with the weights, see `lipnb.local_lipschitz`).
+
+    Raises
+    ------
+    ValueError
+        As `Attention.check_input`.
+
+    Notes
+    -----
+    castin2024smooth, Lemma C.2 (one head), D.1 (masked), E.2 (biases), C.6 (weights).
+    """
+
+    def __init__(self, attention, x, weights=None):
+        attention.check_input(x, weights)
+        self.attention, self._root = attention, None
+        self.batch_shape, (self.n, self.d) = x.shape[:-2], x.shape[-2:]
+        with torch.no_grad(), gemm.fastest(x.dtype, x.device):
+            self._query, self._key, self._value = attention.project(x)
+            self._probabilities = attention.probabilities_of(self._query, self._key, weights)
+            self._heads = self._probabilities @ self._value
+        if weights is not None:
+            self._root = weights.detach().sqrt().expand(x.shape[:-1]).reshape(-1, self.n)
+
+    @property
+    def shape(self):
+        """Batch shape, then (n m, n d), one matrix for each sequence."""
+        return (*self.batch_shape, self.n * self.attention.output_width, self.n * self.d)
+
+    @property
+    def dtype(self):
+        """Floating point type of the products."""
+        return self._query.dtype
+
+    def products(self):
+        """The `HeadProducts` behind `jvp`, `vjp` and `gram`, with buffers of their own, for flat batches."""
+        cached = (self._query, self._key, self._value, self._heads, self._probabilities)
+        with torch.no_grad():
+            flat = [tensor.reshape(-1, *tensor.shape[-3:]) for tensor in cached]
+            return HeadProducts(self.attention, *flat, root=self._root)
+
+    @cached_property
+    def _products(self):
+        return self.products()
+
+    def _each(self, name, product, u, width):
+        """`product` for each perturbation in `u`, shape (..., *batch, n, width), as (..., *batch, n, other width)."""
+        expected = (*self.batch_shape, self.n, width)
+        if u.ndim < len(expected) or u.shape[-len(expected):] != expected:
+            raise ValueError(f"{name} must have shape {expected} (leading dimensions may be added), "
+                             f"got {tuple(u.shape)}.")
+        rows = u.detach().reshape(-1, self.batch_shape.numel() * self.n, width)
+        with torch.no_grad(), gemm.fastest(self.dtype, u.device):
+            out = torch.stack([product(one) for one in rows])
+        return out.view(*u.shape[:-1], -1)
+
+    def jvp(self, u):
+        """Jacobian-vector product.
+
+        Parameters
+        ----------
+        u : Tensor, shape (..., n, d)
+            Perturbation of the tokens; more leading dimensions than `x` had mean several perturbations.
+
+        Returns
+        -------
+        Tensor, shape (..., n, m)
+            First-order change of the output tokens.
+        """
+        return self._each("u", lambda one: self._products.jvp(one) * self._products.unit, u, self.d)
+
+    def vjp(self, w):
+        """Vector-Jacobian product: the transpose of `jvp`.
+
+        Parameters
+        ----------
+        w : Tensor, shape (..., n, m)
+            Cotangent of the output tokens; more leading dimensions than `x` had mean several cotangents.
+
+        Returns
+        -------
+        Tensor, shape (..., n, d)
+            The gradient of <w, f(x)> in the tokens.
+        """
+        width = self.attention.output_width
+        return self._each("w", lambda one: self._products.vjp(one) * self._products.unit, w, width)
+
+    def gram(self, u):
+        r"""The product :math:`J^\top J u`, cheaper than `jvp` then `vjp`; with token weights, in the norm they define.
+
+        .. math::
+            M^\top M u, \qquad M = D_a^{1/2} J D_a^{-1/2} \quad (M = J \text{ without weights}).
+
+        Parameters
+        ----------
+        u : Tensor, shape (..., n, d)
+            Perturbation of the tokens; more leading dimensions than `x` had mean several perturbations.
+
+        Returns
+        -------
+        Tensor, shape (..., n, d)
+        """
+        def product(one):
+            flat = one.view(self.batch_shape.numel(), -1)
+            return (self._products.gram(flat) * self._products.unit * self._products.unit).view_as(one)
+
+        return self._each("u", product, u, self.d)
+
+    def dense(self):
+        r"""The matrix itself, block by block from the lemma (not by products).
+
+        .. math::
+            J_{ij} = \sum_h W_O^{(h)} \Big[P_{ij}\big(W_V + (v_j - o_i)\, b_i^\top\big)
+                     + \delta_{ij} \sum_l P_{il} (v_l - o_i)\, c_l^\top\Big],
+            \qquad b_i = s\, W_K^\top q_i, \quad c_l = s\, W_Q^\top k_l .
+
+        Returns
+        -------
+        Tensor, shape (..., n m, n d)
+            Row `i m + a`, column `j d + c`: derivative of output coordinate `a` of token `i` in coordinate `c` of
+            token `j`.
+
+        Raises
+        ------
+        ValueError
+            "a dense Jacobian of shape ... would hold ... entries": use the products.
+        """
+        refuse_large_dense(self.shape)
+        att, P = self.attention, self._probabilities
+        slope = torch.einsum("...hik,hkd->...hid", self._query, att.key)  # b_i; the scale is in the query
+        curve = att.scale * torch.einsum("...hlk,hkd->...hld", self._key, att.query)  # c_l
+        spread = P[..., None] * (self._value[..., None, :, :] - self._heads[..., :, None, :])  # P_ij (v_j - o_i)
+        blocks = (torch.einsum("...hij,hvd->...hivjd", P, att.value)
+                  + torch.einsum("...hijv,...hid->...hivjd", spread, slope))
+        torch.diagonal(blocks, dim1=-4, dim2=-2).add_(torch.einsum("...hilv,...hld->...hvdi", spread, curve))
+        if att.output is None:
+            joined = blocks.movedim(-5, -4).flatten(-4, -3)
+        else:
+            joined = torch.einsum("...hivjd,hmv->...imjd", blocks, att.output)
+        return joined.flatten(-4, -3).flatten(-2, -1)

@@ -1,0 +1,112 @@
+"""Products with the Jacobian of long sequences, in memory linear in n: rows of P are made again at each product."""
+
+import torch
+
+from lipnb.jacobian.products import ScaledWeights
+
+__all__ = ["StreamedProducts"]
+
+TILE_ENTRIES = 2**22  # probabilities of one tile of rows, all heads together: 16 MiB in float32
+ROWS = (16, 256)
+
+
+class StreamedProducts:
+    r"""The products of `HeadProducts` without its n x n matrices, one tile of rows at a time.
+
+    A row of :math:`J^\top J u` needs one row of P only, twice: for the tangent of that row, and, once the output
+    matrices are applied to it, for its share of the cotangents. So each tile of P is recomputed once a product from
+    queries, keys and log-sum-exponentials; ``18 n^2 d`` operations in place of ``16 n^2 d``, half of it when masked,
+    because tiles above the diagonal are never made.
+
+    Parameters
+    ----------
+    attention : Attention
+        The map.
+    x : Tensor, shape (b, n, d)
+        Tokens of independent sequences, which are taken one after the other.
+    weights : Tensor, shape (b, n), optional
+        Positive token weights.
+    rows : int, optional
+        Rows of a tile; chosen from n and h by default.
+    """
+
+    def __init__(self, attention, x, weights=None, rows=None):
+        self.attention, self.x, self.log_weights = attention, x, None if weights is None else weights.log()
+        self.root = None if weights is None else weights.sqrt()[..., None]
+        self.weights = ScaledWeights(attention, x.dtype)
+        self.unit = self.weights.unit
+        n = x.shape[1]
+        self.rows = rows or max(ROWS[0], min(ROWS[1], TILE_ENTRIES // (n * attention.heads)))
+        self._cached = [self._cache(item) for item in range(len(x))]
+
+    def restrict(self, index):
+        """The same products for the sequences `index` of the batch."""
+        new = object.__new__(StreamedProducts)
+        new.__dict__.update(self.__dict__)
+        new.x = self.x[index]
+        for name in ("root", "log_weights"):
+            setattr(new, name, None if getattr(self, name) is None else getattr(self, name)[index])
+        new._cached = [self._cached[i] for i in index.tolist()]
+        return new
+
+    def _tiles(self):
+        """First row, last row and number of columns of each tile."""
+        n = self.x.shape[1]
+        for first in range(0, n, self.rows):
+            last = min(first + self.rows, n)
+            yield first, last, last if self.attention.masked else n
+
+    def _logits(self, item, query, key, first, last, columns):
+        """Logits of one tile, shape (h, rows, columns), the mask and the token weights included."""
+        logits = query[:, first:last] @ key[:, :columns].mT
+        if self.log_weights is not None:
+            logits += self.log_weights[item, :columns]
+        if self.attention.masked:
+            square = logits[..., first:]
+            square.masked_fill_(torch.ones_like(square[0], dtype=torch.bool).triu(1), -torch.inf)
+        return logits
+
+    def _cache(self, item):
+        """Queries, keys, values, head outputs and log-sum-exponentials of one sequence."""
+        query, key, value = self.attention.project(self.x[item])
+        value = value / self.weights.value_unit
+        heads, logsumexp = torch.empty_like(value), torch.empty_like(value[..., :1])
+        for first, last, columns in self._tiles():
+            logits = self._logits(item, query, key, first, last, columns)
+            logsumexp[:, first:last] = total = logits.logsumexp(-1, keepdim=True)
+            heads[:, first:last] = logits.sub_(total).exp_() @ value[:, :columns]
+        return query, key, value, heads, logsumexp
+
+    def gram(self, u):
+        """M^T M u / `unit`^2, shape (b, n d), as `HeadProducts.gram`."""
+        return torch.stack([self._gram(item, one.view_as(self.x[0])).flatten() for item, one in enumerate(u)])
+
+    def _gram(self, item, u):
+        att, (query, key, value, heads, logsumexp) = self.attention, self._cached[item]
+        root = None if self.root is None else self.root[item]
+        h, k, v = att.heads, att.key_width, att.value_width
+        projected = (u if root is None else u / root) @ self.weights.projection
+        parts = [part.unflatten(-1, (h, -1)).transpose(0, 1) for part in projected.split([h * k, h * k, h * v], -1)]
+        queries = torch.cat([parts[0], query], -1)  # [tangent, query]
+        keys = torch.cat([key, parts[1]], -1)  # [key, tangent]
+        d_value = parts[2].contiguous()
+        back_key, back_value = torch.zeros_like(key), torch.zeros_like(value)
+        for first, last, columns in self._tiles():
+            rows = slice(first, last)
+            P = self._logits(item, query, key, first, last, columns).sub_(logsumexp[:, rows]).exp_()
+            t = torch.bmm(queries[:, rows], keys[:, :columns].mT).mul_(P)
+            o = torch.bmm(t, value[:, :columns]).baddbmm_(P, d_value[:, :columns])
+            o.addcmul_(t.sum(-1, keepdim=True), heads[:, rows], value=-1)
+            joined = o.transpose(0, 1).flatten(1)
+            if root is not None:
+                joined = joined * root[rows] ** 2
+            g = self.weights.through_output(joined).unflatten(-1, (h, v)).transpose(0, 1).contiguous()
+            back_value[:, :columns].baddbmm_(P.mT, g)
+            spread = (g * heads[:, rows]).sum(-1, keepdim=True)
+            z = torch.bmm(g, value[:, :columns].mT, out=t).sub_(spread).mul_(P)
+            parts[0][:, rows] = torch.bmm(z, key[:, :columns])
+            back_key[:, :columns].baddbmm_(z.mT, query[:, rows])
+        parts[1].copy_(back_key)
+        parts[2].copy_(back_value)
+        out = projected @ self.weights.projection.mT
+        return out if root is None else out / root

@@ -1,0 +1,111 @@
+"""Which products a Jacobian is solved with: cached, streamed or automatic, by an estimate of the memory they need."""
+
+import os
+
+import torch
+
+from lipnb import gemm
+from lipnb.attention import check_weights
+from lipnb.jacobian import AttentionJacobian, AutodiffJacobian
+from lipnb.jacobian.streamed import StreamedProducts
+
+__all__ = ["DENSE_SIZE", "AutodiffProducts", "batches", "cached_bytes", "memory_allowance", "products_of"]
+
+DENSE_SIZE = 48  # unknowns n d up to which a dense singular value decomposition is faster (see benchmarks)
+KEPT_VECTORS = 32  # Lanczos vectors that a solve is expected to keep
+ALLOWANCE = 2**31  # default memory for what is cached on the CPU
+
+
+def memory_allowance(device):
+    """Bytes that cached products may take by default.
+
+    On a GPU half of its free memory; else 2 GiB, or a quarter of the machine's memory where that is less.
+    """
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 2
+    try:
+        return min(ALLOWANCE, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
+    except (ValueError, OSError, AttributeError):  # not said by this system
+        return ALLOWANCE
+
+
+def cached_bytes(attention, n):
+    """Bytes that the cached products of one sequence of n tokens take, Lanczos vectors included.
+
+    Parameters
+    ----------
+    attention : Attention
+        The map.
+    n : int
+        Number of tokens.
+
+    Returns
+    -------
+    int
+    """
+    h, k, v, d = attention.heads, attention.key_width, attention.value_width, attention.width
+    squares = 3 * h * n * n  # probabilities, one buffer, and a copy when the batch shrinks
+    rows = n * (h * (10 * k + 12 * v) + (KEPT_VECTORS + 6) * d)
+    return (squares + rows) * attention.query.element_size()
+
+
+def batches(attention, n, count, memory):
+    """Sequences solved together so that their cached products fit in `memory` bytes; 0 when not even one does."""
+    return min(count, memory // cached_bytes(attention, n))
+
+
+class AutodiffProducts:
+    """The seam of the solvers for any differentiable map: `gram` on flat vectors, from automatic differentiation.
+
+    Parameters
+    ----------
+    f : callable
+        From tokens (..., n, d) to (..., n, m).
+    x : Tensor, shape (..., n, d)
+        Tokens.
+    weights : Tensor, shape (..., n), optional
+        Token weights of the norm.
+    """
+
+    unit = 1.0
+
+    def __init__(self, f, x, weights=None):
+        if weights is not None:
+            check_weights(weights, x)
+        self.jacobian, self.shape = AutodiffJacobian(f, x), x.shape
+        self.root = None if weights is None else weights.sqrt().expand(x.shape[:-1])[..., None]
+
+    def gram(self, u):
+        """M^T M u, shape (b, N), of `u`, shape (b, N)."""
+        u = u.reshape(self.shape)
+        if self.root is None:
+            out = self.jacobian.vjp(self.jacobian.jvp(u))
+        else:
+            out = self.jacobian.vjp(self.root**2 * self.jacobian.jvp(u / self.root)) / self.root
+        return out.reshape(self.shape[:-2].numel(), -1)
+
+
+def products_of(attention, x, weights, memory):
+    """The products for a batch of sequences of an attention map, and the name of the route.
+
+    Parameters
+    ----------
+    attention : Attention
+        The map.
+    x : Tensor, shape (b, n, d)
+        Tokens.
+    weights : Tensor, shape (b, n), optional
+        Token weights.
+    memory : int
+        Bytes that cached products may take.
+
+    Returns
+    -------
+    products : HeadProducts or StreamedProducts
+    route : {"cached", "streamed"}
+    """
+    with gemm.fastest(x.dtype, x.device):
+        if cached_bytes(attention, x.shape[1]) <= memory:
+            return AttentionJacobian(attention, x, weights).products(), "cached"
+        attention.check_input(x, weights)
+        return StreamedProducts(attention, x, weights), "streamed"

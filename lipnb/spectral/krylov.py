@@ -1,0 +1,191 @@
+"""Lanczos on many symmetric operators at once: orthonormal vectors, coefficients, Ritz values, and what they prove."""
+
+import numpy as np
+import torch
+from scipy.special import betaincinv
+
+from lipnb.spectral.products import check_finite, inverse, norms, scaled
+
+__all__ = ["Krylov", "Ritz", "least_log_mass", "log_christoffel"]
+
+LOOP_SIZE = 2048  # from this vector length on, one matrix-vector product an item beats a batched one on the CPU
+
+
+def least_log_mass(size, confidence):
+    """log of the squared component that a random unit vector has along any fixed direction, with this confidence.
+
+    Parameters
+    ----------
+    size : int
+        Dimension N of the space; the squared component follows Beta(1/2, (N - 1)/2).
+    confidence : float
+        Probability that the component is at least this large.
+
+    Returns
+    -------
+    float
+    """
+    return float(np.log(betaincinv(0.5, (size - 1) / 2, 1 - confidence))) if size > 1 else 0.0
+
+
+def log_christoffel(diagonal, off_diagonal, t):
+    r"""log of :math:`\sum_{i=0}^{j} q_i(t)^2`, with q_i the orthonormal polynomials of the Lanczos coefficients.
+
+    The spectral measure of the start vector has mass at most one over this sum at the point t.
+
+    Parameters
+    ----------
+    diagonal, off_diagonal : ndarray, shape (b, j)
+        Lanczos coefficients a_1..a_j and b_1..b_j; a zero b_i means an invariant space, and gives an infinite sum.
+    t : ndarray, shape (b,)
+        Points to the right of the Ritz values.
+
+    Returns
+    -------
+    ndarray, shape (b,)
+    """
+    # q_i is kept as a ratio to the running root of the sum, so that nothing overflows
+    log_sum, q, before = np.zeros(len(t)), np.ones(len(t)), np.zeros(len(t))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for i in range(diagonal.shape[1]):
+            coupling = off_diagonal[:, i - 1] * before if i else 0.0
+            after = ((t - diagonal[:, i]) * q - coupling) / off_diagonal[:, i]
+            growth = np.hypot(1, after)
+            q, before, log_sum = after / growth, q / growth, log_sum + 2 * np.log(growth)
+    return np.where(np.isnan(log_sum), np.inf, log_sum)
+
+
+class Ritz:
+    """Eigenvalues of the Lanczos matrices, largest last, and the last entries of their eigenvectors.
+
+    Attributes
+    ----------
+    values, last : ndarray, shape (b, j)
+        Ritz values, and how much of each Ritz vector lies in the newest Lanczos vector.
+    vectors : ndarray, shape (b, j, j)
+        Ritz vectors in the Lanczos basis, as columns.
+    residual : ndarray, shape (b,)
+        Residual of the top pair, relative to its value.
+    error : ndarray, shape (b,)
+        Estimated relative error of the square root of the top value: ``min(r, r^2 / gap) / 2``.
+    """
+
+    def __init__(self, diagonal, off_diagonal):
+        j = diagonal.shape[1]
+        matrix = np.zeros((len(diagonal), j, j))
+        index = np.arange(j)
+        matrix[:, index, index] = diagonal
+        matrix[:, index[1:], index[:-1]] = off_diagonal[:, : j - 1]  # eigh reads the lower triangle
+        self.values, self.vectors = np.linalg.eigh(matrix)
+        self.last = self.vectors[:, -1, :]
+        top = np.maximum(self.values[:, -1], 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self.residual = np.where(top > 0, off_diagonal[:, -1] * np.abs(self.last[:, -1]) / top, 0)
+            gap = 1 - self.values[:, -2] / top if j > 1 else np.ones(len(top))
+            self.error = np.fmin(self.residual, self.residual**2 / gap) / 2
+
+
+class Krylov:
+    """Lanczos from a batch of start vectors.
+
+    Parameters
+    ----------
+    gram : callable
+        Symmetric positive semidefinite operators, (b, N) -> (b, N); may answer in a lower precision, and may
+        overwrite its answer at the next call.
+    start : Tensor, shape (b, N)
+        Start vectors of any norm but zero, in the precision of the vectors to be kept.
+    against : Tensor, shape (b, m, N), optional
+        Orthonormal rows (or zeros): the operators are restricted to their orthogonal complement.
+    keep : bool
+        Whether all vectors are kept, for Ritz vectors and reorthogonalisation, or the last two only.
+
+    Attributes
+    ----------
+    diagonal, off_diagonal : ndarray, shape (b, j)
+        Lanczos coefficients after j steps, float64; the last off-diagonal one couples to the next vector.
+    full : bool
+        Whether new vectors are made orthogonal to all before them, or to the last two only, which is cheaper and
+        enough until a Ritz value has settled. Always true at first for float64 vectors that are kept.
+    """
+
+    def __init__(self, gram, start, against=None, keep=True):
+        self.gram, self.against = gram, against
+        if against is not None:
+            start = _orthogonal(_orthogonal(start, against), against)
+        self.current, self.previous = scaled(inverse(norms(start)), start), None
+        self.full = keep and start.dtype == torch.float64
+        self.basis = self._with_room(self.current[:, None]) if keep else None
+        self.diagonal, self.off_diagonal = np.zeros((len(start), 0)), np.zeros((len(start), 0))
+
+    @property
+    def steps(self):
+        """Products taken so far."""
+        return self.diagonal.shape[1]
+
+    def advance(self):
+        """One product more: a new Lanczos vector and two coefficients."""
+        step = self.steps
+        residual = self.gram(self.current).to(self.current.dtype)
+        diagonal = (self.current * residual).sum(1, dtype=torch.float64)
+        if self.against is not None:
+            residual = _orthogonal(residual, self.against)
+        if self.full:
+            for _ in range(2 if residual.dtype == torch.float64 else 1):
+                residual = _orthogonal(residual, self.basis[:, : step + 1])
+        else:
+            residual = residual.addcmul(diagonal.to(residual.dtype)[:, None], self.current, value=-1)
+            if step:
+                residual.addcmul_(torch.from_numpy(self.off_diagonal[:, -1:]).to(residual), self.previous, value=-1)
+        off_diagonal = norms(residual)
+        check_finite(diagonal + off_diagonal)
+        self.diagonal = np.concatenate([self.diagonal, diagonal.cpu().numpy()[:, None]], axis=1)
+        self.off_diagonal = np.concatenate([self.off_diagonal, off_diagonal.cpu().numpy()[:, None]], axis=1)
+        self.previous, self.current = self.current, scaled(inverse(off_diagonal), residual)
+        if self.basis is not None:
+            if step + 1 == self.basis.shape[1]:
+                self.basis = self._with_room(self.basis)
+            self.basis[:, step + 1] = self.current
+
+    @staticmethod
+    def _with_room(basis):
+        """`basis` with room for as many vectors again, so that each is copied once on average."""
+        b, steps, size = basis.shape
+        grown = basis.new_empty(b, max(16, 2 * steps), size)
+        grown[:, :steps] = basis
+        return grown
+
+    def ritz(self):
+        """Ritz values and vectors of the steps so far."""
+        return Ritz(self.diagonal, self.off_diagonal)
+
+    def exhausted(self, tiny):
+        """Whether the space is invariant, so that nothing more can be learnt from the start, shape (b,)."""
+        scale = np.maximum(self.diagonal.max(axis=1), self.off_diagonal.max(axis=1))
+        return (self.steps >= self.current.shape[1]) | (self.off_diagonal[:, -1] <= tiny * scale)
+
+    def combine(self, coordinates, items):
+        """Vectors, shape (len(items), N), of some items, with coordinates (len(items), j) in their Lanczos bases."""
+        weights = torch.from_numpy(coordinates).to(self.current)
+        return torch.stack([weights[i] @ self.basis[item, : weights.shape[1]] for i, item in enumerate(items)])
+
+    def restrict(self, index, gram):
+        """Go on with the items `index` (increasing) only, by the operator `gram` for these items."""
+        self.gram = gram
+        if self.basis is not None:
+            for new, old in enumerate(index):
+                if new != old:
+                    self.basis[new, : self.steps + 1] = self.basis[old, : self.steps + 1]
+            self.basis = self.basis[: len(index)]
+        self.current, self.previous = self.current[index], self.previous[index]
+        self.against = None if self.against is None else self.against[index]
+        self.diagonal, self.off_diagonal = self.diagonal[index], self.off_diagonal[index]
+
+
+def _orthogonal(vectors, basis):
+    """`vectors` (b, N) less their components along the orthonormal rows of `basis` (b, j, N)."""
+    if vectors.device.type == "cpu" and vectors.shape[1] >= LOOP_SIZE:
+        along = torch.stack([torch.mv(rows, vector) for rows, vector in zip(basis, vectors, strict=True)])[:, None]
+    else:
+        along = torch.bmm(basis, vectors[..., None]).mT
+    return torch.baddbmm(vectors[:, None], along, basis, alpha=-1)[:, 0]

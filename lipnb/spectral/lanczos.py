@@ -1,0 +1,98 @@
+"""Lanczos, the default solver: stopped by a certificate on the norm, or by the residual alone."""
+
+import numpy as np
+import torch
+
+from lipnb.spectral.krylov import Krylov, least_log_mass, log_christoffel
+from lipnb.spectral.products import SpectralNorm
+
+__all__ = ["lanczos"]
+
+COMPACT = 0.25  # share of finished items at which the batch is made smaller
+SETTLING = 3e-2  # relative residual below which a certified run reorthogonalises in full
+CAUTION = 4  # without a certificate the estimated error must be this much smaller than rtol
+
+
+def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restrict=None):
+    r"""Lanczos on :math:`J^\top J` for a batch of operators, with a probabilistic certificate.
+
+    From a random start, tridiagonal matrices whose largest eigenvalues :math:`\theta_j` increase to
+    :math:`\|J\|_2^2`. An item stops when its Ritz value is settled (``min(r, r^2 / gap) / 2 <= rtol``, relative
+    residual r) *and* when, with probability at least `confidence` over the start, no larger singular value hides:
+
+    .. math::
+        \sum_{i=0}^{j} q_i\big(\theta_j (1 + \mathrm{rtol})^2\big)^2 \ge 1 / \gamma^2 ,
+
+    where :math:`q_i` are the orthonormal polynomials of the Lanczos coefficients and :math:`\gamma^2` the
+    ``1 - confidence`` quantile of Beta(1/2, (N-1)/2), the law of the start's squared component along the top vector.
+    The only random event is about the start, so the statement holds at whichever step an item stops.
+
+    Parameters
+    ----------
+    gram : callable
+        Products with :math:`J^\top J`, (b, N) -> (b, N).
+    start : Tensor, shape (b, N)
+        Start vectors, drawn uniformly from the sphere if the certificate is to mean what it says.
+    rtol : float
+        Relative tolerance on the singular value.
+    max_steps : int
+        Most products for each item; also the number of vectors kept.
+    confidence : float, optional
+        Probability of the certificate; None stops by the residual alone, which can sit on a smaller singular value.
+    restrict : callable, optional
+        From an index tensor to the operator of these items only; finished items then cost nothing.
+
+    Returns
+    -------
+    SpectralNorm
+        `value` is a lower bound on the norm up to rounding; `upper` holds with probability `confidence`.
+
+    Notes
+    -----
+    golub1965calculating for the equivalent bidiagonalisation; the certificate strengthens
+    hochstenbach2013probabilistic by using all polynomials: the spectral measure of the start has mass at most
+    :math:`1 / \sum q_i(t)^2` at any point t. It is exact in exact arithmetic; the rounding of the products acts as
+    a perturbation of the operator of the size of the working precision.
+    """
+    b, size = start.shape
+    log_mass = None if confidence is None else least_log_mass(size, confidence)
+    tiny = 16 * torch.finfo(start.dtype).eps
+    krylov, left = Krylov(gram, start, keep=confidence is not None or start.dtype == torch.float64), np.arange(b)
+    value, residual, upper = (np.zeros(b) for _ in range(3))
+    steps, converged = np.zeros(b, dtype=np.int64), np.zeros(b, dtype=bool)
+    for step in range(1, min(max_steps, size) + 1):
+        krylov.advance()
+        ritz, exhausted = krylov.ritz(), krylov.exhausted(tiny)
+        theta = np.maximum(ritz.values[:, -1], 0)
+        if confidence is None:
+            done = exhausted | (ritz.error <= rtol / CAUTION)
+        else:
+            mass = log_christoffel(krylov.diagonal, krylov.off_diagonal, theta * (1 + rtol) ** 2)
+            done = exhausted | ((ritz.error <= rtol) & (mass >= -log_mass))
+            krylov.full |= bool((ritz.residual < SETTLING).any())  # orthogonality is lost as Ritz values settle
+        fresh = ~converged[left]
+        items = left[fresh]
+        value[items], residual[items], steps[items] = np.sqrt(theta[fresh]), ritz.residual[fresh], step
+        converged[left] |= done
+        if converged.all():
+            break
+        unfinished = np.flatnonzero(~converged[left])
+        if restrict is not None and len(unfinished) <= (1 - COMPACT) * len(left):
+            left = left[unfinished]
+            krylov.restrict(unfinished, restrict(torch.from_numpy(left).to(start.device)))
+    upper[:] = value * (1 + rtol) if confidence is not None else np.inf
+    if confidence is not None and not converged.all():
+        open_ = ~converged[left]
+        upper[left[open_]] = _largest_possible(krylov, theta, -log_mass)[open_]
+    return SpectralNorm(*(torch.from_numpy(field).to(start.device)
+                          for field in (value, residual, steps, converged, upper)))
+
+
+def _largest_possible(krylov, theta, log_sum):
+    """Square root of the point beyond theta where the Christoffel sum reaches its bound, by bisection, shape (b,)."""
+    low, high = np.full(len(theta), -40.0), np.full(len(theta), 60.0)  # log of (t - theta) / theta
+    for _ in range(60):
+        middle = (low + high) / 2
+        enough = log_christoffel(krylov.diagonal, krylov.off_diagonal, theta * (1 + np.exp(middle))) >= log_sum
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.sqrt(theta * (1 + np.exp(high)))

@@ -1,0 +1,203 @@
+"""Lanczos in two precisions: search and proof with cheap products, the value finished with exact ones."""
+
+import numpy as np
+import torch
+
+from lipnb.spectral.krylov import Krylov, least_log_mass, log_christoffel
+from lipnb.spectral.lanczos import CAUTION, COMPACT, lanczos
+from lipnb.spectral.products import SpectralNorm, norms
+
+__all__ = ["mixed_lanczos"]
+
+# relative error allowed for the largest eigenvalue of an operator rounded to this type
+ROUNDING = {torch.bfloat16: 1e-2, torch.float16: 1e-2, torch.float32: 1e-5}
+LEAST_GAP = 1e-3
+SPENT = 0.1  # share of the ceiling that may be given up to set the vectors of the search aside
+
+
+def mixed_lanczos(low, high, start, second, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6):
+    r"""Lanczos with most products in low precision, and a certificate that such products can give.
+
+    First a *search* in low precision, to the residual stop. Then a *finish*: Lanczos in full precision from the
+    vector found, seldom more than one or two products, gives the value :math:`\theta` with its residual
+    :math:`\rho`. Last a *proof*: low-precision Lanczos from a second random start on the orthogonal complement of
+    everything the search has seen. There, no value close to :math:`\theta` is left to tell apart, so few products
+    and little precision show that nothing as large hides: if :math:`J^\top J` is at most
+    :math:`\theta (1 - g)` on the complement of the vector, then
+
+    .. math::
+        \|J\|_2^2 \le \theta \, (1 + \rho^2 / g) .
+
+    Items whose second value is too close for the low precision are solved again by `lanczos` in full precision.
+
+    Parameters
+    ----------
+    low, high : objects with ``gram(u)`` and ``restrict(index)``
+        The operators in low and in full precision; ``low.dtype`` says which.
+    start, second : Tensor, shape (b, N)
+        Two independent random starts, in full precision.
+    rtol, max_steps, confidence
+        As for `lipnb.spectral.lanczos`.
+
+    Returns
+    -------
+    SpectralNorm
+        `steps` counts products of either precision. `upper` holds with probability `confidence` over the second
+        start, if rounding moves the largest eigenvalue of the complement by less than 1 % (bfloat16) or 1e-5
+        (float32).
+    """
+    b, size = start.shape
+    search = _search(low, start, rtol / CAUTION, min(max_steps, size))
+    gap = 1 - search.second
+    if confidence is not None:
+        gap = (gap - ROUNDING[low.dtype]) / 2  # the rest is left to the proof
+    value, residual, vector, steps = _finish(high, search, 2 * rtol * np.maximum(gap, LEAST_GAP), max_steps)
+    found = [search.settled & (steps < max_steps)]
+    steps += search.steps
+    upper = np.full(b, np.inf)
+    if confidence is not None:
+        moved = norms(vector - search.vectors).cpu().numpy()
+        found.append(_prove(low, second, search, value, residual, moved, rtol, confidence, steps))
+        upper = value * (1 + rtol)
+    converged = np.logical_and.reduce(found)
+    again = np.flatnonzero(~converged)
+    if len(again):
+        index = torch.from_numpy(again).to(start.device)
+        rest = high.restrict(index)
+        full = lanczos(rest.gram, start[index], rtol=rtol, max_steps=max_steps, confidence=confidence,
+                       restrict=lambda left: rest.restrict(left).gram)
+        value[again], residual[again], upper[again] = (field.cpu().numpy() for field in
+                                                       (full.value, full.residual, full.upper))
+        converged[again] = full.converged.cpu().numpy()
+        steps[again] += full.steps.cpu().numpy()
+    return SpectralNorm(*(torch.from_numpy(field).to(start.device)
+                          for field in (value, residual, steps, converged, upper)))
+
+
+class _search:
+    """Low-precision Lanczos to the residual stop, and what it saw of each item.
+
+    Attributes
+    ----------
+    vectors : Tensor, shape (b, N)
+        Top Ritz vectors.
+    seen : list of Tensor, shape (m, N)
+        Orthonormal vectors to set aside: all Lanczos vectors, or the top Ritz vector alone where the others are too
+        strongly coupled to the rest.
+    values, couplings : list of ndarray, shape (m - 1,)
+        The other Ritz values in the space of `seen`, and the couplings of their vectors to the rest, relative to
+        the top value.
+    second : ndarray, shape (b,)
+        Second Ritz value over the first.
+    whole : ndarray of bool, shape (b,)
+        Whether the search saw the whole space.
+    steps, settled : ndarray, shape (b,)
+    """
+
+    def __init__(self, low, start, tolerance, max_steps):
+        b = len(start)
+        self.vectors, self.seen = torch.empty_like(start), [None] * b
+        self.values, self.couplings, self.whole = [None] * b, [None] * b, np.zeros(b, dtype=bool)
+        self.second, self.steps = np.zeros(b), np.zeros(b, dtype=np.int64)
+        self.settled = np.zeros(b, dtype=bool)
+        tiny = 16 * torch.finfo(start.dtype).eps
+        krylov, left = Krylov(low.gram, start), np.arange(b)
+        krylov.full = True
+        for step in range(1, max_steps + 1):
+            krylov.advance()
+            ritz = krylov.ritz()
+            done = krylov.exhausted(tiny) | (ritz.error <= tolerance)
+            fresh = np.flatnonzero(~self.settled[left] & (done | (step == max_steps)))
+            tops = krylov.combine(ritz.vectors[fresh, :, -1], fresh) if len(fresh) else None
+            for top, i in enumerate(fresh):
+                item, values = left[i], ritz.values[i] / max(ritz.values[i, -1], np.finfo(float).tiny)
+                couplings = krylov.off_diagonal[i, -1] * ritz.last[i] / max(ritz.values[i, -1], np.finfo(float).tiny)
+                self.vectors[item] = tops[top]
+                if (couplings[:-1] ** 2 / np.maximum(1 - values[:-1], LEAST_GAP)).sum() <= SPENT:
+                    self.seen[item] = krylov.basis[i, :step].clone()
+                    self.values[item], self.couplings[item] = values[:-1], couplings[:-1]
+                else:
+                    self.seen[item] = tops[top : top + 1]
+                    self.values[item] = self.couplings[item] = np.zeros(0)
+                self.steps[item] = step
+                self.second[item] = values[-2] if step > 1 else 0
+                self.whole[item] = step == start.shape[1]
+            self.settled[left] |= done
+            if self.settled.all():
+                break
+            unfinished = np.flatnonzero(~self.settled[left])
+            if len(unfinished) <= (1 - COMPACT) * len(left):
+                left = left[unfinished]
+                krylov.restrict(unfinished, low.restrict(torch.from_numpy(left).to(start.device)).gram)
+
+
+def _finish(high, search, enough, max_steps):
+    """Values, residuals, vectors and steps of full-precision Lanczos from the vectors of the search.
+
+    An item stops when its squared relative residual is at most `enough`, shape (b,): divided by twice the gap to the
+    second value, it bounds the relative error of the value.
+    """
+    b, size = search.vectors.shape
+    krylov, left = Krylov(high.gram, search.vectors), np.arange(b)
+    value, residual, steps = np.zeros(b), np.zeros(b), np.full(b, max_steps)
+    vectors = search.vectors.clone()
+    open_ = np.ones(b, dtype=bool)
+    for step in range(1, min(max_steps, size) + 1):
+        krylov.advance()
+        ritz = krylov.ritz()
+        done = ritz.residual**2 <= enough[left]
+        done |= krylov.exhausted(16 * torch.finfo(vectors.dtype).eps)
+        fresh = np.flatnonzero(open_[left] & done)
+        tops = krylov.combine(ritz.vectors[fresh, :, -1], fresh) if len(fresh) else None
+        for top, i in enumerate(fresh):
+            sign = np.sign(ritz.vectors[i, 0, -1]) or 1.0  # the vector points as the one it started from
+            vectors[left[i]] = sign * tops[top]
+            value[left[i]], residual[left[i]] = np.sqrt(max(ritz.values[i, -1], 0)), ritz.residual[i]
+            steps[left[i]], open_[left[i]] = step, False
+        if not open_.any():
+            break
+        unfinished = np.flatnonzero(open_[left])
+        if len(unfinished) <= (1 - COMPACT) * len(left):
+            left = left[unfinished]
+            krylov.restrict(unfinished, high.restrict(torch.from_numpy(left).to(vectors.device)).gram)
+    return value, residual, vectors, steps
+
+
+def _prove(low, second, search, value, residual, moved, rtol, confidence, steps):
+    """Whether nothing larger hides in the complement of what was seen, shape (b,); adds its products to `steps`."""
+    b, size = second.shape
+    theta = value**2
+    gap = np.maximum(residual**2 / (2 * rtol), LEAST_GAP)
+    ceiling = 1 - ROUNDING[low.dtype] - 3 * moved**2 - gap  # for the complement of the vector, relative to theta
+    limit = theta * [_room(*item) for item in zip(ceiling, search.values, search.couplings, strict=True)]
+    proved = (theta == 0) | search.whole
+    left = np.flatnonzero(~proved & (limit > 0))
+    if not len(left):
+        return proved
+    deepest = max(len(search.seen[item]) for item in left)
+    against = second.new_zeros(len(left), deepest, size)
+    for i, item in enumerate(left):
+        against[i, : len(search.seen[item])] = search.seen[item]
+    log_mass = least_log_mass(size - deepest, confidence)
+    index = torch.from_numpy(left).to(second.device)
+    krylov = Krylov((low.restrict(index) if len(left) < b else low).gram, second[index], against, keep=False)
+    while len(left):
+        krylov.advance()
+        steps[left] += 1
+        below = krylov.ritz().values[:, -1] < limit[left]
+        done = below & (log_christoffel(krylov.diagonal, krylov.off_diagonal, limit[left]) >= -log_mass)
+        done |= below & krylov.exhausted(16 * torch.finfo(second.dtype).eps)
+        proved[left[done]] = True
+        going = np.flatnonzero(~done & below)  # a Ritz value above the limit: no proof from here
+        if len(going) <= (1 - COMPACT) * len(left):
+            left = left[going]
+            if len(left):
+                krylov.restrict(going, low.restrict(torch.from_numpy(left).to(second.device)).gram)
+    return proved
+
+
+def _room(ceiling, values, couplings):
+    """How large the rest may be so that, coupled to vectors of these Ritz values, it stays below the ceiling."""
+    if (values >= ceiling).any():
+        return 0.0
+    return ceiling - (couplings**2 / (ceiling - values)).sum()
