@@ -37,6 +37,7 @@ class StreamedProducts:
         self.unit = self.weights.unit
         n = x.shape[1]
         self.rows = rows or max(ROWS[0], min(ROWS[1], TILE_ENTRIES // (n * attention.heads)))
+        self._tile_buffers = x.new_empty(2, attention.heads * self.rows * n)
         self._cached = [self._cache(item) for item in range(len(x))]
 
     def restrict(self, index):
@@ -56,9 +57,14 @@ class StreamedProducts:
             last = min(first + self.rows, n)
             yield first, last, last if self.attention.masked else n
 
+    def _tile(self, which, rows, columns):
+        """Buffer 0 or 1 as a tensor of shape (h, rows, columns)."""
+        h = self.attention.heads
+        return self._tile_buffers[which, : h * rows * columns].view(h, rows, columns)
+
     def _logits(self, item, query, key, first, last, columns):
         """Logits of one tile, shape (h, rows, columns), the mask and the token weights included."""
-        logits = query[:, first:last] @ key[:, :columns].mT
+        logits = torch.bmm(query[:, first:last], key[:, :columns].mT, out=self._tile(0, last - first, columns))
         if self.log_weights is not None:
             logits += self.log_weights[item, :columns]
         if self.attention.masked:
@@ -94,7 +100,7 @@ class StreamedProducts:
         for first, last, columns in self._tiles():
             rows = slice(first, last)
             P = self._logits(item, query, key, first, last, columns).sub_(logsumexp[:, rows]).exp_()
-            t = torch.bmm(queries[:, rows], keys[:, :columns].mT).mul_(P)
+            t = torch.bmm(queries[:, rows], keys[:, :columns].mT, out=self._tile(1, last - first, columns)).mul_(P)
             o = torch.bmm(t, value[:, :columns]).baddbmm_(P, d_value[:, :columns])
             o.addcmul_(t.sum(-1, keepdim=True), heads[:, rows], value=-1)
             joined = o.transpose(0, 1).flatten(1)
