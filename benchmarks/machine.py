@@ -1,0 +1,102 @@
+"""What a table's rows were measured on and with, said without names of hosts or places."""
+
+import argparse
+import platform
+import statistics
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from benchmarks import ours
+from lipnb import results
+
+__all__ = ["FLAGS", "full_table", "parser", "processor", "recording", "start", "timed"]
+
+FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_tile", "asimd", "bf16", "sve")
+
+
+def processor():
+    """Vendor, instruction sets and threads, as plain values."""
+    said = {}
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            said.setdefault(name.strip(), value.strip())
+    except OSError:  # not Linux
+        pass
+    flags = (said.get("flags") or said.get("Features") or "").split()
+    return {"architecture": platform.machine(), "vendor": said.get("vendor_id", "unknown"),
+            "flags": [flag for flag in FLAGS if flag in flags],
+            "torch_capability": torch.backends.cpu.get_cpu_capability(), "threads": torch.get_num_threads()}
+
+
+def parser(description, examples):
+    """A command line with what all scripts share: --quick, --threads, --again."""
+    command = argparse.ArgumentParser(description=description, epilog=examples,
+                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    command.add_argument("--quick", action="store_true",
+                         help="a trial with few and small inputs; the table says that it is one")
+    command.add_argument("--threads", type=int, default=torch.get_num_threads(),
+                         help="threads of torch (default %(default)s)")
+    command.add_argument("--again", action="store_true",
+                         help="forget the unfinished table of an earlier run instead of continuing it")
+    return command
+
+
+def start(arguments):
+    """Do what the shared options say, and say aloud when the installed lipnb makes this a trial."""
+    torch.set_num_threads(arguments.threads)
+    if missing := ours.left_out():
+        print(f"this lipnb has no option {', '.join(missing)}: what needs it is measured without, as a trial")
+
+
+@contextmanager
+def recording(name, settings, arguments):
+    """The table ``bench-NAME`` in the making, see `lipnb.results.recording`.
+
+    Parameters
+    ----------
+    name : str
+        Name of the script.
+    settings : dict
+        What the rows depend on; machine, modes and trial are added.
+    arguments : Namespace
+        Of the command line of `parser`.
+
+    Yields
+    ------
+    lipnb.results.Recording
+    """
+    settings = {**settings, "trial": arguments.quick or bool(ours.left_out()), "left_out": ours.left_out(),
+                "modes": ours.OURS, "processor": processor()}
+    if arguments.again:
+        (results.folder() / f"bench-{name}.partial.jsonl").unlink(missing_ok=True)
+    with results.recording(f"bench-{name}", settings) as record:
+        yield record
+
+
+def full_table(record, units, measure, bar):
+    """Measure the `units` (a dict key -> arguments) that `record` does not hold yet; then finish the table."""
+    for unit, given in bar(units.items()):
+        if record.rows(unit) is None:
+            began = time.perf_counter()
+            rows = measure(*given)
+            record.add(unit, rows, time.perf_counter() - began)
+    return record.finish()
+
+
+def timed(run, repeats=3):
+    """Run `repeats` times; the last answer, and the seconds: median, fastest, slowest."""
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        answer = run()
+        seconds.append(time.perf_counter() - began)
+    return answer, spread(seconds)
+
+
+def spread(seconds):
+    """Median, fastest and slowest of some seconds, as columns of a row."""
+    return {"seconds": statistics.median(seconds), "fastest": min(seconds), "slowest": max(seconds)}

@@ -1,0 +1,60 @@
+"""The measured modes of `lipnb.local_lipschitz`, and the only place where a benchmark calls it.
+
+Every option of ours that a benchmark uses stands in `OURS`, `REFERENCE` or `ROUTES`.
+"""
+
+import inspect
+
+from lipnb import AttentionJacobian, local_lipschitz
+
+__all__ = ["OURS", "REFERENCE", "ROUTES", "gram", "left_out", "solve", "upper"]
+
+RTOL = 1e-4
+OURS = {
+    "estimate": {"rtol": RTOL, "confidence": None},
+    "estimate, mixed": {"rtol": RTOL, "confidence": None, "precision": "mixed"},
+    "certified 0.99": {"rtol": RTOL, "confidence": 0.99},
+    "certified 1-1e-6": {"rtol": RTOL, "confidence": 1 - 1e-6},
+}
+# of references, in float64; its start differs from that of every measured run
+REFERENCE = {"rtol": 1e-10, "confidence": 1 - 1e-6, "seed": 20_240_115}
+ROUTES = {"cached": {"memory": 2**40}, "streamed": {"memory": 2**20}}  # bytes allowed for the cached state
+
+
+def left_out(*tables):
+    """Options of `tables` (default all) that the installed `local_lipschitz` does not know: a trial, not a result."""
+    known = set(inspect.signature(local_lipschitz).parameters)
+    options = [option for table in tables or (OURS, {"reference": REFERENCE}, ROUTES) for option in table.values()]
+    return sorted({name for option in options for name in option} - known)
+
+
+def solve(f, x, **options):
+    """`lipnb.local_lipschitz` with those `options` that it knows; `left_out` tells the others.
+
+    Parameters
+    ----------
+    f : Attention or callable
+        The map.
+    x : Tensor, shape (..., n, d)
+        Tokens.
+    **options
+        An entry of `OURS`, `REFERENCE` or `ROUTES`, perhaps with a seed.
+
+    Returns
+    -------
+    LocalLipschitz
+    """
+    known = inspect.signature(local_lipschitz).parameters
+    return local_lipschitz(f, x, **{name: value for name, value in options.items() if name in known})
+
+
+def upper(lip, rtol=RTOL):
+    """Certified upper bounds of an answer, float64, shape of the batch."""
+    found = getattr(lip, "upper", None)
+    return (lip.value * (1 + rtol) if found is None else found).double()
+
+
+def gram(attention, x):
+    """The product u -> J^T J u of the closed form at tokens `x` (..., n, d), its cached state computed now."""
+    jacobian = AttentionJacobian(attention, x)
+    return getattr(jacobian, "gram", lambda u: jacobian.vjp(jacobian.jvp(u)))
