@@ -32,7 +32,7 @@ class Layer(NamedTuple):
     Attributes
     ----------
     name : str
-        As in the module's first lines.
+        As in the first lines of the module.
     attention : Attention
         The map, with output projection and biases, float32.
     tokens : callable
@@ -54,6 +54,7 @@ def _ids(model_of, corpus):
     return model_of().token_ids(corpora.read(corpus))
 
 
+@cache
 def layer(name, corpus="alice"):
     """A layer by its name, with inputs from a corpus.
 

@@ -2,7 +2,9 @@
 
 import argparse
 import platform
+import resource
 import statistics
+import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +14,8 @@ import torch
 from benchmarks import ours
 from lipnb import results
 
-__all__ = ["FLAGS", "full_table", "parser", "processor", "recording", "start", "timed"]
+__all__ = ["FLAGS", "full_table", "parser", "peak", "processor", "recording", "resident", "spread", "start",
+           "timed", "with_seconds"]
 
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_tile", "asimd", "bf16", "sve")
 
@@ -81,10 +84,14 @@ def full_table(record, units, measure, bar):
     """Measure the `units` (a dict key -> arguments) that `record` does not hold yet; then finish the table."""
     for unit, given in bar(units.items()):
         if record.rows(unit) is None:
-            began = time.perf_counter()
-            rows = measure(*given)
-            record.add(unit, rows, time.perf_counter() - began)
+            record.add(unit, *with_seconds(measure, *given))
     return record.finish()
+
+
+def with_seconds(measure, *given):
+    """What `measure` gives, and the seconds it took."""
+    began = time.perf_counter()
+    return measure(*given), time.perf_counter() - began
 
 
 def timed(run, repeats=3):
@@ -100,3 +107,16 @@ def timed(run, repeats=3):
 def spread(seconds):
     """Median, fastest and slowest of some seconds, as columns of a row."""
     return {"seconds": statistics.median(seconds), "fastest": min(seconds), "slowest": max(seconds)}
+
+
+def resident():
+    """Megabytes of memory that this process holds now; its peak so far where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize() / 2**20
+    except OSError:
+        return peak()
+
+
+def peak():
+    """Most megabytes of memory that this process ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
