@@ -36,7 +36,8 @@ class Layer(NamedTuple):
     attention : Attention
         The map, with output projection and biases, float32.
     tokens : callable
-        (n, count) -> Tensor of shape (count, n, d), what the layer receives; windows as in Figure 1.
+        (n, count, skip=0) -> Tensor of shape (count, n, d), what the layer receives; windows as in Figure 1, after
+        the first `skip` ones.
     """
 
     name: str
@@ -76,10 +77,15 @@ def layer(name, corpus="alice"):
     ids = _ids(_minilm, corpus)  # MiniLM's tokenizer serves the random model too
     if family == "twin":
         twin = twin_attention(_minilm().attention(number), _minilm().attention(number + 1), rotation(2 * 384))
-        return Layer(name, twin, lambda n, count: _twin_tokens(number, corpora.windows(ids, n, 2 * count)))
+        return Layer(name, twin, lambda n, count, skip=0: _twin_tokens(number, _windows(ids, n, 2 * count, 2 * skip)))
     model = _minilm(bool(rest)) if family == "mini" else models.load("gpt2", random=True, seed=0)
     return Layer(name, model.attention(number),
-                 lambda n, count: model.activations(corpora.windows(ids, n, count), number))
+                 lambda n, count, skip=0: model.activations(_windows(ids, n, count, skip), number))
+
+
+def _windows(ids, n, count, skip=0):
+    """The `count` windows of n tokens that follow the first `skip` ones."""
+    return corpora.windows(ids, n, skip + count)[skip:]
 
 
 def _twin_tokens(number, windows):
@@ -92,7 +98,7 @@ def _twin_tokens(number, windows):
 def wide_tokens(number, length, corpus="python_reference"):
     """One long input of ``twin:L``, shape (1, length, 768): windows of 512 tokens, one after another."""
     ids = _ids(_minilm, corpus)
-    windows = corpora.windows(ids, WIDE_WINDOW, 2 * -(-length // WIDE_WINDOW))
+    windows = _windows(ids, WIDE_WINDOW, 2 * -(-length // WIDE_WINDOW))
     return _twin_tokens(number, windows).flatten(0, 1)[None, :length].contiguous()
 
 

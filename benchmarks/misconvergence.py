@@ -32,7 +32,8 @@ EXAMPLES = """examples:
 A stopped run continues when the same command is given again.
 """
 MISS = 1e-4
-CHUNK = {"random": 200, "real": 50, "coverage": 250}
+CHUNK = {"random": 200, "real": 50, "coverage": 100}
+QUICK = {"random": 20, "real": 5, "coverage": 4}
 BATCH = 5  # windows of one length at once
 SPREADS = (0.3, 1.0, 4.0)
 SPECTRA = {  # all but the largest value, which is 1; gaps a little above the tolerance, and wide ones
@@ -65,26 +66,26 @@ def windows_of_text(seed, corpus):
     name = f"mini:{number}{':masked' if masked else ''}"
     attention, tokens = layer(name, corpus)[1:]
     place = int(torch.randint(20, (), generator=generator))
-    return attention, tokens(n + 2, (place + 1) * BATCH)[-BATCH:]
+    return attention, tokens(n + 2, BATCH, skip=place * BATCH)
 
 
-def cases(kind, first, corpus):
+def cases(kind, first, count, corpus):
     """The maps, inputs and true values (float64) of one chunk: pairs that a mode of ours is run on."""
     if kind == "random":
-        for seed in range(first, first + CHUNK[kind] // 2):
+        for seed in range(first, first + count // 2):
             attention, x = random_map(seed)
             exact = local_lipschitz(attention.to(dtype=torch.float64), x.double(), method="dense").value
             yield seed, attention, x, exact
     else:
-        for seed in range(first // BATCH, (first + CHUNK[kind]) // BATCH):
+        for seed in range(first // BATCH, (first + count) // BATCH):
             attention, x = windows_of_text(seed, corpus)
             yield seed, attention, x, reference_of(attention, x)
 
 
-def compared(kind, first, corpus):
+def compared(kind, first, count, corpus):
     """All modes on one chunk of inputs; rows of the table."""
     found = {mode: [] for mode in ours.OURS}
-    for seed, attention, x, exact in cases(kind, first, corpus):
+    for seed, attention, x, exact in cases(kind, first, count, corpus):
         for mode, options in ours.OURS.items():
             lip = ours.solve(attention, x, seed=seed, **options)
             certified = options["confidence"] is not None
@@ -129,14 +130,13 @@ def main(argv=None):
     given = command.parse_args(argv)
     machine.start(given)
     wanted = {"random": given.random, "real": given.real, "coverage": given.starts}
-    if given.quick:
-        wanted = {kind: CHUNK[kind] for kind in wanted}
+    wanted, chunk = (QUICK, QUICK) if given.quick else (wanted, CHUNK)
     corpus = corpora.available("alice", "python_reference")
-    units = {f"{kind}/{first}": (kind, first, corpus) for kind in ("random", "real")
-             for first in range(0, wanted[kind], CHUNK[kind])}
-    units |= {f"coverage/{spectrum}/{first}": ("coverage", spectrum, first, CHUNK["coverage"])
-              for spectrum in SPECTRA for first in range(0, wanted["coverage"], CHUNK["coverage"])}
-    settings = {"corpus": corpus, "wanted": wanted, "chunk": CHUNK, "size": SIZE}
+    units = {f"{kind}/{first}": (kind, first, chunk[kind], corpus) for kind in ("random", "real")
+             for first in range(0, wanted[kind], chunk[kind])}
+    units |= {f"coverage/{spectrum}/{first}": ("coverage", spectrum, first, chunk["coverage"])
+              for spectrum in SPECTRA for first in range(0, wanted["coverage"], chunk["coverage"])}
+    settings = {"corpus": corpus, "wanted": wanted, "chunk": chunk, "size": SIZE}
     # spawned, not forked: threads of torch do not survive a fork
     pool = ProcessPoolExecutor(given.workers, mp_context=get_context("spawn"))
     with machine.recording("misconvergence", settings, given) as record, pool:
