@@ -13,7 +13,7 @@ logits add; the output is (W_O, W_O') on the diagonal. With P_h = softmax(logits
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import torch
@@ -141,6 +141,7 @@ def twin_attention(first, second, turn):
                      scale=first.scale, masked=first.masked)
 
 
+@lru_cache(maxsize=4)  # the stacked weights are no part of an answer's time
 def plain_forward(attention):
     """The same map as model libraries write it: stacked linear layers, heads by reshaping, softmax.
 
