@@ -32,7 +32,8 @@ LAYER = 3
 def one(length, route, mode):
     """Solve once, here, and print what came out as JSON."""
     attention, x = layer(f"twin:{LAYER}", "python_reference").attention, wide_tokens(LAYER, length)
-    before = machine.resident()
+    ours.warm_up()
+    before = machine.held()
     lip, spread = machine.timed(lambda: ours.solve(attention, x, **ours.OURS[mode], **ours.ROUTES[route]), 1)
     print(json.dumps({"length": length, "asked": route, "route": str(getattr(lip, "route", None)), "mode": mode,
                       "seconds": spread["seconds"], "products": int(lip.steps.item()), "value": lip.value.item(),

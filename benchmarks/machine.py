@@ -14,8 +14,8 @@ import torch
 from benchmarks import ours
 from lipnb import results
 
-__all__ = ["FLAGS", "full_table", "parser", "peak", "processor", "recording", "resident", "spread", "start",
-           "timed", "with_seconds"]
+__all__ = ["FLAGS", "full_table", "held", "parser", "peak", "processor", "recording", "spread", "start", "timed",
+           "with_seconds"]
 
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_tile", "asimd", "bf16", "sve")
 
@@ -53,6 +53,7 @@ def start(arguments):
     torch.set_num_threads(arguments.threads)
     if missing := ours.left_out():
         print(f"this lipnb has no option {', '.join(missing)}: what needs it is measured without, as a trial")
+    ours.warm_up()
 
 
 @contextmanager
@@ -109,14 +110,19 @@ def spread(seconds):
     return {"seconds": statistics.median(seconds), "fastest": min(seconds), "slowest": max(seconds)}
 
 
-def resident():
-    """Megabytes of memory that this process holds now; its peak so far where the system does not tell."""
+def held():
+    """Megabytes of memory that this process holds; from here on `peak` counts anew where the system lets it."""
     try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize() / 2**20
-    except OSError:
-        return peak()
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:  # not Linux: the peak is that since the start
+        pass
+    return peak()
 
 
 def peak():
-    """Most megabytes of memory that this process ever held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    """Most megabytes of memory that this process held, since `held` was called or since it began."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return int(status.partition("VmHWM:")[2].split()[0]) / 2**10
+    except (OSError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)

@@ -52,7 +52,7 @@ def random_map(seed):
         return torch.randn(*shape, generator=generator)
 
     h, k, d, v = (int(torch.randint(1, most + 1, (), generator=generator)) for most in (4, 8, 12, 8))
-    n = int(torch.randint(1, 41, (), generator=generator))
+    n = int(torch.randint(1, 41, (), generator=generator)) + 48 // d  # smaller ones are solved densely
     bias = {"query_bias": normal(h, k), "key_bias": normal(h, k), "value_bias": normal(h, v)} if seed % 2 else {}
     attention = Attention(normal(h, k, d) / d**0.5, normal(h, k, d) / d**0.5, normal(h, v, d) / d**0.5,
                           normal(h, d, v) / v**0.5 if seed % 3 else None, **bias, masked=seed // 2 % 2 == 1)

@@ -4,10 +4,15 @@ Every option of ours that a benchmark uses stands in `OURS`, `REFERENCE` or `ROU
 """
 
 import inspect
+from contextlib import nullcontext
+from importlib import import_module
+from importlib.util import find_spec
 
-from lipnb import AttentionJacobian, local_lipschitz
+import torch
 
-__all__ = ["OURS", "REFERENCE", "ROUTES", "gram", "left_out", "solve", "upper"]
+from lipnb import Attention, AttentionJacobian, local_lipschitz
+
+__all__ = ["OURS", "REFERENCE", "ROUTES", "gram", "left_out", "solve", "upper", "warm_up"]
 
 RTOL = 1e-4
 OURS = {
@@ -54,7 +59,26 @@ def upper(lip, rtol=RTOL):
     return (lip.value * (1 + rtol) if found is None else found).double()
 
 
+def warm_up():
+    """Solve a small input in every mode, so that what happens once a process is in nobody's time."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(4, 2, 16, 32, generator=generator)
+    attention = Attention(*weights[:3], weights[3].mT)
+    for options in OURS.values():
+        solve(attention, torch.randn(2, 8, 32, generator=generator), **options)
+
+
 def gram(attention, x):
-    """The product u -> J^T J u of the closed form at tokens `x` (..., n, d), its cached state computed now."""
+    """The product u -> J^T J u of the closed form at tokens `x` (..., n, d), its cached state computed now.
+
+    It takes the route of matrix products that the solver takes, where the installed lipnb has a choice of routes.
+    """
     jacobian = AttentionJacobian(attention, x)
-    return getattr(jacobian, "gram", lambda u: jacobian.vjp(jacobian.jvp(u)))
+    product = getattr(jacobian, "gram", lambda u: jacobian.vjp(jacobian.jvp(u)))
+    route = import_module("lipnb.gemm").fastest if find_spec("lipnb.gemm") else lambda dtype, device: nullcontext()
+
+    def by_route(u):
+        with route(x.dtype, x.device):
+            return product(u)
+
+    return by_route

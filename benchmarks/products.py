@@ -121,7 +121,7 @@ def growth(part, sizes, repeats):
 def peak(kind, length):
     """Print the peak resident megabytes of one product above those held before; run in a process of its own."""
     attention, x = random_layer(768), tokens(768, length, 1)
-    before = machine.resident()
+    before = machine.held()
     with torch.no_grad():
         if kind == "closed":
             ours.gram(attention, x)(x)

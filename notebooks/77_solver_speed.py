@@ -195,6 +195,7 @@ checked = results.load("bench-misconvergence")
 counts = checked.groupby(["kind", "mode"], sort=False).agg(
     {"inputs": "sum", "missed": "sum", "error": "max", "above_upper": "sum"}
 )
+counts = counts.astype({"missed": int})
 print(counts.to_string(float_format="{:.1e}".format, na_rep="-"))
 
 # %% [markdown]
@@ -225,7 +226,7 @@ assert checked[asked].missed.sum() == 0
 coverage = checked[checked.kind.str.startswith("coverage")]
 assert coverage.above_upper.sum() <= coverage.inputs.sum() / 2
 assert (long.difference < 1e-5).all()
-print(f"certified: 0 of {certified['count'].sum()} windows wrong")
+print(f"certified: 0 of {certified['count'].sum()} answers wrong")
 wrong = stored[(stored.method == released) & ~stored.index.isin(gpt2.index)]
 print(
     f"released rule on trained layers: {wrong.missed.sum()} of {wrong['count'].sum()}"
