@@ -139,11 +139,14 @@ def main(argv=None):
     settings = {"corpus": corpus, "wanted": wanted, "chunk": chunk, "size": SIZE}
     # spawned, not forked: threads of torch do not survive a fork
     pool = ProcessPoolExecutor(given.workers, mp_context=get_context("spawn"))
-    with machine.recording("misconvergence", settings, given) as record, pool:
-        runs = {pool.submit(machine.with_seconds, work, *unit): key for key, unit in units.items()
-                if record.rows(key) is None}
-        for run in tqdm(as_completed(runs), desc="misconvergence", unit="chunk", total=len(runs)):
-            record.add(runs[run], *run.result())
+    with machine.recording("misconvergence", settings, given) as record:
+        try:
+            runs = {pool.submit(machine.with_seconds, work, *unit): key for key, unit in units.items()
+                    if record.rows(key) is None}
+            for run in tqdm(as_completed(runs), desc="misconvergence", unit="chunk", total=len(runs)):
+                record.add(runs[run], *run.result())
+        finally:
+            pool.shutdown(cancel_futures=True)  # a stopped run does not begin what is still waiting
         table = record.finish()
     print(table.groupby(["kind", "mode"], sort=False)
           .agg({"inputs": "sum", "missed": "sum", "error": "max", "unconverged": "sum", "above_upper": "sum",
