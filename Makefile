@@ -18,7 +18,7 @@ export HF_HUB_DISABLE_PROGRESS_BARS = 1
 # a page draws into itself, whatever the shell prefers
 unexport MPLBACKEND
 
-.PHONY: help setup book html notebooks results test clean
+.PHONY: help setup book html notebooks results bench test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -57,6 +57,14 @@ notebooks: setup  ## run every page that changed and refresh the committed .ipyn
 
 results: setup  ## compute the missing tables of data/results (minutes; resumes where it stopped)
 	$(BIN)/lipnb results
+
+# a trial is no result: it stays out of data/results
+ifdef QUICK
+bench: export LIPNB_RESULTS = _build/bench
+endif
+bench: setup  ## measure speed and errors against other methods (hours, quiet machine; QUICK=1: a trial of minutes)
+	@for name in workload compare products misconvergence long; do \
+	  echo "benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name $(if $(QUICK),--quick) || exit 1; done
 
 test: export HF_HUB_OFFLINE = 1
 test: setup  ## unit tests, the pages run again, the book in a real browser

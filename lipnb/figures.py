@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
-__all__ = ["against_length", "house_style", "matrix", "panels", "probabilities", "rate_line", "residuals"]
+__all__ = ["against_length", "house_style", "matrix", "panels", "probabilities", "rate_line", "residuals",
+           "speed_bars"]
 
 STYLE = Path(__file__).with_name("house.mplstyle")
 NOT_CONVERGED = "#b0b0b0"
@@ -171,4 +172,36 @@ def probabilities(P, tokens, *, ax=None, title=None):
     ax.set_title(title)
     ax.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=8)
     ax.set_yticks(range(len(tokens)), tokens, fontsize=8)
+    return ax
+
+
+def speed_bars(table, *, ax=None, title=None):
+    """How many times faster each method is than the first, and how often it is wrong.
+
+    Parameters
+    ----------
+    table : DataFrame
+        One row for each method: `method`, `ratio` with its `low` and `high`, `missed` of `count` inputs, and `error`,
+        the largest relative one. Methods that missed none are drawn full, the others hatched and pale.
+    ax : matplotlib Axes, optional
+        Where to draw.
+    title : str, optional
+        What was measured.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=(7.5, 0.6 + 0.5 * len(table)))[1]
+    rows = table.reset_index(drop=True)
+    for place, row in rows.iterrows():
+        look = {"color": "#f0c9a8", "hatch": "///", "edgecolor": "#d55e00"} if row.missed else {"color": "#0072b2"}
+        ax.barh(place, row.ratio, xerr=[[row.ratio - row.low], [row.high - row.ratio]], height=0.62,
+                error_kw={"ecolor": "#404040", "capsize": 2}, **look)
+        said = f"{row.missed} of {row['count']} wrong" + (f", up to {row.error:.0e}" if row.missed else "")
+        ax.annotate(said, (row.high, place), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9)
+    ax.set(yticks=range(len(rows)), yticklabels=rows.method, title=title, xlim=(0, 1.45 * rows.high.max()),
+           xlabel=f"times as fast as: {rows.method[0]}")
+    ax.grid(False, axis="y")
+    ax.invert_yaxis()
     return ax

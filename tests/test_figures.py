@@ -58,3 +58,12 @@ def test_other_figures_draw():
     ax = figures.matrix(np.diag([1.0, -2.0, 3.0, 0.0]), block=(2, 2), title="J", label="entry")
     assert ax.images[0].get_array().shape == (4, 4) and len(ax.lines) == 2
     assert len(figures.panels(3)) == 3
+
+
+def test_a_method_that_misses_looks_different_and_says_how_often():
+    table = pd.DataFrame({"method": ["peer", "ours"], "ratio": [1.0, 12.0], "low": [1.0, 11.0], "high": [1.0, 13.0],
+                          "missed": [3, 0], "count": [40, 40], "error": [2e-2, 1e-7]})
+    ax = figures.speed_bars(table)
+    assert [bar.get_hatch() for bar in ax.patches] == ["///", None] and ax.patches[1].get_width() == 12
+    assert [text.get_text() for text in ax.texts] == ["3 of 40 wrong, up to 2e-02", "0 of 40 wrong"]
+    plt.close("all")
