@@ -24,10 +24,11 @@ class Expansion:
         e^{q_i \cdot k_j} = \epsilon_i \, c_j \, e^{s_i \cdot t_j}, \qquad
         e^{s \cdot t} \approx \prod_{c=1}^{k} \sum_{a=1}^{p_c} e^{s_c y_a} \, \ell_a(t_c),
 
-    with :math:`t \in [-1, 1]^k` the keys in the coordinates of their bounding box, :math:`s` the queries, less the point
-    of their box nearest to zero, times the half-widths of the keys' box, :math:`\ell_a` the Lagrange polynomials of the Chebyshev nodes :math:`y_a`. The row
-    factor cancels in a softmax and is chosen so that no exponential exceeds 1; the column factor joins the weights. With
-    that origin no row's largest term is smaller, in order of magnitude, than what its interpolation error scales with.
+    with :math:`t \in [-1, 1]^k` the keys in the coordinates of their bounding box, :math:`s` the queries, less the
+    point of their box nearest to zero, times the half-widths of the keys' box, and :math:`\ell_a` the Lagrange
+    polynomials of the Chebyshev nodes :math:`y_a`. The row factor cancels in a softmax and is chosen so that no
+    exponential exceeds 1; the column factor joins the weights. From that origin the error of a row stays relative to
+    the row's own largest possible term; from the centre of the queries it would not.
 
     Parameters
     ----------
@@ -39,7 +40,7 @@ class Expansion:
     Attributes
     ----------
     rho : ndarray, shape (k,)
-        Largest :math:`|s_c|`: the reach of the queries times the half-width of the keys. The nodes needed follow from it.
+        Largest :math:`|s_c|`: reach of the queries times half-width of the keys. It decides how many nodes are needed.
     nodes : tuple of int, length k
         Nodes of each dimension; set by `choose` or `use`.
     column : Tensor, shape (n,)

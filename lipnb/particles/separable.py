@@ -11,7 +11,7 @@ __all__ = ["SeparableJacobian", "separable_pays"]
 
 MAX_KEY_WIDTH = 3
 PARTICLES_PER_NODE = 2  # fewer particles than this for each node, and exact tiles are as fast
-TILE = {"cpu": 2048, "cuda": 2**17}
+TILE = {"cpu": 4096, "cuda": 2**17}
 
 
 class SeparableJacobian:
