@@ -152,6 +152,17 @@ def test_one_particle_equal_particles_and_particles_on_a_line(points):
     assert relative(jacobian.vjp(u), closed.vjp(u)) < 1e-8
 
 
+def test_keys_on_an_axis_and_queries_across():
+    # one key dimension has no width, yet the slope of the kernel across it matters
+    x = torch.tensor([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [2.5, 0.0]], dtype=torch.float64)
+    turn = torch.tensor([[0.5, -1.0], [1.0, 0.0]], dtype=torch.float64)
+    attention = Attention.from_matrices(turn, turn)
+    u = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    jacobian, closed = SeparableJacobian(attention, x, rtol=1e-10), AttentionJacobian(attention, x)
+    assert relative(jacobian.jvp(u), closed.jvp(u)) < 1e-8
+    assert relative(jacobian.vjp(u), closed.vjp(u)) < 1e-8
+
+
 def test_zero_logits_and_logits_of_low_rank():
     generator = torch.Generator().manual_seed(0)
     x, u = torch.randn(2, 50, 6, generator=generator, dtype=torch.float64)

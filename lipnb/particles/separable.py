@@ -4,12 +4,11 @@ import math
 
 import torch
 
-from lipnb.attention import Attention
-from lipnb.particles.expansion import MAX_NODES, Expansion, contract, expand
+from lipnb.particles.expansion import MAX_NODES, contract, expand
+from lipnb.particles.narrowing import kernels
 
 __all__ = ["SeparableJacobian", "separable_pays"]
 
-MAX_KEY_WIDTH = 3
 PARTICLES_PER_NODE = 2  # fewer particles than this for each node, and exact tiles are as fast
 TILE = {"cpu": 4096, "cuda": 2**17}
 
@@ -68,19 +67,19 @@ class SeparableJacobian:
 
     @torch.no_grad()
     def __init__(self, attention, x, weights=None, *, rtol=1e-6, nodes=None, seed=0, tile=None):
-        low, kernels = _kernels(attention, x, weights)
+        low, expansions = kernels(attention, x, weights)
         self.n, self.d = x.shape
         self.attention, self._low = attention, low
         self.tile = tile or TILE.get(x.device.type, TILE["cuda"])
         if nodes is None:
             rtol = max(rtol, 64 * torch.finfo(x.dtype).eps)
-            self._kernels = [kernel.choose(rtol, seed) for kernel in kernels]
+            self._kernels = [kernel.choose(rtol, seed) for kernel in expansions]
         else:
             nodes = (nodes,) * low.key_width if isinstance(nodes, int) else tuple(nodes)
             if len(nodes) != low.key_width or min(nodes) < 1 or math.prod(nodes) > MAX_NODES:
                 raise ValueError(f"nodes must be {low.key_width} positive numbers, at most {MAX_NODES} nodes in all, "
                                  f"got {nodes}.")
-            self._kernels = [kernel.use(nodes) for kernel in kernels]
+            self._kernels = [kernel.use(nodes) for kernel in expansions]
         self.nodes = tuple(kernel.nodes for kernel in self._kernels)
         self.kernel_error = max(kernel.error(seed + 1) for kernel in self._kernels)
         # channels that are linear in the tangent: the tangent itself, or the values' and keys' if they are fewer
@@ -221,58 +220,6 @@ class SeparableJacobian:
         return self._add_backward(torch.cat(own), backward) / scale[:, None]
 
 
-def _kernels(attention, x, weights):
-    """The attention with the narrowest keys and values, and one `Expansion` for each of its heads."""
-    attention.check_input(x, weights)
-    if attention.masked:
-        raise ValueError("masked attention has no separable kernel: use TiledJacobian.")
-    if x.ndim != 2:
-        raise ValueError(f"x must have shape (n, d), one set of particles, got {tuple(x.shape)}.")
-    low = narrowed(attention)
-    if low.key_width > MAX_KEY_WIDTH:
-        raise ValueError(f"the logits depend on {low.key_width} key dimensions and a separable kernel serves at most "
-                         f"{MAX_KEY_WIDTH}: use TiledJacobian, or AttentionJacobian for few tokens.")
-    query, key, _ = low.project(x)
-    return low, [Expansion(q.mT, k.mT, weights) for q, k in zip(query, key, strict=True)]
-
-
-def narrowed(attention):
-    r"""The same Jacobian from the fewest key and value dimensions.
-
-    The logits need only :math:`W_K^\top [s W_Q, s b_Q]`, whose rank r may be below k; values wider than the tokens are
-    the tokens themselves, the value matrix joined to the output. Biases that never change the Jacobian are dropped.
-
-    Returns
-    -------
-    Attention
-        Key width r (at least 1, the largest of the heads), value width at most d.
-    """
-    h, k, d = attention.query.shape
-    bias = attention.query.new_zeros(h, k) if attention.query_bias is None else attention.query_bias
-    joint = attention.scale * torch.cat([attention.query, bias[..., None]], -1)
-    left, values, right = torch.linalg.svd((attention.key.mT @ joint).double(), full_matrices=False)
-    rank = int((values > 16 * max(k, d) * torch.finfo(attention.dtype).eps * values[:, :1]).sum(1).max())
-    rank = max(rank, 1)
-    if rank < k:
-        key = left[..., :rank].mT.to(attention.dtype)
-        joint = (values[:, :rank, None] * right[:, :rank]).to(attention.dtype)
-    else:
-        key = attention.key
-    value, output = attention.value, attention.output
-    if attention.value_width > d:
-        output = _outputs(attention) @ value
-        value = torch.eye(d, dtype=attention.dtype, device=attention.device).expand(h, d, d)
-    return Attention(joint[..., :-1], key, value, output, query_bias=joint[..., -1], scale=1.0)
-
-
-def _outputs(attention):
-    """Output matrices, shape (h, m, v); those that place the heads side by side where the attention has none."""
-    if attention.output is not None:
-        return attention.output
-    eye = torch.eye(attention.output_width, dtype=attention.dtype, device=attention.device)
-    return eye.view(attention.output_width, attention.heads, attention.value_width).movedim(0, 1)
-
-
 @torch.no_grad()
 def separable_pays(attention, x, weights=None, *, rtol=1e-6, seed=0):
     """Whether `SeparableJacobian` applies at these particles and is worth it against exact tiles.
@@ -291,9 +238,9 @@ def separable_pays(attention, x, weights=None, *, rtol=1e-6, seed=0):
         enough, and there are more than twice as many particles as nodes. Costs O(n).
     """
     try:
-        _, kernels = _kernels(attention, x, weights)
+        _, expansions = kernels(attention, x, weights)
         rtol = max(rtol, 64 * torch.finfo(x.dtype).eps)
-        nodes = max(math.prod(kernel.choose(rtol, seed).nodes) for kernel in kernels)
+        nodes = max(math.prod(kernel.choose(rtol, seed).nodes) for kernel in expansions)
     except ValueError:
         return False
     return len(x) >= PARTICLES_PER_NODE * nodes
