@@ -9,7 +9,7 @@ from lipnb.particles.narrowing import kernels
 
 __all__ = ["SeparableJacobian", "separable_pays"]
 
-PARTICLES_PER_NODE = 2  # fewer particles than this for each node, and exact tiles are as fast
+PARTICLES_PER_NODE = 4  # with fewer for each node, choosing the nodes costs more than a solve in exact tiles
 TILE = {"cpu": 4096, "cuda": 2**17}
 
 
@@ -235,7 +235,7 @@ def separable_pays(attention, x, weights=None, *, rtol=1e-6, seed=0):
     -------
     bool
         True where the attention is unmasked, depends on at most 3 key dimensions, its queries and keys spread little
-        enough, and there are more than twice as many particles as nodes. Costs O(n).
+        enough, and there are at least four times as many particles as nodes. Costs O(n).
     """
     try:
         _, expansions = kernels(attention, x, weights)
