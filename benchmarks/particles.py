@@ -47,7 +47,7 @@ def arguments():
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], metavar="N",
                         help="numbers of particles; the solve is at the largest (default: 10^4 10^5 10^6)")
     parser.add_argument("--exact-sizes", type=int, nargs="+", default=[5_000, 10_000, 20_000, 40_000], metavar="N",
-                        help="numbers of particles for the exact route, whose exponent is fitted (default: up to 40,000)")
+                        help="numbers of particles for the exact route, to fit its exponent (default: up to 40,000)")
     parser.add_argument("--keops-sizes", type=int, nargs="+", default=[5_000, 10_000, 20_000, 40_000], metavar="N",
                         help="those of them that KeOps is measured at (default: all)")
     parser.add_argument("--radius", type=float, default=2.0, help="radius R of the disc; rho is about R^2 (default 2)")
@@ -56,7 +56,7 @@ def arguments():
     parser.add_argument("--subset", type=int, default=10_000, help="particles solved both ways (default 10^4)")
     parser.add_argument("--rows", type=int, default=10_000, help="exact rows at the largest n (default 10^4)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the interleaved timing (default 3)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch and of KeOps (default 1)")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1); KeOps: OMP_NUM_THREADS")
     parser.add_argument("--seed", type=int, default=0, help="seed of particles, weights and start vectors")
     parser.add_argument("--float32", action="store_true", help="single precision (default double)")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="JSON to write")
