@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "lipnb"
 FLOORS = {
     "hub": 0,
     "attention": 1, "spectral": 1, "scaling": 1, "corpora": 1, "results": 1,
-    "jacobian": 2, "models": 2,
+    "jacobian": 2, "models": 2, "particles": 2,
     "lipschitz": 3,
     "experiments": 4, "figures": 4,
     "cli": 6,
