@@ -220,6 +220,8 @@ def test_bad_inputs():
             jacobian.jvp(x[:3])
         with pytest.raises(ValueError, match="w must have shape"):
             jacobian.vjp(x[:, :1])
+        with pytest.raises(ValueError, match="one entry per token"):
+            jacobian.gram(x, torch.ones(3, dtype=torch.float64))
     for make in (SeparableJacobian, TiledJacobian):
         with pytest.raises(ValueError, match="one set of particles"):
             make(attention, x[None])

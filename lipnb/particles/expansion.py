@@ -110,7 +110,7 @@ class Expansion:
             before, error = error, self.use(nodes).error(seed)
             if error <= rtol:
                 return self
-            if before < 1e3 * rtol and error > before:  # rounding: more nodes no longer help
+            if (before < 1e3 * rtol and error >= before) or not self.rho.any():  # rounding: more nodes do not help
                 break
             step = 1 if error < 1e3 * rtol else 2 + max(nodes) // 8
             nodes = [p + step if rho > 0 else p for p, rho in zip(nodes, self.rho, strict=True)]

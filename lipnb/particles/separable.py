@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from lipnb.attention import check_weights
 from lipnb.particles.expansion import MAX_NODES, contract, expand
 from lipnb.particles.narrowing import kernels
 
@@ -213,6 +214,7 @@ class SeparableJacobian:
         """
         self._check("u", u, self.d)
         scale = u.new_ones(self.n) if scale is None else scale
+        check_weights(scale, u)
         forward, backward, own = self._forward_moments(u, scale), [0.0] * self._low.heads, []
         for some in self._tiles():
             image = self._rows(some, u[some] / scale[some, None], forward)

@@ -2,6 +2,8 @@
 
 import torch
 
+from lipnb.attention import check_weights
+
 __all__ = ["TiledJacobian"]
 
 
@@ -136,5 +138,6 @@ class TiledJacobian:
         """As `SeparableJacobian.gram`: vjp(jvp(u)), or with the square roots of the weights as `scale`, shape (n,)."""
         if scale is None:
             return self.vjp(self.jvp(u))
+        check_weights(scale, u)
         scale = scale[:, None]
         return self.vjp(scale[self.rows] ** 2 * self.jvp(u / scale)) / scale
