@@ -32,7 +32,8 @@ in a disc, random weights), measured four ways:
   solve     the local constant at the largest n, certified by the guard of lipnb.spectral.golub_kahan (miss probability
             1e-6 over the start, error of the kernel apart)
   subset    the same constant on a subset of the particles through the separable kernel and through exact tiles
-  rows      the product with the singular vector found, on random rows, against exact rows that sum over all n particles
+  rows      the product with a nearly singular vector, on random rows, against exact rows that sum over all n particles;
+            the time of these rows also says what a whole exact product would take
 
 Routes: 'separable' costs O(n), 'tiled' is exact and O(n^2), 'keops' is 'tiled' with its sums handed to KeOps where
 pykeops is installed (it compiles for a minute at first use; put it on PYTHONPATH). The routes take turns within each
@@ -95,6 +96,11 @@ def keops_jacobian():
     return KeOpsJacobian
 
 
+def peak_memory():
+    """Most memory this process has held, in MiB, libraries included (on Linux)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
 def solve(jacobian, weights, args):
     """Local constant in the norm of W2 by the library's solver; as a dictionary."""
     root = weights.sqrt()[:, None]
@@ -122,7 +128,7 @@ def main():
     if KeOpsJacobian:
         routes["keops"] = (KeOpsJacobian, {*args.keops_sizes} & {*args.exact_sizes}, {})
     sizes = sorted({*args.sizes, *args.exact_sizes})
-    report = {"about": "seconds of one J^T J product, medians; d = 2; ratios travel, seconds do not",
+    report = {"about": "seconds of one J^T J product, medians, on a shared machine; d = 2; ratios travel, seconds do not",
               "settings": {key: value for key, value in vars(args).items() if key != "output"},
               "versions": versions, "products": []}
     bar = tqdm(total=args.rounds * sum(len(measured) for _, measured, _ in routes.values()) + 3, unit="step")
@@ -148,6 +154,7 @@ def main():
                 bar.update()
         row |= {name: statistics.median(values) for name, values in seconds.items()}
         row |= {"nodes": jacobians["separable"].nodes[0], "kernel_error": jacobians["separable"].kernel_error}
+        row["peak_memory_mib"] = peak_memory()
         if "tiled" in product:
             exact = product["tiled"]
             row["error_of_product"] = ((product["separable"] - exact).norm() / exact.norm()).item()
@@ -156,18 +163,15 @@ def main():
                 row["keops_over_tiled"] = row["keops"] / row["tiled"]
         report["products"].append(row)
         tqdm.write("  ".join(f"{key} {value:.3g}" for key, value in row.items() if isinstance(value, (int, float))))
-    exact_rows = [row for row in report["products"] if "tiled" in row]
-    if len(exact_rows) > 1:
-        slope, offset = np.polyfit(np.log([row["n"] for row in exact_rows]),
-                                   np.log([row["tiled"] for row in exact_rows]), 1)
-        report["tiled_exponent"] = slope
-        at = report["products"][-1]
-        at["tiled_over_separable_extrapolated"] = math.exp(offset) * at["n"] ** slope / at["separable"]
+    exact = [row for row in report["products"] if "tiled" in row]
+    if len(exact) > 1:
+        report["tiled_exponent"] = np.polyfit(np.log([row["n"] for row in exact]),
+                                              np.log([row["tiled"] for row in exact]), 1)[0]
 
     bar.set_description(f"solve, n = {n}")
     large = jacobians["separable"]
     report["solve"] = {"n": n, **solve(large, weights, args)}
-    report["solve"]["peak_memory_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    report["solve"]["peak_memory_mib"] = peak_memory()
     bar.update()
     bar.set_description(f"subset, n = {args.subset}")
     some = slice(args.subset)
@@ -180,16 +184,22 @@ def main():
     bar.update()
     bar.set_description(f"{args.rows} exact rows, n = {n}")
     rows = torch.randperm(n, generator=torch.Generator().manual_seed(args.seed + 1))[: args.rows]
-    began = time.perf_counter()
+    tiled, seconds = TiledJacobian(attention, x, weights, rows=rows), []
     for _ in range(8):  # power steps: a vector like those the solver ends on, where no random sum cancels
+        began = time.perf_counter()
         u = large.gram(u, scale)
+        seconds.append(time.perf_counter() - began)
         u = u / u.norm()
     u = u / scale[:, None]
-    exact = TiledJacobian(attention, x, weights, rows=rows).jvp(u)
+    began = time.perf_counter()
+    exact = tiled.jvp(u)
+    # J^T J on all rows is two sweeps over n / rows times as many rows, each of the same cost
+    whole = 2 * n / len(rows) * (time.perf_counter() - began)
     gap = torch.linalg.vector_norm(large.jvp(u)[rows] - exact, dim=1)
     report["rows"] = {"n": n, "rows": len(rows), "relative_error": (gap.norm() / exact.norm()).item(),
                       "largest_row_error": (gap.max() / torch.linalg.vector_norm(exact, dim=1).max()).item(),
-                      "seconds": time.perf_counter() - began}
+                      "separable": statistics.median(seconds), "tiled_from_these_rows": whole,
+                      "tiled_over_separable": whole / statistics.median(seconds)}
     bar.update()
     bar.close()
     args.output.parent.mkdir(parents=True, exist_ok=True)
