@@ -128,7 +128,7 @@ def main():
     if KeOpsJacobian:
         routes["keops"] = (KeOpsJacobian, {*args.keops_sizes} & {*args.exact_sizes}, {})
     sizes = sorted({*args.sizes, *args.exact_sizes})
-    report = {"about": "seconds of one J^T J product, medians, on a shared machine; d = 2; ratios travel, seconds do not",
+    report = {"about": "seconds of one J^T J product, medians, d = 2, a shared machine: trust ratios only",
               "settings": {key: value for key, value in vars(args).items() if key != "output"},
               "versions": versions, "products": []}
     bar = tqdm(total=args.rounds * sum(len(measured) for _, measured, _ in routes.values()) + 3, unit="step")
