@@ -8,7 +8,7 @@ from lipnb.lipschitz import LocalLipschitz, local_lipschitz
 
 __version__ = "0.1.0"
 
-MODULES = ("corpora", "experiments", "figures", "models", "results", "scaling", "spectral")
+MODULES = ("corpora", "experiments", "figures", "models", "particles", "results", "scaling", "spectral")
 __all__ = ["Attention", "AttentionJacobian", "AutodiffJacobian", "LocalLipschitz", "local_lipschitz", *MODULES]
 
 
