@@ -1,0 +1,12 @@
+"""Bounds on the Lipschitz constant of attention, one module for each source; all in the Euclidean norm.
+
+`castin`: all inputs in a ball. `yudin`: one input, from its attention matrix. `three_terms`: one input, each term of
+the Jacobian kept as a norm that can be computed; `lipnb.certify` is made of it. `rounding` holds what makes a computed
+number an upper bound.
+"""
+
+from lipnb.bounds.castin import general_upper
+from lipnb.bounds.three_terms import Terms, three_terms
+from lipnb.bounds.yudin import yudin_upper
+
+__all__ = ["Terms", "general_upper", "three_terms", "yudin_upper"]

@@ -1,0 +1,61 @@
+"""The local bound of yudin2025attention, from the attention matrix at the input."""
+
+import torch
+
+__all__ = ["yudin_upper"]
+
+
+@torch.no_grad()
+def yudin_upper(attention, x):
+    r"""Local Lipschitz constant of attention at an input: upper bound from the two largest probabilities of each row.
+
+    .. math::
+        \|D_X f\|_2 \le \sum_h \|W_O^{(h)} W_V^{(h)}\|_2 \Big(\|P^{(h)}\|_2
+            + 2 \|X\|_2^2 \|A^{(h)}\|_2 \max_i g_1(P^{(h)}_{i\cdot})\Big), \qquad
+        g_1(p) = p_{(1)} (1 - p_{(1)} + p_{(2)}),
+
+    with :math:`p_{(1)} \ge p_{(2)}` the two largest entries and :math:`A = K^\top Q / \sqrt k`.
+
+    Parameters
+    ----------
+    attention : Attention
+        Heads without query, key or value bias, masked or not. The sum over heads is the triangle inequality.
+    x : Tensor, shape (..., n, d)
+        Tokens; leading dimensions are a batch.
+
+    Returns
+    -------
+    Tensor, shape of the batch
+        An upper bound on the norm, float64, rounding not included.
+
+    Raises
+    ------
+    ValueError
+        As `Attention.check_input`; "this bound is for attention without biases ...".
+
+    Notes
+    -----
+    yudin2025attention, Thm 3 and Cor. 1, which is for one head. A bias of the keys changes no logit difference and is
+    allowed.
+    """
+    attention.check_input(x)
+    if attention.query_bias is not None and attention.query_bias.any() or (
+            attention.value_bias is not None and attention.value_bias.any()):
+        raise ValueError("this bound is for attention without biases of queries and values: use lipnb.certify, or "
+                         "append a constant coordinate to the tokens.")
+    attention, x = attention.to(dtype=torch.float64), x.double()
+    query, key, _ = attention.project(x)
+    P = attention.probabilities_of(query, key)
+    first, second = _two_largest(P)
+    spread = (first * (1 - first + second)).amax(-1)  # g1, worst row: (..., h)
+    value = attention.value if attention.output is None else attention.output @ attention.value
+    logits = torch.linalg.matrix_norm(abs(attention.scale) * attention.key.mT @ attention.query, 2)  # (h,)
+    tokens = torch.linalg.matrix_norm(x, 2)[..., None]
+    heads = torch.linalg.matrix_norm(P, 2) + 2 * tokens**2 * logits * spread
+    return (torch.linalg.matrix_norm(value, 2) * heads).sum(-1)
+
+
+def _two_largest(P):
+    """Largest and second largest entry of each row, the second 0 where there is one token."""
+    top = P.topk(min(2, P.shape[-1]), dim=-1).values
+    return top[..., 0], top[..., 1] if top.shape[-1] > 1 else torch.zeros_like(top[..., 0])
