@@ -7,7 +7,7 @@ import torch
 from cases import random_case
 
 from lipnb import Attention, AttentionJacobian, local_lipschitz
-from lipnb.bounds import general_upper, three_terms, yudin_upper
+from lipnb.bounds import general_upper, three_terms, without_query_bias, yudin_upper
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each
 from lipnb.bounds.three_terms import Pieces
 
@@ -29,7 +29,7 @@ def test_the_general_bound_holds_in_its_ball_and_is_the_formula(masked, size):
         heat = torch.linalg.matrix_norm(A, 2).item() * R**2
         formula = math.sqrt(3) * torch.linalg.matrix_norm(V, 2).item() * math.sqrt(heat**2 * 29 + 7)
         assert exact <= general_upper(A, V, 7, R)
-        assert general_upper(A, V, 7, R) == pytest.approx(formula, rel=1e-12)
+        assert general_upper(A, V, 7, R) == pytest.approx(formula, rel=1e-7)
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -37,10 +37,9 @@ def test_yudins_bound_holds_masked_or_not_with_any_heads(block):
     for seed in range(15 * block, 15 * block + 15):
         for spread in (0.3, 1.0, 4.0):
             case = random_case(seed, n=1 + seed % 9, spread=spread)
-            if case.attention.query_bias is not None:
-                continue
             exact = local_lipschitz(case.attention, case.x, method="dense").value
-            assert (exact <= yudin_upper(case.attention, case.x) * (1 + 1e-12)).all()
+            attention, x = without_query_bias(case.attention, case.x, size=0.5 + seed % 3)
+            assert (exact <= yudin_upper(attention, x) * (1 + 1e-12)).all()
 
 
 def test_yudins_bound_is_the_formula_and_sharp_without_scores():
@@ -50,10 +49,10 @@ def test_yudins_bound_is_the_formula_and_sharp_without_scores():
     g1 = (top[:, 0] * (1 - top[:, 0] + top[:, 1])).max()
     norm = [torch.linalg.matrix_norm(M, 2) for M in (V, P, x, A)]
     expected = norm[0] * (norm[1] + 2 * norm[2] ** 2 * norm[3] * g1)
-    assert yudin_upper(Attention.from_matrices(A, V), x).item() == pytest.approx(expected.item(), rel=1e-12)
+    assert yudin_upper(Attention.from_matrices(A, V), x).item() == pytest.approx(expected.item(), rel=1e-7)
     still = Attention.from_matrices(0 * A, V, masked=True)  # only the value term is left
     exact = local_lipschitz(still, x, method="dense").value.item()
-    assert yudin_upper(still, x).item() == pytest.approx(exact, rel=1e-12)
+    assert yudin_upper(still, x).item() == pytest.approx(exact, rel=1e-7)
 
 
 def parts(attention, x, weights):
@@ -104,6 +103,17 @@ def test_one_head_is_never_above_yudin():
             assert sum(three_terms(Pieces(attention, x))) <= yudin_upper(attention, x) * (1 + 1e-7)
 
 
+def test_a_query_bias_is_one_more_coordinate():
+    case = random_case(12, n=5)
+    assert case.attention.query_bias is not None
+    same, x = without_query_bias(case.attention, case.x, size=2.0)
+    plain = Attention(case.attention.query, case.attention.key, case.attention.value, case.attention.output,
+                      query_bias=case.attention.query_bias, key_bias=case.attention.key_bias)
+    assert torch.allclose(same(x), plain(case.x), atol=1e-12)
+    with pytest.raises(ValueError, match="size must be positive"):
+        without_query_bias(case.attention, case.x, size=0)
+
+
 def test_norms_are_upper_bounds_and_tight():
     generator = torch.Generator().manual_seed(0)
     for a, b in ((1, 1), (3, 8), (8, 3), (40, 40), (200, 30)):
@@ -146,8 +156,7 @@ def test_bad_input_of_the_general_bound(arguments, sentence):
 
 def test_yudins_bound_refuses_biases():
     x, bias = torch.ones(2, 3, dtype=torch.float64), torch.ones(1, 3, dtype=torch.float64)
-    for name in ("query_bias", "value_bias"):
-        with pytest.raises(ValueError, match="without biases"):
-            yudin_upper(Attention(EYE[None], EYE[None], EYE[None], **{name: bias}), x)
+    with pytest.raises(ValueError, match="without query biases"):
+        yudin_upper(Attention(EYE[None], EYE[None], EYE[None], query_bias=bias), x)
     with pytest.raises(ValueError, match="d = 3"):
         yudin_upper(Attention.from_matrices(EYE, EYE), x[:, :2])

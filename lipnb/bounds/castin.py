@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from lipnb.bounds.rounding import largest_singular
+
 __all__ = ["general_upper"]
 
 
@@ -48,5 +50,5 @@ def general_upper(A, V, n, R):
         raise ValueError(f"n must be a positive integer, got {n!r}.")
     if not 0 <= R < math.inf:
         raise ValueError(f"R must be a finite number, 0 or more, got {R!r}.")
-    heat = torch.linalg.matrix_norm(A, 2).item() * R**2
-    return math.sqrt(3) * torch.linalg.matrix_norm(V, 2).item() * math.hypot(heat * math.sqrt(4 * n + 1), math.sqrt(n))
+    heat = largest_singular(A).item() * R**2
+    return math.sqrt(3) * largest_singular(V).item() * math.hypot(heat * math.sqrt(4 * n + 1), math.sqrt(n))

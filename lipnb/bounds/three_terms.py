@@ -104,18 +104,16 @@ def three_terms(pieces, S=None, Y=None):
     r"""Upper bounds on the query, key and value terms of the Jacobian times :math:`E \otimes F`.
 
     .. math::
-        \text{query: } \max_i \Big\|\sum_h s W_O C_i W_Q F\Big\|, \quad \text{key: } \Big\|\big[\rho_i w_i^{(h)} F b^{(h)}_i\big]_{(i,h)}\Big\|,
+        \text{query: } \max_i \Big\|\sum_h s W_O C_i W_Q F\Big\|, \qquad
+        \text{key: } \Big\|\big[\rho_i w_i^{(h)} F b^{(h)}_i\big]_{(i,h)}\Big\|,
 
     .. math::
-        \rho_i = \Big\|\big[ W_O Z_i^\top E / w_i^{(h)} \big]_h\Big\|,
+        \text{value: } \Big\|\sum_h \kappa_h L_h L_h^\top\Big\|^{1/2} \Big\|\sum_h \kappa_h M_h^\top M_h\Big\|^{1/2},
+        \quad \kappa_h = \|P^{(h)} E\|.
 
-    for any positive weights w (here :math:`w^2 = \|W_O Z_i^\top E\| / \|F b_i\|`, nearly), and
-
-    .. math::
-        \text{value: } \Big\|\sum_h \kappa_h L_h L_h^\top\Big\|^{1/2} \Big\|\sum_h \kappa_h M_h^\top M_h\Big\|^{1/2}, \quad
-        W_O W_V F = L_h M_h, \; \kappa_h = \|P^{(h)} E\|,
-
-    or, where that is smaller, the same after the leading token direction is taken out and treated exactly.
+    Here :math:`\rho_i = \|[W_O Z_i^\top E / w_i^{(h)}]_h\|` for any positive weights w, nearly
+    :math:`w^2 = \|W_O Z_i^\top E\| / \|F b_i\|`; and :math:`W_O W_V F = L_h M_h`. The value term is also bounded with
+    the leading token direction treated exactly, and the smaller of the two bounds is kept.
 
     Parameters
     ----------

@@ -2,6 +2,8 @@
 
 import torch
 
+from lipnb.bounds.rounding import largest_singular
+
 __all__ = ["yudin_upper"]
 
 
@@ -19,40 +21,38 @@ def yudin_upper(attention, x):
     Parameters
     ----------
     attention : Attention
-        Heads without query, key or value bias, masked or not. The sum over heads is the triangle inequality.
+        Heads without query bias, masked or not. The sum over heads is the triangle inequality.
     x : Tensor, shape (..., n, d)
         Tokens; leading dimensions are a batch.
 
     Returns
     -------
     Tensor, shape of the batch
-        An upper bound on the norm, float64, rounding not included.
+        An upper bound on the norm, float64.
 
     Raises
     ------
     ValueError
-        As `Attention.check_input`; "this bound is for attention without biases ...".
+        As `Attention.check_input`; "this bound is for attention without query biases ...".
 
     Notes
     -----
-    yudin2025attention, Thm 3 and Cor. 1, which is for one head. A bias of the keys changes no logit difference and is
-    allowed.
+    yudin2025attention, Thm 3 and Cor. 1, for one head. Biases of keys and values change no derivative.
     """
     attention.check_input(x)
-    if attention.query_bias is not None and attention.query_bias.any() or (
-            attention.value_bias is not None and attention.value_bias.any()):
-        raise ValueError("this bound is for attention without biases of queries and values: use lipnb.certify, or "
-                         "append a constant coordinate to the tokens.")
+    if attention.query_bias is not None and attention.query_bias.any():
+        raise ValueError("this bound is for attention without query biases: use lipnb.certify, or "
+                         "lipnb.bounds.without_query_bias first.")
     attention, x = attention.to(dtype=torch.float64), x.double()
     query, key, _ = attention.project(x)
     P = attention.probabilities_of(query, key)
     first, second = _two_largest(P)
     spread = (first * (1 - first + second)).amax(-1)  # g1, worst row: (..., h)
     value = attention.value if attention.output is None else attention.output @ attention.value
-    logits = torch.linalg.matrix_norm(abs(attention.scale) * attention.key.mT @ attention.query, 2)  # (h,)
-    tokens = torch.linalg.matrix_norm(x, 2)[..., None]
-    heads = torch.linalg.matrix_norm(P, 2) + 2 * tokens**2 * logits * spread
-    return (torch.linalg.matrix_norm(value, 2) * heads).sum(-1)
+    logits = largest_singular(abs(attention.scale) * attention.key.mT @ attention.query)  # (h,)
+    tokens = largest_singular(x)[..., None]
+    heads = largest_singular(P) + 2 * tokens**2 * logits * spread
+    return (largest_singular(value) * heads).sum(-1)
 
 
 def _two_largest(P):
