@@ -6,7 +6,7 @@ import torch
 
 from lipnb.attention import Attention
 from lipnb.bounds.rounding import gamma, largest_singular
-from lipnb.bounds.three_terms import Pieces, bases, three_terms
+from lipnb.bounds.terms import Pieces, bases, three_terms
 from lipnb.jacobian import AttentionJacobian
 from lipnb.spectral import golub_kahan, start_vectors
 
@@ -138,6 +138,8 @@ def _one(attention, x, weights, sizes, rtol, seed):
     best = min(range(len(each)), key=lambda i: sum(each[i]))
     terms, (S, Y) = each[best], choices[best]
     exact, columns = _exact(jacobian, root, S, Y)
+    if 0 < columns < x.numel() and sum(closed := three_terms(pieces)) < torch.hypot(exact, sum(terms)):
+        terms, exact, columns = closed, torch.zeros_like(exact), 0
     rounding = _rounding(pieces, x, weights, columns)
     seen = {}
 

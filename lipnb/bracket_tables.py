@@ -138,12 +138,13 @@ def make_table(name, *, lengths=None, seed=0, save_as=None):
         return record.finish()
 
 
-def remeasure(table, *, rows=2, seed=0, columns=None):
-    """A few random rows of a stored table, measured again: `lower_again`, `upper_again` beside the stored ones."""
+def remeasure(table, *, rows=2, seed=0):
+    """A few random rows of a stored table again, columns aside: `lower_again`, `closed_form_again` beside the rest."""
     chosen = []
     for row in table.sample(rows, random_state=seed).to_dict("records"):
         for layer, attention, x in inputs(row["model"], row["masked"], row["length"]):
             if layer == row["layer"]:
-                found = certify(attention, x, columns=columns)
-                chosen.append({**row, "lower_again": found.lower.item(), "upper_again": found.upper.item()})
+                found = certify(attention, x, columns=0)
+                again = {"lower_again": found.lower.item(), "closed_form_again": found.upper.item()}
+                chosen.append({**row, **again})
     return pd.DataFrame(chosen)

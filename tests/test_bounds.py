@@ -7,9 +7,9 @@ import torch
 from cases import random_case
 
 from lipnb import Attention, AttentionJacobian, local_lipschitz
-from lipnb.bounds import general_upper, three_terms, without_query_bias, yudin_upper
+from lipnb.bounds import general_upper, terms, three_terms, without_query_bias, yudin_upper
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each
-from lipnb.bounds.three_terms import Pieces
+from lipnb.bounds.terms import Pieces
 
 
 def matrices(seed, d=5, m=4):
@@ -58,7 +58,7 @@ def test_yudins_bound_is_the_formula_and_sharp_without_scores():
 def parts(attention, x, weights):
     """Dense query, key and value terms: each alone moves; with weights, in the weighted norm."""
     root = torch.ones(len(x), dtype=x.dtype) if weights is None else weights.sqrt()
-    terms = []
+    dense = []
     for name in ("query", "key", "value"):
         def f(y, name=name):
             moved, still = attention.project(y), attention.project(x)
@@ -66,8 +66,8 @@ def parts(attention, x, weights):
                        for part, m, s in zip(("query", "key", "value"), moved, still, strict=True))
             return attention.combine(attention.probabilities_of(q, k, weights) @ v)
         J = torch.func.jacrev(f)(x)
-        terms.append(root[:, None, None, None] * J / root[:, None])
-    return terms
+        dense.append(root[:, None, None, None] * J / root[:, None])
+    return dense
 
 
 @pytest.mark.parametrize("directions", [(0, 0), (1, 0), (0, 2), (2, 3)])
@@ -86,6 +86,18 @@ def test_each_term_is_above_the_dense_term_on_what_is_kept(directions):
         for bound, J in zip(bounds, parts(case.attention, x, weights), strict=True):
             kept = torch.einsum("iajc,jl,ce->iale", J, E, F).reshape(n * J.shape[1], n * d)
             assert torch.linalg.matrix_norm(kept, 2) <= bound * (1 + 1e-12) + 1e-14, (seed, bounds._fields)
+
+
+def test_blocks_and_chunks_change_nothing(monkeypatch):
+    """The largest diagonal block may be any: rows are passed over only when they cannot be the largest."""
+    for seed in range(20):
+        case = random_case(seed, n=12)
+        expected = three_terms(Pieces(case.attention, case.x[0]))
+        with monkeypatch.context() as patch:
+            patch.setattr(terms, "AT_ONCE", 1)
+            patch.setattr(terms, "CHUNK", 1)
+            found = three_terms(Pieces(case.attention, case.x[0]))
+        assert torch.allclose(torch.stack(found), torch.stack(expected), rtol=1e-10), seed
 
 
 def test_the_terms_add_up_to_the_jacobian():
