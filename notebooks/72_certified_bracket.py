@@ -196,11 +196,12 @@ print(live.round(2).to_string(index=False))
 # %% [markdown]
 # ## With columns, and beside the published bounds
 #
-# The stored tables hold the bracket with about a thousand exact columns, for MiniLM at two lengths and for the real
-# attention weights of GPT-2 (124 M). Only GPT-2's attention layers are at hand, so they receive Gaussian noise with
-# the gain and shift of their own LayerNorm, not text. Thm 3.3 of {cite:t}`castin2024smooth` is taken on the smallest
-# ball that holds the tokens, summed over heads; the bound of {cite:t}`yudin2025attention` likewise summed. Neither
-# knows query biases: these become one more constant coordinate, its size the better of two.
+# The stored tables hold the bracket with the default number of exact columns (about a thousand of 6,144 or 18,432
+# for MiniLM, 512 of 24,576 for GPT-2), for MiniLM at two lengths and for the real attention weights of GPT-2
+# (124M). Only GPT-2's attention layers are at hand, so they receive Gaussian noise with the gain and shift of
+# their own LayerNorm, not text. Thm 3.3 of {cite:t}`castin2024smooth` is taken on the smallest ball that holds
+# the tokens, summed over heads; the bound of {cite:t}`yudin2025attention` likewise summed. Neither knows query
+# biases: these become one more constant coordinate, its size the better of two.
 
 # %%
 stored = pd.concat([results.load(name) for name in tables], ignore_index=True)
@@ -229,7 +230,7 @@ for ax, ((model, masked), rows) in zip(axes, groups, strict=True):
     ax.plot(rows.layer, rows.lower, color="#0072b2", lw=1)
     mask = "masked" if masked else "unmasked"
     title = f"{model}, {mask}, n = {rows.length.iloc[0]}"
-    ax.set(yscale="log", xlabel="layer", title=title, ylim=(1, 1e7))
+    ax.set(yscale="log", xlabel="layer", title=title, ylim=(1, 1e8))
     ax.set_xticks(rows.layer[:: 1 + len(rows) // 8])
 axes[0].set_ylabel("bound on the local constant")
 axes[0].legend(loc="upper center", ncols=2, fontsize=8)
