@@ -11,10 +11,11 @@ PACKAGE = Path(__file__).parent.parent / "lipnb"
 FLOORS = {
     "hub": 0,
     "attention": 1, "spectral": 1, "scaling": 1, "corpora": 1, "results": 1,
-    "jacobian": 2, "models": 2,
+    "jacobian": 2, "models": 2, "bounds": 2,
     "lipschitz": 3,
-    "experiments": 4, "figures": 4,
-    "cli": 6,
+    "bracket": 4,
+    "experiments": 5, "figures": 5, "bracket_tables": 5,
+    "cli": 7,
 }
 DOORS = {"transformers": {"models"}, "huggingface_hub": {"models", "hub"}, "nltk": {"corpora"},
          "matplotlib": {"figures"}}
