@@ -124,6 +124,15 @@ def test_a_bad_solver_leaves_the_bracket_true(monkeypatch):
     assert (0 < found.lower).all() and (found.lower < dense(case)).all() and (dense(case) <= found.upper).all()
 
 
+def test_other_scores_are_refused():
+    eye = torch.eye(2, dtype=torch.float64)
+    attention = Attention.from_matrices(eye, eye)
+    attention.score = "l2"
+    for bound in (certify, yudin_upper):
+        with pytest.raises(ValueError, match="dot-product scores"):
+            bound(attention, eye)
+
+
 @pytest.mark.parametrize(("change", "sentence"), [
     ({"attention": lambda x: x}, "local_lipschitz"),
     ({"x": [[1.0]]}, "must be a torch tensor"),
