@@ -79,7 +79,8 @@ def certify(attention, x, *, weights=None, rtol=1e-4, seed=0, columns=None):
     seed : int
         Seed of the solver's start vector.
     columns : int, optional
-        Most input directions to treat exactly. By default what takes seconds. 0: closed form alone. From n d on: all.
+        Most input directions to treat exactly; 0: closed form alone; from n d on: all. By default what takes seconds,
+        and none for inputs so long and wide that few could be afforded (n = 512, d = 768: a minute or two, no column).
 
     Returns
     -------
@@ -123,6 +124,8 @@ def _sizes(attention, n, d, columns):
         # product c + 2 n m c^2 = WORK
         columns = int(2 * WORK / (product + (product**2 + 8 * n * m * WORK) ** 0.5))
         columns = min(columns, MOST_COLUMNS)
+        if columns < min(4 * n, d):  # so few help less than they cost
+            columns = 0
     if columns >= n * d:
         return [(n, 0)]
     return [(r, min(d, (columns - r * d) // (n - r))) for r in (0, 1) if r * d <= columns and r < n]
@@ -133,7 +136,7 @@ def _one(attention, x, weights, sizes, rtol, seed):
     jacobian = AttentionJacobian(attention, x, weights)
     root = x.new_ones(len(x), 1) if weights is None else weights.sqrt()[:, None]
     pieces = Pieces(attention, x, weights)
-    S, Y = bases(pieces)
+    S, Y = bases(pieces) if sizes != [(0, 0)] else (x[:, :0], x.T[:, :0])
     choices = [(S[:, :r], Y[:, :s]) for r, s in sizes]
     each = [three_terms(pieces, S, Y) for S, Y in choices]
     # the exact part is never above the constant: what remains decides
