@@ -8,16 +8,20 @@ from lipnb.lipschitz import LocalLipschitz, local_lipschitz
 
 __version__ = "0.1.0"
 
-MODULES = ("corpora", "experiments", "figures", "models", "particles", "results", "scaling", "spectral")
-__all__ = ["Attention", "AttentionJacobian", "AutodiffJacobian", "LocalLipschitz", "local_lipschitz", *MODULES]
+MODULES = ("bounds", "bracket_tables", "corpora", "experiments", "figures", "models", "particles", "results", "scaling",
+           "spectral")
+LAZY = {"Bracket": "bracket", "certify": "bracket"}
+__all__ = ["Attention", "AttentionJacobian", "AutodiffJacobian", "LocalLipschitz", "local_lipschitz", *LAZY, *MODULES]
 
 
 def __getattr__(name):
     """Modules are imported when first named, so that a map and its Jacobian do not pay for plots and tables."""
     if name in MODULES:
         return import_module(f"lipnb.{name}")
+    if name in LAZY:
+        return getattr(import_module(f"lipnb.{LAZY[name]}"), name)
     raise AttributeError(f"module 'lipnb' has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted([*globals(), *MODULES])
+    return sorted({*globals(), *__all__})

@@ -37,7 +37,8 @@ class LocalLipschitz:
         Probability that goes with `upper`; None when no certificate was asked for.
     route : str
         How the products were made: "cached", "streamed" (rows of the attention matrix made again at each product,
-        for long sequences), "dense" or "autodiff"; several names where the inputs took several routes.
+        for long sequences), "separable" (a separable kernel, for many particles in few dimensions), "dense" or
+        "autodiff"; several names where the inputs took several routes.
     """
 
     value: torch.Tensor
@@ -87,7 +88,7 @@ def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, me
         float32 where this machine multiplies it faster), with the value and its residual finished in that of `x`.
     memory : int, optional
         Bytes that cached matrices may take, default 2 GiB (on a GPU half of its free memory). Batches are split to
-        fit; a sequence too long to fit is streamed.
+        fit; a sequence too long to fit is streamed, or taken by a separable kernel where its key dimension is small.
 
     Returns
     -------
@@ -197,7 +198,7 @@ def _solve_attention(f, x, weights, memory, method, precision, seed, solve):
 
 
 def _iterate(products, start, method, solve):
-    """Fields of `SpectralNorm` for the Jacobian itself, from products kept divided by their unit."""
+    """Value, residual, steps, convergence and upper bound for the Jacobian, from products divided by their unit."""
     if method == "power":
         found = power_iteration(products.gram, start, rtol=solve["rtol"], max_steps=solve["max_steps"])
     else:
@@ -207,11 +208,11 @@ def _iterate(products, start, method, solve):
 
 
 def _scaled(found, unit):
-    return found._replace(value=found.value * unit, upper=found.upper * unit)
+    return found._replace(value=found.value * unit, upper=found.upper * unit)[:5]
 
 
 def _dense(jacobian, x, weights):
-    """Fields of `SpectralNorm` from the singular value decomposition of the dense Jacobian, and the route."""
+    """The same fields from the singular value decomposition of the dense Jacobian, and the route."""
     matrix = jacobian.dense()
     if weights is not None:
         root = weights.sqrt().expand(x.shape[:-1])[..., None]

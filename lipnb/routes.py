@@ -1,4 +1,4 @@
-"""Which products a Jacobian is solved with: cached, streamed or automatic, by an estimate of the memory they need."""
+"""Which products a Jacobian is solved with: cached, streamed, separable or automatic, by the memory they need."""
 
 import os
 
@@ -8,10 +8,12 @@ from lipnb import gemm
 from lipnb.attention import check_weights
 from lipnb.jacobian import AttentionJacobian, AutodiffJacobian
 from lipnb.jacobian.streamed import StreamedProducts
+from lipnb.particles import SeparableJacobian, separable_pays
 
 __all__ = ["DENSE_SIZE", "AutodiffProducts", "batches", "cached_bytes", "memory_allowance", "products_of"]
 
 DENSE_SIZE = 48  # unknowns n d up to which a dense singular value decomposition is faster (see benchmarks)
+KERNEL_RTOL = 1e-8  # error of a separable kernel, well below the tolerance of any solve; float32 has its own limit
 KEPT_VECTORS = 32  # Lanczos vectors that a solve is expected to keep
 ALLOWANCE = 2**31  # default memory for what is cached on the CPU
 
@@ -85,6 +87,25 @@ class AutodiffProducts:
         return out.reshape(self.shape[:-2].numel(), -1)
 
 
+class SeparableProducts:
+    """The seam of the solvers for one long sequence of particles: `gram` from a separable kernel, in linear time."""
+
+    unit = 1.0
+
+    def __init__(self, attention, x, weights=None):
+        heavy = None if weights is None else weights[0]
+        self.root = None if heavy is None else heavy.sqrt()
+        self.jacobian = SeparableJacobian(attention, x[0], heavy, rtol=_kernel_rtol(x))
+
+    def gram(self, u):
+        """M^T M u, shape (1, N), of `u`, shape (1, N)."""
+        return self.jacobian.gram(u.view(self.jacobian.n, self.jacobian.d), scale=self.root).view_as(u)
+
+
+def _kernel_rtol(x):
+    return max(KERNEL_RTOL, 64 * torch.finfo(x.dtype).eps)
+
+
 def products_of(attention, x, weights, memory):
     """The products for a batch of sequences of an attention map, and the name of the route.
 
@@ -101,11 +122,14 @@ def products_of(attention, x, weights, memory):
 
     Returns
     -------
-    products : HeadProducts or StreamedProducts
-    route : {"cached", "streamed"}
+    products : HeadProducts, SeparableProducts or StreamedProducts
+    route : {"cached", "separable", "streamed"}
+        Cached where it fits; else separable for particles in few dimensions whose kernel allows it; else streamed.
     """
     with gemm.fastest(x.dtype, x.device):
         if cached_bytes(attention, x.shape[1]) <= memory:
             return AttentionJacobian(attention, x, weights).products(), "cached"
-        attention.check_input(x, weights)
+        heavy = None if weights is None else weights[0]
+        if len(x) == 1 and separable_pays(attention, x[0], heavy, rtol=_kernel_rtol(x)):
+            return SeparableProducts(attention, x, weights), "separable"
         return StreamedProducts(attention, x, weights), "streamed"

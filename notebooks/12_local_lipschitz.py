@@ -157,10 +157,10 @@ start = torch.randn(1, 400, generator=generator, dtype=torch.float64)
 start[:, 0] = 1e-6
 solve = {
     "power iteration, residual rule": spectral.power_iteration,
-    "Lanczos, guarded": spectral.golub_kahan,
+    "Lanczos, certified": spectral.lanczos,
 }
 fooled = {
-    name: run(lambda u: values * u, lambda w: values * w, start, rtol=1e-2)
+    name: run(lambda u: values**2 * u, start, rtol=1e-2)
     for name, run in solve.items()
 }
 for name, found in fooled.items():

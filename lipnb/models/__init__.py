@@ -4,8 +4,9 @@
 as a `lipnb.Attention`, with the weights, biases and mask of the network.
 """
 
+from lipnb.models.attention_only import AttentionLayer, load_attention
 from lipnb.models.layers import OBJECTS, Block
 from lipnb.models.loading import load
 from lipnb.models.model import Model
 
-__all__ = ["load", "Model", "Block", "OBJECTS"]
+__all__ = ["load", "load_attention", "AttentionLayer", "Model", "Block", "OBJECTS"]

@@ -165,9 +165,9 @@ class Krylov:
         return (self.steps >= self.current.shape[1]) | (self.off_diagonal[:, -1] <= tiny * scale)
 
     def combine(self, coordinates, items):
-        """Vectors, shape (len(items), N), of some items, with coordinates (len(items), j) in their Lanczos bases."""
+        """Vectors, each of shape (N,), of some items, with coordinates (len(items), j) in their Lanczos bases."""
         weights = torch.from_numpy(coordinates).to(self.current)
-        return torch.stack([weights[i] @ self.basis[item, : weights.shape[1]] for i, item in enumerate(items)])
+        return [weights[i] @ self.basis[item, : weights.shape[1]] for i, item in enumerate(items)]
 
     def restrict(self, index, gram):
         """Go on with the items `index` (increasing) only, by the operator `gram` for these items."""

@@ -13,7 +13,7 @@ SETTLING = 3e-2  # relative residual below which a certified run reorthogonalise
 CAUTION = 4  # without a certificate the estimated error must be this much smaller than rtol
 
 
-def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restrict=None):
+def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restrict=None, vectors=False):
     r"""Lanczos on :math:`J^\top J` for a batch of operators, with a probabilistic certificate.
 
     From a random start, tridiagonal matrices whose largest eigenvalues :math:`\theta_j` increase to
@@ -41,6 +41,8 @@ def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restr
         Probability of the certificate; None stops by the residual alone, which can sit on a smaller singular value.
     restrict : callable, optional
         From an index tensor to the operator of these items only; finished items then cost nothing.
+    vectors : bool
+        Whether the right singular vectors are wanted too.
 
     Returns
     -------
@@ -57,7 +59,9 @@ def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restr
     b, size = start.shape
     log_mass = None if confidence is None else least_log_mass(size, confidence)
     tiny = 16 * torch.finfo(start.dtype).eps
-    krylov, left = Krylov(gram, start, keep=confidence is not None or start.dtype == torch.float64), np.arange(b)
+    keep = vectors or confidence is not None or start.dtype == torch.float64
+    krylov, left = Krylov(gram, start, keep=keep), np.arange(b)
+    vector = torch.zeros_like(start, memory_format=torch.contiguous_format) if vectors else None
     value, residual, upper = (np.zeros(b) for _ in range(3))
     steps, converged = np.zeros(b, dtype=np.int64), np.zeros(b, dtype=bool)
     for step in range(1, min(max_steps, size) + 1):
@@ -73,6 +77,10 @@ def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restr
         fresh = ~converged[left]
         items = left[fresh]
         value[items], residual[items], steps[items] = np.sqrt(theta[fresh]), ritz.residual[fresh], step
+        if vectors:
+            ready = np.flatnonzero(fresh & (done | (step == min(max_steps, size))))
+            for row, item in zip(krylov.combine(ritz.vectors[ready, :, -1], ready), left[ready], strict=True):
+                vector[item] = row
         converged[left] |= done
         if converged.all():
             break
@@ -85,7 +93,7 @@ def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restr
         open_ = ~converged[left]
         upper[left[open_]] = _largest_possible(krylov, theta, -log_mass)[open_]
     return SpectralNorm(*(torch.from_numpy(field).to(start.device)
-                          for field in (value, residual, steps, converged, upper)))
+                          for field in (value, residual, steps, converged, upper)), vector=vector)
 
 
 def _largest_possible(krylov, theta, log_sum):

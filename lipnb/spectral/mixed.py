@@ -108,7 +108,7 @@ class _search:
             ritz = krylov.ritz()
             done = krylov.exhausted(tiny) | (ritz.error <= tolerance)
             fresh = np.flatnonzero(~self.settled[left] & (done | (step == max_steps)))
-            tops = krylov.combine(ritz.vectors[fresh, :, -1], fresh) if len(fresh) else None
+            tops = krylov.combine(ritz.vectors[fresh, :, -1], fresh)
             for top, i in enumerate(fresh):
                 item, values = left[i], ritz.values[i] / max(ritz.values[i, -1], np.finfo(float).tiny)
                 couplings = krylov.off_diagonal[i, -1] * ritz.last[i] / max(ritz.values[i, -1], np.finfo(float).tiny)
@@ -117,7 +117,7 @@ class _search:
                     self.seen[item] = krylov.basis[i, :step].clone()
                     self.values[item], self.couplings[item] = values[:-1], couplings[:-1]
                 else:
-                    self.seen[item] = tops[top : top + 1]
+                    self.seen[item] = tops[top][None]
                     self.values[item] = self.couplings[item] = np.zeros(0)
                 self.steps[item] = step
                 self.second[item] = values[-2] if step > 1 else 0
@@ -148,7 +148,7 @@ def _finish(high, search, enough, max_steps):
         done = ritz.residual**2 <= enough[left]
         done |= krylov.exhausted(16 * torch.finfo(vectors.dtype).eps)
         fresh = np.flatnonzero(open_[left] & done)
-        tops = krylov.combine(ritz.vectors[fresh, :, -1], fresh) if len(fresh) else None
+        tops = krylov.combine(ritz.vectors[fresh, :, -1], fresh)
         for top, i in enumerate(fresh):
             sign = np.sign(ritz.vectors[i, 0, -1]) or 1.0  # the vector points as the one it started from
             vectors[left[i]] = sign * tops[top]

@@ -23,6 +23,8 @@ class SpectralNorm(NamedTuple):
         Whether the stopping rule was met within the allowed steps.
     upper : Tensor, shape (b,)
         Upper bound on the norm that goes with the answer, infinite where the method proves none.
+    vector : Tensor, shape (b, N), or None
+        Right singular vectors that go with `value`, where they were asked for.
     """
 
     value: torch.Tensor
@@ -30,6 +32,7 @@ class SpectralNorm(NamedTuple):
     steps: torch.Tensor
     converged: torch.Tensor
     upper: torch.Tensor
+    vector: torch.Tensor | None = None
 
 
 def start_vectors(batch, size, *, seed, dtype, device):

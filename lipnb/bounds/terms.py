@@ -1,0 +1,210 @@
+r"""The three terms of the Jacobian at an input, each as an upper bound that is computed, not searched for.
+
+Block (i, j) of the Jacobian of multi-head attention, with :math:`z_{ij} = P_{ij}(v_j - o_i)`,
+:math:`b_i = s W_K^\top q_i` and :math:`C_i = \sum_l P_{il} (v_l - o_i) k_l^\top`, is
+
+.. math:: J_{ij} = \sum_h W_O^{(h)} \Big[ P_{ij} W_V + z_{ij} b_i^\top + \delta_{ij}\, s\, C_i W_Q \Big],
+
+values, keys and queries. Here the norms are those of :math:`J\,(E \otimes F)`, where :math:`E = I - S S^\top` and
+:math:`F = I - Y Y^\top` remove some token directions and some feature directions (none, by default).
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each
+
+__all__ = ["Terms", "bases", "three_terms"]
+
+CHUNK = 2**24  # entries of one intermediate array
+AT_ONCE = 16  # diagonal blocks whose spectral norm is computed together
+
+
+class Terms(NamedTuple):
+    """Upper bounds on the norms of the three terms, at one input.
+
+    Attributes
+    ----------
+    query, key, value : Tensor, shape ()
+        What moves when only the queries, only the keys, only the values do.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+
+
+class Pieces:
+    """Everything the terms are made of, at one input of shape (n, d), in float64."""
+
+    def __init__(self, attention, x, weights=None):
+        self.attention, self.n, self.heads = attention, len(x), attention.heads
+        query, self.keys, value = attention.project(x)
+        self.P = attention.probabilities_of(query, self.keys, weights)
+        root = x.new_ones(len(x)) if weights is None else weights.sqrt()
+        self.Pt = self.P * root[:, None] / root  # of D_a^{1/2} J D_a^{-1/2}
+        self.values, self.means = value, self.P @ value
+        self.slopes = query @ attention.key  # b_i, (h, n, d); the scale is in the query
+        if attention.output is None:  # heads side by side
+            eye = torch.eye(self.heads * value.shape[-1], dtype=x.dtype, device=x.device)
+            self.output = eye.unflatten(1, (self.heads, -1)).movedim(1, 0)
+        else:
+            self.output = attention.output
+        # outputs in orthonormal coordinates: |W_O y| = |R y|
+        self.R = torch.linalg.qr(self.output.movedim(0, 1).flatten(1), mode="r").R
+
+    def rows(self):
+        """Slices of output tokens whose arrays fit."""
+        v = self.values.shape[-1]
+        each = max(self.heads * self.n * v, (self.heads * v) ** 2)
+        step = max(1, CHUNK // each)
+        return [slice(i, i + step) for i in range(0, self.n, step)]
+
+    def spread(self, rows):
+        """z_ij with the root of the weights, shape (rows, h, n, v)."""
+        gap = self.values[:, None] - self.means[:, rows, None]  # (h, i, j, v)
+        return (self.Pt[:, rows, :, None] * gap).movedim(0, 1)
+
+    def covariance(self, rows):
+        """s R diag_h(C_i), shape (rows, p, h k): query term before the query matrices."""
+        C = torch.einsum("hij,hjv,hjk->ihvk", self.P[:, rows], self.values, self.keys)
+        C = C - torch.einsum("hiv,hik->ihvk", self.means[:, rows], self.P[:, rows] @ self.keys)
+        R = self.R.unflatten(1, (self.heads, -1))
+        return torch.einsum("phv,ihvk->iphk", R, self.attention.scale * C).flatten(2)
+
+
+def bases(pieces):
+    """Orthonormal token directions, columns of (n, n), and feature directions, of (d, d), the weightiest first.
+
+    S: the right singular directions of the attention matrices, each with the size of its value map. Y: of the slopes
+    b_i, each with the size of its z_i, and of the query terms. Any orthonormal directions give valid bounds.
+    """
+    att = pieces.attention
+    size = torch.linalg.matrix_norm(pieces.output) * torch.linalg.matrix_norm(att.value)
+    S = torch.linalg.eigh(_unit(torch.einsum("h,hij,hil->jl", _unit(size) ** 2, pieces.Pt, pieces.Pt))).eigenvectors
+    centred = pieces.values - pieces.values.mean(1, keepdim=True)
+    reach = torch.einsum("hij,hjv->hi", pieces.Pt**2, _unit(centred) ** 2).sqrt()
+    reach = reach * torch.linalg.matrix_norm(pieces.output)[:, None] * centred.abs().amax()
+    b = (reach[..., None] * pieces.slopes).flatten(0, 1)
+    N = sum((M := pieces.covariance(rows)).flatten(0, 1).T @ M.flatten(0, 1) for rows in pieces.rows())
+    W = att.query.flatten(0, 1)
+    Y = torch.linalg.eigh(_unit(b.T @ b + W.T @ N @ W)).eigenvectors
+    return S.flip(1), Y.flip(1)
+
+
+def _unit(tensor):
+    """The tensor divided by its largest entry."""
+    size = tensor.abs().amax()
+    return tensor / torch.where(size > 0, size, 1)
+
+
+@torch.no_grad()
+def three_terms(pieces, S=None, Y=None):
+    r"""Upper bounds on the query, key and value terms of the Jacobian times :math:`E \otimes F`.
+
+    .. math::
+        \text{query: } \max_i \Big\|\sum_h s W_O C_i W_Q F\Big\|, \qquad
+        \text{key: } \Big\|\big[\rho_i w_i^{(h)} F b^{(h)}_i\big]_{(i,h)}\Big\|,
+
+    .. math::
+        \text{value: } \Big\|\sum_h \kappa_h L_h L_h^\top\Big\|^{1/2} \Big\|\sum_h \kappa_h M_h^\top M_h\Big\|^{1/2},
+        \quad \kappa_h = \|P^{(h)} E\|.
+
+    Here :math:`\rho_i = \|[W_O Z_i^\top E / w_i^{(h)}]_h\|` for any positive weights w, nearly
+    :math:`w^2 = \|W_O Z_i^\top E\| / \|F b_i\|`; and :math:`W_O W_V F = L_h M_h`. The value term is also bounded with
+    the leading token direction treated exactly, and the smaller of the two bounds is kept.
+
+    Parameters
+    ----------
+    pieces : Pieces
+        Of an attention and an input.
+    S : Tensor, shape (n, r), optional
+        Orthonormal token directions to leave out.
+    Y : Tensor, shape (d, s), optional
+        Orthonormal feature directions to leave out.
+
+    Returns
+    -------
+    Terms
+        Upper bounds; the rounding of their inputs is not included, see `lipnb.certify`.
+    """
+    if S is not None and S.shape[1] == pieces.n:
+        return Terms(*[pieces.P.new_zeros(())] * 3)
+    d = pieces.attention.width
+    S = pieces.P.new_zeros(pieces.n, 0) if S is None else S
+    Y = pieces.P.new_zeros(d, 0) if Y is None else Y
+    return Terms(_query(pieces, Y), _key(pieces, S, Y), _value(pieces, S, Y))
+
+
+def _without(rows, Y):
+    """`rows` (..., d) with the directions Y taken out."""
+    return rows - (rows @ Y) @ Y.T
+
+
+def _query(pieces, Y):
+    """The largest diagonal block, rows in the order of their Frobenius norms until no later one can be larger."""
+    W = torch.linalg.qr(_without(pieces.attention.query.flatten(0, 1), Y).mT, mode="r").R.mT  # (h k, p')
+    frobenius = []
+    for rows in pieces.rows():
+        N = pieces.covariance(rows) @ W
+        size = N.abs().amax()
+        frobenius.append(size * torch.linalg.matrix_norm(_unit(N)) * (1 + gamma(N[0].numel() + 2)))
+    frobenius = torch.cat(frobenius)
+    best, order = frobenius.new_zeros(()), frobenius.argsort(descending=True)
+    for some in order.split(AT_ONCE):
+        if frobenius[some[0]] <= best:
+            break
+        best = torch.maximum(best, largest_singular_of_each(pieces.covariance(some) @ W).max())
+    return best
+
+
+def _key(pieces, S, Y):
+    """Rows scaled by rho_i w_ih, stacked."""
+    b = _without(pieces.slopes, Y)
+    length = torch.linalg.vector_norm(b, dim=-1).T  # (n, h)
+    R = pieces.R.unflatten(1, (pieces.heads, -1))
+    alone = torch.linalg.matrix_norm(R.movedim(1, 0), 2)
+    stacked = []
+    for rows in pieces.rows():
+        Z = pieces.spread(rows)
+        Z = Z - torch.einsum("jr,ihrv->ihjv", S, torch.einsum("jr,ihjv->ihrv", S, Z))
+        reach = torch.linalg.matrix_norm(torch.linalg.qr(Z, mode="r").R) * alone  # (rows, h): any positive numbers do
+        w = _positive(reach).sqrt() / _positive(length[rows]).sqrt()
+        # |[W_O Z^T / w]|: the same after Z^T is replaced by its triangular factor
+        factor = torch.linalg.qr(Z, mode="r").R.mT / w[..., None, None]
+        joint = torch.einsum("phv,ihvu->iphu", R, factor).flatten(2)
+        rho = largest_singular_of_each(joint)
+        stacked.append((rho[:, None] * w)[..., None] * b[:, rows].movedim(0, 1))
+    return largest_singular(torch.cat(stacked).flatten(0, 1))
+
+
+def _positive(numbers):
+    """Numbers kept away from zero, relative to the largest: weights must be positive."""
+    top = numbers.amax()
+    return numbers.clamp_min(1e-8 * torch.where(top > 0, top, 1))
+
+
+def _value(pieces, S, Y):
+    """Two ways, the smaller: all heads' P E at once, and that after the leading token direction."""
+    att = pieces.attention
+    W = _without(att.value, Y)
+    # W_O W_V F = L M with balanced factors, through triangular factors of both
+    Q1, R1 = torch.linalg.qr(pieces.output)
+    Q2, R2 = torch.linalg.qr(W.mT)
+    U, sigma, Vh = torch.linalg.svd(R1 @ R2.mT, full_matrices=False)
+    L, M = (Q1 @ U) * sigma.sqrt()[:, None], (Q2 @ Vh.mT) * sigma.sqrt()[:, None]  # (h, m, p), (h, d, p)
+    P = pieces.Pt - (pieces.Pt @ S) @ S.T
+
+    def heads_together(P):
+        root = largest_singular(P).sqrt()[:, None, None]
+        left, right = (root * L).movedim(0, 1).flatten(1), (root * M).movedim(0, 1).flatten(1)
+        return largest_singular(left) * largest_singular(right)
+
+    best = heads_together(P)
+    size = torch.linalg.matrix_norm(sigma[..., None], 2)
+    lead = torch.linalg.eigh(torch.einsum("h,hij,hil->jl", _unit(size) ** 2, P, P)).eigenvectors[:, -1:]
+    column = (P @ lead).flatten(1)  # (h, n): sum_h p_h (x) W_h has the Gram matrix of R_p (x) W
+    T = torch.linalg.qr(column.T, mode="r").R  # (p, h)
+    exact = largest_singular(torch.einsum("th,hma,hda->tmd", T, L, M).flatten(0, 1))
+    return torch.minimum(best, torch.hypot(exact, heads_together(P - (P @ lead) @ lead.T))) * (1 + 16 * UNIT)

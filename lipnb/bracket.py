@@ -1,0 +1,216 @@
+"""Two-sided, guaranteed bounds on the local Lipschitz constant of attention at an input."""
+
+from dataclasses import dataclass
+
+import torch
+
+from lipnb.attention import Attention
+from lipnb.bounds.rounding import gamma, largest_singular
+from lipnb.bounds.terms import Pieces, bases, three_terms
+from lipnb.jacobian import AttentionJacobian
+from lipnb.spectral import lanczos, start_vectors
+
+__all__ = ["Bracket", "certify"]
+
+WORK = 1e11  # floating point operations that the exact columns may cost by default, for each sequence
+MOST_COLUMNS = 1024
+CHUNK = 2**23  # entries of one intermediate array of the products
+
+
+@dataclass(frozen=True)
+class Bracket:
+    r"""Guaranteed bounds on local Lipschitz constants, and what the upper one is made of.
+
+    .. math:: \text{lower} \le \|D_X f\|_2 \le \text{upper}
+        = \big(\text{exact}^2 + (\text{query} + \text{key} + \text{value})^2\big)^{1/2} + \text{rounding}
+
+    Attributes
+    ----------
+    lower, upper : Tensor, shape of the batch
+        Float64. The constant lies between them, rounding included.
+    exact : Tensor, shape of the batch
+        Norm of the Jacobian on the input directions that were treated exactly.
+    query, key, value : Tensor, shape of the batch
+        Bounds on the three terms of the Jacobian on all other input directions.
+    rounding : Tensor, shape of the batch
+        What float64 arithmetic may have changed; infinite where float64 does not resolve the attention matrix.
+    columns : Tensor of int, shape of the batch
+        Number of input directions treated exactly; with n d of them the bracket closes.
+    """
+
+    lower: torch.Tensor
+    upper: torch.Tensor
+    exact: torch.Tensor
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    rounding: torch.Tensor
+    columns: torch.Tensor
+
+    @property
+    def ratio(self):
+        """upper / lower, at least 1: what is left unknown. 1 where both are zero."""
+        return torch.where(self.upper > 0, self.upper / self.lower, 1.0)
+
+
+@torch.no_grad()
+def certify(attention, x, *, weights=None, rtol=1e-4, seed=0, columns=None):
+    r"""Local Lipschitz constant of attention at tokens `x`, bracketed from below and above with guarantee.
+
+    With S (n, r) and Y (d, s) orthonormal, E = I - S S^T and F = I - Y Y^T, the input directions split into those that
+    :math:`E \otimes F` keeps and the rest, :math:`\Pi`, of dimension d r + (n - r) s, and
+
+    .. math::
+        \|J\|_2^2 \le \|J \Pi\|_2^2 + \|J (E \otimes F)\|_2^2 .
+
+    The first is computed from its columns, the second bounded by `lipnb.bounds.three_terms`. The lower bound is
+    :math:`\|J v\| / \|v\|` at a Ritz vector.
+
+    Parameters
+    ----------
+    attention : Attention
+        Any heads, biases, projection and mask.
+    x : Tensor, shape (..., n, d)
+        Tokens; leading dimensions are a batch. Computed in float64 whatever their type.
+    weights : Tensor, shape (n,) or (..., n), optional
+        Positive token weights a; bracketed is then the norm of :math:`D_a^{1/2} J D_a^{-1/2}`.
+    rtol : float
+        Relative tolerance of the solver behind `lower`; it changes how close `lower` is, never that it is lower.
+    seed : int
+        Seed of the solver's start vector.
+    columns : int, optional
+        Most input directions to treat exactly; 0: closed form alone; from n d on: all. By default what takes seconds,
+        and none for inputs so long and wide that few could be afforded (n = 512, d = 768: a minute or two, no column).
+
+    Returns
+    -------
+    Bracket
+        `lower`, `upper` and what they are made of, each of the batch shape, float64.
+
+    Raises
+    ------
+    ValueError
+        As `Attention.check_input`; "certify needs a lipnb.Attention ..."; "columns must be ..."; "rtol must lie ...".
+
+    Notes
+    -----
+    The terms are those of castin2024smooth, Lemma C.2; the bracket is derived in the book. Rounding: float64, every
+    computed norm enlarged by its a-priori error, see `lipnb.bounds.rounding`.
+    """
+    if not isinstance(attention, Attention):
+        raise ValueError(f"certify needs a lipnb.Attention, whose Jacobian is known in closed form, got "
+                         f"{type(attention).__name__}: for any other map lipnb.local_lipschitz gives the lower bound.")
+    if attention.score != "dot":
+        raise ValueError(f"certify knows the Jacobian of dot-product scores only, not of {attention.score!r}.")
+    attention.check_input(x, weights)
+    if columns is not None and (int(columns) != columns or columns < 0):
+        raise ValueError(f"columns must be a whole number, 0 or more, got {columns!r}.")
+    if not 1e-14 <= rtol < 1:
+        raise ValueError(f"rtol must lie between 1e-14 and 1, got {rtol}.")
+    attention, batch, (n, d) = attention.to(dtype=torch.float64), x.shape[:-2], x.shape[-2:]
+    x = x.double()
+    sizes = _sizes(attention, n, d, columns)
+    sequences = x.reshape(-1, n, d)
+    spread = [None] * len(sequences) if weights is None else weights.double().expand(x.shape[:-1]).reshape(-1, n)
+    items = [_one(attention, x, a, sizes, rtol, seed) for x, a in zip(sequences, spread, strict=True)]
+    return Bracket(*(torch.stack(field).reshape(batch) for field in zip(*items, strict=True)))
+
+
+def _sizes(attention, n, d, columns):
+    """Candidates (r, s): all of the columns for features, or one token direction first."""
+    if columns is None:
+        m = attention.output_width
+        product = 4 * attention.heads * n * n * (attention.key_width + attention.value_width) + 8 * n * d * m
+        # product c + 2 n m c^2 = WORK
+        columns = int(2 * WORK / (product + (product**2 + 8 * n * m * WORK) ** 0.5))
+        columns = min(columns, MOST_COLUMNS)
+        if columns < min(4 * n, d):  # so few help less than they cost
+            columns = 0
+    if columns >= n * d:
+        return [(n, 0)]
+    return [(r, min(d, (columns - r * d) // (n - r))) for r in (0, 1) if r * d <= columns and r < n]
+
+
+def _one(attention, x, weights, sizes, rtol, seed):
+    """The fields of a `Bracket`, of one sequence (n, d)."""
+    jacobian = AttentionJacobian(attention, x, weights)
+    root = x.new_ones(len(x), 1) if weights is None else weights.sqrt()[:, None]
+    pieces = Pieces(attention, x, weights)
+    S, Y = bases(pieces) if sizes != [(0, 0)] else (x[:, :0], x.T[:, :0])
+    choices = [(S[:, :r], Y[:, :s]) for r, s in sizes]
+    each = [three_terms(pieces, S, Y) for S, Y in choices]
+    # the exact part is never above the constant: what remains decides
+    best = min(range(len(each)), key=lambda i: sum(each[i]))
+    terms, (S, Y) = each[best], choices[best]
+    exact, columns = _exact(jacobian, root, S, Y)
+    if 0 < columns < x.numel() and sum(closed := three_terms(pieces)) < torch.hypot(exact, sum(terms)):
+        terms, exact, columns = closed, torch.zeros_like(exact), 0
+    rounding = _rounding(pieces, x, weights, columns)
+    def gram(u):
+        return jacobian.gram(u.view_as(x)).view_as(u)
+
+    start = start_vectors(1, x.numel(), seed=seed, dtype=x.dtype, device=x.device)
+    vector = lanczos(gram, start, rtol=rtol, vectors=True).vector.view_as(x)  # any vector gives a lower bound
+    length = torch.linalg.vector_norm(vector)
+    image = torch.linalg.vector_norm(root * jacobian.jvp(vector / root))
+    lower = (image / torch.where(length > 0, length, 1) * (1 - gamma(4 * image.numel() + 64)) - rounding).clamp_min(0)
+    upper = torch.hypot(exact, sum(terms)) * (1 + gamma(16)) + rounding
+    if not torch.isfinite(upper):
+        lower, upper = torch.zeros_like(lower), torch.full_like(upper, torch.inf)
+    return lower, upper, exact, *terms, rounding, torch.tensor(columns)
+
+
+def _exact(jacobian, root, S, Y):
+    """Norm of the Jacobian on S (x) R^d and S-perp (x) Y, from its columns, and their number."""
+    n, d = root.shape[0], jacobian.d
+    rest = torch.linalg.qr(S, mode="complete").Q[:, S.shape[1] :] if S.shape[1] else torch.eye(n).to(S)
+    basis = torch.cat([torch.einsum("nr,cd->rcnd", S, torch.eye(d).to(S)).flatten(0, 1),
+                       torch.einsum("nt,ds->tsnd", rest, Y).flatten(0, 1)])
+    if not len(basis):
+        return S.new_zeros(()), 0
+    step = max(1, CHUNK // (jacobian.attention.heads * n * max(n, d // 4)))
+    images = [(root * jacobian.jvp(u / root)).flatten(1) for u in basis.split(step)]
+    return largest_singular(torch.cat(images)), len(basis)
+
+
+def _rounding(pieces, x, weights, columns):
+    r"""What rounding may change in a computed norm: :math:`8 \gamma_c M \max(1, \text{columns})^{1/2} + 4 M_\epsilon`.
+
+    M is a Frobenius norm of the Jacobian with every number in its formula replaced by its absolute value, and c the
+    length of its sums; each exact column errs by that. The probabilities of a row are known to a relative epsilon,
+    twice the error of its logits; :math:`M_\epsilon` is the first-order change of the Jacobian with them.
+    """
+    att, (n, d) = pieces.attention, x.shape
+    norm, frobenius = torch.linalg.vector_norm, torch.linalg.matrix_norm
+
+    def sizes(matrix, bias):
+        rows = torch.einsum("nd,hkd->hnk", x.abs(), matrix.abs())
+        return rows if bias is None else rows + bias.abs()[:, None]
+
+    scale, (query, keys, _) = abs(att.scale), att.project(x)
+    queries_abs, keys_abs = scale * sizes(att.query, att.query_bias), sizes(att.key, att.key_bias)
+    logits = queries_abs @ keys.abs().mT + query.abs() @ keys_abs.mT + (0 if weights is None else weights.log().abs())
+    shift = gamma(d + att.key_width + 8) * logits.amax(-1, keepdim=True)  # (h, n, 1): error of the logits of a row
+    # a row whose largest logit leads by far more than the error is hard attention, whatever the error
+    scores = query @ keys.mT + (0 if weights is None else weights.log())
+    if att.masked:
+        scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool, device=x.device).triu(1), -torch.inf)
+    top = scores.topk(min(2, n), dim=-1).values
+    hard = top[..., :1] - top[..., -1:] > 2 * shift + 1000 if n > 1 else torch.ones_like(shift, dtype=torch.bool)
+    epsilon = torch.where(hard, 0, torch.expm1(2 * shift.clamp_max(300)))
+    worst = epsilon.amax((1, 2))  # (h,)
+    if worst.amax() > 0.1:
+        return torch.full_like(worst[0], torch.inf)
+
+    def total(P, reach, slope, curve):
+        return (frobenius(pieces.output) * (frobenius(P) * frobenius(att.value)
+                                            + 2 * reach * (frobenius(P * slope[..., None]) + curve))).sum()
+
+    gaps = [tokens - tokens.mean(1, keepdim=True) for tokens in (pieces.values, keys)]
+    change = total(epsilon * pieces.Pt, 2 * norm(gaps[0], dim=-1).amax(-1), norm(pieces.slopes, dim=-1),
+                   2 * worst * scale * norm(gaps[1] @ att.query, dim=-1).amax(-1))
+    values_abs = norm(sizes(att.value, att.value_bias), dim=-1).amax(-1)
+    arithmetic = total(pieces.Pt, values_abs, norm(queries_abs @ att.key.abs(), dim=-1),
+                       scale * norm(keys_abs @ att.query.abs(), dim=-1).amax(-1))
+    count = 2 * (n + d + att.key_width + att.heads * att.value_width + att.output_width) + 64
+    return 8 * gamma(count) * max(1, columns) ** 0.5 * arithmetic + 4 * change

@@ -1,0 +1,174 @@
+"""Every bound against dense values, from above, and where it is sharp."""
+
+import math
+
+import pytest
+import torch
+from cases import random_case
+
+from lipnb import Attention, AttentionJacobian, local_lipschitz
+from lipnb.bounds import general_upper, terms, three_terms, without_query_bias, yudin_upper
+from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each
+from lipnb.bounds.terms import Pieces
+
+
+def matrices(seed, d=5, m=4):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (m, d), (7, d))]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("size", [0.1, 0.5, 2.0])
+def test_the_general_bound_holds_in_its_ball_and_is_the_formula(masked, size):
+    for seed in range(20):
+        A, V, x = matrices(seed)
+        x = size * x
+        R = torch.linalg.vector_norm(x, dim=-1).max().item()
+        attention = Attention.from_matrices(A, V, masked=masked)
+        exact = local_lipschitz(attention, x, method="dense").value.item()
+        heat = torch.linalg.matrix_norm(A, 2).item() * R**2
+        formula = math.sqrt(3) * torch.linalg.matrix_norm(V, 2).item() * math.sqrt(heat**2 * 29 + 7)
+        assert exact <= general_upper(A, V, 7, R)
+        assert general_upper(A, V, 7, R) == pytest.approx(formula, rel=1e-7)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_yudins_bound_holds_masked_or_not_with_any_heads(block):
+    for seed in range(15 * block, 15 * block + 15):
+        for spread in (0.3, 1.0, 4.0):
+            case = random_case(seed, n=1 + seed % 9, spread=spread)
+            exact = local_lipschitz(case.attention, case.x, method="dense").value
+            attention, x = without_query_bias(case.attention, case.x, size=0.5 + seed % 3)
+            assert (exact <= yudin_upper(attention, x) * (1 + 1e-12)).all()
+
+
+def test_yudins_bound_is_the_formula_and_sharp_without_scores():
+    A, V, x = matrices(3)
+    P = (x @ A.T @ x.T).softmax(-1)
+    top = P.topk(2, dim=-1).values
+    g1 = (top[:, 0] * (1 - top[:, 0] + top[:, 1])).max()
+    norm = [torch.linalg.matrix_norm(M, 2) for M in (V, P, x, A)]
+    expected = norm[0] * (norm[1] + 2 * norm[2] ** 2 * norm[3] * g1)
+    assert yudin_upper(Attention.from_matrices(A, V), x).item() == pytest.approx(expected.item(), rel=1e-7)
+    still = Attention.from_matrices(0 * A, V, masked=True)  # only the value term is left
+    exact = local_lipschitz(still, x, method="dense").value.item()
+    assert yudin_upper(still, x).item() == pytest.approx(exact, rel=1e-7)
+
+
+def parts(attention, x, weights):
+    """Dense query, key and value terms: each alone moves; with weights, in the weighted norm."""
+    root = torch.ones(len(x), dtype=x.dtype) if weights is None else weights.sqrt()
+    dense = []
+    for name in ("query", "key", "value"):
+        def f(y, name=name):
+            moved, still = attention.project(y), attention.project(x)
+            q, k, v = (m if name == part else s
+                       for part, m, s in zip(("query", "key", "value"), moved, still, strict=True))
+            return attention.combine(attention.probabilities_of(q, k, weights) @ v)
+        J = torch.func.jacrev(f)(x)
+        dense.append(root[:, None, None, None] * J / root[:, None])
+    return dense
+
+
+@pytest.mark.parametrize("directions", [(0, 0), (1, 0), (0, 2), (2, 3)])
+def test_each_term_is_above_the_dense_term_on_what_is_kept(directions):
+    r, s = directions
+    for seed in range(40):
+        case = random_case(seed, n=4 + seed % 5, spread=(0.3, 1.0, 3.0)[seed % 3])
+        x, (n, d) = case.x[0], case.x.shape[1:]
+        weights = None if case.weights is None else case.weights[0]
+        pieces = Pieces(case.attention, x, weights)
+        generator = torch.Generator().manual_seed(seed)
+        S, Y = (torch.linalg.qr(torch.randn(rows, min(rows, count), generator=generator, dtype=x.dtype)).Q
+                for rows, count in ((n, r), (d, s)))
+        E, F = torch.eye(n) - S @ S.T, torch.eye(d) - Y @ Y.T
+        bounds = three_terms(pieces, S, Y)
+        for bound, J in zip(bounds, parts(case.attention, x, weights), strict=True):
+            kept = torch.einsum("iajc,jl,ce->iale", J, E, F).reshape(n * J.shape[1], n * d)
+            assert torch.linalg.matrix_norm(kept, 2) <= bound * (1 + 1e-12) + 1e-14, (seed, bounds._fields)
+
+
+def test_blocks_and_chunks_change_nothing(monkeypatch):
+    """The largest diagonal block may be any: rows are passed over only when they cannot be the largest."""
+    for seed in range(20):
+        case = random_case(seed, n=12)
+        expected = three_terms(Pieces(case.attention, case.x[0]))
+        with monkeypatch.context() as patch:
+            patch.setattr(terms, "AT_ONCE", 1)
+            patch.setattr(terms, "CHUNK", 1)
+            found = three_terms(Pieces(case.attention, case.x[0]))
+        assert torch.allclose(torch.stack(found), torch.stack(expected), rtol=1e-10), seed
+
+
+def test_the_terms_add_up_to_the_jacobian():
+    case = random_case(15, n=5)
+    J = sum(parts(case.attention, case.x[0], None)).reshape(AttentionJacobian(case.attention, case.x[0]).shape)
+    assert torch.allclose(J, AttentionJacobian(case.attention, case.x[0]).dense(), atol=1e-12)
+
+
+def test_one_head_is_never_above_yudin():
+    for seed in range(120):
+        for masked in (False, True):
+            A, V, x = matrices(seed, d=1 + seed % 6, m=1 + seed % 4)
+            x = (0.2, 1.0, 3.0)[seed % 3] * x[: 1 + seed % 7]
+            attention = Attention.from_matrices(A, V, masked=masked)
+            assert sum(three_terms(Pieces(attention, x))) <= yudin_upper(attention, x) * (1 + 1e-7)
+
+
+def test_a_query_bias_is_one_more_coordinate():
+    case = random_case(12, n=5)
+    assert case.attention.query_bias is not None
+    same, x = without_query_bias(case.attention, case.x, size=2.0)
+    plain = Attention(case.attention.query, case.attention.key, case.attention.value, case.attention.output,
+                      query_bias=case.attention.query_bias, key_bias=case.attention.key_bias)
+    assert torch.allclose(same(x), plain(case.x), atol=1e-12)
+    with pytest.raises(ValueError, match="size must be positive"):
+        without_query_bias(case.attention, case.x, size=0)
+
+
+def test_norms_are_upper_bounds_and_tight():
+    generator = torch.Generator().manual_seed(0)
+    for a, b in ((1, 1), (3, 8), (8, 3), (40, 40), (200, 30)):
+        for scale in (1e-120, 1.0, 1e120):
+            M = torch.randn(4, a, b, generator=generator, dtype=torch.float64)
+            exact = torch.linalg.matrix_norm(M, 2)
+            got = largest_singular(scale * M) / scale
+            assert (got >= exact).all() and (got <= exact * (1 + 1e-6)).all()
+    assert (largest_singular(torch.zeros(2, 3, 4, dtype=torch.float64)) == 0).all()
+    assert gamma(1) >= UNIT and gamma(100) > 100 * UNIT
+
+
+def test_traces_of_powers_stay_above(monkeypatch):
+    import lipnb.bounds.rounding as rounding
+
+    monkeypatch.setattr(rounding, "EXACT_WORK", 0)
+    M = torch.randn(6, 12, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    exact = torch.linalg.matrix_norm(M, 2)
+    got = largest_singular_of_each(M)
+    assert (got >= exact).all() and (got <= exact * 9 ** (1 / 8) * (1 + 1e-6)).all()
+    assert (largest_singular_of_each(0 * M) == 0).all()
+
+
+EYE = torch.eye(3, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    ((EYE[:2], EYE, 4, 1.0), "A must be square"),
+    ((EYE, EYE[:, :2], 4, 1.0), "V of shape"),
+    ((EYE * torch.nan, EYE, 4, 1.0), "NaN"),
+    ((EYE, EYE, 0, 1.0), "n must be a positive integer"),
+    ((EYE, EYE, 2.5, 1.0), "n must be a positive integer"),
+    ((EYE, EYE, 4, -1.0), "R must be"),
+    ((EYE, EYE, 4, math.inf), "R must be"),
+])
+def test_bad_input_of_the_general_bound(arguments, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        general_upper(*arguments)
+
+
+def test_yudins_bound_refuses_biases():
+    x, bias = torch.ones(2, 3, dtype=torch.float64), torch.ones(1, 3, dtype=torch.float64)
+    with pytest.raises(ValueError, match="without query biases"):
+        yudin_upper(Attention(EYE[None], EYE[None], EYE[None], query_bias=bias), x)
+    with pytest.raises(ValueError, match="d = 3"):
+        yudin_upper(Attention.from_matrices(EYE, EYE), x[:, :2])

@@ -1,0 +1,156 @@
+"""The bracket holds the dense value, on both sides, whatever is treated exactly."""
+
+import pytest
+import torch
+from cases import random_case
+
+from lipnb import Attention, local_lipschitz
+from lipnb.bounds import yudin_upper
+from lipnb.bracket import certify
+
+
+def dense(case):
+    return local_lipschitz(case.attention, case.x, weights=case.weights, method="dense").value
+
+
+@pytest.mark.parametrize("columns", [0, 30, None])
+@pytest.mark.parametrize("spread", [0.3, 1.0, 4.0])
+def test_the_dense_value_lies_inside(spread, columns):
+    for seed in range(24 if columns is not None else 6):
+        case = random_case(seed, spread=spread)
+        exact, found = dense(case), certify(case.attention, case.x, weights=case.weights, columns=columns)
+        room = 1e-13 * exact  # of the dense value itself
+        assert (found.lower <= exact + room).all() and (exact <= found.upper + room).all(), (seed, spread)
+        assert (found.lower >= exact * (1 - 2e-4)).all(), (seed, spread)
+        assert (found.ratio >= 1).all() and (found.ratio < (1.001 if columns is None else 7)).all(), (seed, spread)
+        parts = torch.hypot(found.exact, found.query + found.key + found.value) + found.rounding
+        assert torch.allclose(parts, found.upper, rtol=1e-12)
+
+
+def test_more_columns_close_the_bracket():
+    case = random_case(7, n=8)
+    d = case.x.shape[-1]
+    ratios = [certify(case.attention, case.x, columns=c).ratio.max() for c in (0, 3 * d, 6 * d, 8 * d)]
+    assert ratios[0] > 1.2 and ratios[-1] < 1 + 1e-3
+    found = certify(case.attention, case.x, columns=10**9)
+    assert (found.columns == 8 * d).all() and (found.query == 0).all()
+    assert torch.allclose(found.exact, dense(case), rtol=1e-6)
+
+
+def test_one_head_is_never_above_yudin():
+    for seed in range(30):
+        generator = torch.Generator().manual_seed(seed)
+        A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((4, 4), (3, 4), (6, 4)))
+        attention = Attention.from_matrices(A, V, masked=seed % 2 == 1)
+        for columns in (0, 8):
+            assert certify(attention, x, columns=columns).upper <= yudin_upper(attention, x) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("columns", [0, 12, None])
+@pytest.mark.parametrize("power", [-20, -8, 8, 20])
+def test_one_map_in_other_units(power, columns):
+    """Tokens in other units, the matrices in the inverse ones: the same Jacobian up to the units of the value."""
+    case, unit = random_case(3, n=6), 10.0**power
+    att = case.attention
+    scaled = Attention(att.query / unit, att.key / unit, att.value / unit, att.output, query_bias=att.query_bias,
+                       key_bias=att.key_bias, value_bias=att.value_bias, output_bias=att.output_bias, masked=att.masked)
+    here, there = certify(att, case.x, columns=columns), certify(scaled, case.x * unit, columns=columns)
+    assert torch.allclose(there.upper * unit, here.upper, rtol=1e-6)
+    assert torch.allclose(there.lower * unit, here.lower, rtol=1e-3)
+    big = Attention(att.query, att.key, att.value * unit, att.output, masked=att.masked)
+    plain = Attention(att.query, att.key, att.value, att.output, masked=att.masked)
+    expected = certify(plain, case.x, columns=columns).upper
+    assert torch.allclose(certify(big, case.x, columns=columns).upper / unit, expected, rtol=1e-6)
+
+
+def test_tokens_so_large_that_attention_is_hard():
+    """At 1e20 every row picks itself by far: the map is the identity."""
+    V = torch.eye(2, dtype=torch.float64)
+    x = 1e20 * torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    found = certify(Attention.from_matrices(V, V), x)
+    assert found.lower <= 1 <= found.upper < torch.inf
+    found = certify(Attention.from_matrices(V, V), x / 1e17)  # 1e3: exp(-1e6) is zero already
+    assert found.lower <= 1 <= found.upper and found.ratio < 1.01
+
+
+def test_attention_that_float64_does_not_resolve_is_said():
+    V = torch.eye(2, dtype=torch.float64)
+    x = 1e12 * torch.ones(3, 2, dtype=torch.float64)  # equal tokens: rows are means of logits near 1e24
+    found = certify(Attention.from_matrices(V, V), x)
+    assert found.upper == torch.inf and found.lower == 0 and found.rounding == torch.inf
+
+
+def test_zero_one_token_and_equal_tokens():
+    zero = torch.zeros(1, 3, 3, dtype=torch.float64)
+    eye = torch.eye(3, dtype=torch.float64)[None]
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for columns in (0, 5, None):
+        nothing = certify(Attention(eye, eye, zero), x, columns=columns)
+        assert nothing.lower == 0 and nothing.upper == 0 and nothing.ratio == 1
+        one = certify(Attention(eye, eye, 2 * eye), x[:1], columns=columns)
+        assert one.lower <= 2 <= one.upper and one.ratio < 1 + 1e-6
+        same = certify(Attention(eye, eye, 2 * eye), x[:1].expand(4, 3), columns=columns)
+        assert same.lower <= 2 * (1 + 1e-12) and same.upper >= 2
+
+
+def test_a_batch_is_each_of_its_sequences():
+    case = random_case(10, n=5)
+    x = torch.stack([case.x, case.x.flip(1)])
+    together = certify(case.attention, x, columns=10)
+    assert together.lower.shape == together.upper.shape == together.columns.shape == (2, 2)
+    alone = certify(case.attention, x[1, 0], columns=10)
+    assert alone.upper.shape == ()
+    assert torch.allclose(together.upper[1, 0], alone.upper, rtol=1e-12)
+    weights = torch.tensor([1.0, 2.0, 1.0, 0.5, 3.0], dtype=torch.float64)
+    shared = certify(case.attention, x[0], weights=weights, columns=10)
+    assert torch.allclose(shared.upper[0], certify(case.attention, x[0, 0], weights=weights, columns=10).upper)
+
+
+def test_float32_is_bracketed_in_float64():
+    case = random_case(9, n=6, dtype=torch.float32)
+    found = certify(case.attention, case.x, columns=0)
+    exact = local_lipschitz(case.attention.to(dtype=torch.float64), case.x.double(), method="dense").value
+    assert found.lower.dtype == torch.float64
+    assert (found.lower <= exact).all() and (exact <= found.upper).all()
+    assert (found.lower >= exact * (1 - 1e-4)).all()
+
+
+def test_a_bad_solver_leaves_the_bracket_true(monkeypatch):
+    import lipnb.bracket
+    from lipnb.spectral import SpectralNorm
+
+    def unfinished(gram, start, **options):
+        return SpectralNorm(None, None, None, None, None, vector=5 * start)
+
+    monkeypatch.setattr(lipnb.bracket, "lanczos", unfinished)
+    case = random_case(11, n=5)
+    found = certify(case.attention, case.x)
+    assert (0 < found.lower).all() and (found.lower < dense(case)).all() and (dense(case) <= found.upper).all()
+
+
+def test_other_scores_are_refused():
+    eye = torch.eye(2, dtype=torch.float64)
+    attention = Attention.from_matrices(eye, eye)
+    attention.score = "l2"
+    for bound in (certify, yudin_upper):
+        with pytest.raises(ValueError, match="dot-product scores"):
+            bound(attention, eye)
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"attention": lambda x: x}, "local_lipschitz"),
+    ({"x": [[1.0]]}, "must be a torch tensor"),
+    ({"x": torch.ones(3, 5, dtype=torch.float64)}, "d = 4"),
+    ({"x": torch.ones(0, 4, dtype=torch.float64)}, "holds no token"),
+    ({"x": torch.full((3, 4), torch.nan, dtype=torch.float64)}, "NaN"),
+    ({"x": torch.ones(3, 4)}, "x is torch.float32"),
+    ({"weights": torch.zeros(3, dtype=torch.float64)}, "weights must be positive"),
+    ({"columns": -1}, "columns must be"),
+    ({"columns": 2.5}, "columns must be"),
+    ({"rtol": 0.0}, "rtol must lie"),
+])
+def test_bad_input_is_said_in_one_sentence(change, sentence):
+    eye = torch.eye(4, dtype=torch.float64)
+    good = {"attention": Attention.from_matrices(eye, eye), "x": torch.ones(3, 4, dtype=torch.float64)}
+    with pytest.raises(ValueError, match=sentence):
+        certify(**{**good, **change})
