@@ -1,6 +1,7 @@
 """The cached products behind `AttentionJacobian`: tangents and cotangents of all heads of all sequences at once."""
 
 import math
+import weakref
 
 import torch
 
@@ -16,6 +17,9 @@ def _power_of_two(tensor):
     """
     largest = tensor.abs().max().item() if tensor.numel() else 0.0
     return 2.0 ** math.frexp(largest)[1] if largest > 0 else 1.0
+
+
+_KNOWN = weakref.WeakKeyDictionary()
 
 
 class ScaledWeights:
@@ -34,7 +38,7 @@ class ScaledWeights:
     """
 
     def __init__(self, attention, dtype):
-        output = attention.output
+        output, self._others = attention.output, {}
         self.value_unit = _power_of_two(attention.value)
         output_unit = 1.0 if output is None else _power_of_two(output)
         self.unit = self.value_unit * output_unit
@@ -49,13 +53,29 @@ class ScaledWeights:
                 with gemm.fastest(joined.dtype, joined.device):
                     self.output_gram = (joined.mT @ joined).to(dtype)
 
+    @classmethod
+    def of(cls, attention, dtype):
+        """The weights of `attention`, kept from call to call until one of its tensors is replaced or changed."""
+        tensors = (attention.query, attention.key, attention.value, attention.output)
+        try:
+            state = (dtype, attention.scale, *((id(t), t._version) for t in tensors if t is not None))
+        except RuntimeError:  # tensors made in inference mode keep no count of their changes
+            return cls(attention, dtype)
+        known = _KNOWN.get(attention)
+        if known is None or known[0] != state:
+            _KNOWN[attention] = known = (state, cls(attention, dtype))
+        return known[1]
+
     def to(self, dtype):
         """The same weights in another floating point type."""
+        if dtype in self._others:
+            return self._others[dtype]
         new = object.__new__(ScaledWeights)
         new.__dict__.update(self.__dict__)
         for name in ("projection", "output", "output_gram"):
             old = getattr(self, name)
             setattr(new, name, None if old is None else old.to(dtype))
+        self._others[dtype] = new
         return new
 
     def through_output(self, joined, out=None):
@@ -98,7 +118,7 @@ class HeadProducts:
         b, h, n, k = query.shape
         v, d = attention.value_width, attention.width
         self.sizes = (b, h, n, k, v, d)
-        self.weights = ScaledWeights(attention, dtype)
+        self.weights = ScaledWeights.of(attention, dtype)
         self.unit, self.dtype = self.weights.unit, dtype
         value_unit = self.weights.value_unit
 

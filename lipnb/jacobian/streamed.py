@@ -6,8 +6,8 @@ from lipnb.jacobian.products import ScaledWeights
 
 __all__ = ["StreamedProducts"]
 
-TILE_ENTRIES = 2**22  # probabilities of one tile of rows, all heads together: 16 MiB in float32
-ROWS = (16, 256)
+TILE_ENTRIES = 2**25  # probabilities of one tile of rows, all heads together: 128 MiB in float32
+ROWS = (16, 512)
 
 
 class StreamedProducts:
@@ -33,7 +33,7 @@ class StreamedProducts:
     def __init__(self, attention, x, weights=None, rows=None):
         self.attention, self.x, self.log_weights = attention, x, None if weights is None else weights.log()
         self.root = None if weights is None else weights.sqrt()[..., None]
-        self.weights = ScaledWeights(attention, x.dtype)
+        self.weights = ScaledWeights.of(attention, x.dtype)
         self.unit = self.weights.unit
         n = x.shape[1]
         self.rows = rows or max(ROWS[0], min(ROWS[1], TILE_ENTRIES // (n * attention.heads)))
@@ -81,14 +81,17 @@ class StreamedProducts:
             logits = self._logits(item, query, key, first, last, columns)
             logsumexp[:, first:last] = total = logits.logsumexp(-1, keepdim=True)
             heads[:, first:last] = logits.sub_(total).exp_() @ value[:, :columns]
-        return query, key, value, heads, logsumexp
+        one = torch.ones_like(logsumexp)
+        return (torch.cat([query, -logsumexp], -1), torch.cat([key, one], -1), torch.cat([value, one], -1), heads)
 
     def gram(self, u):
         """M^T M u / `unit`^2, shape (b, n d), as `HeadProducts.gram`."""
         return torch.stack([self._gram(item, one.view_as(self.x[0])).flatten() for item, one in enumerate(u)])
 
     def _gram(self, item, u):
-        att, (query, key, value, heads, logsumexp) = self.attention, self._cached[item]
+        # one more column makes the products subtract log-sum-exponentials and row sums without a pass of their own
+        att, (query1, key1, value1, heads) = self.attention, self._cached[item]
+        query, key, value = query1[..., :-1], key1[..., :-1], value1[..., :-1]
         root = None if self.root is None else self.root[item]
         h, k, v = att.heads, att.key_width, att.value_width
         projected = (u if root is None else u / root) @ self.weights.projection
@@ -99,7 +102,7 @@ class StreamedProducts:
         back_key, back_value = torch.zeros_like(key), torch.zeros_like(value)
         for first, last, columns in self._tiles():
             rows = slice(first, last)
-            P = self._logits(item, query, key, first, last, columns).sub_(logsumexp[:, rows]).exp_()
+            P = self._logits(item, query1, key1, first, last, columns).exp_()
             t = torch.bmm(queries[:, rows], keys[:, :columns].mT, out=self._tile(1, last - first, columns)).mul_(P)
             o = torch.bmm(t, value[:, :columns]).baddbmm_(P, d_value[:, :columns])
             o.addcmul_(t.sum(-1, keepdim=True), heads[:, rows], value=-1)
@@ -108,8 +111,8 @@ class StreamedProducts:
                 joined = joined * root[rows] ** 2
             g = self.weights.through_output(joined).unflatten(-1, (h, v)).transpose(0, 1).contiguous()
             back_value[:, :columns].baddbmm_(P.mT, g)
-            spread = (g * heads[:, rows]).sum(-1, keepdim=True)
-            z = torch.bmm(g, value[:, :columns].mT, out=t).sub_(spread).mul_(P)
+            g1 = torch.cat([g, -(g * heads[:, rows]).sum(-1, keepdim=True)], -1)
+            z = torch.bmm(g1, value1[:, :columns].mT, out=t).mul_(P)
             parts[0][:, rows] = torch.bmm(z, key[:, :columns])
             back_key[:, :columns].baddbmm_(z.mT, query[:, rows])
         parts[1].copy_(back_key)

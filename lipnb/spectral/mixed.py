@@ -12,7 +12,8 @@ __all__ = ["mixed_lanczos"]
 # relative error allowed for the largest eigenvalue of an operator rounded to this type
 ROUNDING = {torch.bfloat16: 1e-2, torch.float16: 1e-2, torch.float32: 1e-5}
 LEAST_GAP = 1e-3
-SPENT = 0.1  # share of the ceiling that may be given up to set the vectors of the search aside
+ROOM = 0.8  # least share of the top value that the rest may take when all that was seen is set aside
+SETTLING = 0.3  # relative residual below which the search reorthogonalises in full
 
 
 def mixed_lanczos(low, high, start, second, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6):
@@ -82,11 +83,9 @@ class _search:
     vectors : Tensor, shape (b, N)
         Top Ritz vectors.
     seen : list of Tensor, shape (m, N)
-        Orthonormal vectors to set aside: all Lanczos vectors, or the top Ritz vector alone where the others are too
-        strongly coupled to the rest.
+        Orthonormal Lanczos vectors.
     values, couplings : list of ndarray, shape (m - 1,)
-        The other Ritz values in the space of `seen`, and the couplings of their vectors to the rest, relative to
-        the top value.
+        Ritz values but the top one, and the couplings of their vectors to what was not seen, relative to the top value.
     second : ndarray, shape (b,)
         Second Ritz value over the first.
     whole : ndarray of bool, shape (b,)
@@ -102,23 +101,19 @@ class _search:
         self.settled = np.zeros(b, dtype=bool)
         tiny = 16 * torch.finfo(start.dtype).eps
         krylov, left = Krylov(low.gram, start), np.arange(b)
-        krylov.full = True
         for step in range(1, max_steps + 1):
             krylov.advance()
             ritz = krylov.ritz()
             done = krylov.exhausted(tiny) | (ritz.error <= tolerance)
+            krylov.full |= bool((ritz.residual < SETTLING).any())
             fresh = np.flatnonzero(~self.settled[left] & (done | (step == max_steps)))
             tops = krylov.combine(ritz.vectors[fresh, :, -1], fresh)
             for top, i in enumerate(fresh):
                 item, values = left[i], ritz.values[i] / max(ritz.values[i, -1], np.finfo(float).tiny)
                 couplings = krylov.off_diagonal[i, -1] * ritz.last[i] / max(ritz.values[i, -1], np.finfo(float).tiny)
+                self.values[item], self.couplings[item] = values[:-1], couplings[:-1]
+                self.seen[item] = krylov.basis[i, :step].clone()
                 self.vectors[item] = tops[top]
-                if (couplings[:-1] ** 2 / np.maximum(1 - values[:-1], LEAST_GAP)).sum() <= SPENT:
-                    self.seen[item] = krylov.basis[i, :step].clone()
-                    self.values[item], self.couplings[item] = values[:-1], couplings[:-1]
-                else:
-                    self.seen[item] = tops[top][None]
-                    self.values[item] = self.couplings[item] = np.zeros(0)
                 self.steps[item] = step
                 self.second[item] = values[-2] if step > 1 else 0
                 self.whole[item] = step == start.shape[1]
@@ -164,23 +159,31 @@ def _finish(high, search, enough, max_steps):
 
 
 def _prove(low, second, search, value, residual, moved, rtol, confidence, steps):
-    """Whether nothing larger hides in the complement of what was seen, shape (b,); adds its products to `steps`."""
-    b, size = second.shape
-    theta = value**2
+    """Whether nothing larger hides in the complement of the vector, shape (b,); adds its products to `steps`.
+
+    Everything seen is set aside where it is weakly coupled to the rest, which shortens the proof; where that fails,
+    or costs the rest too much of its ceiling, the vector alone.
+    """
     gap = np.maximum(residual**2 / (2 * rtol), LEAST_GAP)
-    ceiling = 1 - ROUNDING[low.dtype] - 3 * moved**2 - gap  # for the complement of the vector, relative to theta
-    limit = theta * [_room(*item) for item in zip(ceiling, search.values, search.couplings, strict=True)]
-    proved = (theta == 0) | search.whole
-    left = np.flatnonzero(~proved & (limit > 0))
-    if not len(left):
-        return proved
-    deepest = max(len(search.seen[item]) for item in left)
+    ceiling = 1 - ROUNDING[low.dtype] - 3 * moved**2 - gap  # relative to the value
+    room = np.array([_room(*item) for item in zip(ceiling, search.values, search.couplings, strict=True)])
+    proved = (value == 0) | search.whole
+    for aside, limit in ((search.seen, np.where(room >= ROOM, room, 0)), (search.vectors[:, None], ceiling)):
+        items = np.flatnonzero(~proved & (limit > 0))
+        if len(items):
+            _prove_below(low, second, aside, value**2 * limit, items, confidence, proved, steps)
+    return proved
+
+
+def _prove_below(low, second, aside, limit, left, confidence, proved, steps):
+    """Mark in `proved` the items whose complement of `aside` is shown to lie below `limit`."""
+    size, deepest = second.shape[1], max(len(aside[item]) for item in left)
     against = second.new_zeros(len(left), deepest, size)
     for i, item in enumerate(left):
-        against[i, : len(search.seen[item])] = search.seen[item]
+        against[i, : len(aside[item])] = aside[item]
     log_mass = least_log_mass(size - deepest, confidence)
     index = torch.from_numpy(left).to(second.device)
-    krylov = Krylov((low.restrict(index) if len(left) < b else low).gram, second[index], against, keep=False)
+    krylov = Krylov((low.restrict(index) if len(left) < len(second) else low).gram, second[index], against, keep=False)
     while len(left):
         krylov.advance()
         steps[left] += 1
@@ -193,7 +196,6 @@ def _prove(low, second, search, value, residual, moved, rtol, confidence, steps)
             left = left[going]
             if len(left):
                 krylov.restrict(going, low.restrict(torch.from_numpy(left).to(second.device)).gram)
-    return proved
 
 
 def _room(ceiling, values, couplings):
