@@ -1,6 +1,6 @@
 """A million weighted particles: the separable kernel against exact tiles, with KeOps beside them.
 
-Run it as `python benchmarks/particles.py --help`.
+Run it as `python -m benchmarks.particles --help`.
 """
 
 import argparse
@@ -12,7 +12,6 @@ import statistics
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads disturb a shared machine
 
@@ -38,18 +37,20 @@ in a disc, random weights), measured four ways:
 Routes: 'separable' costs O(n), 'tiled' is exact and O(n^2), 'keops' is 'tiled' with its sums handed to KeOps where
 pykeops is installed (it compiles for a minute at first use; put it on PYTHONPATH). The routes take turns within each
 round, and medians are kept. Only ratios travel from one machine to another.
-"""
 
-OUTPUT = Path(__file__).parent / "results" / "particles.json"
+Table bench-particles, one row for each part, route and n: seconds (medians; of the exact route at the largest n,
+scaled from the exact rows), products, value (local constant), error (relative, against exact), megabytes (peak of the
+process).
+"""
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], metavar="N",
                         help="numbers of particles; the solve is at the largest (default: 10^4 10^5 10^6)")
-    parser.add_argument("--exact-sizes", type=int, nargs="+", default=[5_000, 10_000, 20_000, 40_000], metavar="N",
-                        help="numbers of particles for the exact route, to fit its exponent (default: up to 40,000)")
-    parser.add_argument("--keops-sizes", type=int, nargs="+", default=[5_000, 10_000, 20_000, 40_000], metavar="N",
+    parser.add_argument("--exact-sizes", type=int, nargs="+", default=[5_000, 10_000, 20_000], metavar="N",
+                        help="numbers of particles for the exact route, to fit its exponent (default: up to 20,000)")
+    parser.add_argument("--keops-sizes", type=int, nargs="+", default=[5_000, 10_000, 20_000], metavar="N",
                         help="those of them that KeOps is measured at (default: all)")
     parser.add_argument("--radius", type=float, default=2.0, help="radius R of the disc; rho is about R^2 (default 2)")
     parser.add_argument("--rtol", type=float, default=1e-6, help="error allowed to the kernel (default 1e-6)")
@@ -60,8 +61,12 @@ def arguments():
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1); KeOps: OMP_NUM_THREADS")
     parser.add_argument("--seed", type=int, default=0, help="seed of particles, weights and start vectors")
     parser.add_argument("--float32", action="store_true", help="single precision (default double)")
-    parser.add_argument("--output", type=Path, default=OUTPUT, help="JSON to write")
-    return parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="a trial with few particles; the table says so")
+    args = parser.parse_args()
+    if args.quick:
+        args.sizes, args.exact_sizes, args.keops_sizes = [10_000], [2_000, 5_000], [2_000]
+        args.subset, args.rows = 2_000, 500
+    return args
 
 
 def particles(n, radius, seed, dtype):
@@ -112,8 +117,34 @@ def solve(jacobian, weights, args):
             "converged": solved.converged.item(), "seconds": time.perf_counter() - began}
 
 
+def table_rows(report):
+    """Rows of the table from the report of a run."""
+    rows = []
+
+    def add(part, route, n, seconds, products=1, value=None, error=None, megabytes=None):
+        rows.append({"part": part, "route": route, "n": n, "seconds": seconds, "products": products, "value": value,
+                     "error": error, "megabytes": megabytes})
+
+    for row in report["products"]:
+        for route in ("separable", "tiled", "keops"):
+            if route in row:
+                mine = route == "separable"
+                add("product", route, row["n"], row[route], error=row.get("error_of_product") if mine else None,
+                    megabytes=row["peak_memory_mib"] if mine else None)
+    far = report["rows"]
+    add("product", "tiled, scaled", far["n"], far["tiled_from_these_rows"])
+    add("rows", "separable", far["n"], far["separable"], error=far["relative_error"])
+    for part, route, n, found in (("solve", "separable", report["solve"]["n"], report["solve"]),
+                                  *(("subset", route, report["subset"]["n"], report["subset"][route])
+                                    for route in ("separable", "tiled"))):
+        add(part, route, n, found["seconds"], found["products"], found["lipschitz"],
+            report["subset"]["relative_difference"] if (part, route) == ("subset", "separable") else None,
+            found.get("peak_memory_mib"))
+    return rows
+
+
 def main():
-    args = arguments()
+    args, started = arguments(), time.perf_counter()
     torch.set_num_threads(args.threads)
     dtype = torch.float32 if args.float32 else torch.float64
     attention = Attention.from_matrices(torch.eye(2, dtype=dtype), torch.eye(2, dtype=dtype))
@@ -129,7 +160,7 @@ def main():
         routes["keops"] = (KeOpsJacobian, {*args.keops_sizes} & {*args.exact_sizes}, {})
     sizes = sorted({*args.sizes, *args.exact_sizes})
     report = {"about": "seconds of one J^T J product, medians, d = 2, a shared machine: trust ratios only",
-              "settings": {key: value for key, value in vars(args).items() if key != "output"},
+              "settings": {key: value for key, value in vars(args).items()},
               "versions": versions, "products": []}
     bar = tqdm(total=args.rounds * sum(len(measured) for _, measured, _ in routes.values()) + 3, unit="step")
     for n in sizes:
@@ -202,11 +233,12 @@ def main():
                       "tiled_over_separable": whole / statistics.median(seconds)}
     bar.update()
     bar.close()
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(report, indent=2) + "\n")
+    with results.recording("bench-particles", report["settings"] | {"trial": args.quick}) as record:
+        record.add("all", table_rows(report), time.perf_counter() - started)
+        record.finish()
     for part in ("solve", "subset", "rows"):
         print(part, json.dumps(report[part]))
-    print(f"exact tiles: exponent {report.get('tiled_exponent', math.nan):.2f}; written: {args.output.name}")
+    print(f"exact tiles: exponent {report.get('tiled_exponent', math.nan):.2f}")
 
 
 if __name__ == "__main__":
