@@ -225,7 +225,9 @@ one = cloud[cloud.part == "product"]
 one = one.pivot_table(index="n", columns="route", values="seconds", sort=False)
 print("seconds of one product, over those of the separable kernel")
 print(one.div(one.separable, axis=0).to_string(float_format="{:.3g}".format), "\n")
-print(cloud[cloud.part != "product"].to_string(index=False, float_format="{:.4g}".format))
+print(
+    cloud[cloud.part != "product"].to_string(index=False, float_format="{:.4g}".format)
+)
 
 # %% tags=["nbval-check-output"]
 certified = stored[stored.method.str.startswith("certified")]
