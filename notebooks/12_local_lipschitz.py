@@ -263,9 +263,10 @@ failures = pd.Series(failures).unstack(sort=False)
 print(failures.rename_axis("products").to_string(float_format="{:.3f}".format))
 
 # %% [markdown]
-# The bound is nearly sharp: stopped at the worst step, it fails almost as often as it may. A run that chooses its own
-# stop fails far less, because it also waits until the value has settled. The default, one in a million, is too rare
-# to be counted here; {doc}`77_solver_speed` counts wrong stops over thousands of inputs.
+# The bound is nearly sharp: stopped at the worst step, it fails as often as it may, up to the sampling error of 200
+# starts (0.035 and 0.021). A run that chooses its own stop fails far less, because it also waits until the value has
+# settled. The default, one in a million, is too rare to be counted here; {doc}`77_solver_speed` counts wrong stops over
+# thousands of inputs.
 #
 # ## Routes: one call, several ways
 #
