@@ -80,12 +80,15 @@ print(f"token norms lie between {norms.min():.1f} and {norms.max():.1f}")
 # %%
 lip = local_lipschitz(attention, x)
 print(f"local Lipschitz constant {lip.value.item():.4f}")
-print(f"relative residual {lip.residual.item():.0e}, {lip.steps.item()} steps")
+print(f"at most {lip.upper.item():.4f}, with probability {lip.confidence:.6f}")
+print(f"relative residual {lip.residual.item():.0e}, {lip.steps.item()} products")
 print(f"converged: {lip.converged.item()}")
 
 # %% [markdown]
-# The value is an answer about *all* directions at once. A random direction shows almost nothing of it. Applying the
-# Jacobian and its transpose in turn pulls any direction towards the worst one: fifty random starts, sixty rounds.
+# The value is a lower bound, attained by a direction; the upper bound holds with the stated probability over the
+# solver's random start ({doc}`12_local_lipschitz`). Both are about *all* directions at once. A random direction shows
+# almost nothing of it. Applying the Jacobian and its transpose in turn pulls any direction towards the worst one: fifty
+# random starts, sixty rounds.
 
 # %%
 J = AttentionJacobian(attention, x[0])

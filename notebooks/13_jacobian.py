@@ -95,7 +95,9 @@ print(
 # ## Products against autograd, over every option
 #
 # Sizes, heads, masks, biases, output projections and weights at random: 200 maps. For each, the closed form and
-# autograd must give the same products, and the two products must be transposes of each other.
+# autograd must give the same products, and the two products must be transposes of each other. `gram` is both in one,
+# $J^\top J u$: it applies $W_O^\top W_O$ once in place of $W_O$ twice, writes into buffers made once, and is all that
+# the solvers ask for. With token weights it is the product in the norm they define, $D_a^{1/2} J D_a^{-1/2}$ for $J$.
 
 
 # %%
@@ -124,14 +126,17 @@ for case in range(200):
     twin = AutodiffJacobian(lambda y, f=f, weights=weights: f(y, weights), x)
     u, w = random_tensor(*x.shape), random_tensor(len(x), f.output_width)
     left, right = (closed.jvp(u) * w).sum(), (u * closed.vjp(w)).sum()
+    root = 1 if weights is None else weights.sqrt()[:, None]
+    both = twin.vjp(root**2 * twin.jvp(u / root)) / root
     rows.append(
         (
             relative_error(closed.jvp(u), twin.jvp(u)),
             relative_error(closed.vjp(w), twin.vjp(w)),
+            relative_error(closed.gram(u), both),
             ((left - right).abs() / (closed.jvp(u).norm() * w.norm())).item(),
         )
     )
-errors = pd.DataFrame(rows, columns=["jvp", "vjp", "adjoint"])
+errors = pd.DataFrame(rows, columns=["jvp", "vjp", "gram", "adjoint"])
 
 # %%
 print(errors.max().map("{:.0e}".format).to_string())
@@ -219,6 +224,7 @@ assert (
 assert (
     errors.jvp.max() < 1e-10
     and errors.vjp.max() < 1e-10
+    and errors.gram.max() < 1e-10
     and errors.adjoint.max() < 1e-12
 )
 total = terms[["query", "key", "value"]].sum(axis=1)
@@ -234,7 +240,7 @@ print(
 #
 # - It shows that the closed form is the derivative, with every option, to rounding.
 # - Which term leads depends on the layer and on the text; one window for each length is a look, not a law.
-# - It says nothing of speed: that is measured, not shown, and belongs to the page on the solver.
+# - It says nothing of speed: {doc}`../book/solver` counts the operations, {doc}`77_solver_speed` measures.
 #
 # **One thing to try.** Set `layer = 3`: do the queries or the values lead there?
 #
