@@ -181,7 +181,7 @@ def _prove_below(low, second, aside, limit, left, confidence, proved, steps):
     against = second.new_zeros(len(left), deepest, size)
     for i, item in enumerate(left):
         against[i, : len(aside[item])] = aside[item]
-    log_mass = least_log_mass(size - deepest, confidence)
+    log_mass = least_log_mass(size, confidence)  # safe for every item, whatever is set aside for it
     index = torch.from_numpy(left).to(second.device)
     krylov = Krylov((low.restrict(index) if len(left) < len(second) else low).gram, second[index], against, keep=False)
     while len(left):
