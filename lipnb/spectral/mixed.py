@@ -178,7 +178,7 @@ def _prove(low, second, search, value, residual, moved, rtol, confidence, steps)
     against = second.new_zeros(len(left), deepest, size)
     for i, item in enumerate(left):
         against[i, : len(search.seen[item])] = search.seen[item]
-    log_mass = least_log_mass(size - deepest, confidence)
+    log_mass = np.array([least_log_mass(size - len(search.seen[item]), confidence) for item in left])
     index = torch.from_numpy(left).to(second.device)
     krylov = Krylov((low.restrict(index) if len(left) < b else low).gram, second[index], against, keep=False)
     while len(left):
@@ -190,7 +190,7 @@ def _prove(low, second, search, value, residual, moved, rtol, confidence, steps)
         proved[left[done]] = True
         going = np.flatnonzero(~done & below)  # a Ritz value above the limit: no proof from here
         if len(going) <= (1 - COMPACT) * len(left):
-            left = left[going]
+            left, log_mass = left[going], log_mass[going]
             if len(left):
                 krylov.restrict(going, low.restrict(torch.from_numpy(left).to(second.device)).gram)
     return proved
