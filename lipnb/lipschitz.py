@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import torch
 
 from lipnb import gemm
-from lipnb.attention import Attention
+from lipnb.attention import Attention, check_weights
 from lipnb.jacobian import AttentionJacobian, AutodiffJacobian
 from lipnb.routes import DENSE_SIZE, AutodiffProducts, batches, memory_allowance, products_of
 from lipnb.spectral import evaluate, lanczos, mixed_lanczos, power_iteration, start_vectors
@@ -166,8 +166,14 @@ def _mixed_lengths(f, x, weights, options):
     """Sequences of mixed lengths, those of equal length solved together; fields of shape (len(x),)."""
     if not x or not all(isinstance(one, torch.Tensor) and one.ndim == 2 for one in x):
         raise ValueError("x must be a floating point tensor of shape (..., n, d), or a list of tensors (n, d).")
-    if weights is not None and len(weights) != len(x):
-        raise ValueError(f"weights must be a list with one tensor for each of the {len(x)} inputs, got {len(weights)}.")
+    if len({(one.shape[1], one.dtype, one.device) for one in x}) > 1:
+        raise ValueError("x must be a list of tensors (n, d) of one width, dtype and device, got "
+                         f"{sorted({f'd = {one.shape[1]} in {one.dtype} on {one.device}' for one in x})}.")
+    if weights is not None:
+        if not isinstance(weights, (list, tuple, torch.Tensor)) or len(weights) != len(x):
+            raise ValueError(f"weights must be a list with one tensor for each of the {len(x)} inputs.")
+        for heavy, one in zip(weights, x, strict=True):
+            check_weights(heavy, one)
     lengths = {}
     for i, one in enumerate(x):
         lengths.setdefault(one.shape[0], []).append(i)
@@ -219,9 +225,14 @@ def _dense(jacobian, x, weights):
         rows = root.expand(*root.shape[:-1], matrix.shape[-2] // x.shape[-2]).flatten(-2)
         matrix = rows[..., :, None] * matrix / root.expand(x.shape).flatten(-2)[..., None, :]
     matrix = matrix.flatten(0, -3) if matrix.ndim > 2 else matrix[None]
+    if not torch.isfinite(matrix).all():
+        raise ValueError("the Jacobian holds NaN or infinite values: the map is not differentiable at this input, or "
+                         "overflows in its precision.")
+    unit = matrix.abs().amax((-2, -1)).clamp_min(torch.finfo(x.dtype).tiny)  # squares of what is left are representable
+    matrix = matrix / unit[:, None, None]
     _, values, vectors = torch.linalg.svd(matrix, full_matrices=False)
     _, residual = evaluate(lambda u: (matrix.mT @ (matrix @ u[..., None]))[..., 0], vectors[..., 0, :])
-    value = values[..., 0].double()
+    value = values[..., 0].double() * unit
     upper = value * (1 + 8 * sum(matrix.shape[-2:]) * torch.finfo(x.dtype).eps)
     return (value, residual, torch.zeros_like(value, dtype=torch.int64),
             torch.ones_like(value, dtype=torch.bool), upper), "dense"

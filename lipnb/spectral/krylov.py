@@ -8,6 +8,7 @@ from lipnb.spectral.products import check_finite, inverse, norms, scaled
 
 __all__ = ["Krylov", "Ritz", "least_log_mass", "log_christoffel"]
 
+CANCELLED = 0.1  # share of a product left after orthogonalisation, below which float32 does it twice
 LOOP_SIZE = 2048  # from this vector length on, one matrix-vector product an item beats a batched one on the CPU
 
 
@@ -80,7 +81,8 @@ class Ritz:
         self.last = self.vectors[:, -1, :]
         top = np.maximum(self.values[:, -1], 0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            self.residual = np.where(top > 0, off_diagonal[:, -1] * np.abs(self.last[:, -1]) / top, 0)
+            self.residual = np.where(top > 0, off_diagonal[:, -1] * np.abs(self.last[:, -1]) / top,
+                                     off_diagonal[:, -1] > 0)  # no positive value though not zero: rounding alone
             gap = 1 - self.values[:, -2] / top if j > 1 else np.ones(len(top))
             self.error = np.fmin(self.residual, self.residual**2 / gap) / 2
 
@@ -138,6 +140,9 @@ class Krylov:
             if step:
                 residual.addcmul_(torch.from_numpy(self.off_diagonal[:, -1:]).to(residual), self.previous, value=-1)
         off_diagonal = norms(residual)
+        if self.full and residual.dtype != torch.float64 and (off_diagonal < CANCELLED * diagonal.abs()).any():
+            residual = _orthogonal(residual, self.basis[:, : step + 1])  # rounding is a large part of what is left
+            off_diagonal = norms(residual)
         check_finite(diagonal + off_diagonal)
         self.diagonal = np.concatenate([self.diagonal, diagonal.cpu().numpy()[:, None]], axis=1)
         self.off_diagonal = np.concatenate([self.off_diagonal, off_diagonal.cpu().numpy()[:, None]], axis=1)

@@ -85,7 +85,8 @@ def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restr
         if converged.all():
             break
         unfinished = np.flatnonzero(~converged[left])
-        if restrict is not None and len(unfinished) <= (1 - COMPACT) * len(left):
+        last = step == min(max_steps, size)  # theta and the coefficients below must be of the same items
+        if restrict is not None and not last and len(unfinished) <= (1 - COMPACT) * len(left):
             left = left[unfinished]
             krylov.restrict(unfinished, restrict(torch.from_numpy(left).to(start.device)))
     upper[:] = value * (1 + rtol) if confidence is not None else np.inf

@@ -43,12 +43,14 @@ def power_iteration(gram, start, *, rtol=1e-4, max_steps=1000):
     for step in range(1, max_steps + 1):
         product = gram(vectors)
         mu = (vectors * product).sum(1, dtype=torch.float64).clamp_min(0)
-        misfit = norms(product - scaled(mu, vectors)) * inverse(mu)
+        size = norms(product)
+        misfit = torch.where(mu > 0, norms(product - scaled(mu, vectors)) * inverse(mu), (size > 0).double())
+        check_finite(size)
         check_finite(misfit)
         value, residual = torch.where(done, value, mu.sqrt()), torch.where(done, residual, misfit)
         steps = torch.where(done, steps, step)
-        done |= misfit / 2 <= rtol
+        done |= (misfit / 2 <= rtol) & ((mu > 0) | (size == 0))
         if done.all():
             break
-        vectors = scaled(inverse(norms(product)), product)
+        vectors = scaled(inverse(size), product)
     return SpectralNorm(value, residual, steps, done, torch.full_like(value, torch.inf))

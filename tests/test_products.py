@@ -1,0 +1,128 @@
+"""The cached products: J^T J in one go, token weights, parts of a batch, other precisions and other units."""
+
+import pytest
+import torch
+from cases import CASES, random_case, relative
+
+from lipnb import Attention, AttentionJacobian
+
+PLAIN = [(seed, spread) for seed, spread in CASES if spread != 0.3]
+
+
+def normal(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def symmetrised(case):
+    """The dense matrix D^{1/2} J D^{-1/2} of each sequence; J itself without weights."""
+    dense = AttentionJacobian(case.attention, case.x, case.weights).dense()
+    if case.weights is None:
+        return dense
+    root = case.weights.sqrt()
+    rows = root.repeat_interleave(case.attention.output_width, -1)
+    return rows[..., :, None] * dense / root.repeat_interleave(case.x.shape[-1], -1)[..., None, :]
+
+
+@pytest.mark.parametrize(("seed", "spread"), PLAIN)
+def test_gram_is_vjp_of_jvp(seed, spread):
+    """J^T J u; with weights D^{-1/2} J^T D J D^{-1/2} u."""
+    case = random_case(seed, spread=spread)
+    jacobian = AttentionJacobian(case.attention, case.x, case.weights)
+    u = normal(3, *case.x.shape, seed=seed)
+    if case.weights is None:
+        expected = jacobian.vjp(jacobian.jvp(u))
+    else:
+        a = case.weights[..., None]
+        expected = jacobian.vjp(a * jacobian.jvp(u / a.sqrt())) / a.sqrt()
+    assert relative(jacobian.gram(u), expected) < 1e-11
+    flat = jacobian.products()
+    one = flat.gram(u[1].flatten(1)).view_as(case.x) * flat.unit**2
+    assert relative(one, expected[1]) < 1e-11
+
+
+@pytest.mark.parametrize("seed", [seed for seed in range(24) if seed // 8 % 2 == 0])
+def test_gram_is_that_of_the_dense_matrix(seed):
+    case = random_case(seed)
+    dense, u = symmetrised(case), normal(*case.x.shape, seed=seed)
+    expected = (dense.mT @ (dense @ u.flatten(1)[..., None])).view_as(u)
+    assert relative(AttentionJacobian(case.attention, case.x, case.weights).gram(u), expected) < 1e-11
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("m", [None, 1, 3, 9, 12, 40])
+def test_output_widths_of_any_size(m, biased, masked):
+    """h v = 12: below, at and beyond where the Gram matrix of the output matrices is kept."""
+    h, k, v, d, n = 3, 2, 4, 5, 6
+    biases = {"query_bias": normal(h, k, seed=4), "key_bias": normal(h, k, seed=5),
+              "value_bias": normal(h, v, seed=6)} if biased else {}
+    attention = Attention(normal(h, k, d, seed=1), normal(h, k, d, seed=2), normal(h, v, d, seed=3),
+                          None if m is None else normal(h, m, v, seed=7), masked=masked, **biases)
+    jacobian = AttentionJacobian(attention, normal(2, n, d))
+    if m is not None:
+        assert (jacobian.products().weights.output_gram is None) == (h * v > 2 * m)
+    dense, u = jacobian.dense(), normal(2, n, d, seed=8)
+    w = normal(2, n, attention.output_width, seed=9)
+    image = dense @ u.flatten(1)[..., None]
+    assert relative(jacobian.jvp(u).flatten(1), image[..., 0]) < 1e-12
+    assert relative(jacobian.vjp(w).flatten(1), (dense.mT @ w.flatten(1)[..., None])[..., 0]) < 1e-12
+    assert relative(jacobian.gram(u).flatten(1), (dense.mT @ image)[..., 0]) < 1e-12
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_part_of_a_batch_gives_the_same_products(weighted):
+    case = random_case(4, n=7)
+    x = normal(5, 7, case.x.shape[-1])
+    weights = torch.rand(5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.1
+    products = AttentionJacobian(case.attention, x, weights if weighted else None).products()
+    u = normal(5, x[0].numel(), seed=2)
+    whole = products.gram(u).clone()
+    for chosen in ([0, 1, 2, 3, 4], [1, 2, 4], [4], [0, 3], [2]):  # each of the original, after another was used
+        index = torch.tensor(chosen)
+        assert relative(products.restrict(index).gram(u[index]), whole[index]) < 1e-13
+    again = products.restrict(torch.tensor([1, 3, 4])).restrict(torch.tensor([0, 2]))
+    assert relative(again.gram(u[[1, 4]]), whole[[1, 4]]) < 1e-13
+    assert relative(products.gram(u), whole) < 1e-13
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
+@pytest.mark.parametrize("seed", [0, 1, 2, 4, 5])
+def test_other_precisions_are_close_and_leave_the_original_alone(seed, dtype, close):
+    case = random_case(seed, n=9)
+    products = AttentionJacobian(case.attention, case.x, case.weights).products()
+    u = normal(*case.x.flatten(1).shape, seed=seed)
+    exact = products.gram(u).clone()
+    low = products.to(dtype)
+    answer = low.gram(u)
+    assert answer.dtype == low.dtype == dtype and low.unit == products.unit
+    assert relative(answer.double(), exact) < close
+    assert relative(low.restrict(torch.tensor([1])).gram(u[1:]).double(), exact[1:]) < close
+    assert products.dtype == torch.float64 and torch.equal(products.gram(u), exact)
+
+
+@pytest.mark.parametrize("power", [-20, -12, 12, 20])
+@pytest.mark.parametrize("seed", [1, 3, 4])
+def test_value_and_output_matrices_of_any_size_do_not_overflow_in_float32(seed, power):
+    case, unit = random_case(seed, n=6), 10.0**power
+    att = case.attention
+    for value_unit, output_unit in ((unit, 1.0), (1.0, unit), (unit, 1 / unit)):
+        output = None if att.output is None else att.output * output_unit
+        scaled = Attention(att.query, att.key, att.value * value_unit, output, query_bias=att.query_bias,
+                           masked=att.masked).to(dtype=torch.float32)
+        exact = AttentionJacobian(scaled.to(dtype=torch.float64), case.x.float().double()).products()
+        single = AttentionJacobian(scaled, case.x.float()).products()
+        u = normal(*case.x.flatten(1).shape)
+        assert relative(single.gram(u.float()).double() * single.unit**2, exact.gram(u) * exact.unit**2) < 1e-4
+
+
+def test_answers_of_jvp_vjp_and_gram_are_not_overwritten():
+    for seed in (3, 4, 5):  # without and with output matrices, with weights
+        case = random_case(seed, n=5)
+        jacobian = AttentionJacobian(case.attention, case.x, case.weights)
+        for name, width in (("jvp", case.x.shape[-1]), ("vjp", case.attention.output_width),
+                            ("gram", case.x.shape[-1])):
+            first, other = (normal(2, 5, width, seed=s) for s in (1, 2))
+            answer = getattr(jacobian, name)(first)
+            kept, given = answer.clone(), first.clone()
+            jacobian.gram(case.x), getattr(jacobian, name)(other)
+            assert torch.equal(answer, kept) and torch.equal(first, given), name

@@ -1,0 +1,288 @@
+"""The solvers on diagonal operators, whose singular values are known, and the certificate on its own."""
+
+import numpy as np
+import pytest
+import torch
+
+from lipnb.spectral import evaluate, lanczos, mixed_lanczos, power_iteration, start_vectors
+from lipnb.spectral.krylov import Krylov, least_log_mass, log_christoffel
+
+
+class Diagonal:
+    """Diagonal operators with given singular values (b, N); as `HeadProducts`, each answer overwrites the last."""
+
+    def __init__(self, values, dtype=torch.float64):
+        self.values, self.dtype = values, dtype
+        self.buffer = torch.empty(values.shape, dtype=dtype)
+
+    def gram(self, u):
+        return torch.mul((self.values**2).to(self.dtype), u.to(self.dtype), out=self.buffer)
+
+    def restrict(self, index):
+        return Diagonal(self.values[index], self.dtype)
+
+
+def tail(size, top):
+    return torch.linspace(0, top, size, dtype=torch.float64)
+
+
+def one(*tops, size=120, rest=0.9):
+    return torch.cat([torch.tensor(tops, dtype=torch.float64), tail(size - len(tops), rest)])
+
+
+SPECTRA = {
+    "far": one(1.0, rest=0.3), "bulk": tail(120, 1.0), "repeated": one(1.0, 1.0, 1.0),
+    "all equal": torch.ones(120, dtype=torch.float64),
+    "gap 1e-3": one(1.0, 0.999), "gap 1e-8": one(1.0, 1 - 1e-8), "rank one": one(1.0, rest=0.0),
+    "rank two": one(1.0, 1 - 1e-6, rest=0.0), "near": one(1.0, rest=0.999), "zero": tail(120, 0.0),
+    "tiny": 1e-20 * one(1.0), "huge": 1e20 * one(1.0, 0.99), "many near": one(*np.linspace(1, 0.99, 30)),
+}
+NAMES = list(SPECTRA)
+
+
+def random_starts(batch, size, seed):
+    start = torch.randn(batch, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return start / start.norm(dim=1, keepdim=True)
+
+
+def check(found, exact, rtol, rounding=1e-12):
+    assert not any(field.isnan().any() for field in found[:5])
+    assert found.converged.all()
+    assert (found.value <= exact * (1 + rounding)).all()
+    assert (found.value >= exact * (1 - rtol)).all(), NAMES[int((found.value / exact).nan_to_num(1).argmin())]
+
+
+@pytest.mark.parametrize("rtol", [1e-2, 1e-4, 1e-7])
+@pytest.mark.parametrize("seed", range(2))
+def test_lanczos_finds_the_top_of_any_spectrum(seed, rtol):
+    operator = Diagonal(torch.stack([*SPECTRA.values()]))
+    exact = operator.values.max(1).values
+    start = start_vectors(len(exact), 120, seed=seed, dtype=torch.float64, device="cpu")
+    found = lanczos(operator.gram, start, rtol=rtol, restrict=lambda index: operator.restrict(index).gram)
+    check(found, exact, rtol)
+    assert (found.upper >= exact).all() and (found.upper <= found.value * (1 + rtol) * (1 + 1e-12)).all()
+    alone = lanczos(operator.gram, start, rtol=rtol)  # no batch made smaller on the way: the same answers
+    assert torch.equal(alone.steps, found.steps) and torch.allclose(alone.value, found.value, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("low", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rtol", [1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("seed", range(2))
+def test_mixed_lanczos_finds_the_top_of_any_spectrum(seed, rtol, low):
+    scales = torch.tensor([1e10 if name == "huge" else 1e-10 if name == "tiny" else 1.0 for name in NAMES])
+    values = torch.stack([*SPECTRA.values()])
+    values = values / torch.where(scales != 1, scales.double() ** 2, 1.0)[:, None]  # units that float32 holds
+    high, exact = Diagonal(values), values.max(1).values
+    start, second = (start_vectors(len(values), 120, seed=s, dtype=torch.float64, device="cpu") for s in
+                     (seed, seed + 100))
+    found = mixed_lanczos(Diagonal(values, low), high, start, second, rtol=rtol)
+    check(found, exact, rtol)
+    assert (found.upper >= exact * (1 - 1e-12)).all()
+    assert (found.upper <= found.value * (1 + rtol) * (1 + 1e-12)).all()
+    bare = mixed_lanczos(Diagonal(values, low), high, start, second, rtol=rtol, confidence=None)
+    assert torch.isinf(bare.upper).all() and (bare.value <= exact * (1 + 1e-12)).all() and bare.converged.all()
+    assert bare.steps.sum() < found.steps.sum()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_proof_is_each_items_own_whatever_its_neighbours_set_aside(seed):
+    """Item 0 hides its top from the search; item 1 sets nearly its whole space aside."""
+    hidden, spread = one(1.0, 0.6, size=24, rest=0.1), torch.linspace(0.05, 1, 24, dtype=torch.float64) ** 2
+    values = torch.stack([hidden, spread])
+    start, second = random_starts(2, 24, seed), random_starts(2, 24, seed + 50)
+    start[0, 0] = 0
+    low, high = Diagonal(values, torch.float32), Diagonal(values)
+    together = mixed_lanczos(low, high, start, second, rtol=1e-6)
+    alone = mixed_lanczos(Diagonal(values[:1], torch.float32), Diagonal(values[:1]), start[:1], second[:1], rtol=1e-6)
+    assert together.converged[0] == alone.converged[0] and abs(together.value[0] / alone.value[0] - 1) < 1e-6
+
+
+def test_a_proof_asks_for_the_mass_of_its_own_complement(monkeypatch):
+    """The law of a start's component depends on the dimension left: each item has its own."""
+    from lipnb.spectral import mixed
+
+    asked = []
+    monkeypatch.setattr(mixed, "least_log_mass", lambda size, confidence: asked.append(size) or -20.0)
+    # one item settles at once, the other late: they set different numbers of vectors aside
+    values = torch.stack([one(1.0, 0.5, size=60, rest=0.01), one(1.0, size=60, rest=0.8)])
+    start, second = random_starts(2, 60, 1), random_starts(2, 60, 2)
+    mixed_lanczos(Diagonal(values, torch.float32), Diagonal(values), start, second)
+    assert len(set(asked)) == 2 and max(asked) < 60
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hidden_top_is_found_by_the_proof(seed):
+    """The start of the search misses the top vector: the second start does not."""
+    values = torch.stack([one(1.0, 0.7, rest=0.2)] * 4)
+    start, second = random_starts(4, 120, seed), random_starts(4, 120, seed + 10)
+    start[:2, 0] = 1e-6
+    blind = mixed_lanczos(Diagonal(values, torch.float32), Diagonal(values), start, second, rtol=1e-2,
+                          confidence=None)
+    assert torch.allclose(blind.value, torch.tensor([0.7, 0.7, 1.0, 1.0]).double(), rtol=1e-2)
+    found = mixed_lanczos(Diagonal(values, torch.float32), Diagonal(values), start, second, rtol=1e-2)
+    assert found.converged.all() and (found.value > 0.99).all()
+
+
+@pytest.mark.parametrize("max_steps", range(1, 40, 3))
+def test_upper_holds_at_whichever_step_it_stops(max_steps):
+    """Also where some items finish in the very last step and the batch is made smaller."""
+    operator = Diagonal(torch.stack([*SPECTRA.values()]))
+    exact = operator.values.max(1).values
+    start = start_vectors(len(exact), 120, seed=4, dtype=torch.float64, device="cpu")
+    restrict = lambda index: operator.restrict(index).gram  # noqa: E731
+    found = lanczos(operator.gram, start, max_steps=max_steps, restrict=restrict)
+    assert (found.steps <= max_steps).all() and (found.upper >= exact).all() and not found.upper.isnan().any()
+    plain = lanczos(operator.gram, start, max_steps=max_steps)
+    assert torch.allclose(plain.upper, found.upper, rtol=1e-9, atol=0)
+    open_ = ~found.converged
+    assert (found.upper[open_] > found.value[open_] * (1 + 1e-4)).all()
+    without = lanczos(operator.gram, start, max_steps=max_steps, confidence=None, restrict=restrict)
+    assert torch.isinf(without.upper).all() and (without.value <= exact * (1 + 1e-12)).all()
+
+
+def test_a_batch_made_smaller_in_the_last_step_keeps_its_upper_bounds():
+    operator = Diagonal(torch.stack([one(1.0, rest=0.01), one(1.0, rest=0.01), tail(120, 1.0), tail(120, 1.0)]))
+    start = start_vectors(4, 120, seed=4, dtype=torch.float64, device="cpu")
+    restrict = lambda index: operator.restrict(index).gram  # noqa: E731
+    free = lanczos(operator.gram, start, restrict=restrict)
+    found = lanczos(operator.gram, start, restrict=restrict, max_steps=int(free.steps[0]))
+    assert found.converged.tolist() == [True, True, False, False]
+    assert (found.upper >= 1).all() and found.upper[0] < 1.001 < found.upper[2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("tops", [[1.0, 0.999] + [0.5] * 18, [1 - 1e-4 * i for i in range(20)]])
+def test_float32_vectors_stay_orthogonal_when_the_space_is_nearly_used_up(tops, seed):
+    operator = Diagonal(one(*tops, rest=0.0).expand(2, -1), torch.float32)
+    found = lanczos(operator.gram, random_starts(2, 120, seed).float(), rtol=1e-5)
+    assert (found.value <= 1 + 1e-6).all() and (found.value >= 1 - 1e-5).all() and found.converged.all()
+
+
+CONFIDENCE = 0.5
+HARD = {"repeated near the top": one(1.0, 0.9991, 0.9991, 0.9991), "gap 1e-3": one(1.0, 0.999, rest=0.9),
+        "hidden top": one(1.0, rest=0.98), "alone": one(1.0, rest=0.5)}
+
+
+@pytest.mark.parametrize("max_steps", [300, 8])
+@pytest.mark.parametrize("name", HARD)
+def test_the_certificate_fails_at_most_as_often_as_it_says(name, max_steps):
+    """400 starts: at most half fail, plus three standard deviations; some do fail, so the test is live."""
+    starts = 400
+    operator = Diagonal(HARD[name].expand(starts, -1))
+    start = random_starts(starts, 120, seed=7)
+    found = lanczos(operator.gram, start, confidence=CONFIDENCE, max_steps=max_steps,
+                    restrict=lambda index: operator.restrict(index).gram)
+    failed = (found.upper < 1 - 1e-12).sum().item()
+    assert failed <= (1 - CONFIDENCE) * starts + 3 * (CONFIDENCE * (1 - CONFIDENCE) * starts) ** 0.5
+    if name != "alone" and (name, max_steps) != ("hidden top", 300):
+        assert failed >= starts * 0.02, failed
+    sure = lanczos(operator.gram, start, confidence=0.99, max_steps=max_steps)
+    assert (sure.upper < 1 - 1e-12).sum() <= 0.01 * starts + 3 * (0.01 * 0.99 * starts) ** 0.5
+    assert (sure.upper >= sure.value).all()
+
+
+@pytest.mark.parametrize("solver", ["lanczos", "power"])
+def test_vectors_are_unit_and_go_with_the_value(solver):
+    names = [name for name in NAMES if name not in ("near", "many near", "gap 1e-3", "bulk", "gap 1e-8")]
+    operator = Diagonal(torch.stack([SPECTRA[name] for name in names if name != "zero"]))
+    start = start_vectors(len(operator.values), 120, seed=0, dtype=torch.float64, device="cpu")
+    if solver == "power":
+        found = power_iteration(operator.gram, start, rtol=1e-5)
+        assert found.converged.all() and torch.isinf(found.upper).all()
+        exact = operator.values.max(1).values
+        assert ((found.value / exact - 1).abs() <= 1e-5).all() and (found.value <= exact * (1 + 1e-12)).all()
+        return
+    for restrict in (None, lambda index: operator.restrict(index).gram):
+        found = lanczos(operator.gram, start, rtol=1e-8, vectors=True, restrict=restrict)
+        v, square = found.vector, found.value[:, None] ** 2
+        assert ((v.norm(dim=1) - 1).abs() < 1e-12).all()
+        misfit = (operator.gram(v) - square * v).norm(dim=1) / square[:, 0]
+        assert (misfit <= 2e-4).all() and (misfit <= found.residual + 1e-12).all()
+        value, residual = evaluate(operator.gram, 3 * v)
+        assert torch.allclose(value, found.value, rtol=1e-12, atol=0)
+        assert torch.allclose(residual, found.residual, rtol=1e-3, atol=1e-11)
+    stopped = lanczos(operator.gram, start, max_steps=4, rtol=1e-8, vectors=True)
+    assert ((stopped.vector.norm(dim=1) - 1).abs() < 1e-12).all()
+    assert torch.allclose(evaluate(operator.gram, stopped.vector)[0], stopped.value, rtol=1e-12, atol=0)
+
+
+def test_krylov_goes_on_with_the_right_items():
+    values = torch.stack([tail(50, 1.0 + i) for i in range(6)])
+    start = random_starts(6, 50, seed=0)
+    whole, part = Krylov(Diagonal(values).gram, start), Krylov(Diagonal(values).gram, start)
+    kept = np.arange(6)
+    for chosen in ([1, 2, 4, 5], [0, 2], [1]):
+        for krylov in (whole, part):
+            for _ in range(7):
+                krylov.advance()
+        kept = kept[chosen]
+        part.restrict(np.array(chosen), Diagonal(values[kept]).gram)
+        assert np.array_equal(part.diagonal, whole.diagonal[kept])
+        whole_ritz, ritz = whole.ritz(), part.ritz()
+        items = np.arange(len(kept))
+        for mine, other in zip(part.combine(ritz.vectors[:, :, -1], items),
+                               whole.combine(whole_ritz.vectors[kept, :, -1], kept), strict=True):
+            assert torch.equal(mine, other)
+    part.advance(), whole.advance()
+    assert np.array_equal(part.off_diagonal, whole.off_diagonal[kept])
+
+
+def test_krylov_against_vectors_stays_in_their_complement():
+    values = torch.stack([tail(30, 1.0), tail(30, 2.0)])
+    against = torch.zeros(2, 2, 30, dtype=torch.float64)
+    against[0, 0, 29] = against[1, 0, 29] = against[1, 1, 28] = 1  # the top of one, the top two of the other
+    krylov = Krylov(Diagonal(values).gram, random_starts(2, 30, 0), against)
+    for _ in range(28):
+        krylov.advance()
+        assert (torch.bmm(against, krylov.current[..., None]).abs() < 1e-10).all()
+    assert np.allclose(krylov.ritz().values[:, -1], [values[0, 28] ** 2, values[1, 27] ** 2], rtol=1e-10)
+
+
+def coefficients(nodes, mass, steps):
+    """Lanczos coefficients of the measure with these masses at these nodes."""
+    krylov = Krylov(Diagonal(torch.as_tensor(nodes).sqrt()[None]).gram, torch.as_tensor(mass).sqrt()[None])
+    for _ in range(steps):
+        krylov.advance()
+    return krylov.diagonal, krylov.off_diagonal
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_christoffel_sum_is_that_of_the_monomials(seed, steps):
+    """K(t, t) = m(t)^T G^{-1} m(t), with m the monomials up to the degree and G their Gram matrix."""
+    random = np.random.default_rng(seed)
+    nodes, mass = np.sort(random.uniform(0.1, 1, 7)), random.dirichlet(np.ones(7))
+    powers = np.vander(nodes, steps + 1)
+    gram = powers.T @ (mass[:, None] * powers)
+    diagonal, off_diagonal = coefficients(nodes, mass, steps)
+    for t in (nodes[-1] * 1.001, 1.1, 2.0, 50.0):
+        monomials = np.vander([t], steps + 1)[0]
+        expected = monomials @ np.linalg.solve(gram, monomials)
+        assert abs(log_christoffel(diagonal, off_diagonal, np.array([t]))[0] - np.log(expected)) < 1e-5
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mass_at_an_eigenvalue_is_at_most_one_over_the_sum_and_all_of_it_in_the_end(seed):
+    random = np.random.default_rng(seed)
+    nodes, mass = np.sort(random.uniform(0.1, 1, 8)), random.dirichlet(np.ones(8))
+    sums = []
+    for steps in range(1, 8):
+        diagonal, off_diagonal = coefficients(nodes, mass, steps)
+        sums.append([log_christoffel(diagonal, off_diagonal, np.array([t]))[0] for t in nodes])
+        assert (np.log(mass) <= -np.array(sums[-1]) + 1e-9).all()
+    assert (np.diff(sums, axis=0) >= 0).all()
+    assert np.allclose(np.log(mass), -np.array(sums[-1]), atol=1e-6)
+    diagonal, off_diagonal = coefficients(nodes, mass, 7)
+    assert log_christoffel(diagonal, np.zeros_like(off_diagonal), np.array([2.0]))[0] == np.inf
+    assert np.isfinite(log_christoffel(diagonal, off_diagonal, np.array([1e200]))[0])
+
+
+@pytest.mark.parametrize("size", [2, 3, 10, 300])
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
+def test_the_least_mass_is_a_quantile_of_random_unit_vectors(size, confidence):
+    draws = 20000
+    vectors = np.random.default_rng(size).standard_normal((draws, size))
+    component = vectors[:, 0] ** 2 / (vectors**2).sum(1)
+    below = (component < np.exp(least_log_mass(size, confidence))).mean()
+    assert abs(below - (1 - confidence)) <= 4 * (confidence * (1 - confidence) / draws) ** 0.5
+    assert least_log_mass(1, confidence) == 0
