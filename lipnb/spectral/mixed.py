@@ -181,7 +181,7 @@ def _prove_below(low, second, aside, limit, left, confidence, proved, steps):
     against = second.new_zeros(len(left), deepest, size)
     for i, item in enumerate(left):
         against[i, : len(aside[item])] = aside[item]
-    log_mass = least_log_mass(size, confidence)  # safe for every item, whatever is set aside for it
+    log_mass = np.array([least_log_mass(size - len(aside[item]), confidence) for item in left])
     index = torch.from_numpy(left).to(second.device)
     krylov = Krylov((low.restrict(index) if len(left) < len(second) else low).gram, second[index], against, keep=False)
     while len(left):
@@ -193,7 +193,7 @@ def _prove_below(low, second, aside, limit, left, confidence, proved, steps):
         proved[left[done]] = True
         going = np.flatnonzero(~done & below)  # a Ritz value above the limit: no proof from here
         if len(going) <= (1 - COMPACT) * len(left):
-            left = left[going]
+            left, log_mass = left[going], log_mass[going]
             if len(left):
                 krylov.restrict(going, low.restrict(torch.from_numpy(left).to(second.device)).gram)
 
