@@ -158,6 +158,17 @@ def test_float32_vectors_stay_orthogonal_when_the_space_is_nearly_used_up(tops, 
     assert (found.value <= 1 + 1e-6).all() and (found.value >= 1 - 1e-5).all() and found.converged.all()
 
 
+def test_products_that_are_rounding_alone_never_converge():
+    """Quotients of zero or less, though the products are not zero: a sign of cancellation, not of a zero Jacobian."""
+    start = random_starts(3, 60, 0)
+    values = -torch.linspace(0.1, 1, 60, dtype=torch.float64)
+    for confidence in (None, 0.5):
+        found = lanczos(lambda u: values * u, start, max_steps=3, confidence=confidence, rtol=0.1)
+        assert not found.converged.any() and (found.value == 0).all() and (found.residual > 0.1).all()
+    found = power_iteration(lambda u: values * u, start, max_steps=3, rtol=0.9)
+    assert not found.converged.any() and (found.value == 0).all() and (found.residual > 0.1).all()
+
+
 CONFIDENCE = 0.5
 HARD = {"repeated near the top": one(1.0, 0.9991, 0.9991, 0.9991), "gap 1e-3": one(1.0, 0.999, rest=0.9),
         "hidden top": one(1.0, rest=0.98), "alone": one(1.0, rest=0.5)}

@@ -84,7 +84,7 @@ class Ritz:
             self.residual = np.where(top > 0, off_diagonal[:, -1] * np.abs(self.last[:, -1]) / top,
                                      off_diagonal[:, -1] > 0)  # no positive value though not zero: rounding alone
             gap = 1 - self.values[:, -2] / top if j > 1 else np.ones(len(top))
-            self.error = np.fmin(self.residual, self.residual**2 / gap) / 2
+            self.error = np.where(top > 0, np.fmin(self.residual, self.residual**2 / gap), self.residual) / 2
 
 
 class Krylov:
