@@ -74,7 +74,8 @@ def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, me
     rtol : float
         Relative tolerance on the value.
     max_steps : int, optional
-        Most products with the Jacobian and its transpose; default 300 ("lanczos") or 1000 ("power").
+        Most products with the Jacobian and its transpose, of each part of a mixed-precision solve; default 300
+        ("lanczos") or 1000 ("power").
     seed : int
         Seed of the start vector, which is the same for all items of a batch.
     method : {"lanczos", "power", "dense"}

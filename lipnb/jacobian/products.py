@@ -1,90 +1,10 @@
 """The cached products behind `AttentionJacobian`: tangents and cotangents of all heads of all sequences at once."""
 
-import math
-import weakref
-
 import torch
 
-from lipnb import gemm
+from lipnb.jacobian.weights import ScaledWeights, steep
 
-__all__ = ["HeadProducts", "ScaledWeights"]
-
-
-def _power_of_two(tensor):
-    """The power of two just above the largest entry of `tensor` in absolute value; 1 for zero.
-
-    Dividing by it is exact, and keeps squares of very large or very small weights representable.
-    """
-    largest = tensor.abs().max().item() if tensor.numel() else 0.0
-    return 2.0 ** math.frexp(largest)[1] if largest > 0 else 1.0
-
-
-_KNOWN = weakref.WeakKeyDictionary()
-
-
-class ScaledWeights:
-    """Weight matrices of an attention map, stacked for the products and kept near one.
-
-    Attributes
-    ----------
-    projection : Tensor, shape (d, h (2k + v))
-        Query (scale folded in), key and value matrices side by side.
-    output : Tensor, shape (m, h v), or None
-        Output matrices of the heads, side by side.
-    output_gram : Tensor, shape (h v, h v), or None
-        Gram matrix of `output`, where one product with it is cheaper than two with `output`.
-    value_unit, unit : float
-        Powers of two: values are divided by the first, Jacobians by the second.
-    """
-
-    def __init__(self, attention, dtype):
-        output, self._others = attention.output, {}
-        self.value_unit = _power_of_two(attention.value)
-        output_unit = 1.0 if output is None else _power_of_two(output)
-        self.unit = self.value_unit * output_unit
-        stacked = torch.cat([attention.scale * attention.query.flatten(0, 1), attention.key.flatten(0, 1),
-                             attention.value.flatten(0, 1) / self.value_unit])
-        self.projection = stacked.mT.contiguous().to(dtype)
-        self.output = self.output_gram = None
-        if output is not None:
-            joined = output.movedim(0, 1).flatten(1) / output_unit
-            self.output = joined.to(dtype)
-            if joined.shape[1] <= 2 * joined.shape[0]:
-                with gemm.fastest(joined.dtype, joined.device):
-                    self.output_gram = (joined.mT @ joined).to(dtype)
-
-    @classmethod
-    def of(cls, attention, dtype):
-        """The weights of `attention`, kept from call to call until one of its tensors is replaced or changed."""
-        tensors = (attention.query, attention.key, attention.value, attention.output)
-        try:
-            state = (dtype, attention.scale, *((id(t), t._version) for t in tensors if t is not None))
-        except RuntimeError:  # tensors made in inference mode keep no count of their changes
-            return cls(attention, dtype)
-        known = _KNOWN.get(attention)
-        if known is None or known[0] != state:
-            _KNOWN[attention] = known = (state, cls(attention, dtype))
-        return known[1]
-
-    def to(self, dtype):
-        """The same weights in another floating point type."""
-        if dtype in self._others:
-            return self._others[dtype]
-        new = object.__new__(ScaledWeights)
-        new.__dict__.update(self.__dict__)
-        for name in ("projection", "output", "output_gram"):
-            old = getattr(self, name)
-            setattr(new, name, None if old is None else old.to(dtype))
-        self._others[dtype] = new
-        return new
-
-    def through_output(self, joined, out=None):
-        """Product of `joined`, shape (rows, h v), with the Gram matrix of the output matrices."""
-        if self.output is None:
-            return joined
-        if self.output_gram is not None:
-            return torch.mm(joined, self.output_gram, out=out)
-        return torch.mm(joined @ self.output.mT, self.output, out=out)
+__all__ = ["HeadProducts"]
 
 
 class HeadProducts:
@@ -121,6 +41,8 @@ class HeadProducts:
         self.weights = ScaledWeights.of(attention, dtype)
         self.unit, self.dtype = self.weights.unit, dtype
         value_unit = self.weights.value_unit
+
+        self.steep = steep(query, key)
 
         def flat(tensor):
             return tensor.flatten(0, 1).to(dtype)
@@ -183,16 +105,23 @@ class HeadProducts:
         self.keys.unflatten(0, (b, h))[..., k:].copy_(key)
         buffers["value"].unflatten(0, (b, h)).copy_(value)
         t = torch.bmm(self.queries, self.keys.mT, out=buffers["square"]).mul_(P)
+        total = t.sum(-1, keepdim=True)
+        if self.steep:
+            t.addcmul_(P, total, value=-1)
         out = torch.bmm(t, self.values, out=buffers["head"])
         out.baddbmm_(P, buffers["value"])
-        return out.addcmul_(t.sum(-1, keepdim=True), self.heads, value=-1)
+        return out if self.steep else out.addcmul_(total, self.heads, value=-1)
 
     def cotangent(self, g):
         """Token cotangents, shape (b n, d), of head output cotangents `g`, shape (b h, n, v)."""
         b, h, n, k, v, _ = self.sizes
         buffers, P = self._buffers, self.probabilities
-        spread = (g * self.heads).sum(-1, keepdim=True)
-        z = torch.bmm(g, self.values.mT, out=buffers["square"]).sub_(spread).mul_(P)
+        z = torch.bmm(g, self.values.mT, out=buffers["square"])
+        if self.steep:
+            z.mul_(P)
+            z.addcmul_(P, z.sum(-1, keepdim=True), value=-1)
+        else:
+            z.sub_((g * self.heads).sum(-1, keepdim=True)).mul_(P)
         query, key, value = self._split(buffers["projected"])
         query.copy_(torch.bmm(z, self.keys[..., :k], out=buffers["query"]).unflatten(0, (b, h)))
         key.copy_(torch.bmm(z.mT, self.queries[..., k:], out=buffers["key"]).unflatten(0, (b, h)))

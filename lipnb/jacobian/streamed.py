@@ -2,7 +2,7 @@
 
 import torch
 
-from lipnb.jacobian.products import ScaledWeights
+from lipnb.jacobian.weights import ScaledWeights, steep
 
 __all__ = ["StreamedProducts"]
 
@@ -82,7 +82,8 @@ class StreamedProducts:
             logsumexp[:, first:last] = total = logits.logsumexp(-1, keepdim=True)
             heads[:, first:last] = logits.sub_(total).exp_() @ value[:, :columns]
         one = torch.ones_like(logsumexp)
-        return (torch.cat([query, -logsumexp], -1), torch.cat([key, one], -1), torch.cat([value, one], -1), heads)
+        return (steep(query, key), torch.cat([query, -logsumexp], -1), torch.cat([key, one], -1),
+                torch.cat([value, one], -1), heads)
 
     def gram(self, u):
         """M^T M u / `unit`^2, shape (b, n d), as `HeadProducts.gram`."""
@@ -90,7 +91,7 @@ class StreamedProducts:
 
     def _gram(self, item, u):
         # one more column makes the products subtract log-sum-exponentials and row sums without a pass of their own
-        att, (query1, key1, value1, heads) = self.attention, self._cached[item]
+        att, (is_steep, query1, key1, value1, heads) = self.attention, self._cached[item]
         query, key, value = query1[..., :-1], key1[..., :-1], value1[..., :-1]
         root = None if self.root is None else self.root[item]
         h, k, v = att.heads, att.key_width, att.value_width
@@ -104,15 +105,21 @@ class StreamedProducts:
             rows = slice(first, last)
             P = self._logits(item, query1, key1, first, last, columns).exp_()
             t = torch.bmm(queries[:, rows], keys[:, :columns].mT, out=self._tile(1, last - first, columns)).mul_(P)
+            total = t.sum(-1, keepdim=True)
+            if is_steep:
+                t.addcmul_(P, total, value=-1)
             o = torch.bmm(t, value[:, :columns]).baddbmm_(P, d_value[:, :columns])
-            o.addcmul_(t.sum(-1, keepdim=True), heads[:, rows], value=-1)
+            if not is_steep:
+                o.addcmul_(total, heads[:, rows], value=-1)
             joined = o.transpose(0, 1).flatten(1)
             if root is not None:
                 joined = joined * root[rows] ** 2
             g = self.weights.through_output(joined).unflatten(-1, (h, v)).transpose(0, 1).contiguous()
             back_value[:, :columns].baddbmm_(P.mT, g)
-            g1 = torch.cat([g, -(g * heads[:, rows]).sum(-1, keepdim=True)], -1)
-            z = torch.bmm(g1, value1[:, :columns].mT, out=t).mul_(P)
+            spread = torch.zeros_like(total) if is_steep else -(g * heads[:, rows]).sum(-1, keepdim=True)
+            z = torch.bmm(torch.cat([g, spread], -1), value1[:, :columns].mT, out=t).mul_(P)
+            if is_steep:
+                z.addcmul_(P, z.sum(-1, keepdim=True), value=-1)
             parts[0][:, rows] = torch.bmm(z, key[:, :columns])
             back_key[:, :columns].baddbmm_(z.mT, query[:, rows])
         parts[1].copy_(back_key)

@@ -38,7 +38,7 @@ def mixed_lanczos(low, high, start, second, *, rtol=1e-4, max_steps=300, confide
     start, second : Tensor, shape (b, N)
         Two independent random starts, in full precision.
     rtol, max_steps, confidence
-        As for `lipnb.spectral.lanczos`.
+        As for `lipnb.spectral.lanczos`; `max_steps` limits each part by itself.
 
     Returns
     -------
@@ -48,6 +48,8 @@ def mixed_lanczos(low, high, start, second, *, rtol=1e-4, max_steps=300, confide
         (float32).
     """
     b, size = start.shape
+    if confidence is not None:
+        confidence = (1 + confidence) / 2  # a wrong proof or a wrong fallback: each half as likely
     search = _search(low, start, rtol / CAUTION, min(max_steps, size))
     gap = 1 - search.second
     if confidence is not None:
@@ -58,7 +60,8 @@ def mixed_lanczos(low, high, start, second, *, rtol=1e-4, max_steps=300, confide
     upper = np.full(b, np.inf)
     if confidence is not None:
         moved = norms(vector - search.vectors).cpu().numpy()
-        found.append(_prove(low, second, search, value, residual, moved, rtol, confidence, steps))
+        found.append(_prove(low, second, search, value, residual, moved, rtol, max_steps, confidence,
+                            steps))
         upper = value * (1 + rtol)
     converged = np.logical_and.reduce(found)
     again = np.flatnonzero(~converged)
@@ -158,7 +161,7 @@ def _finish(high, search, enough, max_steps):
     return value, residual, vectors, steps
 
 
-def _prove(low, second, search, value, residual, moved, rtol, confidence, steps):
+def _prove(low, second, search, value, residual, moved, rtol, max_steps, confidence, steps):
     """Whether nothing larger hides in the complement of the vector, shape (b,); adds its products to `steps`.
 
     Everything seen is set aside where it is weakly coupled to the rest, which shortens the proof; where that fails,
@@ -171,11 +174,11 @@ def _prove(low, second, search, value, residual, moved, rtol, confidence, steps)
     for aside, limit in ((search.seen, np.where(room >= ROOM, room, 0)), (search.vectors[:, None], ceiling)):
         items = np.flatnonzero(~proved & (limit > 0))
         if len(items):
-            _prove_below(low, second, aside, value**2 * limit, items, confidence, proved, steps)
+            _prove_below(low, second, aside, value**2 * limit, items, max_steps, confidence, proved, steps)
     return proved
 
 
-def _prove_below(low, second, aside, limit, left, confidence, proved, steps):
+def _prove_below(low, second, aside, limit, left, max_steps, confidence, proved, steps):
     """Mark in `proved` the items whose complement of `aside` is shown to lie below `limit`."""
     size, deepest = second.shape[1], max(len(aside[item]) for item in left)
     against = second.new_zeros(len(left), deepest, size)
@@ -184,7 +187,7 @@ def _prove_below(low, second, aside, limit, left, confidence, proved, steps):
     log_mass = np.array([least_log_mass(size - len(aside[item]), confidence) for item in left])
     index = torch.from_numpy(left).to(second.device)
     krylov = Krylov((low.restrict(index) if len(left) < len(second) else low).gram, second[index], against, keep=False)
-    while len(left):
+    while len(left) and krylov.steps < max_steps:
         krylov.advance()
         steps[left] += 1
         below = krylov.ritz().values[:, -1] < limit[left]

@@ -1,0 +1,98 @@
+"""Weight matrices of an attention map, stacked and scaled for its Jacobian's products."""
+
+import math
+import weakref
+
+import torch
+
+from lipnb import gemm
+
+__all__ = ["ScaledWeights", "steep"]
+
+STEEP = 1e-5  # rounding of the logits from which row sums are taken off entry by entry
+
+
+def _power_of_two(tensor):
+    """The power of two just above the largest entry of `tensor` in absolute value; 1 for zero.
+
+    Dividing by it is exact, and keeps squares of very large or very small weights representable.
+    """
+    largest = tensor.abs().max().item() if tensor.numel() else 0.0
+    return 2.0 ** math.frexp(largest)[1] if largest > 0 else 1.0
+
+
+def steep(query, key):
+    """Whether logits are so large that row sums must be taken off t and z themselves, which takes one pass more.
+
+    For nearly hard attention ``t v - rowsum(t) o`` is a small difference of numbers as large as the logits.
+    """
+    largest = torch.linalg.vector_norm(query, dim=-1).amax() * torch.linalg.vector_norm(key, dim=-1).amax()
+    return bool(largest * torch.finfo(query.dtype).eps > STEEP)
+
+
+_KNOWN = weakref.WeakKeyDictionary()
+
+
+class ScaledWeights:
+    """Weight matrices of an attention map, stacked for the products and kept near one.
+
+    Attributes
+    ----------
+    projection : Tensor, shape (d, h (2k + v))
+        Query (scale folded in), key and value matrices side by side.
+    output : Tensor, shape (m, h v), or None
+        Output matrices of the heads, side by side.
+    output_gram : Tensor, shape (h v, h v), or None
+        Gram matrix of `output`, where one product with it is cheaper than two with `output`.
+    value_unit, unit : float
+        Powers of two: values are divided by the first, Jacobians by the second.
+    """
+
+    def __init__(self, attention, dtype):
+        output, self._others = attention.output, {}
+        self.value_unit = _power_of_two(attention.value)
+        output_unit = 1.0 if output is None else _power_of_two(output)
+        self.unit = self.value_unit * output_unit
+        stacked = torch.cat([attention.scale * attention.query.flatten(0, 1), attention.key.flatten(0, 1),
+                             attention.value.flatten(0, 1) / self.value_unit])
+        self.projection = stacked.mT.contiguous().to(dtype)
+        self.output = self.output_gram = None
+        if output is not None:
+            joined = output.movedim(0, 1).flatten(1) / output_unit
+            self.output = joined.to(dtype)
+            if joined.shape[1] <= 2 * joined.shape[0]:
+                with gemm.fastest(joined.dtype, joined.device):
+                    self.output_gram = (joined.mT @ joined).to(dtype)
+
+    @classmethod
+    def of(cls, attention, dtype):
+        """The weights of `attention`, kept from call to call until one of its tensors is replaced or changed."""
+        tensors = (attention.query, attention.key, attention.value, attention.output)
+        try:
+            state = (dtype, attention.scale, *((id(t), t._version) for t in tensors if t is not None))
+        except RuntimeError:  # tensors made in inference mode keep no count of their changes
+            return cls(attention, dtype)
+        known = _KNOWN.get(attention)
+        if known is None or known[0] != state:
+            _KNOWN[attention] = known = (state, cls(attention, dtype))
+        return known[1]
+
+    def to(self, dtype):
+        """The same weights in another floating point type."""
+        if dtype in self._others:
+            return self._others[dtype]
+        new = object.__new__(ScaledWeights)
+        new.__dict__.update(self.__dict__)
+        for name in ("projection", "output", "output_gram"):
+            old = getattr(self, name)
+            setattr(new, name, None if old is None else old.to(dtype))
+        self._others[dtype] = new
+        return new
+
+    def through_output(self, joined, out=None):
+        """Product of `joined`, shape (rows, h v), with the Gram matrix of the output matrices."""
+        if self.output is None:
+            return joined
+        if self.output_gram is not None:
+            return torch.mm(joined, self.output_gram, out=out)
+        return torch.mm(joined @ self.output.mT, self.output, out=out)
