@@ -156,7 +156,7 @@ class Krylov:
     def _with_room(basis):
         """`basis` with room for as many vectors again, so that each is copied once on average."""
         b, steps, size = basis.shape
-        grown = basis.new_empty(b, max(16, 2 * steps), size)
+        grown = basis.new_empty(b, max(32, 2 * steps), size)
         grown[:, :steps] = basis
         return grown
 
