@@ -26,7 +26,7 @@
 # is due to that. Where both are equally fast, the same code has a smaller ratio over the released method.
 
 # %% tags=["parameters"]
-layers = ["twin:0", "twin:3"]  # the layers of the figure
+layers = ["mini:0", "mini:3", "twin:0"]  # the layers of the figure, summed
 length = 24  # of the live case
 layer = 3
 tolerance = 1e-4
@@ -115,7 +115,11 @@ stored = results.load("bench-workload")
 birth = results.provenance("bench-workload")
 machine, versions = birth["settings"]["processor"], birth["versions"]
 flags = ", ".join(machine["flags"])
-print("A TRIAL RUN, not a result" if birth["settings"]["trial"] else "the full run")
+names = ["workload", "compare", "products", "particles", "misconvergence", "long"]
+tables = {name: results.provenance(f"bench-{name}")["settings"] for name in names}
+trials = [name for name, settings in tables.items() if settings["trial"]]
+print(f"stored tables that are short trials: {', '.join(trials) or 'none'}")
+print(f"lengths: {', '.join(map(str, birth['settings']['lengths']))}")
 print(f"processor: {machine['architecture']} ({flags}), {machine['threads']} threads")
 print(
     f"torch {versions['torch']}, scipy {versions['scipy']}, lipnb {versions['commit']}"
