@@ -1,7 +1,7 @@
 """Verdicts on statements: each page records what it tested, and the book gathers them into one table.
 
-A page ends with one call, ``ledger.record(...)``, of rows made by `upper`, `lower`, `equal` and `unchecked`. The verdict
-of a row follows from its numbers. What a page recorded travels in its executed notebook, under the type `MIME`.
+A page ends with one call, ``ledger.record(...)``, of rows made by `upper`, `lower`, `equal` and `unchecked`. A verdict
+follows from the numbers of its row. What a page recorded travels in its executed notebook, under the type `MIME`.
 """
 
 import html
