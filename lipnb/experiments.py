@@ -55,7 +55,8 @@ def _rows(model, corpus, layer, length, tokens, object, rtol, seed):
                 "layer": layer, "object": object,
                 "length": length, "window": first + i, "radius": norms[i].max().item(),
                 "mean_radius": norms[i].square().mean().sqrt().item(), "lipschitz": lip.value[i].item(),
-                "residual": lip.residual[i].item(), "steps": lip.steps[i].item(),
+                "residual": lip.residual[i].item(), "upper": lip.upper[i].item(),
+                "steps": lip.steps[i].item(),
                 "converged": lip.converged[i].item(),
             })
     return rows
@@ -91,7 +92,7 @@ def measure(model, corpus, layer, lengths, count, *, object="heads+output", rtol
     DataFrame
         One row for each window: model, weights, masked, tokenizer, corpus, text (fingerprint of the window), layer,
         object, length, window, radius (largest token norm), mean_radius (root mean square token norm), lipschitz (lower
-        bound), residual, steps, converged.
+        bound), residual, upper (upper bound with probability 1 - 1e-6), steps, converged.
 
     Raises
     ------

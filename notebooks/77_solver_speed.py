@@ -233,7 +233,7 @@ print(
 # ## A million particles
 #
 # Measures are weighted tokens. In the plane, a separable kernel makes one product linear in their number; exact tiles
-# take the square. The exact time at a million is scaled from ten thousand exact rows. KeOps sums the same exact tiles.
+# take the square. The exact time at a million is scaled from a few thousand exact rows. KeOps sums the same exact tiles.
 
 # %%
 cloud = results.load("bench-particles")
@@ -273,7 +273,7 @@ print(f"... on random GPT-2: {gpt2.missed.sum()} of {gpt2['count'].sum()}")
 # - The other method is given a lean forward pass, not the module of a model library, and keeps its transpose's forward
 #   pass: it is not slowed down. It is not batched, because the released code is not; and it keeps PyTorch's default
 #   route for matrix products, as all peers do that use automatic differentiation.
-# - KeOps {cite}`charlier2021kernel` is a peer for particles only, and stands in `benchmarks/particles.py`.
+# - KeOps {cite}`charlier2021kernel` is a peer for particles only.
 # - The estimate is a lower bound that has settled. Where it is wrong, nothing in its answer says so: that is what the
 #   certificate is paid for.
 # - A certificate at 0.99 may fail once in a hundred starts by what is proved; that it failed on none of these inputs

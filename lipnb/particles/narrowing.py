@@ -39,7 +39,11 @@ def narrowed(attention):
     h, k, d = attention.query.shape
     bias = attention.query.new_zeros(h, k) if attention.query_bias is None else attention.query_bias
     joint = attention.scale * torch.cat([attention.query, bias[..., None]], -1)
-    left, values, right = torch.linalg.svd((attention.key.mT @ joint).double(), full_matrices=False)
+    # W_K^T [s W_Q, s b_Q] through triangular factors: its rank is at most k, far below d in wide layers
+    Q1, R1 = torch.linalg.qr(attention.key.mT.double())
+    Q2, R2 = torch.linalg.qr(joint.mT.double())
+    U, values, Vh = torch.linalg.svd(R1 @ R2.mT, full_matrices=False)
+    left, right = Q1 @ U, Vh @ Q2.mT
     rank = int((values > 16 * max(k, d) * torch.finfo(attention.dtype).eps * values[:, :1]).sum(1).max())
     rank = max(rank, 1)
     if rank < k:
