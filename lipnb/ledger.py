@@ -113,7 +113,7 @@ def equal(id, form, errors, *, within, grounds, counter_example=None, variant=Fa
     """
     errors = np.abs(_numbers(id, errors))
     worst = errors.max()
-    return _row(id, form, errors, 1 + worst, worst <= within, "equal", f"{grounds} (within {within:.0e})",
+    return _row(id, form, errors, 1 + float(f"{worst:.1g}"), worst <= within, "equal", f"{grounds} (within {within:.0e})",
                 counter_example, variant)
 
 
@@ -139,7 +139,8 @@ def _row(id, form, values, worst, holds, kind, grounds, counter_example, variant
     _known(id)
     if not holds and not counter_example:
         raise ValueError(f"{id}, {form}: refuted, worst ratio {worst:.6g}: a refuted form needs its counter-example.")
-    return Row(id, form, values.size, float(f"{worst:.6g}"), HOLDS if holds else REFUTED, kind, grounds,
+    worst = float(worst) if kind == "equal" else float(f"{worst:.6g}")
+    return Row(id, form, values.size, worst, HOLDS if holds else REFUTED, kind, grounds,
                None if holds else counter_example, variant)
 
 
