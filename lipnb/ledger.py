@@ -113,8 +113,8 @@ def equal(id, form, errors, *, within, grounds, counter_example=None, variant=Fa
     """
     errors = np.abs(_numbers(id, errors))
     worst = errors.max()
-    return _row(id, form, errors, 1 + float(f"{worst:.1g}"), worst <= within, "equal", f"{grounds} (within {within:.0e})",
-                counter_example, variant)
+    return _row(id, form, errors, 1 + float(f"{worst:.1g}"), worst <= within, "equal",
+                f"{grounds} (within {within:.0e})", counter_example, variant)
 
 
 def unchecked(id, form, why):

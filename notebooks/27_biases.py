@@ -67,16 +67,17 @@ def gaussian(*shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
+# %% [markdown]
+# ## By hand: two tokens in the plane, every bias
+
+
+# %%
 def one_head(Q, K, V, masked=False, **biases):
     """One head from its matrices and its biases, each of shape (k,)."""
     named = {f"{name}_bias": bias[None] for name, bias in biases.items()}
     return Attention(Q[None], K[None], V[None], masked=masked, **named)
 
 
-# %% [markdown]
-# ## By hand: two tokens in the plane, every bias
-
-# %%
 Q, K, V, x = (gaussian(2, 2) for _ in range(4))
 b_Q, b_K, b_V = (gaussian(2) for _ in range(3))
 f = one_head(Q, K, V, query=b_Q, key=b_K, value=b_V)
@@ -192,8 +193,9 @@ for layer in range(model.layers):
         A = f.scale * f.key[h].T @ f.query[h]
         c = f.scale * f.key[h].T @ f.query_bias[h]
         size = torch.linalg.matrix_norm(A, 2).item()
-        head = Attention(f.query[h][None], f.key[h][None], f.value[h][None],
-                         query_bias=f.query_bias[h][None])  # fmt: skip
+        one = slice(h, h + 1)
+        parts = f.query[one], f.key[one], f.value[one]
+        head = Attention(*parts, query_bias=f.query_bias[one])
         lip = local_lipschitz(head, x).value.item()
         upper = bounds.biased_upper(A, f.value[h], length, R, c)
         heads.append((layer, h, size * R, c.norm().item(), lip, upper))
