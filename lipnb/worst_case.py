@@ -1,4 +1,4 @@
-"""Inputs that make attention as rough as the lower bounds say: the explicit constructions of castin2024smooth."""
+"""Inputs that make attention rough: the explicit constructions of castin2024smooth, and a search by gradient ascent."""
 
 import math
 
@@ -6,7 +6,7 @@ import torch
 
 from lipnb.bounds.balls import count, growth_rate, radius, square
 
-__all__ = ["eigenvector", "quadratic_input", "tight_input", "two_diracs"]
+__all__ = ["climb", "eigenvector", "quadratic_input", "tight_input", "two_diracs"]
 
 
 def eigenvector(A):
@@ -161,3 +161,57 @@ def quadratic_input(n, R, direction):
         raise ValueError("direction must be a finite vector other than 0, shape (d,).")
     half = torch.ones((n - 1) // 2, 1, dtype=torch.float64)
     return radius(R) * torch.cat([torch.zeros(1, 1, dtype=torch.float64), half, -half]) * u / u.norm()
+
+
+def climb(attention, x, R, *, steps=150, rate=0.1):
+    r"""Tokens in a ball with larger local constants, by gradient ascent from given ones.
+
+    Adam on :math:`\log \|D_X f\|_2` of the dense Jacobian; after each step, tokens outside the ball are put on its
+    sphere.
+
+    Parameters
+    ----------
+    attention : Attention
+        Small: the dense Jacobian is differentiated.
+    x : Tensor, shape (..., n, d)
+        Starts, float64; leading dimensions are a batch.
+    R : float
+        Radius of the ball, positive.
+    steps : int
+        Steps of Adam.
+    rate : float
+        Size of a step, in units of R.
+
+    Returns
+    -------
+    Tensor, shape (..., n, d), and Tensor, shape of the batch
+        The best tokens seen, and their local Lipschitz constants: lower bounds on that of the ball, each at least that
+        of its start. No search shows that there are no worse inputs.
+
+    Raises
+    ------
+    ValueError
+        "R must be positive ...", and as `Attention.check_input`.
+    """
+    attention.check_input(x)
+    if not radius(R) > 0:
+        raise ValueError(f"R must be positive, got {R!r}.")
+    jacobian = torch.func.vmap(torch.func.jacrev(attention))
+
+    def projected(tokens):
+        return tokens / (tokens.norm(dim=-1, keepdim=True) / R).clamp_min(1)
+
+    best = projected(x.detach().reshape(-1, *x.shape[-2:]))
+    largest = best.new_full(best.shape[:1], -torch.inf)
+    now = best.clone().requires_grad_()
+    optimizer = torch.optim.Adam([now], lr=rate * R, maximize=True)
+    for _ in range(steps + 1):
+        norms = torch.linalg.matrix_norm(jacobian(now).flatten(3).flatten(1, 2), 2)
+        better = norms.detach() > largest
+        best = torch.where(better[:, None, None], now.detach(), best)
+        largest = torch.where(better, norms.detach(), largest)
+        optimizer.zero_grad()
+        norms.log().sum().backward()
+        optimizer.step()
+        now.data = projected(now.data)
+    return best.reshape(x.shape), largest.reshape(x.shape[:-2])
