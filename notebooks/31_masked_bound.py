@@ -121,30 +121,17 @@ print(found.max().map("{:.2g}".format).to_string())
 # Gradient ascent on the constant with tokens kept in the unit ball; and the explicit inputs of {doc}`22_tightness`,
 # which reach the rate $\sqrt n$ with the mask too, because every token still sees the first one.
 
-
 # %%
-def climb_masked(f, x, steps=80):
-    """Largest constant seen while tokens move uphill, in the unit ball."""
-    best = 0.0
-    for step in range(steps):
-        x = x.detach().requires_grad_()
-        J = torch.func.jacrev(f)(x).flatten(2).flatten(0, 1)
-        value = torch.linalg.matrix_norm(J, 2)
-        best = max(best, value.item())
-        (slope,) = torch.autograd.grad(value, x)
-        x = x + 0.2 * 0.97**step * slope / slope.norm().clamp_min(1e-300)
-        x = x / x.norm(dim=1, keepdim=True).clamp_min(1)
-    return best
-
-
 eye = torch.eye(2, dtype=torch.float64)
 climbed, sharper = [], []
 for case in range(climbs):
     n, A = 2 + case % 4, (0.1, 1.0, 4.0, 10.0)[case % 4] * draw(2, 2)
     f = Attention.from_matrices(A, eye, masked=True)
-    best = climb_masked(f, torch.nn.functional.normalize(draw(n, 2), dim=1))
+    best = worst_case.climb(f, draw(n, 2), 1.0)[1].item()
     climbed.append(best / bounds.general_upper(A, eye, n, 1.0))
     sharper.append(best / bounds.general_upper_sharp(A, eye, n, 1.0))
+
+# %%
 A = torch.diag(torch.tensor([-1.0, 0.5], dtype=torch.float64))
 tight = []
 for n in (2, 4, 8, 16, 32, 64, 128):
