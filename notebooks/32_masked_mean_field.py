@@ -283,6 +283,8 @@ for _ in range(200):
     slopes = torch.einsum("ij,ijd,ije->ide", P, gap, gap) @ A
     step_one.append((torch.linalg.matrix_norm(slopes, 2).max() / t).item())
 two = averages.norm[2]
+
+# %%
 # fmt: off
 ledger.record(
     ledger.equal("castin.def-2.6", "any positions, any order of the pairs",
