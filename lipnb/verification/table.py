@@ -133,7 +133,7 @@ def again(row):
 
     Parameters
     ----------
-    row : Series or namedtuple
+    row : Series or dict
         A row of the table.
 
     Returns
@@ -141,9 +141,9 @@ def again(row):
     lipnb.verification.Problem, float, float
         Its map with the one input, what is measured there, and the bound.
     """
-    check = next(check for check in CHECKS if check.name == row.bound)
-    problem, measured, stated = _problem(check, row.kind, int(row.seed), bool(row.masked))
-    one = slice(int(row.item), int(row.item) + 1)
+    check = next(check for check in CHECKS if check.name == row["bound"])
+    problem, measured, stated = _problem(check, row["kind"], int(row["seed"]), bool(row["masked"]))
+    one = slice(int(row["item"]), int(row["item"]) + 1)
     weights = None if problem.weights is None else problem.weights[one]
     return problem.at(problem.x[one], weights), measured[one].item(), stated[one].item()
 
@@ -164,8 +164,8 @@ def remeasure(table, *, rows=4, seed=0):
         The rows, with `again` (the ratio now) and `difference` (relative).
     """
     chosen = []
-    for row in table.sample(rows, random_state=seed).itertuples(index=False):
+    for row in table.sample(rows, random_state=seed).to_dict("records"):
         _, measured, stated = again(row)
         ratio = measured / stated
-        chosen.append({**row._asdict(), "again": ratio, "difference": abs(ratio / row.worst - 1)})
+        chosen.append({**row, "again": ratio, "difference": abs(ratio / row["worst"] - 1)})
     return pd.DataFrame(chosen)
