@@ -64,6 +64,7 @@ def test_blocks_are_joined_to_their_worst(results_folder):
     joined = verification.make_table(checks=[check.name], blocks={"random": 3}, maps=2, progress=False)
     first = joined[~joined.masked].iloc[0]
     worst = max(rows, key=lambda row: row["worst"])
+    assert first.worst_hot == max(row["worst_hot"] for row in rows) <= first.worst
     assert first.cases == 72 and first.violations == 0
     assert (first.worst, first.seed, first["item"]) == (worst["worst"], worst["seed"], worst["item"])
 
@@ -135,4 +136,4 @@ def test_the_stored_table_is_whole():
     counts = stored.groupby(["bound", "masked"]).cases.sum()
     assert set(counts.index) == {(check.name, masked) for check, masked in COUPLES}
     assert counts.min() >= 10_000 and stored.violations.sum() == 0 and stored.worst.max() <= 1 + 1e-9
-    assert set(stored.kind) == set(KINDS)
+    assert set(stored.kind) == set(KINDS) and (stored.worst_hot <= stored.worst).all()

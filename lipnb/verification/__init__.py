@@ -7,6 +7,6 @@ makes the table ``verify`` of the results folder.
 
 from lipnb.verification.checks import CHECKS, Check
 from lipnb.verification.draws import KINDS, Problem, draw
-from lipnb.verification.table import BLOCKS, again, make_table, measure, remeasure
+from lipnb.verification.table import BLOCKS, HOT, again, make_table, measure, remeasure
 
-__all__ = ["BLOCKS", "CHECKS", "KINDS", "Check", "Problem", "again", "draw", "make_table", "measure", "remeasure"]
+__all__ = ["BLOCKS", "CHECKS", "HOT", "KINDS", "Check", "Problem", "again", "draw", "make_table", "measure", "remeasure"]

@@ -1,5 +1,6 @@
 """The table of all checks: one row for each bound and kind of input, with the worst case and its seed."""
 
+import math
 import time
 
 import pandas as pd
@@ -12,11 +13,12 @@ from lipnb.verification.ascent import ascend
 from lipnb.verification.checks import CHECKS
 from lipnb.verification.draws import KINDS, draw
 
-__all__ = ["BLOCKS", "TABLE", "again", "make_table", "measure", "remeasure", "worst_of_blocks"]
+__all__ = ["BLOCKS", "HOT", "TABLE", "again", "make_table", "measure", "remeasure", "worst_of_blocks"]
 
 TABLE = "verify"
 MAPS = {"random": 40, "degenerate": 40, "structured": 40, "ascended": 20}  # of one block
 BLOCKS = {"random": 8, "degenerate": 4, "structured": 8, "ascended": 10}
+HOT = 1.0  # the largest logit from which attention is no mere average
 
 
 def measure(check, kind, block, *, masked=False, maps=None, factor=1.0):
@@ -39,12 +41,12 @@ def measure(check, kind, block, *, masked=False, maps=None, factor=1.0):
     Returns
     -------
     dict
-        bound, masked, kind; cases, violations (ratio above 1 beyond rounding), worst (the largest measured / bound);
-        of the worst case: seed and item, n, d, m, heads, radius, heat (norm of A times radius squared), measured,
+        bound, masked, kind; cases, violations (ratio above 1 beyond rounding), worst (the largest measured / bound),
+        worst_hot (the largest where heat is `HOT` or more, NaN where it never is); of the worst case: seed and item, n, d, m, heads, radius, heat (norm of A times radius squared), measured,
         stated (the bound).
     """
     maps = MAPS[kind] if maps is None else maps
-    cases, violations, worst = 0, 0, None
+    cases, violations, hottest, worst = 0, 0, math.nan, None
     for seed in range(block * maps, (block + 1) * maps):
         problem, measured, stated = _problem(check, kind, seed, masked)
         stated = factor * stated
@@ -53,15 +55,17 @@ def measure(check, kind, block, *, masked=False, maps=None, factor=1.0):
         if torch.isnan(ratios).any() or not (counts.all() or check.family == "choice"):
             raise ArithmeticError(f"{check.name}, {kind}, seed {seed}: NaN in the measured values or the bound.")
         cases, violations = cases + int(counts.sum()), violations + int((ratios > 1 + SLACK).sum())
+        heat = torch.linalg.matrix_norm(problem.A, 2).amax() * problem.radii.square()
+        hot = ratios[counts & (heat >= HOT)]
+        hottest = max([*hot.tolist(), hottest], key=lambda ratio: -1 if math.isnan(ratio) else ratio)
         item = int(ratios.argmax())
         if worst is None or ratios[item] > worst["worst"]:
             n, d = problem.x.shape[-2:]
-            radius = problem.radii[item].item()
-            steepest = torch.linalg.matrix_norm(problem.A, 2).amax().item()
             worst = {"worst": ratios[item].item(), "seed": seed, "item": item, "n": n, "d": d,
-                     "m": problem.attention.output_width, "heads": problem.attention.heads, "radius": radius,
-                     "heat": steepest * radius**2, "measured": measured[item].item(), "stated": stated[item].item()}
-    return {"bound": check.name, "masked": masked, "kind": kind, "cases": cases, "violations": violations, **worst}
+                     "m": problem.attention.output_width, "heads": problem.attention.heads, "radius": problem.radii[item].item(),
+                     "heat": heat[item].item(), "measured": measured[item].item(), "stated": stated[item].item()}
+    counted = {"cases": cases, "violations": violations, "worst_hot": hottest}
+    return {"bound": check.name, "masked": masked, "kind": kind, **counted, **worst}
 
 
 def _problem(check, kind, seed, masked):
@@ -73,11 +77,12 @@ def _problem(check, kind, seed, masked):
 
 
 def worst_of_blocks(table):
-    """Rows of blocks joined: for each bound, mask and kind the sums of cases and violations, and the worst row."""
+    """Rows of blocks joined: for each bound, mask and kind the sums of cases and violations, and the worst case."""
     keys = ["bound", "masked", "kind"]
     groups = table.groupby(keys, sort=False)
     worst = table.loc[groups.worst.idxmax()].set_index(keys)
     worst[["cases", "violations"]] = groups[["cases", "violations"]].sum()
+    worst["worst_hot"] = groups.worst_hot.max()
     return worst.reset_index()
 
 
@@ -113,7 +118,7 @@ def make_table(*, checks=None, blocks=None, maps=None, save_as=TABLE, progress=T
     chosen = [check for check in CHECKS if check.name in (checks or known)]
     blocks = BLOCKS if blocks is None else blocks
     settings = {"checks": [check.name for check in chosen], "blocks": blocks, "maps": maps or MAPS,
-                "dtype": "float64", "device": "cpu", "slack": SLACK}
+                "dtype": "float64", "device": "cpu", "slack": SLACK, "hot": HOT}
     units = [(check, masked, kind, block) for check in chosen for masked in check.masked for kind in KINDS
              for block in range(blocks.get(kind, 0))]
     with results.recording(save_as, settings) as record:
