@@ -125,6 +125,7 @@ def test_ascent_climbs_and_stays_in_the_ball(family, masked):
     before = draws.draw("climb", family, "ascended", 0, masked=masked)
     after = ascend(before, check.goal(before))
     assert (after.radii <= before.radii * (1 + 1e-12)).all()
+    assert torch.allclose(ascend(before, check.goal(before), keep=True).radii, before.radii)
     gain = jacobian_norm(after) / jacobian_norm(before)
     assert (gain > 1 - 1e-6).all() and gain.median() > 1.2
     if after.weights is not None:

@@ -9,4 +9,5 @@ from lipnb.verification.checks import CHECKS, Check
 from lipnb.verification.draws import KINDS, Problem, draw
 from lipnb.verification.table import BLOCKS, HOT, again, make_table, measure, remeasure
 
-__all__ = ["BLOCKS", "CHECKS", "HOT", "KINDS", "Check", "Problem", "again", "draw", "make_table", "measure", "remeasure"]
+__all__ = ["BLOCKS", "CHECKS", "HOT", "KINDS", "Check", "Problem", "again", "draw", "make_table", "measure",
+           "remeasure"]

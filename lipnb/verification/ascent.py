@@ -1,5 +1,7 @@
 """Inputs made worse: gradient ascent of measured over bound, for a batch of inputs of one map."""
 
+import math
+
 import torch
 
 from lipnb.jacobian import AttentionJacobian
@@ -51,7 +53,7 @@ class Norm:
 
 
 @torch.enable_grad()
-def ascend(problem, goal):
+def ascend(problem, goal, *, keep=False):
     """The problem at inputs where `goal` is larger: steps along its gradient, tokens kept in their ball.
 
     Parameters
@@ -60,6 +62,9 @@ def ascend(problem, goal):
         Where to begin; the ball of each input is that of its longest token.
     goal : callable
         Of tokens (b, n, d) and weights (b, n) or None; differentiable, shape (b,).
+    keep : bool
+        Whether the longest token keeps its length. Else an ascent may end at small tokens, where most bounds are
+        attained.
 
     Returns
     -------
@@ -86,7 +91,9 @@ def ascend(problem, goal):
             length = FIRST * (LAST / FIRST) ** (step / STEPS)
             x = x + length * radius * _unit(slopes[0])
             norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            x = x * (radius / norms.clamp_min(1e-300)).clamp_max(1.0)
+            if keep:
+                norms = norms.amax(1, keepdim=True)
+            x = x * (radius / norms.clamp_min(1e-300)).clamp_max(math.inf if keep else 1.0)
             if logits is not None:
                 logits = (logits + 5 * length * _unit(slopes[1])).clamp_min(-40)
     return problem.at(best[0], None if problem.weights is None else best[1])
