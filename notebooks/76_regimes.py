@@ -24,6 +24,18 @@
 # at $RX$ tends to at most $\norm V_2 \sqrt n$ as $R \to \infty$ (Thm 3.7): without the factor $t$.
 # :::
 #
+# *Proof.* Give token $i$ the weight $a_i$, of total one; $a_i = 1/n$ for sequences. Write the derivative at token $i$ as
+#
+# $$V \Big[ \Sigma_i A\, \varepsilon_i + \sum_j P_{ij}\, (x_j - m_i)(A x_i)^\top \varepsilon_j
+#   + \sum_j P_{ij}\, \varepsilon_j \Big] .$$
+#
+# Tokens in a ball have a variance of at most $R^2$. So the first term is at most $t \abs{\varepsilon_i}$ long, and by
+# Cauchy-Schwarz with the weights $P_{ij}$ the second at most $t\, p_i$ and the third at most $p_i$, with
+# $p_i^2 = \sum_j P_{ij} \abs{\varepsilon_j}^2$. Now $\sum_i a_i p_i^2 \le C \sum_j a_j \abs{\varepsilon_j}^2$ with
+# $C = \max_j \sum_i a_i P_{ij} / a_j$. For equal weights $C \le n$. For all weights $C \le e^{2t}$, because logits lie
+# between $-t$ and $t$, so that $P_{ij} \le a_j e^{2t}$. Both give a factor $\sqrt C$, and
+# $\sqrt n \le e^t$ is the border. $\square$
+#
 # The border is where the lower bound lets go, too: Prop. 3.4, as recovered, gives $\frac12 \sqrt{n - 1}$ up to
 # $n = 1 + e^{2 \gamma R^2}$, and $\gamma = \norm A_2$ if $-\norm A_2$ is an eigenvalue of $A$. Between $\sqrt n$ and
 # $t \sqrt n$ a factor $t$ is left. It is real:
@@ -34,7 +46,10 @@
 # Let $A e_1 = -\gamma e_1$, $\gamma > 0$, with orthonormal $e_1, e_2$, let $c^2 + s^2 = 1$, $0 \le c$, and
 # $\tau = \gamma R^2$. At the tokens $R(-c\, e_1 + s\, e_2)$, $R(-c\, e_1 - s\, e_2)$ and $n - 2$ times $R e_1$,
 #
-# $$\norm{D_X f}_2 \;\ge\; \abs{V e_2}\, \frac{\sqrt 2\, s\, \tau \sqrt{n - 2}}{2 + (n - 2)\, e^{-(1 + c) \tau}} .$$
+# $$\begin{gathered}
+# \norm{D_X f}_2 \ge \sqrt 2\, s\, \tau\, q\, \sqrt{n - 2}\; \abs{V e_2}, \\
+# q = \frac{1}{2 + (n - 2)\, e^{-(1 + c) \tau}} .
+# \end{gathered}$$
 # :::
 #
 # *Proof.* A token $i$ at $R e_1$ has logits $\tau c$ to both prongs and $-\tau$ to its own kind, so it gives each prong
@@ -200,7 +215,7 @@ for n in lengths:
         grid.append((n, R, value, upper, rooted, c, share, value / upper))
 names = ["n", "R", "measured", "upper", "rooted", "c", "share", "ratio"]
 grid = pd.DataFrame(grid, columns=names)
-for rooted, rows in grid[grid.R > 0.5].groupby("rooted"):
+for rooted, rows in grid.groupby("rooted"):
     law = "sqrt(n) bound" if rooted else "mean-field bound"
     print(f"{law:17s} {len(rows):3d} points, ratio", end=" ")
     print(f"{rows.ratio.min():.3f} to {rows.ratio.max():.3f}")
