@@ -24,7 +24,7 @@
 # at $RX$ tends to at most $\norm V_2 \sqrt n$ as $R \to \infty$ (Thm 3.7): without the factor $t$.
 # :::
 #
-# *Proof.* Give token $i$ the weight $a_i$, of total one; $a_i = 1/n$ for sequences. Write the derivative at token $i$ as
+# *Proof.* Give token $i$ the weight $a_i$, of total one; $a_i = 1/n$ for sequences. The derivative at token $i$ is
 #
 # $$V \Big[ \Sigma_i A\, \varepsilon_i + \sum_j P_{ij}\, (x_j - m_i)(A x_i)^\top \varepsilon_j
 #   + \sum_j P_{ij}\, \varepsilon_j \Big] .$$
@@ -53,9 +53,9 @@
 # :::
 #
 # *Proof.* A token $i$ at $R e_1$ has logits $\tau c$ to both prongs and $-\tau$ to its own kind, so it gives each prong
-# the same attention $q = 1 / (2 + (n - 2) e^{-(1 + c)\tau})$. Move the prongs by $\pm e_1 / \sqrt 2$. From the blocks
-# $J_{ij} = V P_{ij} (I + (x_j - m_i)(A x_i)^\top)$ with $A x_i = -\gamma R\, e_1$, the averages cancel and
-# output token $i$ moves by $-q \gamma R\, V (2 R s\, e_2) / \sqrt 2$. All $n - 2$ of them do. $\square$
+# the attention $q$. Move the prongs by $\pm e_1 / \sqrt 2$. From the blocks
+# $J_{ij} = V P_{ij} (I + (x_j - m_i)(A x_i)^\top)$ with $A x_i = -\gamma R\, e_1$, the averages cancel and output token
+# $i$ moves by $-q \gamma R\, V (2 R s\, e_2) / \sqrt 2$. All $n - 2$ of them do. $\square$
 #
 # With $c = \frac12$ this is at least $0.3\, \tau \sqrt{n - 2}\, \abs{V e_2}$ up to $n = 2 + 2 e^{3\tau/2}$: the growth
 # $R^2 \sqrt n$ of Thm 3.3 is that of attention, in $n$ and $R$ together.
