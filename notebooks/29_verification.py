@@ -191,8 +191,8 @@ print(f"{len(again)} stored worst cases made and measured again: equal")
 # ## What this shows and does not show
 #
 # - It shows that the formulas, as programmed, are upper bounds on every input that was tried, and that a factor of two
-#   in any of them would have been seen. A smaller mistake in the formula of a ball might not: where
-#   the worst ratio is below one half, only degenerate inputs tell.
+#   in any of them would have been seen. A mistake in the terms with $t$ alone might not: where *hot* is a third, they
+#   could be much smaller before an input tells.
 # - No violation found is not a proof. The proofs are the theorems', and on {doc}`72_certified_bracket` ours.
 # - The maps are small, up to 24 tokens in two dimensions, eight in five. That is where a full decomposition is cheap
 #   and where ascents find hard inputs. Long inputs stand on {doc}`76_regimes`.
