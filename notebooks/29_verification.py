@@ -26,7 +26,7 @@
 #
 # What is measured is the largest singular value of the dense Jacobian in float64, by full decomposition, no solver
 # that may stop early. For measures it is the norm with weights, $\norm{D_a^{1/2} J D_a^{-1/2}}_2$, with weights over
-# five orders of magnitude. Bounds on a ball are taken on the smallest ball that holds the input.
+# five orders of magnitude. Bounds on a ball are taken on the smallest ball around 0 that holds the input.
 
 # %% tags=["parameters"]
 table_name = "verify"
