@@ -82,10 +82,9 @@ worst = worst[list(verification.KINDS)].loc[order]
 worst["hot"] = table.groupby(keys).worst_hot.max()
 worst.insert(0, "inputs", table.groupby(keys).cases.sum())
 worst["exceeded"] = table.groupby(keys).violations.sum()
-print(worst.to_string(float_format="{:.3f}".format))
-print(
-    f"{table.cases.sum():,d} inputs in {birth['seconds'] / 60:.0f} minutes on one thread"
-)
+minutes = birth["seconds"] / 60
+print(f"{table.cases.sum():,d} inputs in {minutes:.0f} minutes on one thread")
+worst.round(3)
 
 # %% [markdown]
 # Largest measured / bound for each kind of input; *hot* is the largest of all where $t = \norm A_2 R^2 \ge 1$, so that
@@ -105,9 +104,9 @@ print(
 # The worst case of every row can be made again: its seed, its number in the batch, its sizes.
 
 # %%
-columns = ["bound", "masked", "kind", "seed", "item", "n", "d", "m", "heads", "heat"]
-show = table[table.kind == "ascended"][[*columns, "worst"]]
-print(show.to_string(index=False, float_format="{:.3g}".format))
+columns = ["bound", "masked", "seed", "item", "n", "d", "m", "heads", "heat", "worst"]
+show = table[table.kind == "ascended"][columns].set_index("bound")
+show.assign(heat=show.heat.map("{:.2g}".format), worst=show.worst.round(3))
 
 # %% [markdown]
 # *The rows of ascended inputs. `heat` is $\norm A_2 R^2$ (of several heads, the largest), where the ascent ended.*
@@ -117,14 +116,13 @@ print(show.to_string(index=False, float_format="{:.3g}".format))
 # %%
 again = verification.remeasure(table, rows=rows_to_check, seed=seed)
 columns = ["bound", "masked", "kind", "seed", "worst", "again", "difference"]
-show = again[columns].copy()
-show["difference"] = show.difference.map("{:.0e}".format)
-print(show.to_string(index=False, float_format="{:.6f}".format))
+show = again[columns].set_index("bound").round({"again": 6})
+show.assign(difference=show.difference.map("{:.0e}".format))
 
 # %% [markdown]
 # ## A slice that the run did not see
 #
-# New seeds, every bound, every kind. Then the same slice with every bound halved on purpose: a check that would not
+# New seeds, every bound, every kind. Then degenerate inputs with every bound halved on purpose: a check that would not
 # see that is no check.
 
 # %%
