@@ -86,10 +86,10 @@ minutes = birth["seconds"] / 60
 print(f"{table.cases.sum():,d} inputs in {minutes:.0f} minutes on one thread")
 shown = worst.round(3).rename_axis(columns=None)
 marks = {False: "", True: ", masked"}
-shown.index = [
+names = [
     name.replace("_upper", "").replace("_", " ") + marks[m] for name, m in worst.index
 ]
-shown
+shown.set_axis(names)
 
 # %% [markdown]
 # Largest measured / bound for each kind of input; *hot* is the largest of all where $t = \norm A_2 R^2 \ge 1$, so that
