@@ -15,7 +15,7 @@ FLOORS = {
     "routes": 3, "worst_case": 3,
     "lipschitz": 4,
     "bracket": 5, "experiments": 5, "figures": 5,
-    "bracket_tables": 6,
+    "bracket_tables": 6, "verification": 6,
     "cli": 7,
 }
 DOORS = {"transformers": {"models"}, "huggingface_hub": {"models", "hub"}, "nltk": {"corpora"},
