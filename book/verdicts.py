@@ -93,7 +93,9 @@ def worst(row):
     """The worst ratio as a reader wants it."""
     if row["worst_ratio"] is None:
         return ""
-    return f"1 ± {row['worst_ratio'] - 1:.0e}" if row["kind"] == "equal" else f"{row['worst_ratio']:.4g}"
+    if row["kind"] != "equal":
+        return f"{row['worst_ratio']:.4g}"
+    return f"1 ± {row['worst_ratio'] - 1:.0e}" if row["worst_ratio"] > 1 else "exact"
 
 
 def cell(text):

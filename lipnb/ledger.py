@@ -178,7 +178,9 @@ def _worst(row):
     """The worst ratio as it is shown: of an identity the error, of a bound measured over stated."""
     if row.worst_ratio is None:
         return ""
-    return f"1 ± {row.worst_ratio - 1:.0e}" if row.kind == "equal" else f"{row.worst_ratio:.4g}"
+    if row.kind != "equal":
+        return f"{row.worst_ratio:.4g}"
+    return f"1 ± {row.worst_ratio - 1:.0e}" if row.worst_ratio > 1 else "exact"
 
 
 def record(*rows):

@@ -212,7 +212,7 @@ plt.show()
 # ## How the constant is found: power iteration
 #
 # Section E.1 of {cite:t}`castin2024smooth` finds $\norm{J}_2$ by $v = J^\top J u$, $\mu = \langle u, v \rangle$,
-# $u = v/\norm v$. The error of $\mu$ shrinks like $(\sigma_2/\sigma_1)^{4}$ a step, for every scale of $J$. So the
+# $u = v/\norm{v}$. The error of $\mu$ shrinks like $(\sigma_2/\sigma_1)^{4}$ a step, for every scale of $J$. So the
 # stop has to be *relative*: an absolute one on $\mu$ is met at once by a small Jacobian.
 
 # %%

@@ -327,7 +327,7 @@ print("averages over the past: 1.144, 1.410, 1.630, 1.748; the corrected bound h
 # ## What this shows and does not show
 #
 # - The recovered form of Theorem 4.4 is false for small $t$. The smallest case is two tokens and no scores.
-# - The corrected bound is proved above. It is larger by a factor of at most two in $d_2$ where $t$ is small or large.
+# - The corrected bound is proved above. In $d_2$ it is larger than the recovered form by a factor of at most two.
 # - For $t$ beyond the shaded range the recovered form may or may not hold. It was not refuted.
 # - At real radii $t$ is in the hundreds ({doc}`23_mean_field`): there both bounds are beyond any use for a given
 #   layer.
