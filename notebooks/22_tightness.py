@@ -7,9 +7,9 @@
 # ---
 
 # %% [markdown]
-# # Is the rate $\sqrt n$ reached?
+# # Is the square-root rate reached?
 #
-# Yes, by two clusters: one token alone, $n - 1$ together far from it. All of them half attend to the lonely one, so
+# The bound grows like $\sqrt n$. Some inputs do, too. They are two clusters: one token alone, $n - 1$ together far from it. All of them half attend to the lonely one, so
 # moving it moves them all. The number of tokens for which this works is exponential in $R^2$, and at the end of that
 # window the upper bound of {doc}`21_general_bound` is too high by a factor of about two only.
 #
@@ -198,7 +198,7 @@ for R in fit_radii:
     print(f"R = {R:g}: window ends at n = {end:.3g}; ", end="")
     print(f"slope {fits[R].exponent:.4f} over n = 10 to {n.max():.3g}")
 ends = []
-for R in (1, 2, 3, 4, 5):
+for R in (1, 1.5, 2, 2.5, 3):
     n = round(1 + math.exp(2 * R**2))
     measured = two_cluster_constant(A, eye, n, R)
     row = [
@@ -234,9 +234,9 @@ plt.show()
 
 # %% [markdown]
 # *Two clusters under $A = -I$, $V = I$, so $\gamma = 1$. Thick: the local constant, exact to rounding. Dotted: the
-# lower bound. Dashed: the sharper upper bound on the ball. Each curve climbs like $\sqrt n$ up to the triangle, about
-# where it comes closest to its upper bound, then falls like $1/\sqrt n$ towards 1: among too many tokens the lonely one
-# is no longer heard. From each radius to the next, the window grows by a factor of hundreds or more.*
+# lower bound. Dashed: the sharper upper bound on the ball. Each curve climbs like $\sqrt n$, then faster, up to the triangle.
+# About there it comes closest to its upper bound. Then it falls like $1/\sqrt n$ towards 1: among too many tokens
+# the lonely one is no longer heard. From each radius to the next, the window grows by a factor of hundreds or more.*
 #
 # ## How long is the window in trained models?
 #

@@ -211,8 +211,9 @@ ledger.record(
 # - The factor $R^2$ in the general upper bound is needed, even for three tokens.
 # - This input has measure zero, and every neighbour leaves the line at a finite radius. Yet on a *ball* of radius $R$
 #   the growth is real: the supremum does not care how thin the set is. A token within $1/R$ of the origin is enough.
-# - Only $A = V = I$ is shown. The proof needs $u$ to be an eigenvector of $A$ with an eigenvalue other than 0, which
-#   then multiplies $R^2$.
+# - Only $A = V = I$ is measured. In general the same proof gives
+#   $J_{11} = V \big(\frac{n-1}n R^2\, u u^\top A + \frac1n I\big)$, so the constant grows at least like $R^2$ for all $A$
+#   and $V$ other than 0, with a suitable $u$.
 # - It says nothing of trained layers, where normalisation keeps tokens away from the origin.
 #
 # **One thing to try.** Leave the token at the origin out: `constant(f, quadratic_input(5, 64, u)[1:])`. Equal tokens
