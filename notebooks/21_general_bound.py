@@ -36,8 +36,8 @@
 # The second bound is never above {prf:ref}`general-upper`.
 # :::
 #
-# *Proof.* Let $\Sigma_i = \sum_j P_{ij} (x_j - m_i)(x_j - m_i)^\top$. By the formula of {doc}`13_jacobian`, the Jacobian
-# applied to $\varepsilon$ is $V$ times the sum of three terms:
+# *Proof.* Let $\Sigma_i = \sum_j P_{ij} (x_j - m_i)(x_j - m_i)^\top$. By the formula of {doc}`13_jacobian`, the
+# Jacobian applied to $\varepsilon$ is $V$ times the sum of three terms:
 #
 # $$\textstyle q_i = \Sigma_i A \varepsilon_i, \qquad
 #   k_i = \sum_j P_{ij} (x_j - m_i)\, (A x_i)^\top \varepsilon_j, \qquad

@@ -9,9 +9,10 @@
 # %% [markdown]
 # # Is the square-root rate reached?
 #
-# The bound grows like $\sqrt n$. Some inputs do, too. They are two clusters: one token alone, $n - 1$ together far from it. All of them half attend to the lonely one, so
-# moving it moves them all. The number of tokens for which this works is exponential in $R^2$, and at the end of that
-# window the upper bound of {doc}`21_general_bound` is too high by a factor of about two only.
+# The bound grows like $\sqrt n$. Some inputs do, too. They are two clusters: one token alone, $n - 1$ together
+# far from it. All of these attend to the lonely one, so moving it moves them all. The number of tokens for which this
+# works is exponential in $R^2$, and at the end of that window the upper bound of
+# {doc}`21_general_bound` is too high by a factor of about two only.
 #
 # :::{prf:theorem} The lower bound on a ball {cite}`castin2024smooth`
 # :label: tightness
@@ -234,9 +235,9 @@ plt.show()
 
 # %% [markdown]
 # *Two clusters under $A = -I$, $V = I$, so $\gamma = 1$. Thick: the local constant, exact to rounding. Dotted: the
-# lower bound. Dashed: the sharper upper bound on the ball. Each curve climbs like $\sqrt n$, then faster, up to the triangle.
-# About there it comes closest to its upper bound. Then it falls like $1/\sqrt n$ towards 1: among too many tokens
-# the lonely one is no longer heard. From each radius to the next, the window grows by a factor of hundreds or more.*
+# lower bound. Dashed: the sharper upper bound on the ball. Each curve climbs like $\sqrt n$, then faster, up to the
+# triangle. About there it comes closest to its upper bound. Then it falls like $1/\sqrt n$ towards 1: among too many
+# tokens the lonely one is no longer heard. From each radius to the next, the window grows by hundreds or more.*
 #
 # ## How long is the window in trained models?
 #
