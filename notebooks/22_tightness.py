@@ -323,7 +323,7 @@ why = (
     " and, where its attention weights are at hand, GPT-2"
 )
 ledger.record(
-    ledger.lower(p34, "as printed", table["Prop 3.4"], grounds=four),
+    ledger.lower(p34, "as recovered", table["Prop 3.4"], grounds=four),
     ledger.lower(p34, half, inside.half, grounds=four),
     ledger.equal(p34, rate, slopes / 0.5 - 1, within=0.02, grounds=to),
     ledger.lower(c7, "as recovered", table["C.7"], grounds=four),
@@ -338,8 +338,8 @@ ledger.record(
 # - The rate $\sqrt n$ is reached, at explicit inputs, at every length inside a window exponential in $R^2$. Past the
 #   window *this* input loses it. The page does not show that no other input keeps it.
 # - At the window's end the sharper bound is tight up to about two, if $-\norm A_2$ is an eigenvalue of $A$. For other
-#   matrices the gap is larger: $\gamma$ may be far below $\norm A_2$, or 0.
-# - These inputs are chosen against one head. They are no text, and real constants are far lower ({doc}`41_real_text`).
+#   matrices the gap may be larger: $\gamma$ may be far below $\norm A_2$, or 0.
+# - These inputs are chosen against one head. They are no text; {doc}`41_real_text` measures constants on text.
 # - The heads of MiniLM and GPT-2 have wide and narrow windows side by side. Whether BERT's heads look the same, as
 #   printed in Figure 2 of the paper, is not checked here. Neither is whether it shows $\gamma R^2$ or twice that.
 #
