@@ -27,17 +27,21 @@
 # Let $t = \norm A_2 R^2$, and let $c(P) = \max_j \sum_i P_{ij} \le n$ be the largest column sum of the attention
 # matrix. At every input of the ball
 #
-# $$\norm{D_X f}_2 \le \norm V_2 \big(t + \sqrt{c(P)}\,(1 + t)\big), \qquad \text{so} \qquad
-#   \Lip(f_{|B_R^n}) \le \norm V_2 \big(t + \sqrt n\,(1 + t)\big) .$$
+# $$\norm{D_X f}_2 \le \norm V_2 \big(t + \sqrt{c(P)}\,(1 + t)\big),$$
+#
+# and so
+#
+# $$\Lip(f_{|B_R^n}) \le \norm V_2 \big(t + \sqrt n\,(1 + t)\big) .$$
 #
 # The second bound is never above {prf:ref}`general-upper`.
 # :::
 #
-# *Proof.* By the formula of {doc}`13_jacobian`, the Jacobian applied to $\varepsilon$ is $V$ times three terms:
+# *Proof.* Let $\Sigma_i = \sum_j P_{ij} (x_j - m_i)(x_j - m_i)^\top$. By the formula of {doc}`13_jacobian`, the
+# Jacobian applied to $\varepsilon$ is $V$ times the sum of three terms:
 #
 # $$\textstyle q_i = \Sigma_i A \varepsilon_i, \qquad
 #   k_i = \sum_j P_{ij} (x_j - m_i)\, (A x_i)^\top \varepsilon_j, \qquad
-#   v_i = \sum_j P_{ij} \varepsilon_j, \qquad \Sigma_i = \sum_j P_{ij} (x_j - m_i)(x_j - m_i)^\top .$$
+#   v_i = \sum_j P_{ij} \varepsilon_j .$$
 #
 # *Query.* $\norm{\Sigma_i}_2 \le \operatorname{tr} \Sigma_i \le R^2$ by {prf:ref}`variance-in-ball` below, so
 # $\norm q \le t \norm\varepsilon$.
@@ -81,17 +85,14 @@ def gaussian(*shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def uniform(*shape):
-    return torch.rand(*shape, generator=generator, dtype=torch.float64)
-
-
 def spectral_norm(matrix):
     return torch.linalg.matrix_norm(matrix, 2).item()
 
 
 def in_ball(*shape):
     y = gaussian(*shape)
-    return uniform(*shape[:-1], 1).sqrt() * y / y.norm(dim=-1, keepdim=True)
+    size = torch.rand(*shape[:-1], 1, generator=generator, dtype=torch.float64).sqrt()
+    return size * y / y.norm(dim=-1, keepdim=True)
 
 
 # %% [markdown]
@@ -137,8 +138,7 @@ print(f"whole norm {whole:.4f}, sharper {ends[0]:.4f}, published {ends[1]:.4f}")
 variance_ratios = []
 for case in range(500):
     points, d = 2 + case % 6, 1 + case % 4
-    z, weights = in_ball(points, d), uniform(points)
-    weights = (weights**4) / (weights**4).sum()  # from even to nearly one atom
+    z, weights = in_ball(points, d), gaussian(points).softmax(0)
     mean = weights @ z
     variance_ratios.append((weights @ (z - mean).square().sum(1)).item())
 atoms = torch.tensor([[3.0, 4.0], [-3.0, -4.0]], dtype=torch.float64)  # R = 5

@@ -7,11 +7,12 @@
 # ---
 
 # %% [markdown]
-# # Is the rate $\sqrt n$ reached?
+# # Is the square-root rate reached?
 #
-# Yes, by two clusters: one token alone, $n - 1$ together far from it. All of them half attend to the lonely one, so
-# moving it moves them all. The number of tokens for which this works is exponential in $R^2$, and at the end of that
-# window the upper bound of {doc}`21_general_bound` is too high by a factor of about two only.
+# The bound grows like $\sqrt n$. Some inputs do, too. They are two clusters: one token alone, $n - 1$ together
+# far from it. All of these attend to the lonely one, so moving it moves them all. The number of tokens for which this
+# works is exponential in $R^2$, and at the end of that window the upper bound of
+# {doc}`21_general_bound` is too high by a factor of about two only.
 #
 # :::{prf:theorem} The lower bound on a ball {cite}`castin2024smooth`
 # :label: tightness
@@ -198,7 +199,7 @@ for R in fit_radii:
     print(f"R = {R:g}: window ends at n = {end:.3g}; ", end="")
     print(f"slope {fits[R].exponent:.4f} over n = 10 to {n.max():.3g}")
 ends = []
-for R in (1, 2, 3, 4, 5):
+for R in (1, 1.5, 2, 2.5, 3):
     n = round(1 + math.exp(2 * R**2))
     measured = two_cluster_constant(A, eye, n, R)
     row = [
@@ -234,9 +235,9 @@ plt.show()
 
 # %% [markdown]
 # *Two clusters under $A = -I$, $V = I$, so $\gamma = 1$. Thick: the local constant, exact to rounding. Dotted: the
-# lower bound. Dashed: the sharper upper bound on the ball. Each curve climbs like $\sqrt n$ up to the triangle, about
-# where it comes closest to its upper bound, then falls like $1/\sqrt n$ towards 1: among too many tokens the lonely one
-# is no longer heard. From each radius to the next, the window grows by a factor of hundreds or more.*
+# lower bound. Dashed: the sharper upper bound on the ball. Each curve climbs like $\sqrt n$, then faster, up to the
+# triangle. About there it comes closest to its upper bound. Then it falls like $1/\sqrt n$ towards 1: among too many
+# tokens the lonely one is no longer heard. From each radius to the next, the window grows by hundreds or more.*
 #
 # ## How long is the window in trained models?
 #
@@ -322,7 +323,7 @@ why = (
     " and, where its attention weights are at hand, GPT-2"
 )
 ledger.record(
-    ledger.lower(p34, "as printed", table["Prop 3.4"], grounds=four),
+    ledger.lower(p34, "as recovered", table["Prop 3.4"], grounds=four),
     ledger.lower(p34, half, inside.half, grounds=four),
     ledger.equal(p34, rate, slopes / 0.5 - 1, within=0.02, grounds=to),
     ledger.lower(c7, "as recovered", table["C.7"], grounds=four),
@@ -337,8 +338,8 @@ ledger.record(
 # - The rate $\sqrt n$ is reached, at explicit inputs, at every length inside a window exponential in $R^2$. Past the
 #   window *this* input loses it. The page does not show that no other input keeps it.
 # - At the window's end the sharper bound is tight up to about two, if $-\norm A_2$ is an eigenvalue of $A$. For other
-#   matrices the gap is larger: $\gamma$ may be far below $\norm A_2$, or 0.
-# - These inputs are chosen against one head. They are no text, and real constants are far lower ({doc}`41_real_text`).
+#   matrices the gap may be larger: $\gamma$ may be far below $\norm A_2$, or 0.
+# - These inputs are chosen against one head. They are no text; {doc}`41_real_text` measures constants on text.
 # - The heads of MiniLM and GPT-2 have wide and narrow windows side by side. Whether BERT's heads look the same, as
 #   printed in Figure 2 of the paper, is not checked here. Neither is whether it shows $\gamma R^2$ or twice that.
 #

@@ -22,9 +22,12 @@
 #
 # Then the Jacobian block of the first token is exactly
 #
-# $$J_{11} = \frac{n-1}{n}\, R^2\, u u^\top + \frac 1n I, \qquad \text{so} \qquad
-#   \norm{D_X f}_2 \ge \frac{n-1}{n}\, R^2 + \frac 1n, \qquad
-#   \frac{\norm{D_X f}_2}{R^2} \to \frac{n-1}{n} \quad (R \to \infty).$$
+# $$J_{11} = \frac{n-1}{n}\, R^2\, u u^\top + \frac 1n I ,$$
+#
+# so that
+#
+# $$\norm{D_X f}_2 \ge \frac{n-1}{n}\, R^2 + \frac 1n \qquad \text{and} \qquad
+#   \frac{\norm{D_X f}_2}{R^2} \to \frac{n-1}{n} .$$
 # :::
 #
 # Section C.7 and Figure 3 of the paper, as recovered: we had its text without formulas. The token at 0 is the one
@@ -161,7 +164,8 @@ plt.show()
 # %% [markdown]
 # *The local constant of five tokens scaled to radius $R$, both axes logarithmic. With the first token exactly at 0 it
 # grows like $R^2$ for ever. A first token at $\delta R u$ follows the same line until $R \approx 1/\sqrt\delta$, then
-# decides, and the constant falls to a plateau. The dashed line is the upper bound on the whole ball,
+# decides, and the constant falls to a plateau. A
+# random input ends on a plateau, too. The dashed line is the upper bound on the whole ball,
 # {prf:ref}`general-sharp`.*
 
 # %% tags=["nbval-check-output"]
@@ -211,8 +215,9 @@ ledger.record(
 # - The factor $R^2$ in the general upper bound is needed, even for three tokens.
 # - This input has measure zero, and every neighbour leaves the line at a finite radius. Yet on a *ball* of radius $R$
 #   the growth is real: the supremum does not care how thin the set is. A token within $1/R$ of the origin is enough.
-# - Only $A = V = I$ is shown. The proof needs $u$ to be an eigenvector of $A$ with an eigenvalue other than 0, which
-#   then multiplies $R^2$.
+# - Only $A = V = I$ is measured. In general the same proof gives
+#   $J_{11} = V \big(\frac{n-1}n R^2\, u u^\top A + \frac1n I\big)$, so the constant grows at least like $R^2$ for all
+#   $A$ and $V$ other than 0, with a suitable $u$.
 # - It says nothing of trained layers, where normalisation keeps tokens away from the origin.
 #
 # **One thing to try.** Leave the token at the origin out: `constant(f, quadratic_input(5, 64, u)[1:])`. Equal tokens

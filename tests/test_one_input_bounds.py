@@ -72,6 +72,11 @@ def test_the_formulas_are_what_they_say():
     x = R * torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)  # centre 0, r = R, |A x| = R
     expected = 3 * math.sqrt(3 * (4 * R**4 + 2 * (4 * R**2 * R**2 + 1)))
     assert spread_upper(A, V, x, center=torch.zeros(2)).item() == pytest.approx(expected, rel=1e-7)
+    turned = torch.tensor([[0.0, 2.0], [0.0, 0.0]], dtype=torch.float64)  # |A x| = 2 |x_2|, not |A^T x|
+    upright = torch.tensor([[0.0, 1.0], [0.0, -1.0]], dtype=torch.float64)
+    expected = math.sqrt(3 * (4 + 2 * (4 * 4 + 1)))
+    found = spread_upper(turned, torch.eye(2), upright, center=torch.zeros(2)).item()
+    assert found == pytest.approx(expected, rel=1e-7)
     c = (x @ A.T @ x.T).softmax(1).sum(0).max().item()
     assert column_upper(A, V, x).item() == pytest.approx(3 * (t + math.sqrt(c) * (1 + t)), rel=1e-7)
     assert general_lower(A, n, R) == pytest.approx(2 / (1 + 4 * math.exp(-4 * R**2)), rel=1e-12)  # gamma = 2
