@@ -223,4 +223,4 @@ ledger.record(
 # **One thing to try.** Leave the token at the origin out: `constant(f, quadratic_input(5, 64, u)[1:])`. Equal tokens
 # on each side are all that is left, and the constant is 1.
 #
-# **Next**: {doc}`72_certified_bracket`, the constant at one input from both sides.
+# **Next:** {doc}`26_multi_head`, several heads.
