@@ -233,7 +233,8 @@ print(
 # ## A million particles
 #
 # Measures are weighted tokens. In the plane, a separable kernel makes one product linear in their number; exact tiles
-# take the square. The exact time at a million is scaled from a few thousand exact rows. KeOps sums the same exact tiles.
+# take the square. The exact time at a million is scaled from a few thousand exact rows. KeOps sums the same exact
+# tiles.
 
 # %%
 cloud = results.load("bench-particles")

@@ -6,7 +6,9 @@ import pytest
 import torch
 from cases import random_case, relative
 
-from lipnb import Attention, gemm, local_lipschitz
+from benchmarks.misconvergence import random_map
+from lipnb import Attention, AttentionJacobian, gemm, local_lipschitz
+from lipnb.spectral import mixed_lanczos, start_vectors
 
 GRID = [(seed, spread) for seed in (2, 4, 5, 9, 10) for spread in (0.3, 1.0, 4.0)]
 
@@ -218,3 +220,17 @@ def test_bad_options_and_bad_lists_are_said_in_one_sentence(change, sentence):
     good = {"f": Attention.from_matrices(matrix, matrix), "x": torch.ones(2, 3, 4, dtype=torch.float64)}
     with pytest.raises(ValueError, match=sentence):
         local_lipschitz(**{**good, **change})
+
+
+@pytest.mark.parametrize("seed", [416, 1037, 2657])
+def test_low_precision_that_used_up_the_whole_space_proves_nothing(seed):
+    """Rounding led the search past all N steps to a smaller value; such an item is solved again in full."""
+    attention, x = random_map(seed)
+    products = AttentionJacobian(attention, x).products()
+    size = x[0].numel()
+    starts = [start_vectors(2, size, seed=seed + i, dtype=x.dtype, device=x.device) for i in range(2)]
+    found = mixed_lanczos(products.to(torch.bfloat16), products, *starts)
+    exact = dense(attention, x)
+    value = found.value * products.unit
+    assert (value <= exact * (1 + 1e-5)).all() and (value >= exact * (1 - 1e-4)).all()
+    assert (found.upper * products.unit >= exact * (1 - 1e-5)).all()

@@ -91,15 +91,13 @@ class _search:
         Ritz values but the top one, and the couplings of their vectors to what was not seen, relative to the top value.
     second : ndarray, shape (b,)
         Second Ritz value over the first.
-    whole : ndarray of bool, shape (b,)
-        Whether the search saw the whole space.
     steps, settled : ndarray, shape (b,)
     """
 
     def __init__(self, low, start, tolerance, max_steps):
         b = len(start)
         self.vectors, self.seen = torch.empty_like(start), [None] * b
-        self.values, self.couplings, self.whole = [None] * b, [None] * b, np.zeros(b, dtype=bool)
+        self.values, self.couplings = [None] * b, [None] * b
         self.second, self.steps = np.zeros(b), np.zeros(b, dtype=np.int64)
         self.settled = np.zeros(b, dtype=bool)
         tiny = 16 * torch.finfo(start.dtype).eps
@@ -119,7 +117,6 @@ class _search:
                 self.vectors[item] = tops[top]
                 self.steps[item] = step
                 self.second[item] = values[-2] if step > 1 else 0
-                self.whole[item] = step == start.shape[1]
             self.settled[left] |= done
             if self.settled.all():
                 break
@@ -170,7 +167,9 @@ def _prove(low, second, search, value, residual, moved, rtol, max_steps, confide
     gap = np.maximum(residual**2 / (2 * rtol), LEAST_GAP)
     ceiling = 1 - ROUNDING[low.dtype] - 3 * moved**2 - gap  # relative to the value
     room = np.array([_room(*item) for item in zip(ceiling, search.values, search.couplings, strict=True)])
-    proved = (value == 0) | search.whole
+    # after N steps in low precision nothing is left to look at, and nothing is proved: rounding has led the search
+    room[[len(seen) == second.shape[1] for seen in search.seen]] = 0
+    proved = value == 0
     for aside, limit in ((search.seen, np.where(room >= ROOM, room, 0)), (search.vectors[:, None], ceiling)):
         items = np.flatnonzero(~proved & (limit > 0))
         if len(items):
