@@ -95,8 +95,9 @@ def test_for_one_head_query_blocks_are_value_covariance_A():
 def test_a_speck_sent_far_moves_the_output_by_far_splitting(seed):
     """The quotient of exact transport costs, for the best atom, is far splitting at one z."""
     attention, x, weights = unmasked(6 * seed + 4)
+    x = x / x.norm(dim=1).max()  # small logits, so that the speck stays small beside the rest
     generator = torch.Generator().manual_seed(seed)
-    z = 3 * torch.randn(1, attention.width, generator=generator, dtype=torch.float64)
+    z = torch.randn(1, attention.width, generator=generator, dtype=torch.float64)
     images = mean_field_map(attention, x, weights, x)
     speck, best = 1e-9, 0.0
     for i in range(len(x)):
@@ -105,7 +106,7 @@ def test_a_speck_sent_far_moves_the_output_by_far_splitting(seed):
         y = torch.cat([x, z])
         out = mean_field_map(attention, y, moved, y)
         best = max(best, wasserstein(images, out, weights, moved) / wasserstein(x, y, weights, moved))
-    assert far_splitting(attention, x, weights, z) == pytest.approx(best, rel=2e-2, abs=1e-3)  # the field drifts a little
+    assert far_splitting(attention, x, weights, z) == pytest.approx(best, rel=2e-2, abs=1e-3)
 
 
 def test_transport_may_pass_the_speck_on():
