@@ -42,9 +42,9 @@
 # 1. Attention absorbs it, as matrices *and biases*: $Q$ becomes $Q G$ with the bias $b_Q + Q \beta$, and likewise for
 #    keys and values.
 # 2. With eigenvalues $h_k$ of $G^\top G$ and coordinates $g_k$ of $G^\top \beta$ in its eigenvectors, the largest norm
-#    of a token is given by
-#    $$R_*^2 = \abs{\beta}^2 + \min_{\lambda > h_{\max}} \Big(\lambda + \sum_k \frac{g_k^2}{\lambda - h_k}\Big)
-#      \;\le\; \big(\sqrt d\, \max_k \abs{\gamma_k} + \abs{\beta}\big)^2 .$$
+#    $R_*$ of a token is given by the formula below, and $R_* \le \sqrt d\, \max_k \abs{\gamma_k} + \abs{\beta}$.
+#
+# $$R_*^2 = \abs{\beta}^2 + \min_{\lambda > h_{\max}} \Big(\lambda + \sum_k \frac{g_k^2}{\lambda - h_k}\Big)$$
 # :::
 #
 # *Proof.* 1 is $Q (G u + \beta) + b_Q$. For 2, let $\abs u \le 1$ and $\lambda > h_{\max}$. Then
@@ -254,28 +254,27 @@ else:
     print("the attention weights of GPT-2 are not at hand: MiniLM only")
 
 # %% tags=["hide-input"]
-figure = plt.figure(figsize=(11.5, 3.9))
-ax = figure.add_subplot(1, 3, 1, projection="3d")
+groups = [(f"{model.name}, {corpus}", real, measured), ("GPT-2, noise", gpt2, noise)]
+groups = [group for group in groups if len(group[1])]
+figure = plt.figure(figsize=(8.4, 3.0 * len(groups)))
+ax = figure.add_subplot(1, 2, 1, projection="3d")
 sphere = draw(900, 3)
 sphere = math.sqrt(3) * gain * sphere / sphere.norm(dim=1, keepdim=True) + shift
 ellipse = layer_norm(draw(200, 3), (3,), gain, shift)
 ax.scatter(*sphere.T, s=2, color="#b0b0b0", label="RMSNorm and shift")
-ax.scatter(*ellipse.T, s=5, color="#d55e00", label="LayerNorm")
+ax.scatter(*ellipse.T, s=7, color="#d55e00", label="LayerNorm")
 ax.set(title="d = 3: same gain, same shift", box_aspect=(1, 0.7, 1.3))
-ax.tick_params(labelsize=8)
-ax.legend(loc="lower center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=8)
-groups = [(f"{model.name}, {corpus}", real, measured), ("GPT-2, noise", gpt2, noise)]
-groups = [group for group in groups if len(group[1])]
+ax.legend(loc="lower center", bbox_to_anchor=(0.5, -0.12), ncols=2, markerscale=2)
 for place, (title, rows, norms_of) in enumerate(groups):
-    ax = figure.add_subplot(1, 3, 2 + place)
+    ax = figure.add_subplot(len(groups), 2, 2 * place + 2)
     look = {"whis": (0, 100), "widths": 0.5, "manage_ticks": False}
     ax.boxplot([norms_of[i].numpy() for i in rows.layer], positions=rows.layer, **look)
     for name, style in (("simple bound", "s-"), ("exact R*", "D-")):
         colour = {"s-": "#d55e00", "D-": "#0072b2"}[style]
         ax.plot(rows.layer, rows[name], style, color=colour, label=name)
-    ax.set(title=title, xlabel="layer", ylabel="norm of a token", ylim=(0, 36))
+    ax.set(title=title, xlabel="layer", ylabel="norm of a token", ylim=(0, 37))
     ax.set_xticks(rows.layer[:: 1 + len(rows) // 8])
-    ax.legend(loc="upper left", ncols=2, fontsize=8)
+    ax.legend(loc="upper left", ncols=2)
 plt.show()
 
 # %% [markdown]

@@ -32,15 +32,18 @@
 # 1. $\norm{D_X f}_2 = \sum_h \norm{W^{(h)}}_2 L_h$ if and only if one perturbation is worst for all heads
 #    ($\norm{J_h u} = L_h \norm{u}$), each $W^{(h)}$ stretches every token of $J_h u$ by its full norm, and the results
 #    $W^{(h)} J_h u$ are positive multiples of one another. (Heads with $\norm{W^{(h)}} L_h = 0$ do not count.)
-# 2. $\displaystyle \norm{D_X f}_2 \le \Big\lVert \sum_h \frac{L_h}{\norm{W^{(h)}}_2} W^{(h)} W^{(h)\top}
-#    \Big\rVert_2^{1/2} \Big(\sum_h \norm{W^{(h)}}_2 L_h\Big)^{1/2} \le \sum_h \norm{W^{(h)}}_2 L_h .$
+# 2. In any case the following sharper form holds, and it never exceeds $\sum_h \norm{W^{(h)}}_2 L_h$.
+#
+# $$\norm{D_X f}_2 \le \Big\lVert \sum_h \frac{L_h}{\norm{W^{(h)}}_2} W^{(h)} W^{(h)\top}
+#   \Big\rVert_2^{1/2} \Big(\sum_h \norm{W^{(h)}}_2 L_h\Big)^{1/2}$$
 # :::
 #
 # *Proof.* 1: the sphere is compact, so the left side is attained at some $u$, and all inequalities
 # $\abs{\sum_h W^{(h)} J_h u} \le \sum_h \abs{W^{(h)} J_h u} \le \sum_h \norm{W^{(h)}} \abs{J_h u}$ must be equalities
 # there. 2: put $c_h^2 = L_h / \norm{W^{(h)}}$ and write $D_X f$ as the row $[c_h W^{(h)}]_h$, applied to every token,
 # times the column $[J_h / c_h]_h$. The square of the row's norm is that of the sum of $c_h^2 W^{(h)} W^{(h)\top}$. That
-# of the column is at most $\sum_h L_h^2 / c_h^2 = \sum_h \norm{W^{(h)}} L_h$. $\square$
+# of the column is at most $\sum_h L_h^2 / c_h^2 = \sum_h \norm{W^{(h)}} L_h$. The norm of the first sum is at most
+# $\sum_h L_h \norm{W^{(h)}}$ too. $\square$
 #
 # The sharper form knows whether heads write into different directions. If their outputs are orthogonal and equally
 # strong, it is smaller by $\sqrt H$.
@@ -189,27 +192,26 @@ print(random_ratios.groupby("H").agg(["min", "max"]).round(3).to_string())
 
 # %%
 random_layers = []
-for sharing in (True, False):
+for name in ("k = 32 / H", "k = 4"):
     for H in head_counts:
-        k = width // H if sharing else 4
+        k = 4 if name == "k = 4" else width // H
         for _ in range(trials):
             q, key, value = sample(3, H, k, width) / width**0.5
             f = Attention(q, key, value, sample(H, width, k) / width**0.5)
             x = 2 * sample(tokens, width)
             exact = local_lipschitz(f, x, rtol=1e-3).value.item()
             lemma, sharper, _ = heads_bounds(f, x, rtol=1e-3)
-            random_layers.append((sharing, H, lemma / exact, sharper / exact))
-columns = ["shared width", "H", "Lemma 3.8", "ours"]
+            random_layers.append((name, H, lemma / exact, sharper / exact))
+columns = ["heads", "H", "Lemma 3.8", "ours"]
 random_layers = pd.DataFrame(random_layers, columns=columns)
 loss = random_layers.groupby(columns[:2]).median()
 print(loss.round(2).unstack(0).to_string())
 slopes = {}
-for sharing, rows in random_layers.groupby("shared width"):
+for sharing, rows in random_layers.groupby("heads"):
     for name in columns[2:]:
         slopes[sharing, name] = fit = scaling.power_law(rows.H, rows[name])
-        words = "shared width" if sharing else "k = 4"
         interval = f"[{fit.low:.2f}, {fit.high:.2f}]"
-        print(f"{words:12s} {name:9s} H^{fit.exponent:.2f} {interval}")
+        print(f"{sharing:10s} {name:9s} H^{fit.exponent:.2f} {interval}")
 
 
 # %% [markdown]
@@ -245,35 +247,35 @@ print(f"{model.name}, {length} tokens, text: {corpora.describe(corpus)}")
 print(real.round(2).to_string(index=False))
 
 # %% tags=["hide-input"]
-left, right = figures.panels(2, width=5.6, height=4.0)
+left, right = figures.panels(2, width=4.4, height=4.4)
 rows = real[~real.masked]
 heads = torch.stack([shares[False, i].sort(descending=True).values for i in rows.layer])
-base = torch.zeros(len(rows), dtype=torch.float64)
-for part in heads.T:
-    left.bar(rows.layer, part, bottom=base, color="#d9d9d9", edgecolor="white", lw=0.8)
-    base = base + part
-left.bar([0], [0], color="#d9d9d9", label="one head in Lemma 3.8")
-left.plot(rows.layer, rows.ours, "D", color="#009e73", label="sharper form")
-left.plot(rows.layer, rows.constant, "o", color="#0072b2", label="the layer itself")
-left.set(xlabel="layer", ylabel="local constant", ylim=(0, 1.15 * base.max()))
-left.set_title(f"{model.name}, unmasked, {model.heads} heads, n = {length}")
-left.legend(loc="upper right", ncols=3, fontsize=8, columnspacing=1, handletextpad=0.5)
-for sharing, k, colour in ((True, "32/H", "#d55e00"), (False, "4", "#e69f00")):
+bars = {"color": "#d9d9d9", "edgecolor": "white", "width": 0.8, "legend": False}
+pd.DataFrame(heads).plot.bar(stacked=True, rot=0, ax=left, **bars)
+marks = {"ours": "D", "constant": "o", "roughest head": "x"}
+for (name, style), colour in zip(
+    marks.items(), ("#009e73", "#0072b2", "k"), strict=True
+):
+    left.plot(rows.layer, rows[name], style, ms=6, color=colour)
+left.set(xlabel="layer", ylabel="local constant", ylim=(0, 1.32 * heads.sum(1).max()))
+left.set_title(f"{model.name}, unmasked, n = {length}")
+shown = [*left.lines, left.patches[0]], [*marks, "each head in Lemma 3.8"]
+left.legend(*shown, loc="upper left", ncols=2, fontsize=9)
+for sharing, colour in (("k = 32 / H", "#d55e00"), ("k = 4", "#e69f00")):
     for name, style in (("Lemma 3.8", "s-"), ("ours", "D--")):
-        look = {"color": colour, "label": f"{name}, k = {k}"}
+        look = {"color": colour, "label": f"{name}, {sharing}"}
         right.plot(head_counts, loss.loc[sharing, name], style, **look)
-guide = pd.Series(head_counts) ** 0.5
-right.plot(head_counts, guide, ":", color="black", label="square root of H")
-right.set(xscale="log", yscale="log", xlabel="random heads H", title="bound / constant")
+right.plot(head_counts, [H**0.5 for H in head_counts], "k:", label=r"$\sqrt{H}$")
+right.set(xlabel="random heads H", title="bound / constant", xscale="log", yscale="log")
 right.set_xticks(head_counts, head_counts)
 right.set_yticks([1, 2, 5, 10, 20], [1, 2, 5, 10, 20])
 right.minorticks_off()
-right.legend(fontsize=8)
+right.legend(fontsize=9)
 plt.show()
 
 # %% [markdown]
-# *Left: the bars add up what each head contributes to Lemma 3.8; the layer itself (blue) is about as rough as its
-# roughest head. Right: how much the bounds lose with random heads, in double logarithmic axes.*
+# *Left: each bar adds up what the twelve heads contribute to Lemma 3.8; the layer itself (blue) is about as rough as
+# its roughest head (cross). Right: how much the bounds lose with random heads, in double logarithmic axes.*
 #
 # In these layers the heads hardly add up at all. The constant of a layer lies close to that of its roughest head alone,
 # so the sum over twelve heads loses most of a factor of twelve.
@@ -291,7 +293,9 @@ nearly = real["roughest head"] / real.constant
 assert nearly.between(0.5, 1.5).all()
 for (_, name), fit in slopes.items():
     assert 0.45 < fit.exponent < 1 if name == "Lemma 3.8" else 0.2 < fit.exponent < 0.65
-assert all(slopes[s, "ours"].exponent < slopes[s, "Lemma 3.8"].exponent for s in (0, 1))
+assert all(
+    slopes[s, "ours"].exponent < slopes[s, "Lemma 3.8"].exponent for s, _ in slopes
+)
 print(f"sum of {model.heads} heads over the layer: everywhere 5 to {model.heads}")
 print("aligned heads: exact; rotated heads: cos(angle / 2)")
 

@@ -166,10 +166,10 @@ print(f"of the 150 measures, {were_split} are split")
 # The local constant of $F$ in $W_2$, over all measures near $\mu$, is at least
 #
 # $$\sup_{i, z} \Big(\frac{c(\Gamma_\mu(x_i), \Gamma_\mu(z))}{c(x_i, z)}\Big)^{1/2}, \qquad
-#   c(x_i, z) = \min \big\{\abs{x_{j_0} - x_{j_1}}^2 + \dots + \abs{x_{j_r} - z}^2 : j_0 = i\big\},$$
+#   c(x_i, z) = \min_{j_0 = i, j_1, \dots, j_r} \sum_{s \le r} \abs{x_{j_s} - x_{j_{s + 1}}}^2$$
 #
-# with chains of any length over the atoms; for the images likewise. Where a direct way is the cheapest, the quotient
-# is $\abs{\Gamma_\mu(z) - \Gamma_\mu(x_i)} / \abs{z - x_i}$.
+# with chains of any length over the atoms that end in $x_{j_{r + 1}} = z$; for the images likewise. Where a direct way
+# is the cheapest, the quotient is $\abs{\Gamma_\mu(z) - \Gamma_\mu(x_i)} / \abs{z - x_i}$.
 # :::
 #
 # *Proof.* Let $\nu = \mu + \eta (\delta_z - \delta_{x_i})$. Transport that starts at the identity may only pass the
@@ -257,9 +257,9 @@ plt.show()
 # Version 1 left this open. The answer hangs on what finitely many copies may do.
 #
 # - *They move little* (the definition above): **no**. Every orange pair is a counter-example.
-# - *They have any weights and go anywhere, as long as $W_2$ stays small*: **yes**. Measures with finitely many atoms
-#   are dense and $F$ is continuous, so finitely many copies come as close as one likes to the supremum over all
-#   measures near $\mu$.
+# - *They have any weights and go anywhere, as long as $W_2$ stays small*: **yes**. An optimal plan divides the atoms of
+#   $\mu$ into copies and sends them to the atoms of any measure that has finitely many. Such measures are dense, and
+#   $F$ is continuous on a ball: so finitely many copies reach the supremum over all measures near $\mu$.
 #
 # ## A trained layer
 #
@@ -306,15 +306,13 @@ print("A = 1: none; the trained layers: none")
 
 # %%
 orange = pairs[pairs["far only"]]
-one = orange[(orange.A == -1) & (orange.share == 0.5)].nlargest(1, "far").iloc[0]
+orange = orange.assign(rise=orange.far / orange[["together", "apart"]].max(axis=1))
+one = orange[(orange.A == -1) & (orange.share == 0.5)].nlargest(1, "rise").iloc[0]
 example = (
     f"A = -1, equal weights, x = {one.x:.1f}, y = {one.y:.1f}: "
     f"whole {one.together:.3f}, parting {one.apart:.3f}, far {one.far:.3f}"
 )
-rise, gains = (
-    orange.far / orange[["together", "apart"]].max(axis=1),
-    pairs[pairs.split].gain,
-)
+rise, gains = orange.rise, pairs[pairs.split].gain
 attract = pairs[pairs.A == 1].gain
 speck_error = list(quotients.values())[2] / expected[2] - 1
 definition, exists, figure, question = (
@@ -356,6 +354,7 @@ ledger.record(
 # - Far splitting is a lower bound from one family of motions. The true constant on all measures may be larger still.
 # - MiniLM was looked at on one window. A masked layer has no splitting: what a copy sees depends on where it stands.
 #
-# **One thing to try.** In the last table, how far must the tokens be scaled up, `f(3 * tokens)`, before parting wins?
+# **One thing to try.** In the last table, how far must the tokens be scaled up before parting wins? Try
+# `splitting(f, 3 * tokens)`.
 #
 # **Next:** {doc}`72_certified_bracket`, the constant of one input from both sides.
