@@ -145,19 +145,14 @@ print(f"R* is between {min(simple):.2f} and {max(simple):.2f} of the simple boun
 
 
 # %%
-def absorb(f, G, shift=None):
+def absorb(f, G, shift):
     """Attention of u that equals attention `f` of G u + shift."""
-    biases = {}
+    changed = {"output": f.output, "output_bias": f.output_bias}
     for name in ("query", "key", "value"):
-        bias, moved = (
-            getattr(f, f"{name}_bias"),
-            0 if shift is None else getattr(f, name) @ shift,
-        )
-        if bias is not None or shift is not None:
-            biases[f"{name}_bias"] = moved if bias is None else bias + moved
-    matrices = (f.query @ G, f.key @ G, f.value @ G, f.output)
-    biases["output_bias"] = f.output_bias
-    return Attention(*matrices, **biases, scale=f.scale, masked=f.masked)
+        matrix, bias = getattr(f, name), getattr(f, f"{name}_bias")
+        changed[name] = matrix @ G
+        changed[f"{name}_bias"] = matrix @ shift + (0 if bias is None else bias)
+    return Attention(**changed, scale=f.scale, masked=f.masked)
 
 
 def centred_units(x):
