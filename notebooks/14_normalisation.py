@@ -77,7 +77,7 @@ figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 
 
-def draw(*shape):
+def white(*shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
@@ -126,10 +126,10 @@ def largest_token(gain, shift):
 # %%
 reached, never_above, simple = [], [], []
 for d in (3, 4, 8, 32, 128) * 8:
-    g, b = draw(d).exp() * draw(d).sign(), 2 * draw(d)
+    g, b = white(d).exp() * white(d).sign(), 2 * white(d)
     largest, u = largest_token(g, b)
     reached.append(layer_norm(u, (d,), g, b, eps=0).norm().item() / largest - 1)
-    tokens = layer_norm(draw(2000, d), (d,), g, b, eps=0)
+    tokens = layer_norm(white(2000, d), (d,), g, b, eps=0)
     never_above.append(tokens.norm(dim=1).max().item() / largest)
     simple.append(largest / (math.sqrt(d) * g.abs().max() + b.norm()).item())
 print(
@@ -165,14 +165,14 @@ def centred_units(x):
 rms_errors, norm_errors = [], []
 for _ in range(100):
     d, n = torch.randint(2, 12, (2,), generator=generator).tolist()
-    A, V, x, g, b = draw(d, d) / d, draw(d, d), draw(n, d), draw(d), draw(d)
+    A, V, x, g, b = white(d, d) / d, white(d, d), white(n, d), white(d), white(d)
     units = x / x.norm(dim=1, keepdim=True)
     plain = Attention.from_matrices(A, V)(math.sqrt(d) * g * units)
     changed = d * g[:, None] * A * g, math.sqrt(d) * V * g
     absorbed = Attention.from_matrices(*changed)(units)
     rms_errors.append(((absorbed - plain).norm() / plain.norm()).item())
-    heads = (draw(2, 3, d), draw(2, 3, d), draw(2, 3, d), draw(2, d, 3))
-    f = Attention(*heads, query_bias=draw(2, 3), value_bias=draw(2, 3))
+    heads = (white(2, 3, d), white(2, 3, d), white(2, 3, d), white(2, d, 3))
+    f = Attention(*heads, query_bias=white(2, 3), value_bias=white(2, 3))
     plain = f(layer_norm(x, (d,), g, b, eps=0))
     absorbed = absorb(f, centred_gain(g), b)(centred_units(x))
     norm_errors.append(((absorbed - plain).norm() / plain.norm()).item())
@@ -253,9 +253,9 @@ groups = [(f"{model.name}, {corpus}", real, measured), ("GPT-2, noise", gpt2, no
 groups = [group for group in groups if len(group[1])]
 figure = plt.figure(figsize=(8.4, 3.0 * len(groups)))
 ax = figure.add_subplot(1, 2, 1, projection="3d")
-sphere = draw(900, 3)
+sphere = white(900, 3)
 sphere = math.sqrt(3) * gain * sphere / sphere.norm(dim=1, keepdim=True) + shift
-ellipse = layer_norm(draw(200, 3), (3,), gain, shift)
+ellipse = layer_norm(white(200, 3), (3,), gain, shift)
 ax.scatter(*sphere.T, s=2, color="#b0b0b0", label="RMSNorm and shift")
 ax.scatter(*ellipse.T, s=7, color="#d55e00", label="LayerNorm")
 ax.set(title="d = 3: same gain, same shift", box_aspect=(1, 0.7, 1.3))

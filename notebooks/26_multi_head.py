@@ -78,7 +78,7 @@ figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 
 
-def sample(*shape):
+def entries(*shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
@@ -90,7 +90,7 @@ def sample(*shape):
 # $2 \abs{\cos(\theta / 2)}\, \norm{J}_2$ where Lemma 3.8 says $2 \norm{J}_2$.
 
 # %%
-head, x = [sample(1, 2, 2) for _ in range(3)], sample(3, 2)
+head, x = [entries(1, 2, 2) for _ in range(3)], entries(3, 2)
 one_head = local_lipschitz(Attention(*head), x, method="dense").value.item()
 turned = []
 for degrees in (0, 60, 120, 170, 180):
@@ -133,8 +133,8 @@ definition_errors = []
 for _ in range(100):
     h, k, n = torch.randint(1, 6, (3,), generator=generator).tolist()
     d = h * k
-    weights, output, y = sample(3, h, k, d), sample(h, d, k), sample(n, d)
-    bias, last = sample(3, h, k), sample(d)
+    weights, output, y = entries(3, h, k, d), entries(h, d, k), entries(n, d)
+    bias, last = entries(3, h, k), entries(d)
     named = dict(zip(("query_bias", "key_bias", "value_bias"), bias, strict=True))
     ours = Attention(*weights, output, **named, output_bias=last)(y)
     f = Attention(*weights, output, **named)
@@ -171,12 +171,14 @@ def heads_bounds(f, x, **options):
 random_ratios = []
 for case in range(300):
     h, k, v, d, n = torch.randint(1, 7, (5,), generator=generator).tolist()
-    size = sample(h, 1, 1).exp()
+    size = entries(h, 1, 1).exp()
     q, key, value, w = (
-        sample(*s) for s in ((h, k, d), (h, k, d), (h, v, d), (h, d, v))
+        entries(*s) for s in ((h, k, d), (h, k, d), (h, v, d), (h, d, v))
     )
-    f = Attention(q, key, size * value, w, query_bias=sample(h, k), masked=case % 2 > 0)
-    x = (0.3, 1.0, 3.0)[case % 3] * sample(n, d)
+    f = Attention(
+        q, key, size * value, w, query_bias=entries(h, k), masked=case % 2 > 0
+    )
+    x = (0.3, 1.0, 3.0)[case % 3] * entries(n, d)
     exact = local_lipschitz(f, x, method="dense").value.item()
     lemma, sharper, _ = heads_bounds(f, x, method="dense")
     random_ratios.append((h, exact / lemma, exact / sharper, sharper / lemma))
@@ -196,9 +198,9 @@ for name in ("k = 32 / H", "k = 4"):
     for H in head_counts:
         k = 4 if name == "k = 4" else width // H
         for _ in range(trials):
-            q, key, value = sample(3, H, k, width) / width**0.5
-            f = Attention(q, key, value, sample(H, width, k) / width**0.5)
-            x = 2 * sample(tokens, width)
+            q, key, value = entries(3, H, k, width) / width**0.5
+            f = Attention(q, key, value, entries(H, width, k) / width**0.5)
+            x = 2 * entries(tokens, width)
             exact = local_lipschitz(f, x, rtol=1e-3).value.item()
             lemma, sharper, _ = heads_bounds(f, x, rtol=1e-3)
             random_layers.append((name, H, lemma / exact, sharper / exact))

@@ -80,7 +80,7 @@ figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 
 
-def gaussian(*shape):
+def normals(*shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
@@ -137,15 +137,15 @@ def copied_norm(attention, x, a, shares):
 errors, were_split = [], 0
 for case in range(150):
     h, k, v, m, d, n = torch.randint(1, 5, (6,), generator=generator).tolist()
-    output = gaussian(h, m, v) if case % 2 else None
-    bias = {"query_bias": gaussian(h, k), "value_bias": gaussian(h, v)}
-    q, key, value = 2 * gaussian(h, k, d), 2 * gaussian(h, k, d), gaussian(h, v, d)
-    f, atoms = Attention(q, key, value, output, **bias), 2 * gaussian(n, d)
-    weights = gaussian(n).softmax(0)
+    output = normals(h, m, v) if case % 2 else None
+    bias = {"query_bias": normals(h, k), "value_bias": normals(h, v)}
+    q, key, value = 2 * normals(h, k, d), 2 * normals(h, k, d), normals(h, v, d)
+    f, atoms = Attention(q, key, value, output, **bias), 2 * normals(n, d)
+    weights = normals(n).softmax(0)
     said = splitting(f, atoms, weights, rtol=1e-12)
     were_split += said.split
     for count in (2, 3):
-        parts = gaussian(n, count).softmax(1)
+        parts = normals(n, count).softmax(1)
         exact = copied_norm(f, atoms, weights, parts)
         errors.append(exact / max(said.together, said.apart) - 1)
 print(f"{len(errors)} cases, largest relative error {max(map(abs, errors)):.0e}")
