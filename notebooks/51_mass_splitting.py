@@ -354,7 +354,7 @@ ledger.record(
 # - Far splitting is a lower bound from one family of motions. The true constant on all measures may be larger still.
 # - MiniLM was looked at on one window. A masked layer has no splitting: what a copy sees depends on where it stands.
 #
-# **One thing to try.** In the last table, how far must the tokens be scaled up before parting wins? Try
-# `splitting(f, 3 * tokens)`.
+# **One thing to try.** Scale the tokens of the trained layer, `splitting(f, 3 * tokens)`: how close does parting come,
+# and does it ever win?
 #
 # **Next:** {doc}`72_certified_bracket`, the constant of one input from both sides.
