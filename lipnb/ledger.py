@@ -139,8 +139,8 @@ def _row(id, form, values, worst, holds, kind, grounds, counter_example, variant
     _known(id)
     if not holds and not counter_example:
         raise ValueError(f"{id}, {form}: refuted, worst ratio {worst:.6g}: a refuted form needs its counter-example.")
-    worst = float(worst) if kind == "equal" else float(f"{worst:.6g}")
-    return Row(id, form, values.size, worst, HOLDS if holds else REFUTED, kind, grounds,
+    stored = float(worst) if kind == "equal" else float(f"{worst:.6g}")  # six digits would round errors away
+    return Row(id, form, values.size, stored, HOLDS if holds else REFUTED, kind, grounds,
                None if holds else counter_example, variant)
 
 
