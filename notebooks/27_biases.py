@@ -64,7 +64,7 @@ figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 
 
-def gaussian(*shape):
+def random_normal(*shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
@@ -79,8 +79,8 @@ def one_head(Q, K, V, masked=False, **biases):
     return Attention(Q[None], K[None], V[None], masked=masked, **named)
 
 
-Q, K, V, x = (gaussian(2, 2) for _ in range(4))
-b_Q, b_K, b_V = (gaussian(2) for _ in range(3))
+Q, K, V, x = (random_normal(2, 2) for _ in range(4))
+b_Q, b_K, b_V = (random_normal(2) for _ in range(3))
 f = one_head(Q, K, V, query=b_Q, key=b_K, value=b_V)
 A, c = K.T @ Q / 2**0.5, K.T @ b_Q / 2**0.5
 P = (x @ A.T @ x.T + x @ c).softmax(1)  # the key bias is left out
@@ -101,10 +101,14 @@ print(f"by hand against autograd: {(by_hand - dense).norm() / dense.norm():.0e}"
 rows = []
 for case in range(maps):
     n, d, k = torch.randint(1, 7, (3,), generator=generator).tolist()
-    Q, K, V = gaussian(k, d), gaussian(k, d), gaussian(3, d)
-    b_Q, b_K, b_V = 10 ** gaussian(1) * gaussian(k), gaussian(k), gaussian(3)
+    Q, K, V = random_normal(k, d), random_normal(k, d), random_normal(3, d)
+    b_Q, b_K, b_V = (
+        10 ** random_normal(1) * random_normal(k),
+        random_normal(k),
+        random_normal(3),
+    )
     size, masked = (0.3, 1.0, 3.0)[case % 3], case % 2 == 1
-    x = size * gaussian(n, d)
+    x = size * random_normal(n, d)
     R = x.norm(dim=1).max().item()
     f = one_head(Q, K, V, masked, query=b_Q, key=b_K, value=b_V)
     plain = one_head(Q, K, V, masked, query=b_Q)
@@ -151,11 +155,15 @@ print(hidden.to_string(index=False, float_format="{:.4g}".format))
 climbed = []
 for case in range(climbs):
     n, d = 2 + case % 4, 2
-    A, V, c = 10 ** (case % 3 - 1) * gaussian(d, d), torch.eye(d).double(), gaussian(d)
+    A, V, c = (
+        10 ** (case % 3 - 1) * random_normal(d, d),
+        torch.eye(d).double(),
+        random_normal(d),
+    )
     c = (0, 1, 10)[case // 3 % 3] * c
     # logits (A x_i + c) . x_j
     f = Attention(A[None], eye[None], V[None], query_bias=c[None], scale=1.0)
-    best = worst_case.climb(f, gaussian(n, d), 1.0)[1].item()
+    best = worst_case.climb(f, random_normal(n, d), 1.0)[1].item()
     climbed.append(best / bounds.biased_upper(A, V, n, 1.0, c))
 print(f"largest measured over bound: random {found['E.3'].max():.3f}, ", end="")
 print(f"after ascent {max(climbed):.3f}")
@@ -218,7 +226,7 @@ plt.show()
 # %%
 J = AttentionJacobian(head, x[:8]).dense()  # the last head, eight tokens
 sigma = torch.linalg.svdvals(J)
-start = torch.nn.functional.normalize(gaussian(J.shape[1]), dim=0)
+start = torch.nn.functional.normalize(random_normal(J.shape[1]), dim=0)
 stops = []
 for scale in (1e-3, 1.0, 1e3):
     for rule in ("absolute", "relative"):

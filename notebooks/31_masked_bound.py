@@ -60,7 +60,7 @@ figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 
 
-def draw(*shape):
+def drawn(*shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
@@ -70,7 +70,7 @@ def draw(*shape):
 # The first token sees itself only, so its output is $V x_1$ and its row of blocks is $(V, 0)$. The second sees both.
 
 # %%
-A, V, x = draw(2, 2), draw(2, 2), draw(2, 2)
+A, V, x = drawn(2, 2), drawn(2, 2), drawn(2, 2)
 f = Attention.from_matrices(A, V, masked=True)
 p = (x[1] @ A.T @ x.T).softmax(0)
 m = p @ x
@@ -93,11 +93,11 @@ print(f"against autograd: {(by_hand - dense).norm() / dense.norm():.0e}")
 rows = []
 for case in range(maps):
     n, d, k = torch.randint(1, 8, (3,), generator=generator).tolist()
-    A, V = 10 ** draw(1) * draw(d, k) @ draw(k, d) / d, draw(4, d)
+    A, V = 10 ** drawn(1) * drawn(d, k) @ drawn(k, d) / d, drawn(4, d)
     f = Attention.from_matrices(A, V, masked=True)
     free = Attention.from_matrices(A, V)
     for size in (0.3, 2.0):
-        x = size * draw(n, d)
+        x = size * drawn(n, d)
         if case % 3 == 0 and n > 1:
             x[1:] = x[0] + 0.1 * x[1:]  # tokens close together
         y = f(x)
@@ -125,9 +125,9 @@ print(found.max().map("{:.2g}".format).to_string())
 eye = torch.eye(2, dtype=torch.float64)
 climbed, sharper = [], []
 for case in range(climbs):
-    n, A = 2 + case % 4, (0.1, 1.0, 4.0, 10.0)[case % 4] * draw(2, 2)
+    n, A = 2 + case % 4, (0.1, 1.0, 4.0, 10.0)[case % 4] * drawn(2, 2)
     f = Attention.from_matrices(A, eye, masked=True)
-    best = worst_case.climb(f, draw(n, 2), 1.0)[1].item()
+    best = worst_case.climb(f, drawn(n, 2), 1.0)[1].item()
     climbed.append(best / bounds.general_upper(A, eye, n, 1.0))
     sharper.append(best / bounds.general_upper_sharp(A, eye, n, 1.0))
 
@@ -157,7 +157,7 @@ print(
 # %%
 limits = []
 for _ in range(40):
-    A, V, x = draw(3, 3), draw(3, 3), draw(8, 3)
+    A, V, x = drawn(3, 3), drawn(3, 3), drawn(8, 3)
     f = Attention.from_matrices(A, V, masked=True)
     limit = bounds.large_radius_limit(f, x).item()
     far = local_lipschitz(f, 1e4 * x, method="dense").value.item()
@@ -177,8 +177,8 @@ print(f"limit over |V| sqrt(n): {limits.limit.min():.2f} to {limits.limit.max():
 # %%
 compared = []
 for size in (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0):
-    A = draw(pairs, 4, 4)
-    x = size * torch.nn.functional.normalize(draw(pairs, 8, 4), dim=-1)
+    A = drawn(pairs, 4, 4)
+    x = size * torch.nn.functional.normalize(drawn(pairs, 8, 4), dim=-1)
     for i in range(pairs):
         norms = [
             torch.linalg.matrix_norm(AttentionJacobian(f, x[i]).dense(), 2).item()
@@ -189,7 +189,7 @@ for size in (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0):
 compared = pd.DataFrame(compared, columns=["R", "ratio"])
 spread = compared.groupby("R").ratio.quantile([0.05, 0.5, 0.95]).unstack()
 cesaro = local_lipschitz(
-    Attention.from_matrices(0 * eye, eye, masked=True), draw(8, 2)
+    Attention.from_matrices(0 * eye, eye, masked=True), drawn(8, 2)
 ).value.item()
 print(spread.round(2).to_string())
 print(f"no scores at all, n = 8: masked over unmasked {cesaro:.3f}")

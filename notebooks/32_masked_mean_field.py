@@ -64,7 +64,7 @@ figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 
 
-def sample(*shape):
+def sampled(*shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
@@ -89,7 +89,7 @@ def masked_field(A, V, s, x):
 rows = []
 for _ in range(100):
     n, d = torch.randint(2, 8, (2,), generator=generator).tolist()
-    A, V, x, y = sample(d, d), sample(3, d), sample(n, d), sample(n, d)
+    A, V, x, y = sampled(d, d), sampled(3, d), sampled(n, d), sampled(n, d)
     s = torch.rand(n, generator=generator, dtype=torch.float64).sort().values
     out, order = masked_field(A, V, s, x), torch.randperm(n, generator=generator)
     same = masked_field(A, V, s[order], x[order])[order.argsort()]
@@ -121,7 +121,7 @@ print("other positions:", elsewhere)
 quotients = []
 for _ in range(measures_count):
     n, d = torch.randint(2, 7, (2,), generator=generator).tolist()
-    A, V, x = sample(d, d), sample(d, d), sample(n, d)
+    A, V, x = sampled(d, d), sampled(d, d), sampled(n, d)
     f = Attention.from_matrices(A, V, masked=True)
     U, sigma, Vh = torch.linalg.svd(AttentionJacobian(f, x).dense())
     y = x + 1e-6 * Vh[0].view_as(x)
@@ -149,7 +149,7 @@ for n in sorted({*lengths, 1, 3, 5, 20, 50, 200, 500, 2000}):
 averages = pd.DataFrame(averages, columns=["n", "norm", "norm in l1"]).set_index("n")
 still = Attention.from_matrices(torch.zeros(1, 1), torch.eye(1), masked=True)
 still = still.to(dtype=torch.float64)
-by_solver = {n: local_lipschitz(still, sample(n, 1)).value.item() for n in lengths}
+by_solver = {n: local_lipschitz(still, sampled(n, 1)).value.item() for n in lengths}
 print(averages.loc[lengths].round(3).to_string())
 print("by the solver, as masked attention:", [f"{v:.3f}" for v in by_solver.values()])
 
@@ -221,12 +221,12 @@ hard, eye = [], torch.eye(2, dtype=torch.float64)
 for t in (0.0, 0.01, 0.03, 0.1, 0.15, 0.2, 0.3, 1.0, 3.0):
     recalled = bounds.mean_field_upper(t * eye, eye, 1.0)
     for case in range(climbs):
-        A = sample(2, 2)
+        A = sampled(2, 2)
         A = t * A / torch.linalg.matrix_norm(A, 2) if case else -t * eye
         f = Attention.from_matrices(A, eye, masked=True)
-        starts = torch.stack([sample(6, 2), 1 + 0.1 * sample(6, 2)])
+        starts = torch.stack([sampled(6, 2), 1 + 0.1 * sampled(6, 2)])
         x, best = worst_case.climb(f, starts, 1.0, steps=60)
-        weights = sample(6).exp()
+        weights = sampled(6).exp()
         random = local_lipschitz(f, x[0], weights=weights / weights.sum()).value.item()
         J = AttentionJacobian(f, x[0]).dense().view(6, 2, 6, 2)
         rows = torch.linalg.matrix_norm(J, 2, dim=(1, 3)).sum(1).max().item()
@@ -276,7 +276,7 @@ plt.show()
 # %%
 step_one = []
 for _ in range(200):
-    A, x = sample(3, 3), sample(5, 3)
+    A, x = sampled(3, 3), sampled(5, 3)
     P = (x @ A.T @ x.T).masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf)
     P, t = P.softmax(1), torch.linalg.matrix_norm(A, 2) * x.norm(dim=1).max() ** 2
     gap = x[None] - (P @ x)[:, None]
