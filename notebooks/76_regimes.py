@@ -162,6 +162,7 @@ def tight_constant(n, R):
     return constant_of_copies(f, pair[None], torch.tensor([[1.0, n - 1]]).double())
 
 
+# %%
 copies = []
 for n in (2, 3, 5, 9, 17, 33, 400):
     for R in (0.3, 1.0, 2.0):
@@ -205,6 +206,7 @@ def smallest_upper(n, R):
     return min(root, field), root <= field
 
 
+# %%
 lengths = [3, 6, 12, 30, 100, 300, 1000, 3000, 10_000, 30_000, longest]
 radii = np.geomspace(0.2, 30, 16)
 grid = []
@@ -301,14 +303,16 @@ print(f"two points of the best weights: {plateau:.1f}; forks reach", end=" ")
 print(f"{through.fork.max():.1f} of {through.upper.max():.1f}")
 
 # %% tags=["hide-input"]
-left, right = figures.panels(2, width=5.6, height=4.8)
 line = np.geomspace(0.15, 130, 500)
 border = np.exp(np.minimum(2 * line**2, 50)).clip(1.5, 3e5)
+small = climbed[["n", "R", "ratio"]]
+both = pd.concat([grid[~grid.n.isin(small.n)][["n", "R", "ratio"]], small])
+
+# %% tags=["hide-input"]
+left, right = figures.panels(2, width=5.6, height=4.8)
 left.fill_between(line, 1.5, border, color="#dbe9f5", lw=0)
 left.fill_between(line, border, 3e5, color="#fbe6d3", lw=0)
 left.plot(line[border < 3e5], border[border < 3e5], color="#404040", lw=1)
-small = climbed[["n", "R", "ratio"]]
-both = pd.concat([grid[~grid.n.isin(small.n)][["n", "R", "ratio"]], small])
 dots = left.scatter(both.R, both.n, c=both.ratio, s=24, vmin=0, vmax=1, zorder=3)
 plt.colorbar(dots, ax=left, label="worst measured / smallest upper bound")
 left.plot(summary.radius, summary.index, color="#cc3311", marker="s", ls="--")
