@@ -124,25 +124,20 @@ for _ in range(measures_count):
     counts = torch.randint(1, 4, (n,), generator=generator)
     a, copies = counts.double() / counts.sum(), repeat(x, counts)
     f = Attention.from_matrices(A, V)
-    # pushforward by rounding: mass of a box, against the mass of what is sent there
+    # rounding as the map: mass of a box, and of what is sent there
     image, place = x.round().unique(dim=0, return_inverse=True)
     mass = torch.zeros(len(image)).double().index_add_(0, place, a)
-    inside = ((image - z[0]).abs() < 1).all(1), ((x.round() - z[0]).abs() < 1).all(1)
-    errors["push"].append((mass[inside[0]].sum() - a[inside[1]].sum()).abs())
+    box, before = (((points - z[0]).abs() < 1).all(1) for points in (image, x.round()))
+    errors["push"].append((mass[box].sum() - a[before].sum()).abs())
     kernel = (z @ A.T @ copies.T).exp()
     by_hand = kernel @ copies @ V.T / kernel.sum(1, keepdim=True)
-    errors["field"].append(
-        (mean_field_map(f, x, a, z) - by_hand).norm() / by_hand.norm()
-    )
+    field = mean_field_map(f, x, a, z)
+    errors["field"].append((field - by_hand).norm() / by_hand.norm())
     shuffled = f(copies[torch.randperm(len(copies), generator=generator)])
-    distance = wasserstein(
-        mean_field_map(f, x, a, x), shuffled, a, uniform(len(copies))
-    )
-    errors["map"].append(distance / shuffled.norm())
-    outputs = f(copies)
-    errors["weights"].append(
-        (repeat(f(x, a), counts) - outputs).norm() / outputs.norm()
-    )
+    images, equal = mean_field_map(f, x, a, x), uniform(len(copies))
+    errors["map"].append(wasserstein(images, shuffled, a, equal) / shuffled.norm())
+    again, outputs = repeat(f(x, a), counts), f(copies)
+    errors["weights"].append((again - outputs).norm() / outputs.norm())
 
 # %% [markdown]
 # ## The Jacobian with weights
@@ -241,20 +236,23 @@ kept = (halfway / worst.norm(dim=1)).min().item()
 
 # %% tags=["hide-input"]
 left, right = figures.panels(2, width=4.1, height=3.7)
-after = f(x, a), f(x + worst / 4, a)
+after = f(x, a), f(x + worst / 10, a)
 for start, end, colour, label in (
-    (x, x + worst / 4, "#0072b2", r"$\mu$"),
+    (x, x + worst / 10, "#0072b2", r"$\mu$"),
     (*after, "#d55e00", r"$F(\mu)$"),
 ):
     left.scatter(*start.T, s=400 * a, color=colour, alpha=0.4, lw=0, label=label)
     arrows = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.008}
     left.quiver(*start.T, *(end - start).T, color=colour, **arrows)
-left.set(title="the worst small move, enlarged", aspect="equal")
+    left.scatter(*end.T, s=0)  # room for the arrows
+left.set(title="the worst small move, enlarged")
+left.set_aspect("equal", adjustable="datalim")
+left.margins(0.15)
 left.legend(markerscale=0.6)
-right.loglog(lengths, curve[:, 0] / curve[:, 1], color="#0072b2")
+right.semilogx(lengths, curve[:, 0] / curve[:, 1], color="#0072b2")
 right.axvline(kept, color="black", lw=1, ls=":")
 right.text(0.8 * kept, 0.1, "here partners\nmay change", ha="right")
-right.set(xlabel="length of the move, in $W_2$", ylim=(0.05, 2))
+right.set(xlabel="length of the move, in $W_2$", ylim=(0, 1.4))
 right.set(title="quotient in $W_2$ over the norm")
 plt.show()
 
