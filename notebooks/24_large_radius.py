@@ -128,9 +128,9 @@ for case in range(inputs):
     value = local_lipschitz(f, scaled, method="dense").value.numpy()
     excess = size * (4 * t * (1 + n**0.5) + (2 * n) ** 0.5) * (n - 1) * np.exp(-u)
     error = np.abs(value / limit - 1)
-    clear = (error > 1e-11) & (u > 10)  # neither large nor rounding
+    clear = (error > 1e-11) & (u > 12)  # neither large nor rounding
     one = {"n": n, "limit": limit / size, "end": error[-1]}
-    if clear.sum() > 5:
+    if clear.sum() > 9:
         slope = np.polyfit(u[clear], np.log(error[clear] / u[clear]), 1)[0]
         one["rate"] = -slope
     one["ratio"] = (np.abs(value - limit) / excess)[error > 1e-11].max()
