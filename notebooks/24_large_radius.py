@@ -115,7 +115,7 @@ print(f"limit by lipnb: {limit:.6f}")
 # the theorem promises at least $g$.
 
 # %%
-found, curves = [], []
+found, kept = [], []
 u = np.linspace(0.5, 45, 90)  # g R^2
 for case in range(inputs):
     n, d = 2 + case % 7, 1 + case % 4
@@ -136,7 +136,7 @@ for case in range(inputs):
     one["ratio"] = (np.abs(value - limit) / excess)[error > 1e-11].max()
     one["bound"] = (value / (size * n**0.5 + excess)).max()
     found.append(one)
-    curves.append((R, value / size, error))
+    kept.append((f, x, error))
 
 # %%
 found = pd.DataFrame(found)
@@ -149,28 +149,27 @@ print(f"measured over theta ||V|| sqrt(n) at most {found.bound.max():.3f}")
 
 # %% tags=["hide-input"]
 left, right = figures.panels(2, width=4.3, height=3.8)
-colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, 8))
-for case in range(6, inputs, 28):  # n = 8
-    (R, value, error), followers = curves[case], found.followers[case]
-    left.plot(R, value, color=colours[followers - 1])
-    left.axhline(followers**0.5, color="black", lw=0.6, ls=":")
-    keep = error > 1e-14
-    right.plot(u[keep], error[keep], color=colours[followers - 1], lw=1.2)
-left.set(xscale="log", yscale="log", xlabel="radius factor R")
-left.set(title=r"constant at R X, over $\Vert V \Vert$")
-ticks = [1, 2, 3, 5, 8]
-left.set_yticks([k**0.5 for k in ticks], [rf"$\sqrt{{{k}}}$" for k in ticks])
-left.set_yticks([], minor=True)
+shown = {found.followers[case]: case for case in range(6, inputs, 7)}  # n = 8
+wide = torch.logspace(-1, 2, 90).double()
+for k, case in sorted(shown.items()):
+    f, x, error = kept[case]
+    size = torch.linalg.matrix_norm(f.value[0], 2)
+    norms = local_lipschitz(f, wide[:, None, None] * x, method="dense").value / size
+    (line,) = left.loglog(wide, norms)
+    left.text(120, k**0.5, rf"$\sqrt{{{k}}}$", va="center", fontsize=9)
+    keep = np.minimum.accumulate(error) > 1e-13
+    right.plot(u[keep], error[keep], color=line.get_color())
+left.set(xlabel="factor R on the tokens", title=r"local constant over $\Vert V \Vert$")
 right.plot(u, u * np.exp(-u), color="black", ls="--", label=r"$g R^2 e^{-g R^2}$")
-right.set(yscale="log", xlabel=r"gap times squared radius, $g R^2$", ylim=(1e-15, 1e3))
+right.set(yscale="log", xlabel=r"gap times squared radius, $g R^2$", ylim=(1e-13, 1e3))
 right.set(title="relative distance from the limit")
 right.legend()
 plt.show()
 
 # %% [markdown]
-# *Random inputs of eight tokens, coloured by the largest number of followers of a token. Left: the constant rises with
-# the radius, falls again, and settles at the root of that number. Right: it approaches its limit exponentially, at the
-# rate of the smallest gap or faster.*
+# *Random inputs of eight tokens, one for each largest number of followers that occurred. Left: with growing tokens the
+# constant rises, falls again, and settles at the root of that number. Right, same colours: the approach is
+# exponential, at the rate of the smallest gap or faster.*
 #
 # ## Several heads, masks, ties
 #
@@ -218,7 +217,7 @@ for d in (2, 8, 64):
         chosen = bounds.chosen_tokens(Attention.from_matrices(A, A), sample(20, 32, d))
         counts += [torch.bincount(one).max().item() for one in chosen.flatten(0, 1)]
     followers[d] = np.array(counts)
-factors = np.geomspace(0.1, 1000, 13)
+factors = np.geomspace(0.1, 1000, 17)
 rows = []
 for layer, f, x in bracket_tables.inputs(model_name, False, length):
     if layer in layers:
@@ -247,7 +246,8 @@ for (layer, one), colour in zip(real.groupby("layer"), colours, strict=True):
     right.axhline(one.limit.iloc[0], color=colour, lw=0.9, ls=":")
 right.axvline(1, color="black", lw=0.8)
 right.set(xlabel="factor on real tokens", title=f"{model_name}: local constant")
-right.legend()
+right.set_ylim(top=2e5)
+right.legend(ncols=3, fontsize=9)
 plt.show()
 
 # %% [markdown]

@@ -236,9 +236,9 @@ kept = (halfway / worst.norm(dim=1)).min().item()
 
 # %% tags=["hide-input"]
 left, right = figures.panels(2, width=4.1, height=3.7)
-after = f(x, a), f(x + worst / 10, a)
+after = f(x, a), f(x + worst / 6, a)
 for start, end, colour, label in (
-    (x, x + worst / 10, "#0072b2", r"$\mu$"),
+    (x, x + worst / 6, "#0072b2", r"$\mu$"),
     (*after, "#d55e00", r"$F(\mu)$"),
 ):
     left.scatter(*start.T, s=400 * a, color=colour, alpha=0.4, lw=0, label=label)
