@@ -203,41 +203,46 @@ plt.show()
 # %% [markdown]
 # ## Where local constants make up the global one
 #
-# *On a convex set.* Attention of two tokens on a line, $A = V = 1$, is a map of the square $[-2, 2]^2$. Its largest
-# Jacobian norm is searched on a fine grid; the largest quotient is taken over many pairs, far apart and close
-# together. And the limit of Def. B.1 is followed at one input: the supremum over a disc of radius $r$.
+# *On a convex set.* Attention of two tokens on a line, with $V = 1$ and five values of $A$, is a map of the square
+# $[-2, 2]^2$. Its largest Jacobian norm is searched on a fine grid; the largest quotient is taken over many pairs, far
+# apart and close together.
 
 # %%
-one = torch.ones(1, 1).double()
-f = Attention.from_matrices(one, one)
+grid = torch.cartesian_prod(*[torch.linspace(-2, 2, 151).double()] * 2)[:, :, None]
+x, y = 4 * torch.tensor(rng.random((2, 50_000, 2, 1))) - 2
+one, convex = torch.ones(1, 1).double(), []
 
 
-def quotient(x, y):
+def quotient(f, x, y):
     return (f(x) - f(y)).norm(dim=(-2, -1)) / (x - y).norm(dim=(-2, -1))
 
 
-grid = torch.cartesian_prod(*[torch.linspace(-2, 2, 201).double()] * 2)[:, :, None]
-norms = local_lipschitz(f, grid, method="dense").value
-rough = grid[norms.argmax()]
-step = torch.linalg.svd(AttentionJacobian(f, rough).dense()).Vh[0].reshape(2, 1)
-step = step * -torch.sign((step * rough).sum())  # into the square
-x, y = 4 * torch.tensor(rng.random((2, 100_000, 2, 1))) - 2
-far, near = quotient(x, y).max(), quotient(rough, rough + 1e-6 * step)
-convex = (max(far, near) / norms.max()).item()
-print(
-    f"largest norm {norms.max():.6f}; quotients: far {far:.6f}, near {near.item():.6f}"
-)
+for size in (-2, -1, 0.5, 1, 2):
+    f = Attention.from_matrices(size * one, one)
+    norms = local_lipschitz(f, grid, method="dense").value
+    rough = grid[norms.argmax()]
+    step = torch.linalg.svd(AttentionJacobian(f, rough).dense()).Vh[0].reshape(2, 1)
+    step = step * -torch.sign((step * rough).sum())  # into the square
+    far, near = quotient(f, x, y).max(), quotient(f, rough, rough + 1e-6 * step)
+    convex.append((max(far, near) / norms.max() - 1).item())
+    print(f"A = {size:4}: largest norm {norms.max():.5f}, quotient far apart", end=" ")
+    print(f"{far:.5f}, close {near.item():.5f}")
+
+# %% [markdown]
+# *The limit of Def. B.1*, at twelve inputs: the supremum of the quotient over discs of radius $1, 0.1, \dots$, against
+# the norm of the Jacobian. The worst of the twelve:
 
 # %%
-turn = torch.linspace(0, 2 * np.pi, 1441).double()
-circle = torch.stack([turn.cos(), turn.sin()], 1)[:, :, None]
-start = torch.tensor([[1.0], [0.3]]).double()
-norm = local_lipschitz(f, start, method="dense").value.item()
-discs = []
+f = Attention.from_matrices(one, one)
+turn = torch.linspace(0, 2 * np.pi, 721).double()
+circle = torch.stack([turn.cos(), turn.sin()], 1)[:, None, :, None]
+starts = torch.tensor(rng.normal(size=(12, 2, 1)))
+norms, discs = local_lipschitz(f, starts, method="dense").value, []
 for r in 10.0 ** -np.arange(7):
-    radii = r * torch.linspace(0.05, 1, 20).double()[:, None, None, None]
-    discs.append(quotient(start, start + radii * circle).max().item() / norm)
-print("over discs of radius 1, 0.1, ..., over the norm:", np.round(discs, 5))
+    radii = r * torch.linspace(0.05, 1, 15).double()[:, None, None, None, None]
+    highest = quotient(f, starts, starts + radii * circle).amax((0, 1))
+    discs.append((highest / norms - 1).numpy())
+print(", ".join(f"{error:.0e}" for error in np.abs(discs).max(1)))
 
 # %% [markdown]
 # *On a connected set that is not convex.* Take the ring $1 < \abs z < 2$ of the plane, slit along the negative axis,
@@ -312,31 +317,25 @@ for name in ("triangle", "order", "other"):
 assert max(push["one map"]) <= 1 + 1e-9 and max(push["two maps"]) <= 1 + 1e-9
 assert all(np.abs(push[k]).max() < 1e-9 for k in ("isometry", "shift", "integral"))
 assert np.abs(speed).max() < 1e-9 and np.abs(lengths).max() < 1e-9
-assert abs(convex - 1) < 1e-5 and abs(discs[-1] - 1) < 1e-4
-assert all(a >= b * (1 - 1e-4) for a, b in pairwise(discs))  # as the disc shrinks
+assert np.abs(convex).max() < 1e-4 and np.abs(discs[-1]).max() < 1e-4
+assert all((a >= b - 1e-4).all() for a, b in pairwise(discs))  # as the discs shrink
 assert across > 14 and slit.max() > 14 and 0.99 < paths.max() <= 1 + 1e-9
 print(f"{clouds} pairs of clouds: every inequality holds, equalities where they must")
 print("convex set: local constants make up the global one; slit ring: they do not")
 
 # %%
 any_two, computed = "random clouds, exact transport", "computed both ways"
-ring = "angle on the slit ring, 50,000 pairs"
-square, counter = (
-    "attention on a square",
-    f"z = 1.5 exp(±3i): quotient {across:.4g}, local 1",
-)
+ring, square = "angle on the slit ring, 50,000 pairs", "attention on a square"
+near_and_far = [*convex, paths.max() - 1]
 equalities = {  # id: errors, form
-    "castin.sec-3.1": (discs[-1] - 1, "quotients near an input, and its Jacobian"),
+    "castin.sec-3.1": (discs[-1], "quotients near an input, and its Jacobian"),
     "castin.def-a.1": (push["integral"], "integrals before and after a merging map"),
     "castin.def-a.2": (found["match"] + found["line"], "all matchings, and the line"),
     "castin.lem-a.4": (found["dual"] + found["sign"], "a potential that reaches W_1"),
     "castin.def-a.7": (lengths, "legs of a path add up to the distance"),
     "castin.lem-a.8": (speed, "constant speed of the displacement interpolation"),
-    "castin.def-b.1": (discs[-1] - 1, "discs down to a radius of 1e-6"),
-    "castin.lem-b.2": (
-        [convex - 1, paths.max() - 1],
-        "a square; path lengths on a ring",
-    ),
+    "castin.def-b.1": (discs[-1], "discs down to a radius of 1e-6"),
+    "castin.lem-b.2": (near_and_far, "a square; path lengths on a ring"),
 }
 inequalities = [
     ("castin.sec-3.1", "W2 has the triangle inequality", found["triangle"]),
@@ -347,7 +346,7 @@ inequalities = [
 ]
 
 # %%
-id = "castin.lem-3.1"
+id, counter = "castin.lem-3.1", f"z = 1.5 exp(±3i): quotient {across:.4g}, local 1"
 ledger.record(
     *(
         ledger.equal(name, form, errors, within=1e-4, grounds=computed)
@@ -361,9 +360,7 @@ ledger.record(
         id, "open connected sets", slit, grounds=ring, counter_example=counter
     ),
     ledger.upper(id, "by path lengths", paths, grounds=ring, variant=True),
-    ledger.equal(
-        id, "convex sets", convex - 1, within=1e-5, grounds=square, variant=True
-    ),
+    ledger.equal(id, "convex sets", convex, within=1e-4, grounds=square, variant=True),
 )
 
 # %% [markdown]
@@ -374,7 +371,7 @@ ledger.record(
 # - Lemma 3.1 is refuted *as we recovered it*, with the word "connected". We have not seen the print. On convex sets it
 #   holds, and the theorems use it on balls only, so nothing else is touched.
 # - The direction that survives everywhere is that no local constant exceeds the global one.
-# - The equality on the square is a check at a grid of 201 by 201 inputs, not a proof.
+# - The equality on the square is a check at a grid of 151 by 151 inputs, not a proof.
 #
 # **One thing to try.** Fill the hole: let the inner radius of the ring go to zero, the slit staying. What happens to
 # the largest local constant, and does the lemma hold then?
