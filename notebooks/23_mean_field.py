@@ -9,9 +9,9 @@
 # %% [markdown]
 # # How rough can attention be, however many tokens there are?
 #
-# Bounds for $n$ tokens grow with $n$. Measures have no $n$: what is the constant of attention over *all* measures in a
-# ball, that is, over all sequences of all lengths at once? It is finite, and exponential in $R^2$. This page tests the
-# bounds from both sides, halves the exponent of the upper one, and evaluates them where real layers live.
+# Bounds for $n$ tokens grow with $n$. Measures have no $n$: what is the constant of attention over *all* measures in
+# a ball, that is, over all sequences of all lengths at once? It is finite, and exponential in $R^2$. This page tests
+# the bounds from both sides, halves the exponent of the upper one, and evaluates them where real layers live.
 #
 # :::{prf:theorem} Mean-field bound {cite}`castin2024smooth`, Thm 3.5 and equation (1)
 # :label: mean-field-bound
@@ -47,7 +47,8 @@
 # $$\frac s2 e^s \sqrt{1 - r^2}\, \Big(1 + \frac1s - r\Big) > \frac s2 e^s, \qquad r = \frac1{2 e^{2s} - 1} .$$
 #
 # The weight $p/3$ is the best one for large $R$, and multiplies the constant by $3 \sqrt 3 / 4$. If $A$ has the
-# eigenvalue $-\norm{A}_2$, the two bounds then differ by a factor $8 / (3 \sqrt 3) < 1.54$.
+# eigenvalue $-\norm{A}_2$, the upper bound is then above the truth by a factor of at most $8 / (3 \sqrt 3) < 1.54$,
+# in the limit.
 # :::
 
 # %% tags=["parameters"]
@@ -99,14 +100,15 @@ def constant_at(A, V, x, a):
 # \sum_j a_j \abs{\varepsilon_j}^2, \qquad
 # \frac{P_{ij}}{a_j} = \frac{e^{x_i^\top A^\top x_j}}{\sum_l a_l e^{x_i^\top A^\top x_l}} \le e^{2t} .$$
 #
-# The root of $e^{2t}$ is $e^t$: that is the half. So $\norm{V}(t + (1 + t) e^t)$ bounds the constant at fixed weights,
-# whatever these are. Two discrete measures in the ball with an optimal plan $\pi$ are two such sequences with the
-# weights $\pi_{ij}$; on the straight way from one to the other the bound holds throughout, and integrating it gives the
-# claim for them. Discrete measures are dense and $F$ is continuous. $\square$
+# The root of $e^{2t}$ is $e^t$: that is the half. So $\norm{V}(t + (1 + t) e^t)$ bounds the constant at fixed
+# weights, whatever these are. Two discrete measures in the ball with an optimal plan $\pi$ are two such sequences
+# with the weights $\pi_{ij}$; on the straight way from one to the other the bound holds throughout, and integrating
+# it gives the claim for them. Discrete measures are dense and $F$ is continuous. $\square$
 #
 # *Lower bound.* Call the light point 1 and the heavy one 2. In both cases $P_{21} = 1 / (2 - p) =: q$. The block
 # $J_{21} = q\,(I + (x_1 - m_2)(A x_2)^\top)$ has $u$ as an eigenvector, with the eigenvalue $q\,(1 + 2 s (1 - q))$.
-# In the weighted norm it counts $\sqrt{(1 - p) / p}$ times. Insert $p = e^{-2s}$ and $r = p / (2 - p)$.
+# In the weighted norm it counts $\sqrt{(1 - p) / p}$ times. Insert $p = e^{-2s}$, and $r = p / (2 - p)$, for which
+# $1 - r = 2 (1 - q)$ and $\sqrt{1 - r^2} = 2 q \sqrt{1 - p}$.
 #
 # *It exceeds $\frac s2 e^s$.* Since $\sqrt{1 - r^2} \ge 1 - r^2$, it is enough that
 # $(1 - r^2) / s > r\,(1 + r - r^2)$. As $e^{2s} \ge 1 + 2s$, $r \le 1 / (1 + 4s)$. So the left side is at least
@@ -214,7 +216,7 @@ print(f"{ascents} ascents: measured / sharp bound from {climbed.min():.3f}", end
 print(f"to {climbed.max():.4f}; for t > 1 at most {climbed[t > 1].max():.3f}")
 
 # %% [markdown]
-# ## Both sides: two Diracs over two decades
+# ## Both sides: two Diracs over three decades
 #
 # The measured constant at the two points, for six matrices: on a line, in the plane, symmetric and not, driven by
 # the smallest eigenvalue and by the largest. $s = \gamma R^2$ runs from 0.3 to 300; the table is for the last two
@@ -244,8 +246,8 @@ for name, A in matrices.items():
         rows.append(row)
 dirac = pd.DataFrame(rows)
 far = dirac[dirac.s > 2.9]
-smallest = far.groupby("A", sort=False)[["closed", 1, 1 / 3]].min()
-print(smallest.round(4).to_string())
+smallest = far.groupby("A", sort=False)[["closed", 1, 1 / 3]].min().round(4)
+print(smallest.set_axis(["closed form", "p", "p / 3"], axis=1).to_string())
 
 # %% [markdown]
 # At every point the measured constant is above $\frac s2 e^s$: no $\theta$ is needed. How large is it at a few radii,
@@ -265,18 +267,20 @@ for R in np.linspace(0.4, 6, 29):
     light = shares * np.exp(-2 * R**2)
     a = torch.stack([light, 1 - light], 1)
     found = constant_at(-eye, eye, x.expand(len(a), 2, 1), a)
-    one = {"R": R, "share": shares[found.argmax()].item(), "measured": found.max()}
+    one = {"R": R, "share": shares[found.argmax()].item()}
+    one["measured"] = np.log(found.max())
     one["lower"] = bounds.mean_field_lower(-eye, R, log=True)
     one |= {name: bound(-eye, eye, R, log=True) for name, bound in log_upper.items()}
     best.append(one)
 best = pd.DataFrame(best)
+print("logarithms:")
 print(best.iloc[::7].round(3).to_string(index=False))
 
 # %% tags=["hide-input"]
 left, right = figures.panels(2, width=4.2, height=3.8)
 left.plot(best.R, best.printed, color="#d55e00", label="upper, as printed")
 left.plot(best.R, best.sharp, color="#e69f00", label="upper, sharp")
-left.plot(best.R, np.log(best.measured), "o", color="#0072b2", label="best two Diracs")
+left.plot(best.R, best.measured, "o", color="#0072b2", label="best two Diracs")
 left.plot(best.R, best.lower, color="#009e73", label="lower")
 left.set(xlabel="radius R", title="logarithm of the constant", ylim=(-4, 80))
 left.legend()
@@ -292,9 +296,9 @@ plt.show()
 
 # %% [markdown]
 # *Left, $A = -1$, $V = 1$: natural logarithm of the constant at the best two Diracs, between its bounds. The printed
-# upper bound has twice the exponent; the sharp one cannot be told from the measured constant. Right, six matrices:
-# measured constant over $\frac s2 e^s$, with the weight of the paper (blue) and a third of it (purple). Black: the
-# closed form of the theorem, which only looks at one entry of the Jacobian.*
+# upper bound has twice the exponent; at this scale the sharp one cannot be told from the measured constant. Right,
+# six matrices: measured constant over $\frac s2 e^s$, with the weight of the paper (blue) and a third of it (purple).
+# Black: the closed form of the theorem, which only looks at one entry of the Jacobian.*
 #
 # ## At the radii of a real layer
 #
@@ -375,15 +379,15 @@ ledger.record(
 # - It shows that the growth is real: a measure of two points has a constant of order $R^2 e^{\gamma R^2}$, and no
 #   measure in the ball has more than the upper bounds say. For matrices with the eigenvalue $-\norm{A}_2$ the truth
 #   is known up to 1.54, for large radii.
-# - For other matrices a gap stays. It is a factor 8 in the exponent where $A$ is positive definite.
-# - We recovered the lower bound from its proof and do not know whether the paper asks for more than $V = I$ and a real
-#   eigenvector. The proof above asks for no more. For another $V$ the constant is multiplied by $\abs{V u}$.
+# - For other matrices a gap stays. It is a factor 8 in the exponent where $A$ is symmetric and positive definite.
+# - We recovered the lower bound from its proof and do not know whether the paper asks for more than $V = I$ and a
+#   real eigenvector. The proof above asks for no more. For another $V$ the lower bound is multiplied by $\abs{V u}$.
 # - At real radii these bounds are of no use: their logarithms are in the hundreds where a real window measures
-#   less than three. That is no defect of theirs. The ball holds measures with one token in $e^{2 \gamma R^2}$, and
-#   text holds none.
+#   less than three. That is no defect of theirs. The ball holds measures with one token in $e^{2 \gamma R^2}$, and no
+#   text is that long.
 # - The real heads are taken without their biases, and their radius from one window.
 #
-# **One thing to try.** Add `diag(1, -1/8)` to the list of matrices. Which of the two measures is used there, and would
-# the other one give as much?
+# **One thing to try.** Add `diag(1, -1/8)` to the list of matrices. Which of the two measures is used there, and
+# would the other one give as much?
 #
 # **Next:** {doc}`24_large_radius`, what happens when not the ball but the tokens themselves are scaled up.

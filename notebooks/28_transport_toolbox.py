@@ -9,10 +9,10 @@
 # %% [markdown]
 # # A toolbox of transport, and a slit that breaks a lemma
 #
-# The proofs about measures use a dozen facts: what a pushforward is, how the distances $W_p$ compare, how two measures
-# are joined by a shortest path, and when local Lipschitz constants make up the global one. They are standard
-# {cite}`villani2009optimal`. This page tests each on random clouds by exact transport, and shows that one of them,
-# as we recovered it, asks for too little.
+# The proofs about measures use a dozen facts: what a pushforward is, how the distances $W_p$ compare, how two
+# measures are joined by a shortest path, and when local Lipschitz constants make up the global one. They are standard
+# {cite}`villani2009optimal`. This page tests each on random clouds by exact transport, and shows that one of them, as
+# we recovered it, asks for too little.
 #
 # :::{prf:definition} Norms and distances {cite}`castin2024smooth`, Section 3.1, Def. A.1, A.2
 # :label: transport-distances
@@ -37,10 +37,10 @@
 # :::{prf:theorem} Local and global {cite}`castin2024smooth`, Lemma 3.1 and B.2 (as recovered)
 # :label: local-to-global
 #
-# In a metric space let $\Lip_x(\varphi) = \lim_{r \to 0} \sup_{0 < d(x, y) \le r} d(\varphi(x), \varphi(y)) / d(x, y)$
-# (B.1). Then $\sup_x \Lip_x(\varphi) \le \Lip(\varphi)$, with equality where any two points are joined by a geodesic
-# (B.2). *As recovered*, Lemma 3.1 claims the equality, with Jacobian norms, on every open connected set
-# $\mathcal X$.
+# In a metric space let
+# $\Lip_x(\varphi) = \lim_{r \to 0} \sup_{0 < d(x, y) \le r} d(\varphi(x), \varphi(y)) / d(x, y)$ (B.1). Then
+# $\sup_x \Lip_x(\varphi) \le \Lip(\varphi)$, with equality where any two points are joined by a geodesic (B.2). *As
+# recovered*, Lemma 3.1 claims the equality, with Jacobian norms, on every open connected set $\mathcal X$.
 # :::
 
 # %% tags=["parameters"]
@@ -204,8 +204,8 @@ plt.show()
 # ## Where local constants make up the global one
 #
 # *On a convex set.* Attention of two tokens on a line, with $V = 1$ and five values of $A$, is a map of the square
-# $[-2, 2]^2$. Its largest Jacobian norm is searched on a fine grid; the largest quotient is taken over many pairs, far
-# apart and close together.
+# $[-2, 2]^2$. Its largest Jacobian norm is searched on a fine grid; the largest quotient is taken over many pairs,
+# far apart and close together.
 
 # %%
 grid = torch.cartesian_prod(*[torch.linspace(-2, 2, 151).double()] * 2)[:, :, None]
@@ -229,8 +229,8 @@ for size in (-2, -1, 0.5, 1, 2):
     print(f"{far:.5f}, close {near.item():.5f}")
 
 # %% [markdown]
-# *The limit of Def. B.1*, at twelve inputs: the supremum of the quotient over discs of radius $1, 0.1, \dots$, against
-# the norm of the Jacobian. The worst of the twelve:
+# *The limit of Def. B.1*, at twelve inputs: the supremum of the quotient over discs of radius $1, 0.1, \dots$,
+# against the norm of the Jacobian. The worst of the twelve:
 
 # %%
 f = Attention.from_matrices(one, one)
@@ -246,8 +246,9 @@ print(", ".join(f"{error:.0e}" for error in np.abs(discs).max(1)))
 
 # %% [markdown]
 # *On a connected set that is not convex.* Take the ring $1 < \abs z < 2$ of the plane, slit along the negative axis,
-# and let $\varphi(z)$ be the angle of $z$, between $-\pi$ and $\pi$. The set is open and connected, the map is smooth,
-# and its local constant is $1 / \abs z < 1$. But two points across the slit are close, and their angles are not.
+# and let $\varphi(z)$ be the angle of $z$, between $-\pi$ and $\pi$. The set is open and connected, the map is
+# smooth, and its local constant is $1 / \abs z < 1$. But two points across the slit are close, and their angles are
+# not.
 #
 # What the lemma needs is that points can be joined *inside the set* by paths about as long as their distance. Measure
 # distance by the shortest path in the ring, and equality is back. Between angles that differ by $\Delta$ that path is
@@ -287,8 +288,8 @@ left.plot(*ends, "o-", color="#d55e00")
 bow = np.linspace(2.75 - np.arccos(1 / 1.5), -2.75 + np.arccos(1 / 1.5), 90)
 path = np.c_[ends[:, :1], [np.cos(bow), np.sin(bow)], ends[:, 1:]]
 left.plot(*path, color="black", lw=1.5)
-left.set(aspect="equal", xticks=[], yticks=[], title="two points across the slit")
-left.grid(False)
+left.set(aspect="equal", title="two points across the slit")
+left.axis("off")
 half = np.geomspace(1e-3, 3, 100)
 by_path, by_line = ring_distance(1.5, 1.5, 2 * (np.pi - half))
 right.loglog(half, 2 * (np.pi - half) / by_line, color="#d55e00", label="distance")
@@ -305,8 +306,8 @@ plt.show()
 
 # %% [markdown]
 # *Left: the ring, coloured by the angle; the slit is on the left. Two points across it are near each other (orange),
-# but within the ring the way is long (black). Right: difference of their angles over their distance. Across the slit it
-# grows without limit, although no local constant exceeds one; over the length of the path it does not.*
+# but within the ring the way is long (black). Right: difference of their angles over their distance. Across the slit
+# it grows without limit, although no local constant exceeds one; over the length of the path it does not.*
 
 # %% tags=["nbval-check-output"]
 assert abs(wasserstein(*three) / min(by_hand.values()) - 1) < 1e-12
@@ -368,8 +369,8 @@ ledger.record(
 #
 # - Every fact of the toolbox is seen to hold where it can be computed: for finitely many points, exactly. For general
 #   measures they follow by approximation, which no computation shows.
-# - Lemma 3.1 is refuted *as we recovered it*, with the word "connected". We have not seen the print. On convex sets it
-#   holds, and the theorems use it on balls only, so nothing else is touched.
+# - Lemma 3.1 is refuted *as we recovered it*, with the word "connected". We have not seen the print. On convex sets
+#   it holds, and the theorems use it on balls only, so nothing else is touched.
 # - The direction that survives everywhere is that no local constant exceeds the global one.
 # - The equality on the square is a check at a grid of 151 by 151 inputs, not a proof.
 #
