@@ -228,9 +228,10 @@ print(f"smallest {min(global_ratios):.3f}, largest {max(global_ratios):.6f}")
 # Jacobian at the three tokens knows nothing of this.
 
 # %%
-x, a = torch.tensor([[-0.45], [-4.0], [-4.0]]).double(), torch.tensor([0.5, 0.25, 0.25])
-f, a = Attention.from_matrices(-one, one), a.double()
-y = torch.tensor([[-4.0], [-0.45 + step], [-0.45 - step]]).double()
+f = Attention.from_matrices(-one, one)
+a = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
+x = torch.tensor([[-0.45], [-4], [-4]], dtype=torch.float64)
+y = torch.tensor([[-4], [-0.45 + step], [-0.45 - step]], dtype=torch.float64)
 parted = wasserstein(f(x, a), f(y, a), a, a) / wasserstein(x, y, a, a)
 blind = local_lipschitz(f, x, weights=a, method="dense").value.item()
 print(f"quotient in W2 {parted:.4f}, weighted norm of the Jacobian {blind:.4f}")
