@@ -73,11 +73,11 @@ generator = torch.Generator().manual_seed(seed)
 eye = torch.eye(1).double()
 
 
-def draw(*shape):
+def noise_of(*shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def constant_at(A, V, x, a):
+def constant_at_measure(A, V, x, a):
     """Local constant in W2 at a measure."""
     f = Attention.from_matrices(A, V)
     return local_lipschitz(f, x, weights=a, method="dense").value.numpy()
@@ -133,9 +133,8 @@ M = a.sqrt()[:, None] * J / a.sqrt()
 r = 1 / (2 * np.exp(2 * s) - 1)
 entry = s / 2 * np.exp(s) * np.sqrt(1 - r**2) * (1 + 1 / s - r)
 print(M.numpy().round(3))
-print(
-    f"entry (2, 1) from the theorem {entry:.3f}, norm {constant_at(-eye, eye, x, a):.3f}"
-)
+norm = constant_at_measure(-eye, eye, x, a)
+print(f"entry (2, 1) from the theorem {entry:.3f}, norm {norm:.3f}")
 print(f"(s / 2) exp(s) = {s / 2 * np.exp(s):.3f}, upper bounds: printed", end=" ")
 print(f"{bounds.mean_field_upper(-eye, eye, R):.0f}, sharp", end=" ")
 print(f"{bounds.mean_field_upper_sharp(-eye, eye, R):.0f}")
@@ -149,10 +148,10 @@ print(f"{bounds.mean_field_upper_sharp(-eye, eye, R):.0f}")
 log_upper = {"printed": bounds.mean_field_upper, "sharp": bounds.mean_field_upper_sharp}
 
 
-def compare(A, V, x, a, into):
+def compare_bounds(A, V, x, a, into):
     """Measured over both bounds, by logarithms, on the smallest centred ball."""
     radius = x.norm(dim=1).max().item()
-    measured = np.log(constant_at(A, V, x, a))
+    measured = np.log(constant_at_measure(A, V, x, a))
     for name, bound in log_upper.items():
         into[name].append(float(np.exp(measured - bound(A, V, radius, log=True))))
 
@@ -161,18 +160,18 @@ ratios = {"printed": [], "sharp": []}
 for case in range(random_cases):
     n, d = 2 + case % 7, 1 + case % 4
     size = 10.0 ** (-2 + 3 * case / random_cases)
-    a = (4 * draw(n)).softmax(0)
-    compare(size * draw(d, d), draw(d, d), draw(n, d), a, ratios)
+    a = (4 * noise_of(n)).softmax(0)
+    compare_bounds(size * noise_of(d, d), noise_of(d, d), noise_of(n, d), a, ratios)
 
 # %%
 sequences = {"printed": [], "sharp": []}
 for n in np.unique(np.geomspace(2, 400, 12).astype(int)):
     for R in (0.3, 1.0, 1.5, 2.0):
-        A = draw(2, 2) if n < 50 else -eye
-        inputs = (tight_input(-eye, n, R), R * draw(n, len(A)))
+        A = noise_of(2, 2) if n < 50 else -eye
+        inputs = (tight_input(-eye, n, R), R * noise_of(n, len(A)))
         for x, B in zip(inputs, (-eye, A), strict=True):
             V = torch.eye(len(B)).double()
-            compare(B, V, x, uniform(int(n)), sequences)
+            compare_bounds(B, V, x, uniform(int(n)), sequences)
 for kind, found in (("measures", ratios), ("sequences", sequences)):
     worst = {name: f"{max(values):.4f}" for name, values in found.items()}
     print(f"{len(found['sharp'])} {kind}, largest measured / bound: {worst}")
@@ -187,7 +186,7 @@ for kind, found in (("measures", ratios), ("sequences", sequences)):
 heat = torch.logspace(-2, 1, ascents).double()[:, None, None]
 
 
-def jacobian_norm(A, V, x, a):
+def weighted_norm(A, V, x, a):
     def f(y, A, V, a):
         return ((y @ A.T @ y.T) + a.log()).softmax(1) @ y @ V.T
 
@@ -198,7 +197,7 @@ def jacobian_norm(A, V, x, a):
 
 
 # %%
-free = [draw(ascents, *shape) for shape in ((2, 2), (2, 2), (4, 2), (4,))]
+free = [noise_of(ascents, *shape) for shape in ((2, 2), (2, 2), (4, 2), (4,))]
 free = [one.requires_grad_() for one in free]
 climber = torch.optim.Adam(free, lr=0.05)
 t = heat.flatten()
@@ -207,7 +206,7 @@ for _ in range(250):
     A, V, x, b = free
     A, V = (B / torch.linalg.matrix_norm(B, 2, keepdim=True) for B in (A, V))
     x = x / x.norm(dim=2, keepdim=True).clamp_min(1)  # into the unit ball
-    climbed = jacobian_norm(heat * A, V, x, b.softmax(1)).log() - log_sharp
+    climbed = weighted_norm(heat * A, V, x, b.softmax(1)).log() - log_sharp
     climber.zero_grad()
     (-climbed.sum()).backward()
     climber.step()
@@ -229,7 +228,7 @@ matrices = {
     "diag(1, -1/2)": torch.diag(torch.tensor([1.0, -0.5])).double(),
     "not symmetric": torch.tensor([[-0.3, 2.0], [0.0, 0.7]]).double(),
     "not symmetric, > 0": torch.tensor([[2.0, -1.0], [0.0, 0.5]]).double(),
-    "random": draw(3, 3),
+    "random": noise_of(3, 3),
 }
 rows = []
 for name, A in matrices.items():
@@ -241,8 +240,8 @@ for name, A in matrices.items():
         row = {"A": name, "s": s, "closed": np.sqrt(1 - r**2) * (1 + 1 / s - r)}
         for share in (1, 1 / 3):
             measure = two_diracs(A, R, share=share)
-            row[share] = np.exp(np.log(constant_at(A, V, *measure)) - lower)
-            compare(A, V, *measure, ratios)
+            row[share] = np.exp(np.log(constant_at_measure(A, V, *measure)) - lower)
+            compare_bounds(A, V, *measure, ratios)
         rows.append(row)
 dirac = pd.DataFrame(rows)
 far = dirac[dirac.s > 2.9]
@@ -257,7 +256,7 @@ print(smallest.set_axis(["closed form", "p", "p / 3"], axis=1).to_string())
 theta = {}
 for R in (2.0, 4.0, 10.0):
     x, a = two_diracs(-eye, R)
-    theta[R] = constant_at(-eye, eye, x, a) / bounds.mean_field_lower(-eye, R)
+    theta[R] = constant_at_measure(-eye, eye, x, a) / bounds.mean_field_lower(-eye, R)
 print("theta at gamma = 1:", ", ".join(f"R = {R:g}: {v:.3f}" for R, v in theta.items()))
 
 shares = torch.logspace(-2, 0, 401).double()[:-1]
@@ -266,7 +265,7 @@ for R in np.linspace(0.4, 6, 29):
     x, _ = two_diracs(-eye, R)
     light = shares * np.exp(-2 * R**2)
     a = torch.stack([light, 1 - light], 1)
-    found = constant_at(-eye, eye, x.expand(len(a), 2, 1), a)
+    found = constant_at_measure(-eye, eye, x.expand(len(a), 2, 1), a)
     one = {"R": R, "share": shares[found.argmax()].item()}
     one["measured"] = np.log(found.max())
     one["lower"] = bounds.mean_field_lower(-eye, R, log=True)
@@ -351,7 +350,7 @@ third = large[1 / 3] / large[1] * (2 + 2 / large.s) / (3**0.5 * (1.5 + 1 / large
 
 
 # %%
-def both_forms(id, found, grounds):
+def two_verdicts(id, found, grounds):
     """Verdicts on the printed bound and on the sharp one."""
     return [
         ledger.upper(id, form, found[form], grounds=grounds, variant=form == "sharp")
@@ -363,8 +362,8 @@ six, to_300 = "six matrices, s from 0.3 to 300", "six matrices, s from 3 to 300"
 low, weak = "castin.prop-3.6", dirac[1] / dirac.closed
 c8, above_10 = "castin.prop-c.8", "six matrices, s > 10"
 ledger.record(
-    *both_forms("castin.thm-3.5", measures, "random, two-Dirac, ascended measures"),
-    *both_forms("castin.eq-1", sequences, "up to 400 tokens, random and tight"),
+    *two_verdicts("castin.thm-3.5", measures, "random, two-Dirac, ascended measures"),
+    *two_verdicts("castin.eq-1", sequences, "up to 400 tokens, random and tight"),
     ledger.lower(low, "(s / 2) exp(s) at the two points", far[1], grounds=to_300),
     ledger.lower(low, "no theta, any R", dirac[1], grounds=six, variant=True),
     ledger.lower(low, "the closed form", weak, grounds=six, variant=True),

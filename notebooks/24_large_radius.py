@@ -54,7 +54,7 @@ figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 
 
-def sample(*shape):
+def tokens_of(*shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
@@ -119,7 +119,7 @@ found, kept = [], []
 u = np.linspace(0.5, 45, 90)  # g R^2
 for case in range(inputs):
     n, d = 2 + case % 7, 1 + case % 4
-    A, V, x = sample(d, d), sample(d, d), sample(n, d)
+    A, V, x = tokens_of(d, d), tokens_of(d, d), tokens_of(n, d)
     f, R = Attention.from_matrices(A, V), np.sqrt(u / score_gap(A, x))
     limit = bounds.large_radius_limit(f, x).item()
     norm_A, size = (torch.linalg.matrix_norm(M, 2).item() for M in (A, V))
@@ -182,19 +182,19 @@ plt.show()
 heads = []
 for case in range(60):
     h, n, d = 1 + case % 4, 2 + case % 6, 3
-    q, k, v = (sample(h, d, d) for _ in range(3))
-    w = None if case % 3 == 0 else sample(h, 4, d)
-    f, x = Attention(q, k, v, w, masked=case % 2 == 1), sample(n, d)
+    q, k, v = (tokens_of(h, d, d) for _ in range(3))
+    w = None if case % 3 == 0 else tokens_of(h, 4, d)
+    f, x = Attention(q, k, v, w, masked=case % 2 == 1), tokens_of(n, d)
     limit = bounds.large_radius_limit(f, x)
     gaps = f.probabilities(x).log().topk(2, dim=-1).values  # logits up to a constant
     gap = (gaps[..., 0] - gaps[..., 1]).clamp_max(1e6).min()
     value = local_lipschitz(f, (50 / gap).sqrt() * x, method="dense").value
     heads.append((value / limit - 1).item())
 ties = []
-for A in sample(tied // 100, 3, 3):
+for A in tokens_of(tied // 100, 3, 3):
     f = Attention.from_matrices(A, A)
     try:
-        bounds.chosen_tokens(f, sample(100, 6, 3))
+        bounds.chosen_tokens(f, tokens_of(100, 6, 3))
         ties.append(0)
     except ValueError:
         ties.append(1)
@@ -214,8 +214,10 @@ print(f"{tied} random inputs: {sum(ties)} batches of 100 with a tie")
 followers = {}
 for d in (2, 8, 64):
     counts = []
-    for A in sample(20, d, d):
-        chosen = bounds.chosen_tokens(Attention.from_matrices(A, A), sample(20, 32, d))
+    for A in tokens_of(20, d, d):
+        chosen = bounds.chosen_tokens(
+            Attention.from_matrices(A, A), tokens_of(20, 32, d)
+        )
         counts += [torch.bincount(one).max().item() for one in chosen.flatten(0, 1)]
     followers[d] = np.array(counts)
 factors = np.geomspace(0.1, 1000, 17)
@@ -297,7 +299,7 @@ ledger.record(
 # - The fit of the rate is made on a finite window; the explicit bound is what is proved.
 # - Real layers: one window of text, three layers. With biases the limit is the same, the way to it is not.
 #
-# **One thing to try.** Let all tokens lie on one side, `sample(n, d).abs()`, with `A` the identity: how many
+# **One thing to try.** Let all tokens lie on one side, `tokens_of(n, d).abs()`, with `A` the identity: how many
 # followers has the longest one?
 #
 # **Next:** {doc}`28_transport_toolbox`, the facts of optimal transport that the proofs rest on.

@@ -61,11 +61,11 @@ figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 
 
-def gaussian(*shape):
+def gaussians(*shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def whole(low, high):
+def integer_in(low, high):
     return int(torch.randint(low, high + 1, (), generator=generator))
 
 
@@ -121,8 +121,8 @@ print(f"its norm {norm_by_hand:.6f}, quotient in W2 {quotient_by_hand:.6f}")
 # %%
 errors = {name: [] for name in ("push", "field", "map", "weights", "jacobian", "dense")}
 for _ in range(measures_count):
-    n, d = whole(2, 6), whole(1, 3)
-    A, V, x, z = gaussian(d, d), gaussian(d, d), gaussian(n, d), gaussian(4, d)
+    n, d = integer_in(2, 6), integer_in(1, 3)
+    A, V, x, z = gaussians(d, d), gaussians(d, d), gaussians(n, d), gaussians(4, d)
     counts = torch.randint(1, 4, (n,), generator=generator)
     a, copies = counts.double() / counts.sum(), repeat(x, counts)
     f = Attention.from_matrices(A, V)
@@ -149,9 +149,9 @@ for _ in range(measures_count):
 
 # %%
 for _ in range(measures_count):
-    n, d = whole(2, 6), whole(1, 3)
-    f = Attention.from_matrices(gaussian(d, d), gaussian(d, d))
-    x, counts = gaussian(n, d), torch.randint(1, 4, (n,), generator=generator)
+    n, d = integer_in(2, 6), integer_in(1, 3)
+    f = Attention.from_matrices(gaussians(d, d), gaussians(d, d))
+    x, counts = gaussians(n, d), torch.randint(1, 4, (n,), generator=generator)
     a, copies = counts.double() / counts.sum(), repeat(x, counts)
     closed = AttentionJacobian(f, x, a).dense()
     twin = torch.func.jacrev(lambda y, f=f, a=a: f(y, a))(x).reshape(closed.shape)
@@ -176,7 +176,7 @@ print({name: f"{found.max():.0e}" for name, found in errors.items()})
 
 # %%
 def transport_quotient(f, x, a, length):
-    """W2 of outputs over W2 of inputs, along the worst direction, and the weighted norm."""
+    """Outputs over inputs in W2, along the worst direction, and the weighted norm."""
     root = a.sqrt().repeat_interleave(x.shape[1])
     out = a.sqrt().repeat_interleave(f.output_width)
     M = out[:, None] * AttentionJacobian(f, x, a).dense() / root
@@ -189,10 +189,10 @@ def transport_quotient(f, x, a, length):
 local_errors = {"equal": [], "random": []}
 for kind, found in local_errors.items():
     for _ in range(measures_count):
-        n, d = whole(2, 8), whole(1, 4)
-        f = Attention.from_matrices(gaussian(d, d), gaussian(d, d))
-        a = uniform(n) if kind == "equal" else gaussian(n).softmax(0)
-        quotient, norm = transport_quotient(f, gaussian(n, d), a, step)
+        n, d = integer_in(2, 8), integer_in(1, 4)
+        f = Attention.from_matrices(gaussians(d, d), gaussians(d, d))
+        a = uniform(n) if kind == "equal" else gaussians(n).softmax(0)
+        quotient, norm = transport_quotient(f, gaussians(n, d), a, step)
         found.append(quotient / norm - 1)
     print(f"{kind} weights, {len(found)} measures: largest {np.abs(found).max():.0e}")
 
@@ -205,9 +205,9 @@ for kind, found in local_errors.items():
 # %%
 global_ratios = []
 for trial in range(measures_count):
-    n, d = whole(2, 5), whole(1, 3)
-    f = Attention.from_matrices(gaussian(d, d), gaussian(d, d))
-    x = gaussian(n, d)
+    n, d = integer_in(2, 5), integer_in(1, 3)
+    f = Attention.from_matrices(gaussians(d, d), gaussians(d, d))
+    x = gaussians(n, d)
     worst = torch.linalg.svd(AttentionJacobian(f, x).dense()).Vh[0].reshape(n, d)
     y = x + 10.0 ** (-4 + 4.5 * trial / measures_count) * worst
     y = y[torch.randperm(n, generator=generator)]
@@ -254,7 +254,7 @@ refuted = ledger.upper(
 f = Attention.from_matrices(
     torch.diag(torch.tensor([1.5, -1.0])).double(), 2 * torch.eye(2).double()
 )
-x, a = 0.8 * gaussian(7, 2), gaussian(7).softmax(0)
+x, a = 0.8 * gaussians(7, 2), gaussians(7).softmax(0)
 lengths = np.geomspace(1e-6, 30, 60)
 curve = np.array([transport_quotient(f, x, a, length) for length in lengths])
 root = a.sqrt().repeat_interleave(2)
