@@ -338,4 +338,4 @@ ledger.record(
 #
 # **One thing to try.** Which entries of $\gamma$ make $R$? Clip the largest one and look at the simple bound and $R_*$.
 #
-# **Next:** {doc}`21_general_bound`, what the radius is for.
+# **Next:** {doc}`20_measures`, attention as a map of measures.

@@ -342,4 +342,4 @@ ledger.record(
 #
 # **One thing to try.** Give all seven points of the figure the same position but one: what is the constant then?
 #
-# **Next:** {doc}`23_mean_field`, how large the constant can be over all measures in a ball.
+# **Next:** {doc}`21_general_bound`, how large the constant can be on a ball.

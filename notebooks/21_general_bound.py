@@ -403,4 +403,4 @@ ledger.record(*rows)
 #
 # **One thing to try.** Set `climb_steps = 400` and see whether the stars of the figure move up.
 #
-# **Next**: {doc}`22_tightness`, inputs that reach the rate $\sqrt n$.
+# **Next:** {doc}`22_tightness`, inputs that reach the rate $\sqrt n$.

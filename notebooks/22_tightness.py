@@ -346,4 +346,4 @@ ledger.record(
 # **One thing to try.** A third of the weight on the lonely token is better for large $R$:
 # `lipnb.worst_case.two_diracs(A, R, share=1 / 3)`, used with `weights=`.
 #
-# **Next**: {doc}`25_quadratic_growth`, how the constant grows with the radius alone.
+# **Next:** {doc}`23_mean_field`, bounds that do not know the number of tokens.

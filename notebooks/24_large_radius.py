@@ -302,4 +302,4 @@ ledger.record(
 # **One thing to try.** Let all tokens lie on one side, `tokens_of(n, d).abs()`, with `A` the identity: how many
 # followers has the longest one?
 #
-# **Next:** {doc}`28_transport_toolbox`, the facts of optimal transport that the proofs rest on.
+# **Next:** {doc}`25_quadratic_growth`, tokens that never decide.

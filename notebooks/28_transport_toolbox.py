@@ -378,4 +378,4 @@ ledger.record(
 # **One thing to try.** Fill the hole: let the inner radius of the ring go to zero, the slit staying. What happens to
 # the largest local constant, and does the lemma hold then?
 #
-# **Next:** {doc}`20_measures`, attention as a map of measures.
+# **Next:** {doc}`29_verification`, ten thousand inputs against each bound.

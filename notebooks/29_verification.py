@@ -206,4 +206,4 @@ print(f"{len(again)} stored worst cases made and measured again: equal")
 #
 # **One thing to try.** Break a constant in `lipnb/bounds/castin.py`, run `make verify QUICK=1`, and watch it fail.
 #
-# **Next:** {doc}`72_certified_bracket`, where the upper bound comes close at every input.
+# **Next:** {doc}`31_masked_bound`, the same with a mask.
