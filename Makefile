@@ -18,7 +18,7 @@ export HF_HUB_DISABLE_PROGRESS_BARS = 1
 # a page draws into itself, whatever the shell prefers
 unexport MPLBACKEND
 
-.PHONY: help setup book html notebooks results bench test clean
+.PHONY: help setup book html notebooks results bench verify test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -65,6 +65,13 @@ endif
 bench: setup  ## measure speed and errors against other methods (hours, quiet machine; QUICK=1: a trial of minutes)
 	@for name in workload compare products particles misconvergence long; do \
 	  echo "benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name $(if $(QUICK),--quick) || exit 1; done
+
+ifdef QUICK
+verify: export LIPNB_RESULTS = _build/verify
+endif
+verify: export OMP_NUM_THREADS = 1
+verify: setup  ## 10,000 inputs and more against each upper bound (minutes; resumes; QUICK=1: a slice of seconds)
+	$(BIN)/python -m lipnb.verification $(if $(QUICK),--quick)
 
 test: export HF_HUB_OFFLINE = 1
 test: setup  ## unit tests, the pages run again, the book in a real browser

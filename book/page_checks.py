@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import nbformat
+import verdicts
 import yaml
 from pages import convert, provenance, readme_figures, sources
 
@@ -135,10 +136,19 @@ def definitions(root):
             yield f"{name} is defined in {' and '.join(sorted(pages))}: move it to the package"
 
 
+def ledger(root):
+    """Every statement has a verdict, and the stored ledger is what the pairs recorded."""
+    rows = verdicts.gather(root, root / "notebooks")
+    yield from verdicts.complaints(root, rows)
+    stored = verdicts.read_stored(root)
+    if rows and (stored is None or not verdicts.same(stored, rows)):
+        yield f"{verdicts.STORED} is not what the pages recorded: `make html` writes it."
+
+
 def complaints(root):
     """Everything that does not hold, one sentence each."""
     found = [sentence for source in sources(root) for sentence in page(root, source)]
-    return [*found, *contents(root), *front_page(root), *definitions(root)]
+    return [*found, *contents(root), *front_page(root), *definitions(root), *ledger(root)]
 
 
 def report(root):

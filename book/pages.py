@@ -242,6 +242,8 @@ def book_files(root, notebooks):
     """Everything the book is rendered from: path in the staged folder -> content."""
     from base64 import b64decode
 
+    import verdicts
+
     files = {name: (root / name).read_bytes() for name in ("_config.yml", "_toc.yml")}
     prose = [*(root / "book").glob("*.md"), *(root / "book").glob("*.bib")]
     assets = [*(root / "book" / "_ext").glob("*.py"), *(root / "book" / "_static").glob("*")]
@@ -252,11 +254,22 @@ def book_files(root, notebooks):
         # the prose pages may show a page's last figure, always the one that was just rendered
         if image := last_figure(nbformat.read(page, as_version=4)):
             files[f"book/figures/{source.stem}.png"] = b64decode(image)
+    intro = files.get("book/intro.md", b"")
+    if verdicts.MARK.encode() in intro:
+        ledger = verdicts.section(root, verdicts.gather(root, notebooks))
+        files["book/intro.md"] = intro.replace(verdicts.MARK.encode(), ledger.encode())
     return files
 
 
 def stage(root, notebooks, target):
-    """Lay the book out in a folder of its own, from the given executed notebooks."""
+    """Lay the book out in a folder of its own, from the given executed notebooks; fail on a gap in the ledger."""
+    import verdicts
+
+    ledger = verdicts.gather(root, notebooks)
+    if gaps := list(verdicts.complaints(root, ledger)):
+        print("\n".join(gaps), file=sys.stderr)
+        return 1
+    verdicts.store(root, ledger)
     files = book_files(root, notebooks)
     for name, content in files.items():
         write_if_changed(target / name, content)

@@ -135,9 +135,16 @@ class Recording:
         self._units[unit] = {"unit": unit, "seconds": seconds, "rows": rows}
         self._append(self._units[unit])
 
-    def finish(self):
-        """Write the table, its units in the order they were added, and its provenance; drop the partial file."""
+    def finish(self, join=None):
+        """Write the table and its provenance; drop the partial file.
+
+        Parameters
+        ----------
+        join : callable, optional
+            Makes the table from that of all units' rows, in the order they were added; default: that table itself.
+        """
         table = pd.DataFrame([row for unit in self._units.values() for row in unit["rows"]])
+        table = table if join is None else join(table)
         seconds = sum(unit["seconds"] for unit in self._units.values())
         birth = {"settings": self._settings, "rows": len(table), "seconds": round(seconds, 1),
                  "finished": time.strftime("%Y-%m-%d", time.gmtime()), "versions": versions()}

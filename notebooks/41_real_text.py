@@ -36,7 +36,15 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 
-from lipnb import corpora, experiments, figures, local_lipschitz, results, scaling
+from lipnb import (
+    corpora,
+    experiments,
+    figures,
+    ledger,
+    local_lipschitz,
+    results,
+    scaling,
+)
 
 figures.house_style()
 panel_keys = ["corpus", "model", "weights", "masked", "tokenizer", "layer"]
@@ -163,6 +171,30 @@ assert 0 < slope["min"]["gpt2", True] and slope["max"]["gpt2", True] < 0.15
 verdicts = rates.groupby("claim").size()
 print(f"{len(stored)} stored rows, {len(again)} of them measured again: equal")
 print(f"exponent {claimed_exponent}, fitted intervals: {verdicts.to_dict()}")
+
+# %% [markdown]
+# The figures themselves cannot be checked here: their weights are not at hand. The ledger says so, and gives what was
+# measured in their place.
+
+# %%
+fitted = rates.apply(
+    lambda row: (
+        f"{row.weights} {row.model}, layer {row.layer}, "
+        f"{'masked' if row.masked else 'unmasked'}, {row.corpus}: "
+        f"{row.exponent:.2f} [{row.low:.2f}, {row.high:.2f}]"
+    ),
+    axis=1,
+)
+bert = "BERT-base is not at hand, and adversarial tokens are no part of this page"
+gpt2 = "only the attention of GPT-2 is at hand, and that alone reads no text"
+instead = f"{bert}; fitted exponents instead: {'; '.join(fitted)}"
+position = "how token norms depend on the length needs the whole network"
+ledger.record(
+    ledger.unchecked("castin.fig-1", "n^(1/4) and n^(1/2), all six panels", instead),
+    ledger.unchecked("castin.fig-4", "pretrained GPT-2, rates of two layers", gpt2),
+    ledger.unchecked("castin.fig-5", "pretrained GPT-2, norms", f"{gpt2}; {position}"),
+    ledger.unchecked("castin.fig-6", "norms and constant", f"{gpt2}; {position}"),
+)
 
 # %% [markdown]
 # ## What this shows and does not show

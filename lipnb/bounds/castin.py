@@ -1,12 +1,13 @@
-"""Bounds of castin2024smooth that hold for all inputs in a ball."""
+"""Bounds of castin2024smooth on all sequences of n tokens in a ball, and the sharper forms their proof allows."""
 
 import math
 
 import torch
 
+from lipnb.bounds.balls import count, growth_rate, heat, norms, radius
 from lipnb.bounds.rounding import largest_singular
 
-__all__ = ["general_upper"]
+__all__ = ["biased_upper", "general_lower", "general_upper", "general_upper_sharp", "multi_head_upper"]
 
 
 def general_upper(A, V, n, R):
@@ -28,7 +29,7 @@ def general_upper(A, V, n, R):
     Returns
     -------
     float
-        An upper bound, unmasked and masked alike. Several heads: times the norm of each output matrix, summed.
+        An upper bound in the Euclidean norm of all coordinates, unmasked and masked alike.
 
     Raises
     ------
@@ -37,18 +38,144 @@ def general_upper(A, V, n, R):
 
     Notes
     -----
-    castin2024smooth, Thm 3.3 and, masked, Thm 4.3. Without biases: with a query bias c in the logits, R must bound
-    the tokens after the shift that removes it.
+    castin2024smooth, Thm 3.3 and, masked, Thm 4.3. Several heads: `multi_head_upper`; query biases: `biased_upper`.
     """
-    A, V = torch.as_tensor(A).double(), torch.as_tensor(V).double()
-    if A.ndim != 2 or A.shape[0] != A.shape[1] or V.ndim != 2 or V.shape[1] != A.shape[0]:
-        raise ValueError(f"A must be square, shape (d, d), and V of shape (m, d), got {tuple(A.shape)} "
-                         f"and {tuple(V.shape)}.")
-    if not (torch.isfinite(A).all() and torch.isfinite(V).all()):
-        raise ValueError("A or V holds NaN or infinite values: remove them first.")
-    if int(n) != n or n < 1:
-        raise ValueError(f"n must be a positive integer, got {n!r}.")
-    if not 0 <= R < math.inf:
-        raise ValueError(f"R must be a finite number, 0 or more, got {R!r}.")
-    heat = largest_singular(A).item() * R**2
-    return math.sqrt(3) * largest_singular(V).item() * math.hypot(heat * math.sqrt(4 * n + 1), math.sqrt(n))
+    A_norm, V_norm = norms(A, V)
+    n, t = count(n), heat(A_norm, R)
+    return math.sqrt(3) * V_norm * math.hypot(t * math.sqrt(4 * n + 1), math.sqrt(n))
+
+
+def general_upper_sharp(A, V, n, R):
+    r"""Lipschitz constant of one head in a ball: the general upper bound, sharpened.
+
+    .. math:: \mathrm{Lip}(f_{|B_R^n}) \le \|V\|_2 \big(t + \sqrt n\, (1 + t)\big), \qquad t = \|A\|_2 R^2 .
+
+    Parameters
+    ----------
+    A, V, n, R
+        As for `general_upper`.
+
+    Returns
+    -------
+    float
+        An upper bound, unmasked and masked alike, never above `general_upper`.
+
+    Raises
+    ------
+    ValueError
+        As `general_upper`.
+
+    Notes
+    -----
+    Ours. The proof of castin2024smooth, Thm 3.3, with the weights of the attention in the Cauchy-Schwarz inequality of
+    the key term, which bounds it by t in place of 2 t, and the triangle inequality in place of squares.
+    """
+    A_norm, V_norm = norms(A, V)
+    n, t = count(n), heat(A_norm, R)
+    return V_norm * (t + math.sqrt(n) * (1 + t))
+
+
+def general_lower(A, n, R):
+    r"""Lipschitz constant of one head with :math:`V = I` on sequences of n tokens in a ball: the lower bound.
+
+    .. math:: \mathrm{Lip}(f_{|B_R^n}) \ge \frac{\sqrt{n - 1}}{1 + (n - 1) e^{-2 \gamma R^2}}
+
+    with :math:`\gamma` from `growth_rate`; at least :math:`\sqrt{n - 1} / 2` while :math:`n \le 1 + e^{2\gamma R^2}`.
+
+    Parameters
+    ----------
+    A : Tensor, shape (d, d)
+        With at least one real eigenvalue.
+    n, R
+        As for `general_upper`.
+
+    Returns
+    -------
+    float
+        A lower bound on the Lipschitz constant of the *ball*; `lipnb.worst_case.tight_input` attains it. With another
+        V: times :math:`|V u|`, u the unit eigenvector used.
+
+    Raises
+    ------
+    ValueError
+        As `general_upper`, and "A has no real eigenvalue ...".
+
+    Notes
+    -----
+    castin2024smooth, Prop. 3.4.
+    """
+    n, rate = count(n), growth_rate(A)
+    return math.sqrt(n - 1) / (1 + (n - 1) * math.exp(-2 * rate * radius(R) ** 2))
+
+
+def multi_head_upper(output, head_bounds):
+    r"""Lipschitz constant of several heads from bounds on each.
+
+    .. math:: \mathrm{Lip}(f^{MH}) \le \sum_h \|W^{(h)}\|_2\, \mathrm{Lip}(f^{(h)})
+
+    Parameters
+    ----------
+    output : Tensor, shape (h, m, v)
+        Output matrices.
+    head_bounds : sequence of float, length h
+        Upper bounds on the heads, local or on a ball.
+
+    Returns
+    -------
+    float
+        An upper bound of the same kind.
+
+    Raises
+    ------
+    ValueError
+        "output must have shape (h, m, v) ...", "there must be one bound ...".
+
+    Notes
+    -----
+    castin2024smooth, Lemma 3.8.
+    """
+    output = torch.as_tensor(output).double()
+    bounds = torch.as_tensor(head_bounds, dtype=torch.float64)
+    if output.ndim != 3:
+        raise ValueError(f"output must have shape (h, m, v), got {tuple(output.shape)}.")
+    if bounds.shape != output.shape[:1]:
+        raise ValueError(f"there must be one bound for each of the {len(output)} heads, got {tuple(bounds.shape)}.")
+    if not (bounds >= 0).all():
+        raise ValueError("the bounds of the heads must be 0 or more, and no NaN.")
+    return (largest_singular(output) * bounds).sum().item()
+
+
+def biased_upper(A, V, n, R, c):
+    r"""Lipschitz constant of one head with a query bias on sequences of n tokens in a ball.
+
+    .. math:: \mathrm{Lip}(f_{|B_R^n}) \le
+        \sqrt 3\, \|V\|_2 \big(\|A\|_2^2 R^4 + 4 n R^2 (\|A\|_2 R + |c|)^2 + n\big)^{1/2}
+
+    Parameters
+    ----------
+    A, V, n, R
+        As for `general_upper`.
+    c : Tensor, shape (d,)
+        :math:`K^\top b_Q / \sqrt k`. Key and value biases change no derivative.
+
+    Returns
+    -------
+    float
+        An upper bound, unmasked and masked alike; `general_upper` at c = 0.
+
+    Raises
+    ------
+    ValueError
+        As `general_upper`, and "c must have shape (d,) ...".
+
+    Notes
+    -----
+    castin2024smooth, Thm E.3 (as recovered).
+    """
+    A_norm, V_norm = norms(A, V)
+    c = torch.as_tensor(c).double()
+    if c.shape != torch.as_tensor(A).shape[:1] or not torch.isfinite(c).all():
+        raise ValueError(f"c must have shape (d,) = ({len(A)},) and finite entries, got {tuple(c.shape)}.")
+    n, R = count(n), radius(R)
+    reach = A_norm * R + c.norm().item()
+    return math.sqrt(3) * V_norm * math.hypot(A_norm * R**2, 2 * math.sqrt(n) * R * reach, math.sqrt(n))

@@ -1,0 +1,90 @@
+"""What the bounds on a ball share: spectral norms of A and V, and clear words about bad input."""
+
+import math
+
+import torch
+
+from lipnb.bounds.rounding import largest_singular
+
+__all__ = ["count", "growth_rate", "heat", "norms", "radius", "square"]
+
+
+def square(A):
+    """`A` as a finite float64 matrix of shape (d, d), or one sentence."""
+    A = torch.as_tensor(A).double()
+    if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.numel():
+        raise ValueError(f"A must be square, shape (d, d), got {tuple(A.shape)}.")
+    if not torch.isfinite(A).all():
+        raise ValueError("A holds NaN or infinite values: remove them first.")
+    return A
+
+
+def norms(A, V):
+    """Spectral norms of A (d, d) and V (m, d), as upper bounds with their rounding."""
+    A, V = square(A), torch.as_tensor(V).double()
+    if V.ndim != 2 or V.shape[1] != A.shape[0] or not V.numel():
+        raise ValueError(f"A must be square, shape (d, d), and V of shape (m, d), got {tuple(A.shape)} "
+                         f"and {tuple(V.shape)}.")
+    if not torch.isfinite(V).all():
+        raise ValueError("A or V holds NaN or infinite values: remove them first.")
+    return largest_singular(A).item(), largest_singular(V).item()
+
+
+def count(n):
+    """The number of tokens, checked."""
+    if not math.isfinite(n) or int(n) != n or n < 1:
+        raise ValueError(f"n must be a positive integer, got {n!r}.")
+    return int(n)
+
+
+def radius(R):
+    """The radius of the ball, checked."""
+    if not 0 <= R < math.inf:
+        raise ValueError(f"R must be a finite number, 0 or more, got {R!r}.")
+    return float(R)
+
+
+def heat(A_norm, R):
+    r""":math:`t = \|A\|_2 R^2`, the largest logit on the ball; every bound depends on A and R through it."""
+    return A_norm * radius(R) ** 2
+
+
+def growth_rate(A):
+    r"""How fast the worst inputs make the constant grow with :math:`R^2`.
+
+    .. math:: \gamma = \max(-\gamma_{\min}, \gamma_{\max} / 8)
+
+    over the real eigenvalues of A; the lower bounds hold up to lengths :math:`1 + e^{2 \gamma R^2}`.
+
+    Parameters
+    ----------
+    A : Tensor, shape (d, d)
+        :math:`A = K^\top Q / \sqrt k`.
+
+    Returns
+    -------
+    float
+        0 or more.
+
+    Raises
+    ------
+    ValueError
+        "A has no real eigenvalue ...": the constructions need a real eigenvector.
+
+    Notes
+    -----
+    castin2024smooth, Prop. 3.4 and 3.6.
+    """
+    real = real_eigenvalues(A)
+    return max(-real.min().item(), real.max().item() / 8, 0.0)
+
+
+def real_eigenvalues(A):
+    """Real eigenvalues of A, shape (r,), r >= 1, increasing; one sentence where there are none."""
+    A = square(A)
+    values = torch.linalg.eigvals(A)
+    real = values.real[values.imag.abs() <= 1e-10 * values.abs().max()]
+    if not len(real):
+        raise ValueError("A has no real eigenvalue, and the construction follows a real eigenvector: there is no "
+                         "statement for such a matrix.")
+    return real.sort().values

@@ -1,0 +1,107 @@
+"""The limit of the local constant when all tokens are scaled up: attention becomes a choice of one token each."""
+
+import torch
+
+from lipnb.spectral import lanczos, start_vectors
+
+__all__ = ["chosen_tokens", "large_radius_limit"]
+
+
+@torch.no_grad()
+def chosen_tokens(attention, x):
+    r"""The token that each token attends to in the limit of large radius: :math:`m_i = \arg\max_j x_i^\top A^\top x_j`.
+
+    Parameters
+    ----------
+    attention : Attention
+        Any heads; a mask limits the choice to j <= i. Biases do not matter in the limit.
+    x : Tensor, shape (..., n, d)
+        Tokens.
+
+    Returns
+    -------
+    Tensor of int, shape (..., h, n)
+
+    Raises
+    ------
+    ValueError
+        As `Attention.check_input`; "token ... attains its largest score at two tokens ...".
+
+    Notes
+    -----
+    castin2024smooth, Thm 3.7 and 4.5.
+    """
+    attention.check_input(x)
+    x = x.double()
+    scores = attention.scale * torch.einsum("...id,hkd,hke,...je->...hij", x, attention.query.double(),
+                                            attention.key.double(), x)
+    size = scores.abs().amax((-2, -1), keepdim=True)
+    if attention.masked:
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+    if x.shape[-2] > 1:
+        top = scores.topk(2, dim=-1).values
+        tied = (top[..., 0] - top[..., 1] <= 1e-12 * size[..., 0]).nonzero()
+        if len(tied):
+            raise ValueError(f"token {tied[0][-1].item()} attains its largest score at two tokens: the limit needs a "
+                             "unique one for each token. Move the tokens a little, or leave out repeated ones.")
+    return scores.argmax(-1)
+
+
+@torch.no_grad()
+def large_radius_limit(attention, x):
+    r"""Exact limit of the local Lipschitz constant at :math:`R x` as R grows.
+
+    .. math:: \lim_{R \to \infty} \mathrm{Lip}_{RX}(f) = \|V\|_2 \max_j \sqrt{\#\{i : m_i = j\}}
+        \le \|V\|_2 \sqrt n
+
+    for one head; for several, the norm of :math:`U \mapsto \big(\sum_h W^{(h)} V^{(h)} u_{m_i^{(h)}}\big)_i`.
+
+    Parameters
+    ----------
+    attention : Attention
+        Any heads, masked or not. Biases do not matter in the limit.
+    x : Tensor, shape (..., n, d)
+        Tokens such that each has its largest score at one token only.
+
+    Returns
+    -------
+    Tensor, shape of the batch
+        The limit, float64: exact for one head and for concatenated heads, else to 1e-10.
+
+    Raises
+    ------
+    ValueError
+        As `chosen_tokens`.
+
+    Notes
+    -----
+    castin2024smooth, Thm 3.7 and 4.5, give the upper bound :math:`\|V\|_2 \sqrt n`; the exact limit is ours.
+    """
+    chosen = chosen_tokens(attention, x)
+    n = x.shape[-2]
+    value = attention.value.double()
+    if attention.output is None or attention.heads == 1:
+        if attention.output is not None:
+            value = attention.output.double() @ value
+        followers = torch.nn.functional.one_hot(chosen, n).sum(-2).double()  # (..., h, j)
+        gram = torch.einsum("...hj,hvd,hve->...jde", followers, value, value)
+        return torch.linalg.eigvalsh(gram)[..., -1].amax(-1).sqrt()
+    maps = attention.output.double() @ value  # (h, m, d)
+    flat = chosen.reshape(-1, *chosen.shape[-2:])
+    return torch.stack([_limit(one, maps) for one in flat]).reshape(x.shape[:-2])
+
+
+def _limit(chosen, maps):
+    """Norm of the limit of several heads at one input: choices (h, n), maps (h, m, d)."""
+    (heads, n), d = chosen.shape, maps.shape[-1]
+
+    def gram(u):
+        u = u.reshape(-1, n, d)
+        image = sum(u[:, chosen[h]] @ maps[h].mT for h in range(heads))
+        back = torch.zeros_like(u)
+        for h in range(heads):
+            back.index_add_(1, chosen[h], image @ maps[h])
+        return back.flatten(1)
+
+    start = start_vectors(1, n * d, seed=0, dtype=maps.dtype, device=maps.device)
+    return lanczos(gram, start, rtol=1e-10, max_steps=min(n * d, 500), confidence=1 - 1e-9).value[0]

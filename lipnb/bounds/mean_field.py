@@ -1,0 +1,164 @@
+"""Bounds of castin2024smooth on measures in a ball, in the 2-Wasserstein distance, whatever the number of tokens."""
+
+import math
+
+from lipnb.bounds.balls import growth_rate, heat, norms, radius
+
+__all__ = ["masked_mean_field_upper", "mean_field_lower", "mean_field_upper", "mean_field_upper_sharp"]
+
+
+def _log(number):
+    return math.log(number) if number > 0 else -math.inf
+
+
+def _logaddexp(*logs):
+    top = max(logs)
+    return top if math.isinf(top) else top + math.log(sum(math.exp(one - top) for one in logs))
+
+
+def _answer(logarithm, log):
+    """The bound or its logarithm; a bound beyond the largest float is a request for `log=True`."""
+    if log:
+        return logarithm
+    try:
+        return math.exp(logarithm)
+    except OverflowError:
+        raise OverflowError(f"the bound is exp({logarithm:.6g}), beyond the largest float: use log=True.") from None
+
+
+def mean_field_upper(A, V, R, log=False):
+    r"""Lipschitz constant of the mean-field map on measures in a ball: upper bound.
+
+    .. math:: \mathrm{Lip}^{W_2}(F_{|\mathcal P(B_R)}) \le \|V\|_2\, (1 + 3 t)\, e^{2 t}, \qquad t = \|A\|_2 R^2 .
+
+    Parameters
+    ----------
+    A, V : Tensor, shapes (d, d) and (m, d)
+        As for `general_upper`.
+    R : float
+        Radius of the ball that holds the supports.
+    log : bool
+        Whether to return the natural logarithm: at real radii the bound overflows.
+
+    Returns
+    -------
+    float
+        An upper bound in W_2, so also one for sequences of any length in the ball.
+
+    Raises
+    ------
+    ValueError
+        As `general_upper`.
+    OverflowError
+        "the bound is exp(...), beyond the largest float: use log=True."
+
+    Notes
+    -----
+    castin2024smooth, Thm 3.5 and eq. (1).
+    """
+    A_norm, V_norm = norms(A, V)
+    t = heat(A_norm, R)
+    return _answer(_log(V_norm) + math.log1p(3 * t) + 2 * t, log)
+
+
+def mean_field_upper_sharp(A, V, R, log=False):
+    r"""Lipschitz constant of the mean-field map on measures in a ball: upper bound with half the exponent.
+
+    .. math:: \mathrm{Lip}^{W_2}(F_{|\mathcal P(B_R)}) \le \|V\|_2 \big(t + (1 + t)\, e^{t}\big) .
+
+    Parameters
+    ----------
+    A, V, R, log
+        As for `mean_field_upper`.
+
+    Returns
+    -------
+    float
+        An upper bound, never above `mean_field_upper`.
+
+    Raises
+    ------
+    ValueError, OverflowError
+        As `mean_field_upper`.
+
+    Notes
+    -----
+    Ours. In :math:`L^2(\mu)` the attention operator has norm at most
+    :math:`(\sup_j \sum_i a_i P_{ij} / a_j)^{1/2} \le e^{t}`, where the proof of castin2024smooth, Thm 3.5, pays
+    :math:`e^{2t}`.
+    """
+    A_norm, V_norm = norms(A, V)
+    t = heat(A_norm, R)
+    return _answer(_log(V_norm) + _logaddexp(_log(t), math.log1p(t) + t), log)
+
+
+def mean_field_lower(A, R, log=False):
+    r"""Lipschitz constant of the mean-field map with :math:`V = I` on measures in a ball: lower bound for large R.
+
+    .. math:: \mathrm{Lip}^{W_2}(F_{|\mathcal P(B_R)}) \ge \theta(R)\, \frac{\gamma R^2}{2} e^{\gamma R^2}, \qquad
+        \theta(R) \to 1,
+
+    with :math:`\gamma` from `growth_rate`. Returned without the factor :math:`\theta`.
+
+    Parameters
+    ----------
+    A : Tensor, shape (d, d)
+        With at least one real eigenvalue.
+    R, log
+        As for `mean_field_upper`.
+
+    Returns
+    -------
+    float
+        A lower bound up to :math:`\theta(R)`, whose value at an R is what the construction
+        `lipnb.worst_case.two_diracs` gives there. 0 where :math:`\gamma` is.
+
+    Raises
+    ------
+    ValueError, OverflowError
+        As `mean_field_upper`, and "A has no real eigenvalue ...".
+
+    Notes
+    -----
+    castin2024smooth, Prop. 3.6 (as recovered).
+    """
+    t = growth_rate(A) * radius(R) ** 2
+    return _answer(_log(t / 2) + t, log)
+
+
+def masked_mean_field_upper(A, V, R, p=2, log=False):
+    r"""Lipschitz constant of the masked mean-field map on measures in a ball: corrected upper bound.
+
+    .. math:: \mathrm{Lip}^{d_p}(F^m_{|\mathcal P([0,1] \times B_R)}) \le
+        \|V\|_2 \Big(t + \frac{p}{p - 1} (1 + 2 t)\, e^{2 t}\Big), \qquad t = \|A\|_2 R^2 .
+
+    Parameters
+    ----------
+    A, V, R, log
+        As for `mean_field_upper`.
+    p : float
+        Exponent of the distance, more than 1, infinity included.
+
+    Returns
+    -------
+    float
+        An upper bound in the conditional distance of order p.
+
+    Raises
+    ------
+    ValueError
+        As `mean_field_upper`, and "p must be more than 1 ...": no bound is uniform in the measure at p = 1.
+    OverflowError
+        As `mean_field_upper`.
+
+    Notes
+    -----
+    castin2024smooth, Thm 4.4, corrected: the recalled form, `mean_field_upper`, fails for small t. The factor
+    :math:`p/(p-1)` is the constant of Hardy's inequality (hardy1934inequalities).
+    """
+    if not p > 1:
+        raise ValueError(f"p must be more than 1, got {p!r}: at p = 1 no bound is uniform in the measure.")
+    A_norm, V_norm = norms(A, V)
+    t = heat(A_norm, R)
+    hardy = 0.0 if math.isinf(p) else math.log(p / (p - 1))
+    return _answer(_log(V_norm) + _logaddexp(_log(t), hardy + math.log1p(2 * t) + 2 * t), log)

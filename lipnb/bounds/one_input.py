@@ -1,0 +1,110 @@
+"""Bounds at one input from a few of its numbers: how far its tokens spread, how unevenly it attends."""
+
+import math
+
+import torch
+
+from lipnb.bounds.balls import norms
+
+__all__ = ["column_upper", "spread_upper"]
+
+
+@torch.no_grad()
+def column_upper(A, V, x, *, masked=False):
+    r"""Local Lipschitz constant of one head at an input, from the largest column sum of its attention matrix.
+
+    .. math:: \|D_X f\|_2 \le \|V\|_2 \big(t + \sqrt{c(P)}\, (1 + t)\big), \qquad
+        c(P) = \max_j \sum_i P_{ij} \le n, \quad t = \|A\|_2 \max_i |x_i|^2 .
+
+    Parameters
+    ----------
+    A, V : Tensor, shapes (d, d) and (m, d)
+        As for `general_upper`.
+    x : Tensor, shape (..., n, d)
+        Tokens.
+    masked : bool
+        Whether token i attends to tokens j <= i only.
+
+    Returns
+    -------
+    Tensor, shape of the batch
+        An upper bound, float64, never above `general_upper_sharp` with the radius of the input.
+
+    Raises
+    ------
+    ValueError
+        As `general_upper`, and "x must have shape ...".
+
+    Notes
+    -----
+    Ours, the local form of `general_upper_sharp`.
+    """
+    A_norm, V_norm = norms(A, V)
+    A, x = torch.as_tensor(A).double(), _tokens(x, len(A))
+    logits = x @ A.mT @ x.mT
+    if masked:
+        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
+    column = logits.softmax(-1).sum(-2).amax(-1)
+    t = A_norm * x.square().sum(-1).amax(-1)
+    return V_norm * (t + column.sqrt() * (1 + t)) * (1 + 1e-12)
+
+
+@torch.no_grad()
+def spread_upper(A, V, x, *, center=None):
+    r"""Local Lipschitz constant of one head at an input, from the spread of its tokens.
+
+    .. math:: \|D_X f\|_2 \le \sqrt 3\, \|V\|_2 \big(\|A\|_2^2 r^4 + n (4 R^2 r^2 + 1)\big)^{1/2}, \qquad
+        r = \max_i |x_i - x_0|, \quad R = \max_i |A x_i| .
+
+    Parameters
+    ----------
+    A, V : Tensor, shapes (d, d) and (m, d)
+        As for `general_upper`.
+    x : Tensor, shape (..., n, d)
+        Tokens.
+    center : Tensor, shape (..., d), optional
+        The point :math:`x_0`; any gives a valid bound. Default: close to the centre of the smallest ball that holds
+        the tokens.
+
+    Returns
+    -------
+    Tensor, shape of the batch
+        An upper bound, float64, unmasked and masked alike.
+
+    Raises
+    ------
+    ValueError
+        As `general_upper`, and "x must have shape ...".
+
+    Notes
+    -----
+    castin2024smooth, Thm C.3, in the form that its proof gives (as recovered). With distances between tokens and
+    :math:`|A x_i|` alone, as in the released code, the bound fails.
+    """
+    A_norm, V_norm = norms(A, V)
+    A, x = torch.as_tensor(A).double(), _tokens(x, len(A))
+    center = _enclosing_center(x) if center is None else torch.as_tensor(center).double()
+    r = (x - center[..., None, :]).norm(dim=-1).amax(-1)
+    reach = (x @ A.mT).norm(dim=-1).amax(-1)
+    n = x.shape[-2]
+    return math.sqrt(3) * V_norm * (A_norm**2 * r**4 + n * (4 * reach**2 * r**2 + 1)).sqrt() * (1 + 1e-12)
+
+
+def _tokens(x, d):
+    """Tokens (..., n, d) in float64, or one sentence."""
+    x = torch.as_tensor(x)
+    if x.ndim < 2 or x.shape[-1] != d or not x.numel():
+        raise ValueError(f"x must have shape (..., n, d) with d = {d} and n >= 1, got {tuple(x.shape)}.")
+    if not torch.isfinite(x).all():
+        raise ValueError("x holds NaN or infinite values: remove them first.")
+    return x.double()
+
+
+def _enclosing_center(x, steps=200):
+    """A point near the centre of the smallest ball around tokens (..., n, d): repeated steps to the farthest one."""
+    center = x.mean(-2)
+    for step in range(1, steps + 1):
+        far = (x - center[..., None, :]).norm(dim=-1).argmax(-1)
+        farthest = x.gather(-2, far[..., None, None].expand(*far.shape, 1, x.shape[-1]))[..., 0, :]
+        center = center + (farthest - center) / (step + 1)
+    return center

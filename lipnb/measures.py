@@ -1,0 +1,180 @@
+"""Discrete measures as weighted tokens: Wasserstein distances between them, and the mean-field map on them."""
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
+
+__all__ = ["conditional_wasserstein", "mean_field_map", "repeat", "uniform", "wasserstein"]
+
+
+def uniform(n, dtype=torch.float64):
+    """Equal weights of total one, shape (n,)."""
+    return torch.full((n,), 1 / n, dtype=dtype)
+
+
+def repeat(x, counts):
+    """Tokens (n, d) with token i written counts[i] times, shape (sum of counts, d): integer weights made of copies."""
+    return x.repeat_interleave(torch.as_tensor(counts, device=x.device), dim=-2)
+
+
+def wasserstein(x, y, a=None, b=None, *, p=2):
+    r"""Wasserstein distance of order p between two discrete measures, by exact transport.
+
+    .. math:: W_p(\mu, \nu) = \Big(\min_{\pi \in \Pi(\mu, \nu)} \int |x - y|^p\, d\pi(x, y)\Big)^{1/p}, \qquad
+        \mu = \sum_i a_i \delta_{x_i}, \quad \nu = \sum_j b_j \delta_{y_j} .
+
+    Parameters
+    ----------
+    x, y : Tensor, shapes (n, d) and (m, d)
+        Points.
+    a, b : Tensor, shapes (n,) and (m,), optional
+        Weights, each of total one; default: equal ones.
+    p : float
+        Order, 1 or more.
+
+    Returns
+    -------
+    float
+        Exact up to the rounding of the linear programme: an optimal assignment where both measures have as many
+        points of equal weight, else network simplex (`ot.emd2` of flamary2021pot).
+
+    Raises
+    ------
+    ValueError
+        "x and y must have shapes (n, d) and (m, d) ...", "weights must be ...", "p must be ...".
+
+    Notes
+    -----
+    castin2024smooth, section 3.1 and Def. A.2.
+    """
+    x, y = _points(x), _points(y)
+    if x.shape[1] != y.shape[1]:
+        raise ValueError(f"x and y must have shapes (n, d) and (m, d), got {x.shape} and {y.shape}.")
+    if not 1 <= p < np.inf:
+        raise ValueError(f"p must be a finite number, 1 or more, got {p!r}.")
+    a, b = _weights(a, len(x)), _weights(b, len(y))
+    distances = cdist(x, y)
+    scale = distances.max()
+    if scale == 0:
+        return 0.0
+    costs = (distances / scale) ** p
+    if len(x) == len(y) and np.ptp(a) == 0 and np.ptp(b) == 0:
+        rows, columns = linear_sum_assignment(costs)
+        total = costs[rows, columns].mean()
+    else:
+        import ot  # slow to import, and only needed here
+
+        total = ot.emd2(a, b, costs, numItermax=10**7)
+    return float(scale * max(total, 0.0) ** (1 / p))
+
+
+def conditional_wasserstein(s, x, t, y, a=None, b=None, *, p=2):
+    r"""Distance between measures on positions and tokens that may only be transported within a position.
+
+    .. math:: d_p(\bar\mu, \bar\nu) = \Big(\int_0^1 W_p(\mu^s, \nu^s)^p\, d\theta(s)\Big)^{1/p}
+
+    if both have the same first marginal :math:`\theta`, and infinity otherwise.
+
+    Parameters
+    ----------
+    s, t : Tensor, shapes (n,) and (m,)
+        Positions in [0, 1]; equal numbers are one position.
+    x, y : Tensor, shapes (n, d) and (m, d)
+        Tokens at these positions.
+    a, b : Tensor, shapes (n,) and (m,), optional
+        Weights, each of total one; default: equal ones.
+    p : float
+        Order, 1 or more.
+
+    Returns
+    -------
+    float
+        Exact up to rounding; infinity where the marginals on positions differ by more than 1e-12.
+
+    Raises
+    ------
+    ValueError
+        As `wasserstein`; "positions must have shape (n,) ...".
+
+    Notes
+    -----
+    castin2024smooth, Def. 4.1.
+    """
+    x, y = _points(x), _points(y)
+    s, t = np.asarray(s, dtype=float), np.asarray(t, dtype=float)
+    if s.shape != (len(x),) or t.shape != (len(y),):
+        raise ValueError(f"positions must have shape (n,), one for each token, got {s.shape} for {len(x)} tokens and "
+                         f"{t.shape} for {len(y)}.")
+    a, b = _weights(a, len(x)), _weights(b, len(y))
+    places = np.union1d(s, t)
+    mass, other = (np.array([weights[where == place].sum() for place in places]) for where, weights in ((s, a), (t, b)))
+    if np.abs(mass - other).max() > 1e-12:
+        return np.inf
+    total = 0.0
+    for place, amount in zip(places, mass, strict=True):
+        here, there = s == place, t == place
+        total += amount * wasserstein(x[here], y[there], a[here] / amount, b[there] / amount, p=p) ** p
+    return float(total ** (1 / p))
+
+
+@torch.no_grad()
+def mean_field_map(attention, x, weights, z):
+    r"""The map that attention to a measure is, at any points: :math:`\Gamma_\mu(z)`.
+
+    .. math:: \Gamma_\mu(z) = \frac{\int e^{z^\top A^\top y}\, V y\, d\mu(y)}{\int e^{z^\top A^\top y}\, d\mu(y)},
+        \qquad F(\mu) = (\Gamma_\mu)_\sharp \mu .
+
+    Parameters
+    ----------
+    attention : Attention
+        Any heads and biases, without a mask.
+    x : Tensor, shape (n, d)
+        Points of the measure.
+    weights : Tensor, shape (n,)
+        Their weights; only ratios matter.
+    z : Tensor, shape (c, d)
+        Where the map is wanted; it need not be a point of the measure.
+
+    Returns
+    -------
+    Tensor, shape (c, m)
+        At z = x, the output tokens ``attention(x, weights)``.
+
+    Raises
+    ------
+    ValueError
+        As `Attention.check_input`; "a masked map has no one field ...".
+
+    Notes
+    -----
+    castin2024smooth, Def. 2.4.
+    """
+    attention.check_input(x, weights)
+    attention.check_input(z)
+    if attention.masked:
+        raise ValueError("a masked map has no one field: what a point sees depends on its position.")
+    query = attention.project(z)[0]
+    _, key, value = attention.project(x)
+    out = attention.combine(attention.probabilities_of(query, key, weights) @ value)
+    return out if attention.output_bias is None else out + attention.output_bias
+
+
+def _points(x):
+    """Points (n, d) as a finite float64 array, or one sentence."""
+    x = np.asarray(x.detach().cpu() if isinstance(x, torch.Tensor) else x, dtype=float)
+    if x.ndim != 2 or not x.size:
+        raise ValueError(f"points must have shape (n, d) with n >= 1, got {x.shape}.")
+    if not np.isfinite(x).all():
+        raise ValueError("points hold NaN or infinite values: remove them first.")
+    return x
+
+
+def _weights(a, n):
+    """Weights (n,) of total one, or one sentence."""
+    if a is None:
+        return np.full(n, 1 / n)
+    a = np.asarray(a.detach().cpu() if isinstance(a, torch.Tensor) else a, dtype=float)
+    if a.shape != (n,) or not (a >= 0).all() or not np.isclose(a.sum(), 1, rtol=1e-9):
+        raise ValueError(f"weights must be {n} numbers, 0 or more, of total one.")
+    return a / a.sum()

@@ -1,0 +1,209 @@
+"""The upper bounds that are checked: what is measured against each, and what an ascent against it maximises."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from lipnb import bounds
+from lipnb.attention import Attention
+from lipnb.bracket import certify
+from lipnb.verification.ascent import Norm, weighted_dense
+from lipnb.verification.draws import Problem
+
+__all__ = ["CHECKS", "Check", "jacobian_norm"]
+
+
+class Check(NamedTuple):
+    """One upper bound, held against what it bounds.
+
+    Attributes
+    ----------
+    name : str
+        The bound, as the package calls it.
+    family : str
+        Which problems it is for, see `lipnb.verification.draw`.
+    bound : callable
+        Of a `Problem`: the bound at each input, shape (b,).
+    measured : callable
+        Of a `Problem`: what must not exceed it, shape (b,); NaN where the statement says nothing of an input.
+    goal : callable
+        Of a `Problem`: a function of tokens (b, n, d) and weights that an ascent maximises, shape (b,).
+    masked : tuple of bool
+        For which masks.
+    """
+
+    name: str
+    family: str
+    bound: Callable
+    measured: Callable
+    goal: Callable
+    masked: tuple = (False, True)
+
+
+def jacobian_norm(problem):
+    """Largest singular value of the dense Jacobian, in the norm of the weights where there are any: exact, float64."""
+    return torch.linalg.svdvals(weighted_dense(problem.attention, problem.x, problem.weights))[..., 0]
+
+
+def _on_its_ball(of_one):
+    """A bound on a ball, for each input on the smallest ball around 0 that holds it."""
+    def bound(problem):
+        return torch.tensor([of_one(problem, R) for R in problem.radii.tolist()], dtype=torch.float64)
+    return bound
+
+
+def _one_map(problem):
+    return problem.A[0], problem.V[0]
+
+
+def _general(problem, R):
+    return bounds.general_upper(*_one_map(problem), problem.x.shape[-2], R)
+
+
+def _general_sharp(problem, R):
+    return bounds.general_upper_sharp(*_one_map(problem), problem.x.shape[-2], R)
+
+
+def _biased(problem, R):
+    f = problem.attention
+    return bounds.biased_upper(*_one_map(problem), problem.x.shape[-2], R, f.scale * f.query_bias[0] @ f.key[0])
+
+
+def _mean_field(problem, R):
+    return bounds.mean_field_upper(*_one_map(problem), R)
+
+
+def _mean_field_sharp(problem, R):
+    return bounds.mean_field_upper_sharp(*_one_map(problem), R)
+
+
+def _masked_mean_field(problem, R):
+    return bounds.masked_mean_field_upper(*_one_map(problem), R, p=2)
+
+
+def _column(problem):
+    return bounds.column_upper(*_one_map(problem), problem.x, masked=problem.attention.masked)
+
+
+def _spread(problem):
+    return bounds.spread_upper(*_one_map(problem), problem.x)
+
+
+def _yudin(problem):
+    return bounds.yudin_upper(problem.attention, problem.x)
+
+
+def _certified(problem):
+    n, d = problem.x.shape[-2:]
+    columns = (d, None)[n % 2]  # a few directions exactly, or for these sizes all
+    return certify(problem.attention, problem.x, weights=problem.weights, columns=columns).upper
+
+
+def _closed_form(problem):
+    return certify(problem.attention, problem.x, weights=problem.weights, columns=0).upper
+
+
+def _heads(problem):
+    """Each head without its output matrix, and its problem."""
+    f = problem.attention
+    alone = [Attention(f.query[[h]], f.key[[h]], f.value[[h]], scale=f.scale, masked=f.masked) for h in range(f.heads)]
+    return [Problem(head, problem.x) for head in alone]
+
+
+def _multi_head(problem):
+    measured = torch.stack([jacobian_norm(head) for head in _heads(problem)], dim=-1)
+    return torch.tensor([bounds.multi_head_upper(problem.attention.output, each) for each in measured],
+                        dtype=torch.float64)
+
+
+def _limit(problem):
+    """The limit where there is one, NaN where a token's largest score is attained twice."""
+    limits = []
+    for x in problem.x:
+        try:
+            limits.append(bounds.large_radius_limit(problem.attention, x).item())
+        except ValueError:
+            limits.append(float("nan"))
+    return torch.tensor(limits, dtype=torch.float64)
+
+
+def _limit_bound(problem):
+    return (torch.linalg.matrix_norm(problem.V[0], 2) * problem.x.shape[-2] ** 0.5).expand(len(problem.x))
+
+
+def _norm(problem):
+    """On a fixed ball the bound is one number: the norm itself is what to maximise."""
+    norm = Norm(problem.attention, problem.x)
+    return lambda x, weights: norm(x, weights).log()
+
+
+def _over(denominator):
+    """The norm over a differentiable stand-in for the bound."""
+    def goal(problem):
+        norm, below = Norm(problem.attention, problem.x), denominator(problem)
+        return lambda x, weights: norm(x, weights).log() - below(x, weights).log()
+    return goal
+
+
+def _column_form(problem):
+    A = torch.linalg.matrix_norm(problem.A[0], 2)
+
+    def below(x, weights):
+        t = A * x.square().sum(-1).amax(-1)
+        return t + problem.attention.probabilities(x)[:, 0].sum(-2).amax(-1).sqrt() * (1 + t)
+    return below
+
+
+def _spread_form(problem):
+    A, n = torch.linalg.matrix_norm(problem.A[0], 2), problem.x.shape[-2]
+
+    def below(x, weights):
+        r = (x - x.mean(-2, keepdim=True)).square().sum(-1).amax(-1)
+        reach = (x @ problem.A[0].mT).square().sum(-1).amax(-1)
+        return (A**2 * r**2 + n * (4 * reach * r + 1)).sqrt()
+    return below
+
+
+def _yudin_form(problem):
+    A, V = (torch.linalg.matrix_norm(matrices, 2) for matrices in (problem.A, problem.V))
+
+    def below(x, weights):
+        P = problem.attention.probabilities(x, weights)
+        top = torch.nn.functional.pad(P, (0, 1)).topk(2, dim=-1).values
+        g = (top[..., 0] * (1 - top[..., 0] + top[..., 1])).amax(-1)
+        size = x.square().sum((-2, -1))[..., None]
+        return (V * (torch.linalg.matrix_norm(P) + 2 * size * A * g)).sum(-1)
+    return below
+
+
+def _heads_form(problem):
+    norms = [Norm(head.attention, head.x) for head in _heads(problem)]
+    sizes = torch.linalg.matrix_norm(problem.attention.output, 2)
+    return lambda x, weights: sum(size * norm(x) for size, norm in zip(sizes, norms, strict=True))
+
+
+def _followers(problem):
+    """How much of the attention goes to one token, at logits where it still moves."""
+    def goal(x, weights):
+        size = torch.linalg.matrix_norm(problem.A[0], 2) * problem.radii.square()
+        unit = x * (5 / size.clamp_min(1e-300)).sqrt()[:, None, None]
+        return problem.attention.probabilities(unit)[:, 0].sum(-2).amax(-1)
+    return goal
+
+
+CHECKS = (
+    Check("general_upper", "head", _on_its_ball(_general), jacobian_norm, _norm),
+    Check("general_upper_sharp", "head", _on_its_ball(_general_sharp), jacobian_norm, _norm),
+    Check("column_upper", "head", _column, jacobian_norm, _over(_column_form)),
+    Check("spread_upper", "head", _spread, jacobian_norm, _over(_spread_form)),
+    Check("yudin_upper", "head", _yudin, jacobian_norm, _over(_yudin_form)),
+    Check("biased_upper", "bias", _on_its_ball(_biased), jacobian_norm, _norm),
+    Check("multi_head_upper", "heads", _multi_head, jacobian_norm, _over(_heads_form)),
+    Check("mean_field_upper", "measure", _on_its_ball(_mean_field), jacobian_norm, _norm, (False,)),
+    Check("mean_field_upper_sharp", "measure", _on_its_ball(_mean_field_sharp), jacobian_norm, _norm, (False,)),
+    Check("masked_mean_field_upper", "measure", _on_its_ball(_masked_mean_field), jacobian_norm, _norm, (True,)),
+    Check("large_radius_upper", "choice", _limit_bound, _limit, _followers),
+    Check("certify", "full", _certified, jacobian_norm, _over(_yudin_form)),
+    Check("certify_no_column", "full", _closed_form, jacobian_norm, _over(_yudin_form)),
+)

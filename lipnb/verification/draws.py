@@ -1,0 +1,226 @@
+"""Maps and inputs to hold against bounds: random ones, and those where bounds are known to be nearly reached."""
+
+import math
+from dataclasses import dataclass, replace
+from zlib import crc32
+
+import torch
+
+from lipnb.attention import Attention
+from lipnb.worst_case import quadratic_input, tight_input, two_diracs
+
+__all__ = ["FAMILIES", "KINDS", "Problem", "draw"]
+
+KINDS = ("random", "degenerate", "structured", "ascended")
+INPUTS = 12  # inputs of one map
+FAMILIES = ("head", "bias", "heads", "measure", "choice", "full")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One map and a batch of inputs.
+
+    Attributes
+    ----------
+    attention : Attention
+        The map, float64.
+    x : Tensor, shape (b, n, d)
+        Inputs.
+    weights : Tensor, shape (b, n), or None
+        Token weights of total one.
+    """
+
+    attention: Attention
+    x: torch.Tensor
+    weights: torch.Tensor | None = None
+
+    @property
+    def A(self):
+        """Logit matrices of the heads, shape (h, d, d)."""
+        f = self.attention
+        return f.scale * f.key.mT @ f.query
+
+    @property
+    def V(self):
+        """Value matrices of the heads, the output matrix included, shape (h, m, d)."""
+        f = self.attention
+        return f.value if f.output is None else f.output @ f.value
+
+    @property
+    def radii(self):
+        """Largest token norm of each input, shape (b,)."""
+        return torch.linalg.vector_norm(self.x, dim=-1).amax(-1)
+
+    def at(self, x, weights=None):
+        """The same map on other inputs."""
+        return replace(self, x=x, weights=weights)
+
+
+def draw(name, family, kind, seed, *, masked=False):
+    """Problem number `seed` of its kind; equal arguments give equal problems.
+
+    Parameters
+    ----------
+    name : str
+        Whose problem it is: other names give other problems.
+    family : {"head", "bias", "heads", "measure", "choice", "full"}
+        One head; one with a query bias; several with output matrices; one on weighted tokens; one on tokens that have
+        their largest score once; or several with biases and, at times, weights.
+    kind : {"random", "degenerate", "structured", "ascended"}
+        Gaussian matrices and tokens; a single token, equal ones, zeros, hardly any logits or no values; constructions,
+        ties, repetitions; or the start of an ascent, random or structured, in few dimensions.
+    seed : int
+        0 or more.
+    masked : bool
+        Whether the map is masked.
+
+    Returns
+    -------
+    Problem
+    """
+    g = torch.Generator().manual_seed(crc32(f"{name}/{masked}/{kind}/{seed}".encode()))
+    if kind == "ascended":
+        kind, n, d = ("random", "structured")[seed % 2], _integer(g, 2, 6), _integer(g, 1, 3)
+    elif seed % 10 == 9:
+        n, d = _integer(g, 9, 24), _integer(g, 1, 2)
+    else:
+        n, d = _integer(g, 2, 8), _integer(g, 1, 5)
+    if kind == "degenerate" and seed % 3 == 0:
+        n = 1
+    heads = {"heads": _integer(g, 2, 3), "full": _integer(g, 1, 3)}.get(family, 1)
+    f = _map(g, d, heads, kind, family, masked)
+    # the largest logits, from averages to choices; bounds on measures grow with their exponential
+    t = 10 ** _uniform(g, INPUTS, low=-1, high=1 if family == "measure" else 2)
+    steepest = torch.linalg.matrix_norm(Problem(f, None).A, 2).amax()
+    R = (t / steepest.clamp_min(1e-3)).sqrt()
+    place = {"random": _random_tokens, "degenerate": _degenerate_tokens, "structured": _structured_tokens}[kind]
+    x, weights = place(g, f, n, d, R, family)
+    return Problem(f, x, weights if family == "measure" or (family == "full" and seed % 3 == 0) else None)
+
+
+def _integer(g, low, high):
+    return int(torch.randint(low, high + 1, (), generator=g))
+
+
+def _uniform(g, *shape, low=0.0, high=1.0):
+    return low + (high - low) * torch.rand(*shape, generator=g, dtype=torch.float64)
+
+
+def _normal(g, *shape):
+    return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+
+def _pick(g, choices):
+    return choices[_integer(g, 0, len(choices) - 1)]
+
+
+def _map(g, d, heads, kind, family, masked):
+    """An attention of the family."""
+    k, v = _integer(g, 1, d), _integer(g, 1, d + 1)
+    query, key = _normal(g, heads, k, d), _normal(g, heads, k, d)
+    value, output = _normal(g, heads, v, d), None
+    if kind == "degenerate":
+        query = query * _pick(g, [1.0, 1e-9, 0.0 if family != "choice" else 1e-6])
+        # no values, but for a bias: o_i - b_V would then be rounding, which only `certify` reckons with
+        value = value * _pick(g, [1.0, 1.0, 1.0, 1.0 if family == "bias" else 0.0])
+    if kind == "structured":
+        eye = torch.eye(d, dtype=torch.float64)
+        query, key, k = _logits(g, d).expand(heads, d, d), eye.expand(heads, d, d), d
+        value = _pick(g, [eye, eye, _normal(g, v, d), _normal(g, v, 1) @ _normal(g, 1, d)]).expand(heads, -1, -1)
+        value, v = value.clone(), value.shape[1]
+    if family in ("heads", "full"):
+        m = _integer(g, 1, 4)
+        output = _normal(g, heads, m, v)
+        if kind == "structured" and _integer(g, 0, 1):  # heads that agree, or cancel
+            output = output[:1] * _pick(g, [torch.ones(heads), torch.tensor([1.0, -1.0, 0.5])[:heads]])[:, None, None]
+    biases = {}
+    if family in ("bias", "full"):
+        size = 10 ** _uniform(g, 1, low=-1, high=1)
+        biases = {"query_bias": size * _normal(g, heads, k), "key_bias": _normal(g, heads, k),
+                  "value_bias": _normal(g, heads, v)}
+    return Attention(query.contiguous(), key.contiguous(), value, output, masked=masked,
+                     scale=1.0 if kind == "structured" else None, **biases)
+
+
+def _logits(g, d):
+    """A matrix A that the constructions like, shape (d, d)."""
+    eye, S, N = torch.eye(d, dtype=torch.float64), _normal(g, d, d), _normal(g, d, d)
+    u = _normal(g, d, 1)
+    nilpotent = torch.zeros(d, d, dtype=torch.float64)
+    nilpotent[0, -1] = 1.0  # for d = 1 just 1
+    return _pick(g, [-eye, eye, S + S.T, S @ S.T, -S @ S.T, u @ u.T, -u @ u.T, nilpotent, N])
+
+
+def _weights(g, b, n):
+    """Weights of total one, even or over many orders of magnitude, shape (b, n)."""
+    spread = _uniform(g, b, 1, high=12) * (_uniform(g, b, 1) < 0.8)
+    return (spread * _uniform(g, b, n, low=-1)).softmax(-1)
+
+
+def _random_tokens(g, f, n, d, R, family):
+    """Gaussian directions, on the sphere or inside, some gathered in a cluster: (b, n, d), and weights (b, n)."""
+    b = len(R)
+    x = _normal(g, b, n, d) + 3 * _normal(g, b, 1, d) * (_uniform(g, b, 1, 1) < 0.3)
+    x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12)
+    inside = _uniform(g, b, n, 1) ** (1 / d)
+    on_the_sphere = (_uniform(g, b, 1, 1) < 0.5) & torch.tensor(family != "choice")  # in one dimension: all tied
+    x = torch.where(on_the_sphere, x, x * inside)
+    return R[:, None, None] * x, _weights(g, b, n)
+
+
+def _degenerate_tokens(g, f, n, d, R, family):
+    """Zeros, equal tokens, or random ones where nothing must be tied: (b, n, d), and weights (b, n)."""
+    x, weights = _random_tokens(g, f, n, d, R, family)
+    if family != "choice":
+        alike = torch.randint(0, 3, (len(R), 1, 1), generator=g)  # 0: zeros, 1: all as the first, 2: as they are
+        x = torch.where(alike == 2, x, x[:, :1] * alike)
+    return x, weights
+
+
+def _structured_tokens(g, f, n, d, R, family):
+    """Constructions, ties and repetitions, one after another: (b, n, d), and weights (b, n)."""
+    x, weights = _random_tokens(g, f, n, d, torch.ones_like(R), family)
+    A = Problem(f, None).A[0]
+    for i in range(len(R)):
+        if family == "choice":
+            _choice(g, A, x[i], n, d)
+            continue
+        what = _pick(g, ["tight", "tight", "quadratic", "repeated", "near", "some zeros", "line"])
+        if what == "tight":
+            share = _pick(g, [1.0, 1 / 3, 0.1])
+            x[i], weights[i] = _worst(A, n, R[i].item(), x[i], weights[i], family, share)
+        elif what == "quadratic" and n % 2 and n > 1:
+            x[i] = quadratic_input(n, 1.0, x[i, 0])
+        elif what == "repeated":
+            x[i] = x[i, torch.randint(0, max(1, n // 2), (n,), generator=g)]
+        elif what == "near":
+            x[i] = x[i, :1] + 10.0 ** -_integer(g, 3, 12) * x[i]
+        elif what == "some zeros":
+            x[i, 1:] *= _uniform(g, n - 1, 1) < 0.5
+        elif what == "line":
+            x[i] = x[i, :1] * (1 - 2 * torch.randint(0, 2, (n, 1), generator=g))
+    return R[:, None, None] * x, weights
+
+
+def _worst(A, n, R, x, weights, family, share):
+    """The paper's constructions on the unit ball, for logits as large as at radius R."""
+    try:
+        if family != "measure" or n == 1:
+            return tight_input(A, n, 1.0), weights
+        points, two = two_diracs(A, R, share=share)
+        head = torch.cat([two[:1], (two[1] / (n - 1)).expand(n - 1)])
+        return torch.cat([points[:1], points[1:].expand(n - 1, -1)]) / R, head / head.sum()
+    except ValueError:  # no real eigenvector, or no weight left in float64: the tokens stay as they are
+        return x, weights
+
+
+def _choice(g, A, x, n, d):
+    """In place: tokens that mostly choose the same one, or nearly hesitate between two."""
+    what = _pick(g, ["follow", "near", "as it is"])
+    lead = torch.linalg.eigh(A + A.T).eigenvectors[:, -1]
+    if what == "follow":
+        x[:] = 0.1 * x + 0.3 * lead
+        x[_integer(g, 0, n - 1)] = lead
+    elif what == "near" and n > 1:
+        x[1] = x[0] * (1 + 10.0 ** -_integer(g, 2, 6)) if d == 1 else x[0] + 10.0 ** -_integer(g, 2, 6) * x[1]
+    x /= max(1.0, math.sqrt(x.square().sum(-1).max().item()))

@@ -1,0 +1,217 @@
+"""Inputs that make attention rough: the explicit constructions of castin2024smooth, and a search by gradient ascent."""
+
+import math
+
+import torch
+
+from lipnb.bounds.balls import count, growth_rate, radius, square
+
+__all__ = ["climb", "eigenvector", "quadratic_input", "tight_input", "two_diracs"]
+
+
+def eigenvector(A):
+    r"""The eigenvalue and unit eigenvector that the constructions follow.
+
+    The smallest real eigenvalue :math:`\gamma_{\min}` if :math:`-\gamma_{\min} \ge \gamma_{\max} / 8`, else the
+    largest.
+
+    Parameters
+    ----------
+    A : Tensor, shape (d, d)
+        With at least one real eigenvalue.
+
+    Returns
+    -------
+    float, Tensor of shape (d,)
+
+    Raises
+    ------
+    ValueError
+        "A has no real eigenvalue ...".
+    """
+    A, rate = square(A), growth_rate(A)
+    values, vectors = torch.linalg.eig(A)
+    real = values.imag.abs() <= 1e-10 * values.abs().max()
+    candidates = values.real.masked_fill(~real, math.inf)
+    lowest = candidates.argmin()
+    if rate > 0 and -candidates[lowest] < rate:
+        lowest = values.real.masked_fill(~real, -math.inf).argmax()
+    u = vectors[:, lowest]
+    u = (u * (u.abs().max() / u[u.abs().argmax()])).real  # a complex factor is free
+    return values.real[lowest].item(), u / u.norm()
+
+
+def tight_input(A, n, R):
+    r"""n tokens in a ball at which the local constant grows like :math:`\sqrt n`.
+
+    .. math:: R\,(u, \tfrac u2, \dots, \tfrac u2) \ \text{ if } \lambda \ge 0, \qquad
+        R\,(-u, u, \dots, u) \ \text{ if } \lambda < 0,
+
+    with :math:`\lambda, u` from `eigenvector`.
+
+    Parameters
+    ----------
+    A : Tensor, shape (d, d)
+        With at least one real eigenvalue.
+    n : int
+        Number of tokens.
+    R : float
+        Radius.
+
+    Returns
+    -------
+    Tensor, shape (n, d)
+        Float64. With :math:`V = I` the local constant is at least `lipnb.bounds.general_lower`.
+
+    Raises
+    ------
+    ValueError
+        As `lipnb.bounds.general_lower`.
+
+    Notes
+    -----
+    castin2024smooth, Lemma C.7 (as recovered).
+    """
+    n, R = count(n), radius(R)
+    eigenvalue, u = eigenvector(A)
+    first, rest = (1.0, 0.5) if eigenvalue >= 0 else (-1.0, 1.0)
+    factors = torch.full((n, 1), rest, dtype=u.dtype)
+    factors[0] = first
+    return R * factors * u
+
+
+def two_diracs(A, R, *, share=1.0):
+    r"""A measure of two points at which the mean-field map is as rough as its lower bound says.
+
+    .. math:: p\,\delta_{R u} + (1 - p)\,\delta_{R u / 2},\ p = s\,e^{-\lambda R^2 / 4} \ \text{ if } \lambda \ge 0;
+        \qquad p\,\delta_{-R u} + (1 - p)\,\delta_{R u},\ p = s\,e^{-2 |\lambda| R^2} \ \text{ if } \lambda < 0 .
+
+    Parameters
+    ----------
+    A : Tensor, shape (d, d)
+        With at least one real eigenvalue.
+    R : float
+        Radius.
+    share : float
+        The factor s. 1 is the paper's weight; a third is the best one for large R, and gains
+        :math:`3 \sqrt 3 / 4`.
+
+    Returns
+    -------
+    Tensor, shape (2, d), and Tensor, shape (2,)
+        Points and weights, float64.
+
+    Raises
+    ------
+    ValueError
+        As `lipnb.bounds.mean_field_lower`; "the weight exp(...) is below the smallest float ...".
+
+    Notes
+    -----
+    castin2024smooth, Prop. C.8 (as recovered); the best weight is ours.
+    """
+    R = radius(R)
+    if not 0 < share <= 1:
+        raise ValueError(f"share must be above 0 and at most 1, got {share!r}.")
+    eigenvalue, u = eigenvector(A)
+    exponent = -eigenvalue * R**2 / 4 if eigenvalue >= 0 else 2 * eigenvalue * R**2
+    if exponent + math.log(share) < -700:
+        raise ValueError(f"the weight exp({exponent:.4g}) is below the smallest float: take a smaller R.")
+    p = share * math.exp(exponent)
+    weights = torch.tensor([p, -math.expm1(exponent + math.log(share))], dtype=torch.float64)
+    if weights[1] <= 0:
+        raise ValueError("both points need weight: take a larger R, or share below 1.")
+    first, rest = (1.0, 0.5) if eigenvalue >= 0 else (-1.0, 1.0)
+    return R * torch.tensor([[first], [rest]], dtype=torch.float64) * u, weights
+
+
+def quadratic_input(n, R, direction):
+    r"""Tokens at which the constant of :math:`A = V = I` grows like :math:`R^2` however few they are.
+
+    .. math:: X = (0,\, R u, \dots, R u,\, -R u, \dots, -R u), \qquad
+        \mathrm{Lip}_X(f) \ge \frac{n - 1}{n} R^2 + \frac 1 n .
+
+    Parameters
+    ----------
+    n : int
+        Odd number of tokens: one at 0, half of the others on each side.
+    R : float
+        Radius.
+    direction : Tensor, shape (d,)
+        The direction u, of any length but 0.
+
+    Returns
+    -------
+    Tensor, shape (n, d)
+        Float64.
+
+    Raises
+    ------
+    ValueError
+        "n must be odd, 3 or more ...", "direction must be a vector other than 0 ...".
+
+    Notes
+    -----
+    castin2024smooth, section C.7 and Figure 3 (as recovered); the token at 0 is that of kim2021lipschitz.
+    """
+    if count(n) % 2 == 0 or n < 3:
+        raise ValueError(f"n must be odd, 3 or more, got {n!r}.")
+    u = torch.as_tensor(direction).double()
+    if u.ndim != 1 or not u.norm() > 0 or not torch.isfinite(u).all():
+        raise ValueError("direction must be a finite vector other than 0, shape (d,).")
+    half = torch.ones((n - 1) // 2, 1, dtype=torch.float64)
+    return radius(R) * torch.cat([torch.zeros(1, 1, dtype=torch.float64), half, -half]) * u / u.norm()
+
+
+def climb(attention, x, R, *, steps=150, rate=0.1):
+    r"""Tokens in a ball with larger local constants, by gradient ascent from given ones.
+
+    Adam on :math:`\log \|D_X f\|_2` of the dense Jacobian; after each step, tokens outside the ball are put on its
+    sphere.
+
+    Parameters
+    ----------
+    attention : Attention
+        Small: the dense Jacobian is differentiated.
+    x : Tensor, shape (..., n, d)
+        Starts, float64; leading dimensions are a batch.
+    R : float
+        Radius of the ball, positive.
+    steps : int
+        Steps of Adam.
+    rate : float
+        Size of a step, in units of R.
+
+    Returns
+    -------
+    Tensor, shape (..., n, d), and Tensor, shape of the batch
+        The best tokens seen, and their local Lipschitz constants: lower bounds on that of the ball, each at least that
+        of its start. No search shows that there are no worse inputs.
+
+    Raises
+    ------
+    ValueError
+        "R must be positive ...", and as `Attention.check_input`.
+    """
+    attention.check_input(x)
+    if not radius(R) > 0:
+        raise ValueError(f"R must be positive, got {R!r}.")
+    jacobian = torch.func.vmap(torch.func.jacrev(attention))
+
+    def projected(tokens):
+        return tokens / (tokens.norm(dim=-1, keepdim=True) / R).clamp_min(1)
+
+    best = projected(x.detach().reshape(-1, *x.shape[-2:]))
+    largest = best.new_full(best.shape[:1], -torch.inf)
+    now = best.clone().requires_grad_()
+    optimizer = torch.optim.Adam([now], lr=rate * R, maximize=True)
+    for _ in range(steps + 1):
+        norms = torch.linalg.matrix_norm(jacobian(now).flatten(3).flatten(1, 2), 2)
+        better = norms.detach() > largest
+        best = torch.where(better[:, None, None], now.detach(), best)
+        largest = torch.where(better, norms.detach(), largest)
+        optimizer.zero_grad()
+        norms.log().sum().backward()
+        optimizer.step()
+        now.data = projected(now.data)
+    return best.reshape(x.shape), largest.reshape(x.shape[:-2])

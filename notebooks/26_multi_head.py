@@ -1,0 +1,332 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # What do several heads cost?
+#
+# The theorems speak of one head. A layer has twelve or more. Adding the heads' constants is always allowed and nearly
+# always wasteful: this page shows when it is exact, and how much it loses in real layers.
+#
+# :::{prf:theorem} Several heads {cite}`castin2024smooth`, Definition 2.2 and Lemma 3.8
+# :label: several-heads
+#
+# Multi-head attention is $f = \sum_h W^{(h)} f^{(h)}$: the heads' outputs, concatenated, times
+# $[W^{(1)} | \dots | W^{(H)}]$. On every set of inputs,
+#
+# $$\Lip(f) \le \sum_h \norm{W^{(h)}}_2\, \Lip(f^{(h)}) .$$
+# :::
+#
+# *Proof.* Triangle inequality and submultiplicativity: $\abs{f(X) - f(Y)} \le \sum_h \norm{W^{(h)}} \abs{f^{(h)}(X) -
+# f^{(h)}(Y)}$. The same for Jacobians at one input. $\square$
+#
+# :::{prf:theorem} When it is exact, and a sharper form (ours)
+# :label: heads-align
+#
+# Let $J_h$ be the Jacobian of head $h$ at $X$, and $L_h = \norm{J_h}_2$.
+#
+# 1. $\norm{D_X f}_2 = \sum_h \norm{W^{(h)}}_2 L_h$ if and only if one perturbation is worst for all heads
+#    ($\norm{J_h u} = L_h \norm{u}$), each $W^{(h)}$ stretches every token of $J_h u$ by its full norm, and the results
+#    $W^{(h)} J_h u$ are positive multiples of one another. (Heads with $\norm{W^{(h)}} L_h = 0$ do not count.)
+# 2. In any case the following sharper form holds, and it never exceeds $\sum_h \norm{W^{(h)}}_2 L_h$.
+#
+# $$\norm{D_X f}_2 \le \Big\lVert \sum_h \frac{L_h}{\norm{W^{(h)}}_2} W^{(h)} W^{(h)\top}
+#   \Big\rVert_2^{1/2} \Big(\sum_h \norm{W^{(h)}}_2 L_h\Big)^{1/2}$$
+# :::
+#
+# *Proof.* 1: the sphere is compact, so the left side is attained at some $u$, and all inequalities
+# $\abs{\sum_h W^{(h)} J_h u} \le \sum_h \abs{W^{(h)} J_h u} \le \sum_h \norm{W^{(h)}} \abs{J_h u}$ must be equalities
+# there. 2: put $c_h^2 = L_h / \norm{W^{(h)}}$ and write $D_X f$ as the row $[c_h W^{(h)}]_h$, applied to every token,
+# times the column $[J_h / c_h]_h$. The square of the row's norm is that of the sum of $c_h^2 W^{(h)} W^{(h)\top}$. That
+# of the column is at most $\sum_h L_h^2 / c_h^2 = \sum_h \norm{W^{(h)}} L_h$. The norm of the first sum is at most
+# $\sum_h L_h \norm{W^{(h)}}$ too. $\square$
+#
+# The sharper form knows whether heads write into different directions. If their outputs are orthogonal and equally
+# strong, it is smaller by $\sqrt H$.
+
+# %% tags=["parameters"]
+model_name = "minilm"
+length = 32  # tokens in the window
+texts = ["alice", "python_reference"]  # the first that is at hand is used
+width, tokens = 32, 6  # of the random layers
+head_counts = [1, 2, 4, 8, 16, 32]
+trials = 3  # random layers for each number of heads
+seed = 0
+
+# %% tags=["hide-input"]
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+from torch.nn.functional import multi_head_attention_forward
+
+from lipnb import (
+    Attention,
+    bounds,
+    corpora,
+    figures,
+    ledger,
+    local_lipschitz,
+    models,
+    scaling,
+)
+
+figures.house_style()
+generator = torch.Generator().manual_seed(seed)
+
+
+def entries(*shape):
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+# %% [markdown]
+# ## By hand: two heads that differ by a rotation
+#
+# Two heads in the plane with the same queries, keys and values. The first writes its output as it is, the second turned
+# by an angle $\theta$. Then $D_X f = (I + \mathrm{Rot}_\theta)\, J$, and the layer's constant is
+# $2 \abs{\cos(\theta / 2)}\, \norm{J}_2$ where Lemma 3.8 says $2 \norm{J}_2$.
+
+# %%
+head, x = [entries(1, 2, 2) for _ in range(3)], entries(3, 2)
+one_head = local_lipschitz(Attention(*head), x, method="dense").value.item()
+turned = []
+for degrees in (0, 60, 120, 170, 180):
+    angle = torch.tensor(degrees).deg2rad().double()
+    rotation = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()])
+    W = torch.stack([torch.eye(2, dtype=torch.float64), rotation.view(2, 2)])
+    f = Attention(*(m.expand(2, 2, 2) for m in head), W)
+    measured = local_lipschitz(f, x, method="dense").value.item()
+    bound = bounds.multi_head_upper(W, [one_head] * 2)
+    turned.append(
+        (degrees, measured, bound, measured / bound, (angle / 2).cos().abs().item())
+    )
+names = ["degrees", "layer", "Lemma 3.8", "ratio", "|cos(angle / 2)|"]
+turned = pd.DataFrame(turned, columns=names)
+print(turned.round(4).to_string(index=False))
+
+# %% [markdown]
+# Aligned heads make the lemma exact. Opposite heads cancel, and it loses everything.
+#
+# ## One map, three programs
+#
+# Definition 2.2 as a sum over heads; as a concatenation times one matrix; and as PyTorch's own multi-head attention,
+# which shares no code with ours. Random sizes, all biases.
+
+
+# %%
+def head_of(f, h, projected=False):
+    """Head h of a map alone, with or without its output matrix."""
+    biases = {
+        name: getattr(f, name) for name in ("query_bias", "key_bias", "value_bias")
+    }
+    biases = {k: None if b is None else b[h : h + 1] for k, b in biases.items()}
+    matrices = [m[h : h + 1] for m in (f.query, f.key, f.value)]
+    output = f.output[h : h + 1] if projected else None
+    return Attention(*matrices, output, **biases, scale=f.scale, masked=f.masked)
+
+
+# %%
+definition_errors = []
+for _ in range(100):
+    h, k, n = torch.randint(1, 6, (3,), generator=generator).tolist()
+    d = h * k
+    weights, output, y = entries(3, h, k, d), entries(h, d, k), entries(n, d)
+    bias, last = entries(3, h, k), entries(d)
+    named = dict(zip(("query_bias", "key_bias", "value_bias"), bias, strict=True))
+    ours = Attention(*weights, output, **named, output_bias=last)(y)
+    f = Attention(*weights, output, **named)
+    summed = sum(head_of(f, i)(y) @ output[i].T for i in range(h)) + last
+    joined = Attention(*weights, **named)(y) @ torch.cat([*output], 1).T + last
+    packed = weights.flatten(0, 2), bias.flatten(), None, None, False, 0.0
+    matrix = torch.cat([*output], 1)
+    theirs, _ = multi_head_attention_forward(
+        *[y[:, None]] * 3, d, h, *packed, matrix, last, training=False
+    )
+    for other in (summed, joined, theirs[:, 0]):
+        definition_errors.append(((other - ours).norm() / ours.norm()).item())
+print(f"{len(definition_errors)} comparisons, largest {max(definition_errors):.0e}")
+
+# %% [markdown]
+# ## Never violated
+#
+# Random layers of one to six heads, masked and not, with heads of very different size: the layer's constant over the
+# lemma's bound, and over the sharper form.
+
+
+# %%
+def heads_bounds(f, x, **options):
+    """Lemma 3.8 and the sharper form at one input, from each head's constant."""
+    each = [local_lipschitz(head_of(f, h), x, **options).value for h in range(f.heads)]
+    norms, each = torch.linalg.matrix_norm(f.output, 2), torch.stack(each)
+    lemma = bounds.multi_head_upper(f.output, each)
+    gram = torch.einsum("h,hmv,hpv->mp", each / norms, f.output, f.output)
+    sharper = (torch.linalg.matrix_norm(gram, 2) * lemma).sqrt().item()
+    return lemma, sharper, each * norms
+
+
+# %%
+random_ratios = []
+for case in range(300):
+    h, k, v, d, n = torch.randint(1, 7, (5,), generator=generator).tolist()
+    size = entries(h, 1, 1).exp()
+    q, key, value, w = (
+        entries(*s) for s in ((h, k, d), (h, k, d), (h, v, d), (h, d, v))
+    )
+    f = Attention(
+        q, key, size * value, w, query_bias=entries(h, k), masked=case % 2 > 0
+    )
+    x = (0.3, 1.0, 3.0)[case % 3] * entries(n, d)
+    exact = local_lipschitz(f, x, method="dense").value.item()
+    lemma, sharper, _ = heads_bounds(f, x, method="dense")
+    random_ratios.append((h, exact / lemma, exact / sharper, sharper / lemma))
+random_ratios = pd.DataFrame(random_ratios, columns=["H", "lemma", "ours", "sharper"])
+print(random_ratios.groupby("H").agg(["min", "max"]).round(3).to_string())
+
+# %% [markdown]
+# ## How the loss grows with random heads
+#
+# Layers of width 32 with independent Gaussian heads. Either the heads share the width, $k = 32 / H$, as in a
+# transformer, or each has $k = 4$. If independent heads added like independent vectors, the sum would exceed the layer
+# by $\sqrt H$.
+
+# %%
+random_layers = []
+for name in ("k = 32 / H", "k = 4"):
+    for H in head_counts:
+        k = 4 if name == "k = 4" else width // H
+        for _ in range(trials):
+            q, key, value = entries(3, H, k, width) / width**0.5
+            f = Attention(q, key, value, entries(H, width, k) / width**0.5)
+            x = 2 * entries(tokens, width)
+            exact = local_lipschitz(f, x, rtol=1e-3).value.item()
+            lemma, sharper, _ = heads_bounds(f, x, rtol=1e-3)
+            random_layers.append((name, H, lemma / exact, sharper / exact))
+columns = ["heads", "H", "Lemma 3.8", "ours"]
+random_layers = pd.DataFrame(random_layers, columns=columns)
+loss = random_layers.groupby(columns[:2]).median()
+print(loss.round(2).unstack(0).to_string())
+slopes = {}
+for sharing, rows in random_layers.groupby("heads"):
+    for name in columns[2:]:
+        slopes[sharing, name] = fit = scaling.power_law(rows.H, rows[name])
+        interval = f"[{fit.low:.2f}, {fit.high:.2f}]"
+        print(f"{sharing:10s} {name:9s} H^{fit.exponent:.2f} {interval}")
+
+
+# %% [markdown]
+# With a shared width the loss grows about like $\sqrt H$, from a factor of nearly two that even one wide head loses
+# between $J$ and $W$. With $k = 4$ throughout it starts near one and grows faster. Heads disagree on where to write
+# and on which perturbation is the worst; the sharper form knows the first and not the second, and grows more slowly.
+#
+# ## Real layers
+#
+# MiniLM on a window of text, with and without the mask: what each head adds to the sum of Lemma 3.8, the sum, the
+# sharper form, and the layer itself.
+
+# %%
+corpus = corpora.available(*texts)
+real, shares = [], {}
+for masked in (False, True):
+    model = models.load(model_name, dtype=torch.float64, masked=masked)
+    ids = corpora.windows(model.token_ids(corpora.read(corpus)), length, 1)
+    for layer in range(model.layers):
+        f, x = model.attention(layer), model.activations(ids, layer)[0]
+        exact = local_lipschitz(f, x).value.item()
+        lemma, sharper, shares[masked, layer] = heads_bounds(f, x, rtol=1e-3)
+        alone = [head_of(f, h, projected=True) for h in range(f.heads)]
+        alone = [local_lipschitz(one, x, rtol=1e-3).value for one in alone]
+        row = {"masked": masked, "layer": layer, "constant": exact}
+        row |= {"roughest head": max(alone).item(), "projected": sum(alone).item()}
+        real.append(row | {"ours": sharper, "Lemma 3.8": lemma})
+real = pd.DataFrame(real)
+real["ratio"], real["ours / constant"] = (
+    real[name] / real.constant for name in ("Lemma 3.8", "ours")
+)
+print(f"{model.name}, {length} tokens, text: {corpora.describe(corpus)}")
+print(real.round(2).to_string(index=False))
+
+# %% tags=["hide-input"]
+left, right = figures.panels(2, width=4.4, height=4.4)
+rows = real[~real.masked]
+heads = torch.stack([shares[False, i].sort(descending=True).values for i in rows.layer])
+bars = {"color": "#d9d9d9", "edgecolor": "white", "width": 0.8, "legend": False}
+pd.DataFrame(heads).plot.bar(stacked=True, rot=0, ax=left, **bars)
+marks = {"ours": "D", "constant": "o", "roughest head": "x"}
+for (name, style), colour in zip(
+    marks.items(), ("#009e73", "#0072b2", "k"), strict=True
+):
+    left.plot(rows.layer, rows[name], style, ms=6, color=colour)
+left.set(xlabel="layer", ylabel="local constant", ylim=(0, 1.32 * heads.sum(1).max()))
+left.set_title(f"{model.name}, unmasked, n = {length}")
+shown = [*left.lines, left.patches[0]], [*marks, "each head in Lemma 3.8"]
+left.legend(*shown, loc="upper left", ncols=2, fontsize=9)
+for sharing, colour in (("k = 32 / H", "#d55e00"), ("k = 4", "#e69f00")):
+    for name, style in (("Lemma 3.8", "s-"), ("ours", "D--")):
+        look = {"color": colour, "label": f"{name}, {sharing}"}
+        right.plot(head_counts, loss.loc[sharing, name], style, **look)
+right.plot(head_counts, [H**0.5 for H in head_counts], "k:", label=r"$\sqrt{H}$")
+right.set(xlabel="random heads H", title="bound / constant", xscale="log", yscale="log")
+right.set_xticks(head_counts, head_counts)
+right.set_yticks([1, 2, 5, 10, 20], [1, 2, 5, 10, 20])
+right.minorticks_off()
+right.legend(fontsize=9)
+plt.show()
+
+# %% [markdown]
+# *Left: each bar adds up what the twelve heads contribute to Lemma 3.8; the layer itself (blue) is about as rough as
+# its roughest head (cross). Right: how much the bounds lose with random heads, in double logarithmic axes.*
+#
+# In these layers the heads hardly add up at all. The constant of a layer lies close to that of its roughest head alone,
+# so the sum over twelve heads loses most of a factor of twelve.
+
+# %% tags=["nbval-check-output"]
+assert (turned.ratio - turned["|cos(angle / 2)|"]).abs().max() < 1e-7
+assert max(definition_errors) < 1e-12
+assert random_ratios[["lemma", "ours", "sharper"]].max().max() < 1 + 1e-9
+assert (real.constant <= real.ours * (1 + 1e-3)).all() and (
+    real.ours < real.projected
+).all()
+assert (real.projected < real["Lemma 3.8"] * (1 + 1e-3)).all()
+assert real.ratio.between(5, model.heads).all()
+nearly = real["roughest head"] / real.constant
+assert nearly.between(0.5, 1.5).all()
+for (_, name), fit in slopes.items():
+    assert 0.45 < fit.exponent < 1 if name == "Lemma 3.8" else 0.2 < fit.exponent < 0.65
+assert all(
+    slopes[s, "ours"].exponent < slopes[s, "Lemma 3.8"].exponent for s, _ in slopes
+)
+print(f"sum of {model.heads} heads over the layer: everywhere 5 to {model.heads}")
+print("aligned heads: exact; rotated heads: cos(angle / 2)")
+
+# %%
+one_map, lemma, aligned = "castin.def-2.2", "castin.lem-3.8", turned.ratio.iloc[0] - 1
+programs = "sum over heads, concatenation, and PyTorch's own program"
+random_heads = "random layers, masked and not, and all MiniLM layers"
+ratios = [*random_ratios.lemma, *real.constant / real["Lemma 3.8"]]
+ours = [*random_ratios.ours, *real.constant / real.ours]
+same, sharper = "exact for equal heads written alike", "sharper: outputs together"
+hand = "two heads in the plane"
+ledger.record(
+    ledger.equal(
+        one_map, programs, definition_errors, within=1e-12, grounds="all biases"
+    ),
+    ledger.upper(lemma, "at each input", ratios, grounds=random_heads),
+    ledger.equal(lemma, same, aligned, within=1e-7, grounds=hand, variant=True),
+    ledger.upper(lemma, sharper, ours, grounds=random_heads, variant=True),
+)
+
+# %% [markdown]
+# ## What this shows and does not show
+#
+# - It shows the lemma at single inputs. On a ball, heads need not be worst at the same input: the sum then loses at
+#   least as much as at the input where the layer is worst.
+# - A bound for a layer that adds bounds of heads starts with this loss, before any other.
+# - The exponents of the random layers are for this width and these token sizes; they describe the figure, not a law.
+# - One window of text for each layer: the ratio moves a little from window to window.
+#
+# **One thing to try.** Give the heads of a random layer the same queries and keys: does the loss fall?
+#
+# **Next:** {doc}`27_biases`, what the other parameters of a layer do.

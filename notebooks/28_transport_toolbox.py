@@ -1,0 +1,381 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A toolbox of transport, and a slit that breaks a lemma
+#
+# The proofs about measures use a dozen facts: what a pushforward is, how the distances $W_p$ compare, how two
+# measures are joined by a shortest path, and when local Lipschitz constants make up the global one. They are standard
+# {cite}`villani2009optimal`. This page tests each on random clouds by exact transport, and shows that one of them, as
+# we recovered it, asks for too little.
+#
+# :::{prf:definition} Norms and distances {cite}`castin2024smooth`, Section 3.1, Def. A.1, A.2
+# :label: transport-distances
+#
+# $\norm{X}_F^2 = \sum_i \abs{x_i}^2$, $\Lip_X(f) = \norm{D_X f}_2$, and between measures, over the couplings $\pi$ of
+# $\mu$ and $\nu$,
+#
+# $$W_p(\mu, \nu)^p = \min_{\pi} \int \abs{x - y}^p \, d\pi(x, y) .$$
+# :::
+#
+# :::{prf:theorem} Transport toolbox {cite}`castin2024smooth`, A.3 to A.8
+# :label: transport-toolbox
+#
+# 1. $W_p \le W_q$ for $1 \le p \le q$ (A.3).
+# 2. $W_1(\mu, \nu) = \sup \int g\, d(\mu - \nu)$ over functions $g$ with $\Lip(g) \le 1$ (A.4).
+# 3. $W_p(\varphi_\sharp \mu, \varphi_\sharp \nu) \le \Lip(\varphi)\, W_p(\mu, \nu)$ (A.5).
+# 4. $W_p(\varphi_\sharp \mu, \psi_\sharp \mu) \le \norm{\varphi - \psi}_{L^p(\mu)}$ (A.6).
+# 5. Any two measures are joined by a curve with $W_2(\mu_s, \mu_t) = \abs{s - t}\, W_2(\mu_0, \mu_1)$, a *geodesic*
+#    (A.7, A.8).
+# :::
+#
+# :::{prf:theorem} Local and global {cite}`castin2024smooth`, Lemma 3.1 and B.2 (as recovered)
+# :label: local-to-global
+#
+# In a metric space let
+# $\Lip_x(\varphi) = \lim_{r \to 0} \sup_{0 < d(x, y) \le r} d(\varphi(x), \varphi(y)) / d(x, y)$ (B.1). Then
+# $\sup_x \Lip_x(\varphi) \le \Lip(\varphi)$, with equality where any two points are joined by a geodesic (B.2). *As
+# recovered*, Lemma 3.1 claims the equality, with Jacobian norms, on every open connected set $\mathcal X$.
+# :::
+
+# %% tags=["parameters"]
+clouds = 200  # random pairs of measures for each inequality
+seed = 0
+
+# %% tags=["hide-input"]
+from itertools import pairwise, permutations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import ot
+import torch
+from scipy.spatial.distance import cdist
+from scipy.stats import wasserstein_distance
+
+from lipnb import Attention, AttentionJacobian, figures, ledger, local_lipschitz
+from lipnb.measures import uniform, wasserstein
+
+figures.house_style()
+rng = np.random.default_rng(seed)
+
+
+def weighted_cloud(n, d, equal=False):
+    """Points and weights."""
+    return rng.normal(size=(n, d)), uniform(n).numpy() if equal else rng.dirichlet(
+        [1] * n
+    )
+
+
+# %% [markdown]
+# ## By hand: three points to three points
+#
+# Six ways to match them. The cheapest is the distance.
+
+# %%
+three = np.array([[[0, 0], [1, 0], [0, 2]], [[1, 1], [0, 1], [3, 0]]])
+costs = cdist(*three) ** 2
+by_hand = {o: costs[range(3), o].mean() ** 0.5 for o in permutations(range(3))}
+for order, distance in by_hand.items():
+    print(order, f"{distance:.4f}")
+print(f"W2 by lipnb {wasserstein(*three):.4f}")
+
+# %% [markdown]
+# ## Distances, order, duality
+#
+# Exact transport against all matchings of up to six points, and on the line against distribution functions; the
+# triangle inequality; $W_p$ for growing $p$. For duality, the linear programme yields potentials: with $v$ the one of
+# $\nu$, the function $g(z) = \min_j (\abs{z - y_j} - v_j)$ has Lipschitz constant one, and must reach $W_1$. Other
+# functions of constant one, distances to random points, must not exceed it. On the line $g$ can be written down: its
+# slope is the sign of the difference of the distribution functions.
+
+# %%
+found = {k: [] for k in "match triangle line order dual other sign".split()}
+for case in range(clouds):
+    n, d = 1 + case % 6, 1 + case % 3
+    (x, a), (y, b) = weighted_cloud(n, d, equal=True), weighted_cloud(n, d, equal=True)
+    best = min(cdist(x, y)[range(n), o].mean() for o in permutations(range(n)))
+    found["match"].append(wasserstein(x, y, p=1) / best - 1)
+    detour = wasserstein(x, 0 * x + 1) + wasserstein(0 * x + 1, y)
+    found["triangle"].append(wasserstein(x, y) / detour)
+    (x, a), (y, b) = weighted_cloud(3 + case % 5, d), weighted_cloud(2 + case % 7, d)
+    by_order = [wasserstein(x, y, a, b, p=p) for p in (1, 1.5, 2, 3, 5)]
+    found["order"].append(max(np.divide(by_order[:-1], by_order[1:])))
+    v = ot.emd2(a, b, cdist(x, y), log=True)[1]["v"]
+    at_x, at_y = ((cdist(z, y) - v).min(1) for z in (x, y))
+    found["dual"].append((a @ at_x - b @ at_y) / by_order[0] - 1)
+    z = 2 * rng.normal(size=(20, d))
+    found["other"].append(np.abs(a @ cdist(x, z) - b @ cdist(y, z)).max() / by_order[0])
+    x, y = x[:, :1], y[:, :1]
+    expected = wasserstein_distance(x[:, 0], y[:, 0], a, b)
+    found["line"].append(wasserstein(x, y, a, b, p=1) / expected - 1)
+    places = np.sort(np.concatenate([x, y])[:, 0])
+    gap = [(b * (y[:, 0] <= s)).sum() - (a * (x[:, 0] <= s)).sum() for s in places]
+    g = np.concatenate([[0], np.cumsum(np.sign(gap[:-1]) * np.diff(places))])
+    moved = a @ np.interp(x[:, 0], places, g) - b @ np.interp(y[:, 0], places, g)
+    found["sign"].append(moved / expected - 1)
+print({name: f"{np.abs(values).max():.2g}" for name, values in found.items()})
+
+# %% [markdown]
+# ## Pushing forward
+#
+# One map of two measures (A.5): a linear map followed by $\tanh$, whose constant is at most the norm of the matrix;
+# and multiples of a rotation, where equality must hold. Two maps of one measure (A.6): again such maps; and two
+# translations, where equality must hold. The pushforward itself (A.1): the integral of $g$ after is that of
+# $g \circ \varphi$ before, also when the map merges points.
+
+# %%
+push = {k: [] for k in ("one map", "isometry", "two maps", "shift", "integral")}
+for case in range(clouds):
+    d, p = 1 + case % 3, (1, 2, 3)[case % 3]
+    (x, a), (y, b) = weighted_cloud(3 + case % 5, d), weighted_cloud(2 + case % 7, d)
+    M, N = rng.normal(size=(2, d, d)) * 10 ** rng.uniform(-1, 0.5)
+    before = wasserstein(x, y, a, b, p=p)
+    after = wasserstein(np.tanh(x @ M), np.tanh(y @ M), a, b, p=p)
+    push["one map"].append(after / (np.linalg.norm(M, 2) * before))
+    Q = 3 * np.linalg.qr(M).Q
+    push["isometry"].append(wasserstein(x @ Q, y @ Q, a, b, p=p) / (3 * before) - 1)
+    u, v = np.tanh(x @ M), np.tanh(x @ N)
+    apart = (a @ np.linalg.norm(u - v, axis=1) ** p) ** (1 / p)
+    push["two maps"].append(wasserstein(u, v, a, a, p=p) / apart)
+    s, t = rng.normal(size=(2, d))
+    distance = np.linalg.norm(s - t)
+    push["shift"].append(wasserstein(x + s, x + t, a, a, p=p) / distance - 1)
+    merged, place = np.unique(np.sign(x), axis=0, return_inverse=True)
+    mass = np.bincount(place.ravel(), a, len(merged))
+    push["integral"].append(mass @ np.cos(merged @ s) - a @ np.cos(np.sign(x) @ s))
+for name, values in push.items():
+    print(f"{name:9s} {np.abs(values).max():.3g}")
+
+# %% [markdown]
+# ## Geodesics between clouds
+#
+# Let every grain of mass travel straight to its partner, at constant speed {cite}`mccann1997convexity`. At time $s$
+# the measure has a point $(1 - s) x_i + s y_j$ for each pair that the optimal plan joins. Its speed is measured
+# between random times.
+
+# %%
+speed, lengths = [], []
+for case in range(60):
+    (x, a), (y, b) = weighted_cloud(3 + case % 6, 2), weighted_cloud(4 + case % 5, 2)
+    plan = ot.emd(a, b, cdist(x, y) ** 2)
+    i, j = plan.nonzero()
+    mass = plan[i, j] / plan.sum()
+    s, t = np.sort(rng.random(2))
+    at_s, at_t = ((1 - r) * x[i] + r * y[j] for r in (s, t))
+    whole = wasserstein(x, y, a, b)
+    speed.append(wasserstein(at_s, at_t, mass, mass) / ((t - s) * whole) - 1)
+    stops = [(1 - r) * x[i] + r * y[j] for r in (0, s, t, 1)]
+    legs = [wasserstein(*two, mass, mass) for two in pairwise(stops)]
+    lengths.append(sum(legs) / whole - 1)
+print(
+    f"{len(speed)} paths: error of the speed at most {np.abs(speed).max():.0e}",
+    end=", ",
+)
+print(f"of the length {np.abs(lengths).max():.0e}")
+
+# %% tags=["hide-input"]
+turn = np.linspace(0, 2 * np.pi, 121)[:-1]
+ring = np.stack([np.cos(turn), np.sin(turn)], 1)
+arm = np.linspace(-1.4, 1.4, 30)
+cross = [(s, s * c) for c in (1, -1) for s in arm]
+cross = np.array(cross + cross) + 0.03 * rng.normal(size=(120, 2)) + [5, 0]
+partner = ot.emd(*uniform(120).expand(2, 120).numpy(), cdist(ring, cross) ** 2).argmax(
+    1
+)
+ax = plt.subplots(figsize=(7.5, 2.9))[1]
+for share, colour in zip(
+    np.linspace(0, 1, 5), plt.get_cmap("viridis")(np.linspace(0, 0.9, 5)), strict=True
+):
+    ax.scatter(*((1 - share) * ring + share * cross[partner]).T, s=9, color=colour)
+ax.set_aspect("equal")
+ax.axis("off")
+plt.show()
+
+# %% [markdown]
+# *A geodesic of measures: a ring becomes a cross, at times $0, \frac14, \frac12, \frac34, 1$. Every point walks
+# straight to its partner, and no two grains of mass could gain by exchanging partners.*
+
+# %% [markdown]
+# ## Where local constants make up the global one
+#
+# *On a convex set.* Attention of two tokens on a line, with $V = 1$ and five values of $A$, is a map of the square
+# $[-2, 2]^2$. Its largest Jacobian norm is searched on a fine grid; the largest quotient is taken over many pairs,
+# far apart and close together.
+
+# %%
+grid = torch.cartesian_prod(*[torch.linspace(-2, 2, 151).double()] * 2)[:, :, None]
+x, y = 4 * torch.tensor(rng.random((2, 50_000, 2, 1))) - 2
+one, convex = torch.ones(1, 1).double(), []
+
+
+def quotient_of(f, x, y):
+    return (f(x) - f(y)).norm(dim=(-2, -1)) / (x - y).norm(dim=(-2, -1))
+
+
+for size in (-2, -1, 0.5, 1, 2):
+    f = Attention.from_matrices(size * one, one)
+    norms = local_lipschitz(f, grid, method="dense").value
+    rough = grid[norms.argmax()]
+    step = torch.linalg.svd(AttentionJacobian(f, rough).dense()).Vh[0].reshape(2, 1)
+    step = step * -torch.sign((step * rough).sum())  # into the square
+    far, near = quotient_of(f, x, y).max(), quotient_of(f, rough, rough + 1e-6 * step)
+    convex.append((max(far, near) / norms.max() - 1).item())
+    print(f"A = {size:4}: largest norm {norms.max():.5f}, quotient far apart", end=" ")
+    print(f"{far:.5f}, close {near.item():.5f}")
+
+# %% [markdown]
+# *The limit of Def. B.1*, at twelve inputs: the supremum of the quotient over discs of radius $1, 0.1, \dots$,
+# against the norm of the Jacobian. The worst of the twelve:
+
+# %%
+f = Attention.from_matrices(one, one)
+turn = torch.linspace(0, 2 * np.pi, 721).double()
+circle = torch.stack([turn.cos(), turn.sin()], 1)[:, None, :, None]
+starts = torch.tensor(rng.normal(size=(12, 2, 1)))
+norms, discs = local_lipschitz(f, starts, method="dense").value, []
+for r in 10.0 ** -np.arange(7):
+    radii = r * torch.linspace(0.05, 1, 15).double()[:, None, None, None, None]
+    highest = quotient_of(f, starts, starts + radii * circle).amax((0, 1))
+    discs.append((highest / norms - 1).numpy())
+print(", ".join(f"{error:.0e}" for error in np.abs(discs).max(1)))
+
+# %% [markdown]
+# *On a connected set that is not convex.* Take the ring $1 < \abs z < 2$ of the plane, slit along the negative axis,
+# and let $\varphi(z)$ be the angle of $z$, between $-\pi$ and $\pi$. The set is open and connected, the map is
+# smooth, and its local constant is $1 / \abs z < 1$. But two points across the slit are close, and their angles are
+# not.
+#
+# What the lemma needs is that points can be joined *inside the set* by paths about as long as their distance. Measure
+# distance by the shortest path in the ring, and equality is back. Between angles that differ by $\Delta$ that path is
+# straight if it clears the hole, $\Delta \le \arccos \frac1{\abs z} + \arccos \frac1{\abs w}$, and otherwise
+# follows two tangents and the arc of the hole between them.
+
+
+# %%
+def ring_distance(r, s, apart):
+    """Shortest path in the slit ring, between radii r and s, angles `apart`."""
+    straight = np.sqrt(r**2 + s**2 - 2 * r * s * np.cos(apart))
+    arc = apart - np.arccos(1 / r) - np.arccos(1 / s)
+    around = np.sqrt(r**2 - 1) + np.sqrt(s**2 - 1) + arc
+    return np.where(arc <= 0, straight, around), straight
+
+
+r, s = 1 + rng.random((2, 50_000)) ** 3
+alpha, beta = rng.uniform(-np.pi, np.pi, (2, 50_000))
+inside, euclid = ring_distance(r, s, np.abs(alpha - beta))
+steepest = 1.0  # the supremum of 1 / |z|
+slit = np.abs(alpha - beta) / euclid / steepest
+paths = np.abs(alpha - beta) / inside / steepest
+across = 6 / (3 * np.sin(3))  # z = 1.5 exp(3i) and its mirror image
+print(
+    f"largest quotient by distance {slit.max():.3g}, by path length {paths.max():.5f}"
+)
+print(f"angles 3 and -3 at radius 1.5: quotient {across:.2f}, largest local constant 1")
+
+# %% tags=["hide-input"]
+left, right = figures.panels(2, width=4.2, height=3.6)
+angle, radius = np.meshgrid(np.linspace(-3.1, 3.1, 200), np.linspace(1, 2, 20))
+mesh = radius * np.cos(angle), radius * np.sin(angle)
+colours = left.pcolormesh(*mesh, angle, cmap="viridis", shading="gouraud")
+left.figure.colorbar(colours, ax=left, label="angle", shrink=0.8)
+ends = 1.5 * np.array([[np.cos(2.75)] * 2, [np.sin(2.75), -np.sin(2.75)]])
+left.plot(*ends, "o-", color="#d55e00")
+bow = np.linspace(2.75 - np.arccos(1 / 1.5), -2.75 + np.arccos(1 / 1.5), 90)
+path = np.c_[ends[:, :1], [np.cos(bow), np.sin(bow)], ends[:, 1:]]
+left.plot(*path, color="black", lw=1.5)
+left.set(aspect="equal", title="two points across the slit")
+left.axis("off")
+half = np.geomspace(1e-3, 3, 100)
+by_path, by_line = ring_distance(1.5, 1.5, 2 * (np.pi - half))
+right.loglog(half, 2 * (np.pi - half) / by_line, color="#d55e00", label="distance")
+right.loglog(half, 2 * (np.pi - half) / by_path, color="black", label="path length")
+right.axhline(1, color="#009e73", lw=1, ls="--")
+right.text(1e-3, 1.15, "largest local constant", color="#009e73")
+right.set(
+    xlabel="angle from the slit",
+    title="difference of angles, divided by",
+    ylim=(0.3, 3e3),
+)
+right.legend()
+plt.show()
+
+# %% [markdown]
+# *Left: the ring, coloured by the angle; the slit is on the left. Two points across it are near each other (orange),
+# but within the ring the way is long (black). Right: difference of their angles over their distance. Across the slit
+# it grows without limit, although no local constant exceeds one; over the length of the path it does not.*
+
+# %% tags=["nbval-check-output"]
+assert abs(wasserstein(*three) / min(by_hand.values()) - 1) < 1e-12
+for name in ("match", "line", "dual", "sign"):
+    assert np.abs(found[name]).max() < 1e-9, name
+for name in ("triangle", "order", "other"):
+    assert max(found[name]) <= 1 + 1e-9, name
+assert max(push["one map"]) <= 1 + 1e-9 and max(push["two maps"]) <= 1 + 1e-9
+assert all(np.abs(push[k]).max() < 1e-9 for k in ("isometry", "shift", "integral"))
+assert np.abs(speed).max() < 1e-9 and np.abs(lengths).max() < 1e-9
+assert np.abs(convex).max() < 1e-4 and np.abs(discs[-1]).max() < 1e-4
+assert all((a >= b - 1e-4).all() for a, b in pairwise(discs))  # as the discs shrink
+assert across > 14 and slit.max() > 14 and 0.99 < paths.max() <= 1 + 1e-9
+print(f"{clouds} pairs of clouds: every inequality holds, equalities where they must")
+print("convex set: local constants make up the global one; slit ring: they do not")
+
+# %%
+any_two, computed = "random clouds, exact transport", "computed both ways"
+ring, square = "angle on the slit ring, 50,000 pairs", "attention on a square"
+near_and_far = [*convex, paths.max() - 1]
+near, same = 1e-4, 1e-12
+equalities = {  # id: errors, tolerance, form
+    "castin.sec-3.1": (discs[-1], near, "quotients near an input, and its Jacobian"),
+    "castin.def-a.1": (push["integral"], same, "integrals before and after, merging"),
+    "castin.def-a.2": (found["match"] + found["line"], same, "matchings, and the line"),
+    "castin.lem-a.4": (found["dual"] + found["sign"], same, "a potential reaches W_1"),
+    "castin.def-a.7": (lengths, same, "legs of a path add up to the distance"),
+    "castin.lem-a.8": (speed, same, "constant speed of the displacement"),
+    "castin.def-b.1": (discs[-1], near, "discs down to a radius of 1e-6"),
+    "castin.lem-b.2": (near_and_far, near, "a square; path lengths on a ring"),
+}
+inequalities = [
+    ("castin.sec-3.1", "W2 has the triangle inequality", found["triangle"]),
+    ("castin.lem-a.3", "orders 1 to 5", found["order"]),
+    ("castin.lem-a.4", "other functions of constant 1", found["other"]),
+    ("castin.lem-a.5", "linear maps and tanh", push["one map"]),
+    ("castin.lem-a.6", "linear maps and tanh", push["two maps"]),
+]
+
+# %%
+id, counter = "castin.lem-3.1", f"z = 1.5 exp(±3i): quotient {across:.4g}, local 1"
+ledger.record(
+    *(
+        ledger.equal(name, form, errors, within=within, grounds=computed)
+        for name, (errors, within, form) in equalities.items()
+    ),
+    *(
+        ledger.upper(name, form, ratios, grounds=any_two)
+        for name, form, ratios in inequalities
+    ),
+    ledger.upper(
+        id, "open connected sets", slit, grounds=ring, counter_example=counter
+    ),
+    ledger.upper(id, "by path lengths", paths, grounds=ring, variant=True),
+    ledger.equal(id, "convex sets", convex, within=1e-4, grounds=square, variant=True),
+)
+
+# %% [markdown]
+# ## What this shows and does not show
+#
+# - Every fact of the toolbox is seen to hold where it can be computed: for finitely many points, exactly. For general
+#   measures they follow by approximation, which no computation shows.
+# - Lemma 3.1 is refuted *as we recovered it*, with the word "connected". We have not seen the print. On convex sets
+#   it holds, and the theorems use it on balls only, so nothing else is touched.
+# - The direction that survives everywhere is that no local constant exceeds the global one.
+# - The equality on the square is a check at a grid of 151 by 151 inputs, not a proof.
+#
+# **One thing to try.** Fill the hole: let the inner radius of the ring go to zero, the slit staying. What happens to
+# the largest local constant, and does the lemma hold then?
+#
+# **Next:** {doc}`29_verification`, ten thousand inputs against each bound.

@@ -1,0 +1,360 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Mass splitting: can dividing a token do more than moving it?
+#
+# The theorems about sequences move whole tokens. A measure can do more: it may divide an atom and send the pieces
+# apart. This page says exactly when that is rougher, draws where it happens on a line, and asks whether it happens in
+# a trained layer.
+#
+# :::{prf:definition} Split measures, as recovered from version 1 of {cite}`castin2024smooth`
+# :label: split-measure
+#
+# A measure $\mu = \sum_i a_i \delta_{x_i}$ is *finitely split* if some small motion of finitely many *copies* of its
+# atoms changes $F(\mu)$ more, per unit of $W_2$, than every small motion of its whole atoms. Copies of atom $i$ have
+# weights $w_{il} > 0$ with $\sum_l w_{il} = a_i$ and go from $x_i$ to $x_i + \varepsilon_{il}$.
+# :::
+#
+# We did not see the formulas of version 1: this definition is uncertain, and what follows from it is ours.
+#
+# :::{prf:theorem} When a measure is split (ours)
+# :label: splitting-criterion
+#
+# Let $\Gamma_\mu$ be the map that attention to $\mu$ is, and $M_i = D_z \Gamma_\mu(x_i)$ its derivative at an atom, the
+# measure held still. However many copies there are, two or more of each atom, and whatever their weights, the local
+# constant of $F$ for small motions of the copies is
+#
+# $$\max\big(\norm{D_X f_a}_a,\ \max_i \norm{M_i}_2\big), \qquad M_i = V \Sigma_i A \ \text{ for one head,}$$
+#
+# and $M_i = \sum_h W^{(h)} s\, C_i^{(h)} Q^{(h)}$ with $C_i^{(h)} = \sum_l P_{il}^{(h)} (v_l - o_i)\, k_l^\top$ for
+# several, with any biases. So $\mu$ is finitely split if and only if $\max_i \norm{M_i}_2 > \norm{D_X f_a}_a$.
+# :::
+#
+# *Proof.* Write $\varepsilon_{il} = \bar\varepsilon_i + \eta_{il}$ with $\sum_l w_{il}\, \eta_{il} = 0$. A copy is seen
+# by others only through keys and values, in proportion to its weight: copy $jl$ gets the attention
+# $P_{ij} w_{jl} / a_j$. So all others feel $\sum_l w_{jl} \varepsilon_{jl} / a_j = \bar\varepsilon_j$ and nothing else.
+# A copy's own query feels all of $\varepsilon_{il}$. To first order the output of copy $il$ therefore moves by
+# $(D_X f_a\, \bar\varepsilon)_i + M_i\, \eta_{il}$. In the norm with weights $w$ both sums are orthogonal, because
+# $\eta$ has mean zero in each atom:
+#
+# $$\norm{\varepsilon}_w^2 = \norm{\bar\varepsilon}_a^2 + \norm{\eta}_w^2, \qquad
+#   \norm{\text{output}}_w^2 = \norm{D_X f_a\, \bar\varepsilon}_a^2 + \sum_{il} w_{il} \abs{M_i \eta_{il}}^2 .$$
+#
+# The Jacobian is a direct sum, and its norm is the larger one of two. Both norms are transport costs: mass that
+# leaves one atom has one source only. $\square$
+
+# %% tags=["parameters"]
+model_name = "minilm"
+length = 12  # tokens in the window
+texts = ["alice", "python_reference"]  # the first that is at hand is used
+half_width, points = 4.0, 41  # the grid of pairs (x, y)
+shares = [0.5, 0.2, 0.05]  # weights of the atom x
+seed = 0
+
+# %% tags=["hide-input"]
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch
+
+from lipnb import (
+    Attention,
+    AttentionJacobian,
+    corpora,
+    figures,
+    ledger,
+    local_lipschitz,
+    measures,
+    models,
+)
+from lipnb.splitting import far_splitting, splitting
+
+figures.house_style()
+generator = torch.Generator().manual_seed(seed)
+
+
+def normals(*shape):
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+# %% [markdown]
+# ## By hand: two atoms on a line
+#
+# $A = -1$, $V = 1$, $\mu = \frac12 (\delta_x + \delta_y)$ with $x = -0.45$, $y = -4$. Each atom becomes two copies of
+# half its weight. The Jacobian of the two atoms is two by two, that of the four copies four by four.
+
+
+# %%
+def scalar_head(A):
+    """One head in dimension one with V = 1."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    return Attention.from_matrices(A * one, one)
+
+
+x = torch.tensor([[-0.45], [-4.0]], dtype=torch.float64)
+a = measures.uniform(2)
+repels = scalar_head(-1.0)
+P = repels.probabilities(x)[0]
+variance = P[:, 0] * P[:, 1] * (x[0] - x[1]).square()
+whole = torch.linalg.matrix_norm(torch.func.jacrev(repels)(x).reshape(2, 2), 2)
+copies = torch.func.jacrev(repels)(x.repeat_interleave(2, 0)).reshape(4, 4)
+found = splitting(repels, x, a)
+print(f"whole atoms {whole:.4f}, query parts |A| var_i", variance.numpy().round(4))
+print(
+    "singular values of the four copies", torch.linalg.svdvals(copies).numpy().round(4)
+)
+print(f"lipnb: together {found.together:.4f}, apart {found.apart:.4f}: {found.split=}")
+
+# %% [markdown]
+# The singular values of the copies are those of the atoms together with the two query parts, as the proof says. Atom
+# $x$ hardly matters to the others but its own query is steep: parting its halves wins.
+#
+# ## The identity, on random measures
+#
+# Several heads, biases, projections, unequal weights; two and three copies of unequal weights: the norm of the dense
+# Jacobian of the copies against the criterion.
+
+
+# %%
+def copied_norm(attention, x, a, shares):
+    """Dense weighted norm after atom i became copies of weights a_i shares_il."""
+    count = shares.shape[1]
+    w = (a[:, None] * shares).flatten()
+    J = AttentionJacobian(attention, x.repeat_interleave(count, 0), w).dense()
+    rows = w.sqrt().repeat_interleave(attention.output_width)
+    columns = w.sqrt().repeat_interleave(attention.width)
+    return torch.linalg.matrix_norm(rows[:, None] * J / columns, 2).item()
+
+
+# %%
+errors, were_split = [], 0
+for case in range(150):
+    h, k, v, m, d, n = torch.randint(1, 5, (6,), generator=generator).tolist()
+    output = normals(h, m, v) if case % 2 else None
+    bias = {"query_bias": normals(h, k), "value_bias": normals(h, v)}
+    q, key, value = 2 * normals(h, k, d), 2 * normals(h, k, d), normals(h, v, d)
+    f, atoms = Attention(q, key, value, output, **bias), 2 * normals(n, d)
+    weights = normals(n).softmax(0)
+    said = splitting(f, atoms, weights, rtol=1e-12)
+    were_split += said.split
+    for count in (2, 3):
+        parts = normals(n, count).softmax(1)
+        exact = copied_norm(f, atoms, weights, parts)
+        errors.append(exact / max(said.together, said.apart) - 1)
+print(f"{len(errors)} cases, largest relative error {max(map(abs, errors)):.0e}")
+print(f"of the 150 measures, {were_split} are split")
+
+# %% [markdown]
+# So split measures are rare among these, but no oddity of one dimension.
+#
+# ## Three attacks, with exact transport
+#
+# The same two atoms, moved by a little: whole, in the worst direction; with the halves of one atom parting; and a third
+# way, which the definition of small motions does not know. Take a speck of mass $\eta$ from $x$ and send it *far*, to
+# $z$.
+#
+# :::{prf:theorem} Far splitting (ours)
+# :label: far-splitting
+#
+# The local constant of $F$ in $W_2$, over all measures near $\mu$, is at least
+#
+# $$\sup_{i, z} \Big(\frac{c(\Gamma_\mu(x_i), \Gamma_\mu(z))}{c(x_i, z)}\Big)^{1/2}, \qquad
+#   c(x_i, z) = \min_{j_0 = i, j_1, \dots, j_r} \sum_{s \le r} \abs{x_{j_s} - x_{j_{s + 1}}}^2$$
+#
+# with chains of any length over the atoms that end in $x_{j_{r + 1}} = z$; for the images likewise. Where a direct way
+# is the cheapest, the quotient is $\abs{\Gamma_\mu(z) - \Gamma_\mu(x_i)} / \abs{z - x_i}$.
+# :::
+#
+# *Proof.* Let $\nu = \mu + \eta (\delta_z - \delta_{x_i})$. Transport that starts at the identity may only pass the
+# missing mass along from atom to atom, so for small $\eta$ the cost is $W_2(\mu, \nu)^2 = \eta\, c(x_i, z)$ by linear
+# programming. The field $\Gamma_\nu$ differs from $\Gamma_\mu$ by $O(\eta)$, which changes $W_2(F\mu, F\nu)$ by
+# $O(\eta)$ only. What remains is the same problem for the images. $\square$
+
+# %%
+top = torch.linalg.svd(torch.func.jacrev(repels)(x).reshape(2, 2)).Vh[0][:, None]
+attacks = {"whole atoms": (x + 1e-5 * top, a)}
+halves = torch.tensor([[-0.45 - 1e-5], [-0.45 + 1e-5], [-4.0]], dtype=torch.float64)
+attacks["halves of x part"] = (halves, a.new_tensor([0.25, 0.25, 0.5]))
+line = torch.linspace(-half_width, half_width, 1601, dtype=torch.float64)[:, None]
+free = line[((line - x.T).abs() > 1e-3).all(1)]
+best = max(free, key=lambda z: far_splitting(repels, x, a, z[None]))
+speck = a.new_tensor([0.5 - 1e-9, 0.5, 1e-9])
+attacks[f"a speck of x to z = {best.item():.2f}"] = (torch.cat([x, best[None]]), speck)
+quotients = {}
+for name, (y, b) in attacks.items():
+    out = [repels(x, a), repels(y, b)]
+    moved = measures.wasserstein(out[0], out[1], a, b)
+    quotients[name] = moved / measures.wasserstein(x, y, a, b)
+    print(f"{name:28s} {quotients[name]:.4f}")
+expected = [found.together, found.apart, far_splitting(repels, x, a, line)]
+
+# %% [markdown]
+# ## The map of split measures
+#
+# All pairs $(x, y)$ of a grid, for $A = -1$ and $A = 1$ and three weights of $x$.
+
+
+# %%
+def map_of_pairs(A, share):
+    """Atoms (x, y) of a grid, x != y: together, apart and far of each."""
+    side = torch.linspace(-half_width, half_width, points, dtype=torch.float64)
+    pairs = torch.cartesian_prod(side, side)
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]][..., None]
+    f, weights = scalar_head(A), side.new_tensor([share, 1 - share])
+    together = local_lipschitz(f, pairs, weights=weights).value
+    P = f.probabilities(pairs, weights.expand(len(pairs), 2))[:, 0]
+    gap = (pairs[:, 0] - pairs[:, 1]).square()
+    apart = (abs(A) * P[..., 0] * P[..., 1] * gap).amax(1)
+    z = line[::16] + 1e-3
+    far = [far_splitting(f, pair, weights, z) for pair in pairs]
+    table = pd.DataFrame(pairs[..., 0], columns=["x", "y"]).assign(A=A, share=share)
+    return table.assign(together=together, apart=apart, far=far)
+
+
+pairs = pd.concat([map_of_pairs(A, share) for A in (-1.0, 1.0) for share in shares])
+pairs["split"] = pairs.apart > pairs.together
+pairs["far only"] = ~pairs.split & (pairs.far > pairs.together * (1 + 1e-6))
+pairs["gain"] = pairs.apart / pairs.together
+parts = pairs.groupby(["A", "share"])[["split", "far only"]].mean()
+print(parts.join(pairs.groupby(["A", "share"]).gain.max()).round(4).to_string())
+
+# %% tags=["hide-input"]
+panels = figures.panels(len(shares), rows=2, width=2.9, height=3.1)
+shades, names = ["#e8e8e8", "#e69f00", "#0072b2"], ["whole atoms", "far only", "split"]
+for ax, ((A, share), rows) in zip(panels, pairs.groupby(["A", "share"]), strict=True):
+    kind = rows["split"] * 2 + rows["far only"]
+    square = rows.assign(kind=kind).pivot(index="y", columns="x", values="kind")
+    extent = [-half_width, half_width] * 2
+    look = {"cmap": ListedColormap(shades), "vmin": 0, "vmax": 2, "origin": "lower"}
+    ax.imshow(square.fillna(0), extent=extent, **look)
+    ax.set(title=f"A = {A:.0f}, weight of x {share:g}", xlabel="x", ylabel="y")
+    ax.set(xticks=[-4, -2, 0, 2, 4], yticks=[-4, -2, 0, 2, 4])
+    ax.grid(False)
+handles = [Patch(color=c, label=n) for c, n in zip(shades, names, strict=True)]
+title = "what changes the output most:"
+plt.gcf().legend(
+    handles=handles, loc="outside lower center", ncols=3, frameon=False, title=title
+)
+plt.show()
+
+# %% [markdown]
+# *Measures $p\,\delta_x + (1 - p)\,\delta_y$ with $V = 1$. Blue: split, copies that part by a little beat whole atoms.
+# Orange: not split, but a speck of mass sent far away, somewhere in the square, beats whole atoms. With $A = 1$ nothing
+# is split here; far away still wins.*
+#
+# The criterion is continuous in the atoms. Around every split pair there is an open set of split pairs: once there is
+# one, there are infinitely many.
+#
+# ## Is finite splitting the same as splitting?
+#
+# Version 1 left this open. The answer hangs on what finitely many copies may do.
+#
+# - *They move little* (the definition above): **no**. Every orange pair is a counter-example.
+# - *They have any weights and go anywhere, as long as $W_2$ stays small*: **yes**. An optimal plan divides the atoms of
+#   $\mu$ into copies and sends them to the atoms of any measure that has finitely many. Such measures are dense, and
+#   $F$ is continuous on a ball: so finitely many copies reach the supremum over all measures near $\mu$.
+#
+# ## A trained layer
+#
+# A window of real text, every layer, unmasked. If every token stands twice, the copies may part: a duplicated-token
+# attack, with the same budget of Frobenius norm. `far`: a speck of one token is replaced by a token of another
+# window of the same text (64 of them), as the same layer sees it.
+
+# %%
+model = models.load(model_name, dtype=torch.float64)
+corpus = corpora.available(*texts)
+ids = model.token_ids(corpora.read(corpus))
+window, others = corpora.windows(ids, length, 1), corpora.windows(ids[500:], 64, 1)
+rows = []
+for layer in range(model.layers):
+    f, tokens = model.attention(layer), model.activations(window, layer)[0]
+    said = splitting(f, tokens)
+    far = far_splitting(f, tokens, None, model.activations(others, layer)[0])
+    rows.append(
+        {"layer": layer, "whole": said.together, "parting": said.apart, "far": far}
+    )
+trained = pd.DataFrame(rows)
+trained["parting / whole"] = trained.parting / trained.whole
+print(f"{model.name}, {length} tokens, text: {corpora.describe(corpus)}")
+print(trained.round(3).to_string(index=False))
+twice = local_lipschitz(f, tokens.repeat_interleave(2, 0), rtol=1e-6).value.item()
+print(f"last layer, every token twice: {twice:.4f}")
+
+# %% [markdown]
+# In none of these layers does it pay. Moving whole tokens does more than parting their copies, and more than replacing
+# a speck of one token by another word.
+
+# %% tags=["nbval-check-output"]
+assert found.split and abs(found.together - whole.item()) < 1e-6
+assert max(map(abs, errors)) < 1e-12 and were_split
+for got, exact in zip(quotients.values(), expected, strict=True):
+    assert abs(got / exact - 1) < 1e-3, (got, exact)
+half = pairs[(pairs.A == -1) & (pairs.share == 0.5)]
+assert round(half.split.mean(), 4) == 0.0707 and not pairs[pairs.A == 1].split.any()
+assert half["far only"].sum() > half.split.sum()
+assert (trained.parting < trained.whole).all() and (trained.far < trained.whole).all()
+assert abs(twice / trained.whole.iloc[-1] - 1) < 1e-5
+print(f"A = -1, equal weights: {half.split.sum()} of {len(half)} pairs are split")
+print("A = 1: none; the trained layers: none")
+
+# %%
+orange = pairs[pairs["far only"]]
+orange = orange.assign(rise=orange.far / orange[["together", "apart"]].max(axis=1))
+one = orange[(orange.A == -1) & (orange.share == 0.5)].nlargest(1, "rise").iloc[0]
+example = (
+    f"A = -1, equal weights, x = {one.x:.1f}, y = {one.y:.1f}: "
+    f"whole {one.together:.3f}, parting {one.apart:.3f}, far {one.far:.3f}"
+)
+rise, gains = orange.rise, pairs[pairs.split].gain
+attract = pairs[pairs.A == 1].gain
+speck_error = list(quotients.values())[2] / expected[2] - 1
+definition, exists, figure, question = (
+    "castin-v1." + name
+    for name in ("def-splitting", "splitting-exists", "fig-2", "finite-splitting")
+)
+
+# %%
+criterion = "copies, as recovered: the exact criterion"
+copied = "dense Jacobian of 2 and 3 copies, random heads, biases and weights"
+region, none = "A = -1: a region in the square", "A = 1: none"
+area = f"{half.split.mean():.4f} of the pairs on [-4, 4]^2 with equal weights"
+three = "parting over whole at every pair, three weights"
+open_set = "parting over whole at split pairs; each has an open set around it"
+little = "finite splitting is splitting, copies moving little (as recovered)"
+far, anywhere = (
+    "far over the larger of whole and parting",
+    "the same, copies going anywhere",
+)
+dense = "proof by density; one speck by exact transport"
+ledger.record(
+    ledger.equal(definition, criterion, errors, within=1e-12, grounds=copied),
+    ledger.lower(exists, "A = -1", gains, grounds=open_set),
+    ledger.lower(figure, region, [half.gain.max()], grounds=area),
+    ledger.upper(figure, none, attract, grounds=three),
+    ledger.upper(question, little, rise, grounds=far, counter_example=example),
+    ledger.equal(
+        question, anywhere, speck_error, within=1e-3, grounds=dense, variant=True
+    ),
+)
+
+# %% [markdown]
+# ## What this shows and does not show
+#
+# - The criterion is exact for copies that move little, in any dimension, with any number of heads and biases.
+# - The definition was recovered, not read. If version 1 means something else by finite splitting, the verdict on its
+#   question changes with it; the two numbers above do not.
+# - With $A = 1$ no pair is split on this grid, for these weights. That is a measurement, not a theorem.
+# - Far splitting is a lower bound from one family of motions. The true constant on all measures may be larger still.
+# - MiniLM was looked at on one window. A masked layer has no splitting: what a copy sees depends on where it stands.
+#
+# **One thing to try.** Scale the tokens of the trained layer, `splitting(f, 3 * tokens)`: how close does parting come,
+# and does it ever win?
+#
+# **Next:** {doc}`72_certified_bracket`, the constant of one input from both sides.
