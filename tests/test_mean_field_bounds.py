@@ -17,7 +17,7 @@ from lipnb.bounds import (
     mean_field_upper,
     mean_field_upper_sharp,
 )
-from lipnb.worst_case import two_diracs
+from lipnb.worst_case import eigenvector, two_diracs
 
 UPPER = [mean_field_upper, mean_field_upper_sharp]
 EYE = torch.eye(2, dtype=torch.float64)
@@ -244,3 +244,13 @@ def test_ties_are_refused():
     assert large_radius_limit(f, x[:1]).item() == pytest.approx(1.0)  # one token has no rival
     # the mask hides the second of the two
     assert chosen_tokens(Attention.from_matrices(EYE, EYE, masked=True), x[:2]).tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("case", range(len(MATRICES)))
+def test_another_value_matrix_multiplies_the_lower_bound(case):
+    A, V = MATRICES[case], normal(case, 3, 2)
+    _, u = eigenvector(A)
+    for s in (0.3, 3.0, 30.0):
+        R = math.sqrt(s / growth_rate(A))
+        measured = math.log(constant(A, V, *two_diracs(A, R)))
+        assert measured >= mean_field_lower(A, R, log=True) + math.log((V @ u).norm().item())

@@ -93,12 +93,12 @@ def mean_field_upper_sharp(A, V, R, log=False):
 
 
 def mean_field_lower(A, R, log=False):
-    r"""Lipschitz constant of the mean-field map with :math:`V = I` on measures in a ball: lower bound for large R.
+    r"""Lipschitz constant of the mean-field map with :math:`V = I` on measures in a ball: lower bound.
 
     .. math:: \mathrm{Lip}^{W_2}(F_{|\mathcal P(B_R)}) \ge \theta(R)\, \frac{\gamma R^2}{2} e^{\gamma R^2}, \qquad
         \theta(R) \to 1,
 
-    with :math:`\gamma` from `growth_rate`. Returned without the factor :math:`\theta`.
+    with :math:`\gamma` from `growth_rate`. Returned without the factor :math:`\theta`, which can be taken above 1.
 
     Parameters
     ----------
@@ -110,8 +110,8 @@ def mean_field_lower(A, R, log=False):
     Returns
     -------
     float
-        A lower bound up to :math:`\theta(R)`, whose value at an R is what the construction
-        `lipnb.worst_case.two_diracs` gives there. 0 where :math:`\gamma` is.
+        A lower bound for every R, exceeded by the local constant at `lipnb.worst_case.two_diracs`. With another V:
+        times :math:`|V u|`, u the unit eigenvector used. 0 where :math:`\gamma` is.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def mean_field_lower(A, R, log=False):
 
     Notes
     -----
-    castin2024smooth, Prop. 3.6 (as recovered).
+    castin2024smooth, Prop. 3.6 (as recovered). That :math:`\theta > 1` for every R is ours.
     """
     t = growth_rate(A) * radius(R) ** 2
     return _answer(_log(t / 2) + t, log)
