@@ -59,7 +59,7 @@ def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, me
         \mathrm{Lip}_X(f) = \|D_X f\|_2, \qquad
         \text{and with weights } a: \quad \|D_a^{1/2} (D_X f_a) D_a^{-1/2}\|_2 ,
 
-    the local constant for the 2-Wasserstein distance on measures with these weights.
+    the local constant for the 2-Wasserstein distance on measures with these weights, at distinct tokens.
 
     Parameters
     ----------

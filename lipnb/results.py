@@ -50,7 +50,7 @@ def load(name):
     Raises
     ------
     FileNotFoundError
-        "there is no table ...": names those there are, and the command that makes it.
+        "there is no table ...": names those there are, and where it is said how they are made.
     """
     return pd.read_csv(_found(name))
 
@@ -65,7 +65,7 @@ def _found(name):
     path = folder() / f"{name}.csv"
     if not path.is_file():
         raise FileNotFoundError(f"there is no table {name!r} (there are: {', '.join(names()) or 'none'}): "
-                                f"make it with `lipnb results {name}`.")
+                                "data/README.md says how each is made.")
     return path
 
 

@@ -73,7 +73,7 @@ def test_two_runs_at_once_are_refused(results_folder):
 
 
 def test_an_absent_table_names_those_there_are(results_folder):
-    with pytest.raises(FileNotFoundError, match="no table 'x' .there are: none.*lipnb results x"):
+    with pytest.raises(FileNotFoundError, match="no table 'x' .there are: none.*data/README.md"):
         results.load("x")
 
 
