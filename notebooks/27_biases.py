@@ -198,9 +198,8 @@ heads = pd.DataFrame(heads, columns=names)
 heads["share"], heads["of typical"] = heads.c / heads["A R"], heads.c / heads.typical
 heads["ratio"] = heads.lip / heads.upper
 print("text:", corpora.describe(corpus), "| model:", model.name)
-shown = heads.groupby("layer")[["share", "of typical", "ratio"]].agg(
-    ["min", "median", "max"]
-)
+shown = heads.groupby("layer")[["share", "of typical", "ratio"]]
+shown = shown.agg(["min", "median", "max"])
 print(shown.to_string(float_format="{:.2g}".format))
 
 # %% tags=["hide-input"]
