@@ -116,3 +116,45 @@ def test_small_moves_cost_what_the_masked_jacobian_says(seed):
     y = x + 1e-6 * Vh[0].view_as(x)
     quotient = measures.conditional_wasserstein(s, f(x), s, f(y)) / measures.conditional_wasserstein(s, x, s, y)
     assert quotient == pytest.approx(sigma[0].item(), rel=1e-5)
+
+
+def two_clusters(t, tokens=2000, step=0.02):
+    """The constant in d_2 at tokens 1, -1, 1, ... of geometrically growing weights, A = t and V = 1."""
+    x = torch.ones(tokens, 1, dtype=torch.float64)
+    x[1::2] = -1
+    weights = (step * torch.arange(1.0 - tokens, 1.0, dtype=torch.float64)).exp()
+    f = Attention.from_matrices(torch.full((1, 1), t).double(), x[:1], masked=True)
+    return local_lipschitz(f, x, weights=weights / weights.sum(), rtol=1e-6).value.item()
+
+
+@pytest.mark.parametrize("t", [0.03, 0.16, 0.17])
+def test_two_clusters_refute_the_recalled_form_beyond_equal_tokens(t):
+    """The proof on the page: the constant of the ball is at least 2 + t / cosh(t)^2, the recalled form below it."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    norm, lower = two_clusters(t), 2 + t / math.cosh(t) ** 2
+    assert 0.98 * lower < norm <= lower
+    assert norm > bounds.mean_field_upper(t * one, one, 1.0)
+    assert lower < bounds.masked_mean_field_upper(t * one, one, 1.0)
+
+
+def averaging_in_lp(p):
+    """Norm ratio in l^p of averages over the past, at powers on a geometric grid of positions."""
+    weights = np.exp(0.01 * np.arange(20_000))
+    right = np.cumsum(weights)
+    g = (right / right[-1]) ** (-0.98 / p)
+    averages = np.cumsum(weights * g) / right
+    return ((weights * averages**p).sum() / (weights * g**p).sum()) ** (1 / p)
+
+
+def test_the_corrected_bound_is_sharp_without_scores():
+    """Averages over the past of s^(-b) are s^(-b) / (1 - b): the norm in l^p tends to p / (p - 1)."""
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    for p in (1.2, 2.0, 5.0):
+        assert 0.85 < averaging_in_lp(p) / bounds.masked_mean_field_upper(zero, zero + 1, 1.0, p=p) <= 1
+
+
+def test_near_one_equal_tokens_refute_the_recalled_form_at_larger_scores():
+    one = torch.ones(1, 1, dtype=torch.float64)
+    for t, p in ((0.3, 1.2), (0.5, 1.1), (0.7, 1.05)):  # equal tokens: averages, whatever the scores
+        assert averaging_in_lp(p) > bounds.mean_field_upper(t * one, one, 1.0)
+        assert averaging_in_lp(p) <= bounds.masked_mean_field_upper(t * one, one, 1.0, p=p)
