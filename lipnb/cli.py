@@ -9,6 +9,7 @@ EXAMPLES = """examples:
   lipnb results                        make every table of the book that is not there yet
   lipnb results real-text-embedded     make one table (this one needs no corpus and no network)
   lipnb results real-text --again      make it anew; the old one stays until the new one is complete
+  lipnb results --model bert-base-uncased       the panels of the paper, where a hub gives its model
   LIPNB_RESULTS=elsewhere lipnb results real-text-embedded --lengths 2,8,32 --count 3
 
 A run that is stopped, even by kill -9, continues where it was when the same command is given again.
@@ -30,36 +31,45 @@ def _results(arguments):
     """Make the tables asked for."""
     from lipnb import experiments, results
 
-    unknown = set(arguments.tables) - set(experiments.TABLES)
-    if unknown:
-        raise ValueError(f"there is no table {sorted(unknown)[0]!r} to make: choose from "
-                         f"{', '.join(experiments.TABLES)}.")
-    for name in arguments.tables or experiments.TABLES:
-        if name in results.names() and not arguments.again:
-            birth = results.provenance(name)
-            print(f"{name}: there already, {birth['rows']} rows of {birth['finished']} (--again makes it anew)")
-            continue
-        table = experiments.make_table(name, lengths=arguments.lengths, count=arguments.count, seed=arguments.seed)
-        print(f"{name}: {len(table)} rows, {int(table.converged.sum())} converged, in {results.folder()}")
+    known = experiments.TABLES
+    if unknown := set(arguments.tables) - set(known):
+        raise ValueError(f"there is no table {sorted(unknown)[0]!r} to make: choose from {', '.join(known)}.")
+    if arguments.model:
+        wanted = experiments.of_model(arguments.model)
+    else:
+        wanted = [known[name] for name in arguments.tables or known]
+    missing = [table for table in wanted if arguments.again or table.name not in results.names()]
+    for table in wanted:
+        if table not in missing:
+            birth = results.provenance(table.name)
+            print(f"{table.name}: there already, {birth['rows']} rows of {birth['finished']} (--again makes it anew)")
+    options = {name: value for name in ("lengths", "count", "seed") if (value := getattr(arguments, name)) is not None}
+    for name, table in experiments.make(missing, **options).items():
+        converged = f", {int(table.converged.sum())} converged" if "converged" in table else ""
+        seconds = results.provenance(name)["seconds"]
+        print(f"{name}: {len(table)} rows{converged}, measured in {seconds:.0f} s, in {results.folder()}")
 
 
 def _parser():
-    from lipnb.experiments import COUNT, LENGTHS, TABLES
+    from lipnb.experiments import TABLES
 
     parser = argparse.ArgumentParser(prog="lipnb", description="How smooth is attention? Measurements of local "
                                      "Lipschitz constants.")
     parser.add_argument("--version", action="version", version=f"lipnb {lipnb.__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    verb = verbs.add_parser("results", help="make the tables that the book's pages load", epilog=EXAMPLES,
+    tables = "\n".join(f"  {table.name:22} {table.about}" for table in TABLES.values())
+    verb = verbs.add_parser("results", help="make the tables that the book's pages load",
+                            epilog=f"tables:\n{tables}\n\n{EXAMPLES}",
                             formatter_class=argparse.RawDescriptionHelpFormatter,
                             description="Make the tables that the book's pages load, in data/results "
                                         "(or in the folder LIPNB_RESULTS).")
-    verb.add_argument("tables", nargs="*", metavar="TABLE", help=f"which ones (default all): {', '.join(TABLES)}")
+    verb.add_argument("tables", nargs="*", metavar="TABLE", help="which ones (default all), see below")
+    verb.add_argument("--model", metavar="NAME", help="instead: every layer of this model, a name on the hub or a "
+                      "folder, on both texts of the paper")
     verb.add_argument("--again", action="store_true", help="make them anew even where they are there")
-    verb.add_argument("--lengths", type=_lengths, default=LENGTHS, metavar="N,N,...",
-                      help=f"sequence lengths (default {LENGTHS[0]},{LENGTHS[1]},...,{LENGTHS[-1]})")
-    verb.add_argument("--count", type=int, default=COUNT, help=f"windows for each length (default {COUNT})")
-    verb.add_argument("--seed", type=int, default=0, help="seed of the solver's start vector (default 0)")
+    verb.add_argument("--lengths", type=_lengths, metavar="N,N,...", help="sequence lengths (default: the table's)")
+    verb.add_argument("--count", type=int, help="windows for each length (default: the table's)")
+    verb.add_argument("--seed", type=int, help="seed of start vectors and random inputs (default 0)")
     verb.set_defaults(run=_results)
     return parser
 

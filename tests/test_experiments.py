@@ -8,8 +8,10 @@ import time
 
 import pandas as pd
 import pytest
+import torch
 
-from lipnb import cli, experiments, lipschitz, models, results
+from lipnb import cli, corpora, experiments, lipschitz, models, results
+from lipnb.experiments import real_text, windows
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,7 @@ def test_one_row_for_each_window(minilm):
     assert list(table.length) == [3, 3, 6, 6] and list(table.window) == [0, 1, 0, 1]
     assert table.converged.all() and (table.lipschitz > 0).all() and (table.mean_radius <= table.radius).all()
     row = table.iloc[-1]
-    tokens = minilm.token_ids(experiments.corpora.read("python_reference"))[6:12][None]
+    tokens = minilm.token_ids(corpora.read("python_reference"))[6:12][None]
     x = minilm.activations(tokens, 1)
     dense = lipschitz.local_lipschitz(minilm.attention(1), x[:, :1], method="dense")
     assert dense.value.item() > 0
@@ -36,7 +38,7 @@ def test_one_row_for_each_window(minilm):
 
 def test_long_windows_are_measured_in_smaller_batches(minilm, monkeypatch):
     whole = experiments.measure(minilm, "python_reference", 0, [8], 3, progress=False)
-    monkeypatch.setattr(experiments, "ATTENTION_ENTRIES", 1)
+    monkeypatch.setattr(windows, "ATTENTION_ENTRIES", 1)
     pieces = experiments.measure(minilm, "python_reference", 0, [8], 3, progress=False)
     assert (pieces.lipschitz / whole.lipschitz - 1).abs().max() < 1e-5
     assert list(pieces.window) == [0, 1, 2]
@@ -58,20 +60,21 @@ def test_a_page_learns_what_it_can_measure_here(monkeypatch):
     def without_alice(name):
         raise FileNotFoundError if name == "alice" else ValueError("only alice is asked for first")
 
-    name, panels = experiments.measurable("real-text-embedded")
-    assert name == "real-text-embedded" and [model.name for model in panels] == ["minilm", "minilm", "gpt2"]
+    name, corpus, panels = experiments.measurable("real-text-embedded")
+    assert (name, corpus) == ("real-text-embedded", "python_reference")
+    assert [model.name for model in panels] == ["minilm", "minilm", "gpt2"]
     assert [model.tokenizer_name for model in panels] == ["minilm"] * 3
-    monkeypatch.setattr(experiments.corpora, "read", without_alice)
+    monkeypatch.setattr(corpora, "read", without_alice)
     with pytest.raises(FileNotFoundError, match="none of the tables real-text can be measured here"):
         experiments.measurable("real-text")
 
 
 def test_a_model_that_is_not_at_hand_is_said_before_anything_is_measured(results_folder, monkeypatch):
-    panels = (*experiments.TABLES["real-text-embedded"][1][:1], ({"name": "no/such-model"}, 0))
-    monkeypatch.setitem(experiments.TABLES, "broken", ("python_reference", panels))
-    monkeypatch.setattr(experiments, "local_lipschitz", None)  # would fail if it were called
+    panels = (*real_text.MAIN, ({"name": "no/such-model"}, (0,)))
+    table = real_text._table("broken", "", "python_reference", panels, (2, 4))
+    monkeypatch.setattr(windows, "local_lipschitz", None)  # would fail if it were called
     with pytest.raises(FileNotFoundError, match="no/such-model"):
-        experiments.make_table("broken", lengths=(2, 4), count=2, progress=False)
+        experiments.make([experiments.TABLES["real-text-embedded"], table], count=2, progress=False)
     assert results.names() == []
 
 
@@ -95,12 +98,38 @@ def test_a_run_killed_in_the_middle_continues_and_ends_the_same(tmp_path):
     assert tables[0] == tables[1] and tables[0].count(b"\n") == 1 + 3 * 5 * 2
 
 
-def test_finished_lengths_are_not_measured_twice(minilm, results_folder, monkeypatch):
-    with results.recording("small", {}) as record:
-        first = experiments.measure(minilm, "python_reference", 0, [2, 4], 2, record=record, progress=False)
-        monkeypatch.setattr(experiments, "local_lipschitz", None)  # would fail if it were called
-        again = experiments.measure(minilm, "python_reference", 0, [2, 4], 2, record=record, progress=False)
-    pd.testing.assert_frame_equal(first, again)
+def test_finished_units_are_not_measured_twice(results_folder):
+    calls = []
+
+    def table(broken):
+        def unit(key):
+            def rows():
+                if key == broken:
+                    raise RuntimeError("out of power")
+                calls.append(key)
+                return [{"key": key, "number": i} for i in range(2)]
+
+            return experiments.Unit(key, 2, rows)
+
+        return experiments.Table("small", "two units", lambda: ({"a": 1}, [unit("first"), unit("second")]))
+
+    with pytest.raises(RuntimeError, match="out of power"):
+        experiments.make([table("second")], progress=False)
+    made = experiments.make([table(None)], progress=False)["small"]
+    assert calls == ["first", "second"] and list(made.number) == [0, 1, 0, 1]
+    pd.testing.assert_frame_equal(made, results.load("small"))
+    with pytest.raises(ValueError, match="the table 'small' has no option 'count'; it has: none"):
+        experiments.make([table(None)], count=3)
+
+
+def test_the_released_quantity_stands_beside_the_defined_one(minilm):
+    table = experiments.measure(minilm, "python_reference", 2, [5], 2, progress=False)
+    f = minilm.attention(2)
+    x = minilm.activations(minilm.token_ids(corpora.read("python_reference"))[:10].view(2, 5), 2).double()
+    for row, tokens in zip(table.itertuples(), x, strict=True):
+        J = torch.func.jacrev(f.to(dtype=torch.float64))(tokens).reshape(tokens.numel(), -1)
+        assert row.lipschitz == pytest.approx(torch.linalg.matrix_norm(J, 2).item(), rel=1e-4)
+        assert row.released == pytest.approx((J.T @ f(tokens).flatten()).norm().sqrt().item(), rel=1e-4)
 
 
 def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):
@@ -120,7 +149,7 @@ def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):
 
 
 def test_bad_input_is_said_before_anything_is_measured(minilm, monkeypatch):
-    monkeypatch.setattr(experiments, "local_lipschitz", None)
+    monkeypatch.setattr(windows, "local_lipschitz", None)
     with pytest.raises(ValueError, match="layer"):
         experiments.measure(minilm, "python_reference", 6, [2], 1)
     with pytest.raises(ValueError, match="object"):
