@@ -124,10 +124,10 @@ def test_finished_units_are_not_measured_twice(results_folder):
 
 def test_the_released_quantity_stands_beside_the_defined_one(minilm):
     table = experiments.measure(minilm, "python_reference", 2, [5], 2, progress=False)
-    f = minilm.attention(2)
+    f = minilm.attention(2).to(dtype=torch.float64)
     x = minilm.activations(minilm.token_ids(corpora.read("python_reference"))[:10].view(2, 5), 2).double()
     for row, tokens in zip(table.itertuples(), x, strict=True):
-        J = torch.func.jacrev(f.to(dtype=torch.float64))(tokens).reshape(tokens.numel(), -1)
+        J = torch.func.jacrev(f)(tokens).reshape(tokens.numel(), -1)
         assert row.lipschitz == pytest.approx(torch.linalg.matrix_norm(J, 2).item(), rel=1e-4)
         assert row.released == pytest.approx((J.T @ f(tokens).flatten()).norm().sqrt().item(), rel=1e-4)
 

@@ -97,7 +97,7 @@ def make(tables, *, save_as=None, progress=True, **options):
                         began = time.perf_counter()
                         record.add(unit.key, unit.measure(), time.perf_counter() - began)
                         bar.update(unit.rows)
-                    else:  # found, not measured: not part of the rate
+                    elif not bar.disable:  # found, not measured: not part of the rate
                         bar.initial += unit.rows
                         bar.n += unit.rows
                         bar.last_print_n += unit.rows
