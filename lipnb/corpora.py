@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lipnb import hub
 
-__all__ = ["available", "describe", "fingerprint", "read", "windows"]
+__all__ = ["available", "describe", "fingerprint", "gutenberg", "read", "windows"]
 
 NAMES = {
     "alice": "Alice's Adventures in Wonderland, from NLTK's Gutenberg corpus",
@@ -110,6 +110,16 @@ def windows(token_ids, length, count):
         raise ValueError(f"the text has {len(token_ids)} tokens, but {count} windows of {length} tokens need "
                          f"{length * count}: take fewer or shorter windows, or a longer text.")
     return token_ids[: length * count].reshape(count, length)
+
+
+def gutenberg():
+    """The texts of NLTK's Gutenberg corpus that are in NLTK's data path, name -> text; empty without it."""
+    from nltk.corpus import gutenberg
+
+    try:
+        return {name: gutenberg.raw(name) for name in sorted(gutenberg.fileids())}
+    except LookupError:
+        return {}
 
 
 def _alice():

@@ -5,8 +5,10 @@ as a `lipnb.Attention`, with the weights, biases and mask of the network.
 """
 
 from lipnb.models.attention_only import AttentionLayer, load_attention
+from lipnb.models.files import holds_model, mini_folder
 from lipnb.models.layers import OBJECTS, Block
 from lipnb.models.loading import load
+from lipnb.models.making import new_gpt2, save_gpt2
 from lipnb.models.model import Model
 
-__all__ = ["load", "load_attention", "AttentionLayer", "Model", "Block", "OBJECTS"]
+__all__ = ["load", "load_attention", "new_gpt2", "save_gpt2", "mini_folder", "holds_model", "AttentionLayer", "Model", "Block", "OBJECTS"]

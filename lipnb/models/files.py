@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lipnb.hub import reached
 
-__all__ = ["ABSENT", "TOKENIZER_FILES", "check_weights", "from_hub", "minilm_folder", "quiet", "read_config",
-           "tokenizer_from_hub"]
+__all__ = ["ABSENT", "TOKENIZER_FILES", "check_weights", "from_hub", "holds_model", "mini_folder", "minilm_folder",
+           "quiet", "read_config", "tokenizer_from_hub"]
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -41,6 +41,21 @@ def quiet():
             if bars:
                 logging.enable_progress_bar()
             (hub.enable_progress_bars if hub_bars else hub.disable_progress_bars)()
+
+
+def mini_folder():
+    """Folder of gpt2-mini, which the project trained itself: ``data/models/gpt2-mini`` of the checkout."""
+    checkout = Path(__file__).resolve().parents[2]
+    return (checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()) / "data" / "models" / "gpt2-mini"
+
+
+def holds_model(folder):
+    """Whether a folder holds config.json and complete weights."""
+    try:
+        check_weights(folder, "")
+    except (OSError, ValueError):
+        return False
+    return (Path(folder) / CONFIG).is_file()
 
 
 def minilm_folder():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from lipnb.models.files import check_weights, from_hub, minilm_folder, quiet, read_config
+from lipnb.models.files import check_weights, from_hub, mini_folder, minilm_folder, quiet, read_config
 from lipnb.models.layers import ARCHITECTURES
 from lipnb.models.model import Model
 from lipnb.models.tokens import find_tokenizer
@@ -22,7 +22,7 @@ def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=
     Parameters
     ----------
     name_or_path : str or path
-        "minilm" (embedded, needs no network); a name on the Hugging Face hub such as "bert-base-uncased" or
+        "minilm" (embedded, needs no network); "gpt2-mini" (trained by this project, in its checkout); a name on the Hugging Face hub such as "bert-base-uncased" or
         "gpt2"; or a local folder with config.json, model.safetensors and tokenizer files.
     masked : bool, optional
         Causal attention or not. By default what the model is; True makes a decoder of a BERT, with the same
@@ -94,6 +94,12 @@ def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=
 def _find(name, random):
     if name == "minilm":
         return minilm_folder(), False
+    if name == "gpt2-mini":
+        folder = mini_folder()
+        if not (folder / "config.json").is_file():
+            raise FileNotFoundError("'gpt2-mini' comes with a checkout of the project, in data/models/gpt2-mini, and is "
+                                    "not there: run make model, which trains it.")
+        return folder, False
     if random and name in PLAIN:
         return None, True
     if Path(name).is_dir():

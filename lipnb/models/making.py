@@ -1,0 +1,81 @@
+"""A new GPT-2 of any size to train, and its checkpoint."""
+
+from pathlib import Path
+
+import torch
+
+from lipnb.models.files import quiet
+
+__all__ = ["new_gpt2", "save_gpt2"]
+
+SHARD = "4MB"  # the repository keeps no large file
+
+
+class NextToken(torch.nn.Module):
+    """A language model as a map from token ids (b, n) to logits (b, n, vocabulary)."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, token_ids):
+        """Logits of the next token."""
+        return self.model(input_ids=token_ids, use_cache=False).logits
+
+
+def new_gpt2(vocabulary, *, positions, width, layers, heads, end=0, seed=0):
+    """A GPT-2 with random weights: learned positions, LayerNorm first, output tied to the token embedding.
+
+    Parameters
+    ----------
+    vocabulary, positions : int
+        Token ids, and the longest sequence.
+    width, layers, heads : int
+        Sizes: d, number of layers, heads in each.
+    end : int
+        Id of the token that ends a text.
+    seed : int
+        Seed of the weights. The global random state is left alone.
+
+    Returns
+    -------
+    NextToken
+        A `torch.nn.Module` from token ids (b, n) to logits (b, n, vocabulary), without dropout.
+    """
+    with quiet(), torch.random.fork_rng(devices=[]):
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        config = GPT2Config(vocab_size=vocabulary, n_positions=positions, n_embd=width, n_layer=layers, n_head=heads,
+                            bos_token_id=end, eos_token_id=end,
+                            # the tanh form that GPT-2 has, in one fused step
+                            activation_function="gelu_pytorch_tanh",
+                            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+        torch.default_generator.manual_seed(seed)
+        return NextToken(GPT2LMHeadModel._from_config(config, attn_implementation="sdpa"))
+
+
+def save_gpt2(network, tokenizer, end, folder, *, dtype=torch.float16):
+    """Write a checkpoint that `lipnb.models.load` and Hugging Face read: config, safetensors in small files, tokenizer.
+
+    Parameters
+    ----------
+    network : NextToken
+        From `new_gpt2`.
+    tokenizer : tokenizers.Tokenizer
+        Its tokenizer.
+    end : str
+        The token that ends a text.
+    folder : str or path
+        Made if it is not there.
+    dtype : torch.dtype
+        Type of the stored weights.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with quiet():
+        from transformers import PreTrainedTokenizerFast
+
+        network.model.to(dtype).save_pretrained(folder, max_shard_size=SHARD)
+        PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end,
+                                model_max_length=network.model.config.n_positions).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)  # nothing is generated here

@@ -1,0 +1,93 @@
+"""Text to train on, cut into training and validation parts, and its byte-pair tokenizer."""
+
+import torch
+
+from lipnb import corpora
+
+__all__ = ["END", "gutenberg_or_embedded", "split_text", "token_ids", "train_tokenizer"]
+
+END = "<|endoftext|>"
+HELD_OUT = 0.02  # share at the end of each text, for validation
+
+
+def split_text(texts, held_out=HELD_OUT):
+    """Training and validation parts: the end of each text is held out.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        Whole texts.
+    held_out : float
+        Share of the characters of each.
+
+    Returns
+    -------
+    list of str, list of str
+        Beginnings, ends.
+
+    Raises
+    ------
+    ValueError
+        "there is no text to train on ...".
+    """
+    if not any(text.strip() for text in texts):
+        raise ValueError("there is no text to train on: give at least one that is not empty.")
+    places = [int(len(text) * (1 - held_out)) for text in texts]
+    return ([text[:place] for text, place in zip(texts, places, strict=True)],
+            [text[place:] for text, place in zip(texts, places, strict=True)])
+
+
+def train_tokenizer(texts, vocabulary):
+    """A byte-level byte-pair tokenizer trained on texts, by the library `tokenizers`.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        Training parts only.
+    vocabulary : int
+        Number of token ids, at least 257: all bytes and the end of a text. A short text can give fewer.
+
+    Returns
+    -------
+    tokenizers.Tokenizer
+        Any text can be read, and decoded again exactly. The end of a text is `END`.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    if vocabulary < 257:
+        raise ValueError(f"a byte-level vocabulary has at least 257 entries, got {vocabulary}.")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=[END], show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def token_ids(tokenizer, texts):
+    """All texts as one row of token ids, `END` after each: LongTensor, shape (t,)."""
+    end = tokenizer.token_to_id(END)
+    ids = []
+    for text in texts:
+        ids += [*tokenizer.encode(text).ids, end]
+    return torch.tensor(ids)
+
+
+def gutenberg_or_embedded(without=("carroll-alice.txt",)):
+    """NLTK's Gutenberg texts, else the text that Python carries.
+
+    Parameters
+    ----------
+    without : sequence of str
+        Texts left out, so that a model trained on the others can be measured on text it never read.
+
+    Returns
+    -------
+    str, dict of str to str
+        What the texts are, in words; name -> text.
+    """
+    texts = {name: text for name, text in corpora.gutenberg().items() if name not in without}
+    if texts:
+        return f"{len(texts)} texts of NLTK's Gutenberg corpus, without {', '.join(without)}", texts
+    return corpora.describe("python_reference"), {"python_reference": corpora.read("python_reference")}
