@@ -221,7 +221,7 @@ right.axhline(1, color="0.5", lw=0.9)
 right.set(
     yscale="log", xlabel="layer, its heads side by side", ylabel="$|c|$, relative"
 )
-right.legend(loc="lower left", fontsize=8)
+right.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=8)
 plt.show()
 
 # %% [markdown]

@@ -207,7 +207,7 @@ for n in lengths:
     )  # fmt: skip
 ax.set(xscale="log", xlabel="tokens n", ylabel="Lipschitz constant", ylim=(0.9, 2.15))
 ax.set_title("in $d_2$")
-ax.legend(loc="center right", fontsize=9)
+ax.legend(loc="lower right", bbox_to_anchor=(1, 0.1), fontsize=9)
 columns = {"norm in l1": 1, "p = 1.5": 1.5, "norm": 2, "p = 3": 3}
 colours = ("#000000", "#cc79a7", "#0072b2", "#e69f00")
 for (name, p), colour in zip(columns.items(), colours, strict=True):
@@ -337,7 +337,7 @@ print(f"for larger t no violation was found: at most {beyond:.3f}")
 
 # %% tags=["hide-input"]
 fig, ax = plt.subplots(figsize=(6, 3.8))
-t = np.geomspace(0.008, 3, 200)
+t = np.geomspace(0.008, 4, 200)
 ax.plot(t, (1 + 3 * t) * np.exp(2 * t), color="#d55e00", label="recovered form")
 ax.plot(
     t, t + 2 * (1 + 2 * t) * np.exp(2 * t), color="#009e73", label="corrected, p = 2"
