@@ -11,4 +11,5 @@ from lipnb.models.loading import load
 from lipnb.models.making import new_gpt2, save_gpt2
 from lipnb.models.model import Model
 
-__all__ = ["load", "load_attention", "new_gpt2", "save_gpt2", "mini_folder", "holds_model", "AttentionLayer", "Model", "Block", "OBJECTS"]
+__all__ = ["load", "load_attention", "new_gpt2", "save_gpt2", "mini_folder", "holds_model", "AttentionLayer", "Model",
+           "Block", "OBJECTS"]

@@ -22,8 +22,9 @@ def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=
     Parameters
     ----------
     name_or_path : str or path
-        "minilm" (embedded, needs no network); "gpt2-mini" (trained by this project, in its checkout); a name on the Hugging Face hub such as "bert-base-uncased" or
-        "gpt2"; or a local folder with config.json, model.safetensors and tokenizer files.
+        "minilm" (embedded, needs no network); "gpt2-mini" (trained by this project, in its checkout); a name
+        on the Hugging Face hub such as "bert-base-uncased" or "gpt2"; or a local folder with config.json,
+        model.safetensors and tokenizer files.
     masked : bool, optional
         Causal attention or not. By default what the model is; True makes a decoder of a BERT, with the same
         weights.
@@ -85,7 +86,8 @@ def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=
                    else _read(folder, config, architecture, dtype, name))
     network = network.to(device=device, dtype=dtype).eval().requires_grad_(False)
     assert_causality(network, masked, name)
-    return Model(name=name, weights="random" if random else "pretrained", masked=masked,
+    weights = "random" if random else "trained here" if folder == mini_folder() else "pretrained"
+    return Model(name=name, weights=weights, masked=masked,
                  tokenizer_name=tokenizer_name, layers=len(architecture.layers_of(network)),
                  heads=config.num_attention_heads, width=config.hidden_size, network=network,
                  tokenizer=tokenizer, architecture=architecture)
@@ -97,8 +99,8 @@ def _find(name, random):
     if name == "gpt2-mini":
         folder = mini_folder()
         if not (folder / "config.json").is_file():
-            raise FileNotFoundError("'gpt2-mini' comes with a checkout of the project, in data/models/gpt2-mini, and is "
-                                    "not there: run make model, which trains it.")
+            raise FileNotFoundError("'gpt2-mini' comes with a checkout of the project, in data/models/gpt2-mini, and "
+                                    "is not there: run make model, which trains it.")
         return folder, False
     if random and name in PLAIN:
         return None, True

@@ -26,8 +26,8 @@ class Model:
     ----------
     name : str
         Name of the model.
-    weights : {"pretrained", "random"}
-        Where the weights come from.
+    weights : {"pretrained", "trained here", "random"}
+        Where the weights come from; "trained here" are those of gpt2-mini.
     masked : bool
         Whether attention is causal.
     tokenizer_name : str or None

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 from lipnb import models
 from lipnb.training.gpt2_mini import STEPS, make_gpt2_mini
@@ -31,7 +32,7 @@ def main(argv=None):
         if models.holds_model(folder) and not arguments.again:
             print("gpt2-mini is there already (--again trains it anew)")
             return 0
-        table = "gpt2-mini-training" if arguments.folder is None else f"{arguments.folder.strip('/').split('/')[-1]}-training"
+        table = f"{Path(folder).name}-training"
         folder = make_gpt2_mini(steps=arguments.steps, seed=arguments.seed, folder=folder, table=table)
         print((folder / "README.md").read_text())
     except (ValueError, OSError, RuntimeError, FloatingPointError) as error:

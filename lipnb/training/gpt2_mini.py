@@ -110,4 +110,5 @@ def _writable(folder):
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise OSError(f"the folder {folder} cannot be written ({error.strerror}): choose another with --folder.") from None
+        raise OSError(f"the folder {folder} cannot be written ({error.strerror}): choose another with "
+                      "--folder.") from None
