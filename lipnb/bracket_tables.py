@@ -1,9 +1,7 @@
 """Tables of brackets: every layer of a model, both sides, beside the published bounds at the same input."""
 
 import math
-import os
 import time
-from pathlib import Path
 
 import pandas as pd
 import torch
@@ -21,7 +19,6 @@ TABLES = {
 }
 LENGTHS = {"bracket-minilm": (16, 48), "bracket-gpt2": (32,)}
 TEXT = "python_reference"
-GPT2_FOLDER = ("models", "gpt2-124m-attention")  # under LIPNB_DATA
 
 
 def inputs(model, masked, length, *, seed=0):
@@ -55,11 +52,7 @@ def inputs(model, masked, length, *, seed=0):
         for layer in range(network.layers):
             yield layer, network.attention(layer), network.activations(tokens, layer)[0]
         return
-    folder = Path(os.environ.get("LIPNB_DATA", ""), *GPT2_FOLDER)
-    if not os.environ.get("LIPNB_DATA") or not folder.is_dir():
-        raise FileNotFoundError(f"the attention weights of GPT-2 are not here: set LIPNB_DATA to a folder that holds "
-                                f"{'/'.join(GPT2_FOLDER)}.")
-    for layer, (attention, gain, shift) in enumerate(models.load_attention(folder)):
+    for layer, (attention, gain, shift) in enumerate(models.load_attention(models.gpt2_attention_folder())):
         yield layer, attention, models.AttentionLayer(attention, gain, shift).noise(length, seed=seed + layer)
 
 

@@ -1,6 +1,7 @@
 """Attention sub-layers of a GPT-2 whose other parts are not at hand: weights in, maps out, no text."""
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -10,7 +11,7 @@ import torch
 from lipnb.attention import Attention
 from lipnb.models.layers import ARCHITECTURES, attention_object
 
-__all__ = ["AttentionLayer", "load_attention"]
+__all__ = ["AttentionLayer", "gpt2_attention_folder", "load_attention"]
 
 WEIGHTS = "attention.safetensors"
 
@@ -37,6 +38,15 @@ class AttentionLayer(NamedTuple):
         z = z - z.mean(-1, keepdim=True)
         z = z / z.square().mean(-1, keepdim=True).sqrt()
         return (self.gain.double() * z + self.shift.double()).to(self.gain.dtype)
+
+
+def gpt2_attention_folder():
+    """Folder with the attention weights of GPT-2 small, under ``LIPNB_DATA``; FileNotFoundError names the fix."""
+    data, place = os.environ.get("LIPNB_DATA"), "models/gpt2-124m-attention"
+    if not data or not Path(data, place).is_dir():
+        raise FileNotFoundError("the attention weights of GPT-2 are not here: set LIPNB_DATA to a folder that holds "
+                                f"{place}.")
+    return Path(data, place)
 
 
 def load_attention(folder, *, dtype=torch.float64):

@@ -54,6 +54,8 @@ class Architecture:
     layers, attention, norm : str
         Attribute paths: from the network to its layers, from a layer to the module that receives the tokens
         and makes queries, keys and values of them, and from a layer to its LayerNorm.
+    positions : str
+        Attribute path from the network to its learned position embeddings.
     pre_norm : bool
         Whether the block is ``x + att(norm(x))`` (else ``norm(x + att(x))``).
     matrices : callable
@@ -73,6 +75,7 @@ class Architecture:
     layers: str
     attention: str
     norm: str
+    positions: str
     pre_norm: bool
     matrices: Callable
     mask_setting: str | None = None
@@ -93,13 +96,14 @@ class Architecture:
 ARCHITECTURES = {
     "bert": Architecture(
         title="BERT", masks=(False, True), mask_setting="is_decoder", layers="encoder.layer",
-        attention="attention.self", norm="attention.output.LayerNorm", pre_norm=False, matrices=_bert,
+        attention="attention.self", norm="attention.output.LayerNorm",
+        positions="embeddings.position_embeddings", pre_norm=False, matrices=_bert,
         settings={"use_cache": False}, required={"position_embedding_type": "absolute"},
         options={"add_pooling_layer": False},
     ),
     "gpt2": Architecture(
-        title="GPT-2", masks=(True,), layers="h", attention="attn", norm="ln_1", pre_norm=True,
-        matrices=_gpt2,
+        title="GPT-2", masks=(True,), layers="h", attention="attn", norm="ln_1", positions="wpe",
+        pre_norm=True, matrices=_gpt2,
         # the same map, but it would compute the logits of a float64 network in float32
         settings={"use_cache": False, "reorder_and_upcast_attn": False},
     ),

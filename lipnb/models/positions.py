@@ -1,0 +1,81 @@
+"""Learned position embeddings of a transformer, and the same transformer with others."""
+
+import copy
+import dataclasses
+from operator import attrgetter
+from pathlib import Path
+
+import torch
+
+__all__ = ["load_positions", "position_embeddings", "with_positions"]
+
+
+def position_embeddings(model):
+    """Learned position embeddings of a model.
+
+    Parameters
+    ----------
+    model : Model
+        From `lipnb.models.load`.
+
+    Returns
+    -------
+    Tensor, shape (positions, d)
+        A copy; row i is added to the embedding of the token at place i.
+    """
+    return attrgetter(model.architecture.positions)(model.network).weight.detach().clone()
+
+
+@torch.no_grad()
+def with_positions(model, embeddings):
+    """The same model with other position embeddings; nothing else is changed.
+
+    Parameters
+    ----------
+    model : Model
+        From `lipnb.models.load`; it is left alone.
+    embeddings : Tensor, shape (positions, d)
+        One row for each place.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ValueError
+        "embeddings must have shape ...".
+    """
+    network = copy.deepcopy(model.network)
+    weight = attrgetter(model.architecture.positions)(network).weight
+    if embeddings.shape != weight.shape:
+        raise ValueError(f"embeddings must have shape {tuple(weight.shape)}, got {tuple(embeddings.shape)}.")
+    weight.copy_(embeddings)
+    return dataclasses.replace(model, network=network)
+
+
+def load_positions(folder):
+    """Position embeddings of a GPT-2 whose other parts are not at hand.
+
+    Parameters
+    ----------
+    folder : str or path
+        Holds attention.safetensors with ``wpe.weight``.
+
+    Returns
+    -------
+    Tensor, shape (positions, d)
+        Float64.
+
+    Raises
+    ------
+    FileNotFoundError
+        "... holds no attention.safetensors ...".
+    """
+    from safetensors import safe_open
+
+    path = Path(folder) / "attention.safetensors"
+    if not path.is_file():
+        raise FileNotFoundError(f"{Path(folder).name!r} holds no attention.safetensors: name a folder that does.")
+    with safe_open(path, framework="pt") as file:
+        return file.get_tensor("wpe.weight").double()
