@@ -53,11 +53,8 @@ class Table:
     options: dict = field(default_factory=dict)
 
     def work(self, **options):
-        """Settings and units for these options, others as by default; ValueError for an option it does not have."""
-        for option in options.keys() - self.options.keys():
-            raise ValueError(f"the table {self.name!r} has no option {option!r}; it has: "
-                             f"{', '.join(self.options) or 'none'}.")
-        return self.prepare(**{**self.options, **options})
+        """Settings and units, with those of these options that the table has, others as by default."""
+        return self.prepare(**{name: options.get(name, default) for name, default in self.options.items()})
 
 
 def make(tables, *, save_as=None, progress=True, **options):
@@ -72,7 +69,7 @@ def make(tables, *, save_as=None, progress=True, **options):
     progress : bool
         Whether to show the progress bar.
     **options
-        For each table, see `Table.options`.
+        For the tables that have them, see `Table.options`.
 
     Returns
     -------
@@ -84,6 +81,9 @@ def make(tables, *, save_as=None, progress=True, **options):
     ValueError, FileNotFoundError, OSError, RuntimeError
         The sentences of the tables and of `lipnb.results.recording`.
     """
+    for option in options.keys() - {name for table in tables for name in table.options}:
+        if tables:
+            raise ValueError(f"no table to make here has an option {option!r}: leave it out.")
     work = [(table, *table.work(**options)) for table in tables]
     made = {}
     total = sum(unit.rows for _, _, units in work for unit in units)

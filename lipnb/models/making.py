@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from lipnb.models.files import quiet
+from lipnb.models.files import check_weights, quiet
 
-__all__ = ["new_gpt2", "save_gpt2"]
+__all__ = ["load_gpt2", "new_gpt2", "save_gpt2"]
 
 SHARD = "4MB"  # the repository keeps no large file
 
@@ -52,6 +52,17 @@ def new_gpt2(vocabulary, *, positions, width, layers, heads, end=0, seed=0):
                             resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
         torch.default_generator.manual_seed(seed)
         return NextToken(GPT2LMHeadModel._from_config(config, attn_implementation="sdpa"))
+
+
+def load_gpt2(folder):
+    """The whole language model of a checkpoint that `save_gpt2` wrote: NextToken, float32, in evaluation mode."""
+    with quiet():
+        from transformers import GPT2LMHeadModel
+
+        check_weights(folder, Path(folder).name)
+        model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True,
+                                                use_safetensors=True)
+    return NextToken(model.eval().requires_grad_(False))
 
 
 def save_gpt2(network, tokenizer, end, folder, *, dtype=torch.float16):
