@@ -18,7 +18,7 @@ export HF_HUB_DISABLE_PROGRESS_BARS = 1
 # a page draws into itself, whatever the shell prefers
 unexport MPLBACKEND
 
-.PHONY: help setup book html notebooks results bench verify test clean
+.PHONY: help setup book html notebooks results model bench verify test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -55,8 +55,11 @@ notebooks: setup  ## run every page that changed and refresh the committed .ipyn
 	@$(PAGES) execute
 	@$(PAGES) pair
 
-results: setup  ## compute the missing tables of data/results (minutes; resumes where it stopped)
-	$(BIN)/lipnb results
+results: setup  ## the missing tables of data/results (an hour; resumes; MODEL=bert-base-uncased: tables of that model)
+	$(BIN)/lipnb results $(if $(MODEL),--model $(MODEL))
+
+model: setup  ## train gpt2-mini where data/models lacks it (an hour; resumes where it stopped)
+	$(BIN)/python -m lipnb.training
 
 # a trial is no result: it stays out of data/results
 ifdef QUICK
