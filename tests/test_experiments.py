@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lipnb import cli, corpora, experiments, lipschitz, models, results
+from lipnb import cli, corpora, experiments, lipschitz, models, results, training
 from lipnb.experiments import real_text, windows
 
 
@@ -130,6 +130,25 @@ def test_the_released_quantity_stands_beside_the_defined_one(minilm):
         J = torch.func.jacrev(f)(tokens).reshape(tokens.numel(), -1)
         assert row.lipschitz == pytest.approx(torch.linalg.matrix_norm(J, 2).item(), rel=1e-4)
         assert row.released == pytest.approx((J.T @ f(tokens).flatten()).norm().sqrt().item(), rel=1e-4)
+
+
+def test_tables_of_a_model_of_ones_own(tmp_path, results_folder, monkeypatch):
+    """Every layer, with and without mask as the model allows, under the model's name and never its path."""
+    text = "the cat sat on the mat and the dog sat on the log; " * 60
+    sizes = {"vocabulary": 300, "positions": 16, "width": 16, "layers": 2, "heads": 2}
+    training.make_gpt2_mini(folder=tmp_path / "small", table="curve", steps=1, sizes=sizes, batch=1, evaluate_every=1,
+                            precision="float32", texts={"cats": text}, progress=False)
+    monkeypatch.setattr(corpora, "read", lambda name: text)
+    tables = experiments.of_model(tmp_path / "small")
+    assert [table.name for table in tables] == ["real-text-small-alice", "real-text-small-ag-news"]
+    made = experiments.make(tables, lengths=(2, 6), count=2, progress=False)["real-text-small-alice"]
+    assert list(made.layer) == [0] * 4 + [1] * 4 and made.masked.all() and set(made.model) == {"small"}
+    assert made.converged.all() and (made.released > 0).all()
+    settings = results.provenance("real-text-small-alice")["settings"]
+    assert settings["panels"] == [[{"name": "small", "masked": True}, [0, 1]]]
+    assert str(tmp_path) not in (results_folder / "real-text-small-alice.json").read_text()
+    bert = [panel for panel, _ in experiments.of_model("minilm")[0].prepare.args[1]]
+    assert bert == [{"name": "minilm", "masked": False}, {"name": "minilm", "masked": True}]
 
 
 def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):

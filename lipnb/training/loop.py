@@ -11,11 +11,17 @@ from tqdm.auto import tqdm
 
 __all__ = ["SCHEDULES", "batch_of", "fast_precision", "train", "validation_loss"]
 
+def _cosine(step, warmup, steps):
+    """Up to 1, then down to a twentieth."""
+    if step < warmup:
+        return step / warmup
+    return 0.05 + 0.475 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
 SCHEDULES = {
     "constant": lambda step, warmup, steps: 1.0,
     "inverse_sqrt": lambda step, warmup, steps: min(step / warmup, math.sqrt(warmup / step)),
-    "cosine": lambda step, warmup, steps: (step / warmup if step < warmup else
-                                           0.05 + 0.475 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))),
+    "cosine": _cosine,
 }
 EVALUATION_TOKENS = 8192  # in one forward pass
 
