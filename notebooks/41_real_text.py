@@ -165,6 +165,29 @@ rates = pd.DataFrame(rates, columns=[*keys, "attention", *columns])
 print(rates[["corpus", "attention", "layer", *columns]].round(3).to_string(index=False))
 
 # %% tags=["hide-input"]
+rows_of = ["minilm unmasked", "minilm masked", "gpt2-mini masked"]
+fig, axes = plt.subplots(3, 6, figsize=(12, 6.4), sharex=True, sharey="row")
+for line, name in zip(axes, rows_of, strict=True):
+    for layer, ax in enumerate(line):
+        rows = stored.query(
+            "corpus == 'alice' and attention == @name and layer == @layer"
+        )
+        fit = power_law(rows.length, rows.lipschitz)
+        ax.plot(rows.length, rows.lipschitz, ".", ms=1.5, color=colours[name])
+        ax.plot([2, 98], fit([2, 98]), color="black", lw=1)
+        ax.set(xscale="log", yscale="log")
+        ax.set_title(f"{layer}: {fit.exponent:.2f}", fontsize=9)
+    line[0].set_ylabel(f"{name}\nlocal constant")
+for ax in axes[-1]:
+    ax.set_xlabel("n")
+fig.tight_layout()
+plt.show()
+
+# %% [markdown]
+# *Small multiples, Alice: one row for each trained map, one column for each layer, the fitted exponent above.
+# Logarithmic axes, one vertical scale in each row.*
+
+# %% tags=["hide-input"]
 alice = rates[rates.corpus == "alice"]
 fig, ax = plt.subplots(figsize=(7.5, 4))
 looks = zip(
@@ -187,29 +210,6 @@ plt.show()
 # %% [markdown]
 # *Fitted exponents on Alice by layer, with 95 % intervals: as defined (full marks) and of what the released estimator
 # reports (open marks).*
-
-# %% tags=["hide-input"]
-rows_of = ["minilm unmasked", "minilm masked", "gpt2-mini masked"]
-fig, axes = plt.subplots(3, 6, figsize=(12, 6.4), sharex=True, sharey="row")
-for line, name in zip(axes, rows_of, strict=True):
-    for layer, ax in enumerate(line):
-        rows = stored.query(
-            "corpus == 'alice' and attention == @name and layer == @layer"
-        )
-        fit = power_law(rows.length, rows.lipschitz)
-        ax.plot(rows.length, rows.lipschitz, ".", ms=1.5, color=colours[name])
-        ax.plot([2, 98], fit([2, 98]), color="black", lw=1)
-        ax.set(xscale="log", yscale="log")
-        ax.set_title(f"{layer}: {fit.exponent:.2f}", fontsize=9)
-    line[0].set_ylabel(f"{name}\nlocal constant")
-for ax in axes[-1]:
-    ax.set_xlabel("n")
-fig.tight_layout()
-plt.show()
-
-# %% [markdown]
-# *Small multiples, Alice: one row for each trained map, one column for each layer, the fitted exponent above.
-# Logarithmic axes, one vertical scale in each row.*
 
 # %% tags=["nbval-check-output"]
 assert abs(by_hand / first.lipschitz - 1) < 1e-3
