@@ -21,16 +21,16 @@ A GPT-2 (learned positions, LayerNorm first, causal) trained from random weights
 decoder with learned positions is at hand offline. It is made for measurements of its attention layers; the texts it
 writes are of no use.
 
-- {parameters:,} parameters: {layers} layers, {heads} heads, width {width}, {positions} positions, a byte-level
-  byte-pair vocabulary of {vocabulary} entries of its own. Weights in float16.
-- Text: {text}; the last 2 % of each were held out. {training_tokens:,} tokens to train on, {validation_tokens:,} held
-  out.
-- Training: {steps} steps of {batch} windows of {positions} tokens ({seen:,} tokens), AdamW, rate {rate:g} with cosine
+- {parameters:,} parameters: {layers} layers, {heads} heads, width {width}, {positions} positions, and a byte-level
+  byte-pair vocabulary of its own, of {vocabulary:,} entries. Weights in float16.
+- Text: {text}.
+  The last 2 % of each were held out. {training_tokens:,} tokens to train on, {validation_tokens:,} held out.
+- Training: {steps:,} steps of {batch} windows of {positions} tokens ({seen:,} tokens), AdamW, rate {rate:g} with cosine
   decay, seed {seed}, products in {precision}.
-- Loss on the held-out text, nats per token: {loss:.3f}. Token frequencies give {unigram:.3f}, frequencies after the
-  token before {bigram:.3f}.
+- Loss on the held-out text, nats per token: {loss:.3f}.
+  Token frequencies give {unigram:.3f}, frequencies after the token before {bigram:.3f}.
 
-The loss curve is `data/results/{table}.csv`. `make model` trains it again (`--again` where it is there).
+The loss curve is `data/results/{table}.csv`. `make model` trains it again where this folder is missing.
 The texts are in the public domain; the weights are under the licence of the project.
 """
 
