@@ -180,7 +180,6 @@ for line, name in zip(axes, rows_of, strict=True):
     line[0].set_ylabel(f"{name}\nlocal constant")
 for ax in axes[-1]:
     ax.set_xlabel("n")
-fig.tight_layout()
 plt.show()
 
 # %% [markdown]
