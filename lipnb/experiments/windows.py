@@ -5,6 +5,7 @@ import torch
 from tqdm.auto import tqdm
 
 from lipnb import corpora, released
+from lipnb.attention import Attention
 from lipnb.experiments.table import Unit
 from lipnb.lipschitz import local_lipschitz
 
@@ -21,12 +22,14 @@ def _edition(token_ids):
 def _rows(model, corpus, layer, length, tokens, object, rtol, seed):
     """Rows of all windows of one length."""
     f = model.attention(layer, object=object)
+    exact = f.to(dtype=torch.float64) if isinstance(f, Attention) else None
     rows = []
     at_once = max(1, ATTENTION_ENTRIES // (model.heads * length**2))
     for first in range(0, len(tokens), at_once):
         x = model.activations(tokens[first : first + at_once], layer, object=object)
         lip = local_lipschitz(f, x, rtol=rtol, seed=seed)
-        reported = released.reported(f, x)
+        # in float64, so that a row has the same digits wherever its tokens lie in memory
+        reported = released.reported(f, x) if exact is None else released.reported(exact, x.double())
         norms = torch.linalg.vector_norm(x.double(), dim=-1)
         for i in range(len(x)):
             rows.append({
