@@ -7,7 +7,8 @@ import torch
 from cases import CASES, random_case, relative
 
 from lipnb import Attention, local_lipschitz, models, released, results
-from lipnb.experiments import audit
+from lipnb.experiments import audit, differences
+from lipnb.scaling import power_law
 from lipnb.worst_case import tight_input
 
 SOME = CASES[::5]
@@ -211,3 +212,27 @@ def test_the_released_numbers_come_from_rows():
     x = tight_input(released.row_matrix(f, 0).double(), 7, 100).float()
     assert released.reported(f, x).item() == pytest.approx(2.66, abs=0.01)
     assert local_lipschitz(f, x).value.item() == pytest.approx(2.84, abs=0.01)
+
+
+def test_every_difference_has_an_effect_or_a_word_on_why_not():
+    stored = differences.stored_effects(*(results.load(f"released-{name}") for name in ("text", "layers",
+                                                                                        "adversarial")))
+    others = differences.DIFFERENCES.keys() - stored.keys()
+    assert others == {"biases", "bound", "pieces", "articles", "stop", "eigenvectors", "missing"}
+    table = differences.effects_table(stored | dict.fromkeys(others, "a < b, n^0.26 and n^(1/4)"))
+    assert table.count("<tr>") == 1 + 4 + len(differences.DIFFERENCES)
+    assert "a &lt; b, n<sup>0.26</sup> and n<sup>1/4</sup>" in table and "n^" not in table
+    with pytest.raises(ValueError, match="no effect is given for articles, biases"):
+        differences.effects_table(stored)
+    with pytest.raises(ValueError, match="no difference other"):
+        differences.effects_table(stored | dict.fromkeys(others | {"other"}, ""))
+
+
+def test_what_the_page_says_of_the_stored_tables():
+    """Released n^(1/4) where defined is flat; a first-step stop spoils a value, and only that does."""
+    text = results.load("released-text").query("text == 'random' and embedding == 'token 0 added' and not dropout")
+    assert abs(power_law(text.length, text.released).exponent - 0.262) < 0.003
+    assert abs(power_law(text.length, text.lipschitz).exponent - 0.076) < 0.003
+    at_once = text.loop_steps == 1
+    assert (text.loop[~at_once] / text.released[~at_once] - 1).abs().max() < 1e-4
+    assert not (text.loop[at_once] > 0.1).any() and 0.05 < at_once.mean() < 0.2

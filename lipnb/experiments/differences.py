@@ -1,10 +1,13 @@
 """What the released code does otherwise than the paper's text, one difference a line, for the audit."""
 
 import html
+import re
 
 from lipnb.scaling import power_law
 
 __all__ = ["DIFFERENCES", "effects_table", "stored_effects"]
+
+POWER = re.compile(r"\bn\^\(?([-0-9./]*[0-9])\)?")  # n^0.25 or n^(1/4)
 
 # key: (group, what the code does, what that changes); file and line are those of commit 60da456, as we read it
 DIFFERENCES = {
@@ -79,8 +82,9 @@ def effects_table(effects):
         if group != last:
             lines.append(f'<tr><th colspan="3">{html.escape(group.capitalize())}</th></tr>')
         last = group
-        cells = (html.escape(what), html.escape(changes), html.escape(effects[key]))
-        lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        cells = "".join(f"<td>{cell}</td>" for cell in (f"<b>{html.escape(what)}</b>", html.escape(changes),
+                                                        html.escape(effects[key])))
+        lines.append("<tr>" + POWER.sub(r"n<sup>\1</sup>", cells) + "</tr>")
     head = "".join(f"<th>{name}</th>" for name in ("What the code does", "What that changes", "Measured here"))
     return f'<table class="verdicts"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 
