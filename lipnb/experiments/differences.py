@@ -144,7 +144,7 @@ def stored_effects(text, layers, worst):
                  f"{projected.max():.2f}.",
         "rows": f"Random GPT-2, rows: {_rates(gpt2['rows'])}; columns: {_rates(gpt2['columns'])}.",
         "types": f"Random GPT-2, with: {_rates(shared)}; without: {_rates(plain)}.",
-        "dropout": f"Random GPT-2, the loop with dropout: {_rate(loops[0], 'loop')}, without: "
+        "dropout": f"Random GPT-2, few inputs, loop with dropout: {_rate(loops[0], 'loop')}, without: "
                    f"{_rate(loops[1], 'loop')}; it takes {loops[0].loop_steps.mean():.0f} steps in place of "
                    f"{loops[1].loop_steps.mean():.0f}. Defined, with fixed masks: {_rate(dropped, 'lipschitz')}, "
                    f"without: {_rate(some, 'lipschitz')}.",
