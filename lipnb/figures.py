@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
-__all__ = ["against_length", "house_style", "matrix", "panels", "probabilities", "rate_line", "residuals",
+__all__ = ["against_length", "house_style", "log_ticks", "matrix", "panels", "probabilities", "rate_line", "residuals",
            "speed_bars"]
 
 STYLE = Path(__file__).with_name("house.mplstyle")
@@ -20,8 +20,8 @@ def house_style():
     plt.style.use(STYLE)
 
 
-def _log_ticks(axis, low, high):
-    """Plain numbers on a logarithmic axis that spans less than two decades."""
+def log_ticks(axis, low, high):
+    """Plain numbers on a logarithmic axis that spans less than two decades: `axis` is an XAxis or YAxis."""
     if high / low < 100:
         steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if high / low < 5 else (1, 2, 5)
         candidates = [step * 10.0**e for e in range(-6, 7) for step in steps]
@@ -60,8 +60,8 @@ def against_length(table, fit=None, *, ax=None, title=None):
     if len(rest):
         ax.scatter(rest.length, rest.lipschitz, c=NOT_CONVERGED, s=11, marker="x", label="not converged")
     ax.set(xscale="log", yscale="log", xlabel="sequence length n", ylabel="local Lipschitz constant", title=title)
-    _log_ticks(ax.xaxis, table.length.min(), table.length.max())
-    _log_ticks(ax.yaxis, table.lipschitz.min(), table.lipschitz.max())
+    log_ticks(ax.xaxis, table.length.min(), table.length.max())
+    log_ticks(ax.yaxis, table.lipschitz.min(), table.lipschitz.max())
     if fit is not None:
         rate_line(ax, fit, (table.length.min(), table.length.max()))
     elif len(rest):

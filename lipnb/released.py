@@ -1,18 +1,26 @@
 """What the released experiments report, beside the local Lipschitz constant: a labelled comparison, not a bound."""
 
+from operator import index
+from typing import NamedTuple
+
 import torch
 
 from lipnb.attention import Attention
 from lipnb.jacobian import AttentionJacobian, AutodiffJacobian
 
-__all__ = ["reported"]
+__all__ = ["DropoutAttention", "Estimate", "estimate", "head_matrix", "reported", "row_matrix", "with_keys_and_values"]
+
+
+def _jacobian(f, x):
+    return (AttentionJacobian if isinstance(f, Attention) else AutodiffJacobian)(f, x)
 
 
 def reported(f, x):
     r"""The number that the released estimator returns: :math:`\sqrt{\|J^\top f(x)\|_F}`, with J the Jacobian at x.
 
     One step of power iteration needs :math:`J^\top (J u)`. The released code takes the output :math:`f(x)` where the
-    tangent :math:`J u` belongs, so the direction u plays no part, and two steps agree.
+    tangent :math:`J u` belongs, so the direction u plays no part, and two steps agree. Since
+    :math:`J^\top f = \nabla \tfrac12 \|f\|_F^2`, it tells how fast the size of the output changes.
 
     Parameters
     ----------
@@ -30,5 +38,202 @@ def reported(f, x):
     -----
     castin2024smooth, the released code at commit 60da456, in our words.
     """
-    jacobian = (AttentionJacobian if isinstance(f, Attention) else AutodiffJacobian)(f, x)
-    return torch.linalg.vector_norm(jacobian.vjp(f(x)), dim=(-2, -1)).sqrt()
+    return torch.linalg.vector_norm(_jacobian(f, x).vjp(f(x)), dim=(-2, -1)).sqrt()
+
+
+class Estimate(NamedTuple):
+    """What the released loop ends with.
+
+    Attributes
+    ----------
+    value : float
+        The square root of the last mu; nan where mu is negative, which can happen at the first step.
+    steps : int
+        Products with the transposed Jacobian.
+    settled : bool
+        Whether two mu in a row were within the threshold.
+    """
+
+    value: float
+    steps: int
+    settled: bool
+
+
+@torch.no_grad()
+def estimate(f, x, *, threshold=1e-4, most=100, seed=0, fed_back=False):
+    r"""The released loop, step by step; or its twin that goes on from the tangent, with the same rule to stop.
+
+    From a random unit vector u: :math:`v = J^\top w`, :math:`\mu = \langle u, v \rangle`, :math:`u = v / \|v\|`, with
+    :math:`w = f(x)` as released and :math:`w = J u` when fed back; until :math:`\mu` differs from the one before (0 at
+    first) by at most `threshold`. The rule is absolute, and :math:`\mu` estimates a square.
+
+    Parameters
+    ----------
+    f : Attention or callable
+        From shape (n, d) to shape (n, m). A map that is random at each call, such as `DropoutAttention`, is linearised
+        once for :math:`J^\top` and called anew for w.
+    x : Tensor, shape (n, d)
+        One sequence of tokens.
+    threshold : float
+        1e-4 (adversarial tokens, BERT), 5e-4 (GPT-2) or 1e-3 (random GPT-2) as released.
+    most : int
+        Most steps after the first: 100, 500 or 1000 as released.
+    seed : int
+        Seed of the start vector.
+    fed_back : bool
+        Whether the tangent is fed back, as in power iteration.
+
+    Returns
+    -------
+    Estimate
+        As released: `reported`, unless the loop stops at its first step, when the value hangs on the start alone.
+        Fed back: an approximate lower bound on the local constant.
+
+    Raises
+    ------
+    ValueError
+        "x must be one sequence ...", "threshold must be ...".
+
+    Notes
+    -----
+    castin2024smooth, the released code at commit 60da456, in our words; the twin is appendix E.1 with that rule.
+    """
+    if x.ndim != 2:
+        raise ValueError(f"x must be one sequence, shape (n, d), got {tuple(x.shape)}.")
+    if not threshold >= 0 or most < 0:
+        raise ValueError(f"threshold must be at least 0 and most too, got {threshold!r} and {most!r}.")
+    jacobian = _jacobian(f, x)
+    u = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype).to(x.device)
+    u, before, steps = u / u.norm(), 0.0, 0
+    while True:
+        v = jacobian.vjp(jacobian.jvp(u) if fed_back else f(x))
+        mu = torch.sum(u * v).item()
+        u, steps = v / v.norm(), steps + 1
+        settled = abs(mu - before) <= threshold
+        if not abs(mu - before) > threshold or steps > most:  # a nan ends the loop too
+            return Estimate(mu**0.5 if mu >= 0 else float("nan"), steps, settled)
+        before = mu
+
+
+def head_matrix(attention, head):
+    r"""The matrix :math:`A = s K^\top Q` of one head, with the scale s of its logits; biases play no part.
+
+    Parameters
+    ----------
+    attention : Attention
+        Any.
+    head : int
+        Head, from 0.
+
+    Returns
+    -------
+    Tensor, shape (d, d)
+
+    Raises
+    ------
+    ValueError
+        "there is no head ...".
+
+    Notes
+    -----
+    castin2024smooth, Def. 2.1.
+    """
+    head = _head(attention, head)
+    return attention.scale * attention.key[head].T @ attention.query[head]
+
+
+def row_matrix(attention, head):
+    r"""What the released code takes for A of a head of GPT-2: rows of the fused weights, where heads are columns.
+
+    GPT-2 computes :math:`x W + b` with W of shape (in, out), and its heads are blocks of k columns. Blocks of k rows
+    mix all heads: with :math:`W_Q, W_K` of shape (d, d) and S the k rows, :math:`A = s (W_K)_S^\top (W_Q)_S`, a matrix
+    on outputs, not on tokens.
+
+    Parameters
+    ----------
+    attention : Attention
+        Whose heads together are as wide as its tokens, h k = d.
+    head : int
+        Number of the block.
+
+    Returns
+    -------
+    Tensor, shape (d, d)
+        Of no head.
+
+    Raises
+    ------
+    ValueError
+        "there is no head ...", "rows and columns ...".
+    """
+    head = _head(attention, head)
+    k = attention.key_width
+    if attention.heads * k != attention.width:
+        raise ValueError(f"rows and columns can only be mistaken for one another when h k = d, got "
+                         f"{attention.heads} heads of width {k} and tokens of width {attention.width}.")
+    rows = slice(head * k, (head + 1) * k)
+    query, key = (heads.flatten(0, 1)[:, rows] for heads in (attention.query, attention.key))  # (h k, k)
+    return attention.scale * key @ query.T
+
+
+def _head(attention, head):
+    if not 0 <= index(head) < attention.heads:
+        raise ValueError(f"there is no head {head}: this attention has heads 0 to {attention.heads - 1}.")
+    return head
+
+
+def with_keys_and_values(attention):
+    """Heads with their keys and values beside them, as a BERT decoder's inner module returns them.
+
+    Parameters
+    ----------
+    attention : Attention
+        Usually without output projection.
+
+    Returns
+    -------
+    callable
+        From tokens (..., n, d) to outputs, keys and values side by side, (..., n, m + h k + h v). Its transposed
+        Jacobian at its own output is what one gets from the tuple of the three.
+    """
+    def f(x):
+        _, key, value = attention.project(x)
+        return torch.cat([attention(x), *(heads.movedim(-3, -2).flatten(-2) for heads in (key, value))], dim=-1)
+    return f
+
+
+class DropoutAttention:
+    r"""Attention with dropout left active: probabilities and outputs are set to 0 at random, the rest scaled up.
+
+    Parameters
+    ----------
+    attention : Attention
+        The map without dropout.
+    rate : float
+        Share that is dropped; 0.1 in GPT-2.
+    seed : int
+        Seed of the masks.
+    fresh : bool
+        Whether each call draws new masks, as a network in training mode does; else all calls use the same.
+    """
+
+    def __init__(self, attention, *, rate=0.1, seed=0, fresh=False):
+        if not 0 <= rate < 1:
+            raise ValueError(f"rate must be at least 0 and below 1, got {rate!r}.")
+        self.attention, self.rate, self.seed, self.fresh = attention, rate, seed, fresh
+
+    def __call__(self, x):
+        """Output tokens, shape (..., n, m), of tokens `x`, shape (..., n, d)."""
+        generator = torch.Generator().manual_seed(self.seed)
+        self.seed += self.fresh
+
+        def kept(shape):
+            mask = torch.rand(shape, generator=generator) >= self.rate
+            return (mask / (1 - self.rate)).to(self.attention.dtype).to(self.attention.device)
+
+        f = self.attention
+        query, key, value = f.project(x)
+        P = f.probabilities_of(query, key)
+        out = f.combine((P * kept(P.shape)) @ value)
+        out = out if f.output_bias is None else out + f.output_bias
+        return out * kept(out.shape)

@@ -136,6 +136,8 @@ for ax, (name, layer), title in zip(axes, panels, titles, strict=True):
     low, high = ax.get_ylim()
     ax.set_ylim(top=high * (high / low) ** 0.35)
     ax.legend(ncols=2, fontsize=8, loc="upper left")
+    figures.log_ticks(ax.xaxis, 2, 98)
+    figures.log_ticks(ax.yaxis, low, high)
 axes[0].set_ylabel("constant, or what is reported")
 plt.show()
 
@@ -178,7 +180,9 @@ for line, name in zip(axes, rows_of, strict=True):
         ax.plot([2, 98], fit([2, 98]), color="black", lw=1)
         ax.set(xscale="log", yscale="log")
         ax.set_title(f"{layer}: {fit.exponent:.2f}", fontsize=9)
+        figures.log_ticks(ax.xaxis, 2, 98)
     line[0].set_ylabel(f"{name}\nlocal constant")
+    figures.log_ticks(line[0].yaxis, *line[0].get_ylim())
 for ax in axes[-1]:
     ax.set_xlabel("n")
 plt.show()
