@@ -13,8 +13,8 @@ from lipnb.experiments.table import Table, Unit
 from lipnb.experiments.two_clusters import ball_bounds, cluster_constants, cluster_input, head_of
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["GPT2", "TABLES", "Layer", "ball_upper", "gpt2_folder", "layer_of", "layer_row", "mean_radius",
-           "norms_before", "worst_input"]
+__all__ = ["GPT2", "TABLES", "Layer", "ball_upper", "gpt2_folder", "layer_of", "layer_row", "layers_of", "mean_radius",
+           "network_of", "norms_before", "worst_input"]
 
 LENGTHS = tuple(range(2, 98, 5))  # of Figure 1
 FEW = (2, 7, 22, 47, 97)  # for every head; all lengths for the worst one of a layer
@@ -48,10 +48,16 @@ def _gpt2(folder):
 
 
 @lru_cache(maxsize=1)
-def _network(name, masked):
+def network_of(name, masked):
+    """MiniLM or the random GPT-2 in float64; the last one is kept."""
     if name == "gpt2":
         return models.load("gpt2", random=True, seed=RANDOM["seed"], dtype=torch.float64)
     return models.load(name, masked=masked, dtype=torch.float64)
+
+
+def layers_of(name, masked):
+    """How many layers a model of `layer_of` has; FileNotFoundError where it is not at hand."""
+    return len(_gpt2(gpt2_folder())) if name == GPT2 else network_of(name, masked).layers
 
 
 def norms_before(model):
@@ -93,7 +99,7 @@ def layer_of(name, masked, at, layer):
     if name == GPT2:
         attention, gain, shift = _gpt2(gpt2_folder())[layer]
     else:
-        model = _network(name, masked)
+        model = network_of(name, masked)
         attention = model.attention(layer)
         if at == "text":
             return Layer(attention, mean_radius(model, layer))
@@ -191,7 +197,7 @@ def _units(panels, rows, count, **options):
             layers = [RANDOM["layer"]]
         else:
             layer_of(*panel, 0)
-            layers = range(len(_gpt2(gpt2_folder())) if panel[0] == GPT2 else _network(*panel[:2]).layers)
+            layers = range(layers_of(*panel[:2]))
         for layer in layers:
             mine = {name: value[panel[1]] if isinstance(value, dict) else value for name, value in options.items()}
             work.append(Unit("/".join(map(str, (*panel, layer))), count(panel[1]),
