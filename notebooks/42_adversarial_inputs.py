@@ -225,8 +225,7 @@ print(fitted.drop(columns="at").replace(names).round(2).to_string(index=False))
 
 # %% [markdown]
 # Whole layers have no common rate at these lengths: some grow slower than $\sqrt n$, some faster. The heads that
-# are not under attack have large constants of their own at small $n$. The released quantity stays near
-# $\sqrt n$ in most layers.
+# are not under attack have large constants of their own at small $n$. The released quantity has no common rate either.
 #
 # The released panel of the random GPT-2 has one thing more: its $A$ is cut from rows of the weight where heads are
 # columns, so its $u$ belongs to no head. With seed 320 we can repeat it.
@@ -303,7 +302,7 @@ for ax, (*place, column, title) in zip(axes.flat, maps, strict=True):
     ax.imshow(grid, cmap=colours, vmin=low, vmax=top, aspect="auto")
     for (layer_no, head_no), value in grid.stack().items():
         text = f"{value:.2f}".lstrip("0") if column == "exponent" else f"{value:.0f}"
-        dark = value > 0.6 * top if column == "constant" else abs(value - 0.5) > 0.2
+        dark = value > 0.55 * top if column == "constant" else abs(value - 0.5) > 0.2
         look = {"ha": "center", "va": "center", "fontsize": 7.5}
         largest = column == "constant" and value == grid.loc[layer_no].max()
         look |= {"weight": "bold" if largest else "normal"}
@@ -328,6 +327,7 @@ best = worst[worst["at"] != "text"]
 assert (best["in N"] - 0.5).abs().max() < 0.02 and len(best) == 5
 assert (best["n > 96"] - 0.5).abs().max() < 0.02
 assert heads[heads.model != "minilm"].half.all()
+assert heads[heads["at"] == "layer norm"].half.all() and outside.heat.max() < 10
 assert (heads[heads.heat > 60].saturated - 1).abs().max() < 1e-3
 # the bounds, in all rows
 low, high = alone.identity / alone.lower, alone.constant / alone.upper
