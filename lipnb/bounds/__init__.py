@@ -4,7 +4,7 @@
 a ball, in W_2. `large_radius`: the limit of large tokens. `yudin`: one input, from its attention matrix. `terms`: one
 input, each term of the Jacobian kept as a norm that can be computed; `lipnb.certify` is made of it. `rounding` holds
 what makes a computed number an upper bound; `biases` takes query biases away for the bounds that know none; `balls`
-what the bounds on a ball share.
+what the bounds on a ball share; `ellipsoid` the radius that a LayerNorm imposes.
 """
 
 from lipnb.bounds.balls import growth_rate
@@ -16,6 +16,7 @@ from lipnb.bounds.castin import (
     general_upper_sharp,
     multi_head_upper,
 )
+from lipnb.bounds.ellipsoid import layer_norm_radius
 from lipnb.bounds.large_radius import chosen_tokens, large_radius_limit
 from lipnb.bounds.mean_field import (
     masked_mean_field_upper,
@@ -28,6 +29,6 @@ from lipnb.bounds.terms import Terms, three_terms
 from lipnb.bounds.yudin import yudin_upper
 
 __all__ = ["Terms", "biased_upper", "chosen_tokens", "column_upper", "general_lower", "general_upper",
-           "general_upper_sharp", "growth_rate", "large_radius_limit", "masked_mean_field_upper", "mean_field_lower",
-           "mean_field_upper", "mean_field_upper_sharp", "multi_head_upper", "spread_upper", "three_terms",
-           "without_query_bias", "yudin_upper"]
+           "general_upper_sharp", "growth_rate", "large_radius_limit", "layer_norm_radius", "masked_mean_field_upper",
+           "mean_field_lower", "mean_field_upper", "mean_field_upper_sharp", "multi_head_upper", "spread_upper",
+           "three_terms", "without_query_bias", "yudin_upper"]

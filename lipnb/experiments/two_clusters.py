@@ -1,0 +1,183 @@
+r"""Inputs of two clusters against one head of a real layer: its eigenpair, and constants without forming d dimensions.
+
+:math:`A = s K^\top Q` has rank k < d. From an eigenpair :math:`(\lambda, w)` of the small matrix :math:`s Q K^\top`,
+shape (k, k), follows that of A: :math:`u = K^\top w`.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from lipnb import bounds
+from lipnb.attention import Attention
+from lipnb.bounds.rounding import largest_singular
+from lipnb.lipschitz import local_lipschitz
+
+__all__ = ["Head", "ball_bounds", "cluster_constants", "cluster_input", "head_of", "in_subspace"]
+
+
+class Head(NamedTuple):
+    r"""One head as the theorems see it, and what their adversarial input needs.
+
+    Attributes
+    ----------
+    attention : Attention
+        The head in float64, without biases and output matrix: query, key and value alone.
+    eigenvalue : float
+        The real eigenvalue :math:`\lambda` that the input follows, by the rule of `lipnb.worst_case.eigenvector`.
+    u : Tensor, shape (d,)
+        Its unit eigenvector; the largest entry is positive.
+    rate : float
+        :math:`\gamma = \max(-\gamma_{\min}, \gamma_{\max} / 8)`, as `lipnb.bounds.growth_rate`.
+    A_norm, V_norm : float
+        Spectral norms of A and V, as upper bounds with their rounding.
+    """
+
+    attention: Attention
+    eigenvalue: float
+    u: torch.Tensor
+    rate: float
+    A_norm: float
+    V_norm: float
+
+
+def head_of(layer, head):
+    """One head of a layer, biases left out, with its eigenpair.
+
+    Parameters
+    ----------
+    layer : Attention
+        Any heads, biases and mask.
+    head : int
+        Which head, from 0.
+
+    Returns
+    -------
+    Head
+
+    Raises
+    ------
+    ValueError
+        "head must be between 0 and ...", "head ... has no real eigenvalue other than 0 ...".
+    """
+    if not 0 <= head < layer.heads:
+        raise ValueError(f"head must be between 0 and {layer.heads - 1}, got {head}.")
+    Q, K, V = (matrix[head].double() for matrix in (layer.query, layer.key, layer.value))
+    values, vectors = torch.linalg.eig(layer.scale * Q @ K.mT)
+    real = (values.imag.abs() <= 1e-10 * values.abs().max()) & (values.abs() > 1e-12 * values.abs().max())
+    if not real.any():
+        raise ValueError(f"head {head} has no real eigenvalue other than 0: there is no direction to follow.")
+    lowest, highest = (values.real.masked_fill(~real, 0).min().item(), values.real.masked_fill(~real, 0).max().item())
+    rate = max(-lowest, highest / 8)
+    place = (values.real - (lowest if -lowest >= rate else highest)).abs().masked_fill(~real, torch.inf).argmin()
+    w = vectors[:, place]
+    u = K.mT @ (w * (w.abs().max() / w[w.abs().argmax()])).real  # a complex factor is free
+    u = u * u[u.abs().argmax()].sign() / u.norm()
+    A_norm = abs(layer.scale) * largest_singular(torch.linalg.qr(K.mT).R @ torch.linalg.qr(Q.mT).R.mT).item()
+    alone = Attention(Q[None], K[None], V[None], scale=layer.scale, masked=layer.masked)
+    return Head(alone, values.real[place].item(), u, rate, A_norm, largest_singular(V).item())
+
+
+def _places(head):
+    """Where the first token and all others are, in units of R u."""
+    return (1.0, 0.5) if head.eigenvalue >= 0 else (-1.0, 1.0)
+
+
+def cluster_input(head, n, R):
+    """Tokens of `lipnb.worst_case.tight_input` for this head, shape (n, d), float64."""
+    first, rest = _places(head)
+    factors = torch.full((n, 1), rest, dtype=torch.float64)
+    factors[:1] = first
+    return R * factors * head.u
+
+
+def in_subspace(head, *, identity=False):
+    r"""The head on the subspace outside of which its Jacobian at inputs along u vanishes.
+
+    That subspace is spanned by u, :math:`A^\top u` and the rows of V. With the identity in place of V the Jacobian
+    outside is that of averaging, whose norm the second of these directions has already.
+
+    Parameters
+    ----------
+    head : Head
+        From `head_of`.
+    identity : bool
+        Whether the value matrix is the identity, in place of the head's own.
+
+    Returns
+    -------
+    Attention, Tensor of shape (r,)
+        The head in r <= v + 2 coordinates, and u in them. Its Jacobian at multiples of u has the same norm.
+    """
+    (Q,), (K,), (V,) = head.attention.query, head.attention.key, head.attention.value
+    adjoint = head.attention.scale * Q.mT @ (K @ head.u)  # A^T u
+    columns = torch.stack([head.u, adjoint, *([] if identity else V)], 1)
+    basis = torch.linalg.qr(columns).Q
+    value = torch.eye(basis.shape[1], dtype=basis.dtype) if identity else V @ basis
+    small = Attention((Q @ basis)[None], (K @ basis)[None], value[None], scale=head.attention.scale,
+                      masked=head.attention.masked)
+    return small, basis.mT @ head.u
+
+
+def cluster_constants(head, lengths, R, *, identity=False, rtol=1e-6):
+    r"""Local Lipschitz constants of one head at its adversarial inputs.
+
+    Without a mask n tokens are two weighted ones, and
+
+    .. math:: \|D_X f\|_2 = \max\big(\|D_a^{1/2} (D f_a) D_a^{-1/2}\|_2,\ \|V \Sigma_y A\|_2\big),
+        \qquad a = (\tfrac1n, \tfrac{n - 1}n),
+
+    so any n costs the same. With a mask all n tokens are there.
+
+    Parameters
+    ----------
+    head : Head
+        From `head_of`.
+    lengths : sequence of int
+        Numbers of tokens, 2 or more.
+    R : float
+        Radius.
+    identity : bool
+        Whether the value matrix is the identity, as in Prop. 3.4 of castin2024smooth.
+    rtol : float
+        Relative tolerance where a constant is not computed densely.
+
+    Returns
+    -------
+    Tensor, shape of `lengths`
+        Exact to rounding without a mask; lower bounds, within `rtol`, with one.
+    """
+    small, u = in_subspace(head, identity=identity)
+    first, rest = _places(head)
+    points = R * torch.tensor([[first], [rest]], dtype=torch.float64) * u
+    if head.attention.masked:
+        return torch.stack([local_lipschitz(small, torch.cat([points[:1], points[1:].expand(n - 1, -1)]),
+                                            rtol=rtol).value for n in lengths])
+    n = torch.as_tensor(lengths, dtype=torch.float64)
+    weights = torch.stack([1 / n, (n - 1) / n], -1)
+    points = points.expand(len(n), 2, -1)
+    together = local_lipschitz(small, points, weights=weights, method="dense").value
+    p = small.probabilities(points, weights)[:, 0, 1, 0]  # what a token of the cluster pays to the lonely one
+    (Q,), (K,), (V,) = small.query, small.key, small.value
+    spread = (R * (first - rest)) ** 2 * p * (1 - p)  # the variance that it sees
+    apart = spread * (V @ u).norm() * (small.scale * Q.mT @ (K @ u)).norm()
+    return torch.where(n > 2, torch.maximum(together, apart), together)
+
+
+def ball_bounds(head, n, R):
+    """Prop. 3.4 (for V = I), Thm 3.3 and its sharper form for this head on n tokens in the ball of radius R.
+
+    Parameters
+    ----------
+    head : Head
+        From `head_of`.
+    n, R
+        As for `lipnb.bounds.general_upper`.
+
+    Returns
+    -------
+    lower, upper, sharp : float
+        The bounds know A and V by their norms and the growth rate, so that matrices of one entry do.
+    """
+    A, V, rate = (torch.tensor([[value]], dtype=torch.float64) for value in (head.A_norm, head.V_norm, -head.rate))
+    return bounds.general_lower(rate, n, R), bounds.general_upper(A, V, n, R), bounds.general_upper_sharp(A, V, n, R)
