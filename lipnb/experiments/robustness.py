@@ -1,6 +1,5 @@
 """The table of attacks: how far small changes of real tokens move the output of a layer, beside what is predicted."""
 
-
 from functools import lru_cache
 
 import pandas as pd
@@ -16,7 +15,7 @@ __all__ = ["ATTACKS", "TABLES", "attack", "remeasure"]
 
 RADII = tuple(10.0 ** (-4 + k / 2) for k in range(9))  # relative to the root mean square token norm
 DIRECTIONS = 16  # random ones
-STEPS = 20  # of each ascent
+STEPS = 15  # of each ascent
 ATTACKS = ("random", "singular", "aligned", "pgd", "one_token", "parting", "parting_pgd")
 PRECISION = {"dtype": "float64", "device": "cpu"}  # the changes at the smallest radii need it
 
@@ -47,8 +46,7 @@ def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0):
         norm), `relative` and `epsilon` (radius), `local_upper` and the `bound` on the change with its parts
         (`lipnb.bounds.nearby_upper`), and the change by each attack: `random` (largest of 16 directions) and
         `random_median`, `singular` (top singular vector, better sign), `aligned` (fully aligned steps from there),
-        `pgd` (projected gradient from the singular vector, from where `aligned` ended, and from a random direction,
-        the best kept), `pgd_random` (from the random direction alone), `one_token` (only the token moves that the
+        `pgd` (projected gradient from where `aligned` ended and from a random direction, the best kept), `pgd_random` (from the random direction alone), `one_token` (only the token moves that the
         singular vector moves most) and, without a mask, `parting` (one token made two copies that part) and
         `parting_pgd` (projected gradient on the two copies from there); not a number with a mask.
     """
@@ -62,12 +60,12 @@ def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0):
     signs = torch.stack([attacks.change(attention, x, sign * ball * top.direction) for sign in (1, -1)])
     signed = torch.where(signs[0] >= signs[1], 1.0, -1.0)[:, None, None] * top.direction
     aligned, by_alignment = attacks.ascend(attention, x, signed, eps, steps=steps)
-    starts = torch.stack([signed, aligned, around[:1].expand_as(signed)])
+    starts = torch.stack([aligned, around[:1].expand_as(aligned)])
     _, climbed = attacks.ascend(attention, x, starts, eps, steps=steps, size=0.5)
     moved = top.direction.norm(dim=-1)
     _, one = attacks.ascend(attention, x, signed, eps, steps=steps, movable=moved == moved.max())
     found = {"random": random.amax(1), "random_median": random.median(1).values, "singular": signs.amax(0),
-             "aligned": by_alignment, "pgd": climbed.amax(0), "pgd_random": climbed[2], "one_token": one,
+             "aligned": by_alignment, "pgd": climbed.amax(0), "pgd_random": climbed[1], "one_token": one,
              **_parted(attention, x, eps, steps), "bound": bound.best, "bound_jacobian": bound.jacobian,
              "bound_taylor": bound.taylor, "bound_outputs": bound.outputs, "bound_general": bound.general,
              "relative": torch.as_tensor(radii), "epsilon": eps}
@@ -181,5 +179,5 @@ def remeasure(table, *, rows=1, seed=0):
 
 
 TABLES = (Table("robustness", "Attacks on the input of a layer, beside first order and proved bounds",
-                _prepare, {"texts": ("alice", "python_reference"), "count": 4, "radii": RADII, "steps": STEPS,
+                _prepare, {"texts": ("alice", "python_reference"), "count": 3, "radii": RADII, "steps": STEPS,
                                     "seed": 0}),)
