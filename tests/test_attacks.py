@@ -94,7 +94,7 @@ def test_parting_copies_have_the_slope_of_the_criterion(seed):
     assert weights.sum() == len(x) and attacks.length(moves, weights).item() == pytest.approx(1)
     assert (moves != 0).any(1).sum() <= 2
     slope = attacks.change(f, copied, 1e-6 * moves, weights).item() / 1e-6
-    assert slope == pytest.approx(splitting(f, x).apart, rel=1e-3, abs=1e-6)
+    assert slope == pytest.approx(splitting(f, x).apart, rel=1e-3, abs=1e-4)
     # copies that stay together are the token
     whole = torch.zeros_like(moves)
     whole[weights < 1] = torch.ones_like(x[0])

@@ -46,9 +46,10 @@ def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0):
         norm), `relative` and `epsilon` (radius), `local_upper` and the `bound` on the change with its parts
         (`lipnb.bounds.nearby_upper`), and the change by each attack: `random` (largest of 16 directions) and
         `random_median`, `singular` (top singular vector, better sign), `aligned` (fully aligned steps from there),
-        `pgd` (projected gradient from where `aligned` ended and from a random direction, the best kept), `pgd_random` (from the random direction alone), `one_token` (only the token moves that the
-        singular vector moves most) and, without a mask, `parting` (one token made two copies that part) and
-        `parting_pgd` (projected gradient on the two copies from there); not a number with a mask.
+        `pgd` (projected gradient from where `aligned` ended and from a random direction, the best kept), `pgd_random`
+        (from the random direction alone), `one_token` (only the token moves that the singular vector moves most) and,
+        without a mask, `parting` (one token made two copies that part) and `parting_pgd` (projected gradient on the two
+        copies from there); not a number with a mask.
     """
     top = attacks.singular(attention, x, seed=seed)
     token = x.norm(dim=-1).square().mean().sqrt()
