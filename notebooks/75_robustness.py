@@ -22,7 +22,8 @@
 #   N = \norm{s\,Q^\top K}_2, \quad o_i = \textstyle\sum_j P_{ij} w_j .$$
 #
 # $D_w, D_a$ are the largest distances between two $w_j$, two $a_j$; $\sigma_w, \sigma_a$ the largest standard
-# deviations of $w, a$ in any direction under any row of $P$; $\beta = \max_i \abs{b_i}$; $c$ is the largest column sum of $P$.
+# deviations of $w, a$ in any direction under any row of $P$; $\beta = \max_i \abs{b_i}$; $c$ is the largest column
+# sum of $P$.
 #
 # :::{prf:theorem} What no change of length $\epsilon$ can exceed (ours)
 # :label: nearby-change
@@ -56,6 +57,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.ticker import NullLocator
 from scipy.stats import spearmanr
 
 from lipnb import Attention, attacks, figures, results
@@ -119,7 +121,7 @@ for relative in relative_radii:
     starts = torch.stack([top.direction, -top.direction, circle[angles // 5]])
     found = {"grid search": attacks.change(f, x, disc).max().item()}
     found["singular"] = attacks.change(f, x, radius * starts[:2]).max().item()
-    found["aligned"] = attacks.ascend(f, x, starts[:1], radius)[1].max().item()
+    found["aligned"] = attacks.ascend(f, x, starts[:2], radius)[1].max().item()
     found["pgd"] = attacks.ascend(f, x, starts, radius, size=0.5)[1].max().item()
     found["proved"] = nearby_upper(f, x, [radius]).best.item()
     first_order = top.value * radius
@@ -160,7 +162,7 @@ bounds = {"bound": "proved", "bound_general": "Thm 3.3"}
 first_order = table.lipschitz * table.epsilon
 ratio = table[[*names, "parting", "pgd_random", *bounds]].div(first_order, axis=0)
 ratio = table[[*inputs, "relative"]].join(ratio)
-by_radius = ratio.groupby("relative")[[*names, *bounds]]
+by_radius = ratio[["relative", *names, *bounds]].groupby("relative")
 count = table.groupby(inputs).ngroups
 print(f"{count} inputs, {len(table)} rows; {birth['settings']['steps']} gradients each")
 print("median of change / (Lip_X radius), and of the bounds:")
@@ -174,14 +176,15 @@ looks += [("one_token", "#009e73", "^", "-."), ("parting_pgd", "#cc79a7", "v", "
 bands = [("bound_general", "#d55e00", "s", "-."), ("bound", "#0072b2", "o", "--")]
 bands += [("pgd", "#009e73", "D", "-")]
 said = names | {"bound": "proved here", "bound_general": "Thm 3.3, summed over heads"}
-axes = figures.panels(2, width=5.2, height=4.4)
+axes = figures.panels(2, width=5.2, height=4.6)
 for ax, lines in zip(axes, (looks, bands), strict=True):
-    for name, colour, marker, dashes in lines:
+    for place, (name, colour, marker, dashes) in enumerate(lines):
         rows = by_radius[name]
         middle, low, high = rows.median(), rows.min(), rows.max()
         look = {"color": colour, "marker": marker, "ls": dashes, "ms": 5}
-        ax.plot(middle, label=said[name], **look)
-        ax.fill_between(middle.index, low, high, color=colour, alpha=0.12, lw=0)
+        beside = middle.index * 1.12 ** (place - (len(lines) - 1) / 2)
+        span = [middle - low, high - middle]
+        ax.errorbar(beside, middle, span, label=said[name], elinewidth=0.9, **look)
     ax.set(xscale="log", xlabel=r"relative radius $\epsilon$ / token norm")
     ax.legend(fontsize=8.5, loc="upper left")
 axes[0].axhline(1, color="0.5", lw=0.8)
@@ -194,8 +197,8 @@ plt.show()
 
 # %% [markdown]
 # *Change of the output, in units of its first-order prediction, against the length of the change of the input. Lines:
-# median over all inputs; bands: smallest to largest. Left: attacks. Right: the best attack and two upper bounds,
-# logarithmic.*
+# median over all inputs; bars: smallest to largest; drawn beside each other, at the same nine radii. Left: attacks.
+# Right: PGD and two upper bounds, on a logarithmic axis.*
 #
 # ## How far does first order carry?
 #
@@ -261,16 +264,20 @@ numbers = pd.DataFrame(numbers, index=worst.relative.unique())
 # %% tags=["hide-input"]
 axes = figures.panels(len(shown_radii), width=3.6, height=3.9)
 colours = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000")
+span = np.array([worst.lipschitz.min() * 0.8, worst.worst.max() * 1.25])
+ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if span[0] < t < span[1]]
 for ax, radius in zip(axes, shown_radii, strict=True):
     rows = worst[np.isclose(worst.relative, radius)]
     kinds = rows.groupby(["model", "masked", "layer"])
-    for (key, dots), colour, marker in zip(kinds, colours, "o^sDx", strict=True):
+    for (key, dots), colour, marker in zip(kinds, colours, "o^sDx", strict=False):
         name = f"{key[0]}{' masked' if key[1] else ''}, layer {key[2]}"
         ax.plot(dots.lipschitz, dots.worst, marker, color=colour, label=name, alpha=0.8)
-    span = np.array([worst.lipschitz.min() * 0.8, worst.worst.max() * 1.25])
     ax.plot(span, span, color="0.5", lw=0.8)
     ax.set(xscale="log", yscale="log", xlim=span, ylim=span, aspect="equal")
     ax.set(title=f"relative radius {radius:g}", xlabel="local constant Lip$_X$")
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_ticks(ticks, labels=map(str, ticks))
+        axis.set_minor_locator(NullLocator())
 axes[0].set_ylabel(r"change by the best attack / $\epsilon$")
 handles, labels = axes[0].get_legend_handles_labels()
 plt.gcf().legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9)
@@ -292,15 +299,36 @@ print(f"{place.model}, layer {place.layer}, {place.length} tokens of {place.corp
 print("largest relative differences:")
 print(drift.map("{:.0e}".format).to_string())
 
+# %% [markdown]
+# ## The verdict, from the table
+
+# %%
+ends = ratio.groupby("relative").median(numeric_only=True).iloc[[0, -1]]
+far = ratio[ratio.relative == ratio.relative.max()]
+print(f"within 10 % of first order for every input: up to {carries('pgd', 1):.2g}")
+print(f"one token norm: singular vector {ends.singular.iloc[-1]:.2f} x first order,")
+print(f"  PGD {ends.pgd.iloc[-1]:.2f} (at most {far.pgd.max():.2f})")
+print(f"one token alone, smallest radius: {ends.one_token.iloc[0]:.2f} of the worst")
+slack = (table.bound / table.pgd).groupby(table.relative).median()
+print(f"proved bound / PGD: {slack.iloc[0]:.1f} at first, at most {slack.max():.0f}")
+print(f"  (radius {slack.idxmax():.2g}), {slack.iloc[-1]:.1f} at one token norm")
+general = (table.bound_general / table.pgd).groupby(table.relative).median()
+print(f"Thm 3.3 / PGD: {general.min():.0f} to {general.max():.0f}")
+print(f"random directions: {ends['random'].iloc[0]:.3f} of the worst")
+print(
+    f"share of inputs with copies above PGD: {(far.parting_pgd > far.pgd).mean():.2f}"
+)
+
 # %% tags=["nbval-check-output"]
 tokens_move = ["random", "singular", "aligned", "pgd", "pgd_random", "one_token"]
 assert (table[tokens_move].max(axis=1) <= table.bound).all(), "a bound was exceeded"
-assert (hand.drop(columns="proved").max(axis=1) <= hand.proved).all()
-assert (
-    hand[["singular", "aligned", "pgd"]].max(axis=1) <= 1.001 * hand["grid search"]
-).all()
+tried = hand[["singular", "aligned", "pgd"]].max(axis=1)
+assert (hand["grid search"] <= hand.proved).all()
+assert (tried <= 1.001 * hand["grid search"]).all()
 assert hand.pgd.iloc[0] > 0.999 * hand["grid search"].iloc[0]
-assert (table.pgd >= table.aligned).all() and (table.aligned >= table.singular).all()
+almost = 1 - 1e-6  # rounding, where the change is small
+assert (table.pgd >= almost * table.aligned).all()
+assert (table.aligned >= almost * table.singular).all()
 assert drift[["lipschitz", "singular", "bound"]].max() < 1e-3, (
     "a stored row does not hold"
 )
@@ -310,3 +338,40 @@ assert (
     smallest.singular / smallest.lipschitz / smallest.epsilon - 1
 ).abs().max() < 5e-3
 print(f"{count} inputs at {table.relative.nunique()} radii: no attack above the bound")
+
+# %% [markdown]
+# ## What this shows and does not show
+#
+# - While a change is short beside one token, the constant predicts nearly everything: the singular vector, aligned
+#   steps and PGD agree, and they agree with $\Lip_X \epsilon$. From about a tenth of a token norm on they part. Then a
+#   cleverer attack finds more than the singular vector, and in the first layer some attacks find less than first order
+#   says, because outputs are means of values and cannot follow.
+# - The constant ranks inputs by what the best attack does to them, perfectly for short changes. At one token norm it
+#   still tells layers apart. Which *text* is weaker within a layer it tells less well.
+# - Random directions find a few percent of the worst. They feel the root mean square of all singular values, not the
+#   largest. They do tell sensitive layers from others, texts within a layer only weakly.
+# - Moving a single token does nearly all of the harm: the budget is best spent on few tokens.
+# - Copies that part are weak while changes are short, as {doc}`51_mass_splitting` says. At one token norm they often do
+#   more than whole tokens. A copy of half the weight that goes alone may go $\sqrt2\,\epsilon$ far. The bound of this
+#   page is for whole tokens and does not cover them.
+# - The proved bound is within a small factor at both ends. Between them, where the Taylor bound gives way to that of
+#   the outputs, it loses up to two orders. The general theorem is thousands of times too high throughout. It speaks of
+#   all inputs as large as these.
+# - These are changes of the numbers that enter *one* attention layer. Nobody replaces words by steps of a thousandth of
+#   a token norm, and what the rest of the network does to the change is not asked.
+# - PGD with few starts is a lower bound. The case by hand shows that it can miss a hill. Windows of one text are not
+#   independent inputs: read the intervals as optimistic.
+#
+# **One thing to try.** Is the last layer of a longer text more forgiving? Any layer and window can be attacked:
+#
+# ```python
+# from lipnb import corpora, models
+#
+# model = models.load("minilm", dtype=torch.float64)
+# ids = model.token_ids(corpora.read("python_reference"))
+# x = model.activations(corpora.windows(ids, 128, 1), layer=5)[0]
+# attacked = pd.DataFrame(robustness.attack(model.attention(5), x, (0.01, 0.1, 1.0)))
+# print(attacked[["epsilon", "lipschitz", "singular", "pgd", "bound"]])
+# ```
+#
+# **Back to** {doc}`72_certified_bracket`, or on to {doc}`76_regimes`.

@@ -2,6 +2,7 @@
 
 import math
 
+import pandas as pd
 import pytest
 import torch
 from cases import random_case
@@ -159,6 +160,21 @@ def test_one_input_attacked_at_all_radii():
             assert row["bound"] == min(row[f"bound_{part}"] for part in ("jacobian", "taylor", "outputs", "general"))
             assert row["lipschitz"] <= row["local_upper"] * (1 + 1e-9)
         assert rows[0]["singular"] == pytest.approx(rows[0]["lipschitz"] * rows[0]["epsilon"], rel=0.05)
+
+
+def test_stored_windows_are_attacked_again(monkeypatch):
+    monkeypatch.setattr(robustness, "PANELS", (({**robustness.MINILM, "masked": False}, (0,), (3, 4)),))
+    settings, units = robustness.TABLES[0].work(texts=("python_reference",), count=1, radii=(1e-3, 0.3), steps=15)
+    assert settings["count"] == 1 and len(units) == 2 and sum(unit.rows for unit in units) == 4
+    table = pd.DataFrame([row for unit in units for row in unit.measure()])
+    stored, again = robustness.remeasure(table, rows=2, seed=1)
+    assert len(stored) == len(again) == 4
+    numbers = stored.select_dtypes("number").columns
+    assert (stored[numbers] - again[numbers]).abs().max().max() < 1e-6
+    gone = pd.concat([table.assign(corpus="gone.txt"), table], ignore_index=True)
+    assert (robustness.remeasure(gone, rows=2)[0].corpus == "python_reference").all()
+    with pytest.raises(ValueError, match="no window of this table"):
+        robustness.remeasure(table.assign(text="other"))
 
 
 @pytest.mark.parametrize(("call", "sentence"), [

@@ -69,7 +69,7 @@ def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0):
              "aligned": by_alignment, "pgd": climbed.amax(0), "pgd_random": climbed[1], "one_token": one,
              **_parted(attention, x, eps, steps), "bound": bound.best, "bound_jacobian": bound.jacobian,
              "bound_taylor": bound.taylor, "bound_outputs": bound.outputs, "bound_general": bound.general,
-             "relative": torch.as_tensor(radii), "epsilon": eps}
+             "relative": torch.as_tensor(radii, dtype=x.dtype), "epsilon": eps}
     same = {"lipschitz": top.value, "lipschitz_upper": top.upper, "token": token.item(),
             "local_upper": bound.local.item()}
     return [{**same, **{name: values[i].item() for name, values in found.items()}} for i in range(len(eps))]
