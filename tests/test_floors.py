@@ -14,8 +14,8 @@ FLOORS = {
     "jacobian": 2, "models": 2, "particles": 2, "bounds": 2, "measures": 2,
     "routes": 3, "worst_case": 3, "released": 3,
     "lipschitz": 4,
-    "bracket": 5, "experiments": 5, "figures": 5, "splitting": 5, "training": 5,
-    "bracket_tables": 6, "verification": 6,
+    "attacks": 5, "bracket": 5, "figures": 5, "splitting": 5, "training": 5,
+    "bracket_tables": 6, "experiments": 6, "verification": 6,
     "cli": 7,
 }
 DOORS = {"transformers": {"models"}, "huggingface_hub": {"models", "hub"}, "nltk": {"corpora"},
