@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
-__all__ = ["against_length", "house_style", "log_ticks", "matrix", "panels", "probabilities", "rate_line", "residuals",
-           "speed_bars"]
+__all__ = ["against_length", "head_map", "house_style", "log_ticks", "matrix", "panels", "probabilities", "rate_line",
+           "residuals", "speed_bars"]
 
 STYLE = Path(__file__).with_name("house.mplstyle")
 NOT_CONVERGED = "#b0b0b0"
@@ -146,6 +146,44 @@ def matrix(values, *, ax=None, title=None, block=None, label=None):
             ax.axvline(column - 0.5, color="#404040", linewidth=0.5)
     ax.figure.colorbar(image, ax=ax, label=label, shrink=0.8)
     return ax
+
+
+def head_map(grid, *, ax=None, title=None, cmap="Blues", norm=None, text="{:.0f}", largest=False):
+    """One number for each head of each layer, written on a shade.
+
+    Parameters
+    ----------
+    grid : DataFrame
+        Rows are layers, columns heads.
+    ax : matplotlib Axes, optional
+        Where to draw.
+    title : str, optional
+        What the numbers are.
+    cmap, norm : optional
+        Colours and their scale, as for `imshow`.
+    text : str
+        How a number is written.
+    largest : bool
+        Whether the largest number of each layer is bold.
+
+    Returns
+    -------
+    AxesImage
+        For a colour bar.
+    """
+    ax = ax or plt.subplots()[1]
+    image = ax.imshow(grid, cmap=cmap, norm=norm, aspect="auto")
+    for row, values in enumerate(grid.to_numpy()):
+        for column, value in enumerate(values):
+            dark = np.dot(image.to_rgba(value)[:3], (0.3, 0.59, 0.11)) < 0.55
+            look = {"color": "white" if dark else "black", "ha": "center", "va": "center", "fontsize": 7.5}
+            weight = "bold" if largest and value == values.max() else "normal"
+            ax.text(column, row, text.format(value), weight=weight, **look)
+    ax.grid(False)
+    ax.set(title=title, xlabel="head", ylabel="layer")
+    ax.set_xticks(range(grid.shape[1]), grid.columns)
+    ax.set_yticks(range(grid.shape[0]), grid.index)
+    return image
 
 
 def probabilities(P, tokens, *, ax=None, title=None):
