@@ -285,13 +285,14 @@ plt.gcf().legend(handles, labels, loc="outside lower center", ncols=4, fontsize=
 plt.show()
 
 # %% [markdown]
-# *Each dot is an input of MiniLM: its local constant against what the best attack on its tokens achieves, per unit of radius. On
-# the grey diagonal, first order is exact. The random GPT-2 is not drawn: its constants are some twenty times smaller.*
+# *Each dot is an input of MiniLM: its local constant against what the best attack on its tokens achieves, per unit of
+# radius. On the grey diagonal, first order is exact. The random GPT-2 is not drawn: its constants are more than ten
+# times smaller.*
 #
 # ## A window, attacked again now
 #
-# One window drawn from the stored ones with MiniLM, at all radii. Windows of a text that is not at hand are passed over:
-# Python's own reference always is.
+# One of the stored windows of MiniLM, drawn at random, at all radii. Windows of a text that is not at hand are passed
+# over; Python's own reference always is at hand.
 
 # %%
 short = table[table.length == table.length.min()]
