@@ -262,23 +262,20 @@ shown = (
 )
 figure, axes = plt.subplots(2, 2, figsize=(9.4, 8.2))
 for ax, (*place, title) in zip(axes.flat, shown, strict=True):
-    own, both = (
-        t[(t[[*panel_of, "layer"]] == place).all(axis=1)] for t in (full, layers)
-    )
+    here = [(t[[*panel_of, "layer"]] == place).all(axis=1) for t in (full, layers)]
+    own, both = full[here[0]], layers[here[1]]
     n, last = own.length, own[own.length == 97].iloc[0]
     ax.plot(n, own.upper, "--", color="#d55e00", label="Thm 3.3")
     ax.plot(n, own.sharp, "-.", color="#cc79a7", label="its sharper form")
     both = both[both["head"].isin(both["head"].mode())].sort_values("length")
-    look = {"color": "#e69f00", "mec": "black", "mew": 0.4, "ms": 5}
-    ax.plot(both.length, both.lipschitz, "s", **look, label="whole layer")
+    ax.plot(both.length, both.lipschitz, "s", color="#e69f00", label="whole layer")
     ax.plot(n, own.constant, "o", color="#0072b2", ms=5.5, label="head, own $V$")
     line = last.constant * (own.N / last.N) ** 0.5
     ax.plot(n, line, color="#0072b2", lw=1, label=r"its law, $\sqrt{N}$")
     ax.plot(n, own.identity, "o", mfc="white", mec="#009e73", label="head, $V = I$")
     ax.plot(n, own.lower, ":", color="#009e73", lw=2, label="Prop 3.4, $V = I$")
-    ax.set(xscale="log", yscale="log", xlabel="tokens n")
+    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local constant")
     ax.set_title(f"{title}, head {last['head']}, R = {last.R:.1f}")
-axes[0, 0].set_ylabel("local Lipschitz constant")
 handles = axes[0, 0].get_legend_handles_labels()
 figure.legend(*handles, loc="outside lower center", ncols=4, fontsize=9.5)
 plt.show()

@@ -190,7 +190,7 @@ print(ends.to_string(index=False, float_format="{:.4g}".format))
 
 # %% [markdown]
 # The two shortest windows end sooner than the theorem says of its bound: while $s$ is small, the Jacobian has other
-# entries as large as those that the bound counts. From $s = 12$ on they agree.
+# entries as large as those that the bound counts. The longer ones agree with it.
 
 # %% tags=["hide-input"]
 maps = (
@@ -271,7 +271,7 @@ ledger.record(
 # - For nearly every head here the guaranteed window holds all positions of the model, under both readings of the
 #   figure. So length does not protect these heads against adversarial tokens; only something else can, such as that no
 #   text comes near such tokens.
-# - The window is a statement on $V = I$ and a ball. With its own $V$ a head has the constant times $\abs{V u}$ or more.
+# - The window is a statement on $V = I$ and a ball. With its own $V$ a head has the lower bound times $\abs{V u}$.
 # - The mean radius is not the radius of the theorem, which needs every token inside. The largest norm on the same
 #   text gives longer windows.
 # - The end of the growth is that of these tokens. Other tokens may keep growing.
