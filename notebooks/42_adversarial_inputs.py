@@ -161,6 +161,7 @@ def exponents(rows):
     return pd.Series(facts)
 
 
+# %%
 full = alone.groupby(keys).filter(lambda rows: len(rows) > 20)
 each = full.groupby(keys, sort=False).apply(exponents, include_groups=False)
 each = each.reset_index().astype(each.dtypes[["R"]].to_dict() | {"in N": float})
@@ -168,14 +169,13 @@ worst = each.loc[each.groupby(panel_of, sort=False)["constant"].idxmax()]
 rates = worst.drop(columns=["constant", "/ Prop 3.4", "3.3 /", "sharper /"])
 print(rates.replace(names).round(3).to_string(index=False))
 ratios = worst.drop(columns=["layer", "R", "window", "in n", "in N", "n > 96"])
-print(
-    "At n = 97: the constant; V = I over Prop 3.4; both upper bounds over the constant"
-)
+print("At n = 97: constant; with V = I, over Prop 3.4; upper bounds over constant")
 print(ratios.replace(names).round(3).to_string(index=False))
 
 # %% [markdown]
-# Here the windows are longer than any text, and every token of the cluster attends to the lonely one only. Then the constant *is* $\norm V_2 \sqrt N$: the worst head of a layer is the one with the largest
-# value matrix, whatever its $A$. Where $N = n - 1$ the law is $\sqrt{n - 1}$. A line through it in log-log axes over
+# Here the windows are longer than any text, and every token of the cluster attends to the lonely one only. Then the
+# constant *is* $\norm V_2 \sqrt N$: the worst head of a layer is the one with the largest value matrix, whatever its
+# $A$. Where $N = n - 1$ the law is $\sqrt{n - 1}$. A line through it in log-log axes over
 # $2, \dots, 97$ has slope 0.563, not 0.5, because at $n = 2$ the curve is still bending. Against $N$, or against $n$
 # beyond 96, it is one half.
 #
@@ -254,34 +254,30 @@ repeated = pd.DataFrame(repeated, columns=columns)
 print(repeated.round(2).to_string(index=False))
 
 # %% tags=["hide-input"]
-shown = [
+shown = (
     ("minilm", False, "layer norm", 0, "MiniLM, layer 0"),
     ("gpt2", True, "R = 100", 6, "random GPT-2, layer 6"),
     (adversarial.GPT2, True, "layer norm", 11, "GPT-2, layer 11"),
     ("minilm", False, "text", 0, "MiniLM, layer 0, radius of text"),
-]
+)
 figure, axes = plt.subplots(2, 2, figsize=(9.4, 8.2))
 for ax, (*place, title) in zip(axes.flat, shown, strict=True):
-    rows = full[(full[[*panel_of, "layer"]] == place).all(axis=1)]
-    rows = rows.sort_values("length")
-    n, last = rows.length, rows[rows.length == 97].iloc[0]
-    ax.plot(n, rows.upper, "--", color="#d55e00", label="Thm 3.3")
-    ax.plot(n, rows.sharp, "-.", color="#cc79a7", label="its sharper form")
-    look = {"color": "#e69f00", "mec": "black", "mew": 0.4, "ms": 5}
-    both = layers[(layers[[*panel_of, "layer"]] == place).all(axis=1)]
+    here = [(t[[*panel_of, "layer"]] == place).all(axis=1) for t in (full, layers)]
+    own, both = full[here[0]], layers[here[1]]
+    n, last = own.length, own[own.length == 97].iloc[0]
+    ax.plot(n, own.upper, "--", color="#d55e00", label="Thm 3.3")
+    ax.plot(n, own.sharp, "-.", color="#cc79a7", label="its sharper form")
     both = both[both["head"].isin(both["head"].mode())].sort_values("length")
-    ax.plot(both.length, both.lipschitz, "s", **look, label="whole layer")
-    ax.plot(n, rows.constant, "o", color="#0072b2", ms=5.5, label="head, own $V$")
-    line = last.constant * (rows.N / last.N) ** 0.5
+    ax.plot(both.length, both.lipschitz, "s", color="#e69f00", label="whole layer")
+    ax.plot(n, own.constant, "o", color="#0072b2", ms=5.5, label="head, own $V$")
+    line = last.constant * (own.N / last.N) ** 0.5
     ax.plot(n, line, color="#0072b2", lw=1, label=r"its law, $\sqrt{N}$")
-    ax.plot(n, rows.identity, "o", mfc="white", mec="#009e73", label="head, $V = I$")
-    ax.plot(n, rows.lower, ":", color="#009e73", lw=2, label="Prop 3.4, $V = I$")
-    ax.set(xscale="log", yscale="log", xlabel="tokens n")
+    ax.plot(n, own.identity, "o", mfc="white", mec="#009e73", label="head, $V = I$")
+    ax.plot(n, own.lower, ":", color="#009e73", lw=2, label="Prop 3.4, $V = I$")
+    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local constant")
     ax.set_title(f"{title}, head {last['head']}, R = {last.R:.1f}")
-for ax in axes[:, 0]:
-    ax.set_ylabel("local Lipschitz constant")
-handles, labels = axes[0, 0].get_legend_handles_labels()
-figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9.5)
+handles = axes[0, 0].get_legend_handles_labels()
+figure.legend(*handles, loc="outside lower center", ncols=4, fontsize=9.5)
 plt.show()
 
 # %% [markdown]
@@ -292,30 +288,27 @@ plt.show()
 # after it.*
 
 # %% tags=["hide-input"]
-maps = (
-    ("minilm", False, "text", "exponent", "MiniLM at the radius of text: exponent"),
-    ("minilm", False, "text", "constant", "MiniLM at the radius of text: constant"),
-    (adversarial.GPT2, True, "layer norm", "exponent", "GPT-2: exponent"),
-    (adversarial.GPT2, True, "layer norm", "constant", "GPT-2: constant"),
-)
+text = ("minilm", False, "text"), "MiniLM at the radius of text"
+norm = (adversarial.GPT2, True, "layer norm"), "GPT-2"
+maps = [(*each, name) for each in (text, norm) for name in ("exponent", "constant")]
 tall = {"height_ratios": [1, 1.75]}
 figure, axes = plt.subplots(2, 2, figsize=(9.6, 7.2), gridspec_kw=tall)
-for ax, (*place, column, title) in zip(axes.flat, maps, strict=True):
-    rows = heads[(heads[panel_of] == place).all(axis=1)]
+for ax, (place, title, column) in zip(axes.flat, maps, strict=True):
+    rows = heads[(heads[panel_of] == list(place)).all(axis=1)]
     grid = rows.pivot(index="layer", columns="head", values=column)
     colours, low = ("RdBu_r", 0.2) if column == "exponent" else ("Blues", 0)
     top = 0.8 if column == "exponent" else grid.max().max()
     ax.imshow(grid, cmap=colours, vmin=low, vmax=top, aspect="auto")
     for (layer_no, head_no), value in grid.stack().items():
-        text = f"{value:.2f}".lstrip("0") if column == "exponent" else f"{value:.0f}"
+        said = f"{value:.2f}".lstrip("0") if column == "exponent" else f"{value:.0f}"
         dark = value > 0.55 * top if column == "constant" else abs(value - 0.5) > 0.2
         look = {"ha": "center", "va": "center", "fontsize": 7.5}
         largest = column == "constant" and value == grid.loc[layer_no].max()
         look |= {"weight": "bold" if largest else "normal"}
-        ax.text(head_no, layer_no, text, color="white" if dark else "black", **look)
+        ax.text(head_no, layer_no, said, color="white" if dark else "black", **look)
     ax.grid(False)
-    ax.set(title=title, xlabel="head", ylabel="layer", yticks=grid.index)
-    ax.set_xticks(grid.columns)
+    ax.set(title=f"{title}: {column}", xlabel="head", ylabel="layer")
+    ax.set(xticks=grid.columns, yticks=grid.index)
 plt.show()
 
 # %% [markdown]
@@ -352,31 +345,14 @@ where, hidden = (
     for rows in (unmasked, masked)
 )
 p34, real = "castin.prop-3.4", "at the heads of trained and random layers"
+masked_form = "masked, at heads of real layers (ours)"
+low_m, high_m = masked.identity / masked.lower, masked.constant / masked.upper
+low, high = unmasked.identity / unmasked.lower, unmasked.constant / unmasked.upper
 ledger.record(
-    ledger.lower(
-        p34, real, unmasked.identity / unmasked.lower, grounds=where, variant=True
-    ),
-    ledger.lower(
-        p34,
-        "masked, at heads of real layers (ours)",
-        masked.identity / masked.lower,
-        grounds=hidden,
-        variant=True,
-    ),
-    ledger.upper(
-        "castin.thm-3.3",
-        real,
-        unmasked.constant / unmasked.upper,
-        grounds=where,
-        variant=True,
-    ),
-    ledger.upper(
-        "castin.thm-4.3",
-        real,
-        masked.constant / masked.upper,
-        grounds=hidden,
-        variant=True,
-    ),
+    ledger.lower(p34, real, low, grounds=where, variant=True),
+    ledger.lower(p34, masked_form, low_m, grounds=hidden, variant=True),
+    ledger.upper("castin.thm-3.3", real, high, grounds=where, variant=True),
+    ledger.upper("castin.thm-4.3", real, high_m, grounds=hidden, variant=True),
 )
 
 # %% [markdown]
