@@ -68,6 +68,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.colors import Normalize
 
 from lipnb import figures, ledger, local_lipschitz, models, released, results
 from lipnb.attention import Attention
@@ -291,24 +292,14 @@ plt.show()
 text = ("minilm", False, "text"), "MiniLM at the radius of text"
 norm = (adversarial.GPT2, True, "layer norm"), "GPT-2"
 maps = [(*each, name) for each in (text, norm) for name in ("exponent", "constant")]
+looks = {"exponent": {"cmap": "RdBu_r", "norm": Normalize(0.2, 0.8), "text": "{:.2f}"}}
+looks["constant"] = {"largest": True}
 tall = {"height_ratios": [1, 1.75]}
 figure, axes = plt.subplots(2, 2, figsize=(9.6, 7.2), gridspec_kw=tall)
 for ax, (place, title, column) in zip(axes.flat, maps, strict=True):
     rows = heads[(heads[panel_of] == list(place)).all(axis=1)]
     grid = rows.pivot(index="layer", columns="head", values=column)
-    colours, low = ("RdBu_r", 0.2) if column == "exponent" else ("Blues", 0)
-    top = 0.8 if column == "exponent" else grid.max().max()
-    ax.imshow(grid, cmap=colours, vmin=low, vmax=top, aspect="auto")
-    for (layer_no, head_no), value in grid.stack().items():
-        said = f"{value:.2f}".lstrip("0") if column == "exponent" else f"{value:.0f}"
-        dark = value > 0.55 * top if column == "constant" else abs(value - 0.5) > 0.2
-        look = {"ha": "center", "va": "center", "fontsize": 7.5}
-        largest = column == "constant" and value == grid.loc[layer_no].max()
-        look |= {"weight": "bold" if largest else "normal"}
-        ax.text(head_no, layer_no, said, color="white" if dark else "black", **look)
-    ax.grid(False)
-    ax.set(title=f"{title}: {column}", xlabel="head", ylabel="layer")
-    ax.set(xticks=grid.columns, yticks=grid.index)
+    figures.head_map(grid, ax=ax, title=f"{title}: {column}", **looks[column])
 plt.show()
 
 # %% [markdown]

@@ -203,13 +203,7 @@ figure, axes = plt.subplots(2, 2, figsize=(9.6, 7.4), gridspec_kw=shape)
 for ax, (*place, title) in zip(axes.flat, maps, strict=False):
     rows = mean[(mean[["model", "masked", "radius"]] == place).all(axis=1)]
     grid = rows.pivot(index="layer", columns="head", values="s")
-    image = ax.imshow(grid, cmap="Blues", norm=LogNorm(4, 8000), aspect="auto")
-    for (layer, h), value in grid.stack().items():
-        look = {"ha": "center", "va": "center", "fontsize": 7}
-        ax.text(h, layer, f"{value:.0f}", color="white" if value > 180 else "k", **look)
-    ax.grid(False)
-    ax.set(title=title, xlabel="head", ylabel="layer", yticks=grid.index)
-    ax.set_xticks(grid.columns)
+    image = figures.head_map(grid, ax=ax, title=title, norm=LogNorm(4, 8000))
 figure.colorbar(image, ax=axes[0, 1], label=r"$2\gamma R^2$")
 plt.close(figure)
 
