@@ -172,7 +172,7 @@ def test_stored_rows_are_measured_again():
 
 def test_a_table_says_what_is_absent_before_it_measures(monkeypatch):
     monkeypatch.delenv("LIPNB_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match="the attention weights of GPT-2 are not at hand"):
+    with pytest.raises(FileNotFoundError, match="the attention weights of GPT-2 are not here"):
         experiments.TABLES["adversarial-layers"].work()
 
 
