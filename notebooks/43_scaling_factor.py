@@ -276,4 +276,4 @@ ledger.record(
 # **One thing to try.** Put biases in: `lipnb.bounds.without_query_bias` makes a head with a query bias into one
 # without, in one dimension more. How do the eigenvalues move?
 #
-# **Next:** {doc}`51_mass_splitting`, what measures can do that sequences cannot.
+# **Next:** {doc}`44_gpt2_positions`, what learned positions do.

@@ -269,4 +269,4 @@ ledger.record(
 # **One thing to try.** How much do the tokens of a window look at one and the same token? Take the column sums of
 # the attention probabilities (`model.attention(3).probabilities(x)`) at $n = 32$ and at $n = 512$.
 #
-# **Next:** {doc}`45_released_code`.
+# **Next:** {doc}`45_released_code`, what the released experiments report.

@@ -294,4 +294,4 @@ print(f"largest upper / lower: {stored.ratio.max():.2f}")
 # print(certify(f, x, columns=0).ratio, certify(f, x, columns=x.numel()).ratio)
 # ```
 #
-# **Back to** {doc}`41_real_text`, or on to {doc}`../book/deviations`.
+# **Next:** {doc}`75_robustness`, whether the constant predicts what an attack achieves.

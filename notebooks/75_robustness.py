@@ -389,4 +389,4 @@ print(f"{count} inputs at {table.relative.nunique()} radii: no attack above the 
 # print(attacked[["epsilon", "lipschitz", "singular", "pgd", "bound"]])
 # ```
 #
-# **Back to** {doc}`72_certified_bracket`, or on to {doc}`76_regimes`.
+# **Next:** {doc}`76_regimes`.
