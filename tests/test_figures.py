@@ -67,3 +67,15 @@ def test_a_method_that_misses_looks_different_and_says_how_often():
     assert [bar.get_hatch() for bar in ax.patches] == ["///", None] and ax.patches[1].get_width() == 12
     assert [text.get_text() for text in ax.texts] == ["3 of 40 wrong, up to 2e-02", "0 of 40 wrong"]
     plt.close("all")
+
+
+def test_head_map_writes_each_number_in_its_place():
+    grid = pd.DataFrame([[1.0, 20.0], [3.0, 0.5]], index=[4, 7], columns=[0, 2])
+    image = figures.head_map(grid, text="{:.1f}", largest=True)
+    ax = image.axes
+    written = {text.get_position(): (text.get_text(), text.get_weight()) for text in ax.texts}
+    assert written == {(0, 0): ("1.0", "normal"), (1, 0): ("20.0", "bold"),
+                       (0, 1): ("3.0", "bold"), (1, 1): ("0.5", "normal")}
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["4", "7"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "2"]
+    assert {text.get_text(): text.get_color() for text in ax.texts}["20.0"] == "white"  # on the darkest shade
