@@ -7,7 +7,7 @@
 # ---
 
 # %% [markdown]
-# # Learned positions: can the constant grow faster than $\sqrt n$?
+# # Learned positions: do they make the constant outgrow the square root?
 #
 # GPT-2 adds a learned vector to each token, one for each place. So the norms of its tokens can depend on the place,
 # and the radius $R$ in the theorems can depend on $n$.

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -91,7 +92,7 @@ def test_minilm_reads_the_reference():
     assert layer == 0 and attention.masked and x.shape == (3, 384) and x.dtype == torch.float64
 
 
-@pytest.mark.skipif(not os.path.isdir(os.path.join(os.environ.get("LIPNB_DATA", "-"), *bracket_tables.GPT2_FOLDER)),
+@pytest.mark.skipif(not Path(os.environ.get("LIPNB_DATA", "-"), "models/gpt2-124m-attention").is_dir(),
                     reason="the attention weights of GPT-2 are not here")
 def test_the_stored_gpt2_rows_hold():
     table = results.load("bracket-gpt2")
