@@ -205,7 +205,8 @@ law = {"defined": law_of(drawn), "released": law_of(drawn, "released")}
 # %%
 again = []
 for row in drawn.sample(rows_to_check, random_state=seed).itertuples():
-    now = audit.text_row(row.text, row.length, row.window, row.embedding, row.dropout)
+    which = row.text, row.length, [row.window], row.embedding, row.dropout
+    (now,) = audit.text_rows(*which)
     off = [
         abs(now[name] / getattr(row, name) - 1) for name in ("lipschitz", "released")
     ]

@@ -187,7 +187,7 @@ def test_stored_rows_hold(gpt2):
     for length, dropout in ((2, True), (10, False)):
         row = table.query("text == 'random' and embedding == 'token 0 added' and window == 1 and length == @length"
                           " and dropout == @dropout").iloc[0]
-        assert agrees(row, audit.text_row("random", length, 1, "token 0 added", dropout))
+        assert agrees(row, *audit.text_rows("random", length, [1], "token 0 added", dropout))
     table = results.load("released-adversarial")
     rows = table[(table.model == "minilm") & (table.length == 7)]
     assert len(rows) == 4

@@ -9,7 +9,7 @@ from lipnb.experiments.table import Table, Unit
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import tight_input
 
-__all__ = ["TABLES", "adversarial_row", "layer_row", "random_ids", "received", "text_row"]
+__all__ = ["TABLES", "adversarial_row", "layer_row", "random_ids", "received", "text_rows"]
 
 LENGTHS, SOME, ADVERSARIAL = tuple(range(2, 100, 2)), tuple(range(2, 100, 8)), tuple(range(2, 100, 5))
 VOCABULARY = 50257  # token ids of GPT-2
@@ -94,29 +94,35 @@ def _token_ids(text, length, count, *, seed=0):
     return corpora.windows(_gpt2(seed, text).token_ids(corpora.read(text)), length, count)
 
 
-def _values(f, x, window):
-    """Defined and released value of one sequence, and what the released loop itself gives."""
-    length = len(x)
-    lip = local_lipschitz(f, x, **DEFINED)
-    looped = released.DropoutAttention(f.attention, rate=f.rate, seed=f.seed + 1, fresh=True) \
-        if isinstance(f, released.DropoutAttention) else f
-    loop = released.estimate(looped, x, **RULE, seed=1000 * length + window)
-    norms = x.double().norm(dim=-1)
-    return {"radius": norms.max().item(), "mean_radius": norms.square().mean().sqrt().item(),
-            "lipschitz": lip.value.item(), "converged": lip.converged.item(),
-            "released": released.reported(f, x).item(), "loop": loop.value, "loop_steps": loop.steps}
+def _values(f, x, windows):
+    """Defined and released values of some sequences, x of shape (b, n, d), and what the released loop itself gives."""
+    lip, reported, norms = local_lipschitz(f, x, **DEFINED), released.reported(f, x), x.double().norm(dim=-1)
+    values = zip(norms.amax(dim=-1).tolist(), norms.square().mean(dim=-1).sqrt().tolist(), lip.value.tolist(),
+                 lip.converged.tolist(), reported.tolist(), strict=True)
+    rows = []
+    for one, window, (radius, mean, lipschitz, converged, gradient) in zip(x, windows, values, strict=True):
+        looped = released.DropoutAttention(f.attention, rate=f.rate, seed=f.seed + 1, fresh=True) \
+            if isinstance(f, released.DropoutAttention) else f
+        loop = released.estimate(looped, one, **RULE, seed=1000 * len(one) + window)
+        rows.append({"radius": radius, "mean_radius": mean, "lipschitz": lipschitz, "converged": converged,
+                     "released": gradient, "loop": loop.value, "loop_steps": loop.steps})
+    return rows
 
 
-def text_row(text, length, window, embedding, dropout, *, seed=0, count=10):
-    """One row of the table "released-text", measured now."""
+def text_rows(text, length, windows, embedding, dropout, *, seed=0, count=10):
+    """Rows of the table "released-text", measured now: some windows of one length, together where no dropout acts."""
+    if dropout and len(windows) > 1:  # each has masks of its own
+        return [row for window in windows
+                for row in text_rows(text, length, [window], embedding, True, seed=seed, count=count)]
     model = _gpt2(seed, text)
-    ids = _token_ids(text, length, count, seed=seed)[window]
-    x = received(model, ids[None], LAYER, token_types=embedding == "token 0 added", dropout=dropout, seed=window)[0]
+    ids = _token_ids(text, length, count, seed=seed)[list(windows)]
+    x = received(model, ids, LAYER, token_types=embedding == "token 0 added", dropout=dropout, seed=windows[0])
     f = model.attention(LAYER)
     if dropout:
-        f = released.DropoutAttention(f, rate=RATE, seed=100_000 * window)
-    return {"text": text, "edition": corpora.fingerprint(" ".join(map(str, ids.tolist()))), "embedding": embedding,
-            "dropout": dropout, "length": length, "window": window, **_values(f, x, window)}
+        f = released.DropoutAttention(f, rate=RATE, seed=100_000 * windows[0])
+    return [{"text": text, "edition": corpora.fingerprint(" ".join(map(str, tokens))), "embedding": embedding,
+             "dropout": dropout, "length": length, "window": window, **values}
+            for tokens, window, values in zip(ids.tolist(), windows, _values(f, x, windows), strict=True)]
 
 
 def _text(texts, lengths, count, seed):
@@ -128,9 +134,9 @@ def _text(texts, lengths, count, seed):
         variants = [(embedding, False, range(count)) for embedding in ("plain", "token 0 added")]
         if length in SOME:  # with dropout there is no closed form: fewer inputs
             variants.append(("token 0 added", True, range(min(4, count))))
-        rows = [(window, embedding, dropout) for embedding, dropout, windows in variants for window in windows]
-        return Unit(f"{text}/{length}", len(rows), lambda: [
-            text_row(text, length, *row, seed=seed, count=count) for row in rows])
+        return Unit(f"{text}/{length}", sum(len(windows) for *_, windows in variants), lambda: [
+            row for embedding, dropout, windows in variants
+            for row in text_rows(text, length, windows, embedding, dropout, seed=seed, count=count)])
 
     settings = {"model": "gpt2, random", "layer": LAYER, "texts": list(texts), "lengths": lengths, "count": count,
                 "seed": seed, "dropout": RATE, **RULE, **DEFINED, "dtype": "float32"}
