@@ -1,4 +1,4 @@
-"""Attention maps: dot-product heads, masked or not, biased or not, on tokens or on weighted tokens.
+"""Attention maps: dot-product or L2 heads, masked or not, biased or not, on tokens or on weighted tokens.
 
 One class serves the theorems and the experiments. A measure is a set of tokens with ``weights``, so the
 mean-field map of a discrete measure is this map, not a second implementation (castin2024smooth, Def. C.4).
@@ -6,43 +6,23 @@ mean-field map of a discrete measure is this map, not a second implementation (c
 
 import torch
 
+from lipnb.shapes import check_tokens, check_weights, real_tensor
+
 __all__ = ["Attention"]
 
-SCORES = ("dot",)
-
-
-def _holds(condition):
-    """Whether a boolean tensor is true everywhere; True inside `torch.func.vmap`, where values cannot be read."""
-    try:
-        return bool(condition.all())
-    except RuntimeError:
-        return True
-
-
-def _real_tensor(name, value, dimensions):
-    """`value` as a floating point tensor, or one sentence saying what is wrong with it."""
-    tensor = torch.as_tensor(value)
-    if not tensor.is_floating_point():
-        raise ValueError(f"{name} must be a real floating point tensor, got {tensor.dtype}: use .float() or .double().")
-    if tensor.ndim != len(dimensions):
-        raise ValueError(
-            f"{name} must have shape ({', '.join(dimensions)}), got {tuple(tensor.shape)}: "
-            f"{len(dimensions)} dimensions are needed."
-        )
-    if not _holds(torch.isfinite(tensor)):
-        raise ValueError(f"{name} holds NaN or infinite values: remove them first.")
-    return tensor
+SCORES = ("dot", "l2")
 
 
 class Attention:
-    r"""Multi-head dot-product attention.
+    r"""Multi-head attention, by dot products or by distances.
 
     .. math::
         f(X)_i = b_O + \sum_{h} W_O^{(h)} \sum_j P^{(h)}_{ij} v^{(h)}_j, \qquad
         P^{(h)}_{i\cdot} = \mathrm{softmax}_j\big(s\, q^{(h)}_i \cdot k^{(h)}_j + \log a_j\big)
 
     with :math:`q = W_Q x + b_Q`, :math:`k = W_K x + b_K`, :math:`v = W_V x + b_V`, token weights :math:`a`
-    (all equal unless given), and :math:`j \le i` only when the map is masked.
+    (all equal unless given), and :math:`j \le i` only when the map is masked. With L2 scores,
+    :math:`-s\, |q_i - k_j|^2` stands in place of :math:`s\, q_i \cdot k_j`.
 
     Parameters
     ----------
@@ -53,7 +33,7 @@ class Attention:
     output : Tensor, shape (h, m, v), optional
         Output matrices. Without them the heads are concatenated, so that ``m = h v``.
     query_bias, key_bias : Tensor, shape (h, k), optional
-        Biases of the queries and keys. The key bias never changes the map.
+        Biases of the queries and keys. With dot products the key bias never changes the map.
     value_bias : Tensor, shape (h, v), optional
         Bias of the values.
     output_bias : Tensor, shape (m,), optional
@@ -62,8 +42,8 @@ class Attention:
         Factor of the logits; default ``1 / sqrt(k)``.
     masked : bool
         Whether token ``i`` sees only tokens ``j <= i`` (causal attention).
-    score : {"dot"}
-        How a query meets a key.
+    score : {"dot", "l2"}
+        How a query meets a key: their product, or the square of their distance.
 
     Raises
     ------
@@ -72,16 +52,17 @@ class Attention:
 
     Notes
     -----
-    castin2024smooth, Def. 2.1 (one head), 2.2 (several heads), 2.5 (masked), C.4 (weights), E.3 (biases).
+    castin2024smooth, Def. 2.1 (one head), 2.2 (several heads), 2.5 (masked), C.4 (weights), E.3 (biases);
+    kim2021lipschitz, L2 scores.
     """
 
     def __init__(self, query, key, value, output=None, *, query_bias=None, key_bias=None, value_bias=None,
                  output_bias=None, scale=None, masked=False, score="dot"):
         if score not in SCORES:
             raise ValueError(f"score must be one of {SCORES}, got {score!r}.")
-        self.query = _real_tensor("query", query, ("h", "k", "d"))
-        self.key = _real_tensor("key", key, ("h", "k", "d"))
-        self.value = _real_tensor("value", value, ("h", "v", "d"))
+        self.query = real_tensor("query", query, ("h", "k", "d"))
+        self.key = real_tensor("key", key, ("h", "k", "d"))
+        self.value = real_tensor("value", value, ("h", "v", "d"))
         h, k, d = self.query.shape
         if 0 in self.query.shape or 0 in self.value.shape:
             raise ValueError("query, key and value need at least one head, one row and one column.")
@@ -90,7 +71,7 @@ class Attention:
             raise ValueError(f"key must have shape {(h, k, d)}, as query has, got {tuple(self.key.shape)}.")
         if self.value.shape != (h, v, d):
             raise ValueError(f"value must have shape ({h}, v, {d}) to go with query, got {tuple(self.value.shape)}.")
-        self.output = None if output is None else _real_tensor("output", output, ("h", "m", "v"))
+        self.output = None if output is None else real_tensor("output", output, ("h", "m", "v"))
         if self.output is not None and (self.output.shape[0], self.output.shape[2]) != (h, v):
             raise ValueError(f"output must have shape ({h}, m, {v}) to go with value, got {tuple(self.output.shape)}.")
         m = h * v if self.output is None else self.output.shape[1]
@@ -98,16 +79,14 @@ class Attention:
         for name, bias, shape in (("query_bias", query_bias, (h, k)), ("key_bias", key_bias, (h, k)),
                                   ("value_bias", value_bias, (h, v)), ("output_bias", output_bias, (m,))):
             if bias is not None:
-                bias = _real_tensor(name, bias, [str(size) for size in shape])
+                bias = real_tensor(name, bias, [str(size) for size in shape])
                 if bias.shape != shape:
                     raise ValueError(f"{name} must have shape {shape}, got {tuple(bias.shape)}.")
             setattr(self, name, bias)
-        kinds = {(t.dtype, t.device) for t in self._tensors().values()}
-        if len(kinds) > 1:
+        if len(kinds := {(t.dtype, t.device) for t in self._tensors().values()}) > 1:
             raise ValueError(f"all parameters must share one dtype and device, got {sorted(map(str, kinds))}.")
         self.scale = k**-0.5 if scale is None else float(scale)
-        self.masked = bool(masked)
-        self.score = score
+        self.masked, self.score = bool(masked), score
 
     @classmethod
     def from_matrices(cls, A, V, *, masked=False):
@@ -131,16 +110,48 @@ class Attention:
         -----
         castin2024smooth, Def. 2.1 and 2.5.
         """
-        A = _real_tensor("A", A, ("d", "d"))
-        V = _real_tensor("V", V, ("m", "d"))
+        A = real_tensor("A", A, ("d", "d"))
+        V = real_tensor("V", V, ("m", "d"))
         if A.shape[0] != A.shape[1]:
             raise ValueError(f"A must be square, got shape {tuple(A.shape)}.")
         identity = torch.eye(A.shape[0], dtype=A.dtype, device=A.device)
         return cls(A[None], identity[None], V[None], scale=1.0, masked=masked)
 
+    @classmethod
+    def l2(cls, query, value, output=None, *, masked=False):
+        r"""L2 attention with tied queries and keys: the map that is Lipschitz on all inputs.
+
+        .. math::
+            f^h(X) = P^h X A_h, \qquad P^h_{ij} \propto e^{-|q_i - q_j|^2 / \sqrt k}, \qquad
+            A_h = W_Q^\top W_Q / \sqrt k, \qquad F(X)_i = \sum_h W_O^{(h)} W_V^{(h)} f^h(X)_i
+
+        Parameters
+        ----------
+        query : Tensor, shape (h, k, d)
+            Query matrices :math:`W_Q` of the heads, which are the key matrices too.
+        value : Tensor, shape (h, v, d)
+            Value matrices :math:`W_V`. In the map returned, :math:`W_V A_h` takes their place.
+        output : Tensor, shape (h, m, v), optional
+            Output matrices.
+        masked : bool
+            Whether token ``i`` sees only tokens ``j <= i``.
+
+        Returns
+        -------
+        Attention
+            With ``score="l2"`` and ``scale = 1 / sqrt(k)``.
+
+        Notes
+        -----
+        kim2021lipschitz, L2 multi-head attention. `lipnb.bounds.l2_upper` bounds its Lipschitz constant.
+        """
+        query, value = real_tensor("query", query, ("h", "k", "d")), real_tensor("value", value, ("h", "v", "d"))
+        folded = value @ query.mT @ query * query.shape[1] ** -0.5 if value.shape[2] == query.shape[2] else value
+        return cls(query, query, folded, output, masked=masked, score="l2")
+
     def _tensors(self):
         names = ("query", "key", "value", "output", "query_bias", "key_bias", "value_bias", "output_bias")
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return {name: tensor for name in names if (tensor := getattr(self, name)) is not None}
 
     @property
     def dtype(self):
@@ -159,55 +170,57 @@ class Attention:
 
     def __repr__(self):
         biases = [name for name in self._tensors() if name.endswith("_bias")]
-        return (f"Attention({self.heads} heads, width {self.width}, key width {self.key_width}, "
+        kind = "L2 heads" if self.score == "l2" else "heads"
+        return (f"Attention({self.heads} {kind}, width {self.width}, key width {self.key_width}, "
                 f"output width {self.output_width}, {'masked' if self.masked else 'unmasked'}, "
                 f"{', '.join(biases) or 'no bias'}, {str(self.dtype).removeprefix('torch.')})")
 
+    def check_dot(self, what):
+        """Raise one clear sentence unless scores are dot products, the only ones that `what` knows."""
+        if self.score != "dot":
+            raise ValueError(f"{what} knows dot-product scores only, not score={self.score!r}.")
+
     def check_input(self, x, weights=None):
-        """Raise one clear sentence if `x` (and `weights`) cannot be an input of this map.
-
-        Parameters
-        ----------
-        x : Tensor, shape (..., n, d)
-            Tokens.
-        weights : Tensor, shape (n,) or (..., n), optional
-            Positive token weights.
-
-        Raises
-        ------
-        ValueError
-            "x must have shape (..., n, d) with d = ...", "x holds no token", "x holds NaN", "weights must be ...".
-        """
-        if not isinstance(x, torch.Tensor):
-            raise ValueError(f"x must be a torch tensor, got {type(x).__name__}: use torch.as_tensor(x).")
-        if x.ndim < 2 or x.shape[-1] != self.width:
-            raise ValueError(f"x must have shape (..., n, d) with d = {self.width}, got {tuple(x.shape)}.")
-        if x.numel() == 0:
-            raise ValueError(f"x has shape {tuple(x.shape)} and holds no token: give at least one sequence, n >= 1.")
-        if (x.dtype, x.device) != (self.dtype, self.device):
-            raise ValueError(f"x is {x.dtype} on {x.device} but the attention is {self.dtype} on {self.device}: "
-                             "use x.to(...) or attention.to(...).")
-        if not _holds(torch.isfinite(x)):
-            raise ValueError("x holds NaN or infinite values: remove them first.")
+        """Raise one clear sentence unless tokens `x`, shape (..., n, d), and `weights`, (..., n), fit this map."""
+        check_tokens(x, self.width, self.dtype, self.device)
         if weights is not None:
             check_weights(weights, x)
 
+    @property
+    def slope(self):
+        """Factor of the products q . k in the logits: `scale`, or twice that with L2 scores."""
+        return self.scale if self.score == "dot" else 2 * self.scale
+
     def project(self, x):
-        """Queries (scale folded in), keys and values: shapes (..., h, n, k), (..., h, n, k) and (..., h, n, v)."""
+        """Queries (slope folded in), keys and values: shapes (..., h, n, k), (..., h, n, k) and (..., h, n, v)."""
         def heads_of(matrix, bias):
             rows = torch.einsum("...nd,hkd->...hnk", x, matrix)
             return rows if bias is None else rows + bias[:, None, :]
-        return (self.scale * heads_of(self.query, self.query_bias), heads_of(self.key, self.key_bias),
+        return (self.slope * heads_of(self.query, self.query_bias), heads_of(self.key, self.key_bias),
                 heads_of(self.value, self.value_bias))
 
+    def centred(self, query, key):
+        """Queries and keys seen from the mean key, where L2 scores lose the fewest digits; others as they are."""
+        if self.score == "dot":
+            return query, key
+        centre = key.mean(-2, keepdim=True)
+        return query - self.slope * centre, key - centre
+
+    def added_to_logits(self, key, weights=None):
+        """What each key adds to its column of logits, shape (..., h or 1, 1, n), or None: log weight, -s |k|^2."""
+        added = None if weights is None else weights.log()[..., None, None, :]
+        if self.score == "dot":
+            return added
+        size = -self.scale * key.square().sum(-1)[..., None, :]
+        return size if added is None else size + added
+
     def probabilities_of(self, query, key, weights=None):
-        """Attention probabilities, shape (..., h, n, n), of queries (scale folded in) and keys (..., h, n, k)."""
-        logits = query @ key.mT
-        if weights is not None:
-            logits = logits + weights.log()[..., None, None, :]
+        """Attention probabilities, shape (..., h, n, n), of queries (slope folded in) and keys (..., h, n, k)."""
+        query, key = self.centred(query, key)
+        logits, added = query @ key.mT, self.added_to_logits(key, weights)
+        logits = logits if added is None else logits + added
         if self.masked:
-            n = logits.shape[-1]
-            later = torch.ones(n, n, dtype=torch.bool, device=logits.device).triu(1)
+            later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
             logits = logits.masked_fill(later, -torch.inf)
         return logits.softmax(-1)
 
@@ -235,16 +248,3 @@ class Attention:
         query, key, value = self.project(x)
         out = self.combine(self.probabilities_of(query, key, weights) @ value)
         return out if self.output_bias is None else out + self.output_bias
-
-
-def check_weights(weights, x):
-    """Raise one clear sentence unless `weights` (n,) or (..., n) are positive finite weights of the tokens `x`."""
-    if not isinstance(weights, torch.Tensor) or weights.shape[-1:] != x.shape[-2:-1]:
-        raise ValueError(f"weights must be a tensor with one entry per token (n = {x.shape[-2]}).")
-    if weights.ndim > 1 and weights.shape != x.shape[:-1]:
-        shapes = f"{(x.shape[-2],)} or {tuple(x.shape[:-1])}"
-        raise ValueError(f"weights must have shape {shapes}, got {tuple(weights.shape)}.")
-    if (weights.dtype, weights.device) != (x.dtype, x.device):
-        raise ValueError(f"weights are {weights.dtype} on {weights.device} but x is {x.dtype} on {x.device}.")
-    if not _holds(torch.isfinite(weights) & (weights > 0)):
-        raise ValueError("weights must be positive and finite: leave out the tokens of weight zero.")

@@ -100,8 +100,7 @@ def certify(attention, x, *, weights=None, rtol=1e-4, seed=0, columns=None):
     if not isinstance(attention, Attention):
         raise ValueError(f"certify needs a lipnb.Attention, whose Jacobian is known in closed form, got "
                          f"{type(attention).__name__}: for any other map lipnb.local_lipschitz gives the lower bound.")
-    if attention.score != "dot":
-        raise ValueError(f"certify knows the Jacobian of dot-product scores only, not of {attention.score!r}.")
+    attention.check_dot("certify")
     attention.check_input(x, weights)
     if columns is not None and (int(columns) != columns or columns < 0):
         raise ValueError(f"columns must be a whole number, 0 or more, got {columns!r}.")

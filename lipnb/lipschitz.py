@@ -5,9 +5,10 @@ from dataclasses import dataclass, fields
 import torch
 
 from lipnb import gemm
-from lipnb.attention import Attention, check_weights
+from lipnb.attention import Attention
 from lipnb.jacobian import AttentionJacobian, AutodiffJacobian
 from lipnb.routes import DENSE_SIZE, AutodiffProducts, batches, memory_allowance, products_of
+from lipnb.shapes import check_weights
 from lipnb.spectral import evaluate, lanczos, mixed_lanczos, power_iteration, start_vectors
 
 __all__ = ["LocalLipschitz", "local_lipschitz"]

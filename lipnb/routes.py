@@ -5,10 +5,10 @@ import os
 import torch
 
 from lipnb import gemm
-from lipnb.attention import check_weights
 from lipnb.jacobian import AttentionJacobian, AutodiffJacobian
 from lipnb.jacobian.streamed import StreamedProducts
 from lipnb.particles import SeparableJacobian, separable_pays
+from lipnb.shapes import check_weights
 
 __all__ = ["DENSE_SIZE", "AutodiffProducts", "batches", "cached_bytes", "memory_allowance", "products_of"]
 

@@ -67,7 +67,7 @@ def query_blocks(attention, x, weights=None):
     P = attention.probabilities_of(query, key, weights)
     spread = P[..., None] * (value[:, None] - (P @ value)[:, :, None])  # (h, n, l, v)
     C = torch.einsum("hilv,hlk->hivk", spread, key)
-    heads = attention.scale * torch.einsum("hivk,hkd->hivd", C, attention.query)
+    heads = attention.slope * torch.einsum("hivk,hkd->hivd", C, attention.query)
     if attention.output is None:
         return heads.movedim(0, 1).flatten(1, 2)
     return torch.einsum("hmv,hivd->imd", attention.output, heads)

@@ -15,7 +15,7 @@ class Case(NamedTuple):
     weights: torch.Tensor | None
 
 
-def random_case(seed, *, n=None, spread=1.0, dtype=torch.float64):
+def random_case(seed, *, n=None, spread=1.0, dtype=torch.float64, score="dot"):
     """Case number `seed`: its sizes and options follow from the number, so a failure can be called again.
 
     `spread` scales the tokens: small is near-uniform attention, large is near-hard attention.
@@ -36,7 +36,7 @@ def random_case(seed, *, n=None, spread=1.0, dtype=torch.float64):
         normal(h, m, v) / v**0.5 if seed % 3 else None,
         query_bias=normal(h, k) if bias else None, key_bias=normal(h, k) if bias else None,
         value_bias=normal(h, v) if bias else None,
-        output_bias=normal(m if seed % 3 else h * v) if bias else None, masked=seed % 2 == 1,
+        output_bias=normal(m if seed % 3 else h * v) if bias else None, masked=seed % 2 == 1, score=score,
     )
     weights = (torch.rand(2, n, generator=generator, dtype=torch.float64) + 1e-3).to(dtype) if seed % 5 == 0 else None
     return Case(attention, spread * normal(2, n, d), weights)

@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "lipnb"
 FLOORS = {
-    "hub": 0, "gemm": 0,
+    "hub": 0, "gemm": 0, "shapes": 0,
     "attention": 1, "spectral": 1, "scaling": 1, "corpora": 1, "results": 1, "ledger": 1,
     "jacobian": 2, "models": 2, "particles": 2, "bounds": 2, "measures": 2,
     "routes": 3, "worst_case": 3, "released": 3, "attacks": 3,

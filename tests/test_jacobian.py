@@ -14,9 +14,10 @@ def pair(case):
             AutodiffJacobian(lambda x: case.attention(x, case.weights), case.x))
 
 
+@pytest.mark.parametrize("score", ["dot", "l2"])
 @pytest.mark.parametrize(("seed", "spread"), CASES)
-def test_products_equal_autograd_and_are_adjoint(seed, spread):
-    case = random_case(seed, spread=spread)
+def test_products_equal_autograd_and_are_adjoint(seed, spread, score):
+    case = random_case(seed, spread=spread, score=score)
     closed, twin = pair(case)
     generator = torch.Generator().manual_seed(seed)
     u = torch.randn(case.x.shape, generator=generator, dtype=torch.float64)
@@ -29,9 +30,10 @@ def test_products_equal_autograd_and_are_adjoint(seed, spread):
     assert abs((tangent * w).sum() - (u * gradient).sum()) <= 1e-12 * size
 
 
+@pytest.mark.parametrize("score", ["dot", "l2"])
 @pytest.mark.parametrize(("seed", "spread"), [(seed, spread) for seed, spread in CASES if seed // 8 % 2 == 0])
-def test_dense_blocks_equal_autograd_and_products(seed, spread):
-    case = random_case(seed, spread=spread)
+def test_dense_blocks_equal_autograd_and_products(seed, spread, score):
+    case = random_case(seed, spread=spread, score=score)
     closed, twin = pair(case)
     dense = closed.dense()
     assert relative(dense, twin.dense()) < 1e-10

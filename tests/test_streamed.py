@@ -13,11 +13,12 @@ def vectors(x, seed=0):
     return torch.randn(*x.flatten(1).shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+@pytest.mark.parametrize("score", ["dot", "l2"])
 @pytest.mark.parametrize("rows", [None, 1, 2, 3, 10, 11, 12, 50])
 @pytest.mark.parametrize("seed", range(8))
-def test_streamed_products_equal_cached_ones(seed, rows):
+def test_streamed_products_equal_cached_ones(seed, rows, score):
     """Eleven tokens: tiles of one row, tiles that end short, just fit, or hold everything."""
-    case = random_case(5 * seed if seed < 4 else seed, n=11)  # the first four have weights
+    case = random_case(5 * seed if seed < 4 else seed, n=11, score=score)  # the first four have weights
     u = vectors(case.x, seed)
     cached = AttentionJacobian(case.attention, case.x, case.weights).products()
     expected = cached.gram(u)

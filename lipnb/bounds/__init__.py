@@ -1,10 +1,11 @@
-"""Bounds on the Lipschitz constant of attention, one module for each source; all in the Euclidean norm.
+"""Bounds on the Lipschitz constant of attention, one module for each source; in the Euclidean norm unless said.
 
 `castin`: all inputs in a ball. `one_input`: one input, from its spread and its attention. `nearby`: all inputs close to
 one. `mean_field`: all measures in a ball, in W_2. `large_radius`: the limit of large tokens. `yudin`: one input, from
-its attention matrix. `terms`: one input, each term of the Jacobian kept as a norm that can be computed; `lipnb.certify`
-is made of it. `rounding` holds what makes a computed number an upper bound; `biases` takes query biases away for the
-bounds that know none; `balls` what the bounds on a ball share; `ellipsoid` the radius that a LayerNorm imposes.
+its attention matrix. `kim`: L2 attention on all inputs, in the maximum norm too. `terms`: one input, each term of the
+Jacobian kept as a norm that can be computed; `lipnb.certify` is made of it. `rounding` holds what makes a computed
+number an upper bound; `biases` takes query biases away for the bounds that know none; `balls` what the bounds on a ball
+share; `ellipsoid` the radius that a LayerNorm imposes.
 """
 
 from lipnb.bounds.balls import growth_rate
@@ -17,6 +18,14 @@ from lipnb.bounds.castin import (
     multi_head_upper,
 )
 from lipnb.bounds.ellipsoid import layer_norm_radius
+from lipnb.bounds.kim import (
+    l2_growth,
+    l2_growth_sharp,
+    l2_upper,
+    l2_upper_sharp,
+    phi_inverse,
+    printed_l2_upper,
+)
 from lipnb.bounds.large_radius import chosen_tokens, large_radius_limit
 from lipnb.bounds.mean_field import (
     masked_mean_field_upper,
@@ -30,6 +39,7 @@ from lipnb.bounds.terms import Terms, three_terms
 from lipnb.bounds.yudin import yudin_upper
 
 __all__ = ["Nearby", "Terms", "biased_upper", "chosen_tokens", "column_upper", "general_lower", "general_upper",
-           "general_upper_sharp", "growth_rate", "large_radius_limit", "layer_norm_radius", "masked_mean_field_upper",
-           "mean_field_lower", "mean_field_upper", "mean_field_upper_sharp", "multi_head_upper", "nearby_upper",
-           "spread_upper", "three_terms", "without_query_bias", "yudin_upper"]
+           "general_upper_sharp", "growth_rate", "l2_growth", "l2_growth_sharp", "l2_upper", "l2_upper_sharp",
+           "large_radius_limit", "layer_norm_radius", "masked_mean_field_upper", "mean_field_lower",
+           "mean_field_upper", "mean_field_upper_sharp", "multi_head_upper", "nearby_upper", "phi_inverse",
+           "printed_l2_upper", "spread_upper", "three_terms", "without_query_bias", "yudin_upper"]

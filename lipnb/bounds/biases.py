@@ -30,6 +30,7 @@ def without_query_bias(attention, x, size):
     -----
     Compare castin2024smooth, Thm E.3, where the tokens are moved instead.
     """
+    attention.check_dot("without_query_bias")
     if attention.query_bias is None:
         return attention, x
     if not size > 0:

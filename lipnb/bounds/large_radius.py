@@ -31,6 +31,7 @@ def chosen_tokens(attention, x):
     -----
     castin2024smooth, Thm 3.7 and 4.5.
     """
+    attention.check_dot("chosen_tokens")
     attention.check_input(x)
     x = x.double()
     scores = attention.scale * torch.einsum("...id,hkd,hke,...je->...hij", x, attention.query.double(),

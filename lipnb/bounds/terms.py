@@ -39,6 +39,7 @@ class Pieces:
     """Everything the terms are made of, at one input of shape (n, d), in float64."""
 
     def __init__(self, attention, x, weights=None):
+        attention.check_dot("this bound")
         self.attention, self.n, self.heads = attention, len(x), attention.heads
         query, self.keys, value = attention.project(x)
         self.P = attention.probabilities_of(query, self.keys, weights)

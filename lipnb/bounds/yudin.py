@@ -39,8 +39,7 @@ def yudin_upper(attention, x):
     -----
     yudin2025attention, Thm 3 and Cor. 1, for one head. Biases of keys and values change no derivative.
     """
-    if attention.score != "dot":
-        raise ValueError(f"this bound is for dot-product scores, not for {attention.score!r}.")
+    attention.check_dot("yudin_upper")
     attention.check_input(x)
     if attention.query_bias is not None and attention.query_bias.any():
         raise ValueError("this bound is for attention without query biases: use lipnb.certify, or "

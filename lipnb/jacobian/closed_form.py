@@ -7,6 +7,7 @@ import torch
 from lipnb import gemm
 from lipnb.jacobian.dense import refuse_large_dense
 from lipnb.jacobian.products import HeadProducts
+from lipnb.jacobian.rows import infinity_norm, row_blocks
 
 __all__ = ["AttentionJacobian"]
 
@@ -47,10 +48,11 @@ class AttentionJacobian:
 
     def __init__(self, attention, x, weights=None):
         attention.check_input(x, weights)
-        self.attention, self._root = attention, None
+        self.attention, self.x, self._root = attention, x.detach(), None
         self.batch_shape, (self.n, self.d) = x.shape[:-2], x.shape[-2:]
         with torch.no_grad(), gemm.fastest(x.dtype, x.device):
-            self._query, self._key, self._value = attention.project(x)
+            query, key, self._value = attention.project(x)
+            self._query, self._key = attention.centred(query, key)
             self._probabilities = attention.probabilities_of(self._query, self._key, weights)
             self._heads = self._probabilities @ self._value
         if weights is not None:
@@ -141,12 +143,7 @@ class AttentionJacobian:
         return self._each("u", product, u, self.d)
 
     def dense(self):
-        r"""The matrix itself, block by block from the lemma (not by products).
-
-        .. math::
-            J_{ij} = \sum_h W_O^{(h)} \Big[P_{ij}\big(W_V + (v_j - o_i)\, b_i^\top\big)
-                     + \delta_{ij} \sum_l P_{il} (v_l - o_i)\, c_l^\top\Big],
-            \qquad b_i = s\, W_K^\top q_i, \quad c_l = s\, W_Q^\top k_l .
+        r"""The matrix itself, block by block from the lemma (not by products): `lipnb.jacobian.rows.row_blocks`.
 
         Returns
         -------
@@ -160,15 +157,10 @@ class AttentionJacobian:
             "a dense Jacobian of shape ... would hold ... entries": use the products.
         """
         refuse_large_dense(self.shape)
-        att, P = self.attention, self._probabilities
-        slope = torch.einsum("...hik,hkd->...hid", self._query, att.key)  # b_i; the scale is in the query
-        curve = att.scale * torch.einsum("...hlk,hkd->...hld", self._key, att.query)  # c_l
-        spread = P[..., None] * (self._value[..., None, :, :] - self._heads[..., :, None, :])  # P_ij (v_j - o_i)
-        blocks = (torch.einsum("...hij,hvd->...hivjd", P, att.value)
-                  + torch.einsum("...hijv,...hid->...hivjd", spread, slope))
-        torch.diagonal(blocks, dim1=-4, dim2=-2).add_(torch.einsum("...hilv,...hld->...hvdi", spread, curve))
-        if att.output is None:
-            joined = blocks.movedim(-5, -4).flatten(-4, -3)
-        else:
-            joined = torch.einsum("...hivjd,hmv->...imjd", blocks, att.output)
-        return joined.flatten(-4, -3).flatten(-2, -1)
+        blocks = row_blocks(self.attention, self._query, self._key, self._value, self._heads, self._probabilities)
+        return blocks.flatten(-4, -3).flatten(-2, -1)
+
+    def infinity_norm(self):
+        """The largest absolute row sum, shape of the batch: the local constant in the maximum norm, exactly."""
+        with torch.no_grad():
+            return infinity_norm(self.attention, self.x)

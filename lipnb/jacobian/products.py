@@ -17,9 +17,11 @@ class HeadProducts:
         \dot o = t v + P \dot v - \mathrm{rowsum}(t)\, o,
 
     and transposed, with :math:`z = P \circ (g v^\top - \mathrm{rowsum}(g \circ o))`, the cotangents of q, k and v are
-    :math:`z k`, :math:`z^\top q` and :math:`P^\top g`. Between the two, :math:`J^\top J` needs the output matrices
-    only through :math:`W_O^\top W_O`. One product takes ``14 n d^2 + 16 n^2 d`` floating point operations when all
-    widths are d; values and output matrices are kept divided by powers of two, whose product is `unit`.
+    :math:`z k`, :math:`z^\top q` and :math:`P^\top g`. L2 scores take :math:`2s\, k_j \cdot \dot k_j` off column j of
+    the product in t: a column of ones beside q, and these numbers beside :math:`\dot k`. Between the two, :math:`J^\top
+    J` needs the output matrices only through :math:`W_O^\top W_O`. One product takes ``14 n d^2 + 16 n^2 d`` floating
+    point operations when all widths are d; values and output matrices are kept divided by powers of two, whose product
+    is `unit`.
 
     Parameters
     ----------
@@ -50,17 +52,20 @@ class HeadProducts:
         self.probabilities, self.values = flat(probabilities), flat(value / value_unit)
         self.heads = flat(heads / value_unit)
         new = {"dtype": dtype, "device": query.device}
-        self.queries = torch.empty(b * h, n, 2 * k, **new)  # [tangent, query]
-        self.keys = torch.empty(b * h, n, 2 * k, **new)  # [key, tangent]
-        self.queries[..., k:], self.keys[..., :k] = flat(query), flat(key)
+        self.slope = attention.slope if attention.score == "l2" else None
+        more = self.slope is not None  # L2 scores have one more column
+        self.queries = torch.ones(b * h, n, 2 * k + more, **new)  # [tangent, query] and 1
+        self.keys = torch.empty(b * h, n, 2 * k + more, **new)  # [key, tangent] and -2s key . tangent
+        self.queries[..., k : 2 * k], self.keys[..., :k] = flat(query), flat(key)
         self.root = None if root is None else root.to(dtype)[..., None]
         self._buffers = self._make_buffers()
 
     def _make_buffers(self):
         b, h, n, k, v, d = self.sizes
         new = {"dtype": self.dtype, "device": self.queries.device}
+        more = self.slope is not None
         return {"square": torch.empty(b * h, n, n, **new), "query": torch.empty(b * h, n, k, **new),
-                "key": torch.empty(b * h, n, k, **new), "value": torch.empty(b * h, n, v, **new),
+                "key": torch.empty(b * h, n, k + more, **new), "value": torch.empty(b * h, n, v, **new),
                 "head": torch.empty(b * h, n, v, **new), "joined": torch.empty(b * n, h * v, **new),
                 "joined2": torch.empty(b * n, h * v, **new),
                 "projected": torch.empty(b * n, h * (2 * k + v), **new), "out": torch.empty(b * n, d, **new)}
@@ -102,7 +107,10 @@ class HeadProducts:
         buffers, P = self._buffers, self.probabilities
         query, key, value = self._split(torch.mm(u, self.weights.projection, out=buffers["projected"]))
         self.queries.unflatten(0, (b, h))[..., :k].copy_(query)
-        self.keys.unflatten(0, (b, h))[..., k:].copy_(key)
+        self.keys.unflatten(0, (b, h))[..., k : 2 * k].copy_(key)
+        if self.slope is not None:
+            tangent = self.keys[..., k : 2 * k]
+            self.keys[..., -1] = torch.sum(self.keys[..., :k] * tangent, dim=-1).mul_(-self.slope)
         buffers["value"].unflatten(0, (b, h)).copy_(value)
         t = torch.bmm(self.queries, self.keys.mT, out=buffers["square"]).mul_(P)
         total = t.sum(-1, keepdim=True)
@@ -124,7 +132,10 @@ class HeadProducts:
             z.sub_((g * self.heads).sum(-1, keepdim=True)).mul_(P)
         query, key, value = self._split(buffers["projected"])
         query.copy_(torch.bmm(z, self.keys[..., :k], out=buffers["query"]).unflatten(0, (b, h)))
-        key.copy_(torch.bmm(z.mT, self.queries[..., k:], out=buffers["key"]).unflatten(0, (b, h)))
+        back = torch.bmm(z.mT, self.queries[..., k:], out=buffers["key"])
+        if self.slope is not None:
+            back = back[..., :-1].addcmul_(self.keys[..., :k], back[..., -1:], value=-self.slope)
+        key.copy_(back.unflatten(0, (b, h)))
         value.copy_(torch.bmm(P.mT, g, out=buffers["value"]).unflatten(0, (b, h)))
         return torch.mm(buffers["projected"], self.weights.projection.mT, out=buffers["out"])
 

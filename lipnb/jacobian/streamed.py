@@ -31,7 +31,7 @@ class StreamedProducts:
     """
 
     def __init__(self, attention, x, weights=None, rows=None):
-        self.attention, self.x, self.log_weights = attention, x, None if weights is None else weights.log()
+        self.attention, self.x, self.weighted = attention, x, weights
         self.root = None if weights is None else weights.sqrt()[..., None]
         self.weights = ScaledWeights.of(attention, x.dtype)
         self.unit = self.weights.unit
@@ -45,7 +45,7 @@ class StreamedProducts:
         new = object.__new__(StreamedProducts)
         new.__dict__.update(self.__dict__)
         new.x = self.x[index]
-        for name in ("root", "log_weights"):
+        for name in ("root", "weighted"):
             setattr(new, name, None if getattr(self, name) is None else getattr(self, name)[index])
         new._cached = [self._cached[i] for i in index.tolist()]
         return new
@@ -62,11 +62,11 @@ class StreamedProducts:
         h = self.attention.heads
         return self._tile_buffers[which, : h * rows * columns].view(h, rows, columns)
 
-    def _logits(self, item, query, key, first, last, columns):
+    def _logits(self, query, key, added, first, last, columns):
         """Logits of one tile, shape (h, rows, columns), the mask and the token weights included."""
         logits = torch.bmm(query[:, first:last], key[:, :columns].mT, out=self._tile(0, last - first, columns))
-        if self.log_weights is not None:
-            logits += self.log_weights[item, :columns]
+        if added is not None:
+            logits += added[..., :columns]
         if self.attention.masked:
             square = logits[..., first:]
             square.masked_fill_(torch.ones_like(square[0], dtype=torch.bool).triu(1), -torch.inf)
@@ -75,15 +75,17 @@ class StreamedProducts:
     def _cache(self, item):
         """Queries, keys, values, head outputs and log-sum-exponentials of one sequence."""
         query, key, value = self.attention.project(self.x[item])
+        query, key = self.attention.centred(query, key)
+        added = self.attention.added_to_logits(key, None if self.weighted is None else self.weighted[item])
         value = value / self.weights.value_unit
         heads, logsumexp = torch.empty_like(value), torch.empty_like(value[..., :1])
         for first, last, columns in self._tiles():
-            logits = self._logits(item, query, key, first, last, columns)
+            logits = self._logits(query, key, added, first, last, columns)
             logsumexp[:, first:last] = total = logits.logsumexp(-1, keepdim=True)
             heads[:, first:last] = logits.sub_(total).exp_() @ value[:, :columns]
         one = torch.ones_like(logsumexp)
         return (steep(query, key), torch.cat([query, -logsumexp], -1), torch.cat([key, one], -1),
-                torch.cat([value, one], -1), heads)
+                torch.cat([value, one], -1), heads, added)
 
     def gram(self, u):
         """M^T M u / `unit`^2, shape (b, n d), as `HeadProducts.gram`."""
@@ -91,19 +93,22 @@ class StreamedProducts:
 
     def _gram(self, item, u):
         # one more column makes the products subtract log-sum-exponentials and row sums without a pass of their own
-        att, (is_steep, query1, key1, value1, heads) = self.attention, self._cached[item]
+        att, (is_steep, query1, key1, value1, heads, added) = self.attention, self._cached[item]
         query, key, value = query1[..., :-1], key1[..., :-1], value1[..., :-1]
         root = None if self.root is None else self.root[item]
         h, k, v = att.heads, att.key_width, att.value_width
         projected = (u if root is None else u / root) @ self.weights.projection
         parts = [part.unflatten(-1, (h, -1)).transpose(0, 1) for part in projected.split([h * k, h * k, h * v], -1)]
-        queries = torch.cat([parts[0], query], -1)  # [tangent, query]
-        keys = torch.cat([key, parts[1]], -1)  # [key, tangent]
+        queries = torch.cat([parts[0], query], -1)  # [tangent, query] and, with L2 scores, 1
+        keys = torch.cat([key, parts[1]], -1)  # [key, tangent] and -2s key . tangent
+        if att.score == "l2":
+            queries = torch.cat([queries, torch.ones_like(query[..., :1])], -1)
+            keys = torch.cat([keys, -att.slope * (key * parts[1]).sum(-1, keepdim=True)], -1)
         d_value = parts[2].contiguous()
-        back_key, back_value = torch.zeros_like(key), torch.zeros_like(value)
+        back_key, back_value = torch.zeros_like(queries[..., k:]), torch.zeros_like(value)
         for first, last, columns in self._tiles():
             rows = slice(first, last)
-            P = self._logits(item, query1, key1, first, last, columns).exp_()
+            P = self._logits(query1, key1, added, first, last, columns).exp_()
             t = torch.bmm(queries[:, rows], keys[:, :columns].mT, out=self._tile(1, last - first, columns)).mul_(P)
             total = t.sum(-1, keepdim=True)
             if is_steep:
@@ -121,7 +126,9 @@ class StreamedProducts:
             if is_steep:
                 z.addcmul_(P, z.sum(-1, keepdim=True), value=-1)
             parts[0][:, rows] = torch.bmm(z, key[:, :columns])
-            back_key[:, :columns].baddbmm_(z.mT, query[:, rows])
+            back_key[:, :columns].baddbmm_(z.mT, queries[:, rows, k:])
+        if att.score == "l2":
+            back_key = back_key[..., :-1].addcmul(key, back_key[..., -1:], value=-att.slope)
         parts[1].copy_(back_key)
         parts[2].copy_(back_value)
         out = projected @ self.weights.projection.mT

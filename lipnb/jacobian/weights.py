@@ -39,7 +39,7 @@ class ScaledWeights:
     Attributes
     ----------
     projection : Tensor, shape (d, h (2k + v))
-        Query (scale folded in), key and value matrices side by side.
+        Query (slope folded in), key and value matrices side by side.
     output : Tensor, shape (m, h v), or None
         Output matrices of the heads, side by side.
     output_gram : Tensor, shape (h v, h v), or None
@@ -53,7 +53,7 @@ class ScaledWeights:
         self.value_unit = _power_of_two(attention.value)
         output_unit = 1.0 if output is None else _power_of_two(output)
         self.unit = self.value_unit * output_unit
-        stacked = torch.cat([attention.scale * attention.query.flatten(0, 1), attention.key.flatten(0, 1),
+        stacked = torch.cat([attention.slope * attention.query.flatten(0, 1), attention.key.flatten(0, 1),
                              attention.value.flatten(0, 1) / self.value_unit])
         self.projection = stacked.mT.contiguous().to(dtype)
         self.output = self.output_gram = None
@@ -69,7 +69,7 @@ class ScaledWeights:
         """The weights of `attention`, kept from call to call until one of its tensors is replaced or changed."""
         tensors = (attention.query, attention.key, attention.value, attention.output)
         try:
-            state = (dtype, attention.scale, *((id(t), t._version) for t in tensors if t is not None))
+            state = (dtype, attention.slope, *((id(t), t._version) for t in tensors if t is not None))
         except RuntimeError:  # tensors made in inference mode keep no count of their changes
             return cls(attention, dtype)
         known = _KNOWN.get(attention)

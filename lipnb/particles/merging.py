@@ -2,7 +2,7 @@
 
 import torch
 
-from lipnb.attention import check_weights
+from lipnb.shapes import check_weights
 
 __all__ = ["merge"]
 

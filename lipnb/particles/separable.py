@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from lipnb.attention import check_weights
 from lipnb.particles.expansion import MAX_NODES, contract, expand
 from lipnb.particles.narrowing import kernels
+from lipnb.shapes import check_weights
 
 __all__ = ["SeparableJacobian", "separable_pays"]
 

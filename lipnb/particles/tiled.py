@@ -2,7 +2,7 @@
 
 import torch
 
-from lipnb.attention import check_weights
+from lipnb.shapes import check_weights
 
 __all__ = ["TiledJacobian"]
 
@@ -44,6 +44,7 @@ class TiledJacobian:
 
     @torch.no_grad()
     def __init__(self, attention, x, weights=None, *, tile=256, rows=None):
+        attention.check_dot("TiledJacobian")
         attention.check_input(x, weights)
         if x.ndim != 2:
             raise ValueError(f"x must have shape (n, d), one set of particles, got {tuple(x.shape)}.")

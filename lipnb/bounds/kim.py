@@ -1,0 +1,198 @@
+"""Bounds of kim2021lipschitz on L2 attention with tied queries and keys, over all inputs."""
+
+import math
+
+import torch
+from scipy.special import lambertw
+
+from lipnb.bounds.balls import count
+from lipnb.bounds.rounding import largest_singular
+from lipnb.shapes import real_tensor
+
+__all__ = ["l2_growth", "l2_growth_sharp", "l2_upper", "l2_upper_sharp", "phi_inverse", "printed_l2_upper"]
+
+
+def phi_inverse(y):
+    r"""Inverse of :math:`\varphi(x) = x e^{x + 1}`, which grows like :math:`\log y - \log \log y`.
+
+    .. math:: \varphi^{-1}(y) = W_0(y / e), \qquad
+        \max_{s \ge 0} \frac{\sum_{j=1}^{n-1} s_j e^{-s_j}}{1 + \sum_{j=1}^{n-1} e^{-s_j}} = \varphi^{-1}(n - 1)
+
+    Parameters
+    ----------
+    y : float
+        At least 0; n - 1 for n tokens.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ValueError
+        "y must be ...".
+
+    Notes
+    -----
+    kim2021lipschitz, Thm 3.2, with the Lambert function W. The maximum is attained where all s_j are one more.
+    """
+    if not 0 <= y < math.inf:
+        raise ValueError(f"y must be a number of at least 0, got {y!r}.")
+    return float(lambertw(y / math.e).real)
+
+
+def l2_upper(query, value, output, n, p=2):
+    r"""Lipschitz constant of `Attention.l2` on all sequences of n tokens: the bound of the theorem.
+
+    With :math:`c = 4 \varphi^{-1}(n - 1)` and heads of key width k,
+
+    .. math::
+        \mathrm{Lip}_2(F) \le \sqrt{\tfrac nk}\, (c + 1)
+            \Big(\sum_h \|W_Q^h\|_2^4\, \|W_V^h\|_2^2\Big)^{1/2} \|W_O\|_2, \qquad
+        \mathrm{Lip}_\infty(F) \le \Big(c + \tfrac 1{\sqrt k}\Big)
+            \max_h \|W_Q^h\|_\infty \|W_Q^{h\top}\|_\infty\, \max_h \|W_V^h\|_\infty\, \|W_O\|_\infty .
+
+    Parameters
+    ----------
+    query : Tensor, shape (h, k, d)
+        Query matrices, which are the key matrices too.
+    value : Tensor, shape (h, v, d)
+        Value matrices, as `Attention.l2` takes them.
+    output : Tensor, shape (h, m, v), or None
+        Output matrices; None for heads that stay side by side.
+    n : int
+        Number of tokens.
+    p : {2, math.inf}
+        Norm of all coordinates, of inputs and outputs alike.
+
+    Returns
+    -------
+    float
+        An upper bound on the global constant, unmasked and masked alike.
+
+    Raises
+    ------
+    ValueError
+        "p must be ...", "n must be ...", "query must have shape ...".
+
+    Notes
+    -----
+    kim2021lipschitz, Thm 3.2, with the corrected exponent 4, see `printed_l2_upper`. Exact norms, rounding aside.
+    """
+    if p not in (2, math.inf):
+        raise ValueError(f"p must be 2 or math.inf, got {p!r}.")
+    if p == 2:
+        return l2_growth(n) * _heads(query, value, output, 4)
+    query, value, joined = _matrices(query, value, output)
+    norms = [_infinity(matrix).max().item() for matrix in (value, joined)]
+    growth = 4 * phi_inverse(count(n) - 1) + 1 / math.sqrt(query.shape[1])
+    return growth * (_infinity(query) * _infinity(query.mT)).max().item() * math.prod(norms)
+
+
+def l2_upper_sharp(query, value, output, n):
+    r"""Lipschitz constant of `Attention.l2` on all sequences of n tokens, Euclidean: a sharper bound.
+
+    .. math:: \mathrm{Lip}_2(F) \le \tfrac 1{\sqrt k}\, g(n)
+              \Big(\sum_h \|W_Q^h\|_2^4\, \|W_V^h\|_2^2\Big)^{1/2} \|W_O\|_2
+
+    with g of `l2_growth_sharp`, proved in the book, of order :math:`\sqrt{n \log n}` where the theorem has
+    :math:`\sqrt n \log n`.
+
+    Parameters
+    ----------
+    query, value, output, n
+        As for `l2_upper`.
+
+    Returns
+    -------
+    float
+        An upper bound on the global constant, unmasked and masked alike, never above `l2_upper`.
+    """
+    return l2_growth_sharp(n) * _heads(query, value, output, 4)
+
+
+def printed_l2_upper(query, value, output, n):
+    """The 2-norm bound as recovered from the paper, with exponent 2 of the query norms: false where they exceed 1.
+
+    Parameters
+    ----------
+    query, value, output, n
+        As for `l2_upper`.
+
+    Returns
+    -------
+    float
+        No bound: it scales like the query matrices, and the constant like their squares.
+    """
+    return l2_growth(n) * _heads(query, value, output, 2)
+
+
+def l2_growth(n):
+    r"""Lipschitz constant of a head :math:`P X A`, A of norm 1, among n tokens, Euclidean: the bound of the theorem.
+
+    .. math:: \sqrt n\, \big(4 \varphi^{-1}(n - 1) + 1\big)
+
+    Parameters
+    ----------
+    n : int
+        Number of tokens.
+
+    Returns
+    -------
+    float
+        An upper bound; times :math:`\|A\|_2 = \|W_Q\|_2^2 / \sqrt k` in general.
+
+    Notes
+    -----
+    kim2021lipschitz, a step of the proof of Thm 3.2.
+    """
+    return math.sqrt(count(n)) * (4 * phi_inverse(n - 1) + 1)
+
+
+def l2_growth_sharp(n):
+    r"""The same, sharper: each term of the Jacobian by its own norm.
+
+    .. math:: \sqrt{\tfrac{n + 1}2} + 2 \sqrt{(n - 1)\, \varphi^{-1}(1)\, \varphi^{-1}(n - 1)}
+              + 2 \varphi^{-1}(n - 1)
+
+    Parameters
+    ----------
+    n : int
+        Number of tokens.
+
+    Returns
+    -------
+    float
+        An upper bound; times :math:`\|A\|_2` in general.
+
+    Notes
+    -----
+    Proved in the book, page 62. A token's own score is the highest, so that no other gets more than 1/2 of its
+    attention, and no other more than :math:`\varphi^{-1}(1)` once weighted by the square of its distance.
+    """
+    spread = phi_inverse(count(n) - 1)
+    return math.sqrt((n + 1) / 2) + 2 * math.sqrt((n - 1) * phi_inverse(1) * spread) + 2 * spread
+
+
+def _matrices(query, value, output):
+    """Checked query, value and joined output matrices, float64: (h, k, d), (h, v, d), (m, h v)."""
+    query, value = real_tensor("query", query, ("h", "k", "d")), real_tensor("value", value, ("h", "v", "d"))
+    if len(query) != len(value) or query.shape[2] != value.shape[2]:
+        raise ValueError(f"value must have shape ({len(query)}, v, {query.shape[2]}) to go with query, got "
+                         f"{tuple(value.shape)}.")
+    if output is None:
+        return query.double(), value.double(), torch.eye(len(value) * value.shape[1], dtype=torch.float64)
+    output = real_tensor("output", output, ("h", "m", "v"))
+    return query.double(), value.double(), output.double().movedim(0, 1).flatten(1)
+
+
+def _heads(query, value, output, exponent):
+    """What the weights contribute to the Euclidean bounds."""
+    query, value, joined = _matrices(query, value, output)
+    heads = largest_singular(query) ** exponent * largest_singular(value) ** 2 / query.shape[1]
+    return math.sqrt(heads.sum().item()) * largest_singular(joined).item()
+
+
+def _infinity(matrix):
+    """Largest absolute row sum of each matrix."""
+    return matrix.abs().sum(-1).amax(-1)
