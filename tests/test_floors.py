@@ -12,7 +12,7 @@ FLOORS = {
     "hub": 0, "gemm": 0, "shapes": 0,
     "attention": 1, "spectral": 1, "scaling": 1, "corpora": 1, "results": 1, "ledger": 1,
     "jacobian": 2, "models": 2, "particles": 2, "bounds": 2, "measures": 2,
-    "routes": 3, "worst_case": 3, "released": 3, "attacks": 3,
+    "routes": 3, "worst_case": 3, "released": 3, "attacks": 3, "invertible": 3,
     "lipschitz": 4,
     "bracket": 5, "figures": 5, "splitting": 5, "training": 5,
     "bracket_tables": 6, "experiments": 6, "verification": 6,
