@@ -215,7 +215,7 @@ plt.show()
 
 # %%
 def carries(column, share):
-    """Largest radius up to which `share` of the inputs are within 10 % of first order."""
+    """Largest radius up to which `share` of the inputs are within 10 % of linear."""
     good = (ratio[column].sub(1).abs() <= 0.1).groupby(ratio.relative).mean() >= share
     return good.index[good.cummin()].max()
 
