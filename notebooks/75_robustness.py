@@ -198,8 +198,8 @@ axes[0].set(
     title="attacks", ylabel=r"change of the output / ($\mathrm{Lip}_X\,\epsilon$)"
 )
 axes[0].set(ylim=(0, None))
-axes[1].set(ylim=(None, 1e6))
 axes[1].set(title="attacks and what they cannot exceed", yscale="log")
+axes[1].set(ylim=(0.5, 1e6))
 plt.show()
 
 # %% [markdown]
