@@ -63,9 +63,8 @@ windows, length = 5, 64
 seed = 0
 
 # %% tags=["hide-input"]
+import contextlib
 import math
-import os
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -266,8 +265,8 @@ heads = {model_name: []}
 for layer in range(network.layers):
     x = network.activations(tokens, layer)
     heads[model_name] += [heat_of_heads(layer, network.attention(layer), x)]
-folder = Path(os.environ.get("LIPNB_DATA", "absent")) / "models/gpt2-124m-attention"
-if folder.is_dir():
+with contextlib.suppress(FileNotFoundError):  # GPT-2's weights need not be at hand
+    folder = models.gpt2_attention_folder()
     heads["gpt2"] = [
         heat_of_heads(i, layer.attention, layer.noise(length * windows, seed=seed + i))
         for i, layer in enumerate(models.load_attention(folder))

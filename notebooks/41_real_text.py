@@ -118,8 +118,7 @@ print(again[[*shown, "released", "released again"]].round(4).to_string(index=Fal
 
 # %% tags=["hide-input"]
 panels = [("minilm unmasked", 0), ("minilm masked", 3), ("gpt2 masked", 6)]
-titles = ("encoder, layer {}: trained MiniLM", "decoder, layer {}: trained MiniLM, masked",
-          "layer {}: random GPT-2")  # fmt: skip
+titles = "encoder: MiniLM", "decoder: MiniLM", "random GPT-2"
 on_alice = stored[stored.corpus == "alice"]
 axes = figures.panels(3, rows=1, width=4.3, height=3.6)
 for ax, (name, layer), title in zip(axes, panels, titles, strict=True):
@@ -133,7 +132,9 @@ for ax, (name, layer), title in zip(axes, panels, titles, strict=True):
     ax.plot(n, fit(n), color="#d55e00", label=label)
     label = f"${beside.constant:.2f}\\,n^{{{beside.exponent:.2f}}}$"
     ax.plot(n, beside(n), color="black", ls="--", label=label)
-    ax.set(xscale="log", yscale="log", xlabel="tokens n", title=title.format(layer))
+    ax.set(
+        xscale="log", yscale="log", xlabel="tokens n", title=f"{title}, layer {layer}"
+    )
     low, high = ax.get_ylim()
     ax.set_ylim(top=high * (high / low) ** 0.35)
     ax.legend(ncols=2, fontsize=8, loc="upper left")
@@ -144,7 +145,8 @@ plt.show()
 
 # %% [markdown]
 # *On Alice, one mark for each window: the local Lipschitz constant as defined (dots) and what the released estimator
-# reports on the same input (crosses), with fitted power laws. Logarithmic axes.*
+# reports on the same input (crosses), with fitted power laws. MiniLM is trained; the decoder is MiniLM masked.
+# Logarithmic axes.*
 #
 # ## Every layer
 #
@@ -244,15 +246,15 @@ print(
     {n: round(first_layer_constant(one_place, n), 1) for n in (64, 126, 160)},
 )
 crossing = positions.variant(plain, 100)
-print(
-    f"64 tokens, places 0 to 63: {jump[64]:.1f}, 100 to 163: {first_layer_constant(crossing, 64):.1f}"
-)
+later = first_layer_constant(crossing, 64)
+print(f"64 tokens, places 0 to 63: {jump[64]:.1f}, 100 to 163: {later:.1f}")
 
 # %% tags=["hide-input"]
 news = stored[(stored.corpus == "ag_news") & (stored.layer == 0)]
 fig, ax = plt.subplots(figsize=(6.5, 3.4))
 ax.plot(news.length, news.lipschitz, ".", color="#0072b2", label="AG_NEWS, stored")
-ax.plot(*zip(*jump.items(), strict=True), "D-", color="#d55e00", ms=4, label=f"{corpus}, now")  # fmt: skip
+look = {"color": "#d55e00", "ms": 4, "label": f"{corpus}, now"}
+ax.plot(*zip(*jump.items(), strict=True), "D-", **look)
 ax.axvline(128, color="0.4", ls="--", lw=1)
 ax.set(xlabel="tokens n", ylabel="local constant", ylim=(0, None))
 ax.legend(fontsize=9)
@@ -310,7 +312,8 @@ print(f"released quantity, all layers: exponents {spans['released']}")
 
 # %%
 fitted = [
-    f"{row.attention}, layer {row.layer}, {row.corpus}: {row.exponent:.2f} [{row.low:.2f}, {row.high:.2f}]"
+    f"{row.attention}, layer {row.layer}, {row.corpus}: "
+    f"{row.exponent:.2f} [{row.low:.2f}, {row.high:.2f}]"
     for row in rates.itertuples()
     if (row.attention, row.layer) in panels
 ]  # fmt: skip

@@ -219,8 +219,9 @@ tests = pd.DataFrame({
     "constant": trained.constant,
     "radius": trained.radius,
     "stream": trained.stream,
-    **{f"change, {name}": by.loc[name].constant - trained.constant for name in variants[1:]},
 })  # fmt: skip
+for name in variants[1:]:
+    tests[f"change, {name}"] = by.loc[name].constant - trained.constant
 print(tests.round(3).to_string())
 print("layers that grow faster than sqrt(n), by their interval:", faster or "none")
 mean = table.groupby(["positions", "layer", "length"])[
@@ -244,11 +245,14 @@ print("stored norms and constants hold; gpt2-mini beats both baselines")
 instead = "GPT-2 itself reads no text here; gpt2-mini on Alice instead: exponents "
 span = ", ".join(f"{value:.2f}" for value in trained.constant)
 radii = ", ".join(f"{value:.2f}" for value in trained.radius)
+measured = {
+    "castin.fig-4": ("pretrained GPT-2, rates of two layers", f"{span} by layer"),
+    "castin.fig-5": ("pretrained GPT-2, norms", f"{radii} of the radius by layer"),
+    "castin.fig-6": ("norms and constant", f"{span} (constant), {radii} (radius)"),
+}
 ledger.record(
-    ledger.unchecked("castin.fig-4", "pretrained GPT-2, rates of two layers", f"{instead}{span} by layer"),
-    ledger.unchecked("castin.fig-5", "pretrained GPT-2, norms", f"{instead}{radii} of the radius by layer"),
-    ledger.unchecked("castin.fig-6", "norms and constant", f"{instead}{span} (constant), {radii} (radius)"),
-)  # fmt: skip
+    *(ledger.unchecked(id, form, instead + why) for id, (form, why) in measured.items())
+)
 
 # %% [markdown]
 # ## What this shows and does not show

@@ -198,8 +198,8 @@ axes[0].set(
     title="attacks", ylabel=r"change of the output / ($\mathrm{Lip}_X\,\epsilon$)"
 )
 axes[0].set(ylim=(0, None))
-axes[1].set(ylim=(None, 1e6))
 axes[1].set(title="attacks and what they cannot exceed", yscale="log")
+axes[1].set(ylim=(0.5, 1e6))
 plt.show()
 
 # %% [markdown]
@@ -215,7 +215,7 @@ plt.show()
 
 # %%
 def carries(column, share):
-    """Largest radius up to which `share` of the inputs are within 10 % of first order."""
+    """Largest radius up to which `share` of the inputs are within 10 % of linear."""
     good = (ratio[column].sub(1).abs() <= 0.1).groupby(ratio.relative).mean() >= share
     return good.index[good.cummin()].max()
 

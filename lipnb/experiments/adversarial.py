@@ -7,6 +7,7 @@ import torch
 
 from lipnb import bounds, corpora, models, released
 from lipnb.attention import Attention
+from lipnb.experiments.loading import load
 from lipnb.experiments.table import Table, Unit
 from lipnb.experiments.two_clusters import ball_bounds, cluster_constants, cluster_input, head_of
 from lipnb.lipschitz import local_lipschitz
@@ -36,12 +37,11 @@ def _gpt2():
     return models.load_attention(models.gpt2_attention_folder())
 
 
-@lru_cache(maxsize=1)
 def network_of(name, masked):
     """MiniLM or the random GPT-2 in float64; the last one is kept."""
     if name == "gpt2":
-        return models.load("gpt2", random=True, seed=RANDOM["seed"], dtype=torch.float64)
-    return models.load(name, masked=masked, dtype=torch.float64)
+        return load("gpt2", random=True, seed=RANDOM["seed"], dtype="float64")
+    return load(name, masked=masked, dtype="float64")
 
 
 def layers_of(name, masked):

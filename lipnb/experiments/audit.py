@@ -4,7 +4,8 @@ from functools import lru_cache
 
 import torch
 
-from lipnb import corpora, models, released
+from lipnb import corpora, released
+from lipnb.experiments.loading import load
 from lipnb.experiments.table import Table, Unit
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import tight_input
@@ -22,17 +23,12 @@ class _Seen(Exception):
     """Stops a forward pass once the wanted tokens have been seen."""
 
 
-@lru_cache(maxsize=3)
-def _model(name, random, seed, masked, tokenizer):
-    return models.load(name, random=random, seed=seed, masked=masked, tokenizer=tokenizer)
-
-
 def _gpt2(seed=0, text="random"):
-    return _model("gpt2", True, seed, None, "minilm" if text == "random" else "gpt2")
+    return load("gpt2", random=True, seed=seed, tokenizer="minilm" if text == "random" else "gpt2")
 
 
 def _minilm(masked):
-    return _model("minilm", False, 0, masked, None)
+    return load("minilm", masked=masked)
 
 
 @torch.no_grad()

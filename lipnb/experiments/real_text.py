@@ -1,10 +1,9 @@
 """The tables of Figure 1's top row: real text, by layer of each model at hand."""
 
-from functools import lru_cache, partial
-
-import torch
+from functools import partial
 
 from lipnb import corpora, models
+from lipnb.experiments.loading import load
 from lipnb.experiments.table import Table
 from lipnb.experiments.windows import units
 
@@ -23,15 +22,9 @@ MAIN = (({**MINILM, "masked": False}, (0,)), ({**MINILM, "masked": True}, (3,)))
 LAYERS = (({**MINILM, "masked": False}, range(6)), ({**MINILM, "masked": True}, range(6)), (GPT2_MINI, range(6)))
 
 
-@lru_cache(maxsize=2)
-def _load(entries):
-    options = {**dict(entries), "dtype": getattr(torch, PRECISION["dtype"]), "device": PRECISION["device"]}
-    return models.load(options.pop("name"), **options)
-
-
 def load_panel(panel):
-    """The model of a panel, with the tokenizer that the panel names and no other; the last two are kept."""
-    return _load(tuple(sorted(panel.items())))
+    """The model of a panel, with the tokenizer that the panel names and no other."""
+    return load(**PRECISION, **panel)
 
 
 def _prepare(corpus, panels, lengths, count, rtol, seed):

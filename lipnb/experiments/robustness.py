@@ -1,12 +1,11 @@
 """The table of attacks: how far small changes of real tokens move the output of a layer, beside what is predicted."""
 
-from functools import lru_cache
-
 import pandas as pd
 import torch
 
-from lipnb import attacks, corpora, models
+from lipnb import attacks, corpora
 from lipnb.bounds import nearby_upper
+from lipnb.experiments.loading import load
 from lipnb.experiments.real_text import GPT2_RANDOM, MINILM
 from lipnb.experiments.table import Table, Unit
 from lipnb.splitting import query_blocks
@@ -88,13 +87,7 @@ def _parted(attention, x, eps, steps):
 
 
 def _load(panel):
-    return _loaded(tuple(sorted(panel.items())))
-
-
-@lru_cache(maxsize=2)
-def _loaded(entries):
-    options = dict(entries)
-    return models.load(options.pop("name"), dtype=getattr(torch, PRECISION["dtype"]), **options)
+    return load(**PRECISION, **panel)
 
 
 def _unit(panel, corpus, layer, n, window, options):

@@ -1,0 +1,41 @@
+"""The models that tables measure: all come through here, and only the last two are kept."""
+
+import gc
+from functools import lru_cache
+
+import torch
+
+from lipnb import models
+
+__all__ = ["load"]
+
+
+@lru_cache(maxsize=2)
+def _load(name, dtype, options):
+    gc.collect()  # networks that are no longer kept refer to themselves, and would stay
+    return models.load(name, dtype=getattr(torch, dtype), **dict(options))
+
+
+def load(name, *, dtype="float32", **options):
+    """A model, as `lipnb.models.load` gives it, read once as long as few others are asked for between.
+
+    Parameters
+    ----------
+    name : str
+        Name or folder.
+    dtype : str
+        Floating point type, by its name.
+    **options
+        As for `lipnb.models.load`.
+
+    Returns
+    -------
+    lipnb.models.Model
+        Shared: not to be changed.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        As `lipnb.models.load`.
+    """
+    return _load(name, dtype, tuple(sorted(options.items())))
