@@ -142,7 +142,7 @@ def ledger(root):
     yield from verdicts.complaints(root, rows)
     stored = verdicts.read_stored(root)
     if rows and (stored is None or not verdicts.same(stored, rows)):
-        yield f"{verdicts.STORED} is not what the pages recorded: `make html` writes it."
+        yield f"{verdicts.STORED} is not what the pages recorded: `make notebooks` writes it."
 
 
 def complaints(root):

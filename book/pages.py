@@ -221,13 +221,16 @@ def readme_figures(root, notebooks):
 
 
 def pair(root):
-    """Write each executed page beside its source, and the figures of README.md; return the exit status."""
+    """Write each executed page beside its source, the figures of README.md and the ledger; return the exit status."""
+    import verdicts
+
     for source in sources(root):
         executed = root / EXECUTED / f"{source.stem}.ipynb"
         write_if_changed(source.with_suffix(".ipynb"), executed.read_bytes())
         print(f"  {source.with_suffix('.ipynb').relative_to(root)}")
     for path, image in readme_figures(root, root / "notebooks").items():
         write_if_changed(path, image)
+    verdicts.store(root, verdicts.gather(root, root / "notebooks"))
     return 0
 
 
@@ -269,7 +272,8 @@ def stage(root, notebooks, target):
     if gaps := list(verdicts.complaints(root, ledger)):
         print("\n".join(gaps), file=sys.stderr)
         return 1
-    verdicts.store(root, ledger)
+    if notebooks == root / "notebooks":  # other runs, on other texts, leave what git tracks alone
+        verdicts.store(root, ledger)
     files = book_files(root, notebooks)
     for name, content in files.items():
         write_if_changed(target / name, content)

@@ -231,10 +231,10 @@ plt.show()
 #
 # ## How the constant is found: power iteration
 #
-# Section E.1 of {cite:t}`castin2024smooth` finds $\norm{J}_2$ by $v = J^\top J u$, $\mu = \langle u, v \rangle$,
-# $u = v/\norm{v}$. In a step, what $u$ lacks of the top singular vector shrinks by $(\sigma_2/\sigma_1)^2$, and so the
-# error of $\mu$ by the square of that, for every scale of $J$. So the stop has to be *relative*: an absolute one on
-# $\mu$ is met at once by a small Jacobian.
+# Section E.1 of {cite:t}`castin2024smooth` finds $\norm{J}_2$ by $v = J^\top J u$, $\mu = \langle u, v \rangle$, $u =
+# v/\norm{v}$. In a step, what $u$ lacks of the top singular vector, relative to what it has, shrinks at least by
+# $(\sigma_2/\sigma_1)^2$. The relative error of $\mu$ is at most the square of that, for every scale of $J$. So the
+# stop has to be *relative*: an absolute one on $\mu$ is met at once by a small Jacobian.
 
 # %%
 J = AttentionJacobian(head, x[:8]).dense()  # the last head, eight tokens
@@ -265,25 +265,26 @@ for _ in range(16):
     history.append((tangent.item(), (1 - (u @ v) / sigma[0] ** 2).item()))
     u = v / v.norm()
 history = pd.DataFrame(history, columns=["vector", "mu"], index=range(1, 17))
-rates = (history.loc[14] / history.loc[9]) ** (1 / 5)
-q = (sigma[1] / sigma[0]).item()
-print(f"a step shrinks: vector {rates.vector:.3f}, (s2/s1)^2 = {q**2:.3f}; ", end="")
-print(f"mu {rates.mu:.3f}, (s2/s1)^4 = {q**4:.3f}")
+q, after = (sigma[1] / sigma[0]).item(), history.index.to_numpy() - 1.0
+most = pd.DataFrame({"vector": history.vector[1] * q ** (2 * after)}, history.index)
+most["mu"] = most.vector**2
+over = (history / most)[most > 1e-12].stack()
+print(f"{len(over)} errors, the largest {over.max():.6f} of what theory allows")
 
 # %% tags=["hide-input"]
 fig, ax = plt.subplots(figsize=(6, 3.4))
 looks = (("vector", 2, "o", "#0072b2", "of the vector"), ("mu", 4, "s", "#d55e00", r"of $\mu$"))  # fmt: skip
 for name, power, marker, colour, label in looks:
-    slope = history[name][14] * q ** (power * (history.index.to_numpy() - 14.0))
     ax.plot(history.index, history[name], marker, color=colour, label=f"error {label}")
-    slopes = rf"slope $(\sigma_2/\sigma_1)^{power}$"
-    ax.plot(history.index, slope, color=colour, lw=0.9, ls="--", label=slopes)
+    slopes = rf"bound, slope $(\sigma_2/\sigma_1)^{power}$"
+    ax.plot(history.index, most[name], color=colour, lw=0.9, ls="--", label=slopes)
 ax.set(yscale="log", xlabel="products with $J^T J$", ylabel="relative error")
 ax.legend(ncols=2, fontsize=8)
 plt.show()
 
 # %% [markdown]
-# *Power iteration on the last head at eight tokens, logarithmic: both errors fall at the rates of theory.*
+# *Power iteration on the last head at eight tokens, logarithmic: both errors stay below what theory allows from the
+# first product on, and fall at least as fast.*
 
 # %%
 relative = stops[stops.rule == "relative"]
@@ -299,9 +300,8 @@ ledger.record(
     ledger.equal("castin.sec-e.1", "power iteration with a relative stop",
                  relative.error, within=1e-4,
                  grounds="dense singular values, one head at three scales"),
-    ledger.equal("castin.sec-e.1", "its rates: (s2/s1)^2, of mu (s2/s1)^4",
-                 [rates.vector / q**2 - 1, rates.mu / q**4 - 1], within=0.05,
-                 grounds="the same head, products 9 to 14", variant=True),
+    ledger.upper("castin.sec-e.1", "its rates: (s2/s1)^2, of mu (s2/s1)^4", over,
+                 grounds="the same head, errors after each product", variant=True),
 )
 # fmt: on
 
@@ -311,7 +311,7 @@ assert found["b_K, b_V"].max() < 1e-9 and found.Jacobian.max() < 1e-9
 assert found["c = 0"].abs().max() < 1e-12 and hidden["over 3.3"].max() > 10
 assert max(found["E.3"].max(), max(climbed), heads.ratio.max()) <= 1
 assert hidden["over E.3"].max() <= 1
-assert abs(rates.vector / q**2 - 1) < 0.05 and abs(rates.mu / q**4 - 1) < 0.05
+assert over.max() < 1 + 1e-9 and len(over) > 4
 assert relative.error.max() < 1e-4 and (relative.products.nunique() == 1)
 tiny = stops.query("scale == 1e-3 and rule == 'absolute'").error.item()
 assert tiny > 1e-2, "the absolute rule stops at once on a small Jacobian"

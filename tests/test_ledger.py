@@ -15,6 +15,7 @@ from lipnb import ledger
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "book"))
+import pages  # noqa: E402
 import verdicts  # noqa: E402
 
 ID, OTHER = "castin.thm-3.3", "castin.lem-3.8"
@@ -238,6 +239,25 @@ def test_the_ledger_is_written_only_when_it_says_something_else(book):
     assert verdicts.read_stored(root) == [row()]
     verdicts.store(root, [row(worst_ratio=0.6)])
     assert verdicts.read_stored(root) == [row(worst_ratio=0.6)]
+
+
+def test_other_runs_of_the_pages_leave_the_stored_ledger_alone(book):
+    """Pages run on other texts record other ratios; only the committed pages are what git tracks."""
+    root, page = book
+    page("01_first", row("a.one"), row("a.two"))
+    for name in ("_config.yml", "_toc.yml"):
+        (root / name).write_text("root: nothing\n")
+    (root / "_build").mkdir()
+    (root / "notebooks").rename(root / "_build" / "notebooks")
+    (root / "notebooks").mkdir()
+    (root / "_build" / "notebooks" / "01_first.py").rename(root / "notebooks" / "01_first.py")
+    assert pages.stage(root, root / "_build" / "notebooks", root / "_build" / "source") == 0
+    assert verdicts.read_stored(root) is None
+    assert pages.pair(root) == 0
+    assert len(verdicts.read_stored(root)) == 2
+    (root / verdicts.STORED).unlink()
+    assert pages.stage(root, root / "notebooks", root / "_build" / "source") == 0
+    assert len(verdicts.read_stored(root)) == 2
 
 
 def test_the_section_counts_statements_and_shows_counter_examples(book):
