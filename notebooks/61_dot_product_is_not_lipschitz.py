@@ -198,9 +198,9 @@ sweep = np.geomspace(0.1, 1000, 60)
 x = around(torch.zeros(1), sweep, 3, torch.ones(1).double())
 dot = AttentionJacobian(line, x).dense()
 distance = AttentionJacobian(Attention.l2(one, one), x).dense()
-for name, style in (("1", "-"), ("2", "--"), ("inf", ":")):
-    label = r"$\infty$" if name == "inf" else name
-    for J, color, kind in ((dot, "#d55e00", "dot"), (distance, "#0072b2", "L2")):
+for J, color, kind in ((dot, "#d55e00", "dot"), (distance, "#0072b2", "L2")):
+    for name, style in (("1", "-"), ("2", "--"), ("inf", ":")):
+        label = r"$\infty$" if name == "inf" else name
         value = torch.linalg.matrix_norm(J, norms[name])
         axes[1].plot(sweep, value, style, color=color, label=f"{kind}, p = {label}")
 axes[1].set(xscale="log", yscale="log", xlabel="s in the tokens (0, s, -s)")
@@ -230,6 +230,7 @@ def rough_direction(J, p):
     return J[J.abs().sum(1).argmax()].sign()
 
 
+# %%
 quotients, reached = [], []
 for case in range(maps * segments):
     f = Attention(*gaussian(3, 2, 2, 3), score=("dot", "l2")[case % 2])
@@ -275,8 +276,8 @@ for case in range(networks):
         parts.append(torch.autograd.grad(x.sum(), inner)[0][:, None] * matrix)
         x = x.detach()
     even = [torch.ones_like(matrix) for matrix in W]
-    I = torch.eye(len(x), dtype=torch.float64)
-    J, even_J = (torch.linalg.multi_dot([I, *M[::-1]]) for M in (parts, even))
+    eye = torch.eye(len(x), dtype=torch.float64)
+    J, even_J = (torch.linalg.multi_dot([eye, *M[::-1]]) for M in (parts, even))
     for p in norms.values():
         total, split = norm_product([J], p), norm_product(parts, p)
         product.append(total / norm_product(W, p))
@@ -317,6 +318,7 @@ where = "dot products and L2, p = 1, 2, inf; 201 points of each segment"
 deep = "1 to 4 layers, ReLU and tanh, p = 1, 2, inf"
 autograd = "against autograd, heads, projections, tokens anywhere"
 layers = "the network's Jacobian over the product of its layers'"
+# %%
 ledger.record(
     ledger.upper(t21, "quotients", np.array(quotients) / (1 + 1e-4), grounds=where),
     ledger.equal(t21, "reached", np.array(reached) - 1, within=1e-4, grounds=where),
