@@ -132,7 +132,7 @@ def l2_rows(kind, number):
         maximum, euclidean = _norms(f, x)
     stated = [bounds.l2_upper(query, value, output, n, math.inf), bounds.l2_upper(query, value, output, n),
               bounds.l2_upper_sharp(query, value, output, n, masked), bounds.printed_l2_upper(query, value, output, n)]
-    about = {"kind": kind, "map": number, "masked": masked, "heads": len(query), "n": n, "d": x.shape[-1],
+    about = {"kind": kind, "number": number, "masked": masked, "heads": len(query), "n": n, "d": x.shape[-1],
              "query": torch.linalg.matrix_norm(query, 2).amax().item()}
     ratios = [maximum / stated[0], *(euclidean / bound for bound in stated[1:])]
     return [{**about, "inf": one, "two": two, "sharp": sharp, "printed": printed}
