@@ -66,7 +66,8 @@
 # *Maximum norm.* If $\norm{u_j}_\infty \le 1$, then $\norm{w_j}_\infty \le \norm{W_Q}_\infty$. In these units the
 # first sum in the bracket has entries of at most 1. In the other two, $\abs{(q_i - q_j)^\top w} \le
 # \sqrt k\, \abs{q_i - q_j}$, and likewise for $q_j - \mu_i$: by Cauchy and Schwarz each sum is at most
-# $\frac2{\sqrt k} \cdot \sqrt k \cdot \sqrt k z$. Altogether $\frac1{\sqrt k} (1 + 4 \sqrt k z) = 4z + \frac1{\sqrt k}$.
+# $\frac2{\sqrt k} \cdot \sqrt k \cdot \sqrt k z$. Altogether
+# $\frac1{\sqrt k} (1 + 4 \sqrt k z) = 4z + \frac1{\sqrt k}$.
 #
 # *Euclidean norm.* A row-stochastic $P$ has $\norm P_2 \le \sqrt N$. The rows of the other sums are no longer than
 # $2 z \max_j \abs{w_j}$ and $2 z \abs{w_i}$, so the three are at most $\sqrt N$, $2 z \sqrt N$ and $2 z$ times

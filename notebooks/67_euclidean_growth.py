@@ -187,8 +187,8 @@ print(steps.groupby("masked").max().round(4).to_string())
 # *Proof.* Move all tokens at 0 along $u$, each by $1 / \sqrt a$: an input of norm 1. Leaf $i$ gives each of them the
 # attention $q / a$, and sees the mean $m_i = (1 - q) h u + \frac\rho D (e_i + c \sum_{l \ne i} e_l)$. Its output moves
 # by $\frac q{\sqrt a} (u - 2 h\, m_i)$; square and add up over the leaves. For the order,
-# $a \approx 0.4\, e^{1 + \rho^2}$ is small beside $m \approx 0.2\, e^{2 \rho^2} \approx N$, so $\frac ma \approx \frac12 e^{\rho^2 - 1}$ with
-# $e^{\rho^2} = \sqrt{5N}$. $\square$
+# $a \approx 0.4\, e^{1 + \rho^2}$ is small beside $m \approx 0.2\, e^{2 \rho^2} \approx N$, so
+# $\frac ma \approx \frac12 e^{\rho^2 - 1}$ with $e^{\rho^2} \approx \sqrt{5N}$. $\square$
 #
 # Why it works: a few tokens are heard by very many, each of which hears little else. The leaves must not hear each
 # other, so they need many dimensions; and they hear the centre less, the farther it is. The lemma says that
@@ -386,10 +386,11 @@ ledger.record(
 #
 # - The paper's Euclidean bound, with the right exponent, holds, and its growth $\sqrt N \log N$ is not that of the
 #   constant. `lipnb.bounds.l2_growth_sharp` and `l2_upper_sharp` have the right order.
-# - Their factor is not known to be best: between the bound and the stars lies a factor of about 12, and the bound on
-#   the three terms at once is never attained. Few tokens: ascent reaches between a third and 70 % of the bound.
-# - A single causal mask costs at most $2^{1/4}$. A mask of any other shape is another matter: let every token see itself
-#   and the first alone, all at one place. Then $\norm P_2 \ge \frac12 \sqrt{N - 1}$, and the order $\sqrt N$ is right.
+# - Their factor is not known to be best: between the bound and the stars lies a factor of about 12. At few tokens
+#   ascent reaches 40 to 70 % of the bound.
+# - A causal mask costs at most a factor of $2^{1/4}$. A mask of any other shape is another matter: let every token see
+#   itself and the first alone, all at one place. Then $\norm P_2 \ge \frac12 \sqrt{N - 1}$, and the order $\sqrt N$ of
+#   the first term is right.
 # - A contractive layer is divided by its bound. In the Euclidean norm, at a thousand tokens, the sharper bound lets it
 #   keep 17 times as much. For a fixed width and many tokens there is still a factor to gain.
 # - The star needs about as many dimensions as tokens. In between, at width $d$ and $N$ tokens, the two theorems leave
