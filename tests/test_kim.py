@@ -129,7 +129,7 @@ def test_each_norm_is_climbed_for_itself():
         f, n = Attention.l2(query, value, output, masked=masked), x.shape[1]
         J = AttentionJacobian(f, l2_bounds._ascended(f, x, goal)).dense()
         said = [row["two"] * bounds.l2_upper(query, value, output, n) for row in l2_bounds.l2_rows("ascended", number)]
-        assert (torch.linalg.matrix_norm(J, 2) / torch.tensor(said).double() - 1).abs().max() < 1e-9
+        assert (torch.linalg.matrix_norm(J, 2) / torch.tensor(said, dtype=torch.float64) - 1).abs().max() < 1e-9
 
 
 def test_structured_inputs_reach_what_they_should():
