@@ -227,8 +227,8 @@ print(f"measured again now: {len(live)} rows agree to {repeated:.0e}")
 print(f"{25 * len(fresh)} inputs that the table has not seen: {new.round(4).to_dict()}")
 
 # %% [markdown]
-# A single token attends to itself: $F$ is linear, and one head has exactly the bound, ratio 1. So that "two or more
-# tokens" are also listed alone.
+# A single token attends to itself alone: $F$ is linear, and one head with $W_Q = cI$ has exactly the bound, ratio 1.
+# This is why inputs of two or more tokens are listed separately.
 #
 # ## The exponent, over the norm of the query matrix
 
@@ -274,8 +274,8 @@ plt.show()
 
 # %% [markdown]
 # *Left: the largest ratio of each map of the table. With $e = 2$ (orange) maps with large query matrices lie above the
-# dashed line: no bound. With $e = 4$ none does. Right: one head of width one and two tokens, where the constant is
-# known: a parabola crosses the line of $e = 2$.*
+# dashed line: no bound. With $e = 4$ none does. Right: one head of width one and two tokens, where only their
+# distance matters, so that a scan finds the constant: a parabola crosses the line of $e = 2$.*
 #
 # The sharper bound, dashed, is ours; {doc}`67_euclidean_growth` proves it and shows that its growth in $N$ is right.
 #
@@ -296,8 +296,8 @@ plt.show()
 # $\Sigma_1 = \big(\frac{\kappa - q}\kappa\big)^2 s^2$. $\square$
 #
 # The other half of the reason is the own token. Hide it, and among $(0, s, -s)$ the first has nobody near:
-# $J_{11} = 2 s^2$. And without the square, $e^{-\abs{q_i - q_j}}$, it is another map: still Lipschitz, as
-# $s e^{-s}$ is bounded just as well, but with a kink where tokens meet.
+# $J_{11} = 2 s^2$. And without the square, $e^{-\abs{q_i - q_j}}$, it is another map. It stays smooth far out, where
+# $s e^{-s}$ is small just as well, but has a kink wherever two tokens meet.
 
 
 # %%
@@ -435,7 +435,7 @@ ledger.record(
 #   from tight for many tokens, see {doc}`67_euclidean_growth`.
 # - With several heads and random matrices the ratios are small because norms of matrices are multiplied. That is a
 #   weakness of all such bounds.
-# - Leaving out the square costs no constant in this example; the page proves nothing about that map.
+# - Leaving out the square costs no constant in this example; the page proves nothing about that map in general.
 #
 # **One thing to try.** `power=1.5` in `l2_by_mask`: between the two maps, is there still a kink?
 #
