@@ -15,7 +15,7 @@
 #
 # - a bound of order $N^{1/4} \sqrt{\log N}$, which is 34 at a thousand tokens;
 # - that no smaller order is possible, if the width may grow with $N$;
-# - that in a fixed width the constant is $2 \log N$ to leading order, as small as one could hope.
+# - that in a fixed width the constant is $2 \log N$ to leading order, half of what it is in the maximum norm.
 #
 # All of it is ours. The statement that it sharpens is Thm 3.2 of {cite:t}`kim2021lipschitz`, see
 # {doc}`62_l2_attention`.
@@ -28,7 +28,7 @@
 #
 # $$T_j^2 + 2 \tau_j^2 \;\le\; \sum_i P_{ii} \;\le\; N .$$
 #
-# With a causal mask the same sum is at most $2N - 1$.
+# With a causal mask, $T_j^2 + 2 \tau_j^2 \le 2N - 1$.
 # :::
 #
 # *Proof.* Put $y_j = 0$, $K_{il} = e^{-\abs{y_i - y_l}^2}$, $v_i = 1 / \sum_l K_{il} = P_{ii}$. Expand
