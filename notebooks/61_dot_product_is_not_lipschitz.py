@@ -358,4 +358,4 @@ ledger.record(
 # **One thing to try.** Put all tokens but the first at $+s$, none at $-s$: the first still hesitates, and the slope is
 # 2. Which factor comes out in place of $\frac{N-1}N$?
 #
-# **Next:** {doc}`62_l2_attention`, attention that has a constant.
+# **Next:** {doc}`62_l2_attention`, and what keeps it smooth.
