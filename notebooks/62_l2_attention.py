@@ -20,8 +20,9 @@
 # Heads with matrices $W_Q \in \R^{k \times d}$, which make queries *and* keys, $W_V$ and $W_O$ send tokens
 # $x_1, \dots, x_N$ to
 #
-# $$F(X)_i = \sum_h W_O^h\, W_V^h\, A_h \sum_j P^h_{ij}\, x_j, \qquad
-#   P^h_{ij} \propto e^{- \abs{W_Q^h x_i - W_Q^h x_j}^2 / \sqrt k}, \qquad A_h = \frac{W_Q^{h\top} W_Q^h}{\sqrt k} .$$
+# $$F(X)_i = \sum_h W_O^h\, W_V^h\, A_h \sum_j P^h_{ij}\, x_j, \qquad A_h = \frac{W_Q^{h\top} W_Q^h}{\sqrt k},$$
+#
+# $$P^h_{ij} \propto e^{- \abs{W_Q^h x_i - W_Q^h x_j}^2 / \sqrt k} .$$
 #
 # With $m_i = \sum_j P_{ij} x_j$ and $\Sigma_i$ the covariance that token $i$ sees, the Jacobian of one head
 # $P X A$ has the blocks
@@ -47,8 +48,9 @@
 # :::{prf:lemma} What attention can see {cite}`kim2021lipschitz`
 # :label: l2-spread
 #
-# $$\max_{s \ge 0} \frac{\sum_{j=1}^{N-1} s_j e^{-s_j}}{1 + \sum_{j=1}^{N-1} e^{-s_j}} = \varphi^{-1}(N - 1),
-#   \qquad \text{attained where all } s_j = 1 + \varphi^{-1}(N - 1) .$$
+# $$\max_{s \ge 0} \frac{\sum_{j=1}^{N-1} s_j e^{-s_j}}{1 + \sum_{j=1}^{N-1} e^{-s_j}} = \varphi^{-1}(N - 1),$$
+#
+# attained where all $s_j = 1 + \varphi^{-1}(N - 1)$.
 # :::
 #
 # *Proof of the lemma (ours).* $(s - z)\, e^{-s}$ is largest at $s = 1 + z$, where it is $e^{-1-z}$. So
@@ -59,9 +61,11 @@
 # $s_j = \abs{q_i - q_j}^2 / \sqrt k$ the lemma says $\sum_j P_{ij} \abs{q_i - q_j}^2 \le \sqrt k\, z$, and the
 # covariance of the $q_j$ is no larger. For an input $u$ with $w_j = W_Q u_j$, row $i$ of $Ju$ is
 #
-# $$\tfrac1{\sqrt k} W_Q^\top \Big[\sum_j P_{ij} w_j
-#   + \tfrac2{\sqrt k} \sum_j P_{ij} (q_j - \mu_i)\, (q_i - q_j)^\top w_j
-#   + \tfrac2{\sqrt k} \sum_j P_{ij} (q_j - \mu_i)(q_j - \mu_i)^\top w_i\Big] .$$
+# $$\begin{aligned}
+# \tfrac1{\sqrt k} W_Q^\top \Big[\sum_j P_{ij} w_j
+#   &+ \tfrac2{\sqrt k} \sum_j P_{ij} (q_j - \mu_i)\, (q_i - q_j)^\top w_j \\
+#   &+ \tfrac2{\sqrt k} \sum_j P_{ij} (q_j - \mu_i)(q_j - \mu_i)^\top w_i\Big] .
+# \end{aligned}$$
 #
 # *Maximum norm.* If $\norm{u_j}_\infty \le 1$, then $\norm{w_j}_\infty \le \norm{W_Q}_\infty$. In these units the
 # first sum in the bracket has entries of at most 1. In the other two, $\abs{(q_i - q_j)^\top w} \le
