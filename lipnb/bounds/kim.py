@@ -89,26 +89,28 @@ def l2_upper(query, value, output, n, p=2):
     return growth * (_infinity(query) * _infinity(query.mT)).max().item() * math.prod(norms)
 
 
-def l2_upper_sharp(query, value, output, n):
+def l2_upper_sharp(query, value, output, n, masked=True):
     r"""Lipschitz constant of `Attention.l2` on all sequences of n tokens, Euclidean: a sharper bound.
 
     .. math:: \mathrm{Lip}_2(F) \le \tfrac 1{\sqrt k}\, g(n)
               \Big(\sum_h \|W_Q^h\|_2^4\, \|W_V^h\|_2^2\Big)^{1/2} \|W_O\|_2
 
-    with g of `l2_growth_sharp`, proved in the book, of order :math:`\sqrt{n \log n}` where the theorem has
+    with g of `l2_growth_sharp`, of order :math:`n^{1/4} \sqrt{\log n}` where the theorem has
     :math:`\sqrt n \log n`.
 
     Parameters
     ----------
     query, value, output, n
         As for `l2_upper`.
+    masked : bool
+        As for `l2_growth_sharp`.
 
     Returns
     -------
     float
-        An upper bound on the global constant, unmasked and masked alike, never above `l2_upper`.
+        An upper bound on the global constant, never above `l2_upper`.
     """
-    return l2_growth_sharp(n) * _heads(query, value, output, 4)
+    return l2_growth_sharp(n, masked) * _heads(query, value, output, 4)
 
 
 def printed_l2_upper(query, value, output, n):
@@ -149,16 +151,23 @@ def l2_growth(n):
     return math.sqrt(count(n)) * (4 * phi_inverse(n - 1) + 1)
 
 
-def l2_growth_sharp(n):
-    r"""The same, sharper: each term of the Jacobian by its own norm.
+def l2_growth_sharp(n, masked=True):
+    r"""The same, sharper, and of the right order in n: each term of the Jacobian by its own norm.
 
-    .. math:: \sqrt{\tfrac{n + 1}2} + 2 \sqrt{(n - 1)\, \varphi^{-1}(1)\, \varphi^{-1}(n - 1)}
-              + 2 \varphi^{-1}(n - 1)
+    .. math:: \sqrt T + 2 \sqrt{\tau\, \varphi^{-1}(n - 1)} + 2 \varphi^{-1}(n - 1)
+
+    with bounds T on the attention that a token gets from all, and :math:`\tau` on the same weighted by squared
+    distances along a line: :math:`T = \sqrt n`,
+    :math:`\tau = \min\big((n - 1)\, \varphi^{-1}(1), \sqrt{(n - 1) / 2}\big)` without a mask, and
+    :math:`T = \min\big(\frac{n + 1}2, \sqrt{2 n - 1}\big)`,
+    :math:`\tau = \min\big((n - 1)\, \varphi^{-1}(1), \sqrt{n - \frac32}\big)` with one.
 
     Parameters
     ----------
     n : int
         Number of tokens.
+    masked : bool
+        Whether it has to hold for masked attention too; if not, it is smaller, by a factor of :math:`2^{1/4}` at most.
 
     Returns
     -------
@@ -167,11 +176,14 @@ def l2_growth_sharp(n):
 
     Notes
     -----
-    Proved in the book, page 62. A token's own score is the highest, so that no other gets more than 1/2 of its
-    attention, and no other more than :math:`\varphi^{-1}(1)` once weighted by the square of its distance.
+    Proved in the book, page 67, with tokens at which the constant is of this order, :math:`n^{1/4} \sqrt{\log n}`.
     """
-    spread = phi_inverse(count(n) - 1)
-    return math.sqrt((n + 1) / 2) + 2 * math.sqrt((n - 1) * phi_inverse(1) * spread) + 2 * spread
+    spread, near = phi_inverse(count(n) - 1), (n - 1) * phi_inverse(1)
+    if masked:
+        received, along = min((n + 1) / 2, math.sqrt(2 * n - 1)), min(near, math.sqrt(max(0.0, n - 1.5)))
+    else:
+        received, along = math.sqrt(n), min(near, math.sqrt((n - 1) / 2))
+    return math.sqrt(received) + 2 * math.sqrt(along * spread) + 2 * spread
 
 
 def _matrices(query, value, output):
