@@ -156,13 +156,13 @@ def tightness_rows(n, *, starts=50, reach=3.0, steps=600, rate=0.05, seed=0):
     Returns
     -------
     list of dict
-        n; start (a number, or "witness" for `printed_witness`); began and reached, row sums before and after; left and
-        right, how many tokens end below -1/2 and above 1/2.
+        n; start (a number, or "witness" for `printed_witness`); began and reached, row sums before and after; share,
+        what was reached over `largest_row`; left and right, how many tokens end below -1/2 and above 1/2.
     """
     begin = torch.cat([uniform_starts(n, starts, reach=reach, seed=seed), printed_witness(n)[1:, 0][None]])
     reached, x = ascend(begin, steps=steps, rate=rate)
     return [{"n": n, "start": str(i) if i < starts else "witness", "began": before, "reached": after,
-             "left": int((place < -0.5).sum()), "right": int((place > 0.5).sum())}
+             "share": after / largest_row(n), "left": int((place < -0.5).sum()), "right": int((place > 0.5).sum())}
             for i, (before, after, place) in enumerate(zip(row_sum(begin).tolist(), reached.tolist(), x, strict=True))]
 
 
