@@ -196,10 +196,11 @@ print(summary.round(4).to_string())
 
 # %% [markdown]
 # Plain ascent does not fall behind. For every odd $N$ the best of 50 starts ends at $1 + 4 \lambda$, to the digits
-# stored. The explicit witness is improved by ascent, to the same value, and the *typical* random start beats it: at
-# $N \ge 500$ all of them do. What separates the starts is the balance of the two sides. Every ascent that moves and
-# ends with as many tokens left as right reaches the constant; few tokens ever cross the middle, and an uneven split costs
-# $4 m^2$. A few starts with small $N$ do not move: where no $a_j$ exceeds $\frac12$ the row sum is 1, a plateau.
+# stored. The explicit witness is improved by ascent, to the same value. From $N = 8$ on more than half of the random
+# starts beat it; at $N \ge 500$ all of them do. What separates the starts is the balance of the two sides. Every ascent
+# that moves and ends with as many tokens left as right reaches the constant; few tokens ever cross the middle, and an
+# uneven split costs $4 m^2$. A few starts with small $N$ do not move: where no $a_j$ exceeds $\frac12$ the row sum is 1,
+# a plateau.
 #
 # ## How the bound grows
 #
