@@ -199,8 +199,8 @@ print(summary.round(4).to_string())
 # stored. The explicit witness is improved by ascent, to the same value. From $N = 8$ on more than half of the random
 # starts beat it; at $N \ge 500$ all of them do. What separates the starts is the balance of the two sides. Every ascent
 # that moves and ends with as many tokens left as right reaches the constant; few tokens ever cross the middle, and an
-# uneven split costs $4 m^2$. A few starts with small $N$ do not move: where no $a_j$ exceeds $\frac12$ the row sum is 1,
-# a plateau.
+# uneven split costs $4 m^2$. A few starts with small $N$ do not move: where no $a_j$ exceeds $\frac12$ the row sum
+# is 1, a plateau.
 #
 # ## How the bound grows
 #
