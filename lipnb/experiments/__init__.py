@@ -3,12 +3,22 @@
 ``TABLES`` holds every table that `make results` makes, by name.
 """
 
-from lipnb.experiments import adversarial, audit, l2_tightness, positions, real_text, robustness, scaling_factor
+from lipnb.experiments import (
+    adversarial,
+    audit,
+    inversion,
+    l2_tightness,
+    positions,
+    real_text,
+    robustness,
+    scaling_factor,
+)
 from lipnb.experiments.real_text import measurable, of_model
 from lipnb.experiments.table import Table, Unit, make
 from lipnb.experiments.windows import measure, remeasure
 
 __all__ = ["TABLES", "Table", "Unit", "make", "measurable", "measure", "of_model", "remeasure"]
 
-MODULES = (real_text, adversarial, scaling_factor, positions, audit, robustness, l2_tightness)  # in this order
+# in this order
+MODULES = (real_text, adversarial, scaling_factor, positions, audit, robustness, l2_tightness, inversion)
 TABLES = {table.name: table for module in MODULES for table in module.TABLES}
