@@ -165,6 +165,19 @@ def test_a_block_is_inverted_and_its_bound_is_true(dtype):
     assert (found.error_bound < (1e-2 if dtype == torch.float32 else 1e-6)).all()
 
 
+def test_the_error_of_a_later_layer_is_stretched_by_those_before():
+    """f(x) = -x attains every bound: g(x) = (1 - c) x."""
+    layers = [attention(0, 1, 1) for _ in range(2)]
+    with torch.no_grad():
+        for layer in layers:
+            for name, parameter in layer.named_parameters():
+                parameter.fill_(-1 if name == "value" else 1)
+    stack, x = InvertibleStack(*(Residual(layer, 0.9) for layer in layers)), torch.ones(1, 1, dtype=torch.float64)
+    found = stack.inverse(stack(x).detach(), rtol=1e-3)
+    error = (found.x - x).abs().item()
+    assert 5e-3 < error <= found.error_bound.item() * (1 + 1e-9) < 2e-2
+
+
 def test_gradients_of_the_inverse_are_exact():
     g = InvertibleStack(Residual(attention(1), 0.9), Residual(ContractiveFeedForward(4, 16, dtype=torch.float64), 0.8))
     y, v = tokens(0, 3, 4).requires_grad_(), tokens(1, 3, 4)
