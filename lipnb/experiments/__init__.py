@@ -7,6 +7,7 @@ from lipnb.experiments import (
     adversarial,
     audit,
     inversion,
+    inversion_curves,
     l2_tightness,
     positions,
     real_text,
@@ -20,5 +21,6 @@ from lipnb.experiments.windows import measure, remeasure
 __all__ = ["TABLES", "Table", "Unit", "make", "measurable", "measure", "of_model", "remeasure"]
 
 # in this order
-MODULES = (real_text, adversarial, scaling_factor, positions, audit, robustness, l2_tightness, inversion)
+MODULES = (real_text, adversarial, scaling_factor, positions, audit, robustness, l2_tightness, inversion,
+           inversion_curves)
 TABLES = {table.name: table for module in MODULES for table in module.TABLES}
