@@ -43,17 +43,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lipnb import figures, ledger, results
+from lipnb import figures, invertible, ledger, results
 from lipnb.experiments import inversion
 from lipnb.experiments.inversion_curves import FACTORS, curve, inputs, make_layer
-from lipnb.invertible import (
-    ContractiveAttention,
-    ContractiveFeedForward,
-    DotProductAttention,
-    InvertibleStack,
-    Residual,
-    predicted_iterations,
-)
+from lipnb.invertible import ContractiveAttention, Residual
 
 figures.house_style()
 tolerance = 1e-10
@@ -82,10 +75,14 @@ with torch.no_grad():
 exact = [1 + 0.9 * (-0.9) ** k for k in range(1, 6)]
 print("z_1 to z_5 ", np.round(path[:5], 6))
 print("by hand    ", np.round(exact, 6))
-enough = predicted_iterations(0.9, tolerance)
+enough = invertible.predicted_iterations(0.9, tolerance)
 first = next(k for k, z in enumerate(path, 1) if abs(z - 1) <= tolerance * 0.9)
 print(f"first error times 1e-10: predicted after {enough} steps, reached after {first}")
 print(f"stopped with a guarantee of {found.error_bound:.0e} after {found.iterations}")
+
+# %% [markdown]
+# The stopping rule does not know the answer. It has to allow for steps that all go the same way, and here they
+# alternate: that costs a few iterations more. On the layers below it never stops later than the first bound predicts.
 
 # %% [markdown]
 # ## Five tokens: L2 attention comes back, dot products do not
@@ -97,7 +94,7 @@ print(f"stopped with a guarantee of {found.error_bound:.0e} after {found.iterati
 # %%
 five = torch.tensor([[0.0, 6, 6, -6, -6]], dtype=torch.float64).T
 layers = {"L2": ContractiveAttention(1, dtype=torch.float64)}
-layers["dot product"] = DotProductAttention(1, dtype=torch.float64)
+layers["dot product"] = invertible.DotProductAttention(1, dtype=torch.float64)
 outcome = {}
 for name, layer in layers.items():
     g = Residual(filled(layer), 0.9)
@@ -110,7 +107,7 @@ for name, layer in layers.items():
         f"  error {error:.0e}, guaranteed {found.error_bound / five.norm():.0e}, ",
         end="",
     )
-    print(f"{found.iterations} steps of {enough}, converged: {found.converged.item()}")
+    print(f"{found.iterations} iterations, converged: {found.converged.item()}")
 
 # %% [markdown]
 # Nothing is hidden: without a constant there is no guarantee, and `converged` stays false.
@@ -120,9 +117,9 @@ for name, layer in layers.items():
 # The table `inversion`: 1,000 random layers of all three kinds (Euclidean with the bound of the theorem or the
 # sharper one, maximum norm), masked or not, 1 to 4 heads, 2 to 16 tokens, weights and tokens over two decades, $c$
 # from 0.5 to 0.95. Each is inverted at three sequences, then trained for 500 steps of Adam at rate 0.01, then
-# inverted again. Half of them learn to take the noise off words; half are asked for three times the words, which no
-# such layer can give, so that training pushes against the guarantee. The division is part of the layer, so it moves
-# along.
+# inverted again. About half of them learn to take the noise off words; half are asked for three times the words,
+# which no such layer can give, so that training pushes against the guarantee. The division is part of the layer, so
+# it moves along.
 #
 # A layer *fails* if its local constant exceeds 1 at one of the sequences, if an inverse is farther off than
 # $10^{-10}$ or than its own error bound, or if it took more steps than $\log(10^{-10}) / \log c$. First, some rows
@@ -137,9 +134,10 @@ again = pd.concat(
 stored = table[table.group.isin(live_groups) & (table.trained == 0)]
 steps_agree = (again.iterations.values == stored.iterations.values).all()
 apart = np.abs(again.constant.values / stored.constant.values - 1).max()
-print(
-    f"{len(again)} layers again: {again.failed.sum()} failures, constants to {apart:.0e}"
-)
+print(f"{len(again)} layers again: {again.failed.sum()} failures")
+print(f"constants agree to {apart:.0e}")
+
+# %%
 groups = table.groupby(["trained", "demand"])
 summary = groups.agg(
     layers=("failed", "size"),
@@ -154,9 +152,8 @@ summary["steps / predicted"] = share.max()
 print(summary.to_string(float_format="{:.2g}".format))
 trained = table[table.trained > 0]
 moved = trained.divisor.values / table[table.trained == 0].divisor.values
-print(
-    f"training changed the divisor by factors of {moved.min():.2g} to {moved.max():.2g}"
-)
+low, high = np.quantile(moved, [0.05, 0.95])
+print(f"divisors changed by factors of {low:.2g} to {high:.2g} in 90 % of the layers")
 learned = (trained.loss < trained.loss_first).mean()
 print(f"the loss fell in {learned:.0%} of the layers")
 
@@ -187,13 +184,15 @@ print(f"failures: {failures}")
 # stretched by $\frac{1}{1 - c}$ on their way through an earlier one, which the bound of the stack counts.
 
 # %%
-feed_forward = ContractiveFeedForward(16, 64, dtype=torch.float64)
+feed_forward = invertible.ContractiveFeedForward(16, 64, dtype=torch.float64)
 with torch.no_grad():  # a jump of the weights, such as a large step makes
     weight = feed_forward.first.parametrizations.weight.original
     weight[:, 0] += 1.0
 left = feed_forward.left_by_power_iteration().item()
 attention = ContractiveAttention(16, 4, bound="sharp", dtype=torch.float64)
-block = InvertibleStack(Residual(attention, 0.9), Residual(feed_forward, 0.9))
+block = invertible.InvertibleStack(
+    Residual(attention, 0.9), Residual(feed_forward, 0.9)
+)
 generator = torch.Generator().manual_seed(seed)
 x = torch.randn(5, 12, 16, generator=generator, dtype=torch.float64)
 with torch.no_grad():
@@ -268,8 +267,8 @@ plt.show()
 #
 # The observed rate is not $c$ but at most $c \Lambda$, and $\Lambda$ is small: the bound allows the worst input of
 # the worst weights, and these inputs and weights are far from it. The same slack is the price. What the layer adds to
-# $x$ has at most $\Lambda$ times the size that is allowed, so it can hardly do its work. Of the noise that it was
-# trained to remove:
+# $x$ is as much smaller than what $c$ allows, so it can hardly do its work. Of the noise that it was trained to
+# remove:
 
 # %%
 loss = curves[curves.trained > 0].groupby("layer", sort=False).loss.first()
@@ -296,12 +295,12 @@ start = curves[curves.k == 0].set_index(["layer", "trained", "input", "c"]).erro
 began = start[pd.MultiIndex.from_frame(known[["layer", "trained", "input", "c"]])]
 promise = known.error.to_numpy() / (known.c**known.k * began.to_numpy())
 tight = np.abs(np.array(path[:100]) - 1) / 0.9 ** np.arange(2, 102)
-print(
-    f"L2: error at most {promise.max():.3f} of the promise, over {len(promise)} points"
-)
+print(f"L2: error at most {promise.max():.3f} of the promise at {len(promise)} points")
+print(f"one token: {tight.max():.6f} of the promise at {len(tight)} points")
 
 # %% tags=["nbval-check-output"]
 assert np.allclose(path[:5], exact, rtol=1e-9) and first == enough
+assert promise.max() < 1 and np.abs(tight - 1).max() < 1e-9
 (l2, l2_error), (dot, dot_error) = outcome["L2"], outcome["dot product"]
 assert l2.converged and l2_error < tolerance and l2.iterations <= enough
 assert not dot.converged and dot_error > 0.1 and torch.isinf(dot.error_bound)
@@ -322,20 +321,19 @@ print("five tokens, c = 0.9: L2 comes back, dot products do not")
 # %%
 theorem, picture = "kim.inverse", "kim.fig-inverse"
 kinds = "N = D = 64, H = 8, three bounds, trained and untrained, c to 0.9"
+also = f"{kinds}; one token, where it is attained"
 thousand = "1,000 random layers, before and after 500 training steps"
-steps, off = "iterations over log(1e-10) / log c", "error within 1e-10"
-stopped, exact_one = "error over the bound returned (ours)", "c^k is attained (ours)"
+every, off = "error over c^k times the first", "inverted, error within 1e-10"
+steps = "iterations to a guaranteed 1e-10 over log(1e-10) / log c (ours)"
+stopped = "error over the bound returned (ours)"
 comes, stays = "L2: error after 60 iterations", "dot products at clusters: error > 0.1"
 stop, took = table.error / table.certified, table.iterations / table.predicted
-ends = contractive["after 60"]
+ends, both = contractive["after 60"], np.concatenate([promise, tight])
 ledger.record(
-    ledger.upper(theorem, "error over c^k times the first", promise, grounds=kinds),
-    ledger.upper(theorem, steps, took, grounds=thousand),
+    ledger.upper(theorem, every, both, grounds=also),
     ledger.equal(theorem, off, table.error, within=1e-10, grounds=thousand),
+    ledger.upper(theorem, steps, took, grounds=thousand, variant=True),
     ledger.upper(theorem, stopped, stop, grounds=thousand, variant=True),
-    ledger.equal(
-        theorem, exact_one, tight - 1, within=1e-6, grounds="one token", variant=True
-    ),
     ledger.equal(picture, comes, ends, within=1e-14, grounds=kinds),
     ledger.lower(picture, stays, hard["after 60"] / 0.1, grounds="the same sizes"),
 )
@@ -349,8 +347,8 @@ ledger.record(
 # - It is worst-case. At the sizes of the paper the local constants stay below five hundredths, so a handful of
 #   iterations is enough where the theory needs up to 219; and the layers remove less than 2 % of the noise, where dot
 #   products remove more than half. One task, 500 steps: {doc}`65_language_model` asks the same of a language model.
-# - Dot products fail at tokens far apart, and after training also on words. Where they come back, nothing could have
-#   said so beforehand.
+# - Dot products fail at tokens far apart, and after training also on words. Where they come back, no bound over
+#   all inputs could have said so.
 # - Sizes and factors are recalled from the paper. Its inputs and its training were not recovered.
 #
 # **One thing to try.** `Residual(ContractiveAttention(64, 8, bound="sharp"), c=0.9).inverse(y)` on your own tokens;
