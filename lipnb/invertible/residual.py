@@ -48,7 +48,7 @@ def predicted_iterations(rate, rtol):
     Returns
     -------
     int
-        The smallest k with rate^k <= rtol; starting at z_0 = y, the first error is c |f(x)|.
+        The smallest k with rate^k <= rtol. The first error is that of z_0 = y, c times the norm of f(x).
 
     Raises
     ------
