@@ -19,11 +19,15 @@
 # Let $f = F / L(N)$ be L2 attention divided by the bound of {doc}`62_l2_attention` for $N$ tokens, and $0 < c < 1$.
 # Then $g(X) = X + c f(X)$ is invertible, and $z_0 = y$, $z_{k + 1} = y - c f(z_k)$ tends to $x = g^{-1}(y)$:
 #
-# $$\norm{z_k - x} \le c^k\, \norm{y - x}, \qquad \norm{z_k - x} \le \frac{c}{1 - c} \norm{z_k - z_{k - 1}} .$$
+# $$\begin{aligned}
+# \norm{z_k - x} &\le c^k\, \norm{y - x} , \\
+# \norm{z_k - x} &\le \frac{c}{1 - c} \norm{z_k - z_{k - 1}} .
+# \end{aligned}$$
 # :::
 #
 # *Proof.* $z \mapsto y - c f(z)$ contracts distances by $c$, and $x$ is its fixed point: this is the first bound. For
-# the second, $\norm{z_k - x} \le c \norm{z_{k - 1} - x} \le c \norm{z_{k - 1} - z_k} + c \norm{z_k - x}$. $\square$
+# the second, $\norm{z_k - x} \le c \norm{z_{k - 1} - x}$, and $\norm{z_{k - 1} - x}$ is at most
+# $\norm{z_{k - 1} - z_k} + \norm{z_k - x}$. $\square$
 #
 # The first says how many iterations are enough: $\log(\text{tolerance}) / \log c$. The second is a stopping rule with
 # a guarantee, and costs nothing. Near $x$ the iteration is linear, so what counts is the constant $\Lambda$ of $f$
