@@ -1,14 +1,16 @@
 """Measurements that the book shows: windows of texts, explicit and attacked inputs; one row for each.
 
-``TABLES`` holds every table that `make results` makes, by name.
+``TABLES`` holds every table that `make results` makes, by name; ``TRAINED`` those of which each row takes the training
+of a network, made when they are asked for.
 """
 
-from lipnb.experiments import adversarial, audit, positions, real_text, robustness, scaling_factor
+from lipnb.experiments import adversarial, audit, language_model, positions, real_text, robustness, scaling_factor
 from lipnb.experiments.real_text import measurable, of_model
 from lipnb.experiments.table import Table, Unit, make
 from lipnb.experiments.windows import measure, remeasure
 
-__all__ = ["TABLES", "Table", "Unit", "make", "measurable", "measure", "of_model", "remeasure"]
+__all__ = ["TABLES", "TRAINED", "Table", "Unit", "make", "measurable", "measure", "of_model", "remeasure"]
 
 MODULES = (real_text, adversarial, scaling_factor, positions, audit, robustness)  # in this order
 TABLES = {table.name: table for module in MODULES for table in module.TABLES}
+TRAINED = {table.name: table for table in language_model.TABLES}
