@@ -65,7 +65,8 @@ def _parser():
                             formatter_class=argparse.RawDescriptionHelpFormatter,
                             description="Make the tables that the book's pages load, in data/results "
                                         "(or in the folder LIPNB_RESULTS).")
-    verb.add_argument("tables", nargs="*", metavar="TABLE", help="which ones (default: all but those that train), see below")
+    verb.add_argument("tables", nargs="*", metavar="TABLE",
+                      help="which ones (default: all but those that train networks), see below")
     verb.add_argument("--model", metavar="NAME", help="instead: every layer of this model, a name on the hub or a "
                       "folder, on both texts of the paper")
     verb.add_argument("--again", action="store_true", help="make them anew even where they are there")

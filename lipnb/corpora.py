@@ -25,7 +25,8 @@ def read(name):
     ----------
     name : str
         "alice" (NLTK's own data path, else NLTK's download), "ag_news" (the folder ``LIPNB_DATA``, else the
-        Hugging Face hub), "ptb" (the folder ``LIPNB_DATA``), "python_reference" (the embedded default, always there), or the path of a text file.
+        Hugging Face hub), "ptb" (the folder ``LIPNB_DATA``), "python_reference" (the embedded default, always there),
+        or the path of a text file.
 
     Returns
     -------
@@ -40,10 +41,11 @@ def read(name):
 
     Notes
     -----
-    castin2024smooth, section 5, measures on the first two; kim2021lipschitz trains on the third. The embedded text changes a little with each release of
-    Python: `fingerprint` tells editions apart.
+    castin2024smooth, section 5, measures on the first two; kim2021lipschitz trains on the third. The embedded text
+    changes a little with each release of Python: `fingerprint` tells editions apart.
     """
-    known = {"alice": _alice, "ag_news": _ag_news, "ptb": lambda: "".join(penn_treebank()), "python_reference": _python_reference}
+    known = {"alice": _alice, "ag_news": _ag_news, "ptb": lambda: "".join(penn_treebank()),
+             "python_reference": _python_reference}
     return known[name]() if name in known else _file(name)
 
 

@@ -5,7 +5,8 @@ import torch
 
 from lipnb import corpora
 
-__all__ = ["END", "character_ids", "character_parts", "gutenberg_or_embedded", "split_text", "token_ids", "train_tokenizer"]
+__all__ = ["END", "character_ids", "character_parts", "gutenberg_or_embedded", "split_text", "token_ids",
+           "train_tokenizer"]
 
 END = "<|endoftext|>"
 HELD_OUT = 0.02  # share at the end of each text, for validation
