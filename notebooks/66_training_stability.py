@@ -132,10 +132,12 @@ print(f"{settings['training']}, rate {settings['rate']}; seeds {seeds}")
 print(f"{len(ends)} runs, {birth['seconds'] / 3600:.1f} hours of one core\n")
 by = ends.groupby(["layers", "attention"]).nats
 mean, spread = by.mean().unstack()[kinds], (by.max() - by.min()).unstack()[kinds]
-share = by.agg(lambda nats: (nats < limit).sum()).unstack()[kinds].astype(int)
+share, count = by.agg(lambda nats: (nats < limit).sum()), by.size()
+said = (share.astype(int).astype(str) + " of " + count.astype(str)).unstack()[kinds]
+whole = (share == count).unstack()[kinds]
 print("nats per character, mean\n" + mean.round(3).to_string())
 print("\nlargest less smallest over the seeds\n" + spread.round(3).to_string())
-print(f"\ntrained, of {len(seeds)}\n" + share.to_string())
+print("\ntrained\n" + said.to_string())
 print(f"\nfrequencies of characters: {frequencies:.3f}; of pairs: {pairs:.3f}")
 
 # %% tags=["hide-input"]
@@ -150,8 +152,9 @@ for ax, (rate, at) in zip(axes, rates.groupby("rate"), strict=True):
         ax.plot(middle.index + shift, middle, color=colours[kind], lw=1.1, label=kind)
         ax.plot(rows.layers + shift, rows.nats, ".", ms=5, color=colours[kind])
     ax.axhline(frequencies, color="0.3", ls=":", lw=1)
-    count = at.seed.nunique()
-    ax.set(title=f"rate {rate:g}, {count} seed{'s' * (count > 1)}", xlabel="layers")
+    ax.axhline(pairs, color="0.3", ls="--", lw=1)
+    several = at.seed.nunique()
+    ax.set(title=f"rate {rate:g}, {several} seed{'s' * (several > 1)}", xlabel="layers")
     ax.set_xticks(depths, depths, fontsize=9)
     ax.set_ylim(rates.nats.min() - 0.05, frequencies + 0.09)
 axes[0].set_ylabel("test loss, nats per character")
@@ -160,7 +163,8 @@ plt.show()
 
 # %% [markdown]
 # *Test loss by depth at three fixed rates: a dot for each run, lines through the means. Dotted: frequencies of
-# characters, where a network ends that has learned nothing else.*
+# characters, where a network ends that has learned nothing else. Dashed: frequencies after the character before, which
+# need no attention.*
 #
 # ## Where it fails: all tokens become one
 #
@@ -266,7 +270,8 @@ plt.show()
 assert added["dot"] > 8 * added["l2-tied"] > 0
 assert abs(A.norm() / size**0.5 / expected - 1) < 0.2
 assert not same_text or (len(again) == 2 * len(kinds) and difference < 1e-3)
-assert (ends.groupby(["layers", "attention"]).seed.nunique() == len(seeds)).all()
+several = count.unstack().drop(columns="l2-untied")
+assert (several == len(seeds)).all(axis=None)
 measured = layers[layers.bound.notna()]
 assert layers.converged.all() and (measured.highest <= measured.bound).all()
 assert bounds.l2_growth(sizes["length"]) == settings["growth"]
@@ -280,8 +285,7 @@ print("live: the tokens of deep dot-product attention become one, the others' do
 # %%
 deep_of, passes = {}, {}
 for kind in kinds:
-    whole = [depth for depth in depths if (share[kind][:depth] == len(seeds)).all()]
-    deep_of[kind] = max(whole, default=0)
+    deep_of[kind] = max((d for d in depths if whole[kind][:d].all()), default=0)
     rows = layers[(layers.attention == kind) & layers.good]
     used = (rows.highest / rows.bound).max()
     passes[kind] = f"{kind} {rows.passed.median():.2g}"

@@ -29,7 +29,7 @@ SIZES = {"length": 64, "width": 64, "heads": 4, "hidden": 256}
 ADAM = {"decay": 0.0, "betas": (0.9, 0.98), "clip": math.inf}
 WINDOWS = {"validation": 100, "test": 512, "measured": 4}  # of `length` characters each
 # Depth: warm-up, then the root. The rate did best for each kind in the scan that is part of the table.
-DEPTH = {"schedule": "inverse_sqrt", "warmup": 200, "batch": 16, "steps": 2000, "evaluate_every": 200}
+DEPTH = {"schedule": "inverse_sqrt", "warmup": 100, "batch": 16, "steps": 1000, "evaluate_every": 100}
 SCAN = {**DEPTH, "warmup": 30, "steps": 300, "evaluate_every": 300}
 SCANNED, SCAN_DEPTH, SCAN_SEED = (3e-3, 1e-2, 3e-2), 3, 100
 RATE = 1e-2
@@ -178,7 +178,9 @@ def _depth(corpus, count, depths):
 
 
 def _stability(corpus, count, depths):
-    runs = [(kind, layers, FIXED_RATE, seed, {}) for seed in range(count) for layers in depths for kind in ATTENTIONS]
+    """Untied L2 scores, which are not in the paper's table, with one seed only."""
+    runs = [(kind, layers, FIXED_RATE, seed, {}) for seed in range(count) for layers in depths for kind in ATTENTIONS
+            if seed == 0 or kind != "l2-untied"]
     units = [Unit("baselines", 1, lambda: _baselines(corpus)), *_checks("fixed", FIXED, FIXED_RATE),
              *_units("fixed", FIXED, corpus, runs)]
     return _settings(corpus, FIXED, rate=FIXED_RATE), units
@@ -186,7 +188,7 @@ def _stability(corpus, count, depths):
 
 def _controls(corpus, count, depths):
     other = [(kind, layers, rate, 0, {}) for rate in OTHER_RATES for layers in depths for kind in ATTENTIONS]
-    control = [(kind, layers, FIXED_RATE, seed, changes) for seed in range(count) for layers in depths[1::2]
+    control = [(kind, layers, FIXED_RATE, seed, changes) for seed in range(count) for layers in depths[1:]
                for kind, changes in CONTROLS]
     units = [*_units("control", FIXED, corpus, control), *_units("rate", FIXED, corpus, other)]
     return _settings(corpus, FIXED, rates=OTHER_RATES), units
@@ -198,5 +200,5 @@ TABLES = (
     Table("training-stability", "which of them train at a fixed rate, 2 to 18 layers", _stability,
           {"corpus": "ptb", "count": SEEDS, "depths": DEPTHS}),
     Table("training-controls", "the same at other rates, with other starts and another place of LayerNorm", _controls,
-          {"corpus": "ptb", "count": SEEDS, "depths": (2, 6, 10, 14, 18)}),
+          {"corpus": "ptb", "count": SEEDS, "depths": (2, 10, 18)}),
 )
