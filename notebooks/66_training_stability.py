@@ -285,7 +285,7 @@ print("live: the tokens of deep dot-product attention become one, the others' do
 # %%
 deep_of, passes = {}, {}
 for kind in kinds:
-    deep_of[kind] = max((d for d in depths if whole[kind][:d].all()), default=0)
+    deep_of[kind] = max((d for d in depths if whole.loc[:d, kind].all()), default=0)
     rows = layers[(layers.attention == kind) & layers.good]
     used = (rows.highest / rows.bound).max()
     passes[kind] = f"{kind} {rows.passed.median():.2g}"

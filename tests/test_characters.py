@@ -38,16 +38,18 @@ def steps(net, count, rate):
 
 
 @pytest.mark.parametrize("kind", training.ATTENTIONS)
-@pytest.mark.parametrize("norm", ["after", "before"])
-def test_the_fast_module_is_the_map(kind, norm):
-    net = steps(network(kind, norm=norm), 3, 1e-2).double()
+@pytest.mark.parametrize(("norm", "positions"), [("after", "sinusoids"), ("before", "learned")])
+def test_the_fast_module_is_the_map(kind, norm, positions):
+    net = steps(network(kind, norm=norm, positions=positions), 3, 1e-2).double()
+    frozen = training.CharacterTransformer(30, attention=kind, **SMALL, positions=positions).positions
+    assert torch.equal(net.positions.float(), frozen) == (positions == "sinusoids")
     received = net.activations(windows())
     assert len(received) == 2 and net.training
     for layer, x in enumerate(received):
         assert relative(net.blocks[layer].attention(x), net.attention(layer)(x)) < 1e-12
     net.eval()
     x = received[0]  # the first block again, from the map and the definition
-    block, embedded = net.blocks[0], net.embedding(windows()) + net.positions.weight[:12]
+    block, embedded = net.blocks[0], net.embedding(windows()) + net.positions[:12]
     y = embedded + block.strength * net.attention(0)(x)
     if norm == "after" or kind == "contractive":
         y = block.norms[0](y)
@@ -118,6 +120,7 @@ def test_a_start_scales_the_output_matrices():
 @pytest.mark.parametrize(("changes", "said"), [
     ({"attention": "linear"}, "attention must be one of dot, l2-untied"), ({"heads": 3}, "multiple of heads"),
     ({"strength": 1.0}, "strictly between 0 and 1"), ({"norm": "twice"}, "norm must be 'after' or 'before'"),
+    ({"positions": "none"}, "positions must be 'sinusoids' or 'learned'"),
 ])
 def test_bad_models_are_said(changes, said):
     with pytest.raises(ValueError, match=said):
@@ -203,7 +206,8 @@ def test_the_tables(small):
     made = experiments.make([tables["language-model"]], corpus=small, depths=(1,), count=1, progress=False)
     table = made["language-model"]
     assert table.groupby("part", sort=False).size().to_dict() == {
-        "unigram": 1, "bigram": 1, "depth again": 8, "scan": 12 * 7, "depth": 4 * 5}
+        "unigram": 1, "bigram": 1, "depth again": 8, "scan": 12 * 7, "depth": 4 * 5,
+        "positions": 4 * 6}
     ends = table[table.row == "test"]
     assert (ends.bits / ends.nats - 1 / math.log(2)).abs().max() < 1e-9
     # the last row is what its trained network says: train the same one here

@@ -27,7 +27,7 @@ __all__ = ["CHECK", "DEPTH", "FIXED", "TABLES", "layer_rows", "texts", "train_ru
 SEEDS = 3
 SIZES = {"length": 64, "width": 64, "heads": 4, "hidden": 256}
 ADAM = {"decay": 0.0, "betas": (0.9, 0.98), "clip": math.inf}
-WINDOWS = {"validation": 100, "test": 512, "measured": 4}  # of `length` characters each
+WINDOWS = {"validation": 64, "test": 256, "measured": 4}  # of `length` characters each
 # Depth: warm-up, then the root. The rate did best for each kind in the scan that is part of the table.
 DEPTH = {"schedule": "inverse_sqrt", "warmup": 100, "batch": 16, "steps": 1000, "evaluate_every": 100}
 SCAN = {**DEPTH, "warmup": 30, "steps": 300, "evaluate_every": 300}
@@ -84,8 +84,8 @@ def layer_rows(network, token_ids):
     return rows
 
 
-def train_run(part, *, corpus, attention, layers, rate, seed, options, start=1.0, norm="after", measured=True,
-              progress=False):
+def train_run(part, *, corpus, attention, layers, rate, seed, options, start=1.0, norm="after",
+              positions="sinusoids", measured=True, progress=False):
     """Train one network and measure it; a killed run continues from its last evaluation.
 
     Parameters
@@ -94,7 +94,7 @@ def train_run(part, *, corpus, attention, layers, rate, seed, options, start=1.0
         What the run belongs to, a word of its rows.
     corpus : str
         As for `lipnb.training.character_parts`.
-    attention, layers, start, norm, seed
+    attention, layers, start, norm, positions, seed
         As for `lipnb.training.CharacterTransformer`; `seed` also draws the windows.
     rate, options : float, dict
         As for `lipnb.training.train`.
@@ -109,10 +109,10 @@ def train_run(part, *, corpus, attention, layers, rate, seed, options, start=1.0
         Rows named by `row`: "evaluation" (the learning curve), "test" and "layer".
     """
     (training, validation, test), vocabulary = texts(corpus)
-    network = CharacterTransformer(vocabulary, attention=attention, layers=layers, start=start, norm=norm, seed=seed,
-                                   **SIZES)
+    network = CharacterTransformer(vocabulary, attention=attention, layers=layers, start=start, norm=norm,
+                                   positions=positions, seed=seed, **SIZES)
     run = {"part": part, "attention": attention, "start": start, "norm": norm if network.normalised else "none",
-           "layers": layers, "rate": rate, "seed": seed}
+           "positions": positions, "layers": layers, "rate": rate, "seed": seed}
     cache = results.folder().parent / "cache"
     cache.mkdir(parents=True, exist_ok=True)
     name = "characters-" + "-".join(map(str, run.values()))
@@ -172,8 +172,11 @@ def _depth(corpus, count, depths):
     """The number of seeds is no setting: rows name theirs, and more can join a table that was begun with fewer."""
     scan = [(kind, SCAN_DEPTH, rate, SCAN_SEED, {}) for kind in ATTENTIONS for rate in SCANNED]
     runs = [(kind, layers, RATE, seed, {}) for seed in range(count) for layers in depths for kind in ATTENTIONS]
+    runs.sort(key=lambda run: run[0] == "l2-untied" and run[3] > 0)  # what the paper's bounds are not about comes last
+    learned = [(kind, 2, RATE, 0, {"positions": "learned"}) for kind in ATTENTIONS]
     units = [Unit("baselines", 1, lambda: _baselines(corpus)), *_checks("depth", DEPTH, RATE),
-             *_units("scan", SCAN, corpus, scan), *_units("depth", DEPTH, corpus, runs)]
+             *_units("scan", SCAN, corpus, scan), *_units("depth", DEPTH, corpus, runs),
+             *_units("positions", DEPTH, corpus, learned)]
     return _settings(corpus, DEPTH, scan=SCAN, rate=RATE), units
 
 

@@ -137,12 +137,18 @@ class Block(torch.nn.Module):
         return x
 
 
-class CharacterTransformer(torch.nn.Module):
-    """A causal Transformer over characters: embedding and learned positions, blocks, linear output.
+def sinusoids(length, width):
+    r"""Positions as sines and cosines of :math:`i / 10000^{2j/d}`, shape (length, width) (vaswani2017attention)."""
+    angles = torch.arange(length)[:, None] / 10000 ** (torch.arange(0, width, 2) / width)
+    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :width]
 
-    LayerNorm stands after each addition, as in the first Transformer, or before each part. The contractive kind has
-    none: its blocks are x + c f(x) with f of a Lipschitz constant of at most 1, attention divided by its bound and
-    feed-forward of spectrally normalised matrices.
+
+class CharacterTransformer(torch.nn.Module):
+    """A causal Transformer over characters: embedding and positions, blocks, linear output.
+
+    Positions are sinusoids and LayerNorm stands after each addition, as in the first Transformer; or they are learned,
+    and it stands before each part. The contractive kind has no LayerNorm: its blocks are x + c f(x) with f of a
+    Lipschitz constant of at most 1, attention divided by its bound and feed-forward of spectrally normalised matrices.
 
     Parameters
     ----------
@@ -152,6 +158,8 @@ class CharacterTransformer(torch.nn.Module):
         Kind of every layer, see `CausalHeads`.
     length, width, heads, hidden, layers : int
         Most characters in a window; d; h; width of the feed-forward part; depth.
+    positions : {"sinusoids", "learned"}
+        What is added to the embedding.
     norm : {"after", "before"}
         Where LayerNorm stands; of no meaning for the contractive kind.
     start : float
@@ -164,19 +172,21 @@ class CharacterTransformer(torch.nn.Module):
     Raises
     ------
     ValueError
-        "attention must be one of ...", "norm must be ...", "width must be a multiple of heads ...", "strength must
-        lie ...".
+        "attention must be one of ...", "positions must be ...", "norm must be ...", "width must be a multiple of heads
+        ...", "strength must lie ...".
 
     Notes
     -----
-    kim2021lipschitz, section on language models; LayerNorm after the addition as in vaswani2017attention.
+    kim2021lipschitz, the language model; positions and LayerNorm as in vaswani2017attention.
     """
 
     def __init__(self, vocabulary, *, attention, length=64, width=64, heads=4, hidden=256, layers=2,
-                 norm="after", start=1.0, strength=STRENGTH, seed=0):
+                 positions="sinusoids", norm="after", start=1.0, strength=STRENGTH, seed=0):
         super().__init__()
         if attention not in ATTENTIONS:
             raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {attention!r}.")
+        if positions not in ("sinusoids", "learned"):
+            raise ValueError(f"positions must be 'sinusoids' or 'learned', got {positions!r}.")
         if norm not in ("after", "before"):
             raise ValueError(f"norm must be 'after' or 'before', got {norm!r}.")
         if width % heads:
@@ -192,7 +202,10 @@ class CharacterTransformer(torch.nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             self.embedding = torch.nn.Embedding(vocabulary, width)
-            self.positions = torch.nn.Embedding(length, width)
+            if positions == "learned":
+                self.positions = torch.nn.Parameter(torch.randn(length, width))
+            else:
+                self.register_buffer("positions", sinusoids(length, width), persistent=False)
             self.blocks = torch.nn.ModuleList(
                 Block(attention, width, heads, hidden, length, strength, norm) for _ in range(layers))
             self.norm = torch.nn.LayerNorm(width) if norm == "before" else torch.nn.Identity()
@@ -203,7 +216,7 @@ class CharacterTransformer(torch.nn.Module):
 
     def forward(self, token_ids):
         """Logits of the next character, shape (b, n, vocabulary), of characters (b, n), n <= length."""
-        x = self.embedding(token_ids) + self.positions.weight[: token_ids.shape[1]]
+        x = self.embedding(token_ids) + self.positions[: token_ids.shape[1]]
         for block in self.blocks:
             x = block(x)
         return self.output(self.norm(x))
@@ -211,7 +224,7 @@ class CharacterTransformer(torch.nn.Module):
     @torch.no_grad()
     def activations(self, token_ids):
         """What the attention of each layer receives: a list of Tensors (b, n, d)."""
-        x, received = self.embedding(token_ids) + self.positions.weight[: token_ids.shape[1]], []
+        x, received = self.embedding(token_ids) + self.positions[: token_ids.shape[1]], []
         training = self.training
         self.eval()  # spectral normalisation takes a step of its iteration at each call while training
         for block in self.blocks:
