@@ -51,7 +51,9 @@ figures.house_style()
 kinds = list(ATTENTIONS)
 colours = dict(zip(kinds, ("#0072b2", "#e69f00", "#009e73", "#d55e00"), strict=True))
 # %% tags=["hide-input"]
-stored, controls = (results.load(name) for name in names)
+stored = results.load(names[0])
+there = names[1] in results.names()
+controls = results.load(names[1]) if there else stored.iloc[:0].assign(start=1.0)
 birth = results.provenance(names[0])
 settings, sizes = birth["settings"], birth["settings"]["sizes"]
 frequencies, pairs = (
@@ -61,7 +63,9 @@ limit = frequencies - margin  # a run that diverged has no loss, and is not belo
 runs = stored[stored.part == "fixed"].astype({"layers": int, "seed": int})
 ends, layers = (runs[runs.row == row] for row in ("test", "layer"))
 good = ends.set_index(["attention", "layers", "seed"]).nats.lt(limit).rename("good")
-layers = layers.astype({"layer": int}).join(good, on=good.index.names)
+layers = layers.assign(layer=layers.layer.astype(int) + 1).join(
+    good, on=good.index.names
+)
 layers["passed"] = layers.output_spread / layers.input_spread
 seeds, depths = sorted(set(ends.seed.tolist())), sorted(set(ends.layers.tolist()))
 deepest = depths[-1]
@@ -159,7 +163,7 @@ for ax, (rate, at) in zip(axes, rates.groupby("rate"), strict=True):
     ax.set_xticks(depths, depths, fontsize=9)
     ax.set_ylim(rates.nats.min() - 0.05, frequencies + 0.09)
 axes[0].set_ylabel("test loss, nats per character")
-axes[1].legend(loc="upper left", bbox_to_anchor=(0, 0.93), fontsize=9)
+axes[len(axes) // 2].legend(loc="upper left", bbox_to_anchor=(0, 0.93), fontsize=9)
 plt.show()
 
 # %% [markdown]
@@ -224,7 +228,7 @@ plt.show()
 # %%
 control = controls[(controls.part == "control") & (controls.row == "test")]
 mine = ends[ends.layers.isin(control.layers) & ends.attention.isin(["dot", "l2-tied"])]
-control = pd.concat([mine, control])
+control = pd.concat([mine, control]).astype({"layers": int})
 control = control.assign(good=control.nats < limit)
 control = control.groupby(["attention", "norm", "start", "layers"])
 counted = control.good.agg(["sum", "size"]).astype(int)
@@ -232,6 +236,8 @@ counted = (counted["sum"].astype(str) + " of " + counted["size"].astype(str)).un
 values = control.nats.mean().unstack().round(3)
 table = pd.concat({"trained": counted, "nats": values}, axis=1)
 print(table.to_string())
+if not there:
+    print(f"{names[1]} is not here: lipnb results {names[1]} makes it.")
 
 # %% [markdown]
 # ## Every trained layer, measured
@@ -251,11 +257,11 @@ for kind in kinds:
     lines = (rows.lipschitz, rows.lowest, rows.highest), [rows.passed] * 3
     for ax, (middle, low, high) in zip((left, right), lines, strict=True):
         middle, low, high = middle.median(), low.min(), high.max()
-        ax.plot(middle.index + 1, middle, "o-", ms=3, lw=1, label=label, **look)
-        ax.fill_between(middle.index + 1, low, high, alpha=0.18, lw=0, **look)
+        ax.plot(middle.index, middle, "o-", ms=3, lw=1, label=label, **look)
+        ax.fill_between(middle.index, low, high, alpha=0.18, lw=0, **look)
         label = None
     bound = rows.bound.median()
-    left.plot(bound.index + 1, bound, ls="--", lw=1.3, **look)
+    left.plot(bound.index, bound, ls="--", lw=1.3, **look)
     for ax, title in ((left, "local constant"), (right, "spread out over spread in")):
         ax.set(yscale="log", xlabel="layer", title=title)
         ax.set_xticks(range(2, deepest + 1, 4))
@@ -302,26 +308,21 @@ for kind in kinds:
 size = f"width {size}, {settings['training']['steps']} steps, rate {settings['rate']:g}"
 loss = ends.set_index(good.index.names).nats.fillna(frequencies)
 lipschitz, deep = loss[["l2-tied", "contractive"]], loss["dot"][deepest]
-best = mean.min() / mean["dot"].min() - 1
 worst = f"{lipschitz.idxmax()}: {lipschitz.max():.3f} nats"
 lucky = f"seed {deep.idxmin()}: {deep.min():.3f} nats with {deepest} layers"
-apart = ", ".join(f"{kind} {mean[kind].min():.3f}" for kind in kinds)
 which = f"loss over {limit:.3f}, frequencies less {margin}; {size}"
-against = f"of each kind, against dot products; {size}"
 table, figure = "kim.tab-stability", "kim.fig-spread"
-train = f"tied and contractive train at every depth to {deepest}"
-stuck = f"dot products do not train with {deepest} layers"
-nearly = "the best mean losses are nearly equal"
+train = f"at our size, tied and contractive train at every depth to {deepest}"
+stuck = f"at our size, dot products do not train with {deepest} layers"
 sizes_unknown = f"sizes not recovered, losses not certain; counts at {size} instead"
 own = (
     "not recovered; spread of outputs over that of inputs, median over trained layers: "
 )
-ours, near = {"variant": True, "grounds": which}, {"variant": True, "within": 0.05}
+ours = {"variant": True, "grounds": which}
 ledger.record(
     ledger.unchecked(table, "its losses, at its size", sizes_unknown),
     ledger.upper(table, train, lipschitz / limit, counter_example=worst, **ours),
     ledger.lower(table, stuck, deep / limit, counter_example=lucky, **ours),
-    ledger.equal(table, nearly, best, grounds=against, counter_example=apart, **near),
     ledger.unchecked(figure, "as drawn", own + ", ".join(passes.values())),
 )
 

@@ -190,9 +190,9 @@ def _stability(corpus, count, depths):
 
 
 def _controls(corpus, count, depths):
-    other = [(kind, layers, rate, 0, {}) for rate in OTHER_RATES for layers in depths for kind in ATTENTIONS]
-    control = [(kind, layers, FIXED_RATE, seed, changes) for seed in range(count) for layers in depths[1:]
-               for kind, changes in CONTROLS]
+    other = [(kind, layers, rate, 0, {}) for rate in OTHER_RATES for layers in depths for kind in ATTENTIONS
+             if kind != "l2-untied"]
+    control = [(kind, max(depths), FIXED_RATE, seed, changes) for seed in range(count) for kind, changes in CONTROLS]
     units = [*_units("control", FIXED, corpus, control), *_units("rate", FIXED, corpus, other)]
     return _settings(corpus, FIXED, rates=OTHER_RATES), units
 
