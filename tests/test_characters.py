@@ -221,9 +221,9 @@ def test_the_tables(small):
     assert results.provenance("language-model")["settings"]["corpus"] == small
     controls = experiments.make([tables["training-controls"]], corpus=small, depths=(1, 2), count=1, progress=False)
     ends = controls["training-controls"].query("row == 'test'")
-    assert ends.groupby("part", sort=False).size().to_dict() == {"control": 3, "rate": 12}
-    assert list(ends[ends.part == "control"].start) == [1 / 16, 1, 16]
-    assert list(ends[ends.part == "control"].norm) == ["after", "before", "after"]
+    assert ends.groupby("part", sort=False).size().to_dict() == {"control": 5, "rate": 12}
+    assert list(ends[ends.part == "control"].start) == [1, 1 / 16, 1, 1, 16]
+    assert list(ends[ends.part == "control"].norm) == ["after", "after", "before", "after", "after"]
 
 
 def test_seeds_can_join_a_table_that_was_begun(small):

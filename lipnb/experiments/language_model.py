@@ -38,7 +38,9 @@ FIXED = {"schedule": "constant", "warmup": 1, "batch": 8, "steps": 300, "evaluat
 FIXED_RATE, OTHER_RATES, DEPTHS = 1e-3, (3e-4, 3e-3), tuple(range(2, 19, 2))
 # A few steps on the text that is always there, so that a page can train them again.
 CHECK = {"corpus": "python_reference", "layers": 2, "seed": 0, "steps": 20, "evaluate_every": 10}
-CONTROLS = (("dot", {"start": 1 / 16}), ("dot", {"norm": "before"}), ("l2-tied", {"start": 16.0}))
+# Controls at the rate that was seen to be too much for deep dot products, among the three.
+CONTROLS = (("dot", {}), ("dot", {"start": 1 / 16}), ("dot", {"norm": "before"}), ("l2-tied", {}),
+            ("l2-tied", {"start": 16.0}))
 
 
 @lru_cache(maxsize=2)
@@ -192,7 +194,8 @@ def _stability(corpus, count, depths):
 def _controls(corpus, count, depths):
     other = [(kind, layers, rate, 0, {}) for rate in OTHER_RATES for layers in depths for kind in ATTENTIONS
              if kind != "l2-untied"]
-    control = [(kind, max(depths), FIXED_RATE, seed, changes) for seed in range(count) for kind, changes in CONTROLS]
+    control = [(kind, max(depths), max(OTHER_RATES), seed, changes) for seed in range(count)
+               for kind, changes in CONTROLS]
     units = [*_units("control", FIXED, corpus, control), *_units("rate", FIXED, corpus, other)]
     return _settings(corpus, FIXED, rates=OTHER_RATES), units
 
