@@ -228,8 +228,8 @@ plt.show()
 #
 # Tied L2 attention differs from dot products in its scores, and in how little it adds at the start. So we change the
 # start alone: dot products with output matrices 16 times smaller, tied L2 with output matrices 16 times larger. And
-# dot products as they are, with LayerNorm before each part. All at the largest depth and the largest of the three rates,
-# chosen because dot products of 16 layers trained at the middle one in the first run that was made.
+# dot products as they are, with LayerNorm before each part. All at the largest depth and at the largest of the three
+# rates, chosen because dot products of 16 layers trained at the middle one in the first run that was made.
 
 # %%
 control = controls[(controls.part == "control") & (controls.row == "test")]
