@@ -31,13 +31,13 @@ def _results(arguments):
     """Make the tables asked for."""
     from lipnb import experiments, results
 
-    known = experiments.TABLES
+    known = {**experiments.TABLES, **experiments.TRAINED}
     if unknown := set(arguments.tables) - set(known):
         raise ValueError(f"there is no table {sorted(unknown)[0]!r} to make: choose from {', '.join(known)}.")
     if arguments.model:
         wanted = experiments.of_model(arguments.model)
     else:
-        wanted = [known[name] for name in arguments.tables or known]
+        wanted = [known[name] for name in arguments.tables or experiments.TABLES]
     missing = [table for table in wanted if arguments.again or table.name not in results.names()]
     for table in wanted:
         if table not in missing:
@@ -51,19 +51,22 @@ def _results(arguments):
 
 
 def _parser():
-    from lipnb.experiments import TABLES
+    from lipnb.experiments import TABLES, TRAINED
 
     parser = argparse.ArgumentParser(prog="lipnb", description="How smooth is attention? Measurements of local "
                                      "Lipschitz constants.")
     parser.add_argument("--version", action="version", version=f"lipnb {lipnb.__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    tables = "\n".join(f"  {table.name:22} {table.about}" for table in TABLES.values())
+    tables, trained = ("\n".join(f"  {table.name:22} {table.about}" for table in group.values())
+                       for group in (TABLES, TRAINED))
     verb = verbs.add_parser("results", help="make the tables that the book's pages load",
-                            epilog=f"tables:\n{tables}\n\n{EXAMPLES}",
+                            epilog=f"tables:\n{tables}\n\ntables that train networks, made when named:\n"
+                                   f"{trained}\n\n{EXAMPLES}",
                             formatter_class=argparse.RawDescriptionHelpFormatter,
                             description="Make the tables that the book's pages load, in data/results "
                                         "(or in the folder LIPNB_RESULTS).")
-    verb.add_argument("tables", nargs="*", metavar="TABLE", help="which ones (default all), see below")
+    verb.add_argument("tables", nargs="*", metavar="TABLE",
+                      help="which ones (default: all but those that train networks), see below")
     verb.add_argument("--model", metavar="NAME", help="instead: every layer of this model, a name on the hub or a "
                       "folder, on both texts of the paper")
     verb.add_argument("--again", action="store_true", help="make them anew even where they are there")

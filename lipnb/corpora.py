@@ -2,16 +2,18 @@
 
 import hashlib
 import os
+import zipfile
 from io import StringIO
 from pathlib import Path
 
 from lipnb import hub
 
-__all__ = ["available", "describe", "fingerprint", "gutenberg", "read", "windows"]
+__all__ = ["available", "describe", "fingerprint", "gutenberg", "penn_treebank", "read", "windows"]
 
 NAMES = {
     "alice": "Alice's Adventures in Wonderland, from NLTK's Gutenberg corpus",
     "ag_news": "AG_NEWS test split, 7,600 news items (title and description)",
+    "ptb": "Penn Treebank characters, the three parts of Mikolov's edition",
     "python_reference": "the language reference that Python carries (pydoc_data.topics); always there",
 }
 
@@ -23,7 +25,8 @@ def read(name):
     ----------
     name : str
         "alice" (NLTK's own data path, else NLTK's download), "ag_news" (the folder ``LIPNB_DATA``, else the
-        Hugging Face hub), "python_reference" (the embedded default, always there), or the path of a text file.
+        Hugging Face hub), "ptb" (the folder ``LIPNB_DATA``), "python_reference" (the embedded default, always there),
+        or the path of a text file.
 
     Returns
     -------
@@ -38,10 +41,11 @@ def read(name):
 
     Notes
     -----
-    castin2024smooth, section 5, measures on the first two. The embedded text changes a little with each release of
-    Python: `fingerprint` tells editions apart.
+    castin2024smooth, section 5, measures on the first two; kim2021lipschitz trains on the third. The embedded text
+    changes a little with each release of Python: `fingerprint` tells editions apart.
     """
-    known = {"alice": _alice, "ag_news": _ag_news, "python_reference": _python_reference}
+    known = {"alice": _alice, "ag_news": _ag_news, "ptb": lambda: "".join(penn_treebank()),
+             "python_reference": _python_reference}
     return known[name]() if name in known else _file(name)
 
 
@@ -120,6 +124,27 @@ def gutenberg():
         return {name: gutenberg.raw(name) for name in sorted(gutenberg.fileids())}
     except LookupError:
         return {}
+
+
+def penn_treebank():
+    """Training, validation and test part of the Penn Treebank, as characters: three strings.
+
+    Lines are stripped, each ends with a newline, and the space is one of 50 characters. The official character files
+    write it as "_", and a space between any two characters; the sequence is the same.
+
+    Raises
+    ------
+    FileNotFoundError
+        "the text 'ptb' was not found ...".
+    """
+    folder = os.environ.get("LIPNB_DATA")
+    path = Path(folder, "ptb", "ptb.zip") if folder else None
+    if path is None or not path.is_file():
+        raise FileNotFoundError("the text 'ptb' was not found: it is not in the folder LIPNB_DATA (ptb/ptb.zip). Set "
+                                "LIPNB_DATA, or use 'python_reference', which is always there.")
+    with zipfile.ZipFile(path) as archive:
+        parts = [archive.read(f"ptb/ptb.{part}.txt").decode() for part in ("train", "valid", "test")]
+    return tuple("".join(line.strip() + "\n" for line in part.splitlines()) for part in parts)
 
 
 def _alice():

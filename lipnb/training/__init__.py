@@ -1,9 +1,18 @@
-"""Small language models trained here: text, tokenizer, loop, baselines, and the checkpoint gpt2-mini."""
+"""Small language models trained here: texts, loop, baselines, the checkpoint gpt2-mini, and models of characters."""
 
 from lipnb.training.baselines import bigram_loss, unigram_loss
+from lipnb.training.characters import ATTENTIONS, CharacterTransformer
 from lipnb.training.gpt2_mini import make_gpt2_mini
 from lipnb.training.loop import batch_of, fast_precision, train, validation_loss
-from lipnb.training.text import gutenberg_or_embedded, split_text, token_ids, train_tokenizer
+from lipnb.training.text import (
+    character_ids,
+    character_parts,
+    gutenberg_or_embedded,
+    split_text,
+    token_ids,
+    train_tokenizer,
+)
 
-__all__ = ["batch_of", "bigram_loss", "fast_precision", "gutenberg_or_embedded", "make_gpt2_mini", "split_text",
-           "token_ids", "train", "train_tokenizer", "unigram_loss", "validation_loss"]
+__all__ = ["ATTENTIONS", "CharacterTransformer", "batch_of", "bigram_loss", "character_ids", "character_parts",
+           "fast_precision", "gutenberg_or_embedded", "make_gpt2_mini", "split_text", "token_ids", "train",
+           "train_tokenizer", "unigram_loss", "validation_loss"]

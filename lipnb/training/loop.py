@@ -78,7 +78,8 @@ def validation_loss(network, token_ids, length, precision="float32"):
 
 
 def train(network, training, validation, record, *, state, steps, batch, length, rate, warmup=100, schedule="cosine",
-          decay=0.1, clip=1.0, evaluate_every=50, seed=0, precision="float32", progress=True):
+          decay=0.1, clip=1.0, betas=(0.9, 0.95), evaluate_every=50, seed=0, precision="float32", progress=True,
+          on_divergence="raise"):
     """Train a network on the next token, by AdamW; a killed run continues where it was.
 
     Parameters
@@ -101,9 +102,11 @@ def train(network, training, validation, record, *, state, steps, batch, length,
     schedule : {"cosine", "inverse_sqrt", "constant"}
         How it changes afterwards.
     decay : float
-        Weight decay of matrices; biases and gains have none.
+        Weight decay of matrices; biases and gains have none. With 0 this is Adam.
     clip : float
-        Largest gradient norm.
+        Largest gradient norm; math.inf for no clipping.
+    betas : tuple of float
+        Memory of the two averages of Adam.
     evaluate_every : int
         Steps between evaluations, at which the state is also saved.
     seed : int
@@ -112,11 +115,13 @@ def train(network, training, validation, record, *, state, steps, batch, length,
         Of products; weights and sums stay float32.
     progress : bool
         Whether to show a progress bar.
+    on_divergence : {"raise", "record"}
+        What to do when the loss is not finite: raise, or end the run with a row whose losses are NaN.
 
     Returns
     -------
     float
-        The last validation loss.
+        The last validation loss; NaN for a run that diverged and was recorded.
 
     Raises
     ------
@@ -134,7 +139,7 @@ def train(network, training, validation, record, *, state, steps, batch, length,
     matrices = [p for p in network.parameters() if p.ndim > 1]
     others = [p for p in network.parameters() if p.ndim <= 1]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0}],
-                                  lr=rate, betas=(0.9, 0.95))
+                                  lr=rate, betas=betas)
     state = Path(state)
     first, row = _restore(state, network, optimizer)
     if row and record.rows(f"step {first}") is None:  # killed between the two writes
@@ -153,6 +158,11 @@ def train(network, training, validation, record, *, state, steps, batch, length,
         optimizer.zero_grad()
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
+            if on_divergence == "record":
+                row = {"step": step, "tokens": step * batch * length, "rate": now, "training_loss": math.nan,
+                       "validation_loss": math.nan}
+                record.add(f"step {step}", [row], time.perf_counter() - began)
+                break
             raise FloatingPointError(f"the loss is not finite after {step} steps: take a smaller rate.")
         bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
         if step % evaluate_every == 0 or step == steps:

@@ -1,10 +1,12 @@
-"""Text to train on, cut into training and validation parts, and its byte-pair tokenizer."""
+"""Text to train on, cut into training and validation parts, as byte pairs or as characters."""
 
+import numpy as np
 import torch
 
 from lipnb import corpora
 
-__all__ = ["END", "gutenberg_or_embedded", "split_text", "token_ids", "train_tokenizer"]
+__all__ = ["END", "character_ids", "character_parts", "gutenberg_or_embedded", "split_text", "token_ids",
+           "train_tokenizer"]
 
 END = "<|endoftext|>"
 HELD_OUT = 0.02  # share at the end of each text, for validation
@@ -91,3 +93,54 @@ def gutenberg_or_embedded(without=("carroll-alice.txt",)):
     if texts:
         return f"{len(texts)} texts of NLTK's Gutenberg corpus, without {', '.join(without)}", texts
     return corpora.describe("python_reference"), {"python_reference": corpora.read("python_reference")}
+
+
+def character_parts(name):
+    """Training, validation and test part of a text, for a model of characters.
+
+    Parameters
+    ----------
+    name : str
+        "ptb", which comes in these parts, or any other name or path that `lipnb.corpora.read` takes: then the last
+        tenth is held out, one half of it for validation, the other for the test.
+
+    Returns
+    -------
+    tuple of str
+        The three parts.
+    """
+    if name == "ptb":
+        return corpora.penn_treebank()
+    text = corpora.read(name)
+    ends = [int(len(text) * share) for share in (0.9, 0.95)]
+    return text[: ends[0]], text[ends[0] : ends[1]], text[ends[1] :]
+
+
+def character_ids(parts):
+    """Characters as numbers.
+
+    Parameters
+    ----------
+    parts : sequence of str
+        The first one, on which a model is trained, gives the alphabet.
+
+    Returns
+    -------
+    list of LongTensor, shape (t,), and int
+        Numbers of the characters of each part, in the order of the alphabet, and the size of the vocabulary. The last
+        number stands for every character that the first part lacks.
+
+    Raises
+    ------
+    ValueError
+        "there is no text to train on ...".
+    """
+    if not parts or not parts[0].strip():
+        raise ValueError("there is no text to train on: give at least one that is not empty.")
+    codes = [np.frombuffer(part.encode("utf-32-le"), dtype=np.uint32) for part in parts]
+    alphabet = np.unique(codes[0])
+    ids = []
+    for code in codes:
+        place = np.searchsorted(alphabet, code).clip(max=len(alphabet) - 1)
+        ids.append(torch.from_numpy(np.where(alphabet[place] == code, place, len(alphabet))))
+    return ids, len(alphabet) + 1
