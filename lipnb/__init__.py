@@ -8,9 +8,9 @@ from lipnb.lipschitz import LocalLipschitz, local_lipschitz
 
 __version__ = "0.1.0"
 
-MODULES = ("attacks", "bounds", "bracket_tables", "corpora", "experiments", "figures", "ledger", "measures", "models",
-           "particles", "released", "results", "scaling", "spectral", "splitting", "training", "verification",
-           "worst_case")
+MODULES = ("attacks", "bounds", "bracket_tables", "corpora", "experiments", "figures", "invertible", "ledger",
+           "measures", "models", "particles", "released", "results", "scaling", "spectral", "splitting", "training",
+           "verification", "worst_case")
 LAZY = {"Bracket": "bracket", "certify": "bracket"}
 __all__ = ["Attention", "AttentionJacobian", "AutodiffJacobian", "LocalLipschitz", "local_lipschitz", *LAZY, *MODULES]
 

@@ -207,7 +207,7 @@ class Attention:
         return query - self.slope * centre, key - centre
 
     def added_to_logits(self, key, weights=None):
-        """What each key adds to its column of logits, shape (..., h or 1, 1, n), or None: log weight, -s |k|^2."""
+        """What each key adds to its column of logits, (..., h or 1, 1, n), or None: log weight, ``-s |k|^2``."""
         added = None if weights is None else weights.log()[..., None, None, :]
         if self.score == "dot":
             return added

@@ -352,4 +352,4 @@ ledger.record(
 #
 # **One thing to try.** Give `spread_while_training` the kind `"contractive"`, or dot products with `norm="before"`.
 #
-# **Next:** {doc}`72_certified_bracket`, the constant of one input from both sides.
+# **Next:** {doc}`67_euclidean_growth`, how fast the Euclidean constant grows.
