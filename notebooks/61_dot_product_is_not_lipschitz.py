@@ -79,7 +79,7 @@ generator = torch.Generator().manual_seed(seed)
 norms = {"1": 1, "2": 2, "inf": math.inf}
 
 
-def gaussian(*shape):
+def gauss_of(*shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
@@ -111,12 +111,12 @@ for s in (2.0, 20.0, 200.0):
 # %%
 def layer_with_hesitant_token(h, k, d, m, biased):
     """Attention with h k = d, and the token whose query is 0 in every head."""
-    query, key, value = (gaussian(h, k, d) for _ in range(3))
+    query, key, value = (gauss_of(h, k, d) for _ in range(3))
     names = ("query_bias", "key_bias", "value_bias")
-    biases = {name: gaussian(h, k) for name in names} if biased else {}
+    biases = {name: gauss_of(h, k) for name in names} if biased else {}
     if biased:
-        biases["output_bias"] = gaussian(m)
-    f = Attention(query, key, value, gaussian(h, m, k), **biases)
+        biases["output_bias"] = gauss_of(m)
+    f = Attention(query, key, value, gauss_of(h, m, k), **biases)
     shift = biases["query_bias"].flatten() if biased else torch.zeros(d).double()
     return f, -torch.linalg.solve(query.flatten(0, 1), shift)
 
@@ -135,8 +135,8 @@ for case in range(random_cases):
     kind = ("one", "plain", "biased")[case % 3]
     f, hesitant = layer_with_hesitant_token(h, k, d, 2, kind == "biased")
     if kind == "one":  # the theorem as it stands
-        f, hesitant = Attention(gaussian(1, 1, 1), one, one), torch.zeros(1)
-    x = 3 * gaussian(n, d)
+        f, hesitant = Attention(gauss_of(1, 1, 1), one, one), torch.zeros(1)
+    x = 3 * gauss_of(n, d)
     place = case % n
     x[place] = hesitant
     J = torch.func.jacrev(f)(x)[place, :, place]
@@ -167,7 +167,7 @@ rows, curves = [], {}
 for h, k, n in ((1, 1, 3), (1, 1, 9), (1, 3, 5), (2, 1, 5), (2, 2, 9), (3, 2, 3)):
     for biased in (False, True):
         f, hesitant = layer_with_hesitant_token(h, k, h * k, 3, biased)
-        z = torch.nn.functional.normalize(gaussian(h * k), dim=0)
+        z = torch.nn.functional.normalize(gauss_of(h * k), dim=0)
         x = around(hesitant, sizes, n, z)
         J, tied = AttentionJacobian(f, x), Attention.l2(f.query, f.value, f.output)
         L2, weights = AttentionJacobian(tied, x).dense(), (f.query, f.value, f.output)
@@ -234,8 +234,8 @@ def rough_direction(J, p):
 # %%
 quotients, reached = [], []
 for case in range(maps * segments):
-    f = Attention(*gaussian(3, 2, 2, 3), score=("dot", "l2")[case % 2])
-    x, away = gaussian(4, 3), 10.0 ** (-3 + 4 * (case // 2) / (maps * segments / 2))
+    f = Attention(*gauss_of(3, 2, 2, 3), score=("dot", "l2")[case % 2])
+    x, away = gauss_of(4, 3), 10.0 ** (-3 + 4 * (case // 2) / (maps * segments / 2))
     J = AttentionJacobian(f, x).dense()
     for p in norms.values():
         u = rough_direction(J, p).reshape(x.shape)
@@ -269,10 +269,10 @@ def norm_product(matrices, p):
 product, layered, attained = [], [], []
 for case in range(networks):
     widths = torch.randint(1, 9, (case % 4 + 2,), generator=generator).tolist()
-    W = [gaussian(b, a) for a, b in zip(widths, widths[1:], strict=False)]
-    activation, x, parts = (torch.relu, torch.tanh)[case % 2], gaussian(widths[0]), []
+    W = [gauss_of(b, a) for a, b in zip(widths, widths[1:], strict=False)]
+    activation, x, parts = (torch.relu, torch.tanh)[case % 2], gauss_of(widths[0]), []
     for matrix in W:
-        inner = (matrix @ x + 0.1 * gaussian(len(matrix))).requires_grad_()
+        inner = (matrix @ x + 0.1 * gauss_of(len(matrix))).requires_grad_()
         x = activation(inner)
         parts.append(torch.autograd.grad(x.sum(), inner)[0][:, None] * matrix)
         x = x.detach()
@@ -290,7 +290,7 @@ print(f"{len(product)} cases: largest over product {max(product):.4f}, over the"
 print(
     f"product of the layers' Jacobians {max(layered):.4f}; aligned {min(attained):.6f}"
 )
-power = spectral.power_iteration(lambda u: u @ W[0].mT @ W[0], gaussian(1, widths[0]))
+power = spectral.power_iteration(lambda u: u @ W[0].mT @ W[0], gauss_of(1, widths[0]))
 exact = torch.linalg.matrix_norm(W[0], 2)
 print(f"power iteration on a matrix: {power.value.item() / exact:.6f} of its norm")
 
