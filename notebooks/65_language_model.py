@@ -149,23 +149,9 @@ print(f"contractive: {module['contractive']:.6f}, {by_hand / divisor:.6f} by han
 # come out again.
 
 # %%
-check = language_model.CHECK
-edition = corpora.fingerprint(corpora.read(check["corpus"]))
-same_text = edition == settings["text"][check["corpus"]]
-few = {option: check[option] for option in ("steps", "evaluate_every")}
-again = []
-for kind in kinds[:rounds]:
-    again += language_model.train_run(
-        "again", corpus=check["corpus"], attention=kind, layers=check["layers"],
-        rate=settings["rate"], seed=check["seed"], measured=False,
-        options={**language_model.DEPTH, **few},
-    )  # fmt: skip
-again = pd.DataFrame(again)
-before = stored[stored.part == "depth again"]
-again = again.merge(before, on=["attention", "step"], suffixes=(" now", " stored"))
-losses = ["validation_loss now", "validation_loss stored"]
-print(again[["attention", "step", *losses]].round(4).to_string(index=False))
-difference = (again[losses[0]] / again[losses[1]] - 1).abs().max()
+again, same_text = language_model.first_steps("depth", stored, settings, kinds[:rounds])
+print(again.round(4).to_string(index=False))
+difference = (again.now / again.stored - 1).abs().max()
 if not same_text:
     print("This Python carries another edition of the text: not compared.")
 

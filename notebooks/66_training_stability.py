@@ -103,25 +103,9 @@ print(f"dot adds {added['dot'] / added['l2-tied']:.0f} times as much as tied L2"
 # The first steps of one run of each kind, on the text that comes with Python, must give the stored losses again.
 
 # %%
-check = language_model.CHECK
-edition = corpora.fingerprint(corpora.read(check["corpus"]))
-same_text = edition == settings["text"][check["corpus"]]
-few = {option: check[option] for option in ("steps", "evaluate_every")}
-again = []
-for kind in kinds:
-    again += language_model.train_run(
-        "again", corpus=check["corpus"], attention=kind, layers=check["layers"],
-        rate=settings["rate"], seed=check["seed"], measured=False,
-        options={**language_model.FIXED, **few},
-    )  # fmt: skip
-again = pd.DataFrame(again).merge(
-    stored[stored.part == "fixed again"],
-    on=["attention", "step"],
-    suffixes=(" now", " stored"),
-)
-losses = ["validation_loss now", "validation_loss stored"]
-print(again[["attention", "step", *losses]].round(4).to_string(index=False))
-difference = (again[losses[0]] / again[losses[1]] - 1).abs().max()
+again, same_text = language_model.first_steps("fixed", stored, settings)
+print(again.round(4).to_string(index=False))
+difference = (again.now / again.stored - 1).abs().max()
 if not same_text:
     print("This Python carries another edition of the text: not compared.")
 

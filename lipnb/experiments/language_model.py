@@ -6,6 +6,7 @@ They train networks: half an hour each on one core. `lipnb results` makes them w
 import math
 from functools import lru_cache
 
+import pandas as pd
 import torch
 
 from lipnb import bounds, corpora, results
@@ -22,7 +23,7 @@ from lipnb.training import (
     validation_loss,
 )
 
-__all__ = ["CHECK", "DEPTH", "FIXED", "TABLES", "layer_rows", "texts", "train_run"]
+__all__ = ["CHECK", "DEPTH", "FIXED", "TABLES", "first_steps", "layer_rows", "texts", "train_run"]
 
 SEEDS = 3
 SIZES = {"length": 64, "width": 64, "heads": 4, "hidden": 256}
@@ -135,6 +136,35 @@ def train_run(part, *, corpus, attention, layers, rate, seed, options, start=1.0
             windows = corpora.windows(test, SIZES["length"], WINDOWS["measured"])
             rows += [{**run, "row": "layer", **row} for row in layer_rows(network, windows)]
     return rows
+
+
+def first_steps(part, table, settings, kinds=ATTENTIONS):
+    """First steps of a run of each kind, trained again now on the text of Python, beside those of a stored table.
+
+    Parameters
+    ----------
+    part : {"depth", "fixed"}
+        Which runs of the table.
+    table, settings : DataFrame, dict
+        The table, and the settings in its provenance.
+    kinds : sequence of str
+        Which of `ATTENTIONS`.
+
+    Returns
+    -------
+    again : DataFrame
+        attention, step, "now" and "stored", the validation losses.
+    same_text : bool
+        Whether this Python carries the edition of the text that the table was made with; if not, they differ.
+    """
+    corpus, options = CHECK["corpus"], {name: CHECK[name] for name in ("steps", "evaluate_every")}
+    same_text = corpora.fingerprint(corpora.read(corpus)) == settings["text"][corpus]
+    options = {**{"depth": DEPTH, "fixed": FIXED}[part], **options}
+    runs = [train_run("again", corpus=corpus, attention=kind, layers=CHECK["layers"], rate=settings["rate"],
+                      seed=CHECK["seed"], options=options, measured=False) for kind in kinds]
+    losses = [pd.DataFrame(rows)[["attention", "step", "validation_loss"]].rename(columns={"validation_loss": name})
+              for name, rows in (("now", sum(runs, [])), ("stored", table[table.part == f"{part} again"]))]
+    return losses[0].merge(losses[1], on=["attention", "step"]), same_text
 
 
 def _baselines(corpus):
