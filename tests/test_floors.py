@@ -58,5 +58,6 @@ def test_rooms_are_small(module, path):
 
 
 def test_importing_the_package_imports_no_model_library():
-    code = "import sys, lipnb; print([m for m in ('transformers', 'nltk', 'matplotlib', 'pandas') if m in sys.modules])"
+    code = """import sys, lipnb, lipnb.cli
+print([m for m in ('torch', 'numpy', 'transformers', 'nltk', 'matplotlib', 'pandas') if m in sys.modules])"""
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
