@@ -111,7 +111,7 @@ def test_finished_units_are_not_measured_twice(results_folder):
 
             return experiments.Unit(key, 2, rows)
 
-        return experiments.Table("small", "two units", lambda: ({"a": 1}, [unit("first"), unit("second")]))
+        return experiments.Table("small", lambda: ({"a": 1}, [unit("first"), unit("second")]))
 
     with pytest.raises(RuntimeError, match="out of power"):
         experiments.make([table("second")], progress=False)
