@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lipnb import cli, experiments, results
+from lipnb import cli, experiments, figures, results
 
 HEAVY = ("torch", "transformers", "matplotlib", "scipy", "nltk", "papermill")
 
@@ -66,6 +66,9 @@ def test_the_command_is_a_module_too():
     (("results", "--count", "many"), "lipnb results: argument --count: invalid int value: 'many'"),
     (("results", "--lengths"), "lipnb results: argument --lengths: expected one argument"),
     (("results", "real-txt"), "lipnb results: there is no table 'real-txt': did you mean real-text"),
+    (("figures", "real-txt"), "lipnb figures: there is no figure 'real-txt': did you mean real-text or"),
+    (("figures", "--all", "real-text"), "lipnb figures: give names or --all, not both"),
+    (("figures", "real-text", "--format", "jpg"), "lipnb figures: argument --format: invalid choice: 'jpg'"),
     (("results", "verify"), "lipnb results: there is no table 'verify': choose from real-text-embedded"),
 ], ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
 def test_what_is_not_understood_is_said_in_a_sentence(words, sentence, capsys):
@@ -80,6 +83,14 @@ def test_the_tables_of_the_help_are_those_that_can_be_made():
     assert list(by_command.index) == [*experiments.TABLES, *experiments.TRAINED]
     assert list(by_command.index[by_command.trains]) == list(experiments.TRAINED)
     assert set(results.names()) <= set(listed.index) and listed.about.notna().all()
+
+
+def test_the_figures_are_listed_with_page_and_tables(capsys):
+    code, out, error = said(capsys, "figures")
+    assert (code, error) == (0, "")
+    for figure in figures.FIGURES.values():
+        assert f"\npage {figure.page}\n" in out and figure.about in out
+        assert out.split(f"\n  {figure.name} ")[1].split("\n")[0].endswith(f"  {', '.join(figure.tables)}")
 
 
 def test_failures_and_interrupts_have_their_exit_codes(capsys, monkeypatch):

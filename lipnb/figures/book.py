@@ -106,7 +106,7 @@ def draw(name):
     Raises
     ------
     ValueError
-        "there is no figure ..."; "... cannot be drawn": its tables lack rows or columns that it shows.
+        "there is no figure ..."; "... lacks rows or columns that this figure shows".
     FileNotFoundError
         "the table ... is not in ...": says what makes it.
     """
@@ -117,8 +117,8 @@ def draw(name):
     try:
         return figure.function(*tables)
     except (AttributeError, IndexError, KeyError, ValueError) as error:
-        raise ValueError(f"{name!r} cannot be drawn: in {results.folder()}, {' or '.join(figure.tables)} lacks rows or "
-                         f"columns that it shows ({type(error).__name__}: {error}).") from error
+        raise ValueError(f"{' or '.join(figure.tables)}, in {results.folder()}, lacks rows or columns that this figure "
+                         f"shows ({type(error).__name__}: {error}).") from error
 
 
 def redraw(name, folder, format="png"):
