@@ -64,7 +64,7 @@ def _listing(listed):
             commands = " and ".join(f"`{results.listed().command[name]}`" for name in missing)
             lines.append(f"  {'':{wide}}  cannot be drawn yet: {commands} first")
         elif figure.live:
-            lines.append(f"  {'':{wide}}  its page adds, measured live: {figure.live}")
+            lines.append(f"  {'':{wide}}  its page adds: {figure.live}")
     return "\n".join([f"{'name':{wide + 2}}  {'what it shows':60}  tables, of {results.folder()}", *lines, "",
                       "`lipnb figures NAME ...` or `lipnb figures --all` draws them. All other figures are drawn "
                       "from measurements\nmade live on their pages: `make book` runs these."])

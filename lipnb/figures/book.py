@@ -33,7 +33,7 @@ class BookFigure:
     about : str
         What it shows.
     live : str
-        What the page adds from a measurement of its own, and this does not.
+        What the page adds to it from measurements of its own.
     """
 
     name: str
@@ -58,7 +58,7 @@ FIGURES = {figure.name: figure for figure in (
     BookFigure("real-text-rates", "41_real_text", ("real-text",), real_text.rates,
                "fitted exponents of all layers, with intervals"),
     BookFigure("real-text-jump", "41_real_text", ("real-text-news",), real_text.jump,
-               "MiniLM's first layer beyond the length of its training texts", "constants measured now"),
+               "MiniLM's first layer beyond the length of its training texts", "windows of the text at hand"),
     BookFigure("adversarial-heads", "42_adversarial_inputs", ("adversarial", "adversarial-layers"),
                adversarial.worst_heads, "one head of a layer under attack, between its bounds"),
     BookFigure("adversarial-rates", "42_adversarial_inputs", ("adversarial",), adversarial.head_rates,
@@ -66,7 +66,7 @@ FIGURES = {figure.name: figure for figure in (
     BookFigure("scaling-factor", "43_scaling_factor", ("scaling-factor",), adversarial.scaling_factors,
                "2 gamma R^2 of every head, the logarithm of its window", "where the growth really ends"),
     BookFigure("gpt2-mini-training", "44_gpt2_positions", ("gpt2-mini-training",), positions.training,
-               "the loss of gpt2-mini while it was trained", "two baselines"),
+               "the loss of gpt2-mini while it was trained", "two baselines that know no context"),
     BookFigure("position-norms", "44_gpt2_positions", ("position-norms",), positions.norms,
                "norm of the learned position of each place"),
     BookFigure("positions", "44_gpt2_positions", ("positions",), positions.growth,
