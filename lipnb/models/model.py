@@ -90,7 +90,7 @@ class Model:
 
         Returns
         -------
-        Attention or Block
+        Attention, RotaryAttention (Llama-type models) or Block
             A map from tokens (..., n, d) to tokens (..., n, m), in the model's dtype and on its device.
 
         Raises
@@ -104,7 +104,13 @@ class Model:
         """
         layer = self._check_place(layer, object)
         module = self.architecture.layers_of(self.network)[layer]
-        return attention_object(self.architecture, module, object, self.masked)
+        return attention_object(self.architecture, module, object, self.masked,
+                                self.architecture.rotation(self.network))
+
+    @property
+    def longest(self):
+        """Most tokens that a sequence may have; for images, how many every image has."""
+        return self.architecture.longest(self.network.config)
 
     @torch.no_grad()
     def activations(self, token_ids, layer, object="heads+output"):
@@ -113,7 +119,7 @@ class Model:
         Parameters
         ----------
         token_ids : LongTensor, shape (b, n)
-            Sequences of token ids, all of one length.
+            Sequences of token ids, all of one length. For a model that reads images: Tensor, shape (b, c, h, w), float.
         layer : int
             Layer, from 0.
         object : {"heads", "heads+output", "block"}
@@ -131,26 +137,62 @@ class Model:
             "token_ids must have shape (b, n) ...", "token_ids must lie between 0 and ...", "... positions"
         """
         layer = self._check_place(layer, object)
-        token_ids = self._check_ids(token_ids)
         seen = []
 
         def capture(module, args, kwargs):
             seen.append(args[0] if args else kwargs["hidden_states"])
             raise _Captured
 
-        _, n = token_ids.shape
-        chunk = max(1, CHUNK_ENTRIES // (n * (2 * self.heads * n + 8 * self.width)))
         hook = self.architecture.receiver(self.network, layer, object).register_forward_pre_hook(
             capture, with_kwargs=True)
         try:
-            for part in token_ids.split(chunk):
+            for part in self._parts(token_ids):
                 try:
-                    self.network(input_ids=part, use_cache=False)
+                    self._run(part)
                 except _Captured:
                     pass
         finally:
             hook.remove()
         return torch.cat(seen).detach().contiguous()
+
+    @torch.no_grad()
+    def given(self, token_ids, layer):
+        """What the attention of one layer receives and gives when the model reads these tokens, whole and unchanged.
+
+        Parameters
+        ----------
+        token_ids : LongTensor, shape (b, n)
+            As for `activations`.
+        layer : int
+            Layer, from 0.
+
+        Returns
+        -------
+        x, y : Tensor, shape (b, n, d)
+            Tokens before and after the attention of the network itself, output projection included: what
+            `attention(layer)` must make of x.
+        """
+        layer = self._check_place(layer, "heads+output")
+        before, after = [], []
+
+        def capture(module, args, output):
+            after.append(output[0] if isinstance(output, tuple) else output)
+            raise _Captured
+
+        hooks = [self.architecture.receiver(self.network, layer, "heads+output").register_forward_pre_hook(
+                     lambda module, args, kwargs: before.append(args[0] if args else kwargs["hidden_states"]),
+                     with_kwargs=True),
+                 self.architecture.giver(self.network, layer).register_forward_hook(capture)]
+        try:
+            for part in self._parts(token_ids):
+                try:
+                    self._run(part)
+                except _Captured:
+                    pass
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return torch.cat(before).detach().contiguous(), torch.cat(after).detach().contiguous()
 
     def describe(self):
         """What this model is, in plain values: name, weights, mask, tokenizer, sizes, dtype, device."""
@@ -160,6 +202,15 @@ class Model:
             "heads": self.heads, "width": self.width,
             "dtype": str(self.network.dtype).removeprefix("torch."), "device": str(self.network.device),
         }
+
+    def _parts(self, inputs):
+        """Sequences or images, checked, in parts that fit."""
+        inputs = self._check_images(inputs) if self.architecture.reads == "pixel_values" else self._check_ids(inputs)
+        n = self.longest if inputs.ndim == 4 else inputs.shape[1]
+        return inputs.split(max(1, CHUNK_ENTRIES // (n * (2 * self.heads * n + 8 * self.width))))
+
+    def _run(self, part):
+        self.network(**{self.architecture.reads: part}, **({} if part.ndim == 4 else {"use_cache": False}))
 
     def _check_place(self, layer, object):
         if object not in OBJECTS:
@@ -179,7 +230,7 @@ class Model:
                              ": one sequence ids is ids[None].")
         if token_ids.dtype not in (torch.uint8, torch.int16, torch.int32, torch.int64):
             raise ValueError(f"token_ids must be integers, got {token_ids.dtype}.")
-        vocabulary, positions = self.network.config.vocab_size, self.network.config.max_position_embeddings
+        vocabulary, positions = self.network.config.vocab_size, self.longest
         if token_ids.shape[1] > positions:
             raise ValueError(f"{self.name} has {positions} positions, got sequences of {token_ids.shape[1]} "
                              "tokens: cut them shorter.")
@@ -188,3 +239,12 @@ class Model:
                              f"{self.name}, got {int(token_ids.min())} to {int(token_ids.max())}: use its "
                              "own tokenizer.")
         return token_ids.to(self.network.device, torch.long)
+
+    def _check_images(self, images):
+        config = self.network.config
+        shape = (config.num_channels, config.image_size, config.image_size)
+        images = torch.as_tensor(images)
+        if images.ndim != 4 or images.shape[1:] != shape or not len(images) or not images.is_floating_point():
+            raise ValueError(f"{self.name} reads images: a floating point tensor of shape (b, *{shape}), got "
+                             f"{tuple(images.shape)} of {images.dtype}.")
+        return images.to(self.network.device, self.network.dtype)
