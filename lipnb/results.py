@@ -163,7 +163,7 @@ def _write(path, text):
 
 
 @contextmanager
-def recording(name, settings):
+def recording(name, settings, *, where=None):
     """Make or continue a table, one process at a time.
 
     Parameters
@@ -172,6 +172,8 @@ def recording(name, settings):
         Name of the table, without ending.
     settings : dict
         What the rows depend on; a partial table with other settings is refused, never mixed.
+    where : str or path, optional
+        Folder of the table; default `folder()`.
 
     Yields
     ------
@@ -181,21 +183,21 @@ def recording(name, settings):
     Raises
     ------
     OSError
-        "the results folder ... cannot be written": set LIPNB_RESULTS to another folder.
+        "the results folder ... cannot be written": set LIPNB_RESULTS, or name another folder.
     ValueError
         "... was begun with other settings".
     RuntimeError
         "another run is making the table ...".
     """
-    where = folder()
+    named, where = where is not None, folder() if where is None else Path(where)
     try:
         where.mkdir(parents=True, exist_ok=True)
         probe = where / f".{name}.partial.probe"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise OSError(f"the results folder {where} cannot be written ({error.strerror}): "
-                      "set LIPNB_RESULTS to a folder that can.") from None
+        fix = "name another one" if named else "set LIPNB_RESULTS to a folder that can"
+        raise OSError(f"the results folder {where} cannot be written ({error.strerror}): {fix}.") from None
     try:
         with FileLock(where / f".{name}.partial.lock", timeout=0):
             yield Recording(where / f"{name}.partial.jsonl", json.loads(json.dumps(settings)))

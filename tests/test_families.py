@@ -94,7 +94,7 @@ def test_the_block_is_what_the_layer_computes(families, name):
     after = {"distilbert": "ffn", "vit": "layernorm_after", "gpt2": "ln_2"}.get(
         name, "intermediate" if "bert" in name else "post_attention_layernorm")
     hook = module.get_submodule(after).register_forward_pre_hook(lambda m, args: seen.append(args[0]))
-    model._run(inputs.to(model.network.dtype) if name == "vit" else inputs)
+    model.network(**{model.architecture.reads: inputs})
     hook.remove()
     assert relative(model.attention(1, "block")(x), seen[0]) <= tolerance
 

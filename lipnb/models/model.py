@@ -6,17 +6,10 @@ from typing import Any
 
 import torch
 
+from lipnb.models.capture import given, inputs_of, received
 from lipnb.models.layers import OBJECTS, Architecture, attention_object
 
 __all__ = ["Model"]
-
-# Entries of the largest temporary tensors of one chunk of sequences (64 MB in float32).
-CHUNK_ENTRIES = 2**24
-
-
-class _Captured(Exception):
-    """Stops a forward pass once the wanted tokens have been seen."""
-
 
 @dataclass
 class Model:
@@ -137,26 +130,10 @@ class Model:
             "token_ids must have shape (b, n) ...", "token_ids must lie between 0 and ...", "... positions"
         """
         layer = self._check_place(layer, object)
-        seen = []
-
-        def capture(module, args, kwargs):
-            seen.append(args[0] if args else kwargs["hidden_states"])
-            raise _Captured
-
-        hook = self.architecture.receiver(self.network, layer, object).register_forward_pre_hook(
-            capture, with_kwargs=True)
-        try:
-            for part in self._parts(token_ids):
-                try:
-                    self._run(part)
-                except _Captured:
-                    pass
-        finally:
-            hook.remove()
-        return torch.cat(seen).detach().contiguous()
+        return received(self, inputs_of(self, token_ids), layer, object)
 
     @torch.no_grad()
-    def given(self, token_ids, layer):
+    def given(self, token_ids, layer, change=None):
         """What the attention of one layer receives and gives when the model reads these tokens, whole and unchanged.
 
         Parameters
@@ -165,34 +142,17 @@ class Model:
             As for `activations`.
         layer : int
             Layer, from 0.
+        change : callable, optional
+            What the attention receives is replaced by ``change(x)``.
 
         Returns
         -------
         x, y : Tensor, shape (b, n, d)
-            Tokens before and after the attention of the network itself, output projection included: what
-            `attention(layer)` must make of x.
+            Tokens before (and before any change) and after the attention of the network itself, output projection
+            included: what `attention(layer)` must make of x.
         """
         layer = self._check_place(layer, "heads+output")
-        before, after = [], []
-
-        def capture(module, args, output):
-            after.append(output[0] if isinstance(output, tuple) else output)
-            raise _Captured
-
-        hooks = [self.architecture.receiver(self.network, layer, "heads+output").register_forward_pre_hook(
-                     lambda module, args, kwargs: before.append(args[0] if args else kwargs["hidden_states"]),
-                     with_kwargs=True),
-                 self.architecture.giver(self.network, layer).register_forward_hook(capture)]
-        try:
-            for part in self._parts(token_ids):
-                try:
-                    self._run(part)
-                except _Captured:
-                    pass
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return torch.cat(before).detach().contiguous(), torch.cat(after).detach().contiguous()
+        return given(self, inputs_of(self, token_ids), layer, change)
 
     def describe(self):
         """What this model is, in plain values: name, weights, mask, tokenizer, sizes, dtype, device."""
@@ -202,15 +162,6 @@ class Model:
             "heads": self.heads, "width": self.width,
             "dtype": str(self.network.dtype).removeprefix("torch."), "device": str(self.network.device),
         }
-
-    def _parts(self, inputs):
-        """Sequences or images, checked, in parts that fit."""
-        inputs = self._check_images(inputs) if self.architecture.reads == "pixel_values" else self._check_ids(inputs)
-        n = self.longest if inputs.ndim == 4 else inputs.shape[1]
-        return inputs.split(max(1, CHUNK_ENTRIES // (n * (2 * self.heads * n + 8 * self.width))))
-
-    def _run(self, part):
-        self.network(**{self.architecture.reads: part}, **({} if part.ndim == 4 else {"use_cache": False}))
 
     def _check_place(self, layer, object):
         if object not in OBJECTS:
@@ -222,29 +173,3 @@ class Model:
         if not 0 <= layer < self.layers:
             raise ValueError(f"layer must be between 0 and {self.layers - 1} for {self.name}, got {layer}.")
         return layer
-
-    def _check_ids(self, token_ids):
-        token_ids = torch.as_tensor(token_ids)
-        if token_ids.ndim != 2 or 0 in token_ids.shape:
-            raise ValueError(f"token_ids must have shape (b, n) with b, n >= 1, got {tuple(token_ids.shape)}"
-                             ": one sequence ids is ids[None].")
-        if token_ids.dtype not in (torch.uint8, torch.int16, torch.int32, torch.int64):
-            raise ValueError(f"token_ids must be integers, got {token_ids.dtype}.")
-        vocabulary, positions = self.network.config.vocab_size, self.longest
-        if token_ids.shape[1] > positions:
-            raise ValueError(f"{self.name} has {positions} positions, got sequences of {token_ids.shape[1]} "
-                             "tokens: cut them shorter.")
-        if token_ids.min() < 0 or token_ids.max() >= vocabulary:
-            raise ValueError(f"token_ids must lie between 0 and {vocabulary - 1}, the vocabulary of "
-                             f"{self.name}, got {int(token_ids.min())} to {int(token_ids.max())}: use its "
-                             "own tokenizer.")
-        return token_ids.to(self.network.device, torch.long)
-
-    def _check_images(self, images):
-        config = self.network.config
-        shape = (config.num_channels, config.image_size, config.image_size)
-        images = torch.as_tensor(images)
-        if images.ndim != 4 or images.shape[1:] != shape or not len(images) or not images.is_floating_point():
-            raise ValueError(f"{self.name} reads images: a floating point tensor of shape (b, *{shape}), got "
-                             f"{tuple(images.shape)} of {images.dtype}.")
-        return images.to(self.network.device, self.network.dtype)
