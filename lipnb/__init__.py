@@ -2,21 +2,21 @@
 
 from importlib import import_module
 
-from lipnb.attention import Attention
-from lipnb.jacobian import AttentionJacobian, AutodiffJacobian
-from lipnb.lipschitz import LocalLipschitz, local_lipschitz
-
 __version__ = "0.1.0"
 
-MODULES = ("attacks", "bounds", "bracket_tables", "corpora", "experiments", "figures", "invertible", "ledger",
-           "measures", "models", "particles", "released", "results", "scaling", "spectral", "splitting", "training",
-           "verification", "worst_case")
-LAZY = {"Bracket": "bracket", "certify": "bracket"}
-__all__ = ["Attention", "AttentionJacobian", "AutodiffJacobian", "LocalLipschitz", "local_lipschitz", *LAZY, *MODULES]
+MODULES = ("attacks", "attention", "bounds", "bracket", "bracket_tables", "corpora", "experiments", "figures",
+           "invertible", "jacobian", "ledger", "lipschitz", "measures", "models", "particles", "released", "results",
+           "routes", "scaling", "spectral", "splitting", "training", "verification", "worst_case")
+LAZY = {"Attention": "attention", "AttentionJacobian": "jacobian", "AutodiffJacobian": "jacobian",
+        "Bracket": "bracket", "LocalLipschitz": "lipschitz", "certify": "bracket", "local_lipschitz": "lipschitz"}
+__all__ = [*LAZY, *MODULES]
 
 
 def __getattr__(name):
-    """Modules are imported when first named, so that a map and its Jacobian do not pay for plots and tables."""
+    """Modules are imported when first named, so that a map and its Jacobian do not pay for plots and tables.
+
+    Nor do plots, tables and the command's help pay for torch.
+    """
     if name in MODULES:
         return import_module(f"lipnb.{name}")
     if name in LAZY:

@@ -10,13 +10,14 @@ import platform
 import subprocess
 import time
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 import pandas as pd
 from filelock import FileLock, Timeout
 
-__all__ = ["Recording", "folder", "load", "names", "provenance", "recording", "versions"]
+__all__ = ["Recording", "folder", "listed", "load", "names", "provenance", "recording", "versions"]
 
 FLOAT_FORMAT = "%.6g"  # more digits differ between processors
 
@@ -32,6 +33,20 @@ def folder():
 def names():
     """Names of the finished tables, sorted."""
     return sorted(path.stem for path in folder().glob("*.csv"))
+
+
+@cache
+def listed():
+    """Every table that the book knows, there or not.
+
+    Returns
+    -------
+    DataFrame
+        Index name; columns command (what makes it), trains (whether networks are trained for it), about (what it
+        holds, in a few words).
+    """
+    return pd.read_csv(Path(__file__).with_name("tables.csv"), index_col="name", true_values=["yes"],
+                       false_values=["no"])
 
 
 def load(name):
@@ -50,7 +65,7 @@ def load(name):
     Raises
     ------
     FileNotFoundError
-        "there is no table ...": names those there are, and where it is said how they are made.
+        "the table ... is not there": names the command that makes it; "there is no table ...": names those there are.
     """
     return pd.read_csv(_found(name))
 
@@ -63,6 +78,8 @@ def provenance(name):
 def _found(name):
     """Path of a finished table; raises the sentence of `load` when there is none."""
     path = folder() / f"{name}.csv"
+    if not path.is_file() and name in listed().index:
+        raise FileNotFoundError(f"the table {name!r} is not in {folder()}: `{listed().command[name]}` makes it.")
     if not path.is_file():
         raise FileNotFoundError(f"there is no table {name!r} (there are: {', '.join(names()) or 'none'}): "
                                 "data/README.md says how each is made.")

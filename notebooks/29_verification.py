@@ -145,29 +145,8 @@ caught = int((halved.violations > 0).sum())
 print(f"as they are: {fresh.cases.sum()} inputs, {fresh.violations.sum()} violations")
 print(f"halved: {caught} of {len(halved)} bounds are caught by degenerate inputs alone")
 
-# %% tags=["hide-input"]
-axes = plt.subplots(1, 2, figsize=(9.4, 6.2), sharey=True)[1]
-colours = dict(
-    zip(verification.KINDS, ("#0072b2", "#888888", "#e69f00", "#d55e00"), strict=True)
-)
-place = {name: i for i, name in enumerate(order)}
-for ax, column in zip(axes, ("worst", "worst_hot"), strict=True):
-    for j, (kind, colour) in enumerate(colours.items()):
-        for masked, size in ((False, 16), (True, 52)):
-            rows = table[(table.kind == kind) & (table.masked == masked)]
-            y = rows.bound.map(place) + 0.18 * (j - 1.5)
-            look = {"s": size, "fc": "none" if masked else colour, "ec": colour}
-            label = None if masked else kind
-            ax.scatter(rows[column], y, label=label, clip_on=False, zorder=3, **look)
-    ax.hlines([i - 0.5 for i in range(1, len(order))], 0, 1, color="#dddddd", lw=0.6)
-    ax.axvline(1, color="black", lw=1)
-    ax.set(xlim=(0, 1), ylim=(len(order) - 0.5, -0.5))
-    ax.grid(False, axis="y")
-    ax.set_xlabel("largest measured / bound")
-axes[0].set_yticks(range(len(order)), [name.replace("_", " ") for name in order])
-axes[0].set_title("all inputs")
-axes[1].set_title("logits of one and more")
-axes[0].legend(loc="lower left", fontsize=9, handletextpad=0.1)
+# %%
+figures.verified.worst_cases(table)
 plt.show()
 
 # %% [markdown]

@@ -41,8 +41,6 @@ from lipnb.scaling import power_law
 
 figures.house_style()
 keys = ["corpus", "model", "weights", "masked", "layer"]
-colours = {"minilm unmasked": "#0072b2", "minilm masked": "#009e73"}
-colours |= {"gpt2-mini masked": "#d55e00", "gpt2 masked": "#000000"}
 
 # %% [markdown]
 # ## The stored measurements
@@ -116,31 +114,8 @@ print(again[[*shown, "released", "released again"]].round(4).to_string(index=Fal
 # A power law fitted to all windows of a panel, with its 95 % interval, and the fit to the released quantity beside
 # it.
 
-# %% tags=["hide-input"]
-panels = [("minilm unmasked", 0), ("minilm masked", 3), ("gpt2 masked", 6)]
-titles = "encoder: MiniLM", "decoder: MiniLM", "random GPT-2"
-on_alice = stored[stored.corpus == "alice"]
-axes = figures.panels(3, rows=1, width=4.3, height=3.6)
-for ax, (name, layer), title in zip(axes, panels, titles, strict=True):
-    rows = on_alice[(on_alice.attention == name) & (on_alice.layer == layer)]
-    fit = power_law(rows.length, rows.lipschitz)
-    beside = power_law(rows.length, rows.released)
-    ax.plot(rows.length, rows.released, "x", ms=3, color="0.7", label="released")
-    ax.plot(rows.length, rows.lipschitz, ".", ms=4, color="#0072b2", label="defined")
-    n = rows.length.agg(["min", "max"])
-    label = f"${fit.constant:.2f}\\,n^{{{fit.exponent:.2f}}}$"
-    ax.plot(n, fit(n), color="#d55e00", label=label)
-    label = f"${beside.constant:.2f}\\,n^{{{beside.exponent:.2f}}}$"
-    ax.plot(n, beside(n), color="black", ls="--", label=label)
-    ax.set(
-        xscale="log", yscale="log", xlabel="tokens n", title=f"{title}, layer {layer}"
-    )
-    low, high = ax.get_ylim()
-    ax.set_ylim(top=high * (high / low) ** 0.35)
-    ax.legend(ncols=2, fontsize=8, loc="upper left")
-    figures.log_ticks(ax.xaxis, 2, 98)
-    figures.log_ticks(ax.yaxis, low, high)
-axes[0].set_ylabel("constant, or what is reported")
+# %%
+figures.real_text.figure_1(stored)
 plt.show()
 
 # %% [markdown]
@@ -170,48 +145,17 @@ columns = ["exponent", "low", "high", "short n", "long n", "released", "growth"]
 rates = pd.DataFrame(rates, columns=[*keys, "attention", *columns])
 print(rates[["corpus", "attention", "layer", *columns]].round(3).to_string(index=False))
 
-# %% tags=["hide-input"]
-rows_of = ["minilm unmasked", "minilm masked", "gpt2-mini masked"]
-fig, axes = plt.subplots(3, 6, figsize=(12, 6.4), sharex=True, sharey="row")
-for line, name in zip(axes, rows_of, strict=True):
-    for layer, ax in enumerate(line):
-        rows = stored.query(
-            "corpus == 'alice' and attention == @name and layer == @layer"
-        )
-        fit = power_law(rows.length, rows.lipschitz)
-        ax.plot(rows.length, rows.lipschitz, ".", ms=1.5, color=colours[name])
-        ax.plot([2, 98], fit([2, 98]), color="black", lw=1)
-        ax.set(xscale="log", yscale="log")
-        ax.set_title(f"{layer}: {fit.exponent:.2f}", fontsize=9)
-        figures.log_ticks(ax.xaxis, 2, 98)
-    line[0].set_ylabel(f"{name}\nlocal constant")
-    figures.log_ticks(line[0].yaxis, *line[0].get_ylim())
-for ax in axes[-1]:
-    ax.set_xlabel("n")
+# %%
+figures.real_text.layers(stored)
 plt.show()
 
 # %% [markdown]
 # *Small multiples, Alice: one row for each trained map, one column for each layer, the fitted exponent above.
 # Logarithmic axes, one vertical scale in each row.*
 
-# %% tags=["hide-input"]
+# %%
 alice = rates[rates.corpus == "alice"]
-fig, ax = plt.subplots(figsize=(7.5, 4))
-looks = zip(
-    colours.items(), ("o", "s", "^", "D"), (-0.18, -0.06, 0.06, 0.18), strict=True
-)
-for (name, colour), marker, shift in looks:
-    rows = alice[alice.attention == name]
-    error = [rows.exponent - rows.low, rows.high - rows.exponent]
-    place = rows.layer + shift
-    ax.errorbar(place, rows.exponent, error, fmt=marker, color=colour, label=name)
-    ax.plot(place, rows.released, marker, mfc="none", color=colour, alpha=0.6)
-ax.axhline(claimed_exponent, color="0.4", ls="--", lw=1)
-ax.annotate("1/4", (6.35, claimed_exponent), va="bottom", color="0.3")
-ax.axhline(0.5, color="0.4", ls=":", lw=1)
-ax.annotate("1/2", (6.35, 0.5), va="bottom", color="0.3")
-ax.set(xlabel="layer", ylabel="fitted exponent of n", xlim=(-0.5, 6.6))
-ax.legend(ncols=2, fontsize=9, loc="lower right", title="full: defined, open: released")
+figures.real_text.rates(stored, claimed_exponent)
 plt.show()
 
 # %% [markdown]
@@ -249,15 +193,8 @@ crossing = positions.variant(plain, 100)
 later = first_layer_constant(crossing, 64)
 print(f"64 tokens, places 0 to 63: {jump[64]:.1f}, 100 to 163: {later:.1f}")
 
-# %% tags=["hide-input"]
-news = stored[(stored.corpus == "ag_news") & (stored.layer == 0)]
-fig, ax = plt.subplots(figsize=(6.5, 3.4))
-ax.plot(news.length, news.lipschitz, ".", color="#0072b2", label="AG_NEWS, stored")
-look = {"color": "#d55e00", "ms": 4, "label": f"{corpus}, now"}
-ax.plot(*zip(*jump.items(), strict=True), "D-", **look)
-ax.axvline(128, color="0.4", ls="--", lw=1)
-ax.set(xlabel="tokens n", ylabel="local constant", ylim=(0, None))
-ax.legend(fontsize=9)
+# %%
+figures.real_text.jump(stored, jump, corpus)
 plt.show()
 
 # %% [markdown]
@@ -311,6 +248,7 @@ print(f"released quantity, all layers: exponents {spans['released']}")
 # measured in their place.
 
 # %%
+panels = [panel[:2] for panel in figures.real_text.PANELS]
 fitted = [
     f"{row.attention}, layer {row.layer}, {row.corpus}: "
     f"{row.exponent:.2f} [{row.low:.2f}, {row.high:.2f}]"

@@ -68,7 +68,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.colors import Normalize
 
 from lipnb import figures, ledger, local_lipschitz, models, released, results
 from lipnb.attention import Attention
@@ -254,31 +253,8 @@ columns = ["n", "curve drawn", "released", "constant", "head 0: released", "cons
 repeated = pd.DataFrame(repeated, columns=columns)
 print(repeated.round(2).to_string(index=False))
 
-# %% tags=["hide-input"]
-shown = (
-    ("minilm", False, "layer norm", 0, "MiniLM, layer 0"),
-    ("gpt2", True, "R = 100", 6, "random GPT-2, layer 6"),
-    (adversarial.GPT2, True, "layer norm", 11, "GPT-2, layer 11"),
-    ("minilm", False, "text", 0, "MiniLM, layer 0, radius of text"),
-)
-figure, axes = plt.subplots(2, 2, figsize=(9.4, 8.2))
-for ax, (*place, title) in zip(axes.flat, shown, strict=True):
-    here = [(t[[*panel_of, "layer"]] == place).all(axis=1) for t in (full, layers)]
-    own, both = full[here[0]], layers[here[1]]
-    n, last = own.length, own[own.length == 97].iloc[0]
-    ax.plot(n, own.upper, "--", color="#d55e00", label="Thm 3.3")
-    ax.plot(n, own.sharp, "-.", color="#cc79a7", label="its sharper form")
-    both = both[both["head"].isin(both["head"].mode())].sort_values("length")
-    ax.plot(both.length, both.lipschitz, "s", color="#e69f00", label="whole layer")
-    ax.plot(n, own.constant, "o", color="#0072b2", ms=5.5, label="head, own $V$")
-    line = last.constant * (own.N / last.N) ** 0.5
-    ax.plot(n, line, color="#0072b2", lw=1, label=r"its law, $\sqrt{N}$")
-    ax.plot(n, own.identity, "o", mfc="white", mec="#009e73", label="head, $V = I$")
-    ax.plot(n, own.lower, ":", color="#009e73", lw=2, label="Prop 3.4, $V = I$")
-    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local constant")
-    ax.set_title(f"{title}, head {last['head']}, R = {last.R:.1f}")
-handles = axes[0, 0].get_legend_handles_labels()
-figure.legend(*handles, loc="outside lower center", ncols=4, fontsize=9.5)
+# %%
+figures.adversarial.worst_heads(alone, layers)
 plt.show()
 
 # %% [markdown]
@@ -288,18 +264,8 @@ plt.show()
 # the mean radius of text this head has a window of 149 tokens; it grows faster than $\sqrt n$ at first, and falls
 # after it.*
 
-# %% tags=["hide-input"]
-text = ("minilm", False, "text"), "MiniLM at the radius of text"
-norm = (adversarial.GPT2, True, "layer norm"), "GPT-2"
-maps = [(*each, name) for each in (text, norm) for name in ("exponent", "constant")]
-looks = {"exponent": {"cmap": "RdBu_r", "norm": Normalize(0.2, 0.8), "text": "{:.2f}"}}
-looks["constant"] = {"largest": True}
-tall = {"height_ratios": [1, 1.75]}
-figure, axes = plt.subplots(2, 2, figsize=(9.6, 7.2), gridspec_kw=tall)
-for ax, (place, title, column) in zip(axes.flat, maps, strict=True):
-    rows = heads[(heads[panel_of] == list(place)).all(axis=1)]
-    grid = rows.pivot(index="layer", columns="head", values=column)
-    figures.head_map(grid, ax=ax, title=f"{title}: {column}", **looks[column])
+# %%
+figures.adversarial.head_rates(alone)
 plt.show()
 
 # %% [markdown]

@@ -57,8 +57,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from IPython.display import display
-from matplotlib.colors import LogNorm
 
 from lipnb import AttentionJacobian, corpora, figures, ledger, models, results
 from lipnb.attention import Attention
@@ -183,7 +181,8 @@ for row in few.itertuples():
     ends[-1].append(at_window / half)
     grid = np.geomspace(2, 1e3 * row.guaranteed, 40)
     constants = cluster_constants(one, grid.tolist(), R, identity=True)
-    curves[row.layer, row.head] = grid, constants.numpy(), row, (n, largest)
+    name = f"layer {row.layer}, head {row.head}"
+    curves[name] = grid, constants.numpy(), row.guaranteed, (n, largest)
 columns = ["layer", "head", "s", "ends at", "/ guaranteed", "/ predicted"]
 ends = pd.DataFrame(ends, columns=[*columns, "constant / promise"])
 print(ends.to_string(index=False, float_format="{:.4g}".format))
@@ -192,36 +191,9 @@ print(ends.to_string(index=False, float_format="{:.4g}".format))
 # The two shortest windows end sooner than the theorem says of its bound: while $s$ is small, the Jacobian has other
 # entries as large as those that the bound counts. The longer ones agree with it.
 
-# %% tags=["hide-input"]
-maps = (
-    (model_name, False, "text", "MiniLM on text"),
-    (model_name, False, "layer norm", "MiniLM, largest radius of its LayerNorm"),
-    (adversarial.GPT2, True, "layer norm", "GPT-2, largest radius of its LayerNorm"),
-)
-shape = {"height_ratios": [1, 1.8]}
-figure, axes = plt.subplots(2, 2, figsize=(9.6, 7.4), gridspec_kw=shape)
-for ax, (*place, title) in zip(axes.flat, maps, strict=False):
-    rows = mean[(mean[["model", "masked", "radius"]] == place).all(axis=1)]
-    grid = rows.pivot(index="layer", columns="head", values="s")
-    image = figures.head_map(grid, ax=ax, title=title, norm=LogNorm(4, 8000))
-figure.colorbar(image, ax=axes[0, 1], label=r"$2\gamma R^2$")
-plt.close(figure)
-
-# %% tags=["hide-input"]
-ax = axes[1, 1]
-looks = ("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-.")
-for (layer, h), (colour, ls) in zip(list(curves)[:3], looks, strict=True):
-    n, constants, row, peak = curves[layer, h]
-    ax.plot(n, constants, ls, color=colour, label=f"layer {layer}, head {h}")
-    at = np.exp(np.interp(np.log(row.guaranteed), np.log(n), np.log(constants)))
-    ax.plot(row.guaranteed, at, "v", color=colour, mec="black", ms=9)
-    ax.plot(*peak, "*", color=colour, mec="black", ms=12)
-ax.set(xscale="log", yscale="log", xlabel="tokens n", title="MiniLM on text, $V = I$")
-ax.set_ylabel("local Lipschitz constant")
-ax.plot([], [], "v", color="white", mec="black", label=r"$1 + e^{2\gamma R^2}$")
-ax.plot([], [], "*", color="white", mec="black", ms=9, label="end of the growth")
-ax.legend(fontsize=8.5)
-display(figure)
+# %%
+figures.adversarial.scaling_factors(table, curves)
+plt.show()
 
 # %% [markdown]
 # *Maps: $2 \gamma R^2$ of every head, darker is longer; the window is its exponential, so a head with 20 holds half a

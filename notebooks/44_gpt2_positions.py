@@ -42,8 +42,6 @@ from lipnb.scaling import power_law
 from lipnb.training import validation_loss
 
 figures.house_style()
-colours = dict(zip(variants, ("#000000", "#0072b2", "#d55e00", "#009e73"), strict=True))
-marks = dict(zip(variants, "osD^", strict=True))
 
 # %% [markdown]
 # ## The model
@@ -61,14 +59,8 @@ print(
 )
 print(f"by frequency after the token before {facts['bigram']:.3f}")
 
-# %% tags=["hide-input"]
-fig, ax = plt.subplots(figsize=(6, 3.4))
-ax.plot(curve.tokens / 1e6, curve.training_loss, color="0.6", label="training")
-ax.plot(curve.tokens / 1e6, curve.validation_loss, color="black", label="held out")
-for name, style in (("unigram", ":"), ("bigram", "--")):
-    ax.axhline(facts[name], color="#d55e00", ls=style, label=f"{name} frequencies")
-ax.set(xlabel="tokens read, millions", ylabel="loss, nats per token")
-ax.legend(fontsize=9)
+# %%
+figures.positions.training(curve, baselines=facts)
 plt.show()
 
 # %% [markdown]
@@ -107,12 +99,8 @@ stale = np.abs(mine.norm.to_numpy() / live - 1).max()
 by_model = norms.groupby("model").norm.agg(["min", "median", "max", "first"])
 print(by_model.round(2).to_string())
 
-# %% tags=["hide-input"]
-fig, axes = plt.subplots(1, 2, figsize=(9.4, 3.4))
-for ax, (name, rows) in zip(axes, norms.groupby("model", sort=False), strict=True):
-    ax.plot(rows.place + 1, rows.norm, color="#0072b2", lw=1.2)
-    ax.set(xscale="log", yscale="log", xlabel="place", title=f"positions of {name}")
-axes[0].set_ylabel("norm")
+# %%
+figures.positions.norms(norms)
 plt.show()
 
 # %% [markdown]
@@ -143,28 +131,8 @@ growth = pd.DataFrame(growth, columns=["positions", "layer", *columns])
 print(growth.pivot(index="layer", columns="positions", values=columns[:1]).round(3))
 print(growth.query("positions == 'trained'").round(3).to_string(index=False))
 
-# %% tags=["hide-input"]
-fig, axes = plt.subplots(3, 6, figsize=(12, 6.6), sharex=True)
-lines = {"lipschitz": "local constant", "mean_radius": "radius after LN"}
-lines["stream_radius"] = "radius before LN"
-for line, (column, label) in zip(axes, lines.items(), strict=True):
-    for layer, ax in enumerate(line):
-        for name in variants:
-            rows = table[(table.positions == name) & (table.layer == layer)]
-            mean = rows.groupby("length")[column].mean()
-            ax.plot(mean.index, mean, marks[name], ls="-", ms=3, lw=1,
-                    color=colours[name], label=name)  # fmt: skip
-        top = 1.25 * table[table.layer == layer][column].max()
-        norms = column != "lipschitz"
-        ax.set(xscale="log", ylim=(0, top) if norms else (0.8, 400))
-        ax.set_yscale("linear" if norms else "log")
-        ax.tick_params(labelsize=8, labelleft=norms or layer == 0)
-    line[0].set_ylabel(label)
-for layer, ax in enumerate(axes[0]):
-    ax.set_title(f"layer {layer}", fontsize=10)
-for ax in axes[-1]:
-    ax.set_xlabel("n")
-axes[0][0].legend(fontsize=7)
+# %%
+figures.positions.growth(table)
 plt.show()
 
 # %% [markdown]

@@ -240,30 +240,8 @@ slopes = {
 for cut, laws in slopes.items():
     print(f"{cut}: released {laws[0]}, defined {laws[1]}")
 
-# %% tags=["hide-input"]
-left, right = figures.panels(2, width=4.9, height=4.0)
-n = np.geomspace(2, 98, 50)
-looks = {"released": ("released", "#d55e00", "s")}
-looks["defined"] = ("lipschitz", "#0072b2", "o")
-for name, (column, color, marker) in looks.items():
-    look = {"color": color, "marker": marker, "ms": 4, "markevery": 7, "lw": 1.8}
-    left.scatter(drawn.length, drawn[column], s=6, color=color, lw=0, alpha=0.4)
-    label = rf"{name}: ${law[name].constant:.2f}\,n^{{{law[name].exponent:.2f}}}$"
-    left.plot(n, law[name](n), **look, label=label)
-    for cut, style in (("rows", "-"), ("columns", ":")):
-        line = clusters.loc[cut][column]
-        right.plot(line, **look | {"markevery": 2}, ls=style, label=f"{name}, {cut}")
-left.plot(n, 0.445 * n**0.25, "k--", lw=1.2, label=r"drawn: $0.445\,n^{1/4}$")
-right.plot(n, 0.92 * n**0.5, "k--", lw=1.2, label=r"drawn: $0.92\sqrt{n}$")
-for ax, bottom, top in ((left, 0.1, 6), (right, 0.9, 60)):
-    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylim=(bottom, top))
-    ax.set_xticks([2, 5, 10, 20, 50, 100], [2, 5, 10, 20, 50, 100])
-    ax.legend(loc="upper left", fontsize=9)
-    ax.minorticks_off()
-left.set_yticks([0.1, 0.2, 0.5, 1, 2, 5], [0.1, 0.2, 0.5, 1, 2, 5])
-right.set_yticks([1, 2, 5, 10, 20, 50], [1, 2, 5, 10, 20, 50])
-left.set(title="random tokens", ylabel="random GPT-2, layer 6")
-right.set(title="adversarial tokens")
+# %%
+figures.released.two_quantities(text, worst)
 plt.show()
 
 # %% [markdown]

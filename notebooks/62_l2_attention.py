@@ -256,25 +256,8 @@ fails = bounds.printed_l2_upper(unit, unit, None, 2) / most
 print(f"two tokens in width one: the constant is {most:.4f} W_Q^2")
 print(f"e = 2 fails from W_Q = {fails:.2f} on; {example}")
 
-# %% tags=["hide-input"]
-axes = figures.panels(2, width=4.5, height=4.0)
-look = {"s": 11, "linewidths": 0, "alpha": 0.75}
-top = table[table.n > 1].groupby(["kind", "number"])[["query", "printed", "two"]].max()
-axes[0].scatter(top["query"], top.printed, color="#d55e00", label="e = 2", **look)
-axes[0].scatter(top["query"], top.two, color="#0072b2", label="e = 4", **look)
-axes[0].axhline(1, color="black", lw=1, ls="--")
-axes[0].set(ylabel="largest measured / bound", title=f"{len(top)} maps")
-axes[0].set(xlim=(0.04, 40), ylim=(1e-3, 60))
-styles = ("-", "#d55e00"), ("-", "#0072b2"), ("--", "#009e73")
-for name, (style, color) in zip(["e = 2", "e = 4", "sharper"], styles, strict=True):
-    axes[1].plot(queries, sweep[name], style, color=color, label=name)
-axes[1].plot(queries, sweep.largest, color="black", label="the constant")
-axes[1].plot([4], [true], "v", color="black", ms=8, label=r"$W_Q = 4$, equal tokens")
-axes[1].set(title="two tokens in width one", ylabel="Lipschitz constant")
-for ax in axes:
-    ax.set(xscale="log", yscale="log", xlabel=r"norm of $W_Q$")
-    ax.xaxis.set_major_formatter("{x:g}")
-    ax.legend(fontsize=9, loc="upper left")
+# %%
+figures.l2.bound_exponents(table, sweep, example=(4, true))
 plt.show()
 
 # %% [markdown]

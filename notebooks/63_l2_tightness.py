@@ -220,30 +220,8 @@ z = growth["phi^-1"].iloc[-1]
 far = 1 - (4 * z + 2 / (1 + z) - 1) / (4 * z + 1)
 print(f"explicit witness at N = 1e300: bound less {far:.1e}, relative")
 
-# %% tags=["hide-input"]
-figure, (left, right) = plt.subplots(1, 2, figsize=(9.8, 4.6))
-n = np.unique(np.geomspace(2, 1001, 200).round())
-z = np.array([bounds.phi_inverse(m - 1) for m in n])
-exact, explicit = np.array([largest_row(m) for m in n]), 4 * z + 2 / (1 + z) - 1
-top = random.loc[random.groupby("n").reached.idxmax()]
-dots = {"s": 14, "color": "#b0b0b0", "linewidths": 0, "label": "50 starts each"}
-best = {"marker": "o", "ls": "", "color": "#d55e00", "ms": 5, "label": "best of 50"}
-left.plot(n, 4 * z + 1, color="#0072b2", ls="--", label="bound, $4z + 1$")
-left.plot(n, exact, color="#009e73", label=r"constant, $1 + 4\lambda$")
-left.scatter(random.n, random.reached, **dots)
-left.plot(top.n, top.reached, **best)
-left.set(ylabel="norm of the Jacobian, maximum norm", ylim=(0, 20))
-right.axhline(2, color="#0072b2", ls="--", lw=1.2)
-right.plot(n, 4 * z + 1 - exact, color="#009e73")
-right.plot(n, 4 * z + 1 - explicit, color="#cc79a7", ls="-.", label="explicit witness")
-for rows, look in ((random, dots), (top, best)):
-    gap = rows.n.map({m: 4 * bounds.phi_inverse(m - 1) + 1 for m in set(rows.n)})
-    draw = right.scatter if rows is random else right.plot
-    draw(rows.n, gap - rows.reached, **{**look, "label": None})
-right.set(ylabel="how far below the bound", ylim=(0, 2.6))
-for ax in (left, right):
-    ax.set(xscale="log", xlabel="tokens N")
-    ax.legend(loc="upper left" if ax is left else "lower right", fontsize=9)
+# %%
+figures.l2.tightness(table)
 plt.show()
 
 # %% [markdown]

@@ -49,7 +49,7 @@ import torch
 
 from lipnb import figures, invertible, ledger, results
 from lipnb.experiments import inversion
-from lipnb.experiments.inversion_curves import FACTORS, curve, inputs, make_layer
+from lipnb.experiments.inversion_curves import curve, inputs, make_layer
 from lipnb.invertible import ContractiveAttention, Residual
 
 figures.house_style()
@@ -234,31 +234,8 @@ rates["c Lambda"] = rates.c * rates.Lambda
 shown = rates[rates.c.isin((0.5, 0.9))]
 print(shown.to_string(index=False, float_format="{:.2g}".format))
 
-# %% tags=["hide-input"]
-panels = figures.panels(2, rows=2, width=4.7, height=3.5)
-colours = dict(zip(FACTORS, ("#009e73", "#e69f00", "#0072b2"), strict=True))
-places = [(trained, layer) for trained in (0, 500) for layer in ("L2", "dot product")]
-for ax, (trained, layer) in zip(panels, places, strict=True):
-    here = curves[(curves.layer == layer) & (curves.trained == trained)]
-    for (given, c), one in here.groupby(["input", "c"]):
-        style = "-" if given == "clusters" else "--"
-        ax.plot(one.k, one.error.clip(lower=1e-17), color=colours[c], ls=style)
-        if given == "clusters" and layer == "L2":
-            ax.plot(one.k, c**one.k, color=colours[c], ls=":", lw=1.4)
-    state = f"after {trained} training steps" if trained else "untrained"
-    ax.set(title=f"{layer}, {state}", yscale="log", ylim=(1e-17, 1e4), xlim=(0, 60))
-    ax.set(
-        xlabel="iteration k",
-        ylabel="relative error",
-        yticks=10.0 ** np.arange(-16, 5, 4),
-    )
-for c in FACTORS:
-    panels[0].plot([], [], color=colours[c], label=f"c = {c}")
-for style, label in (("-", "clusters"), ("--", "words"), (":", r"theory, $c^k$")):
-    panels[0].plot([], [], color="#404040", ls=style, label=label)
-figure = panels[0].figure
-handles = panels[0].get_legend_handles_labels()
-figure.legend(*handles, loc="outside lower center", ncols=6, fontsize=9.5)
+# %%
+figures.l2.inversion(curves)
 plt.show()
 
 # %% [markdown]

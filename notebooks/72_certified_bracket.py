@@ -214,26 +214,8 @@ for (model, masked, n), rows in stored.groupby(["model", "masked", "length"]):
     print(f"{model}, {'masked' if masked else 'unmasked'}, n = {n}")
     print(rows[columns].to_string(index=False, float_format="{:.4g}".format), "\n")
 
-# %% tags=["hide-input"]
-longest = stored[stored.length == stored.groupby("model").length.transform("max")]
-groups = longest.groupby(["model", "masked"], sort=False)
-axes = figures.panels(len(groups), width=3.7, height=3.9)
-lines = {"general": "Thm 3.3", "yudin": "Yudin et al.", "closed_form": "three terms"}
-looks = (("#d55e00", "s"), ("#e69f00", "^"), ("#009e73", "D"))
-for ax, ((model, masked), rows) in zip(axes, groups, strict=True):
-    for (name, label), (colour, marker) in zip(lines.items(), looks, strict=True):
-        ax.plot(rows.layer, rows[name], color=colour, marker=marker, label=label)
-    ax.fill_between(rows.layer, rows.lower, rows.upper, color="#0072b2", alpha=0.55)
-    ax.plot(
-        rows.layer, rows.upper, color="#0072b2", lw=1, label="bracket: lower, upper"
-    )
-    ax.plot(rows.layer, rows.lower, color="#0072b2", lw=1)
-    mask = "masked" if masked else "unmasked"
-    title = f"{model}, {mask}, n = {rows.length.iloc[0]}"
-    ax.set(yscale="log", xlabel="layer", title=title, ylim=(1, 1e8))
-    ax.set_xticks(rows.layer[:: 1 + len(rows) // 8])
-axes[0].set_ylabel("bound on the local constant")
-axes[0].legend(loc="upper center", ncols=2, fontsize=8)
+# %%
+figures.verified.brackets(stored)
 plt.show()
 
 # %% [markdown]

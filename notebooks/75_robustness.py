@@ -62,7 +62,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.ticker import NullLocator
 from scipy.stats import spearmanr
 
 from lipnb import Attention, attacks, figures, results
@@ -175,31 +174,8 @@ print("median of change / (Lip_X radius), and of the bounds:")
 shown = by_radius.median().rename(columns=names | bounds)
 print(shown.round({label: 1 for label in bounds.values()}).round(3).to_string())
 
-# %% tags=["hide-input"]
-looks = [("random", "#000000", "x", ":"), ("singular", "#0072b2", "o", "-")]
-looks += [("aligned", "#e69f00", "s", "--"), ("pgd", "#d55e00", "D", "-")]
-looks += [("one_token", "#009e73", "^", "-."), ("parting_pgd", "#cc79a7", "v", "--")]
-bands = [("bound_general", "#d55e00", "s", "-."), ("bound", "#0072b2", "o", "--")]
-bands += [("pgd", "#009e73", "D", "-")]
-said = names | {"bound": "proved here", "bound_general": "Thm 3.3, summed over heads"}
-axes = figures.panels(2, width=5.2, height=4.6)
-for ax, lines in zip(axes, (looks, bands), strict=True):
-    for place, (name, colour, marker, dashes) in enumerate(lines):
-        rows = by_radius[name]
-        middle, low, high = rows.median(), rows.min(), rows.max()
-        look = {"color": colour, "marker": marker, "ls": dashes, "ms": 5}
-        beside = middle.index * 1.12 ** (place - (len(lines) - 1) / 2)
-        span = [middle - low, high - middle]
-        ax.errorbar(beside, middle, span, label=said[name], elinewidth=0.9, **look)
-    ax.set(xscale="log", xlabel=r"relative radius $\epsilon$ / token norm")
-    ax.legend(fontsize=8.5, loc="upper left")
-axes[0].axhline(1, color="0.5", lw=0.8)
-axes[0].set(
-    title="attacks", ylabel=r"change of the output / ($\mathrm{Lip}_X\,\epsilon$)"
-)
-axes[0].set(ylim=(0, None))
-axes[1].set(title="attacks and what they cannot exceed", yscale="log")
-axes[1].set(ylim=(0.5, 1e6))
+# %%
+figures.robustness.attacks(table)
 plt.show()
 
 # %% [markdown]
@@ -270,27 +246,8 @@ for name in ("Lip_X", "random"):
     print(rankings[[name, f"{name}, within"]].to_string(), "\n")
 numbers = pd.DataFrame(numbers, index=worst.relative.unique())
 
-# %% tags=["hide-input"]
-axes = figures.panels(len(shown_radii), width=3.6, height=3.9)
-trained = worst[worst.model == "minilm"]
-colours = ("#0072b2", "#d55e00", "#009e73", "#000000")
-span = np.array([trained.lipschitz.min() * 0.8, trained.worst.max() * 1.25])
-ticks = [t for t in (1, 2, 5, 10, 20, 50) if span[0] < t < span[1]]
-for ax, radius in zip(axes, shown_radii, strict=True):
-    rows = trained[np.isclose(trained.relative, radius)]
-    kinds = rows.groupby(["masked", "layer"])
-    for (key, dots), colour, marker in zip(kinds, colours, "o^sx", strict=True):
-        name = f"layer {key[1]}, {'masked' if key[0] else 'unmasked'}"
-        ax.plot(dots.lipschitz, dots.worst, marker, color=colour, label=name, alpha=0.8)
-    ax.plot(span, span, color="0.5", lw=0.8)
-    ax.set(xscale="log", yscale="log", xlim=span, ylim=span, aspect="equal")
-    ax.set(title=f"relative radius {radius:g}", xlabel="local constant Lip$_X$")
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_ticks(ticks, labels=map(str, ticks))
-        axis.set_minor_locator(NullLocator())
-axes[0].set_ylabel(r"change by the best attack / $\epsilon$")
-handles, labels = axes[0].get_legend_handles_labels()
-plt.gcf().legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9)
+# %%
+figures.robustness.ranks(table, shown_radii)
 plt.show()
 
 # %% [markdown]

@@ -147,18 +147,7 @@ print(sums[shown].to_string(float_format="{:.3g}".format, na_rep="-"))
 # Read its products against a power iteration that was stopped the moment it came within $10^{-4}$ of the truth.
 
 # %%
-mine = stored[stored.layer.isin(layers)].assign(
-    theirs=lambda rows: rows.seconds.where(rows.method == released, 0)
-)
-bars = mine.groupby("method", sort=False).agg(
-    {name: "sum" for name in ("seconds", "fastest", "slowest", "missed", "count")}
-    | {"error": "max"}
-)
-base = bars.seconds[released]
-bars = bars.assign(
-    ratio=base / bars.seconds, low=base / bars.slowest, high=base / bars.fastest
-).reset_index()
-figures.speed_bars(bars, title=f"the workload of Figure 1, {' and '.join(layers)}")
+figures.speed.workload(stored, layers)
 plt.show()
 
 # %% [markdown]

@@ -71,7 +71,7 @@ def test_a_page_learns_what_it_can_measure_here(monkeypatch):
 
 def test_a_model_that_is_not_at_hand_is_said_before_anything_is_measured(results_folder, monkeypatch):
     panels = (*real_text.MAIN, ({"name": "no/such-model"}, (0,)))
-    table = real_text._table("broken", "", "python_reference", panels, (2, 4))
+    table = real_text._table("broken", "python_reference", panels, (2, 4))
     monkeypatch.setattr(windows, "local_lipschitz", None)  # would fail if it were called
     with pytest.raises(FileNotFoundError, match="no/such-model"):
         experiments.make([experiments.TABLES["real-text-embedded"], table], count=2, progress=False)
@@ -111,7 +111,7 @@ def test_finished_units_are_not_measured_twice(results_folder):
 
             return experiments.Unit(key, 2, rows)
 
-        return experiments.Table("small", "two units", lambda: ({"a": 1}, [unit("first"), unit("second")]))
+        return experiments.Table("small", lambda: ({"a": 1}, [unit("first"), unit("second")]))
 
     with pytest.raises(RuntimeError, match="out of power"):
         experiments.make([table("second")], progress=False)
@@ -152,8 +152,8 @@ def test_tables_of_a_model_of_ones_own(tmp_path, results_folder, monkeypatch):
 
 
 def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):
-    assert cli.main(["results", "nonsense"]) == 1
-    assert "there is no table 'nonsense' to make: choose from real-text-embedded" in capsys.readouterr().err
+    assert cli.main(["results", "nonsense"]) == 2
+    assert "there is no table 'nonsense': choose from real-text-embedded" in capsys.readouterr().err
     assert cli.main(["results", "real-text-embedded", "--lengths", "2", "--count", "1000000"]) == 1
     assert "the text has" in capsys.readouterr().err
     (results_folder / "file").write_text("")

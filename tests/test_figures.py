@@ -1,12 +1,34 @@
-"""Figures draw what the table says, and grey what did not converge."""
+"""Figures draw what the table says, grey what did not converge, and are the same on the page and by the command."""
+
+import inspect
+import io
+import re
+import subprocess
+import sys
+from base64 import b64decode
+from pathlib import Path
 
 import matplotlib.pyplot as plt
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
+from PIL import Image
 
-from lipnb import figures, scaling
+from lipnb import bounds, cli, figures, results, scaling, verification
+from lipnb.experiments.l2_tightness import largest_row
+from lipnb.figures import book
+
+NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
+WITHOUT_TORCH = """import sys
+class NotHere:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "transformers"):
+            raise ImportError(f"{name} is not here")
+sys.meta_path.insert(0, NotHere())
+from lipnb import cli
+sys.exit(cli.main(["figures", "--all", "--output", sys.argv[1]]))"""
 
 
 @pytest.fixture(autouse=True)
@@ -79,3 +101,126 @@ def test_head_map_writes_each_number_in_its_place():
     assert [label.get_text() for label in ax.get_yticklabels()] == ["4", "7"]
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "2"]
     assert {text.get_text(): text.get_color() for text in ax.texts}["20.0"] == "white"  # on the darkest shade
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """Every figure of the book, drawn by the command where neither torch nor transformers can be imported."""
+    folder = tmp_path_factory.mktemp("figures")
+    run = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, folder], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == [str(folder / f"{name}.png") for name in figures.FIGURES]
+    return folder
+
+
+def call_of(figure):
+    """How a page calls the function that draws a figure."""
+    return f"figures.{figure.function.__module__.split('.')[-1]}.{figure.function.__name__}("
+
+
+def picture(png):
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), dtype=float)
+
+
+@pytest.mark.parametrize("figure", figures.FIGURES.values(), ids=figures.FIGURES)
+def test_page_and_command_draw_the_same(figure, drawn):
+    assert set(figure.tables) <= set(results.listed().index)
+    png = (drawn / f"{figure.name}.png").read_bytes()
+    assert picture(png).std() > 10  # not an empty page
+    source = NOTEBOOKS / f"{figure.page}.py"
+    assert source.read_text().count(call_of(figure)) == 1
+    if not source.with_suffix(".ipynb").exists():
+        pytest.skip("this page has no executed pair yet")
+    cells = nbformat.read(source.with_suffix(".ipynb"), as_version=4).cells
+    outputs = [output for cell in cells if call_of(figure) in cell.source for output in cell.get("outputs", [])]
+    shown = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    if not shown:
+        pytest.skip("the executed pair is older than its source: make notebooks")
+    here, there = picture(b64decode(shown[0])), picture(png)
+    if figure.live:  # the page adds something
+        assert here.std() > 10 and here.shape[1] >= there.shape[1]
+        return
+    assert here.shape == there.shape
+    off = np.abs(here - there)  # the pair keeps 256 colours
+    assert off.mean() < 0.5 and (off > 40).mean() < 5e-4
+
+
+def test_a_page_that_calls_a_book_figure_is_listed():
+    """No figure of stored tables is drawn on a page and unknown to the command."""
+    calls = {call_of(figure) for figure in figures.FIGURES.values()}
+    modules = {call.split(".")[1] for call in calls}
+    for source in NOTEBOOKS.glob("*.py"):
+        for call in re.findall(rf"figures\.(?:{'|'.join(modules)})\.\w+\(", source.read_text()):
+            assert call in calls
+
+
+def test_live_measurements_join_in():
+    curve = results.load("gpt2-mini-training")
+    assert len(figures.positions.training(curve, {"unigram": 6.5, "bigram": 4.7}).axes[0].lines) == 4
+    ax = figures.real_text.jump(results.load("real-text-news"), {64: 7.0, 160: 15.0}, "alice").axes[0]
+    assert list(ax.lines[1].get_ydata()) == [7, 15] and "alice, now" in ax.get_legend_handles_labels()[1]
+    table, n = results.load("scaling-factor"), np.array([2.0, 50, 1e3])
+    heads = {f"head {i}": (n, np.sqrt(n), 50.0, (1e3, 30.0)) for i in range(5)}
+    corner = figures.adversarial.scaling_factors(table, heads).axes[3]
+    assert [line.get_label() for line in corner.lines][:7:3] == ["head 0", "head 1", "head 2"]
+    assert not figures.adversarial.scaling_factors(table).axes[3].axison
+
+
+def test_the_curves_beside_the_ascents_are_those_of_the_theorem():
+    left, right = figures.draw("l2-tightness").axes
+    n = left.lines[0].get_xdata()
+    bound = np.array([4 * bounds.phi_inverse(m - 1) + 1 for m in n])
+    exact = np.array([largest_row(m) for m in n])
+    assert np.allclose(left.lines[0].get_ydata(), bound) and np.allclose(left.lines[1].get_ydata(), exact)
+    assert np.allclose(right.lines[1].get_ydata(), bound - exact)
+
+
+def test_what_tables_say_without_words():
+    """Orders that the figures take from their tables."""
+    assert list(results.load("verify").bound.unique()) == [check.name for check in verification.CHECKS]
+    assert list(figures.verified.KINDS) == list(verification.KINDS)
+    assert results.load("bench-workload").method.iloc[0] == "released, tangent fed back"
+
+
+@pytest.mark.parametrize("format", ["svg", "pdf"])
+def test_the_same_table_gives_the_same_bytes(format, tmp_path):
+    first = figures.redraw("position-norms", tmp_path / "a", format)
+    assert first == tmp_path / "a" / f"position-norms.{format}"
+    second = figures.redraw("position-norms", tmp_path / "b", format)
+    assert first.read_bytes() == second.read_bytes() and first.read_bytes()[:4] in (b"<?xm", b"%PDF")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == [first.name] and not plt.get_fignums()
+
+
+def test_what_cannot_be_drawn_is_said_and_the_rest_is_drawn(results_folder, capsys, monkeypatch):
+    committed = NOTEBOOKS.parent / "data" / "results"
+    for name in ("position-norms", "gpt2-mini-training"):
+        (results_folder / f"{name}.csv").write_text((committed / f"{name}.csv").read_text())
+    results.load("gpt2-mini-training").drop(columns="tokens").to_csv(results_folder / "gpt2-mini-training.csv")
+    out = results_folder / "drawn"
+    assert cli.main(["figures", "position-norms", "real-text", "verification", "gpt2-mini-training", "--output",
+                     str(out)]) == 1
+    printed, said = capsys.readouterr()
+    assert printed == f"{out / 'position-norms.png'}\n" and len(said.splitlines()) == 3
+    assert "real-text was not drawn" in said and "`lipnb results real-text` makes it" in said
+    assert "`make verify` makes it" in said
+    assert "gpt2-mini-training, in " in said and "lacks rows or columns that this figure shows" in said
+    assert not plt.get_fignums()  # nor is one left open that was begun
+
+    assert cli.main(["figures"]) == 0
+    listed = capsys.readouterr().out
+    assert listed.count("cannot be drawn yet") == sum(bool(figure.missing()) for figure in figures.FIGURES.values())
+    assert "`lipnb results adversarial` and `lipnb results adversarial-layers` first" in listed
+    (results_folder / "file").write_text("")
+    assert cli.main(["figures", "position-norms", "--output", str(results_folder / "file")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="there is no format 'jpg': choose from png, svg, pdf"):
+        figures.redraw("position-norms", out, "jpg")
+    with pytest.raises(ValueError, match="there is no figure 'x': choose from"):
+        figures.draw("x")
+
+
+def test_every_function_says_which_tables_it_takes():
+    for figure in figures.FIGURES.values():
+        for table in figure.tables:
+            assert f"``{table}``" in inspect.getdoc(figure.function), f"{figure.name}: {table}"
+    assert set(book.FORMATS) == {"png", "svg", "pdf"}

@@ -3,9 +3,12 @@
 import ast
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+import lipnb
 
 PACKAGE = Path(__file__).parent.parent / "lipnb"
 FLOORS = {
@@ -58,5 +61,14 @@ def test_rooms_are_small(module, path):
 
 
 def test_importing_the_package_imports_no_model_library():
-    code = "import sys, lipnb; print([m for m in ('transformers', 'nltk', 'matplotlib', 'pandas') if m in sys.modules])"
+    code = """import sys, lipnb, lipnb.cli
+print([m for m in ('torch', 'numpy', 'transformers', 'nltk', 'matplotlib', 'pandas') if m in sys.modules])"""
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_every_public_name_is_there():
+    for name in lipnb.__all__:
+        assert getattr(lipnb, name) is getattr(import_module("lipnb"), name) and name in dir(lipnb)
+    assert lipnb.Attention.__module__ == "lipnb.attention" and lipnb.certify.__module__ == "lipnb.bracket"
+    with pytest.raises(AttributeError, match="module 'lipnb' has no attribute 'Atention'"):
+        lipnb.Atention  # noqa: B018

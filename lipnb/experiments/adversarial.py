@@ -212,8 +212,6 @@ def _layers(lengths, rtol):
 
 
 TABLES = (
-    Table("adversarial", "Figure 1, bottom row: adversarial tokens, every head at hand alone", _heads,
-          {"lengths": LENGTHS}),
-    Table("adversarial-layers", "the same tokens, the whole layer, with the released quantity", _layers,
-          {"lengths": LENGTHS, "rtol": 1e-4}),
+    Table("adversarial", _heads, {"lengths": LENGTHS}),
+    Table("adversarial-layers", _layers, {"lengths": LENGTHS, "rtol": 1e-4}),
 )

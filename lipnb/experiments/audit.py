@@ -222,8 +222,7 @@ def _adversarial(lengths):
 
 
 TABLES = (
-    Table("released-text", "the released quantity beside the defined one: random GPT-2", _text,
-          {"texts": ("random", "alice"), "lengths": LENGTHS, "count": 10, "seed": 0}),
-    Table("released-layers", "the same on MiniLM, one difference at a time", _layers, {"lengths": SOME, "count": 5}),
-    Table("released-adversarial", "the same on adversarial tokens", _adversarial, {"lengths": ADVERSARIAL}),
+    Table("released-text", _text, {"texts": ("random", "alice"), "lengths": LENGTHS, "count": 10, "seed": 0}),
+    Table("released-layers", _layers, {"lengths": SOME, "count": 5}),
+    Table("released-adversarial", _adversarial, {"lengths": ADVERSARIAL}),
 )

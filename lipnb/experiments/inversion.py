@@ -193,5 +193,4 @@ def _prepare(groups, count, steps, rate):
                       for group in range(groups)]
 
 
-TABLES = (Table("inversion", "random contractive layers inverted, before and after training", _prepare,
-                {"groups": 25, "count": 40, "steps": 500, "rate": 1e-2}),)
+TABLES = (Table("inversion", _prepare, {"groups": 25, "count": 40, "steps": 500, "rate": 1e-2}),)

@@ -114,5 +114,5 @@ def _prepare(width, heads, n, steps, rate, seed):
                       for trained in (0, steps) for name in LAYERS]
 
 
-TABLES = (Table("inversion-curves", "reconstruction error against iterations, L2 attention and dot products", _prepare,
+TABLES = (Table("inversion-curves", _prepare,
                 {"width": 64, "heads": 8, "n": 64, "steps": 500, "rate": 1e-2, "seed": 0}),)

@@ -145,4 +145,4 @@ def _prepare():
     return {"kinds": KINDS, "inputs": INPUTS, "steps": STEPS, "rate": RATE, "dtype": "float64"}, units
 
 
-TABLES = (Table("l2-bounds", "L2 attention against its bounds, both norms, over 10,000 inputs", _prepare),)
+TABLES = (Table("l2-bounds", _prepare),)

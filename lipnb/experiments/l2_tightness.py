@@ -177,5 +177,5 @@ def _prepare(lengths, starts, reach, steps, rate, seed):
     return settings, [unit(n) for n in lengths]
 
 
-TABLES = (Table("l2-tightness", "Figure 2 of Kim et al.: row sums of L2 attention, ascended from 50 random starts",
-                _prepare, {"lengths": LENGTHS, "starts": 50, "reach": 3.0, "steps": 600, "rate": 0.05, "seed": 0}),)
+TABLES = (Table("l2-tightness", _prepare,
+                {"lengths": LENGTHS, "starts": 50, "reach": 3.0, "steps": 600, "rate": 0.05, "seed": 0}),)

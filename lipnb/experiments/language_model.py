@@ -201,10 +201,7 @@ def _controls(corpus, count, depths):
 
 
 TABLES = (
-    Table("language-model", "losses by depth: four kinds of attention, trained on Penn Treebank characters", _depth,
-          {"corpus": "ptb", "count": SEEDS, "depths": (1, 2, 3, 4, 5)}),
-    Table("training-stability", "which of them train at a fixed rate, 2 to 18 layers", _stability,
-          {"corpus": "ptb", "count": SEEDS, "depths": DEPTHS}),
-    Table("training-controls", "the same at other rates, with other starts and another place of LayerNorm", _controls,
-          {"corpus": "ptb", "count": SEEDS, "depths": (2, 10, 18)}),
+    Table("language-model", _depth, {"corpus": "ptb", "count": SEEDS, "depths": (1, 2, 3, 4, 5)}),
+    Table("training-stability", _stability, {"corpus": "ptb", "count": SEEDS, "depths": DEPTHS}),
+    Table("training-controls", _controls, {"corpus": "ptb", "count": SEEDS, "depths": (2, 10, 18)}),
 )

@@ -120,9 +120,8 @@ def _prepare_alone(lengths, rtol, seed):
 
 
 TABLES = (
-    Table("positions", "Figures 4 to 6: gpt2-mini with and without its learned positions", _prepare,
-          {"lengths": LENGTHS, "count": 10, "rtol": 1e-4, "seed": 0}),
-    Table("position-norms", "norms of the learned positions of GPT-2 and gpt2-mini", _prepare_norms),
-    Table("positions-alone", "GPT-2's first attention on its learned positions alone", _prepare_alone,
+    Table("positions", _prepare, {"lengths": LENGTHS, "count": 10, "rtol": 1e-4, "seed": 0}),
+    Table("position-norms", _prepare_norms),
+    Table("positions-alone", _prepare_alone,
           {"lengths": (*LENGTHS, 768, 1024), "rtol": 1e-4, "seed": 0}),
 )

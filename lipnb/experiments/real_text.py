@@ -39,18 +39,18 @@ def _prepare(corpus, panels, lengths, count, rtol, seed):
     return settings, work
 
 
-def _table(name, about, corpus, panels, lengths):
+def _table(name, corpus, panels, lengths):
     options = {"lengths": lengths, "count": COUNT, "rtol": 1e-4, "seed": 0}
-    return Table(name, about, partial(_prepare, corpus, panels), options)
+    return Table(name, partial(_prepare, corpus, panels), options)
 
 
 # The embedded table uses the embedded tokenizer, so that anyone can measure its rows again.
 TABLES = (
-    _table("real-text-embedded", "Figure 1, top row, on the text that comes with Python", "python_reference",
+    _table("real-text-embedded", "python_reference",
            (*MAIN, ({**GPT2_RANDOM, "tokenizer": "minilm"}, (6,))), SHORT),
-    _table("real-text", "Figure 1, top row, on Alice: every layer at hand", "alice",
+    _table("real-text", "alice",
            (*LAYERS, ({**GPT2_RANDOM, "tokenizer": "gpt2"}, (6,))), SHORT),
-    _table("real-text-news", "Figure 1, top row, on AG_NEWS, up to 502 tokens", "ag_news",
+    _table("real-text-news", "ag_news",
            (*MAIN, (GPT2_MINI, (3,)), ({**GPT2_RANDOM, "tokenizer": "gpt2"}, (6,))), LONG),
 )
 
@@ -72,7 +72,7 @@ def of_model(name):
     masks = model.architecture.masks
     panels = [({"name": str(name), "masked": masked}, range(model.layers)) for masked in masks]
     return tuple(_table(f"real-text-{model.name.replace('/', '-')}-{corpus.replace('_', '-')}",
-                        f"{model.name} on {corpora.describe(corpus)}", corpus, panels, lengths)
+                        corpus, panels, lengths)
                  for corpus, lengths in (("alice", SHORT), ("ag_news", LONG)))
 
 

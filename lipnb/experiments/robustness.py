@@ -172,6 +172,5 @@ def remeasure(table, *, rows=1, seed=0):
     raise ValueError("no window of this table can be attacked again: its texts are not at hand in the same edition.")
 
 
-TABLES = (Table("robustness", "Attacks on the input of a layer, beside first order and proved bounds",
-                _prepare, {"texts": ("alice", "python_reference"), "count": 3, "radii": RADII, "steps": STEPS,
-                                    "seed": 0}),)
+TABLES = (Table("robustness", _prepare, {"texts": ("alice", "python_reference"), "count": 3, "radii": RADII,
+                                       "steps": STEPS, "seed": 0}),)

@@ -142,5 +142,4 @@ def _prepare(extracts, length):
     return settings, work
 
 
-TABLES = (Table("scaling-factor", "Figure 2: gamma R^2 of every head, on text and at the radius of its LayerNorm",
-                _prepare, {"extracts": EXTRACTS, "length": EXTRACT}),)
+TABLES = (Table("scaling-factor", _prepare, {"extracts": EXTRACTS, "length": EXTRACT}),)

@@ -37,9 +37,7 @@ class Table:
     Parameters
     ----------
     name : str
-        Its name in the results folder.
-    about : str
-        What it holds, in a few words.
+        Its name in the results folder; `lipnb.results.listed` says in a few words what it holds.
     prepare : callable
         ``prepare(**options)`` gives the settings that the rows depend on, a dictionary, and the list of its units.
         What is not at hand (texts, models) is said here, before anything is measured.
@@ -48,7 +46,6 @@ class Table:
     """
 
     name: str
-    about: str
     prepare: Callable[..., tuple]
     options: dict = field(default_factory=dict)
 

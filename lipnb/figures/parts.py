@@ -1,33 +1,14 @@
-"""The book's figures, drawn from tables. Nothing here runs a model or knows a path."""
-
-from pathlib import Path
+"""Drawings of one panel, of which pages and figures are made."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import Normalize, SymLogNorm
-from matplotlib.ticker import NullLocator, ScalarFormatter
 
-__all__ = ["against_length", "head_map", "house_style", "log_ticks", "matrix", "panels", "probabilities", "rate_line",
-           "residuals", "speed_bars"]
+from lipnb.figures.style import NOT_CONVERGED, log_ticks, rate_line
 
-STYLE = Path(__file__).with_name("house.mplstyle")
-NOT_CONVERGED = "#b0b0b0"
+__all__ = ["against_length", "head_map", "matrix", "probabilities", "residuals"]
+
 ONE_RADIUS = 1.01  # radii closer than this factor are one radius
-
-
-def house_style():
-    """Use the book's look for all figures that follow."""
-    plt.style.use(STYLE)
-
-
-def log_ticks(axis, low, high):
-    """Plain numbers on a logarithmic axis that spans less than two decades: `axis` is an XAxis or YAxis."""
-    if high / low < 100:
-        steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if high / low < 5 else (1, 2, 5)
-        candidates = [step * 10.0**e for e in range(-6, 7) for step in steps]
-        axis.set_ticks([tick for tick in candidates if low / 1.05 <= tick <= high * 1.05])
-        axis.set_major_formatter(ScalarFormatter())
-        axis.set_minor_locator(NullLocator())
 
 
 def against_length(table, fit=None, *, ax=None, title=None):
@@ -72,21 +53,6 @@ def against_length(table, fit=None, *, ax=None, title=None):
     else:
         ax.figure.colorbar(dots, ax=ax, label="mean radius", pad=0.02)
     return ax
-
-
-def rate_line(ax, fit, span):
-    """Draw a fitted power law over `span`, labelled with its exponent and interval."""
-    x = np.geomspace(*span, 50)
-    label = rf"${fit.constant:.3g}\,n^{{{fit.exponent:.3f}}}$  [{fit.low:.3f}, {fit.high:.3f}]"
-    ax.plot(x, fit(x), color="#d55e00", label=label)
-    ax.legend(loc="upper left", handlelength=1, borderaxespad=0.2)
-    low, high = ax.get_ylim()
-    ax.set_ylim(top=high * (high / low) ** 0.15)  # room for the legend above the dots
-
-
-def panels(count, *, rows=1, width=3.6, height=3.3):
-    """Axes side by side, `count` in each of `rows` rows, in one flat array."""
-    return plt.subplots(rows, count, figsize=(width * count, height * rows), squeeze=False)[1].flatten()
 
 
 def residuals(history, *, ax=None, title=None):
@@ -210,36 +176,4 @@ def probabilities(P, tokens, *, ax=None, title=None):
     ax.set_title(title)
     ax.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=8)
     ax.set_yticks(range(len(tokens)), tokens, fontsize=8)
-    return ax
-
-
-def speed_bars(table, *, ax=None, title=None):
-    """How many times faster each method is than the first, and how often it is wrong.
-
-    Parameters
-    ----------
-    table : DataFrame
-        One row for each method: `method`, `ratio` with its `low` and `high`, `missed` of `count` inputs, and `error`,
-        the largest relative one. Methods that missed none are drawn full, the others hatched and pale.
-    ax : matplotlib Axes, optional
-        Where to draw.
-    title : str, optional
-        What was measured.
-
-    Returns
-    -------
-    Axes
-    """
-    ax = ax or plt.subplots(figsize=(7.5, 0.6 + 0.5 * len(table)))[1]
-    rows = table.reset_index(drop=True)
-    for place, row in rows.iterrows():
-        look = {"color": "#f0c9a8", "hatch": "///", "edgecolor": "#d55e00"} if row.missed else {"color": "#0072b2"}
-        ax.barh(place, row.ratio, xerr=[[row.ratio - row.low], [row.high - row.ratio]], height=0.62,
-                error_kw={"ecolor": "#404040", "capsize": 2}, **look)
-        said = f"{row.missed} of {row['count']} wrong" + (f", up to {row.error:.0e}" if row.missed else "")
-        ax.annotate(said, (row.high, place), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9)
-    ax.set(yticks=range(len(rows)), yticklabels=rows.method, title=title, xlim=(0, 1.45 * rows.high.max()),
-           xlabel=f"times as fast as: {rows.method[0]}")
-    ax.grid(False, axis="y")
-    ax.invert_yaxis()
     return ax

@@ -1,0 +1,84 @@
+"""The command `lipnb`: a thin door, each verb one call of the library.
+
+A verb is a module of this package with a text ``EXAMPLES``, whose first line `lipnb --help` shows, and two functions:
+``add(verbs)`` says what options it has, ``run(arguments)`` does the work and gives an exit code, or None when all is
+well. Only `run` imports what is heavy, so that help is there at once.
+"""
+
+import os
+import sys
+from importlib import import_module
+
+import lipnb
+from lipnb.cli.words import Parser, Unknown, nearest
+
+__all__ = ["main"]
+
+VERBS = ("results", "figures")  # in the order of the help; each is lipnb/cli/VERB.py
+
+EPILOG = """examples:
+{examples}
+
+`lipnb VERB --help` says what a verb does and which options it has. Exit codes: 0 all is well, 1 something failed and is
+said in a sentence, 2 the command was not understood, 130 stopped by Ctrl-C.
+"""
+
+
+def _parser():
+    """The parser, and that of each verb by its name."""
+    modules = [import_module(f"lipnb.cli.{verb}") for verb in VERBS]
+    examples = "\n".join(module.EXAMPLES.splitlines()[0] for module in modules)
+    parser = Parser(prog="lipnb", epilog=EPILOG.format(examples=examples),
+                    description="How smooth is attention? Measures local Lipschitz constants of attention, and draws "
+                                "what was measured.")
+    parser.add_argument("--version", action="version", version=f"lipnb {lipnb.__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    for module in modules:
+        module.add(verbs)
+    return parser, verbs.choices
+
+
+def _arguments(argv):
+    """What was asked for, or None where nothing was; what is not understood ends here, in one sentence."""
+    parser, verbs = _parser()
+    if not argv:
+        parser.print_help()
+        return None
+    if not argv[0].startswith("-") and argv[0] not in verbs:
+        parser.error(f"there is no verb {argv[0]!r}{nearest(argv[0], verbs)}")
+    arguments, rest = parser.parse_known_args(argv)
+    if rest:
+        verbs[arguments.verb].refuse(rest) if arguments.verb else parser.refuse(rest)
+    return arguments if arguments.verb else parser.error("give a verb")
+
+
+def main(argv=None):
+    """Entry point of the command.
+
+    Parameters
+    ----------
+    argv : list of str, optional
+        The words after `lipnb`; default: those of the command line.
+
+    Returns
+    -------
+    int
+        Exit code: an expected failure is one sentence on stderr and 1; what does not exist, 2.
+    """
+    arguments = _arguments(sys.argv[1:] if argv is None else argv)
+    if arguments is None:
+        return 0
+    try:
+        return arguments.run(arguments) or 0
+    except Unknown as error:
+        print(f"lipnb {arguments.verb}: {error} (`lipnb {arguments.verb} --help`)", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, OSError, RuntimeError, ImportError) as error:
+        print(f"lipnb: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("lipnb: stopped; what is finished is kept, the same command continues", file=sys.stderr)
+        return 130

@@ -1,0 +1,7 @@
+"""`python -m lipnb.cli` is `lipnb`."""
+
+import sys
+
+from lipnb.cli import main
+
+sys.exit(main())

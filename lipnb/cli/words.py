@@ -1,0 +1,67 @@
+"""How the command answers what it does not understand: one sentence, with the word that was likely meant."""
+
+import argparse
+from difflib import get_close_matches
+
+__all__ = ["Parser", "Unknown", "known", "nearest"]
+
+
+class Unknown(ValueError):
+    """What was asked for by name does not exist: exit code 2."""
+
+
+def nearest(word, words):
+    """``: did you mean ...?`` with the nearest of `words`, or all of them where none is near."""
+    near = get_close_matches(word, words, n=3, cutoff=0.6)
+    return f": did you mean {' or '.join(near)}?" if near else f": choose from {', '.join(words)}"
+
+
+def known(what, asked, names):
+    """Refuse names that do not exist.
+
+    Parameters
+    ----------
+    what : str
+        What the names are of, as "table".
+    asked : sequence of str
+        Names that were given.
+    names : sequence of str
+        Names there are.
+
+    Raises
+    ------
+    Unknown
+        "there is no table 'x': did you mean ...?"
+    """
+    for name in asked:
+        if name not in names:
+            raise Unknown(f"there is no {what} {name!r}{nearest(name, names)}")
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser with help laid out as it was written, and errors of one sentence.
+
+    Its epilog may be a function that gives the text, called when help is asked for.
+    """
+
+    def __init__(self, **options):
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(**{"allow_abbrev": False, **options})  # a script must not break when options are added
+
+    def format_help(self):
+        """The help, as text."""
+        if callable(self.epilog):
+            self.epilog = self.epilog()
+        return super().format_help()
+
+    def error(self, message):
+        """Say what was not understood, and where help is; exit code 2."""
+        self.exit(2, f"{self.prog}: {message} (`{self.prog} --help`)\n")
+
+    def refuse(self, words):
+        """Answer words that no option or argument takes."""
+        word = next((word for word in words if word.startswith("-")), words[0]).split("=")[0]
+        if word.startswith("-"):
+            options = [option for action in self._actions for option in action.option_strings if option[1] == "-"]
+            self.error(f"there is no option {word}{nearest(word, options)}")
+        self.error(f"{word!r} is one word too many")

@@ -1,0 +1,15 @@
+"""The book's figures, drawn from tables. Nothing here runs a model or imports torch.
+
+`FIGURES` lists those that need stored tables only, and `redraw` draws them into files. Each is a function of a module
+named after its subject, which its page calls too; the rest are panels of which pages make their own.
+"""
+
+from lipnb.figures import adversarial, l2, positions, real_text, released, robustness, speed, verified
+from lipnb.figures.book import FIGURES, FORMATS, BookFigure, draw, redraw
+from lipnb.figures.parts import against_length, head_map, matrix, probabilities, residuals
+from lipnb.figures.speed import speed_bars
+from lipnb.figures.style import NOT_CONVERGED, STYLE, house_style, log_ticks, panels, rate_line
+
+__all__ = ["FIGURES", "FORMATS", "NOT_CONVERGED", "STYLE", "BookFigure", "adversarial", "against_length", "draw",
+           "head_map", "house_style", "l2", "log_ticks", "matrix", "panels", "positions", "probabilities", "rate_line",
+           "real_text", "redraw", "released", "residuals", "robustness", "speed", "speed_bars", "verified"]
