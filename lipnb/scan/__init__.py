@@ -4,6 +4,6 @@
 """
 
 from lipnb.scan.catalogue import CATALOGUE, Bound
-from lipnb.scan.run import Scan, load, remeasure, scan
+from lipnb.scan.run import Scan, folder_of, load, remeasure, scan
 
-__all__ = ["CATALOGUE", "Bound", "Scan", "load", "remeasure", "scan"]
+__all__ = ["CATALOGUE", "Bound", "Scan", "folder_of", "load", "remeasure", "scan"]

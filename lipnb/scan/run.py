@@ -13,11 +13,12 @@ from tqdm.auto import tqdm
 
 from lipnb import results
 from lipnb.models import OBJECTS
+from lipnb.scan.catalogue import applicable
 from lipnb.scan.inputs import chosen_layers, prepare
 from lipnb.scan.measure import closed_form_work, measure
 from lipnb.scan.summary import summarise
 
-__all__ = ["UPPER_WORK", "Scan", "load", "remeasure", "scan"]
+__all__ = ["UPPER_WORK", "Scan", "folder_of", "load", "remeasure", "scan"]
 
 UPPER_WORK = 1e11  # operations of one certified bound, up to which it is computed by default: some seconds
 NAME = "scan"
@@ -99,8 +100,9 @@ def scan(model, text="python_reference", *, layers="all", lengths=None, windows=
         **network.describe(), "weights_sha256": _fingerprint(network, wanted), "text": material.source,
         "text_sha256": material.sha256, "layers_scanned": wanted, "lengths": list(material.inputs), "windows": windows,
         "object": object, "rtol": rtol, "seed": seed, "certified": certified, "upper_work": upper_work,
+        "reasons": applicable(network.attention(wanted[0], object))[1],
         "work": {n: closed_form_work(network.attention(wanted[0], object), n) for n in material.inputs}}))
-    output = Path(output or f"scan-{re.sub(r'[^A-Za-z0-9._-]+', '-', network.name).strip('-.') or 'model'}")
+    output = folder_of(network.name) if output is None else Path(output)
     if not again and (output / f"{NAME}.json").is_file():
         found = load(output)
         if found.about["settings"] == settings:
@@ -115,6 +117,12 @@ def scan(model, text="python_reference", *, layers="all", lengths=None, windows=
     found = load(output)
     found.summary.to_csv(output / "summary.csv", index=False, float_format=results.FLOAT_FORMAT)
     return found
+
+
+def folder_of(model):
+    """Where a scan of a model goes by default: ``scan-<model>``, with plain characters only."""
+    name = Path(str(model)).name if Path(str(model)).is_dir() else str(model)
+    return Path(f"scan-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'model'}")
 
 
 def _measure(record, material, layers, progress, **options):

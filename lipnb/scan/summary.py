@@ -90,8 +90,8 @@ def verdicts(about, summary):
         return ["No layer passed its self-check: nothing was measured."]
     settings = about["settings"]
     top, low = good.loc[good.lipschitz.idxmax()], good.loc[good.lipschitz.idxmin()]
-    said = [f"{int(summary.passed.sum())} of {len(summary)} layers and lengths passed the self-check: what was measured "
-            "is the model's own attention.",
+    said = [f"{int(summary.passed.sum())} of {len(summary)} layers and lengths passed the self-check: what was "
+            "measured is the model's own attention.",
             f"Largest local constant: {top.high:.3g}, layer {top.layer} at {top.length} tokens. Smallest layer mean: "
             f"{low.lipschitz:.3g}, layer {low.layer} at {low.length}."]
     if len(settings["lengths"]) > 1:
@@ -99,8 +99,8 @@ def verdicts(about, summary):
         growth = (good[good.length == longest].set_index("layer").lipschitz
                   / good[good.length == shortest].set_index("layer").lipschitz).dropna()
         if len(growth):
-            said.append(f"From {shortest} to {longest} tokens the constant changes by a factor of {growth.min():.2g} to "
-                        f"{growth.max():.2g}, depending on the layer; the square root of the length alone would be "
+            said.append(f"From {shortest} to {longest} tokens the constant changes by a factor of {growth.min():.2g} "
+                        f"to {growth.max():.2g}, depending on the layer; the square root of the length would give "
                         f"{(longest / shortest) ** 0.5:.2g}.")
     if good.certified_over.notna().any():
         said.append(f"Certified upper bounds lie within a factor of {good.certified_over.max():.3g} of the constant.")
