@@ -18,8 +18,8 @@ Measure how much each attention layer of a model can amplify a small change of w
 constant. Beside it stand a certified upper bound and every published bound that applies to the layer.
 
 MODEL is a name that lipnb knows (minilm, gpt2-mini), a name on the Hugging Face hub, or a folder with config.json and
-model.safetensors. Families: BERT, RoBERTa, XLM-RoBERTa, DistilBERT, GPT-2, ViT, Llama, Mistral, Qwen2. No code of a model
-is ever run.
+model.safetensors. Families: BERT, RoBERTa, XLM-RoBERTa, DistilBERT, GPT-2, ViT, Llama, Mistral, Qwen2. No code of a
+model is ever run.
 
 A table is printed; the folder given by --output gets
   report.html    plots and words; one file, opens offline
@@ -63,8 +63,8 @@ def add(verbs):
                             description=DESCRIPTION, epilog=f"{READING}\nexamples:\n{EXAMPLES}")
     verb.add_argument("model", metavar="MODEL", help="a name or a folder, see above")
     verb.add_argument("--text", default="python_reference", metavar="FILE",
-                      help="a text file (UTF-8), or alice, ag_news, ptb, python_reference (default); for a ViT an image, "
-                           "a folder of images or random")
+                      help="a text file (UTF-8), or alice, ag_news, ptb, python_reference (default); for a ViT an "
+                           "image, a folder of images or random")
     verb.add_argument("--layers", default="all", metavar="L,L,...", help="all (default), or such as 0,3,5-7")
     verb.add_argument("--lengths", type=_lengths, metavar="N,N,...",
                       help="tokens of a window (default: those of 32,128,512 that the model can read)")

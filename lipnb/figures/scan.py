@@ -5,10 +5,11 @@ from io import StringIO
 import matplotlib.pyplot as plt
 import numpy as np
 
-from lipnb.figures.style import NOT_CONVERGED, STYLE
+from lipnb.figures.style import NOT_CONVERGED, STYLE, log_ticks
 
 __all__ = ["growth", "in_report", "layers", "radii"]
 
+SIZE = (4.5, 3.7)  # one panel
 MEASURED = "#0072b2"
 LOOKS = (("#d55e00", "s"), ("#e69f00", "^"), ("#009e73", "D"), ("#cc79a7", "v"), ("#56b4e9", "P"), ("#8c564b", "X"))
 INK = "#1a2b3c"  # stands for the colour of the text around a plot
@@ -32,7 +33,7 @@ def layers(rows, bounds, *, ax=None, title=None):
     -------
     Axes
     """
-    ax = ax or plt.subplots(figsize=(5, 3.9))[1]
+    ax = ax or plt.subplots(figsize=SIZE)[1]
     rows = rows[rows.passed]
     shown = {key: label for key, label in bounds.items() if f"over_{key}" in rows and rows[f"over_{key}"].notna().any()}
     for (key, label), (colour, marker) in zip(shown.items(), LOOKS, strict=False):
@@ -65,7 +66,7 @@ def growth(summary, *, ax=None):
     -------
     Axes
     """
-    ax = ax or plt.subplots(figsize=(5, 3.9))[1]
+    ax = ax or plt.subplots(figsize=SIZE)[1]
     good = summary[summary.passed]
     found = sorted(good.layer.unique())
     for place, layer in enumerate(found):
@@ -79,12 +80,13 @@ def growth(summary, *, ax=None):
     ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant")
     ax.set_xticks(lengths, [f"{length:.0f}" for length in lengths])
     ax.minorticks_off()
+    log_ticks(ax.yaxis, *ax.get_ylim())
     return ax
 
 
 def radii(rows, *, ax=None, title=None):
     """Norms of the tokens that each layer's attention receives: root mean square and largest."""
-    ax = ax or plt.subplots(figsize=(5, 3.9))[1]
+    ax = ax or plt.subplots(figsize=SIZE)[1]
     ax.plot(rows.layer, rows.radius, color="#d55e00", marker="^", label="largest")
     ax.plot(rows.layer, rows.mean_radius, color="#009e73", marker="o", label="mean (root mean square)")
     ax.set(xlabel="layer", ylabel="norm of a token", title=title, ylim=(0, None))

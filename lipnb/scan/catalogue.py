@@ -7,7 +7,7 @@ from lipnb import bounds
 from lipnb.attention import Attention
 from lipnb.models import RotaryAttention
 
-__all__ = ["CATALOGUE", "Bound", "applicable", "evaluate", "prepare"]
+__all__ = ["CATALOGUE", "SOURCES", "Bound", "applicable", "evaluate", "prepare"]
 
 INPUT, BALL, MEASURES, EVERY = "this input", "the ball of its radius", "measures in that ball", "all inputs"
 
@@ -55,6 +55,12 @@ CATALOGUE = (
           "The proof of Theorem 3.3 with norms that rotations keep, in place of the norm of A."),
     Bound("l2", "Kim et al., 3.2", EVERY, "kim2021lipschitz", "For L2 attention, on all inputs."),
 )
+SOURCES = {
+    "castin2024smooth": "Castin, Ablin and Peyré, How Smooth Is Attention?, 2024",
+    "yudin2025attention": "Yudin et al., 2025",
+    "kim2021lipschitz": "Kim, Papamakarios and Mnih, The Lipschitz Constant of Self-Attention, 2021",
+    "ours": "this project",
+}
 ROTARY = ("rotary_terms", "rotary_upper")
 
 

@@ -6,8 +6,8 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from lipnb import figures
-from lipnb.scan.catalogue import CATALOGUE
+from lipnb import corpora, figures
+from lipnb.scan.catalogue import CATALOGUE, SOURCES
 from lipnb.scan.summary import TITLES, skipped, times, verdicts
 
 __all__ = ["PLOTTED", "html", "write"]
@@ -51,7 +51,9 @@ def html(found):
         catalogue=[(bound, *_range(summary, bound.key)) for bound in CATALOGUE],
         routes=[(route, ROUTES.get(route, route)) for route in routes], plots=_plots(summary),
         verdicts=verdicts(found.about, summary), skipped=skipped(found.about, summary),
-        passed=int(summary.passed.sum()), certified=bool(settings["certified"]),
+        passed=int(summary.passed.sum()), certified="certified" in summary and bool(summary.certified.notna().any()),
+        text=corpora.describe(settings["text"]) if settings["architecture"] != "ViT" else settings["text"],
+        sources=SOURCES,
         vacuous=[TITLES[key] for key in there if summary[f"over_{key}"].mean() > 3])
 
 

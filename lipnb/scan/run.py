@@ -139,7 +139,7 @@ def _measure(record, material, layers, progress, **options):
                 rows = measure(material.model, layer, material.inputs[length], **options)
                 record.add(key, rows, round(time.perf_counter() - began, 3))
                 bar.update(windows[length])
-            else:  # found, not measured: not part of the rate
+            elif not bar.disable:  # found, not measured: not part of the rate
                 bar.initial += windows[length]
                 bar.n += windows[length]
                 bar.last_print_n += windows[length]
