@@ -10,7 +10,7 @@ from lipnb.figures.style import NOT_CONVERGED, STYLE, log_ticks
 __all__ = ["growth", "in_report", "layers", "radii"]
 
 SIZE = (4.5, 3.7)  # one panel
-MEASURED = "#0072b2"
+MEASURED = "#1f83c4"
 LOOKS = (("#d55e00", "s"), ("#e69f00", "^"), ("#009e73", "D"), ("#cc79a7", "v"), ("#56b4e9", "P"), ("#8c564b", "X"))
 INK = "#1a2b3c"  # stands for the colour of the text around a plot
 
@@ -40,7 +40,7 @@ def layers(rows, bounds, *, ax=None, title=None):
         bound = 10 ** (rows[f"over_{key}"] + np.log10(rows.lipschitz))
         ax.plot(rows.layer, bound, color=colour, marker=marker, lw=1.2, label=label)
     if rows.certified.notna().any():
-        ax.fill_between(rows.layer, rows.lipschitz, rows.certified, color=MEASURED, alpha=0.22, lw=0,
+        ax.fill_between(rows.layer, rows.certified_lower, rows.certified, color=MEASURED, alpha=0.22, lw=0,
                         where=rows.certified.notna().to_numpy())
         ax.plot(rows.layer, rows.certified, color=MEASURED, ls="--", lw=1.2, label="certified upper bound")
     error = [rows.lipschitz - rows.low, rows.high - rows.lipschitz]
@@ -71,7 +71,7 @@ def growth(summary, *, ax=None):
     found = sorted(good.layer.unique())
     for place, layer in enumerate(found):
         rows = good[good.layer == layer].sort_values("length")
-        colour = plt.get_cmap("plasma")(0.05 + 0.8 * place / max(1, len(found) - 1))
+        colour = plt.get_cmap("plasma")(0.25 + 0.65 * place / max(1, len(found) - 1))
         label = f"layer {layer}" if len(found) <= 8 or place % (1 + len(found) // 8) == 0 else None
         ax.plot(rows.length, rows.lipschitz, marker="o", color=colour, lw=1.4, label=label)
     lengths = np.array(sorted(good.length.unique()), dtype=float)

@@ -52,7 +52,7 @@ def html(found):
         routes=[(route, ROUTES.get(route, route)) for route in routes], plots=_plots(summary),
         verdicts=verdicts(found.about, summary), skipped=skipped(found.about, summary),
         passed=int(summary.passed.sum()), certified="certified" in summary and bool(summary.certified.notna().any()),
-        text=corpora.describe(settings["text"]) if settings["architecture"] != "ViT" else settings["text"],
+        text=_described(settings),
         sources=SOURCES,
         vacuous=[TITLES[key] for key in there if summary[f"over_{key}"].mean() > 3])
 
@@ -90,6 +90,12 @@ def _range(summary, key):
     """Smallest and largest factor by which a bound is too high, as text, or None twice."""
     column = f"over_{key}"
     return (times(summary[column].min()), times(summary[column].max())) if column in summary else (None, None)
+
+
+def _described(settings):
+    """What was read, in words."""
+    known = settings["text"] in corpora.NAMES
+    return corpora.describe(settings["text"]).split(";")[0] if known else settings["text"]
 
 
 def _number(value):

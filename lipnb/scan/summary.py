@@ -22,9 +22,9 @@ def summarise(table):
     -------
     DataFrame
         layer, length, windows, passed, self_check, leak, radius (largest), mean_radius, lipschitz (mean) with its `low`
-        and `high`, residual (largest), converged (all), route, certified (mean of the windows that have it) and
-        `certified_over` (its largest ratio to the constant), and for each bound ``over_<key>``: the logarithm to base
-        10 of how many times too high it is, mean over windows.
+        and `high`, residual (largest), converged (all), route, certified and certified_lower (means of the windows that
+        have them), `certified_over` (the largest ratio of the first to the constant), and for each bound
+        ``over_<key>``: the logarithm to base 10 of how many times too high it is, mean over windows.
     """
     rows = []
     for (layer, length), group in table.groupby(["layer", "length"], sort=True):
@@ -36,6 +36,7 @@ def summarise(table):
             row |= {"lipschitz": constant.mean(), "low": constant.min(), "high": constant.max(),
                     "residual": group.residual.max(), "converged": bool(group.converged.all()),
                     "route": " + ".join(sorted(set(group.route))), "certified": group.certified.mean(),
+                    "certified_lower": group.certified_lower.mean(),
                     "certified_over": (group.certified / constant).max()}
             for key in TITLES:
                 if (column := f"log10_{key}") in group and group[column].notna().any():
@@ -56,6 +57,11 @@ def times(log10):
     return f"{10 ** (log10 - exponent):.1f}e{exponent}" if log10 < 15 else f"1e{log10:.0f}"
 
 
+def _round(number):
+    """A large number in few characters: 2.5e6."""
+    return f"{number:.1e}".replace("e+0", "e").replace("e+", "e").replace(".0e", "e")
+
+
 def skipped(about, summary):
     """What was not measured, and why: a list of sentences."""
     settings, said = about["settings"], []
@@ -72,8 +78,8 @@ def skipped(about, summary):
     else:
         for n, operations in work.items():
             if operations > settings["upper_work"]:
-                said.append(f"No certified bound at n = {n}: about {operations:.0e} operations each, more than the "
-                            f"limit of {settings['upper_work']:.0e} (--upper-work).")
+                said.append(f"No certified bound at n = {n}: about {_round(operations)} operations each, more than "
+                            f"the limit of {_round(settings['upper_work'])} (--upper-work).")
         if settings["certified"] < settings["windows"]:
             said.append(f"Certified: {settings['certified']} of {settings['windows']} windows of each length "
                         "(--upper-windows).")
