@@ -189,8 +189,10 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text):
     assert birth["settings"]["text"] == "story.txt"
 
 
-def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(bert, tmp_path, text, monkeypatch):
-    model = small(bert)
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(families, tmp_path, text, monkeypatch,  # noqa: F811
+                                                                        name):
+    model = small(families / name)
     first = scanned(model, text, tmp_path)
     monkeypatch.setattr("lipnb.scan.run.measure", lambda *a, **k: pytest.fail("measured again"))
     pd.testing.assert_frame_equal(scanned(model, text, tmp_path).table, first.table)

@@ -51,9 +51,9 @@ def self_check(model, layer, inputs):
 
 
 def closed_form_work(f, n):
-    """Floating point operations that the closed form of `lipnb.certify` takes, roughly; NaN where it has none."""
+    """Floating point operations that the closed form of `lipnb.certify` takes, roughly; None without one."""
     if not isinstance(f, Attention):
-        return math.nan
+        return None
     joined = min(f.output_width, f.heads * f.value_width)
     return 8.0 * n * joined**3 + 8.0 * f.heads * n**2 * f.value_width**2
 
@@ -97,7 +97,7 @@ def measure(model, layer, inputs, *, object, rtol, seed, certified, upper_work):
         row |= {"lipschitz": lip.value.item(), "residual": lip.residual.item(), "converged": lip.converged.item(),
                 "steps": lip.steps.item(), "probable": lip.upper.item(), "route": lip.route,
                 "certified_lower": math.nan, "certified": math.nan}
-        if i < certified and work <= upper_work:
+        if i < certified and work is not None and work <= upper_work:
             bracket = certify(f, x[i], columns=0, seed=seed)
             row |= {"certified_lower": bracket.lower.item(), "certified": bracket.upper.item()}
         row |= {f"log10_{key}": value for key, value in catalogue.evaluate(f, prepared, x[i]).items()}

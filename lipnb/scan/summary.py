@@ -72,7 +72,7 @@ def skipped(about, summary):
     work = {int(n): operations for n, operations in settings["work"].items()}
     if not settings["certified"]:
         said.append("Certified upper bounds were not asked for.")
-    elif all(pd.isna(operations) for operations in work.values()):
+    elif all(operations is None for operations in work.values()):
         said.append("No certified bracket: lipnb.certify knows dot-product attention in closed form, "
                     "not rotary positions or whole blocks.")
     else:
