@@ -40,9 +40,10 @@ def show(found, *, file=None, width=None):
     width : int, optional
         Characters of a line; default: the terminal's.
     """
-    console = Console(file=file, width=width, highlight=False)
+    options = {"file": file, "highlight": False, "force_jupyter": False}
+    console = Console(width=width, **options)
     if width is None and not console.is_terminal:
-        console = Console(file=file, width=PIPE, highlight=False, no_color=True)
+        console = Console(width=PIPE, no_color=True, **options)
     summary, settings = found.summary, found.about["settings"]
     bounds = [key for key in TITLES if f"over_{key}" in summary]
     columns = [column for column in COLUMNS if console.width >= column[1]
