@@ -47,6 +47,7 @@ def show(found, *, file=None, width=None):
     summary, settings = found.summary, found.about["settings"]
     bounds = [key for key in TITLES if f"over_{key}" in summary]
     columns = [column for column in COLUMNS if console.width >= column[1]
+               and (column[0] != "range" or settings["windows"] > 1)
                and (column[0] != CERTIFIED or summary.get("certified", pd.Series(dtype=float)).notna().any())]
     used = sum(len(heading) + 4 for heading, _, _ in columns)
     room = max(0, (console.width - used) // EACH_BOUND) if console.width >= BOUNDS_FROM else 0
