@@ -214,9 +214,11 @@ def recording(name, settings, *, where=None):
         probe.unlink()
     except OSError as error:
         fix = "name another one" if named else "set LIPNB_RESULTS to a folder that can"
-        raise OSError(f"the results folder {where} cannot be written ({error.strerror}): {fix}.") from None
+        kind = "folder" if named else "results folder"
+        raise OSError(f"the {kind} {where} cannot be written ({error.strerror}): {fix}.") from None
     try:
         with FileLock(where / f".{name}.partial.lock", timeout=0):
             yield Recording(where / f"{name}.partial.jsonl", json.loads(json.dumps(settings)))
     except Timeout:
-        raise RuntimeError(f"another run is making the table {name!r}: wait for it, or stop it first.") from None
+        what = f"writing into the folder {where.name!r}" if named else f"making the table {name!r}"
+        raise RuntimeError(f"another run is {what}: wait for it, or stop it first.") from None
