@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lipnb import hub
 
-__all__ = ["available", "describe", "fingerprint", "gutenberg", "penn_treebank", "read", "windows"]
+__all__ = ["NAMES", "available", "describe", "fingerprint", "gutenberg", "penn_treebank", "read", "windows"]
 
 NAMES = {
     "alice": "Alice's Adventures in Wonderland, from NLTK's Gutenberg corpus",

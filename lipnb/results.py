@@ -180,7 +180,7 @@ def _write(path, text):
 
 
 @contextmanager
-def recording(name, settings):
+def recording(name, settings, *, where=None):
     """Make or continue a table, one process at a time.
 
     Parameters
@@ -189,6 +189,8 @@ def recording(name, settings):
         Name of the table, without ending.
     settings : dict
         What the rows depend on; a partial table with other settings is refused, never mixed.
+    where : str or path, optional
+        Folder of the table; default `folder()`.
 
     Yields
     ------
@@ -198,23 +200,25 @@ def recording(name, settings):
     Raises
     ------
     OSError
-        "the results folder ... cannot be written": set LIPNB_RESULTS to another folder.
+        "the results folder ... cannot be written": set LIPNB_RESULTS, or name another folder.
     ValueError
         "... was begun with other settings".
     RuntimeError
         "another run is making the table ...".
     """
-    where = folder()
+    named, where = where is not None, folder() if where is None else Path(where)
     try:
         where.mkdir(parents=True, exist_ok=True)
         probe = where / f".{name}.partial.probe"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise OSError(f"the results folder {where} cannot be written ({error.strerror}): "
-                      "set LIPNB_RESULTS to a folder that can.") from None
+        fix = "name another one" if named else "set LIPNB_RESULTS to a folder that can"
+        kind = "folder" if named else "results folder"
+        raise OSError(f"the {kind} {where} cannot be written ({error.strerror}): {fix}.") from None
     try:
         with FileLock(where / f".{name}.partial.lock", timeout=0):
             yield Recording(where / f"{name}.partial.jsonl", json.loads(json.dumps(settings)))
     except Timeout:
-        raise RuntimeError(f"another run is making the table {name!r}: wait for it, or stop it first.") from None
+        what = f"writing into the folder {where.name!r}" if named else f"making the table {name!r}"
+        raise RuntimeError(f"another run is {what}: wait for it, or stop it first.") from None

@@ -5,7 +5,8 @@ one. `mean_field`: all measures in a ball, in W_2. `large_radius`: the limit of 
 its attention matrix. `kim`: L2 attention on all inputs, in the maximum norm too. `terms`: one input, each term of the
 Jacobian kept as a norm that can be computed; `lipnb.certify` is made of it. `rounding` holds what makes a computed
 number an upper bound; `biases` takes query biases away for the bounds that know none; `balls` what the bounds on a ball
-share; `ellipsoid` the radius that a LayerNorm imposes.
+share; `ellipsoid` the radius that a LayerNorm imposes; `heads` these bounds for all heads at once; `rotary` what holds
+of rotary positions.
 """
 
 from lipnb.bounds.balls import growth_rate
@@ -18,6 +19,7 @@ from lipnb.bounds.castin import (
     multi_head_upper,
 )
 from lipnb.bounds.ellipsoid import layer_norm_radius
+from lipnb.bounds.heads import HeadNorms, head_norms, heads_at_input, heads_on_ball
 from lipnb.bounds.kim import (
     l2_growth,
     l2_growth_sharp,
@@ -35,11 +37,13 @@ from lipnb.bounds.mean_field import (
 )
 from lipnb.bounds.nearby import Nearby, nearby_upper
 from lipnb.bounds.one_input import column_upper, spread_upper
+from lipnb.bounds.rotary import rotary_terms, rotary_upper
 from lipnb.bounds.terms import Terms, three_terms
 from lipnb.bounds.yudin import yudin_upper
 
-__all__ = ["Nearby", "Terms", "biased_upper", "chosen_tokens", "column_upper", "general_lower", "general_upper",
-           "general_upper_sharp", "growth_rate", "l2_growth", "l2_growth_sharp", "l2_upper", "l2_upper_sharp",
-           "large_radius_limit", "layer_norm_radius", "masked_mean_field_upper", "mean_field_lower",
-           "mean_field_upper", "mean_field_upper_sharp", "multi_head_upper", "nearby_upper", "phi_inverse",
-           "printed_l2_upper", "spread_upper", "three_terms", "without_query_bias", "yudin_upper"]
+__all__ = ["HeadNorms", "Nearby", "Terms", "biased_upper", "chosen_tokens", "column_upper", "general_lower",
+           "general_upper", "general_upper_sharp", "growth_rate", "head_norms", "heads_at_input", "heads_on_ball",
+           "l2_growth", "l2_growth_sharp", "l2_upper", "l2_upper_sharp", "large_radius_limit", "layer_norm_radius",
+           "masked_mean_field_upper", "mean_field_lower", "mean_field_upper", "mean_field_upper_sharp",
+           "multi_head_upper", "nearby_upper", "phi_inverse", "printed_l2_upper", "rotary_terms", "rotary_upper",
+           "spread_upper", "three_terms", "without_query_bias", "yudin_upper"]

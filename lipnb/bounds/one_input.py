@@ -6,7 +6,7 @@ import torch
 
 from lipnb.bounds.balls import norms
 
-__all__ = ["column_upper", "spread_upper"]
+__all__ = ["column_upper", "enclosing_center", "spread_upper"]
 
 
 @torch.no_grad()
@@ -83,7 +83,7 @@ def spread_upper(A, V, x, *, center=None):
     """
     A_norm, V_norm = norms(A, V)
     A, x = torch.as_tensor(A).double(), _tokens(x, len(A))
-    center = _enclosing_center(x) if center is None else torch.as_tensor(center).double()
+    center = enclosing_center(x) if center is None else torch.as_tensor(center).double()
     r = (x - center[..., None, :]).norm(dim=-1).amax(-1)
     reach = (x @ A.mT).norm(dim=-1).amax(-1)
     n = x.shape[-2]
@@ -100,7 +100,7 @@ def _tokens(x, d):
     return x.double()
 
 
-def _enclosing_center(x, steps=200):
+def enclosing_center(x, steps=200):
     """A point near the centre of the smallest ball around tokens (..., n, d): repeated steps to the farthest one."""
     center = x.mean(-2)
     for step in range(1, steps + 1):

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 
 from lipnb.attention import Attention
-from lipnb.models.layers import ARCHITECTURES, attention_object
+from lipnb.models.families import ARCHITECTURES
+from lipnb.models.layers import attention_object
 
 __all__ = ["AttentionLayer", "gpt2_attention_folder", "load_attention"]
 

@@ -1,7 +1,7 @@
-"""Self-attention layers of known architectures, cut into heads.
+"""Self-attention layers, cut into heads: what an architecture says of them, and the maps made of them.
 
-An architecture is one entry of ``ARCHITECTURES``: where its layers lie, where attention reads its input,
-how the weights split into heads, and whether LayerNorm comes before or after the residual.
+An `Architecture` says where the layers lie, where attention reads its input, how the weights split into heads, and
+whether the norm comes before or after the residual. Those known are in `lipnb.models.families`.
 """
 
 from collections.abc import Callable
@@ -10,35 +10,14 @@ from functools import partial
 from operator import attrgetter
 
 from torch import Tensor
-from torch.nn.functional import layer_norm
+from torch.nn.functional import layer_norm, rms_norm
 
 from lipnb.attention import Attention
+from lipnb.models.rotary import RotaryAttention
 
-__all__ = ["ARCHITECTURES", "Architecture", "OBJECTS", "Block", "attention_object"]
+__all__ = ["Architecture", "OBJECTS", "Block", "attention_object"]
 
 OBJECTS = ("heads", "heads+output", "block")
-
-
-def _bert(layer):
-    inner, dense = layer.attention.self, layer.attention.output.dense
-    return dict(
-        query=inner.query.weight, key=inner.key.weight, value=inner.value.weight, output=dense.weight,
-        query_bias=inner.query.bias, key_bias=inner.key.bias, value_bias=inner.value.bias,
-        output_bias=dense.bias,
-        heads=inner.num_attention_heads, scale=inner.scaling,
-    )
-
-
-def _gpt2(layer):
-    inner = layer.attn
-    # Conv1D computes x W + b, so W is (in, out): queries, keys, values are blocks of columns, so are heads
-    query, key, value = inner.c_attn.weight.T.chunk(3)
-    query_bias, key_bias, value_bias = inner.c_attn.bias.chunk(3)
-    return dict(
-        query=query, key=key, value=value, output=inner.c_proj.weight.T,
-        query_bias=query_bias, key_bias=key_bias, value_bias=value_bias, output_bias=inner.c_proj.bias,
-        heads=inner.num_heads, scale=inner.scaling,
-    )
 
 
 @dataclass(frozen=True)
@@ -51,11 +30,12 @@ class Architecture:
         Name for people.
     masks : tuple of bool
         The masks it can have; the first is its own when `mask_setting` is None.
-    layers, attention, norm : str
+    layers, attention, projected, norm : str
         Attribute paths: from the network to its layers, from a layer to the module that receives the tokens
-        and makes queries, keys and values of them, and from a layer to its LayerNorm.
-    positions : str
-        Attribute path from the network to its learned position embeddings.
+        and makes queries, keys and values of them, from a layer to the module that gives the output of attention
+        (output projection included), and from a layer to its LayerNorm or RMSNorm.
+    positions : str or None
+        Attribute path from the network to its learned position embeddings; None where there are none.
     pre_norm : bool
         Whether the block is ``x + att(norm(x))`` (else ``norm(x + att(x))``).
     matrices : callable
@@ -68,20 +48,30 @@ class Architecture:
         Entries of config.json that, where present, must have this value for the maps to be ours.
     options : dict
         Keyword arguments of the network's class.
+    reads : {"input_ids", "pixel_values"}
+        What the network reads: token ids or images.
+    rotary : str, optional
+        Attribute path from the network to the module that turns queries and keys by their places (RoPE).
+    longest : callable
+        configuration -> most tokens that a sequence may have.
     """
 
     title: str
     masks: tuple
     layers: str
     attention: str
+    projected: str
     norm: str
-    positions: str
+    positions: str | None
     pre_norm: bool
     matrices: Callable
     mask_setting: str | None = None
     settings: dict = field(default_factory=dict)
     required: dict = field(default_factory=dict)
     options: dict = field(default_factory=dict)
+    reads: str = "input_ids"
+    rotary: str | None = None
+    longest: Callable = attrgetter("max_position_embeddings")
 
     def layers_of(self, network):
         """The list of layers of `network`."""
@@ -92,22 +82,16 @@ class Architecture:
         module = self.layers_of(network)[layer]
         return module if object == "block" else attrgetter(self.attention)(module)
 
+    def giver(self, network, layer):
+        """The module whose output is that of the attention of that layer, output projection included."""
+        return attrgetter(self.projected)(self.layers_of(network)[layer])
 
-ARCHITECTURES = {
-    "bert": Architecture(
-        title="BERT", masks=(False, True), mask_setting="is_decoder", layers="encoder.layer",
-        attention="attention.self", norm="attention.output.LayerNorm",
-        positions="embeddings.position_embeddings", pre_norm=False, matrices=_bert,
-        settings={"use_cache": False}, required={"position_embedding_type": "absolute"},
-        options={"add_pooling_layer": False},
-    ),
-    "gpt2": Architecture(
-        title="GPT-2", masks=(True,), layers="h", attention="attn", norm="ln_1", positions="wpe",
-        pre_norm=True, matrices=_gpt2,
-        # the same map, but it would compute the logits of a float64 network in float32
-        settings={"use_cache": False, "reorder_and_upcast_attn": False},
-    ),
-}
+    def rotation(self, network):
+        """Frequencies (k / 2,) and gain of the rotary positions of `network`; None without them."""
+        if self.rotary is None:
+            return None
+        module = attrgetter(self.rotary)(network)
+        return module.inv_freq.detach().clone(), float(module.attention_scaling)
 
 
 @dataclass(frozen=True, repr=False)
@@ -115,16 +99,16 @@ class Block:
     r"""Attention sub-layer with its residual connection and LayerNorm.
 
     .. math:: x \mapsto \mathrm{LN}(x + f(x)) \quad\text{(post-norm, BERT)}, \qquad
-              x \mapsto x + f(\mathrm{LN}(x)) \quad\text{(pre-norm, GPT-2)}
+              x \mapsto x + f(\mathrm{LN}(x)) \quad\text{(pre-norm, GPT-2; Llama with RMSNorm)}
 
     with :math:`f` multi-head attention with its output projection. It works in batch and under `torch.func`.
 
     Parameters
     ----------
-    attention : Attention
+    attention : Attention or RotaryAttention
         The map :math:`f`, from shape (..., n, d) to shape (..., n, d).
     norm : callable
-        LayerNorm of each token, from shape (..., n, d) to shape (..., n, d).
+        LayerNorm or RMSNorm of each token, from shape (..., n, d) to shape (..., n, d).
     pre_norm : bool
         Whether LayerNorm comes before attention.
 
@@ -133,7 +117,7 @@ class Block:
     castin2024smooth, Def. 2.2 and 2.5 for :math:`f`.
     """
 
-    attention: Attention
+    attention: Attention | RotaryAttention
     norm: Callable
     pre_norm: bool
 
@@ -147,7 +131,7 @@ class Block:
         return f"Block({'x + att(norm(x))' if self.pre_norm else 'norm(x + att(x))'}, {self.attention!r})"
 
 
-def attention_object(architecture, layer, object, masked):
+def attention_object(architecture, layer, object, masked, rotation=None):
     r"""The attention of one layer of a network, as a map of its own.
 
     Parameters
@@ -161,10 +145,12 @@ def attention_object(architecture, layer, object, masked):
         residual and LayerNorm.
     masked : bool
         Whether the layer is causal.
+    rotation : tuple, optional
+        From `Architecture.rotation`.
 
     Returns
     -------
-    Attention or Block
+    Attention, RotaryAttention or Block
         A copy of the weights, cut into heads: query and key (h, k, d), value (h, v, d), output (h, m, v).
 
     Notes
@@ -182,9 +168,17 @@ def attention_object(architecture, layer, object, masked):
         del tensors["output"]
         tensors.pop("output_bias", None)
     attention = Attention(**tensors, scale=scale, masked=masked)
+    if rotation is not None:
+        attention = RotaryAttention(attention, *rotation)
     if object != "block":
         return attention
-    norm = attrgetter(architecture.norm)(layer)
-    weight, bias = norm.weight.detach().clone(), norm.bias.detach().clone()
-    norm = partial(layer_norm, normalized_shape=norm.normalized_shape, weight=weight, bias=bias, eps=norm.eps)
-    return Block(attention, norm, architecture.pre_norm)
+    return Block(attention, _norm(attrgetter(architecture.norm)(layer)), architecture.pre_norm)
+
+
+def _norm(module):
+    """LayerNorm or RMSNorm of a network, as a function with a copy of its weights."""
+    weight = module.weight.detach().clone()
+    if hasattr(module, "variance_epsilon"):
+        return partial(rms_norm, normalized_shape=weight.shape, weight=weight, eps=module.variance_epsilon)
+    return partial(layer_norm, normalized_shape=module.normalized_shape, weight=weight,
+                   bias=module.bias.detach().clone(), eps=module.eps)

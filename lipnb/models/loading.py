@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
+from lipnb.models.families import ARCHITECTURES
 from lipnb.models.files import check_weights, from_hub, mini_folder, minilm_folder, quiet, read_config
-from lipnb.models.layers import ARCHITECTURES
 from lipnb.models.model import Model
 from lipnb.models.tokens import find_tokenizer
 
@@ -81,16 +81,23 @@ def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=
         name = Path(name).resolve().name        # a result says which model, never which path
     with torch.random.fork_rng(devices=[]):
         config = _configuration(entries, folder, architecture, masked, name)
-        tokenizer, tokenizer_name = find_tokenizer(tokenizer, name, folder, on_hub, config.vocab_size, random)
+        tokenizer, tokenizer_name = _tokenizer(tokenizer, name, folder, on_hub, config, random)
         network = (_draw(config, architecture, seed) if random
                    else _read(folder, config, architecture, dtype, name))
     network = network.to(device=device, dtype=dtype).eval().requires_grad_(False)
-    assert_causality(network, masked, name)
+    assert_causality(network, masked, name, architecture.reads)
     weights = "random" if random else "trained here" if folder == mini_folder() else "pretrained"
     return Model(name=name, weights=weights, masked=masked,
                  tokenizer_name=tokenizer_name, layers=len(architecture.layers_of(network)),
                  heads=config.num_attention_heads, width=config.hidden_size, network=network,
                  tokenizer=tokenizer, architecture=architecture)
+
+
+def _tokenizer(wanted, name, folder, on_hub, config, random):
+    vocabulary = getattr(config, "vocab_size", None)
+    if vocabulary is None:
+        return None, None  # reads images
+    return find_tokenizer(wanted, name, folder, on_hub, vocabulary, random)
 
 
 def _find(name, random):
@@ -115,11 +122,21 @@ def _architecture(entries, name):
         known = ", ".join(f"{entry.title} ({model_type})" for model_type, entry in ARCHITECTURES.items())
         raise ValueError(f"{name!r} is a {entries['model_type']} model, which is not supported; "
                          f"supported: {known}.")
-    for entry, value in architecture.required.items():
-        if entries.get(entry, value) != value:
-            raise ValueError(f"{name!r} has {entry} = {entries[entry]!r}, which is not supported: its "
-                             f"attention is not a dot product of queries and keys; only {value!r} is.")
+    for entry, values in architecture.required.items():
+        found = _entry(entries, entry)
+        if found is not None and found not in values:
+            raise ValueError(f"{name!r} has {entry} = {found!r}, which is not supported: its attention is not the "
+                             f"map that is known here; only {', '.join(map(repr, values))} is.")
     return architecture
+
+
+def _entry(entries, name):
+    """An entry of config.json, also of the ones on rotary positions, which have two names and places."""
+    for inner in (entries, entries.get("rope_parameters"), entries.get("rope_scaling")):
+        for key in (name, name.replace("rope_type", "type")) if inner is not entries else (name,):
+            if isinstance(inner, dict) and key in inner:
+                return inner[key]
+    return None
 
 
 def _mask(architecture, entries, masked, name):
@@ -143,7 +160,7 @@ def _configuration(entries, folder, architecture, masked, name):
         if folder is None:
             return AutoConfig.for_model(entries["model_type"], **settings)
         try:
-            return AutoConfig.from_pretrained(folder, local_files_only=True, **settings)
+            return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **settings)
         except Exception as error:      # the library has many ways to refuse a value
             raise ValueError(f"config.json of {name!r} is not a valid {architecture.title} configuration: "
                              f"{str(error).strip().splitlines()[-1]}") from error
@@ -157,7 +174,7 @@ def _draw(config, architecture, seed):
         torch.default_generator.manual_seed(seed)
         # always drawn in float32, so that one seed is one network in every dtype
         return AutoModel.from_config(config, attn_implementation="eager", dtype=torch.float32,
-                                     **architecture.options)
+                                     trust_remote_code=False, **architecture.options)
 
 
 def _read(folder, config, architecture, dtype, name):
@@ -167,7 +184,7 @@ def _read(folder, config, architecture, dtype, name):
         try:
             network, report = AutoModel.from_pretrained(
                 folder, config=config, dtype=dtype, attn_implementation="eager", use_safetensors=True,
-                local_files_only=True, output_loading_info=True, **architecture.options)
+                local_files_only=True, output_loading_info=True, trust_remote_code=False, **architecture.options)
         except RuntimeError as error:
             raise ValueError(f"the weights of {name!r} do not fit its config.json: shapes differ.") from error
     missing = sorted(report["missing_keys"])
@@ -178,7 +195,7 @@ def _read(folder, config, architecture, dtype, name):
 
 
 @torch.no_grad()
-def assert_causality(network, masked, name):
+def assert_causality(network, masked, name, reads="input_ids"):
     """Raise RuntimeError unless the network is causal exactly when `masked` says so.
 
     Changing the last tokens must leave earlier outputs alone, to relative 1e-5, when masked; and must
@@ -187,23 +204,32 @@ def assert_causality(network, masked, name):
     Parameters
     ----------
     network : torch.nn.Module
-        Whole network, from token ids (b, n) to hidden states (b, n, d).
+        Whole network, from token ids (b, n) or images (b, c, h, w) to hidden states (b, n, d).
     masked : bool
         Whether attention should be causal (castin2024smooth, Def. 2.5).
     name : str
         Name of the model, for the sentence.
+    reads : {"input_ids", "pixel_values"}
+        What the network reads.
 
     Raises
     ------
     RuntimeError
         "... is not causal although masked=True ...", "... is causal although masked=False ..."
     """
-    n = min(6, network.config.max_position_embeddings)
-    ids = torch.arange(n, device=network.device) % network.config.vocab_size
-    changed = ids.clone()
-    changed[n // 2:] = (ids[n // 2:] + 1) % network.config.vocab_size
-    states = network(input_ids=torch.stack([ids, changed]), use_cache=False).last_hidden_state
-    states = states[:, : n // 2].double()
+    config = network.config
+    if reads == "pixel_values":
+        pair = torch.zeros(2, config.num_channels, config.image_size, config.image_size, dtype=network.dtype)
+        pair[1, :, config.image_size // 2 :] = 1  # the lower half; the first token is no patch
+        same, options = 1, {}
+    else:
+        n = min(6, config.max_position_embeddings)
+        ids = torch.arange(n) % config.vocab_size
+        changed, same, options = ids.clone(), n // 2, {"use_cache": False}
+        changed[same:] = (ids[same:] + 1) % config.vocab_size
+        pair = torch.stack([ids, changed])
+    states = network(**{reads: pair.to(network.device)}, **options).last_hidden_state
+    states = states[:, :same].double()
     if not torch.isfinite(states).all():
         raise ValueError(f"the outputs of {name!r} are NaN or infinite: its weights are damaged, "
                          f"or {network.dtype} is too narrow for them.")

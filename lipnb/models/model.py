@@ -6,17 +6,10 @@ from typing import Any
 
 import torch
 
+from lipnb.models.capture import given, inputs_of, received
 from lipnb.models.layers import OBJECTS, Architecture, attention_object
 
 __all__ = ["Model"]
-
-# Entries of the largest temporary tensors of one chunk of sequences (64 MB in float32).
-CHUNK_ENTRIES = 2**24
-
-
-class _Captured(Exception):
-    """Stops a forward pass once the wanted tokens have been seen."""
-
 
 @dataclass
 class Model:
@@ -90,7 +83,7 @@ class Model:
 
         Returns
         -------
-        Attention or Block
+        Attention, RotaryAttention (Llama-type models) or Block
             A map from tokens (..., n, d) to tokens (..., n, m), in the model's dtype and on its device.
 
         Raises
@@ -104,7 +97,13 @@ class Model:
         """
         layer = self._check_place(layer, object)
         module = self.architecture.layers_of(self.network)[layer]
-        return attention_object(self.architecture, module, object, self.masked)
+        return attention_object(self.architecture, module, object, self.masked,
+                                self.architecture.rotation(self.network))
+
+    @property
+    def longest(self):
+        """Most tokens that a sequence may have; for images, how many every image has."""
+        return self.architecture.longest(self.network.config)
 
     @torch.no_grad()
     def activations(self, token_ids, layer, object="heads+output"):
@@ -113,7 +112,7 @@ class Model:
         Parameters
         ----------
         token_ids : LongTensor, shape (b, n)
-            Sequences of token ids, all of one length.
+            Sequences of token ids, all of one length. For a model that reads images: Tensor, shape (b, c, h, w), float.
         layer : int
             Layer, from 0.
         object : {"heads", "heads+output", "block"}
@@ -131,26 +130,29 @@ class Model:
             "token_ids must have shape (b, n) ...", "token_ids must lie between 0 and ...", "... positions"
         """
         layer = self._check_place(layer, object)
-        token_ids = self._check_ids(token_ids)
-        seen = []
+        return received(self, inputs_of(self, token_ids), layer, object)
 
-        def capture(module, args, kwargs):
-            seen.append(args[0] if args else kwargs["hidden_states"])
-            raise _Captured
+    @torch.no_grad()
+    def given(self, token_ids, layer, change=None):
+        """What the attention of one layer receives and gives when the model reads these tokens, whole and unchanged.
 
-        _, n = token_ids.shape
-        chunk = max(1, CHUNK_ENTRIES // (n * (2 * self.heads * n + 8 * self.width)))
-        hook = self.architecture.receiver(self.network, layer, object).register_forward_pre_hook(
-            capture, with_kwargs=True)
-        try:
-            for part in token_ids.split(chunk):
-                try:
-                    self.network(input_ids=part, use_cache=False)
-                except _Captured:
-                    pass
-        finally:
-            hook.remove()
-        return torch.cat(seen).detach().contiguous()
+        Parameters
+        ----------
+        token_ids : LongTensor, shape (b, n)
+            As for `activations`.
+        layer : int
+            Layer, from 0.
+        change : callable, optional
+            What the attention receives is replaced by ``change(x)``.
+
+        Returns
+        -------
+        x, y : Tensor, shape (b, n, d)
+            Tokens before (and before any change) and after the attention of the network itself, output projection
+            included: what `attention(layer)` must make of x.
+        """
+        layer = self._check_place(layer, "heads+output")
+        return given(self, inputs_of(self, token_ids), layer, change)
 
     def describe(self):
         """What this model is, in plain values: name, weights, mask, tokenizer, sizes, dtype, device."""
@@ -171,20 +173,3 @@ class Model:
         if not 0 <= layer < self.layers:
             raise ValueError(f"layer must be between 0 and {self.layers - 1} for {self.name}, got {layer}.")
         return layer
-
-    def _check_ids(self, token_ids):
-        token_ids = torch.as_tensor(token_ids)
-        if token_ids.ndim != 2 or 0 in token_ids.shape:
-            raise ValueError(f"token_ids must have shape (b, n) with b, n >= 1, got {tuple(token_ids.shape)}"
-                             ": one sequence ids is ids[None].")
-        if token_ids.dtype not in (torch.uint8, torch.int16, torch.int32, torch.int64):
-            raise ValueError(f"token_ids must be integers, got {token_ids.dtype}.")
-        vocabulary, positions = self.network.config.vocab_size, self.network.config.max_position_embeddings
-        if token_ids.shape[1] > positions:
-            raise ValueError(f"{self.name} has {positions} positions, got sequences of {token_ids.shape[1]} "
-                             "tokens: cut them shorter.")
-        if token_ids.min() < 0 or token_ids.max() >= vocabulary:
-            raise ValueError(f"token_ids must lie between 0 and {vocabulary - 1}, the vocabulary of "
-                             f"{self.name}, got {int(token_ids.min())} to {int(token_ids.max())}: use its "
-                             "own tokenizer.")
-        return token_ids.to(self.network.device, torch.long)

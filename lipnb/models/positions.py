@@ -22,7 +22,15 @@ def position_embeddings(model):
     -------
     Tensor, shape (positions, d)
         A copy; row i is added to the embedding of the token at place i.
+
+    Raises
+    ------
+    ValueError
+        "... has no learned position embeddings ...".
     """
+    if model.architecture.positions is None or model.architecture.reads != "input_ids":
+        raise ValueError(f"{model.name} has no learned position embeddings of texts: its positions are rotary, or of "
+                         "images.")
     return attrgetter(model.architecture.positions)(model.network).weight.detach().clone()
 
 

@@ -89,4 +89,9 @@ def _read(folder):
     with quiet():
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        try:
+            return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # the library has many ways to refuse a file
+            raise ValueError(f"the tokenizer in the folder {Path(folder).name!r} could not be read "
+                             f"({str(error).strip().splitlines()[0]}): give another with tokenizer=, or mend its "
+                             "files.") from error

@@ -1,0 +1,109 @@
+"""The upper bounds that a scan puts beside what it measures: which exist, what they speak of, which apply to a map."""
+
+import math
+from typing import NamedTuple
+
+from lipnb import bounds
+from lipnb.attention import Attention
+from lipnb.models import RotaryAttention
+
+__all__ = ["CATALOGUE", "SOURCES", "Bound", "applicable", "evaluate", "prepare"]
+
+INPUT, BALL, MEASURES, EVERY = "this input", "the ball of its radius", "measures in that ball", "all inputs"
+
+
+class Bound(NamedTuple):
+    """An upper bound, in words.
+
+    Attributes
+    ----------
+    key : str
+        Its column is ``log10_<key>``.
+    title : str
+        Short name.
+    scope : str
+        What it holds for: this input alone, all sequences in a ball, all measures in a ball.
+    source : str
+        Bibliography key, or "ours".
+    about : str
+        One or two sentences.
+    """
+
+    key: str
+    title: str
+    scope: str
+    source: str
+    about: str
+
+
+CATALOGUE = (
+    Bound("yudin", "Yudin et al.", INPUT, "yudin2025attention",
+          "From the attention matrix: Theorem 3 for one head, summed over heads. A query bias enters in the key term."),
+    Bound("spread", "Castin et al., C.3", INPUT, "castin2024smooth",
+          "From how far the tokens lie apart: Theorem C.3 as its proof gives it, summed over heads."),
+    Bound("column", "column sums", INPUT, "ours",
+          "From the largest column sum of the attention matrix: the proof of Theorem 3.3 at one input."),
+    Bound("general", "Castin et al., 3.3", BALL, "castin2024smooth",
+          "The general bound: Theorem 3.3 (4.3 with a mask, E.3 with query biases), heads by Lemma 3.8."),
+    Bound("general_sharp", "3.3, sharper", BALL, "ours", "The same proof with less given away."),
+    Bound("mean_field", "Castin et al., 3.5", MEASURES, "castin2024smooth",
+          "The bound that knows no length: Theorem 3.5 (4.4 with a mask, as corrected here), heads by Lemma 3.8."),
+    Bound("mean_field_sharp", "3.5, sharper", MEASURES, "ours", "The same with half the exponent; unmasked only."),
+    Bound("rotary_terms", "three terms, rotary", INPUT, "ours",
+          "Each term of the Jacobian as a norm that is computed, summed over heads; holds with rotary positions."),
+    Bound("rotary_upper", "3.3 for rotary", BALL, "ours",
+          "The proof of Theorem 3.3 with norms that rotations keep, in place of the norm of A."),
+    Bound("l2", "Kim et al., 3.2", EVERY, "kim2021lipschitz", "For L2 attention, on all inputs."),
+)
+SOURCES = {
+    "castin2024smooth": "Castin, Ablin and Peyré, How Smooth Is Attention?, 2024",
+    "yudin2025attention": "Yudin et al., 2025",
+    "kim2021lipschitz": "Kim, Papamakarios and Mnih, The Lipschitz Constant of Self-Attention, 2021",
+    "ours": "this project",
+}
+ROTARY = ("rotary_terms", "rotary_upper")
+
+
+def applicable(f):
+    """Which bounds hold for a map, and why the others do not.
+
+    Parameters
+    ----------
+    f : Attention, RotaryAttention or callable
+        What is measured.
+
+    Returns
+    -------
+    keys : list of str
+        Those that hold.
+    reasons : dict
+        The others -> one sentence.
+    """
+    reasons = {"l2": "stated for L2 attention; dot products have no finite constant on all inputs (Kim et al., 3.1)"}
+    for bound in CATALOGUE:
+        if isinstance(f, RotaryAttention) and bound.key not in (*ROTARY, "l2"):
+            reasons[bound.key] = "stated for one matrix A, and rotary positions give each distance its own"
+        elif isinstance(f, Attention) and bound.key in ROTARY:
+            reasons[bound.key] = "for rotary positions, which this layer has not"
+        elif not isinstance(f, Attention | RotaryAttention):
+            reasons.setdefault(bound.key, "stated for attention, not for a block with residual and norm")
+    if isinstance(f, Attention) and f.masked:
+        reasons["mean_field_sharp"] = "its proof is for attention without a mask"
+    return [bound.key for bound in CATALOGUE if bound.key not in reasons], reasons
+
+
+def prepare(f):
+    """What the bounds need of a map, whatever the input: norms of its heads."""
+    return bounds.head_norms(f) if isinstance(f, Attention) else None
+
+
+def evaluate(f, prepared, x):
+    """Base 10 logarithms of all bounds that hold for a map at tokens `x` of shape (n, d): key -> number."""
+    R = x.double().norm(dim=-1).max().item()
+    if isinstance(f, Attention):
+        logs = {**bounds.heads_on_ball(prepared, len(x), R, f.masked), **bounds.heads_at_input(f, prepared, x)}
+        return {key: value / math.log(10) for key, value in logs.items()}
+    if isinstance(f, RotaryAttention):
+        values = {"rotary_terms": bounds.rotary_terms(f, x), "rotary_upper": bounds.rotary_upper(f, len(x), R)}
+        return {key: math.log10(value) if value > 0 else -math.inf for key, value in values.items()}
+    return {}

@@ -1,0 +1,150 @@
+"""What a scan reads: a model, a text or images, and how much of each; all said before anything is measured."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from lipnb import corpora, models
+
+__all__ = ["Material", "chosen_layers", "prepare"]
+
+DTYPES = ("float32", "float64")
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+
+
+@dataclass(frozen=True)
+class Material:
+    """A model and the inputs that it reads.
+
+    Attributes
+    ----------
+    model : lipnb.models.Model
+        What is scanned.
+    source : str
+        Name of the text or images, without folders.
+    sha256 : str
+        Of the text, or of the images as the model reads them.
+    inputs : dict
+        Length n -> inputs of the network: token ids (windows, n) or images (windows, c, h, w).
+    """
+
+    model: models.Model
+    source: str
+    sha256: str
+    inputs: dict
+
+
+def chosen_layers(layers, count, name):
+    """Layers as a sorted list: "all", "0,3,5", "0-5", mixtures of these, or a sequence of numbers."""
+    asked = str(layers) if isinstance(layers, int | str) else ",".join(map(str, layers))
+    if asked.strip() == "all":
+        return list(range(count))
+    wanted = set()
+    for part in asked.split(","):
+        ends = part.strip().split("-")
+        if not 1 <= len(ends) <= 2 or not all(end.isdecimal() for end in ends) or int(ends[0]) > int(ends[-1]):
+            raise ValueError(f"layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got {asked!r}.")
+        wanted |= set(range(int(ends[0]), int(ends[-1]) + 1))
+    if max(wanted) >= count:
+        raise ValueError(f"{name} has layers 0 to {count - 1}, but layer {max(wanted)} was asked for.")
+    return sorted(wanted)
+
+
+def prepare(model, text, *, lengths, windows, seed, **options):
+    """Load the model and what it reads.
+
+    Parameters
+    ----------
+    model : str, path or lipnb.models.Model
+        As for `lipnb.models.load`.
+    text : str or path
+        A text file, the name of a corpus of `lipnb.corpora`; for a model that reads images an image, a folder of them,
+        or "random".
+    lengths : sequence of int, optional
+        Tokens of a window; None for those of (32, 128, 512) that the model can read.
+    windows : int
+        Windows for each length.
+    seed : int
+        Seed of random weights and of random images.
+    **options
+        For `lipnb.models.load`.
+
+    Returns
+    -------
+    Material
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        One sentence each: unknown model or text, lengths that the model cannot read, a text that is too short.
+    """
+    if windows < 1:
+        raise ValueError(f"windows must be 1 or more, got {windows}.")
+    if lengths is not None and (not lengths or min(lengths) < 1 or len(set(lengths)) < len(lengths)):
+        raise ValueError(f"lengths must be different whole numbers from 1 on, got {','.join(map(str, lengths))}.")
+    name = None if isinstance(model, models.Model) else str(model)
+    if name is not None and Path(str(text)).is_file() and not Path(str(text)).name.endswith(PICTURES):
+        corpora.read(str(text))  # a text that cannot be read is said before a model is loaded
+    if name is not None:
+        dtype = options.pop("dtype", "float32")
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
+        device = options.get("device")
+        if device is not None:
+            _check_device(device)
+        model = models.load(name, dtype=getattr(torch, dtype), seed=seed, **options)
+    if model.architecture.reads == "pixel_values":
+        return _images(model, text, lengths, windows, seed)
+    if lengths is None:
+        lengths = [length for length in (32, 128, 512) if length <= model.longest] or [model.longest]
+    if max(lengths) > model.longest:
+        raise ValueError(f"{model.name} reads at most {model.longest} tokens, but a length of {max(lengths)} was asked "
+                         f"for: take lengths up to {model.longest}.")
+    words = corpora.read(str(text))
+    token_ids = model.token_ids(words)
+    inputs = {length: corpora.windows(token_ids, length, windows) for length in sorted(lengths)}
+    return Material(model, Path(str(text)).name, hashlib.sha256(words.encode()).hexdigest(), inputs)
+
+
+def _check_device(device):
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"the device {device!r} cannot be used here ({str(error).splitlines()[0]}): leave it out for "
+                         "the CPU.") from None
+
+
+def _images(model, text, lengths, windows, seed):
+    """Images, `windows` of them; every one has as many tokens."""
+    if lengths is not None and list(lengths) != [model.longest]:
+        raise ValueError(f"{model.name} reads images, each of {model.longest} tokens: leave the lengths out.")
+    config = model.network.config
+    shape = (config.num_channels, config.image_size, config.image_size)
+    if str(text) == "random":
+        generator = torch.Generator().manual_seed(seed)
+        images, source = torch.randn(windows, *shape, generator=generator), f"random images, seed {seed}"
+    else:
+        path = Path(text)
+        files = sorted(p for p in path.iterdir() if p.suffix.lower() in PICTURES) if path.is_dir() else [path]
+        if not path.exists() or len(files) < windows or files[0].suffix.lower() not in PICTURES:
+            raise ValueError(f"{model.name} reads images, and {path.name!r} holds fewer than {windows} of them: give a "
+                             f"folder with {', '.join(PICTURES)}, or 'random'.")
+        images, source = torch.stack([_picture(file, shape) for file in files[:windows]]), path.name
+    digest = hashlib.sha256(images.float().numpy().tobytes()).hexdigest()
+    return Material(model, source, digest, {model.longest: images})
+
+
+def _picture(file, shape):
+    """An image file as the usual processor of ViT gives it: RGB, resized, from 0 ... 255 to -1 ... 1."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ValueError("images are read with Pillow: pip install pillow, or use 'random'.") from None
+    try:
+        with Image.open(file) as image:
+            pixels = image.convert("RGB" if shape[0] == 3 else "L").resize(shape[:0:-1], Image.Resampling.BILINEAR)
+    except OSError:
+        raise ValueError(f"the file {file.name} is not an image that can be read: remove it.") from None
+    return torch.tensor(list(pixels.tobytes())).view(*shape[1:], shape[0]).movedim(-1, 0).float() / 127.5 - 1

@@ -1,0 +1,106 @@
+"""A scan as one HTML file that opens offline: plots, tables, and words on how to read them."""
+
+from pathlib import Path
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup
+
+from lipnb import corpora, figures
+from lipnb.scan.catalogue import CATALOGUE, SOURCES
+from lipnb.scan.summary import TITLES, skipped, times, verdicts
+
+__all__ = ["PLOTTED", "html", "write"]
+
+HERE = Path(__file__).parent
+PLOTTED = ("yudin", "spread", "general", "rotary_terms", "rotary_upper")  # those of measures are too far away
+OBJECTS = {
+    "heads+output": "multi-head attention with its output projection",
+    "heads": "the concatenated heads, before the output projection",
+    "block": "the attention sub-layer with its residual connection and norm",
+}
+ROUTES = {
+    "dense": "the dense Jacobian", "cached": "closed-form products with the Jacobian",
+    "streamed": "closed-form products, row by row", "autodiff": "automatic differentiation",
+}
+
+
+def html(found):
+    """The report of a scan.
+
+    Parameters
+    ----------
+    found : lipnb.scan.Scan
+        From `lipnb.scan.scan` or `lipnb.scan.load`.
+
+    Returns
+    -------
+    str
+        A whole HTML document that asks for nothing outside itself. Names and texts in it are escaped.
+    """
+    summary, settings = found.summary, found.about["settings"]
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(HERE), autoescape=True,
+                                     undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"number": _number, "times": times, "small": _small}
+    there = [key for key in TITLES if f"over_{key}" in summary]
+    routes = sorted({part for route in summary.get("route", pd.Series(dtype=str)).dropna()
+                     for part in route.split(" + ")})
+    return environment.get_template("report.html").render(
+        settings=settings, about=found.about, object=OBJECTS[settings["object"]],
+        rows=summary.astype(object).where(summary.notna(), None).to_dict("records"), there=there, titles=TITLES,
+        catalogue=[(bound, *_range(summary, bound.key)) for bound in CATALOGUE],
+        routes=[(route, ROUTES.get(route, route)) for route in routes], plots=_plots(summary),
+        verdicts=verdicts(found.about, summary), skipped=skipped(found.about, summary),
+        passed=int(summary.passed.sum()), certified="certified" in summary and bool(summary.certified.notna().any()),
+        text=_described(settings),
+        sources=SOURCES,
+        vacuous=[TITLES[key] for key in there if summary[f"over_{key}"].mean() > 3])
+
+
+def write(found, folder):
+    """Write ``report.html`` into a folder, in one step; gives its path."""
+    path = Path(folder) / "report.html"
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(html(found), encoding="utf-8")
+    beside.replace(path)
+    return path
+
+
+def _plots(summary):
+    """Plots as SVG, each with a caption."""
+    good, plots = summary[summary.passed], []
+    if good.empty:
+        return plots
+    for length, rows in good.groupby("length"):
+        drawn = figures.scan.in_report(figures.scan.layers, rows, {key: TITLES[key] for key in PLOTTED},
+                                       title=f"{length} tokens")
+        plots.append((Markup(drawn), f"Every layer at {length} tokens: the measured constant with its range over "
+                                     "windows, and upper bounds on it, logarithmic scale."))
+    if good.length.nunique() > 1:
+        plots.append((Markup(figures.scan.in_report(figures.scan.growth, good)),
+                      "How the constant grows with the number of tokens, layer by layer."))
+    longest = good[good.length == good.length.max()]
+    plots.append((Markup(figures.scan.in_report(figures.scan.radii, longest)),
+                  f"Norms of the tokens that each layer receives, at {good.length.max()} tokens: bounds on a ball grow "
+                  "with the square of the largest."))
+    return plots
+
+
+def _range(summary, key):
+    """Smallest and largest factor by which a bound is too high, as text, or None twice."""
+    column = f"over_{key}"
+    return (times(summary[column].min()), times(summary[column].max())) if column in summary else (None, None)
+
+
+def _described(settings):
+    """What was read, in words."""
+    known = settings["text"] in corpora.NAMES
+    return corpora.describe(settings["text"]).split(";")[0] if known else settings["text"]
+
+
+def _number(value):
+    return "" if pd.isna(value) else f"{value:.4g}"
+
+
+def _small(value):
+    return "" if pd.isna(value) else "0" if value == 0 else f"{value:.0e}"

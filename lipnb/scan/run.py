@@ -1,0 +1,232 @@
+"""The whole scan: layer by layer and length by length, each saved as soon as it is measured."""
+
+import hashlib
+import json
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+from tqdm.auto import tqdm
+
+from lipnb import results
+from lipnb.models import OBJECTS
+from lipnb.scan.catalogue import applicable
+from lipnb.scan.inputs import chosen_layers, prepare
+from lipnb.scan.measure import closed_form_work, measure
+from lipnb.scan.summary import summarise
+
+__all__ = ["UPPER_WORK", "Scan", "folder_of", "load", "remeasure", "scan"]
+
+UPPER_WORK = 1e11  # operations of one certified bound, up to which it is computed by default: some seconds
+NAME = "scan"
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a scan found.
+
+    Attributes
+    ----------
+    table : DataFrame
+        One row for each layer, length and window.
+    summary : DataFrame
+        One row for each layer and length: means, ranges, and how many times too high each bound is.
+    about : dict
+        How it was made: `settings`, `rows`, `seconds`, `finished`, `versions`.
+    """
+
+    table: pd.DataFrame
+    summary: pd.DataFrame
+    about: dict
+
+
+def scan(model, text="python_reference", *, layers="all", lengths=None, windows=2, object="heads+output", masked=None,
+         random=False, tokenizer=None, device=None, dtype="float32", upper=True, upper_windows=1,
+         upper_work=UPPER_WORK, rtol=1e-4, seed=0, output=None, again=False, progress=True):
+    """Measure the local Lipschitz constants of the layers of a model on a text, and bound them.
+
+    Parameters
+    ----------
+    model : str, path or lipnb.models.Model
+        As for `lipnb.models.load`; `masked`, `random`, `tokenizer`, `device` and `dtype` are for loading it.
+    text : str or path
+        A text file, a corpus of `lipnb.corpora`, or, for a model of images, an image, a folder of them or "random".
+    layers : str or sequence of int
+        "all", "0,3,5", "0-5".
+    lengths : sequence of int, optional
+        Tokens n of the windows; default those of 32, 128 and 512 that the model can read.
+    windows : int
+        Windows for each length, from the beginning of the text, never overlapping.
+    object : {"heads+output", "heads", "block"}
+        What is measured, see `lipnb.models`.
+    upper : bool
+        Whether to certify.
+    upper_windows : int
+        How many windows of each length are certified, the first ones.
+    upper_work : float
+        Most floating point operations for one certified bound; costlier ones are passed over, and it is said.
+    rtol, seed : float, int
+        Of the solver; the seed also draws random weights and random images.
+    output : str or path, optional
+        Folder of the result, default ``scan-<model>``.
+    again : bool
+        Whether to measure anew what the folder holds already.
+    progress : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    Scan
+        Also saved in `output`: scan.csv, scan.json, summary.csv; a scan that was stopped continues where it was.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError, OSError, RuntimeError
+        One sentence each, before anything is measured.
+    """
+    if object not in OBJECTS:
+        raise ValueError(f"object must be one of {', '.join(OBJECTS)}, got {object!r}.")
+    if not 1e-6 <= rtol < 1:
+        raise ValueError(f"rtol must lie between 1e-6 and 1, got {rtol}.")
+    material = prepare(model, text, lengths=lengths, windows=windows, seed=seed, masked=masked, random=random,
+                       tokenizer=tokenizer, device=device, dtype=dtype)
+    network = material.model
+    wanted = chosen_layers(layers, network.layers, network.name)
+    certified = min(upper_windows, windows) if upper else 0
+    settings = json.loads(json.dumps({
+        **network.describe(), "weights_sha256": _fingerprint(network, wanted), "text": material.source,
+        "text_sha256": material.sha256, "layers_scanned": wanted, "lengths": list(material.inputs), "windows": windows,
+        "object": object, "rtol": rtol, "seed": seed, "certified": certified, "upper_work": upper_work,
+        "reasons": applicable(network.attention(wanted[0], object))[1],
+        "work": {n: closed_form_work(network.attention(wanted[0], object), n) for n in material.inputs}}))
+    output = folder_of(network.name) if output is None else Path(output)
+    if not again and (output / f"{NAME}.json").is_file():
+        found = load(output)
+        if found.about["settings"] == settings:
+            return found
+        raise ValueError(f"the folder {output.name!r} holds another scan "
+                         f"({_difference(found.about['settings'], settings)}): name another output folder, or measure "
+                         "again over it.")
+    with results.recording(NAME, settings, where=output) as record:
+        _measure(record, material, wanted, progress, object=object, rtol=rtol, seed=seed, certified=certified,
+                 upper_work=upper_work)
+        record.finish()
+    found = load(output)
+    found.summary.to_csv(output / "summary.csv", index=False, float_format=results.FLOAT_FORMAT)
+    return found
+
+
+def folder_of(model):
+    """Where a scan of a model goes by default: ``scan-<model>``, with plain characters only."""
+    name = Path(str(model)).name if Path(str(model)).is_dir() else str(model)
+    return Path(f"scan-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'model'}")
+
+
+def _measure(record, material, layers, progress, **options):
+    """All units of work that are not there yet, with one progress bar over windows."""
+    todo = [(layer, length) for layer in layers for length in material.inputs]
+    name = material.model.name
+    windows = {length: len(inputs) for length, inputs in material.inputs.items()}
+    with tqdm(total=sum(windows[n] for _, n in todo), unit="window", disable=not progress, smoothing=0.05) as bar:
+        for layer, length in todo:
+            bar.set_description(f"{name}: layer {layer}, n = {length}")
+            key = f"{layer}/{length}"
+            if record.rows(key) is None:
+                began = time.perf_counter()
+                rows = measure(material.model, layer, material.inputs[length], **options)
+                record.add(key, rows, round(time.perf_counter() - began, 3))
+                bar.update(windows[length])
+            elif not bar.disable:  # found, not measured: not part of the rate
+                bar.initial += windows[length]
+                bar.n += windows[length]
+                bar.last_print_n += windows[length]
+
+
+def load(folder):
+    """A finished scan from its folder, as `scan` returned it.
+
+    Parameters
+    ----------
+    folder : str or path
+        Holds scan.csv and scan.json.
+
+    Returns
+    -------
+    Scan
+
+    Raises
+    ------
+    FileNotFoundError
+        "the folder ... holds no finished scan ...".
+    """
+    folder = Path(folder)
+    try:
+        table = pd.read_csv(folder / f"{NAME}.csv")
+        about = json.loads((folder / f"{NAME}.json").read_text(encoding="utf-8"))
+        about["settings"]["layers_scanned"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise FileNotFoundError(f"the folder {folder.name!r} holds no finished scan (scan.csv and scan.json): run the "
+                                "scan that makes it, or name another folder.") from None
+    return Scan(table, summarise(table), about)
+
+
+def remeasure(table, settings, model, text, *, rows=2, seed=0):
+    """Measure a few random rows of a scan again, live.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of a `Scan`.
+    settings : dict
+        Its ``about["settings"]``.
+    model, text
+        As for `scan`.
+    rows : int
+        How many.
+    seed : int
+        Of the choice.
+
+    Returns
+    -------
+    DataFrame
+        The rows, with `again` and `difference` (relative).
+
+    Raises
+    ------
+    ValueError
+        "... is another edition ...": the text or the weights here are not those of the table.
+    """
+    options = {name: settings[name] for name in ("dtype",)}
+    masked = settings["masked"] if settings["architecture"] in ("BERT", "RoBERTa", "XLM-RoBERTa") else None
+    material = prepare(model, text, lengths=settings["lengths"], windows=settings["windows"], seed=settings["seed"],
+                       masked=masked, **options)
+    if (material.sha256, _fingerprint(material.model, settings["layers_scanned"])) != (
+            settings["text_sha256"], settings["weights_sha256"]):
+        raise ValueError("the text or the weights here are another edition than those of the table: no row can be "
+                         "compared.")
+    chosen = []
+    for row in table.sample(rows, random_state=seed).to_dict("records"):
+        inputs = material.inputs[row["length"]][row["window"] : row["window"] + 1]
+        again = measure(material.model, row["layer"], inputs, object=settings["object"], rtol=settings["rtol"],
+                        seed=settings["seed"], certified=0, upper_work=0)[0]["lipschitz"]
+        chosen.append({**row, "again": again, "difference": abs(again / row["lipschitz"] - 1)})
+    return pd.DataFrame(chosen)
+
+
+def _fingerprint(model, layers):
+    """SHA-256 of the weights of the layers' attention, the first 12 digits: which edition of a model was scanned."""
+    digest = hashlib.sha256()
+    for layer in layers:
+        f = model.attention(layer)
+        for tensor in getattr(f, "attention", f)._tensors().values():
+            digest.update(tensor.to(device="cpu", dtype=torch.float32).contiguous().numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+def _difference(old, new):
+    """Where two settings differ first, in words."""
+    key = next((key for key in new if old.get(key) != new[key]), "settings")
+    return f"{key} {old.get(key)!r}, not {new.get(key)!r}"

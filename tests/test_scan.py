@@ -1,0 +1,324 @@
+"""A scan of a model: against the dense Jacobian, below every bound, continued when killed, reported safely."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from io import StringIO
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hub import tiny_bert, tiny_gpt2
+from test_families import families  # noqa: F401, a fixture
+
+from lipnb import AttentionJacobian, certify, models, scan
+from lipnb.cli import main
+from lipnb.jacobian import AutodiffJacobian
+from lipnb.scan import report, terminal
+from lipnb.scan.inputs import chosen_layers
+from lipnb.scan.measure import self_check
+from lipnb.scan.summary import times
+
+WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
+STORIES = os.path.join(os.environ.get("LIPNB_DATA", ""), "models/stories260K")
+QUIET = {"progress": False}
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "story.txt"
+    path.write_text(WORDS, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return tiny_bert(tmp_path_factory.mktemp("scan") / "bert")
+
+
+@cache
+def small(folder, name="bert"):
+    return models.load(folder, dtype=torch.float64)
+
+
+def scanned(model, text, folder, **options):
+    return scan.scan(model, text, **{"lengths": [4, 9], "output": folder / "out", "dtype": "float64", "progress": False,
+                                     **options})
+
+
+@pytest.mark.parametrize("name", ["minilm", "gpt2-mini", "stories260K"])
+def test_real_models_against_the_dense_jacobian(tmp_path, text, name):
+    """All layers of three pretrained models on a short text: relative 1e-4, every layer self-checked."""
+    place = STORIES if name == "stories260K" else name
+    if name == "stories260K" and not os.path.isdir(STORIES):
+        pytest.skip("stories260K is not in the folder LIPNB_DATA")
+    layers = "all" if name == "stories260K" else "0,3"
+    found = scan.scan(place, text, layers=layers, lengths=[6], windows=1, output=tmp_path / "out", upper=False, **QUIET)
+    assert found.table.passed.all() and found.table.converged.all()
+    assert len(found.table) == (5 if layers == "all" else 2)
+    model = models.load(place, dtype=torch.float64)
+    ids = model.token_ids(WORDS)[None, :6]
+    for row in found.table.itertuples():
+        f, x = model.attention(row.layer), model.activations(ids, row.layer)
+        jacobian = AutodiffJacobian(f, x) if isinstance(f, models.RotaryAttention) else AttentionJacobian(f, x)
+        exact = torch.linalg.matrix_norm(jacobian.dense(), 2).item()
+        assert abs(row.lipschitz / exact - 1) < 1e-4
+        assert row.radius == pytest.approx(x.norm(dim=-1).max().item(), rel=1e-4)
+        for column in found.table.filter(like="log10_"):
+            assert getattr(row, column) > np.log10(exact), column
+
+
+@pytest.mark.parametrize("name", ["roberta", "distilbert", "vit", "gpt2", "llama biased"])
+def test_every_family_is_scanned_and_every_bound_holds(families, tmp_path, name):  # noqa: F811
+    if name == "vit":
+        found = scanned(families / name, "random", tmp_path, lengths=None)
+    else:
+        (tmp_path / "t").write_text(WORDS)
+        options = {"tokenizer": families / "bert"} if name == "gpt2" else {}
+        found = scanned(families / name, tmp_path / "t", tmp_path, **options)
+    table = found.table
+    assert table.passed.all() and table.converged.all() and (table.self_check < 1e-5).all()
+    assert (table.leak == 0).all() if found.about["settings"]["masked"] else (table.leak > 1e-6).all()
+    bounds = table.filter(like="log10_")
+    assert bounds.shape[1] >= 2 and bounds.notna().all(axis=None)
+    assert (bounds.sub(np.log10(table.lipschitz), axis=0) > -1e-9).all(axis=None)
+    rotary = "llama" in name
+    assert set(bounds) & {"log10_general", "log10_rotary_upper"} == {
+        "log10_rotary_upper" if rotary else "log10_general"}
+    certified = table[table.certified.notna()]
+    assert len(certified) == (0 if rotary else len(table) // 2)
+    assert (certified.certified >= certified.lipschitz * (1 - 1e-9)).all()
+    assert (certified.certified_lower <= certified.lipschitz * (1 + 1e-4)).all()
+    assert "not rotary positions" in report.html(found) if rotary else "certified" in report.html(found)
+
+
+def test_rotary_bounds_hold_at_large_tokens_and_can_be_broken(families):  # noqa: F811
+    """Near-uniform to near-hard attention; without the key bias in the bound it fails."""
+    from lipnb import bounds, local_lipschitz
+
+    f = models.load(families / "llama biased", dtype=torch.float64).attention(1)
+    x = torch.randn(7, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ratios = []
+    for size in (1e-3, 0.1, 1.0, 5.0):
+        value = local_lipschitz(f, size * x).value.item()
+        radius = (size * x).norm(dim=-1).max().item()
+        three, ball = bounds.rotary_terms(f, size * x), bounds.rotary_upper(f, len(x), radius)
+        assert value <= three <= ball * (1 + 1e-9)
+        ratios.append(three / value)
+    assert min(ratios) < 12  # no empty bound
+
+
+def test_heads_bounds_are_those_of_one_head(bert):
+    """One head without query bias: the bounds of the library, to rounding."""
+    from lipnb import Attention, bounds
+
+    generator = torch.Generator().manual_seed(2)
+    A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((6, 6), (4, 6), (9, 6)))
+    f, R = Attention.from_matrices(A, V), x.norm(dim=-1).max().item()
+    norms = bounds.head_norms(f)
+    on_ball, here = bounds.heads_on_ball(norms, 9, R, False), bounds.heads_at_input(f, norms, x)
+    expected = {"general": bounds.general_upper(A, V, 9, R), "general_sharp": bounds.general_upper_sharp(A, V, 9, R),
+                "spread": bounds.spread_upper(A, V, x).item(), "column": bounds.column_upper(A, V, x).item(),
+                "yudin": bounds.yudin_upper(f, x).item()}
+    for name, value in expected.items():
+        assert np.exp({**on_ball, **here}[name]) == pytest.approx(value, rel=1e-6), name
+    assert on_ball["mean_field"] == pytest.approx(bounds.mean_field_upper(A, V, R, log=True), rel=1e-6)
+
+
+def test_a_layer_that_is_not_the_networks_is_not_measured(bert, tmp_path, text, monkeypatch):
+    model = small(bert)
+    attention = type(model).attention
+
+    def wrong(self, layer, object="heads+output"):
+        f = attention(self, layer, object)
+        if layer == 1:
+            f.value[0, 0] += 0.5
+        return f
+
+    monkeypatch.setattr(type(model), "attention", wrong)
+    assert self_check(model, 0, torch.tensor([[5, 6, 7, 8]]))[3]
+    found = scanned(model, text, tmp_path)
+    assert list(found.summary.passed) == [True, True, False, False]
+    assert found.table[found.table.layer == 1].lipschitz.isna().all()
+    said = report.html(found)
+    assert "Layer 1 at n = 4 failed its self-check" in said and "FAILED" in said
+    out = StringIO()
+    terminal.show(found, file=out)
+    assert out.getvalue().count("FAILED") == 2
+
+
+def test_a_mask_that_is_not_the_models_is_found(tmp_path):
+    model = models.load(tiny_gpt2(tmp_path / "gpt2"), dtype=torch.float64)
+    model.masked = False
+    _, error, leak, passed = self_check(model, 1, torch.tensor([[5, 6, 7, 8]]))
+    assert not passed and leak == 0
+
+
+def test_killed_and_started_again_it_continues(bert, tmp_path, text):
+    """kill -9 after the first units: the same command measures what is missing, and gives the undisturbed table."""
+    command = [sys.executable, "-m", "lipnb.cli", "scan", str(bert), "--text", str(text), "--lengths", "3,5,7,9",
+               "--dtype", "float64", "--output", str(tmp_path / "out")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    slow = ("import lipnb.scan.run as r, time; m = r.measure\n"
+            "def slow(*a, **k):\n    time.sleep(0.6)\n    return m(*a, **k)\n"
+            "r.measure = slow\nfrom lipnb.cli import main\nimport sys\nsys.exit(main(sys.argv[1:]))")
+    process = subprocess.Popen([sys.executable, "-c", slow, *command[3:]], env=environment, stdout=subprocess.DEVNULL)
+    partial = tmp_path / "out" / "scan.partial.jsonl"
+    end = time.monotonic() + 60
+    while (not partial.exists() or len(partial.read_text().splitlines()) < 4) and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = len(partial.read_text().splitlines()) - 1
+    assert 3 <= done < 8
+    with partial.open("a") as file:
+        file.write('{"unit": "1/9", "rows": [{"lay')  # half a line
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert finished.returncode == 0 and "8 of 8 layers and lengths passed" in finished.stdout
+    assert "\x1b" not in finished.stdout and finished.stderr == ""
+    alone = scan.scan(bert, text, lengths=[3, 5, 7, 9], dtype="float64", output=tmp_path / "alone", **QUIET)
+    pd.testing.assert_frame_equal(scan.load(tmp_path / "out").table, alone.table)
+    birth = json.loads((tmp_path / "out" / "scan.json").read_text())
+    assert birth["rows"] == 16 and len(birth["settings"]["text_sha256"]) == 64
+    assert birth["settings"]["text"] == "story.txt"
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(families, tmp_path, text, monkeypatch,  # noqa: F811
+                                                                        name):
+    model = small(families / name)
+    first = scanned(model, text, tmp_path)
+    monkeypatch.setattr("lipnb.scan.run.measure", lambda *a, **k: pytest.fail("measured again"))
+    pd.testing.assert_frame_equal(scanned(model, text, tmp_path).table, first.table)
+    with pytest.raises(ValueError, match=r"'out' holds another scan \(lengths \[4, 9\], not \[4\]\): name another"):
+        scanned(model, text, tmp_path, lengths=[4])
+    monkeypatch.undo()
+    assert len(scanned(model, text, tmp_path, lengths=[4], again=True).table) == 4
+
+
+def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text):
+    found = scanned(bert, text, tmp_path, windows=1)
+    again = scan.remeasure(found.table, found.about["settings"], bert, text)
+    assert len(again) == 2 and (again.difference < 1e-5).all()
+    text.write_text(WORDS.replace("rabbit", "queen"))
+    with pytest.raises(ValueError, match="another edition"):
+        scan.remeasure(found.table, found.about["settings"], bert, text)
+
+
+NASTY = "<script>alert(1)</script>&\"'[bold]"
+
+
+def test_names_and_texts_are_escaped_and_the_report_asks_for_nothing(bert, tmp_path):
+    folder = tmp_path / NASTY.replace("/", "_")
+    folder.mkdir()
+    for file in bert.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    story = tmp_path / (NASTY.replace("/", "_") + ".txt")
+    story.write_text(NASTY + WORDS)
+    found = scanned(folder, story, tmp_path)
+    said = report.write(found, tmp_path / "out").read_text(encoding="utf-8")
+    assert "<script" not in said and "&lt;script&gt;" in said and "alert(1)&lt;_script&gt;" in said
+    assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#)|url\((?!#)|@import|<link|<iframe""", said)
+    assert {address.split("/")[2] for address in re.findall(r"https?://[^\s\"'<)]+", said)} <= {
+        "www.w3.org", "purl.org", "creativecommons.org"}  # names of formats
+    out = StringIO()
+    terminal.show(found, file=out)
+    assert "[bold]" in out.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_the_table_fits_the_terminal(bert, tmp_path, text, width):
+    out = StringIO()
+    terminal.show(scanned(small(bert), text, tmp_path), file=out, width=width)
+    table = out.getvalue().split("Bounds:")[0].split("4 of 4")[0]
+    assert max(map(len, table.splitlines())) <= width and "constant" in table
+
+
+@pytest.mark.parametrize(("asked", "expected"), [
+    ("all", [0, 1, 2, 3, 4, 5]), ("0,3,5", [0, 3, 5]), ("0-2,5", [0, 1, 2, 5]), ([2, 1], [1, 2]), (4, [4])])
+def test_layers_can_be_named(asked, expected):
+    assert chosen_layers(asked, 6, "m") == expected
+
+
+@pytest.mark.parametrize(("log10", "said"), [
+    (0.0, "1"), (0.41, "2.6"), (1.0, "10"), (2.53, "340"), (5.08, "1.2e5"), (151.2, "1e151"), (float("nan"), "")])
+def test_how_many_times(log10, said):
+    assert times(log10) == said
+
+
+@pytest.mark.parametrize(("arguments", "code", "sentence"), [
+    (["minilm", "--text", "alise"], 2, "there is no file or corpus 'alise': did you mean alice?"),
+    (["minilm", "--text", "nowhere/x.txt"], 1, "the text 'nowhere/x.txt' was not found"),
+    (["minilm", "--text", "EMPTY"], 1, "the file empty.txt is empty"),
+    (["minilm", "--text", "LATIN"], 1, "the file latin.txt is not UTF-8 text"),
+    (["minilm", "--text", "SHORT", "--lengths", "32"], 1, "tokens, but 2 windows of 32 tokens need 64"),
+    (["minilm", "--lengths", "32,1024"], 1, "minilm reads at most 512 tokens, but a length of 1024 was asked for"),
+    (["minilm", "--lengths", "0,3"], 2, "lengths are whole numbers from 1 on"),
+    (["minilm", "--layers", "0-9"], 1, "minilm has layers 0 to 5, but layer 9 was asked for"),
+    (["minilm", "--layers", "first"], 1, "layers are 'all', numbers or ranges"),
+    (["minilm", "--windows", "0"], 2, "give a whole number from 1 on"),
+    (["minilm", "--device", "warp"], 1, "the device 'warp' cannot be used here"),
+    (["minilm", "--objekt", "heads"], 2, "there is no option --objekt: did you mean --object?"),
+    (["nobody/nothing"], 1, "could not be found on the Hugging Face hub"),
+    (["gpt2-mini", "--tokenizer", "nobody/nothing"], 1, "no tokenizer 'nobody/nothing' could be found"),
+])
+def test_what_cannot_be_scanned_is_said_in_a_sentence(tmp_path, monkeypatch, capsys, arguments, code, sentence):
+    monkeypatch.chdir(tmp_path)
+    places = {"EMPTY": ("empty.txt", b" \n"), "LATIN": ("latin.txt", "café".encode("latin-1")),
+              "SHORT": ("short.txt", b"alice and the rabbit")}
+    for name, (file, content) in places.items():
+        (tmp_path / file).write_bytes(content)
+        arguments = [file if argument == name else argument for argument in arguments]
+    try:
+        got = main(["scan", *arguments])
+    except SystemExit as stop:
+        got = stop.code
+    said = capsys.readouterr().err
+    assert got == code and sentence in said and len(said.strip().splitlines()) == 1
+    assert not list(tmp_path.glob("scan-*/scan.*"))
+
+
+def test_images_are_read_from_a_folder(families, tmp_path):  # noqa: F811
+    Image = pytest.importorskip("PIL.Image")
+    for i in range(2):
+        Image.new("RGB", (30 + i, 20), (255 * i, 100, 0)).save(tmp_path / f"{i}.png")
+    found = scanned(families / "vit", tmp_path, tmp_path, lengths=None)
+    assert found.table.passed.all() and set(found.table.length) == {17}
+    with pytest.raises(ValueError, match="holds fewer than 3 of them"):
+        scanned(families / "vit", tmp_path, tmp_path, lengths=None, windows=3)
+    with pytest.raises(ValueError, match="reads images, each of 17 tokens: leave the lengths out"):
+        scanned(families / "vit", "random", tmp_path, lengths=[4])
+
+
+def test_a_block_is_measured_by_automatic_differentiation(bert, tmp_path, text):
+    found = scanned(small(bert), text, tmp_path, object="block", lengths=[3], windows=1)
+    assert set(found.table.route) == {"autodiff"} and found.table.filter(like="log10_").empty
+    model = small(bert)
+    ids = model.token_ids(WORDS)[None, :3]
+    exact = AutodiffJacobian(model.attention(1, "block"), model.activations(ids, 1, "block")).dense()
+    assert found.table.lipschitz.iloc[1] == pytest.approx(torch.linalg.matrix_norm(exact, 2).item(), rel=1e-4)
+    assert "whole blocks" in report.html(found)
+
+
+def test_work_beyond_the_limit_is_left_out_and_said(bert, tmp_path, text):
+    found = scanned(small(bert), text, tmp_path, upper_work=2e6)
+    per_length = found.table.groupby("length").certified.count()
+    assert per_length[4] == 2 and per_length[9] == 0
+    assert "No certified bound at n = 9: about 2.5e6 operations each" in report.html(found)
+    bracket = certify(small(bert).attention(0), small(bert).activations(small(bert).token_ids(WORDS)[None, :4], 0)[0],
+                      columns=0)
+    assert found.table.certified.iloc[0] == pytest.approx(bracket.upper.item(), rel=1e-5)
+
+
+def test_importing_the_command_is_light():
+    code = ("import sys, lipnb.cli.scan; print([m for m in ('torch', 'transformers', 'rich', 'jinja2', 'matplotlib') "
+            "if m in sys.modules])")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
