@@ -6,7 +6,7 @@ __version__ = "0.1.0"
 
 MODULES = ("attacks", "attention", "bounds", "bracket", "bracket_tables", "corpora", "experiments", "figures",
            "invertible", "jacobian", "ledger", "lipschitz", "measures", "models", "particles", "released", "results",
-           "routes", "scaling", "spectral", "splitting", "training", "verification", "worst_case")
+           "routes", "scaling", "scan", "spectral", "splitting", "sweeps", "training", "verification", "worst_case")
 LAZY = {"Attention": "attention", "AttentionJacobian": "jacobian", "AutodiffJacobian": "jacobian",
         "Bracket": "bracket", "LocalLipschitz": "lipschitz", "certify": "bracket", "local_lipschitz": "lipschitz"}
 __all__ = [*LAZY, *MODULES]
