@@ -74,6 +74,9 @@ def _parser():
     verb.add_argument("--count", type=int, help="windows for each length (default: the table's)")
     verb.add_argument("--seed", type=int, help="seed of start vectors and random inputs (default 0)")
     verb.set_defaults(run=_results)
+    from lipnb.cli import sweep
+
+    sweep.add(verbs)
     return parser
 
 
@@ -81,7 +84,7 @@ def main(argv=None):
     """Entry point of the command; an expected failure is one sentence on stderr and exit code 1."""
     arguments = _parser().parse_args(argv)
     try:
-        arguments.run(arguments)
+        return arguments.run(arguments) or 0
     except (ValueError, OSError, RuntimeError) as error:
         print(f"lipnb: {error}", file=sys.stderr)
         return 1
