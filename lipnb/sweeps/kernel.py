@@ -7,11 +7,13 @@ import re
 import signal
 import threading
 import time
+import uuid
 from contextlib import suppress
 from tempfile import TemporaryFile
 
 import nbformat
 import psutil
+from jupyter_core.utils import run_sync
 from nbclient.exceptions import DeadKernelError
 from papermill import PapermillExecutionError, execute_notebook
 from papermill.clientwrap import PapermillNotebookClient
@@ -22,6 +24,7 @@ from lipnb.sweeps.recording import recorded
 
 __all__ = ["execute", "stop"]
 
+MARK = "LIPNB_SWEEP_POINT"
 LIVE = {}  # sweep -> its kernels in this process
 TAIL = 2000  # bytes of a kernel's own last words that are kept
 quiet = logging.getLogger("lipnb.sweeps")
@@ -34,12 +37,20 @@ class Kernel:
 
     def __init__(self):
         self.notebook = self.process = self.group = self.why = None
+        self.family, self.mark = [], uuid.uuid4().hex
         self.over = threading.Event()
 
     def started(self, manager):
         """Note the process; at the end its manager has forgotten it."""
         self.process = getattr(manager.provisioner, "process", None)
         self.group = getattr(manager.provisioner, "pgid", None)
+
+    def note_family(self):
+        """Note what the notebook started: once the kernel has ended, nothing says whose child it was."""
+        if self.process is not None:
+            with suppress(psutil.Error):
+                parent = psutil.Process(self.process.pid)
+                self.family = [*parent.children(recursive=True), parent]
 
     def kill(self, why):
         """Kill the kernel and all it started, until papermill has given up."""
@@ -48,16 +59,18 @@ class Kernel:
             self.sweep_away()
             self.over.wait(0.1)
 
-    def sweep_away(self):
-        """Kill whatever is left of the kernel's family."""
+    def sweep_away(self, orphans=False):
+        """Kill whatever is left of the kernel's family; `orphans` too, which a kernel that died leaves behind."""
         if self.process is None:
             return
-        family = []
-        with suppress(psutil.Error):
-            parent = psutil.Process(self.process.pid)
-            family = [*parent.children(recursive=True), parent]
-        for process in family:
-            with suppress(psutil.Error):
+        self.note_family()
+        if orphans:  # they carry the mark in their environment
+            for process in psutil.process_iter():
+                with suppress(psutil.Error):
+                    if process.environ().get(MARK) == self.mark:
+                        self.family.append(process)
+        for process in self.family:
+            with suppress(psutil.Error):  # psutil knows a process from a later one of the same number
                 process.kill()
         if self.group and self.group != os.getpgrp():
             with suppress(ProcessLookupError, PermissionError):
@@ -65,11 +78,17 @@ class Kernel:
 
 
 class _Client(PapermillNotebookClient):
-    """Papermill's client; it shows its kernel as soon as there is one."""
+    """Papermill's client; it shows its kernel as soon as there is one, and once more before it ends."""
 
-    async def async_start_new_kernel(self, **options):
-        await super().async_start_new_kernel(**options)
+    def start_new_kernel(self, **options):
+        super().start_new_kernel(**options)
         self.nb_man.kernel.started(self.km)
+
+    async def _async_cleanup_kernel(self):
+        self.nb_man.kernel.note_family()
+        await super()._async_cleanup_kernel()
+
+    _cleanup_kernel = run_sync(_async_cleanup_kernel)
 
 
 class PointEngine(NBClientEngine):
@@ -149,7 +168,7 @@ def execute(task):
 
 def _run(kernel, task, log):
     """Let papermill execute; the error in one line, or None."""
-    environment = {**os.environ, **task["environment"]}
+    environment = {**os.environ, **task["environment"], MARK: kernel.mark}
     try:
         execute_notebook(
             kernel.notebook, None, task["parameters"], engine_name="lipnb-sweeps", kernel_name=task["kernel"],
@@ -158,10 +177,12 @@ def _run(kernel, task, log):
     except PapermillExecutionError as error:
         return _line(f"code cell {error.exec_count}: {error.ename}: {error.evalue}")
     except Exception as error:  # a kernel that died or never started: one failed point
+        kernel.sweep_away(orphans=True)
         return _died(kernel, error, task["timeout"])
     finally:
         kernel.over.set()
         kernel.sweep_away()
+        kernel.notebook.metadata.get("papermill", {}).pop("input_path", None)  # the whole notebook once more
     return None
 
 
@@ -185,7 +206,7 @@ def _died(kernel, error, timeout):
     else:
         name, text = type(error).__name__, str(error) or "no reason given"
     cells = [cell for cell in kernel.notebook.cells if cell.cell_type == "code"]
-    running = [number for number, cell in enumerate(cells) if cell.metadata.get("papermill", {}).get("status") == "running"]
+    running = [number for number, cell in enumerate(cells) if cell.metadata.get("papermill", {}).get("start_time")][-1:]
     if running:
         cells[running[0]].outputs.append(nbformat.v4.new_output("error", ename=name, evalue=text,
                                                                 traceback=[f"{name}: {text}"]))
