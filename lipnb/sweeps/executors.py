@@ -202,7 +202,7 @@ def on_dask(tasks, client):
     waiting = {client.submit(execute, task, key=f"{sweep}-{place}", pure=False): place
                for place, task in enumerate(tasks)}
     try:
-        for future in completed(list(waiting)):
+        for future in completed(list(waiting), loop=client.loop):
             place = waiting.pop(future)
             if future.status == "finished":
                 yield place, future.result()

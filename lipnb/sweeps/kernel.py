@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 
 import nbformat
 import psutil
-from jupyter_core.utils import run_sync
+from jupyter_core.utils import ensure_event_loop, run_sync
 from nbclient.exceptions import DeadKernelError
 from papermill import PapermillExecutionError, execute_notebook
 from papermill.clientwrap import PapermillNotebookClient
@@ -139,7 +139,7 @@ def execute(task):
     """
     if source.package() != task["package"]:
         raise RuntimeError(f"{platform.node()} has lipnb {source.package()}, this sweep was begun with "
-                           f"{task['package']}: give all machines the same one.")
+                           f"{task['package']}: give all machines the same one, and start the workers again.")
     if not os.path.isdir(task["cwd"]):
         raise RuntimeError(f"{platform.node()} has no folder {task['cwd']}, where the notebook lies: let all machines see "
                            "it at the same place.")
@@ -169,6 +169,7 @@ def execute(task):
 def _run(kernel, task, log):
     """Let papermill execute; the error in one line, or None."""
     environment = {**os.environ, **task["environment"], MARK: kernel.mark}
+    loop = ensure_event_loop()  # the one of this thread, which papermill will use
     try:
         execute_notebook(
             kernel.notebook, None, task["parameters"], engine_name="lipnb-sweeps", kernel_name=task["kernel"],
@@ -180,6 +181,7 @@ def _run(kernel, task, log):
         kernel.sweep_away(orphans=True)
         return _died(kernel, error, task["timeout"])
     finally:
+        loop.close()
         kernel.over.set()
         kernel.sweep_away()
         kernel.notebook.metadata.get("papermill", {}).pop("input_path", None)  # the whole notebook once more

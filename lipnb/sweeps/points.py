@@ -83,6 +83,8 @@ def axis(name, values):
     if not isinstance(values, list) or not values:
         raise ValueError(f"{name}: give a list with at least one value (one value for all points belongs in "
                          "'parameters').")
+    if len(values) > LARGEST:
+        raise ValueError(f"{name}: more than {LARGEST} values are too many.")
     texts = [canonical(value) for value in values]
     if len(set(texts)) < len(texts):
         twice = next(text for text in texts if texts.count(text) > 1)
