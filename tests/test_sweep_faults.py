@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from lipnb import sweeps
-from lipnb.sweeps import folder, running
+from lipnb.sweeps import folder, planning
 
 ROOT = Path(sweeps.__file__).parents[2]
 NOTEBOOK = """\
@@ -54,7 +54,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     yield tmp_path
-    assert [process for process in psutil.process_iter(["cmdline"]) if "4321.5" in (process.info["cmdline"] or [])] == []
+    assert not [process for process in psutil.process_iter(["cmdline"]) if "4321.5" in (process.info["cmdline"] or [])]
 
 
 def written(text, name="odd.yml"):
@@ -112,18 +112,19 @@ def test_a_failed_point_runs_again_only_when_asked(place):
     assert sweeps.run(name, retry_failed=True, progress=False).ran == 1
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda raw: raw[: len(raw) // 2], lambda raw: b"", lambda raw: raw.replace(b'"value": 2', b'"value": 9'),
-    lambda raw: b"\xff" + raw, lambda raw: b"[]"])
-def test_a_damaged_entry_is_named_and_its_point_runs_again(place, spoil, capsys):
-    name = written("notebook: odd.py\ngrid: {n: [1, 2]}")
-    whole = sweeps.run(name, progress=False)
+def test_a_damaged_entry_is_named_and_its_point_runs_again(place, capsys):
+    spoils = [lambda raw: raw[: len(raw) // 2], lambda raw: b"", lambda raw: b"[]", lambda raw: b"\xff" + raw,
+              lambda raw: raw.replace(b'"value": ', b'"value": 9')]  # the last one is valid JSON, and false
+    name = written("notebook: odd.py\ngrid: {n: {range: [6]}}")
+    whole = sweeps.run(name, workers=3, progress=False)
     table = (whole.folder / "table.csv").read_bytes()
-    path = whole.folder / "points" / f"{whole.table.point[0]}.json"
-    path.write_bytes(spoil(path.read_bytes()))
-    again = sweeps.run(name)
-    assert again.ran == 1 and (whole.folder / "table.csv").read_bytes() == table
-    assert f"points/{path.name} is damaged: that point runs again" in capsys.readouterr().out
+    paths = [whole.folder / "points" / f"{point}.json" for point in whole.table.point[1:]]
+    for path, spoil in zip(paths, spoils, strict=True):
+        path.write_bytes(spoil(path.read_bytes()))
+    again = sweeps.run(name, workers=3)
+    assert again.ran == 5 and (whole.folder / "table.csv").read_bytes() == table
+    said = capsys.readouterr().out
+    assert all(f"points/{path.name} is damaged: that point runs again" in said for path in paths)
 
 
 def test_two_sweeps_in_one_folder(place):
@@ -204,26 +205,28 @@ def test_a_torn_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
 
 # --- Dask -------------------------------------------------------------------------------------------------------------
 
-@pytest.fixture
-def dask(place):
+@pytest.fixture(scope="module")
+def dask(tmp_path_factory):
     """A scheduler and two workers on loopback, as somebody would start them; gives address, start and workers."""
+    home = tmp_path_factory.mktemp("dask")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address, running = f"tcp://127.0.0.1:{port}", []
 
     def start(*words):
-        with open(place / f"dask-{len(running)}.log", "w") as log:
-            running.append(subprocess.Popen([sys.executable, "-m", "dask", *words], stdout=log, stderr=log))
+        with open(home / f"dask-{len(running)}.log", "w") as log:
+            running.append(subprocess.Popen([sys.executable, "-m", "dask", *words], stdout=log, stderr=log,
+                                            env={**os.environ, "PYTHONPATH": str(ROOT)}))
         return running[-1]
 
     def worker():
-        return start("worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", str(place / "dask"))
+        return start("worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", str(home))
 
     start("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
     workers = [worker(), worker()]
-    until(lambda: sum("Registered to" in (place / f"dask-{n}.log").read_text() for n in (1, 2)) == 2)
-    yield address, worker, workers
+    until(lambda: sum("Registered to" in (home / f"dask-{n}.log").read_text() for n in (1, 2)) == 2)
+    yield address, workers
     for process in running:
         process.terminate()
     for process in running:
@@ -236,7 +239,7 @@ def grown(process):
 
 
 def test_workers_and_clients_can_be_killed_and_the_table_is_the_same(dask, place):
-    address, worker, workers = dask
+    address, workers = dask
     calm = sweeps.run(written(CLOCK), output=place / "calm", progress=False)
 
     # a worker: Dask gives its point to another one, the same run ends well
@@ -293,7 +296,7 @@ def test_a_cluster_named_in_the_spec(place):
     text = CLOCK.replace("[6]", "[2]") + ("cluster: {kind: LocalCluster, jobs: 1, options: {threads_per_worker: 1, "
                                           "dashboard_address: ':0'}}")
     assert list(sweeps.run(written(text), progress=False).table.value) == [0, 2]
-    assert "LocalCluster" in running.plan("odd.yml").spec.text
+    assert "LocalCluster" in planning.plan("odd.yml").spec.text
 
 
 def test_no_scheduler_is_said(place):
@@ -303,6 +306,7 @@ def test_no_scheduler_is_said(place):
         sweeps.run("odd.yml", scheduler="nonsense", progress=False)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the half-made cluster
 def test_a_cluster_with_unknown_options_is_said(place):
     text = CLOCK + "cluster: {kind: SLURMCluster, options: {cores: 1, memory: 1GB, colour: blue}}"
     with pytest.raises(ValueError, match="the cluster could not be started: SLURMCluster: .*colour"):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lipnb import cli, sweeps
-from lipnb.sweeps import executors, points, recording, running, source, spec
+from lipnb.sweeps import executors, planning, points, recording, source, spec
 
 NOTEBOOK = """\
 # %% tags=["parameters"]
@@ -233,17 +233,17 @@ def test_a_sweep_fills_its_folder_and_a_rerun_does_only_what_is_missing(place):
     # prose does not count, code does; a point that is gone runs alone
     (folder / "notebooks" / f"{second.table.point[0]}.ipynb").unlink()
     (place / "small.py").write_text(NOTEBOOK.replace("a page's prose", "other prose"))
-    states = running.plan(name).states
+    states = planning.plan(name).states
     assert list(states.values()) == ["new", "done", "done", "done"]
     (place / "small.py").write_text(NOTEBOOK.replace("slope * n", "slope * n + 1"))
-    assert set(running.plan(name).states.values()) == {"new", "stale: the notebook changed"}
+    assert set(planning.plan(name).states.values()) == {"new", "stale: the notebook changed"}
 
 
 def test_another_package_makes_points_stale(place, monkeypatch):
     name = written("grid: {n: [1]}")
     sweeps.run(name, progress=False)
     monkeypatch.setattr(source, "package", lambda: "0.2.0")
-    assert list(running.plan(name).states.values()) == ["stale: the package changed"]
+    assert list(planning.plan(name).states.values()) == ["stale: the package changed"]
 
 
 def test_equal_points_have_equal_names_whatever_the_order(place):
@@ -270,7 +270,8 @@ record(omp=os.environ["OMP_NUM_THREADS"], mkl=os.environ["MKL_NUM_THREADS"], gpu
        here=os.getcwd())
 """)
     table = sweeps.run(written("grid: {n: [1, 2]}\nworkers: 2\nthreads: 3\ngpus: [4, MIG-7]"), progress=False).table
-    assert set(table.omp) == set(table.mkl) == {3} and set(table.gpu) == {"4", "MIG-7"} and set(table.here) == {str(place)}
+    assert set(table.omp) == set(table.mkl) == {3} and set(table.gpu) == {"4", "MIG-7"}
+    assert set(table.here) == {str(place)}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0, 5")
     assert executors.devices() == ["0", "5"] and executors.devices(1) == ["0"] and executors.devices(0) == []
     with pytest.raises(ValueError, match="there are only 2 GPUs here, not 3"):
@@ -297,8 +298,8 @@ def test_the_command_fails_when_a_point_fails_and_goes_on(place, capsys):
     assert "failed/" in Path("elsewhere/failures.csv").read_text().splitlines()[1]
 
     # a rerun leaves it alone and still says so; mended and tried again, its failure is gone
-    assert running.plan(name, output=Path("elsewhere")).todo == []
-    assert len(running.plan(name, output=Path("elsewhere"), retry_failed=True).todo) == 1
+    assert planning.plan(name, output=Path("elsewhere")).todo == []
+    assert len(planning.plan(name, output=Path("elsewhere"), retry_failed=True).todo) == 1
     assert cli.main(["sweep", name, "--output", "elsewhere"]) == 1
 
 

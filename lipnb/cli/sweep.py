@@ -5,39 +5,41 @@ import signal
 import sys
 from pathlib import Path
 
-EPILOG = """the spec, with every key but the first optional:
-  notebook: ../notebooks/12_local_lipschitz.py    .py (percent format) or .ipynb, from the folder of the spec
+EXAMPLES = """\
+  lipnb sweep sweeps/quick.yml                    run what is missing; the same command continues after anything
+  lipnb sweep sweeps/quick.yml --dry-run          show the points, and which of them would run
+  lipnb sweep sweeps/quick.yml --limit 2          try two
+  lipnb sweep sweeps/quick.yml --retry-failed     those that failed, once more
+  lipnb sweep sweeps/quick.yml --scheduler tcp://10.0.0.1:8786     on a Dask cluster
+
+The exit code is 0 when no point has failed, 1 when some have, 130 when the sweep was stopped.
+"""
+SPEC = """the spec; every key but the first is optional:
+  notebook: two_clusters.py                       .py (percent format) or .ipynb, from the folder of the spec
   parameters: {seed: 0}                           the same in every point
   grid:                                           every combination
     layer: [0, 1, 2]
     length: {range: [16, 65, 16]}                 also linspace, geomspace, logspace: [first, last, count]
-  zip: {model_name: [minilm, gpt2-mini], texts: [[alice], [python_reference]]}      these go together
+  zip: {model_name: [minilm, gpt2-mini], masked: [false, true]}     these go together
   exclude: [{layer: 2, length: 64}]               whatever agrees with one of these is left out
   sample: {count: 10, seed: 0}                    a random part of what is left
   output: sweeps/mine                             below the current folder; --output may say any other
-  workers: 2                                      notebooks at a time; threads: of each; gpus: how many, or which
+  workers: 2                                      notebooks at the same time
+  threads: 1                                      of each notebook
+  gpus: 2                                         how many, or which: [0, 3]; each worker gets one
   timeout: 600                                    seconds for a point
   kernel: python3
   cluster: {kind: SLURMCluster, jobs: 4, options: {cores: 8, memory: 16GB, queue: normal}}
 
-in the notebook, a cell tagged `parameters` sets the defaults, and two lines fill the table:
+the notebook: a cell tagged `parameters` sets defaults; two lines fill the table:
   from lipnb.sweeps import record
   record(lipschitz=value)
 
-in the output folder:
-  table.csv          a row for each finished point: its parameters, its recorded values
-  failures.csv       what went wrong where
+the output folder:
+  table.csv             a row for each finished point: its parameters, its recorded values
+  failures.csv          what went wrong, and where
   notebooks/, failed/   the executed notebooks, named by the table's column `point`
-  points/, sweep.json   what was done already; versions, machine, times
-
-examples:
-  lipnb sweep sweeps/growth.yml --dry-run         which points there are, and which would run
-  lipnb sweep sweeps/growth.yml --limit 2         try two
-  lipnb sweep sweeps/growth.yml                   run what is missing; the same command continues after anything
-  lipnb sweep sweeps/growth.yml --retry-failed
-  lipnb sweep sweeps/growth.yml --scheduler tcp://10.0.0.1:8786
-
-The exit code is 0 when every point that ran is fine, 1 when some failed, 130 when it was stopped.
+  points/, sweep.json   what was done, with which versions, when and where
 """
 SHOWN = 20  # failed points on the terminal; failures.csv has all
 
@@ -59,25 +61,25 @@ def _seconds(text):
 
 def add(verbs):
     """Describe the verb to the parser."""
-    verb = verbs.add_parser("sweep", help="run a notebook over a grid of parameters", epilog=EPILOG,
-                            formatter_class=argparse.RawDescriptionHelpFormatter,
-                            description="Run a notebook for every point of a grid of its parameters, on this machine or "
-                                        "on a Dask cluster, and gather what it records into one table. Only points that "
-                                        "are missing, or whose notebook or package changed, run.")
+    verb = verbs.add_parser("sweep", help="run a notebook over a grid of parameters",
+                            epilog=f"{SPEC}\nexamples:\n{EXAMPLES}", formatter_class=argparse.RawDescriptionHelpFormatter,
+                            description="Run a notebook for every point of a grid of its parameters, on this machine "
+                                        "or on a Dask cluster, and gather what it records into one table. Only "
+                                        "points that are missing, or whose notebook or package changed, run.")
     verb.add_argument("spec", metavar="SPEC.yml", help="what to sweep, see below")
     verb.add_argument("--dry-run", action="store_true", help="show the points and what would run; write nothing")
     verb.add_argument("--limit", type=_count, metavar="N", help="run at most N points now")
     verb.add_argument("--retry-failed", action="store_true", help="run the points again that failed before")
     verb.add_argument("--output", type=Path, metavar="FOLDER", help="where results go (default: the spec's, else "
                       "sweeps/SPEC in the current folder)")
-    verb.add_argument("--workers", type=_count, metavar="N", help="notebooks at the same time (default: the spec's, else "
-                      "one for each GPU, else one for each core)")
+    verb.add_argument("--workers", type=_count, metavar="N", help="notebooks at the same time (default: the spec's, "
+                      "else one for each GPU, else one for each core)")
     verb.add_argument("--threads", type=_count, metavar="N", help="threads of each notebook (default: the spec's, else "
                       "cores / workers)")
     verb.add_argument("--timeout", type=_seconds, metavar="S", help="seconds for a point, its kernel's start included; "
                       "then its kernel is killed (default: the spec's, else none)")
-    verb.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler, such as tcp://10.0.0.1:8786, instead of "
-                      "this machine")
+    verb.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler, such as tcp://10.0.0.1:8786, instead "
+                      "of this machine")
     verb.set_defaults(run=run)
 
 
@@ -96,7 +98,7 @@ def _point(parameters):
 def run(arguments):
     """One call of the library; the exit code."""
     from lipnb import sweeps
-    from lipnb.sweeps.running import plan
+    from lipnb.sweeps.planning import plan
 
     options = {name: getattr(arguments, name)
                for name in ("output", "workers", "threads", "timeout", "limit", "retry_failed")}

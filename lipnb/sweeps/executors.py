@@ -211,8 +211,8 @@ def on_dask(tasks, client):
             elif future.status == "error":
                 raise RuntimeError(f"a worker could not run its point: {type(error).__name__}: {error}")
             else:
-                raise RuntimeError(f"the scheduler {client.scheduler.address} went away: start it and its workers again, "
-                                   "then give the same command.")
+                raise RuntimeError(f"the scheduler {client.scheduler.address} went away: start it and its workers "
+                                   "again, then give the same command.")
             future.release()
     finally:
         if waiting and client.status == "running":

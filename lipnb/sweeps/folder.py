@@ -67,7 +67,7 @@ class Folder:
             entry = json.loads(path.read_bytes())
             sign = entry.pop("check")
             good = sign == _signed(entry) and entry["parameters"] == json.loads(canonical(point.parameters))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError, AttributeError):
             good = False
@@ -124,8 +124,9 @@ def _csv(rows, columns):
     out = StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: canonical(value) if isinstance(value, list | dict) else value for name, value in row.items()}
-                     for row in rows)
+    for row in rows:
+        writer.writerow({name: canonical(value) if isinstance(value, list | dict) else value
+                         for name, value in row.items()})
     return out.getvalue()
 
 
@@ -162,7 +163,8 @@ def claimed(path):
         raise RuntimeError(f"another sweep is running in {path}: wait for it, or give this one another folder with "
                            "--output.") from None
     except OSError as error:
-        raise OSError(f"the folder {path} cannot be written ({error.strerror}): give another one with --output.") from None
+        raise OSError(f"the folder {path} cannot be written ({error.strerror}): give another one with "
+                      "--output.") from None
     try:
         for left in path.glob("**/.*.new"):  # of a run that was killed while it wrote
             left.unlink()

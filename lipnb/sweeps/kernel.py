@@ -141,8 +141,8 @@ def execute(task):
         raise RuntimeError(f"{platform.node()} has lipnb {source.package()}, this sweep was begun with "
                            f"{task['package']}: give all machines the same one, and start the workers again.")
     if not os.path.isdir(task["cwd"]):
-        raise RuntimeError(f"{platform.node()} has no folder {task['cwd']}, where the notebook lies: let all machines see "
-                           "it at the same place.")
+        raise RuntimeError(f"{platform.node()} has no folder {task['cwd']}, where the notebook lies: let all machines "
+                           "see it at the same place.")
     kernel, began = Kernel(), time.monotonic()
     kernel.notebook = nbformat.reads(task["notebook"], as_version=4)
     LIVE.setdefault(task["sweep"], set()).add(kernel)

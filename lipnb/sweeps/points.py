@@ -138,7 +138,8 @@ def expand(spec):
         if not any(hits):
             points.append(_point(parameters))
     if not all(used):
-        raise ValueError(f"exclude: {canonical(spec.exclude[used.index(False)])} matches no point: mend it, or drop it.")
+        idle = canonical(spec.exclude[used.index(False)])
+        raise ValueError(f"exclude: {idle} matches no point: mend it, or drop it.")
     if not points:
         raise ValueError("exclude: there is no point left.")
     return _sample(points, **spec.sample) if spec.sample else points

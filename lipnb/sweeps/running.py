@@ -3,38 +3,16 @@
 import time
 import uuid
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from lipnb import results
 from lipnb.sweeps import source
 from lipnb.sweeps import spec as specs
-from lipnb.sweeps.folder import Folder, claimed, load
-from lipnb.sweeps.points import expand
+from lipnb.sweeps.folder import claimed, load
+from lipnb.sweeps.planning import key, plan, state
 
-__all__ = ["Plan", "Sweep", "plan", "run"]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a sweep has and what it lacks.
-
-    Parameters
-    ----------
-    spec : lipnb.sweeps.Spec
-        With the options of this run.
-    source : lipnb.sweeps.source.Source
-        Its notebook.
-    states : dict
-        Point -> "done", "failed", "new", or why it runs again: "stale: the notebook changed", "damaged: ...".
-    todo : list of Point
-        Those to run now.
-    """
-
-    spec: specs.Spec
-    source: source.Source
-    states: dict
-    todo: list
+__all__ = ["Sweep", "run"]
 
 
 @dataclass(frozen=True)
@@ -61,66 +39,6 @@ class Sweep:
     ran: int
     left: int
     recorded: bool
-
-
-def _key(notebook):
-    return {"notebook": notebook.hash, "package": source.package()}
-
-
-def plan(spec, *, retry_failed=False, limit=None, **options):
-    """Read a spec, its notebook and its folder: what is there, and what would run.
-
-    Parameters
-    ----------
-    spec : path-like or Spec
-        What to sweep.
-    retry_failed : bool
-        Whether points that failed run again.
-    limit : int, optional
-        Run at most so many now.
-    **options
-        Fields of `Spec` that replace the spec's own, where not None.
-
-    Returns
-    -------
-    Plan
-        Nothing is written.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        The sentences of `lipnb.sweeps.read`, of `expand`, and "... has no parameter ...".
-    """
-    name = getattr(spec, "notebook", spec)
-    spec = spec if isinstance(spec, specs.Spec) else specs.read(spec)
-    spec = replace(spec, **{option: value for option, value in options.items() if value is not None})
-    try:
-        points = expand(spec)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    notebook = source.read(spec.notebook, spec.kernel)
-    wanted = list(points[0].parameters)
-    if notebook.names is not None and (unknown := [name for name in wanted if name not in notebook.names]):
-        known = f"it has {', '.join(notebook.names)}" if notebook.names else "it has no cell tagged 'parameters'"
-        raise ValueError(f"{spec.notebook.name} has no parameter {unknown[0]!r}: {known}.")
-    folder, key = Folder(spec.output), _key(notebook)
-    states = {point: _state(folder, point, key) for point in points}
-    kept = {"done"} if retry_failed else {"done", "failed"}
-    todo = [point for point, state in states.items() if state not in kept]
-    return Plan(spec, notebook, states, todo if limit is None else todo[:limit])
-
-
-def _state(folder, point, key):
-    try:
-        entry = folder.entry(point)
-    except ValueError as error:
-        return f"damaged: {error}"
-    if entry is None:
-        return "new"
-    changed = [part for part in key if entry["key"].get(part) != key[part]]
-    if changed:
-        return f"stale: the {' and the '.join(changed)} changed"
-    return "done" if entry["ok"] else "failed"
 
 
 def run(spec, *, scheduler=None, retry_failed=False, limit=None, progress=True, **options):
@@ -154,9 +72,9 @@ def run(spec, *, scheduler=None, retry_failed=False, limit=None, progress=True, 
     with claimed(Path(where)) as folder:
         now = plan(spec, retry_failed=retry_failed, limit=limit, **options)
         say = print if progress else lambda *_: None
-        for state in now.states.values():
-            if state.startswith("damaged"):
-                say(f"{state.removeprefix('damaged: ')}: that point runs again")
+        for found in now.states.values():
+            if found.startswith("damaged"):
+                say(f"{found.removeprefix('damaged: ')}: that point runs again")
         ran = _run(now, folder, scheduler, progress, say) if now.todo else 0
         entries = _tables(now, folder)
     failures = [{"point": entry["id"], **entry["parameters"], "error": entry["error"],
@@ -167,8 +85,9 @@ def run(spec, *, scheduler=None, retry_failed=False, limit=None, progress=True, 
 
 def _tables(now, folder):
     """Write the tables from the entries that hold now; give these."""
-    key = _key(now.source)
-    entries = {point: folder.entry(point) for point in now.states if _state(folder, point, key) in ("done", "failed")}
+    made_from = key(now.source)
+    entries = {point: folder.entry(point) for point in now.states
+               if state(folder, point, made_from) in ("done", "failed")}
     folder.tables(entries.values())
     return entries
 
@@ -212,14 +131,14 @@ def _run(now, folder, scheduler, progress, say):
     """Run the points to be run; how many ended."""
     from tqdm.auto import tqdm
 
-    key, ran, failed = _key(now.source), 0, 0
-    there = sum(state in ("done", "failed") for state in now.states.values())
+    made_from, ran, failed = key(now.source), 0, 0
+    there = sum(found in ("done", "failed") for found in now.states.values())
     with _outcomes(now, scheduler, say) as (outcomes, words):
         say(f"{len(now.states)} points of {now.spec.notebook.name}: {there} there, {len(now.todo)} to run; {words}")
         with _born(now, folder, words), \
                 tqdm(total=len(now.todo), unit="point", disable=not progress, smoothing=0.1) as bar:
             for place, outcome in outcomes:
-                folder.keep(now.todo[place], key, outcome)
+                folder.keep(now.todo[place], made_from, outcome)
                 ran, failed = ran + 1, failed + (not outcome["ok"])
                 if failed:
                     bar.set_postfix(failed=failed, refresh=False)
@@ -232,7 +151,7 @@ def _born(now, folder, words):
     """Provenance: written at the start, and again with the end; tables too when the run is stopped."""
     from lipnb.sweeps.executors import cores
 
-    birth = {"spec": now.spec.text, "notebook": str(now.spec.notebook), "key": _key(now.source),
+    birth = {"spec": now.spec.text, "notebook": str(now.spec.notebook), "key": key(now.source),
              "points": len(now.states), "to_run": len(now.todo), "where": words, "cores": cores(),
              "versions": results.versions(), "started": _now(), "finished": None}
     try:
@@ -240,8 +159,8 @@ def _born(now, folder, words):
         yield
         folder.provenance({**birth, "finished": _now()})
     except OSError as error:
-        raise OSError(f"{folder.path} cannot be written any more ({error.strerror or error}): what is finished is kept. Make "
-                      "room, then give the same command again.") from None
+        raise OSError(f"{folder.path} cannot be written any more ({error.strerror or error}): what is finished is "
+                      "kept. Make room, then give the same command again.") from None
     except KeyboardInterrupt:
         with suppress(OSError):
             _tables(now, folder)

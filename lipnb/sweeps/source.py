@@ -74,8 +74,8 @@ def read(path, kernel=None):
     kernel = kernel or notebook.metadata.get("kernelspec", {}).get("name", "python3")
     known = KernelSpecManager().find_kernel_specs()
     if kernel not in known:
-        raise ValueError(f"there is no kernel {kernel!r} here (there are: {', '.join(sorted(known)) or 'none'}): name one "
-                         "of them with 'kernel'.")
+        raise ValueError(f"there is no kernel {kernel!r} here (there are: {', '.join(sorted(known)) or 'none'}): name "
+                         "one of them with 'kernel'.")
     language = notebook.metadata.get("kernelspec", {}).get("language", "python")
     notebook.metadata["kernelspec"] = {"display_name": kernel, "language": language, "name": kernel}
     for number, cell in enumerate(notebook.cells):

@@ -109,7 +109,7 @@ def read(path, base=None):
         raise FileNotFoundError(f"there is no file {path}: a sweep is described in YAML, see `lipnb sweep --help`.")
     try:
         text = path.read_text(encoding="utf-8")
-        given = yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
+        given = yaml.load(text, Loader=_Loader)
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not a text file: a sweep is described in YAML.") from None
     except yaml.YAMLError as error:
@@ -176,8 +176,8 @@ def _plain(name, value):
         for part in value.values() if isinstance(value, dict) else value:
             _plain(name, part)
     elif not (value is None or isinstance(value, bool | int | float | str)):
-        raise ValueError(f"{name}: {value!r} is a {type(value).__name__}; parameters are numbers, strings, booleans, null "
-                         "and lists or mappings of them (put a date in quotes).")
+        raise ValueError(f"{name}: {value!r} is a {type(value).__name__}; parameters are numbers, strings, booleans, "
+                         "null and lists or mappings of them (put a date in quotes).")
 
 
 def _count(given, key):
@@ -221,8 +221,8 @@ def _inside(name, base):
     """The output folder, which a spec can only have below the folder where the command runs."""
     folder = base.resolve() / name if isinstance(name, str) and name else base.resolve()
     if folder.resolve() == base.resolve() or not folder.resolve().is_relative_to(base.resolve()):
-        raise ValueError(f"'output' is a folder below the current one; got {name!r}. Any other folder can be said on the "
-                         "command line, with --output.")
+        raise ValueError(f"'output' is a folder below the current one; got {name!r}. Any other folder can be said on "
+                         "the command line, with --output.")
     return folder
 
 
@@ -231,10 +231,11 @@ def _cluster(given):
     if cluster is None:
         return None
     options = cluster.get("options", {})
-    if not (cluster.get("kind") in CLUSTERS and set(cluster) <= {"kind", "jobs", "options"} and isinstance(options, dict)):
+    known = cluster.get("kind") in CLUSTERS and set(cluster) <= {"kind", "jobs", "options"}
+    if not (known and isinstance(options, dict)):
         raise ValueError(f"'cluster' takes kind (one of {', '.join(CLUSTERS)}), jobs (how many) and options.")
     for name in options:
         if not isinstance(name, str) or re.search("directory|file|path|python", name):
-            raise ValueError(f"'cluster': the option {name!r} names a place on disk: set it in Dask's own configuration, "
-                             "~/.config/dask/jobqueue.yaml.")
+            raise ValueError(f"'cluster': the option {name!r} names a place on disk: set it in Dask's own "
+                             "configuration, ~/.config/dask/jobqueue.yaml.")
     return {"kind": cluster["kind"], "jobs": _count(cluster, "jobs") or 1, "options": options}
