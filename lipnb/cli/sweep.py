@@ -62,7 +62,8 @@ def _seconds(text):
 def add(verbs):
     """Describe the verb to the parser."""
     verb = verbs.add_parser("sweep", help="run a notebook over a grid of parameters",
-                            epilog=f"{SPEC}\nexamples:\n{EXAMPLES}", formatter_class=argparse.RawDescriptionHelpFormatter,
+                            epilog=f"{SPEC}\nexamples:\n{EXAMPLES}",
+                            formatter_class=argparse.RawDescriptionHelpFormatter,
                             description="Run a notebook for every point of a grid of its parameters, on this machine "
                                         "or on a Dask cluster, and gather what it records into one table. Only "
                                         "points that are missing, or whose notebook or package changed, run.")

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager
 from queue import SimpleQueue
 
@@ -113,9 +113,9 @@ def on_this_machine(tasks, workers, gpus=()):
             yield waiting.pop(future), future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        while any(future.running() for future in waiting):
-            stop(tasks[0]["sweep"])
-            next(as_completed([future for future in waiting if future.running()]))
+        while running := [future for future in waiting if future.running()]:
+            stop(tasks[0]["sweep"])  # again and again: a kernel may only now be starting
+            wait(running, timeout=0.2)
         pool.shutdown()
 
 

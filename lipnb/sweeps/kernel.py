@@ -30,6 +30,7 @@ TAIL = 2000  # bytes of a kernel's own last words that are kept
 quiet = logging.getLogger("lipnb.sweeps")
 quiet.addHandler(logging.NullHandler())
 quiet.propagate = False
+logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of parameters that share a line
 
 
 class Kernel:
@@ -37,7 +38,7 @@ class Kernel:
 
     def __init__(self):
         self.notebook = self.process = self.group = self.why = None
-        self.family, self.mark = [], uuid.uuid4().hex
+        self.family, self.mark = set(), uuid.uuid4().hex
         self.over = threading.Event()
 
     def started(self, manager):
@@ -50,7 +51,7 @@ class Kernel:
         if self.process is not None:
             with suppress(psutil.Error):
                 parent = psutil.Process(self.process.pid)
-                self.family = [*parent.children(recursive=True), parent]
+                self.family.update([parent, *parent.children(recursive=True)])
 
     def kill(self, why):
         """Kill the kernel and all it started, until papermill has given up."""
@@ -68,8 +69,8 @@ class Kernel:
             for process in psutil.process_iter():
                 with suppress(psutil.Error):
                     if process.environ().get(MARK) == self.mark:
-                        self.family.append(process)
-        for process in self.family:
+                        self.family.add(process)
+        for process in list(self.family):
             with suppress(psutil.Error):  # psutil knows a process from a later one of the same number
                 process.kill()
         if self.group and self.group != os.getpgrp():
@@ -114,7 +115,7 @@ def stop(sweep):
     sweep : str
         Its name in the tasks.
     """
-    for kernel in list(LIVE.get(sweep, ())):
+    for kernel in [kernel for kernel in list(LIVE.get(sweep, ())) if kernel.why is None]:
         threading.Thread(target=kernel.kill, args=("stopped",), daemon=True).start()
 
 
