@@ -18,11 +18,11 @@ FLOORS = {
     "routes": 3, "worst_case": 3, "released": 3, "attacks": 3, "invertible": 3,
     "lipschitz": 4,
     "bracket": 5, "figures": 5, "splitting": 5, "training": 5,
-    "bracket_tables": 6, "experiments": 6, "verification": 6, "scan": 6,
+    "bracket_tables": 6, "experiments": 6, "scan": 6, "sweeps": 6, "verification": 6,
     "cli": 7,
 }
 DOORS = {"transformers": {"models"}, "huggingface_hub": {"models", "hub"}, "nltk": {"corpora"},
-         "matplotlib": {"figures"}}
+         "matplotlib": {"figures"}, "papermill": {"sweeps"}, "distributed": {"sweeps"}, "dask_jobqueue": {"sweeps"}}
 
 
 def imported(path):

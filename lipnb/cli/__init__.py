@@ -14,7 +14,7 @@ from lipnb.cli.words import Parser, Unknown, nearest
 
 __all__ = ["main"]
 
-VERBS = ("results", "figures", "scan")  # in the order of the help; each is lipnb/cli/VERB.py
+VERBS = ("results", "figures", "scan", "sweep")  # in the order of the help; each is lipnb/cli/VERB.py
 
 EPILOG = """examples:
 {examples}

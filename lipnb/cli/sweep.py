@@ -1,0 +1,137 @@
+"""The verb `lipnb sweep`: a notebook and a grid, one table."""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+
+EXAMPLES = """\
+  lipnb sweep sweeps/quick.yml                    run what is missing; the same command continues after anything
+  lipnb sweep sweeps/quick.yml --dry-run          show the points, and which of them would run
+  lipnb sweep sweeps/quick.yml --limit 2          try two
+  lipnb sweep sweeps/quick.yml --retry-failed     those that failed, once more
+  lipnb sweep sweeps/quick.yml --scheduler tcp://10.0.0.1:8786     on a Dask cluster
+
+The exit code is 0 when no point has failed, 1 when some have, 130 when the sweep was stopped.
+"""
+SPEC = """the spec; every key but the first is optional:
+  notebook: two_clusters.py                       .py (percent format) or .ipynb, from the folder of the spec
+  parameters: {seed: 0}                           the same in every point
+  grid:                                           every combination
+    layer: [0, 1, 2]
+    length: {range: [16, 65, 16]}                 also linspace, geomspace, logspace: [first, last, count]
+  zip: {model_name: [minilm, gpt2-mini], masked: [false, true]}     these go together
+  exclude: [{layer: 2, length: 64}]               whatever agrees with one of these is left out
+  sample: {count: 10, seed: 0}                    a random part of what is left
+  output: sweeps/mine                             below the current folder; --output may say any other
+  workers: 2                                      notebooks at the same time
+  threads: 1                                      of each notebook
+  gpus: 2                                         how many, or which: [0, 3]; each worker gets one
+  timeout: 600                                    seconds for a point
+  kernel: python3
+  cluster: {kind: SLURMCluster, jobs: 4, options: {cores: 8, memory: 16GB, queue: normal}}
+
+the notebook: a cell tagged `parameters` sets defaults; two lines fill the table:
+  from lipnb.sweeps import record
+  record(lipschitz=value)
+
+the output folder:
+  table.csv             a row for each finished point: its parameters, its recorded values
+  failures.csv          what went wrong, and where
+  notebooks/, failed/   the executed notebooks, named by the table's column `point`
+  points/, sweep.json   what was done, with which versions, when and where
+"""
+SHOWN = 20  # failed points on the terminal; failures.csv has all
+
+
+def _count(text):
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a whole number from 1 on is wanted; got {text!r}")
+    return int(text)
+
+
+def _seconds(text):
+    try:
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"a number of seconds is wanted; got {text!r}")
+
+
+def add(verbs):
+    """Describe the verb to the parser."""
+    verb = verbs.add_parser("sweep", help="run a notebook over a grid of parameters",
+                            epilog=f"{SPEC}\nexamples:\n{EXAMPLES}",
+                            description="Run a notebook for every point of a grid of its parameters, on this machine "
+                                        "or on a Dask cluster, and gather what it records into one table. Only "
+                                        "points that are missing, or whose notebook or package changed, run.")
+    verb.add_argument("spec", metavar="SPEC.yml", help="what to sweep, see below")
+    verb.add_argument("--dry-run", action="store_true", help="show the points and what would run; write nothing")
+    verb.add_argument("--limit", type=_count, metavar="N", help="run at most N points now")
+    verb.add_argument("--retry-failed", action="store_true", help="run the points again that failed before")
+    verb.add_argument("--output", type=Path, metavar="FOLDER", help="where results go (default: the spec's, else "
+                      "sweeps/SPEC in the current folder)")
+    verb.add_argument("--workers", type=_count, metavar="N", help="notebooks at the same time (default: the spec's, "
+                      "else one for each GPU, else one for each core)")
+    verb.add_argument("--threads", type=_count, metavar="N", help="threads of each notebook (default: the spec's, else "
+                      "cores / workers)")
+    verb.add_argument("--timeout", type=_seconds, metavar="S", help="seconds for a point, its kernel's start included; "
+                      "then its kernel is killed (default: the spec's, else none)")
+    verb.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler, such as tcp://10.0.0.1:8786, instead "
+                      "of this machine")
+    verb.set_defaults(run=run)
+
+
+def _stop(*_):
+    raise KeyboardInterrupt
+
+
+def _word(value):
+    return value if isinstance(value, str) else repr(value)
+
+
+def _point(parameters):
+    return ", ".join(f"{name}={_word(value)}" for name, value in parameters.items())
+
+
+def run(arguments):
+    """One call of the library; the exit code."""
+    from lipnb import sweeps
+    from lipnb.sweeps.planning import plan
+
+    options = {name: getattr(arguments, name)
+               for name in ("output", "workers", "threads", "timeout", "limit", "retry_failed")}
+    if arguments.dry_run:
+        return _show(plan(arguments.spec, **options))
+    signal.signal(signal.SIGTERM, _stop)  # a batch system's notice counts as Ctrl-C
+    sweep = sweeps.run(arguments.spec, scheduler=arguments.scheduler, **options)
+    left = f", {sweep.left} still to run" if sweep.left else ""
+    print(f"{len(sweep.table)} points done{left}: {sweep.folder / 'table.csv'}")
+    if len(sweep.table) and not sweep.recorded:
+        print("no value was recorded; in the notebook: from lipnb.sweeps import record; record(name=value)")
+    if sweep.failures:
+        _failed(sweep)
+        return 1
+    return 0
+
+
+def _show(now):
+    """The points of a dry run."""
+    todo = set(now.todo)
+    for point, state in now.states.items():
+        print(f"{'run ' if point in todo else '    '} {point.id}  {_point(point.parameters)}  [{state}]")
+    print(f"{len(now.states)} points, {len(now.todo)} would run; results in {now.spec.output}")
+    return 0
+
+
+def _failed(sweep):
+    """The table of failures."""
+    print(f"{len(sweep.failures)} failed (--retry-failed runs them again):", file=sys.stderr)
+    for failure in sweep.failures[:SHOWN]:
+        shown = {name: value for name, value in failure.items() if name not in ("point", "error", "notebook")}
+        print(f"  {failure['point']}  {_point(shown)}\n      {failure['error']}", file=sys.stderr)
+    if len(sweep.failures) > SHOWN:
+        print(f"  and {len(sweep.failures) - SHOWN} more", file=sys.stderr)
+    print(f"their notebooks, with tracebacks: {sweep.folder / 'failed'}; all in {sweep.folder / 'failures.csv'}",
+          file=sys.stderr)

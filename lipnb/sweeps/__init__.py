@@ -1,0 +1,23 @@
+"""Sweeps: one notebook, many values of its parameters, one table. The only door to papermill and to Dask.
+
+In a notebook: ``from lipnb.sweeps import record`` and ``record(slope=slope)``; importing this package imports nothing
+heavy. Outside: `run` makes or continues a sweep, `load` gives the table of one that was run.
+"""
+
+from importlib import import_module
+
+from lipnb.sweeps.recording import record
+
+HOMES = {"load": "folder", "run": "running", "Sweep": "running", "expand": "points", "read": "spec", "Spec": "spec"}
+__all__ = ["record", *HOMES]
+
+
+def __getattr__(name):
+    """The rest is imported when first named: a notebook that records a value pays for none of it."""
+    if name in HOMES:
+        return getattr(import_module(f"lipnb.sweeps.{HOMES[name]}"), name)
+    raise AttributeError(f"module 'lipnb.sweeps' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

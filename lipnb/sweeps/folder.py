@@ -1,0 +1,199 @@
+"""The folder of a sweep: one entry for each point, its notebook, the tables. Its only writer.
+
+Each file is written beside its place and then put there in one step, so that a reader, or a run that continues after
+a power cut, finds it whole or not at all. One entry a point, and not one list: what spoils an entry spoils one point.
+"""
+
+import csv
+import hashlib
+import json
+import os
+from contextlib import contextmanager, suppress
+from io import StringIO
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from lipnb.sweeps.points import canonical
+
+__all__ = ["Folder", "claimed", "load", "write"]
+
+
+def write(path, text):
+    """Replace a file in one step; on a full disk the old one stays, and nothing else."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def _signed(entry):
+    return hashlib.sha256(canonical(entry).encode()).hexdigest()[:16]
+
+
+class Folder:
+    """Results of a sweep; see `claimed`."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+
+    def entry(self, point):
+        """What is known of a point.
+
+        Parameters
+        ----------
+        point : Point
+            One point of the sweep.
+
+        Returns
+        -------
+        dict or None
+            None when it never ran.
+
+        Raises
+        ------
+        ValueError
+            "... is damaged": it cannot be read, or its content is not what was written.
+        """
+        path = self.path / "points" / f"{point.id}.json"
+        try:
+            entry = json.loads(path.read_bytes())
+            sign = entry.pop("check")
+            good = sign == _signed(entry) and entry["parameters"] == json.loads(canonical(point.parameters))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            good = False
+        if not good:
+            raise ValueError(f"points/{path.name} is damaged")
+        return entry if self.notebook(point, entry["ok"]).is_file() else None
+
+    def notebook(self, point, ok):
+        """Where the executed notebook of a point lies."""
+        return self.path / ("notebooks" if ok else "failed") / f"{point.id}.ipynb"
+
+    def keep(self, point, key, outcome):
+        """Save a finished point: its notebook first, then the entry that counts.
+
+        Parameters
+        ----------
+        point : Point
+            Which one.
+        key : dict
+            What it was made from.
+        outcome : dict
+            As `lipnb.sweeps.kernel.execute` gives it.
+        """
+        write(self.notebook(point, outcome["ok"]), outcome["notebook"])
+        entry = {"id": point.id, "parameters": point.parameters, "key": key,
+                 **{name: outcome[name] for name in ("ok", "values", "error", "log", "seconds", "host", "finished")}}
+        write(self.path / "points" / f"{point.id}.json",
+              json.dumps({**entry, "check": _signed(entry)}, indent=1) + "\n")
+        with suppress(FileNotFoundError):  # of an earlier run that ended otherwise
+            self.notebook(point, not outcome["ok"]).unlink()
+
+    def tables(self, entries):
+        """Write ``table.csv`` and ``failures.csv``.
+
+        Parameters
+        ----------
+        entries : list of dict
+            One for each point that ran, in the order of the sweep.
+        """
+        done = [{"point": entry["id"], **entry["parameters"], **entry["values"]} for entry in entries if entry["ok"]]
+        failed = [{"point": entry["id"], **entry["parameters"], "error": entry["error"],
+                   "notebook": f"failed/{entry['id']}.ipynb"} for entry in entries if not entry["ok"]]
+        write(self.path / "table.csv", _csv(done, ["point"]))
+        write(self.path / "failures.csv", _csv(failed, ["point", "error", "notebook"]))
+
+    def provenance(self, birth):
+        """Write ``sweep.json``."""
+        write(self.path / "sweep.json", json.dumps(birth, indent=1) + "\n")
+
+
+def _csv(rows, columns):
+    """Rows as text; a list or a mapping as JSON, so that equal tables are equal files on every machine."""
+    columns = list(dict.fromkeys([name for row in rows for name in row] or columns))
+    out = StringIO()
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: canonical(value) if isinstance(value, list | dict) else value
+                         for name, value in row.items()})
+    return out.getvalue()
+
+
+@contextmanager
+def claimed(path):
+    """The folder of a sweep, for one run at a time.
+
+    Parameters
+    ----------
+    path : Path
+        Made where it is missing.
+
+    Yields
+    ------
+    Folder
+        Ready to be written.
+
+    Raises
+    ------
+    OSError
+        "... cannot be written": another folder can be given.
+    RuntimeError
+        "another sweep is running in ...".
+    """
+    try:
+        for part in ("points", "notebooks", "failed"):
+            (path / part).mkdir(parents=True, exist_ok=True)
+            probe = path / part / ".probe"
+            probe.touch()
+            probe.unlink()
+        lock = FileLock(path / ".lock", timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise RuntimeError(f"another sweep is running in {path}: wait for it, or give this one another folder with "
+                           "--output.") from None
+    except OSError as error:
+        raise OSError(f"the folder {path} cannot be written ({error.strerror}): give another one with "
+                      "--output.") from None
+    try:
+        for left in path.glob("**/.*.new"):  # of a run that was killed while it wrote
+            left.unlink()
+        yield Folder(path)
+    finally:
+        lock.release()
+
+
+def load(folder):
+    """The table of a sweep.
+
+    Parameters
+    ----------
+    folder : path-like
+        Where it ran.
+
+    Returns
+    -------
+    DataFrame
+        One row for each finished point: its id, its parameters, what it recorded.
+
+    Raises
+    ------
+    FileNotFoundError
+        "there is no table of a sweep in ...".
+    """
+    import pandas as pd
+
+    path = Path(folder) / "table.csv"
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no table of a sweep in {folder}: `lipnb sweep SPEC.yml` makes one.")
+    return pd.read_csv(path, dtype={"point": str})

@@ -1,0 +1,227 @@
+"""One point: a notebook executed by papermill, in a kernel of its own that is gone at the end, whatever happens."""
+
+import logging
+import os
+import platform
+import re
+import signal
+import threading
+import time
+import uuid
+from contextlib import suppress
+from tempfile import TemporaryFile
+
+import nbformat
+import psutil
+from jupyter_core.utils import ensure_event_loop, run_sync
+from nbclient.exceptions import DeadKernelError
+from papermill import PapermillExecutionError, execute_notebook
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import NBClientEngine, papermill_engines
+
+from lipnb.sweeps import source
+from lipnb.sweeps.recording import recorded
+
+__all__ = ["execute", "stop"]
+
+MARK = "LIPNB_SWEEP_POINT"
+LIVE = {}  # sweep -> its kernels in this process
+TAIL = 2000  # bytes of a kernel's own last words that are kept
+quiet = logging.getLogger("lipnb.sweeps")
+quiet.addHandler(logging.NullHandler())
+quiet.propagate = False
+logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of parameters that share a line
+
+
+class Kernel:
+    """The process in which a notebook runs, and how to be rid of it."""
+
+    def __init__(self):
+        self.notebook = self.process = self.group = self.why = None
+        self.family, self.mark = set(), uuid.uuid4().hex
+        self.over = threading.Event()
+
+    def started(self, manager):
+        """Note the process; at the end its manager has forgotten it."""
+        self.process = getattr(manager.provisioner, "process", None)
+        self.group = getattr(manager.provisioner, "pgid", None)
+
+    def note_family(self):
+        """Note what the notebook started: once the kernel has ended, nothing says whose child it was."""
+        if self.process is not None:
+            with suppress(psutil.Error):
+                parent = psutil.Process(self.process.pid)
+                self.family.update([parent, *parent.children(recursive=True)])
+
+    def kill(self, why):
+        """Kill the kernel and all it started, until papermill has given up."""
+        self.why = self.why or why
+        while not self.over.is_set():  # it may be only starting
+            self.sweep_away()
+            self.over.wait(0.1)
+
+    def sweep_away(self, orphans=False):
+        """Kill whatever is left of the kernel's family; `orphans` too, which a kernel that died leaves behind."""
+        if self.process is None:
+            return
+        self.note_family()
+        if orphans:  # they carry the mark in their environment
+            for process in psutil.process_iter():
+                with suppress(psutil.Error):
+                    if process.environ().get(MARK) == self.mark:
+                        self.family.add(process)
+        for process in list(self.family):
+            with suppress(psutil.Error):  # psutil knows a process from a later one of the same number
+                process.kill()
+        if self.group and self.group != os.getpgrp():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.group, signal.SIGKILL)
+
+
+class _Client(PapermillNotebookClient):
+    """Papermill's client; it shows its kernel as soon as there is one, and once more before it ends."""
+
+    def start_new_kernel(self, **options):
+        super().start_new_kernel(**options)
+        self.nb_man.kernel.started(self.km)
+
+    async def _async_cleanup_kernel(self):
+        self.nb_man.kernel.note_family()
+        await super()._async_cleanup_kernel()
+
+    _cleanup_kernel = run_sync(_async_cleanup_kernel)
+
+
+class PointEngine(NBClientEngine):
+    """Papermill's engine with an environment for the kernel and a handle on it."""
+
+    @classmethod
+    def execute_managed_notebook(cls, nb_man, kernel_name, *, kernel, options, start_timeout, **_):
+        """As papermill asks; `options` are those of the kernel's start."""
+        nb_man.kernel, kernel.notebook = kernel, nb_man.nb
+        client = _Client(nb_man, kernel_name=kernel_name, startup_timeout=start_timeout, timeout=None, log=quiet,
+                         coalesce_streams=True)
+        client.execute(**options)
+
+
+papermill_engines.register("lipnb-sweeps", PointEngine)
+
+
+def stop(sweep):
+    """Kill every kernel of a sweep in this process.
+
+    Parameters
+    ----------
+    sweep : str
+        Its name in the tasks.
+    """
+    for kernel in [kernel for kernel in list(LIVE.get(sweep, ())) if kernel.why is None]:
+        threading.Thread(target=kernel.kill, args=("stopped",), daemon=True).start()
+
+
+def execute(task):
+    """Run one point.
+
+    Parameters
+    ----------
+    task : dict
+        ``sweep``, ``package``, ``notebook`` (JSON), ``parameters``, ``kernel``, ``cwd``, ``environment``, ``timeout``.
+
+    Returns
+    -------
+    dict
+        ``ok``, ``values`` recorded, ``error`` in one line or None, ``notebook`` (JSON, executed as far as it came),
+        ``log`` (the kernel's own last words), ``seconds``, ``host``, ``finished``.
+
+    Raises
+    ------
+    RuntimeError
+        "... has lipnb ..., the sweep was begun with ...": on a worker with another package.
+    """
+    if source.package() != task["package"]:
+        raise RuntimeError(f"{platform.node()} has lipnb {source.package()}, this sweep was begun with "
+                           f"{task['package']}: give all machines the same one, and start the workers again.")
+    if not os.path.isdir(task["cwd"]):
+        raise RuntimeError(f"{platform.node()} has no folder {task['cwd']}, where the notebook lies: let all machines "
+                           "see it at the same place.")
+    kernel, began = Kernel(), time.monotonic()
+    kernel.notebook = nbformat.reads(task["notebook"], as_version=4)
+    LIVE.setdefault(task["sweep"], set()).add(kernel)
+    limit = threading.Timer(task["timeout"] or 0, kernel.kill, args=("timeout",))
+    limit.daemon = True
+    if task["timeout"]:
+        limit.start()
+    with TemporaryFile() as log:
+        error, values = _run(kernel, task, log), {}
+        limit.cancel()
+        log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL))
+        said = log.read().decode(errors="replace").strip()
+    LIVE[task["sweep"]].discard(kernel)
+    if error is None:
+        try:
+            values = _merged(recorded(kernel.notebook), task["parameters"])
+        except ValueError as problem:
+            error = str(problem)
+    return {"ok": error is None, "values": values, "error": error, "notebook": nbformat.writes(kernel.notebook),
+            "log": said if error else "", "seconds": round(time.monotonic() - began, 3), "host": platform.node(),
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+
+
+def _run(kernel, task, log):
+    """Let papermill execute; the error in one line, or None."""
+    environment = {**os.environ, **task["environment"], MARK: kernel.mark}
+    loop = ensure_event_loop()  # the one of this thread, which papermill will use
+    try:
+        execute_notebook(
+            kernel.notebook, None, task["parameters"], engine_name="lipnb-sweeps", kernel_name=task["kernel"],
+            progress_bar=False, request_save_on_cell_execute=False, start_timeout=120, kernel=kernel,
+            options={"cwd": task["cwd"], "env": environment, "stdout": log, "stderr": log})
+    except PapermillExecutionError as error:
+        return _line(f"code cell {error.exec_count}: {error.ename}: {error.evalue}")
+    except Exception as error:  # a kernel that died or never started: one failed point
+        kernel.sweep_away(orphans=True)
+        return _died(kernel, error, task["timeout"])
+    finally:
+        loop.close()
+        kernel.over.set()
+        kernel.sweep_away()
+        kernel.notebook.metadata.get("papermill", {}).pop("input_path", None)  # the whole notebook once more
+    return None
+
+
+def _line(text):
+    """One line without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text).strip().split("\n")[0][:300]
+
+
+def _died(kernel, error, timeout):
+    """Say why there is no result, in the running cell too."""
+    code = getattr(kernel.process, "returncode", None)
+    if kernel.why == "timeout":
+        name, text = "Timeout", f"stopped after {timeout:g} s, the limit of a point"
+    elif kernel.why:
+        name, text = "Stopped", "the sweep was stopped"
+    elif isinstance(error, DeadKernelError) and code is not None and code < 0:
+        often = ", most often for want of memory" if code == -signal.SIGKILL else ""
+        name, text = "KernelDied", f"its kernel was killed by {signal.Signals(-code).name}{often}"
+    elif isinstance(error, DeadKernelError):
+        name, text = "KernelDied", f"its kernel ended with exit code {code}"
+    else:
+        name, text = type(error).__name__, str(error) or "no reason given"
+    cells = [cell for cell in kernel.notebook.cells if cell.cell_type == "code"]
+    running = [number for number, cell in enumerate(cells) if cell.metadata.get("papermill", {}).get("start_time")][-1:]
+    if running:
+        cells[running[0]].outputs.append(nbformat.v4.new_output("error", ename=name, evalue=text,
+                                                                traceback=[f"{name}: {text}"]))
+    return _line(f"code cell {running[0] + 1}: {name}: {text}" if running else f"{name}: {text}")
+
+
+def _merged(values, parameters):
+    """Recorded values, less parameters recorded as they are."""
+    for name in [name for name in values if name in parameters]:
+        if values[name] != parameters[name]:
+            raise ValueError(f"{name!r} is a parameter of the sweep: record its other value under another name.")
+        del values[name]
+    if "point" in values:
+        raise ValueError("'point' is the name of a column of the table: record the value under another name.")
+    return values

@@ -1,0 +1,90 @@
+"""Values that a notebook records: kept in its own output, so that the executed notebook is the record."""
+
+import math
+
+__all__ = ["MIME", "record", "recorded"]
+
+MIME = "application/vnd.lipnb.record+json"
+
+
+def record(**values):
+    """Record values of this run of the notebook; a sweep gathers them into its table.
+
+    They are stored as an output of the cell, with a line for readers. Several calls add up; a name is recorded once.
+
+    Parameters
+    ----------
+    **values
+        Numbers, strings, booleans or None; also arrays and tensors that hold one number.
+
+    Raises
+    ------
+    TypeError
+        "record takes numbers, strings, booleans and None": names the value that is none of these.
+    """
+    if not values:
+        raise TypeError("record needs a name and a value, such as record(slope=slope).")
+    values = {name: _scalar(name, value) for name, value in values.items()}
+    text = "recorded: " + ", ".join(f"{name} = {_shown(value)}" for name, value in values.items())
+    try:
+        from IPython import get_ipython
+        from IPython.display import display
+    except ImportError:  # a plain script
+        print(text)
+        return
+    if get_ipython() is None:
+        print(text)
+        return
+    display({MIME: {name: _packed(value) for name, value in values.items()}, "text/plain": text}, raw=True)
+
+
+def _scalar(name, value):
+    """The value as a plain Python scalar."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    item = getattr(value, "item", None)  # NumPy, torch, JAX: whatever holds exactly one number
+    if item is not None and math.prod(getattr(value, "shape", (2,))) == 1:
+        value = item()
+    for plain in (bool, int, float, str):
+        if isinstance(value, plain):
+            return plain(value)
+    shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+    raise TypeError(f"record takes numbers, strings, booleans and None; {name!r} is a {type(value).__name__}{shape}: "
+                    "record its parts one by one, each under a name of its own.")
+
+
+def _shown(value):
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)
+
+
+def _packed(value):
+    """JSON has no name for what is not finite."""
+    return {"float": str(value)} if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def recorded(notebook):
+    """The values that an executed notebook recorded.
+
+    Parameters
+    ----------
+    notebook : nbformat.NotebookNode
+        With its outputs.
+
+    Returns
+    -------
+    dict
+        Name -> value, in the order of recording.
+
+    Raises
+    ------
+    ValueError
+        "... is recorded twice".
+    """
+    values = {}
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            for name, value in output.get("data", {}).get(MIME, {}).items():
+                if name in values:
+                    raise ValueError(f"{name!r} is recorded twice: give each value a name of its own.")
+                values[name] = float(value["float"]) if isinstance(value, dict) else value
+    return values

@@ -1,0 +1,171 @@
+"""Run what is missing of a sweep, and write its tables."""
+
+import time
+import uuid
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from lipnb import results
+from lipnb.sweeps import source
+from lipnb.sweeps import spec as specs
+from lipnb.sweeps.folder import claimed, load
+from lipnb.sweeps.planning import key, plan, state
+
+__all__ = ["Sweep", "run"]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that was run.
+
+    Parameters
+    ----------
+    folder : Path
+        Where everything is.
+    table : DataFrame
+        A row for each finished point.
+    failures : list of dict
+        ``point``, the parameters, ``error`` and ``notebook`` of each point that failed, now or before.
+    ran, left : int
+        Points run now, and points that are still to be run.
+    recorded : bool
+        Whether any point recorded a value.
+    """
+
+    folder: Path
+    table: object
+    failures: list
+    ran: int
+    left: int
+    recorded: bool
+
+
+def run(spec, *, scheduler=None, retry_failed=False, limit=None, progress=True, **options):
+    """Make or continue a sweep: each point is one papermill execution, and only what is missing or stale runs.
+
+    Parameters
+    ----------
+    spec : path-like or Spec
+        What to sweep.
+    scheduler : str, optional
+        Address of a Dask scheduler; default: the spec's cluster, else this machine.
+    retry_failed, limit, **options
+        As for `plan`, such as ``workers=4`` or ``output=Path("elsewhere")``.
+    progress : bool
+        Whether to show the progress bar and what runs where.
+
+    Returns
+    -------
+    Sweep
+        A failed point is in ``failures`` and stops nothing.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As `plan`, before anything runs.
+    RuntimeError, OSError
+        "another sweep is running in ...", "... cannot be written", and those of `lipnb.sweeps.executors`.
+    """
+    plan(spec, **options)  # a spec with a mistake makes no folder
+    where = options.get("output") or (spec.output if isinstance(spec, specs.Spec) else specs.read(spec).output)
+    with claimed(Path(where)) as folder:
+        now = plan(spec, retry_failed=retry_failed, limit=limit, **options)
+        say = print if progress else lambda *_: None
+        for found in now.states.values():
+            if found.startswith("damaged"):
+                say(f"{found.removeprefix('damaged: ')}: that point runs again")
+        ran = _run(now, folder, scheduler, progress, say) if now.todo else 0
+        entries = _tables(now, folder)
+    failures = [{"point": entry["id"], **entry["parameters"], "error": entry["error"],
+                 "notebook": str(folder.notebook(point, False))} for point, entry in entries.items() if not entry["ok"]]
+    recorded = any(entry["values"] for entry in entries.values())
+    return Sweep(folder.path, load(folder.path), failures, ran, len(now.states) - len(entries), recorded)
+
+
+def _tables(now, folder):
+    """Write the tables from the entries that hold now; give these."""
+    made_from = key(now.source)
+    entries = {point: folder.entry(point) for point in now.states
+               if state(folder, point, made_from) in ("done", "failed")}
+    folder.tables(entries.values())
+    return entries
+
+
+def _tasks(now, threads):
+    from lipnb.sweeps.executors import environment
+
+    common = {"sweep": f"sweep-{uuid.uuid4().hex[:12]}", "package": source.package(), "notebook": now.source.text,
+              "kernel": None, "cwd": str(now.spec.notebook.parent), "environment": environment(threads),
+              "timeout": now.spec.timeout}
+    return [{**common, "parameters": point.parameters} for point in now.todo]
+
+
+@contextmanager
+def _outcomes(now, scheduler, say):
+    """The generator of outcomes, and where they come from in words."""
+    from lipnb.sweeps import executors
+
+    spec = now.spec
+    if scheduler or spec.cluster:
+        with executors.opened(scheduler, spec.cluster) as client:
+            address = client.scheduler.address
+            workers = len(client.scheduler_info(n_workers=-1)["workers"])
+            if not workers:
+                say(f"no worker at {address} yet: waiting (start some with `dask worker {address}`)")
+            words = f"Dask at {address}, {workers} workers at the start"
+            with closing(executors.on_dask(_tasks(now, spec.threads or 1), client)) as outcomes:
+                yield outcomes, words
+        return
+    gpus = executors.devices(spec.gpus)
+    hidden = [""] if spec.gpus == 0 else gpus
+    workers = min(spec.workers or len(gpus) or executors.cores(), len(now.todo))
+    threads = spec.threads or max(1, executors.cores() // workers)
+    words = f"{workers} local worker{'s' * (workers > 1)} of {threads} thread{'s' * (threads > 1)}"
+    words += f", GPU {', '.join(gpus)}" if gpus else ""
+    with closing(executors.on_this_machine(_tasks(now, threads), workers, hidden)) as outcomes:
+        yield outcomes, words
+
+
+def _run(now, folder, scheduler, progress, say):
+    """Run the points to be run; how many ended."""
+    from tqdm.auto import tqdm
+
+    made_from, ran, failed = key(now.source), 0, 0
+    there = sum(found in ("done", "failed") for found in now.states.values())
+    with _outcomes(now, scheduler, say) as (outcomes, words):
+        say(f"{len(now.states)} points of {now.spec.notebook.name}: {there} there, {len(now.todo)} to run; {words}")
+        with _born(now, folder, words), \
+                tqdm(total=len(now.todo), unit="point", disable=not progress, smoothing=0.1) as bar:
+            for place, outcome in outcomes:
+                folder.keep(now.todo[place], made_from, outcome)
+                ran, failed = ran + 1, failed + (not outcome["ok"])
+                if failed:
+                    bar.set_postfix(failed=failed, refresh=False)
+                bar.update()
+    return ran
+
+
+@contextmanager
+def _born(now, folder, words):
+    """Provenance: written at the start, and again with the end; tables too when the run is stopped."""
+    from lipnb.sweeps.executors import cores
+
+    birth = {"spec": now.spec.text, "notebook": str(now.spec.notebook), "key": key(now.source),
+             "points": len(now.states), "to_run": len(now.todo), "where": words, "cores": cores(),
+             "versions": results.versions(), "started": _now(), "finished": None}
+    try:
+        folder.provenance(birth)
+        yield
+        folder.provenance({**birth, "finished": _now()})
+    except OSError as error:
+        raise OSError(f"{folder.path} cannot be written any more ({error.strerror or error}): what is finished is "
+                      "kept. Make room, then give the same command again.") from None
+    except KeyboardInterrupt:
+        with suppress(OSError):
+            _tables(now, folder)
+        raise
+
+
+def _now():
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,121 @@
+"""The notebook of a sweep and the package it runs on, each with a hash that says when a point is out of date."""
+
+import ast
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import lipnb
+
+__all__ = ["Source", "package", "read"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A notebook without outputs.
+
+    Parameters
+    ----------
+    path : Path
+        Where it was read.
+    text : str
+        Notebook format 4, JSON.
+    hash : str
+        Of its code cells, their tags and its kernel: prose and outputs do not count.
+    names : tuple of str or None
+        What its ``parameters`` cell sets; None where that cannot be known.
+    """
+
+    path: Path
+    text: str
+    hash: str
+    names: tuple | None
+
+
+def read(path, kernel=None):
+    """Read a notebook to sweep.
+
+    Parameters
+    ----------
+    path : Path
+        ``.ipynb``, or ``.py`` in jupytext's percent format.
+    kernel : str, optional
+        Kernel to run it with; default: the notebook's own, else ``python3``.
+
+    Returns
+    -------
+    Source
+        With outputs dropped.
+
+    Raises
+    ------
+    FileNotFoundError
+        "there is no notebook ...".
+    ValueError
+        "... is no notebook", "there is no kernel ...".
+    """
+    import jupytext
+    import nbformat
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    if path.suffix not in (".py", ".ipynb"):
+        raise ValueError(f"{path.name} is no notebook: a .ipynb, or a .py in the percent format, is wanted.")
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no notebook {path}: its path is taken from the folder of the spec.")
+    try:
+        notebook = nbformat.v4.upgrade(jupytext.read(path))
+        nbformat.validate(notebook)
+    except Exception as error:  # each reader has errors of its own
+        raise ValueError(f"{path.name} is no notebook: {str(error).splitlines()[0]}") from None
+    if not any(cell.cell_type == "code" for cell in notebook.cells):
+        raise ValueError(f"{path.name} has no code cell.")
+    kernel = kernel or notebook.metadata.get("kernelspec", {}).get("name", "python3")
+    known = KernelSpecManager().find_kernel_specs()
+    if kernel not in known:
+        raise ValueError(f"there is no kernel {kernel!r} here (there are: {', '.join(sorted(known)) or 'none'}): name "
+                         "one of them with 'kernel'.")
+    language = notebook.metadata.get("kernelspec", {}).get("language", "python")
+    notebook.metadata["kernelspec"] = {"display_name": kernel, "language": language, "name": kernel}
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{number:03d}"
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    code = [(cell.source, cell.metadata.get("tags", [])) for cell in notebook.cells if cell.cell_type == "code"]
+    hashed = hashlib.sha256(json.dumps([kernel, code]).encode()).hexdigest()
+    return Source(path, nbformat.writes(notebook), hashed, _names(notebook, language))
+
+
+def _names(notebook, language):
+    """Names that the parameters cell sets."""
+    cell = next((cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])), None)
+    if cell is None:
+        return ()
+    if language.lower() != "python":
+        return None
+    try:
+        statements = ast.parse(cell.source).body
+    except SyntaxError:  # a magic line
+        return None
+    targets = [target for line in statements if isinstance(line, ast.Assign | ast.AnnAssign)
+               for target in (line.targets if isinstance(line, ast.Assign) else [line.target])]
+    return tuple(node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+
+
+@lru_cache
+def package():
+    """What is installed as lipnb: its version, and in a checkout a hash of its files.
+
+    Returns
+    -------
+    str
+        Such as ``0.1.0+3f2a91c0b7de``.
+    """
+    home = Path(lipnb.__file__).resolve().parent
+    if not (home.parent / "pyproject.toml").is_file():
+        return lipnb.__version__
+    found = hashlib.sha256()
+    for path in sorted(path for path in home.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
+        found.update(f"{path.relative_to(home)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return f"{lipnb.__version__}+{found.hexdigest()[:12]}"

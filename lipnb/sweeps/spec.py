@@ -1,0 +1,241 @@
+"""What to sweep, read from YAML: checked whole, with a sentence for each mistake, before anything runs."""
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+__all__ = ["CLUSTERS", "Spec", "read"]
+
+CLUSTERS = ("LocalCluster", "SLURMCluster", "PBSCluster", "SGECluster", "LSFCluster", "HTCondorCluster", "OARCluster",
+            "MoabCluster")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A sweep: a notebook, values for its parameters, and how to run it.
+
+    Parameters
+    ----------
+    notebook : Path
+        Jupytext percent script (.py) or .ipynb; in a file, its path from the folder of that file.
+    parameters : dict
+        The same in every point.
+    grid : dict
+        Name -> list of values, or ``{range: ...}``, ``{linspace: ...}``, ``{geomspace: ...}``, ``{logspace: ...}``.
+    zipped : list of dict
+        Groups (``zip`` in a file): name -> values, lists of one length that go together.
+    exclude : list of dict
+        Partial points; whatever agrees with one of them is left out.
+    sample : dict or None
+        ``count`` and ``seed`` of a random sample.
+    output : Path
+        Folder of the results.
+    workers, threads : int or None
+        Notebooks at the same time; threads of each. Default: what the machine has.
+    gpus : int, list or None
+        How many, or which: None takes those that there are, 0 hides them.
+    timeout : float or None
+        Seconds for a point, the start of its kernel included.
+    kernel : str or None
+        Jupyter kernel; default: the notebook's.
+    cluster : dict or None
+        ``kind``, ``jobs`` and ``options`` of a Dask cluster.
+    text : str
+        The file as it was read, for the provenance.
+    """
+
+    notebook: Path
+    parameters: dict = field(default_factory=dict)
+    grid: dict = field(default_factory=dict)
+    zipped: list = field(default_factory=list)
+    exclude: list = field(default_factory=list)
+    sample: dict | None = None
+    output: Path = Path("sweeps")
+    workers: int | None = None
+    threads: int | None = None
+    gpus: int | list | None = None
+    timeout: float | None = None
+    kernel: str | None = None
+    cluster: dict | None = None
+    text: str = ""
+
+
+KEYS = ("notebook", "parameters", "grid", "zip", "exclude", "sample", "output", "workers", "threads", "gpus", "timeout",
+        "kernel", "cluster")
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which 1e-3 is a number, as everywhere else, and a key given twice is an error."""
+
+    def construct_mapping(self, node, deep=False):
+        names = [key.value for key, _ in node.value]
+        for name in names:
+            if names.count(name) > 1 and name != "<<":
+                raise yaml.constructor.ConstructorError(None, None, f"the key {name!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
+                              list("-+.0123456789"))
+
+
+def read(path, base=None):
+    """Read a sweep from a file and check everything that can be checked without its notebook.
+
+    Parameters
+    ----------
+    path : path-like
+        YAML; the keys are those of `Spec`, with ``zip`` for ``zipped``.
+    base : path-like, optional
+        The folder in which ``output`` must lie; default: the current one.
+
+    Returns
+    -------
+    Spec
+        Its output folder and its notebook resolved.
+
+    Raises
+    ------
+    FileNotFoundError
+        "there is no file ...".
+    ValueError
+        "SPEC: ...": the key and what it takes.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}: a sweep is described in YAML, see `lipnb sweep --help`.")
+    try:
+        text = path.read_text(encoding="utf-8")
+        given = yaml.load(text, Loader=_Loader)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a text file: a sweep is described in YAML.") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{path}{where}: not YAML: {getattr(error, 'problem', None) or error}.") from None
+    try:
+        return _checked(given, path, Path(base or Path.cwd()), text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _checked(given, path, base, text):
+    """The spec, or a ValueError that names the key."""
+    if not isinstance(given, dict):
+        raise ValueError(f"a mapping is wanted, with the keys {', '.join(KEYS)}.")
+    for key in given:
+        if key not in KEYS:
+            raise ValueError(f"there is no key {key!r}: the keys are {', '.join(KEYS)}.")
+    given = {key: value for key, value in given.items() if value is not None}
+    if not isinstance(given.get("notebook"), str):
+        raise ValueError("'notebook' is missing: the path of a .py or .ipynb from the folder of this file.")
+    groups = given.get("zip", [])
+    groups = [groups] if isinstance(groups, dict) else groups
+    parameters = {key: _mapping(given, key) for key in ("parameters", "grid")}
+    if not (isinstance(groups, list) and all(isinstance(group, dict) and group for group in groups)):
+        raise ValueError("'zip' takes name: list pairs, or a list of such groups.")
+    for group in groups:
+        lengths = {name: len(values) if isinstance(values, list) else None for name, values in group.items()}
+        if None in lengths.values() or len(set(lengths.values())) > 1 or 0 in lengths.values():
+            shown = ", ".join(f"{name} {'no list' if n is None else n}" for name, n in lengths.items())
+            raise ValueError(f"'zip': the lists of a group must be equally long and not empty; here: {shown}.")
+    named = [*parameters["parameters"], *parameters["grid"], *(name for group in groups for name in group)]
+    for name in named:
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise ValueError(f"{name!r} is not the name of a parameter.")
+        if named.count(name) > 1:
+            raise ValueError(f"the parameter {name!r} is there twice: in one of 'parameters', 'grid' and 'zip' only.")
+    for name, value in [*parameters["parameters"].items(), *parameters["grid"].items(),
+                        *(pair for group in groups for pair in group.items())]:
+        _plain(name, value)
+    exclude = given.get("exclude", [])
+    if not (isinstance(exclude, list) and all(isinstance(part, dict) and part for part in exclude)):
+        raise ValueError("'exclude' takes a list of partial points, such as - {layer: 3, length: 512}.")
+    for name in (name for part in exclude for name in part):
+        if name not in named:
+            raise ValueError(f"'exclude' names {name!r}, which this sweep does not set.")
+    return Spec(
+        notebook=(path.parent / given["notebook"]).resolve(), **parameters, zipped=groups, exclude=exclude,
+        sample=_sample(given), output=_inside(given.get("output", f"sweeps/{path.stem}"), base),
+        workers=_count(given, "workers"), threads=_count(given, "threads"), gpus=_gpus(given.get("gpus")),
+        timeout=_seconds(given.get("timeout")), kernel=_text(given, "kernel"), cluster=_cluster(given), text=text)
+
+
+def _mapping(given, key):
+    if not isinstance(value := given.get(key, {}), dict):
+        raise ValueError(f"{key!r} takes name: value pairs.")
+    return value
+
+
+def _plain(name, value):
+    """Refuse what papermill cannot write into a notebook."""
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            _plain(name, part)
+    elif not (value is None or isinstance(value, bool | int | float | str)):
+        raise ValueError(f"{name}: {value!r} is a {type(value).__name__}; parameters are numbers, strings, booleans, "
+                         "null and lists or mappings of them (put a date in quotes).")
+
+
+def _count(given, key):
+    value = given.get(key)
+    if value is not None and not (type(value) is int and value >= 1):
+        raise ValueError(f"{key!r} is a whole number from 1 on; got {value!r}.")
+    return value
+
+
+def _text(given, key):
+    value = given.get(key)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{key!r} is a name; got {value!r}.")
+    return value
+
+
+def _seconds(value):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (number and 0 < value < math.inf):
+        raise ValueError(f"'timeout' is a number of seconds for each point; got {value!r}.")
+    return value
+
+
+def _gpus(value):
+    whole = type(value) is int and value >= 0
+    listed = isinstance(value, list) and all(type(device) in (int, str) for device in value)
+    if value is not None and not (whole or listed):
+        raise ValueError(f"'gpus' is how many, or a list of which; got {value!r}.")
+    return value
+
+
+def _sample(given):
+    sample = _mapping(given, "sample") or None
+    if sample and not ("count" in sample and set(sample) <= {"count", "seed"}
+                       and all(type(number) is int and number >= 0 for number in sample.values()) and sample["count"]):
+        raise ValueError("'sample' takes a count from 1 on and, if wanted, a seed: {count: 20, seed: 0}.")
+    return sample
+
+
+def _inside(name, base):
+    """The output folder, which a spec can only have below the folder where the command runs."""
+    folder = base.resolve() / name if isinstance(name, str) and name else base.resolve()
+    if folder.resolve() == base.resolve() or not folder.resolve().is_relative_to(base.resolve()):
+        raise ValueError(f"'output' is a folder below the current one; got {name!r}. Any other folder can be said on "
+                         "the command line, with --output.")
+    return folder
+
+
+def _cluster(given):
+    cluster = _mapping(given, "cluster") or None
+    if cluster is None:
+        return None
+    options = cluster.get("options", {})
+    known = cluster.get("kind") in CLUSTERS and set(cluster) <= {"kind", "jobs", "options"}
+    if not (known and isinstance(options, dict)):
+        raise ValueError(f"'cluster' takes kind (one of {', '.join(CLUSTERS)}), jobs (how many) and options.")
+    for name in options:
+        if not isinstance(name, str) or re.search("directory|file|path|python", name):
+            raise ValueError(f"'cluster': the option {name!r} names a place on disk: set it in Dask's own "
+                             "configuration, ~/.config/dask/jobqueue.yaml.")
+    return {"kind": cluster["kind"], "jobs": _count(cluster, "jobs") or 1, "options": options}
