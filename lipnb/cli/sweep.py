@@ -63,9 +63,9 @@ def add(verbs):
     """Describe the verb to the parser."""
     verb = verbs.add_parser("sweep", help="run a notebook over a grid of parameters",
                             epilog=f"{SPEC}\nexamples:\n{EXAMPLES}",
-                            description="Run a notebook for every point of a grid of its parameters, on this machine or on "
-                                        "a Dask cluster, and\ngather what it records into one table. Only points that "
-                                        "are missing, or whose notebook or package\nchanged, run.")
+                            description="Run a notebook for every point of a grid of its parameters, on this "
+                                        "machine or on a Dask cluster, and\ngather what it records into one table. "
+                                        "Only points that are missing, or whose notebook or package\nchanged, run.")
     verb.add_argument("spec", metavar="SPEC.yml", help="what to sweep, see below")
     verb.add_argument("--dry-run", action="store_true", help="show the points and what would run; write nothing")
     verb.add_argument("--limit", type=_count, metavar="N", help="run at most N points now")
