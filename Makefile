@@ -55,7 +55,7 @@ notebooks: setup  ## run every page that changed and refresh the committed .ipyn
 	@$(PAGES) execute
 	@$(PAGES) pair
 
-results: setup  ## the missing tables of data/results (70 minutes on two cores; resumes; MODEL=bert-base-uncased: that model)
+results: setup  ## the missing tables of data/results (80 minutes on two cores; resumes; MODEL=bert-base-uncased: that model)
 	$(BIN)/lipnb results $(if $(MODEL),--model $(MODEL))
 
 model: setup  ## train gpt2-mini where data/models lacks it (an hour; resumes where it stopped)

@@ -19,7 +19,8 @@
 #
 # Let $f: \R^a \to \R^b$ be differentiable. For every $p \in [1, \infty]$,
 #
-# $$\Lip_p(f) := \sup_{x \ne y} \frac{\norm{f(x) - f(y)}_p}{\norm{x - y}_p} = \sup_x \norm{D_x f}_p ,$$
+# $$\begin{aligned} \Lip_p(f) &:= \sup_{x \ne y} \frac{\norm{f(x) - f(y)}_p}{\norm{x - y}_p} \\
+# &= \sup_x \norm{D_x f}_p , \end{aligned}$$
 #
 # with the matrix norm that goes with $\norm\cdot_p$: the largest column sum for $p = 1$, the largest singular value
 # for $p = 2$, the largest row sum for $p = \infty$. For a map that is Lipschitz near every point, like one with ReLU,

@@ -217,7 +217,6 @@ table = results.load(table_name)
 worst = table.groupby(["kind", "masked"])[["inf", "two", "sharp", "printed"]].max()
 print(worst.round(4).to_string())
 real = table[table.n > 1][["inf", "two", "sharp", "printed"]].max()
-print(f"{len(table)} inputs; two or more tokens: {real.round(4).to_dict()}")
 over = table[table.printed > 1]
 print(
     f"e = 2 is exceeded {len(over)} times, at norms of W_Q from {over['query'].min():.2f}"
@@ -228,7 +227,10 @@ ratios = ["inf", "two", "sharp", "printed"]
 repeated = np.abs(live[ratios].to_numpy() / stored[ratios].to_numpy() - 1).max()
 new = pd.DataFrame([row for key in fresh for row in l2_rows(*key)])[ratios].max()
 print(f"measured again now: {len(live)} rows agree to {repeated:.0e}")
-print(f"{25 * len(fresh)} inputs that the table has not seen: {new.round(4).to_dict()}")
+print(
+    f"\nlargest ratios with two or more tokens, table and {25 * len(fresh)} new inputs:"
+)
+print(pd.DataFrame({"table": real, "new": new}).T.round(4).to_string())
 
 # %% [markdown]
 # A single token attends to itself alone: $F$ is linear, and one head with $W_Q = cI$ has exactly the bound, ratio 1.

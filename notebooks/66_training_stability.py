@@ -284,7 +284,7 @@ plt.show()
 assert added["dot"] > 8 * added["l2-tied"] > 0
 assert abs(A.norm() / size**0.5 / expected - 1) < 0.2
 assert not same_text or (len(again) == 2 * len(kinds) and difference < 1e-3)
-several = count.unstack().drop(columns="l2-untied")
+several = count.unstack()
 assert (several == len(seeds)).all(axis=None)
 measured = layers[layers.bound.notna()]
 assert layers.converged.all() and (measured.highest <= measured.bound).all()

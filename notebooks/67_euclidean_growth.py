@@ -321,9 +321,8 @@ print(
 evenly = [torch.linspace(0, w, 300, dtype=torch.float64)[:, None] for w in (3, 30, 300)]
 columns = [unit_head(1).probabilities(x)[0].sum(0).max().item() for x in evenly]
 print(", ".join(f"{column:.2f}" for column in columns))
-print(
-    f"widths 1 to N - 1: largest ascended constant over the bound {(ascents.ascended / ascents.bound).max():.3f}"
-)
+closest = (ascents.ascended / ascents.bound).max()
+print(f"widths 1 to N - 1: largest ascended constant over the bound {closest:.3f}")
 
 # %% tags=["hide-input"]
 ax = plt.subplots(figsize=(7.2, 5.0))[1]

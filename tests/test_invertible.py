@@ -43,7 +43,7 @@ def size_of(x, p):
 def test_the_layer_is_l2_attention_over_its_bound(p, bound, masked):
     layer, x = attention(3, 6, 3, p=p, bound=bound, masked=masked), tokens(0, 2, 5, 6)
     weights = [matrix.detach() for matrix in (layer.query, layer.value, layer.output)]
-    upper = bounds.l2_upper_sharp(*weights, 5) if bound == "sharp" else bounds.l2_upper(*weights, 5, p)
+    upper = bounds.l2_upper_sharp(*weights, 5, masked) if bound == "sharp" else bounds.l2_upper(*weights, 5, p)
     assert abs(layer.divisor(5).item() / upper - 1) < 1e-8
     assert torch.allclose(layer(x) * upper, Attention.l2(*weights, masked=masked)(x), rtol=1e-7)
     assert "bound='" in repr(layer) and layer.lipschitz_upper(5) == 1

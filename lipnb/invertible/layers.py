@@ -96,7 +96,7 @@ class ContractiveAttention(_Heads):
         joined, k = output.movedim(0, 1).flatten(1), query.shape[1]
         margin = 1 + 16 * self.width * torch.finfo(self.dtype).eps  # of the norms, computed in this precision
         if self.p == 2:
-            growth = bounds.l2_growth_sharp(n) if self.bound == "sharp" else bounds.l2_growth(n)
+            growth = bounds.l2_growth_sharp(n, self.masked) if self.bound == "sharp" else bounds.l2_growth(n)
             heads = _spectral(query).square() * _spectral(value)
             upper = growth / math.sqrt(k) * torch.linalg.vector_norm(heads) * _spectral(joined)
         else:
