@@ -211,10 +211,28 @@ def test_what_cannot_be_drawn_is_said_and_the_rest_is_drawn(results_folder, caps
     assert listed.count("cannot be drawn yet") == sum(bool(figure.missing()) for figure in figures.FIGURES.values())
     assert "`lipnb results adversarial` and `lipnb results adversarial-layers` first" in listed
     (results_folder / "file").write_text("")
-    assert cli.main(["figures", "position-norms", "--output", str(results_folder / "file")]) == 1
-    assert "cannot be written" in capsys.readouterr().err
+    for folder in (results_folder / "file", results_folder / "file" / "below"):
+        assert cli.main(["figures", "position-norms", "--output", str(folder)]) == 1
+        assert f"lipnb: the folder {folder} cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("format", ["png", "svg"])
+def test_a_full_disk_leaves_the_old_drawing(format, tmp_path, monkeypatch):
+    old = figures.redraw("position-norms", tmp_path, format).read_bytes()
+
+    def full(self, path, **_):
+        Path(path).write_bytes(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    with pytest.raises(OSError, match="cannot be written .No space left on device.: name another"):
+        figures.redraw("position-norms", tmp_path, format)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [old] and not plt.get_fignums()
+
+
+def test_wrong_names_are_said(tmp_path):
     with pytest.raises(ValueError, match="there is no format 'jpg': choose from png, svg, pdf"):
-        figures.redraw("position-norms", out, "jpg")
+        figures.redraw("position-norms", tmp_path, "jpg")
     with pytest.raises(ValueError, match="there is no figure 'x': choose from"):
         figures.draw("x")
 

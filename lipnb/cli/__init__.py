@@ -48,7 +48,7 @@ def _arguments(argv):
         parser.error(f"there is no verb {argv[0]!r}{nearest(argv[0], verbs)}")
     arguments, rest = parser.parse_known_args(argv)
     if rest:
-        verbs[arguments.verb].refuse(rest) if arguments.verb else parser.refuse(rest)
+        verbs.get(arguments.verb, parser).refuse(rest)
     return arguments if arguments.verb else parser.error("give a verb")
 
 

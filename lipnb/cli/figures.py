@@ -23,7 +23,8 @@ def add(verbs):
                             description="List the book's figures that stored tables are enough for, or draw them "
                                         "again.")
     verb.add_argument("names", nargs="*", metavar="NAME", help="figures to draw (none: list them all)")
-    verb.add_argument("--all", action="store_true", help="draw every figure whose tables are there")
+    verb.add_argument("--all", action="store_true",
+                      help="draw every figure; where a table is missing it says what makes it")
     verb.add_argument("--output", default="figures", metavar="FOLDER", help="where to write them (default: figures)")
     verb.add_argument("--format", choices=("png", "svg", "pdf"), default="png", help="of the files (default: png)")
     verb.set_defaults(run=run)

@@ -1,6 +1,7 @@
 """The figures of the book that stored tables are enough for, and how to draw them again."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,18 +156,23 @@ def redraw(name, folder, format="png"):
     """
     if format not in FORMATS:
         raise ValueError(f"there is no format {format!r}: choose from {', '.join(FORMATS)}.")
-    folder, open_before = Path(folder), plt.get_fignums()
+    open_before = plt.get_fignums()
     with plt.style.context([STYLE, {"svg.hashsalt": name}]):
         try:
-            figure = draw(name)
-            folder.mkdir(parents=True, exist_ok=True)
-            beside = folder / f".{name}.{format}.new"
-            figure.savefig(beside, format=format, metadata=FORMATS[format])
-            return beside.replace(folder / f"{name}.{format}")
-        except FileNotFoundError:  # a table
-            raise
-        except OSError as error:
-            raise OSError(f"the folder {folder} cannot be written ({error.strerror}): name another.") from None
+            return _write(draw(name), Path(folder) / f"{name}.{format}", format)
         finally:  # also one that was begun
             for number in set(plt.get_fignums()) - {*open_before}:
                 plt.close(number)
+
+
+def _write(figure, path, format):
+    """Write a figure beside its place, then put it there."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(beside, format=format, metadata=FORMATS[format])
+        return beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise OSError(f"the folder {path.parent} cannot be written ({error.strerror}): name another.") from None
