@@ -73,16 +73,11 @@ from lipnb.experiments import language_model
 from lipnb.training import ATTENTIONS, CharacterTransformer
 
 figures.house_style()
-colours = dict(
-    zip(ATTENTIONS, ("#0072b2", "#e69f00", "#009e73", "#d55e00"), strict=True)
-)
 # %% tags=["hide-input"]
 stored, birth = results.load(name), results.provenance(name)
 settings, kinds = birth["settings"], list(ATTENTIONS)
 runs = stored[stored.part == "depth"].astype({"layers": int, "seed": int})
-curves, ends, layers = (
-    runs[runs.row == row] for row in ("evaluation", "test", "layer")
-)
+ends, layers = (runs[runs.row == row] for row in ("test", "layer"))
 layers = layers.assign(layer=layers.layer.astype(int) + 1)
 baseline = stored[stored.row == "baseline"].set_index("part").nats
 deepest, seeds = ends.layers.max().item(), sorted(ends.seed.unique().tolist())
@@ -188,26 +183,8 @@ print("\nbits per character\n" + (mean / np.log(2)).round(3).to_string())
 print("\nlargest less smallest over the seeds, nats\n" + spread.round(3).to_string())
 print("\nfrequencies, nats:", baseline.round(3).to_dict())
 
-# %% tags=["hide-input"]
-left, right = figures.panels(2, width=4.3, height=3.7)
-for shift, kind in zip((-0.09, -0.03, 0.03, 0.09), kinds, strict=True):
-    rows, colour = ends[ends.attention == kind], colours[kind]
-    left.plot(rows.layers + shift, rows.nats, ".", ms=5, color=colour)
-    left.plot(mean.index + shift, mean[kind], color=colour, lw=1.2)
-    rows = curves[(curves.attention == kind) & (curves.layers == deepest)]
-    middle = rows.groupby("step").validation_loss.agg(["mean", "min", "max"])
-    right.fill_between(
-        middle.index, middle["min"], middle["max"], color=colour, alpha=0.2
-    )
-    right.plot(middle.index, middle["mean"], color=colour, lw=1.2, label=kind)
-for ax in (left, right):
-    ax.axhline(baseline["bigram"], color="0.3", ls=":", lw=1)
-place = (mean.index[-1], baseline["bigram"])
-left.annotate("the character before", place, ha="right", va="top", fontsize=8.5)
-left.set(xlabel="layers", ylabel="nats per character", title="test loss")
-left.set_xticks(list(mean.index))
-right.set(xlabel="steps", title=f"validation loss, {deepest} layers")
-right.legend()
+# %%
+figures.training.losses(stored)
 plt.show()
 
 # %% [markdown]
@@ -231,21 +208,8 @@ shown = shown.agg(
 )
 print(shown.loc[kinds].to_string(float_format="{:.4g}".format, na_rep=""))
 
-# %% tags=["hide-input"]
-fig, ax = plt.subplots(figsize=(6.6, 3.9))
-at = layers[layers.layers == deepest]
-for shift, kind in zip((-0.15, -0.05, 0.05, 0.15), kinds, strict=True):
-    rows = at[at.attention == kind].groupby("layer")
-    middle, low, high = rows.lipschitz.median(), rows.lowest.min(), rows.highest.max()
-    place, look = middle.index + shift, {"color": colours[kind]}
-    ax.errorbar(
-        place, middle, [middle - low, high - middle], fmt="o", label=kind, **look
-    )
-    if kind in ("l2-tied", "contractive"):
-        ax.plot(place, rows.bound.median(), "_", ms=14, mew=2.5, **look)
-ax.set(yscale="log", xlabel="layer", ylabel="local Lipschitz constant")
-ax.set_xticks(range(1, deepest + 1))
-fig.legend(loc="outside upper center", ncols=4, columnspacing=1, handletextpad=0.2)
+# %%
+figures.training.constants(stored)
 plt.show()
 
 # %% [markdown]

@@ -49,7 +49,6 @@ from lipnb.training import ATTENTIONS, CharacterTransformer, batch_of
 
 figures.house_style()
 kinds = list(ATTENTIONS)
-colours = dict(zip(kinds, ("#0072b2", "#e69f00", "#009e73", "#d55e00"), strict=True))
 # %% tags=["hide-input"]
 stored = results.load(names[0])
 there = names[1] in results.names()
@@ -133,25 +132,8 @@ print(f"\nvalidation loss after {runs.step.min():.0f} steps")
 print(early[kinds].round(2).to_string())
 print(f"\nfrequencies of characters: {frequencies:.3f}; of pairs: {pairs:.3f}")
 
-# %% tags=["hide-input"]
-rates = pd.concat(
-    [ends, controls[(controls.part == "rate") & (controls.row == "test")]]
-)
-axes = figures.panels(rates.rate.nunique(), width=3.4, height=3.6)
-for ax, (rate, at) in zip(axes, rates.groupby("rate"), strict=True):
-    for shift, kind in zip((-0.3, -0.1, 0.1, 0.3), kinds, strict=True):
-        rows = at[at.attention == kind].fillna({"nats": frequencies})
-        middle = rows.groupby("layers").nats.mean()
-        ax.plot(middle.index + shift, middle, color=colours[kind], lw=1.1, label=kind)
-        ax.plot(rows.layers + shift, rows.nats, ".", ms=5, color=colours[kind])
-    ax.axhline(frequencies, color="0.3", ls=":", lw=1)
-    ax.axhline(pairs, color="0.3", ls="--", lw=1)
-    several = at.seed.nunique()
-    ax.set(title=f"rate {rate:g}, {several} seed{'s' * (several > 1)}", xlabel="layers")
-    ax.set_xticks(depths, depths, fontsize=9)
-    ax.set_ylim(rates.nats.min() - 0.05, frequencies + 0.09)
-axes[0].set_ylabel("test loss, nats per character")
-axes[len(axes) // 2].legend(loc="upper left", bbox_to_anchor=(0, 0.93), fontsize=9)
+# %%
+figures.training.stability(stored, controls if there else None)
 plt.show()
 
 # %% [markdown]
@@ -236,27 +218,8 @@ if not there:
 # The solver takes each attention layer of the deepest networks that trained, at windows of the test text. The spread of
 # a layer's outputs over that of its inputs says how much of the differences between tokens it passes on.
 
-# %% tags=["hide-input"]
-left, right = figures.panels(2, width=4.3, height=3.8)
-for kind in kinds:
-    rows, look = (
-        layers[(layers.attention == kind) & layers.good],
-        {"color": colours[kind]},
-    )
-    rows = rows[rows.layers == rows.layers.max()].groupby("layer")
-    label = f"{kind}, {rows.ngroups} layers"
-    lines = (rows.lipschitz, rows.lowest, rows.highest), [rows.passed] * 3
-    for ax, (middle, low, high) in zip((left, right), lines, strict=True):
-        middle, low, high = middle.median(), low.min(), high.max()
-        ax.plot(middle.index, middle, "o-", ms=3, lw=1, label=label, **look)
-        ax.fill_between(middle.index, low, high, alpha=0.18, lw=0, **look)
-        label = None
-    bound = rows.bound.median()
-    left.plot(bound.index, bound, ls="--", lw=1.3, **look)
-    for ax, title in ((left, "local constant"), (right, "spread out over spread in")):
-        ax.set(yscale="log", xlabel="layer", title=title)
-        ax.set_xticks(range(2, deepest + 1, 4))
-left.figure.legend(loc="outside lower center", ncols=2)
+# %%
+figures.training.trained_layers(stored, margin)
 plt.show()
 
 # %% [markdown]

@@ -4,7 +4,18 @@
 named after its subject, which its page calls too; the rest are panels of which pages make their own.
 """
 
-from lipnb.figures import adversarial, l2, positions, real_text, released, robustness, scan, speed, verified
+from lipnb.figures import (
+    adversarial,
+    l2,
+    positions,
+    real_text,
+    released,
+    robustness,
+    scan,
+    speed,
+    training,
+    verified,
+)
 from lipnb.figures.book import FIGURES, FORMATS, BookFigure, draw, redraw
 from lipnb.figures.parts import against_length, head_map, matrix, probabilities, residuals
 from lipnb.figures.speed import speed_bars
@@ -12,4 +23,5 @@ from lipnb.figures.style import NOT_CONVERGED, STYLE, house_style, log_ticks, pa
 
 __all__ = ["FIGURES", "FORMATS", "NOT_CONVERGED", "STYLE", "BookFigure", "adversarial", "against_length", "draw",
            "head_map", "house_style", "l2", "log_ticks", "matrix", "panels", "positions", "probabilities", "rate_line",
-           "real_text", "redraw", "released", "residuals", "robustness", "scan", "speed", "speed_bars", "verified"]
+           "real_text", "redraw", "released", "residuals", "robustness", "scan", "speed", "speed_bars", "training",
+           "verified"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from lipnb import results
-from lipnb.figures import adversarial, l2, positions, real_text, released, robustness, speed, verified
+from lipnb.figures import adversarial, l2, positions, real_text, released, robustness, speed, training, verified
 from lipnb.figures.style import STYLE
 
 __all__ = ["FIGURES", "FORMATS", "BookFigure", "draw", "redraw"]
@@ -80,6 +80,14 @@ FIGURES = {figure.name: figure for figure in (
                "ascents of the row sum, the bound and the constant"),
     BookFigure("inversion-curves", "64_invertible_attention", ("inversion-curves",), l2.inversion,
                "error of the inverse against iterations"),
+    BookFigure("language-model", "65_language_model", ("language-model",), training.losses,
+               "losses of four kinds of attention by depth, and learning curves"),
+    BookFigure("language-model-layers", "65_language_model", ("language-model",), training.constants,
+               "local constants of the trained layers, below their bounds"),
+    BookFigure("training-stability", "66_training_stability", ("training-stability", "training-controls"),
+               training.stability, "which kinds still train at a fixed rate, by depth"),
+    BookFigure("training-layers", "66_training_stability", ("training-stability",), training.trained_layers,
+               "constants of the trained layers, and the spread they pass on"),
     BookFigure("brackets", "72_certified_bracket", ("bracket-minilm", "bracket-gpt2"), verified.brackets,
                "certified brackets of every layer, below published bounds"),
     BookFigure("robustness-attacks", "75_robustness", ("robustness",), robustness.attacks,
