@@ -81,7 +81,7 @@ def command(*words, **options):
                             stderr=subprocess.PIPE, **options)
 
 
-def until(condition, seconds=60):
+def until(condition, seconds=240):
     """Wait for something."""
     end = time.monotonic() + seconds
     while not condition():
@@ -145,11 +145,11 @@ def test_two_sweeps_in_one_folder(place):
     first = command(name, "--workers", "1")
     until(entries)
     second = command(name)
-    out, err = second.communicate(timeout=60)
+    out, err = second.communicate(timeout=240)
     assert second.returncode == 1 and "another sweep is running in" in err and "--output" in err
     assert len(err.strip().splitlines()) == 1
     first.send_signal(signal.SIGINT)
-    first.communicate(timeout=60)
+    first.communicate(timeout=240)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
@@ -157,7 +157,7 @@ def test_a_sweep_that_is_stopped_keeps_what_is_finished(place, sent):
     run = command(written(CLOCK), "--workers", "2")
     until(entries)
     run.send_signal(sent)
-    out, err = run.communicate(timeout=60)
+    out, err = run.communicate(timeout=240)
     assert run.returncode == 130 and "stopped; what is finished is kept, the same command continues" in err
     assert "Traceback" not in err and not sleepers(place)
     kept = len(entries())
@@ -259,7 +259,7 @@ def test_workers_and_clients_can_be_killed_and_the_table_is_the_same(dask, place
     victims = [grown(nanny), nanny]
     for process in reversed(victims):
         process.kill()
-    out, err = run.communicate(timeout=120)
+    out, err = run.communicate(timeout=240)
     assert run.returncode == 0, err
 
     # the client: the same command continues
@@ -280,10 +280,10 @@ def test_workers_and_clients_can_be_killed_and_the_table_is_the_same(dask, place
     run = command("odd.yml", "--scheduler", address, "--output", "stopped")
     until(lambda: entries("stopped"))
     run.send_signal(signal.SIGINT)
-    out, err = run.communicate(timeout=60)
+    out, err = run.communicate(timeout=240)
     assert run.returncode == 130 and "what is finished is kept" in err
     left = psutil.Process(workers[1].pid)
-    until(lambda: not [p for p in left.children(recursive=True) if "ipykernel_launcher" in " ".join(p.cmdline())], 10)
+    until(lambda: not [p for p in left.children(recursive=True) if "ipykernel_launcher" in " ".join(p.cmdline())], 60)
 
     # a notebook that fails on a worker is one failed point there as here
     failed = sweeps.run(written("notebook: odd.py\ngrid: {what: [killed, hang, fine]}\ntimeout: 10", "bad.yml"),
