@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -69,6 +70,16 @@ def sleepers(place):
     return found
 
 
+def kernels(parent):
+    """Kernels that a process has started and that still run."""
+    found = []
+    for process in parent.children(recursive=True):
+        with suppress(psutil.Error):  # one that ends just now
+            if "ipykernel_launcher" in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
 def written(text, name="odd.yml"):
     Path(name).write_text(text)
     return name
@@ -77,8 +88,10 @@ def written(text, name="odd.yml"):
 def command(*words, **options):
     """The command in a process of its own."""
     code = "import sys; from lipnb.cli import main; sys.exit(main(sys.argv[1:]))"
+    # Ctrl-C counts even where the tests themselves run in the background, with it ignored
     return subprocess.Popen([sys.executable, "-c", code, "sweep", *words], text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, **options)
+                            stderr=subprocess.PIPE, preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+                            **options)
 
 
 def until(condition, seconds=240):
@@ -283,7 +296,7 @@ def test_workers_and_clients_can_be_killed_and_the_table_is_the_same(dask, place
     out, err = run.communicate(timeout=240)
     assert run.returncode == 130 and "what is finished is kept" in err
     left = psutil.Process(workers[1].pid)
-    until(lambda: not [p for p in left.children(recursive=True) if "ipykernel_launcher" in " ".join(p.cmdline())], 60)
+    until(lambda: not kernels(left), 60)
 
     # a notebook that fails on a worker is one failed point there as here
     failed = sweeps.run(written("notebook: odd.py\ngrid: {what: [killed, hang, fine]}\ntimeout: 10", "bad.yml"),
