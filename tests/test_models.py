@@ -342,6 +342,7 @@ def damaged(checkpoints, folder, damage):
     ({"model_type": "t5"}, ValueError, r"is a t5 model, .* supported: BERT \(bert\), GPT-2 \(gpt2\)"),
     ({"position_embedding_type": "relative_key"}, ValueError, "position_embedding_type = 'relative_key'"),
     ({"hidden_size": 64}, ValueError, "do not fit its config.json"),
+    ({"intermediate_size": 10**10}, ValueError, "do not fit its config.json: it describes .* numbers, they hold"),
     ({"hidden_size": "wide"}, ValueError, "not a valid BERT configuration"),
 ], ids=str)
 def test_a_damaged_folder_is_named(checkpoints, tmp_path, damage, kind, sentence, capfd):

@@ -1,6 +1,7 @@
 """Where the files of a model lie: a folder, the embedded MiniLM, or the Hugging Face hub and its cache."""
 
 import json
+import math
 import warnings
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -177,7 +178,7 @@ def read_config(folder, name):
 
 
 def check_weights(folder, name):
-    """Raise one sentence unless the weights of a model are there, whole, in safetensors format."""
+    """Raise one sentence unless the weights of a model are there, whole, in safetensors format; count their entries."""
     from safetensors import SafetensorError, safe_open
 
     folder = Path(folder)
@@ -189,10 +190,12 @@ def check_weights(folder, name):
         raise FileNotFoundError(f"{name!r} has no complete weights in safetensors format (model.safetensors; "
                                 "other formats are not read): add them, connect to the network if they are "
                                 "on the hub, or pass random=True to draw weights for its config.json.")
+    entries = 0
     for file in files:
         try:
-            with safe_open(folder / file, framework="pt"):
-                pass
+            with safe_open(folder / file, framework="pt") as whole:
+                entries += sum(math.prod(whole.get_slice(key).get_shape()) for key in whole.keys())
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{file} of {name!r} is not a whole safetensors file ({error}): delete it and "
                              "download or copy it again.") from None
+    return entries

@@ -76,14 +76,14 @@ def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=
     if not random:
         if on_hub:      # only now: a model that is not supported should not be downloaded first
             folder = from_hub(name, weights=True)
-        check_weights(folder, name)
+        held = check_weights(folder, name)
     if Path(name).is_dir() and not on_hub:
         name = Path(name).resolve().name        # a result says which model, never which path
     with torch.random.fork_rng(devices=[]):
         config = _configuration(entries, folder, architecture, masked, name)
         tokenizer, tokenizer_name = _tokenizer(tokenizer, name, folder, on_hub, config, random)
         network = (_draw(config, architecture, seed) if random
-                   else _read(folder, config, architecture, dtype, name))
+                   else _read(folder, config, architecture, dtype, name, held))
     network = network.to(device=device, dtype=dtype).eval().requires_grad_(False)
     assert_causality(network, masked, name, architecture.reads)
     weights = "random" if random else "trained here" if folder == mini_folder() else "pretrained"
@@ -177,10 +177,16 @@ def _draw(config, architecture, seed):
                                      trust_remote_code=False, **architecture.options)
 
 
-def _read(folder, config, architecture, dtype, name):
+def _read(folder, config, architecture, dtype, name, held):
+    """The network of these weights, which hold `held` numbers."""
     with quiet():
         from transformers import AutoModel
 
+        with torch.device("meta"):  # what is missing would be drawn at random, in any amount: count first
+            described = sum(p.numel() for p in AutoModel.from_config(config, **architecture.options).parameters())
+        if described > 2 * held:
+            raise ValueError(f"the weights of {name!r} do not fit its config.json: it describes {described:,} numbers, "
+                             f"they hold {held:,}.")
         try:
             network, report = AutoModel.from_pretrained(
                 folder, config=config, dtype=dtype, attn_implementation="eager", use_safetensors=True,
