@@ -120,7 +120,7 @@ def test_samples_are_uniform(place):
     ("workers: 0", "'workers' is a whole number from 1 on; got 0"),
     ("timeout: soon", "'timeout' is a number of seconds"),
     ("gpus: -1", "'gpus' is how many"),
-    ("output: /tmp/elsewhere", "'output' is a folder below the current one; got '/tmp/elsewhere'"),
+    ("output: /elsewhere", "'output' is a folder below the current one; got '/elsewhere'"),
     ("output: ../elsewhere", "'output' is a folder below the current one"),
     ("output: a/../../elsewhere", "'output' is a folder below"),
     ("output: .", "'output' is a folder below"),
