@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -166,17 +166,33 @@ class Recording:
         birth = {"settings": self._settings, "rows": len(table), "seconds": round(seconds, 1),
                  "finished": time.strftime("%Y-%m-%d", time.gmtime()), "versions": versions()}
         final = self._path.with_name(self._path.name.replace(".partial.jsonl", ".csv"))
-        _write(final, table.to_csv(index=False, float_format=FLOAT_FORMAT))
-        _write(final.with_suffix(".json"), json.dumps(birth, indent=1) + "\n")
+        write(final, table.to_csv(index=False, float_format=FLOAT_FORMAT))
+        write(final.with_suffix(".json"), json.dumps(birth, indent=1) + "\n")
         self._path.unlink()
         return table
 
 
-def _write(path, text):
-    """Replace a file in one step, so that a reader never sees half of it."""
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(text)
-    beside.replace(path)
+def write(path, text):
+    """Replace a file in one step: a reader never sees half of it; on a full disk the old one stays, and nothing else.
+
+    Parameters
+    ----------
+    path : Path
+        Of the file.
+    text : str
+        Written as UTF-8.
+    """
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink()
+        raise
 
 
 @contextmanager

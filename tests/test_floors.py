@@ -22,7 +22,8 @@ FLOORS = {
     "cli": 7,
 }
 DOORS = {"transformers": {"models"}, "huggingface_hub": {"models", "hub"}, "nltk": {"corpora"},
-         "matplotlib": {"figures"}, "papermill": {"sweeps"}, "distributed": {"sweeps"}, "dask_jobqueue": {"sweeps"}}
+         "matplotlib": {"figures"}, "papermill": {"sweeps"},
+         "dask": {"sweeps"}, "distributed": {"sweeps"}, "dask_jobqueue": {"sweeps"}}
 
 
 def imported(path):

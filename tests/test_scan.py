@@ -195,7 +195,9 @@ def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(families
     model = small(families / name)
     first = scanned(model, text, tmp_path)
     monkeypatch.setattr("lipnb.scan.run.measure", lambda *a, **k: pytest.fail("measured again"))
+    (tmp_path / "out" / "summary.csv").unlink()  # as after a kill -9 between the two files
     pd.testing.assert_frame_equal(scanned(model, text, tmp_path).table, first.table)
+    assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == len(first.summary)
     with pytest.raises(ValueError, match=r"'out' holds another scan \(lengths \[4, 9\], not \[4\]\): name another"):
         scanned(model, text, tmp_path, lengths=[4])
     monkeypatch.undo()

@@ -199,14 +199,6 @@ def test_importing_record_imports_nothing_heavy():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_papermill_and_dask_have_one_door():
-    package = Path(sweeps.__file__).parents[1]
-    for path in package.rglob("*.py"):
-        if path.parent.name != "sweeps":
-            text = path.read_text()
-            assert "papermill" not in text and "import dask" not in text and "distributed import" not in text, path
-
-
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 def test_a_sweep_fills_its_folder_and_a_rerun_does_only_what_is_missing(place):

@@ -1,8 +1,6 @@
 """`lipnb results`: make the tables that the book's pages load."""
 
-import argparse
-
-from lipnb.cli.words import known
+from lipnb.cli.words import known, lengths
 
 EXAMPLES = """\
   lipnb results                        make every table of the book that is not there yet
@@ -27,17 +25,6 @@ def _epilog():
             f"examples:\n{EXAMPLES}")
 
 
-def _lengths(text):
-    """Comma-separated lengths as a tuple."""
-    try:
-        lengths = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        lengths = (0,)
-    if min(lengths) < 1:
-        raise argparse.ArgumentTypeError(f"lengths are whole numbers from 1 on, such as 2,8,32; got {text!r}")
-    return lengths
-
-
 def add(verbs):
     """Describe the verb."""
     verb = verbs.add_parser("results", help="make the tables that the book's pages load", epilog=_epilog,
@@ -48,7 +35,7 @@ def add(verbs):
     verb.add_argument("--model", metavar="NAME", help="instead: every layer of this model, a name on the hub or a "
                       "folder, on both texts of the paper")
     verb.add_argument("--again", action="store_true", help="make them anew even where they are there")
-    verb.add_argument("--lengths", type=_lengths, metavar="N,N,...", help="sequence lengths (default: the table's)")
+    verb.add_argument("--lengths", type=lengths, metavar="N,N,...", help="sequence lengths (default: the table's)")
     verb.add_argument("--count", type=int, help="windows for each length (default: the table's)")
     verb.add_argument("--seed", type=int, help="seed of start vectors and random inputs (default 0)")
     verb.set_defaults(run=run)

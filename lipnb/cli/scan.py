@@ -1,9 +1,8 @@
 """`lipnb scan`: how Lipschitz is each layer of a model, on a text."""
 
-import argparse
 import sys
 
-from lipnb.cli.words import Unknown, known
+from lipnb.cli.words import Unknown, count, known, lengths
 
 EXAMPLES = """\
   lipnb scan minilm --text python_reference --lengths 32    the embedded model, on a text that is always there
@@ -39,24 +38,6 @@ A scan that is stopped, even by kill -9, continues where it was when the same co
 """
 
 
-def _lengths(text):
-    """Comma-separated lengths."""
-    try:
-        lengths = [int(part) for part in text.split(",")]
-    except ValueError:
-        lengths = [0]
-    if min(lengths) < 1:
-        raise argparse.ArgumentTypeError(f"lengths are whole numbers from 1 on, such as 32,128,512; got {text!r}")
-    return lengths
-
-
-def _count(text):
-    """A whole number from 1 on."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"give a whole number from 1 on; got {text!r}")
-    return int(text)
-
-
 def add(verbs):
     """Describe the verb."""
     verb = verbs.add_parser("scan", help="measure every layer of a model on a text, beside the published bounds",
@@ -66,9 +47,9 @@ def add(verbs):
                       help="a text file (UTF-8), or alice, ag_news, ptb, python_reference (default); for a ViT an "
                            "image, a folder of images or random")
     verb.add_argument("--layers", default="all", metavar="L,L,...", help="all (default), or such as 0,3,5-7")
-    verb.add_argument("--lengths", type=_lengths, metavar="N,N,...",
+    verb.add_argument("--lengths", type=lengths, metavar="N,N,...",
                       help="tokens of a window (default: those of 32,128,512 that the model can read)")
-    verb.add_argument("--windows", type=_count, default=2, metavar="N",
+    verb.add_argument("--windows", type=count, default=2, metavar="N",
                       help="windows for each length, from the beginning of the text (default 2)")
     verb.add_argument("--object", choices=("heads+output", "heads", "block"), default="heads+output",
                       help="attention with its output projection (default), without it, or with residual and norm")
@@ -76,7 +57,7 @@ def add(verbs):
     verb.add_argument("--random", action="store_true", help="draw the weights at random, with --seed")
     verb.add_argument("--tokenizer", metavar="NAME", help="read with another tokenizer than the model's own")
     verb.add_argument("--no-upper", action="store_true", help="no certified bounds: they take most of the time")
-    verb.add_argument("--upper-windows", type=_count, default=1, metavar="N",
+    verb.add_argument("--upper-windows", type=count, default=1, metavar="N",
                       help="windows of each length that are certified (default 1)")
     verb.add_argument("--upper-work", type=float, default=1e11, metavar="X",
                       help="most operations for one certified bound (default 1e11: some seconds); costlier ones are "

@@ -5,6 +5,8 @@ import signal
 import sys
 from pathlib import Path
 
+from lipnb.cli.words import count
+
 EXAMPLES = """\
   lipnb sweep sweeps/quick.yml                    run what is missing; the same command continues after anything
   lipnb sweep sweeps/quick.yml --dry-run          show the points, and which of them would run
@@ -44,12 +46,6 @@ the output folder:
 SHOWN = 20  # failed points on the terminal; failures.csv has all
 
 
-def _count(text):
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a whole number from 1 on is wanted; got {text!r}")
-    return int(text)
-
-
 def _seconds(text):
     try:
         if 0 < float(text) < float("inf"):
@@ -68,13 +64,13 @@ def add(verbs):
                                         "Only points that are missing, or whose notebook or package\nchanged, run.")
     verb.add_argument("spec", metavar="SPEC.yml", help="what to sweep, see below")
     verb.add_argument("--dry-run", action="store_true", help="show the points and what would run; write nothing")
-    verb.add_argument("--limit", type=_count, metavar="N", help="run at most N points now")
+    verb.add_argument("--limit", type=count, metavar="N", help="run at most N points now")
     verb.add_argument("--retry-failed", action="store_true", help="run the points again that failed before")
     verb.add_argument("--output", type=Path, metavar="FOLDER", help="where results go (default: the spec's, else "
                       "sweeps/SPEC in the current folder)")
-    verb.add_argument("--workers", type=_count, metavar="N", help="notebooks at the same time (default: the spec's, "
+    verb.add_argument("--workers", type=count, metavar="N", help="notebooks at the same time (default: the spec's, "
                       "else one for each GPU, else one for each core)")
-    verb.add_argument("--threads", type=_count, metavar="N", help="threads of each notebook (default: the spec's, else "
+    verb.add_argument("--threads", type=count, metavar="N", help="threads of each notebook (default: the spec's, else "
                       "cores / workers)")
     verb.add_argument("--timeout", type=_seconds, metavar="S", help="seconds for a point, its kernel's start included; "
                       "then its kernel is killed (default: the spec's, else none)")

@@ -3,7 +3,7 @@
 import argparse
 from difflib import get_close_matches
 
-__all__ = ["Parser", "Unknown", "known", "nearest"]
+__all__ = ["Parser", "Unknown", "count", "known", "lengths", "nearest"]
 
 
 class Unknown(ValueError):
@@ -36,6 +36,24 @@ def known(what, asked, names):
     for name in asked:
         if name not in names:
             raise Unknown(f"there is no {what} {name!r}{nearest(name, names)}")
+
+
+def count(text):
+    """A whole number from 1 on, as argparse's `type`."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"give a whole number from 1 on; got {text!r}")
+    return int(text)
+
+
+def lengths(text):
+    """Comma-separated lengths as a tuple, as argparse's `type`."""
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = (0,)
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"lengths are whole numbers from 1 on, such as 2,8,32; got {text!r}")
+    return found
 
 
 class Parser(argparse.ArgumentParser):

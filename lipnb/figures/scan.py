@@ -1,6 +1,7 @@
 """A scan of a model: every layer measured, certified and bounded, in plots for a page or for a report."""
 
 from io import StringIO
+from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -36,7 +37,7 @@ def layers(rows, bounds, *, ax=None, title=None):
     ax = ax or plt.subplots(figsize=SIZE)[1]
     rows = rows[rows.passed]
     shown = {key: label for key, label in bounds.items() if f"over_{key}" in rows and rows[f"over_{key}"].notna().any()}
-    for (key, label), (colour, marker) in zip(shown.items(), LOOKS, strict=False):
+    for (key, label), (colour, marker) in zip(shown.items(), cycle(LOOKS), strict=False):
         bound = 10 ** (rows[f"over_{key}"] + np.log10(rows.lipschitz))
         ax.plot(rows.layer, bound, color=colour, marker=marker, lw=1.2, label=label)
     if rows.certified.notna().any():

@@ -6,7 +6,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from lipnb import corpora, figures
+from lipnb import corpora, figures, results
 from lipnb.scan.catalogue import CATALOGUE, SOURCES
 from lipnb.scan.summary import TITLES, skipped, times, verdicts
 
@@ -60,9 +60,7 @@ def html(found):
 def write(found, folder):
     """Write ``report.html`` into a folder, in one step; gives its path."""
     path = Path(folder) / "report.html"
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(html(found), encoding="utf-8")
-    beside.replace(path)
+    results.write(path, html(found))
     return path
 
 

@@ -21,7 +21,7 @@ from lipnb.scan.summary import summarise
 __all__ = ["UPPER_WORK", "Scan", "folder_of", "load", "remeasure", "scan"]
 
 UPPER_WORK = 1e11  # operations of one certified bound, up to which it is computed by default: some seconds
-NAME = "scan"
+NAME, SUMMARY = "scan", "summary.csv"
 
 
 @dataclass(frozen=True)
@@ -106,16 +106,22 @@ def scan(model, text="python_reference", *, layers="all", lengths=None, windows=
     if not again and (output / f"{NAME}.json").is_file():
         found = load(output)
         if found.about["settings"] == settings:
-            return found
+            return _summarised(found, output)
         raise ValueError(f"the folder {output.name!r} holds another scan "
                          f"({_difference(found.about['settings'], settings)}): name another output folder, or measure "
                          "again over it.")
     with results.recording(NAME, settings, where=output) as record:
         _measure(record, material, wanted, progress, object=object, rtol=rtol, seed=seed, certified=certified,
                  upper_work=upper_work)
+        (output / SUMMARY).unlink(missing_ok=True)  # of an earlier scan
         record.finish()
-    found = load(output)
-    found.summary.to_csv(output / "summary.csv", index=False, float_format=results.FLOAT_FORMAT)
+    return _summarised(load(output), output)
+
+
+def _summarised(found, output):
+    """The scan, with its summary beside the table."""
+    if not (output / SUMMARY).is_file():
+        results.write(output / SUMMARY, found.summary.to_csv(index=False, float_format=results.FLOAT_FORMAT))
     return found
 
 
@@ -199,10 +205,8 @@ def remeasure(table, settings, model, text, *, rows=2, seed=0):
     ValueError
         "... is another edition ...": the text or the weights here are not those of the table.
     """
-    options = {name: settings[name] for name in ("dtype",)}
-    masked = settings["masked"] if settings["architecture"] in ("BERT", "RoBERTa", "XLM-RoBERTa") else None
     material = prepare(model, text, lengths=settings["lengths"], windows=settings["windows"], seed=settings["seed"],
-                       masked=masked, **options)
+                       masked=settings["masked"], random=settings["weights"] == "random", dtype=settings["dtype"])
     if (material.sha256, _fingerprint(material.model, settings["layers_scanned"])) != (
             settings["text_sha256"], settings["weights_sha256"]):
         raise ValueError("the text or the weights here are another edition than those of the table: no row can be "

@@ -21,10 +21,10 @@ def summarise(table):
     Returns
     -------
     DataFrame
-        layer, length, windows, passed, self_check, leak, radius (largest), mean_radius, lipschitz (mean) with its `low`
-        and `high`, residual (largest), converged (all), route, certified and certified_lower (means of the windows that
-        have them), `certified_over` (the largest ratio of the first to the constant), and for each bound
-        ``over_<key>``: the logarithm to base 10 of how many times too high it is, mean over windows.
+        layer, length, windows, passed, self_check, leak, radius (largest), mean_radius (root mean square), lipschitz
+        (mean) with its `low` and `high`, residual (largest), converged (all), route, certified and certified_lower
+        (means of the windows that have them), `certified_over` (the largest ratio of the first to the constant), and
+        for each bound ``over_<key>``: the logarithm to base 10 of how many times too high it is, mean over windows.
     """
     rows = []
     for (layer, length), group in table.groupby(["layer", "length"], sort=True):

@@ -7,31 +7,16 @@ a power cut, finds it whole or not at all. One entry a point, and not one list: 
 import csv
 import hashlib
 import json
-import os
 from contextlib import contextmanager, suppress
 from io import StringIO
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from lipnb.results import write
 from lipnb.sweeps.points import canonical
 
-__all__ = ["Folder", "claimed", "load", "write"]
-
-
-def write(path, text):
-    """Replace a file in one step; on a full disk the old one stays, and nothing else."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            beside.unlink()
-        raise
+__all__ = ["Folder", "claimed", "load"]
 
 
 def _signed(entry):
