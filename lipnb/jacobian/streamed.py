@@ -18,7 +18,7 @@ class StreamedProducts:
     A row of :math:`J^\top J u` needs one row of P only, twice: for the tangent of that row, and, once the output
     matrices are applied to it, for its share of the cotangents. So each tile of P is recomputed once a product from
     queries, keys and log-sum-exponentials; ``18 n^2 d`` operations in place of ``16 n^2 d``, half of it when masked,
-    because tiles above the diagonal are never made.
+    because tiles above the diagonal are never made, and those before a window neither.
 
     Parameters
     ----------
