@@ -38,7 +38,8 @@ def answers(f, x):
     return torch.cat([part.flatten() for part in (
         f(x), f.probabilities(x), flat.gram(u), flat.jvp(u), flat.dense(), flat.infinity_norm(),
         streamed.gram(u[None].flatten(1)) * streamed.unit**2, tiled.gram(u), local_lipschitz(f, x).value,
-        local_lipschitz(f, x, memory=1).value, local_lipschitz(lambda x: f(x), x).value, local_lipschitz(f, x[:3]).value,
+        local_lipschitz(f, x, memory=1).value, local_lipschitz(lambda x: f(x), x).value,
+        local_lipschitz(f, x[:3]).value,
         bracket.lower, bracket.upper, *kept)])
 
 
