@@ -248,8 +248,11 @@ def test_the_package_hash_sees_a_changed_file(tmp_path, monkeypatch):
     (tmp_path / "lipnb").mkdir()
     (tmp_path / "lipnb" / "__init__.py").write_text("")
     monkeypatch.setattr(source.lipnb, "__file__", str(tmp_path / "lipnb" / "__init__.py"))
+    monkeypatch.setattr(source, "checkout", source.checkout.__wrapped__)  # which remembers its answer
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'another'")
     plain = source.package.__wrapped__()
-    (tmp_path / "pyproject.toml").write_text("")
+    assert plain == source.lipnb.__version__
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'lipnb'")
     hashed = source.package.__wrapped__()
     (tmp_path / "lipnb" / "new.py").write_text("x = 1")
     assert plain in hashed and len({plain, hashed, source.package.__wrapped__()}) == 3
