@@ -176,6 +176,8 @@ def _ag_news():
     if path is not None and path.is_file():
         try:
             items = pd.read_csv(path, header=None, names=["class", "title", "description"])
+            if items.empty:
+                raise ValueError("it is empty")
             return "\n".join(items["title"] + " " + items["description"])
         except (ValueError, TypeError) as error:
             raise ValueError(f"the text 'ag_news' in LIPNB_DATA is damaged ({_reason(error)}): ag_news_csv/test.csv "

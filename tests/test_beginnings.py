@@ -11,7 +11,8 @@ from lipnb import corpora, models, scan
 DATA = Path(os.environ.get("LIPNB_DATA", "/nowhere")) / "tokenizers" / "gpt2"
 NAMES = ["minilm", "gpt2-mini", pytest.param("gpt2", marks=pytest.mark.skipif(
     not DATA.is_dir(), reason="LIPNB_DATA is not set: no tokenizer of GPT-2 here"))]
-WORDS = ["the", "rabbit's", "don't", "12345", "\u00e9t\u00e9", "e\u0301", "...", "\u4e2d\u6587\u5b57", "\U0001f407\U0001f407",
+WORDS = ["the", "rabbit's", "don't", "12345", "\u00e9t\u00e9", "e\u0301", "...", "\u4e2d\u6587\u5b57",
+         "\U0001f407\U0001f407",
          "[SEP]", "<|endoftext|>", "a-b_c", "x" * 130, "\u05d0\u05d1", "--", "\u00a0", "\u3000", "\u200b", "\u0301"]
 GAPS = [" ", " ", " ", "  ", "\n", "\n\n", "\t", " \n ", "   ", "", "\r\n"]
 

@@ -215,7 +215,8 @@ def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text)
 
 @pytest.mark.parametrize(("file", "spoil"), [
     ("scan.csv", lambda text: text[: len(text) // 2]), ("scan.csv", lambda text: ""),
-    ("scan.csv", lambda text: "\n".join(text.splitlines()[:-1])), ("scan.csv", lambda text: text.replace("length", "x")),
+    ("scan.csv", lambda text: "\n".join(text.splitlines()[:-1])),
+    ("scan.csv", lambda text: text.replace("length", "x")),
     ("scan.csv", lambda text: text.replace("True", "perhaps")), ("scan.csv", lambda text: text + "1,2\x00"),
     ("scan.json", lambda text: text[:-9]), ("scan.json", lambda text: "[]"), ("scan.json", lambda text: "")])
 def test_a_damaged_scan_is_named_with_the_way_out(bert, tmp_path, text, file, spoil):
@@ -240,8 +241,8 @@ def test_a_full_disk_is_a_sentence_and_what_was_measured_is_kept(bert, tmp_path,
     model = small(bert)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="scan.partial.jsonl cannot be written any more .No space left on device.: what "
-                                          "is measured is kept. Make room"):
+        with pytest.raises(OSError, match="scan.partial.jsonl cannot be written any more .No space left on device.: "
+                                          "what is measured is kept. Make room"):
             scanned(model, text, tmp_path, upper=False)
     measured = []
     measure = scan.run.measure
