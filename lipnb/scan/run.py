@@ -176,7 +176,6 @@ def load(folder):
         if not (folder / file).is_file():
             raise FileNotFoundError(f"the folder {folder.name!r} holds no finished scan (scan.csv and scan.json): run "
                                     "the scan that makes it, or name another folder.")
-    file = f"{NAME}.json"
     try:
         about = json.loads((folder / file).read_text(encoding="utf-8"))
         about["settings"]["layers_scanned"], about["versions"], about["seconds"]
@@ -189,8 +188,7 @@ def load(folder):
             raise ValueError(f"its column {words[0]!r} does not hold numbers")
         return Scan(table, summarise(table), about)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{file} in the folder {folder.name!r} is damaged ({why}): measure anew with --again "
+        raise ValueError(f"{file} in the folder {folder.name!r} is damaged ({error!r:.90}): measure anew with --again "
                          "(again=True in Python), or name another folder.") from None
 
 
