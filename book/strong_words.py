@@ -31,7 +31,7 @@ KINDS = ("proof", "test", "search", "definition", "code")
 
 def page_names(root):
     """What is read: notebooks by stem, prose pages and help texts by path."""
-    prose_pages = [*sorted((root / "book").glob("*.md")), root / "README.md"]
+    prose_pages = [*sorted((root / "book").glob("*.md")), *root.glob("README.md")]
     return [source.stem for source in sources(root)] + [str(path.relative_to(root)) for path in prose_pages]
 
 

@@ -80,7 +80,7 @@ def test_an_echo_is_no_source(tmp_path):
     [said] = complaints_about(tmp_path, "In 19 layers.", source, "found in 19 layers of it\n")
     assert "'19'" in said
     known = evidence.of_cells([cell(source, "found in 19 layers of it\n")])
-    [said] = story_checks.code_complaints(tmp_path, "toy", evidence.trees([cell(source, "")]), known)
+    [said] = story_checks.code_complaints(tmp_path, "toy", evidence.spelled([cell(source, "")]), known)
     assert "in the code's text" in said
 
 
@@ -135,6 +135,14 @@ def test_the_list_of_typed_numbers(tmp_path, row, said):
     if row[0] == "layers":
         assert len(found) == 2  # and 19 is still typed
     assert any(said in sentence for sentence in found) if said else found == []
+
+
+def test_a_row_may_quote_what_code_spells_out(tmp_path):
+    write(tmp_path / story_checks.NUMBERS, "page,text,expression,reason", ("toy", "found in 19", "20", ""))
+    spelled = evidence.spelled([cell("print('found in 19 layers of it')", "")])
+    _, [said] = story_checks.listed_numbers(tmp_path, "toy", "", spelled)
+    assert "says 19, but 20 gives [20]" in said
+    assert list(story_checks.code_complaints(tmp_path, "toy", spelled, {})) == []
 
 
 @pytest.mark.parametrize(("text", "words"), [
