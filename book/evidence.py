@@ -9,7 +9,7 @@ import pandas as pd
 import prose
 from pages import tables
 
-__all__ = ["of_cells", "of_sections", "of_table", "of_tables", "prose_strings", "trees", "values"]
+__all__ = ["of_cells", "of_sections", "of_table", "of_tables", "spelled", "values"]
 
 MOST_CATEGORIES = 60  # a column with more distinct values is a measurement, told by its ends
 LOOKS = set(
@@ -63,7 +63,7 @@ def trees(cells):
 
 
 def prose_strings(tree):
-    """Literal text in code that a reader will see as prose: (line, text), pieces of f-strings too; no docstrings."""
+    """Literal text in code that a reader will see as prose, pieces of f-strings too; no docstrings."""
     hidden = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         if getattr(call.func, "attr", "") in ("query", "eval", "compile", "sub", "match", "search"):
@@ -72,7 +72,12 @@ def prose_strings(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in hidden:
             text = node.value
             if re.search(r"\d|" + prose.SPELLED.pattern, text) and len(re.findall(r"[A-Za-z]{2,}", text)) > 1:
-                yield node.lineno, text
+                yield text
+
+
+def spelled(cells):
+    """All that some cells spell out for readers."""
+    return [text for tree in trees(cells) for text in prose_strings(tree)]
 
 
 def printed(cells, typed):
@@ -109,7 +114,7 @@ def of_table(path):
 def of_cells(cells):
     """What some code cells say: numbers printed, those of them said in words, numbers typed as code."""
     parsed = list(trees(cells))
-    shown = printed(cells, [text for tree in parsed for _, text in prose_strings(tree)])
+    shown = printed(cells, spelled(cells))
     typed = {float(value) for tree in parsed for node in telling(tree) for value in values(node)}
     return {"outputs": prose.read(shown), "words": prose.told(shown), "code": typed}
 

@@ -11,6 +11,7 @@ verdicts) is read the same way, and what it prints is an echo, not a source.
 **Strong words** have their reasons: see strong_words.
 """
 
+import json
 import re
 from importlib import import_module
 
@@ -37,26 +38,21 @@ def executed(root, source):
     return notebook, all(cell.source in outputs for cell in code)
 
 
-class Facts:
-    """What an expression in the list of typed numbers may use."""
-
-    def __init__(self, root):
-        self.root = root
-
-    def __getitem__(self, name):
-        """A name in an expression: `ledger`, `table("x")`, `settings("x")`, `at("lipnb.gemm.NAME")`, or Python's."""
-        results = self.root / "data" / "results"
-        known = {
-            "ledger": lambda: pd.read_json(results / "ledger.json"),
-            "statements": lambda: pd.read_csv(self.root / "lipnb" / "statements.csv"),
-            "table": lambda: lambda name: pd.read_csv(results / f"{name}.csv"),
-            "birth": lambda: lambda name: pd.read_json(results / f"{name}.json", typ="series"),
-            "pages": lambda: sources(self.root),
-            "text": lambda: lambda path: (self.root / path).read_text(encoding="utf-8"),
-            "at": lambda: named,
-            "re": lambda: re,
-        }
-        return known[name]()
+def facts(root, expression):
+    """The names that an expression in the list of typed numbers uses, `table("verify")` or `at("lipnb.routes.X")`."""
+    results, package = root / "data" / "results", root / "lipnb"
+    known = {
+        "ledger": lambda: pd.read_json(results / "ledger.json"),
+        "statements": lambda: pd.read_csv(package / "statements.csv"),
+        "listed": lambda: pd.read_csv(package / "tables.csv", index_col="name", true_values=["yes"],
+                                      false_values=["no"]),
+        "table": lambda: lambda name: pd.read_csv(results / f"{name}.csv"),
+        "birth": lambda: lambda name: pd.read_json(results / f"{name}.json", typ="series"),
+        "config": lambda: lambda model: json.loads((root / f"data/models/{model}/config.json").read_text()),
+        "pages": lambda: sources(root),
+        "at": lambda: named,
+    }
+    return {name: make() for name, make in known.items() if re.search(rf"\b{name}\b", expression)}
 
 
 def named(path):
@@ -65,27 +61,40 @@ def named(path):
     return getattr(import_module(module), name)
 
 
-def listed_numbers(root, page, text):
-    """The spans that the list of typed numbers excuses, and what is wrong with the list: (spans, complaints)."""
-    spans, wrong, masked = [], [], prose.clean(text, formulas=True)
+def listed_numbers(root, page, text, spelled=()):
+    """The spans of a text that the list of typed numbers excuses, and what is wrong with its rows: (spans, complaints).
+
+    A row may also quote what the page's code spells out.
+    """
+    spans, wrong = [], []
     for row in (row for row in rows(root / NUMBERS) if row["page"] == page):
-        places = prose.span(text, row["text"])
+        body, places = text, prose.span(text, row["text"])
+        if not places:
+            body = next((piece for piece in spelled if prose.span(piece, row["text"])), "")
+            places = prose.span(body, row["text"])[:1]
+        else:
+            spans += places
         if len(places) != 1:
             wrong.append(f"{NUMBERS}: '{row['text']}' stands {len(places)} times on {page}, not once")
             continue
-        inside = [n for n in prose.numbers(masked) if places[0][0] <= n.start < places[0][1]]
-        if not inside:
-            wrong.append(f"{NUMBERS}: '{row['text']}' holds no number that needs it ({page})")
-        if row["expression"]:
-            value = eval(row["expression"], {}, Facts(root))
-            values = list(value) if hasattr(value, "__len__") else [value]
-            if len(values) != len(inside) or not all(map(agrees, inside, values)):
-                said = ", ".join(n.text for n in inside)
-                wrong.append(f"{page}: '{row['text']}' says {said}, but {row['expression']} gives {values}")
-        elif not row["reason"]:
-            wrong.append(f"{NUMBERS}: '{row['text']}' has neither expression nor reason")
-        spans += places
+        [(start, end)] = places
+        inside = [n for n in prose.numbers(prose.clean(body, formulas=True)) if start <= n.start < end]
+        wrong += row_complaints(root, page, row, inside)
     return spans, wrong
+
+
+def row_complaints(root, page, row, inside):
+    """What is wrong with one row of the list of typed numbers, given the numbers that its quotation holds."""
+    if not inside:
+        yield f"{NUMBERS}: '{row['text']}' holds no number that needs it ({page})"
+    elif row["expression"]:
+        value = eval(row["expression"], facts(root, row["expression"]))
+        values = list(value) if hasattr(value, "__len__") else [value]
+        if len(values) != len(inside) or not all(map(agrees, inside, values)):
+            said = ", ".join(n.text for n in inside)
+            yield f"{page}: '{row['text']}' says {said}, but {row['expression']} gives {values}"
+    elif not row["reason"]:
+        yield f"{NUMBERS}: '{row['text']}' has neither expression nor reason"
 
 
 def agrees(number, value):
@@ -103,11 +112,11 @@ def source_of(number, known):
     return next((where for where, values in chosen.items() if any(agrees(number, v) for v in values)), None)
 
 
-def number_complaints(root, page, parts):
+def number_complaints(root, page, parts, spelled=()):
     """Typed numbers that come from nowhere, of a page in parts: each its text and the numbers it may state."""
     text = "".join(part for part, _ in parts)
     ends = [sum(len(part) for part, _ in parts[:i + 1]) for i in range(len(parts))]
-    spans, wrong = listed_numbers(root, page, text)
+    spans, wrong = listed_numbers(root, page, text, spelled)
     for number in prose.numbers(prose.clean(text, formulas=True)):
         known = next(known for (_, known), end in zip(parts, ends, strict=True) if number.start < end)
         if not source_of(number, known) and not any(start <= number.start < end for start, end in spans):
@@ -120,15 +129,14 @@ def excerpt(text, place, around=60):
     return re.sub(r"\s+", " ", text[max(0, place - around):place + around]).strip()
 
 
-def code_complaints(root, page, trees, known):
+def code_complaints(root, page, spelled, known):
     """Typed numbers in what code spells out for readers; a formula there, `exp(-3/2)`, is left out."""
     listed = [row["text"] for row in rows(root / NUMBERS) if row["page"] == page]
-    for tree in trees:
-        for _, text in evidence.prose_strings(tree):
-            text = prose.blank(text, CALL)
-            for number in prose.numbers(prose.clean(text, formulas=True)):
-                if not source_of(number, known) and not any(quoted in text for quoted in listed):
-                    yield f"{page}: typed number '{number.text}' in the code's text: '{excerpt(text, number.start)}'"
+    for text in spelled:
+        for number in prose.numbers(prose.clean(prose.blank(text, CALL), formulas=True)):
+            quoted = any(a <= number.start < b for row in listed for a, b in prose.span(text, row))
+            if not source_of(number, known) and not quoted:
+                yield f"{page}: typed number '{number.text}' in the code's text: '{excerpt(text, number.start)}'"
 
 
 def page_complaints(root, name):
@@ -141,7 +149,8 @@ def page_complaints(root, name):
     parts = list(evidence.of_sections(root, source, notebook))
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     known = evidence.of_cells(code) | evidence.of_tables(root, source)
-    found = number_complaints(root, name, parts) + [*code_complaints(root, name, evidence.trees(code), known)]
+    spelled = evidence.spelled(code)
+    found = number_complaints(root, name, parts, spelled) + [*code_complaints(root, name, spelled, known)]
     return found + word_complaints(root, name, "".join(text for text, _ in parts))
 
 
@@ -152,8 +161,10 @@ def figure_modules(root):
 
 def module_complaints(root, path):
     """Typed numbers in the titles and labels of one module that its own code does not hold."""
-    cell = nbformat.v4.new_code_cell(path.read_text(encoding="utf-8"))
-    return [*code_complaints(root, str(path.relative_to(root)), evidence.trees([cell]), evidence.of_cells([cell]))]
+    cell, name = nbformat.v4.new_code_cell(path.read_text(encoding="utf-8")), str(path.relative_to(root))
+    spelled = evidence.spelled([cell])
+    return [*listed_numbers(root, name, "", spelled)[1],
+            *code_complaints(root, name, spelled, evidence.of_cells([cell]))]
 
 
 def complaints(root, only=()):

@@ -80,7 +80,7 @@ def test_an_echo_is_no_source(tmp_path):
     [said] = complaints_about(tmp_path, "In 19 layers.", source, "found in 19 layers of it\n")
     assert "'19'" in said
     known = evidence.of_cells([cell(source, "found in 19 layers of it\n")])
-    [said] = story_checks.code_complaints(tmp_path, "toy", evidence.trees([cell(source, "")]), known)
+    [said] = story_checks.code_complaints(tmp_path, "toy", evidence.spelled([cell(source, "")]), known)
     assert "in the code's text" in said
 
 
@@ -137,11 +137,21 @@ def test_the_list_of_typed_numbers(tmp_path, row, said):
     assert any(said in sentence for sentence in found) if said else found == []
 
 
+def test_a_row_may_quote_what_code_spells_out(tmp_path):
+    write(tmp_path / story_checks.NUMBERS, "page,text,expression,reason", ("toy", "found in 19", "20", ""))
+    spelled = evidence.spelled([cell("print('found in 19 layers of it')", "")])
+    _, [said] = story_checks.listed_numbers(tmp_path, "toy", "", spelled)
+    assert "says 19, but 20 gives [20]" in said
+    assert list(story_checks.code_complaints(tmp_path, "toy", spelled, {})) == []
+
+
 @pytest.mark.parametrize(("text", "words"), [
     ("It is proved, exactly, and always holds.", ["proved", "exactly", "always"]),
     ("The bound is new. A new theorem (new).", ["new", "new", "new"]),
     ("A new file, on a new page.", []),
     ("This is not proved, nothing is guaranteed, it isn't exact; a wish to prove it.", []),
+    ("What it does not show\n\n- It is exact.", ["exact"]),
+    ("It proves nothing. How exactly it fits.", []),
     ("`always` and $never$ and {doc}`proved`", []),
     (":::{prf:lemma} Exact\nalways\n:::\n*Proof.* Always. $\\square$", []),
     ("Never above it: guaranteed optimal.", ["never", "guaranteed", "optimal"]),
