@@ -436,7 +436,7 @@ ledger.record(
                  grounds="equal tokens, two clusters, ascent", seen="reconstructed", effort="ascended",
                  counter_example=f"A = 0, V = 1, n = 2: constant {golden:.3f}, bound 1"),
     ledger.upper(thm, "corrected: t + p/(p-1) (1 + 2t) exp(2t)",
-                 [*worst["worst / corrected"], *hard["p inf"], *under], grounds="ascent, two clusters, averages", **own),
+                 [*worst["worst / corrected"], *hard["p inf"], *under], grounds="ascent, clusters, averages", **own),
     ledger.upper(d2, "step 1: Gamma(s, .) is |V| t Lipschitz", steps["step 1"], grounds="random sequences", **read),
     ledger.upper(d2, "step 2 without the average over the past", averages.norm[lengths],
                  counter_example=f"A = 0, V = 1, n = 2: {golden:.3f} times as far",
