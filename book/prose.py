@@ -11,7 +11,9 @@ __all__ = ["Number", "clean", "numbers", "read", "sentence", "span", "told"]
 
 STATEMENTS = "theorem|lemma|proposition|corollary|definition|observation|example|remark|conjecture"
 BOX = re.compile(rf"^(:{{3,}}|`{{3,}})\{{prf:(?:{STATEMENTS})\}}.*?^\1[ ]*$", re.M | re.S)
-PROOF = re.compile(r"\*Proof\b.*?\$\\square\$|^(:{3,}|`{3,})\{prf:proof\}.*?^\1[ ]*$", re.M | re.S)
+PROOF = re.compile(
+    r"(?:\*Proof\b|^## Proof)(?:(?!^## ).)*?\$\\square\$|^(:{3,}|`{3,})\{prf:proof\}.*?^\1[ ]*$", re.M | re.S
+)
 # what is no prose of ours: blocks of code, comments, options of directives, roles, spans of code, links, addresses
 MARKUP = [
     re.compile(r"^(`{3,})(?!\{)[^\n]*\n.*?^\1[ ]*$", re.M | re.S),

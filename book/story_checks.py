@@ -11,6 +11,7 @@ verdicts) is read the same way, and what it prints is an echo, not a source.
 **Strong words** have their reasons: see strong_words.
 """
 
+import json
 import re
 from importlib import import_module
 
@@ -37,26 +38,21 @@ def executed(root, source):
     return notebook, all(cell.source in outputs for cell in code)
 
 
-class Facts:
-    """What an expression in the list of typed numbers may use."""
-
-    def __init__(self, root):
-        self.root = root
-
-    def __getitem__(self, name):
-        """A name in an expression: `ledger`, `table("x")`, `settings("x")`, `at("lipnb.gemm.NAME")`, or Python's."""
-        results = self.root / "data" / "results"
-        known = {
-            "ledger": lambda: pd.read_json(results / "ledger.json"),
-            "statements": lambda: pd.read_csv(self.root / "lipnb" / "statements.csv"),
-            "table": lambda: lambda name: pd.read_csv(results / f"{name}.csv"),
-            "birth": lambda: lambda name: pd.read_json(results / f"{name}.json", typ="series"),
-            "pages": lambda: sources(self.root),
-            "text": lambda: lambda path: (self.root / path).read_text(encoding="utf-8"),
-            "at": lambda: named,
-            "re": lambda: re,
-        }
-        return known[name]()
+def facts(root, expression):
+    """The names that an expression in the list of typed numbers uses, `table("verify")` or `at("lipnb.routes.X")`."""
+    results, package = root / "data" / "results", root / "lipnb"
+    known = {
+        "ledger": lambda: pd.read_json(results / "ledger.json"),
+        "statements": lambda: pd.read_csv(package / "statements.csv"),
+        "listed": lambda: pd.read_csv(package / "tables.csv", index_col="name", true_values=["yes"],
+                                      false_values=["no"]),
+        "table": lambda: lambda name: pd.read_csv(results / f"{name}.csv"),
+        "birth": lambda: lambda name: pd.read_json(results / f"{name}.json", typ="series"),
+        "config": lambda: lambda model: json.loads((root / f"data/models/{model}/config.json").read_text()),
+        "pages": lambda: sources(root),
+        "at": lambda: named,
+    }
+    return {name: make() for name, make in known.items() if re.search(rf"\b{name}\b", expression)}
 
 
 def named(path):
@@ -77,7 +73,7 @@ def listed_numbers(root, page, text):
         if not inside:
             wrong.append(f"{NUMBERS}: '{row['text']}' holds no number that needs it ({page})")
         if row["expression"]:
-            value = eval(row["expression"], {}, Facts(root))
+            value = eval(row["expression"], facts(root, row["expression"]))
             values = list(value) if hasattr(value, "__len__") else [value]
             if len(values) != len(inside) or not all(map(agrees, inside, values)):
                 said = ", ".join(n.text for n in inside)

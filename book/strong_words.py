@@ -19,12 +19,12 @@ STRONG = re.compile(
     r"\b(?:prove[sdn]?|exact(?:ly)?|always|never|guarantee[sd]?|optimal(?:ly)?|"
     # other new things (a file, a row) are not claimed to be new to the world
     r"(?:(?<=is )|(?<=are )|(?<=seems )|(?<=\())new|new(?= (?:theorem|bound|lemma|result|proof|statement|form|"
-    r"inequality|estimate|certificate|method|algorithm)s?\b))\b", re.I
+    r"inequality|estimate|certificate|method|algorithm)s?\b))\b(?! nothing)", re.I
 )
 # a denial claims nothing; a purpose, a task or a question is not an answer
 DENIED = re.compile(
-    r"(?:\b(?:not|no|nothing|none|cannot|neither|nor|without|hardly|\w+n['’]t)\b[^.;:]{0,12}|"
-    r"\b(?:to|would|could|should|can|must be|whether) )$", re.I
+    r"(?:\b(?:not|no|nothing|none|cannot|neither|nor|without|hardly|\w+n['’]t)\b[^.;:]{0,18}|"
+    r"\b(?:to|would|could|should|can|must be|whether|how) )$", re.I
 )
 KINDS = ("proof", "test", "search", "definition", "code")
 
@@ -47,7 +47,8 @@ def claims(text):
     """The strong words of a text: (place, word)."""
     masked = prose.clean(text)
     for match in STRONG.finditer(masked):
-        if not DENIED.search(re.sub(r"\s+", " ", masked[max(0, match.start() - 30):match.start()])):
+        before = re.split(r"\n\s*\n|\n\s*[-*|#]", masked[max(0, match.start() - 40):match.start()])[-1]
+        if not DENIED.search(re.sub(r"\s+", " ", before)):
             yield match.start(), match[0].lower()
 
 

@@ -142,6 +142,8 @@ def test_the_list_of_typed_numbers(tmp_path, row, said):
     ("The bound is new. A new theorem (new).", ["new", "new", "new"]),
     ("A new file, on a new page.", []),
     ("This is not proved, nothing is guaranteed, it isn't exact; a wish to prove it.", []),
+    ("What it does not show\n\n- It is exact.", ["exact"]),
+    ("It proves nothing. How exactly it fits.", []),
     ("`always` and $never$ and {doc}`proved`", []),
     (":::{prf:lemma} Exact\nalways\n:::\n*Proof.* Always. $\\square$", []),
     ("Never above it: guaranteed optimal.", ["never", "guaranteed", "optimal"]),
