@@ -63,7 +63,7 @@ def relative_error(left, right):
 # %% [markdown]
 # ## By hand: two tokens in the plane
 #
-# The four blocks $J_{ij}$ (rows of output token $i$, columns of input token $j$), each the sum of the three terms:
+# The blocks $J_{ij}$ (rows of output token $i$, columns of input token $j$), each the sum of the three terms:
 
 # %%
 A, V, x = random_tensor(2, 2), random_tensor(2, 2), random_tensor(2, 2)

@@ -226,8 +226,8 @@ print(composed.max().round(4).to_string())
 # %% [markdown]
 # ## Real layers
 #
-# What each attention of MiniLM receives on a text comes out of a LayerNorm. Its radius beside both bounds; how exactly
-# the tokens lie on the ellipsoid; and the layer's attention against the absorbed one on unit vectors. The *logit
+# What each attention of MiniLM receives on a text comes out of a LayerNorm. Its radius beside both bounds; how far
+# the tokens lie from the ellipsoid; and the layer's attention against the absorbed one on unit vectors. The *logit
 # range* is the number $\norm{A}_2 R^2$ of the worst head, on which all bounds depend: with the simple radius, and
 # absorbed, $\norm{\tilde A}_2$, where the radius is 1 and what was $\beta$ is in the biases.
 
@@ -284,7 +284,7 @@ print(real.round(1).to_string(index=False))
 print(f"off the ellipsoid by {max(off):.0e}; absorbed layers {max(layer_errors):.0e}")
 
 # %% [markdown]
-# GPT-2 normalises before attention. If its attention weights are available, the same for its twelve layers: radii from
+# GPT-2 normalises before attention. If its attention weights are available, the same for its layers: radii from
 # the true gains and shifts, and Gaussian noise, because the rest of the network is not there to read text.
 
 # %%
@@ -393,7 +393,7 @@ ledger.record(
 #   factor, section 2.3 of the paper as we read it fails at short tokens. We have its text without formulas: if its
 #   bound carries the factor, this page says nothing against it.
 # - Query biases matter to the bounds ({doc}`27_biases`), and absorbing a shift creates them.
-# - A fresh network has $\gamma = 1$ and $\beta = 0$: every token has norm exactly $\sqrt d$.
+# - A fresh network has $\gamma = 1$ and $\beta = 0$: every token has norm $\sqrt d$.
 # - In the last layers of GPT-2 the long axes are there, but without its other weights we cannot say whether its text
 #   uses them.
 # - The small number $\varepsilon$ in $\sigma_x$ moves tokens inside the ellipsoid, here by less than $10^{-8}$.

@@ -284,7 +284,7 @@ plt.show()
 # Without the hypothesis on $A^\top x_i$, as the released code has it (less a factor $\sqrt3$), form (b) fails. Take
 # $A = a\, e_1 e_2^\top$, tokens $\pm e_1$, $V = I$. Then $A x_i = 0$, so $R = 0$ and the form says $\sqrt 6$. But
 # $P_{ij} = \frac12$, $\Sigma_i A = A$, and the norm is that of $I + A$, $\frac12 (a + \sqrt{a^2 + 4})$: above $\sqrt 6$
-# for all $a > 5/\sqrt6 \approx 2.04$.
+# for all $a > 5/\sqrt6$.
 
 
 # %%

@@ -101,7 +101,7 @@ def constant_at_measure(A, V, x, a):
 # \frac{P_{ij}}{a_j} = \frac{e^{x_i^\top A^\top x_j}}{\sum_l a_l e^{x_i^\top A^\top x_l}} \le e^{2t} .$$
 #
 # The root of $e^{2t}$ is $e^t$: that is the half. So $\norm{V}(t + (1 + t) e^t)$ bounds the constant at fixed
-# weights, whatever these are. Two discrete measures in the ball with an optimal plan $\pi$ are two such sequences
+# weights, whatever these are. Two discrete measures in the ball with a best plan $\pi$ are two such sequences
 # with the weights $\pi_{ij}$; on the straight way from one to the other the bound holds throughout, and integrating
 # it gives the claim for them. Discrete measures are dense and $F$ is continuous. The published bound is never smaller:
 # $t + (1 + t)\, e^t \le (1 + 2t)\, e^t$. $\square$
@@ -384,7 +384,8 @@ ledger.record(
 # - It shows that the growth is real: a measure of two points has a constant of order $R^2 e^{\gamma R^2}$, and no
 #   measure in the ball has more than the upper bounds say. For matrices with the eigenvalue $-\norm{A}_2$ the truth
 #   is known up to 1.54, for large radii.
-# - For other matrices a gap stays. It is a factor 8 in the exponent where $A$ is symmetric and positive definite.
+# - For other matrices a gap stays. Where $A$ is symmetric and positive definite it is the factor in the exponent
+#   by which $\gamma$ is smaller than $\norm{A}_2$.
 # - We reconstructed the lower bound from its proof. The paper's text names two assumptions whose formulas are lost; one
 #   must be $V = I$. The proof above needs no more than that and a real eigenvector. For another $V$ the lower bound is
 #   multiplied by $\abs{V u}$.

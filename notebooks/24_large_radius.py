@@ -116,7 +116,7 @@ print(f"limit by lipnb: {limit:.6f}")
 # %% [markdown]
 # ## The limit and the rate, on random inputs
 #
-# Any matrices, two to eight tokens. Each input is scaled until $g R^2$ is 45. The rate is the slope of
+# Any matrices, from two tokens on. Each input is scaled until $g R^2$ is 45. The rate is the slope of
 # $\log \abs{\Lip_{RX} / \mathrm{limit} - 1} - \log R^2$ against $R^2$, where the error is neither large nor rounding;
 # the theorem promises at least $g$.
 
@@ -173,7 +173,7 @@ right.legend()
 plt.show()
 
 # %% [markdown]
-# *Random inputs of eight tokens, one for each largest number of followers that occurred. Left: with growing tokens
+# *Random inputs of one length, one for each largest number of followers that occurred. Left: with growing tokens
 # the constant rises, falls again, and settles at the root of that number. Right, same colours: the approach is
 # exponential, at the rate of the smallest gap or faster.*
 #
@@ -182,7 +182,7 @@ plt.show()
 # With several heads the limit is the norm of $\varepsilon \mapsto \sum_h W^{(h)} V^{(h)} \varepsilon_{m_i^{(h)}}$.
 # With a mask, tokens choose among those before them. Both are what `large_radius_limit` computes.
 #
-# *Ties.* Floating-point numbers drawn at random never tie, so counting ties among them shows nothing. Ties are made
+# *Ties.* Floating-point numbers drawn at random do not tie, so counting ties among them shows nothing. Ties are made
 # here: token 3 is moved along $A x_1$ until token 1 scores it like its favourite. A push of length $\epsilon$ must part
 # them by a gap proportional to $\epsilon$: then inputs with ties are a thin sheet, of measure zero. *Near* ties, here a
 # push of $10^{-3}$, are the hard case for the explicit rate. And at a tie the bound itself fails, as at the tokens
@@ -223,7 +223,8 @@ for case in range(tied):
 
 # %%
 torn = torch.tensor([[0.0], [4.0], [-4.0]]).double()
-torn = local_lipschitz(Attention.from_matrices(one, one), torn).value.item()
+unit = torch.ones(1, 1).double()
+torn = local_lipschitz(Attention.from_matrices(unit, unit), torn).value.item()
 print(f"{tied} ties: gap over push changes by {np.abs(parted).max():.0e} at most")
 print(f"{len(near)} near ties: error over the explicit bound at most {max(near):.3f}")
 print(f"tokens 0, 4, -4: constant {torn:.2f}, sqrt(n) = {3**0.5:.2f}")
@@ -288,7 +289,7 @@ right.legend(ncols=3, fontsize=9)
 plt.show()
 
 # %% [markdown]
-# *Left: the limit squared over $\norm V^2$, for 400 random inputs of each width. Right: layers on real text, tokens
+# *Left: the limit squared over $\norm V^2$, for the random inputs of each width. Right: layers on real text, tokens
 # scaled by a factor; the vertical line is the real radius, dotted lines are the limits.*
 #
 # At the real radius the numbers are of the size of the limit, but this is not the regime of the theorem. The largest

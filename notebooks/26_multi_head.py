@@ -9,7 +9,7 @@
 # %% [markdown]
 # # What do several heads cost?
 #
-# The theorems speak of one head. A layer has twelve or more. Adding the heads' constants is allowed and mostly
+# The theorems speak of one head. A layer has many. Adding the heads' constants is allowed and mostly
 # wasteful: this page shows when it is exact, and how much it loses in real layers. {cite:t}`castin2024smooth` leave a
 # finer bound to future work; the second theorem below is one.
 #
@@ -277,11 +277,11 @@ right.legend(fontsize=9)
 plt.show()
 
 # %% [markdown]
-# *Left: each bar adds up what the twelve heads contribute to Lemma 3.8; the layer itself (blue) is about as rough as
+# *Left: each bar adds up what the heads contribute to Lemma 3.8; the layer itself (blue) is about as rough as
 # its roughest head (cross). Right: how much the bounds lose with random heads, in log-log axes.*
 #
 # In these layers the heads hardly add up at all. The constant of a layer lies close to that of its roughest head alone,
-# so the sum over twelve heads loses most of a factor of twelve.
+# so the sum over heads loses most of a factor of their number.
 
 # %% tags=["nbval-check-output"]
 assert (turned.ratio - turned["|cos(angle / 2)|"]).abs().max() < 1e-7

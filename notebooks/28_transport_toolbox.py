@@ -75,7 +75,7 @@ def weighted_cloud(n, d, equal=False):
 # %% [markdown]
 # ## By hand: three points to three points
 #
-# Six ways to match them. The cheapest is the distance.
+# All ways to match them. The cheapest is the distance.
 
 # %%
 three = np.array([[[0, 0], [1, 0], [0, 2]], [[1, 1], [0, 1], [3, 0]]])
@@ -156,7 +156,7 @@ for name, values in push.items():
 # ## Geodesics between clouds
 #
 # Let every grain of mass travel straight to its partner, at constant speed {cite}`mccann1997convexity`. At time $s$
-# the measure has a point $(1 - s) x_i + s y_j$ for each pair that the optimal plan joins. Its speed is measured
+# the measure has a point $(1 - s) x_i + s y_j$ for each pair that the best plan joins. Its speed is measured
 # between random times.
 
 # %%
@@ -230,8 +230,8 @@ for size in (-2, -1, 0.5, 1, 2):
     print(f"{far:.5f}, close {near.item():.5f}")
 
 # %% [markdown]
-# *The limit of Def. B.1*, at twelve inputs: the supremum of the quotient over discs of radius $1, 0.1, \dots$,
-# against the norm of the Jacobian. The worst of the twelve:
+# *The limit of Def. B.1*, at several inputs: the supremum of the quotient over discs of radius $1, 0.1, \dots$,
+# against the norm of the Jacobian. The worst of them:
 
 # %%
 f = Attention.from_matrices(one, one)

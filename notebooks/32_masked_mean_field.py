@@ -241,8 +241,8 @@ plt.show()
 #
 # ## Proof of the corrected bound
 #
-# Let $\bar\mu, \bar\nu$ have the same positions, and couple their tokens at each position optimally. At a position
-# $s$ and for coupled tokens $x, y$, split
+# Let $\bar\mu, \bar\nu$ have the same positions, and couple their tokens at each position at the least cost. At a
+# position $s$ and for coupled tokens $x, y$, split
 #
 # $$\abs{\Gamma_{\bar\mu}(s, x) - \Gamma_{\bar\nu}(s, y)} \le
 #   \abs{\Gamma_{\bar\mu}(s, x) - \Gamma_{\bar\mu}(s, y)} + \abs{\Gamma_{\bar\mu}(s, y) - \Gamma_{\bar\nu}(s, y)} .$$
@@ -251,7 +251,7 @@ plt.show()
 # most $\norm V_2\, t$. Its share of $d_p$ is at most $\norm V_2\, t\, d_p(\bar\mu, \bar\nu)$.
 #
 # *Step 2.* Let $c = A y$, $\abs c \le \norm A_2 R$, $o = \Gamma_{\bar\nu}(s, y)$ and $D = \int_{\tau \le s} e^{c
-# \cdot z} d\bar\mu$. Then, exactly,
+# \cdot z} d\bar\mu$. Then
 #
 # $$\Gamma_{\bar\mu}(s, y) - \Gamma_{\bar\nu}(s, y) = \frac1D \int_{\tau \le s} e^{c \cdot z}\,(V z - o)\;
 #   d(\bar\mu - \bar\nu)(\tau, z) .$$
@@ -370,7 +370,7 @@ plt.show()
 
 # %% [markdown]
 # *Bounds and measured constants against $t$, logarithmic axes. In the shaded range the reconstructed form fails at
-# two clusters. Beyond it, nothing found is above it, which proves nothing.*
+# two clusters. Beyond it, nothing found is above it, which is no proof.*
 #
 # ## The two steps of the proof (section D.2)
 #
@@ -455,7 +455,7 @@ ledger.record(
 #   and it is tight at $t = 0$.
 # - For $t$ beyond the shaded range the reconstructed form may or may not hold in $d_2$. No case against it was found
 #   there.
-# - The sequences on which it fails at $t > 0.12$ here have two thousand tokens and very uneven weights.
+# - The sequences on which it fails at larger $t$ here have two thousand tokens and very uneven weights.
 # - At real radii $t$ is in the hundreds ({doc}`23_mean_field`): there both bounds are beyond any use for a given
 #   layer.
 #
