@@ -315,7 +315,7 @@ for ax, (name, rows) in zip(axes, heads.items(), strict=True):
     ax.scatter(places, rows["gamma R^2"], s=22, color="#0072b2", linewidths=0)
     middle = rows.groupby("layer")["gamma R^2"].median()
     ax.plot(middle.index, middle, color="#d55e00", marker="_", ms=16, mew=2.5, ls="")
-    ends_at = math.log(511) / 2
+    ends_at = math.log(512 - 1) / 2
     ax.axhline(ends_at, color="#404040", lw=1, ls="--")
     ax.set(title=name, xlabel="layer", yscale="log", xticks=sorted(set(rows.layer)))
     ax.yaxis.set_major_formatter("{x:g}")

@@ -389,9 +389,9 @@ ledger.record(
 # - We reconstructed the lower bound from its proof. The paper's text names two assumptions whose formulas are lost; one
 #   must be $V = I$. The proof above needs no more than that and a real eigenvector. For another $V$ the lower bound is
 #   multiplied by $\abs{V u}$.
-# - At real radii these bounds are of no use: their logarithms are in the hundreds where a real window measures
-#   less than three. That is no defect of theirs. The ball holds measures with one token in $e^{2 \gamma R^2}$, and no
-#   text is that long.
+# - At real radii these bounds are of no use: the logarithms of the upper ones are in the hundreds or above, where a
+#   real window measures less than three. That is no defect of theirs. The ball holds measures with one token in
+#   $e^{2 \gamma R^2}$, and no text is that long.
 # - The real heads are taken without their biases, and their radius from one window.
 #
 # **One thing to try.** Add `diag(1, -1/8)` to the list of matrices. Which of the two measures is used there, and
