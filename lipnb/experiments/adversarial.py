@@ -57,7 +57,7 @@ def norms_before(model):
 
 def mean_radius(model, layer, *, corpus="alice", extracts=EXTRACTS, length=EXTRACT):
     """Root mean square norm of the tokens that a layer receives on the first windows of a text."""
-    tokens = corpora.windows(model.token_ids(corpora.read(corpus)), length, extracts)
+    tokens = corpora.windows(models.first_tokens(model, corpora.read(corpus), length * extracts), length, extracts)
     return model.activations(tokens, layer).double().square().sum(-1).mean().sqrt().item()
 
 
