@@ -51,7 +51,8 @@ figures.house_style()
 # ## A text and its tokens
 #
 # The page takes the first of its texts that is available, and prints which. The model is a small pretrained one that a
-# Python package carries, so nothing is downloaded. The windows are plain text: no `[CLS]` and no `[SEP]` stands in them.
+# Python package carries, so nothing is downloaded. The windows are plain text: no `[CLS]` and no `[SEP]` stands in
+# them.
 
 # %%
 corpus = corpora.available(*texts)
@@ -64,8 +65,8 @@ print("tokens:", *model.tokenizer.convert_ids_to_tokens(tokens[0]))
 # %% [markdown]
 # ## What the attention of one layer receives
 #
-# A layer sees vectors, not words. Layer normalisation bounds their norms: the theorems speak of a ball of radius $R$ that
-# holds them all.
+# A layer sees vectors, not words. Layer normalisation bounds their norms: the theorems speak of a ball of radius $R$
+# that holds them all.
 
 # %%
 x = model.activations(tokens, layer)
@@ -88,8 +89,8 @@ print(f"converged: {lip.converged.item()}")
 # %% [markdown]
 # The value is a lower bound, attained by a direction; the upper bound holds with the stated probability over the
 # solver's random start ({doc}`12_local_lipschitz`). Both are about *all* directions at once. A random direction shows
-# almost nothing of it. Applying the Jacobian and its transpose in turn pulls any direction towards the worst one. Below,
-# from many random starts.
+# almost nothing of it. Applying the Jacobian and its transpose in turn pulls any direction towards the worst one.
+# Below, from many random starts.
 
 # %%
 J = AttentionJacobian(attention, x[0])
@@ -115,15 +116,16 @@ ax.set(
 ax.legend(loc="lower right")
 plt.show()
 # %% [markdown]
-# *How much one layer amplifies small changes of one text, along random directions (left end) that are pulled towards the
-# worst one. The random ones all look alike and harmless. Smoothness is a singular value; sampled directions miss it.*
+# *How much one layer amplifies small changes of one text, along random directions (left end) that are pulled towards
+# the worst one. The random ones all look alike and harmless. Smoothness is a singular value; sampled directions miss
+# it.*
 #
 # ## Every window, from the stored table
 #
 # The same number, for several windows at each of many lengths, was measured once and stored, with everything needed to
-# measure it again. {doc}`41_real_text` does that for every layer of two trained models and for a random one. Here is the
-# layer of this page. Windows of one length share no token, but windows of different lengths begin at the same token of
-# the text, so the interval of the fit is clustered by window and by length.
+# measure it again. {doc}`41_real_text` does that for every layer of two trained models and for a random one. Here is
+# the layer of this page. Windows of one length share no token, but windows of different lengths begin at the same token
+# of the text, so the interval of the fit is clustered by window and by length.
 
 # %%
 table = results.load("real-text")

@@ -17,9 +17,9 @@
 # :label: quarter-power
 #
 # On text, the local Lipschitz constant of the attention layers of BERT (encoder, and masked as a decoder) and of a
-# randomly initialised GPT-2 grows like $n^{1/4}$ with the number $n$ of tokens, "in all considered cases, independently of
-# the dataset, the depth of the attention layer, and of whether self-attention is masked or not". The text that we have
-# lacks its formulas; the rate $n^{1/4}$ is that of the curves in the released code.
+# randomly initialised GPT-2 grows like $n^{1/4}$ with the number $n$ of tokens, "in all considered cases, independently
+# of the dataset, the depth of the attention layer, and of whether self-attention is masked or not". The text that we
+# have lacks its formulas; the rate $n^{1/4}$ is that of the curves in the released code.
 # :::
 #
 # *Defined*: $\norm{D_X f}_2$ of multi-head attention with its output projection, without residual and LayerNorm.
@@ -39,6 +39,7 @@ import torch
 
 from lipnb import corpora, experiments, figures, ledger, local_lipschitz, results
 from lipnb.experiments import positions
+from lipnb.figures.real_text import named
 from lipnb.scaling import local_slopes, rate
 
 figures.house_style()
@@ -48,17 +49,17 @@ keys = ["corpus", "model", "weights", "masked", "layer", "object"]  # one series
 # ## The stored measurements
 #
 # Three texts: *Alice's Adventures in Wonderland* and AG_NEWS, as in the paper, and the language reference that comes
-# with Python, so that anyone can measure rows again without any download. For each length, windows from the beginning of
-# the text, none overlapping another *of that length*. Every length begins again at token 0: the shortest windows are all
-# cut from the title page, and windows of different lengths share text. (The text is tokenized once and cut, as in the
-# released code; no window carries `[CLS]`, `[SEP]` or a token for the beginning of text.) A table `real-text-MODEL-...`
-# that you made yourself joins in.
+# with Python, so that anyone can measure rows again without any download. For each length, windows from the beginning
+# of the text, none overlapping another *of that length*. Every length begins again at token 0: the shortest windows are
+# all cut from the title page, and windows of different lengths share text. (The text is tokenized once and cut, as in
+# the released code; no window carries `[CLS]`, `[SEP]` or a token for the beginning of text.) A table
+# `real-text-MODEL-...` that you made yourself joins in.
 
 # %%
 names = [name for name in results.names() if name.startswith("real-text")]
 stored = pd.concat([results.load(name) for name in names], ignore_index=True)
 stored = stored.drop_duplicates([*keys, "length", "window"])  # a table made twice
-stored = figures.real_text.named(stored)
+stored = named(stored)
 for name in names:
     birth = results.provenance(name)
     print(f"{name}: {birth['rows']} rows, {birth['seconds']:.0f} s")
@@ -104,8 +105,8 @@ print(f"released: by hand {released_by_hand:.4f}, stored {first.released:.4f}")
 # %% [markdown]
 # ## A few rows, measured again now
 #
-# Random rows of every model on the text that is available here, with the models loaded afresh. The random GPT-2 is drawn
-# again from its seed.
+# Random rows of every model on the text that is available here, with the models loaded afresh. The random GPT-2 is
+# drawn again from its seed.
 
 # %%
 again = pd.concat(
@@ -131,10 +132,10 @@ print(f"{drawn} marks: dots and crosses, {drawn // 6} each in a panel")
 #
 # ## Every layer
 #
-# The exponents of all layers, as defined. Windows of one place in the text and windows of one length depend on each other,
-# so the 95 % interval is clustered by both (`lipnb.scaling.rate`): it is several times wider than for independent points.
-# $R^2$ says how much of the variance the line explains, and *growth* whether the interval lies below, around or above the
-# claimed exponent.
+# The exponents of all layers, as defined. Windows of one place in the text and windows of one length depend on each
+# other, so the 95 % interval is clustered by both (`lipnb.scaling.rate`): it is several times wider than for
+# independent points. $R^2$ says how much of the variance the line explains, and *growth* whether the interval lies
+# below, around or above the claimed exponent.
 
 # %%
 rates = []
@@ -167,8 +168,8 @@ figures.real_text.layers(stored)
 plt.show()
 
 # %% [markdown]
-# *Small multiples, Alice: one row for each trained map, one column for each layer, the fitted exponent above; a dot is a
-# window. Logarithmic axes, one vertical scale in each row.*
+# *Small multiples, Alice: one row for each trained map, one column for each layer, the fitted exponent above; a dot is
+# a window. Logarithmic axes, one vertical scale in each row.*
 
 # %%
 alice = rates[rates.corpus == "alice"]
@@ -176,10 +177,10 @@ figures.real_text.rates(stored, claimed_exponent)
 plt.show()
 
 # %% [markdown]
-# *Exponents of power laws fitted to every layer on Alice, against the number of tokens: of the local Lipschitz constant as
-# defined (full marks, with 95 % intervals clustered by window and by length), and of what the released estimator reports
-# on the same inputs (open marks). In the first layers and in the random GPT-2 the constant hardly grows; the released
-# quantity does.*
+# *Exponents of power laws fitted to every layer on Alice, against the number of tokens: of the local Lipschitz constant
+# as defined (full marks, with 95 % intervals clustered by window and by length), and of what the released estimator
+# reports on the same inputs (open marks). In the first layers and in the random GPT-2 the constant hardly grows; the
+# released quantity does.*
 
 # %% [markdown]
 # ## A jump where training ended
@@ -270,9 +271,9 @@ print(f"random GPT-2: {random.exponent:.2f}, and {random.released:.2f} as releas
 print(f"released quantity, all layers: exponents {spans['released']}")
 
 # %% [markdown]
-# Of the six panels of Figure 1 two need no trained weights, those of the random GPT-2: its text panel is tested here, its
-# adversarial one on page {doc}`42_adversarial_inputs`. The weights of BERT are not available to us: its four panels stay
-# unchecked, with what was measured in their place.
+# Of the six panels of Figure 1 two need no trained weights, those of the random GPT-2: its text panel is tested here,
+# its adversarial one on page {doc}`42_adversarial_inputs`. The weights of BERT are not available to us: its four panels
+# stay unchecked, with what was measured in their place.
 
 # %%
 panels = [panel[:2] for panel in figures.real_text.PANELS[:2]]
@@ -311,9 +312,9 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - **No single rate fits all layers.** Up to a hundred tokens, the constant of the first layers hardly grows with the
-#   length at all. In the other layers of MiniLM, with the mask or without, the fitted exponents are those printed above:
-#   around 0.3, most of them above $1/4$ by their intervals. They belong to this grid of lengths: where the local slopes
-#   differ, another grid gives another exponent.
+#   length at all. In the other layers of MiniLM, with the mask or without, the fitted exponents are those printed
+#   above: around 0.3, most of them above $1/4$ by their intervals. They belong to this grid of lengths: where the local
+#   slopes differ, another grid gives another exponent.
 # - In the first layers the line explains little: for the unmasked one nearly none of the variance.
 # - Beyond the lengths that a model was trained on, a rate is no property of attention alone: in the first layer of
 #   MiniLM the learned positions after place 127 more than double the constant at once.
@@ -325,13 +326,14 @@ ledger.record(
 # - The released quantity is a poor guide to the rate of a layer: it is too steep for most layers of MiniLM, and too
 #   flat for the steep ones of gpt2-mini.
 # - The claim was made for BERT-base; these are a smaller BERT-architecture model, a small GPT-2 trained here, and the
-#   same random GPT-2. The verdicts "in every layer measured here" are on these, as variants. The table says nothing about
-#   BERT-base itself. With a network, `make results MODEL=bert-base-uncased` measures it, and this page shows it beside
-#   the others.
-# - A clustered interval allows for windows of one place and of one length that depend on each other, with ten places: it
-#   is approximate, and it is the uncertainty of a line, not of a law. The shortest windows are all from the title page.
-# - Texts without `[CLS]` and `[SEP]` are not what BERT models are used with; {doc}`45_released_code` gives the effect of
-#   one `[CLS]`.
+#   same random GPT-2. The verdicts "in every layer measured here" are on these, as variants. The table says nothing
+#   about BERT-base itself. With a network, `make results MODEL=bert-base-uncased` measures it, and this page shows it
+#   beside the others.
+# - A clustered interval allows for windows of one place and of one length that depend on each other, with ten places:
+#   it is approximate, and it is the uncertainty of a line, not of a law. The shortest windows are all from the title
+#   page.
+# - Texts without `[CLS]` and `[SEP]` are not what BERT models are used with; {doc}`45_released_code` gives the effect
+#   of one `[CLS]`.
 # - MiniLM may have read Alice when it was trained; gpt2-mini has not.
 #
 # **One thing to try.** Is it the mask or the depth that makes the constant grow? The masked and the unmasked MiniLM

@@ -85,7 +85,7 @@ def layers(table):
     alice = _on(table[table.weights != "random"], "alice")
     looks = _looks(alice)
     columns = sorted(alice.layer.unique())
-    figure, axes = plt.subplots(len(looks), len(columns), figsize=(2 * len(columns), 2.13 * len(looks)), sharex=True,
+    figure, axes = plt.subplots(len(looks), len(columns), figsize=(2 * len(columns), 6.4 / 3 * len(looks)), sharex=True,
                                 sharey="row", squeeze=False)
     for line, (name, (colour, _)) in zip(axes, looks.items(), strict=True):
         for layer, ax in zip(columns, line, strict=True):
