@@ -149,19 +149,16 @@ columns = ["exponent", "low", "high", "R2", "released", "growth"]
 rates = pd.DataFrame(rates, columns=[*keys, "attention", *columns])
 print(rates[["corpus", "attention", "layer", *columns]].round(3).to_string(index=False))
 
-# %% [markdown]
-# One exponent is a fair summary only if the slope is the same everywhere. Slopes between consecutive lengths, on Alice,
-# each over a factor two in $n$:
-
-# %%
-slopes = {}
-for (name, layer), rows in stored[stored.corpus == "alice"].groupby(
-    ["attention", "layer"], sort=False
-):
+slopes, text = {}, stored[stored.corpus == "alice"]
+for place, rows in text.groupby(["attention", "layer"], sort=False):
     spans = local_slopes(rows.length, rows.lipschitz)
-    slopes[name, layer] = {f"{s.low:.0f}-{s.high:.0f}": s.exponent for s in spans}
+    slopes[place] = {f"{s.low:.0f}-{s.high:.0f}": s.exponent for s in spans}
 slopes = pd.DataFrame(slopes).T
 print(slopes.round(2).to_string())
+
+# %% [markdown]
+# The last table has the slopes between consecutive lengths, on Alice, each over a factor two in $n$. One exponent is a
+# fair summary only where they agree.
 
 # %%
 figures.real_text.layers(stored)
@@ -212,8 +209,6 @@ print(
 crossing = positions.variant(plain, 100)
 later = first_layer_constant(crossing, 64)
 print(f"64 tokens, places 0 to 63: {jump[64]:.1f}, 100 to 163: {later:.1f}")
-
-# %%
 figures.real_text.jump(stored, jump, corpus)
 plt.show()
 
@@ -269,6 +264,7 @@ print(f"trained and unmasked: exponents {spans['unmasked']}")
 print(f"trained and masked: exponents {spans['masked']}")
 print(f"random GPT-2: {random.exponent:.2f}, and {random.released:.2f} as released")
 print(f"released quantity, all layers: exponents {spans['released']}")
+windows, panel_high = len(stored.query("corpus == 'alice' and weights == 'random'")), random.high
 
 # %% [markdown]
 # Of the six panels of Figure 1 two need no trained weights, those of the random GPT-2: its text panel is tested here,
@@ -276,36 +272,26 @@ print(f"released quantity, all layers: exponents {spans['released']}")
 # stay unchecked, with what was measured in their place.
 
 # %%
-panels = [panel[:2] for panel in figures.real_text.PANELS[:2]]
-fitted = [
-    f"{row.attention}, layer {row.layer}, {row.corpus}: "
-    f"{row.exponent:.2f} [{row.low:.2f}, {row.high:.2f}]"
-    for row in rates.itertuples()
-    if (row.attention, row.layer) in panels
-]
-panel = stored[(stored.corpus == "alice") & (stored.weights == "random")]
-quarter = "the constant of a random GPT-2 on text grows like n^(1/4) (panel 3)"
-all_cases = "at a rate close to n^(1/4), in every layer measured here"
-least = "at least like n^(1/4), in every layer measured here"
-exponent = "exponent {:.3f} [{:.3f}, {:.3f}]".format
-worst = alice.loc[alice.high.idxmin()]
-lowest = f"{worst.attention}, layer {worst.layer}: " + exponent(*worst[columns[:3]])
-grounds = f"{len(alice)} layers on Alice, intervals clustered by window and length"
-text, code = {"seen": "text of the paper"}, {"seen": "released code"}
-off = [random.high / claimed_exponent]  # of the interval, the end next to 1/4
-
-# %%
-tried = {"effort": "structured", "grounds": grounds}
+places = [panel[:2] for panel in figures.real_text.PANELS[:2]]
+law_of = "{0.attention}, layer {0.layer}, {0.corpus}: {0.exponent:.3f} [{0.low:.3f}, {0.high:.3f}]"
+fitted = [law_of.format(r) for r in rates.itertuples() if (r.attention, r.layer) in places]
+random, flattest = (law_of.format(row) for row in (random, alice.loc[alice.high.idxmin()]))
+near, least = "at a rate close to n^(1/4)", "at least like n^(1/4)"
+drawn_there, here = "random GPT-2 on Alice, layer 6, as defined", "every layer measured here"
+own = {"seen": "released code", "effort": "structured", "counter_example": random,
+       "grounds": f"{windows} windows; the end of the interval next to 1/4, over 1/4"}
+ours = {"seen": "text of the paper", "effort": "structured", "variant": True,
+        "counter_example": flattest, "grounds": f"{len(alice)} layers on Alice, as above"}
+off, off_here = panel_high / claimed_exponent, alice.high / claimed_exponent
 ledger.record(
-    ledger.lower("castin.fig-1", quarter, off, **code, effort="structured",
-                 grounds=f"{len(panel)} windows of Alice, layer 6, as defined",
-                 counter_example=exponent(random.exponent, random.low, random.high)),
-    ledger.unchecked("castin.fig-1", "n^(1/4) on text, BERT as encoder and as decoder",
-                     f"BERT-base is not available; instead {'; '.join(fitted)}", **text),
-    ledger.lower("castin.sec-5.3-text", all_cases, alice.high / claimed_exponent, **tried,
-                 **text, variant=True, counter_example=lowest),
-    ledger.lower("castin.conclusion", least, alice.high / claimed_exponent, **tried,
-                 **text, variant=True, counter_example=lowest),
+    ledger.lower("castin.fig-1", f"text, panel 3: {near}, {drawn_there}", off, **own),
+    ledger.unchecked("castin.fig-1", f"text, panels 1 and 2: {near}, BERT",
+                     f"its weights are not available; instead {'; '.join(fitted)}",
+                     seen="released code"),
+    ledger.lower("castin.sec-5.3-text", f"{near}, {drawn_there}", off, **own),
+    ledger.lower("castin.sec-5.3-text", f"{near} or faster, {here}", off_here, **ours),
+    ledger.lower("castin.conclusion", f"{least}, {drawn_there}", off, **own),
+    ledger.lower("castin.conclusion", f"{least}, {here}", off_here, **ours),
 )  # fmt: skip
 
 # %% [markdown]

@@ -188,8 +188,9 @@ def test_the_fork_comes_near_the_bound_where_two_clusters_do_not():
     found, upper = exact_copies(TURN, x), bounds.general_upper_sharp(TURN, EYE, 400, 4.0)
     assert stated <= found * (1 + 1e-9) and 0.5 < stated / upper < 0.55
     # here k . v = 0 and V = I: the best angle of sqrt(2 (n - 2)) s tau q
-    values = [(2 * 398) ** 0.5 * (1 - c * c) ** 0.5 * 16 / (2 + 398 * math.exp(-16 * c)) for c in (i / 33 for i in range(33))]
-    assert stated == pytest.approx(max(values))
+    c = torch.arange(33) / 33
+    values = (2 * 398 * (1 - c**2)).sqrt() * 16 / (2 + 398 * torch.exp(-16 * c))
+    assert stated == pytest.approx(values.max().item())
     with pytest.raises(ValueError, match="n must be 3 or more"):
         fork_input(TURN, EYE, 2, 1.0)
 
