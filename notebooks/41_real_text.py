@@ -213,7 +213,7 @@ figures.real_text.jump(stored, jump, corpus)
 plt.show()
 
 # %% [markdown]
-# *The first layer of MiniLM, unmasked. Dashed: 128 tokens, where its training texts ended. A power law through these
+# *The first layer of MiniLM, unmasked. Dashed: where its training texts ended. A power law through these
 # points would say nothing.*
 
 # %% tags=["nbval-check-output"]
@@ -303,7 +303,7 @@ ledger.record(
 #   slopes differ, another grid gives another exponent.
 # - In the first layers the line explains little: for the unmasked one nearly none of the variance.
 # - Beyond the lengths that a model was trained on, a rate is no property of attention alone: in the first layer of
-#   MiniLM the learned positions after place 127 more than double the constant at once.
+#   MiniLM the learned positions beyond those it was trained on more than double the constant at once.
 # - In the random GPT-2 the constant is nearly flat. There $1/4$ is a property of the estimator
 #   ({doc}`45_released_code`).
 # - In the middle of gpt2-mini the local slopes rise with $n$, above one half, and fall again. No power law describes

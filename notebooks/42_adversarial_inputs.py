@@ -40,7 +40,7 @@
 #
 # Here $A x_i$ is a multiple of $u$, and $\Sigma_i$ of $u u^\top$. $\square$
 #
-# So a head of GPT-2 is attacked in $k + 2 = 66$ dimensions in place of 768, to rounding. Without a mask, two weighted
+# So a head of GPT-2 is attacked in $k + 2$ dimensions in place of $d$, to rounding. Without a mask, two weighted
 # tokens stand for any number ({prf:ref}`repeated-tokens`).
 #
 # :::{prf:theorem} The same tokens against a masked head (ours)
@@ -93,8 +93,8 @@ names = {"minilm": "MiniLM", "gpt2": "random GPT-2", adversarial.GPT2: "GPT-2"}
 # %% [markdown]
 # ## By hand: two tokens against one head of MiniLM
 #
-# The head in float64, its eigenpair by the lemma; the Jacobian of two tokens by autograd, 64 by 768; and the same
-# number from 34 dimensions.
+# The head in float64, its eigenpair by the lemma; the Jacobian of two tokens by autograd; and the same number from a
+# few dimensions.
 
 # %%
 minilm = models.load("minilm", dtype=torch.float64)
@@ -181,7 +181,7 @@ print(ratios.replace(names).round(3).to_string(index=False))
 # Here the windows are longer than any text, and every token of the cluster attends to the lonely one only. Then the
 # constant *is* $\norm V_2 \sqrt N$: the worst head of a layer is the one with the largest value matrix, whatever its
 # $A$. Where $N = n - 1$ the law is $\sqrt{n - 1}$. A line through it in log-log axes over
-# $2, \dots, 97$ has slope 0.563, not 0.5, because at $n = 2$ the curve is still bending. Against $N$, or against $n$
+# $2, \dots, 97$ has a slope above one half, because at $n = 2$ the curve is still bending. Against $N$, or against $n$
 # beyond 96, it is one half.
 #
 # ## Every head
@@ -284,7 +284,7 @@ plt.show()
 # *One head of a layer under attack, the one with the largest constant at 97 tokens. Full blue dots: the head with its
 # own value matrix, on its law $\norm V_2 \sqrt N$. Hollow dots: with $V = I$, on the lower bound. Squares: the whole
 # layer, at the tokens of the head that is worst for it. Top and bottom left: the window ends beyond all lengths. Bottom
-# right: at the mean radius of text this head has a window of 149 tokens; it grows faster than $\sqrt n$ at first, and
+# right: at the mean radius of text this head has a short window; it grows faster than $\sqrt n$ at first, and
 # falls after it.*
 
 # %%

@@ -192,7 +192,7 @@ print(f"log of the bounds, Thm 3.3 over Thm 3.5: {over.min():.2f} to {over.max()
 # ## Where the growth really ends
 #
 # For these heads, with $V = I$ and their mean radius on text: the length at which the measured constant is
-# largest, by search, beside the guaranteed length and the length of {prf:ref}`growth-ends`.
+# largest, by search, beside the length that the theorem promises and that of {prf:ref}`growth-ends`.
 
 # %%
 ends, curves = [], {}
@@ -222,9 +222,9 @@ figures.adversarial.scaling_factors(table, curves)
 plt.show()
 
 # %% [markdown]
-# *Maps: $2 \gamma R^2$ of every head, darker is longer; the window is its exponential, so a head with 20 holds half a
-# billion tokens. Bottom right: the heads of MiniLM with the shortest windows on text. Growth goes on past the
-# guaranteed length, by less than a factor three, and then turns.*
+# *Maps: $2 \gamma R^2$ of every head, darker is longer; the window is its exponential, so a head with $20$ holds
+# $e^{20}$ tokens. Bottom right: the heads of MiniLM with the shortest windows on text. Growth goes on past the promised
+# length, by less than a factor three, and then turns.*
 
 # %% tags=["nbval-check-output"]
 assert abs(dense / fast - 1) < 1e-9 and dense >= math.sqrt(2) / 2
@@ -278,7 +278,7 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - For nearly every head here the guaranteed window holds all positions of the model, under both readings of the
+# - For nearly every head here the promised window holds all positions of the model, under both readings of the
 #   figure. So length does not protect these heads against adversarial tokens; only something else can, such as that no
 #   text comes near such tokens.
 # - The window is a statement on $V = I$ and a ball. With its own $V$ a head has the lower bound times $\abs{V u}$.
@@ -287,8 +287,8 @@ ledger.record(
 # - The end of the growth is that of these tokens. Other tokens may keep growing.
 # - For GPT-2 the radius is what the gain and shift of its LayerNorm allow. Its text may stay far inside, and the
 #   factor goes with the square.
-# - "Always satisfied" fails here for one head in each map, at its mean radius on text: the shortest window. All others
-#   have windows beyond the model's positions.
+# - That the condition holds in practice fails here for one head in each map, at its mean radius on text: the shortest
+#   window. All others have windows beyond the model's positions.
 # - By either bound a layer divided by it is shrunk far more than its constant on text asks for. What that does to a
 #   network was not tried.
 # - The weights of BERT are not available to us: its own range remains unchecked.

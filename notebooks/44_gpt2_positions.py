@@ -47,7 +47,7 @@ figures.house_style()
 # ## The model
 #
 # Six layers, trained here from one seed on NLTK's Gutenberg texts without Alice. It must have learned something, or its
-# positions mean nothing: its loss on text it never read, against two baselines that know no context, or one token of
+# positions mean nothing: its loss on held-out text, against two baselines that know no context, or one token of
 # it. That is a low bar: a trigram model with good smoothing would be a higher one, and a model this small uses little
 # of a long context. What follows is about one checkpoint.
 
@@ -108,9 +108,9 @@ plt.show()
 #
 # ## Norms and constants against length
 #
-# Windows of Alice, which gpt2-mini never read and which carry no token for the beginning of text, in four ways: with
-# the positions as trained; *late*, at the last $n$ places instead of the first; with the *constant* mean position at
-# every place; with positions *removed*. The last three are inputs that the network was not trained for: it knows the
+# Windows of Alice, on which gpt2-mini was not trained and which carry no token for the beginning of text, in four ways:
+# with the positions as trained; *late*, at the last $n$ places instead of the first; with the *constant* mean position
+# at every place; with positions *removed*. The last three are inputs that the network was not trained for: it knows the
 # late places, but not without those before them.
 
 # %%

@@ -340,8 +340,8 @@ print("rows of the weights give the released adversarial numbers")
 #   show $\rho_X$. The numbers agree to the digits that were noted from a run of the released script.
 # - For BERT and the pretrained GPT-2 the code is the same, but their weights are not available to us. What their panels
 #   would show as defined is open; {doc}`41_real_text` measures it for layers of three other models.
-# - No theorem is touched: none uses an experiment. That $\sqrt n$ is reached by explicit inputs is proved, and
-#   measured in {doc}`22_tightness`. That real text gives $n^{1/4}$ is so far not supported by these figures.
+# - No theorem is touched: none uses an experiment. That $\sqrt n$ is reached by explicit inputs has a proof, and
+#   is measured in {doc}`22_tightness`. That real text gives $n^{1/4}$ is so far not supported by these figures.
 # - Effects are given one at a time, on the models and the text named. Together they need not add up. This is how we
 #   read one commit of the repository, 60da456; nothing of it is copied.
 # - MiniLM stands in for BERT. Signs and sizes of the effects may be others there.

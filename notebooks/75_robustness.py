@@ -78,9 +78,9 @@ figures.house_style()
 # $\ell_{ij}(X + \Delta) - \ell_{ij}(X) = \delta_i \cdot a_j + b_i \cdot \delta_j + s\,\delta_i^\top Q^\top K \delta_j$.
 # As $\abs{\delta_i} \le \epsilon$ and $\abs{\delta_j - \delta_l} \le \sqrt2 \epsilon$, this varies over $j$ by at most
 # $\omega$. So $P_{ij}(Y) \le e^\omega P_{ij}(X)$. Column sums are at most $\hat c^2$. A variance is the least mean
-# square about any point: under $P(Y)$ it is at most $e^\omega$ times that under $P(X)$, and always at most a quarter of
-# the squared range. The moves themselves add at most $M \epsilon$ to a deviation of $w$, $N \epsilon$ to one of $a$.
-# So the hats bound, at every $Y$ in the ball, what the letters without hats are at $X$.
+# square about any point: under $P(Y)$ it is at most $e^\omega$ times that under $P(X)$, and in any case at most a
+# quarter of the squared range. The moves themselves add at most $M \epsilon$ to a deviation of $w$, $N \epsilon$ to one
+# of $a$. So the hats bound, at every $Y$ in the ball, what the letters without hats are at $X$.
 #
 # *First derivative.* Along $Y_t = X + t \Delta$ the logits move by
 # $\dot\ell_{ij} = \delta_i \cdot a_j + b_i \cdot \delta_j$ and the mean of a row by
@@ -105,7 +105,7 @@ figures.house_style()
 # attention to the old values: a mean of $w_j$ in place of $o_i$, at most $\max_j \abs{w_j - o_i}$ away. $\square$
 #
 # Here $L$ is the closed form of {doc}`72_certified_bracket`. The first bound is for middle radii, the second is nearly
-# exact for small ones, the third is what is left for large ones.
+# attained for small ones, the third is what is left for large ones.
 #
 # ## By hand: two tokens on a line
 #
@@ -144,7 +144,7 @@ print(hand.round(3).to_string(index=False))
 #
 # ## The attacks
 #
-# - *random*: the largest of 16 uniform directions.
+# - *random*: the largest of several uniform directions.
 # - *singular vector*: the first-order worst direction, top right singular vector of the Jacobian, the better sign.
 # - *aligned*: from there, each step goes to the point of the sphere along the gradient of the change.
 # - *PGD*: gradient steps and projection on the ball, from where *aligned* ended and from a random direction.
@@ -216,7 +216,7 @@ print(gain.map("{:.1%}".format).to_string())
 #
 # Spearman's rank correlation over all inputs, at each radius, between a number known in advance and the best attack on
 # the tokens, per unit of radius. *Within*: both divided by their mean over the windows of the same layer and length, so
-# that only the text differs. *Random*: the median change by 16 random directions. Windows of one text pass through
+# that only the text differs. *Random*: the median change by random directions. Windows of one text pass through
 # every layer, so the inputs are not independent: the 95 % intervals are of a bootstrap that draws windows (a text, a
 # length, a place) with all their layers.
 #
@@ -262,8 +262,8 @@ plt.show()
 
 # %% [markdown]
 # *Each dot is an input of MiniLM: its local constant against what the best attack on its tokens achieves, per unit of
-# radius. On the grey diagonal, first order is exact. The random GPT-2 is not drawn: its constants are more than ten
-# times smaller.*
+# radius. On the grey diagonal the change is what first order predicts. The random GPT-2 is not drawn: its constants are
+# more than ten times smaller.*
 #
 # ## A window, attacked again now
 #
@@ -337,9 +337,10 @@ print(f"{count} inputs at {table.relative.nunique()} radii: no attack above the 
 # - Copies that part are weak while changes are short, as {doc}`51_mass_splitting` says. At one token norm they often do
 #   more than whole tokens. A copy of half the weight that goes alone may go $\sqrt2\,\epsilon$ far. The bound of this
 #   page is for whole tokens and does not cover them.
-# - The proved bound is within a few times the best attack for the shortest changes and about ten times at one token
-#   norm. Between them, where Taylor is spent and the outputs are still far from all they could be, it loses up to two
-#   orders. The general theorem is thousands of times too high throughout: it speaks of all inputs as large as these.
+# - The bound of this page is within a few times the best attack for the shortest changes and about ten times at one
+#   token norm. Between them, where Taylor is spent and the outputs are still far from all they could be, it loses up to
+#   two orders. The general theorem is thousands of times too high throughout: it speaks of all inputs as large as
+#   these.
 # - These are changes of the numbers that enter *one* attention layer. Nobody replaces words by steps of a thousandth of
 #   a token norm, and what the rest of the network does to the change is not asked.
 # - An ascent with few starts is a lower bound; the case by hand shows that it can miss a hill. There are few windows:

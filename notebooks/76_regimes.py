@@ -339,7 +339,7 @@ plt.show()
 # %% [markdown]
 # *Left: which of the two tighter upper bounds is the smaller, with $A = -I$, $V = I$ in the plane; the line is
 # $n = e^{2t}$ with $t = R^2$. Dots: the worst constant that was measured there, over that bound. Red: random inputs of
-# the disc, scaled up, stay below $\sqrt n$ from there on (median of twelve). Right: at fixed radius the worst constant
+# the disc, scaled up, stay below $\sqrt n$ from there on (median). Right: at fixed radius the worst constant
 # grows like $\sqrt n$ up to $n = e^{2t}$ (dashed), then no more. The paper's input, one token against all others, falls
 # back beyond its window; forks keep their share of prongs and stay.*
 
