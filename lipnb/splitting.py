@@ -110,7 +110,7 @@ def splitting(attention, x, weights=None, *, rtol=1e-6):
 
     Notes
     -----
-    castin2024smooth, version 1 (definitions as recovered); the criterion is ours.
+    castin2024smooth, version 1 (definitions as reconstructed); the criterion is ours.
     """
     _check(attention, x, weights)
     first, weights = _atoms(x, weights)
@@ -127,7 +127,7 @@ def splitting(attention, x, weights=None, *, rtol=1e-6):
 
 @torch.no_grad()
 def far_splitting(attention, x, weights, z):
-    r"""A lower bound on the local constant of the mean-field map in W_2: a speck of mass sent far away.
+    r"""A lower bound on the local constant of the mean-field map in W_2: a small mass sent far away.
 
     .. math:: \sup_{i,\, z} \Big(\frac{c(\Gamma_\mu(x_i), \Gamma_\mu(z))}{c(x_i, z)}\Big)^{1/2}, \qquad
         c(x_i, z) = \min_{i = j_0, j_1, \dots, j_r} \sum_{s < r} |x_{j_s} - x_{j_{s+1}}|^2 + |x_{j_r} - z|^2 ,
