@@ -163,7 +163,7 @@ def exponents(rows):
     for name, (n, at) in zip(("in n", "in N", "n > 96"), pairs, strict=True):
         facts[name] = power_law(n, at.constant).exponent
     facts["constant"], facts["/ Prop 3.4"] = last.constant, last.identity / last.lower
-    facts["3.3 /"], facts["sharper /"] = last[["upper", "sharp"]] / last.constant
+    facts["3.3 /"], facts["tighter /"] = last[["upper", "sharp"]] / last.constant
     return pd.Series(facts)
 
 
@@ -171,7 +171,7 @@ full = alone.groupby(keys).filter(lambda rows: len(rows) > 20)
 each = full.groupby(keys, sort=False).apply(exponents, include_groups=False)
 each = each.reset_index().astype(each.dtypes[["R"]].to_dict() | {"in N": float})
 worst = each.loc[each.groupby(panel_of, sort=False)["constant"].idxmax()]
-rates = worst.drop(columns=["constant", "/ Prop 3.4", "3.3 /", "sharper /"])
+rates = worst.drop(columns=["constant", "/ Prop 3.4", "3.3 /", "tighter /"])
 print(rates.replace(names).round(3).to_string(index=False))
 ratios = worst.drop(columns=["layer", "R", "window", "in n", "in N", "n > 96"])
 print("At n = 97: constant; with V = I, over Prop 3.4; upper bounds over constant")
@@ -349,8 +349,8 @@ assert heads[heads["at"] == "layer norm"].half.all() and outside.s.max() < 10
 assert (heads[heads.s > 60].saturated - 1).abs().max() < 1e-3
 # the bounds, in all rows
 low, high = alone.identity / alone.lower, alone.constant / alone.upper
-sharper, on_layers = alone.constant / alone.sharp, layers.lipschitz / layers.upper
-assert low.min() > 1 - 1e-6 and max(high.max(), sharper.max(), on_layers.max()) < 1
+tighter, on_layers = alone.constant / alone.sharp, layers.lipschitz / layers.upper
+assert low.min() > 1 - 1e-6 and max(high.max(), tighter.max(), on_layers.max()) < 1
 seen = repeated[["released", "constant"]].to_numpy()
 table = [[2.66, 2.84], [4.37, 2.87], [6.35, 4.16], [9.07, 6.92]]
 assert np.abs(seen / table - 1).max() < 0.01

@@ -220,7 +220,9 @@ print(pd.DataFrame(again, columns=columns).round(4).to_string(index=False))
 #
 # The sixth panel: GPT-2 drawn from seed 320, layer 6, radius 100, tokens from an eigenvector of "the matrix $A$ of head
 # 0". Which matrix? GPT-2 multiplies tokens from the left, so a head is a block of *columns* of its weights. The
-# released code takes *rows*, with a remark that this is probably wrong. Both readings:
+# released code takes *rows*, with a remark that this is probably wrong. Both readings. (One input a length and no
+# chance in it: the intervals printed are those of a straight line through these points, and say nothing about other
+# inputs.)
 
 # %%
 shown = [7, 22, 47, 97]
