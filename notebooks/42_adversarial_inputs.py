@@ -271,8 +271,8 @@ print(repeated.round(2).to_string(index=False))
 smaller, one = {}, head_of(layer, 0)
 for R in (3.0, 10.0, 100.0):
     alike = [adversarial.worst_input(layer, 0, m, R) for m in (7, 97)]
-    whole = [local_lipschitz(layer, x).value.item() for x in alike]
-    both = whole, [cluster_constants(one, [m], R).item() for m in (7, 97)]
+    alike = [local_lipschitz(layer, x).value.item() for x in alike]
+    both = alike, [cluster_constants(one, [m], R).item() for m in (7, 97)]
     smaller[R] = [np.log(b / a) / np.log(97 / 7) for a, b in both]
     print(f"radius {R:g}: slope of the layer {smaller[R][0]:.2f}, head {smaller[R][1]:.2f}")
 
