@@ -184,7 +184,7 @@ def _depth(corpus, count, depths):
     units = [Unit("baselines", 1, lambda: _baselines(corpus)), *_checks("depth", DEPTH, RATE),
              *_units("scan", SCAN, corpus, scan), *_units("depth", DEPTH, corpus, runs),
              *_units("positions", DEPTH, corpus, learned),
-             *_units("depth", DEPTH, corpus, _without(count, depths, RATE))]
+             *_units("depth", DEPTH, corpus, _without(count, depths[1::3], RATE))]
     return _settings(corpus, DEPTH, scan=SCAN, rate=RATE), units
 
 
