@@ -107,7 +107,8 @@ def _closed_form(problem):
 def _heads(problem):
     """Each head without its output matrix, and its problem."""
     f = problem.attention
-    alone = [Attention(f.query[[h]], f.key[[h]], f.value[[h]], scale=f.scale, masked=f.masked) for h in range(f.heads)]
+    alone = [Attention(f.query[[h]], f.key[[h]], f.value[[h]], scale=f.scale, masked=f.masked, window=f.window)
+             for h in range(f.heads)]
     return [Problem(head, problem.x) for head in alone]
 
 
