@@ -202,17 +202,17 @@ for name, least in (("half_from", starts / 2 + 0.5), ("all_from", starts)):
 # %% [markdown]
 # Plain ascent does not fall behind. For every odd $N$ of the table the best of 50 starts ends at $1 + 4 \lambda$, to a
 # part in 100,000. The explicit witness is improved by ascent, to the same value. From $N =$ {glue:text}`half_from` on
-# more than half of the random starts beat it; from $N =$ {glue:text}`all_from` on all of them do. What separates the starts is the balance of the two sides. Every ascent
-# that moves and ends with as many tokens left as right reaches the constant; few tokens ever cross the middle, and an
-# uneven split costs $4 m^2$. A few starts with small $N$ do not move: where no $a_j$ exceeds $\frac12$ the row sum
-# is 1, a plateau.
+# more than half of the random starts beat it; from $N =$ {glue:text}`all_from` on all of them do. What separates the
+# starts is the balance of the two sides. Every ascent that moves and ends with as many tokens left as right reaches the
+# constant; few tokens ever cross the middle, and an uneven split costs $4 m^2$. A few starts with small $N$ do not
+# move: where no $a_j$ exceeds $\frac12$ the row sum is 1, a plateau.
 #
 # ## How the bound grows
 #
 # $\varphi^{-1}(N - 1)$ over $\log N - \log\log N$, and their difference, by the formula. The ratio tends to 1. The
-# difference tends to $-1$, not to 0, because $W_0(y) = \log y - \log\log y + o(1)$ is taken at $y = (N - 1) / e$. Does the
-# measured constant grow like this at lengths that can be measured? From one odd $N$ to the next, the increments of the
-# largest row sum are set against those of $4 (\log N - \log\log N)$.
+# difference tends to $-1$, not to 0, because $W_0(y) = \log y - \log\log y + o(1)$ is taken at $y = (N - 1) / e$. Does
+# the measured constant grow like this at lengths that can be measured? From one odd $N$ to the next, the increments of
+# the largest row sum are set against those of $4 (\log N - \log\log N)$.
 
 # %%
 growth = pd.DataFrame({"N": [10.0**e for e in (1, 2, 3, 6, 12, 30, 100, 300)]})
