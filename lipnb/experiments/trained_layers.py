@@ -4,7 +4,6 @@ import math
 
 import torch
 
-from lipnb import bounds
 from lipnb.lipschitz import local_lipschitz
 
 __all__ = ["feed_forward_rows", "layer_rows"]
@@ -27,8 +26,7 @@ def layer_rows(network, token_ids):
         For each layer: the local Lipschitz constant of its attention (median, smallest and largest over the windows),
         whether all solves converged, the bound of the theorem where there is one, the largest token norm, and the
         spread of tokens, root mean square distance from the mean token, at its input and its output. For the
-        contractive kind the bound is that of the map with the division in it, computed from the trained weights in
-        float64.
+        contractive kind, which is divided by its bound, that is 1.
     """
     rows = []
     for layer, x in enumerate(network.activations(token_ids)):
@@ -38,9 +36,7 @@ def layer_rows(network, token_ids):
         bound = math.nan
         if network.kind in ("l2-tied", "contractive"):
             heads = network.blocks[layer].attention
-            bound = heads.bound().item()
-            if network.kind == "contractive":
-                bound = bounds.l2_upper(f.query, f.value, f.output, network.length)
+            bound = 1.0 if network.kind == "contractive" else heads.bound().item()
         rows.append({"row": "layer", "layer": layer, "lipschitz": lip.value.median().item(),
                      "lowest": lip.value.min().item(), "highest": lip.value.max().item(),
                      "converged": lip.converged.all().item(), "bound": bound,
