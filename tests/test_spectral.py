@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from lipnb.spectral import evaluate, lanczos, mixed_lanczos, power_iteration, start_vectors
-from lipnb.spectral.krylov import Krylov, least_log_mass, log_christoffel
+from lipnb.spectral.certificate import least_log_mass, log_christoffel
+from lipnb.spectral.krylov import Krylov
 
 
 class Diagonal:

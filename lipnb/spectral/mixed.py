@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from lipnb.spectral.krylov import Krylov, least_log_mass, log_christoffel
+from lipnb.spectral.certificate import NOISE, least_log_mass, log_christoffel
+from lipnb.spectral.krylov import Krylov
 from lipnb.spectral.lanczos import CAUTION, COMPACT, lanczos
 from lipnb.spectral.products import SpectralNorm, norms
 
