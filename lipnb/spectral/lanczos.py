@@ -54,8 +54,26 @@ def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restr
     -----
     golub1965calculating for the equivalent bidiagonalisation; the certificate strengthens
     hochstenbach2013probabilistic by using all polynomials: the spectral measure of the start has mass at most
-    :math:`1 / \sum q_i(t)^2` at any point t. It is exact in exact arithmetic; the rounding of the products acts as
-    a perturbation of the operator of the size of the working precision.
+    :math:`1 / \sum q_i(t)^2` at any point t.
+
+    *Rounding.* Let u be the top singular vector, :math:`\lambda` its eigenvalue, :math:`x_i = \langle u, v_i \rangle`
+    its components along the Lanczos vectors and :math:`\varphi_i` that of all rounding in step i. Then
+    :math:`x_1 = x_{k+1} / q_k(\lambda) + r_k`, with :math:`r_k = \sum_{i \le k} [(\lambda - T_k)^{-1}]_{1i}
+    \varphi_i`: the bound can fail only if :math:`|x_1|` is at most :math:`\gamma + \max_k |r_k|`. So
+
+    - exact products: it fails with probability at most :math:`\delta` = 1 - confidence;
+    - any rounding with :math:`|r_k| \le r`: at most :math:`\delta + r \sqrt{2 N / \pi}` for large N. In float64 the
+      second term is below :math:`\delta` for N up to 10^6 at the default options unless rounding conspires;
+    - rounding whose part r along u does not depend on :math:`x_1`: at most :math:`\delta` again, because a Gaussian
+      component is nowhere likelier than around 0. This is what is assumed in float32: there the second term exceeds
+      :math:`10^{-6}`, and no statement holds for every rounding.
+
+    The assumption is wrong where a product is swallowed whole by rounding. So no coupling counts as smaller than
+    4 eps (a small one is no proof that the space is invariant; random directions of that size are added, and the run
+    goes on), and nothing is taken for certified where the weakest start that counts, :math:`\gamma`, would not be
+    heard above 4 eps in the first product: see `lipnb.spectral.certificate.Certificate`. Such an item stops as
+    `stuck`, with the upper bound that is still proved. Value and upper bound themselves are exact up to a relative
+    16 eps. After N steps the space is whole, and the value is exact up to rounding.
     """
     b, size = start.shape
     certificate = None if confidence is None else Certificate(size, confidence, torch.finfo(start.dtype).eps)
