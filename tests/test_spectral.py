@@ -9,7 +9,6 @@ from lipnb.spectral import evaluate, lanczos, mixed_lanczos, power_iteration, st
 from lipnb.spectral.certificate import least_log_mass, log_christoffel
 from lipnb.spectral.krylov import Krylov
 
-
 ROUNDING = 16 * torch.finfo(torch.float32).eps
 
 
@@ -391,7 +390,7 @@ def proved_by(low, values, start, second):
 
 def test_constants_of_the_two_precisions_and_the_share_of_each_part():
     """They are allowances: smaller ones prove less than they say."""
-    from lipnb.spectral import lanczos as module, mixed, share  # noqa: F401
+    from lipnb.spectral import mixed, share
     from lipnb.spectral.certificate import NOISE
     from lipnb.spectral.lanczos import CAUTION
 

@@ -62,8 +62,9 @@ def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restr
     \varphi_i`: the bound can fail only if :math:`|x_1|` is at most :math:`\gamma + \max_k |r_k|`. So
 
     - exact products: it fails with probability at most :math:`\delta` = 1 - confidence;
-    - any rounding with :math:`|r_k| \le r`: at most :math:`\delta + r \sqrt{2 N / \pi}` for large N. In float64 the
-      second term is below :math:`\delta` for N up to 10^6 at the default options unless rounding conspires;
+    - any rounding with :math:`|r_k| \le r`: at most :math:`\delta + r \sqrt{2 N / \pi}` for large N. In float64,
+      at the default options and N up to 10^6, the second term is below 10^-7 if no :math:`\varphi_i` exceeds
+      4 eps :math:`\lambda`: r is then at most :math:`4\, \mathrm{eps} \sqrt{300} / (2\, \mathrm{rtol})`;
     - rounding whose part r along u does not depend on :math:`x_1`: at most :math:`\delta` again, because a Gaussian
       component is nowhere likelier than around 0. This is what is assumed in float32: there the second term exceeds
       :math:`10^{-6}`, and no statement holds for every rounding.
