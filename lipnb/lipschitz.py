@@ -219,7 +219,7 @@ def _in_parts(f, x, weights, memory, method, precision, seed, solve):
         again[2] += found[2][stuck]
         for field, new in zip(found, again, strict=True):
             field[stuck] = new
-        names += [(route, "float64") for route, _ in more]
+        names = ([] if stuck.all() else names) + [(route, "float64") for route, _ in more]
     return found, names
 
 

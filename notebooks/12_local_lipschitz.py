@@ -320,8 +320,8 @@ print("routes:", ", ".join(sorted({lip.route for lip in ways.values()})))
 # - It shows what the number means and that it is computed to its tolerance, with a residual and a step count.
 # - The certificate is a statement of probability over the random start. Rounding shifts the bound by up to 16 units of
 #   the precision ($2 \cdot 10^{-6}$ in float32), and in float32 one assumes besides that it does not follow the top
-#   singular vector: {doc}`../book/solver` has the theorem. A start of your own choice voids the certificate. All items of a batch share one start: a statement about
-#   $M$ values together needs a confidence of $1 - \delta/M$.
+#   singular vector: {doc}`../book/solver` has the theorem. A start of your own choice voids the certificate.
+#   All items of a batch share one start: a statement about $M$ values together needs a confidence of $1 - \delta/M$.
 # - It is no proof for one given run. A bound from both sides with proof is the subject of {doc}`72_certified_bracket`.
 # - The share of failures is measured on one spectrum. The theorem holds for all.
 # - The segment check samples 101 points, so it can miss a peak between them by a little: its tolerance says so.

@@ -123,9 +123,9 @@ def test_adversarial_spectra(name, precision, method, precision_pair):
 @pytest.mark.parametrize("method", ["lanczos", "power", "dense"])
 @pytest.mark.parametrize("precision", ["input", "mixed"])
 def test_units_of_the_matrices_change_nothing_but_the_unit_of_the_answer(precision, method, precision_pair):
+    """Key and query matrices in inverse units are the same map; values in other units scale the answer."""
     if precision == "mixed" and method != "lanczos":
         return  # refused, see below
-    """Key and query matrices in inverse units are the same map; values in other units scale the answer."""
     dtype, rounding = precision_pair
     for seed in (2, 4, 7, 9):
         case = random_case(seed, n=8, dtype=torch.float64)
