@@ -413,16 +413,16 @@ def test_the_limit_of_a_proof_is_lowered_by_rounding_gap_and_three_times_the_squ
 
 
 def test_a_low_precision_space_that_is_used_up_proves_nothing():
-    """Three equal values below the top: the complement is exhausted in one bfloat16 product, and says little."""
+    """Equal values below the top: the complement is used up in one float32 product, which was once a proof."""
     from lipnb.spectral import mixed
 
     values = torch.full((5, 100), 0.9, dtype=torch.float64)
     top = torch.zeros(5, 1, 100, dtype=torch.float64)
     top[:, 0, 0] = 1
     proved, steps = np.zeros(5, dtype=bool), np.zeros(5, dtype=np.int64)
-    mixed._prove_below(Diagonal(values, torch.bfloat16), random_starts(5, 100, 3), top, np.full(5, 0.9), np.arange(5),
-                       60, 1 - 1e-6, proved, steps)
-    assert not proved.any()
+    mixed._prove_below(Diagonal(values, torch.float32), random_starts(5, 100, 3).float(), top.float(), np.full(5, 0.9),
+                       np.arange(5), 60, 1 - 1e-6, proved, steps)
+    assert not proved.any() and (steps == 1).all()
 
 
 @pytest.mark.parametrize("rtol", [1e-1, 1e-2, 1e-3])

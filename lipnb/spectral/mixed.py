@@ -208,17 +208,18 @@ def _prove_below(low, second, aside, limit, left, max_steps, confidence, proved,
     log_mass = np.array([least_log_mass(size - len(aside[item]), confidence) for item in left])
     index = torch.from_numpy(left).to(second.device)
     krylov = Krylov((low.restrict(index) if len(left) < len(second) else low).gram, second[index], against, keep=False)
-    noise, alive = NOISE * torch.finfo(low.dtype).eps, np.ones(len(left), dtype=bool)
+    noise, tiny = NOISE * torch.finfo(low.dtype).eps, 16 * torch.finfo(second.dtype).eps
+    alive = np.ones(len(left), dtype=bool)
     while alive.any() and krylov.steps < max_steps:
         krylov.advance()
         steps[left[alive]] += 1
         theta = krylov.ritz().values[:, -1]
-        # a coupling below the noise says nothing: it counts as noise once, and the run ends there
+        # no coupling counts as smaller than the noise: a space that is used up proves nothing
         coupling = np.maximum(krylov.off_diagonal, (noise * np.maximum(theta, 0))[:, None])
         alive &= theta < limit[left]  # a Ritz value above the limit: no proof from here
         done = alive & (log_christoffel(krylov.diagonal, coupling, limit[left]) >= -log_mass)
         proved[left[done]] = True
-        alive &= ~done & ~krylov.exhausted(noise)
+        alive &= ~done & ~krylov.exhausted(tiny)
         going = np.flatnonzero(alive)
         if 0 < len(going) <= (1 - COMPACT) * len(left):
             left, log_mass, alive = left[going], log_mass[going], alive[going]
