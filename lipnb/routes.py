@@ -53,7 +53,7 @@ def cached_bytes(attention, n):
     h, k, v, d = attention.heads, attention.key_width, attention.value_width, attention.width
     squares = 3 * h * n * n  # probabilities, one buffer, and a copy when the batch shrinks
     rows = n * (h * (10 * k + 12 * v) + (KEPT_VECTORS + 6) * d)
-    return (squares + rows) * attention.query.element_size()
+    return (squares + rows) * attention.dtype.itemsize
 
 
 def batches(attention, n, count, memory):
