@@ -5,7 +5,7 @@ from scipy.special import betaincinv
 
 __all__ = ["NOISE", "Certificate", "least_log_mass", "log_christoffel"]
 
-NOISE = 4  # rounding of one product, in units of eps times the largest eigenvalue: trained layers have 0.2 to 2
+NOISE = 4  # rounding of one product, in units of eps times the largest eigenvalue: assumed, not measured
 
 
 def least_log_mass(size, confidence):
