@@ -74,9 +74,9 @@ def test_tokens_so_large_that_attention_is_hard():
 
 
 def test_attention_that_float64_does_not_resolve_is_said():
-    V = torch.eye(2, dtype=torch.float64)
-    x = 1e12 * torch.ones(3, 2, dtype=torch.float64)  # equal tokens: rows are means of logits near 1e24
-    found = certify(Attention.from_matrices(V, V), x)
+    V, turn = torch.eye(2, dtype=torch.float64), torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    x = torch.tensor([[1.0], [2.0], [-0.5]], dtype=torch.float64) * torch.tensor([1 / 3, 0.7])  # on a line: all logits 0
+    found = certify(Attention.from_matrices(turn, V), 1e12 * x)
     assert found.upper == torch.inf and found.lower == 0 and found.rounding == torch.inf
 
 
@@ -123,6 +123,7 @@ def test_a_bad_solver_leaves_the_bracket_true(monkeypatch):
         return SpectralNorm(None, None, None, None, None, vector=5 * start)
 
     monkeypatch.setattr(lipnb.bracket, "lanczos", unfinished)
+    monkeypatch.setattr(lipnb.bracket, "SMALL", 0)
     case = random_case(11, n=5)
     found = certify(case.attention, case.x)
     assert (0 < found.lower).all() and (found.lower < dense(case)).all() and (dense(case) <= found.upper).all()
