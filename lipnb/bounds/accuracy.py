@@ -2,7 +2,7 @@ r"""How far the pieces that float64 has are from the true ones, to every order: 
 
 Hats are computed, :math:`u = 2^{-53}`, :math:`\gamma_c = c u / (1 - c u)`; a sum of c products errs by
 :math:`\gamma_c` times the sum of their absolute values, in any order. Sums of positive numbers below are themselves
-computed, with relative errors below :math:`2^{-20}`, the `MORE` by which they are enlarged. In the units of `in_units`
+computed, with relative errors below :math:`2^{-32}`, the `MORE` by which they are enlarged. In the units of `in_units`
 no number that multiplies a later one exceeds :math:`2^{500}`, so that what underflow takes, :math:`2^{-1074}` an
 operation, stays below `TINY` in the logits and in the result.
 
@@ -10,8 +10,8 @@ operation, stays below `TINY` in the logits and in the result.
    :math:`|\hat q - q| \le |s| \gamma_{d+4} (|W_Q| |x| + |b_Q|) =: r^q`.
 2. *Logits.* :math:`\hat\ell = \mathrm{fl}(\hat q \cdot \hat k + \log a)`, no product of errors dropped:
    :math:`|\hat\ell_{ij} - \ell_{ij}| \le |\hat q_i| \cdot (\gamma_{k+4} |\hat k_j| + r^k_j) + r^q_i \cdot
-   (|\hat k_j| + r^k_j) + 8 u\, (|\log a_j - \max \log a| + \max |\log a|)`. Subtracting the maximum adds u times the difference,
-   exp, sum and quotient together :math:`\gamma_{n+16}` (exp and log are taken to be within four units): :math:`t_{ij}`.
+   (|\hat k_j| + r^k_j) + 8 u\, (|\log a_j - \max \log a| + \max |\log a|)`. Subtracting the maximum adds u times
+   the difference, exp, sum and quotient together :math:`\gamma_{n+16}` (exp and log are taken to be within four units): :math:`t_{ij}`.
 3. *Probabilities.* :math:`P_{ij} = \hat P_{ij} e^{\theta_{ij}} / \sum_l \hat P_{il} e^{\theta_{il}}` with
    :math:`|\theta_{ij}| \le t_{ij}`. The denominator lies between :math:`e^{-T_i}` and :math:`e^{T_i}`,
    :math:`T_i = \log \sum_l \hat P_{il} e^{t_{il}}` (below by Jensen: :math:`\sum \hat P \theta \ge -\sum \hat P t \ge
@@ -30,7 +30,7 @@ from lipnb.bounds.rounding import UNIT, gamma, largest_singular
 
 __all__ = ["MORE", "TINY", "Accuracy", "orthogonality"]
 
-MORE = 1 + 2.0**-20
+MORE = 1 + 2.0**-32  # sums of 2^20 positive numbers
 TINY = 2.0**-300
 LARGEST = 2.0**150  # of the probabilities with the root of the weights
 

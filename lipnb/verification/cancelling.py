@@ -98,7 +98,7 @@ def draw_cancelling(kind, seed, *, name="certify"):
 
 
 def _products(integer, normal, power, most, units):
-    """One head whose query and key read, each from its own coordinates, what is left of a difference: W = (1, t, -1)."""
+    """One head whose query and key are what is left of a difference, W = (1, t, -1), each in its own coordinates."""
     n, t, size = integer(2, 4), [float(2 * integer(0, 3) + 1), float(2 * integer(0, 3) + 1)], integer(20, most)
     query, key, value = torch.zeros(3, 1, 1, 7, dtype=torch.float64)
     for i, matrix in enumerate((query, key)):
