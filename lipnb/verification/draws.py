@@ -134,7 +134,10 @@ def _map(g, d, heads, kind, family, masked):
     if kind == "degenerate":
         query = query * _pick(g, [1.0, 1e-9, 0.0 if family != "choice" else 1e-6])
         # no values, but for a bias: o_i - b_V would then be rounding, which only `certify` reckons with
-        value = value * _pick(g, [1.0, 1.0, 1.0, 1.0 if family == "bias" else 0.0])
+        value = value * _pick(g, [1.0, 1.0, 1.0, 1.0 if family in ("bias", "layer", "rotary") else 0.0])
+        if family == "l2":  # attained by one token
+            query = value = torch.eye(d, dtype=torch.float64).expand(heads, d, d)
+            k = v = d
     if kind == "structured":
         eye = torch.eye(d, dtype=torch.float64)
         if family not in ("rotary", "l2"):  # rotations need an even width, L2 attention ties both matrices
