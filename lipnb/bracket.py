@@ -156,7 +156,7 @@ def _one(attention, x, weights, sizes, rtol, seed):
     if 0 < columns < x.numel() and sum(closed := three_terms(pieces)) < torch.hypot(exact, sum(terms)):
         terms, exact, columns, defect, (S, Y) = closed, torch.zeros_like(exact), 0, 0.0, (x[:, :0], x.T[:, :0])
     size, relative = accuracy.arithmetic()
-    paths = 2 + 2 * S.shape[1] ** 0.5 + 2 * Y.shape[1] ** 0.5 + columns**0.5
+    paths = columns**0.5 + (2 + 2 * S.shape[1] ** 0.5 + 2 * Y.shape[1] ** 0.5 if columns < x.numel() else 1)
     rounding = MORE * (accuracy.change() + (relative * paths + 16 * defect) * size + TINY)
     vector = _longest(pieces, size, rtol, seed)  # any vector gives a lower bound
     length, image = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(pieces.jvp(vector))

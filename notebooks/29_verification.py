@@ -10,7 +10,8 @@
 # # Ten thousand inputs against each bound
 #
 # An upper bound is a sentence about all inputs, and one input can refute it. So each upper bound that `lipnb.bounds`
-# exports, and `lipnb.certify`, is held against more than ten thousand, in one run, `make verify`. **None was exceeded.**
+# exports, and `lipnb.certify`, is held against more than ten thousand, in one run, `make verify`. **None was
+# exceeded.**
 # (One name is left out: `printed_l2_upper`, the exponent that is refuted.) This page loads the table of that run, makes
 # some of its worst cases again from their seeds, and measures a slice that the run did not see. At its end, the two
 # guarantees that include rounding stand against fifty digits.
@@ -27,7 +28,8 @@
 #   us thought of.
 #
 # What is measured is the largest singular value of the dense Jacobian in float64, by full decomposition, no solver
-# that may stop early; for `nearby_upper` it is the change along the singular vector, over its length. For measures it is the norm with weights, $\norm{D_a^{1/2} J D_a^{-1/2}}_2$, with weights over
+# that may stop early; for `nearby_upper` it is the change along the singular vector, over its length. For measures it
+# is the norm with weights, $\norm{D_a^{1/2} J D_a^{-1/2}}_2$, with weights over
 # five orders of magnitude. Bounds on a ball are taken on the smallest ball around 0 that holds the input.
 
 # %% tags=["parameters"]
@@ -154,7 +156,8 @@ print(f"halved: {caught} of {len(halved)} bounds are caught by degenerate inputs
 # Two bounds say more: `certify` and `nearby_upper` hold with the rounding of float64 included. They stand against
 # inputs that are built to lose digits: queries and keys that cancel, near ties in nearly hard attention, tokens with a
 # large common part, weights with ratios to $10^{300}$ and beyond, units at the ends of the number range, in float32 and
-# float64, with masks, biases and several heads. The truth comes from the definition, in ball arithmetic of fifty digits:
+# float64, with masks, biases and several heads. The truth comes from the definition, in ball arithmetic of fifty
+# digits:
 # the norm of the Jacobian, and $f(X + \Delta) - f(X)$ for moves $\Delta$ that are made to change much.
 
 # %%

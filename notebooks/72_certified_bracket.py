@@ -138,14 +138,16 @@ def spectral(matrix):
 # *3. Logits.* All products of errors are kept, $r^q_i \cdot r^k_j$ too. With $\hat\ell = \hat q_i \cdot \hat k_j +
 # \log a_j$,
 #
-# $$|\hat\ell_{ij} - \ell_{ij}| \le |\hat q_i| \cdot (\gamma_{k+4} |\hat k_j| + r^k_j) + r^q_i \cdot (|\hat k_j| + r^k_j)
+# $$|\hat\ell_{ij} - \ell_{ij}| \le |\hat q_i| \cdot (\gamma_{k+4} |\hat k_j| + r^k_j) + r^q_i \cdot (|\hat k_j| +
+# r^k_j)
 #   + 8u\,(|\log a_j - \max \log a| + \max |\log a|) .$$
 #
 # Subtracting the largest logit of the row adds $u |\hat\ell_{ij} - \max|$; exp, the sum and the quotient, as relative
 # errors of $P$, add $\gamma_{n+16}$. Let $t_{ij}$ be the total.
 #
 # *4. Probabilities.* Hence $P_{ij} = \hat P_{ij} e^{\theta_{ij}} / D_i$ with $|\theta_{ij}| \le t_{ij}$ and
-# $D_i = \sum_l \hat P_{il} e^{\theta_{il}}$. Let $T_i = \log \sum_l \hat P_{il} e^{t_{il}}$. Then $D_i \le e^{T_i}$, and
+# $D_i = \sum_l \hat P_{il} e^{\theta_{il}}$. Let $T_i = \log \sum_l \hat P_{il} e^{t_{il}}$. Then $D_i \le e^{T_i}$,
+# and
 # by Jensen's inequality, twice, $D_i \ge e^{-\sum_l \hat P_{il} t_{il}} \ge e^{-T_i}$. So
 #
 # $$|\hat P_{ij} - P_{ij}| \le \hat P_{ij} \big(e^{t_{ij} + T_i} - 1\big) =: E_{ij} .$$
@@ -156,11 +158,14 @@ def spectral(matrix):
 # ties, masks and weights need no case of their own. With weights, $\sqrt{a_i / a_j}$, inside the exponent, multiplies
 # $P$ and $E$. If a row sum $e_i = \sum_j E_{ij}$ exceeds 1/2, the answer is $[0, \infty]$.
 #
-# *5. The Jacobian at any $P$ within $E$.* Let $\nu = \max_j |v_j|$, $\rho = \max_j |r^v_j|$, both with their errors. The
+# *5. The Jacobian at any $P$ within $E$.* Let $\nu = \max_j |v_j|$, $\rho = \max_j |r^v_j|$, both with their errors.
+# The
 # mean moves by
 # $|\hat o_i - o_i| = |\sum_l (\hat P - P)_{il} \hat v_l + P_{il} (\hat v - v)_l| \le \nu e_i + \rho$, so the gap
-# $g_{ij} = v_j - o_i$, $|g_{ij}| \le 2\nu$, moves by $\delta_i = \nu e_i + 2\rho$, and $|\hat g_{ij}| \le 5\nu$. For the
-# slopes $|\hat b_i - b_i| \le |K|^\top r^q_i + \gamma_{k+4} |K|^\top |\hat q_i|$, of length $r^b_i$. Let $\alpha$ be the
+# $g_{ij} = v_j - o_i$, $|g_{ij}| \le 2\nu$, moves by $\delta_i = \nu e_i + 2\rho$, and $|\hat g_{ij}| \le 5\nu$. For
+# the
+# slopes $|\hat b_i - b_i| \le |K|^\top r^q_i + \gamma_{k+4} |K|^\top |\hat q_i|$, of length $r^b_i$. Let $\alpha$ be
+# the
 # largest $|\beta Q^\top k_l|$ and $r^\alpha$ its error. Telescoping, with nothing dropped,
 #
 # $$\hat P_{ij} \hat g_{ij} \hat b_i^\top - P_{ij} g_{ij} b_i^\top
@@ -184,8 +189,10 @@ def spectral(matrix):
 #
 # which orthogonal transformations do not change. So $\gamma_c A$ bounds the error of one column of $J$, and
 # $\gamma_c A$ times the square root of their number that of all. In the three terms, taking out directions $S$ and $Y$
-# multiplies it by at most $2 + 2\sqrt r + 2\sqrt s$. Columns of $S$ and $Y$ that are orthonormal up to $\eta$ (computed)
-# change a norm by at most $16 \eta A$. In the key term $\rho_i$ and $b_i$ are enlarged by $\gamma_c$ times their absolute
+# multiplies it by at most $2 + 2\sqrt r + 2\sqrt s$. Columns of $S$ and $Y$ that are orthonormal up to $\eta$
+# (computed)
+# change a norm by at most $16 \eta A$. In the key term $\rho_i$ and $b_i$ are enlarged by $\gamma_c$ times their
+# absolute
 # values before they meet the weights $w$.
 #
 # *7. Norms.* Each norm is the root of the largest eigenvalue of a Gram matrix $G$, enlarged by
@@ -197,7 +204,8 @@ def spectral(matrix):
 # below.
 # :::
 #
-# A first-order account is not enough. Take $Q$ and $K$ that read $1$ off the end of $2^{55} + 3 - 2^{55}$: float64 finds
+# A first-order account is not enough. Take $Q$ and $K$ that read $1$ off the end of $2^{55} + 3 - 2^{55}$: float64
+# finds
 # neither, each product with the other's size is zero, and only $r^q \cdot r^k$ tells that the logits are unknown.
 #
 # ## By hand: two tokens in the plane

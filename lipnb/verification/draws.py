@@ -133,8 +133,9 @@ def _map(g, d, heads, kind, family, masked):
     value, output = _normal(g, heads, v, d), None
     if kind == "degenerate":
         query = query * _pick(g, [1.0, 1e-9, 0.0 if family != "choice" else 1e-6])
-        # no values, but for a bias: o_i - b_V would then be rounding, which only `certify` reckons with
-        value = value * _pick(g, [1.0, 1.0, 1.0, 1.0 if family in ("bias", "layer", "rotary") else 0.0])
+        # no values, but for a bias: o_i - b_V, in what is measured, would be rounding, and bounds are 0
+        biased = family in ("bias", "full", "layer", "rotary")
+        value = value * _pick(g, [1.0, 1.0, 1.0, 1.0 if biased else 0.0])
         if family == "l2":  # attained by one token
             query = value = torch.eye(d, dtype=torch.float64).expand(heads, d, d)
             k = v = d
