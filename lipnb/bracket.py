@@ -96,8 +96,13 @@ def certify(attention, x, *, weights=None, rtol=1e-4, seed=0, columns=None):
 
     Notes
     -----
-    The terms are those of castin2024smooth, Lemma C.2; the bracket is derived in the book. Rounding: float64, every
-    computed norm enlarged by its a-priori error, see `lipnb.bounds.rounding`.
+    The terms are those of castin2024smooth, Lemma C.2; the bracket is derived in the book.
+
+    Rounding is counted to every order, line by line in `lipnb.bounds.accuracy` and in the book: errors of projections
+    and logits with all products of errors, any change of the probabilities that they allow, the change of the Jacobian
+    for all such probabilities, and the arithmetic of columns, terms and norms. Matrices and tokens are first scaled by
+    powers of two. Where float64 does not resolve the attention matrix, or numbers leave its range, the answer is
+    :math:`[0, \infty]`, not an error.
     """
     if not isinstance(attention, Attention):
         raise ValueError(f"certify needs a lipnb.Attention, whose Jacobian is known in closed form, got "
