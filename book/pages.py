@@ -4,6 +4,8 @@ python book/pages.py execute    run every page whose inputs changed, two at a ti
 python book/pages.py pair       write those runs beside their sources in notebooks/
 python book/pages.py stage      lay the book out in _build/source, ready for jupyter-book
 python book/pages.py check      say what is stale, broken or too long
+python book/pages.py story      say which numbers in prose come from nowhere and which strong words have no reason
+                                (story 41 README: of these pages; story 41 --run: run them first)
 """
 
 import argparse
@@ -283,6 +285,13 @@ def stage(root, notebooks, target):
     return 0
 
 
+def read_story(root, names, run):
+    """Run the pages whose story is asked for, if told to; return the exit status."""
+    chosen = [source for source in sources(root) if any(name in source.stem for name in names) or not names]
+    (root / "_build").mkdir(exist_ok=True)
+    return report_failures(run_all(root, chosen, 1)) if run else 0
+
+
 def arguments():
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -293,6 +302,9 @@ def arguments():
     commands.add_parser("execute").add_argument("--workers", type=int, default=2)
     commands.add_parser("pair")
     commands.add_parser("check")
+    story = commands.add_parser("story")
+    story.add_argument("pages", nargs="*", help="parts of their names; all without")
+    story.add_argument("--run", action="store_true", help="run them first")
     staging = commands.add_parser("stage")
     staging.add_argument("--notebooks", default="notebooks", help="the executed notebooks, from the root")
     staging.add_argument("--target", default="_build/source", help="where to lay the book out, from the root")
@@ -309,6 +321,10 @@ def main():
         return pair(root)
     if given.command == "stage":
         return stage(root, root / given.notebooks, root / given.target)
+    if given.command == "story":
+        from story_checks import report
+
+        return read_story(root, given.pages, given.run) or report(root, given.pages)
     from page_checks import report
 
     return report(root)

@@ -6,6 +6,7 @@ mean-field map of a discrete measure is this map, not a second implementation (c
 
 import torch
 
+from lipnb.parameters import Parameters, head_tensors
 from lipnb.shapes import check_tokens, check_weights, real_tensor
 
 __all__ = ["Attention"]
@@ -13,7 +14,7 @@ __all__ = ["Attention"]
 SCORES = ("dot", "l2")
 
 
-class Attention:
+class Attention(Parameters):
     r"""Multi-head attention, by dot products or by distances.
 
     .. math::
@@ -44,6 +45,8 @@ class Attention:
         Whether token ``i`` sees only tokens ``j <= i`` (causal attention).
     score : {"dot", "l2"}
         How a query meets a key: their product, or the square of their distance.
+    window : int, optional
+        With a mask: how many tokens each one sees, itself included, ``i - window < j <= i`` (sliding window).
 
     Raises
     ------
@@ -52,41 +55,27 @@ class Attention:
 
     Notes
     -----
+    A map does not change once made: its attributes cannot be set, it owns copies of the tensors it was given (gradients
+    reach those), and ``f.query`` and the like are new copies each time. `replace` makes another map of it.
+
     castin2024smooth, Def. 2.1 (one head), 2.2 (several heads), 2.5 (masked), C.4 (weights), E.3 (biases);
     kim2021lipschitz, L2 scores.
     """
 
     def __init__(self, query, key, value, output=None, *, query_bias=None, key_bias=None, value_bias=None,
-                 output_bias=None, scale=None, masked=False, score="dot"):
+                 output_bias=None, scale=None, masked=False, score="dot", window=None):
         if score not in SCORES:
             raise ValueError(f"score must be one of {SCORES}, got {score!r}.")
-        self.query = real_tensor("query", query, ("h", "k", "d"))
-        self.key = real_tensor("key", key, ("h", "k", "d"))
-        self.value = real_tensor("value", value, ("h", "v", "d"))
-        h, k, d = self.query.shape
-        if 0 in self.query.shape or 0 in self.value.shape:
-            raise ValueError("query, key and value need at least one head, one row and one column.")
-        v = self.value.shape[1]
-        if self.key.shape != (h, k, d):
-            raise ValueError(f"key must have shape {(h, k, d)}, as query has, got {tuple(self.key.shape)}.")
-        if self.value.shape != (h, v, d):
-            raise ValueError(f"value must have shape ({h}, v, {d}) to go with query, got {tuple(self.value.shape)}.")
-        self.output = None if output is None else real_tensor("output", output, ("h", "m", "v"))
-        if self.output is not None and (self.output.shape[0], self.output.shape[2]) != (h, v):
-            raise ValueError(f"output must have shape ({h}, m, {v}) to go with value, got {tuple(self.output.shape)}.")
-        m = h * v if self.output is None else self.output.shape[1]
-        self.heads, self.key_width, self.width, self.value_width, self.output_width = h, k, d, v, m
-        for name, bias, shape in (("query_bias", query_bias, (h, k)), ("key_bias", key_bias, (h, k)),
-                                  ("value_bias", value_bias, (h, v)), ("output_bias", output_bias, (m,))):
-            if bias is not None:
-                bias = real_tensor(name, bias, [str(size) for size in shape])
-                if bias.shape != shape:
-                    raise ValueError(f"{name} must have shape {shape}, got {tuple(bias.shape)}.")
-            setattr(self, name, bias)
-        if len(kinds := {(t.dtype, t.device) for t in self._tensors().values()}) > 1:
-            raise ValueError(f"all parameters must share one dtype and device, got {sorted(map(str, kinds))}.")
-        self.scale = k**-0.5 if scale is None else float(scale)
-        self.masked, self.score = bool(masked), score
+        if window is not None and not (masked and isinstance(window, int) and window > 0):
+            raise ValueError("window must be None or, with masked=True, how many tokens each one sees, 1 or more, got "
+                             f"{window!r} with masked={bool(masked)}.")
+        own = head_tensors(dict(query=query, key=key, value=value, output=output, query_bias=query_bias,
+                                key_bias=key_bias, value_bias=value_bias, output_bias=output_bias))
+        (h, k, d), v = own["query"].shape, own["value"].shape[1]
+        super().__init__(own, scale=k**-0.5 if scale is None else float(scale), masked=bool(masked), score=score,
+                         window=window)
+        vars(self).update(heads=h, key_width=k, width=d, value_width=v,
+                          output_width=h * v if own["output"] is None else own["output"].shape[1])
 
     @classmethod
     def from_matrices(cls, A, V, *, masked=False):
@@ -149,30 +138,12 @@ class Attention:
         folded = value @ query.mT @ query * query.shape[1] ** -0.5 if value.shape[2] == query.shape[2] else value
         return cls(query, query, folded, output, masked=masked, score="l2")
 
-    def _tensors(self):
-        names = ("query", "key", "value", "output", "query_bias", "key_bias", "value_bias", "output_bias")
-        return {name: tensor for name in names if (tensor := getattr(self, name)) is not None}
-
-    @property
-    def dtype(self):
-        """Floating point type of the parameters; inputs must have the same."""
-        return self.query.dtype
-
-    @property
-    def device(self):
-        """Device of the parameters; inputs must lie on the same."""
-        return self.query.device
-
-    def to(self, device=None, dtype=None):
-        """The same map on another device or in another floating point type."""
-        tensors = {name: tensor.to(device=device, dtype=dtype) for name, tensor in self._tensors().items()}
-        return Attention(**tensors, scale=self.scale, masked=self.masked, score=self.score)
-
     def __repr__(self):
         biases = [name for name in self._tensors() if name.endswith("_bias")]
         kind = "L2 heads" if self.score == "l2" else "heads"
+        mask = "unmasked" if not self.masked else "masked" if self.window is None else f"window {self.window}"
         return (f"Attention({self.heads} {kind}, width {self.width}, key width {self.key_width}, "
-                f"output width {self.output_width}, {'masked' if self.masked else 'unmasked'}, "
+                f"output width {self.output_width}, {mask}, "
                 f"{', '.join(biases) or 'no bias'}, {str(self.dtype).removeprefix('torch.')})")
 
     def check_dot(self, what):
@@ -193,11 +164,10 @@ class Attention:
 
     def project(self, x):
         """Queries (slope folded in), keys and values: shapes (..., h, n, k), (..., h, n, k) and (..., h, n, v)."""
-        def heads_of(matrix, bias):
-            rows = torch.einsum("...nd,hkd->...hnk", x, matrix)
+        def heads_of(name):
+            rows, bias = torch.einsum("...nd,hkd->...hnk", x, self._own[name]), self._own[f"{name}_bias"]
             return rows if bias is None else rows + bias[:, None, :]
-        return (self.slope * heads_of(self.query, self.query_bias), heads_of(self.key, self.key_bias),
-                heads_of(self.value, self.value_bias))
+        return self.slope * heads_of("query"), heads_of("key"), heads_of("value")
 
     def centred(self, query, key):
         """Queries and keys seen from the mean key, where L2 scores lose the fewest digits; others as they are."""
@@ -214,15 +184,31 @@ class Attention:
         size = -self.scale * key.square().sum(-1)[..., None, :]
         return size if added is None else size + added
 
+    def hidden(self, n, rows=slice(None), columns=slice(None)):
+        """Which of n tokens j token i does not see, boolean, shape (n, n); None without a mask: all are seen.
+
+        Hidden are ``j > i`` and, with a window, ``j <= i - window``. `rows` and `columns`, slices or tensors of
+        integers, choose i and j; only their part is made.
+        """
+        if not self.masked:
+            return None
+        places = torch.arange(n, device=self.device)
+        i, j = places[rows][:, None], places[columns]
+        return j > i if self.window is None else (j > i) | (j <= i - self.window)
+
+    def seen(self, n, first, last):
+        """The slice of n tokens outside which tokens first <= i < last see none."""
+        if not self.masked:
+            return slice(0, n)
+        return slice(0 if self.window is None else max(0, first + 1 - self.window), last)
+
     def probabilities_of(self, query, key, weights=None):
         """Attention probabilities, shape (..., h, n, n), of queries (slope folded in) and keys (..., h, n, k)."""
         query, key = self.centred(query, key)
         logits, added = query @ key.mT, self.added_to_logits(key, weights)
         logits = logits if added is None else logits + added
-        if self.masked:
-            later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
-            logits = logits.masked_fill(later, -torch.inf)
-        return logits.softmax(-1)
+        hidden = self.hidden(key.shape[-2])
+        return (logits if hidden is None else logits.masked_fill(hidden, -torch.inf)).softmax(-1)
 
     def probabilities(self, x, weights=None):
         """Attention probabilities P, shape (..., h, n, n), at tokens `x`, shape (..., n, d)."""
@@ -232,19 +218,19 @@ class Attention:
 
     def combine(self, heads):
         """Output tokens without the output bias, shape (..., n, m), of head outputs (..., h, n, v)."""
-        if self.output is None:
+        if self._own["output"] is None:
             return heads.movedim(-3, -2).flatten(-2)
-        return torch.einsum("...hnv,hmv->...nm", heads, self.output)
+        return torch.einsum("...hnv,hmv->...nm", heads, self._own["output"])
 
     def combine_transposed(self, w):
         """Transpose of `combine`: head outputs (..., h, n, v) of output tokens `w`, shape (..., n, m)."""
-        if self.output is None:
+        if self._own["output"] is None:
             return w.unflatten(-1, (self.heads, self.value_width)).movedim(-2, -3)
-        return torch.einsum("...nm,hmv->...hnv", w, self.output)
+        return torch.einsum("...nm,hmv->...hnv", w, self._own["output"])
 
     def __call__(self, x, weights=None):
         """Output tokens, shape (..., n, m), of tokens `x`, shape (..., n, d), with optional `weights` (..., n)."""
         self.check_input(x, weights)
         query, key, value = self.project(x)
         out = self.combine(self.probabilities_of(query, key, weights) @ value)
-        return out if self.output_bias is None else out + self.output_bias
+        return out if self._own["output_bias"] is None else out + self._own["output_bias"]

@@ -6,18 +6,17 @@ A table is ``NAME.csv`` with ``NAME.json`` beside it. While it is made, finished
 
 import json
 import os
-import platform
-import subprocess
 import time
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
 import pandas as pd
 from filelock import FileLock, Timeout
 
-__all__ = ["Recording", "folder", "listed", "load", "names", "provenance", "recording", "versions"]
+from lipnb.origin import checkout, versions
+
+__all__ = ["Recording", "checkout", "folder", "listed", "load", "names", "provenance", "recording", "versions"]
 
 FLOAT_FORMAT = "%.6g"  # more digits differ between processors
 
@@ -26,8 +25,7 @@ def folder():
     """The results folder: ``LIPNB_RESULTS``, else ``data/results`` of the checkout, else of the current folder."""
     if chosen := os.environ.get("LIPNB_RESULTS"):
         return Path(chosen)
-    checkout = Path(__file__).resolve().parent.parent
-    return (checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()) / "data" / "results"
+    return (checkout() or Path.cwd()) / "data" / "results"
 
 
 def names():
@@ -86,18 +84,6 @@ def _found(name):
     return path
 
 
-def versions():
-    """Versions of what computes the numbers, and the commit of the checkout where there is one."""
-    packages = {package: version(package) for package in ("lipnb", "torch", "transformers", "numpy", "scipy")}
-    try:
-        git = subprocess.run(["git", "-C", Path(__file__).parent, "describe", "--always", "--dirty"],
-                             capture_output=True, text=True, check=False)
-        commit = git.stdout.strip() or None
-    except OSError:  # no git here
-        commit = None
-    return {"python": platform.python_version(), "machine": platform.machine(), **packages, "commit": commit}
-
-
 class Recording:
     """A table in the making; see `recording`."""
 
@@ -127,7 +113,7 @@ class Recording:
             self._units[line["unit"]] = line
 
     def _append(self, line):
-        with self._path.open("a") as file:
+        with _kept(self._path), self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -166,9 +152,10 @@ class Recording:
         birth = {"settings": self._settings, "rows": len(table), "seconds": round(seconds, 1),
                  "finished": time.strftime("%Y-%m-%d", time.gmtime()), "versions": versions()}
         final = self._path.with_name(self._path.name.replace(".partial.jsonl", ".csv"))
-        write(final, table.to_csv(index=False, float_format=FLOAT_FORMAT))
-        write(final.with_suffix(".json"), json.dumps(birth, indent=1) + "\n")
-        self._path.unlink()
+        with _kept(final):
+            write_all({final: table.to_csv(index=False, float_format=FLOAT_FORMAT),
+                       final.with_suffix(".json"): json.dumps(birth, indent=1) + "\n"})
+            self._path.unlink()
         return table
 
 
@@ -182,17 +169,35 @@ def write(path, text):
     text : str
         Written as UTF-8.
     """
-    beside = path.with_name(f".{path.name}.new")
+    write_all({path: text})
+
+
+def write_all(texts):
+    """Replace several files of a folder, path -> text, none before all are on the disk: they belong together."""
+    beside = {path: path.with_name(f".{path.name}.new") for path in texts}
     try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        for path, text in texts.items():
+            with beside[path].open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        for path, new in beside.items():
+            new.replace(path)
     except BaseException:
-        with suppress(OSError):
-            beside.unlink()
+        for new in beside.values():
+            with suppress(OSError):
+                new.unlink()
         raise
+
+
+@contextmanager
+def _kept(path):
+    """A sentence where a file of a table cannot be written: what is finished is in the partial file."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"{path} cannot be written any more ({error.strerror or error}): what is measured is kept. Make "
+                      "room, then give the same command again.") from error
 
 
 @contextmanager

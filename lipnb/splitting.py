@@ -9,7 +9,7 @@ from lipnb.measures import mean_field_map, uniform
 
 __all__ = ["Splitting", "far_splitting", "query_blocks", "splitting"]
 
-SAME_POINT = 1e-6  # relative to the largest atom
+SAME_POINT = 1e-6  # relative to the largest atom: nearer points are one
 
 
 class Splitting(NamedTuple):
@@ -22,17 +22,20 @@ class Splitting(NamedTuple):
     apart : float
         The largest local constant of the map that one atom sees: what copies of an atom gain by parting.
     token : int
-        The atom where that is.
+        The atom where that is; of an atom written several times, the first.
+    rtol : float
+        Relative tolerance on `together`.
     """
 
     together: float
     apart: float
     token: int
+    rtol: float
 
     @property
     def split(self):
-        """Whether the measure is split: dividing an atom beats every motion of whole atoms."""
-        return self.apart > self.together
+        """Whether the measure is split: dividing an atom beats every motion of whole atoms, by more than `rtol`."""
+        return self.apart > self.together * (1 + self.rtol)
 
 
 @torch.no_grad()
@@ -81,12 +84,15 @@ def splitting(attention, x, weights=None, *, rtol=1e-6):
 
     is the local constant in W_2 once every atom may part into two or more copies, whatever their weights.
 
+    A measure is what is judged, not how it is written: points nearer to each other than 1e-6 of the largest atom count
+    as one atom, at the first of them and with their weights added.
+
     Parameters
     ----------
     attention : Attention
         Any heads and biases, without a mask.
     x : Tensor, shape (n, d)
-        Atoms.
+        Atoms, in any order; one may be written several times.
     weights : Tensor, shape (n,), optional
         Their weights; only ratios matter. Default: equal ones.
     rtol : float
@@ -95,7 +101,7 @@ def splitting(attention, x, weights=None, *, rtol=1e-6):
     Returns
     -------
     Splitting
-        `together`, `apart`, `token` and `split`.
+        `together`, `apart`, `token`, `rtol` and `split`.
 
     Raises
     ------
@@ -104,22 +110,24 @@ def splitting(attention, x, weights=None, *, rtol=1e-6):
 
     Notes
     -----
-    castin2024smooth, version 1 (definitions as recovered); the criterion is ours.
+    castin2024smooth, version 1 (definitions as reconstructed); the criterion is ours.
     """
+    _check(attention, x, weights)
+    first, weights = _atoms(x, weights)
+    x = x[first]
     blocks = query_blocks(attention, x, weights)
     if blocks.shape[1] > blocks.shape[2]:
         gram = blocks.mT @ blocks
     else:
         gram = blocks @ blocks.mT
     apart = torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).sqrt()  # accurate for the largest
-    weights = uniform(len(x), x.dtype).to(x.device) if weights is None else weights
     together = local_lipschitz(attention, x, weights=weights, rtol=rtol).value
-    return Splitting(together.item(), apart.max().item(), int(apart.argmax()))
+    return Splitting(together.item(), apart.max().item(), int(first[apart.argmax()]), rtol)
 
 
 @torch.no_grad()
 def far_splitting(attention, x, weights, z):
-    r"""A lower bound on the local constant of the mean-field map in W_2: a speck of mass sent far away.
+    r"""A lower bound on the local constant of the mean-field map in W_2: a small mass sent far away.
 
     .. math:: \sup_{i,\, z} \Big(\frac{c(\Gamma_\mu(x_i), \Gamma_\mu(z))}{c(x_i, z)}\Big)^{1/2}, \qquad
         c(x_i, z) = \min_{i = j_0, j_1, \dots, j_r} \sum_{s < r} |x_{j_s} - x_{j_{s+1}}|^2 + |x_{j_r} - z|^2 ,
@@ -173,6 +181,19 @@ def _chain_costs(x, z):
         between = torch.minimum(between, between[:, k : k + 1] + between[k])
     last = (x[:, None] - z).square().sum(-1)
     return torch.stack([(row[:, None] + last).amin(0) for row in between])
+
+
+def _atoms(x, weights):
+    """Where each atom of the measure stands first in `x`, and the weights of the atoms."""
+    weights = uniform(len(x), x.dtype).to(x.device) if weights is None else weights
+    near = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist") <= SAME_POINT * x.norm(dim=-1).max()
+    near.fill_diagonal_(True)
+    owner = torch.full((len(x),), -1, device=x.device)
+    for i in range(len(x)):
+        if owner[i] < 0:
+            owner[near[i] & (owner < 0)] = i
+    first, place = owner.unique(return_inverse=True)
+    return first, weights.new_zeros(len(first)).index_add_(0, place, weights)
 
 
 def _check(attention, x, weights):

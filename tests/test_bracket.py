@@ -186,8 +186,7 @@ def test_a_bad_solver_leaves_the_bracket_true(monkeypatch):
 
 def test_other_scores_are_refused():
     eye = torch.eye(2, dtype=torch.float64)
-    attention = Attention.from_matrices(eye, eye)
-    attention.score = "l2"
+    attention = Attention.from_matrices(eye, eye).replace(score="l2")
     for bound in (certify, yudin_upper):
         with pytest.raises(ValueError, match="dot-product scores"):
             bound(attention, eye)

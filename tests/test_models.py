@@ -3,6 +3,7 @@
 import json
 import shutil
 from functools import cache, partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -405,3 +406,24 @@ def test_a_model_without_tokenizer_says_so(checkpoints):
     assert network.tokenizer_name is None
     with pytest.raises(ValueError, match="gpt2 has no tokenizer"):
         network.token_ids("alice")
+
+
+@pytest.mark.parametrize(("leak", "masked", "sentence"), [
+    (0.0, True, None), (1e-6, True, None), (1e-4, True, "is not causal although masked=True"),
+    (1e-2, True, "is not causal although masked=True"), (1e-6, False, "is causal although masked=False"),
+    (1e-4, False, None),
+])
+def test_a_small_leak_is_a_leak(leak, masked, sentence):
+    """Outputs of earlier tokens that move with later ones by this much, relative to their size."""
+    def network(input_ids, use_cache):
+        own = torch.ones(*input_ids.shape, 3, dtype=torch.float64)
+        later = (input_ids - input_ids[:1]).sum(-1).double()  # 0, and something where the last tokens changed
+        return SimpleNamespace(last_hidden_state=own * (1 + leak * later.sign())[:, None, None])
+
+    network.config = SimpleNamespace(max_position_embeddings=40, vocab_size=50)
+    network.device, network.dtype = torch.device("cpu"), torch.float64
+    if sentence is None:
+        assert_causality(network, masked, "this one")
+    else:
+        with pytest.raises(RuntimeError, match=sentence):
+            assert_causality(network, masked, "this one")

@@ -6,7 +6,7 @@ from cases import random_case
 
 from lipnb import Attention, AttentionJacobian
 from lipnb.measures import mean_field_map, wasserstein
-from lipnb.splitting import far_splitting, query_blocks, splitting
+from lipnb.splitting import Splitting, far_splitting, query_blocks, splitting
 
 ONE = torch.ones(1, 1, dtype=torch.float64)
 HALF = torch.tensor([0.5, 0.5], dtype=torch.float64)
@@ -70,6 +70,55 @@ def test_weights_count_by_their_ratios_and_default_to_equal_ones():
     for left, right in ((splitting(attention, x, weights), splitting(attention, x, 5 * weights)),
                         (splitting(attention, x), splitting(attention, x, torch.ones_like(weights)))):
         assert left == pytest.approx(right, rel=1e-9)
+
+
+WRITTEN = {
+    "first atom twice": ((0, 0, 1), (0.25, 0.25, 0.5)), "second atom twice": ((0, 1, 1), (0.5, 0.25, 0.25)),
+    "both twice": ((0, 1, 1, 0), (0.1, 0.25, 0.25, 0.4)),
+    "thrice, in disorder": ((1, 0, 1, 0, 1), (0.2, 0.3, 0.2, 0.2, 0.1)),
+}
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize("apart", [0.0, 1e-9, 3e-7])
+def test_a_measure_is_judged_alike_however_it_is_written(written, apart):
+    """Atoms written several times, at exactly one place or nearly: the weights add, the answer stays."""
+    places, weights = WRITTEN[written]
+    x = column(-0.45, -4.0)[list(places)] + apart * torch.arange(len(places))[:, None]
+    expected = splitting(scalar(-1.0), column(-0.45, -4.0), HALF)
+    found = splitting(scalar(-1.0), x, torch.tensor(weights, dtype=torch.float64))
+    assert found.split is expected.split is True and found.token == places.index(0)
+    assert found.together == pytest.approx(expected.together, rel=1e-12 + 10 * apart)
+    assert found.apart == pytest.approx(expected.apart, rel=1e-12 + 10 * apart)
+    line = torch.linspace(-4.001, 4, 100, dtype=torch.float64)[:, None]
+    far = far_splitting(scalar(-1.0), column(-0.45, -4.0), HALF, line)
+    assert far_splitting(scalar(-1.0), x, torch.tensor(weights, dtype=torch.float64), line) == pytest.approx(
+        far, rel=1e-9 + 10 * apart)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_copies_of_atoms_never_change_whether_a_random_measure_is_split(seed):
+    attention, x, weights = unmasked(seed)
+    counts = torch.randint(1, 4, (len(x),), generator=torch.Generator().manual_seed(seed))
+    expected = splitting(attention, x, weights, rtol=1e-9)
+    copies = x.repeat_interleave(counts, 0), (weights / counts).repeat_interleave(counts)
+    found = splitting(attention, *copies, rtol=1e-9)
+    assert found[:2] == pytest.approx(expected[:2], rel=1e-8, abs=1e-12)
+    assert found.split == expected.split
+    equal = splitting(attention, x.repeat_interleave(counts, 0))  # without weights: the copies are the weights
+    assert equal[:2] == pytest.approx(splitting(attention, x, counts.double())[:2], rel=1e-5, abs=1e-12)
+
+
+def test_atoms_further_apart_than_the_tolerance_are_two():
+    """Close atoms that are two may part: their constant is that of copies, so nothing gains by dividing them."""
+    x, thirds = column(-0.45, -0.45 + 5e-6, -4.0), torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
+    found = splitting(scalar(-1.0), x, thirds)
+    assert found.together == pytest.approx(splitting(scalar(-1.0), column(-0.45, -4.0), HALF).apart, rel=1e-4)
+
+
+def test_a_gain_within_the_tolerance_is_none():
+    assert not Splitting(1.0, 1.0 + 7e-16, 0, 1e-6).split and not Splitting(1.0, 1.0 + 9e-7, 0, 1e-6).split
+    assert Splitting(1.0, 1.0 + 2e-6, 0, 1e-6).split
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -30,12 +30,16 @@ def test_streamed_products_equal_cached_ones(seed, rows, score):
     assert torch.equal(u, given)
 
 
-def test_masked_tiles_hold_no_later_column():
+def test_tiles_hold_no_column_that_none_of_their_rows_sees():
     case = random_case(7, n=10)
-    tiles = list(StreamedProducts(case.attention, case.x, rows=4)._tiles())
-    assert tiles == [(0, 4, 4), (4, 8, 8), (8, 10, 10)]
-    case = random_case(6, n=10)
-    assert list(StreamedProducts(case.attention, case.x, rows=4)._tiles())[0] == (0, 4, 10)
+
+    def tiles(**changes):
+        made = StreamedProducts(case.attention.replace(**changes), case.x, rows=4)._tiles()
+        return [(rows.start, rows.stop, columns.start, columns.stop) for rows, columns in made]
+
+    assert case.attention.masked and tiles() == [(0, 4, 0, 4), (4, 8, 0, 8), (8, 10, 0, 10)]
+    assert tiles(window=3) == [(0, 4, 0, 4), (4, 8, 2, 8), (8, 10, 6, 10)]
+    assert tiles(masked=False) == [(0, 4, 0, 10), (4, 8, 0, 10), (8, 10, 0, 10)]
 
 
 @pytest.mark.parametrize("seed", [5, 6, 7, 10])

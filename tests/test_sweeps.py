@@ -126,7 +126,7 @@ def test_samples_are_uniform(place):
     ("output: .", "'output' is a folder below"),
     ("output: link/inside", "'output' is a folder below"),
     ("cluster: {kind: os.system}", "kind .one of LocalCluster, SLURMCluster"),
-    ("cluster: {kind: SLURMCluster, options: {log_directory: /etc}}", "'log_directory' names a place on disk"),
+    ("cluster: {kind: SLURMCluster, options: {log_directory: /etc}}", "the option 'log_directory' is not taken from a spec"),
     ("grid: !!python/object/apply:os.system ['touch owned']", "line 2: not YAML: could not determine a constructor"),
     ("grid: {n: [1]}\ngrid: {n: [2]}", "the key 'grid' is there twice"),
     ("grid: [", "not YAML"),
@@ -248,8 +248,11 @@ def test_the_package_hash_sees_a_changed_file(tmp_path, monkeypatch):
     (tmp_path / "lipnb").mkdir()
     (tmp_path / "lipnb" / "__init__.py").write_text("")
     monkeypatch.setattr(source.lipnb, "__file__", str(tmp_path / "lipnb" / "__init__.py"))
+    monkeypatch.setattr(source, "checkout", source.checkout.__wrapped__)  # which remembers its answer
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'another'")
     plain = source.package.__wrapped__()
-    (tmp_path / "pyproject.toml").write_text("")
+    assert plain == source.lipnb.__version__
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'lipnb'")
     hashed = source.package.__wrapped__()
     (tmp_path / "lipnb" / "new.py").write_text("x = 1")
     assert plain in hashed and len({plain, hashed, source.package.__wrapped__()}) == 3

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -146,6 +147,27 @@ def test_weights_of_a_seed_are_the_same_and_leave_the_global_state_alone():
     pairs = list(zip(first.parameters(), again.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in pairs)
     assert not all(torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
+
+
+def test_matrices_decay_and_biases_do_not(tmp_path):
+    """Parameters whose gradient is zero move by the decay alone: a matrix shrinks each step, biases and gains stay."""
+    class Idle(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = torch.nn.Parameter(torch.zeros(7, 7))
+            self.matrix, self.bias = torch.nn.Parameter(torch.ones(3, 4)), torch.nn.Parameter(torch.ones(4))
+            self.gain = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, ids):
+            return self.words[ids] + 0 * (self.matrix.sum() + self.bias.sum() + self.gain)
+
+    ids, record = torch.arange(60) % 7, SimpleNamespace(rows=lambda unit: [], add=lambda *row: None)
+    for decay in (0.5, 0.0):
+        idle = Idle()
+        training.train(idle, ids, ids, record, state=tmp_path / "state", steps=5, batch=2, length=4, rate=0.01,
+                       schedule="constant", decay=decay, progress=False)
+        assert torch.equal(idle.bias.detach(), torch.ones(4)) and idle.gain.item() == 1
+        assert torch.allclose(idle.matrix.detach(), torch.full((3, 4), (1 - 0.01 * decay) ** 5), rtol=1e-6)
 
 
 PROGRAM = """

@@ -2,8 +2,6 @@
 
 import torch
 
-from lipnb.attention import Attention
-
 __all__ = ["without_query_bias"]
 
 
@@ -40,7 +38,8 @@ def without_query_bias(attention, x, size):
     def wider(matrix, column):
         return torch.cat([matrix, column], dim=-1)
 
-    same = Attention(wider(attention.query, attention.query_bias[..., None] / size), wider(attention.key, blank),
-                     wider(attention.value, attention.value.new_zeros(*attention.value.shape[:2], 1)),
-                     attention.output, scale=attention.scale, masked=attention.masked)
+    same = attention.replace(
+        query=wider(attention.query, attention.query_bias[..., None] / size), key=wider(attention.key, blank),
+        value=wider(attention.value, attention.value.new_zeros(*attention.value.shape[:2], 1)),
+        query_bias=None, key_bias=None, value_bias=None, output_bias=None)
     return same, wider(x, torch.full_like(x[..., :1], size))

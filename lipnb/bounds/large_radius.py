@@ -14,7 +14,7 @@ def chosen_tokens(attention, x):
     Parameters
     ----------
     attention : Attention
-        Any heads; a mask limits the choice to j <= i. Biases do not matter in the limit.
+        Any heads; a mask, or a window, limits the choice to what a token sees. Biases do not matter in the limit.
     x : Tensor, shape (..., n, d)
         Tokens.
 
@@ -37,8 +37,9 @@ def chosen_tokens(attention, x):
     scores = attention.scale * torch.einsum("...id,hkd,hke,...je->...hij", x, attention.query.double(),
                                             attention.key.double(), x)
     size = scores.abs().amax((-2, -1), keepdim=True)
-    if attention.masked:
-        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
+    hidden = attention.hidden(x.shape[-2])
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, -torch.inf)
     if x.shape[-2] > 1:
         top = scores.topk(2, dim=-1).values
         tied = (top[..., 0] - top[..., 1] <= 1e-12 * size[..., 0]).nonzero()

@@ -4,17 +4,10 @@ import math
 
 import torch
 
-from lipnb.attention import Attention
-
-__all__ = ["Pieces", "hidden", "in_units", "scaled"]
+__all__ = ["Pieces", "in_units", "scaled"]
 
 CHUNK = 2**24  # entries of one intermediate array
 STEEPEST = 150  # power of two beyond which a scale of the logits, in units, is refused
-
-
-def hidden(attention, n):
-    """Which tokens each of n tokens does not see, boolean (n, n), or None: the one place that knows the mask."""
-    return torch.ones(n, n, dtype=torch.bool, device=attention.device).triu(1) if attention.masked else None
 
 
 def scaled(tensor, power):
@@ -59,11 +52,11 @@ def in_units(attention, x):
     o = 0 if attention.output is None else _power(attention.output)
     if math.frexp(attention.scale)[1] + q + k + a > STEEPEST:
         return None, x, a, v + o + a
-    parts = {"query": scaled(attention.query, a - q), "key": scaled(attention.key, -k),
-             "value": scaled(attention.value, -v),
-             "output": None if attention.output is None else scaled(attention.output, -o),
-             "query_bias": None if bias is None else scaled(bias, -q)}
-    unit = Attention(**parts, scale=math.ldexp(attention.scale, q + k + a), masked=attention.masked)
+    unit = attention.replace(
+        query=scaled(attention.query, a - q), key=scaled(attention.key, -k), value=scaled(attention.value, -v),
+        output=None if attention.output is None else scaled(attention.output, -o),
+        query_bias=None if bias is None else scaled(bias, -q), key_bias=None, value_bias=None, output_bias=None,
+        scale=math.ldexp(attention.scale, q + k + a))
     return unit, scaled(x, -a), a, v + o + a
 
 
@@ -99,7 +92,7 @@ class Pieces:
         self.query = attention.scale * self.query
         self.keys, self.values = (torch.einsum("nd,hkd->hnk", self.centred, matrix)
                                   for matrix in (attention.key, attention.value))
-        self.hidden = hidden(attention, len(x))
+        self.hidden = attention.hidden(len(x))
         logits, self.logs = self.query @ self.keys.mT, None
         if weights is not None:
             self.logs = weights.log()

@@ -104,6 +104,10 @@ def run(arguments):
     sweep = sweeps.run(arguments.spec, scheduler=arguments.scheduler, **options)
     left = f", {sweep.left} still to run" if sweep.left else ""
     print(f"{len(sweep.table)} points done{left}: {sweep.folder / 'table.csv'}")
+    if sweep.stale:
+        rows = "1 row" if sweep.stale == 1 else f"{sweep.stale} rows"
+        print(f"{rows} of an earlier notebook, package or spec are not in that table: {sweep.folder / 'stale.csv'} "
+              "keeps them, with the reason")
     if len(sweep.table) and not sweep.recorded:
         print("no value was recorded; in the notebook: from lipnb.sweeps import record; record(name=value)")
     if sweep.failures:

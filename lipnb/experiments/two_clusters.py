@@ -74,7 +74,7 @@ def head_of(layer, head):
     u = K.mT @ (w * (w.abs().max() / w[w.abs().argmax()])).real  # a complex factor is free
     u = u * u[u.abs().argmax()].sign() / u.norm()
     A_norm = abs(layer.scale) * largest_singular(torch.linalg.qr(K.mT).R @ torch.linalg.qr(Q.mT).R.mT).item()
-    alone = Attention(Q[None], K[None], V[None], scale=layer.scale, masked=layer.masked)
+    alone = Attention(Q[None], K[None], V[None], scale=layer.scale, masked=layer.masked, window=layer.window)
     return Head(alone, values.real[place].item(), u, rate, A_norm, largest_singular(V).item())
 
 
@@ -115,7 +115,7 @@ def in_subspace(head, *, identity=False):
     basis = torch.linalg.qr(columns).Q
     value = torch.eye(basis.shape[1], dtype=basis.dtype) if identity else V @ basis
     small = Attention((Q @ basis)[None], (K @ basis)[None], value[None], scale=head.attention.scale,
-                      masked=head.attention.masked)
+                      masked=head.attention.masked, window=head.attention.window)
     return small, basis.mT @ head.u
 
 

@@ -38,7 +38,7 @@ class AutodiffJacobian:
             raise ValueError("x must be a floating point tensor of shape (..., n, d) with at least one token.")
         if not torch.isfinite(x).all():
             raise ValueError("x holds NaN or infinite values: remove them first.")
-        self.f, self.x = f, x.detach()
+        self.f, self.x = f, x.detach().clone()
         self.batch_shape = x.shape[:-2]
         with sdpa_kernel(SDPBackend.MATH):
             out, self._pullback = torch.func.vjp(f, self.x)

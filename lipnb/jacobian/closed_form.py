@@ -48,7 +48,7 @@ class AttentionJacobian:
 
     def __init__(self, attention, x, weights=None):
         attention.check_input(x, weights)
-        self.attention, self.x, self._root = attention, x.detach(), None
+        self.attention, self.x, self._root = attention, x.detach().clone(), None
         self.batch_shape, (self.n, self.d) = x.shape[:-2], x.shape[-2:]
         with torch.no_grad(), gemm.fastest(x.dtype, x.device):
             query, key, self._value = attention.project(x)

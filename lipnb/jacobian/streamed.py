@@ -1,5 +1,7 @@
 """Products with the Jacobian of long sequences, in memory linear in n: rows of P are made again at each product."""
 
+import math
+
 import torch
 
 from lipnb.jacobian.weights import ScaledWeights, steep
@@ -16,7 +18,7 @@ class StreamedProducts:
     A row of :math:`J^\top J u` needs one row of P only, twice: for the tangent of that row, and, once the output
     matrices are applied to it, for its share of the cotangents. So each tile of P is recomputed once a product from
     queries, keys and log-sum-exponentials; ``18 n^2 d`` operations in place of ``16 n^2 d``, half of it when masked,
-    because tiles above the diagonal are never made.
+    because tiles above the diagonal are never made, and those before a window neither.
 
     Parameters
     ----------
@@ -51,25 +53,26 @@ class StreamedProducts:
         return new
 
     def _tiles(self):
-        """First row, last row and number of columns of each tile."""
+        """Rows and columns of each tile, two slices."""
         n = self.x.shape[1]
         for first in range(0, n, self.rows):
             last = min(first + self.rows, n)
-            yield first, last, last if self.attention.masked else n
+            yield slice(first, last), self.attention.seen(n, first, last)
 
     def _tile(self, which, rows, columns):
         """Buffer 0 or 1 as a tensor of shape (h, rows, columns)."""
-        h = self.attention.heads
-        return self._tile_buffers[which, : h * rows * columns].view(h, rows, columns)
+        shape = (self.attention.heads, rows.stop - rows.start, columns.stop - columns.start)
+        return self._tile_buffers[which, : math.prod(shape)].view(shape)
 
-    def _logits(self, query, key, added, first, last, columns):
+    def _logits(self, query, key, added, rows, columns):
         """Logits of one tile, shape (h, rows, columns), the mask and the token weights included."""
-        logits = torch.bmm(query[:, first:last], key[:, :columns].mT, out=self._tile(0, last - first, columns))
+        logits = torch.bmm(query[:, rows], key[:, columns].mT, out=self._tile(0, rows, columns))
         if added is not None:
-            logits += added[..., :columns]
-        if self.attention.masked:
-            square = logits[..., first:]
-            square.masked_fill_(torch.ones_like(square[0], dtype=torch.bool).triu(1), -torch.inf)
+            logits += added[..., columns]
+        if self.attention.masked:  # without a window, tokens before the first row are seen by all
+            start = rows.start if self.attention.window is None else columns.start
+            hidden = self.attention.hidden(self.x.shape[1], rows, slice(start, columns.stop))
+            logits[..., start - columns.start :].masked_fill_(hidden, -torch.inf)
         return logits
 
     def _cache(self, item):
@@ -79,10 +82,10 @@ class StreamedProducts:
         added = self.attention.added_to_logits(key, None if self.weighted is None else self.weighted[item])
         value = value / self.weights.value_unit
         heads, logsumexp = torch.empty_like(value), torch.empty_like(value[..., :1])
-        for first, last, columns in self._tiles():
-            logits = self._logits(query, key, added, first, last, columns)
-            logsumexp[:, first:last] = total = logits.logsumexp(-1, keepdim=True)
-            heads[:, first:last] = logits.sub_(total).exp_() @ value[:, :columns]
+        for rows, columns in self._tiles():
+            logits = self._logits(query, key, added, rows, columns)
+            logsumexp[:, rows] = total = logits.logsumexp(-1, keepdim=True)
+            heads[:, rows] = logits.sub_(total).exp_() @ value[:, columns]
         one = torch.ones_like(logsumexp)
         return (steep(query, key), torch.cat([query, -logsumexp], -1), torch.cat([key, one], -1),
                 torch.cat([value, one], -1), heads, added)
@@ -106,27 +109,26 @@ class StreamedProducts:
             keys = torch.cat([keys, -att.slope * (key * parts[1]).sum(-1, keepdim=True)], -1)
         d_value = parts[2].contiguous()
         back_key, back_value = torch.zeros_like(queries[..., k:]), torch.zeros_like(value)
-        for first, last, columns in self._tiles():
-            rows = slice(first, last)
-            P = self._logits(query1, key1, added, first, last, columns).exp_()
-            t = torch.bmm(queries[:, rows], keys[:, :columns].mT, out=self._tile(1, last - first, columns)).mul_(P)
+        for rows, columns in self._tiles():
+            P = self._logits(query1, key1, added, rows, columns).exp_()
+            t = torch.bmm(queries[:, rows], keys[:, columns].mT, out=self._tile(1, rows, columns)).mul_(P)
             total = t.sum(-1, keepdim=True)
             if is_steep:
                 t.addcmul_(P, total, value=-1)
-            o = torch.bmm(t, value[:, :columns]).baddbmm_(P, d_value[:, :columns])
+            o = torch.bmm(t, value[:, columns]).baddbmm_(P, d_value[:, columns])
             if not is_steep:
                 o.addcmul_(total, heads[:, rows], value=-1)
             joined = o.transpose(0, 1).flatten(1)
             if root is not None:
                 joined = joined * root[rows] ** 2
             g = self.weights.through_output(joined).unflatten(-1, (h, v)).transpose(0, 1).contiguous()
-            back_value[:, :columns].baddbmm_(P.mT, g)
+            back_value[:, columns].baddbmm_(P.mT, g)
             spread = torch.zeros_like(total) if is_steep else -(g * heads[:, rows]).sum(-1, keepdim=True)
-            z = torch.bmm(torch.cat([g, spread], -1), value1[:, :columns].mT, out=t).mul_(P)
+            z = torch.bmm(torch.cat([g, spread], -1), value1[:, columns].mT, out=t).mul_(P)
             if is_steep:
                 z.addcmul_(P, z.sum(-1, keepdim=True), value=-1)
-            parts[0][:, rows] = torch.bmm(z, key[:, :columns])
-            back_key[:, :columns].baddbmm_(z.mT, queries[:, rows, k:])
+            parts[0][:, rows] = torch.bmm(z, key[:, columns])
+            back_key[:, columns].baddbmm_(z.mT, queries[:, rows, k:])
         if att.score == "l2":
             back_key = back_key[..., :-1].addcmul(key, back_key[..., -1:], value=-att.slope)
         parts[1].copy_(back_key)

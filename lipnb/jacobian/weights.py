@@ -1,7 +1,6 @@
 """Weight matrices of an attention map, stacked and scaled for its Jacobian's products."""
 
 import math
-import weakref
 
 import torch
 
@@ -30,9 +29,6 @@ def steep(query, key):
     return bool(largest * torch.finfo(query.dtype).eps > STEEP)
 
 
-_KNOWN = weakref.WeakKeyDictionary()
-
-
 class ScaledWeights:
     """Weight matrices of an attention map, stacked for the products and kept near one.
 
@@ -48,13 +44,15 @@ class ScaledWeights:
         Powers of two: values are divided by the first, Jacobians by the second.
     """
 
+    @torch.no_grad()
     def __init__(self, attention, dtype):
-        output, self._others = attention.output, {}
-        self.value_unit = _power_of_two(attention.value)
+        query, key, value, output = attention.query, attention.key, attention.value, attention.output
+        self._others = {}
+        self.value_unit = _power_of_two(value)
         output_unit = 1.0 if output is None else _power_of_two(output)
         self.unit = self.value_unit * output_unit
-        stacked = torch.cat([attention.slope * attention.query.flatten(0, 1), attention.key.flatten(0, 1),
-                             attention.value.flatten(0, 1) / self.value_unit])
+        stacked = torch.cat([attention.slope * query.flatten(0, 1), key.flatten(0, 1),
+                             value.flatten(0, 1) / self.value_unit])
         self.projection = stacked.mT.contiguous().to(dtype)
         self.output = self.output_gram = None
         if output is not None:
@@ -66,16 +64,8 @@ class ScaledWeights:
 
     @classmethod
     def of(cls, attention, dtype):
-        """The weights of `attention`, kept from call to call until one of its tensors is replaced or changed."""
-        tensors = (attention.query, attention.key, attention.value, attention.output)
-        try:
-            state = (dtype, attention.slope, *((id(t), t._version) for t in tensors if t is not None))
-        except RuntimeError:  # tensors made in inference mode keep no count of their changes
-            return cls(attention, dtype)
-        known = _KNOWN.get(attention)
-        if known is None or known[0] != state:
-            _KNOWN[attention] = known = (state, cls(attention, dtype))
-        return known[1]
+        """The weights of `attention`, made once and kept with the map, which does not change."""
+        return attention.kept(("scaled weights", dtype), lambda attention: cls(attention, dtype))
 
     def to(self, dtype):
         """The same weights in another floating point type."""

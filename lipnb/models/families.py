@@ -66,10 +66,14 @@ def _after_padding(config):
     return config.max_position_embeddings - config.pad_token_id - 1
 
 
-def _within_window(config):
-    """Up to the sliding window, attention sees all earlier tokens."""
-    window = getattr(config, "sliding_window", None)
-    return min(config.max_position_embeddings, window or config.max_position_embeddings)
+def _window_everywhere(config, layer):
+    """Mistral: all layers have the sliding window of its configuration, or none has."""
+    return config.sliding_window
+
+
+def _window_of_some(config, layer):
+    """Qwen2: a list says which layers have the sliding window."""
+    return config.sliding_window if config.layer_types[layer] == "sliding_attention" else None
 
 
 def _patches(config):
@@ -87,7 +91,7 @@ BERT = Architecture(
 LLAMA = Architecture(
     title="Llama", masks=(True,), layers="layers", attention="self_attn", projected="self_attn",
     norm="input_layernorm", positions=None, pre_norm=True, matrices=_llama, settings={"use_cache": False},
-    required={"rope_type": ROPES}, rotary="rotary_emb", longest=_within_window,
+    required={"rope_type": ROPES}, rotary="rotary_emb",
 )
 
 ARCHITECTURES = {
@@ -110,6 +114,6 @@ ARCHITECTURES = {
         options={"add_pooling_layer": False}, reads="pixel_values", longest=_patches,
     ),
     "llama": LLAMA,
-    "mistral": replace(LLAMA, title="Mistral"),
-    "qwen2": replace(LLAMA, title="Qwen2"),
+    "mistral": replace(LLAMA, title="Mistral", window=_window_everywhere),
+    "qwen2": replace(LLAMA, title="Qwen2", window=_window_of_some),
 }

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lipnb.hub import reached
+from lipnb.origin import checkout
 
 __all__ = ["ABSENT", "TOKENIZER_FILES", "check_weights", "from_hub", "holds_model", "mini_folder", "minilm_folder",
            "quiet", "read_config", "tokenizer_from_hub"]
@@ -46,8 +47,7 @@ def quiet():
 
 def mini_folder():
     """Folder of gpt2-mini, which the project trained itself: ``data/models/gpt2-mini`` of the checkout."""
-    checkout = Path(__file__).resolve().parents[2]
-    return (checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()) / "data" / "models" / "gpt2-mini"
+    return (checkout() or Path.cwd()) / "data" / "models" / "gpt2-mini"
 
 
 def holds_model(folder):

@@ -52,6 +52,8 @@ class Architecture:
         What the network reads: token ids or images.
     rotary : str, optional
         Attribute path from the network to the module that turns queries and keys by their places (RoPE).
+    window : callable
+        configuration, layer -> how many tokens a token of that layer sees (sliding window); None: all up to its own.
     longest : callable
         configuration -> most tokens that a sequence may have.
     """
@@ -71,6 +73,7 @@ class Architecture:
     options: dict = field(default_factory=dict)
     reads: str = "input_ids"
     rotary: str | None = None
+    window: Callable = lambda config, layer: None
     longest: Callable = attrgetter("max_position_embeddings")
 
     def layers_of(self, network):
@@ -131,7 +134,7 @@ class Block:
         return f"Block({'x + att(norm(x))' if self.pre_norm else 'norm(x + att(x))'}, {self.attention!r})"
 
 
-def attention_object(architecture, layer, object, masked, rotation=None):
+def attention_object(architecture, layer, object, masked, rotation=None, window=None):
     r"""The attention of one layer of a network, as a map of its own.
 
     Parameters
@@ -147,6 +150,8 @@ def attention_object(architecture, layer, object, masked, rotation=None):
         Whether the layer is causal.
     rotation : tuple, optional
         From `Architecture.rotation`.
+    window : int, optional
+        How many tokens each one sees, where the layer has a sliding window.
 
     Returns
     -------
@@ -159,15 +164,14 @@ def attention_object(architecture, layer, object, masked, rotation=None):
     """
     tensors = architecture.matrices(layer)
     h, scale = tensors.pop("heads"), tensors.pop("scale")
-    # a copy, so that nothing done to the map reaches the network
-    tensors = {name: tensor.detach().clone() for name, tensor in tensors.items() if tensor is not None}
+    tensors = {name: tensor.detach() for name, tensor in tensors.items() if tensor is not None}
     for name in tensors.keys() - {"output", "output_bias"}:
         tensors[name] = tensors[name].unflatten(0, (h, -1)).contiguous()
     tensors["output"] = tensors["output"].unflatten(1, (h, -1)).movedim(1, 0).contiguous()
     if object == "heads":
         del tensors["output"]
         tensors.pop("output_bias", None)
-    attention = Attention(**tensors, scale=scale, masked=masked)
+    attention = Attention(**tensors, scale=scale, masked=masked, window=window)
     if rotation is not None:
         attention = RotaryAttention(attention, *rotation)
     if object != "block":

@@ -84,7 +84,8 @@ class Model:
         Returns
         -------
         Attention, RotaryAttention (Llama-type models) or Block
-            A map from tokens (..., n, d) to tokens (..., n, m), in the model's dtype and on its device.
+            A map from tokens (..., n, d) to tokens (..., n, m), in the model's dtype and on its device; with the
+            sliding window of the layer, where it has one.
 
         Raises
         ------
@@ -98,7 +99,8 @@ class Model:
         layer = self._check_place(layer, object)
         module = self.architecture.layers_of(self.network)[layer]
         return attention_object(self.architecture, module, object, self.masked,
-                                self.architecture.rotation(self.network))
+                                self.architecture.rotation(self.network),
+                                self.architecture.window(self.network.config, layer))
 
     @property
     def longest(self):

@@ -37,7 +37,8 @@ class RotaryAttention:
         self.attention, self.frequencies, self.gain = attention, frequencies, float(gain)
 
     def __getattr__(self, name):
-        if name in ("heads", "width", "key_width", "value_width", "output_width", "masked", "dtype", "device", "scale"):
+        if name in ("heads", "width", "key_width", "value_width", "output_width", "masked", "window", "hidden", "dtype",
+                    "device", "scale"):
             return getattr(self.attention, name)
         raise AttributeError(name)
 

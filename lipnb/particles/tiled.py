@@ -74,17 +74,18 @@ class TiledJacobian:
     def _tiles(self):
         for start in range(0, len(self.rows), self.tile):
             some = slice(start, start + self.tile)
-            end = int(self.rows[some].max()) + 1 if self.attention.masked else self.n
-            for column in range(0, end, 4 * self.tile):
-                yield some, slice(column, min(column + 4 * self.tile, end))
+            rows = self.rows[some]
+            seen = self.attention.seen(self.n, int(rows.min()), int(rows.max()) + 1)
+            for column in range(seen.start, seen.stop, 4 * self.tile):
+                yield some, slice(column, min(column + 4 * self.tile, seen.stop))
 
     def _logits(self, some, columns):
         logits = self._query[:, some] @ self._key[:, columns].mT
         if self._log_weights is not None:
             logits += self._log_weights[columns]
-        if self.attention.masked:
-            later = torch.arange(self.n, device=logits.device)[columns] > self.rows[some, None]
-            logits.masked_fill_(later, -torch.inf)
+        hidden = self.attention.hidden(self.n, self.rows[some], columns)
+        if hidden is not None:
+            logits.masked_fill_(hidden, -torch.inf)
         return logits
 
     def _probabilities(self, some, columns):

@@ -89,6 +89,8 @@ def applicable(f):
             reasons.setdefault(bound.key, "stated for attention, not for a block with residual and norm")
     if isinstance(f, Attention) and f.masked:
         reasons["mean_field_sharp"] = "its proof is for attention without a mask"
+        if f.window is not None:
+            reasons["mean_field"] = "its proof is for attention to all earlier tokens, without a window"
     return [bound.key for bound in CATALOGUE if bound.key not in reasons], reasons
 
 
@@ -102,7 +104,7 @@ def evaluate(f, prepared, x):
     R = x.double().norm(dim=-1).max().item()
     if isinstance(f, Attention):
         logs = {**bounds.heads_on_ball(prepared, len(x), R, f.masked), **bounds.heads_at_input(f, prepared, x)}
-        return {key: value / math.log(10) for key, value in logs.items()}
+        return {key: value / math.log(10) for key, value in logs.items() if key in applicable(f)[0]}
     if isinstance(f, RotaryAttention):
         values = {"rotary_terms": bounds.rotary_terms(f, x), "rotary_upper": bounds.rotary_upper(f, len(x), R)}
         return {key: math.log10(value) if value > 0 else -math.inf for key, value in values.items()}

@@ -84,19 +84,50 @@ class Folder:
         with suppress(FileNotFoundError):  # of an earlier run that ended otherwise
             self.notebook(point, not outcome["ok"]).unlink()
 
-    def tables(self, entries):
-        """Write ``table.csv`` and ``failures.csv``.
+    def others(self, points):
+        """Entries of points that are not, or no longer, among these: those of an earlier spec; damaged ones are not.
+
+        Parameters
+        ----------
+        points : iterable of Point
+            The sweep's.
+
+        Returns
+        -------
+        list of dict
+            By name of the point.
+        """
+        mine, found = {point.id for point in points}, []
+        for path in sorted((self.path / "points").glob("*.json")):
+            if path.stem not in mine:
+                with suppress(ValueError, KeyError, TypeError, AttributeError, OSError):
+                    entry = json.loads(path.read_bytes())
+                    sign = entry.pop("check")
+                    if sign == _signed(entry) and entry["id"] == path.stem:
+                        found.append(entry)
+        return found
+
+    def tables(self, entries, stale=()):
+        """Write ``table.csv``, ``failures.csv``, and ``stale.csv`` where a row of an earlier version is kept.
 
         Parameters
         ----------
         entries : list of dict
             One for each point that ran, in the order of the sweep.
+        stale : list of (str, dict)
+            Why an entry counts no more, and the entry.
         """
+        old = [{"point": entry["id"], "why": why, "finished": entry["finished"], **entry["parameters"],
+                **entry["values"]} for why, entry in stale if entry["ok"]]
+        if old:  # before the table loses a row
+            write(self.path / "stale.csv", _csv(old, ["point", "why", "finished"]))
         done = [{"point": entry["id"], **entry["parameters"], **entry["values"]} for entry in entries if entry["ok"]]
         failed = [{"point": entry["id"], **entry["parameters"], "error": entry["error"],
                    "notebook": f"failed/{entry['id']}.ipynb"} for entry in entries if not entry["ok"]]
         write(self.path / "table.csv", _csv(done, ["point"]))
         write(self.path / "failures.csv", _csv(failed, ["point", "error", "notebook"]))
+        if not old:
+            (self.path / "stale.csv").unlink(missing_ok=True)
 
     def provenance(self, birth):
         """Write ``sweep.json``."""

@@ -13,13 +13,14 @@ from tempfile import TemporaryFile
 
 import nbformat
 import psutil
+from jupyter_client import AsyncKernelManager
 from jupyter_core.utils import ensure_event_loop, run_sync
 from nbclient.exceptions import DeadKernelError
 from papermill import PapermillExecutionError, execute_notebook
-from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 
 from lipnb.sweeps import source
+from lipnb.sweeps.output import Client
 from lipnb.sweeps.recording import recorded
 
 __all__ = ["execute", "stop"]
@@ -27,6 +28,7 @@ __all__ = ["execute", "stop"]
 MARK = "LIPNB_SWEEP_POINT"
 LIVE = {}  # sweep -> its kernels in this process
 TAIL = 2000  # bytes of a kernel's own last words that are kept
+IOPUB = 600  # seconds that the last words of a cell may take to arrive, once it has ended: it can have printed much
 quiet = logging.getLogger("lipnb.sweeps")
 quiet.addHandler(logging.NullHandler())
 quiet.propagate = False
@@ -78,30 +80,32 @@ class Kernel:
                 os.killpg(self.group, signal.SIGKILL)
 
 
-class _Client(PapermillNotebookClient):
-    """Papermill's client; it shows its kernel as soon as there is one, and once more before it ends."""
-
-    def start_new_kernel(self, **options):
-        super().start_new_kernel(**options)
-        self.nb_man.kernel.started(self.km)
-
-    async def _async_cleanup_kernel(self):
-        self.nb_man.kernel.note_family()
-        await super()._async_cleanup_kernel()
-
-    _cleanup_kernel = run_sync(_async_cleanup_kernel)
-
-
 class PointEngine(NBClientEngine):
-    """Papermill's engine with an environment for the kernel and a handle on it."""
+    """Papermill's engine with a kernel of ours: with an environment, a handle on it, and a limit on its output."""
 
     @classmethod
     def execute_managed_notebook(cls, nb_man, kernel_name, *, kernel, options, start_timeout, **_):
         """As papermill asks; `options` are those of the kernel's start."""
-        nb_man.kernel, kernel.notebook = kernel, nb_man.nb
-        client = _Client(nb_man, kernel_name=kernel_name, startup_timeout=start_timeout, timeout=None, log=quiet,
-                         coalesce_streams=True)
-        client.execute(**options)
+        kernel.notebook, client = nb_man.nb, None
+        manager = AsyncKernelManager(kernel_name=kernel_name)
+        try:
+            run_sync(manager.start_kernel)(**options)
+            kernel.started(manager)
+            client = Client(nb_man, km=manager, kernel_name=kernel_name, startup_timeout=start_timeout, timeout=None,
+                            log=quiet, iopub_timeout=IOPUB, stopped=lambda: kernel.why is not None)
+            client.execute()
+        finally:
+            kernel.note_family()
+            if client is not None and client.kc is not None:
+                client.kc.stop_channels()
+            run_sync(_end)(manager)
+
+
+async def _end(manager):
+    """Let a kernel end, and forget what belonged to it."""
+    if manager.has_kernel and await manager.is_alive():
+        await manager.shutdown_kernel()
+    await manager.cleanup_resources()
 
 
 papermill_engines.register("lipnb-sweeps", PointEngine)

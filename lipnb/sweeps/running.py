@@ -31,6 +31,8 @@ class Sweep:
         Points run now, and points that are still to be run.
     recorded : bool
         Whether any point recorded a value.
+    stale : int
+        Rows of an earlier notebook, package or spec: they are in ``stale.csv``, not in the table.
     """
 
     folder: Path
@@ -39,6 +41,7 @@ class Sweep:
     ran: int
     left: int
     recorded: bool
+    stale: int = 0
 
 
 def run(spec, *, scheduler=None, retry_failed=False, limit=None, progress=True, **options):
@@ -65,7 +68,7 @@ def run(spec, *, scheduler=None, retry_failed=False, limit=None, progress=True, 
     FileNotFoundError, ValueError
         As `plan`, before anything runs.
     RuntimeError, OSError
-        "another sweep is running in ...", "... cannot be written", and those of `lipnb.sweeps.executors`.
+        "another sweep is running in ...", "... cannot be written", and those of `lipnb.sweeps.clusters`.
     """
     plan(spec, **options)  # a spec with a mistake makes no folder
     where = options.get("output") or (spec.output if isinstance(spec, specs.Spec) else specs.read(spec).output)
@@ -76,20 +79,25 @@ def run(spec, *, scheduler=None, retry_failed=False, limit=None, progress=True, 
             if found.startswith("damaged"):
                 say(f"{found.removeprefix('damaged: ')}: that point runs again")
         ran = _run(now, folder, scheduler, progress, say) if now.todo else 0
-        entries = _tables(now, folder)
+        entries, stale = _tables(now, folder)
     failures = [{"point": entry["id"], **entry["parameters"], "error": entry["error"],
                  "notebook": str(folder.notebook(point, False))} for point, entry in entries.items() if not entry["ok"]]
     recorded = any(entry["values"] for entry in entries.values())
-    return Sweep(folder.path, load(folder.path), failures, ran, len(now.states) - len(entries), recorded)
+    return Sweep(folder.path, load(folder.path), failures, ran, len(now.states) - len(entries), recorded, stale)
 
 
 def _tables(now, folder):
-    """Write the tables from the entries that hold now; give these."""
-    made_from = key(now.source)
-    entries = {point: folder.entry(point) for point in now.states
-               if state(folder, point, made_from) in ("done", "failed")}
-    folder.tables(entries.values())
-    return entries
+    """Write the tables from the entries that hold now; give these, and how many older rows are kept beside them."""
+    entries, stale, made_from = {}, [], key(now.source)
+    for point in now.states:
+        found = state(folder, point, made_from)
+        if found in ("done", "failed"):
+            entries[point] = folder.entry(point)
+        elif found.startswith("stale"):
+            stale.append((found.removeprefix("stale: "), folder.entry(point)))
+    stale += [("not a point of this spec", entry) for entry in folder.others(now.states)]
+    folder.tables(entries.values(), stale)
+    return entries, sum(entry["ok"] for _, entry in stale)
 
 
 def _tasks(now, threads):
@@ -104,17 +112,17 @@ def _tasks(now, threads):
 @contextmanager
 def _outcomes(now, scheduler, say):
     """The generator of outcomes, and where they come from in words."""
-    from lipnb.sweeps import executors
+    from lipnb.sweeps import clusters, executors
 
     spec = now.spec
     if scheduler or spec.cluster:
-        with executors.opened(scheduler, spec.cluster) as client:
+        with clusters.opened(scheduler, spec.cluster) as client:
             address = client.scheduler.address
-            workers = len(client.scheduler_info(n_workers=-1)["workers"])
+            workers = len(clusters.workers_of(client))
             if not workers:
                 say(f"no worker at {address} yet: waiting (start some with `dask worker {address}`)")
             words = f"Dask at {address}, {workers} workers at the start"
-            with closing(executors.on_dask(_tasks(now, spec.threads or 1), client)) as outcomes:
+            with closing(clusters.on_dask(_tasks(now, spec.threads or 1), client)) as outcomes:
                 yield outcomes, words
         return
     gpus = executors.devices(spec.gpus)

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import lipnb
+from lipnb.origin import checkout
 
 __all__ = ["Source", "package", "read"]
 
@@ -112,9 +113,9 @@ def package():
     str
         Such as ``0.1.0+3f2a91c0b7de``.
     """
-    home = Path(lipnb.__file__).resolve().parent
-    if not (home.parent / "pyproject.toml").is_file():
+    if checkout() is None:
         return lipnb.__version__
+    home = checkout() / "lipnb"
     found = hashlib.sha256()
     for path in sorted(path for path in home.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
         found.update(f"{path.relative_to(home)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())

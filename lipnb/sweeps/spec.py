@@ -1,17 +1,13 @@
 """What to sweep, read from YAML: checked whole, with a sentence for each mistake, before anything runs."""
 
 import math
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import yaml
+from lipnb.sweeps.clusters import checked
+from lipnb.sweeps.documents import document
 
-__all__ = ["CLUSTERS", "Spec", "read"]
-
-CLUSTERS = ("LocalCluster", "SLURMCluster", "PBSCluster", "SGECluster", "LSFCluster", "HTCondorCluster", "OARCluster",
-            "MoabCluster")
-
+__all__ = ["Spec", "read"]
 
 @dataclass(frozen=True)
 class Spec:
@@ -67,21 +63,6 @@ KEYS = ("notebook", "parameters", "grid", "zip", "exclude", "sample", "output", 
         "kernel", "cluster")
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe YAML in which 1e-3 is a number, as everywhere else, and a key given twice is an error."""
-
-    def construct_mapping(self, node, deep=False):
-        names = [key.value for key, _ in node.value]
-        for name in names:
-            if names.count(name) > 1 and name != "<<":
-                raise yaml.constructor.ConstructorError(None, None, f"the key {name!r} is there twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
-                              list("-+.0123456789"))
-
-
 def read(path, base=None):
     """Read a sweep from a file and check everything that can be checked without its notebook.
 
@@ -107,15 +88,7 @@ def read(path, base=None):
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}: a sweep is described in YAML, see `lipnb sweep --help`.")
-    try:
-        text = path.read_text(encoding="utf-8")
-        given = yaml.load(text, Loader=_Loader)
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not a text file: a sweep is described in YAML.") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise ValueError(f"{path}{where}: not YAML: {getattr(error, 'problem', None) or error}.") from None
+    text, given = document(path)
     try:
         return _checked(given, path, Path(base or Path.cwd()), text)
     except ValueError as error:
@@ -161,7 +134,9 @@ def _checked(given, path, base, text):
         notebook=(path.parent / given["notebook"]).resolve(), **parameters, zipped=groups, exclude=exclude,
         sample=_sample(given), output=_inside(given.get("output", f"sweeps/{path.stem}"), base),
         workers=_count(given, "workers"), threads=_count(given, "threads"), gpus=_gpus(given.get("gpus")),
-        timeout=_seconds(given.get("timeout")), kernel=_text(given, "kernel"), cluster=_cluster(given), text=text)
+        timeout=_seconds(given.get("timeout")), kernel=_text(given, "kernel"),
+        cluster=checked(cluster) if (cluster := _mapping(given, "cluster")) else None,
+        text=text)
 
 
 def _mapping(given, key):
@@ -224,18 +199,3 @@ def _inside(name, base):
         raise ValueError(f"'output' is a folder below the current one; got {name!r}. Any other folder can be said on "
                          "the command line, with --output.")
     return folder
-
-
-def _cluster(given):
-    cluster = _mapping(given, "cluster") or None
-    if cluster is None:
-        return None
-    options = cluster.get("options", {})
-    known = cluster.get("kind") in CLUSTERS and set(cluster) <= {"kind", "jobs", "options"}
-    if not (known and isinstance(options, dict)):
-        raise ValueError(f"'cluster' takes kind (one of {', '.join(CLUSTERS)}), jobs (how many) and options.")
-    for name in options:
-        if not isinstance(name, str) or re.search("directory|file|path|python", name):
-            raise ValueError(f"'cluster': the option {name!r} names a place on disk: set it in Dask's own "
-                             "configuration, ~/.config/dask/jobqueue.yaml.")
-    return {"kind": cluster["kind"], "jobs": _count(cluster, "jobs") or 1, "options": options}

@@ -90,10 +90,12 @@ def draw_cancelling(kind, seed, *, name="certify"):
     tensors = {"query": query, "key": key, "value": value, "output": output, **biases}
     tensors = {name: None if one is None else one.nan_to_num().clamp(-top, top).to(dtype)
                for name, one in tensors.items()}
-    attention = Attention(**tensors, masked=integer(0, 2) == 0, scale=scale)
+    masked = integer(0, 2) == 0
     if weights is not None:
         weights = weights.to(dtype).clamp_min(torch.finfo(dtype).smallest_normal)
-    columns = (0, None, 0, None, attention.width)[integer(0, 4)]
+    columns = (0, None, 0, None, query.shape[-1])[integer(0, 4)]
+    window = integer(1, 3) if masked and integer(0, 1) else None
+    attention = Attention(**tensors, masked=masked, window=window, scale=scale)
     return Case(attention, x.clamp(-top, top).to(dtype), weights, columns)
 
 

@@ -12,7 +12,8 @@ __all__ = ["column_form", "followers", "heads", "heads_form", "norm", "over", "s
 def heads(problem):
     """Each head without its output matrix, and its problem."""
     f = problem.attention
-    alone = [Attention(f.query[[h]], f.key[[h]], f.value[[h]], scale=f.scale, masked=f.masked) for h in range(f.heads)]
+    alone = [Attention(f.query[[h]], f.key[[h]], f.value[[h]], scale=f.scale, masked=f.masked, window=f.window)
+             for h in range(f.heads)]
     return [Problem(head, problem.x) for head in alone]
 
 

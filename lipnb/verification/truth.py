@@ -29,6 +29,13 @@ def _rows(matrix):
     return matrix.tolist() if hasattr(matrix, "tolist") else [list(row) for row in matrix.table()]
 
 
+def _seen(attention, n, i):
+    """The tokens that token i of n sees."""
+    if not attention.masked:
+        return range(n)
+    return range(0 if attention.window is None else max(0, i + 1 - attention.window), i + 1)
+
+
 def _heads(attention, x, logs):
     """Of each head: scaled queries, keys, values, weights of attention, the output matrix; lists of balls."""
     n, scale = len(x), flint.arb(attention.scale)
@@ -46,12 +53,12 @@ def _heads(attention, x, logs):
         logits = _rows(flint.arb_mat(query) * flint.arb_mat(key).transpose())
         P = []
         for i, row in enumerate(logits):
-            last = i + 1 if attention.masked else n
-            row = [one if logs is None else one + log for one, log in zip(row[:last], logs or row, strict=False)]
+            seen = _seen(attention, n, i)
+            row = [row[j] if logs is None else row[j] + logs[j] for j in seen]
             top = max(row, key=lambda one: one.mid())
             powers = [(one - top).exp() for one in row]
             total = sum(powers)
-            P.append([one / total for one in powers] + [flint.arb(0)] * (n - last))
+            P.append([flint.arb(0)] * seen.start + [one / total for one in powers] + [flint.arb(0)] * (n - seen.stop))
         yield query, key, value, P
 
 
@@ -107,7 +114,7 @@ def jacobian(attention, x, weights=None):
             curves = flint.arb_mat(key) * _balls(attention.query[h]) * flint.arb(attention.scale)
             wvalue = _rows(flint.arb_mat(value) * W.transpose())
             for i in range(n):
-                seen = [j for j in range(n) if not (attention.masked and j > i)]
+                seen = _seen(attention, n, i)
                 mean = [sum(P[i][j] * wvalue[j][c] for j in seen) for c in range(m)]
                 Z = [[P[i][j] * (wvalue[j][c] - mean[c]) for c in range(m)] for j in range(n)]
                 own = _rows(flint.arb_mat(Z).transpose() * curves)
