@@ -110,6 +110,11 @@ shown.set_axis(names)
 # - `yudin_upper` is attained by hard attention, where its second term vanishes.
 # - `certify` knows a few columns of the Jacobian, or all of them, where only rounding separates it from the truth: its
 #   upper side holds down to that. `certify_no_column` is the closed form alone.
+# - `three_terms` is that closed form as computed, before `certify` adds its rounding; `nearby_upper` is held against
+#   the change that a move along the singular vector makes, over the length of the move.
+# - `heads_on_ball` and `heads_at_input` are the smallest of the bounds that they return, so all of these are held.
+# - The bounds of L2 attention (`l2_upper` in both norms, `l2_upper_sharp`) hold on all inputs, and one token attains
+#   them.
 #
 # The worst case of every row can be made again: its seed, its number in the batch, its sizes.
 

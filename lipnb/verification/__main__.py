@@ -6,8 +6,8 @@ import sys
 DESCRIPTION = """Hold random, degenerate, structured and gradient-ascended inputs against each upper bound of lipnb,
 and keep the worst of each kind."""
 EXAMPLES = """examples:
-  python -m lipnb.verification                          every bound, more than 10,000 inputs each (minutes)
-  python -m lipnb.verification --quick --save-as trial  a slice of seconds, in another table
+  python -m lipnb.verification                          every bound, more than 10,000 inputs each (an hour)
+  python -m lipnb.verification --quick --save-as trial  a slice of a minute, in other tables
   python -m lipnb.verification --bounds certify yudin_upper --save-as two
 
 A run that is stopped continues where it was when the same command is given again. The table goes to data/results, or
