@@ -147,7 +147,7 @@ def test_problems_follow_from_their_seed(family, kind):
         other = draws.draw("other", family, kind, seed, masked=True)
         assert torch.equal(one.x, same.x) and one.attention.masked
         assert one.x.shape != other.x.shape or not torch.equal(one.x, other.x)
-        one.attention.check_input(one.x, one.weights)
+        getattr(one.attention, "attention", one.attention).check_input(one.x, one.weights)
         assert (one.weights is not None) == (family == "measure" or (family == "full" and seed % 3 == 0))
 
 
