@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import nbformat
+import story_checks
 import verdicts
 import yaml
 from pages import convert, provenance, readme_figures, sources
@@ -148,7 +149,8 @@ def ledger(root):
 def complaints(root):
     """Everything that does not hold, one sentence each."""
     found = [sentence for source in sources(root) for sentence in page(root, source)]
-    return [*found, *contents(root), *front_page(root), *definitions(root), *ledger(root)]
+    rules = (contents(root), front_page(root), definitions(root), ledger(root), story_checks.complaints(root))
+    return [*found, *(sentence for rule in rules for sentence in rule)]
 
 
 def report(root):
