@@ -41,6 +41,8 @@ class Check(NamedTuple):
         For which masks.
     of : str
         The function of the package that is held, where it is not `name`.
+    slow : bool
+        Whether it takes so long that a quarter of the inputs must do.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Check(NamedTuple):
     goal: Callable
     masked: tuple = (False, True)
     of: str = ""
+    slow: bool = False
 
     @property
     def function(self):
@@ -230,15 +233,16 @@ CHECKS = (
     Check("mean_field_upper_sharp", "measure", _on_its_ball(_mean_field_sharp), jacobian_norm, goals.norm, (False,)),
     Check("masked_mean_field_upper", "measure", _on_its_ball(_masked_mean_field), jacobian_norm, goals.norm, (True,)),
     Check("large_radius_upper", "choice", _limit_bound, _limit, goals.followers, of="large_radius_limit"),
-    Check("certify", "full", _certified, jacobian_norm, goals.over(goals.yudin_form)),
-    Check("certify_no_column", "full", _closed_form, jacobian_norm, goals.over(goals.yudin_form), of="certify"),
-    Check("three_terms", "full", _three_terms, jacobian_norm, goals.over(goals.yudin_form)),
-    Check("nearby_upper", "heads", _nearby, _change, goals.over(goals.small_form)),
-    Check("heads_on_ball", "layer", _layer_on_ball, jacobian_norm, goals.norm),
-    Check("heads_at_input", "layer", _layer_at_input, jacobian_norm, goals.over(goals.yudin_form)),
-    Check("rotary_upper", "rotary", _on_its_ball(_rotary), jacobian_norm, goals.norm),
-    Check("rotary_terms", "rotary", _rotary_terms, jacobian_norm, goals.over(goals.small_form)),
-    Check("l2_upper", "l2", _l2, jacobian_norm, goals.norm),
-    Check("l2_upper_maximum", "l2", _l2_maximum, _maximum_norm, goals.norm, of="l2_upper"),
-    Check("l2_upper_sharp", "l2", _l2_sharp, jacobian_norm, goals.norm),
+    Check("certify", "full", _certified, jacobian_norm, goals.over(goals.yudin_form), slow=True),
+    Check("certify_no_column", "full", _closed_form, jacobian_norm, goals.over(goals.yudin_form),
+          of="certify", slow=True),
+    Check("three_terms", "full", _three_terms, jacobian_norm, goals.over(goals.yudin_form), slow=True),
+    Check("nearby_upper", "heads", _nearby, _change, goals.over(goals.small_form), slow=True),
+    Check("heads_on_ball", "layer", _layer_on_ball, jacobian_norm, goals.norm, slow=True),
+    Check("heads_at_input", "layer", _layer_at_input, jacobian_norm, goals.over(goals.yudin_form), slow=True),
+    Check("rotary_upper", "rotary", _on_its_ball(_rotary), jacobian_norm, goals.norm, slow=True),
+    Check("rotary_terms", "rotary", _rotary_terms, jacobian_norm, goals.over(goals.small_form), slow=True),
+    Check("l2_upper", "l2", _l2, jacobian_norm, goals.norm, slow=True),
+    Check("l2_upper_maximum", "l2", _l2_maximum, _maximum_norm, goals.norm, of="l2_upper", slow=True),
+    Check("l2_upper_sharp", "l2", _l2_sharp, jacobian_norm, goals.norm, slow=True),
 )
