@@ -6,10 +6,11 @@ from collections import defaultdict
 from pathlib import Path
 
 import nbformat
+import page_figures
 import story_checks
 import verdicts
 import yaml
-from pages import convert, provenance, readme_figures, sources
+from pages import convert, provenance, sources
 
 MOST_CODE_CELLS, MOST_LINES, MOST_BYTES = 14, 25, 300_000
 PLACES = re.compile(r"(?<![\w.])(?:/home/|/Users/|/root/|/tmp/|[A-Za-z]:\\Users\\)|/site-packages/")
@@ -118,13 +119,6 @@ def contents(root):
             yield f"{pair.name}: it has no source {pair.stem}.py"
 
 
-def front_page(root):
-    """README.md shows the figures of the present pairs."""
-    for path, image in readme_figures(root, root / "notebooks").items():
-        if not path.exists() or path.read_bytes() != image:
-            yield f"README.md: {path.relative_to(root)} is not the last figure of {path.stem}.ipynb"
-
-
 def definitions(root):
     """No function is defined in two pages: it belongs in the package."""
     where = defaultdict(set)
@@ -149,7 +143,8 @@ def ledger(root):
 def complaints(root):
     """Everything that does not hold, one sentence each."""
     found = [sentence for source in sources(root) for sentence in page(root, source)]
-    rules = (contents(root), front_page(root), definitions(root), ledger(root), story_checks.complaints(root))
+    rules = (contents(root), page_figures.complaints(root), definitions(root), ledger(root),
+             story_checks.complaints(root))
     return [*found, *(sentence for rule in rules for sentence in rule)]
 
 

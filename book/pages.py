@@ -22,7 +22,6 @@ import jupytext
 import nbformat
 
 ROOT = Path(__file__).resolve().parents[1]
-README_FIGURE = re.compile(r"book/figures/([\w-]+)\.png")
 EXECUTED = "_build/notebooks"
 LOADED_TABLE = re.compile(r"""results\.load\(\s*["']([\w.-]+)["']""")
 # where a page may read from outside the repository
@@ -211,42 +210,27 @@ def write_if_changed(path, content):
         path.write_bytes(content)
 
 
-def readme_figures(root, notebooks):
-    """The figures that README.md shows, book/figures/PAGE.png: path -> the last figure of that page, decoded."""
-    from base64 import b64decode
-
-    readme = root / "README.md"
-    names = set(README_FIGURE.findall(readme.read_text(encoding="utf-8"))) if readme.exists() else set()
-    made = {name: notebooks / f"{name}.ipynb" for name in sorted(names)}
-    pages = {name: nbformat.read(path, as_version=4) for name, path in made.items() if path.exists()}
-    return {root / f"book/figures/{name}.png": b64decode(last_figure(page)) for name, page in pages.items()}
-
-
 def pair(root):
     """Write each executed page beside its source, the figures of README.md and the ledger; return the exit status."""
+    import page_figures
     import verdicts
 
     for source in sources(root):
         executed = root / EXECUTED / f"{source.stem}.ipynb"
         write_if_changed(source.with_suffix(".ipynb"), executed.read_bytes())
         print(f"  {source.with_suffix('.ipynb').relative_to(root)}")
-    for path, image in readme_figures(root, root / "notebooks").items():
+    pictures = page_figures.written(root, root / "notebooks")
+    for path, image in pictures.items():
         write_if_changed(path, image)
+    for path in {*(root / "book" / "figures").glob("*.png")} - {*pictures}:
+        path.unlink()  # no longer shown
     verdicts.store(root, verdicts.gather(root, root / "notebooks"))
     return 0
 
 
-def last_figure(notebook):
-    """The last PNG a notebook shows, or None."""
-    shown = [out.get("data", {}) for cell in notebook.cells for out in cell.get("outputs", [])]
-    images = [data["image/png"] for data in shown if "image/png" in data]
-    return images[-1] if images else None
-
-
 def book_files(root, notebooks):
     """Everything the book is rendered from: path in the staged folder -> content."""
-    from base64 import b64decode
-
+    import page_figures
     import verdicts
 
     files = {name: (root / name).read_bytes() for name in ("_config.yml", "_toc.yml")}
@@ -256,9 +240,10 @@ def book_files(root, notebooks):
     for source in sources(root):
         page = notebooks / f"{source.stem}.ipynb"
         files[f"notebooks/{page.name}"] = page.read_bytes()
-        # the prose pages may show a page's last figure, always the one that was just rendered
-        if image := last_figure(nbformat.read(page, as_version=4)):
-            files[f"book/figures/{source.stem}.png"] = b64decode(image)
+    # the prose pages show figures by name, as the pages that are rendered here drew them
+    prose = [path for path in prose if path.suffix == ".md"]
+    for name, image in page_figures.pictures(root, notebooks, *prose).items():
+        files[f"book/figures/{name}.png"] = image
     intro = files.get("book/intro.md", b"")
     if verdicts.MARK.encode() in intro:
         ledger = verdicts.section(root, verdicts.gather(root, notebooks))

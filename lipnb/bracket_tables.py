@@ -48,7 +48,7 @@ def inputs(model, masked, length, *, seed=0):
     """
     if model == "minilm":
         network = models.load(model, masked=masked, dtype=torch.float64)
-        tokens = corpora.windows(network.token_ids(corpora.read(TEXT)), length, 1)
+        tokens = corpora.windows(models.first_tokens(network, corpora.read(TEXT), length), length, 1)
         for layer in range(network.layers):
             yield layer, network.attention(layer), network.activations(tokens, layer)[0]
         return

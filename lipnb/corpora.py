@@ -142,8 +142,12 @@ def penn_treebank():
     if path is None or not path.is_file():
         raise FileNotFoundError("the text 'ptb' was not found: it is not in the folder LIPNB_DATA (ptb/ptb.zip). Set "
                                 "LIPNB_DATA, or use 'python_reference', which is always there.")
-    with zipfile.ZipFile(path) as archive:
-        parts = [archive.read(f"ptb/ptb.{part}.txt").decode() for part in ("train", "valid", "test")]
+    try:
+        with zipfile.ZipFile(path) as archive:
+            parts = [archive.read(f"ptb/ptb.{part}.txt").decode() for part in ("train", "valid", "test")]
+    except (zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
+        raise ValueError(f"the text 'ptb' in LIPNB_DATA is damaged ({_reason(error)}): copy ptb/ptb.zip "
+                         "again.") from None
     return tuple("".join(line.strip() + "\n" for line in part.splitlines()) for part in parts)
 
 
@@ -170,8 +174,14 @@ def _ag_news():
     folder = os.environ.get("LIPNB_DATA")
     path = Path(folder, "ag_news_csv", "test.csv") if folder else None
     if path is not None and path.is_file():
-        items = pd.read_csv(path, header=None, names=["class", "title", "description"])
-        return "\n".join(items["title"] + " " + items["description"])
+        try:
+            items = pd.read_csv(path, header=None, names=["class", "title", "description"])
+            if items.empty:
+                raise ValueError("it is empty")
+            return "\n".join(items["title"] + " " + items["description"])
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"the text 'ag_news' in LIPNB_DATA is damaged ({_reason(error)}): ag_news_csv/test.csv "
+                             "has three columns, class, title and description.") from None
     try:
         path = hub.dataset_file("fancyzhx/ag_news", "data/test-00000-of-00001.parquet")
     except FileNotFoundError:
@@ -183,7 +193,17 @@ def _ag_news():
     try:
         return "\n".join(pd.read_parquet(path)["text"])
     except ImportError:
-        raise FileNotFoundError("'ag_news' from the hub is a Parquet file: pip install 'lipnb[hub]'.") from None
+        # no FileNotFoundError: the text is there, and `available` must not take another one without a word
+        raise ModuleNotFoundError("the text 'ag_news' from the hub is a Parquet file, which pandas cannot read here: "
+                                  "pip install 'lipnb[hub]'.") from None
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"the text 'ag_news' from the hub is damaged ({_reason(error)}): delete it from the hub's "
+                         "cache, then it is fetched again.") from None
+
+
+def _reason(error):
+    """The first line of an error."""
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _python_reference():

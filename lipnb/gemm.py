@@ -6,17 +6,22 @@ setting is put back afterwards.
 """
 
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 
 import torch
 
-__all__ = ["fastest", "float32_route", "low_precision"]
+__all__ = ["describe", "fastest", "float32_route", "low_precision"]
 
 SHAPE = (512, 768, 768)  # rows of tokens, width, width: about 0.6 GFLOP
 WORST_ERROR = 2e-6  # relative, in the Frobenius norm; float32 products of this size have about 3e-7
 GAIN = 1.05  # a route must be faster by this much to be taken
 LOW_GAIN = 1.3  # bfloat16 must be faster than float32 by this much to be worth its rounding
+
+
+def _has_choice():
+    """Whether this PyTorch lets the route be chosen: ``torch.backends.mkldnn.matmul.fp32_precision``, from 2.9 on."""
+    return hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision")
 
 
 @contextmanager
@@ -53,7 +58,7 @@ def _measured():
     exact = left.double() @ right.double()
     with torch.no_grad():
         seconds = {"default": _seconds(lambda: torch.mm(left, right, out=out))}
-        with _onednn():
+        with _onednn() if _has_choice() else nullcontext():
             seconds["onednn"] = _seconds(lambda: torch.mm(left, right, out=out))
             error = ((out.double() - exact).norm() / exact.norm()).item()
         low_left, low_right, low_out = left.bfloat16(), right.bfloat16(), out.bfloat16()
@@ -69,10 +74,24 @@ def float32_route():
     {"default", "onednn"}
         "onednn" where it is at least 5 % faster on a 512 x 768 x 768 product and as accurate as float32 is.
     """
-    if not torch.backends.mkldnn.is_available():
+    if not (torch.backends.mkldnn.is_available() and _has_choice()):
         return "default"
     seconds, error = _measured()
     return "onednn" if error <= WORST_ERROR and seconds["onednn"] * GAIN < seconds["default"] else "default"
+
+
+def describe():
+    """The choices of this process in a few words, for the record: they are timed, so two runs can differ in rounding.
+
+    Returns
+    -------
+    str
+        "not chosen" as long as nothing was timed; else, for example, "float32 by onednn, bfloat16 not cheaper".
+    """
+    if not _measured.cache_info().currsize:
+        return "not chosen"
+    cheaper = low_precision(torch.float32, "cpu") == torch.bfloat16
+    return f"float32 by {float32_route()}, bfloat16 {'cheaper' if cheaper else 'not cheaper'}"
 
 
 @contextmanager

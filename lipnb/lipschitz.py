@@ -7,14 +7,15 @@ import torch
 from lipnb import gemm
 from lipnb.attention import Attention
 from lipnb.jacobian import AttentionJacobian, AutodiffJacobian
-from lipnb.routes import DENSE_SIZE, AutodiffProducts, batches, memory_allowance, products_of
+from lipnb.routes import DENSE_SIZE, AutodiffProducts, batches, dense_answer, memory_allowance, products_of
 from lipnb.shapes import check_weights
-from lipnb.spectral import evaluate, lanczos, mixed_lanczos, power_iteration, start_vectors
+from lipnb.spectral import lanczos, mixed_lanczos, power_iteration, share, start_vectors
 
 __all__ = ["LocalLipschitz", "local_lipschitz"]
 
 STEPS = {"lanczos": 300, "power": 1000}
 PRECISIONS = ("input", "mixed")
+DENSE = ("dense", "input")
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,18 @@ class LocalLipschitz:
         Whether the stopping rule was met. A value that did not converge is still a lower bound.
     upper : Tensor, shape of the batch
         Upper bound on the local constant: it fails with probability at most ``1 - confidence`` over the random
-        start, up to rounding. Infinite where nothing was certified.
+        start, up to a relative rounding of 16 eps, if the rounding of the products does not follow the top singular
+        vector (see `lipnb.spectral.lanczos`). Where float32 can prove no more, an `Attention` goes on in float64; of
+        another callable `upper` is what is still proved, and it has not converged. Infinite if nothing was certified.
     confidence : float or None
-        Probability that goes with `upper`; None when no certificate was asked for.
+        Probability that goes with `upper`; 1.0 for the dense method, where nothing is random; None where no
+        certificate was asked for.
     route : str
         How the products were made: "cached", "streamed" (rows of the attention matrix made again at each product,
         for long sequences), "separable" (a separable kernel, for many particles in few dimensions), "dense" or
         "autodiff"; several names where the inputs took several routes.
+    precision : str
+        Of the products: "input", "mixed", or "float64" where float32 could prove no more; or several of these.
     """
 
     value: torch.Tensor
@@ -49,6 +55,7 @@ class LocalLipschitz:
     upper: torch.Tensor
     confidence: float | None = None
     route: str = "cached"
+    precision: str = "input"
 
 
 @torch.no_grad()
@@ -88,6 +95,7 @@ def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, me
     precision : {"input", "mixed"}
         Products in the precision of `x`; or most of them in a cheaper one (float32 for float64, bfloat16 for
         float32 where this machine multiplies it faster), with the value and its residual finished in that of `x`.
+        "mixed" needs method "lanczos" and an `Attention`; the answer's `precision` tells where it was of no use.
     memory : int, optional
         Bytes that cached matrices may take, default 2 GiB (on a GPU half of its free memory). Batches are split to
         fit; a sequence too long to fit is streamed, or taken by a separable kernel where its key dimension is small.
@@ -95,13 +103,14 @@ def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, me
     Returns
     -------
     LocalLipschitz
-        `value` (a lower bound), `residual`, `steps`, `converged`, `upper`, each of the batch shape; `confidence`
-        and `route`.
+        `value` (a lower bound), `residual`, `steps`, `converged`, `upper`, each of the batch shape; `confidence`,
+        `route` and `precision`.
 
     Raises
     ------
     ValueError
-        "x must have shape ...", "weights must be ...", "method must be ...", "rtol must lie ...": see the sentence.
+        "x must have shape ...", "weights must be ...", "method must be ...", "rtol must lie ...",
+        "precision='mixed' needs ...": see the sentence.
 
     Notes
     -----
@@ -121,27 +130,23 @@ def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, me
         flat = x.reshape(-1, n, d)
         flat_weights = None if weights is None else weights.expand(x.shape[:-1]).reshape(-1, n)
         if method == "dense" or (method == "lanczos" and n * d <= DENSE_SIZE):
-            parts = [_dense(AttentionJacobian(f, flat, flat_weights), flat, flat_weights)]
+            found, names = dense_answer(AttentionJacobian(f, flat, flat_weights), flat, flat_weights), [DENSE]
         else:
-            at_once = max(1, batches(f, n, len(flat), memory))
-            parts = [_solve_attention(f, flat[i : i + at_once], None if weights is None else
-                                      flat_weights[i : i + at_once], memory, method, precision, seed, solve)
-                     for i in range(0, len(flat), at_once)]
-        found, routes = zip(*parts, strict=True)
-        found = [torch.cat(field) for field in zip(*found, strict=True)]
+            found, names = _in_parts(f, flat, flat_weights, memory, method, precision, seed, solve)
     elif callable(f):
-        routes = ["dense" if method == "dense" else "autodiff"]
+        if precision != "input":
+            raise ValueError(f"precision={precision!r} needs an Attention, got {type(f).__name__}.")
         if method == "dense":
-            found, _ = _dense(AutodiffJacobian(f, x), x, weights)
+            found, names = dense_answer(AutodiffJacobian(f, x), x, weights), [DENSE]
         else:
             start = start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=x.dtype,
                                   device=x.device)
-            found = _iterate(AutodiffProducts(f, x, weights), start, method, solve)
+            found, names = _iterate(AutodiffProducts(f, x, weights), start, method, solve)[:5], [("autodiff", "input")]
     else:
         raise ValueError(f"f must be an Attention or a callable, got {type(f).__name__}.")
-    return LocalLipschitz(*(field.reshape(x.shape[:-2]) for field in found),
-                          confidence=None if method == "power" else confidence,
-                          route=" + ".join(sorted(set(routes))))
+    confidence = {"power": None, "dense": 1.0}.get(method, confidence)
+    routes, precisions = (" + ".join(sorted(set(column))) for column in zip(*names, strict=True))
+    return LocalLipschitz(*(field.reshape(x.shape[:-2]) for field in found), confidence, routes, precisions)
 
 
 def _check_options(x, rtol, max_steps, seed, method, confidence, precision, memory):
@@ -160,6 +165,8 @@ def _check_options(x, rtol, max_steps, seed, method, confidence, precision, memo
         raise ValueError(f"confidence must lie strictly between 0 and 1, or be None, got {confidence}.")
     if precision not in PRECISIONS:
         raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}.")
+    if precision == "mixed" and method != "lanczos":
+        raise ValueError(f"precision='mixed' needs method='lanczos', got method={method!r}.")
     if memory is not None and memory < 1:
         raise ValueError(f"memory must be a positive number of bytes, got {memory}.")
 
@@ -189,24 +196,48 @@ def _mixed_lengths(f, x, weights, options):
     for name in (field.name for field in fields(LocalLipschitz)[:5]):
         values = torch.cat([getattr(lip, name) for lip in answers.values()])
         joined[name] = torch.empty_like(values).index_copy_(0, order.to(values.device), values)
-    routes = sorted({name for lip in answers.values() for name in lip.route.split(" + ")})
-    return LocalLipschitz(**joined, confidence=next(iter(answers.values())).confidence, route=" + ".join(routes))
+    names = (" + ".join(sorted({one for lip in answers.values() for one in getattr(lip, name).split(" + ")}))
+             for name in ("route", "precision"))
+    return LocalLipschitz(*joined.values(), next(iter(answers.values())).confidence, *names)
+
+
+def _in_parts(f, x, weights, memory, method, precision, seed, solve):
+    """Fields for a batch (b, n, d), in parts that fit in memory and in float64 where float32 is stuck; their names."""
+    at_once = max(1, batches(f, x.shape[1], len(x), memory))
+    parts, names = [], []
+    for i in range(0, len(x), at_once):
+        part, name = _solve_attention(f, x[i : i + at_once], None if weights is None else weights[i : i + at_once],
+                                      memory, method, precision, seed, solve)
+        parts.append([*part[:5], torch.zeros_like(part.converged) if part.stuck is None else part.stuck])
+        names.append(name)
+    *found, stuck = (torch.cat(field) for field in zip(*parts, strict=True))
+    if stuck.any() and x.dtype != torch.float64:
+        if precision == "mixed":
+            solve = {**solve, "confidence": share(solve["confidence"])}
+        again, more = _in_parts(f.to(dtype=torch.float64), x[stuck].double(), None if weights is None else
+                                weights[stuck].double(), memory, method, "input", seed, solve)
+        again[2] += found[2][stuck]
+        for field, new in zip(found, again, strict=True):
+            field[stuck] = new
+        names = ([] if stuck.all() else names) + [(route, "float64") for route, _ in more]
+    return found, names
 
 
 def _solve_attention(f, x, weights, memory, method, precision, seed, solve):
-    """Fields and route of a batch (b, n, d) that fits in memory together."""
+    """Answer, and route with precision, for a batch (b, n, d) that fits in memory together."""
     products, route = products_of(f, x, weights, memory)
     start = start_vectors(len(x), x[0].numel(), seed=seed, dtype=x.dtype, device=x.device)
-    low = gemm.low_precision(x.dtype, x.device)
+    low = gemm.low_precision(x.dtype, x.device) if precision == "mixed" else x.dtype
     with gemm.fastest(x.dtype, x.device):
-        if precision == "mixed" and method == "lanczos" and route == "cached" and low != x.dtype:
+        if low != x.dtype and route == "cached":
             second = start_vectors(len(x), x[0].numel(), seed=seed + 1, dtype=x.dtype, device=x.device)
-            return _scaled(mixed_lanczos(products.to(low), products, start, second, **solve), products.unit), route
-        return _iterate(products, start, method, solve), route
+            found = mixed_lanczos(products.to(low), products, start, second, **solve)
+            return _scaled(found, products.unit), (route, "mixed")
+        return _iterate(products, start, method, solve), (route, "input")
 
 
 def _iterate(products, start, method, solve):
-    """Value, residual, steps, convergence and upper bound for the Jacobian, from products divided by their unit."""
+    """The answer of a solver for the Jacobian, from products divided by their unit."""
     if method == "power":
         found = power_iteration(products.gram, start, rtol=solve["rtol"], max_steps=solve["max_steps"])
     else:
@@ -216,25 +247,4 @@ def _iterate(products, start, method, solve):
 
 
 def _scaled(found, unit):
-    return found._replace(value=found.value * unit, upper=found.upper * unit)[:5]
-
-
-def _dense(jacobian, x, weights):
-    """The same fields from the singular value decomposition of the dense Jacobian, and the route."""
-    matrix = jacobian.dense()
-    if weights is not None:
-        root = weights.sqrt().expand(x.shape[:-1])[..., None]
-        rows = root.expand(*root.shape[:-1], matrix.shape[-2] // x.shape[-2]).flatten(-2)
-        matrix = rows[..., :, None] * matrix / root.expand(x.shape).flatten(-2)[..., None, :]
-    matrix = matrix.flatten(0, -3) if matrix.ndim > 2 else matrix[None]
-    if not torch.isfinite(matrix).all():
-        raise ValueError("the Jacobian holds NaN or infinite values: the map is not differentiable at this input, or "
-                         "overflows in its precision.")
-    unit = matrix.abs().amax((-2, -1)).clamp_min(torch.finfo(x.dtype).tiny)  # squares of what is left are representable
-    matrix = matrix / unit[:, None, None]
-    _, values, vectors = torch.linalg.svd(matrix, full_matrices=False)
-    _, residual = evaluate(lambda u: (matrix.mT @ (matrix @ u[..., None]))[..., 0], vectors[..., 0, :])
-    value = values[..., 0].double() * unit
-    upper = value * (1 + 8 * sum(matrix.shape[-2:]) * torch.finfo(x.dtype).eps)
-    return (value, residual, torch.zeros_like(value, dtype=torch.int64),
-            torch.ones_like(value, dtype=torch.bool), upper), "dense"
+    return found._replace(value=found.value * unit, upper=found.upper * unit)

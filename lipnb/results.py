@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from lipnb.origin import checkout, versions
 
-__all__ = ["Recording", "checkout", "folder", "listed", "load", "names", "provenance", "recording", "versions"]
+__all__ = ["Recording", "checkout", "folder", "kept", "listed", "load", "names", "provenance", "recording", "versions"]
 
 FLOAT_FORMAT = "%.6g"  # more digits differ between processors
 
@@ -113,7 +113,7 @@ class Recording:
             self._units[line["unit"]] = line
 
     def _append(self, line):
-        with _kept(self._path), self._path.open("a") as file:
+        with kept(self._path), self._path.open("a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -152,7 +152,7 @@ class Recording:
         birth = {"settings": self._settings, "rows": len(table), "seconds": round(seconds, 1),
                  "finished": time.strftime("%Y-%m-%d", time.gmtime()), "versions": versions()}
         final = self._path.with_name(self._path.name.replace(".partial.jsonl", ".csv"))
-        with _kept(final):
+        with kept(final):
             write_all({final: table.to_csv(index=False, float_format=FLOAT_FORMAT),
                        final.with_suffix(".json"): json.dumps(birth, indent=1) + "\n"})
             self._path.unlink()
@@ -191,7 +191,7 @@ def write_all(texts):
 
 
 @contextmanager
-def _kept(path):
+def kept(path):
     """A sentence where a file of a table cannot be written: what is finished is in the partial file."""
     try:
         yield

@@ -9,8 +9,10 @@ from lipnb.jacobian import AttentionJacobian, AutodiffJacobian
 from lipnb.jacobian.streamed import StreamedProducts
 from lipnb.particles import SeparableJacobian, separable_pays
 from lipnb.shapes import check_weights
+from lipnb.spectral import evaluate
 
-__all__ = ["DENSE_SIZE", "AutodiffProducts", "batches", "cached_bytes", "memory_allowance", "products_of"]
+__all__ = ["DENSE_SIZE", "AutodiffProducts", "batches", "cached_bytes", "dense_answer", "memory_allowance",
+           "products_of"]
 
 # unknowns n d up to which a dense singular value decomposition is as fast as Lanczos: measured at 40 for 100 inputs at
 # once, 85 for 10 and 200 for one; one number, so that no answer depends on how many are asked for
@@ -51,7 +53,7 @@ def cached_bytes(attention, n):
     h, k, v, d = attention.heads, attention.key_width, attention.value_width, attention.width
     squares = 3 * h * n * n  # probabilities, one buffer, and a copy when the batch shrinks
     rows = n * (h * (10 * k + 12 * v) + (KEPT_VECTORS + 6) * d)
-    return (squares + rows) * attention.query.element_size()
+    return (squares + rows) * attention.dtype.itemsize
 
 
 def batches(attention, n, count, memory):
@@ -138,3 +140,38 @@ def products_of(attention, x, weights, memory):
         if len(x) == 1 and separable_pays(attention, x[0], heavy, rtol=_kernel_rtol(x)):
             return SeparableProducts(attention, x, weights), "separable"
         return StreamedProducts(attention, x, weights), "streamed"
+
+
+def dense_answer(jacobian, x, weights):
+    """Value, residual, steps, convergence and upper bound from the singular values of the dense Jacobian.
+
+    Parameters
+    ----------
+    jacobian : AttentionJacobian or AutodiffJacobian
+        With ``dense()``.
+    x : Tensor, shape (..., n, d)
+        Tokens.
+    weights : Tensor, shape (..., n), optional
+        Token weights of the norm.
+
+    Returns
+    -------
+    tuple of Tensor, shape (b,)
+    """
+    matrix = jacobian.dense()
+    if weights is not None:
+        root = weights.sqrt().expand(x.shape[:-1])[..., None]
+        rows = root.expand(*root.shape[:-1], matrix.shape[-2] // x.shape[-2]).flatten(-2)
+        matrix = rows[..., :, None] * matrix / root.expand(x.shape).flatten(-2)[..., None, :]
+    matrix = matrix.flatten(0, -3) if matrix.ndim > 2 else matrix[None]
+    if not torch.isfinite(matrix).all():
+        raise ValueError("the Jacobian holds NaN or infinite values: the map is not differentiable at this input, or "
+                         "overflows in its precision.")
+    unit = matrix.abs().amax((-2, -1)).clamp_min(torch.finfo(x.dtype).tiny)  # squares of what is left are representable
+    matrix = matrix / unit[:, None, None]
+    _, values, vectors = torch.linalg.svd(matrix, full_matrices=False)
+    _, residual = evaluate(lambda u: (matrix.mT @ (matrix @ u[..., None]))[..., 0], vectors[..., 0, :])
+    value = values[..., 0].double() * unit
+    upper = value * (1 + 8 * sum(matrix.shape[-2:]) * torch.finfo(x.dtype).eps)
+    return (value, residual, torch.zeros_like(value, dtype=torch.int64),
+            torch.ones_like(value, dtype=torch.bool), upper)

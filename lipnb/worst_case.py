@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from lipnb.bounds.balls import count, growth_rate, radius, square
+from lipnb.bounds.balls import count, growth_rate, norms, radius, square
 
-__all__ = ["climb", "eigenvector", "quadratic_input", "tight_input", "two_diracs"]
+__all__ = ["climb", "eigenvector", "fork_input", "quadratic_input", "tight_input", "two_diracs"]
 
 
 def eigenvector(A):
@@ -161,6 +161,61 @@ def quadratic_input(n, R, direction):
         raise ValueError("direction must be a finite vector other than 0, shape (d,).")
     half = torch.ones((n - 1) // 2, 1, dtype=torch.float64)
     return radius(R) * torch.cat([torch.zeros(1, 1, dtype=torch.float64), half, -half]) * u / u.norm()
+
+
+def fork_input(A, V, n, R, *, pairs=8, angles=33):
+    r"""Tokens at which the local constant of any A grows like :math:`R^2 \sqrt n`: no eigenvalue is needed.
+
+    With a singular pair :math:`A v = \sigma k` and a unit :math:`e \perp k`: n - 2 tokens at R v and two prongs,
+
+    .. math:: R\,(c k + s e),\ R\,(c k - s e),\ R v, \dots, R v, \qquad c^2 + s^2 = 1 .
+
+    Each of the n - 2 gives each prong the attention q; moving the prongs by :math:`\pm k / \sqrt 2` moves it by
+    :math:`\sqrt 2 s \tau q\, V e`, so that
+
+    .. math:: \mathrm{Lip}_X(f) \ge \sqrt{2 (n - 2)}\; s\, \tau\, q\, |V e|, \qquad \tau = \sigma R^2, \quad
+        q = \frac 1 {2 + (n - 2)\, e^{-(c - k \cdot v) \tau}} .
+
+    Parameters
+    ----------
+    A, V : Tensor, shape (d, d) and (m, d)
+        Of one head, masked or not: with a mask the prongs, which come first, get at least as much.
+    n : int
+        Number of tokens, 3 or more.
+    R : float
+        Radius.
+    pairs, angles : int
+        How many singular pairs, the largest, and how many values of c between 0 and 1 are compared by the bound.
+
+    Returns
+    -------
+    Tensor, shape (n, d), and float
+        The tokens, float64, and the lower bound on their local constant.
+
+    Raises
+    ------
+    ValueError
+        "n must be 3 or more ...", and as `lipnb.bounds.general_upper`.
+    """
+    A, V = square(A), torch.as_tensor(V).double()
+    norms(A, V)
+    if count(n) < 3 or len(A) < 2:
+        raise ValueError(f"n must be 3 or more and tokens of width 2 or more, got n = {n!r}, width {len(A)}.")
+    left, sigma, right = torch.linalg.svd(A)
+    c = torch.linspace(0, 1, angles + 1, dtype=torch.float64)[:-1]
+    s, best = (1 - c**2).sqrt(), None
+    for k, size, v in zip(left.T[:pairs], sigma[:pairs], right[:pairs], strict=True):
+        off = torch.eye(len(A), dtype=torch.float64) - torch.outer(k, k)
+        e = off @ torch.linalg.svd(V @ off).Vh[0]
+        e = e / e.norm()
+        tau = size * radius(R) ** 2
+        q = 1 / (2 + (n - 2) * torch.exp(-(c - k @ v) * tau))
+        stated = (2 * (n - 2)) ** 0.5 * s * tau * q * (V @ e).norm()
+        at = stated.argmax()
+        if best is None or stated[at] > best[0]:
+            prongs = c[at] * k + torch.stack([s[at] * e, -s[at] * e])
+            best = stated[at].item(), R * torch.cat([prongs, v.expand(n - 2, -1)])
+    return best[1], best[0]
 
 
 def climb(attention, x, R, *, steps=150, rate=0.1):

@@ -27,8 +27,9 @@
 model_name = "minilm"
 layer = 0
 length = 32  # tokens in the window
+starts, rounds = 50, 60  # random directions, and how often each is pulled
 seed = 0
-texts = ["alice", "python_reference"]  # the first that is at hand is used
+texts = ["alice", "python_reference"]  # the first that is available is used
 
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
@@ -49,8 +50,9 @@ figures.house_style()
 # %% [markdown]
 # ## A text and its tokens
 #
-# The page takes the first of its texts that is at hand here, and says which. The model is a small pretrained one that a
-# Python package carries, so nothing is downloaded.
+# The page takes the first of its texts that is available, and prints which. The model is a small pretrained one that a
+# Python package carries, so nothing is downloaded. The windows are plain text: no `[CLS]` and no `[SEP]` stands in
+# them.
 
 # %%
 corpus = corpora.available(*texts)
@@ -63,8 +65,8 @@ print("tokens:", *model.tokenizer.convert_ids_to_tokens(tokens[0]))
 # %% [markdown]
 # ## What the attention of one layer receives
 #
-# A layer sees vectors, not words. Layer normalisation keeps their norms close to each other: the theorems speak of a
-# ball of radius $R$ that holds them all.
+# A layer sees vectors, not words. Layer normalisation bounds their norms: the theorems speak of a ball of radius $R$
+# that holds them all.
 
 # %%
 x = model.activations(tokens, layer)
@@ -87,14 +89,14 @@ print(f"converged: {lip.converged.item()}")
 # %% [markdown]
 # The value is a lower bound, attained by a direction; the upper bound holds with the stated probability over the
 # solver's random start ({doc}`12_local_lipschitz`). Both are about *all* directions at once. A random direction shows
-# almost nothing of it. Applying the Jacobian and its transpose in turn pulls any direction towards the worst one: fifty
-# random starts, sixty rounds.
+# almost nothing of it. Applying the Jacobian and its transpose in turn pulls any direction towards the worst one.
+# Below, from many random starts.
 
 # %%
 J = AttentionJacobian(attention, x[0])
-u = torch.randn(50, *x[0].shape, generator=torch.Generator().manual_seed(seed))
+u = torch.randn(starts, *x[0].shape, generator=torch.Generator().manual_seed(seed))
 gains = []
-for _ in range(61):
+for _ in range(rounds + 1):
     u = u / u.flatten(1).norm(dim=1)[:, None, None]
     image = J.jvp(u)
     gains.append(image.flatten(1).norm(dim=1))
@@ -104,7 +106,7 @@ worst = u[gains[-1].argmax()] / u[gains[-1].argmax()].norm()
 
 # %%
 ax = plt.subplots(figsize=(6.4, 3.4))[1]
-ax.plot(gains[:31], color="#0072b2", alpha=0.25, linewidth=0.8)
+ax.plot(gains[: rounds // 2 + 1], color="#0072b2", alpha=0.25, linewidth=0.8)
 ax.axhline(lip.value.item(), color="#d55e00", label="local Lipschitz constant")
 ax.set(
     xlabel="rounds of the Jacobian and its transpose",
@@ -114,31 +116,46 @@ ax.set(
 ax.legend(loc="lower right")
 plt.show()
 # %% [markdown]
-# *How much one layer amplifies small changes of one text, along fifty directions that start at random. The random ones
-# (left end) all look alike and harmless; the worst direction, where all end, is many times worse. Sampling does not
-# measure smoothness, a singular value does.*
+# *How much one layer amplifies small changes of one text, along random directions (left end) that are pulled towards
+# the worst one. The random ones all look alike and harmless. Smoothness is a singular value; sampled directions miss
+# it.*
 #
-# ## Every window, from the sweep
+# ## Every window, from the stored table
 #
-# The same number for ten windows at each of forty-nine lengths was measured once and stored, with everything
-# needed to measure it again. {doc}`41_real_text` does that for three models.
+# The same number, for several windows at each of many lengths, was measured once and stored, with everything needed to
+# measure it again. {doc}`41_real_text` does that for every layer of two trained models and for a random one. Here is
+# the layer of this page. Windows of one length share no token, but windows of different lengths begin at the same token
+# of the text, so the interval of the fit is clustered by window and by length.
 
 # %%
 table = results.load("real-text")
-panel = table[(table.model == "minilm") & ~table.masked]
-fit = scaling.power_law(panel.length, panel.lipschitz)
-print(f"{len(panel)} windows, {int(panel.converged.sum())} converged, fitted law {fit}")
+panel = table[(table.model == "minilm") & ~table.masked & (table.layer == layer)]
+fit, lengths, windows = scaling.rate(panel), panel.length.nunique(), panel.window.nunique()
+print(f"{windows} windows at each of {lengths} lengths, {panel.length.min()} to", end=" ")
+print(f"{panel.length.max()} tokens: {len(panel)}, {panel.converged.sum()} converged")
+print(f"fitted law {fit}, R^2 = {fit.r2:.2f}")
 
 # %%
-title = f"{panel.model.iloc[0]} layer {panel.layer.iloc[0]}, unmasked, on {panel.corpus.iloc[0]}"
-figures.against_length(panel, fit, title=title)
+first = panel.iloc[0]
+mask = "masked" if first.masked else "unmasked"
+title = f"{first.model}, layer {first.layer}, {mask}, on {first.corpus}"
+ax = figures.against_length(panel, fit, title=title)
 plt.show()
 # %% [markdown]
 # *Local Lipschitz constants of one encoder layer on real text, one dot for each window, against the number of tokens.
 # The line is a fitted power law with a 95 % interval for its exponent.*
 
+# %%
+span = panel.groupby("length").lipschitz.median()
+grows = "does not show growth" if fit.low <= 0 <= fit.high else "moves with the length"
+print(f"layer {layer} {grows}: exponent {fit.exponent:.3f} [{fit.low:.3f}, {fit.high:.3f}]")
+print(f"the length explains {fit.r2:.0%} of the variance (of the logarithm)")
+print(f"medians by length lie between {span.min():.1f} and {span.max():.1f}")
+
 # %% tags=["nbval-check-output"]
 assert lip.converged.all() and panel.converged.all()
+assert layer != 0 or fit.low <= 0 <= fit.high, "the first layer grows or falls"
+assert figures.points(ax) == len(panel) == lengths * windows, "not one dot a window"
 assert abs(gains[-1].max() / lip.value.item() - 1) < 1e-3, (
     "the worst direction does not reach the value"
 )
@@ -156,6 +173,8 @@ print("the worst direction reaches the value, random ones do not; differences ag
 # ## What this shows and does not show
 #
 # - It shows the whole path on real input, and that the number is attained by a direction we can name.
+# - This layer, the first of its model, is no example of growth: the exponent of its fit is not distinguishable from 0.
+#   Deeper layers do grow ({doc}`41_real_text`).
 # - It does not show the worst *input*: another text, or tokens chosen by an adversary, can have a larger constant.
 # - It is about one attention layer with its output projection, without the residual connection or LayerNorm around
 #   it.

@@ -30,7 +30,7 @@ layer = 2
 head = 9
 length = 14  # tokens in the window
 seed = 0
-texts = ["alice", "python_reference"]  # the first that is at hand is used
+texts = ["alice", "python_reference"]  # the first that is available is used
 
 # %% tags=["hide-input"]
 import torch
@@ -74,17 +74,24 @@ print(f"exchanging Q and K changes the output by {change:.2f} (relative)")
 
 # %% [markdown]
 # PyTorch has its own attention, which shares no code with ours. A hundred random heads through both, written as $A$ and
-# $V$ for ours:
+# $V$ for ours. The same tokens in another order give the same outputs in that order: attention is *permutation
+# equivariant*. With a mask it is not.
 
 # %%
-pytorch_errors = []
+pytorch_errors, order_errors, order_felt = [], [], []
 for _ in range(100):
     d, k, n = torch.randint(1, 9, (3,), generator=generator).tolist()
     Q, K, W, tokens = normal(k, d), normal(k, d), normal(k, d), normal(n, d)
     ours = Attention.from_matrices(K.T @ Q / k**0.5, W)(tokens)
     theirs = scaled_dot_product_attention(tokens @ Q.T, tokens @ K.T, tokens @ W.T)
     pytorch_errors.append(((ours - theirs).norm() / theirs.norm()).item())
+    order = torch.randperm(n, generator=generator)
+    for masked, found in ((False, order_errors), (True, order_felt)):
+        f = Attention.from_matrices(K.T @ Q / k**0.5, W, masked=masked)
+        found.append(((f(tokens[order]) - f(tokens)[order]).norm() / ours.norm()).item())
 print(f"largest relative difference {max(pytorch_errors):.0e}")
+print(f"other order: unmasked at most {max(order_errors):.0e}, ", end="")
+print(f"masked up to {max(order_felt):.1f} (relative)")
 
 # %% [markdown]
 # ## Four facts that later pages use
@@ -175,6 +182,7 @@ expected_equal = {
 }
 assert {name for name, gap in gaps.items() if gap < 1e-12} == expected_equal
 assert max(errors) < 1e-10 and max(pytorch_errors) < 1e-12
+assert max(order_errors) < 1e-12 and max(order_felt) > 0.1
 print(
     f"by hand, the four facts, and {len(errors)} layers of the model agree with the map"
 )
@@ -184,9 +192,21 @@ single = "one head, against PyTorch's own program"
 layers = "whole layers, against what the pretrained model computes"
 sizes, text = "random heads of any size", f"{model_name}, both masks, a line of text"
 id = "castin.def-2.1"
+code = {"seen": "released code", "effort": "random"}
+said = {"seen": "text of the paper", "effort": "random"}
 ledger.record(
-    ledger.equal(id, single, pytorch_errors, within=1e-12, grounds=sizes),
-    ledger.equal(id, layers, errors, within=1e-10, grounds=text, variant=True),
+    ledger.equal(id, single, pytorch_errors, within=1e-12, grounds=sizes, **code),
+    ledger.equal(
+        id, layers, errors, within=1e-10, grounds=text, variant=True, **code
+    ),
+    ledger.equal(
+        "castin.sec-2.1",
+        "outputs in another order, unmasked",
+        order_errors,
+        within=1e-12,
+        grounds=sizes,
+        **said,
+    ),
 )
 
 # %% [markdown]

@@ -31,7 +31,7 @@ model_name = "minilm"
 layer = 3
 length = 24  # tokens in the window
 seed = 0
-texts = ["alice", "python_reference"]  # the first that is at hand is used
+texts = ["alice", "python_reference"]  # the first that is available is used
 
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
@@ -198,7 +198,8 @@ for name, found in fooled.items():
 # $$\sqrt{\theta_j} \le \norm{J}_2 \le \sqrt{t_j}, \qquad t_j > \theta_j \text{ the root of }
 #   \sum_{i=0}^{j} q_i(t_j)^2 = \frac1{\gamma^2} .$$
 #
-# ($t_j = \theta_j$ where the sum is as large there already, or where $b_j = 0$: the run has then seen all it can.)
+# ($t_j = \theta_j$ where the sum is as large there already, or where $b_j = 0$: in exact arithmetic the run has then
+# seen all it can. In floating point a tiny $b_j$ proves nothing by itself; see {doc}`../book/solver`.)
 # :::
 #
 # *Proof.* Spread the unit mass of the start over the eigenvalues of $J^\top J$: each receives the squared part of the
@@ -274,7 +275,8 @@ print(failures.rename_axis("products").to_string(float_format="{:.3f}".format))
 # attention matrices (`cached`) as long as they fit in `memory`. Beyond, their rows are made again at each product
 # (`streamed`), and many particles in few dimensions take a kernel that separates (`separable`). The number is the same.
 # A list of sequences of mixed lengths is one call. With `precision="mixed"` most products run in a cheaper
-# precision; {doc}`../book/solver` proves why the certificate survives it.
+# precision; {doc}`../book/solver` proves why the certificate survives it. `lip.precision` says which was used: also
+# "float64", where float32 products cannot tell the largest singular values apart.
 
 # %%
 x = model.activations(ids, layer)[0]
@@ -316,9 +318,10 @@ print("routes:", ", ".join(sorted({lip.route for lip in ways.values()})))
 # ## What this shows and does not show
 #
 # - It shows what the number means and that it is computed to its tolerance, with a residual and a step count.
-# - The certificate is a statement of probability over the random start, up to the rounding of the products (about
-#   $10^{-6}$ in float32). A start of your own choice voids it. All items of a batch share one start: a statement about
-#   $M$ values together needs a confidence of $1 - \delta/M$.
+# - The certificate is a statement of probability over the random start. Rounding shifts the bound by up to 16 units of
+#   the precision ($2 \cdot 10^{-6}$ in float32), and in float32 one assumes besides that it does not follow the top
+#   singular vector: {doc}`../book/solver` has the theorem. A start of your own choice voids the certificate.
+#   All items of a batch share one start: a statement about $M$ values together needs a confidence of $1 - \delta/M$.
 # - It is no proof for one given run. A bound from both sides with proof is the subject of {doc}`72_certified_bracket`.
 # - The share of failures is measured on one spectrum. The theorem holds for all.
 # - The segment check samples 101 points, so it can miss a peak between them by a little: its tolerance says so.

@@ -160,7 +160,8 @@ print(f"largest relative error of the formulas: {toy.error.max():.0e}")
 # ## Random GPT-2, text
 #
 # No weights need to be downloaded for the third panel of Figure 1: a GPT-2 drawn at random from seed 0, as released,
-# layer 6. Ten windows for each length $2, 4, \dots, 98$, of *Alice* and of random token ids. The released script gives
+# layer 6. Ten windows for each length $2, 4, \dots, 98$, of *Alice* and of random token ids; no window carries a token
+# for the beginning of text. The released script gives
 # GPT-2 token types, for which it adds the embedding of token 0 at every position, and leaves dropout active. Each habit
 # can be switched. The measurements are stored; some are repeated below.
 
@@ -219,7 +220,9 @@ print(pd.DataFrame(again, columns=columns).round(4).to_string(index=False))
 #
 # The sixth panel: GPT-2 drawn from seed 320, layer 6, radius 100, tokens from an eigenvector of "the matrix $A$ of head
 # 0". Which matrix? GPT-2 multiplies tokens from the left, so a head is a block of *columns* of its weights. The
-# released code takes *rows*, with a remark that this is probably wrong. Both readings:
+# released code takes *rows*, with a remark that this is probably wrong. Both readings. (One input a length and no
+# chance in it: the intervals printed are those of a straight line through these points, and say nothing about other
+# inputs.)
 
 # %%
 shown = [7, 22, 47, 97]
@@ -252,12 +255,12 @@ plt.show()
 #
 # The numbers noted from the released script come from the rows. Those tokens follow no head of the layer, and their
 # defined constant stays flat for long. At the true head the *defined* constant does grow close to $\sqrt n$, as Prop.
-# 3.4 wants.
+# 3.4 says of inputs like these.
 #
 # ## Every other difference, with its effect
 #
-# First those of the map. BERT itself is not at hand: the effects are on MiniLM, a smaller BERT, on the text that comes
-# with Python, first layer for the encoder and the middle one for the decoder.
+# First those of the map. The weights of BERT are not available to us: the effects are on MiniLM, a smaller BERT, on the
+# text that comes with Python, first layer for the encoder and the middle one for the decoder.
 
 # %%
 bert = models.load("minilm")
@@ -337,10 +340,10 @@ print("rows of the weights give the released adversarial numbers")
 #
 # - The two panels of Figure 1 with a random GPT-2 can be drawn again here from the seeds of the scripts, and they
 #   show $\rho_X$. The numbers agree to the digits that were noted from a run of the released script.
-# - For BERT and the pretrained GPT-2 the code is the same, but their weights are not at hand. What their panels
-#   would show as defined is open; {doc}`41_real_text` measures it for the layers that are at hand.
-# - No theorem is touched: none uses an experiment. That $\sqrt n$ is reached by explicit inputs is proved, and
-#   measured in {doc}`22_tightness`. That real text gives $n^{1/4}$ is so far not supported by these figures.
+# - For BERT and the pretrained GPT-2 the code is the same, but their weights are not available to us. What their panels
+#   would show as defined is open; {doc}`41_real_text` measures it for layers of three other models.
+# - No theorem is touched: none uses an experiment. That $\sqrt n$ is reached by explicit inputs has a proof, and
+#   is measured in {doc}`22_tightness`. That real text gives $n^{1/4}$ is so far not supported by these figures.
 # - Effects are given one at a time, on the models and the text named. Together they need not add up. This is how we
 #   read one commit of the repository, 60da456; nothing of it is copied.
 # - MiniLM stands in for BERT. Signs and sizes of the effects may be others there.

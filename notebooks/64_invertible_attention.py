@@ -13,7 +13,7 @@
 # finds the input again, with an error that is known before it starts. Dot-product attention has no bound, and the
 # same iteration may fail on it.
 #
-# :::{prf:theorem} Invertible attention {cite}`kim2021lipschitz`, as recovered
+# :::{prf:theorem} Invertible attention {cite}`kim2021lipschitz`, as reconstructed
 # :label: invertible-attention
 #
 # Let $f = F / L(N)$ be L2 attention divided by the bound of {doc}`62_l2_attention` for $N$ tokens, and $0 < c < 1$.
@@ -46,6 +46,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
+from myst_nb import glue
+from torch.nn.utils.parametrizations import spectral_norm
 
 from lipnb import figures, invertible, ledger, results
 from lipnb.experiments import inversion
@@ -119,7 +121,7 @@ for name, layer in layers.items():
 # ## A thousand layers, before and after training
 #
 # The table `inversion`: 1,000 random layers of all three kinds (Euclidean with the bound of the theorem or the
-# sharper one, maximum norm), masked or not, 1 to 4 heads, 2 to 16 tokens, weights and tokens over two decades, $c$
+# tighter one, maximum norm), masked or not, 1 to 4 heads, 2 to 16 tokens, weights and tokens over two decades, $c$
 # from 0.5 to 0.95. Each is inverted at three sequences, then trained for 500 steps of Adam at rate 0.01, then
 # inverted again. About half of them learn to take the noise off words; half are asked for three times the words,
 # which no such layer can give, so that training pushes against the guarantee. The division is part of the layer, so
@@ -182,17 +184,20 @@ print(f"failures: {failures}")
 # %% [markdown]
 # ## A whole block: attention, then feed-forward
 #
-# `torch.nn.utils.parametrizations.spectral_norm` divides a matrix by an estimate from power iteration. The estimate
-# is never too high, so what is left has a norm of 1 *or more*: no contraction is guaranteed, least of all just after
-# a large step. `ContractiveFeedForward` computes what is left exactly and divides it out. Errors of a later layer are
-# stretched by $\frac{1}{1 - c}$ on their way through an earlier one, which the bound of the stack counts.
+# `torch.nn.utils.parametrizations.spectral_norm` divides a matrix by an estimate from power iteration. The estimate is
+# not above the norm, so what is left has a norm of 1 *or more*: no contraction is guaranteed, least of all just after a
+# large step. `ContractiveFeedForward` computes the norms in every forward pass, up to rounding, and divides by them
+# with a margin; the models of {doc}`65_language_model` are trained with it. Errors of a later layer are stretched by
+# $\frac{1}{1 - c}$ on their way through an earlier one, which the bound of the stack counts.
 
 # %%
 feed_forward = invertible.ContractiveFeedForward(16, 64, dtype=torch.float64)
+estimated = spectral_norm(torch.nn.Linear(16, 64, dtype=torch.float64))
 with torch.no_grad():  # a jump of the weights, such as a large step makes
-    weight = feed_forward.first.parametrizations.weight.original
-    weight[:, 0] += 1.0
-left = feed_forward.left_by_power_iteration().item()
+    feed_forward.first.weight[:, 0] += 1.0
+    estimated.parametrizations.weight.original.copy_(feed_forward.first.weight)
+    left = torch.linalg.matrix_norm(estimated.weight, 2).item()
+    norms = [torch.linalg.matrix_norm(one, 2).item() for one in feed_forward.matrices()]
 attention = ContractiveAttention(16, 4, bound="sharp", dtype=torch.float64)
 block = invertible.InvertibleStack(
     Residual(attention, 0.9), Residual(feed_forward, 0.9)
@@ -204,7 +209,8 @@ with torch.no_grad():
     J = torch.func.vmap(torch.func.jacrev(feed_forward.eval()))(x.flatten(0, 1))
 slope = torch.linalg.matrix_norm(J, 2).max().item()
 block_error = (found.x - x).flatten(1).norm(dim=1)
-print(f"left by spectral_norm: {left:.3f}; constant after the correction: {slope:.3f}")
+print(f"norm left by spectral_norm: {left:.3f}; here: {np.prod(norms):.12f}")
+print(f"largest local constant at these tokens: {slope:.3f}")
 print(
     f"block inverted to {block_error.max():.0e}, guaranteed {found.error_bound.max():.0e}"
 )
@@ -254,6 +260,10 @@ plt.show()
 # %%
 loss = curves[curves.trained > 0].groupby("layer", sort=False).loss.first()
 removed = 1 - loss / 0.3**2  # the noise has 0.3 of the size of the words
+glue("removed_l2", 100 * removed.drop("dot product").max(), display=False)
+glue("removed_dot", 100 * removed["dot product"], display=False)
+glue("largest", rates[rates.layer != "dot product"].Lambda.max(), display=False)
+glue("enough", enough, display=False)
 for name, part in removed.items():
     print(f"{name:18s} removed {part:6.1%} of the mean square of the noise")
 differences = []
@@ -287,7 +297,7 @@ assert l2.converged and l2_error < tolerance and l2.iterations <= enough
 assert not dot.converged and dot_error > 0.1 and torch.isinf(dot.error_bound)
 assert len(table) == 2000 and not table.failed.any() and table.constant.max() <= 1
 assert not again.failed.any() and steps <= 1 and apart < 1e-3 and failures == 0
-assert left > 1.01 and slope <= 1 and found.converged.all()
+assert left > 1.01 and max(norms) <= 1 and slope <= 1 and found.converged.all()
 assert (block_error <= found.error_bound).all() and block_error.max() < 1e-8
 assert max(differences) < 1e-3
 contractive = rates[rates.layer != "dot product"]
@@ -310,27 +320,34 @@ stopped = "error over the bound returned (ours)"
 comes, stays = "L2: error after 60 iterations", "dot products at clusters: error > 0.1"
 stop, took = table.error / table.certified, table.iterations / table.predicted
 ends, both = contractive["after 60"], np.concatenate([promise, tight])
+form, tried = {"seen": "reconstructed"}, {"effort": "structured"}
+proved = {"effort": "proved"}
+ours = {"seen": "ours", "effort": "random"}
+stops = {"grounds": "the same sizes", **form, **tried}
 ledger.record(
-    ledger.upper(theorem, every, both, grounds=also),
-    ledger.equal(theorem, off, table.error, within=1e-10, grounds=thousand),
-    ledger.upper(theorem, guaranteed, took, grounds=thousand, variant=True),
-    ledger.upper(theorem, stopped, stop, grounds=thousand, variant=True),
-    ledger.equal(picture, comes, ends, within=1e-14, grounds=kinds),
-    ledger.lower(picture, stays, hard["after 60"] / 0.1, grounds="the same sizes"),
+    ledger.upper(theorem, every, both, grounds=also, **form, **proved),
+    ledger.equal(
+        theorem, off, table.error, within=1e-10, grounds=thousand, **form, **proved
+    ),
+    ledger.upper(theorem, guaranteed, took, grounds=thousand, **ours),
+    ledger.upper(theorem, stopped, stop, grounds=thousand, **ours),
+    ledger.equal(picture, comes, ends, within=1e-14, grounds=kinds, **form, **tried),
+    ledger.lower(picture, stays, hard["after 60"] / 0.1, **stops),
 )
 
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The guarantee is real. No inverse failed, before or after training, in either norm; and every inverse came with a
-#   bound on its error that held. In exact arithmetic this is a theorem; rounding is counted with four epsilons an
+# - No inverse of the table failed, before or after training, in either norm; and every inverse came with a bound on its
+#   error that held. In exact arithmetic this is a theorem; rounding is counted with four epsilons an
 #   evaluation.
-# - It is worst-case. At the sizes of the paper the local constants stay below a tenth, so a handful of
-#   iterations is enough where the theory needs up to 219; and the layers remove a few per cent of the noise, where dot
-#   products remove more than half. One task, 500 steps: {doc}`65_language_model` asks the same of a language model.
+# - The guarantee is for the worst case. At the sizes that we recall from the paper the local constants are at most
+#   {glue:text}`largest:.3f`, so a few iterations are enough where the theory needs {glue:text}`enough` at $c = 0.9$;
+#   and the layers remove at most {glue:text}`removed_l2:.1f` % of the noise, where dot products remove
+#   {glue:text}`removed_dot:.0f` %. One task, 500 steps: {doc}`65_language_model` asks the same of a language model.
 # - Dot products fail at tokens far apart, and after training also on words. Where they come back, no bound over
 #   all inputs could have said so.
-# - Sizes and factors are recalled from the paper. Its inputs and its training were not recovered.
+# - Sizes and factors are recalled from the paper. Its inputs and its training are not known to us.
 #
 # **One thing to try.** `Residual(ContractiveAttention(64, 8, bound="sharp"), c=0.9).inverse(y)` on your own tokens;
 # ask for its gradient, which is that of the exact inverse.

@@ -16,7 +16,7 @@
 # :::{prf:theorem} The map of the upper bounds {cite}`castin2024smooth`
 # :label: regimes-border
 #
-# Let $t = \norm A_2 R^2$. In the sharper forms of {cite:t}`castin2024smooth`, Thm 3.3 and 3.5 (ours),
+# Let $t = \norm A_2 R^2$. In the tighter forms of {cite:t}`castin2024smooth`, Thm 3.3 and 3.5 (ours),
 #
 # $$\Lip(f_{|B_R^n}) \le \norm V_2 \big(t + (1 + t) \min(\sqrt n,\, e^t)\big).$$
 #
@@ -36,7 +36,7 @@
 # between $-t$ and $t$, so that $P_{ij} \le a_j e^{2t}$. Both give a factor $\sqrt C$, and
 # $\sqrt n \le e^t$ is the border. $\square$
 #
-# The border is where the lower bound lets go, too: Prop. 3.4, as recovered, gives $\frac12 \sqrt{n - 1}$ up to
+# The border is where the lower bound lets go, too: Prop. 3.4, in our reconstruction, gives $\frac12 \sqrt{n - 1}$ up to
 # $n = 1 + e^{2 \gamma R^2}$, and $\gamma = \norm A_2$ if $-\norm A_2$ is an eigenvalue of $A$. Between $\sqrt n$ and
 # $t \sqrt n$ a factor $t$ is left. It is real:
 #
@@ -99,7 +99,7 @@ stated = math.sqrt(2) * R**2 / (2 + math.exp(-(R**2)))
 print("attention of the third token:", f.probabilities(x)[0, 2].numpy().round(4))
 print(f"it moves by {(J @ push)[4:].norm():.4f}, stated {stated:.4f}")
 norm = torch.linalg.matrix_norm(J, 2)
-print(f"norm of the Jacobian {norm:.4f}, sharp bound {R**2 + (1 + R**2) * 3**0.5:.4f}")
+print(f"norm of the Jacobian {norm:.4f}, tighter bound {R**2 + (1 + R**2) * 3**0.5:.4f}")
 
 # %% [markdown]
 # The statement of the fork is for any $A$ with a negative eigenvalue, symmetric or not. Sixty random ones, with random
@@ -200,7 +200,7 @@ def worst_fork(n, R, angles=33, most=15):
 
 
 def smallest_upper(n, R):
-    """The smaller of the two sharp upper bounds, and whether it is that of sqrt(n)."""
+    """The smaller of the two tighter upper bounds, and whether it is that of sqrt(n)."""
     root = bounds.general_upper_sharp(A, V, n, R)
     field = math.exp(min(700, bounds.mean_field_upper_sharp(A, V, R, log=True)))
     return min(root, field), root <= field
@@ -282,15 +282,16 @@ print(summary.round(2).to_string())
 
 # %%
 cut_lengths = np.unique(np.geomspace(3, longest, 40).round().astype(int)).tolist()
-printed_field = bounds.mean_field_upper(A, V, cut)
+published_field = bounds.mean_field_upper(A, V, cut)
 through = pd.DataFrame(
     {
         "n": cut_lengths,
         "paper": [tight_constant(n, cut).item() for n in cut_lengths],
         "fork": [worst_fork(n, cut)[0] for n in cut_lengths],
         "upper": [smallest_upper(n, cut)[0] for n in cut_lengths],
-        "printed": [
-            min(bounds.general_upper(A, V, n, cut), printed_field) for n in cut_lengths
+        "published": [
+            min(bounds.general_upper(A, V, n, cut), published_field)
+            for n in cut_lengths
         ],
     }
 )
@@ -325,8 +326,8 @@ left.text(
 left.set(xscale="log", yscale="log", ylim=(1.6, 2e5), xlim=(0.17, 130))
 left.set(xlabel="radius R", ylabel="tokens n", title="The smallest upper bound")
 left.set_xticks([0.2, 0.5, 1, 2, 5, 10, 30, 100], [0.2, 0.5, 1, 2, 5, 10, 30, 100])
-right.plot(through.n, through.printed, "k:", lw=1.2, label="smaller printed bound")
-right.plot(through.n, through.upper, color="#404040", label="smaller sharp bound")
+right.plot(through.n, through.published, "k:", lw=1.2, label="smaller published bound")
+right.plot(through.n, through.upper, color="#404040", label="smaller tighter bound")
 right.plot(through.n, through.fork, "o-", color="#009e73", label="worst fork, measured")
 right.plot(through.n, through.paper, "s-", color="#d55e00", ms=3, label="paper's input")
 right.axvline(edge, color="#808080", lw=0.8, ls="--")
@@ -336,11 +337,11 @@ right.legend(fontsize=9, loc="upper left")
 plt.show()
 
 # %% [markdown]
-# *Left: which sharp upper bound is the smallest, with $A = -I$, $V = I$ in the plane; the line is $n = e^{2t}$ with
-# $t = R^2$. Dots: the worst constant that was measured there, over that bound. Red: random inputs of the disc, scaled
-# up, stay below $\sqrt n$ from there on (median of twelve). Right: at fixed radius the worst constant grows like
-# $\sqrt n$ up to $n = e^{2t}$ (dashed), then no more. The paper's input, one token against all others, falls back
-# beyond its window; forks keep their share of prongs and stay.*
+# *Left: which of the two tighter upper bounds is the smaller, with $A = -I$, $V = I$ in the plane; the line is
+# $n = e^{2t}$ with $t = R^2$. Dots: the worst constant that was measured there, over that bound. Red: random inputs of
+# the disc, scaled up, stay below $\sqrt n$ from there on (median). Right: at fixed radius the worst constant
+# grows like $\sqrt n$ up to $n = e^{2t}$ (dashed), then no more. The paper's input, one token against all others, falls
+# back beyond its window; forks keep their share of prongs and stay.*
 
 # %% tags=["nbval-check-output"]
 assert min(fork_ratios) >= 1 - 1e-12 and worst < 1e-8
@@ -351,15 +352,15 @@ assert through.paper.iloc[-1] < 0.6 * through.paper.max()
 assert abs(plateau / through.fork.iloc[-1] - 1) < 0.05
 assert (settled.end - 1).abs().median() < 0.01 and settled.limit.max() <= 1
 print(
-    f"{len(grid)} points up to n = {longest}: no bound exceeded, all within a factor 3"
+    f"{len(grid)} grid points up to n = {longest}: no bound exceeded, all within a factor 3"
 )
 
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - For this $A$ and $V$ the smaller of the two sharp bounds is within a factor 3 of the truth at every point of the
-#   map with $n \ge 3$. There, neither $\sqrt n$, nor $R^2$ in front of it, nor the plateau can be improved but for
-#   constants.
+# - For this $A$ and $V$ the smaller of the two tighter bounds is within a factor 3 of the truth at every point of the
+#   *grid* that was measured, with $n \ge 3$; between its points nothing was. There, neither $\sqrt n$, nor $R^2$ in
+#   front of it, nor the plateau can be improved but for constants.
 # - At two tokens a bound is left that no input comes near, once $R$ is large: there is no room for a fork.
 # - $A = -I$ is the best case for the map. If $-\norm A_2$ is not an eigenvalue, the forks' border $e^{2 \gamma R^2}$
 #   and that of the bounds, $e^{2 \norm A_2 R^2}$, fall apart, and nothing here says which one is real in between.

@@ -267,7 +267,9 @@ print(f"... on random GPT-2: {gpt2.missed.sum()} of {gpt2['count'].sum()}")
 # - The estimate is a lower bound that has settled. Where it is wrong, nothing in its answer says so: that is what the
 #   certificate is paid for.
 # - A certificate at 0.99 may fail once in a hundred starts by what is proved; that it failed on none of these inputs
-#   is measured, not proved.
+#   is measured, not proved. In float32 the certificate assumes besides that rounding does not follow the top singular
+#   vector ({doc}`../book/solver`); `python -m benchmarks.near_degenerate` counts failures where singular values nearly
+#   coincide.
 # - The wide layer is made of trained layers, but it is no BERT-base.
 #
 # **One thing to try.** Scale the output projection of the layer down by a hundred: the constant is divided by a

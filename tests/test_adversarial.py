@@ -9,7 +9,15 @@ from cases import random_case
 
 from lipnb import Attention, bounds, experiments, local_lipschitz, released, results, worst_case
 from lipnb.experiments import adversarial, scaling_factor
-from lipnb.experiments.two_clusters import ball_bounds, cluster_constants, cluster_input, head_of, in_subspace
+from lipnb.experiments.two_clusters import (
+    ball_bounds,
+    cluster_constants,
+    cluster_input,
+    fork_constant,
+    head_of,
+    in_subspace,
+    matrices,
+)
 
 MASKS = pytest.mark.parametrize("masked", [False, True])
 
@@ -182,3 +190,27 @@ def test_units_hold_as_many_rows_as_they_say(monkeypatch):
     for name, lengths in (("adversarial", (2, 7)), ("adversarial-layers", (2,))):
         unit = experiments.TABLES[name].work(lengths=lengths)[1][0]
         assert unit.key == "minilm/False/layer norm/0" and len(unit.measure()) == unit.rows
+
+
+@MASKS
+def test_a_head_on_the_span_of_its_rows_has_its_forks(masked):
+    """Fewer dimensions and weighted copies give the constant of all tokens in all of them."""
+    head = head_of(layer(3, masked=masked, d=12, k=3, bias=False), 1)
+    A, V = dense_matrices(head)
+    small_A, small_V = matrices(head)
+    assert len(small_A) == 9
+    assert torch.linalg.svdvals(small_A)[:3].tolist() == pytest.approx(torch.linalg.svdvals(A)[:3].tolist())
+    for n, R in ((3, 0.7), (8, 1.3)):
+        found, stated = fork_constant(head, n, R)
+        x, same = worst_case.fork_input(A, V, n, R)
+        dense = local_lipschitz(Attention.from_matrices(A, V, masked=masked), x, method="dense").value.item()
+        assert stated == pytest.approx(same, rel=1e-6) and stated <= found * (1 + 1e-6)
+        assert found == pytest.approx(dense, rel=1e-3)
+    assert torch.linalg.svdvals(small_V)[0].item() == pytest.approx(torch.linalg.svdvals(V)[0].item())
+
+
+def test_the_worst_of_a_layer_looks_at_every_head_and_both_signs():
+    f, R = layer(5, h=3, m=9), 1.7
+    inputs = [sign * cluster_input(head_of(f, h), 6, R) for h in range(3) for sign in (1, -1)]
+    each = [local_lipschitz(f, x, method="dense").value.item() for x in inputs]
+    assert adversarial.worst_of_layer(f, 6, R) == pytest.approx(max(each), rel=1e-3) and max(each) > 1.01 * min(each)

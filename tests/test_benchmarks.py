@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import layers, ours, peers, workload
+from benchmarks import layers, near_degenerate, ours, peers, workload
 from lipnb import Attention, local_lipschitz, results
 
 
@@ -126,3 +126,10 @@ def test_a_table_says_how_it_was_made_and_not_where(results_folder):
     assert birth["settings"]["trial"] and birth["settings"]["processor"]["threads"] >= 1
     assert "/" not in json.dumps(birth["settings"])
     assert platform.node() not in written and str(Path.home()) not in written
+
+
+@pytest.mark.parametrize(("kind", "size"), [("diagonal", 64), ("diagonal", 1000), ("one token", 64)])
+@pytest.mark.parametrize("confidence", [1 - 1e-6, 0.5])
+def test_float32_is_certified_truly_where_singular_values_nearly_coincide(kind, size, confidence):
+    row = near_degenerate.runs(kind, size, 6, confidence)
+    assert row["violated"] <= row["allowed"] and row["runs"] == 6 and (confidence == 0.5 or row["violated"] == 0)

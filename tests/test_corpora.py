@@ -70,6 +70,27 @@ def test_files_and_their_faults(tmp_path):
         corpora.read("no such text")
 
 
+def test_a_missing_package_is_said_and_no_other_text_is_taken(monkeypatch, tmp_path):
+    monkeypatch.delenv("LIPNB_DATA", raising=False)
+    monkeypatch.setattr(corpora.hub, "dataset_file", lambda *_: str(tmp_path / "test.parquet"))
+    (tmp_path / "test.parquet").write_bytes(b"PAR1")
+    for module in ("pyarrow", "fastparquet"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match="'ag_news' from the hub is a Parquet file.*pip install 'lipnb.hub.'"):
+        corpora.available("ag_news", "python_reference")
+
+
+@pytest.mark.parametrize(("name", "file", "content"), [
+    ("ptb", "ptb/ptb.zip", b"PK no zip"), ("ag_news", "ag_news_csv/test.csv", b'1,"open'),
+    ("ag_news", "ag_news_csv/test.csv", b"")])
+def test_a_damaged_text_is_said_and_no_other_one_is_taken(monkeypatch, tmp_path, name, file, content):
+    (tmp_path / file).parent.mkdir()
+    (tmp_path / file).write_bytes(content)
+    monkeypatch.setenv("LIPNB_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match=f"the text '{name}' in LIPNB_DATA is damaged"):
+        corpora.available(name, "python_reference")
+
+
 @given(length=st.integers(1, 30), count=st.integers(1, 10), spare=st.integers(0, 40))
 def test_windows_are_the_text_cut_up(length, count, spare):
     ids = torch.arange(length * count + spare)

@@ -69,3 +69,18 @@ def test_low_precision_is_cheaper_or_the_type_itself(monkeypatch):
         measured = ({"default": 3.0, "onednn": 2.0, "bfloat16": seconds}, 0.0)
         monkeypatch.setattr(gemm, "_measured", lambda measured=measured: measured)
         assert gemm.low_precision(torch.float32, "cpu") == kind
+
+
+def test_without_the_setting_of_torch_2_9_the_default_is_used(monkeypatch):
+    """``torch.backends.mkldnn.matmul.fp32_precision`` came with 2.9; pyproject.toml allows older versions."""
+    monkeypatch.delattr(type(torch.backends.mkldnn), "matmul")
+    gemm._measured.cache_clear()
+    try:
+        assert gemm.describe() == "not chosen"
+        assert gemm.float32_route() == "default"
+        with gemm.fastest(torch.float32, "cpu"):
+            assert torch.ones(2, 2).mm(torch.ones(2, 2)).eq(2).all()
+        assert gemm.low_precision(torch.float32, "cpu") in (torch.float32, torch.bfloat16)
+        assert gemm.describe().startswith("float32 by default, bfloat16 ")
+    finally:
+        gemm._measured.cache_clear()

@@ -15,6 +15,7 @@ from lipnb.invertible import (
     DotProductAttention,
     InvertibleStack,
     Residual,
+    largest_singular_value,
     predicted_iterations,
 )
 from lipnb.jacobian.rows import infinity_norm
@@ -140,17 +141,58 @@ def test_a_failure_would_be_seen(monkeypatch):
     assert any(inversion.tried(g, x[i])["failed"] for i, g in enumerate(residuals))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
-def test_feed_forward_contracts_where_power_iteration_does_not(activation):
-    layer = ContractiveFeedForward(5, 12, activation=activation, dtype=torch.float64)
-    with torch.no_grad():  # a jump that one step of power iteration has not caught up with
-        layer.first.parametrizations.weight.original.copy_(tokens(1, 12, 5) * torch.tensor([1, 1, 1, 1, 9.0]))
-    assert layer.left_by_power_iteration() > 1.05
+def test_feed_forward_contracts_after_any_jump_of_its_weights(activation, dtype):
+    layer = ContractiveFeedForward(5, 12, activation=activation, dtype=dtype)
+    with torch.no_grad():  # a jump that an estimate from power iteration would not have caught up with
+        layer.first.weight.copy_(tokens(1, 12, 5) * torch.tensor([1, 1, 1, 1, 9.0]))
+    norms = [torch.linalg.matrix_norm(matrix.double(), 2).item() for matrix in layer.matrices()]
+    least = 1 - 20 * 12 * torch.finfo(dtype).eps  # the margin for rounding, and no more, is given away
+    assert max(norms) <= 1 and min(norms) > least
     x = tokens(2, 40, 5, size=2)
-    J = torch.func.vmap(torch.func.jacrev(layer.eval()))(x)
+    J = torch.func.vmap(torch.func.jacrev(layer.double()))(x)
     assert 0.1 < torch.linalg.matrix_norm(J, 2).max() <= 1
-    once = layer.train()(x)
-    assert torch.allclose(layer(x), once, rtol=1e-12)  # each reading moves the estimate, not the map
+
+
+def test_feed_forward_gradients_go_through_the_norms():
+    layer = ContractiveFeedForward(3, 5, activation="tanh", dtype=torch.float64)
+    x = tokens(0, 4, 3)
+    weights = [weight.detach().requires_grad_() for weight in (layer.first.weight, layer.second.weight)]
+
+    def loss(first, second):
+        changed = {"first.weight": first, "second.weight": second}
+        return torch.func.functional_call(layer, changed, (x,)).square().sum()
+
+    assert torch.autograd.gradcheck(loss, weights)
+
+
+def test_a_feed_forward_of_weights_0_is_a_constant():
+    layer = ContractiveFeedForward(3, 5)
+    with torch.no_grad():
+        for weight in (layer.first.weight, layer.second.weight):
+            weight.zero_()
+    assert (layer(torch.ones(1, 3)) == layer.second.bias).all()
+
+
+def test_a_feed_forward_is_drawn_from_its_seed_or_from_the_global_state():
+    first, again = ContractiveFeedForward(3, 5, seed=1), ContractiveFeedForward(3, 5, seed=1)
+    assert torch.equal(first.second.weight, again.second.weight)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(1)
+        here, there = ContractiveFeedForward(3, 5, seed=None), ContractiveFeedForward(3, 5, seed=None)
+    assert torch.equal(here.second.weight, first.second.weight)
+    assert not torch.equal(there.first.weight, here.first.weight)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 9), (3, 9, 5), (4, 4)])
+def test_largest_singular_value_and_its_gradient(shape):
+    matrix = tokens(0, *shape).requires_grad_()
+    values = largest_singular_value(matrix)
+    assert torch.allclose(values, torch.linalg.matrix_norm(matrix, 2), rtol=1e-12)
+    mine, = torch.autograd.grad(values.square().sum(), matrix)
+    other, = torch.autograd.grad(torch.linalg.matrix_norm(matrix, 2).square().sum(), matrix)
+    assert torch.allclose(mine, other, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -5,10 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+from base64 import b64decode
 from pathlib import Path
 
 import nbformat
 import pytest
+
+from lipnb.figures import FIGURES
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "book"))
@@ -48,6 +51,16 @@ from IPython.display import Image
 
 Image(b64decode(DOT))
 """.replace("DOT", f'"{DOT}"')
+DRAWN = """# %%
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from lipnb import figures
+
+figures.positions.norms(pd.DataFrame({"model": ["a", "a"], "place": [0, 1], "norm": [1.0, 2.0]}))
+plt.show()
+
+"""
 TABLE = GOOD + '\n# %%\nfrom lipnb import results  # noqa\n\nif False:\n    results.load("steps")\n'
 
 
@@ -81,7 +94,8 @@ def repository(folder, **sources):
         json.dumps({"format": "jb-book", "root": "book/intro", "chapters": chapters})
     )
     (folder / "book" / "intro.md").write_text("# Intro\n")
-    (folder / "README.md").write_text("![the good page](book/figures/00_good.png)\n")
+    shown = FIGURES["position-norms"]
+    (folder / "README.md").write_text(f"![{shown.alt}](book/figures/{shown.name}.png)\n\n*{shown.caption}*\n")
     for name, text in sources.items():
         (folder / "notebooks" / f"{name}.py").write_text(text)
     return folder
@@ -99,7 +113,9 @@ def command(root, *arguments):
 def executed(tmp_path_factory):
     """A good page, a page with a table, both executed and paired."""
     root = repository(
-        tmp_path_factory.mktemp("good"), **{"00_good": GOOD, "01_table": TABLE.replace("double", "twice")}
+        tmp_path_factory.mktemp("good"),
+        # a picture with a name, and after it one without
+        **{"00_good": GOOD.replace("# %%\nfrom", f"{DRAWN}# %%\nfrom"), "01_table": TABLE.replace("double", "twice")},
     )
     assert command(root, "execute").returncode == 0
     assert command(root, "pair").returncode == 0
@@ -124,6 +140,13 @@ def edit_source(root, old, new):
     source.write_text(source.read_text().replace(old, new))
 
 
+def edit_readme(root, old, new):
+    """Change README.md."""
+    readme = (root / "README.md").read_text()
+    assert old in readme
+    (root / "README.md").write_text(readme.replace(old, new))
+
+
 def edit_pair(root, change):
     """Change the executed pair of the good page through its first and second code cell."""
     path = root / "notebooks" / "00_good.ipynb"
@@ -138,7 +161,13 @@ def output(kind, **fields):
 
 
 BREAKS = {
-    "is not the last figure": lambda root: (root / "book/figures/00_good.png").write_bytes(b"old"),
+    "is not what its page shows as position-norms": lambda root: (
+        root / "book/figures/position-norms.png"
+    ).write_bytes(b64decode(DOT)),
+    "below position-norms stands another caption": lambda root: edit_readme(root, "Norm of the", "Exponent of the"),
+    "position-norms has another alternative text": lambda root: edit_readme(root, "![Norm", "![Rate"),
+    "there is no figure '00_good'": lambda root: edit_readme(root, "figures/position-norms", "figures/00_good"),
+    "shows 0 pictures in all pages": lambda root: edit_readme(root, "figures/position-norms", "figures/positions"),
     "its cells differ": lambda root: edit_source(root, "n = 2", "n = 3"),
     "the source changed": lambda root: edit_source(root, "# # A page", "# # A page\n"),
     "the table steps changed": lambda root: (root / "data/results/steps.csv").write_text("n\n2\n"),
@@ -250,3 +279,18 @@ def test_staging_shows_the_figure_and_rewrites_nothing(good):
     assert command(good, "stage").returncode == 0
     assert staged.stat().st_mtime_ns == before
     assert not (staged.parent / "09_old.ipynb").exists()
+
+
+def test_prose_shows_a_figure_by_its_name_not_the_last_of_its_page(good):
+    """The page's last picture is one black point; the front page, README.md and the registry mean the norms."""
+    (good / "_config.yml").write_text("title: a book\n")
+    (good / "book" / "intro.md").write_text("# Intro\n\n```{figure} figures/position-norms.png\n:alt: x\nNorms\n```\n")
+    assert command(good, "stage").returncode == 0
+    staged = {path.name: path.read_bytes() for path in (good / "_build/source/book/figures").glob("*")}
+    assert list(staged) == ["position-norms.png"] and staged["position-norms.png"] != b64decode(DOT)
+    assert staged["position-norms.png"] == (good / "book/figures/position-norms.png").read_bytes()
+    (good / "book/figures/01_old.png").write_bytes(b"shown once")
+    assert command(good, "pair").returncode == 0
+    assert [path.name for path in (good / "book/figures").glob("*")] == ["position-norms.png"]
+    said = [sentence for sentence in page_checks.complaints(good) if "intro.md" in sentence]
+    assert len(said) == 2  # neither its caption nor its alternative text is that of the registry

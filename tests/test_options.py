@@ -46,7 +46,7 @@ def test_upper_holds_the_dense_value_and_is_within_the_tolerance(seed, spread):
     for rtol in (1e-2, 1e-4):
         for options in ({}, {"precision": "mixed"}, {"memory": 1}, {"method": "dense"}):
             lip = local_lipschitz(case.attention, case.x, weights=case.weights, rtol=rtol, **options)
-            assert lip.converged.all() and lip.confidence == 1 - 1e-6
+            assert lip.converged.all() and lip.confidence == (1.0 if "method" in options else 1 - 1e-6)
             assert (lip.upper >= exact).all() and (lip.upper <= lip.value * (1 + rtol) * (1 + 1e-12)).all()
             assert (lip.value <= exact * (1 + 1e-12)).all()
     wide = local_lipschitz(case.attention, case.x, weights=case.weights, max_steps=3)
@@ -100,6 +100,8 @@ SPECTRA = {
 @pytest.mark.parametrize("precision", ["input", "mixed"])
 @pytest.mark.parametrize("name", SPECTRA)
 def test_adversarial_spectra(name, precision, method, precision_pair):
+    if precision == "mixed" and method != "lanczos":
+        return  # refused, see below
     dtype, rounding = precision_pair
     top, rtol = max(SPECTRA[name]), 1e-4
     for n in (1, 6):
@@ -122,6 +124,8 @@ def test_adversarial_spectra(name, precision, method, precision_pair):
 @pytest.mark.parametrize("precision", ["input", "mixed"])
 def test_units_of_the_matrices_change_nothing_but_the_unit_of_the_answer(precision, method, precision_pair):
     """Key and query matrices in inverse units are the same map; values in other units scale the answer."""
+    if precision == "mixed" and method != "lanczos":
+        return  # refused, see below
     dtype, rounding = precision_pair
     for seed in (2, 4, 7, 9):
         case = random_case(seed, n=8, dtype=torch.float64)
@@ -149,7 +153,7 @@ def test_logits_of_any_size_give_hard_or_uniform_attention(unit, precision_pair)
         scaled = Attention(att.query * unit, att.key, att.value, att.output, masked=att.masked).to(dtype=dtype)
         exact = dense(scaled, case.x.to(dtype))
         for method in ("lanczos", "power", "dense"):
-            for precision in ("input", "mixed"):
+            for precision in ("input", "mixed") if method == "lanczos" else ("input",):
                 lip = local_lipschitz(scaled, case.x.to(dtype), method=method, precision=precision, rtol=1e-3)
                 assert not lip.value.isnan().any()
                 assert (((lip.value / exact - 1).abs() <= 1.1e-3) | ~lip.converged).all()
@@ -199,7 +203,11 @@ def test_a_list_of_mixed_lengths_gives_each_of_its_answers_in_order(seed, option
 @pytest.mark.parametrize(("change", "sentence"), [
     ({"confidence": 1.5}, "confidence must lie"), ({"confidence": 1}, "confidence must lie"),
     ({"confidence": 0}, "confidence must lie"), ({"confidence": math.nan}, "confidence must lie"),
-    ({"precision": "half"}, "precision must be"), ({"memory": 0}, "memory must be"), ({"memory": -5}, "memory must be"),
+    ({"precision": "half"}, "precision must be"),
+    ({"precision": "mixed", "method": "power"}, "precision='mixed' needs method='lanczos', got method='power'"),
+    ({"precision": "mixed", "method": "dense"}, "precision='mixed' needs method='lanczos', got method='dense'"),
+    ({"precision": "mixed", "f": lambda x: x}, "precision='mixed' needs an Attention"),
+    ({"memory": 0}, "memory must be"), ({"memory": -5}, "memory must be"),
     ({"rtol": math.nan}, "rtol must lie"), ({"x": []}, "x must be"), ({"x": [1.0, 2.0]}, "x must be"),
     ({"x": [torch.ones(3)]}, "x must be"), ({"x": [torch.ones(2, 3, 4).double()]}, "x must be"),
     ({"x": [torch.ones(3, 4, dtype=torch.int64)]}, "x must be"), ({"x": [torch.ones(3, 5).double()]}, "d = 4"),
@@ -234,3 +242,13 @@ def test_low_precision_that_used_up_the_whole_space_proves_nothing(seed):
     value = found.value * products.unit
     assert (value <= exact * (1 + 1e-5)).all() and (value >= exact * (1 - 1e-4)).all()
     assert (found.upper * products.unit >= exact * (1 - 1e-5)).all()
+
+
+def test_the_answer_says_how_precise_its_products_were(monkeypatch):
+    case = random_case(5, n=20)
+    plain = Attention(case.attention.query, case.attention.key, case.attention.value)
+    assert local_lipschitz(plain, case.x).precision == "input"
+    assert local_lipschitz(plain, case.x, precision="mixed").precision == "mixed"
+    assert local_lipschitz(plain, case.x, precision="mixed", memory=1).precision == "input"  # streamed
+    monkeypatch.setattr(gemm, "low_precision", lambda dtype, device: dtype)
+    assert local_lipschitz(plain, case.x, precision="mixed").precision == "input"  # nothing is cheaper

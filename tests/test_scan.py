@@ -213,6 +213,43 @@ def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text)
         scan.remeasure(found.table, found.about["settings"], bert, text)
 
 
+@pytest.mark.parametrize(("file", "spoil"), [
+    ("scan.csv", lambda text: text[: len(text) // 2]), ("scan.csv", lambda text: ""),
+    ("scan.csv", lambda text: "\n".join(text.splitlines()[:-1])),
+    ("scan.csv", lambda text: text.replace("length", "x")),
+    ("scan.csv", lambda text: text.replace("True", "perhaps")), ("scan.csv", lambda text: text + "1,2\x00"),
+    ("scan.json", lambda text: text[:-9]), ("scan.json", lambda text: "[]"), ("scan.json", lambda text: "")])
+def test_a_damaged_scan_is_named_with_the_way_out(bert, tmp_path, text, file, spoil):
+    model = small(bert)
+    scanned(model, text, tmp_path, upper=False)
+    path = tmp_path / "out" / file
+    path.write_text(spoil(path.read_text()))
+    with pytest.raises(ValueError, match=f"{file} in the folder 'out' is damaged .*measure anew with --again"):
+        scanned(model, text, tmp_path, upper=False)
+    assert len(scanned(model, text, tmp_path, upper=False, again=True).table) == 8
+
+
+def test_a_full_disk_is_a_sentence_and_what_was_measured_is_kept(bert, tmp_path, text, monkeypatch):
+    real, calls = os.fsync, []
+
+    def full(descriptor):
+        calls.append(1)
+        if len(calls) > 3:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    model = small(bert)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="scan.partial.jsonl cannot be written any more .No space left on device.: "
+                                          "what is measured is kept. Make room"):
+            scanned(model, text, tmp_path, upper=False)
+    measured = []
+    measure = scan.run.measure
+    monkeypatch.setattr("lipnb.scan.run.measure", lambda *a, **k: measured.append(1) or measure(*a, **k))
+    assert len(scanned(model, text, tmp_path, upper=False).table) == 8 and len(measured) == 2
+
+
 NASTY = "<script>alert(1)</script>&\"'[bold]"
 
 

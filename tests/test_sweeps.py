@@ -126,7 +126,7 @@ def test_samples_are_uniform(place):
     ("output: .", "'output' is a folder below"),
     ("output: link/inside", "'output' is a folder below"),
     ("cluster: {kind: os.system}", "kind .one of LocalCluster, SLURMCluster"),
-    ("cluster: {kind: SLURMCluster, options: {log_directory: /etc}}", "the option 'log_directory' is not taken from a spec"),
+    ("cluster: {kind: SLURMCluster, options: {log_directory: /etc}}", "option 'log_directory' is not taken"),
     ("grid: !!python/object/apply:os.system ['touch owned']", "line 2: not YAML: could not determine a constructor"),
     ("grid: {n: [1]}\ngrid: {n: [2]}", "the key 'grid' is there twice"),
     ("grid: [", "not YAML"),

@@ -97,6 +97,18 @@ def test_rates_rise_then_do_not_rise(name):
     assert name == "constant" or (rates[0] == pytest.approx(0.1) and rates[-1] < 0.4)
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_without_warmup_the_first_step_has_the_whole_rate(results_folder, name):
+    ids = torch.arange(50).repeat(30)
+    with results.recording("cold", {}) as record:
+        training.train(network(), ids, ids[:200], record, state=results_folder / "state.pt", steps=4, batch=2, length=8,
+                       rate=1e-3, warmup=0, schedule=name, evaluate_every=1, progress=False)
+        rates = record.finish().rate.tolist()
+    assert len(rates) == 4 and rates == sorted(rates, reverse=True)
+    assert rates[0] == 1e-3 or (name == "cosine" and rates[0] > 0.8e-3)
+    assert name != "inverse_sqrt" or rates[3] == pytest.approx(0.5e-3)
+
+
 def test_training_learns_and_beats_frequencies(results_folder):
     ids = torch.arange(50).repeat(30)  # after each token one other
     net = network()
@@ -112,6 +124,7 @@ def test_training_learns_and_beats_frequencies(results_folder):
 
 @pytest.mark.parametrize(("changes", "error", "said"), [
     ({"schedule": "zigzag"}, ValueError, "schedule must be one of"),
+    ({"warmup": -1}, ValueError, "warmup must be at least 0, got -1"),
     ({"length": 3000}, ValueError, "the training text has 1500 tokens"),
     ({"rate": 1e30}, FloatingPointError, "the loss is not finite after 2 steps"),
 ])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.scaling import power_law
-from lipnb.worst_case import climb, eigenvector, quadratic_input, tight_input, two_diracs
+from lipnb.worst_case import climb, eigenvector, fork_input, quadratic_input, tight_input, two_diracs
 
 few = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 EYE = torch.eye(2, dtype=torch.float64)
@@ -168,3 +168,35 @@ def test_climbing_never_loses_and_stays_in_the_ball(masked):
 def test_bad_input_gives_its_sentence(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("A", [TURN, -EYE, EYE, torch.tensor([[0.3, 2.0], [-0.1, 0.4]], dtype=torch.float64)])
+def test_the_fork_reaches_its_bound_in_the_ball_whatever_the_eigenvalues(A, masked):
+    V = torch.tensor([[1.0, 0.5], [-0.2, 2.0], [0.3, 0.1]], dtype=torch.float64)
+    for n in (3, 6, 40):
+        for R in (0.5, 1.5, 3.0):
+            x, stated = fork_input(A, V, n, R)
+            found = exact(Attention.from_matrices(A, V, masked=masked), x)
+            assert x.norm(dim=-1).max() <= R * (1 + 1e-12) and found >= stated * (1 - 1e-9)
+            assert found <= bounds.general_upper_sharp(A, V, n, R) * (1 + 1e-9)
+
+
+def test_the_fork_comes_near_the_bound_where_two_clusters_do_not():
+    """A quarter turn has no real eigenvalue: nothing to follow for two clusters, and a fork within a factor two."""
+    x, stated = fork_input(TURN, EYE, 400, 4.0)
+    found, upper = exact_copies(TURN, x), bounds.general_upper_sharp(TURN, EYE, 400, 4.0)
+    assert stated <= found * (1 + 1e-9) and 0.5 < stated / upper < 0.55
+    # here k . v = 0 and V = I: the best angle of sqrt(2 (n - 2)) s tau q
+    c = torch.arange(33) / 33
+    values = (2 * 398 * (1 - c**2)).sqrt() * 16 / (2 + 398 * torch.exp(-16 * c))
+    assert stated == pytest.approx(values.max().item())
+    with pytest.raises(ValueError, match="n must be 3 or more"):
+        fork_input(TURN, EYE, 2, 1.0)
+
+
+def exact_copies(A, x):
+    """The constant where all tokens but the first two are copies, from three weighted ones."""
+    n = len(x)
+    weights = torch.tensor([1.0, 1.0, n - 2.0], dtype=torch.float64) / n
+    return exact(Attention.from_matrices(A, EYE), x[:3], weights)

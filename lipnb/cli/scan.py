@@ -50,7 +50,8 @@ def add(verbs):
     verb.add_argument("--lengths", type=lengths, metavar="N,N,...",
                       help="tokens of a window (default: those of 32,128,512 that the model can read)")
     verb.add_argument("--windows", type=count, default=2, metavar="N",
-                      help="windows for each length, from the beginning of the text (default 2)")
+                      help="windows for each length, from the beginning of the text, of which no more is tokenized "
+                      "(default 2)")
     verb.add_argument("--object", choices=("heads+output", "heads", "block"), default="heads+output",
                       help="attention with its output projection (default), without it, or with residual and norm")
     verb.add_argument("--masked", action="store_true", default=None, help="make a causal decoder of a BERT")

@@ -36,9 +36,11 @@ SPEC = """the spec; every key but the first is optional:
 the notebook: a cell tagged `parameters` sets defaults; two lines fill the table:
   from lipnb.sweeps import record
   record(lipschitz=value)
+of its output 1,000,000 characters are kept, and it says where it was cut; recorded values are never cut
 
 the output folder:
   table.csv             a row for each finished point: its parameters, its recorded values
+  stale.csv             rows of an earlier notebook, package or spec, where there are some
   failures.csv          what went wrong, and where
   notebooks/, failed/   the executed notebooks, named by the table's column `point`
   points/, sweep.json   what was done, with which versions, when and where

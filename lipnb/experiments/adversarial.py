@@ -13,7 +13,7 @@ from lipnb.experiments.two_clusters import ball_bounds, cluster_constants, clust
 from lipnb.lipschitz import local_lipschitz
 
 __all__ = ["GPT2", "TABLES", "Layer", "ball_upper", "layer_of", "layer_row", "layers_of", "mean_radius",
-           "network_of", "norms_before", "worst_input"]
+           "network_of", "norms_before", "worst_input", "worst_of_layer"]
 
 LENGTHS = tuple(range(2, 98, 5))  # of Figure 1
 FEW = (2, 7, 22, 47, 97)  # for every head; all lengths for the worst one of a layer
@@ -57,7 +57,7 @@ def norms_before(model):
 
 def mean_radius(model, layer, *, corpus="alice", extracts=EXTRACTS, length=EXTRACT):
     """Root mean square norm of the tokens that a layer receives on the first windows of a text."""
-    tokens = corpora.windows(model.token_ids(corpora.read(corpus)), length, extracts)
+    tokens = corpora.windows(models.first_tokens(model, corpora.read(corpus), length * extracts), length, extracts)
     return model.activations(tokens, layer).double().square().sum(-1).mean().sqrt().item()
 
 
@@ -107,6 +107,12 @@ def worst_input(attention, head, n, R):
         return x
     bias = attention.scale * attention.key[head].mT @ attention.query_bias[head]
     return x if (x[0] - x[-1]) @ bias >= 0 else -x
+
+
+def worst_of_layer(attention, n, R):
+    """Largest local constant of a layer over the tokens built against each of its heads, with both signs."""
+    x = torch.stack([cluster_input(head_of(attention, h), n, R) for h in range(attention.heads)])
+    return local_lipschitz(attention, torch.cat([x, -x])).value.max().item()
 
 
 @lru_cache(maxsize=32)

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import torch
 
-from lipnb import corpora, released
+from lipnb import corpora, models, released
 from lipnb.experiments.loading import load
 from lipnb.experiments.table import Table, Unit
 from lipnb.lipschitz import local_lipschitz
@@ -87,7 +87,8 @@ def _token_ids(text, length, count, *, seed=0):
     """Token ids of the audit's inputs, shape (count, length): "random", or windows of a text in GPT-2's tokens."""
     if text == "random":
         return random_ids(length, count, seed=seed)
-    return corpora.windows(_gpt2(seed, text).token_ids(corpora.read(text)), length, count)
+    ids = models.first_tokens(_gpt2(seed, text), corpora.read(text), length * count)
+    return corpora.windows(ids, length, count)
 
 
 def _values(f, x, windows):

@@ -31,7 +31,7 @@ DIFFERENCES = {
     "dropout": ("the inputs", "The random GPT-2 stays in training mode.",
                 "Dropout of 0.1 in its inputs and, drawn anew at each call, in the map."),
     "overlap": ("the inputs", "BERT encoder on Alice: a guard against the end of the text is always true.",
-                "Every length starts again at the first token."),
+                "Every length starts again at the first token, as those of our own tables do."),
     "pieces": ("the inputs", "The text is tokenised once and then cut.",
                "Only the first window has the token [CLS] in front; windows start within sentences."),
     "lengths": ("the inputs", "Lengths 2, 4, ..., 98 (AG_NEWS, encoder: 2, 12, ..., 502; adversarial: 2, 7, ..., 97).",

@@ -7,13 +7,13 @@ import math
 from functools import lru_cache
 
 import pandas as pd
-import torch
 
 from lipnb import bounds, corpora, results
 from lipnb.experiments.table import Table, Unit
-from lipnb.lipschitz import local_lipschitz
+from lipnb.experiments.trained_layers import feed_forward_rows, layer_rows
 from lipnb.training import (
     ATTENTIONS,
+    WITHOUT,
     CharacterTransformer,
     bigram_loss,
     character_ids,
@@ -23,7 +23,7 @@ from lipnb.training import (
     validation_loss,
 )
 
-__all__ = ["CHECK", "DEPTH", "FIXED", "TABLES", "first_steps", "layer_rows", "texts", "train_run"]
+__all__ = ["CHECK", "DEPTH", "FIXED", "TABLES", "first_steps", "texts", "train_run"]
 
 SEEDS = 3
 SIZES = {"length": 64, "width": 64, "heads": 4, "hidden": 256}
@@ -54,39 +54,6 @@ def _part(ids, windows):
     return ids[: windows * SIZES["length"] + 1]
 
 
-@torch.no_grad()
-def layer_rows(network, token_ids):
-    """What each trained attention layer does at real text.
-
-    Parameters
-    ----------
-    network : lipnb.training.CharacterTransformer
-        A trained network.
-    token_ids : LongTensor, shape (b, n)
-        Windows of text.
-
-    Returns
-    -------
-    list of dict
-        For each layer: the local Lipschitz constant of its attention (median, smallest and largest over the windows),
-        whether all solves converged, the bound of the theorem where there is one, the largest token norm, and the
-        spread of tokens, root mean square distance from the mean token, at its input and its output.
-    """
-    rows = []
-    for layer, x in enumerate(network.activations(token_ids)):
-        f, x = network.attention(layer), x.double()
-        lip = local_lipschitz(f, x, rtol=1e-3)
-        spreads = [(y - y.mean(-2, keepdim=True)).square().sum(-1).mean().sqrt().item() for y in (x, f(x))]
-        bound = math.nan
-        if network.kind in ("l2-tied", "contractive"):
-            heads = network.blocks[layer].attention
-            bound = 1.0 if network.kind == "contractive" else heads.bound().item()
-        rows.append({"layer": layer, "lipschitz": lip.value.median().item(), "lowest": lip.value.min().item(),
-                     "highest": lip.value.max().item(), "converged": lip.converged.all().item(), "bound": bound,
-                     "radius": x.norm(dim=-1).max().item(), "input_spread": spreads[0], "output_spread": spreads[1]})
-    return rows
-
-
 def train_run(part, *, corpus, attention, layers, rate, seed, options, start=1.0, norm="after",
               positions="sinusoids", measured=True, progress=False):
     """Train one network and measure it; a killed run continues from its last evaluation.
@@ -109,7 +76,7 @@ def train_run(part, *, corpus, attention, layers, rate, seed, options, start=1.0
     Returns
     -------
     list of dict
-        Rows named by `row`: "evaluation" (the learning curve), "test" and "layer".
+        Rows named by `row`: "evaluation" (the learning curve), "test", "layer" and "feed-forward".
     """
     (training, validation, test), vocabulary = texts(corpus)
     network = CharacterTransformer(vocabulary, attention=attention, layers=layers, start=start, norm=norm,
@@ -134,7 +101,10 @@ def train_run(part, *, corpus, attention, layers, rate, seed, options, start=1.0
                      "nats": nats, "bits": nats / math.log(2)})
         if math.isfinite(loss):
             windows = corpora.windows(test, SIZES["length"], WINDOWS["measured"])
-            rows += [{**run, "row": "layer", **row} for row in layer_rows(network, windows)]
+            of_layers = [] if attention in WITHOUT else layer_rows(network, windows)
+            if attention.endswith("contractive"):
+                of_layers += feed_forward_rows(network)
+            rows += [{**run, **row} for row in of_layers]
     return rows
 
 
@@ -200,6 +170,11 @@ def _settings(corpus, options, **more):
             "strength": 0.9, "growth": bounds.l2_growth(SIZES["length"]), **more}
 
 
+def _without(count, depths, rate):
+    """The controls: the same runs with attention deleted."""
+    return [(kind, layers, rate, seed, {}) for seed in range(count) for layers in depths for kind in WITHOUT]
+
+
 def _depth(corpus, count, depths):
     """The number of seeds is no setting: rows name theirs, and more can join a table that was begun with fewer."""
     scan = [(kind, SCAN_DEPTH, rate, SCAN_SEED, {}) for kind in ATTENTIONS for rate in SCANNED]
@@ -208,7 +183,8 @@ def _depth(corpus, count, depths):
     learned = [(kind, 2, RATE, 0, {"positions": "learned"}) for kind in ATTENTIONS]
     units = [Unit("baselines", 1, lambda: _baselines(corpus)), *_checks("depth", DEPTH, RATE),
              *_units("scan", SCAN, corpus, scan), *_units("depth", DEPTH, corpus, runs),
-             *_units("positions", DEPTH, corpus, learned)]
+             *_units("positions", DEPTH, corpus, learned),
+             *_units("depth", DEPTH, corpus, _without(count, depths[1::3], RATE))]
     return _settings(corpus, DEPTH, scan=SCAN, rate=RATE), units
 
 
@@ -216,7 +192,8 @@ def _stability(corpus, count, depths):
     runs = [(kind, layers, FIXED_RATE, seed, {}) for seed in range(count) for layers in depths for kind in ATTENTIONS]
     runs.sort(key=lambda run: run[0] == "l2-untied" and run[3] > 0)  # not in the paper's table: last
     units = [Unit("baselines", 1, lambda: _baselines(corpus)), *_checks("fixed", FIXED, FIXED_RATE),
-             *_units("fixed", FIXED, corpus, runs)]
+             *_units("fixed", FIXED, corpus, runs),
+             *_units("fixed", FIXED, corpus, _without(count, depths[::4], FIXED_RATE))]
     return _settings(corpus, FIXED, rate=FIXED_RATE), units
 
 

@@ -67,7 +67,7 @@ def _rows(model, name, text, tokens, rtol, seed):
 def _prepare(lengths, count, rtol, seed):
     corpus = "alice"
     model = models.load("gpt2-mini")
-    token_ids = model.token_ids(corpora.read(corpus))
+    token_ids = models.first_tokens(model, corpora.read(corpus), max(lengths) * count)
     corpora.windows(token_ids, max(lengths), count)
     settings = {"model": "gpt2-mini", "corpus": corpus, "text": corpora.fingerprint(corpora.read(corpus)),
                 "positions": list(VARIANTS), "lengths": list(lengths), "count": count, "rtol": rtol, "seed": seed,

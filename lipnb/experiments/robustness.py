@@ -3,7 +3,7 @@
 import pandas as pd
 import torch
 
-from lipnb import attacks, corpora
+from lipnb import attacks, corpora, models
 from lipnb.bounds import nearby_upper
 from lipnb.experiments.loading import load
 from lipnb.experiments.real_text import GPT2_RANDOM, MINILM
@@ -111,7 +111,7 @@ def _edition(tokens):
 
 
 def _tokens(model, corpus, n, window):
-    return corpora.windows(model.token_ids(corpora.read(corpus)), n, window + 1)[window:]
+    return corpora.windows(models.first_tokens(model, corpora.read(corpus), n * (window + 1)), n, window + 1)[window:]
 
 
 def _prepare(texts, count, radii, steps, seed):

@@ -3,7 +3,7 @@
 import math
 from functools import partial
 
-from lipnb import corpora
+from lipnb import corpora, models
 from lipnb.experiments import adversarial
 from lipnb.experiments.table import Table, Unit
 from lipnb.experiments.two_clusters import cluster_constants, head_of
@@ -31,7 +31,7 @@ def text_radii(model, layer, *, corpus=CORPUS, extracts=EXTRACTS, length=EXTRACT
     -------
     list of float, float
     """
-    tokens = corpora.windows(model.token_ids(corpora.read(corpus)), length, extracts)
+    tokens = corpora.windows(models.first_tokens(model, corpora.read(corpus), length * extracts), length, extracts)
     norms = model.activations(tokens, layer).double().norm(dim=-1)
     return norms.square().mean(-1).sqrt().tolist(), norms.max().item()
 

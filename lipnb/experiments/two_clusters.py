@@ -12,8 +12,10 @@ from lipnb import bounds
 from lipnb.attention import Attention
 from lipnb.bounds.rounding import largest_singular
 from lipnb.lipschitz import local_lipschitz
+from lipnb.worst_case import fork_input
 
-__all__ = ["Head", "ball_bounds", "cluster_constants", "cluster_input", "head_of", "in_subspace"]
+__all__ = ["Head", "ball_bounds", "cluster_constants", "cluster_input", "fork_constant", "head_of", "in_subspace",
+           "matrices"]
 
 
 class Head(NamedTuple):
@@ -117,6 +119,25 @@ def in_subspace(head, *, identity=False):
     small = Attention((Q @ basis)[None], (K @ basis)[None], value[None], scale=head.attention.scale,
                       masked=head.attention.masked, window=head.attention.window)
     return small, basis.mT @ head.u
+
+
+def matrices(head):
+    """A, (r, r), and V, (v, r), of a head on the span of the rows of Q, K and V: nothing else reaches it."""
+    (Q,), (K,), (V,) = head.attention.query, head.attention.key, head.attention.value
+    basis = torch.linalg.qr(torch.cat([Q, K, V]).mT).Q
+    return head.attention.scale * (K @ basis).mT @ (Q @ basis), V @ basis
+
+
+def fork_constant(head, n, R):
+    """Local constant of a head at the n tokens of `lipnb.worst_case.fork_input`, and the lower bound stated there."""
+    A, V = matrices(head)
+    x, stated = fork_input(A, V, n, R)
+    one = Attention.from_matrices(A, V, masked=head.attention.masked)
+    if head.attention.masked:
+        return local_lipschitz(one, x).value.item(), stated
+    # all but the prongs are copies, which stand for one weighted token
+    weights = torch.tensor([1.0, 1.0, n - 2.0], dtype=torch.float64) / n
+    return local_lipschitz(one, x[:3], weights=weights, method="dense").value.item(), stated
 
 
 def cluster_constants(head, lengths, R, *, identity=False, rtol=1e-6):

@@ -4,7 +4,7 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
-from lipnb import corpora, released
+from lipnb import corpora, models, released
 from lipnb.attention import Attention
 from lipnb.experiments.table import Unit
 from lipnb.lipschitz import local_lipschitz
@@ -68,10 +68,10 @@ def units(model, corpus, layers, lengths, count, *, object="heads+output", rtol=
     ValueError, FileNotFoundError
         The sentences of `lipnb.models` and `lipnb.corpora`, before anything is measured.
     """
-    token_ids = model.token_ids(corpora.read(corpus))
-    lengths = list(lengths)
+    text, lengths = corpora.read(corpus), list(lengths)
     if not lengths:
         raise ValueError("lengths is empty: give at least one length, for example (2, 4, 8).")
+    token_ids = models.first_tokens(model, text, max(lengths) * count)
     for layer in layers:  # a wrong layer or object is said before the first measurement
         model.attention(layer, object=object)
     for length in (min(lengths), max(lengths)):
@@ -162,7 +162,8 @@ def remeasure(table, model, *, rows=4, seed=0, rtol=1e-4):
     if mine.empty:
         raise ValueError(f"no row of this table was measured with {model.name} ({model.weights}, tokenizer "
                          f"{model.tokenizer_name}).")
-    token_ids = {corpus: model.token_ids(corpora.read(corpus)) for corpus in mine.corpus.unique()}
+    token_ids = {corpus: models.first_tokens(model, corpora.read(corpus), int((rows.length * (rows.window + 1)).max()))
+                 for corpus, rows in mine.groupby("corpus", sort=False)}
     chosen = []
     for row in mine.sample(frac=1, random_state=seed).itertuples(index=False):
         tokens = corpora.windows(token_ids[row.corpus], row.length, row.window + 1)[row.window :]

@@ -16,12 +16,13 @@ from lipnb.figures import (
     training,
     verified,
 )
-from lipnb.figures.book import FIGURES, FORMATS, BookFigure, draw, redraw
+from lipnb.figures.book import FORMATS, draw, redraw
 from lipnb.figures.parts import against_length, head_map, matrix, probabilities, residuals
+from lipnb.figures.registry import FIGURES, BookFigure
 from lipnb.figures.speed import speed_bars
-from lipnb.figures.style import NOT_CONVERGED, STYLE, house_style, log_ticks, panels, rate_line
+from lipnb.figures.style import NOT_CONVERGED, STYLE, house_style, log_ticks, panels, points, rate_line
 
 __all__ = ["FIGURES", "FORMATS", "NOT_CONVERGED", "STYLE", "BookFigure", "adversarial", "against_length", "draw",
-           "head_map", "house_style", "l2", "log_ticks", "matrix", "panels", "positions", "probabilities", "rate_line",
-           "real_text", "redraw", "released", "residuals", "robustness", "scan", "speed", "speed_bars", "training",
-           "verified"]
+           "head_map", "house_style", "l2", "log_ticks", "matrix", "panels", "points", "positions", "probabilities",
+           "rate_line", "real_text", "redraw", "released", "residuals", "robustness", "scan", "speed", "speed_bars",
+           "training", "verified"]

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.colors import LogNorm, Normalize
 
 from lipnb.figures.parts import head_map
-from lipnb.scaling import power_law
+from lipnb.scaling import one_series, power_law
 
 __all__ = ["head_rates", "scaling_factors", "worst_heads"]
 
@@ -42,10 +42,12 @@ def worst_heads(alone, layers):
     figure, axes = plt.subplots(2, 2, figsize=(9.4, 8.2))
     for ax, (*place, title) in zip(axes.flat, SHOWN, strict=True):
         own, both = (rows[(rows[[*PANEL, "layer"]] == place).all(axis=1)] for rows in (full, layers))
+        own = one_series(own, title, also=("at", "head"))
         n, last = own.length, own[own.length == 97].iloc[0]
         ax.plot(n, own.upper, "--", color="#d55e00", label="Thm 3.3")
-        ax.plot(n, own.sharp, "-.", color="#cc79a7", label="its sharper form")
+        ax.plot(n, own.sharp, "-.", color="#cc79a7", label="its tighter form")
         both = both[both["head"].isin(both["head"].mode())].sort_values("length")
+        both = one_series(both, f"{title}, whole layer", also=("at", "head"))
         ax.plot(both.length, both.lipschitz, "s", color="#e69f00", label="whole layer")
         ax.plot(n, own.constant, "o", color="#0072b2", ms=5.5, label="head, own $V$")
         line = last.constant * (own.N / last.N) ** 0.5
@@ -97,7 +99,7 @@ def scaling_factors(table, curves=None):
         ``scaling-factor``: columns model, masked, radius, layer, head, factor.
     curves : dict, optional
         Heads whose growth was followed to its end: name -> lengths, constants, the guaranteed length, and the length
-        and constant of the peak. At most three are drawn, in a fourth panel.
+        and constant of the peak. Drawn in a fourth panel, at most six.
 
     Returns
     -------
@@ -107,13 +109,13 @@ def scaling_factors(table, curves=None):
             ("minilm", False, "layer norm", "MiniLM, largest radius of its LayerNorm"),
             (GPT2, True, "layer norm", "GPT-2, largest radius of its LayerNorm"))
     figure, axes = plt.subplots(2, 2, figsize=(9.6, 7.4), gridspec_kw={"height_ratios": [1, 1.8]})
-    for ax, (*place, title) in zip(axes.flat, maps, strict=False):
+    for ax, (*place, title) in zip(axes.flat[:3], maps, strict=True):
         rows = table[(table[["model", "masked", "radius"]] == place).all(axis=1)]
         grid = 2 * rows.pivot_table(index="layer", columns="head", values="factor")
         image = head_map(grid, ax=ax, title=title, norm=LogNorm(4, 8000))
     figure.colorbar(image, ax=axes[0, 1], label=r"$2\gamma R^2$")
     if curves:
-        _peaks(axes[1, 1], dict(list(curves.items())[:3]))
+        _peaks(axes[1, 1], curves)
     else:
         axes[1, 1].axis("off")
     return figure
@@ -121,8 +123,11 @@ def scaling_factors(table, curves=None):
 
 def _peaks(ax, curves):
     """Constants of heads up to the end of their growth, and beyond."""
-    looks = ("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-.")
-    for (name, (n, constants, guaranteed, peak)), (colour, style) in zip(curves.items(), looks, strict=False):
+    colours = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+    if len(curves) > len(colours):
+        raise ValueError(f"at most {len(colours)} heads have a look of their own, and these are {len(curves)}.")
+    for place, (name, (n, constants, guaranteed, peak)) in enumerate(curves.items()):
+        colour, style = colours[place], ("-", "--", "-.")[place % 3]
         ax.plot(n, constants, style, color=colour, label=name)
         at = np.exp(np.interp(np.log(guaranteed), np.log(n), np.log(constants)))
         ax.plot(guaranteed, at, "v", color=colour, mec="black", ms=9)
@@ -131,4 +136,4 @@ def _peaks(ax, curves):
     ax.set_ylabel("local Lipschitz constant")
     ax.plot([], [], "v", color="white", mec="black", label=r"$1 + e^{2\gamma R^2}$")
     ax.plot([], [], "*", color="white", mec="black", ms=9, label="end of the growth")
-    ax.legend(fontsize=8.5)
+    ax.legend(fontsize=8.5 if len(curves) < 4 else 7)

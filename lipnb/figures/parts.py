@@ -1,10 +1,13 @@
 """Drawings of one panel, of which pages and figures are made."""
 
+from itertools import cycle
+
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import Normalize, SymLogNorm
 
 from lipnb.figures.style import NOT_CONVERGED, log_ticks, rate_line
+from lipnb.scaling import one_series
 
 __all__ = ["against_length", "head_map", "matrix", "probabilities", "residuals"]
 
@@ -19,7 +22,7 @@ def against_length(table, fit=None, *, ax=None, title=None):
     Parameters
     ----------
     table : DataFrame
-        Rows of one panel, from `lipnb.experiments.measure`. Rows that did not converge are drawn grey, not dropped.
+        Rows of one series, from `lipnb.experiments.measure`. Rows that did not converge are drawn grey, not dropped.
     fit : lipnb.scaling.PowerLaw, optional
         Drawn as a line, with its exponent and interval.
     ax : matplotlib Axes, optional
@@ -30,7 +33,14 @@ def against_length(table, fit=None, *, ax=None, title=None):
     Returns
     -------
     Axes
+        `lipnb.figures.points` of it is the number of rows.
+
+    Raises
+    ------
+    SeveralSeries
+        "... needs the rows of one series ...", as `lipnb.scaling.one_series`.
     """
+    one_series(table, "constant against length")
     ax = ax or plt.subplots()[1]
     good = table[table.converged]
     smallest, largest = table.mean_radius.min(), table.mean_radius.max()
@@ -72,7 +82,8 @@ def residuals(history, *, ax=None, title=None):
     Axes
     """
     ax = ax or plt.subplots()[1]
-    for (method, rows), marker in zip(history.groupby("method", sort=False), "osD^v", strict=False):
+    # markers and colours come round at different times, so that many methods still look different
+    for (method, rows), marker in zip(history.groupby("method", sort=False), cycle("osD^vPX*"), strict=False):
         ax.plot(rows.products, rows.error, marker=marker, label=method)
     ax.set(yscale="log", xlabel="products with the Jacobian and its transpose", ylabel="relative error", title=title)
     ax.legend()

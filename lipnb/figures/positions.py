@@ -2,6 +2,8 @@
 
 import matplotlib.pyplot as plt
 
+from lipnb.scaling import one_series
+
 __all__ = ["growth", "norms", "training"]
 
 VARIANTS = {"trained": ("#000000", "o"), "late": ("#0072b2", "s"), "constant": ("#d55e00", "D"),
@@ -44,8 +46,11 @@ def norms(table):
     -------
     Figure
     """
-    figure, axes = plt.subplots(1, 2, figsize=(9.4, 3.4))
+    count = table.model.nunique()
+    figure, axes = plt.subplots(1, count, figsize=(4.7 * count, 3.4), squeeze=False)
+    axes = axes[0]
     for ax, (name, rows) in zip(axes, table.groupby("model", sort=False), strict=True):
+        one_series(rows, f"positions of {name}")
         ax.plot(rows.place + 1, rows.norm, color="#0072b2", lw=1.2)
         ax.set(xscale="log", yscale="log", xlabel="place", title=f"positions of {name}")
     axes[0].set_ylabel("norm")
@@ -64,12 +69,15 @@ def growth(table):
     -------
     Figure
     """
-    figure, axes = plt.subplots(3, 6, figsize=(12, 6.6), sharex=True)
+    if unknown := set(table.positions) - set(VARIANTS):
+        raise ValueError(f"these positions have no look: {', '.join(sorted(unknown))}.")
+    count = table.layer.nunique()
+    figure, axes = plt.subplots(3, count, figsize=(2 * count, 6.6), sharex=True, squeeze=False)
     lines = {"lipschitz": "local constant", "mean_radius": "radius after LN", "stream_radius": "radius before LN"}
     for line, (column, label) in zip(axes, lines.items(), strict=True):
         is_norm = column != "lipschitz"
-        for layer, ax in enumerate(line):
-            here = table[table.layer == layer]
+        for layer, ax in zip(sorted(table.layer.unique()), line, strict=True):
+            here = one_series(table[table.layer == layer], f"layer {layer}")
             for name, (colour, marker) in VARIANTS.items():
                 mean = here[here.positions == name].groupby("length")[column].mean()
                 ax.plot(mean.index, mean, marker, ls="-", ms=3, lw=1, color=colour, label=name)
@@ -77,7 +85,7 @@ def growth(table):
             ax.set_yscale("linear" if is_norm else "log")
             ax.tick_params(labelsize=8, labelleft=is_norm or layer == 0)
         line[0].set_ylabel(label)
-    for layer, ax in enumerate(axes[0]):
+    for layer, ax in zip(sorted(table.layer.unique()), axes[0], strict=True):
         ax.set_title(f"layer {layer}", fontsize=10)
     for ax in axes[-1]:
         ax.set_xlabel("n")

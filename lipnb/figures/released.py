@@ -3,7 +3,7 @@
 import numpy as np
 
 from lipnb.figures.style import panels
-from lipnb.scaling import power_law
+from lipnb.scaling import one_series, rate
 
 __all__ = ["two_quantities"]
 
@@ -25,15 +25,17 @@ def two_quantities(text, worst):
     Figure
     """
     drawn = text[(text.embedding == "token 0 added") & ~text.dropout & (text.text == "random")]
+    one_series(drawn, "random tokens", also=("text", "embedding", "dropout"))
     clusters = worst[worst.model == "gpt2, random"].set_index(["cut", "length"])
     left, right = panels(2, width=4.9, height=4.0)
     n = np.geomspace(2, 98, 50)
     for name, (column, color, marker) in LOOKS.items():
         look = {"color": color, "marker": marker, "ms": 4, "markevery": 7, "lw": 1.8}
         left.scatter(drawn.length, drawn[column], s=6, color=color, lw=0, alpha=0.4)
-        law = power_law(drawn.length, drawn[column])
+        law = rate(drawn, column)
         left.plot(n, law(n), **look, label=rf"{name}: ${law.constant:.2f}\,n^{{{law.exponent:.2f}}}$")
         for cut, style in (("rows", "-"), ("columns", ":")):
+            one_series(clusters.loc[cut], f"clusters, {cut}", also=("radius", "head"))
             right.plot(clusters.loc[cut][column], **look | {"markevery": 2}, ls=style, label=f"{name}, {cut}")
     left.plot(n, 0.445 * n**0.25, "k--", lw=1.2, label=r"drawn: $0.445\,n^{1/4}$")
     right.plot(n, 0.92 * n**0.5, "k--", lw=1.2, label=r"drawn: $0.92\sqrt{n}$")

@@ -57,7 +57,7 @@ def ranks(table, radii=(0.001, 0.1, 1.0)):
     -------
     Figure
     """
-    trained = table[table.model == "minilm"]
+    trained = table[table.model == "minilm"]  # the random GPT-2 is left out, as the page says
     trained = trained.assign(worst=trained[["pgd", "one_token"]].max(axis=1) / trained.epsilon)
     axes = panels(len(radii), width=3.6, height=3.9)
     colours = ("#0072b2", "#d55e00", "#009e73", "#000000")

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
-__all__ = ["NOT_CONVERGED", "STYLE", "house_style", "log_ticks", "panels", "rate_line"]
+__all__ = ["NOT_CONVERGED", "STYLE", "house_style", "log_ticks", "panels", "points", "rate_line"]
 
 STYLE = Path(__file__).with_name("house.mplstyle")
 NOT_CONVERGED = "#b0b0b0"
@@ -30,6 +32,25 @@ def log_ticks(axis, low, high):
 def panels(count, *, rows=1, width=3.6, height=3.3):
     """Axes side by side, `count` in each of `rows` rows, in one flat array."""
     return plt.subplots(rows, count, figsize=(width * count, height * rows), squeeze=False)[1].flatten()
+
+
+def points(drawn):
+    """How many marks are drawn: those of scatters and of lines with markers, less the ends of error bars.
+
+    Parameters
+    ----------
+    drawn : Axes or Figure
+        One panel, or all of them.
+
+    Returns
+    -------
+    int
+    """
+    count = 0
+    for ax in drawn.axes if isinstance(drawn, Figure) else [drawn]:
+        count += sum(len(dots.get_offsets()) for dots in ax.collections if isinstance(dots, PathCollection))
+        count += sum(len(line.get_xdata()) for line in ax.lines if line.get_marker() not in ("None", "", "_", "|"))
+    return count
 
 
 def rate_line(ax, fit, span):

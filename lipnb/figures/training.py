@@ -8,6 +8,7 @@ from lipnb.figures.style import panels
 __all__ = ["constants", "losses", "stability", "trained_layers"]
 
 KINDS = {"dot": "#0072b2", "l2-untied": "#e69f00", "l2-tied": "#009e73", "contractive": "#d55e00"}
+WITHOUT = {"none": ("no attention", "0.45", "x"), "none-contractive": ("contractive, no attention", "0.6", "+")}
 
 
 def _runs(table, part):
@@ -20,6 +21,15 @@ def _runs(table, part):
 def _frequencies(table, part):
     """Loss of frequencies alone, "unigram" or "bigram", nats per character."""
     return table[(table.row == "baseline") & (table.part == part)].nats.item()
+
+
+def _controls(ax, ends):
+    """Networks without attention: grey marks, and a thin line through the means."""
+    for kind, (label, colour, mark) in WITHOUT.items():
+        rows = ends[ends.attention == kind]
+        middle = rows.groupby("layers").nats.mean()
+        ax.plot(middle.index, middle, color=colour, ls="-.", lw=1)
+        ax.plot(rows.layers, rows.nats, mark, ms=5, color=colour, label=label if len(rows) else None)
 
 
 def losses(table):
@@ -46,9 +56,11 @@ def losses(table):
         middle = rows.groupby("step").validation_loss.agg(["mean", "min", "max"])
         right.fill_between(middle.index, middle["min"], middle["max"], color=colour, alpha=0.2)
         right.plot(middle.index, middle["mean"], color=colour, lw=1.2, label=kind)
+    _controls(left, ends)
     for ax in (left, right):
         ax.axhline(bigram, color="0.3", ls=":", lw=1)
-    left.annotate("the character before", (mean.index[-1], bigram), ha="right", va="top", fontsize=8.5)
+    left.annotate("the character before", (mean.index[-1], bigram), ha="right", va="top", fontsize=9)
+    left.legend(loc="center right", fontsize=9)
     left.set(xlabel="layers", ylabel="nats per character", title="test loss")
     left.set_xticks(list(mean.index))
     right.set(xlabel="steps", title=f"validation loss, {deepest} layers")
@@ -108,6 +120,7 @@ def stability(table, controls=None):
             middle = rows.groupby("layers").nats.mean()
             ax.plot(middle.index + shift, middle, color=colour, lw=1.1, label=kind)
             ax.plot(rows.layers + shift, rows.nats, ".", ms=5, color=colour)
+        _controls(ax, at)
         ax.axhline(unigram, color="0.3", ls=":", lw=1)
         ax.axhline(bigram, color="0.3", ls="--", lw=1)
         several = at.seed.nunique()
@@ -115,44 +128,38 @@ def stability(table, controls=None):
         ax.set_xticks(depths, depths, fontsize=9)
         ax.set_ylim(rates.nats.min() - 0.05, unigram + 0.09)
     axes[0].set_ylabel("test loss, nats per character")
-    axes[len(axes) // 2].legend(loc="upper left", bbox_to_anchor=(0, 0.93), fontsize=9)
+    axes[len(axes) // 2].legend(loc="upper left", bbox_to_anchor=(0, 0.95), fontsize=9)
     return axes[0].figure
 
 
-def trained_layers(table, margin=0.1):
-    """Local constants, and the spread of tokens that attention passes on, in the deepest networks that trained.
+def trained_layers(table):
+    """Local constants, and the spread of tokens that attention passes on, in the deepest networks.
 
     Parameters
     ----------
     table : DataFrame
-        ``training-stability``: columns part, row, attention, layers, layer, seed, nats, lipschitz, lowest, highest,
-        bound, input_spread, output_spread.
-    margin : float
-        Nats below the frequencies of characters: what counts as trained.
+        ``training-stability``: columns part, row, attention, layers, layer, seed, lipschitz, lowest, highest, bound,
+        input_spread, output_spread.
 
     Returns
     -------
     Figure
     """
-    _, ends, layers = _runs(table, "fixed")
-    run = ["attention", "layers", "seed"]
-    good = ends.set_index(run).nats.lt(_frequencies(table, "unigram") - margin).rename("good")
-    layers = layers.join(good, on=run).assign(passed=layers.output_spread / layers.input_spread)
+    layers = _runs(table, "fixed")[2]
+    layers = layers[layers.layers == layers.layers.max()]
+    layers = layers.assign(passed=layers.output_spread / layers.input_spread)
     left, right = panels(2, width=4.3, height=3.8)
     for kind, colour in KINDS.items():
-        rows = layers[(layers.attention == kind) & layers.good]
-        rows = rows[rows.layers == rows.layers.max()].groupby("layer")
-        label = f"{kind}, {rows.ngroups} layers"
+        rows = layers[layers.attention == kind].groupby("layer")
         lines = (rows.lipschitz, rows.lowest, rows.highest), [rows.passed] * 3
-        for ax, (middle, low, high) in zip((left, right), lines, strict=True):
+        for ax, (middle, low, high), label in zip((left, right), lines, (kind, None), strict=True):
             middle, low, high = middle.median(), low.min(), high.max()
             ax.plot(middle.index, middle, "o-", ms=3, lw=1, label=label, color=colour)
             ax.fill_between(middle.index, low, high, alpha=0.18, lw=0, color=colour)
-            label = None
         bound = rows.bound.median()
         left.plot(bound.index, bound, ls="--", lw=1.3, color=colour)
-        for ax, title in ((left, "local constant"), (right, "spread out over spread in")):
-            ax.set(yscale="log", xlabel="layer", title=title)
-            ax.set_xticks(range(2, ends.layers.max() + 1, 4))
+    for ax, title in ((left, "local constant"), (right, "spread out over spread in")):
+        ax.set(yscale="log", xlabel="layer", title=title)
+        ax.set_xticks(range(2, int(layers.layers.max()) + 1, 4))
     left.figure.legend(loc="outside lower center", ncols=2)
     return left.figure

@@ -24,9 +24,11 @@ def worst_cases(table):
     -------
     Figure
     """
+    if unknown := set(table.kind) - set(KINDS):
+        raise ValueError(f"these kinds of input have no colour: {', '.join(sorted(unknown))}.")
     order = list(table.bound.unique())
     place = {name: i for i, name in enumerate(order)}
-    figure, axes = plt.subplots(1, 2, figsize=(9.4, 6.2), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(9.4, 1.1 + 0.39 * len(order)), sharey=True)
     for ax, column in zip(axes, ("worst", "worst_hot"), strict=True):
         for j, (kind, colour) in enumerate(KINDS.items()):
             for masked, size in ((False, 16), (True, 52)):
@@ -64,6 +66,8 @@ def brackets(*tables):
     groups = longest.groupby(["model", "masked"], sort=False)
     axes = panels(len(groups), width=3.7, height=3.9)
     for ax, ((model, masked), rows) in zip(axes, groups, strict=True):
+        if not rows.layer.is_unique:
+            raise ValueError(f"{model}: more than one row of a layer at n = {rows.length.iloc[0]}.")
         for name, (label, colour, marker) in BOUNDS.items():
             ax.plot(rows.layer, rows[name], color=colour, marker=marker, label=label)
         ax.fill_between(rows.layer, rows.lower, rows.upper, color="#0072b2", alpha=0.55)

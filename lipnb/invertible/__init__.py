@@ -4,10 +4,10 @@ kim2021lipschitz, invertible attention. Every layer here knows its Lipschitz con
 training cannot lose the guarantee.
 """
 
-from lipnb.invertible.feed_forward import ContractiveFeedForward
+from lipnb.invertible.feed_forward import ContractiveFeedForward, largest_singular_value
 from lipnb.invertible.layers import ContractiveAttention, DotProductAttention
 from lipnb.invertible.residual import Inverse, Residual, predicted_iterations
 from lipnb.invertible.stack import InvertibleStack
 
 __all__ = ["ContractiveAttention", "ContractiveFeedForward", "DotProductAttention", "Inverse", "InvertibleStack",
-           "Residual", "predicted_iterations"]
+           "Residual", "largest_singular_value", "predicted_iterations"]

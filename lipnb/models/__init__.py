@@ -5,6 +5,7 @@ as a `lipnb.Attention`, with the weights, biases and mask of the network.
 """
 
 from lipnb.models.attention_only import AttentionLayer, gpt2_attention_folder, load_attention
+from lipnb.models.beginnings import first_tokens
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.files import holds_model, mini_folder
 from lipnb.models.layers import OBJECTS, Block
@@ -14,6 +15,7 @@ from lipnb.models.model import Model
 from lipnb.models.positions import load_positions, position_embeddings, with_positions
 from lipnb.models.rotary import RotaryAttention
 
-__all__ = ["load", "load_attention", "gpt2_attention_folder", "load_gpt2", "new_gpt2", "save_gpt2", "mini_folder",
-           "holds_model", "load_positions", "position_embeddings", "with_positions", "AttentionLayer", "Model",
+__all__ = ["load", "first_tokens", "load_attention", "gpt2_attention_folder", "load_gpt2", "new_gpt2", "save_gpt2",
+           "mini_folder", "holds_model",
+           "load_positions", "position_embeddings", "with_positions", "AttentionLayer", "Model",
            "RotaryAttention", "Block", "ARCHITECTURES", "OBJECTS"]

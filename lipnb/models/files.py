@@ -1,6 +1,5 @@
 """Where the files of a model lie: a folder, the embedded MiniLM, or the Hugging Face hub and its cache."""
 
-import json
 import math
 import warnings
 from contextlib import contextmanager
@@ -8,12 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lipnb.hub import reached
+from lipnb.models.checked import json_of, place_of, shards_of
 from lipnb.origin import checkout
 
 __all__ = ["ABSENT", "TOKENIZER_FILES", "check_weights", "from_hub", "holds_model", "mini_folder", "minilm_folder",
            "quiet", "read_config", "tokenizer_from_hub"]
 
 CONFIG = "config.json"
+FLOATS = ("F64", "F32", "F16", "BF16")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt",
                    "vocab.json", "merges.txt")
@@ -100,7 +101,7 @@ def from_hub(name, weights=True):
         # large models are split into shards, named by an index
         _cached(name, [CONFIG, INDEX])
         if (folder / INDEX).exists():
-            _cached(name, [CONFIG, *_shards(folder)])
+            _cached(name, [CONFIG, *shards_of(folder / INDEX, name)])
     return folder
 
 
@@ -158,22 +159,20 @@ def _cached(name, files):
     return folders[0]
 
 
-def _shards(folder):
-    return sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
-
-
 def read_config(folder, name):
     """The entries of a model's config.json, as a dict; one sentence when it is absent or cannot be read."""
-    path = Path(folder) / CONFIG
+    path = place_of(folder, CONFIG, name)
     if not path.is_file():
         raise FileNotFoundError(f"the folder {name!r} holds no config.json: pass a folder in Hugging "
                                 "Face format (config.json, model.safetensors, tokenizer files).")
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        entries["model_type"]
-    except (ValueError, KeyError, TypeError):
+        entries = json_of(path, f"config.json of {name!r}")
+    except ValueError as error:
         raise ValueError(f"config.json of {name!r} is not a Hugging Face configuration: it must be JSON with "
-                         "an entry model_type.") from None
+                         f"an entry model_type ({error})") from None
+    if not isinstance(entries.get("model_type"), str):
+        raise ValueError(f"config.json of {name!r} is not a Hugging Face configuration: it must be JSON with "
+                         "an entry model_type, a word.")
     return entries
 
 
@@ -185,16 +184,25 @@ def check_weights(folder, name):
     if (folder / WEIGHTS).is_file():
         files = [WEIGHTS]
     else:
-        files = _shards(folder) if (folder / INDEX).is_file() else []
-    if not files or not all((folder / file).is_file() for file in files):
+        files = shards_of(place_of(folder, INDEX, name), name) if (folder / INDEX).is_file() else []
+    if not files or not all(place_of(folder, file, name).is_file() for file in files):
         raise FileNotFoundError(f"{name!r} has no complete weights in safetensors format (model.safetensors; "
                                 "other formats are not read): add them, connect to the network if they are "
                                 "on the hub, or pass random=True to draw weights for its config.json.")
-    entries = 0
+    entries, there = 0, {}
     for file in files:
         try:
             with safe_open(folder / file, framework="pt") as whole:
-                entries += sum(math.prod(whole.get_slice(key).get_shape()) for key in whole.keys())
+                for key in whole.keys():
+                    part = whole.get_slice(key)
+                    entries += math.prod(part.get_shape())
+                    if key in there:
+                        raise ValueError(f"{name!r} has the tensor {key} twice, in {there[key]} and {file}: download "
+                                         "or copy it again.")
+                    there[key] = file
+                    if key.endswith(".weight") and part.get_dtype() not in FLOATS:
+                        raise ValueError(f"{file} of {name!r} holds {key} as {part.get_dtype()}: it is quantized or "
+                                         f"damaged; weights are read as {', '.join(FLOATS)}.")
         except (SafetensorError, OSError) as error:
             raise ValueError(f"{file} of {name!r} is not a whole safetensors file ({error}): delete it and "
                              "download or copy it again.") from None

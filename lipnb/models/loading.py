@@ -5,9 +5,11 @@ from pathlib import Path
 
 import torch
 
+from lipnb.models.checked import check_entries
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.files import check_weights, from_hub, mini_folder, minilm_folder, quiet, read_config
 from lipnb.models.model import Model
+from lipnb.models.networks import draw, read
 from lipnb.models.tokens import find_tokenizer
 
 __all__ = ["load"]
@@ -72,6 +74,7 @@ def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=
     folder, on_hub = _find(name, random)
     entries = {"model_type": PLAIN[name]} if folder is None else read_config(folder, name)
     architecture = _architecture(entries, name)
+    check_entries(entries, name)
     masked = _mask(architecture, entries, masked, name)
     if not random:
         if on_hub:      # only now: a model that is not supported should not be downloaded first
@@ -82,8 +85,8 @@ def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=
     with torch.random.fork_rng(devices=[]):
         config = _configuration(entries, folder, architecture, masked, name)
         tokenizer, tokenizer_name = _tokenizer(tokenizer, name, folder, on_hub, config, random)
-        network = (_draw(config, architecture, seed) if random
-                   else _read(folder, config, architecture, dtype, name, held))
+        network = (draw(config, architecture, seed, name) if random
+                   else read(folder, config, architecture, dtype, name, held))
     network = network.to(device=device, dtype=dtype).eval().requires_grad_(False)
     assert_causality(network, masked, name, architecture.reads)
     weights = "random" if random else "trained here" if folder == mini_folder() else "pretrained"
@@ -164,40 +167,6 @@ def _configuration(entries, folder, architecture, masked, name):
         except Exception as error:      # the library has many ways to refuse a value
             raise ValueError(f"config.json of {name!r} is not a valid {architecture.title} configuration: "
                              f"{str(error).strip().splitlines()[-1]}") from error
-
-
-def _draw(config, architecture, seed):
-    with quiet():
-        from transformers import AutoModel
-
-        # the CPU generator alone: torch.manual_seed would also reseed accelerators, which stay so afterwards
-        torch.default_generator.manual_seed(seed)
-        # always drawn in float32, so that one seed is one network in every dtype
-        return AutoModel.from_config(config, attn_implementation="eager", dtype=torch.float32,
-                                     trust_remote_code=False, **architecture.options)
-
-
-def _read(folder, config, architecture, dtype, name, held):
-    """The network of these weights, which hold `held` numbers."""
-    with quiet():
-        from transformers import AutoModel
-
-        with torch.device("meta"):  # what is missing would be drawn at random, in any amount: count first
-            described = sum(p.numel() for p in AutoModel.from_config(config, **architecture.options).parameters())
-        if described > 2 * held:
-            raise ValueError(f"the weights of {name!r} do not fit its config.json: it describes {described:,} numbers, "
-                             f"they hold {held:,}.")
-        try:
-            network, report = AutoModel.from_pretrained(
-                folder, config=config, dtype=dtype, attn_implementation="eager", use_safetensors=True,
-                local_files_only=True, output_loading_info=True, trust_remote_code=False, **architecture.options)
-        except RuntimeError as error:
-            raise ValueError(f"the weights of {name!r} do not fit its config.json: shapes differ.") from error
-    missing = sorted(report["missing_keys"])
-    if missing:     # the library would fill them with random numbers
-        raise ValueError(f"the weights of {name!r} are not complete: {len(missing)} tensors of its "
-                         f"config.json are missing, such as {missing[0]}.")
-    return network
 
 
 @torch.no_grad()

@@ -10,11 +10,15 @@ import numpy as np
 import torch
 from scipy.special import ive
 
-__all__ = ["Expansion", "contract", "expand"]
+__all__ = ["Expansion", "NotSeparable", "contract", "expand"]
 
 MAX_NODES = 2**14  # nodes of one head, all dimensions together; beyond it the exact kernel is the better route
 MAX_DEGREE = 256  # nodes of one dimension
 LEAST_RHO = 0.5  # a narrower box of keys is widened: the slope of the kernel needs two distinct nodes
+
+
+class NotSeparable(ValueError):
+    """These particles have no separable kernel that is worth having; any other route serves them."""
 
 
 class Expansion:
@@ -115,7 +119,7 @@ class Expansion:
             step = 1 if error < 1e3 * rtol else 2 + max(nodes) // 8
             nodes = [p + step if rho > 0 else p for p, rho in zip(nodes, self.rho, strict=True)]
         spread = ", ".join(f"{rho:.3g}" for rho in self.rho)
-        raise ValueError(f"queries and keys spread too far for a separable kernel (rho = {spread}; an affordable "
+        raise NotSeparable(f"queries and keys spread too far for a separable kernel (rho = {spread}; an affordable "
                          f"number of nodes does not reach rtol = {rtol:.1e} in {self._s.dtype}): use TiledJacobian.")
 
     def error(self, seed=0, rows=256, columns=2048):

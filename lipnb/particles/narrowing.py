@@ -3,7 +3,7 @@
 import torch
 
 from lipnb.attention import Attention
-from lipnb.particles.expansion import Expansion
+from lipnb.particles.expansion import Expansion, NotSeparable
 
 __all__ = ["kernels", "narrowed"]
 
@@ -15,12 +15,12 @@ def kernels(attention, x, weights):
     attention.check_dot("a separable kernel")
     attention.check_input(x, weights)
     if attention.masked:
-        raise ValueError("masked attention has no separable kernel: use TiledJacobian.")
+        raise NotSeparable("masked attention has no separable kernel: use TiledJacobian.")
     if x.ndim != 2:
         raise ValueError(f"x must have shape (n, d), one set of particles, got {tuple(x.shape)}.")
     low = narrowed(attention)
     if low.key_width > MAX_KEY_WIDTH:
-        raise ValueError(f"the logits depend on {low.key_width} key dimensions and a separable kernel serves at most "
+        raise NotSeparable(f"the logits depend on {low.key_width} key dimensions and a separable kernel serves at most "
                          f"{MAX_KEY_WIDTH}: use TiledJacobian, or AttentionJacobian for few tokens.")
     query, key, _ = low.project(x)
     return low, [Expansion(q.mT, k.mT, weights) for q, k in zip(query, key, strict=True)]

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from lipnb.particles.expansion import MAX_NODES, contract, expand
+from lipnb.particles.expansion import MAX_NODES, NotSeparable, contract, expand
 from lipnb.particles.narrowing import kernels
 from lipnb.shapes import check_weights
 
@@ -239,10 +239,12 @@ def separable_pays(attention, x, weights=None, *, rtol=1e-6, seed=0):
         True where the attention is unmasked, depends on at most 3 key dimensions, its queries and keys spread little
         enough, and there are at least four times as many particles as nodes. Costs O(n).
     """
+    if attention.score != "dot":
+        return False
     try:
         _, expansions = kernels(attention, x, weights)
         rtol = max(rtol, 64 * torch.finfo(x.dtype).eps)
         nodes = max(math.prod(kernel.choose(rtol, seed).nodes) for kernel in expansions)
-    except ValueError:
+    except NotSeparable:
         return False
     return len(x) >= PARTICLES_PER_NODE * nodes

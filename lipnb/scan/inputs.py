@@ -103,7 +103,7 @@ def prepare(model, text, *, lengths, windows, seed, **options):
         raise ValueError(f"{model.name} reads at most {model.longest} tokens, but a length of {max(lengths)} was asked "
                          f"for: take lengths up to {model.longest}.")
     words = corpora.read(str(text))
-    token_ids = model.token_ids(words)
+    token_ids = models.first_tokens(model, words, windows * max(lengths))
     inputs = {length: corpora.windows(token_ids, length, windows) for length in sorted(lengths)}
     return Material(model, Path(str(text)).name, hashlib.sha256(words.encode()).hexdigest(), inputs)
 

@@ -60,7 +60,8 @@ def html(found):
 def write(found, folder):
     """Write ``report.html`` into a folder, in one step; gives its path."""
     path = Path(folder) / "report.html"
-    results.write(path, html(found))
+    with results.kept(path):
+        results.write(path, html(found))
     return path
 
 

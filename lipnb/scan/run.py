@@ -121,7 +121,8 @@ def scan(model, text="python_reference", *, layers="all", lengths=None, windows=
 def _summarised(found, output):
     """The scan, with its summary beside the table."""
     if not (output / SUMMARY).is_file():
-        results.write(output / SUMMARY, found.summary.to_csv(index=False, float_format=results.FLOAT_FORMAT))
+        with results.kept(output / SUMMARY):
+            results.write(output / SUMMARY, found.summary.to_csv(index=False, float_format=results.FLOAT_FORMAT))
     return found
 
 
@@ -167,16 +168,28 @@ def load(folder):
     ------
     FileNotFoundError
         "the folder ... holds no finished scan ...".
+    ValueError
+        "... is damaged ...": one of the two files is not what a scan wrote.
     """
     folder = Path(folder)
+    for file in (f"{NAME}.csv", f"{NAME}.json"):
+        if not (folder / file).is_file():
+            raise FileNotFoundError(f"the folder {folder.name!r} holds no finished scan (scan.csv and scan.json): run "
+                                    "the scan that makes it, or name another folder.")
     try:
-        table = pd.read_csv(folder / f"{NAME}.csv")
-        about = json.loads((folder / f"{NAME}.json").read_text(encoding="utf-8"))
-        about["settings"]["layers_scanned"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise FileNotFoundError(f"the folder {folder.name!r} holds no finished scan (scan.csv and scan.json): run the "
-                                "scan that makes it, or name another folder.") from None
-    return Scan(table, summarise(table), about)
+        about = json.loads((folder / file).read_text(encoding="utf-8"))
+        about["settings"]["layers_scanned"], about["versions"], about["seconds"]
+        file = f"{NAME}.csv"
+        table = pd.read_csv(folder / file)
+        if len(table) != about["rows"]:
+            raise ValueError(f"it has {len(table)} rows, of {about['rows']}")
+        words = [name for name in table if name != "route" and not pd.api.types.is_numeric_dtype(table[name])]
+        if words:
+            raise ValueError(f"its column {words[0]!r} does not hold numbers")
+        return Scan(table, summarise(table), about)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} in the folder {folder.name!r} is damaged ({error!r:.90}): measure anew with --again "
+                         "(again=True in Python), or name another folder.") from None
 
 
 def remeasure(table, settings, model, text, *, rows=2, seed=0):

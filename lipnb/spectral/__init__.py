@@ -5,8 +5,8 @@ start vector.
 """
 
 from lipnb.spectral.lanczos import lanczos
-from lipnb.spectral.mixed import mixed_lanczos
+from lipnb.spectral.mixed import mixed_lanczos, share
 from lipnb.spectral.power import power_iteration
 from lipnb.spectral.products import SpectralNorm, evaluate, start_vectors
 
-__all__ = ["SpectralNorm", "evaluate", "lanczos", "mixed_lanczos", "power_iteration", "start_vectors"]
+__all__ = ["SpectralNorm", "evaluate", "lanczos", "mixed_lanczos", "power_iteration", "share", "start_vectors"]

@@ -1,59 +1,15 @@
-"""Lanczos on many symmetric operators at once: orthonormal vectors, coefficients, Ritz values, and what they prove."""
+"""Lanczos on many symmetric operators at once: orthonormal vectors, coefficients and Ritz values."""
 
 import numpy as np
 import torch
-from scipy.special import betaincinv
 
 from lipnb.spectral.products import check_finite, inverse, norms, scaled
 
-__all__ = ["Krylov", "Ritz", "least_log_mass", "log_christoffel"]
+__all__ = ["Krylov", "Ritz"]
 
 CANCELLED = 0.1  # share of a product left after orthogonalisation, below which float32 does it twice
+SMALL = 1e-2  # a coupling below this share of the diagonal is made of cancellation: orthogonality goes at once
 LOOP_SIZE = 2048  # from this vector length on, one matrix-vector product an item beats a batched one on the CPU
-
-
-def least_log_mass(size, confidence):
-    """log of the squared component that a random unit vector has along any fixed direction, with this confidence.
-
-    Parameters
-    ----------
-    size : int
-        Dimension N of the space; the squared component follows Beta(1/2, (N - 1)/2).
-    confidence : float
-        Probability that the component is at least this large.
-
-    Returns
-    -------
-    float
-    """
-    return float(np.log(betaincinv(0.5, (size - 1) / 2, 1 - confidence))) if size > 1 else 0.0
-
-
-def log_christoffel(diagonal, off_diagonal, t):
-    r"""log of :math:`\sum_{i=0}^{j} q_i(t)^2`, with q_i the orthonormal polynomials of the Lanczos coefficients.
-
-    The spectral measure of the start vector has mass at most one over this sum at the point t.
-
-    Parameters
-    ----------
-    diagonal, off_diagonal : ndarray, shape (b, j)
-        Lanczos coefficients a_1..a_j and b_1..b_j; a zero b_i means an invariant space, and gives an infinite sum.
-    t : ndarray, shape (b,)
-        Points to the right of the Ritz values.
-
-    Returns
-    -------
-    ndarray, shape (b,)
-    """
-    # q_i is kept as a ratio to the running root of the sum, so that nothing overflows
-    log_sum, q, before = np.zeros(len(t)), np.ones(len(t)), np.zeros(len(t))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        for i in range(diagonal.shape[1]):
-            coupling = off_diagonal[:, i - 1] * before if i else 0.0
-            after = ((t - diagonal[:, i]) * q - coupling) / off_diagonal[:, i]
-            growth = np.hypot(1, after)
-            q, before, log_sum = after / growth, q / growth, log_sum + 2 * np.log(growth)
-    return np.where(np.isnan(log_sum), np.inf, log_sum)
 
 
 class Ritz:
@@ -106,6 +62,10 @@ class Krylov:
     ----------
     diagonal, off_diagonal : ndarray, shape (b, j)
         Lanczos coefficients after j steps, float64; the last off-diagonal one couples to the next vector.
+    coupling : ndarray, shape (b, j)
+        Lengths of the vectors that became the next Lanczos vectors: `off_diagonal`, but where `renew` made it longer.
+    fresh : ndarray of bool, shape (b, j)
+        Whether the Lanczos vector of a step was drawn at random: the start, and what `renew` drew.
     full : bool
         Whether new vectors are made orthogonal to all before them, or to the last two only, which is cheaper and
         enough until a Ritz value has settled. Always true at first for float64 vectors that are kept.
@@ -118,7 +78,9 @@ class Krylov:
         self.current, self.previous = scaled(inverse(norms(start)), start), None
         self.full = keep and start.dtype == torch.float64
         self.basis = self._with_room(self.current[:, None]) if keep else None
-        self.diagonal, self.off_diagonal = np.zeros((len(start), 0)), np.zeros((len(start), 0))
+        self.diagonal, self.off_diagonal, self.coupling = (np.zeros((len(start), 0)) for _ in range(3))
+        self.fresh, self._next_fresh = np.zeros((len(start), 0), dtype=bool), np.ones(len(start), dtype=bool)
+        self._seeds = start[:, 0].double().view(torch.int64).clone()
 
     @property
     def steps(self):
@@ -140,17 +102,45 @@ class Krylov:
             if step:
                 residual.addcmul_(torch.from_numpy(self.off_diagonal[:, -1:]).to(residual), self.previous, value=-1)
         off_diagonal = norms(residual)
-        if self.full and residual.dtype != torch.float64 and (off_diagonal < CANCELLED * diagonal.abs()).any():
+        kept, share = self.basis is not None, CANCELLED if self.full else SMALL
+        if kept and residual.dtype != torch.float64 and (off_diagonal < share * diagonal.abs()).any():
+            if not self.full:
+                residual = _orthogonal(residual, self.basis[:, : step + 1])
             residual = _orthogonal(residual, self.basis[:, : step + 1])  # rounding is a large part of what is left
             off_diagonal = norms(residual)
         check_finite(diagonal + off_diagonal)
         self.diagonal = np.concatenate([self.diagonal, diagonal.cpu().numpy()[:, None]], axis=1)
         self.off_diagonal = np.concatenate([self.off_diagonal, off_diagonal.cpu().numpy()[:, None]], axis=1)
+        self.coupling = np.concatenate([self.coupling, self.off_diagonal[:, -1:]], axis=1)
+        self.fresh = np.concatenate([self.fresh, self._next_fresh[:, None]], axis=1)
+        self._next_fresh = np.zeros(len(self.fresh), dtype=bool)
         self.previous, self.current = self.current, scaled(inverse(off_diagonal), residual)
         if self.basis is not None:
             if step + 1 == self.basis.shape[1]:
                 self.basis = self._with_room(self.basis)
             self.basis[:, step + 1] = self.current
+
+    def renew(self, items, lengths):
+        """Add a fresh random direction, of these `lengths`, to what led out of the space of some items.
+
+        Where nothing but rounding is left of a product, the next vector is this rounding, or nothing. With a random
+        part of the same size it is a random vector again, orthogonal to all before, and the recurrence still holds up
+        to rounding. `coupling` tells the length; `off_diagonal` stays what was measured.
+        """
+        for item, length in zip(items, lengths, strict=True):
+            seed = (int(self._seeds[item]) + self.steps) % 2**63
+            drawn = torch.randn(self.current.shape[1], generator=torch.Generator().manual_seed(seed),
+                                dtype=torch.float64)
+            rows, old = self.basis[item : item + 1, : self.steps], self.off_diagonal[item, -1]
+            vector = drawn.to(self.current)[None]
+            for _ in range(2):
+                vector = _orthogonal(vector, rows)
+            vector = scaled(length * inverse(norms(vector)), vector) + old * self.current[item : item + 1]
+            vector = _orthogonal(scaled(inverse(norms(vector)), vector), rows)
+            self.current[item] = scaled(inverse(norms(vector)), vector)[0]
+            self.basis[item, self.steps] = self.current[item]
+            self.coupling[item, -1] = np.hypot(length, old)
+            self._next_fresh[item] = True
 
     @staticmethod
     def _with_room(basis):
@@ -165,7 +155,7 @@ class Krylov:
         return Ritz(self.diagonal, self.off_diagonal)
 
     def exhausted(self, tiny):
-        """Whether the space is invariant, so that nothing more can be learnt from the start, shape (b,)."""
+        """Whether nothing but rounding leads out of the space, shape (b,): a reason to stop, and no proof."""
         scale = np.maximum(self.diagonal.max(axis=1), self.off_diagonal.max(axis=1))
         return (self.steps >= self.current.shape[1]) | (self.off_diagonal[:, -1] <= tiny * scale)
 
@@ -184,7 +174,9 @@ class Krylov:
             self.basis = self.basis[: len(index)]
         self.current, self.previous = self.current[index], self.previous[index]
         self.against = None if self.against is None else self.against[index]
-        self.diagonal, self.off_diagonal = self.diagonal[index], self.off_diagonal[index]
+        self.diagonal, self.off_diagonal, self.coupling = (
+            part[index] for part in (self.diagonal, self.off_diagonal, self.coupling))
+        self.fresh, self._next_fresh, self._seeds = self.fresh[index], self._next_fresh[index], self._seeds[index]
 
 
 def _orthogonal(vectors, basis):

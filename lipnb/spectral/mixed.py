@@ -3,11 +3,12 @@
 import numpy as np
 import torch
 
-from lipnb.spectral.krylov import Krylov, least_log_mass, log_christoffel
+from lipnb.spectral.certificate import NOISE, least_log_mass, log_christoffel
+from lipnb.spectral.krylov import Krylov
 from lipnb.spectral.lanczos import CAUTION, COMPACT, lanczos
 from lipnb.spectral.products import SpectralNorm, norms
 
-__all__ = ["mixed_lanczos"]
+__all__ = ["mixed_lanczos", "share"]
 
 # relative error allowed for the largest eigenvalue of an operator rounded to this type
 ROUNDING = {torch.bfloat16: 1e-2, torch.float16: 1e-2, torch.float32: 1e-5}
@@ -43,13 +44,28 @@ def mixed_lanczos(low, high, start, second, *, rtol=1e-4, max_steps=300, confide
     Returns
     -------
     SpectralNorm
-        `steps` counts products of either precision. `upper` holds with probability `confidence` over the second
-        start, if rounding moves the largest eigenvalue of the complement by less than 1 % (bfloat16) or 1e-5
-        (float32).
+        `steps` counts products of either precision. `upper` holds with probability `confidence` over both starts, if
+        rounding moves the largest eigenvalue of the complement by less than 1 % (bfloat16) or 1e-5 (float32), and
+        does so whatever the start: see the notes.
+
+    Notes
+    -----
+    Three things can go wrong, each with probability at most :math:`\delta / 3`, :math:`\delta` = 1 - confidence:
+
+    1. The proof on the complement of everything seen. Given the first start, this complement is a fixed space, and
+       the second start, which is independent of the first, has a projection there of uniform direction. The theorem
+       of the certificate holds for it: the proof is wrong only if its component along the top vector there is small.
+    2. The proof on the complement of the top vector alone, where the first has failed. It uses the second start again,
+       so it is not independent of the first proof; but by itself it is wrong only if the component of the projection
+       along another fixed vector is small.
+    3. `lanczos` in full precision, where both have failed. It is wrong only if the component of the first start along
+       the top vector is small.
+
+    An answer that is wrong has gone wrong in one of these three ways, so the probabilities add up to
+    :math:`\delta` at most, whatever decides which of them is tried.
     """
     b, size = start.shape
-    if confidence is not None:
-        confidence = (1 + confidence) / 2  # a wrong proof or a wrong fallback: each half as likely
+    confidence = share(confidence)
     search = _search(low, start, rtol / CAUTION, min(max_steps, size))
     gap = 1 - search.second
     if confidence is not None:
@@ -63,7 +79,7 @@ def mixed_lanczos(low, high, start, second, *, rtol=1e-4, max_steps=300, confide
         found.append(_prove(low, second, search, value, residual, moved, rtol, max_steps, confidence,
                             steps))
         upper = value * (1 + rtol)
-    converged = np.logical_and.reduce(found)
+    converged, stuck = np.logical_and.reduce(found), np.zeros(b, dtype=bool)
     again = np.flatnonzero(~converged)
     if len(again):
         index = torch.from_numpy(again).to(start.device)
@@ -72,10 +88,16 @@ def mixed_lanczos(low, high, start, second, *, rtol=1e-4, max_steps=300, confide
                        restrict=lambda left: rest.restrict(left).gram)
         value[again], residual[again], upper[again] = (field.cpu().numpy() for field in
                                                        (full.value, full.residual, full.upper))
-        converged[again] = full.converged.cpu().numpy()
+        converged[again], stuck[again] = full.converged.cpu().numpy(), full.stuck.cpu().numpy()
         steps[again] += full.steps.cpu().numpy()
     return SpectralNorm(*(torch.from_numpy(field).to(start.device)
-                          for field in (value, residual, steps, converged, upper)))
+                          for field in (value, residual, steps, converged, upper)),
+                        stuck=torch.from_numpy(stuck).to(start.device))
+
+
+def share(confidence):
+    """The confidence that each of the three parts of a mixed solve needs; None stays None."""
+    return None if confidence is None else 1 - (1 - confidence) / 3
 
 
 class _search:
@@ -169,7 +191,7 @@ def _prove(low, second, search, value, residual, moved, rtol, max_steps, confide
     room = np.array([_room(*item) for item in zip(ceiling, search.values, search.couplings, strict=True)])
     # after N steps in low precision nothing is left to look at, and nothing is proved: rounding has led the search
     room[[len(seen) == second.shape[1] for seen in search.seen]] = 0
-    proved = value == 0
+    proved = np.zeros(len(value), dtype=bool)
     for aside, limit in ((search.seen, np.where(room >= ROOM, room, 0)), (search.vectors[:, None], ceiling)):
         items = np.flatnonzero(~proved & (limit > 0))
         if len(items):
@@ -186,18 +208,22 @@ def _prove_below(low, second, aside, limit, left, max_steps, confidence, proved,
     log_mass = np.array([least_log_mass(size - len(aside[item]), confidence) for item in left])
     index = torch.from_numpy(left).to(second.device)
     krylov = Krylov((low.restrict(index) if len(left) < len(second) else low).gram, second[index], against, keep=False)
-    while len(left) and krylov.steps < max_steps:
+    noise, tiny = NOISE * torch.finfo(low.dtype).eps, 16 * torch.finfo(second.dtype).eps
+    alive = np.ones(len(left), dtype=bool)
+    while alive.any() and krylov.steps < max_steps:
         krylov.advance()
-        steps[left] += 1
-        below = krylov.ritz().values[:, -1] < limit[left]
-        done = below & (log_christoffel(krylov.diagonal, krylov.off_diagonal, limit[left]) >= -log_mass)
-        done |= below & krylov.exhausted(16 * torch.finfo(second.dtype).eps)
+        steps[left[alive]] += 1
+        theta = krylov.ritz().values[:, -1]
+        # no coupling counts as smaller than the noise: a space that is used up proves nothing
+        coupling = np.maximum(krylov.off_diagonal, (noise * np.maximum(theta, 0))[:, None])
+        alive &= theta < limit[left]  # a Ritz value above the limit: no proof from here
+        done = alive & (log_christoffel(krylov.diagonal, coupling, limit[left]) >= -log_mass)
         proved[left[done]] = True
-        going = np.flatnonzero(~done & below)  # a Ritz value above the limit: no proof from here
-        if len(going) <= (1 - COMPACT) * len(left):
-            left, log_mass = left[going], log_mass[going]
-            if len(left):
-                krylov.restrict(going, low.restrict(torch.from_numpy(left).to(second.device)).gram)
+        alive &= ~done & ~krylov.exhausted(tiny)
+        going = np.flatnonzero(alive)
+        if 0 < len(going) <= (1 - COMPACT) * len(left):
+            left, log_mass, alive = left[going], log_mass[going], alive[going]
+            krylov.restrict(going, low.restrict(torch.from_numpy(left).to(second.device)).gram)
 
 
 def _room(ceiling, values, couplings):

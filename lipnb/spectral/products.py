@@ -25,6 +25,8 @@ class SpectralNorm(NamedTuple):
         Upper bound on the norm that goes with the answer, infinite where the method proves none.
     vector : Tensor, shape (b, N), or None
         Right singular vectors that go with `value`, where they were asked for.
+    stuck : Tensor of bool, shape (b,), or None
+        Whether the item stopped because products of this precision can prove no more; None where that is not asked.
     """
 
     value: torch.Tensor
@@ -33,6 +35,7 @@ class SpectralNorm(NamedTuple):
     converged: torch.Tensor
     upper: torch.Tensor
     vector: torch.Tensor | None = None
+    stuck: torch.Tensor | None = None
 
 
 def start_vectors(batch, size, *, seed, dtype, device):

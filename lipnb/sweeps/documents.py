@@ -50,8 +50,9 @@ def document(path):
         raise ValueError(f"{path} is not a text file: a sweep is described in YAML.") from None
     if len(text) > LARGEST:
         raise ValueError(f"{path} has more than {LARGEST:,} characters: ranges and linspace make long lists.")
-    loader = _Loader(text)
+    loader = None
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is not None and _written_out(node, {}, set()) > LARGEST:
             raise ValueError(f"{path} stands for more than {LARGEST:,} values, by its aliases (*name): write fewer.")
@@ -68,7 +69,8 @@ def document(path):
         raise error if str(error).startswith(str(path)) else ValueError(
             f"{path}: a value cannot be read: {error}.") from None
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
 
 
 def _written_out(node, known, above):

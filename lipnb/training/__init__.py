@@ -1,7 +1,7 @@
 """Small language models trained here: texts, loop, baselines, the checkpoint gpt2-mini, and models of characters."""
 
 from lipnb.training.baselines import bigram_loss, unigram_loss
-from lipnb.training.characters import ATTENTIONS, CharacterTransformer
+from lipnb.training.characters import ATTENTIONS, WITHOUT, CharacterTransformer
 from lipnb.training.gpt2_mini import make_gpt2_mini
 from lipnb.training.loop import batch_of, fast_precision, train, validation_loss
 from lipnb.training.text import (
@@ -13,6 +13,6 @@ from lipnb.training.text import (
     train_tokenizer,
 )
 
-__all__ = ["ATTENTIONS", "CharacterTransformer", "batch_of", "bigram_loss", "character_ids", "character_parts",
-           "fast_precision", "gutenberg_or_embedded", "make_gpt2_mini", "split_text", "token_ids", "train",
-           "train_tokenizer", "unigram_loss", "validation_loss"]
+__all__ = ["ATTENTIONS", "WITHOUT", "CharacterTransformer", "batch_of", "bigram_loss", "character_ids",
+           "character_parts", "fast_precision", "gutenberg_or_embedded", "make_gpt2_mini", "split_text", "token_ids",
+           "train", "train_tokenizer", "unigram_loss", "validation_loss"]

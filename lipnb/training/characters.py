@@ -8,32 +8,16 @@ import math
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from torch.nn.utils.parametrizations import spectral_norm
 
 from lipnb import bounds
 from lipnb.attention import Attention
+from lipnb.invertible import ContractiveFeedForward, largest_singular_value
 
-__all__ = ["ATTENTIONS", "CausalHeads", "CharacterTransformer", "largest_singular_value"]
+__all__ = ["ATTENTIONS", "WITHOUT", "CausalHeads", "CharacterTransformer"]
 
 ATTENTIONS = ("dot", "l2-untied", "l2-tied", "contractive")
+WITHOUT = ("none", "none-contractive")  # controls: attention deleted from the first and from the last kind
 STRENGTH = 0.9  # c in x + c f(x), for f with a Lipschitz constant of at most 1
-
-
-def largest_singular_value(matrix):
-    r"""Largest singular value, exact up to rounding, with its gradient :math:`u v^\top`.
-
-    Parameters
-    ----------
-    matrix : Tensor, shape (..., r, c)
-        Matrices; r <= c is the cheap side.
-
-    Returns
-    -------
-    Tensor, shape (...)
-    """
-    with torch.no_grad():
-        left = torch.linalg.eigh(matrix @ matrix.mT).eigenvectors[..., -1:]
-    return torch.linalg.vector_norm(matrix.mT @ left, dim=(-2, -1))
 
 
 def _matrix(rows, columns):
@@ -73,10 +57,17 @@ class CausalHeads(torch.nn.Module):
         return matrix.unflatten(0, (self.heads, self.rows))
 
     def bound(self):
-        """What the contractive kind divides by, as a differentiable scalar: `lipnb.bounds.l2_upper` for p = 2."""
+        """Bound on the constant of the tied kind, a differentiable scalar: `lipnb.bounds.l2_upper` for p = 2."""
         query, value = (largest_singular_value(self._split(matrix)) for matrix in (self.query, self.value))
         heads = (query**4 * value**2).sum().sqrt() * largest_singular_value(self.output)
         return bounds.l2_growth(self.length) / math.sqrt(self.rows) * heads
+
+    def divisor(self):
+        """What the contractive kind divides by: the bound with a margin for its rounding, and 1 for the others."""
+        if self.kind != "contractive":
+            return 1.0
+        precision = torch.finfo(self.query.dtype)
+        return (self.bound() * (1 + 16 * self.query.shape[1] * precision.eps)).clamp_min(precision.tiny)
 
     def forward(self, x):
         """Output tokens, shape (b, n, d), of tokens `x`, shape (b, n, d)."""
@@ -97,8 +88,7 @@ class CausalHeads(torch.nn.Module):
             query, key = torch.cat([2 * scale * query, torch.ones_like(size)], -1), torch.cat([key, size], -1)
             later = x.new_full((x.shape[-2], x.shape[-2]), -math.inf).triu(1)
             mixed = torch.softmax(query @ key.mT + later, -1) @ value
-        out = mixed.transpose(-3, -2).flatten(-2) @ self.output.T
-        return out / self.bound() if self.kind == "contractive" else out
+        return mixed.transpose(-3, -2).flatten(-2) @ self.output.T / self.divisor()
 
     @torch.no_grad()
     def attention(self, dtype=torch.float64):
@@ -106,24 +96,26 @@ class CausalHeads(torch.nn.Module):
         query, value = (self._split(matrix.detach()).to(dtype) for matrix in (self.query, self.value))
         output = self.output.detach().to(dtype).unflatten(1, (self.heads, self.rows)).movedim(1, 0)
         if self.key is None:
-            if self.kind == "contractive":
-                output = output / bounds.l2_upper(query, value, output, self.length)
-            return Attention.l2(query, value, output, masked=True)
+            return Attention.l2(query, value, output / self.divisor(), masked=True)
         key = self._split(self.key.detach()).to(dtype)
         return Attention(query, key, value, output, masked=True, score="dot" if self.kind == "dot" else "l2")
 
 
 class Block(torch.nn.Module):
-    """Attention and feed-forward, each added to its input with a factor, and normalised after or before, or not."""
+    """Attention and feed-forward, each added to its input with a factor, and normalised after or before, or not.
+
+    The kinds of `WITHOUT` have the feed-forward part alone.
+    """
 
     def __init__(self, kind, width, heads, hidden, length, strength, norm):
         super().__init__()
         self.strength, self.norm = strength, norm
-        self.attention = CausalHeads(kind, width, heads, length)
-        first, second = torch.nn.Linear(width, hidden), torch.nn.Linear(hidden, width)
-        if kind == "contractive":
-            first, second = spectral_norm(first), spectral_norm(second)
-        self.mixing = torch.nn.Sequential(first, torch.nn.ReLU(), second)
+        self.attention = None if kind in WITHOUT else CausalHeads(kind, width, heads, length)
+        if kind.endswith("contractive"):
+            self.mixing = ContractiveFeedForward(width, hidden, seed=None)
+        else:
+            first, second = torch.nn.Linear(width, hidden), torch.nn.Linear(hidden, width)
+            self.mixing = torch.nn.Sequential(first, torch.nn.ReLU(), second)
         self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width) if norm else torch.nn.Identity() for _ in range(2))
 
     def receives(self, x):
@@ -133,7 +125,8 @@ class Block(torch.nn.Module):
     def forward(self, x):
         """Tokens, shape (b, n, d), to tokens of the same shape."""
         for part, norm in zip((self.attention, self.mixing), self.norms, strict=True):
-            x = x + self.strength * part(norm(x)) if self.norm == "before" else norm(x + self.strength * part(x))
+            if part is not None:
+                x = x + self.strength * part(norm(x)) if self.norm == "before" else norm(x + self.strength * part(x))
         return x
 
 
@@ -148,14 +141,15 @@ class CharacterTransformer(torch.nn.Module):
 
     Positions are sinusoids and LayerNorm stands after each addition, as in the first Transformer; or they are learned,
     and it stands before each part. The contractive kind has no LayerNorm: its blocks are x + c f(x) with f of a
-    Lipschitz constant of at most 1, attention divided by its bound and feed-forward of spectrally normalised matrices.
+    Lipschitz constant of at most 1: attention divided by its bound, and `lipnb.invertible.ContractiveFeedForward`.
 
     Parameters
     ----------
     vocabulary : int
         Number of characters.
-    attention : {"dot", "l2-untied", "l2-tied", "contractive"}
-        Kind of every layer, see `CausalHeads`.
+    attention : {"dot", "l2-untied", "l2-tied", "contractive", "none", "none-contractive"}
+        Kind of every layer, see `CausalHeads`. The last two are controls: the first and the fourth kind with attention
+        deleted, so that no character learns anything of another.
     length, width, heads, hidden, layers : int
         Most characters in a window; d; h; width of the feed-forward part; depth.
     positions : {"sinusoids", "learned"}
@@ -183,8 +177,8 @@ class CharacterTransformer(torch.nn.Module):
     def __init__(self, vocabulary, *, attention, length=64, width=64, heads=4, hidden=256, layers=2,
                  positions="sinusoids", norm="after", start=1.0, strength=STRENGTH, seed=0):
         super().__init__()
-        if attention not in ATTENTIONS:
-            raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}, got {attention!r}.")
+        if attention not in ATTENTIONS + WITHOUT:
+            raise ValueError(f"attention must be one of {', '.join(ATTENTIONS + WITHOUT)}, got {attention!r}.")
         if positions not in ("sinusoids", "learned"):
             raise ValueError(f"positions must be 'sinusoids' or 'learned', got {positions!r}.")
         if norm not in ("after", "before"):
@@ -194,7 +188,7 @@ class CharacterTransformer(torch.nn.Module):
         if not 0 < strength < 1:
             raise ValueError(f"strength must lie strictly between 0 and 1, got {strength}.")
         self.kind, self.length = attention, length
-        if attention == "contractive":
+        if attention.endswith("contractive"):
             norm = None  # anything that divides by the size of a token would break the guarantee
         else:
             strength = 1.0
@@ -212,7 +206,8 @@ class CharacterTransformer(torch.nn.Module):
             self.output = torch.nn.Linear(width, vocabulary)
         with torch.no_grad():
             for block in self.blocks:
-                block.attention.output.mul_(start)
+                if block.attention is not None:
+                    block.attention.output.mul_(start)
 
     def forward(self, token_ids):
         """Logits of the next character, shape (b, n, vocabulary), of characters (b, n), n <= length."""
@@ -225,12 +220,9 @@ class CharacterTransformer(torch.nn.Module):
     def activations(self, token_ids):
         """What the attention of each layer receives: a list of Tensors (b, n, d)."""
         x, received = self.embedding(token_ids) + self.positions[: token_ids.shape[1]], []
-        training = self.training
-        self.eval()  # spectral normalisation takes a step of its iteration at each call while training
         for block in self.blocks:
             received.append(block.receives(x))
             x = block(x)
-        self.train(training)
         return received
 
     def attention(self, layer, dtype=torch.float64):

@@ -20,7 +20,7 @@ def _cosine(step, warmup, steps):
 
 SCHEDULES = {
     "constant": lambda step, warmup, steps: 1.0,
-    "inverse_sqrt": lambda step, warmup, steps: min(step / warmup, math.sqrt(warmup / step)),
+    "inverse_sqrt": lambda step, warmup, steps: min(step / max(1, warmup), math.sqrt(max(1, warmup) / step)),
     "cosine": _cosine,
 }
 EVALUATION_TOKENS = 8192  # in one forward pass
@@ -98,7 +98,7 @@ def train(network, training, validation, record, *, state, steps, batch, length,
     rate : float
         Largest step size.
     warmup : int
-        Steps until it is reached.
+        Steps until it is reached; 0, like 1 for "inverse_sqrt", starts with it.
     schedule : {"cosine", "inverse_sqrt", "constant"}
         How it changes afterwards.
     decay : float
@@ -126,12 +126,14 @@ def train(network, training, validation, record, *, state, steps, batch, length,
     Raises
     ------
     ValueError
-        "the text has ... tokens: ...", "schedule must be one of ...".
+        "the text has ... tokens: ...", "schedule must be one of ...", "warmup must be at least 0".
     FloatingPointError
         "the loss is not finite after ... steps ...".
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}.")
+    if warmup < 0:
+        raise ValueError(f"warmup must be at least 0, got {warmup}.")
     for ids, part in ((training, "training"), (validation, "validation")):
         if len(ids) <= length:
             raise ValueError(f"the {part} text has {len(ids)} tokens: windows of {length} need more; give a longer "

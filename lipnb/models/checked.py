@@ -1,0 +1,147 @@
+"""What a model's files may say: each entry that would break, mislead or exhaust is answered in one sentence.
+
+They can come from anybody, so they are read as plain values and checked before a library builds anything from them.
+"""
+
+import json
+import math
+import os
+from pathlib import Path
+
+__all__ = ["check_entries", "check_size", "json_of", "place_of", "shards_of"]
+
+LONGEST = 200_000_000  # bytes of a JSON file; an index of thousands of shards has fewer
+WHOLE = {  # entries that count something -> the most that a model has
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers"), 1000),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_key_value_heads"), 10_000),
+    **dict.fromkeys(("hidden_size", "n_embd", "dim", "head_dim", "intermediate_size", "n_inner", "hidden_dim"), 10**7),
+    **dict.fromkeys(("vocab_size", "max_position_embeddings", "n_positions", "n_ctx", "sliding_window"), 10**9),
+    **dict.fromkeys(("image_size", "patch_size", "num_channels"), 100_000),
+    **dict.fromkeys(("type_vocab_size", "num_labels"), 10**6),
+}
+LEAST = {"type_vocab_size": 0, "num_labels": 0, "sliding_window": 0}
+POSITIVE = ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "rope_theta")
+SHARES = ("attention_probs_dropout_prob", "hidden_dropout_prob", "attn_pdrop", "resid_pdrop", "embd_pdrop", "dropout",
+          "attention_dropout", "classifier_dropout")
+QUANTIZED = ("quantization_config", "compression_config")
+HEADS = (("hidden_size", "num_attention_heads"), ("n_embd", "n_head"), ("dim", "n_heads"),
+         ("num_attention_heads", "num_key_value_heads"))
+
+
+def json_of(path, what):
+    """The object of a JSON file, or a ValueError that names `what`: not JSON, no object, an entry twice, too large."""
+    def once(pairs):
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            raise ValueError(f"the entry {next(n for n in names if names.count(n) > 1)!r} is there twice")
+        return found
+
+    try:
+        if path.stat().st_size > LONGEST:
+            raise ValueError(f"it has more than {LONGEST:,} bytes")
+        entries = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
+    except OSError as error:
+        raise ValueError(f"{what} cannot be read ({error.strerror or error}).") from None
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error).split("\n")[0]
+        raise ValueError(f"{what} is damaged ({why}): download or copy it again.") from None
+    if not isinstance(entries, dict):
+        raise ValueError(f"{what} is damaged (no JSON object): download or copy it again.")
+    return entries
+
+
+def check_entries(entries, name):
+    """Refuse entries of a config.json that no model has, in a sentence.
+
+    Parameters
+    ----------
+    entries : dict
+        Of config.json.
+    name : str
+        Of the model.
+
+    Raises
+    ------
+    ValueError
+        "... is quantized ...", "config.json of ... has ... = ...: ..."
+    """
+    for key in QUANTIZED:
+        if entries.get(key):
+            method = entries[key].get("quant_method") if isinstance(entries[key], dict) else None
+            raise ValueError(f"{name!r} is quantized ({method or key}), and its weights are not those of the map that "
+                             "is measured: load the checkpoint that was not quantized.")
+    for key, value in entries.items():
+        if value is None:
+            continue
+        wanted = None
+        if key in WHOLE and not (type(value) is int and LEAST.get(key, 1) <= value <= WHOLE[key]):
+            wanted = f"a whole number from {LEAST.get(key, 1)} to {WHOLE[key]:,}"
+        elif key in POSITIVE and not (_number(value) and 0 < value < math.inf):
+            wanted = "a positive number"
+        elif key in SHARES and not (_number(value) and 0 <= value <= 1):
+            wanted = "a number from 0 to 1"
+        elif key.endswith("_token_id") and not (type(value) is int and 0 <= value <= 10**9
+                                                or isinstance(value, list) or value == -1):
+            wanted = "the number of a token"
+        elif key in ("rope_scaling", "rope_parameters") and not isinstance(value, dict):
+            wanted = "an object"
+        elif key in ("hidden_act", "activation_function", "activation") and not _known_activation(value):
+            wanted = "an activation that transformers knows"
+        if wanted is not None:
+            raise ValueError(f"config.json of {name!r} has {key} = {repr(value)[:40]}: it must be {wanted}.")
+    for whole, part in HEADS:
+        if all(type(entries.get(key)) is int for key in (whole, part)) and entries[whole] % entries[part] \
+                and (whole == "num_attention_heads" or not entries.get("head_dim")):
+            raise ValueError(f"config.json of {name!r} has {whole} = {entries[whole]}, which {part} = {entries[part]} "
+                             "does not divide.")
+
+
+def _number(value):
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _known_activation(value):
+    from transformers.activations import ACT2FN
+
+    return isinstance(value, str) and value in ACT2FN
+
+
+def check_size(count, itemsize, name):
+    """Refuse a network that cannot lie in the memory of this machine, before any of it is made."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):  # this system does not say: nothing is checked
+        return
+    if count * itemsize > memory:
+        raise ValueError(f"{name!r} has {count:,} numbers, which take {count * itemsize / 1e9:,.0f} GB; this machine "
+                         f"has {memory / 1e9:,.0f} GB.")
+
+
+def shards_of(index, name):
+    """Files named by the index of a split checkpoint: plain names in its own folder, and nothing else."""
+    weights = json_of(index, f"{index.name} of {name!r}").get("weight_map")
+    if not (isinstance(weights, dict) and weights and all(isinstance(file, str) for file in weights.values())):
+        raise ValueError(f"{index.name} of {name!r} is damaged (weight_map must name a file for each tensor): download "
+                         "or copy it again.")
+    files = sorted(set(weights.values()))
+    for file in files:
+        if not file.endswith(".safetensors") or "/" in file or "\\" in file or "\0" in file or file.startswith("."):
+            raise ValueError(f"{index.name} of {name!r} names {file[:80]!r}, which is no safetensors file in the same "
+                             "folder: it is not opened.")
+    return files
+
+
+def place_of(folder, file, name):
+    """Path of a file of a model, which a link in a plain folder may not lead out of.
+
+    The cache of the Hugging Face hub keeps ``snapshots/COMMIT/FILE`` as links into ``blobs`` beside them.
+    """
+    folder = Path(folder)
+    path, home = folder / file, folder.resolve()
+    if home.parent.name == "snapshots":
+        home = home.parents[1]
+    if path.is_symlink() and not path.resolve().is_relative_to(home):
+        raise ValueError(f"{file} of {name!r} is a link to a place outside its folder: it is not followed; copy the "
+                         "file itself.")
+    return path

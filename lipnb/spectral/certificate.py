@@ -1,0 +1,104 @@
+r"""What a Lanczos run proves about the largest eigenvalue, with the rounding of its products taken into account."""
+
+import numpy as np
+from scipy.special import betaincinv
+
+__all__ = ["NOISE", "Certificate", "least_log_mass", "log_christoffel"]
+
+NOISE = 4  # rounding of one product, in units of eps times the largest eigenvalue: assumed, not measured
+
+
+def least_log_mass(size, confidence):
+    """log of the squared component that a random unit vector has along any fixed direction, with this confidence.
+
+    Parameters
+    ----------
+    size : int
+        Dimension N of the space; the squared component follows Beta(1/2, (N - 1)/2).
+    confidence : float
+        Probability that the component is at least this large.
+
+    Returns
+    -------
+    float
+    """
+    return float(np.log(betaincinv(0.5, (size - 1) / 2, 1 - confidence))) if size > 1 else 0.0
+
+
+def log_christoffel(diagonal, off_diagonal, t):
+    r"""log of :math:`\sum_{i=0}^{j} q_i(t)^2`, with q_i the orthonormal polynomials of the Lanczos coefficients.
+
+    The spectral measure of the start vector has mass at most one over this sum at the point t.
+
+    Parameters
+    ----------
+    diagonal, off_diagonal : ndarray, shape (b, j)
+        Lanczos coefficients a_1..a_j and b_1..b_j; a zero b_i means an invariant space, and gives an infinite sum.
+    t : ndarray, shape (b,)
+        Points to the right of the Ritz values.
+
+    Returns
+    -------
+    ndarray, shape (b,)
+    """
+    # q_i is kept as a ratio to the running root of the sum, so that nothing overflows
+    log_sum, q, before = np.zeros(len(t)), np.ones(len(t)), np.zeros(len(t))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for i in range(diagonal.shape[1]):
+            coupling = off_diagonal[:, i - 1] * before if i else 0.0
+            after = ((t - diagonal[:, i]) * q - coupling) / off_diagonal[:, i]
+            growth = np.hypot(1, after)
+            q, before, log_sum = after / growth, q / growth, log_sum + 2 * np.log(growth)
+    return np.where(np.isnan(log_sum), np.inf, log_sum)
+
+
+class Certificate:
+    r"""When a run has shown, with the confidence asked for, that no eigenvalue lies beyond a point t.
+
+    Two conditions. *Mass*: the Christoffel sum at t is at least :math:`1 / \gamma^2`. No coupling counts as smaller
+    than the noise :math:`\nu = 4\, \mathrm{eps}\, \theta` in this sum: a smaller one is rounding, and no sign that
+    the space is invariant. *Hearing*: the weakest start that the confidence counts on would still be heard. Spread
+    evenly over the N dimensions, the rounding of the first product has a component
+    :math:`4\, \mathrm{eps} \sqrt{t a_1} / \sqrt N` along the top vector; the start's own part in that product beyond
+    :math:`a_1` is :math:`\gamma (t - a_1)`. The first must not exceed the second. Where a run was begun again from
+    fresh random directions (`Krylov.renew`) it is deaf only if it is deaf to each of them: the ratios multiply.
+
+    Parameters
+    ----------
+    size : int
+        Dimension N.
+    confidence : float
+        Probability over the random start.
+    eps : float
+        Rounding unit of the products, `torch.finfo(dtype).eps`.
+    """
+
+    def __init__(self, size, confidence, eps):
+        log_mass = least_log_mass(size, confidence)
+        self.log_sum, self.noise = -log_mass, NOISE * eps
+        self.log_component = (np.log(size) + log_mass) / 2  # log of gamma sqrt(N)
+
+    def mass(self, krylov, theta, t):
+        """Whether the Christoffel sum is large enough at t, for a run whose largest Ritz value is theta, shape (b,)."""
+        coupling = np.maximum(krylov.coupling, (self.noise * theta)[:, None])
+        return log_christoffel(krylov.diagonal, coupling, t) >= self.log_sum
+
+    def heard(self, krylov, t):
+        """Whether the weakest start that counts stands above the rounding of the products, shape (b,)."""
+        own = np.maximum(krylov.diagonal, 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.log(self.noise * np.sqrt(t[:, None] * own) / (t[:, None] - own))
+        return np.where(krylov.fresh, np.minimum(ratio, 0), 0).sum(axis=1) <= self.log_component
+
+    def proves(self, krylov, theta, t):
+        """Both conditions at t, shape (b,)."""
+        return self.mass(krylov, theta, t) & self.heard(krylov, t)
+
+    def largest(self, krylov, theta):
+        """The least point beyond theta at which both hold, by bisection, shape (b,); infinite where theta is 0."""
+        low, high = np.full(len(theta), -40.0), np.full(len(theta), 60.0)  # log of (t - theta) / theta
+        for _ in range(60):
+            middle = (low + high) / 2
+            enough = self.proves(krylov, theta, theta * (1 + np.exp(middle)))
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        return np.where(theta > 0, theta * (1 + np.exp(high)), np.inf)

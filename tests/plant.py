@@ -1,0 +1,89 @@
+"""Plant faults in a copy of the package, one at a time, and see whether the tests named for each turn red.
+
+    python tests/plant.py             all faults of tests/faults.toml (a quarter of an hour on two cores)
+    python tests/plant.py kim terms   those whose file or text holds one of these words
+
+Exit status 1 when a fault survives.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parent.parent
+COPIED = ("lipnb", "tests")  # the rest of the repository is linked beside them
+WORKERS = 2
+
+
+def faults():
+    """All faults of the list: dictionaries with file, old, new and tests."""
+    return tomllib.loads((ROOT / "tests" / "faults.toml").read_text(encoding="utf-8"))["fault"]
+
+
+def planted(fault, package):
+    """Text of the faulty file, or a ValueError unless what is replaced stands there exactly once."""
+    text = (package / fault["file"]).read_text(encoding="utf-8")
+    if text.count(fault["old"]) != 1:
+        raise ValueError(f"{fault['file']} holds {fault['old']!r} {text.count(fault['old'])} times, not once.")
+    return text.replace(fault["old"], fault["new"])
+
+
+def copy(folder):
+    """A copy of the repository in which the package and its tests may be changed."""
+    for path in ROOT.iterdir():
+        if path.name in COPIED:
+            shutil.copytree(path, folder / path.name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif path.name != ".git":
+            (folder / path.name).symlink_to(path)
+    return folder
+
+
+def passes(folder, tests):
+    """Whether these test files pass in a copy of the repository."""
+    named = [str(folder / "tests" / name) for name in tests]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), *named]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False).returncode == 0
+
+
+def survives(fault, copies):
+    """Whether no test named for a fault notices it."""
+    folder = copies.get()
+    place = folder / "lipnb" / fault["file"]
+    try:
+        place.write_text(planted(fault, ROOT / "lipnb"), encoding="utf-8")
+        return all(passes(folder, [name]) for name in fault["tests"])
+    finally:
+        shutil.copyfile(ROOT / "lipnb" / fault["file"], place)
+        copies.put(folder)
+
+
+def main(words):
+    """Plant what was asked for; print the survivors; return the exit status."""
+    chosen = [fault for fault in faults()
+              if not words or any(word in fault["file"] + fault["old"] for word in words)]
+    for fault in chosen:
+        planted(fault, ROOT / "lipnb")
+    with tempfile.TemporaryDirectory() as folder:
+        copies = Queue()
+        for number in range(WORKERS):
+            (place := Path(folder, str(number))).mkdir()
+            copies.put(copy(place))
+        with ThreadPoolExecutor(WORKERS) as pool:
+            left = list(tqdm(pool.map(lambda fault: survives(fault, copies), chosen), total=len(chosen), unit="fault"))
+    for fault in (fault for fault, survived in zip(chosen, left, strict=True) if survived):
+        print(f"survived: {fault['file']}, {', '.join(fault['tests'])}\n  - {fault['old']}\n  + {fault['new']}")
+    print(f"{len(chosen)} planted, {len(chosen) - sum(left)} caught, {sum(left)} survived")
+    return 1 if any(left) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
