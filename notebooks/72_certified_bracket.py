@@ -9,7 +9,7 @@
 # %% [markdown]
 # # A guaranteed bracket around the local constant
 #
-# A solver climbs towards $\norm{D_X f}_2$ from below and never knows what it missed. Published upper bounds hold, but
+# A solver climbs towards $\norm{D_X f}_2$ from below; that it missed nothing, it knows with a probability only. Published upper bounds hold, but
 # lie hundreds of times too high on trained layers. This page proves a bound from above that can be computed, so that
 # `lipnb.certify` gives two numbers with the constant between them.
 #
