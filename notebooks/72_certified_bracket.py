@@ -9,8 +9,9 @@
 # %% [markdown]
 # # A guaranteed bracket around the local constant
 #
-# A solver climbs towards $\norm{D_X f}_2$ from below; that it missed nothing, it knows with a probability only. Published upper bounds hold, but
-# lie hundreds of times too high on trained layers. This page proves a bound from above that can be computed, so that
+# A solver climbs towards $\norm{D_X f}_2$ from below; that it missed nothing, it knows with a probability only.
+# Published upper bounds hold, but lie hundreds of times too high on trained layers.
+# This page proves a bound from above that can be computed, so that
 # `lipnb.certify` gives two numbers with the constant between them.
 #
 # Notation: $q_i, k_j, v_j$ are a head's queries, keys and values with their biases, $o_i = \sum_j P_{ij} v_j$,
