@@ -336,15 +336,43 @@ def test_near_degenerate_float32_fails_at_most_as_often_as_it_says(confidence):
     assert failed <= 200 * (1 - confidence) + 3 * (200 * confidence * (1 - confidence)) ** 0.5
 
 
-def test_what_float32_cannot_hear_is_not_certified_and_goes_on_in_float64():
-    """A bulk close below the top: the rounding of the first product is louder than the weakest start that counts."""
-    values = torch.cat([torch.linspace(0.95, 1, 99), torch.tensor([1.01])])
-    lip = local_lipschitz(lambda x: values[:, None] * x, torch.zeros(100, 1))
-    exact = values.double().max()
-    assert not lip.converged and exact <= lip.upper < 3 and lip.precision == "input"
-    attention = Attention(torch.zeros(1, 1, 100), torch.zeros(1, 1, 100), torch.diag(values)[None])
-    lip = local_lipschitz(attention, torch.zeros(1, 100))
+BULK = torch.cat([torch.linspace(0.95, 1, 99), torch.tensor([1.01])])  # close below the top, float32
+INSIDE = {"answers in float32": lambda x: BULK[:, None] * x.float(), "refuses float64": lambda x: torch.diag(BULK) @ x,
+          "answers in float64": lambda x: (BULK[:, None] * x.float()).to(x.dtype)}
+
+
+@pytest.mark.parametrize("inside", INSIDE)
+def test_what_float32_cannot_hear_is_not_certified(inside):
+    """A bulk close below the top: the rounding of the first product is louder than the weakest start that counts.
+
+    None of these maps can go on in float64, whatever the type of its answer.
+    """
+    lip = local_lipschitz(INSIDE[inside], torch.zeros(100, 1))
+    assert not lip.converged and 1.01 <= lip.upper < 3 and lip.precision == "input"
+
+
+@pytest.mark.parametrize("map_", ["attention", "callable", "callable, weighted"])
+def test_what_float32_cannot_hear_goes_on_in_float64_where_the_map_can(map_):
+    exact, weights = BULK.double().max(), None
+    if map_ == "attention":
+        f, x = Attention(torch.zeros(1, 1, 100), torch.zeros(1, 1, 100), torch.diag(BULK)[None]), torch.zeros(1, 100)
+    else:
+        f, x = (lambda x: BULK[:, None] * x), torch.zeros(100, 1)
+        weights = torch.linspace(1, 2, 100) if map_.endswith("weighted") else None  # a diagonal map keeps its norm
+    lip = local_lipschitz(f, x, weights=weights)
     assert lip.converged and exact <= lip.upper <= exact * (1 + 2.1e-4) and lip.precision == "float64"
+    single = local_lipschitz(f, x, weights=weights, max_steps=int(lip.steps) // 2)
+    assert single.upper >= exact * (1 - ROUNDING)
+
+
+def test_of_a_batch_of_a_callable_only_what_is_stuck_goes_on_in_float64():
+    easy = torch.cat([torch.linspace(0, 0.5, 99), torch.tensor([1.01])])
+    factors = torch.stack([easy, BULK])[..., None]
+    lip = local_lipschitz(lambda x: factors * x, torch.zeros(2, 100, 1))
+    alone = local_lipschitz(lambda x: factors[0] * x, torch.zeros(100, 1))
+    assert lip.precision == "float64 + input" and lip.converged.all() and lip.steps[0] == alone.steps
+    assert lip.value[0].item() == pytest.approx(alone.value.item(), rel=1e-6)
+    assert (lip.upper >= 1.01 * (1 - ROUNDING)).all()
 
 
 class Planted:
