@@ -409,9 +409,8 @@ def proved_by(low, values, start, second):
     from lipnb.spectral import mixed
 
     search = mixed._search(low, start, 1e-7 / mixed.CAUTION, 60)
-    value, residual, vector, steps = mixed._finish(Diagonal(values), search, np.array([1e-16]), 60)
-    moved = (vector - search.vectors).norm(dim=1).numpy()
-    return mixed._prove(low, second, search, value, residual, moved, 1e-7, 60, 1 - 1e-6, steps).any()
+    value, residual, steps = mixed._finish(Diagonal(values), search, np.array([1e-16]), 60)
+    return mixed._prove(low, second, search, value, residual, 1e-7, 60, 1 - 1e-6, steps).any()
 
 
 def test_constants_of_the_two_precisions_and_the_share_of_each_part():
@@ -425,7 +424,33 @@ def test_constants_of_the_two_precisions_and_the_share_of_each_part():
     assert share(None) is None and share(0.7) == pytest.approx(0.9) and 3 * (1 - share(0.4)) == pytest.approx(0.6)
 
 
-def test_the_limit_of_a_proof_is_lowered_by_rounding_gap_and_three_times_the_square_of_the_move(monkeypatch):
+@pytest.mark.parametrize("seed", range(200))
+def test_one_large_value_alone_is_within_its_residual_squared_over_the_gap(seed):
+    """M <= (1 - g) theta on the complement of any y: then lambda_max <= theta (1 + rho^2 / g), v near y or not."""
+    random = np.random.default_rng(seed)
+    size = int(random.integers(2, 7))
+    matrix = np.linalg.qr(random.standard_normal((size, size)))[0]
+    values = np.append(random.uniform(0, 1, size - 1), 1.0)
+    matrix = matrix @ np.diag(values) @ matrix.T
+    top = np.linalg.eigh(matrix)[1][:, -1]
+    y, v = (w / np.linalg.norm(w) for w in (top + 10 ** random.uniform(-3, 0.5) * random.standard_normal(size)
+                                            for _ in range(2)))
+    off = np.linalg.svd(y[None])[2][1:]
+    kappa, theta = np.linalg.eigvalsh(off @ matrix @ off.T)[-1], v @ matrix @ v
+    if kappa < theta:
+        rho, gap = np.linalg.norm(matrix @ v - theta * v) / theta, 1 - kappa / theta
+        assert 1 <= theta * (1 + rho**2 / gap) * (1 + 1e-12)
+
+
+def test_the_bound_by_residual_and_gap_is_reached():
+    """Two values, y the lower vector's complement: equality, so that no smaller multiple of rho^2 / g is enough."""
+    v = np.array([np.cos(0.3), np.sin(0.3)])
+    theta = v**2 @ [1.0, 0.5]
+    rho = np.linalg.norm(v * [1.0, 0.5] - theta * v) / theta
+    assert theta * (1 + rho**2 / (1 - 0.5 / theta)) == pytest.approx(1.0, abs=1e-14)
+
+
+def test_the_limit_of_a_proof_is_lowered_by_rounding_and_gap(monkeypatch):
     from types import SimpleNamespace
 
     from lipnb.spectral import mixed
@@ -434,9 +459,10 @@ def test_the_limit_of_a_proof_is_lowered_by_rounding_gap_and_three_times_the_squ
     monkeypatch.setattr(mixed, "_prove_below", lambda *given: limits.append(given[3].copy()))
     search = SimpleNamespace(values=[np.zeros(0)], couplings=[np.zeros(0)], seen=[torch.zeros(1, 9)],
                              vectors=torch.zeros(1, 9))
-    for moved, dtype, expected in ((0.1, torch.bfloat16, 1 - 0.01 - 0.03 - 0.001), (0.0, torch.float32, 0.99899)):
-        mixed._prove(SimpleNamespace(dtype=dtype), torch.zeros(1, 9), search, np.array([2.0]), np.array([1e-5]),
-                     np.array([moved]), 1e-4, 10, 0.9, np.zeros(1))
+    for residual, dtype, expected in ((1e-5, torch.bfloat16, 1 - 0.01 - 0.001), (1e-5, torch.float32, 0.99899),
+                                      (0.01, torch.bfloat16, 1 - 0.01 - 0.5)):
+        mixed._prove(SimpleNamespace(dtype=dtype), torch.zeros(1, 9), search, np.array([2.0]), np.array([residual]),
+                     1e-4, 10, 0.9, np.zeros(1))
         assert limits[-1] == pytest.approx(4 * expected, rel=1e-12)
 
 
