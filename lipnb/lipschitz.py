@@ -4,12 +4,12 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from lipnb import gemm
+from lipnb import gemm, routes
 from lipnb.attention import Attention
 from lipnb.jacobian import AttentionJacobian, AutodiffJacobian
-from lipnb.routes import DENSE_SIZE, AutodiffProducts, batches, dense_answer, memory_allowance, products_of
+from lipnb.routes import DENSE_SIZE, batches, dense_answer, memory_allowance, products_of
 from lipnb.shapes import check_weights
-from lipnb.spectral import lanczos, mixed_lanczos, power_iteration, share, start_vectors
+from lipnb.spectral import mixed_lanczos, share, start_vectors
 
 __all__ = ["LocalLipschitz", "local_lipschitz"]
 
@@ -33,10 +33,11 @@ class LocalLipschitz:
     converged : Tensor of bool, shape of the batch
         Whether the stopping rule was met. A value that did not converge is still a lower bound.
     upper : Tensor, shape of the batch
-        Upper bound on the local constant: it fails with probability at most ``1 - confidence`` over the random
-        start, up to a relative rounding of 16 eps, if the rounding of the products does not follow the top singular
-        vector (see `lipnb.spectral.lanczos`). Where float32 can prove no more, an `Attention` goes on in float64; of
-        another callable `upper` is what is still proved, and it has not converged. Infinite if nothing was certified.
+        Upper bound on the local constant, up to a relative rounding of 16 eps: it fails with probability at most
+        ``1 - confidence`` over the random start. In float32 this rests on an assumption, that rounding acts like
+        noise: what it adds along the top singular vector does not depend on the start (see `lipnb.spectral.lanczos`).
+        Where float32 can prove no more, an `Attention` goes on in float64, as does a callable that can; else `upper`
+        is what is still proved, and the item has not converged. Infinite if nothing was certified.
     confidence : float or None
         Probability that goes with `upper`; 1.0 for the dense method, where nothing is random; None where no
         certificate was asked for.
@@ -90,8 +91,9 @@ def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, me
         Lanczos with a certificate (very small inputs are solved by the dense method); power iteration; or the
         singular values of the dense Jacobian.
     confidence : float, optional
-        Probability with which `upper`, and so the tolerance on the value, holds over the random start. None stops
-        by the residual alone: about 40 % cheaper, and sometimes wrong by percents.
+        Probability with which `upper`, and so the tolerance on the value, holds over the random start (in float32
+        if rounding acts like noise, see `LocalLipschitz`). None stops by the residual alone: about 40 % cheaper, and
+        sometimes wrong by percents.
     precision : {"input", "mixed"}
         Products in the precision of `x`; or most of them in a cheaper one (float32 for float64, bfloat16 for
         float32 where this machine multiplies it faster), with the value and its residual finished in that of `x`.
@@ -103,8 +105,7 @@ def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, me
     Returns
     -------
     LocalLipschitz
-        `value` (a lower bound), `residual`, `steps`, `converged`, `upper`, each of the batch shape; `confidence`,
-        `route` and `precision`.
+        `value`, `residual`, `steps`, `converged`, `upper`, each of the batch shape; `confidence`, `route`, `precision`.
 
     Raises
     ------
@@ -139,14 +140,12 @@ def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, me
         if method == "dense":
             found, names = dense_answer(AutodiffJacobian(f, x), x, weights), [DENSE]
         else:
-            start = start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=x.dtype,
-                                  device=x.device)
-            found, names = _iterate(AutodiffProducts(f, x, weights), start, method, solve)[:5], [("autodiff", "input")]
+            found, names = _solve_callable(f, x, weights, method, seed, solve)
     else:
         raise ValueError(f"f must be an Attention or a callable, got {type(f).__name__}.")
     confidence = {"power": None, "dense": 1.0}.get(method, confidence)
-    routes, precisions = (" + ".join(sorted(set(column))) for column in zip(*names, strict=True))
-    return LocalLipschitz(*(field.reshape(x.shape[:-2]) for field in found), confidence, routes, precisions)
+    passed, precisions = (" + ".join(sorted(set(column))) for column in zip(*names, strict=True))
+    return LocalLipschitz(*(field.reshape(x.shape[:-2]) for field in found), confidence, passed, precisions)
 
 
 def _check_options(x, rtol, max_steps, seed, method, confidence, precision, memory):
@@ -232,19 +231,20 @@ def _solve_attention(f, x, weights, memory, method, precision, seed, solve):
         if low != x.dtype and route == "cached":
             second = start_vectors(len(x), x[0].numel(), seed=seed + 1, dtype=x.dtype, device=x.device)
             found = mixed_lanczos(products.to(low), products, start, second, **solve)
-            return _scaled(found, products.unit), (route, "mixed")
-        return _iterate(products, start, method, solve), (route, "input")
+            return routes.in_units(found, products.unit), (route, "mixed")
+        return routes.solved(products, start, method, solve), (route, "input")
 
 
-def _iterate(products, start, method, solve):
-    """The answer of a solver for the Jacobian, from products divided by their unit."""
-    if method == "power":
-        found = power_iteration(products.gram, start, rtol=solve["rtol"], max_steps=solve["max_steps"])
-    else:
-        restrict = getattr(products, "restrict", None)
-        found = lanczos(products.gram, start, restrict=restrict and (lambda index: restrict(index).gram), **solve)
-    return _scaled(found, products.unit)
-
-
-def _scaled(found, unit):
-    return found._replace(value=found.value * unit, upper=found.upper * unit)
+def _solve_callable(f, x, weights, method, seed, solve):
+    """Fields for a batch of a callable, in float64 where float32 is stuck and `f` can; their names."""
+    start = start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=torch.float64, device=x.device)
+    *found, _, stuck = routes.solved(routes.AutodiffProducts(f, x, weights), start.to(x.dtype),
+                                      method, solve)
+    names = [("autodiff", "input")]
+    if stuck is not None and stuck.any() and (double := routes.double_products(f, x, weights, start)):
+        again = routes.solved(double, start, method, solve)  # all of them: `f` may know how many they are
+        again = again._replace(steps=found[2] + again.steps)
+        for field, new in zip(found, again[:5], strict=True):
+            field[stuck] = new[stuck].to(field.dtype)
+        names = ([] if stuck.all() else names) + [("autodiff", "float64")]
+    return found, names

@@ -9,16 +9,17 @@ from lipnb.jacobian import AttentionJacobian, AutodiffJacobian
 from lipnb.jacobian.streamed import StreamedProducts
 from lipnb.particles import SeparableJacobian, separable_pays
 from lipnb.shapes import check_weights
-from lipnb.spectral import evaluate
+from lipnb.spectral import evaluate, lanczos, power_iteration
 
-__all__ = ["DENSE_SIZE", "AutodiffProducts", "batches", "cached_bytes", "dense_answer", "memory_allowance",
-           "products_of"]
+__all__ = ["DENSE_SIZE", "AutodiffProducts", "batches", "cached_bytes", "dense_answer", "double_products", "in_units",
+           "memory_allowance", "products_of", "solved"]
 
 # unknowns n d up to which a dense singular value decomposition is as fast as Lanczos: measured at 40 for 100 inputs at
 # once, 85 for 10 and 200 for one; one number, so that no answer depends on how many are asked for
 DENSE_SIZE = 48
 MASKED_STREAM = 1024  # tokens from which masked attention is streamed: skipping its empty half then saves more
 KERNEL_RTOL = 1e-8  # error of a separable kernel, well below the tolerance of any solve; float32 has its own limit
+LINEAR = 1e-11  # products in float64 are linear up to this, relatively; those that float32 has a part in are not
 KEPT_VECTORS = 32  # Lanczos vectors that a solve is expected to keep
 ALLOWANCE = 2**31  # default memory for what is cached on the CPU
 
@@ -90,6 +91,49 @@ class AutodiffProducts:
         else:
             out = self.jacobian.vjp(self.root**2 * self.jacobian.jvp(u / self.root)) / self.root
         return out.reshape(self.shape[:-2].numel(), -1)
+
+
+def double_products(f, x, weights, start):
+    """Products of a callable at inputs in lower precision made in float64, or None where `f` cannot.
+
+    A callable that holds float32 tensors refuses float64 tokens, or mixes the two. It is found out by products that
+    are not linear: the sum of two differs from the product of the sum by far more than float64 rounds.
+
+    Parameters
+    ----------
+    f, x, weights
+        As for `AutodiffProducts`.
+    start : Tensor, shape (b, N), float64
+        Vectors to try.
+
+    Returns
+    -------
+    AutodiffProducts or None
+    """
+    if x.dtype == torch.float64:
+        return None
+    try:
+        products = AutodiffProducts(f, x.double(), None if weights is None else weights.double())
+        parts = products.gram(start), products.gram(start.flip(1))
+        misfit = products.gram(start + start.flip(1)) - sum(parts)
+    except (RuntimeError, TypeError, ValueError):  # what PyTorch and callables raise for a precision they do not take
+        return None
+    return products if (misfit.norm(dim=1) <= LINEAR * parts[0].norm(dim=1)).all() else None
+
+
+def solved(products, start, method, solve):
+    """The answer of a solver for the Jacobian, from products divided by their unit."""
+    if method == "power":
+        found = power_iteration(products.gram, start, rtol=solve["rtol"], max_steps=solve["max_steps"])
+    else:
+        restrict = getattr(products, "restrict", None)
+        found = lanczos(products.gram, start, restrict=restrict and (lambda index: restrict(index).gram), **solve)
+    return in_units(found, products.unit)
+
+
+def in_units(found, unit):
+    """An answer of a solver, its value and upper bound times the unit of the products."""
+    return found._replace(value=found.value * unit, upper=found.upper * unit)
 
 
 class SeparableProducts:

@@ -336,15 +336,43 @@ def test_near_degenerate_float32_fails_at_most_as_often_as_it_says(confidence):
     assert failed <= 200 * (1 - confidence) + 3 * (200 * confidence * (1 - confidence)) ** 0.5
 
 
-def test_what_float32_cannot_hear_is_not_certified_and_goes_on_in_float64():
-    """A bulk close below the top: the rounding of the first product is louder than the weakest start that counts."""
-    values = torch.cat([torch.linspace(0.95, 1, 99), torch.tensor([1.01])])
-    lip = local_lipschitz(lambda x: values[:, None] * x, torch.zeros(100, 1))
-    exact = values.double().max()
-    assert not lip.converged and exact <= lip.upper < 3 and lip.precision == "input"
-    attention = Attention(torch.zeros(1, 1, 100), torch.zeros(1, 1, 100), torch.diag(values)[None])
-    lip = local_lipschitz(attention, torch.zeros(1, 100))
+BULK = torch.cat([torch.linspace(0.95, 1, 99), torch.tensor([1.01])])  # close below the top, float32
+INSIDE = {"answers in float32": lambda x: BULK[:, None] * x.float(), "refuses float64": lambda x: torch.diag(BULK) @ x,
+          "answers in float64": lambda x: (BULK[:, None] * x.float()).to(x.dtype)}
+
+
+@pytest.mark.parametrize("inside", INSIDE)
+def test_what_float32_cannot_hear_is_not_certified(inside):
+    """A bulk close below the top: the rounding of the first product is louder than the weakest start that counts.
+
+    None of these maps can go on in float64, whatever the type of its answer.
+    """
+    lip = local_lipschitz(INSIDE[inside], torch.zeros(100, 1))
+    assert not lip.converged and 1.01 <= lip.upper < 3 and lip.precision == "input"
+
+
+@pytest.mark.parametrize("map_", ["attention", "callable", "callable, weighted"])
+def test_what_float32_cannot_hear_goes_on_in_float64_where_the_map_can(map_):
+    exact, weights = BULK.double().max(), None
+    if map_ == "attention":
+        f, x = Attention(torch.zeros(1, 1, 100), torch.zeros(1, 1, 100), torch.diag(BULK)[None]), torch.zeros(1, 100)
+    else:
+        f, x = (lambda x: BULK[:, None] * x), torch.zeros(100, 1)
+        weights = torch.linspace(1, 2, 100) if map_.endswith("weighted") else None  # a diagonal map keeps its norm
+    lip = local_lipschitz(f, x, weights=weights)
     assert lip.converged and exact <= lip.upper <= exact * (1 + 2.1e-4) and lip.precision == "float64"
+    single = local_lipschitz(f, x, weights=weights, max_steps=int(lip.steps) // 2)
+    assert single.upper >= exact * (1 - ROUNDING)
+
+
+def test_of_a_batch_of_a_callable_only_what_is_stuck_goes_on_in_float64():
+    easy = torch.cat([torch.linspace(0, 0.5, 99), torch.tensor([1.01])])
+    factors = torch.stack([easy, BULK])[..., None]
+    lip = local_lipschitz(lambda x: factors * x, torch.zeros(2, 100, 1))
+    alone = local_lipschitz(lambda x: factors[0] * x, torch.zeros(100, 1))
+    assert lip.precision == "float64 + input" and lip.converged.all() and lip.steps[0] == alone.steps
+    assert lip.value[0].item() == pytest.approx(alone.value.item(), rel=1e-6)
+    assert (lip.upper >= 1.01 * (1 - ROUNDING)).all()
 
 
 class Planted:
@@ -381,9 +409,8 @@ def proved_by(low, values, start, second):
     from lipnb.spectral import mixed
 
     search = mixed._search(low, start, 1e-7 / mixed.CAUTION, 60)
-    value, residual, vector, steps = mixed._finish(Diagonal(values), search, np.array([1e-16]), 60)
-    moved = (vector - search.vectors).norm(dim=1).numpy()
-    return mixed._prove(low, second, search, value, residual, moved, 1e-7, 60, 1 - 1e-6, steps).any()
+    value, residual, steps = mixed._finish(Diagonal(values), search, np.array([1e-16]), 60)
+    return mixed._prove(low, second, search, value, residual, 1e-7, 60, 1 - 1e-6, steps).any()
 
 
 def test_constants_of_the_two_precisions_and_the_share_of_each_part():
@@ -397,7 +424,33 @@ def test_constants_of_the_two_precisions_and_the_share_of_each_part():
     assert share(None) is None and share(0.7) == pytest.approx(0.9) and 3 * (1 - share(0.4)) == pytest.approx(0.6)
 
 
-def test_the_limit_of_a_proof_is_lowered_by_rounding_gap_and_three_times_the_square_of_the_move(monkeypatch):
+@pytest.mark.parametrize("seed", range(200))
+def test_one_large_value_alone_is_within_its_residual_squared_over_the_gap(seed):
+    """M <= (1 - g) theta on the complement of any y: then lambda_max <= theta (1 + rho^2 / g), v near y or not."""
+    random = np.random.default_rng(seed)
+    size = int(random.integers(2, 7))
+    matrix = np.linalg.qr(random.standard_normal((size, size)))[0]
+    values = np.append(random.uniform(0, 1, size - 1), 1.0)
+    matrix = matrix @ np.diag(values) @ matrix.T
+    top = np.linalg.eigh(matrix)[1][:, -1]
+    y, v = (w / np.linalg.norm(w) for w in (top + 10 ** random.uniform(-3, 0.5) * random.standard_normal(size)
+                                            for _ in range(2)))
+    off = np.linalg.svd(y[None])[2][1:]
+    kappa, theta = np.linalg.eigvalsh(off @ matrix @ off.T)[-1], v @ matrix @ v
+    if kappa < theta:
+        rho, gap = np.linalg.norm(matrix @ v - theta * v) / theta, 1 - kappa / theta
+        assert 1 <= theta * (1 + rho**2 / gap) * (1 + 1e-12)
+
+
+def test_the_bound_by_residual_and_gap_is_reached():
+    """Two values, y the lower vector's complement: equality, so that no smaller multiple of rho^2 / g is enough."""
+    v = np.array([np.cos(0.3), np.sin(0.3)])
+    theta = v**2 @ [1.0, 0.5]
+    rho = np.linalg.norm(v * [1.0, 0.5] - theta * v) / theta
+    assert theta * (1 + rho**2 / (1 - 0.5 / theta)) == pytest.approx(1.0, abs=1e-14)
+
+
+def test_the_limit_of_a_proof_is_lowered_by_rounding_and_gap(monkeypatch):
     from types import SimpleNamespace
 
     from lipnb.spectral import mixed
@@ -406,9 +459,10 @@ def test_the_limit_of_a_proof_is_lowered_by_rounding_gap_and_three_times_the_squ
     monkeypatch.setattr(mixed, "_prove_below", lambda *given: limits.append(given[3].copy()))
     search = SimpleNamespace(values=[np.zeros(0)], couplings=[np.zeros(0)], seen=[torch.zeros(1, 9)],
                              vectors=torch.zeros(1, 9))
-    for moved, dtype, expected in ((0.1, torch.bfloat16, 1 - 0.01 - 0.03 - 0.001), (0.0, torch.float32, 0.99899)):
-        mixed._prove(SimpleNamespace(dtype=dtype), torch.zeros(1, 9), search, np.array([2.0]), np.array([1e-5]),
-                     np.array([moved]), 1e-4, 10, 0.9, np.zeros(1))
+    for residual, dtype, expected in ((1e-5, torch.bfloat16, 1 - 0.01 - 0.001), (1e-5, torch.float32, 0.99899),
+                                      (0.01, torch.bfloat16, 1 - 0.01 - 0.5)):
+        mixed._prove(SimpleNamespace(dtype=dtype), torch.zeros(1, 9), search, np.array([2.0]), np.array([residual]),
+                     1e-4, 10, 0.9, np.zeros(1))
         assert limits[-1] == pytest.approx(4 * expected, rel=1e-12)
 
 
