@@ -7,6 +7,7 @@ from pathlib import Path
 
 import nbformat
 import page_figures
+import story_checks
 import verdicts
 import yaml
 from pages import convert, provenance, sources
@@ -142,7 +143,9 @@ def ledger(root):
 def complaints(root):
     """Everything that does not hold, one sentence each."""
     found = [sentence for source in sources(root) for sentence in page(root, source)]
-    return [*found, *contents(root), *page_figures.complaints(root), *definitions(root), *ledger(root)]
+    rules = (contents(root), page_figures.complaints(root), definitions(root), ledger(root),
+             story_checks.complaints(root))
+    return [*found, *(sentence for rule in rules for sentence in rule)]
 
 
 def report(root):

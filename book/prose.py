@@ -168,7 +168,8 @@ def numbers(masked):
         year = match.re is DIGITS and re.fullmatch(r"(?:19|20)\d\d", match[0])
         if value in range(FEW) or year or STATISTIC.match(masked, end) or match[0].lower() in LARGE:
             continue
-        if IDIOM.search(before):
+        halves = match.re is DIGITS and re.fullmatch(r"[123]/[123]", match[0])
+        if halves or IDIOM.search(before):
             continue
         found.append(Number(start, end, match[0], value, unit, hedged(before)))
     return found

@@ -74,12 +74,12 @@ def listed_numbers(root, page, text, spelled=()):
             places = prose.span(body, row["text"])[:1]
         else:
             spans += places
-        if len(places) != 1:
+        if len(places) != 1 and not (places and row["expression"]):  # what is computed may be said more than once
             wrong.append(f"{NUMBERS}: '{row['text']}' stands {len(places)} times on {page}, not once")
             continue
-        [(start, end)] = places
-        inside = [n for n in prose.numbers(prose.clean(body, formulas=True)) if start <= n.start < end]
-        wrong += row_complaints(root, page, row, inside)
+        for start, end in places:
+            inside = [n for n in prose.numbers(prose.clean(body, formulas=True)) if start <= n.start < end]
+            wrong += row_complaints(root, page, row, inside)
     return spans, wrong
 
 

@@ -4,7 +4,7 @@ Each stands in book/story/strong_words.csv with its page, enough of the sentence
 between), the word and its reason: *proof* (and the page or label where it stands), *test* (tests/FILE.py::NAME, or
 verdict ID), *search* (what was looked through), *definition* (true by what the words mean here) or *code* (what the
 named program does). Left out: statements in boxes, their proofs, denials ("not proved"), purposes ("to prove"), and
-"new" of things that are new to a page and not to the world.
+"new" of things that are new to a page and not to the world; and the forms of verdicts, which their rows test.
 """
 
 import ast

@@ -5,15 +5,17 @@ from dataclasses import dataclass
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.rounding import gamma, largest_singular
-from lipnb.bounds.terms import Pieces, bases, three_terms
-from lipnb.jacobian import AttentionJacobian
+from lipnb.bounds.accuracy import MORE, TINY, Accuracy, orthogonality
+from lipnb.bounds.pieces import Pieces, in_units, scaled
+from lipnb.bounds.rounding import UNIT, gamma, largest_singular
+from lipnb.bounds.terms import bases, three_terms
 from lipnb.spectral import lanczos, start_vectors
 
 __all__ = ["Bracket", "certify"]
 
 WORK = 1e11  # floating point operations that the exact columns may cost by default, for each sequence
 MOST_COLUMNS = 1024
+SMALL = 64  # tokens times width up to which the lower bound takes the whole Jacobian
 CHUNK = 2**23  # entries of one intermediate array of the products
 
 
@@ -94,8 +96,13 @@ def certify(attention, x, *, weights=None, rtol=1e-4, seed=0, columns=None):
 
     Notes
     -----
-    The terms are those of castin2024smooth, Lemma C.2; the bracket is derived in the book. Rounding: float64, every
-    computed norm enlarged by its a-priori error, see `lipnb.bounds.rounding`.
+    The terms are those of castin2024smooth, Lemma C.2; the bracket is derived in the book.
+
+    Rounding is counted to every order, line by line in `lipnb.bounds.accuracy` and in the book: errors of projections
+    and logits with all products of errors, any change of the probabilities that they allow, the change of the Jacobian
+    for all such probabilities, and the arithmetic of columns, terms and norms. Matrices and tokens are first scaled by
+    powers of two. Where float64 does not resolve the attention matrix, or numbers leave its range, the answer is
+    :math:`[0, \infty]`, not an error.
     """
     if not isinstance(attention, Attention):
         raise ValueError(f"certify needs a lipnb.Attention, whose Jacobian is known in closed form, got "
@@ -132,84 +139,65 @@ def _sizes(attention, n, d, columns):
 
 def _one(attention, x, weights, sizes, rtol, seed):
     """The fields of a `Bracket`, of one sequence (n, d)."""
-    jacobian = AttentionJacobian(attention, x, weights)
-    root = x.new_ones(len(x), 1) if weights is None else weights.sqrt()[:, None]
+    zero, infinite = x.new_zeros(()), x.new_full((), torch.inf)
+    unknown = (zero, infinite, *[infinite] * 5, torch.tensor(0))
+    outer = attention.value if attention.output is None else attention.output
+    if not (attention.value.any() and outer.any()):
+        return *[zero] * 7, torch.tensor(0)
+    attention, x, tokens, outputs = in_units(attention, x)
+    if attention is None:
+        return unknown
     pieces = Pieces(attention, x, weights)
+    accuracy = Accuracy(pieces)
+    if not accuracy.resolved():
+        return unknown
     S, Y = bases(pieces) if sizes != [(0, 0)] else (x[:, :0], x.T[:, :0])
     choices = [(S[:, :r], Y[:, :s]) for r, s in sizes]
     each = [three_terms(pieces, S, Y) for S, Y in choices]
     # the exact part is never above the constant: what remains decides
     best = min(range(len(each)), key=lambda i: sum(each[i]))
     terms, (S, Y) = each[best], choices[best]
-    exact, columns = _exact(jacobian, root, S, Y)
+    exact, columns, defect = _exact(pieces, S, Y)
     if 0 < columns < x.numel() and sum(closed := three_terms(pieces)) < torch.hypot(exact, sum(terms)):
-        terms, exact, columns = closed, torch.zeros_like(exact), 0
-    rounding = _rounding(pieces, x, weights, columns)
+        terms, exact, columns, defect, (S, Y) = closed, torch.zeros_like(exact), 0, 0.0, (x[:, :0], x.T[:, :0])
+    size, relative = accuracy.arithmetic()
+    paths = columns**0.5 + (2 + 2 * S.shape[1] ** 0.5 + 2 * Y.shape[1] ** 0.5 if columns < x.numel() else 1)
+    rounding = MORE * (accuracy.change() + (relative * paths + 16 * defect) * size + TINY)
+    vector = _longest(pieces, size, rtol, seed)  # any vector gives a lower bound
+    length, image = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(pieces.jvp(vector))
+    lower = image / torch.where(length > 0, length, 1) * (1 - gamma(4 * x.numel() + 4 * image.numel() + 64)) - rounding
+    upper = (torch.hypot(exact, sum(terms)) + rounding) * (1 + gamma(16))
+    power = outputs - tokens
+    fields = [scaled(field, power) for field in (lower.clamp_min(0), upper, exact, *terms, rounding)]
+    lower, upper = torch.nextafter(fields[0], zero), torch.nextafter(fields[1], infinite)
+    if not (torch.isfinite(upper) and torch.isfinite(lower)):
+        lower, upper = zero, infinite
+    return lower, upper, *fields[2:], torch.tensor(columns)
+
+
+def _longest(pieces, size, rtol, seed):
+    """A perturbation (1, n, d) that the Jacobian makes long: of the whole of a small one, or by the solver."""
+    x = pieces.x
+    if x.numel() <= SMALL:
+        images = pieces.jvp(torch.eye(x.numel()).to(x).view(-1, *x.shape)).flatten(1) / size
+        return torch.linalg.eigh(images @ images.mT).eigenvectors[:, -1].view(1, *x.shape)
+
     def gram(u):
-        return jacobian.gram(u.view_as(x)).view_as(u)
+        return (pieces.vjp(pieces.jvp(u.view(1, *x.shape))) / size**2).view_as(u)
 
     start = start_vectors(1, x.numel(), seed=seed, dtype=x.dtype, device=x.device)
-    vector = lanczos(gram, start, rtol=rtol, vectors=True).vector.view_as(x)  # any vector gives a lower bound
-    length = torch.linalg.vector_norm(vector)
-    image = torch.linalg.vector_norm(root * jacobian.jvp(vector / root))
-    lower = (image / torch.where(length > 0, length, 1) * (1 - gamma(4 * image.numel() + 64)) - rounding).clamp_min(0)
-    upper = torch.hypot(exact, sum(terms)) * (1 + gamma(16)) + rounding
-    if not torch.isfinite(upper):
-        lower, upper = torch.zeros_like(lower), torch.full_like(upper, torch.inf)
-    return lower, upper, exact, *terms, rounding, torch.tensor(columns)
+    return lanczos(gram, start, rtol=rtol, vectors=True).vector.view(1, *x.shape)
 
 
-def _exact(jacobian, root, S, Y):
-    """Norm of the Jacobian on S (x) R^d and S-perp (x) Y, from its columns, and their number."""
-    n, d = root.shape[0], jacobian.d
+def _exact(pieces, S, Y):
+    """Norm of the Jacobian on S (x) R^d and S-perp (x) Y, from its columns; their number, and how orthonormal."""
+    n, d = pieces.x.shape
     rest = torch.linalg.qr(S, mode="complete").Q[:, S.shape[1] :] if S.shape[1] else torch.eye(n).to(S)
     basis = torch.cat([torch.einsum("nr,cd->rcnd", S, torch.eye(d).to(S)).flatten(0, 1),
                        torch.einsum("nt,ds->tsnd", rest, Y).flatten(0, 1)])
     if not len(basis):
-        return S.new_zeros(()), 0
-    step = max(1, CHUNK // (jacobian.attention.heads * n * max(n, d // 4)))
-    images = [(root * jacobian.jvp(u / root)).flatten(1) for u in basis.split(step)]
-    return largest_singular(torch.cat(images)), len(basis)
-
-
-def _rounding(pieces, x, weights, columns):
-    r"""What rounding may change in a computed norm: :math:`8 \gamma_c M \max(1, \text{columns})^{1/2} + 4 M_\epsilon`.
-
-    M is a Frobenius norm of the Jacobian with every number in its formula replaced by its absolute value, and c the
-    length of its sums; each exact column errs by that. The probabilities of a row are known to a relative epsilon,
-    twice the error of its logits; :math:`M_\epsilon` is the first-order change of the Jacobian with them.
-    """
-    att, (n, d) = pieces.attention, x.shape
-    norm, frobenius = torch.linalg.vector_norm, torch.linalg.matrix_norm
-
-    def sizes(matrix, bias):
-        rows = torch.einsum("nd,hkd->hnk", x.abs(), matrix.abs())
-        return rows if bias is None else rows + bias.abs()[:, None]
-
-    scale, (query, keys, _) = abs(att.scale), att.project(x)
-    queries_abs, keys_abs = scale * sizes(att.query, att.query_bias), sizes(att.key, att.key_bias)
-    logits = queries_abs @ keys.abs().mT + query.abs() @ keys_abs.mT + (0 if weights is None else weights.log().abs())
-    shift = gamma(d + att.key_width + 8) * logits.amax(-1, keepdim=True)  # (h, n, 1): error of the logits of a row
-    # a row whose largest logit leads by far more than the error is hard attention, whatever the error
-    scores = query @ keys.mT + (0 if weights is None else weights.log())
-    if att.masked:
-        scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool, device=x.device).triu(1), -torch.inf)
-    top = scores.topk(min(2, n), dim=-1).values
-    hard = top[..., :1] - top[..., -1:] > 2 * shift + 1000 if n > 1 else torch.ones_like(shift, dtype=torch.bool)
-    epsilon = torch.where(hard, 0, torch.expm1(2 * shift.clamp_max(300)))
-    worst = epsilon.amax((1, 2))  # (h,)
-    if worst.amax() > 0.1:
-        return torch.full_like(worst[0], torch.inf)
-
-    def total(P, reach, slope, curve):
-        return (frobenius(pieces.output) * (frobenius(P) * frobenius(att.value)
-                                            + 2 * reach * (frobenius(P * slope[..., None]) + curve))).sum()
-
-    gaps = [tokens - tokens.mean(1, keepdim=True) for tokens in (pieces.values, keys)]
-    change = total(epsilon * pieces.Pt, 2 * norm(gaps[0], dim=-1).amax(-1), norm(pieces.slopes, dim=-1),
-                   2 * worst * scale * norm(gaps[1] @ att.query, dim=-1).amax(-1))
-    values_abs = norm(sizes(att.value, att.value_bias), dim=-1).amax(-1)
-    arithmetic = total(pieces.Pt, values_abs, norm(queries_abs @ att.key.abs(), dim=-1),
-                       scale * norm(keys_abs @ att.query.abs(), dim=-1).amax(-1))
-    count = 2 * (n + d + att.key_width + att.heads * att.value_width + att.output_width) + 64
-    return 8 * gamma(count) * max(1, columns) ** 0.5 * arithmetic + 4 * change
+        return S.new_zeros(()), 0, 0.0
+    step = max(1, CHUNK // (pieces.heads * n * max(n, d // 4)))
+    images = torch.cat([pieces.jvp(u).flatten(1) for u in basis.split(step)])
+    whole = torch.cat([S, rest], 1) if S.shape[1] else S
+    return largest_singular(images), len(basis), orthogonality(whole) + orthogonality(Y) + 4 * UNIT

@@ -276,8 +276,9 @@ print(failures.rename_axis("products").to_string(float_format="{:.3f}".format))
 # attention matrices (`cached`) as long as they fit in `memory`. Beyond, their rows are made again at each product
 # (`streamed`), and many particles in few dimensions take a kernel that separates (`separable`). The number is the same.
 # A list of sequences of mixed lengths is one call. With `precision="mixed"` most products run in a cheaper
-# precision; {doc}`../book/solver` says what the certificate then assumes. `lip.precision` says which was used: also
-# "float64", where float32 products cannot tell the largest singular values apart.
+# precision; {doc}`../book/solver` says why the certificate survives it, and what is assumed of the rounding.
+# `lip.precision` says which was used: also "float64", where float32 products cannot tell the largest singular
+# values apart.
 
 # %%
 x = model.activations(ids, layer)[0]

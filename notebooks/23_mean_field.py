@@ -175,7 +175,7 @@ for n in np.unique(np.geomspace(2, 400, 12).astype(int)):
             compare_bounds(B, V, x, uniform(int(n)), sequences)
 for kind, found in (("measures", ratios), ("sequences", sequences)):
     worst = {name: f"{max(values):.4f}" for name, values in found.items()}
-    print(f"{len(found['sharp'])} {kind}, largest measured / bound: {worst}")
+    print(f"{len(found['tighter'])} {kind}, largest measured / bound: {worst}")
 
 # %% [markdown]
 # ## Upper bounds: gradient ascent

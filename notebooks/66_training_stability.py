@@ -136,7 +136,7 @@ def counted(limit):
 
 mean = by.mean().unstack().reindex(columns=shown)
 spread = (by.max() - by.min()).unstack().reindex(columns=shown)
-whole = by.agg(lambda nats: (nats < pairs).all()).unstack()
+whole = by.agg(lambda nats: (nats < pairs).all()).unstack().reindex(columns=shown)
 print("nats per character, mean\n" + mean.round(3).to_string(na_rep=""))
 print("\nlargest less smallest\n" + spread.round(3).to_string(na_rep=""))
 print(f"\ntrained, below {pairs:.3f}\n" + counted(pairs).to_string())
@@ -272,7 +272,7 @@ print("live: the tokens of deep dot-product attention become one, the others' do
 
 # %%
 passes = {}
-for kind in shown:
+for kind in mean.dropna(axis=1, how="all"):
     trained = max((d for d in depths if whole.loc[:d, kind].eq(True).all()), default=0)
     best = f"{mean[kind].min():.3f}, with {mean[kind].idxmin()} layers"
     print(f"{kind}: all seeds train up to {trained} layers; best mean loss {best}")
@@ -293,7 +293,8 @@ size = f"width {size}, {settings['training']['steps']} steps, rate {settings['ra
 loss = ends.set_index(["attention", "layers", "seed"]).nats.fillna(frequencies)
 lipschitz, dot = loss[["l2-tied", "contractive"]], loss["dot"]
 without = {"l2-tied": "none", "contractive": "none-contractive"}
-better = pd.concat({kind: loss[kind] / loss[none] for kind, none in without.items()})
+there = loss.index.levels[0]
+better = pd.concat({k: loss[k] / loss[n] for k, n in without.items() if n in there})
 better = better.dropna()
 gained = f"{better.idxmax()}: {better.max():.4f} of the loss without attention"
 worst = f"{lipschitz.idxmax()}: {lipschitz.max():.3f} nats"

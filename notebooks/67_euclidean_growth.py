@@ -131,7 +131,7 @@ print(f"bound on the constant: {bounds.l2_growth_sharp(2, False):.4f}")
 # %% [markdown]
 # ## The lemma and the three terms, on random tokens
 #
-# Widths up to 12, up to 40 tokens, masked and not, from tight clusters to tokens that do not see each other: each step
+# Several widths and lengths, masked and not, from tight clusters to tokens that do not see each other: each step
 # of the proof by itself, measured over its bound.
 
 
@@ -451,7 +451,7 @@ glue("stated", a_thousand[0], display=False)
 glue("ours", a_thousand[1], display=False)
 glue("kept", a_thousand[0] / a_thousand[1], display=False)
 print(f"the steps of the proof hold in {len(steps)} random cases, masked and not")
-print("stars, by their formula: at least C N^(1/4) sqrt(log N) from 1e3 to 1e30 tokens")
+print(f"stars, by formula: at least C N^(1/4) sqrt(log N), 10^{powers[0]} to 10^{powers[-1]} tokens")
 print("at 1000 tokens: {:.0f} by Thm 3.2, {:.0f} by ours".format(*a_thousand))
 
 # %%

@@ -80,7 +80,7 @@ def main(words):
         with ThreadPoolExecutor(WORKERS) as pool:
             left = list(tqdm(pool.map(lambda fault: survives(fault, copies), chosen), total=len(chosen), unit="fault"))
     for fault in (fault for fault, survived in zip(chosen, left, strict=True) if survived):
-        print(f"survived: {fault['file']}\n  - {fault['old']}\n  + {fault['new']}\n  tests: {', '.join(fault['tests'])}")
+        print(f"survived: {fault['file']}, {', '.join(fault['tests'])}\n  - {fault['old']}\n  + {fault['new']}")
     print(f"{len(chosen)} planted, {len(chosen) - sum(left)} caught, {sum(left)} survived")
     return 1 if any(left) else 0
 

@@ -13,6 +13,7 @@ from lipnb import Attention, AttentionJacobian, attacks
 from lipnb.bounds import nearby_upper
 from lipnb.experiments import robustness
 from lipnb.splitting import query_blocks, splitting
+from lipnb.verification import truth
 
 ONE = torch.ones(1, 1, dtype=torch.float64)
 
@@ -137,6 +138,31 @@ def test_bounds_are_sharp_where_they_can_be():
     flip = torch.tensor([[-2e-3], [0.0]], dtype=torch.float64)  # the first token now looks at itself
     assert attacks.change(hard, ends, flip).item() == pytest.approx(1.0, rel=1e-2)
     assert 1 <= nearby_upper(hard, ends, [2e-3]).best.item() < 1.02 * 2**0.5  # both tokens could have turned
+
+
+def test_nearly_hard_attention_keeps_its_variance():
+    """Moments minus the square of the mean lost it: 0.165 was the bound on a change of 2.828."""
+    query, key, value = torch.eye(3, dtype=torch.float64)[:, None, None]
+    f = Attention(1900 * query, key, value, scale=1.0)
+    x = torch.tensor([[0.01, 1.0, 1.0], [0.01, -1.0, -1.0]], dtype=torch.float64)
+    move = torch.zeros_like(x)
+    move[:, 0] = -0.02
+    radius = truth.above(truth.radius_of(move))
+    exact = float(truth.change(f, x, move))
+    assert exact == pytest.approx(8**0.5, rel=1e-6)
+    bound = nearby_upper(f, x, [radius])
+    for upper in (bound.jacobian, bound.taylor, bound.outputs, bound.general, bound.best):
+        assert exact <= upper.item()
+
+
+def test_units_change_no_nearby_bound():
+    f, x = one_input(3, n=4)
+    radii = torch.tensor([1e-3, 1.0], dtype=torch.float64)
+    here = nearby_upper(Attention(f.query, f.key, f.value, f.output), x, radii)
+    for unit in (2.0**-700, 2.0**700):
+        far = Attention(f.query / unit, f.key / unit, f.value / unit, f.output)
+        there = nearby_upper(far, x * unit, radii * unit)
+        assert all(torch.allclose(one, two, rtol=1e-9) for one, two in zip(here[:4], there[:4], strict=True))
 
 
 def test_remainder_bound_is_of_second_order():

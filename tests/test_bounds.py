@@ -7,7 +7,7 @@ import torch
 from cases import random_case
 
 from lipnb import Attention, AttentionJacobian, local_lipschitz
-from lipnb.bounds import general_upper, terms, three_terms, without_query_bias, yudin_upper
+from lipnb.bounds import general_upper, pieces, terms, three_terms, without_query_bias, yudin_upper
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each
 from lipnb.bounds.terms import Pieces
 
@@ -77,12 +77,12 @@ def test_each_term_is_above_the_dense_term_on_what_is_kept(directions):
         case = random_case(seed, n=4 + seed % 5, spread=(0.3, 1.0, 3.0)[seed % 3])
         x, (n, d) = case.x[0], case.x.shape[1:]
         weights = None if case.weights is None else case.weights[0]
-        pieces = Pieces(case.attention, x, weights)
+        made = Pieces(case.attention, x, weights)
         generator = torch.Generator().manual_seed(seed)
         S, Y = (torch.linalg.qr(torch.randn(rows, min(rows, count), generator=generator, dtype=x.dtype)).Q
                 for rows, count in ((n, r), (d, s)))
         E, F = torch.eye(n) - S @ S.T, torch.eye(d) - Y @ Y.T
-        bounds = three_terms(pieces, S, Y)
+        bounds = three_terms(made, S, Y)
         for bound, J in zip(bounds, parts(case.attention, x, weights), strict=True):
             kept = torch.einsum("iajc,jl,ce->iale", J, E, F).reshape(n * J.shape[1], n * d)
             assert torch.linalg.matrix_norm(kept, 2) <= bound * (1 + 1e-12) + 1e-14, (seed, bounds._fields)
@@ -95,7 +95,7 @@ def test_blocks_and_chunks_change_nothing(monkeypatch):
         expected = three_terms(Pieces(case.attention, case.x[0]))
         with monkeypatch.context() as patch:
             patch.setattr(terms, "AT_ONCE", 1)
-            patch.setattr(terms, "CHUNK", 1)
+            patch.setattr(pieces, "CHUNK", 1)
             found = three_terms(Pieces(case.attention, case.x[0]))
         assert torch.allclose(torch.stack(found), torch.stack(expected), rtol=1e-10), seed
 

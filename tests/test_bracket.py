@@ -7,6 +7,7 @@ from cases import random_case
 from lipnb import Attention, local_lipschitz
 from lipnb.bounds import yudin_upper
 from lipnb.bracket import certify
+from lipnb.verification import truth
 
 
 def dense(case):
@@ -74,10 +75,64 @@ def test_tokens_so_large_that_attention_is_hard():
 
 
 def test_attention_that_float64_does_not_resolve_is_said():
-    V = torch.eye(2, dtype=torch.float64)
-    x = 1e12 * torch.ones(3, 2, dtype=torch.float64)  # equal tokens: rows are means of logits near 1e24
-    found = certify(Attention.from_matrices(V, V), x)
+    V, turn = torch.eye(2, dtype=torch.float64), torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    line = torch.tensor([[1.0], [2.0], [-0.5]], dtype=torch.float64)
+    x = line * torch.tensor([1 / 3, 0.7], dtype=torch.float64)  # all logits are 0
+    found = certify(Attention.from_matrices(turn, V), 1e12 * x)
     assert found.upper == torch.inf and found.lower == 0 and found.rounding == torch.inf
+
+
+def cancelling_case(power=55):
+    """Queries and keys that are 1 at the end of sums of 2^55: float64 finds neither, their product decides."""
+    query, key, value = torch.zeros(3, 1, 1, 7, dtype=torch.float32)
+    query[0, 0, :3] = key[0, 0, 3:6] = torch.tensor([1.0, 3.0, -1.0])
+    value[0, 0, 6] = 1.0
+    x = torch.zeros(4, 7)
+    x[:, :3] = torch.tensor([2.0**power, 1.0, 2.0**power])
+    x[0, 3:6] = x[0, :3]
+    return Attention(query, key, value, scale=1.0), x
+
+
+def test_products_of_errors_of_logits_are_counted():
+    """The first order alone answered [1 - 4e-13, 1 + 4e-13]."""
+    attention, x = cancelling_case()
+    J, bits = truth.jacobian(attention, x)
+    exact = float(truth.largest_stretch(J, bits))
+    assert exact == pytest.approx(1.99926, abs=1e-5)
+    for columns in (0, None):
+        found = certify(attention, x, columns=columns)
+        assert found.lower <= exact <= found.upper
+    near = certify(*cancelling_case(power=20))  # where the sums are exact the bracket closes
+    assert near.ratio < 1 + 1e-6
+
+
+@pytest.mark.parametrize("exponent", [100, 300, 600])
+def test_weights_however_far_apart(exponent):
+    """Ratios above 1e150 raised."""
+    case = random_case(3, n=4)
+    weights = torch.tensor([-0.5, 0.5, 0.1, -0.3], dtype=torch.float64) * exponent
+    weights = torch.exp(weights * 2.302585092994046).clamp_min(5e-324)
+    for columns in (0, None):
+        found = certify(case.attention, case.x[0], weights=weights, columns=columns)
+        assert 0 <= found.lower <= found.upper and not torch.isnan(found.upper)
+        if found.upper < torch.inf:
+            norm = truth.largest_stretch(*truth.jacobian(case.attention, case.x[0], weights))
+            assert found.lower.item() <= norm <= found.upper.item()
+
+
+@pytest.mark.parametrize("power", [-1000, -500, 500, 1000])
+def test_units_at_the_ends_of_float64(power):
+    """Values so large or so small that products over- or underflow: still a bracket, or [0, inf]."""
+    case, unit = random_case(3, n=4), 2.0**power
+    att = case.attention
+    plain = Attention(att.query, att.key, att.value, att.output, masked=att.masked)
+    one = certify(plain, case.x[0])
+    far = Attention(att.query / unit, att.key / unit, att.value, att.output, masked=att.masked)
+    found = certify(far, case.x[0] * unit)
+    assert found.ratio < 1 + 1e-6
+    assert torch.allclose(found.upper, one.upper, rtol=1e-6)
+    heavy = certify(Attention(att.query, att.key, att.value * unit, att.output, masked=att.masked), case.x[0])
+    assert heavy.lower <= heavy.upper and (heavy.upper == torch.inf or torch.allclose(heavy.upper / unit, one.upper))
 
 
 def test_zero_one_token_and_equal_tokens():
@@ -123,6 +178,7 @@ def test_a_bad_solver_leaves_the_bracket_true(monkeypatch):
         return SpectralNorm(None, None, None, None, None, vector=5 * start)
 
     monkeypatch.setattr(lipnb.bracket, "lanczos", unfinished)
+    monkeypatch.setattr(lipnb.bracket, "SMALL", 0)
     case = random_case(11, n=5)
     found = certify(case.attention, case.x)
     assert (0 < found.lower).all() and (found.lower < dense(case)).all() and (dense(case) <= found.upper).all()

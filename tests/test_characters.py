@@ -78,7 +78,7 @@ def test_the_contractive_module_divides_by_the_bound_of_the_theorem():
     query, value = heads._split(heads.query), heads._split(heads.value)
     upper = bounds.l2_upper(query, value, plain.output, 12)
     assert abs(heads.bound().item() / upper - 1) < 1e-12 and tied.divisor() == 1
-    assert upper < heads.divisor().item() < upper * (1 + 1e-12)
+    assert heads.bound().item() < heads.divisor().item() < upper * (1 + 1e-12)
     assert relative(plain.output / net.attention(0).output, torch.full_like(plain.output, upper)) < 1e-12
 
 

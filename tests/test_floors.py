@@ -12,14 +12,15 @@ import lipnb
 
 PACKAGE = Path(__file__).parent.parent / "lipnb"
 FLOORS = {
-    "hub": 0, "gemm": 0, "shapes": 0,
-    "attention": 1, "spectral": 1, "scaling": 1, "corpora": 1, "results": 1, "ledger": 1,
-    "jacobian": 2, "models": 2, "particles": 2, "bounds": 2, "measures": 2,
-    "routes": 3, "worst_case": 3, "released": 3, "attacks": 3, "invertible": 3,
-    "lipschitz": 4,
-    "bracket": 5, "figures": 5, "splitting": 5, "training": 5,
-    "bracket_tables": 6, "experiments": 6, "scan": 6, "sweeps": 6, "verification": 6,
-    "cli": 7,
+    "hub": 0, "gemm": 0, "origin": 0, "shapes": 0,
+    "parameters": 1,
+    "attention": 2, "spectral": 2, "scaling": 2, "corpora": 2, "results": 2, "ledger": 2,
+    "jacobian": 3, "models": 3, "particles": 3, "bounds": 3, "measures": 3,
+    "routes": 4, "worst_case": 4, "released": 4, "attacks": 4, "invertible": 4,
+    "lipschitz": 5,
+    "bracket": 6, "figures": 6, "splitting": 6, "training": 6,
+    "bracket_tables": 7, "experiments": 7, "scan": 7, "sweeps": 7, "verification": 7,
+    "cli": 8,
 }
 DOORS = {"transformers": {"models"}, "huggingface_hub": {"models", "hub"}, "nltk": {"corpora"},
          "matplotlib": {"figures"}, "papermill": {"sweeps"},
@@ -58,7 +59,7 @@ def test_imports_point_down(module, path):
 
 @pytest.mark.parametrize(("module", "path"), [*modules()], ids=lambda value: getattr(value, "stem", value))
 def test_rooms_are_small(module, path):
-    assert len(path.read_text().splitlines()) <= 250
+    assert len(path.read_text().splitlines()) <= 400
 
 
 def test_importing_the_package_imports_no_model_library():

@@ -483,7 +483,7 @@ class Lossy(Diagonal):
 
 
 def proof(low, v, values, rtol, seed, y=None):
-    """Whether a mixed solve takes the quotient at `v` for proved, when its search has found y, by default `v` itself."""
+    """Whether a mixed solve takes the quotient at `v` for proved when its search has found y, by default `v`."""
     from types import SimpleNamespace
 
     from lipnb.spectral import mixed

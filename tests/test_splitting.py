@@ -197,3 +197,37 @@ def test_far_splitting_needs_a_point_that_is_no_atom():
         far_splitting(scalar(1.0), column(1.0, 2.0), HALF, column(1.0, 2.0))
     with pytest.raises(ValueError, match="d = 1"):
         far_splitting(scalar(1.0), column(1.0, 2.0), HALF, torch.ones(1, 2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("unit", "dtype"), [(1e160, torch.float64), (1e-170, torch.float64), (1e100, torch.float64),
+                                             (1e20, torch.float32), (1e-25, torch.float32)])
+def test_units_of_the_tokens_do_not_decide_what_an_atom_is(unit, dtype):
+    generator = torch.Generator().manual_seed(3)
+    A, V, x = (torch.randn(size, 2, generator=generator, dtype=torch.float64) for size in (2, 2, 4))
+    eye = torch.eye(2, dtype=torch.float64)
+
+    def judged(c, kind):
+        f = Attention((3 * A / c)[None].to(kind), (eye / c)[None].to(kind), V[None].to(kind), scale=1.0)
+        return splitting(f, (x * c).to(kind))
+
+    plain, scaled = judged(1, torch.float64), judged(unit, dtype)
+    assert plain.apart > 0.1
+    assert scaled.together == pytest.approx(plain.together, rel=1e-4)
+    assert scaled.apart == pytest.approx(plain.apart, rel=1e-4)
+
+
+@pytest.mark.parametrize("size", [1e308, 1.0, 1e-308])
+def test_only_ratios_of_weights_matter_also_where_atoms_are_written_twice(size):
+    generator = torch.Generator().manual_seed(4)
+    A, V, x = (torch.randn(n, 2, generator=generator, dtype=torch.float64) for n in (2, 2, 3))
+    f, twice = Attention.from_matrices(3 * A, V), torch.cat([x, x[:1]])
+    found = splitting(f, twice, torch.full((4,), size, dtype=torch.float64))
+    assert found[:2] == pytest.approx(splitting(f, x, torch.tensor([2.0, 1, 1]).double())[:2], rel=1e-5)
+
+
+def test_a_chain_of_near_points_is_one_atom_in_any_order():
+    line = torch.tensor([[1.0], [1 + 8e-7], [1 + 16e-7], [-0.5]], dtype=torch.float64)
+    f = Attention.from_matrices(-torch.ones(1, 1).double(), torch.ones(1, 1).double())
+    found = [splitting(f, line[list(order)]) for order in ((0, 1, 2, 3), (1, 0, 2, 3), (3, 2, 0, 1))]
+    plain = splitting(f, line[[0, 3]], torch.tensor([3.0, 1]).double())
+    assert all(one[:2] == pytest.approx(plain[:2], rel=1e-5) for one in found)

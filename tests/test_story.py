@@ -27,7 +27,7 @@ def typed(text):
     ("1,024 tokens, 0.34, 95.5 %, 1e-6 and 1/4", [1024, 0.34, 95.5, 1e-6, 0.25]),
     ("from 8 to 256, 40–70 %", [8, 256, 40, 70]),
     ("it grows like $n^{0.34}$, which $\\frac14 \\le 5$ is not", [0.34]),
-    ("one, two, three, 3 and 1.0", []),
+    ("one, two, three, 3, 1/2 and 1.0", []),
     ("Theorem 3.3, Figures 4, 5 and 6, sections 5.2 to 5.4, page 41, Python 3.11 (3.12 and 3.13 should do)", []),
     ("GPT-2, float32, L2, MiniLM-L6, n64, `lengths=512`, {doc}`41_real_text`, [it](x_77.md), in 2021", []),
     ("<!-- 99 -->\n```\n17 lines\n```\n", []),

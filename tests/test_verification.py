@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from lipnb import bounds, local_lipschitz, results, verification
-from lipnb.verification import CHECKS, KINDS, __main__, draws, table
+from lipnb.bounds.accuracy import Accuracy
+from lipnb.verification import CHECKS, KINDS, NOT_CHECKED, __main__, digits, draws, table, truth
 from lipnb.verification.ascent import ascend, weighted_dense
+from lipnb.verification.cancelling import CANCELLING, draw_cancelling
 from lipnb.verification.checks import jacobian_norm
 
 NAMES = [check.name for check in CHECKS]
@@ -20,6 +22,63 @@ def test_no_bound_is_exceeded_and_half_of_it_is(check, masked):
         assert row["violations"] == 0 and row["worst"] <= 1 + 1e-9 and 0 < row["cases"] <= 36
         assert row["measured"] / row["stated"] == pytest.approx(row["worst"])
     assert verification.measure(check, "degenerate", 1000, masked=masked, maps=3, factor=0.5)["violations"] > 0
+
+
+def test_every_exported_upper_bound_has_a_row():
+    also = {"heads_at_input", "heads_on_ball", "rotary_terms", "three_terms"}  # upper bounds of other names
+    exported = {name for name in bounds.__all__ if "upper" in name} | also
+    held = {check.function for check in CHECKS}
+    assert also <= set(bounds.__all__) and not set(NOT_CHECKED) & held
+    assert exported == (held | set(NOT_CHECKED)) - {"certify", "large_radius_limit"}
+
+
+@pytest.mark.parametrize("kind", CANCELLING)
+@pytest.mark.parametrize("bound", list(digits.BLOCKS))
+def test_rounding_is_counted_in_fifty_digits(bound, kind):
+    row = digits.measure(bound, CANCELLING.index(kind), cases=30)
+    assert row["kind"] == kind and row["cases"] == 30
+    assert row["violations"] == row["errors"] == 0 < row["margin"]
+    assert row["unknown"] < 15
+
+
+def first_order_logits(accuracy):
+    """As `Accuracy._logits`, without the product of the errors of queries and keys."""
+    return honest_logits(accuracy) - accuracy.query @ accuracy.keys.mT * (1 + 1e-12)
+
+
+honest_logits = Accuracy._logits
+
+
+@pytest.mark.parametrize(("name", "fault"), [
+    ("_logits", first_order_logits),
+    ("_probabilities", lambda accuracy, t: (torch.zeros_like(t),) * 2),
+])
+def test_rounding_left_out_is_seen_in_fifty_digits(monkeypatch, name, fault):
+    seeds = [15, 61, 77]
+    assert all(digits.bracketed(draw_cancelling("products", seed)).margin > 0 for seed in seeds)
+    monkeypatch.setattr(Accuracy, name, fault)
+    assert all(digits.bracketed(draw_cancelling("products", seed)).margin < 0 for seed in seeds)
+
+
+def test_truth_is_the_dense_norm():
+    for seed, kind in enumerate(("plain", "offsets", "plain", "weights")):
+        case = draw_cancelling(kind, seed, name="truth")
+        J, bits = truth.jacobian(case.attention, case.x, case.weights)
+        wide = case.attention.to(dtype=torch.float64)
+        if kind == "plain":
+            dense = local_lipschitz(wide, case.x.double(), method="dense").value.item()
+            assert float(truth.largest_stretch(J, bits)) == pytest.approx(dense, rel=1e-9)
+            move = 1e-3 * torch.ones_like(case.x.double())
+            moved = torch.linalg.vector_norm(wide(case.x.double() + move) - wide(case.x.double())).item()
+            assert float(truth.change(case.attention, case.x, move)) == pytest.approx(moved, rel=1e-7, abs=1e-12)
+
+
+def test_fifty_digits_make_a_table(results_folder):
+    few = {"blocks": {"certify": 7, "nearby_upper": 1}, "cases": 3, "progress": False}
+    table = digits.make_table(**few, save_as="few")
+    assert len(table) == 7 and table.cases.sum() == 24 and table.violations.sum() == table.errors.sum() == 0
+    again = digits.remeasure(table, rows=2)
+    assert (again.again == again.margin).all()
 
 
 def test_a_bound_whose_constant_is_broken_is_caught(results_folder, monkeypatch, capsys):
@@ -88,7 +147,7 @@ def test_problems_follow_from_their_seed(family, kind):
         other = draws.draw("other", family, kind, seed, masked=True)
         assert torch.equal(one.x, same.x) and one.attention.masked
         assert one.x.shape != other.x.shape or not torch.equal(one.x, other.x)
-        one.attention.check_input(one.x, one.weights)
+        getattr(one.attention, "attention", one.attention).check_input(one.x, one.weights)
         assert (one.weights is not None) == (family == "measure" or (family == "full" and seed % 3 == 0))
 
 

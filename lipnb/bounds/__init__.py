@@ -3,10 +3,10 @@
 `castin`: all inputs in a ball. `one_input`: one input, from its spread and its attention. `nearby`: all inputs close to
 one. `mean_field`: all measures in a ball, in W_2. `large_radius`: the limit of large tokens. `yudin`: one input, from
 its attention matrix. `kim`: L2 attention on all inputs, in the maximum norm too. `terms`: one input, each term of the
-Jacobian kept as a norm that can be computed; `lipnb.certify` is made of it. `rounding` holds what makes a computed
-number an upper bound; `biases` takes query biases away for the bounds that know none; `balls` what the bounds on a ball
-share; `ellipsoid` the radius that a LayerNorm imposes; `heads` these bounds for all heads at once; `rotary` what holds
-of rotary positions.
+Jacobian kept as a norm that can be computed; `lipnb.certify` is made of it, of the `pieces` of the Jacobian in units
+and of their `accuracy`. `rounding` holds what makes a computed norm an upper bound; `biases` takes query biases away
+for the bounds that know none; `balls` what the bounds on a ball share; `ellipsoid` the radius that a LayerNorm
+imposes; `heads` these bounds for all heads at once; `rotary` what holds of rotary positions.
 """
 
 from lipnb.bounds.balls import growth_rate

@@ -10,11 +10,15 @@ from typing import NamedTuple
 
 import torch
 
+from lipnb.bounds.accuracy import MORE, TINY, Accuracy
 from lipnb.bounds.castin import biased_upper
-from lipnb.bounds.rounding import largest_singular
-from lipnb.bounds.terms import Pieces, three_terms
+from lipnb.bounds.pieces import Pieces, in_units, scaled
+from lipnb.bounds.rounding import gamma, largest_singular
+from lipnb.bounds.terms import three_terms
 
 __all__ = ["Nearby", "nearby_upper"]
+
+CHUNK = 2**23  # entries of one intermediate array
 
 
 class Nearby(NamedTuple):
@@ -69,7 +73,8 @@ def nearby_upper(attention, x, radii):
     Returns
     -------
     Nearby
-        `jacobian`, `taylor`, `outputs`, `general`, each of shape (r,), and `best`; upper bounds up to rounding.
+        `jacobian`, `taylor`, `outputs`, `general`, each of shape (r,), and `best`; upper bounds, rounding
+        included; infinite where float64 resolves nothing.
 
     Raises
     ------
@@ -78,7 +83,9 @@ def nearby_upper(attention, x, radii):
 
     Notes
     -----
-    Ours, proved in the book; `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, as recovered), with
+    Ours, proved in the book. Rounding: probabilities, values and keys with their distances from the truth, see
+    `lipnb.bounds.accuracy`; spreads are taken about the mean of each row, with the largest probabilities that the truth
+    may have. `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, as recovered), with
     Lemma 3.8.
     """
     attention.check_input(x)
@@ -87,60 +94,104 @@ def nearby_upper(attention, x, radii):
     radii = torch.as_tensor(radii, dtype=torch.float64, device=x.device)
     if radii.ndim != 1 or not torch.isfinite(radii).all() or not (radii >= 0).all():
         raise ValueError("radii must be finite numbers, 0 or more, shape (r,).")
-    attention, x = attention.to(dtype=torch.float64), x.double()
+    attention, x, tokens, outputs = in_units(attention.to(dtype=torch.float64), x.double())
+    if attention is None:
+        nothing = torch.full_like(radii, torch.inf)
+        return Nearby(*[nothing] * 4, radii.new_full((), torch.inf))
     pieces = Pieces(attention, x)
-    M, N, sigma_w, sigma_a, diam_w, diam_a, beta, column = (one[:, None] for one in _heads(pieces))
-    eps, n, root = radii, len(x), math.sqrt(2)
-    omega = eps * (diam_a + root * beta + root * N * eps)  # (h, r): how far a row of logits can change
-    grow = omega.clamp_max(700).exp()
+    accuracy = Accuracy(pieces)
+    M, N, sigma_w, sigma_a, diam_w, diam_a, beta, column = (one[:, None] for one in _heads(pieces, accuracy))
+    eps, n, root = torch.nextafter(scaled(radii, -tokens), radii.new_tensor(torch.inf)), len(x), math.sqrt(2)
+    omega = MORE * eps * (diam_a + root * beta + root * N * eps)  # (h, r): how far a row of logits can change
+    grow = torch.where(omega < 700, omega.exp() * MORE, torch.inf)
     c = (column * grow).clamp_max(n).sqrt()
-    spread_w = torch.minimum(sigma_w * grow.sqrt(), diam_w / 2) + M * eps
-    spread_a = torch.minimum(sigma_a * grow.sqrt(), diam_a / 2) + N * eps
+    spread_w, spread_a = (torch.where(omega < 700, torch.minimum(sigma * omega.clamp_max(700).exp().sqrt(), diam / 2),
+                                      diam / 2) + norm * eps
+                          for sigma, diam, norm in ((sigma_w, diam_w, M), (sigma_a, diam_a, N)))
     slope, wide = beta + N * eps, diam_w + root * M * eps
     G = (spread_w * (spread_a + slope * c) + M * c).sum(0)
     H = (2 * M * (spread_a + slope * c) + 2 * N * spread_w
          + wide * (spread_a + slope) * (spread_a + slope * c)).sum(0)
-    L = torch.minimum(sum(three_terms(pieces)), (sigma_w * (sigma_a + beta * column.sqrt()) + M * column.sqrt()).sum())
-    outputs = _reach(pieces) + eps * (M * c).sum(0)
-    return Nearby(eps * G, eps * (L + eps * H / 2), outputs, eps * _general(pieces, x, M, N, eps), L)
+    L = (sigma_w * (sigma_a + beta * column.sqrt()) + M * column.sqrt()).sum()
+    if accuracy.resolved():
+        size, relative = accuracy.arithmetic()
+        L = torch.minimum(sum(three_terms(pieces)) + accuracy.change() + 2 * relative * size, L)
+    bounds = (eps * G, eps * (L + eps * H / 2), _reach(pieces, accuracy, diam_w) + eps * (M * c).sum(0),
+              eps * _general(pieces, x, M, N, eps))
+    moving = attention.value.any() and pieces.output.any()  # else the output never changes
+    return Nearby(*(_whole(one, outputs, moving) for one in bounds), _whole(L, outputs - tokens, moving))
 
 
-def _heads(pieces):
+def _whole(bound, power, moving):
+    """A bound in units as a bound: rounding of what was done with positive numbers, underflow, and the units."""
+    bound = torch.where(torch.isnan(bound), torch.inf, bound)
+    up = torch.nextafter(scaled(MORE**4 * bound + TINY, power), bound.new_tensor(torch.inf))
+    return up if moving else torch.zeros_like(up)
+
+
+def _heads(pieces, accuracy):
     """M, N, the largest spreads and diameters of w and a, the longest slope and the largest column sum, each (h,)."""
     att = pieces.attention
     # |W_O v| = |R v| and |s W_Q^T k| = |S k|: triangular factors, small
-    R = torch.linalg.qr(pieces.output, mode="r").R
-    S = att.scale * torch.linalg.qr(att.query.mT, mode="r").R
-    w, a = pieces.values @ R.mT, pieces.keys @ S.mT
-    M, N = largest_singular(R @ att.value), largest_singular(S @ att.key)
-    sigma_w, sigma_a = (_spread(pieces.P, points) for points in (w, a))
-    diam_w, diam_a = (torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").amax((1, 2)) for z in (w, a))
-    return (M, N, sigma_w, sigma_a, diam_w, diam_a, pieces.slopes.norm(dim=-1).amax(-1), pieces.P.sum(1).amax(-1))
+    R, S = (torch.linalg.qr(matrix, mode="r").R for matrix in (pieces.output, att.query.mT))
+    found = []
+    for factor, points, errors, matrix, unit in ((R, pieces.values, accuracy.values, att.value, 1.0),
+                                                 (S, pieces.keys, accuracy.keys, att.key, abs(att.scale))):
+        whole, longest = torch.linalg.matrix_norm(factor), torch.linalg.vector_norm(points, dim=-1).amax(-1)
+        few = gamma(16 * (len(pieces.x) + sum(matrix.shape) + att.output_width) + 256)
+        norm = largest_singular(factor @ matrix) + few * whole * torch.linalg.matrix_norm(matrix)
+        z = points @ factor.mT
+        error = MORE * whole * (torch.linalg.vector_norm(errors, dim=-1).amax(-1) + few * longest)
+        diameter = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").amax((1, 2)) * MORE + 2 * error
+        sigma = _spread(pieces, accuracy, z, error)
+        found.append([unit * one + TINY for one in (norm, sigma, diameter)])
+    (M, sigma_w, diam_w), (N, sigma_a, diam_a) = found
+    beta = (torch.linalg.vector_norm(pieces.slopes, dim=-1) * MORE + accuracy.slopes).amax(-1)
+    return M, N, sigma_w, sigma_a, diam_w, diam_a, beta, MORE * (pieces.P + accuracy.E).sum(1).amax(-1)
 
 
-def _spread(P, points):
-    """Largest standard deviation in any direction of points (h, n, k) under any row of P (h, n, n), shape (h,)."""
-    points = points - points.mean(1, keepdim=True)
-    mean = P @ points
-    moment = P @ (points[..., :, None] * points[..., None, :]).flatten(2)
-    covariance = moment.unflatten(2, points.shape[-1:] * 2) - mean[..., :, None] * mean[..., None, :]
-    return torch.linalg.eigvalsh(covariance)[..., -1].amax(1).clamp_min(0).sqrt()
+def _spread(pieces, accuracy, points, error):
+    r"""Largest standard deviation in any direction of points (h, n, k), known to `error` (h,), under any row of P.
+
+    .. math:: \mathrm{Var}_P(z) \le \sum_j P_j (z_j - c)^2 \quad \text{for any } c,
+
+    so that the computed mean of a row may take the place of c: no difference of second moments, which would lose the
+    variance of nearly hard attention.
+    """
+    largest = []
+    step = max(1, CHUNK // max(1, points.numel()))
+    for rows in torch.arange(pieces.n, device=points.device).split(step):
+        upper = (pieces.P[:, rows] + accuracy.E[:, rows]).sqrt()  # (h, i, j)
+        away = points[:, None] - (pieces.P[:, rows] @ points)[:, :, None]
+        largest.append(largest_singular(upper[..., None] * away).amax(-1))
+    return MORE * (torch.stack(largest).amax(0) + error * (1 + accuracy.e.amax(-1)).sqrt())
 
 
-def _reach(pieces):
+def _reach(pieces, accuracy, diameter):
     """Length of all the changes that another attention to the same values could make, at most."""
     w = torch.einsum("hmv,hjv->hjm", pieces.output, pieces.values)
-    distance = torch.cdist(torch.einsum("hmv,hiv->him", pieces.output, pieces.means), w,
-                           compute_mode="donot_use_mm_for_euclid_dist")
-    if pieces.attention.masked:
-        distance = distance.tril()
+    distance = torch.cdist(pieces.P @ w, w, compute_mode="donot_use_mm_for_euclid_dist")
+    longest = torch.linalg.vector_norm(w, dim=-1).amax(-1)[:, None]
+    few = gamma(16 * (pieces.n + pieces.values.shape[-1]) + 256)
+    lost = torch.linalg.vector_norm(accuracy.values, dim=-1).amax(-1)[:, None] + few * torch.linalg.vector_norm(
+        pieces.values, dim=-1).amax(-1)[:, None]
+    error = accuracy.e * longest + 4 * lost * torch.linalg.matrix_norm(pieces.output)[:, None]
+    distance = torch.minimum(MORE * (distance + error[..., None]), diameter[..., None])
+    if pieces.hidden is not None:
+        distance = distance.masked_fill(pieces.hidden, 0)
     return distance.amax(-1).sum(0).norm()
 
 
 def _general(pieces, x, M, N, eps):
     """The general bound of each head, from the norms of its maps, on tokens as large as any in the balls, summed."""
-    att, largest = pieces.attention, x.norm(dim=-1).max()
-    bias = (0 * M[:, 0] if att.query_bias is None else
-            torch.linalg.vector_norm(att.scale * torch.einsum("hkd,hk->hd", att.key, att.query_bias), dim=-1))
-    return eps.new_tensor([sum(biased_upper(heat[None], value[None], len(x), (largest + e).item(), c[None])
-                               for heat, value, c in zip(N, M, bias, strict=True)) for e in eps])
+    att, largest = pieces.attention, x.norm(dim=-1).max() * MORE
+    bias = 0 * M[:, 0]
+    if att.query_bias is not None:
+        c = torch.linalg.vector_norm(att.scale * torch.einsum("hkd,hk->hd", att.key, att.query_bias), dim=-1)
+        lost = torch.linalg.matrix_norm(att.key) * torch.linalg.vector_norm(att.query_bias, dim=-1)
+        bias = MORE * c + gamma(att.key_width + 8) * abs(att.scale) * lost
+    sizes = [(largest + e).item() * MORE for e in eps]
+    return eps.new_tensor([
+        sum(biased_upper(heat[None], value[None], len(x), size, c[None])
+            for heat, value, c in zip(N, M, bias, strict=True)) if math.isfinite(size) else math.inf
+        for size in sizes])

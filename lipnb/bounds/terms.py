@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import torch
 
+from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each
 
-__all__ = ["Terms", "bases", "three_terms"]
+__all__ = ["Pieces", "Terms", "bases", "three_terms"]
 
-CHUNK = 2**24  # entries of one intermediate array
 AT_ONCE = 16  # diagonal blocks whose spectral norm is computed together
 
 
@@ -33,46 +33,6 @@ class Terms(NamedTuple):
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
-
-
-class Pieces:
-    """Everything the terms are made of, at one input of shape (n, d), in float64."""
-
-    def __init__(self, attention, x, weights=None):
-        attention.check_dot("this bound")
-        self.attention, self.n, self.heads = attention, len(x), attention.heads
-        query, self.keys, value = attention.project(x)
-        self.P = attention.probabilities_of(query, self.keys, weights)
-        root = x.new_ones(len(x)) if weights is None else weights.sqrt()
-        self.Pt = self.P * root[:, None] / root  # of D_a^{1/2} J D_a^{-1/2}
-        self.values, self.means = value, self.P @ value
-        self.slopes = query @ attention.key  # b_i, (h, n, d); the scale is in the query
-        if attention.output is None:  # heads side by side
-            eye = torch.eye(self.heads * value.shape[-1], dtype=x.dtype, device=x.device)
-            self.output = eye.unflatten(1, (self.heads, -1)).movedim(1, 0)
-        else:
-            self.output = attention.output
-        # outputs in orthonormal coordinates: |W_O y| = |R y|
-        self.R = torch.linalg.qr(self.output.movedim(0, 1).flatten(1), mode="r").R
-
-    def rows(self):
-        """Slices of output tokens whose arrays fit."""
-        v = self.values.shape[-1]
-        each = max(self.heads * self.n * v, (self.heads * v) ** 2)
-        step = max(1, CHUNK // each)
-        return [slice(i, i + step) for i in range(0, self.n, step)]
-
-    def spread(self, rows):
-        """z_ij with the root of the weights, shape (rows, h, n, v)."""
-        gap = self.values[:, None] - self.means[:, rows, None]  # (h, i, j, v)
-        return (self.Pt[:, rows, :, None] * gap).movedim(0, 1)
-
-    def covariance(self, rows):
-        """s R diag_h(C_i), shape (rows, p, h k): query term before the query matrices."""
-        C = torch.einsum("hij,hjv,hjk->ihvk", self.P[:, rows], self.values, self.keys)
-        C = C - torch.einsum("hiv,hik->ihvk", self.means[:, rows], self.P[:, rows] @ self.keys)
-        R = self.R.unflatten(1, (self.heads, -1))
-        return torch.einsum("phv,ihvk->iphk", R, self.attention.scale * C).flatten(2)
 
 
 def bases(pieces):
@@ -128,7 +88,7 @@ def three_terms(pieces, S=None, Y=None):
     Returns
     -------
     Terms
-        Upper bounds; the rounding of their inputs is not included, see `lipnb.certify`.
+        Upper bounds up to rounding; `lipnb.certify` adds what that may be, see `lipnb.bounds.accuracy`.
     """
     if S is not None and S.shape[1] == pieces.n:
         return Terms(*[pieces.P.new_zeros(())] * 3)
@@ -166,7 +126,14 @@ def _key(pieces, S, Y):
     length = torch.linalg.vector_norm(b, dim=-1).T  # (n, h)
     R = pieces.R.unflatten(1, (pieces.heads, -1))
     alone = torch.linalg.matrix_norm(R.movedim(1, 0), 2)
-    stacked = []
+    # what the arithmetic on the way to rho_i and to b_i loses, before the weights w: (n, h)
+    norm, few = torch.linalg.vector_norm, gamma(16 * sum(pieces.R.shape) + 16 * sum(b.shape[1:]) + 256)
+    size = 3 * norm(pieces.values, dim=-1).amax(-1) * torch.linalg.matrix_norm(pieces.output) * (
+        1 + 2 * S.shape[1] ** 0.5)
+    lost = size * norm(pieces.Pt, dim=-1).T
+    lost_b = (1 + 2 * Y.shape[1] ** 0.5) * torch.linalg.matrix_norm(pieces.attention.key) * norm(
+        pieces.query, dim=-1).T
+    stacked, more = [], 0
     for rows in pieces.rows():
         Z = pieces.spread(rows)
         Z = Z - torch.einsum("jr,ihrv->ihjv", S, torch.einsum("jr,ihjv->ihrv", S, Z))
@@ -175,9 +142,10 @@ def _key(pieces, S, Y):
         # |[W_O Z^T / w]|: the same after Z^T is replaced by its triangular factor
         factor = torch.linalg.qr(Z, mode="r").R.mT / w[..., None, None]
         joint = torch.einsum("phv,ihvu->iphu", R, factor).flatten(2)
-        rho = largest_singular_of_each(joint)
+        rho = largest_singular_of_each(joint) + few * torch.linalg.vector_norm(lost[rows] / w, dim=-1)
         stacked.append((rho[:, None] * w)[..., None] * b[:, rows].movedim(0, 1))
-    return largest_singular(torch.cat(stacked).flatten(0, 1))
+        more = more + (few * rho[:, None] * w * lost_b[rows]).square().sum()
+    return largest_singular(torch.cat(stacked).flatten(0, 1)) + more.sqrt()
 
 
 def _positive(numbers):

@@ -28,7 +28,7 @@ def worst_cases(table):
         raise ValueError(f"these kinds of input have no colour: {', '.join(sorted(unknown))}.")
     order = list(table.bound.unique())
     place = {name: i for i, name in enumerate(order)}
-    figure, axes = plt.subplots(1, 2, figsize=(9.4, 6.2), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(9.4, 1.1 + 0.39 * len(order)), sharey=True)
     for ax, column in zip(axes, ("worst", "worst_hot"), strict=True):
         for j, (kind, colour) in enumerate(KINDS.items()):
             for masked, size in ((False, 16), (True, 52)):

@@ -6,12 +6,14 @@ import sys
 DESCRIPTION = """Hold random, degenerate, structured and gradient-ascended inputs against each upper bound of lipnb,
 and keep the worst of each kind."""
 EXAMPLES = """examples:
-  python -m lipnb.verification                          every bound, more than 10,000 inputs each (minutes)
-  python -m lipnb.verification --quick --save-as trial  a slice of seconds, in another table
+  python -m lipnb.verification                          every bound, more than 10,000 inputs each (an hour)
+  python -m lipnb.verification --quick --save-as trial  a slice of a minute, in other tables
   python -m lipnb.verification --bounds certify yudin_upper --save-as two
 
 A run that is stopped continues where it was when the same command is given again. The table goes to data/results, or
-to the folder LIPNB_RESULTS. The exit status is 1 if a measured constant exceeded its bound.
+to the folder LIPNB_RESULTS. The table of
+guarantees that include rounding, against fifty digits, has -digits after its name; it is made when all bounds are.
+The exit status is 1 if a measured constant exceeded its bound.
 """
 
 
@@ -31,13 +33,22 @@ def main(given=None):
     slice_of_it = {"blocks": dict.fromkeys(KINDS, 1), "maps": 4} if arguments.quick else {}
     try:
         table = make_table(checks=arguments.bounds, save_as=arguments.save_as, **slice_of_it)
-    except (ValueError, OSError, RuntimeError) as error:
+        exact = None
+        if arguments.bounds is None:
+            from lipnb.verification import digits
+
+            few = {"blocks": {"certify": 6, "nearby_upper": 6}, "cases": 10} if arguments.quick else {}
+            exact = digits.make_table(save_as=f"{arguments.save_as}-digits", **few)
+    except (ValueError, OSError, RuntimeError, ImportError) as error:
         print(f"lipnb.verification: {error}", file=sys.stderr)
         return 2
     show = table.pivot(index=["bound", "masked"], columns="kind", values="worst")
     print("largest measured / bound, by kind of input\n" + show.to_string(float_format="{:.4f}".format))
     violations = int(table.violations.sum())
     print(f"{table.cases.sum():,d} inputs, {violations} violations; table {arguments.save_as!r} in {results.folder()}")
+    if exact is not None:
+        print("guarantees that include rounding, against fifty digits\n" + exact.to_string(index=False))
+        violations += int(exact.violations.sum() + exact.errors.sum())
     return 1 if violations else 0
 
 

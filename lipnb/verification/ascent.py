@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from lipnb.attention import Attention
 from lipnb.jacobian import AttentionJacobian
 
 __all__ = ["Norm", "ascend", "weighted_dense"]
@@ -14,12 +15,25 @@ FIRST, LAST = 0.3, 0.005  # lengths of the steps, of the radius
 
 def weighted_dense(attention, x, weights=None):
     r"""Dense Jacobians, and with weights :math:`D_a^{1/2} J D_a^{-1/2}`, shape (b, n m, n d)."""
+    if not isinstance(attention, Attention):
+        return _by_autograd(attention, x)
     J = AttentionJacobian(attention, x, weights).dense()
     if weights is None:
         return J
     root, n = weights.sqrt(), x.shape[-2]
     J = J.unflatten(-1, (n, -1)).unflatten(-3, (n, -1))  # (b, i, m, j, d)
     return (root[:, :, None, None, None] * J / root[:, None, None, :, None]).flatten(-2).flatten(-3, -2)
+
+
+@torch.enable_grad()
+def _by_autograd(f, x):
+    """Dense Jacobians of any map of tokens (b, n, d), shape (b, n m, n d)."""
+    x = x.detach().requires_grad_()
+    out = f(x)
+    b, n, m = out.shape
+    pick = torch.eye(n * m, dtype=x.dtype).view(n * m, 1, n, m).expand(-1, b, -1, -1)
+    (rows,) = torch.autograd.grad(out, x, pick, is_grads_batched=True)
+    return rows.flatten(2).movedim(0, 1)
 
 
 class Norm:
@@ -48,7 +62,8 @@ class Norm:
         if weights is not None:
             root = weights.sqrt()[..., None]
             u, w = u / root, root * w
-        (pulled,) = torch.autograd.grad((w * self.attention(x, weights)).sum(), x, create_graph=True)
+        out = self.attention(x) if weights is None else self.attention(x, weights)
+        (pulled,) = torch.autograd.grad((w * out).sum(), x, create_graph=True)
         return (pulled * u).sum((-2, -1))
 
 

@@ -7,13 +7,14 @@ from zlib import crc32
 import torch
 
 from lipnb.attention import Attention
+from lipnb.models import RotaryAttention
 from lipnb.worst_case import quadratic_input, tight_input, two_diracs
 
 __all__ = ["FAMILIES", "KINDS", "Problem", "draw"]
 
 KINDS = ("random", "degenerate", "structured", "ascended")
 INPUTS = 12  # inputs of one map
-FAMILIES = ("head", "bias", "heads", "measure", "choice", "full")
+FAMILIES = ("head", "bias", "heads", "measure", "choice", "full", "layer", "rotary", "l2")
 
 
 @dataclass(frozen=True)
@@ -22,28 +23,35 @@ class Problem:
 
     Attributes
     ----------
-    attention : Attention
+    attention : Attention or lipnb.models.RotaryAttention
         The map, float64.
     x : Tensor, shape (b, n, d)
         Inputs.
     weights : Tensor, shape (b, n), or None
         Token weights of total one.
+    unfolded : Tensor, shape (h, v, d), or None
+        Of L2 attention, the value matrices before the query matrices are folded into them.
     """
 
     attention: Attention
     x: torch.Tensor
     weights: torch.Tensor | None = None
+    unfolded: torch.Tensor | None = None
+
+    @property
+    def _plain(self):
+        return self.attention.attention if isinstance(self.attention, RotaryAttention) else self.attention
 
     @property
     def A(self):
         """Logit matrices of the heads, shape (h, d, d)."""
-        f = self.attention
+        f = self._plain
         return f.scale * f.key.mT @ f.query
 
     @property
     def V(self):
         """Value matrices of the heads, the output matrix included, shape (h, m, d)."""
-        f = self.attention
+        f = self._plain
         return f.value if f.output is None else f.output @ f.value
 
     @property
@@ -63,9 +71,10 @@ def draw(name, family, kind, seed, *, masked=False):
     ----------
     name : str
         Whose problem it is: other names give other problems.
-    family : {"head", "bias", "heads", "measure", "choice", "full"}
+    family : {"head", "bias", "heads", "measure", "choice", "full", "layer", "rotary", "l2"}
         One head; one with a query bias; several with output matrices; one on weighted tokens; one on tokens that have
-        their largest score once; or several with biases and, at times, weights.
+        their largest score once; several with biases and, at times, weights; the same without weights; those with
+        rotary positions; or several of L2 attention.
     kind : {"random", "degenerate", "structured", "ascended"}
         Gaussian matrices and tokens; a single token, equal ones, zeros, hardly any logits or no values; constructions,
         ties, repetitions; or the start of an ascent, random or structured, in few dimensions.
@@ -87,15 +96,17 @@ def draw(name, family, kind, seed, *, masked=False):
         n, d = _integer(g, 2, 8), _integer(g, 1, 5)
     if kind == "degenerate" and seed % 3 == 0:
         n = 1
-    heads = {"heads": _integer(g, 2, 3), "full": _integer(g, 1, 3)}.get(family, 1)
-    f = _map(g, d, heads, kind, family, masked)
+    several, some = _integer(g, 2, 3), _integer(g, 1, 3)
+    heads = {"heads": several, "full": some, "layer": some, "rotary": some, "l2": some}.get(family, 1)
+    f, unfolded = _map(g, d, heads, kind, family, masked)
     # the largest logits, from averages to choices; bounds on measures grow with their exponential
     t = 10 ** _uniform(g, INPUTS, low=-1, high=1 if family == "measure" else 2)
     steepest = torch.linalg.matrix_norm(Problem(f, None).A, 2).amax()
     R = (t / steepest.clamp_min(1e-3)).sqrt()
     place = {"random": _random_tokens, "degenerate": _degenerate_tokens, "structured": _structured_tokens}[kind]
     x, weights = place(g, f, n, d, R, family)
-    return Problem(f, x, weights if family == "measure" or (family == "full" and seed % 3 == 0) else None)
+    weighted = family == "measure" or (family == "full" and seed % 3 == 0)
+    return Problem(f, x, weights if weighted else None, unfolded)
 
 
 def _integer(g, low, high):
@@ -115,31 +126,43 @@ def _pick(g, choices):
 
 
 def _map(g, d, heads, kind, family, masked):
-    """An attention of the family."""
+    """A map of the family, and of L2 attention the value matrices before they are folded."""
     k, v = _integer(g, 1, d), _integer(g, 1, d + 1)
+    k = 2 * k if family == "rotary" else k
     query, key = _normal(g, heads, k, d), _normal(g, heads, k, d)
     value, output = _normal(g, heads, v, d), None
     if kind == "degenerate":
         query = query * _pick(g, [1.0, 1e-9, 0.0 if family != "choice" else 1e-6])
-        # no values, but for a bias: o_i - b_V would then be rounding, which only `certify` reckons with
-        value = value * _pick(g, [1.0, 1.0, 1.0, 1.0 if family == "bias" else 0.0])
+        # no values, but for a bias: o_i - b_V, in what is measured, would be rounding, and bounds are 0
+        biased = family in ("bias", "full", "layer", "rotary")
+        value = value * _pick(g, [1.0, 1.0, 1.0, 1.0 if biased else 0.0])
+        if family == "l2":  # attained by one token
+            query = value = torch.eye(d, dtype=torch.float64).expand(heads, d, d)
+            k = v = d
     if kind == "structured":
         eye = torch.eye(d, dtype=torch.float64)
-        query, key, k = _logits(g, d).expand(heads, d, d), eye.expand(heads, d, d), d
+        if family not in ("rotary", "l2"):  # rotations need an even width, L2 attention ties both matrices
+            query, key, k = _logits(g, d).expand(heads, d, d), eye.expand(heads, d, d), d
         value = _pick(g, [eye, eye, _normal(g, v, d), _normal(g, v, 1) @ _normal(g, 1, d)]).expand(heads, -1, -1)
         value, v = value.clone(), value.shape[1]
-    if family in ("heads", "full"):
+    if family in ("heads", "full", "layer", "rotary", "l2"):
         m = _integer(g, 1, 4)
         output = _normal(g, heads, m, v)
         if kind == "structured" and _integer(g, 0, 1):  # heads that agree, or cancel
             output = output[:1] * _pick(g, [torch.ones(heads), torch.tensor([1.0, -1.0, 0.5])[:heads]])[:, None, None]
     biases = {}
-    if family in ("bias", "full"):
+    if family in ("bias", "full", "layer", "rotary"):
         size = 10 ** _uniform(g, 1, low=-1, high=1)
         biases = {"query_bias": size * _normal(g, heads, k), "key_bias": _normal(g, heads, k),
                   "value_bias": _normal(g, heads, v)}
-    return Attention(query.contiguous(), key.contiguous(), value, output, masked=masked,
-                     scale=1.0 if kind == "structured" else None, **biases)
+    if family == "l2":
+        return Attention.l2(query, value, output, masked=masked), value
+    f = Attention(query.contiguous(), key.contiguous(), value, output, masked=masked,
+                  scale=1.0 if kind == "structured" else None, **biases)
+    if family == "rotary":
+        frequencies = 10 ** _uniform(g, k // 2, low=-2, high=0.5)
+        return RotaryAttention(f, frequencies.float(), _pick(g, [1.0, 1.0, 1.3])), None
+    return f, None
 
 
 def _logits(g, d):

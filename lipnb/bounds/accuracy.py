@@ -1,0 +1,179 @@
+r"""How far the pieces that float64 has are from the true ones, to every order: what `lipnb.certify` adds as rounding.
+
+Hats are computed, :math:`u = 2^{-53}`, :math:`\gamma_c = c u / (1 - c u)`; a sum of c products errs by
+:math:`\gamma_c` times the sum of their absolute values, in any order. Sums of positive numbers below are themselves
+computed, with relative errors below :math:`2^{-32}`, the `MORE` by which they are enlarged. In the units of `in_units`
+no number that multiplies a later one exceeds :math:`2^{500}`, so that what underflow takes, :math:`2^{-1074}` an
+operation, stays below `TINY` in the logits and in the result.
+
+1. *Projections.* :math:`|\hat k - k| \le \gamma_{d+4} |W_K| |x - \bar x| =: r^k`, and so :math:`r^v`;
+   :math:`|\hat q - q| \le |s| \gamma_{d+4} (|W_Q| |x| + |b_Q|) =: r^q`.
+2. *Logits.* :math:`\hat\ell = \mathrm{fl}(\hat q \cdot \hat k + \log a)`, no product of errors dropped:
+   :math:`|\hat\ell_{ij} - \ell_{ij}| \le |\hat q_i| \cdot (\gamma_{k+4} |\hat k_j| + r^k_j) + r^q_i \cdot
+   (|\hat k_j| + r^k_j) + 8 u\, (|\log a_j - \max \log a| + \max |\log a|)`. Subtracting the maximum adds u times
+   the difference, exp, sum and quotient together :math:`\gamma_{n+16}` (exp and log are taken to be within four
+   units): :math:`t_{ij}`.
+3. *Probabilities.* :math:`P_{ij} = \hat P_{ij} e^{\theta_{ij}} / \sum_l \hat P_{il} e^{\theta_{il}}` with
+   :math:`|\theta_{ij}| \le t_{ij}`. The denominator lies between :math:`e^{-T_i}` and :math:`e^{T_i}`,
+   :math:`T_i = \log \sum_l \hat P_{il} e^{t_{il}}` (below by Jensen: :math:`\sum \hat P \theta \ge -\sum \hat P t \ge
+   -T_i`). So :math:`|\hat P_{ij} - P_{ij}| \le \hat P_{ij} (e^{t_{ij} + T_i} - 1) =: E_{ij}`, and as rows add up to
+   one, the largest entry of a row changes by no more than all others together: this is hard attention, where
+   :math:`E_{ij}` is below :math:`e^{\text{gap}}` though the errors of the logits are large. With weights
+   :math:`\sqrt{a_i / a_j}` multiplies both sides.
+4. *Jacobian*, for any P within E: `change`. 5. *Its arithmetic*: `arithmetic`.
+"""
+
+import math
+
+import torch
+
+from lipnb.bounds.rounding import UNIT, gamma, largest_singular
+
+__all__ = ["MORE", "TINY", "Accuracy", "orthogonality"]
+
+MORE = 1 + 2.0**-32  # sums of 2^20 positive numbers
+TINY = 2.0**-300
+LARGEST = 2.0**150  # of the probabilities with the root of the weights
+
+
+def _lengths(rows):
+    return torch.linalg.vector_norm(rows, dim=-1)
+
+
+class Accuracy:
+    """Distances of `Pieces` from the truth.
+
+    Attributes
+    ----------
+    E, Et : Tensor, shape (h, n, n)
+        Entrywise, of `P` and `Pt`.
+    e : Tensor, shape (h, n)
+        Row sums of E.
+    query, keys, values : Tensor, shape (h, n, k) or (h, n, v)
+        Entrywise, of queries, keys and values.
+    slopes : Tensor, shape (h, n)
+        Lengths of the changes of the slopes b_i.
+    """
+
+    def __init__(self, pieces):
+        att, self.pieces = pieces.attention, pieces
+        n, d = pieces.x.shape
+        few = gamma(d + 4) * MORE
+        self.keys, self.values = (few * torch.einsum("nd,hkd->hnk", pieces.centred.abs(), matrix.abs()) + TINY**2
+                                  for matrix in (att.key, att.value))
+        sizes = torch.einsum("nd,hkd->hnk", pieces.x.abs(), att.query.abs())
+        if att.query_bias is not None:
+            sizes = sizes + att.query_bias.abs()[:, None]
+        self.query = abs(att.scale) * few * sizes + TINY**2
+        back = torch.einsum("hnk,hkd->hnd", self.query, att.key.abs())
+        own = torch.einsum("hnk,hkd->hnd", pieces.query.abs(), att.key.abs())
+        self.slopes = MORE * _lengths(back + gamma(att.key_width + 4) * own)
+        self.E, self.Et = self._probabilities(self._logits())
+        self.e = MORE * self.E.sum(-1)
+
+    def _logits(self):
+        """Bounds t on the errors of the logits below the largest of their rows, exp and sum included, (h, n, n)."""
+        pieces, k = self.pieces, self.pieces.attention.key_width
+        keys = pieces.keys.abs()
+        t = pieces.query.abs() @ (gamma(k + 4) * keys + self.keys).mT + self.query @ (keys + self.keys).mT
+        if pieces.logs is not None:
+            t = t + 8 * UNIT * (pieces.logs.abs() + pieces.log_size)
+        t = t + 2 * UNIT * pieces.below.abs() + gamma(pieces.n + 16)
+        return MORE * (t if pieces.hidden is None else t.masked_fill(pieces.hidden, 0))
+
+    def _probabilities(self, t):
+        """E and Et, from the errors of the logits."""
+        pieces = self.pieces
+        seen = torch.isfinite(pieces.below)
+        total = pieces.below.logsumexp(-1, keepdim=True)
+        T = (pieces.below + t).logsumexp(-1, keepdim=True) - total
+        epsilon = MORE * (t + MORE * T.clamp_min(0) + gamma(4 * pieces.n + 64))
+
+        def error(P, exponent, epsilon):
+            far = (exponent + epsilon).exp()  # |P - P'| <= max(P, P')
+            near = P * torch.expm1(epsilon.clamp_max(1))
+            return torch.where(seen, MORE * torch.where(epsilon < 0.5, near, far) + TINY**3, 0)
+
+        E = error(pieces.P, pieces.below - total, epsilon).clamp_max(1)
+        top = pieces.below.argmax(-1, keepdim=True)
+        others = MORE * E.scatter(-1, top, 0).sum(-1, keepdim=True) + gamma(pieces.n + 16)
+        at_top = torch.minimum(others, E.gather(-1, top))
+        E = E.scatter(-1, top, at_top)
+        if pieces.logs is None:
+            return E, E
+        half = pieces.half_ratio().expand_as(E)
+        exponent = pieces.below + half - total
+        added = 16 * UNIT * (torch.where(seen, pieces.below.abs(), 0) + half.abs() + pieces.log_size + total)
+        Et = error(pieces.Pt, exponent, MORE * (epsilon + added))
+        at_top = torch.minimum(half.gather(-1, top).exp() * at_top + torch.expm1(
+            2 * MORE * (added + gamma(pieces.n + 16)).gather(-1, top)) * pieces.Pt.gather(-1, top), Et.gather(-1, top))
+        return E, Et.scatter(-1, top, MORE * at_top)
+
+    def resolved(self):
+        """Whether float64 resolves the attention matrix: every row to within one half, and nothing too large."""
+        return bool((self.e <= 0.5).all() and torch.isfinite(self.Et).all() and (self.pieces.Pt <= LARGEST).all())
+
+    def sizes(self):
+        r"""Lengths of values, of the keys and of :math:`s W_Q^\top k_j`, at most, with their errors; each (h,)."""
+        pieces, att = self.pieces, self.pieces.attention
+        values, keys = ((_lengths(known) + _lengths(error)).amax(-1) * MORE
+                        for known, error in ((pieces.values, self.values), (pieces.keys, self.keys)))
+        lost = abs(att.scale) * (gamma(att.key_width + 4) * pieces.keys.abs() + self.keys) @ att.query.abs()
+        lost = _lengths(lost) * MORE
+        return values, keys, (_lengths(att.scale * pieces.keys @ att.query) + lost).amax(-1) * MORE, lost.amax(-1)
+
+    def change(self):
+        r"""Bound on the norm of the change of the Jacobian from the pieces to the truth.
+
+        With :math:`\nu = \max |v_j|`, :math:`\rho = \max |r^v_j|`, :math:`e_i = \sum_l E_{il} \le 1/2`: the mean moves
+        by :math:`|\hat o_i - o_i| = |\sum_l (\hat P - P)_{il} \hat v_l + P_{il} (\hat v - v)_l| \le \nu e_i + \rho`, so
+        the gap :math:`g_{ij} = v_j - o_i`, of length at most :math:`2 \nu`, by :math:`\nu e_i + 2 \rho`, and
+        :math:`|\hat g_{ij}| \le 5 \nu`. In telescoping sums, nothing dropped, for each head
+
+        .. math::
+            |\hat P \hat g \hat b - P g b| &\le |\hat P - P| |g| |b| + \hat P |\hat g - g| |b|
+                + \hat P |\hat g| |\hat b - b|, \\
+            |\hat C_i - C_i| &\le 5 \nu e_i \alpha + (\nu e_i + 2 \rho) \alpha + 2 \nu\, \delta\alpha,
+
+        :math:`\alpha` and :math:`\delta\alpha` the largest :math:`|s W_Q^\top k_j|` and its error; the value term moves
+        by :math:`\|E\|_F \|W_V\|`. The query term is block diagonal, the largest block counts; :math:`\|W_O\|`
+        multiplies all.
+        """
+        pieces, att = self.pieces, self.pieces.attention
+        nu, _, alpha, lost = self.sizes()
+        rho, nu = MORE * _lengths(self.values).amax(-1)[:, None], nu[:, None]
+        slope = _lengths(pieces.slopes) * MORE + self.slopes
+        gap = nu * self.e + 2 * rho
+        key = 2 * nu * slope * _lengths(self.Et) + _lengths(pieces.Pt) * (gap * slope + 5 * nu * self.slopes)
+        query = ((5 * nu * self.e + gap) * alpha[:, None] + 2 * nu * lost[:, None]).amax(-1)
+        value = torch.linalg.matrix_norm(self.Et) * largest_singular(att.value)
+        return MORE**4 * (largest_singular(pieces.output) * (value + _lengths(key) + query)).sum()
+
+    def arithmetic(self):
+        r"""A number that bounds the Jacobian of the pieces, and :math:`\gamma_c` of which bounds its arithmetic.
+
+        Every number replaced by its absolute value or a factor by its Frobenius norm, which no orthogonal
+        transformation changes: :math:`\sum_h \|W_O\|_F \big(\|\hat P\|_F \|W_V\|_F + 5 \nu \|W_K\|_F \|(\hat P_{ij}
+        |\hat q_i|)\|_F + 5 \nu \kappa |s| \|W_Q\|_F\big)`, :math:`\kappa = \max |k_j|`. Returned with its
+        :math:`\gamma_c`: c counts all sums on the way from the pieces to a norm, and eight units for each row of a
+        factorisation.
+        """
+        pieces, att = self.pieces, self.pieces.attention
+        frobenius = torch.linalg.matrix_norm
+        nu, kappa, *_ = self.sizes()
+        key = 5 * nu * frobenius(att.key) * _lengths(_lengths(pieces.Pt) * _lengths(pieces.query))
+        query = 5 * nu * kappa * abs(att.scale) * frobenius(att.query)
+        parts = frobenius(pieces.output) * (frobenius(pieces.Pt) * frobenius(att.value) + key + query)
+        n, d = pieces.x.shape
+        count = 16 * (n + d + att.key_width + att.value_width + att.output_width) + 4 * att.heads * (
+            att.value_width + att.key_width) + 256
+        return MORE**4 * parts.sum(), gamma(count)
+
+
+def orthogonality(basis):
+    """How far the columns of `basis` (n, r) are from orthonormal, at most: the norm of their Gram matrix less one."""
+    n, r = basis.shape
+    if r == 0:
+        return 0.0
+    gram = basis.mT @ basis - torch.eye(r, dtype=basis.dtype, device=basis.device)
+    return MORE * (torch.linalg.matrix_norm(gram).item() + 2 * gamma(n + 4) * math.sqrt(r) * n**0.5)

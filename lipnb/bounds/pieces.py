@@ -1,0 +1,155 @@
+"""What the Jacobian at an input is made of, as float64 has it, in units in which nothing overflows."""
+
+import math
+
+import torch
+
+__all__ = ["Pieces", "in_units", "scaled"]
+
+CHUNK = 2**24  # entries of one intermediate array
+STEEPEST = 150  # power of two beyond which a scale of the logits, in units, is refused
+
+
+def scaled(tensor, power):
+    """``tensor * 2**power``, exact where the answer is a normal number; infinite or rounded once or twice where not."""
+    for share in (power // 3, (power - power // 3) // 2, power - power // 3 - (power - power // 3) // 2):
+        tensor = tensor * 2.0 ** max(-1022, min(1023, share))
+    return tensor
+
+
+def _power(*tensors):
+    """The power of two that brings the largest entry of all below one and not below a half; 0 for zeros."""
+    largest = max((tensor.abs().max().item() for tensor in tensors if tensor is not None), default=0.0)
+    return math.frexp(largest)[1] if largest > 0 else 0
+
+
+def in_units(attention, x):
+    r"""The same map in units in which all tokens and all matrices have entries up to one.
+
+    With :math:`x = 2^a x'`, :math:`2^a W_Q = 2^q W_Q'` (the same factor for its bias), and so on for keys, values and
+    outputs, :math:`f(x) = 2^{v + o} f'(x')` up to a constant, and the scale of the logits becomes :math:`2^{q + k} s`.
+    Biases of keys, values and outputs change no derivative and no difference of outputs: they are left out.
+
+    Parameters
+    ----------
+    attention : Attention
+        Float64.
+    x : Tensor, shape (n, d)
+        Float64.
+
+    Returns
+    -------
+    attention : Attention or None
+        None where the scale of the logits exceeds :math:`2^{150}` in these units: no float64 answers then.
+    x : Tensor, shape (n, d)
+    tokens, outputs : int
+        The powers a and v + o.
+    """
+    a, bias = _power(x), attention.query_bias
+    sizes = [_power(attention.query) + a] if attention.query.any() and x.any() else []
+    q = max([*sizes, _power(bias)] if bias is not None and bias.any() else sizes, default=0)
+    k, v = _power(attention.key), _power(attention.value)
+    o = 0 if attention.output is None else _power(attention.output)
+    if math.frexp(attention.scale)[1] + q + k + a > STEEPEST:
+        return None, x, a, v + o + a
+    unit = attention.replace(
+        query=scaled(attention.query, a - q), key=scaled(attention.key, -k), value=scaled(attention.value, -v),
+        output=None if attention.output is None else scaled(attention.output, -o),
+        query_bias=None if bias is None else scaled(bias, -q), key_bias=None, value_bias=None, output_bias=None,
+        scale=math.ldexp(attention.scale, q + k + a))
+    return unit, scaled(x, -a), a, v + o + a
+
+
+class Pieces:
+    r"""Everything the terms are made of, at one input of shape (n, d), in float64.
+
+    Keys and values are those of :math:`x_j - \bar x` for one fixed :math:`\bar x` near the mean, without biases: that
+    adds one number to each row of logits and one vector to all outputs, and changes neither attention nor Jacobian.
+
+    Attributes
+    ----------
+    query, keys, values : Tensor, shape (h, n, k) or (h, n, v)
+        Queries (scale folded in), keys and values.
+    logs : Tensor, shape (n,), or None
+        Logarithms of the token weights, the largest of them 0; before, `log_size` was the largest absolute value.
+    P, Pt : Tensor, shape (h, n, n)
+        Attention, and :math:`P_{ij} \sqrt{a_i / a_j}`.
+    means, slopes : Tensor, shape (h, n, v) and (h, n, d)
+        :math:`o_i` and :math:`b_i = W_K^\top q_i`.
+    output : Tensor, shape (h, m, v)
+        Output matrices.
+    R : Tensor, shape (p, h v)
+        Triangular, :math:`|W_O y| = |R y|` for all heads side by side.
+    """
+
+    def __init__(self, attention, x, weights=None):
+        attention.check_dot("this bound")
+        self.attention, self.n, self.heads, self.x = attention, len(x), attention.heads, x
+        self.centred = x - x.mean(0)
+        self.query = torch.einsum("nd,hkd->hnk", x, attention.query)
+        if attention.query_bias is not None:
+            self.query = self.query + attention.query_bias[:, None]
+        self.query = attention.scale * self.query
+        self.keys, self.values = (torch.einsum("nd,hkd->hnk", self.centred, matrix)
+                                  for matrix in (attention.key, attention.value))
+        self.hidden = attention.hidden(len(x))
+        logits, self.logs = self.query @ self.keys.mT, None
+        if weights is not None:
+            self.logs = weights.log()
+            self.log_size, self.logs = self.logs.abs().max(), self.logs - self.logs.max()
+            logits = logits + self.logs
+        if self.hidden is not None:
+            logits = logits.masked_fill(self.hidden, -torch.inf)
+        self.below = logits - logits.amax(-1, keepdim=True)  # logits below the largest of their row
+        self.P = self.below.softmax(-1)
+        self.Pt = self.P if weights is None else (
+            self.below + self.half_ratio() - self.below.logsumexp(-1, keepdim=True)).exp()
+        self.means = self.P @ self.values
+        self.slopes = self.query @ attention.key
+        if attention.output is None:  # heads side by side
+            eye = torch.eye(self.heads * self.values.shape[-1], dtype=x.dtype, device=x.device)
+            self.output = eye.unflatten(1, (self.heads, -1)).movedim(1, 0)
+        else:
+            self.output = attention.output
+        # outputs in orthonormal coordinates: |W_O y| = |R y|
+        self.R = torch.linalg.qr(self.output.movedim(0, 1).flatten(1), mode="r").R
+
+    def half_ratio(self):
+        """Half the logarithm of a_i / a_j, shape (n, n)."""
+        return (self.logs[:, None] - self.logs) / 2
+
+    def rows(self):
+        """Slices of output tokens whose arrays fit."""
+        v = self.values.shape[-1]
+        each = max(self.heads * self.n * v, (self.heads * v) ** 2)
+        step = max(1, CHUNK // each)
+        return [slice(i, i + step) for i in range(0, self.n, step)]
+
+    def spread(self, rows):
+        """z_ij with the root of the weights, shape (rows, h, n, v)."""
+        gap = self.values[:, None] - self.means[:, rows, None]  # (h, i, j, v)
+        return (self.Pt[:, rows, :, None] * gap).movedim(0, 1)
+
+    def covariance(self, rows):
+        """s R diag_h(C_i), shape (rows, p, h k): query term before the query matrices."""
+        C = torch.einsum("hij,hjv,hjk->ihvk", self.P[:, rows], self.values, self.keys)
+        C = C - torch.einsum("hiv,hik->ihvk", self.means[:, rows], self.P[:, rows] @ self.keys)
+        R = self.R.unflatten(1, (self.heads, -1))
+        return torch.einsum("phv,ihvk->iphk", R, self.attention.scale * C).flatten(2)
+
+    def jvp(self, u):
+        """Products with the Jacobian (of the norm with weights) of perturbations `u` (c, n, d), shape (c, n, m)."""
+        att = self.attention
+        query, key, value = (torch.einsum("cnd,hkd->chnk", u, matrix) for matrix in (att.query, att.key, att.value))
+        t = self.P * (att.scale * query @ self.keys.mT) + self.Pt * (self.query @ key.mT)
+        heads = t @ self.values - t.sum(-1, keepdim=True) * self.means + self.Pt @ value
+        return torch.einsum("chnv,hmv->cnm", heads, self.output)
+
+    def vjp(self, w):
+        """Products with the transpose, (c, n, m) to (c, n, d)."""
+        att = self.attention
+        g = torch.einsum("cnm,hmv->chnv", w, self.output)
+        z = g @ self.values.mT - (g * self.means).sum(-1, keepdim=True)
+        query, key = att.scale * (self.P * z) @ self.keys, (self.Pt * z).mT @ self.query
+        pulled = ((query, att.query), (key, att.key), (self.Pt.mT @ g, att.value))
+        return sum(torch.einsum("chnk,hkd->cnd", part, matrix) for part, matrix in pulled)

@@ -1,0 +1,19 @@
+"""The list of faults stays alive: each one can still be planted, and changes what it is planted in."""
+
+import pytest
+from plant import ROOT, faults, planted
+
+
+@pytest.mark.parametrize("fault", faults(), ids=lambda fault: f"{fault['file']}: {fault['old'][:40]}")
+def test_each_fault_can_be_planted(fault):
+    package = ROOT / "lipnb"
+    assert planted(fault, package) != (package / fault["file"]).read_text(encoding="utf-8")
+    compile(planted(fault, package), fault["file"], "exec")
+    assert fault["tests"] and all((ROOT / "tests" / name).is_file() for name in fault["tests"])
+
+
+def test_a_fault_that_stands_nowhere_is_said(tmp_path):
+    (tmp_path / "a.py").write_text("x = 1\nx = 1\n")
+    with pytest.raises(ValueError, match="2 times, not once"):
+        planted({"file": "a.py", "old": "x = 1", "new": "x = 2"}, tmp_path)
+    assert len({(fault["file"], fault["old"], fault["new"]) for fault in faults()}) == len(faults()) >= 80
