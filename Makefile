@@ -66,7 +66,7 @@ ifdef QUICK
 bench: export LIPNB_RESULTS = _build/bench
 endif
 bench: setup  ## measure speed and errors against other methods (hours, quiet machine; QUICK=1: a trial of minutes)
-	@for name in workload compare products particles misconvergence long; do \
+	@for name in workload compare products particles misconvergence near_degenerate long; do \
 	  echo "benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name $(if $(QUICK),--quick) || exit 1; done
 
 ifdef QUICK

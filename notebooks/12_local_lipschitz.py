@@ -225,7 +225,8 @@ for name, found in fooled.items():
 #
 # So a solve ends when its Ritz value has settled *and* $\sum_i q_i\big(\theta_j (1 + \mathtt{rtol})^2\big)^2 \ge
 # 1/\gamma^2$. Then `upper` is $(1 + \mathtt{rtol})$ times `value`; where the steps ran out, it is $\sqrt{t_j}$.
-# `confidence` is $1 - \delta$. Here is the bracket of one run, for three confidences:
+# `confidence` is $1 - \delta$. The theorem is about exact products; with float32 ones it needs an assumption on their
+# rounding, see the end of this page. Here is the bracket of one run, for three confidences:
 
 # %%
 start = torch.randn(1, 400, generator=generator, dtype=torch.float64)
@@ -320,8 +321,9 @@ print("routes:", ", ".join(sorted({lip.route for lip in ways.values()})))
 #
 # - It shows what the number means and that it is computed to its tolerance, with a residual and a step count.
 # - The certificate is a statement of probability over the random start. Rounding shifts the bound by up to 16 units of
-#   the precision ($2 \cdot 10^{-6}$ in float32), and in float32 one assumes besides that it does not follow the top
-#   singular vector: {doc}`../book/solver` has the theorem. A start of your own choice voids the certificate.
+#   the precision ($2 \cdot 10^{-6}$ in float32). In float32 the probability rests on an assumption besides: rounding
+#   acts like noise, its part along the top singular vector does not depend on the start. {doc}`../book/solver` has the
+#   theorem, {doc}`77_solver_speed` ten thousand runs. A start of your own choice voids the certificate.
 #   All items of a batch share one start: a statement about $M$ values together needs a confidence of $1 - \delta/M$.
 # - It is no proof for one given run. A bound from both sides with proof is the subject of {doc}`72_certified_bracket`.
 # - The share of failures is measured on one spectrum. The theorem holds for all.

@@ -26,7 +26,8 @@ def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restr
 
     where :math:`q_i` are the orthonormal polynomials of the Lanczos coefficients and :math:`\gamma^2` the
     ``1 - confidence`` quantile of Beta(1/2, (N-1)/2), the law of the start's squared component along the top vector.
-    The only random event is about the start, so the statement holds at whichever step an item stops.
+    The only random event is about the start, so the statement holds at whichever step an item stops. It is proved for
+    exact products; what rounding does to it, and what is assumed of it in float32, is said in the notes.
 
     Parameters
     ----------
@@ -48,7 +49,8 @@ def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restr
     Returns
     -------
     SpectralNorm
-        `value` is a lower bound on the norm up to rounding; `upper` holds with probability `confidence`.
+        `value` is a lower bound on the norm up to rounding; `upper` holds with probability `confidence`, in float32
+        under the assumption of the notes.
 
     Notes
     -----
@@ -66,8 +68,9 @@ def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restr
       at the default options and N up to 10^6, the second term is below 10^-7 if no :math:`\varphi_i` exceeds
       4 eps :math:`\lambda`: r is then at most :math:`4\, \mathrm{eps} \sqrt{300} / (2\, \mathrm{rtol})`;
     - rounding whose part r along u does not depend on :math:`x_1`: at most :math:`\delta` again, because a Gaussian
-      component is nowhere likelier than around 0. This is what is assumed in float32: there the second term exceeds
-      :math:`10^{-6}`, and no statement holds for every rounding.
+      component is nowhere likelier than around 0. This is what is assumed in float32 ("rounding acts like noise"):
+      there the second term exceeds :math:`10^{-6}`, and nothing is proved for every rounding. The evidence is the
+      count of failures in benchmarks/near_degenerate.py.
 
     The assumption is wrong where a product is swallowed whole by rounding. So no coupling counts as smaller than
     4 eps (a small one is no proof that the space is invariant; random directions of that size are added, and the run
