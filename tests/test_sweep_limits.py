@@ -295,8 +295,41 @@ def test_rows_of_an_earlier_notebook_are_kept_and_said(place, capsys):
     assert list(sweep.table.value) == [0, 100, 200, 300] and sweep.stale == 0 and not (folder / "stale.csv").exists()
 
 
+def test_a_good_row_stays_until_its_rerun_succeeds(place, capsys):
+    import pandas as pd
+
+    Path("small.py").write_text(SMALL)
+    name = written("grid: {n: [1, 2]}", "small.yml", "small.py")
+    first = sweeps.run(name, progress=False)
+    folder = first.folder
+    notebooks = {path: path.read_bytes() for path in (folder / "notebooks").iterdir()}
+    for times in (1, 2):  # a second failure, with yet another notebook, holds on to the row too
+        Path("small.py").write_text(SMALL.replace("10 * n", f"{times} / 0"))
+        assert cli.main(["sweep", name]) == 1
+        said = capsys.readouterr().out
+        assert "0 points done" in said and "2 rows of an earlier notebook" in said
+        assert "stale.csv keeps them, with the reason; 2 because the re-run failed" in said
+        stale = pd.read_csv(folder / "stale.csv")
+        assert list(stale.value) == [10, 20] and len(sweeps.load(folder)) == 0
+        assert set(stale.why) == {"the re-run failed: code cell 2: ZeroDivisionError: division by zero"}
+        assert {path: path.read_bytes() for path in (folder / "notebooks").iterdir()} == notebooks
+        assert len(list((folder / "failed").iterdir())) == 2
+    # the notebook changes and not all run; what is not asked for any more; both still there
+    Path("small.py").write_text(SMALL.replace("10 * n", "100 * n"))
+    assert sweeps.run(name, progress=False, limit=1).stale == 1
+    written("grid: {n: [1]}", "small.yml", "small.py")
+    assert sweeps.run(name, progress=False).stale == 1
+    assert list(pd.read_csv(folder / "stale.csv").value) == [20]
+    # a run that succeeds takes its place
+    written("grid: {n: [1, 2]}", "small.yml", "small.py")
+    last = sweeps.run(name, progress=False)
+    assert list(last.table.value) == [100, 200] and (last.stale, last.failed_again) == (0, 0)
+    assert not (folder / "stale.csv").exists() and not list((folder / "failed").iterdir())
+
+
 def test_the_help_says_what_is_cut_and_kept(capsys):
     with pytest.raises(SystemExit):
         cli.main(["sweep", "--help"])
     told = capsys.readouterr().out
     assert f"{output.LIMIT:,} characters" in told and "stale.csv" in told
+    assert "as long as the re-run of its point fails" in " ".join(told.split()) and "\n  .lock " in told
