@@ -84,7 +84,7 @@ def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, me
         Relative tolerance on the value.
     max_steps : int, optional
         Most products with the Jacobian and its transpose, of each part of a mixed-precision solve; default 300
-        ("lanczos") or 1000 ("power").
+        ("lanczos") or 1000 ("power"); "dense" ignores it.
     seed : int
         Seed of the start vector, which is the same for all items of a batch.
     method : {"lanczos", "power", "dense"}
@@ -93,7 +93,7 @@ def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, me
     confidence : float, optional
         Probability with which `upper`, and so the tolerance on the value, holds over the random start (in float32
         if rounding acts like noise, see `LocalLipschitz`). None stops by the residual alone: about 40 % cheaper, and
-        sometimes wrong by percents.
+        sometimes wrong by percents. "power" ignores it and answers None, "dense" ignores it and answers 1.0.
     precision : {"input", "mixed"}
         Products in the precision of `x`; or most of them in a cheaper one (float32 for float64, bfloat16 for
         float32 where this machine multiplies it faster), with the value and its residual finished in that of `x`.

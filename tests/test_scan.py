@@ -20,7 +20,8 @@ from test_families import families  # noqa: F401, a fixture
 from lipnb import AttentionJacobian, certify, models, scan
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.scan import report, terminal
+from lipnb.models.loading import layer_count
+from lipnb.scan import inputs, report, terminal
 from lipnb.scan.inputs import chosen_layers
 from lipnb.scan.measure import self_check
 from lipnb.scan.summary import times
@@ -198,7 +199,8 @@ def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(families
     (tmp_path / "out" / "summary.csv").unlink()  # as after a kill -9 between the two files
     pd.testing.assert_frame_equal(scanned(model, text, tmp_path).table, first.table)
     assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == len(first.summary)
-    with pytest.raises(ValueError, match=r"'out' holds another scan \(lengths \[4, 9\], not \[4\]\): name another"):
+    with pytest.raises(ValueError, match=r"'out' holds another scan \(lengths \[4, 9\], not \[4\]\): name another "
+                                         "folder with --output, or measure anew with --again"):
         scanned(model, text, tmp_path, lengths=[4])
     monkeypatch.undo()
     assert len(scanned(model, text, tmp_path, lengths=[4], again=True).table) == 4
@@ -300,7 +302,11 @@ def test_how_many_times(log10, said):
     (["minilm", "--lengths", "32,1024"], 1, "minilm reads at most 512 tokens, but a length of 1024 was asked for"),
     (["minilm", "--lengths", "0,3"], 2, "lengths are whole numbers from 1 on"),
     (["minilm", "--layers", "0-9"], 1, "minilm has layers 0 to 5, but layer 9 was asked for"),
-    (["minilm", "--layers", "first"], 1, "layers are 'all', numbers or ranges"),
+    (["minilm", "--layers", "first"], 2, "layers are 'all', numbers or ranges"),
+    (["minilm", "--layers", "3-1"], 2, "layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got '3-1'"),
+    (["minilm", "--rtol", "-1"], 2, "a tolerance lies between 1e-6 and 1; got '-1'"),
+    (["minilm", "--rtol", "nan"], 2, "a tolerance lies between 1e-6 and 1"),
+    (["minilm", "--text", "SHORT"], 1, "tokens need 1024: take --lengths 2 or a longer text."),
     (["minilm", "--windows", "0"], 2, "give a whole number from 1 on"),
     (["minilm", "--device", "warp"], 1, "the device 'warp' cannot be used here"),
     (["minilm", "--objekt", "heads"], 2, "there is no option --objekt: did you mean --object?"),
@@ -321,6 +327,73 @@ def test_what_cannot_be_scanned_is_said_in_a_sentence(tmp_path, monkeypatch, cap
     said = capsys.readouterr().err
     assert got == code and sentence in said and len(said.strip().splitlines()) == 1
     assert not list(tmp_path.glob("scan-*/scan.*"))
+
+
+@pytest.mark.parametrize(("tokens", "lengths", "ways"), [
+    (600, (32, 128, 512), "--lengths 32,128 or --windows 1 or a longer text"),
+    (600, (512,), "--lengths 300 or --windows 1 or a longer text"), (5, (32,), "--lengths 2 or a longer text"),
+    (1, (32,), "a longer text")])
+def test_a_text_too_short_names_the_options(tokens, lengths, ways):
+    with pytest.raises(ValueError) as said:
+        inputs._that_fit(lengths, 2, tokens, by_default=False)
+    need = 2 * max(lengths)
+    assert str(said.value) == (f"the text has {tokens} tokens, but 2 windows of {max(lengths)} tokens need {need}: "
+                               f"take {ways}.")
+
+
+def test_default_lengths_are_those_that_the_text_allows(bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "DEFAULT", (4, 8, 16))
+    short = tmp_path / "short.txt"
+    short.write_text("the alice rabbit sat by her sister on the bank and had nothing to do . the alice rabbit sat by")
+    found = scanned(bert, short, tmp_path, lengths=None, upper=False)
+    tokens = len(models.first_tokens(small(bert), short.read_text(), 99))
+    assert 16 <= tokens < 32 and found.about["settings"]["lengths"] == [4, 8]
+    sentence = f"Lengths 4,8 only: the text has {tokens} tokens, but 2 windows of 16 tokens need 32."
+    out = StringIO()
+    terminal.show(found, file=out)
+    assert sentence in out.getvalue().splitlines() and sentence in report.html(found)
+    monkeypatch.setattr("lipnb.scan.run.measure", lambda *a, **k: pytest.fail("measured again"))
+    assert len(scanned(bert, short, tmp_path, lengths=[4, 8], upper=False).table) == 8  # the same scan, asked otherwise
+
+
+def test_layers_are_checked_before_weights_are_read(bert, tmp_path, text, monkeypatch):
+    monkeypatch.setattr(models, "load", lambda *a, **k: pytest.fail("loaded"))
+    for layers, sentence in (("9", "has layers 0 to 1, but layer 9 was asked for"), ("3-1", "layers are 'all'")):
+        with pytest.raises(ValueError, match=sentence):
+            scanned(bert, text, tmp_path, layers=layers)
+
+
+def test_layer_counts_of_every_family(families):  # noqa: F811
+    for folder in families.iterdir():
+        assert layer_count(folder) == small(folder).layers, folder.name
+    assert layer_count("gpt2", random=True) is None
+
+
+@pytest.mark.parametrize(("columns", "longest"), [(None, 120), ("70", 70), ("none", 120), ("0", 120)])
+def test_a_pipe_gets_lines_of_a_length_to_read(bert, tmp_path, text, monkeypatch, columns, longest):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    out = StringIO()
+    terminal.show(scanned(small(bert), text, tmp_path), file=out)
+    lines = out.getvalue().splitlines()
+    table = out.getvalue().split("Bounds:")[0].split("4 of 4")[0].splitlines()
+    assert longest - 30 < max(map(len, table)) <= longest
+    assert all(line == line.rstrip() for line in lines) and any("constant" in line for line in table)
+
+
+def test_the_help_and_the_report_say_which_columns_are_logarithms(bert, tmp_path, text, capsys):
+    with pytest.raises(SystemExit):
+        main(["scan", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "over_* are logarithms to base 10" in told and "certified_over is that ratio itself, no logarithm" in told
+    assert ".scan.partial.lock" in told
+    found = scanned(small(bert), text, tmp_path)
+    said = " ".join(report.html(found).split())
+    assert "over_* hold its logarithm to base 10, and certified_over a plain ratio" in said
+    row, rows = found.summary.iloc[0], found.table[(found.table.layer == 0) & (found.table.length == 4)]
+    assert row.over_general == pytest.approx((rows.log10_general - np.log10(rows.lipschitz)).mean())
+    assert row.certified_over == pytest.approx((rows.certified / rows.lipschitz).max())
 
 
 def test_images_are_read_from_a_folder(families, tmp_path):  # noqa: F811

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import nbformat
 import pytest
 
 from lipnb import cli, sweeps
-from lipnb.sweeps import clusters, output
+from lipnb.sweeps import clusters, output, running
 
 ROOT = Path(sweeps.__file__).parents[2]
 LOUD = """\
@@ -295,8 +296,52 @@ def test_rows_of_an_earlier_notebook_are_kept_and_said(place, capsys):
     assert list(sweep.table.value) == [0, 100, 200, 300] and sweep.stale == 0 and not (folder / "stale.csv").exists()
 
 
+def test_a_good_row_stays_until_its_rerun_succeeds(place, capsys, monkeypatch):
+    import pandas as pd
+
+    @contextmanager
+    def without_kernels(now, *_):  # what they would answer
+        source = now.source.text
+        ok = " / 0" not in source
+        factor = 100 if "100 * n" in source else 10
+        rest = {"log": "", "seconds": 0.1, "host": "here", "finished": "2026-01-01T00:00:00Z", "notebook": source,
+                "ok": ok, "error": None if ok else "ZeroDivisionError: division by zero"}
+        yield ((i, {**rest, "values": {"value": factor * point.parameters["n"]} if ok else {}})
+               for i, point in enumerate(now.todo)), "here"
+
+    monkeypatch.setattr(running, "_outcomes", without_kernels)
+    Path("small.py").write_text(SMALL)
+    name = written("grid: {n: [1, 2]}", "small.yml", "small.py")
+    first = sweeps.run(name, progress=False)
+    folder = first.folder
+    notebooks = {path: path.read_bytes() for path in (folder / "notebooks").iterdir()}
+    for times in (1, 2):  # a second failure, with yet another notebook, holds on to the row too
+        Path("small.py").write_text(SMALL.replace("10 * n", f"{times} / 0"))
+        assert cli.main(["sweep", name]) == 1
+        said = capsys.readouterr().out
+        assert "0 points done" in said and "2 rows of an earlier notebook" in said
+        assert "stale.csv keeps them, with the reason; 2 because the re-run failed" in said
+        stale = pd.read_csv(folder / "stale.csv")
+        assert list(stale.value) == [10, 20] and len(sweeps.load(folder)) == 0
+        assert set(stale.why) == {"the re-run failed: ZeroDivisionError: division by zero"}
+        assert {path: path.read_bytes() for path in (folder / "notebooks").iterdir()} == notebooks
+        assert len(list((folder / "failed").iterdir())) == 2
+    # the notebook changes and not all run; what is not asked for any more; both still there
+    Path("small.py").write_text(SMALL.replace("10 * n", "100 * n"))
+    assert sweeps.run(name, progress=False, limit=1).stale == 1
+    written("grid: {n: [1]}", "small.yml", "small.py")
+    assert sweeps.run(name, progress=False).stale == 1
+    assert list(pd.read_csv(folder / "stale.csv").value) == [20]
+    # a run that succeeds takes its place
+    written("grid: {n: [1, 2]}", "small.yml", "small.py")
+    last = sweeps.run(name, progress=False)
+    assert list(last.table.value) == [100, 200] and (last.stale, last.failed_again) == (0, 0)
+    assert not (folder / "stale.csv").exists() and not list((folder / "failed").iterdir())
+
+
 def test_the_help_says_what_is_cut_and_kept(capsys):
     with pytest.raises(SystemExit):
         cli.main(["sweep", "--help"])
     told = capsys.readouterr().out
     assert f"{output.LIMIT:,} characters" in told and "stale.csv" in told
+    assert "as long as the re-run of its point fails" in " ".join(told.split()) and "\n  .lock " in told

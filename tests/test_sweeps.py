@@ -299,7 +299,7 @@ def test_the_command_fails_when_a_point_fails_and_goes_on(place, capsys):
 
 
 @pytest.mark.parametrize(("words", "sentence"), [
-    (["--workers", "none"], "whole number from 1 on"), (["--timeout", "-1"], "number of seconds"),
+    (["--workers", "none"], "whole number from 1 on"), (["--timeout", "-1"], "seconds above 0"),
     (["--limit", "0"], "whole number from 1 on")])
 def test_options_are_checked_by_the_parser(place, words, sentence, capsys):
     with pytest.raises(SystemExit) as stop:

@@ -2,7 +2,7 @@
 
 import sys
 
-from lipnb.cli.words import Unknown, count, known, lengths
+from lipnb.cli.words import Unknown, count, known, layers, lengths, tolerance
 
 EXAMPLES = """\
   lipnb scan minilm --text python_reference --lengths 32    the embedded model, on a text that is always there
@@ -24,6 +24,10 @@ A table is printed; the folder given by --output gets
   report.html    plots and words; one file, opens offline
   scan.csv       one row for each layer, length and window        summary.csv    one row for each layer and length
   scan.json      how it was made: model, text, hashes, versions, seed, seconds
+  .scan.partial.lock   empty; it keeps two scans out of one folder and may be deleted when none runs
+
+In scan.csv and summary.csv, log10_* and over_* are logarithms to base 10: log10_* of a bound, over_* of how many times
+higher than the constant it is (over_yudin = 2 means 100 times). certified_over is that ratio itself, no logarithm.
 """
 
 READING = """\
@@ -46,9 +50,11 @@ def add(verbs):
     verb.add_argument("--text", default="python_reference", metavar="FILE",
                       help="a text file (UTF-8), or alice, ag_news, ptb, python_reference (default); for a ViT an "
                            "image, a folder of images or random")
-    verb.add_argument("--layers", default="all", metavar="L,L,...", help="all (default), or such as 0,3,5-7")
+    verb.add_argument("--layers", type=layers, default="all", metavar="L,L,...",
+                      help="all (default), or such as 0,3,5-7")
     verb.add_argument("--lengths", type=lengths, metavar="N,N,...",
-                      help="tokens of a window (default: those of 32,128,512 that the model can read)")
+                      help="tokens of a window (default: those of 32,128,512 that the model can read and the text is "
+                      "long enough for)")
     verb.add_argument("--windows", type=count, default=2, metavar="N",
                       help="windows for each length, from the beginning of the text, of which no more is tokenized "
                       "(default 2)")
@@ -63,7 +69,8 @@ def add(verbs):
     verb.add_argument("--upper-work", type=float, default=1e11, metavar="X",
                       help="most operations for one certified bound (default 1e11: some seconds); costlier ones are "
                            "left out, and it is said")
-    verb.add_argument("--rtol", type=float, default=1e-4, metavar="X", help="relative tolerance (default 1e-4)")
+    verb.add_argument("--rtol", type=tolerance, default=1e-4, metavar="X",
+                      help="relative tolerance, from 1e-6 to below 1 (default 1e-4)")
     verb.add_argument("--device", metavar="NAME", help="such as cuda (default: the CPU)")
     verb.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default float32")
     verb.add_argument("--seed", type=int, default=0, metavar="N", help="of start vectors, random weights and images")

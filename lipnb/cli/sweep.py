@@ -40,10 +40,12 @@ of its output 1,000,000 characters are kept, and it says where it was cut; recor
 
 the output folder:
   table.csv             a row for each finished point: its parameters, its recorded values
-  stale.csv             rows of an earlier notebook, package or spec, where there are some
+  stale.csv             rows of an earlier notebook, package or spec, where there are some; a good row stays there,
+                        and its notebook in notebooks/, as long as the re-run of its point fails
   failures.csv          what went wrong, and where
   notebooks/, failed/   the executed notebooks, named by the table's column `point`
   points/, sweep.json   what was done, with which versions, when and where
+  .lock                 empty; it keeps two sweeps out of one folder and may be deleted when none runs
 """
 SHOWN = 20  # failed points on the terminal; failures.csv has all
 
@@ -54,7 +56,7 @@ def _seconds(text):
             return float(text)
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"a number of seconds is wanted; got {text!r}")
+    raise argparse.ArgumentTypeError(f"a number of seconds above 0 is wanted; got {text!r}")
 
 
 def add(verbs):
@@ -109,7 +111,8 @@ def run(arguments):
     if sweep.stale:
         rows = "1 row" if sweep.stale == 1 else f"{sweep.stale} rows"
         print(f"{rows} of an earlier notebook, package or spec are not in that table: {sweep.folder / 'stale.csv'} "
-              "keeps them, with the reason")
+              "keeps them, with the reason"
+              + (f"; {sweep.failed_again} because the re-run failed" if sweep.failed_again else ""))
     if len(sweep.table) and not sweep.recorded:
         print("no value was recorded; in the notebook: from lipnb.sweeps import record; record(name=value)")
     if sweep.failures:

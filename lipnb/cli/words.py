@@ -3,7 +3,7 @@
 import argparse
 from difflib import get_close_matches
 
-__all__ = ["Parser", "Unknown", "count", "known", "lengths", "nearest"]
+__all__ = ["Parser", "Unknown", "count", "known", "layers", "lengths", "nearest", "tolerance"]
 
 
 class Unknown(ValueError):
@@ -54,6 +54,25 @@ def lengths(text):
     if min(found) < 1:
         raise argparse.ArgumentTypeError(f"lengths are whole numbers from 1 on, such as 2,8,32; got {text!r}")
     return found
+
+
+def layers(text):
+    """Layers such as all, 0,3,5 or 0-5, still as text, as argparse's `type`; a model knows how many it has."""
+    for part in [] if text.strip() == "all" else text.split(","):
+        ends = part.strip().split("-")
+        if not (len(ends) <= 2 and all(end.isdecimal() for end in ends) and int(ends[0]) <= int(ends[-1])):
+            raise argparse.ArgumentTypeError(f"layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got {text!r}")
+    return text
+
+
+def tolerance(text):
+    """A relative tolerance from 1e-6 to below 1, as argparse's `type`."""
+    try:
+        if 1e-6 <= float(text) < 1:
+            return float(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f"a tolerance lies between 1e-6 and 1; got {text!r}")
 
 
 class Parser(argparse.ArgumentParser):

@@ -12,7 +12,7 @@ from lipnb.models.model import Model
 from lipnb.models.networks import draw, read
 from lipnb.models.tokens import find_tokenizer
 
-__all__ = ["load"]
+__all__ = ["layer_count", "load"]
 
 # Names whose plain configuration is known without any file.
 PLAIN = {"gpt2": "gpt2", "bert-base-uncased": "bert"}
@@ -94,6 +94,14 @@ def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=
                  tokenizer_name=tokenizer_name, layers=len(architecture.layers_of(network)),
                  heads=config.num_attention_heads, width=config.hidden_size, network=network,
                  tokenizer=tokenizer, architecture=architecture)
+
+
+def layer_count(name_or_path, random=False):
+    """How many layers a model has by its config.json, read before any weights; None where that does not say."""
+    folder, _ = _find(str(name_or_path), random)
+    entries = {} if folder is None else read_config(folder, str(name_or_path))
+    counts = [entries[key] for key in ("num_hidden_layers", "n_layer", "n_layers") if key in entries]
+    return counts[0] if counts and type(counts[0]) is int and counts[0] > 0 else None
 
 
 def _tokenizer(wanted, name, folder, on_hub, config, random):

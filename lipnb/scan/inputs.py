@@ -7,9 +7,11 @@ from pathlib import Path
 import torch
 
 from lipnb import corpora, models
+from lipnb.models.loading import layer_count
 
 __all__ = ["Material", "chosen_layers", "prepare"]
 
+DEFAULT = (32, 128, 512)  # tokens of a window
 DTYPES = ("float32", "float64")
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -28,31 +30,34 @@ class Material:
         Of the text, or of the images as the model reads them.
     inputs : dict
         Length n -> inputs of the network: token ids (windows, n) or images (windows, c, h, w).
+    left_out : str
+        Which default lengths the text is too short for, in a sentence; empty where it is long enough.
     """
 
     model: models.Model
     source: str
     sha256: str
     inputs: dict
+    left_out: str = ""
 
 
 def chosen_layers(layers, count, name):
-    """Layers as a sorted list: "all", "0,3,5", "0-5", mixtures of these, or a sequence of numbers."""
+    """Layers as a sorted list: "all", "0,3,5", "0-5", mixtures of these, or a sequence; any if `count` is None."""
     asked = str(layers) if isinstance(layers, int | str) else ",".join(map(str, layers))
     if asked.strip() == "all":
-        return list(range(count))
+        return list(range(count or 0))
     wanted = set()
     for part in asked.split(","):
         ends = part.strip().split("-")
         if not 1 <= len(ends) <= 2 or not all(end.isdecimal() for end in ends) or int(ends[0]) > int(ends[-1]):
             raise ValueError(f"layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got {asked!r}.")
         wanted |= set(range(int(ends[0]), int(ends[-1]) + 1))
-    if max(wanted) >= count:
+    if count is not None and max(wanted) >= count:
         raise ValueError(f"{name} has layers 0 to {count - 1}, but layer {max(wanted)} was asked for.")
     return sorted(wanted)
 
 
-def prepare(model, text, *, lengths, windows, seed, **options):
+def prepare(model, text, *, lengths, windows, seed, layers="all", **options):
     """Load the model and what it reads.
 
     Parameters
@@ -63,11 +68,13 @@ def prepare(model, text, *, lengths, windows, seed, **options):
         A text file, the name of a corpus of `lipnb.corpora`; for a model that reads images an image, a folder of them,
         or "random".
     lengths : sequence of int, optional
-        Tokens of a window; None for those of (32, 128, 512) that the model can read.
+        Tokens of a window; None for those of (32, 128, 512) that the model can read and the text is long enough for.
     windows : int
         Windows for each length.
     seed : int
         Seed of random weights and of random images.
+    layers : str or sequence of int
+        As for `chosen_layers`; checked before weights are read.
     **options
         For `lipnb.models.load`.
 
@@ -85,6 +92,7 @@ def prepare(model, text, *, lengths, windows, seed, **options):
     if lengths is not None and (not lengths or min(lengths) < 1 or len(set(lengths)) < len(lengths)):
         raise ValueError(f"lengths must be different whole numbers from 1 on, got {','.join(map(str, lengths))}.")
     name = None if isinstance(model, models.Model) else str(model)
+    chosen_layers(layers, None, name)
     if name is not None and Path(str(text)).is_file() and not Path(str(text)).name.endswith(PICTURES):
         corpora.read(str(text))  # a text that cannot be read is said before a model is loaded
     if name is not None:
@@ -94,18 +102,35 @@ def prepare(model, text, *, lengths, windows, seed, **options):
         device = options.get("device")
         if device is not None:
             _check_device(device)
+        chosen_layers(layers, layer_count(name, options.get("random", False)), name)
         model = models.load(name, dtype=getattr(torch, dtype), seed=seed, **options)
     if model.architecture.reads == "pixel_values":
         return _images(model, text, lengths, windows, seed)
-    if lengths is None:
-        lengths = [length for length in (32, 128, 512) if length <= model.longest] or [model.longest]
+    by_default = lengths is None
+    if by_default:
+        lengths = [length for length in DEFAULT if length <= model.longest] or [model.longest]
     if max(lengths) > model.longest:
         raise ValueError(f"{model.name} reads at most {model.longest} tokens, but a length of {max(lengths)} was asked "
                          f"for: take lengths up to {model.longest}.")
     words = corpora.read(str(text))
     token_ids = models.first_tokens(model, words, windows * max(lengths))
+    lengths, left_out = _that_fit(lengths, windows, len(token_ids), by_default)
     inputs = {length: corpora.windows(token_ids, length, windows) for length in sorted(lengths)}
-    return Material(model, Path(str(text)).name, hashlib.sha256(words.encode()).hexdigest(), inputs)
+    return Material(model, Path(str(text)).name, hashlib.sha256(words.encode()).hexdigest(), inputs,
+                    left_out)
+
+
+def _that_fit(lengths, windows, tokens, by_default):
+    """Lengths that a text of so many tokens allows, and a sentence on those of the default that it does not."""
+    fit = [length for length in lengths if length * windows <= tokens]
+    if len(fit) == len(lengths):
+        return lengths, ""
+    said = f"the text has {tokens} tokens, but {windows} windows of {max(lengths)} tokens need {windows * max(lengths)}"
+    if by_default and fit:
+        return fit, f"Lengths {','.join(map(str, fit))} only: {said}."
+    ways = [f"--lengths {','.join(map(str, fit or [tokens // windows]))}"] if fit or tokens >= windows else []
+    ways += [f"--windows {tokens // max(lengths)}"] if tokens >= max(lengths) else []
+    raise ValueError(f"{said}: take {' or '.join([*ways, 'a longer text'])}.")
 
 
 def _check_device(device):

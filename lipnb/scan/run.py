@@ -21,7 +21,7 @@ from lipnb.scan.summary import summarise
 __all__ = ["UPPER_WORK", "Scan", "folder_of", "load", "remeasure", "scan"]
 
 UPPER_WORK = 1e11  # operations of one certified bound, up to which it is computed by default: some seconds
-NAME, SUMMARY = "scan", "summary.csv"
+NAME, SUMMARY, LEFT_OUT = "scan", "summary.csv", "left_out"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def scan(model, text="python_reference", *, layers="all", lengths=None, windows=
     layers : str or sequence of int
         "all", "0,3,5", "0-5".
     lengths : sequence of int, optional
-        Tokens n of the windows; default those of 32, 128 and 512 that the model can read.
+        Tokens n of the windows; default those of 32, 128 and 512 that the model reads and the text allows.
     windows : int
         Windows for each length, from the beginning of the text, never overlapping.
     object : {"heads+output", "heads", "block"}
@@ -91,8 +91,8 @@ def scan(model, text="python_reference", *, layers="all", lengths=None, windows=
         raise ValueError(f"object must be one of {', '.join(OBJECTS)}, got {object!r}.")
     if not 1e-6 <= rtol < 1:
         raise ValueError(f"rtol must lie between 1e-6 and 1, got {rtol}.")
-    material = prepare(model, text, lengths=lengths, windows=windows, seed=seed, masked=masked, random=random,
-                       tokenizer=tokenizer, device=device, dtype=dtype)
+    material = prepare(model, text, lengths=lengths, windows=windows, seed=seed, layers=layers, masked=masked,
+                       random=random, tokenizer=tokenizer, device=device, dtype=dtype)
     network = material.model
     wanted = chosen_layers(layers, network.layers, network.name)
     certified = min(upper_windows, windows) if upper else 0
@@ -101,15 +101,16 @@ def scan(model, text="python_reference", *, layers="all", lengths=None, windows=
         "text_sha256": material.sha256, "layers_scanned": wanted, "lengths": list(material.inputs), "windows": windows,
         "object": object, "rtol": rtol, "seed": seed, "certified": certified, "upper_work": upper_work,
         "reasons": applicable(network.attention(wanted[0], object))[1],
-        "work": {n: closed_form_work(network.attention(wanted[0], object), n) for n in material.inputs}}))
+        "work": {n: closed_form_work(network.attention(wanted[0], object), n) for n in material.inputs},
+        **({LEFT_OUT: material.left_out} if material.left_out else {})}))
     output = folder_of(network.name) if output is None else Path(output)
     if not again and (output / f"{NAME}.json").is_file():
         found = load(output)
-        if found.about["settings"] == settings:
+        if {**found.about["settings"], LEFT_OUT: 0} == {**settings, LEFT_OUT: 0}:
             return _summarised(found, output)
         raise ValueError(f"the folder {output.name!r} holds another scan "
-                         f"({_difference(found.about['settings'], settings)}): name another output folder, or measure "
-                         "again over it.")
+                         f"({_difference(found.about['settings'], settings)}): name another folder with --output, or "
+                         "measure anew with --again (again=True in Python).")
     with results.recording(NAME, settings, where=output) as record:
         _measure(record, material, wanted, progress, object=object, rtol=rtol, seed=seed, certified=certified,
                  upper_work=upper_work)

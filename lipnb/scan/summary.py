@@ -23,8 +23,9 @@ def summarise(table):
     DataFrame
         layer, length, windows, passed, self_check, leak, radius (largest), mean_radius (root mean square), lipschitz
         (mean) with its `low` and `high`, residual (largest), converged (all), route, certified and certified_lower
-        (means of the windows that have them), `certified_over` (the largest ratio of the first to the constant), and
-        for each bound ``over_<key>``: the logarithm to base 10 of how many times too high it is, mean over windows.
+        (means of the windows that have them), `certified_over` (the largest ratio of the first to the constant, as
+        it is), and for each bound ``over_<key>``: the logarithm to base 10 of how many times too high it is, mean over
+        windows; 2 means 100 times. The names look alike; only those of bounds are logarithms.
     """
     rows = []
     for (layer, length), group in table.groupby(["layer", "length"], sort=True):
@@ -83,6 +84,8 @@ def skipped(about, summary):
         if settings["certified"] < settings["windows"]:
             said.append(f"Certified: {settings['certified']} of {settings['windows']} windows of each length "
                         "(--upper-windows).")
+    if settings.get("left_out"):
+        said.append(settings["left_out"])
     for n in (int(n) for n in settings["lengths"]):
         if n == 1:
             said.append("A window of one token has no mask to check.")

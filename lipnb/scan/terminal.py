@@ -1,5 +1,7 @@
 """A scan on the terminal: one line for each layer and length, as wide as there is room."""
 
+import os
+
 import pandas as pd
 from rich import box
 from rich.console import Console
@@ -10,7 +12,7 @@ from lipnb.scan.summary import TITLES, skipped, times, verdicts
 
 __all__ = ["show"]
 
-PIPE = 200  # characters of a line where there is no terminal
+PIPE = 120  # characters of a line of the table where there is no terminal and COLUMNS is not set
 CERTIFIED = "certified <="
 # heading, least width of the terminal at which it is shown, text of a row
 COLUMNS = (
@@ -38,12 +40,14 @@ def show(found, *, file=None, width=None):
     file : file, optional
         Default: standard output; what is no terminal gets plain text.
     width : int, optional
-        Characters of a line; default: the terminal's.
+        Characters of a line of the table; default: those of the environment variable COLUMNS, else of the terminal,
+        else 120.
     """
     options = {"file": file, "highlight": False, "force_jupyter": False}
     console = Console(width=width, **options)
     if width is None and not console.is_terminal:
-        console = Console(width=PIPE, no_color=True, **options)
+        asked = os.environ.get("COLUMNS", "")
+        console = Console(width=int(asked) if asked.isdecimal() and int(asked) else PIPE, no_color=True, **options)
     summary, settings = found.summary, found.about["settings"]
     bounds = [key for key in TITLES if f"over_{key}" in summary]
     columns = [column for column in COLUMNS if console.width >= column[1]
@@ -65,7 +69,12 @@ def show(found, *, file=None, width=None):
         cells += [f"x {said}" if (said := times(getattr(row, f"over_{key}"))) else "" for key in bounds[:room]]
         last_of_layer = after is not None and after.layer != row.layer and len(settings["lengths"]) > 1
         table.add_row(*cells, style=None if row.passed else "red", end_section=last_of_layer)
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+    else:  # without the blanks that fill each line
+        with console.capture() as drawn:
+            console.print(table)
+        console.file.write("\n".join(line.rstrip() for line in drawn.get().split("\n")))
     if bounds[:room]:
         console.print("Bounds: how many times higher than the constant, geometric mean over windows."
                       + (f" {len(bounds) - room} more in the report." if len(bounds) > room else ""))

@@ -47,6 +47,11 @@ class Folder:
         ValueError
             "... is damaged": it cannot be read, or its content is not what was written.
         """
+        entry = self._read(point)
+        return entry if entry is not None and self.notebook(point, entry["ok"]).is_file() else None
+
+    def _read(self, point):
+        """The entry of a point, as `entry`, whether or not its notebook is there."""
         path = self.path / "points" / f"{point.id}.json"
         try:
             entry = json.loads(path.read_bytes())
@@ -58,7 +63,7 @@ class Folder:
             good = False
         if not good:
             raise ValueError(f"points/{path.name} is damaged")
-        return entry if self.notebook(point, entry["ok"]).is_file() else None
+        return entry
 
     def notebook(self, point, ok):
         """Where the executed notebook of a point lies."""
@@ -66,6 +71,9 @@ class Folder:
 
     def keep(self, point, key, outcome):
         """Save a finished point: its notebook first, then the entry that counts.
+
+        Where it failed, an earlier row that is good stays, with its notebook, until a run succeeds: the entry of the
+        failure holds it as ``earlier``.
 
         Parameters
         ----------
@@ -76,13 +84,18 @@ class Folder:
         outcome : dict
             As `lipnb.sweeps.kernel.execute` gives it.
         """
-        write(self.notebook(point, outcome["ok"]), outcome["notebook"])
         entry = {"id": point.id, "parameters": point.parameters, "key": key,
                  **{name: outcome[name] for name in ("ok", "values", "error", "log", "seconds", "host", "finished")}}
+        if not entry["ok"]:
+            with suppress(ValueError):  # a damaged entry holds no row
+                before = self._read(point) or {}
+                if earlier := before if before.get("ok") else before.get("earlier"):
+                    entry["earlier"] = earlier
+        write(self.notebook(point, outcome["ok"]), outcome["notebook"])
         write(self.path / "points" / f"{point.id}.json",
               json.dumps({**entry, "check": _signed(entry)}, indent=1) + "\n")
-        with suppress(FileNotFoundError):  # of an earlier run that ended otherwise
-            self.notebook(point, not outcome["ok"]).unlink()
+        if "earlier" not in entry:  # the notebook of an earlier run that ended otherwise
+            self.notebook(point, not outcome["ok"]).unlink(missing_ok=True)
 
     def others(self, points):
         """Entries of points that are not, or no longer, among these: those of an earlier spec; damaged ones are not.
@@ -116,9 +129,17 @@ class Folder:
             One for each point that ran, in the order of the sweep.
         stale : list of (str, dict)
             Why an entry counts no more, and the entry.
+
+        Returns
+        -------
+        stale, failed_again : int
+            Rows in ``stale.csv``, and how many of them stand for a point whose re-run failed.
         """
+        kept = [(why, entry) for why, entry in stale if entry["ok"]]
+        again = [(f"the re-run failed: {entry['error']}", entry["earlier"])
+                 for entry in (*entries, *(entry for _, entry in stale)) if "earlier" in entry]
         old = [{"point": entry["id"], "why": why, "finished": entry["finished"], **entry["parameters"],
-                **entry["values"]} for why, entry in stale if entry["ok"]]
+                **entry["values"]} for why, entry in kept + again]
         if old:  # before the table loses a row
             write(self.path / "stale.csv", _csv(old, ["point", "why", "finished"]))
         done = [{"point": entry["id"], **entry["parameters"], **entry["values"]} for entry in entries if entry["ok"]]
@@ -128,6 +149,7 @@ class Folder:
         write(self.path / "failures.csv", _csv(failed, ["point", "error", "notebook"]))
         if not old:
             (self.path / "stale.csv").unlink(missing_ok=True)
+        return len(old), len(again)
 
     def provenance(self, birth):
         """Write ``sweep.json``."""

@@ -33,6 +33,8 @@ class Sweep:
         Whether any point recorded a value.
     stale : int
         Rows of an earlier notebook, package or spec: they are in ``stale.csv``, not in the table.
+    failed_again : int
+        How many of these stay because the re-run of their point failed.
     """
 
     folder: Path
@@ -42,6 +44,7 @@ class Sweep:
     left: int
     recorded: bool
     stale: int = 0
+    failed_again: int = 0
 
 
 def run(spec, *, scheduler=None, retry_failed=False, limit=None, progress=True, **options):
@@ -79,15 +82,15 @@ def run(spec, *, scheduler=None, retry_failed=False, limit=None, progress=True, 
             if found.startswith("damaged"):
                 say(f"{found.removeprefix('damaged: ')}: that point runs again")
         ran = _run(now, folder, scheduler, progress, say) if now.todo else 0
-        entries, stale = _tables(now, folder)
+        entries, *kept = _tables(now, folder)
     failures = [{"point": entry["id"], **entry["parameters"], "error": entry["error"],
                  "notebook": str(folder.notebook(point, False))} for point, entry in entries.items() if not entry["ok"]]
     recorded = any(entry["values"] for entry in entries.values())
-    return Sweep(folder.path, load(folder.path), failures, ran, len(now.states) - len(entries), recorded, stale)
+    return Sweep(folder.path, load(folder.path), failures, ran, len(now.states) - len(entries), recorded, *kept)
 
 
 def _tables(now, folder):
-    """Write the tables from the entries that hold now; give these, and how many older rows are kept beside them."""
+    """Write the tables from the entries that hold now; give these, and the counts of `Folder.tables`."""
     entries, stale, made_from = {}, [], key(now.source)
     for point in now.states:
         found = state(folder, point, made_from)
@@ -96,8 +99,7 @@ def _tables(now, folder):
         elif found.startswith("stale"):
             stale.append((found.removeprefix("stale: "), folder.entry(point)))
     stale += [("not a point of this spec", entry) for entry in folder.others(now.states)]
-    folder.tables(entries.values(), stale)
-    return entries, sum(entry["ok"] for _, entry in stale)
+    return entries, *folder.tables(entries.values(), stale)
 
 
 def _tasks(now, threads):
