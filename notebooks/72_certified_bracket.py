@@ -129,7 +129,8 @@ def spectral(matrix):
 # and 1. This is exact but for entries some $10^{300}$ times smaller than the largest, and moves all units into the
 # scale $\beta$ of the logits and into one factor of the result. $V$ and $W$ have a power of two for each head, and a
 # head whose $V$ or $W$ is zero is left out. What the product of both lies below that of the largest head,
-# $2^{-\delta}$, stays in the head, half in $V$ and half in $W$; a head with $\delta > 800$ is raised to $\delta = 800$, which changes
+# $2^{-\delta}$, stays in the head, half in $V$ and half in $W$; a head with $\delta > 800$ is raised to $\delta = 800$,
+# which changes
 # the Jacobian by less than $2^{-400}$. If $|\beta| > 2^{150}$ then, the answer is
 # $[0, \infty]$. Otherwise no number that is multiplied with a later one exceeds $2^{500}$, and all that underflow takes
 # away, $2^{-1074}$ an operation, stays below $2^{-300}$, which is added. A norm would take away more, since it squares
