@@ -1,12 +1,13 @@
 """Two-sided, guaranteed bounds on the local Lipschitz constant of attention at an input."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 
 from lipnb.attention import Attention
 from lipnb.bounds.accuracy import MORE, TINY, Accuracy, orthogonality
-from lipnb.bounds.pieces import Pieces, in_units, scaled
+from lipnb.bounds.pieces import Pieces, alive, in_units, scaled
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular
 from lipnb.bounds.terms import bases, three_terms
 from lipnb.spectral import lanczos, start_vectors
@@ -92,7 +93,8 @@ def certify(attention, x, *, weights=None, rtol=1e-4, seed=0, columns=None):
     Raises
     ------
     ValueError
-        As `Attention.check_input`; "certify needs a lipnb.Attention ..."; "columns must be ..."; "rtol must lie ...".
+        As `Attention.check_input`; "certify needs a lipnb.Attention ..."; "certify knows dot-product scores only ...";
+        "columns must be ..."; "rtol must lie ...".
 
     Notes
     -----
@@ -101,15 +103,16 @@ def certify(attention, x, *, weights=None, rtol=1e-4, seed=0, columns=None):
     Rounding is counted to every order, line by line in `lipnb.bounds.accuracy` and in the book: errors of projections
     and logits with all products of errors, any change of the probabilities that they allow, the change of the Jacobian
     for all such probabilities, and the arithmetic of columns, terms and norms. Matrices and tokens are first scaled by
-    powers of two. Where float64 does not resolve the attention matrix, or numbers leave its range, the answer is
-    :math:`[0, \infty]`, not an error.
+    powers of two, values and outputs of each head by its own; heads whose values or outputs are zero are left out.
+    Where float64 does not resolve the attention matrix, numbers leave its range, or a factorisation finds no end, the
+    answer is :math:`[0, \infty]`, not an error.
     """
     if not isinstance(attention, Attention):
         raise ValueError(f"certify needs a lipnb.Attention, whose Jacobian is known in closed form, got "
                          f"{type(attention).__name__}: for any other map lipnb.local_lipschitz gives the lower bound.")
     attention.check_dot("certify")
     attention.check_input(x, weights)
-    if columns is not None and (int(columns) != columns or columns < 0):
+    if columns is not None and not (math.isfinite(columns) and int(columns) == columns and columns >= 0):
         raise ValueError(f"columns must be a whole number, 0 or more, got {columns!r}.")
     if not 1e-14 <= rtol < 1:
         raise ValueError(f"rtol must lie between 1e-14 and 1, got {rtol}.")
@@ -140,17 +143,33 @@ def _sizes(attention, n, d, columns):
 def _one(attention, x, weights, sizes, rtol, seed):
     """The fields of a `Bracket`, of one sequence (n, d)."""
     zero, infinite = x.new_zeros(()), x.new_full((), torch.inf)
-    unknown = (zero, infinite, *[infinite] * 5, torch.tensor(0))
-    outer = attention.value if attention.output is None else attention.output
-    if not (attention.value.any() and outer.any()):
+    if not alive(attention).any():
         return *[zero] * 7, torch.tensor(0)
+    unknown = (zero, infinite, *[infinite] * 5, torch.tensor(0))
     attention, x, tokens, outputs = in_units(attention, x)
     if attention is None:
         return unknown
+    try:
+        found = _in_units(attention, x, weights, sizes, rtol, seed)
+    except torch.linalg.LinAlgError:  # of numbers that are not finite, or an iteration without end
+        return unknown
+    if found is None:
+        return unknown
+    fields = [scaled(field, outputs - tokens) for field in found[:-1]]
+    if not torch.isfinite(torch.stack(fields)).all():
+        return unknown
+    lower, upper = torch.nextafter(fields[0], zero), torch.nextafter(fields[1], infinite)
+    if not torch.isfinite(upper):
+        return unknown
+    return lower, upper, *fields[2:], found[-1]
+
+
+def _in_units(attention, x, weights, sizes, rtol, seed):
+    """The same, before units and the last rounding; None where the attention matrix is not resolved."""
     pieces = Pieces(attention, x, weights)
     accuracy = Accuracy(pieces)
     if not accuracy.resolved():
-        return unknown
+        return None
     S, Y = bases(pieces) if sizes != [(0, 0)] else (x[:, :0], x.T[:, :0])
     choices = [(S[:, :r], Y[:, :s]) for r, s in sizes]
     each = [three_terms(pieces, S, Y) for S, Y in choices]
@@ -167,17 +186,14 @@ def _one(attention, x, weights, sizes, rtol, seed):
     length, image = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(pieces.jvp(vector))
     lower = image / torch.where(length > 0, length, 1) * (1 - gamma(4 * x.numel() + 4 * image.numel() + 64)) - rounding
     upper = (torch.hypot(exact, sum(terms)) + rounding) * (1 + gamma(16))
-    power = outputs - tokens
-    fields = [scaled(field, power) for field in (lower.clamp_min(0), upper, exact, *terms, rounding)]
-    lower, upper = torch.nextafter(fields[0], zero), torch.nextafter(fields[1], infinite)
-    if not (torch.isfinite(upper) and torch.isfinite(lower)):
-        lower, upper = zero, infinite
-    return lower, upper, *fields[2:], torch.tensor(columns)
+    return lower.clamp_min(0), upper, exact, *terms, rounding, torch.tensor(columns)
 
 
 def _longest(pieces, size, rtol, seed):
     """A perturbation (1, n, d) that the Jacobian makes long: of the whole of a small one, or by the solver."""
     x = pieces.x
+    if not 0 < size < torch.inf:
+        return torch.ones_like(x)[None]
     if x.numel() <= SMALL:
         images = pieces.jvp(torch.eye(x.numel()).to(x).view(-1, *x.shape)).flatten(1) / size
         return torch.linalg.eigh(images @ images.mT).eigenvectors[:, -1].view(1, *x.shape)

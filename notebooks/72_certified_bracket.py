@@ -105,7 +105,8 @@ def spectral(matrix):
 # side and weak on the other from counting twice.
 #
 # *Step 5, value.* The term is the product of the row $[I \otimes \sqrt{\kappa_h} L_h]_h$, the block diagonal matrix
-# of $P^{(h)} E \otimes I / \kappa_h$, of norm at most 1, and the column $[I \otimes \sqrt{\kappa_h} M_h]_h$. With
+# of $P^{(h)} E \otimes I / \kappa_h$, of norm at most 1, and the column $[I \otimes \sqrt{\kappa_h} M_h]_h$; a head
+# with $\kappa_h = 0$ contributes nothing and is left out. With
 # balanced factors from the singular value decomposition it is never above $\sum_h \kappa_h \norm{W V F}$. It can also
 # be split as in step 1, by one token direction $t$: on it, $\sum_h P^{(h)} E t \otimes W V F$ is a small matrix whose
 # norm is computed. The smaller result is kept. *Loses* what heads with different attention share.
@@ -120,15 +121,21 @@ def spectral(matrix):
 #
 # Everything is computed in float64, $u = 2^{-53}$; hats are what was computed, $\gamma_c = cu/(1 - cu)$. A sum of $c$
 # products, in any order, errs by at most $\gamma_c$ times the sum of the absolute products {cite}`higham2002accuracy`.
-# Three things are assumed of the libraries: exp and log err by at most four units; eigenvalues, triangular and singular
-# factors of order $p$ are exact for a matrix within $8pu$ of the given one; and no operation is carried out in less
-# than float64.
+# Four things are assumed of the libraries: exp and log err by at most four units; eigenvalues, triangular and singular
+# factors of order $p$ are exact for a matrix within $8pu$ of the given one; no operation is carried out in less
+# than float64; and underflow is gradual, with no flush to zero.
 #
 # *1. Units.* Tokens, and each matrix, are multiplied by powers of two, so that their largest entries lie between 1/2
 # and 1. This is exact but for entries some $10^{300}$ times smaller than the largest, and moves all units into the
-# scale $\beta$ of the logits and into one factor of the result. If $|\beta| > 2^{150}$ then, the answer is
+# scale $\beta$ of the logits and into one factor of the result. $V$ and $W$ have a power of two for each head, and a
+# head whose $V$ or $W$ is zero is left out. What the product of both lies below that of the largest head,
+# $2^{-\delta}$, stays in the head, half in $V$ and half in $W$; a head with $\delta > 800$ is raised to $\delta = 800$,
+# which changes
+# the Jacobian by less than $2^{-400}$. If $|\beta| > 2^{150}$ then, the answer is
 # $[0, \infty]$. Otherwise no number that is multiplied with a later one exceeds $2^{500}$, and all that underflow takes
-# away, $2^{-1074}$ an operation, stays below $2^{-300}$, which is added.
+# away, $2^{-1074}$ an operation, stays below $2^{-300}$, which is added. A norm would take away more, since it squares
+# first, and all entries below $2^{-537}$ become zero: norms that are factors of a bound below are taken after division
+# by the largest entry.
 #
 # *2. Projections.* Keys and values are taken of $x_j - \bar x$, for one fixed $\bar x$ near the mean: this adds one
 # number to each row of logits and one vector to all outputs. Entry by entry,

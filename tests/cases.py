@@ -48,3 +48,45 @@ CASES = [(seed, spread) for seed in range(24) for spread in (0.3, 1.0, 4.0)]
 def relative(got, expected):
     """Largest error relative to the largest entry."""
     return ((got - expected).abs().max() / expected.abs().max().clamp_min(1e-300)).item()
+
+
+def extreme_case(seed):
+    """A map, tokens, weights or None and columns with zeros, dead heads, equal tokens, and powers of two to 2^1000."""
+    g = torch.Generator().manual_seed(seed)
+
+    def pick(*items):
+        return items[int(torch.randint(len(items), (), generator=g))]
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    dtype, most = pick((torch.float64, 1000), (torch.float64, 1000), (torch.float32, 120))
+    h, n, d, k, v, m = (pick(*sizes) for sizes in ((1, 2, 3), (1, 2, 3, 4), (1, 2, 3), (1, 2), (1, 2), (1, 2)))
+
+    def extreme(tensor):
+        how, unit = pick("plain", "plain", "zero", "whole", "head", "entry"), 2.0 ** pick(
+            -most, -most // 2, most // 2, most, -30, 30)
+        if how == "head":
+            tensor[0] *= unit
+        if how == "entry":
+            tensor.view(-1)[0] *= unit
+        return tensor * {"zero": 0.0, "whole": unit}.get(how, 1.0)
+
+    given = {"query": extreme(normal(h, k, d)), "key": extreme(normal(h, k, d)), "value": extreme(normal(h, v, d))}
+    if pick(0, 1):
+        given["output"] = extreme(normal(h, m, v))
+    if pick(0, 1):
+        given |= {"query_bias": extreme(normal(h, k)), "key_bias": extreme(normal(h, k))}
+    if h > 1 and pick(0, 1):  # heads of which only values or only outputs are there
+        given["value"][0] *= pick(0.0, 2.0**-most)
+        if "output" in given:
+            given["output"][-1] *= pick(0.0, 2.0**-most)
+    x = extreme(normal(n, d))
+    x = pick(x, x, x, 0 * x, x[:1].expand(n, d).clone())
+    weights = pick(None, None, normal(n).exp(), (1380 * torch.rand(n, generator=g, dtype=torch.float64) - 690).exp())
+    top, least = torch.finfo(dtype).max / 4, torch.finfo(dtype).tiny
+    given = {name: one.clamp(-top, top).to(dtype) for name, one in given.items()}
+    masked = pick(False, True)
+    attention = Attention(**given, masked=masked, window=pick(None, 1, 2) if masked else None)
+    weights = None if weights is None else weights.clamp(least, top).to(dtype)
+    return attention, x.clamp(-top, top).to(dtype), weights, pick(None, 0, 1, 3, 1000)

@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 import torch
-from cases import random_case
+from cases import extreme_case, random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +13,8 @@ from lipnb import Attention, AttentionJacobian, attacks
 from lipnb.bounds import nearby_upper
 from lipnb.experiments import robustness
 from lipnb.splitting import query_blocks, splitting
-from lipnb.verification import truth
+from lipnb.verification import digits, truth
+from lipnb.verification.cancelling import Case
 
 ONE = torch.ones(1, 1, dtype=torch.float64)
 
@@ -153,6 +154,25 @@ def test_nearly_hard_attention_keeps_its_variance():
     bound = nearby_upper(f, x, [radius])
     for upper in (bound.jacobian, bound.taylor, bound.outputs, bound.general, bound.best):
         assert exact <= upper.item()
+
+
+@pytest.mark.parametrize("start", range(0, 24, 6))
+def test_bounds_hold_at_the_ends_of_float64(start):
+    held = 0
+    for seed in range(start, start + 6):
+        f, x, *_ = extreme_case(seed)
+        outcome = digits.moved(Case(f, x, None, None), seed)
+        assert outcome.margin >= 0, seed
+        held += not outcome.unknown
+    assert held >= 2
+
+
+def test_balls_larger_than_the_root_of_the_largest_float():
+    """Squares of radii raised; the outputs are means of values, and change by no more than the values reach."""
+    f, x = one_input(3, n=3)
+    near = nearby_upper(f, x, [1e150, 1e160, 1e300])
+    assert (near.best >= torch.tensor([1e150, 1e160, 1e300])).all() and near.outputs[1] < 1e165
+    assert (near.general[1:] == math.inf).all()
 
 
 def test_units_change_no_nearby_bound():

@@ -7,7 +7,18 @@ import torch
 from cases import random_case
 
 from lipnb import Attention, AttentionJacobian, local_lipschitz
-from lipnb.bounds import general_upper, pieces, terms, three_terms, without_query_bias, yudin_upper
+from lipnb.bounds import (
+    biased_upper,
+    general_lower,
+    general_upper,
+    general_upper_sharp,
+    mean_field_upper,
+    pieces,
+    terms,
+    three_terms,
+    without_query_bias,
+    yudin_upper,
+)
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each
 from lipnb.bounds.terms import Pieces
 
@@ -172,3 +183,15 @@ def test_yudins_bound_refuses_biases():
         yudin_upper(Attention(EYE[None], EYE[None], EYE[None], query_bias=bias), x)
     with pytest.raises(ValueError, match="d = 3"):
         yudin_upper(Attention.from_matrices(EYE, EYE), x[:, :2])
+
+
+def test_balls_whose_squared_radius_is_beyond_float64():
+    """They raised OverflowError; a map that is zero or has no scores keeps its bound."""
+    one, R = torch.eye(2, dtype=torch.float64), 1e200
+    for bound in (general_upper, general_upper_sharp):
+        assert bound(one, one, 3, R) == math.inf and bound(one, 0 * one, 3, R) == 0
+        assert bound(0 * one, one, 3, R) == pytest.approx({general_upper: 3.0, general_upper_sharp: 3**0.5}[bound])
+    assert biased_upper(one, one, 3, R, one[0]) == math.inf and biased_upper(one, 0 * one, 3, R, one[0]) == 0
+    assert general_lower(one, 3, R) == pytest.approx(2**0.5)
+    assert mean_field_upper(one, one, R, log=True) == math.inf
+    assert mean_field_upper(one, 0 * one, R, log=True) == -math.inf

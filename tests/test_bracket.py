@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from cases import random_case
+from cases import extreme_case, random_case
 
 from lipnb import Attention, local_lipschitz
-from lipnb.bounds import yudin_upper
+from lipnb.bounds import nearby_upper, yudin_upper
+from lipnb.bounds.rounding import length
 from lipnb.bracket import certify
 from lipnb.verification import truth
 
@@ -148,6 +149,101 @@ def test_zero_one_token_and_equal_tokens():
         assert same.lower <= 2 * (1 + 1e-12) and same.upper >= 2
 
 
+@pytest.mark.parametrize("columns", [None, 0, 1, 3, 1000])
+@pytest.mark.parametrize("faint", [0.0, 1e-200])
+def test_no_head_with_both_values_and_outputs(faint, columns):
+    """Zeros raised; Frobenius norms of the others became zero, and divided."""
+    g = torch.Generator().manual_seed(0)
+    query, key, value, output = torch.randn(4, 2, 2, 2, generator=g, dtype=torch.float64)
+    x = torch.randn(3, 2, generator=g, dtype=torch.float64)
+    plain = Attention(query, key, value.clone(), output.clone())
+    value[1] *= faint
+    output[0] *= faint
+    found = certify(Attention(query, key, value, output), x, columns=columns)
+    if faint == 0:
+        assert found.lower == found.upper == 0
+    else:  # the map is as good as another: both heads in units that are alike
+        whole = certify(plain, x, columns=columns)
+        assert torch.allclose(found.upper / faint, whole.upper, rtol=1e-6)
+        assert torch.allclose(found.lower / faint, whole.lower, rtol=1e-3)
+
+
+def test_a_head_too_faint_to_see_changes_nothing():
+    g = torch.Generator().manual_seed(1)
+    query, key, value, output = torch.randn(4, 2, 2, 2, generator=g, dtype=torch.float64)
+    x = torch.randn(3, 2, generator=g, dtype=torch.float64)
+    one = certify(Attention(query[:1], key[:1], value[:1], output[:1]), x)
+    value[1] *= 2.0**-700
+    output[1] *= 2.0**-700
+    found = certify(Attention(query, key, value, output), x)
+    assert torch.allclose(found.upper, one.upper, rtol=1e-7) and torch.allclose(found.lower, one.lower, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("size", "bias"), [(1e200, None), (1e300, 1e-300), (1e300, 1.0)])
+def test_tokens_that_are_all_zero(size, bias):
+    """Then no query counts, however large its matrix: the map is V times the mean."""
+    query, key, value = torch.randn(3, 1, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    bias = None if bias is None else torch.full((1, 2), bias, dtype=torch.float64)
+    f, x = Attention(size * query, key, value, query_bias=bias), torch.zeros(3, 2, dtype=torch.float64)
+    exact, found = torch.linalg.matrix_norm(value[0], 2), certify(f, x)
+    assert found.lower <= exact * (1 + 1e-12) and exact <= found.upper and found.ratio < 1.001
+    assert (nearby_upper(f, x, [0.0, 1e-200, 1.0]).best >= torch.tensor([0, 1e-200, 1]) * exact).all()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_heads_far_apart_with_logits_hardly_resolved(seed):
+    """Values and outputs of 2^-540 and 2^-500: their squares underflow, and with them what rounding takes."""
+    g = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    query = 2.0**46 * torch.tensor([[[1.0, -1.0, 0.0]]], dtype=torch.float64).expand(2, 1, 3)  # what is left of 2^46
+    key, value, output = normal(2, 1, 3) * torch.tensor([0.0, 0.0, 1.0]), normal(2, 1, 3), normal(2, 2, 1)
+    output[0] *= 2.0**-500
+    value[1] *= 2.0**-540
+    x = normal(3, 3)
+    x[:, 1] = x[:, 0] + 2.0**-46 * normal(3)
+    weights = 2.0 ** torch.tensor([149.0, -149.0, 0.0], dtype=torch.float64)
+    f = Attention(query, key, value, output, scale=1.0)
+    norm = truth.largest_stretch(*truth.jacobian(f, x, weights))
+    for columns in (0, None):
+        found = certify(f, x, weights=weights, columns=columns)
+        assert found.lower.item() <= norm <= found.upper.item()
+
+
+def test_lengths_whose_squares_underflow():
+    rows = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64)
+    for unit in (1.0, 2.0**-600, 2.0**-1074, 2.0**1000):
+        assert torch.equal(length(rows * unit), torch.tensor([5.0, 0.0], dtype=torch.float64) * unit)
+        assert length(rows * unit, (-2, -1)) == 5 * unit
+
+
+@pytest.mark.parametrize("start", range(0, 80, 10))
+def test_every_finite_input_has_an_answer(start):
+    radii = [0.0, 5e-324, 1e-160, 1.0, 1e160, 1.7e308]
+    for seed in range(start, start + 10):
+        attention, x, weights, columns = extreme_case(seed)
+        found = certify(attention, x, weights=weights, columns=columns)
+        assert 0 <= found.lower <= found.upper, seed
+        assert not torch.stack([one.double() for one in vars(found).values()]).isnan().any(), seed
+        near = nearby_upper(attention, x, radii)
+        assert all((one >= 0).all() for one in near), seed  # no NaN
+        assert weights is not None or found.lower <= near.local, seed
+
+
+def test_what_no_factorisation_finds_is_unknown(monkeypatch):
+    import lipnb.bracket
+
+    def fails(*_):
+        raise torch.linalg.LinAlgError("no end")
+
+    monkeypatch.setattr(lipnb.bracket, "three_terms", fails)
+    case = random_case(3, n=3)
+    found = certify(case.attention, case.x[0])
+    assert found.lower == 0 and found.upper == torch.inf
+
+
 def test_a_batch_is_each_of_its_sequences():
     case = random_case(10, n=5)
     x = torch.stack([case.x, case.x.flip(1)])
@@ -202,6 +298,7 @@ def test_other_scores_are_refused():
     ({"weights": torch.zeros(3, dtype=torch.float64)}, "weights must be positive"),
     ({"columns": -1}, "columns must be"),
     ({"columns": 2.5}, "columns must be"),
+    ({"columns": float("inf")}, "columns must be"),
     ({"rtol": 0.0}, "rtol must lie"),
 ])
 def test_bad_input_is_said_in_one_sentence(change, sentence):

@@ -4,7 +4,8 @@ Hats are computed, :math:`u = 2^{-53}`, :math:`\gamma_c = c u / (1 - c u)`; a su
 :math:`\gamma_c` times the sum of their absolute values, in any order. Sums of positive numbers below are themselves
 computed, with relative errors below :math:`2^{-32}`, the `MORE` by which they are enlarged. In the units of `in_units`
 no number that multiplies a later one exceeds :math:`2^{500}`, so that what underflow takes, :math:`2^{-1074}` an
-operation, stays below `TINY` in the logits and in the result.
+operation, stays below `TINY` in the logits and in the result. A norm that squares its entries would take more, all of
+a vector below :math:`2^{-537}`: those that are factors of a bound divide by the largest entry first (`length`).
 
 1. *Projections.* :math:`|\hat k - k| \le \gamma_{d+4} |W_K| |x - \bar x| =: r^k`, and so :math:`r^v`;
    :math:`|\hat q - q| \le |s| \gamma_{d+4} (|W_Q| |x| + |b_Q|) =: r^q`.
@@ -27,17 +28,13 @@ import math
 
 import torch
 
-from lipnb.bounds.rounding import UNIT, gamma, largest_singular
+from lipnb.bounds.rounding import UNIT, gamma, largest_singular, length
 
 __all__ = ["MORE", "TINY", "Accuracy", "orthogonality"]
 
 MORE = 1 + 2.0**-32  # sums of 2^20 positive numbers
 TINY = 2.0**-300
 LARGEST = 2.0**150  # of the probabilities with the root of the weights
-
-
-def _lengths(rows):
-    return torch.linalg.vector_norm(rows, dim=-1)
 
 
 class Accuracy:
@@ -67,7 +64,7 @@ class Accuracy:
         self.query = abs(att.scale) * few * sizes + TINY**2
         back = torch.einsum("hnk,hkd->hnd", self.query, att.key.abs())
         own = torch.einsum("hnk,hkd->hnd", pieces.query.abs(), att.key.abs())
-        self.slopes = MORE * _lengths(back + gamma(att.key_width + 4) * own)
+        self.slopes = MORE * length(back + gamma(att.key_width + 4) * own)
         self.E, self.Et = self._probabilities(self._logits())
         self.e = MORE * self.E.sum(-1)
 
@@ -116,11 +113,11 @@ class Accuracy:
     def sizes(self):
         r"""Lengths of values, of the keys and of :math:`s W_Q^\top k_j`, at most, with their errors; each (h,)."""
         pieces, att = self.pieces, self.pieces.attention
-        values, keys = ((_lengths(known) + _lengths(error)).amax(-1) * MORE
+        values, keys = ((length(known) + length(error)).amax(-1) * MORE
                         for known, error in ((pieces.values, self.values), (pieces.keys, self.keys)))
         lost = abs(att.scale) * (gamma(att.key_width + 4) * pieces.keys.abs() + self.keys) @ att.query.abs()
-        lost = _lengths(lost) * MORE
-        return values, keys, (_lengths(att.scale * pieces.keys @ att.query) + lost).amax(-1) * MORE, lost.amax(-1)
+        lost = length(lost) * MORE
+        return values, keys, (length(att.scale * pieces.keys @ att.query) + lost).amax(-1) * MORE, lost.amax(-1)
 
     def change(self):
         r"""Bound on the norm of the change of the Jacobian from the pieces to the truth.
@@ -141,13 +138,13 @@ class Accuracy:
         """
         pieces, att = self.pieces, self.pieces.attention
         nu, _, alpha, lost = self.sizes()
-        rho, nu = MORE * _lengths(self.values).amax(-1)[:, None], nu[:, None]
-        slope = _lengths(pieces.slopes) * MORE + self.slopes
+        rho, nu = MORE * length(self.values).amax(-1)[:, None], nu[:, None]
+        slope = length(pieces.slopes) * MORE + self.slopes
         gap = nu * self.e + 2 * rho
-        key = 2 * nu * slope * _lengths(self.Et) + _lengths(pieces.Pt) * (gap * slope + 5 * nu * self.slopes)
+        key = 2 * nu * slope * length(self.Et) + length(pieces.Pt) * (gap * slope + 5 * nu * self.slopes)
         query = ((5 * nu * self.e + gap) * alpha[:, None] + 2 * nu * lost[:, None]).amax(-1)
-        value = torch.linalg.matrix_norm(self.Et) * largest_singular(att.value)
-        return MORE**4 * (largest_singular(pieces.output) * (value + _lengths(key) + query)).sum()
+        value = length(self.Et, (-2, -1)) * largest_singular(att.value)
+        return MORE**4 * (largest_singular(pieces.output) * (value + length(key) + query)).sum()
 
     def arithmetic(self):
         r"""A number that bounds the Jacobian of the pieces, and :math:`\gamma_c` of which bounds its arithmetic.
@@ -159,9 +156,12 @@ class Accuracy:
         factorisation.
         """
         pieces, att = self.pieces, self.pieces.attention
-        frobenius = torch.linalg.matrix_norm
+
+        def frobenius(matrix):
+            return length(matrix, (-2, -1))
+
         nu, kappa, *_ = self.sizes()
-        key = 5 * nu * frobenius(att.key) * _lengths(_lengths(pieces.Pt) * _lengths(pieces.query))
+        key = 5 * nu * frobenius(att.key) * length(length(pieces.Pt) * length(pieces.query))
         query = 5 * nu * kappa * abs(att.scale) * frobenius(att.query)
         parts = frobenius(pieces.output) * (frobenius(pieces.Pt) * frobenius(att.value) + key + query)
         n, d = pieces.x.shape

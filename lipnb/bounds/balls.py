@@ -6,7 +6,7 @@ import torch
 
 from lipnb.bounds.rounding import largest_singular
 
-__all__ = ["count", "growth_rate", "heat", "norms", "radius", "square"]
+__all__ = ["count", "growth_rate", "heat", "norms", "product", "radius", "square"]
 
 
 def square(A):
@@ -45,8 +45,13 @@ def radius(R):
 
 
 def heat(A_norm, R):
-    r""":math:`t = \|A\|_2 R^2`, the largest logit on the ball; every bound depends on A and R through it."""
-    return A_norm * radius(R) ** 2
+    r""":math:`t = \|A\|_2 R^2`, the largest logit on the ball: bounds know A and R by it; infinite beyond float64."""
+    return product(A_norm, radius(R), R)
+
+
+def product(*factors):
+    """The product of numbers, 0 or more: zero with any that is zero, infinite where it leaves the range of float64."""
+    return math.prod(map(float, factors)) if all(factors) else 0.0
 
 
 def growth_rate(A):

@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from lipnb.bounds.balls import count, growth_rate, heat, norms, radius
-from lipnb.bounds.rounding import largest_singular
+from lipnb.bounds.balls import count, growth_rate, heat, norms, product, radius
+from lipnb.bounds.rounding import largest_singular, length
 
 __all__ = ["biased_upper", "general_lower", "general_upper", "general_upper_sharp", "multi_head_upper"]
 
@@ -29,7 +29,8 @@ def general_upper(A, V, n, R):
     Returns
     -------
     float
-        An upper bound in the Euclidean norm of all coordinates, unmasked and masked alike.
+        An upper bound in the Euclidean norm of all coordinates, unmasked and masked alike; infinite where it leaves
+        the range of float64, as every upper bound here.
 
     Raises
     ------
@@ -42,7 +43,7 @@ def general_upper(A, V, n, R):
     """
     A_norm, V_norm = norms(A, V)
     n, t = count(n), heat(A_norm, R)
-    return math.sqrt(3) * V_norm * math.hypot(t * math.sqrt(4 * n + 1), math.sqrt(n))
+    return product(math.sqrt(3), V_norm, math.hypot(t * math.sqrt(4 * n + 1), math.sqrt(n)))
 
 
 def general_upper_sharp(A, V, n, R):
@@ -72,7 +73,7 @@ def general_upper_sharp(A, V, n, R):
     """
     A_norm, V_norm = norms(A, V)
     n, t = count(n), heat(A_norm, R)
-    return V_norm * (t + math.sqrt(n) * (1 + t))
+    return product(V_norm, t + math.sqrt(n) * (1 + t))
 
 
 def general_lower(A, n, R):
@@ -105,7 +106,7 @@ def general_lower(A, n, R):
     castin2024smooth, Prop. 3.4.
     """
     n, rate = count(n), growth_rate(A)
-    return math.sqrt(n - 1) / (1 + (n - 1) * math.exp(-2 * rate * radius(R) ** 2))
+    return math.sqrt(n - 1) / (1 + (n - 1) * math.exp(-2 * heat(rate, R)))
 
 
 def multi_head_upper(output, head_bounds):
@@ -177,5 +178,6 @@ def biased_upper(A, V, n, R, c):
     if c.shape != torch.as_tensor(A).shape[:1] or not torch.isfinite(c).all():
         raise ValueError(f"c must have shape (d,) = ({len(A)},) and finite entries, got {tuple(c.shape)}.")
     n, R = count(n), radius(R)
-    reach = A_norm * R + c.norm().item()
-    return math.sqrt(3) * V_norm * math.hypot(A_norm * R**2, 2 * math.sqrt(n) * R * reach, math.sqrt(n))
+    reach = A_norm * R + length(c).item()
+    parts = heat(A_norm, R), 2 * math.sqrt(n) * R * reach, math.sqrt(n)
+    return product(math.sqrt(3), V_norm, math.hypot(*parts) if R else math.sqrt(n))

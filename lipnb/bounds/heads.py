@@ -110,7 +110,8 @@ def heads_at_input(attention, norms, x):
     -------
     dict
         `spread`: Thm C.3 as its proof gives it; `column`: ours, from the largest column sum of P; `yudin`: Thm 3 of
-        yudin2025attention; see `lipnb.bounds.spread_upper`, `column_upper` and `yudin_upper`.
+        yudin2025attention; see `lipnb.bounds.spread_upper`, `column_upper` and `yudin_upper`. Upper bounds up to the
+        rounding of the logits.
 
     Notes
     -----

@@ -18,6 +18,8 @@ def _logaddexp(*logs):
 
 def _answer(logarithm, log):
     """The bound or its logarithm; a bound beyond the largest float is a request for `log=True`."""
+    if math.isnan(logarithm):  # zero times infinity: the map is constant
+        logarithm = -math.inf
     if log:
         return logarithm
     try:

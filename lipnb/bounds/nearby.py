@@ -12,8 +12,8 @@ import torch
 
 from lipnb.bounds.accuracy import MORE, TINY, Accuracy
 from lipnb.bounds.castin import biased_upper
-from lipnb.bounds.pieces import Pieces, in_units, scaled
-from lipnb.bounds.rounding import gamma, largest_singular
+from lipnb.bounds.pieces import Pieces, alive, in_units, scaled
+from lipnb.bounds.rounding import gamma, largest_singular, length
 from lipnb.bounds.terms import three_terms
 
 __all__ = ["Nearby", "nearby_upper"]
@@ -74,12 +74,13 @@ def nearby_upper(attention, x, radii):
     -------
     Nearby
         `jacobian`, `taylor`, `outputs`, `general`, each of shape (r,), and `best`; upper bounds, rounding
-        included; infinite where float64 resolves nothing.
+        included; infinite where float64 resolves nothing, and where a bound leaves its range.
 
     Raises
     ------
     ValueError
-        As `Attention.check_input`; "x must hold one sequence ..."; "radii must be ...".
+        As `Attention.check_input`; "nearby_upper knows dot-product scores only ..."; "x must hold one sequence ...";
+        "radii must be ...".
 
     Notes
     -----
@@ -88,20 +89,32 @@ def nearby_upper(attention, x, radii):
     may have. `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, as recovered), with
     Lemma 3.8.
     """
+    attention.check_dot("nearby_upper")
     attention.check_input(x)
     if x.ndim != 2:
         raise ValueError(f"x must hold one sequence, shape (n, d), got {tuple(x.shape)}.")
     radii = torch.as_tensor(radii, dtype=torch.float64, device=x.device)
     if radii.ndim != 1 or not torch.isfinite(radii).all() or not (radii >= 0).all():
         raise ValueError("radii must be finite numbers, 0 or more, shape (r,).")
+    if not alive(attention).any():
+        return Nearby(*[torch.zeros_like(radii)] * 4, radii.new_zeros(()))
+    nothing = Nearby(*[torch.full_like(radii, torch.inf)] * 4, radii.new_full((), torch.inf))
     attention, x, tokens, outputs = in_units(attention.to(dtype=torch.float64), x.double())
     if attention is None:
-        nothing = torch.full_like(radii, torch.inf)
-        return Nearby(*[nothing] * 4, radii.new_full((), torch.inf))
-    pieces = Pieces(attention, x)
+        return nothing
+    eps = torch.nextafter(scaled(radii, -tokens), radii.new_tensor(torch.inf))
+    try:
+        *bounds, L = _in_units(Pieces(attention, x), x, eps)
+    except torch.linalg.LinAlgError:  # of numbers that are not finite, or an iteration without end
+        return nothing
+    return Nearby(*(_whole(one, outputs) for one in bounds), _whole(L, outputs - tokens))
+
+
+def _in_units(pieces, x, eps):
+    """The four bounds, each (r,), and the local one, before units and the last rounding."""
     accuracy = Accuracy(pieces)
     M, N, sigma_w, sigma_a, diam_w, diam_a, beta, column = (one[:, None] for one in _heads(pieces, accuracy))
-    eps, n, root = torch.nextafter(scaled(radii, -tokens), radii.new_tensor(torch.inf)), len(x), math.sqrt(2)
+    n, root = len(x), math.sqrt(2)
     omega = MORE * eps * (diam_a + root * beta + root * N * eps)  # (h, r): how far a row of logits can change
     grow = torch.where(omega < 700, omega.exp() * MORE, torch.inf)
     c = (column * grow).clamp_max(n).sqrt()
@@ -116,17 +129,14 @@ def nearby_upper(attention, x, radii):
     if accuracy.resolved():
         size, relative = accuracy.arithmetic()
         L = torch.minimum(sum(three_terms(pieces)) + accuracy.change() + 2 * relative * size, L)
-    bounds = (eps * G, eps * (L + eps * H / 2), _reach(pieces, accuracy, diam_w) + eps * (M * c).sum(0),
-              eps * _general(pieces, x, M, N, eps))
-    moving = attention.value.any() and pieces.output.any()  # else the output never changes
-    return Nearby(*(_whole(one, outputs, moving) for one in bounds), _whole(L, outputs - tokens, moving))
+    return (eps * G, eps * (L + eps * H / 2), _reach(pieces, accuracy, diam_w) + eps * (M * c).sum(0),
+            eps * _general(pieces, x, M, N, eps), L)
 
 
-def _whole(bound, power, moving):
+def _whole(bound, power):
     """A bound in units as a bound: rounding of what was done with positive numbers, underflow, and the units."""
     bound = torch.where(torch.isnan(bound), torch.inf, bound)
-    up = torch.nextafter(scaled(MORE**4 * bound + TINY, power), bound.new_tensor(torch.inf))
-    return up if moving else torch.zeros_like(up)
+    return torch.nextafter(scaled(MORE**4 * bound + TINY, power), bound.new_tensor(torch.inf))
 
 
 def _heads(pieces, accuracy):
@@ -137,16 +147,16 @@ def _heads(pieces, accuracy):
     found = []
     for factor, points, errors, matrix, unit in ((R, pieces.values, accuracy.values, att.value, 1.0),
                                                  (S, pieces.keys, accuracy.keys, att.key, abs(att.scale))):
-        whole, longest = torch.linalg.matrix_norm(factor), torch.linalg.vector_norm(points, dim=-1).amax(-1)
+        whole, longest = length(factor, (-2, -1)), length(points).amax(-1)
         few = gamma(16 * (len(pieces.x) + sum(matrix.shape) + att.output_width) + 256)
-        norm = largest_singular(factor @ matrix) + few * whole * torch.linalg.matrix_norm(matrix)
+        norm = largest_singular(factor @ matrix) + few * whole * length(matrix, (-2, -1))
         z = points @ factor.mT
-        error = MORE * whole * (torch.linalg.vector_norm(errors, dim=-1).amax(-1) + few * longest)
+        error = MORE * whole * (length(errors).amax(-1) + few * longest)
         diameter = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").amax((1, 2)) * MORE + 2 * error
         sigma = _spread(pieces, accuracy, z, error)
         found.append([unit * one + TINY for one in (norm, sigma, diameter)])
     (M, sigma_w, diam_w), (N, sigma_a, diam_a) = found
-    beta = (torch.linalg.vector_norm(pieces.slopes, dim=-1) * MORE + accuracy.slopes).amax(-1)
+    beta = (length(pieces.slopes) * MORE + accuracy.slopes).amax(-1)
     return M, N, sigma_w, sigma_a, diam_w, diam_a, beta, MORE * (pieces.P + accuracy.E).sum(1).amax(-1)
 
 
@@ -171,11 +181,10 @@ def _reach(pieces, accuracy, diameter):
     """Length of all the changes that another attention to the same values could make, at most."""
     w = torch.einsum("hmv,hjv->hjm", pieces.output, pieces.values)
     distance = torch.cdist(pieces.P @ w, w, compute_mode="donot_use_mm_for_euclid_dist")
-    longest = torch.linalg.vector_norm(w, dim=-1).amax(-1)[:, None]
+    longest = length(w).amax(-1)[:, None]
     few = gamma(16 * (pieces.n + pieces.values.shape[-1]) + 256)
-    lost = torch.linalg.vector_norm(accuracy.values, dim=-1).amax(-1)[:, None] + few * torch.linalg.vector_norm(
-        pieces.values, dim=-1).amax(-1)[:, None]
-    error = accuracy.e * longest + 4 * lost * torch.linalg.matrix_norm(pieces.output)[:, None]
+    lost = (length(accuracy.values).amax(-1) + few * length(pieces.values).amax(-1))[:, None]
+    error = accuracy.e * longest + 4 * lost * length(pieces.output, (-2, -1))[:, None]
     distance = torch.minimum(MORE * (distance + error[..., None]), diameter[..., None])
     if pieces.hidden is not None:
         distance = distance.masked_fill(pieces.hidden, 0)
@@ -184,11 +193,11 @@ def _reach(pieces, accuracy, diameter):
 
 def _general(pieces, x, M, N, eps):
     """The general bound of each head, from the norms of its maps, on tokens as large as any in the balls, summed."""
-    att, largest = pieces.attention, x.norm(dim=-1).max() * MORE
+    att, largest = pieces.attention, length(x).max() * MORE
     bias = 0 * M[:, 0]
     if att.query_bias is not None:
-        c = torch.linalg.vector_norm(att.scale * torch.einsum("hkd,hk->hd", att.key, att.query_bias), dim=-1)
-        lost = torch.linalg.matrix_norm(att.key) * torch.linalg.vector_norm(att.query_bias, dim=-1)
+        c = length(att.scale * torch.einsum("hkd,hk->hd", att.key, att.query_bias))
+        lost = length(att.key, (-2, -1)) * length(att.query_bias)
         bias = MORE * c + gamma(att.key_width + 8) * abs(att.scale) * lost
     sizes = [(largest + e).item() * MORE for e in eps]
     return eps.new_tensor([

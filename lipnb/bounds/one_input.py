@@ -28,7 +28,8 @@ def column_upper(A, V, x, *, masked=False):
     Returns
     -------
     Tensor, shape of the batch
-        An upper bound, float64, never above `general_upper_sharp` with the radius of the input.
+        An upper bound up to the rounding of the logits, float64, never above `general_upper_sharp` with the radius of
+        the input.
 
     Raises
     ------
@@ -69,7 +70,7 @@ def spread_upper(A, V, x, *, center=None):
     Returns
     -------
     Tensor, shape of the batch
-        An upper bound, float64, unmasked and masked alike.
+        An upper bound up to the rounding of the logits, float64, unmasked and masked alike.
 
     Raises
     ------

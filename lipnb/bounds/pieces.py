@@ -4,10 +4,11 @@ import math
 
 import torch
 
-__all__ = ["Pieces", "in_units", "scaled"]
+__all__ = ["Pieces", "alive", "in_units", "scaled"]
 
 CHUNK = 2**24  # entries of one intermediate array
 STEEPEST = 150  # power of two beyond which a scale of the logits, in units, is refused
+FAINTEST = 800  # power of two by which a head may lie below the largest; what is fainter is taken to be that strong
 
 
 def scaled(tensor, power):
@@ -17,18 +18,42 @@ def scaled(tensor, power):
     return tensor
 
 
-def _power(*tensors):
-    """The power of two that brings the largest entry of all below one and not below a half; 0 for zeros."""
-    largest = max((tensor.abs().max().item() for tensor in tensors if tensor is not None), default=0.0)
-    return math.frexp(largest)[1] if largest > 0 else 0
+def _power(tensor):
+    """The power of two that brings the largest entry below one and not below a half; None for zeros."""
+    largest = 0.0 if tensor is None else tensor.abs().max().item()
+    return math.frexp(largest)[1] if largest > 0 else None
+
+
+def _side_by_side(attention):
+    """Output matrices (h, m, v) that put the outputs of heads one after another."""
+    eye = torch.eye(attention.heads * attention.value_width, dtype=attention.dtype, device=attention.device)
+    return eye.unflatten(1, (attention.heads, -1)).movedim(1, 0)
+
+
+def _balanced(value, output):
+    r"""Value and output matrices of heads that are not zero, in units: (value', output', power of the largest head).
+
+    Each head has its own power; what it lies below the largest is shared by its two matrices, so that their squares
+    do not underflow. A head more than :math:`2^{800}` below it is raised to there: that adds less than `TINY` to the
+    Jacobian, and every sum over heads of bounds only grows.
+    """
+    powers = [(_power(v), _power(o)) for v, o in zip(value, output, strict=True)]
+    top = max(v + o for v, o in powers)
+    faint = [min(FAINTEST, top - v - o) for v, o in powers]
+    value = [scaled(one, -v - less // 2) for one, (v, _), less in zip(value, powers, faint, strict=True)]
+    output = [scaled(one, -o - (less - less // 2)) for one, (_, o), less in zip(output, powers, faint, strict=True)]
+    return torch.stack(value), torch.stack(output), top
 
 
 def in_units(attention, x):
     r"""The same map in units in which all tokens and all matrices have entries up to one.
 
-    With :math:`x = 2^a x'`, :math:`2^a W_Q = 2^q W_Q'` (the same factor for its bias), and so on for keys, values and
-    outputs, :math:`f(x) = 2^{v + o} f'(x')` up to a constant, and the scale of the logits becomes :math:`2^{q + k} s`.
-    Biases of keys, values and outputs change no derivative and no difference of outputs: they are left out.
+    With :math:`x = 2^a x'`, :math:`2^a W_Q = 2^q W_Q'` (the same factor for its bias), :math:`2^a W_K = 2^k W_K'`, the
+    scale of the logits becomes :math:`2^{q + k} s`. Values and outputs have a power of two for each head; with
+    :math:`2^o` that of the head whose :math:`2^a W_V` and :math:`W_O` are largest together,
+    :math:`f(x) = 2^o f'(x')` up to a constant. Biases of keys, values and outputs change no derivative and no
+    difference of outputs: they are left out, and so are heads whose values or outputs are zero. Where all tokens are
+    zero, a is at most 0 and such that the scale of the logits is at most about one.
 
     Parameters
     ----------
@@ -40,24 +65,39 @@ def in_units(attention, x):
     Returns
     -------
     attention : Attention or None
-        None where the scale of the logits exceeds :math:`2^{150}` in these units: no float64 answers then.
+        None where the scale of the logits exceeds :math:`2^{150}` in these units: no float64 answers then; and where
+        no head has both values and outputs.
     x : Tensor, shape (n, d)
     tokens, outputs : int
-        The powers a and v + o.
+        The powers a and o.
     """
-    a, bias = _power(x), attention.query_bias
-    sizes = [_power(attention.query) + a] if attention.query.any() and x.any() else []
-    q = max([*sizes, _power(bias)] if bias is not None and bias.any() else sizes, default=0)
-    k, v = _power(attention.key), _power(attention.value)
-    o = 0 if attention.output is None else _power(attention.output)
-    if math.frexp(attention.scale)[1] + q + k + a > STEEPEST:
-        return None, x, a, v + o + a
+    heads = alive(attention)
+    a, bias, steep = _power(x), attention.query_bias, math.frexp(attention.scale)[1]
+    query, key = _power(attention.query), _power(attention.key)
+    given = _power(bias)
+    if a is None:
+        ends = [] if key is None else ([] if query is None else [-(query + key + steep) // 2]) + (
+            [] if given is None else [-(given + key + steep)])
+        a = min([0, *ends])
+    q = max([size for size in (None if query is None else query + a, given) if size is not None], default=0)
+    k = -q if key is None else key + a  # without keys all logits are zero, whatever the queries
+    if not heads.any():
+        return None, x, a, 0
+    output = _side_by_side(attention) if attention.output is None else attention.output
+    value, output, o = _balanced(attention.value[heads], output[heads])
+    if steep + q + k > STEEPEST:
+        return None, x, a, o + a
     unit = attention.replace(
-        query=scaled(attention.query, a - q), key=scaled(attention.key, -k), value=scaled(attention.value, -v),
-        output=None if attention.output is None else scaled(attention.output, -o),
-        query_bias=None if bias is None else scaled(bias, -q), key_bias=None, value_bias=None, output_bias=None,
-        scale=math.ldexp(attention.scale, q + k + a))
-    return unit, scaled(x, -a), a, v + o + a
+        query=scaled(attention.query[heads], a - q), key=scaled(attention.key[heads], a - k), value=value,
+        output=output, query_bias=None if bias is None else scaled(bias[heads], -q), key_bias=None, value_bias=None,
+        output_bias=None, scale=math.ldexp(attention.scale, q + k))
+    return unit, scaled(x, -a), a, o + a
+
+
+def alive(attention):
+    """Which heads have values and outputs, boolean, shape (h,): the others change nothing."""
+    moving = attention.value.flatten(1).any(1)
+    return moving if attention.output is None else moving & attention.output.flatten(1).any(1)
 
 
 class Pieces:
@@ -106,11 +146,7 @@ class Pieces:
             self.below + self.half_ratio() - self.below.logsumexp(-1, keepdim=True)).exp()
         self.means = self.P @ self.values
         self.slopes = self.query @ attention.key
-        if attention.output is None:  # heads side by side
-            eye = torch.eye(self.heads * self.values.shape[-1], dtype=x.dtype, device=x.device)
-            self.output = eye.unflatten(1, (self.heads, -1)).movedim(1, 0)
-        else:
-            self.output = attention.output
+        self.output = _side_by_side(attention) if attention.output is None else attention.output
         # outputs in orthonormal coordinates: |W_O y| = |R y|
         self.R = torch.linalg.qr(self.output.movedim(0, 1).flatten(1), mode="r").R
 

@@ -2,13 +2,14 @@ r"""Spectral norms as numbers that are upper bounds, rounding included.
 
 The model: float64, every operation exact up to a factor :math:`1 + \delta`, :math:`|\delta| \le u = 2^{-53}`, so that a
 sum of c products errs by at most :math:`\gamma_c = c u / (1 - c u)` times the sum of the absolute products, in any
-order (higham2002accuracy, section 3.1); no overflow, and underflow only of numbers that do not matter. Symmetric
+order (higham2002accuracy, section 3.1); no overflow, underflow only of numbers that do not matter, and gradual: no
+flush to zero. Symmetric
 eigenvalues of order p are taken to err by at most ``8 p u`` times the trace, generously above what LAPACK shows.
 """
 
 import torch
 
-__all__ = ["UNIT", "gamma", "largest_singular", "largest_singular_of_each"]
+__all__ = ["UNIT", "gamma", "largest_singular", "largest_singular_of_each", "length"]
 
 UNIT = 2.0**-53
 EXACT_WORK = 2e9  # matrices times order^3 up to which eigenvalues are computed, not bounded by a trace
@@ -17,6 +18,15 @@ EXACT_WORK = 2e9  # matrices times order^3 up to which eigenvalues are computed,
 def gamma(count):
     r""":math:`\gamma_c = c u / (1 - c u)`, the relative error of a sum of `count` products."""
     return count * UNIT / (1 - count * UNIT)
+
+
+def length(tensor, dim=-1):
+    """Euclidean length over one dimension or several, divided by the largest entry first: squares cannot underflow."""
+    if not tensor.numel():
+        return torch.linalg.vector_norm(tensor, dim=dim)
+    size = tensor.abs().amax(dim, keepdim=True)
+    unit = torch.linalg.vector_norm(tensor / torch.where(size > 0, size, 1), dim=dim)
+    return size.amax(dim) * unit
 
 
 def largest_singular(matrix):

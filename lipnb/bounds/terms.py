@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from lipnb.bounds.pieces import Pieces
-from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each
+from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each, length
 
 __all__ = ["Pieces", "Terms", "bases", "three_terms"]
 
@@ -123,29 +123,27 @@ def _query(pieces, Y):
 def _key(pieces, S, Y):
     """Rows scaled by rho_i w_ih, stacked."""
     b = _without(pieces.slopes, Y)
-    length = torch.linalg.vector_norm(b, dim=-1).T  # (n, h)
+    reached = length(b).T  # (n, h)
     R = pieces.R.unflatten(1, (pieces.heads, -1))
     alone = torch.linalg.matrix_norm(R.movedim(1, 0), 2)
     # what the arithmetic on the way to rho_i and to b_i loses, before the weights w: (n, h)
-    norm, few = torch.linalg.vector_norm, gamma(16 * sum(pieces.R.shape) + 16 * sum(b.shape[1:]) + 256)
-    size = 3 * norm(pieces.values, dim=-1).amax(-1) * torch.linalg.matrix_norm(pieces.output) * (
-        1 + 2 * S.shape[1] ** 0.5)
-    lost = size * norm(pieces.Pt, dim=-1).T
-    lost_b = (1 + 2 * Y.shape[1] ** 0.5) * torch.linalg.matrix_norm(pieces.attention.key) * norm(
-        pieces.query, dim=-1).T
-    stacked, more = [], 0
+    few = gamma(16 * sum(pieces.R.shape) + 16 * sum(b.shape[1:]) + 256)
+    size = 3 * length(pieces.values).amax(-1) * length(pieces.output, (-2, -1)) * (1 + 2 * S.shape[1] ** 0.5)
+    lost = size * length(pieces.Pt).T
+    lost_b = (1 + 2 * Y.shape[1] ** 0.5) * length(pieces.attention.key, (-2, -1)) * length(pieces.query).T
+    stacked, more = [], b.new_zeros(())
     for rows in pieces.rows():
         Z = pieces.spread(rows)
         Z = Z - torch.einsum("jr,ihrv->ihjv", S, torch.einsum("jr,ihjv->ihrv", S, Z))
         reach = torch.linalg.matrix_norm(torch.linalg.qr(Z, mode="r").R) * alone  # (rows, h): any positive numbers do
-        w = _positive(reach).sqrt() / _positive(length[rows]).sqrt()
+        w = _positive(reach).sqrt() / _positive(reached[rows]).sqrt()
         # |[W_O Z^T / w]|: the same after Z^T is replaced by its triangular factor
         factor = torch.linalg.qr(Z, mode="r").R.mT / w[..., None, None]
         joint = torch.einsum("phv,ihvu->iphu", R, factor).flatten(2)
-        rho = largest_singular_of_each(joint) + few * torch.linalg.vector_norm(lost[rows] / w, dim=-1)
+        rho = largest_singular_of_each(joint) + few * length(lost[rows] / w)
         stacked.append((rho[:, None] * w)[..., None] * b[:, rows].movedim(0, 1))
-        more = more + (few * rho[:, None] * w * lost_b[rows]).square().sum()
-    return largest_singular(torch.cat(stacked).flatten(0, 1)) + more.sqrt()
+        more = torch.hypot(more, length(few * rho[:, None] * w * lost_b[rows], (0, 1)))
+    return largest_singular(torch.cat(stacked).flatten(0, 1)) + more
 
 
 def _positive(numbers):
