@@ -6,7 +6,7 @@ from cases import extreme_case, random_case
 
 from lipnb import Attention, local_lipschitz
 from lipnb.bounds import nearby_upper, yudin_upper
-from lipnb.bounds.rounding import length
+from lipnb.bounds.rounding import largest_singular, length
 from lipnb.bracket import certify
 from lipnb.verification import truth
 
@@ -306,3 +306,16 @@ def test_bad_input_is_said_in_one_sentence(change, sentence):
     good = {"attention": Attention.from_matrices(eye, eye), "x": torch.ones(3, 4, dtype=torch.float64)}
     with pytest.raises(ValueError, match=sentence):
         certify(**{**good, **change})
+
+
+def test_a_factorisation_that_does_not_converge_leaves_the_trace(monkeypatch):
+    def fails(*given):
+        raise torch.linalg.LinAlgError("failed to converge")
+
+    matrix = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    exact = torch.linalg.matrix_norm(matrix, 2)
+    monkeypatch.setattr(torch.linalg, "eigvalsh", fails)
+    found = largest_singular(matrix)
+    assert (found >= exact).all() and (found <= torch.linalg.matrix_norm(matrix) * (1 + 1e-9)).all()
+    with pytest.raises(torch.linalg.LinAlgError):
+        largest_singular(matrix / 0)
