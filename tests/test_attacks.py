@@ -170,8 +170,9 @@ def test_bounds_hold_at_the_ends_of_float64(start):
 def test_balls_larger_than_the_root_of_the_largest_float():
     """Squares of radii raised; the outputs are means of values, and change by no more than the values reach."""
     f, x = one_input(3, n=3)
-    near = nearby_upper(f, x, [1e150, 1e160, 1e300])
-    assert (near.best >= torch.tensor([1e150, 1e160, 1e300])).all() and near.outputs[1] < 1e165
+    radii = torch.tensor([1e150, 1e160, 1e300], dtype=torch.float64)
+    near = nearby_upper(f, x, radii)
+    assert (near.best >= radii).all() and near.outputs[1] < 1e165
     assert (near.general[1:] == math.inf).all()
 
 

@@ -246,10 +246,12 @@ def test_a_full_disk_is_a_sentence_and_what_was_measured_is_kept(bert, tmp_path,
         with pytest.raises(OSError, match="scan.partial.jsonl cannot be written any more .No space left on device.: "
                                           "what is measured is kept. Make room"):
             scanned(model, text, tmp_path, upper=False)
+    (partial,) = tmp_path.rglob("scan.partial.jsonl")
+    kept = partial.read_text().count('"unit"')
     measured = []
     measure = scan.run.measure
     monkeypatch.setattr("lipnb.scan.run.measure", lambda *a, **k: measured.append(1) or measure(*a, **k))
-    assert len(scanned(model, text, tmp_path, upper=False).table) == 8 and len(measured) == 2
+    assert len(scanned(model, text, tmp_path, upper=False).table) == 8 and len(measured) == 4 - kept < 4
 
 
 NASTY = "<script>alert(1)</script>&\"'[bold]"
@@ -344,7 +346,7 @@ def test_a_text_too_short_names_the_options(tokens, lengths, ways):
 def test_default_lengths_are_those_that_the_text_allows(bert, tmp_path, monkeypatch):
     monkeypatch.setattr(inputs, "DEFAULT", (4, 8, 16))
     short = tmp_path / "short.txt"
-    short.write_text("the alice rabbit sat by her sister on the bank and had nothing to do . the alice rabbit sat by")
+    short.write_text("the alice rabbit sat by her sister on the bank")
     found = scanned(bert, short, tmp_path, lengths=None, upper=False)
     tokens = len(models.first_tokens(small(bert), short.read_text(), 99))
     assert 16 <= tokens < 32 and found.about["settings"]["lengths"] == [4, 8]
