@@ -179,7 +179,8 @@ figures.verified.worst_cases(table)
 plt.show()
 
 # %% [markdown]
-# *The worst of thousands of inputs against each upper bound, by kind of input. Dots: unmasked, circles: masked. At 1 a bound is attained, beyond it would be refuted. Right: only inputs with $\norm A_2 R^2 \ge 1$.*
+# *The worst of thousands of inputs against each upper bound, by kind of input. Dots: unmasked, circles: masked.
+# At 1 a bound is attained, beyond it would be refuted. Right: only inputs with $\norm A_2 R^2 \ge 1$.*
 
 # %% tags=["nbval-check-output"]
 couples = [

@@ -184,7 +184,9 @@ def load(folder):
         table = pd.read_csv(folder / file)
         if len(table) != about["rows"]:
             raise ValueError(f"it has {len(table)} rows, of {about['rows']}")
-        words = [name for name in table if name != "route" and not pd.api.types.is_numeric_dtype(table[name])]
+        # whether a layer converged is blank where it was not measured
+        told = table.drop(columns="route", errors="ignore").replace({True: 1, False: 0})
+        words = [name for name in told if pd.to_numeric(told[name], errors="coerce").isna().ne(told[name].isna()).any()]
         if words:
             raise ValueError(f"its column {words[0]!r} does not hold numbers")
         return Scan(table, summarise(table), about)
