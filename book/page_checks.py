@@ -12,7 +12,7 @@ import verdicts
 import yaml
 from pages import convert, provenance, sources
 
-MOST_CODE_CELLS, MOST_LINES, MOST_BYTES = 14, 25, 300_000
+MOST_CODE_CELLS, MOST_LINES, MOST_BYTES = 18, 25, 300_000
 PLACES = re.compile(r"(?<![\w.])(?:/home/|/Users/|/root/|/tmp/|[A-Za-z]:\\Users\\)|/site-packages/")
 ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")
 

@@ -323,7 +323,7 @@ print("routes:", ", ".join(sorted({lip.route for lip in ways.values()})))
 # - The certificate is a statement of probability over the random start. Rounding shifts the bound by up to 16 units of
 #   the precision ($2 \cdot 10^{-6}$ in float32). In float32 the probability rests on an assumption besides: rounding
 #   acts like noise, its part along the top singular vector does not depend on the start. {doc}`../book/solver` has the
-#   theorem, {doc}`77_solver_speed` ten thousand runs. A start of your own choice voids the certificate.
+#   theorem, {doc}`77_solver_speed` counts runs that test it. A start of your own choice voids the certificate.
 #   All items of a batch share one start: a statement about $M$ values together needs a confidence of $1 - \delta/M$.
 # - It is no proof for one given run. A bound from both sides with proof is the subject of {doc}`72_certified_bracket`.
 # - The share of failures is measured on one spectrum. The theorem holds for all.

@@ -379,4 +379,4 @@ ledger.record(
 # **One thing to try.** Fill the hole: let the inner radius of the ring go to zero, the slit staying. What happens to
 # the largest local constant, and does the lemma hold then?
 #
-# **Next:** {doc}`29_verification`, ten thousand inputs against each bound.
+# **Next:** {doc}`29_verification`, thousands of inputs against each bound.

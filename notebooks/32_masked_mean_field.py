@@ -441,8 +441,7 @@ ledger.record(
     ledger.upper(d2, "step 2 without the average over the past", averages.norm[lengths],
                  counter_example=f"A = 0, V = 1, n = 2: {golden:.3f} times as far",
                  grounds="A = 0", variant=True, seen="reconstructed", effort="structured"),
-    ledger.upper(d2, "step 2 with the average over the past", steps["step 2, averaged"],
-                 grounds="random sequences", **own),
+    ledger.upper(d2, "step 2 with the average over the past", steps["step 2, averaged"], grounds="random", **own),
 )
 # fmt: on
 

@@ -258,6 +258,8 @@ short = on_text.loc[on_text.s.idxmin()]
 counter = f"layer {short.layer}, head {short['head']}: 2 gamma R^2 = {short.s:.2f}"
 tried = {"seen": "reconstructed", "effort": "structured", "variant": True}
 heads = f"{len(t)} heads of MiniLM, mean radius on text"
+
+# %%
 ledger.record(
     ledger.unchecked("castin.fig-2", "gamma R^2 of each head of BERT", instead,
                      seen="text of the paper"),

@@ -408,6 +408,8 @@ how["kim.app-untied"] = {**ours, **proved}
 how |= dict.fromkeys(("kim.lem-spread", "kim.thm-3.2-inf"), {**form, **proved})
 how["kim.app-mask"] = {**form, **proved}
 example = {"counter_example": example}
+
+# %%
 ledger.record(
     *(
         ledger.equal(i, a, b, within=1e-10, grounds=c, **how[i])

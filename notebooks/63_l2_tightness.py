@@ -274,38 +274,19 @@ far = large["ratio"] - 1
 odds = {"grounds": "whole Jacobians at explicit inputs, N odd from 9 to 1001"}
 values = {"grounds": "powers of ten; a formula against its own leading terms"}
 form, ours = {"seen": "reconstructed"}, {"seen": "ours", "effort": "proved"}
+
+# %%
+# fmt: off
+both = np.concatenate([table.share, ratios])
 ledger.record(
-    ledger.upper(
-        tight,
-        "no ascent exceeds the bound",
-        share,
-        grounds=ascent,
-        **form,
-        effort="proved",
-    ),
-    ledger.lower(
-        tight,
-        "within 2 of the bound, odd N",
-        within,
-        **dense,
-        **form,
-        effort="proved",
-    ),
-    ledger.upper(tight, never, np.concatenate([table.share, ratios]), grounds=every, **ours),
+    ledger.upper(tight, "no ascent exceeds the bound", share, grounds=ascent, **form, effort="proved"),
+    ledger.lower(tight, "within 2 of the bound, odd N", within, **dense, **form, effort="proved"),
+    ledger.upper(tight, never, both, grounds=every, **ours),
     ledger.equal(tight, constant, odd_best - 1, within=1e-5, grounds=ascent, **ours),
-    ledger.equal(
-        rate, stated, far, within=0.07, **values, **form, effort="structured"
-    ),
-    ledger.equal(
-        rate,
-        grows,
-        increments - 1,
-        within=0.15,
-        **odds,
-        seen="ours",
-        effort="structured",
-    ),
+    ledger.equal(rate, stated, far, within=0.07, **values, **form, effort="structured"),
+    ledger.equal(rate, grows, increments - 1, within=0.15, **odds, seen="ours", effort="structured"),
 )
+# fmt: on
 
 # %% [markdown]
 # ## What this shows and does not show

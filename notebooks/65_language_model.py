@@ -310,6 +310,8 @@ for kind, part in used.items():
 for name, values in {"tied": cost["l2-tied"], "contractive": cost["contractive"]}.items():
     glue(f"cost_{name}_low", values.min(), display=False)
     glue(f"cost_{name}_high", values.max(), display=False)
+
+# %%
 glue("attends_low", attends["contractive"].min(), display=False)
 glue("attends_high", attends["contractive"].max(), display=False)
 glue("nats_contractive", mean["contractive"][2], display=False)
@@ -341,6 +343,8 @@ cheapest = {"counter_example": f"{extreme(cheap, min)} over dot"}
 figure, why = "kim.fig-lm", f"sizes and values are not known; trends at {size} instead"
 ours = {"seen": "ours", "effort": "structured"}
 over = {"grounds": f"loss over that of dot products, each depth and seed; {size}"}
+
+# %%
 nothing = {"grounds": f"loss over that without attention; {size}"}
 pairs = {"grounds": f"loss over {baseline['bigram']:.3f}, the bigram's; {size}"}
 from_one = {"grounds": f"loss of the deepest over that of one layer; {size}"}

@@ -311,6 +311,8 @@ why = f"sizes are not known, losses not certain; counts at {size} instead"
 own = "not known; spread of outputs over that of inputs, median over layers: "
 own += ", ".join(passes.values())
 ours = {"seen": "ours", "effort": "structured"}
+
+# %%
 ledger.record(
     ledger.unchecked(table, "its losses, at its size", why, seen="reconstructed"),
     ledger.upper(

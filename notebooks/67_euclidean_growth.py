@@ -362,6 +362,8 @@ for d in (1, 2, 4, 9, 16):
     ratios = [largest_row(n, u) / two_sides(n) for n in (101, 1e6, 1e300)]
     rows.append((d, *ratios, 1 + d**0.5))
 norms = pd.DataFrame(rows, columns=["d", "N = 101", "1e6", "1e300", "1 + sqrt d"])
+
+# %%
 print("maximum norm over 2z + 1/(1+z)\n" + norms.round(3).to_string(index=False))
 print(f"the formula against whole Jacobians: {np.abs(checks).max():.0e}")
 

@@ -250,6 +250,8 @@ for _, rows in worst.groupby("relative"):
     found = {name: ranks(*pair, drawn) for name, pair in pairs.items()}
     numbers.append({name: rho for name, (rho, _) in found.items()})
     rankings.append({name: said for name, (_, said) in found.items()})
+
+# %%
 rankings = pd.DataFrame(rankings, index=worst.relative.unique()).iloc[::2]
 for name in ("Lip_X", "random"):
     print(f"{name} against the best attack, n = {count} inputs")
