@@ -260,9 +260,9 @@ plt.show()
 # %%
 loss = curves[curves.trained > 0].groupby("layer", sort=False).loss.first()
 removed = 1 - loss / 0.3**2  # the noise has 0.3 of the size of the words
-glue("removed_l2", 100 * removed.drop("dot product").max(), display=False)
-glue("removed_dot", 100 * removed["dot product"], display=False)
-glue("largest", rates[rates.layer != "dot product"].Lambda.max(), display=False)
+glue("removed_l2", float(100 * removed.drop("dot product").max()), display=False)
+glue("removed_dot", float(100 * removed["dot product"]), display=False)
+glue("largest", float(rates[rates.layer != "dot product"].Lambda.max()), display=False)
 glue("enough", enough, display=False)
 for name, part in removed.items():
     print(f"{name:18s} removed {part:6.1%} of the mean square of the noise")

@@ -173,7 +173,7 @@ miss = ((copied - letters[:-1]).abs().max() / letters.abs().max()).item()
 weights = two_heads.probabilities(x)[:, 1:, :]
 print(f"largest weight on another token: {weights.tril(-1).max():.3f}")
 print(f"letters before, copied up to {miss:.0e} of the largest")
-glue("miss", 100 * miss, display=False)
+glue("miss", float(100 * miss), display=False)
 
 # %% [markdown]
 # The error is {glue:text}`miss:.4f` %. What is lost is not the ability to copy but robustness: the neighbour comes out
@@ -254,7 +254,7 @@ parts = runs[runs.row == "feed-forward"]
 low, high = parts.bound.min(), parts.bound.max()
 print(f"{len(parts)} trained feed-forward parts: product of the norms of both matrices,")
 print(f"computed in float64 after training, {low:.6f} to {high:.6f}")
-glue("guaranteed", high, display=False)
+glue("guaranteed", float(high), display=False)
 
 # %%
 figures.training.constants(stored)
@@ -308,14 +308,14 @@ used = layers.groupby("attention").used.max()[["l2-tied", "contractive"]]
 for kind, part in used.items():
     print(f"{kind}: at most {part:.2g} of the bound is reached on this text")
 for name, values in {"tied": cost["l2-tied"], "contractive": cost["contractive"]}.items():
-    glue(f"cost_{name}_low", values.min(), display=False)
-    glue(f"cost_{name}_high", values.max(), display=False)
+    glue(f"cost_{name}_low", float(values.min()), display=False)
+    glue(f"cost_{name}_high", float(values.max()), display=False)
 
 # %%
-glue("attends_low", attends["contractive"].min(), display=False)
-glue("attends_high", attends["contractive"].max(), display=False)
-glue("nats_contractive", mean["contractive"][2], display=False)
-glue("nats_without", mean["none-contractive"][2], display=False)
+glue("attends_low", float(attends["contractive"].min()), display=False)
+glue("attends_high", float(attends["contractive"].max()), display=False)
+glue("nats_contractive", float(mean["contractive"][2]), display=False)
+glue("nats_without", float(mean["none-contractive"][2]), display=False)
 
 # %%
 steps, tied = settings["training"]["steps"], ["l2-tied", "contractive"]

@@ -141,7 +141,7 @@ print("nats per character, mean\n" + mean.round(3).to_string(na_rep=""))
 print("\nlargest less smallest\n" + spread.round(3).to_string(na_rep=""))
 print(f"\ntrained, below {pairs:.3f}\n" + counted(pairs).to_string())
 print(f"\nalive, below {alive:.3f}\n" + counted(alive).to_string())
-glue("margin", margin, display=False)
+glue("margin", float(margin), display=False)
 glue("dot_to", max(d for d in depths if whole.loc[:d, "dot"].all()), display=False)
 
 # %%
@@ -264,7 +264,7 @@ assert bounds.l2_growth(sizes["length"]) == settings["growth"]
 assert live["dot"].iloc[-1] < 0.1 * min(live["l2-tied"].iloc[-1], live.iloc[-1, 2])
 print("the first steps come out again; no layer exceeds its bound")
 print(f"{len(guaranteed)} contractive feed-forward parts: products of norms at most 1")
-glue("guaranteed", guaranteed.max(), display=False)
+glue("guaranteed", float(guaranteed.max()), display=False)
 print("live: the tokens of deep dot-product attention become one, the others' do not")
 
 # %% [markdown]

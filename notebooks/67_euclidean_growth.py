@@ -262,14 +262,14 @@ order = pd.DataFrame(rows, columns=columns)
 print(order.to_string(index=False, float_format="{:.4g}".format))
 leading = 5 / 32 * (5 / math.e**2) ** 0.25
 print(f"C = {leading:.4f}")
-glue("leading", leading, display=False)
+glue("leading", float(leading), display=False)
 apart = order["bound / rate"] / order["star / rate"]
-glue("apart_low", apart.min(), display=False)
-glue("apart_high", apart.max(), display=False)
+glue("apart_low", float(apart.min()), display=False)
+glue("apart_high", float(apart.max()), display=False)
 tokens = np.geomspace(1e3, 1e9, 121).round()
 most = [2 * z + 1 / (1 + z) for z in map(bounds.phi_inverse, tokens - 1)]
 crossing = tokens[np.array([best_star(n) for n in tokens]) < most].max()
-glue("crossing", crossing, display=False)
+glue("crossing", float(crossing), display=False)
 
 # %% [markdown]
 # Both columns over $N^{1/4} \sqrt{\log N}$ stay between constants, a factor of {glue:text}`apart_low:.1f` to
@@ -323,8 +323,8 @@ for d in (1, 2, 3, 4, 8, 16):  # 2 z = 2 (7.5^d z)^(1/2) + 5.7^(d / 2), a square
     late.append((d, 7.5**d, z, (math.log(z) + z + 1) / math.log(10)))
 late = pd.DataFrame(late, columns=["d", "7.5^d", "z", "digits of N"])
 print(late.to_string(index=False, float_format="{:.4g}".format))
-glue("late_one", late["digits of N"][0], display=False)
-glue("late_two", late["digits of N"][1], display=False)
+glue("late_one", float(late["digits of N"][0]), display=False)
+glue("late_two", float(late["digits of N"][1]), display=False)
 
 # %% [markdown]
 # In width one that needs {glue:text}`late_one:.0f` digits, in width two {glue:text}`late_two:.0f`, in width 16 more
@@ -407,8 +407,8 @@ columns = [unit_head(1).probabilities(x)[0].sum(0).max().item() for x in evenly]
 print(", ".join(f"{column:.2f}" for column in columns))
 close = (ascents.ascended / ascents.bound).groupby(ascents.N).max()
 print(f"widths 1 to N - 1: ascended over the bound {close.min():.3f} to {close.max():.3f}")
-glue("close_low", 100 * close.min(), display=False)
-glue("close_high", 100 * close.max(), display=False)
+glue("close_low", float(100 * close.min()), display=False)
+glue("close_high", float(100 * close.max()), display=False)
 
 # %% tags=["hide-input"]
 ax = plt.subplots(figsize=(7.2, 5.0))[1]
@@ -449,9 +449,9 @@ assert (ascents.ascended <= ascents.bound).all()
 assert (ascents.bound < ascents["Thm 3.2"]).all() and explicit.min() >= 1 - 1e-9
 assert max(columns) < 5.7
 a_thousand = bounds.l2_growth(1000), bounds.l2_growth_sharp(1000, False)
-glue("stated", a_thousand[0], display=False)
-glue("ours", a_thousand[1], display=False)
-glue("kept", a_thousand[0] / a_thousand[1], display=False)
+glue("stated", float(a_thousand[0]), display=False)
+glue("ours", float(a_thousand[1]), display=False)
+glue("kept", float(a_thousand[0] / a_thousand[1]), display=False)
 print(f"the steps of the proof hold in {len(steps)} random cases, masked and not")
 print(f"stars, by formula: at least C N^(1/4) sqrt(log N), 10^{powers[0]} to 10^{powers[-1]} tokens")
 print("at 1000 tokens: {:.0f} by Thm 3.2, {:.0f} by ours".format(*a_thousand))
