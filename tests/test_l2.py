@@ -143,7 +143,7 @@ def test_what_is_not_lipschitz():
     ("certify", lambda f, x: certify(f, x)),
     ("yudin_upper", lambda f, x: bounds.yudin_upper(f, x)),
     ("chosen_tokens", lambda f, x: bounds.large_radius_limit(f, x)),
-    ("this bound", lambda f, x: bounds.nearby_upper(f, x, torch.tensor([0.1]))),
+    ("nearby_upper", lambda f, x: bounds.nearby_upper(f, x, torch.tensor([0.1]))),
     ("a separable kernel", lambda f, x: SeparableJacobian(f, x)),
     ("TiledJacobian", lambda f, x: TiledJacobian(f, x)),
     ("without_query_bias", lambda f, x: bounds.without_query_bias(f, x, 1.0)),

@@ -345,8 +345,9 @@ def damaged(checkpoints, folder, damage):
     ({"model_type": "t5"}, ValueError, r"is a t5 model, .* supported: BERT \(bert\), GPT-2 \(gpt2\)"),
     ({"position_embedding_type": "relative_key"}, ValueError, "position_embedding_type = 'relative_key'"),
     ({"hidden_size": 64}, ValueError, "do not fit its config.json"),
-    ({"intermediate_size": 10**10}, ValueError, "do not fit its config.json: it describes .* numbers, they hold"),
-    ({"hidden_size": "wide"}, ValueError, "not a valid BERT configuration"),
+    ({"intermediate_size": 10**7}, ValueError, "do not fit its config.json: it describes .* numbers, they hold"),
+    ({"intermediate_size": 10**10}, ValueError, "intermediate_size = 10000000000: it must be a whole number"),
+    ({"hidden_size": "wide"}, ValueError, "hidden_size = 'wide': it must be a whole number"),
 ], ids=str)
 def test_a_damaged_folder_is_named(checkpoints, tmp_path, damage, kind, sentence, capfd):
     with pytest.raises(kind, match=sentence):
