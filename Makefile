@@ -1,7 +1,7 @@
 # Every target works from a fresh clone; the first one makes the environment.
 PYTHON ?= python3
 BIN    := .venv/bin
-PAGES  := $(BIN)/python book/pages.py
+PAGES  := $(BIN)/python -m lab pages
 HTML   := _build/html/index.html
 # all pages, each time: an incremental build keeps old titles in unchanged pages and does not repeat a warning
 RENDER  = echo "Rendering the book"; \
@@ -30,13 +30,13 @@ help:  ## this list
 
 setup: .venv/installed  ## the environment in .venv, once (PYTHON=python3.12 to choose another Python)
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml lab/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
 	  { echo "lipnb needs Python 3.11, 3.12 or 3.13; $(PYTHON) is $$($(PYTHON) --version 2>&1 | head -n 1)." \
 	         "Name another: make setup PYTHON=python3.11"; exit 1; }
 	@echo "Making the environment .venv (some minutes, once)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]' -e ./lab
 	@touch $@
 
 # two pages at once on two cores: one thread each
@@ -56,25 +56,24 @@ notebooks: setup  ## run every page that changed and refresh the committed .ipyn
 	@$(PAGES) pair
 
 results: setup  ## the missing tables of data/results (80 minutes on two cores; resumes; MODEL=bert-base-uncased: that model)
-	$(BIN)/lipnb results $(if $(MODEL),--model $(MODEL))
+	$(BIN)/python -m lab tables $(if $(MODEL),--model $(MODEL))
 
 model: setup  ## train gpt2-mini where data/models lacks it (an hour; resumes where it stopped)
-	$(BIN)/python -m lipnb.training
+	$(BIN)/python -m lab train
 
 # a trial is no result: it stays out of data/results
 ifdef QUICK
 bench: export LIPNB_RESULTS = _build/bench
 endif
 bench: setup  ## measure speed and errors against other methods (hours, quiet machine; QUICK=1: a trial of minutes)
-	@for name in workload compare products particles misconvergence near_degenerate long; do \
-	  echo "benchmarks.$$name"; $(BIN)/python -m benchmarks.$$name $(if $(QUICK),--quick) || exit 1; done
+	$(BIN)/python -m lab bench all $(if $(QUICK),--quick)
 
 ifdef QUICK
 verify: export LIPNB_RESULTS = _build/verify
 endif
 verify: export OMP_NUM_THREADS = 1
 verify: setup  ## thousands of inputs against each upper bound, and 100,000 in fifty digits (two hours; resumes; QUICK=1: a minute)
-	$(BIN)/python -m lipnb.verification $(if $(QUICK),--quick)
+	$(BIN)/python -m lab verify $(if $(QUICK),--quick)
 
 test: export HF_HUB_OFFLINE = 1
 test: setup  ## unit tests, the pages run again, the book in a real browser

@@ -4,11 +4,10 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 
-MODULES = ("attacks", "attention", "bounds", "bracket", "bracket_tables", "corpora", "experiments", "figures",
-           "invertible", "jacobian", "ledger", "lipschitz", "measures", "models", "particles", "released", "results",
-           "routes", "scaling", "scan", "spectral", "splitting", "sweeps", "training", "verification", "worst_case")
+MODULES = ("attention", "bounds", "certified", "corpora", "invertible", "jacobian", "lipschitz", "measures", "models",
+           "recording", "scan", "spectral", "sweeps", "worst_case")
 LAZY = {"Attention": "attention", "AttentionJacobian": "jacobian", "AutodiffJacobian": "jacobian",
-        "Bracket": "bracket", "LocalLipschitz": "lipschitz", "certify": "bracket", "local_lipschitz": "lipschitz"}
+        "Bracket": "certified", "LocalLipschitz": "lipschitz", "certify": "certified", "local_lipschitz": "lipschitz"}
 __all__ = [*LAZY, *MODULES]
 
 

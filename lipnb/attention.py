@@ -6,8 +6,8 @@ mean-field map of a discrete measure is this map, not a second implementation (c
 
 import torch
 
+from lipnb.checks import check_tokens, check_weights, real_tensor
 from lipnb.parameters import Parameters, head_tensors
-from lipnb.shapes import check_tokens, check_weights, real_tensor
 
 __all__ = ["Attention"]
 

@@ -4,11 +4,10 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from lipnb import gemm, routes
 from lipnb.attention import Attention
-from lipnb.jacobian import AttentionJacobian, AutodiffJacobian
-from lipnb.routes import DENSE_SIZE, batches, dense_answer, memory_allowance, products_of
-from lipnb.shapes import check_weights
+from lipnb.checks import check_weights
+from lipnb.jacobian import AttentionJacobian, AutodiffJacobian, gemm, routes
+from lipnb.jacobian.routes import DENSE_SIZE, batches, dense_answer, memory_allowance, products_of
 from lipnb.spectral import mixed_lanczos, share, start_vectors
 
 __all__ = ["LocalLipschitz", "local_lipschitz"]

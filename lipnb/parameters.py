@@ -1,6 +1,6 @@
 """Parameters of attention heads: checked, owned and never changed, so that all that is made of them stays true."""
 
-from lipnb.shapes import real_tensor
+from lipnb.checks import real_tensor
 
 __all__ = ["Parameters", "head_tensors"]
 

@@ -35,15 +35,8 @@ texts = ["alice", "python_reference"]  # the first that is available is used
 import matplotlib.pyplot as plt
 import torch
 
-from lipnb import (
-    AttentionJacobian,
-    corpora,
-    figures,
-    local_lipschitz,
-    models,
-    results,
-    scaling,
-)
+from lab import figures, power_laws, results
+from lipnb import AttentionJacobian, corpora, local_lipschitz, models
 
 figures.house_style()
 
@@ -130,7 +123,7 @@ plt.show()
 # %%
 table = results.load("real-text")
 panel = table[(table.model == "minilm") & ~table.masked & (table.layer == layer)]
-fit, lengths, windows = scaling.rate(panel), panel.length.nunique(), panel.window.nunique()
+fit, lengths, windows = power_laws.rate(panel), panel.length.nunique(), panel.window.nunique()
 print(f"{windows} windows at each of {lengths} lengths, {panel.length.min()} to", end=" ")
 print(f"{panel.length.max()} tokens: {len(panel)}, {panel.converged.sum()} converged")
 print(f"fitted law {fit}, R^2 = {fit.r2:.2f}")

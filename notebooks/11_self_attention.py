@@ -36,7 +36,8 @@ texts = ["alice", "python_reference"]  # the first that is available is used
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from lipnb import Attention, corpora, figures, ledger, models
+from lab import figures, ledger
+from lipnb import Attention, corpora, models
 
 figures.house_style()
 

@@ -38,15 +38,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 
-from lipnb import (
-    Attention,
-    AttentionJacobian,
-    corpora,
-    figures,
-    local_lipschitz,
-    models,
-    spectral,
-)
+from lab import figures
+from lipnb import Attention, AttentionJacobian, corpora, local_lipschitz, models, spectral
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)

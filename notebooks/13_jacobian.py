@@ -37,16 +37,8 @@ texts = ["alice", "python_reference"]  # the first that is available is used
 import pandas as pd
 import torch
 
-from lipnb import (
-    Attention,
-    AttentionJacobian,
-    AutodiffJacobian,
-    corpora,
-    figures,
-    ledger,
-    local_lipschitz,
-    models,
-)
+from lab import figures, ledger
+from lipnb import Attention, AttentionJacobian, AutodiffJacobian, corpora, local_lipschitz, models
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)

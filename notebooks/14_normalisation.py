@@ -69,15 +69,8 @@ import torch
 from scipy.optimize import brentq
 from torch.nn.functional import layer_norm
 
-from lipnb import (
-    Attention,
-    bounds,
-    corpora,
-    figures,
-    ledger,
-    local_lipschitz,
-    models,
-)
+from lab import figures, ledger
+from lipnb import Attention, bounds, corpora, local_lipschitz, models
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)

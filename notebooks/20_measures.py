@@ -53,7 +53,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from lipnb import Attention, AttentionJacobian, figures, ledger, local_lipschitz
+from lab import figures, ledger
+from lipnb import Attention, AttentionJacobian, local_lipschitz
 from lipnb.measures import mean_field_map, repeat, uniform, wasserstein
 
 figures.house_style()

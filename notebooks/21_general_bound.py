@@ -74,7 +74,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lipnb import Attention, bounds, figures, ledger, local_lipschitz
+from lab import figures, ledger
+from lipnb import Attention, bounds, local_lipschitz
 from lipnb.worst_case import climb, quadratic_input, tight_input
 
 figures.house_style()

@@ -71,9 +71,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lipnb import Attention, AttentionJacobian, bounds, corpora, figures, ledger, models
+from lab import figures, ledger
+from lab.power_laws import power_law
+from lipnb import Attention, AttentionJacobian, bounds, corpora, models
 from lipnb import local_lipschitz as constant
-from lipnb.scaling import power_law
 from lipnb.worst_case import eigenvector, tight_input
 
 figures.house_style()

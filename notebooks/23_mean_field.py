@@ -64,7 +64,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lipnb import Attention, bounds, bracket_tables, figures, ledger, local_lipschitz
+from lab import figures, ledger
+from lab.experiments import brackets
+from lipnb import Attention, bounds, local_lipschitz
 from lipnb.measures import uniform
 from lipnb.worst_case import tight_input, two_diracs
 
@@ -308,7 +310,7 @@ plt.show()
 
 # %%
 real, plain = [], []
-for layer, f, x in bracket_tables.inputs(model_name, False, length):
+for layer, f, x in brackets.inputs(model_name, False, length):
     heads, R = f.scale * f.key.mT @ f.query, x.norm(dim=1).max().item()
     norms = torch.linalg.matrix_norm(heads, 2)
     A, V = heads[norms.argmax()], (f.output @ f.value)[norms.argmax()]

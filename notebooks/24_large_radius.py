@@ -48,7 +48,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lipnb import Attention, bounds, bracket_tables, figures, ledger, local_lipschitz
+from lab import figures, ledger
+from lab.experiments import brackets
+from lipnb import Attention, bounds, local_lipschitz
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
@@ -248,7 +250,7 @@ for d in (2, 8, 64):
     followers[d] = np.array(counts)
 factors = np.geomspace(0.1, 1000, 17)
 rows, sparse = [], []
-for layer, f, x in bracket_tables.inputs(model_name, False, length):
+for layer, f, x in brackets.inputs(model_name, False, length):
     P = f.probabilities(x)
     held = (P.sort(-1, descending=True).values.cumsum(-1) < 0.9).sum(-1) + 1.0
     one = (layer, (P.amax(-1) <= 0.9).double().mean().item(), held.median().item())

@@ -53,7 +53,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lipnb import Attention, AttentionJacobian, bounds, figures, ledger, scaling
+from lab import figures, ledger, power_laws
+from lipnb import Attention, AttentionJacobian, bounds
 from lipnb import local_lipschitz as constant
 from lipnb.worst_case import quadratic_input
 
@@ -95,7 +96,7 @@ for n in numbers:
         rows.append((n, R, measured, measured / R**2, measured / lower, error))
 columns = ["n", "R", "constant", "over R^2", "over lower", "block error"]
 table = pd.DataFrame(rows, columns=columns)
-fits = {n: scaling.power_law(t.R, t.constant) for n, t in table.groupby("n")}
+fits = {n: power_laws.power_law(t.R, t.constant) for n, t in table.groupby("n")}
 at_64 = table[table.R == 64].set_index("n")
 limits = {n: (n - 1) / n for n in numbers}
 for n, fit in fits.items():

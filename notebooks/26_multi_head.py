@@ -64,16 +64,8 @@ import pandas as pd
 import torch
 from torch.nn.functional import multi_head_attention_forward
 
-from lipnb import (
-    Attention,
-    bounds,
-    corpora,
-    figures,
-    ledger,
-    local_lipschitz,
-    models,
-    scaling,
-)
+from lab import figures, ledger, power_laws
+from lipnb import Attention, bounds, corpora, local_lipschitz, models
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
@@ -212,7 +204,7 @@ print(loss.round(2).unstack(0).to_string())
 slopes = {}
 for sharing, rows in random_layers.groupby("heads"):
     for name in columns[2:]:
-        slopes[sharing, name] = fit = scaling.power_law(rows.H, rows[name])
+        slopes[sharing, name] = fit = power_laws.power_law(rows.H, rows[name])
         interval = f"[{fit.low:.2f}, {fit.high:.2f}]"
         print(f"{sharing:10s} {name:9s} H^{fit.exponent:.2f} {interval}")
 

@@ -48,17 +48,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lipnb import (
-    Attention,
-    AttentionJacobian,
-    bounds,
-    corpora,
-    figures,
-    ledger,
-    local_lipschitz,
-    models,
-    worst_case,
-)
+from lab import figures, ledger
+from lipnb import Attention, AttentionJacobian, bounds, corpora, local_lipschitz, models, worst_case
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)

@@ -58,7 +58,8 @@ import torch
 from scipy.spatial.distance import cdist
 from scipy.stats import wasserstein_distance
 
-from lipnb import Attention, AttentionJacobian, figures, ledger, local_lipschitz
+from lab import figures, ledger
+from lipnb import Attention, AttentionJacobian, local_lipschitz
 from lipnb.measures import uniform, wasserstein
 
 figures.house_style()

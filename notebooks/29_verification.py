@@ -44,7 +44,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 
-from lipnb import Attention, bounds, figures, local_lipschitz, results, verification
+from lab import figures, results, verification
+from lipnb import Attention, bounds, local_lipschitz
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)

@@ -50,15 +50,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 
-from lipnb import (
-    Attention,
-    AttentionJacobian,
-    bounds,
-    figures,
-    ledger,
-    local_lipschitz,
-    worst_case,
-)
+from lab import figures, ledger
+from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz, worst_case
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)

@@ -65,16 +65,8 @@ import pandas as pd
 import torch
 from scipy.optimize import brentq
 
-from lipnb import (
-    Attention,
-    AttentionJacobian,
-    bounds,
-    figures,
-    ledger,
-    local_lipschitz,
-    measures,
-    worst_case,
-)
+from lab import figures, ledger
+from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz, measures, worst_case
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)

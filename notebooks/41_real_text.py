@@ -37,10 +37,11 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 
-from lipnb import corpora, experiments, figures, ledger, local_lipschitz, results
-from lipnb.experiments import positions
-from lipnb.figures.real_text import named
-from lipnb.scaling import local_slopes, rate
+from lab import experiments, figures, ledger, results
+from lab.experiments import positions
+from lab.figures.real_text import named
+from lab.power_laws import local_slopes, rate
+from lipnb import corpora, local_lipschitz
 
 figures.house_style()
 keys = ["corpus", "model", "weights", "masked", "layer", "object"]  # one series
@@ -133,7 +134,7 @@ print(f"{drawn} marks: dots and crosses, {drawn // 6} each in a panel")
 # ## Every layer
 #
 # The exponents of all layers, as defined. Windows of one place in the text and windows of one length depend on each
-# other, so the 95 % interval is clustered by both (`lipnb.scaling.rate`): it is several times wider than for
+# other, so the 95 % interval is clustered by both (`lab.power_laws.rate`): it is several times wider than for
 # independent points. $R^2$ says how much of the variance the line explains, and *growth* whether the interval lies
 # below, around or above the claimed exponent.
 

@@ -71,18 +71,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lipnb import bounds, figures, ledger, local_lipschitz, models, released, results
+from lab import figures, ledger, released, results
+from lab.experiments import adversarial
+from lab.experiments.two_clusters import cluster_constants, cluster_input, fork_constant, head_of, in_subspace, matrices
+from lab.power_laws import power_law
+from lipnb import bounds, local_lipschitz, models
 from lipnb.attention import Attention
-from lipnb.experiments import adversarial
-from lipnb.experiments.two_clusters import (
-    cluster_constants,
-    cluster_input,
-    fork_constant,
-    head_of,
-    in_subspace,
-    matrices,
-)
-from lipnb.scaling import power_law
 from lipnb.worst_case import climb
 
 figures.house_style()
@@ -220,7 +214,7 @@ print(outside[columns].replace(names).round(3).head(8).to_string(index=False))
 # The figure in the paper shows whole layers. There the other heads see the same tokens, with other matrices and with
 # biases. For each layer: the tokens of the head that makes the layer roughest, fitted against $n$ over
 # $2, \dots, 97$; the same for what the released code reports in place of the constant
-# (`lipnb.released.reported`).
+# (`lab.released.reported`).
 
 # %%
 fitted = []

@@ -59,15 +59,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lipnb import AttentionJacobian, bounds, corpora, figures, ledger, models, results
+from lab import figures, ledger, results
+from lab.experiments import adversarial, scaling_factor
+from lab.experiments.two_clusters import cluster_constants, cluster_input, head_of, matrices
+from lipnb import AttentionJacobian, bounds, corpora, models
 from lipnb.attention import Attention
-from lipnb.experiments import adversarial, scaling_factor
-from lipnb.experiments.two_clusters import (
-    cluster_constants,
-    cluster_input,
-    head_of,
-    matrices,
-)
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)

@@ -36,10 +36,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lipnb import corpora, figures, ledger, local_lipschitz, models, results
-from lipnb.experiments import positions
-from lipnb.scaling import local_slopes, power_law, rate
-from lipnb.training import validation_loss
+from lab import figures, ledger, results
+from lab.experiments import positions
+from lab.power_laws import local_slopes, power_law, rate
+from lab.training import validation_loss
+from lipnb import corpora, local_lipschitz, models
 
 figures.house_style()
 

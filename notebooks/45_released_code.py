@@ -50,18 +50,10 @@ import pandas as pd
 import torch
 from IPython.display import HTML
 
-from lipnb import (
-    Attention,
-    AttentionJacobian,
-    corpora,
-    figures,
-    local_lipschitz,
-    models,
-    released,
-    results,
-)
-from lipnb.experiments import audit, differences
-from lipnb.scaling import power_law
+from lab import figures, released, results
+from lab.experiments import audit, differences
+from lab.power_laws import power_law
+from lipnb import Attention, AttentionJacobian, corpora, local_lipschitz, models
 from lipnb.worst_case import tight_input
 
 figures.house_style()

@@ -65,17 +65,9 @@ import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from lipnb import (
-    Attention,
-    AttentionJacobian,
-    corpora,
-    figures,
-    ledger,
-    local_lipschitz,
-    measures,
-    models,
-)
-from lipnb.splitting import far_splitting, splitting
+from lab import figures, ledger
+from lipnb import Attention, AttentionJacobian, corpora, local_lipschitz, measures, models
+from lipnb.measures.splitting import far_splitting, splitting
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)

@@ -71,8 +71,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lipnb import Attention, AttentionJacobian, bounds, figures, ledger, spectral
-from lipnb.scaling import power_law
+from lab import figures, ledger
+from lab.power_laws import power_law
+from lipnb import Attention, AttentionJacobian, bounds, spectral
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)

@@ -99,10 +99,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lipnb import Attention, AttentionJacobian, bounds, figures, ledger, results
+from lab import figures, ledger, results
+from lab.experiments.l2_bounds import l2_rows
+from lab.power_laws import power_law
+from lipnb import Attention, AttentionJacobian, bounds
 from lipnb import local_lipschitz as constant
-from lipnb.experiments.l2_bounds import l2_rows
-from lipnb.scaling import power_law
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)

@@ -85,14 +85,9 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lipnb import Attention, AttentionJacobian, bounds, figures, ledger, results
-from lipnb.experiments.l2_tightness import (
-    largest_row,
-    printed_witness,
-    row_sum,
-    tightness_rows,
-    witness,
-)
+from lab import figures, ledger, results
+from lab.experiments.l2_tightness import largest_row, printed_witness, row_sum, tightness_rows, witness
+from lipnb import Attention, AttentionJacobian, bounds
 from lipnb.jacobian.rows import infinity_norm
 
 figures.house_style()

@@ -69,17 +69,10 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lipnb import (
-    Attention,
-    AttentionJacobian,
-    bounds,
-    corpora,
-    figures,
-    ledger,
-    results,
-)
-from lipnb.experiments import language_model
-from lipnb.training import ATTENTIONS, WITHOUT, CharacterTransformer
+from lab import figures, ledger, results
+from lab.experiments import language_model
+from lab.training import ATTENTIONS, WITHOUT, CharacterTransformer
+from lipnb import Attention, AttentionJacobian, bounds, corpora
 
 figures.house_style()
 # %% tags=["hide-input"]
@@ -382,7 +375,7 @@ ledger.record(
 #   cost comes from the distances, and which from tying; parameters differ as well.
 # - One rate serves all kinds, from a scan of three. A finer choice for each would move the losses a little.
 #
-# **One thing to try.** `lipnb results language-model` trains it all again; change `SIZES` or `DEPTH` in
-# `lipnb/experiments/language_model.py`, and see whether the costs shrink with more steps.
+# **One thing to try.** `python -m lab tables language-model` trains it all again; change `SIZES` or `DEPTH` in
+# `lab/experiments/language_model.py`, and see whether the costs shrink with more steps.
 #
 # **Next:** {doc}`66_training_stability`, what happens when the network is deep and the rate does not fall.

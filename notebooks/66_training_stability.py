@@ -50,9 +50,10 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lipnb import bounds, corpora, figures, ledger, local_lipschitz, results
-from lipnb.experiments import language_model
-from lipnb.training import ATTENTIONS, WITHOUT, CharacterTransformer, batch_of
+from lab import figures, ledger, results
+from lab.experiments import language_model
+from lab.training import ATTENTIONS, WITHOUT, CharacterTransformer, batch_of
+from lipnb import bounds, corpora, local_lipschitz
 
 figures.house_style()
 kinds = list(ATTENTIONS)
@@ -230,7 +231,7 @@ table = control.agg(
 )
 print(table.round(3).to_string())
 if not there:
-    print(f"{names[1]} is not here: lipnb results {names[1]} makes it.")
+    print(f"{names[1]} is not here: python -m lab tables {names[1]} makes it.")
 
 # %% [markdown]
 # Only the place of LayerNorm makes networks that train by the threshold above. A start changes which runs are alive:

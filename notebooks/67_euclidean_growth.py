@@ -93,7 +93,8 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lipnb import Attention, AttentionJacobian, bounds, figures, ledger
+from lab import figures, ledger
+from lipnb import Attention, AttentionJacobian, bounds
 from lipnb import local_lipschitz as constant
 from lipnb.jacobian.rows import infinity_norm
 from lipnb.worst_case import climb

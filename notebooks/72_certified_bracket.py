@@ -53,15 +53,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 
-from lipnb import (
-    Attention,
-    AttentionJacobian,
-    bracket_tables,
-    certify,
-    figures,
-    local_lipschitz,
-    results,
-)
+from lab import figures, results
+from lab.experiments import brackets
+from lipnb import Attention, AttentionJacobian, certify, local_lipschitz
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
@@ -281,7 +275,7 @@ print(summary.round(3).to_string())
 # %%
 live = []
 for masked in (False, True):
-    for layer, f, x in bracket_tables.inputs(model_name, masked, length):
+    for layer, f, x in brackets.inputs(model_name, masked, length):
         found = certify(f, x, columns=0)
         row = {"masked": masked, "layer": layer, "lower": found.lower.item()}
         row |= {n: getattr(found, n).item() for n in ("query", "key", "value")}
@@ -324,7 +318,7 @@ both = live.merge(same, on=["masked", "layer"], suffixes=("", "_stored"))
 drift = [(both.upper / both.closed_form - 1).abs().max()]
 drift += [(both.lower / both.lower_stored - 1).abs().max()]
 try:
-    again = bracket_tables.remeasure(
+    again = brackets.remeasure(
         stored.query("model == 'gpt2'"), rows=rows_to_check, seed=seed
     )
     drift += [(again.lower_again / again.lower - 1).abs().max()]
@@ -369,7 +363,7 @@ print(f"largest upper / lower: {stored.ratio.max():.2f}")
 # **One thing to try.** Close the bracket on a short sentence, by asking for all columns:
 #
 # ```python
-# layer, f, x = next(bracket_tables.inputs("minilm", False, 4))
+# layer, f, x = next(brackets.inputs("minilm", False, 4))
 # print(certify(f, x, columns=0).ratio, certify(f, x, columns=x.numel()).ratio)
 # ```
 #

@@ -77,7 +77,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from lipnb import Attention, bounds, figures, local_lipschitz, results, scan
+from lab import figures, results
+from lipnb import Attention, bounds, local_lipschitz, scan
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models import RotaryAttention
 from lipnb.scan import terminal

@@ -65,9 +65,11 @@ import pandas as pd
 import torch
 from scipy.stats import spearmanr
 
-from lipnb import Attention, attacks, figures, results
+from lab import figures, results
+from lab.experiments import robustness
+from lipnb import Attention
 from lipnb.bounds import nearby_upper
-from lipnb.experiments import robustness
+from lipnb.worst_case import attacks
 
 figures.house_style()
 

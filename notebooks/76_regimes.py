@@ -73,9 +73,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lipnb import Attention, AttentionJacobian, bounds, figures, local_lipschitz
-from lipnb.verification import Problem
-from lipnb.verification.ascent import Norm, ascend
+from lab import figures
+from lab.verification import Problem
+from lab.verification.ascent import Norm, ascend
+from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.worst_case import tight_input, two_diracs
 
 figures.house_style()

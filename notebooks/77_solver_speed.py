@@ -39,7 +39,8 @@ import matplotlib.pyplot as plt
 import torch
 from scipy.stats import binom
 
-from lipnb import corpora, figures, local_lipschitz, models, results, scaling
+from lab import figures, power_laws, results
+from lipnb import corpora, local_lipschitz, models
 
 figures.house_style()
 released, power = "released, tangent fed back", "power iteration to 1e-4"
@@ -184,7 +185,7 @@ share = parts[parts.part == "product"].assign(share=parts.rate / gemm.rate.max()
 print(share.pivot_table(index="length", columns="route", values="share").round(2), "\n")
 for part in ("length", "width"):
     rows = parts[parts.part == part]
-    fit = scaling.power_law(rows[part], rows.seconds)
+    fit = power_laws.power_law(rows[part], rows.seconds)
     print(f"time grows with the {part} like its power {fit.exponent:.2f}")
 memory = parts[parts.part == "memory"]
 memory = memory.pivot_table(index="length", columns="route", values="megabytes")

@@ -19,7 +19,7 @@ from queue import Queue
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("lipnb", "tests")  # the rest of the repository is linked beside them
+COPIED = ("lipnb", "lab", "tests")  # the rest of the repository is linked beside them
 WORKERS = 2
 
 
@@ -57,12 +57,12 @@ def passes(folder, tests):
 def survives(fault, copies):
     """Whether no test named for a fault notices it."""
     folder = copies.get()
-    place = folder / "lipnb" / fault["file"]
+    place = folder / fault["file"]
     try:
-        place.write_text(planted(fault, ROOT / "lipnb"), encoding="utf-8")
+        place.write_text(planted(fault, ROOT), encoding="utf-8")
         return all(passes(folder, [name]) for name in fault["tests"])
     finally:
-        shutil.copyfile(ROOT / "lipnb" / fault["file"], place)
+        shutil.copyfile(ROOT / fault["file"], place)
         copies.put(folder)
 
 
@@ -71,7 +71,7 @@ def main(words):
     chosen = [fault for fault in faults()
               if not words or any(word in fault["file"] + fault["old"] for word in words)]
     for fault in chosen:
-        planted(fault, ROOT / "lipnb")
+        planted(fault, ROOT)
     with tempfile.TemporaryDirectory() as folder:
         copies = Queue()
         for number in range(WORKERS):

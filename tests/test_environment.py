@@ -68,9 +68,10 @@ def test_conda_installs_what_make_setup_installs():
     assert next(entry["pip"] for entry in dependencies if isinstance(entry, dict)) == [
         "-c constraints.txt",
         "-e .[dev]",
+        "-e ./lab",
     ]
     assert "-c constraints.txt" in setup_command()
-    assert "-e '.[dev]'" in setup_command()
+    assert "-e '.[dev]' -e ./lab" in setup_command()
 
 
 def test_one_range_of_pythons():

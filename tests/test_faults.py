@@ -6,9 +6,8 @@ from plant import ROOT, faults, planted
 
 @pytest.mark.parametrize("fault", faults(), ids=lambda fault: f"{fault['file']}: {fault['old'][:40]}")
 def test_each_fault_can_be_planted(fault):
-    package = ROOT / "lipnb"
-    assert planted(fault, package) != (package / fault["file"]).read_text(encoding="utf-8")
-    compile(planted(fault, package), fault["file"], "exec")
+    assert planted(fault, ROOT) != (ROOT / fault["file"]).read_text(encoding="utf-8")
+    compile(planted(fault, ROOT), fault["file"], "exec")
     assert fault["tests"] and all((ROOT / "tests" / name).is_file() for name in fault["tests"])
 
 

@@ -11,30 +11,12 @@ imposes; `heads` these bounds for all heads at once; `rotary` what holds of rota
 
 from lipnb.bounds.balls import growth_rate
 from lipnb.bounds.biases import without_query_bias
-from lipnb.bounds.castin import (
-    biased_upper,
-    general_lower,
-    general_upper,
-    general_upper_sharp,
-    multi_head_upper,
-)
+from lipnb.bounds.castin import biased_upper, general_lower, general_upper, general_upper_sharp, multi_head_upper
 from lipnb.bounds.ellipsoid import layer_norm_radius
 from lipnb.bounds.heads import HeadNorms, head_norms, heads_at_input, heads_on_ball
-from lipnb.bounds.kim import (
-    l2_growth,
-    l2_growth_sharp,
-    l2_upper,
-    l2_upper_sharp,
-    phi_inverse,
-    printed_l2_upper,
-)
+from lipnb.bounds.kim import l2_growth, l2_growth_sharp, l2_upper, l2_upper_sharp, phi_inverse, printed_l2_upper
 from lipnb.bounds.large_radius import chosen_tokens, large_radius_limit
-from lipnb.bounds.mean_field import (
-    masked_mean_field_upper,
-    mean_field_lower,
-    mean_field_upper,
-    mean_field_upper_sharp,
-)
+from lipnb.bounds.mean_field import masked_mean_field_upper, mean_field_lower, mean_field_upper, mean_field_upper_sharp
 from lipnb.bounds.nearby import Nearby, nearby_upper
 from lipnb.bounds.one_input import column_upper, spread_upper
 from lipnb.bounds.rotary import rotary_terms, rotary_upper

@@ -12,35 +12,32 @@ from importlib import import_module
 import lipnb
 from lipnb.cli.words import Parser, Unknown, nearest
 
-__all__ = ["main"]
+__all__ = ["enter", "main"]
 
-VERBS = ("results", "figures", "scan", "sweep")  # in the order of the help; each is lipnb/cli/VERB.py
+VERBS = ("scan", "sweep")  # in the order of the help; each is lipnb/cli/VERB.py
 
 EPILOG = """examples:
 {examples}
 
-`lipnb VERB --help` says what a verb does and which options it has. Exit codes: 0 all is well, 1 something failed and is
-said in a sentence, 2 the command was not understood, 130 stopped by Ctrl-C.
+`{prog} VERB --help` says what a verb does and which options it has. Exit codes: 0 all is well, 1 something
+failed and is said in a sentence, 2 the command was not understood, 130 stopped by Ctrl-C.
 """
 
 
-def _parser():
+def _parser(prog, description, package, verbs):
     """The parser, and that of each verb by its name."""
-    modules = [import_module(f"lipnb.cli.{verb}") for verb in VERBS]
+    modules = [import_module(f"{package}.{verb}") for verb in verbs]
     examples = "\n".join(module.EXAMPLES.splitlines()[0] for module in modules)
-    parser = Parser(prog="lipnb", epilog=EPILOG.format(examples=examples),
-                    description="How smooth is attention? Measures local Lipschitz constants of attention, and draws "
-                                "what was measured.")
+    parser = Parser(prog=prog, epilog=EPILOG.format(examples=examples, prog=prog), description=description)
     parser.add_argument("--version", action="version", version=f"lipnb {lipnb.__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    choices = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for module in modules:
-        module.add(verbs)
-    return parser, verbs.choices
+        module.add(choices)
+    return parser, choices.choices
 
 
-def _arguments(argv):
+def _arguments(parser, verbs, argv):
     """What was asked for, or None where nothing was; what is not understood ends here, in one sentence."""
-    parser, verbs = _parser()
     if not argv:
         parser.print_help()
         return None
@@ -52,33 +49,45 @@ def _arguments(argv):
     return arguments if arguments.verb else parser.error("give a verb")
 
 
-def main(argv=None):
-    """Entry point of the command.
+def enter(prog, description, package, verbs, argv=None):
+    """Do what a command of several verbs was asked for.
 
     Parameters
     ----------
+    prog, description : str
+        What the command is called, and what it does.
+    package : str
+        Package whose modules are the verbs.
+    verbs : sequence of str
+        Names of these modules, in the order of the help.
     argv : list of str, optional
-        The words after `lipnb`; default: those of the command line.
+        The words after the command; default: those of the command line.
 
     Returns
     -------
     int
         Exit code: an expected failure is one sentence on stderr and 1; what does not exist, 2.
     """
-    arguments = _arguments(sys.argv[1:] if argv is None else argv)
+    arguments = _arguments(*_parser(prog, description, package, verbs), sys.argv[1:] if argv is None else argv)
     if arguments is None:
         return 0
     try:
         return arguments.run(arguments) or 0
     except Unknown as error:
-        print(f"lipnb {arguments.verb}: {error} (`lipnb {arguments.verb} --help`)", file=sys.stderr)
+        print(f"{prog} {arguments.verb}: {error} (`{prog} {arguments.verb} --help`)", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (ValueError, OSError, RuntimeError, ImportError) as error:
-        print(f"lipnb: {error}", file=sys.stderr)
+    except (ValueError, OSError, RuntimeError, ImportError, FloatingPointError) as error:
+        print(f"{prog}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("lipnb: stopped; what is finished is kept, the same command continues", file=sys.stderr)
+        print(f"{prog}: stopped; what is finished is kept, the same command continues", file=sys.stderr)
         return 130
+
+
+def main(argv=None):
+    """Entry point of the command `lipnb`; see `enter`."""
+    return enter("lipnb", "How smooth is attention? Measures local Lipschitz constants of the attention layers of a "
+                 "model, and sweeps over parameters of a notebook.", "lipnb.cli", VERBS, argv)

@@ -8,11 +8,11 @@ from pathlib import Path
 from lipnb.cli.words import count
 
 EXAMPLES = """\
-  lipnb sweep sweeps/quick.yml                    run what is missing; the same command continues after anything
-  lipnb sweep sweeps/quick.yml --dry-run          show the points, and which of them would run
-  lipnb sweep sweeps/quick.yml --limit 2          try two
-  lipnb sweep sweeps/quick.yml --retry-failed     those that failed, once more
-  lipnb sweep sweeps/quick.yml --scheduler tcp://10.0.0.1:8786     on a Dask cluster
+  lipnb sweep examples/quick.yml                    run what is missing; the same command continues after anything
+  lipnb sweep examples/quick.yml --dry-run          show the points, and which of them would run
+  lipnb sweep examples/quick.yml --limit 2          try two
+  lipnb sweep examples/quick.yml --retry-failed     those that failed, once more
+  lipnb sweep examples/quick.yml --scheduler tcp://10.0.0.1:8786     on a Dask cluster
 
 The exit code is 0 when no point has failed, 1 when some have, 130 when the sweep was stopped.
 """

@@ -4,7 +4,7 @@ from functools import cached_property
 
 import torch
 
-from lipnb import gemm
+from lipnb.jacobian import gemm
 from lipnb.jacobian.dense import refuse_large_dense
 from lipnb.jacobian.products import HeadProducts
 from lipnb.jacobian.rows import infinity_norm, row_blocks

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from lipnb import gemm
+from lipnb.jacobian import gemm
 
 __all__ = ["ScaledWeights", "steep"]
 

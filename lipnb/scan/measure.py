@@ -5,7 +5,7 @@ import math
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bracket import certify
+from lipnb.certified import certify
 from lipnb.lipschitz import local_lipschitz
 from lipnb.scan import catalogue
 

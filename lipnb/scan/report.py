@@ -6,7 +6,8 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from lipnb import corpora, figures, results
+from lipnb import corpora, recording
+from lipnb.scan import figures
 from lipnb.scan.catalogue import CATALOGUE, SOURCES
 from lipnb.scan.summary import TITLES, skipped, times, verdicts
 
@@ -60,8 +61,8 @@ def html(found):
 def write(found, folder):
     """Write ``report.html`` into a folder, in one step; gives its path."""
     path = Path(folder) / "report.html"
-    with results.kept(path):
-        results.write(path, html(found))
+    with recording.kept(path):
+        recording.write(path, html(found))
     return path
 
 
@@ -71,15 +72,15 @@ def _plots(summary):
     if good.empty:
         return plots
     for length, rows in good.groupby("length"):
-        drawn = figures.scan.in_report(figures.scan.layers, rows, {key: TITLES[key] for key in PLOTTED},
+        drawn = figures.in_report(figures.layers, rows, {key: TITLES[key] for key in PLOTTED},
                                        title=f"{length} tokens")
         plots.append((Markup(drawn), f"Every layer at {length} tokens: the measured constant with its range over "
                                      "windows, and upper bounds on it, logarithmic scale."))
     if good.length.nunique() > 1:
-        plots.append((Markup(figures.scan.in_report(figures.scan.growth, good)),
+        plots.append((Markup(figures.in_report(figures.growth, good)),
                       "How the constant grows with the number of tokens, layer by layer."))
     longest = good[good.length == good.length.max()]
-    plots.append((Markup(figures.scan.in_report(figures.scan.radii, longest)),
+    plots.append((Markup(figures.in_report(figures.radii, longest)),
                   f"Norms of the tokens that each layer receives, at {good.length.max()} tokens: bounds on a ball grow "
                   "with the square of the largest."))
     return plots

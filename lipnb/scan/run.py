@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from tqdm.auto import tqdm
 
-from lipnb import results
+from lipnb import recording
 from lipnb.models import OBJECTS
 from lipnb.scan.catalogue import applicable
 from lipnb.scan.inputs import chosen_layers, prepare
@@ -111,7 +111,7 @@ def scan(model, text="python_reference", *, layers="all", lengths=None, windows=
         raise ValueError(f"the folder {output.name!r} holds another scan "
                          f"({_difference(found.about['settings'], settings)}): name another folder with --output, or "
                          "measure anew with --again (again=True in Python).")
-    with results.recording(NAME, settings, where=output) as record:
+    with recording.recording(NAME, settings, output) as record:
         _measure(record, material, wanted, progress, object=object, rtol=rtol, seed=seed, certified=certified,
                  upper_work=upper_work)
         (output / SUMMARY).unlink(missing_ok=True)  # of an earlier scan
@@ -122,8 +122,8 @@ def scan(model, text="python_reference", *, layers="all", lengths=None, windows=
 def _summarised(found, output):
     """The scan, with its summary beside the table."""
     if not (output / SUMMARY).is_file():
-        with results.kept(output / SUMMARY):
-            results.write(output / SUMMARY, found.summary.to_csv(index=False, float_format=results.FLOAT_FORMAT))
+        with recording.kept(output / SUMMARY):
+            recording.write(output / SUMMARY, found.summary.to_csv(index=False, float_format=recording.FLOAT_FORMAT))
     return found
 
 

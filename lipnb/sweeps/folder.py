@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from lipnb.results import write
+from lipnb.recording import write
 from lipnb.sweeps.points import canonical
 
 __all__ = ["Folder", "claimed", "load"]

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lipnb import results
+from lipnb.origin import versions
 from lipnb.sweeps import source
 from lipnb.sweeps import spec as specs
 from lipnb.sweeps.folder import claimed, load
@@ -163,7 +163,7 @@ def _born(now, folder, words):
 
     birth = {"spec": now.spec.text, "notebook": str(now.spec.notebook), "key": key(now.source),
              "points": len(now.states), "to_run": len(now.todo), "where": words, "cores": cores(),
-             "versions": results.versions(), "started": _now(), "finished": None}
+             "versions": versions(), "started": _now(), "finished": None}
     try:
         folder.provenance(birth)
         yield

@@ -1,0 +1,1 @@
+"""What makes the book: its tables, figures, trained models, checks and pages. It imports lipnb, never the other way."""

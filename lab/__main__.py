@@ -1,0 +1,8 @@
+"""`python -m lab VERB`: the one door to what makes the book."""
+
+import sys
+
+from lab.cli import main
+
+if __name__ == "__main__":  # the workers of a pool import this file again
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Long inputs: streamed against cached, and whole certified solves with their memory.
+
+Tokens are those of MiniLM layers on windows of 512, one after another, in the wide layer ``twin:3`` (d = 768, 12
+heads; `benchmarks.layers`): the statistics of real tokens at lengths that no position table reaches. Each solve runs
+in a process of its own, so that its memory is its own.
+
+Table bench-long, one row for each length and route: route (as asked, and as `local_lipschitz` reports it), seconds,
+products, value, upper, difference (relative, from the first route at that length), megabytes (peak above what the
+process held before the solve).
+"""
+
+import json
+import subprocess
+import sys
+from functools import partial
+
+import torch
+from tqdm.auto import tqdm
+
+from lab.benchmarks import machine, ours
+from lab.benchmarks.layers import layer, wide_tokens
+
+EXAMPLES = """examples:
+  python -m lab bench long                               n = 2,048 both ways; 8,192 and 16,384 streamed (an hour)
+  python -m lab bench long --lengths 8192                choose the streamed lengths
+  python -m lab bench long --quick                       n = 256 both ways
+  python -m lab bench long --solve 1024 streamed         print one solve, as the table takes them
+"""
+LAYER = 3
+
+
+def one(length, route, mode):
+    """Solve once, here, and print what came out as JSON."""
+    attention, x = layer(f"twin:{LAYER}", "python_reference").attention, wide_tokens(LAYER, length)
+    ours.warm_up()
+    before = machine.held()
+    lip, spread = machine.timed(lambda: ours.solve(attention, x, **ours.OURS[mode], **ours.ROUTES[route]), 1)
+    print(json.dumps({"length": length, "asked": route, "route": str(getattr(lip, "route", None)), "mode": mode,
+                      "seconds": spread["seconds"], "products": int(lip.steps.item()), "value": lip.value.item(),
+                      "upper": ours.upper(lip).item(), "converged": bool(lip.converged.item()),
+                      "megabytes": machine.peak() - before}))
+
+
+def measure(length, routes, mode, threads):
+    """One solve for each route, each in a process of its own; rows of the table."""
+    rows = []
+    for route in routes:
+        command = [sys.executable, "-m", "benchmarks.long", "--solve", str(length), route, "--mode", mode,
+                   "--threads", str(threads)]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+        if said.returncode:
+            raise RuntimeError(f"n = {length}, {route}: {said.stderr.strip().splitlines()[-1]}")
+        rows.append(json.loads(said.stdout.splitlines()[-1]))
+    return [{**row, "difference": abs(row["value"] / rows[0]["value"] - 1)} for row in rows]
+
+
+def main(argv=None):
+    """Entry point."""
+    command = machine.parser(__doc__, EXAMPLES)
+    command.add_argument("--lengths", default="8192,16384", help="lengths of streamed solves (default %(default)s)")
+    command.add_argument("--both", default="512,1024,2048", help="lengths solved both ways (default %(default)s)")
+    command.add_argument("--mode", default="certified 0.99", choices=ours.OURS, help="mode (default %(default)s)")
+    command.add_argument("--solve", nargs=2, metavar=("N", "ROUTE"), help="print one solve: length, cached or streamed")
+    given = command.parse_args(argv)
+    torch.set_num_threads(given.threads)
+    if given.solve:
+        return one(int(given.solve[0]), given.solve[1], given.mode)
+    machine.start(given)
+    both, streamed = ([int(n) for n in text.split(",") if n] for text in (given.both, given.lengths))
+    if given.quick:
+        both, streamed = [256], []
+    units = {f"{n}/both": (n, ("cached", "streamed"), given.mode, given.threads) for n in both}
+    units |= {f"{n}/streamed": (n, ("streamed",), given.mode, given.threads) for n in streamed}
+    settings = {"layer": f"twin:{LAYER}", "both": both, "streamed": streamed, "mode": given.mode}
+    with machine.recording("long", settings, given) as record:
+        table = machine.full_table(record, units, measure, partial(tqdm, desc="long", unit="length"))
+    print(table.to_string(index=False, float_format="{:.4g}".format))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What a table's rows were measured on and with, said without names of hosts or places."""
+
+import argparse
+import platform
+import resource
+import statistics
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from lab import results
+from lab.benchmarks import ours
+
+__all__ = ["FLAGS", "full_table", "held", "parser", "peak", "processor", "recording", "spread", "start", "timed",
+           "with_seconds"]
+
+FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_tile", "asimd", "bf16", "sve")
+
+
+def processor():
+    """Vendor, instruction sets and threads, as plain values."""
+    said = {}
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            said.setdefault(name.strip(), value.strip())
+    except OSError:  # not Linux
+        pass
+    flags = (said.get("flags") or said.get("Features") or "").split()
+    return {"architecture": platform.machine(), "vendor": said.get("vendor_id", "unknown"),
+            "flags": [flag for flag in FLAGS if flag in flags],
+            "torch_capability": torch.backends.cpu.get_cpu_capability(), "threads": torch.get_num_threads()}
+
+
+def parser(description, examples):
+    """A command line with what all scripts share: --quick, --threads, --again."""
+    command = argparse.ArgumentParser(description=description, epilog=examples,
+                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    command.add_argument("--quick", action="store_true",
+                         help="a trial with few and small inputs; the table says that it is one")
+    command.add_argument("--threads", type=int, default=torch.get_num_threads(),
+                         help="threads of torch (default %(default)s)")
+    command.add_argument("--again", action="store_true",
+                         help="forget the unfinished table of an earlier run instead of continuing it")
+    return command
+
+
+def start(arguments):
+    """Do what the shared options say, and say aloud when the installed lipnb makes this a trial."""
+    torch.set_num_threads(arguments.threads)
+    if missing := ours.left_out():
+        print(f"this lipnb has no option {', '.join(missing)}: what needs it is measured without, as a trial")
+    ours.warm_up()
+
+
+@contextmanager
+def recording(name, settings, arguments):
+    """The table ``bench-NAME`` in the making, see `lab.results.recording`.
+
+    Parameters
+    ----------
+    name : str
+        Name of the script.
+    settings : dict
+        What the rows depend on; machine, modes and trial are added.
+    arguments : Namespace
+        Of the command line of `parser`.
+
+    Yields
+    ------
+    lipnb.recording.Recording
+    """
+    settings = {**settings, "trial": arguments.quick or bool(ours.left_out()), "left_out": ours.left_out(),
+                "modes": ours.OURS, "processor": processor()}
+    if arguments.again:
+        (results.folder() / f"bench-{name}.partial.jsonl").unlink(missing_ok=True)
+    with results.recording(f"bench-{name}", settings) as record:
+        yield record
+
+
+def full_table(record, units, measure, bar):
+    """Measure the `units` (a dict key -> arguments) that `record` does not hold yet; then finish the table."""
+    for unit, given in bar(units.items()):
+        if record.rows(unit) is None:
+            record.add(unit, *with_seconds(measure, *given))
+    return record.finish()
+
+
+def with_seconds(measure, *given):
+    """What `measure` gives, and the seconds it took."""
+    began = time.perf_counter()
+    return measure(*given), time.perf_counter() - began
+
+
+def timed(run, repeats=3):
+    """Run `repeats` times; the last answer, and the seconds: median, fastest, slowest."""
+    seconds = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        answer = run()
+        seconds.append(time.perf_counter() - began)
+    return answer, spread(seconds)
+
+
+def spread(seconds):
+    """Median, fastest and slowest of some seconds, as columns of a row."""
+    return {"seconds": statistics.median(seconds), "fastest": min(seconds), "slowest": max(seconds)}
+
+
+def held():
+    """Megabytes of memory that this process holds; from here on `peak` counts anew where the system lets it."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:  # not Linux: the peak is that since the start
+        pass
+    return peak()
+
+
+def peak():
+    """Most megabytes of memory that this process held, since `held` was called or since it began."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return int(status.partition("VmHWM:")[2].split()[0]) / 2**10
+    except (OSError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)

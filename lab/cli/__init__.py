@@ -1,0 +1,13 @@
+"""`python -m lab`: each verb a module of this package, as those of the command `lipnb` are."""
+
+from lipnb.cli import enter
+
+__all__ = ["main"]
+
+VERBS = ("tables", "figures", "train", "verify", "bench", "pages")  # in the order of the help; each is lab/cli/VERB.py
+
+
+def main(argv=None):
+    """Entry point; see `lipnb.cli.enter`."""
+    return enter("python -m lab", "What makes the book: its tables, figures, models, checks, timings and pages.",
+                 "lab.cli", VERBS, argv)

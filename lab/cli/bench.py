@@ -1,0 +1,38 @@
+"""`python -m lab bench`: measure speed and errors of the solver against other methods."""
+
+import argparse
+import subprocess
+import sys
+
+from lipnb.cli.words import known
+
+NAMES = ("workload", "compare", "products", "particles", "misconvergence", "near_degenerate", "long")
+EXAMPLES = """\
+  python -m lab bench workload --quick        one benchmark, a trial of it
+  python -m lab bench products --help         each has options of its own
+  python -m lab bench                         all of them, one after the other (hours, on a quiet machine)
+  python -m lab bench all --quick             all, trials of minutes
+
+Each writes a table bench-NAME into data/results, or into the folder LIPNB_RESULTS; only ratios of one interleaved run
+mean anything.
+"""
+
+
+def add(verbs):
+    """Describe the verb."""
+    verb = verbs.add_parser("bench", help="measure speed and errors of the solver against other methods",
+                            epilog=f"examples:\n{EXAMPLES}", description=f"Benchmarks: {', '.join(NAMES)}.")
+    verb.add_argument("name", nargs="?", default="all", metavar="NAME", help="which one (default: all)")
+    verb.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help="options of the benchmark")
+    verb.set_defaults(run=run)
+
+
+def run(arguments):
+    """Run the benchmarks, each in a process of its own; the first failure ends it."""
+    known("benchmark", [arguments.name], ("all", *NAMES))
+    for name in NAMES if arguments.name == "all" else [arguments.name]:
+        print(f"benchmark {name}", flush=True)
+        done = subprocess.run([sys.executable, "-m", f"lab.benchmarks.{name}", *arguments.options], check=False)
+        if done.returncode:
+            return done.returncode
+    return 0

@@ -1,0 +1,57 @@
+"""`python -m lab pages`: run the notebooks, pair them with their sources, lay the book out, check that it is true."""
+
+from pathlib import Path
+
+EXAMPLES = """\
+  python -m lab pages execute           run every page whose inputs changed, two at a time
+  python -m lab pages pair              write those runs beside their sources in notebooks/
+  python -m lab pages stage             lay the book out in _build/source, ready for jupyter-book
+  python -m lab pages check             say what is stale, broken or too long
+  python -m lab pages story 41 README   which numbers in prose come from nowhere, which strong words have no reason
+  python -m lab pages story 41 --run    the same, after running page 41
+"""
+
+
+def add(verbs):
+    """Describe the verb."""
+    verb = verbs.add_parser("pages", help="run, pair, lay out and check the pages of the book",
+                            epilog=f"examples:\n{EXAMPLES}",
+                            description="Run the notebooks, pair them with their sources, lay the book out, check it.")
+    verb.add_argument("--root", type=Path, metavar="FOLDER", help="the repository to work on (default: this one)")
+    commands = verb.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    execute = commands.add_parser("execute", help="run every page whose inputs changed")
+    execute.add_argument("--workers", type=int, default=2, metavar="N", help="pages at a time (default 2)")
+    commands.add_parser("pair", help="write the last runs beside their sources")
+    commands.add_parser("check", help="say what is stale, broken or too long")
+    story = commands.add_parser("story", help="numbers in prose that come from nowhere, strong words without a reason")
+    story.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
+    story.add_argument("--run", dest="again", action="store_true", help="run them first")
+    staging = commands.add_parser("stage", help="lay the book out")
+    staging.add_argument("--notebooks", default="notebooks", help="the executed notebooks, from the root")
+    staging.add_argument("--target", default="_build/source", help="where to lay the book out, from the root")
+    verb.set_defaults(run=run)
+
+
+def run(arguments):
+    """Do one command; its exit code."""
+    from lab.pages import sources
+
+    root = (arguments.root or sources.ROOT).resolve()
+    if arguments.command in ("execute", "story"):
+        from lab.pages import running
+    if arguments.command == "execute":
+        return running.execute(root, arguments.workers)
+    if arguments.command in ("pair", "stage"):
+        from lab.pages import layout
+
+        if arguments.command == "pair":
+            return layout.pair(root)
+        return layout.stage(root, root / arguments.notebooks, root / arguments.target)
+    if arguments.command == "story":
+        from lab.pages import story
+
+        again = running.run_chosen(root, arguments.pages) if arguments.again else 0
+        return again or story.report(root, arguments.pages)
+    from lab.pages import checks
+
+    return checks.report(root)

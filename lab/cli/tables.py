@@ -1,0 +1,67 @@
+"""`python -m lab tables`: make the tables that the book's pages load."""
+
+from lipnb.cli.words import known, lengths
+
+EXAMPLES = """\
+  python -m lab tables                        make every table of the book that is not there yet
+  python -m lab tables real-text-embedded     make one table (this one needs no corpus and no network)
+  python -m lab tables real-text --again      make it anew; the old one stays until the new one is complete
+  python -m lab tables --model bert-base-uncased       the panels of the paper, where a hub gives its model
+  LIPNB_RESULTS=elsewhere python -m lab tables real-text-embedded --lengths 2,8,32 --count 3
+
+A run that is stopped, even by kill -9, continues where it was when the same command is given again.
+"""
+
+
+def _epilog():
+    """The tables, looked up only when help is asked for."""
+    from lab import results
+
+    tables = results.listed()
+    tables = tables[tables.command.str.startswith("python -m lab tables")]
+    measured, trained = ("\n".join(f"  {name:22} {about}" for name, about in group.about.items())
+                         for group in (tables[~tables.trains], tables[tables.trains]))
+    return (f"tables:\n{measured}\n\ntables that train networks, made when named:\n{trained}\n\n"
+            f"examples:\n{EXAMPLES}")
+
+
+def add(verbs):
+    """Describe the verb."""
+    verb = verbs.add_parser("results", help="make the tables that the book's pages load", epilog=_epilog,
+                            description="Make the tables that the book's pages load, in data/results "
+                                        "(or in the folder LIPNB_RESULTS).")
+    verb.add_argument("tables", nargs="*", metavar="TABLE",
+                      help="which ones (default: all but those that train networks), see below")
+    verb.add_argument("--model", metavar="NAME", help="instead: every layer of this model, a name on the hub or a "
+                      "folder, on both texts of the paper")
+    verb.add_argument("--again", action="store_true", help="make them anew even where they are there")
+    verb.add_argument("--lengths", type=lengths, metavar="N,N,...", help="sequence lengths (default: the table's)")
+    verb.add_argument("--count", type=int, help="windows for each length (default: the table's)")
+    verb.add_argument("--seed", type=int, help="seed of start vectors and random inputs (default 0)")
+    verb.set_defaults(run=run)
+
+
+def run(arguments):
+    """Make the tables asked for."""
+    from lab import results
+
+    listed = results.listed()
+    known("table", arguments.tables, listed.index[listed.command.str.startswith("python -m lab tables")])
+
+    from lab import experiments  # only now: it takes seconds
+
+    if arguments.model:
+        wanted = experiments.of_model(arguments.model)
+    else:
+        every = {**experiments.TABLES, **experiments.TRAINED}
+        wanted = [every[name] for name in arguments.tables or experiments.TABLES]
+    missing = [table for table in wanted if arguments.again or table.name not in results.names()]
+    for table in wanted:
+        if table not in missing:
+            birth = results.provenance(table.name)
+            print(f"{table.name}: there already, {birth['rows']} rows of {birth['finished']} (--again makes it anew)")
+    options = {name: value for name in ("lengths", "count", "seed") if (value := getattr(arguments, name)) is not None}
+    for name, table in experiments.make(missing, **options).items():
+        converged = f", {int(table.converged.sum())} converged" if "converged" in table else ""
+        seconds = results.provenance(name)["seconds"]
+        print(f"{name}: {len(table)} rows{converged}, measured in {seconds:.0f} s, in {results.folder()}")

@@ -1,0 +1,37 @@
+"""`python -m lab train`: train gpt2-mini (`make model`)."""
+
+from pathlib import Path
+
+EXAMPLES = """\
+  python -m lab train                              train gpt2-mini where it is not there yet (an hour on two cores)
+  python -m lab train --again --seed 1             train it anew from other weights
+  python -m lab train --steps 20 --folder trial    a trial of a minute, elsewhere
+
+A run that is stopped, even by kill -9, continues where it was when the same command is given again.
+"""
+
+
+def add(verbs):
+    """Describe the verb."""
+    verb = verbs.add_parser("train", help="train gpt2-mini, the small GPT-2 of data/models",
+                            epilog=f"examples:\n{EXAMPLES}",
+                            description="Train gpt2-mini, a small GPT-2, on NLTK's Gutenberg texts (set NLTK_DATA), or "
+                                        "without them on the text that Python carries.")
+    verb.add_argument("--steps", type=int, help="training steps (default: those of the checkpoint in data/models)")
+    verb.add_argument("--seed", type=int, default=0, help="seed of weights and windows (default 0)")
+    verb.add_argument("--folder", help="where the checkpoint goes (default: where load('gpt2-mini') looks)")
+    verb.add_argument("--again", action="store_true", help="train anew even where the checkpoint is there")
+    verb.set_defaults(run=run)
+
+
+def run(arguments):
+    """Train, unless the checkpoint is there."""
+    from lab.training.gpt2_mini import STEPS, make_gpt2_mini
+    from lipnb import models
+
+    folder = arguments.folder or models.mini_folder()
+    if models.holds_model(folder) and not arguments.again:
+        return print("gpt2-mini is there already (--again trains it anew)")
+    steps = STEPS if arguments.steps is None else arguments.steps
+    folder = make_gpt2_mini(steps=steps, seed=arguments.seed, folder=folder, table=f"{Path(folder).name}-training")
+    return print((folder / "README.md").read_text())

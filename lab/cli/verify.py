@@ -1,0 +1,45 @@
+"""`python -m lab verify`: makes the table of all checks of bounds, and fails where a bound is exceeded."""
+
+from lipnb.cli.words import known
+
+EXAMPLES = """\
+  python -m lab verify                          every bound, more than 10,000 inputs each (two hours)
+  python -m lab verify --quick --save-as trial  a slice of a minute, in other tables
+  python -m lab verify --bounds certify yudin_upper --save-as two
+
+A run that is stopped continues where it was when the same command is given again. The table goes to data/results, or
+to the folder LIPNB_RESULTS. The table of guarantees that include rounding, against fifty digits, has -digits after its
+name; it is made when all bounds are. The exit status is 1 if a measured constant exceeded its bound.
+"""
+
+
+def add(verbs):
+    """Describe the verb."""
+    verb = verbs.add_parser("verify", help="hold thousands of inputs against each upper bound",
+                            epilog=f"examples:\n{EXAMPLES}",
+                            description="Hold random, degenerate, structured and gradient-ascended inputs against each "
+                                        "upper bound of lipnb, and keep the worst of each kind.")
+    verb.add_argument("--bounds", nargs="+", metavar="BOUND", help="which ones (default all; a wrong name lists them)")
+    verb.add_argument("--quick", action="store_true", help="one small block of each kind: a trial, not a result")
+    verb.add_argument("--save-as", default="verify", metavar="NAME", help="name of the table (default verify)")
+    verb.set_defaults(run=run)
+
+
+def run(arguments):
+    """Make the tables; 1 where a bound is exceeded."""
+    from lab import results
+    from lab.verification import CHECKS, KINDS, digits, make_table
+
+    known("bound", arguments.bounds or [], [check.name for check in CHECKS])
+    slice_of_it = {"blocks": dict.fromkeys(KINDS, 1), "maps": 4} if arguments.quick else {}
+    table = make_table(checks=arguments.bounds, save_as=arguments.save_as, **slice_of_it)
+    show = table.pivot(index=["bound", "masked"], columns="kind", values="worst")
+    print("largest measured / bound, by kind of input\n" + show.to_string(float_format="{:.4f}".format))
+    violations = int(table.violations.sum())
+    print(f"{table.cases.sum():,d} inputs, {violations} violations; table {arguments.save_as!r} in {results.folder()}")
+    if arguments.bounds is None:
+        few = {"blocks": {"certify": 6, "nearby_upper": 6}, "cases": 10} if arguments.quick else {}
+        exact = digits.make_table(save_as=f"{arguments.save_as}-digits", **few)
+        print("guarantees that include rounding, against fifty digits\n" + exact.to_string(index=False))
+        violations += int(exact.violations.sum() + exact.errors.sum())
+    return 1 if violations else 0

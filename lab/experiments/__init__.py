@@ -1,0 +1,30 @@
+"""Measurements that the book shows: windows of texts, explicit and attacked inputs; one row for each.
+
+``TABLES`` holds every table that `make results` makes, by name; ``TRAINED`` those of which each row takes the training
+of a network, made when they are asked for.
+"""
+
+from lab.experiments import (
+    adversarial,
+    audit,
+    inversion,
+    inversion_curves,
+    l2_bounds,
+    l2_tightness,
+    language_model,
+    positions,
+    real_text,
+    robustness,
+    scaling_factor,
+)
+from lab.experiments.real_text import measurable, of_model
+from lab.experiments.table import Table, Unit, make
+from lab.experiments.windows import measure, remeasure
+
+__all__ = ["TABLES", "TRAINED", "Table", "Unit", "make", "measurable", "measure", "of_model", "remeasure"]
+
+# in this order
+MODULES = (real_text, adversarial, scaling_factor, positions, audit, robustness, l2_bounds, l2_tightness, inversion,
+           inversion_curves)
+TABLES = {table.name: table for module in MODULES for table in module.TABLES}
+TRAINED = {table.name: table for table in language_model.TABLES}

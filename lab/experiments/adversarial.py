@@ -1,0 +1,224 @@
+"""The tables of Figure 1's bottom row: adversarial tokens against each head of each layer at hand."""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+from lab import released
+from lab.experiments.loading import load
+from lab.experiments.table import Table, Unit
+from lab.experiments.two_clusters import ball_bounds, cluster_constants, cluster_input, head_of
+from lipnb import bounds, corpora, models
+from lipnb.attention import Attention
+from lipnb.lipschitz import local_lipschitz
+
+__all__ = ["GPT2", "TABLES", "Layer", "ball_upper", "layer_of", "layer_row", "layers_of", "mean_radius",
+           "network_of", "norms_before", "worst_input", "worst_of_layer"]
+
+LENGTHS = tuple(range(2, 98, 5))  # of Figure 1
+FEW = (2, 7, 22, 47, 97)  # for every head; all lengths for the worst one of a layer
+FAR = {False: (1000, 10**4, 10**5), True: (197, 397, 997)}  # beyond the figure, unmasked and masked
+EXTRACTS, EXTRACT = 5, 98  # windows of text that give the mean radius, and their tokens
+GPT2 = "gpt2-124m-attention"
+RANDOM = {"seed": 320, "layer": 6, "R": 100.0}  # of the released experiment
+PANELS = (("minilm", False, "layer norm"), ("minilm", True, "layer norm"), ("minilm", False, "text"),
+          ("minilm", True, "text"), (GPT2, True, "layer norm"), (GPT2, True, "R = 10"), ("gpt2", True, "R = 100"))
+
+
+class Layer(NamedTuple):
+    """The attention of a layer in float64, and the radius at which it is attacked."""
+
+    attention: Attention
+    R: float
+
+
+@lru_cache(maxsize=1)
+def _gpt2():
+    return models.load_attention(models.gpt2_attention_folder())
+
+
+def network_of(name, masked):
+    """MiniLM or the random GPT-2 in float64; the last one is kept."""
+    if name == "gpt2":
+        return load("gpt2", random=True, seed=RANDOM["seed"], dtype="float64")
+    return load(name, masked=masked, dtype="float64")
+
+
+def layers_of(name, masked):
+    """How many layers a model of `layer_of` has; FileNotFoundError where it is not at hand."""
+    return len(_gpt2()) if name == GPT2 else network_of(name, masked).layers
+
+
+def norms_before(model):
+    """The LayerNorm that each attention of a BERT reads from, layer by layer."""
+    network = model.network
+    return [network.embeddings.LayerNorm, *(layer.output.LayerNorm for layer in network.encoder.layer)][:-1]
+
+
+def mean_radius(model, layer, *, corpus="alice", extracts=EXTRACTS, length=EXTRACT):
+    """Root mean square norm of the tokens that a layer receives on the first windows of a text."""
+    tokens = corpora.windows(models.first_tokens(model, corpora.read(corpus), length * extracts), length, extracts)
+    return model.activations(tokens, layer).double().square().sum(-1).mean().sqrt().item()
+
+
+@lru_cache(maxsize=8)
+def layer_of(name, masked, at, layer):
+    """A layer of one panel.
+
+    Parameters
+    ----------
+    name : {"minilm", "gpt2-124m-attention", "gpt2"}
+        MiniLM; the real attention weights of GPT-2; a random GPT-2.
+    masked : bool
+        Whether it is masked; both GPT-2 are.
+    at : {"layer norm", "text", "R = 10", "R = 100"}
+        The radius: the largest that its LayerNorm allows, the mean one on Alice, or a number.
+    layer : int
+        Which layer, from 0.
+
+    Returns
+    -------
+    Layer
+
+    Raises
+    ------
+    FileNotFoundError
+        "the attention weights of GPT-2 are not at hand ...", or the sentence of `lipnb.corpora.read`.
+    """
+    if name == GPT2:
+        attention, gain, shift = _gpt2()[layer]
+    else:
+        model = network_of(name, masked)
+        attention = model.attention(layer)
+        if at == "text":
+            return Layer(attention, mean_radius(model, layer))
+        if at == "layer norm":
+            gain, shift = norms_before(model)[layer].weight, norms_before(model)[layer].bias
+    return Layer(attention, bounds.layer_norm_radius(gain, shift) if at == "layer norm" else float(at[4:]))
+
+
+def worst_input(attention, head, n, R):
+    """The adversarial tokens for one head of a layer with biases, shape (n, d).
+
+    Of u and -u, which the theorem does not tell apart, the one for which the query bias helps.
+    """
+    x = cluster_input(head_of(attention, head), n, R)
+    if attention.query_bias is None:
+        return x
+    bias = attention.scale * attention.key[head].mT @ attention.query_bias[head]
+    return x if (x[0] - x[-1]) @ bias >= 0 else -x
+
+
+def worst_of_layer(attention, n, R):
+    """Largest local constant of a layer over the tokens built against each of its heads, with both signs."""
+    x = torch.stack([cluster_input(head_of(attention, h), n, R) for h in range(attention.heads)])
+    return local_lipschitz(attention, torch.cat([x, -x])).value.max().item()
+
+
+@lru_cache(maxsize=32)
+def ball_upper(attention, n, R):
+    """Lemma 3.8 with Thm E.3 for each head: an upper bound on a whole layer with biases, tokens of norm at most R."""
+    of_heads = []
+    for h in range(attention.heads):
+        key, query = (torch.linalg.qr(matrix[h].mT).R for matrix in (attention.key, attention.query))
+        A = attention.scale * key @ query.mT  # of the same norm as K^T Q / sqrt(k)
+        c = torch.zeros(len(A), dtype=A.dtype)
+        if attention.query_bias is not None:
+            c = attention.scale * key @ attention.query_bias[h]
+        V = torch.linalg.qr(attention.value[h].mT).R.mT
+        of_heads.append(bounds.biased_upper(A, V, n, R, c))
+    return bounds.multi_head_upper(attention.output, of_heads)
+
+
+def _name(panel, layer):
+    name, masked, at = panel
+    return {"model": name, "weights": "random" if name == "gpt2" else "pretrained", "masked": masked, "at": at,
+            "layer": layer}
+
+
+def _head_rows(panel, layer, few, lengths, far):
+    attention, R = layer_of(*panel, layer)
+    heads = [head_of(attention, h) for h in range(attention.heads)]
+    last = [cluster_constants(head, [max(few)], R).item() for head in heads]
+    worst, rows = last.index(max(last)), []
+    for h, head in enumerate(heads):
+        mine = sorted({*few, *(lengths if h == worst else ()), *(far if h == worst or not panel[1] else ())})
+        own, plain = (cluster_constants(head, mine, R, identity=identity) for identity in (False, True))
+        for n, constant, identity in zip(mine, own.tolist(), plain.tolist(), strict=True):
+            lower, upper, sharp = ball_bounds(head, n, R)
+            rows.append({**_name(panel, layer), "head": h, "R": R, "eigenvalue": head.eigenvalue, "rate": head.rate,
+                         "V_norm": head.V_norm, "length": n, "constant": constant, "identity": identity,
+                         "lower": lower, "upper": upper, "sharp": sharp})
+    return rows
+
+
+def layer_row(panel, layer, head, n, *, rtol=1e-4):
+    """Row of the table `adversarial-layers`: a whole layer at the tokens that are adversarial for one of its heads.
+
+    Parameters
+    ----------
+    panel : tuple
+        Name, mask and radius, as for `layer_of`.
+    layer, head, n : int
+        Layer and head, from 0; number of tokens.
+    rtol : float
+        As for `lipnb.local_lipschitz`.
+
+    Returns
+    -------
+    dict
+        What is measured, and the columns lipschitz, residual, steps, converged, released, upper.
+    """
+    attention, R = layer_of(*panel, layer)
+    x = worst_input(attention, head, n, R)
+    lip = local_lipschitz(attention, x, rtol=rtol)
+    return {**_name(panel, layer), "head": head, "R": R, "length": n, "lipschitz": lip.value.item(),
+            "residual": lip.residual.item(), "steps": lip.steps.item(), "converged": lip.converged.item(),
+            "released": released.reported(attention, x).item(), "upper": ball_upper(attention, n, R)}
+
+
+def _layer_rows(panel, layer, few, lengths, rtol):
+    heads = range(layer_of(*panel, layer).attention.heads)
+    rows = [layer_row(panel, layer, h, max(few), rtol=rtol) for h in heads]
+    worst = max(rows, key=lambda row: row["lipschitz"])["head"]
+    return rows + [layer_row(panel, layer, worst, n, rtol=rtol) for n in lengths if n != max(few)]
+
+
+def _units(panels, rows, count, **options):
+    """A unit for each layer; what is absent is said here. `count` rows with these options, for 12 heads."""
+    work = []
+    for panel in panels:
+        if panel[0] == "gpt2":
+            layers = [RANDOM["layer"]]
+        else:
+            layer_of(*panel, 0)
+            layers = range(layers_of(*panel[:2]))
+        for layer in layers:
+            mine = {name: value[panel[1]] if isinstance(value, dict) else value for name, value in options.items()}
+            work.append(Unit("/".join(map(str, (*panel, layer))), count(panel[1]),
+                             lambda panel=panel, layer=layer, mine=mine: rows(panel, layer, **mine)))
+    return work
+
+
+def _heads(lengths):
+    settings = {"panels": PANELS, "few": FEW, "lengths": lengths, "far": [FAR[False], FAR[True]], "random": RANDOM,
+                "extracts": [EXTRACTS, EXTRACT], "dtype": "float64"}
+
+    def count(masked):
+        return 11 * len({*FEW, *(() if masked else FAR[masked])}) + len({*FEW, *lengths, *FAR[masked]})
+
+    return settings, _units(PANELS, _head_rows, count, few=FEW, lengths=lengths, far=FAR)
+
+
+def _layers(lengths, rtol):
+    panels = tuple(panel for panel in PANELS if panel[2] in ("layer norm", "R = 100"))
+    settings = {"panels": panels, "few": FEW, "lengths": lengths, "rtol": rtol, "random": RANDOM, "dtype": "float64"}
+    return settings, _units(panels, _layer_rows, lambda _: 12 + len({*lengths} - {max(FEW)}), few=FEW,
+                            lengths=lengths, rtol=rtol)
+
+
+TABLES = (
+    Table("adversarial", _heads, {"lengths": LENGTHS}),
+    Table("adversarial-layers", _layers, {"lengths": LENGTHS, "rtol": 1e-4}),
+)

@@ -1,0 +1,230 @@
+"""The tables of the audit: the defined and the released quantity, on the same inputs, one difference at a time."""
+
+from functools import lru_cache
+
+import torch
+
+from lab import released
+from lab.experiments.loading import load
+from lab.experiments.table import Table, Unit
+from lipnb import corpora, models
+from lipnb.lipschitz import local_lipschitz
+from lipnb.worst_case import tight_input
+
+__all__ = ["TABLES", "adversarial_row", "layer_row", "random_ids", "received", "text_rows"]
+
+LENGTHS, SOME, ADVERSARIAL = tuple(range(2, 100, 2)), tuple(range(2, 100, 8)), tuple(range(2, 100, 5))
+VOCABULARY = 50257  # token ids of GPT-2
+LAYER, RATE = 6, 0.1  # of the random GPT-2: the layer measured, and its dropout
+RULE = {"threshold": 1e-3, "most": 1000}  # as released for the random GPT-2
+DEFINED = {"rtol": 1e-4, "seed": 0}
+
+
+class _Seen(Exception):
+    """Stops a forward pass once the wanted tokens have been seen."""
+
+
+def _gpt2(seed=0, text="random"):
+    return load("gpt2", random=True, seed=seed, tokenizer="minilm" if text == "random" else "gpt2")
+
+
+def _minilm(masked):
+    return load("minilm", masked=masked)
+
+
+@torch.no_grad()
+def received(model, token_ids, layer, *, token_types=False, dropout=False, seed=0):
+    """What the attention of a layer of GPT-2 receives, with two habits of the released scripts switched on or off.
+
+    Parameters
+    ----------
+    model : lipnb.models.Model
+        A GPT-2.
+    token_ids : LongTensor, shape (b, n)
+        Sequences of token ids.
+    layer : int
+        Layer, from 0.
+    token_types : bool
+        Pass token types 0, for which GPT-2 adds the embedding of token 0 to every token.
+    dropout : bool
+        Leave the network in training mode.
+    seed : int
+        Seed of the dropout. The global random state is left alone.
+
+    Returns
+    -------
+    Tensor, shape (b, n, d)
+        With both off: `model.activations`.
+    """
+    seen = []
+
+    def capture(module, args, kwargs):
+        seen.append(args[0] if args else kwargs["hidden_states"])
+        raise _Seen
+
+    hook = model.architecture.receiver(model.network, layer, "heads+output").register_forward_pre_hook(
+        capture, with_kwargs=True)
+    types = {"token_type_ids": torch.zeros_like(token_ids)} if token_types else {}
+    model.network.train(dropout)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            model.network(input_ids=token_ids, use_cache=False, **types)
+    except _Seen:
+        pass
+    finally:
+        hook.remove()
+        model.network.eval()
+    return seen[0]
+
+
+def random_ids(length, count, *, seed=0):
+    """Uniformly random token ids of GPT-2, shape (count, length)."""
+    generator = torch.Generator().manual_seed(1000 * seed + length)
+    return torch.randint(VOCABULARY, (count, length), generator=generator)
+
+
+def _token_ids(text, length, count, *, seed=0):
+    """Token ids of the audit's inputs, shape (count, length): "random", or windows of a text in GPT-2's tokens."""
+    if text == "random":
+        return random_ids(length, count, seed=seed)
+    ids = models.first_tokens(_gpt2(seed, text), corpora.read(text), length * count)
+    return corpora.windows(ids, length, count)
+
+
+def _values(f, x, windows):
+    """Defined and released values of some sequences, x of shape (b, n, d), and what the released loop itself gives."""
+    lip, reported, norms = local_lipschitz(f, x, **DEFINED), released.reported(f, x), x.double().norm(dim=-1)
+    values = zip(norms.amax(dim=-1).tolist(), norms.square().mean(dim=-1).sqrt().tolist(), lip.value.tolist(),
+                 lip.converged.tolist(), reported.tolist(), strict=True)
+    rows = []
+    for one, window, (radius, mean, lipschitz, converged, gradient) in zip(x, windows, values, strict=True):
+        looped = released.DropoutAttention(f.attention, rate=f.rate, seed=f.seed + 1, fresh=True) \
+            if isinstance(f, released.DropoutAttention) else f
+        loop = released.estimate(looped, one, **RULE, seed=1000 * len(one) + window)
+        rows.append({"radius": radius, "mean_radius": mean, "lipschitz": lipschitz, "converged": converged,
+                     "released": gradient, "loop": loop.value, "loop_steps": loop.steps})
+    return rows
+
+
+def text_rows(text, length, windows, embedding, dropout, *, seed=0, count=10):
+    """Rows of the table "released-text", measured now: some windows of one length, together where no dropout acts."""
+    if dropout and len(windows) > 1:  # each has masks of its own
+        return [row for window in windows
+                for row in text_rows(text, length, [window], embedding, True, seed=seed, count=count)]
+    model = _gpt2(seed, text)
+    ids = _token_ids(text, length, count, seed=seed)[list(windows)]
+    x = received(model, ids, LAYER, token_types=embedding == "token 0 added", dropout=dropout, seed=windows[0])
+    f = model.attention(LAYER)
+    if dropout:
+        f = released.DropoutAttention(f, rate=RATE, seed=100_000 * windows[0])
+    return [{"text": text, "edition": corpora.fingerprint(" ".join(map(str, tokens))), "embedding": embedding,
+             "dropout": dropout, "length": length, "window": window, **values}
+            for tokens, window, values in zip(ids.tolist(), windows, _values(f, x, windows), strict=True)]
+
+
+def _text(texts, lengths, count, seed):
+    lengths = list(lengths)
+    for text in texts:  # an absent text is said before the first measurement
+        _token_ids(text, max(lengths), count, seed=seed)
+
+    def unit(text, length):
+        variants = [(embedding, False, range(count)) for embedding in ("plain", "token 0 added")]
+        if length in SOME:  # with dropout there is no closed form: fewer inputs
+            variants.append(("token 0 added", True, range(min(4, count))))
+        return Unit(f"{text}/{length}", sum(len(windows) for *_, windows in variants), lambda: [
+            row for embedding, dropout, windows in variants
+            for row in text_rows(text, length, windows, embedding, dropout, seed=seed, count=count)])
+
+    settings = {"model": "gpt2, random", "layer": LAYER, "texts": list(texts), "lengths": lengths, "count": count,
+                "seed": seed, "dropout": RATE, **RULE, **DEFINED, "dtype": "float32"}
+    return settings, [unit(text, length) for text in texts for length in lengths]
+
+
+# (windows, tokens masked, map masked, layer, object) of MiniLM, in place of BERT; windows "apart" share no token at all
+LAYERS = (("restart", False, False, 0, "heads"), ("restart", False, False, 0, "heads+output"),
+          ("restart", False, False, 0, "block"), ("apart", False, False, 0, "heads+output"),
+          ("restart", True, True, 3, "heads+output"), ("restart", True, False, 3, "heads+output"),
+          ("restart", True, False, 3, "block"))
+TEXT = "python_reference"
+
+
+def layer_row(windows, tokens_masked, map_masked, layer, object, length, window):
+    """One row of the table "released-layers", measured now."""
+    model = _minilm(tokens_masked)
+    ids = _minilm_ids()
+    if windows == "apart":  # go on in the text where the lengths before ended
+        ids = ids[10 * sum(n for n in SOME if n < length):]
+    ids = corpora.windows(ids, length, window + 1)[window:]
+    x, f = model.activations(ids, layer, object)[0], _minilm(map_masked).attention(layer, object)
+    lip, norms = local_lipschitz(f, x, **DEFINED), x.double().norm(dim=-1)
+    return {"windows": windows, "tokens_masked": tokens_masked, "map_masked": map_masked, "layer": layer,
+            "object": object, "edition": corpora.fingerprint(" ".join(map(str, ids[0].tolist()))), "length": length,
+            "window": window, "radius": norms.max().item(), "mean_radius": norms.square().mean().sqrt().item(),
+            "lipschitz": lip.value.item(), "converged": lip.converged.item(),
+            "released": released.reported(f, x).item()}
+
+
+@lru_cache(maxsize=1)
+def _minilm_ids():
+    return _minilm(False).token_ids(corpora.read(TEXT))
+
+
+def _layers(lengths, count):
+    lengths = list(lengths)
+    settings = {"model": "minilm", "text": corpora.fingerprint(corpora.read(TEXT)), "maps": list(map(list, LAYERS)),
+                "lengths": lengths, "count": count, **DEFINED, "dtype": "float32"}
+
+    def unit(one, length):
+        return Unit("/".join(map(str, (*one, length))), count,
+                    lambda: [layer_row(*one, length, window) for window in range(count)])
+
+    return settings, [unit(one, length) for one in LAYERS for length in lengths]
+
+
+# model, how A is cut, layer, head, what is measured
+WORST = (("gpt2, random", "rows", 6, 0, "heads+output"), ("gpt2, random", "columns", 6, 0, "heads+output"),
+         ("minilm", "columns", 0, 0, "heads"), ("minilm", "columns", 0, 0, "heads+output"),
+         ("minilm", "columns", 3, 7, "heads"), ("minilm", "columns", 3, 7, "heads, keys, values"))
+SEED = 320  # as released
+RADII = {"gpt2, random": 100.0, "minilm": 15.5}  # as released, MiniLM in place of BERT
+
+
+def _of(model):
+    return _minilm(False) if model == "minilm" else _gpt2(SEED)
+
+
+@lru_cache(maxsize=len(WORST))
+def _tight(model, cut, layer, head):
+    """As many adversarial tokens as are ever needed: all but the first are equal."""
+    A = (released.row_matrix if cut == "rows" else released.head_matrix)(_of(model).attention(layer), head)
+    return tight_input(A.double(), max(ADVERSARIAL), RADII[model]).float()
+
+
+def adversarial_row(model, cut, layer, head, object, length):
+    """One row of the table "released-adversarial", measured now."""
+    x = _tight(model, cut, layer, head)[:length]
+    f = _of(model).attention(layer, object.split(",")[0])
+    f = released.with_keys_and_values(f) if "keys" in object else f
+    lip = local_lipschitz(f, x, **DEFINED)
+    return {"model": model, "cut": cut, "layer": layer, "head": head, "object": object, "radius": RADII[model],
+            "length": length, "lipschitz": lip.value.item(), "converged": lip.converged.item(),
+            "released": released.reported(f, x).item()}
+
+
+def _adversarial(lengths):
+    lengths = list(lengths)
+    settings = {"maps": list(map(list, WORST)), "lengths": lengths, "seed": SEED, "radii": RADII, **DEFINED,
+                "dtype": "float32"}
+
+    def unit(one, length):
+        return Unit("/".join(map(str, (*one, length))), 1, lambda: [adversarial_row(*one, length)])
+
+    return settings, [unit(one, length) for one in WORST for length in lengths]
+
+
+TABLES = (
+    Table("released-text", _text, {"texts": ("random", "alice"), "lengths": LENGTHS, "count": 10, "seed": 0}),
+    Table("released-layers", _layers, {"lengths": SOME, "count": 5}),
+    Table("released-adversarial", _adversarial, {"lengths": ADVERSARIAL}),
+)

@@ -1,0 +1,196 @@
+"""The table of inverted layers: a thousand random contractive layers, as drawn and after training, and their constants.
+
+The layers of one group have one shape, so that they are trained together, each on its own tokens and by its own Adam.
+"""
+
+import copy
+import math
+
+import torch
+from torch.func import functional_call, stack_module_state, vmap
+
+from lab.experiments.table import Table, Unit
+from lipnb.invertible import ContractiveAttention, Residual, predicted_iterations
+from lipnb.jacobian.rows import infinity_norm
+from lipnb.lipschitz import local_lipschitz
+
+__all__ = ["TABLES", "denoising_batch", "drawn_layers", "fit", "group_rows", "largest_constant", "tried"]
+
+NORMS = ((2, "theorem"), (2, "sharp"), (math.inf, "theorem"))
+RTOL = 1e-10
+
+
+def denoising_batch(words, n, generator, *, batch=4, noise=0.3):
+    """Sequences of noisy words and the words without the noise, shapes (c, b, n, d), for c layers.
+
+    Parameters
+    ----------
+    words : Tensor, shape (c, w, d)
+        What tokens are, up to noise.
+    n : int
+        Tokens in a sequence.
+    generator : torch.Generator
+        Chooses words and noise.
+    batch : int
+        Sequences b of each layer.
+    noise : float
+        Size of the noise, relative to the root mean square of the words.
+
+    Returns
+    -------
+    noisy, clean : Tensor
+    """
+    c, w, d = words.shape
+    which = torch.randint(w, (c, batch * n), generator=generator)
+    clean = torch.gather(words, 1, which[..., None].expand(-1, -1, d)).unflatten(1, (batch, n))
+    size = noise * words.square().mean((1, 2)).sqrt()
+    return clean + size[:, None, None, None] * torch.randn(clean.shape, generator=generator, dtype=words.dtype), clean
+
+
+def fit(residuals, words, n, *, steps=500, rate=1e-2, demand=1.0, seed=0):
+    """Train residual maps to take the noise off their words: mean squared error, Adam, fresh sequences in each step.
+
+    Parameters
+    ----------
+    residuals : list of Residual
+        Of one shape; trained in place, each by its own Adam.
+    words : Tensor, shape (len(residuals), w, d)
+        As for `denoising_batch`.
+    n : int
+        Tokens in a sequence.
+    steps : int
+        Steps.
+    rate : float
+        Of Adam.
+    demand : float
+        What is asked for is the clean words times this; much more than 1 is more than a residual map can reach.
+    seed : int
+        Of the sequences.
+
+    Returns
+    -------
+    Tensor, shape (steps, len(residuals))
+        Mean squared errors, over the mean square of the words.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    stacked, _ = stack_module_state(residuals)
+    stacked = {name: value.detach().requires_grad_() for name, value in stacked.items()}
+    shell, factors = copy.deepcopy(residuals[0]), torch.tensor([g.c for g in residuals], dtype=words.dtype)
+
+    def error(parameters, c, noisy, clean):
+        moved = functional_call(shell.layer, {name.removeprefix("layer."): value for name, value in parameters.items()},
+                                (noisy,))
+        return (noisy + c * moved - demand * clean).square().mean() / clean.square().mean()
+
+    optimizer, losses = torch.optim.Adam(stacked.values(), lr=rate), []
+    for _ in range(steps):
+        loss = vmap(error)(stacked, factors, *denoising_batch(words, n, generator))
+        optimizer.zero_grad()
+        loss.sum().backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    with torch.no_grad():
+        for i, residual in enumerate(residuals):
+            for name, parameter in residual.named_parameters():
+                parameter.copy_(stacked[name][i])
+    return torch.stack(losses)
+
+
+def drawn_layers(group, count):
+    """Random contractive layers of one shape and what they are asked to invert, all from the number of the group.
+
+    Returns
+    -------
+    residuals : list of Residual
+        Their weights multiplied by 10^-1 to 10^1, c between 0.5 and 0.95.
+    words : Tensor, shape (count, 5, d)
+        Of root mean square 10^-1 to 10^1.
+    n : int
+        Number of tokens, 2 to 16.
+    """
+    generator = torch.Generator().manual_seed(7919 + group)
+
+    def integer(low, high):
+        return int(torch.randint(low, high + 1, (), generator=generator))
+
+    heads, n, masked = integer(1, 4), integer(2, 16), group % 2 == 1
+    width, (p, bound) = heads * integer(1, 3), NORMS[group % 3]
+    draws = torch.rand(3, count, generator=generator, dtype=torch.float64)
+    residuals = []
+    for i, (c, size) in enumerate(zip(0.5 + 0.45 * draws[0], 10 ** (2 * draws[1] - 1), strict=True)):
+        layer = ContractiveAttention(width, heads, p=p, bound=bound, masked=masked, seed=10_000 * group + i,
+                                     dtype=torch.float64)
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.mul_(size)
+        residuals.append(Residual(layer, c.item()))
+    spread = 10 ** (2 * draws[2] - 1)
+    return residuals, spread[:, None, None] * torch.randn(count, 5, width, generator=generator,
+                                                          dtype=torch.float64), n
+
+
+def largest_constant(layer, x):
+    """Largest local constant of a contractive layer over sequences, shape (b, n, d), in the norm p of its guarantee."""
+    attention = layer.attention(x.shape[-2])
+    with torch.no_grad():
+        found = local_lipschitz(attention, x, method="dense").value if layer.p == 2 else infinity_norm(attention, x)
+    return found.max().item()
+
+
+def tried(residual, x):
+    """Invert a residual map at sequences that are known: what it took, and what is wrong.
+
+    Parameters
+    ----------
+    residual : Residual
+        Of a contractive layer.
+    x : Tensor, shape (b, n, d)
+        Tokens.
+
+    Returns
+    -------
+    dict
+        constant (the largest local one of the layer), iterations (most), predicted, error (largest, relative to x, in
+        the norm of the layer), certified (largest bound on it that was returned), and failed: whether the constant
+        exceeds 1, an inverse did not converge or is farther off than certified, or took more iterations than predicted.
+    """
+    with torch.no_grad():
+        found = residual.inverse(residual(x), rtol=RTOL)
+        size = torch.linalg.vector_norm(x, residual.p, dim=(-2, -1))
+        error = torch.linalg.vector_norm(found.x - x, residual.p, dim=(-2, -1)) / size
+        certified = found.error_bound / size
+    constant, predicted = largest_constant(residual.layer, x), predicted_iterations(residual.c, RTOL)
+    failed = (constant > 1 or not found.converged.all() or (error > certified).any() or error.max() > RTOL
+              or found.iterations.max() > predicted)
+    return {"constant": constant, "iterations": found.iterations.max().item(), "predicted": predicted,
+            "error": error.max().item(), "certified": certified.max().item(), "failed": bool(failed)}
+
+
+def group_rows(group, count=40, *, steps=500, rate=1e-2):
+    """Rows of one group: each layer as drawn and after training; `steps` of 0 leaves out the second.
+
+    Two groups in four are trained to take noise off, the others to give three times the clean words, out of reach.
+    """
+    residuals, words, n = drawn_layers(group, count)
+    generator, demand = torch.Generator().manual_seed(group), 1.0 if group % 4 < 2 else 3.0
+    x, _ = denoising_batch(words, n, generator, batch=3)
+    rows, losses = [], torch.full((1, count), torch.nan)
+    for trained in (0, steps) if steps else (0,):
+        if trained:
+            losses = fit(residuals, words, n, steps=steps, rate=rate, demand=demand, seed=group)
+        for i, g in enumerate(residuals):
+            layer = g.layer
+            shape = {"group": group, "layer": i, "width": layer.width, "heads": layer.heads, "n": n, "p": layer.p,
+                     "bound": layer.bound, "masked": layer.masked, "c": g.c, "demand": demand, "trained": trained}
+            means = {"loss_first": losses[:20, i].mean().item(), "loss": losses[-20:, i].mean().item()}
+            rows.append({**shape, "divisor": layer.divisor(n).item(), **means, **tried(g, x[i])})
+    return rows
+
+
+def _prepare(groups, count, steps, rate):
+    settings = {"groups": groups, "count": count, "steps": steps, "rate": rate, "rtol": RTOL, "dtype": "float64"}
+    return settings, [Unit(str(group), 2 * count, lambda group=group: group_rows(group, count, steps=steps, rate=rate))
+                      for group in range(groups)]
+
+
+TABLES = (Table("inversion", _prepare, {"groups": 25, "count": 40, "steps": 500, "rate": 1e-2}),)

@@ -1,0 +1,181 @@
+r"""The table of Figure 2 of kim2021lipschitz: L2 attention of width 1, its row sums pushed up from random starts.
+
+One head, all weights 1, one token at 0: by translation and by permutation its row stands for all rows, and costs O(n).
+"""
+
+import math
+
+import torch
+from scipy.special import lambertw
+
+from lab.experiments.table import Table, Unit
+from lipnb import bounds
+
+__all__ = ["LENGTHS", "TABLES", "ascend", "largest_row", "printed_witness", "row_sum", "tightness_rows",
+           "uniform_starts", "witness"]
+
+LENGTHS = (*range(2, 11), 12, 17, 24, 33, 48, 65, 101, 144, 201, 300, 401, 500, 701, 1000, 1001)
+
+
+def row_sum(x):
+    r"""Absolute row sum of the Jacobian at a token at 0 that sees itself and these others.
+
+    .. math::
+        \sum_j |J_{0j}| = 1 + \sum_j P_j\, \big(4 x_j (x_j - m) - 2\big)_+, \qquad
+        P_j = \frac{e^{-x_j^2}}{1 + \sum_l e^{-x_l^2}}, \quad m = \sum_j P_j x_j
+
+    Parameters
+    ----------
+    x : Tensor, shape (..., n - 1)
+        The other tokens, numbers. Gradients flow to them.
+
+    Returns
+    -------
+    Tensor, shape (...)
+        A lower bound on the Lipschitz constant in the maximum norm.
+
+    Notes
+    -----
+    Proved in the book, page 63.
+    """
+    weights = torch.exp(-x.square())
+    P = weights / (1 + weights.sum(-1, keepdim=True))
+    mean = (P * x).sum(-1, keepdim=True)
+    return 1 + (P * (4 * x * (x - mean) - 2).clamp_min(0)).sum(-1)
+
+
+def largest_row(n):
+    r"""The largest row sum over all inputs: the Lipschitz constant in the maximum norm for odd n.
+
+    .. math:: 1 + 4\, W_0\big((n - 1)\, e^{-3/2}\big)
+
+    Parameters
+    ----------
+    n : int
+        Number of tokens.
+
+    Returns
+    -------
+    float
+        An upper bound for every n, attained by `witness` if n is odd.
+
+    Notes
+    -----
+    Ours, proved in the book, page 63. The theorem of kim2021lipschitz has :math:`e^{-1}` in place of
+    :math:`e^{-3/2}`.
+    """
+    return 1 + 4 * _excess(n)
+
+
+def witness(n):
+    r"""Tokens that attain `largest_row` if n is odd: one at 0, half of the others at each of :math:`\pm r`.
+
+    .. math:: r = \sqrt{\tfrac 32 + W_0((n - 1)\, e^{-3/2})}
+
+    Parameters
+    ----------
+    n : int
+        Number of tokens, at least 2. If it is even, one side has one token more.
+
+    Returns
+    -------
+    Tensor, shape (n, 1)
+        Float64.
+    """
+    return _clusters(n, math.sqrt(1.5 + _excess(n)))
+
+
+def printed_witness(n):
+    r"""The same with the radius of the key lemma, :math:`r = \sqrt{1 + \varphi^{-1}(n - 1)}`; see `witness`."""
+    return _clusters(n, math.sqrt(1 + bounds.phi_inverse(n - 1)))
+
+
+def _excess(n):
+    return float(lambertw((n - 1) * math.exp(-1.5)).real)
+
+
+def _clusters(n, radius):
+    x = torch.full((n, 1), radius, dtype=torch.float64)
+    x[0] = 0
+    x[1 : 1 + (n - 1) // 2] *= -1
+    return x
+
+
+def uniform_starts(n, count, *, reach=3.0, seed=0):
+    """Random others of the token at 0, uniform on [-reach, reach], shape (count, n - 1), float64."""
+    generator = torch.Generator().manual_seed(1_000_003 * seed + n)
+    return reach * (2 * torch.rand(count, n - 1, generator=generator, dtype=torch.float64) - 1)
+
+
+def ascend(x, *, steps=600, rate=0.05):
+    """Push `row_sum` up by Adam, its rate falling like a cosine; every start on its own.
+
+    Parameters
+    ----------
+    x : Tensor, shape (starts, n - 1)
+        Where to begin.
+    steps : int
+        Steps.
+    rate : float
+        First rate.
+
+    Returns
+    -------
+    values : Tensor, shape (starts,)
+        The largest row sum on each way: lower bounds on the constant.
+    x : Tensor, shape (starts, n - 1)
+        Where it is.
+    """
+    x = x.clone().requires_grad_()
+    optimizer = torch.optim.Adam([x], lr=rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    best, where = row_sum(x).detach(), x.detach().clone()
+    for _ in range(steps):
+        (gradient,) = torch.autograd.grad(-row_sum(x).sum(), x)
+        x.grad = gradient
+        optimizer.step()
+        schedule.step()
+        now = row_sum(x).detach()
+        where = torch.where((now > best)[:, None], x.detach(), where)
+        best = torch.maximum(best, now)
+    return best, where
+
+
+def tightness_rows(n, *, starts=50, reach=3.0, steps=600, rate=0.05, seed=0):
+    """Rows of the table for one number of tokens: one for each random start, and one that begins at the witness.
+
+    Parameters
+    ----------
+    n : int
+        Number of tokens.
+    starts, reach, seed
+        As for `uniform_starts`.
+    steps, rate
+        As for `ascend`.
+
+    Returns
+    -------
+    list of dict
+        n; start (a number, or "witness" for `printed_witness`); began and reached, row sums before and after; share,
+        what was reached over `largest_row`; left and right, how many tokens end below -1/2 and above 1/2.
+    """
+    begin = torch.cat([uniform_starts(n, starts, reach=reach, seed=seed), printed_witness(n)[1:, 0][None]])
+    reached, x = ascend(begin, steps=steps, rate=rate)
+    return [{"n": n, "start": str(i) if i < starts else "witness", "began": before, "reached": after,
+             "share": after / largest_row(n), "left": int((place < -0.5).sum()), "right": int((place > 0.5).sum())}
+            for i, (before, after, place) in enumerate(zip(row_sum(begin).tolist(), reached.tolist(), x, strict=True))]
+
+
+def _prepare(lengths, starts, reach, steps, rate, seed):
+    settings = {"lengths": list(lengths), "starts": starts, "reach": reach, "steps": steps, "rate": rate, "seed": seed,
+                "dtype": "float64"}
+
+    def unit(n):
+        return Unit(str(n), starts + 1, lambda: tightness_rows(n, starts=starts, reach=reach, steps=steps, rate=rate,
+                                                               seed=seed))
+
+    return settings, [unit(n) for n in lengths]
+
+
+TABLES = (Table("l2-tightness", _prepare,
+                {"lengths": LENGTHS, "starts": 50, "reach": 3.0, "steps": 600, "rate": 0.05, "seed": 0}),)

@@ -1,0 +1,177 @@
+"""The table of attacks: how far small changes of real tokens move the output of a layer, beside what is predicted."""
+
+import pandas as pd
+import torch
+
+from lab.experiments.loading import load
+from lab.experiments.real_text import GPT2_RANDOM, MINILM
+from lab.experiments.table import Table, Unit
+from lipnb import corpora, models
+from lipnb.bounds import nearby_upper
+from lipnb.measures.splitting import query_blocks
+from lipnb.worst_case import attacks
+
+__all__ = ["ATTACKS", "TABLES", "attack", "remeasure"]
+
+RADII = tuple(10.0 ** (-4 + k / 2) for k in range(9))  # relative to the root mean square token norm
+DIRECTIONS = 16  # random ones
+STEPS = 15  # of each ascent
+ATTACKS = ("random", "singular", "aligned", "pgd", "one_token", "parting", "parting_pgd")
+PRECISION = {"dtype": "float64", "device": "cpu"}  # the changes at the smallest radii need it
+
+PANELS = (({**MINILM, "masked": False}, (0, 3, 5), (32, 98)), ({**MINILM, "masked": True}, (3,), (32, 98)),
+          ({**GPT2_RANDOM, "tokenizer": "minilm"}, (6,), (32,)))
+
+
+def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0):
+    r"""Attacks on one input at several radii: the largest change of the output that each finds.
+
+    Parameters
+    ----------
+    attention : Attention
+        Any heads, biases and mask.
+    x : Tensor, shape (n, d)
+        Tokens of one sequence.
+    radii : sequence of float
+        Radii of the balls, in root mean square token norms; in the Euclidean norm of all coordinates.
+    steps : int
+        Gradients of each ascent.
+    seed : int
+        Seed of the solver and of the random directions.
+
+    Returns
+    -------
+    list of dict
+        One row for each radius: `lipschitz`, `lipschitz_upper` (with probability 1 - 1e-6), `token` (root mean square
+        norm), `relative` and `epsilon` (radius), `local_upper` and the `bound` on the change with its parts
+        (`lipnb.bounds.nearby_upper`), and the change by each attack: `random` (largest of 16 directions) and
+        `random_median`, `singular` (top singular vector, better sign), `aligned` (fully aligned steps from there),
+        `pgd` (projected gradient from where `aligned` ended and from a random direction, the best kept), `pgd_random`
+        (from the random direction alone), `one_token` (only the token moves that the singular vector moves most) and,
+        without a mask, `parting` (one token made two copies that part) and `parting_pgd` (projected gradient on the two
+        copies from there); not a number with a mask.
+    """
+    top = attacks.singular(attention, x, seed=seed)
+    token = x.norm(dim=-1).square().mean().sqrt()
+    eps = token * torch.as_tensor(radii, dtype=x.dtype)
+    ball = eps[:, None, None]
+    bound = nearby_upper(attention, x, eps)
+    around = attacks.random_directions(x, DIRECTIONS, seed=seed + 1)
+    random = torch.stack([attacks.change(attention, x, e * around) for e in eps])
+    signs = torch.stack([attacks.change(attention, x, sign * ball * top.direction) for sign in (1, -1)])
+    signed = torch.where(signs[0] >= signs[1], 1.0, -1.0)[:, None, None] * top.direction
+    aligned, by_alignment = attacks.ascend(attention, x, signed, eps, steps=steps)
+    starts = torch.stack([aligned, around[:1].expand_as(aligned)])
+    _, climbed = attacks.ascend(attention, x, starts, eps, steps=steps, size=0.5)
+    moved = top.direction.norm(dim=-1)
+    _, one = attacks.ascend(attention, x, signed, eps, steps=steps, movable=moved == moved.max())
+    found = {"random": random.amax(1), "random_median": random.median(1).values, "singular": signs.amax(0),
+             "aligned": by_alignment, "pgd": climbed.amax(0), "pgd_random": climbed[1], "one_token": one,
+             **_parted(attention, x, eps, steps), "bound": bound.best, "bound_jacobian": bound.jacobian,
+             "bound_taylor": bound.taylor, "bound_outputs": bound.outputs, "bound_general": bound.general,
+             "relative": torch.as_tensor(radii, dtype=x.dtype), "epsilon": eps}
+    same = {"lipschitz": top.value, "lipschitz_upper": top.upper, "token": token.item(),
+            "local_upper": bound.local.item()}
+    return [{**same, **{name: values[i].item() for name, values in found.items()}} for i in range(len(eps))]
+
+
+def _parted(attention, x, eps, steps):
+    """Changes by two parting copies of one token, in the norm that halves each copy."""
+    if attention.masked:
+        return {name: torch.full_like(eps, torch.nan) for name in ("parting", "parting_pgd")}
+    copied, weights, moves = attacks.parting(x, query_blocks(attention, x))
+    starts = moves.expand(len(eps), *moves.shape)
+    plain = attacks.change(attention, copied, eps[:, None, None] * starts, weights)
+    _, climbed = attacks.ascend(attention, copied, starts, eps, steps=steps, size=0.5, weights=weights,
+                                movable=weights < 1)
+    return {"parting": plain, "parting_pgd": climbed}
+
+
+def _load(panel):
+    return load(**PRECISION, **panel)
+
+
+def _unit(panel, corpus, layer, n, window, options):
+    """Rows of one window, the model read when they are wanted."""
+    def rows():
+        model = _load(panel)
+        tokens = _tokens(model, corpus, n, window)
+        named = {"model": model.name, "weights": model.weights, "masked": model.masked, "corpus": corpus,
+                 "text": _edition(tokens), "layer": layer, "length": n, "window": window}
+        x = model.activations(tokens, layer)[0]
+        return [named | row for row in attack(model.attention(layer), x, **options)]
+
+    parts = (panel["name"], "random" if panel.get("random") else "pretrained", panel.get("masked", True), corpus,
+             layer, n, window)
+    return Unit("/".join(map(str, parts)), len(options["radii"]), rows)
+
+
+def _edition(tokens):
+    """Fingerprint of one window, so that a row is only compared with an attack on the same tokens."""
+    return corpora.fingerprint(" ".join(map(str, tokens[0].tolist())))
+
+
+def _tokens(model, corpus, n, window):
+    return corpora.windows(models.first_tokens(model, corpora.read(corpus), n * (window + 1)), n, window + 1)[window:]
+
+
+def _prepare(texts, count, radii, steps, seed):
+    """Settings and units; what is not at hand is said here."""
+    options = {"radii": list(radii), "steps": steps, "seed": seed}
+    work = []
+    for panel, layers, lengths in PANELS:
+        model = _load(panel)
+        for corpus in texts:
+            _tokens(model, corpus, max(lengths), count - 1)  # a text too short is said now
+            work += [_unit(panel, corpus, layer, n, window, options)
+                     for layer in layers for n in lengths for window in range(count)]
+    settings = {"texts": {name: corpora.fingerprint(corpora.read(name)) for name in texts}, "count": count,
+                "panels": [[panel, list(layers), list(lengths)] for panel, layers, lengths in PANELS],
+                **options, **PRECISION}
+    return settings, work
+
+
+def remeasure(table, *, rows=1, seed=0):
+    """Attack a few random windows of a stored table again, live, at all of their radii.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `lab.results.load`. Rows of MiniLM are candidates, on texts that are at hand in the table's edition.
+    rows : int
+        How many windows.
+    seed : int
+        Seed of the choice.
+
+    Returns
+    -------
+    stored, again : DataFrame
+        Rows of the table, and the same ones measured now.
+
+    Raises
+    ------
+    ValueError
+        "no window of this table ...".
+    """
+    keys = ["masked", "corpus", "layer", "length", "window"]
+    mine = table[table.model == "minilm"]
+    groups = list(mine.groupby(keys))
+    order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
+    stored, again = [], []
+    for (masked, corpus, *place), group in (groups[i] for i in order):
+        panel = {**MINILM, "masked": bool(masked)}
+        try:
+            tokens = _tokens(_load(panel), corpus, *place[1:])
+        except FileNotFoundError:
+            continue
+        if _edition(tokens) == group.text.iloc[0]:
+            options = {"radii": group.relative.tolist(), "steps": STEPS, "seed": 0}
+            again.append(pd.DataFrame(_unit(panel, corpus, *place, options).measure()))
+            stored.append(group)
+        if len(again) == rows:
+            return pd.concat(stored, ignore_index=True), pd.concat(again, ignore_index=True)
+    raise ValueError("no window of this table can be attacked again: its texts are not at hand in the same edition.")
+
+
+TABLES = (Table("robustness", _prepare, {"texts": ("alice", "python_reference"), "count": 3, "radii": RADII,
+                                       "steps": STEPS, "seed": 0}),)

@@ -1,0 +1,145 @@
+"""The table of Figure 2: how long the window of each head is, at the radii of text and of normalisation."""
+
+import math
+from functools import partial
+
+from lab.experiments import adversarial
+from lab.experiments.table import Table, Unit
+from lab.experiments.two_clusters import cluster_constants, head_of
+from lipnb import corpora, models
+
+__all__ = ["TABLES", "growth_ends", "head_rows", "peak_factor", "text_radii"]
+
+CORPUS, EXTRACTS, EXTRACT = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
+
+
+def text_radii(model, layer, *, corpus=CORPUS, extracts=EXTRACTS, length=EXTRACT):
+    """Root mean square norm of each extract, shape (extracts,), and the largest norm of all, as a layer receives them.
+
+    Parameters
+    ----------
+    model : lipnb.models.Model
+        From `lipnb.models.load`.
+    layer : int
+        Layer, from 0.
+    corpus : str
+        As for `lipnb.corpora.read`.
+    extracts, length : int
+        Windows from the beginning of the text, and tokens in each.
+
+    Returns
+    -------
+    list of float, float
+    """
+    tokens = corpora.windows(models.first_tokens(model, corpora.read(corpus), length * extracts), length, extracts)
+    norms = model.activations(tokens, layer).double().norm(dim=-1)
+    return norms.square().mean(-1).sqrt().tolist(), norms.max().item()
+
+
+def peak_factor(s):
+    r"""Where the two clusters stop to gain from more tokens: :math:`n = 1 + q\, e^s`.
+
+    .. math:: q(s) = \frac{3 s + \sqrt{9 s^2 + 4 s + 4}}{2 (1 + s)}, \qquad 1 \le q < 3,
+
+    maximises :math:`\sqrt{n - 1}\; p\, (1 + s (1 - p))` with :math:`p = 1 / (1 + (n - 1) e^{-s})`.
+
+    Parameters
+    ----------
+    s : float
+        :math:`2 \gamma R^2`, 0 or more.
+
+    Returns
+    -------
+    float
+        Ours; `lipnb.worst_case.two_diracs` takes the same gain with ``share=1/3`` as s grows.
+    """
+    return (3 * s + math.sqrt(9 * s * s + 4 * s + 4)) / (2 * (1 + s))
+
+
+def growth_ends(head, R, *, steps=60):
+    """The number of tokens at which the measured constant with V = I is largest at the input of two clusters.
+
+    Golden section in log n, over real n, without a mask.
+
+    Parameters
+    ----------
+    head : Head
+        From `lab.experiments.two_clusters.head_of`.
+    R : float
+        Radius.
+    steps : int
+        Of the search.
+
+    Returns
+    -------
+    n, constant : float
+        Where it is, and how large the constant is there.
+    """
+    s = 2 * head.rate * R**2
+    low, high, golden = math.log(2), s + 6, (math.sqrt(5) - 1) / 2
+
+    def constant(log_n):
+        return cluster_constants(head, [math.exp(log_n)], R, identity=True).item()
+
+    left, right = high - golden * (high - low), low + golden * (high - low)
+    at_left, at_right = constant(left), constant(right)
+    for _ in range(steps):
+        if at_left > at_right:
+            high, right, at_right = right, left, at_left
+            left = high - golden * (high - low)
+            at_left = constant(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + golden * (high - low)
+            at_right = constant(right)
+    return math.exp((low + high) / 2), constant((low + high) / 2)
+
+
+def head_rows(panel, layer, attention, radii):
+    """Rows of one layer, a row for each head and radius.
+
+    Parameters
+    ----------
+    panel : dict
+        Columns that name the model.
+    layer : int
+        Layer, from 0.
+    attention : Attention
+        The layer.
+    radii : list of (str, int, float)
+        Kind of radius, extract of the text (-1 for none), and the radius.
+
+    Returns
+    -------
+    list of dict
+        model, masked, layer, head, radius, extract, R, eigenvalue, rate, and `factor`, which is gamma R^2.
+    """
+    heads = [head_of(attention, h) for h in range(attention.heads)]
+    return [{**panel, "layer": layer, "head": h, "radius": kind, "extract": extract, "R": R,
+             "eigenvalue": head.eigenvalue, "rate": head.rate, "factor": head.rate * R**2}
+            for h, head in enumerate(heads) for kind, extract, R in radii]
+
+
+def _rows(name, masked, layer, extracts, length):
+    attention, radius = adversarial.layer_of(name, masked, "layer norm", layer)
+    radii = [("layer norm", -1, radius)]
+    if name != adversarial.GPT2:
+        means, largest = text_radii(adversarial.network_of(name, masked), layer, extracts=extracts, length=length)
+        radii += [("text", i, mean) for i, mean in enumerate(means)] + [("text, largest", -1, largest)]
+    return head_rows({"model": name, "masked": masked}, layer, attention, radii)
+
+
+def _prepare(extracts, length):
+    corpora.read(CORPUS)
+    work = []
+    for name, masked in (("minilm", False), ("minilm", True), (adversarial.GPT2, True)):
+        real = name == adversarial.GPT2
+        for layer in range(adversarial.layers_of(name, masked)):
+            work.append(Unit(f"{name}/{masked}/{layer}", 12 * (1 if real else extracts + 2),
+                             partial(_rows, name, masked, layer, extracts, length)))
+    settings = {"corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS)), "extracts": extracts,
+                "length": length, "dtype": "float64"}
+    return settings, work
+
+
+TABLES = (Table("scaling-factor", _prepare, {"extracts": EXTRACTS, "length": EXTRACT}),)

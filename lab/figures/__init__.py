@@ -1,0 +1,17 @@
+"""The book's figures, drawn from tables. Nothing here runs a model or imports torch.
+
+`FIGURES` lists those that need stored tables only, and `redraw` draws them into files. Each is a function of a module
+named after its subject, which its page calls too; the rest are panels of which pages make their own.
+"""
+
+from lab.figures import adversarial, l2, positions, real_text, released, robustness, speed, training, verified
+from lab.figures.book import FORMATS, draw, redraw
+from lab.figures.parts import against_length, head_map, matrix, probabilities, residuals
+from lab.figures.registry import FIGURES, BookFigure
+from lab.figures.speed import speed_bars
+from lipnb.scan.style import NOT_CONVERGED, STYLE, house_style, log_ticks, panels, points, rate_line
+
+__all__ = ["FIGURES", "FORMATS", "NOT_CONVERGED", "STYLE", "BookFigure", "adversarial", "against_length", "draw",
+           "head_map", "house_style", "l2", "log_ticks", "matrix", "panels", "points", "positions", "probabilities",
+           "rate_line", "real_text", "redraw", "released", "residuals", "robustness", "speed", "speed_bars",
+           "training", "verified"]

@@ -1,0 +1,139 @@
+"""Heads and layers at adversarial tokens, and how long the growth there lasts."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.colors import LogNorm, Normalize
+
+from lab.figures.parts import head_map
+from lab.power_laws import one_series, power_law
+
+__all__ = ["head_rates", "scaling_factors", "worst_heads"]
+
+GPT2 = "gpt2-124m-attention"
+PANEL = ["model", "masked", "at"]  # one model in one ball
+HEAD = [*PANEL, "layer", "head"]
+SHOWN = (("minilm", False, "layer norm", 0, "MiniLM, layer 0"), ("gpt2", True, "R = 100", 6, "random GPT-2, layer 6"),
+         (GPT2, True, "layer norm", 11, "GPT-2, layer 11"),
+         ("minilm", False, "text", 0, "MiniLM, layer 0, radius of text"))
+
+
+def _attending(table):
+    """How many tokens N attend to the lonely one, for each row."""
+    return table.length - ((table.eigenvalue < 0) & ~table.masked)
+
+
+def worst_heads(alone, layers):
+    """One head of a layer under attack, alone and in its layer, against the number of tokens.
+
+    Parameters
+    ----------
+    alone : DataFrame
+        ``adversarial``: heads alone, columns constant (own V), identity (V = I), lower, upper, sharp, R, eigenvalue.
+    layers : DataFrame
+        ``adversarial-layers``: columns head, length, lipschitz.
+
+    Returns
+    -------
+    Figure
+    """
+    full = alone.groupby(HEAD).filter(lambda rows: len(rows) > 20)  # heads at every length, not at a few
+    full = full.assign(N=_attending(full))
+    figure, axes = plt.subplots(2, 2, figsize=(9.4, 8.2))
+    for ax, (*place, title) in zip(axes.flat, SHOWN, strict=True):
+        own, both = (rows[(rows[[*PANEL, "layer"]] == place).all(axis=1)] for rows in (full, layers))
+        own = one_series(own, title, also=("at", "head"))
+        n, last = own.length, own[own.length == 97].iloc[0]
+        ax.plot(n, own.upper, "--", color="#d55e00", label="Thm 3.3")
+        ax.plot(n, own.sharp, "-.", color="#cc79a7", label="its tighter form")
+        both = both[both["head"].isin(both["head"].mode())].sort_values("length")
+        both = one_series(both, f"{title}, whole layer", also=("at", "head"))
+        ax.plot(both.length, both.lipschitz, "s", color="#e69f00", label="whole layer")
+        ax.plot(n, own.constant, "o", color="#0072b2", ms=5.5, label="head, own $V$")
+        line = last.constant * (own.N / last.N) ** 0.5
+        ax.plot(n, line, color="#0072b2", lw=1, label=r"its law, $\sqrt{N}$")
+        ax.plot(n, own.identity, "o", mfc="white", mec="#009e73", label="head, $V = I$")
+        ax.plot(n, own.lower, ":", color="#009e73", lw=2, label="Prop 3.4, $V = I$")
+        ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local constant")
+        ax.set_title(f"{title}, head {last['head']}, R = {last.R:.1f}")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9.5)
+    return figure
+
+
+def head_rates(alone):
+    """Exponent of every head from n = 7 to 97 tokens, and its constant at 97.
+
+    Parameters
+    ----------
+    alone : DataFrame
+        ``adversarial``, as for `worst_heads`.
+
+    Returns
+    -------
+    Figure
+    """
+    alone = alone[alone.length.isin((7, 22, 47, 97))]
+    alone = alone.assign(N=_attending(alone))
+    text, norm = ("minilm", False, "text", "MiniLM at the radius of text"), (GPT2, True, "layer norm", "GPT-2")
+    figure, axes = plt.subplots(2, 2, figsize=(9.6, 7.2), gridspec_kw={"height_ratios": [1, 1.75]})
+    for line, (*place, title) in zip(axes, (text, norm), strict=True):
+        here = alone[(alone[PANEL] == place).all(axis=1)]
+        heads = pd.DataFrame([[*head, power_law(rows.N, rows.constant).exponent,
+                               rows.constant[rows.length == 97].iloc[0]]
+                              for head, rows in here.groupby(["layer", "head"])],
+                             columns=["layer", "head", "exponent", "constant"])
+        looks = {"exponent": {"cmap": "RdBu_r", "norm": Normalize(0.2, 0.8), "text": "{:.2f}"},
+                 "constant": {"largest": True}}
+        for ax, (column, look) in zip(line, looks.items(), strict=True):
+            grid = heads.pivot(index="layer", columns="head", values=column)
+            head_map(grid, ax=ax, title=f"{title}: {column}", **look)
+    return figure
+
+
+def scaling_factors(table, curves=None):
+    r""":math:`2 \gamma R^2` of every head: the growth lasts for as many tokens as its exponential.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``scaling-factor``: columns model, masked, radius, layer, head, factor.
+    curves : dict, optional
+        Heads whose growth was followed to its end: name -> lengths, constants, the guaranteed length, and the length
+        and constant of the peak. Drawn in a fourth panel, at most six.
+
+    Returns
+    -------
+    Figure
+    """
+    maps = (("minilm", False, "text", "MiniLM on text"),
+            ("minilm", False, "layer norm", "MiniLM, largest radius of its LayerNorm"),
+            (GPT2, True, "layer norm", "GPT-2, largest radius of its LayerNorm"))
+    figure, axes = plt.subplots(2, 2, figsize=(9.6, 7.4), gridspec_kw={"height_ratios": [1, 1.8]})
+    for ax, (*place, title) in zip(axes.flat[:3], maps, strict=True):
+        rows = table[(table[["model", "masked", "radius"]] == place).all(axis=1)]
+        grid = 2 * rows.pivot_table(index="layer", columns="head", values="factor")
+        image = head_map(grid, ax=ax, title=title, norm=LogNorm(4, 8000))
+    figure.colorbar(image, ax=axes[0, 1], label=r"$2\gamma R^2$")
+    if curves:
+        _peaks(axes[1, 1], curves)
+    else:
+        axes[1, 1].axis("off")
+    return figure
+
+
+def _peaks(ax, curves):
+    """Constants of heads up to the end of their growth, and beyond."""
+    colours = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+    if len(curves) > len(colours):
+        raise ValueError(f"at most {len(colours)} heads have a look of their own, and these are {len(curves)}.")
+    for place, (name, (n, constants, guaranteed, peak)) in enumerate(curves.items()):
+        colour, style = colours[place], ("-", "--", "-.")[place % 3]
+        ax.plot(n, constants, style, color=colour, label=name)
+        at = np.exp(np.interp(np.log(guaranteed), np.log(n), np.log(constants)))
+        ax.plot(guaranteed, at, "v", color=colour, mec="black", ms=9)
+        ax.plot(*peak, "*", color=colour, mec="black", ms=12)
+    ax.set(xscale="log", yscale="log", xlabel="tokens n", title="MiniLM on text, $V = I$")
+    ax.set_ylabel("local Lipschitz constant")
+    ax.plot([], [], "v", color="white", mec="black", label=r"$1 + e^{2\gamma R^2}$")
+    ax.plot([], [], "*", color="white", mec="black", ms=9, label="end of the growth")
+    ax.legend(fontsize=8.5 if len(curves) < 4 else 7)

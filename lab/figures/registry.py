@@ -1,0 +1,113 @@
+"""The registry of figures that stored tables are enough for: each has one name, one function, one caption.
+
+What shows a figure outside its page, the front page or README.md, names it and takes its words from here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lab import results
+from lab.figures import adversarial, l2, positions, real_text, released, robustness, speed, training, verified
+
+__all__ = ["FIGURES", "BookFigure"]
+
+
+@dataclass(frozen=True)
+class BookFigure:
+    """A figure of the book that can be drawn from stored tables.
+
+    Attributes
+    ----------
+    name : str
+        By which it is asked for, and of its file.
+    page : str
+        The page that shows it, as ``41_real_text``.
+    tables : tuple of str
+        Stored tables that it needs, in the order in which `function` takes them.
+    function : callable
+        Takes the tables, gives a matplotlib Figure. The page calls the same one.
+    about : str
+        What it shows, in a few words.
+    live : str
+        What the page adds to it from measurements of its own.
+    caption : str
+        What stands below it, on its page and wherever else it is shown; empty where only its page shows it.
+    alt : str
+        What it looks like, for a reader who does not see it.
+    """
+
+    name: str
+    page: str
+    tables: tuple[str, ...]
+    function: Callable
+    about: str
+    live: str = ""
+    caption: str = ""
+    alt: str = ""
+
+    @property
+    def call(self):
+        """How its page calls the function that draws it."""
+        return f"figures.{self.function.__module__.split('.')[-1]}.{self.function.__name__}("
+
+    def missing(self):
+        """Those of its tables that are not there."""
+        return [name for name in self.tables if name not in results.names()]
+
+
+FIGURES = {figure.name: figure for figure in (
+    BookFigure("verification", "29_verification", ("verify",), verified.worst_cases,
+               "the worst of many inputs against each upper bound"),
+    BookFigure("real-text", "41_real_text", ("real-text",), real_text.figure_1,
+               "constant against length on Alice, as defined and as released"),
+    BookFigure("real-text-layers", "41_real_text", ("real-text",), real_text.layers,
+               "the same for every layer of the trained maps"),
+    BookFigure("real-text-rates", "41_real_text", ("real-text",), real_text.rates,
+               "fitted exponents of all layers, with intervals",
+               caption="Exponents of power laws fitted to every layer on *Alice*, against the number of tokens: of the "
+                       "local Lipschitz constant as defined (full marks, with 95 % intervals clustered by window and "
+                       "by length), and of what the released estimator reports on the same inputs (open marks). In the "
+                       "first layers and in the random GPT-2 the constant hardly grows; the released quantity does.",
+               alt="Fitted exponents of the growth with the number of tokens, by layer, as defined and as released, "
+                   "beside lines at one quarter and one half"),
+    BookFigure("real-text-jump", "41_real_text", ("real-text-news",), real_text.jump,
+               "MiniLM's first layer beyond the length of its training texts", "windows of a text, measured now"),
+    BookFigure("adversarial-heads", "42_adversarial_inputs", ("adversarial", "adversarial-layers"),
+               adversarial.worst_heads, "one head of a layer under attack, between its bounds"),
+    BookFigure("adversarial-rates", "42_adversarial_inputs", ("adversarial",), adversarial.head_rates,
+               "exponent and constant of every head under attack"),
+    BookFigure("scaling-factor", "43_scaling_factor", ("scaling-factor",), adversarial.scaling_factors,
+               "2 gamma R^2 of every head, the logarithm of its window", "where the growth really ends"),
+    BookFigure("gpt2-mini-training", "44_gpt2_positions", ("gpt2-mini-training",), positions.training,
+               "the loss of gpt2-mini while it was trained", "two baselines that know no context"),
+    BookFigure("position-norms", "44_gpt2_positions", ("position-norms",), positions.norms,
+               "norm of the learned position of each place",
+               caption="Norm of the learned position embedding of each place; logarithmic axes.",
+               alt="Norm of the learned position of each place, one panel for each model"),
+    BookFigure("positions", "44_gpt2_positions", ("positions",), positions.growth,
+               "constants and norms with positions as trained and changed"),
+    BookFigure("released-code", "45_released_code", ("released-text", "released-adversarial"),
+               released.two_quantities, "what the released loop reports, beside the constant"),
+    BookFigure("l2-exponents", "62_l2_attention", ("l2-bounds",), l2.bound_exponents,
+               "L2 attention over its bounds with two exponents", "two tokens in width one"),
+    BookFigure("l2-tightness", "63_l2_tightness", ("l2-tightness",), l2.tightness,
+               "ascents of the row sum, the bound and the constant"),
+    BookFigure("inversion-curves", "64_invertible_attention", ("inversion-curves",), l2.inversion,
+               "error of the inverse against iterations"),
+    BookFigure("language-model", "65_language_model", ("language-model",), training.losses,
+               "losses of several kinds of attention by depth, with curves"),
+    BookFigure("language-model-layers", "65_language_model", ("language-model",), training.constants,
+               "local constants of the trained layers, below their bounds"),
+    BookFigure("training-stability", "66_training_stability", ("training-stability", "training-controls"),
+               training.stability, "which kinds still train at a fixed rate, by depth"),
+    BookFigure("training-layers", "66_training_stability", ("training-stability",), training.trained_layers,
+               "constants of the trained layers, and the spread they pass on"),
+    BookFigure("brackets", "72_certified_bracket", ("bracket-minilm", "bracket-gpt2"), verified.brackets,
+               "certified brackets of every layer, below published bounds"),
+    BookFigure("robustness-attacks", "75_robustness", ("robustness",), robustness.attacks,
+               "attacks and bounds over the first-order prediction"),
+    BookFigure("robustness-ranks", "75_robustness", ("robustness",), robustness.ranks,
+               "what the best attack achieves against the local constant"),
+    BookFigure("solver-speed", "77_solver_speed", ("bench-workload",), speed.workload,
+               "how fast each method is, and how often wrong"),
+)}

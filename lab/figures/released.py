@@ -1,0 +1,51 @@
+"""What the released experiments report, beside the constant as defined."""
+
+import numpy as np
+
+from lab.power_laws import one_series, rate
+from lipnb.scan.style import panels
+
+__all__ = ["two_quantities"]
+
+LOOKS = {"released": ("released", "#d55e00", "s"), "defined": ("lipschitz", "#0072b2", "o")}
+
+
+def two_quantities(text, worst):
+    """A random GPT-2 at random and at adversarial tokens: both quantities, and the curves that were published.
+
+    Parameters
+    ----------
+    text : DataFrame
+        ``released-text``: columns text, embedding, dropout, length, lipschitz, released.
+    worst : DataFrame
+        ``released-adversarial``: columns model, cut, length, lipschitz, released.
+
+    Returns
+    -------
+    Figure
+    """
+    drawn = text[(text.embedding == "token 0 added") & ~text.dropout & (text.text == "random")]
+    one_series(drawn, "random tokens", also=("text", "embedding", "dropout"))
+    clusters = worst[worst.model == "gpt2, random"].set_index(["cut", "length"])
+    left, right = panels(2, width=4.9, height=4.0)
+    n = np.geomspace(2, 98, 50)
+    for name, (column, color, marker) in LOOKS.items():
+        look = {"color": color, "marker": marker, "ms": 4, "markevery": 7, "lw": 1.8}
+        left.scatter(drawn.length, drawn[column], s=6, color=color, lw=0, alpha=0.4)
+        law = rate(drawn, column)
+        left.plot(n, law(n), **look, label=rf"{name}: ${law.constant:.2f}\,n^{{{law.exponent:.2f}}}$")
+        for cut, style in (("rows", "-"), ("columns", ":")):
+            one_series(clusters.loc[cut], f"clusters, {cut}", also=("radius", "head"))
+            right.plot(clusters.loc[cut][column], **look | {"markevery": 2}, ls=style, label=f"{name}, {cut}")
+    left.plot(n, 0.445 * n**0.25, "k--", lw=1.2, label=r"drawn: $0.445\,n^{1/4}$")
+    right.plot(n, 0.92 * n**0.5, "k--", lw=1.2, label=r"drawn: $0.92\sqrt{n}$")
+    for ax, bottom, top in ((left, 0.1, 6), (right, 0.9, 60)):
+        ax.set(xscale="log", yscale="log", xlabel="tokens n", ylim=(bottom, top))
+        ax.set_xticks([2, 5, 10, 20, 50, 100], [2, 5, 10, 20, 50, 100])
+        ax.legend(loc="upper left", fontsize=9)
+        ax.minorticks_off()
+    left.set_yticks([0.1, 0.2, 0.5, 1, 2, 5], [0.1, 0.2, 0.5, 1, 2, 5])
+    right.set_yticks([1, 2, 5, 10, 20, 50], [1, 2, 5, 10, 20, 50])
+    left.set(title="random tokens", ylabel="random GPT-2, layer 6")
+    right.set(title="adversarial tokens")
+    return left.figure

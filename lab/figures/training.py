@@ -1,0 +1,165 @@
+"""Language models of characters with four kinds of attention: how well they train, and their trained layers."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from lipnb.scan.style import panels
+
+__all__ = ["constants", "losses", "stability", "trained_layers"]
+
+KINDS = {"dot": "#0072b2", "l2-untied": "#e69f00", "l2-tied": "#009e73", "contractive": "#d55e00"}
+WITHOUT = {"none": ("no attention", "0.45", "x"), "none-contractive": ("contractive, no attention", "0.6", "+")}
+
+
+def _runs(table, part):
+    """Evaluations, ends and layers (counted from 1) of the runs of a part."""
+    runs = table[table.part == part].astype({"layers": int, "seed": int})
+    curves, ends, layers = (runs[runs.row == row] for row in ("evaluation", "test", "layer"))
+    return curves, ends, layers.assign(layer=layers.layer.astype(int) + 1)
+
+
+def _frequencies(table, part):
+    """Loss of frequencies alone, "unigram" or "bigram", nats per character."""
+    return table[(table.row == "baseline") & (table.part == part)].nats.item()
+
+
+def _controls(ax, ends):
+    """Networks without attention: grey marks, and a thin line through the means."""
+    for kind, (label, colour, mark) in WITHOUT.items():
+        rows = ends[ends.attention == kind]
+        middle = rows.groupby("layers").nats.mean()
+        ax.plot(middle.index, middle, color=colour, ls="-.", lw=1)
+        ax.plot(rows.layers, rows.nats, mark, ms=5, color=colour, label=label if len(rows) else None)
+
+
+def losses(table):
+    """Test loss by depth, and learning curves of the deepest models.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``language-model``: columns part, row, attention, layers, seed, step, validation_loss, nats.
+
+    Returns
+    -------
+    Figure
+    """
+    curves, ends, _ = _runs(table, "depth")
+    bigram, deepest = _frequencies(table, "bigram"), ends.layers.max()
+    mean = ends.groupby(["layers", "attention"]).nats.mean().unstack()
+    left, right = panels(2, width=4.3, height=3.7)
+    for shift, (kind, colour) in zip((-0.09, -0.03, 0.03, 0.09), KINDS.items(), strict=True):
+        rows = ends[ends.attention == kind]
+        left.plot(rows.layers + shift, rows.nats, ".", ms=5, color=colour)
+        left.plot(mean.index + shift, mean[kind], color=colour, lw=1.2)
+        rows = curves[(curves.attention == kind) & (curves.layers == deepest)]
+        middle = rows.groupby("step").validation_loss.agg(["mean", "min", "max"])
+        right.fill_between(middle.index, middle["min"], middle["max"], color=colour, alpha=0.2)
+        right.plot(middle.index, middle["mean"], color=colour, lw=1.2, label=kind)
+    _controls(left, ends)
+    for ax in (left, right):
+        ax.axhline(bigram, color="0.3", ls=":", lw=1)
+    left.annotate("the character before", (mean.index[-1], bigram), ha="right", va="top", fontsize=9)
+    left.legend(loc="center right", fontsize=9)
+    left.set(xlabel="layers", ylabel="nats per character", title="test loss")
+    left.set_xticks(list(mean.index))
+    right.set(xlabel="steps", title=f"validation loss, {deepest} layers")
+    right.legend()
+    return left.figure
+
+
+def constants(table):
+    """Local constants of the trained layers of the deepest models, with the bounds for all inputs.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``language-model``: columns part, row, attention, layers, layer, lipschitz, lowest, highest, bound.
+
+    Returns
+    -------
+    Figure
+    """
+    layers = _runs(table, "depth")[2]
+    deepest = layers.layers.max()
+    figure, ax = plt.subplots(figsize=(6.6, 3.9))
+    for shift, (kind, colour) in zip((-0.15, -0.05, 0.05, 0.15), KINDS.items(), strict=True):
+        rows = layers[(layers.layers == deepest) & (layers.attention == kind)].groupby("layer")
+        middle, low, high = rows.lipschitz.median(), rows.lowest.min(), rows.highest.max()
+        place = middle.index + shift
+        ax.errorbar(place, middle, [middle - low, high - middle], fmt="o", label=kind, color=colour)
+        if kind in ("l2-tied", "contractive"):
+            ax.plot(place, rows.bound.median(), "_", ms=14, mew=2.5, color=colour)
+    ax.set(yscale="log", xlabel="layer", ylabel="local Lipschitz constant")
+    ax.set_xticks(range(1, deepest + 1))
+    figure.legend(loc="outside upper center", ncols=4, columnspacing=1, handletextpad=0.2)
+    return figure
+
+
+def stability(table, controls=None):
+    """Test loss by depth at fixed rates: which kinds of attention still train.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``training-stability``: columns part, row, attention, layers, seed, rate, nats.
+    controls : DataFrame, optional
+        ``training-controls``: the same columns, at other rates.
+
+    Returns
+    -------
+    Figure
+    """
+    ends, unigram, bigram = _runs(table, "fixed")[1], _frequencies(table, "unigram"), _frequencies(table, "bigram")
+    depths = sorted(set(ends.layers))
+    rates = ends if controls is None else pd.concat([ends, _runs(controls, "rate")[1]])
+    axes = panels(rates.rate.nunique(), width=3.4, height=3.6)
+    for ax, (rate, at) in zip(axes, rates.groupby("rate"), strict=True):
+        for shift, (kind, colour) in zip((-0.3, -0.1, 0.1, 0.3), KINDS.items(), strict=True):
+            rows = at[at.attention == kind].fillna({"nats": unigram})  # diverged
+            middle = rows.groupby("layers").nats.mean()
+            ax.plot(middle.index + shift, middle, color=colour, lw=1.1, label=kind)
+            ax.plot(rows.layers + shift, rows.nats, ".", ms=5, color=colour)
+        _controls(ax, at)
+        ax.axhline(unigram, color="0.3", ls=":", lw=1)
+        ax.axhline(bigram, color="0.3", ls="--", lw=1)
+        several = at.seed.nunique()
+        ax.set(title=f"rate {rate:g}, {several} seed{'s' * (several > 1)}", xlabel="layers")
+        ax.set_xticks(depths, depths, fontsize=9)
+        ax.set_ylim(rates.nats.min() - 0.05, unigram + 0.09)
+    axes[0].set_ylabel("test loss, nats per character")
+    axes[len(axes) // 2].legend(loc="upper left", bbox_to_anchor=(0, 0.95), fontsize=9)
+    return axes[0].figure
+
+
+def trained_layers(table):
+    """Local constants, and the spread of tokens that attention passes on, in the deepest networks.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``training-stability``: columns part, row, attention, layers, layer, seed, lipschitz, lowest, highest, bound,
+        input_spread, output_spread.
+
+    Returns
+    -------
+    Figure
+    """
+    layers = _runs(table, "fixed")[2]
+    layers = layers[layers.layers == layers.layers.max()]
+    layers = layers.assign(passed=layers.output_spread / layers.input_spread)
+    left, right = panels(2, width=4.3, height=3.8)
+    for kind, colour in KINDS.items():
+        rows = layers[layers.attention == kind].groupby("layer")
+        lines = (rows.lipschitz, rows.lowest, rows.highest), [rows.passed] * 3
+        for ax, (middle, low, high), label in zip((left, right), lines, (kind, None), strict=True):
+            middle, low, high = middle.median(), low.min(), high.max()
+            ax.plot(middle.index, middle, "o-", ms=3, lw=1, label=label, color=colour)
+            ax.fill_between(middle.index, low, high, alpha=0.18, lw=0, color=colour)
+        bound = rows.bound.median()
+        left.plot(bound.index, bound, ls="--", lw=1.3, color=colour)
+    for ax, title in ((left, "local constant"), (right, "spread out over spread in")):
+        ax.set(yscale="log", xlabel="layer", title=title)
+        ax.set_xticks(range(2, int(layers.layers.max()) + 1, 4))
+    left.figure.legend(loc="outside lower center", ncols=2)
+    return left.figure

@@ -1,0 +1,158 @@
+"""What must hold of every page and its executed pair; each rule returns sentences, none when it holds."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import nbformat
+import yaml
+
+from lab.pages import pictures, story, verdicts
+from lab.pages.sources import convert, provenance, sources
+
+MOST_CODE_CELLS, MOST_LINES, MOST_BYTES = 18, 25, 300_000
+PLACES = re.compile(r"(?<![\w.])(?:/home/|/Users/|/root/|/tmp/|[A-Za-z]:\\Users\\)|/site-packages/")
+ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")
+
+
+def cells(notebook):
+    """What a reader reviews of each cell: its kind, its text, its tags."""
+    return [(cell.cell_type, cell.source, cell.metadata.get("tags", [])) for cell in notebook.cells]
+
+
+def agreement(root, source, notebook):
+    """The pair holds the source's cells and was made from the present source and tables."""
+    if cells(notebook) != cells(convert(root, source)):
+        yield "its cells differ from the source"
+    made_from, now = notebook.metadata.get("lipnb", {}), provenance(root, source)
+    if made_from.get("source") != now["source"]:
+        yield "the source changed since it was executed"
+    for name, hashed in now["tables"].items():
+        if hashed is None:
+            yield f"it loads data/results/{name}.csv, which does not exist"
+        elif made_from.get("tables", {}).get(name) != hashed:
+            yield f"the table {name} changed since it was executed"
+
+
+def execution(notebook):
+    """Every code cell ran, once, in order, without an error or a warning."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    counts = [cell.execution_count for cell in code if cell.source.strip()]
+    if None in counts:
+        yield "a code cell was never executed"
+    elif counts != list(range(1, len(counts) + 1)):
+        yield "its cells were not executed once each, in order"
+    for output in (output for cell in code for output in cell.outputs):
+        if output.output_type == "error":
+            yield f"an output is an error: {output.ename}"
+        if output.get("name") == "stderr":
+            yield f"an output is a warning: {output.text.strip()[:80]}"
+
+
+def output_text(notebook):
+    """All the text in a notebook's outputs; images left out."""
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
+        yield output.get("text", "")
+        yield from (text for kind, text in output.get("data", {}).items() if kind.startswith("text/"))
+
+
+def portability(root, notebook):
+    """No output tells where it was made, nor changes from run to run."""
+    text = "\n".join(map(str, output_text(notebook)))
+    if PLACES.search(text) or str(root) in text or str(Path.home()) + "/" in text:
+        yield "an output holds an absolute path"
+    if ADDRESS.search(text):
+        yield "an output holds a memory address"
+
+
+def size(pair, notebook):
+    """Short enough to be read."""
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    if pair.stat().st_size > MOST_BYTES:
+        yield f"it weighs {pair.stat().st_size // 1000} kB, more than {MOST_BYTES // 1000}"
+    if len(code) > MOST_CODE_CELLS:
+        yield f"it has {len(code)} code cells, more than {MOST_CODE_CELLS}"
+    longest = max((len(text.splitlines()) for text in code), default=0)
+    if longest > MOST_LINES:
+        yield f"a code cell has {longest} lines, more than {MOST_LINES}"
+
+
+def page(root, source):
+    """Every rule, for one page."""
+    pair = source.with_suffix(".ipynb")
+    if not pair.exists():
+        return [f"{pair.name}: it does not exist"]
+    notebook = nbformat.read(pair, as_version=4)
+    rules = (
+        agreement(root, source, notebook),
+        execution(notebook),
+        portability(root, notebook),
+        size(pair, notebook),
+    )
+    return [f"{pair.name}: {sentence}" for rule in rules for sentence in rule]
+
+
+def toc_pages(entry):
+    """The files named in a table of contents, in order."""
+    if isinstance(entry, dict):
+        return [entry[key] for key in ("root", "file") if key in entry] + [
+            file for value in entry.values() if isinstance(value, list) for file in toc_pages(value)
+        ]
+    return [file for item in entry for file in toc_pages(item)]
+
+
+def contents(root):
+    """The table of contents names every page, once, and nothing that does not exist."""
+    listed = toc_pages(yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8")))
+    pages = [f"notebooks/{source.stem}" for source in sources(root)]
+    prose = [f"book/{path.stem}" for path in (root / "book").glob("*.md")]
+    for name in sorted(set(pages + prose) - set(listed)):
+        yield f"_toc.yml: {name} is missing"
+    for name in sorted(set(listed) - set(pages + prose)):
+        yield f"_toc.yml: {name} has no source"
+    for name in sorted({name for name in listed if listed.count(name) > 1}):
+        yield f"_toc.yml: {name} stands twice"
+    for pair in sorted((root / "notebooks").glob("*.ipynb")):
+        if not pair.with_suffix(".py").exists():
+            yield f"{pair.name}: it has no source {pair.stem}.py"
+
+
+def definitions(root):
+    """No function is defined in two pages: it belongs in the package."""
+    where = defaultdict(set)
+    for source in sources(root):
+        for node in ast.parse(source.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                where[node.name].add(source.name)
+    for name, pages in sorted(where.items()):
+        if len(pages) > 1:
+            yield f"{name} is defined in {' and '.join(sorted(pages))}: move it to the package"
+
+
+def ledger(root):
+    """Every statement has a verdict, and the stored ledger is what the pairs recorded."""
+    rows = verdicts.gather(root, root / "notebooks")
+    yield from verdicts.complaints(root, rows)
+    stored = verdicts.read_stored(root)
+    if rows and (stored is None or not verdicts.same(stored, rows)):
+        yield f"{verdicts.STORED} is not what the pages recorded: `make notebooks` writes it."
+
+
+def complaints(root):
+    """Everything that does not hold, one sentence each."""
+    found = [sentence for source in sources(root) for sentence in page(root, source)]
+    rules = (contents(root), pictures.complaints(root), definitions(root), ledger(root),
+             story.complaints(root))
+    return [*found, *(sentence for rule in rules for sentence in rule)]
+
+
+def report(root):
+    """Print what does not hold; return the exit status."""
+    found = complaints(root)
+    for sentence in found:
+        print(f"  {sentence}")
+    if any(".ipynb" in sentence for sentence in found):
+        print("`make notebooks` makes the pairs anew from their sources.")
+    print(f"{len(sources(root))} pages checked, {len(found)} complaint(s)")
+    return 1 if found else 0

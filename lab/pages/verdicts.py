@@ -1,0 +1,199 @@
+"""The ledger: every page's verdicts gathered, checked against the list of statements, shown and stored."""
+
+import csv
+import json
+from collections import Counter
+
+import nbformat
+
+from lab.pages.sources import sources, write_if_changed
+
+MIME = "application/vnd.lipnb.verdicts+json"
+LISTED, STORED = "lab/statements.csv", "data/results/ledger.json"
+MARK = "<!-- the ledger -->"
+ORDER = ("refuted", "fails", "depends on the definition", "holds", "not checkable here")  # the first decides
+LOST = ORDER[:3]
+SEEN = ("text of the paper", "released code", "reconstructed", "ours")
+EFFORT = ("random", "structured", "ascended", "proved", None)
+EFFORT_WORDS = dict(zip(EFFORT, ("random inputs", "structured inputs", "inputs from gradient ascent",
+                                 "inputs, and a complete proof on a page", "nothing"), strict=True))
+MEANING = ("*Refuted* is said only of a paper's own claim in a form that its text or its released code shows; a form "
+           "that we reconstructed or made ourselves *fails*. *Holds* is not a proof: no case that was tried is against "
+           "it. Every verdict is computed on the page it links to.")
+SAME = 1e-2  # ratios found by ascent differ a little between processors
+
+
+def listed(root):
+    """The statements that need a verdict: id -> row of the list; none where there is no list."""
+    path = root / LISTED
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8", newline="") as lines:
+        return {row["id"]: row for row in csv.DictReader(lines)}
+
+
+def gather(root, notebooks):
+    """What all executed pages recorded, in the order of the list, then of the pages."""
+    statements, rows = listed(root), []
+    for source in sources(root):
+        notebook = notebooks / f"{source.stem}.ipynb"
+        if not notebook.exists():
+            continue
+        for cell in nbformat.read(notebook, as_version=4).cells:
+            for output in cell.get("outputs", []):
+                for row in output.get("data", {}).get(MIME, []):
+                    known = statements.get(row["id"], {})
+                    rows.append({"source": known.get("source"), "statement": known.get("name"), **row,
+                                 "page": source.stem})
+    order = list(statements)
+    return sorted(rows, key=lambda row: order.index(row["id"]) if row["id"] in order else len(order))
+
+
+def verdict_of(rows):
+    """The verdict on one statement: that of its own forms, not of variants; one that does not hold is enough."""
+    own = {row["verdict"] for row in rows if not row["variant"]}
+    return next((verdict for verdict in ORDER if verdict in own), None)
+
+
+def by_statement(root, rows):
+    """id -> its rows."""
+    return {id: [row for row in rows if row["id"] == id] for id in listed(root)}
+
+
+def complaints(root, rows):
+    """What is wrong with the ledger, one sentence each."""
+    for id, mine in by_statement(root, rows).items():
+        if verdict_of(mine) is None:
+            yield f"ledger: {id} has no verdict on any page"
+        forms = [row["form"] for row in mine]
+        for form in sorted({form for form in forms if forms.count(form) > 1}):
+            yield f"ledger: {id}, {form!r}, stands on two pages"
+        yield from (f"ledger: {id}, {row['form']!r}, {gap}" for row in mine for gap in gaps(row))
+    for id in sorted({row["id"] for row in rows} - set(listed(root))):
+        yield f"ledger: {id} is not in {LISTED}"
+
+
+def gaps(row):
+    """What one row fails to say."""
+    if row.get("seen") not in SEEN:
+        yield "does not say how the form is known"
+    if (row.get("effort") is None) != (row["kind"] in ("depends", "unchecked")):
+        yield "does not say how hard it was tried"
+    if row["kind"] in ("upper", "lower") and row.get("spread") == 0 and row["worst_ratio"] == 1:
+        yield "is no test: every ratio is 1"
+
+
+def same(stored, rows):
+    """Whether the stored ledger says the same, ratios to `SAME`."""
+    measured = ("worst_ratio", "median_ratio", "spread", "counter_example")
+
+    def words(row):
+        return {key: value for key, value in row.items() if key not in measured}
+
+    def close(a, b):
+        return a == b if a is None or b is None else abs(a - b) <= SAME * max(abs(a), abs(b))
+
+    return len(stored) == len(rows) and all(
+        words(old) == words(new) and all(close(old.get(key), new.get(key)) for key in ("worst_ratio", "median_ratio"))
+        for old, new in zip(stored, rows, strict=True))
+
+
+def read_stored(root):
+    """The stored ledger, or None."""
+    path = root / STORED
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def store(root, rows):
+    """Write the ledger unless the stored one says the same."""
+    if rows and not same(read_stored(root) or [], rows):
+        text = "[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
+        write_if_changed(root / STORED, text.encode())
+
+
+def worst(row):
+    """The worst ratio as a reader wants it, and the median."""
+    if row["worst_ratio"] is None:
+        return ""
+    if row["kind"] == "equal":
+        return f"1 ± {row['worst_ratio'] - 1:.0e}" if row["worst_ratio"] > 1 else "exact"
+    median = f" ({row['median_ratio']:.2g})" if row["cases"] > 1 and row.get("median_ratio") is not None else ""
+    return f"{row['worst_ratio']:.4g}{median}"
+
+
+def cell(text):
+    """Text in a cell of a Markdown table."""
+    return str(text).replace("|", r"\|").replace("\n", " ")
+
+
+def link(row):
+    """The page of a row, by its number."""
+    return f"{{doc}}`{row['page'].split('_')[0]} <../notebooks/{row['page']}>`"
+
+
+def paper(row):
+    """The paper of a row, as the bibliography names it."""
+    return f"{{cite:t}}`{row['source']}`" if row["source"] else ""
+
+
+def formed(row):
+    """The form of a row: variants in italics."""
+    return f"*{row['form']}*" if row["variant"] else row["form"]
+
+
+def table(head, rows):
+    """A Markdown table."""
+    return ["| " + " | ".join(map(cell, cells)) + " |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def counted(root, rows):
+    """The one count that the front page's words and tables are made of.
+
+    Statements by verdict and paper: {(verdict, source): count}. Rows by verdict and by how the form is known, and by
+    verdict and by how hard it was tried: {(verdict, seen): count}, {(verdict, effort): count}.
+    """
+    sources = {id: statement["source"] for id, statement in listed(root).items()}
+    groups = by_statement(root, rows)
+    return (Counter((verdict_of(mine), sources[id]) for id, mine in groups.items()),
+            *(Counter((row["verdict"], row.get(key)) for row in rows) for key in ("seen", "effort")))
+
+
+def crossed(count, name, keys, words=str):
+    """A count as a table: a line for each of its keys that occurs, a column for each verdict, and sums."""
+    keys = [key for key in (*keys, None) if any(key == other for _, other in count)]
+    keys = list(dict.fromkeys(keys))
+    lines = [[words(key), *(count[verdict, key] for verdict in ORDER)] for key in keys]
+    lines += [["all", *(sum(line[column] for line in lines) for column in range(1, len(ORDER) + 1))]]
+    return table([name, *ORDER, "all"], [[*line, sum(line[1:])] for line in lines])
+
+
+def section(root, rows):
+    """The ledger as Markdown: counts, what does not hold and by what, and all rows folded away."""
+    by_paper, by_seen, by_effort = counted(root, rows)
+    total = {verdict: sum(count for (other, _), count in by_paper.items() if other == verdict) for verdict in ORDER}
+    said = ", ".join(f"{verdict} **{count}**" for verdict, count in total.items())
+    if none := sum(by_paper.values()) - sum(total.values()):
+        said += f", without any **{none}**"
+    lost = sorted((row for row in rows if row["verdict"] in LOST), key=lambda row: ORDER.index(row["verdict"]))
+    variants = sum(row["variant"] for row in lost)
+    text = [f"Verdicts on **{sum(by_paper.values())}** statements: {said}. {MEANING}", "",
+            *crossed(by_paper, "statements of", dict.fromkeys(source for _, source in by_paper),
+                     lambda source: f"{{cite:t}}`{source}`"),
+            "", f"Behind them stand **{len(rows)}** forms that were tested or could not be, by how the form is known "
+            "and by how hard it was tried:", "", *crossed(by_seen, "forms known from", SEEN),
+            "", *crossed(by_effort, "forms tried on", EFFORT, EFFORT_WORDS.get)]
+    if lost:
+        text += ["", f"The **{len(lost)}** forms that do not hold, or hold only under one reading, **{variants}** of "
+                 "them *variants* of a statement:", "", *table(
+                     ["paper", "statement", "form tested", "known from", "verdict", "smallest counter-example", "page"],
+                     [(paper(row), row["statement"], formed(row), row.get("seen"), row["verdict"],
+                       row["counter_example"] or row["grounds"], link(row)) for row in lost])]
+    head = ["paper", "statement", "form tested", "known from", "verdict", "worst (median)", "tried on", "cases", "page"]
+    text += ["", ":::::{dropdown} All verdicts", "*Worst*: measured over stated, the largest for an upper bound, the "
+             "smallest for a lower one, and in brackets the median; for an identity the largest relative error. "
+             "*Italic*: variants, tighter, corrected or with fewer hypotheses than the statement's own form.", "",
+             *table(head, [(paper(row), row["statement"], formed(row), row.get("seen"),
+                            f"**{row['verdict']}**" if row["verdict"] in LOST else row["verdict"], worst(row),
+                            row.get("effort") or "", f"{row['cases']:,d}" if row["cases"] else "", link(row))
+                           for row in rows]), ":::::"]
+    return "\n".join(text)

@@ -1,0 +1,81 @@
+"""The stored tables that the book's pages load, each with its birth certificate: ``NAME.csv`` and ``NAME.json``."""
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+import lipnb.recording
+from lipnb.origin import checkout
+
+__all__ = ["folder", "listed", "load", "names", "provenance", "recording"]
+
+
+def folder():
+    """The results folder: ``LIPNB_RESULTS``, else ``data/results`` of the checkout, else of the current folder."""
+    if chosen := os.environ.get("LIPNB_RESULTS"):
+        return Path(chosen)
+    return (checkout() or Path.cwd()) / "data" / "results"
+
+
+def names():
+    """Names of the finished tables, sorted."""
+    return sorted(path.stem for path in folder().glob("*.csv"))
+
+
+@cache
+def listed():
+    """Every table that the book knows, there or not.
+
+    Returns
+    -------
+    DataFrame
+        Index name; columns command (what makes it), trains (whether networks are trained for it), about (what it
+        holds, in a few words).
+    """
+    return pd.read_csv(Path(__file__).with_name("tables.csv"), index_col="name", true_values=["yes"],
+                       false_values=["no"])
+
+
+def load(name):
+    """A finished table.
+
+    Parameters
+    ----------
+    name : str
+        Name of the table, without ending.
+
+    Returns
+    -------
+    DataFrame
+        One row for each measurement.
+
+    Raises
+    ------
+    FileNotFoundError
+        "the table ... is not there": names the command that makes it; "there is no table ...": names those there are.
+    """
+    return pd.read_csv(_found(name))
+
+
+def provenance(name):
+    """How a finished table was made: settings, versions, commit, seconds, as a dictionary."""
+    return json.loads(_found(name).with_suffix(".json").read_text())
+
+
+def _found(name):
+    """Path of a finished table; raises the sentence of `load` when there is none."""
+    path = folder() / f"{name}.csv"
+    if not path.is_file() and name in listed().index:
+        raise FileNotFoundError(f"the table {name!r} is not in {folder()}: `{listed().command[name]}` makes it.")
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no table {name!r} (there are: {', '.join(names()) or 'none'}): "
+                                "data/README.md says how each is made.")
+    return path
+
+
+def recording(name, settings):
+    """Make or continue a table of the results folder, one process at a time: `lipnb.recording.recording` there."""
+    return lipnb.recording.recording(name, settings, folder(), fix="set LIPNB_RESULTS to a folder that can")

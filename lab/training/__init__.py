@@ -1,0 +1,18 @@
+"""Small language models trained here: texts, loop, baselines, the checkpoint gpt2-mini, and models of characters."""
+
+from lab.training.baselines import bigram_loss, unigram_loss
+from lab.training.characters import ATTENTIONS, WITHOUT, CharacterTransformer
+from lab.training.gpt2_mini import make_gpt2_mini
+from lab.training.loop import batch_of, fast_precision, train, validation_loss
+from lab.training.text import (
+    character_ids,
+    character_parts,
+    gutenberg_or_embedded,
+    split_text,
+    token_ids,
+    train_tokenizer,
+)
+
+__all__ = ["ATTENTIONS", "WITHOUT", "CharacterTransformer", "batch_of", "bigram_loss", "character_ids",
+           "character_parts", "fast_precision", "gutenberg_or_embedded", "make_gpt2_mini", "split_text", "token_ids",
+           "train", "train_tokenizer", "unigram_loss", "validation_loss"]

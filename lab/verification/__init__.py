@@ -1,0 +1,14 @@
+"""Thousands of inputs against each upper bound: no measured constant may exceed it.
+
+`draws` makes the inputs, each again from its seed; `ascent` makes them worse by gradients, along the `goals`; `checks`
+lists the bounds, what is measured against each and how; `table` runs them all and keeps the worst. `digits` holds the
+guarantees that include rounding against `truth` in fifty digits, on the cases of `cancelling`.
+``python -m lab verify`` makes the tables ``verify`` and ``verify-digits`` of the results folder.
+"""
+
+from lab.verification.checks import CHECKS, NOT_CHECKED, Check
+from lab.verification.draws import KINDS, Problem, draw
+from lab.verification.table import BLOCKS, HOT, again, make_table, measure, remeasure
+
+__all__ = ["BLOCKS", "CHECKS", "HOT", "KINDS", "NOT_CHECKED", "Check", "Problem", "again", "draw", "make_table",
+           "measure", "remeasure"]

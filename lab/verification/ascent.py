@@ -1,0 +1,121 @@
+"""Inputs made worse: gradient ascent of measured over bound, for a batch of inputs of one map."""
+
+import math
+
+import torch
+
+from lipnb.attention import Attention
+from lipnb.jacobian import AttentionJacobian
+
+__all__ = ["Norm", "ascend", "weighted_dense"]
+
+STEPS = 40
+FIRST, LAST = 0.3, 0.005  # lengths of the steps, of the radius
+
+
+def weighted_dense(attention, x, weights=None):
+    r"""Dense Jacobians, and with weights :math:`D_a^{1/2} J D_a^{-1/2}`, shape (b, n m, n d)."""
+    if not isinstance(attention, Attention):
+        return _by_autograd(attention, x)
+    J = AttentionJacobian(attention, x, weights).dense()
+    if weights is None:
+        return J
+    root, n = weights.sqrt(), x.shape[-2]
+    J = J.unflatten(-1, (n, -1)).unflatten(-3, (n, -1))  # (b, i, m, j, d)
+    return (root[:, :, None, None, None] * J / root[:, None, None, :, None]).flatten(-2).flatten(-3, -2)
+
+
+@torch.enable_grad()
+def _by_autograd(f, x):
+    """Dense Jacobians of any map of tokens (b, n, d), shape (b, n m, n d)."""
+    x = x.detach().requires_grad_()
+    out = f(x)
+    b, n, m = out.shape
+    pick = torch.eye(n * m, dtype=x.dtype).view(n * m, 1, n, m).expand(-1, b, -1, -1)
+    (rows,) = torch.autograd.grad(out, x, pick, is_grads_batched=True)
+    return rows.flatten(2).movedim(0, 1)
+
+
+class Norm:
+    """The norm of the Jacobian as a differentiable function; its singular vector is followed from call to call.
+
+    Parameters
+    ----------
+    attention : Attention
+    x : Tensor, shape (b, n, d)
+        Only its shape matters.
+    """
+
+    def __init__(self, attention, x):
+        self.attention = attention
+        g = torch.Generator().manual_seed(0)
+        self.u = torch.randn(x.shape[0], x.shape[1] * x.shape[2], 1, generator=g, dtype=x.dtype)
+
+    def __call__(self, x, weights=None):
+        """A lower bound on the norms, shape (b,), whose gradient is theirs where the vector has settled."""
+        with torch.no_grad():
+            J = weighted_dense(self.attention, x.detach(), None if weights is None else weights.detach())
+            for _ in range(3):
+                self.u = torch.nn.functional.normalize(J.mT @ (J @ self.u), dim=1)
+            w = torch.nn.functional.normalize(J @ self.u, dim=1)[..., 0]
+        u, w = self.u.view_as(x), w.unflatten(-1, (x.shape[-2], -1))
+        if weights is not None:
+            root = weights.sqrt()[..., None]
+            u, w = u / root, root * w
+        out = self.attention(x) if weights is None else self.attention(x, weights)
+        (pulled,) = torch.autograd.grad((w * out).sum(), x, create_graph=True)
+        return (pulled * u).sum((-2, -1))
+
+
+@torch.enable_grad()
+def ascend(problem, goal, *, keep=False):
+    """The problem at inputs where `goal` is larger: steps along its gradient, tokens kept in their ball.
+
+    Parameters
+    ----------
+    problem : lab.verification.Problem
+        Where to begin; the ball of each input is that of its longest token.
+    goal : callable
+        Of tokens (b, n, d) and weights (b, n) or None; differentiable, shape (b,).
+    keep : bool
+        Whether the longest token keeps its length. Else an ascent may end at small tokens, where most bounds are
+        attained.
+
+    Returns
+    -------
+    Problem
+        At the best inputs that were visited.
+    """
+    x, radius = problem.x.clone(), problem.radii[:, None, None]
+    logits = None if problem.weights is None else problem.weights.log()
+    best = None
+    for step in range(STEPS + 1):
+        leaves = [x.requires_grad_()] + ([] if logits is None else [logits.requires_grad_()])
+        weights = None if logits is None else logits.softmax(-1)
+        value = goal(x, weights)
+        slopes = torch.autograd.grad(value.sum(), leaves, allow_unused=True)
+        with torch.no_grad():
+            kept = [x, x.new_zeros(()) if weights is None else weights]
+            if best is None:
+                best, highest = [one.clone() for one in kept], value.detach().clone()
+            better = value > highest
+            highest = torch.where(better, value, highest)
+            for old, new in zip(best, kept, strict=True):
+                if old.ndim:
+                    old[better] = new[better]
+            length = FIRST * (LAST / FIRST) ** (step / STEPS)
+            x = x + length * radius * _unit(slopes[0])
+            norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            if keep:
+                norms = norms.amax(1, keepdim=True)
+            x = x * (radius / norms.clamp_min(1e-300)).clamp_max(math.inf if keep else 1.0)
+            if logits is not None:
+                logits = (logits + 5 * length * _unit(slopes[1])).clamp_min(-40)
+    return problem.at(best[0], None if problem.weights is None else best[1])
+
+
+def _unit(slope):
+    """Each gradient of the batch, of length one; zero where it is zero or not finite."""
+    slope = slope.nan_to_num(0.0, 0.0, 0.0)
+    size = torch.linalg.vector_norm(slope.flatten(1), dim=-1).clamp_min(1e-300)
+    return slope / size.view(-1, *[1] * (slope.ndim - 1))

@@ -1,0 +1,165 @@
+"""Guarantees that include rounding, against truth in fifty digits: `lipnb.certify` and `lipnb.bounds.nearby_upper`."""
+
+import math
+import time
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+from tqdm.auto import tqdm
+
+from lab import results
+from lab.verification.cancelling import CANCELLING, draw_cancelling
+from lipnb.bounds import nearby_upper
+from lipnb.certified import certify
+from lipnb.jacobian import AttentionJacobian
+
+__all__ = ["BLOCKS", "TABLE", "Outcome", "bracketed", "make_table", "measure", "moved", "remeasure"]
+
+TABLE = "verify-digits"
+BLOCK = 500  # cases
+BLOCKS = {"certify": 200, "nearby_upper": 40}  # shared by the kinds in turn
+
+
+class Outcome(NamedTuple):
+    """One case: the smallest of bound / truth - 1 over its guarantees, and whether it answers nothing."""
+
+    margin: float
+    unknown: bool
+
+
+def bracketed(case):
+    """A case of `draw_cancelling` by `lipnb.certify`: both ends against the norm in fifty digits."""
+    import flint
+
+    from lab.verification import truth
+
+    found = certify(case.attention, case.x, weights=case.weights, columns=case.columns)
+    lower, upper = found.lower.item(), found.upper.item()
+    if upper == math.inf:
+        return Outcome(math.inf if lower == 0 else -math.inf, True)
+    J, bits = truth.jacobian(case.attention, case.x, case.weights)
+    norm = truth.largest_stretch(J, bits)
+    return Outcome(min(truth.margin(norm, flint.arb(upper)), truth.margin(flint.arb(lower), norm)), False)
+
+
+def moved(case, seed):
+    """A case by `nearby_upper`: each of its bounds against the exact change along a move made to be large."""
+    import flint
+
+    from lab.verification import truth
+
+    f, x = case.attention, case.x
+    g = torch.Generator().manual_seed(seed)
+    moves = _moves(f.to(dtype=torch.float64), x.double(), g)
+    with torch.no_grad():
+        wide = f.to(dtype=torch.float64)
+        apart = torch.stack([torch.linalg.vector_norm(wide(x.double() + one) - wide(x.double())) for one in moves])
+    move = moves[int(apart.nan_to_num(-1).argmax())]
+    radius = truth.above(truth.radius_of(move))
+    if not 0 < radius < math.inf:
+        return Outcome(math.inf, True)
+    found = nearby_upper(f, x, [radius])
+    exact = truth.change(f, x, move)
+    bounds = [one.item() for one in (found.jacobian, found.taylor, found.outputs, found.general, found.best)]
+    if any(math.isnan(one) for one in bounds):
+        return Outcome(-math.inf, False)
+    return Outcome(min(truth.margin(exact, flint.arb(one)) if one < math.inf else math.inf for one in bounds),
+                   found.best.item() == math.inf)
+
+
+def _moves(f, x, g):
+    """Moves that could change much: along the singular vector, at random, and to where a token's best scores tie."""
+    scale = x.abs().max().clamp_min(1e-300)
+    radius = scale * 10 ** (torch.rand((), generator=g, dtype=torch.float64) * 9 - 8)
+    J = AttentionJacobian(f, x).dense()
+    moves = [torch.randn(x.shape, generator=g, dtype=torch.float64)]
+    if torch.isfinite(J).all():
+        moves.append(torch.linalg.svd(J / J.abs().max().clamp_min(1e-300)).Vh[0].view_as(x))
+    query, key, _ = f.project(x)
+    best = (query[0] @ key[0].mT).nan_to_num().topk(min(2, len(x)), dim=-1).indices
+    turn = (key[0][best[:, -1]] - key[0][best[:, 0]]) @ f.query[0]
+    one = torch.zeros_like(x)
+    one[int(torch.randint(0, len(x), (), generator=g))] = 1
+    moves += [turn, turn * one, -turn * one]
+    units = [move / move.abs().max().clamp_min(1e-300) for move in moves]
+    units = [radius * move / torch.linalg.vector_norm(move).clamp_min(1e-300) for move in units]
+    return [move for move in units if torch.isfinite(move).all()]
+
+
+def measure(bound, block, *, cases=BLOCK):
+    """One block of cases of one kind against one bound.
+
+    Returns
+    -------
+    dict
+        bound, kind; cases, violations, errors (exceptions raised), unknown (the answers that promise nothing, [0, inf]
+        of a bracket); margin, the smallest bound / truth - 1 (of both sides of a bracket), and its seed.
+    """
+    kind = CANCELLING[block % len(CANCELLING)]
+    violations = errors = unknown = 0
+    margin, worst = math.inf, -1
+    for seed in range(block * cases, (block + 1) * cases):
+        case = draw_cancelling(kind, seed, name=bound)
+        try:
+            outcome = bracketed(case) if bound == "certify" else moved(case._replace(weights=None), seed)
+        except Exception:  # whatever it is: an answer was due
+            errors += 1
+            continue
+        violations, unknown = violations + (outcome.margin < 0), unknown + outcome.unknown
+        if outcome.margin < margin:
+            margin, worst = outcome.margin, seed
+    return {"bound": bound, "kind": kind, "cases": cases, "violations": violations, "errors": errors,
+            "unknown": unknown, "margin": margin, "seed": worst}
+
+
+def joined(table):
+    """Rows of blocks joined: for each bound and kind the sums, and the smallest margin with its seed."""
+    keys = ["bound", "kind"]
+    groups = table.groupby(keys, sort=False)
+    worst = table.loc[groups.margin.idxmin()].set_index(keys)
+    sums = ["cases", "violations", "errors", "unknown"]
+    worst[sums] = groups[sums].sum()
+    return worst.reset_index()
+
+
+def make_table(*, blocks=None, cases=BLOCK, save_as=TABLE, progress=True):
+    """Both guarantees against fifty digits, saved; a killed run continues where it was.
+
+    Parameters
+    ----------
+    blocks : dict of int, optional
+        Blocks for each bound, the kinds taking turns; default `BLOCKS`: 100,000 cases for `certify`.
+    cases : int
+        Cases of a block.
+    save_as : str
+        Name of the table.
+    progress : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    DataFrame
+        One row for each bound and kind, see `measure`.
+    """
+    blocks = BLOCKS if blocks is None else blocks
+    units = [(bound, block) for bound, count in blocks.items() for block in range(count)]
+    settings = {"blocks": blocks, "cases": cases, "digits": 50, "dtype": "float32 and float64", "device": "cpu"}
+    with results.recording(save_as, settings) as record:
+        for bound, block in tqdm(units, unit="block", disable=not progress, desc="fifty digits"):
+            unit = f"{bound}/{block}"
+            if record.rows(unit) is None:
+                began = time.perf_counter()
+                row = measure(bound, block, cases=cases)
+                record.add(unit, [row], time.perf_counter() - began)
+        return record.finish(joined)
+
+
+def remeasure(table, *, rows=4, seed=0):
+    """The tightest cases of a few random rows of a stored table measured again: `again` beside `margin`."""
+    chosen = []
+    for row in table.sample(rows, random_state=seed).to_dict("records"):
+        case = draw_cancelling(row["kind"], int(row["seed"]), name=row["bound"])
+        found = bracketed(case) if row["bound"] == "certify" else moved(case._replace(weights=None), int(row["seed"]))
+        chosen.append({**row, "again": found.margin})
+    return pd.DataFrame(chosen)

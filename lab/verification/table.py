@@ -1,0 +1,178 @@
+"""The table of all checks: one row for each bound and kind of input, with the worst case and its seed."""
+
+import math
+import time
+
+import pandas as pd
+import torch
+from tqdm.auto import tqdm
+
+from lab import results
+from lab.ledger import SLACK
+from lab.verification.ascent import ascend
+from lab.verification.checks import CHECKS
+from lab.verification.draws import KINDS, draw
+
+__all__ = ["BLOCKS", "HOT", "TABLE", "again", "make_table", "measure", "remeasure", "worst_of_blocks"]
+
+TABLE = "verify"
+MAPS = {"random": 40, "degenerate": 40, "structured": 40, "ascended": 20}  # of one block
+BLOCKS = {"random": 8, "degenerate": 4, "structured": 8, "ascended": 10}
+HOT = 1.0  # the largest logit from which attention is no mere average
+
+
+def measure(check, kind, block, *, masked=False, maps=None, factor=1.0):
+    """One block of problems of one kind against one bound.
+
+    Parameters
+    ----------
+    check : Check
+        One of `CHECKS`.
+    kind : {"random", "degenerate", "structured", "ascended"}
+    block : int
+        Which block, counted from 0: the seeds of its maps follow from it.
+    masked : bool
+        Whether attention is masked.
+    maps : int, optional
+        Maps of a block, each with twelve inputs; default 40, or 20 where each takes an ascent.
+    factor : float
+        The bound is multiplied by it. Below 1 it spoils the bound on purpose: the check must see that.
+
+    Returns
+    -------
+    dict
+        bound, masked, kind; cases, violations (ratio above 1 beyond rounding), worst_hot (the largest measured / bound
+        where heat is `HOT` or more, NaN where it never is), worst (the largest of all); of the worst case: seed and
+        item, n, d, m, heads, radius, heat (norm of A times radius squared), measured, stated (the bound).
+    """
+    maps = MAPS[kind] if maps is None else maps
+    cases, violations, hottest, worst = 0, 0, math.nan, None
+    for seed in range(block * maps, (block + 1) * maps):
+        problem, measured, stated = _problem(check, kind, seed, masked)
+        stated = factor * stated
+        counts = ~torch.isnan(measured)
+        ratios = torch.where(measured > 0, measured / stated, 0.0)
+        if torch.isnan(ratios).any() or not (counts.all() or check.family == "choice"):
+            raise ArithmeticError(f"{check.name}, {kind}, seed {seed}: NaN in the measured values or the bound.")
+        cases, violations = cases + int(counts.sum()), violations + int((ratios > 1 + SLACK).sum())
+        heat = torch.linalg.matrix_norm(problem.A, 2).amax() * problem.radii.square()
+        hot = ratios[counts & (heat >= HOT)]
+        hottest = max([*hot.tolist(), hottest], key=lambda ratio: -1 if math.isnan(ratio) else ratio)
+        item = int(ratios.argmax())
+        if worst is None or ratios[item] > worst["worst"]:
+            n, d = problem.x.shape[-2:]
+            worst = {"worst": ratios[item].item(), "seed": seed, "item": item, "n": n, "d": d,
+                     "m": problem.attention.output_width, "heads": problem.attention.heads,
+                     "radius": problem.radii[item].item(), "heat": heat[item].item(),
+                     "measured": measured[item].item(), "stated": stated[item].item()}
+    counted = {"cases": cases, "violations": violations, "worst_hot": hottest}
+    return {"bound": check.name, "masked": masked, "kind": kind, **counted, **worst}
+
+
+def _problem(check, kind, seed, masked):
+    """A problem, after its ascent where it has one, what is measured there and the bound."""
+    problem = draw(check.name, check.family, kind, seed, masked=masked)
+    if kind == "ascended":
+        problem = ascend(problem, check.goal(problem), keep=seed % 4 < 2)
+    return problem, check.measured(problem), check.bound(problem)
+
+
+def worst_of_blocks(table):
+    """Rows of blocks joined: for each bound, mask and kind the sums of cases and violations, and the worst case."""
+    keys = ["bound", "masked", "kind"]
+    groups = table.groupby(keys, sort=False)
+    worst = table.loc[groups.worst.idxmax()].set_index(keys)
+    worst[["cases", "violations"]] = groups[["cases", "violations"]].sum()
+    worst["worst_hot"] = groups.worst_hot.max()
+    return worst.reset_index()
+
+
+def make_table(*, checks=None, blocks=None, maps=None, save_as=TABLE, progress=True):
+    """Every bound against every kind of input, saved; a killed run continues where it was.
+
+    Parameters
+    ----------
+    checks : sequence of str, optional
+        Names of `CHECKS`; default all.
+    blocks : dict of int, optional
+        Blocks of each kind, a quarter of them for what is slow; default `BLOCKS`, more than 10,000 inputs against a
+        bound, 3,000 where it is slow, for each mask.
+    maps : int, optional
+        Maps of a block, see `measure`.
+    save_as : str
+        Name of the table.
+    progress : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    DataFrame
+        One row for each bound, mask and kind, see `measure`.
+
+    Raises
+    ------
+    ValueError
+        "there is no check ...".
+    """
+    known = [check.name for check in CHECKS]
+    if unknown := sorted(set(checks or ()) - set(known)):
+        raise ValueError(f"there is no check {unknown[0]!r}: choose from {', '.join(known)}.")
+    chosen = [check for check in CHECKS if check.name in (checks or known)]
+    blocks = BLOCKS if blocks is None else blocks
+    settings = {"checks": [check.name for check in chosen], "blocks": blocks, "maps": maps or MAPS,
+                "dtype": "float64", "device": "cpu", "slack": SLACK, "hot": HOT}
+    units = [(check, masked, kind, block) for check in chosen for masked in check.masked for kind in KINDS
+             for block in range(math.ceil(blocks.get(kind, 0) / (4 if check.slow else 1)))]
+    with results.recording(save_as, settings) as record:
+        bar = tqdm(units, unit="block", disable=not progress)
+        for check, masked, kind, block in bar:
+            bar.set_description(f"{check.name}{', masked' if masked else ''}, {kind}")
+            unit = f"{check.name}/{masked}/{kind}/{block}"
+            if record.rows(unit) is None:
+                began = time.perf_counter()
+                row = measure(check, kind, block, masked=masked, maps=maps)
+                record.add(unit, [row], time.perf_counter() - began)
+        return record.finish(worst_of_blocks)
+
+
+def again(row):
+    """The worst case of a row made again from its seed.
+
+    Parameters
+    ----------
+    row : Series or dict
+        A row of the table.
+
+    Returns
+    -------
+    lab.verification.Problem, float, float
+        Its map with the one input, what is measured there, and the bound.
+    """
+    check = next(check for check in CHECKS if check.name == row["bound"])
+    problem, measured, stated = _problem(check, row["kind"], int(row["seed"]), bool(row["masked"]))
+    one = slice(int(row["item"]), int(row["item"]) + 1)
+    weights = None if problem.weights is None else problem.weights[one]
+    return problem.at(problem.x[one], weights), measured[one].item(), stated[one].item()
+
+
+def remeasure(table, *, rows=4, seed=0):
+    """The worst cases of a few random rows of a stored table made and measured again.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `make_table` or `lab.results.load`.
+    rows, seed : int
+        How many rows, and the seed of the choice.
+
+    Returns
+    -------
+    DataFrame
+        The rows, with `again` (the ratio now) and `difference` (relative).
+    """
+    chosen = []
+    for row in table.sample(rows, random_state=seed).to_dict("records"):
+        _, measured, stated = again(row)
+        ratio = measured / stated
+        chosen.append({**row, "again": ratio, "difference": abs(ratio / row["worst"] - 1)})
+    return pd.DataFrame(chosen)

@@ -1,0 +1,208 @@
+"""Mass splitting: whether dividing the atoms of a measure makes the mean-field map rougher than moving them whole."""
+
+from typing import NamedTuple
+
+import torch
+from scipy.sparse.csgraph import connected_components
+
+from lipnb.lipschitz import local_lipschitz
+from lipnb.measures.transport import mean_field_map, uniform
+
+__all__ = ["Splitting", "far_splitting", "query_blocks", "splitting"]
+
+SAME_POINT = 1e-6  # relative to the largest atom: nearer points are one
+
+
+class Splitting(NamedTuple):
+    """What moving atoms whole and what dividing them does to the output, per unit of W_2.
+
+    Attributes
+    ----------
+    together : float
+        The local constant at fixed atoms and weights, to the tolerance of the solver from below.
+    apart : float
+        The largest local constant of the map that one atom sees: what copies of an atom gain by parting.
+    token : int
+        The atom where that is; of an atom written several times, the first.
+    rtol : float
+        Relative tolerance on `together`.
+    """
+
+    together: float
+    apart: float
+    token: int
+    rtol: float
+
+    @property
+    def split(self):
+        """Whether the measure is split: dividing an atom beats every motion of whole atoms, by more than `rtol`."""
+        return self.apart > self.together * (1 + self.rtol)
+
+
+@torch.no_grad()
+def query_blocks(attention, x, weights=None):
+    r"""Derivative of the mean-field map at the atoms, the measure held still: one matrix for each atom.
+
+    .. math:: D_z \Gamma_\mu(x_i) = \sum_h s\, W_O^{(h)} C_i^{(h)} W_Q^{(h)}, \qquad
+        C_i^{(h)} = \sum_l P^{(h)}_{il} (v_l - o_i)\, k_l^\top ;
+
+    for one head :math:`V \Sigma_i A`.
+
+    Parameters
+    ----------
+    attention : Attention
+        Any heads and biases, without a mask.
+    x : Tensor, shape (n, d)
+        Atoms.
+    weights : Tensor, shape (n,), optional
+        Their weights; only ratios matter. Default: equal ones.
+
+    Returns
+    -------
+    Tensor, shape (n, m, d)
+
+    Raises
+    ------
+    ValueError
+        As `Attention.check_input`; "a masked map has no one field ...", "x must hold one measure ...".
+    """
+    _check(attention, x, weights)
+    query, key, value = attention.project(x)
+    P = attention.probabilities_of(query, key, weights)
+    spread = P[..., None] * (value[:, None] - (P @ value)[:, :, None])  # (h, n, l, v)
+    C = torch.einsum("hilv,hlk->hivk", spread, key)
+    heads = attention.slope * torch.einsum("hivk,hkd->hivd", C, attention.query)
+    if attention.output is None:
+        return heads.movedim(0, 1).flatten(1, 2)
+    return torch.einsum("hmv,hivd->imd", attention.output, heads)
+
+
+@torch.no_grad()
+def splitting(attention, x, weights=None, *, rtol=1e-6):
+    r"""Whether a measure is split, by the exact criterion for small moves of copies.
+
+    .. math:: \max\big(\|D_X f_a\|_a,\ \max_i \|D_z \Gamma_\mu(x_i)\|_2\big)
+
+    is the local constant in W_2 once every atom may part into two or more copies, whatever their weights.
+
+    A measure is what is judged, not how it is written: points joined by steps of at most 1e-6 of the largest atom count
+    as one atom, at one of them (the first) and with their weights added. Which one makes no difference at equal points,
+    and one of this size at nearly equal ones.
+
+    Parameters
+    ----------
+    attention : Attention
+        Any heads and biases, without a mask.
+    x : Tensor, shape (n, d)
+        Atoms, in any order; one may be written several times.
+    weights : Tensor, shape (n,), optional
+        Their weights; only ratios matter. Default: equal ones.
+    rtol : float
+        Relative tolerance of the solver on `together`.
+
+    Returns
+    -------
+    Splitting
+        `together`, `apart`, `token`, `rtol` and `split`.
+
+    Raises
+    ------
+    ValueError
+        As `query_blocks`.
+
+    Notes
+    -----
+    castin2024smooth, version 1 (definitions as reconstructed); the criterion is ours.
+    """
+    _check(attention, x, weights)
+    first, weights = _atoms(x, weights)
+    x = x[first]
+    blocks = query_blocks(attention, x, weights)
+    if blocks.shape[1] > blocks.shape[2]:
+        gram = blocks.mT @ blocks
+    else:
+        gram = blocks @ blocks.mT
+    apart = torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).sqrt()  # accurate for the largest
+    together = local_lipschitz(attention, x, weights=weights, rtol=rtol).value
+    return Splitting(together.item(), apart.max().item(), int(first[apart.argmax()]), rtol)
+
+
+@torch.no_grad()
+def far_splitting(attention, x, weights, z):
+    r"""A lower bound on the local constant of the mean-field map in W_2: a small mass sent far away.
+
+    .. math:: \sup_{i,\, z} \Big(\frac{c(\Gamma_\mu(x_i), \Gamma_\mu(z))}{c(x_i, z)}\Big)^{1/2}, \qquad
+        c(x_i, z) = \min_{i = j_0, j_1, \dots, j_r} \sum_{s < r} |x_{j_s} - x_{j_{s+1}}|^2 + |x_{j_r} - z|^2 ,
+
+    and so for the images. A mass :math:`\eta \to 0` that goes from atom i to z moves the measure by exactly
+    :math:`(\eta\, c(x_i, z))^{1/2}`: transport may pass it on from atom to atom. Where no detour is shorter, the
+    quotient is :math:`|\Gamma_\mu(z) - \Gamma_\mu(x_i)| / |z - x_i|`.
+
+    Parameters
+    ----------
+    attention : Attention
+        Any heads and biases, without a mask.
+    x : Tensor, shape (n, d)
+        Atoms.
+    weights : Tensor, shape (n,)
+        Their weights; only ratios matter.
+    z : Tensor, shape (c, d)
+        Where mass may be sent. Points nearer to an atom than 1e-6 of the largest atom are left out: there the quotient
+        is a derivative, spoilt by rounding.
+
+    Returns
+    -------
+    float
+        The largest quotient over all atoms and all z: a lower bound on the supremum over all z.
+
+    Raises
+    ------
+    ValueError
+        As `query_blocks`; "every z is an atom ...".
+
+    Notes
+    -----
+    Ours, on a question of castin2024smooth, version 1.
+    """
+    _check(attention, x, weights)
+    attention.check_input(z)
+    gaps = (z - x[:, None]).norm(dim=-1).amin(0)
+    z = z[gaps > SAME_POINT * max(x.norm(dim=-1).max(), torch.finfo(x.dtype).tiny)]
+    if not len(z):
+        raise ValueError("every z is an atom: give points where there is no mass yet.")
+    weights = uniform(len(x), x.dtype).to(x.device) if weights is None else weights
+    images = mean_field_map(attention, x, weights, torch.cat([x, z]))
+    cost, gain = _chain_costs(x, z), _chain_costs(images[: len(x)], images[len(x) :])
+    return (gain / cost).max().sqrt().item()
+
+
+def _chain_costs(x, z):
+    """Least sums of squared steps from each x over any of the x to each z, shape (n, c)."""
+    between = (x[:, None] - x).square().sum(-1)
+    for k in range(len(x)):
+        between = torch.minimum(between, between[:, k : k + 1] + between[k])
+    last = (x[:, None] - z).square().sum(-1)
+    return torch.stack([(row[:, None] + last).amin(0) for row in between])
+
+
+def _atoms(x, weights):
+    """Where each atom of the measure stands first in `x`, and the weights of the atoms, the largest of them 1 to n."""
+    weights = uniform(len(x), x.dtype).to(x.device) if weights is None else weights
+    largest = x.abs().amax()
+    z = x / torch.where(largest > 0, largest, 1)  # squares of very large or small tokens leave the range of a float
+    near = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist") <= SAME_POINT * z.norm(dim=-1).max()
+    # points joined by a chain of near ones are one atom: that does not depend on their order
+    count, labels = connected_components(near.cpu().numpy(), directed=False)
+    place = torch.from_numpy(labels).to(x.device, torch.long)
+    first = torch.full((count,), len(x), device=x.device).scatter_reduce_(
+        0, place, torch.arange(len(x), device=x.device), "amin")
+    return first, weights.new_zeros(count).index_add_(
+        0, place, (weights / weights.amax()).clamp_min(torch.finfo(x.dtype).tiny))
+
+
+def _check(attention, x, weights):
+    attention.check_input(x, weights)
+    if x.ndim != 2:
+        raise ValueError(f"x must hold one measure, shape (n, d), got {tuple(x.shape)}.")
+    if attention.masked:
+        raise ValueError("a masked map has no one field: what a point sees depends on its position.")

@@ -1,0 +1,123 @@
+"""A scan of a model: every layer measured, certified and bounded, in plots for a page or for a report."""
+
+from io import StringIO
+from itertools import cycle
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from lipnb.scan.style import NOT_CONVERGED, STYLE, log_ticks
+
+__all__ = ["growth", "in_report", "layers", "radii"]
+
+SIZE = (4.5, 3.7)  # one panel
+MEASURED = "#1f83c4"
+LOOKS = (("#d55e00", "s"), ("#e69f00", "^"), ("#009e73", "D"), ("#cc79a7", "v"), ("#56b4e9", "P"), ("#8c564b", "X"))
+INK = "#1a2b3c"  # stands for the colour of the text around a plot
+
+
+def layers(rows, bounds, *, ax=None, title=None):
+    """The constant of each layer with every bound on it, logarithmic.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        The rows of one length of a scan's summary.
+    bounds : dict
+        Key of a bound -> its label.
+    ax : matplotlib Axes, optional
+        Where to draw.
+    title : str, optional
+        What the panel shows.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=SIZE)[1]
+    rows = rows[rows.passed]
+    shown = {key: label for key, label in bounds.items() if f"over_{key}" in rows and rows[f"over_{key}"].notna().any()}
+    for (key, label), (colour, marker) in zip(shown.items(), cycle(LOOKS), strict=False):
+        bound = 10 ** (rows[f"over_{key}"] + np.log10(rows.lipschitz))
+        ax.plot(rows.layer, bound, color=colour, marker=marker, lw=1.2, label=label)
+    if rows.certified.notna().any():
+        ax.fill_between(rows.layer, rows.certified_lower, rows.certified, color=MEASURED, alpha=0.22, lw=0,
+                        where=rows.certified.notna().to_numpy())
+        ax.plot(rows.layer, rows.certified, color=MEASURED, ls="--", lw=1.2, label="certified upper bound")
+    error = [rows.lipschitz - rows.low, rows.high - rows.lipschitz]
+    ax.errorbar(rows.layer, rows.lipschitz, error, color=MEASURED, marker="o", capsize=2, lw=2, label="measured")
+    rest = rows[~rows.converged.astype(bool)]
+    ax.plot(rest.layer, rest.lipschitz, "x", color=NOT_CONVERGED, zorder=5)
+    ax.set(yscale="log", xlabel="layer", ylabel="local Lipschitz constant", title=title)
+    ax.set_xticks(rows.layer[:: 1 + len(rows) // 12])
+    return ax
+
+
+def growth(summary, *, ax=None):
+    """The constant of each layer against the length, in log-log axes, with a line of slope one half.
+
+    Parameters
+    ----------
+    summary : DataFrame
+        Of a scan.
+    ax : matplotlib Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=SIZE)[1]
+    good = summary[summary.passed]
+    found = sorted(good.layer.unique())
+    for place, layer in enumerate(found):
+        rows = good[good.layer == layer].sort_values("length")
+        colour = plt.get_cmap("plasma")(0.25 + 0.65 * place / max(1, len(found) - 1))
+        label = f"layer {layer}" if len(found) <= 8 or place % (1 + len(found) // 8) == 0 else None
+        ax.plot(rows.length, rows.lipschitz, marker="o", color=colour, lw=1.4, label=label)
+    lengths = np.array(sorted(good.length.unique()), dtype=float)
+    slope = good.lipschitz.min() * 0.8 * np.sqrt(lengths / lengths[0])
+    ax.plot(lengths, slope, color=NOT_CONVERGED, ls=":", label="slope 1/2")
+    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant")
+    ax.set_xticks(lengths, [f"{length:.0f}" for length in lengths])
+    ax.minorticks_off()
+    log_ticks(ax.yaxis, *ax.get_ylim())
+    return ax
+
+
+def radii(rows, *, ax=None, title=None):
+    """Norms of the tokens that each layer's attention receives: root mean square and largest."""
+    ax = ax or plt.subplots(figsize=SIZE)[1]
+    ax.plot(rows.layer, rows.radius, color="#d55e00", marker="^", label="largest")
+    ax.plot(rows.layer, rows.mean_radius, color="#009e73", marker="o", label="mean (root mean square)")
+    ax.set(xlabel="layer", ylabel="norm of a token", title=title, ylim=(0, None))
+    ax.set_xticks(rows.layer[:: 1 + len(rows) // 12])
+    return ax
+
+
+def in_report(draw, *arguments, **options):
+    """A plot as SVG text to stand inside a page: no background, ink in the colour of the page's text, no address.
+
+    Parameters
+    ----------
+    draw : callable
+        One of the functions here; gets the rest of the arguments.
+
+    Returns
+    -------
+    str
+        One ``<svg>`` element. The same table gives the same text.
+    """
+    ink = {key: INK for key in ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color",
+                                "ytick.color", "grid.color")}
+    look = {**ink, "grid.alpha": 0.15, "svg.fonttype": "none", "svg.hashsalt": draw.__name__,
+            "savefig.transparent": True}
+    with plt.style.context([STYLE, look]):
+        ax = draw(*arguments, **options)
+        handles, labels = ax.get_legend_handles_labels()
+        ax.figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9)
+        text = StringIO()
+        ax.figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+        plt.close(ax.figure)
+    drawn = text.getvalue()
+    return drawn[drawn.index("<svg") :].replace(INK, "currentColor")

@@ -1,0 +1,211 @@
+"""Attacks on the input of a layer: small changes of the tokens that change the output much."""
+
+from typing import NamedTuple
+
+import torch
+
+from lipnb.jacobian import AttentionJacobian
+from lipnb.spectral import lanczos, start_vectors
+
+__all__ = ["Singular", "ascend", "change", "length", "parting", "random_directions", "singular"]
+
+
+class Singular(NamedTuple):
+    """The local constant, and the direction of the tokens that attains it to first order.
+
+    Attributes
+    ----------
+    value : float
+        Local constant, a lower bound within the tolerance of the solver.
+    upper : float
+        Upper bound on it, with probability 1 - 1e-6.
+    direction : Tensor, shape (n, d)
+        Top right singular vector of the Jacobian, of length 1.
+    """
+
+    value: float
+    upper: float
+    direction: torch.Tensor
+
+
+def length(moves, weights=None):
+    r"""Length of moves of tokens: :math:`(\sum_i a_i |\delta_i|^2)^{1/2}`, Euclidean without weights.
+
+    Parameters
+    ----------
+    moves : Tensor, shape (..., n, d)
+        How far each token goes.
+    weights : Tensor, shape (n,), optional
+        Their weights a.
+
+    Returns
+    -------
+    Tensor, shape of the batch
+    """
+    return torch.linalg.vector_norm(moves if weights is None else weights.sqrt()[:, None] * moves, dim=(-2, -1))
+
+
+@torch.no_grad()
+def change(f, x, moves, weights=None):
+    r"""How much the output changes: :math:`\|f(X + \Delta) - f(X)\|_F`, or its `length` with weights.
+
+    Parameters
+    ----------
+    f : Attention or callable
+        A map of tokens; with weights, an Attention.
+    x : Tensor, shape (n, d)
+        Tokens.
+    moves : Tensor, shape (..., n, d)
+        Changes of the tokens.
+    weights : Tensor, shape (n,), optional
+        Token weights, in the map and in the norm.
+
+    Returns
+    -------
+    Tensor, shape of the batch
+    """
+    apply = _mapped(f, weights)
+    return length(apply(x + moves) - apply(x), weights)
+
+
+@torch.no_grad()
+def singular(attention, x, *, rtol=1e-4, seed=0):
+    """Local constant of attention and the first-order worst direction, from the vector of the Lanczos solver.
+
+    Parameters
+    ----------
+    attention : Attention
+        Any heads, biases and mask.
+    x : Tensor, shape (n, d)
+        Tokens of one sequence.
+    rtol : float
+        Relative tolerance on the value.
+    seed : int
+        Seed of the start vector.
+
+    Returns
+    -------
+    Singular
+    """
+    attention.check_input(x)
+    jacobian = AttentionJacobian(attention, x)
+    start = start_vectors(1, x.numel(), seed=seed, dtype=x.dtype, device=x.device)
+    found = lanczos(lambda u: jacobian.gram(u.view_as(x)).view_as(u), start, rtol=rtol, vectors=True)
+    direction = found.vector.view_as(x)
+    return Singular(found.value.item(), found.upper.item(), direction / direction.norm())
+
+
+def random_directions(x, count, *, seed=0):
+    """Random moves of length 1, uniform on the sphere, shape (count, n, d)."""
+    vectors = start_vectors(1, count * x.numel(), seed=seed, dtype=x.dtype, device=x.device).view(count, *x.shape)
+    return vectors / length(vectors)[:, None, None]
+
+
+@torch.no_grad()
+def parting(x, blocks):
+    r"""One token becomes two copies of half its weight that part: the token and way that do most, to first order.
+
+    The weights are 1 for whole tokens and 1/2 for the copies, so that moves of the two copies together are moves of the
+    token, and copies that go :math:`\pm u`, u of length 1, make moves of `length` 1.
+
+    Parameters
+    ----------
+    x : Tensor, shape (n, d)
+        Tokens of one sequence.
+    blocks : Tensor, shape (n, m, d)
+        What moving a query does, `lipnb.measures.splitting.query_blocks`.
+
+    Returns
+    -------
+    copied : Tensor, shape (n + 1, d)
+        The tokens, the second copy at the end.
+    weights : Tensor, shape (n + 1,)
+        Of total n.
+    moves : Tensor, shape (n + 1, d)
+        Of `length` 1; zero but for the two copies.
+    """
+    _, values, vectors = torch.linalg.svd(blocks, full_matrices=False)
+    token = int(values[:, 0].argmax())
+    weights, moves = x.new_ones(len(x) + 1), x.new_zeros(len(x) + 1, x.shape[1])
+    weights[[token, -1]] = 0.5
+    moves[token], moves[-1] = vectors[token, 0], -vectors[token, 0]
+    return torch.cat([x, x[token : token + 1]]), weights, moves
+
+
+def ascend(f, x, starts, radii, *, steps=20, size=None, weights=None, movable=None):
+    r"""Gradient ascent on the change of the output over a ball of moves; the best move seen is kept.
+
+    .. math:: \Delta \leftarrow \mathrm{proj}_\epsilon\Big(\Delta + \eta\, \epsilon\, \frac{g}{\|g\|}\Big), \qquad
+        g = \nabla \|f(X + \Delta) - f(X)\|^2 ,
+
+    with :math:`\eta` decreasing linearly from `size`; or :math:`\Delta \leftarrow \epsilon\, g / \|g\|`, fully aligned
+    with the gradient, which at the smallest radii is a step of power iteration.
+
+    Parameters
+    ----------
+    f : Attention or callable
+        As for `change`.
+    x : Tensor, shape (n, d)
+        Tokens.
+    starts : Tensor, shape (..., n, d)
+        First moves, made as long as the radius: any but 0.
+    radii : Tensor, broadcastable to the batch
+        Radii of the balls, positive.
+    steps : int
+        Gradients taken.
+    size : float, optional
+        First step, in radii. Default: fully aligned steps.
+    weights : Tensor, shape (n,), optional
+        As for `change`; gradient and projection are those of the weighted `length`.
+    movable : Tensor of bool, shape (n,), optional
+        Tokens that may move; default all.
+
+    Returns
+    -------
+    moves : Tensor, shape (..., n, d)
+        Never longer than the radius, up to rounding.
+    changes : Tensor, shape (...)
+        Changes of the output there: never less than at the starts. Lower bounds on the largest change in the ball.
+
+    Raises
+    ------
+    ValueError
+        "starts must move some movable token", "radii must be positive".
+    """
+    radii = torch.as_tensor(radii, dtype=x.dtype, device=x.device).expand(starts.shape[:-2])[..., None, None]
+    if not (radii > 0).all():
+        raise ValueError("radii must be positive.")
+    apply = _mapped(f, weights)
+    root = 1 if weights is None else weights.sqrt()[:, None]  # all below in coordinates in which lengths are Euclidean
+    free = 1 if movable is None else movable[:, None].to(x)
+    now = (root * free * starts).detach()
+    if not (length(now) > 0).all():
+        raise ValueError("starts must move some movable token.")
+    there, now = apply(x), radii * _unit(now)
+    best, most = now, x.new_full(starts.shape[:-2], -torch.inf)
+    for step in range(steps + 1):
+        now.requires_grad_()
+        squares = (root * (apply(x + now / root) - there)).square().sum((-2, -1))
+        better = squares.detach() > most
+        best = torch.where(better[..., None, None], now.detach(), best)
+        most = torch.where(better, squares.detach(), most)
+        if step == steps:
+            break
+        (gradient,) = torch.autograd.grad(squares.sum(), now)
+        uphill, now = radii * _unit(free * gradient), now.detach()
+        if size is None:
+            now = torch.where(length(uphill)[..., None, None] > 0, uphill, now)
+        else:
+            now = now + size * (1 - step / steps) * uphill
+            now = now / (length(now)[..., None, None] / radii).clamp_min(1)
+    return best / root, most.sqrt()
+
+
+def _unit(moves):
+    """Moves of length 1; zero where they are."""
+    size = length(moves)[..., None, None]
+    return moves / torch.where(size > 0, size, 1)
+
+
+def _mapped(f, weights):
+    return f if weights is None else lambda x: f(x, weights)

@@ -1,0 +1,294 @@
+"""The committed pages agree with their sources; each rule is broken once; failures are reported."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from base64 import b64decode
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from lab.figures import FIGURES
+from lab.pages import checks, sources
+
+ROOT = Path(__file__).parents[2]
+
+# one worker executes the good pages once
+pytestmark = pytest.mark.xdist_group("pages")
+# a picture of one black point
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+GOOD = """\
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A page
+
+# %% tags=["parameters"]
+n = 2
+
+# %% tags=["nbval-check-output"]
+def double(n):
+    return 2 * n
+
+
+print(double(n))
+
+# %%
+from base64 import b64decode
+
+from IPython.display import Image
+
+Image(b64decode(DOT))
+""".replace("DOT", f'"{DOT}"')
+DRAWN = """# %%
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from lipnb import figures
+
+figures.positions.norms(pd.DataFrame({"model": ["a", "a"], "place": [0, 1], "norm": [1.0, 2.0]}))
+plt.show()
+
+"""
+TABLE = GOOD + '\n# %%\nfrom lipnb import results  # noqa\n\nif False:\n    results.load("steps")\n'
+
+
+def test_committed_pages_hold_every_rule():
+    assert checks.complaints(ROOT) == []
+
+
+def test_jupytext_finds_nothing_to_update(tmp_path):
+    """An author who pairs by hand, as jupytext documents it, changes no committed byte."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    pages = [str(source) for source in sources.sources(tmp_path)]
+    subprocess.run(
+        [sys.executable, "-m", "jupytext", "-q", "--to", "ipynb", "--update", *pages], check=True
+    )
+    for source in sources.sources(ROOT):
+        committed = source.with_suffix(".ipynb")
+        assert (tmp_path / "notebooks" / committed.name).read_bytes() == committed.read_bytes()
+
+
+def repository(folder, **pages):
+    """A repository with these pages and nothing else."""
+    for name in ("notebooks", "lipnb", "data/results", "book"):
+        (folder / name).mkdir(parents=True)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    (folder / "constraints.txt").write_text("")
+    (folder / "lipnb" / "__init__.py").write_text("")
+    (folder / "data" / "results" / "steps.csv").write_text("n\n1\n")
+    chapters = [{"file": f"notebooks/{name}"} for name in pages]
+    (folder / "_toc.yml").write_text(
+        json.dumps({"format": "jb-book", "root": "book/intro", "chapters": chapters})
+    )
+    (folder / "book" / "intro.md").write_text("# Intro\n")
+    shown = FIGURES["position-norms"]
+    (folder / "README.md").write_text(f"![{shown.alt}](book/figures/{shown.name}.png)\n\n*{shown.caption}*\n")
+    for name, text in pages.items():
+        (folder / "notebooks" / f"{name}.py").write_text(text)
+    return folder
+
+
+def command(root, *arguments):
+    """The command line of the book's pages, on that repository."""
+    # the unit tests draw on Agg; a page draws into itself
+    environment = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
+    script = [sys.executable, "-m", "lab", "pages", "--root", str(root), *arguments]
+    return subprocess.run(script, capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """A good page, a page with a table, both executed and paired."""
+    root = repository(
+        tmp_path_factory.mktemp("good"),
+        # a picture with a name, and after it one without
+        **{"00_good": GOOD.replace("# %%\nfrom", f"{DRAWN}# %%\nfrom"), "01_table": TABLE.replace("double", "twice")},
+    )
+    assert command(root, "execute").returncode == 0
+    assert command(root, "pair").returncode == 0
+    return root
+
+
+@pytest.fixture
+def good(executed, tmp_path):
+    """A copy of the executed repository, to break."""
+    return shutil.copytree(executed, tmp_path / "copy")
+
+
+def test_a_good_repository_has_no_complaint(good):
+    assert checks.complaints(good) == []
+    assert command(good, "check").returncode == 0
+
+
+def edit_source(root, old, new):
+    """Change the source of the good page."""
+    source = root / "notebooks" / "00_good.py"
+    assert old in source.read_text()
+    source.write_text(source.read_text().replace(old, new))
+
+
+def edit_readme(root, old, new):
+    """Change README.md."""
+    readme = (root / "README.md").read_text()
+    assert old in readme
+    (root / "README.md").write_text(readme.replace(old, new))
+
+
+def edit_pair(root, change):
+    """Change the executed pair of the good page through its first and second code cell."""
+    path = root / "notebooks" / "00_good.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    change(*[cell for cell in notebook.cells if cell.cell_type == "code"][:2])
+    nbformat.write(notebook, path)
+
+
+def output(kind, **fields):
+    """An output of a cell."""
+    return nbformat.v4.new_output(kind, **fields)
+
+
+BREAKS = {
+    "is not what its page shows as position-norms": lambda root: (
+        root / "book/figures/position-norms.png"
+    ).write_bytes(b64decode(DOT)),
+    "below position-norms stands another caption": lambda root: edit_readme(root, "Norm of the", "Exponent of the"),
+    "position-norms has another alternative text": lambda root: edit_readme(root, "![Norm", "![Rate"),
+    "there is no figure '00_good'": lambda root: edit_readme(root, "figures/position-norms", "figures/00_good"),
+    "shows 0 pictures in all pages": lambda root: edit_readme(root, "figures/position-norms", "figures/positions"),
+    "its cells differ": lambda root: edit_source(root, "n = 2", "n = 3"),
+    "the source changed": lambda root: edit_source(root, "# # A page", "# # A page\n"),
+    "the table steps changed": lambda root: (root / "data/results/steps.csv").write_text("n\n2\n"),
+    "which does not exist": lambda root: (root / "data/results/steps.csv").unlink(),
+    "never executed": lambda root: edit_pair(root, lambda _, cell: cell.update(execution_count=None)),
+    "once each, in order": lambda root: edit_pair(root, lambda _, cell: cell.update(execution_count=7)),
+    "is an error": lambda root: edit_pair(
+        root,
+        lambda cell, _: cell.outputs.append(output("error", ename="ValueError", evalue="", traceback=[])),
+    ),
+    "is a warning": lambda root: edit_pair(
+        root, lambda cell, _: cell.outputs.append(output("stream", name="stderr", text="deprecated"))
+    ),
+    "an absolute path": lambda root: edit_pair(
+        root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text=f"in {root}/data"))
+    ),
+    "a memory address": lambda root: edit_pair(
+        root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text="<f at 0x7f12ab34cd>"))
+    ),
+    "kB, more than": lambda root: edit_pair(
+        root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text="x" * 400_000))
+    ),
+    "code cells, more than": lambda root: edit_source(
+        root, "# %% [markdown]", "# %%\n1\n\n" * 15 + "# %% [markdown]"
+    ),
+    "lines, more than": lambda root: edit_source(root, "n = 2", "n = 2\n" * 30),
+    "it does not exist": lambda root: (root / "notebooks/00_good.ipynb").unlink(),
+    "notebooks/00_good is missing": lambda root: (root / "_toc.yml").write_text(
+        "{format: jb-book, root: book/intro}"
+    ),
+    "notebooks/02_gone has no source": lambda root: (root / "_toc.yml").write_text(
+        (root / "_toc.yml").read_text().replace("00_good", "02_gone")
+    ),
+    "stands twice": lambda root: (root / "_toc.yml").write_text(
+        (root / "_toc.yml").read_text().replace("01_table", "00_good")
+    ),
+    "it has no source": lambda root: (root / "notebooks/00_good.py").unlink(),
+    "is defined in 00_good.py and 01_table.py": lambda root: edit_source(root, "def double", "def twice"),
+}
+
+
+@pytest.mark.parametrize("complaint", BREAKS)
+def test_each_rule_sees_its_break(good, complaint):
+    BREAKS[complaint](good)
+    if complaint in ("code cells, more than", "lines, more than"):  # these rules read the pair
+        assert command(good, "execute").returncode == 0
+        assert command(good, "pair").returncode == 0
+    assert any(complaint in sentence for sentence in checks.complaints(good))
+
+
+def test_a_complaint_is_printed_and_fails_the_command(good):
+    edit_source(good, "n = 2", "n = 3")
+    checked = command(good, "check")
+    assert checked.returncode == 1
+    assert "00_good.ipynb: its cells differ from the source" in checked.stdout
+    assert "make notebooks" in checked.stdout
+
+
+def test_nothing_unchanged_runs_twice(good):
+    assert "2 unchanged, 0 to run" in command(good, "execute").stdout
+    (good / "data/results/steps.csv").write_text("n\n2\n")
+    assert "1 unchanged, 1 to run" in command(good, "execute").stdout
+    (good / "lipnb" / "__init__.py").write_text("changed = True\n")
+    assert "0 unchanged, 2 to run" in command(good, "execute").stdout
+
+
+def test_a_table_named_through_a_variable_counts(good):
+    edit_source(good, "n = 2", 'n = "steps"')
+    assert list(sources.tables(good, sources.sources(good)[0])) == ["steps"]
+
+
+def test_the_environment_counts_as_an_input(good, monkeypatch):
+    source = sources.sources(good)[0]
+    before = sources.fingerprint(good, source)
+    monkeypatch.setenv("NLTK_DATA", "elsewhere")
+    assert sources.fingerprint(good, source) != before
+
+
+def test_a_second_run_gives_the_same_bytes(good):
+    before = [source.with_suffix(".ipynb").read_bytes() for source in sources.sources(good)]
+    shutil.rmtree(good / "_build")
+    assert command(good, "execute").returncode == 0
+    assert command(good, "pair").returncode == 0
+    assert [source.with_suffix(".ipynb").read_bytes() for source in sources.sources(good)] == before
+
+
+def test_a_failing_page_is_named_and_kept_and_stops_no_other(tmp_path):
+    bad = GOOD.replace("n = 2", "n = 1 / 0")
+    root = repository(tmp_path / "bad", **{"00_bad": bad, "01_good": GOOD})
+    tracked = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    ran = command(root, "execute")
+    assert ran.returncode == 1
+    assert "00_bad.py, code cell 1: ZeroDivisionError: division by zero" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    kept = nbformat.read(root / "_build" / "failed" / "00_bad.ipynb", as_version=4)
+    assert any(out.output_type == "error" for cell in kept.cells for out in cell.get("outputs", []))
+    assert (root / "_build" / "notebooks" / "01_good.ipynb").exists()
+    assert all(path.read_bytes() == content for path, content in tracked.items())
+    assert "1 unchanged, 1 to run" in command(root, "execute").stdout
+
+
+def test_staging_shows_the_figure_and_rewrites_nothing(good):
+    assert command(good, "stage").returncode == 1  # no _config.yml in this small repository
+    (good / "_config.yml").write_text("title: a book\n")
+    assert command(good, "stage").returncode == 0
+    staged = good / "_build" / "source" / "notebooks" / "00_good.ipynb"
+    before = staged.stat().st_mtime_ns
+    (staged.parent / "09_old.ipynb").write_text("left from a page that is gone")
+    assert command(good, "stage").returncode == 0
+    assert staged.stat().st_mtime_ns == before
+    assert not (staged.parent / "09_old.ipynb").exists()
+
+
+def test_prose_shows_a_figure_by_its_name_not_the_last_of_its_page(good):
+    """The page's last picture is one black point; the front page, README.md and the registry mean the norms."""
+    (good / "_config.yml").write_text("title: a book\n")
+    (good / "book" / "intro.md").write_text("# Intro\n\n```{figure} figures/position-norms.png\n:alt: x\nNorms\n```\n")
+    assert command(good, "stage").returncode == 0
+    staged = {path.name: path.read_bytes() for path in (good / "_build/source/book/figures").glob("*")}
+    assert list(staged) == ["position-norms.png"] and staged["position-norms.png"] != b64decode(DOT)
+    assert staged["position-norms.png"] == (good / "book/figures/position-norms.png").read_bytes()
+    (good / "book/figures/01_old.png").write_bytes(b"shown once")
+    assert command(good, "pair").returncode == 0
+    assert [path.name for path in (good / "book/figures").glob("*")] == ["position-norms.png"]
+    said = [sentence for sentence in checks.complaints(good) if "intro.md" in sentence]
+    assert len(said) == 2  # neither its caption nor its alternative text is that of the registry

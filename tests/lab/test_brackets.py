@@ -1,0 +1,103 @@
+"""Tables of brackets, and the attention layers of a GPT-2 without the rest of it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from cases import random_case, relative
+from hub import tiny_gpt2
+from safetensors.torch import load_file, save_file
+
+from lab import results
+from lab.experiments import brackets
+from lipnb import local_lipschitz, models
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A tiny GPT-2, and beside it its attention alone."""
+    tiny_gpt2(tmp_path / "whole")
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "config.json").write_text((tmp_path / "whole" / "config.json").read_text())
+    weights = {name.removeprefix("transformer."): tensor for name, tensor
+               in load_file(tmp_path / "whole" / "model.safetensors").items()}
+    kept = {name: tensor for name, tensor in weights.items() if ".attn.c_" in name or ".ln_1." in name}
+    save_file(kept, alone / "attention.safetensors")
+    return tmp_path
+
+
+def test_attention_alone_is_the_attention_of_the_whole(folder):
+    layers = models.load_attention(folder / "alone")
+    whole = models.load(folder / "whole", dtype=torch.float64)
+    assert len(layers) == whole.layers
+    for i, layer in enumerate(layers):
+        x = layer.noise(5, seed=i)
+        assert torch.allclose(layer.attention(x), whole.attention(i)(x), atol=1e-12)
+        assert layer.attention.masked
+    z = (layer.noise(50, seed=1) - layer.shift) / layer.gain
+    assert z.mean(-1).abs().max() < 1e-6 and (z.square().mean(-1) - 1).abs().max() < 1e-6
+    assert not torch.equal(layer.noise(5, seed=1), layer.noise(5, seed=2))
+
+
+def test_bad_folders_are_said_in_one_sentence(folder):
+    alone = folder / "alone"
+    with pytest.raises(FileNotFoundError, match="holds no config.json and attention.safetensors"):
+        models.load_attention(folder / "whole")
+    kept = load_file(alone / "attention.safetensors")
+    save_file({name: t for name, t in kept.items() if name != "h.1.ln_1.weight"}, alone / "attention.safetensors")
+    with pytest.raises(ValueError, match="not complete"):
+        models.load_attention(alone)
+    config = json.loads((alone / "config.json").read_text()) | {"model_type": "bert"}
+    (alone / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="is not a GPT-2"):
+        models.load_attention(alone)
+
+
+def test_a_table_holds_brackets_and_published_bounds(results_folder, monkeypatch):
+    case = random_case(4, n=5)
+    exact = local_lipschitz(case.attention, case.x, method="dense").value
+    calls = []
+
+    def inputs(model, masked, length, *, seed=0):
+        for layer in range(2):
+            calls.append(layer)
+            yield layer, case.attention, case.x[layer]
+
+    monkeypatch.setattr(brackets, "inputs", inputs)
+    monkeypatch.setattr(brackets, "TABLES", {"bracket-minilm": (("minilm", False),)})
+    table = brackets.make_table("bracket-minilm", lengths=(5,))
+    assert list(table.layer) == [0, 1] and "bracket-minilm" in results.names()
+    for row, value in zip(table.itertuples(), exact.tolist(), strict=True):
+        assert row.lower <= value * (1 + 1e-12) and value <= row.upper <= row.closed_form * (1 + 1e-9)
+        assert value <= row.yudin and value <= row.general
+    again = brackets.remeasure(table, rows=2)
+    assert relative(torch.tensor(again.closed_form_again), torch.tensor(again.closed_form)) < 1e-9
+    assert relative(torch.tensor(again.lower_again), torch.tensor(again.lower)) < 1e-3
+    with pytest.raises(ValueError, match="there is no table"):
+        brackets.make_table("steps")
+
+
+def test_absent_weights_are_said(monkeypatch, tmp_path):
+    for place in (None, str(tmp_path)):
+        monkeypatch.delenv("LIPNB_DATA", raising=False)
+        if place:
+            monkeypatch.setenv("LIPNB_DATA", place)
+        with pytest.raises(FileNotFoundError, match="set LIPNB_DATA"):
+            next(brackets.inputs("gpt2", True, 4))
+
+
+def test_minilm_reads_the_reference():
+    layer, attention, x = next(brackets.inputs("minilm", True, 3))
+    assert layer == 0 and attention.masked and x.shape == (3, 384) and x.dtype == torch.float64
+
+
+@pytest.mark.skipif(not Path(os.environ.get("LIPNB_DATA", "-"), "models/gpt2-124m-attention").is_dir(),
+                    reason="the attention weights of GPT-2 are not here")
+def test_the_stored_gpt2_rows_hold():
+    table = results.load("bracket-gpt2")
+    again = brackets.remeasure(table[table.layer == 0], rows=1)
+    assert abs(again.lower_again / again.lower - 1).max() < 1e-3
+    assert abs(again.closed_form_again / again.closed_form - 1).max() < 1e-3

@@ -1,0 +1,108 @@
+"""The command: help that is there at once and teaches, and one sentence for what is not understood."""
+
+import subprocess
+import sys
+
+import pytest
+
+from lab import experiments, figures, results
+from lipnb import cli
+
+HEAVY = ("torch", "transformers", "matplotlib", "scipy", "nltk", "papermill")
+
+
+def said(capsys, *words):
+    """Exit code of `lipnb WORDS`, what it printed and what it said of errors."""
+    try:
+        code = cli.main(list(words))
+    except SystemExit as stop:
+        code = stop.code
+    out, error = capsys.readouterr()
+    return code, out, error
+
+
+def test_the_command_alone_teaches(capsys):
+    code, out, error = said(capsys)
+    assert (code, error) == (0, "") and out == said(capsys, "--help")[1]
+    for verb in cli.VERBS:
+        assert f"\n    {verb} " in out and f"\n  lipnb {verb}" in out  # what it is for, and an example
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_each_verb_explains_itself(verb, capsys):
+    code, out, error = said(capsys, verb, "--help")
+    assert (code, error) == (0, "") and out.startswith(f"usage: lipnb {verb}")
+    assert out.count(f"  lipnb {verb}") > 1 and "examples:" in out
+    assert max(map(len, out.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("--version",), *((verb, "--help") for verb in cli.VERBS)],
+                         ids=" ".join)
+def test_help_imports_nothing_heavy(words):
+    code = f"""import sys
+from lipnb import cli
+try:
+    cli.main({list(words)})
+except SystemExit:
+    pass
+print([module for module in {HEAVY} if module in sys.modules])"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_command_is_a_module_too():
+    run = subprocess.run([sys.executable, "-m", "lipnb.cli", "--version"], capture_output=True, text=True, check=True)
+    assert run.stdout.startswith("lipnb ")
+    run = subprocess.run([sys.executable, "-m", "lipnb.cli", "nonsense"], capture_output=True, text=True, check=False)
+    assert run.returncode == 2 and run.stdout == "" and len(run.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    (("reslts",), "lipnb: there is no verb 'reslts': did you mean results? (`lipnb --help`)"),
+    (("xyzzy",), "lipnb: there is no verb 'xyzzy': choose from results"),
+    (("--versoin",), "lipnb: there is no option --versoin: did you mean --version? (`lipnb --help`)"),
+    (("results", "--agian"), "lipnb results: there is no option --agian: did you mean --again?"),
+    (("results", "--lengt=2"), "there is no option --lengt: did you mean --lengths?"),  # no abbreviations either
+    (("results", "--bogus"), "there is no option --bogus: choose from --help, --model"),
+    (("results", "--count", "many"), "lipnb results: argument --count: invalid int value: 'many'"),
+    (("results", "--lengths"), "lipnb results: argument --lengths: expected one argument"),
+    (("results", "real-txt"), "lipnb results: there is no table 'real-txt': did you mean real-text"),
+    (("figures", "real-txt"), "lipnb figures: there is no figure 'real-txt': did you mean real-text or"),
+    (("figures", "--all", "real-text"), "lipnb figures: give names or --all, not both"),
+    (("figures", "real-text", "--format", "jpg"), "lipnb figures: argument --format: invalid choice: 'jpg'"),
+    (("results", "verify"), "lipnb results: there is no table 'verify': choose from real-text-embedded"),
+], ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
+def test_what_is_not_understood_is_said_in_a_sentence(words, sentence, capsys):
+    code, out, error = said(capsys, *words)
+    assert (code, out) == (2, "") and len(error.splitlines()) == 1
+    assert sentence in error
+
+
+def test_the_tables_of_the_help_are_those_that_can_be_made():
+    listed = results.listed()
+    by_command = listed[listed.command == "python -m lab tables " + listed.index]
+    assert list(by_command.index) == [*experiments.TABLES, *experiments.TRAINED]
+    assert list(by_command.index[by_command.trains]) == list(experiments.TRAINED)
+    assert set(results.names()) <= set(listed.index) and listed.about.notna().all()
+
+
+def test_the_figures_are_listed_with_page_and_tables(capsys):
+    code, out, error = said(capsys, "figures")
+    assert (code, error) == (0, "")
+    for figure in figures.FIGURES.values():
+        assert f"\npage {figure.page}\n" in out and figure.about in out
+        assert out.split(f"\n  {figure.name} ")[1].split("\n")[0].endswith(f"  {', '.join(figure.tables)}")
+
+
+def test_failures_and_interrupts_have_their_exit_codes(capsys, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiments, "make", stopped)
+    code, _, error = said(capsys, "results", "real-text-embedded", "--again")
+    assert code == 130 and "the same command continues" in error
+    monkeypatch.setenv("LIPNB_RESULTS", "no such folder")
+    monkeypatch.setattr(experiments, "make", lambda *_, **__: results.load("real-text"))
+    code, _, error = said(capsys, "results", "real-text")
+    assert code == 1
+    assert error == "lipnb: the table 'real-text' is not in no such folder: `python -m lab tables real-text` makes it.\n"

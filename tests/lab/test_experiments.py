@@ -1,0 +1,194 @@
+"""Measurements over a text: rows, resumption after kill -9, re-measurement, bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lab import experiments, results, training
+from lab.experiments import real_text, windows
+from lipnb import cli, corpora, lipschitz, models
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    return models.load("minilm")
+
+
+COMMAND = [sys.executable, "-m", "lipnb.cli", "results", "real-text-embedded", "--lengths", "2,5,9,12,16",
+           "--count", "2"]
+
+
+def test_one_row_for_each_window(minilm):
+    table = experiments.measure(minilm, "python_reference", 1, [3, 6], 2, progress=False)
+    assert list(table.length) == [3, 3, 6, 6] and list(table.window) == [0, 1, 0, 1]
+    assert table.converged.all() and (table.lipschitz > 0).all() and (table.mean_radius <= table.radius).all()
+    row = table.iloc[-1]
+    tokens = minilm.token_ids(corpora.read("python_reference"))[6:12][None]
+    x = minilm.activations(tokens, 1)
+    dense = lipschitz.local_lipschitz(minilm.attention(1), x[:, :1], method="dense")
+    assert dense.value.item() > 0
+    assert abs(lipschitz.local_lipschitz(minilm.attention(1), x).value.item() / row.lipschitz - 1) < 1e-4
+    assert table.text.nunique() == 4
+
+
+def test_long_windows_are_measured_in_smaller_batches(minilm, monkeypatch):
+    whole = experiments.measure(minilm, "python_reference", 0, [8], 3, progress=False)
+    monkeypatch.setattr(windows, "ATTENTION_ENTRIES", 1)
+    pieces = experiments.measure(minilm, "python_reference", 0, [8], 3, progress=False)
+    assert (pieces.lipschitz / whole.lipschitz - 1).abs().max() < 1e-5
+    assert list(pieces.window) == [0, 1, 2]
+
+
+def test_rows_are_measured_again_and_a_false_row_is_seen(minilm):
+    table = experiments.measure(minilm, "python_reference", 0, [4, 8], 3, progress=False)
+    again = experiments.remeasure(table, minilm, rows=6)
+    assert len(again) == 6 and again.difference.max() < 1e-5
+    assert len(experiments.remeasure(table, minilm, rows=2)) == 2
+    assert experiments.remeasure(table.assign(lipschitz=1.01 * table.lipschitz), minilm).difference.max() > 5e-3
+    with pytest.raises(ValueError, match="another edition"):
+        experiments.remeasure(table.assign(text="other"), minilm)
+    with pytest.raises(ValueError, match="no row of this table was measured with minilm"):
+        experiments.remeasure(table.assign(masked=True), minilm)
+
+
+def test_a_page_learns_what_it_can_measure_here(monkeypatch):
+    def without_alice(name):
+        raise FileNotFoundError if name == "alice" else ValueError("only alice is asked for first")
+
+    name, corpus, panels = experiments.measurable("real-text-embedded")
+    assert (name, corpus) == ("real-text-embedded", "python_reference")
+    assert [model.name for model in panels] == ["minilm", "minilm", "gpt2"]
+    assert [model.tokenizer_name for model in panels] == ["minilm"] * 3
+    monkeypatch.setattr(corpora, "read", without_alice)
+    with pytest.raises(FileNotFoundError, match="none of the tables real-text can be measured here"):
+        experiments.measurable("real-text")
+
+
+def test_a_model_that_is_not_at_hand_is_said_before_anything_is_measured(results_folder, monkeypatch):
+    panels = (*real_text.MAIN, ({"name": "no/such-model"}, (0,)))
+    table = real_text._table("broken", "python_reference", panels, (2, 4))
+    monkeypatch.setattr(windows, "local_lipschitz", None)  # would fail if it were called
+    with pytest.raises(FileNotFoundError, match="no/such-model"):
+        experiments.make([experiments.TABLES["real-text-embedded"], table], count=2, progress=False)
+    assert results.names() == []
+
+
+def test_a_run_killed_in_the_middle_continues_and_ends_the_same(tmp_path):
+    """kill -9 at a moment when some rows are there and some are not; then the same command again."""
+    def environment(folder):
+        return {**os.environ, "LIPNB_RESULTS": str(tmp_path / folder)}
+
+    subprocess.run(COMMAND, env=environment("undisturbed"), check=True, capture_output=True)
+    partial = tmp_path / "killed" / "real-text-embedded.partial.jsonl"
+    with subprocess.Popen(COMMAND, env=environment("killed"), stderr=subprocess.DEVNULL) as run:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and not (partial.exists() and partial.read_bytes().count(b"\n") >= 4):
+            time.sleep(0.005)
+        run.send_signal(signal.SIGKILL)
+    saved = partial.read_bytes()
+    whole = saved[: saved.rfind(b"\n") + 1]
+    assert 4 <= whole.count(b"\n") < 16, "the run was not killed in its middle"
+    subprocess.run(COMMAND, env=environment("killed"), check=True, capture_output=True)
+    files = [tmp_path / folder / "real-text-embedded.csv" for folder in ("undisturbed", "killed")]
+    first, second = tables = [pd.read_csv(file) for file in files]
+    assert len(first) == 3 * 5 * 2
+    # each process takes the faster of two float32 routes, so rounding may differ, and with it the residual
+    exact = [name for name in first if name not in ("lipschitz", "released", "residual", "steps")]
+    pd.testing.assert_frame_equal(first[exact], second[exact])
+    for name in ("lipschitz", "released"):
+        assert np.allclose(*(table[name] for table in tables), rtol=1e-4)
+    # what was there before the kill is in the table to the letter
+    kept = [row for line in whole.splitlines()[1:] for row in json.loads(line)["rows"]]
+    pd.testing.assert_frame_equal(pd.DataFrame(kept)[["lipschitz", "residual", "steps"]],
+                                  second[["lipschitz", "residual", "steps"]].head(len(kept)), rtol=1e-5)
+
+
+def test_finished_units_are_not_measured_twice(results_folder):
+    calls = []
+
+    def table(broken):
+        def unit(key):
+            def rows():
+                if key == broken:
+                    raise RuntimeError("out of power")
+                calls.append(key)
+                return [{"key": key, "number": i} for i in range(2)]
+
+            return experiments.Unit(key, 2, rows)
+
+        return experiments.Table("small", lambda: ({"a": 1}, [unit("first"), unit("second")]))
+
+    with pytest.raises(RuntimeError, match="out of power"):
+        experiments.make([table("second")], progress=False)
+    made = experiments.make([table(None)], progress=False)["small"]
+    assert calls == ["first", "second"] and list(made.number) == [0, 1, 0, 1]
+    pd.testing.assert_frame_equal(made, results.load("small"))
+    with pytest.raises(ValueError, match="no table to make here has an option 'count'"):
+        experiments.make([table(None)], count=3)
+
+
+def test_the_released_quantity_stands_beside_the_defined_one(minilm):
+    table = experiments.measure(minilm, "python_reference", 2, [5], 2, progress=False)
+    f = minilm.attention(2).to(dtype=torch.float64)
+    x = minilm.activations(minilm.token_ids(corpora.read("python_reference"))[:10].view(2, 5), 2).double()
+    for row, tokens in zip(table.itertuples(), x, strict=True):
+        J = torch.func.jacrev(f)(tokens).reshape(tokens.numel(), -1)
+        assert row.lipschitz == pytest.approx(torch.linalg.matrix_norm(J, 2).item(), rel=1e-4)
+        assert row.released == pytest.approx((J.T @ f(tokens).flatten()).norm().sqrt().item(), rel=1e-4)
+
+
+def test_tables_of_a_model_of_ones_own(tmp_path, results_folder, monkeypatch):
+    """Every layer, with and without mask as the model allows, under the model's name and never its path."""
+    text = "the cat sat on the mat and the dog sat on the log; " * 60
+    sizes = {"vocabulary": 300, "positions": 16, "width": 16, "layers": 2, "heads": 2}
+    training.make_gpt2_mini(folder=tmp_path / "small", table="curve", steps=1, sizes=sizes, batch=1, evaluate_every=1,
+                            precision="float32", texts={"cats": text}, progress=False)
+    monkeypatch.setattr(corpora, "read", lambda name: text)
+    tables = experiments.of_model(tmp_path / "small")
+    assert [table.name for table in tables] == ["real-text-small-alice", "real-text-small-ag-news"]
+    made = experiments.make(tables, lengths=(2, 6), count=2, progress=False)["real-text-small-alice"]
+    assert list(made.layer) == [0] * 4 + [1] * 4 and made.masked.all() and set(made.model) == {"small"}
+    assert made.converged.all() and (made.released > 0).all()
+    settings = results.provenance("real-text-small-alice")["settings"]
+    assert settings["panels"] == [[{"name": "small", "masked": True}, [0, 1]]]
+    assert str(tmp_path) not in (results_folder / "real-text-small-alice.json").read_text()
+    bert = [panel for panel, _ in experiments.of_model("minilm")[0].prepare.args[1]]
+    assert bert == [{"name": "minilm", "masked": False}, {"name": "minilm", "masked": True}]
+
+
+def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):
+    assert cli.main(["results", "nonsense"]) == 2
+    assert "there is no table 'nonsense': choose from real-text-embedded" in capsys.readouterr().err
+    assert cli.main(["results", "real-text-embedded", "--lengths", "2", "--count", "1000000"]) == 1
+    assert "the text has" in capsys.readouterr().err
+    (results_folder / "file").write_text("")
+    monkeypatch.setenv("LIPNB_RESULTS", str(results_folder / "file"))
+    assert cli.main(["results", "real-text-embedded"]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+    for arguments, said in ((["--help"], "--again"), (["--lengths", "2,x"], "such as 2,8,32"),
+                            (["--lengths", "0"], "such as 2,8,32")):
+        with pytest.raises(SystemExit):
+            cli.main(["results", *arguments])
+        assert said in "".join(capsys.readouterr())
+
+
+def test_bad_input_is_said_before_anything_is_measured(minilm, monkeypatch):
+    monkeypatch.setattr(windows, "local_lipschitz", None)
+    with pytest.raises(ValueError, match="layer"):
+        experiments.measure(minilm, "python_reference", 6, [2], 1)
+    with pytest.raises(ValueError, match="object"):
+        experiments.measure(minilm, "python_reference", 0, [2], 1, object="mind")
+    with pytest.raises(FileNotFoundError, match="was not found"):
+        experiments.measure(minilm, "no corpus", 0, [2], 1)
+    with pytest.raises(ValueError, match="lengths is empty"):
+        experiments.measure(minilm, "python_reference", 0, [], 1)
+    with pytest.raises(ValueError, match="the text has"):
+        experiments.measure(minilm, "python_reference", 0, [2, 400], 1000)

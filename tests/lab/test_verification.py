@@ -1,0 +1,202 @@
+"""The checks of all upper bounds: they pass, they would fail, they resume, and their worst cases come back."""
+
+import pytest
+import torch
+
+from lab import results, verification
+from lab.verification import CHECKS, KINDS, NOT_CHECKED, __main__, digits, draws, table, truth
+from lab.verification.ascent import ascend, weighted_dense
+from lab.verification.cancelling import CANCELLING, draw_cancelling
+from lab.verification.checks import jacobian_norm
+from lipnb import bounds, local_lipschitz
+from lipnb.bounds.accuracy import Accuracy
+
+NAMES = [check.name for check in CHECKS]
+COUPLES = [(check, masked) for check in CHECKS for masked in check.masked]
+SMALL = {"blocks": dict.fromkeys(KINDS, 1), "maps": 2, "progress": False}
+
+
+@pytest.mark.parametrize(("check", "masked"), COUPLES, ids=lambda value: getattr(value, "name", str(value)))
+def test_no_bound_is_exceeded_and_half_of_it_is(check, masked):
+    for kind in KINDS:
+        row = verification.measure(check, kind, 1000, masked=masked, maps=3 if kind == "degenerate" else 2)
+        assert row["violations"] == 0 and row["worst"] <= 1 + 1e-9 and 0 < row["cases"] <= 36
+        assert row["measured"] / row["stated"] == pytest.approx(row["worst"])
+    assert verification.measure(check, "degenerate", 1000, masked=masked, maps=3, factor=0.5)["violations"] > 0
+
+
+def test_every_exported_upper_bound_has_a_row():
+    also = {"heads_at_input", "heads_on_ball", "rotary_terms", "three_terms"}  # upper bounds of other names
+    exported = {name for name in bounds.__all__ if "upper" in name} | also
+    held = {check.function for check in CHECKS}
+    assert also <= set(bounds.__all__) and not set(NOT_CHECKED) & held
+    assert exported == (held | set(NOT_CHECKED)) - {"certify", "large_radius_limit"}
+
+
+@pytest.mark.parametrize("kind", CANCELLING)
+@pytest.mark.parametrize("bound", list(digits.BLOCKS))
+def test_rounding_is_counted_in_fifty_digits(bound, kind):
+    row = digits.measure(bound, CANCELLING.index(kind), cases=30)
+    assert row["kind"] == kind and row["cases"] == 30
+    assert row["violations"] == row["errors"] == 0 < row["margin"]
+    assert row["unknown"] < 15
+
+
+def first_order_logits(accuracy):
+    """As `Accuracy._logits`, without the product of the errors of queries and keys."""
+    return honest_logits(accuracy) - accuracy.query @ accuracy.keys.mT * (1 + 1e-12)
+
+
+honest_logits = Accuracy._logits
+
+
+@pytest.mark.parametrize(("name", "fault"), [
+    ("_logits", first_order_logits),
+    ("_probabilities", lambda accuracy, t: (torch.zeros_like(t),) * 2),
+])
+def test_rounding_left_out_is_seen_in_fifty_digits(monkeypatch, name, fault):
+    seeds = [15, 61, 77]
+    assert all(digits.bracketed(draw_cancelling("products", seed)).margin > 0 for seed in seeds)
+    monkeypatch.setattr(Accuracy, name, fault)
+    assert all(digits.bracketed(draw_cancelling("products", seed)).margin < 0 for seed in seeds)
+
+
+def test_truth_is_the_dense_norm():
+    for seed, kind in enumerate(("plain", "offsets", "plain", "weights")):
+        case = draw_cancelling(kind, seed, name="truth")
+        J, bits = truth.jacobian(case.attention, case.x, case.weights)
+        wide = case.attention.to(dtype=torch.float64)
+        if kind == "plain":
+            dense = local_lipschitz(wide, case.x.double(), method="dense").value.item()
+            assert float(truth.largest_stretch(J, bits)) == pytest.approx(dense, rel=1e-9)
+            move = 1e-3 * torch.ones_like(case.x.double())
+            moved = torch.linalg.vector_norm(wide(case.x.double() + move) - wide(case.x.double())).item()
+            assert float(truth.change(case.attention, case.x, move)) == pytest.approx(moved, rel=1e-7, abs=1e-12)
+
+
+def test_fifty_digits_make_a_table(results_folder):
+    few = {"blocks": {"certify": 7, "nearby_upper": 1}, "cases": 3, "progress": False}
+    table = digits.make_table(**few, save_as="few")
+    assert len(table) == 7 and table.cases.sum() == 24 and table.violations.sum() == table.errors.sum() == 0
+    again = digits.remeasure(table, rows=2)
+    assert (again.again == again.margin).all()
+
+
+def test_a_bound_whose_constant_is_broken_is_caught(results_folder, monkeypatch, capsys):
+    assert __main__.main(["--quick", "--bounds", "general_upper", "--save-as", "whole"]) == 0
+    honest = bounds.general_upper
+    monkeypatch.setattr(bounds, "general_upper", lambda *given: honest(*given) / 2)
+    assert __main__.main(["--quick", "--bounds", "general_upper", "--save-as", "half"]) == 1
+    broken = results.load("half")
+    assert broken.violations.sum() > 0 and broken.worst.max() == pytest.approx(2 * results.load("whole").worst.max())
+    assert "0 violations" in capsys.readouterr().out
+
+
+def test_a_stopped_run_continues_and_ends_the_same(results_folder, monkeypatch):
+    chosen = {"checks": ["yudin_upper", "large_radius_upper"], **SMALL}
+    whole = verification.make_table(**chosen, save_as="whole")
+    measured, honest = [], table.measure
+
+    def until(limit):
+        def measure(check, kind, block, **options):
+            if len(measured) == limit:
+                raise KeyboardInterrupt
+            measured.append((check.name, options["masked"], kind, block))
+            return honest(check, kind, block, **options)
+        return measure
+
+    monkeypatch.setattr(table, "measure", until(5))
+    with pytest.raises(KeyboardInterrupt):
+        verification.make_table(**chosen, save_as="parts")
+    with pytest.raises(ValueError, match="begun with other settings"):
+        verification.make_table(**{**chosen, "maps": 3}, save_as="parts")
+    monkeypatch.setattr(table, "measure", until(None))
+    parts = verification.make_table(**chosen, save_as="parts")
+    assert len(measured) == len(set(measured)) == len(whole) == 16
+    assert parts.equals(whole) and results.provenance("parts")["rows"] == 16
+    with pytest.raises(ValueError, match="there is no check 'steps'"):
+        verification.make_table(checks=["steps"])
+
+
+def test_blocks_are_joined_to_their_worst(results_folder):
+    check = CHECKS[1]
+    rows = [verification.measure(check, "random", block, maps=2) for block in range(3)]
+    joined = verification.make_table(checks=[check.name], blocks={"random": 3}, maps=2, progress=False)
+    first = joined[~joined.masked].iloc[0]
+    worst = max(rows, key=lambda row: row["worst"])
+    assert first.worst_hot == max(row["worst_hot"] for row in rows) <= first.worst
+    assert first.cases == 72 and first.violations == 0
+    assert (first.worst, first.seed, first["item"]) == (worst["worst"], worst["seed"], worst["item"])
+
+
+def test_worst_cases_come_back_from_their_seeds(results_folder):
+    made = verification.make_table(checks=NAMES[3:5], **SMALL)
+    found = verification.remeasure(results.load("verify"), rows=len(made))
+    assert len(found) == len(made) == 16 and found.difference.max() < 2e-5  # six digits are stored
+    row = made[(made.bound == "yudin_upper") & (made.kind == "ascended")].iloc[0]
+    problem, measured, stated = verification.again(row)
+    assert problem.x.shape == (1, row.n, row.d) and measured / stated == pytest.approx(row.worst, rel=1e-12)
+    direct = local_lipschitz(problem.attention, problem.x, method="dense").value
+    assert direct.item() == pytest.approx(measured) and problem.radii.item() == pytest.approx(row.radius)
+
+
+@pytest.mark.parametrize("family", draws.FAMILIES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_problems_follow_from_their_seed(family, kind):
+    for seed in (0, 7, 9):
+        one, same = (draws.draw("any", family, kind, seed, masked=True) for _ in range(2))
+        other = draws.draw("other", family, kind, seed, masked=True)
+        assert torch.equal(one.x, same.x) and one.attention.masked
+        assert one.x.shape != other.x.shape or not torch.equal(one.x, other.x)
+        getattr(one.attention, "attention", one.attention).check_input(one.x, one.weights)
+        assert (one.weights is not None) == (family == "measure" or (family == "full" and seed % 3 == 0))
+
+
+def test_the_kinds_hold_what_they_say():
+    structured = [draws.draw("any", "head", "structured", seed) for seed in range(40)]
+    degenerate = [draws.draw("any", "head", "degenerate", seed) for seed in range(40)]
+
+    def repeats(problem):
+        return sum(len(torch.unique(x, dim=0)) < len(x) for x in problem.x)
+
+    assert sum(map(repeats, structured)) > 40
+    assert any(problem.x.shape[1] == 1 for problem in degenerate)
+    assert any((problem.x == 0).all((-2, -1)).any() for problem in degenerate)
+    assert any(problem.V.abs().max() == 0 for problem in degenerate)
+    asymmetric = [(p.A - p.A.mT).abs().max() > 1e-6 for p in structured if p.x.shape[-1] > 1]
+    assert any(asymmetric) and not all(asymmetric)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_measured_is_the_exact_norm(masked, weighted):
+    problem = draws.draw("norm", "measure" if weighted else "heads", "random", 3, masked=masked)
+    expected = local_lipschitz(problem.attention, problem.x, weights=problem.weights, method="dense").value
+    assert torch.allclose(jacobian_norm(problem), expected, rtol=1e-12)
+    J = weighted_dense(problem.attention, problem.x, problem.weights)
+    one = weighted_dense(problem.attention, problem.x[:1], None if problem.weights is None else problem.weights[:1])
+    assert torch.allclose(J[:1], one, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("family", ["head", "measure"])
+def test_ascent_climbs_and_stays_in_the_ball(family, masked):
+    check = next(check for check in CHECKS if check.family == family)
+    before = draws.draw("climb", family, "ascended", 0, masked=masked)
+    after = ascend(before, check.goal(before))
+    assert (after.radii <= before.radii * (1 + 1e-12)).all()
+    assert torch.allclose(ascend(before, check.goal(before), keep=True).radii, before.radii)
+    gain = jacobian_norm(after) / jacobian_norm(before)
+    assert (gain > 1 - 1e-6).all() and gain.median() > 1.2
+    if after.weights is not None:
+        assert torch.allclose(after.weights.sum(-1), torch.ones(len(after.x), dtype=torch.float64))
+
+
+def test_the_stored_table_is_whole():
+    stored = results.load("verify")
+    counts = stored.groupby(["bound", "masked"]).cases.sum()
+    assert set(counts.index) == {(check.name, masked) for check, masked in COUPLES}
+    least = {check.name: 3_000 if check.slow else 10_000 for check in CHECKS}
+    assert all(count >= least[bound] for (bound, _), count in counts.items())
+    assert stored.violations.sum() == 0 and stored.worst.max() <= 1 + 1e-9
+    assert set(stored.kind) == set(KINDS) and (stored.worst_hot <= stored.worst).all()

@@ -1,0 +1,238 @@
+"""Attacks on an input, and bounds on what any attack can do: grid search, dense Jacobians, both sides."""
+
+import math
+
+import pandas as pd
+import pytest
+import torch
+from cases import extreme_case, random_case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab.experiments import robustness
+from lab.verification import digits, truth
+from lab.verification.cancelling import Case
+from lipnb import Attention, AttentionJacobian
+from lipnb.bounds import nearby_upper
+from lipnb.measures.splitting import query_blocks, splitting
+from lipnb.worst_case import attacks
+
+ONE = torch.ones(1, 1, dtype=torch.float64)
+
+
+def one_input(seed, spread=1.0, n=None):
+    case = random_case(seed, n=n or 1 + seed % 6, spread=spread)
+    return case.attention, case.x[0]
+
+
+def dense_norm(attention, x):
+    return torch.linalg.matrix_norm(AttentionJacobian(attention, x).dense(), 2).item()
+
+
+def directions(x, count, seed=0):
+    return attacks.random_directions(x, count, seed=seed)
+
+
+@pytest.mark.parametrize("radius", [0.01, 0.1, 0.5, 2.0])
+@pytest.mark.parametrize(("A", "tokens"), [(2.0, (1.0, -0.5)), (-1.0, (0.3, 1.2)), (0.7, (-1.0, -1.5))])
+def test_two_tokens_on_a_line_against_grid_search(A, tokens, radius):
+    f, x = Attention.from_matrices(A * ONE, ONE), torch.tensor(tokens, dtype=torch.float64)[:, None]
+    angle = torch.linspace(0, 2 * math.pi, 2001, dtype=torch.float64)
+    share = torch.linspace(0, 1, 101, dtype=torch.float64)[:, None]
+    grid = radius * (share[..., None] * torch.stack([angle.cos(), angle.sin()], -1)).reshape(-1, 2, 1)
+    truth = attacks.change(f, x, grid).max().item()
+    top = attacks.singular(f, x).direction
+    starts = torch.cat([top[None], -top[None], directions(x, 40)])  # many: far away there are several hills
+    moves, found = attacks.ascend(f, x, starts, radius, size=0.5)
+    assert found.max().item() == pytest.approx(truth, rel=1e-3)
+    assert truth <= nearby_upper(f, x, [radius]).best.item()
+    assert found.max() == attacks.change(f, x, moves).max()
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 500), size=st.sampled_from([None, 0.1, 0.5, 5.0]), log=st.floats(-4, 1))
+def test_ascent_stays_in_the_ball_and_is_never_below_its_starts(seed, size, log):
+    f, x = one_input(seed)
+    radius, starts = 10**log, directions(x, 3, seed)
+    moves, found = attacks.ascend(f, x, starts, radius, steps=5, size=size)
+    assert (attacks.length(moves) <= radius * (1 + 1e-12)).all()
+    assert (found >= attacks.change(f, x, radius * starts) * (1 - 1e-12)).all()
+    assert torch.allclose(found, attacks.change(f, x, moves), rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_only_movable_tokens_move_and_weights_measure(seed):
+    f, x = one_input(seed, n=4)
+    weights = torch.tensor([0.5, 2.0, 1.0, 0.5], dtype=torch.float64)
+    movable = torch.tensor([True, False, True, False])
+    radii = torch.tensor([0.1, 1.0], dtype=torch.float64)
+    for size in (None, 0.5):
+        moves, found = attacks.ascend(f, x, directions(x, 2), radii, steps=4, size=size,
+                                      weights=weights, movable=movable)
+        assert (moves[:, ~movable] == 0).all() and (moves[:, movable] != 0).any()
+        assert torch.allclose((weights[:, None] * moves**2).sum((1, 2)).sqrt(), attacks.length(moves, weights))
+        assert (attacks.length(moves, weights) <= radii * (1 + 1e-12)).all()
+        apart = f(x + moves, weights) - f(x, weights)
+        assert torch.allclose((weights[:, None] * apart**2).sum((1, 2)).sqrt(), found, rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_singular_direction_attains_the_constant_to_first_order(seed):
+    f, x = one_input(seed)
+    top, exact = attacks.singular(f, x), dense_norm(f, x)
+    assert top.value == pytest.approx(exact, rel=1e-4) and exact <= top.upper * (1 + 1e-12)
+    slope = attacks.change(f, x, 1e-5 * top.direction).item() / 1e-5
+    assert slope == pytest.approx(exact, rel=2e-4 + 1e-3 * (exact == 0))
+    # the first power of the radius: what is left over is of second order
+    assert abs(attacks.change(f, x, 1e-4 * top.direction).item() / 1e-4 - exact) <= 1e-2 * exact
+    # no direction does more, and aligned steps from anywhere are power iteration
+    assert attacks.change(f, x, 1e-6 * directions(x, 20)).max().item() <= 1e-6 * exact * (1 + 1e-4)
+    _, found = attacks.ascend(f, x, directions(x, 1), 1e-6, steps=300)
+    assert found.item() / 1e-6 == pytest.approx(exact, rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(0, 12, 2))
+def test_parting_copies_have_the_slope_of_the_criterion(seed):
+    f, x = one_input(seed)
+    copied, weights, moves = attacks.parting(x, query_blocks(f, x))
+    assert weights.sum() == len(x) and attacks.length(moves, weights).item() == pytest.approx(1)
+    assert (moves != 0).any(1).sum() <= 2
+    slope = attacks.change(f, copied, 1e-6 * moves, weights).item() / 1e-6
+    assert slope == pytest.approx(splitting(f, x).apart, rel=1e-3, abs=1e-4)
+    # copies that stay together are the token
+    whole = torch.zeros_like(moves)
+    whole[weights < 1] = torch.ones_like(x[0])
+    token = (weights < 1).nonzero()[0]
+    same = torch.zeros_like(x).index_fill_(0, token, 1.0)
+    assert attacks.length(whole, weights).item() == pytest.approx(attacks.length(same).item())
+    changes = attacks.change(f, copied, whole, weights), attacks.change(f, x, same)
+    assert changes[0].item() == pytest.approx(changes[1].item(), abs=1e-9)
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("seed", range(16))
+def test_bounds_hold_for_the_change_the_jacobian_and_the_remainder(seed, spread):
+    f, x = one_input(seed, spread)
+    radii = torch.logspace(-4, 1, 6, dtype=torch.float64)
+    bound = nearby_upper(f, x, radii)
+    J = AttentionJacobian(f, x)
+    assert dense_norm(f, x) <= bound.local.item() * (1 + 1e-9)
+    starts = torch.cat([attacks.singular(f, x).direction[None], directions(x, 2)])
+    for i, radius in enumerate(radii):
+        moves, found = attacks.ascend(f, x, starts, radius, steps=8, size=0.5)
+        for upper in (bound.jacobian, bound.taylor, bound.outputs, bound.general):
+            assert found.max() <= upper[i] * (1 + 1e-9)
+        for move in moves:
+            assert dense_norm(f, x + move) * radius <= bound.jacobian[i] * (1 + 1e-9)
+            left = (f(x + move) - f(x) - J.jvp(move)).norm()
+            assert left <= (bound.taylor[i] - radius * bound.local) * (1 + 1e-9) + 1e-13
+    assert (bound.best <= bound.taylor).all() and (bound.best <= bound.outputs).all()
+
+
+def test_bounds_are_sharp_where_they_can_be():
+    """Equal attention: the map is V times the mean, its constant |V|; huge logits: outputs run from end to end."""
+    V = torch.tensor([[3.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    equal, x = Attention.from_matrices(torch.zeros(2, 2, dtype=torch.float64), V), torch.eye(2, dtype=torch.float64)
+    radii = torch.tensor([0.1, 10.0], dtype=torch.float64)
+    assert torch.allclose(nearby_upper(equal, x, radii).jacobian, 3 * radii, rtol=1e-9)
+    assert attacks.change(equal, x, torch.tensor([[1.0, 0], [1, 0]]) / 2**0.5).item() == pytest.approx(3)
+    hard, ends = Attention.from_matrices(1e6 * ONE, ONE), torch.tensor([[1e-3], [1.0]], dtype=torch.float64)
+    flip = torch.tensor([[-2e-3], [0.0]], dtype=torch.float64)  # the first token now looks at itself
+    assert attacks.change(hard, ends, flip).item() == pytest.approx(1.0, rel=1e-2)
+    assert 1 <= nearby_upper(hard, ends, [2e-3]).best.item() < 1.02 * 2**0.5  # both tokens could have turned
+
+
+def test_nearly_hard_attention_keeps_its_variance():
+    """Moments minus the square of the mean lost it: 0.165 was the bound on a change of 2.828."""
+    query, key, value = torch.eye(3, dtype=torch.float64)[:, None, None]
+    f = Attention(1900 * query, key, value, scale=1.0)
+    x = torch.tensor([[0.01, 1.0, 1.0], [0.01, -1.0, -1.0]], dtype=torch.float64)
+    move = torch.zeros_like(x)
+    move[:, 0] = -0.02
+    radius = truth.above(truth.radius_of(move))
+    exact = float(truth.change(f, x, move))
+    assert exact == pytest.approx(8**0.5, rel=1e-6)
+    bound = nearby_upper(f, x, [radius])
+    for upper in (bound.jacobian, bound.taylor, bound.outputs, bound.general, bound.best):
+        assert exact <= upper.item()
+
+
+@pytest.mark.parametrize("start", range(0, 24, 6))
+def test_bounds_hold_at_the_ends_of_float64(start):
+    held = 0
+    for seed in range(start, start + 6):
+        f, x, *_ = extreme_case(seed)
+        outcome = digits.moved(Case(f, x, None, None), seed)
+        assert outcome.margin >= 0, seed
+        held += not outcome.unknown
+    assert held >= 2
+
+
+def test_balls_larger_than_the_root_of_the_largest_float():
+    """Squares of radii raised; the outputs are means of values, and change by no more than the values reach."""
+    f, x = one_input(3, n=3)
+    radii = torch.tensor([1e150, 1e160, 1e300], dtype=torch.float64)
+    near = nearby_upper(f, x, radii)
+    assert (near.best >= radii).all() and near.outputs[1] < 1e165
+    assert (near.general[1:] == math.inf).all()
+
+
+def test_units_change_no_nearby_bound():
+    f, x = one_input(3, n=4)
+    radii = torch.tensor([1e-3, 1.0], dtype=torch.float64)
+    here = nearby_upper(Attention(f.query, f.key, f.value, f.output), x, radii)
+    for unit in (2.0**-700, 2.0**700):
+        far = Attention(f.query / unit, f.key / unit, f.value / unit, f.output)
+        there = nearby_upper(far, x * unit, radii * unit)
+        assert all(torch.allclose(one, two, rtol=1e-9) for one, two in zip(here[:4], there[:4], strict=True))
+
+
+def test_remainder_bound_is_of_second_order():
+    f, x = one_input(5, n=4)
+    radii = torch.tensor([1e-8, 1e-7, 1e-6], dtype=torch.float64)
+    bound = nearby_upper(f, x, radii)
+    rest = (bound.taylor - radii * bound.local) / radii**2
+    assert (rest / rest[0] - 1).abs().max() < 1e-2 and rest[0] > 0
+
+
+def test_one_input_attacked_at_all_radii():
+    for masked in (False, True):
+        case = random_case(4 + masked, n=5)
+        rows = robustness.attack(case.attention, case.x[0], (1e-3, 0.1, 1.0), steps=5)
+        for row in rows:
+            names = [name for name in robustness.ATTACKS if not math.isnan(row[name])]
+            assert len(names) == 7 - 2 * masked
+            assert row["random"] <= row["bound"] and row["random_median"] <= row["random"]
+            assert row["singular"] <= row["aligned"] <= row["pgd"] <= row["bound"]
+            assert row["pgd_random"] <= row["pgd"] and row["one_token"] <= row["bound"]
+            assert row["bound"] == min(row[f"bound_{part}"] for part in ("jacobian", "taylor", "outputs", "general"))
+            assert row["lipschitz"] <= row["local_upper"] * (1 + 1e-9)
+        assert rows[0]["singular"] == pytest.approx(rows[0]["lipschitz"] * rows[0]["epsilon"], rel=0.05)
+
+
+def test_stored_windows_are_attacked_again(monkeypatch):
+    monkeypatch.setattr(robustness, "PANELS", (({**robustness.MINILM, "masked": False}, (0,), (3, 4)),))
+    settings, units = robustness.TABLES[0].work(texts=("python_reference",), count=1, radii=(1e-3, 0.3), steps=15)
+    assert settings["count"] == 1 and len(units) == 2 and sum(unit.rows for unit in units) == 4
+    table = pd.DataFrame([row for unit in units for row in unit.measure()])
+    stored, again = robustness.remeasure(table, rows=2, seed=1)
+    assert len(stored) == len(again) == 4
+    numbers = stored.select_dtypes("number").columns
+    assert (stored[numbers] - again[numbers]).abs().max().max() < 1e-6
+    gone = pd.concat([table.assign(corpus="gone.txt"), table], ignore_index=True)
+    assert (robustness.remeasure(gone, rows=2)[0].corpus == "python_reference").all()
+    with pytest.raises(ValueError, match="no window of this table"):
+        robustness.remeasure(table.assign(text="other"))
+
+
+@pytest.mark.parametrize(("call", "sentence"), [
+    (lambda f, x: attacks.ascend(f, x, torch.zeros_like(x), 1.0), "starts must move"),
+    (lambda f, x: attacks.ascend(f, x, torch.ones_like(x), 0.0), "radii must be positive"),
+    (lambda f, x: nearby_upper(f, x[None], [1.0]), "one sequence"),
+    (lambda f, x: nearby_upper(f, x, [-1.0]), "radii must be finite"),
+    (lambda f, x: nearby_upper(f, x[:, :1], [1.0]), "x must have shape"),
+    (lambda f, x: attacks.singular(f, x[:, :1]), "x must have shape"),
+])
+def test_bad_inputs_get_one_sentence(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call(*one_input(3, n=3))

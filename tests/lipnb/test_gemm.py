@@ -1,0 +1,86 @@
+"""The matrix product route: chosen by a self-test, used inside a block only, as accurate as float32 is."""
+
+import pytest
+import torch
+
+from lipnb.jacobian import gemm
+
+
+def setting():
+    return torch.backends.mkldnn.matmul.fp32_precision
+
+
+def test_the_route_is_one_of_the_two_and_is_measured_once():
+    assert gemm.float32_route() in ("default", "onednn")
+    assert gemm.float32_route() == gemm.float32_route()
+    assert gemm._measured() is gemm._measured()
+
+
+def test_a_route_is_taken_only_if_it_is_faster_and_accurate(monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    for seconds, error, route in ((1.0, 3e-7, "onednn"), (1.0, 1e-3, "default"), (1.99, 3e-7, "default"),
+                                  (3.0, 3e-7, "default")):
+        measured = ({"default": 2.0, "onednn": seconds, "bfloat16": 1.0}, error)
+        monkeypatch.setattr(gemm, "_measured", lambda measured=measured: measured)
+        assert gemm.float32_route() == route
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert gemm.float32_route() == "default"
+
+
+def test_fastest_puts_the_setting_back_also_after_an_exception(monkeypatch):
+    monkeypatch.setattr(gemm, "float32_route", lambda: "onednn")
+    before = setting()
+    with gemm.fastest(torch.float32, "cpu"):
+        inside = setting()
+    assert inside == "bf16" != before and setting() == before
+    with pytest.raises(RuntimeError, match="on purpose"):
+        with gemm.fastest(torch.float32, torch.device("cpu")):
+            raise RuntimeError("on purpose")
+    assert setting() == before
+
+
+def test_fastest_leaves_the_setting_alone_where_there_is_no_choice(monkeypatch):
+    before = setting()
+    monkeypatch.setattr(gemm, "float32_route", lambda: "onednn")
+    for dtype, device in ((torch.float64, "cpu"), (torch.bfloat16, "cpu"), (torch.float32, "cuda")):
+        with gemm.fastest(dtype, device):
+            assert setting() == before
+    monkeypatch.setattr(gemm, "float32_route", lambda: "default")
+    with gemm.fastest(torch.float32, "cpu"):
+        assert setting() == before
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 7), (200, 300, 100), (64, 1000, 64)])
+def test_the_product_of_the_route_is_accurate_to_float32(shape):
+    generator = torch.Generator().manual_seed(0)
+    left = torch.randn(shape[0], shape[1], generator=generator)
+    right = torch.randn(shape[1], shape[2], generator=generator)
+    exact = left.double() @ right.double()
+    with gemm.fastest(torch.float32, "cpu"):
+        error = ((left @ right).double() - exact).norm() / exact.norm()
+    assert error < 2e-6
+
+
+def test_low_precision_is_cheaper_or_the_type_itself(monkeypatch):
+    assert gemm.low_precision(torch.float64, "cpu") == torch.float32
+    assert gemm.low_precision(torch.float32, "cuda") == torch.bfloat16
+    assert gemm.low_precision(torch.bfloat16, "cpu") == torch.bfloat16
+    for seconds, kind in ((1.0, torch.bfloat16), (1.9, torch.float32)):
+        measured = ({"default": 3.0, "onednn": 2.0, "bfloat16": seconds}, 0.0)
+        monkeypatch.setattr(gemm, "_measured", lambda measured=measured: measured)
+        assert gemm.low_precision(torch.float32, "cpu") == kind
+
+
+def test_without_the_setting_of_torch_2_9_the_default_is_used(monkeypatch):
+    """``torch.backends.mkldnn.matmul.fp32_precision`` came with 2.9; pyproject.toml allows older versions."""
+    monkeypatch.delattr(type(torch.backends.mkldnn), "matmul")
+    gemm._measured.cache_clear()
+    try:
+        assert gemm.describe() == "not chosen"
+        assert gemm.float32_route() == "default"
+        with gemm.fastest(torch.float32, "cpu"):
+            assert torch.ones(2, 2).mm(torch.ones(2, 2)).eq(2).all()
+        assert gemm.low_precision(torch.float32, "cpu") in (torch.float32, torch.bfloat16)
+        assert gemm.describe().startswith("float32 by default, bfloat16 ")
+    finally:
+        gemm._measured.cache_clear()

@@ -1,0 +1,148 @@
+"""The sharper Euclidean bound of L2 attention, step by step, and the table of L2 attention against its bounds."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab import experiments
+from lab.experiments import l2_bounds
+from lipnb import Attention, AttentionJacobian, bounds
+
+
+def unit_head(d, masked=False):
+    """L2 attention with A = I: weights exp(-|x_i - x_j|^2)."""
+    eye = torch.eye(d, dtype=torch.float64)[None]
+    return Attention(eye, eye, eye, scale=1.0, score="l2", masked=masked)
+
+
+def star(a, m, h, rho):
+    """a tokens at 0, m around them in m + 1 dimensions."""
+    x = torch.zeros(a + m, m + 1, dtype=torch.float64)
+    x[a:, 0], x[a:, 1:] = h, rho * torch.eye(m, dtype=torch.float64)
+    return x
+
+
+def tokens(seed, n, d, size):
+    if seed % 3 == 0:
+        return star(1 + n // 3, n, 1.0, 0.4 + size / 4)
+    x = size * torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return x[torch.arange(n) // 2] if seed % 3 == 1 else x
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 14), d=st.integers(1, 8), size=st.floats(0, 4))
+def test_attention_that_a_token_gets(seed, n, d, size):
+    x = tokens(seed, n, d, size)
+    gap = x[:, None] - x
+    for masked in (False, True):
+        P = unit_head(x.shape[1], masked).probabilities(x)[0]
+        largest = torch.linalg.matrix_norm(torch.einsum("ij,ija,ijb->jab", P, gap, gap), 2)
+        most = 2 * len(x) - 1 if masked else P.trace()
+        assert (P.sum(0) ** 2 + 2 * largest**2).max() <= most * (1 + 1e-12)
+
+
+def test_attention_that_a_token_gets_is_of_that_order():
+    """The square is about half the trace at a star, and all of it where tokens are equal."""
+    for x, least, most in ((star(1, 200, 0.0, math.sqrt(math.log(200) / 2)), 0.4, 0.6), (torch.zeros(5, 2), 1, 1)):
+        P = unit_head(x.shape[1]).probabilities(x.double())[0]
+        assert least - 1e-12 < P.sum(0).max() ** 2 / P.trace() < most + 1e-12
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 10), d=st.integers(1, 5), size=st.floats(0, 4))
+def test_growth_bounds_the_constant(seed, n, d, size):
+    x = tokens(seed, n, d, size)
+    for masked in (False, True):
+        J = AttentionJacobian(unit_head(x.shape[1], masked), x).dense()
+        assert torch.linalg.matrix_norm(J, 2) <= bounds.l2_growth_sharp(len(x), masked) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("n", [3, 5, 33, 301])
+def test_growth_is_at_least_that_of_a_token_between_two_clusters(n):
+    z = bounds.phi_inverse(n - 1)
+    x = torch.full((n, 1), math.sqrt(1 + z), dtype=torch.float64)
+    x[1::2] *= -1
+    x[0] = 0
+    entry = AttentionJacobian(unit_head(1), x).dense()[0, 0].item()
+    assert abs(entry / (2 * z + 1 / (1 + z)) - 1) < 1e-12
+    assert entry < bounds.l2_growth_sharp(n, masked=False) < bounds.l2_growth_sharp(n)
+
+
+def test_growth_by_hand():
+    assert bounds.l2_growth_sharp(1) == bounds.l2_growth_sharp(1, masked=False) == 1
+    z = bounds.phi_inverse(1)
+    assert abs(bounds.l2_growth_sharp(2, masked=False) - (2**0.25 + 4 * z)) < 1e-14
+    assert abs(bounds.l2_growth_sharp(2) - (1.5**0.5 + 4 * z)) < 1e-14
+    for n in [*range(1, 300), 10**4, 10**6, 10**12]:
+        unmasked, both = (bounds.l2_growth_sharp(n, masked) for masked in (False, True))
+        assert unmasked <= both <= min(2**0.25 * unmasked, bounds.l2_growth(n)) * (1 + 1e-12)
+    for n in (10**8, 10**16, 10**32):
+        rate = n**0.25 * math.sqrt(math.log(n))
+        assert 0.1416 < bounds.l2_growth_sharp(n, masked=False) / rate < 1.81
+
+
+def test_star_reaches_the_order():
+    """The formula of the book, page 67, against the Jacobian; and its limit."""
+    def formula(a, m, h, rho):
+        b, c = math.exp(-h * h - rho * rho), math.exp(-2 * rho * rho)
+        D = 1 + a * b + (m - 1) * c
+        q = a * b / D
+        side = 4 * h * h * rho * rho / D**2 * (1 + (m - 1) * c * c)
+        return math.sqrt(m / a) * q * math.sqrt((1 - 2 * h * h * (1 - q)) ** 2 + side)
+
+    for a, m, h, rho in ((1, 1, 0.0, 1.0), (2, 5, 1.0, 1.1), (7, 20, 0.6, 1.5)):
+        u = torch.zeros(a + m, m + 1, dtype=torch.float64)
+        u[:a, 0] = a**-0.5
+        moved = AttentionJacobian(unit_head(m + 1), star(a, m, h, rho)).jvp(u)[a:].norm().item()
+        assert abs(moved / formula(a, m, h, rho) - 1) < 1e-10
+    for rho in (4.0, 6.0, 10.0):
+        a, m = 0.4 * math.exp(1 + rho**2), 0.2 * math.exp(2 * rho**2)
+        assert formula(a, m, 1.0, rho) > 0.1416 * (a + m) ** 0.25 * math.sqrt(math.log(a + m))
+
+
+@pytest.mark.parametrize("kind", l2_bounds.KINDS)
+@pytest.mark.parametrize("number", [10000, 10003, 10009])
+def test_rows_of_the_table(kind, number):
+    query, value, output, masked, x = l2_bounds.l2_problem(kind, number)
+    assert masked == (number % 2 == 1) and x.shape[0] == l2_bounds.INPUTS
+    f, n = Attention.l2(query, value, output, masked=masked), x.shape[1]
+    dense = AttentionJacobian(f, x).dense()
+    assert (l2_bounds.dense_l2(f, x) - dense).abs().max() <= 1e-10 * dense.abs().max()
+    rows = l2_bounds.l2_rows(kind, number)
+    assert rows == l2_bounds.l2_rows(kind, number) and len(rows) == len(x)
+    assert max(row[name] for row in rows for name in ("inf", "two", "sharp")) <= 1 + 1e-12
+    starts = {"inf": dense.abs().sum(-1).amax(-1) / bounds.l2_upper(query, value, output, n, math.inf),
+              "two": torch.linalg.matrix_norm(dense, 2) / bounds.l2_upper(query, value, output, n)}
+    for name, start in starts.items():
+        found = torch.tensor([row[name] for row in rows], dtype=torch.float64)
+        if kind != "ascended":
+            assert (found / start - 1).abs().max() < 1e-12
+        else:
+            assert (found > 1.05 * start).double().mean() > 0.5
+
+
+def test_each_norm_is_climbed_for_itself():
+    for number, goal in ((10004, 0), (10006, 1)):
+        query, value, output, masked, x = l2_bounds.l2_problem("ascended", number)
+        f, n = Attention.l2(query, value, output, masked=masked), x.shape[1]
+        J = AttentionJacobian(f, l2_bounds._ascended(f, x, goal)).dense()
+        said = [row["two"] * bounds.l2_upper(query, value, output, n) for row in l2_bounds.l2_rows("ascended", number)]
+        assert (torch.linalg.matrix_norm(J, 2) / torch.tensor(said, dtype=torch.float64) - 1).abs().max() < 1e-9
+
+
+def test_structured_inputs_reach_what_they_should():
+    """A single token attains both bounds; the explicit token between clusters comes near that in the maximum norm."""
+    rows = [row for number in range(40) for row in l2_bounds.l2_rows("structured", number)]
+    assert max(row["sharp"] for row in rows if row["n"] == 1) > 1 - 1e-9
+    assert max(row["inf"] for row in rows if row["n"] > 1) > 0.7
+    refuting = [row for row in rows if row["printed"] > 1 + 1e-9]
+    assert refuting and all(row["query"] > 1 for row in refuting)
+
+
+def test_the_table_is_among_those_to_be_made():
+    settings, units = experiments.TABLES["l2-bounds"].work()
+    assert sum(unit.rows for unit in units) >= 10000 and settings["inputs"] == l2_bounds.INPUTS
+    assert len({unit.key for unit in units}) == len(units)

@@ -1,0 +1,255 @@
+"""Certificates, precisions, memory and lists of `local_lipschitz`, against dense values in float64."""
+
+import math
+
+import pytest
+import torch
+from cases import random_case, relative
+
+from lab.benchmarks.misconvergence import random_map
+from lipnb import Attention, AttentionJacobian, local_lipschitz
+from lipnb.jacobian import gemm
+from lipnb.spectral import mixed_lanczos, start_vectors
+
+GRID = [(seed, spread) for seed in (2, 4, 5, 9, 10) for spread in (0.3, 1.0, 4.0)]
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def dense(attention, x, weights=None):
+    return local_lipschitz(attention.to(dtype=torch.float64), x.double(), weights=weights, method="dense").value
+
+
+def with_spectrum(values, dtype=torch.float64, masked=False):
+    """Uniform attention: the singular values of the Jacobian are these, and zeros."""
+    d = len(values)
+    left, right = (torch.linalg.qr(normal(d, d, seed=s))[0] for s in (1, 2))
+    zero = torch.zeros(1, 2, d, dtype=torch.float64)
+    value = left @ torch.diag(torch.as_tensor(values, dtype=torch.float64)) @ right.mT
+    return Attention(zero, zero, value[None], masked=masked).to(dtype=dtype)
+
+
+@pytest.fixture(params=["float64", "float32", "float32 with bfloat16"])
+def precision_pair(request, monkeypatch):
+    """Types of the input and of the cheap products, and the error to expect of the value."""
+    low = {"float64": torch.float32, "float32": torch.float32}.get(request.param, torch.bfloat16)
+    monkeypatch.setattr(gemm, "low_precision", lambda dtype, device: low)
+    single = request.param != "float64"
+    return (torch.float32, 1e-6) if single else (torch.float64, 1e-12)
+
+
+@pytest.mark.parametrize(("seed", "spread"), GRID)
+def test_upper_holds_the_dense_value_and_is_within_the_tolerance(seed, spread):
+    case = random_case(seed, n=12, spread=spread)
+    exact = dense(case.attention, case.x, case.weights)
+    for rtol in (1e-2, 1e-4):
+        for options in ({}, {"precision": "mixed"}, {"memory": 1}, {"method": "dense"}):
+            lip = local_lipschitz(case.attention, case.x, weights=case.weights, rtol=rtol, **options)
+            assert lip.converged.all() and lip.confidence == (1.0 if "method" in options else 1 - 1e-6)
+            assert (lip.upper >= exact).all() and (lip.upper <= lip.value * (1 + rtol) * (1 + 1e-12)).all()
+            assert (lip.value <= exact * (1 + 1e-12)).all()
+    wide = local_lipschitz(case.attention, case.x, weights=case.weights, max_steps=3)
+    assert (wide.upper >= exact).all() and (wide.value <= exact * (1 + 1e-12)).all()
+    assert (wide.upper > wide.value).all() and torch.isfinite(wide.upper).all()
+
+
+@pytest.mark.parametrize("precision", ["input", "mixed"])
+def test_without_confidence_nothing_is_certified(precision):
+    case = random_case(5, n=20)
+    lip = local_lipschitz(case.attention, case.x, weights=case.weights, confidence=None, precision=precision)
+    sure = local_lipschitz(case.attention, case.x, weights=case.weights, confidence=0.9, precision=precision)
+    assert lip.confidence is None and torch.isinf(lip.upper).all() and lip.converged.all()
+    assert sure.confidence == 0.9 and torch.isfinite(sure.upper).all()
+    assert lip.steps.sum() <= sure.steps.sum()
+    power = local_lipschitz(case.attention, case.x, weights=case.weights, method="power")
+    assert power.confidence is None and torch.isinf(power.upper).all()
+    few = local_lipschitz(case.attention, case.x, weights=case.weights, confidence=None, max_steps=2)
+    assert torch.isinf(few.upper).all() and not few.converged.any()
+
+
+def test_more_confidence_costs_more_products():
+    case = random_case(14, n=30)
+    steps = [local_lipschitz(case.attention, case.x, confidence=c).steps.sum() for c in (0.5, 0.99, 1 - 1e-12)]
+    assert steps[0] < steps[1] < steps[2]
+
+
+def test_mixed_precision_meets_the_tolerance(precision_pair):
+    dtype, rounding = precision_pair
+    for seed, spread in GRID:
+        case = random_case(seed, n=12, spread=spread, dtype=dtype)
+        heavy = case.weights
+        exact = dense(case.attention, case.x, None if heavy is None else heavy.double())
+        for rtol in (1e-2, 1e-4):
+            lip = local_lipschitz(case.attention, case.x, weights=heavy, precision="mixed", rtol=rtol)
+            assert lip.converged.all(), (seed, spread)
+            assert ((exact - lip.value) <= rtol * exact + rounding * exact).all(), (seed, spread)
+            assert (lip.value <= exact * (1 + 4 * rounding)).all(), (seed, spread)
+            assert (lip.upper >= exact * (1 - rounding)).all(), (seed, spread)
+
+
+SPECTRA = {
+    "repeated": [2.0] * 6 + [1.0] * 14, "gap 1e-8": [1.0, 1 - 1e-8] + [0.5] * 18, "gap 1e-3": [1.0, 0.999] + [0.5] * 18,
+    "rank one": [3.0] + [0.0] * 19, "zero": [0.0] * 20, "all equal": [1.0] * 20,
+    "near": [1 - 1e-4 * i for i in range(20)],
+    "graded": [10.0**-i for i in range(20)],
+}
+
+
+@pytest.mark.parametrize("method", ["lanczos", "power", "dense"])
+@pytest.mark.parametrize("precision", ["input", "mixed"])
+@pytest.mark.parametrize("name", SPECTRA)
+def test_adversarial_spectra(name, precision, method, precision_pair):
+    if precision == "mixed" and method != "lanczos":
+        return  # refused, see below
+    dtype, rounding = precision_pair
+    top, rtol = max(SPECTRA[name]), 1e-4
+    for n in (1, 6):
+        x = normal(2, n, 20).to(dtype)
+        for scale in (1e-20, 1.0, 1e20):
+            attention = with_spectrum([scale * value for value in SPECTRA[name]], dtype)
+            lip = local_lipschitz(attention, x, method=method, precision=precision,
+                                  max_steps=100 if method == "power" else None)
+            for field in (lip.value, lip.residual, lip.upper):
+                assert not field.isnan().any()
+            # many close values: power iteration stops at any of them, as its residual says
+            right = lip.value >= scale * top * (1 - rtol - 4 * rounding)
+            assert (right | ~lip.converged | torch.tensor(method == "power")).all()
+            assert right.all() or method == "power" and name in ("gap 1e-3", "near")
+            assert (lip.value <= scale * top * (1 + 8 * rounding)).all()
+            assert (lip.upper >= scale * top * (1 - 8 * rounding)).all()
+
+
+@pytest.mark.parametrize("method", ["lanczos", "power", "dense"])
+@pytest.mark.parametrize("precision", ["input", "mixed"])
+def test_units_of_the_matrices_change_nothing_but_the_unit_of_the_answer(precision, method, precision_pair):
+    """Key and query matrices in inverse units are the same map; values in other units scale the answer."""
+    if precision == "mixed" and method != "lanczos":
+        return  # refused, see below
+    dtype, rounding = precision_pair
+    for seed in (2, 4, 7, 9):
+        case = random_case(seed, n=8, dtype=torch.float64)
+        att = case.attention
+
+        def built(query=1.0, key=1.0, value=1.0, att=att):
+            tensors = (att.query * query, att.key * key, att.value * value, att.output)
+            return Attention(*tensors, masked=att.masked).to(dtype=dtype)
+
+        exact = dense(built(), case.x.to(dtype))
+        for power in (-20, -12, 12, 20):
+            unit = 10.0**power
+            for options, factor in (({"value": unit}, unit), ({"query": unit, "key": 1 / unit}, 1)):
+                lip = local_lipschitz(built(**options), case.x.to(dtype), method=method, precision=precision)
+                assert ((lip.value / factor / exact - 1).abs() <= 1.1e-4).all() or not lip.converged.all()
+                assert not lip.value.isnan().any() and (lip.upper >= exact * factor * (1 - 1e-4)).all()
+
+
+@pytest.mark.parametrize("unit", [1e-20, 1e-3, 30.0, 1e4, 1e6, 1e20])
+def test_logits_of_any_size_give_hard_or_uniform_attention(unit, precision_pair):
+    dtype, rounding = precision_pair
+    for seed in (2, 4, 7):
+        case = random_case(seed, n=8)
+        att = case.attention
+        scaled = Attention(att.query * unit, att.key, att.value, att.output, masked=att.masked).to(dtype=dtype)
+        exact = dense(scaled, case.x.to(dtype))
+        for method in ("lanczos", "power", "dense"):
+            for precision in ("input", "mixed") if method == "lanczos" else ("input",):
+                lip = local_lipschitz(scaled, case.x.to(dtype), method=method, precision=precision, rtol=1e-3)
+                assert not lip.value.isnan().any()
+                assert (((lip.value / exact - 1).abs() <= 1.1e-3) | ~lip.converged).all()
+
+
+@pytest.mark.parametrize("power", [-20, -12, 12, 20])
+@pytest.mark.parametrize("options", [{}, {"precision": "mixed"}, {"memory": 1}, {"method": "power"},
+                                     {"method": "dense"}])
+def test_tokens_in_other_units_are_the_same_map(power, options):
+    """x / s with the value, query and key matrices times s, and with the query alone times s^2."""
+    unit = 10.0**power
+    for seed in (2, 7):
+        case = random_case(seed, n=8)
+        att = case.attention
+        plain = Attention(att.query, att.key, att.value, att.output, masked=att.masked)
+        exact = dense(plain, case.x)
+        for query, key in ((1 / unit, 1 / unit), (1 / unit**2, 1.0), (1.0, 1 / unit**2)):
+            scaled = Attention(att.query * query, att.key * key, att.value / unit, att.output, masked=att.masked)
+            lip = local_lipschitz(scaled, case.x * unit, **options)
+            assert ((lip.value * unit / exact - 1).abs() <= 1.1e-4).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "power"}, {"precision": "mixed"}, {"memory": 1},
+                                     {"confidence": None}, {"method": "dense"}])
+@pytest.mark.parametrize("seed", [0, 2, 5, 7])
+def test_a_list_of_mixed_lengths_gives_each_of_its_answers_in_order(seed, options):
+    case = random_case(seed)
+    d = case.x.shape[-1]
+    lengths = [9, 3, 12, 9, 1, 12, 5, 9]
+    x = [normal(n, d, seed=i) for i, n in enumerate(lengths)]
+    weights = [torch.rand(n, generator=torch.Generator().manual_seed(n + i), dtype=torch.float64) + 0.1
+               for i, n in enumerate(lengths)]
+    for heavy in (None, weights, tuple(weights)):
+        together = local_lipschitz(case.attention, x, weights=heavy, **options)
+        assert together.value.shape == together.steps.shape == (8,)
+        routes = set()
+        for i, tokens in enumerate(x):
+            alone = local_lipschitz(case.attention, tokens, weights=None if heavy is None else heavy[i], **options)
+            routes.add(alone.route)
+            assert abs(together.value[i] / alone.value - 1) < 1e-7 and together.converged[i] == alone.converged
+            assert together.steps[i] == alone.steps and together.confidence == alone.confidence
+            assert together.upper[i] == alone.upper or abs(together.upper[i] / alone.upper - 1) < 1e-7
+        assert together.route == " + ".join(sorted(routes))
+    assert relative(local_lipschitz(case.attention, tuple(x)).value, local_lipschitz(case.attention, x).value) < 1e-12
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"confidence": 1.5}, "confidence must lie"), ({"confidence": 1}, "confidence must lie"),
+    ({"confidence": 0}, "confidence must lie"), ({"confidence": math.nan}, "confidence must lie"),
+    ({"precision": "half"}, "precision must be"),
+    ({"precision": "mixed", "method": "power"}, "precision='mixed' needs method='lanczos', got method='power'"),
+    ({"precision": "mixed", "method": "dense"}, "precision='mixed' needs method='lanczos', got method='dense'"),
+    ({"precision": "mixed", "f": lambda x: x}, "precision='mixed' needs an Attention"),
+    ({"memory": 0}, "memory must be"), ({"memory": -5}, "memory must be"),
+    ({"rtol": math.nan}, "rtol must lie"), ({"x": []}, "x must be"), ({"x": [1.0, 2.0]}, "x must be"),
+    ({"x": [torch.ones(3)]}, "x must be"), ({"x": [torch.ones(2, 3, 4).double()]}, "x must be"),
+    ({"x": [torch.ones(3, 4, dtype=torch.int64)]}, "x must be"), ({"x": [torch.ones(3, 5).double()]}, "d = 4"),
+    ({"x": [torch.ones(3, 4).double(), torch.ones(3, 5).double()]}, "d = 4|one width"),
+    ({"x": [torch.ones(3, 4).double(), torch.ones(3, 4)]}, "float32"),
+    ({"x": [torch.ones(3, 4).double(), torch.ones(5, 4)]}, "float32"),
+    ({"x": [torch.ones(0, 4).double()]}, "holds no token"),
+    ({"x": [torch.ones(3, 4).double()] * 2, "weights": [torch.ones(3).double()]}, "weights must be a list"),
+    ({"x": [torch.ones(3, 4).double()] * 2, "weights": [torch.ones(3).double(), torch.ones(2).double()]},
+     "weights must be"),
+    ({"x": [torch.ones(3, 4).double()] * 2, "weights": [torch.ones(3).double(), [1.0, 1.0, 1.0]]}, "weights must be"),
+    ({"x": [torch.ones(3, 4).double()], "weights": [torch.ones(4).double()]}, "weights must be"),
+    ({"x": [torch.ones(3, 4).double()], "weights": [torch.zeros(3).double()]}, "weights must be positive"),
+    ({"x": [torch.ones(3, 4).double()] * 2, "weights": 3.0}, "weights must be a list"),
+])
+def test_bad_options_and_bad_lists_are_said_in_one_sentence(change, sentence):
+    matrix = torch.eye(4, dtype=torch.float64)
+    good = {"f": Attention.from_matrices(matrix, matrix), "x": torch.ones(2, 3, 4, dtype=torch.float64)}
+    with pytest.raises(ValueError, match=sentence):
+        local_lipschitz(**{**good, **change})
+
+
+@pytest.mark.parametrize("seed", [416, 1037, 2657])
+def test_low_precision_that_used_up_the_whole_space_proves_nothing(seed):
+    """Rounding led the search past all N steps to a smaller value; such an item is solved again in full."""
+    attention, x = random_map(seed)
+    products = AttentionJacobian(attention, x).products()
+    size = x[0].numel()
+    starts = [start_vectors(2, size, seed=seed + i, dtype=x.dtype, device=x.device) for i in range(2)]
+    found = mixed_lanczos(products.to(torch.bfloat16), products, *starts)
+    exact = dense(attention, x)
+    value = found.value * products.unit
+    assert (value <= exact * (1 + 1e-5)).all() and (value >= exact * (1 - 1e-4)).all()
+    assert (found.upper * products.unit >= exact * (1 - 1e-5)).all()
+
+
+def test_the_answer_says_how_precise_its_products_were(monkeypatch):
+    case = random_case(5, n=20)
+    plain = Attention(case.attention.query, case.attention.key, case.attention.value)
+    assert local_lipschitz(plain, case.x).precision == "input"
+    assert local_lipschitz(plain, case.x, precision="mixed").precision == "mixed"
+    assert local_lipschitz(plain, case.x, precision="mixed", memory=1).precision == "input"  # streamed
+    monkeypatch.setattr(gemm, "low_precision", lambda dtype, device: dtype)
+    assert local_lipschitz(plain, case.x, precision="mixed").precision == "input"  # nothing is cheaper

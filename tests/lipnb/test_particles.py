@@ -1,0 +1,243 @@
+"""Products through the separable kernel and in exact tiles, against the closed form and autograd."""
+
+import math
+
+import pytest
+import torch
+from cases import random_case, relative
+
+from lipnb import Attention, AttentionJacobian, AutodiffJacobian, local_lipschitz
+from lipnb.jacobian.particles import SeparableJacobian, TiledJacobian, merge, separable_pays
+from lipnb.jacobian.particles.expansion import Expansion
+from lipnb.spectral import lanczos, start_vectors
+
+# heads, key width, width, value width, output width (None: concatenated), biases
+SHAPES = [
+    (1, 1, 1, 1, None, False), (1, 2, 2, 2, None, False), (2, 2, 2, 3, 3, True), (3, 1, 4, 2, None, True),
+    (1, 3, 3, 3, None, False), (2, 3, 5, 2, 4, True), (2, 5, 3, 5, None, True), (2, 4, 2, 5, 4, True),
+]
+
+
+def particles(seed, shape, n=150, dtype=torch.float64):
+    """A random map of the given shape, particles in a box, and weights over nine orders of magnitude."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*size):
+        return torch.randn(*size, generator=generator, dtype=torch.float64).to(dtype)
+
+    h, k, d, v, m, bias = shape
+    attention = Attention(
+        normal(h, k, d) / d**0.5, normal(h, k, d) / d**0.5, normal(h, v, d), None if m is None else normal(h, m, v),
+        query_bias=normal(h, k) if bias else None, key_bias=normal(h, k) if bias else None,
+        value_bias=normal(h, v) if bias else None, output_bias=normal(m) if bias and m else None)
+    x = 3 * torch.rand(n, d, generator=generator, dtype=torch.float64).to(dtype) - 1
+    weights = 10 ** (-9 * torch.rand(n, generator=generator, dtype=torch.float64)).to(dtype)
+    return attention, x, weights, normal(n, d), normal(n, attention.output_width)
+
+
+def plane(radius, n=300, seed=0):
+    """One head in the plane, logits x . y, particles uniform in a disc."""
+    generator = torch.Generator().manual_seed(seed)
+    angle, area = torch.rand(2, n, generator=generator, dtype=torch.float64)
+    x = radius * area.sqrt()[:, None] * torch.stack([torch.cos(2 * math.pi * angle), torch.sin(2 * math.pi * angle)], 1)
+    identity = torch.eye(2, dtype=torch.float64)
+    return Attention.from_matrices(identity, identity), x
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("seed", "shape"), [*enumerate(SHAPES)])
+def test_separable_products_equal_autograd_and_are_adjoint(seed, shape, weighted):
+    attention, x, weights, u, w = particles(seed, shape)
+    weights = weights if weighted else None
+    jacobian = SeparableJacobian(attention, x, weights, rtol=1e-11, tile=64)
+    closed = AttentionJacobian(attention, x, weights)
+    twin = AutodiffJacobian(lambda y: attention(y, weights), x)
+    assert jacobian.shape == closed.shape
+    tangent, gradient = jacobian.jvp(u), jacobian.vjp(w)
+    assert relative(tangent, twin.jvp(u)) < 1e-8
+    assert relative(gradient, twin.vjp(w)) < 1e-8
+    assert relative(tangent, closed.jvp(u)) < 1e-8
+    assert abs((tangent * w).sum() - (gradient * u).sum()) <= 1e-12 * tangent.norm() * w.norm()
+    assert relative(jacobian.gram(u), jacobian.vjp(tangent)) < 1e-12
+    scale = torch.rand(len(x), generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.1
+    by_hand = closed.vjp(scale[:, None] ** 2 * closed.jvp(u / scale[:, None])) / scale[:, None]
+    assert relative(jacobian.gram(u, scale), by_hand) < 1e-8
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tiled_products_equal_closed_form(seed):
+    case = random_case(seed, n=37)
+    attention, x = case.attention, case.x[0]
+    weights = None if case.weights is None else case.weights[0]
+    tiled, closed = TiledJacobian(attention, x, weights, tile=8), AttentionJacobian(attention, x, weights)
+    generator = torch.Generator().manual_seed(seed)
+    u = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    w = torch.randn(len(x), attention.output_width, generator=generator, dtype=torch.float64)
+    assert tiled.shape == closed.shape
+    assert relative(tiled.jvp(u), closed.jvp(u)) < 1e-12
+    assert relative(tiled.vjp(w), closed.vjp(w)) < 1e-12
+    scale = torch.rand(len(x), generator=generator, dtype=torch.float64) + 0.1
+    by_hand = closed.vjp(scale[:, None] ** 2 * closed.jvp(u / scale[:, None])) / scale[:, None]
+    assert relative(tiled.gram(u, scale), by_hand) < 1e-12
+    assert relative(tiled.gram(u), closed.vjp(closed.jvp(u))) < 1e-12
+    rows = torch.randperm(len(x), generator=generator)[:9]
+    some = TiledJacobian(attention, x, weights, tile=4, rows=rows)
+    assert some.shape[0] == 9 * attention.output_width
+    assert relative(some.jvp(u), closed.jvp(u)[rows]) < 1e-12
+    placed = torch.zeros_like(w).index_copy(0, rows, w[rows])
+    assert relative(some.vjp(w[rows]), closed.vjp(placed)) < 1e-12
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_local_constant_equals_the_dense_one(weighted):
+    attention, x, weights, *_ = particles(2, SHAPES[2], n=60)
+    weights = weights if weighted else None
+    root = None if weights is None else weights.sqrt()
+    start = start_vectors(1, x.numel(), seed=0, dtype=x.dtype, device=x.device)
+    dense = local_lipschitz(attention, x, weights=weights, method="dense").value
+    for jacobian in (SeparableJacobian(attention, x, weights, rtol=1e-10), TiledJacobian(attention, x, weights)):
+        solved = lanczos(lambda u, J=jacobian: J.gram(u.view_as(x), scale=root).view(1, -1), start, rtol=1e-8)
+        assert solved.converged.all()
+        assert abs(solved.value / dense - 1) < 1e-7
+
+
+@pytest.mark.parametrize("nodes", [6, 9, 12, 16])
+@pytest.mark.parametrize("radius", [1.0, 2.0])
+def test_kernel_error_is_honest(radius, nodes):
+    # the error of products of smooth vectors, where nothing cancels, is the order of the kernel's error
+    attention, x = plane(radius)
+    jacobian, exact = SeparableJacobian(attention, x, nodes=nodes), AttentionJacobian(attention, x)
+    assert jacobian.nodes == ((nodes, nodes),)
+    for u in (x, x.flip(1) ** 2, torch.randn(x.shape, generator=torch.Generator().manual_seed(3)).double()):
+        product = exact.jvp(u)
+        error = (jacobian.jvp(u) - product).norm() / product.norm()
+        assert error <= 10 * jacobian.kernel_error + 1e-13
+
+
+def test_more_nodes_and_a_smaller_radius_err_less():
+    errors = [SeparableJacobian(*plane(2.0), nodes=p).kernel_error for p in (6, 10, 14, 18)]
+    assert all(after < before / 30 for before, after in zip(errors, errors[1:], strict=False))
+    few, many = (math.prod(SeparableJacobian(*plane(radius)).nodes[0]) for radius in (1.0, 3.0))
+    assert few < many
+    assert all(SeparableJacobian(*plane(radius), rtol=1e-6).kernel_error < 3e-6 for radius in (0.1, 1.0, 3.0))
+
+
+def test_float32():
+    attention, x, weights, u, _ = particles(2, SHAPES[2])
+    exact = AttentionJacobian(attention, x, weights).jvp(u)
+    jacobian = SeparableJacobian(attention.to(dtype=torch.float32), x.float(), weights.float())
+    assert jacobian.jvp(u.float()).dtype == torch.float32
+    assert relative(jacobian.jvp(u.float()), exact) < 1e-4
+
+
+def test_large_offsets_change_nothing():
+    # queries far from zero (a bias) and keys far from zero (a translation) overflow without the shifts
+    attention, x = plane(1.0)
+    bias = torch.tensor([[30.0, -20.0]], dtype=torch.float64)
+    biased = Attention(attention.query, attention.key, attention.value, query_bias=bias, scale=1.0)
+    jacobian, closed = SeparableJacobian(biased, x, rtol=1e-9), AttentionJacobian(biased, x)
+    assert relative(jacobian.jvp(x), closed.jvp(x)) < 1e-6
+    moved = Attention(attention.query, attention.key, attention.value, key_bias=1e3 * bias, scale=1.0)
+    assert relative(SeparableJacobian(moved, x, rtol=1e-9).jvp(x), AttentionJacobian(attention, x).jvp(x)) < 1e-6
+
+
+@pytest.mark.parametrize("points", [[[0.3, 0.7]], [[1.0, 2.0]] * 5, [[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]]])
+def test_one_particle_equal_particles_and_particles_on_a_line(points):
+    x = torch.tensor(points, dtype=torch.float64)
+    attention = particles(1, SHAPES[1])[0]
+    u = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    jacobian, closed = SeparableJacobian(attention, x, rtol=1e-10), AttentionJacobian(attention, x)
+    assert relative(jacobian.jvp(u), closed.jvp(u)) < 1e-8
+    assert relative(jacobian.vjp(u), closed.vjp(u)) < 1e-8
+
+
+def test_keys_on_an_axis_and_queries_across():
+    # one key dimension has no width, yet the slope of the kernel across it matters
+    x = torch.tensor([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [2.5, 0.0]], dtype=torch.float64)
+    turn = torch.tensor([[0.5, -1.0], [1.0, 0.0]], dtype=torch.float64)
+    attention = Attention.from_matrices(turn, turn)
+    u = torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    jacobian, closed = SeparableJacobian(attention, x, rtol=1e-10), AttentionJacobian(attention, x)
+    assert relative(jacobian.jvp(u), closed.jvp(u)) < 1e-8
+    assert relative(jacobian.vjp(u), closed.vjp(u)) < 1e-8
+
+
+def test_zero_logits_and_logits_of_low_rank():
+    generator = torch.Generator().manual_seed(0)
+    x, u = torch.randn(2, 50, 6, generator=generator, dtype=torch.float64)
+    left, right = torch.randn(2, 6, 2, generator=generator, dtype=torch.float64) / 3
+    for A in (left @ right.mT, torch.zeros(6, 6, dtype=torch.float64)):
+        attention = Attention.from_matrices(A, torch.eye(6, dtype=torch.float64))
+        jacobian = SeparableJacobian(attention, x, rtol=1e-10)
+        assert len(jacobian.nodes[0]) == (2 if A.any() else 1)
+        assert relative(jacobian.jvp(u), AttentionJacobian(attention, x).jvp(u)) < 1e-8
+
+
+def test_too_sharp_a_kernel_is_refused_and_named():
+    attention, x = plane(20.0)
+    with pytest.raises(ValueError, match="spread too far for a separable kernel.*use TiledJacobian"):
+        SeparableJacobian(attention, x)
+    with pytest.raises(ValueError, match="spread too far"):
+        Expansion(1e3 * x.mT, x.mT).choose(1e-3)
+    assert torch.isfinite(TiledJacobian(attention, x).jvp(x)).all()
+
+
+def test_when_separable_pays():
+    attention, x = plane(1.0, n=3000)
+    assert separable_pays(attention, x)
+    assert separable_pays(attention, x, torch.ones(3000, dtype=torch.float64))
+    assert not separable_pays(attention, x[:100])  # fewer particles than nodes
+    assert not separable_pays(attention, 30 * x)  # too sharp
+    masked = Attention.from_matrices(attention.query[0], attention.value[0], masked=True)
+    assert not separable_pays(masked, x)
+    eye = torch.eye(4, dtype=torch.float64)
+    assert not separable_pays(Attention.from_matrices(eye, eye), torch.cat([x, x], 1))
+
+
+def test_merging_keeps_the_measure():
+    attention, x, weights, u, _ = particles(4, SHAPES[1], n=20)
+    place = torch.randint(20, (90,), generator=torch.Generator().manual_seed(0))
+    heavy = torch.rand(90, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.1
+    merged, sums = merge(x[place], heavy)
+    assert len(merged) == len(place.unique()) == len(sums)
+    assert abs(sums.sum() / heavy.sum() - 1) < 1e-14
+    index = (x[place][:, None] == merged).all(-1).int().argmax(1)
+    assert relative(attention(merged, sums)[index], attention(x[place], heavy)) < 1e-12
+    # copies moved together: the merged Jacobian is the whole one on such tangents
+    u = u[: len(merged)]
+    together = TiledJacobian(attention, x[place], heavy).jvp(u[index])
+    assert relative(SeparableJacobian(attention, merged, sums, rtol=1e-10).jvp(u)[index], together) < 1e-8
+    assert (merge(torch.ones(3, 2))[1] == 3).all()
+    assert (local_lipschitz(attention, merged, weights=sums, method="dense").value
+            <= local_lipschitz(attention, x[place], weights=heavy, method="dense").value * (1 + 1e-12))
+
+
+def test_bad_inputs():
+    attention, x = plane(1.0)
+    for jacobian in (SeparableJacobian(attention, x), TiledJacobian(attention, x)):
+        with pytest.raises(ValueError, match="u must have shape"):
+            jacobian.jvp(x[:3])
+        with pytest.raises(ValueError, match="w must have shape"):
+            jacobian.vjp(x[:, :1])
+        with pytest.raises(ValueError, match="one entry per token"):
+            jacobian.gram(x, torch.ones(3, dtype=torch.float64))
+    for make in (SeparableJacobian, TiledJacobian):
+        with pytest.raises(ValueError, match="one set of particles"):
+            make(attention, x[None])
+        with pytest.raises(ValueError, match="x holds NaN"):
+            make(attention, x * torch.nan)
+        with pytest.raises(ValueError, match="weights must be positive"):
+            make(attention, x, torch.zeros(len(x), dtype=torch.float64))
+    masked = Attention.from_matrices(attention.query[0], attention.value[0], masked=True)
+    with pytest.raises(ValueError, match="masked attention has no separable kernel"):
+        SeparableJacobian(masked, x)
+    eye = torch.eye(4, dtype=torch.float64)
+    with pytest.raises(ValueError, match="depend on 4 key dimensions"):
+        SeparableJacobian(Attention.from_matrices(eye, eye), torch.cat([x, x], 1))
+    for nodes in (0, (3,), (1000, 1000)):
+        with pytest.raises(ValueError, match="nodes must be 2 positive numbers"):
+            SeparableJacobian(attention, x, nodes=nodes)
+    with pytest.raises(ValueError, match="one set of particles"):
+        merge([1.0, 2.0])
+    with pytest.raises(ValueError, match="weights must be positive"):
+        merge(x, -torch.ones(len(x), dtype=torch.float64))
