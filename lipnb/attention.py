@@ -6,15 +6,20 @@ mean-field map of a discrete measure is this map, not a second implementation (c
 
 import torch
 
-from lipnb.checks import check_tokens, check_weights, real_tensor
-from lipnb.parameters import Parameters, head_tensors
+from lipnb.checks import check_tokens, check_weights, head_tensors, real_tensor
 
 __all__ = ["Attention"]
 
 SCORES = ("dot", "l2")
 
 
-class Attention(Parameters):
+def _copy_of(name):
+    """A parameter, as a copy that is the caller's to change."""
+    return property(lambda self: None if self._own[name] is None else self._own[name].clone(),
+                    doc=f"A copy of the parameter `{name}`, or None.")
+
+
+class Attention:
     r"""Multi-head attention, by dot products or by distances.
 
     .. math::
@@ -72,10 +77,55 @@ class Attention(Parameters):
         own = head_tensors(dict(query=query, key=key, value=value, output=output, query_bias=query_bias,
                                 key_bias=key_bias, value_bias=value_bias, output_bias=output_bias))
         (h, k, d), v = own["query"].shape, own["value"].shape[1]
-        super().__init__(own, scale=k**-0.5 if scale is None else float(scale), masked=bool(masked), score=score,
-                         window=window)
+        settings = {"scale": k**-0.5 if scale is None else float(scale), "masked": bool(masked), "score": score,
+                    "window": window}
+        # its own, and never changed: what is made of them can be kept
+        vars(self).update(settings, _own=own, _settings=settings, _kept={})
         vars(self).update(heads=h, key_width=k, width=d, value_width=v,
                           output_width=h * v if own["output"] is None else own["output"].shape[1])
+
+    query, key, value, output = (_copy_of(name) for name in ("query", "key", "value", "output"))
+    query_bias, key_bias, value_bias, output_bias = (
+        _copy_of(f"{name}_bias") for name in ("query", "key", "value", "output"))
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"an Attention does not change once made: make a new one, e.g. f.replace({name}=...).")
+
+    def __delattr__(self, name):
+        self.__setattr__(name, None)
+
+    def __getstate__(self):
+        return {**vars(self), "_kept": {}}  # made again where it is needed
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def replace(self, **changes):
+        """A new map with other arguments: ``f.replace(value=2 * f.value, masked=True)``; the others stay."""
+        return type(self)(**{**self._own, **self._settings, **changes})
+
+    def kept(self, name, make):
+        """What `make` makes of this map, made once for each `name` and kept with it: the map never changes."""
+        if name not in self._kept:
+            self._kept[name] = make(self)
+        return self._kept[name]
+
+    def _tensors(self):
+        return {name: tensor for name, tensor in self._own.items() if tensor is not None}
+
+    @property
+    def dtype(self):
+        """Floating point type of the parameters; inputs must have the same."""
+        return self._own["query"].dtype
+
+    @property
+    def device(self):
+        """Device of the parameters; inputs must lie on the same."""
+        return self._own["query"].device
+
+    def to(self, device=None, dtype=None):
+        """The same map on another device or in another floating point type."""
+        return self.replace(**{name: tensor.to(device=device, dtype=dtype) for name, tensor in self._tensors().items()})
 
     @classmethod
     def from_matrices(cls, A, V, *, masked=False):

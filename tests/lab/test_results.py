@@ -93,7 +93,7 @@ def test_an_unwritable_folder_is_said_at_once(tmp_path, monkeypatch):
 
 
 HERE = Path(lipnb.__file__).parent
-ASKED = "import json; from lipnb import results; print(json.dumps(results.versions()))"
+ASKED = "import json; from lipnb.origin import versions; print(json.dumps(versions()))"
 
 
 def git(folder, *words):
