@@ -37,8 +37,4 @@ print(lip.value.tolist())
 
 # %%
 record(text=name, mean=lip.value.mean(), largest=lip.value.max(), upper=lip.upper.max())
-record(
-    residual=lip.residual.max(),
-    converged=bool(lip.converged.all()),
-    radius=x.norm(dim=-1).max(),
-)
+record(residual=lip.residual.max(), converged=bool(lip.converged.all()), radius=x.norm(dim=-1).max())

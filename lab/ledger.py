@@ -167,8 +167,10 @@ def _bound(row, ratios, worst):
     """The row of a bound; where every ratio is 1, a number was set against itself, or the statement is an identity."""
     ratios = _numbers(row.id, ratios)
     if np.abs(ratios - 1).max() <= SLACK:
-        raise ValueError(f"{row.id}, {row.form}: every ratio is 1, which is no test of a bound: record an identity "
-                         "with `equal`, against an independent computation, or leave the row out.")
+        raise ValueError(
+            f"{row.id}, {row.form}: every ratio is 1, which is no test of a bound: record an identity "
+            "with `equal`, against an independent computation, or leave the row out."
+        )
     shown = {"worst_ratio": worst(ratios), "median_ratio": np.median(ratios), "spread": np.ptp(ratios)}
     row = replace(row, cases=ratios.size, **{key: float(f"{value:.6g}") for key, value in shown.items()})
     return _judged(row, worst(ratios) <= 1 + SLACK if row.kind == "upper" else worst(ratios) >= 1 - SLACK)
@@ -180,10 +182,18 @@ def _judged(row, holds):
         raise ValueError(f"{row.id}, {row.form}: effort must be one of {EFFORT}, got {row.effort!r}.")
     verdict = HOLDS if holds else REFUTED if row.seen in SHOWN and not row.variant else FAILS
     if not holds and not row.counter_example:
-        raise ValueError(f"{row.id}, {row.form}: {verdict}, worst ratio {row.worst_ratio:.6g}: a form that does not "
-                         "hold needs its counter-example.")
-    return _known(replace(row, verdict=verdict, counter_example=None if holds else row.counter_example,
-                          variant=row.variant or row.seen == SEEN[-1]))
+        raise ValueError(
+            f"{row.id}, {row.form}: {verdict}, worst ratio {row.worst_ratio:.6g}: a form that does not "
+            "hold needs its counter-example."
+        )
+    return _known(
+        replace(
+            row,
+            verdict=verdict,
+            counter_example=None if holds else row.counter_example,
+            variant=row.variant or row.seen == SEEN[-1],
+        )
+    )
 
 
 class Verdicts:
@@ -196,8 +206,9 @@ class Verdicts:
         return {"text/plain": str(self), "text/html": self.table(), MIME: [asdict(row) for row in self.rows]}
 
     def __str__(self):
-        return "\n".join(f"{row.id:22s} {row.verdict:20s} {_worst(row):>16s} {row.cases:>7,d} cases  {row.form}"
-                         for row in self.rows)
+        return "\n".join(
+            f"{row.id:22s} {row.verdict:20s} {_worst(row):>16s} {row.cases:>7,d} cases  {row.form}" for row in self.rows
+        )
 
     def __getitem__(self, id):
         """Rows of one statement."""
@@ -211,9 +222,13 @@ class Verdicts:
         for row in self.rows:
             note = row.counter_example or row.grounds
             tried = " · ".join(filter(None, (row.seen, row.effort)))
-            cells = (f"{html.escape(statements().name[row.id])}<br><code>{row.id}</code>",
-                     f"{html.escape(row.form)}<br><small>{html.escape(note)}<br><i>{tried}</i></small>",
-                     f"<b>{row.verdict}</b>", _worst(row), f"{row.cases:,d}" if row.cases else "")
+            cells = (
+                f"{html.escape(statements().name[row.id])}<br><code>{row.id}</code>",
+                f"{html.escape(row.form)}<br><small>{html.escape(note)}<br><i>{tried}</i></small>",
+                f"<b>{row.verdict}</b>",
+                _worst(row),
+                f"{row.cases:,d}" if row.cases else "",
+            )
             lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         return f'<table class="verdicts"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 

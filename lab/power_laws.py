@@ -83,8 +83,9 @@ def one_series(table, what="a fit", *, also=()):
     mixed = {name: table[name].unique() for name in (*SERIES, *also) if name in table}
     mixed = {name: list(map(str, values)) for name, values in mixed.items() if len(values) > 1}
     if mixed:
-        named = "; ".join(f"{name} {', '.join(values[:4])}{', ...' * (len(values) > 4)}"
-                          for name, values in mixed.items())
+        named = "; ".join(
+            f"{name} {', '.join(values[:4])}{', ...' * (len(values) > 4)}" for name, values in mixed.items()
+        )
         raise SeveralSeries(f"{what} needs the rows of one series, and these are of several ({named}): select one.")
     return table
 
@@ -134,8 +135,15 @@ def power_law(x, y, *, confidence=0.95, clusters=()):
         error = _clustered(np.log(x), np.log(y) - line.intercept - line.slope * np.log(x), groups)
         freedom = min(labels.max() for labels in groups)
     half = error * stats.t.ppf((1 + confidence) / 2, freedom)
-    return PowerLaw(float(np.exp(line.intercept)), float(line.slope), float(line.slope - half),
-                    float(line.slope + half), confidence, x.size, float(line.rvalue**2))
+    return PowerLaw(
+        float(np.exp(line.intercept)),
+        float(line.slope),
+        float(line.slope - half),
+        float(line.slope + half),
+        confidence,
+        x.size,
+        float(line.rvalue**2),
+    )
 
 
 def _clustered(x, residual, groups):

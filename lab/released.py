@@ -169,8 +169,10 @@ def row_matrix(attention, head):
     head = _head(attention, head)
     k = attention.key_width
     if attention.heads * k != attention.width:
-        raise ValueError(f"rows and columns can only be mistaken for one another when h k = d, got "
-                         f"{attention.heads} heads of width {k} and tokens of width {attention.width}.")
+        raise ValueError(
+            f"rows and columns can only be mistaken for one another when h k = d, got "
+            f"{attention.heads} heads of width {k} and tokens of width {attention.width}."
+        )
     rows = slice(head * k, (head + 1) * k)
     query, key = (heads.flatten(0, 1)[:, rows] for heads in (attention.query, attention.key))  # (h k, k)
     return attention.scale * key @ query.T
@@ -197,9 +199,11 @@ def with_keys_and_values(attention):
         From tokens (..., n, d) to outputs, keys and values side by side, (..., n, m + h k + h v). Its transposed
         Jacobian at its own output is what one gets from the tuple of the three.
     """
+
     def f(x):
         _, key, value = attention.project(x)
         return torch.cat([attention(x), *(heads.movedim(-3, -2).flatten(-2) for heads in (key, value))], dim=-1)
+
     return f
 
 

@@ -35,8 +35,9 @@ def listed():
         Index name; columns command (what makes it), trains (whether networks are trained for it), about (what it
         holds, in a few words).
     """
-    return pd.read_csv(Path(__file__).with_name("tables.csv"), index_col="name", true_values=["yes"],
-                       false_values=["no"])
+    return pd.read_csv(
+        Path(__file__).with_name("tables.csv"), index_col="name", true_values=["yes"], false_values=["no"]
+    )
 
 
 def load(name):
@@ -71,8 +72,10 @@ def _found(name):
     if not path.is_file() and name in listed().index:
         raise FileNotFoundError(f"the table {name!r} is not in {folder()}: `{listed().command[name]}` makes it.")
     if not path.is_file():
-        raise FileNotFoundError(f"there is no table {name!r} (there are: {', '.join(names()) or 'none'}): "
-                                "data/README.md says how each is made.")
+        raise FileNotFoundError(
+            f"there is no table {name!r} (there are: {', '.join(names()) or 'none'}): "
+            "data/README.md says how each is made."
+        )
     return path
 
 

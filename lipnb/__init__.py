@@ -4,10 +4,31 @@ from importlib import import_module
 
 __version__ = "0.1.0"
 
-MODULES = ("attention", "bounds", "certified", "corpora", "invertible", "jacobian", "lipschitz", "measures", "models",
-           "recording", "scan", "spectral", "sweeps", "worst_case")
-LAZY = {"Attention": "attention", "AttentionJacobian": "jacobian", "AutodiffJacobian": "jacobian",
-        "Bracket": "certified", "LocalLipschitz": "lipschitz", "certify": "certified", "local_lipschitz": "lipschitz"}
+MODULES = (
+    "attention",
+    "bounds",
+    "certified",
+    "corpora",
+    "invertible",
+    "jacobian",
+    "lipschitz",
+    "measures",
+    "models",
+    "recording",
+    "scan",
+    "spectral",
+    "sweeps",
+    "worst_case",
+)
+LAZY = {
+    "Attention": "attention",
+    "AttentionJacobian": "jacobian",
+    "AutodiffJacobian": "jacobian",
+    "Bracket": "certified",
+    "LocalLipschitz": "lipschitz",
+    "certify": "certified",
+    "local_lipschitz": "lipschitz",
+}
 __all__ = [*LAZY, *MODULES]
 
 

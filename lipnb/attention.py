@@ -15,8 +15,10 @@ SCORES = ("dot", "l2")
 
 def _copy_of(name):
     """A parameter, as a copy that is the caller's to change."""
-    return property(lambda self: None if self._own[name] is None else self._own[name].clone(),
-                    doc=f"A copy of the parameter `{name}`, or None.")
+    return property(
+        lambda self: None if self._own[name] is None else self._own[name].clone(),
+        doc=f"A copy of the parameter `{name}`, or None.",
+    )
 
 
 class Attention:
@@ -67,26 +69,62 @@ class Attention:
     kim2021lipschitz, L2 scores.
     """
 
-    def __init__(self, query, key, value, output=None, *, query_bias=None, key_bias=None, value_bias=None,
-                 output_bias=None, scale=None, masked=False, score="dot", window=None):
+    def __init__(
+        self,
+        query,
+        key,
+        value,
+        output=None,
+        *,
+        query_bias=None,
+        key_bias=None,
+        value_bias=None,
+        output_bias=None,
+        scale=None,
+        masked=False,
+        score="dot",
+        window=None,
+    ):
         if score not in SCORES:
             raise ValueError(f"score must be one of {SCORES}, got {score!r}.")
         if window is not None and not (masked and isinstance(window, int) and window > 0):
-            raise ValueError("window must be None or, with masked=True, how many tokens each one sees, 1 or more, got "
-                             f"{window!r} with masked={bool(masked)}.")
-        own = head_tensors(dict(query=query, key=key, value=value, output=output, query_bias=query_bias,
-                                key_bias=key_bias, value_bias=value_bias, output_bias=output_bias))
+            raise ValueError(
+                "window must be None or, with masked=True, how many tokens each one sees, 1 or more, got "
+                f"{window!r} with masked={bool(masked)}."
+            )
+        own = head_tensors(
+            dict(
+                query=query,
+                key=key,
+                value=value,
+                output=output,
+                query_bias=query_bias,
+                key_bias=key_bias,
+                value_bias=value_bias,
+                output_bias=output_bias,
+            )
+        )
         (h, k, d), v = own["query"].shape, own["value"].shape[1]
-        settings = {"scale": k**-0.5 if scale is None else float(scale), "masked": bool(masked), "score": score,
-                    "window": window}
+        settings = {
+            "scale": k**-0.5 if scale is None else float(scale),
+            "masked": bool(masked),
+            "score": score,
+            "window": window,
+        }
         # its own, and never changed: what is made of them can be kept
         vars(self).update(settings, _own=own, _settings=settings, _kept={})
-        vars(self).update(heads=h, key_width=k, width=d, value_width=v,
-                          output_width=h * v if own["output"] is None else own["output"].shape[1])
+        vars(self).update(
+            heads=h,
+            key_width=k,
+            width=d,
+            value_width=v,
+            output_width=h * v if own["output"] is None else own["output"].shape[1],
+        )
 
     query, key, value, output = (_copy_of(name) for name in ("query", "key", "value", "output"))
     query_bias, key_bias, value_bias, output_bias = (
-        _copy_of(f"{name}_bias") for name in ("query", "key", "value", "output"))
+        _copy_of(f"{name}_bias") for name in ("query", "key", "value", "output")
+    )
 
     def __setattr__(self, name, value):
         raise AttributeError(f"an Attention does not change once made: make a new one, e.g. f.replace({name}=...).")
@@ -192,9 +230,11 @@ class Attention:
         biases = [name for name in self._tensors() if name.endswith("_bias")]
         kind = "L2 heads" if self.score == "l2" else "heads"
         mask = "unmasked" if not self.masked else "masked" if self.window is None else f"window {self.window}"
-        return (f"Attention({self.heads} {kind}, width {self.width}, key width {self.key_width}, "
-                f"output width {self.output_width}, {mask}, "
-                f"{', '.join(biases) or 'no bias'}, {str(self.dtype).removeprefix('torch.')})")
+        return (
+            f"Attention({self.heads} {kind}, width {self.width}, key width {self.key_width}, "
+            f"output width {self.output_width}, {mask}, "
+            f"{', '.join(biases) or 'no bias'}, {str(self.dtype).removeprefix('torch.')})"
+        )
 
     def check_dot(self, what):
         """Raise one clear sentence unless scores are dot products, the only ones that `what` knows."""
@@ -214,9 +254,11 @@ class Attention:
 
     def project(self, x):
         """Queries (slope folded in), keys and values: shapes (..., h, n, k), (..., h, n, k) and (..., h, n, v)."""
+
         def heads_of(name):
             rows, bias = torch.einsum("...nd,hkd->...hnk", x, self._own[name]), self._own[f"{name}_bias"]
             return rows if bias is None else rows + bias[:, None, :]
+
         return self.slope * heads_of("query"), heads_of("key"), heads_of("value")
 
     def centred(self, query, key):

@@ -108,8 +108,10 @@ def certify(attention, x, *, weights=None, rtol=1e-4, seed=0, columns=None):
     answer is :math:`[0, \infty]`, not an error.
     """
     if not isinstance(attention, Attention):
-        raise ValueError(f"certify needs a lipnb.Attention, whose Jacobian is known in closed form, got "
-                         f"{type(attention).__name__}: for any other map lipnb.local_lipschitz gives the lower bound.")
+        raise ValueError(
+            f"certify needs a lipnb.Attention, whose Jacobian is known in closed form, got "
+            f"{type(attention).__name__}: for any other map lipnb.local_lipschitz gives the lower bound."
+        )
     attention.check_dot("certify")
     attention.check_input(x, weights)
     if columns is not None and not (math.isfinite(columns) and int(columns) == columns and columns >= 0):
@@ -209,8 +211,12 @@ def _exact(pieces, S, Y):
     """Norm of the Jacobian on S (x) R^d and S-perp (x) Y, from its columns; their number, and how orthonormal."""
     n, d = pieces.x.shape
     rest = torch.linalg.qr(S, mode="complete").Q[:, S.shape[1] :] if S.shape[1] else torch.eye(n).to(S)
-    basis = torch.cat([torch.einsum("nr,cd->rcnd", S, torch.eye(d).to(S)).flatten(0, 1),
-                       torch.einsum("nt,ds->tsnd", rest, Y).flatten(0, 1)])
+    basis = torch.cat(
+        [
+            torch.einsum("nr,cd->rcnd", S, torch.eye(d).to(S)).flatten(0, 1),
+            torch.einsum("nt,ds->tsnd", rest, Y).flatten(0, 1),
+        ]
+    )
     if not len(basis):
         return S.new_zeros(()), 0, 0.0
     step = max(1, CHUNK // (pieces.heads * n * max(n, d // 4)))

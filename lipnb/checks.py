@@ -39,8 +39,10 @@ def check_tokens(x, width, dtype, device):
     if x.numel() == 0:
         raise ValueError(f"x has shape {tuple(x.shape)} and holds no token: give at least one sequence, n >= 1.")
     if (x.dtype, x.device) != (dtype, device):
-        raise ValueError(f"x is {x.dtype} on {x.device} but the attention is {dtype} on {device}: "
-                         "use x.to(...) or attention.to(...).")
+        raise ValueError(
+            f"x is {x.dtype} on {x.device} but the attention is {dtype} on {device}: "
+            "use x.to(...) or attention.to(...)."
+        )
     if not holds(torch.isfinite(x)):
         raise ValueError("x holds NaN or infinite values: remove them first.")
 
@@ -60,8 +62,10 @@ def check_weights(weights, x):
 
 def head_tensors(tensors):
     """Copies of the parameters of attention heads, name -> tensor or None; or one sentence on what does not fit."""
-    own = {name: real_tensor(name, tensors[name], sizes)
-           for name, sizes in (("query", "hkd"), ("key", "hkd"), ("value", "hvd"))}
+    own = {
+        name: real_tensor(name, tensors[name], sizes)
+        for name, sizes in (("query", "hkd"), ("key", "hkd"), ("value", "hvd"))
+    }
     h, k, d = own["query"].shape
     if 0 in own["query"].shape or 0 in own["value"].shape:
         raise ValueError("query, key and value need at least one head, one row and one column.")

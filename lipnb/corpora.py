@@ -44,8 +44,12 @@ def read(name):
     castin2024smooth, section 5, measures on the first two; kim2021lipschitz trains on the third. The embedded text
     changes a little with each release of Python: `fingerprint` tells editions apart.
     """
-    known = {"alice": _alice, "ag_news": _ag_news, "ptb": lambda: "".join(penn_treebank()),
-             "python_reference": _python_reference}
+    known = {
+        "alice": _alice,
+        "ag_news": _ag_news,
+        "ptb": lambda: "".join(penn_treebank()),
+        "python_reference": _python_reference,
+    }
     return known[name]() if name in known else _file(name)
 
 
@@ -111,8 +115,10 @@ def windows(token_ids, length, count):
     if token_ids.ndim != 1:
         raise ValueError(f"token_ids must have shape (t,), got {tuple(token_ids.shape)}.")
     if len(token_ids) < length * count:
-        raise ValueError(f"the text has {len(token_ids)} tokens, but {count} windows of {length} tokens need "
-                         f"{length * count}: take fewer or shorter windows, or a longer text.")
+        raise ValueError(
+            f"the text has {len(token_ids)} tokens, but {count} windows of {length} tokens need "
+            f"{length * count}: take fewer or shorter windows, or a longer text."
+        )
     return token_ids[: length * count].reshape(count, length)
 
 
@@ -140,14 +146,17 @@ def penn_treebank():
     folder = os.environ.get("LIPNB_DATA")
     path = Path(folder, "ptb", "ptb.zip") if folder else None
     if path is None or not path.is_file():
-        raise FileNotFoundError("the text 'ptb' was not found: it is not in the folder LIPNB_DATA (ptb/ptb.zip). Set "
-                                "LIPNB_DATA, or use 'python_reference', which is always there.")
+        raise FileNotFoundError(
+            "the text 'ptb' was not found: it is not in the folder LIPNB_DATA (ptb/ptb.zip). Set "
+            "LIPNB_DATA, or use 'python_reference', which is always there."
+        )
     try:
         with zipfile.ZipFile(path) as archive:
             parts = [archive.read(f"ptb/ptb.{part}.txt").decode() for part in ("train", "valid", "test")]
     except (zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
-        raise ValueError(f"the text 'ptb' in LIPNB_DATA is damaged ({_reason(error)}): copy ptb/ptb.zip "
-                         "again.") from None
+        raise ValueError(
+            f"the text 'ptb' in LIPNB_DATA is damaged ({_reason(error)}): copy ptb/ptb.zip again."
+        ) from None
     return tuple("".join(line.strip() + "\n" for line in part.splitlines()) for part in parts)
 
 
@@ -180,8 +189,10 @@ def _ag_news():
                 raise ValueError("it is empty")
             return "\n".join(items["title"] + " " + items["description"])
         except (ValueError, TypeError) as error:
-            raise ValueError(f"the text 'ag_news' in LIPNB_DATA is damaged ({_reason(error)}): ag_news_csv/test.csv "
-                             "has three columns, class, title and description.") from None
+            raise ValueError(
+                f"the text 'ag_news' in LIPNB_DATA is damaged ({_reason(error)}): ag_news_csv/test.csv "
+                "has three columns, class, title and description."
+            ) from None
     try:
         path = hub.dataset_file("fancyzhx/ag_news", "data/test-00000-of-00001.parquet")
     except FileNotFoundError:
@@ -194,11 +205,15 @@ def _ag_news():
         return "\n".join(pd.read_parquet(path)["text"])
     except ImportError:
         # no FileNotFoundError: the text is there, and `available` must not take another one without a word
-        raise ModuleNotFoundError("the text 'ag_news' from the hub is a Parquet file, which pandas cannot read here: "
-                                  "pip install 'lipnb[hub]'.") from None
+        raise ModuleNotFoundError(
+            "the text 'ag_news' from the hub is a Parquet file, which pandas cannot read here: "
+            "pip install 'lipnb[hub]'."
+        ) from None
     except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"the text 'ag_news' from the hub is damaged ({_reason(error)}): delete it from the hub's "
-                         "cache, then it is fetched again.") from None
+        raise ValueError(
+            f"the text 'ag_news' from the hub is damaged ({_reason(error)}): delete it from the hub's "
+            "cache, then it is fetched again."
+        ) from None
 
 
 def _reason(error):
@@ -215,8 +230,9 @@ def _python_reference():
 def _file(name):
     path = Path(name)
     if not path.is_file():
-        raise FileNotFoundError(f"the text {name!r} was not found: it is no file, and no corpus of "
-                                f"{', '.join(map(repr, NAMES))}.")
+        raise FileNotFoundError(
+            f"the text {name!r} was not found: it is no file, and no corpus of {', '.join(map(repr, NAMES))}."
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

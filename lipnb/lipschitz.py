@@ -61,8 +61,19 @@ class LocalLipschitz:
 
 
 @torch.no_grad()
-def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, method="lanczos",
-                    confidence=1 - 1e-6, precision="input", memory=None):
+def local_lipschitz(
+    f,
+    x,
+    *,
+    weights=None,
+    rtol=1e-4,
+    max_steps=None,
+    seed=0,
+    method="lanczos",
+    confidence=1 - 1e-6,
+    precision="input",
+    memory=None,
+):
     r"""Local Lipschitz constant of `f` at tokens `x`, in the Euclidean norm of all coordinates.
 
     .. math::
@@ -118,8 +129,15 @@ def local_lipschitz(f, x, *, weights=None, rtol=1e-4, max_steps=None, seed=0, me
     -----
     castin2024smooth, section 3.1 (definition), Lemma C.5 (weights), appendix E.1 (power iteration).
     """
-    options = {"rtol": rtol, "max_steps": max_steps, "seed": seed, "method": method, "confidence": confidence,
-               "precision": precision, "memory": memory}
+    options = {
+        "rtol": rtol,
+        "max_steps": max_steps,
+        "seed": seed,
+        "method": method,
+        "confidence": confidence,
+        "precision": precision,
+        "memory": memory,
+    }
     if isinstance(x, (list, tuple)):
         return _mixed_lengths(f, x, weights, options)
     _check_options(x, **options)
@@ -154,8 +172,10 @@ def _check_options(x, rtol, max_steps, seed, method, confidence, precision, memo
     if method not in (*STEPS, "dense"):
         raise ValueError(f"method must be 'lanczos', 'power' or 'dense', got {method!r}.")
     if not isinstance(x, torch.Tensor) or not x.is_floating_point():
-        raise ValueError("x must be a floating point tensor of shape (..., n, d), or a list of such: "
-                         "use torch.as_tensor(x).double().")
+        raise ValueError(
+            "x must be a floating point tensor of shape (..., n, d), or a list of such: "
+            "use torch.as_tensor(x).double()."
+        )
     least = 8 * torch.finfo(x.dtype).eps
     if not least <= rtol < 1:
         raise ValueError(f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {rtol}.")
@@ -176,8 +196,10 @@ def _mixed_lengths(f, x, weights, options):
     if not x or not all(isinstance(one, torch.Tensor) and one.ndim == 2 for one in x):
         raise ValueError("x must be a floating point tensor of shape (..., n, d), or a list of tensors (n, d).")
     if len({(one.shape[1], one.dtype, one.device) for one in x}) > 1:
-        raise ValueError("x must be a list of tensors (n, d) of one width, dtype and device, got "
-                         f"{sorted({f'd = {one.shape[1]} in {one.dtype} on {one.device}' for one in x})}.")
+        raise ValueError(
+            "x must be a list of tensors (n, d) of one width, dtype and device, got "
+            f"{sorted({f'd = {one.shape[1]} in {one.dtype} on {one.device}' for one in x})}."
+        )
     if weights is not None:
         if not isinstance(weights, (list, tuple, torch.Tensor)) or len(weights) != len(x):
             raise ValueError(f"weights must be a list with one tensor for each of the {len(x)} inputs.")
@@ -196,8 +218,10 @@ def _mixed_lengths(f, x, weights, options):
     for name in (field.name for field in fields(LocalLipschitz)[:5]):
         values = torch.cat([getattr(lip, name) for lip in answers.values()])
         joined[name] = torch.empty_like(values).index_copy_(0, order.to(values.device), values)
-    names = (" + ".join(sorted({one for lip in answers.values() for one in getattr(lip, name).split(" + ")}))
-             for name in ("route", "precision"))
+    names = (
+        " + ".join(sorted({one for lip in answers.values() for one in getattr(lip, name).split(" + ")}))
+        for name in ("route", "precision")
+    )
     return LocalLipschitz(*joined.values(), next(iter(answers.values())).confidence, *names)
 
 
@@ -206,16 +230,32 @@ def _in_parts(f, x, weights, memory, method, precision, seed, solve):
     at_once = max(1, batches(f, x.shape[1], len(x), memory))
     parts, names = [], []
     for i in range(0, len(x), at_once):
-        part, name = _solve_attention(f, x[i : i + at_once], None if weights is None else weights[i : i + at_once],
-                                      memory, method, precision, seed, solve)
+        part, name = _solve_attention(
+            f,
+            x[i : i + at_once],
+            None if weights is None else weights[i : i + at_once],
+            memory,
+            method,
+            precision,
+            seed,
+            solve,
+        )
         parts.append([*part[:5], torch.zeros_like(part.converged) if part.stuck is None else part.stuck])
         names.append(name)
     *found, stuck = (torch.cat(field) for field in zip(*parts, strict=True))
     if stuck.any() and x.dtype != torch.float64:
         if precision == "mixed":
             solve = {**solve, "confidence": share(solve["confidence"])}
-        again, more = _in_parts(f.to(dtype=torch.float64), x[stuck].double(), None if weights is None else
-                                weights[stuck].double(), memory, method, "input", seed, solve)
+        again, more = _in_parts(
+            f.to(dtype=torch.float64),
+            x[stuck].double(),
+            None if weights is None else weights[stuck].double(),
+            memory,
+            method,
+            "input",
+            seed,
+            solve,
+        )
         again[2] += found[2][stuck]
         for field, new in zip(found, again, strict=True):
             field[stuck] = new
@@ -239,8 +279,7 @@ def _solve_attention(f, x, weights, memory, method, precision, seed, solve):
 def _solve_callable(f, x, weights, method, seed, solve):
     """Fields for a batch of a callable, in float64 where float32 is stuck and `f` can; their names."""
     start = start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=torch.float64, device=x.device)
-    *found, _, stuck = routes.solved(routes.AutodiffProducts(f, x, weights), start.to(x.dtype),
-                                      method, solve)
+    *found, _, stuck = routes.solved(routes.AutodiffProducts(f, x, weights), start.to(x.dtype), method, solve)
     names = [("autodiff", "input")]
     if stuck is not None and stuck.any() and (double := routes.double_products(f, x, weights, start)):
         again = routes.solved(double, start, method, solve)  # all of them: `f` may know how many they are

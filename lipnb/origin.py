@@ -27,8 +27,13 @@ def checkout():
 def versions():
     """Versions of what computes the numbers, and the commit of lipnb's own checkout; None where there is none."""
     packages = {package: version(package) for package in ("torch", "transformers", "numpy", "scipy")}
-    return {"python": platform.python_version(), "machine": platform.machine(), "lipnb": lipnb.__version__, **packages,
-            "commit": _commit()}
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "lipnb": lipnb.__version__,
+        **packages,
+        "commit": _commit(),
+    }
 
 
 def _commit():

@@ -37,11 +37,15 @@ class Recording:
         try:
             lines = [json.loads(line) for line in whole.splitlines()]
         except ValueError:
-            raise ValueError(f"{self._path} is damaged: a line of it is not JSON. Mend or delete that line and give "
-                             "the same command again, or delete the file to begin again.") from None
+            raise ValueError(
+                f"{self._path} is damaged: a line of it is not JSON. Mend or delete that line and give "
+                "the same command again, or delete the file to begin again."
+            ) from None
         if lines and lines[0]["settings"] != self._settings:
-            raise ValueError(f"{self._path.name} was begun with other settings: finish it with those "
-                             f"({json.dumps(lines[0]['settings'])}), or delete it to begin again.")
+            raise ValueError(
+                f"{self._path.name} was begun with other settings: finish it with those "
+                f"({json.dumps(lines[0]['settings'])}), or delete it to begin again."
+            )
         os.truncate(self._path, len(whole))
         if not lines:
             self._append({"settings": self._settings})
@@ -85,12 +89,21 @@ class Recording:
         table = pd.DataFrame([row for unit in self._units.values() for row in unit["rows"]])
         table = table if join is None else join(table)
         seconds = sum(unit["seconds"] for unit in self._units.values())
-        birth = {"settings": self._settings, "rows": len(table), "seconds": round(seconds, 1),
-                 "finished": time.strftime("%Y-%m-%d", time.gmtime()), "versions": versions()}
+        birth = {
+            "settings": self._settings,
+            "rows": len(table),
+            "seconds": round(seconds, 1),
+            "finished": time.strftime("%Y-%m-%d", time.gmtime()),
+            "versions": versions(),
+        }
         final = self._path.with_name(self._path.name.replace(".partial.jsonl", ".csv"))
         with kept(final):
-            write_all({final: table.to_csv(index=False, float_format=FLOAT_FORMAT),
-                       final.with_suffix(".json"): json.dumps(birth, indent=1) + "\n"})
+            write_all(
+                {
+                    final: table.to_csv(index=False, float_format=FLOAT_FORMAT),
+                    final.with_suffix(".json"): json.dumps(birth, indent=1) + "\n",
+                }
+            )
             self._path.unlink()
         return table
 
@@ -132,8 +145,10 @@ def kept(path):
     try:
         yield
     except OSError as error:
-        raise OSError(f"{path} cannot be written any more ({error.strerror or error}): what is measured is kept. Make "
-                      "room, then give the same command again.") from error
+        raise OSError(
+            f"{path} cannot be written any more ({error.strerror or error}): what is measured is kept. Make "
+            "room, then give the same command again."
+        ) from error
 
 
 @contextmanager
@@ -177,5 +192,6 @@ def recording(name, settings, where, *, fix="name another one"):
         with FileLock(where / f".{name}.partial.lock", timeout=0):
             yield Recording(where / f"{name}.partial.jsonl", json.loads(json.dumps(settings)))
     except Timeout:
-        raise RuntimeError(f"another run is making {name!r} in the folder {where.name!r}: wait for it, or stop it "
-                           "first.") from None
+        raise RuntimeError(
+            f"another run is making {name!r} in the folder {where.name!r}: wait for it, or stop it first."
+        ) from None

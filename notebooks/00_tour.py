@@ -101,11 +101,7 @@ worst = u[gains[-1].argmax()] / u[gains[-1].argmax()].norm()
 ax = plt.subplots(figsize=(6.4, 3.4))[1]
 ax.plot(gains[: rounds // 2 + 1], color="#0072b2", alpha=0.25, linewidth=0.8)
 ax.axhline(lip.value.item(), color="#d55e00", label="local Lipschitz constant")
-ax.set(
-    xlabel="rounds of the Jacobian and its transpose",
-    ylabel="amplification",
-    ylim=(0, None),
-)
+ax.set(xlabel="rounds of the Jacobian and its transpose", ylabel="amplification", ylim=(0, None))
 ax.legend(loc="lower right")
 plt.show()
 # %% [markdown]
@@ -149,16 +145,12 @@ print(f"medians by length lie between {span.min():.1f} and {span.max():.1f}")
 assert lip.converged.all() and panel.converged.all()
 assert layer != 0 or fit.low <= 0 <= fit.high, "the first layer grows or falls"
 assert figures.points(ax) == len(panel) == lengths * windows, "not one dot a window"
-assert abs(gains[-1].max() / lip.value.item() - 1) < 1e-3, (
-    "the worst direction does not reach the value"
-)
+assert abs(gains[-1].max() / lip.value.item() - 1) < 1e-3, "the worst direction does not reach the value"
 assert gains[0].max() < 0.5 * gains[-1].min(), "a random direction comes near the value"
 assert gains.max() < lip.value.item() * (1 + 1e-4), "a direction beats the value"
 x64, attention64 = x.double(), attention.to(dtype=torch.float64)
 step = 1e-4 * worst.double()
-quotient = (attention64(x64[0] + step) - attention64(x64[0] - step)).norm() / (
-    2 * step.norm()
-)
+quotient = (attention64(x64[0] + step) - attention64(x64[0] - step)).norm() / (2 * step.norm())
 assert abs(quotient / lip.value.item() - 1) < 1e-3, "finite differences disagree"
 print("the worst direction reaches the value, random ones do not; differences agree")
 

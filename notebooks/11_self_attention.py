@@ -103,9 +103,7 @@ print(f"masked up to {max(order_felt):.1f} (relative)")
 # 4. Integer weights are repeated tokens. This is how one map also acts on measures.
 
 # %%
-query, key, value, output = (
-    normal(3, *shape) for shape in [(4, 8), (4, 8), (4, 8), (8, 4)]
-)
+query, key, value, output = (normal(3, *shape) for shape in [(4, 8), (4, 8), (4, 8), (8, 4)])
 bias, tokens = normal(3, 4), normal(7, 8)
 plain = Attention(query, key, value, output)
 masked = Attention(query, key, value, output, masked=True)
@@ -118,20 +116,11 @@ facts = {
     "permutation, unmasked": (plain(tokens[shuffle]), plain(tokens)[shuffle]),
     "permutation, masked": (masked(tokens[shuffle]), masked(tokens)[shuffle]),
     "prefix, masked": (masked(tokens)[:4], masked(tokens[:4])),
-    "key bias": (
-        Attention(query, key, value, output, key_bias=bias)(tokens),
-        plain(tokens),
-    ),
-    "query bias": (
-        Attention(query, key, value, output, query_bias=bias)(tokens),
-        plain(tokens),
-    ),
+    "key bias": (Attention(query, key, value, output, key_bias=bias)(tokens), plain(tokens)),
+    "query bias": (Attention(query, key, value, output, query_bias=bias)(tokens), plain(tokens)),
     "weights as copies": (plain(tokens, copies.double()), repeated),
 }
-gaps = {
-    name: ((left - right).norm() / right.norm()).item()
-    for name, (left, right) in facts.items()
-}
+gaps = {name: ((left - right).norm() / right.norm()).item() for name, (left, right) in facts.items()}
 for name, gap in gaps.items():
     print(f"{name:22s} {'equal' if gap < 1e-12 else f'differs by {gap:.2f}'}")
 
@@ -152,12 +141,8 @@ for model in (encoder, decoder):
     states = model.network(input_ids=ids, output_hidden_states=True).hidden_states
     for i, rest in enumerate(model.network.encoder.layer):
         ours = model.attention(i, object="block")(model.activations(ids, i))
-        following = rest.output(
-            rest.intermediate(ours), ours
-        )  # the model's own feed-forward part
-        errors.append(
-            ((following - states[i + 1]).norm() / states[i + 1].norm()).item()
-        )
+        following = rest.output(rest.intermediate(ours), ours)  # the model's own feed-forward part
+        errors.append(((following - states[i + 1]).norm() / states[i + 1].norm()).item())
 print(f"worst relative difference from the model's next states: {max(errors):.0e}")
 
 # %% tags=["hide-input"]
@@ -175,18 +160,11 @@ for ax, model in zip(axes, (encoder, decoder), strict=True):
 
 # %% tags=["nbval-check-output"]
 assert torch.allclose(Attention.from_matrices(A, V)(x), by_hand, rtol=1e-13)
-expected_equal = {
-    "permutation, unmasked",
-    "prefix, masked",
-    "key bias",
-    "weights as copies",
-}
+expected_equal = {"permutation, unmasked", "prefix, masked", "key bias", "weights as copies"}
 assert {name for name, gap in gaps.items() if gap < 1e-12} == expected_equal
 assert max(errors) < 1e-10 and max(pytorch_errors) < 1e-12
 assert max(order_errors) < 1e-12 and max(order_felt) > 0.1
-print(
-    f"by hand, the four facts, and {len(errors)} layers of the model agree with the map"
-)
+print(f"by hand, the four facts, and {len(errors)} layers of the model agree with the map")
 
 # %%
 single = "one head, against PyTorch's own program"
@@ -197,16 +175,9 @@ code = {"seen": "released code", "effort": "random"}
 said = {"seen": "text of the paper", "effort": "random"}
 ledger.record(
     ledger.equal(id, single, pytorch_errors, within=1e-12, grounds=sizes, **code),
+    ledger.equal(id, layers, errors, within=1e-10, grounds=text, variant=True, **code),
     ledger.equal(
-        id, layers, errors, within=1e-10, grounds=text, variant=True, **code
-    ),
-    ledger.equal(
-        "castin.sec-2.1",
-        "outputs in another order, unmasked",
-        order_errors,
-        within=1e-12,
-        grounds=sizes,
-        **said,
+        "castin.sec-2.1", "outputs in another order, unmasked", order_errors, within=1e-12, grounds=sizes, **said
     ),
 )
 

@@ -86,12 +86,8 @@ for trial in range(100):
     worst = torch.linalg.svd(AttentionJacobian(f, x).dense()).Vh[0].reshape(5, 3)
     y = x + 10.0 ** (-4 + 5 * trial / 99) * worst
     quotient = (f(x) - f(y)).norm() / (x - y).norm()
-    on_the_way = torch.stack(
-        [x + t * (y - x) for t in torch.linspace(0, 1, 101, dtype=torch.float64)]
-    )
-    ratios.append(
-        (quotient / local_lipschitz(f, on_the_way, method="dense").value.max()).item()
-    )
+    on_the_way = torch.stack([x + t * (y - x) for t in torch.linspace(0, 1, 101, dtype=torch.float64)])
+    ratios.append((quotient / local_lipschitz(f, on_the_way, method="dense").value.max()).item())
 print(
     f"quotient / largest local constant on the segment: {len(ratios)} pairs, "
     f"smallest {min(ratios):.3f}, largest {max(ratios):.6f}"
@@ -125,9 +121,7 @@ for name, label in (("power", "power iteration"), ("lanczos", "Lanczos")):
     for steps in (*range(1, 20), *range(20, 101, 4)):
         lip = local_lipschitz(f, x, method=name, max_steps=steps, rtol=1e-10)
         error = 1 - (lip.value / dense.value).item()
-        history.append(
-            {"method": label, "products": lip.steps.item(), "error": max(error, 1e-15)}
-        )
+        history.append({"method": label, "products": lip.steps.item(), "error": max(error, 1e-15)})
         if error < 1e-12:
             break
 history = pd.DataFrame(history)
@@ -160,9 +154,7 @@ def gram(u):
 
 fooled = {
     "power iteration": spectral.power_iteration(gram, start, rtol=1e-2),
-    "Lanczos, confidence None": spectral.lanczos(
-        gram, start, rtol=1e-2, confidence=None
-    ),
+    "Lanczos, confidence None": spectral.lanczos(gram, start, rtol=1e-2, confidence=None),
     "Lanczos, confidence 1 - 1e-6": spectral.lanczos(gram, start, rtol=1e-2),
 }
 for name, found in fooled.items():
@@ -226,10 +218,7 @@ start = torch.randn(1, 400, generator=generator, dtype=torch.float64)
 ax = plt.subplots(figsize=(6.4, 3.6))[1]
 steps = range(2, 41)
 for confidence, color in ((0.5, "#009e73"), (0.99, "#e69f00"), (1 - 1e-6, "#d55e00")):
-    runs = [
-        spectral.lanczos(gram, start, rtol=1e-9, max_steps=m, confidence=confidence)
-        for m in steps
-    ]
+    runs = [spectral.lanczos(gram, start, rtol=1e-9, max_steps=m, confidence=confidence) for m in steps]
     ax.plot(steps, [run.upper for run in runs], color=color, label=f"{confidence:.7g}")
 ax.plot(steps, [run.value for run in runs], color="#0072b2", label="value")
 ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
@@ -291,9 +280,7 @@ for name, lip in ways.items():
 
 # %% tags=["nbval-check-output"]
 assert max(abs(row["dense"] / row["lipnb"] - 1) for row in rows) < 1e-4
-assert 0.99 < max(ratios) <= 1 + 1e-3, (
-    "a quotient exceeds the largest local constant on its segment"
-)
+assert 0.99 < max(ratios) <= 1 + 1e-3, "a quotient exceeds the largest local constant on its segment"
 for name, lip in answer.items():
     assert lip.converged and abs(lip.value / dense.value - 1) < 1e-4, name
 assert answer["lanczos"].upper >= dense.value

@@ -65,19 +65,13 @@ blocks = torch.zeros(2, 2, 2, 2, dtype=torch.float64)  # i, j, then the two by t
 for i in range(2):
     covariance = sum(P[i, j] * torch.outer(x[j] - m[i], x[j] - m[i]) for j in range(2))
     for j in range(2):
-        key, value = (
-            P[i, j] * torch.outer(x[j] - m[i], A @ x[i]),
-            P[i, j] * torch.eye(2).double(),
-        )
+        key, value = (P[i, j] * torch.outer(x[j] - m[i], A @ x[i]), P[i, j] * torch.eye(2).double())
         blocks[i, j] = V @ ((covariance @ A if i == j else 0) + key + value)
 by_hand = blocks.permute(0, 2, 1, 3).reshape(4, 4)
 
 # %%
 f = Attention.from_matrices(A, V)
-by_lipnb, by_autograd = (
-    AttentionJacobian(f, x).dense(),
-    torch.func.jacrev(f)(x).reshape(4, 4),
-)
+by_lipnb, by_autograd = (AttentionJacobian(f, x).dense(), torch.func.jacrev(f)(x).reshape(4, 4))
 print(by_hand.numpy().round(4))
 print(
     f"against lipnb {relative_error(by_hand, by_lipnb):.0e}, against autograd "
@@ -98,16 +92,10 @@ def random_case(case):
     """Map number `case` with its tokens; the bits of the number are its options."""
     h, k, d, v, m, n = torch.randint(1, 9, (6,), generator=generator).tolist()
     projected, biased, masked, weighted = (bool(case >> bit & 1) for bit in range(4))
-    query, key, value = (
-        random_tensor(h, k, d),
-        random_tensor(h, k, d),
-        random_tensor(h, v, d),
-    )
+    query, key, value = (random_tensor(h, k, d), random_tensor(h, k, d), random_tensor(h, v, d))
     output = random_tensor(h, m, v) if projected else None
     biases = {"query_bias": random_tensor(h, k), "value_bias": random_tensor(h, v)}
-    f = Attention(
-        query, key, value, output, masked=masked, **(biases if biased else {})
-    )
+    f = Attention(query, key, value, output, masked=masked, **(biases if biased else {}))
     return f, random_tensor(n, d), random_tensor(n).exp() if weighted else None
 
 
@@ -166,10 +154,7 @@ def only(part, attention, x):
         query, key, value = (
             moved if name == part else still
             for name, moved, still in zip(
-                ("query", "key", "value"),
-                attention.project(y),
-                attention.project(x),
-                strict=True,
+                ("query", "key", "value"), attention.project(y), attention.project(x), strict=True
             )
         )
         return attention.combine(attention.probabilities_of(query, key) @ value)
@@ -184,25 +169,15 @@ token_ids, attention = model.token_ids(corpora.read(corpus)), model.attention(la
 terms = []
 for n in (4, 8, 16, 32, 64):
     x = model.activations(corpora.windows(token_ids, n, 1), layer)[0]
-    norms = {
-        part: local_lipschitz(only(part, attention, x), x).value.item()
-        for part in ("query", "key", "value")
-    }
-    terms.append(
-        {"n": n, "all three": local_lipschitz(attention, x).value.item(), **norms}
-    )
+    norms = {part: local_lipschitz(only(part, attention, x), x).value.item() for part in ("query", "key", "value")}
+    terms.append({"n": n, "all three": local_lipschitz(attention, x).value.item(), **norms})
 terms = pd.DataFrame(terms)
 print("text:", corpora.describe(corpus))
 print(terms.round(3).to_string(index=False))
 
 # %%
 ax = terms.plot(x="n", logx=True, marker="o")
-ax.set(
-    xlabel="sequence length n",
-    ylabel="norm",
-    ylim=(0, None),
-    title=f"{model.name} layer {layer}",
-)
+ax.set(xlabel="sequence length n", ylabel="norm", ylim=(0, None), title=f"{model.name} layer {layer}")
 ax.set_xticks(terms.n, terms.n)
 ax.minorticks_off()
 # %% [markdown]
@@ -210,23 +185,15 @@ ax.minorticks_off()
 # three add up to, and at least what the largest leaves after the other two.*
 
 # %% tags=["nbval-check-output"]
+assert relative_error(by_hand, by_lipnb) < 1e-13 and relative_error(by_hand, by_autograd) < 1e-13
 assert (
-    relative_error(by_hand, by_lipnb) < 1e-13
-    and relative_error(by_hand, by_autograd) < 1e-13
-)
-assert (
-    errors.jvp.max() < 1e-10
-    and errors.vjp.max() < 1e-10
-    and errors.gram.max() < 1e-10
-    and errors.adjoint.max() < 1e-12
+    errors.jvp.max() < 1e-10 and errors.vjp.max() < 1e-10 and errors.gram.max() < 1e-10 and errors.adjoint.max() < 1e-12
 )
 total = terms[["query", "key", "value"]].sum(axis=1)
 largest = terms[["query", "key", "value"]].max(axis=1)
 assert (terms["all three"] <= total * (1 + 1e-3)).all()
 assert (terms["all three"] >= (2 * largest - total) * (1 - 1e-3)).all()
-print(
-    f"{len(errors)} random maps: closed form and autograd agree; the three terms add up"
-)
+print(f"{len(errors)} random maps: closed form and autograd agree; the three terms add up")
 
 # %%
 blocks = [relative_error(by_hand, by_lipnb), relative_error(by_hand, by_autograd)]
@@ -237,9 +204,7 @@ plain = [*blocks, *errors.jvp[::16], *errors.vjp[::16]]  # every 16th has no opt
 known = {"seen": "reconstructed", "effort": "random", "grounds": ground}
 ledger.record(
     ledger.equal("castin.lem-c.2", form, plain, within=1e-12, **known),
-    ledger.equal(
-        "castin.lem-c.2", options, both, within=1e-10, variant=True, **known
-    ),
+    ledger.equal("castin.lem-c.2", options, both, within=1e-10, variant=True, **known),
 )
 
 # %% [markdown]

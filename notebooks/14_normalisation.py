@@ -132,9 +132,7 @@ for d in (3, 4, 8, 32, 128) * 8:
     tokens = layer_norm(white(2000, d), (d,), g, b, eps=0)
     never_above.append(tokens.norm(dim=1).max().item() / largest)
     simple.append(largest / (math.sqrt(d) * g.abs().max() + b.norm()).item())
-print(
-    f"{len(reached)} gains and shifts: R* is reached up to {max(map(abs, reached)):.0e}"
-)
+print(f"{len(reached)} gains and shifts: R* is reached up to {max(map(abs, reached)):.0e}")
 print(f"random tokens come up to {max(never_above):.4f} R*")
 print(f"R* is between {min(simple):.2f} and {max(simple):.2f} of the simple bound")
 print(f"lipnb.bounds.layer_norm_radius gives the same up to {max(package):.0e}")
@@ -254,10 +252,7 @@ model = models.load(model_name, dtype=torch.float64)
 corpus = corpora.available(*texts)
 ids = corpora.windows(model.token_ids(corpora.read(corpus)), length, count)
 network = model.network
-norms = [
-    network.embeddings.LayerNorm,
-    *(a.output.LayerNorm for a in network.encoder.layer),
-]
+norms = [network.embeddings.LayerNorm, *(a.output.LayerNorm for a in network.encoder.layer)]
 real, measured, off, layer_errors, hypotheses = [], {}, [], [], []
 for layer, norm in enumerate(norms[:-1]):
     f, tokens = model.attention(layer), model.activations(ids, layer)
@@ -290,8 +285,7 @@ else:
     for i, layer in enumerate(layers):
         noise[i] = layer.noise(noise_tokens, seed=seed + i).norm(dim=1)
     gpt2 = pd.DataFrame(
-        {"layer": i, "noise max": noise[i].max().item()} | radii(*layer)
-        for i, layer in enumerate(layers)
+        {"layer": i, "noise max": noise[i].max().item()} | radii(*layer) for i, layer in enumerate(layers)
     )
     print("GPT-2 (124M), noise in place of text")
     print(gpt2.round(1).to_string(index=False))
@@ -331,9 +325,7 @@ plt.show()
 # %% tags=["nbval-check-output"]
 assert torch.allclose(by_hand, by_torch)
 assert max(package) < 1e-9
-assert (
-    max(map(abs, reached)) < 1e-9 and max(never_above) < 1 + 1e-12 and max(simple) <= 1
-)
+assert max(map(abs, reached)) < 1e-9 and max(never_above) < 1 + 1e-12 and max(simple) <= 1
 assert max(rms_errors) < 1e-12 and max(norm_errors) < 1e-11
 assert composed[["factor", "factor, local"]].max().max() <= 1 + 1e-9
 assert composed["no factor"].max() > 1 and max(hypotheses) <= 1
@@ -345,9 +337,7 @@ assert (real["range absorbed"] < real["logit range"]).all()
 if len(gpt2):
     assert (gpt2["noise max"] <= gpt2["exact R*"]).all()
     assert (gpt2["range absorbed"] < gpt2["logit range"]).all()
-print(
-    f"{len(real)} layers: tokens on the ellipsoid, below both radii, above half of them"
-)
+print(f"{len(real)} layers: tokens on the ellipsoid, below both radii, above half of them")
 print("RMSNorm and LayerNorm are absorbed")
 
 # %%

@@ -159,9 +159,7 @@ for _ in range(measures_count):
     # orthonormal directions that move all copies of a point together
     together = repeat(torch.eye(n).double(), counts) / counts.double().sqrt()
     basis = torch.kron(together, torch.eye(d).double())
-    restricted = torch.linalg.matrix_norm(
-        AttentionJacobian(f, copies).dense() @ basis, 2
-    )
+    restricted = torch.linalg.matrix_norm(AttentionJacobian(f, copies).dense() @ basis, 2)
     weighted = local_lipschitz(f, x, weights=a, method="dense").value
     errors["dense"].append((weighted / restricted - 1).abs())
 errors = {name: np.array([float(e) for e in found]) for name, found in errors.items()}
@@ -246,8 +244,7 @@ parting = ledger.upper(
     "points may coincide",
     parted / blind,
     grounds="two atoms at one place part",
-    counter_example=f"{parted:.4g} against {blind:.4g}: a = (1/2, 1/4, 1/4) at "
-    "(-0.45, -4, -4), A = -1",
+    counter_example=f"{parted:.4g} against {blind:.4g}: a = (1/2, 1/4, 1/4) at (-0.45, -4, -4), A = -1",
     variant=True,
     seen="reconstructed",
     effort="structured",
@@ -259,9 +256,7 @@ parting = ledger.upper(
 # One measure in the plane, and its worst move at growing lengths.
 
 # %%
-f = Attention.from_matrices(
-    torch.diag(torch.tensor([1.5, -1.0])).double(), 2 * torch.eye(2).double()
-)
+f = Attention.from_matrices(torch.diag(torch.tensor([1.5, -1.0])).double(), 2 * torch.eye(2).double())
 x, a = 0.8 * gaussians(7, 2), gaussians(7).softmax(0)
 lengths = np.geomspace(1e-6, 30, 60)
 curve = np.array([transport_quotient(f, x, a, length) for length in lengths])
@@ -274,10 +269,7 @@ kept = (halfway / worst.norm(dim=1)).min().item()
 # %% tags=["hide-input"]
 left, right = figures.panels(2, width=4.1, height=3.7)
 after = f(x, a), f(x + worst / 6, a)
-for start, end, colour, label in (
-    (x, x + worst / 6, "#0072b2", r"$\mu$"),
-    (*after, "#d55e00", r"$F(\mu)$"),
-):
+for start, end, colour, label in ((x, x + worst / 6, "#0072b2", r"$\mu$"), (*after, "#d55e00", r"$F(\mu)$")):
     left.scatter(*start.T, s=400 * a, color=colour, alpha=0.4, lw=0, label=label)
     arrows = {"angles": "xy", "scale_units": "xy", "scale": 1, "width": 0.008}
     left.quiver(*start.T, *(end - start).T, color=colour, **arrows)
@@ -306,9 +298,7 @@ assert all(np.abs(found).max() < 1e-5 for found in local_errors.values())
 assert np.abs(global_errors).max() < 1e-4 and (suprema[:, 1] < suprema[:, 3]).all()
 assert parted > 1.4 * blind
 assert abs(curve[0, 0] / curve[0, 1] - 1) < 1e-5
-print(
-    f"{2 * measures_count} measures: the quotient in W2 is the Jacobian norm, to 1e-5"
-)
+print(f"{2 * measures_count} measures: the quotient in W2 is the Jacobian norm, to 1e-5")
 print(f"two points on a line: largest quotient = largest norm for {len(suprema)} maps")
 
 # %%

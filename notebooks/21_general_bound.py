@@ -355,9 +355,7 @@ print(f"{len(found)} + {len(clouds)} inputs within the bounds; one form fails")
 given = "random, two-cluster, ascended and equal tokens; dense"
 cloud = "small clouds in a ball of radius 3, half of them ascended"
 a = 2.1
-broken_at = (
-    f"A = {a} e1 e2^T, V = I, tokens e1, -e1: {broken[a][0]:.4f} > {broken[a][1]:.4f}"
-)
+broken_at = f"A = {a} e1 e2^T, V = I, tokens e1, -e1: {broken[a][0]:.4f} > {broken[a][1]:.4f}"
 one_sided = np.append(clouds["one-sided (b)"], [v[0] / v[1] for v in broken.values()])
 read, own, text = "reconstructed", "ours", "text of the paper"
 uppers = [

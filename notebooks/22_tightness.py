@@ -202,14 +202,9 @@ ends = []
 for R in (1, 1.5, 2, 2.5, 3):
     n = round(1 + math.exp(2 * R**2))
     measured = two_cluster_constant(A, eye, n, R)
-    row = [
-        bound(A, eye, n, R)
-        for bound in (bounds.general_upper_sharp, bounds.general_upper)
-    ]
+    row = [bound(A, eye, n, R) for bound in (bounds.general_upper_sharp, bounds.general_upper)]
     ends.append((R, n, row[0] / measured, row[1] / measured))
-ends = pd.DataFrame(
-    ends, columns=["R", "n", "tighter / measured", "published / measured"]
-)
+ends = pd.DataFrame(ends, columns=["R", "n", "tighter / measured", "published / measured"])
 print(ends.round(3).to_string(index=False))
 
 # %% tags=["hide-input"]

@@ -344,10 +344,7 @@ print(f"{len(real)} layers of {model_name}: all logarithms finite")
 
 # %%
 ascended_published = ascended * ((log_tighter - 2 * t).exp() / (1 + 3 * t)).numpy()
-measures = {
-    "published": [*ratios["published"], *ascended_published],
-    "tighter": [*ratios["tighter"], *ascended],
-}
+measures = {"published": [*ratios["published"], *ascended_published], "tighter": [*ratios["tighter"], *ascended]}
 large = dirac[dirac.s > 10]
 paper = large[1] / (1 + 1 / large.s) - 1
 third = large[1 / 3] / large[1] * (2 + 2 / large.s) / (3**0.5 * (1.5 + 1 / large.s)) - 1
@@ -358,8 +355,7 @@ def two_verdicts(id, found, grounds):
     """Verdicts on the published bound and on the tighter one."""
     known = {"published": "reconstructed", "tighter": "ours"}
     return [
-        ledger.upper(id, form, found[form], grounds=grounds, seen=seen, effort="proved")
-        for form, seen in known.items()
+        ledger.upper(id, form, found[form], grounds=grounds, seen=seen, effort="proved") for form, seen in known.items()
     ]
 
 
@@ -373,9 +369,7 @@ ledger.record(
     ledger.lower(low, "(s / 2) exp(s) at the two points", far[1], grounds=to_300, **read),
     ledger.lower(low, "no theta, any R", dirac[1], grounds=six, **own),
     ledger.lower(low, "the closed form", weak, grounds=six, **own),
-    ledger.equal(
-        c8, "as (s + 1) exp(s) / 2", paper, within=1e-6, grounds=above_10, **read
-    ),
+    ledger.equal(c8, "as (s + 1) exp(s) / 2", paper, within=1e-6, grounds=above_10, **read),
     ledger.equal(c8, "p / 3", third, within=1e-6, grounds=above_10, **own),
     ledger.lower("castin-v1.lower-bound", "C = gamma", far[1], grounds=to_300, **read),
 )

@@ -243,9 +243,7 @@ followers = {}
 for d in (2, 8, 64):
     counts = []
     for A in tokens_of(20, d, d):
-        chosen = bounds.chosen_tokens(
-            Attention.from_matrices(A, A), tokens_of(20, 32, d)
-        )
+        chosen = bounds.chosen_tokens(Attention.from_matrices(A, A), tokens_of(20, 32, d))
         counts += [torch.bincount(one).max().item() for one in chosen.flatten(0, 1)]
     followers[d] = np.array(counts)
 factors = np.geomspace(0.1, 1000, 17)

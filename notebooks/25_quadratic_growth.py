@@ -100,10 +100,7 @@ fits = {n: power_laws.power_law(t.R, t.constant) for n, t in table.groupby("n")}
 at_64 = table[table.R == 64].set_index("n")
 limits = {n: (n - 1) / n for n in numbers}
 for n, fit in fits.items():
-    print(
-        f"n = {n:2d}: slope {fit.exponent:.6f} over R = {radii[0]} to {radii[-1]}; ",
-        end="",
-    )
+    print(f"n = {n:2d}: slope {fit.exponent:.6f} over R = {radii[0]} to {radii[-1]}; ", end="")
     print(f"at R = 64, constant / R^2 = {at_64['over R^2'][n]:.6f}, ", end="")
     print(f"limit {limits[n]:.6f}")
 
@@ -138,9 +135,7 @@ for shift in [0, *shifts]:
     curves[shift] = constant(f, inputs, method="dense").value.numpy()
 generic = torch.randn(n, 2, generator=generator, dtype=torch.float64)
 generic /= generic.norm(dim=1).max()
-generic_curve = constant(
-    f, torch.stack([R * generic for R in sizes]), method="dense"
-).value.numpy()
+generic_curve = constant(f, torch.stack([R * generic for R in sizes]), method="dense").value.numpy()
 plateau = bounds.large_radius_limit(f, generic).item()
 upper = np.array([bounds.general_upper_sharp(eye, eye, n, R) for R in sizes])
 for shift in shifts:
@@ -181,9 +176,7 @@ assert all(value <= n**0.5 + 1e-6 for value in late.values())
 assert abs(generic_curve[-1] / plateau - 1) < 1e-6
 assert (curves[0] <= upper).all() and curves[0][-1] > 1e5 * max(late.values())
 assert all(0.4 < curves[s].max() * s < 0.45 for s in shifts)
-print(
-    f"{len(table)} inputs: slope 2 within 0.01, limit within 1e-3 (relative) at R = 64"
-)
+print(f"{len(table)} inputs: slope 2 within 0.01, limit within 1e-3 (relative) at R = 64")
 
 # %%
 where = f"n = {numbers}, R = {radii[0]} to {radii[-1]}, dense singular values"

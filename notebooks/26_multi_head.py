@@ -93,9 +93,7 @@ for degrees in (0, 60, 120, 170, 180):
     f = Attention(*(m.expand(2, 2, 2) for m in head), W)
     measured = local_lipschitz(f, x, method="dense").value.item()
     bound = bounds.multi_head_upper(W, [one_head] * 2)
-    turned.append(
-        (degrees, measured, bound, measured / bound, (angle / 2).cos().abs().item())
-    )
+    turned.append((degrees, measured, bound, measured / bound, (angle / 2).cos().abs().item()))
 names = ["degrees", "layer", "Lemma 3.8", "ratio", "|cos(angle / 2)|"]
 turned = pd.DataFrame(turned, columns=names)
 print(turned.round(4).to_string(index=False))
@@ -112,9 +110,7 @@ print(turned.round(4).to_string(index=False))
 # %%
 def head_of(f, h, projected=False):
     """Head h of a map alone, with or without its output matrix."""
-    biases = {
-        name: getattr(f, name) for name in ("query_bias", "key_bias", "value_bias")
-    }
+    biases = {name: getattr(f, name) for name in ("query_bias", "key_bias", "value_bias")}
     biases = {k: None if b is None else b[h : h + 1] for k, b in biases.items()}
     matrices = [m[h : h + 1] for m in (f.query, f.key, f.value)]
     output = f.output[h : h + 1] if projected else None
@@ -135,9 +131,7 @@ for _ in range(100):
     joined = Attention(*weights, **named)(y) @ torch.cat([*output], 1).T + last
     packed = weights.flatten(0, 2), bias.flatten(), None, None, False, 0.0
     matrix = torch.cat([*output], 1)
-    theirs, _ = multi_head_attention_forward(
-        *[y[:, None]] * 3, d, h, *packed, matrix, last, training=False
-    )
+    theirs, _ = multi_head_attention_forward(*[y[:, None]] * 3, d, h, *packed, matrix, last, training=False)
     for other in (summed, joined, theirs[:, 0]):
         definition_errors.append(((other - ours).norm() / ours.norm()).item())
 print(f"{len(definition_errors)} comparisons, largest {max(definition_errors):.0e}")
@@ -165,12 +159,8 @@ random_ratios = []
 for case in range(300):
     h, k, v, d, n = torch.randint(1, 7, (5,), generator=generator).tolist()
     size = entries(h, 1, 1).exp()
-    q, key, value, w = (
-        entries(*s) for s in ((h, k, d), (h, k, d), (h, v, d), (h, d, v))
-    )
-    f = Attention(
-        q, key, size * value, w, query_bias=entries(h, k), masked=case % 2 > 0
-    )
+    q, key, value, w = (entries(*s) for s in ((h, k, d), (h, k, d), (h, v, d), (h, d, v)))
+    f = Attention(q, key, size * value, w, query_bias=entries(h, k), masked=case % 2 > 0)
     x = (0.3, 1.0, 3.0)[case % 3] * entries(n, d)
     exact = local_lipschitz(f, x, method="dense").value.item()
     lemma, finer, _ = heads_bounds(f, x, method="dense")
@@ -235,9 +225,7 @@ for masked in (False, True):
         row |= {"roughest head": max(alone).item(), "projected": sum(alone).item()}
         real.append(row | {"ours": finer, "Lemma 3.8": lemma})
 real = pd.DataFrame(real)
-real["ratio"], real["ours / constant"] = (
-    real[name] / real.constant for name in ("Lemma 3.8", "ours")
-)
+real["ratio"], real["ours / constant"] = (real[name] / real.constant for name in ("Lemma 3.8", "ours"))
 print(f"{model.name}, {length} tokens, text: {corpora.describe(corpus)}")
 print(real.round(2).to_string(index=False))
 
@@ -248,9 +236,7 @@ heads = torch.stack([shares[False, i].sort(descending=True).values for i in rows
 bars = {"color": "#d9d9d9", "edgecolor": "white", "width": 0.8, "legend": False}
 pd.DataFrame(heads).plot.bar(stacked=True, rot=0, ax=left, **bars)
 marks = {"ours": "D", "constant": "o", "roughest head": "x"}
-for (name, style), colour in zip(
-    marks.items(), ("#009e73", "#0072b2", "k"), strict=True
-):
+for (name, style), colour in zip(marks.items(), ("#009e73", "#0072b2", "k"), strict=True):
     left.plot(rows.layer, rows[name], style, ms=6, color=colour)
 left.set(xlabel="layer", ylabel="local constant", ylim=(0, 1.32 * heads.sum(1).max()))
 left.set_title(f"{model.name}, unmasked, n = {length}")
@@ -279,18 +265,14 @@ plt.show()
 assert (turned.ratio - turned["|cos(angle / 2)|"]).abs().max() < 1e-7
 assert max(definition_errors) < 1e-12
 assert random_ratios[["lemma", "ours", "finer"]].max().max() < 1 + 1e-9
-assert (real.constant <= real.ours * (1 + 1e-3)).all() and (
-    real.ours < real.projected
-).all()
+assert (real.constant <= real.ours * (1 + 1e-3)).all() and (real.ours < real.projected).all()
 assert (real.projected < real["Lemma 3.8"] * (1 + 1e-3)).all()
 assert real.ratio.between(5, model.heads).all()
 nearly = real["roughest head"] / real.constant
 assert nearly.between(0.5, 1.5).all()
 for (_, name), fit in slopes.items():
     assert 0.45 < fit.exponent < 1 if name == "Lemma 3.8" else 0.2 < fit.exponent < 0.65
-assert all(
-    slopes[s, "ours"].exponent < slopes[s, "Lemma 3.8"].exponent for s, _ in slopes
-)
+assert all(slopes[s, "ours"].exponent < slopes[s, "Lemma 3.8"].exponent for s, _ in slopes)
 print(f"sum of {model.heads} heads over the layer: everywhere 5 to {model.heads}")
 print("aligned heads: exact; rotated heads: cos(angle / 2)")
 

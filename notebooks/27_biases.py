@@ -93,11 +93,7 @@ rows = []
 for case in range(maps):
     n, d, k = torch.randint(1, 7, (3,), generator=generator).tolist()
     Q, K, V = random_normal(k, d), random_normal(k, d), random_normal(3, d)
-    b_Q, b_K, b_V = (
-        10 ** random_normal(1) * random_normal(k),
-        random_normal(k),
-        random_normal(3),
-    )
+    b_Q, b_K, b_V = (10 ** random_normal(1) * random_normal(k), random_normal(k), random_normal(3))
     size, masked = (0.3, 1.0, 3.0)[case % 3], case % 2 == 1
     x = size * random_normal(n, d)
     R = x.norm(dim=1).max().item()
@@ -146,11 +142,7 @@ print(hidden.to_string(index=False, float_format="{:.4g}".format))
 ascended = []
 for case in range(ascents):
     n, d = 2 + case % 4, 2
-    A, V, c = (
-        10 ** (case % 3 - 1) * random_normal(d, d),
-        torch.eye(d).double(),
-        random_normal(d),
-    )
+    A, V, c = (10 ** (case % 3 - 1) * random_normal(d, d), torch.eye(d).double(), random_normal(d))
     c = (0, 1, 10)[case // 3 % 3] * c
     # logits (A x_i + c) . x_j
     f = Attention(A[None], eye[None], V[None], query_bias=c[None], scale=1.0)
@@ -209,9 +201,7 @@ looks = (("of typical", "o", "#0072b2", r"over the median of $|A x_i|$"),
 for name, marker, colour, label in looks:
     right.plot(place, heads[name], marker, color=colour, label=label)
 right.axhline(1, color="0.5", lw=0.9)
-right.set(
-    yscale="log", xlabel="layer, its heads side by side", ylabel="$|c|$, relative"
-)
+right.set(yscale="log", xlabel="layer, its heads side by side", ylabel="$|c|$, relative")
 right.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=8)
 plt.show()
 

@@ -68,9 +68,7 @@ rng = np.random.default_rng(seed)
 
 def weighted_cloud(n, d, equal=False):
     """Points and weights."""
-    return rng.normal(size=(n, d)), uniform(n).numpy() if equal else rng.dirichlet(
-        [1] * n
-    )
+    return rng.normal(size=(n, d)), uniform(n).numpy() if equal else rng.dirichlet([1] * n)
 
 
 # %% [markdown]
@@ -174,10 +172,7 @@ for case in range(60):
     stops = [(1 - r) * x[i] + r * y[j] for r in (0, s, t, 1)]
     legs = [wasserstein(*two, mass, mass) for two in pairwise(stops)]
     lengths.append(sum(legs) / whole - 1)
-print(
-    f"{len(speed)} paths: error of the speed at most {np.abs(speed).max():.0e}",
-    end=", ",
-)
+print(f"{len(speed)} paths: error of the speed at most {np.abs(speed).max():.0e}", end=", ")
 print(f"of the length {np.abs(lengths).max():.0e}")
 
 # %% tags=["hide-input"]
@@ -186,13 +181,9 @@ ring = np.stack([np.cos(turn), np.sin(turn)], 1)
 arm = np.linspace(-1.4, 1.4, 30)
 cross = [(s, s * c) for c in (1, -1) for s in arm]
 cross = np.array(cross + cross) + 0.03 * rng.normal(size=(120, 2)) + [5, 0]
-partner = ot.emd(*uniform(120).expand(2, 120).numpy(), cdist(ring, cross) ** 2).argmax(
-    1
-)
+partner = ot.emd(*uniform(120).expand(2, 120).numpy(), cdist(ring, cross) ** 2).argmax(1)
 ax = plt.subplots(figsize=(7.5, 2.9))[1]
-for share, colour in zip(
-    np.linspace(0, 1, 5), plt.get_cmap("viridis")(np.linspace(0, 0.9, 5)), strict=True
-):
+for share, colour in zip(np.linspace(0, 1, 5), plt.get_cmap("viridis")(np.linspace(0, 0.9, 5)), strict=True):
     ax.scatter(*((1 - share) * ring + share * cross[partner]).T, s=9, color=colour)
 ax.set_aspect("equal")
 ax.axis("off")
@@ -274,9 +265,7 @@ steepest = 1.0  # the supremum of 1 / |z|
 slit = np.abs(alpha - beta) / euclid / steepest
 paths = np.abs(alpha - beta) / inside / steepest
 across = 6 / (3 * np.sin(3))  # z = 1.5 exp(3i) and its mirror image
-print(
-    f"largest quotient by distance {slit.max():.3g}, by path length {paths.max():.5f}"
-)
+print(f"largest quotient by distance {slit.max():.3g}, by path length {paths.max():.5f}")
 print(f"angles 3 and -3 at radius 1.5: quotient {across:.2f}, largest local constant 1")
 
 # %% tags=["hide-input"]
@@ -298,11 +287,7 @@ right.loglog(half, 2 * (np.pi - half) / by_line, color="#d55e00", label="distanc
 right.loglog(half, 2 * (np.pi - half) / by_path, color="black", label="path length")
 right.axhline(1, color="#009e73", lw=1, ls="--")
 right.text(1e-3, 1.15, "largest local constant", color="#009e73")
-right.set(
-    xlabel="angle from the slit",
-    title="difference of angles, divided by",
-    ylim=(0.3, 3e3),
-)
+right.set(xlabel="angle from the slit", title="difference of angles, divided by", ylim=(0.3, 3e3))
 right.legend()
 plt.show()
 

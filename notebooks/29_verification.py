@@ -91,9 +91,7 @@ minutes = birth["seconds"] / 60
 print(f"{table.cases.sum():,d} inputs in {minutes:.0f} minutes on one thread")
 shown = worst.round(3).rename_axis(columns=None)
 marks = {False: "", True: ", masked"}
-names = [
-    name.replace("_upper", "").replace("_", " ") + marks[m] for name, m in worst.index
-]
+names = [name.replace("_upper", "").replace("_", " ") + marks[m] for name, m in worst.index]
 shown.set_axis(names)
 
 # %% [markdown]
@@ -167,9 +165,9 @@ print(f"halved: {caught} of {len(halved)} bounds are caught by degenerate inputs
 
 # %%
 exact = results.load(digits_name)
-exact.set_index(["bound", "kind"])[
-    ["cases", "violations", "errors", "unknown", "margin"]
-].assign(margin=exact.set_index(["bound", "kind"]).margin.map("{:.1e}".format))
+exact.set_index(["bound", "kind"])[["cases", "violations", "errors", "unknown", "margin"]].assign(
+    margin=exact.set_index(["bound", "kind"]).margin.map("{:.1e}".format)
+)
 
 # %% [markdown]
 # *`unknown`: answers that promise nothing, $[0, \infty]$, where float64 does not resolve the attention. `margin`: the
@@ -184,9 +182,7 @@ plt.show()
 # At 1 a bound is attained, beyond it would be refuted. Right: only inputs with $\norm A_2 R^2 \ge 1$.*
 
 # %% tags=["nbval-check-output"]
-couples = [
-    (check.name, masked) for check in verification.CHECKS for masked in check.masked
-]
+couples = [(check.name, masked) for check in verification.CHECKS for masked in check.masked]
 counts = table.groupby(keys).cases.sum()
 assert set(counts.index) == set(couples) and counts.min() >= 3_000
 assert table.violations.sum() == 0 and table.worst.max() <= 1 + 1e-9

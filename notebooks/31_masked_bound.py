@@ -72,13 +72,8 @@ f = Attention.from_matrices(A, V, masked=True)
 p = (x[1] @ A.T @ x.T).softmax(0)
 m = p @ x
 Sigma = sum(p[j] * torch.outer(x[j] - m, x[j] - m) for j in range(2))
-second = [
-    V @ (p[j] * (torch.eye(2) + torch.outer(x[j] - m, A @ x[1])) + (j == 1) * Sigma @ A)
-    for j in range(2)
-]
-by_hand = torch.cat(
-    [torch.cat([V, torch.zeros(2, 2).double()], 1), torch.cat(second, 1)]
-)
+second = [V @ (p[j] * (torch.eye(2) + torch.outer(x[j] - m, A @ x[1])) + (j == 1) * Sigma @ A) for j in range(2)]
+by_hand = torch.cat([torch.cat([V, torch.zeros(2, 2).double()], 1), torch.cat(second, 1)])
 dense = torch.func.jacrev(f)(x).reshape(4, 4)
 print(by_hand.numpy().round(4))
 print(f"against autograd: {(by_hand - dense).norm() / dense.norm():.0e}")
@@ -134,17 +129,14 @@ tight = []
 for n in (2, 4, 8, 16, 32, 64, 128):
     x = worst_case.tight_input(A, n, 2.0)
     norms = [
-        local_lipschitz(Attention.from_matrices(A, eye, masked=masked), x).value.item()
-        for masked in (True, False)
+        local_lipschitz(Attention.from_matrices(A, eye, masked=masked), x).value.item() for masked in (True, False)
     ]
     upper = bounds.general_upper(A, eye, n, 2.0)
     tight.append((n, *norms, norms[0] / n**0.5, norms[0] / upper))
 columns = ["n", "masked", "unmasked", "masked / sqrt(n)", "over Thm 4.3"]
 tight = pd.DataFrame(tight, columns=columns)
 print(tight.to_string(index=False, float_format="{:.3f}".format))
-print(
-    f"ascent: at most {max(ascended):.3f} of Thm 4.3, {max(tighter):.3f} of the tighter"
-)
+print(f"ascent: at most {max(ascended):.3f} of Thm 4.3, {max(tighter):.3f} of the tighter")
 
 # %% [markdown]
 # ## Large radius: the plateau
@@ -198,9 +190,7 @@ for size in (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0):
         compared.append((size, norms[0] / norms[1]))
 compared = pd.DataFrame(compared, columns=["R", "ratio"])
 spread = compared.groupby("R").ratio.quantile([0.05, 0.5, 0.95]).unstack()
-cesaro = local_lipschitz(
-    Attention.from_matrices(0 * eye, eye, masked=True), drawn(8, 2)
-).value.item()
+cesaro = local_lipschitz(Attention.from_matrices(0 * eye, eye, masked=True), drawn(8, 2)).value.item()
 print(spread.round(2).to_string())
 print(f"no scores at all, n = 8: masked over unmasked {cesaro:.3f}")
 
@@ -210,12 +200,7 @@ left.fill_between(spread.index, spread[0.05], spread[0.95], color="#0072b2", alp
 left.plot(spread.index, spread[0.5], "o-", color="#0072b2", label="median, 5 to 95 %")
 left.axhline(cesaro, color="#d55e00", lw=1, label="A = 0")
 left.axhline(1, color="0.5", lw=0.8)
-left.set(
-    xscale="log",
-    yscale="log",
-    xlabel="radius R",
-    ylabel="masked over unmasked constant",
-)
+left.set(xscale="log", yscale="log", xlabel="radius R", ylabel="masked over unmasked constant")
 left.legend()
 right.plot(tight.n, tight.unmasked, "s-", color="#e69f00", label="unmasked")
 right.plot(tight.n, tight.masked, "o-", color="#0072b2", label="masked")

@@ -126,6 +126,7 @@ print("other positions:", elsewhere)
 # each by exact transport: the quotient is the norm of the masked Jacobian. The global form, for two tokens on a line:
 # the largest quotient over all pairs on a grid, and close to the roughest input, is the largest norm.
 
+
 # %%
 def worst_quotient(f, x):
     """Quotient in d_2 along the worst small move, over the norm of the Jacobian."""
@@ -312,9 +313,7 @@ for t in (0.0, 0.01, 0.03, 0.1, 0.15, 0.2, 0.3, 1.0, 3.0):
 hard = pd.DataFrame(hard, columns=["t", "found", "reconstructed", "corrected", "p inf"])
 worst = hard.groupby("t").max()
 worst["equal tokens"] = averages.norm[1000]
-worst["worst / reconstructed"] = (
-    worst[["found", "equal tokens"]].max(axis=1) / worst.reconstructed
-)
+worst["worst / reconstructed"] = worst[["found", "equal tokens"]].max(axis=1) / worst.reconstructed
 worst["worst / corrected"] = worst[["found", "equal tokens"]].max(axis=1) / worst.corrected  # fmt: skip
 print(worst.round(3).to_string())
 
@@ -347,9 +346,7 @@ print(f"for larger t no violation was found: at most {beyond:.3f}")
 fig, ax = plt.subplots(figsize=(6, 3.8))
 t = np.geomspace(0.008, 4, 200)
 ax.plot(t, (1 + 3 * t) * np.exp(2 * t), color="#d55e00", label="reconstructed form")
-ax.plot(
-    t, t + 2 * (1 + 2 * t) * np.exp(2 * t), color="#009e73", label="corrected, p = 2"
-)
+ax.plot(t, t + 2 * (1 + 2 * t) * np.exp(2 * t), color="#009e73", label="corrected, p = 2")
 ax.plot(t, 2 + t / np.cosh(t) ** 2, color="#0072b2", lw=1, ls="--", label="lower bound")
 ax.plot(clusters.t, clusters.measured, "^", color="#0072b2", label="two clusters")
 shown = worst[worst.index > 0]
@@ -396,9 +393,7 @@ print(steps.max().round(4).to_string())
 assert facts.abs().max().max() < 1e-9 and elsewhere == float("inf")
 assert max(quotients) < 1e-5 and np.abs(suprema).max() < 1e-4
 expected = {2: 1.144, 10: 1.410, 100: 1.630, 1000: 1.748}
-assert all(
-    abs(averages.norm[n] - v) < 5e-4 for n, v in expected.items() if n in lengths
-)
+assert all(abs(averages.norm[n] - v) < 5e-4 for n, v in expected.items() if n in lengths)
 assert all(abs(by_solver[n] / averages.norm[n] - 1) < 1e-3 for n in lengths)
 harmonic = (1 / np.arange(1, 1001)).sum()
 assert abs(after / before - golden) < 1e-9 and abs(averages.norm[2] - golden) < 1e-12

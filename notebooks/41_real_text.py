@@ -111,8 +111,7 @@ print(f"released: by hand {released_by_hand:.4f}, stored {first.released:.4f}")
 
 # %%
 again = pd.concat(
-    experiments.remeasure(results.load(here), each, rows=rows_to_check, seed=seed)
-    for each in models_here
+    experiments.remeasure(results.load(here), each, rows=rows_to_check, seed=seed) for each in models_here
 )
 shown = ["model", "masked", "layer", "length", "lipschitz", "again"]
 print(again[[*shown, "released", "released again"]].round(4).to_string(index=False))
@@ -198,15 +197,10 @@ def first_layer_constant(model, n, count=4):
     return local_lipschitz(model.attention(0), x).value.median().item()
 
 
-jump = {
-    n: first_layer_constant(plain, n) for n in (64, 96, 120, 126, 130, 132, 136, 160)
-}
+jump = {n: first_layer_constant(plain, n) for n in (64, 96, 120, 126, 130, 132, 136, 160)}
 print("median constant by n:", {n: round(value, 1) for n, value in jump.items()})
 one_place = positions.variant(plain, "constant")
-print(
-    "one place for all:",
-    {n: round(first_layer_constant(one_place, n), 1) for n in (64, 126, 160)},
-)
+print("one place for all:", {n: round(first_layer_constant(one_place, n), 1) for n in (64, 126, 160)})
 crossing = positions.variant(plain, 100)
 later = first_layer_constant(crossing, 64)
 print(f"64 tokens, places 0 to 63: {jump[64]:.1f}, 100 to 163: {later:.1f}")
@@ -279,10 +273,19 @@ fitted = [law_of.format(r) for r in rates.itertuples() if (r.attention, r.layer)
 random, flattest = (law_of.format(row) for row in (random, alice.loc[alice.high.idxmin()]))
 near, least = "at a rate close to n^(1/4)", "at least like n^(1/4)"
 drawn_there, here = "random GPT-2 on Alice, layer 6, as defined", "every layer measured here"
-own = {"seen": "released code", "effort": "structured", "counter_example": random,
-       "grounds": f"{windows} windows; the end of the interval next to 1/4, over 1/4"}
-ours = {"seen": "text of the paper", "effort": "structured", "variant": True,
-        "counter_example": flattest, "grounds": f"{len(alice)} layers on Alice, as above"}
+own = {
+    "seen": "released code",
+    "effort": "structured",
+    "counter_example": random,
+    "grounds": f"{windows} windows; the end of the interval next to 1/4, over 1/4",
+}
+ours = {
+    "seen": "text of the paper",
+    "effort": "structured",
+    "variant": True,
+    "counter_example": flattest,
+    "grounds": f"{len(alice)} layers on Alice, as above",
+}
 off, off_here = panel_high / claimed_exponent, alice.high / claimed_exponent
 ledger.record(
     ledger.lower("castin.fig-1", f"text, panel 3: {near}, {drawn_there}", off, **own),

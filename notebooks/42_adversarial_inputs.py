@@ -147,6 +147,7 @@ print(f"a whole layer: {row.lipschitz:.4f}, now {whole['lipschitz']:.4f}")
 #
 # The column *window* is $1 + e^{2 \gamma R^2}$, as a power of ten: the theorem promises growth up to there.
 
+
 # %%
 def exponents(rows):
     """Three fitted exponents of one head, and its ratios at n = 97."""
@@ -366,8 +367,12 @@ at_heads, text = "at the heads of trained and random layers", "text of the paper
 columns = clusters[clusters.cut == "columns"]
 half = power_law(columns.length, columns.lipschitz)
 print(f"random GPT-2, tokens of its true head 0, as defined: {half}")
-six = {"seen": "released code", "effort": "structured", "within": 0.15,
-       "grounds": f"{len(columns)} lengths to {columns.length.max()}; {half}"}
+six = {
+    "seen": "released code",
+    "effort": "structured",
+    "within": 0.15,
+    "grounds": f"{len(columns)} lengths to {columns.length.max()}; {half}",
+}
 worst_of = {name: {"grounds": f"forks, {len(rows)} heads of MiniLM", "effort": "structured",
                    "seen": "reconstructed", "variant": True}
             for name, rows in forks.groupby("masked")}  # fmt: skip

@@ -158,9 +158,7 @@ for (model, is_masked, radius), rows in mean.groupby(["model", "masked", "radius
 columns = ["model", "masked", "radius", "n", "2 gamma R^2", "gamma R^2", "lambda < 0"]
 shares = pd.DataFrame(shares, columns=columns)
 print(shares.round(3).to_string(index=False))
-few_text = mean[
-    (mean.model == model_name) & ~mean.masked & (mean.radius == "text")
-]
+few_text = mean[(mean.model == model_name) & ~mean.masked & (mean.radius == "text")]
 few = few_text.nsmallest(shortest, "s")[["layer", "head", "rate", "factor", "s"]]
 few["guaranteed"] = 1 + np.exp(few.s)
 few["if gamma R^2"] = 1 + np.exp(few.factor)

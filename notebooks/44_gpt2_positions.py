@@ -57,9 +57,7 @@ model = models.load("gpt2-mini")
 facts = json.loads((models.mini_folder() / "training.json").read_text())
 curve = results.load("gpt2-mini-training")
 print(f"{facts['parameters']:,} parameters, trained on {facts['text']}")
-print(
-    f"held out: {facts['loss']:.3f} nats a token; by frequency {facts['unigram']:.3f},"
-)
+print(f"held out: {facts['loss']:.3f} nats a token; by frequency {facts['unigram']:.3f},")
 print(f"by frequency after the token before {facts['bigram']:.3f}")
 figures.positions.training(curve, baselines=facts)
 plt.show()
@@ -202,9 +200,7 @@ for name in variants[1:]:
     tests[f"change, {name}"] = by.loc[name].apply(said, axis=1)
 print(tests.round(3).to_string())
 print("layers that grow faster than sqrt(n), by their interval:", faster or "none")
-mean = table.groupby(["positions", "layer", "length"])[
-    ["lipschitz", "mean_radius"]
-].mean()
+mean = table.groupby(["positions", "layer", "length"])[["lipschitz", "mean_radius"]].mean()
 late = (mean.loc["late"] / mean.loc["trained"]).xs(compared, level="length")
 print(f"late places over first places, {compared} tokens, by layer:")
 print(late.round(3).T.to_string())

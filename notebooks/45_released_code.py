@@ -124,11 +124,7 @@ print(f"tangent fed back     {twin.value:.4f} after {twin.steps} steps")
 
 # %%
 d, V, A = 6, *torch.randn(2, 6, 6, generator=generator, dtype=torch.float64)
-V, m, gammas = (
-    V / torch.linalg.matrix_norm(V, 2),
-    A[0],
-    -torch.diag(torch.arange(1.0, d + 1)).double(),
-)
+V, m, gammas = (V / torch.linalg.matrix_norm(V, 2), A[0], -torch.diag(torch.arange(1.0, d + 1)).double())
 toy, flat = [], torch.zeros(d, d, dtype=torch.float64)
 for n in (2, 4, 8, 16, 32, 64):
     harmonic = sum(1 / i for i in range(1, n + 1))
@@ -200,9 +196,7 @@ again = []
 for row in drawn.sample(rows_to_check, random_state=seed).itertuples():
     which = row.text, row.length, [row.window], row.embedding, row.dropout
     (now,) = audit.text_rows(*which)
-    off = [
-        abs(now[name] / getattr(row, name) - 1) for name in ("lipschitz", "released")
-    ]
+    off = [abs(now[name] / getattr(row, name) - 1) for name in ("lipschitz", "released")]
     again.append([row.length, row.window, now["lipschitz"], now["released"], max(off)])
 columns = ["length", "window", "defined", "released", "difference to the stored row"]
 print(pd.DataFrame(again, columns=columns).round(4).to_string(index=False))

@@ -100,9 +100,7 @@ whole = torch.linalg.matrix_norm(torch.func.jacrev(repels)(x).reshape(2, 2), 2)
 copies = torch.func.jacrev(repels)(x.repeat_interleave(2, 0)).reshape(4, 4)
 found = splitting(repels, x, a)
 print(f"whole atoms {whole:.4f}, query parts |A| var_i", variance.numpy().round(4))
-print(
-    "singular values of the four copies", torch.linalg.svdvals(copies).numpy().round(4)
-)
+print("singular values of the four copies", torch.linalg.svdvals(copies).numpy().round(4))
 print(f"lipnb: together {found.together:.4f}, apart {found.apart:.4f}: {found.split=}")
 written = {"x twice": [0, 0, 1], "y twice": [0, 1, 1], "both twice": [0, 1, 0, 1]}
 for name, places in written.items():
@@ -237,9 +235,7 @@ for ax, ((A, share), rows) in zip(panels, pairs.groupby(["A", "share"]), strict=
     ax.grid(False)
 handles = [Patch(color=c, label=n) for c, n in zip(shades, names, strict=True)]
 title = "what changes the output most:"
-plt.gcf().legend(
-    handles=handles, loc="outside lower center", ncols=3, frameon=False, title=title
-)
+plt.gcf().legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, title=title)
 plt.show()
 
 # %% [markdown]
@@ -276,9 +272,7 @@ for layer in range(model.layers):
     f, tokens = model.attention(layer), model.activations(window, layer)[0]
     said = splitting(f, tokens)
     far = far_splitting(f, tokens, None, model.activations(others, layer)[0])
-    rows.append(
-        {"layer": layer, "whole": said.together, "parting": said.apart, "far": far}
-    )
+    rows.append({"layer": layer, "whole": said.together, "parting": said.apart, "far": far})
 trained = pd.DataFrame(rows)
 trained["parting / whole"] = trained.parting / trained.whole
 print(f"{model.name}, {length} tokens, text: {corpora.describe(corpus)}")
@@ -318,8 +312,7 @@ rise, gains = orange.rise, pairs[pairs.split].gain
 attract = pairs[pairs.A == 1].gain
 speck_error = list(quotients.values())[2] / expected[2] - 1
 definition, exists, figure, question = (
-    "castin-v1." + name
-    for name in ("def-splitting", "splitting-exists", "fig-2", "finite-splitting")
+    "castin-v1." + name for name in ("def-splitting", "splitting-exists", "fig-2", "finite-splitting")
 )
 
 # %%

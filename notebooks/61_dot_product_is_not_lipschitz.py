@@ -98,9 +98,7 @@ J = AttentionJacobian(line, x).dense()
 print(J.numpy().round(4))
 for s in (2.0, 20.0, 200.0):
     entry = AttentionJacobian(line, s * x / 2).dense()[0, 0].item()
-    print(
-        f"tokens (0, {s:g}, -{s:g}): entry {entry:.4f}, by hand {(2 * s**2 + 1) / 3:.4f}"
-    )
+    print(f"tokens (0, {s:g}, -{s:g}): entry {entry:.4f}, by hand {(2 * s**2 + 1) / 3:.4f}")
 
 # %% [markdown]
 # ## The formula, on random attention
@@ -242,15 +240,11 @@ for case in range(maps * segments):
         u = rough_direction(J, p).reshape(x.shape)
         steps = torch.linspace(0, 1, 201, dtype=torch.float64)[:, None, None]
         way = AttentionJacobian(f, x + away * steps * u).dense()
-        lengths = [
-            torch.linalg.vector_norm(f(x + t * u) - f(x), p) for t in (away, 1e-6)
-        ]
+        lengths = [torch.linalg.vector_norm(f(x + t * u) - f(x), p) for t in (away, 1e-6)]
         most = torch.linalg.matrix_norm(way, p).max()
         quotients.append((lengths[0] / away / most).item())
         reached.append((lengths[1] / 1e-6 / torch.linalg.matrix_norm(J, p)).item())
-print(
-    f"{len(quotients)} segments: largest quotient / largest norm {max(quotients):.6f}"
-)
+print(f"{len(quotients)} segments: largest quotient / largest norm {max(quotients):.6f}")
 print(f"steps of 1e-6 reach the norm, up to {np.abs(np.array(reached) - 1).max():.0e}")
 
 # %% [markdown]
@@ -303,14 +297,10 @@ assert max(quotients) <= 1 + 1e-4 and np.abs(np.array(reached) - 1).max() < 1e-4
 assert max(product) <= 1 + 1e-12 and np.abs(np.array(reaches) - 1).max() < 1e-12
 assert abs(power.value.item() / exact - 1) < 1e-3
 print(f"the entry is exact in {random_cases} cases, with and without biases")
-print(
-    f"slope 2 within 0.01 in {len(slopes)} sweeps; L2 attention stays below its bound"
-)
+print(f"slope 2 within 0.01 in {len(slopes)} sweeps; L2 attention stays below its bound")
 
 # %%
-t21, lemma, t31, bias = (
-    "kim." + name for name in ("thm-2.1", "lem-2.1", "thm-3.1", "app-bias")
-)
+t21, lemma, t31, bias = ("kim." + name for name in ("thm-2.1", "lem-2.1", "thm-3.1", "app-bias"))
 free, biased = slopes[~slopes.biased], slopes[slopes.biased]
 claim = {"seen": "text of the paper"}  # its abstract: not Lipschitz
 form, ours = {"seen": "reconstructed"}, {"seen": "ours"}

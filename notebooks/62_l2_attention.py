@@ -168,11 +168,7 @@ def blocks_of_the_paper(x, W, W_VO):
 defined, blockwise, library = [], [], []
 for _ in range(definitions):
     h, k, d, v, m, n = torch.randint(1, 6, (6,), generator=generator).tolist()
-    query, value, output = (
-        draw_normal(h, k, d),
-        draw_normal(h, v, d),
-        draw_normal(h, m, v),
-    )
+    query, value, output = (draw_normal(h, k, d), draw_normal(h, v, d), draw_normal(h, m, v))
     x, f = draw_normal(n, d), Attention.l2(query, value, output)
     by_rows = rows_of_the_paper(x, query, value, output)
     defined.append(((f(x) - by_rows).norm() / by_rows.norm()).item())
@@ -182,9 +178,7 @@ for _ in range(definitions):
     dense = AttentionJacobian(f, x).dense().view_as(J)
     blockwise.append(((blocks - J).norm() / J.norm()).item())
     library.append(((dense - J).norm() / J.norm()).item())
-print(
-    f"{definitions} maps: definition {max(defined):.0e}, blocks {max(blockwise):.0e},"
-)
+print(f"{definitions} maps: definition {max(defined):.0e}, blocks {max(blockwise):.0e},")
 print(f"AttentionJacobian {max(library):.0e} (largest relative errors)")
 
 # %% [markdown]
@@ -198,9 +192,7 @@ for n in (2, 3, 5, 10, 100, 1000):
     z = bounds.phi_inverse(n - 1)
     best = torch.full((n - 1,), 1 + z).double()
     wide = torch.rand(spreads // n, n - 1, generator=generator) * (1 + z) * 2
-    near = (
-        best + 10 ** -torch.linspace(0, 4, 100)[:, None] * draw_normal(100, n - 1)
-    ).abs()
+    near = (best + 10 ** -torch.linspace(0, 4, 100)[:, None] * draw_normal(100, n - 1)).abs()
     for s, into in ((wide.double(), lemma), (near, lemma), (best, attained)):
         seen = (s * torch.exp(-s)).sum(-1) / (1 + torch.exp(-s).sum(-1))
         into += (seen.reshape(-1) / z).tolist()
@@ -220,18 +212,14 @@ worst = table.groupby(["kind", "masked"])[["inf", "two", "sharp", "printed"]].ma
 print(worst.round(4).to_string())
 real = table[table.n > 1][["inf", "two", "sharp", "printed"]].max()
 over = table[table.printed > 1]
-print(
-    f"e = 2 is exceeded {len(over)} times, at norms of W_Q from {over['query'].min():.2f}"
-)
+print(f"e = 2 is exceeded {len(over)} times, at norms of W_Q from {over['query'].min():.2f}")
 live = pd.DataFrame([row for key in again for row in l2_rows(*key)])
 stored = pd.concat([table[(table.kind == a) & (table.number == b)] for a, b in again])
 ratios = ["inf", "two", "sharp", "printed"]
 repeated = np.abs(live[ratios].to_numpy() / stored[ratios].to_numpy() - 1).max()
 new = pd.DataFrame([row for key in fresh for row in l2_rows(*key)])[ratios].max()
 print(f"measured again now: {len(live)} rows agree to {repeated:.0e}")
-print(
-    f"\nlargest ratios with two or more tokens, table and {25 * len(fresh)} new inputs:"
-)
+print(f"\nlargest ratios with two or more tokens, table and {25 * len(fresh)} new inputs:")
 print(pd.DataFrame({"table": real, "new": new}).T.round(4).to_string())
 
 # %% [markdown]
@@ -249,9 +237,7 @@ sweep = []
 for q in queries:
     equal = constant(Attention.l2(q * unit, unit), torch.zeros(2, 1).double())
     apart = constant(Attention.l2(q * unit, unit), pairs / q).value.max().item()
-    bound = [
-        b(q * unit, unit, None, 2) for b in (bounds.printed_l2_upper, bounds.l2_upper)
-    ]
+    bound = [b(q * unit, unit, None, 2) for b in (bounds.printed_l2_upper, bounds.l2_upper)]
     sharp = bounds.l2_upper_sharp(q * unit, unit, None, 2, masked=False)
     sweep.append((q, equal.value.item(), apart, *bound, sharp))
 names = ["query", "equal tokens", "largest", "e = 2", "e = 4", "sharper"]
@@ -320,9 +306,7 @@ staying |= {"tied, three": constant(tied, triple).value, "not squared": rooted.v
 # %%
 growth = {name: power_law(s[3:], v[3:]).exponent for name, v in growing.items()}
 for name, value in {**growing, **staying}.items():
-    slope = (
-        f"slope {growth[name]:.4f}" if name in growth else f"at most {value.max():.3f}"
-    )
+    slope = f"slope {growth[name]:.4f}" if name in growth else f"at most {value.max():.3f}"
     print(f"{name:22s} {slope}")
 x = draw_normal(6, 1)
 square, root = (l2_by_mask(x, power=p) for p in (2.0, 1.0))
@@ -330,9 +314,7 @@ print(f"not squared: output differs by {(root - square).norm() / square.norm():.
 by_mask = {2: [], math.inf: []}
 for case in range(random_masks):
     n, d = torch.randint(2, 8, (2,), generator=generator).tolist()
-    allowed = torch.rand(n, n, generator=generator) < torch.rand(
-        (), generator=generator
-    )
+    allowed = torch.rand(n, n, generator=generator) < torch.rand((), generator=generator)
     allowed |= torch.eye(n, dtype=torch.bool)  # the own token stays
     x = 10 ** (case / random_masks * 2 - 1) * draw_normal(n, d)
     J = torch.func.jacrev(lambda x, a=allowed: l2_by_mask(x, a))(x).reshape(n * d, -1)
@@ -374,9 +356,7 @@ hides = hidden.value / bounds.l2_upper(unit, unit, None, 3)
 first = int((hides > 1).double().argmax())
 assert max(map(max, (defined, blockwise, library))) < 1e-10 and untied_error < 1e-10
 assert max(lemma) <= 1 + 1e-12 and abs(min(attained) - 1) < 1e-12
-assert (table.n > 1).sum() >= 10000 and max(
-    part.max().max() for part in below
-) <= 1 + 1e-12
+assert (table.n > 1).sum() >= 10000 and max(part.max().max() for part in below) <= 1 + 1e-12
 assert repeated < 1e-3 and over["query"].min() > 1
 assert abs(true - 16) < 1e-12 and 11.95 < said["e = 2"] < 11.96
 assert max(abs(slope - 2) for slope in growth.values()) < 0.01
@@ -412,17 +392,12 @@ example = {"counter_example": example}
 
 # %%
 ledger.record(
-    *(
-        ledger.equal(i, a, b, within=1e-10, grounds=c, **how[i])
-        for i, (a, b, c) in same.items()
-    ),
+    *(ledger.equal(i, a, b, within=1e-10, grounds=c, **how[i]) for i, (a, b, c) in same.items()),
     *(ledger.upper(i, a, b, grounds=c, **how[i]) for i, (a, b, c) in bounded.items()),
     ledger.upper(two, recalled, more.printed, grounds=settles, **example, **form, **built),
     ledger.upper(two, "exponent 4", more.two, grounds=inputs, **ours, **proved),
     ledger.upper(two, "tighter (ours)", more.sharp, grounds=inputs, **ours, **proved),
-    ledger.equal(
-        "kim.app-untied", "slope 2", growth["untied"] / 2 - 1, **slope, **form, **built
-    ),
+    ledger.equal("kim.app-untied", "slope 2", growth["untied"] / 2 - 1, **slope, **form, **built),
     ledger.upper("kim.app-mask", "diagonal hidden", hides, **hid, **far, **ours, **built),
 )
 

@@ -143,9 +143,7 @@ print(f"largest share of 1 + 4 lambda: {max(ratios):.3f}")
 rows = []
 for n in odd:
     z = bounds.phi_inverse(n - 1)
-    explicit, best = (
-        infinity_norm(f, x).item() for x in (printed_witness(n), witness(n))
-    )
+    explicit, best = (infinity_norm(f, x).item() for x in (printed_witness(n), witness(n)))
     last = infinity_norm(masked, witness(n).flip(0)).item()  # the middle one sees all
     rows.append([n, 4 * z + 1, largest_row(n), best, last, explicit])
     rows[-1] += [explicit / (4 * z + 2 / (1 + z) - 1) - 1]

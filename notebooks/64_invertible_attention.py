@@ -110,10 +110,7 @@ for name, layer in layers.items():
     error = ((found.x - five).norm() / five.norm()).item()
     outcome[name] = found, error
     print(f"{name:12s} {found.x.flatten().numpy().round(3)}")
-    print(
-        f"  error {error:.0e}, guaranteed {found.error_bound / five.norm():.0e}, ",
-        end="",
-    )
+    print(f"  error {error:.0e}, guaranteed {found.error_bound / five.norm():.0e}, ", end="")
     print(f"{found.iterations} iterations, converged: {found.converged.item()}")
 
 # %% [markdown]
@@ -134,10 +131,7 @@ for name, layer in layers.items():
 
 # %%
 table = results.load("inversion")
-again = pd.concat(
-    pd.DataFrame(inversion.group_rows(group, live_layers, steps=0))
-    for group in live_groups
-)
+again = pd.concat(pd.DataFrame(inversion.group_rows(group, live_layers, steps=0)) for group in live_groups)
 stored = table[table.group.isin(live_groups) & (table.trained == 0)]
 steps = np.abs(again.iterations.values - stored.iterations.values).max()
 apart = np.abs(again.constant.values / stored.constant.values - 1).max()
@@ -200,9 +194,7 @@ with torch.no_grad():  # a jump of the weights, such as a large step makes
     left = torch.linalg.matrix_norm(estimated.weight, 2).item()
     norms = [torch.linalg.matrix_norm(one, 2).item() for one in feed_forward.matrices()]
 attention = ContractiveAttention(16, 4, bound="sharp", dtype=torch.float64)
-block = invertible.InvertibleStack(
-    Residual(attention, 0.9), Residual(feed_forward, 0.9)
-)
+block = invertible.InvertibleStack(Residual(attention, 0.9), Residual(feed_forward, 0.9))
 generator = torch.Generator().manual_seed(seed)
 x = torch.randn(5, 12, 16, generator=generator, dtype=torch.float64)
 with torch.no_grad():
@@ -212,9 +204,7 @@ slope = torch.linalg.matrix_norm(J, 2).max().item()
 block_error = (found.x - x).flatten(1).norm(dim=1)
 print(f"norm left by spectral_norm: {left:.3f}; here: {np.prod(norms):.12f}")
 print(f"largest local constant at these tokens: {slope:.3f}")
-print(
-    f"block inverted to {block_error.max():.0e}, guaranteed {found.error_bound.max():.0e}"
-)
+print(f"block inverted to {block_error.max():.0e}, guaranteed {found.error_bound.max():.0e}")
 
 # %% [markdown]
 # ## The figure: error against iterations
@@ -275,14 +265,10 @@ for name in curves_again:
         old = curves[(curves.layer == name) & (curves.trained == 0) & (curves.c == 0.7)]
         old = old[old.input == given].error.to_numpy()[:4]
         differences.append(np.abs(now / old - 1)[old > 1e-13].max())
-print(
-    f"figure, {len(differences)} curves again: largest difference {max(differences):.0e}"
-)
+print(f"figure, {len(differences)} curves again: largest difference {max(differences):.0e}")
 
 # %%
-known = curves[
-    (curves.layer != "dot product") & (curves.error > 1e-13) & (curves.k > 0)
-]
+known = curves[(curves.layer != "dot product") & (curves.error > 1e-13) & (curves.k > 0)]
 start = curves[curves.k == 0].set_index(["layer", "trained", "input", "c"]).error
 began = start[pd.MultiIndex.from_frame(known[["layer", "trained", "input", "c"]])]
 promise = known.error.to_numpy() / (known.c**known.k * began.to_numpy())
@@ -327,9 +313,7 @@ ours = {"seen": "ours", "effort": "random"}
 stops = {"grounds": "the same sizes", **form, **tried}
 ledger.record(
     ledger.upper(theorem, every, both, grounds=also, **form, **proved),
-    ledger.equal(
-        theorem, off, table.error, within=1e-10, grounds=thousand, **form, **proved
-    ),
+    ledger.equal(theorem, off, table.error, within=1e-10, grounds=thousand, **form, **proved),
     ledger.upper(theorem, guaranteed, took, grounds=thousand, **ours),
     ledger.upper(theorem, stopped, stop, grounds=thousand, **ours),
     ledger.equal(picture, comes, ends, within=1e-14, grounds=kinds, **form, **tried),

@@ -111,9 +111,7 @@ print("training:", settings["training"], "rate", settings["rate"])
 print(f"parameters with {deepest} layers:", parameters)
 for kind in shown:
     glue(f"parameters_{kind}", parameters[kind], display=False)
-print(
-    f"{len(ends)} runs, seeds {seeds}, {birth['seconds'] / 3600:.1f} hours of one core"
-)
+print(f"{len(ends)} runs, seeds {seeds}, {birth['seconds'] / 3600:.1f} hours of one core")
 for part in birth.get("made again", ()):
     print(f"made again on {part['date']}: {part['rows']}")
 

@@ -64,9 +64,7 @@ there = names[1] in results.names()
 controls = results.load(names[1]) if there else stored.iloc[:0].assign(start=1.0)
 birth = results.provenance(names[0])
 settings, sizes = birth["settings"], birth["settings"]["sizes"]
-frequencies, pairs = (
-    stored[stored.part == p].nats.item() for p in ("unigram", "bigram")
-)
+frequencies, pairs = (stored[stored.part == p].nats.item() for p in ("unigram", "bigram"))
 alive = frequencies - margin  # a run that diverged has no loss, and is not below it
 runs = stored[stored.part == "fixed"].astype({"layers": int, "seed": int})
 ends, layers = (runs[runs.row == row] for row in ("test", "layer"))
@@ -173,12 +171,8 @@ plt.show()
 # %%
 def spread_while_training(kind, **changes):
     """Relative spread of the tokens that the last layer receives, after each step."""
-    network = CharacterTransformer(
-        vocabulary, attention=kind, layers=deepest, **changes
-    )
-    adam = torch.optim.Adam(
-        network.parameters(), lr=settings["rate"], betas=(0.9, 0.98)
-    )
+    network = CharacterTransformer(vocabulary, attention=kind, layers=deepest, **changes)
+    adam = torch.optim.Adam(network.parameters(), lr=settings["rate"], betas=(0.9, 0.98))
     spreads = []
     for step in range(live_steps + 1):
         x = network.activations(windows)[-1]
@@ -192,9 +186,7 @@ def spread_while_training(kind, **changes):
 
 
 shapes = {"dot": {}, "l2-tied": {}, "dot, small start": {"start": 1 / 16}}
-live = pd.DataFrame(
-    {name: spread_while_training(name.split(",")[0], **s) for name, s in shapes.items()}
-)
+live = pd.DataFrame({name: spread_while_training(name.split(",")[0], **s) for name, s in shapes.items()})
 print(live.iloc[:: live_steps // 6].round(4).to_string())
 
 # %% tags=["hide-input"]
@@ -316,23 +308,10 @@ ours = {"seen": "ours", "effort": "structured"}
 # %%
 ledger.record(
     ledger.unchecked(table, "its losses, at its size", why, seen="reconstructed"),
-    ledger.upper(
-        table, train, lipschitz / pairs, grounds=which, counter_example=worst, **ours
-    ),
-    ledger.upper(
-        table, attend, better, grounds=beside, counter_example=gained, **ours
-    ),
-    ledger.upper(
-        table,
-        shallow,
-        dot[:10] / pairs,
-        grounds=which,
-        counter_example=stuck,
-        **ours,
-    ),
-    ledger.lower(
-        table, deep, dot[deepest] / pairs, grounds=which, counter_example=lucky, **ours
-    ),
+    ledger.upper(table, train, lipschitz / pairs, grounds=which, counter_example=worst, **ours),
+    ledger.upper(table, attend, better, grounds=beside, counter_example=gained, **ours),
+    ledger.upper(table, shallow, dot[:10] / pairs, grounds=which, counter_example=stuck, **ours),
+    ledger.lower(table, deep, dot[deepest] / pairs, grounds=which, counter_example=lucky, **ours),
     ledger.unchecked(figure, "its values", own, seen="reconstructed"),
 )
 

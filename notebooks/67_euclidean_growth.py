@@ -121,10 +121,7 @@ for r in (0.0, 0.5, 1.0, 2.0):
     x = torch.tensor([[0.0], [r]], dtype=torch.float64)
     P, p = unit_head(1).probabilities(x)[0], 1 / (1 + math.exp(r**2))
     row = {"r": r, "column": P[:, 0].sum().item(), "T^2 + 2 tau^2": 1 + 2 * p**2 * r**4}
-    row |= {
-        "<= 2 (1 - p)": 2 * (1 - p),
-        "constant": constant(unit_head(1), x).value.item(),
-    }
+    row |= {"<= 2 (1 - p)": 2 * (1 - p), "constant": constant(unit_head(1), x).value.item()}
     rows.append(row)
 print(pd.DataFrame(rows).round(4).to_string(index=False))
 print(f"bound on the constant: {bounds.l2_growth_sharp(2, False):.4f}")
@@ -148,9 +145,7 @@ def three_parts(x, masked):
     J, first = AttentionJacobian(f, x).dense(), torch.kron(P, torch.eye(d).double())
     assert (first + cross + torch.block_diag(*own) - J).abs().max() < 1e-10
     total, most = (2 * n - 1, (n + 1) / 2) if masked else (n, n)
-    along = min(
-        n - 1.5 if masked else (n - 1) / 2, ((n - 1) * bounds.phi_inverse(1)) ** 2
-    )
+    along = min(n - 1.5 if masked else (n - 1) / 2, ((n - 1) * bounds.phi_inverse(1)) ** 2)
     pairs = {
         "lemma": ((T**2 + 2 * tau**2).max(), total if masked else P.trace()),
         "first": (norm(P, 2), math.sqrt(min(total**0.5, most))),
@@ -220,9 +215,7 @@ def star_lower(a, m, h, rho):
 
 def best_star(n):
     """The largest lower bound of a star of n tokens on a grid of its parameters."""
-    h, ab, mc = np.meshgrid(
-        *(np.linspace(*s) for s in ((0, 1.6, 17), (0.1, 3, 30), (0.02, 1, 50)))
-    )
+    h, ab, mc = np.meshgrid(*(np.linspace(*s) for s in ((0, 1.6, 17), (0.1, 3, 30), (0.02, 1, 50))))
     rho = np.sqrt(np.log(n / mc) / 2)
     a = np.clip(np.round(ab * np.exp(h**2 + rho**2)), 1, n - 1)
     return star_lower(a, n - a, h, rho).max()
@@ -231,19 +224,12 @@ def best_star(n):
 # %%
 rows = []
 for rho in stars:
-    a, m = (
-        math.ceil(c * math.exp(k)) for c, k in ((0.4, 1 + rho**2), (0.2, 2 * rho**2))
-    )
+    a, m = (math.ceil(c * math.exp(k)) for c, k in ((0.4, 1 + rho**2), (0.2, 2 * rho**2)))
     x, u = star_tokens(a, m, 1.0, rho), torch.zeros(a + m, m + 1, dtype=torch.float64)
     u[:a, 0] = a**-0.5
     moved = AttentionJacobian(unit_head(m + 1), x).jvp(u)[a:].norm().item()
     whole = constant(unit_head(m + 1), x).value.item()
-    row = {
-        "N": a + m,
-        "formula": star_lower(a, m, 1, rho),
-        "moved": moved,
-        "constant": whole,
-    }
+    row = {"N": a + m, "formula": star_lower(a, m, 1, rho), "moved": moved, "constant": whole}
     rows.append({**row, "bound": bounds.l2_growth_sharp(a + m, False)})
 star_table = pd.DataFrame(rows)
 print(star_table.round(4).to_string(index=False))
@@ -255,9 +241,7 @@ for k in powers:
     n = 10.0**k
     rate, z = n**0.25 * math.sqrt(math.log(n)), bounds.phi_inverse(n - 1)
     upper = n**0.25 * (1 + 2 * math.sqrt(z / math.sqrt(2))) + 2 * z
-    rows.append(
-        (f"1e{k}", best_star(n) / rate, upper / rate, best_star(n), 2 * z + 1 / (1 + z))
-    )
+    rows.append((f"1e{k}", best_star(n) / rate, upper / rate, best_star(n), 2 * z + 1 / (1 + z)))
 columns = ["N", "star / rate", "bound / rate", "star", "one token between two clusters"]
 order = pd.DataFrame(rows, columns=columns)
 print(order.to_string(index=False, float_format="{:.4g}".format))
@@ -396,13 +380,8 @@ for case in range(60):  # random tokens and evenly spaced ones, 20 to 400 of the
     x = torch.rand(n, d, generator=generator, dtype=torch.float64) * 2 ** (case / 6)
     in_width.append(constant(unit_head(d), x).value.item() / fixed_width(n, d))
 print(f"{len(in_width)} inputs over the bound of their width: {max(in_width):.3f}")
-print(
-    f"one token between two clusters, N to 401: {explicit.min():.6f} of 2z + 1/(1+z),"
-)
-print(
-    "at least; largest column sum of 300 tokens on a line of length 3, 30, 300:",
-    end=" ",
-)
+print(f"one token between two clusters, N to 401: {explicit.min():.6f} of 2z + 1/(1+z),")
+print("at least; largest column sum of 300 tokens on a line of length 3, 30, 300:", end=" ")
 evenly = [torch.linspace(0, w, 300, dtype=torch.float64)[:, None] for w in (3, 30, 300)]
 columns = [unit_head(1).probabilities(x)[0].sum(0).max().item() for x in evenly]
 print(", ".join(f"{column:.2f}" for column in columns))
@@ -417,9 +396,7 @@ n = np.unique(np.geomspace(2, longest, 90).round())
 low, star = np.array([(two_sides(m), best_star(m)) for m in n]).T
 ours = [bounds.l2_growth_sharp(int(m), False) for m in n]
 stated = [bounds.l2_growth(int(m)) for m in n]
-ax.plot(
-    n, stated, color="#d55e00", label=r"Thm 3.2, exponent 4: order $\sqrt{N} \log N$"
-)
+ax.plot(n, stated, color="#d55e00", label=r"Thm 3.2, exponent 4: order $\sqrt{N} \log N$")
 ax.plot(n, ours, color="#009e73", label=r"ours: order $N^{1/4} \sqrt{\log N}$")
 ax.fill_between(n, np.maximum(low, star), ours, color="#009e73", alpha=0.12, lw=0)
 look = {"color": "#0072b2", "label": "stars, in width about N"}

@@ -213,9 +213,7 @@ def spectral(matrix):
 # ## By hand: two tokens in the plane
 
 # %%
-A, V, x = (
-    torch.randn(2, 2, generator=generator, dtype=torch.float64) for _ in range(3)
-)
+A, V, x = (torch.randn(2, 2, generator=generator, dtype=torch.float64) for _ in range(3))
 P = (x @ A.T @ x.T).softmax(1)
 m = P @ x
 query, key, value = torch.zeros(3, 2, 2, 2, 2, dtype=torch.float64)  # i, j, block
@@ -226,8 +224,7 @@ for i in range(2):
         key[i, j] = P[i, j] * V @ torch.outer(x[j] - m[i], A @ x[i])
         value[i, j] = P[i, j] * V
 terms = {
-    name: block.permute(0, 2, 1, 3).reshape(4, 4)
-    for name, block in (("query", query), ("key", key), ("value", value))
+    name: block.permute(0, 2, 1, 3).reshape(4, 4) for name, block in (("query", query), ("key", key), ("value", value))
 }
 J = sum(terms.values())
 
@@ -318,9 +315,7 @@ both = live.merge(same, on=["masked", "layer"], suffixes=("", "_stored"))
 drift = [(both.upper / both.closed_form - 1).abs().max()]
 drift += [(both.lower / both.lower_stored - 1).abs().max()]
 try:
-    again = brackets.remeasure(
-        stored.query("model == 'gpt2'"), rows=rows_to_check, seed=seed
-    )
+    again = brackets.remeasure(stored.query("model == 'gpt2'"), rows=rows_to_check, seed=seed)
     drift += [(again.lower_again / again.lower - 1).abs().max()]
     drift += [(again.closed_form_again / again.closed_form - 1).abs().max()]
 except FileNotFoundError:

@@ -93,18 +93,13 @@ generator = torch.Generator().manual_seed(seed)
 # One head in the plane, the frequency 1: the second token's query and key are turned by one radian.
 
 # %%
-Q, K, V, x = (
-    torch.randn(2, 2, generator=generator, dtype=torch.float64) for _ in range(4)
-)
+Q, K, V, x = (torch.randn(2, 2, generator=generator, dtype=torch.float64) for _ in range(4))
 head = Attention(Q[None], K[None], V[None])
 turned = RotaryAttention(head, torch.tensor([1.0]))
 by_hand = torch.linalg.matrix_norm(AutodiffJacobian(turned, x).dense(), 2).item()
 measured = local_lipschitz(turned, x).value.item()
 radius = x.norm(dim=-1).max().item()
-at_input, on_ball = (
-    bounds.rotary_terms(turned, x),
-    bounds.rotary_upper(turned, 2, radius),
-)
+at_input, on_ball = (bounds.rotary_terms(turned, x), bounds.rotary_upper(turned, 2, radius))
 print(f"without rotation {local_lipschitz(head, x).value:.4f}")
 print(f"with rotation    {by_hand:.4f}, by the solver {measured:.4f}")
 print(f"<= {at_input:.4f} at this input <= {on_ball:.4f} on its ball")
@@ -118,14 +113,7 @@ print(f"<= {at_input:.4f} at this input <= {on_ball:.4f} on its ball")
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
-    found = scan.scan(
-        model_name,
-        text,
-        lengths=lengths,
-        windows=1,
-        output=Path(folder, "scan"),
-        progress=False,
-    )
+    found = scan.scan(model_name, text, lengths=lengths, windows=1, output=Path(folder, "scan"), progress=False)
     written = sorted(path.name for path in Path(folder, "scan").glob("[!.]*"))
 terminal.show(found, width=96)
 print("\nin the folder:", ", ".join(written))
@@ -148,9 +136,7 @@ summaries = {name: summarise(table) for name, table in stored.items()}
 for name, summary in summaries.items():
     rows = summary[summary.length == shown_length]
     over = rows.filter(like="over_").mean().sort_values()
-    said = "; ".join(
-        f"{TITLES[key[5:]]}: {times(value)}" for key, value in over.items()
-    )
+    said = "; ".join(f"{TITLES[key[5:]]}: {times(value)}" for key, value in over.items())
     print(f"{made[name]['model']} ({made[name]['architecture']}), n = {shown_length}:")
     print("  constants", ", ".join(f"{value:.3g}" for value in rows.lipschitz))
     print(f"  times too high: {said}")
@@ -198,17 +184,13 @@ drift, missing = [], {}
 for name, place in places.items():
     short = stored[name][stored[name].length == min(stored[name].length)]
     try:
-        again = scan.remeasure(
-            short, made[name], place, text, rows=rows_to_check, seed=seed
-        )
+        again = scan.remeasure(short, made[name], place, text, rows=rows_to_check, seed=seed)
         drift.extend(again.difference)
     except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
         missing[name] = str(error)
         print(f"{name} could not be measured again: {error}")
 everything = found.table, *stored.values()
-print(
-    f"{len(drift)} rows measured again, largest difference {max(drift, default=0):.0e}"
-)
+print(f"{len(drift)} rows measured again, largest difference {max(drift, default=0):.0e}")
 
 # %% tags=["nbval-check-output"]
 assert abs(measured / by_hand - 1) < 1e-4 and by_hand <= at_input <= on_ball

@@ -313,17 +313,13 @@ assert hand.pgd.iloc[0] > 0.999 * hand["grid search"].iloc[0]
 almost = 1 - 1e-6  # rounding, where the change is small
 assert (table.pgd >= almost * table.aligned).all()
 assert (table.aligned >= almost * table.singular).all()
-assert drift[["lipschitz", "singular", "bound"]].max() < 1e-3, (
-    "a stored row does not hold"
-)
+assert drift[["lipschitz", "singular", "bound"]].max() < 1e-3, "a stored row does not hold"
 assert drift.max() < 2e-2, "an ascent ended elsewhere"
 assert numbers["Lip_X"].min() > 0.9 > 0.8 > numbers["Lip_X, within"].iloc[-1]
 assert carries("pgd", 1) >= 0.03 and slack.max() < 300 < general.min()
 assert copies > 0.5
 smallest = table[table.relative == table.relative.min()]
-assert (
-    smallest.singular / smallest.lipschitz / smallest.epsilon - 1
-).abs().max() < 5e-3
+assert (smallest.singular / smallest.lipschitz / smallest.epsilon - 1).abs().max() < 5e-3
 print(f"{count} inputs at {table.relative.nunique()} radii: no attack above the bound")
 
 # %% [markdown]

@@ -114,9 +114,7 @@ for case in range(60):
     gamma, R, n = 0.1 + case / 20, 0.3 + 0.05 * case, 3 + case % 7
     S = B - torch.outer(B @ u + gamma * u, u)  # S u = - gamma u
     c, s = abs(math.cos(case + 1)), abs(math.sin(case + 1))
-    x = R * torch.cat(
-        [torch.stack([-c * u + s * v, -c * u - s * v]), u.expand(n - 2, 3)]
-    )
+    x = R * torch.cat([torch.stack([-c * u + s * v, -c * u - s * v]), u.expand(n - 2, 3)])
     found = local_lipschitz(Attention.from_matrices(S, W), x, method="dense").value
     tau = gamma * R**2
     stated = math.sqrt(2) * s * tau * math.sqrt(n - 2) * (W @ v).norm()
@@ -290,10 +288,7 @@ through = pd.DataFrame(
         "paper": [tight_constant(n, cut).item() for n in cut_lengths],
         "fork": [worst_fork(n, cut)[0] for n in cut_lengths],
         "upper": [smallest_upper(n, cut)[0] for n in cut_lengths],
-        "published": [
-            min(bounds.general_upper(A, V, n, cut), published_field)
-            for n in cut_lengths
-        ],
+        "published": [min(bounds.general_upper(A, V, n, cut), published_field) for n in cut_lengths],
     }
 )
 peak = through.n[through.paper.idxmax()]
@@ -321,9 +316,7 @@ left.plot(summary.radius, summary.index, color="#cc3311", marker="s", ls="--")
 words = {"bbox": {"fc": "white", "ec": "none", "alpha": 0.9, "pad": 1.5}, "zorder": 4}
 left.text(0.2, 170, "mean-field bound", color="#a04000", **words)
 left.text(4.5, 5500, "$\\sqrt{n}$ bound", color="#0072b2", **words)
-left.text(
-    9, 60, "generic inputs:\nbelow $\\sqrt{n}$ from here", color="#cc3311", **words
-)
+left.text(9, 60, "generic inputs:\nbelow $\\sqrt{n}$ from here", color="#cc3311", **words)
 left.set(xscale="log", yscale="log", ylim=(1.6, 2e5), xlim=(0.17, 130))
 left.set(xlabel="radius R", ylabel="tokens n", title="The smallest upper bound")
 left.set_xticks([0.2, 0.5, 1, 2, 5, 10, 30, 100], [0.2, 0.5, 1, 2, 5, 10, 30, 100])
@@ -352,9 +345,7 @@ assert (through.fork <= through.upper).all() and edge < peak < 10 * edge
 assert through.paper.iloc[-1] < 0.6 * through.paper.max()
 assert abs(plateau / through.fork.iloc[-1] - 1) < 0.05
 assert (settled.end - 1).abs().median() < 0.01 and settled.limit.max() <= 1
-print(
-    f"{len(grid)} grid points up to n = {longest}: no bound exceeded, all within a factor 3"
-)
+print(f"{len(grid)} grid points up to n = {longest}: no bound exceeded, all within a factor 3")
 
 # %% [markdown]
 # ## What this shows and does not show

@@ -124,12 +124,8 @@ trials = [name for name, settings in tables.items() if settings["trial"]]
 print(f"stored tables that are short trials: {', '.join(trials) or 'none'}")
 print(f"lengths: {', '.join(map(str, birth['settings']['lengths']))}")
 print(f"processor: {machine['architecture']} ({flags}), {machine['threads']} threads")
-print(
-    f"torch {versions['torch']}, scipy {versions['scipy']}, lipnb {versions['commit']}"
-)
-print(
-    f"{birth['rows']} rows on {birth['settings']['corpus']}, {birth['seconds']:.0f} s"
-)
+print(f"torch {versions['torch']}, scipy {versions['scipy']}, lipnb {versions['commit']}")
+print(f"{birth['rows']} rows on {birth['settings']['corpus']}, {birth['seconds']:.0f} s")
 
 # %%
 stored["products"] *= stored["count"]  # summed, then divided again
@@ -165,9 +161,7 @@ plt.show()
 # %%
 peers = results.load("bench-compare")
 for value in ("ratio", "products", "error"):
-    table = peers.pivot_table(
-        index="method", columns=["layer", "length"], values=value, sort=False
-    )
+    table = peers.pivot_table(index="method", columns=["layer", "length"], values=value, sort=False)
     print(value)
     print(table.to_string(float_format="{:.2g}".format, na_rep="-"), "\n")
 
@@ -216,14 +210,9 @@ print(counts.to_string(float_format="{:.1e}".format, na_rep="-"))
 
 # %%
 near = results.load("bench-near-degenerate")
-near["open"], near["violated"] = (
-    near.runs - near.converged,
-    near.violated + near.violated_open,
-)
+near["open"], near["violated"] = (near.runs - near.converged, near.violated + near.violated_open)
 summed = dict.fromkeys(["runs", "open", "violated"], "sum")
-near = near.groupby(["confidence", "kind", "size"], sort=False).agg(
-    {**summed, "widest": "max", "widest_open": "max"}
-)
+near = near.groupby(["confidence", "kind", "size"], sort=False).agg({**summed, "widest": "max", "widest_open": "max"})
 near = near.reset_index(["kind", "size"])
 near.insert(5, "allowed", binom.ppf(0.999, near.runs, 1 - near.index).astype(int))
 print(near.to_string(float_format="{:.6g}".format))
@@ -237,11 +226,7 @@ print(near.to_string(float_format="{:.6g}".format))
 long = results.load("bench-long")
 shown = ["length", "asked", "products", "value", "difference", "megabytes"]
 first = long.groupby("length").seconds.transform("first")
-print(
-    long[shown]
-    .assign(time=long.seconds / first)
-    .to_string(index=False, float_format="{:.4g}".format)
-)
+print(long[shown].assign(time=long.seconds / first).to_string(index=False, float_format="{:.4g}".format))
 
 # %% [markdown]
 # ## A million particles
@@ -256,9 +241,7 @@ one = cloud[cloud.part == "product"]
 one = one.pivot_table(index="n", columns="route", values="seconds", sort=False)
 print("seconds of one product, over those of the separable kernel")
 print(one.div(one.separable, axis=0).to_string(float_format="{:.3g}".format), "\n")
-print(
-    cloud[cloud.part != "product"].to_string(index=False, float_format="{:.4g}".format)
-)
+print(cloud[cloud.part != "product"].to_string(index=False, float_format="{:.4g}".format))
 
 # %% tags=["nbval-check-output"]
 certified = stored[stored.method.str.startswith("certified")]
@@ -266,9 +249,7 @@ assert certified.missed.sum() == 0 and not certified.above_upper.any()
 assert abs(ours.value.item() / exact.value.item() - 1) < tolerance
 gpt2 = stored[stored.layer.str.startswith("gpt2r") & (stored.method == released)]
 assert (gpt2.missed == gpt2["count"]).all(), "the absolute rule fails on random GPT-2"
-asked = checked["mode"].str.startswith("certified") & ~checked.kind.str.startswith(
-    "cov"
-)
+asked = checked["mode"].str.startswith("certified") & ~checked.kind.str.startswith("cov")
 assert checked[asked].missed.sum() == 0
 coverage = checked[checked.kind.str.startswith("coverage")]
 sure = near[near.index > 0.99]
@@ -278,9 +259,7 @@ assert coverage.above_upper.sum() <= coverage.inputs.sum() / 2
 assert (long.difference < 1e-5).all() and (cloud.error.dropna() < 1e-6).all()
 print(f"certified: 0 of {certified['count'].sum()} answers wrong")
 wrong = stored[(stored.method == released) & ~stored.index.isin(gpt2.index)]
-print(
-    f"released rule on trained layers: {wrong.missed.sum()} of {wrong['count'].sum()}"
-)
+print(f"released rule on trained layers: {wrong.missed.sum()} of {wrong['count'].sum()}")
 print(f"... on random GPT-2: {gpt2.missed.sum()} of {gpt2['count'].sum()}")
 
 # %% [markdown]

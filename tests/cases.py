@@ -32,11 +32,16 @@ def random_case(seed, *, n=None, spread=1.0, dtype=torch.float64, score="dot"):
     n = n or integer(64 if seed // 8 % 2 else 16)
     bias = seed % 8 >= 3
     attention = Attention(
-        normal(h, k, d) / d**0.5, normal(h, k, d) / d**0.5, normal(h, v, d) / d**0.5,
+        normal(h, k, d) / d**0.5,
+        normal(h, k, d) / d**0.5,
+        normal(h, v, d) / d**0.5,
         normal(h, m, v) / v**0.5 if seed % 3 else None,
-        query_bias=normal(h, k) if bias else None, key_bias=normal(h, k) if bias else None,
+        query_bias=normal(h, k) if bias else None,
+        key_bias=normal(h, k) if bias else None,
         value_bias=normal(h, v) if bias else None,
-        output_bias=normal(m if seed % 3 else h * v) if bias else None, masked=seed % 2 == 1, score=score,
+        output_bias=normal(m if seed % 3 else h * v) if bias else None,
+        masked=seed % 2 == 1,
+        score=score,
     )
     weights = (torch.rand(2, n, generator=generator, dtype=torch.float64) + 1e-3).to(dtype) if seed % 5 == 0 else None
     return Case(attention, spread * normal(2, n, d), weights)
@@ -64,8 +69,10 @@ def extreme_case(seed):
     h, n, d, k, v, m = (pick(*sizes) for sizes in ((1, 2, 3), (1, 2, 3, 4), (1, 2, 3), (1, 2), (1, 2), (1, 2)))
 
     def extreme(tensor):
-        how, unit = pick("plain", "plain", "zero", "whole", "head", "entry"), 2.0 ** pick(
-            -most, -most // 2, most // 2, most, -30, 30)
+        how, unit = (
+            pick("plain", "plain", "zero", "whole", "head", "entry"),
+            2.0 ** pick(-most, -most // 2, most // 2, most, -30, 30),
+        )
         if how == "head":
             tensor[0] *= unit
         if how == "entry":

@@ -13,8 +13,21 @@ import torch
 from lipnb.models.files import quiet
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "alice", "rabbit", "the", "[", "]", ".",
-         *string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase)]
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "alice",
+    "rabbit",
+    "the",
+    "[",
+    "]",
+    ".",
+    *string.ascii_lowercase,
+    *(f"##{letter}" for letter in string.ascii_lowercase),
+]
 
 
 def write_tokenizer(folder):
@@ -23,7 +36,8 @@ def write_tokenizer(folder):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True}))
+        json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True})
+    )
     return folder
 
 
@@ -44,8 +58,14 @@ def tiny_bert(folder, **settings):
     """A BERT of 2 layers, 4 heads, width 32, with a tokenizer, as a folder in Hugging Face format."""
     from transformers import BertConfig, BertModel
 
-    sizes = dict(vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-                 intermediate_size=48, max_position_embeddings=40)
+    sizes = dict(
+        vocab_size=len(WORDS),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=40,
+    )
     with torch.random.fork_rng():
         network = BertModel(BertConfig(**{**sizes, **settings}))
     return write_tokenizer(save(network, folder))
@@ -100,8 +120,15 @@ def serve(repositories):
                 info = {"id": "/".join(parts[:2]), "sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}
                 return self.answer(200, json.dumps(info).encode(), Content_Type="application/json")
             if api and parts[2] == "tree":
-                tree = [{"type": "file", "path": name, "size": file.stat().st_size,
-                         "oid": hashlib.sha1(file.read_bytes()).hexdigest()} for name, file in files.items()]
+                tree = [
+                    {
+                        "type": "file",
+                        "path": name,
+                        "size": file.stat().st_size,
+                        "oid": hashlib.sha1(file.read_bytes()).hexdigest(),
+                    }
+                    for name, file in files.items()
+                ]
                 return self.answer(200, json.dumps(tree).encode(), Content_Type="application/json")
             name = "/".join(parts[4:])
             if parts[2] != "resolve" or parts[3] not in ("main", COMMIT) or name not in files:

@@ -68,8 +68,7 @@ def survives(fault, copies):
 
 def main(words):
     """Plant what was asked for; print the survivors; return the exit status."""
-    chosen = [fault for fault in faults()
-              if not words or any(word in fault["file"] + fault["old"] for word in words)]
+    chosen = [fault for fault in faults() if not words or any(word in fault["file"] + fault["old"] for word in words)]
     for fault in chosen:
         planted(fault, ROOT)
     with tempfile.TemporaryDirectory() as folder:

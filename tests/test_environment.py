@@ -12,9 +12,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-LINES = [
-    line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")
-]
+LINES = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
@@ -54,9 +52,7 @@ def test_lock_satisfies_every_requirement(requirement):
 def test_dev_has_every_extra():
     def reached(extra):
         own = [Requirement(text) for text in PROJECT["optional-dependencies"][extra]]
-        inner = {
-            name for requirement in own if requirement.name == PROJECT["name"] for name in requirement.extras
-        }
+        inner = {name for requirement in own if requirement.name == PROJECT["name"] for name in requirement.extras}
         return {extra}.union(*map(reached, inner))
 
     assert reached("dev") == set(PROJECT["optional-dependencies"])

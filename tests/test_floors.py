@@ -13,26 +13,52 @@ import lipnb
 ROOT = Path(__file__).parent.parent
 FLOORS = {
     "lipnb": {
-        "checks": 0, "hub": 0, "origin": 0,
-        "attention": 1, "corpora": 1, "recording": 1, "spectral": 1,
-        "bounds": 2, "jacobian": 2, "models": 2,
-        "certified": 3, "invertible": 3, "lipschitz": 3, "worst_case": 3,
-        "measures": 4, "scan": 4, "sweeps": 4,
+        "checks": 0,
+        "hub": 0,
+        "origin": 0,
+        "attention": 1,
+        "corpora": 1,
+        "recording": 1,
+        "spectral": 1,
+        "bounds": 2,
+        "jacobian": 2,
+        "models": 2,
+        "certified": 3,
+        "invertible": 3,
+        "lipschitz": 3,
+        "worst_case": 3,
+        "measures": 4,
+        "scan": 4,
+        "sweeps": 4,
         "cli": 5,
     },
     "lab": {
-        "ledger": 0, "power_laws": 0, "released": 0, "results": 0,
-        "figures": 1, "training": 1,
-        "benchmarks": 2, "experiments": 2, "verification": 2,
+        "ledger": 0,
+        "power_laws": 0,
+        "released": 0,
+        "results": 0,
+        "figures": 1,
+        "training": 1,
+        "benchmarks": 2,
+        "experiments": 2,
+        "verification": 2,
         "pages": 3,
         "cli": 4,
     },
 }
 # a heavy library enters by these rooms alone
-DOORS = {"transformers": {"lipnb.models"}, "huggingface_hub": {"lipnb.models", "lipnb.hub"}, "nltk": {"lipnb.corpora"},
-         "matplotlib": {"lipnb.scan", "lab.figures"}, "seaborn": {"lipnb.scan", "lab.figures"},
-         "papermill": {"lipnb.sweeps", "lab.pages"}, "nbclient": {"lipnb.sweeps"}, "dask": {"lipnb.sweeps"},
-         "distributed": {"lipnb.sweeps"}, "dask_jobqueue": {"lipnb.sweeps"}}
+DOORS = {
+    "transformers": {"lipnb.models"},
+    "huggingface_hub": {"lipnb.models", "lipnb.hub"},
+    "nltk": {"lipnb.corpora"},
+    "matplotlib": {"lipnb.scan", "lab.figures"},
+    "seaborn": {"lipnb.scan", "lab.figures"},
+    "papermill": {"lipnb.sweeps", "lab.pages"},
+    "nbclient": {"lipnb.sweeps"},
+    "dask": {"lipnb.sweeps"},
+    "distributed": {"lipnb.sweeps"},
+    "dask_jobqueue": {"lipnb.sweeps"},
+}
 
 
 def imported(path):

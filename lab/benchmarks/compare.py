@@ -34,8 +34,11 @@ def measure(name, length, count, repeats, corpus):
     attention, tokens = layer(name, corpus)[1:]
     x = tokens(length, count)
     truth = reference(attention, x).numpy()
-    runs = {peer: partial(one_by_one, run, attention, x) for peer, run in PEERS.items()
-            if peer != "dense" or x[0].numel() <= DENSE_LIMIT}
+    runs = {
+        peer: partial(one_by_one, run, attention, x)
+        for peer, run in PEERS.items()
+        if peer != "dense" or x[0].numel() <= DENSE_LIMIT
+    }
     runs |= {mode: partial(all_at_once, mode, attention, x) for mode in ours.OURS}
     seconds, answers = {method: [] for method in runs}, {}
     for _ in range(repeats):
@@ -46,9 +49,18 @@ def measure(name, length, count, repeats, corpus):
     rows = []
     for method, (values, products, *_) in answers.items():
         spread = machine.spread(seconds[method])
-        rows.append({"layer": name, "length": length, "method": method, "count": count, **spread,
-                     "products": float(products.mean()), "error": float(np.abs(values / truth - 1).max()),
-                     "ratio": released / spread["seconds"]})
+        rows.append(
+            {
+                "layer": name,
+                "length": length,
+                "method": method,
+                "count": count,
+                **spread,
+                "products": float(products.mean()),
+                "error": float(np.abs(values / truth - 1).max()),
+                "ratio": released / spread["seconds"],
+            }
+        )
     return rows
 
 
@@ -63,15 +75,24 @@ def main(argv=None):
     inputs = INPUTS[:1] if given.quick else INPUTS
     if "PRIMME svds" not in PEERS:
         print("PRIMME is not installed and is left out: pip install primme")
-    settings = {"corpus": corpus, "text": corpora.fingerprint(corpora.read(corpus)), "inputs": inputs,
-                "count": given.count, "repeats": given.repeats, "peers": list(PEERS)}
+    settings = {
+        "corpus": corpus,
+        "text": corpora.fingerprint(corpora.read(corpus)),
+        "inputs": inputs,
+        "count": given.count,
+        "repeats": given.repeats,
+        "peers": list(PEERS),
+    }
     units = {f"{name}/{length}": (name, length, given.count, given.repeats, corpus) for name, length in inputs}
     with machine.recording("compare", settings, given) as record:
         table = machine.full_table(record, units, measure, partial(tqdm, desc="peers", unit="input"))
     for value in ("ratio", "products", "error"):
         print(f"\n{value}")
-        print(table.pivot_table(index="method", columns=["layer", "length"], values=value, sort=False)
-              .to_string(float_format="{:.2g}".format))
+        print(
+            table.pivot_table(index="method", columns=["layer", "length"], values=value, sort=False).to_string(
+                float_format="{:.2g}".format
+            )
+        )
 
 
 if __name__ == "__main__":

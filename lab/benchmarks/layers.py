@@ -79,8 +79,9 @@ def layer(name, corpus="alice"):
         twin = twin_attention(_minilm().attention(number), _minilm().attention(number + 1), rotation(2 * 384))
         return Layer(name, twin, lambda n, count, skip=0: _twin_tokens(number, _windows(ids, n, 2 * count, 2 * skip)))
     model = _minilm(bool(rest)) if family == "mini" else models.load("gpt2", random=True, seed=0)
-    return Layer(name, model.attention(number),
-                 lambda n, count, skip=0: model.activations(_windows(ids, n, count, skip), number))
+    return Layer(
+        name, model.attention(number), lambda n, count, skip=0: model.activations(_windows(ids, n, count, skip), number)
+    )
 
 
 def _windows(ids, n, count, skip=0):
@@ -136,9 +137,14 @@ def twin_attention(first, second, turn):
 
     inputs = {name: (diagonal(name) @ turn.T).to(first.dtype) for name in ("query", "key", "value")}
     biases = {f"{name}_bias": joined(f"{name}_bias") for name in ("query", "key", "value")}
-    return Attention(**inputs, output=(turn @ diagonal("output")).to(first.dtype), **biases,
-                     output_bias=(turn @ joined("output_bias").double()).to(first.dtype),
-                     scale=first.scale, masked=first.masked)
+    return Attention(
+        **inputs,
+        output=(turn @ diagonal("output")).to(first.dtype),
+        **biases,
+        output_bias=(turn @ joined("output_bias").double()).to(first.dtype),
+        scale=first.scale,
+        masked=first.masked,
+    )
 
 
 @lru_cache(maxsize=4)  # the stacked weights are no part of an answer's time
@@ -155,6 +161,7 @@ def plain_forward(attention):
     callable
         From tokens (..., n, d) to tokens (..., n, m), differentiable by `torch.func`, without any check of ours.
     """
+
     def stacked(name):
         bias = getattr(attention, f"{name}_bias")
         return getattr(attention, name).flatten(0, 1).contiguous(), None if bias is None else bias.flatten()

@@ -35,18 +35,40 @@ def one(length, route, mode):
     ours.warm_up()
     before = machine.held()
     lip, spread = machine.timed(lambda: ours.solve(attention, x, **ours.OURS[mode], **ours.ROUTES[route]), 1)
-    print(json.dumps({"length": length, "asked": route, "route": str(getattr(lip, "route", None)), "mode": mode,
-                      "seconds": spread["seconds"], "products": int(lip.steps.item()), "value": lip.value.item(),
-                      "upper": ours.upper(lip).item(), "converged": bool(lip.converged.item()),
-                      "megabytes": machine.peak() - before}))
+    print(
+        json.dumps(
+            {
+                "length": length,
+                "asked": route,
+                "route": str(getattr(lip, "route", None)),
+                "mode": mode,
+                "seconds": spread["seconds"],
+                "products": int(lip.steps.item()),
+                "value": lip.value.item(),
+                "upper": ours.upper(lip).item(),
+                "converged": bool(lip.converged.item()),
+                "megabytes": machine.peak() - before,
+            }
+        )
+    )
 
 
 def measure(length, routes, mode, threads):
     """One solve for each route, each in a process of its own; rows of the table."""
     rows = []
     for route in routes:
-        command = [sys.executable, "-m", "benchmarks.long", "--solve", str(length), route, "--mode", mode,
-                   "--threads", str(threads)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.long",
+            "--solve",
+            str(length),
+            route,
+            "--mode",
+            mode,
+            "--threads",
+            str(threads),
+        ]
         said = subprocess.run(command, capture_output=True, text=True, check=False)
         if said.returncode:
             raise RuntimeError(f"n = {length}, {route}: {said.stderr.strip().splitlines()[-1]}")

@@ -14,8 +14,19 @@ import torch
 from lab import results
 from lab.benchmarks import ours
 
-__all__ = ["FLAGS", "full_table", "held", "parser", "peak", "processor", "recording", "spread", "start", "timed",
-           "with_seconds"]
+__all__ = [
+    "FLAGS",
+    "full_table",
+    "held",
+    "parser",
+    "peak",
+    "processor",
+    "recording",
+    "spread",
+    "start",
+    "timed",
+    "with_seconds",
+]
 
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_tile", "asimd", "bf16", "sve")
 
@@ -30,21 +41,29 @@ def processor():
     except OSError:  # not Linux
         pass
     flags = (said.get("flags") or said.get("Features") or "").split()
-    return {"architecture": platform.machine(), "vendor": said.get("vendor_id", "unknown"),
-            "flags": [flag for flag in FLAGS if flag in flags],
-            "torch_capability": torch.backends.cpu.get_cpu_capability(), "threads": torch.get_num_threads()}
+    return {
+        "architecture": platform.machine(),
+        "vendor": said.get("vendor_id", "unknown"),
+        "flags": [flag for flag in FLAGS if flag in flags],
+        "torch_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+    }
 
 
 def parser(description, examples):
     """A command line with what all scripts share: --quick, --threads, --again."""
-    command = argparse.ArgumentParser(description=description, epilog=examples,
-                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    command.add_argument("--quick", action="store_true",
-                         help="a trial with few and small inputs; the table says that it is one")
-    command.add_argument("--threads", type=int, default=torch.get_num_threads(),
-                         help="threads of torch (default %(default)s)")
-    command.add_argument("--again", action="store_true",
-                         help="forget the unfinished table of an earlier run instead of continuing it")
+    command = argparse.ArgumentParser(
+        description=description, epilog=examples, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_argument(
+        "--quick", action="store_true", help="a trial with few and small inputs; the table says that it is one"
+    )
+    command.add_argument(
+        "--threads", type=int, default=torch.get_num_threads(), help="threads of torch (default %(default)s)"
+    )
+    command.add_argument(
+        "--again", action="store_true", help="forget the unfinished table of an earlier run instead of continuing it"
+    )
     return command
 
 
@@ -73,8 +92,13 @@ def recording(name, settings, arguments):
     ------
     lipnb.recording.Recording
     """
-    settings = {**settings, "trial": arguments.quick or bool(ours.left_out()), "left_out": ours.left_out(),
-                "modes": ours.OURS, "processor": processor()}
+    settings = {
+        **settings,
+        "trial": arguments.quick or bool(ours.left_out()),
+        "left_out": ours.left_out(),
+        "modes": ours.OURS,
+        "processor": processor(),
+    }
     if arguments.again:
         (results.folder() / f"bench-{name}.partial.jsonl").unlink(missing_ok=True)
     with results.recording(f"bench-{name}", settings) as record:

@@ -54,8 +54,14 @@ def random_map(seed):
     h, k, d, v = (int(torch.randint(1, most + 1, (), generator=generator)) for most in (4, 8, 12, 8))
     n = int(torch.randint(1, 41, (), generator=generator)) + 48 // d  # smaller ones are solved densely
     bias = {"query_bias": normal(h, k), "key_bias": normal(h, k), "value_bias": normal(h, v)} if seed % 2 else {}
-    attention = Attention(normal(h, k, d) / d**0.5, normal(h, k, d) / d**0.5, normal(h, v, d) / d**0.5,
-                          normal(h, d, v) / v**0.5 if seed % 3 else None, **bias, masked=seed // 2 % 2 == 1)
+    attention = Attention(
+        normal(h, k, d) / d**0.5,
+        normal(h, k, d) / d**0.5,
+        normal(h, v, d) / d**0.5,
+        normal(h, d, v) / v**0.5 if seed % 3 else None,
+        **bias,
+        masked=seed // 2 % 2 == 1,
+    )
     return attention, SPREADS[seed % len(SPREADS)] * normal(2, n, d)
 
 
@@ -95,10 +101,19 @@ def compared(kind, first, count, corpus):
     rows = []
     for mode, columns in found.items():
         error, above, unconverged, products = torch.stack(columns).T
-        rows.append({"kind": kind, "chunk": first, "mode": mode, "inputs": len(error),
-                     "missed": int((error > MISS).sum()), "error": error.max().item(),
-                     "unconverged": int(unconverged.sum()), "above_upper": int(above.sum()),
-                     "products": products.mean().item()})
+        rows.append(
+            {
+                "kind": kind,
+                "chunk": first,
+                "mode": mode,
+                "inputs": len(error),
+                "missed": int((error > MISS).sum()),
+                "error": error.max().item(),
+                "unconverged": int(unconverged.sum()),
+                "above_upper": int(above.sum()),
+                "products": products.mean().item(),
+            }
+        )
     return rows
 
 
@@ -110,8 +125,16 @@ def coverage(spectrum, first, count, confidence=0.5):
         lip = ours.solve(lambda u: values * u, x, seed=seed, rtol=MISS, confidence=confidence)
         failed += ours.upper(lip).item() < 1 - 1e-12
         products += lip.steps.item()
-    return [{"kind": f"coverage, {spectrum}", "chunk": first, "mode": f"certified {confidence}", "inputs": count,
-             "above_upper": failed, "products": products / count}]
+    return [
+        {
+            "kind": f"coverage, {spectrum}",
+            "chunk": first,
+            "mode": f"certified {confidence}",
+            "inputs": count,
+            "above_upper": failed,
+            "products": products / count,
+        }
+    ]
 
 
 def work(kind, *rest):
@@ -132,25 +155,45 @@ def main(argv=None):
     wanted = {"random": given.random, "real": given.real, "coverage": given.starts}
     wanted, chunk = (QUICK, QUICK) if given.quick else (wanted, CHUNK)
     corpus = corpora.available("alice", "python_reference")
-    units = {f"{kind}/{first}": (kind, first, chunk[kind], corpus) for kind in ("random", "real")
-             for first in range(0, wanted[kind], chunk[kind])}
-    units |= {f"coverage/{spectrum}/{first}": ("coverage", spectrum, first, chunk["coverage"])
-              for spectrum in SPECTRA for first in range(0, wanted["coverage"], chunk["coverage"])}
+    units = {
+        f"{kind}/{first}": (kind, first, chunk[kind], corpus)
+        for kind in ("random", "real")
+        for first in range(0, wanted[kind], chunk[kind])
+    }
+    units |= {
+        f"coverage/{spectrum}/{first}": ("coverage", spectrum, first, chunk["coverage"])
+        for spectrum in SPECTRA
+        for first in range(0, wanted["coverage"], chunk["coverage"])
+    }
     settings = {"corpus": corpus, "wanted": wanted, "chunk": chunk, "size": SIZE}
     # spawned, not forked: threads of torch do not survive a fork
     pool = ProcessPoolExecutor(given.workers, mp_context=get_context("spawn"))
     with machine.recording("misconvergence", settings, given) as record:
         try:
-            runs = {pool.submit(machine.with_seconds, work, *unit): key for key, unit in units.items()
-                    if record.rows(key) is None}
+            runs = {
+                pool.submit(machine.with_seconds, work, *unit): key
+                for key, unit in units.items()
+                if record.rows(key) is None
+            }
             for run in tqdm(as_completed(runs), desc="misconvergence", unit="chunk", total=len(runs)):
                 record.add(runs[run], *run.result())
         finally:
             pool.shutdown(cancel_futures=True)  # a stopped run does not begin what is still waiting
         table = record.finish()
-    print(table.groupby(["kind", "mode"], sort=False)
-          .agg({"inputs": "sum", "missed": "sum", "error": "max", "unconverged": "sum", "above_upper": "sum",
-                "products": "mean"}).to_string(float_format="{:.3g}".format))
+    print(
+        table.groupby(["kind", "mode"], sort=False)
+        .agg(
+            {
+                "inputs": "sum",
+                "missed": "sum",
+                "error": "max",
+                "unconverged": "sum",
+                "above_upper": "sum",
+                "products": "mean",
+            }
+        )
+        .to_string(float_format="{:.3g}".format)
+    )
 
 
 if __name__ == "__main__":

@@ -76,8 +76,9 @@ def diagonal(size, seeds, confidence):
 def _solved(factors, start, confidence):
     """Upper bound, convergence and products in the precision of `factors`; which items are stuck."""
     squared = lambda factors: lambda u: factors * (factors * u)  # noqa: E731
-    found = lanczos(squared(factors), start.to(factors.dtype), confidence=confidence,
-                    restrict=lambda index: squared(factors[index]))
+    found = lanczos(
+        squared(factors), start.to(factors.dtype), confidence=confidence, restrict=lambda index: squared(factors[index])
+    )
     return torch.stack([found.upper, found.converged.double(), found.steps.double()], 1), found.stuck
 
 
@@ -90,8 +91,13 @@ def one_by_one(kind, size, seeds, confidence):
         else:
             f, x = lambda x, factors=factors: factors[:, None] * x.float(), zero[0].T
         lip = local_lipschitz(f, x, seed=seed, confidence=confidence)
-        yield (lip.upper.item(), lip.converged.item(), lip.steps.item(), lip.precision == "float64",
-               factors.double().max().item())
+        yield (
+            lip.upper.item(),
+            lip.converged.item(),
+            lip.steps.item(),
+            lip.precision == "float64",
+            factors.double().max().item(),
+        )
 
 
 def runs(kind, size, count, confidence, first=0):
@@ -101,11 +107,20 @@ def runs(kind, size, count, confidence, first=0):
     upper, converged, steps, doubled, exact = found.T
     converged, ratio = converged.astype(bool), upper / exact
     below, open_ = ratio < 1 - ROUNDING, ~converged
-    return {"kind": kind, "size": size, "confidence": confidence, "chunk": first, "runs": count,
-            "converged": int(converged.sum()), "doubled": int((doubled[converged] > 0).sum()),
-            "violated": int(below[converged].sum()), "violated_open": int(below[open_].sum()),
-            "products": steps.mean(), "widest": ratio[converged].max(initial=0),
-            "widest_open": ratio[open_].max(initial=0)}
+    return {
+        "kind": kind,
+        "size": size,
+        "confidence": confidence,
+        "chunk": first,
+        "runs": count,
+        "converged": int(converged.sum()),
+        "doubled": int((doubled[converged] > 0).sum()),
+        "violated": int(below[converged].sum()),
+        "violated_open": int(below[open_].sum()),
+        "products": steps.mean(),
+        "widest": ratio[converged].max(initial=0),
+        "widest_open": ratio[open_].max(initial=0),
+    }
 
 
 def allowed(confidence, count):
@@ -125,16 +140,24 @@ def units(share=1.0):
         for size, counts in sizes.items():
             count = math.ceil(share * counts[place])
             for first in range(0, count, CHUNK[kind]):
-                planned[f"{kind}/{size}/{confidence}/{first}"] = (kind, size, min(CHUNK[kind], count - first),
-                                                                  confidence, first)
+                planned[f"{kind}/{size}/{confidence}/{first}"] = (
+                    kind,
+                    size,
+                    min(CHUNK[kind], count - first),
+                    confidence,
+                    first,
+                )
     return planned
 
 
 def summary(table):
     """Sums over chunks for each kind, size and confidence, with `allowed`, the violations that are likely."""
     adding = dict.fromkeys(("runs", "converged", "doubled", "violated", "violated_open"), "sum")
-    sums = table.groupby(["confidence", "kind", "size"], sort=False).agg(
-        {**adding, "products": "mean", "widest": "max", "widest_open": "max"}).reset_index()
+    sums = (
+        table.groupby(["confidence", "kind", "size"], sort=False)
+        .agg({**adding, "products": "mean", "widest": "max", "widest_open": "max"})
+        .reset_index()
+    )
     sums.insert(3, "allowed", [allowed(*pair) for pair in zip(sums.confidence, sums.runs, strict=True)])
     return sums
 

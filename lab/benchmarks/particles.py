@@ -47,12 +47,30 @@ process).
 
 def arguments():
     parser = argparse.ArgumentParser(description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], metavar="N",
-                        help="numbers of particles; the solve is at the largest (default: 10^4 10^5 10^6)")
-    parser.add_argument("--exact-sizes", type=int, nargs="+", default=[5_000, 10_000, 20_000], metavar="N",
-                        help="numbers of particles for the exact route, to fit its exponent (default: up to 20,000)")
-    parser.add_argument("--keops-sizes", type=int, nargs="+", default=[5_000, 10_000, 20_000], metavar="N",
-                        help="those of them that KeOps is measured at (default: all)")
+    parser.add_argument(
+        "--sizes",
+        type=int,
+        nargs="+",
+        default=[10_000, 100_000, 1_000_000],
+        metavar="N",
+        help="numbers of particles; the solve is at the largest (default: 10^4 10^5 10^6)",
+    )
+    parser.add_argument(
+        "--exact-sizes",
+        type=int,
+        nargs="+",
+        default=[5_000, 10_000, 20_000],
+        metavar="N",
+        help="numbers of particles for the exact route, to fit its exponent (default: up to 20,000)",
+    )
+    parser.add_argument(
+        "--keops-sizes",
+        type=int,
+        nargs="+",
+        default=[5_000, 10_000, 20_000],
+        metavar="N",
+        help="those of them that KeOps is measured at (default: all)",
+    )
     parser.add_argument("--radius", type=float, default=2.0, help="radius R of the disc; rho is about R^2 (default 2)")
     parser.add_argument("--rtol", type=float, default=1e-6, help="error allowed to the kernel (default 1e-6)")
     parser.add_argument("--solve-rtol", type=float, default=1e-4, help="tolerance of the solver (default 1e-4)")
@@ -112,10 +130,16 @@ def solve(jacobian, weights, args):
     root = weights.sqrt()
     start = start_vectors(1, jacobian.n * jacobian.d, seed=args.seed, dtype=weights.dtype, device=weights.device)
     began = time.perf_counter()
-    solved = lanczos(lambda u: jacobian.gram(u.view(jacobian.n, -1), scale=root).view(1, -1), start,
-                     rtol=args.solve_rtol)
-    return {"lipschitz": solved.value.item(), "residual": solved.residual.item(), "products": solved.steps.item(),
-            "converged": solved.converged.item(), "seconds": time.perf_counter() - began}
+    solved = lanczos(
+        lambda u: jacobian.gram(u.view(jacobian.n, -1), scale=root).view(1, -1), start, rtol=args.solve_rtol
+    )
+    return {
+        "lipschitz": solved.value.item(),
+        "residual": solved.residual.item(),
+        "products": solved.steps.item(),
+        "converged": solved.converged.item(),
+        "seconds": time.perf_counter() - began,
+    }
 
 
 def table_rows(report):
@@ -123,24 +147,48 @@ def table_rows(report):
     rows = []
 
     def add(part, route, n, seconds, products=1, value=None, error=None, megabytes=None):
-        rows.append({"part": part, "route": route, "n": n, "seconds": seconds, "products": products, "value": value,
-                     "error": error, "megabytes": megabytes})
+        rows.append(
+            {
+                "part": part,
+                "route": route,
+                "n": n,
+                "seconds": seconds,
+                "products": products,
+                "value": value,
+                "error": error,
+                "megabytes": megabytes,
+            }
+        )
 
     for row in report["products"]:
         for route in ("separable", "tiled", "keops"):
             if route in row:
                 mine = route == "separable"
-                add("product", route, row["n"], row[route], error=row.get("error_of_product") if mine else None,
-                    megabytes=row["peak_memory_mib"] if mine else None)
+                add(
+                    "product",
+                    route,
+                    row["n"],
+                    row[route],
+                    error=row.get("error_of_product") if mine else None,
+                    megabytes=row["peak_memory_mib"] if mine else None,
+                )
     far = report["rows"]
     add("product", "tiled, scaled", far["n"], far["tiled_from_these_rows"])
     add("rows", "separable", far["n"], far["separable"], error=far["relative_error"])
-    for part, route, n, found in (("solve", "separable", report["solve"]["n"], report["solve"]),
-                                  *(("subset", route, report["subset"]["n"], report["subset"][route])
-                                    for route in ("separable", "tiled"))):
-        add(part, route, n, found["seconds"], found["products"], found["lipschitz"],
+    for part, route, n, found in (
+        ("solve", "separable", report["solve"]["n"], report["solve"]),
+        *(("subset", route, report["subset"]["n"], report["subset"][route]) for route in ("separable", "tiled")),
+    ):
+        add(
+            part,
+            route,
+            n,
+            found["seconds"],
+            found["products"],
+            found["lipschitz"],
             report["subset"]["relative_difference"] if (part, route) == ("subset", "separable") else None,
-            found.get("peak_memory_mib"))
+            found.get("peak_memory_mib"),
+        )
     return rows
 
 
@@ -155,14 +203,19 @@ def main():
         versions["pykeops"] = version("pykeops")
     except PackageNotFoundError:
         print("KeOps is not installed: its column stays empty (pip install --target DIR pykeops; PYTHONPATH=DIR).")
-    routes = {"separable": (SeparableJacobian, {*args.sizes, *args.exact_sizes}, {"rtol": args.rtol}),
-              "tiled": (TiledJacobian, {*args.exact_sizes}, {})}
+    routes = {
+        "separable": (SeparableJacobian, {*args.sizes, *args.exact_sizes}, {"rtol": args.rtol}),
+        "tiled": (TiledJacobian, {*args.exact_sizes}, {}),
+    }
     if KeOpsJacobian:
         routes["keops"] = (KeOpsJacobian, {*args.keops_sizes} & {*args.exact_sizes}, {})
     sizes = sorted({*args.sizes, *args.exact_sizes})
-    report = {"about": "seconds of one J^T J product, medians, d = 2, a shared machine: trust ratios only",
-              "settings": {key: value for key, value in vars(args).items()},
-              "versions": versions, "products": []}
+    report = {
+        "about": "seconds of one J^T J product, medians, d = 2, a shared machine: trust ratios only",
+        "settings": {key: value for key, value in vars(args).items()},
+        "versions": versions,
+        "products": [],
+    }
     bar = tqdm(total=args.rounds * sum(len(measured) for _, measured, _ in routes.values()) + 3, unit="step")
     for n in sizes:
         x, weights = particles(n, args.radius, args.seed, dtype)
@@ -197,8 +250,9 @@ def main():
         tqdm.write("  ".join(f"{key} {value:.3g}" for key, value in row.items() if isinstance(value, (int, float))))
     exact = [row for row in report["products"] if "tiled" in row]
     if len(exact) > 1:
-        report["tiled_exponent"] = np.polyfit(np.log([row["n"] for row in exact]),
-                                              np.log([row["tiled"] for row in exact]), 1)[0]
+        report["tiled_exponent"] = np.polyfit(
+            np.log([row["n"] for row in exact]), np.log([row["tiled"] for row in exact]), 1
+        )[0]
 
     bar.set_description(f"solve, n = {n}")
     large = jacobians["separable"]
@@ -212,7 +266,8 @@ def main():
         make, _, options = routes[name]
         report["subset"][name] = solve(make(attention, x[some], weights[some], **options), weights[some], args)
     report["subset"]["relative_difference"] = abs(
-        report["subset"]["separable"]["lipschitz"] / report["subset"]["tiled"]["lipschitz"] - 1)
+        report["subset"]["separable"]["lipschitz"] / report["subset"]["tiled"]["lipschitz"] - 1
+    )
     bar.update()
     bar.set_description(f"{args.rows} exact rows, n = {n}")
     rows = torch.randperm(n, generator=torch.Generator().manual_seed(args.seed + 1))[: args.rows]
@@ -228,10 +283,15 @@ def main():
     # J^T J on all rows is two sweeps over n / rows times as many rows, each of the same cost
     whole = 2 * n / len(rows) * (time.perf_counter() - began)
     gap = torch.linalg.vector_norm(large.jvp(u)[rows] - exact, dim=1)
-    report["rows"] = {"n": n, "rows": len(rows), "relative_error": (gap.norm() / exact.norm()).item(),
-                      "largest_row_error": (gap.max() / torch.linalg.vector_norm(exact, dim=1).max()).item(),
-                      "separable": statistics.median(seconds), "tiled_from_these_rows": whole,
-                      "tiled_over_separable": whole / statistics.median(seconds)}
+    report["rows"] = {
+        "n": n,
+        "rows": len(rows),
+        "relative_error": (gap.norm() / exact.norm()).item(),
+        "largest_row_error": (gap.max() / torch.linalg.vector_norm(exact, dim=1).max()).item(),
+        "separable": statistics.median(seconds),
+        "tiled_from_these_rows": whole,
+        "tiled_over_separable": whole / statistics.median(seconds),
+    }
     bar.update()
     bar.close()
     with results.recording("bench-particles", report["settings"] | {"trial": args.quick}) as record:

@@ -73,18 +73,21 @@ class Products:
 
     def operator(self, *, square):
         """A SciPy operator on flattened arrays: J^T J when `square`, else J."""
+
         def flat(function, shape):
             def product(vector):
                 u = torch.from_numpy(np.ascontiguousarray(vector.reshape(shape), dtype=self.numpy)).to(self.x.dtype)
                 return function(u).flatten().numpy()
+
             return product
 
         size = self.x.numel()
         if square:
             return LinearOperator((size, size), matvec=flat(self.gram, self.x.shape), dtype=self.numpy)
         image = self.jvp(torch.zeros_like(self.x)).shape
-        return LinearOperator((image.numel(), size), matvec=flat(self.jvp, self.x.shape),
-                              rmatvec=flat(self.vjp, image), dtype=self.numpy)
+        return LinearOperator(
+            (image.numel(), size), matvec=flat(self.jvp, self.x.shape), rmatvec=flat(self.vjp, image), dtype=self.numpy
+        )
 
     @property
     def numpy(self):
@@ -172,8 +175,14 @@ def arpack_svds(attention, x, *, seed=0, rtol=1e-4, closed=False, **_):
 def arpack_eigsh(attention, x, *, seed=0, rtol=1e-4, closed=False, **_):
     """`scipy.sparse.linalg.eigsh` of J^T J with a small basis, the best setting of ARPACK found here."""
     products = Products(attention, x, closed=closed)
-    value = eigsh(products.operator(square=True), k=1, ncv=8, tol=2 * rtol, v0=_start(x, seed).flatten().numpy(),
-                  return_eigenvectors=False)
+    value = eigsh(
+        products.operator(square=True),
+        k=1,
+        ncv=8,
+        tol=2 * rtol,
+        v0=_start(x, seed).flatten().numpy(),
+        return_eigenvectors=False,
+    )
     return Answer(float(value[0]) ** 0.5, products.count)
 
 
@@ -186,8 +195,9 @@ def scipy_lobpcg(attention, x, *, seed=0, rtol=1e-4, **_):
         scale, u = v.norm().item(), v / v.norm()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns where it stops short; the table shows the error
-        values, _ = lobpcg(products.operator(square=True), u.reshape(-1, 1).numpy(), tol=2 * rtol * scale,
-                           maxiter=200, largest=True)
+        values, _ = lobpcg(
+            products.operator(square=True), u.reshape(-1, 1).numpy(), tol=2 * rtol * scale, maxiter=200, largest=True
+        )
     return Answer(float(values[0]) ** 0.5, products.count)
 
 

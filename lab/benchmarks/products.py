@@ -86,8 +86,17 @@ def gemms(shapes, repeats):
             with route(name):
                 product, spread = machine.timed(lambda a=a, b=b: a @ b, repeats + 1)  # one to warm up
             error = ((product[:64] - exact).norm() / exact.norm()).item()
-            rows.append({"part": "gemm", "route": name, "length": m, "width": n, **spread,
-                         "rate": 2e-9 * m * k * n / spread["fastest"], "error": error})
+            rows.append(
+                {
+                    "part": "gemm",
+                    "route": name,
+                    "length": m,
+                    "width": n,
+                    **spread,
+                    "rate": 2e-9 * m * k * n / spread["fastest"],
+                    "error": error,
+                }
+            )
     return rows
 
 
@@ -100,8 +109,10 @@ def products(length, width, count, repeats, routes=("closed form", "autodiff", "
         u = tokens(width, length, count, seed=2)
         pullbacks = [torch.func.vjp(forward, sequence)[1] for sequence in x]
         pullback = torch.func.vjp(forward, x)[1]
-        runs["autodiff"] = lambda: [pull(torch.func.jvp(forward, (sequence,), (v,))[1])
-                                    for pull, sequence, v in zip(pullbacks, x, u, strict=True)]
+        runs["autodiff"] = lambda: [
+            pull(torch.func.jvp(forward, (sequence,), (v,))[1])
+            for pull, sequence, v in zip(pullbacks, x, u, strict=True)
+        ]
         runs["autodiff, batched"] = lambda: pullback(torch.func.jvp(forward, (x,), (u,))[1])
     seconds = {name: [] for name in runs}
     with torch.no_grad():
@@ -109,9 +120,18 @@ def products(length, width, count, repeats, routes=("closed form", "autodiff", "
             for name, run in runs.items():
                 once = machine.timed(run, 1)[1]["seconds"]
                 seconds[name] += [once] if turn else []  # the first turn warms up
-    return [{"part": "product", "route": name, "length": length, "width": width, "count": count,
-             **machine.spread(taken), "rate": 1e-9 * count * flops(length, width) / machine.spread(taken)["seconds"]}
-            for name, taken in seconds.items()]
+    return [
+        {
+            "part": "product",
+            "route": name,
+            "length": length,
+            "width": width,
+            "count": count,
+            **machine.spread(taken),
+            "rate": 1e-9 * count * flops(length, width) / machine.spread(taken)["seconds"],
+        }
+        for name, taken in seconds.items()
+    ]
 
 
 def growth(part, sizes, repeats):
@@ -137,10 +157,15 @@ def memory(length):
     """Peak resident memory of one product by each route; rows of the table."""
     rows = []
     for kind, name in (("closed", "closed form"), ("autodiff", "autodiff")):
-        said = subprocess.run([sys.executable, "-m", "benchmarks.products", "--memory", kind, str(length)],
-                              capture_output=True, text=True, check=True).stdout
-        rows.append({"part": "memory", "route": name, "length": length, "width": 768,
-                     **json.loads(said.splitlines()[-1])})
+        said = subprocess.run(
+            [sys.executable, "-m", "benchmarks.products", "--memory", kind, str(length)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        rows.append(
+            {"part": "memory", "route": name, "length": length, "width": 768, **json.loads(said.splitlines()[-1])}
+        )
     return rows
 
 
@@ -173,8 +198,9 @@ def main(argv=None):
     units |= {f"memory/{n}": (memory, n) for n in ((256,) if given.quick else (512, 1024, 2048, 4096))}
     settings = {"sizes": sizes, "lengths": lengths, "widths": widths, "turns": turns}
     with machine.recording("products", settings, given) as record:
-        table = machine.full_table(record, units, lambda run, *rest: run(*rest),
-                                   partial(tqdm, desc="products", unit="part"))
+        table = machine.full_table(
+            record, units, lambda run, *rest: run(*rest), partial(tqdm, desc="products", unit="part")
+        )
     print(with_share(table).drop(columns=["fastest", "slowest"]).to_string(index=False, float_format="{:.3g}".format))
     for part in ("length", "width"):
         rows = table[table.part == part]

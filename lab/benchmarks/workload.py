@@ -56,8 +56,18 @@ def methods(name, attention, x, truth):
     setting = {"threshold": 1e-3, "max_iter": 1000} if name.startswith("gpt2r") else {}
     peers = {RELEASED: partial(one_by_one, partial(released_fed_back, **setting), attention, x)}
     if name.startswith("gpt2r"):
-        peers[POWER] = lambda: tuple(map(np.array, zip(*(power(attention, sequence, truth=value) for sequence, value
-                                                         in zip(x, truth.tolist(), strict=True)), strict=True)))
+        peers[POWER] = lambda: tuple(
+            map(
+                np.array,
+                zip(
+                    *(
+                        power(attention, sequence, truth=value)
+                        for sequence, value in zip(x, truth.tolist(), strict=True)
+                    ),
+                    strict=True,
+                ),
+            )
+        )
     return peers, {mode: partial(all_at_once, mode, attention, x) for mode in ours.OURS}
 
 
@@ -65,11 +75,19 @@ def row(name, length, method, answer, seconds, truth):
     """One row of the table."""
     values, products, converged, *upper = answer
     error = np.abs(values / truth - 1)
-    return {"layer": name, "length": length, "method": method, "count": len(values), **seconds,
-            "products": float(products.mean()), "most_products": int(products.max()), "error": float(error.max()),
-            "missed": int((error > MISS).sum()),
-            "above_upper": int((truth > upper[0] * (1 + 1e-6)).sum()) if upper else None,
-            "unconverged": int((~converged).sum())}
+    return {
+        "layer": name,
+        "length": length,
+        "method": method,
+        "count": len(values),
+        **seconds,
+        "products": float(products.mean()),
+        "most_products": int(products.max()),
+        "error": float(error.max()),
+        "missed": int((error > MISS).sum()),
+        "above_upper": int((truth > upper[0] * (1 + 1e-6)).sum()) if upper else None,
+        "unconverged": int((~converged).sum()),
+    }
 
 
 def measure(name, length, count, repeats, corpus):
@@ -108,18 +126,28 @@ def summary(table):
     """
     sums = []
     families = {name: [name] for name in table.layer.unique()}
-    families |= {f"{family} together": [name for name in families if name.startswith(f"{family}:")]
-                 for family in ("mini", "twin")}
+    families |= {
+        f"{family} together": [name for name in families if name.startswith(f"{family}:")]
+        for family in ("mini", "twin")
+    }
     for group, names in families.items():
         mine = table[table.layer.isin(names)]
         if not names or (group not in names and len(names) == 1):
             continue
         released = mine[mine.method == RELEASED].seconds.sum() if not group.startswith("gpt2r") else np.nan
         for method, rows in mine.groupby("method", sort=False):
-            sums.append({"layer": group, "method": method, "ratio": released / rows.seconds.sum(),
-                         "low": released / rows.slowest.sum(), "high": released / rows.fastest.sum(),
-                         "products": np.average(rows.products, weights=rows["count"]),
-                         "missed_percent": 100 * rows.missed.sum() / rows["count"].sum(), "error": rows.error.max()})
+            sums.append(
+                {
+                    "layer": group,
+                    "method": method,
+                    "ratio": released / rows.seconds.sum(),
+                    "low": released / rows.slowest.sum(),
+                    "high": released / rows.fastest.sum(),
+                    "products": np.average(rows.products, weights=rows["count"]),
+                    "missed_percent": 100 * rows.missed.sum() / rows["count"].sum(),
+                    "error": rows.error.max(),
+                }
+            )
     return pd.DataFrame(sums).set_index(["layer", "method"])
 
 
@@ -137,10 +165,18 @@ def main(argv=None):
     lengths = [2, 10, 34] if given.quick else list(range(2, 99, given.step))
     count = min(given.count, 3) if given.quick else given.count
     names = given.layers.split(",")
-    settings = {"corpus": corpus, "text": corpora.fingerprint(corpora.read(corpus)), "layers": names,
-                "lengths": lengths, "count": count, "repeats": given.repeats, "object": "heads+output"}
-    units = {f"{name}/{length}": (name, length, count, given.repeats, corpus)
-             for name, length in product(names, lengths)}
+    settings = {
+        "corpus": corpus,
+        "text": corpora.fingerprint(corpora.read(corpus)),
+        "layers": names,
+        "lengths": lengths,
+        "count": count,
+        "repeats": given.repeats,
+        "object": "heads+output",
+    }
+    units = {
+        f"{name}/{length}": (name, length, count, given.repeats, corpus) for name, length in product(names, lengths)
+    }
     with machine.recording("workload", settings, given) as record:
         table = machine.full_table(record, units, measure, partial(tqdm, desc="workload", unit="length"))
     print(summary(table).to_string(float_format="{:.3g}".format))

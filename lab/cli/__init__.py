@@ -9,5 +9,10 @@ VERBS = ("tables", "figures", "train", "verify", "bench", "pages")  # in the ord
 
 def main(argv=None):
     """Entry point; see `lipnb.cli.enter`."""
-    return enter("python -m lab", "What makes the book: its tables, figures, models, checks, timings and pages.",
-                 "lab.cli", VERBS, argv)
+    return enter(
+        "python -m lab",
+        "What makes the book: its tables, figures, models, checks, timings and pages.",
+        "lab.cli",
+        VERBS,
+        argv,
+    )

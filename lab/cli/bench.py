@@ -20,8 +20,12 @@ mean anything.
 
 def add(verbs):
     """Describe the verb."""
-    verb = verbs.add_parser("bench", help="measure speed and errors of the solver against other methods",
-                            epilog=f"examples:\n{EXAMPLES}", description=f"Benchmarks: {', '.join(NAMES)}.")
+    verb = verbs.add_parser(
+        "bench",
+        help="measure speed and errors of the solver against other methods",
+        epilog=f"examples:\n{EXAMPLES}",
+        description=f"Benchmarks: {', '.join(NAMES)}.",
+    )
     verb.add_argument("name", nargs="?", default="all", metavar="NAME", help="which one (default: all)")
     verb.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help="options of the benchmark")
     verb.set_defaults(run=run)

@@ -18,13 +18,16 @@ Needs neither torch nor a model, only the tables of data/results (or of the fold
 
 def add(verbs):
     """Describe the verb."""
-    verb = verbs.add_parser("figures", help="list the book's figures, or draw them again from the stored tables",
-                            epilog=f"examples:\n{EXAMPLES}",
-                            description="List the book's figures that stored tables are enough for, or draw them "
-                                        "again.")
+    verb = verbs.add_parser(
+        "figures",
+        help="list the book's figures, or draw them again from the stored tables",
+        epilog=f"examples:\n{EXAMPLES}",
+        description="List the book's figures that stored tables are enough for, or draw them again.",
+    )
     verb.add_argument("names", nargs="*", metavar="NAME", help="figures to draw (none: list them all)")
-    verb.add_argument("--all", action="store_true",
-                      help="draw every figure; where a table is missing it says what makes it")
+    verb.add_argument(
+        "--all", action="store_true", help="draw every figure; where a table is missing it says what makes it"
+    )
     verb.add_argument("--output", default="figures", metavar="FOLDER", help="where to write them (default: figures)")
     verb.add_argument("--format", choices=("png", "svg", "pdf"), default="png", help="of the files (default: png)")
     verb.set_defaults(run=run)
@@ -66,6 +69,12 @@ def _listing(listed):
             lines.append(f"  {'':{wide}}  cannot be drawn yet: {commands} first")
         elif figure.live:
             lines.append(f"  {'':{wide}}  its page adds: {figure.live}")
-    return "\n".join([f"{'name':{wide + 2}}  {'what it shows':60}  tables, of {results.folder()}", *lines, "",
-                      "`python -m lab figures NAME ...` or `--all` draws them. All other figures are\n"
-                      "drawn from measurements made live on their pages: `make book` runs these."])
+    return "\n".join(
+        [
+            f"{'name':{wide + 2}}  {'what it shows':60}  tables, of {results.folder()}",
+            *lines,
+            "",
+            "`python -m lab figures NAME ...` or `--all` draws them. All other figures are\n"
+            "drawn from measurements made live on their pages: `make book` runs these.",
+        ]
+    )

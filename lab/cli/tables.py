@@ -19,21 +19,29 @@ def _epilog():
 
     tables = results.listed()
     tables = tables[tables.command.str.startswith("python -m lab tables")]
-    measured, trained = ("\n".join(f"  {name:22} {about}" for name, about in group.about.items())
-                         for group in (tables[~tables.trains], tables[tables.trains]))
-    return (f"tables:\n{measured}\n\ntables that train networks, made when named:\n{trained}\n\n"
-            f"examples:\n{EXAMPLES}")
+    measured, trained = (
+        "\n".join(f"  {name:22} {about}" for name, about in group.about.items())
+        for group in (tables[~tables.trains], tables[tables.trains])
+    )
+    return f"tables:\n{measured}\n\ntables that train networks, made when named:\n{trained}\n\nexamples:\n{EXAMPLES}"
 
 
 def add(verbs):
     """Describe the verb."""
-    verb = verbs.add_parser("results", help="make the tables that the book's pages load", epilog=_epilog,
-                            description="Make the tables that the book's pages load, in data/results "
-                                        "(or in the folder LIPNB_RESULTS).")
-    verb.add_argument("tables", nargs="*", metavar="TABLE",
-                      help="which ones (default: all but those that train networks), see below")
-    verb.add_argument("--model", metavar="NAME", help="instead: every layer of this model, a name on the hub or a "
-                      "folder, on both texts of the paper")
+    verb = verbs.add_parser(
+        "results",
+        help="make the tables that the book's pages load",
+        epilog=_epilog,
+        description="Make the tables that the book's pages load, in data/results (or in the folder LIPNB_RESULTS).",
+    )
+    verb.add_argument(
+        "tables", nargs="*", metavar="TABLE", help="which ones (default: all but those that train networks), see below"
+    )
+    verb.add_argument(
+        "--model",
+        metavar="NAME",
+        help="instead: every layer of this model, a name on the hub or a folder, on both texts of the paper",
+    )
     verb.add_argument("--again", action="store_true", help="make them anew even where they are there")
     verb.add_argument("--lengths", type=lengths, metavar="N,N,...", help="sequence lengths (default: the table's)")
     verb.add_argument("--count", type=int, help="windows for each length (default: the table's)")

@@ -13,10 +13,13 @@ A run that is stopped, even by kill -9, continues where it was when the same com
 
 def add(verbs):
     """Describe the verb."""
-    verb = verbs.add_parser("train", help="train gpt2-mini, the small GPT-2 of data/models",
-                            epilog=f"examples:\n{EXAMPLES}",
-                            description="Train gpt2-mini, a small GPT-2, on NLTK's Gutenberg texts (set NLTK_DATA), or "
-                                        "without them on the text that Python carries.")
+    verb = verbs.add_parser(
+        "train",
+        help="train gpt2-mini, the small GPT-2 of data/models",
+        epilog=f"examples:\n{EXAMPLES}",
+        description="Train gpt2-mini, a small GPT-2, on NLTK's Gutenberg texts (set NLTK_DATA), or "
+        "without them on the text that Python carries.",
+    )
     verb.add_argument("--steps", type=int, help="training steps (default: those of the checkpoint in data/models)")
     verb.add_argument("--seed", type=int, default=0, help="seed of weights and windows (default 0)")
     verb.add_argument("--folder", help="where the checkpoint goes (default: where load('gpt2-mini') looks)")

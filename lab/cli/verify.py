@@ -15,10 +15,13 @@ name; it is made when all bounds are. The exit status is 1 if a measured constan
 
 def add(verbs):
     """Describe the verb."""
-    verb = verbs.add_parser("verify", help="hold thousands of inputs against each upper bound",
-                            epilog=f"examples:\n{EXAMPLES}",
-                            description="Hold random, degenerate, structured and gradient-ascended inputs against each "
-                                        "upper bound of lipnb, and keep the worst of each kind.")
+    verb = verbs.add_parser(
+        "verify",
+        help="hold thousands of inputs against each upper bound",
+        epilog=f"examples:\n{EXAMPLES}",
+        description="Hold random, degenerate, structured and gradient-ascended inputs against each "
+        "upper bound of lipnb, and keep the worst of each kind.",
+    )
     verb.add_argument("--bounds", nargs="+", metavar="BOUND", help="which ones (default all; a wrong name lists them)")
     verb.add_argument("--quick", action="store_true", help="one small block of each kind: a trial, not a result")
     verb.add_argument("--save-as", default="verify", metavar="NAME", help="name of the table (default verify)")

@@ -24,7 +24,17 @@ from lab.experiments.windows import measure, remeasure
 __all__ = ["TABLES", "TRAINED", "Table", "Unit", "make", "measurable", "measure", "of_model", "remeasure"]
 
 # in this order
-MODULES = (real_text, adversarial, scaling_factor, positions, audit, robustness, l2_bounds, l2_tightness, inversion,
-           inversion_curves)
+MODULES = (
+    real_text,
+    adversarial,
+    scaling_factor,
+    positions,
+    audit,
+    robustness,
+    l2_bounds,
+    l2_tightness,
+    inversion,
+    inversion_curves,
+)
 TABLES = {table.name: table for module in MODULES for table in module.TABLES}
 TRAINED = {table.name: table for table in language_model.TABLES}

@@ -13,8 +13,20 @@ from lipnb import bounds, corpora, models
 from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["GPT2", "TABLES", "Layer", "ball_upper", "layer_of", "layer_row", "layers_of", "mean_radius",
-           "network_of", "norms_before", "worst_input", "worst_of_layer"]
+__all__ = [
+    "GPT2",
+    "TABLES",
+    "Layer",
+    "ball_upper",
+    "layer_of",
+    "layer_row",
+    "layers_of",
+    "mean_radius",
+    "network_of",
+    "norms_before",
+    "worst_input",
+    "worst_of_layer",
+]
 
 LENGTHS = tuple(range(2, 98, 5))  # of Figure 1
 FEW = (2, 7, 22, 47, 97)  # for every head; all lengths for the worst one of a layer
@@ -22,8 +34,15 @@ FAR = {False: (1000, 10**4, 10**5), True: (197, 397, 997)}  # beyond the figure,
 EXTRACTS, EXTRACT = 5, 98  # windows of text that give the mean radius, and their tokens
 GPT2 = "gpt2-124m-attention"
 RANDOM = {"seed": 320, "layer": 6, "R": 100.0}  # of the released experiment
-PANELS = (("minilm", False, "layer norm"), ("minilm", True, "layer norm"), ("minilm", False, "text"),
-          ("minilm", True, "text"), (GPT2, True, "layer norm"), (GPT2, True, "R = 10"), ("gpt2", True, "R = 100"))
+PANELS = (
+    ("minilm", False, "layer norm"),
+    ("minilm", True, "layer norm"),
+    ("minilm", False, "text"),
+    ("minilm", True, "text"),
+    (GPT2, True, "layer norm"),
+    (GPT2, True, "R = 10"),
+    ("gpt2", True, "R = 100"),
+)
 
 
 class Layer(NamedTuple):
@@ -133,8 +152,13 @@ def ball_upper(attention, n, R):
 
 def _name(panel, layer):
     name, masked, at = panel
-    return {"model": name, "weights": "random" if name == "gpt2" else "pretrained", "masked": masked, "at": at,
-            "layer": layer}
+    return {
+        "model": name,
+        "weights": "random" if name == "gpt2" else "pretrained",
+        "masked": masked,
+        "at": at,
+        "layer": layer,
+    }
 
 
 def _head_rows(panel, layer, few, lengths, far):
@@ -147,9 +171,22 @@ def _head_rows(panel, layer, few, lengths, far):
         own, plain = (cluster_constants(head, mine, R, identity=identity) for identity in (False, True))
         for n, constant, identity in zip(mine, own.tolist(), plain.tolist(), strict=True):
             lower, upper, sharp = ball_bounds(head, n, R)
-            rows.append({**_name(panel, layer), "head": h, "R": R, "eigenvalue": head.eigenvalue, "rate": head.rate,
-                         "V_norm": head.V_norm, "length": n, "constant": constant, "identity": identity,
-                         "lower": lower, "upper": upper, "sharp": sharp})
+            rows.append(
+                {
+                    **_name(panel, layer),
+                    "head": h,
+                    "R": R,
+                    "eigenvalue": head.eigenvalue,
+                    "rate": head.rate,
+                    "V_norm": head.V_norm,
+                    "length": n,
+                    "constant": constant,
+                    "identity": identity,
+                    "lower": lower,
+                    "upper": upper,
+                    "sharp": sharp,
+                }
+            )
     return rows
 
 
@@ -173,9 +210,18 @@ def layer_row(panel, layer, head, n, *, rtol=1e-4):
     attention, R = layer_of(*panel, layer)
     x = worst_input(attention, head, n, R)
     lip = local_lipschitz(attention, x, rtol=rtol)
-    return {**_name(panel, layer), "head": head, "R": R, "length": n, "lipschitz": lip.value.item(),
-            "residual": lip.residual.item(), "steps": lip.steps.item(), "converged": lip.converged.item(),
-            "released": released.reported(attention, x).item(), "upper": ball_upper(attention, n, R)}
+    return {
+        **_name(panel, layer),
+        "head": head,
+        "R": R,
+        "length": n,
+        "lipschitz": lip.value.item(),
+        "residual": lip.residual.item(),
+        "steps": lip.steps.item(),
+        "converged": lip.converged.item(),
+        "released": released.reported(attention, x).item(),
+        "upper": ball_upper(attention, n, R),
+    }
 
 
 def _layer_rows(panel, layer, few, lengths, rtol):
@@ -196,14 +242,26 @@ def _units(panels, rows, count, **options):
             layers = range(layers_of(*panel[:2]))
         for layer in layers:
             mine = {name: value[panel[1]] if isinstance(value, dict) else value for name, value in options.items()}
-            work.append(Unit("/".join(map(str, (*panel, layer))), count(panel[1]),
-                             lambda panel=panel, layer=layer, mine=mine: rows(panel, layer, **mine)))
+            work.append(
+                Unit(
+                    "/".join(map(str, (*panel, layer))),
+                    count(panel[1]),
+                    lambda panel=panel, layer=layer, mine=mine: rows(panel, layer, **mine),
+                )
+            )
     return work
 
 
 def _heads(lengths):
-    settings = {"panels": PANELS, "few": FEW, "lengths": lengths, "far": [FAR[False], FAR[True]], "random": RANDOM,
-                "extracts": [EXTRACTS, EXTRACT], "dtype": "float64"}
+    settings = {
+        "panels": PANELS,
+        "few": FEW,
+        "lengths": lengths,
+        "far": [FAR[False], FAR[True]],
+        "random": RANDOM,
+        "extracts": [EXTRACTS, EXTRACT],
+        "dtype": "float64",
+    }
 
     def count(masked):
         return 11 * len({*FEW, *(() if masked else FAR[masked])}) + len({*FEW, *lengths, *FAR[masked]})
@@ -214,8 +272,9 @@ def _heads(lengths):
 def _layers(lengths, rtol):
     panels = tuple(panel for panel in PANELS if panel[2] in ("layer norm", "R = 100"))
     settings = {"panels": panels, "few": FEW, "lengths": lengths, "rtol": rtol, "random": RANDOM, "dtype": "float64"}
-    return settings, _units(panels, _layer_rows, lambda _: 12 + len({*lengths} - {max(FEW)}), few=FEW,
-                            lengths=lengths, rtol=rtol)
+    return settings, _units(
+        panels, _layer_rows, lambda _: 12 + len({*lengths} - {max(FEW)}), few=FEW, lengths=lengths, rtol=rtol
+    )
 
 
 TABLES = (

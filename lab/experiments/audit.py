@@ -63,7 +63,8 @@ def received(model, token_ids, layer, *, token_types=False, dropout=False, seed=
         raise _Seen
 
     hook = model.architecture.receiver(model.network, layer, "heads+output").register_forward_pre_hook(
-        capture, with_kwargs=True)
+        capture, with_kwargs=True
+    )
     types = {"token_type_ids": torch.zeros_like(token_ids)} if token_types else {}
     model.network.train(dropout)
     try:
@@ -95,32 +96,62 @@ def _token_ids(text, length, count, *, seed=0):
 def _values(f, x, windows):
     """Defined and released values of some sequences, x of shape (b, n, d), and what the released loop itself gives."""
     lip, reported, norms = local_lipschitz(f, x, **DEFINED), released.reported(f, x), x.double().norm(dim=-1)
-    values = zip(norms.amax(dim=-1).tolist(), norms.square().mean(dim=-1).sqrt().tolist(), lip.value.tolist(),
-                 lip.converged.tolist(), reported.tolist(), strict=True)
+    values = zip(
+        norms.amax(dim=-1).tolist(),
+        norms.square().mean(dim=-1).sqrt().tolist(),
+        lip.value.tolist(),
+        lip.converged.tolist(),
+        reported.tolist(),
+        strict=True,
+    )
     rows = []
     for one, window, (radius, mean, lipschitz, converged, gradient) in zip(x, windows, values, strict=True):
-        looped = released.DropoutAttention(f.attention, rate=f.rate, seed=f.seed + 1, fresh=True) \
-            if isinstance(f, released.DropoutAttention) else f
+        looped = (
+            released.DropoutAttention(f.attention, rate=f.rate, seed=f.seed + 1, fresh=True)
+            if isinstance(f, released.DropoutAttention)
+            else f
+        )
         loop = released.estimate(looped, one, **RULE, seed=1000 * len(one) + window)
-        rows.append({"radius": radius, "mean_radius": mean, "lipschitz": lipschitz, "converged": converged,
-                     "released": gradient, "loop": loop.value, "loop_steps": loop.steps})
+        rows.append(
+            {
+                "radius": radius,
+                "mean_radius": mean,
+                "lipschitz": lipschitz,
+                "converged": converged,
+                "released": gradient,
+                "loop": loop.value,
+                "loop_steps": loop.steps,
+            }
+        )
     return rows
 
 
 def text_rows(text, length, windows, embedding, dropout, *, seed=0, count=10):
     """Rows of the table "released-text", measured now: some windows of one length, together where no dropout acts."""
     if dropout and len(windows) > 1:  # each has masks of its own
-        return [row for window in windows
-                for row in text_rows(text, length, [window], embedding, True, seed=seed, count=count)]
+        return [
+            row
+            for window in windows
+            for row in text_rows(text, length, [window], embedding, True, seed=seed, count=count)
+        ]
     model = _gpt2(seed, text)
     ids = _token_ids(text, length, count, seed=seed)[list(windows)]
     x = received(model, ids, LAYER, token_types=embedding == "token 0 added", dropout=dropout, seed=windows[0])
     f = model.attention(LAYER)
     if dropout:
         f = released.DropoutAttention(f, rate=RATE, seed=100_000 * windows[0])
-    return [{"text": text, "edition": corpora.fingerprint(" ".join(map(str, tokens))), "embedding": embedding,
-             "dropout": dropout, "length": length, "window": window, **values}
-            for tokens, window, values in zip(ids.tolist(), windows, _values(f, x, windows), strict=True)]
+    return [
+        {
+            "text": text,
+            "edition": corpora.fingerprint(" ".join(map(str, tokens))),
+            "embedding": embedding,
+            "dropout": dropout,
+            "length": length,
+            "window": window,
+            **values,
+        }
+        for tokens, window, values in zip(ids.tolist(), windows, _values(f, x, windows), strict=True)
+    ]
 
 
 def _text(texts, lengths, count, seed):
@@ -132,20 +163,41 @@ def _text(texts, lengths, count, seed):
         variants = [(embedding, False, range(count)) for embedding in ("plain", "token 0 added")]
         if length in SOME:  # with dropout there is no closed form: fewer inputs
             variants.append(("token 0 added", True, range(min(4, count))))
-        return Unit(f"{text}/{length}", sum(len(windows) for *_, windows in variants), lambda: [
-            row for embedding, dropout, windows in variants
-            for row in text_rows(text, length, windows, embedding, dropout, seed=seed, count=count)])
+        return Unit(
+            f"{text}/{length}",
+            sum(len(windows) for *_, windows in variants),
+            lambda: [
+                row
+                for embedding, dropout, windows in variants
+                for row in text_rows(text, length, windows, embedding, dropout, seed=seed, count=count)
+            ],
+        )
 
-    settings = {"model": "gpt2, random", "layer": LAYER, "texts": list(texts), "lengths": lengths, "count": count,
-                "seed": seed, "dropout": RATE, **RULE, **DEFINED, "dtype": "float32"}
+    settings = {
+        "model": "gpt2, random",
+        "layer": LAYER,
+        "texts": list(texts),
+        "lengths": lengths,
+        "count": count,
+        "seed": seed,
+        "dropout": RATE,
+        **RULE,
+        **DEFINED,
+        "dtype": "float32",
+    }
     return settings, [unit(text, length) for text in texts for length in lengths]
 
 
 # (windows, tokens masked, map masked, layer, object) of MiniLM, in place of BERT; windows "apart" share no token at all
-LAYERS = (("restart", False, False, 0, "heads"), ("restart", False, False, 0, "heads+output"),
-          ("restart", False, False, 0, "block"), ("apart", False, False, 0, "heads+output"),
-          ("restart", True, True, 3, "heads+output"), ("restart", True, False, 3, "heads+output"),
-          ("restart", True, False, 3, "block"))
+LAYERS = (
+    ("restart", False, False, 0, "heads"),
+    ("restart", False, False, 0, "heads+output"),
+    ("restart", False, False, 0, "block"),
+    ("apart", False, False, 0, "heads+output"),
+    ("restart", True, True, 3, "heads+output"),
+    ("restart", True, False, 3, "heads+output"),
+    ("restart", True, False, 3, "block"),
+)
 TEXT = "python_reference"
 
 
@@ -154,15 +206,25 @@ def layer_row(windows, tokens_masked, map_masked, layer, object, length, window)
     model = _minilm(tokens_masked)
     ids = _minilm_ids()
     if windows == "apart":  # go on in the text where the lengths before ended
-        ids = ids[10 * sum(n for n in SOME if n < length):]
+        ids = ids[10 * sum(n for n in SOME if n < length) :]
     ids = corpora.windows(ids, length, window + 1)[window:]
     x, f = model.activations(ids, layer, object)[0], _minilm(map_masked).attention(layer, object)
     lip, norms = local_lipschitz(f, x, **DEFINED), x.double().norm(dim=-1)
-    return {"windows": windows, "tokens_masked": tokens_masked, "map_masked": map_masked, "layer": layer,
-            "object": object, "edition": corpora.fingerprint(" ".join(map(str, ids[0].tolist()))), "length": length,
-            "window": window, "radius": norms.max().item(), "mean_radius": norms.square().mean().sqrt().item(),
-            "lipschitz": lip.value.item(), "converged": lip.converged.item(),
-            "released": released.reported(f, x).item()}
+    return {
+        "windows": windows,
+        "tokens_masked": tokens_masked,
+        "map_masked": map_masked,
+        "layer": layer,
+        "object": object,
+        "edition": corpora.fingerprint(" ".join(map(str, ids[0].tolist()))),
+        "length": length,
+        "window": window,
+        "radius": norms.max().item(),
+        "mean_radius": norms.square().mean().sqrt().item(),
+        "lipschitz": lip.value.item(),
+        "converged": lip.converged.item(),
+        "released": released.reported(f, x).item(),
+    }
 
 
 @lru_cache(maxsize=1)
@@ -172,20 +234,35 @@ def _minilm_ids():
 
 def _layers(lengths, count):
     lengths = list(lengths)
-    settings = {"model": "minilm", "text": corpora.fingerprint(corpora.read(TEXT)), "maps": list(map(list, LAYERS)),
-                "lengths": lengths, "count": count, **DEFINED, "dtype": "float32"}
+    settings = {
+        "model": "minilm",
+        "text": corpora.fingerprint(corpora.read(TEXT)),
+        "maps": list(map(list, LAYERS)),
+        "lengths": lengths,
+        "count": count,
+        **DEFINED,
+        "dtype": "float32",
+    }
 
     def unit(one, length):
-        return Unit("/".join(map(str, (*one, length))), count,
-                    lambda: [layer_row(*one, length, window) for window in range(count)])
+        return Unit(
+            "/".join(map(str, (*one, length))),
+            count,
+            lambda: [layer_row(*one, length, window) for window in range(count)],
+        )
 
     return settings, [unit(one, length) for one in LAYERS for length in lengths]
 
 
 # model, how A is cut, layer, head, what is measured
-WORST = (("gpt2, random", "rows", 6, 0, "heads+output"), ("gpt2, random", "columns", 6, 0, "heads+output"),
-         ("minilm", "columns", 0, 0, "heads"), ("minilm", "columns", 0, 0, "heads+output"),
-         ("minilm", "columns", 3, 7, "heads"), ("minilm", "columns", 3, 7, "heads, keys, values"))
+WORST = (
+    ("gpt2, random", "rows", 6, 0, "heads+output"),
+    ("gpt2, random", "columns", 6, 0, "heads+output"),
+    ("minilm", "columns", 0, 0, "heads"),
+    ("minilm", "columns", 0, 0, "heads+output"),
+    ("minilm", "columns", 3, 7, "heads"),
+    ("minilm", "columns", 3, 7, "heads, keys, values"),
+)
 SEED = 320  # as released
 RADII = {"gpt2, random": 100.0, "minilm": 15.5}  # as released, MiniLM in place of BERT
 
@@ -207,15 +284,30 @@ def adversarial_row(model, cut, layer, head, object, length):
     f = _of(model).attention(layer, object.split(",")[0])
     f = released.with_keys_and_values(f) if "keys" in object else f
     lip = local_lipschitz(f, x, **DEFINED)
-    return {"model": model, "cut": cut, "layer": layer, "head": head, "object": object, "radius": RADII[model],
-            "length": length, "lipschitz": lip.value.item(), "converged": lip.converged.item(),
-            "released": released.reported(f, x).item()}
+    return {
+        "model": model,
+        "cut": cut,
+        "layer": layer,
+        "head": head,
+        "object": object,
+        "radius": RADII[model],
+        "length": length,
+        "lipschitz": lip.value.item(),
+        "converged": lip.converged.item(),
+        "released": released.reported(f, x).item(),
+    }
 
 
 def _adversarial(lengths):
     lengths = list(lengths)
-    settings = {"maps": list(map(list, WORST)), "lengths": lengths, "seed": SEED, "radii": RADII, **DEFINED,
-                "dtype": "float32"}
+    settings = {
+        "maps": list(map(list, WORST)),
+        "lengths": lengths,
+        "seed": SEED,
+        "radii": RADII,
+        **DEFINED,
+        "dtype": "float32",
+    }
 
     def unit(one, length):
         return Unit("/".join(map(str, (*one, length))), 1, lambda: [adversarial_row(*one, length)])

@@ -14,10 +14,7 @@ from lipnb.certified import certify
 __all__ = ["TABLES", "inputs", "make_table", "measure", "published", "remeasure"]
 
 # model, masked or not, lengths; text is Python's own reference, which is always at hand
-TABLES = {
-    "bracket-minilm": (("minilm", False), ("minilm", True)),
-    "bracket-gpt2": (("gpt2", True),),
-}
+TABLES = {"bracket-minilm": (("minilm", False), ("minilm", True)), "bracket-gpt2": (("gpt2", True),)}
 LENGTHS = {"bracket-minilm": (16, 48), "bracket-gpt2": (32,)}
 TEXT = "python_reference"
 
@@ -90,10 +87,17 @@ def measure(attention, x, *, columns=None):
     found = certify(attention, x, columns=columns)
     seconds = time.perf_counter() - began
     closed = certify(attention, x, columns=0)
-    row = {name: getattr(found, name).item() for name in
-           ("lower", "upper", "exact", "query", "key", "value", "rounding", "columns")}
-    return {**row, "closed_form": closed.upper.item(), **published(attention, x),
-            "radius": torch.linalg.vector_norm(x, dim=-1).max().item(), "seconds": round(seconds, 1)}
+    row = {
+        name: getattr(found, name).item()
+        for name in ("lower", "upper", "exact", "query", "key", "value", "rounding", "columns")
+    }
+    return {
+        **row,
+        "closed_form": closed.upper.item(),
+        **published(attention, x),
+        "radius": torch.linalg.vector_norm(x, dim=-1).max().item(),
+        "seconds": round(seconds, 1),
+    }
 
 
 def make_table(name, *, lengths=None, seed=0, save_as=None):
@@ -118,8 +122,15 @@ def make_table(name, *, lengths=None, seed=0, save_as=None):
     if name not in TABLES:
         raise ValueError(f"there is no table {name!r} to make: choose from {', '.join(TABLES)}.")
     lengths = LENGTHS[name] if lengths is None else lengths
-    settings = {"models": TABLES[name], "lengths": list(lengths), "seed": seed, "text": TEXT,
-                "edition": corpora.fingerprint(corpora.read(TEXT)), "dtype": "float64", "device": "cpu"}
+    settings = {
+        "models": TABLES[name],
+        "lengths": list(lengths),
+        "seed": seed,
+        "text": TEXT,
+        "edition": corpora.fingerprint(corpora.read(TEXT)),
+        "dtype": "float64",
+        "device": "cpu",
+    }
     with results.recording(save_as or name, settings) as record:
         for length in lengths:
             for model, masked in TABLES[name]:

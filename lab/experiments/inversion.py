@@ -78,8 +78,9 @@ def fit(residuals, words, n, *, steps=500, rate=1e-2, demand=1.0, seed=0):
     shell, factors = copy.deepcopy(residuals[0]), torch.tensor([g.c for g in residuals], dtype=words.dtype)
 
     def error(parameters, c, noisy, clean):
-        moved = functional_call(shell.layer, {name.removeprefix("layer."): value for name, value in parameters.items()},
-                                (noisy,))
+        moved = functional_call(
+            shell.layer, {name.removeprefix("layer."): value for name, value in parameters.items()}, (noisy,)
+        )
         return (noisy + c * moved - demand * clean).square().mean() / clean.square().mean()
 
     optimizer, losses = torch.optim.Adam(stacked.values(), lr=rate), []
@@ -118,15 +119,15 @@ def drawn_layers(group, count):
     draws = torch.rand(3, count, generator=generator, dtype=torch.float64)
     residuals = []
     for i, (c, size) in enumerate(zip(0.5 + 0.45 * draws[0], 10 ** (2 * draws[1] - 1), strict=True)):
-        layer = ContractiveAttention(width, heads, p=p, bound=bound, masked=masked, seed=10_000 * group + i,
-                                     dtype=torch.float64)
+        layer = ContractiveAttention(
+            width, heads, p=p, bound=bound, masked=masked, seed=10_000 * group + i, dtype=torch.float64
+        )
         with torch.no_grad():
             for parameter in layer.parameters():
                 parameter.mul_(size)
         residuals.append(Residual(layer, c.item()))
     spread = 10 ** (2 * draws[2] - 1)
-    return residuals, spread[:, None, None] * torch.randn(count, 5, width, generator=generator,
-                                                          dtype=torch.float64), n
+    return residuals, spread[:, None, None] * torch.randn(count, 5, width, generator=generator, dtype=torch.float64), n
 
 
 def largest_constant(layer, x):
@@ -160,10 +161,21 @@ def tried(residual, x):
         error = torch.linalg.vector_norm(found.x - x, residual.p, dim=(-2, -1)) / size
         certified = found.error_bound / size
     constant, predicted = largest_constant(residual.layer, x), predicted_iterations(residual.c, RTOL)
-    failed = (constant > 1 or not found.converged.all() or (error > certified).any() or error.max() > RTOL
-              or found.iterations.max() > predicted)
-    return {"constant": constant, "iterations": found.iterations.max().item(), "predicted": predicted,
-            "error": error.max().item(), "certified": certified.max().item(), "failed": bool(failed)}
+    failed = (
+        constant > 1
+        or not found.converged.all()
+        or (error > certified).any()
+        or error.max() > RTOL
+        or found.iterations.max() > predicted
+    )
+    return {
+        "constant": constant,
+        "iterations": found.iterations.max().item(),
+        "predicted": predicted,
+        "error": error.max().item(),
+        "certified": certified.max().item(),
+        "failed": bool(failed),
+    }
 
 
 def group_rows(group, count=40, *, steps=500, rate=1e-2):
@@ -180,8 +192,19 @@ def group_rows(group, count=40, *, steps=500, rate=1e-2):
             losses = fit(residuals, words, n, steps=steps, rate=rate, demand=demand, seed=group)
         for i, g in enumerate(residuals):
             layer = g.layer
-            shape = {"group": group, "layer": i, "width": layer.width, "heads": layer.heads, "n": n, "p": layer.p,
-                     "bound": layer.bound, "masked": layer.masked, "c": g.c, "demand": demand, "trained": trained}
+            shape = {
+                "group": group,
+                "layer": i,
+                "width": layer.width,
+                "heads": layer.heads,
+                "n": n,
+                "p": layer.p,
+                "bound": layer.bound,
+                "masked": layer.masked,
+                "c": g.c,
+                "demand": demand,
+                "trained": trained,
+            }
             means = {"loss_first": losses[:20, i].mean().item(), "loss": losses[-20:, i].mean().item()}
             rows.append({**shape, "divisor": layer.divisor(n).item(), **means, **tried(g, x[i])})
     return rows
@@ -189,8 +212,10 @@ def group_rows(group, count=40, *, steps=500, rate=1e-2):
 
 def _prepare(groups, count, steps, rate):
     settings = {"groups": groups, "count": count, "steps": steps, "rate": rate, "rtol": RTOL, "dtype": "float64"}
-    return settings, [Unit(str(group), 2 * count, lambda group=group: group_rows(group, count, steps=steps, rate=rate))
-                      for group in range(groups)]
+    return settings, [
+        Unit(str(group), 2 * count, lambda group=group: group_rows(group, count, steps=steps, rate=rate))
+        for group in range(groups)
+    ]
 
 
 TABLES = (Table("inversion", _prepare, {"groups": 25, "count": 40, "steps": 500, "rate": 1e-2}),)

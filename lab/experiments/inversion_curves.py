@@ -101,18 +101,37 @@ def curve_rows(name, trained, *, width=64, heads=8, n=64, rate=1e-2, seed=0):
         with torch.no_grad():
             f = layer.attention(n)
             constant = (local_lipschitz(f, x).value if layer.p == 2 else infinity_norm(f, x)).max().item()
-        rows += [{"layer": name, "trained": trained, "loss": loss, "input": given, "constant": constant, "c": c, "k": k,
-                  "error": error} for c in FACTORS for k, error in enumerate(curve(layer, x, c))]
+        rows += [
+            {
+                "layer": name,
+                "trained": trained,
+                "loss": loss,
+                "input": given,
+                "constant": constant,
+                "c": c,
+                "k": k,
+                "error": error,
+            }
+            for c in FACTORS
+            for k, error in enumerate(curve(layer, x, c))
+        ]
     return rows
 
 
 def _prepare(width, heads, n, steps, rate, seed):
     settings = {"width": width, "heads": heads, "n": n, "steps": steps, "rate": rate, "seed": seed, "dtype": "float64"}
     rows = 2 * len(FACTORS) * 61
-    return settings, [Unit(f"{name}, {trained} steps", rows, partial(curve_rows, name, trained, width=width,
-                                                                     heads=heads, n=n, rate=rate, seed=seed))
-                      for trained in (0, steps) for name in LAYERS]
+    return settings, [
+        Unit(
+            f"{name}, {trained} steps",
+            rows,
+            partial(curve_rows, name, trained, width=width, heads=heads, n=n, rate=rate, seed=seed),
+        )
+        for trained in (0, steps)
+        for name in LAYERS
+    ]
 
 
-TABLES = (Table("inversion-curves", _prepare,
-                {"width": 64, "heads": 8, "n": 64, "steps": 500, "rate": 1e-2, "seed": 0}),)
+TABLES = (
+    Table("inversion-curves", _prepare, {"width": 64, "heads": 8, "n": 64, "steps": 500, "rate": 1e-2, "seed": 0}),
+)

@@ -130,18 +130,34 @@ def l2_rows(kind, number):
         x = _ascended(f, x, number // 2 % 2)  # two maps each
     with torch.no_grad():
         maximum, euclidean = _norms(f, x)
-    stated = [bounds.l2_upper(query, value, output, n, math.inf), bounds.l2_upper(query, value, output, n),
-              bounds.l2_upper_sharp(query, value, output, n, masked), bounds.printed_l2_upper(query, value, output, n)]
-    about = {"kind": kind, "number": number, "masked": masked, "heads": len(query), "n": n, "d": x.shape[-1],
-             "query": torch.linalg.matrix_norm(query, 2).amax().item()}
+    stated = [
+        bounds.l2_upper(query, value, output, n, math.inf),
+        bounds.l2_upper(query, value, output, n),
+        bounds.l2_upper_sharp(query, value, output, n, masked),
+        bounds.printed_l2_upper(query, value, output, n),
+    ]
+    about = {
+        "kind": kind,
+        "number": number,
+        "masked": masked,
+        "heads": len(query),
+        "n": n,
+        "d": x.shape[-1],
+        "query": torch.linalg.matrix_norm(query, 2).amax().item(),
+    }
     ratios = [maximum / stated[0], *(euclidean / bound for bound in stated[1:])]
-    return [{**about, "inf": one, "two": two, "sharp": sharp, "printed": printed}
-            for one, two, sharp, printed in zip(*(ratio.tolist() for ratio in ratios), strict=True)]
+    return [
+        {**about, "inf": one, "two": two, "sharp": sharp, "printed": printed}
+        for one, two, sharp, printed in zip(*(ratio.tolist() for ratio in ratios), strict=True)
+    ]
 
 
 def _prepare():
-    units = [Unit(f"{kind}/{number}", INPUTS, lambda kind=kind, number=number: l2_rows(kind, number))
-             for kind, count in KINDS.items() for number in range(count)]
+    units = [
+        Unit(f"{kind}/{number}", INPUTS, lambda kind=kind, number=number: l2_rows(kind, number))
+        for kind, count in KINDS.items()
+        for number in range(count)
+    ]
     return {"kinds": KINDS, "inputs": INPUTS, "steps": STEPS, "rate": RATE, "dtype": "float64"}, units
 
 

@@ -11,8 +11,17 @@ from scipy.special import lambertw
 from lab.experiments.table import Table, Unit
 from lipnb import bounds
 
-__all__ = ["LENGTHS", "TABLES", "ascend", "largest_row", "printed_witness", "row_sum", "tightness_rows",
-           "uniform_starts", "witness"]
+__all__ = [
+    "LENGTHS",
+    "TABLES",
+    "ascend",
+    "largest_row",
+    "printed_witness",
+    "row_sum",
+    "tightness_rows",
+    "uniform_starts",
+    "witness",
+]
 
 LENGTHS = (*range(2, 11), 12, 17, 24, 33, 48, 65, 101, 144, 201, 300, 401, 500, 701, 1000, 1001)
 
@@ -161,21 +170,43 @@ def tightness_rows(n, *, starts=50, reach=3.0, steps=600, rate=0.05, seed=0):
     """
     begin = torch.cat([uniform_starts(n, starts, reach=reach, seed=seed), printed_witness(n)[1:, 0][None]])
     reached, x = ascend(begin, steps=steps, rate=rate)
-    return [{"n": n, "start": str(i) if i < starts else "witness", "began": before, "reached": after,
-             "share": after / largest_row(n), "left": int((place < -0.5).sum()), "right": int((place > 0.5).sum())}
-            for i, (before, after, place) in enumerate(zip(row_sum(begin).tolist(), reached.tolist(), x, strict=True))]
+    return [
+        {
+            "n": n,
+            "start": str(i) if i < starts else "witness",
+            "began": before,
+            "reached": after,
+            "share": after / largest_row(n),
+            "left": int((place < -0.5).sum()),
+            "right": int((place > 0.5).sum()),
+        }
+        for i, (before, after, place) in enumerate(zip(row_sum(begin).tolist(), reached.tolist(), x, strict=True))
+    ]
 
 
 def _prepare(lengths, starts, reach, steps, rate, seed):
-    settings = {"lengths": list(lengths), "starts": starts, "reach": reach, "steps": steps, "rate": rate, "seed": seed,
-                "dtype": "float64"}
+    settings = {
+        "lengths": list(lengths),
+        "starts": starts,
+        "reach": reach,
+        "steps": steps,
+        "rate": rate,
+        "seed": seed,
+        "dtype": "float64",
+    }
 
     def unit(n):
-        return Unit(str(n), starts + 1, lambda: tightness_rows(n, starts=starts, reach=reach, steps=steps, rate=rate,
-                                                               seed=seed))
+        return Unit(
+            str(n), starts + 1, lambda: tightness_rows(n, starts=starts, reach=reach, steps=steps, rate=rate, seed=seed)
+        )
 
     return settings, [unit(n) for n in lengths]
 
 
-TABLES = (Table("l2-tightness", _prepare,
-                {"lengths": LENGTHS, "starts": 50, "reach": 3.0, "steps": 600, "rate": 0.05, "seed": 0}),)
+TABLES = (
+    Table(
+        "l2-tightness",
+        _prepare,
+        {"lengths": LENGTHS, "starts": 50, "reach": 3.0, "steps": 600, "rate": 0.05, "seed": 0},
+    ),
+)

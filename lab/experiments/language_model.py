@@ -42,8 +42,13 @@ FIXED_RATE, OTHER_RATES, DEPTHS = 1e-3, (3e-4, 3e-3), tuple(range(2, 19, 2))
 # A few steps on the text that is always there, so that a page can train them again.
 CHECK = {"corpus": "python_reference", "layers": 2, "seed": 0, "steps": 20, "evaluate_every": 10}
 # Controls at the rate that was seen to be too much for deep dot products, among the three.
-CONTROLS = (("dot", {}), ("dot", {"start": 1 / 16}), ("dot", {"norm": "before"}), ("l2-tied", {}),
-            ("l2-tied", {"start": 16.0}))
+CONTROLS = (
+    ("dot", {}),
+    ("dot", {"start": 1 / 16}),
+    ("dot", {"norm": "before"}),
+    ("l2-tied", {}),
+    ("l2-tied", {"start": 16.0}),
+)
 
 
 @lru_cache(maxsize=2)
@@ -56,8 +61,21 @@ def _part(ids, windows):
     return ids[: windows * SIZES["length"] + 1]
 
 
-def train_run(part, *, corpus, attention, layers, rate, seed, options, start=1.0, norm="after",
-              positions="sinusoids", measured=True, progress=False):
+def train_run(
+    part,
+    *,
+    corpus,
+    attention,
+    layers,
+    rate,
+    seed,
+    options,
+    start=1.0,
+    norm="after",
+    positions="sinusoids",
+    measured=True,
+    progress=False,
+):
     """Train one network and measure it; a killed run continues from its last evaluation.
 
     Parameters
@@ -81,26 +99,62 @@ def train_run(part, *, corpus, attention, layers, rate, seed, options, start=1.0
         Rows named by `row`: "evaluation" (the learning curve), "test", "layer" and "feed-forward".
     """
     (training, validation, test), vocabulary = texts(corpus)
-    network = CharacterTransformer(vocabulary, attention=attention, layers=layers, start=start, norm=norm,
-                                   positions=positions, seed=seed, **SIZES)
-    run = {"part": part, "attention": attention, "start": start, "norm": norm if network.normalised else "none",
-           "positions": positions, "layers": layers, "rate": rate, "seed": seed}
+    network = CharacterTransformer(
+        vocabulary, attention=attention, layers=layers, start=start, norm=norm, positions=positions, seed=seed, **SIZES
+    )
+    run = {
+        "part": part,
+        "attention": attention,
+        "start": start,
+        "norm": norm if network.normalised else "none",
+        "positions": positions,
+        "layers": layers,
+        "rate": rate,
+        "seed": seed,
+    }
     cache = results.folder().parent / "cache"
     cache.mkdir(parents=True, exist_ok=True)
     name = "characters-" + "-".join(map(str, run.values()))
     record = Recording(cache / f"{name}.partial.jsonl", {**run, **options, "corpus": corpus, **SIZES})
-    loss = train(network, training, _part(validation, WINDOWS["validation"]), record, state=cache / f"{name}.pt",
-                 length=SIZES["length"], rate=rate, seed=seed, progress=progress, on_divergence="record",
-                 **ADAM, **options)
+    loss = train(
+        network,
+        training,
+        _part(validation, WINDOWS["validation"]),
+        record,
+        state=cache / f"{name}.pt",
+        length=SIZES["length"],
+        rate=rate,
+        seed=seed,
+        progress=progress,
+        on_divergence="record",
+        **ADAM,
+        **options,
+    )
     curve = [row for step in range(options["steps"] + 1) for row in record.rows(f"step {step}") or ()]
     (cache / f"{name}.partial.jsonl").unlink()
-    rows = [{**run, "row": "evaluation", "step": row["step"], "training_loss": row["training_loss"],
-             "validation_loss": row["validation_loss"]} for row in curve]
+    rows = [
+        {
+            **run,
+            "row": "evaluation",
+            "step": row["step"],
+            "training_loss": row["training_loss"],
+            "validation_loss": row["validation_loss"],
+        }
+        for row in curve
+    ]
     if measured:
         nats = validation_loss(network, _part(test, WINDOWS["test"]), SIZES["length"])
         network.eval()
-        rows.append({**run, "row": "test", "step": curve[-1]["step"], "diverged": not math.isfinite(loss),
-                     "nats": nats, "bits": nats / math.log(2)})
+        rows.append(
+            {
+                **run,
+                "row": "test",
+                "step": curve[-1]["step"],
+                "diverged": not math.isfinite(loss),
+                "nats": nats,
+                "bits": nats / math.log(2),
+            }
+        )
         if math.isfinite(loss):
             windows = corpora.windows(test, SIZES["length"], WINDOWS["measured"])
             of_layers = [] if attention in WITHOUT else layer_rows(network, windows)
@@ -132,10 +186,23 @@ def first_steps(part, table, settings, kinds=ATTENTIONS):
     corpus, options = CHECK["corpus"], {name: CHECK[name] for name in ("steps", "evaluate_every")}
     same_text = corpora.fingerprint(corpora.read(corpus)) == settings["text"][corpus]
     options = {**{"depth": DEPTH, "fixed": FIXED}[part], **options}
-    runs = [train_run("again", corpus=corpus, attention=kind, layers=CHECK["layers"], rate=settings["rate"],
-                      seed=CHECK["seed"], options=options, measured=False) for kind in kinds]
-    losses = [pd.DataFrame(rows)[["attention", "step", "validation_loss"]].rename(columns={"validation_loss": name})
-              for name, rows in (("now", sum(runs, [])), ("stored", table[table.part == f"{part} again"]))]
+    runs = [
+        train_run(
+            "again",
+            corpus=corpus,
+            attention=kind,
+            layers=CHECK["layers"],
+            rate=settings["rate"],
+            seed=CHECK["seed"],
+            options=options,
+            measured=False,
+        )
+        for kind in kinds
+    ]
+    losses = [
+        pd.DataFrame(rows)[["attention", "step", "validation_loss"]].rename(columns={"validation_loss": name})
+        for name, rows in (("now", sum(runs, [])), ("stored", table[table.part == f"{part} again"]))
+    ]
     return losses[0].merge(losses[1], on=["attention", "step"]), same_text
 
 
@@ -143,33 +210,66 @@ def _baselines(corpus):
     """Losses of character frequencies, on the test windows."""
     (training, _, test), vocabulary = texts(corpus)
     test = _part(test, WINDOWS["test"])
-    return [{"part": name, "row": "baseline", "nats": nats, "bits": nats / math.log(2)} for name, nats in (
-        ("unigram", unigram_loss(training, test, vocabulary)), ("bigram", bigram_loss(training, test, vocabulary)))]
+    return [
+        {"part": name, "row": "baseline", "nats": nats, "bits": nats / math.log(2)}
+        for name, nats in (
+            ("unigram", unigram_loss(training, test, vocabulary)),
+            ("bigram", bigram_loss(training, test, vocabulary)),
+        )
+    ]
 
 
 def _units(part, options, corpus, runs, **more):
     """A unit for each run: attention, layers, rate, seed, and what else differs."""
+
     def unit(attention, layers, rate, seed, changes):
         key = "/".join(map(str, (part, attention, *changes.values(), layers, rate, seed)))
-        return Unit(key, options["steps"], lambda: train_run(
-            part, corpus=corpus, attention=attention, layers=layers, rate=rate, seed=seed, options=options, **changes,
-            **more))
+        return Unit(
+            key,
+            options["steps"],
+            lambda: train_run(
+                part,
+                corpus=corpus,
+                attention=attention,
+                layers=layers,
+                rate=rate,
+                seed=seed,
+                options=options,
+                **changes,
+                **more,
+            ),
+        )
+
     return [unit(*run) for run in runs]
 
 
 def _checks(part, options, rate):
     options = {**options, "steps": CHECK["steps"], "evaluate_every": CHECK["evaluate_every"]}
-    return _units(f"{part} again", options, CHECK["corpus"],
-                  [(kind, CHECK["layers"], rate, CHECK["seed"], {}) for kind in ATTENTIONS], measured=False)
+    return _units(
+        f"{part} again",
+        options,
+        CHECK["corpus"],
+        [(kind, CHECK["layers"], rate, CHECK["seed"], {}) for kind in ATTENTIONS],
+        measured=False,
+    )
 
 
 def _settings(corpus, options, **more):
     text = {name: corpora.fingerprint("".join(character_parts(name))) for name in (corpus, CHECK["corpus"])}
     (training, validation, test), vocabulary = texts(corpus)
-    return {"corpus": corpus, "text": text, "characters": [len(training), len(validation), len(test)],
-            "vocabulary": vocabulary, "sizes": SIZES, "windows": WINDOWS, "precision": "float32",
-            "training": {name: value for name, value in {**options, **ADAM}.items() if value != math.inf},
-            "strength": 0.9, "growth": bounds.l2_growth(SIZES["length"]), **more}
+    return {
+        "corpus": corpus,
+        "text": text,
+        "characters": [len(training), len(validation), len(test)],
+        "vocabulary": vocabulary,
+        "sizes": SIZES,
+        "windows": WINDOWS,
+        "precision": "float32",
+        "training": {name: value for name, value in {**options, **ADAM}.items() if value != math.inf},
+        "strength": 0.9,
+        "growth": bounds.l2_growth(SIZES["length"]),
+        **more,
+    }
 
 
 def _without(count, depths, rate):
@@ -183,27 +283,40 @@ def _depth(corpus, count, depths):
     runs = [(kind, layers, RATE, seed, {}) for seed in range(count) for layers in depths for kind in ATTENTIONS]
     runs.sort(key=lambda run: run[0] == "l2-untied" and run[3] > 0)  # what the paper's bounds are not about comes last
     learned = [(kind, 2, RATE, 0, {"positions": "learned"}) for kind in ATTENTIONS]
-    units = [Unit("baselines", 1, lambda: _baselines(corpus)), *_checks("depth", DEPTH, RATE),
-             *_units("scan", SCAN, corpus, scan), *_units("depth", DEPTH, corpus, runs),
-             *_units("positions", DEPTH, corpus, learned),
-             *_units("depth", DEPTH, corpus, _without(count, depths[1::3], RATE))]
+    units = [
+        Unit("baselines", 1, lambda: _baselines(corpus)),
+        *_checks("depth", DEPTH, RATE),
+        *_units("scan", SCAN, corpus, scan),
+        *_units("depth", DEPTH, corpus, runs),
+        *_units("positions", DEPTH, corpus, learned),
+        *_units("depth", DEPTH, corpus, _without(count, depths[1::3], RATE)),
+    ]
     return _settings(corpus, DEPTH, scan=SCAN, rate=RATE), units
 
 
 def _stability(corpus, count, depths):
     runs = [(kind, layers, FIXED_RATE, seed, {}) for seed in range(count) for layers in depths for kind in ATTENTIONS]
     runs.sort(key=lambda run: run[0] == "l2-untied" and run[3] > 0)  # not in the paper's table: last
-    units = [Unit("baselines", 1, lambda: _baselines(corpus)), *_checks("fixed", FIXED, FIXED_RATE),
-             *_units("fixed", FIXED, corpus, runs),
-             *_units("fixed", FIXED, corpus, _without(count, depths[::4], FIXED_RATE))]
+    units = [
+        Unit("baselines", 1, lambda: _baselines(corpus)),
+        *_checks("fixed", FIXED, FIXED_RATE),
+        *_units("fixed", FIXED, corpus, runs),
+        *_units("fixed", FIXED, corpus, _without(count, depths[::4], FIXED_RATE)),
+    ]
     return _settings(corpus, FIXED, rate=FIXED_RATE), units
 
 
 def _controls(corpus, count, depths):
-    other = [(kind, layers, rate, 0, {}) for rate in OTHER_RATES for layers in depths for kind in ATTENTIONS
-             if kind != "l2-untied"]
-    control = [(kind, max(depths), max(OTHER_RATES), seed, changes) for seed in range(count)
-               for kind, changes in CONTROLS]
+    other = [
+        (kind, layers, rate, 0, {})
+        for rate in OTHER_RATES
+        for layers in depths
+        for kind in ATTENTIONS
+        if kind != "l2-untied"
+    ]
+    control = [
+        (kind, max(depths), max(OTHER_RATES), seed, changes) for seed in range(count) for kind, changes in CONTROLS
+    ]
     units = [*_units("control", FIXED, corpus, control), *_units("rate", FIXED, corpus, other)]
     return _settings(corpus, FIXED, rates=OTHER_RATES), units
 

@@ -54,13 +54,25 @@ def _rows(model, name, text, tokens, rtol, seed):
         stream = changed.activations(tokens, layer, object="block")
         lip = local_lipschitz(f, x, rtol=rtol, seed=seed)
         for i in range(len(x)):
-            rows.append({
-                "model": model.name, "weights": model.weights, "corpus": text, "positions": name, "layer": layer,
-                "length": n, "window": i, "stream_radius": _rms(stream)[i].item(), "mean_radius": _rms(x)[i].item(),
-                "radius": x[i].double().norm(dim=-1).max().item(), "lipschitz": lip.value[i].item(),
-                "residual": lip.residual[i].item(), "upper": lip.upper[i].item(), "steps": lip.steps[i].item(),
-                "converged": lip.converged[i].item(),
-            })
+            rows.append(
+                {
+                    "model": model.name,
+                    "weights": model.weights,
+                    "corpus": text,
+                    "positions": name,
+                    "layer": layer,
+                    "length": n,
+                    "window": i,
+                    "stream_radius": _rms(stream)[i].item(),
+                    "mean_radius": _rms(x)[i].item(),
+                    "radius": x[i].double().norm(dim=-1).max().item(),
+                    "lipschitz": lip.value[i].item(),
+                    "residual": lip.residual[i].item(),
+                    "upper": lip.upper[i].item(),
+                    "steps": lip.steps[i].item(),
+                    "converged": lip.converged[i].item(),
+                }
+            )
     return rows
 
 
@@ -69,9 +81,17 @@ def _prepare(lengths, count, rtol, seed):
     model = models.load("gpt2-mini")
     token_ids = models.first_tokens(model, corpora.read(corpus), max(lengths) * count)
     corpora.windows(token_ids, max(lengths), count)
-    settings = {"model": "gpt2-mini", "corpus": corpus, "text": corpora.fingerprint(corpora.read(corpus)),
-                "positions": list(VARIANTS), "lengths": list(lengths), "count": count, "rtol": rtol, "seed": seed,
-                "dtype": "float32"}
+    settings = {
+        "model": "gpt2-mini",
+        "corpus": corpus,
+        "text": corpora.fingerprint(corpora.read(corpus)),
+        "positions": list(VARIANTS),
+        "lengths": list(lengths),
+        "count": count,
+        "rtol": rtol,
+        "seed": seed,
+        "dtype": "float32",
+    }
 
     def unit(name, length):
         def rows():
@@ -85,8 +105,10 @@ def _prepare(lengths, count, rtol, seed):
 def _norm_rows(name, weights, places):
     """Norm of each position embedding, and its distance to the next."""
     steps = (places[1:] - places[:-1]).norm(dim=1).tolist()
-    return [{"model": name, "weights": weights, "place": i, "norm": norm, "step": step}
-            for i, (norm, step) in enumerate(zip(places.norm(dim=1).tolist(), [*steps, None], strict=True))]
+    return [
+        {"model": name, "weights": weights, "place": i, "norm": norm, "step": step}
+        for i, (norm, step) in enumerate(zip(places.norm(dim=1).tolist(), [*steps, None], strict=True))
+    ]
 
 
 def _prepare_norms():
@@ -103,9 +125,17 @@ def _alone(layer, places, n, rtol, seed):
     """The first attention of the real GPT-2 on LayerNorm of its position embeddings: no token, no lower layer."""
     x = layer_norm(places[:n], places.shape[1:], layer.gain, layer.shift, 1e-5)
     lip = local_lipschitz(layer.attention, x, rtol=rtol, seed=seed)
-    return {"model": "gpt2", "weights": "pretrained", "layer": 0, "length": n,
-            "stream_radius": _rms(places[:n]).item(), "mean_radius": _rms(x).item(), "lipschitz": lip.value.item(),
-            "upper": lip.upper.item(), "converged": lip.converged.item()}
+    return {
+        "model": "gpt2",
+        "weights": "pretrained",
+        "layer": 0,
+        "length": n,
+        "stream_radius": _rms(places[:n]).item(),
+        "mean_radius": _rms(x).item(),
+        "lipschitz": lip.value.item(),
+        "upper": lip.upper.item(),
+        "converged": lip.converged.item(),
+    }
 
 
 def _prepare_alone(lengths, rtol, seed):
@@ -122,6 +152,5 @@ def _prepare_alone(lengths, rtol, seed):
 TABLES = (
     Table("positions", _prepare, {"lengths": LENGTHS, "count": 10, "rtol": 1e-4, "seed": 0}),
     Table("position-norms", _prepare_norms),
-    Table("positions-alone", _prepare_alone,
-          {"lengths": (*LENGTHS, 768, 1024), "rtol": 1e-4, "seed": 0}),
+    Table("positions-alone", _prepare_alone, {"lengths": (*LENGTHS, 768, 1024), "rtol": 1e-4, "seed": 0}),
 )

@@ -34,8 +34,16 @@ def _prepare(corpus, panels, lengths, count, rtol, seed):
         model = load_panel(panel)
         named.append([{**panel, "name": model.name}, list(layers)])  # of a folder the name, never the path
         work += units(model, corpus, layers, lengths, count, rtol=rtol, seed=seed, again=partial(load_panel, panel))
-    settings = {"corpus": corpus, "text": corpora.fingerprint(corpora.read(corpus)), "panels": named,
-                "lengths": list(lengths), "count": count, "rtol": rtol, "seed": seed, **PRECISION}
+    settings = {
+        "corpus": corpus,
+        "text": corpora.fingerprint(corpora.read(corpus)),
+        "panels": named,
+        "lengths": list(lengths),
+        "count": count,
+        "rtol": rtol,
+        "seed": seed,
+        **PRECISION,
+    }
     return settings, work
 
 
@@ -46,12 +54,9 @@ def _table(name, corpus, panels, lengths):
 
 # The embedded table uses the embedded tokenizer, so that anyone can measure its rows again.
 TABLES = (
-    _table("real-text-embedded", "python_reference",
-           (*MAIN, ({**GPT2_RANDOM, "tokenizer": "minilm"}, (6,))), SHORT),
-    _table("real-text", "alice",
-           (*LAYERS, ({**GPT2_RANDOM, "tokenizer": "gpt2"}, (6,))), SHORT),
-    _table("real-text-news", "ag_news",
-           (*MAIN, (GPT2_MINI, (3,)), ({**GPT2_RANDOM, "tokenizer": "gpt2"}, (6,))), LONG),
+    _table("real-text-embedded", "python_reference", (*MAIN, ({**GPT2_RANDOM, "tokenizer": "minilm"}, (6,))), SHORT),
+    _table("real-text", "alice", (*LAYERS, ({**GPT2_RANDOM, "tokenizer": "gpt2"}, (6,))), SHORT),
+    _table("real-text-news", "ag_news", (*MAIN, (GPT2_MINI, (3,)), ({**GPT2_RANDOM, "tokenizer": "gpt2"}, (6,))), LONG),
 )
 
 
@@ -71,9 +76,10 @@ def of_model(name):
     model = models.load(name)
     masks = model.architecture.masks
     panels = [({"name": str(name), "masked": masked}, range(model.layers)) for masked in masks]
-    return tuple(_table(f"real-text-{model.name.replace('/', '-')}-{corpus.replace('_', '-')}",
-                        corpus, panels, lengths)
-                 for corpus, lengths in (("alice", SHORT), ("ag_news", LONG)))
+    return tuple(
+        _table(f"real-text-{model.name.replace('/', '-')}-{corpus.replace('_', '-')}", corpus, panels, lengths)
+        for corpus, lengths in (("alice", SHORT), ("ag_news", LONG))
+    )
 
 
 def measurable(*names):

@@ -19,8 +19,11 @@ STEPS = 15  # of each ascent
 ATTACKS = ("random", "singular", "aligned", "pgd", "one_token", "parting", "parting_pgd")
 PRECISION = {"dtype": "float64", "device": "cpu"}  # the changes at the smallest radii need it
 
-PANELS = (({**MINILM, "masked": False}, (0, 3, 5), (32, 98)), ({**MINILM, "masked": True}, (3,), (32, 98)),
-          ({**GPT2_RANDOM, "tokenizer": "minilm"}, (6,), (32,)))
+PANELS = (
+    ({**MINILM, "masked": False}, (0, 3, 5), (32, 98)),
+    ({**MINILM, "masked": True}, (3,), (32, 98)),
+    ({**GPT2_RANDOM, "tokenizer": "minilm"}, (6,), (32,)),
+)
 
 
 def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0):
@@ -65,13 +68,29 @@ def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0):
     _, climbed = attacks.ascend(attention, x, starts, eps, steps=steps, size=0.5)
     moved = top.direction.norm(dim=-1)
     _, one = attacks.ascend(attention, x, signed, eps, steps=steps, movable=moved == moved.max())
-    found = {"random": random.amax(1), "random_median": random.median(1).values, "singular": signs.amax(0),
-             "aligned": by_alignment, "pgd": climbed.amax(0), "pgd_random": climbed[1], "one_token": one,
-             **_parted(attention, x, eps, steps), "bound": bound.best, "bound_jacobian": bound.jacobian,
-             "bound_taylor": bound.taylor, "bound_outputs": bound.outputs, "bound_general": bound.general,
-             "relative": torch.as_tensor(radii, dtype=x.dtype), "epsilon": eps}
-    same = {"lipschitz": top.value, "lipschitz_upper": top.upper, "token": token.item(),
-            "local_upper": bound.local.item()}
+    found = {
+        "random": random.amax(1),
+        "random_median": random.median(1).values,
+        "singular": signs.amax(0),
+        "aligned": by_alignment,
+        "pgd": climbed.amax(0),
+        "pgd_random": climbed[1],
+        "one_token": one,
+        **_parted(attention, x, eps, steps),
+        "bound": bound.best,
+        "bound_jacobian": bound.jacobian,
+        "bound_taylor": bound.taylor,
+        "bound_outputs": bound.outputs,
+        "bound_general": bound.general,
+        "relative": torch.as_tensor(radii, dtype=x.dtype),
+        "epsilon": eps,
+    }
+    same = {
+        "lipschitz": top.value,
+        "lipschitz_upper": top.upper,
+        "token": token.item(),
+        "local_upper": bound.local.item(),
+    }
     return [{**same, **{name: values[i].item() for name, values in found.items()}} for i in range(len(eps))]
 
 
@@ -82,8 +101,9 @@ def _parted(attention, x, eps, steps):
     copied, weights, moves = attacks.parting(x, query_blocks(attention, x))
     starts = moves.expand(len(eps), *moves.shape)
     plain = attacks.change(attention, copied, eps[:, None, None] * starts, weights)
-    _, climbed = attacks.ascend(attention, copied, starts, eps, steps=steps, size=0.5, weights=weights,
-                                movable=weights < 1)
+    _, climbed = attacks.ascend(
+        attention, copied, starts, eps, steps=steps, size=0.5, weights=weights, movable=weights < 1
+    )
     return {"parting": plain, "parting_pgd": climbed}
 
 
@@ -93,16 +113,32 @@ def _load(panel):
 
 def _unit(panel, corpus, layer, n, window, options):
     """Rows of one window, the model read when they are wanted."""
+
     def rows():
         model = _load(panel)
         tokens = _tokens(model, corpus, n, window)
-        named = {"model": model.name, "weights": model.weights, "masked": model.masked, "corpus": corpus,
-                 "text": _edition(tokens), "layer": layer, "length": n, "window": window}
+        named = {
+            "model": model.name,
+            "weights": model.weights,
+            "masked": model.masked,
+            "corpus": corpus,
+            "text": _edition(tokens),
+            "layer": layer,
+            "length": n,
+            "window": window,
+        }
         x = model.activations(tokens, layer)[0]
         return [named | row for row in attack(model.attention(layer), x, **options)]
 
-    parts = (panel["name"], "random" if panel.get("random") else "pretrained", panel.get("masked", True), corpus,
-             layer, n, window)
+    parts = (
+        panel["name"],
+        "random" if panel.get("random") else "pretrained",
+        panel.get("masked", True),
+        corpus,
+        layer,
+        n,
+        window,
+    )
     return Unit("/".join(map(str, parts)), len(options["radii"]), rows)
 
 
@@ -123,11 +159,19 @@ def _prepare(texts, count, radii, steps, seed):
         model = _load(panel)
         for corpus in texts:
             _tokens(model, corpus, max(lengths), count - 1)  # a text too short is said now
-            work += [_unit(panel, corpus, layer, n, window, options)
-                     for layer in layers for n in lengths for window in range(count)]
-    settings = {"texts": {name: corpora.fingerprint(corpora.read(name)) for name in texts}, "count": count,
-                "panels": [[panel, list(layers), list(lengths)] for panel, layers, lengths in PANELS],
-                **options, **PRECISION}
+            work += [
+                _unit(panel, corpus, layer, n, window, options)
+                for layer in layers
+                for n in lengths
+                for window in range(count)
+            ]
+    settings = {
+        "texts": {name: corpora.fingerprint(corpora.read(name)) for name in texts},
+        "count": count,
+        "panels": [[panel, list(layers), list(lengths)] for panel, layers, lengths in PANELS],
+        **options,
+        **PRECISION,
+    }
     return settings, work
 
 
@@ -173,5 +217,10 @@ def remeasure(table, *, rows=1, seed=0):
     raise ValueError("no window of this table can be attacked again: its texts are not at hand in the same edition.")
 
 
-TABLES = (Table("robustness", _prepare, {"texts": ("alice", "python_reference"), "count": 3, "radii": RADII,
-                                       "steps": STEPS, "seed": 0}),)
+TABLES = (
+    Table(
+        "robustness",
+        _prepare,
+        {"texts": ("alice", "python_reference"), "count": 3, "radii": RADII, "steps": STEPS, "seed": 0},
+    ),
+)

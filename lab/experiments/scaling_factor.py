@@ -115,9 +115,21 @@ def head_rows(panel, layer, attention, radii):
         model, masked, layer, head, radius, extract, R, eigenvalue, rate, and `factor`, which is gamma R^2.
     """
     heads = [head_of(attention, h) for h in range(attention.heads)]
-    return [{**panel, "layer": layer, "head": h, "radius": kind, "extract": extract, "R": R,
-             "eigenvalue": head.eigenvalue, "rate": head.rate, "factor": head.rate * R**2}
-            for h, head in enumerate(heads) for kind, extract, R in radii]
+    return [
+        {
+            **panel,
+            "layer": layer,
+            "head": h,
+            "radius": kind,
+            "extract": extract,
+            "R": R,
+            "eigenvalue": head.eigenvalue,
+            "rate": head.rate,
+            "factor": head.rate * R**2,
+        }
+        for h, head in enumerate(heads)
+        for kind, extract, R in radii
+    ]
 
 
 def _rows(name, masked, layer, extracts, length):
@@ -135,10 +147,20 @@ def _prepare(extracts, length):
     for name, masked in (("minilm", False), ("minilm", True), (adversarial.GPT2, True)):
         real = name == adversarial.GPT2
         for layer in range(adversarial.layers_of(name, masked)):
-            work.append(Unit(f"{name}/{masked}/{layer}", 12 * (1 if real else extracts + 2),
-                             partial(_rows, name, masked, layer, extracts, length)))
-    settings = {"corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS)), "extracts": extracts,
-                "length": length, "dtype": "float64"}
+            work.append(
+                Unit(
+                    f"{name}/{masked}/{layer}",
+                    12 * (1 if real else extracts + 2),
+                    partial(_rows, name, masked, layer, extracts, length),
+                )
+            )
+    settings = {
+        "corpus": CORPUS,
+        "text": corpora.fingerprint(corpora.read(CORPUS)),
+        "extracts": extracts,
+        "length": length,
+        "dtype": "float64",
+    }
     return settings, work
 
 

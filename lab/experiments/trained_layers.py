@@ -37,10 +37,20 @@ def layer_rows(network, token_ids):
         if network.kind in ("l2-tied", "contractive"):
             heads = network.blocks[layer].attention
             bound = 1.0 if network.kind == "contractive" else heads.bound().item()
-        rows.append({"row": "layer", "layer": layer, "lipschitz": lip.value.median().item(),
-                     "lowest": lip.value.min().item(), "highest": lip.value.max().item(),
-                     "converged": lip.converged.all().item(), "bound": bound,
-                     "radius": x.norm(dim=-1).max().item(), "input_spread": spreads[0], "output_spread": spreads[1]})
+        rows.append(
+            {
+                "row": "layer",
+                "layer": layer,
+                "lipschitz": lip.value.median().item(),
+                "lowest": lip.value.min().item(),
+                "highest": lip.value.max().item(),
+                "converged": lip.converged.all().item(),
+                "bound": bound,
+                "radius": x.norm(dim=-1).max().item(),
+                "input_spread": spreads[0],
+                "output_spread": spreads[1],
+            }
+        )
     return rows
 
 

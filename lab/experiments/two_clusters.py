@@ -14,8 +14,16 @@ from lipnb.bounds.rounding import largest_singular
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import fork_input
 
-__all__ = ["Head", "ball_bounds", "cluster_constants", "cluster_input", "fork_constant", "head_of", "in_subspace",
-           "matrices"]
+__all__ = [
+    "Head",
+    "ball_bounds",
+    "cluster_constants",
+    "cluster_input",
+    "fork_constant",
+    "head_of",
+    "in_subspace",
+    "matrices",
+]
 
 
 class Head(NamedTuple):
@@ -116,8 +124,14 @@ def in_subspace(head, *, identity=False):
     columns = torch.stack([head.u, adjoint, *([] if identity else V)], 1)
     basis = torch.linalg.qr(columns).Q
     value = torch.eye(basis.shape[1], dtype=basis.dtype) if identity else V @ basis
-    small = Attention((Q @ basis)[None], (K @ basis)[None], value[None], scale=head.attention.scale,
-                      masked=head.attention.masked, window=head.attention.window)
+    small = Attention(
+        (Q @ basis)[None],
+        (K @ basis)[None],
+        value[None],
+        scale=head.attention.scale,
+        masked=head.attention.masked,
+        window=head.attention.window,
+    )
     return small, basis.mT @ head.u
 
 
@@ -172,8 +186,12 @@ def cluster_constants(head, lengths, R, *, identity=False, rtol=1e-6):
     first, rest = _places(head)
     points = R * torch.tensor([[first], [rest]], dtype=torch.float64) * u
     if head.attention.masked:
-        return torch.stack([local_lipschitz(small, torch.cat([points[:1], points[1:].expand(n - 1, -1)]),
-                                            rtol=rtol).value for n in lengths])
+        return torch.stack(
+            [
+                local_lipschitz(small, torch.cat([points[:1], points[1:].expand(n - 1, -1)]), rtol=rtol).value
+                for n in lengths
+            ]
+        )
     n = torch.as_tensor(lengths, dtype=torch.float64)
     weights = torch.stack([1 / n, (n - 1) / n], -1)
     points = points.expand(len(n), 2, -1)

@@ -33,16 +33,28 @@ def _rows(model, corpus, layer, length, tokens, object, rtol, seed):
         reported = released.reported(f, x) if exact is None else released.reported(exact, x.double())
         norms = torch.linalg.vector_norm(x.double(), dim=-1)
         for i in range(len(x)):
-            rows.append({
-                "model": model.name, "weights": model.weights, "masked": model.masked,
-                "tokenizer": model.tokenizer_name, "corpus": corpus, "text": _edition(tokens[first + i]),
-                "layer": layer, "object": object,
-                "length": length, "window": first + i, "radius": norms[i].max().item(),
-                "mean_radius": norms[i].square().mean().sqrt().item(), "lipschitz": lip.value[i].item(),
-                "residual": lip.residual[i].item(), "upper": lip.upper[i].item(),
-                "steps": lip.steps[i].item(), "converged": lip.converged[i].item(),
-                "released": reported[i].item(),
-            })
+            rows.append(
+                {
+                    "model": model.name,
+                    "weights": model.weights,
+                    "masked": model.masked,
+                    "tokenizer": model.tokenizer_name,
+                    "corpus": corpus,
+                    "text": _edition(tokens[first + i]),
+                    "layer": layer,
+                    "object": object,
+                    "length": length,
+                    "window": first + i,
+                    "radius": norms[i].max().item(),
+                    "mean_radius": norms[i].square().mean().sqrt().item(),
+                    "lipschitz": lip.value[i].item(),
+                    "residual": lip.residual[i].item(),
+                    "upper": lip.upper[i].item(),
+                    "steps": lip.steps[i].item(),
+                    "converged": lip.converged[i].item(),
+                    "released": reported[i].item(),
+                }
+            )
     return rows
 
 
@@ -158,24 +170,40 @@ def remeasure(table, model, *, rows=4, seed=0, rtol=1e-4):
         "no row of this table was measured with ...", or "... is another edition ...": rows whose window has other
         tokens here are passed over, and it is said when none is left.
     """
-    mine = table[(table.model == model.name) & (table.weights == model.weights) & (table.masked == model.masked)
-                 & (table.tokenizer == model.tokenizer_name)]
+    mine = table[
+        (table.model == model.name)
+        & (table.weights == model.weights)
+        & (table.masked == model.masked)
+        & (table.tokenizer == model.tokenizer_name)
+    ]
     if mine.empty:
-        raise ValueError(f"no row of this table was measured with {model.name} ({model.weights}, tokenizer "
-                         f"{model.tokenizer_name}).")
-    token_ids = {corpus: models.first_tokens(model, corpora.read(corpus), int((rows.length * (rows.window + 1)).max()))
-                 for corpus, rows in mine.groupby("corpus", sort=False)}
+        raise ValueError(
+            f"no row of this table was measured with {model.name} ({model.weights}, tokenizer {model.tokenizer_name})."
+        )
+    token_ids = {
+        corpus: models.first_tokens(model, corpora.read(corpus), int((rows.length * (rows.window + 1)).max()))
+        for corpus, rows in mine.groupby("corpus", sort=False)
+    }
     chosen = []
     for row in mine.sample(frac=1, random_state=seed).itertuples(index=False):
         tokens = corpora.windows(token_ids[row.corpus], row.length, row.window + 1)[row.window :]
         if _edition(tokens[0]) == row.text:
             x, f = model.activations(tokens, row.layer, object=row.object), model.attention(row.layer, row.object)
             again, reported = local_lipschitz(f, x, rtol=rtol).value.item(), released.reported(f, x).item()
-            chosen.append({**row._asdict(), "again": again, "difference": abs(again / row.lipschitz - 1),
-                           "released again": reported, "released difference": abs(reported / row.released - 1)})
+            chosen.append(
+                {
+                    **row._asdict(),
+                    "again": again,
+                    "difference": abs(again / row.lipschitz - 1),
+                    "released again": reported,
+                    "released difference": abs(reported / row.released - 1),
+                }
+            )
         if len(chosen) == rows:
             break
     if not chosen:
-        raise ValueError(f"the text {mine.corpus.iloc[0]!r} here is another edition than the table's: no window is the "
-                         "same, so no row can be compared.")
+        raise ValueError(
+            f"the text {mine.corpus.iloc[0]!r} here is another edition than the table's: no window is the "
+            "same, so no row can be compared."
+        )
     return pd.DataFrame(chosen)

@@ -11,7 +11,32 @@ from lab.figures.registry import FIGURES, BookFigure
 from lab.figures.speed import speed_bars
 from lipnb.scan.style import NOT_CONVERGED, STYLE, house_style, log_ticks, panels, points, rate_line
 
-__all__ = ["FIGURES", "FORMATS", "NOT_CONVERGED", "STYLE", "BookFigure", "adversarial", "against_length", "draw",
-           "head_map", "house_style", "l2", "log_ticks", "matrix", "panels", "points", "positions", "probabilities",
-           "rate_line", "real_text", "redraw", "released", "residuals", "robustness", "speed", "speed_bars",
-           "training", "verified"]
+__all__ = [
+    "FIGURES",
+    "FORMATS",
+    "NOT_CONVERGED",
+    "STYLE",
+    "BookFigure",
+    "adversarial",
+    "against_length",
+    "draw",
+    "head_map",
+    "house_style",
+    "l2",
+    "log_ticks",
+    "matrix",
+    "panels",
+    "points",
+    "positions",
+    "probabilities",
+    "rate_line",
+    "real_text",
+    "redraw",
+    "released",
+    "residuals",
+    "robustness",
+    "speed",
+    "speed_bars",
+    "training",
+    "verified",
+]

@@ -13,9 +13,12 @@ __all__ = ["head_rates", "scaling_factors", "worst_heads"]
 GPT2 = "gpt2-124m-attention"
 PANEL = ["model", "masked", "at"]  # one model in one ball
 HEAD = [*PANEL, "layer", "head"]
-SHOWN = (("minilm", False, "layer norm", 0, "MiniLM, layer 0"), ("gpt2", True, "R = 100", 6, "random GPT-2, layer 6"),
-         (GPT2, True, "layer norm", 11, "GPT-2, layer 11"),
-         ("minilm", False, "text", 0, "MiniLM, layer 0, radius of text"))
+SHOWN = (
+    ("minilm", False, "layer norm", 0, "MiniLM, layer 0"),
+    ("gpt2", True, "R = 100", 6, "random GPT-2, layer 6"),
+    (GPT2, True, "layer norm", 11, "GPT-2, layer 11"),
+    ("minilm", False, "text", 0, "MiniLM, layer 0, radius of text"),
+)
 
 
 def _attending(table):
@@ -78,12 +81,17 @@ def head_rates(alone):
     figure, axes = plt.subplots(2, 2, figsize=(9.6, 7.2), gridspec_kw={"height_ratios": [1, 1.75]})
     for line, (*place, title) in zip(axes, (text, norm), strict=True):
         here = alone[(alone[PANEL] == place).all(axis=1)]
-        heads = pd.DataFrame([[*head, power_law(rows.N, rows.constant).exponent,
-                               rows.constant[rows.length == 97].iloc[0]]
-                              for head, rows in here.groupby(["layer", "head"])],
-                             columns=["layer", "head", "exponent", "constant"])
-        looks = {"exponent": {"cmap": "RdBu_r", "norm": Normalize(0.2, 0.8), "text": "{:.2f}"},
-                 "constant": {"largest": True}}
+        heads = pd.DataFrame(
+            [
+                [*head, power_law(rows.N, rows.constant).exponent, rows.constant[rows.length == 97].iloc[0]]
+                for head, rows in here.groupby(["layer", "head"])
+            ],
+            columns=["layer", "head", "exponent", "constant"],
+        )
+        looks = {
+            "exponent": {"cmap": "RdBu_r", "norm": Normalize(0.2, 0.8), "text": "{:.2f}"},
+            "constant": {"largest": True},
+        }
         for ax, (column, look) in zip(line, looks.items(), strict=True):
             grid = heads.pivot(index="layer", columns="head", values=column)
             head_map(grid, ax=ax, title=f"{title}: {column}", **look)
@@ -105,9 +113,11 @@ def scaling_factors(table, curves=None):
     -------
     Figure
     """
-    maps = (("minilm", False, "text", "MiniLM on text"),
-            ("minilm", False, "layer norm", "MiniLM, largest radius of its LayerNorm"),
-            (GPT2, True, "layer norm", "GPT-2, largest radius of its LayerNorm"))
+    maps = (
+        ("minilm", False, "text", "MiniLM on text"),
+        ("minilm", False, "layer norm", "MiniLM, largest radius of its LayerNorm"),
+        (GPT2, True, "layer norm", "GPT-2, largest radius of its LayerNorm"),
+    )
     figure, axes = plt.subplots(2, 2, figsize=(9.6, 7.4), gridspec_kw={"height_ratios": [1, 1.8]})
     for ax, (*place, title) in zip(axes.flat[:3], maps, strict=True):
         rows = table[(table[["model", "masked", "radius"]] == place).all(axis=1)]

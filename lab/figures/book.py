@@ -46,8 +46,10 @@ def draw(name):
     except SeveralSeries:
         raise
     except (AttributeError, IndexError, KeyError, ValueError) as error:
-        raise ValueError(f"{' or '.join(figure.tables)}, in {results.folder()}, lacks rows or columns that this figure "
-                         f"shows ({type(error).__name__}: {error}).") from error
+        raise ValueError(
+            f"{' or '.join(figure.tables)}, in {results.folder()}, lacks rows or columns that this figure "
+            f"shows ({type(error).__name__}: {error})."
+        ) from error
 
 
 def redraw(name, folder, format="png"):

@@ -66,6 +66,7 @@ def tightness(table):
     kim2021lipschitz, Figure 2; with the Lambert function the bound is 4 z + 1, z = W((n - 1) / e), and the constant
     1 + 4 W((n - 1) exp(-3/2)).
     """
+
     def lambert(y):
         return np.real(lambertw(y))
 

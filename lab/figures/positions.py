@@ -6,8 +6,12 @@ from lab.power_laws import one_series
 
 __all__ = ["growth", "norms", "training"]
 
-VARIANTS = {"trained": ("#000000", "o"), "late": ("#0072b2", "s"), "constant": ("#d55e00", "D"),
-            "removed": ("#009e73", "^")}
+VARIANTS = {
+    "trained": ("#000000", "o"),
+    "late": ("#0072b2", "s"),
+    "constant": ("#d55e00", "D"),
+    "removed": ("#009e73", "^"),
+}
 
 
 def training(curve, baselines=None):

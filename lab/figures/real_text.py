@@ -8,11 +8,18 @@ from lipnb.scan.style import log_ticks, panels
 
 __all__ = ["figure_1", "jump", "layers", "named", "rates"]
 
-LOOKS = {"minilm unmasked": ("#0072b2", "o"), "minilm masked": ("#009e73", "s"), "gpt2-mini masked": ("#d55e00", "^"),
-         "random gpt2 masked": ("#000000", "D")}
+LOOKS = {
+    "minilm unmasked": ("#0072b2", "o"),
+    "minilm masked": ("#009e73", "s"),
+    "gpt2-mini masked": ("#d55e00", "^"),
+    "random gpt2 masked": ("#000000", "D"),
+}
 MORE = (("#cc79a7", "v"), ("#e69f00", "P"), ("#56b4e9", "X"))  # for tables that a reader made
-PANELS = (("minilm unmasked", 0, "encoder: MiniLM"), ("minilm masked", 3, "decoder: MiniLM"),
-          ("random gpt2 masked", 6, "random GPT-2"))
+PANELS = (
+    ("minilm unmasked", 0, "encoder: MiniLM"),
+    ("minilm masked", 3, "decoder: MiniLM"),
+    ("random gpt2 masked", 6, "random GPT-2"),
+)
 
 
 def named(table):
@@ -30,8 +37,10 @@ def _looks(rows):
     """Colour and marker of each attention there is; those of the book first."""
     found = [*filter(set(rows.attention).__contains__, LOOKS), *sorted(set(rows.attention) - set(LOOKS))]
     if len(found) > len(LOOKS) + len(MORE):
-        raise ValueError(f"at most {len(LOOKS) + len(MORE)} models have a look of their own, and these are "
-                         f"{len(found)}: {', '.join(found)}.")
+        raise ValueError(
+            f"at most {len(LOOKS) + len(MORE)} models have a look of their own, and these are "
+            f"{len(found)}: {', '.join(found)}."
+        )
     more = iter(MORE)
     return {name: LOOKS[name] if name in LOOKS else next(more) for name in found}
 
@@ -85,8 +94,14 @@ def layers(table):
     alice = _on(table[table.weights != "random"], "alice")
     looks = _looks(alice)
     columns = sorted(alice.layer.unique())
-    figure, axes = plt.subplots(len(looks), len(columns), figsize=(2 * len(columns), 6.4 / 3 * len(looks)), sharex=True,
-                                sharey="row", squeeze=False)
+    figure, axes = plt.subplots(
+        len(looks),
+        len(columns),
+        figsize=(2 * len(columns), 6.4 / 3 * len(looks)),
+        sharex=True,
+        sharey="row",
+        squeeze=False,
+    )
     for line, (name, (colour, _)) in zip(axes, looks.items(), strict=True):
         for layer, ax in zip(columns, line, strict=True):
             rows = alice[(alice.attention == name) & (alice.layer == layer)]

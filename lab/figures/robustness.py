@@ -7,12 +7,19 @@ from lipnb.scan.style import panels
 
 __all__ = ["attacks", "ranks"]
 
-ATTACKS = (("random", "random", "#000000", "x", ":"), ("singular", "singular vector", "#0072b2", "o", "-"),
-           ("aligned", "aligned", "#e69f00", "s", "--"), ("pgd", "PGD", "#d55e00", "D", "-"),
-           ("one_token", "one token", "#009e73", "^", "-."),
-           ("parting_pgd", "parting copies", "#cc79a7", "v", "--"))
-BANDS = (("bound_general", "Thm 3.3, summed over heads", "#d55e00", "s", "-."),
-         ("bound", "proved here", "#0072b2", "o", "--"), ("pgd", "PGD", "#009e73", "D", "-"))
+ATTACKS = (
+    ("random", "random", "#000000", "x", ":"),
+    ("singular", "singular vector", "#0072b2", "o", "-"),
+    ("aligned", "aligned", "#e69f00", "s", "--"),
+    ("pgd", "PGD", "#d55e00", "D", "-"),
+    ("one_token", "one token", "#009e73", "^", "-."),
+    ("parting_pgd", "parting copies", "#cc79a7", "v", "--"),
+)
+BANDS = (
+    ("bound_general", "Thm 3.3, summed over heads", "#d55e00", "s", "-."),
+    ("bound", "proved here", "#0072b2", "o", "--"),
+    ("pgd", "PGD", "#009e73", "D", "-"),
+)
 
 
 def attacks(table):

@@ -26,12 +26,23 @@ def speed_bars(table, *, ax=None, title=None):
     rows = table.reset_index(drop=True)
     for place, row in rows.iterrows():
         look = {"color": "#f0c9a8", "hatch": "///", "edgecolor": "#d55e00"} if row.missed else {"color": "#0072b2"}
-        ax.barh(place, row.ratio, xerr=[[row.ratio - row.low], [row.high - row.ratio]], height=0.62,
-                error_kw={"ecolor": "#404040", "capsize": 2}, **look)
+        ax.barh(
+            place,
+            row.ratio,
+            xerr=[[row.ratio - row.low], [row.high - row.ratio]],
+            height=0.62,
+            error_kw={"ecolor": "#404040", "capsize": 2},
+            **look,
+        )
         said = f"{row.missed} of {row['count']} wrong" + (f", up to {row.error:.0e}" if row.missed else "")
         ax.annotate(said, (row.high, place), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9)
-    ax.set(yticks=range(len(rows)), yticklabels=rows.method, title=title, xlim=(0, 1.45 * rows.high.max()),
-           xlabel=f"times as fast as: {rows.method[0]}")
+    ax.set(
+        yticks=range(len(rows)),
+        yticklabels=rows.method,
+        title=title,
+        xlim=(0, 1.45 * rows.high.max()),
+        xlabel=f"times as fast as: {rows.method[0]}",
+    )
     ax.grid(False, axis="y")
     ax.invert_yaxis()
     return ax

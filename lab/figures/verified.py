@@ -8,8 +8,11 @@ from lipnb.scan.style import panels
 __all__ = ["brackets", "worst_cases"]
 
 KINDS = {"random": "#0072b2", "degenerate": "#888888", "structured": "#e69f00", "ascended": "#d55e00"}
-BOUNDS = {"general": ("Thm 3.3", "#d55e00", "s"), "yudin": ("Yudin et al.", "#e69f00", "^"),
-          "closed_form": ("three terms", "#009e73", "D")}
+BOUNDS = {
+    "general": ("Thm 3.3", "#d55e00", "s"),
+    "yudin": ("Yudin et al.", "#e69f00", "^"),
+    "closed_form": ("three terms", "#009e73", "D"),
+}
 
 
 def worst_cases(table):

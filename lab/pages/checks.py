@@ -84,12 +84,7 @@ def page(root, source):
     if not pair.exists():
         return [f"{pair.name}: it does not exist"]
     notebook = nbformat.read(pair, as_version=4)
-    rules = (
-        agreement(root, source, notebook),
-        execution(notebook),
-        portability(root, notebook),
-        size(pair, notebook),
-    )
+    rules = (agreement(root, source, notebook), execution(notebook), portability(root, notebook), size(pair, notebook))
     return [f"{pair.name}: {sentence}" for rule in rules for sentence in rule]
 
 
@@ -142,8 +137,7 @@ def ledger(root):
 def complaints(root):
     """Everything that does not hold, one sentence each."""
     found = [sentence for source in sources(root) for sentence in page(root, source)]
-    rules = (contents(root), pictures.complaints(root), definitions(root), ledger(root),
-             story.complaints(root))
+    rules = (contents(root), pictures.complaints(root), definitions(root), ledger(root), story.complaints(root))
     return [*found, *(sentence for rule in rules for sentence in rule)]
 
 

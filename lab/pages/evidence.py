@@ -16,8 +16,7 @@ MOST_CATEGORIES = 60  # a column with more distinct values is a measurement, tol
 LOOKS = set(
     "round subplots panels set legend text annotate tick_params set_major_formatter subplots_adjust axhline axvline "
     "figsize fontsize size lw ls ms mew markersize linewidth linewidths alpha zorder width height ncols nrows pad "
-    "xlim ylim xticks yticks head tail abs decimals dim axis sum view reshape"
-    .split()
+    "xlim ylim xticks yticks head tail abs decimals dim axis sum view reshape".split()
 )
 FOLDED = {ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__", ast.Pow: "__pow__", ast.Div: "__truediv__"}
 

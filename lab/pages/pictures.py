@@ -56,8 +56,10 @@ def pictures(root, notebooks, *files):
 
 def written(root, notebooks):
     """The pictures that git keeps for README.md: path -> content."""
-    return {root / f"book/figures/{name}.png": image
-            for name, image in pictures(root, notebooks, root / "README.md").items()}
+    return {
+        root / f"book/figures/{name}.png": image
+        for name, image in pictures(root, notebooks, root / "README.md").items()
+    }
 
 
 def words(text):

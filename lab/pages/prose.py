@@ -29,8 +29,10 @@ DISPLAY = re.compile(r"\$\$.*?\$\$|^\\begin\{(\w+\*?)\}.*?^\\end\{\1\}", re.M | 
 INLINE = re.compile(r"(?<![\\$])\$(?!\$)((?:[^$\\]|\\.)+)\$(?!\$)")
 DECIMAL = re.compile(r"(?<![\d.])\d+\.\d+(?![\d.])")
 
-ONES = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen " \
-       "seventeen eighteen nineteen".split()
+ONES = (
+    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen".split()
+)
 TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 WORDS = {word: n + 1 for n, word in enumerate(ONES)} | {word: 10 * (n + 2) for n, word in enumerate(TENS)}
 LARGE = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
@@ -44,7 +46,8 @@ FEW = 4  # one, two and three are words of the language more than counts
 NAMED = re.compile(
     r"\b(?:theorem|thm|lemma|proposition|prop|corollary|definition|def|remark|question|figure|fig|table|section|sec|"
     r"appendix|page|equation|eq|chapter|part|step|point|line|item|python|pytorch|torch|numpy|cuda|version|release|"
-    r"licence|license|bsd|icml|neurips|iclr|jupyter book|reference|app)s?\.?[ \u00a0]+$", re.I
+    r"licence|license|bsd|icml|neurips|iclr|jupyter book|reference|app)s?\.?[ \u00a0]+$",
+    re.I,
 )
 LIST = re.compile(r"(?:,? (?:and|to|or|of)|,|–|-| \()[ ]?$")
 IDIOM = re.compile(r"\b(?:parts? in|powers? of|factors of|once in|one in)(?: an?)? $", re.I)
@@ -52,7 +55,7 @@ IDIOM = re.compile(r"\b(?:parts? in|powers? of|factors of|once in|one in)(?: an?
 STATISTIC = re.compile(r"[ -](?:confidence |bootstrap )?(?:intervals?|quantiles?|percentiles?)\b")
 HEDGES = {
     "near": r"about|some|nearly|almost|around|roughly|approximately|close to|near|a factor(?: of)?|order of|"
-            r"or so|say|by",
+    r"or so|say|by",
     "above": r"more than|over|at least|above|beyond|exceeds?|from",
     "below": r"less than|under|at most|below|within|up to|fewer than|to",
 }
@@ -128,7 +131,7 @@ def is_name(before, start, named):
     """Whether a number that starts here belongs to a name, "Theorem 3.3", or continues a list of such."""
     if NAMED.search(before):
         return True
-    return any(end < start and LIST.fullmatch(before[end - start:]) for end in named if start - end < 8)
+    return any(end < start and LIST.fullmatch(before[end - start :]) for end in named if start - end < 8)
 
 
 def hedged(before):
@@ -157,7 +160,7 @@ def numbers(masked):
     tokens = sorted([*SPELLED.finditer(masked), *DIGITS.finditer(masked)], key=lambda match: match.start())
     for match in tokens:
         start, end = match.span()
-        before = re.sub(r"\s+", " ", masked[max(0, start - 40):start])
+        before = re.sub(r"\s+", " ", masked[max(0, start - 40) : start])
         if match.re is SPELLED:
             value, unit = spelled(match[0])
         elif is_name(before, start, named):
@@ -194,7 +197,7 @@ def told(text):
         letters = len(re.findall(r"[A-Za-z]", line))
         in_table = len(tokens) > 2 and letters < 3 * len(tokens)
         for match in tokens:
-            beside = SAID[0].search(line[:match.start()]), SAID[1].match(line[match.end():])
+            beside = SAID[0].search(line[: match.start()]), SAID[1].match(line[match.end() :])
             if not in_table and any(beside):
                 found.add(float(match[1].replace(",", "") + match[2]))
     return found

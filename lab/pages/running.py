@@ -56,21 +56,13 @@ def run_page(root, source):
         os.dup2(log.fileno(), 2)
     try:
         executed = papermill.execute_notebook(
-            failed,
-            failed,
-            kernel_name="python3",
-            cwd=source.parent,
-            progress_bar=False,
-            coalesce_streams=True,
+            failed, failed, kernel_name="python3", cwd=source.parent, progress_bar=False, coalesce_streams=True
         )
     except papermill.PapermillExecutionError as error:
         what = f"{error.ename}: {error.evalue}".splitlines()[0][:200]
         return time.monotonic() - started, f"{source.name}, code cell {error.exec_count}: {what}"
     except Exception as error:  # a kernel that died, a page that took too long: the other pages go on
-        return (
-            time.monotonic() - started,
-            f"{source.name}: {type(error).__name__}: {str(error).strip()[:200]}",
-        )
+        return (time.monotonic() - started, f"{source.name}: {type(error).__name__}: {str(error).strip()[:200]}")
     nbformat.write(with_outputs(notebook, executed), out)
     failed.unlink()
     failed.with_suffix(".log").unlink()

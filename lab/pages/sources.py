@@ -30,9 +30,7 @@ def tables(root, source):
     folder = Path(os.environ.get("LIPNB_RESULTS") or root / "data" / "results")
     text = source.read_text(encoding="utf-8")
     # a name may reach the call through a variable: every quoted name of a table counts
-    named = [
-        path.stem for path in folder.glob("*.csv") if re.search(rf"""["']{re.escape(path.stem)}["']""", text)
-    ]
+    named = [path.stem for path in folder.glob("*.csv") if re.search(rf"""["']{re.escape(path.stem)}["']""", text)]
     return {name: folder / f"{name}.csv" for name in sorted({*named, *LOADED_TABLE.findall(text)})}
 
 
@@ -44,8 +42,12 @@ def provenance(root, source):
 
 def inputs(root, source):
     """Every file whose content can change what a page shows."""
-    package = [path for house in ("lipnb", "lab") for path in (root / house).rglob("*")
-               if path.is_file() and path.suffix != ".pyc"]
+    package = [
+        path
+        for house in ("lipnb", "lab")
+        for path in (root / house).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    ]
     made = tables(root, source).values()
     results = [path for table in made for path in (table, table.with_suffix(".json")) if path.exists()]
     models = [path for path in (root / "data" / "models").rglob("*") if path.is_file()]
@@ -65,9 +67,7 @@ def fingerprint(root, source):
 def convert(root, source):
     """A page's source as a notebook without outputs, the same bytes every time."""
     notebook = jupytext.read(source, config=jupytext.config.load_jupytext_config(str(source)))
-    notebook.metadata.setdefault(
-        "kernelspec", {"display_name": "Python 3", "language": "python", "name": "python3"}
-    )
+    notebook.metadata.setdefault("kernelspec", {"display_name": "Python 3", "language": "python", "name": "python3"})
     # how the text was read, with jupytext's version; the rest is what jupytext itself puts into a pair
     notebook.metadata.get("jupytext", {}).pop("text_representation", None)
     notebook.metadata["lipnb"] = provenance(root, source)

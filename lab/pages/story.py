@@ -44,8 +44,9 @@ def facts(root, expression):
     known = {
         "ledger": lambda: pd.read_json(results / "ledger.json"),
         "statements": lambda: pd.read_csv(package / "statements.csv"),
-        "listed": lambda: pd.read_csv(package / "tables.csv", index_col="name", true_values=["yes"],
-                                      false_values=["no"]),
+        "listed": lambda: pd.read_csv(
+            package / "tables.csv", index_col="name", true_values=["yes"], false_values=["no"]
+        ),
         "table": lambda: lambda name: pd.read_csv(results / f"{name}.csv"),
         "birth": lambda: lambda name: pd.read_json(results / f"{name}.json", typ="series"),
         "config": lambda: lambda model: json.loads((root / f"data/models/{model}/config.json").read_text()),
@@ -115,7 +116,7 @@ def source_of(number, known):
 def number_complaints(root, page, parts, spelled=()):
     """Typed numbers that come from nowhere, of a page in parts: each its text and the numbers it may state."""
     text = "".join(part for part, _ in parts)
-    ends = [sum(len(part) for part, _ in parts[:i + 1]) for i in range(len(parts))]
+    ends = [sum(len(part) for part, _ in parts[: i + 1]) for i in range(len(parts))]
     spans, wrong = listed_numbers(root, page, text, spelled)
     for number in prose.numbers(prose.clean(text, formulas=True)):
         known = next(known for (_, known), end in zip(parts, ends, strict=True) if number.start < end)
@@ -126,7 +127,7 @@ def number_complaints(root, page, parts, spelled=()):
 
 def excerpt(text, place, around=60):
     """A few words around a place."""
-    return re.sub(r"\s+", " ", text[max(0, place - around):place + around]).strip()
+    return re.sub(r"\s+", " ", text[max(0, place - around) : place + around]).strip()
 
 
 def code_complaints(root, page, spelled, known):
@@ -163,8 +164,10 @@ def module_complaints(root, path):
     """Typed numbers in the titles and labels of one module that its own code does not hold."""
     cell, name = nbformat.v4.new_code_cell(path.read_text(encoding="utf-8")), str(path.relative_to(root))
     spelled = evidence.spelled([cell])
-    return [*listed_numbers(root, name, "", spelled)[1],
-            *code_complaints(root, name, spelled, evidence.of_cells([cell]))]
+    return [
+        *listed_numbers(root, name, "", spelled)[1],
+        *code_complaints(root, name, spelled, evidence.of_cells([cell])),
+    ]
 
 
 def complaints(root, only=()):
@@ -176,8 +179,12 @@ def complaints(root, only=()):
         found += [sentence for name, text in help_texts(root) for sentence in word_complaints(root, name, text)]
         modules = {str(path.relative_to(root)) for path in figure_modules(root)}
         known = {*page_names(root), *(name for name, _ in help_texts(root)), *modules, "*"}
-        found += [f"{path}: there is no page {row['page']}" for path in (NUMBERS, WORDS)
-                  for row in rows(root / path) if row["page"] not in known]
+        found += [
+            f"{path}: there is no page {row['page']}"
+            for path in (NUMBERS, WORDS)
+            for row in rows(root / path)
+            if row["page"] not in known
+        ]
         found += reason_complaints(root)
     return found
 

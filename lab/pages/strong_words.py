@@ -19,12 +19,14 @@ STRONG = re.compile(
     r"\b(?:prove[sdn]?|exact(?:ly)?|always|never|guarantee[sd]?|optimal(?:ly)?|"
     # other new things (a file, a row) are not claimed to be new to the world
     r"(?:(?<=is )|(?<=are )|(?<=seems )|(?<=\())new|new(?= (?:theorem|bound|lemma|result|proof|statement|form|"
-    r"inequality|estimate|certificate|method|algorithm)s?\b))\b(?! nothing)", re.I
+    r"inequality|estimate|certificate|method|algorithm)s?\b))\b(?! nothing)",
+    re.I,
 )
 # a denial claims nothing; a purpose, a task or a question is not an answer
 DENIED = re.compile(
     r"(?:\b(?:not|no|nothing|none|cannot|neither|nor|without|hardly|\w+n['’]t)\b[^.;:]{0,18}|"
-    r"\b(?:to|would|could|should|can|must be|whether|how) )$", re.I
+    r"\b(?:to|would|could|should|can|must be|whether|how) )$",
+    re.I,
 )
 KINDS = ("proof", "test", "search", "definition", "code")
 
@@ -47,7 +49,7 @@ def claims(text):
     """The strong words of a text: (place, word)."""
     masked = prose.clean(text)
     for match in STRONG.finditer(masked):
-        before = re.split(r"\n\s*\n|\n\s*[-*|#]", masked[max(0, match.start() - 40):match.start()])[-1]
+        before = re.split(r"\n\s*\n|\n\s*[-*|#]", masked[max(0, match.start() - 40) : match.start()])[-1]
         if not DENIED.search(re.sub(r"\s+", " ", before)):
             yield match.start(), match[0].lower()
 
@@ -98,6 +100,9 @@ def proof_exists(root, reason):
 def help_texts(root):
     """Help of the command line: every literal text in lipnb/cli that is not an address or a key."""
     for path in sorted((root / "lipnb" / "cli").glob("*.py")):
-        texts = [node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-                 if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value]
+        texts = [
+            node.value
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
+        ]
         yield str(path.relative_to(root)), "\n\n".join(texts).replace("\n", "\n\n")

@@ -15,11 +15,24 @@ ORDER = ("refuted", "fails", "depends on the definition", "holds", "not checkabl
 LOST = ORDER[:3]
 SEEN = ("text of the paper", "released code", "reconstructed", "ours")
 EFFORT = ("random", "structured", "ascended", "proved", None)
-EFFORT_WORDS = dict(zip(EFFORT, ("random inputs", "structured inputs", "inputs from gradient ascent",
-                                 "inputs, and a complete proof on a page", "nothing"), strict=True))
-MEANING = ("*Refuted* is said only of a paper's own claim in a form that its text or its released code shows; a form "
-           "that we reconstructed or made ourselves *fails*. *Holds* is not a proof: no case that was tried is against "
-           "it. Every verdict is computed on the page it links to.")
+EFFORT_WORDS = dict(
+    zip(
+        EFFORT,
+        (
+            "random inputs",
+            "structured inputs",
+            "inputs from gradient ascent",
+            "inputs, and a complete proof on a page",
+            "nothing",
+        ),
+        strict=True,
+    )
+)
+MEANING = (
+    "*Refuted* is said only of a paper's own claim in a form that its text or its released code shows; a form "
+    "that we reconstructed or made ourselves *fails*. *Holds* is not a proof: no case that was tried is against "
+    "it. Every verdict is computed on the page it links to."
+)
 SAME = 1e-2  # ratios found by ascent differ a little between processors
 
 
@@ -43,8 +56,9 @@ def gather(root, notebooks):
             for output in cell.get("outputs", []):
                 for row in output.get("data", {}).get(MIME, []):
                     known = statements.get(row["id"], {})
-                    rows.append({"source": known.get("source"), "statement": known.get("name"), **row,
-                                 "page": source.stem})
+                    rows.append(
+                        {"source": known.get("source"), "statement": known.get("name"), **row, "page": source.stem}
+                    )
     order = list(statements)
     return sorted(rows, key=lambda row: order.index(row["id"]) if row["id"] in order else len(order))
 
@@ -95,7 +109,8 @@ def same(stored, rows):
 
     return len(stored) == len(rows) and all(
         words(old) == words(new) and all(close(old.get(key), new.get(key)) for key in ("worst_ratio", "median_ratio"))
-        for old, new in zip(stored, rows, strict=True))
+        for old, new in zip(stored, rows, strict=True)
+    )
 
 
 def read_stored(root):
@@ -154,8 +169,10 @@ def counted(root, rows):
     """
     sources = {id: statement["source"] for id, statement in listed(root).items()}
     groups = by_statement(root, rows)
-    return (Counter((verdict_of(mine), sources[id]) for id, mine in groups.items()),
-            *(Counter((row["verdict"], row.get(key)) for row in rows) for key in ("seen", "effort")))
+    return (
+        Counter((verdict_of(mine), sources[id]) for id, mine in groups.items()),
+        *(Counter((row["verdict"], row.get(key)) for row in rows) for key in ("seen", "effort")),
+    )
 
 
 def crossed(count, name, keys, words=str):
@@ -176,24 +193,70 @@ def section(root, rows):
         said += f", without any **{none}**"
     lost = sorted((row for row in rows if row["verdict"] in LOST), key=lambda row: ORDER.index(row["verdict"]))
     variants = sum(row["variant"] for row in lost)
-    text = [f"Verdicts on **{sum(by_paper.values())}** statements: {said}. {MEANING}", "",
-            *crossed(by_paper, "statements of", dict.fromkeys(source for _, source in by_paper),
-                     lambda source: f"{{cite:t}}`{source}`"),
-            "", f"Behind them stand **{len(rows)}** forms that were tested or could not be, by how the form is known "
-            "and by how hard it was tried:", "", *crossed(by_seen, "forms known from", SEEN),
-            "", *crossed(by_effort, "forms tried on", EFFORT, EFFORT_WORDS.get)]
+    text = [
+        f"Verdicts on **{sum(by_paper.values())}** statements: {said}. {MEANING}",
+        "",
+        *crossed(
+            by_paper,
+            "statements of",
+            dict.fromkeys(source for _, source in by_paper),
+            lambda source: f"{{cite:t}}`{source}`",
+        ),
+        "",
+        f"Behind them stand **{len(rows)}** forms that were tested or could not be, by how the form is known "
+        "and by how hard it was tried:",
+        "",
+        *crossed(by_seen, "forms known from", SEEN),
+        "",
+        *crossed(by_effort, "forms tried on", EFFORT, EFFORT_WORDS.get),
+    ]
     if lost:
-        text += ["", f"The **{len(lost)}** forms that do not hold, or hold only under one reading, **{variants}** of "
-                 "them *variants* of a statement:", "", *table(
-                     ["paper", "statement", "form tested", "known from", "verdict", "smallest counter-example", "page"],
-                     [(paper(row), row["statement"], formed(row), row.get("seen"), row["verdict"],
-                       row["counter_example"] or row["grounds"], link(row)) for row in lost])]
+        text += [
+            "",
+            f"The **{len(lost)}** forms that do not hold, or hold only under one reading, **{variants}** of "
+            "them *variants* of a statement:",
+            "",
+            *table(
+                ["paper", "statement", "form tested", "known from", "verdict", "smallest counter-example", "page"],
+                [
+                    (
+                        paper(row),
+                        row["statement"],
+                        formed(row),
+                        row.get("seen"),
+                        row["verdict"],
+                        row["counter_example"] or row["grounds"],
+                        link(row),
+                    )
+                    for row in lost
+                ],
+            ),
+        ]
     head = ["paper", "statement", "form tested", "known from", "verdict", "worst (median)", "tried on", "cases", "page"]
-    text += ["", ":::::{dropdown} All verdicts", "*Worst*: measured over stated, the largest for an upper bound, the "
-             "smallest for a lower one, and in brackets the median; for an identity the largest relative error. "
-             "*Italic*: variants, tighter, corrected or with fewer hypotheses than the statement's own form.", "",
-             *table(head, [(paper(row), row["statement"], formed(row), row.get("seen"),
-                            f"**{row['verdict']}**" if row["verdict"] in LOST else row["verdict"], worst(row),
-                            row.get("effort") or "", f"{row['cases']:,d}" if row["cases"] else "", link(row))
-                           for row in rows]), ":::::"]
+    text += [
+        "",
+        ":::::{dropdown} All verdicts",
+        "*Worst*: measured over stated, the largest for an upper bound, the "
+        "smallest for a lower one, and in brackets the median; for an identity the largest relative error. "
+        "*Italic*: variants, tighter, corrected or with fewer hypotheses than the statement's own form.",
+        "",
+        *table(
+            head,
+            [
+                (
+                    paper(row),
+                    row["statement"],
+                    formed(row),
+                    row.get("seen"),
+                    f"**{row['verdict']}**" if row["verdict"] in LOST else row["verdict"],
+                    worst(row),
+                    row.get("effort") or "",
+                    f"{row['cases']:,d}" if row["cases"] else "",
+                    link(row),
+                )
+                for row in rows
+            ],
+        ),
+        ":::::",
+    ]
     return "\n".join(text)

@@ -13,6 +13,21 @@ from lab.training.text import (
     train_tokenizer,
 )
 
-__all__ = ["ATTENTIONS", "WITHOUT", "CharacterTransformer", "batch_of", "bigram_loss", "character_ids",
-           "character_parts", "fast_precision", "gutenberg_or_embedded", "make_gpt2_mini", "split_text", "token_ids",
-           "train", "train_tokenizer", "unigram_loss", "validation_loss"]
+__all__ = [
+    "ATTENTIONS",
+    "WITHOUT",
+    "CharacterTransformer",
+    "batch_of",
+    "bigram_loss",
+    "character_ids",
+    "character_parts",
+    "fast_precision",
+    "gutenberg_or_embedded",
+    "make_gpt2_mini",
+    "split_text",
+    "token_ids",
+    "train",
+    "train_tokenizer",
+    "unigram_loss",
+    "validation_loss",
+]

@@ -174,8 +174,22 @@ class CharacterTransformer(torch.nn.Module):
     kim2021lipschitz, the language model; positions and LayerNorm as in vaswani2017attention.
     """
 
-    def __init__(self, vocabulary, *, attention, length=64, width=64, heads=4, hidden=256, layers=2,
-                 positions="sinusoids", norm="after", start=1.0, strength=STRENGTH, seed=0):
+    def __init__(
+        self,
+        vocabulary,
+        *,
+        attention,
+        length=64,
+        width=64,
+        heads=4,
+        hidden=256,
+        layers=2,
+        positions="sinusoids",
+        norm="after",
+        start=1.0,
+        strength=STRENGTH,
+        seed=0,
+    ):
         super().__init__()
         if attention not in ATTENTIONS + WITHOUT:
             raise ValueError(f"attention must be one of {', '.join(ATTENTIONS + WITHOUT)}, got {attention!r}.")
@@ -201,7 +215,8 @@ class CharacterTransformer(torch.nn.Module):
             else:
                 self.register_buffer("positions", sinusoids(length, width), persistent=False)
             self.blocks = torch.nn.ModuleList(
-                Block(attention, width, heads, hidden, length, strength, norm) for _ in range(layers))
+                Block(attention, width, heads, hidden, length, strength, norm) for _ in range(layers)
+            )
             self.norm = torch.nn.LayerNorm(width) if norm == "before" else torch.nn.Identity()
             self.output = torch.nn.Linear(width, vocabulary)
         with torch.no_grad():

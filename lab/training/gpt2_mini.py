@@ -36,8 +36,20 @@ The texts are in the public domain; the weights are under the licence of the pro
 """
 
 
-def make_gpt2_mini(*, steps=STEPS, seed=0, folder=None, table="gpt2-mini-training", sizes=SIZES, batch=BATCH, rate=RATE,
-                   precision=None, evaluate_every=50, texts=None, progress=True):
+def make_gpt2_mini(
+    *,
+    steps=STEPS,
+    seed=0,
+    folder=None,
+    table="gpt2-mini-training",
+    sizes=SIZES,
+    batch=BATCH,
+    rate=RATE,
+    precision=None,
+    evaluate_every=50,
+    texts=None,
+    progress=True,
+):
     """Train gpt2-mini and write its checkpoint and card; a killed run continues where it was.
 
     Parameters
@@ -76,29 +88,64 @@ def make_gpt2_mini(*, steps=STEPS, seed=0, folder=None, table="gpt2-mini-trainin
     _writable(folder)
     source, texts = gutenberg_or_embedded() if texts is None else (", ".join(texts), texts)
     precision = precision or fast_precision()
-    settings = {"texts": {name: corpora.fingerprint(text) for name, text in texts.items()}, "sizes": dict(sizes),
-                "steps": steps, "batch": batch, "rate": rate, "seed": seed, "precision": precision,
-                "evaluate_every": evaluate_every}
+    settings = {
+        "texts": {name: corpora.fingerprint(text) for name, text in texts.items()},
+        "sizes": dict(sizes),
+        "steps": steps,
+        "batch": batch,
+        "rate": rate,
+        "seed": seed,
+        "precision": precision,
+        "evaluate_every": evaluate_every,
+    }
     with results.recording(table, settings) as record:
         beginnings, ends = split_text(list(texts.values()))
         tokenizer = train_tokenizer(beginnings, sizes["vocabulary"])
         vocabulary = tokenizer.get_vocab_size()
         training, validation = token_ids(tokenizer, beginnings), token_ids(tokenizer, ends)
-        network = models.new_gpt2(vocabulary, **{k: v for k, v in sizes.items() if k != "vocabulary"},
-                                  end=tokenizer.token_to_id(END), seed=seed)
+        network = models.new_gpt2(
+            vocabulary,
+            **{k: v for k, v in sizes.items() if k != "vocabulary"},
+            end=tokenizer.token_to_id(END),
+            seed=seed,
+        )
         state = results.folder().parent / "cache" / f"{table}.pt"
-        loss = train(network, training, validation, record, state=state, steps=steps, batch=batch,
-                     length=sizes["positions"], rate=rate, warmup=max(1, steps // 12), evaluate_every=evaluate_every,
-                     seed=seed, precision=precision, progress=progress)
-        facts = {**settings, **sizes, "vocabulary": vocabulary, "text": source, "loss": loss,
-                 "parameters": sum(p.numel() for p in network.parameters()), "training_tokens": len(training),
-                 "validation_tokens": len(validation), "seen": steps * batch * sizes["positions"], "table": table,
-                 "unigram": unigram_loss(training, validation, vocabulary),
-                 "bigram": bigram_loss(training, validation, vocabulary)}
+        loss = train(
+            network,
+            training,
+            validation,
+            record,
+            state=state,
+            steps=steps,
+            batch=batch,
+            length=sizes["positions"],
+            rate=rate,
+            warmup=max(1, steps // 12),
+            evaluate_every=evaluate_every,
+            seed=seed,
+            precision=precision,
+            progress=progress,
+        )
+        facts = {
+            **settings,
+            **sizes,
+            "vocabulary": vocabulary,
+            "text": source,
+            "loss": loss,
+            "parameters": sum(p.numel() for p in network.parameters()),
+            "training_tokens": len(training),
+            "validation_tokens": len(validation),
+            "seen": steps * batch * sizes["positions"],
+            "table": table,
+            "unigram": unigram_loss(training, validation, vocabulary),
+            "bigram": bigram_loss(training, validation, vocabulary),
+        }
         models.save_gpt2(network, tokenizer, END, folder)
         (folder / "README.md").write_text(CARD.format(**facts))
-        baselines = {name: facts[name] for name in ("loss", "unigram", "bigram", "parameters", "training_tokens",
-                                                    "validation_tokens")}
+        baselines = {
+            name: facts[name]
+            for name in ("loss", "unigram", "bigram", "parameters", "training_tokens", "validation_tokens")
+        }
         (folder / "training.json").write_text(json.dumps({"text": source, **baselines}, indent=1) + "\n")
         record.finish()
     return folder
@@ -111,5 +158,6 @@ def _writable(folder):
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise OSError(f"the folder {folder} cannot be written ({error.strerror}): choose another with "
-                      "--folder.") from None
+        raise OSError(
+            f"the folder {folder} cannot be written ({error.strerror}): choose another with --folder."
+        ) from None

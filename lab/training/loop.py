@@ -11,6 +11,7 @@ from tqdm.auto import tqdm
 
 __all__ = ["SCHEDULES", "batch_of", "fast_precision", "train", "validation_loss"]
 
+
 def _cosine(step, warmup, steps):
     """Up to 1, then down to a twentieth."""
     if step < warmup:
@@ -27,7 +28,7 @@ EVALUATION_TOKENS = 8192  # in one forward pass
 
 
 def fast_precision():
-    """"bfloat16" where this processor multiplies in it, else "float32"."""
+    """ "bfloat16" where this processor multiplies in it, else "float32"."""
     capabilities = torch.cpu.get_capabilities()
     return "bfloat16" if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else "float32"
 
@@ -77,9 +78,28 @@ def validation_loss(network, token_ids, length, precision="float32"):
     return total / count
 
 
-def train(network, training, validation, record, *, state, steps, batch, length, rate, warmup=100, schedule="cosine",
-          decay=0.1, clip=1.0, betas=(0.9, 0.95), evaluate_every=50, seed=0, precision="float32", progress=True,
-          on_divergence="raise"):
+def train(
+    network,
+    training,
+    validation,
+    record,
+    *,
+    state,
+    steps,
+    batch,
+    length,
+    rate,
+    warmup=100,
+    schedule="cosine",
+    decay=0.1,
+    clip=1.0,
+    betas=(0.9, 0.95),
+    evaluate_every=50,
+    seed=0,
+    precision="float32",
+    progress=True,
+    on_divergence="raise",
+):
     """Train a network on the next token, by AdamW; a killed run continues where it was.
 
     Parameters
@@ -136,12 +156,15 @@ def train(network, training, validation, record, *, state, steps, batch, length,
         raise ValueError(f"warmup must be at least 0, got {warmup}.")
     for ids, part in ((training, "training"), (validation, "validation")):
         if len(ids) <= length:
-            raise ValueError(f"the {part} text has {len(ids)} tokens: windows of {length} need more; give a longer "
-                             "text or a smaller length.")
+            raise ValueError(
+                f"the {part} text has {len(ids)} tokens: windows of {length} need more; give a longer "
+                "text or a smaller length."
+            )
     matrices = [p for p in network.parameters() if p.ndim > 1]
     others = [p for p in network.parameters() if p.ndim <= 1]
-    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0}],
-                                  lr=rate, betas=betas)
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0}], lr=rate, betas=betas
+    )
     state = Path(state)
     first, row = _restore(state, network, optimizer)
     if row and record.rows(f"step {first}") is None:  # killed between the two writes
@@ -161,16 +184,25 @@ def train(network, training, validation, record, *, state, steps, batch, length,
         losses.append(loss.item())
         if not math.isfinite(losses[-1]):
             if on_divergence == "record":
-                row = {"step": step, "tokens": step * batch * length, "rate": now, "training_loss": math.nan,
-                       "validation_loss": math.nan}
+                row = {
+                    "step": step,
+                    "tokens": step * batch * length,
+                    "rate": now,
+                    "training_loss": math.nan,
+                    "validation_loss": math.nan,
+                }
                 record.add(f"step {step}", [row], time.perf_counter() - began)
                 break
             raise FloatingPointError(f"the loss is not finite after {step} steps: take a smaller rate.")
         bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
         if step % evaluate_every == 0 or step == steps:
-            row = {"step": step, "tokens": step * batch * length, "rate": now,
-                   "training_loss": sum(losses) / len(losses),
-                   "validation_loss": validation_loss(network, validation, length, precision)}
+            row = {
+                "step": step,
+                "tokens": step * batch * length,
+                "rate": now,
+                "training_loss": sum(losses) / len(losses),
+                "validation_loss": validation_loss(network, validation, length, precision),
+            }
             _keep(state, network, optimizer, step, row)
             record.add(f"step {step}", [row], time.perf_counter() - began)
             losses, began = [], time.perf_counter()

@@ -5,8 +5,15 @@ import torch
 
 from lipnb import corpora
 
-__all__ = ["END", "character_ids", "character_parts", "gutenberg_or_embedded", "split_text", "token_ids",
-           "train_tokenizer"]
+__all__ = [
+    "END",
+    "character_ids",
+    "character_parts",
+    "gutenberg_or_embedded",
+    "split_text",
+    "token_ids",
+    "train_tokenizer",
+]
 
 END = "<|endoftext|>"
 HELD_OUT = 0.02  # share at the end of each text, for validation
@@ -35,8 +42,10 @@ def split_text(texts, held_out=HELD_OUT):
     if not any(text.strip() for text in texts):
         raise ValueError("there is no text to train on: give at least one that is not empty.")
     places = [int(len(text) * (1 - held_out)) for text in texts]
-    return ([text[:place] for text, place in zip(texts, places, strict=True)],
-            [text[place:] for text, place in zip(texts, places, strict=True)])
+    return (
+        [text[:place] for text, place in zip(texts, places, strict=True)],
+        [text[place:] for text, place in zip(texts, places, strict=True)],
+    )
 
 
 def train_tokenizer(texts, vocabulary):
@@ -61,8 +70,12 @@ def train_tokenizer(texts, vocabulary):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=[END], show_progress=False,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END],
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 

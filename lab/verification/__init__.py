@@ -10,5 +10,17 @@ from lab.verification.checks import CHECKS, NOT_CHECKED, Check
 from lab.verification.draws import KINDS, Problem, draw
 from lab.verification.table import BLOCKS, HOT, again, make_table, measure, remeasure
 
-__all__ = ["BLOCKS", "CHECKS", "HOT", "KINDS", "NOT_CHECKED", "Check", "Problem", "again", "draw", "make_table",
-           "measure", "remeasure"]
+__all__ = [
+    "BLOCKS",
+    "CHECKS",
+    "HOT",
+    "KINDS",
+    "NOT_CHECKED",
+    "Check",
+    "Problem",
+    "again",
+    "draw",
+    "make_table",
+    "measure",
+    "remeasure",
+]

@@ -78,8 +78,12 @@ def draw_cancelling(kind, seed, *, name="certify"):
         logs = spread * (torch.rand(n, generator=g, dtype=torch.float64) - 0.5)
         weights = logs.exp() if integer(0, 3) else 2.0 ** torch.randint(-20, 21, (n,), generator=g)
     elif kind == "units":
-        x, query, key, value = x * power(-most, most), query * power(-most, most), key * power(-most, most), (
-            value * power(-most, most))
+        x, query, key, value = (
+            x * power(-most, most),
+            query * power(-most, most),
+            key * power(-most, most),
+            (value * power(-most, most)),
+        )
         if integer(0, 2):  # logits near one all the same
             unit = (query.abs().max() * x.abs().max()).clamp(1e-30 if narrow else 1e-280, 1e30 if narrow else 1e280)
             key = normal(h, k, d) / unit / x.abs().max()
@@ -88,8 +92,9 @@ def draw_cancelling(kind, seed, *, name="certify"):
     dtype = torch.float32 if narrow else torch.float64
     top = torch.finfo(dtype).max
     tensors = {"query": query, "key": key, "value": value, "output": output, **biases}
-    tensors = {name: None if one is None else one.nan_to_num().clamp(-top, top).to(dtype)
-               for name, one in tensors.items()}
+    tensors = {
+        name: None if one is None else one.nan_to_num().clamp(-top, top).to(dtype) for name, one in tensors.items()
+    }
     masked = integer(0, 2) == 0
     if weights is not None:
         weights = weights.to(dtype).clamp_min(torch.finfo(dtype).smallest_normal)

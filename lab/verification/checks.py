@@ -67,8 +67,10 @@ def jacobian_norm(problem):
 
 def _on_its_ball(of_one):
     """A bound on a ball, for each input on the smallest ball around 0 that holds it."""
+
     def bound(problem):
         return torch.tensor([of_one(problem, R) for R in problem.radii.tolist()], dtype=torch.float64)
+
     return bound
 
 
@@ -125,16 +127,22 @@ def _closed_form(problem):
 
 def _three_terms(problem):
     weights = [None] * len(problem.x) if problem.weights is None else problem.weights
-    return torch.stack([sum(bounds.three_terms(Pieces(problem.attention, x, a)))
-                        for x, a in zip(problem.x, weights, strict=True)]) + ROUNDING * _sizes(problem)
+    return torch.stack(
+        [sum(bounds.three_terms(Pieces(problem.attention, x, a))) for x, a in zip(problem.x, weights, strict=True)]
+    ) + ROUNDING * _sizes(problem)
 
 
 def _sizes(problem):
     """What the Jacobian is made of, without any cancellation: the unit of its rounding, shape (b,)."""
     A, V = (torch.linalg.matrix_norm(matrices, 2) for matrices in (problem.A, problem.V))
     bias = problem.attention.query_bias
-    reach = 0 if bias is None else torch.linalg.vector_norm(
-        problem.attention.scale * torch.einsum("hkd,hk->hd", problem.attention.key, bias), dim=-1)
+    reach = (
+        0
+        if bias is None
+        else torch.linalg.vector_norm(
+            problem.attention.scale * torch.einsum("hkd,hk->hd", problem.attention.key, bias), dim=-1
+        )
+    )
     R = problem.radii[:, None]
     return (V * (1 + A * R**2 + reach * R)).sum(-1) * problem.x.shape[-2]
 
@@ -142,14 +150,21 @@ def _sizes(problem):
 def _layer_on_ball(problem):
     """The smallest of the bounds that it gives, so that all are held."""
     norms, f = bounds.head_norms(problem.attention), problem.attention
-    return torch.tensor([math.exp(min(min(bounds.heads_on_ball(norms, problem.x.shape[-2], R, f.masked).values()), 700))
-                         for R in problem.radii.tolist()], dtype=torch.float64)
+    return torch.tensor(
+        [
+            math.exp(min(min(bounds.heads_on_ball(norms, problem.x.shape[-2], R, f.masked).values()), 700))
+            for R in problem.radii.tolist()
+        ],
+        dtype=torch.float64,
+    )
 
 
 def _layer_at_input(problem):
     norms = bounds.head_norms(problem.attention)
-    return torch.tensor([math.exp(min(min(bounds.heads_at_input(problem.attention, norms, x).values()), 700))
-                         for x in problem.x], dtype=torch.float64)
+    return torch.tensor(
+        [math.exp(min(min(bounds.heads_at_input(problem.attention, norms, x).values()), 700)) for x in problem.x],
+        dtype=torch.float64,
+    )
 
 
 def _rotary(problem, R):
@@ -195,15 +210,19 @@ def _change(problem):
 
 
 def _nearby(problem):
-    return torch.stack([bounds.nearby_upper(problem.attention, x, radius[None]).best[0] / radius
-                        for x, radius in zip(problem.x, _step(problem), strict=True)]) + ROUNDING * _sizes(
-                            problem) / _step(problem) * problem.radii.clamp_min(1e-3)
+    return torch.stack(
+        [
+            bounds.nearby_upper(problem.attention, x, radius[None]).best[0] / radius
+            for x, radius in zip(problem.x, _step(problem), strict=True)
+        ]
+    ) + ROUNDING * _sizes(problem) / _step(problem) * problem.radii.clamp_min(1e-3)
 
 
 def _multi_head(problem):
     measured = torch.stack([jacobian_norm(head) for head in goals.heads(problem)], dim=-1)
-    return torch.tensor([bounds.multi_head_upper(problem.attention.output, each) for each in measured],
-                        dtype=torch.float64)
+    return torch.tensor(
+        [bounds.multi_head_upper(problem.attention.output, each) for each in measured], dtype=torch.float64
+    )
 
 
 def _limit(problem):
@@ -234,8 +253,9 @@ CHECKS = (
     Check("masked_mean_field_upper", "measure", _on_its_ball(_masked_mean_field), jacobian_norm, goals.norm, (True,)),
     Check("large_radius_upper", "choice", _limit_bound, _limit, goals.followers, of="large_radius_limit"),
     Check("certify", "full", _certified, jacobian_norm, goals.over(goals.yudin_form), slow=True),
-    Check("certify_no_column", "full", _closed_form, jacobian_norm, goals.over(goals.yudin_form),
-          of="certify", slow=True),
+    Check(
+        "certify_no_column", "full", _closed_form, jacobian_norm, goals.over(goals.yudin_form), of="certify", slow=True
+    ),
     Check("three_terms", "full", _three_terms, jacobian_norm, goals.over(goals.yudin_form), slow=True),
     Check("nearby_upper", "heads", _nearby, _change, goals.over(goals.small_form), slow=True),
     Check("heads_on_ball", "layer", _layer_on_ball, jacobian_norm, goals.norm, slow=True),

@@ -64,8 +64,10 @@ def moved(case, seed):
     bounds = [one.item() for one in (found.jacobian, found.taylor, found.outputs, found.general, found.best)]
     if any(math.isnan(one) for one in bounds):
         return Outcome(-math.inf, False)
-    return Outcome(min(truth.margin(exact, flint.arb(one)) if one < math.inf else math.inf for one in bounds),
-                   found.best.item() == math.inf)
+    return Outcome(
+        min(truth.margin(exact, flint.arb(one)) if one < math.inf else math.inf for one in bounds),
+        found.best.item() == math.inf,
+    )
 
 
 def _moves(f, x, g):
@@ -109,8 +111,16 @@ def measure(bound, block, *, cases=BLOCK):
         violations, unknown = violations + (outcome.margin < 0), unknown + outcome.unknown
         if outcome.margin < margin:
             margin, worst = outcome.margin, seed
-    return {"bound": bound, "kind": kind, "cases": cases, "violations": violations, "errors": errors,
-            "unknown": unknown, "margin": margin, "seed": worst}
+    return {
+        "bound": bound,
+        "kind": kind,
+        "cases": cases,
+        "violations": violations,
+        "errors": errors,
+        "unknown": unknown,
+        "margin": margin,
+        "seed": worst,
+    }
 
 
 def joined(table):

@@ -153,12 +153,22 @@ def _map(g, d, heads, kind, family, masked):
     biases = {}
     if family in ("bias", "full", "layer", "rotary"):
         size = 10 ** _uniform(g, 1, low=-1, high=1)
-        biases = {"query_bias": size * _normal(g, heads, k), "key_bias": _normal(g, heads, k),
-                  "value_bias": _normal(g, heads, v)}
+        biases = {
+            "query_bias": size * _normal(g, heads, k),
+            "key_bias": _normal(g, heads, k),
+            "value_bias": _normal(g, heads, v),
+        }
     if family == "l2":
         return Attention.l2(query, value, output, masked=masked), value
-    f = Attention(query.contiguous(), key.contiguous(), value, output, masked=masked,
-                  scale=1.0 if kind == "structured" else None, **biases)
+    f = Attention(
+        query.contiguous(),
+        key.contiguous(),
+        value,
+        output,
+        masked=masked,
+        scale=1.0 if kind == "structured" else None,
+        **biases,
+    )
     if family == "rotary":
         frequencies = 10 ** _uniform(g, k // 2, low=-2, high=0.5)
         return RotaryAttention(f, frequencies.float(), _pick(g, [1.0, 1.0, 1.3])), None

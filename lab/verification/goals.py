@@ -12,8 +12,10 @@ __all__ = ["column_form", "followers", "heads", "heads_form", "norm", "over", "s
 def heads(problem):
     """Each head without its output matrix, and its problem."""
     f = problem.attention
-    alone = [Attention(f.query[[h]], f.key[[h]], f.value[[h]], scale=f.scale, masked=f.masked, window=f.window)
-             for h in range(f.heads)]
+    alone = [
+        Attention(f.query[[h]], f.key[[h]], f.value[[h]], scale=f.scale, masked=f.masked, window=f.window)
+        for h in range(f.heads)
+    ]
     return [Problem(head, problem.x) for head in alone]
 
 
@@ -25,9 +27,11 @@ def norm(problem):
 
 def over(denominator):
     """The norm over a differentiable stand-in for the bound."""
+
     def goal(problem):
         norm, below = Norm(problem.attention, problem.x), denominator(problem)
         return lambda x, weights: norm(x, weights).log() - below(x, weights).log()
+
     return goal
 
 
@@ -37,6 +41,7 @@ def column_form(problem):
     def below(x, weights):
         t = A * x.square().sum(-1).amax(-1)
         return t + problem.attention.probabilities(x)[:, 0].sum(-2).amax(-1).sqrt() * (1 + t)
+
     return below
 
 
@@ -47,6 +52,7 @@ def spread_form(problem):
         r = (x - x.mean(-2, keepdim=True)).square().sum(-1).amax(-1)
         reach = (x @ problem.A[0].mT).square().sum(-1).amax(-1)
         return (A**2 * r**2 + n * (4 * reach * r + 1)).sqrt()
+
     return below
 
 
@@ -59,6 +65,7 @@ def yudin_form(problem):
         g = (top[..., 0] * (1 - top[..., 0] + top[..., 1])).amax(-1)
         size = x.square().sum((-2, -1))[..., None]
         return (V * (torch.linalg.matrix_norm(P) + 2 * size * A * g)).sum(-1)
+
     return below
 
 
@@ -70,10 +77,12 @@ def heads_form(problem):
 
 def followers(problem):
     """How much of the attention goes to one token, at logits where it still moves."""
+
     def goal(x, weights):
         size = torch.linalg.matrix_norm(problem.A[0], 2) * problem.radii.square()
         unit = x * (5 / size.clamp_min(1e-300)).sqrt()[:, None, None]
         return problem.attention.probabilities(unit)[:, 0].sum(-2).amax(-1)
+
     return goal
 
 
@@ -84,4 +93,5 @@ def small_form(problem):
     def below(x, weights):
         t = A * x.square().sum(-1).amax(-1, keepdim=True)
         return (V * (1 + t)).sum(-1)
+
     return below

@@ -61,10 +61,19 @@ def measure(check, kind, block, *, masked=False, maps=None, factor=1.0):
         item = int(ratios.argmax())
         if worst is None or ratios[item] > worst["worst"]:
             n, d = problem.x.shape[-2:]
-            worst = {"worst": ratios[item].item(), "seed": seed, "item": item, "n": n, "d": d,
-                     "m": problem.attention.output_width, "heads": problem.attention.heads,
-                     "radius": problem.radii[item].item(), "heat": heat[item].item(),
-                     "measured": measured[item].item(), "stated": stated[item].item()}
+            worst = {
+                "worst": ratios[item].item(),
+                "seed": seed,
+                "item": item,
+                "n": n,
+                "d": d,
+                "m": problem.attention.output_width,
+                "heads": problem.attention.heads,
+                "radius": problem.radii[item].item(),
+                "heat": heat[item].item(),
+                "measured": measured[item].item(),
+                "stated": stated[item].item(),
+            }
     counted = {"cases": cases, "violations": violations, "worst_hot": hottest}
     return {"bound": check.name, "masked": masked, "kind": kind, **counted, **worst}
 
@@ -119,10 +128,22 @@ def make_table(*, checks=None, blocks=None, maps=None, save_as=TABLE, progress=T
         raise ValueError(f"there is no check {unknown[0]!r}: choose from {', '.join(known)}.")
     chosen = [check for check in CHECKS if check.name in (checks or known)]
     blocks = BLOCKS if blocks is None else blocks
-    settings = {"checks": [check.name for check in chosen], "blocks": blocks, "maps": maps or MAPS,
-                "dtype": "float64", "device": "cpu", "slack": SLACK, "hot": HOT}
-    units = [(check, masked, kind, block) for check in chosen for masked in check.masked for kind in KINDS
-             for block in range(math.ceil(blocks.get(kind, 0) / (4 if check.slow else 1)))]
+    settings = {
+        "checks": [check.name for check in chosen],
+        "blocks": blocks,
+        "maps": maps or MAPS,
+        "dtype": "float64",
+        "device": "cpu",
+        "slack": SLACK,
+        "hot": HOT,
+    }
+    units = [
+        (check, masked, kind, block)
+        for check in chosen
+        for masked in check.masked
+        for kind in KINDS
+        for block in range(math.ceil(blocks.get(kind, 0) / (4 if check.slow else 1)))
+    ]
     with results.recording(save_as, settings) as record:
         bar = tqdm(units, unit="block", disable=not progress)
         for check, masked, kind, block in bar:

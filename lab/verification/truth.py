@@ -82,8 +82,9 @@ def _settled(make, size):
 def _small(entries, bits=0):
     """Whether the radii of balls are at most 10^-50 of the largest of them (or all are exactly zero)."""
     largest = max((abs(one).mid() for one in entries), default=flint.arb(0))
-    return all(one.is_finite() for one in entries) and all(one.rad() <= largest * flint.arb(10) ** -DIGITS
-                                                           for one in entries)
+    return all(one.is_finite() for one in entries) and all(
+        one.rad() <= largest * flint.arb(10) ** -DIGITS for one in entries
+    )
 
 
 def jacobian(attention, x, weights=None):
@@ -107,8 +108,12 @@ def jacobian(attention, x, weights=None):
             if attention.output is not None:
                 W = _balls(attention.output[h])
             else:
-                W = flint.arb_mat([[int(row == h * attention.value_width + column)
-                                    for column in range(attention.value_width)] for row in range(m)])
+                W = flint.arb_mat(
+                    [
+                        [int(row == h * attention.value_width + column) for column in range(attention.value_width)]
+                        for row in range(m)
+                    ]
+                )
             WWV = _rows(W * WV)
             slopes = _rows(flint.arb_mat(query) * _balls(attention.key[h]))
             curves = flint.arb_mat(key) * _balls(attention.query[h]) * flint.arb(attention.scale)
@@ -176,8 +181,10 @@ def change(attention, x, move):
 
     def outputs(tokens, added):
         shifted = tokens.double().tolist()
-        rows = [[flint.arb(one) + flint.arb(two) for one, two in zip(row, other, strict=True)]
-                for row, other in zip(shifted, added.double().tolist(), strict=True)]
+        rows = [
+            [flint.arb(one) + flint.arb(two) for one, two in zip(row, other, strict=True)]
+            for row, other in zip(shifted, added.double().tolist(), strict=True)
+        ]
         out = [[flint.arb(0)] * m for _ in rows]
         for h, (_, _, value, P) in enumerate(_heads(attention, _Exact(rows), None)):
             heads = flint.arb_mat(P) * flint.arb_mat(value)
@@ -204,6 +211,7 @@ def change(attention, x, move):
 
 class _Exact(list):
     """Rows of balls in place of a tensor."""
+
     ndim = 2
 
     def double(self):

@@ -56,8 +56,10 @@ class Accuracy:
         att, self.pieces = pieces.attention, pieces
         n, d = pieces.x.shape
         few = gamma(d + 4) * MORE
-        self.keys, self.values = (few * torch.einsum("nd,hkd->hnk", pieces.centred.abs(), matrix.abs()) + TINY**2
-                                  for matrix in (att.key, att.value))
+        self.keys, self.values = (
+            few * torch.einsum("nd,hkd->hnk", pieces.centred.abs(), matrix.abs()) + TINY**2
+            for matrix in (att.key, att.value)
+        )
         sizes = torch.einsum("nd,hkd->hnk", pieces.x.abs(), att.query.abs())
         if att.query_bias is not None:
             sizes = sizes + att.query_bias.abs()[:, None]
@@ -102,8 +104,11 @@ class Accuracy:
         exponent = pieces.below + half - total
         added = 16 * UNIT * (torch.where(seen, pieces.below.abs(), 0) + half.abs() + pieces.log_size + total)
         Et = error(pieces.Pt, exponent, MORE * (epsilon + added))
-        at_top = torch.minimum(half.gather(-1, top).exp() * at_top + torch.expm1(
-            2 * MORE * (added + gamma(pieces.n + 16)).gather(-1, top)) * pieces.Pt.gather(-1, top), Et.gather(-1, top))
+        at_top = torch.minimum(
+            half.gather(-1, top).exp() * at_top
+            + torch.expm1(2 * MORE * (added + gamma(pieces.n + 16)).gather(-1, top)) * pieces.Pt.gather(-1, top),
+            Et.gather(-1, top),
+        )
         return E, Et.scatter(-1, top, MORE * at_top)
 
     def resolved(self):
@@ -113,8 +118,10 @@ class Accuracy:
     def sizes(self):
         r"""Lengths of values, of the keys and of :math:`s W_Q^\top k_j`, at most, with their errors; each (h,)."""
         pieces, att = self.pieces, self.pieces.attention
-        values, keys = ((length(known) + length(error)).amax(-1) * MORE
-                        for known, error in ((pieces.values, self.values), (pieces.keys, self.keys)))
+        values, keys = (
+            (length(known) + length(error)).amax(-1) * MORE
+            for known, error in ((pieces.values, self.values), (pieces.keys, self.keys))
+        )
         lost = abs(att.scale) * (gamma(att.key_width + 4) * pieces.keys.abs() + self.keys) @ att.query.abs()
         lost = length(lost) * MORE
         return values, keys, (length(att.scale * pieces.keys @ att.query) + lost).amax(-1) * MORE, lost.amax(-1)
@@ -165,8 +172,11 @@ class Accuracy:
         query = 5 * nu * kappa * abs(att.scale) * frobenius(att.query)
         parts = frobenius(pieces.output) * (frobenius(pieces.Pt) * frobenius(att.value) + key + query)
         n, d = pieces.x.shape
-        count = 16 * (n + d + att.key_width + att.value_width + att.output_width) + 4 * att.heads * (
-            att.value_width + att.key_width) + 256
+        count = (
+            16 * (n + d + att.key_width + att.value_width + att.output_width)
+            + 4 * att.heads * (att.value_width + att.key_width)
+            + 256
+        )
         return MORE**4 * parts.sum(), gamma(count)
 
 

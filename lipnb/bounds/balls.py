@@ -23,8 +23,9 @@ def norms(A, V):
     """Spectral norms of A (d, d) and V (m, d), as upper bounds with their rounding."""
     A, V = square(A), torch.as_tensor(V).double()
     if V.ndim != 2 or V.shape[1] != A.shape[0] or not V.numel():
-        raise ValueError(f"A must be square, shape (d, d), and V of shape (m, d), got {tuple(A.shape)} "
-                         f"and {tuple(V.shape)}.")
+        raise ValueError(
+            f"A must be square, shape (d, d), and V of shape (m, d), got {tuple(A.shape)} and {tuple(V.shape)}."
+        )
     if not torch.isfinite(V).all():
         raise ValueError("A or V holds NaN or infinite values: remove them first.")
     return largest_singular(A).item(), largest_singular(V).item()
@@ -90,6 +91,8 @@ def real_eigenvalues(A):
     values = torch.linalg.eigvals(A)
     real = values.real[values.imag.abs() <= 1e-10 * values.abs().max()]
     if not len(real):
-        raise ValueError("A has no real eigenvalue, and the construction follows a real eigenvector: there is no "
-                         "statement for such a matrix.")
+        raise ValueError(
+            "A has no real eigenvalue, and the construction follows a real eigenvector: there is no "
+            "statement for such a matrix."
+        )
     return real.sort().values

@@ -39,7 +39,12 @@ def without_query_bias(attention, x, size):
         return torch.cat([matrix, column], dim=-1)
 
     same = attention.replace(
-        query=wider(attention.query, attention.query_bias[..., None] / size), key=wider(attention.key, blank),
+        query=wider(attention.query, attention.query_bias[..., None] / size),
+        key=wider(attention.key, blank),
         value=wider(attention.value, attention.value.new_zeros(*attention.value.shape[:2], 1)),
-        query_bias=None, key_bias=None, value_bias=None, output_bias=None)
+        query_bias=None,
+        key_bias=None,
+        value_bias=None,
+        output_bias=None,
+    )
     return same, wider(x, torch.full_like(x[..., :1], size))

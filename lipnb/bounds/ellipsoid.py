@@ -40,8 +40,10 @@ def layer_norm_radius(gain, shift):
     gain, shift = torch.as_tensor(gain).double(), torch.as_tensor(shift).double()
     fits = gain.ndim == 1 and gain.shape == shift.shape and len(gain) > 1
     if not fits or not torch.isfinite(torch.cat([gain, shift])).all():
-        raise ValueError(f"gain and shift must have one shape (d,) with d >= 2 and finite entries, got "
-                         f"{tuple(gain.shape)} and {tuple(shift.shape)}.")
+        raise ValueError(
+            f"gain and shift must have one shape (d,) with d >= 2 and finite entries, got "
+            f"{tuple(gain.shape)} and {tuple(shift.shape)}."
+        )
     d = len(gain)
     G = math.sqrt(d) * gain[:, None] * (torch.eye(d, dtype=gain.dtype) - 1 / d)
     h, basis = torch.linalg.eigh(G.mT @ G)

@@ -80,16 +80,17 @@ def heads_on_ball(norms, n, R, masked):
     found = {"general": [], "general_sharp": [], "mean_field": []} | ({} if masked else {"mean_field_sharp": []})
     for A, V, W, WV, c in zip(*(norm.tolist() for norm in norms), strict=True):
         heat = A + c / R if R > 0 else A  # heat R^2 = t
-        printed = general_upper(A * one, V * one, n, R) if c == 0 else biased_upper(
-            A * one, V * one, n, R, c * one[0])
+        printed = general_upper(A * one, V * one, n, R) if c == 0 else biased_upper(A * one, V * one, n, R, c * one[0])
         found["general"].append(multi_head_upper(W * one[None], [printed]))
         found["general_sharp"].append(general_upper_sharp(heat * one, WV * one, n, R))
         mean_field = masked_mean_field_upper if masked else mean_field_upper
         found["mean_field"].append(mean_field(heat * one, W * V * one, R, log=True))
         if not masked:
             found["mean_field_sharp"].append(mean_field_upper_sharp(heat * one, WV * one, R, log=True))
-    logs = {name: [math.log(value) if value > 0 else -math.inf for value in values] if "general" in name else values
-            for name, values in found.items()}
+    logs = {
+        name: [math.log(value) if value > 0 else -math.inf for value in values] if "general" in name else values
+        for name, values in found.items()
+    }
     return {name: torch.tensor(values, dtype=torch.float64).logsumexp(0).item() for name, values in logs.items()}
 
 
@@ -136,5 +137,7 @@ def heads_at_input(attention, norms, x):
     tokens = largest_singular(x)
     keys = tokens * norms.A if att.query_bias is None else largest_singular(query @ slopes)
     yudin = norms.WV * (largest_singular(P) + g * tokens * (tokens * norms.A + keys))
-    return {name: (bound.sum() * (1 + 1e-12)).log().item()
-            for name, bound in (("spread", spread), ("column", column), ("yudin", yudin))}
+    return {
+        name: (bound.sum() * (1 + 1e-12)).log().item()
+        for name, bound in (("spread", spread), ("column", column), ("yudin", yudin))
+    }

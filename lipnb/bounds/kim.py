@@ -190,8 +190,9 @@ def _matrices(query, value, output):
     """Checked query, value and joined output matrices, float64: (h, k, d), (h, v, d), (m, h v)."""
     query, value = real_tensor("query", query, ("h", "k", "d")), real_tensor("value", value, ("h", "v", "d"))
     if len(query) != len(value) or query.shape[2] != value.shape[2]:
-        raise ValueError(f"value must have shape ({len(query)}, v, {query.shape[2]}) to go with query, got "
-                         f"{tuple(value.shape)}.")
+        raise ValueError(
+            f"value must have shape ({len(query)}, v, {query.shape[2]}) to go with query, got {tuple(value.shape)}."
+        )
     if output is None:
         return query.double(), value.double(), torch.eye(len(value) * value.shape[1], dtype=torch.float64)
     output = real_tensor("output", output, ("h", "m", "v"))

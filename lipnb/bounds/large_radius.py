@@ -34,8 +34,9 @@ def chosen_tokens(attention, x):
     attention.check_dot("chosen_tokens")
     attention.check_input(x)
     x = x.double()
-    scores = attention.scale * torch.einsum("...id,hkd,hke,...je->...hij", x, attention.query.double(),
-                                            attention.key.double(), x)
+    scores = attention.scale * torch.einsum(
+        "...id,hkd,hke,...je->...hij", x, attention.query.double(), attention.key.double(), x
+    )
     size = scores.abs().amax((-2, -1), keepdim=True)
     hidden = attention.hidden(x.shape[-2])
     if hidden is not None:
@@ -44,8 +45,10 @@ def chosen_tokens(attention, x):
         top = scores.topk(2, dim=-1).values
         tied = (top[..., 0] - top[..., 1] <= 1e-12 * size[..., 0]).nonzero()
         if len(tied):
-            raise ValueError(f"token {tied[0][-1].item()} attains its largest score at two tokens: the limit needs a "
-                             "unique one for each token. Move the tokens a little, or leave out repeated ones.")
+            raise ValueError(
+                f"token {tied[0][-1].item()} attains its largest score at two tokens: the limit needs a "
+                "unique one for each token. Move the tokens a little, or leave out repeated ones."
+            )
     return scores.argmax(-1)
 
 

@@ -118,19 +118,25 @@ def _in_units(pieces, x, eps):
     omega = MORE * eps * (diam_a + root * beta + root * N * eps)  # (h, r): how far a row of logits can change
     grow = torch.where(omega < 700, omega.exp() * MORE, torch.inf)
     c = (column * grow).clamp_max(n).sqrt()
-    spread_w, spread_a = (torch.where(omega < 700, torch.minimum(sigma * omega.clamp_max(700).exp().sqrt(), diam / 2),
-                                      diam / 2) + norm * eps
-                          for sigma, diam, norm in ((sigma_w, diam_w, M), (sigma_a, diam_a, N)))
+    spread_w, spread_a = (
+        torch.where(omega < 700, torch.minimum(sigma * omega.clamp_max(700).exp().sqrt(), diam / 2), diam / 2)
+        + norm * eps
+        for sigma, diam, norm in ((sigma_w, diam_w, M), (sigma_a, diam_a, N))
+    )
     slope, wide = beta + N * eps, diam_w + root * M * eps
     G = (spread_w * (spread_a + slope * c) + M * c).sum(0)
-    H = (2 * M * (spread_a + slope * c) + 2 * N * spread_w
-         + wide * (spread_a + slope) * (spread_a + slope * c)).sum(0)
+    H = (2 * M * (spread_a + slope * c) + 2 * N * spread_w + wide * (spread_a + slope) * (spread_a + slope * c)).sum(0)
     L = (sigma_w * (sigma_a + beta * column.sqrt()) + M * column.sqrt()).sum()
     if accuracy.resolved():
         size, relative = accuracy.arithmetic()
         L = torch.minimum(sum(three_terms(pieces)) + accuracy.change() + 2 * relative * size, L)
-    return (eps * G, eps * (L + eps * H / 2), _reach(pieces, accuracy, diam_w) + eps * (M * c).sum(0),
-            eps * _general(pieces, x, M, N, eps), L)
+    return (
+        eps * G,
+        eps * (L + eps * H / 2),
+        _reach(pieces, accuracy, diam_w) + eps * (M * c).sum(0),
+        eps * _general(pieces, x, M, N, eps),
+        L,
+    )
 
 
 def _whole(bound, power):
@@ -145,8 +151,10 @@ def _heads(pieces, accuracy):
     # |W_O v| = |R v| and |s W_Q^T k| = |S k|: triangular factors, small
     R, S = (torch.linalg.qr(matrix, mode="r").R for matrix in (pieces.output, att.query.mT))
     found = []
-    for factor, points, errors, matrix, unit in ((R, pieces.values, accuracy.values, att.value, 1.0),
-                                                 (S, pieces.keys, accuracy.keys, att.key, abs(att.scale))):
+    for factor, points, errors, matrix, unit in (
+        (R, pieces.values, accuracy.values, att.value, 1.0),
+        (S, pieces.keys, accuracy.keys, att.key, abs(att.scale)),
+    ):
         whole, longest = length(factor, (-2, -1)), length(points).amax(-1)
         few = gamma(16 * (len(pieces.x) + sum(matrix.shape) + att.output_width) + 256)
         norm = largest_singular(factor @ matrix) + few * whole * length(matrix, (-2, -1))
@@ -200,7 +208,14 @@ def _general(pieces, x, M, N, eps):
         lost = length(att.key, (-2, -1)) * length(att.query_bias)
         bias = MORE * c + gamma(att.key_width + 8) * abs(att.scale) * lost
     sizes = [(largest + e).item() * MORE for e in eps]
-    return eps.new_tensor([
-        sum(biased_upper(heat[None], value[None], len(x), size, c[None])
-            for heat, value, c in zip(N, M, bias, strict=True)) if math.isfinite(size) else math.inf
-        for size in sizes])
+    return eps.new_tensor(
+        [
+            sum(
+                biased_upper(heat[None], value[None], len(x), size, c[None])
+                for heat, value, c in zip(N, M, bias, strict=True)
+            )
+            if math.isfinite(size)
+            else math.inf
+            for size in sizes
+        ]
+    )

@@ -76,8 +76,12 @@ def in_units(attention, x):
     query, key = _power(attention.query), _power(attention.key)
     given = _power(bias)
     if a is None:
-        ends = [] if key is None else ([] if query is None else [-(query + key + steep) // 2]) + (
-            [] if given is None else [-(given + key + steep)])
+        ends = (
+            []
+            if key is None
+            else ([] if query is None else [-(query + key + steep) // 2])
+            + ([] if given is None else [-(given + key + steep)])
+        )
         a = min([0, *ends])
     q = max([size for size in (None if query is None else query + a, given) if size is not None], default=0)
     k = -q if key is None else key + a  # without keys all logits are zero, whatever the queries
@@ -88,9 +92,16 @@ def in_units(attention, x):
     if steep + q + k > STEEPEST:
         return None, x, a, o + a
     unit = attention.replace(
-        query=scaled(attention.query[heads], a - q), key=scaled(attention.key[heads], a - k), value=value,
-        output=output, query_bias=None if bias is None else scaled(bias[heads], -q), key_bias=None, value_bias=None,
-        output_bias=None, scale=math.ldexp(attention.scale, q + k))
+        query=scaled(attention.query[heads], a - q),
+        key=scaled(attention.key[heads], a - k),
+        value=value,
+        output=output,
+        query_bias=None if bias is None else scaled(bias[heads], -q),
+        key_bias=None,
+        value_bias=None,
+        output_bias=None,
+        scale=math.ldexp(attention.scale, q + k),
+    )
     return unit, scaled(x, -a), a, o + a
 
 
@@ -130,8 +141,9 @@ class Pieces:
         if attention.query_bias is not None:
             self.query = self.query + attention.query_bias[:, None]
         self.query = attention.scale * self.query
-        self.keys, self.values = (torch.einsum("nd,hkd->hnk", self.centred, matrix)
-                                  for matrix in (attention.key, attention.value))
+        self.keys, self.values = (
+            torch.einsum("nd,hkd->hnk", self.centred, matrix) for matrix in (attention.key, attention.value)
+        )
         self.hidden = attention.hidden(len(x))
         logits, self.logs = self.query @ self.keys.mT, None
         if weights is not None:
@@ -142,8 +154,11 @@ class Pieces:
             logits = logits.masked_fill(self.hidden, -torch.inf)
         self.below = logits - logits.amax(-1, keepdim=True)  # logits below the largest of their row
         self.P = self.below.softmax(-1)
-        self.Pt = self.P if weights is None else (
-            self.below + self.half_ratio() - self.below.logsumexp(-1, keepdim=True)).exp()
+        self.Pt = (
+            self.P
+            if weights is None
+            else (self.below + self.half_ratio() - self.below.logsumexp(-1, keepdim=True)).exp()
+        )
         self.means = self.P @ self.values
         self.slopes = self.query @ attention.key
         self.output = _side_by_side(attention) if attention.output is None else attention.output

@@ -21,8 +21,9 @@ def _sizes(rotary):
     att = rotary.attention.to(dtype=torch.float64)
     joint = largest_singular(att.value) if att.output is None else largest_singular(att.output @ att.value)
     blank = torch.zeros_like(joint)
-    biases = [blank if bias is None else torch.linalg.vector_norm(bias, dim=-1)
-              for bias in (att.query_bias, att.key_bias)]
+    biases = [
+        blank if bias is None else torch.linalg.vector_norm(bias, dim=-1) for bias in (att.query_bias, att.key_bias)
+    ]
     return largest_singular(att.query), largest_singular(att.key), joint, *biases, abs(att.scale) * rotary.gain**2
 
 

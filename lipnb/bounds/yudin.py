@@ -42,8 +42,10 @@ def yudin_upper(attention, x):
     attention.check_dot("yudin_upper")
     attention.check_input(x)
     if attention.query_bias is not None and attention.query_bias.any():
-        raise ValueError("this bound is for attention without query biases: use lipnb.certify, or "
-                         "lipnb.bounds.without_query_bias first.")
+        raise ValueError(
+            "this bound is for attention without query biases: use lipnb.certify, or "
+            "lipnb.bounds.without_query_bias first."
+        )
     attention, x = attention.to(dtype=torch.float64), x.double()
     query, key, _ = attention.project(x)
     P = attention.probabilities_of(query, key)

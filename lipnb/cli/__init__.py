@@ -89,5 +89,11 @@ def enter(prog, description, package, verbs, argv=None):
 
 def main(argv=None):
     """Entry point of the command `lipnb`; see `enter`."""
-    return enter("lipnb", "How smooth is attention? Measures local Lipschitz constants of the attention layers of a "
-                 "model, and sweeps over parameters of a notebook.", "lipnb.cli", VERBS, argv)
+    return enter(
+        "lipnb",
+        "How smooth is attention? Measures local Lipschitz constants of the attention layers of a "
+        "model, and sweeps over parameters of a notebook.",
+        "lipnb.cli",
+        VERBS,
+        argv,
+    )

@@ -44,33 +44,69 @@ A scan that is stopped, even by kill -9, continues where it was when the same co
 
 def add(verbs):
     """Describe the verb."""
-    verb = verbs.add_parser("scan", help="measure every layer of a model on a text, beside the published bounds",
-                            description=DESCRIPTION, epilog=f"{READING}\nexamples:\n{EXAMPLES}")
+    verb = verbs.add_parser(
+        "scan",
+        help="measure every layer of a model on a text, beside the published bounds",
+        description=DESCRIPTION,
+        epilog=f"{READING}\nexamples:\n{EXAMPLES}",
+    )
     verb.add_argument("model", metavar="MODEL", help="a name or a folder, see above")
-    verb.add_argument("--text", default="python_reference", metavar="FILE",
-                      help="a text file (UTF-8), or alice, ag_news, ptb, python_reference (default); for a ViT an "
-                           "image, a folder of images or random")
-    verb.add_argument("--layers", type=layers, default="all", metavar="L,L,...",
-                      help="all (default), or such as 0,3,5-7")
-    verb.add_argument("--lengths", type=lengths, metavar="N,N,...",
-                      help="tokens of a window (default: those of 32,128,512 that the model can read and the text is "
-                      "long enough for)")
-    verb.add_argument("--windows", type=count, default=2, metavar="N",
-                      help="windows for each length, from the beginning of the text, of which no more is tokenized "
-                      "(default 2)")
-    verb.add_argument("--object", choices=("heads+output", "heads", "block"), default="heads+output",
-                      help="attention with its output projection (default), without it, or with residual and norm")
+    verb.add_argument(
+        "--text",
+        default="python_reference",
+        metavar="FILE",
+        help="a text file (UTF-8), or alice, ag_news, ptb, python_reference (default); for a ViT an "
+        "image, a folder of images or random",
+    )
+    verb.add_argument(
+        "--layers", type=layers, default="all", metavar="L,L,...", help="all (default), or such as 0,3,5-7"
+    )
+    verb.add_argument(
+        "--lengths",
+        type=lengths,
+        metavar="N,N,...",
+        help="tokens of a window (default: those of 32,128,512 that the model can read and the text is "
+        "long enough for)",
+    )
+    verb.add_argument(
+        "--windows",
+        type=count,
+        default=2,
+        metavar="N",
+        help="windows for each length, from the beginning of the text, of which no more is tokenized (default 2)",
+    )
+    verb.add_argument(
+        "--object",
+        choices=("heads+output", "heads", "block"),
+        default="heads+output",
+        help="attention with its output projection (default), without it, or with residual and norm",
+    )
     verb.add_argument("--masked", action="store_true", default=None, help="make a causal decoder of a BERT")
     verb.add_argument("--random", action="store_true", help="draw the weights at random, with --seed")
     verb.add_argument("--tokenizer", metavar="NAME", help="read with another tokenizer than the model's own")
     verb.add_argument("--no-upper", action="store_true", help="no certified bounds: they take most of the time")
-    verb.add_argument("--upper-windows", type=count, default=1, metavar="N",
-                      help="windows of each length that are certified (default 1)")
-    verb.add_argument("--upper-work", type=float, default=1e11, metavar="X",
-                      help="most operations for one certified bound (default 1e11: some seconds); costlier ones are "
-                           "left out, and it is said")
-    verb.add_argument("--rtol", type=tolerance, default=1e-4, metavar="X",
-                      help="relative tolerance, from 1e-6 to below 1 (default 1e-4)")
+    verb.add_argument(
+        "--upper-windows",
+        type=count,
+        default=1,
+        metavar="N",
+        help="windows of each length that are certified (default 1)",
+    )
+    verb.add_argument(
+        "--upper-work",
+        type=float,
+        default=1e11,
+        metavar="X",
+        help="most operations for one certified bound (default 1e11: some seconds); costlier ones are "
+        "left out, and it is said",
+    )
+    verb.add_argument(
+        "--rtol",
+        type=tolerance,
+        default=1e-4,
+        metavar="X",
+        help="relative tolerance, from 1e-6 to below 1 (default 1e-4)",
+    )
     verb.add_argument("--device", metavar="NAME", help="such as cuda (default: the CPU)")
     verb.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default float32")
     verb.add_argument("--seed", type=int, default=0, metavar="N", help="of start vectors, random weights and images")
@@ -88,8 +124,11 @@ def run(arguments):
     from lipnb.scan.report import write
     from lipnb.scan.terminal import show
 
-    options = {name: value for name, value in vars(arguments).items()
-               if name not in ("run", "verb", "model", "no_upper", "output")}
+    options = {
+        name: value
+        for name, value in vars(arguments).items()
+        if name not in ("run", "verb", "model", "no_upper", "output")
+    }
     text = Path(arguments.text)
     if not text.exists() and not text.suffix and "/" not in arguments.text and arguments.text != "random":
         known("file or corpus", [arguments.text], corpora.NAMES)

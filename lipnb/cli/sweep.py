@@ -61,25 +61,46 @@ def _seconds(text):
 
 def add(verbs):
     """Describe the verb to the parser."""
-    verb = verbs.add_parser("sweep", help="run a notebook over a grid of parameters",
-                            epilog=f"{SPEC}\nexamples:\n{EXAMPLES}",
-                            description="Run a notebook for every point of a grid of its parameters, on this "
-                                        "machine or on a Dask cluster, and\ngather what it records into one table. "
-                                        "Only points that are missing, or whose notebook or package\nchanged, run.")
+    verb = verbs.add_parser(
+        "sweep",
+        help="run a notebook over a grid of parameters",
+        epilog=f"{SPEC}\nexamples:\n{EXAMPLES}",
+        description="Run a notebook for every point of a grid of its parameters, on this "
+        "machine or on a Dask cluster, and\ngather what it records into one table. "
+        "Only points that are missing, or whose notebook or package\nchanged, run.",
+    )
     verb.add_argument("spec", metavar="SPEC.yml", help="what to sweep, see below")
     verb.add_argument("--dry-run", action="store_true", help="show the points and what would run; write nothing")
     verb.add_argument("--limit", type=count, metavar="N", help="run at most N points now")
     verb.add_argument("--retry-failed", action="store_true", help="run the points again that failed before")
-    verb.add_argument("--output", type=Path, metavar="FOLDER", help="where results go (default: the spec's, else "
-                      "sweeps/SPEC in the current folder)")
-    verb.add_argument("--workers", type=count, metavar="N", help="notebooks at the same time (default: the spec's, "
-                      "else one for each GPU, else one for each core)")
-    verb.add_argument("--threads", type=count, metavar="N", help="threads of each notebook (default: the spec's, else "
-                      "cores / workers)")
-    verb.add_argument("--timeout", type=_seconds, metavar="S", help="seconds for a point, its kernel's start included; "
-                      "then its kernel is killed (default: the spec's, else none)")
-    verb.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler, such as tcp://10.0.0.1:8786, instead "
-                      "of this machine")
+    verb.add_argument(
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="where results go (default: the spec's, else sweeps/SPEC in the current folder)",
+    )
+    verb.add_argument(
+        "--workers",
+        type=count,
+        metavar="N",
+        help="notebooks at the same time (default: the spec's, else one for each GPU, else one for each core)",
+    )
+    verb.add_argument(
+        "--threads",
+        type=count,
+        metavar="N",
+        help="threads of each notebook (default: the spec's, else cores / workers)",
+    )
+    verb.add_argument(
+        "--timeout",
+        type=_seconds,
+        metavar="S",
+        help="seconds for a point, its kernel's start included; "
+        "then its kernel is killed (default: the spec's, else none)",
+    )
+    verb.add_argument(
+        "--scheduler", metavar="ADDRESS", help="a Dask scheduler, such as tcp://10.0.0.1:8786, instead of this machine"
+    )
     verb.set_defaults(run=run)
 
 
@@ -100,8 +121,9 @@ def run(arguments):
     from lipnb import sweeps
     from lipnb.sweeps.planning import plan
 
-    options = {name: getattr(arguments, name)
-               for name in ("output", "workers", "threads", "timeout", "limit", "retry_failed")}
+    options = {
+        name: getattr(arguments, name) for name in ("output", "workers", "threads", "timeout", "limit", "retry_failed")
+    }
     if arguments.dry_run:
         return _show(plan(arguments.spec, **options))
     signal.signal(signal.SIGTERM, _stop)  # a batch system's notice counts as Ctrl-C
@@ -110,9 +132,11 @@ def run(arguments):
     print(f"{len(sweep.table)} points done{left}: {sweep.folder / 'table.csv'}")
     if sweep.stale:
         rows = "1 row" if sweep.stale == 1 else f"{sweep.stale} rows"
-        print(f"{rows} of an earlier notebook, package or spec are not in that table: {sweep.folder / 'stale.csv'} "
-              "keeps them, with the reason"
-              + (f"; {sweep.failed_again} because the re-run failed" if sweep.failed_again else ""))
+        print(
+            f"{rows} of an earlier notebook, package or spec are not in that table: {sweep.folder / 'stale.csv'} "
+            "keeps them, with the reason"
+            + (f"; {sweep.failed_again} because the re-run failed" if sweep.failed_again else "")
+        )
     if len(sweep.table) and not sweep.recorded:
         print("no value was recorded; in the notebook: from lipnb.sweeps import record; record(name=value)")
     if sweep.failures:
@@ -138,5 +162,7 @@ def _failed(sweep):
         print(f"  {failure['point']}  {_point(shown)}\n      {failure['error']}", file=sys.stderr)
     if len(sweep.failures) > SHOWN:
         print(f"  and {len(sweep.failures) - SHOWN} more", file=sys.stderr)
-    print(f"their notebooks, with tracebacks: {sweep.folder / 'failed'}; all in {sweep.folder / 'failures.csv'}",
-          file=sys.stderr)
+    print(
+        f"their notebooks, with tracebacks: {sweep.folder / 'failed'}; all in {sweep.folder / 'failures.csv'}",
+        file=sys.stderr,
+    )

@@ -9,5 +9,13 @@ from lipnb.invertible.layers import ContractiveAttention, DotProductAttention
 from lipnb.invertible.residual import Inverse, Residual, predicted_iterations
 from lipnb.invertible.stack import InvertibleStack
 
-__all__ = ["ContractiveAttention", "ContractiveFeedForward", "DotProductAttention", "Inverse", "InvertibleStack",
-           "Residual", "largest_singular_value", "predicted_iterations"]
+__all__ = [
+    "ContractiveAttention",
+    "ContractiveFeedForward",
+    "DotProductAttention",
+    "Inverse",
+    "InvertibleStack",
+    "Residual",
+    "largest_singular_value",
+    "predicted_iterations",
+]

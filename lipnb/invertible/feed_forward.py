@@ -98,8 +98,10 @@ class ContractiveFeedForward(torch.nn.Module):
     def forward(self, x):
         """Output tokens, shape (..., d), of tokens `x`, shape (..., d)."""
         if x.shape[-1] != self.width or x.dtype != self.dtype:
-            raise ValueError(f"x must have shape (..., n, d) with d = {self.width} and be {self.dtype}, got "
-                             f"{tuple(x.shape)}, {x.dtype}.")
+            raise ValueError(
+                f"x must have shape (..., n, d) with d = {self.width} and be {self.dtype}, got "
+                f"{tuple(x.shape)}, {x.dtype}."
+            )
         first, second = self.matrices()
         hidden = getattr(torch.nn.functional, self.activation)(x @ first.mT + self.first.bias)
         return hidden @ second.mT + self.second.bias

@@ -79,8 +79,9 @@ class Residual(torch.nn.Module):
     def __init__(self, layer, c=0.9):
         super().__init__()
         if not 0 < c < 1:
-            raise ValueError(f"c must lie strictly between 0 and 1, got {c!r}: x + c f(x) need not be invertible "
-                             "otherwise.")
+            raise ValueError(
+                f"c must lie strictly between 0 and 1, got {c!r}: x + c f(x) need not be invertible otherwise."
+            )
         self.layer, self.c, self.p = layer, float(c), layer.p
 
     def forward(self, x):
@@ -145,14 +146,18 @@ class Residual(torch.nn.Module):
         if not isinstance(y, torch.Tensor) or not y.is_floating_point() or y.ndim < 2 or not y.numel():
             raise ValueError("y must be a floating point tensor of shape (..., n, d) with at least one token.")
         if y.shape[-1] != self.layer.width or y.dtype != self.layer.dtype:
-            raise ValueError(f"y must have shape (..., n, d) with d = {self.layer.width} and be {self.layer.dtype}, "
-                             f"got {tuple(y.shape)}, {y.dtype}.")
+            raise ValueError(
+                f"y must have shape (..., n, d) with d = {self.layer.width} and be {self.layer.dtype}, "
+                f"got {tuple(y.shape)}, {y.dtype}."
+            )
         if not torch.isfinite(y).all():
             raise ValueError("y holds NaN or infinite values: remove them first.")
         rate = self.rate(y.shape[-2])
         if 1 <= rate < math.inf:
-            raise ValueError(f"the rate is {rate:.3g}, not below 1: the layer allows a constant of "
-                             f"{rate / self.c:.3g}; take a smaller c.")
+            raise ValueError(
+                f"the rate is {rate:.3g}, not below 1: the layer allows a constant of "
+                f"{rate / self.c:.3g}; take a smaller c."
+            )
         return rate if rate < 1 else self.c
 
     def _iterate(self, y, z, rate, rtol, max_steps, trace):
@@ -215,6 +220,7 @@ def _tolerance(y, rtol, rate):
     if rtol is None:
         return max(1e-10, 2 * least)
     if not least <= rtol < 1:
-        raise ValueError(f"rtol must lie between {least:.1e} (what {y.dtype} resolves at the rate {rate:.3g}) and 1, "
-                         f"got {rtol}.")
+        raise ValueError(
+            f"rtol must lie between {least:.1e} (what {y.dtype} resolves at the rate {rate:.3g}) and 1, got {rtol}."
+        )
     return rtol

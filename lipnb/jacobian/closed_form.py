@@ -82,9 +82,10 @@ class AttentionJacobian:
     def _each(self, name, product, u, width):
         """`product` for each perturbation in `u`, shape (..., *batch, n, width), as (..., *batch, n, other width)."""
         expected = (*self.batch_shape, self.n, width)
-        if u.ndim < len(expected) or u.shape[-len(expected):] != expected:
-            raise ValueError(f"{name} must have shape {expected} (leading dimensions may be added), "
-                             f"got {tuple(u.shape)}.")
+        if u.ndim < len(expected) or u.shape[-len(expected) :] != expected:
+            raise ValueError(
+                f"{name} must have shape {expected} (leading dimensions may be added), got {tuple(u.shape)}."
+            )
         rows = u.detach().reshape(-1, self.batch_shape.numel() * self.n, width)
         with torch.no_grad(), gemm.fastest(self.dtype, u.device):
             out = torch.stack([product(one) for one in rows])
@@ -136,6 +137,7 @@ class AttentionJacobian:
         -------
         Tensor, shape (..., n, d)
         """
+
         def product(one):
             flat = one.view(self.batch_shape.numel(), -1)
             return (self._products.gram(flat) * self._products.unit * self._products.unit).view_as(one)

@@ -64,11 +64,17 @@ class HeadProducts:
         b, h, n, k, v, d = self.sizes
         new = {"dtype": self.dtype, "device": self.queries.device}
         more = self.slope is not None
-        return {"square": torch.empty(b * h, n, n, **new), "query": torch.empty(b * h, n, k, **new),
-                "key": torch.empty(b * h, n, k + more, **new), "value": torch.empty(b * h, n, v, **new),
-                "head": torch.empty(b * h, n, v, **new), "joined": torch.empty(b * n, h * v, **new),
-                "joined2": torch.empty(b * n, h * v, **new),
-                "projected": torch.empty(b * n, h * (2 * k + v), **new), "out": torch.empty(b * n, d, **new)}
+        return {
+            "square": torch.empty(b * h, n, n, **new),
+            "query": torch.empty(b * h, n, k, **new),
+            "key": torch.empty(b * h, n, k + more, **new),
+            "value": torch.empty(b * h, n, v, **new),
+            "head": torch.empty(b * h, n, v, **new),
+            "joined": torch.empty(b * n, h * v, **new),
+            "joined2": torch.empty(b * n, h * v, **new),
+            "projected": torch.empty(b * n, h * (2 * k + v), **new),
+            "out": torch.empty(b * n, d, **new),
+        }
 
     def to(self, dtype):
         """The same products in another floating point type, with buffers of their own."""

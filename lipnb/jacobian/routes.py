@@ -10,8 +10,18 @@ from lipnb.jacobian.particles import SeparableJacobian, separable_pays
 from lipnb.jacobian.streamed import StreamedProducts
 from lipnb.spectral import evaluate, lanczos, power_iteration
 
-__all__ = ["DENSE_SIZE", "AutodiffProducts", "batches", "cached_bytes", "dense_answer", "double_products", "in_units",
-           "memory_allowance", "products_of", "solved"]
+__all__ = [
+    "DENSE_SIZE",
+    "AutodiffProducts",
+    "batches",
+    "cached_bytes",
+    "dense_answer",
+    "double_products",
+    "in_units",
+    "memory_allowance",
+    "products_of",
+    "solved",
+]
 
 # unknowns n d up to which a dense singular value decomposition is as fast as Lanczos: measured at 40 for 100 inputs at
 # once, 85 for 10 and 200 for one; one number, so that no answer depends on how many are asked for
@@ -208,13 +218,20 @@ def dense_answer(jacobian, x, weights):
         matrix = rows[..., :, None] * matrix / root.expand(x.shape).flatten(-2)[..., None, :]
     matrix = matrix.flatten(0, -3) if matrix.ndim > 2 else matrix[None]
     if not torch.isfinite(matrix).all():
-        raise ValueError("the Jacobian holds NaN or infinite values: the map is not differentiable at this input, or "
-                         "overflows in its precision.")
+        raise ValueError(
+            "the Jacobian holds NaN or infinite values: the map is not differentiable at this input, or "
+            "overflows in its precision."
+        )
     unit = matrix.abs().amax((-2, -1)).clamp_min(torch.finfo(x.dtype).tiny)  # squares of what is left are representable
     matrix = matrix / unit[:, None, None]
     _, values, vectors = torch.linalg.svd(matrix, full_matrices=False)
     _, residual = evaluate(lambda u: (matrix.mT @ (matrix @ u[..., None]))[..., 0], vectors[..., 0, :])
     value = values[..., 0].double() * unit
     upper = value * (1 + 8 * sum(matrix.shape[-2:]) * torch.finfo(x.dtype).eps)
-    return (value, residual, torch.zeros_like(value, dtype=torch.int64),
-            torch.ones_like(value, dtype=torch.bool), upper)
+    return (
+        value,
+        residual,
+        torch.zeros_like(value, dtype=torch.int64),
+        torch.ones_like(value, dtype=torch.bool),
+        upper,
+    )

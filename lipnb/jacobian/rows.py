@@ -41,8 +41,9 @@ def row_blocks(attention, query, key, value, heads, probabilities, first=0, last
     slope = torch.einsum("...hik,hkd->...hid", query[..., first:last, :], attention.key)
     curve = attention.slope * torch.einsum("...hlk,hkd->...hld", key, attention.query)
     spread = P[..., None] * (value[..., None, :, :] - heads[..., first:last, None, :])  # P_ij (v_j - o_i)
-    blocks = (torch.einsum("...hij,hvd->...hivjd", P, attention.value)
-              + torch.einsum("...hijv,...hid->...hivjd", spread, slope))
+    blocks = torch.einsum("...hij,hvd->...hivjd", P, attention.value) + torch.einsum(
+        "...hijv,...hid->...hivjd", spread, slope
+    )
     if attention.score == "l2":
         ends = attention.slope * torch.einsum("...hjk,hkd->...hjd", key, attention.key)
         blocks = blocks - torch.einsum("...hijv,...hjd->...hivjd", spread, ends)
@@ -81,6 +82,11 @@ def infinity_norm(attention, x):
     P = attention.probabilities_of(query, key)
     heads, n = P @ value, x.shape[-2]
     step = max(1, TILE_ENTRIES // (x[..., 0].numel() * attention.heads * attention.value_width * attention.width))
-    largest = [row_blocks(attention, query, key, value, heads, P, first, min(first + step, n)).abs().sum((-2, -1))
-               .amax((-2, -1)) for first in range(0, n, step)]
+    largest = [
+        row_blocks(attention, query, key, value, heads, P, first, min(first + step, n))
+        .abs()
+        .sum((-2, -1))
+        .amax((-2, -1))
+        for first in range(0, n, step)
+    ]
     return torch.stack(largest).amax(0)

@@ -87,8 +87,14 @@ class StreamedProducts:
             logsumexp[:, rows] = total = logits.logsumexp(-1, keepdim=True)
             heads[:, rows] = logits.sub_(total).exp_() @ value[:, columns]
         one = torch.ones_like(logsumexp)
-        return (steep(query, key), torch.cat([query, -logsumexp], -1), torch.cat([key, one], -1),
-                torch.cat([value, one], -1), heads, added)
+        return (
+            steep(query, key),
+            torch.cat([query, -logsumexp], -1),
+            torch.cat([key, one], -1),
+            torch.cat([value, one], -1),
+            heads,
+            added,
+        )
 
     def gram(self, u):
         """M^T M u / `unit`^2, shape (b, n d), as `HeadProducts.gram`."""

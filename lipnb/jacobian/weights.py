@@ -51,8 +51,9 @@ class ScaledWeights:
         self.value_unit = _power_of_two(value)
         output_unit = 1.0 if output is None else _power_of_two(output)
         self.unit = self.value_unit * output_unit
-        stacked = torch.cat([attention.slope * query.flatten(0, 1), key.flatten(0, 1),
-                             value.flatten(0, 1) / self.value_unit])
+        stacked = torch.cat(
+            [attention.slope * query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1) / self.value_unit]
+        )
         self.projection = stacked.mT.contiguous().to(dtype)
         self.output = self.output_gram = None
         if output is not None:

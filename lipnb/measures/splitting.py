@@ -195,9 +195,11 @@ def _atoms(x, weights):
     count, labels = connected_components(near.cpu().numpy(), directed=False)
     place = torch.from_numpy(labels).to(x.device, torch.long)
     first = torch.full((count,), len(x), device=x.device).scatter_reduce_(
-        0, place, torch.arange(len(x), device=x.device), "amin")
+        0, place, torch.arange(len(x), device=x.device), "amin"
+    )
     return first, weights.new_zeros(count).index_add_(
-        0, place, (weights / weights.amax()).clamp_min(torch.finfo(x.dtype).tiny))
+        0, place, (weights / weights.amax()).clamp_min(torch.finfo(x.dtype).tiny)
+    )
 
 
 def _check(attention, x, weights):

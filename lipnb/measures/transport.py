@@ -104,8 +104,10 @@ def conditional_wasserstein(s, x, t, y, a=None, b=None, *, p=2):
     x, y = _points(x), _points(y)
     s, t = np.asarray(s, dtype=float), np.asarray(t, dtype=float)
     if s.shape != (len(x),) or t.shape != (len(y),):
-        raise ValueError(f"positions must have shape (n,), one for each token, got {s.shape} for {len(x)} tokens and "
-                         f"{t.shape} for {len(y)}.")
+        raise ValueError(
+            f"positions must have shape (n,), one for each token, got {s.shape} for {len(x)} tokens and "
+            f"{t.shape} for {len(y)}."
+        )
     a, b = _weights(a, len(x)), _weights(b, len(y))
     places = np.union1d(s, t)
     mass, other = (np.array([weights[where == place].sum() for place in places]) for where, weights in ((s, a), (t, b)))

@@ -15,7 +15,23 @@ from lipnb.models.model import Model
 from lipnb.models.positions import load_positions, position_embeddings, with_positions
 from lipnb.models.rotary import RotaryAttention
 
-__all__ = ["load", "first_tokens", "load_attention", "gpt2_attention_folder", "load_gpt2", "new_gpt2", "save_gpt2",
-           "mini_folder", "holds_model",
-           "load_positions", "position_embeddings", "with_positions", "AttentionLayer", "Model",
-           "RotaryAttention", "Block", "ARCHITECTURES", "OBJECTS"]
+__all__ = [
+    "load",
+    "first_tokens",
+    "load_attention",
+    "gpt2_attention_folder",
+    "load_gpt2",
+    "new_gpt2",
+    "save_gpt2",
+    "mini_folder",
+    "holds_model",
+    "load_positions",
+    "position_embeddings",
+    "with_positions",
+    "AttentionLayer",
+    "Model",
+    "RotaryAttention",
+    "Block",
+    "ARCHITECTURES",
+    "OBJECTS",
+]

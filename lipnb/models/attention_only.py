@@ -45,8 +45,9 @@ def gpt2_attention_folder():
     """Folder with the attention weights of GPT-2 small, under ``LIPNB_DATA``; FileNotFoundError names the fix."""
     data, place = os.environ.get("LIPNB_DATA"), "models/gpt2-124m-attention"
     if not data or not Path(data, place).is_dir():
-        raise FileNotFoundError("the attention weights of GPT-2 are not here: set LIPNB_DATA to a folder that holds "
-                                f"{place}.")
+        raise FileNotFoundError(
+            f"the attention weights of GPT-2 are not here: set LIPNB_DATA to a folder that holds {place}."
+        )
     return Path(data, place)
 
 
@@ -95,9 +96,12 @@ def load_attention(folder, *, dtype=torch.float64):
 
     layers = []
     for i in range(config["n_layer"]):
-        inner = SimpleNamespace(c_attn=SimpleNamespace(**module(f"h.{i}.attn.c_attn")), num_heads=heads,
-                                c_proj=SimpleNamespace(**module(f"h.{i}.attn.c_proj")),
-                                scaling=(width // heads) ** -0.5)
+        inner = SimpleNamespace(
+            c_attn=SimpleNamespace(**module(f"h.{i}.attn.c_attn")),
+            num_heads=heads,
+            c_proj=SimpleNamespace(**module(f"h.{i}.attn.c_proj")),
+            scaling=(width // heads) ** -0.5,
+        )
         norm = module(f"h.{i}.ln_1")
         attention = attention_object(ARCHITECTURES["gpt2"], SimpleNamespace(attn=inner), "heads+output", True)
         layers.append(AttentionLayer(attention, norm["weight"], norm["bias"]))

@@ -38,7 +38,7 @@ def first_tokens(model, text, count):
     size, before = 8 * (count + MARGIN), None
     while size < len(text):
         gap = GAP.search(text, size, min(len(text), 2 * size))
-        beginning = text[:gap.start() if gap else size]
+        beginning = text[: gap.start() if gap else size]
         if beginning.strip():
             ids = model.token_ids(beginning)
             enough = len(ids) >= count + MARGIN

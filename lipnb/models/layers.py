@@ -184,5 +184,10 @@ def _norm(module):
     weight = module.weight.detach().clone()
     if hasattr(module, "variance_epsilon"):
         return partial(rms_norm, normalized_shape=weight.shape, weight=weight, eps=module.variance_epsilon)
-    return partial(layer_norm, normalized_shape=module.normalized_shape, weight=weight,
-                   bias=module.bias.detach().clone(), eps=module.eps)
+    return partial(
+        layer_norm,
+        normalized_shape=module.normalized_shape,
+        weight=weight,
+        bias=module.bias.detach().clone(),
+        eps=module.eps,
+    )

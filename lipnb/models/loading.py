@@ -77,23 +77,32 @@ def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=
     check_entries(entries, name)
     masked = _mask(architecture, entries, masked, name)
     if not random:
-        if on_hub:      # only now: a model that is not supported should not be downloaded first
+        if on_hub:  # only now: a model that is not supported should not be downloaded first
             folder = from_hub(name, weights=True)
         held = check_weights(folder, name)
     if Path(name).is_dir() and not on_hub:
-        name = Path(name).resolve().name        # a result says which model, never which path
+        name = Path(name).resolve().name  # a result says which model, never which path
     with torch.random.fork_rng(devices=[]):
         config = _configuration(entries, folder, architecture, masked, name)
         tokenizer, tokenizer_name = _tokenizer(tokenizer, name, folder, on_hub, config, random)
-        network = (draw(config, architecture, seed, name) if random
-                   else read(folder, config, architecture, dtype, name, held))
+        network = (
+            draw(config, architecture, seed, name) if random else read(folder, config, architecture, dtype, name, held)
+        )
     network = network.to(device=device, dtype=dtype).eval().requires_grad_(False)
     assert_causality(network, masked, name, architecture.reads)
     weights = "random" if random else "trained here" if folder == mini_folder() else "pretrained"
-    return Model(name=name, weights=weights, masked=masked,
-                 tokenizer_name=tokenizer_name, layers=len(architecture.layers_of(network)),
-                 heads=config.num_attention_heads, width=config.hidden_size, network=network,
-                 tokenizer=tokenizer, architecture=architecture)
+    return Model(
+        name=name,
+        weights=weights,
+        masked=masked,
+        tokenizer_name=tokenizer_name,
+        layers=len(architecture.layers_of(network)),
+        heads=config.num_attention_heads,
+        width=config.hidden_size,
+        network=network,
+        tokenizer=tokenizer,
+        architecture=architecture,
+    )
 
 
 def layer_count(name_or_path, random=False):
@@ -117,8 +126,10 @@ def _find(name, random):
     if name == "gpt2-mini":
         folder = mini_folder()
         if not (folder / "config.json").is_file():
-            raise FileNotFoundError("'gpt2-mini' comes with a checkout of the project, in data/models/gpt2-mini, and "
-                                    "is not there: run make model, which trains it.")
+            raise FileNotFoundError(
+                "'gpt2-mini' comes with a checkout of the project, in data/models/gpt2-mini, and "
+                "is not there: run make model, which trains it."
+            )
         return folder, False
     if random and name in PLAIN:
         return None, True
@@ -131,13 +142,14 @@ def _architecture(entries, name):
     architecture = ARCHITECTURES.get(entries["model_type"])
     if architecture is None:
         known = ", ".join(f"{entry.title} ({model_type})" for model_type, entry in ARCHITECTURES.items())
-        raise ValueError(f"{name!r} is a {entries['model_type']} model, which is not supported; "
-                         f"supported: {known}.")
+        raise ValueError(f"{name!r} is a {entries['model_type']} model, which is not supported; supported: {known}.")
     for entry, values in architecture.required.items():
         found = _entry(entries, entry)
         if found is not None and found not in values:
-            raise ValueError(f"{name!r} has {entry} = {found!r}, which is not supported: its attention is not the "
-                             f"map that is known here; only {', '.join(map(repr, values))} is.")
+            raise ValueError(
+                f"{name!r} has {entry} = {found!r}, which is not supported: its attention is not the "
+                f"map that is known here; only {', '.join(map(repr, values))} is."
+            )
     return architecture
 
 
@@ -156,8 +168,10 @@ def _mask(architecture, entries, masked, name):
         return bool(entries.get(setting, architecture.masks[0])) if setting else architecture.masks[0]
     if bool(masked) not in architecture.masks:
         always = "masked" if architecture.masks[0] else "unmasked"
-        raise ValueError(f"{architecture.title} is always {always} and {name!r} cannot be loaded with "
-                         f"masked={bool(masked)}: leave masked out, or load a BERT such as 'minilm'.")
+        raise ValueError(
+            f"{architecture.title} is always {always} and {name!r} cannot be loaded with "
+            f"masked={bool(masked)}: leave masked out, or load a BERT such as 'minilm'."
+        )
     return bool(masked)
 
 
@@ -172,9 +186,11 @@ def _configuration(entries, folder, architecture, masked, name):
             return AutoConfig.for_model(entries["model_type"], **settings)
         try:
             return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **settings)
-        except Exception as error:      # the library has many ways to refuse a value
-            raise ValueError(f"config.json of {name!r} is not a valid {architecture.title} configuration: "
-                             f"{str(error).strip().splitlines()[-1]}") from error
+        except Exception as error:  # the library has many ways to refuse a value
+            raise ValueError(
+                f"config.json of {name!r} is not a valid {architecture.title} configuration: "
+                f"{str(error).strip().splitlines()[-1]}"
+            ) from error
 
 
 @torch.no_grad()
@@ -214,11 +230,15 @@ def assert_causality(network, masked, name, reads="input_ids"):
     states = network(**{reads: pair.to(network.device)}, **options).last_hidden_state
     states = states[:, :same].double()
     if not torch.isfinite(states).all():
-        raise ValueError(f"the outputs of {name!r} are NaN or infinite: its weights are damaged, "
-                         f"or {network.dtype} is too narrow for them.")
+        raise ValueError(
+            f"the outputs of {name!r} are NaN or infinite: its weights are damaged, "
+            f"or {network.dtype} is too narrow for them."
+        )
     change = (states[1] - states[0]).norm() / states[0].norm()
     if (change <= 1e-5) != masked:
         verdict = "is not causal although masked=True" if masked else "is causal although masked=False"
-        raise RuntimeError(f"{name!r} {verdict}: changing later tokens changes earlier outputs by "
-                           f"{change:.1e} (relative). This version of transformers treats masks "
-                           "differently; report it.")
+        raise RuntimeError(
+            f"{name!r} {verdict}: changing later tokens changes earlier outputs by "
+            f"{change:.1e} (relative). This version of transformers treats masks "
+            "differently; report it."
+        )

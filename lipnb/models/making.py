@@ -45,11 +45,20 @@ def new_gpt2(vocabulary, *, positions, width, layers, heads, end=0, seed=0):
     with quiet(), torch.random.fork_rng(devices=[]):
         from transformers import GPT2Config, GPT2LMHeadModel
 
-        config = GPT2Config(vocab_size=vocabulary, n_positions=positions, n_embd=width, n_layer=layers, n_head=heads,
-                            bos_token_id=end, eos_token_id=end,
-                            # the tanh form that GPT-2 has, in one fused step
-                            activation_function="gelu_pytorch_tanh",
-                            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+        config = GPT2Config(
+            vocab_size=vocabulary,
+            n_positions=positions,
+            n_embd=width,
+            n_layer=layers,
+            n_head=heads,
+            bos_token_id=end,
+            eos_token_id=end,
+            # the tanh form that GPT-2 has, in one fused step
+            activation_function="gelu_pytorch_tanh",
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+        )
         torch.default_generator.manual_seed(seed)
         return NextToken(GPT2LMHeadModel._from_config(config, attn_implementation="sdpa"))
 
@@ -60,8 +69,9 @@ def load_gpt2(folder):
         from transformers import GPT2LMHeadModel
 
         check_weights(folder, Path(folder).name)
-        model = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True,
-                                                use_safetensors=True)
+        model = GPT2LMHeadModel.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, use_safetensors=True
+        )
     return NextToken(model.eval().requires_grad_(False))
 
 
@@ -87,6 +97,7 @@ def save_gpt2(network, tokenizer, end, folder, *, dtype=torch.float16):
         from transformers import PreTrainedTokenizerFast
 
         network.model.to(dtype).save_pretrained(folder, max_shard_size=SHARD)
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=end, eos_token=end,
-                                model_max_length=network.model.config.n_positions).save_pretrained(folder)
+        PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, bos_token=end, eos_token=end, model_max_length=network.model.config.n_positions
+        ).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)  # nothing is generated here

@@ -11,6 +11,7 @@ from lipnb.models.layers import OBJECTS, Architecture, attention_object
 
 __all__ = ["Model"]
 
+
 @dataclass
 class Model:
     """A pretrained or random transformer, as a list of attention layers. Made by `lipnb.models.load`.
@@ -59,8 +60,10 @@ class Model:
             "the text holds no token: ...", "... has no tokenizer: pass load(..., tokenizer='minilm') ..."
         """
         if self.tokenizer is None:
-            raise ValueError(f"{self.name} has no tokenizer: pass load(..., tokenizer=...) the name or "
-                             "folder of one, or make token ids yourself.")
+            raise ValueError(
+                f"{self.name} has no tokenizer: pass load(..., tokenizer=...) the name or "
+                "folder of one, or make token ids yourself."
+            )
         if not isinstance(text, str):
             raise ValueError(f"text must be a str, got {type(text).__name__}.")
         # verbose=False: a text longer than the model's positions is cut into windows later
@@ -98,9 +101,14 @@ class Model:
         """
         layer = self._check_place(layer, object)
         module = self.architecture.layers_of(self.network)[layer]
-        return attention_object(self.architecture, module, object, self.masked,
-                                self.architecture.rotation(self.network),
-                                self.architecture.window(self.network.config, layer))
+        return attention_object(
+            self.architecture,
+            module,
+            object,
+            self.masked,
+            self.architecture.rotation(self.network),
+            self.architecture.window(self.network.config, layer),
+        )
 
     @property
     def longest(self):
@@ -159,10 +167,16 @@ class Model:
     def describe(self):
         """What this model is, in plain values: name, weights, mask, tokenizer, sizes, dtype, device."""
         return {
-            "model": self.name, "architecture": self.architecture.title, "weights": self.weights,
-            "masked": self.masked, "tokenizer": self.tokenizer_name, "layers": self.layers,
-            "heads": self.heads, "width": self.width,
-            "dtype": str(self.network.dtype).removeprefix("torch."), "device": str(self.network.device),
+            "model": self.name,
+            "architecture": self.architecture.title,
+            "weights": self.weights,
+            "masked": self.masked,
+            "tokenizer": self.tokenizer_name,
+            "layers": self.layers,
+            "heads": self.heads,
+            "width": self.width,
+            "dtype": str(self.network.dtype).removeprefix("torch."),
+            "device": str(self.network.device),
         }
 
     def _check_place(self, layer, object):

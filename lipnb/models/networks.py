@@ -19,8 +19,9 @@ def draw(config, architecture, seed, name):
         # the CPU generator alone: torch.manual_seed would also reseed accelerators, which stay so afterwards
         torch.default_generator.manual_seed(seed)
         # always drawn in float32, so that one seed is one network in every dtype
-        return AutoModel.from_config(config, attn_implementation="eager", dtype=torch.float32,
-                                     trust_remote_code=False, **architecture.options)
+        return AutoModel.from_config(
+            config, attn_implementation="eager", dtype=torch.float32, trust_remote_code=False, **architecture.options
+        )
 
 
 def _described(config, architecture, name):
@@ -32,8 +33,10 @@ def _described(config, architecture, name):
             with torch.device("meta"):  # what is missing would be drawn at random, in any amount: count first
                 return sum(p.numel() for p in AutoModel.from_config(config, **architecture.options).parameters())
         except Exception as error:  # the library has many ways to refuse a value
-            raise ValueError(f"no network can be built from config.json of {name!r}: "
-                             f"{(str(error) or type(error).__name__).strip().splitlines()[-1]}") from error
+            raise ValueError(
+                f"no network can be built from config.json of {name!r}: "
+                f"{(str(error) or type(error).__name__).strip().splitlines()[-1]}"
+            ) from error
 
 
 def read(folder, config, architecture, dtype, name, held):
@@ -44,19 +47,31 @@ def read(folder, config, architecture, dtype, name, held):
         described = _described(config, architecture, name)
         check_size(described, dtype.itemsize, name)
         if described > 2 * held:
-            raise ValueError(f"the weights of {name!r} do not fit its config.json: it describes {described:,} numbers, "
-                             f"they hold {held:,}.")
+            raise ValueError(
+                f"the weights of {name!r} do not fit its config.json: it describes {described:,} numbers, "
+                f"they hold {held:,}."
+            )
         try:
             network, report = AutoModel.from_pretrained(
-                folder, config=config, dtype=dtype, attn_implementation="eager", use_safetensors=True,
-                local_files_only=True, output_loading_info=True, trust_remote_code=False, **architecture.options)
+                folder,
+                config=config,
+                dtype=dtype,
+                attn_implementation="eager",
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+                trust_remote_code=False,
+                **architecture.options,
+            )
         except RuntimeError as error:
             raise ValueError(f"the weights of {name!r} do not fit its config.json: shapes differ.") from error
     _check_layers(report["unexpected_keys"], config, architecture, name)
     missing = sorted(report["missing_keys"])
-    if missing:     # the library would fill them with random numbers
-        raise ValueError(f"the weights of {name!r} are not complete: {len(missing)} tensors of its "
-                         f"config.json are missing, such as {missing[0]}.")
+    if missing:  # the library would fill them with random numbers
+        raise ValueError(
+            f"the weights of {name!r} are not complete: {len(missing)} tensors of its "
+            f"config.json are missing, such as {missing[0]}."
+        )
     return network
 
 
@@ -65,5 +80,7 @@ def _check_layers(unexpected, config, architecture, name):
     inside = re.compile(rf"(?:^|\.){re.escape(architecture.layers)}\.(\d+)\.")
     numbers = [int(found[1]) for key in unexpected if (found := inside.search(key))]
     if numbers and max(numbers) >= config.num_hidden_layers:
-        raise ValueError(f"the weights of {name!r} do not fit its config.json: they hold {max(numbers) + 1} layers, it "
-                         f"describes {config.num_hidden_layers}.")
+        raise ValueError(
+            f"the weights of {name!r} do not fit its config.json: they hold {max(numbers) + 1} layers, it "
+            f"describes {config.num_hidden_layers}."
+        )

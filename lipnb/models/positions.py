@@ -29,8 +29,9 @@ def position_embeddings(model):
         "... has no learned position embeddings ...".
     """
     if model.architecture.positions is None or model.architecture.reads != "input_ids":
-        raise ValueError(f"{model.name} has no learned position embeddings of texts: its positions are rotary, or of "
-                         "images.")
+        raise ValueError(
+            f"{model.name} has no learned position embeddings of texts: its positions are rotary, or of images."
+        )
     return attrgetter(model.architecture.positions)(model.network).weight.detach().clone()
 
 

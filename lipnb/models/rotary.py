@@ -31,14 +31,27 @@ class RotaryAttention:
 
     def __init__(self, attention, frequencies, gain=1.0):
         if frequencies.shape != (attention.key_width // 2,) or attention.key_width % 2:
-            raise ValueError(f"frequencies must have shape (k / 2,) for keys of an even width k = "
-                             f"{attention.key_width}, got {tuple(frequencies.shape)}.")
+            raise ValueError(
+                f"frequencies must have shape (k / 2,) for keys of an even width k = "
+                f"{attention.key_width}, got {tuple(frequencies.shape)}."
+            )
         attention.check_dot("RotaryAttention")
         self.attention, self.frequencies, self.gain = attention, frequencies, float(gain)
 
     def __getattr__(self, name):
-        if name in ("heads", "width", "key_width", "value_width", "output_width", "masked", "window", "hidden", "dtype",
-                    "device", "scale"):
+        if name in (
+            "heads",
+            "width",
+            "key_width",
+            "value_width",
+            "output_width",
+            "masked",
+            "window",
+            "hidden",
+            "dtype",
+            "device",
+            "scale",
+        ):
             return getattr(self.attention, name)
         raise AttributeError(name)
 

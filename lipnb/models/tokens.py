@@ -47,13 +47,17 @@ def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
         place = minilm_folder() if wanted == "minilm" else Path(wanted)
         place = place if place.is_dir() else _by_name(wanted)
         if not _holds_tokenizer(place):
-            raise FileNotFoundError(f"no tokenizer {wanted!r} could be found: not as a folder, not under "
-                                    "$LIPNB_DATA/tokenizers, not on the Hugging Face hub or in its cache. "
-                                    "Without network use tokenizer='minilm', which is embedded.")
+            raise FileNotFoundError(
+                f"no tokenizer {wanted!r} could be found: not as a folder, not under "
+                "$LIPNB_DATA/tokenizers, not on the Hugging Face hub or in its cache. "
+                "Without network use tokenizer='minilm', which is embedded."
+            )
         tokenizer = _read(place)
         if len(tokenizer) > vocabulary:
-            raise ValueError(f"the tokenizer {wanted!r} has {len(tokenizer)} token ids, but {name} knows "
-                             f"only {vocabulary}: choose a smaller one.")
+            raise ValueError(
+                f"the tokenizer {wanted!r} has {len(tokenizer)} token ids, but {name} knows "
+                f"only {vocabulary}: choose a smaller one."
+            )
         return tokenizer, Path(wanted).resolve().name if Path(wanted).is_dir() else wanted
     if _holds_tokenizer(folder):
         return _read(folder), name
@@ -92,6 +96,8 @@ def _read(folder):
         try:
             return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         except Exception as error:  # the library has many ways to refuse a file
-            raise ValueError(f"the tokenizer in the folder {Path(folder).name!r} could not be read "
-                             f"({str(error).strip().splitlines()[0]}): give another with tokenizer=, or mend its "
-                             "files.") from error
+            raise ValueError(
+                f"the tokenizer in the folder {Path(folder).name!r} could not be read "
+                f"({str(error).strip().splitlines()[0]}): give another with tokenizer=, or mend its "
+                "files."
+            ) from error

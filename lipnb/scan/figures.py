@@ -41,8 +41,15 @@ def layers(rows, bounds, *, ax=None, title=None):
         bound = 10 ** (rows[f"over_{key}"] + np.log10(rows.lipschitz))
         ax.plot(rows.layer, bound, color=colour, marker=marker, lw=1.2, label=label)
     if rows.certified.notna().any():
-        ax.fill_between(rows.layer, rows.certified_lower, rows.certified, color=MEASURED, alpha=0.22, lw=0,
-                        where=rows.certified.notna().to_numpy())
+        ax.fill_between(
+            rows.layer,
+            rows.certified_lower,
+            rows.certified,
+            color=MEASURED,
+            alpha=0.22,
+            lw=0,
+            where=rows.certified.notna().to_numpy(),
+        )
         ax.plot(rows.layer, rows.certified, color=MEASURED, ls="--", lw=1.2, label="certified upper bound")
     error = [rows.lipschitz - rows.low, rows.high - rows.lipschitz]
     ax.errorbar(rows.layer, rows.lipschitz, error, color=MEASURED, marker="o", capsize=2, lw=2, label="measured")
@@ -108,10 +115,25 @@ def in_report(draw, *arguments, **options):
     str
         One ``<svg>`` element. The same table gives the same text.
     """
-    ink = {key: INK for key in ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color",
-                                "ytick.color", "grid.color")}
-    look = {**ink, "grid.alpha": 0.15, "svg.fonttype": "none", "svg.hashsalt": draw.__name__,
-            "savefig.transparent": True}
+    ink = {
+        key: INK
+        for key in (
+            "text.color",
+            "axes.labelcolor",
+            "axes.edgecolor",
+            "axes.titlecolor",
+            "xtick.color",
+            "ytick.color",
+            "grid.color",
+        )
+    }
+    look = {
+        **ink,
+        "grid.alpha": 0.15,
+        "svg.fonttype": "none",
+        "svg.hashsalt": draw.__name__,
+        "savefig.transparent": True,
+    }
     with plt.style.context([STYLE, look]):
         ax = draw(*arguments, **options)
         handles, labels = ax.get_legend_handles_labels()

@@ -110,14 +110,15 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", **options):
     if by_default:
         lengths = [length for length in DEFAULT if length <= model.longest] or [model.longest]
     if max(lengths) > model.longest:
-        raise ValueError(f"{model.name} reads at most {model.longest} tokens, but a length of {max(lengths)} was asked "
-                         f"for: take lengths up to {model.longest}.")
+        raise ValueError(
+            f"{model.name} reads at most {model.longest} tokens, but a length of {max(lengths)} was asked "
+            f"for: take lengths up to {model.longest}."
+        )
     words = corpora.read(str(text))
     token_ids = models.first_tokens(model, words, windows * max(lengths))
     lengths, left_out = _that_fit(lengths, windows, len(token_ids), by_default)
     inputs = {length: corpora.windows(token_ids, length, windows) for length in sorted(lengths)}
-    return Material(model, Path(str(text)).name, hashlib.sha256(words.encode()).hexdigest(), inputs,
-                    left_out)
+    return Material(model, Path(str(text)).name, hashlib.sha256(words.encode()).hexdigest(), inputs, left_out)
 
 
 def _that_fit(lengths, windows, tokens, by_default):
@@ -137,8 +138,9 @@ def _check_device(device):
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"the device {device!r} cannot be used here ({str(error).splitlines()[0]}): leave it out for "
-                         "the CPU.") from None
+        raise ValueError(
+            f"the device {device!r} cannot be used here ({str(error).splitlines()[0]}): leave it out for the CPU."
+        ) from None
 
 
 def _images(model, text, lengths, windows, seed):
@@ -154,8 +156,10 @@ def _images(model, text, lengths, windows, seed):
         path = Path(text)
         files = sorted(p for p in path.iterdir() if p.suffix.lower() in PICTURES) if path.is_dir() else [path]
         if not path.exists() or len(files) < windows or files[0].suffix.lower() not in PICTURES:
-            raise ValueError(f"{model.name} reads images, and {path.name!r} holds fewer than {windows} of them: give a "
-                             f"folder with {', '.join(PICTURES)}, or 'random'.")
+            raise ValueError(
+                f"{model.name} reads images, and {path.name!r} holds fewer than {windows} of them: give a "
+                f"folder with {', '.join(PICTURES)}, or 'random'."
+            )
         images, source = torch.stack([_picture(file, shape) for file in files[:windows]]), path.name
     digest = hashlib.sha256(images.float().numpy().tobytes()).hexdigest()
     return Material(model, source, digest, {model.longest: images})

@@ -86,17 +86,26 @@ def measure(model, layer, inputs, *, object, rtol, seed, certified, upper_work):
     norms = torch.linalg.vector_norm(x.double(), dim=-1)
     work = closed_form_work(f, x.shape[1])
     place = {"layer": layer, "length": x.shape[1], "self_check": error, "leak": leak, "passed": passed}
-    rows = [{**place, "window": i, "radius": one.max().item(), "mean_radius": one.square().mean().sqrt().item()}
-            for i, one in enumerate(norms)]
+    rows = [
+        {**place, "window": i, "radius": one.max().item(), "mean_radius": one.square().mean().sqrt().item()}
+        for i, one in enumerate(norms)
+    ]
     if not passed:
         return rows
     prepared = catalogue.prepare(f)
     for i, row in enumerate(rows):
         one = x[i : i + 1]
         lip = local_lipschitz(f, one, rtol=rtol, seed=seed)
-        row |= {"lipschitz": lip.value.item(), "residual": lip.residual.item(), "converged": lip.converged.item(),
-                "steps": lip.steps.item(), "probable": lip.upper.item(), "route": lip.route,
-                "certified_lower": math.nan, "certified": math.nan}
+        row |= {
+            "lipschitz": lip.value.item(),
+            "residual": lip.residual.item(),
+            "converged": lip.converged.item(),
+            "steps": lip.steps.item(),
+            "probable": lip.upper.item(),
+            "route": lip.route,
+            "certified_lower": math.nan,
+            "certified": math.nan,
+        }
         if i < certified and work is not None and work <= upper_work:
             bracket = certify(f, x[i], columns=0, seed=seed)
             row |= {"certified_lower": bracket.lower.item(), "certified": bracket.upper.item()}

@@ -21,8 +21,10 @@ OBJECTS = {
     "block": "the attention sub-layer with its residual connection and norm",
 }
 ROUTES = {
-    "dense": "the dense Jacobian", "cached": "closed-form products with the Jacobian",
-    "streamed": "closed-form products, row by row", "autodiff": "automatic differentiation",
+    "dense": "the dense Jacobian",
+    "cached": "closed-form products with the Jacobian",
+    "streamed": "closed-form products, row by row",
+    "autodiff": "automatic differentiation",
 }
 
 
@@ -40,22 +42,36 @@ def html(found):
         A whole HTML document that asks for nothing outside itself. Names and texts in it are escaped.
     """
     summary, settings = found.summary, found.about["settings"]
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(HERE), autoescape=True,
-                                     undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters |= {"number": _number, "times": times, "small": _small}
     there = [key for key in TITLES if f"over_{key}" in summary]
-    routes = sorted({part for route in summary.get("route", pd.Series(dtype=str)).dropna()
-                     for part in route.split(" + ")})
+    routes = sorted(
+        {part for route in summary.get("route", pd.Series(dtype=str)).dropna() for part in route.split(" + ")}
+    )
     return environment.get_template("report.html").render(
-        settings=settings, about=found.about, object=OBJECTS[settings["object"]],
-        rows=summary.astype(object).where(summary.notna(), None).to_dict("records"), there=there, titles=TITLES,
+        settings=settings,
+        about=found.about,
+        object=OBJECTS[settings["object"]],
+        rows=summary.astype(object).where(summary.notna(), None).to_dict("records"),
+        there=there,
+        titles=TITLES,
         catalogue=[(bound, *_range(summary, bound.key)) for bound in CATALOGUE],
-        routes=[(route, ROUTES.get(route, route)) for route in routes], plots=_plots(summary),
-        verdicts=verdicts(found.about, summary), skipped=skipped(found.about, summary),
-        passed=int(summary.passed.sum()), certified="certified" in summary and bool(summary.certified.notna().any()),
+        routes=[(route, ROUTES.get(route, route)) for route in routes],
+        plots=_plots(summary),
+        verdicts=verdicts(found.about, summary),
+        skipped=skipped(found.about, summary),
+        passed=int(summary.passed.sum()),
+        certified="certified" in summary and bool(summary.certified.notna().any()),
         text=_described(settings),
         sources=SOURCES,
-        vacuous=[TITLES[key] for key in there if summary[f"over_{key}"].mean() > 3])
+        vacuous=[TITLES[key] for key in there if summary[f"over_{key}"].mean() > 3],
+    )
 
 
 def write(found, folder):
@@ -72,17 +88,29 @@ def _plots(summary):
     if good.empty:
         return plots
     for length, rows in good.groupby("length"):
-        drawn = figures.in_report(figures.layers, rows, {key: TITLES[key] for key in PLOTTED},
-                                       title=f"{length} tokens")
-        plots.append((Markup(drawn), f"Every layer at {length} tokens: the measured constant with its range over "
-                                     "windows, and upper bounds on it, logarithmic scale."))
+        drawn = figures.in_report(figures.layers, rows, {key: TITLES[key] for key in PLOTTED}, title=f"{length} tokens")
+        plots.append(
+            (
+                Markup(drawn),
+                f"Every layer at {length} tokens: the measured constant with its range over "
+                "windows, and upper bounds on it, logarithmic scale.",
+            )
+        )
     if good.length.nunique() > 1:
-        plots.append((Markup(figures.in_report(figures.growth, good)),
-                      "How the constant grows with the number of tokens, layer by layer."))
+        plots.append(
+            (
+                Markup(figures.in_report(figures.growth, good)),
+                "How the constant grows with the number of tokens, layer by layer.",
+            )
+        )
     longest = good[good.length == good.length.max()]
-    plots.append((Markup(figures.in_report(figures.radii, longest)),
-                  f"Norms of the tokens that each layer receives, at {good.length.max()} tokens: bounds on a ball grow "
-                  "with the square of the largest."))
+    plots.append(
+        (
+            Markup(figures.in_report(figures.radii, longest)),
+            f"Norms of the tokens that each layer receives, at {good.length.max()} tokens: bounds on a ball grow "
+            "with the square of the largest.",
+        )
+    )
     return plots
 
 

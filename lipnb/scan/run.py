@@ -43,9 +43,28 @@ class Scan:
     about: dict
 
 
-def scan(model, text="python_reference", *, layers="all", lengths=None, windows=2, object="heads+output", masked=None,
-         random=False, tokenizer=None, device=None, dtype="float32", upper=True, upper_windows=1,
-         upper_work=UPPER_WORK, rtol=1e-4, seed=0, output=None, again=False, progress=True):
+def scan(
+    model,
+    text="python_reference",
+    *,
+    layers="all",
+    lengths=None,
+    windows=2,
+    object="heads+output",
+    masked=None,
+    random=False,
+    tokenizer=None,
+    device=None,
+    dtype="float32",
+    upper=True,
+    upper_windows=1,
+    upper_work=UPPER_WORK,
+    rtol=1e-4,
+    seed=0,
+    output=None,
+    again=False,
+    progress=True,
+):
     """Measure the local Lipschitz constants of the layers of a model on a text, and bound them.
 
     Parameters
@@ -91,29 +110,65 @@ def scan(model, text="python_reference", *, layers="all", lengths=None, windows=
         raise ValueError(f"object must be one of {', '.join(OBJECTS)}, got {object!r}.")
     if not 1e-6 <= rtol < 1:
         raise ValueError(f"rtol must lie between 1e-6 and 1, got {rtol}.")
-    material = prepare(model, text, lengths=lengths, windows=windows, seed=seed, layers=layers, masked=masked,
-                       random=random, tokenizer=tokenizer, device=device, dtype=dtype)
+    material = prepare(
+        model,
+        text,
+        lengths=lengths,
+        windows=windows,
+        seed=seed,
+        layers=layers,
+        masked=masked,
+        random=random,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+    )
     network = material.model
     wanted = chosen_layers(layers, network.layers, network.name)
     certified = min(upper_windows, windows) if upper else 0
-    settings = json.loads(json.dumps({
-        **network.describe(), "weights_sha256": _fingerprint(network, wanted), "text": material.source,
-        "text_sha256": material.sha256, "layers_scanned": wanted, "lengths": list(material.inputs), "windows": windows,
-        "object": object, "rtol": rtol, "seed": seed, "certified": certified, "upper_work": upper_work,
-        "reasons": applicable(network.attention(wanted[0], object))[1],
-        "work": {n: closed_form_work(network.attention(wanted[0], object), n) for n in material.inputs},
-        **({LEFT_OUT: material.left_out} if material.left_out else {})}))
+    settings = json.loads(
+        json.dumps(
+            {
+                **network.describe(),
+                "weights_sha256": _fingerprint(network, wanted),
+                "text": material.source,
+                "text_sha256": material.sha256,
+                "layers_scanned": wanted,
+                "lengths": list(material.inputs),
+                "windows": windows,
+                "object": object,
+                "rtol": rtol,
+                "seed": seed,
+                "certified": certified,
+                "upper_work": upper_work,
+                "reasons": applicable(network.attention(wanted[0], object))[1],
+                "work": {n: closed_form_work(network.attention(wanted[0], object), n) for n in material.inputs},
+                **({LEFT_OUT: material.left_out} if material.left_out else {}),
+            }
+        )
+    )
     output = folder_of(network.name) if output is None else Path(output)
     if not again and (output / f"{NAME}.json").is_file():
         found = load(output)
         if {**found.about["settings"], LEFT_OUT: 0} == {**settings, LEFT_OUT: 0}:
             return _summarised(found, output)
-        raise ValueError(f"the folder {output.name!r} holds another scan "
-                         f"({_difference(found.about['settings'], settings)}): name another folder with --output, or "
-                         "measure anew with --again (again=True in Python).")
+        raise ValueError(
+            f"the folder {output.name!r} holds another scan "
+            f"({_difference(found.about['settings'], settings)}): name another folder with --output, or "
+            "measure anew with --again (again=True in Python)."
+        )
     with recording.recording(NAME, settings, output) as record:
-        _measure(record, material, wanted, progress, object=object, rtol=rtol, seed=seed, certified=certified,
-                 upper_work=upper_work)
+        _measure(
+            record,
+            material,
+            wanted,
+            progress,
+            object=object,
+            rtol=rtol,
+            seed=seed,
+            certified=certified,
+            upper_work=upper_work,
+        )
         (output / SUMMARY).unlink(missing_ok=True)  # of an earlier scan
         record.finish()
     return _summarised(load(output), output)
@@ -175,8 +230,10 @@ def load(folder):
     folder = Path(folder)
     for file in (f"{NAME}.csv", f"{NAME}.json"):
         if not (folder / file).is_file():
-            raise FileNotFoundError(f"the folder {folder.name!r} holds no finished scan (scan.csv and scan.json): run "
-                                    "the scan that makes it, or name another folder.")
+            raise FileNotFoundError(
+                f"the folder {folder.name!r} holds no finished scan (scan.csv and scan.json): run "
+                "the scan that makes it, or name another folder."
+            )
     try:
         about = json.loads((folder / file).read_text(encoding="utf-8"))
         about["settings"]["layers_scanned"], about["versions"], about["seconds"]
@@ -191,8 +248,10 @@ def load(folder):
             raise ValueError(f"its column {words[0]!r} does not hold numbers")
         return Scan(table, summarise(table), about)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file} in the folder {folder.name!r} is damaged ({error!r:.90}): measure anew with --again "
-                         "(again=True in Python), or name another folder.") from None
+        raise ValueError(
+            f"{file} in the folder {folder.name!r} is damaged ({error!r:.90}): measure anew with --again "
+            "(again=True in Python), or name another folder."
+        ) from None
 
 
 def remeasure(table, settings, model, text, *, rows=2, seed=0):
@@ -221,17 +280,36 @@ def remeasure(table, settings, model, text, *, rows=2, seed=0):
     ValueError
         "... is another edition ...": the text or the weights here are not those of the table.
     """
-    material = prepare(model, text, lengths=settings["lengths"], windows=settings["windows"], seed=settings["seed"],
-                       masked=settings["masked"], random=settings["weights"] == "random", dtype=settings["dtype"])
+    material = prepare(
+        model,
+        text,
+        lengths=settings["lengths"],
+        windows=settings["windows"],
+        seed=settings["seed"],
+        masked=settings["masked"],
+        random=settings["weights"] == "random",
+        dtype=settings["dtype"],
+    )
     if (material.sha256, _fingerprint(material.model, settings["layers_scanned"])) != (
-            settings["text_sha256"], settings["weights_sha256"]):
-        raise ValueError("the text or the weights here are another edition than those of the table: no row can be "
-                         "compared.")
+        settings["text_sha256"],
+        settings["weights_sha256"],
+    ):
+        raise ValueError(
+            "the text or the weights here are another edition than those of the table: no row can be compared."
+        )
     chosen = []
     for row in table.sample(rows, random_state=seed).to_dict("records"):
         inputs = material.inputs[row["length"]][row["window"] : row["window"] + 1]
-        again = measure(material.model, row["layer"], inputs, object=settings["object"], rtol=settings["rtol"],
-                        seed=settings["seed"], certified=0, upper_work=0)[0]["lipschitz"]
+        again = measure(
+            material.model,
+            row["layer"],
+            inputs,
+            object=settings["object"],
+            rtol=settings["rtol"],
+            seed=settings["seed"],
+            certified=0,
+            upper_work=0,
+        )[0]["lipschitz"]
         chosen.append({**row, "again": again, "difference": abs(again / row["lipschitz"] - 1)})
     return pd.DataFrame(chosen)
 

@@ -29,16 +29,29 @@ def summarise(table):
     """
     rows = []
     for (layer, length), group in table.groupby(["layer", "length"], sort=True):
-        row = {"layer": layer, "length": length, "windows": len(group), "passed": bool(group.passed.all()),
-               "self_check": group.self_check.max(), "leak": group.leak.max(), "radius": group.radius.max(),
-               "mean_radius": group.mean_radius.mean()}
+        row = {
+            "layer": layer,
+            "length": length,
+            "windows": len(group),
+            "passed": bool(group.passed.all()),
+            "self_check": group.self_check.max(),
+            "leak": group.leak.max(),
+            "radius": group.radius.max(),
+            "mean_radius": group.mean_radius.mean(),
+        }
         if row["passed"]:
             constant = group.lipschitz
-            row |= {"lipschitz": constant.mean(), "low": constant.min(), "high": constant.max(),
-                    "residual": group.residual.max(), "converged": bool(group.converged.all()),
-                    "route": " + ".join(sorted(set(group.route))), "certified": group.certified.mean(),
-                    "certified_lower": group.certified_lower.mean(),
-                    "certified_over": (group.certified / constant).max()}
+            row |= {
+                "lipschitz": constant.mean(),
+                "low": constant.min(),
+                "high": constant.max(),
+                "residual": group.residual.max(),
+                "converged": bool(group.converged.all()),
+                "route": " + ".join(sorted(set(group.route))),
+                "certified": group.certified.mean(),
+                "certified_lower": group.certified_lower.mean(),
+                "certified_over": (group.certified / constant).max(),
+            }
             for key in TITLES:
                 if (column := f"log10_{key}") in group and group[column].notna().any():
                     row[f"over_{key}"] = (group[column] - np.log10(constant)).mean()
@@ -68,22 +81,29 @@ def skipped(about, summary):
     settings, said = about["settings"], []
     failed = summary[~summary.passed]
     for row in failed.itertuples():
-        said.append(f"Layer {row.layer} at n = {row.length} failed its self-check (error {row.self_check:.1e}, leak "
-                    f"{row.leak:.1e}): not measured.")
+        said.append(
+            f"Layer {row.layer} at n = {row.length} failed its self-check (error {row.self_check:.1e}, leak "
+            f"{row.leak:.1e}): not measured."
+        )
     work = {int(n): operations for n, operations in settings["work"].items()}
     if not settings["certified"]:
         said.append("Certified upper bounds were not asked for.")
     elif all(operations is None for operations in work.values()):
-        said.append("No certified bracket: lipnb.certify knows dot-product attention in closed form, "
-                    "not rotary positions or whole blocks.")
+        said.append(
+            "No certified bracket: lipnb.certify knows dot-product attention in closed form, "
+            "not rotary positions or whole blocks."
+        )
     else:
         for n, operations in work.items():
             if operations > settings["upper_work"]:
-                said.append(f"No certified bound at n = {n}: about {_round(operations)} operations each, more than "
-                            f"the limit of {_round(settings['upper_work'])} (--upper-work).")
+                said.append(
+                    f"No certified bound at n = {n}: about {_round(operations)} operations each, more than "
+                    f"the limit of {_round(settings['upper_work'])} (--upper-work)."
+                )
         if settings["certified"] < settings["windows"]:
-            said.append(f"Certified: {settings['certified']} of {settings['windows']} windows of each length "
-                        "(--upper-windows).")
+            said.append(
+                f"Certified: {settings['certified']} of {settings['windows']} windows of each length (--upper-windows)."
+            )
     if settings.get("left_out"):
         said.append(settings["left_out"])
     for n in (int(n) for n in settings["lengths"]):
@@ -99,27 +119,37 @@ def verdicts(about, summary):
         return ["No layer passed its self-check: nothing was measured."]
     settings = about["settings"]
     top, low = good.loc[good.lipschitz.idxmax()], good.loc[good.lipschitz.idxmin()]
-    said = [f"{int(summary.passed.sum())} of {len(summary)} layers and lengths passed the self-check: what was "
-            "measured is the model's own attention.",
-            f"Largest local constant: {top.high:.3g}, layer {top.layer} at {top.length} tokens. Smallest layer mean: "
-            f"{low.lipschitz:.3g}, layer {low.layer} at {low.length}."]
+    said = [
+        f"{int(summary.passed.sum())} of {len(summary)} layers and lengths passed the self-check: what was "
+        "measured is the model's own attention.",
+        f"Largest local constant: {top.high:.3g}, layer {top.layer} at {top.length} tokens. Smallest layer mean: "
+        f"{low.lipschitz:.3g}, layer {low.layer} at {low.length}.",
+    ]
     if len(settings["lengths"]) > 1:
         longest, shortest = max(settings["lengths"]), min(settings["lengths"])
-        growth = (good[good.length == longest].set_index("layer").lipschitz
-                  / good[good.length == shortest].set_index("layer").lipschitz).dropna()
+        growth = (
+            good[good.length == longest].set_index("layer").lipschitz
+            / good[good.length == shortest].set_index("layer").lipschitz
+        ).dropna()
         if len(growth):
-            said.append(f"From {shortest} to {longest} tokens the constant changes by a factor of {growth.min():.2g} "
-                        f"to {growth.max():.2g}, depending on the layer; the square root of the length would give "
-                        f"{(longest / shortest) ** 0.5:.2g}.")
+            said.append(
+                f"From {shortest} to {longest} tokens the constant changes by a factor of {growth.min():.2g} "
+                f"to {growth.max():.2g}, depending on the layer; the square root of the length would give "
+                f"{(longest / shortest) ** 0.5:.2g}."
+            )
     if good.certified_over.notna().any():
         said.append(f"Certified upper bounds lie within a factor of {good.certified_over.max():.3g} of the constant.")
     over = [column for column in good if column.startswith("over_")]
     if over:
         means = good[over].mean().sort_values()
         best, worst = means.index[0], means.index[-1]
-        said.append(f"Of the bounds in closed form, {TITLES[best[5:]]} comes closest, {times(means.iloc[0])} times too "
-                    f"high on average; {TITLES[worst[5:]]} is {times(means.iloc[-1])} times too high.")
+        said.append(
+            f"Of the bounds in closed form, {TITLES[best[5:]]} comes closest, {times(means.iloc[0])} times too "
+            f"high on average; {TITLES[worst[5:]]} is {times(means.iloc[-1])} times too high."
+        )
     if not good.converged.all():
-        said.append(f"{int((~good.converged.astype(bool)).sum())} of {len(good)} did not converge: their constants are "
-                    "lower bounds that may be too low.")
+        said.append(
+            f"{int((~good.converged.astype(bool)).sum())} of {len(good)} did not converge: their constants are "
+            "lower bounds that may be too low."
+        )
     return said

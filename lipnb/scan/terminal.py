@@ -50,13 +50,19 @@ def show(found, *, file=None, width=None):
         console = Console(width=int(asked) if asked.isdecimal() and int(asked) else PIPE, no_color=True, **options)
     summary, settings = found.summary, found.about["settings"]
     bounds = [key for key in TITLES if f"over_{key}" in summary]
-    columns = [column for column in COLUMNS if console.width >= column[1]
-               and (column[0] != "range" or settings["windows"] > 1)
-               and (column[0] != CERTIFIED or summary.get("certified", pd.Series(dtype=float)).notna().any())]
+    columns = [
+        column
+        for column in COLUMNS
+        if console.width >= column[1]
+        and (column[0] != "range" or settings["windows"] > 1)
+        and (column[0] != CERTIFIED or summary.get("certified", pd.Series(dtype=float)).notna().any())
+    ]
     used = sum(len(heading) + 4 for heading, _, _ in columns)
     room = max(0, (console.width - used) // EACH_BOUND) if console.width >= BOUNDS_FROM else 0
-    title = f"{settings['model']} ({settings['weights']}, {'masked' if settings['masked'] else 'unmasked'}), " \
-            f"{settings['object']}, on {settings['text']}"
+    title = (
+        f"{settings['model']} ({settings['weights']}, {'masked' if settings['masked'] else 'unmasked'}), "
+        f"{settings['object']}, on {settings['text']}"
+    )
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading, _, _ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -64,8 +70,10 @@ def show(found, *, file=None, width=None):
         table.add_column(escape(TITLES[key]), justify="right", max_width=EACH_BOUND - 2)
     rows = list(summary.itertuples())
     for row, after in zip(rows, [*rows[1:], None], strict=True):
-        cells = [text(row) if row.passed or heading in ("layer", "n", "max", "radius mean", "check") else ""
-                 for heading, _, text in columns]
+        cells = [
+            text(row) if row.passed or heading in ("layer", "n", "max", "radius mean", "check") else ""
+            for heading, _, text in columns
+        ]
         cells += [f"x {said}" if (said := times(getattr(row, f"over_{key}"))) else "" for key in bounds[:room]]
         last_of_layer = after is not None and after.layer != row.layer and len(settings["lengths"]) > 1
         table.add_row(*cells, style=None if row.passed else "red", end_section=last_of_layer)
@@ -76,8 +84,10 @@ def show(found, *, file=None, width=None):
             console.print(table)
         console.file.write("\n".join(line.rstrip() for line in drawn.get().split("\n")))
     if bounds[:room]:
-        console.print("Bounds: how many times higher than the constant, geometric mean over windows."
-                      + (f" {len(bounds) - room} more in the report." if len(bounds) > room else ""))
+        console.print(
+            "Bounds: how many times higher than the constant, geometric mean over windows."
+            + (f" {len(bounds) - room} more in the report." if len(bounds) > room else "")
+        )
     for sentence in (*verdicts(found.about, summary), *skipped(found.about, summary)):
         console.print(escape(sentence), soft_wrap=not console.is_terminal)
 

@@ -37,8 +37,9 @@ class Ritz:
         self.last = self.vectors[:, -1, :]
         top = np.maximum(self.values[:, -1], 0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            self.residual = np.where(top > 0, off_diagonal[:, -1] * np.abs(self.last[:, -1]) / top,
-                                     off_diagonal[:, -1] > 0)  # no positive value though not zero: rounding alone
+            self.residual = np.where(
+                top > 0, off_diagonal[:, -1] * np.abs(self.last[:, -1]) / top, off_diagonal[:, -1] > 0
+            )  # no positive value though not zero: rounding alone
             gap = 1 - self.values[:, -2] / top if j > 1 else np.ones(len(top))
             self.error = np.where(top > 0, np.fmin(self.residual, self.residual**2 / gap), self.residual) / 2
 
@@ -129,8 +130,9 @@ class Krylov:
         """
         for item, length in zip(items, lengths, strict=True):
             seed = (int(self._seeds[item]) + self.steps) % 2**63
-            drawn = torch.randn(self.current.shape[1], generator=torch.Generator().manual_seed(seed),
-                                dtype=torch.float64)
+            drawn = torch.randn(
+                self.current.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+            )
             rows, old = self.basis[item : item + 1, : self.steps], self.off_diagonal[item, -1]
             vector = drawn.to(self.current)[None]
             for _ in range(2):
@@ -175,7 +177,8 @@ class Krylov:
         self.current, self.previous = self.current[index], self.previous[index]
         self.against = None if self.against is None else self.against[index]
         self.diagonal, self.off_diagonal, self.coupling = (
-            part[index] for part in (self.diagonal, self.off_diagonal, self.coupling))
+            part[index] for part in (self.diagonal, self.off_diagonal, self.coupling)
+        )
         self.fresh, self._next_fresh, self._seeds = self.fresh[index], self._next_fresh[index], self._seeds[index]
 
 

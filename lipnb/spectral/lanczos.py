@@ -123,6 +123,8 @@ def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restr
         if restrict is not None and len(unfinished) <= (1 - COMPACT) * len(left):
             left = left[unfinished]
             krylov.restrict(unfinished, restrict(torch.from_numpy(left).to(start.device)))
-    return SpectralNorm(*(torch.from_numpy(field).to(start.device)
-                          for field in (value, residual, steps, converged, upper)), vector=vector,
-                        stuck=torch.from_numpy(stuck).to(start.device))
+    return SpectralNorm(
+        *(torch.from_numpy(field).to(start.device) for field in (value, residual, steps, converged, upper)),
+        vector=vector,
+        stuck=torch.from_numpy(stuck).to(start.device),
+    )

@@ -82,15 +82,23 @@ def mixed_lanczos(low, high, start, second, *, rtol=1e-4, max_steps=300, confide
     if len(again):
         index = torch.from_numpy(again).to(start.device)
         rest = high.restrict(index)
-        full = lanczos(rest.gram, start[index], rtol=rtol, max_steps=max_steps, confidence=confidence,
-                       restrict=lambda left: rest.restrict(left).gram)
-        value[again], residual[again], upper[again] = (field.cpu().numpy() for field in
-                                                       (full.value, full.residual, full.upper))
+        full = lanczos(
+            rest.gram,
+            start[index],
+            rtol=rtol,
+            max_steps=max_steps,
+            confidence=confidence,
+            restrict=lambda left: rest.restrict(left).gram,
+        )
+        value[again], residual[again], upper[again] = (
+            field.cpu().numpy() for field in (full.value, full.residual, full.upper)
+        )
         converged[again], stuck[again] = full.converged.cpu().numpy(), full.stuck.cpu().numpy()
         steps[again] += full.steps.cpu().numpy()
-    return SpectralNorm(*(torch.from_numpy(field).to(start.device)
-                          for field in (value, residual, steps, converged, upper)),
-                        stuck=torch.from_numpy(stuck).to(start.device))
+    return SpectralNorm(
+        *(torch.from_numpy(field).to(start.device) for field in (value, residual, steps, converged, upper)),
+        stuck=torch.from_numpy(stuck).to(start.device),
+    )
 
 
 def share(confidence):

@@ -78,8 +78,10 @@ def inverse(numbers):
 def check_finite(numbers):
     """Raise one sentence unless all `numbers` are finite."""
     if not torch.isfinite(numbers).all():
-        raise ValueError("a Jacobian product is NaN or infinite: the map is not differentiable at this input, or "
-                         "overflows in its precision.")
+        raise ValueError(
+            "a Jacobian product is NaN or infinite: the map is not differentiable at this input, or "
+            "overflows in its precision."
+        )
 
 
 def evaluate(gram, vectors):

@@ -7,10 +7,33 @@ from contextlib import contextmanager
 __all__ = ["KINDS", "checked", "on_dask", "opened", "workers_of"]
 
 LOCAL = ("dashboard_address", "memory_limit", "processes", "threads_per_worker")
-QUEUE = ("account", "cores", "dashboard_address", "death_timeout", "disk", "job_cpu", "job_mem", "mem", "memory",
-         "ncpus", "processes", "project", "queue", "resource_spec", "walltime")
-KINDS = ("LocalCluster", "SLURMCluster", "PBSCluster", "SGECluster", "LSFCluster", "HTCondorCluster", "OARCluster",
-         "MoabCluster")
+QUEUE = (
+    "account",
+    "cores",
+    "dashboard_address",
+    "death_timeout",
+    "disk",
+    "job_cpu",
+    "job_mem",
+    "mem",
+    "memory",
+    "ncpus",
+    "processes",
+    "project",
+    "queue",
+    "resource_spec",
+    "walltime",
+)
+KINDS = (
+    "LocalCluster",
+    "SLURMCluster",
+    "PBSCluster",
+    "SGECluster",
+    "LSFCluster",
+    "HTCondorCluster",
+    "OARCluster",
+    "MoabCluster",
+)
 WORD = re.compile(r"[A-Za-z0-9_.,:+@%=/\[\]][A-Za-z0-9_.,:+@%=/\[\]-]*")
 HERE = "127.0.0.1:0"  # a dashboard for this machine, at any free port
 GONE = 120  # seconds without a worker, where there were some: a nanny has started a new one long before
@@ -35,16 +58,22 @@ def checked(cluster):
         With the same keys.
     """
     kind, jobs, options = cluster.get("kind"), cluster.get("jobs", 1), cluster.get("options") or {}
-    if not (isinstance(kind, str) and kind in KINDS and set(cluster) <= {"kind", "jobs", "options"}
-            and isinstance(options, dict)):
+    if not (
+        isinstance(kind, str)
+        and kind in KINDS
+        and set(cluster) <= {"kind", "jobs", "options"}
+        and isinstance(options, dict)
+    ):
         raise ValueError(f"'cluster' takes kind (one of {', '.join(KINDS)}), jobs (how many) and options.")
     if not (type(jobs) is int and jobs >= 1):
         raise ValueError(f"'jobs' is a whole number from 1 on; got {jobs!r}.")
     allowed = LOCAL if kind == "LocalCluster" else QUEUE
     for name, value in options.items():
         if name not in allowed:
-            raise ValueError(f"'cluster': the option {name!r} is not taken from a spec (those of {kind} are "
-                             f"{', '.join(allowed)}): set it in Dask's own configuration, in ~/.config/dask.")
+            raise ValueError(
+                f"'cluster': the option {name!r} is not taken from a spec (those of {kind} are "
+                f"{', '.join(allowed)}): set it in Dask's own configuration, in ~/.config/dask."
+            )
         good = WORD.fullmatch(value) if isinstance(value, str) else type(value) in (bool, int, float) and value >= 0
         if not good or name == "dashboard_address" and not re.fullmatch(r"[A-Za-z0-9_.-]*:\d+", str(value)):
             raise ValueError(f"'cluster': {name} is a number or one plain word; got {value!r}.")
@@ -84,8 +113,10 @@ def opened(scheduler=None, cluster=None):
         try:
             client = distributed.Client(scheduler, timeout="10s", set_as_default=False)
         except (OSError, ValueError) as error:
-            raise OSError(f"there is no Dask scheduler at {scheduler} ({type(error).__name__}): start one with `dask "
-                          "scheduler`, which prints its address.") from None
+            raise OSError(
+                f"there is no Dask scheduler at {scheduler} ({type(error).__name__}): start one with `dask "
+                "scheduler`, which prints its address."
+            ) from None
         with client:
             yield client
         return
@@ -156,8 +187,9 @@ def on_dask(tasks, client, *, gone=GONE, never=NEVER):
 
     # keys of this run alone: a scheduler may remember points of an earlier one
     sweep = tasks[0]["sweep"]
-    waiting = {client.submit(execute, task, key=f"{sweep}-{place}", pure=False): place
-               for place, task in enumerate(tasks)}
+    waiting = {
+        client.submit(execute, task, key=f"{sweep}-{place}", pure=False): place for place, task in enumerate(tasks)
+    }
     try:
         ended, pool = as_completed(list(waiting), loop=client.loop), _Pool(client, gone, never)
         while waiting:
@@ -174,8 +206,10 @@ def on_dask(tasks, client, *, gone=GONE, never=NEVER):
             elif future.status == "error":
                 raise RuntimeError(f"a worker could not run its point: {type(error).__name__}: {error}")
             else:
-                raise RuntimeError(f"the scheduler {client.scheduler.address} went away: start it and its workers "
-                                   "again, then give the same command.")
+                raise RuntimeError(
+                    f"the scheduler {client.scheduler.address} went away: start it and its workers "
+                    "again, then give the same command."
+                )
             future.release()
     finally:
         if waiting and client.status == "running":
@@ -202,17 +236,28 @@ class _Pool:
         address, empty = self._client.scheduler.address, now - self._seen
         if self._there and empty >= self._gone:
             shown = ", ".join(sorted(self._there)[:4]) + (", ..." if len(self._there) > 4 else "")
-            raise RuntimeError(f"there is no worker any more at {address}, since {empty:.0f} s: the last ones were "
-                               f"{shown}. What is finished is kept; see what ended them (memory, time limit), start "
-                               "some, then give the same command again.")
+            raise RuntimeError(
+                f"there is no worker any more at {address}, since {empty:.0f} s: the last ones were "
+                f"{shown}. What is finished is kept; see what ended them (memory, time limit), start "
+                "some, then give the same command again."
+            )
         if not self._there and empty >= self._never:
-            raise RuntimeError(f"no worker came to {address} in {empty:.0f} s: start some with `dask worker {address}`"
-                               ", or look at the jobs of the batch system; then give the same command again.")
+            raise RuntimeError(
+                f"no worker came to {address} in {empty:.0f} s: start some with `dask worker {address}`"
+                ", or look at the jobs of the batch system; then give the same command again."
+            )
 
 
 def _lost(task, error):
     """The outcome of a point that took several workers with it."""
     attempts = getattr(error, "allowed_failures", 3) + 1
-    return {"ok": False, "values": {}, "notebook": task["notebook"], "log": "", "seconds": 0.0, "host": "",
-            "error": f"WorkerLost: {attempts} workers died while they ran it, most often for want of memory",
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    return {
+        "ok": False,
+        "values": {},
+        "notebook": task["notebook"],
+        "log": "",
+        "seconds": 0.0,
+        "host": "",
+        "error": f"WorkerLost: {attempts} workers died while they ran it, most often for want of memory",
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

@@ -20,8 +20,9 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
-                              list("-+.0123456789"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
 
 
 def document(path):
@@ -66,8 +67,9 @@ def document(path):
     except (TypeError, AttributeError, OverflowError) as error:  # of odd values, such as a key that is a list
         raise ValueError(f"{path}: not YAML that a sweep can be made of: {error}.") from None
     except ValueError as error:  # a date that there is not, a number of thousands of digits
-        raise error if str(error).startswith(str(path)) else ValueError(
-            f"{path}: a value cannot be read: {error}.") from None
+        raise (
+            error if str(error).startswith(str(path)) else ValueError(f"{path}: a value cannot be read: {error}.")
+        ) from None
     finally:
         if loader is not None:
             loader.dispose()

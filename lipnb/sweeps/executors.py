@@ -14,8 +14,13 @@ from lipnb.sweeps.kernel import execute, stop
 
 __all__ = ["cores", "devices", "environment", "on_this_machine"]
 
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
-           "VECLIB_MAXIMUM_THREADS")
+THREADS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 
 
 def cores():
@@ -64,8 +69,9 @@ def devices(wanted=None):
     if visible is not None:
         there = [name.strip() for name in visible.split(",") if name.strip()]
     elif shutil.which("nvidia-smi"):
-        listed = subprocess.run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], capture_output=True,
-                                text=True, check=False)
+        listed = subprocess.run(
+            ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, check=False
+        )
         there = listed.stdout.split() if listed.returncode == 0 else []
     else:
         there = []

@@ -84,16 +84,21 @@ class Folder:
         outcome : dict
             As `lipnb.sweeps.kernel.execute` gives it.
         """
-        entry = {"id": point.id, "parameters": point.parameters, "key": key,
-                 **{name: outcome[name] for name in ("ok", "values", "error", "log", "seconds", "host", "finished")}}
+        entry = {
+            "id": point.id,
+            "parameters": point.parameters,
+            "key": key,
+            **{name: outcome[name] for name in ("ok", "values", "error", "log", "seconds", "host", "finished")},
+        }
         if not entry["ok"]:
             with suppress(ValueError):  # a damaged entry holds no row
                 before = self._read(point) or {}
                 if earlier := before if before.get("ok") else before.get("earlier"):
                     entry["earlier"] = earlier
         write(self.notebook(point, outcome["ok"]), outcome["notebook"])
-        write(self.path / "points" / f"{point.id}.json",
-              json.dumps({**entry, "check": _signed(entry)}, indent=1) + "\n")
+        write(
+            self.path / "points" / f"{point.id}.json", json.dumps({**entry, "check": _signed(entry)}, indent=1) + "\n"
+        )
         if "earlier" not in entry:  # the notebook of an earlier run that ended otherwise
             self.notebook(point, not outcome["ok"]).unlink(missing_ok=True)
 
@@ -136,15 +141,28 @@ class Folder:
             Rows in ``stale.csv``, and how many of them stand for a point whose re-run failed.
         """
         kept = [(why, entry) for why, entry in stale if entry["ok"]]
-        again = [(f"the re-run failed: {entry['error']}", entry["earlier"])
-                 for entry in (*entries, *(entry for _, entry in stale)) if "earlier" in entry]
-        old = [{"point": entry["id"], "why": why, "finished": entry["finished"], **entry["parameters"],
-                **entry["values"]} for why, entry in kept + again]
+        again = [
+            (f"the re-run failed: {entry['error']}", entry["earlier"])
+            for entry in (*entries, *(entry for _, entry in stale))
+            if "earlier" in entry
+        ]
+        old = [
+            {"point": entry["id"], "why": why, "finished": entry["finished"], **entry["parameters"], **entry["values"]}
+            for why, entry in kept + again
+        ]
         if old:  # before the table loses a row
             write(self.path / "stale.csv", _csv(old, ["point", "why", "finished"]))
         done = [{"point": entry["id"], **entry["parameters"], **entry["values"]} for entry in entries if entry["ok"]]
-        failed = [{"point": entry["id"], **entry["parameters"], "error": entry["error"],
-                   "notebook": f"failed/{entry['id']}.ipynb"} for entry in entries if not entry["ok"]]
+        failed = [
+            {
+                "point": entry["id"],
+                **entry["parameters"],
+                "error": entry["error"],
+                "notebook": f"failed/{entry['id']}.ipynb",
+            }
+            for entry in entries
+            if not entry["ok"]
+        ]
         write(self.path / "table.csv", _csv(done, ["point"]))
         write(self.path / "failures.csv", _csv(failed, ["point", "error", "notebook"]))
         if not old:
@@ -163,8 +181,9 @@ def _csv(rows, columns):
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({name: canonical(value) if isinstance(value, list | dict) else value
-                         for name, value in row.items()})
+        writer.writerow(
+            {name: canonical(value) if isinstance(value, list | dict) else value for name, value in row.items()}
+        )
     return out.getvalue()
 
 
@@ -198,11 +217,13 @@ def claimed(path):
         lock = FileLock(path / ".lock", timeout=0)
         lock.acquire()
     except Timeout:
-        raise RuntimeError(f"another sweep is running in {path}: wait for it, or give this one another folder with "
-                           "--output.") from None
+        raise RuntimeError(
+            f"another sweep is running in {path}: wait for it, or give this one another folder with --output."
+        ) from None
     except OSError as error:
-        raise OSError(f"the folder {path} cannot be written ({error.strerror}): give another one with "
-                      "--output.") from None
+        raise OSError(
+            f"the folder {path} cannot be written ({error.strerror}): give another one with --output."
+        ) from None
     try:
         for left in path.glob("**/.*.new"):  # of a run that was killed while it wrote
             left.unlink()

@@ -91,8 +91,16 @@ class PointEngine(NBClientEngine):
         try:
             run_sync(manager.start_kernel)(**options)
             kernel.started(manager)
-            client = Client(nb_man, km=manager, kernel_name=kernel_name, startup_timeout=start_timeout, timeout=None,
-                            log=quiet, iopub_timeout=IOPUB, stopped=lambda: kernel.why is not None)
+            client = Client(
+                nb_man,
+                km=manager,
+                kernel_name=kernel_name,
+                startup_timeout=start_timeout,
+                timeout=None,
+                log=quiet,
+                iopub_timeout=IOPUB,
+                stopped=lambda: kernel.why is not None,
+            )
             client.execute()
         finally:
             kernel.note_family()
@@ -143,11 +151,15 @@ def execute(task):
         "... has lipnb ..., the sweep was begun with ...": on a worker with another package.
     """
     if source.package() != task["package"]:
-        raise RuntimeError(f"{platform.node()} has lipnb {source.package()}, this sweep was begun with "
-                           f"{task['package']}: give all machines the same one, and start the workers again.")
+        raise RuntimeError(
+            f"{platform.node()} has lipnb {source.package()}, this sweep was begun with "
+            f"{task['package']}: give all machines the same one, and start the workers again."
+        )
     if not os.path.isdir(task["cwd"]):
-        raise RuntimeError(f"{platform.node()} has no folder {task['cwd']}, where the notebook lies: let all machines "
-                           "see it at the same place.")
+        raise RuntimeError(
+            f"{platform.node()} has no folder {task['cwd']}, where the notebook lies: let all machines "
+            "see it at the same place."
+        )
     kernel, began = Kernel(), time.monotonic()
     kernel.notebook = nbformat.reads(task["notebook"], as_version=4)
     LIVE.setdefault(task["sweep"], set()).add(kernel)
@@ -166,9 +178,16 @@ def execute(task):
             values = _merged(recorded(kernel.notebook), task["parameters"])
         except ValueError as problem:
             error = str(problem)
-    return {"ok": error is None, "values": values, "error": error, "notebook": nbformat.writes(kernel.notebook),
-            "log": said if error else "", "seconds": round(time.monotonic() - began, 3), "host": platform.node(),
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    return {
+        "ok": error is None,
+        "values": values,
+        "error": error,
+        "notebook": nbformat.writes(kernel.notebook),
+        "log": said if error else "",
+        "seconds": round(time.monotonic() - began, 3),
+        "host": platform.node(),
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
 
 
 def _run(kernel, task, log):
@@ -177,9 +196,17 @@ def _run(kernel, task, log):
     loop = ensure_event_loop()  # the one of this thread, which papermill will use
     try:
         execute_notebook(
-            kernel.notebook, None, task["parameters"], engine_name="lipnb-sweeps", kernel_name=task["kernel"],
-            progress_bar=False, request_save_on_cell_execute=False, start_timeout=120, kernel=kernel,
-            options={"cwd": task["cwd"], "env": environment, "stdout": log, "stderr": log})
+            kernel.notebook,
+            None,
+            task["parameters"],
+            engine_name="lipnb-sweeps",
+            kernel_name=task["kernel"],
+            progress_bar=False,
+            request_save_on_cell_execute=False,
+            start_timeout=120,
+            kernel=kernel,
+            options={"cwd": task["cwd"], "env": environment, "stdout": log, "stderr": log},
+        )
     except PapermillExecutionError as error:
         return _line(f"code cell {error.exec_count}: {error.ename}: {error.evalue}")
     except Exception as error:  # a kernel that died or never started: one failed point
@@ -215,8 +242,9 @@ def _died(kernel, error, timeout):
     cells = [cell for cell in kernel.notebook.cells if cell.cell_type == "code"]
     running = [number for number, cell in enumerate(cells) if cell.metadata.get("papermill", {}).get("start_time")][-1:]
     if running:
-        cells[running[0]].outputs.append(nbformat.v4.new_output("error", ename=name, evalue=text,
-                                                                traceback=[f"{name}: {text}"]))
+        cells[running[0]].outputs.append(
+            nbformat.v4.new_output("error", ename=name, evalue=text, traceback=[f"{name}: {text}"])
+        )
     return _line(f"code cell {running[0] + 1}: {name}: {text}" if running else f"{name}: {text}")
 
 

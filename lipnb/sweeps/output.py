@@ -63,8 +63,9 @@ class Client(PapermillNotebookClient):
         if msg["msg_type"] != "stream":
             return super().output(outs, msg, display_id, cell_index)
         last = None if self.clear_before_next_output or not outs else outs[-1]
-        if last is not None and not (last["output_type"] == "stream" and last["name"] == content["name"]
-                                     and len(last["text"]) < PIECE):
+        if last is not None and not (
+            last["output_type"] == "stream" and last["name"] == content["name"] and len(last["text"]) < PIECE
+        ):
             last = None
         before = "" if last is None else last["text"]
         text = _tidy(before, content["text"])
@@ -74,7 +75,7 @@ class Client(PapermillNotebookClient):
             left = self._limit - self._used
             self._room(left, cell_index)
             self._cut.add(cell_index)
-            text = f"{text[:len(before) + left]}\n{self._sentence()}\n"
+            text = f"{text[: len(before) + left]}\n{self._sentence()}\n"
         if last is not None:
             last["text"] = text
             return None
@@ -114,7 +115,7 @@ def _tidy(before, text):
     if "\r" not in text and not before.endswith("\r"):
         return before + text
     lines = (before[start:] + text).replace("\r\n", "\n").split("\n")
-    kept = [line.rstrip("\r")[line.rstrip("\r").rfind("\r") + 1:] for line in lines]
+    kept = [line.rstrip("\r")[line.rstrip("\r").rfind("\r") + 1 :] for line in lines]
     if lines[-1].endswith("\r"):  # the next text may write over it
         kept[-1] += "\r"
     return before[:start] + "\n".join(kept)
@@ -143,6 +144,8 @@ def _shortened(traceback):
     """The first and the last words of a traceback that is long."""
     if sum(map(len, traceback)) <= WORDS:
         return traceback
-    text = "\n".join(line if len(line) <= WORDS else f"{line[:WORDS // 4]} ... {line[-WORDS // 4:]}"
-                     for line in [*traceback[:20], *traceback[20:][-20:]])
-    return [f"{text[:WORDS // 2]}\n[cut here: the traceback is long]\n{text[-WORDS // 2:]}"]
+    text = "\n".join(
+        line if len(line) <= WORDS else f"{line[: WORDS // 4]} ... {line[-WORDS // 4 :]}"
+        for line in [*traceback[:20], *traceback[20:][-20:]]
+    )
+    return [f"{text[: WORDS // 2]}\n[cut here: the traceback is long]\n{text[-WORDS // 2 :]}"]

@@ -40,8 +40,10 @@ def _spaced(kind, arguments):
     whole = all(type(number) is int for number in arguments)
     if kind == "range":
         if not (1 <= len(arguments) <= 3 and whole and (len(arguments) < 3 or arguments[2])):
-            raise ValueError("range takes one to three whole numbers, [start, stop, step], as in Python; "
-                             "for numbers that are not whole there is linspace: [first, last, count]")
+            raise ValueError(
+                "range takes one to three whole numbers, [start, stop, step], as in Python; "
+                "for numbers that are not whole there is linspace: [first, last, count]"
+            )
         return list(range(*arguments)[: LARGEST + 1])
     numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in arguments)
     if not (len(arguments) == 3 and numbers and type(arguments[2]) is int and 1 <= arguments[2] <= LARGEST):
@@ -81,8 +83,9 @@ def axis(name, values):
         except ValueError as error:
             raise ValueError(f"{name}: {error}.") from None
     if not isinstance(values, list) or not values:
-        raise ValueError(f"{name}: give a list with at least one value (one value for all points belongs in "
-                         "'parameters').")
+        raise ValueError(
+            f"{name}: give a list with at least one value (one value for all points belongs in 'parameters')."
+        )
     if len(values) > LARGEST:
         raise ValueError(f"{name}: more than {LARGEST} values are too many.")
     texts = [canonical(value) for value in values]
@@ -125,8 +128,10 @@ def expand(spec):
         axes.append(axis(f"zip: {', '.join(group)}", rows))
     size = math.prod(len(values) for values in axes)
     if size > LARGEST:
-        raise ValueError(f"{size} points are too many: at most {LARGEST}. A sample is taken of a grid that is written "
-                         "down, so the grid itself must be smaller.")
+        raise ValueError(
+            f"{size} points are too many: at most {LARGEST}. A sample is taken of a grid that is written "
+            "down, so the grid itself must be smaller."
+        )
     points = []
     used = [False] * len(spec.exclude)
     for combination in product(*axes):

@@ -49,8 +49,10 @@ def _scalar(name, value):
         if isinstance(value, plain):
             return plain(value)
     shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
-    raise TypeError(f"record takes numbers, strings, booleans and None; {name!r} is a {type(value).__name__}{shape}: "
-                    "record its parts one by one, each under a name of its own.")
+    raise TypeError(
+        f"record takes numbers, strings, booleans and None; {name!r} is a {type(value).__name__}{shape}: "
+        "record its parts one by one, each under a name of its own."
+    )
 
 
 def _shown(value):

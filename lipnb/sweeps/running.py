@@ -83,8 +83,16 @@ def run(spec, *, scheduler=None, retry_failed=False, limit=None, progress=True, 
                 say(f"{found.removeprefix('damaged: ')}: that point runs again")
         ran = _run(now, folder, scheduler, progress, say) if now.todo else 0
         entries, *kept = _tables(now, folder)
-    failures = [{"point": entry["id"], **entry["parameters"], "error": entry["error"],
-                 "notebook": str(folder.notebook(point, False))} for point, entry in entries.items() if not entry["ok"]]
+    failures = [
+        {
+            "point": entry["id"],
+            **entry["parameters"],
+            "error": entry["error"],
+            "notebook": str(folder.notebook(point, False)),
+        }
+        for point, entry in entries.items()
+        if not entry["ok"]
+    ]
     recorded = any(entry["values"] for entry in entries.values())
     return Sweep(folder.path, load(folder.path), failures, ran, len(now.states) - len(entries), recorded, *kept)
 
@@ -105,9 +113,15 @@ def _tables(now, folder):
 def _tasks(now, threads):
     from lipnb.sweeps.executors import environment
 
-    common = {"sweep": f"sweep-{uuid.uuid4().hex[:12]}", "package": source.package(), "notebook": now.source.text,
-              "kernel": None, "cwd": str(now.spec.notebook.parent), "environment": environment(threads),
-              "timeout": now.spec.timeout}
+    common = {
+        "sweep": f"sweep-{uuid.uuid4().hex[:12]}",
+        "package": source.package(),
+        "notebook": now.source.text,
+        "kernel": None,
+        "cwd": str(now.spec.notebook.parent),
+        "environment": environment(threads),
+        "timeout": now.spec.timeout,
+    }
     return [{**common, "parameters": point.parameters} for point in now.todo]
 
 
@@ -145,8 +159,10 @@ def _run(now, folder, scheduler, progress, say):
     there = sum(found in ("done", "failed") for found in now.states.values())
     with _outcomes(now, scheduler, say) as (outcomes, words):
         say(f"{len(now.states)} points of {now.spec.notebook.name}: {there} there, {len(now.todo)} to run; {words}")
-        with _born(now, folder, words), \
-                tqdm(total=len(now.todo), unit="point", disable=not progress, smoothing=0.1) as bar:
+        with (
+            _born(now, folder, words),
+            tqdm(total=len(now.todo), unit="point", disable=not progress, smoothing=0.1) as bar,
+        ):
             for place, outcome in outcomes:
                 folder.keep(now.todo[place], made_from, outcome)
                 ran, failed = ran + 1, failed + (not outcome["ok"])
@@ -161,16 +177,27 @@ def _born(now, folder, words):
     """Provenance: written at the start, and again with the end; tables too when the run is stopped."""
     from lipnb.sweeps.executors import cores
 
-    birth = {"spec": now.spec.text, "notebook": str(now.spec.notebook), "key": key(now.source),
-             "points": len(now.states), "to_run": len(now.todo), "where": words, "cores": cores(),
-             "versions": versions(), "started": _now(), "finished": None}
+    birth = {
+        "spec": now.spec.text,
+        "notebook": str(now.spec.notebook),
+        "key": key(now.source),
+        "points": len(now.states),
+        "to_run": len(now.todo),
+        "where": words,
+        "cores": cores(),
+        "versions": versions(),
+        "started": _now(),
+        "finished": None,
+    }
     try:
         folder.provenance(birth)
         yield
         folder.provenance({**birth, "finished": _now()})
     except OSError as error:
-        raise OSError(f"{folder.path} cannot be written any more ({error.strerror or error}): what is finished is "
-                      "kept. Make room, then give the same command again.") from None
+        raise OSError(
+            f"{folder.path} cannot be written any more ({error.strerror or error}): what is finished is "
+            "kept. Make room, then give the same command again."
+        ) from None
     except KeyboardInterrupt:
         with suppress(OSError):
             _tables(now, folder)

@@ -75,8 +75,10 @@ def read(path, kernel=None):
     kernel = kernel or notebook.metadata.get("kernelspec", {}).get("name", "python3")
     known = KernelSpecManager().find_kernel_specs()
     if kernel not in known:
-        raise ValueError(f"there is no kernel {kernel!r} here (there are: {', '.join(sorted(known)) or 'none'}): name "
-                         "one of them with 'kernel'.")
+        raise ValueError(
+            f"there is no kernel {kernel!r} here (there are: {', '.join(sorted(known)) or 'none'}): name "
+            "one of them with 'kernel'."
+        )
     language = notebook.metadata.get("kernelspec", {}).get("language", "python")
     notebook.metadata["kernelspec"] = {"display_name": kernel, "language": language, "name": kernel}
     for number, cell in enumerate(notebook.cells):
@@ -99,8 +101,12 @@ def _names(notebook, language):
         statements = ast.parse(cell.source).body
     except SyntaxError:  # a magic line
         return None
-    targets = [target for line in statements if isinstance(line, ast.Assign | ast.AnnAssign)
-               for target in (line.targets if isinstance(line, ast.Assign) else [line.target])]
+    targets = [
+        target
+        for line in statements
+        if isinstance(line, ast.Assign | ast.AnnAssign)
+        for target in (line.targets if isinstance(line, ast.Assign) else [line.target])
+    ]
     return tuple(node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
 
 

@@ -9,6 +9,7 @@ from lipnb.sweeps.documents import document
 
 __all__ = ["Spec", "read"]
 
+
 @dataclass(frozen=True)
 class Spec:
     """A sweep: a notebook, values for its parameters, and how to run it.
@@ -59,8 +60,21 @@ class Spec:
     text: str = ""
 
 
-KEYS = ("notebook", "parameters", "grid", "zip", "exclude", "sample", "output", "workers", "threads", "gpus", "timeout",
-        "kernel", "cluster")
+KEYS = (
+    "notebook",
+    "parameters",
+    "grid",
+    "zip",
+    "exclude",
+    "sample",
+    "output",
+    "workers",
+    "threads",
+    "gpus",
+    "timeout",
+    "kernel",
+    "cluster",
+)
 
 
 def read(path, base=None):
@@ -121,8 +135,11 @@ def _checked(given, path, base, text):
             raise ValueError(f"{name!r} is not the name of a parameter.")
         if named.count(name) > 1:
             raise ValueError(f"the parameter {name!r} is there twice: in one of 'parameters', 'grid' and 'zip' only.")
-    for name, value in [*parameters["parameters"].items(), *parameters["grid"].items(),
-                        *(pair for group in groups for pair in group.items())]:
+    for name, value in [
+        *parameters["parameters"].items(),
+        *parameters["grid"].items(),
+        *(pair for group in groups for pair in group.items()),
+    ]:
         _plain(name, value)
     exclude = given.get("exclude", [])
     if not (isinstance(exclude, list) and all(isinstance(part, dict) and part for part in exclude)):
@@ -131,12 +148,20 @@ def _checked(given, path, base, text):
         if name not in named:
             raise ValueError(f"'exclude' names {name!r}, which this sweep does not set.")
     return Spec(
-        notebook=(path.parent / given["notebook"]).resolve(), **parameters, zipped=groups, exclude=exclude,
-        sample=_sample(given), output=_inside(given.get("output", f"sweeps/{path.stem}"), base),
-        workers=_count(given, "workers"), threads=_count(given, "threads"), gpus=_gpus(given.get("gpus")),
-        timeout=_seconds(given.get("timeout")), kernel=_text(given, "kernel"),
+        notebook=(path.parent / given["notebook"]).resolve(),
+        **parameters,
+        zipped=groups,
+        exclude=exclude,
+        sample=_sample(given),
+        output=_inside(given.get("output", f"sweeps/{path.stem}"), base),
+        workers=_count(given, "workers"),
+        threads=_count(given, "threads"),
+        gpus=_gpus(given.get("gpus")),
+        timeout=_seconds(given.get("timeout")),
+        kernel=_text(given, "kernel"),
         cluster=checked(cluster) if (cluster := _mapping(given, "cluster")) else None,
-        text=text)
+        text=text,
+    )
 
 
 def _mapping(given, key):
@@ -151,8 +176,10 @@ def _plain(name, value):
         for part in value.values() if isinstance(value, dict) else value:
             _plain(name, part)
     elif not (value is None or isinstance(value, bool | int | float | str)):
-        raise ValueError(f"{name}: {value!r} is a {type(value).__name__}; parameters are numbers, strings, booleans, "
-                         "null and lists or mappings of them (put a date in quotes).")
+        raise ValueError(
+            f"{name}: {value!r} is a {type(value).__name__}; parameters are numbers, strings, booleans, "
+            "null and lists or mappings of them (put a date in quotes)."
+        )
 
 
 def _count(given, key):
@@ -186,8 +213,12 @@ def _gpus(value):
 
 def _sample(given):
     sample = _mapping(given, "sample") or None
-    if sample and not ("count" in sample and set(sample) <= {"count", "seed"}
-                       and all(type(number) is int and number >= 0 for number in sample.values()) and sample["count"]):
+    if sample and not (
+        "count" in sample
+        and set(sample) <= {"count", "seed"}
+        and all(type(number) is int and number >= 0 for number in sample.values())
+        and sample["count"]
+    ):
         raise ValueError("'sample' takes a count from 1 on and, if wanted, a seed: {count: 20, seed: 0}.")
     return sample
 
@@ -196,6 +227,8 @@ def _inside(name, base):
     """The output folder, which a spec can only have below the folder where the command runs."""
     folder = base.resolve() / name if isinstance(name, str) and name else base.resolve()
     if folder.resolve() == base.resolve() or not folder.resolve().is_relative_to(base.resolve()):
-        raise ValueError(f"'output' is a folder below the current one; got {name!r}. Any other folder can be said on "
-                         "the command line, with --output.")
+        raise ValueError(
+            f"'output' is a folder below the current one; got {name!r}. Any other folder can be said on "
+            "the command line, with --output."
+        )
     return folder

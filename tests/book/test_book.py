@@ -73,9 +73,7 @@ class Visit:
         self.requests, self.errors = [], []
         self.page = browser.new_page(viewport={"width": width, "height": 1000})
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on(
-            "console", lambda message: self.errors.append(message.text) if message.type == "error" else None
-        )
+        self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.goto(path.as_uri())
         # where MathJax did not load there is nothing to wait for, and the formulas' test fails
@@ -85,9 +83,7 @@ class Visit:
 @pytest.fixture(scope="module")
 def visits(book, browser):
     """Every page of the book, opened wide and narrow."""
-    return {
-        (name, width): Visit(browser, book / f"{name}.html", width) for name in TOC for width in (1300, 420)
-    }
+    return {(name, width): Visit(browser, book / f"{name}.html", width) for name in TOC for width in (1300, 420)}
 
 
 @pytest.fixture(params=TOC)
@@ -157,9 +153,7 @@ def test_nothing_sticks_out(visits, name, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize(
-    "broken", ["{doc}`nowhere`", "{cite}`nobody2099`", "{prf:ref}`no-theorem`", "![](none.png)"]
-)
+@pytest.mark.parametrize("broken", ["{doc}`nowhere`", "{cite}`nobody2099`", "{prf:ref}`no-theorem`", "![](none.png)"])
 def test_a_broken_reference_fails_the_build(tmp_path, broken):
     (tmp_path / "book").mkdir()
     for name in ("_config.yml", "book/references.bib", "book/_ext", "book/_static"):

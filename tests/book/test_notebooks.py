@@ -71,9 +71,7 @@ def test_jupytext_finds_nothing_to_update(tmp_path):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
     pages = [str(source) for source in sources.sources(tmp_path)]
-    subprocess.run(
-        [sys.executable, "-m", "jupytext", "-q", "--to", "ipynb", "--update", *pages], check=True
-    )
+    subprocess.run([sys.executable, "-m", "jupytext", "-q", "--to", "ipynb", "--update", *pages], check=True)
     for source in sources.sources(ROOT):
         committed = source.with_suffix(".ipynb")
         assert (tmp_path / "notebooks" / committed.name).read_bytes() == committed.read_bytes()
@@ -88,9 +86,7 @@ def repository(folder, **pages):
     (folder / "lipnb" / "__init__.py").write_text("")
     (folder / "data" / "results" / "steps.csv").write_text("n\n1\n")
     chapters = [{"file": f"notebooks/{name}"} for name in pages]
-    (folder / "_toc.yml").write_text(
-        json.dumps({"format": "jb-book", "root": "book/intro", "chapters": chapters})
-    )
+    (folder / "_toc.yml").write_text(json.dumps({"format": "jb-book", "root": "book/intro", "chapters": chapters}))
     (folder / "book" / "intro.md").write_text("# Intro\n")
     shown = FIGURES["position-norms"]
     (folder / "README.md").write_text(f"![{shown.alt}](book/figures/{shown.name}.png)\n\n*{shown.caption}*\n")
@@ -159,9 +155,9 @@ def output(kind, **fields):
 
 
 BREAKS = {
-    "is not what its page shows as position-norms": lambda root: (
-        root / "book/figures/position-norms.png"
-    ).write_bytes(b64decode(DOT)),
+    "is not what its page shows as position-norms": lambda root: (root / "book/figures/position-norms.png").write_bytes(
+        b64decode(DOT)
+    ),
     "below position-norms stands another caption": lambda root: edit_readme(root, "Norm of the", "Exponent of the"),
     "position-norms has another alternative text": lambda root: edit_readme(root, "![Norm", "![Rate"),
     "there is no figure '00_good'": lambda root: edit_readme(root, "figures/position-norms", "figures/00_good"),
@@ -173,8 +169,7 @@ BREAKS = {
     "never executed": lambda root: edit_pair(root, lambda _, cell: cell.update(execution_count=None)),
     "once each, in order": lambda root: edit_pair(root, lambda _, cell: cell.update(execution_count=7)),
     "is an error": lambda root: edit_pair(
-        root,
-        lambda cell, _: cell.outputs.append(output("error", ename="ValueError", evalue="", traceback=[])),
+        root, lambda cell, _: cell.outputs.append(output("error", ename="ValueError", evalue="", traceback=[]))
     ),
     "is a warning": lambda root: edit_pair(
         root, lambda cell, _: cell.outputs.append(output("stream", name="stderr", text="deprecated"))
@@ -188,14 +183,10 @@ BREAKS = {
     "kB, more than": lambda root: edit_pair(
         root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text="x" * 400_000))
     ),
-    "code cells, more than": lambda root: edit_source(
-        root, "# %% [markdown]", "# %%\n1\n\n" * 15 + "# %% [markdown]"
-    ),
+    "code cells, more than": lambda root: edit_source(root, "# %% [markdown]", "# %%\n1\n\n" * 15 + "# %% [markdown]"),
     "lines, more than": lambda root: edit_source(root, "n = 2", "n = 2\n" * 30),
     "it does not exist": lambda root: (root / "notebooks/00_good.ipynb").unlink(),
-    "notebooks/00_good is missing": lambda root: (root / "_toc.yml").write_text(
-        "{format: jb-book, root: book/intro}"
-    ),
+    "notebooks/00_good is missing": lambda root: (root / "_toc.yml").write_text("{format: jb-book, root: book/intro}"),
     "notebooks/02_gone has no source": lambda root: (root / "_toc.yml").write_text(
         (root / "_toc.yml").read_text().replace("00_good", "02_gone")
     ),

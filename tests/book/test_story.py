@@ -17,20 +17,23 @@ def typed(text):
     return [number.value for number in prose.numbers(prose.clean(text, formulas=True))]
 
 
-@pytest.mark.parametrize(("text", "values"), [
-    ("fifty random starts at forty-nine lengths", [50, 49]),
-    ("three hundred and twenty of ten\nthousand, a million, two dozen", [320, 10_000, 24]),
-    ("1,024 tokens, 0.34, 95.5 %, 1e-6 and 1/4", [1024, 0.34, 95.5, 1e-6, 0.25]),
-    ("from 8 to 256, 40–70 %", [8, 256, 40, 70]),
-    ("it grows like $n^{0.34}$, which $\\frac14 \\le 5$ is not", [0.34]),
-    ("one, two, three, 3, 1/2 and 1.0", []),
-    ("Theorem 3.3, Figures 4, 5 and 6, sections 5.2 to 5.4, page 41, Python 3.11 (3.12 and 3.13 should do)", []),
-    ("GPT-2, float32, L2, MiniLM-L6, n64, `lengths=512`, {doc}`41_real_text`, [it](x_77.md), in 2021", []),
-    ("<!-- 99 -->\n```\n17 lines\n```\n", []),
-    (":::{prf:theorem} Ten\n:label: a-9\nat most 17\n:::\nthen 18", [18]),
-    ("*Proof.* Take 17. $\\square$ Of 18", [18]),
-    ("a 95 % interval, one part in ten thousand, powers of ten", []),
-])
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("fifty random starts at forty-nine lengths", [50, 49]),
+        ("three hundred and twenty of ten\nthousand, a million, two dozen", [320, 10_000, 24]),
+        ("1,024 tokens, 0.34, 95.5 %, 1e-6 and 1/4", [1024, 0.34, 95.5, 1e-6, 0.25]),
+        ("from 8 to 256, 40–70 %", [8, 256, 40, 70]),
+        ("it grows like $n^{0.34}$, which $\\frac14 \\le 5$ is not", [0.34]),
+        ("one, two, three, 3, 1/2 and 1.0", []),
+        ("Theorem 3.3, Figures 4, 5 and 6, sections 5.2 to 5.4, page 41, Python 3.11 (3.12 and 3.13 should do)", []),
+        ("GPT-2, float32, L2, MiniLM-L6, n64, `lengths=512`, {doc}`41_real_text`, [it](x_77.md), in 2021", []),
+        ("<!-- 99 -->\n```\n17 lines\n```\n", []),
+        (":::{prf:theorem} Ten\n:label: a-9\nat most 17\n:::\nthen 18", [18]),
+        ("*Proof.* Take 17. $\\square$ Of 18", [18]),
+        ("a 95 % interval, one part in ten thousand, powers of ten", []),
+    ],
+)
 def test_numbers_are_found(text, values):
     assert typed(text) == values
 
@@ -141,17 +144,20 @@ def test_a_row_may_quote_what_code_spells_out(tmp_path):
     assert list(story.code_complaints(tmp_path, "toy", spelled, {})) == []
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("It is proved, exactly, and always holds.", ["proved", "exactly", "always"]),
-    ("The bound is new. A new theorem (new).", ["new", "new", "new"]),
-    ("A new file, on a new page.", []),
-    ("This is not proved, nothing is guaranteed, it isn't exact; a wish to prove it.", []),
-    ("What it does not show\n\n- It is exact.", ["exact"]),
-    ("It proves nothing. How exactly it fits.", []),
-    ("`always` and $never$ and {doc}`proved`", []),
-    (":::{prf:lemma} Exact\nalways\n:::\n*Proof.* Always. $\\square$", []),
-    ("Never above it: guaranteed optimal.", ["never", "guaranteed", "optimal"]),
-])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("It is proved, exactly, and always holds.", ["proved", "exactly", "always"]),
+        ("The bound is new. A new theorem (new).", ["new", "new", "new"]),
+        ("A new file, on a new page.", []),
+        ("This is not proved, nothing is guaranteed, it isn't exact; a wish to prove it.", []),
+        ("What it does not show\n\n- It is exact.", ["exact"]),
+        ("It proves nothing. How exactly it fits.", []),
+        ("`always` and $never$ and {doc}`proved`", []),
+        (":::{prf:lemma} Exact\nalways\n:::\n*Proof.* Always. $\\square$", []),
+        ("Never above it: guaranteed optimal.", ["never", "guaranteed", "optimal"]),
+    ],
+)
 def test_claims_are_found(text, words):
     assert [word for _, word in strong_words.claims(text)] == words
 
@@ -184,9 +190,15 @@ def test_claims_and_reasons_match(tmp_path, text, row, said):
     ("belief", "13_jacobian", "the kind is one of"), ("proof", "", "it has a reason"),
 ])  # fmt: skip
 def test_reasons_name_what_is_there(monkeypatch, kind, reason, said):
-    monkeypatch.setattr(strong_words, "rows", lambda path, rows=strong_words.rows:
-                        [dict(page="toy", sentence="s", word="exact", kind=kind, reason=reason)]
-                        if path.name == "strong_words.csv" else rows(path))
+    monkeypatch.setattr(
+        strong_words,
+        "rows",
+        lambda path, rows=strong_words.rows: (
+            [dict(page="toy", sentence="s", word="exact", kind=kind, reason=reason)]
+            if path.name == "strong_words.csv"
+            else rows(path)
+        ),
+    )
     found = list(strong_words.reason_complaints(ROOT))
     assert any(said in sentence for sentence in found) if said else found == []
 
@@ -200,11 +212,14 @@ def real(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(("old", "new", "said"), [
-    ("200 maps", "210 maps", "typed number '210'"),
-    ("of width six", "of width nine", "typed number 'nine'"),
-    ("## What this shows", "## This is proved. What this shows", "'proved' without a reason"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("200 maps", "210 maps", "typed number '210'"),
+        ("of width six", "of width nine", "typed number 'nine'"),
+        ("## What this shows", "## This is proved. What this shows", "'proved' without a reason"),
+    ],
+)
 def test_a_real_page_with_one_thing_changed_is_found(real, old, new, said):
     page = real / "notebooks" / "13_jacobian.py"
     before = story.page_complaints(real, "13_jacobian")

@@ -58,7 +58,8 @@ def test_the_eigenpair_of_the_small_matrix_is_that_of_the_large_one(seed):
     assert min((x - tight).norm(), (x + tight).norm()) < 1e-7
     for n, R in ((2, 0.3), (9, 1.5)):
         assert ball_bounds(head, n, R) == pytest.approx(
-            (bounds.general_lower(A, n, R), bounds.general_upper(A, V, n, R), bounds.general_upper_sharp(A, V, n, R)))
+            (bounds.general_lower(A, n, R), bounds.general_upper(A, V, n, R), bounds.general_upper_sharp(A, V, n, R))
+        )
 
 
 @MASKS
@@ -114,8 +115,10 @@ def test_the_bound_on_a_layer_with_biases_is_one(seed):
     upper = adversarial.ball_upper(f, 6, R)
     assert local_lipschitz(f, x, method="dense").value.item() <= upper
     A = [f.scale * key.mT @ query for key, query in zip(f.key, f.query, strict=True)]
-    c = [0 * a[0] if f.query_bias is None else f.scale * key.mT @ b
-         for a, key, b in zip(A, f.key, [None] * f.heads if f.query_bias is None else f.query_bias, strict=True)]
+    c = [
+        0 * a[0] if f.query_bias is None else f.scale * key.mT @ b
+        for a, key, b in zip(A, f.key, [None] * f.heads if f.query_bias is None else f.query_bias, strict=True)
+    ]
     whole = [bounds.biased_upper(a, V, 6, R, each) for a, V, each in zip(A, f.value, c, strict=True)]
     assert upper == pytest.approx(bounds.multi_head_upper(f.output, whole), rel=1e-6)
 

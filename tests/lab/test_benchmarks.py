@@ -20,9 +20,16 @@ def small():
     def normal(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    attention = Attention(normal(2, 4, 8) / 3, normal(2, 4, 8) / 3, normal(2, 4, 8), normal(2, 8, 4),
-                          query_bias=normal(2, 4), key_bias=normal(2, 4), value_bias=normal(2, 4),
-                          output_bias=normal(8))
+    attention = Attention(
+        normal(2, 4, 8) / 3,
+        normal(2, 4, 8) / 3,
+        normal(2, 4, 8),
+        normal(2, 8, 4),
+        query_bias=normal(2, 4),
+        key_bias=normal(2, 4),
+        value_bias=normal(2, 4),
+        output_bias=normal(8),
+    )
     x = normal(6, 8)
     return attention, x, local_lipschitz(attention, x, method="dense").value.item()
 
@@ -81,8 +88,16 @@ def test_the_twin_is_two_layers_side_by_side_rotated(twin):
     halves = (x.double() @ turn).chunk(2, dim=-1)  # back from y = Q x, in rows
     parts = [part.project(half) for part, half in zip((first, second), halves, strict=True)]
     P = sum(query @ key.mT for query, key, _ in parts).softmax(-1)
-    out = torch.cat([part.combine(P @ value) + part.output_bias
-                     for part, (_, _, value) in zip((first, second), parts, strict=True)], dim=-1) @ turn.T
+    out = (
+        torch.cat(
+            [
+                part.combine(P @ value) + part.output_bias
+                for part, (_, _, value) in zip((first, second), parts, strict=True)
+            ],
+            dim=-1,
+        )
+        @ turn.T
+    )
     assert (twin.attention(x) - out).norm() / out.norm() < 1e-5
 
 
@@ -129,8 +144,10 @@ def test_a_table_says_how_it_was_made_and_not_where(results_folder):
     assert platform.node() not in written and str(Path.home()) not in written
 
 
-@pytest.mark.parametrize(("kind", "size", "count"), [("diagonal", 64, 300), ("diagonal", 1000, 60),
-                                                     ("one token", 64, 6), ("float32 alone", 64, 6)])
+@pytest.mark.parametrize(
+    ("kind", "size", "count"),
+    [("diagonal", 64, 300), ("diagonal", 1000, 60), ("one token", 64, 6), ("float32 alone", 64, 6)],
+)
 @pytest.mark.parametrize("confidence", [1 - 1e-6, 0.5])
 def test_float32_is_certified_truly_where_singular_values_nearly_coincide(kind, size, count, confidence):
     row = near_degenerate.runs(kind, size, count, confidence)
@@ -153,8 +170,16 @@ def test_maps_solved_together_are_solved_as_by_the_solver_alone():
 def test_ten_thousand_runs_are_planned_and_bounds_below_the_truth_are_counted(monkeypatch):
     planned = near_degenerate.units().values()
     assert sum(given[2] for given in planned if given[3] == near_degenerate.SURE) == 10_000
-    monkeypatch.setattr(near_degenerate, "diagonal", lambda *given: [
-        (1.0, 1, 3, 0, 1.01), (1.0, 0, 3, 0, 1.01), (1.02, 1, 3, 1, 1.01), (1.01 * (1 - 1e-6), 1, 3, 0, 1.01)])
+    monkeypatch.setattr(
+        near_degenerate,
+        "diagonal",
+        lambda *given: [
+            (1.0, 1, 3, 0, 1.01),
+            (1.0, 0, 3, 0, 1.01),
+            (1.02, 1, 3, 1, 1.01),
+            (1.01 * (1 - 1e-6), 1, 3, 0, 1.01),
+        ],
+    )
     row = near_degenerate.runs("diagonal", 64, 4, 0.5)
     assert (row["violated"], row["violated_open"], row["converged"], row["doubled"]) == (1, 1, 3, 1)
     assert row["widest"] == pytest.approx(1.02 / 1.01) and row["widest_open"] == pytest.approx(1 / 1.01)

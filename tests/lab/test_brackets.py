@@ -22,8 +22,10 @@ def folder(tmp_path):
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "config.json").write_text((tmp_path / "whole" / "config.json").read_text())
-    weights = {name.removeprefix("transformer."): tensor for name, tensor
-               in load_file(tmp_path / "whole" / "model.safetensors").items()}
+    weights = {
+        name.removeprefix("transformer."): tensor
+        for name, tensor in load_file(tmp_path / "whole" / "model.safetensors").items()
+    }
     kept = {name: tensor for name, tensor in weights.items() if ".attn.c_" in name or ".ln_1." in name}
     save_file(kept, alone / "attention.safetensors")
     return tmp_path
@@ -94,8 +96,10 @@ def test_minilm_reads_the_reference():
     assert layer == 0 and attention.masked and x.shape == (3, 384) and x.dtype == torch.float64
 
 
-@pytest.mark.skipif(not Path(os.environ.get("LIPNB_DATA", "-"), "models/gpt2-124m-attention").is_dir(),
-                    reason="the attention weights of GPT-2 are not here")
+@pytest.mark.skipif(
+    not Path(os.environ.get("LIPNB_DATA", "-"), "models/gpt2-124m-attention").is_dir(),
+    reason="the attention weights of GPT-2 are not here",
+)
 def test_the_stored_gpt2_rows_hold():
     table = results.load("bracket-gpt2")
     again = brackets.remeasure(table[table.layer == 0], rows=1)

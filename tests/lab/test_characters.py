@@ -128,11 +128,16 @@ def test_a_start_scales_the_output_matrices():
         assert torch.equal(other, one * 0.5 if name.endswith("attention.output") else one)
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"attention": "linear"}, "attention must be one of dot, l2-untied"), ({"heads": 3}, "multiple of heads"),
-    ({"strength": 1.0}, "strictly between 0 and 1"), ({"norm": "twice"}, "norm must be 'after' or 'before'"),
-    ({"positions": "none"}, "positions must be 'sinusoids' or 'learned'"),
-])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"attention": "linear"}, "attention must be one of dot, l2-untied"),
+        ({"heads": 3}, "multiple of heads"),
+        ({"strength": 1.0}, "strictly between 0 and 1"),
+        ({"norm": "twice"}, "norm must be 'after' or 'before'"),
+        ({"positions": "none"}, "positions must be 'sinusoids' or 'learned'"),
+    ],
+)
 def test_bad_models_are_said(changes, said):
     with pytest.raises(ValueError, match=said):
         training.CharacterTransformer(30, **{"attention": "dot", **SMALL, **changes})
@@ -172,8 +177,9 @@ def small(tmp_path, monkeypatch):
     monkeypatch.setattr(language_model, "WINDOWS", {"validation": 4, "test": 5, "measured": 2})
     for name in ("DEPTH", "SCAN", "FIXED"):
         monkeypatch.setattr(language_model, name, FEW)
-    monkeypatch.setattr(language_model, "CHECK", {**language_model.CHECK, "corpus": str(path), "steps": 2,
-                                                  "evaluate_every": 1})
+    monkeypatch.setattr(
+        language_model, "CHECK", {**language_model.CHECK, "corpus": str(path), "steps": 2, "evaluate_every": 1}
+    )
     language_model.texts.cache_clear()
     return str(path)
 
@@ -217,8 +223,13 @@ def test_the_tables(small):
     made = experiments.make([tables["language-model"]], corpus=small, depths=(1, 2), count=1, progress=False)
     table = made["language-model"]
     assert table.groupby("part", sort=False).size().to_dict() == {
-        "unigram": 1, "bigram": 1, "depth again": 8, "scan": 12 * 7 + 3 * 3, "depth": 4 * 5 + 1 + 4 * 6 + 2 + 4 + 6,
-        "positions": 4 * 6 + 2}
+        "unigram": 1,
+        "bigram": 1,
+        "depth again": 8,
+        "scan": 12 * 7 + 3 * 3,
+        "depth": 4 * 5 + 1 + 4 * 6 + 2 + 4 + 6,
+        "positions": 4 * 6 + 2,
+    }
     ends = table[table.row == "test"]
     assert (ends.bits / ends.nats - 1 / math.log(2)).abs().max() < 1e-9
     # the last row is what its trained network says: train the same one here

@@ -36,8 +36,9 @@ def test_each_verb_explains_itself(verb, capsys):
     assert max(map(len, out.splitlines())) <= 120
 
 
-@pytest.mark.parametrize("words", [(), ("--help",), ("--version",), *((verb, "--help") for verb in cli.VERBS)],
-                         ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [(), ("--help",), ("--version",), *((verb, "--help") for verb in cli.VERBS)], ids=" ".join
+)
 def test_help_imports_nothing_heavy(words):
     code = f"""import sys
 from lipnb import cli
@@ -57,21 +58,25 @@ def test_the_command_is_a_module_too():
     assert run.returncode == 2 and run.stdout == "" and len(run.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (("reslts",), "lipnb: there is no verb 'reslts': did you mean results? (`lipnb --help`)"),
-    (("xyzzy",), "lipnb: there is no verb 'xyzzy': choose from results"),
-    (("--versoin",), "lipnb: there is no option --versoin: did you mean --version? (`lipnb --help`)"),
-    (("results", "--agian"), "lipnb results: there is no option --agian: did you mean --again?"),
-    (("results", "--lengt=2"), "there is no option --lengt: did you mean --lengths?"),  # no abbreviations either
-    (("results", "--bogus"), "there is no option --bogus: choose from --help, --model"),
-    (("results", "--count", "many"), "lipnb results: argument --count: invalid int value: 'many'"),
-    (("results", "--lengths"), "lipnb results: argument --lengths: expected one argument"),
-    (("results", "real-txt"), "lipnb results: there is no table 'real-txt': did you mean real-text"),
-    (("figures", "real-txt"), "lipnb figures: there is no figure 'real-txt': did you mean real-text or"),
-    (("figures", "--all", "real-text"), "lipnb figures: give names or --all, not both"),
-    (("figures", "real-text", "--format", "jpg"), "lipnb figures: argument --format: invalid choice: 'jpg'"),
-    (("results", "verify"), "lipnb results: there is no table 'verify': choose from real-text-embedded"),
-], ids=lambda value: " ".join(value) if isinstance(value, tuple) else "")
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("reslts",), "lipnb: there is no verb 'reslts': did you mean results? (`lipnb --help`)"),
+        (("xyzzy",), "lipnb: there is no verb 'xyzzy': choose from results"),
+        (("--versoin",), "lipnb: there is no option --versoin: did you mean --version? (`lipnb --help`)"),
+        (("results", "--agian"), "lipnb results: there is no option --agian: did you mean --again?"),
+        (("results", "--lengt=2"), "there is no option --lengt: did you mean --lengths?"),  # no abbreviations either
+        (("results", "--bogus"), "there is no option --bogus: choose from --help, --model"),
+        (("results", "--count", "many"), "lipnb results: argument --count: invalid int value: 'many'"),
+        (("results", "--lengths"), "lipnb results: argument --lengths: expected one argument"),
+        (("results", "real-txt"), "lipnb results: there is no table 'real-txt': did you mean real-text"),
+        (("figures", "real-txt"), "lipnb figures: there is no figure 'real-txt': did you mean real-text or"),
+        (("figures", "--all", "real-text"), "lipnb figures: give names or --all, not both"),
+        (("figures", "real-text", "--format", "jpg"), "lipnb figures: argument --format: invalid choice: 'jpg'"),
+        (("results", "verify"), "lipnb results: there is no table 'verify': choose from real-text-embedded"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
 def test_what_is_not_understood_is_said_in_a_sentence(words, sentence, capsys):
     code, out, error = said(capsys, *words)
     assert (code, out) == (2, "") and len(error.splitlines()) == 1
@@ -105,4 +110,6 @@ def test_failures_and_interrupts_have_their_exit_codes(capsys, monkeypatch):
     monkeypatch.setattr(experiments, "make", lambda *_, **__: results.load("real-text"))
     code, _, error = said(capsys, "results", "real-text")
     assert code == 1
-    assert error == "lipnb: the table 'real-text' is not in no such folder: `python -m lab tables real-text` makes it.\n"
+    assert (
+        error == "lipnb: the table 'real-text' is not in no such folder: `python -m lab tables real-text` makes it.\n"
+    )

@@ -22,8 +22,17 @@ def minilm():
     return models.load("minilm")
 
 
-COMMAND = [sys.executable, "-m", "lipnb.cli", "results", "real-text-embedded", "--lengths", "2,5,9,12,16",
-           "--count", "2"]
+COMMAND = [
+    sys.executable,
+    "-m",
+    "lipnb.cli",
+    "results",
+    "real-text-embedded",
+    "--lengths",
+    "2,5,9,12,16",
+    "--count",
+    "2",
+]
 
 
 def test_one_row_for_each_window(minilm):
@@ -83,6 +92,7 @@ def test_a_model_that_is_not_at_hand_is_said_before_anything_is_measured(results
 
 def test_a_run_killed_in_the_middle_continues_and_ends_the_same(tmp_path):
     """kill -9 at a moment when some rows are there and some are not; then the same command again."""
+
     def environment(folder):
         return {**os.environ, "LIPNB_RESULTS": str(tmp_path / folder)}
 
@@ -107,8 +117,11 @@ def test_a_run_killed_in_the_middle_continues_and_ends_the_same(tmp_path):
         assert np.allclose(*(table[name] for table in tables), rtol=1e-4)
     # what was there before the kill is in the table to the letter
     kept = [row for line in whole.splitlines()[1:] for row in json.loads(line)["rows"]]
-    pd.testing.assert_frame_equal(pd.DataFrame(kept)[["lipschitz", "residual", "steps"]],
-                                  second[["lipschitz", "residual", "steps"]].head(len(kept)), rtol=1e-5)
+    pd.testing.assert_frame_equal(
+        pd.DataFrame(kept)[["lipschitz", "residual", "steps"]],
+        second[["lipschitz", "residual", "steps"]].head(len(kept)),
+        rtol=1e-5,
+    )
 
 
 def test_finished_units_are_not_measured_twice(results_folder):
@@ -149,8 +162,17 @@ def test_tables_of_a_model_of_ones_own(tmp_path, results_folder, monkeypatch):
     """Every layer, with and without mask as the model allows, under the model's name and never its path."""
     text = "the cat sat on the mat and the dog sat on the log; " * 60
     sizes = {"vocabulary": 300, "positions": 16, "width": 16, "layers": 2, "heads": 2}
-    training.make_gpt2_mini(folder=tmp_path / "small", table="curve", steps=1, sizes=sizes, batch=1, evaluate_every=1,
-                            precision="float32", texts={"cats": text}, progress=False)
+    training.make_gpt2_mini(
+        folder=tmp_path / "small",
+        table="curve",
+        steps=1,
+        sizes=sizes,
+        batch=1,
+        evaluate_every=1,
+        precision="float32",
+        texts={"cats": text},
+        progress=False,
+    )
     monkeypatch.setattr(corpora, "read", lambda name: text)
     tables = experiments.of_model(tmp_path / "small")
     assert [table.name for table in tables] == ["real-text-small-alice", "real-text-small-ag-news"]
@@ -173,8 +195,11 @@ def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):
     monkeypatch.setenv("LIPNB_RESULTS", str(results_folder / "file"))
     assert cli.main(["results", "real-text-embedded"]) == 1
     assert "cannot be written" in capsys.readouterr().err
-    for arguments, said in ((["--help"], "--again"), (["--lengths", "2,x"], "such as 2,8,32"),
-                            (["--lengths", "0"], "such as 2,8,32")):
+    for arguments, said in (
+        (["--help"], "--again"),
+        (["--lengths", "2,x"], "such as 2,8,32"),
+        (["--lengths", "0"], "such as 2,8,32"),
+    ):
         with pytest.raises(SystemExit):
             cli.main(["results", *arguments])
         assert said in "".join(capsys.readouterr())

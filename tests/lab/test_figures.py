@@ -42,8 +42,14 @@ def closed():
 
 def table():
     n = np.repeat(np.arange(2, 50, 4), 3)
-    return pd.DataFrame({"length": n, "lipschitz": 2.0 * n**0.3, "mean_radius": np.linspace(5, 6, n.size),
-                         "converged": np.arange(n.size) % 10 > 0})
+    return pd.DataFrame(
+        {
+            "length": n,
+            "lipschitz": 2.0 * n**0.3,
+            "mean_radius": np.linspace(5, 6, n.size),
+            "converged": np.arange(n.size) % 10 > 0,
+        }
+    )
 
 
 def test_no_row_is_dropped():
@@ -73,12 +79,19 @@ def twice(rows, **changed):
     return pd.concat([rows, rows.assign(**changed)], ignore_index=True)
 
 
-@pytest.mark.parametrize(("name", "changed"), [
-    ("real-text", {"object": "block"}), ("real-text-layers", {"object": "block"}),
-    ("real-text-rates", {"object": "block"}), ("real-text-jump", {"weights": "fine-tuned"}),
-    ("adversarial-heads", {"weights": "fine-tuned"}), ("positions", {"model": "gpt2-large"}),
-    ("position-norms", {"weights": "random"}), ("released-code", {"corpus": "news"}),
-])
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("real-text", {"object": "block"}),
+        ("real-text-layers", {"object": "block"}),
+        ("real-text-rates", {"object": "block"}),
+        ("real-text-jump", {"weights": "fine-tuned"}),
+        ("adversarial-heads", {"weights": "fine-tuned"}),
+        ("positions", {"model": "gpt2-large"}),
+        ("position-norms", {"weights": "random"}),
+        ("released-code", {"corpus": "news"}),
+    ],
+)
 def test_a_second_series_in_a_stored_table_is_refused(name, changed, monkeypatch):
     load = results.load
     empty = dict.fromkeys(changed, "")
@@ -94,8 +107,14 @@ def test_a_table_that_a_reader_made_joins_in_under_its_own_name():
     both = pd.concat([stored, mine.assign(model="bert", layer=mine.layer + 6), mine.assign(model="gpt2")])
     drawn = figures.real_text.rates(both)
     labels = [text.get_text() for text in drawn.axes[0].get_legend().get_texts()]
-    assert labels == ["minilm unmasked", "minilm masked", "gpt2-mini masked", "random gpt2 masked", "bert masked",
-                      "gpt2 masked"]
+    assert labels == [
+        "minilm unmasked",
+        "minilm masked",
+        "gpt2-mini masked",
+        "random gpt2 masked",
+        "bert masked",
+        "gpt2 masked",
+    ]
     assert figures.points(drawn) == 2 * (19 + 6 + 6) and drawn.axes[0].get_xlim()[1] > 11
     assert figures.points(figures.real_text.figure_1(both)) == figures.points(figures.real_text.figure_1(stored))
     assert figures.points(figures.real_text.layers(both)) == (both.weights != "random").sum()
@@ -143,8 +162,17 @@ def test_other_figures_draw():
 
 
 def test_a_method_that_misses_looks_different_and_says_how_often():
-    table = pd.DataFrame({"method": ["peer", "ours"], "ratio": [1.0, 12.0], "low": [1.0, 11.0], "high": [1.0, 13.0],
-                          "missed": [3, 0], "count": [40, 40], "error": [2e-2, 1e-7]})
+    table = pd.DataFrame(
+        {
+            "method": ["peer", "ours"],
+            "ratio": [1.0, 12.0],
+            "low": [1.0, 11.0],
+            "high": [1.0, 13.0],
+            "missed": [3, 0],
+            "count": [40, 40],
+            "error": [2e-2, 1e-7],
+        }
+    )
     ax = figures.speed_bars(table)
     assert [bar.get_hatch() for bar in ax.patches] == ["///", None] and ax.patches[1].get_width() == 12
     assert [text.get_text() for text in ax.texts] == ["3 of 40 wrong, up to 2e-02", "0 of 40 wrong"]
@@ -156,8 +184,12 @@ def test_head_map_writes_each_number_in_its_place():
     image = figures.head_map(grid, text="{:.1f}", largest=True)
     ax = image.axes
     written = {text.get_position(): (text.get_text(), text.get_weight()) for text in ax.texts}
-    assert written == {(0, 0): ("1.0", "normal"), (1, 0): ("20.0", "bold"),
-                       (0, 1): ("3.0", "bold"), (1, 1): ("0.5", "normal")}
+    assert written == {
+        (0, 0): ("1.0", "normal"),
+        (1, 0): ("20.0", "bold"),
+        (0, 1): ("3.0", "bold"),
+        (1, 1): ("0.5", "normal"),
+    }
     assert [label.get_text() for label in ax.get_yticklabels()] == ["4", "7"]
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "2"]
     assert {text.get_text(): text.get_color() for text in ax.texts}["20.0"] == "white"  # on the darkest shade
@@ -209,9 +241,15 @@ def test_a_page_that_calls_a_book_figure_is_listed():
             assert call in calls
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="one dot at R = 0.0115 lies left of the axis"))
-    if name == "l2-exponents" else name for name in figures.FIGURES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="one dot at R = 0.0115 lies left of the axis"))
+        if name == "l2-exponents"
+        else name
+        for name in figures.FIGURES
+    ],
+)
 def test_no_mark_lies_outside_its_axes(name):
     for ax in figures.draw(name).axes:
         marks = [line.get_xydata() for line in ax.lines if line.get_marker() not in ("None", "|", "_")]
@@ -267,8 +305,10 @@ def test_what_cannot_be_drawn_is_said_and_the_rest_is_drawn(results_folder, caps
         (results_folder / f"{name}.csv").write_text((committed / f"{name}.csv").read_text())
     results.load("gpt2-mini-training").drop(columns="tokens").to_csv(results_folder / "gpt2-mini-training.csv")
     out = results_folder / "drawn"
-    assert cli.main(["figures", "position-norms", "real-text", "verification", "gpt2-mini-training", "--output",
-                     str(out)]) == 1
+    assert (
+        cli.main(["figures", "position-norms", "real-text", "verification", "gpt2-mini-training", "--output", str(out)])
+        == 1
+    )
     printed, said = capsys.readouterr()
     assert printed == f"{out / 'position-norms.png'}\n" and len(said.splitlines()) == 3
     assert "real-text was not drawn" in said and "`python -m lab tables real-text` makes it" in said

@@ -20,21 +20,24 @@ ROOT = Path(__file__).parents[2]
 ID, OTHER = "castin.thm-3.3", "castin.lem-3.8"
 TEXT = {"seen": "text of the paper", "effort": "random"}
 OURS = {"seen": "ours", "effort": "structured"}
-LISTED = ("id,source,name,claim,printed\n"
-          "a.one,paper,Statement 1,first,certain\na.two,paper,Statement 2,second,likely\n")
+LISTED = "id,source,name,claim,printed\na.one,paper,Statement 1,first,certain\na.two,paper,Statement 2,second,likely\n"
 
 
 # verdicts from numbers
 
-@pytest.mark.parametrize(("kind", "ratios", "verdict", "worst"), [
-    ("upper", [0.2, 0.9], "holds", 0.9),
-    ("upper", [1 + 5e-10, 0.5], "holds", 1.0),
-    ("upper", [0.2, 1.1], "refuted", 1.1),
-    ("upper", [1 + 1e-8], "refuted", 1.0),
-    ("lower", [1.3, 1.01], "holds", 1.01),
-    ("lower", [1 - 5e-10, 2], "holds", 1.0),
-    ("lower", [1.3, 0.99], "refuted", 0.99),
-])
+
+@pytest.mark.parametrize(
+    ("kind", "ratios", "verdict", "worst"),
+    [
+        ("upper", [0.2, 0.9], "holds", 0.9),
+        ("upper", [1 + 5e-10, 0.5], "holds", 1.0),
+        ("upper", [0.2, 1.1], "refuted", 1.1),
+        ("upper", [1 + 1e-8], "refuted", 1.0),
+        ("lower", [1.3, 1.01], "holds", 1.01),
+        ("lower", [1 - 5e-10, 2], "holds", 1.0),
+        ("lower", [1.3, 0.99], "refuted", 0.99),
+    ],
+)
 def test_a_bound_is_judged_by_its_worst_case(kind, ratios, verdict, worst):
     row = getattr(ledger, kind)(ID, "a form", ratios, grounds="tests", counter_example="x = 1", **TEXT)
     assert (row.verdict, row.kind, row.cases) == (verdict, kind, len(ratios))
@@ -63,20 +66,39 @@ def test_what_depends_on_the_definition_says_so_and_has_no_number():
 
 # what a page must say of each row
 
-@pytest.mark.parametrize(("seen", "variant", "verdict", "is_variant"), [
-    ("text of the paper", False, "refuted", False), ("released code", False, "refuted", False),
-    ("text of the paper", True, "fails", True), ("released code", True, "fails", True),
-    ("reconstructed", False, "fails", False), ("ours", False, "fails", True), ("ours", True, "fails", True)])
+
+@pytest.mark.parametrize(
+    ("seen", "variant", "verdict", "is_variant"),
+    [
+        ("text of the paper", False, "refuted", False),
+        ("released code", False, "refuted", False),
+        ("text of the paper", True, "fails", True),
+        ("released code", True, "fails", True),
+        ("reconstructed", False, "fails", False),
+        ("ours", False, "fails", True),
+        ("ours", True, "fails", True),
+    ],
+)
 @pytest.mark.parametrize("kind", ["upper", "lower", "equal"])
 def test_only_the_papers_own_claim_in_a_form_that_it_shows_is_refuted(kind, seen, variant, verdict, is_variant):
     options = {"within": 1e-9} if kind == "equal" else {}
     worst = {"upper": 1.1, "lower": 0.9, "equal": 0.1}[kind]
-    row = getattr(ledger, kind)(ID, "a form", [worst, 1.0], seen=seen, effort="random", variant=variant,
-                                grounds="tests", counter_example="x = 1", **options)
+    row = getattr(ledger, kind)(
+        ID,
+        "a form",
+        [worst, 1.0],
+        seen=seen,
+        effort="random",
+        variant=variant,
+        grounds="tests",
+        counter_example="x = 1",
+        **options,
+    )
     assert (row.verdict, row.variant) == (verdict, is_variant)
     good = {"upper": 0.9, "lower": 1.1, "equal": 0.0}[kind]
-    row = getattr(ledger, kind)(ID, "a form", [good], seen=seen, effort="random", variant=variant, grounds="tests",
-                                **options)
+    row = getattr(ledger, kind)(
+        ID, "a form", [good], seen=seen, effort="random", variant=variant, grounds="tests", **options
+    )
     assert (row.verdict, row.variant, row.seen, row.effort) == ("holds", is_variant, seen, "random")
 
 
@@ -125,8 +147,10 @@ def test_a_row_shows_its_typical_case_beside_the_worst():
     assert (row.worst_ratio, row.median_ratio, row.spread) == (1.002, 1.001, None)
 
 
-@pytest.mark.parametrize(("ratios", "cases"), [
-    (0.5, 1), ([0.5], 1), (np.full((2, 3), 0.5), 6), (torch.full((4,), 0.5, dtype=torch.float64), 4)])
+@pytest.mark.parametrize(
+    ("ratios", "cases"),
+    [(0.5, 1), ([0.5], 1), (np.full((2, 3), 0.5), 6), (torch.full((4,), 0.5, dtype=torch.float64), 4)],
+)
 def test_any_array_is_a_list_of_cases(ratios, cases):
     assert ledger.upper(ID, "a form", ratios, grounds="tests", **TEXT).cases == cases
 
@@ -148,13 +172,16 @@ def test_a_form_that_does_not_hold_needs_its_counter_example(kind, worst, exampl
             getattr(ledger, kind)(ID, "a form", [worst], grounds="tests", counter_example=example, **known, **options)
 
 
-@pytest.mark.parametrize("make", [
-    lambda id: ledger.upper(id, "a form", [0.5], grounds="tests", **TEXT),
-    lambda id: ledger.lower(id, "a form", [1.5], grounds="tests", **TEXT),
-    lambda id: ledger.equal(id, "a form", [0.0], within=1, grounds="tests", **TEXT),
-    lambda id: ledger.unchecked(id, "a form", "why", seen="ours"),
-    lambda id: ledger.depends(id, "a form", "why", seen="ours"),
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda id: ledger.upper(id, "a form", [0.5], grounds="tests", **TEXT),
+        lambda id: ledger.lower(id, "a form", [1.5], grounds="tests", **TEXT),
+        lambda id: ledger.equal(id, "a form", [0.0], within=1, grounds="tests", **TEXT),
+        lambda id: ledger.unchecked(id, "a form", "why", seen="ours"),
+        lambda id: ledger.depends(id, "a form", "why", seen="ours"),
+    ],
+)
 def test_an_unknown_statement_is_refused(make):
     assert make(ID).id == ID
     with pytest.raises(ValueError, match="there is no statement 'castin.thm-9.9'"):
@@ -173,13 +200,16 @@ def test_the_list_of_statements_is_whole():
 
 # what a page records
 
+
 def rows():
-    return [ledger.upper(ID, "as <stated>", [0.5, 0.25], grounds="random inputs", **TEXT),
-            ledger.upper(ID, "wrong", [2.0], grounds="tests", counter_example="x = 1 & y < 2", **OURS),
-            ledger.upper(ID, "wrong in the text", [2.0], grounds="tests", counter_example="x = 3", **TEXT),
-            ledger.equal(OTHER, "by hand", [1e-14], within=1e-12, grounds="two tokens", **TEXT),
-            ledger.depends("castin-v1.finite-splitting", "a question", "two readings", seen="ours"),
-            ledger.unchecked("castin.fig-1", "the figure", "no weights", seen="text of the paper")]
+    return [
+        ledger.upper(ID, "as <stated>", [0.5, 0.25], grounds="random inputs", **TEXT),
+        ledger.upper(ID, "wrong", [2.0], grounds="tests", counter_example="x = 1 & y < 2", **OURS),
+        ledger.upper(ID, "wrong in the text", [2.0], grounds="tests", counter_example="x = 3", **TEXT),
+        ledger.equal(OTHER, "by hand", [1e-14], within=1e-12, grounds="two tokens", **TEXT),
+        ledger.depends("castin-v1.finite-splitting", "a question", "two readings", seen="ours"),
+        ledger.unchecked("castin.fig-1", "the figure", "no weights", seen="text of the paper"),
+    ]
 
 
 def test_the_same_form_twice_is_refused_and_two_forms_are_not():
@@ -204,6 +234,7 @@ def test_a_page_shows_its_verdicts_and_carries_them_as_data():
 
 # the book gathers them
 
+
 def test_both_modules_agree():
     """The book's script does not import the package; what the two share is written twice."""
     assert verdicts.MIME == ledger.MIME
@@ -219,9 +250,21 @@ def row(id="a.one", form="as stated", verdict="holds", variant=False, **more):
     kind = {"not checkable here": "unchecked", "depends on the definition": "depends"}.get(verdict, "upper")
     example = "x = 1 | y = 2" if verdict in ("refuted", "fails") else None
     cases, ratio, effort = (1200, 0.5, "random") if kind == "upper" else (0, None, None)
-    return {"id": id, "form": form, "cases": cases, "worst_ratio": ratio, "verdict": verdict, "kind": kind,
-            "grounds": "tests", "seen": "text of the paper", "counter_example": example, "variant": variant,
-            "effort": effort, "median_ratio": ratio and ratio / 2, "spread": ratio and ratio / 3} | more
+    return {
+        "id": id,
+        "form": form,
+        "cases": cases,
+        "worst_ratio": ratio,
+        "verdict": verdict,
+        "kind": kind,
+        "grounds": "tests",
+        "seen": "text of the paper",
+        "counter_example": example,
+        "variant": variant,
+        "effort": effort,
+        "median_ratio": ratio and ratio / 2,
+        "spread": ratio and ratio / 3,
+    } | more
 
 
 def test_a_row_of_the_tests_has_the_fields_of_a_row():
@@ -239,8 +282,11 @@ def book(tmp_path):
     def page(name, *recorded):
         (tmp_path / "notebooks" / f"{name}.py").write_text("# %%\n")
         out = nbformat.v4.new_output("execute_result", {verdicts.MIME: list(recorded), "text/plain": "a table"})
-        cells = [nbformat.v4.new_markdown_cell("# A page"), nbformat.v4.new_code_cell("1", outputs=[
-            nbformat.v4.new_output("stream", name="stdout", text="1")]), nbformat.v4.new_code_cell("2", outputs=[out])]
+        cells = [
+            nbformat.v4.new_markdown_cell("# A page"),
+            nbformat.v4.new_code_cell("1", outputs=[nbformat.v4.new_output("stream", name="stdout", text="1")]),
+            nbformat.v4.new_code_cell("2", outputs=[out]),
+        ]
         nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "notebooks" / f"{name}.ipynb")
 
     return tmp_path, page
@@ -256,7 +302,11 @@ def test_rows_are_gathered_in_the_order_of_the_list_then_of_the_pages(book):
     page("01_first", row("a.two"), row("a.one"))
     (root / "notebooks" / "03_never_run.py").write_text("# %%\n")
     assert [(r["id"], r["page"]) for r in gathered(root)] == [
-        ("a.one", "01_first"), ("a.one", "02_later"), ("a.two", "01_first"), ("b.unknown", "02_later")]
+        ("a.one", "01_first"),
+        ("a.one", "02_later"),
+        ("a.two", "01_first"),
+        ("b.unknown", "02_later"),
+    ]
     assert gathered(root)[0] == {"source": "paper", "statement": "Statement 1", **row(), "page": "01_first"}
 
 
@@ -266,17 +316,25 @@ def test_a_whole_ledger_has_no_complaint(book):
     assert list(verdicts.complaints(root, gathered(root))) == []
 
 
-@pytest.mark.parametrize(("recorded", "sentence"), [
-    ([row("a.one")], "ledger: a.two has no verdict on any page"),
-    ([row("a.one"), row("a.two", variant=True)], "ledger: a.two has no verdict on any page"),
-    ([row("a.one"), row("a.two"), row("a.three")], f"ledger: a.three is not in {verdicts.LISTED}"),
-    ([row("a.one"), row("a.two"), row("a.two")], "ledger: a.two, 'as stated', stands on two pages"),
-    ([row("a.one"), row("a.two", seen=None)], "ledger: a.two, 'as stated', does not say how the form is known"),
-    ([row("a.one"), row("a.two", seen="printed")], "ledger: a.two, 'as stated', does not say how the form is known"),
-    ([row("a.one"), row("a.two", effort=None)], "ledger: a.two, 'as stated', does not say how hard it was tried"),
-    ([row("a.one"), row("a.two", worst_ratio=1.0, spread=0.0)],
-     "ledger: a.two, 'as stated', is no test: every ratio is 1"),
-])
+@pytest.mark.parametrize(
+    ("recorded", "sentence"),
+    [
+        ([row("a.one")], "ledger: a.two has no verdict on any page"),
+        ([row("a.one"), row("a.two", variant=True)], "ledger: a.two has no verdict on any page"),
+        ([row("a.one"), row("a.two"), row("a.three")], f"ledger: a.three is not in {verdicts.LISTED}"),
+        ([row("a.one"), row("a.two"), row("a.two")], "ledger: a.two, 'as stated', stands on two pages"),
+        ([row("a.one"), row("a.two", seen=None)], "ledger: a.two, 'as stated', does not say how the form is known"),
+        (
+            [row("a.one"), row("a.two", seen="printed")],
+            "ledger: a.two, 'as stated', does not say how the form is known",
+        ),
+        ([row("a.one"), row("a.two", effort=None)], "ledger: a.two, 'as stated', does not say how hard it was tried"),
+        (
+            [row("a.one"), row("a.two", worst_ratio=1.0, spread=0.0)],
+            "ledger: a.two, 'as stated', is no test: every ratio is 1",
+        ),
+    ],
+)
 def test_each_gap_is_a_complaint(book, recorded, sentence):
     root, page = book
     page("01_first", *recorded[:-1])
@@ -289,32 +347,48 @@ def test_a_repository_without_a_list_has_no_complaint(tmp_path):
     assert list(verdicts.complaints(tmp_path, [])) == []
 
 
-@pytest.mark.parametrize(("rows", "verdict"), [
-    ([], None),
-    ([row(variant=True)], None),
-    ([row(), row(form="b", verdict="refuted", variant=True)], "holds"),
-    ([row(), row(form="b", verdict="refuted")], "refuted"),
-    ([row(), row(form="b", verdict="fails")], "fails"),
-    ([row(verdict="fails"), row(form="b", verdict="refuted")], "refuted"),
-    ([row(), row(form="b", verdict="depends on the definition")], "depends on the definition"),
-    ([row(verdict="depends on the definition"), row(form="b", verdict="fails")], "fails"),
-    ([row(verdict="not checkable here"), row(form="b", verdict="depends on the definition")],
-     "depends on the definition"),
-    ([row(verdict="not checkable here"), row(form="b")], "holds"),
-    ([row(verdict="not checkable here")], "not checkable here"),
-])
+@pytest.mark.parametrize(
+    ("rows", "verdict"),
+    [
+        ([], None),
+        ([row(variant=True)], None),
+        ([row(), row(form="b", verdict="refuted", variant=True)], "holds"),
+        ([row(), row(form="b", verdict="refuted")], "refuted"),
+        ([row(), row(form="b", verdict="fails")], "fails"),
+        ([row(verdict="fails"), row(form="b", verdict="refuted")], "refuted"),
+        ([row(), row(form="b", verdict="depends on the definition")], "depends on the definition"),
+        ([row(verdict="depends on the definition"), row(form="b", verdict="fails")], "fails"),
+        (
+            [row(verdict="not checkable here"), row(form="b", verdict="depends on the definition")],
+            "depends on the definition",
+        ),
+        ([row(verdict="not checkable here"), row(form="b")], "holds"),
+        ([row(verdict="not checkable here")], "not checkable here"),
+    ],
+)
 def test_a_statement_is_judged_by_its_own_forms_and_one_that_fails_is_enough(rows, verdict):
     assert verdicts.verdict_of(rows) == verdict
 
 
-@pytest.mark.parametrize(("change", "is_same"), [
-    ({}, True), ({"worst_ratio": 0.5 * 1.009}, True), ({"worst_ratio": 0.5 * 1.02}, False),
-    ({"worst_ratio": None}, False), ({"median_ratio": 0.25 * 1.02}, False), ({"median_ratio": 0.2501}, True),
-    ({"spread": 7.0}, True),
-    ({"seen": "ours"}, False), ({"effort": "proved"}, False),
-    ({"counter_example": "other digits"}, True), ({"cases": 7}, False),
-    ({"verdict": "refuted"}, False), ({"grounds": "other"}, False), ({"page": "02_second"}, False),
-])
+@pytest.mark.parametrize(
+    ("change", "is_same"),
+    [
+        ({}, True),
+        ({"worst_ratio": 0.5 * 1.009}, True),
+        ({"worst_ratio": 0.5 * 1.02}, False),
+        ({"worst_ratio": None}, False),
+        ({"median_ratio": 0.25 * 1.02}, False),
+        ({"median_ratio": 0.2501}, True),
+        ({"spread": 7.0}, True),
+        ({"seen": "ours"}, False),
+        ({"effort": "proved"}, False),
+        ({"counter_example": "other digits"}, True),
+        ({"cases": 7}, False),
+        ({"verdict": "refuted"}, False),
+        ({"grounds": "other"}, False),
+        ({"page": "02_second"}, False),
+    ],
+)
 def test_a_stored_ledger_is_the_same_up_to_a_percent(change, is_same):
     assert verdicts.same([row(page="01_first")], [row(page="01_first") | change]) is is_same
 
@@ -363,11 +437,17 @@ LINK = "{doc}`01 <../notebooks/01_first>`"
 
 def test_the_section_counts_statements_and_shows_counter_examples(book):
     root, page = book
-    page("01_first", row("a.one", verdict="refuted"), row("a.one", "corrected", variant=True, seen="ours"),
-         row("a.two", kind="equal", worst_ratio=1 + 3e-13))
+    page(
+        "01_first",
+        row("a.one", verdict="refuted"),
+        row("a.one", "corrected", variant=True, seen="ours"),
+        row("a.two", kind="equal", worst_ratio=1 + 3e-13),
+    )
     text = verdicts.section(root, gathered(root))
-    assert text.startswith("Verdicts on **2** statements: refuted **1**, fails **0**, depends on the definition **0**, "
-                           "holds **1**, not checkable here **0**. *Refuted* is said only of")
+    assert text.startswith(
+        "Verdicts on **2** statements: refuted **1**, fails **0**, depends on the definition **0**, "
+        "holds **1**, not checkable here **0**. *Refuted* is said only of"
+    )
     lines = text.splitlines()
     paper = "{cite:t}`paper`"
     assert f"| {paper} | 1 | 0 | 0 | 1 | 0 | 2 |" in lines  # the statements of the paper by verdict
@@ -375,10 +455,13 @@ def test_the_section_counts_statements_and_shows_counter_examples(book):
     assert "| random inputs | 1 | 0 | 0 | 2 | 0 | 3 |" in lines
     assert rf"| {paper} | Statement 1 | as stated | text of the paper | refuted | x = 1 \| y = 2 | {LINK} |" in lines
     assert f"| {paper} | Statement 1 | *corrected* | ours | holds | 0.5 (0.25) | random | 1,200 | {LINK} |" in lines
-    assert (f"| {paper} | Statement 1 | as stated | text of the paper | **refuted** | 0.5 (0.25) | random | 1,200 | "
-            f"{LINK} |") in lines
-    assert (f"| {paper} | Statement 2 | as stated | text of the paper | holds | 1 ± 3e-13 | random | 1,200 | "
-            f"{LINK} |") in lines
+    assert (
+        f"| {paper} | Statement 1 | as stated | text of the paper | **refuted** | 0.5 (0.25) | random | 1,200 | "
+        f"{LINK} |"
+    ) in lines
+    assert (
+        f"| {paper} | Statement 2 | as stated | text of the paper | holds | 1 ± 3e-13 | random | 1,200 | {LINK} |"
+    ) in lines
     assert lines.count(":::::") == 1 and lines[-1] == ":::::"
 
 
@@ -390,9 +473,20 @@ def numbers(text):
     return said, [[int(number) for number in re.findall(r"\d+", line)] for line in tables]
 
 
-@pytest.mark.parametrize("change", [
-    {}, {"verdict": "refuted"}, {"verdict": "fails"}, {"verdict": "depends on the definition"},
-    {"verdict": "not checkable here"}, {"id": "a.two"}, {"variant": True}, {"seen": "ours"}, {"effort": "proved"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"verdict": "refuted"},
+        {"verdict": "fails"},
+        {"verdict": "depends on the definition"},
+        {"verdict": "not checkable here"},
+        {"id": "a.two"},
+        {"variant": True},
+        {"seen": "ours"},
+        {"effort": "proved"},
+    ],
+)
 def test_the_words_the_counts_and_the_table_of_the_section_are_of_one_making(book, change):
     """Each change of one row changes the section; words, sums and lines agree in each state."""
     root, page = book
@@ -406,8 +500,12 @@ def test_the_words_the_counts_and_the_table_of_the_section_are_of_one_making(boo
     said, (statements, seen, effort) = numbers(text)
     assert said[0] == 2 == sum(said[1:]) and statements[:-1] == said[1:6]
     assert sum(seen[:-1]) == sum(effort[:-1]) == seen[-1] == effort[-1] == len(rows)
-    lost = [verdict for verdict in ("refuted", "fails", "depends on the definition")
-            for row in rows if row["verdict"] == verdict]
+    lost = [
+        verdict
+        for verdict in ("refuted", "fails", "depends on the definition")
+        for row in rows
+        if row["verdict"] == verdict
+    ]
     assert [seen[0] + seen[1] + seen[2], text.count("| **")] == [len(lost)] * 2  # bold in the whole table
     assert f"The **{len(lost)}** forms that do not hold" in text
     own = [verdicts.verdict_of(mine) for mine in verdicts.by_statement(root, rows).values()]
@@ -419,5 +517,6 @@ def test_the_section_without_failures_has_no_table_of_them(book):
     page("01_first", row("a.one"), row("a.two", verdict="not checkable here"))
     text = verdicts.section(root, gathered(root))
     assert "counter-example" not in text and "do not hold" not in text
-    assert (f"| {{cite:t}}`paper` | Statement 2 | as stated | text of the paper | not checkable here |  |  |  | "
-            f"{LINK} |") in text
+    assert (
+        f"| {{cite:t}}`paper` | Statement 2 | as stated | text of the paper | not checkable here |  |  |  | {LINK} |"
+    ) in text

@@ -19,8 +19,10 @@ def test_an_exact_law_is_recovered():
 def test_the_interval_covers_as_often_as_it_says():
     random = np.random.default_rng(0)
     n = np.repeat(np.arange(2, 100, 8), 3)
-    fits = [power_laws.power_law(n, n**0.5 * np.exp(0.2 * random.standard_normal(n.size)), confidence=0.9)
-            for _ in range(1000)]
+    fits = [
+        power_laws.power_law(n, n**0.5 * np.exp(0.2 * random.standard_normal(n.size)), confidence=0.9)
+        for _ in range(1000)
+    ]
     covered = np.mean([fit.low <= 0.5 <= fit.high for fit in fits])
     assert 0.87 < covered < 0.93
 
@@ -29,10 +31,18 @@ def dependent(random, windows=10):
     """Windows that grow at rates of their own around one half, and lengths with offsets of their own."""
     n = np.arange(2, 100, 4)
     slope = 0.5 + 0.05 * random.standard_normal(windows)
-    log = slope[:, None] * np.log(n) + 0.05 * random.standard_normal(n.size) + 0.05 * random.standard_normal(
-        (windows, n.size))
-    return pd.DataFrame({"window": np.repeat(np.arange(windows), n.size), "length": np.tile(n, windows),
-                         "lipschitz": np.exp(log).ravel()})
+    log = (
+        slope[:, None] * np.log(n)
+        + 0.05 * random.standard_normal(n.size)
+        + 0.05 * random.standard_normal((windows, n.size))
+    )
+    return pd.DataFrame(
+        {
+            "window": np.repeat(np.arange(windows), n.size),
+            "length": np.tile(n, windows),
+            "lipschitz": np.exp(log).ravel(),
+        }
+    )
 
 
 def test_the_interval_covers_where_points_of_a_window_or_a_length_depend_on_each_other():
@@ -89,13 +99,16 @@ def test_local_slopes_show_a_bend():
     assert all(slope.exponent == pytest.approx(0.3) for slope in sparse)
 
 
-@pytest.mark.parametrize(("x", "y", "sentence"), [
-    ([1, 2], [1, 2], "at least three points"),
-    ([2, 2, 2], [1, 2, 3], "two different x"),
-    ([1, 2, 3], [1, 0, 2], "positive finite"),
-    ([1, 2, 3], [1, np.nan, 2], "positive finite"),
-    ([1, 2, 3], [1, 2], "as many entries"),
-])
+@pytest.mark.parametrize(
+    ("x", "y", "sentence"),
+    [
+        ([1, 2], [1, 2], "at least three points"),
+        ([2, 2, 2], [1, 2, 3], "two different x"),
+        ([1, 2, 3], [1, 0, 2], "positive finite"),
+        ([1, 2, 3], [1, np.nan, 2], "positive finite"),
+        ([1, 2, 3], [1, 2], "as many entries"),
+    ],
+)
 def test_bad_input(x, y, sentence):
     with pytest.raises(ValueError, match=sentence):
         power_laws.power_law(x, y)

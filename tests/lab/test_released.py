@@ -101,8 +101,9 @@ def test_the_twin_finds_the_constant_but_its_rule_is_absolute():
     assert abs(found.value / dense - 1) < 1e-5
     capped = released.estimate(f, x[0], threshold=0.0, most=4, fed_back=True)
     assert capped.steps == 5 and not capped.settled and capped.value < dense
-    small = Attention(**{**f._tensors(), "output": f.output / 1000, "output_bias": None}, scale=f.scale,
-                      masked=f.masked)
+    small = Attention(
+        **{**f._tensors(), "output": f.output / 1000, "output_bias": None}, scale=f.scale, masked=f.masked
+    )
     hasty = released.estimate(small, x[0], fed_back=True)
     assert hasty.settled and hasty.steps <= 2 and not abs(1000 * hasty.value / dense - 1) < 1e-2
 
@@ -179,15 +180,21 @@ def test_token_types_add_the_embedding_of_token_0_and_dropout_leaves_no_trace(gp
 
 def agrees(stored, now):
     """Every number of a stored row, measured again; nan where it was nan."""
-    return all(stored[name] == pytest.approx(value, rel=1e-3, abs=1e-6, nan_ok=True) if isinstance(value, float)
-               else stored[name] == value for name, value in now.items())
+    return all(
+        stored[name] == pytest.approx(value, rel=1e-3, abs=1e-6, nan_ok=True)
+        if isinstance(value, float)
+        else stored[name] == value
+        for name, value in now.items()
+    )
 
 
 def test_stored_rows_hold(gpt2):
     table = results.load("released-text")
     for length, dropout in ((2, True), (10, False)):
-        row = table.query("text == 'random' and embedding == 'token 0 added' and window == 1 and length == @length"
-                          " and dropout == @dropout").iloc[0]
+        row = table.query(
+            "text == 'random' and embedding == 'token 0 added' and window == 1 and length == @length"
+            " and dropout == @dropout"
+        ).iloc[0]
         assert agrees(row, *audit.text_rows("random", length, [1], "token 0 added", dropout))
     table = results.load("released-adversarial")
     rows = table[(table.model == "minilm") & (table.length == 7)]
@@ -216,8 +223,9 @@ def test_the_released_numbers_come_from_rows():
 
 
 def test_every_difference_has_an_effect_or_a_word_on_why_not():
-    stored = differences.stored_effects(*(results.load(f"released-{name}") for name in ("text", "layers",
-                                                                                        "adversarial")))
+    stored = differences.stored_effects(
+        *(results.load(f"released-{name}") for name in ("text", "layers", "adversarial"))
+    )
     others = differences.DIFFERENCES.keys() - stored.keys()
     assert others == {"biases", "bound", "pieces", "articles", "stop", "eigenvectors", "missing"}
     table = differences.effects_table(stored | dict.fromkeys(others, "a < b, n^0.26 and n^(1/4)"))

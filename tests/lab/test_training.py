@@ -20,8 +20,16 @@ from lipnb import models
 
 SIZES = {"vocabulary": 300, "positions": 16, "width": 16, "layers": 2, "heads": 2}
 TEXT = "the cat sat on the mat and the dog sat on the log; " * 60
-SMALL = {"steps": 12, "sizes": SIZES, "batch": 4, "rate": 1e-2, "evaluate_every": 4, "precision": "float32",
-         "texts": {"cats": TEXT, "dogs": TEXT.replace("cat", "dog")}, "progress": False}
+SMALL = {
+    "steps": 12,
+    "sizes": SIZES,
+    "batch": 4,
+    "rate": 1e-2,
+    "evaluate_every": 4,
+    "precision": "float32",
+    "texts": {"cats": TEXT, "dogs": TEXT.replace("cat", "dog")},
+    "progress": False,
+}
 
 
 def network(**changes):
@@ -102,8 +110,21 @@ def test_rates_rise_then_do_not_rise(name):
 def test_without_warmup_the_first_step_has_the_whole_rate(results_folder, name):
     ids = torch.arange(50).repeat(30)
     with results.recording("cold", {}) as record:
-        training.train(network(), ids, ids[:200], record, state=results_folder / "state.pt", steps=4, batch=2, length=8,
-                       rate=1e-3, warmup=0, schedule=name, evaluate_every=1, progress=False)
+        training.train(
+            network(),
+            ids,
+            ids[:200],
+            record,
+            state=results_folder / "state.pt",
+            steps=4,
+            batch=2,
+            length=8,
+            rate=1e-3,
+            warmup=0,
+            schedule=name,
+            evaluate_every=1,
+            progress=False,
+        )
         rates = record.finish().rate.tolist()
     assert len(rates) == 4 and rates == sorted(rates, reverse=True)
     assert rates[0] == 1e-3 or (name == "cosine" and rates[0] > 0.8e-3)
@@ -114,8 +135,20 @@ def test_training_learns_and_beats_frequencies(results_folder):
     ids = torch.arange(50).repeat(30)  # after each token one other
     net = network()
     with results.recording("curve", {}) as record:
-        loss = training.train(net, ids, ids[:200], record, state=results_folder / "state.pt", steps=60, batch=16,
-                              length=8, rate=1e-2, warmup=5, evaluate_every=20, progress=False)
+        loss = training.train(
+            net,
+            ids,
+            ids[:200],
+            record,
+            state=results_folder / "state.pt",
+            steps=60,
+            batch=16,
+            length=8,
+            rate=1e-2,
+            warmup=5,
+            evaluate_every=20,
+            progress=False,
+        )
         curve = record.finish()
     assert loss < 0.4 * training.unigram_loss(ids, ids, 60)
     assert list(curve.step) == [20, 40, 60] and curve.validation_loss.iloc[-1] == pytest.approx(loss)
@@ -123,12 +156,15 @@ def test_training_learns_and_beats_frequencies(results_folder):
     assert curve.validation_loss.is_monotonic_decreasing and not (results_folder / "state.pt").exists()
 
 
-@pytest.mark.parametrize(("changes", "error", "said"), [
-    ({"schedule": "zigzag"}, ValueError, "schedule must be one of"),
-    ({"warmup": -1}, ValueError, "warmup must be at least 0, got -1"),
-    ({"length": 3000}, ValueError, "the training text has 1500 tokens"),
-    ({"rate": 1e30}, FloatingPointError, "the loss is not finite after 2 steps"),
-])
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"schedule": "zigzag"}, ValueError, "schedule must be one of"),
+        ({"warmup": -1}, ValueError, "warmup must be at least 0, got -1"),
+        ({"length": 3000}, ValueError, "the training text has 1500 tokens"),
+        ({"rate": 1e30}, FloatingPointError, "the loss is not finite after 2 steps"),
+    ],
+)
 def test_bad_training_is_said(results_folder, changes, error, said):
     ids = torch.arange(50).repeat(30)
     options = {"steps": 5, "batch": 2, "length": 8, "rate": 1e-2, "progress": False, **changes}
@@ -165,6 +201,7 @@ def test_weights_of_a_seed_are_the_same_and_leave_the_global_state_alone():
 
 def test_matrices_decay_and_biases_do_not(tmp_path):
     """Parameters whose gradient is zero move by the decay alone: a matrix shrinks each step, biases and gains stay."""
+
     class Idle(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -178,8 +215,20 @@ def test_matrices_decay_and_biases_do_not(tmp_path):
     ids, record = torch.arange(60) % 7, SimpleNamespace(rows=lambda unit: [], add=lambda *row: None)
     for decay in (0.5, 0.0):
         idle = Idle()
-        training.train(idle, ids, ids, record, state=tmp_path / "state", steps=5, batch=2, length=4, rate=0.01,
-                       schedule="constant", decay=decay, progress=False)
+        training.train(
+            idle,
+            ids,
+            ids,
+            record,
+            state=tmp_path / "state",
+            steps=5,
+            batch=2,
+            length=4,
+            rate=0.01,
+            schedule="constant",
+            decay=decay,
+            progress=False,
+        )
         assert torch.equal(idle.bias.detach(), torch.ones(4)) and idle.gain.item() == 1
         assert torch.allclose(idle.matrix.detach(), torch.full((3, 4), (1 - 0.01 * decay) ** 5), rtol=1e-6)
 
@@ -195,6 +244,7 @@ training.make_gpt2_mini(folder={folder!r}, table="killed", **{{**SMALL, "steps":
 
 def test_a_training_run_killed_in_the_middle_ends_the_same(tmp_path):
     """kill -9 between two evaluations; the same command again; weights and curve are those of an undisturbed run."""
+
     def run(name):
         program = PROGRAM.format(tests=os.path.dirname(__file__), folder=str(tmp_path / name / "model"))
         environment = {**os.environ, "LIPNB_RESULTS": str(tmp_path / name / "results"), "OMP_NUM_THREADS": "1"}

@@ -50,10 +50,10 @@ def first_order_logits(accuracy):
 honest_logits = Accuracy._logits
 
 
-@pytest.mark.parametrize(("name", "fault"), [
-    ("_logits", first_order_logits),
-    ("_probabilities", lambda accuracy, t: (torch.zeros_like(t),) * 2),
-])
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [("_logits", first_order_logits), ("_probabilities", lambda accuracy, t: (torch.zeros_like(t),) * 2)],
+)
 def test_rounding_left_out_is_seen_in_fifty_digits(monkeypatch, name, fault):
     seeds = [15, 61, 77]
     assert all(digits.bracketed(draw_cancelling("products", seed)).margin > 0 for seed in seeds)
@@ -103,6 +103,7 @@ def test_a_stopped_run_continues_and_ends_the_same(results_folder, monkeypatch):
                 raise KeyboardInterrupt
             measured.append((check.name, options["masked"], kind, block))
             return honest(check, kind, block, **options)
+
         return measure
 
     monkeypatch.setattr(table, "measure", until(5))

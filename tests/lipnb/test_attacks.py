@@ -67,8 +67,9 @@ def test_only_movable_tokens_move_and_weights_measure(seed):
     movable = torch.tensor([True, False, True, False])
     radii = torch.tensor([0.1, 1.0], dtype=torch.float64)
     for size in (None, 0.5):
-        moves, found = attacks.ascend(f, x, directions(x, 2), radii, steps=4, size=size,
-                                      weights=weights, movable=movable)
+        moves, found = attacks.ascend(
+            f, x, directions(x, 2), radii, steps=4, size=size, weights=weights, movable=movable
+        )
         assert (moves[:, ~movable] == 0).all() and (moves[:, movable] != 0).any()
         assert torch.allclose((weights[:, None] * moves**2).sum((1, 2)).sqrt(), attacks.length(moves, weights))
         assert (attacks.length(moves, weights) <= radii * (1 + 1e-12)).all()
@@ -225,14 +226,17 @@ def test_stored_windows_are_attacked_again(monkeypatch):
         robustness.remeasure(table.assign(text="other"))
 
 
-@pytest.mark.parametrize(("call", "sentence"), [
-    (lambda f, x: attacks.ascend(f, x, torch.zeros_like(x), 1.0), "starts must move"),
-    (lambda f, x: attacks.ascend(f, x, torch.ones_like(x), 0.0), "radii must be positive"),
-    (lambda f, x: nearby_upper(f, x[None], [1.0]), "one sequence"),
-    (lambda f, x: nearby_upper(f, x, [-1.0]), "radii must be finite"),
-    (lambda f, x: nearby_upper(f, x[:, :1], [1.0]), "x must have shape"),
-    (lambda f, x: attacks.singular(f, x[:, :1]), "x must have shape"),
-])
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda f, x: attacks.ascend(f, x, torch.zeros_like(x), 1.0), "starts must move"),
+        (lambda f, x: attacks.ascend(f, x, torch.ones_like(x), 0.0), "radii must be positive"),
+        (lambda f, x: nearby_upper(f, x[None], [1.0]), "one sequence"),
+        (lambda f, x: nearby_upper(f, x, [-1.0]), "radii must be finite"),
+        (lambda f, x: nearby_upper(f, x[:, :1], [1.0]), "x must have shape"),
+        (lambda f, x: attacks.singular(f, x[:, :1]), "x must have shape"),
+    ],
+)
 def test_bad_inputs_get_one_sentence(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call(*one_input(3, n=3))

@@ -18,8 +18,9 @@ def test_heads_equal_pytorchs_attention(seed, masked):
     h, k, d, v, m, n = 3, 4, 12, 5, 7, 9
     query, key, value, output = normal(h, k, d, seed=seed), normal(h, k, d, seed=10), normal(h, v, d), normal(h, m, v)
     x = normal(2, n, d, seed=20 + seed)
-    heads = scaled_dot_product_attention(x[:, None] @ query.mT, x[:, None] @ key.mT, x[:, None] @ value.mT,
-                                         is_causal=masked)
+    heads = scaled_dot_product_attention(
+        x[:, None] @ query.mT, x[:, None] @ key.mT, x[:, None] @ value.mT, is_causal=masked
+    )
     expected = sum(heads[:, i] @ output[i].T for i in range(h))
     assert relative(Attention(query, key, value, output, masked=masked)(x), expected) < 1e-13
     assert relative(Attention(query, key, value, masked=masked)(x), torch.cat(list(heads.unbind(1)), -1)) < 1e-13
@@ -79,37 +80,43 @@ def test_transforms_and_casting():
     assert repr(case.attention).startswith("Attention(")
 
 
-@pytest.mark.parametrize(("change", "sentence"), [
-    ({"key": normal(2, 4, 4)}, "key must have shape"),
-    ({"value": normal(3, 3, 4)}, "value must have shape"),
-    ({"query": normal(3, 4)}, "query must have shape"),
-    ({"output": normal(2, 5, 4)}, "output must have shape"),
-    ({"query_bias": normal(2, 4)}, "query_bias must have shape"),
-    ({"output_bias": normal(5)}, "output_bias must have shape"),
-    ({"query": normal(2, 3, 4) * torch.nan}, "query holds NaN"),
-    ({"value": normal(2, 3, 4, dtype=torch.float32)}, "must share one dtype"),
-    ({"query": torch.ones(2, 3, 4, dtype=torch.int64)}, "floating point"),
-    ({"score": "cosine"}, "score must be one of"),
-    ({"query": normal(0, 3, 4), "key": normal(0, 3, 4), "value": normal(0, 3, 4)}, "at least one head"),
-])
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"key": normal(2, 4, 4)}, "key must have shape"),
+        ({"value": normal(3, 3, 4)}, "value must have shape"),
+        ({"query": normal(3, 4)}, "query must have shape"),
+        ({"output": normal(2, 5, 4)}, "output must have shape"),
+        ({"query_bias": normal(2, 4)}, "query_bias must have shape"),
+        ({"output_bias": normal(5)}, "output_bias must have shape"),
+        ({"query": normal(2, 3, 4) * torch.nan}, "query holds NaN"),
+        ({"value": normal(2, 3, 4, dtype=torch.float32)}, "must share one dtype"),
+        ({"query": torch.ones(2, 3, 4, dtype=torch.int64)}, "floating point"),
+        ({"score": "cosine"}, "score must be one of"),
+        ({"query": normal(0, 3, 4), "key": normal(0, 3, 4), "value": normal(0, 3, 4)}, "at least one head"),
+    ],
+)
 def test_bad_parameters_are_said_in_one_sentence(change, sentence):
     good = {"query": normal(2, 3, 4), "key": normal(2, 3, 4, seed=1), "value": normal(2, 3, 4, seed=2)}
     with pytest.raises(ValueError, match=sentence):
         Attention(**{**good, **change})
 
 
-@pytest.mark.parametrize(("x", "weights", "sentence"), [
-    (normal(5, 3), None, "x must have shape .* d = 4"),
-    (normal(4), None, "x must have shape"),
-    (normal(0, 4), None, "holds no token"),
-    (normal(5, 4) * torch.inf, None, "x holds NaN or infinite"),
-    (normal(5, 4, dtype=torch.float32), None, "x is torch.float32"),
-    ([[1.0, 2.0, 3.0, 4.0]], None, "x must be a torch tensor"),
-    (normal(5, 4), torch.ones(4).double(), "one entry per token"),
-    (normal(5, 4), torch.ones(2, 5).double(), "weights must have shape"),
-    (normal(5, 4), torch.zeros(5).double(), "weights must be positive"),
-    (normal(5, 4), torch.ones(5), "weights are torch.float32"),
-])
+@pytest.mark.parametrize(
+    ("x", "weights", "sentence"),
+    [
+        (normal(5, 3), None, "x must have shape .* d = 4"),
+        (normal(4), None, "x must have shape"),
+        (normal(0, 4), None, "holds no token"),
+        (normal(5, 4) * torch.inf, None, "x holds NaN or infinite"),
+        (normal(5, 4, dtype=torch.float32), None, "x is torch.float32"),
+        ([[1.0, 2.0, 3.0, 4.0]], None, "x must be a torch tensor"),
+        (normal(5, 4), torch.ones(4).double(), "one entry per token"),
+        (normal(5, 4), torch.ones(2, 5).double(), "weights must have shape"),
+        (normal(5, 4), torch.zeros(5).double(), "weights must be positive"),
+        (normal(5, 4), torch.ones(5), "weights are torch.float32"),
+    ],
+)
 def test_bad_inputs_are_said_in_one_sentence(x, weights, sentence):
     attention = Attention(normal(2, 3, 4), normal(2, 3, 4, seed=1), normal(2, 3, 4, seed=2))
     with pytest.raises(ValueError, match=sentence):

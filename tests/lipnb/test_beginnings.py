@@ -9,11 +9,34 @@ import torch
 from lipnb import corpora, models, scan
 
 DATA = Path(os.environ.get("LIPNB_DATA", "/nowhere")) / "tokenizers" / "gpt2"
-NAMES = ["minilm", "gpt2-mini", pytest.param("gpt2", marks=pytest.mark.skipif(
-    not DATA.is_dir(), reason="LIPNB_DATA is not set: no tokenizer of GPT-2 here"))]
-WORDS = ["the", "rabbit's", "don't", "12345", "\u00e9t\u00e9", "e\u0301", "...", "\u4e2d\u6587\u5b57",
-         "\U0001f407\U0001f407",
-         "[SEP]", "<|endoftext|>", "a-b_c", "x" * 130, "\u05d0\u05d1", "--", "\u00a0", "\u3000", "\u200b", "\u0301"]
+NAMES = [
+    "minilm",
+    "gpt2-mini",
+    pytest.param(
+        "gpt2", marks=pytest.mark.skipif(not DATA.is_dir(), reason="LIPNB_DATA is not set: no tokenizer of GPT-2 here")
+    ),
+]
+WORDS = [
+    "the",
+    "rabbit's",
+    "don't",
+    "12345",
+    "\u00e9t\u00e9",
+    "e\u0301",
+    "...",
+    "\u4e2d\u6587\u5b57",
+    "\U0001f407\U0001f407",
+    "[SEP]",
+    "<|endoftext|>",
+    "a-b_c",
+    "x" * 130,
+    "\u05d0\u05d1",
+    "--",
+    "\u00a0",
+    "\u3000",
+    "\u200b",
+    "\u0301",
+]
 GAPS = [" ", " ", " ", "  ", "\n", "\n\n", "\t", " \n ", "   ", "", "\r\n"]
 
 
@@ -47,8 +70,14 @@ def odd(seed, size):
 @pytest.mark.parametrize("name", NAMES)
 def test_they_are_those_of_the_whole_text(name):
     model = loaded(name)
-    texts = [corpora.read("python_reference")[:60_000], *(odd(seed, 6000) for seed in range(4)),
-             "\u4e2d\u6587" * 20_000, "x" * 40_000, " " * 30_000 + "the end " * 2000, "one two"]
+    texts = [
+        corpora.read("python_reference")[:60_000],
+        *(odd(seed, 6000) for seed in range(4)),
+        "\u4e2d\u6587" * 20_000,
+        "x" * 40_000,
+        " " * 30_000 + "the end " * 2000,
+        "one two",
+    ]
     for text in texts:
         whole = model.token_ids(text)
         for count in (1, 7, 100, 999):
@@ -72,6 +101,14 @@ def test_a_scan_tokenizes_a_long_text_no_further_than_its_windows(tmp_path, monk
 
     monkeypatch.setattr(type(model), "token_ids", counting)
     (tmp_path / "long.txt").write_text("alice and the rabbit go down the hole. " * 50_000)
-    scan.scan(model, tmp_path / "long.txt", layers=[0], lengths=[4], windows=2, upper=False, output=tmp_path / "out",
-              progress=False)
+    scan.scan(
+        model,
+        tmp_path / "long.txt",
+        layers=[0],
+        lengths=[4],
+        windows=2,
+        upper=False,
+        output=tmp_path / "out",
+        progress=False,
+    )
     assert sum(read) < 20_000

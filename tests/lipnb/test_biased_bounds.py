@@ -14,17 +14,25 @@ EYE = torch.eye(2, dtype=torch.float64)
 
 def biased(A, V, c, masked=False):
     """One head with logits (A x_i + c) . x_j."""
-    return Attention(A[None], torch.eye(len(A), dtype=A.dtype)[None], V[None], query_bias=c[None], scale=1.0,
-                     masked=masked)
+    return Attention(
+        A[None], torch.eye(len(A), dtype=A.dtype)[None], V[None], query_bias=c[None], scale=1.0, masked=masked
+    )
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10**6), n=st.integers(1, 7), d=st.integers(1, 4), heat=st.floats(-3, 2),
-       push=st.floats(-3, 3), masked=st.booleans())
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(1, 7),
+    d=st.integers(1, 4),
+    heat=st.floats(-3, 2),
+    push=st.floats(-3, 3),
+    masked=st.booleans(),
+)
 def test_the_biased_bound_is_never_below_the_constant(seed, n, d, heat, push, masked):
     generator = torch.Generator().manual_seed(seed)
-    A, V, x, c = (torch.randn(*shape, generator=generator, dtype=torch.float64)
-                  for shape in ((d, d), (3, d), (n, d), (d,)))
+    A, V, x, c = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (3, d), (n, d), (d,))
+    )
     A, c = 10**heat * A, 10**push * c
     R = x.norm(dim=1).max().item()
     norm = local_lipschitz(biased(A, V, c, masked), x, method="dense").value.item()

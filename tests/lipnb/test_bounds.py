@@ -71,11 +71,14 @@ def parts(attention, x, weights):
     root = torch.ones(len(x), dtype=x.dtype) if weights is None else weights.sqrt()
     dense = []
     for name in ("query", "key", "value"):
+
         def f(y, name=name):
             moved, still = attention.project(y), attention.project(x)
-            q, k, v = (m if name == part else s
-                       for part, m, s in zip(("query", "key", "value"), moved, still, strict=True))
+            q, k, v = (
+                m if name == part else s for part, m, s in zip(("query", "key", "value"), moved, still, strict=True)
+            )
             return attention.combine(attention.probabilities_of(q, k, weights) @ v)
+
         J = torch.func.jacrev(f)(x)
         dense.append(root[:, None, None, None] * J / root[:, None])
     return dense
@@ -90,8 +93,10 @@ def test_each_term_is_above_the_dense_term_on_what_is_kept(directions):
         weights = None if case.weights is None else case.weights[0]
         made = Pieces(case.attention, x, weights)
         generator = torch.Generator().manual_seed(seed)
-        S, Y = (torch.linalg.qr(torch.randn(rows, min(rows, count), generator=generator, dtype=x.dtype)).Q
-                for rows, count in ((n, r), (d, s)))
+        S, Y = (
+            torch.linalg.qr(torch.randn(rows, min(rows, count), generator=generator, dtype=x.dtype)).Q
+            for rows, count in ((n, r), (d, s))
+        )
         E, F = torch.eye(n) - S @ S.T, torch.eye(d) - Y @ Y.T
         bounds = three_terms(made, S, Y)
         for bound, J in zip(bounds, parts(case.attention, x, weights), strict=True):
@@ -130,8 +135,14 @@ def test_a_query_bias_is_one_more_coordinate():
     case = random_case(12, n=5)
     assert case.attention.query_bias is not None
     same, x = without_query_bias(case.attention, case.x, size=2.0)
-    plain = Attention(case.attention.query, case.attention.key, case.attention.value, case.attention.output,
-                      query_bias=case.attention.query_bias, key_bias=case.attention.key_bias)
+    plain = Attention(
+        case.attention.query,
+        case.attention.key,
+        case.attention.value,
+        case.attention.output,
+        query_bias=case.attention.query_bias,
+        key_bias=case.attention.key_bias,
+    )
     assert torch.allclose(same(x), plain(case.x), atol=1e-12)
     with pytest.raises(ValueError, match="size must be positive"):
         without_query_bias(case.attention, case.x, size=0)
@@ -163,15 +174,18 @@ def test_traces_of_powers_stay_above(monkeypatch):
 EYE = torch.eye(3, dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("arguments", "sentence"), [
-    ((EYE[:2], EYE, 4, 1.0), "A must be square"),
-    ((EYE, EYE[:, :2], 4, 1.0), "V of shape"),
-    ((EYE * torch.nan, EYE, 4, 1.0), "NaN"),
-    ((EYE, EYE, 0, 1.0), "n must be a positive integer"),
-    ((EYE, EYE, 2.5, 1.0), "n must be a positive integer"),
-    ((EYE, EYE, 4, -1.0), "R must be"),
-    ((EYE, EYE, 4, math.inf), "R must be"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((EYE[:2], EYE, 4, 1.0), "A must be square"),
+        ((EYE, EYE[:, :2], 4, 1.0), "V of shape"),
+        ((EYE * torch.nan, EYE, 4, 1.0), "NaN"),
+        ((EYE, EYE, 0, 1.0), "n must be a positive integer"),
+        ((EYE, EYE, 2.5, 1.0), "n must be a positive integer"),
+        ((EYE, EYE, 4, -1.0), "R must be"),
+        ((EYE, EYE, 4, math.inf), "R must be"),
+    ],
+)
 def test_bad_input_of_the_general_bound(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         general_upper(*arguments)

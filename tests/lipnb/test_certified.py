@@ -54,8 +54,17 @@ def test_one_map_in_other_units(power, columns):
     """Tokens in other units, the matrices in the inverse ones: the same Jacobian up to the units of the value."""
     case, unit = random_case(3, n=6), 10.0**power
     att = case.attention
-    scaled = Attention(att.query / unit, att.key / unit, att.value / unit, att.output, query_bias=att.query_bias,
-                       key_bias=att.key_bias, value_bias=att.value_bias, output_bias=att.output_bias, masked=att.masked)
+    scaled = Attention(
+        att.query / unit,
+        att.key / unit,
+        att.value / unit,
+        att.output,
+        query_bias=att.query_bias,
+        key_bias=att.key_bias,
+        value_bias=att.value_bias,
+        output_bias=att.output_bias,
+        masked=att.masked,
+    )
     here, there = certify(att, case.x, columns=columns), certify(scaled, case.x * unit, columns=columns)
     assert torch.allclose(there.upper * unit, here.upper, rtol=1e-6)
     assert torch.allclose(there.lower * unit, here.lower, rtol=1e-3)
@@ -288,19 +297,22 @@ def test_other_scores_are_refused():
             bound(attention, eye)
 
 
-@pytest.mark.parametrize(("change", "sentence"), [
-    ({"attention": lambda x: x}, "local_lipschitz"),
-    ({"x": [[1.0]]}, "must be a torch tensor"),
-    ({"x": torch.ones(3, 5, dtype=torch.float64)}, "d = 4"),
-    ({"x": torch.ones(0, 4, dtype=torch.float64)}, "holds no token"),
-    ({"x": torch.full((3, 4), torch.nan, dtype=torch.float64)}, "NaN"),
-    ({"x": torch.ones(3, 4)}, "x is torch.float32"),
-    ({"weights": torch.zeros(3, dtype=torch.float64)}, "weights must be positive"),
-    ({"columns": -1}, "columns must be"),
-    ({"columns": 2.5}, "columns must be"),
-    ({"columns": float("inf")}, "columns must be"),
-    ({"rtol": 0.0}, "rtol must lie"),
-])
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"attention": lambda x: x}, "local_lipschitz"),
+        ({"x": [[1.0]]}, "must be a torch tensor"),
+        ({"x": torch.ones(3, 5, dtype=torch.float64)}, "d = 4"),
+        ({"x": torch.ones(0, 4, dtype=torch.float64)}, "holds no token"),
+        ({"x": torch.full((3, 4), torch.nan, dtype=torch.float64)}, "NaN"),
+        ({"x": torch.ones(3, 4)}, "x is torch.float32"),
+        ({"weights": torch.zeros(3, dtype=torch.float64)}, "weights must be positive"),
+        ({"columns": -1}, "columns must be"),
+        ({"columns": 2.5}, "columns must be"),
+        ({"columns": float("inf")}, "columns must be"),
+        ({"rtol": 0.0}, "rtol must lie"),
+    ],
+)
 def test_bad_input_is_said_in_one_sentence(change, sentence):
     eye = torch.eye(4, dtype=torch.float64)
     good = {"attention": Attention.from_matrices(eye, eye), "x": torch.ones(3, 4, dtype=torch.float64)}

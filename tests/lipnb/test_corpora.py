@@ -48,8 +48,10 @@ def test_an_absent_text_names_the_way_out(name, monkeypatch, tmp_path, capfd):
 
     monkeypatch.setattr(nltk, "download", no_network)
     # the corpus reader remembers where it was loaded from: a fresh one has nowhere to look
-    monkeypatch.setattr("nltk.corpus.gutenberg", nltk.corpus.util.LazyCorpusLoader(
-        "gutenberg", nltk.corpus.PlaintextCorpusReader, ".*txt", encoding="latin1"))
+    monkeypatch.setattr(
+        "nltk.corpus.gutenberg",
+        nltk.corpus.util.LazyCorpusLoader("gutenberg", nltk.corpus.PlaintextCorpusReader, ".*txt", encoding="latin1"),
+    )
     with pytest.raises(FileNotFoundError, match=f"'{name}' was not found.*python_reference"):
         corpora.read(name)
     assert capfd.readouterr() == ("", "")
@@ -80,9 +82,14 @@ def test_a_missing_package_is_said_and_no_other_text_is_taken(monkeypatch, tmp_p
         corpora.available("ag_news", "python_reference")
 
 
-@pytest.mark.parametrize(("name", "file", "content"), [
-    ("ptb", "ptb/ptb.zip", b"PK no zip"), ("ag_news", "ag_news_csv/test.csv", b'1,"open'),
-    ("ag_news", "ag_news_csv/test.csv", b"")])
+@pytest.mark.parametrize(
+    ("name", "file", "content"),
+    [
+        ("ptb", "ptb/ptb.zip", b"PK no zip"),
+        ("ag_news", "ag_news_csv/test.csv", b'1,"open'),
+        ("ag_news", "ag_news_csv/test.csv", b""),
+    ],
+)
 def test_a_damaged_text_is_said_and_no_other_one_is_taken(monkeypatch, tmp_path, name, file, content):
     (tmp_path / file).parent.mkdir()
     (tmp_path / file).write_bytes(content)

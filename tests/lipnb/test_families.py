@@ -18,11 +18,15 @@ SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, interme
 TEXT = dict(vocab_size=len(WORDS), max_position_embeddings=40, **SIZES)
 LLAMA = dict(TEXT, bos_token_id=0, eos_token_id=0, pad_token_id=None)
 FAMILIES = {
-    "bert": (None, {}, 1e-10), "gpt2": (None, {}, 1e-10),
+    "bert": (None, {}, 1e-10),
+    "gpt2": (None, {}, 1e-10),
     "roberta": ("Roberta", dict(TEXT, pad_token_id=1), 1e-10),
     "xlm-roberta": ("XLMRoberta", dict(TEXT, pad_token_id=1), 1e-10),
-    "distilbert": ("DistilBert", dict(vocab_size=len(WORDS), dim=32, n_layers=2, n_heads=4, hidden_dim=48,
-                                      max_position_embeddings=40), 1e-10),
+    "distilbert": (
+        "DistilBert",
+        dict(vocab_size=len(WORDS), dim=32, n_layers=2, n_heads=4, hidden_dim=48, max_position_embeddings=40),
+        1e-10,
+    ),
     "vit": ("ViT", dict(image_size=16, patch_size=4, **SIZES), SINGLE),
     "llama": ("Llama", dict(LLAMA, num_key_value_heads=2), SINGLE),
     "llama biased": ("Llama", dict(LLAMA, num_key_value_heads=1, attention_bias=True, rope_theta=100.0), SINGLE),
@@ -85,7 +89,8 @@ def test_our_map_of_what_a_layer_receives_is_what_the_network_gives(families, na
         heads = model.attention(layer, "heads")(x)
         module = model.architecture.layers_of(model.network)[layer]
         last = {"distilbert": "attention.out_lin", "vit": "attention.o_proj", "gpt2": "attn.c_proj"}.get(
-            name, "attention.output.dense" if "bert" in name else "self_attn.o_proj")
+            name, "attention.output.dense" if "bert" in name else "self_attn.o_proj"
+        )
         assert relative(module.get_submodule(last)(heads), given) <= tolerance, f"layer {layer}, heads"
 
 
@@ -97,7 +102,8 @@ def test_the_block_is_what_the_layer_computes(families, name):
     seen = []
     module = model.architecture.layers_of(model.network)[1]
     after = {"distilbert": "ffn", "vit": "layernorm_after", "gpt2": "ln_2"}.get(
-        name, "intermediate" if "bert" in name else "post_attention_layernorm")
+        name, "intermediate" if "bert" in name else "post_attention_layernorm"
+    )
     hook = module.get_submodule(after).register_forward_pre_hook(lambda m, args: seen.append(args[0]))
     model.network(**{model.architecture.reads: inputs})
     hook.remove()
@@ -163,14 +169,18 @@ def test_logits_of_rotary_attention_depend_on_distances_alone(families):
     assert (logits[:, 0, 0] - logits[:, 0, 5]).abs().min() > 1e-3
 
 
-@pytest.mark.parametrize(("entries", "sentence"), [
-    ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope_type = 'dynamic'"),
-    ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope_type = 'longrope'"),
-    ({"model_type": "mamba"}, r"is a mamba model, .* Llama \(llama\), Mistral \(mistral\), Qwen2 \(qwen2\)"),
-])
+@pytest.mark.parametrize(
+    ("entries", "sentence"),
+    [
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope_type = 'dynamic'"),
+        ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope_type = 'longrope'"),
+        ({"model_type": "mamba"}, r"is a mamba model, .* Llama \(llama\), Mistral \(mistral\), Qwen2 \(qwen2\)"),
+    ],
+)
 def test_what_is_not_known_is_refused(families, tmp_path, entries, sentence):
-    (tmp_path / "config.json").write_text(json.dumps(
-        json.loads((families / "llama" / "config.json").read_text()) | {"rope_parameters": None} | entries))
+    (tmp_path / "config.json").write_text(
+        json.dumps(json.loads((families / "llama" / "config.json").read_text()) | {"rope_parameters": None} | entries)
+    )
     with pytest.raises(ValueError, match=sentence):
         models.load(tmp_path, random=True)
 
@@ -187,8 +197,11 @@ def test_code_in_a_model_folder_never_runs(families, tmp_path):
         (folder / "theirs.py").write_text(code + "class C(LlamaConfig): pass\nclass M(LlamaModel): pass\n")
         for name in ("config.json", "tokenizer_config.json"):
             entries = json.loads((folder / name).read_text())
-            entries["auto_map"] = {"AutoConfig": "theirs.C", "AutoModel": "theirs.M",
-                                   "AutoTokenizer": ["theirs.BertTokenizer", None]}
+            entries["auto_map"] = {
+                "AutoConfig": "theirs.C",
+                "AutoModel": "theirs.M",
+                "AutoTokenizer": ["theirs.BertTokenizer", None],
+            }
             entries |= {"model_type": model_type} if name == "config.json" else {}
             (folder / name).write_text(json.dumps(entries))
         if fails:

@@ -18,8 +18,12 @@ def test_the_route_is_one_of_the_two_and_is_measured_once():
 
 def test_a_route_is_taken_only_if_it_is_faster_and_accurate(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    for seconds, error, route in ((1.0, 3e-7, "onednn"), (1.0, 1e-3, "default"), (1.99, 3e-7, "default"),
-                                  (3.0, 3e-7, "default")):
+    for seconds, error, route in (
+        (1.0, 3e-7, "onednn"),
+        (1.0, 1e-3, "default"),
+        (1.99, 3e-7, "default"),
+        (3.0, 3e-7, "default"),
+    ):
         measured = ({"default": 2.0, "onednn": seconds, "bfloat16": 1.0}, error)
         monkeypatch.setattr(gemm, "_measured", lambda measured=measured: measured)
         assert gemm.float32_route() == route

@@ -40,17 +40,30 @@ print(json.dumps(answers))
 
 def environment(address, home):
     """The environment of a process that knows only this hub and this cache."""
-    kept = {key: value for key, value in os.environ.items()
-            if not key.startswith(("HF_", "TRANSFORMERS_")) and "proxy" not in key.lower()}
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("HF_", "TRANSFORMERS_")) and "proxy" not in key.lower()
+    }
     kept.pop("LIPNB_DATA", None)
-    return kept | {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1",
-                   "HF_HUB_DISABLE_TELEMETRY": "1", "OMP_NUM_THREADS": "1"}
+    return kept | {
+        "HF_ENDPOINT": address,
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "OMP_NUM_THREADS": "1",
+    }
 
 
 def client(address, home, names):
     """What `models.load` gives for each name, in a fresh process that knows only this hub and this cache."""
-    run = subprocess.run([sys.executable, "-c", CLIENT, json.dumps(names)], env=environment(address, home),
-                         timeout=120, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", CLIENT, json.dumps(names)],
+        env=environment(address, home),
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
     assert run.returncode == 0, run.stderr
     return json.loads(run.stdout)
 
@@ -64,7 +77,8 @@ def answers(tmp_path_factory):
     (folder / "shards" / "model.safetensors").rename(folder / "shards" / "model-00001-of-00001.safetensors")
     keys = load_file(folder / "shards" / "model-00001-of-00001.safetensors")
     (folder / "shards" / "model.safetensors.index.json").write_text(
-        json.dumps({"metadata": {}, "weight_map": {key: "model-00001-of-00001.safetensors" for key in keys}}))
+        json.dumps({"metadata": {}, "weight_map": {key: "model-00001-of-00001.safetensors" for key in keys}})
+    )
     shutil.copytree(folder / "bert", folder / "damaged")
     whole = (folder / "damaged" / "model.safetensors").read_bytes()
     (folder / "damaged" / "model.safetensors").write_bytes(whole[: len(whole) // 2])
@@ -103,7 +117,7 @@ def test_a_second_load_needs_no_hub(answers):
 
 def test_a_cached_model_is_not_asked_for_again(answers):
     requests = answers[-1]
-    assert "some/nothing" in requests[-1]       # although some/bert was loaded once more after it
+    assert "some/nothing" in requests[-1]  # although some/bert was loaded once more after it
     assert requests.count("GET /some/bert/resolve/main/model.safetensors") == 1
     assert requests.count("GET /some/shards/resolve/main/model-00001-of-00001.safetensors") == 1
 
@@ -133,8 +147,9 @@ def test_an_absent_name_and_an_absent_network_have_one_clear_sentence(answers, p
     assert answer["kind"] == "FileNotFoundError"
     assert answer["sentence"] == (
         f"'{name}' could not be found on the Hugging Face hub or in its cache, and is not a folder. Without network "
-        "use load('minilm'), which is embedded, or pass a local folder holding config.json and model.safetensors.")
-    assert answer["seconds"] < 12       # one attempt: the client's own retries would take 20 seconds and more
+        "use load('minilm'), which is embedded, or pass a local folder holding config.json and model.safetensors."
+    )
+    assert answer["seconds"] < 12  # one attempt: the client's own retries would take 20 seconds and more
 
 
 def test_ag_news_comes_from_the_hub_where_no_folder_has_it(tmp_path):
@@ -144,12 +159,24 @@ def test_ag_news_comes_from_the_hub_where_no_folder_has_it(tmp_path):
     code = "from lipnb import corpora; print(repr(corpora.read('ag_news')))"
     with serve({"datasets/fancyzhx/ag_news": tmp_path / "ag_news"}) as (address, _):
         for _ in ("downloaded", "cached"):
-            run = subprocess.run([sys.executable, "-c", code], env=environment(address, tmp_path / "cache"),
-                                 timeout=60, capture_output=True, text=True)
+            run = subprocess.run(
+                [sys.executable, "-c", code],
+                env=environment(address, tmp_path / "cache"),
+                timeout=60,
+                capture_output=True,
+                text=True,
+            )
             assert run.stdout == "'first item\\nsecond item'\n", run.stderr
     # asked once: the hub's client would try again for half a minute of its own; importing it is not counted
-    timed = ("import time, pandas, huggingface_hub; from lipnb import corpora; began = time.monotonic()\n"
-             "try: corpora.read('ag_news')\nfinally: print(time.monotonic() - began)")
-    run = subprocess.run([sys.executable, "-c", timed], env=environment(address, tmp_path / "empty"), timeout=120,
-                         capture_output=True, text=True)
+    timed = (
+        "import time, pandas, huggingface_hub; from lipnb import corpora; began = time.monotonic()\n"
+        "try: corpora.read('ag_news')\nfinally: print(time.monotonic() - began)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", timed],
+        env=environment(address, tmp_path / "empty"),
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
     assert "'ag_news' was not found" in run.stderr and float(run.stdout) < 20

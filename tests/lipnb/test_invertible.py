@@ -51,14 +51,25 @@ def test_the_layer_is_l2_attention_over_its_bound(p, bound, masked):
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10**6), n=st.integers(1, 9), size=st.floats(-2, 2), spread=st.floats(-2, 1.5),
-       kind=st.sampled_from(KINDS), masked=st.booleans(), c=st.floats(0.3, 0.97), single=st.booleans())
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(1, 9),
+    size=st.floats(-2, 2),
+    spread=st.floats(-2, 1.5),
+    kind=st.sampled_from(KINDS),
+    masked=st.booleans(),
+    c=st.floats(0.3, 0.97),
+    single=st.booleans(),
+)
 def test_contraction_and_inverse(seed, n, size, spread, kind, masked, c, single):
     dtype = torch.float32 if single else torch.float64
     layer = attention(seed, 4, 2, 10**size, p=kind[0], bound=kind[1], masked=masked, dtype=dtype)
     x = tokens(seed, 3, n, 4, size=10**spread, dtype=dtype)
-    found = (local_lipschitz(layer.attention(n), x, method="dense").value if layer.p == 2
-             else infinity_norm(layer.attention(n), x))
+    found = (
+        local_lipschitz(layer.attention(n), x, method="dense").value
+        if layer.p == 2
+        else infinity_norm(layer.attention(n), x)
+    )
     assert found.max() <= 1 + 1e-6
     g = Residual(layer, c)
     inverse = g.inverse(g(x).detach())
@@ -190,16 +201,18 @@ def test_largest_singular_value_and_its_gradient(shape):
     matrix = tokens(0, *shape).requires_grad_()
     values = largest_singular_value(matrix)
     assert torch.allclose(values, torch.linalg.matrix_norm(matrix, 2), rtol=1e-12)
-    mine, = torch.autograd.grad(values.square().sum(), matrix)
-    other, = torch.autograd.grad(torch.linalg.matrix_norm(matrix, 2).square().sum(), matrix)
+    (mine,) = torch.autograd.grad(values.square().sum(), matrix)
+    (other,) = torch.autograd.grad(torch.linalg.matrix_norm(matrix, 2).square().sum(), matrix)
     assert torch.allclose(mine, other, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_block_is_inverted_and_its_bound_is_true(dtype):
-    stack = InvertibleStack(Residual(attention(1, dtype=dtype), 0.9),
-                            Residual(ContractiveFeedForward(4, 16, seed=2, dtype=dtype), 0.9),
-                            Residual(attention(3, masked=True, dtype=dtype), 0.7))
+    stack = InvertibleStack(
+        Residual(attention(1, dtype=dtype), 0.9),
+        Residual(ContractiveFeedForward(4, 16, seed=2, dtype=dtype), 0.9),
+        Residual(attention(3, masked=True, dtype=dtype), 0.7),
+    )
     x = tokens(0, 2, 3, 6, 4, size=2, dtype=dtype)
     found = stack.inverse(stack(x).detach())
     assert found.converged.all() and found.iterations.shape == (2, 3)
@@ -260,28 +273,33 @@ class Steep(torch.nn.Module):
         return 2 * x
 
 
-@pytest.mark.parametrize(("word", "call"), [
-    ("c must lie", lambda: Residual(attention(), 1.0)),
-    ("c must lie", lambda: Residual(attention(), 0)),
-    ("c must lie", lambda: Residual(attention(), math.nan)),
-    ("the rate is 1.8, not below 1", lambda: Residual(Steep(), 0.9).inverse(tokens(0, 3, 4))),
-    ("y must have shape", lambda: Residual(attention()).inverse(tokens(0, 3, 5))),
-    ("y must be a floating point", lambda: Residual(attention()).inverse(tokens(0, 4))),
-    ("y must be a floating point", lambda: Residual(attention()).inverse(tokens(0, 0, 4))),
-    ("y must have shape", lambda: Residual(attention()).inverse(tokens(0, 3, 4, dtype=torch.float32))),
-    ("y holds NaN", lambda: Residual(attention()).inverse(tokens(0, 3, 4) * math.nan)),
-    ("rtol must lie", lambda: Residual(attention()).inverse(tokens(0, 3, 4), rtol=1e-16)),
-    ("rtol must lie", lambda: Residual(attention()).inverse(tokens(0, 3, 4), rtol=1.0)),
-    ("x must have shape", lambda: attention()(tokens(0, 3, 5))),
-    ("x must have shape", lambda: ContractiveFeedForward(4, 8)(tokens(0, 3, 5))),
-    ("width must be", lambda: ContractiveAttention(5, 2)),
-    ("p must be", lambda: ContractiveAttention(4, 2, p=1)),
-    ("bound must be", lambda: ContractiveAttention(4, 2, p=math.inf, bound="sharp")),
-    ("activation must be", lambda: ContractiveFeedForward(4, 8, activation="gelu")),
-    ("rate and rtol", lambda: predicted_iterations(1.0, 1e-10)),
-    ("all layers must share", lambda: InvertibleStack(Residual(attention()), Residual(attention(p=math.inf))).inverse(
-        tokens(0, 3, 4))),
-])
+@pytest.mark.parametrize(
+    ("word", "call"),
+    [
+        ("c must lie", lambda: Residual(attention(), 1.0)),
+        ("c must lie", lambda: Residual(attention(), 0)),
+        ("c must lie", lambda: Residual(attention(), math.nan)),
+        ("the rate is 1.8, not below 1", lambda: Residual(Steep(), 0.9).inverse(tokens(0, 3, 4))),
+        ("y must have shape", lambda: Residual(attention()).inverse(tokens(0, 3, 5))),
+        ("y must be a floating point", lambda: Residual(attention()).inverse(tokens(0, 4))),
+        ("y must be a floating point", lambda: Residual(attention()).inverse(tokens(0, 0, 4))),
+        ("y must have shape", lambda: Residual(attention()).inverse(tokens(0, 3, 4, dtype=torch.float32))),
+        ("y holds NaN", lambda: Residual(attention()).inverse(tokens(0, 3, 4) * math.nan)),
+        ("rtol must lie", lambda: Residual(attention()).inverse(tokens(0, 3, 4), rtol=1e-16)),
+        ("rtol must lie", lambda: Residual(attention()).inverse(tokens(0, 3, 4), rtol=1.0)),
+        ("x must have shape", lambda: attention()(tokens(0, 3, 5))),
+        ("x must have shape", lambda: ContractiveFeedForward(4, 8)(tokens(0, 3, 5))),
+        ("width must be", lambda: ContractiveAttention(5, 2)),
+        ("p must be", lambda: ContractiveAttention(4, 2, p=1)),
+        ("bound must be", lambda: ContractiveAttention(4, 2, p=math.inf, bound="sharp")),
+        ("activation must be", lambda: ContractiveFeedForward(4, 8, activation="gelu")),
+        ("rate and rtol", lambda: predicted_iterations(1.0, 1e-10)),
+        (
+            "all layers must share",
+            lambda: InvertibleStack(Residual(attention()), Residual(attention(p=math.inf))).inverse(tokens(0, 3, 4)),
+        ),
+    ],
+)
 def test_bad_input(word, call):
     with pytest.raises(ValueError, match=word):
         call()

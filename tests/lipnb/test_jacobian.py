@@ -10,8 +10,10 @@ from lipnb import Attention, AttentionJacobian, AutodiffJacobian
 
 def pair(case):
     """The closed form and its autodiff twin at the case's input."""
-    return (AttentionJacobian(case.attention, case.x, case.weights),
-            AutodiffJacobian(lambda x: case.attention(x, case.weights), case.x))
+    return (
+        AttentionJacobian(case.attention, case.x, case.weights),
+        AutodiffJacobian(lambda x: case.attention(x, case.weights), case.x),
+    )
 
 
 @pytest.mark.parametrize("score", ["dot", "l2"])

@@ -86,6 +86,7 @@ def test_growth_by_hand():
 
 def test_star_reaches_the_order():
     """The formula of the book, page 67, against the Jacobian; and its limit."""
+
     def formula(a, m, h, rho):
         b, c = math.exp(-h * h - rho * rho), math.exp(-2 * rho * rho)
         D = 1 + a * b + (m - 1) * c
@@ -114,8 +115,10 @@ def test_rows_of_the_table(kind, number):
     rows = l2_bounds.l2_rows(kind, number)
     assert rows == l2_bounds.l2_rows(kind, number) and len(rows) == len(x)
     assert max(row[name] for row in rows for name in ("inf", "two", "sharp")) <= 1 + 1e-12
-    starts = {"inf": dense.abs().sum(-1).amax(-1) / bounds.l2_upper(query, value, output, n, math.inf),
-              "two": torch.linalg.matrix_norm(dense, 2) / bounds.l2_upper(query, value, output, n)}
+    starts = {
+        "inf": dense.abs().sum(-1).amax(-1) / bounds.l2_upper(query, value, output, n, math.inf),
+        "two": torch.linalg.matrix_norm(dense, 2) / bounds.l2_upper(query, value, output, n),
+    }
     for name, start in starts.items():
         found = torch.tensor([row[name] for row in rows], dtype=torch.float64)
         if kind != "ascended":

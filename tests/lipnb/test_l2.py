@@ -61,10 +61,13 @@ def test_tied_heads_are_those_of_the_paper(seed):
     heads = []
     for h in range(len(query)):
         W, k = query[h].T, query.shape[1]
-        P = (-torch.cdist(x @ W, x @ W) ** 2 / k**0.5).softmax(-1)
+        P = (-(torch.cdist(x @ W, x @ W) ** 2) / k**0.5).softmax(-1)
         heads.append(P @ x @ (W @ W.T / k**0.5) @ value[h].T)
-    expected = torch.cat(heads, -1) if output is None else sum(
-        head @ matrix.T for head, matrix in zip(heads, output, strict=True))
+    expected = (
+        torch.cat(heads, -1)
+        if output is None
+        else sum(head @ matrix.T for head, matrix in zip(heads, output, strict=True))
+    )
     assert relative(Attention.l2(query, value, output)(x), expected) < 1e-9
 
 
@@ -88,8 +91,13 @@ def test_infinity_norm_in_tiles_and_its_gradient(monkeypatch):
 
 
 @settings(max_examples=150, deadline=None)
-@given(seed=st.integers(0, 10**6), n=st.integers(1, 12), size=st.floats(0.02, 4), spread=st.floats(-2, 1.5),
-       masked=st.booleans())
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(1, 12),
+    size=st.floats(0.02, 4),
+    spread=st.floats(-2, 1.5),
+    masked=st.booleans(),
+)
 def test_bounds_hold_in_both_norms(seed, n, size, spread, masked):
     query, value, output = parameters(seed, size=size)
     f, x = Attention.l2(query, value, output, masked=masked), tokens(seed, n, query.shape[2], 10**spread)
@@ -140,16 +148,19 @@ def test_what_is_not_lipschitz():
     assert (local_lipschitz(Attention.l2(one, one), triple).value <= bounds.l2_upper(one, one, None, 3)).all()
 
 
-@pytest.mark.parametrize(("what", "call"), [
-    ("certify", lambda f, x: certify(f, x)),
-    ("yudin_upper", lambda f, x: bounds.yudin_upper(f, x)),
-    ("chosen_tokens", lambda f, x: bounds.large_radius_limit(f, x)),
-    ("nearby_upper", lambda f, x: bounds.nearby_upper(f, x, torch.tensor([0.1]))),
-    ("a separable kernel", lambda f, x: SeparableJacobian(f, x)),
-    ("TiledJacobian", lambda f, x: TiledJacobian(f, x)),
-    ("without_query_bias", lambda f, x: bounds.without_query_bias(f, x, 1.0)),
-    ("matrix A", lambda f, x: head_matrix(f, 0)),
-])
+@pytest.mark.parametrize(
+    ("what", "call"),
+    [
+        ("certify", lambda f, x: certify(f, x)),
+        ("yudin_upper", lambda f, x: bounds.yudin_upper(f, x)),
+        ("chosen_tokens", lambda f, x: bounds.large_radius_limit(f, x)),
+        ("nearby_upper", lambda f, x: bounds.nearby_upper(f, x, torch.tensor([0.1]))),
+        ("a separable kernel", lambda f, x: SeparableJacobian(f, x)),
+        ("TiledJacobian", lambda f, x: TiledJacobian(f, x)),
+        ("without_query_bias", lambda f, x: bounds.without_query_bias(f, x, 1.0)),
+        ("matrix A", lambda f, x: head_matrix(f, 0)),
+    ],
+)
 def test_what_knows_dot_products_only_says_so(what, call):
     query, value, output = parameters(2)
     with pytest.raises(ValueError, match=f"{what}.* knows dot-product scores only"):

@@ -51,8 +51,7 @@ def test_a_close_second_value_does_not_fool_lanczos():
     found = spectral.lanczos(lambda u: values**2 * u, start, rtol=1e-3)
     assert found.converged.all() and abs(found.value.item() - 1) <= 1e-3
     # what the residual rule would have said: settled on the second value, far earlier
-    early = spectral.lanczos(lambda u: values**2 * u, start, rtol=1e-3,
-                                 max_steps=found.steps.item() // 3)
+    early = spectral.lanczos(lambda u: values**2 * u, start, rtol=1e-3, max_steps=found.steps.item() // 3)
     assert early.value.item() < 0.99 and not early.converged.all()
 
 
@@ -136,20 +135,23 @@ def test_float32_agrees_with_float64():
         assert relative(single.value, double.value) < 1e-4
 
 
-@pytest.mark.parametrize(("change", "sentence"), [
-    ({"method": "magic"}, "method must be"),
-    ({"rtol": 1e-30}, "rtol must lie between"),
-    ({"rtol": 2.0}, "rtol must lie between"),
-    ({"max_steps": 0}, "max_steps must be at least 1"),
-    ({"x": [[[1.0, 2.0, 3.0, 4.0]]]}, "x must be a floating point tensor"),
-    ({"f": lambda x: x, "weights": torch.zeros(3, dtype=torch.float64)}, "weights must be positive"),
-    ({"f": 3}, "f must be an Attention or a callable"),
-    ({"x": torch.zeros(2, 0, 4, dtype=torch.float64)}, "holds no token"),
-    ({"x": torch.full((2, 3, 4), torch.nan, dtype=torch.float64)}, "NaN"),
-    ({"x": torch.zeros(2, 3, 5, dtype=torch.float64)}, "d = 4"),
-    ({"weights": torch.zeros(3, dtype=torch.float64)}, "weights must be positive"),
-    ({"f": lambda x: (-1 - x.abs()).sqrt()}, "NaN"),
-])
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"method": "magic"}, "method must be"),
+        ({"rtol": 1e-30}, "rtol must lie between"),
+        ({"rtol": 2.0}, "rtol must lie between"),
+        ({"max_steps": 0}, "max_steps must be at least 1"),
+        ({"x": [[[1.0, 2.0, 3.0, 4.0]]]}, "x must be a floating point tensor"),
+        ({"f": lambda x: x, "weights": torch.zeros(3, dtype=torch.float64)}, "weights must be positive"),
+        ({"f": 3}, "f must be an Attention or a callable"),
+        ({"x": torch.zeros(2, 0, 4, dtype=torch.float64)}, "holds no token"),
+        ({"x": torch.full((2, 3, 4), torch.nan, dtype=torch.float64)}, "NaN"),
+        ({"x": torch.zeros(2, 3, 5, dtype=torch.float64)}, "d = 4"),
+        ({"weights": torch.zeros(3, dtype=torch.float64)}, "weights must be positive"),
+        ({"f": lambda x: (-1 - x.abs()).sqrt()}, "NaN"),
+    ],
+)
 def test_bad_input_is_said_in_one_sentence(change, sentence):
     matrix = torch.eye(4, dtype=torch.float64)
     good = {"f": Attention.from_matrices(matrix, matrix), "x": torch.ones(2, 3, 4, dtype=torch.float64)}

@@ -16,13 +16,13 @@ EYE = torch.eye(2, dtype=torch.float64)
 def averaging(n):
     """The masked map without scores on n tokens of width one."""
     zero = torch.zeros(1, 1, dtype=torch.float64)
-    return local_lipschitz(Attention.from_matrices(zero, zero + 1, masked=True), torch.zeros(n, 1).double(),
-                           rtol=1e-8).value.item()
+    return local_lipschitz(
+        Attention.from_matrices(zero, zero + 1, masked=True), torch.zeros(n, 1).double(), rtol=1e-8
+    ).value.item()
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(seed=st.integers(0, 10**6), n=st.integers(1, 7), d=st.integers(1, 4), heat=st.floats(-3, 2),
-       close=st.booleans())
+@given(seed=st.integers(0, 10**6), n=st.integers(1, 7), d=st.integers(1, 4), heat=st.floats(-3, 2), close=st.booleans())
 def test_masked_bounds_are_never_below_the_constant(seed, n, d, heat, close):
     generator = torch.Generator().manual_seed(seed)
     A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (3, d), (n, d)))

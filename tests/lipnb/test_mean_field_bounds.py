@@ -82,8 +82,13 @@ def test_ascent_does_not_pass_the_sharp_bound(heat):
     assert max(reached) > reached[0] and 0.4 * bound < max(reached) <= bound * (1 + 1e-9)
 
 
-MATRICES = [-EYE, EYE, torch.diag(torch.tensor([2.0, -0.1])).double(), torch.tensor([[-0.3, 2.0], [0, 0.7]]).double(),
-            torch.tensor([[2.0, -1.0], [0, 0.5]]).double()]
+MATRICES = [
+    -EYE,
+    EYE,
+    torch.diag(torch.tensor([2.0, -0.1])).double(),
+    torch.tensor([[-0.3, 2.0], [0, 0.7]]).double(),
+    torch.tensor([[2.0, -1.0], [0, 0.5]]).double(),
+]
 
 
 @pytest.mark.parametrize("case", range(len(MATRICES)))
@@ -134,8 +139,11 @@ def test_logarithms_agree_with_plain_numbers(bound, R):
 @pytest.mark.parametrize("t", [800.0, 5e3, 1e6])
 def test_logarithms_are_finite_where_numbers_are_not(t):
     R = math.sqrt(t)
-    expected = {mean_field_upper: math.log(1 + 3 * t) + 2 * t, mean_field_upper_sharp: math.log(1 + t) + t,
-                masked_mean_field_upper: math.log(2 + 4 * t) + 2 * t}
+    expected = {
+        mean_field_upper: math.log(1 + 3 * t) + 2 * t,
+        mean_field_upper_sharp: math.log(1 + t) + t,
+        masked_mean_field_upper: math.log(2 + 4 * t) + 2 * t,
+    }
     for bound, logarithm in expected.items():
         assert bound(EYE, EYE, R, log=True) == pytest.approx(logarithm, rel=1e-6)
         with pytest.raises(OverflowError, match=r"the bound is exp\(.*\), beyond the largest float: use log=True"):
@@ -150,13 +158,16 @@ def test_zero_maps_have_zero_bounds():
     assert mean_field_lower(EYE, 0.0) == 0 and mean_field_lower(0 * EYE, 3.0) == 0
 
 
-@pytest.mark.parametrize(("arguments", "error", "sentence"), [
-    ((EYE[:1], EYE, 1.0), ValueError, "A must be square"),
-    ((EYE, EYE[:, :1], 1.0), ValueError, "V of shape"),
-    ((EYE * torch.nan, EYE, 1.0), ValueError, "NaN"),
-    ((EYE, EYE, -1.0), ValueError, "R must be"),
-    ((EYE, EYE, math.nan), ValueError, "R must be"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "error", "sentence"),
+    [
+        ((EYE[:1], EYE, 1.0), ValueError, "A must be square"),
+        ((EYE, EYE[:, :1], 1.0), ValueError, "V of shape"),
+        ((EYE * torch.nan, EYE, 1.0), ValueError, "NaN"),
+        ((EYE, EYE, -1.0), ValueError, "R must be"),
+        ((EYE, EYE, math.nan), ValueError, "R must be"),
+    ],
+)
 def test_bad_input(arguments, error, sentence):
     for bound in (*UPPER, masked_mean_field_upper):
         with pytest.raises(error, match=sentence):
@@ -225,8 +236,15 @@ def test_one_head_counts_followers_and_the_rate_is_explicit(seed):
 
 def test_biases_do_not_matter_in_the_limit():
     f, x, gap = case_of_heads(30, masked=False)
-    biased = Attention(f.query, f.key, f.value, f.output, query_bias=normal(1, f.heads, 2),
-                       key_bias=normal(2, f.heads, 2), value_bias=normal(3, f.heads, 3))
+    biased = Attention(
+        f.query,
+        f.key,
+        f.value,
+        f.output,
+        query_bias=normal(1, f.heads, 2),
+        key_bias=normal(2, f.heads, 2),
+        value_bias=normal(3, f.heads, 3),
+    )
     limit = large_radius_limit(f, x).item()
     assert large_radius_limit(biased, x).item() == pytest.approx(limit, rel=1e-12)
     far = local_lipschitz(biased, 100 * math.sqrt(60 / gap) * x, method="dense").value.item()

@@ -134,8 +134,15 @@ def test_the_mean_field_map_is_its_integrals_and_attention_at_its_points(seed):
     kernel = a * (z @ A.T @ x.T).exp()
     assert torch.allclose(mean_field_map(f, x, a, z), kernel @ x @ V.T / kernel.sum(1, keepdim=True), atol=1e-12)
     assert torch.allclose(mean_field_map(f, x, 7 * a, z), mean_field_map(f, x, a, z), atol=1e-12)
-    heads = Attention(normal(2, 2, 3), normal(2, 2, 3), normal(2, 4, 3), normal(2, 5, 4), query_bias=normal(2, 2),
-                      value_bias=normal(2, 4), output_bias=normal(5))
+    heads = Attention(
+        normal(2, 2, 3),
+        normal(2, 2, 3),
+        normal(2, 4, 3),
+        normal(2, 5, 4),
+        query_bias=normal(2, 2),
+        value_bias=normal(2, 4),
+        output_bias=normal(5),
+    )
     assert torch.allclose(mean_field_map(heads, x, a, x), heads(x, a), atol=1e-12)
     counts = torch.tensor([1, 2, 3, 1, 2])
     copies = repeat(x, counts)
@@ -160,17 +167,20 @@ def test_the_quotient_of_distances_is_the_weighted_norm(seed):
 X = np.zeros((2, 3))
 
 
-@pytest.mark.parametrize(("arguments", "sentence"), [
-    (dict(x=X, y=np.zeros((2, 2))), "x and y must have shapes"),
-    (dict(x=X[0], y=X), "points must have shape"),
-    (dict(x=X[:0], y=X), "points must have shape"),
-    (dict(x=X + np.nan, y=X), "NaN"),
-    (dict(x=X, y=X, p=0.5), "p must be"),
-    (dict(x=X, y=X, p=np.inf), "p must be"),
-    (dict(x=X, y=X, a=[1.0]), "weights must be 2 numbers"),
-    (dict(x=X, y=X, b=[0.5, 0.6]), "total one"),
-    (dict(x=X, y=X, a=[-0.5, 1.5]), "0 or more"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (dict(x=X, y=np.zeros((2, 2))), "x and y must have shapes"),
+        (dict(x=X[0], y=X), "points must have shape"),
+        (dict(x=X[:0], y=X), "points must have shape"),
+        (dict(x=X + np.nan, y=X), "NaN"),
+        (dict(x=X, y=X, p=0.5), "p must be"),
+        (dict(x=X, y=X, p=np.inf), "p must be"),
+        (dict(x=X, y=X, a=[1.0]), "weights must be 2 numbers"),
+        (dict(x=X, y=X, b=[0.5, 0.6]), "total one"),
+        (dict(x=X, y=X, a=[-0.5, 1.5]), "0 or more"),
+    ],
+)
 def test_bad_measures(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         wasserstein(**arguments)

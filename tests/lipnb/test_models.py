@@ -20,8 +20,14 @@ TEXT = "Alice was beginning to get very tired of sitting by her sister on the ba
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 CASES = {
-    "minilm": {}, "minilm masked": {"masked": True}, "bert": {}, "bert masked": {"masked": True}, "decoder": {},
-    "gpt2": {}, "gpt2 layer scaled": {}, "gpt2 unscaled": {},
+    "minilm": {},
+    "minilm masked": {"masked": True},
+    "bert": {},
+    "bert masked": {"masked": True},
+    "decoder": {},
+    "gpt2": {},
+    "gpt2 layer scaled": {},
+    "gpt2 unscaled": {},
 }
 NETWORKS = pytest.mark.parametrize("case", CASES)
 
@@ -61,9 +67,8 @@ def twin(network, ids):
 
     def watch(key, receiver, giver, gives_input=False):
         hooks.append(receiver.register_forward_pre_hook(partial(record, key, 0), with_kwargs=True))
-        if gives_input:     # what the output projection receives is what the heads gave
-            hooks.append(giver.register_forward_pre_hook(
-                lambda module, args: seen[key].update({1: args[0]})))
+        if gives_input:  # what the output projection receives is what the heads gave
+            hooks.append(giver.register_forward_pre_hook(lambda module, args: seen[key].update({1: args[0]})))
         else:
             hooks.append(giver.register_forward_hook(partial(record, key, 1), with_kwargs=True))
 
@@ -111,11 +116,20 @@ def test_attention_equals_the_running_network_at_full_size(monkeypatch, record_p
     monkeypatch.delenv("LIPNB_DATA", raising=False)
     network = models.load("gpt2", random=True)
     assert network.describe() == {
-        "model": "gpt2", "architecture": "GPT-2", "weights": "random", "masked": True, "tokenizer": "minilm",
-        "layers": 12, "heads": 12, "width": 768, "dtype": "float32", "device": "cpu"}
+        "model": "gpt2",
+        "architecture": "GPT-2",
+        "weights": "random",
+        "masked": True,
+        "tokenizer": "minilm",
+        "layers": 12,
+        "heads": 12,
+        "width": 768,
+        "dtype": "float32",
+        "device": "cpu",
+    }
     generator = torch.Generator().manual_seed(0)
     for name, parameter in network.network.named_parameters():
-        if name.endswith(".bias"):      # zero when drawn
+        if name.endswith(".bias"):  # zero when drawn
             parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
     record_property("worst relative error", agrees(network, network.token_ids(TEXT)[None], 1e-5))
 
@@ -187,7 +201,7 @@ def test_a_block_works_in_batch_and_under_torch_func(checkpoints, case):
     assert relative(torch.stack([block(part) for part in x]), block(x)) < 1e-12
     assert relative(torch.func.vmap(block)(x), block(x)) < 1e-12
     tangent = torch.func.jvp(block, (x,), (u,))[1]
-    gradient, = torch.func.vjp(block, x)[1](w)
+    (gradient,) = torch.func.vjp(block, x)[1](w)
     assert relative((block(x + 1e-5 * u) - block(x - 1e-5 * u)) / 2e-5, tangent) < 1e-6
     assert abs((tangent * w).sum() - (gradient * u).sum()) < 1e-10 * tangent.norm() * w.norm()
     assert block.attention.heads == network.heads and callable(block.norm)
@@ -199,7 +213,7 @@ def test_the_key_bias_is_there_although_it_changes_nothing(checkpoints, case):
     network = loaded(checkpoints, case, torch.float64)
     ids = some_ids(network)
     x = network.activations(ids, 1)
-    keys = network.attention(1).project(x)[1]       # (b, h, n, k)
+    keys = network.attention(1).project(x)[1]  # (b, h, n, k)
     if case == "bert":
         expected = network.network.encoder.layer[1].attention.self.key(x)
     else:
@@ -238,11 +252,20 @@ def test_random_weights_follow_the_seed_alone(checkpoints):
 def test_minilm_is_what_it_says():
     network = models.load("minilm")
     assert network.describe() == {
-        "model": "minilm", "architecture": "BERT", "weights": "pretrained", "masked": False, "tokenizer": "minilm",
-        "layers": 6, "heads": 12, "width": 384, "dtype": "float32", "device": "cpu"}
+        "model": "minilm",
+        "architecture": "BERT",
+        "weights": "pretrained",
+        "masked": False,
+        "tokenizer": "minilm",
+        "layers": 6,
+        "heads": 12,
+        "width": 384,
+        "dtype": "float32",
+        "device": "cpu",
+    }
     assert not network.network.training and not any(p.requires_grad for p in network.network.parameters())
     ids = network.token_ids("hello world [SEP]")
-    assert ids.dtype == torch.long and ids.tolist() == [7592, 2088, 1031, 19802, 1033]      # the text, no marker
+    assert ids.dtype == torch.long and ids.tolist() == [7592, 2088, 1031, 19802, 1033]  # the text, no marker
     assert len(network.token_ids("rabbit " * 700)) == 700
 
 
@@ -273,7 +296,7 @@ def test_whose_tokenizer_reads_is_never_silent(checkpoints, tmp_path, monkeypatc
     shutil.rmtree(tmp_path / "tokenizers")
     tokenizer, name = find(vocabulary=50257, random=True)
     assert name == "minilm" and len(tokenizer) == 30522
-    assert find(vocabulary=50257, random=False) == (None, None)     # real weights: never another's tokenizer
+    assert find(vocabulary=50257, random=False) == (None, None)  # real weights: never another's tokenizer
     assert find(vocabulary=30521, random=True) == (None, None)
     forced = models.load(checkpoints / "gpt2", tokenizer=checkpoints / "bert")
     assert forced.tokenizer_name == "bert" and forced.token_ids("the alice").tolist() == [7, 5]
@@ -283,8 +306,11 @@ def hub_layout(checkpoints, folder, name, rename, extra):
     """A checkpoint with the tensor names that the well-known file on the hub has."""
     shutil.copytree(checkpoints / name, folder)
     tensors = load_file(folder / "model.safetensors")
-    save_file({rename(key): tensor for key, tensor in tensors.items()} | extra, folder / "model.safetensors",
-              metadata={"format": "pt"})
+    save_file(
+        {rename(key): tensor for key, tensor in tensors.items()} | extra,
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     return folder
 
 
@@ -323,8 +349,11 @@ def damaged(checkpoints, folder, damage):
     elif damage == "not json":
         config.write_text("{")
     elif damage == "fewer layers":
-        save_file({key: tensor for key, tensor in load_file(weights).items() if "layer.1" not in key}, weights,
-                  metadata={"format": "pt"})
+        save_file(
+            {key: tensor for key, tensor in load_file(weights).items() if "layer.1" not in key},
+            weights,
+            metadata={"format": "pt"},
+        )
     elif damage == "nan":
         tensors = load_file(weights)
         tensors["encoder.layer.1.attention.self.key.weight"][0, 0] = torch.nan
@@ -334,37 +363,45 @@ def damaged(checkpoints, folder, damage):
     return folder
 
 
-@pytest.mark.parametrize(("damage", "kind", "sentence"), [
-    ("no config", FileNotFoundError, "holds no config.json: pass a folder in Hugging Face format"),
-    ("no weights", FileNotFoundError, "has no complete weights in safetensors format .* random=True"),
-    ("half", ValueError, "model.safetensors of .* is not a whole safetensors file .* download or copy it again"),
-    ("noise", ValueError, "model.safetensors of .* is not a whole safetensors file"),
-    ("not json", ValueError, "is not a Hugging Face configuration"),
-    ("fewer layers", ValueError, "are not complete: 16 tensors of its config.json are missing, such as encoder"),
-    ("nan", ValueError, "outputs of .* are NaN"),
-    ({"model_type": "t5"}, ValueError, r"is a t5 model, .* supported: BERT \(bert\), GPT-2 \(gpt2\)"),
-    ({"position_embedding_type": "relative_key"}, ValueError, "position_embedding_type = 'relative_key'"),
-    ({"hidden_size": 64}, ValueError, "do not fit its config.json"),
-    ({"intermediate_size": 10**7}, ValueError, "do not fit its config.json: it describes .* numbers, they hold"),
-    ({"intermediate_size": 10**10}, ValueError, "intermediate_size = 10000000000: it must be a whole number"),
-    ({"hidden_size": "wide"}, ValueError, "hidden_size = 'wide': it must be a whole number"),
-], ids=str)
+@pytest.mark.parametrize(
+    ("damage", "kind", "sentence"),
+    [
+        ("no config", FileNotFoundError, "holds no config.json: pass a folder in Hugging Face format"),
+        ("no weights", FileNotFoundError, "has no complete weights in safetensors format .* random=True"),
+        ("half", ValueError, "model.safetensors of .* is not a whole safetensors file .* download or copy it again"),
+        ("noise", ValueError, "model.safetensors of .* is not a whole safetensors file"),
+        ("not json", ValueError, "is not a Hugging Face configuration"),
+        ("fewer layers", ValueError, "are not complete: 16 tensors of its config.json are missing, such as encoder"),
+        ("nan", ValueError, "outputs of .* are NaN"),
+        ({"model_type": "t5"}, ValueError, r"is a t5 model, .* supported: BERT \(bert\), GPT-2 \(gpt2\)"),
+        ({"position_embedding_type": "relative_key"}, ValueError, "position_embedding_type = 'relative_key'"),
+        ({"hidden_size": 64}, ValueError, "do not fit its config.json"),
+        ({"intermediate_size": 10**7}, ValueError, "do not fit its config.json: it describes .* numbers, they hold"),
+        ({"intermediate_size": 10**10}, ValueError, "intermediate_size = 10000000000: it must be a whole number"),
+        ({"hidden_size": "wide"}, ValueError, "hidden_size = 'wide': it must be a whole number"),
+    ],
+    ids=str,
+)
 def test_a_damaged_folder_is_named(checkpoints, tmp_path, damage, kind, sentence, capfd):
     with pytest.raises(kind, match=sentence):
         models.load(damaged(checkpoints, tmp_path / "bert", damage))
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(("arguments", "kind", "sentence"), [
-    ({"name_or_path": "nobody/nothing"}, FileNotFoundError, "could not be found .* load\\('minilm'\\)"),
-    ({"name_or_path": "./no folder"}, FileNotFoundError, "could not be found .* and is not a folder"),
-    ({"name_or_path": ""}, ValueError, "must be a model's name or folder"),
-    ({"name_or_path": None}, ValueError, "must be a model's name or folder"),
-    ({"name_or_path": "gpt2", "random": True, "masked": False}, ValueError, "GPT-2 is always masked"),
-    ({"name_or_path": "minilm", "dtype": torch.int64}, ValueError, "floating point"),
-    ({"name_or_path": "minilm", "dtype": "double"}, ValueError, "floating point"),
-    ({"name_or_path": "minilm", "tokenizer": "nobody/nothing"}, FileNotFoundError, "no tokenizer 'nobody/nothing'"),
-], ids=str)
+@pytest.mark.parametrize(
+    ("arguments", "kind", "sentence"),
+    [
+        ({"name_or_path": "nobody/nothing"}, FileNotFoundError, "could not be found .* load\\('minilm'\\)"),
+        ({"name_or_path": "./no folder"}, FileNotFoundError, "could not be found .* and is not a folder"),
+        ({"name_or_path": ""}, ValueError, "must be a model's name or folder"),
+        ({"name_or_path": None}, ValueError, "must be a model's name or folder"),
+        ({"name_or_path": "gpt2", "random": True, "masked": False}, ValueError, "GPT-2 is always masked"),
+        ({"name_or_path": "minilm", "dtype": torch.int64}, ValueError, "floating point"),
+        ({"name_or_path": "minilm", "dtype": "double"}, ValueError, "floating point"),
+        ({"name_or_path": "minilm", "tokenizer": "nobody/nothing"}, FileNotFoundError, "no tokenizer 'nobody/nothing'"),
+    ],
+    ids=str,
+)
 def test_what_cannot_be_loaded_is_named(arguments, kind, sentence, monkeypatch):
     monkeypatch.delenv("LIPNB_DATA", raising=False)
     with pytest.raises(kind, match=sentence):
@@ -382,23 +419,26 @@ def test_a_tokenizer_too_large_for_the_model_is_named(checkpoints):
         models.load(checkpoints / "gpt2", tokenizer="minilm")
 
 
-@pytest.mark.parametrize(("call", "sentence"), [
-    (lambda m: m.attention(2), "layer must be between 0 and 1 for bert, got 2"),
-    (lambda m: m.attention(-1), "layer must be between 0 and 1 for bert, got -1"),
-    (lambda m: m.attention(0.5), "layer must be an integer"),
-    (lambda m: m.attention(0, "mlp"), "object must be one of .*'heads'.*got 'mlp'"),
-    (lambda m: m.activations([[1, 2]], 0, "mlp"), "object must be one of"),
-    (lambda m: m.activations([[1, 2]], 7), "layer must be between 0 and 1"),
-    (lambda m: m.activations([1, 2], 0), r"shape \(b, n\).*ids\[None\]"),
-    (lambda m: m.activations(torch.zeros(0, 3, dtype=torch.long), 0), r"with b, n >= 1"),
-    (lambda m: m.activations([[1.0, 2.0]], 0), "must be integers"),
-    (lambda m: m.activations([[1, 900]], 0), f"between 0 and {len(WORDS) - 1}.*got 1 to 900"),
-    (lambda m: m.activations([[-1, 1]], 0), "between 0 and"),
-    (lambda m: m.activations([[1] * 41], 0), "bert has 40 positions, got sequences of 41"),
-    (lambda m: m.token_ids(""), "holds no token"),
-    (lambda m: m.token_ids(" \n"), "holds no token"),
-    (lambda m: m.token_ids(b"alice"), "must be a str"),
-])
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda m: m.attention(2), "layer must be between 0 and 1 for bert, got 2"),
+        (lambda m: m.attention(-1), "layer must be between 0 and 1 for bert, got -1"),
+        (lambda m: m.attention(0.5), "layer must be an integer"),
+        (lambda m: m.attention(0, "mlp"), "object must be one of .*'heads'.*got 'mlp'"),
+        (lambda m: m.activations([[1, 2]], 0, "mlp"), "object must be one of"),
+        (lambda m: m.activations([[1, 2]], 7), "layer must be between 0 and 1"),
+        (lambda m: m.activations([1, 2], 0), r"shape \(b, n\).*ids\[None\]"),
+        (lambda m: m.activations(torch.zeros(0, 3, dtype=torch.long), 0), r"with b, n >= 1"),
+        (lambda m: m.activations([[1.0, 2.0]], 0), "must be integers"),
+        (lambda m: m.activations([[1, 900]], 0), f"between 0 and {len(WORDS) - 1}.*got 1 to 900"),
+        (lambda m: m.activations([[-1, 1]], 0), "between 0 and"),
+        (lambda m: m.activations([[1] * 41], 0), "bert has 40 positions, got sequences of 41"),
+        (lambda m: m.token_ids(""), "holds no token"),
+        (lambda m: m.token_ids(" \n"), "holds no token"),
+        (lambda m: m.token_ids(b"alice"), "must be a str"),
+    ],
+)
 def test_what_a_model_cannot_read_is_named(checkpoints, call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call(loaded(checkpoints, "bert", torch.float32))
@@ -411,13 +451,20 @@ def test_a_model_without_tokenizer_says_so(checkpoints):
         network.token_ids("alice")
 
 
-@pytest.mark.parametrize(("leak", "masked", "sentence"), [
-    (0.0, True, None), (1e-6, True, None), (1e-4, True, "is not causal although masked=True"),
-    (1e-2, True, "is not causal although masked=True"), (1e-6, False, "is causal although masked=False"),
-    (1e-4, False, None),
-])
+@pytest.mark.parametrize(
+    ("leak", "masked", "sentence"),
+    [
+        (0.0, True, None),
+        (1e-6, True, None),
+        (1e-4, True, "is not causal although masked=True"),
+        (1e-2, True, "is not causal although masked=True"),
+        (1e-6, False, "is causal although masked=False"),
+        (1e-4, False, None),
+    ],
+)
 def test_a_small_leak_is_a_leak(leak, masked, sentence):
     """Outputs of earlier tokens that move with later ones by this much, relative to their size."""
+
     def network(input_ids, use_cache):
         own = torch.ones(*input_ids.shape, 3, dtype=torch.float64)
         later = (input_ids - input_ids[:1]).sum(-1).double()  # 0, and something where the last tokens changed

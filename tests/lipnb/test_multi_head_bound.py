@@ -18,15 +18,29 @@ def layer(seed, *, masked=False):
 
     h, k, v, d, m, n = (1 + int(torch.randint(6, (), generator=generator)) for _ in range(6))
     size = normal(h, 1, 1).exp()
-    f = Attention(normal(h, k, d), normal(h, k, d), size * normal(h, v, d), normal(h, m, v),
-                  query_bias=normal(h, k), value_bias=normal(h, v), masked=masked)
+    f = Attention(
+        normal(h, k, d),
+        normal(h, k, d),
+        size * normal(h, v, d),
+        normal(h, m, v),
+        query_bias=normal(h, k),
+        value_bias=normal(h, v),
+        masked=masked,
+    )
     return f, (0.3, 1.0, 3.0)[seed % 3] * normal(n, d)
 
 
 def head(f, h):
     """Head h of a layer, without its output matrix."""
-    return Attention(f.query[h : h + 1], f.key[h : h + 1], f.value[h : h + 1], query_bias=f.query_bias[h : h + 1],
-                     value_bias=f.value_bias[h : h + 1], scale=f.scale, masked=f.masked)
+    return Attention(
+        f.query[h : h + 1],
+        f.key[h : h + 1],
+        f.value[h : h + 1],
+        query_bias=f.query_bias[h : h + 1],
+        value_bias=f.value_bias[h : h + 1],
+        scale=f.scale,
+        masked=f.masked,
+    )
 
 
 def exact(f, x):
@@ -83,13 +97,16 @@ def test_zero_heads_add_nothing_and_infinite_bounds_stay():
     assert multi_head_upper(W, [math.inf, 3.0]) == math.inf
 
 
-@pytest.mark.parametrize(("shape", "each", "sentence"), [
-    ((2, 2), [1.0, 1.0], r"output must have shape \(h, m, v\)"),
-    ((2, 2, 2), [1.0], "one bound for each of the 2 heads"),
-    ((2, 2, 2), [[1.0, 1.0]], "one bound for each of the 2 heads"),
-    ((2, 2, 2), [1.0, -1.0], "0 or more"),
-    ((2, 2, 2), [1.0, math.nan], "no NaN"),
-])
+@pytest.mark.parametrize(
+    ("shape", "each", "sentence"),
+    [
+        ((2, 2), [1.0, 1.0], r"output must have shape \(h, m, v\)"),
+        ((2, 2, 2), [1.0], "one bound for each of the 2 heads"),
+        ((2, 2, 2), [[1.0, 1.0]], "one bound for each of the 2 heads"),
+        ((2, 2, 2), [1.0, -1.0], "0 or more"),
+        ((2, 2, 2), [1.0, math.nan], "no NaN"),
+    ],
+)
 def test_bad_inputs_get_one_sentence(shape, each, sentence):
     with pytest.raises(ValueError, match=sentence):
         multi_head_upper(torch.ones(shape, dtype=torch.float64), each)

@@ -31,12 +31,20 @@ def never_below(A, V, x, masked):
 
 
 @some
-@given(seed=st.integers(0, 10**6), n=st.integers(1, 9), d=st.integers(1, 4), m=st.integers(1, 5),
-       size=st.sampled_from([0.05, 0.3, 1.0, 4.0]), far=st.sampled_from([0.0, 1.0, 5.0]), masked=st.booleans())
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(1, 9),
+    d=st.integers(1, 4),
+    m=st.integers(1, 5),
+    size=st.sampled_from([0.05, 0.3, 1.0, 4.0]),
+    far=st.sampled_from([0.0, 1.0, 5.0]),
+    masked=st.booleans(),
+)
 def test_random_inputs_near_and_far_from_the_origin(seed, n, d, m, size, far, masked):
     generator = torch.Generator().manual_seed(seed)
-    A, V, x, shift = (torch.randn(*shape, generator=generator, dtype=torch.float64)
-                      for shape in ((d, d), (m, d), (5, n, d), (d,)))
+    A, V, x, shift = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (m, d), (5, n, d), (d,))
+    )
     never_below(A, V, size * x + far * shift, masked)
 
 
@@ -56,8 +64,9 @@ def test_structured_inputs(n, masked):
 def test_inputs_climbed_to_by_gradient_ascent(R, masked):
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
-        A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in
-                   ((2, 2), (3, 2), (4, 4, 2)))
+        A, V, x = (
+            torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 2), (3, 2), (4, 4, 2))
+        )
         best, found = climb(Attention.from_matrices(A, V, masked=masked), R * x, R, steps=40)
         never_below(A, V, best, masked)
         assert (found <= general_upper_sharp(A, V, 4, R)).all()
@@ -125,15 +134,15 @@ def test_the_form_from_distances_needs_both_sides(a, fails):
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 8), d=st.integers(1, 4), far=st.sampled_from([0.0, 3.0]))
 def test_the_form_from_distances_holds_with_both_sides(seed, n, d, far):
     generator = torch.Generator().manual_seed(seed)
-    A, V, x, shift = (torch.randn(*shape, generator=generator, dtype=torch.float64)
-                      for shape in ((d, d), (2, d), (n, d), (d,)))
+    A, V, x, shift = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (2, d), (n, d), (d,))
+    )
     assert exact(A, V, x + far * shift).item() <= from_distances(A, V, x + far * shift, both_sides=True)
 
 
 def test_any_centre_is_valid_and_the_default_is_a_good_one():
     generator = torch.Generator().manual_seed(0)
-    A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in
-               ((3, 3), (3, 3), (20, 6, 3)))
+    A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((3, 3), (3, 3), (20, 6, 3)))
     measured, best = exact(A, V, x + 4), spread_upper(A, V, x + 4)
     for center in (torch.zeros(20, 3), x.mean(1) + 4, (x + 4)[:, 0]):
         found = spread_upper(A, V, x + 4, center=center)
@@ -141,22 +150,27 @@ def test_any_centre_is_valid_and_the_default_is_a_good_one():
 
 
 @pytest.mark.parametrize("bound", [column_upper, spread_upper])
-@pytest.mark.parametrize(("A", "V", "x", "sentence"), [
-    (EYE[:2], EYE, EYE, "A must be square"),
-    (EYE, EYE[:, :2], EYE, "V of shape"),
-    (EYE * torch.nan, EYE, EYE, "NaN"),
-    (EYE, EYE, EYE[0], "x must have shape"),
-    (EYE, EYE, EYE[:, :2], "x must have shape"),
-    (EYE, EYE, EYE * torch.inf, "x holds NaN"),
-])
+@pytest.mark.parametrize(
+    ("A", "V", "x", "sentence"),
+    [
+        (EYE[:2], EYE, EYE, "A must be square"),
+        (EYE, EYE[:, :2], EYE, "V of shape"),
+        (EYE * torch.nan, EYE, EYE, "NaN"),
+        (EYE, EYE, EYE[0], "x must have shape"),
+        (EYE, EYE, EYE[:, :2], "x must have shape"),
+        (EYE, EYE, EYE * torch.inf, "x holds NaN"),
+    ],
+)
 def test_bad_input_gives_its_sentence(bound, A, V, x, sentence):
     with pytest.raises(ValueError, match=sentence):
         bound(A, V, x)
 
 
 @pytest.mark.parametrize("bound", [general_upper, general_upper_sharp])
-@pytest.mark.parametrize(("n", "R", "sentence"), [(0, 1.0, "n must be"), (1.5, 1.0, "n must be"),
-                                                  (2, -1.0, "R must be"), (2, math.nan, "R must be")])
+@pytest.mark.parametrize(
+    ("n", "R", "sentence"),
+    [(0, 1.0, "n must be"), (1.5, 1.0, "n must be"), (2, -1.0, "R must be"), (2, math.nan, "R must be")],
+)
 def test_bad_sizes_give_their_sentence(bound, n, R, sentence):
     with pytest.raises(ValueError, match=sentence):
         bound(EYE, EYE, n, R)

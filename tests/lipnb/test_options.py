@@ -90,8 +90,12 @@ def test_mixed_precision_meets_the_tolerance(precision_pair):
 
 
 SPECTRA = {
-    "repeated": [2.0] * 6 + [1.0] * 14, "gap 1e-8": [1.0, 1 - 1e-8] + [0.5] * 18, "gap 1e-3": [1.0, 0.999] + [0.5] * 18,
-    "rank one": [3.0] + [0.0] * 19, "zero": [0.0] * 20, "all equal": [1.0] * 20,
+    "repeated": [2.0] * 6 + [1.0] * 14,
+    "gap 1e-8": [1.0, 1 - 1e-8] + [0.5] * 18,
+    "gap 1e-3": [1.0, 0.999] + [0.5] * 18,
+    "rank one": [3.0] + [0.0] * 19,
+    "zero": [0.0] * 20,
+    "all equal": [1.0] * 20,
     "near": [1 - 1e-4 * i for i in range(20)],
     "graded": [10.0**-i for i in range(20)],
 }
@@ -109,8 +113,9 @@ def test_adversarial_spectra(name, precision, method, precision_pair):
         x = normal(2, n, 20).to(dtype)
         for scale in (1e-20, 1.0, 1e20):
             attention = with_spectrum([scale * value for value in SPECTRA[name]], dtype)
-            lip = local_lipschitz(attention, x, method=method, precision=precision,
-                                  max_steps=100 if method == "power" else None)
+            lip = local_lipschitz(
+                attention, x, method=method, precision=precision, max_steps=100 if method == "power" else None
+            )
             for field in (lip.value, lip.residual, lip.upper):
                 assert not field.isnan().any()
             # many close values: power iteration stops at any of them, as its residual says
@@ -161,8 +166,9 @@ def test_logits_of_any_size_give_hard_or_uniform_attention(unit, precision_pair)
 
 
 @pytest.mark.parametrize("power", [-20, -12, 12, 20])
-@pytest.mark.parametrize("options", [{}, {"precision": "mixed"}, {"memory": 1}, {"method": "power"},
-                                     {"method": "dense"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"precision": "mixed"}, {"memory": 1}, {"method": "power"}, {"method": "dense"}]
+)
 def test_tokens_in_other_units_are_the_same_map(power, options):
     """x / s with the value, query and key matrices times s, and with the query alone times s^2."""
     unit = 10.0**power
@@ -177,16 +183,20 @@ def test_tokens_in_other_units_are_the_same_map(power, options):
             assert ((lip.value * unit / exact - 1).abs() <= 1.1e-4).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "power"}, {"precision": "mixed"}, {"memory": 1},
-                                     {"confidence": None}, {"method": "dense"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"method": "power"}, {"precision": "mixed"}, {"memory": 1}, {"confidence": None}, {"method": "dense"}],
+)
 @pytest.mark.parametrize("seed", [0, 2, 5, 7])
 def test_a_list_of_mixed_lengths_gives_each_of_its_answers_in_order(seed, options):
     case = random_case(seed)
     d = case.x.shape[-1]
     lengths = [9, 3, 12, 9, 1, 12, 5, 9]
     x = [normal(n, d, seed=i) for i, n in enumerate(lengths)]
-    weights = [torch.rand(n, generator=torch.Generator().manual_seed(n + i), dtype=torch.float64) + 0.1
-               for i, n in enumerate(lengths)]
+    weights = [
+        torch.rand(n, generator=torch.Generator().manual_seed(n + i), dtype=torch.float64) + 0.1
+        for i, n in enumerate(lengths)
+    ]
     for heavy in (None, weights, tuple(weights)):
         together = local_lipschitz(case.attention, x, weights=heavy, **options)
         assert together.value.shape == together.steps.shape == (8,)
@@ -201,29 +211,44 @@ def test_a_list_of_mixed_lengths_gives_each_of_its_answers_in_order(seed, option
     assert relative(local_lipschitz(case.attention, tuple(x)).value, local_lipschitz(case.attention, x).value) < 1e-12
 
 
-@pytest.mark.parametrize(("change", "sentence"), [
-    ({"confidence": 1.5}, "confidence must lie"), ({"confidence": 1}, "confidence must lie"),
-    ({"confidence": 0}, "confidence must lie"), ({"confidence": math.nan}, "confidence must lie"),
-    ({"precision": "half"}, "precision must be"),
-    ({"precision": "mixed", "method": "power"}, "precision='mixed' needs method='lanczos', got method='power'"),
-    ({"precision": "mixed", "method": "dense"}, "precision='mixed' needs method='lanczos', got method='dense'"),
-    ({"precision": "mixed", "f": lambda x: x}, "precision='mixed' needs an Attention"),
-    ({"memory": 0}, "memory must be"), ({"memory": -5}, "memory must be"),
-    ({"rtol": math.nan}, "rtol must lie"), ({"x": []}, "x must be"), ({"x": [1.0, 2.0]}, "x must be"),
-    ({"x": [torch.ones(3)]}, "x must be"), ({"x": [torch.ones(2, 3, 4).double()]}, "x must be"),
-    ({"x": [torch.ones(3, 4, dtype=torch.int64)]}, "x must be"), ({"x": [torch.ones(3, 5).double()]}, "d = 4"),
-    ({"x": [torch.ones(3, 4).double(), torch.ones(3, 5).double()]}, "d = 4|one width"),
-    ({"x": [torch.ones(3, 4).double(), torch.ones(3, 4)]}, "float32"),
-    ({"x": [torch.ones(3, 4).double(), torch.ones(5, 4)]}, "float32"),
-    ({"x": [torch.ones(0, 4).double()]}, "holds no token"),
-    ({"x": [torch.ones(3, 4).double()] * 2, "weights": [torch.ones(3).double()]}, "weights must be a list"),
-    ({"x": [torch.ones(3, 4).double()] * 2, "weights": [torch.ones(3).double(), torch.ones(2).double()]},
-     "weights must be"),
-    ({"x": [torch.ones(3, 4).double()] * 2, "weights": [torch.ones(3).double(), [1.0, 1.0, 1.0]]}, "weights must be"),
-    ({"x": [torch.ones(3, 4).double()], "weights": [torch.ones(4).double()]}, "weights must be"),
-    ({"x": [torch.ones(3, 4).double()], "weights": [torch.zeros(3).double()]}, "weights must be positive"),
-    ({"x": [torch.ones(3, 4).double()] * 2, "weights": 3.0}, "weights must be a list"),
-])
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"confidence": 1.5}, "confidence must lie"),
+        ({"confidence": 1}, "confidence must lie"),
+        ({"confidence": 0}, "confidence must lie"),
+        ({"confidence": math.nan}, "confidence must lie"),
+        ({"precision": "half"}, "precision must be"),
+        ({"precision": "mixed", "method": "power"}, "precision='mixed' needs method='lanczos', got method='power'"),
+        ({"precision": "mixed", "method": "dense"}, "precision='mixed' needs method='lanczos', got method='dense'"),
+        ({"precision": "mixed", "f": lambda x: x}, "precision='mixed' needs an Attention"),
+        ({"memory": 0}, "memory must be"),
+        ({"memory": -5}, "memory must be"),
+        ({"rtol": math.nan}, "rtol must lie"),
+        ({"x": []}, "x must be"),
+        ({"x": [1.0, 2.0]}, "x must be"),
+        ({"x": [torch.ones(3)]}, "x must be"),
+        ({"x": [torch.ones(2, 3, 4).double()]}, "x must be"),
+        ({"x": [torch.ones(3, 4, dtype=torch.int64)]}, "x must be"),
+        ({"x": [torch.ones(3, 5).double()]}, "d = 4"),
+        ({"x": [torch.ones(3, 4).double(), torch.ones(3, 5).double()]}, "d = 4|one width"),
+        ({"x": [torch.ones(3, 4).double(), torch.ones(3, 4)]}, "float32"),
+        ({"x": [torch.ones(3, 4).double(), torch.ones(5, 4)]}, "float32"),
+        ({"x": [torch.ones(0, 4).double()]}, "holds no token"),
+        ({"x": [torch.ones(3, 4).double()] * 2, "weights": [torch.ones(3).double()]}, "weights must be a list"),
+        (
+            {"x": [torch.ones(3, 4).double()] * 2, "weights": [torch.ones(3).double(), torch.ones(2).double()]},
+            "weights must be",
+        ),
+        (
+            {"x": [torch.ones(3, 4).double()] * 2, "weights": [torch.ones(3).double(), [1.0, 1.0, 1.0]]},
+            "weights must be",
+        ),
+        ({"x": [torch.ones(3, 4).double()], "weights": [torch.ones(4).double()]}, "weights must be"),
+        ({"x": [torch.ones(3, 4).double()], "weights": [torch.zeros(3).double()]}, "weights must be positive"),
+        ({"x": [torch.ones(3, 4).double()] * 2, "weights": 3.0}, "weights must be a list"),
+    ],
+)
 def test_bad_options_and_bad_lists_are_said_in_one_sentence(change, sentence):
     matrix = torch.eye(4, dtype=torch.float64)
     good = {"f": Attention.from_matrices(matrix, matrix), "x": torch.ones(2, 3, 4, dtype=torch.float64)}

@@ -13,8 +13,14 @@ from lipnb.spectral import lanczos, start_vectors
 
 # heads, key width, width, value width, output width (None: concatenated), biases
 SHAPES = [
-    (1, 1, 1, 1, None, False), (1, 2, 2, 2, None, False), (2, 2, 2, 3, 3, True), (3, 1, 4, 2, None, True),
-    (1, 3, 3, 3, None, False), (2, 3, 5, 2, 4, True), (2, 5, 3, 5, None, True), (2, 4, 2, 5, 4, True),
+    (1, 1, 1, 1, None, False),
+    (1, 2, 2, 2, None, False),
+    (2, 2, 2, 3, 3, True),
+    (3, 1, 4, 2, None, True),
+    (1, 3, 3, 3, None, False),
+    (2, 3, 5, 2, 4, True),
+    (2, 5, 3, 5, None, True),
+    (2, 4, 2, 5, 4, True),
 ]
 
 
@@ -27,9 +33,15 @@ def particles(seed, shape, n=150, dtype=torch.float64):
 
     h, k, d, v, m, bias = shape
     attention = Attention(
-        normal(h, k, d) / d**0.5, normal(h, k, d) / d**0.5, normal(h, v, d), None if m is None else normal(h, m, v),
-        query_bias=normal(h, k) if bias else None, key_bias=normal(h, k) if bias else None,
-        value_bias=normal(h, v) if bias else None, output_bias=normal(m) if bias and m else None)
+        normal(h, k, d) / d**0.5,
+        normal(h, k, d) / d**0.5,
+        normal(h, v, d),
+        None if m is None else normal(h, m, v),
+        query_bias=normal(h, k) if bias else None,
+        key_bias=normal(h, k) if bias else None,
+        value_bias=normal(h, v) if bias else None,
+        output_bias=normal(m) if bias and m else None,
+    )
     x = 3 * torch.rand(n, d, generator=generator, dtype=torch.float64).to(dtype) - 1
     weights = 10 ** (-9 * torch.rand(n, generator=generator, dtype=torch.float64)).to(dtype)
     return attention, x, weights, normal(n, d), normal(n, attention.output_width)
@@ -208,8 +220,9 @@ def test_merging_keeps_the_measure():
     together = TiledJacobian(attention, x[place], heavy).jvp(u[index])
     assert relative(SeparableJacobian(attention, merged, sums, rtol=1e-10).jvp(u)[index], together) < 1e-8
     assert (merge(torch.ones(3, 2))[1] == 3).all()
-    assert (local_lipschitz(attention, merged, weights=sums, method="dense").value
-            <= local_lipschitz(attention, x[place], weights=heavy, method="dense").value * (1 + 1e-12))
+    assert local_lipschitz(attention, merged, weights=sums, method="dense").value <= local_lipschitz(
+        attention, x[place], weights=heavy, method="dense"
+    ).value * (1 + 1e-12)
 
 
 def test_bad_inputs():

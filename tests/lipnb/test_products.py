@@ -54,10 +54,19 @@ def test_gram_is_that_of_the_dense_matrix(seed):
 def test_output_widths_of_any_size(m, biased, masked):
     """h v = 12: below, at and beyond where the Gram matrix of the output matrices is kept."""
     h, k, v, d, n = 3, 2, 4, 5, 6
-    biases = {"query_bias": normal(h, k, seed=4), "key_bias": normal(h, k, seed=5),
-              "value_bias": normal(h, v, seed=6)} if biased else {}
-    attention = Attention(normal(h, k, d, seed=1), normal(h, k, d, seed=2), normal(h, v, d, seed=3),
-                          None if m is None else normal(h, m, v, seed=7), masked=masked, **biases)
+    biases = (
+        {"query_bias": normal(h, k, seed=4), "key_bias": normal(h, k, seed=5), "value_bias": normal(h, v, seed=6)}
+        if biased
+        else {}
+    )
+    attention = Attention(
+        normal(h, k, d, seed=1),
+        normal(h, k, d, seed=2),
+        normal(h, v, d, seed=3),
+        None if m is None else normal(h, m, v, seed=7),
+        masked=masked,
+        **biases,
+    )
     jacobian = AttentionJacobian(attention, normal(2, n, d))
     if m is not None:
         assert (jacobian.products().weights.output_gram is None) == (h * v > 2 * m)
@@ -107,8 +116,9 @@ def test_value_and_output_matrices_of_any_size_do_not_overflow_in_float32(seed, 
     att = case.attention
     for value_unit, output_unit in ((unit, 1.0), (1.0, unit), (unit, 1 / unit)):
         output = None if att.output is None else att.output * output_unit
-        scaled = Attention(att.query, att.key, att.value * value_unit, output, query_bias=att.query_bias,
-                           masked=att.masked).to(dtype=torch.float32)
+        scaled = Attention(
+            att.query, att.key, att.value * value_unit, output, query_bias=att.query_bias, masked=att.masked
+        ).to(dtype=torch.float32)
         exact = AttentionJacobian(scaled.to(dtype=torch.float64), case.x.float().double()).products()
         single = AttentionJacobian(scaled, case.x.float()).products()
         u = normal(*case.x.flatten(1).shape)
@@ -119,8 +129,11 @@ def test_answers_of_jvp_vjp_and_gram_are_not_overwritten():
     for seed in (3, 4, 5):  # without and with output matrices, with weights
         case = random_case(seed, n=5)
         jacobian = AttentionJacobian(case.attention, case.x, case.weights)
-        for name, width in (("jvp", case.x.shape[-1]), ("vjp", case.attention.output_width),
-                            ("gram", case.x.shape[-1])):
+        for name, width in (
+            ("jvp", case.x.shape[-1]),
+            ("vjp", case.attention.output_width),
+            ("gram", case.x.shape[-1]),
+        ):
             first, other = (normal(2, 5, width, seed=s) for s in (1, 2))
             answer = getattr(jacobian, name)(first)
             kept, given = answer.clone(), first.clone()

@@ -49,8 +49,9 @@ def small(folder, name="bert"):
 
 
 def scanned(model, text, folder, **options):
-    return scan.scan(model, text, **{"lengths": [4, 9], "output": folder / "out", "dtype": "float64", "progress": False,
-                                     **options})
+    return scan.scan(
+        model, text, **{"lengths": [4, 9], "output": folder / "out", "dtype": "float64", "progress": False, **options}
+    )
 
 
 @pytest.mark.parametrize("name", ["minilm", "gpt2-mini", "stories260K"])
@@ -91,7 +92,8 @@ def test_every_family_is_scanned_and_every_bound_holds(families, tmp_path, name)
     assert (bounds.sub(np.log10(table.lipschitz), axis=0) > -1e-9).all(axis=None)
     rotary = "llama" in name
     assert set(bounds) & {"log10_general", "log10_rotary_upper"} == {
-        "log10_rotary_upper" if rotary else "log10_general"}
+        "log10_rotary_upper" if rotary else "log10_general"
+    }
     certified = table[table.certified.notna()]
     assert len(certified) == (0 if rotary else len(table) // 2)
     assert (certified.certified >= certified.lipschitz * (1 - 1e-9)).all()
@@ -124,9 +126,13 @@ def test_heads_bounds_are_those_of_one_head(bert):
     f, R = Attention.from_matrices(A, V), x.norm(dim=-1).max().item()
     norms = bounds.head_norms(f)
     on_ball, here = bounds.heads_on_ball(norms, 9, R, False), bounds.heads_at_input(f, norms, x)
-    expected = {"general": bounds.general_upper(A, V, 9, R), "general_sharp": bounds.general_upper_sharp(A, V, 9, R),
-                "spread": bounds.spread_upper(A, V, x).item(), "column": bounds.column_upper(A, V, x).item(),
-                "yudin": bounds.yudin_upper(f, x).item()}
+    expected = {
+        "general": bounds.general_upper(A, V, 9, R),
+        "general_sharp": bounds.general_upper_sharp(A, V, 9, R),
+        "spread": bounds.spread_upper(A, V, x).item(),
+        "column": bounds.column_upper(A, V, x).item(),
+        "yudin": bounds.yudin_upper(f, x).item(),
+    }
     for name, value in expected.items():
         assert np.exp({**on_ball, **here}[name]) == pytest.approx(value, rel=1e-6), name
     assert on_ball["mean_field"] == pytest.approx(bounds.mean_field_upper(A, V, R, log=True), rel=1e-6)
@@ -165,12 +171,27 @@ def test_a_mask_that_is_not_the_models_is_found(tmp_path):
 
 def test_killed_and_started_again_it_continues(bert, tmp_path, text):
     """kill -9 after the first units: the same command measures what is missing, and gives the undisturbed table."""
-    command = [sys.executable, "-m", "lipnb.cli", "scan", str(bert), "--text", str(text), "--lengths", "3,5,7,9",
-               "--dtype", "float64", "--output", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-m",
+        "lipnb.cli",
+        "scan",
+        str(bert),
+        "--text",
+        str(text),
+        "--lengths",
+        "3,5,7,9",
+        "--dtype",
+        "float64",
+        "--output",
+        str(tmp_path / "out"),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    slow = ("import lipnb.scan.run as r, time; m = r.measure\n"
-            "def slow(*a, **k):\n    time.sleep(0.6)\n    return m(*a, **k)\n"
-            "r.measure = slow\nfrom lipnb.cli import main\nimport sys\nsys.exit(main(sys.argv[1:]))")
+    slow = (
+        "import lipnb.scan.run as r, time; m = r.measure\n"
+        "def slow(*a, **k):\n    time.sleep(0.6)\n    return m(*a, **k)\n"
+        "r.measure = slow\nfrom lipnb.cli import main\nimport sys\nsys.exit(main(sys.argv[1:]))"
+    )
     process = subprocess.Popen([sys.executable, "-c", slow, *command[3:]], env=environment, stdout=subprocess.DEVNULL)
     partial = tmp_path / "out" / "scan.partial.jsonl"
     end = time.monotonic() + 60
@@ -193,16 +214,24 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text):
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])
-def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(families, tmp_path, text, monkeypatch,  # noqa: F811
-                                                                        name):
+def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(
+    families,  # noqa: F811
+    tmp_path,
+    text,
+    monkeypatch,
+    name,
+):
     model = small(families / name)
     first = scanned(model, text, tmp_path)
     monkeypatch.setattr("lipnb.scan.run.measure", lambda *a, **k: pytest.fail("measured again"))
     (tmp_path / "out" / "summary.csv").unlink()  # as after a kill -9 between the two files
     pd.testing.assert_frame_equal(scanned(model, text, tmp_path).table, first.table)
     assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == len(first.summary)
-    with pytest.raises(ValueError, match=r"'out' holds another scan \(lengths \[4, 9\], not \[4\]\): name another "
-                                         "folder with --output, or measure anew with --again"):
+    with pytest.raises(
+        ValueError,
+        match=r"'out' holds another scan \(lengths \[4, 9\], not \[4\]\): name another "
+        "folder with --output, or measure anew with --again",
+    ):
         scanned(model, text, tmp_path, lengths=[4])
     monkeypatch.undo()
     assert len(scanned(model, text, tmp_path, lengths=[4], again=True).table) == 4
@@ -217,12 +246,20 @@ def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text)
         scan.remeasure(found.table, found.about["settings"], bert, text)
 
 
-@pytest.mark.parametrize(("file", "spoil"), [
-    ("scan.csv", lambda text: text[: len(text) // 2]), ("scan.csv", lambda text: ""),
-    ("scan.csv", lambda text: "\n".join(text.splitlines()[:-1])),
-    ("scan.csv", lambda text: text.replace("length", "x")),
-    ("scan.csv", lambda text: text.replace("True", "perhaps")), ("scan.csv", lambda text: text + "1,2\x00"),
-    ("scan.json", lambda text: text[:-9]), ("scan.json", lambda text: "[]"), ("scan.json", lambda text: "")])
+@pytest.mark.parametrize(
+    ("file", "spoil"),
+    [
+        ("scan.csv", lambda text: text[: len(text) // 2]),
+        ("scan.csv", lambda text: ""),
+        ("scan.csv", lambda text: "\n".join(text.splitlines()[:-1])),
+        ("scan.csv", lambda text: text.replace("length", "x")),
+        ("scan.csv", lambda text: text.replace("True", "perhaps")),
+        ("scan.csv", lambda text: text + "1,2\x00"),
+        ("scan.json", lambda text: text[:-9]),
+        ("scan.json", lambda text: "[]"),
+        ("scan.json", lambda text: ""),
+    ],
+)
 def test_a_damaged_scan_is_named_with_the_way_out(bert, tmp_path, text, file, spoil):
     model = small(bert)
     scanned(model, text, tmp_path, upper=False)
@@ -245,8 +282,11 @@ def test_a_full_disk_is_a_sentence_and_what_was_measured_is_kept(bert, tmp_path,
     model = small(bert)
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        with pytest.raises(OSError, match="scan.partial.jsonl cannot be written any more .No space left on device.: "
-                                          "what is measured is kept. Make room"):
+        with pytest.raises(
+            OSError,
+            match="scan.partial.jsonl cannot be written any more .No space left on device.: "
+            "what is measured is kept. Make room",
+        ):
             scanned(model, text, tmp_path, upper=False)
     (partial,) = tmp_path.rglob("scan.partial.jsonl")
     kept = partial.read_text().count('"unit"')
@@ -271,7 +311,10 @@ def test_names_and_texts_are_escaped_and_the_report_asks_for_nothing(bert, tmp_p
     assert "<script" not in said and "&lt;script&gt;" in said and "alert(1)&lt;_script&gt;" in said
     assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#)|url\((?!#)|@import|<link|<iframe""", said)
     assert {address.split("/")[2] for address in re.findall(r"https?://[^\s\"'<)]+", said)} <= {
-        "www.w3.org", "purl.org", "creativecommons.org"}  # names of formats
+        "www.w3.org",
+        "purl.org",
+        "creativecommons.org",
+    }  # names of formats
     out = StringIO()
     terminal.show(found, file=out)
     assert "[bold]" in out.getvalue()
@@ -285,42 +328,52 @@ def test_the_table_fits_the_terminal(bert, tmp_path, text, width):
     assert max(map(len, table.splitlines())) <= width and "constant" in table
 
 
-@pytest.mark.parametrize(("asked", "expected"), [
-    ("all", [0, 1, 2, 3, 4, 5]), ("0,3,5", [0, 3, 5]), ("0-2,5", [0, 1, 2, 5]), ([2, 1], [1, 2]), (4, [4])])
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [("all", [0, 1, 2, 3, 4, 5]), ("0,3,5", [0, 3, 5]), ("0-2,5", [0, 1, 2, 5]), ([2, 1], [1, 2]), (4, [4])],
+)
 def test_layers_can_be_named(asked, expected):
     assert chosen_layers(asked, 6, "m") == expected
 
 
-@pytest.mark.parametrize(("log10", "said"), [
-    (0.0, "1"), (0.41, "2.6"), (1.0, "10"), (2.53, "340"), (5.08, "1.2e5"), (151.2, "1e151"), (float("nan"), "")])
+@pytest.mark.parametrize(
+    ("log10", "said"),
+    [(0.0, "1"), (0.41, "2.6"), (1.0, "10"), (2.53, "340"), (5.08, "1.2e5"), (151.2, "1e151"), (float("nan"), "")],
+)
 def test_how_many_times(log10, said):
     assert times(log10) == said
 
 
-@pytest.mark.parametrize(("arguments", "code", "sentence"), [
-    (["minilm", "--text", "alise"], 2, "there is no file or corpus 'alise': did you mean alice?"),
-    (["minilm", "--text", "nowhere/x.txt"], 1, "the text 'nowhere/x.txt' was not found"),
-    (["minilm", "--text", "EMPTY"], 1, "the file empty.txt is empty"),
-    (["minilm", "--text", "LATIN"], 1, "the file latin.txt is not UTF-8 text"),
-    (["minilm", "--text", "SHORT", "--lengths", "32"], 1, "tokens, but 2 windows of 32 tokens need 64"),
-    (["minilm", "--lengths", "32,1024"], 1, "minilm reads at most 512 tokens, but a length of 1024 was asked for"),
-    (["minilm", "--lengths", "0,3"], 2, "lengths are whole numbers from 1 on"),
-    (["minilm", "--layers", "0-9"], 1, "minilm has layers 0 to 5, but layer 9 was asked for"),
-    (["minilm", "--layers", "first"], 2, "layers are 'all', numbers or ranges"),
-    (["minilm", "--layers", "3-1"], 2, "layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got '3-1'"),
-    (["minilm", "--rtol", "-1"], 2, "a tolerance lies between 1e-6 and 1; got '-1'"),
-    (["minilm", "--rtol", "nan"], 2, "a tolerance lies between 1e-6 and 1"),
-    (["minilm", "--text", "SHORT"], 1, "tokens need 1024: take --lengths 2 or a longer text."),
-    (["minilm", "--windows", "0"], 2, "give a whole number from 1 on"),
-    (["minilm", "--device", "warp"], 1, "the device 'warp' cannot be used here"),
-    (["minilm", "--objekt", "heads"], 2, "there is no option --objekt: did you mean --object?"),
-    (["nobody/nothing"], 1, "could not be found on the Hugging Face hub"),
-    (["gpt2-mini", "--tokenizer", "nobody/nothing"], 1, "no tokenizer 'nobody/nothing' could be found"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["minilm", "--text", "alise"], 2, "there is no file or corpus 'alise': did you mean alice?"),
+        (["minilm", "--text", "nowhere/x.txt"], 1, "the text 'nowhere/x.txt' was not found"),
+        (["minilm", "--text", "EMPTY"], 1, "the file empty.txt is empty"),
+        (["minilm", "--text", "LATIN"], 1, "the file latin.txt is not UTF-8 text"),
+        (["minilm", "--text", "SHORT", "--lengths", "32"], 1, "tokens, but 2 windows of 32 tokens need 64"),
+        (["minilm", "--lengths", "32,1024"], 1, "minilm reads at most 512 tokens, but a length of 1024 was asked for"),
+        (["minilm", "--lengths", "0,3"], 2, "lengths are whole numbers from 1 on"),
+        (["minilm", "--layers", "0-9"], 1, "minilm has layers 0 to 5, but layer 9 was asked for"),
+        (["minilm", "--layers", "first"], 2, "layers are 'all', numbers or ranges"),
+        (["minilm", "--layers", "3-1"], 2, "layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got '3-1'"),
+        (["minilm", "--rtol", "-1"], 2, "a tolerance lies between 1e-6 and 1; got '-1'"),
+        (["minilm", "--rtol", "nan"], 2, "a tolerance lies between 1e-6 and 1"),
+        (["minilm", "--text", "SHORT"], 1, "tokens need 1024: take --lengths 2 or a longer text."),
+        (["minilm", "--windows", "0"], 2, "give a whole number from 1 on"),
+        (["minilm", "--device", "warp"], 1, "the device 'warp' cannot be used here"),
+        (["minilm", "--objekt", "heads"], 2, "there is no option --objekt: did you mean --object?"),
+        (["nobody/nothing"], 1, "could not be found on the Hugging Face hub"),
+        (["gpt2-mini", "--tokenizer", "nobody/nothing"], 1, "no tokenizer 'nobody/nothing' could be found"),
+    ],
+)
 def test_what_cannot_be_scanned_is_said_in_a_sentence(tmp_path, monkeypatch, capsys, arguments, code, sentence):
     monkeypatch.chdir(tmp_path)
-    places = {"EMPTY": ("empty.txt", b" \n"), "LATIN": ("latin.txt", "café".encode("latin-1")),
-              "SHORT": ("short.txt", b"alice and the rabbit")}
+    places = {
+        "EMPTY": ("empty.txt", b" \n"),
+        "LATIN": ("latin.txt", "café".encode("latin-1")),
+        "SHORT": ("short.txt", b"alice and the rabbit"),
+    }
     for name, (file, content) in places.items():
         (tmp_path / file).write_bytes(content)
         arguments = [file if argument == name else argument for argument in arguments]
@@ -333,16 +386,22 @@ def test_what_cannot_be_scanned_is_said_in_a_sentence(tmp_path, monkeypatch, cap
     assert not list(tmp_path.glob("scan-*/scan.*"))
 
 
-@pytest.mark.parametrize(("tokens", "lengths", "ways"), [
-    (600, (32, 128, 512), "--lengths 32,128 or --windows 1 or a longer text"),
-    (600, (512,), "--lengths 300 or --windows 1 or a longer text"), (5, (32,), "--lengths 2 or a longer text"),
-    (1, (32,), "a longer text")])
+@pytest.mark.parametrize(
+    ("tokens", "lengths", "ways"),
+    [
+        (600, (32, 128, 512), "--lengths 32,128 or --windows 1 or a longer text"),
+        (600, (512,), "--lengths 300 or --windows 1 or a longer text"),
+        (5, (32,), "--lengths 2 or a longer text"),
+        (1, (32,), "a longer text"),
+    ],
+)
 def test_a_text_too_short_names_the_options(tokens, lengths, ways):
     with pytest.raises(ValueError) as said:
         inputs._that_fit(lengths, 2, tokens, by_default=False)
     need = 2 * max(lengths)
-    assert str(said.value) == (f"the text has {tokens} tokens, but 2 windows of {max(lengths)} tokens need {need}: "
-                               f"take {ways}.")
+    assert str(said.value) == (
+        f"the text has {tokens} tokens, but 2 windows of {max(lengths)} tokens need {need}: take {ways}."
+    )
 
 
 def test_default_lengths_are_those_that_the_text_allows(bert, tmp_path, monkeypatch):
@@ -427,14 +486,15 @@ def test_work_beyond_the_limit_is_left_out_and_said(bert, tmp_path, text):
     per_length = found.table.groupby("length").certified.count()
     assert per_length[4] == 2 and per_length[9] == 0
     assert "No certified bound at n = 9: about 2.5e6 operations each" in report.html(found)
-    bracket = certify(small(bert).attention(0), small(bert).activations(small(bert).token_ids(WORDS)[None, :4], 0)[0],
-                      columns=0)
+    bracket = certify(
+        small(bert).attention(0), small(bert).activations(small(bert).token_ids(WORDS)[None, :4], 0)[0], columns=0
+    )
     assert found.table.certified.iloc[0] == pytest.approx(bracket.upper.item(), rel=1e-5)
 
 
 def test_importing_the_command_is_light():
-    code = ("import sys, lipnb.cli.scan; print([m for m in ('torch', 'transformers', 'rich', 'jinja2', 'matplotlib') "
-            "if m in sys.modules])")
+    code = (
+        "import sys, lipnb.cli.scan; print([m for m in ('torch', 'transformers', 'rich', 'jinja2', 'matplotlib') "
+        "if m in sys.modules])"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-

@@ -35,11 +35,19 @@ def one(*tops, size=120, rest=0.9):
 
 
 SPECTRA = {
-    "far": one(1.0, rest=0.3), "bulk": tail(120, 1.0), "repeated": one(1.0, 1.0, 1.0),
+    "far": one(1.0, rest=0.3),
+    "bulk": tail(120, 1.0),
+    "repeated": one(1.0, 1.0, 1.0),
     "all equal": torch.ones(120, dtype=torch.float64),
-    "gap 1e-3": one(1.0, 0.999), "gap 1e-8": one(1.0, 1 - 1e-8), "rank one": one(1.0, rest=0.0),
-    "rank two": one(1.0, 1 - 1e-6, rest=0.0), "near": one(1.0, rest=0.999), "zero": tail(120, 0.0),
-    "tiny": 1e-20 * one(1.0), "huge": 1e20 * one(1.0, 0.99), "many near": one(*np.linspace(1, 0.99, 30)),
+    "gap 1e-3": one(1.0, 0.999),
+    "gap 1e-8": one(1.0, 1 - 1e-8),
+    "rank one": one(1.0, rest=0.0),
+    "rank two": one(1.0, 1 - 1e-6, rest=0.0),
+    "near": one(1.0, rest=0.999),
+    "zero": tail(120, 0.0),
+    "tiny": 1e-20 * one(1.0),
+    "huge": 1e20 * one(1.0, 0.99),
+    "many near": one(*np.linspace(1, 0.99, 30)),
 }
 NAMES = list(SPECTRA)
 
@@ -77,8 +85,9 @@ def test_mixed_lanczos_finds_the_top_of_any_spectrum(seed, rtol, low):
     values = torch.stack([*SPECTRA.values()])
     values = values / torch.where(scales != 1, scales.double() ** 2, 1.0)[:, None]  # units that float32 holds
     high, exact = Diagonal(values), values.max(1).values
-    start, second = (start_vectors(len(values), 120, seed=s, dtype=torch.float64, device="cpu") for s in
-                     (seed, seed + 100))
+    start, second = (
+        start_vectors(len(values), 120, seed=s, dtype=torch.float64, device="cpu") for s in (seed, seed + 100)
+    )
     found = mixed_lanczos(Diagonal(values, low), high, start, second, rtol=rtol)
     check(found, exact, rtol)
     assert (found.upper >= exact * (1 - 1e-12)).all()
@@ -119,8 +128,9 @@ def test_the_solve_in_full_precision_has_a_third_of_the_failures_too(monkeypatch
     from lipnb.spectral import mixed
 
     asked = []
-    monkeypatch.setattr(mixed, "lanczos", lambda *given, **more: asked.append(more["confidence"])
-                        or lanczos(*given, **more))
+    monkeypatch.setattr(
+        mixed, "lanczos", lambda *given, **more: asked.append(more["confidence"]) or lanczos(*given, **more)
+    )
     values = torch.stack([SPECTRA["gap 1e-8"]] * 2)
     start, second = random_starts(2, 120, 0), random_starts(2, 120, 1)
     mixed_lanczos(Diagonal(values, torch.bfloat16), Diagonal(values), start, second, confidence=0.7)
@@ -133,8 +143,7 @@ def test_a_hidden_top_is_found_by_the_proof(seed):
     values = torch.stack([one(1.0, 0.7, rest=0.2)] * 4)
     start, second = random_starts(4, 120, seed), random_starts(4, 120, seed + 10)
     start[:2, 0] = 1e-6
-    blind = mixed_lanczos(Diagonal(values, torch.float32), Diagonal(values), start, second, rtol=1e-2,
-                          confidence=None)
+    blind = mixed_lanczos(Diagonal(values, torch.float32), Diagonal(values), start, second, rtol=1e-2, confidence=None)
     assert torch.allclose(blind.value, torch.tensor([0.7, 0.7, 1.0, 1.0]).double(), rtol=1e-2)
     found = mixed_lanczos(Diagonal(values, torch.float32), Diagonal(values), start, second, rtol=1e-2)
     assert found.converged.all() and (found.value > 0.99).all()
@@ -187,8 +196,12 @@ def test_products_that_are_rounding_alone_never_converge():
 
 
 CONFIDENCE = 0.5
-HARD = {"repeated near the top": one(1.0, 0.9991, 0.9991, 0.9991), "gap 1e-3": one(1.0, 0.999, rest=0.9),
-        "hidden top": one(1.0, rest=0.98), "alone": one(1.0, rest=0.5)}
+HARD = {
+    "repeated near the top": one(1.0, 0.9991, 0.9991, 0.9991),
+    "gap 1e-3": one(1.0, 0.999, rest=0.9),
+    "hidden top": one(1.0, rest=0.98),
+    "alone": one(1.0, rest=0.5),
+}
 
 
 @pytest.mark.parametrize("max_steps", [300, 8])
@@ -198,8 +211,13 @@ def test_the_certificate_fails_at_most_as_often_as_it_says(name, max_steps):
     starts = 400
     operator = Diagonal(HARD[name].expand(starts, -1))
     start = random_starts(starts, 120, seed=7)
-    found = lanczos(operator.gram, start, confidence=CONFIDENCE, max_steps=max_steps,
-                    restrict=lambda index: operator.restrict(index).gram)
+    found = lanczos(
+        operator.gram,
+        start,
+        confidence=CONFIDENCE,
+        max_steps=max_steps,
+        restrict=lambda index: operator.restrict(index).gram,
+    )
     failed = (found.upper < 1 - 1e-12).sum().item()
     assert failed <= (1 - CONFIDENCE) * starts + 3 * (CONFIDENCE * (1 - CONFIDENCE) * starts) ** 0.5
     if name != "alone" and (name, max_steps) != ("hidden top", 300):
@@ -248,8 +266,11 @@ def test_krylov_goes_on_with_the_right_items():
         assert np.array_equal(part.diagonal, whole.diagonal[kept])
         whole_ritz, ritz = whole.ritz(), part.ritz()
         items = np.arange(len(kept))
-        for mine, other in zip(part.combine(ritz.vectors[:, :, -1], items),
-                               whole.combine(whole_ritz.vectors[kept, :, -1], kept), strict=True):
+        for mine, other in zip(
+            part.combine(ritz.vectors[:, :, -1], items),
+            whole.combine(whole_ritz.vectors[kept, :, -1], kept),
+            strict=True,
+        ):
             assert torch.equal(mine, other)
     part.advance(), whole.advance()
     assert np.array_equal(part.off_diagonal, whole.off_diagonal[kept])
@@ -344,14 +365,19 @@ def test_the_identity_in_float32_is_certified_without_a_proof_by_exhaustion(size
 def test_near_degenerate_float32_fails_at_most_as_often_as_it_says(confidence):
     """Three standard deviations of 200 starts are allowed."""
     f, exact = nearly_equal(400, 1e-3)
-    failed = sum(local_lipschitz(f, torch.zeros(400, 1), seed=seed, confidence=confidence).upper.item()
-                 < exact * (1 - ROUNDING) for seed in range(200))
+    failed = sum(
+        local_lipschitz(f, torch.zeros(400, 1), seed=seed, confidence=confidence).upper.item() < exact * (1 - ROUNDING)
+        for seed in range(200)
+    )
     assert failed <= 200 * (1 - confidence) + 3 * (200 * confidence * (1 - confidence)) ** 0.5
 
 
 BULK = torch.cat([torch.linspace(0.95, 1, 99), torch.tensor([1.01])])  # close below the top, float32
-INSIDE = {"answers in float32": lambda x: BULK[:, None] * x.float(), "refuses float64": lambda x: torch.diag(BULK) @ x,
-          "answers in float64": lambda x: (BULK[:, None] * x.float()).to(x.dtype)}
+INSIDE = {
+    "answers in float32": lambda x: BULK[:, None] * x.float(),
+    "refuses float64": lambda x: torch.diag(BULK) @ x,
+    "answers in float64": lambda x: (BULK[:, None] * x.float()).to(x.dtype),
+}
 
 
 @pytest.mark.parametrize("inside", INSIDE)
@@ -491,8 +517,17 @@ def proof(low, v, values, rtol, seed, y=None):
     y = v if y is None else y
     value, residual = evaluate(Diagonal(values).gram, v)
     search = SimpleNamespace(values=[np.zeros(0)], couplings=[np.zeros(0)], seen=[y], vectors=y)
-    return mixed._prove(low, random_starts(1, v.shape[1], seed), search, value.numpy(), residual.numpy(), rtol, 300,
-                        1 - 1e-6, np.zeros(1, dtype=np.int64)).all()
+    return mixed._prove(
+        low,
+        random_starts(1, v.shape[1], seed),
+        search,
+        value.numpy(),
+        residual.numpy(),
+        rtol,
+        300,
+        1 - 1e-6,
+        np.zeros(1, dtype=np.int64),
+    ).all()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -527,8 +562,10 @@ def test_one_large_value_alone_is_within_its_residual_squared_over_the_gap(seed)
     values = np.append(random.uniform(0, 1, size - 1), 1.0)
     matrix = matrix @ np.diag(values) @ matrix.T
     top = np.linalg.eigh(matrix)[1][:, -1]
-    y, v = (w / np.linalg.norm(w) for w in (top + 10 ** random.uniform(-3, 0.5) * random.standard_normal(size)
-                                            for _ in range(2)))
+    y, v = (
+        w / np.linalg.norm(w)
+        for w in (top + 10 ** random.uniform(-3, 0.5) * random.standard_normal(size) for _ in range(2))
+    )
     off = np.linalg.svd(y[None])[2][1:]
     kappa, theta = np.linalg.eigvalsh(off @ matrix @ off.T)[-1], v @ matrix @ v
     if kappa < theta:
@@ -551,12 +588,25 @@ def test_the_limit_of_a_proof_is_lowered_by_rounding_and_gap(monkeypatch):
 
     limits = []
     monkeypatch.setattr(mixed, "_prove_below", lambda *given: limits.append(given[3].copy()))
-    search = SimpleNamespace(values=[np.zeros(0)], couplings=[np.zeros(0)], seen=[torch.zeros(1, 9)],
-                             vectors=torch.zeros(1, 9))
-    for residual, dtype, expected in ((1e-5, torch.bfloat16, 1 - 0.01 - 0.001), (1e-5, torch.float32, 0.99899),
-                                      (0.01, torch.bfloat16, 1 - 0.01 - 0.5)):
-        mixed._prove(SimpleNamespace(dtype=dtype), torch.zeros(1, 9), search, np.array([2.0]), np.array([residual]),
-                     1e-4, 10, 0.9, np.zeros(1))
+    search = SimpleNamespace(
+        values=[np.zeros(0)], couplings=[np.zeros(0)], seen=[torch.zeros(1, 9)], vectors=torch.zeros(1, 9)
+    )
+    for residual, dtype, expected in (
+        (1e-5, torch.bfloat16, 1 - 0.01 - 0.001),
+        (1e-5, torch.float32, 0.99899),
+        (0.01, torch.bfloat16, 1 - 0.01 - 0.5),
+    ):
+        mixed._prove(
+            SimpleNamespace(dtype=dtype),
+            torch.zeros(1, 9),
+            search,
+            np.array([2.0]),
+            np.array([residual]),
+            1e-4,
+            10,
+            0.9,
+            np.zeros(1),
+        )
         assert limits[-1] == pytest.approx(4 * expected, rel=1e-12)
 
 
@@ -568,8 +618,17 @@ def test_a_low_precision_space_that_is_used_up_proves_nothing():
     top = torch.zeros(5, 1, 100, dtype=torch.float64)
     top[:, 0, 0] = 1
     proved, steps = np.zeros(5, dtype=bool), np.zeros(5, dtype=np.int64)
-    mixed._prove_below(Diagonal(values, torch.float32), random_starts(5, 100, 3).float(), top.float(), np.full(5, 0.9),
-                       np.arange(5), 60, 1 - 1e-6, proved, steps)
+    mixed._prove_below(
+        Diagonal(values, torch.float32),
+        random_starts(5, 100, 3).float(),
+        top.float(),
+        np.full(5, 0.9),
+        np.arange(5),
+        60,
+        1 - 1e-6,
+        proved,
+        steps,
+    )
     assert not proved.any() and (steps == 1).all()
 
 

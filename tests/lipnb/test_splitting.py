@@ -32,8 +32,9 @@ def unmasked(seed):
 def weighted_norm(attention, x, weights):
     J = AttentionJacobian(attention, x, weights).dense()
     root = weights.sqrt()
-    return torch.linalg.matrix_norm(root.repeat_interleave(attention.output_width)[:, None] * J
-                                    / root.repeat_interleave(attention.width), 2).item()
+    return torch.linalg.matrix_norm(
+        root.repeat_interleave(attention.output_width)[:, None] * J / root.repeat_interleave(attention.width), 2
+    ).item()
 
 
 @pytest.mark.parametrize("copies", [2, 3])
@@ -67,13 +68,16 @@ def test_the_example_is_split_and_its_mirror_in_A_is_not():
 
 def test_weights_count_by_their_ratios_and_default_to_equal_ones():
     attention, x, weights = unmasked(7)
-    for left, right in ((splitting(attention, x, weights), splitting(attention, x, 5 * weights)),
-                        (splitting(attention, x), splitting(attention, x, torch.ones_like(weights)))):
+    for left, right in (
+        (splitting(attention, x, weights), splitting(attention, x, 5 * weights)),
+        (splitting(attention, x), splitting(attention, x, torch.ones_like(weights))),
+    ):
         assert left == pytest.approx(right, rel=1e-9)
 
 
 WRITTEN = {
-    "first atom twice": ((0, 0, 1), (0.25, 0.25, 0.5)), "second atom twice": ((0, 1, 1), (0.5, 0.25, 0.25)),
+    "first atom twice": ((0, 0, 1), (0.25, 0.25, 0.5)),
+    "second atom twice": ((0, 1, 1), (0.5, 0.25, 0.25)),
     "both twice": ((0, 1, 1, 0), (0.1, 0.25, 0.25, 0.4)),
     "thrice, in disorder": ((1, 0, 1, 0, 1), (0.2, 0.3, 0.2, 0.2, 0.1)),
 }
@@ -93,7 +97,8 @@ def test_a_measure_is_judged_alike_however_it_is_written(written, apart):
     line = torch.linspace(-4.001, 4, 100, dtype=torch.float64)[:, None]
     far = far_splitting(scalar(-1.0), column(-0.45, -4.0), HALF, line)
     assert far_splitting(scalar(-1.0), x, torch.tensor(weights, dtype=torch.float64), line) == pytest.approx(
-        far, rel=1e-9 + 10 * apart)
+        far, rel=1e-9 + 10 * apart
+    )
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -165,8 +170,12 @@ def test_transport_may_pass_the_speck_on():
     field = mean_field_map(f, x, third, column(0.0, 1.0, 2.0, 3.0))[:, 0]
     steps = field.diff().square().sum()  # the images lie in order too: all of their steps
     found = far_splitting(f, x, third, column(3.0))
-    assert found == pytest.approx(max((steps / 3).sqrt(), (field[2:].diff().square().sum()).sqrt(),
-                                      (field[1:].diff().square().sum() / 2).sqrt()).item(), rel=1e-12)
+    assert found == pytest.approx(
+        max(
+            (steps / 3).sqrt(), (field[2:].diff().square().sum()).sqrt(), (field[1:].diff().square().sum() / 2).sqrt()
+        ).item(),
+        rel=1e-12,
+    )
 
 
 def test_far_splitting_of_the_example_and_near_an_atom():
@@ -178,13 +187,16 @@ def test_far_splitting_of_the_example_and_near_an_atom():
     assert far_splitting(f, x, HALF, line[::100]) <= far_splitting(f, x, HALF, line)
 
 
-@pytest.mark.parametrize(("change", "sentence"), [
-    ({"attention": Attention(*ONE.expand(3, 1, 1, 1), masked=True)}, "masked map has no one field"),
-    ({"x": column(1.0, 2.0)[None]}, "one measure"),
-    ({"x": torch.ones(2, 3, dtype=torch.float64)}, "d = 1"),
-    ({"weights": HALF[:1]}, "one entry per token"),
-    ({"weights": torch.tensor([1.0, 0.0], dtype=torch.float64)}, "positive and finite"),
-])
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"attention": Attention(*ONE.expand(3, 1, 1, 1), masked=True)}, "masked map has no one field"),
+        ({"x": column(1.0, 2.0)[None]}, "one measure"),
+        ({"x": torch.ones(2, 3, dtype=torch.float64)}, "d = 1"),
+        ({"weights": HALF[:1]}, "one entry per token"),
+        ({"weights": torch.tensor([1.0, 0.0], dtype=torch.float64)}, "positive and finite"),
+    ],
+)
 def test_bad_inputs_get_one_sentence(change, sentence):
     given = {"attention": scalar(1.0), "x": column(1.0, 2.0), "weights": HALF} | change
     for function, more in ((splitting, ()), (query_blocks, ()), (far_splitting, (column(3.0),))):
@@ -199,8 +211,16 @@ def test_far_splitting_needs_a_point_that_is_no_atom():
         far_splitting(scalar(1.0), column(1.0, 2.0), HALF, torch.ones(1, 2, dtype=torch.float64))
 
 
-@pytest.mark.parametrize(("unit", "dtype"), [(1e160, torch.float64), (1e-170, torch.float64), (1e100, torch.float64),
-                                             (1e20, torch.float32), (1e-25, torch.float32)])
+@pytest.mark.parametrize(
+    ("unit", "dtype"),
+    [
+        (1e160, torch.float64),
+        (1e-170, torch.float64),
+        (1e100, torch.float64),
+        (1e20, torch.float32),
+        (1e-25, torch.float32),
+    ],
+)
 def test_units_of_the_tokens_do_not_decide_what_an_atom_is(unit, dtype):
     generator = torch.Generator().manual_seed(3)
     A, V, x = (torch.randn(size, 2, generator=generator, dtype=torch.float64) for size in (2, 2, 4))

@@ -89,9 +89,14 @@ def command(*words, **options):
     """The command in a process of its own."""
     code = "import sys; from lipnb.cli import main; sys.exit(main(sys.argv[1:]))"
     # Ctrl-C counts even where the tests themselves run in the background, with it ignored
-    return subprocess.Popen([sys.executable, "-c", code, "sweep", *words], text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-                            **options)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "sweep", *words],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        **options,
+    )
 
 
 def until(condition, seconds=240):
@@ -139,8 +144,13 @@ def test_a_failed_point_runs_again_only_when_asked(place):
 
 
 def test_a_damaged_entry_is_named_and_its_point_runs_again(place, capsys):
-    spoils = [lambda raw: raw[: len(raw) // 2], lambda raw: b"", lambda raw: b"[]", lambda raw: b"\xff" + raw,
-              lambda raw: raw.replace(b'"value": ', b'"value": 9')]  # the last one is valid JSON, and false
+    spoils = [
+        lambda raw: raw[: len(raw) // 2],
+        lambda raw: b"",
+        lambda raw: b"[]",
+        lambda raw: b"\xff" + raw,
+        lambda raw: raw.replace(b'"value": ', b'"value": 9'),
+    ]  # the last one is valid JSON, and false
     name = written("notebook: odd.py\ngrid: {n: {range: [6]}}")
     whole = sweeps.run(name, workers=3, progress=False)
     table = (whole.folder / "table.csv").read_bytes()
@@ -228,6 +238,7 @@ def test_a_torn_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
 
 # --- Dask -------------------------------------------------------------------------------------------------------------
 
+
 @pytest.fixture(scope="module")
 def dask(tmp_path_factory):
     """A scheduler and two workers on loopback, as somebody would start them; gives address, start and workers."""
@@ -239,8 +250,14 @@ def dask(tmp_path_factory):
 
     def start(*words):
         with open(home / f"dask-{len(running)}.log", "w") as log:
-            running.append(subprocess.Popen([sys.executable, "-m", "dask", *words], stdout=log, stderr=log,
-                                            env={**os.environ, "PYTHONPATH": str(ROOT)}))
+            running.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "dask", *words],
+                    stdout=log,
+                    stderr=log,
+                    env={**os.environ, "PYTHONPATH": str(ROOT)},
+                )
+            )
         return running[-1]
 
     def worker():
@@ -299,8 +316,11 @@ def test_workers_and_clients_can_be_killed_and_the_table_is_the_same(dask, place
     until(lambda: not kernels(left), 60)
 
     # a notebook that fails on a worker is one failed point there as here
-    failed = sweeps.run(written("notebook: odd.py\ngrid: {what: [killed, hang, fine]}\ntimeout: 10", "bad.yml"),
-                        scheduler=address, progress=False)
+    failed = sweeps.run(
+        written("notebook: odd.py\ngrid: {what: [killed, hang, fine]}\ntimeout: 10", "bad.yml"),
+        scheduler=address,
+        progress=False,
+    )
     assert len(failed.failures) == 2 and list(failed.table.what) == ["fine"]
 
 
@@ -312,8 +332,9 @@ def test_a_worker_with_another_package_is_refused(dask, place, monkeypatch):
 
 
 def test_a_cluster_named_in_the_spec(place):
-    text = CLOCK.replace("[6]", "[2]") + ("cluster: {kind: LocalCluster, jobs: 1, options: {threads_per_worker: 1, "
-                                          "dashboard_address: ':0'}}")
+    text = CLOCK.replace("[6]", "[2]") + (
+        "cluster: {kind: LocalCluster, jobs: 1, options: {threads_per_worker: 1, dashboard_address: ':0'}}"
+    )
     assert list(sweeps.run(written(text), progress=False).table.value) == [0, 2]
     assert "LocalCluster" in planning.plan("odd.yml").spec.text
 

@@ -92,6 +92,7 @@ def outputs(folder, row):
 
 # --- output -----------------------------------------------------------------------------------------------------------
 
+
 def test_a_points_output_is_capped_and_what_it_records_is_not(place):
     cut = ["line", "errors", "both", "display", "result", "update"]
     sweep = sweeps.run(written(f"grid: {{what: {[*cut, 'returns', 'bar', 'frames']}}}\nworkers: 3"), progress=False)
@@ -126,9 +127,13 @@ def test_an_error_of_millions_of_characters_is_one_line(place):
 
 def test_ctrl_c_ends_a_sweep_whose_point_prints_without_end(place):
     code = "import sys; from lipnb.cli import main; sys.exit(main(sys.argv[1:]))"
-    run = subprocess.Popen([sys.executable, "-c", code, "sweep", written("parameters: {what: endless line}")],
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                           preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL))
+    run = subprocess.Popen(
+        [sys.executable, "-c", code, "sweep", written("parameters: {what: endless line}")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
     run.stdout.readline()  # it has begun
     with pytest.raises(subprocess.TimeoutExpired):
         run.wait(15)
@@ -137,10 +142,18 @@ def test_ctrl_c_ends_a_sweep_whose_point_prints_without_end(place):
     assert run.returncode == 130 and "what is finished is kept" in said
 
 
-@pytest.mark.parametrize(("parts", "expected"), [
-    (["one\ntwo\n"], "one\ntwo\n"), (["a", "b", "\n"], "ab\n"), (["10%\r", "20%\r", "done\n"], "done\n"),
-    (["\r10%", "\r20%", "\n"], "20%\n"), (["a\r\nb\r", "\nc"], "a\nb\nc"), (["kept\nlost\rnew"], "kept\nnew"),
-    (["x\r\r\ny"], "x\ny")])
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (["one\ntwo\n"], "one\ntwo\n"),
+        (["a", "b", "\n"], "ab\n"),
+        (["10%\r", "20%\r", "done\n"], "done\n"),
+        (["\r10%", "\r20%", "\n"], "20%\n"),
+        (["a\r\nb\r", "\nc"], "a\nb\nc"),
+        (["kept\nlost\rnew"], "kept\nnew"),
+        (["x\r\r\ny"], "x\ny"),
+    ],
+)
 def test_lines_written_over_keep_their_last_state(parts, expected):
     text = ""
     for part in parts:
@@ -157,19 +170,23 @@ def test_too_much_recorded_fails_the_point_and_is_said(place, monkeypatch):
 # --- specs from strangers ---------------------------------------------------------------------------------------------
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(8))
+    f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(8)
+)
 
 
-@pytest.mark.parametrize(("text", "sentence"), [
-    (BOMB, "stands for more than 1,000,000 values, by its aliases"),
-    ("grid: &g {n: *g}", "nested too deeply, or within themselves"),
-    ("grid: " + "[" * 5000 + "]" * 5000, "nested too deeply|not YAML"),
-    ("parameters: {n: " + "9" * 5000 + "}", "a value cannot be read"),
-    ("parameters: {n: 2024-13-45}", "a value cannot be read"),
-    ("parameters: {? [a, b] : 1}", "not YAML"),
-    ("parameters: {n: \x00}", "not YAML"),
-    ("#" * 1_000_001, "has more than 1,000,000 characters"),
-])
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (BOMB, "stands for more than 1,000,000 values, by its aliases"),
+        ("grid: &g {n: *g}", "nested too deeply, or within themselves"),
+        ("grid: " + "[" * 5000 + "]" * 5000, "nested too deeply|not YAML"),
+        ("parameters: {n: " + "9" * 5000 + "}", "a value cannot be read"),
+        ("parameters: {n: 2024-13-45}", "a value cannot be read"),
+        ("parameters: {? [a, b] : 1}", "not YAML"),
+        ("parameters: {n: \x00}", "not YAML"),
+        ("#" * 1_000_001, "has more than 1,000,000 characters"),
+    ],
+)
 def test_yaml_that_grows_or_is_odd_is_refused_in_a_sentence(place, text, sentence):
     Path("spec.yml").write_text(text)
     with pytest.raises(ValueError, match=f"(?s)spec.yml.*({sentence})"):
@@ -181,27 +198,81 @@ def test_aliases_in_reason_are_read(place):
 
 
 @pytest.mark.parametrize("kind", ["LocalCluster", "SLURMCluster", "PBSCluster"])
-@pytest.mark.parametrize("option", [
-    "host", "ip", "interface", "protocol", "security", "preload", "preload_argv", "preload_nanny", "plugins", "env",
-    "nanny", "worker_class", "scheduler_kwargs", "scheduler_options", "service_kwargs", "services", "name", "extra",
-    "worker_extra_args", "worker_command", "job_extra", "job_extra_directives", "job_script_prologue", "env_extra",
-    "shebang", "python", "log_directory", "local_directory", "shared_temp_directory", "submit_command_extra",
-    "scheduler_port", "worker_dashboard_address", "contact_address", "listen_address", "config_name", "asynchronous"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "host",
+        "ip",
+        "interface",
+        "protocol",
+        "security",
+        "preload",
+        "preload_argv",
+        "preload_nanny",
+        "plugins",
+        "env",
+        "nanny",
+        "worker_class",
+        "scheduler_kwargs",
+        "scheduler_options",
+        "service_kwargs",
+        "services",
+        "name",
+        "extra",
+        "worker_extra_args",
+        "worker_command",
+        "job_extra",
+        "job_extra_directives",
+        "job_script_prologue",
+        "env_extra",
+        "shebang",
+        "python",
+        "log_directory",
+        "local_directory",
+        "shared_temp_directory",
+        "submit_command_extra",
+        "scheduler_port",
+        "worker_dashboard_address",
+        "contact_address",
+        "listen_address",
+        "config_name",
+        "asynchronous",
+    ],
+)
 def test_only_harmless_options_of_a_cluster_pass(place, kind, option):
     text = f"cluster: {{kind: {kind}, options: {{{option}: [x]}}}}"
     with pytest.raises(ValueError, match=f"the option '{option}' is not taken from a spec .those of {kind} are "):
         sweeps.read(written(text))
 
 
-@pytest.mark.parametrize("value", ["{queue: \"normal\\nrm -rf x\"}", "{queue: a b}", "{queue: $(id)}", "{cores: -1}",
-                                   "{queue: -x}", "{memory: [1]}", "{queue: ''}", "{dashboard_address: everywhere}"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        '{queue: "normal\\nrm -rf x"}',
+        "{queue: a b}",
+        "{queue: $(id)}",
+        "{cores: -1}",
+        "{queue: -x}",
+        "{memory: [1]}",
+        "{queue: ''}",
+        "{dashboard_address: everywhere}",
+    ],
+)
 def test_values_of_cluster_options_are_plain_words(place, value):
     with pytest.raises(ValueError, match="is a number or one plain word; got"):
         sweeps.read(written(f"cluster: {{kind: SLURMCluster, options: {value}}}"))
 
 
-@pytest.mark.parametrize("text", ["{kind: [LocalCluster]}", "{kind: {a: 1}}", "{kind: LocalCluster, options: [1]}",
-                                  "{kind: LocalCluster, workers: 3}", "{jobs: 3}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{kind: [LocalCluster]}",
+        "{kind: {a: 1}}",
+        "{kind: LocalCluster, options: [1]}",
+        "{kind: LocalCluster, workers: 3}",
+        "{jobs: 3}",
+    ],
+)
 def test_a_cluster_of_another_form_is_refused(place, text):
     with pytest.raises(ValueError, match="'cluster' takes kind"):
         sweeps.read(written(f"cluster: {text}"))
@@ -251,8 +322,11 @@ def test_a_pool_that_died_is_named(monkeypatch):
     looks = iter([{"tcp://127.0.0.1:1", "tcp://127.0.0.1:2"}])
     monkeypatch.setattr(clusters, "workers_of", lambda client: next(looks, set()))
     with LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster, Client(cluster) as client:
-        with pytest.raises(RuntimeError, match="there is no worker any more at .*: the last ones were "
-                                               "tcp://127.0.0.1:1, tcp://127.0.0.1:2. What is finished is kept"):
+        with pytest.raises(
+            RuntimeError,
+            match="there is no worker any more at .*: the last ones were "
+            "tcp://127.0.0.1:1, tcp://127.0.0.1:2. What is finished is kept",
+        ):
             list(clusters.on_dask([TASK], client, gone=1))
 
 
@@ -289,7 +363,9 @@ def test_rows_of_an_earlier_notebook_are_kept_and_said(place, capsys):
     sweep = sweeps.run(name, progress=False)
     assert list(sweep.table.value) == [0, 100] and sweep.stale == 2
     assert dict(zip(*[pd.read_csv(folder / "stale.csv")[c] for c in ("value", "why")], strict=True)) == {
-        20: "not a point of this spec", 30: "not a point of this spec"}
+        20: "not a point of this spec",
+        30: "not a point of this spec",
+    }
     # all made anew: nothing is stale
     written("grid: {n: {range: [4]}}", "small.yml", "small.py")
     sweep = sweeps.run(name, progress=False)
@@ -304,10 +380,22 @@ def test_a_good_row_stays_until_its_rerun_succeeds(place, capsys, monkeypatch):
         source = now.source.text
         ok = " / 0" not in source
         factor = 100 if "100 * n" in source else 10
-        rest = {"log": "", "seconds": 0.1, "host": "here", "finished": "2026-01-01T00:00:00Z", "notebook": source,
-                "ok": ok, "error": None if ok else "ZeroDivisionError: division by zero"}
-        yield ((i, {**rest, "values": {"value": factor * point.parameters["n"]} if ok else {}})
-               for i, point in enumerate(now.todo)), "here"
+        rest = {
+            "log": "",
+            "seconds": 0.1,
+            "host": "here",
+            "finished": "2026-01-01T00:00:00Z",
+            "notebook": source,
+            "ok": ok,
+            "error": None if ok else "ZeroDivisionError: division by zero",
+        }
+        yield (
+            (
+                (i, {**rest, "values": {"value": factor * point.parameters["n"]} if ok else {}})
+                for i, point in enumerate(now.todo)
+            ),
+            "here",
+        )
 
     monkeypatch.setattr(running, "_outcomes", without_kernels)
     Path("small.py").write_text(SMALL)

@@ -50,10 +50,14 @@ def parameters(text):
 
 # --- what a spec says -------------------------------------------------------------------------------------------------
 
+
 def test_grid_and_zip_give_every_combination_in_order(place):
     got = parameters("parameters: {words: [x]}\ngrid: {n: [1, 2]}\nzip: {slope: [0.1, 1e-3], who: [a, b]}")
-    assert got == [{"words": ["x"], "n": n, "slope": slope, "who": who} for n in (1, 2)
-                   for slope, who in ((0.1, "a"), (0.001, "b"))]
+    assert got == [
+        {"words": ["x"], "n": n, "slope": slope, "who": who}
+        for n in (1, 2)
+        for slope, who in ((0.1, "a"), (0.001, "b"))
+    ]
     assert type(got[1]["slope"]) is float  # plain YAML would read 1e-3 as a word
 
 
@@ -62,10 +66,17 @@ def test_several_zipped_groups_are_axes_of_their_own(place):
     assert got == [{"slope": s, "n": n, "a": a} for s, n in ((1, 3), (2, 4)) for a in (5, 6)]
 
 
-@pytest.mark.parametrize(("values", "expected"), [
-    ("{range: [2, 9, 3]}", [2, 5, 8]), ("{range: [3]}", [0, 1, 2]), ("{range: [3, 0, -1]}", [3, 2, 1]),
-    ("{linspace: [0, 0.3, 4]}", [0.0, 0.1, 0.2, 0.3]), ("{geomspace: [1, 100, 3]}", [1.0, 10.0, 100.0]),
-    ("{logspace: [-1, 1, 3]}", [0.1, 1.0, 10.0])])
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ("{range: [2, 9, 3]}", [2, 5, 8]),
+        ("{range: [3]}", [0, 1, 2]),
+        ("{range: [3, 0, -1]}", [3, 2, 1]),
+        ("{linspace: [0, 0.3, 4]}", [0.0, 0.1, 0.2, 0.3]),
+        ("{geomspace: [1, 100, 3]}", [1.0, 10.0, 100.0]),
+        ("{logspace: [-1, 1, 3]}", [0.1, 1.0, 10.0]),
+    ],
+)
 def test_ranges_are_those_of_numpy_in_round_numbers(place, values, expected):
     assert [point["n"] for point in parameters(f"grid: {{n: {values}}}")] == expected
 
@@ -95,42 +106,48 @@ def test_samples_are_uniform(place):
     assert ((hits - 90) ** 2 / 90).sum() < 27.9  # chi squared, 9 degrees of freedom, one in a thousand
 
 
-@pytest.mark.parametrize(("text", "sentence"), [
-    ("grids: {n: [1]}", "there is no key 'grids': the keys are notebook, parameters, grid"),
-    ("grid: {n: 3}", "grid: n: give a list with at least one value"),
-    ("grid: {n: []}", "at least one value"),
-    ("grid: {n: [1, 1]}", "the value 1 is there twice"),
-    ("grid: {n: {range: [0.5, 2]}}", "grid: n: range takes one to three whole numbers"),
-    ("grid: {n: {range: [0, 2, 0]}}", "range takes"),
-    ("grid: {n: {linspace: [0, 1]}}", "linspace takes .first, last, count."),
-    ("grid: {n: {geomspace: [-1, 1, 3]}}", "same sign"),
-    ("grid: {n: {random: [0, 1]}}", "one of range, linspace, geomspace, logspace"),
-    ("grid: {n: {range: [2000000]}}", "grid: n: more than 1000000 values"),
-    ("grid: {n: {range: [2000]}, slope: {range: [2000]}}", "4000000 points are too many: at most 1000000"),
-    ("grid: {n: [1]}\nparameters: {n: 2}", "the parameter 'n' is there twice"),
-    ("grid: {n: [2024-01-01]}", "n: datetime.date.* is a date; .*put a date in quotes"),
-    ("grid: {'a b': [1]}", "'a b' is not the name of a parameter"),
-    ("zip: {n: [1, 2], slope: [1]}", "equally long and not empty; here: n 2, slope 1"),
-    ("zip: {n: [1, 1], slope: [2, 2]}", "zip: n, slope: the value .* is there twice"),
-    ("grid: {n: [1]}\nexclude: [{m: 1}]", "'exclude' names 'm', which this sweep does not set"),
-    ("grid: {n: [1]}\nexclude: [{n: 2}]", 'exclude: {"n":2} matches no point'),
-    ("grid: {n: [1]}\nexclude: [{n: 1}]", "no point left"),
-    ("grid: {n: [1]}\nsample: {count: 2}", "only 1 points, not 2"),
-    ("grid: {n: [1]}\nsample: {size: 2}", "'sample' takes a count"),
-    ("workers: 0", "'workers' is a whole number from 1 on; got 0"),
-    ("timeout: soon", "'timeout' is a number of seconds"),
-    ("gpus: -1", "'gpus' is how many"),
-    ("output: /elsewhere", "'output' is a folder below the current one; got '/elsewhere'"),
-    ("output: ../elsewhere", "'output' is a folder below the current one"),
-    ("output: a/../../elsewhere", "'output' is a folder below"),
-    ("output: .", "'output' is a folder below"),
-    ("output: link/inside", "'output' is a folder below"),
-    ("cluster: {kind: os.system}", "kind .one of LocalCluster, SLURMCluster"),
-    ("cluster: {kind: SLURMCluster, options: {log_directory: /etc}}", "option 'log_directory' is not taken"),
-    ("grid: !!python/object/apply:os.system ['touch owned']", "line 2: not YAML: could not determine a constructor"),
-    ("grid: {n: [1]}\ngrid: {n: [2]}", "the key 'grid' is there twice"),
-    ("grid: [", "not YAML"),
-])
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("grids: {n: [1]}", "there is no key 'grids': the keys are notebook, parameters, grid"),
+        ("grid: {n: 3}", "grid: n: give a list with at least one value"),
+        ("grid: {n: []}", "at least one value"),
+        ("grid: {n: [1, 1]}", "the value 1 is there twice"),
+        ("grid: {n: {range: [0.5, 2]}}", "grid: n: range takes one to three whole numbers"),
+        ("grid: {n: {range: [0, 2, 0]}}", "range takes"),
+        ("grid: {n: {linspace: [0, 1]}}", "linspace takes .first, last, count."),
+        ("grid: {n: {geomspace: [-1, 1, 3]}}", "same sign"),
+        ("grid: {n: {random: [0, 1]}}", "one of range, linspace, geomspace, logspace"),
+        ("grid: {n: {range: [2000000]}}", "grid: n: more than 1000000 values"),
+        ("grid: {n: {range: [2000]}, slope: {range: [2000]}}", "4000000 points are too many: at most 1000000"),
+        ("grid: {n: [1]}\nparameters: {n: 2}", "the parameter 'n' is there twice"),
+        ("grid: {n: [2024-01-01]}", "n: datetime.date.* is a date; .*put a date in quotes"),
+        ("grid: {'a b': [1]}", "'a b' is not the name of a parameter"),
+        ("zip: {n: [1, 2], slope: [1]}", "equally long and not empty; here: n 2, slope 1"),
+        ("zip: {n: [1, 1], slope: [2, 2]}", "zip: n, slope: the value .* is there twice"),
+        ("grid: {n: [1]}\nexclude: [{m: 1}]", "'exclude' names 'm', which this sweep does not set"),
+        ("grid: {n: [1]}\nexclude: [{n: 2}]", 'exclude: {"n":2} matches no point'),
+        ("grid: {n: [1]}\nexclude: [{n: 1}]", "no point left"),
+        ("grid: {n: [1]}\nsample: {count: 2}", "only 1 points, not 2"),
+        ("grid: {n: [1]}\nsample: {size: 2}", "'sample' takes a count"),
+        ("workers: 0", "'workers' is a whole number from 1 on; got 0"),
+        ("timeout: soon", "'timeout' is a number of seconds"),
+        ("gpus: -1", "'gpus' is how many"),
+        ("output: /elsewhere", "'output' is a folder below the current one; got '/elsewhere'"),
+        ("output: ../elsewhere", "'output' is a folder below the current one"),
+        ("output: a/../../elsewhere", "'output' is a folder below"),
+        ("output: .", "'output' is a folder below"),
+        ("output: link/inside", "'output' is a folder below"),
+        ("cluster: {kind: os.system}", "kind .one of LocalCluster, SLURMCluster"),
+        ("cluster: {kind: SLURMCluster, options: {log_directory: /etc}}", "option 'log_directory' is not taken"),
+        (
+            "grid: !!python/object/apply:os.system ['touch owned']",
+            "line 2: not YAML: could not determine a constructor",
+        ),
+        ("grid: {n: [1]}\ngrid: {n: [2]}", "the key 'grid' is there twice"),
+        ("grid: [", "not YAML"),
+    ],
+)
 def test_each_mistake_in_a_spec_gets_a_sentence_and_leaves_nothing(place, text, sentence):
     (place / "link").symlink_to("/tmp")
     with pytest.raises(ValueError, match=f"small.yml.*{sentence}"):
@@ -138,20 +155,29 @@ def test_each_mistake_in_a_spec_gets_a_sentence_and_leaves_nothing(place, text, 
     assert not (place / "sweeps").exists() and not (place / "owned").exists()
 
 
-@pytest.mark.parametrize(("change", "error", "sentence"), [
-    ("grid: {depth: [1]}", ValueError, "small.py has no parameter 'depth': it has slope, n, words"),
-    ("kernel: fortran", ValueError, "there is no kernel 'fortran' here .there are: .*python3"),
-])
+@pytest.mark.parametrize(
+    ("change", "error", "sentence"),
+    [
+        ("grid: {depth: [1]}", ValueError, "small.py has no parameter 'depth': it has slope, n, words"),
+        ("kernel: fortran", ValueError, "there is no kernel 'fortran' here .there are: .*python3"),
+    ],
+)
 def test_what_the_notebook_lacks_is_said_before_anything_runs(place, change, error, sentence):
     with pytest.raises(error, match=sentence):
         sweeps.run(written(change))
     assert not (place / "sweeps").exists()
 
 
-@pytest.mark.parametrize(("name", "content", "sentence"), [
-    ("gone.py", None, "there is no notebook .*gone.py"), ("text.txt", "x", "text.txt is no notebook"),
-    ("torn.ipynb", '{"cells": [', "torn.ipynb is no notebook"), ("prose.py", "# %% [markdown]\n# x", "no code cell"),
-    ("bare.py", "# %%\nn = 1", "no parameter 'n': it has no cell tagged 'parameters'")])
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("gone.py", None, "there is no notebook .*gone.py"),
+        ("text.txt", "x", "text.txt is no notebook"),
+        ("torn.ipynb", '{"cells": [', "torn.ipynb is no notebook"),
+        ("prose.py", "# %% [markdown]\n# x", "no code cell"),
+        ("bare.py", "# %%\nn = 1", "no parameter 'n': it has no cell tagged 'parameters'"),
+    ],
+)
 def test_a_notebook_that_is_none_is_answered(place, name, content, sentence):
     if content is not None:
         Path(name).write_text(content)
@@ -167,16 +193,38 @@ def test_a_spec_that_is_no_file_is_answered():
 
 # --- what a notebook records ------------------------------------------------------------------------------------------
 
+
 def test_recorded_scalars_of_every_kind_come_back():
-    values = {"a": 1, "b": 0.1, "c": "x", "d": True, "e": None, "f": np.float32(0.5), "g": torch.tensor(2.5),
-              "h": np.array([[7]]), "i": float("nan"), "j": -math.inf, "k": np.bool_(False)}
+    values = {
+        "a": 1,
+        "b": 0.1,
+        "c": "x",
+        "d": True,
+        "e": None,
+        "f": np.float32(0.5),
+        "g": torch.tensor(2.5),
+        "h": np.array([[7]]),
+        "i": float("nan"),
+        "j": -math.inf,
+        "k": np.bool_(False),
+    }
     packed = {name: recording._packed(recording._scalar(name, value)) for name, value in values.items()}
     output = nbformat.v4.new_output("display_data", data={recording.MIME: json.loads(json.dumps(packed))})
     cell = nbformat.v4.new_code_cell(outputs=[output])
     got = recording.recorded(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("x"), cell]))
     assert math.isnan(got.pop("i"))
-    assert got == {"a": 1, "b": 0.1, "c": "x", "d": True, "e": None, "f": 0.5, "g": 2.5, "h": 7, "j": -math.inf,
-                   "k": False}
+    assert got == {
+        "a": 1,
+        "b": 0.1,
+        "c": "x",
+        "d": True,
+        "e": None,
+        "f": 0.5,
+        "g": 2.5,
+        "h": 7,
+        "j": -math.inf,
+        "k": False,
+    }
     assert type(got["d"]) is bool and type(got["h"]) is int
 
 
@@ -194,12 +242,15 @@ def test_record_outside_a_notebook_prints_a_line(capsys):
 
 
 def test_importing_record_imports_nothing_heavy():
-    code = ("import sys; from lipnb.sweeps import record; "
-            "print([m for m in ('papermill', 'distributed', 'yaml', 'pandas', 'nbformat') if m in sys.modules])")
+    code = (
+        "import sys; from lipnb.sweeps import record; "
+        "print([m for m in ('papermill', 'distributed', 'yaml', 'pandas', 'nbformat') if m in sys.modules])"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
+
 
 def test_a_sweep_fills_its_folder_and_a_rerun_does_only_what_is_missing(place):
     name = written("grid: {slope: [0.5, 2], n: [1, 3]}")
@@ -259,11 +310,14 @@ def test_the_package_hash_sees_a_changed_file(tmp_path, monkeypatch):
 
 
 def test_workers_share_threads_and_gpus(place, monkeypatch):
-    (place / "small.py").write_text(NOTEBOOK + """\
+    (place / "small.py").write_text(
+        NOTEBOOK
+        + """\
 import os
 record(omp=os.environ["OMP_NUM_THREADS"], mkl=os.environ["MKL_NUM_THREADS"], gpu=os.environ["CUDA_VISIBLE_DEVICES"],
        here=os.getcwd())
-""")
+"""
+    )
     table = sweeps.run(written("grid: {n: [1, 2]}\nworkers: 2\nthreads: 3\ngpus: [4, MIG-7]"), progress=False).table
     assert set(table.omp) == set(table.mkl) == {3} and set(table.gpu) == {"4", "MIG-7"}
     assert set(table.here) == {str(place)}
@@ -274,6 +328,7 @@ record(omp=os.environ["OMP_NUM_THREADS"], mkl=os.environ["MKL_NUM_THREADS"], gpu
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
+
 
 def test_the_command_shows_a_dry_run_and_writes_nothing(place, capsys):
     assert cli.main(["sweep", written("grid: {n: [1, 2, 3]}"), "--dry-run", "--limit", "2"]) == 0
@@ -298,9 +353,14 @@ def test_the_command_fails_when_a_point_fails_and_goes_on(place, capsys):
     assert cli.main(["sweep", name, "--output", "elsewhere"]) == 1
 
 
-@pytest.mark.parametrize(("words", "sentence"), [
-    (["--workers", "none"], "whole number from 1 on"), (["--timeout", "-1"], "seconds above 0"),
-    (["--limit", "0"], "whole number from 1 on")])
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--workers", "none"], "whole number from 1 on"),
+        (["--timeout", "-1"], "seconds above 0"),
+        (["--limit", "0"], "whole number from 1 on"),
+    ],
+)
 def test_options_are_checked_by_the_parser(place, words, sentence, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["sweep", written("grid: {n: [1]}"), *words])

@@ -22,10 +22,18 @@ def normal(*shape, seed=0):
 
 def parts(seed=0, n=20, h=2, k=3, d=4):
     """Parameters of a map, and tokens, too many for the dense route."""
-    shapes = {"query": (h, k, d), "key": (h, k, d), "value": (h, k, d), "output": (h, 5, k), "query_bias": (h, k),
-              "value_bias": (h, k), "output_bias": (5,)}
-    return {name: normal(*shape, seed=10 * seed + i) for i, (name, shape) in enumerate(shapes.items())}, \
-        normal(n, d, seed=999 + seed)
+    shapes = {
+        "query": (h, k, d),
+        "key": (h, k, d),
+        "value": (h, k, d),
+        "output": (h, 5, k),
+        "query_bias": (h, k),
+        "value_bias": (h, k),
+        "output_bias": (5,),
+    }
+    return {name: normal(*shape, seed=10 * seed + i) for i, (name, shape) in enumerate(shapes.items())}, normal(
+        n, d, seed=999 + seed
+    )
 
 
 def answers(f, x):
@@ -35,12 +43,28 @@ def answers(f, x):
     tiled = TiledJacobian(f, x, tile=6)
     bracket = certify(f, x, columns=4)
     kept = [getattr(f, name) for name in NAMES]
-    return torch.cat([part.flatten() for part in (
-        f(x), f.probabilities(x), flat.gram(u), flat.jvp(u), flat.dense(), flat.infinity_norm(),
-        streamed.gram(u[None].flatten(1)) * streamed.unit**2, tiled.gram(u), local_lipschitz(f, x).value,
-        local_lipschitz(f, x, memory=1).value, local_lipschitz(lambda x: f(x), x).value,
-        local_lipschitz(f, x[:3]).value,
-        bracket.lower, bracket.upper, *kept)])
+    return torch.cat(
+        [
+            part.flatten()
+            for part in (
+                f(x),
+                f.probabilities(x),
+                flat.gram(u),
+                flat.jvp(u),
+                flat.dense(),
+                flat.infinity_norm(),
+                streamed.gram(u[None].flatten(1)) * streamed.unit**2,
+                tiled.gram(u),
+                local_lipschitz(f, x).value,
+                local_lipschitz(f, x, memory=1).value,
+                local_lipschitz(lambda x: f(x), x).value,
+                local_lipschitz(f, x[:3]).value,
+                bracket.lower,
+                bracket.upper,
+                *kept,
+            )
+        ]
+    )
 
 
 CHANGES = {
@@ -109,12 +133,14 @@ def test_gradients_reach_the_tensors_that_a_map_was_made_of():
     found = {name: leaf.grad for name, leaf in leaves.items()}
     for name, leaf in leaves.items():
         others = {key: tensor.detach() for key, tensor in given.items()}
-        expected = torch.func.grad(lambda t, name=name, others=others:
-                                   Attention(**{**others, name: t})(x).square().sum())(leaf.detach())
+        expected = torch.func.grad(
+            lambda t, name=name, others=others: Attention(**{**others, name: t})(x).square().sum()
+        )(leaf.detach())
         assert relative(found[name], expected) < 1e-12 and expected.abs().max() > 0
     f = Attention(**leaves)
     assert local_lipschitz(f, x.repeat(4, 1)).converged and not any(
-        getattr(f.kept(("scaled weights", f.dtype), None), name).requires_grad for name in ("projection", "output"))
+        getattr(f.kept(("scaled weights", f.dtype), None), name).requires_grad for name in ("projection", "output")
+    )
     f(x).sum().backward()  # after a solve too
 
 

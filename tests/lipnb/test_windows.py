@@ -21,9 +21,16 @@ def normal(*shape, seed=0):
 
 
 def windowed(w, seed=0, *, h=2, k=3, d=4, score="dot"):
-    return Attention(normal(h, k, d, seed=seed), normal(h, k, d, seed=seed + 1), normal(h, 3, d, seed=seed + 2),
-                     normal(h, 5, 3, seed=seed + 3), query_bias=normal(h, k, seed=seed + 4), masked=True, window=w,
-                     score=score)
+    return Attention(
+        normal(h, k, d, seed=seed),
+        normal(h, k, d, seed=seed + 1),
+        normal(h, 3, d, seed=seed + 2),
+        normal(h, 5, 3, seed=seed + 3),
+        query_bias=normal(h, k, seed=seed + 4),
+        masked=True,
+        window=w,
+        score=score,
+    )
 
 
 def by_hand(f, x, weights=None):
@@ -167,10 +174,22 @@ MODELS = {
     "mistral": ("Mistral", dict(LLAMA, num_key_value_heads=2, sliding_window=16), (16, 16)),
     "mistral without": ("Mistral", dict(LLAMA, num_key_value_heads=2, sliding_window=None), (None, None)),
     "qwen2": ("Qwen2", dict(LLAMA, num_key_value_heads=4), (None, None)),
-    "qwen2 in some layers": ("Qwen2", dict(LLAMA, num_key_value_heads=2, use_sliding_window=True, sliding_window=5,
-                                           max_window_layers=1), (None, 5)),
-    "qwen2 by a list": ("Qwen2", dict(LLAMA, num_key_value_heads=2, use_sliding_window=True, sliding_window=3,
-                                      layer_types=["sliding_attention", "full_attention"]), (3, None)),
+    "qwen2 in some layers": (
+        "Qwen2",
+        dict(LLAMA, num_key_value_heads=2, use_sliding_window=True, sliding_window=5, max_window_layers=1),
+        (None, 5),
+    ),
+    "qwen2 by a list": (
+        "Qwen2",
+        dict(
+            LLAMA,
+            num_key_value_heads=2,
+            use_sliding_window=True,
+            sliding_window=3,
+            layer_types=["sliding_attention", "full_attention"],
+        ),
+        (3, None),
+    ),
 }
 
 

@@ -149,22 +149,25 @@ def test_climbing_never_loses_and_stays_in_the_ball(masked):
     assert torch.allclose(outside, 1.5 * x)
 
 
-@pytest.mark.parametrize(("call", "sentence"), [
-    (lambda: tight_input(TURN, 3, 1.0), "no real eigenvalue"),
-    (lambda: bounds.general_lower(TURN, 3, 1.0), "no real eigenvalue"),
-    (lambda: tight_input(EYE, 0, 1.0), "n must be a positive integer"),
-    (lambda: tight_input(EYE, 3, -1.0), "R must be"),
-    (lambda: tight_input(EYE[:1], 3, 1.0), "A must be square"),
-    (lambda: quadratic_input(4, 1.0, [1.0]), "n must be odd"),
-    (lambda: quadratic_input(1, 1.0, [1.0]), "n must be odd"),
-    (lambda: quadratic_input(3, 1.0, [0.0]), "other than 0"),
-    (lambda: quadratic_input(3, math.nan, [1.0]), "R must be"),
-    (lambda: two_diracs(EYE, 1.0, share=0), "share must be above 0"),
-    (lambda: two_diracs(-EYE, 100.0), "below the smallest float"),
-    (lambda: two_diracs(EYE, 0.0), "both points need weight"),
-    (lambda: climb(Attention.from_matrices(EYE, EYE), EYE, 0.0), "R must be positive"),
-    (lambda: climb(Attention.from_matrices(EYE, EYE), EYE[:, :1], 1.0), "shape"),
-])
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: tight_input(TURN, 3, 1.0), "no real eigenvalue"),
+        (lambda: bounds.general_lower(TURN, 3, 1.0), "no real eigenvalue"),
+        (lambda: tight_input(EYE, 0, 1.0), "n must be a positive integer"),
+        (lambda: tight_input(EYE, 3, -1.0), "R must be"),
+        (lambda: tight_input(EYE[:1], 3, 1.0), "A must be square"),
+        (lambda: quadratic_input(4, 1.0, [1.0]), "n must be odd"),
+        (lambda: quadratic_input(1, 1.0, [1.0]), "n must be odd"),
+        (lambda: quadratic_input(3, 1.0, [0.0]), "other than 0"),
+        (lambda: quadratic_input(3, math.nan, [1.0]), "R must be"),
+        (lambda: two_diracs(EYE, 1.0, share=0), "share must be above 0"),
+        (lambda: two_diracs(-EYE, 100.0), "below the smallest float"),
+        (lambda: two_diracs(EYE, 0.0), "both points need weight"),
+        (lambda: climb(Attention.from_matrices(EYE, EYE), EYE, 0.0), "R must be positive"),
+        (lambda: climb(Attention.from_matrices(EYE, EYE), EYE[:, :1], 1.0), "shape"),
+    ],
+)
 def test_bad_input_gives_its_sentence(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call()

@@ -119,8 +119,10 @@ class Expansion:
             step = 1 if error < 1e3 * rtol else 2 + max(nodes) // 8
             nodes = [p + step if rho > 0 else p for p, rho in zip(nodes, self.rho, strict=True)]
         spread = ", ".join(f"{rho:.3g}" for rho in self.rho)
-        raise NotSeparable(f"queries and keys spread too far for a separable kernel (rho = {spread}; an affordable "
-                         f"number of nodes does not reach rtol = {rtol:.1e} in {self._s.dtype}): use TiledJacobian.")
+        raise NotSeparable(
+            f"queries and keys spread too far for a separable kernel (rho = {spread}; an affordable "
+            f"number of nodes does not reach rtol = {rtol:.1e} in {self._s.dtype}): use TiledJacobian."
+        )
 
     def error(self, seed=0, rows=256, columns=2048):
         r"""Relative error of the separable kernel and of its slope on sampled rows, the largest over the rows.
@@ -147,8 +149,9 @@ class Expansion:
         exact = torch.einsum("ci,cj->ij", s, t).sub_(s.abs().sum(0)[:, None]).exp_()
         total = exact.sum(1)
         one, slope = [], []
-        for left, right, to_nodes, slopes in zip(self.queries(some), self.keys(drawn), self._to_nodes, self._slopes,
-                                                 strict=True):
+        for left, right, to_nodes, slopes in zip(
+            self.queries(some), self.keys(drawn), self._to_nodes, self._slopes, strict=True
+        ):
             one.append(left.mT @ (to_nodes.to(right.dtype) @ right))
             slope.append(left.mT @ ((to_nodes @ slopes).to(right.dtype) @ right))
         worst = ((math.prod(one) - exact).abs().sum(1) / total).max()
@@ -161,8 +164,10 @@ class Expansion:
 
     def queries(self, some):
         """Factors of the queries `some` (a slice or an index), k tensors of shape (p_c, t): exponentials at nodes."""
-        return [torch.exp(torch.addcmul(-s.abs(), points[:, None], s))
-                for s, points in zip(self._s[:, some], self._points, strict=True)]
+        return [
+            torch.exp(torch.addcmul(-s.abs(), points[:, None], s))
+            for s, points in zip(self._s[:, some], self._points, strict=True)
+        ]
 
     def keys(self, some):
         """Factors of the keys `some`, k tensors of shape (p_c, t): Chebyshev polynomials of degree 0 to p_c - 1."""

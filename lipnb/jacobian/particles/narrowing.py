@@ -20,8 +20,10 @@ def kernels(attention, x, weights):
         raise ValueError(f"x must have shape (n, d), one set of particles, got {tuple(x.shape)}.")
     low = narrowed(attention)
     if low.key_width > MAX_KEY_WIDTH:
-        raise NotSeparable(f"the logits depend on {low.key_width} key dimensions and a separable kernel serves at most "
-                         f"{MAX_KEY_WIDTH}: use TiledJacobian, or AttentionJacobian for few tokens.")
+        raise NotSeparable(
+            f"the logits depend on {low.key_width} key dimensions and a separable kernel serves at most "
+            f"{MAX_KEY_WIDTH}: use TiledJacobian, or AttentionJacobian for few tokens."
+        )
     query, key, _ = low.project(x)
     return low, [Expansion(q.mT, k.mT, weights) for q, k in zip(query, key, strict=True)]
 

@@ -78,8 +78,9 @@ class SeparableJacobian:
         else:
             nodes = (nodes,) * low.key_width if isinstance(nodes, int) else tuple(nodes)
             if len(nodes) != low.key_width or min(nodes) < 1 or math.prod(nodes) > MAX_NODES:
-                raise ValueError(f"nodes must be {low.key_width} positive numbers, at most {MAX_NODES} nodes in all, "
-                                 f"got {nodes}.")
+                raise ValueError(
+                    f"nodes must be {low.key_width} positive numbers, at most {MAX_NODES} nodes in all, got {nodes}."
+                )
             self._kernels = [kernel.use(nodes) for kernel in expansions]
         self.nodes = tuple(kernel.nodes for kernel in self._kernels)
         self.kernel_error = max(kernel.error(seed + 1) for kernel in self._kernels)
