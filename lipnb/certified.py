@@ -4,12 +4,14 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.bounds.accuracy import MORE, TINY, Accuracy, orthogonality
 from lipnb.bounds.pieces import Pieces, alive, in_units, scaled
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular
 from lipnb.bounds.terms import bases, three_terms
+from lipnb.checks import at_once
 from lipnb.spectral import lanczos, start_vectors
 
 __all__ = ["Bracket", "certify"]
@@ -17,7 +19,6 @@ __all__ = ["Bracket", "certify"]
 WORK = 1e11  # floating point operations that the exact columns may cost by default, for each sequence
 MOST_COLUMNS = 1024
 SMALL = 64  # tokens times width up to which the lower bound takes the whole Jacobian
-CHUNK = 2**23  # entries of one intermediate array of the products
 
 
 @dataclass(frozen=True)
@@ -41,23 +42,31 @@ class Bracket:
         Number of input directions treated exactly; with n d of them the bracket closes.
     """
 
-    lower: torch.Tensor
-    upper: torch.Tensor
-    exact: torch.Tensor
-    query: torch.Tensor
-    key: torch.Tensor
-    value: torch.Tensor
-    rounding: torch.Tensor
-    columns: torch.Tensor
+    lower: Tensor
+    upper: Tensor
+    exact: Tensor
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    rounding: Tensor
+    columns: Tensor
 
     @property
-    def ratio(self):
+    def ratio(self) -> Tensor:
         """upper / lower, at least 1: what is left unknown. 1 where both are zero."""
         return torch.where(self.upper > 0, self.upper / self.lower, 1.0)
 
 
 @torch.no_grad()
-def certify(attention, x, *, weights=None, rtol=1e-4, seed=0, columns=None):
+def certify(
+    attention: Attention,
+    x: Tensor,
+    *,
+    weights: Tensor | None = None,
+    rtol: float = 1e-4,
+    seed: int = 0,
+    columns: int | None = None,
+) -> Bracket:
     r"""Local Lipschitz constant of attention at tokens `x`, bracketed from below and above with guarantee.
 
     With S (n, r) and Y (d, s) orthonormal, E = I - S S^T and F = I - Y Y^T, the input directions split into those that
@@ -106,6 +115,15 @@ def certify(attention, x, *, weights=None, rtol=1e-4, seed=0, columns=None):
     powers of two, values and outputs of each head by its own; heads whose values or outputs are zero are left out.
     Where float64 does not resolve the attention matrix, numbers leave its range, or a factorisation finds no end, the
     answer is :math:`[0, \infty]`, not an error.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb import Attention, certify
+    >>> eye = torch.eye(3, dtype=torch.float64)
+    >>> bracket = certify(Attention.from_matrices(eye, 2 * eye), torch.eye(4, 3, dtype=torch.float64))
+    >>> round(bracket.lower.item(), 6), round(bracket.upper.item(), 6)  # few unknowns: all columns are exact
+    (2.610362, 2.610362)
     """
     if not isinstance(attention, Attention):
         raise ValueError(
@@ -219,7 +237,7 @@ def _exact(pieces, S, Y):
     )
     if not len(basis):
         return S.new_zeros(()), 0, 0.0
-    step = max(1, CHUNK // (pieces.heads * n * max(n, d // 4)))
+    step = at_once(pieces.heads * n * max(n, d // 4))
     images = torch.cat([pieces.jvp(u).flatten(1) for u in basis.split(step)])
     whole = torch.cat([S, rest], 1) if S.shape[1] else S
     return largest_singular(images), len(basis), orthogonality(whole) + orthogonality(Y) + 4 * UNIT

@@ -1,11 +1,65 @@
-"""One sentence for a tensor that does not fit: parameters, tokens and token weights."""
+"""What fits: one sentence for parameters, tokens and token weights that do not, and how much fits in memory.
+
+The whole memory policy stands here. What is kept, such as cached products, may take `memory_allowance` bytes, or what
+``memory=`` says; arrays that are made and forgotten may take `TILE` bytes.
+"""
+
+import math
+import os
 
 import torch
+from torch import Tensor
 
-__all__ = ["check_tokens", "check_weights", "head_tensors", "holds", "real_tensor"]
+__all__ = [
+    "at_once",
+    "check_tokens",
+    "check_weights",
+    "head_tensors",
+    "holds",
+    "memory_allowance",
+    "real_tensor",
+    "refuse_large_dense",
+]
+
+ALLOWANCE = 2**31  # bytes of what is kept on the CPU, and of a dense Jacobian in float64
+TILE = 2**27  # bytes of one intermediate array
 
 
-def holds(condition):
+def memory_allowance(device: torch.device | str) -> int:
+    """Bytes that cached products may take by default.
+
+    On a GPU half of its free memory; else 2 GiB, or a quarter of the machine's memory where that is less.
+    """
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 2
+    try:
+        return min(ALLOWANCE, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
+    except (ValueError, OSError, AttributeError):  # not said by this system
+        return ALLOWANCE
+
+
+def at_once(entries: int, dtype: torch.dtype = torch.float64) -> int:
+    """How many pieces of so many `entries` are made in one intermediate array: what `TILE` bytes hold, at least one.
+
+    Examples
+    --------
+    >>> from lipnb.checks import at_once
+    >>> at_once(2**20), at_once(2**20, torch.float32), at_once(2**40)
+    (16, 32, 1)
+    """
+    return max(1, TILE // (max(1, entries) * dtype.itemsize))
+
+
+def refuse_large_dense(shape: tuple[int, ...]) -> None:
+    """Raise before a dense Jacobian is built that would take more than 2 GiB in float64."""
+    if math.prod(shape) * torch.float64.itemsize > ALLOWANCE:
+        raise ValueError(
+            f"a dense Jacobian of shape {tuple(shape)} would hold {math.prod(shape):.1e} entries: "
+            "use jvp and vjp, or local_lipschitz(method='lanczos')."
+        )
+
+
+def holds(condition: Tensor) -> bool:
     """Whether a boolean tensor is true everywhere; True inside `torch.func.vmap`, where values cannot be read."""
     try:
         return bool(condition.all())
@@ -15,7 +69,7 @@ def holds(condition):
         return True
 
 
-def real_tensor(name, value, dimensions):
+def real_tensor(name: str, value, dimensions) -> Tensor:
     """`value` as a floating point tensor, or one sentence saying what is wrong with it."""
     tensor = torch.as_tensor(value)
     if not tensor.is_floating_point():
@@ -30,7 +84,7 @@ def real_tensor(name, value, dimensions):
     return tensor
 
 
-def check_tokens(x, width, dtype, device):
+def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device) -> None:
     """Raise one clear sentence unless `x` holds tokens of this width, shape (..., n, d), type and device."""
     if not isinstance(x, torch.Tensor):
         raise ValueError(f"x must be a torch tensor, got {type(x).__name__}: use torch.as_tensor(x).")
@@ -47,7 +101,7 @@ def check_tokens(x, width, dtype, device):
         raise ValueError("x holds NaN or infinite values: remove them first.")
 
 
-def check_weights(weights, x):
+def check_weights(weights: Tensor, x: Tensor) -> None:
     """Raise one clear sentence unless `weights` (n,) or (..., n) are positive finite weights of the tokens `x`."""
     if not isinstance(weights, torch.Tensor) or weights.shape[-1:] != x.shape[-2:-1]:
         raise ValueError(f"weights must be a tensor with one entry per token (n = {x.shape[-2]}).")
@@ -60,7 +114,7 @@ def check_weights(weights, x):
         raise ValueError("weights must be positive and finite: leave out the tokens of weight zero.")
 
 
-def head_tensors(tensors):
+def head_tensors(tensors: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
     """Copies of the parameters of attention heads, name -> tensor or None; or one sentence on what does not fit."""
     own = {
         name: real_tensor(name, tensors[name], sizes)

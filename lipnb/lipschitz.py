@@ -1,20 +1,34 @@
 """Local Lipschitz constant of a map of tokens: the largest singular value of its Jacobian at an input."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import check_weights
-from lipnb.jacobian import AttentionJacobian, AutodiffJacobian, gemm, routes
-from lipnb.jacobian.routes import DENSE_SIZE, batches, dense_answer, memory_allowance, products_of
-from lipnb.spectral import mixed_lanczos, share, start_vectors
+from lipnb.checks import check_weights, memory_allowance
+from lipnb.jacobian import gemm
+from lipnb.jacobian.routes import batches, double_products, products_of
+from lipnb.spectral import (
+    SpectralNorm,
+    dense_norm,
+    each_field,
+    joined,
+    lanczos,
+    mixed_lanczos,
+    power_iteration,
+    put,
+    share,
+    start_vectors,
+)
 
 __all__ = ["LocalLipschitz", "local_lipschitz"]
 
 STEPS = {"lanczos": 300, "power": 1000}
 PRECISIONS = ("input", "mixed")
-DENSE = ("dense", "input")
 
 
 @dataclass(frozen=True)
@@ -50,11 +64,11 @@ class LocalLipschitz:
         Of the products: "input", "mixed", or "float64" where float32 could prove no more; or several of these.
     """
 
-    value: torch.Tensor
-    residual: torch.Tensor
-    steps: torch.Tensor
-    converged: torch.Tensor
-    upper: torch.Tensor
+    value: Tensor
+    residual: Tensor
+    steps: Tensor
+    converged: Tensor
+    upper: Tensor
     confidence: float | None = None
     route: str = "cached"
     precision: str = "input"
@@ -62,18 +76,18 @@ class LocalLipschitz:
 
 @torch.no_grad()
 def local_lipschitz(
-    f,
-    x,
+    f: Attention | Callable[[Tensor], Tensor],
+    x: Tensor | list[Tensor],
     *,
-    weights=None,
-    rtol=1e-4,
-    max_steps=None,
-    seed=0,
-    method="lanczos",
-    confidence=1 - 1e-6,
-    precision="input",
-    memory=None,
-):
+    weights: Tensor | list[Tensor] | None = None,
+    rtol: float = 1e-4,
+    max_steps: int | None = None,
+    seed: int = 0,
+    method: str = "lanczos",
+    confidence: float | None = 1 - 1e-6,
+    precision: str = "input",
+    memory: int | None = None,
+) -> LocalLipschitz:
     r"""Local Lipschitz constant of `f` at tokens `x`, in the Euclidean norm of all coordinates.
 
     .. math::
@@ -128,6 +142,20 @@ def local_lipschitz(
     Notes
     -----
     castin2024smooth, section 3.1 (definition), Lemma C.5 (weights), appendix E.1 (power iteration).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb import Attention, local_lipschitz
+    >>> eye = torch.eye(3, dtype=torch.float64)
+    >>> attention = Attention.from_matrices(eye, 2 * eye)
+    >>> x = torch.zeros(5, 3, dtype=torch.float64)  # equal tokens: the norm of the value matrix
+    >>> lip = local_lipschitz(attention, x)
+    >>> round(lip.value.item(), 6), lip.route, lip.converged.item()
+    (2.0, 'dense', True)
+    >>> lips = local_lipschitz(attention, [x, torch.eye(4, 3, dtype=torch.float64)])
+    >>> lips.value.round(decimals=3)
+    tensor([2.0000, 2.6100], dtype=torch.float64)
     """
     options = {
         "rtol": rtol,
@@ -139,39 +167,31 @@ def local_lipschitz(
         "memory": memory,
     }
     if isinstance(x, (list, tuple)):
-        return _mixed_lengths(f, x, weights, options)
-    _check_options(x, **options)
-    if memory is None:
-        memory = memory_allowance(x.device)
-    solve = {"rtol": rtol, "max_steps": max_steps or STEPS.get(method), "confidence": confidence}
-    if isinstance(f, Attention):
-        f.check_input(x, weights)
-        n, d = x.shape[-2:]
-        flat = x.reshape(-1, n, d)
-        flat_weights = None if weights is None else weights.expand(x.shape[:-1]).reshape(-1, n)
-        if method == "dense" or (method == "lanczos" and n * d <= DENSE_SIZE):
-            found, names = dense_answer(AttentionJacobian(f, flat, flat_weights), flat, flat_weights), [DENSE]
-        else:
-            found, names = _in_parts(f, flat, flat_weights, memory, method, precision, seed, solve)
-    elif callable(f):
-        if precision != "input":
-            raise ValueError(f"precision={precision!r} needs an Attention, got {type(f).__name__}.")
-        if method == "dense":
-            found, names = dense_answer(AutodiffJacobian(f, x), x, weights), [DENSE]
-        else:
-            found, names = _solve_callable(f, x, weights, method, seed, solve)
+        shape, groups = torch.Size([len(x)]), _by_length(x, weights)
+        answers = [_answers(f, group.x, group.weights, **options) for group in groups]
+        order = torch.tensor([place for group in groups for place in group.places]).argsort()
+        found = each_field(joined([one.found for one in answers]), lambda field: field[order.to(field.device)])
     else:
-        raise ValueError(f"f must be an Attention or a callable, got {type(f).__name__}.")
-    confidence = {"power": None, "dense": 1.0}.get(method, confidence)
-    passed, precisions = (" + ".join(sorted(set(column))) for column in zip(*names, strict=True))
-    return LocalLipschitz(*(field.reshape(x.shape[:-2]) for field in found), confidence, passed, precisions)
+        answers = [_answers(f, x, weights, **options)]
+        shape, found = x.shape[:-2], answers[0].found
+    hows = {how for one in answers for how in one.how}
+    return LocalLipschitz(
+        value=found.value.reshape(shape),
+        residual=found.residual.reshape(shape),
+        steps=found.steps.reshape(shape),
+        converged=found.converged.reshape(shape),
+        upper=found.upper.reshape(shape),
+        confidence={"power": None, "dense": 1.0}.get(method, confidence),
+        route=" + ".join(sorted({how.route for how in hows})),
+        precision=" + ".join(sorted({how.precision for how in hows})),
+    )
 
 
-def _check_options(x, rtol, max_steps, seed, method, confidence, precision, memory):
+def _check_options(f, x, rtol, max_steps, method, confidence, precision, memory):
     """Raise one clear sentence for an option that makes no sense, before any work."""
     if method not in (*STEPS, "dense"):
         raise ValueError(f"method must be 'lanczos', 'power' or 'dense', got {method!r}.")
-    if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+    if not isinstance(x, Tensor) or not x.is_floating_point():
         raise ValueError(
             "x must be a floating point tensor of shape (..., n, d), or a list of such: "
             "use torch.as_tensor(x).double()."
@@ -189,11 +209,23 @@ def _check_options(x, rtol, max_steps, seed, method, confidence, precision, memo
         raise ValueError(f"precision='mixed' needs method='lanczos', got method={method!r}.")
     if memory is not None and memory < 1:
         raise ValueError(f"memory must be a positive number of bytes, got {memory}.")
+    if not callable(f):
+        raise ValueError(f"f must be an Attention or a callable, got {type(f).__name__}.")
+    if precision != "input" and not isinstance(f, Attention):
+        raise ValueError(f"precision={precision!r} needs an Attention, got {type(f).__name__}.")
 
 
-def _mixed_lengths(f, x, weights, options):
-    """Sequences of mixed lengths, those of equal length solved together; fields of shape (len(x),)."""
-    if not x or not all(isinstance(one, torch.Tensor) and one.ndim == 2 for one in x):
+class _Group(NamedTuple):
+    """Sequences of one length, stacked to (b, n, d) and (b, n), and their places in the list they come from."""
+
+    places: list[int]
+    x: Tensor
+    weights: Tensor | None
+
+
+def _by_length(x, weights):
+    """The sequences of a list, those of equal length together."""
+    if not x or not all(isinstance(one, Tensor) and one.ndim == 2 for one in x):
         raise ValueError("x must be a floating point tensor of shape (..., n, d), or a list of tensors (n, d).")
     if len({(one.shape[1], one.dtype, one.device) for one in x}) > 1:
         raise ValueError(
@@ -201,90 +233,112 @@ def _mixed_lengths(f, x, weights, options):
             f"{sorted({f'd = {one.shape[1]} in {one.dtype} on {one.device}' for one in x})}."
         )
     if weights is not None:
-        if not isinstance(weights, (list, tuple, torch.Tensor)) or len(weights) != len(x):
+        if not isinstance(weights, (list, tuple, Tensor)) or len(weights) != len(x):
             raise ValueError(f"weights must be a list with one tensor for each of the {len(x)} inputs.")
         for heavy, one in zip(weights, x, strict=True):
             check_weights(heavy, one)
-    lengths = {}
-    for i, one in enumerate(x):
-        lengths.setdefault(one.shape[0], []).append(i)
-    answers = {}
-    for length in sorted(lengths):
-        together = torch.stack([x[i] for i in lengths[length]])
-        heavy = None if weights is None else torch.stack([weights[i] for i in lengths[length]])
-        answers[length] = local_lipschitz(f, together, weights=heavy, **options)
-    order = torch.tensor([i for length in answers for i in lengths[length]])
-    joined = {}
-    for name in (field.name for field in fields(LocalLipschitz)[:5]):
-        values = torch.cat([getattr(lip, name) for lip in answers.values()])
-        joined[name] = torch.empty_like(values).index_copy_(0, order.to(values.device), values)
-    names = (
-        " + ".join(sorted({one for lip in answers.values() for one in getattr(lip, name).split(" + ")}))
-        for name in ("route", "precision")
+    places = {}
+    for place, one in enumerate(x):
+        places.setdefault(len(one), []).append(place)
+    return [
+        _Group(
+            places[length],
+            torch.stack([x[place] for place in places[length]]),
+            None if weights is None else torch.stack([weights[place] for place in places[length]]),
+        )
+        for length in sorted(places)
+    ]
+
+
+class _How(NamedTuple):
+    route: str
+    precision: str
+
+
+class _Answers(NamedTuple):
+    """Answers of the items of a batch, and how each was found."""
+
+    found: SpectralNorm
+    how: list[_How]
+
+
+def _answers(f, x, weights, *, method, precision, seed, rtol, max_steps, confidence, memory):
+    """Answers for inputs of one length, x (..., n, d)."""
+    _check_options(f, x, rtol, max_steps, method, confidence, precision, memory)
+    memory = memory_allowance(x.device) if memory is None else memory
+    steps = max_steps or STEPS.get(method)
+    solve = partial(
+        _solve, method=method, precision=precision, seed=seed, rtol=rtol, max_steps=steps, confidence=confidence
     )
-    return LocalLipschitz(*joined.values(), next(iter(answers.values())).confidence, *names)
+    if not isinstance(f, Attention):
+        return _of_callable(f, x, weights, memory, method, solve)
+    f.check_input(x, weights)
+    flat_weights = None if weights is None else weights.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
+    return _of_attention(f, x.reshape(-1, *x.shape[-2:]), flat_weights, memory, method, solve)
 
 
-def _in_parts(f, x, weights, memory, method, precision, seed, solve):
-    """Fields for a batch (b, n, d), in parts that fit in memory and in float64 where float32 is stuck; their names."""
-    at_once = max(1, batches(f, x.shape[1], len(x), memory))
-    parts, names = [], []
-    for i in range(0, len(x), at_once):
-        part, name = _solve_attention(
-            f,
-            x[i : i + at_once],
-            None if weights is None else weights[i : i + at_once],
-            memory,
-            method,
-            precision,
-            seed,
-            solve,
-        )
-        parts.append([*part[:5], torch.zeros_like(part.converged) if part.stuck is None else part.stuck])
-        names.append(name)
-    *found, stuck = (torch.cat(field) for field in zip(*parts, strict=True))
+def _of_attention(f, x, weights, memory, method, solve):
+    """Answers for sequences x (b, n, d), in parts that fit in memory, and in float64 where float32 is stuck."""
+    together, parts = batches(f, x, memory=memory, method=method), []
+    for first in range(0, len(x), together):
+        some = slice(first, first + together)
+        heavy = None if weights is None else weights[some]
+        with gemm.fastest(x.dtype, x.device):
+            products = products_of(f, x[some], heavy, memory=memory, method=method)
+            parts.append(solve(products, x[some]))
+    answers = _Answers(joined([part.found for part in parts]), [how for part in parts for how in part.how])
+    stuck = answers.found.stuck
     if stuck.any() and x.dtype != torch.float64:
-        if precision == "mixed":
-            solve = {**solve, "confidence": share(solve["confidence"])}
-        again, more = _in_parts(
-            f.to(dtype=torch.float64),
-            x[stuck].double(),
-            None if weights is None else weights[stuck].double(),
-            memory,
-            method,
-            "input",
-            seed,
-            solve,
-        )
-        again[2] += found[2][stuck]
-        for field, new in zip(found, again, strict=True):
-            field[stuck] = new
-        names = ([] if stuck.all() else names) + [(route, "float64") for route, _ in more]
-    return found, names
+        f, x, heavy = f.to(dtype=torch.float64), x[stuck].double(), None if weights is None else weights[stuck].double()
+        answers = _replaced(answers, stuck, _of_attention(f, x, heavy, memory, method, _in_double(solve)))
+    return answers
 
 
-def _solve_attention(f, x, weights, memory, method, precision, seed, solve):
-    """Answer, and route with precision, for a batch (b, n, d) that fits in memory together."""
-    products, route = products_of(f, x, weights, memory)
-    start = start_vectors(len(x), x[0].numel(), seed=seed, dtype=x.dtype, device=x.device)
-    low = gemm.low_precision(x.dtype, x.device) if precision == "mixed" else x.dtype
-    with gemm.fastest(x.dtype, x.device):
-        if low != x.dtype and route == "cached":
-            second = start_vectors(len(x), x[0].numel(), seed=seed + 1, dtype=x.dtype, device=x.device)
-            found = mixed_lanczos(products.to(low), products, start, second, **solve)
-            return routes.in_units(found, products.unit), (route, "mixed")
-        return routes.solved(products, start, method, solve), (route, "input")
+def _of_callable(f, x, weights, memory, method, solve):
+    """Answers for a batch of a callable, in float64 where float32 is stuck and `f` can."""
+    answers = solve(products_of(f, x, weights, memory=memory, method=method), x)
+    stuck = answers.found.stuck
+    if stuck.any() and (double := double_products(f, x, weights, _start(x.double(), solve.keywords["seed"]))):
+        again = solve(double, x.double())  # all of them: `f` may know how many they are
+        again = _Answers(each_field(again.found, lambda field: field[stuck]), again.how[: stuck.sum()])
+        answers = _replaced(answers, stuck, again)
+    return answers
 
 
-def _solve_callable(f, x, weights, method, seed, solve):
-    """Fields for a batch of a callable, in float64 where float32 is stuck and `f` can; their names."""
-    start = start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=torch.float64, device=x.device)
-    *found, _, stuck = routes.solved(routes.AutodiffProducts(f, x, weights), start.to(x.dtype), method, solve)
-    names = [("autodiff", "input")]
-    if stuck is not None and stuck.any() and (double := routes.double_products(f, x, weights, start)):
-        again = routes.solved(double, start, method, solve)  # all of them: `f` may know how many they are
-        again = again._replace(steps=found[2] + again.steps)
-        for field, new in zip(found, again[:5], strict=True):
-            field[stuck] = new[stuck].to(field.dtype)
-        names = ([] if stuck.all() else names) + [("autodiff", "float64")]
-    return found, names
+def _in_double(solve):
+    """The same solver for what float32 has left open: of a mixed solve the third part, with a third of the risk."""
+    if solve.keywords["precision"] == "mixed":
+        return partial(solve, precision="input", confidence=share(solve.keywords["confidence"]))
+    return solve
+
+
+def _replaced(answers, stuck, again):
+    """The answers with those of the items `stuck` found again in float64; their products add up."""
+    found = put(answers.found, stuck, again.found._replace(steps=answers.found.steps[stuck] + again.found.steps))
+    how = list(answers.how)
+    for item, one in zip(stuck.nonzero()[:, 0].tolist(), again.how, strict=True):
+        how[item] = one._replace(precision="float64")
+    return _Answers(found, how)
+
+
+def _start(x, seed):
+    """Start vectors (b, n d) for tokens x (..., n, d)."""
+    return start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=x.dtype, device=x.device)
+
+
+def _solve(products, x, *, method, precision, seed, rtol, max_steps, confidence):
+    """The answers of one solver for products at tokens x (..., n, d)."""
+    low = gemm.low_precision(x.dtype, x.device) if precision == "mixed" and products.route == "cached" else x.dtype
+    gram, unit, restrict, start = products.gram, products.unit, products.restrict, _start(x, seed)
+    if products.route == "dense":
+        found = dense_norm(products.matrix)
+    elif method == "power":
+        found = power_iteration(gram, start, rtol=rtol, max_steps=max_steps)
+    elif low != x.dtype:
+        options = {"rtol": rtol, "max_steps": max_steps, "confidence": confidence}
+        found = mixed_lanczos(products.to(low), products, start, _start(x, seed + 1), **options)
+    else:
+        some = restrict and (lambda index: restrict(index).gram)
+        found = lanczos(gram, start, rtol=rtol, max_steps=max_steps, confidence=confidence, restrict=some)
+    found = found._replace(value=found.value * unit, upper=found.upper * unit)
+    return _Answers(found, [_How(products.route, "input" if low == x.dtype else "mixed")] * len(found.value))

@@ -38,9 +38,7 @@ def chosen_tokens(attention, x):
         "...id,hkd,hke,...je->...hij", x, attention.query.double(), attention.key.double(), x
     )
     size = scores.abs().amax((-2, -1), keepdim=True)
-    hidden = attention.hidden(x.shape[-2])
-    if hidden is not None:
-        scores = scores.masked_fill(hidden, -torch.inf)
+    attention.hide(scores, x.shape[-2])
     if x.shape[-2] > 1:
         top = scores.topk(2, dim=-1).values
         tied = (top[..., 0] - top[..., 1] <= 1e-12 * size[..., 0]).nonzero()

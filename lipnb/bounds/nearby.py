@@ -15,10 +15,9 @@ from lipnb.bounds.castin import biased_upper
 from lipnb.bounds.pieces import Pieces, alive, in_units, scaled
 from lipnb.bounds.rounding import gamma, largest_singular, length
 from lipnb.bounds.terms import three_terms
+from lipnb.checks import at_once
 
 __all__ = ["Nearby", "nearby_upper"]
-
-CHUNK = 2**23  # entries of one intermediate array
 
 
 class Nearby(NamedTuple):
@@ -177,7 +176,7 @@ def _spread(pieces, accuracy, points, error):
     variance of nearly hard attention.
     """
     largest = []
-    step = max(1, CHUNK // max(1, points.numel()))
+    step = at_once(points.numel())
     for rows in torch.arange(pieces.n, device=points.device).split(step):
         upper = (pieces.P[:, rows] + accuracy.E[:, rows]).sqrt()  # (h, i, j)
         away = points[:, None] - (pieces.P[:, rows] @ points)[:, :, None]

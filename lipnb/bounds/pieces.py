@@ -4,9 +4,10 @@ import math
 
 import torch
 
+from lipnb.checks import at_once
+
 __all__ = ["Pieces", "alive", "in_units", "scaled"]
 
-CHUNK = 2**24  # entries of one intermediate array
 STEEPEST = 150  # power of two beyond which a scale of the logits, in units, is refused
 FAINTEST = 800  # power of two by which a head may lie below the largest; what is fainter is taken to be that strong
 
@@ -150,8 +151,7 @@ class Pieces:
             self.logs = weights.log()
             self.log_size, self.logs = self.logs.abs().max(), self.logs - self.logs.max()
             logits = logits + self.logs
-        if self.hidden is not None:
-            logits = logits.masked_fill(self.hidden, -torch.inf)
+        logits = attention.hide(logits, len(x))
         self.below = logits - logits.amax(-1, keepdim=True)  # logits below the largest of their row
         self.P = self.below.softmax(-1)
         self.Pt = (
@@ -173,7 +173,7 @@ class Pieces:
         """Slices of output tokens whose arrays fit."""
         v = self.values.shape[-1]
         each = max(self.heads * self.n * v, (self.heads * v) ** 2)
-        step = max(1, CHUNK // each)
+        step = at_once(each)
         return [slice(i, i + step) for i in range(0, self.n, step)]
 
     def spread(self, rows):

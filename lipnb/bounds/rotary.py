@@ -10,10 +10,9 @@ import math
 import torch
 
 from lipnb.bounds.rounding import largest_singular, largest_singular_of_each
+from lipnb.checks import at_once
 
 __all__ = ["rotary_terms", "rotary_upper"]
-
-CHUNK = 2**24  # entries of one intermediate array
 
 
 def _sizes(rotary):
@@ -98,7 +97,7 @@ def rotary_terms(rotary, x):
     output = eye if att.output is None else torch.linalg.qr(att.output, mode="r").R  # |W_O y| = |R y|
     W_Q = torch.linalg.qr(att.query.mT, mode="r").R.mT  # (h, k, k'): |M W_Q| = |M R^T|
     turned = rotary.rotate(W_Q.movedim(-1, -2)[..., None, :].expand(-1, -1, len(x), -1)).movedim(1, -1)  # (h, n, k, k')
-    step = max(1, CHUNK // (len(x) * max(att.value_width, att.key_width)))
+    step = at_once(len(x) * max(att.value_width, att.key_width))
     total = 0.0
     for h in range(att.heads):
         largest, rho = x.new_zeros(()), []

@@ -1,11 +1,13 @@
 """Jacobian of any differentiable map of tokens, by automatic differentiation: the slow twin."""
 
 import math
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lipnb.jacobian.dense import refuse_large_dense
+from lipnb.checks import refuse_large_dense
 
 __all__ = ["AutodiffJacobian"]
 
@@ -31,9 +33,18 @@ class AutodiffJacobian:
     Notes
     -----
     Fused attention kernels have no forward-mode derivative, so `f` runs with PyTorch's plain attention kernel.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb.jacobian import AutodiffJacobian
+    >>> J = AutodiffJacobian(torch.square, torch.tensor([[1.0, 2.0]]))
+    >>> J.dense()
+    tensor([[2., 0.],
+            [0., 4.]])
     """
 
-    def __init__(self, f, x):
+    def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor) -> None:
         if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.ndim < 2 or x.numel() == 0:
             raise ValueError("x must be a floating point tensor of shape (..., n, d) with at least one token.")
         if not torch.isfinite(x).all():
@@ -48,20 +59,20 @@ class AutodiffJacobian:
         self._out_shape = out.shape
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, ...]:
         """Batch shape, then (outputs, inputs) of one sequence, both flattened."""
         return (*self.batch_shape, math.prod(self._out_shape[-2:]), math.prod(self.x.shape[-2:]))
 
-    def jvp(self, u):
+    def jvp(self, u: Tensor) -> Tensor:
         """Jacobian-vector product, shape (..., n, m), of `u`, shape (..., n, d)."""
         with sdpa_kernel(SDPBackend.MATH):
             return torch.func.jvp(self.f, (self.x,), (u,))[1]  # [1] is the tangent, [0] the output
 
-    def vjp(self, w):
+    def vjp(self, w: Tensor) -> Tensor:
         """Vector-Jacobian product, shape (..., n, d), of `w`, shape (..., n, m)."""
         return self._pullback(w)[0]
 
-    def dense(self):
+    def dense(self) -> Tensor:
         """The matrix, shape (..., n m, n d), one row at a time by reverse mode; refused when it is too large."""
         refuse_large_dense(self.shape)
         rows = torch.zeros(self._out_shape, dtype=self.x.dtype, device=self.x.device).flatten(-2)

@@ -3,10 +3,12 @@
 from functools import cached_property
 
 import torch
+from torch import Tensor
 
+from lipnb.attention import Attention
+from lipnb.checks import refuse_large_dense
 from lipnb.jacobian import gemm
-from lipnb.jacobian.dense import refuse_large_dense
-from lipnb.jacobian.products import HeadProducts
+from lipnb.jacobian.cached import CachedProducts
 from lipnb.jacobian.rows import infinity_norm, row_blocks
 
 __all__ = ["AttentionJacobian"]
@@ -44,9 +46,22 @@ class AttentionJacobian:
     Notes
     -----
     castin2024smooth, Lemma C.2 (one head), D.1 (masked), E.2 (biases), C.6 (weights).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb import Attention, AttentionJacobian
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> x, u = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).double(), torch.tensor([[0.0, 1.0], [0.0, 0.0]]).double()
+    >>> J = AttentionJacobian(Attention.from_matrices(eye, eye), x)
+    >>> J.shape
+    (4, 4)
+    >>> J.jvp(u).round(decimals=3)
+    tensor([[0.0000, 0.8810],
+            [0.0000, 0.1190]], dtype=torch.float64)
     """
 
-    def __init__(self, attention, x, weights=None):
+    def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None) -> None:
         attention.check_input(x, weights)
         self.attention, self.x, self._root = attention, x.detach().clone(), None
         self.batch_shape, (self.n, self.d) = x.shape[:-2], x.shape[-2:]
@@ -59,21 +74,22 @@ class AttentionJacobian:
             self._root = weights.detach().sqrt().expand(x.shape[:-1]).reshape(-1, self.n)
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, ...]:
         """Batch shape, then (n m, n d), one matrix for each sequence."""
         return (*self.batch_shape, self.n * self.attention.output_width, self.n * self.d)
 
     @property
-    def dtype(self):
+    def dtype(self) -> torch.dtype:
         """Floating point type of the products."""
         return self._query.dtype
 
-    def products(self):
-        """The `HeadProducts` behind `jvp`, `vjp` and `gram`, with buffers of their own, for flat batches."""
-        cached = (self._query, self._key, self._value, self._heads, self._probabilities)
+    def products(self) -> CachedProducts:
+        """The `CachedProducts` behind `jvp`, `vjp` and `gram`, with buffers of their own, for flat batches."""
+        parts = {"query": self._query, "key": self._key, "value": self._value, "heads": self._heads}
+        parts["probabilities"] = self._probabilities
         with torch.no_grad():
-            flat = [tensor.reshape(-1, *tensor.shape[-3:]) for tensor in cached]
-            return HeadProducts(self.attention, *flat, root=self._root)
+            flat = {name: part.reshape(-1, *part.shape[-3:]) for name, part in parts.items()}
+            return CachedProducts(self.attention, **flat, root=self._root)
 
     @cached_property
     def _products(self):
@@ -91,7 +107,7 @@ class AttentionJacobian:
             out = torch.stack([product(one) for one in rows])
         return out.view(*u.shape[:-1], -1)
 
-    def jvp(self, u):
+    def jvp(self, u: Tensor) -> Tensor:
         """Jacobian-vector product.
 
         Parameters
@@ -106,7 +122,7 @@ class AttentionJacobian:
         """
         return self._each("u", lambda one: self._products.jvp(one) * self._products.unit, u, self.d)
 
-    def vjp(self, w):
+    def vjp(self, w: Tensor) -> Tensor:
         """Vector-Jacobian product: the transpose of `jvp`.
 
         Parameters
@@ -122,7 +138,7 @@ class AttentionJacobian:
         width = self.attention.output_width
         return self._each("w", lambda one: self._products.vjp(one) * self._products.unit, w, width)
 
-    def gram(self, u):
+    def gram(self, u: Tensor) -> Tensor:
         r"""The product :math:`J^\top J u`, cheaper than `jvp` then `vjp`; with token weights, in the norm they define.
 
         .. math::
@@ -144,7 +160,7 @@ class AttentionJacobian:
 
         return self._each("u", product, u, self.d)
 
-    def dense(self):
+    def dense(self) -> Tensor:
         r"""The matrix itself, block by block from the lemma (not by products): `lipnb.jacobian.rows.row_blocks`.
 
         Returns
@@ -162,7 +178,7 @@ class AttentionJacobian:
         blocks = row_blocks(self.attention, self._query, self._key, self._value, self._heads, self._probabilities)
         return blocks.flatten(-4, -3).flatten(-2, -1)
 
-    def infinity_norm(self):
+    def infinity_norm(self) -> Tensor:
         """The largest absolute row sum, shape of the batch: the local constant in the maximum norm, exactly."""
         with torch.no_grad():
             return infinity_norm(self.attention, self.x)

@@ -6,6 +6,7 @@ setting is put back afterwards.
 """
 
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 
@@ -66,7 +67,7 @@ def _measured():
     return seconds, error
 
 
-def float32_route():
+def float32_route() -> str:
     """Name of the route that float32 products on the CPU take inside `fastest`.
 
     Returns
@@ -80,13 +81,19 @@ def float32_route():
     return "onednn" if error <= WORST_ERROR and seconds["onednn"] * GAIN < seconds["default"] else "default"
 
 
-def describe():
+def describe() -> str:
     """The choices of this process in a few words, for the record: they are timed, so two runs can differ in rounding.
 
     Returns
     -------
     str
         "not chosen" as long as nothing was timed; else, for example, "float32 by onednn, bfloat16 not cheaper".
+
+    Examples
+    --------
+    >>> from lipnb.jacobian import gemm
+    >>> isinstance(gemm.describe(), str)
+    True
     """
     if not _measured.cache_info().currsize:
         return "not chosen"
@@ -95,7 +102,7 @@ def describe():
 
 
 @contextmanager
-def fastest(dtype, device):
+def fastest(dtype: torch.dtype, device: torch.device | str) -> Iterator[None]:
     """Run the block with the fastest accurate route for products of `dtype` on `device`; only the CPU has a choice."""
     if dtype == torch.float32 and torch.device(device).type == "cpu" and float32_route() == "onednn":
         with _onednn():
@@ -104,7 +111,7 @@ def fastest(dtype, device):
         yield
 
 
-def low_precision(dtype, device):
+def low_precision(dtype: torch.dtype, device: torch.device | str) -> torch.dtype:
     """The cheaper floating point type for products whose rounding is mended afterwards.
 
     Parameters
@@ -119,6 +126,13 @@ def low_precision(dtype, device):
     torch.dtype
         float32 for float64; bfloat16 for float32 on a GPU, or on a CPU that multiplies it at least 1.3 times faster;
         else `dtype` itself.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb.jacobian import gemm
+    >>> gemm.low_precision(torch.float64, "cpu")
+    torch.float32
     """
     if dtype == torch.float64:
         return torch.float32

@@ -1,13 +1,24 @@
 """Rows of the Jacobian of attention, block by block; differentiable, unlike the cached products."""
 
 import torch
+from torch import Tensor
+
+from lipnb.attention import Attention
+from lipnb.checks import at_once
 
 __all__ = ["infinity_norm", "row_blocks"]
 
-TILE_ENTRIES = 2**24  # of the blocks held at once by `infinity_norm`: 128 MiB in float64
 
-
-def row_blocks(attention, query, key, value, heads, probabilities, first=0, last=None):
+def row_blocks(
+    attention: Attention,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    heads: Tensor,
+    probabilities: Tensor,
+    first: int = 0,
+    last: int | None = None,
+) -> Tensor:
     r"""Blocks of the Jacobian in the rows of tokens first <= i < last.
 
     .. math::
@@ -54,7 +65,7 @@ def row_blocks(attention, query, key, value, heads, probabilities, first=0, last
     return torch.einsum("...hivjd,hmv->...imjd", blocks, attention.output)
 
 
-def infinity_norm(attention, x):
+def infinity_norm(attention: Attention, x: Tensor) -> Tensor:
     r"""Norm of the Jacobian in the maximum norm of all coordinates, exactly: its largest absolute row sum.
 
     .. math:: \|J\|_\infty = \max_{i, a} \sum_{j, c} \big|(J_{ij})_{ac}\big|
@@ -75,13 +86,22 @@ def infinity_norm(attention, x):
     ------
     ValueError
         As `Attention.check_input`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb import Attention
+    >>> from lipnb.jacobian.rows import infinity_norm
+    >>> zero, value = torch.zeros(2, 2), torch.tensor([[1.0, 2.0], [0.0, 1.0]])
+    >>> infinity_norm(Attention.from_matrices(zero, value), torch.zeros(3, 2)).item()  # uniform: the norm of V
+    3.0
     """
     attention.check_input(x)
     query, key, value = attention.project(x)
     query, key = attention.centred(query, key)
     P = attention.probabilities_of(query, key)
     heads, n = P @ value, x.shape[-2]
-    step = max(1, TILE_ENTRIES // (x[..., 0].numel() * attention.heads * attention.value_width * attention.width))
+    step = at_once(x[..., 0].numel() * attention.heads * attention.value_width * attention.width)
     largest = [
         row_blocks(attention, query, key, value, heads, P, first, min(first + step, n))
         .abs()

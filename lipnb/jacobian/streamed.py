@@ -3,17 +3,19 @@
 import math
 
 import torch
+from torch import Tensor
 
+from lipnb.attention import Attention
+from lipnb.checks import at_once
 from lipnb.jacobian.weights import ScaledWeights, steep
 
 __all__ = ["StreamedProducts"]
 
-TILE_ENTRIES = 2**25  # probabilities of one tile of rows, all heads together: 128 MiB in float32
-ROWS = (16, 512)
+ROWS = (16, 512)  # fewest and most of a tile, whatever fits: fewer waste matrix products, more leave the cache
 
 
 class StreamedProducts:
-    r"""The products of `HeadProducts` without its n x n matrices, one tile of rows at a time.
+    r"""The products of `CachedProducts` without its n x n matrices, one tile of rows at a time.
 
     A row of :math:`J^\top J u` needs one row of P only, twice: for the tangent of that row, and, once the output
     matrices are applied to it, for its share of the cotangents. So each tile of P is recomputed once a product from
@@ -32,17 +34,19 @@ class StreamedProducts:
         Rows of a tile; chosen from n and h by default.
     """
 
-    def __init__(self, attention, x, weights=None, rows=None):
+    route = "streamed"
+
+    def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None, rows: int | None = None) -> None:
         self.attention, self.x, self.weighted = attention, x, weights
         self.root = None if weights is None else weights.sqrt()[..., None]
         self.weights = ScaledWeights.of(attention, x.dtype)
         self.unit = self.weights.unit
         n = x.shape[1]
-        self.rows = rows or max(ROWS[0], min(ROWS[1], TILE_ENTRIES // (n * attention.heads)))
+        self.rows = rows or max(ROWS[0], min(ROWS[1], at_once(n * attention.heads, x.dtype)))
         self._tile_buffers = x.new_empty(2, attention.heads * self.rows * n)
         self._cached = [self._cache(item) for item in range(len(x))]
 
-    def restrict(self, index):
+    def restrict(self, index: Tensor) -> "StreamedProducts":
         """The same products for the sequences `index` of the batch."""
         new = object.__new__(StreamedProducts)
         new.__dict__.update(self.__dict__)
@@ -69,11 +73,7 @@ class StreamedProducts:
         logits = torch.bmm(query[:, rows], key[:, columns].mT, out=self._tile(0, rows, columns))
         if added is not None:
             logits += added[..., columns]
-        if self.attention.masked:  # without a window, tokens before the first row are seen by all
-            start = rows.start if self.attention.window is None else columns.start
-            hidden = self.attention.hidden(self.x.shape[1], rows, slice(start, columns.stop))
-            logits[..., start - columns.start :].masked_fill_(hidden, -torch.inf)
-        return logits
+        return self.attention.hide(logits, self.x.shape[1], rows, columns)
 
     def _cache(self, item):
         """Queries, keys, values, head outputs and log-sum-exponentials of one sequence."""
@@ -96,8 +96,8 @@ class StreamedProducts:
             added,
         )
 
-    def gram(self, u):
-        """M^T M u / `unit`^2, shape (b, n d), as `HeadProducts.gram`."""
+    def gram(self, u: Tensor) -> Tensor:
+        """M^T M u / `unit`^2, shape (b, n d), as `CachedProducts.gram`."""
         return torch.stack([self._gram(item, one.view_as(self.x[0])).flatten() for item, one in enumerate(u)])
 
     def _gram(self, item, u):

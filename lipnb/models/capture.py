@@ -4,10 +4,9 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["given", "inputs_of", "received"]
+from lipnb.checks import at_once
 
-# Entries of the largest temporary tensors of one chunk of sequences (64 MB in float32).
-CHUNK_ENTRIES = 2**24
+__all__ = ["given", "inputs_of", "received"]
 
 
 class _Captured(Exception):
@@ -76,7 +75,7 @@ def _run(model, inputs):
     reads = model.architecture.reads
     n = model.longest if reads == "pixel_values" else inputs.shape[1]
     options = {} if reads == "pixel_values" else {"use_cache": False}
-    for part in inputs.split(max(1, CHUNK_ENTRIES // (n * (2 * model.heads * n + 8 * model.width)))):
+    for part in inputs.split(at_once(n * (2 * model.heads * n + 8 * model.width), model.network.dtype)):
         try:
             model.network(**{reads: part}, **options)
         except _Captured:

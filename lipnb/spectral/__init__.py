@@ -1,12 +1,26 @@
-"""Largest singular value of an operator known by its products, batched, with the residual of every answer.
+r"""Largest singular value of an operator known by its products, batched, with the residual of every answer.
 
-Nothing here knows of attention: the solvers take a function ``gram``, the product with :math:`J^\\top J`, and a
-start vector.
+Nothing here knows of attention: the solvers take a function ``gram``, the product with :math:`J^\top J`, and a
+start vector; `dense_norm` takes matrices.
 """
 
+from lipnb.spectral.answer import SpectralNorm, each_field, evaluate, joined, put
+from lipnb.spectral.dense import dense_norm
 from lipnb.spectral.lanczos import lanczos
 from lipnb.spectral.mixed import mixed_lanczos, share
 from lipnb.spectral.power import power_iteration
-from lipnb.spectral.products import SpectralNorm, evaluate, start_vectors
+from lipnb.spectral.vectors import start_vectors
 
-__all__ = ["SpectralNorm", "evaluate", "lanczos", "mixed_lanczos", "power_iteration", "share", "start_vectors"]
+__all__ = [
+    "SpectralNorm",
+    "dense_norm",
+    "each_field",
+    "evaluate",
+    "joined",
+    "lanczos",
+    "mixed_lanczos",
+    "power_iteration",
+    "put",
+    "share",
+    "start_vectors",
+]

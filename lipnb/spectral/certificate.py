@@ -3,12 +3,14 @@ r"""What a Lanczos run proves about the largest eigenvalue, with the rounding of
 import numpy as np
 from scipy.special import betaincinv
 
-__all__ = ["NOISE", "Certificate", "least_log_mass", "log_christoffel"]
+from lipnb.spectral.krylov import Krylov
+
+__all__ = ["NOISE", "Certificate", "least_log_mass", "log_christoffel", "noisy_log_christoffel"]
 
 NOISE = 4  # rounding of one product, in units of eps times the largest eigenvalue: assumed, not measured
 
 
-def least_log_mass(size, confidence):
+def least_log_mass(size: int, confidence: float) -> float:
     """log of the squared component that a random unit vector has along any fixed direction, with this confidence.
 
     Parameters
@@ -25,7 +27,7 @@ def least_log_mass(size, confidence):
     return float(np.log(betaincinv(0.5, (size - 1) / 2, 1 - confidence))) if size > 1 else 0.0
 
 
-def log_christoffel(diagonal, off_diagonal, t):
+def log_christoffel(diagonal: np.ndarray, off_diagonal: np.ndarray, t: np.ndarray) -> np.ndarray:
     r"""log of :math:`\sum_{i=0}^{j} q_i(t)^2`, with q_i the orthonormal polynomials of the Lanczos coefficients.
 
     The spectral measure of the start vector has mass at most one over this sum at the point t.
@@ -52,6 +54,15 @@ def log_christoffel(diagonal, off_diagonal, t):
     return np.where(np.isnan(log_sum), np.inf, log_sum)
 
 
+def noisy_log_christoffel(krylov: Krylov, theta: np.ndarray, t: np.ndarray, noise: float) -> np.ndarray:
+    """`log_christoffel` of a run at t, shape (b,), with no coupling smaller than the noise times theta.
+
+    A smaller one is rounding, and no sign that the space is invariant: a space that is used up proves nothing.
+    """
+    floor = noise * np.maximum(theta, 0)
+    return log_christoffel(krylov.diagonal, np.maximum(krylov.coupling, floor[:, None]), t)
+
+
 class Certificate:
     r"""When a run has shown, with the confidence asked for, that no eigenvalue lies beyond a point t.
 
@@ -73,28 +84,27 @@ class Certificate:
         Rounding unit of the products, `torch.finfo(dtype).eps`.
     """
 
-    def __init__(self, size, confidence, eps):
+    def __init__(self, size: int, confidence: float, eps: float) -> None:
         log_mass = least_log_mass(size, confidence)
         self.log_sum, self.noise = -log_mass, NOISE * eps
         self.log_component = (np.log(size) + log_mass) / 2  # log of gamma sqrt(N)
 
-    def mass(self, krylov, theta, t):
+    def mass(self, krylov: Krylov, theta: np.ndarray, t: np.ndarray) -> np.ndarray:
         """Whether the Christoffel sum is large enough at t, for a run whose largest Ritz value is theta, shape (b,)."""
-        coupling = np.maximum(krylov.coupling, (self.noise * theta)[:, None])
-        return log_christoffel(krylov.diagonal, coupling, t) >= self.log_sum
+        return noisy_log_christoffel(krylov, theta, t, self.noise) >= self.log_sum
 
-    def heard(self, krylov, t):
+    def heard(self, krylov: Krylov, t: np.ndarray) -> np.ndarray:
         """Whether the weakest start that counts stands above the rounding of the products, shape (b,)."""
         own = np.maximum(krylov.diagonal, 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.log(self.noise * np.sqrt(t[:, None] * own) / (t[:, None] - own))
         return np.where(krylov.fresh, np.minimum(ratio, 0), 0).sum(axis=1) <= self.log_component
 
-    def proves(self, krylov, theta, t):
+    def proves(self, krylov: Krylov, theta: np.ndarray, t: np.ndarray) -> np.ndarray:
         """Both conditions at t, shape (b,)."""
         return self.mass(krylov, theta, t) & self.heard(krylov, t)
 
-    def largest(self, krylov, theta):
+    def largest(self, krylov: Krylov, theta: np.ndarray) -> np.ndarray:
         """The least point beyond theta at which both hold, by bisection, shape (b,); infinite where theta is 0."""
         low, high = np.full(len(theta), -40.0), np.full(len(theta), 60.0)  # log of (t - theta) / theta
         for _ in range(60):

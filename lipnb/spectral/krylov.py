@@ -1,18 +1,23 @@
 """Lanczos on many symmetric operators at once: orthonormal vectors, coefficients and Ritz values."""
 
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
+from torch import Tensor
 
-from lipnb.spectral.products import check_finite, inverse, norms, scaled
+from lipnb.spectral.vectors import check_finite, inverse, norms, scaled
 
-__all__ = ["Krylov", "Ritz"]
+__all__ = ["Krylov", "Ritz", "open_steps"]
 
 CANCELLED = 0.1  # share of a product left after orthogonalisation, below which float32 does it twice
 SMALL = 1e-2  # a coupling below this share of the diagonal is made of cancellation: orthogonality goes at once
 LOOP_SIZE = 2048  # from this vector length on, one matrix-vector product an item beats a batched one on the CPU
+COMPACT = 0.25  # share of closed items at which the batch is made smaller
 
 
-class Ritz:
+class Ritz(NamedTuple):
     """Eigenvalues of the Lanczos matrices, largest last, and the last entries of their eigenvectors.
 
     Attributes
@@ -27,21 +32,45 @@ class Ritz:
         Estimated relative error of the square root of the top value: ``min(r, r^2 / gap) / 2``.
     """
 
-    def __init__(self, diagonal, off_diagonal):
-        j = diagonal.shape[1]
-        matrix = np.zeros((len(diagonal), j, j))
-        index = np.arange(j)
-        matrix[:, index, index] = diagonal
-        matrix[:, index[1:], index[:-1]] = off_diagonal[:, : j - 1]  # eigh reads the lower triangle
-        self.values, self.vectors = np.linalg.eigh(matrix)
-        self.last = self.vectors[:, -1, :]
-        top = np.maximum(self.values[:, -1], 0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            self.residual = np.where(
-                top > 0, off_diagonal[:, -1] * np.abs(self.last[:, -1]) / top, off_diagonal[:, -1] > 0
-            )  # no positive value though not zero: rounding alone
-            gap = 1 - self.values[:, -2] / top if j > 1 else np.ones(len(top))
-            self.error = np.where(top > 0, np.fmin(self.residual, self.residual**2 / gap), self.residual) / 2
+    values: np.ndarray
+    last: np.ndarray
+    vectors: np.ndarray
+    residual: np.ndarray
+    error: np.ndarray
+
+
+def open_steps(
+    krylov: "Krylov", is_open: np.ndarray, most: int, restrict: Callable[[Tensor], Callable] | None = None
+) -> Iterator[np.ndarray]:
+    """Lanczos steps for as long as items are open: after each, the items that the rows of `krylov` stand for.
+
+    The one place where a batch is made smaller: when a quarter of the items it still holds are closed, the others go
+    on alone.
+
+    Parameters
+    ----------
+    krylov : Krylov
+        One row an item, at first.
+    is_open : ndarray of bool, shape (b,)
+        Which items go on: all at first; the caller closes them between steps.
+    most : int
+        Most steps.
+    restrict : callable, optional
+        From an index tensor to ``gram`` of these items only; without it the batch stays whole.
+
+    Yields
+    ------
+    ndarray of int, shape (b',)
+        The items, increasing.
+    """
+    items = np.arange(len(is_open))
+    while krylov.steps < most and is_open.any():
+        rows = np.flatnonzero(is_open[items])
+        if restrict is not None and len(rows) <= (1 - COMPACT) * len(items):
+            items = items[rows]
+            krylov.restrict(rows, restrict(torch.from_numpy(items).to(krylov.current.device)))
+        krylov.advance()
+        yield items
 
 
 class Krylov:
@@ -72,23 +101,26 @@ class Krylov:
         enough until a Ritz value has settled. Always true at first for float64 vectors that are kept.
     """
 
-    def __init__(self, gram, start, against=None, keep=True):
+    def __init__(
+        self, gram: Callable[[Tensor], Tensor], start: Tensor, against: Tensor | None = None, keep: bool = True
+    ) -> None:
         self.gram, self.against = gram, against
         if against is not None:
             start = _orthogonal(_orthogonal(start, against), against)
-        self.current, self.previous = scaled(inverse(norms(start)), start), None
+        self.current, self.previous = scaled(inverse(norms(start)), start), start
         self.full = keep and start.dtype == torch.float64
-        self.basis = self._with_room(self.current[:, None]) if keep else None
+        self.basis: Any = self._with_room(self.current[:, None]) if keep else None
         self.diagonal, self.off_diagonal, self.coupling = (np.zeros((len(start), 0)) for _ in range(3))
-        self.fresh, self._next_fresh = np.zeros((len(start), 0), dtype=bool), np.ones(len(start), dtype=bool)
+        self.fresh: np.ndarray = np.zeros((len(start), 0), dtype=bool)
+        self._next_fresh: np.ndarray = np.ones(len(start), dtype=bool)
         self._seeds = start[:, 0].double().view(torch.int64).clone()
 
     @property
-    def steps(self):
+    def steps(self) -> int:
         """Products taken so far."""
         return self.diagonal.shape[1]
 
-    def advance(self):
+    def advance(self) -> None:
         """One product more: a new Lanczos vector and two coefficients."""
         step = self.steps
         residual = self.gram(self.current).to(self.current.dtype)
@@ -121,7 +153,7 @@ class Krylov:
                 self.basis = self._with_room(self.basis)
             self.basis[:, step + 1] = self.current
 
-    def renew(self, items, lengths):
+    def renew(self, items: np.ndarray, lengths: np.ndarray) -> None:
         """Add a fresh random direction, of these `lengths`, to what led out of the space of some items.
 
         Where nothing but rounding is left of a product, the next vector is this rounding, or nothing. With a random
@@ -152,21 +184,32 @@ class Krylov:
         grown[:, :steps] = basis
         return grown
 
-    def ritz(self):
+    def ritz(self) -> Ritz:
         """Ritz values and vectors of the steps so far."""
-        return Ritz(self.diagonal, self.off_diagonal)
+        (b, j), coupling = self.diagonal.shape, self.off_diagonal[:, -1]
+        matrix, index = np.zeros((b, j, j)), np.arange(j)
+        matrix[:, index, index] = self.diagonal
+        matrix[:, index[1:], index[:-1]] = self.off_diagonal[:, : j - 1]  # eigh reads the lower triangle
+        values, vectors = np.linalg.eigh(matrix)
+        last, top = vectors[:, -1, :], np.maximum(values[:, -1], 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # no positive value though not zero: rounding alone
+            residual = np.where(top > 0, coupling * np.abs(last[:, -1]) / top, coupling > 0)
+            gap = 1 - values[:, -2] / top if j > 1 else np.ones(b)
+            error = np.where(top > 0, np.fmin(residual, residual**2 / gap), residual) / 2
+        return Ritz(values, last, vectors, residual, error)
 
-    def exhausted(self, tiny):
+    def exhausted(self, tiny: float) -> np.ndarray:
         """Whether nothing but rounding leads out of the space, shape (b,): a reason to stop, and no proof."""
         scale = np.maximum(self.diagonal.max(axis=1), self.off_diagonal.max(axis=1))
         return (self.steps >= self.current.shape[1]) | (self.off_diagonal[:, -1] <= tiny * scale)
 
-    def combine(self, coordinates, items):
+    def combine(self, coordinates: np.ndarray, items: np.ndarray) -> list[Tensor]:
         """Vectors, each of shape (N,), of some items, with coordinates (len(items), j) in their Lanczos bases."""
         weights = torch.from_numpy(coordinates).to(self.current)
         return [weights[i] @ self.basis[item, : weights.shape[1]] for i, item in enumerate(items)]
 
-    def restrict(self, index, gram):
+    def restrict(self, index: np.ndarray, gram: Callable[[Tensor], Tensor]) -> None:
         """Go on with the items `index` (increasing) only, by the operator `gram` for these items."""
         self.gram = gram
         if self.basis is not None:

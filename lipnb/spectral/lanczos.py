@@ -1,20 +1,31 @@
 """Lanczos, the default solver: stopped by a certificate on the norm, or by the residual alone."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
+from torch import Tensor
 
+from lipnb.spectral.answer import SpectralNorm, each_field
 from lipnb.spectral.certificate import NOISE, Certificate
-from lipnb.spectral.krylov import Krylov
-from lipnb.spectral.products import SpectralNorm
+from lipnb.spectral.krylov import Krylov, open_steps
 
 __all__ = ["lanczos"]
 
-COMPACT = 0.25  # share of finished items at which the batch is made smaller
 SETTLING = 3e-2  # relative residual below which a certified run reorthogonalises in full
 CAUTION = 4  # without a certificate the estimated error must be this much smaller than rtol
 
 
-def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restrict=None, vectors=False):
+def lanczos(
+    gram: Callable[[Tensor], Tensor],
+    start: Tensor,
+    *,
+    rtol: float = 1e-4,
+    max_steps: int = 300,
+    confidence: float | None = 1 - 1e-6,
+    restrict: Callable[[Tensor], Callable[[Tensor], Tensor]] | None = None,
+    vectors: bool = False,
+) -> SpectralNorm:
     r"""Lanczos on :math:`J^\top J` for a batch of operators, with a probabilistic certificate.
 
     From a random start, tridiagonal matrices whose largest eigenvalues :math:`\theta_j` increase to
@@ -78,53 +89,63 @@ def lanczos(gram, start, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6, restr
     heard above 4 eps in the first product: see `lipnb.spectral.certificate.Certificate`. Such an item stops as
     `stuck`, with the upper bound that is still proved. Value and upper bound themselves are exact up to a relative
     16 eps. After N steps the space is whole, and the value is exact up to rounding.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb.spectral import lanczos, start_vectors
+    >>> factors = torch.linspace(0, 3, 200, dtype=torch.float64)  # the singular values of a diagonal operator
+    >>> start = start_vectors(1, 200, seed=0, dtype=torch.float64, device="cpu")
+    >>> found = lanczos(lambda u: factors**2 * u, start)
+    >>> round(found.value.item(), 2), found.upper.item() >= 3, found.steps.item() < 100
+    (3.0, True, True)
     """
     b, size = start.shape
-    certificate = None if confidence is None else Certificate(size, confidence, torch.finfo(start.dtype).eps)
-    tiny = (16 if confidence is None else NOISE) * torch.finfo(start.dtype).eps
-    keep = vectors or confidence is not None or start.dtype == torch.float64
-    krylov, left = Krylov(gram, start, keep=keep), np.arange(b)
-    vector = torch.zeros_like(start, memory_format=torch.contiguous_format) if vectors else None
-    value, residual, upper = np.zeros(b), np.zeros(b), np.full(b, np.inf)
-    steps, converged, stuck = np.zeros(b, dtype=np.int64), np.zeros(b, dtype=bool), np.zeros(b, dtype=bool)
-    for step in range(1, min(max_steps, size) + 1):
-        krylov.advance()
-        ritz, exhausted = krylov.ritz(), krylov.exhausted(tiny)
-        theta, last = np.maximum(ritz.values[:, -1], 0), step == min(max_steps, size)
-        if confidence is None:
-            done, deaf = exhausted | (ritz.error <= rtol / CAUTION), np.zeros(len(left), dtype=bool)
+    most, eps = min(max_steps, size), torch.finfo(start.dtype).eps
+    certificate = None if confidence is None else Certificate(size, confidence, eps)
+    tiny = (16 if certificate is None else NOISE) * eps
+    krylov = Krylov(gram, start, keep=vectors or certificate is not None or start.dtype == torch.float64)
+    found = _nothing_yet(b)
+    vector = torch.zeros(start.shape if vectors else 0, dtype=start.dtype, device=start.device)
+    is_open = np.ones(b, dtype=bool)
+    for items in open_steps(krylov, is_open, most, restrict):
+        ritz, exhausted, last = krylov.ritz(), krylov.exhausted(tiny), krylov.steps == most
+        theta, rows = np.maximum(ritz.values[:, -1], 0), is_open[items]
+        if certificate is None:
+            done, deaf = exhausted | (ritz.error <= rtol / CAUTION), np.zeros_like(rows)
         else:
             limit = theta * (1 + rtol) ** 2
             settled = (ritz.error <= rtol) & certificate.mass(krylov, theta, limit)
             done = settled & certificate.heard(krylov, limit)
-            done |= (step == size) | ((theta == 0) & (krylov.off_diagonal[:, -1] == 0))
+            done |= (krylov.steps == size) | ((theta == 0) & (krylov.off_diagonal[:, -1] == 0))
             deaf = settled & ~done & ~exhausted
             krylov.full |= bool((ritz.residual < SETTLING).any())  # orthogonality is lost as Ritz values settle
-        fresh = ~(converged | stuck)[left]
-        items = left[fresh]
-        value[items], residual[items], steps[items] = np.sqrt(theta[fresh]), ritz.residual[fresh], step
+        now = items[rows]
+        found.value[now], found.residual[now] = np.sqrt(theta[rows]), ritz.residual[rows]
+        found.steps[now], found.converged[now], found.stuck[now] = krylov.steps, done[rows], deaf[rows]
+        if certificate is not None:
+            found.upper[items[rows & done]] = found.value[items[rows & done]] * (1 + rtol)
+            if (unproved := rows & ~done & (deaf | last)).any():
+                found.upper[items[unproved]] = np.sqrt(certificate.largest(krylov, theta)[unproved])
         if vectors:
-            ready = np.flatnonzero(fresh & (done | deaf | last))
-            for row, item in zip(krylov.combine(ritz.vectors[ready, :, -1], ready), left[ready], strict=True):
-                vector[item] = row
-        if confidence is not None:
-            upper[left[fresh & done]] = value[left[fresh & done]] * (1 + rtol)
-            if (rest := fresh & ~done & (deaf | last)).any():
-                upper[left[rest]] = np.sqrt(certificate.largest(krylov, theta)[rest])
-        converged[left[fresh]] = done[fresh]
-        stuck[left[fresh]] = deaf[fresh]
-        open_ = ~(converged | stuck)[left]
-        if last or not open_.any():
-            break
-        if confidence is not None and (spent := np.flatnonzero(open_ & exhausted)).size:
+            ready = np.flatnonzero(rows & (done | deaf | last))
+            for top, item in zip(krylov.combine(ritz.vectors[ready, :, -1], ready), items[ready], strict=True):
+                vector[item] = top
+        is_open[now] = ~(done | deaf)[rows]
+        if certificate is not None and not last and (spent := np.flatnonzero(is_open[items] & exhausted)).size:
             krylov.renew(spent, tiny * theta[spent])
             krylov.full = True
-        unfinished = np.flatnonzero(open_)
-        if restrict is not None and len(unfinished) <= (1 - COMPACT) * len(left):
-            left = left[unfinished]
-            krylov.restrict(unfinished, restrict(torch.from_numpy(left).to(start.device)))
+    found = each_field(found, lambda field: torch.from_numpy(field).to(start.device))
+    return found._replace(vector=vector) if vectors else found
+
+
+def _nothing_yet(b):
+    """An answer for b items to write into, of arrays; the vectors stay out."""
     return SpectralNorm(
-        *(torch.from_numpy(field).to(start.device) for field in (value, residual, steps, converged, upper)),
-        vector=vector,
-        stuck=torch.from_numpy(stuck).to(start.device),
+        value=np.zeros(b),
+        residual=np.zeros(b),
+        steps=np.zeros(b, dtype=np.int64),
+        converged=np.zeros(b, dtype=bool),
+        upper=np.full(b, np.inf),
+        stuck=np.zeros(b, dtype=bool),
     )

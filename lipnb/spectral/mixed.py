@@ -1,12 +1,15 @@
 """Lanczos in two precisions: search and proof with cheap products, the value finished with exact ones."""
 
+from typing import NamedTuple, Protocol
+
 import numpy as np
 import torch
+from torch import Tensor
 
-from lipnb.spectral.certificate import NOISE, least_log_mass, log_christoffel
-from lipnb.spectral.krylov import Krylov
-from lipnb.spectral.lanczos import CAUTION, COMPACT, lanczos
-from lipnb.spectral.products import SpectralNorm
+from lipnb.spectral.answer import SpectralNorm, each_field, put
+from lipnb.spectral.certificate import NOISE, least_log_mass, noisy_log_christoffel
+from lipnb.spectral.krylov import Krylov, open_steps
+from lipnb.spectral.lanczos import CAUTION, lanczos
 
 __all__ = ["mixed_lanczos", "share"]
 
@@ -17,7 +20,26 @@ ROOM = 0.8  # least share of the top value that the rest may take when all that 
 SETTLING = 0.3  # relative residual below which the search reorthogonalises in full
 
 
-def mixed_lanczos(low, high, start, second, *, rtol=1e-4, max_steps=300, confidence=1 - 1e-6):
+class Operator(Protocol):
+    """What a solve in two precisions asks of an operator: products, in which type, and those of some items alone."""
+
+    dtype: torch.dtype
+
+    def gram(self, u: Tensor) -> Tensor: ...
+
+    def restrict(self, index: Tensor) -> "Operator": ...
+
+
+def mixed_lanczos(
+    low: Operator,
+    high: Operator,
+    start: Tensor,
+    second: Tensor,
+    *,
+    rtol: float = 1e-4,
+    max_steps: int = 300,
+    confidence: float | None = 1 - 1e-6,
+) -> SpectralNorm:
     r"""Lanczos with most products in low precision, and a certificate that such products can give.
 
     First a *search* in low precision, to the residual stop. Then a *finish*: Lanczos in full precision from the
@@ -63,6 +85,26 @@ def mixed_lanczos(low, high, start, second, *, rtol=1e-4, max_steps=300, confide
 
     An answer that is wrong has gone wrong in one of these three ways, so the probabilities add up to
     :math:`\delta` at most, whatever decides which of them is tried.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb.spectral import mixed_lanczos, start_vectors
+    >>> class Diagonal:
+    ...     def __init__(self, factors, dtype):
+    ...         self.factors, self.dtype = factors.to(dtype), dtype
+    ...
+    ...     def gram(self, u):
+    ...         return self.factors**2 * u.to(self.dtype)
+    ...
+    ...     def restrict(self, index):
+    ...         return Diagonal(self.factors[index], self.dtype)
+    >>> factors = torch.linspace(0, 1, 200, dtype=torch.float64).square()[None]
+    >>> start, second = (start_vectors(1, 200, seed=s, dtype=torch.float64, device="cpu") for s in (0, 1))
+    >>> low, high = Diagonal(factors, torch.float32), Diagonal(factors, torch.float64)
+    >>> found = mixed_lanczos(low, high, start, second)
+    >>> round(found.value.item(), 3), found.converged.item()
+    (1.0, True)
     """
     b, size = start.shape
     confidence = share(confidence)
@@ -70,44 +112,38 @@ def mixed_lanczos(low, high, start, second, *, rtol=1e-4, max_steps=300, confide
     gap = 1 - search.second
     if confidence is not None:
         gap = (gap - ROUNDING[low.dtype]) / 2  # the rest is left to the proof
-    value, residual, steps = _finish(high, search, 2 * rtol * np.maximum(gap, LEAST_GAP), max_steps)
-    found = [search.settled & (steps < max_steps)]
-    steps += search.steps
+    finish = _finish(high, search.vectors, 2 * rtol * np.maximum(gap, LEAST_GAP), max_steps)
+    steps, converged = search.steps + finish.steps, search.settled & (finish.steps < max_steps)
     upper = np.full(b, np.inf)
     if confidence is not None:
-        found.append(_prove(low, second, search, value, residual, rtol, max_steps, confidence, steps))
-        upper = value * (1 + rtol)
-    converged, stuck = np.logical_and.reduce(found), np.zeros(b, dtype=bool)
-    again = np.flatnonzero(~converged)
+        proof = _prove(low, second, search, finish, rtol=rtol, max_steps=max_steps, confidence=confidence)
+        steps, converged, upper = steps + proof.steps, converged & proof.proved, finish.value * (1 + rtol)
+    found = each_field(
+        SpectralNorm(finish.value, finish.residual, steps, converged, upper, stuck=np.zeros(b, dtype=bool)),
+        lambda field: torch.from_numpy(field).to(start.device),
+    )
+    again = torch.nonzero(~found.converged)[:, 0]
     if len(again):
-        index = torch.from_numpy(again).to(start.device)
-        rest = high.restrict(index)
+        rest = high.restrict(again)
         full = lanczos(
             rest.gram,
-            start[index],
+            start[again],
             rtol=rtol,
             max_steps=max_steps,
             confidence=confidence,
-            restrict=lambda left: rest.restrict(left).gram,
+            restrict=lambda index: rest.restrict(index).gram,
         )
-        value[again], residual[again], upper[again] = (
-            field.cpu().numpy() for field in (full.value, full.residual, full.upper)
-        )
-        converged[again], stuck[again] = full.converged.cpu().numpy(), full.stuck.cpu().numpy()
-        steps[again] += full.steps.cpu().numpy()
-    return SpectralNorm(
-        *(torch.from_numpy(field).to(start.device) for field in (value, residual, steps, converged, upper)),
-        stuck=torch.from_numpy(stuck).to(start.device),
-    )
+        found = put(found, again, full._replace(steps=found.steps[again] + full.steps))
+    return found
 
 
-def share(confidence):
+def share(confidence: float | None) -> float | None:
     """The confidence that each of the three parts of a mixed solve needs; None stays None."""
     return None if confidence is None else 1 - (1 - confidence) / 3
 
 
-class _search:
-    """Low-precision Lanczos to the residual stop, and what it saw of each item.
+class Search(NamedTuple):
+    """What low-precision Lanczos saw of each item.
 
     Attributes
     ----------
@@ -122,110 +158,127 @@ class _search:
     steps, settled : ndarray, shape (b,)
     """
 
-    def __init__(self, low, start, tolerance, max_steps):
-        b = len(start)
-        self.vectors, self.seen = torch.empty_like(start), [None] * b
-        self.values, self.couplings = [None] * b, [None] * b
-        self.second, self.steps = np.zeros(b), np.zeros(b, dtype=np.int64)
-        self.settled = np.zeros(b, dtype=bool)
-        tiny = 16 * torch.finfo(start.dtype).eps
-        krylov, left = Krylov(low.gram, start), np.arange(b)
-        for step in range(1, max_steps + 1):
-            krylov.advance()
-            ritz = krylov.ritz()
-            done = krylov.exhausted(tiny) | (ritz.error <= tolerance)
-            krylov.full |= bool((ritz.residual < SETTLING).any())
-            fresh = np.flatnonzero(~self.settled[left] & (done | (step == max_steps)))
-            tops = krylov.combine(ritz.vectors[fresh, :, -1], fresh)
-            for top, i in enumerate(fresh):
-                item, values = left[i], ritz.values[i] / max(ritz.values[i, -1], np.finfo(float).tiny)
-                couplings = krylov.off_diagonal[i, -1] * ritz.last[i] / max(ritz.values[i, -1], np.finfo(float).tiny)
-                self.values[item], self.couplings[item] = values[:-1], couplings[:-1]
-                self.seen[item] = krylov.basis[i, :step].clone()
-                self.vectors[item] = tops[top]
-                self.steps[item] = step
-                self.second[item] = values[-2] if step > 1 else 0
-            self.settled[left] |= done
-            if self.settled.all():
-                break
-            unfinished = np.flatnonzero(~self.settled[left])
-            if len(unfinished) <= (1 - COMPACT) * len(left):
-                left = left[unfinished]
-                krylov.restrict(unfinished, low.restrict(torch.from_numpy(left).to(start.device)).gram)
+    vectors: Tensor
+    seen: list
+    values: list
+    couplings: list
+    second: np.ndarray
+    steps: np.ndarray
+    settled: np.ndarray
 
 
-def _finish(high, search, enough, max_steps):
-    """Values, residuals and steps of full-precision Lanczos from the vectors of the search.
+def _search(low, start, tolerance, most):
+    """Low-precision Lanczos to the residual stop."""
+    b, tiny = len(start), 16 * torch.finfo(start.dtype).eps
+    search = Search(
+        vectors=torch.empty_like(start),
+        seen=[None] * b,
+        values=[None] * b,
+        couplings=[None] * b,
+        second=np.zeros(b),
+        steps=np.zeros(b, dtype=np.int64),
+        settled=np.zeros(b, dtype=bool),
+    )
+    krylov, is_open = Krylov(low.gram, start), np.ones(b, dtype=bool)
+    for items in open_steps(krylov, is_open, most, lambda index: low.restrict(index).gram):
+        ritz, step = krylov.ritz(), krylov.steps
+        done = krylov.exhausted(tiny) | (ritz.error <= tolerance)
+        krylov.full |= bool((ritz.residual < SETTLING).any())
+        rows = np.flatnonzero(is_open[items] & (done | (step == most)))
+        for row, top in zip(rows, krylov.combine(ritz.vectors[rows, :, -1], rows), strict=True):
+            item, unit = items[row], max(ritz.values[row, -1], np.finfo(float).tiny)
+            search.vectors[item], search.seen[item] = top, krylov.basis[row, :step].clone()
+            search.values[item] = ritz.values[row, :-1] / unit
+            search.couplings[item] = krylov.off_diagonal[row, -1] * ritz.last[row, :-1] / unit
+            search.second[item] = search.values[item][-1] if step > 1 else 0
+            search.steps[item] = step
+        search.settled[items] |= done
+        is_open[items] &= ~done
+    return search
+
+
+class Finish(NamedTuple):
+    """Values and residuals in full precision, and the products they took; each of shape (b,)."""
+
+    value: np.ndarray
+    residual: np.ndarray
+    steps: np.ndarray
+
+
+def _finish(high, vectors, enough, max_steps):
+    """Full-precision Lanczos from the vectors found, shape (b, N).
 
     An item stops when its squared relative residual is at most `enough`, shape (b,): divided by twice the gap to the
     second value, it bounds the relative error of the value.
     """
-    b, size = search.vectors.shape
-    krylov, left = Krylov(high.gram, search.vectors), np.arange(b)
-    value, residual, steps = np.zeros(b), np.zeros(b), np.full(b, max_steps)
-    open_ = np.ones(b, dtype=bool)
-    for step in range(1, min(max_steps, size) + 1):
-        krylov.advance()
+    b, size = vectors.shape
+    finish = Finish(np.zeros(b), np.zeros(b), np.full(b, max_steps))
+    krylov, is_open = Krylov(high.gram, vectors), np.ones(b, dtype=bool)
+    for items in open_steps(krylov, is_open, min(max_steps, size), lambda index: high.restrict(index).gram):
         ritz = krylov.ritz()
-        done = ritz.residual**2 <= enough[left]
-        done |= krylov.exhausted(16 * torch.finfo(search.vectors.dtype).eps)
-        fresh = np.flatnonzero(open_[left] & done)
-        items = left[fresh]
-        value[items], residual[items] = np.sqrt(np.maximum(ritz.values[fresh, -1], 0)), ritz.residual[fresh]
-        steps[items], open_[items] = step, False
-        if not open_.any():
-            break
-        unfinished = np.flatnonzero(open_[left])
-        if len(unfinished) <= (1 - COMPACT) * len(left):
-            left = left[unfinished]
-            krylov.restrict(unfinished, high.restrict(torch.from_numpy(left).to(search.vectors.device)).gram)
-    return value, residual, steps
+        done = (ritz.residual**2 <= enough[items]) | krylov.exhausted(16 * torch.finfo(vectors.dtype).eps)
+        rows = is_open[items] & done
+        now = items[rows]
+        finish.value[now], finish.residual[now] = np.sqrt(np.maximum(ritz.values[rows, -1], 0)), ritz.residual[rows]
+        finish.steps[now], is_open[now] = krylov.steps, False
+    return finish
 
 
-def _prove(low, second, search, value, residual, rtol, max_steps, confidence, steps):
-    """Whether nothing larger hides in the complement of the vector found, shape (b,); adds its products to `steps`.
+class Proof(NamedTuple):
+    """Whether nothing larger hides, and the products that this took; each of shape (b,)."""
+
+    proved: np.ndarray
+    steps: np.ndarray
+
+
+def _prove(low, second, search, finish, *, rtol, max_steps, confidence):
+    """Whether nothing larger hides in the complement of the vectors found.
 
     Everything seen is set aside where it is weakly coupled to the rest, which shortens the proof; where that fails,
     or costs the rest too much of its ceiling, the vector alone.
     """
-    gap = np.maximum(residual**2 / (2 * rtol), LEAST_GAP)
+    b, size = second.shape
+    gap = np.maximum(finish.residual**2 / (2 * rtol), LEAST_GAP)
     ceiling = 1 - ROUNDING[low.dtype] - gap  # relative to the value
     room = np.array([_room(*item) for item in zip(ceiling, search.values, search.couplings, strict=True)])
     # after N steps in low precision nothing is left to look at, and nothing is proved: rounding has led the search
-    room[[len(seen) == second.shape[1] for seen in search.seen]] = 0
-    proved = np.zeros(len(value), dtype=bool)
+    room[[len(seen) == size for seen in search.seen]] = 0
+    proof = Proof(np.zeros(b, dtype=bool), np.zeros(b, dtype=np.int64))
     for aside, limit in ((search.seen, np.where(room >= ROOM, room, 0)), (search.vectors[:, None], ceiling)):
-        items = np.flatnonzero(~proved & (limit > 0))
+        items = np.flatnonzero(~proof.proved & (limit > 0))
         if len(items):
-            _prove_below(low, second, aside, value**2 * limit, items, max_steps, confidence, proved, steps)
-    return proved
+            index = torch.from_numpy(items).to(second.device)
+            below = _prove_below(
+                low.restrict(index) if len(items) < b else low,
+                second[index],
+                [aside[item] for item in items],
+                (finish.value**2 * limit)[items],
+                max_steps=max_steps,
+                confidence=confidence,
+            )
+            proof.proved[items] = below.proved
+            proof.steps[items] += below.steps
+    return proof
 
 
-def _prove_below(low, second, aside, limit, left, max_steps, confidence, proved, steps):
-    """Mark in `proved` the items whose complement of `aside` is shown to lie below `limit`."""
-    size, deepest = second.shape[1], max(len(aside[item]) for item in left)
-    against = second.new_zeros(len(left), deepest, size)
-    for i, item in enumerate(left):
-        against[i, : len(aside[item])] = aside[item]
-    log_mass = np.array([least_log_mass(size - len(aside[item]), confidence) for item in left])
-    index = torch.from_numpy(left).to(second.device)
-    krylov = Krylov((low.restrict(index) if len(left) < len(second) else low).gram, second[index], against, keep=False)
+def _prove_below(low, second, aside, limit, *, max_steps, confidence):
+    """Whether the complement of what is set aside, orthonormal rows (m, N) of each item, lies below `limit`, (b,)."""
+    (b, size), deepest = second.shape, max(len(rows) for rows in aside)
+    against = second.new_zeros(b, deepest, size)
+    for rows, place in zip(aside, against, strict=True):
+        place[: len(rows)] = rows
+    log_sum = np.array([-least_log_mass(size - len(rows), confidence) for rows in aside])
     noise, tiny = NOISE * torch.finfo(low.dtype).eps, 16 * torch.finfo(second.dtype).eps
-    alive = np.ones(len(left), dtype=bool)
-    while alive.any() and krylov.steps < max_steps:
-        krylov.advance()
-        steps[left[alive]] += 1
+    proof = Proof(np.zeros(b, dtype=bool), np.zeros(b, dtype=np.int64))
+    krylov, is_open = Krylov(low.gram, second, against, keep=False), np.ones(b, dtype=bool)
+    for items in open_steps(krylov, is_open, max_steps, lambda index: low.restrict(index).gram):
+        proof.steps[items[is_open[items]]] += 1
         theta = krylov.ritz().values[:, -1]
-        # no coupling counts as smaller than the noise: a space that is used up proves nothing
-        coupling = np.maximum(krylov.off_diagonal, (noise * np.maximum(theta, 0))[:, None])
-        alive &= theta < limit[left]  # a Ritz value above the limit: no proof from here
-        done = alive & (log_christoffel(krylov.diagonal, coupling, limit[left]) >= -log_mass)
-        proved[left[done]] = True
-        alive &= ~done & ~krylov.exhausted(tiny)
-        going = np.flatnonzero(alive)
-        if 0 < len(going) <= (1 - COMPACT) * len(left):
-            left, log_mass, alive = left[going], log_mass[going], alive[going]
-            krylov.restrict(going, low.restrict(torch.from_numpy(left).to(second.device)).gram)
+        is_open[items] &= theta < limit[items]  # a Ritz value above the limit: no proof from here
+        enough = noisy_log_christoffel(krylov, theta, limit[items], noise) >= log_sum[items]
+        proof.proved[items] |= is_open[items] & enough
+        is_open[items] &= ~(proof.proved[items] | krylov.exhausted(tiny))
+    return proof
 
 
 def _room(ceiling, values, couplings):

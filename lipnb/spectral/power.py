@@ -1,13 +1,19 @@
 """Power iteration, the method of the paper, with the tangent fed back and a relative rule."""
 
-import torch
+from collections.abc import Callable
 
-from lipnb.spectral.products import SpectralNorm, check_finite, inverse, norms, scaled
+import torch
+from torch import Tensor
+
+from lipnb.spectral.answer import SpectralNorm
+from lipnb.spectral.vectors import check_finite, inverse, norms, scaled
 
 __all__ = ["power_iteration"]
 
 
-def power_iteration(gram, start, *, rtol=1e-4, max_steps=1000):
+def power_iteration(
+    gram: Callable[[Tensor], Tensor], start: Tensor, *, rtol: float = 1e-4, max_steps: int = 1000
+) -> SpectralNorm:
     r"""Power iteration on :math:`J^\top J`, the tangent fed back, stopped by a relative residual.
 
     .. math::
@@ -34,6 +40,15 @@ def power_iteration(gram, start, *, rtol=1e-4, max_steps=1000):
     Notes
     -----
     castin2024smooth, appendix E.1, with a relative rule where the released code has an absolute one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb.spectral import power_iteration, start_vectors
+    >>> factors = torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64)
+    >>> start = start_vectors(1, 3, seed=0, dtype=torch.float64, device="cpu")
+    >>> round(power_iteration(lambda u: factors**2 * u, start).value.item(), 3)
+    3.0
     """
     vectors = scaled(inverse(norms(start)), start)
     b = len(start)
@@ -53,4 +68,6 @@ def power_iteration(gram, start, *, rtol=1e-4, max_steps=1000):
         if done.all():
             break
         vectors = scaled(inverse(size), product)
-    return SpectralNorm(value, residual, steps, done, torch.full_like(value, torch.inf))
+    return SpectralNorm(
+        value, residual, steps, done, upper=torch.full_like(value, torch.inf), stuck=torch.zeros_like(done)
+    )

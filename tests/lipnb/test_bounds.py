@@ -13,7 +13,6 @@ from lipnb.bounds import (
     general_upper,
     general_upper_sharp,
     mean_field_upper,
-    pieces,
     terms,
     three_terms,
     without_query_bias,
@@ -111,7 +110,7 @@ def test_blocks_and_chunks_change_nothing(monkeypatch):
         expected = three_terms(Pieces(case.attention, case.x[0]))
         with monkeypatch.context() as patch:
             patch.setattr(terms, "AT_ONCE", 1)
-            patch.setattr(pieces, "CHUNK", 1)
+            patch.setattr("lipnb.checks.TILE", 1)
             found = three_terms(Pieces(case.attention, case.x[0]))
         assert torch.allclose(torch.stack(found), torch.stack(expected), rtol=1e-10), seed
 

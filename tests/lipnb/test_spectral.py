@@ -13,7 +13,7 @@ ROUNDING = 16 * torch.finfo(torch.float32).eps
 
 
 class Diagonal:
-    """Diagonal operators with given singular values (b, N); as `HeadProducts`, each answer overwrites the last."""
+    """Diagonal operators with given singular values (b, N); as `CachedProducts`, each answer overwrites the last."""
 
     def __init__(self, values, dtype=torch.float64):
         self.values, self.dtype = values, dtype
@@ -460,8 +460,8 @@ def proved_by(low, values, start, second):
     from lipnb.spectral import mixed
 
     search = mixed._search(low, start, 1e-7 / mixed.CAUTION, 60)
-    value, residual, steps = mixed._finish(Diagonal(values), search, np.array([1e-16]), 60)
-    return mixed._prove(low, second, search, value, residual, 1e-7, 60, 1 - 1e-6, steps).any()
+    finish = mixed._finish(Diagonal(values), search.vectors, np.array([1e-16]), 60)
+    return mixed._prove(low, second, search, finish, rtol=1e-7, max_steps=60, confidence=1 - 1e-6).proved.any()
 
 
 def test_constants_of_the_two_precisions_and_the_share_of_each_part():
@@ -517,17 +517,9 @@ def proof(low, v, values, rtol, seed, y=None):
     y = v if y is None else y
     value, residual = evaluate(Diagonal(values).gram, v)
     search = SimpleNamespace(values=[np.zeros(0)], couplings=[np.zeros(0)], seen=[y], vectors=y)
-    return mixed._prove(
-        low,
-        random_starts(1, v.shape[1], seed),
-        search,
-        value.numpy(),
-        residual.numpy(),
-        rtol,
-        300,
-        1 - 1e-6,
-        np.zeros(1, dtype=np.int64),
-    ).all()
+    finish = mixed.Finish(value.numpy(), residual.numpy(), np.zeros(1, dtype=np.int64))
+    second = random_starts(1, v.shape[1], seed)
+    return mixed._prove(low, second, search, finish, rtol=rtol, max_steps=300, confidence=1 - 1e-6).proved.all()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -587,7 +579,12 @@ def test_the_limit_of_a_proof_is_lowered_by_rounding_and_gap(monkeypatch):
     from lipnb.spectral import mixed
 
     limits = []
-    monkeypatch.setattr(mixed, "_prove_below", lambda *given: limits.append(given[3].copy()))
+
+    def remembered(low, second, aside, limit, **options):
+        limits.append(limit.copy())
+        return mixed.Proof(np.zeros(1, dtype=bool), np.zeros(1, dtype=np.int64))
+
+    monkeypatch.setattr(mixed, "_prove_below", remembered)
     search = SimpleNamespace(
         values=[np.zeros(0)], couplings=[np.zeros(0)], seen=[torch.zeros(1, 9)], vectors=torch.zeros(1, 9)
     )
@@ -596,17 +593,9 @@ def test_the_limit_of_a_proof_is_lowered_by_rounding_and_gap(monkeypatch):
         (1e-5, torch.float32, 0.99899),
         (0.01, torch.bfloat16, 1 - 0.01 - 0.5),
     ):
-        mixed._prove(
-            SimpleNamespace(dtype=dtype),
-            torch.zeros(1, 9),
-            search,
-            np.array([2.0]),
-            np.array([residual]),
-            1e-4,
-            10,
-            0.9,
-            np.zeros(1),
-        )
+        finish = mixed.Finish(np.array([2.0]), np.array([residual]), np.zeros(1, dtype=np.int64))
+        low = SimpleNamespace(dtype=dtype)
+        mixed._prove(low, torch.zeros(1, 9), search, finish, rtol=1e-4, max_steps=10, confidence=0.9)
         assert limits[-1] == pytest.approx(4 * expected, rel=1e-12)
 
 
@@ -617,19 +606,15 @@ def test_a_low_precision_space_that_is_used_up_proves_nothing():
     values = torch.full((5, 100), 0.9, dtype=torch.float64)
     top = torch.zeros(5, 1, 100, dtype=torch.float64)
     top[:, 0, 0] = 1
-    proved, steps = np.zeros(5, dtype=bool), np.zeros(5, dtype=np.int64)
-    mixed._prove_below(
+    proof = mixed._prove_below(
         Diagonal(values, torch.float32),
         random_starts(5, 100, 3).float(),
-        top.float(),
+        list(top.float()),
         np.full(5, 0.9),
-        np.arange(5),
-        60,
-        1 - 1e-6,
-        proved,
-        steps,
+        max_steps=60,
+        confidence=1 - 1e-6,
     )
-    assert not proved.any() and (steps == 1).all()
+    assert not proof.proved.any() and (proof.steps == 1).all()
 
 
 @pytest.mark.parametrize("rtol", [1e-1, 1e-2, 1e-3])

@@ -1,13 +1,14 @@
 """Particles at the same position are one particle."""
 
 import torch
+from torch import Tensor
 
 from lipnb.checks import check_weights
 
 __all__ = ["merge"]
 
 
-def merge(x, weights=None):
+def merge(x: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Particles identical in position, merged with their weights summed.
 
     The measure stays the same, and so does the attention map of it. The local constant may fall, never rise: merged
@@ -31,6 +32,14 @@ def merge(x, weights=None):
     ------
     ValueError
         "x must be a tensor of shape (n, d)", "weights must be positive ...".
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb.jacobian.particles import merge
+    >>> merge(torch.tensor([[2.0], [1.0], [2.0]]))
+    (tensor([[1.],
+            [2.]]), tensor([1., 2.]))
     """
     if not isinstance(x, torch.Tensor) or x.ndim != 2:
         raise ValueError("x must be a tensor of shape (n, d), one set of particles.")

@@ -1,7 +1,9 @@
 """The exact Jacobian of attention in tiles of the probability matrix: O(n^2) time, memory of one tile."""
 
 import torch
+from torch import Tensor
 
+from lipnb.attention import Attention
 from lipnb.checks import check_weights
 
 __all__ = ["TiledJacobian"]
@@ -40,10 +42,28 @@ class TiledJacobian:
     Notes
     -----
     castin2024smooth, Lemma C.2, D.1 (masked), C.6 (weights). Exact up to rounding.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb import Attention
+    >>> from lipnb.jacobian.particles import TiledJacobian
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> J = TiledJacobian(Attention.from_matrices(0 * eye, eye), torch.zeros(4, 2, dtype=torch.float64))
+    >>> J.jvp(torch.ones(4, 2, dtype=torch.float64))[0]  # uniform attention: the mean of the perturbation
+    tensor([1., 1.], dtype=torch.float64)
     """
 
     @torch.no_grad()
-    def __init__(self, attention, x, weights=None, *, tile=256, rows=None):
+    def __init__(
+        self,
+        attention: Attention,
+        x: Tensor,
+        weights: Tensor | None = None,
+        *,
+        tile: int = 256,
+        rows: Tensor | None = None,
+    ) -> None:
         attention.check_dot("TiledJacobian")
         attention.check_input(x, weights)
         if x.ndim != 2:
@@ -55,7 +75,7 @@ class TiledJacobian:
         self._key = self._key - self._key.mean(-2, keepdim=True)  # changes no probability, spares digits
         self._value = self._value - self._value.mean(-2, keepdim=True)  # changes no Jacobian
         self._query = query[:, self.rows]
-        self._log_weights = None if weights is None else weights.log()
+        self._added = attention.added_to_logits(self._key, weights)
         k, v = attention.key_width, attention.value_width
         self._log_sums = torch.full_like(self._query[..., 0], -torch.inf)
         for some, columns in self._tiles():
@@ -67,7 +87,7 @@ class TiledJacobian:
         self._covariance = pairs.unflatten(-1, (v, k)) - self._heads[..., None] * mean_key[..., None, :]
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, int]:
         """(r m, n d), with r = n unless rows were chosen."""
         return (len(self.rows) * self.attention.output_width, self.n * self.d)
 
@@ -81,12 +101,9 @@ class TiledJacobian:
 
     def _logits(self, some, columns):
         logits = self._query[:, some] @ self._key[:, columns].mT
-        if self._log_weights is not None:
-            logits += self._log_weights[columns]
-        hidden = self.attention.hidden(self.n, self.rows[some], columns)
-        if hidden is not None:
-            logits.masked_fill_(hidden, -torch.inf)
-        return logits
+        if self._added is not None:
+            logits += self._added[..., columns]
+        return self.attention.hide(logits, self.n, self.rows[some], columns)
 
     def _probabilities(self, some, columns):
         return self._logits(some, columns).sub_(self._log_sums[:, some, None]).exp_()
@@ -106,7 +123,7 @@ class TiledJacobian:
         return out
 
     @torch.no_grad()
-    def jvp(self, u):
+    def jvp(self, u: Tensor) -> Tensor:
         """Jacobian-vector product: change of the outputs, shape (r, m), for a perturbation `u`, shape (n, d)."""
         if u.shape != (self.n, self.d):
             raise ValueError(f"u must have shape {(self.n, self.d)}, got {tuple(u.shape)}.")
@@ -121,7 +138,7 @@ class TiledJacobian:
         return att.combine(own + d_value + moved - shift * self._heads)
 
     @torch.no_grad()
-    def vjp(self, w):
+    def vjp(self, w: Tensor) -> Tensor:
         """Vector-Jacobian product, the transpose of `jvp`: (n, d) from cotangents `w`, shape (r, m)."""
         att = self.attention
         if w.shape != (len(self.rows), att.output_width):
@@ -136,7 +153,7 @@ class TiledJacobian:
         out = torch.einsum("hnk,hkd->nd", d_key, att.key) + torch.einsum("hnv,hvd->nd", d_value, att.value)
         return out.index_add_(0, self.rows, torch.einsum("hnk,hkd->nd", d_query, att.query))
 
-    def gram(self, u, scale=None):
+    def gram(self, u: Tensor, scale: Tensor | None = None) -> Tensor:
         """As `SeparableJacobian.gram`: vjp(jvp(u)), or with the square roots of the weights as `scale`, shape (n,)."""
         if scale is None:
             return self.vjp(self.jvp(u))

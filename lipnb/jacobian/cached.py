@@ -1,13 +1,15 @@
 """The cached products behind `AttentionJacobian`: tangents and cotangents of all heads of all sequences at once."""
 
 import torch
+from torch import Tensor
 
+from lipnb.attention import Attention
 from lipnb.jacobian.weights import ScaledWeights, steep
 
-__all__ = ["HeadProducts"]
+__all__ = ["CachedProducts"]
 
 
-class HeadProducts:
+class CachedProducts:
     r"""Products with the Jacobian of a batch of sequences, by matrix multiplications into buffers made once.
 
     With :math:`[\dot q, \dot k, \dot v] = u\,[W_Q, W_K, W_V]^\top` and cached probabilities P,
@@ -35,7 +37,18 @@ class HeadProducts:
         Square roots of token weights, for the norm that goes with them.
     """
 
-    def __init__(self, attention, query, key, value, heads, probabilities, root=None):
+    route = "cached"
+
+    def __init__(
+        self,
+        attention: Attention,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        heads: Tensor,
+        probabilities: Tensor,
+        root: Tensor | None = None,
+    ) -> None:
         dtype = attention.dtype
         b, h, n, k = query.shape
         v, d = attention.value_width, attention.width
@@ -76,9 +89,9 @@ class HeadProducts:
             "out": torch.empty(b * n, d, **new),
         }
 
-    def to(self, dtype):
+    def to(self, dtype: torch.dtype) -> "CachedProducts":
         """The same products in another floating point type, with buffers of their own."""
-        new = object.__new__(HeadProducts)
+        new = object.__new__(CachedProducts)
         new.__dict__.update(self.__dict__)
         new.weights, new.dtype = self.weights.to(dtype), dtype
         for name in ("probabilities", "values", "heads", "queries", "keys", "root"):
@@ -87,10 +100,10 @@ class HeadProducts:
         new._buffers = new._make_buffers()
         return new
 
-    def restrict(self, index):
+    def restrict(self, index: Tensor) -> "CachedProducts":
         """The same products for the sequences `index` of the batch; a smaller batch costs less."""
         b, h, n, k, v, d = self.sizes
-        new = object.__new__(HeadProducts)
+        new = object.__new__(CachedProducts)
         new.__dict__.update(self.__dict__)
         new.sizes = (len(index), h, n, k, v, d)
         for name in ("probabilities", "values", "heads", "queries", "keys"):
@@ -157,16 +170,16 @@ class HeadProducts:
         self._buffers["head"].unflatten(0, (b, h)).copy_(joined.view(b, n, h, v).transpose(1, 2))
         return self._buffers["head"]
 
-    def jvp(self, u):
+    def jvp(self, u: Tensor) -> Tensor:
         """J u / `unit`, shape (b n, m), of `u`, shape (b n, d)."""
         joined = self.join(self.tangent(u))
         return joined.clone() if self.weights.output is None else joined @ self.weights.output.mT
 
-    def vjp(self, w):
+    def vjp(self, w: Tensor) -> Tensor:
         """J^T w / `unit`, shape (b n, d), of `w`, shape (b n, m); overwritten by the next product."""
         return self.cotangent(self.part(w if self.weights.output is None else w @ self.weights.output))
 
-    def gram(self, u):
+    def gram(self, u: Tensor) -> Tensor:
         """M^T M u / `unit`^2, shape (b, n d), of `u`, shape (b, n d); overwritten by the next product.
 
         M is the Jacobian J, or D^{1/2} J D^{-1/2} with token weights on the diagonal of D.

@@ -1,0 +1,112 @@
+"""The answer that every solver gives, how answers of several batches are joined, and the quotient that a value is."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lipnb.spectral.vectors import check_finite, inverse, norms, scaled
+
+__all__ = ["SpectralNorm", "each_field", "evaluate", "joined", "put"]
+
+
+class SpectralNorm(NamedTuple):
+    r"""Largest singular values of a batch of operators, and how the computation went.
+
+    Attributes
+    ----------
+    value : Tensor, shape (b,)
+        Square root of a Rayleigh quotient of :math:`J^\top J`: a lower bound on the norm, up to rounding.
+    residual : Tensor, shape (b,)
+        :math:`\|J^\top J v - \sigma^2 v\| / \sigma^2` at the vector v of `value`. Some singular value lies
+        within ``residual / 2`` of `value`, relatively; the residual alone does not say that it is the largest.
+    steps : Tensor of int, shape (b,)
+        Products with :math:`J^\top J` until the item stopped.
+    converged : Tensor of bool, shape (b,)
+        Whether the stopping rule was met within the allowed steps.
+    upper : Tensor, shape (b,)
+        Upper bound on the norm that goes with the answer, infinite where the method proves none.
+    vector : Tensor, shape (b, N), or None
+        Right singular vectors that go with `value`, where they were asked for.
+    stuck : Tensor of bool, shape (b,), or None
+        Whether the item stopped because products of this precision can prove no more.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb.spectral import lanczos, start_vectors
+    >>> factors = torch.tensor([3.0, 2.0, 1.0], dtype=torch.float64)
+    >>> start = start_vectors(1, 3, seed=0, dtype=torch.float64, device="cpu")
+    >>> found = lanczos(lambda u: factors**2 * u, start)
+    >>> round(found.value.item(), 3), found.steps.item(), found.converged.item()
+    (3.0, 3, True)
+    """
+
+    value: Tensor
+    residual: Tensor
+    steps: Tensor
+    converged: Tensor
+    upper: Tensor
+    vector: Tensor | None = None
+    stuck: Tensor | None = None
+
+
+def each_field(found: SpectralNorm, change: Callable[[Tensor], Tensor]) -> SpectralNorm:
+    """An answer with `change` applied to each of its fields, such as ``lambda field: field[index]``."""
+    return found._replace(**{name: change(field) for name, field in found._asdict().items() if field is not None})
+
+
+def joined(parts: list[SpectralNorm]) -> SpectralNorm:
+    """One answer of the answers of several batches, one batch after another."""
+    first = parts[0]._asdict()
+    return SpectralNorm(
+        **{name: torch.cat([getattr(part, name) for part in parts]) for name in first if first[name] is not None}
+    )
+
+
+def put(found: SpectralNorm, items: Tensor, new: SpectralNorm) -> SpectralNorm:
+    """The answer `found` with its `items`, an index or a mask, taken from the answer `new` for these items alone."""
+    changed = {
+        name: field.index_put((items,), getattr(new, name).to(field.dtype))
+        for name, field in found._asdict().items()
+        if field is not None
+    }
+    return found._replace(**changed)
+
+
+def evaluate(gram: Callable[[Tensor], Tensor], vectors: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The quotient :math:`\|J v\| / \|v\|` and its relative residual at given vectors.
+
+    Parameters
+    ----------
+    gram : callable
+        Products with :math:`J^\top J`, (b, N) -> (b, N).
+    vectors : Tensor, shape (b, N)
+        Approximate right singular vectors, of any norm.
+
+    Returns
+    -------
+    value, residual : Tensor, shape (b,)
+        A lower bound on the spectral norm, and :math:`\|J^\top J v - \sigma^2 v\| / \sigma^2` for unit v.
+
+    Raises
+    ------
+    ValueError
+        "a Jacobian product is NaN or infinite ...".
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb.spectral import evaluate
+    >>> factors = torch.tensor([3.0, 2.0], dtype=torch.float64)
+    >>> value, residual = evaluate(lambda u: factors**2 * u, torch.tensor([[5.0, 0.0]], dtype=torch.float64))
+    >>> value.item(), residual.item()
+    (3.0, 0.0)
+    """
+    vectors = scaled(inverse(norms(vectors)), vectors)
+    image = gram(vectors)
+    square = (vectors * image).sum(1, dtype=torch.float64).clamp_min(0)
+    residual = norms(image - scaled(square, vectors)) * inverse(square)
+    check_finite(residual)
+    return square.sqrt(), residual

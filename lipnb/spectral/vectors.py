@@ -1,0 +1,62 @@
+"""Batches of vectors, one for each operator: where a solver starts, their norms and multiples."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["check_finite", "inverse", "norms", "scaled", "start_vectors"]
+
+
+def start_vectors(batch: int, size: int, *, seed: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """A Gaussian unit start vector, the same for every item, so that no answer depends on its neighbours.
+
+    Parameters
+    ----------
+    batch : int
+        Number of items b.
+    size : int
+        Dimension N of one vector.
+    seed : int
+        Seed of a generator of its own; the global random state is neither read nor changed.
+    dtype, device
+        Of the vectors returned.
+
+    Returns
+    -------
+    Tensor, shape (b, N)
+        Unit vectors, drawn on the CPU in float64 so that every device and precision starts alike.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb.spectral import start_vectors
+    >>> start = start_vectors(2, 3, seed=0, dtype=torch.float64, device="cpu")
+    >>> start.shape, torch.equal(start[0], start[1]), round(start[0].norm().item(), 6)
+    (torch.Size([2, 3]), True, 1.0)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(size, generator=generator, dtype=torch.float64)
+    return (start / start.norm()).to(dtype=dtype, device=device).expand(batch, size)
+
+
+def norms(vectors: Tensor) -> Tensor:
+    """Euclidean norms, shape (b,), of `vectors`, shape (b, ...), accumulated in float64."""
+    return torch.linalg.vector_norm(vectors.flatten(1), dim=1, dtype=torch.float64)
+
+
+def scaled(factors: Tensor, vectors: Tensor) -> Tensor:
+    """`vectors` (b, ...), each times its entry of `factors` (b,)."""
+    return vectors * factors.to(vectors.dtype).view(-1, *[1] * (vectors.ndim - 1))
+
+
+def inverse(numbers: Tensor) -> Tensor:
+    """1 / numbers, and 0 where the number is 0."""
+    return torch.where(numbers > 0, 1 / numbers.clamp_min(torch.finfo(numbers.dtype).tiny), 0)
+
+
+def check_finite(numbers: Tensor) -> None:
+    """Raise one sentence unless all `numbers` are finite."""
+    if not torch.isfinite(numbers).all():
+        raise ValueError(
+            "a Jacobian product is NaN or infinite: the map is not differentiable at this input, or "
+            "overflows in its precision."
+        )
