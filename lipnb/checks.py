@@ -1,8 +1,10 @@
-"""One sentence for a tensor that does not fit: parameters, tokens and token weights."""
+"""One sentence for what does not fit: parameters, tokens and token weights, sizes of bounds."""
+
+import math
 
 import torch
 
-__all__ = ["check_tokens", "check_weights", "head_tensors", "holds", "real_tensor"]
+__all__ = ["check_tokens", "check_weights", "count", "head_tensors", "holds", "radius", "real_tensor", "square"]
 
 
 def holds(condition):
@@ -88,3 +90,27 @@ def head_tensors(tensors):
     if len(kinds := {(tensor.dtype, tensor.device) for tensor in own.values() if tensor is not None}) > 1:
         raise ValueError(f"all parameters must share one dtype and device, got {sorted(map(str, kinds))}.")
     return {name: None if tensor is None else tensor.clone() for name, tensor in own.items()}
+
+
+def square(A):
+    """`A` as a finite float64 matrix of shape (d, d), or one sentence."""
+    A = torch.as_tensor(A).double()
+    if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.numel():
+        raise ValueError(f"A must be square, shape (d, d), got {tuple(A.shape)}.")
+    if not torch.isfinite(A).all():
+        raise ValueError("A holds NaN or infinite values: remove them first.")
+    return A
+
+
+def count(n):
+    """The number of tokens, checked."""
+    if not math.isfinite(n) or int(n) != n or n < 1:
+        raise ValueError(f"n must be a positive integer, got {n!r}.")
+    return int(n)
+
+
+def radius(R):
+    """The radius of the ball, checked."""
+    if not 0 <= R < math.inf:
+        raise ValueError(f"R must be a finite number, 0 or more, got {R!r}.")
+    return float(R)

@@ -4,8 +4,9 @@ import math
 
 import torch
 
-from lipnb.bounds.balls import count, growth_rate, heat, norms, product, radius
+from lipnb.bounds.norms import growth_rate, heat, norms, product
 from lipnb.bounds.rounding import largest_singular, length
+from lipnb.checks import count, radius
 
 __all__ = ["biased_upper", "general_lower", "general_upper", "general_upper_sharp", "multi_head_upper"]
 

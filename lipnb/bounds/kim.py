@@ -5,9 +5,8 @@ import math
 import torch
 from scipy.special import lambertw
 
-from lipnb.bounds.balls import count
 from lipnb.bounds.rounding import largest_singular
-from lipnb.checks import real_tensor
+from lipnb.checks import count, real_tensor
 
 __all__ = ["l2_growth", "l2_growth_sharp", "l2_upper", "l2_upper_sharp", "phi_inverse", "printed_l2_upper"]
 

@@ -2,7 +2,8 @@
 
 import math
 
-from lipnb.bounds.balls import growth_rate, heat, norms, radius
+from lipnb.bounds.norms import growth_rate, heat, norms
+from lipnb.checks import radius
 
 __all__ = ["masked_mean_field_upper", "mean_field_lower", "mean_field_upper", "mean_field_upper_sharp"]
 

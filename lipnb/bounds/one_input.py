@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from lipnb.bounds.balls import norms
+from lipnb.bounds.norms import norms
 
 __all__ = ["column_upper", "enclosing_center", "spread_upper"]
 

@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from lipnb.bounds.balls import count, growth_rate, norms, radius, square
+from lipnb.bounds.norms import growth_rate, norms
+from lipnb.checks import count, radius, square
 
 __all__ = ["climb", "eigenvector", "fork_input", "quadratic_input", "tight_input", "two_diracs"]
 

@@ -1,22 +1,13 @@
-"""What the bounds on a ball share: spectral norms of A and V, and clear words about bad input."""
+"""The numbers by which bounds on a ball know a head: the norms of A and V, the largest logit, the growth rate."""
 
 import math
 
 import torch
 
 from lipnb.bounds.rounding import largest_singular
+from lipnb.checks import radius, square
 
-__all__ = ["count", "growth_rate", "heat", "norms", "product", "radius", "square"]
-
-
-def square(A):
-    """`A` as a finite float64 matrix of shape (d, d), or one sentence."""
-    A = torch.as_tensor(A).double()
-    if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.numel():
-        raise ValueError(f"A must be square, shape (d, d), got {tuple(A.shape)}.")
-    if not torch.isfinite(A).all():
-        raise ValueError("A holds NaN or infinite values: remove them first.")
-    return A
+__all__ = ["growth_rate", "heat", "norms", "product"]
 
 
 def norms(A, V):
@@ -29,20 +20,6 @@ def norms(A, V):
     if not torch.isfinite(V).all():
         raise ValueError("A or V holds NaN or infinite values: remove them first.")
     return largest_singular(A).item(), largest_singular(V).item()
-
-
-def count(n):
-    """The number of tokens, checked."""
-    if not math.isfinite(n) or int(n) != n or n < 1:
-        raise ValueError(f"n must be a positive integer, got {n!r}.")
-    return int(n)
-
-
-def radius(R):
-    """The radius of the ball, checked."""
-    if not 0 <= R < math.inf:
-        raise ValueError(f"R must be a finite number, 0 or more, got {R!r}.")
-    return float(R)
 
 
 def heat(A_norm, R):
