@@ -128,8 +128,8 @@ for relative in relative_radii:
     starts = torch.stack([top.direction, -top.direction, circle[angles // 5]])
     found = {"grid search": attacks.change(f, x, disc).max().item()}
     found["singular"] = attacks.change(f, x, radius * starts[:2]).max().item()
-    found["aligned"] = attacks.ascend(f, x, starts[:2], radius)[1].max().item()
-    found["pgd"] = attacks.ascend(f, x, starts, radius, size=0.5)[1].max().item()
+    found["aligned"] = attacks.push(f, x, starts[:2], radius)[1].max().item()
+    found["pgd"] = attacks.push(f, x, starts, radius, size=0.5)[1].max().item()
     found["proved"] = nearby_upper(f, x, [radius]).best.item()
     first_order = top.value * radius
     found = {name: value / first_order for name, value in found.items()}

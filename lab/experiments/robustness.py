@@ -63,11 +63,11 @@ def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0):
     random = torch.stack([attacks.change(attention, x, e * around) for e in eps])
     signs = torch.stack([attacks.change(attention, x, sign * ball * top.direction) for sign in (1, -1)])
     signed = torch.where(signs[0] >= signs[1], 1.0, -1.0)[:, None, None] * top.direction
-    aligned, by_alignment = attacks.ascend(attention, x, signed, eps, steps=steps)
+    aligned, by_alignment = attacks.push(attention, x, signed, eps, steps=steps)
     starts = torch.stack([aligned, around[:1].expand_as(aligned)])
-    _, climbed = attacks.ascend(attention, x, starts, eps, steps=steps, size=0.5)
+    _, climbed = attacks.push(attention, x, starts, eps, steps=steps, size=0.5)
     moved = top.direction.norm(dim=-1)
-    _, one = attacks.ascend(attention, x, signed, eps, steps=steps, movable=moved == moved.max())
+    _, one = attacks.push(attention, x, signed, eps, steps=steps, movable=moved == moved.max())
     found = {
         "random": random.amax(1),
         "random_median": random.median(1).values,
@@ -101,7 +101,7 @@ def _parted(attention, x, eps, steps):
     copied, weights, moves = attacks.parting(x, query_blocks(attention, x))
     starts = moves.expand(len(eps), *moves.shape)
     plain = attacks.change(attention, copied, eps[:, None, None] * starts, weights)
-    _, climbed = attacks.ascend(
+    _, climbed = attacks.push(
         attention, copied, starts, eps, steps=steps, size=0.5, weights=weights, movable=weights < 1
     )
     return {"parting": plain, "parting_pgd": climbed}

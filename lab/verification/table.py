@@ -9,7 +9,7 @@ from tqdm.auto import tqdm
 
 from lab import results
 from lab.ledger import SLACK
-from lab.verification.ascent import ascend
+from lab.verification.ascent import worsened
 from lab.verification.checks import CHECKS
 from lab.verification.draws import KINDS, draw
 
@@ -82,7 +82,7 @@ def _problem(check, kind, seed, masked):
     """A problem, after its ascent where it has one, what is measured there and the bound."""
     problem = draw(check.name, check.family, kind, seed, masked=masked)
     if kind == "ascended":
-        problem = ascend(problem, check.goal(problem), keep=seed % 4 < 2)
+        problem = worsened(problem, check.goal(problem), keep=seed % 4 < 2)
     return problem, check.measured(problem), check.bound(problem)
 
 

@@ -6,6 +6,7 @@ import torch
 
 from lipnb.bounds.norms import growth_rate, norms
 from lipnb.checks import count, radius, square
+from lipnb.worst_case.ascent import adam, ascend
 
 __all__ = ["climb", "eigenvector", "fork_input", "quadratic_input", "tight_input", "two_diracs"]
 
@@ -257,17 +258,9 @@ def climb(attention, x, R, *, steps=150, rate=0.1):
     def projected(tokens):
         return tokens / (tokens.norm(dim=-1, keepdim=True) / R).clamp_min(1)
 
-    best = projected(x.detach().reshape(-1, *x.shape[-2:]))
-    largest = best.new_full(best.shape[:1], -torch.inf)
-    now = best.clone().requires_grad_()
-    optimizer = torch.optim.Adam([now], lr=rate * R, maximize=True)
-    for _ in range(steps + 1):
-        norms = torch.linalg.matrix_norm(jacobian(now).flatten(3).flatten(1, 2), 2)
-        better = norms.detach() > largest
-        best = torch.where(better[:, None, None], now.detach(), best)
-        largest = torch.where(better, norms.detach(), largest)
-        optimizer.zero_grad()
-        norms.log().sum().backward()
-        optimizer.step()
-        now.data = projected(now.data)
+    def norm(tokens):
+        return torch.linalg.matrix_norm(jacobian(tokens).flatten(3).flatten(1, 2), 2)
+
+    start = projected(x.detach().reshape(-1, *x.shape[-2:]))
+    (best,), largest = ascend(norm, (start,), adam(rate * R, inside=projected), steps=steps, log=True)
     return best.reshape(x.shape), largest.reshape(x.shape[:-2])

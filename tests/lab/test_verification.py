@@ -5,7 +5,7 @@ import torch
 
 from lab import results, verification
 from lab.verification import CHECKS, KINDS, NOT_CHECKED, __main__, digits, draws, table, truth
-from lab.verification.ascent import ascend, weighted_dense
+from lab.verification.ascent import weighted_dense, worsened
 from lab.verification.cancelling import CANCELLING, draw_cancelling
 from lab.verification.checks import jacobian_norm
 from lipnb import bounds, local_lipschitz
@@ -184,9 +184,9 @@ def test_measured_is_the_exact_norm(masked, weighted):
 def test_ascent_climbs_and_stays_in_the_ball(family, masked):
     check = next(check for check in CHECKS if check.family == family)
     before = draws.draw("climb", family, "ascended", 0, masked=masked)
-    after = ascend(before, check.goal(before))
+    after = worsened(before, check.goal(before))
     assert (after.radii <= before.radii * (1 + 1e-12)).all()
-    assert torch.allclose(ascend(before, check.goal(before), keep=True).radii, before.radii)
+    assert torch.allclose(worsened(before, check.goal(before), keep=True).radii, before.radii)
     gain = jacobian_norm(after) / jacobian_norm(before)
     assert (gain > 1 - 1e-6).all() and gain.median() > 1.2
     if after.weights is not None:
