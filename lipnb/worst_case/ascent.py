@@ -42,11 +42,12 @@ def ascend(
     1.0
     """
     now = best = tuple(part.detach() for part in start)
+    most = None
     for step in range(steps + 1):
         now = tuple(part.detach().requires_grad_() for part in now)
         value = goal(*now)
         seen = value.detach()
-        most = seen if step == 0 else most
+        most = seen if most is None else most
         better = seen > most
         best = tuple(
             torch.where(better[(..., *[None] * (new.ndim - better.ndim))], new.detach(), old)
