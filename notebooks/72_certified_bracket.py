@@ -60,11 +60,6 @@ from lipnb import Attention, AttentionJacobian, certify, local_lipschitz
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 
-
-def spectral(matrix):
-    return torch.linalg.matrix_norm(matrix, 2).item()
-
-
 # %% [markdown]
 # ## Proof
 #
@@ -233,8 +228,8 @@ f = Attention.from_matrices(A, V)
 closed = certify(f, x, columns=0)
 for name, matrix in terms.items():
     bound = getattr(closed, name).item()
-    print(f"{name:6s} norm {spectral(matrix):.4f}, bound {bound:.4f}")
-print(f"{closed.lower.item():.4f} <= {spectral(J):.4f} <= {closed.upper.item():.4f}")
+    print(f"{name:6s} norm {torch.linalg.matrix_norm(matrix, 2):.4f}, bound {bound:.4f}")
+print(f"{closed.lower.item():.4f} <= {torch.linalg.matrix_norm(J, 2):.4f} <= {closed.upper.item():.4f}")
 whole = certify(f, x)  # all four input directions exactly
 print(f"all columns: upper / lower - 1 = {whole.ratio.item() - 1:.0e}")
 
