@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from lab import released
-from lab.experiments.loading import load
+from lab.experiments.loading import gpt2_attention, load
 from lab.experiments.table import Table, Unit
 from lab.experiments.two_clusters import ball_bounds, cluster_constants, cluster_input, head_of
 from lipnb import bounds, corpora, models
@@ -52,11 +52,6 @@ class Layer(NamedTuple):
     R: float
 
 
-@lru_cache(maxsize=1)
-def _gpt2():
-    return models.load_attention(models.gpt2_attention_folder())
-
-
 def network_of(name, masked):
     """MiniLM or the random GPT-2 in float64; the last one is kept."""
     if name == "gpt2":
@@ -66,7 +61,7 @@ def network_of(name, masked):
 
 def layers_of(name, masked):
     """How many layers a model of `layer_of` has; FileNotFoundError where it is not at hand."""
-    return len(_gpt2()) if name == GPT2 else network_of(name, masked).layers
+    return len(gpt2_attention()) if name == GPT2 else network_of(name, masked).layers
 
 
 def norms_before(model):
@@ -106,7 +101,7 @@ def layer_of(name, masked, at, layer):
         "the attention weights of GPT-2 are not at hand ...", or the sentence of `lipnb.corpora.read`.
     """
     if name == GPT2:
-        attention, gain, shift = _gpt2()[layer]
+        attention, gain, shift = gpt2_attention()[layer]
     else:
         model = network_of(name, masked)
         attention = model.attention(layer)

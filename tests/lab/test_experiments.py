@@ -58,14 +58,28 @@ def test_long_windows_are_measured_in_smaller_batches(minilm, monkeypatch):
 
 def test_rows_are_measured_again_and_a_false_row_is_seen(minilm):
     table = experiments.measure(minilm, "python_reference", 0, [4, 8], 3, progress=False)
-    again = experiments.remeasure(table, minilm, rows=6)
-    assert len(again) == 6 and again.difference.max() < 1e-5
-    assert len(experiments.remeasure(table, minilm, rows=2)) == 2
-    assert experiments.remeasure(table.assign(lipschitz=1.01 * table.lipschitz), minilm).difference.max() > 5e-3
-    with pytest.raises(ValueError, match="another edition"):
-        experiments.remeasure(table.assign(text="other"), minilm)
+    measured = experiments.again(minilm)
+    again = experiments.remeasure(experiments.measured_with(table, minilm), measured, rows=6)
+    assert len(again) == 6 and again["lipschitz difference"].max() < 1e-5
+    assert again["released difference"].max() < 1e-5
+    assert len(experiments.remeasure(table, measured, rows=2)) == 2
+    false = experiments.remeasure(table.assign(lipschitz=1.01 * table.lipschitz), measured)
+    assert false["lipschitz difference"].max() > 5e-3
+    with pytest.raises(ValueError, match="same edition"):
+        experiments.remeasure(table.assign(text="other"), measured)
     with pytest.raises(ValueError, match="no row of this table was measured with minilm"):
-        experiments.remeasure(table.assign(masked=True), minilm)
+        experiments.measured_with(table.assign(masked=True), minilm)
+
+
+def test_rows_that_belong_together_are_measured_together():
+    table = pd.DataFrame({"place": list("aabbcc"), "value": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]})
+
+    def again(row):
+        return None if row["value"] == 4 else {"value": 2 * row["value"]}
+
+    found = experiments.remeasure(table, again, rows=3, by=["place"])
+    assert sorted(found.place) == list("aacc") and (found["value again"] == 2 * found.value).all()
+    assert (found["value difference"] == 1).all() and len(experiments.remeasure(table, again, rows=2)) == 2
 
 
 def test_a_page_learns_what_it_can_measure_here(monkeypatch):

@@ -9,7 +9,7 @@ from cases import extreme_case, random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.experiments import robustness
+from lab.experiments import remeasure, robustness
 from lab.verification import digits, truth
 from lab.verification.cancelling import Case
 from lipnb import Attention, AttentionJacobian
@@ -214,14 +214,12 @@ def test_stored_windows_are_attacked_again(monkeypatch):
     settings, units = robustness.TABLES[0].work(texts=("python_reference",), count=1, radii=(1e-3, 0.3), steps=15)
     assert settings["count"] == 1 and len(units) == 2 and sum(unit.rows for unit in units) == 4
     table = pd.DataFrame([row for unit in units for row in unit.measure()])
-    stored, again = robustness.remeasure(table, rows=2, seed=1)
-    assert len(stored) == len(again) == 4
-    numbers = stored.select_dtypes("number").columns
-    assert (stored[numbers] - again[numbers]).abs().max().max() < 1e-6
+    found = remeasure(table, robustness.again, rows=2, seed=1, by=robustness.PLACE)
+    assert len(found) == 4 and all(found[f"{name} difference"].max() < 1e-6 for name in robustness.COMPARED)
     gone = pd.concat([table.assign(corpus="gone.txt"), table], ignore_index=True)
-    assert (robustness.remeasure(gone, rows=2)[0].corpus == "python_reference").all()
-    with pytest.raises(ValueError, match="no window of this table"):
-        robustness.remeasure(table.assign(text="other"))
+    assert (remeasure(gone, robustness.again, rows=2).corpus == "python_reference").all()
+    with pytest.raises(ValueError, match="no row of this table can be measured here"):
+        remeasure(table.assign(text="other"), robustness.again)
 
 
 @pytest.mark.parametrize(
