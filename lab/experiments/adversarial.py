@@ -1,5 +1,6 @@
 """The tables of Figure 1's bottom row: adversarial tokens against each head of each layer at hand."""
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -133,16 +134,8 @@ def worst_of_layer(attention, n, R):
 @lru_cache(maxsize=32)
 def ball_upper(attention, n, R):
     """Lemma 3.8 with Thm E.3 for each head: an upper bound on a whole layer with biases, tokens of norm at most R."""
-    of_heads = []
-    for h in range(attention.heads):
-        key, query = (torch.linalg.qr(matrix[h].mT).R for matrix in (attention.key, attention.query))
-        A = attention.scale * key @ query.mT  # of the same norm as K^T Q / sqrt(k)
-        c = torch.zeros(len(A), dtype=A.dtype)
-        if attention.query_bias is not None:
-            c = attention.scale * key @ attention.query_bias[h]
-        V = torch.linalg.qr(attention.value[h].mT).R.mT
-        of_heads.append(bounds.biased_upper(A, V, n, R, c))
-    return bounds.multi_head_upper(attention.output, of_heads)
+    norms = bounds.head_norms(attention)
+    return math.exp(bounds.heads_on_ball(norms, n, R, attention.masked)["general"])
 
 
 def _name(panel, layer):
