@@ -32,7 +32,7 @@ def product(*factors):
     return math.prod(map(float, factors)) if all(factors) else 0.0
 
 
-def growth_rate(A):
+def growth_rate(A: torch.Tensor) -> float:
     r"""How fast the worst inputs make the constant grow with :math:`R^2`.
 
     .. math:: \gamma = \max(-\gamma_{\min}, \gamma_{\max} / 8)
@@ -57,6 +57,11 @@ def growth_rate(A):
     Notes
     -----
     castin2024smooth, Prop. 3.4 and 3.6.
+
+    Examples
+    --------
+    >>> round(growth_rate(torch.diag(torch.tensor([-1.0, 4.0]))), 6)
+    1.0
     """
     real = real_eigenvalues(A)
     return max(-real.min().item(), real.max().item() / 8, 0.0)
