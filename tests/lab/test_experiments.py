@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 import torch
 
-from lab import experiments, results, training
+from lab import cli, experiments, results, training
 from lab.experiments import real_text, windows
-from lipnb import cli, corpora, lipschitz, models
+from lipnb import corpora, lipschitz, models
 
 
 @pytest.fixture(scope="module")
@@ -22,17 +22,7 @@ def minilm():
     return models.load("minilm")
 
 
-COMMAND = [
-    sys.executable,
-    "-m",
-    "lipnb.cli",
-    "results",
-    "real-text-embedded",
-    "--lengths",
-    "2,5,9,12,16",
-    "--count",
-    "2",
-]
+COMMAND = [sys.executable, "-m", "lab", "tables", "real-text-embedded", "--lengths", "2,5,9,12,16", "--count", "2"]
 
 
 def test_one_row_for_each_window(minilm):
@@ -201,13 +191,13 @@ def test_tables_of_a_model_of_ones_own(tmp_path, results_folder, monkeypatch):
 
 
 def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):
-    assert cli.main(["results", "nonsense"]) == 2
+    assert cli.main(["tables", "nonsense"]) == 2
     assert "there is no table 'nonsense': choose from real-text-embedded" in capsys.readouterr().err
-    assert cli.main(["results", "real-text-embedded", "--lengths", "2", "--count", "1000000"]) == 1
+    assert cli.main(["tables", "real-text-embedded", "--lengths", "2", "--count", "1000000"]) == 1
     assert "the text has" in capsys.readouterr().err
     (results_folder / "file").write_text("")
     monkeypatch.setenv("LIPNB_RESULTS", str(results_folder / "file"))
-    assert cli.main(["results", "real-text-embedded"]) == 1
+    assert cli.main(["tables", "real-text-embedded"]) == 1
     assert "cannot be written" in capsys.readouterr().err
     for arguments, said in (
         (["--help"], "--again"),
@@ -215,7 +205,7 @@ def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):
         (["--lengths", "0"], "such as 2,8,32"),
     ):
         with pytest.raises(SystemExit):
-            cli.main(["results", *arguments])
+            cli.main(["tables", *arguments])
         assert said in "".join(capsys.readouterr())
 
 
