@@ -1,4 +1,4 @@
-"""What fits: one sentence for parameters, tokens and token weights that do not, and how much fits in memory.
+"""What fits: one sentence for parameters, tokens, weights and sizes that do not, and how much fits in memory.
 
 The whole memory policy stands here. What is kept, such as cached products, may take `memory_allowance` bytes, or what
 ``memory=`` says; arrays that are made and forgotten may take `TILE` bytes.
@@ -14,11 +14,14 @@ __all__ = [
     "at_once",
     "check_tokens",
     "check_weights",
+    "count",
     "head_tensors",
     "holds",
     "memory_allowance",
+    "radius",
     "real_tensor",
     "refuse_large_dense",
+    "square",
 ]
 
 ALLOWANCE = 2**31  # bytes of what is kept on the CPU, and of a dense Jacobian in float64
@@ -142,3 +145,27 @@ def head_tensors(tensors: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
     if len(kinds := {(tensor.dtype, tensor.device) for tensor in own.values() if tensor is not None}) > 1:
         raise ValueError(f"all parameters must share one dtype and device, got {sorted(map(str, kinds))}.")
     return {name: None if tensor is None else tensor.clone() for name, tensor in own.items()}
+
+
+def square(A):
+    """`A` as a finite float64 matrix of shape (d, d), or one sentence."""
+    A = torch.as_tensor(A).double()
+    if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.numel():
+        raise ValueError(f"A must be square, shape (d, d), got {tuple(A.shape)}.")
+    if not torch.isfinite(A).all():
+        raise ValueError("A holds NaN or infinite values: remove them first.")
+    return A
+
+
+def count(n):
+    """The number of tokens, checked."""
+    if not math.isfinite(n) or int(n) != n or n < 1:
+        raise ValueError(f"n must be a positive integer, got {n!r}.")
+    return int(n)
+
+
+def radius(R):
+    """The radius of the ball, checked."""
+    if not 0 <= R < math.inf:
+        raise ValueError(f"R must be a finite number, 0 or more, got {R!r}.")
+    return float(R)

@@ -38,15 +38,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lab import figures, ledger
 from lipnb import Attention, corpora, models
+from lipnb.worst_case import gaussian
 
 figures.house_style()
-
-
-def normal(*shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 generator = torch.Generator().manual_seed(seed)
+normal = gaussian(generator)
 
 # %% [markdown]
 # ## By hand: two tokens in the plane

@@ -39,13 +39,11 @@ import torch
 
 from lab import figures, ledger
 from lipnb import Attention, AttentionJacobian, AutodiffJacobian, corpora, local_lipschitz, models
+from lipnb.worst_case import gaussian
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
-
-
-def random_tensor(*shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+normal = gaussian(generator)
 
 
 def relative_error(left, right):
@@ -58,7 +56,7 @@ def relative_error(left, right):
 # The blocks $J_{ij}$ (rows of output token $i$, columns of input token $j$), each the sum of the three terms:
 
 # %%
-A, V, x = random_tensor(2, 2), random_tensor(2, 2), random_tensor(2, 2)
+A, V, x = normal(2, 2), normal(2, 2), normal(2, 2)
 P = (x @ A.T @ x.T).softmax(dim=1)
 m = P @ x
 blocks = torch.zeros(2, 2, 2, 2, dtype=torch.float64)  # i, j, then the two by two block
@@ -92,11 +90,11 @@ def random_case(case):
     """Map number `case` with its tokens; the bits of the number are its options."""
     h, k, d, v, m, n = torch.randint(1, 9, (6,), generator=generator).tolist()
     projected, biased, masked, weighted = (bool(case >> bit & 1) for bit in range(4))
-    query, key, value = (random_tensor(h, k, d), random_tensor(h, k, d), random_tensor(h, v, d))
-    output = random_tensor(h, m, v) if projected else None
-    biases = {"query_bias": random_tensor(h, k), "value_bias": random_tensor(h, v)}
+    query, key, value = (normal(h, k, d), normal(h, k, d), normal(h, v, d))
+    output = normal(h, m, v) if projected else None
+    biases = {"query_bias": normal(h, k), "value_bias": normal(h, v)}
     f = Attention(query, key, value, output, masked=masked, **(biases if biased else {}))
-    return f, random_tensor(n, d), random_tensor(n).exp() if weighted else None
+    return f, normal(n, d), normal(n).exp() if weighted else None
 
 
 # %%
@@ -105,7 +103,7 @@ for case in range(200):
     f, x, weights = random_case(case)
     closed = AttentionJacobian(f, x, weights)
     twin = AutodiffJacobian(lambda y, f=f, weights=weights: f(y, weights), x)
-    u, w = random_tensor(*x.shape), random_tensor(len(x), f.output_width)
+    u, w = normal(*x.shape), normal(len(x), f.output_width)
     left, right = (closed.jvp(u) * w).sum(), (u * closed.vjp(w)).sum()
     root = 1 if weights is None else weights.sqrt()[:, None]
     both = twin.vjp(root**2 * twin.jvp(u / root)) / root
@@ -129,7 +127,7 @@ print(errors.max().map("{:.0e}".format).to_string())
 
 # %% tags=["hide-input"]
 axes = figures.panels(2, width=4.4, height=3.8)
-A, V, x = random_tensor(6, 6) / 2, torch.eye(6).double(), random_tensor(4, 6)
+A, V, x = normal(6, 6) / 2, torch.eye(6).double(), normal(4, 6)
 for ax, masked in zip(axes, (False, True), strict=True):
     J = AttentionJacobian(Attention.from_matrices(A, V, masked=masked), x).dense()
     norm = torch.linalg.matrix_norm(J, 2)

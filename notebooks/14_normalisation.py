@@ -71,14 +71,11 @@ from torch.nn.functional import layer_norm
 
 from lab import figures, ledger
 from lipnb import Attention, bounds, corpora, local_lipschitz, models
+from lipnb.worst_case import gaussian
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
-
-
-def white(*shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+normal = gaussian(generator)
 
 # %% [markdown]
 # ## By hand: three entries
@@ -125,11 +122,11 @@ def largest_token(gain, shift):
 # %%
 reached, never_above, simple, package = [], [], [], []
 for d in (3, 4, 8, 32, 128) * 8:
-    g, b = white(d).exp() * white(d).sign(), 2 * white(d)
+    g, b = normal(d).exp() * normal(d).sign(), 2 * normal(d)
     largest, u = largest_token(g, b)
     package.append(abs(bounds.layer_norm_radius(g, b) / largest - 1))
     reached.append(layer_norm(u, (d,), g, b, eps=0).norm().item() / largest - 1)
-    tokens = layer_norm(white(2000, d), (d,), g, b, eps=0)
+    tokens = layer_norm(normal(2000, d), (d,), g, b, eps=0)
     never_above.append(tokens.norm(dim=1).max().item() / largest)
     simple.append(largest / (math.sqrt(d) * g.abs().max() + b.norm()).item())
 print(f"{len(reached)} gains and shifts: R* is reached up to {max(map(abs, reached)):.0e}")
@@ -164,14 +161,14 @@ def centred_units(x):
 rms_errors, norm_errors = [], []
 for _ in range(100):
     d, n = torch.randint(2, 12, (2,), generator=generator).tolist()
-    A, V, x, g, b = white(d, d) / d, white(d, d), white(n, d), white(d), white(d)
+    A, V, x, g, b = normal(d, d) / d, normal(d, d), normal(n, d), normal(d), normal(d)
     units = x / x.norm(dim=1, keepdim=True)
     plain = Attention.from_matrices(A, V)(math.sqrt(d) * g * units)
     changed = d * g[:, None] * A * g, math.sqrt(d) * V * g
     absorbed = Attention.from_matrices(*changed)(units)
     rms_errors.append(((absorbed - plain).norm() / plain.norm()).item())
-    heads = (white(2, 3, d), white(2, 3, d), white(2, 3, d), white(2, d, 3))
-    f = Attention(*heads, query_bias=white(2, 3), value_bias=white(2, 3))
+    heads = (normal(2, 3, d), normal(2, 3, d), normal(2, 3, d), normal(2, d, 3))
+    f = Attention(*heads, query_bias=normal(2, 3), value_bias=normal(2, 3))
     plain = f(layer_norm(x, (d,), g, b, eps=0))
     absorbed = absorb(f, centred_gain(g), b)(centred_units(x))
     norm_errors.append(((absorbed - plain).norm() / plain.norm()).item())
@@ -195,8 +192,8 @@ print(f"RMSNorm {max(rms_errors):.0e}, LayerNorm {max(norm_errors):.0e} (relativ
 composed = []
 for _ in range(200):
     d, n = torch.randint(2, 7, (2,), generator=generator).tolist()
-    A, V, g = white(d, d), white(d, d), white(d)
-    x = 10 ** white(1) * white(n, d)
+    A, V, g = normal(d, d), normal(d, d), normal(d)
+    x = 10 ** normal(1) * normal(n, d)
     f = Attention.from_matrices(A, V)
     units = x / x.norm(dim=1, keepdim=True)
     absorbed = d * g[:, None] * A * g, math.sqrt(d) * V * g
@@ -295,9 +292,9 @@ groups = [(f"{model.name}, {corpus}", real, measured), ("GPT-2, noise", gpt2, no
 groups = [group for group in groups if len(group[1])]
 figure = plt.figure(figsize=(8.4, 3.0 * len(groups)))
 ax = figure.add_subplot(1, 2, 1, projection="3d")
-sphere = white(900, 3)
+sphere = normal(900, 3)
 sphere = math.sqrt(3) * gain * sphere / sphere.norm(dim=1, keepdim=True) + shift
-ellipse = layer_norm(white(200, 3), (3,), gain, shift)
+ellipse = layer_norm(normal(200, 3), (3,), gain, shift)
 ax.scatter(*sphere.T, s=2, color="#b0b0b0", label="RMSNorm and shift")
 ax.scatter(*ellipse.T, s=7, color="#d55e00", label="LayerNorm")
 ax.set(title="d = 3: same gain, same shift", box_aspect=(1, 0.7, 1.3))

@@ -56,13 +56,11 @@ import torch
 from lab import figures, ledger
 from lipnb import Attention, AttentionJacobian, local_lipschitz
 from lipnb.measures import mean_field_map, repeat, uniform, wasserstein
+from lipnb.worst_case import gaussian
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
-
-
-def gaussians(*shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+normal = gaussian(generator)
 
 
 def integer_in(low, high):
@@ -122,7 +120,7 @@ print(f"its norm {norm_by_hand:.6f}, quotient in W2 {quotient_by_hand:.6f}")
 errors = {name: [] for name in ("push", "field", "map", "weights", "jacobian", "dense")}
 for _ in range(measures_count):
     n, d = integer_in(2, 6), integer_in(1, 3)
-    A, V, x, z = gaussians(d, d), gaussians(d, d), gaussians(n, d), gaussians(4, d)
+    A, V, x, z = normal(d, d), normal(d, d), normal(n, d), normal(4, d)
     counts = torch.randint(1, 4, (n,), generator=generator)
     a, copies = counts.double() / counts.sum(), repeat(x, counts)
     f = Attention.from_matrices(A, V)
@@ -150,8 +148,8 @@ for _ in range(measures_count):
 # %%
 for _ in range(measures_count):
     n, d = integer_in(2, 6), integer_in(1, 3)
-    f = Attention.from_matrices(gaussians(d, d), gaussians(d, d))
-    x, counts = gaussians(n, d), torch.randint(1, 4, (n,), generator=generator)
+    f = Attention.from_matrices(normal(d, d), normal(d, d))
+    x, counts = normal(n, d), torch.randint(1, 4, (n,), generator=generator)
     a, copies = counts.double() / counts.sum(), repeat(x, counts)
     closed = AttentionJacobian(f, x, a).dense()
     twin = torch.func.jacrev(lambda y, f=f, a=a: f(y, a))(x).reshape(closed.shape)
@@ -188,9 +186,9 @@ local_errors = {"equal": [], "random": []}
 for kind, found in local_errors.items():
     for _ in range(measures_count):
         n, d = integer_in(2, 8), integer_in(1, 4)
-        f = Attention.from_matrices(gaussians(d, d), gaussians(d, d))
-        a = uniform(n) if kind == "equal" else gaussians(n).softmax(0)
-        quotient, norm = transport_quotient(f, gaussians(n, d), a, step)
+        f = Attention.from_matrices(normal(d, d), normal(d, d))
+        a = uniform(n) if kind == "equal" else normal(n).softmax(0)
+        quotient, norm = transport_quotient(f, normal(n, d), a, step)
         found.append(quotient / norm - 1)
     print(f"{kind} weights, {len(found)} measures: largest {np.abs(found).max():.0e}")
 
@@ -257,7 +255,7 @@ parting = ledger.upper(
 
 # %%
 f = Attention.from_matrices(torch.diag(torch.tensor([1.5, -1.0])).double(), 2 * torch.eye(2).double())
-x, a = 0.8 * gaussians(7, 2), gaussians(7).softmax(0)
+x, a = 0.8 * normal(7, 2), normal(7).softmax(0)
 lengths = np.geomspace(1e-6, 30, 60)
 curve = np.array([transport_quotient(f, x, a, length) for length in lengths])
 root = a.sqrt().repeat_interleave(2)

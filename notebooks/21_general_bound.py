@@ -76,14 +76,11 @@ import torch
 
 from lab import figures, ledger
 from lipnb import Attention, bounds, local_lipschitz
-from lipnb.worst_case import climb, quadratic_input, tight_input
+from lipnb.worst_case import climb, gaussian, quadratic_input, tight_input
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
-
-
-def gaussian(*shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+normal = gaussian(generator)
 
 
 def spectral_norm(matrix):
@@ -91,7 +88,7 @@ def spectral_norm(matrix):
 
 
 def in_ball(*shape):
-    y = gaussian(*shape)
+    y = normal(*shape)
     size = torch.rand(*shape[:-1], 1, generator=generator, dtype=torch.float64).sqrt()
     return size * y / y.norm(dim=-1, keepdim=True)
 
@@ -103,7 +100,7 @@ def in_ball(*shape):
 # symmetric.
 
 # %%
-A, V = gaussian(2, 2), torch.eye(2, dtype=torch.float64)
+A, V = normal(2, 2), torch.eye(2, dtype=torch.float64)
 x = torch.tensor([[1.0, 0.0], [-0.6, 0.8]], dtype=torch.float64)  # on the unit sphere
 P = (x @ A.T @ x.T).softmax(1)
 gap = x - (P @ x)[:, None]  # gap[i, j] = x_j - m_i
@@ -139,7 +136,7 @@ print(f"whole norm {whole:.4f}, tighter {ends[0]:.4f}, published {ends[1]:.4f}")
 variance_ratios = []
 for case in range(500):
     points, d = 2 + case % 6, 1 + case % 4
-    z, weights = in_ball(points, d), gaussian(points).softmax(0)
+    z, weights = in_ball(points, d), normal(points).softmax(0)
     mean = weights @ z
     variance_ratios.append((weights @ (z - mean).square().sum(1)).item())
 atoms = torch.tensor([[3.0, 4.0], [-3.0, -4.0]], dtype=torch.float64)  # R = 5
@@ -180,7 +177,7 @@ def against_bounds(kind, A, V, x, R):
 found, equal_errors = [], []
 for case in range(maps):
     n, d, m = 2 + case % 7, 1 + case % 4, 1 + case % 5
-    A, V = gaussian(d, d), gaussian(m, d)
+    A, V = normal(d, d), normal(m, d)
     for R in (0.1, 1, 3):
         found += [against_bounds("random", A, V, R * in_ball(20, n, d), R)]
         f = Attention.from_matrices(A, V)
@@ -312,7 +309,7 @@ print(pd.DataFrame(broken, index=head).T.rename_axis("a").round(3).to_string())
 clouds = []
 for case in range(300):
     n, d = 2 + case % 7, 1 + case % 4
-    A, V = gaussian(d, d), gaussian(1 + case % 5, d)
+    A, V = normal(d, d), normal(1 + case % 5, d)
     r = (0.01, 0.1, 1)[case % 3]
     x = 3 * in_ball(1, d) + r * in_ball(n, d)  # a small cloud far from the origin
     if case % 2:

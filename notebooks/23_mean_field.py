@@ -68,15 +68,12 @@ from lab import figures, ledger
 from lab.experiments import brackets
 from lipnb import Attention, bounds, local_lipschitz
 from lipnb.measures import uniform
-from lipnb.worst_case import tight_input, two_diracs
+from lipnb.worst_case import gaussian, tight_input, two_diracs
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 eye = torch.eye(1).double()
-
-
-def noise_of(*shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+normal = gaussian(generator)
 
 
 def constant_at_measure(A, V, x, a):
@@ -163,15 +160,15 @@ ratios = {"published": [], "tighter": []}
 for case in range(random_cases):
     n, d = 2 + case % 7, 1 + case % 4
     size = 10.0 ** (-2 + 3 * case / random_cases)
-    a = (4 * noise_of(n)).softmax(0)
-    compare_bounds(size * noise_of(d, d), noise_of(d, d), noise_of(n, d), a, ratios)
+    a = (4 * normal(n)).softmax(0)
+    compare_bounds(size * normal(d, d), normal(d, d), normal(n, d), a, ratios)
 
 # %%
 sequences = {"published": [], "tighter": []}
 for n in np.unique(np.geomspace(2, 400, 12).astype(int)):
     for R in (0.3, 1.0, 1.5, 2.0):
-        A = noise_of(2, 2) if n < 50 else -eye
-        inputs = (tight_input(-eye, n, R), R * noise_of(n, len(A)))
+        A = normal(2, 2) if n < 50 else -eye
+        inputs = (tight_input(-eye, n, R), R * normal(n, len(A)))
         for x, B in zip(inputs, (-eye, A), strict=True):
             V = torch.eye(len(B)).double()
             compare_bounds(B, V, x, uniform(int(n)), sequences)
@@ -200,7 +197,7 @@ def weighted_norm(A, V, x, a):
 
 
 # %%
-free = [noise_of(ascents, *shape) for shape in ((2, 2), (2, 2), (4, 2), (4,))]
+free = [normal(ascents, *shape) for shape in ((2, 2), (2, 2), (4, 2), (4,))]
 free = [one.requires_grad_() for one in free]
 optimizer = torch.optim.Adam(free, lr=0.05)
 t = ranges.flatten()
@@ -231,7 +228,7 @@ matrices = {
     "diag(1, -1/2)": torch.diag(torch.tensor([1.0, -0.5])).double(),
     "not symmetric": torch.tensor([[-0.3, 2.0], [0.0, 0.7]]).double(),
     "not symmetric, > 0": torch.tensor([[2.0, -1.0], [0.0, 0.5]]).double(),
-    "random": noise_of(3, 3),
+    "random": normal(3, 3),
 }
 rows = []
 for name, A in matrices.items():

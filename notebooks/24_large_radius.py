@@ -51,13 +51,11 @@ import torch
 from lab import figures, ledger
 from lab.experiments import brackets
 from lipnb import Attention, bounds, local_lipschitz
+from lipnb.worst_case import gaussian
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
-
-
-def tokens_of(*shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+normal = gaussian(generator)
 
 
 def score_gap(A, x):
@@ -127,7 +125,7 @@ found, kept = [], []
 u = np.linspace(0.5, 45, 90)  # g R^2
 for case in range(inputs):
     n, d = 2 + case % 7, 1 + case % 4
-    A, V, x = tokens_of(d, d), tokens_of(d, d), tokens_of(n, d)
+    A, V, x = normal(d, d), normal(d, d), normal(n, d)
     f, R = Attention.from_matrices(A, V), np.sqrt(u / score_gap(A, x))
     limit = bounds.large_radius_limit(f, x).item()
     size = torch.linalg.matrix_norm(V, 2).item()
@@ -194,9 +192,9 @@ plt.show()
 heads = []
 for case in range(60):
     h, n, d = 1 + case % 4, 2 + case % 6, 3
-    q, k, v = (tokens_of(h, d, d) for _ in range(3))
-    w = None if case % 3 == 0 else tokens_of(h, 4, d)
-    f, x = Attention(q, k, v, w, masked=case % 2 == 1), tokens_of(n, d)
+    q, k, v = (normal(h, d, d) for _ in range(3))
+    w = None if case % 3 == 0 else normal(h, 4, d)
+    f, x = Attention(q, k, v, w, masked=case % 2 == 1), normal(n, d)
     limit = bounds.large_radius_limit(f, x)
     gaps = f.probabilities(x).log().topk(2, dim=-1).values  # logits up to a constant
     gap = (gaps[..., 0] - gaps[..., 1]).clamp_max(1e6).min()
@@ -208,7 +206,7 @@ print(f"{len(heads)} maps of one to four heads: error {np.abs(heads).max():.0e}"
 parted, near = [], []
 for case in range(tied):
     n, d = 4 + case % 5, 2 + case % 3
-    A, x, push = tokens_of(d, d), tokens_of(n, d), tokens_of(n, d)
+    A, x, push = normal(d, d), normal(n, d), normal(n, d)
     slope = A @ x[0]
     best = (x @ slope).index_fill(0, torch.tensor(2), -torch.inf).max()
     x[2] += slope * (best - x[2] @ slope) / slope.square().sum()  # now token 1 is torn
@@ -242,8 +240,8 @@ print(f"tokens 0, 4, -4: constant {torn:.2f}, sqrt(n) = {3**0.5:.2f}")
 followers = {}
 for d in (2, 8, 64):
     counts = []
-    for A in tokens_of(20, d, d):
-        chosen = bounds.chosen_tokens(Attention.from_matrices(A, A), tokens_of(20, 32, d))
+    for A in normal(20, d, d):
+        chosen = bounds.chosen_tokens(Attention.from_matrices(A, A), normal(20, 32, d))
         counts += [torch.bincount(one).max().item() for one in chosen.flatten(0, 1)]
     followers[d] = np.array(counts)
 factors = np.geomspace(0.1, 1000, 17)
@@ -353,7 +351,7 @@ ledger.record(
 # - The fit of the rate is made on a finite window; the explicit bound is what is proved.
 # - Real layers: one window of text, three layers. With biases the limit is the same, the way to it is not.
 #
-# **One thing to try.** Let all tokens lie on one side, `tokens_of(n, d).abs()`, with `A` the identity: how many
+# **One thing to try.** Let all tokens lie on one side, `normal(n, d).abs()`, with `A` the identity: how many
 # followers has the longest one?
 #
 # **Next:** {doc}`25_quadratic_growth`, tokens that never decide.

@@ -66,14 +66,11 @@ from torch.nn.functional import multi_head_attention_forward
 
 from lab import figures, ledger, power_laws
 from lipnb import Attention, bounds, corpora, local_lipschitz, models
+from lipnb.worst_case import gaussian
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
-
-
-def entries(*shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+normal = gaussian(generator)
 
 # %% [markdown]
 # ## By hand: two heads that differ by a rotation
@@ -83,7 +80,7 @@ def entries(*shape):
 # $2 \abs{\cos(\theta / 2)}\, \norm{J}_2$ where Lemma 3.8 says $2 \norm{J}_2$.
 
 # %%
-head, x = [entries(1, 2, 2) for _ in range(3)], entries(3, 2)
+head, x = [normal(1, 2, 2) for _ in range(3)], normal(3, 2)
 one_head = local_lipschitz(Attention(*head), x, method="dense").value.item()
 turned = []
 for degrees in (0, 60, 120, 170, 180):
@@ -122,8 +119,8 @@ definition_errors = []
 for _ in range(100):
     h, k, n = torch.randint(1, 6, (3,), generator=generator).tolist()
     d = h * k
-    weights, output, y = entries(3, h, k, d), entries(h, d, k), entries(n, d)
-    bias, last = entries(3, h, k), entries(d)
+    weights, output, y = normal(3, h, k, d), normal(h, d, k), normal(n, d)
+    bias, last = normal(3, h, k), normal(d)
     named = dict(zip(("query_bias", "key_bias", "value_bias"), bias, strict=True))
     ours = Attention(*weights, output, **named, output_bias=last)(y)
     f = Attention(*weights, output, **named)
@@ -158,10 +155,10 @@ def heads_bounds(f, x, **options):
 random_ratios = []
 for case in range(300):
     h, k, v, d, n = torch.randint(1, 7, (5,), generator=generator).tolist()
-    size = entries(h, 1, 1).exp()
-    q, key, value, w = (entries(*s) for s in ((h, k, d), (h, k, d), (h, v, d), (h, d, v)))
-    f = Attention(q, key, size * value, w, query_bias=entries(h, k), masked=case % 2 > 0)
-    x = (0.3, 1.0, 3.0)[case % 3] * entries(n, d)
+    size = normal(h, 1, 1).exp()
+    q, key, value, w = (normal(*s) for s in ((h, k, d), (h, k, d), (h, v, d), (h, d, v)))
+    f = Attention(q, key, size * value, w, query_bias=normal(h, k), masked=case % 2 > 0)
+    x = (0.3, 1.0, 3.0)[case % 3] * normal(n, d)
     exact = local_lipschitz(f, x, method="dense").value.item()
     lemma, finer, _ = heads_bounds(f, x, method="dense")
     random_ratios.append((h, exact / lemma, exact / finer, finer / lemma))
@@ -181,9 +178,9 @@ for name in ("k = 32 / H", "k = 4"):
     for H in head_counts:
         k = 4 if name == "k = 4" else width // H
         for _ in range(trials):
-            q, key, value = entries(3, H, k, width) / width**0.5
-            f = Attention(q, key, value, entries(H, width, k) / width**0.5)
-            x = 2 * entries(tokens, width)
+            q, key, value = normal(3, H, k, width) / width**0.5
+            f = Attention(q, key, value, normal(H, width, k) / width**0.5)
+            x = 2 * normal(tokens, width)
             exact = local_lipschitz(f, x, rtol=1e-3).value.item()
             lemma, finer, _ = heads_bounds(f, x, rtol=1e-3)
             random_layers.append((name, H, lemma / exact, finer / exact))

@@ -50,14 +50,11 @@ import torch
 
 from lab import figures, ledger
 from lipnb import Attention, AttentionJacobian, bounds, corpora, local_lipschitz, models, worst_case
+from lipnb.worst_case import gaussian
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
-
-
-def random_normal(*shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+normal = gaussian(generator)
 
 # %% [markdown]
 # ## By hand: two tokens in the plane, every bias
@@ -70,8 +67,8 @@ def one_head(Q, K, V, masked=False, **biases):
     return Attention(Q[None], K[None], V[None], masked=masked, **named)
 
 
-Q, K, V, x = (random_normal(2, 2) for _ in range(4))
-b_Q, b_K, b_V = (random_normal(2) for _ in range(3))
+Q, K, V, x = (normal(2, 2) for _ in range(4))
+b_Q, b_K, b_V = (normal(2) for _ in range(3))
 f = one_head(Q, K, V, query=b_Q, key=b_K, value=b_V)
 A, c = K.T @ Q / 2**0.5, K.T @ b_Q / 2**0.5
 P = (x @ A.T @ x.T + x @ c).softmax(1)  # the key bias is left out
@@ -92,10 +89,10 @@ print(f"by hand against autograd: {(by_hand - dense).norm() / dense.norm():.0e}"
 rows = []
 for case in range(maps):
     n, d, k = torch.randint(1, 7, (3,), generator=generator).tolist()
-    Q, K, V = random_normal(k, d), random_normal(k, d), random_normal(3, d)
-    b_Q, b_K, b_V = (10 ** random_normal(1) * random_normal(k), random_normal(k), random_normal(3))
+    Q, K, V = normal(k, d), normal(k, d), normal(3, d)
+    b_Q, b_K, b_V = (10 ** normal(1) * normal(k), normal(k), normal(3))
     size, masked = (0.3, 1.0, 3.0)[case % 3], case % 2 == 1
-    x = size * random_normal(n, d)
+    x = size * normal(n, d)
     R = x.norm(dim=1).max().item()
     f = one_head(Q, K, V, masked, query=b_Q, key=b_K, value=b_V)
     plain = one_head(Q, K, V, masked, query=b_Q)
@@ -142,11 +139,11 @@ print(hidden.to_string(index=False, float_format="{:.4g}".format))
 ascended = []
 for case in range(ascents):
     n, d = 2 + case % 4, 2
-    A, V, c = (10 ** (case % 3 - 1) * random_normal(d, d), torch.eye(d).double(), random_normal(d))
+    A, V, c = (10 ** (case % 3 - 1) * normal(d, d), torch.eye(d).double(), normal(d))
     c = (0, 1, 10)[case // 3 % 3] * c
     # logits (A x_i + c) . x_j
     f = Attention(A[None], eye[None], V[None], query_bias=c[None], scale=1.0)
-    best = worst_case.climb(f, random_normal(n, d), 1.0)[1].item()
+    best = worst_case.climb(f, normal(n, d), 1.0)[1].item()
     ascended.append(best / bounds.biased_upper(A, V, n, 1.0, c))
 print(f"largest measured over bound: random {found['E.3'].max():.3f}, ", end="")
 print(f"after ascent {max(ascended):.3f}")
@@ -220,7 +217,7 @@ plt.show()
 # %%
 J = AttentionJacobian(head, x[:8]).dense()  # the last head, eight tokens
 sigma = torch.linalg.svdvals(J)
-start = torch.nn.functional.normalize(random_normal(J.shape[1]), dim=0)
+start = torch.nn.functional.normalize(normal(J.shape[1]), dim=0)
 stops = []
 for scale in (1e-3, 1.0, 1e3):
     for rule in ("absolute", "relative"):
@@ -277,7 +274,7 @@ grid = torch.tensor([0.3, 0.1, 0.03, 0.01, 0.003, 0.001]), 10.0 ** -torch.arange
 gap, along = torch.cartesian_prod(*grid).double().repeat_interleave(20, 0).T
 values = torch.linspace(0, 0.5, 40).double().repeat(len(gap), 1)
 values[:, 0], values[:, 1] = 1, 1 - gap
-u = random_normal(*values.shape)  # twenty starts for each gap and part
+u = normal(*values.shape)  # twenty starts for each gap and part
 u[:, 0] *= along
 stopped, before = torch.zeros(2, len(gap)).double()
 for _ in range(50_000):

@@ -52,14 +52,11 @@ import torch
 
 from lab import figures, ledger
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz, worst_case
+from lipnb.worst_case import gaussian
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
-
-
-def drawn(*shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+normal = gaussian(generator)
 
 # %% [markdown]
 # ## By hand: two tokens
@@ -67,7 +64,7 @@ def drawn(*shape):
 # The first token sees itself only, so its output is $V x_1$ and its row of blocks is $(V, 0)$. The second sees both.
 
 # %%
-A, V, x = drawn(2, 2), drawn(2, 2), drawn(2, 2)
+A, V, x = normal(2, 2), normal(2, 2), normal(2, 2)
 f = Attention.from_matrices(A, V, masked=True)
 p = (x[1] @ A.T @ x.T).softmax(0)
 m = p @ x
@@ -85,11 +82,11 @@ print(f"against autograd: {(by_hand - dense).norm() / dense.norm():.0e}")
 rows = []
 for case in range(maps):
     n, d, k = torch.randint(1, 8, (3,), generator=generator).tolist()
-    A, V = 10 ** drawn(1) * drawn(d, k) @ drawn(k, d) / d, drawn(4, d)
+    A, V = 10 ** normal(1) * normal(d, k) @ normal(k, d) / d, normal(4, d)
     f = Attention.from_matrices(A, V, masked=True)
     free = Attention.from_matrices(A, V)
     for size in (0.3, 2.0):
-        x = size * drawn(n, d)
+        x = size * normal(n, d)
         if case % 3 == 0 and n > 1:
             x[1:] = x[0] + 0.1 * x[1:]  # tokens close together
         y = f(x)
@@ -117,9 +114,9 @@ print(found.max().map("{:.2g}".format).to_string())
 eye = torch.eye(2, dtype=torch.float64)
 ascended, tighter = [], []
 for case in range(ascents):
-    n, A = 2 + case % 4, (0.1, 1.0, 4.0, 10.0)[case % 4] * drawn(2, 2)
+    n, A = 2 + case % 4, (0.1, 1.0, 4.0, 10.0)[case % 4] * normal(2, 2)
     f = Attention.from_matrices(A, eye, masked=True)
-    best = worst_case.climb(f, drawn(n, 2), 1.0)[1].item()
+    best = worst_case.climb(f, normal(n, 2), 1.0)[1].item()
     ascended.append(best / bounds.general_upper(A, eye, n, 1.0))
     tighter.append(best / bounds.general_upper_sharp(A, eye, n, 1.0))
 
@@ -147,9 +144,9 @@ print(f"ascent: at most {max(ascended):.3f} of Thm 4.3, {max(tighter):.3f} of th
 # %%
 limits = []
 for case in range(60):
-    A, V, x = drawn(3, 3), drawn(3, 3), drawn(8, 3)
+    A, V, x = normal(3, 3), normal(3, 3), normal(8, 3)
     if case % 2:
-        x[5] = x[2] + 1e-3 * drawn(3)  # later tokens can hardly tell these apart
+        x[5] = x[2] + 1e-3 * normal(3)  # later tokens can hardly tell these apart
     f = Attention.from_matrices(A, V, masked=True)
     scores = (x @ A.T @ x.T).masked_fill(torch.ones(8, 8).triu(1).bool(), -torch.inf)
     g = -scores[1:].topk(2).values.diff().max().item()  # the first token has no choice
@@ -164,7 +161,7 @@ for case in range(60):
 limits = pd.DataFrame(limits, columns=["with the rate", "distance", "without"])
 exact = []
 for _ in range(40):
-    A, V, x = drawn(3, 3), drawn(3, 3), drawn(8, 3)
+    A, V, x = normal(3, 3), normal(3, 3), normal(8, 3)
     f = Attention.from_matrices(A, V, masked=True)
     far = local_lipschitz(f, 1e4 * x, method="dense").value.item()
     exact.append(far / bounds.large_radius_limit(f, x).item() - 1)
@@ -179,8 +176,8 @@ print(f"at 10^4 X, {len(exact)} inputs: {max(map(abs, exact)):.0e} off the limit
 # %%
 compared = []
 for size in (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0):
-    A = drawn(pairs, 4, 4)
-    x = size * torch.nn.functional.normalize(drawn(pairs, 8, 4), dim=-1)
+    A = normal(pairs, 4, 4)
+    x = size * torch.nn.functional.normalize(normal(pairs, 8, 4), dim=-1)
     for i in range(pairs):
         norms = [
             torch.linalg.matrix_norm(AttentionJacobian(f, x[i]).dense(), 2).item()
@@ -190,7 +187,7 @@ for size in (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0):
         compared.append((size, norms[0] / norms[1]))
 compared = pd.DataFrame(compared, columns=["R", "ratio"])
 spread = compared.groupby("R").ratio.quantile([0.05, 0.5, 0.95]).unstack()
-cesaro = local_lipschitz(Attention.from_matrices(0 * eye, eye, masked=True), drawn(8, 2)).value.item()
+cesaro = local_lipschitz(Attention.from_matrices(0 * eye, eye, masked=True), normal(8, 2)).value.item()
 print(spread.round(2).to_string())
 print(f"no scores at all, n = 8: masked over unmasked {cesaro:.3f}")
 

@@ -67,14 +67,11 @@ from scipy.optimize import brentq
 
 from lab import figures, ledger
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz, measures, worst_case
+from lipnb.worst_case import gaussian
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
-
-
-def sampled(*shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+normal = gaussian(generator)
 
 # %% [markdown]
 # ## The map, and the distance
@@ -97,7 +94,7 @@ def masked_field(A, V, s, x):
 rows = []
 for _ in range(100):
     n, d = torch.randint(2, 8, (2,), generator=generator).tolist()
-    A, V, x, y = sampled(d, d), sampled(3, d), sampled(n, d), sampled(n, d)
+    A, V, x, y = normal(d, d), normal(3, d), normal(n, d), normal(n, d)
     s = torch.rand(n, generator=generator, dtype=torch.float64).sort().values
     out, order = masked_field(A, V, s, x), torch.randperm(n, generator=generator)
     same = masked_field(A, V, s[order], x[order])[order.argsort()]
@@ -141,8 +138,8 @@ def worst_quotient(f, x):
 quotients, suprema = [], []
 for _ in range(measures_count):
     n, d = torch.randint(2, 7, (2,), generator=generator).tolist()
-    f = Attention.from_matrices(sampled(d, d), sampled(d, d), masked=True)
-    quotients.append(abs(worst_quotient(f, sampled(n, d)) - 1))
+    f = Attention.from_matrices(normal(d, d), normal(d, d), masked=True)
+    quotients.append(abs(worst_quotient(f, normal(n, d)) - 1))
 sides = (torch.linspace(-2, 2, count).double() for count in (29, 201))
 places, fine = (torch.cartesian_prod(side, side)[:, :, None] for side in sides)
 for size in torch.tensor([-2.0, -1.0, 0.5, 1.0, 2.0]).double().view(-1, 1, 1):
@@ -200,7 +197,7 @@ names = ["n", "norm", "norm in l1", "p = 1.5", "p = 3"]
 averages = pd.DataFrame(averages, columns=names).set_index("n")
 still = Attention.from_matrices(torch.zeros(1, 1), torch.eye(1), masked=True)
 still = still.to(dtype=torch.float64)
-by_solver = {n: local_lipschitz(still, sampled(n, 1)).value.item() for n in lengths}
+by_solver = {n: local_lipschitz(still, normal(n, 1)).value.item() for n in lengths}
 print(averages.loc[lengths].round(3).to_string())
 print("by the solver, as masked attention:", [f"{v:.3f}" for v in by_solver.values()])
 
@@ -298,12 +295,12 @@ hard, eye = [], torch.eye(2, dtype=torch.float64)
 for t in (0.0, 0.01, 0.03, 0.1, 0.15, 0.2, 0.3, 1.0, 3.0):
     reconstructed = bounds.mean_field_upper(t * eye, eye, 1.0)
     for case in range(ascents):
-        A = sampled(2, 2)
+        A = normal(2, 2)
         A = t * A / torch.linalg.matrix_norm(A, 2) if case else -t * eye
         f = Attention.from_matrices(A, eye, masked=True)
-        starts = torch.stack([sampled(6, 2), 1 + 0.1 * sampled(6, 2)])
+        starts = torch.stack([normal(6, 2), 1 + 0.1 * normal(6, 2)])
         x, best = worst_case.climb(f, starts, 1.0, steps=60)
-        weights = sampled(6).exp()
+        weights = normal(6).exp()
         random = local_lipschitz(f, x[0], weights=weights / weights.sum()).value.item()
         J = AttentionJacobian(f, x[0]).dense().view(6, 2, 6, 2)
         rows = torch.linalg.matrix_norm(J, 2, dim=(1, 3)).sum(1).max().item()
@@ -370,10 +367,10 @@ plt.show()
 sees = torch.ones(5, 5).tril().bool()
 steps = []
 for case in range(200):
-    x, y = 10 ** (case % 3 - 1) * sampled(2, 5, 3)
+    x, y = 10 ** (case % 3 - 1) * normal(2, 5, 3)
     if case % 2:
         y = x + 1e-3 * y
-    A = sampled(3, 3) / x.square().sum(1).max() * (0.01, 0.3, 1, 3)[case % 4]
+    A = normal(3, 3) / x.square().sum(1).max() * (0.01, 0.3, 1, 3)[case % 4]
     P = (x @ A.T @ x.T).masked_fill(~sees, -torch.inf).softmax(1)
     gap = x[None] - (P @ x)[:, None]
     slopes = torch.einsum("ij,ijd,ije->ide", P, gap, gap) @ A

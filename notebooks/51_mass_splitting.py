@@ -68,14 +68,11 @@ from matplotlib.patches import Patch
 from lab import figures, ledger
 from lipnb import Attention, AttentionJacobian, corpora, local_lipschitz, measures, models
 from lipnb.measures.splitting import far_splitting, splitting
+from lipnb.worst_case import gaussian
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
-
-
-def normals(*shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+normal = gaussian(generator)
 
 # %% [markdown]
 # ## By hand: two atoms on a line
@@ -134,15 +131,15 @@ def copied_norm(attention, x, a, shares):
 errors, were_split = [], 0
 for case in range(150):
     h, k, v, m, d, n = torch.randint(1, 5, (6,), generator=generator).tolist()
-    output = normals(h, m, v) if case % 2 else None
-    bias = {"query_bias": normals(h, k), "value_bias": normals(h, v)}
-    q, key, value = 2 * normals(h, k, d), 2 * normals(h, k, d), normals(h, v, d)
-    f, atoms = Attention(q, key, value, output, **bias), 2 * normals(n, d)
-    weights = normals(n).softmax(0)
+    output = normal(h, m, v) if case % 2 else None
+    bias = {"query_bias": normal(h, k), "value_bias": normal(h, v)}
+    q, key, value = 2 * normal(h, k, d), 2 * normal(h, k, d), normal(h, v, d)
+    f, atoms = Attention(q, key, value, output, **bias), 2 * normal(n, d)
+    weights = normal(n).softmax(0)
     said = splitting(f, atoms, weights, rtol=1e-12)
     were_split += said.split
     for count in (2, 3):
-        parts = normals(n, count).softmax(1)
+        parts = normal(n, count).softmax(1)
         exact = copied_norm(f, atoms, weights, parts)
         errors.append(exact / max(said.together, said.apart) - 1)
 print(f"{len(errors)} cases, largest relative error {max(map(abs, errors)):.0e}")

@@ -74,15 +74,12 @@ import torch
 from lab import figures, ledger
 from lab.power_laws import power_law
 from lipnb import Attention, AttentionJacobian, bounds, spectral
+from lipnb.worst_case import gaussian
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 norms = {"1": 1, "2": 2, "inf": math.inf}
-
-
-def gauss_of(*shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+normal = gaussian(generator)
 
 # %% [markdown]
 # ## By hand: three tokens
@@ -110,12 +107,12 @@ for s in (2.0, 20.0, 200.0):
 # %%
 def layer_with_hesitant_token(h, k, d, m, biased):
     """Attention with h k = d, and the token whose query is 0 in every head."""
-    query, key, value = (gauss_of(h, k, d) for _ in range(3))
+    query, key, value = (normal(h, k, d) for _ in range(3))
     names = ("query_bias", "key_bias", "value_bias")
-    biases = {name: gauss_of(h, k) for name in names} if biased else {}
+    biases = {name: normal(h, k) for name in names} if biased else {}
     if biased:
-        biases["output_bias"] = gauss_of(m)
-    f = Attention(query, key, value, gauss_of(h, m, k), **biases)
+        biases["output_bias"] = normal(m)
+    f = Attention(query, key, value, normal(h, m, k), **biases)
     shift = biases["query_bias"].flatten() if biased else torch.zeros(d).double()
     return f, -torch.linalg.solve(query.flatten(0, 1), shift)
 
@@ -134,8 +131,8 @@ for case in range(random_cases):
     kind = ("one", "plain", "biased")[case % 3]
     f, hesitant = layer_with_hesitant_token(h, k, d, 2, kind == "biased")
     if kind == "one":  # the theorem as it stands
-        f, hesitant = Attention(gauss_of(1, 1, 1), one, one), torch.zeros(1)
-    x = 3 * gauss_of(n, d)
+        f, hesitant = Attention(normal(1, 1, 1), one, one), torch.zeros(1)
+    x = 3 * normal(n, d)
     place = case % n
     x[place] = hesitant
     J = torch.func.jacrev(f)(x)[place, :, place]
@@ -166,7 +163,7 @@ rows, curves = [], {}
 for h, k, n in ((1, 1, 3), (1, 1, 9), (1, 3, 5), (2, 1, 5), (2, 2, 9), (3, 2, 3)):
     for biased in (False, True):
         f, hesitant = layer_with_hesitant_token(h, k, h * k, 3, biased)
-        z = torch.nn.functional.normalize(gauss_of(h * k), dim=0)
+        z = torch.nn.functional.normalize(normal(h * k), dim=0)
         x = around(hesitant, sizes, n, z)
         J, tied = AttentionJacobian(f, x), Attention.l2(f.query, f.value, f.output)
         L2, weights = AttentionJacobian(tied, x).dense(), (f.query, f.value, f.output)
@@ -233,8 +230,8 @@ def rough_direction(J, p):
 # %%
 quotients, reached = [], []
 for case in range(maps * segments):
-    f = Attention(*gauss_of(3, 2, 2, 3), score=("dot", "l2")[case % 2])
-    x, away = gauss_of(4, 3), 10.0 ** (-3 + 4 * (case // 2) / (maps * segments / 2))
+    f = Attention(*normal(3, 2, 2, 3), score=("dot", "l2")[case % 2])
+    x, away = normal(4, 3), 10.0 ** (-3 + 4 * (case // 2) / (maps * segments / 2))
     J = AttentionJacobian(f, x).dense()
     for p in norms.values():
         u = rough_direction(J, p).reshape(x.shape)
@@ -264,9 +261,9 @@ def norm_product(matrices, p):
 product, reaches = [], []
 for case in range(networks):
     widths = torch.randint(1, 9, (case % 4 + 2,), generator=generator).tolist()
-    W = [gauss_of(b, a) for a, b in zip(widths, widths[1:], strict=False)]
-    biases = [0.1 * gauss_of(len(matrix)) for matrix in W]
-    x, aligned = gauss_of(2, widths[0]), case % 5 == 0
+    W = [normal(b, a) for a, b in zip(widths, widths[1:], strict=False)]
+    biases = [0.1 * normal(len(matrix)) for matrix in W]
+    x, aligned = normal(2, widths[0]), case % 5 == 0
     activation = torch.relu if aligned else (torch.relu, torch.tanh)[case % 2]
     x[1] = x[0] + 10.0 ** (case % 7 - 3) * x[1]
     if aligned:  # equal positive entries, a positive input and its sum with a constant
@@ -283,7 +280,7 @@ for case in range(networks):
 # %%
 print(f"{len(product)} cases: largest quotient over the product {max(product):.4f}")
 print(f"equal positive entries: {min(reaches):.6f} of the product at least")
-power = spectral.power_iteration(lambda u: u @ W[0].mT @ W[0], gauss_of(1, widths[0]))
+power = spectral.power_iteration(lambda u: u @ W[0].mT @ W[0], normal(1, widths[0]))
 exact = torch.linalg.matrix_norm(W[0], 2)
 print(f"power iteration on a matrix: {power.value.item() / exact:.6f} of its norm")
 

@@ -104,15 +104,12 @@ from lab.experiments.l2_bounds import l2_rows
 from lab.power_laws import power_law
 from lipnb import Attention, AttentionJacobian, bounds
 from lipnb import local_lipschitz as constant
+from lipnb.worst_case import gaussian
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 unit = torch.ones(1, 1, 1, dtype=torch.float64)
-
-
-def draw_normal(*shape):
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
+normal = gaussian(generator)
 
 # %% [markdown]
 # ## By hand: two tokens, and the exponent
@@ -168,8 +165,8 @@ def blocks_of_the_paper(x, W, W_VO):
 defined, blockwise, library = [], [], []
 for _ in range(definitions):
     h, k, d, v, m, n = torch.randint(1, 6, (6,), generator=generator).tolist()
-    query, value, output = (draw_normal(h, k, d), draw_normal(h, v, d), draw_normal(h, m, v))
-    x, f = draw_normal(n, d), Attention.l2(query, value, output)
+    query, value, output = (normal(h, k, d), normal(h, v, d), normal(h, m, v))
+    x, f = normal(n, d), Attention.l2(query, value, output)
     by_rows = rows_of_the_paper(x, query, value, output)
     defined.append(((f(x) - by_rows).norm() / by_rows.norm()).item())
     J = torch.func.jacrev(rows_of_the_paper)(x, query, value, output)  # (n, m, n, d)
@@ -192,7 +189,7 @@ for n in (2, 3, 5, 10, 100, 1000):
     z = bounds.phi_inverse(n - 1)
     best = torch.full((n - 1,), 1 + z).double()
     wide = torch.rand(spreads // n, n - 1, generator=generator) * (1 + z) * 2
-    near = (best + 10 ** -torch.linspace(0, 4, 100)[:, None] * draw_normal(100, n - 1)).abs()
+    near = (best + 10 ** -torch.linspace(0, 4, 100)[:, None] * normal(100, n - 1)).abs()
     for s, into in ((wide.double(), lemma), (near, lemma), (best, attained)):
         seen = (s * torch.exp(-s)).sum(-1) / (1 + torch.exp(-s).sum(-1))
         into += (seen.reshape(-1) / z).tolist()
@@ -308,7 +305,7 @@ growth = {name: power_law(s[3:], v[3:]).exponent for name, v in growing.items()}
 for name, value in {**growing, **staying}.items():
     slope = f"slope {growth[name]:.4f}" if name in growth else f"at most {value.max():.3f}"
     print(f"{name:22s} {slope}")
-x = draw_normal(6, 1)
+x = normal(6, 1)
 square, root = (l2_by_mask(x, power=p) for p in (2.0, 1.0))
 print(f"not squared: output differs by {(root - square).norm() / square.norm():.0%}")
 by_mask = {2: [], math.inf: []}
@@ -316,7 +313,7 @@ for case in range(random_masks):
     n, d = torch.randint(2, 8, (2,), generator=generator).tolist()
     allowed = torch.rand(n, n, generator=generator) < torch.rand((), generator=generator)
     allowed |= torch.eye(n, dtype=torch.bool)  # the own token stays
-    x = 10 ** (case / random_masks * 2 - 1) * draw_normal(n, d)
+    x = 10 ** (case / random_masks * 2 - 1) * normal(n, d)
     J = torch.func.jacrev(lambda x, a=allowed: l2_by_mask(x, a))(x).reshape(n * d, -1)
     eye = torch.eye(d, dtype=torch.float64)[None]
     for p, found in by_mask.items():

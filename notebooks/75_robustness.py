@@ -66,7 +66,7 @@ import torch
 from scipy.stats import spearmanr
 
 from lab import figures, results
-from lab.experiments import robustness
+from lab.experiments import remeasure, robustness
 from lipnb import Attention
 from lipnb.bounds import nearby_upper
 from lipnb.worst_case import attacks
@@ -128,8 +128,8 @@ for relative in relative_radii:
     starts = torch.stack([top.direction, -top.direction, circle[angles // 5]])
     found = {"grid search": attacks.change(f, x, disc).max().item()}
     found["singular"] = attacks.change(f, x, radius * starts[:2]).max().item()
-    found["aligned"] = attacks.ascend(f, x, starts[:2], radius)[1].max().item()
-    found["pgd"] = attacks.ascend(f, x, starts, radius, size=0.5)[1].max().item()
+    found["aligned"] = attacks.push(f, x, starts[:2], radius)[1].max().item()
+    found["pgd"] = attacks.push(f, x, starts, radius, size=0.5)[1].max().item()
     found["proved"] = nearby_upper(f, x, [radius]).best.item()
     first_order = top.value * radius
     found = {name: value / first_order for name, value in found.items()}
@@ -276,10 +276,9 @@ plt.show()
 
 # %%
 short = table[table.length == table.length.min()]
-stored, again = robustness.remeasure(short, rows=rows_to_check, seed=seed)
-compared = ["lipschitz", "singular", "aligned", "pgd", "one_token", "bound"]
-drift = (again[compared] / stored[compared] - 1).abs().max()
-place = stored.iloc[0]
+again = remeasure(short[short.model == "minilm"], robustness.again, rows=rows_to_check, seed=seed, by=robustness.PLACE)
+drift = pd.Series({name: again[f"{name} difference"].max() for name in robustness.COMPARED})
+place = again.iloc[0]
 print(f"{place.model}, layer {place.layer}, {place.length} tokens of {place.corpus}")
 print("largest relative differences:")
 print(drift.map("{:.0e}".format).to_string())

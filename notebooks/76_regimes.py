@@ -75,7 +75,7 @@ import torch
 
 from lab import figures
 from lab.verification import Problem
-from lab.verification.ascent import Norm, ascend
+from lab.verification.ascent import Norm, worsened
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.worst_case import tight_input, two_diracs
 
@@ -233,7 +233,7 @@ for n in (2, 3, 4, 6, 8):
         x = torch.randn(24, n, 2, generator=generator, dtype=torch.float64)
         start = Problem(f, R * x / x.norm(dim=-1, keepdim=True))
         norm = Norm(f, start.x)
-        top = ascend(start, lambda x, _, norm=norm: norm(x).log())
+        top = worsened(start, lambda x, _, norm=norm: norm(x).log())
         found = local_lipschitz(f, top.x, method="dense").value.max().item()
         climbed.append((n, R, found, worst_fork(n, R)[0], smallest_upper(n, R)[0]))
 climbed = pd.DataFrame(climbed, columns=["n", "R", "ascent", "fork", "upper"])

@@ -41,7 +41,7 @@ FLOORS = {
         "training": 1,
         "benchmarks": 2,
         "experiments": 2,
-        "verification": 2,
+        "verification": 3,
         "pages": 3,
         "cli": 4,
     },

@@ -31,18 +31,20 @@ def add(verbs):
 def run(arguments):
     """Make the tables; 1 where a bound is exceeded."""
     from lab import results
-    from lab.verification import CHECKS, KINDS, digits, make_table
+    from lab.experiments import make
+    from lab.verification import CHECKS, KINDS, TABLE, digits
 
     known("bound", arguments.bounds or [], [check.name for check in CHECKS])
     slice_of_it = {"blocks": dict.fromkeys(KINDS, 1), "maps": 4} if arguments.quick else {}
-    table = make_table(checks=arguments.bounds, save_as=arguments.save_as, **slice_of_it)
+    name = arguments.save_as
+    table = make([TABLE], save_as=name, checks=arguments.bounds, **slice_of_it)[name]
     show = table.pivot(index=["bound", "masked"], columns="kind", values="worst")
     print("largest measured / bound, by kind of input\n" + show.to_string(float_format="{:.4f}".format))
     violations = int(table.violations.sum())
-    print(f"{table.cases.sum():,d} inputs, {violations} violations; table {arguments.save_as!r} in {results.folder()}")
+    print(f"{table.cases.sum():,d} inputs, {violations} violations; table {name!r} in {results.folder()}")
     if arguments.bounds is None:
         few = {"blocks": {"certify": 6, "nearby_upper": 6}, "cases": 10} if arguments.quick else {}
-        exact = digits.make_table(save_as=f"{arguments.save_as}-digits", **few)
+        exact = make([digits.TABLE], save_as=f"{name}-digits", **few)[f"{name}-digits"]
         print("guarantees that include rounding, against fifty digits\n" + exact.to_string(index=False))
         violations += int(exact.violations.sum() + exact.errors.sum())
     return 1 if violations else 0

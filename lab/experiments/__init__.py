@@ -7,6 +7,7 @@ of a network, made when they are asked for.
 from lab.experiments import (
     adversarial,
     audit,
+    brackets,
     inversion,
     inversion_curves,
     l2_bounds,
@@ -18,10 +19,22 @@ from lab.experiments import (
     scaling_factor,
 )
 from lab.experiments.real_text import measurable, of_model
-from lab.experiments.table import Table, Unit, make
-from lab.experiments.windows import measure, remeasure
+from lab.experiments.table import Table, Unit, make, remeasure
+from lab.experiments.windows import again, measure, measured_with
 
-__all__ = ["TABLES", "TRAINED", "Table", "Unit", "make", "measurable", "measure", "of_model", "remeasure"]
+__all__ = [
+    "TABLES",
+    "TRAINED",
+    "Table",
+    "Unit",
+    "again",
+    "make",
+    "measurable",
+    "measure",
+    "measured_with",
+    "of_model",
+    "remeasure",
+]
 
 # in this order
 MODULES = (
@@ -35,6 +48,7 @@ MODULES = (
     l2_tightness,
     inversion,
     inversion_curves,
+    brackets,
 )
 TABLES = {table.name: table for module in MODULES for table in module.TABLES}
 TRAINED = {table.name: table for table in language_model.TABLES}

@@ -1,12 +1,13 @@
 """The tables of Figure 1's bottom row: adversarial tokens against each head of each layer at hand."""
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 
 from lab import released
-from lab.experiments.loading import load
+from lab.experiments.loading import gpt2_attention, load
 from lab.experiments.table import Table, Unit
 from lab.experiments.two_clusters import ball_bounds, cluster_constants, cluster_input, head_of
 from lipnb import bounds, corpora, models
@@ -52,11 +53,6 @@ class Layer(NamedTuple):
     R: float
 
 
-@lru_cache(maxsize=1)
-def _gpt2():
-    return models.load_attention(models.gpt2_attention_folder())
-
-
 def network_of(name, masked):
     """MiniLM or the random GPT-2 in float64; the last one is kept."""
     if name == "gpt2":
@@ -66,7 +62,7 @@ def network_of(name, masked):
 
 def layers_of(name, masked):
     """How many layers a model of `layer_of` has; FileNotFoundError where it is not at hand."""
-    return len(_gpt2()) if name == GPT2 else network_of(name, masked).layers
+    return len(gpt2_attention()) if name == GPT2 else network_of(name, masked).layers
 
 
 def norms_before(model):
@@ -106,7 +102,7 @@ def layer_of(name, masked, at, layer):
         "the attention weights of GPT-2 are not at hand ...", or the sentence of `lipnb.corpora.read`.
     """
     if name == GPT2:
-        attention, gain, shift = _gpt2()[layer]
+        attention, gain, shift = gpt2_attention()[layer]
     else:
         model = network_of(name, masked)
         attention = model.attention(layer)
@@ -138,16 +134,8 @@ def worst_of_layer(attention, n, R):
 @lru_cache(maxsize=32)
 def ball_upper(attention, n, R):
     """Lemma 3.8 with Thm E.3 for each head: an upper bound on a whole layer with biases, tokens of norm at most R."""
-    of_heads = []
-    for h in range(attention.heads):
-        key, query = (torch.linalg.qr(matrix[h].mT).R for matrix in (attention.key, attention.query))
-        A = attention.scale * key @ query.mT  # of the same norm as K^T Q / sqrt(k)
-        c = torch.zeros(len(A), dtype=A.dtype)
-        if attention.query_bias is not None:
-            c = attention.scale * key @ attention.query_bias[h]
-        V = torch.linalg.qr(attention.value[h].mT).R.mT
-        of_heads.append(bounds.biased_upper(A, V, n, R, c))
-    return bounds.multi_head_upper(attention.output, of_heads)
+    norms = bounds.head_norms(attention)
+    return math.exp(bounds.heads_on_ball(norms, n, R, attention.masked)["general"])
 
 
 def _name(panel, layer):

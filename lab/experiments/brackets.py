@@ -2,25 +2,35 @@
 
 import math
 import time
+from functools import partial
 
-import pandas as pd
 import torch
 
-from lab import results
+from lab.experiments.loading import gpt2_attention, load
+from lab.experiments.table import Table, Unit
 from lipnb import corpora, models
 from lipnb.bounds import general_upper, without_query_bias, yudin_upper
 from lipnb.certified import certify
 
-__all__ = ["TABLES", "inputs", "make_table", "measure", "published", "remeasure"]
+__all__ = ["TABLES", "again", "at", "inputs", "layers_of", "measure", "published"]
 
 # model, masked or not, lengths; text is Python's own reference, which is always at hand
-TABLES = {"bracket-minilm": (("minilm", False), ("minilm", True)), "bracket-gpt2": (("gpt2", True),)}
+MODELS = {"bracket-minilm": (("minilm", False), ("minilm", True)), "bracket-gpt2": (("gpt2", True),)}
 LENGTHS = {"bracket-minilm": (16, 48), "bracket-gpt2": (32,)}
 TEXT = "python_reference"
 
 
-def inputs(model, masked, length, *, seed=0):
-    """Attention and tokens of every layer of a model, float64.
+def layers_of(model, masked):
+    """How many layers a model has; FileNotFoundError where it is not at hand."""
+    return len(gpt2_attention()) if model == "gpt2" else _minilm(masked).layers
+
+
+def _minilm(masked):
+    return load("minilm", masked=masked, dtype="float64")
+
+
+def at(model, masked, layer, length, *, seed=0):
+    """Attention and tokens of one layer of a model, float64.
 
     Parameters
     ----------
@@ -29,29 +39,35 @@ def inputs(model, masked, length, *, seed=0):
         ``LIPNB_DATA``, receive Gaussian noise shaped by their LayerNorm, for want of its other weights.
     masked : bool
         Whether MiniLM is causal; GPT-2 always is.
+    layer : int
+        Layer, from 0.
     length : int
         Tokens n.
     seed : int
         Seed of the noise.
 
-    Yields
-    ------
-    int, Attention, Tensor
-        Layer, its map, its tokens of shape (n, d).
+    Returns
+    -------
+    Attention, Tensor
+        The map of the layer, and its tokens of shape (n, d).
 
     Raises
     ------
     FileNotFoundError
         "the attention weights of GPT-2 are not here: set LIPNB_DATA ...".
     """
-    if model == "minilm":
-        network = models.load(model, masked=masked, dtype=torch.float64)
-        tokens = corpora.windows(models.first_tokens(network, corpora.read(TEXT), length), length, 1)
-        for layer in range(network.layers):
-            yield layer, network.attention(layer), network.activations(tokens, layer)[0]
-        return
-    for layer, (attention, gain, shift) in enumerate(models.load_attention(models.gpt2_attention_folder())):
-        yield layer, attention, models.AttentionLayer(attention, gain, shift).noise(length, seed=seed + layer)
+    if model == "gpt2":
+        attention, gain, shift = gpt2_attention()[layer]
+        return attention, models.AttentionLayer(attention, gain, shift).noise(length, seed=seed + layer)
+    network = _minilm(masked)
+    tokens = corpora.windows(models.first_tokens(network, corpora.read(TEXT), length), length, 1)
+    return network.attention(layer), network.activations(tokens, layer)[0]
+
+
+def inputs(model, masked, length, *, seed=0):
+    """Layer by layer: its number, its attention and its tokens; see `at`."""
+    for layer in range(layers_of(model, masked)):
+        yield layer, *at(model, masked, layer, length, seed=seed)
 
 
 def published(attention, x):
@@ -100,30 +116,10 @@ def measure(attention, x, *, columns=None):
     }
 
 
-def make_table(name, *, lengths=None, seed=0, save_as=None):
-    """Bracket every layer of the models of a table and save it; a killed run continues where it was.
-
-    Parameters
-    ----------
-    name : {"bracket-minilm", "bracket-gpt2"}
-        Which table.
-    lengths : sequence of int, optional
-        Tokens n of the inputs; default those of `LENGTHS`.
-    seed : int
-        Seed of GPT-2's noise.
-    save_as : str, optional
-        Another name for the table.
-
-    Returns
-    -------
-    DataFrame
-        Model, masked, layer, length, and what `measure` gives.
-    """
-    if name not in TABLES:
-        raise ValueError(f"there is no table {name!r} to make: choose from {', '.join(TABLES)}.")
-    lengths = LENGTHS[name] if lengths is None else lengths
+def _prepare(name, lengths, seed):
+    """Settings and units, one for each layer."""
     settings = {
-        "models": TABLES[name],
+        "models": MODELS[name],
         "lengths": list(lengths),
         "seed": seed,
         "text": TEXT,
@@ -131,25 +127,27 @@ def make_table(name, *, lengths=None, seed=0, save_as=None):
         "dtype": "float64",
         "device": "cpu",
     }
-    with results.recording(save_as or name, settings) as record:
-        for length in lengths:
-            for model, masked in TABLES[name]:
-                for layer, attention, x in inputs(model, masked, length, seed=seed):
-                    unit = f"{model}/{masked}/{layer}/{length}"
-                    if record.rows(unit) is None:
-                        began = time.perf_counter()
-                        place = {"model": model, "masked": masked, "layer": layer, "length": length}
-                        record.add(unit, [{**place, **measure(attention, x)}], time.perf_counter() - began)
-        return record.finish()
+
+    def unit(model, masked, layer, length):
+        def rows():
+            place = {"model": model, "masked": masked, "layer": layer, "length": length}
+            return [{**place, **measure(*at(model, masked, layer, length, seed=seed))}]
+
+        return Unit(f"{model}/{masked}/{layer}/{length}", 1, rows)
+
+    work = [
+        unit(model, masked, layer, length)
+        for length in lengths
+        for model, masked in MODELS[name]
+        for layer in range(layers_of(model, masked))
+    ]
+    return settings, work
 
 
-def remeasure(table, *, rows=2, seed=0):
-    """A few random rows of a stored table again, columns aside: `lower_again`, `closed_form_again` beside the rest."""
-    chosen = []
-    for row in table.sample(rows, random_state=seed).to_dict("records"):
-        for layer, attention, x in inputs(row["model"], row["masked"], row["length"]):
-            if layer == row["layer"]:
-                found = certify(attention, x, columns=0)
-                again = {"lower_again": found.lower.item(), "closed_form_again": found.upper.item()}
-                chosen.append({**row, **again})
-    return pd.DataFrame(chosen)
+def again(row):
+    """Both ends of a row of a stored table measured again, columns aside; for `lab.experiments.remeasure`."""
+    found = certify(*at(row["model"], row["masked"], row["layer"], row["length"]), columns=0)
+    return {"lower": found.lower.item(), "closed_form": found.upper.item()}
+
+
+TABLES = tuple(Table(name, partial(_prepare, name), {"lengths": LENGTHS[name], "seed": 0}) for name in MODELS)

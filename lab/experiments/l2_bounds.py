@@ -9,6 +9,7 @@ from lab.experiments.table import Table, Unit
 from lipnb import bounds
 from lipnb.attention import Attention
 from lipnb.jacobian.rows import row_blocks
+from lipnb.worst_case import adam, ascend
 
 __all__ = ["KINDS", "TABLES", "dense_l2", "l2_problem", "l2_rows"]
 
@@ -92,22 +93,11 @@ def _structured(g, x, which):
     return line if which % 5 == 3 else line + 0.1 * x
 
 
-@torch.enable_grad()
 def _ascended(attention, x, goal):
     """Inputs with a larger constant in one of the norms, by Adam on its logarithm; the best that were seen."""
     unit = x.new_tensor(attention.scale).rsqrt() / torch.linalg.matrix_norm(attention.query, 2).amax()
-    now, best = x.clone().requires_grad_(), x.clone()
-    largest = x.new_full(x.shape[:1], -torch.inf)
-    optimizer = torch.optim.Adam([now], lr=RATE * unit.item(), maximize=True)
-    for _ in range(STEPS + 1):
-        value = _norms(attention, now)[goal]
-        better = value.detach() > largest
-        best = torch.where(better[:, None, None], now.detach(), best)
-        largest = torch.where(better, value.detach(), largest)
-        optimizer.zero_grad()
-        value.log().sum().backward()
-        optimizer.step()
-    return best
+    move = adam(RATE * unit.item())
+    return ascend(lambda x: _norms(attention, x)[goal], (x,), move, steps=STEPS, log=True)[0][0]
 
 
 def l2_rows(kind, number):

@@ -10,11 +10,12 @@ from scipy.special import lambertw
 
 from lab.experiments.table import Table, Unit
 from lipnb import bounds
+from lipnb.worst_case import adam, ascend
 
 __all__ = [
     "LENGTHS",
     "TABLES",
-    "ascend",
+    "ascended",
     "largest_row",
     "printed_witness",
     "row_sum",
@@ -116,7 +117,7 @@ def uniform_starts(n, count, *, reach=3.0, seed=0):
     return reach * (2 * torch.rand(count, n - 1, generator=generator, dtype=torch.float64) - 1)
 
 
-def ascend(x, *, steps=600, rate=0.05):
+def ascended(x, *, steps=600, rate=0.05):
     """Push `row_sum` up by Adam, its rate falling like a cosine; every start on its own.
 
     Parameters
@@ -135,18 +136,7 @@ def ascend(x, *, steps=600, rate=0.05):
     x : Tensor, shape (starts, n - 1)
         Where it is.
     """
-    x = x.clone().requires_grad_()
-    optimizer = torch.optim.Adam([x], lr=rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    best, where = row_sum(x).detach(), x.detach().clone()
-    for _ in range(steps):
-        (gradient,) = torch.autograd.grad(-row_sum(x).sum(), x)
-        x.grad = gradient
-        optimizer.step()
-        schedule.step()
-        now = row_sum(x).detach()
-        where = torch.where((now > best)[:, None], x.detach(), where)
-        best = torch.maximum(best, now)
+    (where,), best = ascend(row_sum, (x,), adam(rate, falling=steps), steps=steps)
     return best, where
 
 
@@ -160,7 +150,7 @@ def tightness_rows(n, *, starts=50, reach=3.0, steps=600, rate=0.05, seed=0):
     starts, reach, seed
         As for `uniform_starts`.
     steps, rate
-        As for `ascend`.
+        As for `ascended`.
 
     Returns
     -------
@@ -169,7 +159,7 @@ def tightness_rows(n, *, starts=50, reach=3.0, steps=600, rate=0.05, seed=0):
         what was reached over `largest_row`; left and right, how many tokens end below -1/2 and above 1/2.
     """
     begin = torch.cat([uniform_starts(n, starts, reach=reach, seed=seed), printed_witness(n)[1:, 0][None]])
-    reached, x = ascend(begin, steps=steps, rate=rate)
+    reached, x = ascended(begin, steps=steps, rate=rate)
     return [
         {
             "n": n,

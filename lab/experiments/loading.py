@@ -7,7 +7,7 @@ import torch
 
 from lipnb import models
 
-__all__ = ["load"]
+__all__ = ["gpt2_attention", "load"]
 
 
 @lru_cache(maxsize=2)
@@ -39,3 +39,13 @@ def load(name, *, dtype="float32", **options):
         As `lipnb.models.load`.
     """
     return _load(name, dtype, tuple(sorted(options.items())))
+
+
+@lru_cache(maxsize=1)
+def _gpt2_attention(folder):
+    return models.load_attention(folder)
+
+
+def gpt2_attention():
+    """The attention layers of GPT-2, as `lipnb.models.load_attention` gives them, read once."""
+    return _gpt2_attention(models.gpt2_attention_folder())

@@ -1,6 +1,5 @@
 """The table of attacks: how far small changes of real tokens move the output of a layer, beside what is predicted."""
 
-import pandas as pd
 import torch
 
 from lab.experiments.loading import load
@@ -11,12 +10,14 @@ from lipnb.bounds import nearby_upper
 from lipnb.measures.splitting import query_blocks
 from lipnb.worst_case import attacks
 
-__all__ = ["ATTACKS", "TABLES", "attack", "remeasure"]
+__all__ = ["ATTACKS", "COMPARED", "PLACE", "TABLES", "again", "attack"]
 
 RADII = tuple(10.0 ** (-4 + k / 2) for k in range(9))  # relative to the root mean square token norm
 DIRECTIONS = 16  # random ones
 STEPS = 15  # of each ascent
 ATTACKS = ("random", "singular", "aligned", "pgd", "one_token", "parting", "parting_pgd")
+COMPARED = ("lipschitz", "singular", "aligned", "pgd", "one_token", "bound")  # when a row is attacked again
+PLACE = ["model", "masked", "corpus", "layer", "length", "window"]  # names one window of the table
 PRECISION = {"dtype": "float64", "device": "cpu"}  # the changes at the smallest radii need it
 
 PANELS = (
@@ -63,11 +64,11 @@ def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0):
     random = torch.stack([attacks.change(attention, x, e * around) for e in eps])
     signs = torch.stack([attacks.change(attention, x, sign * ball * top.direction) for sign in (1, -1)])
     signed = torch.where(signs[0] >= signs[1], 1.0, -1.0)[:, None, None] * top.direction
-    aligned, by_alignment = attacks.ascend(attention, x, signed, eps, steps=steps)
+    aligned, by_alignment = attacks.push(attention, x, signed, eps, steps=steps)
     starts = torch.stack([aligned, around[:1].expand_as(aligned)])
-    _, climbed = attacks.ascend(attention, x, starts, eps, steps=steps, size=0.5)
+    _, climbed = attacks.push(attention, x, starts, eps, steps=steps, size=0.5)
     moved = top.direction.norm(dim=-1)
-    _, one = attacks.ascend(attention, x, signed, eps, steps=steps, movable=moved == moved.max())
+    _, one = attacks.push(attention, x, signed, eps, steps=steps, movable=moved == moved.max())
     found = {
         "random": random.amax(1),
         "random_median": random.median(1).values,
@@ -101,7 +102,7 @@ def _parted(attention, x, eps, steps):
     copied, weights, moves = attacks.parting(x, query_blocks(attention, x))
     starts = moves.expand(len(eps), *moves.shape)
     plain = attacks.change(attention, copied, eps[:, None, None] * starts, weights)
-    _, climbed = attacks.ascend(
+    _, climbed = attacks.push(
         attention, copied, starts, eps, steps=steps, size=0.5, weights=weights, movable=weights < 1
     )
     return {"parting": plain, "parting_pgd": climbed}
@@ -175,46 +176,19 @@ def _prepare(texts, count, radii, steps, seed):
     return settings, work
 
 
-def remeasure(table, *, rows=1, seed=0):
-    """Attack a few random windows of a stored table again, live, at all of their radii.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From `lab.results.load`. Rows of MiniLM are candidates, on texts that are at hand in the table's edition.
-    rows : int
-        How many windows.
-    seed : int
-        Seed of the choice.
-
-    Returns
-    -------
-    stored, again : DataFrame
-        Rows of the table, and the same ones measured now.
-
-    Raises
-    ------
-    ValueError
-        "no window of this table ...".
-    """
-    keys = ["masked", "corpus", "layer", "length", "window"]
-    mine = table[table.model == "minilm"]
-    groups = list(mine.groupby(keys))
-    order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
-    stored, again = [], []
-    for (masked, corpus, *place), group in (groups[i] for i in order):
-        panel = {**MINILM, "masked": bool(masked)}
-        try:
-            tokens = _tokens(_load(panel), corpus, *place[1:])
-        except FileNotFoundError:
-            continue
-        if _edition(tokens) == group.text.iloc[0]:
-            options = {"radii": group.relative.tolist(), "steps": STEPS, "seed": 0}
-            again.append(pd.DataFrame(_unit(panel, corpus, *place, options).measure()))
-            stored.append(group)
-        if len(again) == rows:
-            return pd.concat(stored, ignore_index=True), pd.concat(again, ignore_index=True)
-    raise ValueError("no window of this table can be attacked again: its texts are not at hand in the same edition.")
+def again(row):
+    """A row of MiniLM attacked again, for `lab.experiments.remeasure`; None where its text is not here as it was."""
+    panel = {**MINILM, "masked": bool(row["masked"])}
+    place = row["layer"], row["length"], row["window"]
+    try:
+        tokens = _tokens(_load(panel), row["corpus"], *place[1:])
+    except FileNotFoundError:
+        return None
+    if row["model"] != MINILM["name"] or _edition(tokens) != row["text"]:
+        return None
+    options = {"radii": [row["relative"]], "steps": STEPS, "seed": 0}
+    (found,) = _unit(panel, row["corpus"], *place, options).measure()
+    return {name: found[name] for name in COMPARED}
 
 
 TABLES = (

@@ -1,14 +1,15 @@
-"""Tables that can be made: units of work with one progress bar, each unit saved as soon as it is done."""
+"""Tables that can be made, in units of work with one progress bar, and measured again, a few rows at a time."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pandas as pd
 from tqdm.auto import tqdm
 
 from lab import results
 
-__all__ = ["Table", "Unit", "make"]
+__all__ = ["Table", "Unit", "make", "remeasure"]
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,14 @@ class Table:
         What is not at hand (texts, models) is said here, before anything is measured.
     options : dict
         Names and default values of the options that `prepare` takes.
+    join : callable, optional
+        Makes the table from that of all units' rows; default: that table itself.
     """
 
     name: str
     prepare: Callable[..., tuple]
     options: dict = field(default_factory=dict)
+    join: Callable | None = None
 
     def work(self, **options):
         """Settings and units, with those of these options that the table has, others as by default."""
@@ -98,5 +102,49 @@ def make(tables, *, save_as=None, progress=True, **options):
                         bar.initial += unit.rows
                         bar.n += unit.rows
                         bar.last_print_n += unit.rows
-                made[name] = record.finish()
+                made[name] = record.finish(table.join)
     return made
+
+
+def remeasure(table, again, *, rows=4, seed=0, by=None):
+    """Measure a few random rows of a stored table again, now.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `lab.results.load`; all its rows are candidates.
+    again : callable
+        Of a row, a dictionary: what is measured now, column -> number, or None where the row cannot be measured here.
+        Such rows are passed over.
+    rows : int
+        How many rows; there may be fewer.
+    seed : int
+        Seed of the choice.
+    by : list of str, optional
+        Columns: rows that are equal in all of them are chosen together, and `rows` counts these groups.
+
+    Returns
+    -------
+    DataFrame
+        The chosen rows, with ``X again`` and ``X difference`` (relative) for every column X measured.
+
+    Raises
+    ------
+    ValueError
+        "no row of this table can be measured here ...".
+    """
+    shuffled, chosen, count = table.reset_index(drop=True).sample(frac=1, random_state=seed), [], 0
+    for _, group in shuffled.groupby(shuffled.index if by is None else by, sort=False):
+        pairs = [(row, again(row)) for row in group.sort_index().to_dict("records")]
+        if any(found is None for _, found in pairs):
+            continue
+        for row, found in pairs:
+            now = {f"{name} again": value for name, value in found.items()}
+            gaps = {f"{name} difference": abs(value / row[name] - 1) for name, value in found.items()}
+            chosen.append(row | now | gaps)
+        count += 1
+        if count == rows:
+            break
+    if not chosen:
+        raise ValueError("no row of this table can be measured here: its texts are not at hand in the same edition.")
+    return pd.DataFrame(chosen)

@@ -10,7 +10,7 @@ from lipnb import corpora, models
 from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["measure", "remeasure", "units"]
+__all__ = ["again", "measure", "measured_with", "units"]
 
 ATTENTION_ENTRIES = 2**27  # attention probabilities held at once: 512 MiB in float32
 
@@ -142,34 +142,8 @@ def measure(model, corpus, layer, lengths, count, *, object="heads+output", rtol
     return pd.DataFrame([row for unit in bar for row in unit.measure()])
 
 
-def remeasure(table, model, *, rows=4, seed=0, rtol=1e-4):
-    """Measure a few random rows of a stored table again, live.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From `measure` or `lab.results.load`.
-    model : lipnb.models.Model
-        The rows of this model, mask and tokenizer are candidates.
-    rows : int
-        How many rows.
-    seed : int
-        Seed of the choice.
-    rtol : float
-        As for `lipnb.local_lipschitz`.
-
-    Returns
-    -------
-    DataFrame
-        The chosen rows, with `again` (the constant measured now) and `difference` (relative); `released again` and
-        `released difference` for the released quantity.
-
-    Raises
-    ------
-    ValueError
-        "no row of this table was measured with ...", or "... is another edition ...": rows whose window has other
-        tokens here are passed over, and it is said when none is left.
-    """
+def measured_with(table, model):
+    """The rows of a table that were measured with this model, mask and tokenizer; ValueError where there are none."""
     mine = table[
         (table.model == model.name)
         & (table.weights == model.weights)
@@ -180,30 +154,33 @@ def remeasure(table, model, *, rows=4, seed=0, rtol=1e-4):
         raise ValueError(
             f"no row of this table was measured with {model.name} ({model.weights}, tokenizer {model.tokenizer_name})."
         )
-    token_ids = {
-        corpus: models.first_tokens(model, corpora.read(corpus), int((rows.length * (rows.window + 1)).max()))
-        for corpus, rows in mine.groupby("corpus", sort=False)
-    }
-    chosen = []
-    for row in mine.sample(frac=1, random_state=seed).itertuples(index=False):
-        tokens = corpora.windows(token_ids[row.corpus], row.length, row.window + 1)[row.window :]
-        if _edition(tokens[0]) == row.text:
-            x, f = model.activations(tokens, row.layer, object=row.object), model.attention(row.layer, row.object)
-            again, reported = local_lipschitz(f, x, rtol=rtol).value.item(), released.reported(f, x).item()
-            chosen.append(
-                {
-                    **row._asdict(),
-                    "again": again,
-                    "difference": abs(again / row.lipschitz - 1),
-                    "released again": reported,
-                    "released difference": abs(reported / row.released - 1),
-                }
-            )
-        if len(chosen) == rows:
-            break
-    if not chosen:
-        raise ValueError(
-            f"the text {mine.corpus.iloc[0]!r} here is another edition than the table's: no window is the "
-            "same, so no row can be compared."
-        )
-    return pd.DataFrame(chosen)
+    return mine
+
+
+def again(model, *, rtol=1e-4):
+    """What `lab.experiments.remeasure` measures a row of this model by: the defined and the released quantity.
+
+    Parameters
+    ----------
+    model : lipnb.models.Model
+        That of the rows, see `measured_with`.
+    rtol : float
+        As for `lipnb.local_lipschitz`.
+
+    Returns
+    -------
+    callable
+        Of a row; None where the window of this length has other tokens here: another edition of the text.
+    """
+
+    def measured(row):
+        length, window = row["length"], row["window"]
+        token_ids = models.first_tokens(model, corpora.read(row["corpus"]), length * (window + 1))
+        tokens = corpora.windows(token_ids, length, window + 1)[window:]
+        if _edition(tokens[0]) != row["text"]:
+            return None
+        x = model.activations(tokens, row["layer"], object=row["object"])
+        f = model.attention(row["layer"], row["object"])
+        return {"lipschitz": local_lipschitz(f, x, rtol=rtol).value.item(), "released": released.reported(f, x).item()}
+
+    return measured

@@ -8,7 +8,7 @@ guarantees that include rounding against `truth` in fifty digits, on the cases o
 
 from lab.verification.checks import CHECKS, NOT_CHECKED, Check
 from lab.verification.draws import KINDS, Problem, draw
-from lab.verification.table import BLOCKS, HOT, again, make_table, measure, remeasure
+from lab.verification.table import BLOCKS, HOT, TABLE, again, measure, worst_case
 
 __all__ = [
     "BLOCKS",
@@ -17,10 +17,10 @@ __all__ = [
     "KINDS",
     "NOT_CHECKED",
     "Check",
+    "TABLE",
     "Problem",
     "again",
     "draw",
-    "make_table",
     "measure",
-    "remeasure",
+    "worst_case",
 ]

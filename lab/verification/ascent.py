@@ -6,8 +6,9 @@ import torch
 
 from lipnb.attention import Attention
 from lipnb.jacobian import AttentionJacobian
+from lipnb.worst_case import ascend, unit_slope
 
-__all__ = ["Norm", "ascend", "weighted_dense"]
+__all__ = ["Norm", "weighted_dense", "worsened"]
 
 STEPS = 40
 FIRST, LAST = 0.3, 0.005  # lengths of the steps, of the radius
@@ -67,8 +68,7 @@ class Norm:
         return (pulled * u).sum((-2, -1))
 
 
-@torch.enable_grad()
-def ascend(problem, goal, *, keep=False):
+def worsened(problem, goal, *, keep=False):
     """The problem at inputs where `goal` is larger: steps along its gradient, tokens kept in their ball.
 
     Parameters
@@ -86,36 +86,21 @@ def ascend(problem, goal, *, keep=False):
     Problem
         At the best inputs that were visited.
     """
-    x, radius = problem.x.clone(), problem.radii[:, None, None]
-    logits = None if problem.weights is None else problem.weights.log()
-    best = None
-    for step in range(STEPS + 1):
-        leaves = [x.requires_grad_()] + ([] if logits is None else [logits.requires_grad_()])
-        weights = None if logits is None else logits.softmax(-1)
-        value = goal(x, weights)
-        slopes = torch.autograd.grad(value.sum(), leaves, allow_unused=True)
-        with torch.no_grad():
-            kept = [x, x.new_zeros(()) if weights is None else weights]
-            if best is None:
-                best, highest = [one.clone() for one in kept], value.detach().clone()
-            better = value > highest
-            highest = torch.where(better, value, highest)
-            for old, new in zip(best, kept, strict=True):
-                if old.ndim:
-                    old[better] = new[better]
-            length = FIRST * (LAST / FIRST) ** (step / STEPS)
-            x = x + length * radius * _unit(slopes[0])
-            norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            if keep:
-                norms = norms.amax(1, keepdim=True)
-            x = x * (radius / norms.clamp_min(1e-300)).clamp_max(math.inf if keep else 1.0)
-            if logits is not None:
-                logits = (logits + 5 * length * _unit(slopes[1])).clamp_min(-40)
-    return problem.at(best[0], None if problem.weights is None else best[1])
+    radius = problem.radii[:, None, None]
 
+    def move(step, point, slopes):
+        x, *logits = point
+        size = FIRST * (LAST / FIRST) ** (step / STEPS)
+        slopes = [unit_slope(slope.nan_to_num(0.0, 0.0, 0.0), (*range(1, slope.ndim),)) for slope in slopes]
+        x = x + size * radius * slopes[0]
+        norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        if keep:
+            norms = norms.amax(1, keepdim=True)
+        x = x * (radius / norms.clamp_min(1e-300)).clamp_max(math.inf if keep else 1.0)
+        return (x, *((one + 5 * size * slope).clamp_min(-40) for one, slope in zip(logits, slopes[1:], strict=True)))
 
-def _unit(slope):
-    """Each gradient of the batch, of length one; zero where it is zero or not finite."""
-    slope = slope.nan_to_num(0.0, 0.0, 0.0)
-    size = torch.linalg.vector_norm(slope.flatten(1), dim=-1).clamp_min(1e-300)
-    return slope / size.view(-1, *[1] * (slope.ndim - 1))
+    if problem.weights is None:
+        return problem.at(ascend(lambda x: goal(x, None), (problem.x,), move, steps=STEPS)[0][0], None)
+    start = problem.x, problem.weights.log()
+    (x, logits), _ = ascend(lambda x, logits: goal(x, logits.softmax(-1)), start, move, steps=STEPS)
+    return problem.at(x, logits.softmax(-1))

@@ -1,22 +1,18 @@
 """Guarantees that include rounding, against truth in fifty digits: `lipnb.certify` and `lipnb.bounds.nearby_upper`."""
 
 import math
-import time
 from typing import NamedTuple
 
-import pandas as pd
 import torch
-from tqdm.auto import tqdm
 
-from lab import results
+from lab.experiments.table import Table, Unit
 from lab.verification.cancelling import CANCELLING, draw_cancelling
 from lipnb.bounds import nearby_upper
 from lipnb.certified import certify
 from lipnb.jacobian import AttentionJacobian
 
-__all__ = ["BLOCKS", "TABLE", "Outcome", "bracketed", "make_table", "measure", "moved", "remeasure"]
+__all__ = ["BLOCKS", "TABLE", "Outcome", "again", "bracketed", "measure", "moved"]
 
-TABLE = "verify-digits"
 BLOCK = 500  # cases
 BLOCKS = {"certify": 200, "nearby_upper": 40}  # shared by the kinds in turn
 
@@ -133,43 +129,21 @@ def joined(table):
     return worst.reset_index()
 
 
-def make_table(*, blocks=None, cases=BLOCK, save_as=TABLE, progress=True):
-    """Both guarantees against fifty digits, saved; a killed run continues where it was.
-
-    Parameters
-    ----------
-    blocks : dict of int, optional
-        Blocks for each bound, the kinds taking turns; default `BLOCKS`: 100,000 cases for `certify`.
-    cases : int
-        Cases of a block.
-    save_as : str
-        Name of the table.
-    progress : bool
-        Whether to show a progress bar.
-
-    Returns
-    -------
-    DataFrame
-        One row for each bound and kind, see `measure`.
-    """
-    blocks = BLOCKS if blocks is None else blocks
-    units = [(bound, block) for bound, count in blocks.items() for block in range(count)]
+def _prepare(blocks, cases):
     settings = {"blocks": blocks, "cases": cases, "digits": 50, "dtype": "float32 and float64", "device": "cpu"}
-    with results.recording(save_as, settings) as record:
-        for bound, block in tqdm(units, unit="block", disable=not progress, desc="fifty digits"):
-            unit = f"{bound}/{block}"
-            if record.rows(unit) is None:
-                began = time.perf_counter()
-                row = measure(bound, block, cases=cases)
-                record.add(unit, [row], time.perf_counter() - began)
-        return record.finish(joined)
+
+    def unit(bound, block):
+        return Unit(f"{bound}/{block}", 1, lambda: [measure(bound, block, cases=cases)])
+
+    return settings, [unit(bound, block) for bound, count in blocks.items() for block in range(count)]
 
 
-def remeasure(table, *, rows=4, seed=0):
-    """The tightest cases of a few random rows of a stored table measured again: `again` beside `margin`."""
-    chosen = []
-    for row in table.sample(rows, random_state=seed).to_dict("records"):
-        case = draw_cancelling(row["kind"], int(row["seed"]), name=row["bound"])
-        found = bracketed(case) if row["bound"] == "certify" else moved(case._replace(weights=None), int(row["seed"]))
-        chosen.append({**row, "again": found.margin})
-    return pd.DataFrame(chosen)
+# blocks for each bound, the kinds taking turns: 100,000 cases for `certify`; cases of a block
+TABLE = Table("verify-digits", _prepare, {"blocks": BLOCKS, "cases": BLOCK}, joined)
+
+
+def again(row):
+    """The tightest case of a row of a stored table measured again; for `lab.experiments.remeasure`."""
+    case = draw_cancelling(row["kind"], int(row["seed"]), name=row["bound"])
+    found = bracketed(case) if row["bound"] == "certify" else moved(case._replace(weights=None), int(row["seed"]))
+    return {"margin": found.margin}

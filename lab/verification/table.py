@@ -1,21 +1,17 @@
 """The table of all checks: one row for each bound and kind of input, with the worst case and its seed."""
 
 import math
-import time
 
-import pandas as pd
 import torch
-from tqdm.auto import tqdm
 
-from lab import results
+from lab.experiments.table import Table, Unit
 from lab.ledger import SLACK
-from lab.verification.ascent import ascend
+from lab.verification.ascent import worsened
 from lab.verification.checks import CHECKS
 from lab.verification.draws import KINDS, draw
 
-__all__ = ["BLOCKS", "HOT", "TABLE", "again", "make_table", "measure", "remeasure", "worst_of_blocks"]
+__all__ = ["BLOCKS", "HOT", "TABLE", "again", "measure", "worst_case", "worst_of_blocks"]
 
-TABLE = "verify"
 MAPS = {"random": 40, "degenerate": 40, "structured": 40, "ascended": 20}  # of one block
 BLOCKS = {"random": 8, "degenerate": 4, "structured": 8, "ascended": 10}
 HOT = 1.0  # the largest logit from which attention is no mere average
@@ -82,7 +78,7 @@ def _problem(check, kind, seed, masked):
     """A problem, after its ascent where it has one, what is measured there and the bound."""
     problem = draw(check.name, check.family, kind, seed, masked=masked)
     if kind == "ascended":
-        problem = ascend(problem, check.goal(problem), keep=seed % 4 < 2)
+        problem = worsened(problem, check.goal(problem), keep=seed % 4 < 2)
     return problem, check.measured(problem), check.bound(problem)
 
 
@@ -96,67 +92,43 @@ def worst_of_blocks(table):
     return worst.reset_index()
 
 
-def make_table(*, checks=None, blocks=None, maps=None, save_as=TABLE, progress=True):
-    """Every bound against every kind of input, saved; a killed run continues where it was.
-
-    Parameters
-    ----------
-    checks : sequence of str, optional
-        Names of `CHECKS`; default all.
-    blocks : dict of int, optional
-        Blocks of each kind, a quarter of them for what is slow; default `BLOCKS`, more than 10,000 inputs against a
-        bound, 3,000 where it is slow, for each mask.
-    maps : int, optional
-        Maps of a block, see `measure`.
-    save_as : str
-        Name of the table.
-    progress : bool
-        Whether to show a progress bar.
-
-    Returns
-    -------
-    DataFrame
-        One row for each bound, mask and kind, see `measure`.
-
-    Raises
-    ------
-    ValueError
-        "there is no check ...".
-    """
+def _prepare(checks, blocks, maps):
+    """Settings and units, one for each block of a bound, a mask and a kind."""
     known = [check.name for check in CHECKS]
     if unknown := sorted(set(checks or ()) - set(known)):
         raise ValueError(f"there is no check {unknown[0]!r}: choose from {', '.join(known)}.")
     chosen = [check for check in CHECKS if check.name in (checks or known)]
-    blocks = BLOCKS if blocks is None else blocks
     settings = {
         "checks": [check.name for check in chosen],
         "blocks": blocks,
-        "maps": maps or MAPS,
+        "maps": maps,
         "dtype": "float64",
         "device": "cpu",
         "slack": SLACK,
         "hot": HOT,
     }
-    units = [
-        (check, masked, kind, block)
+
+    def unit(check, masked, kind, block):
+        key = f"{check.name}/{masked}/{kind}/{block}"
+        count = maps[kind] if isinstance(maps, dict) else maps
+        return Unit(key, 1, lambda: [measure(check, kind, block, masked=masked, maps=count)])
+
+    work = [
+        unit(check, masked, kind, block)
         for check in chosen
         for masked in check.masked
         for kind in KINDS
         for block in range(math.ceil(blocks.get(kind, 0) / (4 if check.slow else 1)))
     ]
-    with results.recording(save_as, settings) as record:
-        bar = tqdm(units, unit="block", disable=not progress)
-        for check, masked, kind, block in bar:
-            bar.set_description(f"{check.name}{', masked' if masked else ''}, {kind}")
-            unit = f"{check.name}/{masked}/{kind}/{block}"
-            if record.rows(unit) is None:
-                began = time.perf_counter()
-                row = measure(check, kind, block, masked=masked, maps=maps)
-                record.add(unit, [row], time.perf_counter() - began)
-        return record.finish(worst_of_blocks)
+    return settings, work
 
 
-def again(row):
+# checks: names of `CHECKS`, all by default; blocks: of each kind, a quarter of them for what is slow: more than 10,000
+# inputs against a bound, 3,000 where it is slow, for each mask; maps of a block: see `measure`
+TABLE = Table("verify", _prepare, {"checks": None, "blocks": BLOCKS, "maps": MAPS}, worst_of_blocks)
+
+
+def worst_case(row):
     """The worst case of a row made again from its seed.
 
     Parameters
@@ -176,24 +148,7 @@ def again(row):
     return problem.at(problem.x[one], weights), measured[one].item(), stated[one].item()
 
 
-def remeasure(table, *, rows=4, seed=0):
-    """The worst cases of a few random rows of a stored table made and measured again.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From `make_table` or `lab.results.load`.
-    rows, seed : int
-        How many rows, and the seed of the choice.
-
-    Returns
-    -------
-    DataFrame
-        The rows, with `again` (the ratio now) and `difference` (relative).
-    """
-    chosen = []
-    for row in table.sample(rows, random_state=seed).to_dict("records"):
-        _, measured, stated = again(row)
-        ratio = measured / stated
-        chosen.append({**row, "again": ratio, "difference": abs(ratio / row["worst"] - 1)})
-    return pd.DataFrame(chosen)
+def again(row):
+    """The worst case of a row made and measured again; for `lab.experiments.remeasure`."""
+    _, measured, stated = worst_case(row)
+    return {"worst": measured / stated}

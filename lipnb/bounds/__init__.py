@@ -5,11 +5,10 @@ one. `mean_field`: all measures in a ball, in W_2. `large_radius`: the limit of 
 its attention matrix. `kim`: L2 attention on all inputs, in the maximum norm too. `terms`: one input, each term of the
 Jacobian kept as a norm that can be computed; `lipnb.certify` is made of it, of the `pieces` of the Jacobian in units
 and of their `accuracy`. `rounding` holds what makes a computed norm an upper bound; `biases` takes query biases away
-for the bounds that know none; `balls` what the bounds on a ball share; `ellipsoid` the radius that a LayerNorm
-imposes; `heads` these bounds for all heads at once; `rotary` what holds of rotary positions.
+for the bounds that know none; `norms` holds the numbers by which bounds on a ball know a head; `ellipsoid` the radius
+that a LayerNorm imposes; `heads` these bounds for all heads at once; `rotary` what holds of rotary positions.
 """
 
-from lipnb.bounds.balls import growth_rate
 from lipnb.bounds.biases import without_query_bias
 from lipnb.bounds.castin import biased_upper, general_lower, general_upper, general_upper_sharp, multi_head_upper
 from lipnb.bounds.ellipsoid import layer_norm_radius
@@ -18,6 +17,7 @@ from lipnb.bounds.kim import l2_growth, l2_growth_sharp, l2_upper, l2_upper_shar
 from lipnb.bounds.large_radius import chosen_tokens, large_radius_limit
 from lipnb.bounds.mean_field import masked_mean_field_upper, mean_field_lower, mean_field_upper, mean_field_upper_sharp
 from lipnb.bounds.nearby import Nearby, nearby_upper
+from lipnb.bounds.norms import growth_rate
 from lipnb.bounds.one_input import column_upper, spread_upper
 from lipnb.bounds.rotary import rotary_terms, rotary_upper
 from lipnb.bounds.terms import Terms, three_terms

@@ -2,10 +2,12 @@
 
 import torch
 
+from lipnb.attention import Attention
+
 __all__ = ["without_query_bias"]
 
 
-def without_query_bias(attention, x, size):
+def without_query_bias(attention: Attention, x: torch.Tensor, size: float) -> tuple[Attention, torch.Tensor]:
     r"""The same map without a query bias, on tokens with one constant coordinate more.
 
     .. math:: W_Q x + b_Q = (W_Q, b_Q / t)\,(x, t), \qquad \|D_x f\|_2 \le \|D_{(x, t)} f'\|_2 .
@@ -27,6 +29,14 @@ def without_query_bias(attention, x, size):
     Notes
     -----
     Compare castin2024smooth, Thm E.3, where the tokens are moved instead.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2)[None]
+    >>> f = Attention(eye, eye, eye, query_bias=torch.ones(1, 2))
+    >>> same, wider = without_query_bias(f, torch.zeros(3, 2), 1.0)
+    >>> same.width, same.query_bias, wider.shape
+    (3, None, torch.Size([3, 3]))
     """
     attention.check_dot("without_query_bias")
     if attention.query_bias is None:

@@ -1,16 +1,18 @@
 """Bounds of castin2024smooth on all sequences of n tokens in a ball, and the sharper forms their proof allows."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 
-from lipnb.bounds.balls import count, growth_rate, heat, norms, product, radius
+from lipnb.bounds.norms import growth_rate, heat, norms, product
 from lipnb.bounds.rounding import largest_singular, length
+from lipnb.checks import count, radius
 
 __all__ = ["biased_upper", "general_lower", "general_upper", "general_upper_sharp", "multi_head_upper"]
 
 
-def general_upper(A, V, n, R):
+def general_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
     r"""Lipschitz constant of one head on sequences of n tokens in a ball: the general upper bound.
 
     .. math:: \mathrm{Lip}(f_{|B_R^n}) \le \sqrt 3\, \|V\|_2 \big(\|A\|_2^2 R^4 (4n + 1) + n\big)^{1/2}
@@ -40,13 +42,19 @@ def general_upper(A, V, n, R):
     Notes
     -----
     castin2024smooth, Thm 3.3 and, masked, Thm 4.3. Several heads: `multi_head_upper`; query biases: `biased_upper`.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> round(general_upper(eye, eye, 4, 1.0), 6)
+    7.937254
     """
     A_norm, V_norm = norms(A, V)
     n, t = count(n), heat(A_norm, R)
     return product(math.sqrt(3), V_norm, math.hypot(t * math.sqrt(4 * n + 1), math.sqrt(n)))
 
 
-def general_upper_sharp(A, V, n, R):
+def general_upper_sharp(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
     r"""Lipschitz constant of one head in a ball: the general upper bound, sharpened.
 
     .. math:: \mathrm{Lip}(f_{|B_R^n}) \le \|V\|_2 \big(t + \sqrt n\, (1 + t)\big), \qquad t = \|A\|_2 R^2 .
@@ -70,13 +78,21 @@ def general_upper_sharp(A, V, n, R):
     -----
     Ours. The proof of castin2024smooth, Thm 3.3, with the weights of the attention in the Cauchy-Schwarz inequality of
     the key term, which bounds it by t in place of 2 t, and the triangle inequality in place of squares.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> general_upper_sharp(eye, eye, 4, 1.0) < general_upper(eye, eye, 4, 1.0)
+    True
+    >>> round(general_upper_sharp(eye, eye, 4, 1.0), 6)
+    5.0
     """
     A_norm, V_norm = norms(A, V)
     n, t = count(n), heat(A_norm, R)
     return product(V_norm, t + math.sqrt(n) * (1 + t))
 
 
-def general_lower(A, n, R):
+def general_lower(A: torch.Tensor, n: int, R: float) -> float:
     r"""Lipschitz constant of one head with :math:`V = I` on sequences of n tokens in a ball: the lower bound.
 
     .. math:: \mathrm{Lip}(f_{|B_R^n}) \ge \frac{\sqrt{n - 1}}{1 + (n - 1) e^{-2 \gamma R^2}}
@@ -104,12 +120,17 @@ def general_lower(A, n, R):
     Notes
     -----
     castin2024smooth, Prop. 3.4.
+
+    Examples
+    --------
+    >>> round(general_lower(-torch.eye(2), 5, 2.0), 6)
+    1.99732
     """
     n, rate = count(n), growth_rate(A)
     return math.sqrt(n - 1) / (1 + (n - 1) * math.exp(-2 * heat(rate, R)))
 
 
-def multi_head_upper(output, head_bounds):
+def multi_head_upper(output: torch.Tensor, head_bounds: Sequence[float]) -> float:
     r"""Lipschitz constant of several heads from bounds on each.
 
     .. math:: \mathrm{Lip}(f^{MH}) \le \sum_h \|W^{(h)}\|_2\, \mathrm{Lip}(f^{(h)})
@@ -134,6 +155,12 @@ def multi_head_upper(output, head_bounds):
     Notes
     -----
     castin2024smooth, Lemma 3.8.
+
+    Examples
+    --------
+    >>> output = torch.eye(2).expand(3, 2, 2)
+    >>> round(multi_head_upper(output, [1.0, 2.0, 3.0]), 6)
+    6.0
     """
     output = torch.as_tensor(output).double()
     bounds = torch.as_tensor(head_bounds, dtype=torch.float64)
@@ -146,7 +173,7 @@ def multi_head_upper(output, head_bounds):
     return (largest_singular(output) * bounds).sum().item()
 
 
-def biased_upper(A, V, n, R, c):
+def biased_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float, c: torch.Tensor) -> float:
     r"""Lipschitz constant of one head with a query bias on sequences of n tokens in a ball.
 
     .. math:: \mathrm{Lip}(f_{|B_R^n}) \le
@@ -172,6 +199,12 @@ def biased_upper(A, V, n, R, c):
     Notes
     -----
     castin2024smooth, Thm E.3 (as recovered).
+
+    Examples
+    --------
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> round(biased_upper(eye, eye, 4, 1.0, torch.tensor([1.0, 0.0])), 6)
+    14.387495
     """
     A_norm, V_norm = norms(A, V)
     c = torch.as_tensor(c).double()

@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 __all__ = ["layer_norm_radius"]
 
 
-def layer_norm_radius(gain, shift):
+def layer_norm_radius(gain: torch.Tensor, shift: torch.Tensor) -> float:
     r"""Largest norm of a token that a LayerNorm can give.
 
     .. math:: R_*^2 = \max_{|u| = 1} |G u + \beta|^2
@@ -36,6 +36,11 @@ def layer_norm_radius(gain, shift):
     Notes
     -----
     Ours; the ellipsoid is that of castin2024smooth, section 2.3.
+
+    Examples
+    --------
+    >>> round(layer_norm_radius(torch.ones(4), torch.zeros(4)), 6)
+    2.0
     """
     gain, shift = torch.as_tensor(gain).double(), torch.as_tensor(shift).double()
     fits = gain.ndim == 1 and gain.shape == shift.shape and len(gain) > 1

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from lipnb.attention import Attention
 from lipnb.bounds.castin import biased_upper, general_upper, general_upper_sharp, multi_head_upper
 from lipnb.bounds.mean_field import masked_mean_field_upper, mean_field_upper, mean_field_upper_sharp
 from lipnb.bounds.one_input import enclosing_center
@@ -33,8 +34,15 @@ class HeadNorms(NamedTuple):
     c: torch.Tensor
 
 
-def head_norms(attention):
-    """`HeadNorms` of an `Attention` with dot products; float64, up to rounding."""
+def head_norms(attention: Attention) -> HeadNorms:
+    """`HeadNorms` of an `Attention` with dot products; float64, up to rounding.
+
+    Examples
+    --------
+    >>> f = Attention.from_matrices(torch.eye(2).double(), torch.eye(2).double())
+    >>> [round(norm.item(), 6) for norm in head_norms(f)]
+    [1.0, 1.0, 1.0, 1.0, 0.0]
+    """
     attention.check_dot("this bound")
     att = attention.to(dtype=torch.float64)
 
@@ -53,7 +61,7 @@ def head_norms(attention):
     return HeadNorms(abs(att.scale) * largest_singular(key @ query.mT), V, W, WV, c)
 
 
-def heads_on_ball(norms, n, R, masked):
+def heads_on_ball(norms: HeadNorms, n: int, R: float, masked: bool) -> dict[str, float]:
     r"""Bounds on all sequences of n tokens in the ball of radius R, heads summed by Lemma 3.8; natural logarithms.
 
     Parameters
@@ -75,6 +83,13 @@ def heads_on_ball(norms, n, R, masked):
     -----
     castin2024smooth. A query bias adds :math:`|c| R` to the logits t: the proofs of the sharper and of the mean-field
     bounds then hold with :math:`\|A\| R^2 + |c| R` in place of t.
+
+    Examples
+    --------
+    >>> f = Attention.from_matrices(torch.eye(2).double(), torch.eye(2).double())
+    >>> logs = heads_on_ball(head_norms(f), 4, 1.0, False)
+    >>> {name: round(log, 4) for name, log in logs.items()}
+    {'general': 2.0716, 'general_sharp': 1.6094, 'mean_field': 3.3863, 'mean_field_sharp': 1.862}
     """
     one = torch.ones(1, 1, dtype=torch.float64)
     found = {"general": [], "general_sharp": [], "mean_field": []} | ({} if masked else {"mean_field_sharp": []})
@@ -95,7 +110,7 @@ def heads_on_ball(norms, n, R, masked):
 
 
 @torch.no_grad()
-def heads_at_input(attention, norms, x):
+def heads_at_input(attention: Attention, norms: HeadNorms, x: torch.Tensor) -> dict[str, float]:
     r"""Bounds at one input, heads summed; natural logarithms.
 
     Parameters
@@ -119,6 +134,13 @@ def heads_at_input(attention, norms, x):
     A query bias enters these proofs in one place: the key term has :math:`A x_i + c` for :math:`A x_i`. So `spread`
     takes :math:`\max_i |A x_i + c|`, `column` :math:`|c| R` more, and `yudin` counts half of :math:`\|X\|_2 \|A\|_2`,
     that of the key term, as :math:`\|(A x_i + c)_i\|_2`.
+
+    Examples
+    --------
+    >>> f = Attention.from_matrices(torch.eye(2).double(), torch.eye(2).double())
+    >>> logs = heads_at_input(f, head_norms(f), torch.eye(2).double())
+    >>> {name: round(log, 4) for name, log in logs.items()}
+    {'spread': 1.4656, 'column': 1.0986, 'yudin': 0.5802}
     """
     attention.check_dot("this bound")
     att, x = attention.to(dtype=torch.float64), x.double()

@@ -5,14 +5,13 @@ import math
 import torch
 from scipy.special import lambertw
 
-from lipnb.bounds.balls import count
 from lipnb.bounds.rounding import largest_singular
-from lipnb.checks import real_tensor
+from lipnb.checks import count, real_tensor
 
 __all__ = ["l2_growth", "l2_growth_sharp", "l2_upper", "l2_upper_sharp", "phi_inverse", "printed_l2_upper"]
 
 
-def phi_inverse(y):
+def phi_inverse(y: float) -> float:
     r"""Inverse of :math:`\varphi(x) = x e^{x + 1}`, which grows like :math:`\log y - \log \log y`.
 
     .. math:: \varphi^{-1}(y) = W_0(y / e), \qquad
@@ -35,13 +34,19 @@ def phi_inverse(y):
     Notes
     -----
     kim2021lipschitz, Thm 3.2, with the Lambert function W. The maximum is attained where all s_j are one more.
+
+    Examples
+    --------
+    >>> x = phi_inverse(15)
+    >>> round(x, 6), round(x * math.exp(x + 1), 6)
+    (1.383462, 15.0)
     """
     if not 0 <= y < math.inf:
         raise ValueError(f"y must be a number of at least 0, got {y!r}.")
     return float(lambertw(y / math.e).real)
 
 
-def l2_upper(query, value, output, n, p=2):
+def l2_upper(query: torch.Tensor, value: torch.Tensor, output: torch.Tensor | None, n: int, p: float = 2) -> float:
     r"""Lipschitz constant of `Attention.l2` on all sequences of n tokens: the bound of the theorem.
 
     With :math:`c = 4 \varphi^{-1}(n - 1)` and heads of key width k,
@@ -78,6 +83,12 @@ def l2_upper(query, value, output, n, p=2):
     Notes
     -----
     kim2021lipschitz, Thm 3.2, with the corrected exponent 4, see `printed_l2_upper`. Exact norms, rounding aside.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2)[None]
+    >>> round(l2_upper(eye, eye, None, 16), 4), round(l2_upper(eye, eye, None, 16, math.inf), 4)
+    (18.4805, 6.241)
     """
     if p not in (2, math.inf):
         raise ValueError(f"p must be 2 or math.inf, got {p!r}.")
@@ -89,7 +100,9 @@ def l2_upper(query, value, output, n, p=2):
     return growth * (_infinity(query) * _infinity(query.mT)).max().item() * math.prod(norms)
 
 
-def l2_upper_sharp(query, value, output, n, masked=True):
+def l2_upper_sharp(
+    query: torch.Tensor, value: torch.Tensor, output: torch.Tensor | None, n: int, masked: bool = True
+) -> float:
     r"""Lipschitz constant of `Attention.l2` on all sequences of n tokens, Euclidean: a sharper bound.
 
     .. math:: \mathrm{Lip}_2(F) \le \tfrac 1{\sqrt k}\, g(n)
@@ -109,11 +122,17 @@ def l2_upper_sharp(query, value, output, n, masked=True):
     -------
     float
         An upper bound on the global constant, never above `l2_upper`.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2)[None]
+    >>> round(l2_upper_sharp(eye, eye, None, 16), 4)
+    6.8709
     """
     return l2_growth_sharp(n, masked) * _heads(query, value, output, 4)
 
 
-def printed_l2_upper(query, value, output, n):
+def printed_l2_upper(query: torch.Tensor, value: torch.Tensor, output: torch.Tensor | None, n: int) -> float:
     """The 2-norm bound as recovered from the paper, with exponent 2 of the query norms: false where they exceed 1.
 
     Parameters
@@ -125,11 +144,17 @@ def printed_l2_upper(query, value, output, n):
     -------
     float
         No bound: it scales like the query matrices, and the constant like their squares.
+
+    Examples
+    --------
+    >>> query, value = 3 * torch.eye(2)[None], torch.eye(2)[None]
+    >>> round(l2_upper(query, value, None, 16) / printed_l2_upper(query, value, None, 16), 6)
+    3.0
     """
     return l2_growth(n) * _heads(query, value, output, 2)
 
 
-def l2_growth(n):
+def l2_growth(n: int) -> float:
     r"""Lipschitz constant of a head :math:`P X A`, A of norm 1, among n tokens, Euclidean: the bound of the theorem.
 
     .. math:: \sqrt n\, \big(4 \varphi^{-1}(n - 1) + 1\big)
@@ -147,11 +172,16 @@ def l2_growth(n):
     Notes
     -----
     kim2021lipschitz, a step of the proof of Thm 3.2.
+
+    Examples
+    --------
+    >>> round(l2_growth(16), 6)
+    26.135384
     """
     return math.sqrt(count(n)) * (4 * phi_inverse(n - 1) + 1)
 
 
-def l2_growth_sharp(n, masked=True):
+def l2_growth_sharp(n: int, masked: bool = True) -> float:
     r"""The same, sharper, and of the right order in n: each term of the Jacobian by its own norm.
 
     .. math:: \sqrt T + 2 \sqrt{\tau\, \varphi^{-1}(n - 1)} + 2 \varphi^{-1}(n - 1)
@@ -177,6 +207,11 @@ def l2_growth_sharp(n, masked=True):
     Notes
     -----
     Proved in the book, page 67, with tokens at which the constant is of this order, :math:`n^{1/4} \sqrt{\log n}`.
+
+    Examples
+    --------
+    >>> round(l2_growth_sharp(16), 6), round(l2_growth_sharp(16, masked=False), 6)
+    (9.716987, 8.659873)
     """
     spread, near = phi_inverse(count(n) - 1), (n - 1) * phi_inverse(1)
     if masked:

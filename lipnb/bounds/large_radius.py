@@ -2,13 +2,14 @@
 
 import torch
 
+from lipnb.attention import Attention
 from lipnb.spectral import lanczos, start_vectors
 
 __all__ = ["chosen_tokens", "large_radius_limit"]
 
 
 @torch.no_grad()
-def chosen_tokens(attention, x):
+def chosen_tokens(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     r"""The token that each token attends to in the limit of large radius: :math:`m_i = \arg\max_j x_i^\top A^\top x_j`.
 
     Parameters
@@ -30,6 +31,12 @@ def chosen_tokens(attention, x):
     Notes
     -----
     castin2024smooth, Thm 3.7 and 4.5.
+
+    Examples
+    --------
+    >>> f = Attention.from_matrices(torch.eye(2).double(), torch.eye(2).double())
+    >>> chosen_tokens(f, torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]).double())
+    tensor([[1, 1, 2]])
     """
     attention.check_dot("chosen_tokens")
     attention.check_input(x)
@@ -51,7 +58,7 @@ def chosen_tokens(attention, x):
 
 
 @torch.no_grad()
-def large_radius_limit(attention, x):
+def large_radius_limit(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     r"""Exact limit of the local Lipschitz constant at :math:`R x` as R grows.
 
     .. math:: \lim_{R \to \infty} \mathrm{Lip}_{RX}(f) = \|V\|_2 \max_j \sqrt{\#\{i : m_i = j\}}
@@ -79,6 +86,13 @@ def large_radius_limit(attention, x):
     Notes
     -----
     castin2024smooth, Thm 3.7 and 4.5, give the upper bound :math:`\|V\|_2 \sqrt n`; the exact limit is ours.
+
+    Examples
+    --------
+    >>> f = Attention.from_matrices(torch.eye(2).double(), torch.eye(2).double())
+    >>> x = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]).double()
+    >>> round(large_radius_limit(f, x).item() ** 2, 6)
+    2.0
     """
     chosen = chosen_tokens(attention, x)
     n = x.shape[-2]

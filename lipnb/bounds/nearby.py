@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from lipnb.attention import Attention
 from lipnb.bounds.accuracy import MORE, TINY, Accuracy
 from lipnb.bounds.castin import biased_upper
 from lipnb.bounds.pieces import Pieces, alive, in_units, scaled
@@ -50,7 +51,7 @@ class Nearby(NamedTuple):
 
 
 @torch.no_grad()
-def nearby_upper(attention, x, radii):
+def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> Nearby:
     r"""Change of the output of attention over a ball around its input: upper bounds.
 
     .. math:: \|f(X + \Delta) - f(X)\|_F \le \min\Big(\epsilon\, G(\epsilon),\
@@ -87,6 +88,13 @@ def nearby_upper(attention, x, radii):
     `lipnb.bounds.accuracy`; spreads are taken about the mean of each row, with the largest probabilities that the truth
     may have. `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, as recovered), with
     Lemma 3.8.
+
+    Examples
+    --------
+    >>> f = Attention.from_matrices(torch.eye(2).double(), torch.eye(2).double())
+    >>> bounds = nearby_upper(f, torch.eye(2).double(), [0.0, 0.1])
+    >>> [round(bound, 4) for bound in bounds.best.tolist()], round(bounds.local.item(), 4)
+    ([0.0, 0.2384], 1.7864)
     """
     attention.check_dot("nearby_upper")
     attention.check_input(x)

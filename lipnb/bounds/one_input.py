@@ -4,13 +4,13 @@ import math
 
 import torch
 
-from lipnb.bounds.balls import norms
+from lipnb.bounds.norms import norms
 
 __all__ = ["column_upper", "enclosing_center", "spread_upper"]
 
 
 @torch.no_grad()
-def column_upper(A, V, x, *, masked=False):
+def column_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor, *, masked: bool = False) -> torch.Tensor:
     r"""Local Lipschitz constant of one head at an input, from the largest column sum of its attention matrix.
 
     .. math:: \|D_X f\|_2 \le \|V\|_2 \big(t + \sqrt{c(P)}\, (1 + t)\big), \qquad
@@ -39,6 +39,12 @@ def column_upper(A, V, x, *, masked=False):
     Notes
     -----
     Ours, the local form of `general_upper_sharp`.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> round(column_upper(eye, eye, eye).item(), 6), round(column_upper(eye, eye, eye, masked=True).item(), 6)
+    (3.0, 3.252946)
     """
     A_norm, V_norm = norms(A, V)
     A, x = torch.as_tensor(A).double(), _tokens(x, len(A))
@@ -51,7 +57,9 @@ def column_upper(A, V, x, *, masked=False):
 
 
 @torch.no_grad()
-def spread_upper(A, V, x, *, center=None):
+def spread_upper(
+    A: torch.Tensor, V: torch.Tensor, x: torch.Tensor, *, center: torch.Tensor | None = None
+) -> torch.Tensor:
     r"""Local Lipschitz constant of one head at an input, from the spread of its tokens.
 
     .. math:: \|D_X f\|_2 \le \sqrt 3\, \|V\|_2 \big(\|A\|_2^2 r^4 + n (4 R^2 r^2 + 1)\big)^{1/2}, \qquad
@@ -81,6 +89,12 @@ def spread_upper(A, V, x, *, center=None):
     -----
     castin2024smooth, Thm C.3, in the form that its proof gives (as recovered). With distances between tokens and
     :math:`|A x_i|` alone, as in the released code, the bound fails.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> round(spread_upper(eye, eye, eye).item(), 4)
+    4.3301
     """
     A_norm, V_norm = norms(A, V)
     A, x = torch.as_tensor(A).double(), _tokens(x, len(A))

@@ -26,7 +26,7 @@ def _sizes(rotary):
     return largest_singular(att.query), largest_singular(att.key), joint, *biases, abs(att.scale) * rotary.gain**2
 
 
-def rotary_upper(rotary, n, R):
+def rotary_upper(rotary, n: int, R: float) -> float:
     r"""Lipschitz constant of rotary attention on sequences of n tokens in a ball: upper bound.
 
     .. math:: \mathrm{Lip}(f_{|B_R^n}) \le \sum_h \|W_O W_V\|_2 \big(t_k + \sqrt n\, (1 + t_q)\big), \qquad
@@ -54,6 +54,14 @@ def rotary_upper(rotary, n, R):
     :math:`g (\|W_K\| R + |b_K|)`, times :math:`s R_i W_Q`. The key term is
     :math:`\sum_j P_{ij} (x_j - m_i)\, s\, \tilde q_i \cdot R_j W_K \varepsilon_j`: Cauchy-Schwarz with weights
     :math:`P_{ij}`. No rotation changes a norm.
+
+    Examples
+    --------
+    >>> from lipnb import Attention, models
+    >>> eye = torch.eye(2).double()
+    >>> f = models.RotaryAttention(Attention.from_matrices(eye, eye), torch.ones(1))
+    >>> round(rotary_upper(f, 4, 1.0), 6)
+    5.0
     """
     Q, K, WV, bq, bk, s = _sizes(rotary)
     query, key = s * Q * R * (K * R + bk), s * K * R * (Q * R + bq)
@@ -61,7 +69,7 @@ def rotary_upper(rotary, n, R):
 
 
 @torch.no_grad()
-def rotary_terms(rotary, x):
+def rotary_terms(rotary, x: torch.Tensor) -> float:
     r"""Local Lipschitz constant of rotary attention at an input: upper bound, each term of the Jacobian as a norm.
 
     .. math:: \|D_X f\|_2 \le \sum_h \Big( \|P\|_2 \|W_O W_V\|_2 + \max_i \|s\, W_O C_i R_i W_Q\|_2
@@ -88,6 +96,14 @@ def rotary_terms(rotary, x):
     U, output i moves by :math:`W_O Z_i^\top U s \tilde q_i`, at most :math:`\rho_i |s\, U \tilde q_i|`; squares summed
     over i are at most :math:`\|(\rho_i s \tilde q_i)_i\|_2^2 \|U\|_F^2`, and
     :math:`\|U\|_F \le g \|W_K\|_2 \|\varepsilon\|_F`.
+
+    Examples
+    --------
+    >>> from lipnb import Attention, models
+    >>> eye = torch.eye(2).double()
+    >>> f = models.RotaryAttention(Attention.from_matrices(eye, eye), torch.ones(1))
+    >>> round(rotary_terms(f, eye), 4)
+    1.6413
     """
     rotary, x = rotary.to(dtype=torch.float64), x.double()
     att = rotary.attention

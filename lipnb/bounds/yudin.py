@@ -2,13 +2,14 @@
 
 import torch
 
+from lipnb.attention import Attention
 from lipnb.bounds.rounding import largest_singular
 
 __all__ = ["yudin_upper"]
 
 
 @torch.no_grad()
-def yudin_upper(attention, x):
+def yudin_upper(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     r"""Local Lipschitz constant of attention at an input: upper bound from the two largest probabilities of each row.
 
     .. math::
@@ -38,6 +39,12 @@ def yudin_upper(attention, x):
     Notes
     -----
     yudin2025attention, Thm 3 and Cor. 1, for one head. Biases of keys and values change no derivative.
+
+    Examples
+    --------
+    >>> f = Attention.from_matrices(torch.eye(2).double(), torch.eye(2).double())
+    >>> round(yudin_upper(f, torch.eye(2).double()).item(), 6)
+    1.786448
     """
     attention.check_dot("yudin_upper")
     attention.check_input(x)

@@ -9,7 +9,7 @@ __all__ = ["ContractiveFeedForward", "largest_singular_value"]
 SLOPES = {"relu": 1.0, "tanh": 1.0, "elu": 1.0}  # Lipschitz constants of the activations
 
 
-def largest_singular_value(matrix):
+def largest_singular_value(matrix: torch.Tensor) -> torch.Tensor:
     r"""Largest singular value, exact up to rounding, with its gradient :math:`u v^\top`.
 
     From the eigenvectors of the Gram matrix of the short side: less than half the time of a singular value
@@ -24,6 +24,11 @@ def largest_singular_value(matrix):
     -------
     Tensor, shape (...)
         At most the exact value up to the rounding of the last product: it is the size of what a unit vector becomes.
+
+    Examples
+    --------
+    >>> round(largest_singular_value(torch.diag(torch.tensor([3.0, 4.0]))).item(), 5)
+    4.0
     """
     if matrix.shape[-2] > matrix.shape[-1]:
         matrix = matrix.mT

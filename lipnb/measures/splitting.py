@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from scipy.sparse.csgraph import connected_components
 
+from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz
 from lipnb.measures.transport import mean_field_map, uniform
 
@@ -40,7 +41,7 @@ class Splitting(NamedTuple):
 
 
 @torch.no_grad()
-def query_blocks(attention, x, weights=None):
+def query_blocks(attention: Attention, x: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
     r"""Derivative of the mean-field map at the atoms, the measure held still: one matrix for each atom.
 
     .. math:: D_z \Gamma_\mu(x_i) = \sum_h s\, W_O^{(h)} C_i^{(h)} W_Q^{(h)}, \qquad
@@ -78,7 +79,9 @@ def query_blocks(attention, x, weights=None):
 
 
 @torch.no_grad()
-def splitting(attention, x, weights=None, *, rtol=1e-6):
+def splitting(
+    attention: Attention, x: torch.Tensor, weights: torch.Tensor | None = None, *, rtol: float = 1e-6
+) -> Splitting:
     r"""Whether a measure is split, by the exact criterion for small moves of copies.
 
     .. math:: \max\big(\|D_X f_a\|_a,\ \max_i \|D_z \Gamma_\mu(x_i)\|_2\big)
@@ -128,7 +131,7 @@ def splitting(attention, x, weights=None, *, rtol=1e-6):
 
 
 @torch.no_grad()
-def far_splitting(attention, x, weights, z):
+def far_splitting(attention: Attention, x: torch.Tensor, weights: torch.Tensor, z: torch.Tensor) -> float:
     r"""A lower bound on the local constant of the mean-field map in W_2: a small mass sent far away.
 
     .. math:: \sup_{i,\, z} \Big(\frac{c(\Gamma_\mu(x_i), \Gamma_\mu(z))}{c(x_i, z)}\Big)^{1/2}, \qquad

@@ -1,24 +1,42 @@
 """Discrete measures as weighted tokens: Wasserstein distances between them, and the mean-field map on them."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
+from lipnb.attention import Attention
+
 __all__ = ["conditional_wasserstein", "mean_field_map", "repeat", "uniform", "wasserstein"]
 
 
-def uniform(n, dtype=torch.float64):
-    """Equal weights of total one, shape (n,)."""
+def uniform(n: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """Equal weights of total one, shape (n,).
+
+    Examples
+    --------
+    >>> uniform(4)
+    tensor([0.2500, 0.2500, 0.2500, 0.2500], dtype=torch.float64)
+    """
     return torch.full((n,), 1 / n, dtype=dtype)
 
 
-def repeat(x, counts):
-    """Tokens (n, d) with token i written counts[i] times, shape (sum of counts, d): integer weights made of copies."""
+def repeat(x: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    """Tokens (n, d) with token i written counts[i] times, shape (sum of counts, d): integer weights made of copies.
+
+    Examples
+    --------
+    >>> repeat(torch.tensor([[1.0], [2.0]]), [2, 1]).flatten().tolist()
+    [1.0, 1.0, 2.0]
+    """
     return x.repeat_interleave(torch.as_tensor(counts, device=x.device), dim=-2)
 
 
-def wasserstein(x, y, a=None, b=None, *, p=2):
+def wasserstein(
+    x: torch.Tensor, y: torch.Tensor, a: torch.Tensor | None = None, b: torch.Tensor | None = None, *, p: float = 2
+) -> float:
     r"""Wasserstein distance of order p between two discrete measures, by exact transport.
 
     .. math:: W_p(\mu, \nu) = \Big(\min_{\pi \in \Pi(\mu, \nu)} \int |x - y|^p\, d\pi(x, y)\Big)^{1/p}, \qquad
@@ -47,6 +65,11 @@ def wasserstein(x, y, a=None, b=None, *, p=2):
     Notes
     -----
     castin2024smooth, section 3.1 and Def. A.2.
+
+    Examples
+    --------
+    >>> wasserstein(torch.tensor([[0.0], [1.0]]), torch.tensor([[3.0], [2.0]]))
+    2.0
     """
     x, y = _points(x), _points(y)
     if x.shape[1] != y.shape[1]:
@@ -69,7 +92,16 @@ def wasserstein(x, y, a=None, b=None, *, p=2):
     return float(scale * max(total, 0.0) ** (1 / p))
 
 
-def conditional_wasserstein(s, x, t, y, a=None, b=None, *, p=2):
+def conditional_wasserstein(
+    s: torch.Tensor,
+    x: torch.Tensor,
+    t: torch.Tensor,
+    y: torch.Tensor,
+    a: torch.Tensor | None = None,
+    b: torch.Tensor | None = None,
+    *,
+    p: float = 2,
+) -> float:
     r"""Distance between measures on positions and tokens that may only be transported within a position.
 
     .. math:: d_p(\bar\mu, \bar\nu) = \Big(\int_0^1 W_p(\mu^s, \nu^s)^p\, d\theta(s)\Big)^{1/p}
@@ -100,6 +132,12 @@ def conditional_wasserstein(s, x, t, y, a=None, b=None, *, p=2):
     Notes
     -----
     castin2024smooth, Def. 4.1.
+
+    Examples
+    --------
+    >>> s, x = torch.tensor([0.0, 1.0]), torch.tensor([[0.0], [1.0]])
+    >>> conditional_wasserstein(s, x, s, x.flip(0)), wasserstein(x, x.flip(0))
+    (1.0, 0.0)
     """
     x, y = _points(x), _points(y)
     s, t = np.asarray(s, dtype=float), np.asarray(t, dtype=float)
@@ -121,7 +159,7 @@ def conditional_wasserstein(s, x, t, y, a=None, b=None, *, p=2):
 
 
 @torch.no_grad()
-def mean_field_map(attention, x, weights, z):
+def mean_field_map(attention: Attention, x: torch.Tensor, weights: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     r"""The map that attention to a measure is, at any points: :math:`\Gamma_\mu(z)`.
 
     .. math:: \Gamma_\mu(z) = \frac{\int e^{z^\top A^\top y}\, V y\, d\mu(y)}{\int e^{z^\top A^\top y}\, d\mu(y)},
@@ -151,6 +189,13 @@ def mean_field_map(attention, x, weights, z):
     Notes
     -----
     castin2024smooth, Def. 2.4.
+
+    Examples
+    --------
+    >>> f = Attention.from_matrices(torch.eye(1).double(), torch.eye(1).double())
+    >>> x = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    >>> mean_field_map(f, x, uniform(2), torch.zeros(1, 1).double())
+    tensor([[0.]], dtype=torch.float64)
     """
     attention.check_input(x, weights)
     attention.check_input(z)

@@ -1,5 +1,18 @@
-"""Inputs that make attention rough: explicit constructions, a search by gradient ascent, attacks on a layer."""
+"""Inputs that make attention rough: explicit constructions, random ones, a search by gradient ascent, attacks."""
 
+from lipnb.worst_case.ascent import adam, ascend, unit_slope
 from lipnb.worst_case.constructions import climb, eigenvector, fork_input, quadratic_input, tight_input, two_diracs
+from lipnb.worst_case.starts import gaussian
 
-__all__ = ["climb", "eigenvector", "fork_input", "quadratic_input", "tight_input", "two_diracs"]
+__all__ = [
+    "adam",
+    "ascend",
+    "climb",
+    "eigenvector",
+    "fork_input",
+    "gaussian",
+    "quadratic_input",
+    "tight_input",
+    "two_diracs",
+    "unit_slope",
+]

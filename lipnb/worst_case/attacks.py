@@ -6,8 +6,9 @@ import torch
 
 from lipnb.jacobian import AttentionJacobian
 from lipnb.spectral import lanczos, start_vectors
+from lipnb.worst_case.ascent import ascend, unit_slope
 
-__all__ = ["Singular", "ascend", "change", "length", "parting", "random_directions", "singular"]
+__all__ = ["Singular", "change", "length", "parting", "push", "random_directions", "singular"]
 
 
 class Singular(NamedTuple):
@@ -132,7 +133,7 @@ def parting(x, blocks):
     return torch.cat([x, x[token : token + 1]]), weights, moves
 
 
-def ascend(f, x, starts, radii, *, steps=20, size=None, weights=None, movable=None):
+def push(f, x, starts, radii, *, steps=20, size=None, weights=None, movable=None):
     r"""Gradient ascent on the change of the output over a ball of moves; the best move seen is kept.
 
     .. math:: \Delta \leftarrow \mathrm{proj}_\epsilon\Big(\Delta + \eta\, \epsilon\, \frac{g}{\|g\|}\Big), \qquad
@@ -181,30 +182,20 @@ def ascend(f, x, starts, radii, *, steps=20, size=None, weights=None, movable=No
     now = (root * free * starts).detach()
     if not (length(now) > 0).all():
         raise ValueError("starts must move some movable token.")
-    there, now = apply(x), radii * _unit(now)
-    best, most = now, x.new_full(starts.shape[:-2], -torch.inf)
-    for step in range(steps + 1):
-        now.requires_grad_()
-        squares = (root * (apply(x + now / root) - there)).square().sum((-2, -1))
-        better = squares.detach() > most
-        best = torch.where(better[..., None, None], now.detach(), best)
-        most = torch.where(better, squares.detach(), most)
-        if step == steps:
-            break
-        (gradient,) = torch.autograd.grad(squares.sum(), now)
-        uphill, now = radii * _unit(free * gradient), now.detach()
+    there = apply(x)
+
+    def squares(now):
+        return (root * (apply(x + now / root) - there)).square().sum((-2, -1))
+
+    def move(step, point, slopes):
+        uphill = radii * unit_slope(free * slopes[0], (-2, -1))
         if size is None:
-            now = torch.where(length(uphill)[..., None, None] > 0, uphill, now)
-        else:
-            now = now + size * (1 - step / steps) * uphill
-            now = now / (length(now)[..., None, None] / radii).clamp_min(1)
+            return (torch.where(length(uphill)[..., None, None] > 0, uphill, point[0]),)
+        now = point[0] + size * (1 - step / steps) * uphill
+        return (now / (length(now)[..., None, None] / radii).clamp_min(1),)
+
+    (best,), most = ascend(squares, (radii * unit_slope(now, (-2, -1)),), move, steps=steps)
     return best / root, most.sqrt()
-
-
-def _unit(moves):
-    """Moves of length 1; zero where they are."""
-    size = length(moves)[..., None, None]
-    return moves / torch.where(size > 0, size, 1)
 
 
 def _mapped(f, weights):

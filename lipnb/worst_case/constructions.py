@@ -4,12 +4,15 @@ import math
 
 import torch
 
-from lipnb.bounds.balls import count, growth_rate, norms, radius, square
+from lipnb.attention import Attention
+from lipnb.bounds.norms import growth_rate, norms
+from lipnb.checks import count, radius, square
+from lipnb.worst_case.ascent import adam, ascend
 
 __all__ = ["climb", "eigenvector", "fork_input", "quadratic_input", "tight_input", "two_diracs"]
 
 
-def eigenvector(A):
+def eigenvector(A: torch.Tensor) -> tuple[float, torch.Tensor]:
     r"""The eigenvalue and unit eigenvector that the constructions follow.
 
     The smallest real eigenvalue :math:`\gamma_{\min}` if :math:`-\gamma_{\min} \ge \gamma_{\max} / 8`, else the
@@ -28,6 +31,12 @@ def eigenvector(A):
     ------
     ValueError
         "A has no real eigenvalue ...".
+
+    Examples
+    --------
+    >>> value, u = eigenvector(torch.diag(torch.tensor([-1.0, 4.0])))
+    >>> value, u.abs().tolist()
+    (-1.0, [1.0, 0.0])
     """
     A, rate = square(A), growth_rate(A)
     values, vectors = torch.linalg.eig(A)
@@ -41,7 +50,7 @@ def eigenvector(A):
     return values.real[lowest].item(), u / u.norm()
 
 
-def tight_input(A, n, R):
+def tight_input(A: torch.Tensor, n: int, R: float) -> torch.Tensor:
     r"""n tokens in a ball at which the local constant grows like :math:`\sqrt n`.
 
     .. math:: R\,(u, \tfrac u2, \dots, \tfrac u2) \ \text{ if } \lambda \ge 0, \qquad
@@ -71,6 +80,11 @@ def tight_input(A, n, R):
     Notes
     -----
     castin2024smooth, Lemma C.7 (as recovered).
+
+    Examples
+    --------
+    >>> tight_input(torch.eye(1), 3, 2.0).abs().flatten().tolist()
+    [2.0, 1.0, 1.0]
     """
     n, R = count(n), radius(R)
     eigenvalue, u = eigenvector(A)
@@ -80,7 +94,7 @@ def tight_input(A, n, R):
     return R * factors * u
 
 
-def two_diracs(A, R, *, share=1.0):
+def two_diracs(A: torch.Tensor, R: float, *, share: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
     r"""A measure of two points at which the mean-field map is as rough as its lower bound says.
 
     .. math:: p\,\delta_{R u} + (1 - p)\,\delta_{R u / 2},\ p = s\,e^{-\lambda R^2 / 4} \ \text{ if } \lambda \ge 0;
@@ -109,6 +123,12 @@ def two_diracs(A, R, *, share=1.0):
     Notes
     -----
     castin2024smooth, Prop. C.8 (as recovered); the best weight is ours.
+
+    Examples
+    --------
+    >>> points, weights = two_diracs(torch.eye(1), 2.0)
+    >>> points.abs().flatten().tolist(), round(weights[0].item(), 6)
+    ([2.0, 1.0], 0.367879)
     """
     R = radius(R)
     if not 0 < share <= 1:
@@ -125,7 +145,7 @@ def two_diracs(A, R, *, share=1.0):
     return R * torch.tensor([[first], [rest]], dtype=torch.float64) * u, weights
 
 
-def quadratic_input(n, R, direction):
+def quadratic_input(n: int, R: float, direction: torch.Tensor) -> torch.Tensor:
     r"""Tokens at which the constant of :math:`A = V = I` grows like :math:`R^2` however few they are.
 
     .. math:: X = (0,\, R u, \dots, R u,\, -R u, \dots, -R u), \qquad
@@ -153,6 +173,11 @@ def quadratic_input(n, R, direction):
     Notes
     -----
     castin2024smooth, section C.7 and Figure 3 (as recovered); the token at 0 is that of kim2021lipschitz.
+
+    Examples
+    --------
+    >>> quadratic_input(5, 2.0, torch.ones(1)).flatten().tolist()
+    [0.0, 2.0, 2.0, -2.0, -2.0]
     """
     if count(n) % 2 == 0 or n < 3:
         raise ValueError(f"n must be odd, 3 or more, got {n!r}.")
@@ -163,7 +188,9 @@ def quadratic_input(n, R, direction):
     return radius(R) * torch.cat([torch.zeros(1, 1, dtype=torch.float64), half, -half]) * u / u.norm()
 
 
-def fork_input(A, V, n, R, *, pairs=8, angles=33):
+def fork_input(
+    A: torch.Tensor, V: torch.Tensor, n: int, R: float, *, pairs: int = 8, angles: int = 33
+) -> tuple[torch.Tensor, float]:
     r"""Tokens at which the local constant of any A grows like :math:`R^2 \sqrt n`: no eigenvalue is needed.
 
     With a singular pair :math:`A v = \sigma k` and a unit :math:`e \perp k`: n - 2 tokens at R v and two prongs,
@@ -196,6 +223,12 @@ def fork_input(A, V, n, R, *, pairs=8, angles=33):
     ------
     ValueError
         "n must be 3 or more ...", and as `lipnb.bounds.general_upper`.
+
+    Examples
+    --------
+    >>> x, lower = fork_input(torch.eye(2), torch.eye(2), 10, 2.0)
+    >>> x.shape, round(lower, 4)
+    (torch.Size([10, 2]), 0.5093)
     """
     A, V = square(A), torch.as_tensor(V).double()
     norms(A, V)
@@ -218,7 +251,9 @@ def fork_input(A, V, n, R, *, pairs=8, angles=33):
     return best[1], best[0]
 
 
-def climb(attention, x, R, *, steps=150, rate=0.1):
+def climb(
+    attention: Attention, x: torch.Tensor, R: float, *, steps: int = 150, rate: float = 0.1
+) -> tuple[torch.Tensor, torch.Tensor]:
     r"""Tokens in a ball with larger local constants, by gradient ascent from given ones.
 
     Adam on :math:`\log \|D_X f\|_2` of the dense Jacobian; after each step, tokens outside the ball are put on its
@@ -247,6 +282,14 @@ def climb(attention, x, R, *, steps=150, rate=0.1):
     ------
     ValueError
         "R must be positive ...", and as `Attention.check_input`.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2).double()
+    >>> start = climb(Attention.from_matrices(eye, eye), eye, 1.0, steps=0)[1]
+    >>> best = climb(Attention.from_matrices(eye, eye), eye, 1.0, steps=20)[1]
+    >>> bool(best > start)
+    True
     """
     attention.check_input(x)
     if not radius(R) > 0:
@@ -256,17 +299,9 @@ def climb(attention, x, R, *, steps=150, rate=0.1):
     def projected(tokens):
         return tokens / (tokens.norm(dim=-1, keepdim=True) / R).clamp_min(1)
 
-    best = projected(x.detach().reshape(-1, *x.shape[-2:]))
-    largest = best.new_full(best.shape[:1], -torch.inf)
-    now = best.clone().requires_grad_()
-    optimizer = torch.optim.Adam([now], lr=rate * R, maximize=True)
-    for _ in range(steps + 1):
-        norms = torch.linalg.matrix_norm(jacobian(now).flatten(3).flatten(1, 2), 2)
-        better = norms.detach() > largest
-        best = torch.where(better[:, None, None], now.detach(), best)
-        largest = torch.where(better, norms.detach(), largest)
-        optimizer.zero_grad()
-        norms.log().sum().backward()
-        optimizer.step()
-        now.data = projected(now.data)
+    def norm(tokens):
+        return torch.linalg.matrix_norm(jacobian(tokens).flatten(3).flatten(1, 2), 2)
+
+    start = projected(x.detach().reshape(-1, *x.shape[-2:]))
+    (best,), largest = ascend(norm, (start,), adam(rate * R, inside=projected), steps=steps, log=True)
     return best.reshape(x.shape), largest.reshape(x.shape[:-2])

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import random_case, relative
+from cases import random_case
 from hub import tiny_gpt2
 from safetensors.torch import load_file, save_file
 
 from lab import results
-from lab.experiments import brackets
+from lab.experiments import brackets, make, remeasure
 from lipnb import local_lipschitz, models
 
 
@@ -61,25 +61,16 @@ def test_bad_folders_are_said_in_one_sentence(folder):
 def test_a_table_holds_brackets_and_published_bounds(results_folder, monkeypatch):
     case = random_case(4, n=5)
     exact = local_lipschitz(case.attention, case.x, method="dense").value
-    calls = []
-
-    def inputs(model, masked, length, *, seed=0):
-        for layer in range(2):
-            calls.append(layer)
-            yield layer, case.attention, case.x[layer]
-
-    monkeypatch.setattr(brackets, "inputs", inputs)
-    monkeypatch.setattr(brackets, "TABLES", {"bracket-minilm": (("minilm", False),)})
-    table = brackets.make_table("bracket-minilm", lengths=(5,))
+    monkeypatch.setattr(brackets, "at", lambda model, masked, layer, length, *, seed=0: (case.attention, case.x[layer]))
+    monkeypatch.setattr(brackets, "layers_of", lambda model, masked: 2)
+    monkeypatch.setattr(brackets, "MODELS", {"bracket-minilm": (("minilm", False),)})
+    table = make(brackets.TABLES[:1], lengths=(5,))["bracket-minilm"]
     assert list(table.layer) == [0, 1] and "bracket-minilm" in results.names()
     for row, value in zip(table.itertuples(), exact.tolist(), strict=True):
         assert row.lower <= value * (1 + 1e-12) and value <= row.upper <= row.closed_form * (1 + 1e-9)
         assert value <= row.yudin and value <= row.general
-    again = brackets.remeasure(table, rows=2)
-    assert relative(torch.tensor(again.closed_form_again), torch.tensor(again.closed_form)) < 1e-9
-    assert relative(torch.tensor(again.lower_again), torch.tensor(again.lower)) < 1e-3
-    with pytest.raises(ValueError, match="there is no table"):
-        brackets.make_table("steps")
+    again = remeasure(table, brackets.again, rows=2)
+    assert again["closed_form difference"].max() < 1e-9 and again["lower difference"].max() < 1e-3
 
 
 def test_absent_weights_are_said(monkeypatch, tmp_path):
@@ -102,6 +93,5 @@ def test_minilm_reads_the_reference():
 )
 def test_the_stored_gpt2_rows_hold():
     table = results.load("bracket-gpt2")
-    again = brackets.remeasure(table[table.layer == 0], rows=1)
-    assert abs(again.lower_again / again.lower - 1).max() < 1e-3
-    assert abs(again.closed_form_again / again.closed_form - 1).max() < 1e-3
+    again = remeasure(table[table.layer == 0], brackets.again, rows=1)
+    assert again["closed_form difference"].max() < 1e-3 and again["lower difference"].max() < 1e-3

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 import torch
 
-from lab import experiments, results, training
+from lab import cli, experiments, results, training
 from lab.experiments import real_text, windows
-from lipnb import cli, corpora, lipschitz, models
+from lipnb import corpora, lipschitz, models
 
 
 @pytest.fixture(scope="module")
@@ -22,17 +22,7 @@ def minilm():
     return models.load("minilm")
 
 
-COMMAND = [
-    sys.executable,
-    "-m",
-    "lipnb.cli",
-    "results",
-    "real-text-embedded",
-    "--lengths",
-    "2,5,9,12,16",
-    "--count",
-    "2",
-]
+COMMAND = [sys.executable, "-m", "lab", "tables", "real-text-embedded", "--lengths", "2,5,9,12,16", "--count", "2"]
 
 
 def test_one_row_for_each_window(minilm):
@@ -58,14 +48,28 @@ def test_long_windows_are_measured_in_smaller_batches(minilm, monkeypatch):
 
 def test_rows_are_measured_again_and_a_false_row_is_seen(minilm):
     table = experiments.measure(minilm, "python_reference", 0, [4, 8], 3, progress=False)
-    again = experiments.remeasure(table, minilm, rows=6)
-    assert len(again) == 6 and again.difference.max() < 1e-5
-    assert len(experiments.remeasure(table, minilm, rows=2)) == 2
-    assert experiments.remeasure(table.assign(lipschitz=1.01 * table.lipschitz), minilm).difference.max() > 5e-3
-    with pytest.raises(ValueError, match="another edition"):
-        experiments.remeasure(table.assign(text="other"), minilm)
+    measured = experiments.again(minilm)
+    again = experiments.remeasure(experiments.measured_with(table, minilm), measured, rows=6)
+    assert len(again) == 6 and again["lipschitz difference"].max() < 1e-5
+    assert again["released difference"].max() < 1e-5
+    assert len(experiments.remeasure(table, measured, rows=2)) == 2
+    false = experiments.remeasure(table.assign(lipschitz=1.01 * table.lipschitz), measured)
+    assert false["lipschitz difference"].max() > 5e-3
+    with pytest.raises(ValueError, match="same edition"):
+        experiments.remeasure(table.assign(text="other"), measured)
     with pytest.raises(ValueError, match="no row of this table was measured with minilm"):
-        experiments.remeasure(table.assign(masked=True), minilm)
+        experiments.measured_with(table.assign(masked=True), minilm)
+
+
+def test_rows_that_belong_together_are_measured_together():
+    table = pd.DataFrame({"place": list("aabbcc"), "value": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]})
+
+    def again(row):
+        return None if row["value"] == 4 else {"value": 2 * row["value"]}
+
+    found = experiments.remeasure(table, again, rows=3, by=["place"])
+    assert sorted(found.place) == list("aacc") and (found["value again"] == 2 * found.value).all()
+    assert (found["value difference"] == 1).all() and len(experiments.remeasure(table, again, rows=2)) == 2
 
 
 def test_a_page_learns_what_it_can_measure_here(monkeypatch):
@@ -187,13 +191,13 @@ def test_tables_of_a_model_of_ones_own(tmp_path, results_folder, monkeypatch):
 
 
 def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):
-    assert cli.main(["results", "nonsense"]) == 2
+    assert cli.main(["tables", "nonsense"]) == 2
     assert "there is no table 'nonsense': choose from real-text-embedded" in capsys.readouterr().err
-    assert cli.main(["results", "real-text-embedded", "--lengths", "2", "--count", "1000000"]) == 1
+    assert cli.main(["tables", "real-text-embedded", "--lengths", "2", "--count", "1000000"]) == 1
     assert "the text has" in capsys.readouterr().err
     (results_folder / "file").write_text("")
     monkeypatch.setenv("LIPNB_RESULTS", str(results_folder / "file"))
-    assert cli.main(["results", "real-text-embedded"]) == 1
+    assert cli.main(["tables", "real-text-embedded"]) == 1
     assert "cannot be written" in capsys.readouterr().err
     for arguments, said in (
         (["--help"], "--again"),
@@ -201,7 +205,7 @@ def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):
         (["--lengths", "0"], "such as 2,8,32"),
     ):
         with pytest.raises(SystemExit):
-            cli.main(["results", *arguments])
+            cli.main(["tables", *arguments])
         assert said in "".join(capsys.readouterr())
 
 

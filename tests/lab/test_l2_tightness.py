@@ -6,7 +6,7 @@ import torch
 
 from lab import results
 from lab.experiments import l2_tightness
-from lab.experiments.l2_tightness import ascend, largest_row, printed_witness, row_sum, uniform_starts, witness
+from lab.experiments.l2_tightness import ascended, largest_row, printed_witness, row_sum, uniform_starts, witness
 from lipnb import Attention, bounds
 from lipnb.jacobian.rows import infinity_norm
 
@@ -55,9 +55,9 @@ def test_width_one_with_weights():
 
 def test_ascent_reaches_the_constant_and_is_repeated():
     start = uniform_starts(5, 20)
-    values, x = ascend(start)
+    values, x = ascended(start)
     assert abs(values.max().item() / largest_row(5) - 1) < 1e-5 and values.max() <= largest_row(5) * (1 + 1e-12)
-    assert torch.equal(row_sum(x), values) and torch.equal(ascend(start)[0], values)
+    assert torch.equal(row_sum(x), values) and torch.equal(ascended(start)[0], values)
     table = results.load("l2-tightness")
     rows = l2_tightness.tightness_rows(3)
     stored = table[table.n == 3]

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from lab import results, verification
-from lab.verification import CHECKS, KINDS, NOT_CHECKED, __main__, digits, draws, table, truth
-from lab.verification.ascent import ascend, weighted_dense
+from lab import cli, results, verification
+from lab.experiments import make, remeasure
+from lab.verification import CHECKS, KINDS, NOT_CHECKED, digits, draws, table, truth
+from lab.verification.ascent import weighted_dense, worsened
 from lab.verification.cancelling import CANCELLING, draw_cancelling
 from lab.verification.checks import jacobian_norm
 from lipnb import bounds, local_lipschitz
@@ -76,25 +77,30 @@ def test_truth_is_the_dense_norm():
 
 def test_fifty_digits_make_a_table(results_folder):
     few = {"blocks": {"certify": 7, "nearby_upper": 1}, "cases": 3, "progress": False}
-    table = digits.make_table(**few, save_as="few")
+    table = make([digits.TABLE], **few, save_as="few")["few"]
     assert len(table) == 7 and table.cases.sum() == 24 and table.violations.sum() == table.errors.sum() == 0
-    again = digits.remeasure(table, rows=2)
-    assert (again.again == again.margin).all()
+    again = remeasure(table, digits.again, rows=2)
+    assert (again["margin again"] == again.margin).all()
 
 
 def test_a_bound_whose_constant_is_broken_is_caught(results_folder, monkeypatch, capsys):
-    assert __main__.main(["--quick", "--bounds", "general_upper", "--save-as", "whole"]) == 0
+    assert cli.main(["verify", "--quick", "--bounds", "general_upper", "--save-as", "whole"]) == 0
     honest = bounds.general_upper
     monkeypatch.setattr(bounds, "general_upper", lambda *given: honest(*given) / 2)
-    assert __main__.main(["--quick", "--bounds", "general_upper", "--save-as", "half"]) == 1
+    assert cli.main(["verify", "--quick", "--bounds", "general_upper", "--save-as", "half"]) == 1
     broken = results.load("half")
     assert broken.violations.sum() > 0 and broken.worst.max() == pytest.approx(2 * results.load("whole").worst.max())
     assert "0 violations" in capsys.readouterr().out
 
 
+def made(save_as="verify", **options):
+    """The table of checks, small."""
+    return make([verification.TABLE], save_as=save_as, **options)[save_as]
+
+
 def test_a_stopped_run_continues_and_ends_the_same(results_folder, monkeypatch):
     chosen = {"checks": ["yudin_upper", "large_radius_upper"], **SMALL}
-    whole = verification.make_table(**chosen, save_as="whole")
+    whole = made(**chosen, save_as="whole")
     measured, honest = [], table.measure
 
     def until(limit):
@@ -108,21 +114,21 @@ def test_a_stopped_run_continues_and_ends_the_same(results_folder, monkeypatch):
 
     monkeypatch.setattr(table, "measure", until(5))
     with pytest.raises(KeyboardInterrupt):
-        verification.make_table(**chosen, save_as="parts")
+        made(**chosen, save_as="parts")
     with pytest.raises(ValueError, match="begun with other settings"):
-        verification.make_table(**{**chosen, "maps": 3}, save_as="parts")
+        made(**{**chosen, "maps": 3}, save_as="parts")
     monkeypatch.setattr(table, "measure", until(None))
-    parts = verification.make_table(**chosen, save_as="parts")
+    parts = made(**chosen, save_as="parts")
     assert len(measured) == len(set(measured)) == len(whole) == 16
     assert parts.equals(whole) and results.provenance("parts")["rows"] == 16
     with pytest.raises(ValueError, match="there is no check 'steps'"):
-        verification.make_table(checks=["steps"])
+        made(checks=["steps"])
 
 
 def test_blocks_are_joined_to_their_worst(results_folder):
     check = CHECKS[1]
     rows = [verification.measure(check, "random", block, maps=2) for block in range(3)]
-    joined = verification.make_table(checks=[check.name], blocks={"random": 3}, maps=2, progress=False)
+    joined = made(checks=[check.name], blocks={"random": 3}, maps=2, progress=False)
     first = joined[~joined.masked].iloc[0]
     worst = max(rows, key=lambda row: row["worst"])
     assert first.worst_hot == max(row["worst_hot"] for row in rows) <= first.worst
@@ -131,11 +137,11 @@ def test_blocks_are_joined_to_their_worst(results_folder):
 
 
 def test_worst_cases_come_back_from_their_seeds(results_folder):
-    made = verification.make_table(checks=NAMES[3:5], **SMALL)
-    found = verification.remeasure(results.load("verify"), rows=len(made))
-    assert len(found) == len(made) == 16 and found.difference.max() < 2e-5  # six digits are stored
-    row = made[(made.bound == "yudin_upper") & (made.kind == "ascended")].iloc[0]
-    problem, measured, stated = verification.again(row)
+    whole = made(checks=NAMES[3:5], **SMALL)
+    found = remeasure(results.load("verify"), verification.again, rows=len(whole))
+    assert len(found) == len(whole) == 16 and found["worst difference"].max() < 2e-5  # six digits are stored
+    row = whole[(whole.bound == "yudin_upper") & (whole.kind == "ascended")].iloc[0]
+    problem, measured, stated = verification.worst_case(row)
     assert problem.x.shape == (1, row.n, row.d) and measured / stated == pytest.approx(row.worst, rel=1e-12)
     direct = local_lipschitz(problem.attention, problem.x, method="dense").value
     assert direct.item() == pytest.approx(measured) and problem.radii.item() == pytest.approx(row.radius)
@@ -184,9 +190,9 @@ def test_measured_is_the_exact_norm(masked, weighted):
 def test_ascent_climbs_and_stays_in_the_ball(family, masked):
     check = next(check for check in CHECKS if check.family == family)
     before = draws.draw("climb", family, "ascended", 0, masked=masked)
-    after = ascend(before, check.goal(before))
+    after = worsened(before, check.goal(before))
     assert (after.radii <= before.radii * (1 + 1e-12)).all()
-    assert torch.allclose(ascend(before, check.goal(before), keep=True).radii, before.radii)
+    assert torch.allclose(worsened(before, check.goal(before), keep=True).radii, before.radii)
     gain = jacobian_norm(after) / jacobian_norm(before)
     assert (gain > 1 - 1e-6).all() and gain.median() > 1.2
     if after.weights is not None:

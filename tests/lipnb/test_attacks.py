@@ -9,7 +9,7 @@ from cases import extreme_case, random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.experiments import robustness
+from lab.experiments import remeasure, robustness
 from lab.verification import digits, truth
 from lab.verification.cancelling import Case
 from lipnb import Attention, AttentionJacobian
@@ -43,7 +43,7 @@ def test_two_tokens_on_a_line_against_grid_search(A, tokens, radius):
     truth = attacks.change(f, x, grid).max().item()
     top = attacks.singular(f, x).direction
     starts = torch.cat([top[None], -top[None], directions(x, 40)])  # many: far away there are several hills
-    moves, found = attacks.ascend(f, x, starts, radius, size=0.5)
+    moves, found = attacks.push(f, x, starts, radius, size=0.5)
     assert found.max().item() == pytest.approx(truth, rel=1e-3)
     assert truth <= nearby_upper(f, x, [radius]).best.item()
     assert found.max() == attacks.change(f, x, moves).max()
@@ -54,7 +54,7 @@ def test_two_tokens_on_a_line_against_grid_search(A, tokens, radius):
 def test_ascent_stays_in_the_ball_and_is_never_below_its_starts(seed, size, log):
     f, x = one_input(seed)
     radius, starts = 10**log, directions(x, 3, seed)
-    moves, found = attacks.ascend(f, x, starts, radius, steps=5, size=size)
+    moves, found = attacks.push(f, x, starts, radius, steps=5, size=size)
     assert (attacks.length(moves) <= radius * (1 + 1e-12)).all()
     assert (found >= attacks.change(f, x, radius * starts) * (1 - 1e-12)).all()
     assert torch.allclose(found, attacks.change(f, x, moves), rtol=1e-9, atol=1e-15)
@@ -67,9 +67,7 @@ def test_only_movable_tokens_move_and_weights_measure(seed):
     movable = torch.tensor([True, False, True, False])
     radii = torch.tensor([0.1, 1.0], dtype=torch.float64)
     for size in (None, 0.5):
-        moves, found = attacks.ascend(
-            f, x, directions(x, 2), radii, steps=4, size=size, weights=weights, movable=movable
-        )
+        moves, found = attacks.push(f, x, directions(x, 2), radii, steps=4, size=size, weights=weights, movable=movable)
         assert (moves[:, ~movable] == 0).all() and (moves[:, movable] != 0).any()
         assert torch.allclose((weights[:, None] * moves**2).sum((1, 2)).sqrt(), attacks.length(moves, weights))
         assert (attacks.length(moves, weights) <= radii * (1 + 1e-12)).all()
@@ -88,7 +86,7 @@ def test_the_singular_direction_attains_the_constant_to_first_order(seed):
     assert abs(attacks.change(f, x, 1e-4 * top.direction).item() / 1e-4 - exact) <= 1e-2 * exact
     # no direction does more, and aligned steps from anywhere are power iteration
     assert attacks.change(f, x, 1e-6 * directions(x, 20)).max().item() <= 1e-6 * exact * (1 + 1e-4)
-    _, found = attacks.ascend(f, x, directions(x, 1), 1e-6, steps=300)
+    _, found = attacks.push(f, x, directions(x, 1), 1e-6, steps=300)
     assert found.item() / 1e-6 == pytest.approx(exact, rel=1e-3)
 
 
@@ -120,7 +118,7 @@ def test_bounds_hold_for_the_change_the_jacobian_and_the_remainder(seed, spread)
     assert dense_norm(f, x) <= bound.local.item() * (1 + 1e-9)
     starts = torch.cat([attacks.singular(f, x).direction[None], directions(x, 2)])
     for i, radius in enumerate(radii):
-        moves, found = attacks.ascend(f, x, starts, radius, steps=8, size=0.5)
+        moves, found = attacks.push(f, x, starts, radius, steps=8, size=0.5)
         for upper in (bound.jacobian, bound.taylor, bound.outputs, bound.general):
             assert found.max() <= upper[i] * (1 + 1e-9)
         for move in moves:
@@ -216,21 +214,19 @@ def test_stored_windows_are_attacked_again(monkeypatch):
     settings, units = robustness.TABLES[0].work(texts=("python_reference",), count=1, radii=(1e-3, 0.3), steps=15)
     assert settings["count"] == 1 and len(units) == 2 and sum(unit.rows for unit in units) == 4
     table = pd.DataFrame([row for unit in units for row in unit.measure()])
-    stored, again = robustness.remeasure(table, rows=2, seed=1)
-    assert len(stored) == len(again) == 4
-    numbers = stored.select_dtypes("number").columns
-    assert (stored[numbers] - again[numbers]).abs().max().max() < 1e-6
+    found = remeasure(table, robustness.again, rows=2, seed=1, by=robustness.PLACE)
+    assert len(found) == 4 and all(found[f"{name} difference"].max() < 1e-6 for name in robustness.COMPARED)
     gone = pd.concat([table.assign(corpus="gone.txt"), table], ignore_index=True)
-    assert (robustness.remeasure(gone, rows=2)[0].corpus == "python_reference").all()
-    with pytest.raises(ValueError, match="no window of this table"):
-        robustness.remeasure(table.assign(text="other"))
+    assert (remeasure(gone, robustness.again, rows=2).corpus == "python_reference").all()
+    with pytest.raises(ValueError, match="no row of this table can be measured here"):
+        remeasure(table.assign(text="other"), robustness.again)
 
 
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda f, x: attacks.ascend(f, x, torch.zeros_like(x), 1.0), "starts must move"),
-        (lambda f, x: attacks.ascend(f, x, torch.ones_like(x), 0.0), "radii must be positive"),
+        (lambda f, x: attacks.push(f, x, torch.zeros_like(x), 1.0), "starts must move"),
+        (lambda f, x: attacks.push(f, x, torch.ones_like(x), 0.0), "radii must be positive"),
         (lambda f, x: nearby_upper(f, x[None], [1.0]), "one sequence"),
         (lambda f, x: nearby_upper(f, x, [-1.0]), "radii must be finite"),
         (lambda f, x: nearby_upper(f, x[:, :1], [1.0]), "x must have shape"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lab.power_laws import power_law
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
-from lipnb.worst_case import climb, eigenvector, fork_input, quadratic_input, tight_input, two_diracs
+from lipnb.worst_case import ascend, climb, eigenvector, fork_input, quadratic_input, tight_input, two_diracs
 
 few = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 EYE = torch.eye(2, dtype=torch.float64)
@@ -128,6 +128,20 @@ def test_two_diracs_are_weights_of_total_one_and_reach_the_mean_field_bound():
         assert found >= bounds.mean_field_lower(A, R) * 0.99
         y, b = two_diracs(A, R, share=1 / 3)
         assert torch.equal(x, y) and b[0] == pytest.approx(a[0].item() / 3)
+
+
+def test_an_ascent_keeps_the_best_of_each_item():
+    start = torch.tensor([[0.5], [3.0], [torch.nan]])
+
+    def move(step, point, slopes):
+        assert torch.equal(slopes[0][:2], -2 * point[0][:2] + 2)
+        return (point[0] + 1,)
+
+    (best,), most = ascend(lambda x: (2 * x - x * x)[:, 0], (start,), move, steps=3)
+    assert best[:2].flatten().tolist() == [0.5, 3.0] and most[:2].tolist() == [0.75, -3.0]
+    assert best[2].isnan() and most[2].isnan()
+    (best,), most = ascend(lambda x: (2 * x - x * x)[:, 0], (start - 2,), lambda *given: (given[1][0] + 1,), steps=3)
+    assert best[:2].flatten().tolist() == [0.5, 1.0] and most[:2].tolist() == [0.75, 1.0]
 
 
 @pytest.mark.parametrize("masked", [False, True])

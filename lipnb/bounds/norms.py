@@ -1,22 +1,13 @@
-"""What the bounds on a ball share: spectral norms of A and V, and clear words about bad input."""
+"""The numbers by which bounds on a ball know a head: the norms of A and V, the largest logit, the growth rate."""
 
 import math
 
 import torch
 
 from lipnb.bounds.rounding import largest_singular
+from lipnb.checks import radius, square
 
-__all__ = ["count", "growth_rate", "heat", "norms", "product", "radius", "square"]
-
-
-def square(A):
-    """`A` as a finite float64 matrix of shape (d, d), or one sentence."""
-    A = torch.as_tensor(A).double()
-    if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.numel():
-        raise ValueError(f"A must be square, shape (d, d), got {tuple(A.shape)}.")
-    if not torch.isfinite(A).all():
-        raise ValueError("A holds NaN or infinite values: remove them first.")
-    return A
+__all__ = ["growth_rate", "heat", "norms", "product"]
 
 
 def norms(A, V):
@@ -31,20 +22,6 @@ def norms(A, V):
     return largest_singular(A).item(), largest_singular(V).item()
 
 
-def count(n):
-    """The number of tokens, checked."""
-    if not math.isfinite(n) or int(n) != n or n < 1:
-        raise ValueError(f"n must be a positive integer, got {n!r}.")
-    return int(n)
-
-
-def radius(R):
-    """The radius of the ball, checked."""
-    if not 0 <= R < math.inf:
-        raise ValueError(f"R must be a finite number, 0 or more, got {R!r}.")
-    return float(R)
-
-
 def heat(A_norm, R):
     r""":math:`t = \|A\|_2 R^2`, the largest logit on the ball: bounds know A and R by it; infinite beyond float64."""
     return product(A_norm, radius(R), R)
@@ -55,7 +32,7 @@ def product(*factors):
     return math.prod(map(float, factors)) if all(factors) else 0.0
 
 
-def growth_rate(A):
+def growth_rate(A: torch.Tensor) -> float:
     r"""How fast the worst inputs make the constant grow with :math:`R^2`.
 
     .. math:: \gamma = \max(-\gamma_{\min}, \gamma_{\max} / 8)
@@ -80,6 +57,11 @@ def growth_rate(A):
     Notes
     -----
     castin2024smooth, Prop. 3.4 and 3.6.
+
+    Examples
+    --------
+    >>> round(growth_rate(torch.diag(torch.tensor([-1.0, 4.0]))), 6)
+    1.0
     """
     real = real_eigenvalues(A)
     return max(-real.min().item(), real.max().item() / 8, 0.0)

@@ -1,0 +1,109 @@
+"""The one gradient ascent: every search for rough inputs is this loop, with a goal and a way to move."""
+
+from collections.abc import Callable
+
+import torch
+
+__all__ = ["adam", "ascend", "unit_slope"]
+
+
+@torch.enable_grad()
+def ascend(
+    goal: Callable[..., torch.Tensor], start: tuple[torch.Tensor, ...], move: Callable, *, steps: int, log: bool = False
+) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """The best points that an ascent from `start` visits, each item of the batch on its own.
+
+    Parameters
+    ----------
+    goal : callable
+        Of the tensors of a point; differentiable, shape (b,): what is to be large.
+    start : tuple of Tensor, shapes (b, ...)
+        Where to begin; b may be any batch shape.
+    move : callable
+        ``move(step, point, slopes)`` gives the next point, a tuple, from the gradients here; `step` counts from 0.
+        What may not be left (a ball, a sphere) is its affair.
+    steps : int
+        Moves; the goal is evaluated once more.
+    log : bool
+        Whether the slopes are those of the logarithm of the goal.
+
+    Returns
+    -------
+    tuple of Tensor, shapes (b, ...)
+        The best point seen: no search shows that there is no better one.
+    Tensor, shape (b,)
+        The goal there, never less than at the start. An item whose goal is NaN at the start stays there.
+
+    Examples
+    --------
+    >>> import torch
+    >>> (x,), value = ascend(lambda x: x.cos(), (torch.ones(1),), lambda step, x, slopes: (x[0] + slopes[0],), steps=9)
+    >>> round(value.item(), 6)
+    1.0
+    """
+    now = best = tuple(part.detach() for part in start)
+    most = None
+    for step in range(steps + 1):
+        now = tuple(part.detach().requires_grad_() for part in now)
+        value = goal(*now)
+        seen = value.detach()
+        most = seen if most is None else most
+        better = seen > most
+        best = tuple(
+            torch.where(better[(..., *[None] * (new.ndim - better.ndim))], new.detach(), old)
+            for old, new in zip(best, now, strict=True)
+        )
+        most = torch.where(better, seen, most)
+        if step < steps:
+            slopes = torch.autograd.grad((value.log() if log else value).sum(), now)
+            with torch.no_grad():
+                now = move(step, tuple(part.detach() for part in now), slopes)
+    return best, most
+
+
+def adam(rate: float, *, falling: int | None = None, inside: Callable | None = None) -> Callable:
+    """A move for `ascend`: steps of Adam on points of one tensor.
+
+    Parameters
+    ----------
+    rate : float
+        Size of a step.
+    falling : int, optional
+        The rate falls to zero in as many steps, like a cosine; default: it stays.
+    inside : callable, optional
+        Puts a point back where it may be.
+
+    Examples
+    --------
+    >>> x, value = ascend(lambda x: -x.square(), (torch.ones(1),), adam(0.1), steps=10)
+    >>> round(value.item(), 3)
+    -0.006
+    """
+    held = optimizer = schedule = None
+
+    def move(step, point, slopes):
+        nonlocal held, optimizer, schedule
+        if optimizer is None:
+            held = point[0].clone().requires_grad_()
+            optimizer = torch.optim.Adam([held], lr=rate, maximize=True)
+            schedule = falling and torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, falling)
+        held.data, held.grad = point[0].clone(), slopes[0]
+        optimizer.step()
+        if schedule:
+            schedule.step()
+        return (held.detach() if inside is None else inside(held.detach()),)
+
+    return move
+
+
+def unit_slope(slope: torch.Tensor, dim: int | tuple[int, ...]) -> torch.Tensor:
+    """A gradient divided by its length over some dimensions; zero where it is zero.
+
+    Examples
+    --------
+    >>> unit_slope(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), 1)
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
+    size = torch.linalg.vector_norm(slope, dim=dim, keepdim=True)
+    return slope / torch.where(size > 0, size, 1)
