@@ -7,6 +7,7 @@ from io import StringIO
 from pathlib import Path
 
 from lipnb import hub
+from lipnb.origin import extra
 
 __all__ = ["NAMES", "available", "describe", "fingerprint", "gutenberg", "penn_treebank", "read", "windows"]
 
@@ -124,8 +125,8 @@ def windows(token_ids, length, count):
 
 def gutenberg():
     """The texts of NLTK's Gutenberg corpus that are in NLTK's data path, name -> text; empty without it."""
-    from nltk.corpus import gutenberg
-
+    with extra("models"):
+        from nltk.corpus import gutenberg
     try:
         return {name: gutenberg.raw(name) for name in sorted(gutenberg.fileids())}
     except LookupError:
@@ -161,9 +162,9 @@ def penn_treebank():
 
 
 def _alice():
-    import nltk
-    from nltk.corpus import gutenberg
-
+    with extra("models"):
+        import nltk
+        from nltk.corpus import gutenberg
     try:
         return gutenberg.raw("carroll-alice.txt")
     except LookupError:
@@ -178,8 +179,8 @@ def _alice():
 
 
 def _ag_news():
-    import pandas as pd
-
+    with extra("models"):
+        import pandas as pd
     folder = os.environ.get("LIPNB_DATA")
     path = Path(folder, "ag_news_csv", "test.csv") if folder else None
     if path is not None and path.is_file():

@@ -3,13 +3,11 @@
 import hashlib
 import json
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import torch
-from tqdm.auto import tqdm
 
 from lipnb import recording
 from lipnb.models import OBJECTS
@@ -157,18 +155,17 @@ def scan(
             f"({_difference(found.about['settings'], settings)}): name another folder with --output, or "
             "measure anew with --again (again=True in Python)."
         )
-    with recording.recording(NAME, settings, output) as record:
-        _measure(
-            record,
-            material,
-            wanted,
-            progress,
-            object=object,
-            rtol=rtol,
-            seed=seed,
-            certified=certified,
-            upper_work=upper_work,
-        )
+    options = {"object": object, "rtol": rtol, "seed": seed, "certified": certified, "upper_work": upper_work}
+    units = [
+        recording.Unit(f"{layer}/{n}", lambda layer=layer, x=x: measure(network, layer, x, **options), len(x))
+        for layer in wanted
+        for n, x in material.inputs.items()
+    ]
+    with (
+        recording.recording(NAME, settings, output) as record,
+        recording.bar(sum(unit.size for unit in units), "window", progress) as bar,
+    ):
+        record.fill(units, bar, title=f"{network.name}, layer/tokens")
         (output / SUMMARY).unlink(missing_ok=True)  # of an earlier scan
         record.finish()
     return _summarised(load(output), output)
@@ -186,26 +183,6 @@ def folder_of(model):
     """Where a scan of a model goes by default: ``scan-<model>``, with plain characters only."""
     name = Path(str(model)).name if Path(str(model)).is_dir() else str(model)
     return Path(f"scan-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'model'}")
-
-
-def _measure(record, material, layers, progress, **options):
-    """All units of work that are not there yet, with one progress bar over windows."""
-    todo = [(layer, length) for layer in layers for length in material.inputs]
-    name = material.model.name
-    windows = {length: len(inputs) for length, inputs in material.inputs.items()}
-    with tqdm(total=sum(windows[n] for _, n in todo), unit="window", disable=not progress, smoothing=0.05) as bar:
-        for layer, length in todo:
-            bar.set_description(f"{name}: layer {layer}, n = {length}")
-            key = f"{layer}/{length}"
-            if record.rows(key) is None:
-                began = time.perf_counter()
-                rows = measure(material.model, layer, material.inputs[length], **options)
-                record.add(key, rows, round(time.perf_counter() - began, 3))
-                bar.update(windows[length])
-            elif not bar.disable:  # found, not measured: not part of the rate
-                bar.initial += windows[length]
-                bar.n += windows[length]
-                bar.last_print_n += windows[length]
 
 
 def load(folder):

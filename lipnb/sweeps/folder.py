@@ -82,7 +82,7 @@ class Folder:
         key : dict
             What it was made from.
         outcome : dict
-            As `lipnb.sweeps.kernel.execute` gives it.
+            As `lipnb.sweeps.execution.execute` gives it.
         """
         entry = {
             "id": point.id,
