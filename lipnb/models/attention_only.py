@@ -11,6 +11,7 @@ import torch
 from lipnb.attention import Attention
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.layers import attention_object
+from lipnb.origin import extra
 
 __all__ = ["AttentionLayer", "gpt2_attention_folder", "load_attention"]
 
@@ -83,7 +84,8 @@ def load_attention(folder, *, dtype=torch.float64):
     config = json.loads((folder / "config.json").read_text())
     if config.get("model_type") != "gpt2" or config.get("scale_attn_by_inverse_layer_idx"):
         raise ValueError(f"{folder.name!r} is not a GPT-2 with plain logits: only that is read from attention alone.")
-    from safetensors.torch import load_file
+    with extra("models"):
+        from safetensors.torch import load_file
 
     tensors = {name: tensor.to(dtype) for name, tensor in load_file(folder / WEIGHTS).items()}
     heads, width = config["n_head"], config["n_embd"]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from lipnb.origin import extra
+
 __all__ = ["load_positions", "position_embeddings", "with_positions"]
 
 
@@ -81,7 +83,8 @@ def load_positions(folder):
     FileNotFoundError
         "... holds no attention.safetensors ...".
     """
-    from safetensors import safe_open
+    with extra("models"):
+        from safetensors import safe_open
 
     path = Path(folder) / "attention.safetensors"
     if not path.is_file():
