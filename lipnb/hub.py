@@ -1,14 +1,11 @@
 """The Hugging Face hub, asked once: its client alone would go on asking for half a minute without a network."""
 
-from lipnb.origin import extra
-
 __all__ = ["dataset_file", "reached"]
 
 
 def reached(address: str) -> bool:
     """Whether the hub answers for the file at `address`, be it that the file is absent or gated; one question."""
-    with extra("models"):
-        from huggingface_hub import get_hf_file_metadata
+    from huggingface_hub import get_hf_file_metadata
     from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HTTPError
 
     try:
@@ -39,8 +36,7 @@ def dataset_file(name: str, file: str) -> str:
     FileNotFoundError
         "... is neither in the cache nor to be had from the hub".
     """
-    with extra("models"):
-        from huggingface_hub import hf_hub_download, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub import hf_hub_download, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import HTTPError
 
     cached = try_to_load_from_cache(name, file, repo_type="dataset")

@@ -21,7 +21,7 @@ with extra("scan"):
     from filelock import FileLock, Timeout
     from tqdm.auto import tqdm
 
-__all__ = ["Recording", "Unit", "bar", "kept", "make", "recording", "replacing", "write"]
+__all__ = ["Recording", "Unit", "alone", "bar", "kept", "make", "recording", "remeasure", "replacing", "write"]
 
 FLOAT_FORMAT = "%.6g"  # more digits differ between processors
 
@@ -261,20 +261,48 @@ def recording(
         "another run is making the table ...".
     """
     where = Path(where)
+    busy = f"another run is making {name!r} in the folder {where.name!r}: wait for it, or stop it first."
+    with alone(where, f".{name}.partial.lock", fix=fix, busy=busy):
+        yield Recording(where / f"{name}.partial.jsonl", json.loads(json.dumps(settings)))
+
+
+@contextmanager
+def alone(folder: Path, lock: str, *, fix: str, busy: str) -> Iterator[None]:
+    """A folder for one run at a time: made where it is missing, tried for writing, locked.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the results.
+    lock : str
+        Name of the file in it that keeps other runs out.
+    fix : str
+        What to do where it cannot be written, for the sentence that says so.
+    busy : str
+        The sentence where another run is there.
+
+    Raises
+    ------
+    OSError
+        "the folder ... cannot be written ...: FIX".
+    RuntimeError
+        `busy`.
+    """
     try:
-        where.mkdir(parents=True, exist_ok=True)
-        probe = where / f".{name}.partial.probe"
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f"{lock}.probe"
         probe.touch()
         probe.unlink()
-    except OSError as error:
-        raise OSError(f"the folder {where} cannot be written ({error.strerror}): {fix}.") from None
-    try:
-        with FileLock(where / f".{name}.partial.lock", timeout=0):
-            yield Recording(where / f"{name}.partial.jsonl", json.loads(json.dumps(settings)))
+        held = FileLock(folder / lock, timeout=0)
+        held.acquire()
     except Timeout:
-        raise RuntimeError(
-            f"another run is making {name!r} in the folder {where.name!r}: wait for it, or stop it first."
-        ) from None
+        raise RuntimeError(busy) from None
+    except OSError as error:
+        raise OSError(f"the folder {folder} cannot be written ({error.strerror}): {fix}.") from None
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def make(
@@ -329,3 +357,30 @@ def make(
     ):
         record.fill(units, shown, title=name, pool=pool)
         return record.finish(join)
+
+
+def remeasure(table: pd.DataFrame, again: Callable[[dict], dict], *, rows: int = 2, seed: int = 0) -> pd.DataFrame:
+    """A few random rows of a table, each measured again.
+
+    Parameters
+    ----------
+    table : DataFrame
+        A finished table.
+    again : callable
+        Takes a row, a dictionary, and gives what is measured now, as columns beside the old ones.
+    rows, seed : int
+        How many rows, and the seed of the choice.
+
+    Returns
+    -------
+    DataFrame
+        These rows, with their new columns.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"n": [2, 3], "square": [4, 9]})
+    >>> remeasure(table, lambda row: {"again": row["n"] ** 2}).sort_values("n").again.tolist()
+    [4, 9]
+    """
+    chosen = table.sample(rows, random_state=seed).to_dict("records")
+    return pd.DataFrame([{**row, **again(row)} for row in chosen])

@@ -10,6 +10,7 @@ import time
 import uuid
 from contextlib import suppress
 from tempfile import TemporaryFile
+from typing import Any
 
 import nbformat
 import psutil
@@ -110,7 +111,6 @@ class PointEngine(Engine):
                 client.kc.stop_channels()
             run_sync(_end)(manager)
 
-
     @staticmethod
     def _cells(nb_man, client):
         """Each cell in its turn, until one fails; papermill is told when each begins and ends."""
@@ -138,7 +138,7 @@ async def _end(manager):
 papermill_engines.register("lipnb-sweeps", PointEngine)
 
 
-def stop(sweep):
+def stop(sweep: str) -> None:
     """Kill every kernel of a sweep in this process.
 
     Parameters
@@ -150,7 +150,7 @@ def stop(sweep):
         threading.Thread(target=kernel.kill, args=("stopped",), daemon=True).start()
 
 
-def execute(task):
+def execute(task: dict[str, Any]) -> dict[str, Any]:
     """Run one point.
 
     Parameters

@@ -13,7 +13,7 @@ from hub import WORDS, tiny_bert, tiny_gpt2, write_tokenizer
 from safetensors.torch import load_file, save_file
 
 from lipnb import models
-from lipnb.models import capture, files, tokens
+from lipnb.models import files, model, tokens
 from lipnb.models.loading import assert_causality
 
 TEXT = "Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do."
@@ -181,7 +181,7 @@ def test_activations_do_not_depend_on_the_chunks_and_stop_at_their_layer(checkpo
     network = loaded(checkpoints, "bert", torch.float64)
     ids = some_ids(network, b=5)
     whole = network.activations(ids, 0)
-    monkeypatch.setattr(capture, "CHUNK_ENTRIES", 1)
+    monkeypatch.setattr(model, "CHUNK_ENTRIES", 1)
     later = []
     hook = network.network.encoder.layer[1].register_forward_pre_hook(lambda module, args: later.append(args[0]))
     assert relative(network.activations(ids, 0), whole) < 1e-12
