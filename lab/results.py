@@ -10,7 +10,9 @@ import pandas as pd
 import lipnb.recording
 from lipnb.origin import checkout
 
-__all__ = ["folder", "listed", "load", "names", "provenance", "recording"]
+__all__ = ["folder", "listed", "load", "make", "names", "provenance", "recording"]
+
+FIX = "set LIPNB_RESULTS to a folder that can"  # where the results folder cannot be written
 
 
 def folder():
@@ -81,4 +83,9 @@ def _found(name):
 
 def recording(name, settings):
     """Make or continue a table of the results folder, one process at a time: `lipnb.recording.recording` there."""
-    return lipnb.recording.recording(name, settings, folder(), fix="set LIPNB_RESULTS to a folder that can")
+    return lipnb.recording.recording(name, settings, folder(), fix=FIX)
+
+
+def make(name, settings, units, **options):
+    """Make a table of the results folder from its units: `lipnb.recording.make` there."""
+    return lipnb.recording.make(name, settings, units, folder(), fix=FIX, **options)

@@ -5,8 +5,13 @@ import os
 import zipfile
 from io import StringIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lipnb import hub
+from lipnb.origin import extra
+
+if TYPE_CHECKING:  # a text needs no torch
+    from torch import Tensor
 
 __all__ = ["NAMES", "available", "describe", "fingerprint", "gutenberg", "penn_treebank", "read", "windows"]
 
@@ -18,7 +23,7 @@ NAMES = {
 }
 
 
-def read(name):
+def read(name: str) -> str:
     """Text of a corpus.
 
     Parameters
@@ -43,6 +48,11 @@ def read(name):
     -----
     castin2024smooth, section 5, measures on the first two; kim2021lipschitz trains on the third. The embedded text
     changes a little with each release of Python: `fingerprint` tells editions apart.
+
+    Examples
+    --------
+    >>> len(read("python_reference")) > 300_000
+    True
     """
     known = {
         "alice": _alice,
@@ -53,7 +63,7 @@ def read(name):
     return known[name]() if name in known else _file(name)
 
 
-def available(*names):
+def available(*names: str) -> str:
     """The first of `names` that can be read here, so that a page can say which text it really used.
 
     Parameters
@@ -79,17 +89,17 @@ def available(*names):
     raise FileNotFoundError(f"none of {', '.join(map(repr, names))} can be read here: use 'python_reference'.")
 
 
-def describe(name):
+def describe(name: str) -> str:
     """One line on a corpus, for captions."""
     return NAMES.get(name, f"the file {Path(name).name}")
 
 
-def fingerprint(text):
+def fingerprint(text: str) -> str:
     """First 12 hexadecimal digits of the SHA-256 of a text: which edition a row was measured on."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def windows(token_ids, length, count):
+def windows(token_ids: "Tensor", length: int, count: int) -> "Tensor":
     """The first `count` windows of `length` tokens: never overlapping, never wrapping around.
 
     Parameters
@@ -109,6 +119,13 @@ def windows(token_ids, length, count):
     ------
     ValueError
         "the text has ... tokens, but ... windows of ... tokens need ...": take fewer or shorter windows.
+
+    Examples
+    --------
+    >>> import torch
+    >>> windows(torch.arange(10), 3, 2)
+    tensor([[0, 1, 2],
+            [3, 4, 5]])
     """
     if length < 1 or count < 1:
         raise ValueError(f"windows need a length and a count of at least 1, got length {length}, count {count}.")
@@ -122,17 +139,17 @@ def windows(token_ids, length, count):
     return token_ids[: length * count].reshape(count, length)
 
 
-def gutenberg():
+def gutenberg() -> dict[str, str]:
     """The texts of NLTK's Gutenberg corpus that are in NLTK's data path, name -> text; empty without it."""
-    from nltk.corpus import gutenberg
-
+    with extra("models"):
+        from nltk.corpus import gutenberg
     try:
         return {name: gutenberg.raw(name) for name in sorted(gutenberg.fileids())}
     except LookupError:
         return {}
 
 
-def penn_treebank():
+def penn_treebank() -> tuple[str, str, str]:
     """Training, validation and test part of the Penn Treebank, as characters: three strings.
 
     Lines are stripped, each ends with a newline, and the space is one of 50 characters. The official character files
@@ -161,9 +178,9 @@ def penn_treebank():
 
 
 def _alice():
-    import nltk
-    from nltk.corpus import gutenberg
-
+    with extra("models"):
+        import nltk
+        from nltk.corpus import gutenberg
     try:
         return gutenberg.raw("carroll-alice.txt")
     except LookupError:
@@ -178,8 +195,8 @@ def _alice():
 
 
 def _ag_news():
-    import pandas as pd
-
+    with extra("models"):
+        import pandas as pd
     folder = os.environ.get("LIPNB_DATA")
     path = Path(folder, "ag_news_csv", "test.csv") if folder else None
     if path is not None and path.is_file():
@@ -194,7 +211,8 @@ def _ag_news():
                 "has three columns, class, title and description."
             ) from None
     try:
-        path = hub.dataset_file("fancyzhx/ag_news", "data/test-00000-of-00001.parquet")
+        with extra("models"):
+            path = hub.dataset_file("fancyzhx/ag_news", "data/test-00000-of-00001.parquet")
     except FileNotFoundError:
         raise FileNotFoundError(
             "the text 'ag_news' was not found: it is neither in the folder LIPNB_DATA (ag_news_csv/test.csv) nor "

@@ -3,7 +3,7 @@
 __all__ = ["dataset_file", "reached"]
 
 
-def reached(address):
+def reached(address: str) -> bool:
     """Whether the hub answers for the file at `address`, be it that the file is absent or gated; one question."""
     from huggingface_hub import get_hf_file_metadata
     from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HTTPError
@@ -17,7 +17,7 @@ def reached(address):
     return True
 
 
-def dataset_file(name, file):
+def dataset_file(name: str, file: str) -> str:
     """Path of one file of a dataset, from the cache of the hub's client or downloaded into it.
 
     Parameters

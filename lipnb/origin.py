@@ -1,20 +1,48 @@
-"""Where this package comes from: a checkout of its own or an installation, which versions, which commit."""
+"""Where this package comes from: a checkout of its own or an installation, with which extras, versions and commit."""
 
 import os
 import platform
 import subprocess
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import lipnb
 
-__all__ = ["checkout", "versions"]
+__all__ = ["checkout", "extra", "versions"]
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Say which extra of lipnb brings a package that is imported inside, where it is not installed.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        "... is not installed: pip install 'lipnb[NAME]'."
+
+    Examples
+    --------
+    >>> with extra("scan"):
+    ...     import no_such_package
+    Traceback (most recent call last):
+    ModuleNotFoundError: no_such_package is not installed: pip install 'lipnb[scan]'.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "lipnb":
+            raise
+        sentence = f"{error.name.split('.')[0]} is not installed: pip install 'lipnb[{name}]'."
+        raise ModuleNotFoundError(sentence, name=error.name) from None
 
 
 @cache
-def checkout():
+def checkout() -> Path | None:
     """The folder of lipnb's own checkout, or None for a package that is installed, wherever that lies."""
     home = Path(lipnb.__file__).resolve().parent.parent
     try:
@@ -24,16 +52,22 @@ def checkout():
         return None
 
 
-def versions():
+def versions() -> dict[str, Any]:
     """Versions of what computes the numbers, and the commit of lipnb's own checkout; None where there is none."""
-    packages = {package: version(package) for package in ("torch", "transformers", "numpy", "scipy")}
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "lipnb": lipnb.__version__,
-        **packages,
+        **{package: _version(package) for package in ("torch", "transformers", "numpy", "scipy")},
         "commit": _commit(),
     }
+
+
+def _version(package):
+    try:
+        return version(package)
+    except PackageNotFoundError:  # it belongs to an extra
+        return None
 
 
 def _commit():

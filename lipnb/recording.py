@@ -7,25 +7,50 @@ A table is ``NAME.csv`` with ``NAME.json`` beside it. While it is made, finished
 import json
 import os
 import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
-from filelock import FileLock, Timeout
+from lipnb.origin import extra, versions
 
-from lipnb.origin import versions
+with extra("scan"):
+    import pandas as pd
+    from filelock import FileLock, Timeout
+    from tqdm.auto import tqdm
 
-__all__ = ["Recording", "kept", "recording", "write", "write_all"]
+__all__ = ["Recording", "Unit", "alone", "bar", "kept", "make", "recording", "remeasure", "replacing", "write"]
 
 FLOAT_FORMAT = "%.6g"  # more digits differ between processors
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A piece of a table that is measured in one go.
+
+    Parameters
+    ----------
+    key : str
+        Names the unit within its table; a run that is continued passes over the keys it finds.
+    measure : callable
+        Gives its rows, a list of dictionaries. Called once, and only when the unit is not there yet.
+    size : int
+        How much of the progress bar it is, such as how many rows it gives.
+    """
+
+    key: str
+    measure: Callable[[], list[dict]]
+    size: int = 1
 
 
 class Recording:
     """A table in the making; see `recording`."""
 
-    def __init__(self, path, settings):
+    def __init__(self, path: Path, settings: dict):
         self._path, self._settings = path, settings
-        self._units = {}
+        self._units: dict[str, dict] = {}
         self._read()
 
     def _read(self):
@@ -58,12 +83,12 @@ class Recording:
             file.flush()
             os.fsync(file.fileno())
 
-    def rows(self, unit):
+    def rows(self, unit: str) -> list[dict] | None:
         """Rows of a finished unit, as dictionaries, or None when it is still to be measured."""
         line = self._units.get(unit)
         return None if line is None else line["rows"]
 
-    def add(self, unit, rows, seconds):
+    def add(self, unit: str, rows: list[dict], seconds: float) -> None:
         """Save the rows of a finished unit at once.
 
         Parameters
@@ -78,7 +103,37 @@ class Recording:
         self._units[unit] = {"unit": unit, "seconds": seconds, "rows": rows}
         self._append(self._units[unit])
 
-    def finish(self, join=None):
+    def fill(self, units: Sequence[Unit], progress: tqdm, *, title: str = "", pool: Executor | None = None) -> None:
+        """Measure the units that are not there yet, each saved as soon as it is done.
+
+        Parameters
+        ----------
+        units : sequence of Unit
+            In the order of the rows.
+        progress : tqdm
+            A progress bar from `bar` with room for their sizes.
+        title : str
+            What the bar calls the table.
+        pool : Executor, optional
+            Measures them at the same time; rows are then in the order in which units end.
+        """
+        todo = [unit for unit in units if self.rows(unit.key) is None]
+        if not progress.disable:  # found, not measured: not part of the rate
+            found = sum(unit.size for unit in units) - sum(unit.size for unit in todo)
+            progress.initial += found
+            progress.n += found
+            progress.last_print_n += found
+        if pool is None:
+            runs = ((unit, lambda unit=unit: _timed(unit.measure)) for unit in todo)
+        else:
+            waiting = {pool.submit(_timed, unit.measure): unit for unit in todo}
+            runs = ((waiting[run], run.result) for run in as_completed(waiting))
+        for unit, result in runs:
+            progress.set_description(f"{title}: {unit.key}" if title else unit.key)
+            self.add(unit.key, *result())
+            progress.update(unit.size)
+
+    def finish(self, join: Callable[[pd.DataFrame], pd.DataFrame] | None = None) -> pd.DataFrame:
         """Write the table and its provenance; drop the partial file.
 
         Parameters
@@ -98,49 +153,72 @@ class Recording:
         }
         final = self._path.with_name(self._path.name.replace(".partial.jsonl", ".csv"))
         with kept(final):
-            write_all(
-                {
-                    final: table.to_csv(index=False, float_format=FLOAT_FORMAT),
-                    final.with_suffix(".json"): json.dumps(birth, indent=1) + "\n",
-                }
-            )
+            with replacing(final, final.with_suffix(".json")) as (csv, about):
+                csv.write_text(table.to_csv(index=False, float_format=FLOAT_FORMAT), encoding="utf-8")
+                about.write_text(json.dumps(birth, indent=1) + "\n", encoding="utf-8")
             self._path.unlink()
         return table
 
 
-def write(path, text):
-    """Replace a file in one step: a reader never sees half of it; on a full disk the old one stays, and nothing else.
+def _timed(measure):
+    """What `measure` gives, and the seconds it took."""
+    began = time.perf_counter()
+    return measure(), time.perf_counter() - began
+
+
+def bar(total: int, unit: str, shown: bool = True) -> tqdm:
+    """A progress bar over `total` of what `unit` names, for `Recording.fill`."""
+    return tqdm(total=total, unit=unit, disable=not shown, smoothing=0.05)
+
+
+@contextmanager
+def replacing(*paths: Path) -> Iterator[list[Path]]:
+    """Replace files in one step: a reader never sees half of one, and of several none before all are on the disk.
 
     Parameters
     ----------
-    path : Path
-        Of the file.
-    text : str
-        Written as UTF-8.
+    *paths : Path
+        Of the files.
+
+    Yields
+    ------
+    list of Path
+        Where to write them. When the block ends they take their places; if it fails, as on a full disk, the old files
+        stay, and nothing else.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.txt")
+    ...     with replacing(path) as (new,):
+    ...         _ = new.write_text("whole")
+    ...     path.read_text()
+    'whole'
     """
-    write_all({path: text})
-
-
-def write_all(texts):
-    """Replace several files of a folder, path -> text, none before all are on the disk: they belong together."""
-    beside = {path: path.with_name(f".{path.name}.new") for path in texts}
+    beside = [path.with_name(f".{path.name}.new") for path in paths]
     try:
-        for path, text in texts.items():
-            with beside[path].open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
+        yield beside
+        for new in beside:
+            with new.open("rb") as file:
                 os.fsync(file.fileno())
-        for path, new in beside.items():
+        for path, new in zip(paths, beside, strict=True):
             new.replace(path)
     except BaseException:
-        for new in beside.values():
+        for new in beside:
             with suppress(OSError):
                 new.unlink()
         raise
 
 
+def write(path: Path, text: str) -> None:
+    """Replace one file by a text, in UTF-8; see `replacing`."""
+    with replacing(path) as (new,):
+        new.write_text(text, encoding="utf-8")
+
+
 @contextmanager
-def kept(path):
+def kept(path: Path) -> Iterator[None]:
     """A sentence where a file of a table cannot be written: what is finished is in the partial file."""
     try:
         yield
@@ -152,7 +230,9 @@ def kept(path):
 
 
 @contextmanager
-def recording(name, settings, where, *, fix="name another one"):
+def recording(
+    name: str, settings: dict[str, Any], where: str | os.PathLike, *, fix: str = "name another one"
+) -> Iterator[Recording]:
     """Make or continue a table, one process at a time.
 
     Parameters
@@ -169,7 +249,7 @@ def recording(name, settings, where, *, fix="name another one"):
     Yields
     ------
     Recording
-        `rows(unit)` tells what is already there, `add` saves a unit, `finish` writes the table.
+        `fill` measures what is missing (`rows` tells what is there, `add` saves a unit), `finish` writes the table.
 
     Raises
     ------
@@ -181,17 +261,126 @@ def recording(name, settings, where, *, fix="name another one"):
         "another run is making the table ...".
     """
     where = Path(where)
+    busy = f"another run is making {name!r} in the folder {where.name!r}: wait for it, or stop it first."
+    with alone(where, f".{name}.partial.lock", fix=fix, busy=busy):
+        yield Recording(where / f"{name}.partial.jsonl", json.loads(json.dumps(settings)))
+
+
+@contextmanager
+def alone(folder: Path, lock: str, *, fix: str, busy: str) -> Iterator[None]:
+    """A folder for one run at a time: made where it is missing, tried for writing, locked.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the results.
+    lock : str
+        Name of the file in it that keeps other runs out.
+    fix : str
+        What to do where it cannot be written, for the sentence that says so.
+    busy : str
+        The sentence where another run is there.
+
+    Raises
+    ------
+    OSError
+        "the folder ... cannot be written ...: FIX".
+    RuntimeError
+        `busy`.
+    """
     try:
-        where.mkdir(parents=True, exist_ok=True)
-        probe = where / f".{name}.partial.probe"
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f"{lock}.probe"
         probe.touch()
         probe.unlink()
-    except OSError as error:
-        raise OSError(f"the folder {where} cannot be written ({error.strerror}): {fix}.") from None
-    try:
-        with FileLock(where / f".{name}.partial.lock", timeout=0):
-            yield Recording(where / f"{name}.partial.jsonl", json.loads(json.dumps(settings)))
+        held = FileLock(folder / lock, timeout=0)
+        held.acquire()
     except Timeout:
-        raise RuntimeError(
-            f"another run is making {name!r} in the folder {where.name!r}: wait for it, or stop it first."
-        ) from None
+        raise RuntimeError(busy) from None
+    except OSError as error:
+        raise OSError(f"the folder {folder} cannot be written ({error.strerror}): {fix}.") from None
+    try:
+        yield
+    finally:
+        held.release()
+
+
+def make(
+    name: str,
+    settings: dict[str, Any],
+    units: Sequence[Unit],
+    where: str | os.PathLike,
+    *,
+    join: Callable[[pd.DataFrame], pd.DataFrame] | None = None,
+    unit: str = "unit",
+    progress: bool = True,
+    pool: Executor | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Make a table: continue it where it was, measure each unit that is missing, write it whole.
+
+    Parameters
+    ----------
+    name, settings, where
+        As for `recording`, which also takes `**options`.
+    units : sequence of Unit
+        All that the table holds.
+    join : callable, optional
+        As for `Recording.finish`.
+    unit : str
+        What the progress bar counts.
+    progress : bool
+        Whether to show it.
+    pool : Executor, optional
+        As for `Recording.fill`.
+
+    Returns
+    -------
+    DataFrame
+
+    Raises
+    ------
+    OSError, ValueError, RuntimeError
+        The sentences of `recording`, and "... cannot be written any more".
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> units = [Unit(f"n={n}", lambda n=n: [{"n": n, "square": n * n}]) for n in (2, 3)]
+    >>> with TemporaryDirectory() as folder:
+    ...     list(make("squares", {"seed": 0}, units, folder, progress=False).square)
+    [4, 9]
+    """
+    with (
+        recording(name, settings, where, **options) as record,
+        bar(sum(part.size for part in units), unit, progress) as shown,
+    ):
+        record.fill(units, shown, title=name, pool=pool)
+        return record.finish(join)
+
+
+def remeasure(table: pd.DataFrame, again: Callable[[dict], dict], *, rows: int = 2, seed: int = 0) -> pd.DataFrame:
+    """A few random rows of a table, each measured again.
+
+    Parameters
+    ----------
+    table : DataFrame
+        A finished table.
+    again : callable
+        Takes a row, a dictionary, and gives what is measured now, as columns beside the old ones.
+    rows, seed : int
+        How many rows, and the seed of the choice.
+
+    Returns
+    -------
+    DataFrame
+        These rows, with their new columns.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"n": [2, 3], "square": [4, 9]})
+    >>> remeasure(table, lambda row: {"again": row["n"] ** 2}).sort_values("n").again.tolist()
+    [4, 9]
+    """
+    chosen = table.sample(rows, random_state=seed).to_dict("records")
+    return pd.DataFrame([{**row, **again(row)} for row in chosen])

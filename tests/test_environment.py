@@ -10,6 +10,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+import lipnb
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LINES = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
@@ -47,6 +49,18 @@ def test_lock_satisfies_every_requirement(requirement):
     version = locked().get(canonicalize_name(requirement.name))
     assert version is not None, "not in constraints.txt"
     assert requirement.specifier.contains(version, prereleases=True)
+
+
+def test_the_version_stands_in_one_place():
+    assert PROJECT["dynamic"] == ["version"] and "version" not in PROJECT
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert str(citation["version"]) == lipnb.__version__
+    assert re.fullmatch(r"\d+\.\d+\.\d+", lipnb.__version__)
+
+
+def test_the_base_install_is_three_packages():
+    """What `local_lipschitz`, `certify`, `bounds` and `measures` need; `tests/smoke.py` tries them with no more."""
+    assert {Requirement(text).name for text in PROJECT["dependencies"]} == {"torch", "numpy", "scipy"}
 
 
 def test_dev_has_every_extra():

@@ -12,7 +12,6 @@ repeats), products per answer, largest relative error, and ratio, the released m
 from functools import partial
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from lab.benchmarks import machine, ours
 from lab.benchmarks.layers import layer
@@ -83,9 +82,11 @@ def main(argv=None):
         "repeats": given.repeats,
         "peers": list(PEERS),
     }
-    units = {f"{name}/{length}": (name, length, given.count, given.repeats, corpus) for name, length in inputs}
-    with machine.recording("compare", settings, given) as record:
-        table = machine.full_table(record, units, measure, partial(tqdm, desc="peers", unit="input"))
+    units = {
+        f"{name}/{length}": partial(measure, name, length, given.count, given.repeats, corpus)
+        for name, length in inputs
+    }
+    table = machine.make("compare", settings, given, units, "input")
     for value in ("ratio", "products", "error"):
         print(f"\n{value}")
         print(

@@ -1,8 +1,8 @@
 """Long inputs: streamed against cached, and whole certified solves with their memory.
 
 Tokens are those of MiniLM layers on windows of 512, one after another, in the wide layer ``twin:3`` (d = 768, 12
-heads; `benchmarks.layers`): the statistics of real tokens at lengths that no position table reaches. Each solve runs
-in a process of its own, so that its memory is its own.
+heads; see `lab.benchmarks.layers`): the statistics of real tokens at lengths that no position table reaches. Each solve
+runs in a process of its own, so that its memory is its own.
 
 Table bench-long, one row for each length and route: route (as asked, and as `local_lipschitz` reports it), seconds,
 products, value, upper, difference (relative, from the first route at that length), megabytes (peak above what the
@@ -15,7 +15,6 @@ import sys
 from functools import partial
 
 import torch
-from tqdm.auto import tqdm
 
 from lab.benchmarks import machine, ours
 from lab.benchmarks.layers import layer, wide_tokens
@@ -60,7 +59,7 @@ def measure(length, routes, mode, threads):
         command = [
             sys.executable,
             "-m",
-            "benchmarks.long",
+            "lab.benchmarks.long",
             "--solve",
             str(length),
             route,
@@ -91,11 +90,10 @@ def main(argv=None):
     both, streamed = ([int(n) for n in text.split(",") if n] for text in (given.both, given.lengths))
     if given.quick:
         both, streamed = [256], []
-    units = {f"{n}/both": (n, ("cached", "streamed"), given.mode, given.threads) for n in both}
-    units |= {f"{n}/streamed": (n, ("streamed",), given.mode, given.threads) for n in streamed}
+    units = {f"{n}/both": partial(measure, n, ("cached", "streamed"), given.mode, given.threads) for n in both}
+    units |= {f"{n}/streamed": partial(measure, n, ("streamed",), given.mode, given.threads) for n in streamed}
     settings = {"layer": f"twin:{LAYER}", "both": both, "streamed": streamed, "mode": given.mode}
-    with machine.recording("long", settings, given) as record:
-        table = machine.full_table(record, units, measure, partial(tqdm, desc="long", unit="length"))
+    table = machine.make("long", settings, given, units, "length")
     print(table.to_string(index=False, float_format="{:.4g}".format))
 
 

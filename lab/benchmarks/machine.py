@@ -6,27 +6,15 @@ import resource
 import statistics
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from lab import results
 from lab.benchmarks import ours
+from lipnb.recording import Unit
 
-__all__ = [
-    "FLAGS",
-    "full_table",
-    "held",
-    "parser",
-    "peak",
-    "processor",
-    "recording",
-    "spread",
-    "start",
-    "timed",
-    "with_seconds",
-]
+__all__ = ["FLAGS", "held", "make", "parser", "peak", "processor", "spread", "start", "timed"]
 
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_tile", "asimd", "bf16", "sve")
 
@@ -53,7 +41,10 @@ def processor():
 def parser(description, examples):
     """A command line with what all scripts share: --quick, --threads, --again."""
     command = argparse.ArgumentParser(
-        description=description, epilog=examples, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"python -m lab bench {Path(sys.argv[0]).stem}",
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument(
         "--quick", action="store_true", help="a trial with few and small inputs; the table says that it is one"
@@ -75,9 +66,8 @@ def start(arguments):
     ours.warm_up()
 
 
-@contextmanager
-def recording(name, settings, arguments):
-    """The table ``bench-NAME`` in the making, see `lab.results.recording`.
+def make(name, settings, arguments, units, unit, pool=None):
+    """The table ``bench-NAME``, see `lab.results.make`.
 
     Parameters
     ----------
@@ -87,10 +77,16 @@ def recording(name, settings, arguments):
         What the rows depend on; machine, modes and trial are added.
     arguments : Namespace
         Of the command line of `parser`.
+    units : dict
+        Key of each unit of work -> callable that gives its rows.
+    unit : str
+        What a unit is called.
+    pool : concurrent.futures.Executor, optional
+        Measures several units at the same time.
 
-    Yields
-    ------
-    lipnb.recording.Recording
+    Returns
+    -------
+    DataFrame
     """
     settings = {
         **settings,
@@ -101,22 +97,8 @@ def recording(name, settings, arguments):
     }
     if arguments.again:
         (results.folder() / f"bench-{name}.partial.jsonl").unlink(missing_ok=True)
-    with results.recording(f"bench-{name}", settings) as record:
-        yield record
-
-
-def full_table(record, units, measure, bar):
-    """Measure the `units` (a dict key -> arguments) that `record` does not hold yet; then finish the table."""
-    for unit, given in bar(units.items()):
-        if record.rows(unit) is None:
-            record.add(unit, *with_seconds(measure, *given))
-    return record.finish()
-
-
-def with_seconds(measure, *given):
-    """What `measure` gives, and the seconds it took."""
-    began = time.perf_counter()
-    return measure(*given), time.perf_counter() - began
+    work = [Unit(key, measure) for key, measure in units.items()]
+    return results.make(f"bench-{name}", settings, work, unit=unit, pool=pool)
 
 
 def timed(run, repeats=3):

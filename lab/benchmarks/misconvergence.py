@@ -12,12 +12,12 @@ Table bench-misconvergence, one row for each kind, chunk and mode: inputs, misse
 (largest), unconverged, above_upper (true value above the certified bound), products (mean).
 """
 
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 
 import numpy as np
 import torch
-from tqdm.auto import tqdm
 
 from lab.benchmarks import machine, ours
 from lab.benchmarks.layers import layer
@@ -156,30 +156,22 @@ def main(argv=None):
     wanted, chunk = (QUICK, QUICK) if given.quick else (wanted, CHUNK)
     corpus = corpora.available("alice", "python_reference")
     units = {
-        f"{kind}/{first}": (kind, first, chunk[kind], corpus)
+        f"{kind}/{first}": partial(work, kind, first, chunk[kind], corpus)
         for kind in ("random", "real")
         for first in range(0, wanted[kind], chunk[kind])
     }
     units |= {
-        f"coverage/{spectrum}/{first}": ("coverage", spectrum, first, chunk["coverage"])
+        f"coverage/{spectrum}/{first}": partial(work, "coverage", spectrum, first, chunk["coverage"])
         for spectrum in SPECTRA
         for first in range(0, wanted["coverage"], chunk["coverage"])
     }
     settings = {"corpus": corpus, "wanted": wanted, "chunk": chunk, "size": SIZE}
     # spawned, not forked: threads of torch do not survive a fork
     pool = ProcessPoolExecutor(given.workers, mp_context=get_context("spawn"))
-    with machine.recording("misconvergence", settings, given) as record:
-        try:
-            runs = {
-                pool.submit(machine.with_seconds, work, *unit): key
-                for key, unit in units.items()
-                if record.rows(key) is None
-            }
-            for run in tqdm(as_completed(runs), desc="misconvergence", unit="chunk", total=len(runs)):
-                record.add(runs[run], *run.result())
-        finally:
-            pool.shutdown(cancel_futures=True)  # a stopped run does not begin what is still waiting
-        table = record.finish()
+    try:
+        table = machine.make("misconvergence", settings, given, units, "chunk", pool)
+    finally:
+        pool.shutdown(cancel_futures=True)  # a stopped run does not begin what is still waiting
     print(
         table.groupby(["kind", "mode"], sort=False)
         .agg(

@@ -24,7 +24,6 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy.stats import binom
-from tqdm.auto import tqdm
 
 from lab.benchmarks import machine
 from lipnb import Attention, local_lipschitz
@@ -128,11 +127,6 @@ def allowed(confidence, count):
     return int(binom.ppf(0.999, count, 1 - confidence))
 
 
-def measure(*given):
-    """One unit of the table: a list of one row."""
-    return [runs(*given)]
-
-
 def units(share=1.0):
     """What is measured, by key: arguments of `runs`; `share` of the runs."""
     planned = {}
@@ -167,8 +161,8 @@ def main(argv=None):
     given = machine.parser(__doc__, EXAMPLES).parse_args(argv)
     machine.start(given)
     share = 0.004 if given.quick else 1.0
-    with machine.recording("near-degenerate", {"share": share}, given) as record:
-        table = machine.full_table(record, units(share), measure, partial(tqdm, desc="near_degenerate", unit="chunk"))
+    work = {key: lambda planned=planned: [runs(*planned)] for key, planned in units(share).items()}
+    table = machine.make("near-degenerate", {"share": share}, given, work, "chunk")
     with pd.option_context("display.width", 200):
         print(summary(table).to_string(index=False, float_format="{:.6g}".format))
 

@@ -46,7 +46,9 @@ process).
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m lab bench particles", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--sizes",
         type=int,

@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
-from tqdm.auto import tqdm
 
 from lab import power_laws
 from lab.benchmarks import machine, ours
@@ -158,7 +157,7 @@ def memory(length):
     rows = []
     for kind, name in (("closed", "closed form"), ("autodiff", "autodiff")):
         said = subprocess.run(
-            [sys.executable, "-m", "benchmarks.products", "--memory", kind, str(length)],
+            [sys.executable, "-m", "lab.benchmarks.products", "--memory", kind, str(length)],
             capture_output=True,
             text=True,
             check=True,
@@ -190,17 +189,14 @@ def main(argv=None):
     shapes = [(length * count, 768, 3 * 768) for length, count in sizes.items()]
     shapes += [(s, s, s) for s in ((512,) if given.quick else (1024, 2048, 4096))]
     lengths, widths = ((32, 64, 128), (192, 384)) if given.quick else ((64, 128, 256, 512, 1024, 2048), WIDTHS)
-    units = {"gemm": (gemms, shapes, turns)}
-    units |= {f"product/{length}": (products, length, 768, count, turns) for length, count in sizes.items()}
-    units |= {"gemm again": (gemms, shapes, turns)}
-    units |= {"length": (growth, "length", [(n, 768) for n in lengths], turns)}
-    units |= {"width": (growth, "width", [(64, d) for d in (*widths, 1024)], turns)}
-    units |= {f"memory/{n}": (memory, n) for n in ((256,) if given.quick else (512, 1024, 2048, 4096))}
+    units = {"gemm": partial(gemms, shapes, turns)}
+    units |= {f"product/{length}": partial(products, length, 768, count, turns) for length, count in sizes.items()}
+    units |= {"gemm again": partial(gemms, shapes, turns)}
+    units |= {"length": partial(growth, "length", [(n, 768) for n in lengths], turns)}
+    units |= {"width": partial(growth, "width", [(64, d) for d in (*widths, 1024)], turns)}
+    units |= {f"memory/{n}": partial(memory, n) for n in ((256,) if given.quick else (512, 1024, 2048, 4096))}
     settings = {"sizes": sizes, "lengths": lengths, "widths": widths, "turns": turns}
-    with machine.recording("products", settings, given) as record:
-        table = machine.full_table(
-            record, units, lambda run, *rest: run(*rest), partial(tqdm, desc="products", unit="part")
-        )
+    table = machine.make("products", settings, given, units, "part")
     print(with_share(table).drop(columns=["fastest", "slowest"]).to_string(index=False, float_format="{:.3g}".format))
     for part in ("length", "width"):
         rows = table[table.part == part]

@@ -17,7 +17,6 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
-from tqdm.auto import tqdm
 
 from lab.benchmarks import machine, ours
 from lab.benchmarks.layers import layer
@@ -175,10 +174,10 @@ def main(argv=None):
         "object": "heads+output",
     }
     units = {
-        f"{name}/{length}": (name, length, count, given.repeats, corpus) for name, length in product(names, lengths)
+        f"{name}/{length}": partial(measure, name, length, count, given.repeats, corpus)
+        for name, length in product(names, lengths)
     }
-    with machine.recording("workload", settings, given) as record:
-        table = machine.full_table(record, units, measure, partial(tqdm, desc="workload", unit="length"))
+    table = machine.make("workload", settings, given, units, "length")
     print(summary(table).to_string(float_format="{:.3g}".format))
 
 

@@ -11,7 +11,7 @@ EXAMPLES = """\
   python -m lab bench workload --quick        one benchmark, a trial of it
   python -m lab bench products --help         each has options of its own
   python -m lab bench                         all of them, one after the other (hours, on a quiet machine)
-  python -m lab bench all --quick             all, trials of minutes
+  python -m lab bench --quick                 all, trials of minutes
 
 Each writes a table bench-NAME into data/results, or into the folder LIPNB_RESULTS; only ratios of one interleaved run
 mean anything.
@@ -26,6 +26,7 @@ def add(verbs):
         epilog=f"examples:\n{EXAMPLES}",
         description=f"Benchmarks: {', '.join(NAMES)}.",
     )
+    verb.add_argument("--quick", action="store_true", help="trials of minutes, also after NAME")
     verb.add_argument("name", nargs="?", default="all", metavar="NAME", help="which one (default: all)")
     verb.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help="options of the benchmark")
     verb.set_defaults(run=run)
@@ -34,9 +35,10 @@ def add(verbs):
 def run(arguments):
     """Run the benchmarks, each in a process of its own; the first failure ends it."""
     known("benchmark", [arguments.name], ("all", *NAMES))
+    options = ["--quick"] * arguments.quick + arguments.options
     for name in NAMES if arguments.name == "all" else [arguments.name]:
         print(f"benchmark {name}", flush=True)
-        done = subprocess.run([sys.executable, "-m", f"lab.benchmarks.{name}", *arguments.options], check=False)
+        done = subprocess.run([sys.executable, "-m", f"lab.benchmarks.{name}", *options], check=False)
         if done.returncode:
             return done.returncode
     return 0

@@ -17,8 +17,8 @@ def add(verbs):
         "train",
         help="train gpt2-mini, the small GPT-2 of data/models",
         epilog=f"examples:\n{EXAMPLES}",
-        description="Train gpt2-mini, a small GPT-2, on NLTK's Gutenberg texts (set NLTK_DATA), or "
-        "without them on the text that Python carries.",
+        description="Train gpt2-mini, a small GPT-2, on NLTK's Gutenberg texts (set NLTK_DATA),\n"
+        "or without them on the text that Python carries.",
     )
     verb.add_argument("--steps", type=int, help="training steps (default: those of the checkpoint in data/models)")
     verb.add_argument("--seed", type=int, default=0, help="seed of weights and windows (default 0)")

@@ -19,8 +19,8 @@ def add(verbs):
         "verify",
         help="hold thousands of inputs against each upper bound",
         epilog=f"examples:\n{EXAMPLES}",
-        description="Hold random, degenerate, structured and gradient-ascended inputs against each "
-        "upper bound of lipnb, and keep the worst of each kind.",
+        description="Hold random, degenerate, structured and gradient-ascended inputs against each upper bound\n"
+        "of lipnb, and keep the worst of each kind.",
     )
     verb.add_argument("--bounds", nargs="+", metavar="BOUND", help="which ones (default all; a wrong name lists them)")
     verb.add_argument("--quick", action="store_true", help="one small block of each kind: a trial, not a result")

@@ -1,6 +1,5 @@
 """Draw the figures of the book again, from the stored tables."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -8,6 +7,7 @@ import matplotlib.pyplot as plt
 from lab import results
 from lab.figures.registry import FIGURES
 from lab.power_laws import SeveralSeries
+from lipnb.recording import replacing
 from lipnb.scan.style import STYLE
 
 __all__ = ["FORMATS", "draw", "redraw"]
@@ -88,13 +88,11 @@ def redraw(name, folder, format="png"):
 
 
 def _write(figure, path, format):
-    """Write a figure beside its place, then put it there."""
-    beside = path.with_name(f".{path.name}.new")
+    """Make or replace the file of a figure."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(beside, format=format, metadata=FORMATS[format])
-        return beside.replace(path)
+        with replacing(path) as (new,):
+            figure.savefig(new, format=format, metadata=FORMATS[format])
+        return path
     except OSError as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
         raise OSError(f"the folder {path.parent} cannot be written ({error.strerror}): name another.") from None

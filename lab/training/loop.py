@@ -1,13 +1,14 @@
 """Training of language models: seeded, resumable, one row of metrics for each evaluation."""
 
 import math
-import os
 import time
 from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
+
+from lipnb.recording import replacing
 
 __all__ = ["SCHEDULES", "batch_of", "fast_precision", "train", "validation_loss"]
 
@@ -215,9 +216,9 @@ def train(
 def _keep(path, network, optimizer, step, row):
     """Replace the saved state in one step."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    torch.save({"network": network.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "row": row}, beside)
-    os.replace(beside, path)
+    state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), "step": step, "row": row}
+    with replacing(path) as (new,):
+        torch.save(state, new)
 
 
 def _restore(path, network, optimizer):

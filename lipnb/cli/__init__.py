@@ -6,7 +6,9 @@ well. Only `run` imports what is heavy, so that help is there at once.
 """
 
 import os
+import re
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 
 import lipnb
@@ -24,10 +26,12 @@ failed and is said in a sentence, 2 the command was not understood, 130 stopped 
 """
 
 
-def _parser(prog, description, package, verbs):
+def _parser(prog: str, description: str, package: str, verbs: Sequence[str]):
     """The parser, and that of each verb by its name."""
     modules = [import_module(f"{package}.{verb}") for verb in verbs]
-    examples = "\n".join(module.EXAMPLES.splitlines()[0] for module in modules)
+    pairs = [re.split(r" {2,}", module.EXAMPLES.splitlines()[0].strip(), maxsplit=1) for module in modules]
+    wide = max(len(command) for command, _ in pairs)
+    examples = "\n".join(f"  {command:{wide}}    {about}" for command, about in pairs)
     parser = Parser(prog=prog, epilog=EPILOG.format(examples=examples, prog=prog), description=description)
     parser.add_argument("--version", action="version", version=f"lipnb {lipnb.__version__}")
     choices = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
@@ -49,7 +53,7 @@ def _arguments(parser, verbs, argv):
     return arguments if arguments.verb else parser.error("give a verb")
 
 
-def enter(prog, description, package, verbs, argv=None):
+def enter(prog: str, description: str, package: str, verbs: Sequence[str], argv: Sequence[str] | None = None) -> int:
     """Do what a command of several verbs was asked for.
 
     Parameters
@@ -87,12 +91,12 @@ def enter(prog, description, package, verbs, argv=None):
         return 130
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the command `lipnb`; see `enter`."""
     return enter(
         "lipnb",
-        "How smooth is attention? Measures local Lipschitz constants of the attention layers of a "
-        "model, and sweeps over parameters of a notebook.",
+        "How smooth is attention? Measures local Lipschitz constants of the attention layers of a model,\n"
+        "and sweeps over parameters of a notebook.",
         "lipnb.cli",
         VERBS,
         argv,

@@ -120,9 +120,12 @@ def run(arguments):
     from pathlib import Path
 
     from lipnb import corpora
-    from lipnb.scan import folder_of, scan
-    from lipnb.scan.report import write
-    from lipnb.scan.terminal import show
+    from lipnb.origin import extra
+
+    with extra("scan"):
+        from lipnb.scan import folder_of, scan
+        from lipnb.scan.report import write
+        from lipnb.scan.terminal import show
 
     options = {
         name: value

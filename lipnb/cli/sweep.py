@@ -8,7 +8,7 @@ from pathlib import Path
 from lipnb.cli.words import count
 
 EXAMPLES = """\
-  lipnb sweep examples/quick.yml                    run what is missing; the same command continues after anything
+  lipnb sweep examples/quick.yml                    run what is missing; the same again after any stop
   lipnb sweep examples/quick.yml --dry-run          show the points, and which of them would run
   lipnb sweep examples/quick.yml --limit 2          try two
   lipnb sweep examples/quick.yml --retry-failed     those that failed, once more
@@ -119,7 +119,10 @@ def _point(parameters):
 def run(arguments):
     """One call of the library; the exit code."""
     from lipnb import sweeps
-    from lipnb.sweeps.planning import plan
+    from lipnb.origin import extra
+
+    with extra("sweeps"):
+        from lipnb.sweeps.planning import plan
 
     options = {
         name: getattr(arguments, name) for name in ("output", "workers", "threads", "timeout", "limit", "retry_failed")

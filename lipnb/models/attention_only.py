@@ -11,6 +11,7 @@ import torch
 from lipnb.attention import Attention
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.layers import attention_object
+from lipnb.origin import extra
 
 __all__ = ["AttentionLayer", "gpt2_attention_folder", "load_attention"]
 
@@ -32,7 +33,7 @@ class AttentionLayer(NamedTuple):
     gain: torch.Tensor
     shift: torch.Tensor
 
-    def noise(self, n, *, seed):
+    def noise(self, n: int, *, seed: int) -> torch.Tensor:
         """Tokens as LayerNorm could give them, from Gaussian noise: shape (n, d). They mean nothing."""
         generator = torch.Generator().manual_seed(seed)
         z = torch.randn(n, len(self.gain), generator=generator, dtype=torch.float64)
@@ -41,7 +42,7 @@ class AttentionLayer(NamedTuple):
         return (self.gain.double() * z + self.shift.double()).to(self.gain.dtype)
 
 
-def gpt2_attention_folder():
+def gpt2_attention_folder() -> Path:
     """Folder with the attention weights of GPT-2 small, under ``LIPNB_DATA``; FileNotFoundError names the fix."""
     data, place = os.environ.get("LIPNB_DATA"), "models/gpt2-124m-attention"
     if not data or not Path(data, place).is_dir():
@@ -51,7 +52,7 @@ def gpt2_attention_folder():
     return Path(data, place)
 
 
-def load_attention(folder, *, dtype=torch.float64):
+def load_attention(folder: str | os.PathLike, *, dtype: torch.dtype = torch.float64) -> list[AttentionLayer]:
     """Attention layers from a folder with config.json and attention.safetensors, in GPT-2's names.
 
     Parameters
@@ -83,7 +84,8 @@ def load_attention(folder, *, dtype=torch.float64):
     config = json.loads((folder / "config.json").read_text())
     if config.get("model_type") != "gpt2" or config.get("scale_attn_by_inverse_layer_idx"):
         raise ValueError(f"{folder.name!r} is not a GPT-2 with plain logits: only that is read from attention alone.")
-    from safetensors.torch import load_file
+    with extra("models"):
+        from safetensors.torch import load_file
 
     tensors = {name: tensor.to(dtype) for name, tensor in load_file(folder / WEIGHTS).items()}
     heads, width = config["n_head"], config["n_embd"]

@@ -8,6 +8,8 @@ import math
 import os
 from pathlib import Path
 
+from lipnb.origin import extra
+
 __all__ = ["check_entries", "check_size", "json_of", "place_of", "shards_of"]
 
 LONGEST = 200_000_000  # bytes of a JSON file; an index of thousands of shards has fewer
@@ -123,7 +125,8 @@ def _number(value):
 
 
 def _known_activation(value):
-    from transformers.activations import ACT2FN
+    with extra("models"):
+        from transformers.activations import ACT2FN
 
     return isinstance(value, str) and value in ACT2FN
 

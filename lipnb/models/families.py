@@ -12,20 +12,26 @@ __all__ = ["ARCHITECTURES"]
 ROPES = ("default", "linear", "llama3", "yarn")  # rotations that do not change with the length of a text
 
 
-def _bert(layer):
-    inner, dense = layer.attention.self, layer.attention.output.dense
+def _projections(inner, query, key, value, output, **rest):
+    """Weights and biases of four linear maps, under the names that attention has for them."""
     return dict(
-        query=inner.query.weight,
-        key=inner.key.weight,
-        value=inner.value.weight,
-        output=dense.weight,
-        query_bias=inner.query.bias,
-        key_bias=inner.key.bias,
-        value_bias=inner.value.bias,
-        output_bias=dense.bias,
-        heads=inner.num_attention_heads,
+        query=query.weight,
+        key=key.weight,
+        value=value.weight,
+        output=output.weight,
+        query_bias=query.bias,
+        key_bias=key.bias,
+        value_bias=value.bias,
+        output_bias=output.bias,
         scale=inner.scaling,
+        **rest,
     )
+
+
+def _bert(layer):
+    inner = layer.attention.self
+    dense = layer.attention.output.dense
+    return _projections(inner, inner.query, inner.key, inner.value, dense, heads=inner.num_attention_heads)
 
 
 def _gpt2(layer):
@@ -44,22 +50,6 @@ def _gpt2(layer):
         output_bias=inner.c_proj.bias,
         heads=inner.num_heads,
         scale=inner.scaling,
-    )
-
-
-def _projections(inner, query, key, value, output, **rest):
-    """Weights and biases of four linear maps, under the names that attention has for them."""
-    return dict(
-        query=query.weight,
-        key=key.weight,
-        value=value.weight,
-        output=output.weight,
-        query_bias=query.bias,
-        key_bias=key.bias,
-        value_bias=value.bias,
-        output_bias=output.bias,
-        scale=inner.scaling,
-        **rest,
     )
 
 

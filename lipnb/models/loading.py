@@ -1,15 +1,15 @@
 """Load a transformer by name, from a folder, or with random weights; its causality is checked when loaded."""
 
 import os
+import re
 from pathlib import Path
 
 import torch
 
-from lipnb.models.checked import check_entries
+from lipnb.models.checked import check_entries, check_size
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.files import check_weights, from_hub, mini_folder, minilm_folder, quiet, read_config
 from lipnb.models.model import Model
-from lipnb.models.networks import draw, read
 from lipnb.models.tokens import find_tokenizer
 
 __all__ = ["layer_count", "load"]
@@ -18,7 +18,16 @@ __all__ = ["layer_count", "load"]
 PLAIN = {"gpt2": "gpt2", "bert-base-uncased": "bert"}
 
 
-def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=None, tokenizer=None):
+def load(
+    name_or_path: str | os.PathLike,
+    *,
+    masked: bool | None = None,
+    random: bool = False,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    tokenizer: str | os.PathLike | None = None,
+) -> Model:
     """Load a transformer, to look at its attention.
 
     Parameters
@@ -64,6 +73,13 @@ def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=
     -----
     castin2024smooth, Def. 2.2 and 2.5; their experiments use bert-base-uncased with and without mask, and
     gpt2.
+
+    Examples
+    --------
+    >>> model = load("minilm")
+    >>> token_ids = model.token_ids("how smooth is attention?")
+    >>> model.attention(3)(model.activations(token_ids[None], 3)).shape
+    torch.Size([1, 5, 384])
     """
     if not isinstance(name_or_path, (str, os.PathLike)) or not os.fspath(name_or_path).strip():
         raise ValueError(f"name_or_path must be a model's name or folder, got {name_or_path!r}.")
@@ -86,7 +102,9 @@ def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=
         config = _configuration(entries, folder, architecture, masked, name)
         tokenizer, tokenizer_name = _tokenizer(tokenizer, name, folder, on_hub, config, random)
         network = (
-            draw(config, architecture, seed, name) if random else read(folder, config, architecture, dtype, name, held)
+            _draw(config, architecture, seed, name)
+            if random
+            else _read(folder, config, architecture, dtype, name, held)
         )
     network = network.to(device=device, dtype=dtype).eval().requires_grad_(False)
     assert_causality(network, masked, name, architecture.reads)
@@ -105,7 +123,7 @@ def load(name_or_path, *, masked=None, random=False, seed=0, device=None, dtype=
     )
 
 
-def layer_count(name_or_path, random=False):
+def layer_count(name_or_path: str | os.PathLike, random: bool = False) -> int | None:
     """How many layers a model has by its config.json, read before any weights; None where that does not say."""
     folder, _ = _find(str(name_or_path), random)
     entries = {} if folder is None else read_config(folder, str(name_or_path))
@@ -193,8 +211,84 @@ def _configuration(entries, folder, architecture, masked, name):
             ) from error
 
 
+def _draw(config, architecture, seed, name):
+    """A network with random weights."""
+    check_size(_described(config, architecture, name), 4, name)
+    with quiet():
+        from transformers import AutoModel
+
+        # the CPU generator alone: torch.manual_seed would also reseed accelerators, which stay so afterwards
+        torch.default_generator.manual_seed(seed)
+        # always drawn in float32, so that one seed is one network in every dtype
+        return AutoModel.from_config(
+            config, attn_implementation="eager", dtype=torch.float32, trust_remote_code=False, **architecture.options
+        )
+
+
+def _described(config, architecture, name):
+    """How many numbers a configuration stands for; none of them is made."""
+    with quiet():
+        from transformers import AutoModel
+
+        try:
+            with torch.device("meta"):  # what is missing would be drawn at random, in any amount: count first
+                return sum(p.numel() for p in AutoModel.from_config(config, **architecture.options).parameters())
+        except Exception as error:  # the library has many ways to refuse a value
+            raise ValueError(
+                f"no network can be built from config.json of {name!r}: "
+                f"{(str(error) or type(error).__name__).strip().splitlines()[-1]}"
+            ) from error
+
+
+def _read(folder, config, architecture, dtype, name, held):
+    """The network of these weights, which hold `held` numbers."""
+    with quiet():
+        from transformers import AutoModel
+
+        described = _described(config, architecture, name)
+        check_size(described, dtype.itemsize, name)
+        if described > 2 * held:
+            raise ValueError(
+                f"the weights of {name!r} do not fit its config.json: it describes {described:,} numbers, "
+                f"they hold {held:,}."
+            )
+        try:
+            network, report = AutoModel.from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                attn_implementation="eager",
+                use_safetensors=True,
+                local_files_only=True,
+                output_loading_info=True,
+                trust_remote_code=False,
+                **architecture.options,
+            )
+        except RuntimeError as error:
+            raise ValueError(f"the weights of {name!r} do not fit its config.json: shapes differ.") from error
+    _refuse_more_layers(report["unexpected_keys"], config, architecture, name)
+    missing = sorted(report["missing_keys"])
+    if missing:  # the library would fill them with random numbers
+        raise ValueError(
+            f"the weights of {name!r} are not complete: {len(missing)} tensors of its "
+            f"config.json are missing, such as {missing[0]}."
+        )
+    return network
+
+
+def _refuse_more_layers(unexpected, config, architecture, name):
+    """Refuse weights that hold more layers than the network: those would be left out without a word."""
+    inside = re.compile(rf"(?:^|\.){re.escape(architecture.layers)}\.(\d+)\.")
+    numbers = [int(found[1]) for key in unexpected if (found := inside.search(key))]
+    if numbers and max(numbers) >= config.num_hidden_layers:
+        raise ValueError(
+            f"the weights of {name!r} do not fit its config.json: they hold {max(numbers) + 1} layers, it "
+            f"describes {config.num_hidden_layers}."
+        )
+
+
 @torch.no_grad()
-def assert_causality(network, masked, name, reads="input_ids"):
+def assert_causality(network: torch.nn.Module, masked: bool, name: str, reads: str = "input_ids") -> None:
     """Raise RuntimeError unless the network is causal exactly when `masked` says so.
 
     Changing the last tokens must leave earlier outputs alone, to relative 1e-5, when masked; and must

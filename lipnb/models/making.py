@@ -1,6 +1,8 @@
 """A new GPT-2 of any size to train, and its checkpoint."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,7 +25,9 @@ class NextToken(torch.nn.Module):
         return self.model(input_ids=token_ids, use_cache=False).logits
 
 
-def new_gpt2(vocabulary, *, positions, width, layers, heads, end=0, seed=0):
+def new_gpt2(
+    vocabulary: int, *, positions: int, width: int, layers: int, heads: int, end: int = 0, seed: int = 0
+) -> NextToken:
     """A GPT-2 with random weights: learned positions, LayerNorm first, output tied to the token embedding.
 
     Parameters
@@ -63,7 +67,7 @@ def new_gpt2(vocabulary, *, positions, width, layers, heads, end=0, seed=0):
         return NextToken(GPT2LMHeadModel._from_config(config, attn_implementation="sdpa"))
 
 
-def load_gpt2(folder):
+def load_gpt2(folder: str | os.PathLike) -> NextToken:
     """The whole language model of a checkpoint that `save_gpt2` wrote: NextToken, float32, in evaluation mode."""
     with quiet():
         from transformers import GPT2LMHeadModel
@@ -75,7 +79,9 @@ def load_gpt2(folder):
     return NextToken(model.eval().requires_grad_(False))
 
 
-def save_gpt2(network, tokenizer, end, folder, *, dtype=torch.float16):
+def save_gpt2(
+    network: NextToken, tokenizer: Any, end: str, folder: str | os.PathLike, *, dtype: torch.dtype = torch.float16
+) -> None:
     """Write a checkpoint that `lipnb.models.load` and Hugging Face read: config, safetensors in small files, tokenizer.
 
     Parameters

@@ -2,15 +2,19 @@
 
 import copy
 import dataclasses
+import os
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import torch
+
+from lipnb.origin import extra
 
 __all__ = ["load_positions", "position_embeddings", "with_positions"]
 
 
-def position_embeddings(model):
+def position_embeddings(model: Any) -> torch.Tensor:
     """Learned position embeddings of a model.
 
     Parameters
@@ -36,7 +40,7 @@ def position_embeddings(model):
 
 
 @torch.no_grad()
-def with_positions(model, embeddings):
+def with_positions(model: Any, embeddings: torch.Tensor) -> Any:
     """The same model with other position embeddings; nothing else is changed.
 
     Parameters
@@ -63,7 +67,7 @@ def with_positions(model, embeddings):
     return dataclasses.replace(model, network=network)
 
 
-def load_positions(folder):
+def load_positions(folder: str | os.PathLike) -> torch.Tensor:
     """Position embeddings of a GPT-2 whose other parts are not at hand.
 
     Parameters
@@ -81,7 +85,8 @@ def load_positions(folder):
     FileNotFoundError
         "... holds no attention.safetensors ...".
     """
-    from safetensors import safe_open
+    with extra("models"):
+        from safetensors import safe_open
 
     path = Path(folder) / "attention.safetensors"
     if not path.is_file():

@@ -3,7 +3,29 @@
 ``scan`` measures and keeps a folder with the table, its birth certificate and a report that opens offline.
 """
 
-from lipnb.scan.catalogue import CATALOGUE, Bound
-from lipnb.scan.run import Scan, folder_of, load, remeasure, scan
+from importlib import import_module
 
-__all__ = ["CATALOGUE", "Bound", "Scan", "folder_of", "load", "remeasure", "scan"]
+from lipnb.origin import extra
+
+HOMES = {
+    "CATALOGUE": "catalogue",
+    "Bound": "catalogue",
+    "Scan": "run",
+    "folder_of": "run",
+    "load": "run",
+    "remeasure": "run",
+    "scan": "run",
+}
+__all__ = [*HOMES]
+
+
+def __getattr__(name):
+    """Imported when first named: the look of its figures serves others that have no model, and no torch."""
+    if name in HOMES:
+        with extra("scan"):
+            return getattr(import_module(f"lipnb.scan.{HOMES[name]}"), name)
+    raise AttributeError(f"module 'lipnb.scan' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

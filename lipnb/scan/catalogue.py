@@ -1,7 +1,10 @@
 """The upper bounds that a scan puts beside what it measures: which exist, what they speak of, which apply to a map."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
+
+from torch import Tensor
 
 from lipnb import bounds
 from lipnb.attention import Attention
@@ -99,7 +102,7 @@ SOURCES = {
 ROTARY = ("rotary_terms", "rotary_upper")
 
 
-def applicable(f):
+def applicable(f: Callable) -> tuple[list[str], dict[str, str]]:
     """Which bounds hold for a map, and why the others do not.
 
     Parameters
@@ -129,12 +132,12 @@ def applicable(f):
     return [bound.key for bound in CATALOGUE if bound.key not in reasons], reasons
 
 
-def prepare(f):
+def prepare(f: Callable) -> dict | None:
     """What the bounds need of a map, whatever the input: norms of its heads."""
     return bounds.head_norms(f) if isinstance(f, Attention) else None
 
 
-def evaluate(f, prepared, x):
+def evaluate(f: Callable, prepared: dict | None, x: Tensor) -> dict[str, float]:
     """Base 10 logarithms of all bounds that hold for a map at tokens `x` of shape (n, d): key -> number."""
     R = x.double().norm(dim=-1).max().item()
     if isinstance(f, Attention):

@@ -1,12 +1,15 @@
 """One layer at one length: the self-check, the constants, the certified bounds and the published ones."""
 
 import math
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.certified import certify
 from lipnb.lipschitz import local_lipschitz
+from lipnb.models import Model
 from lipnb.scan import catalogue
 
 __all__ = ["TOLERANCE", "closed_form_work", "measure", "self_check"]
@@ -15,7 +18,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-5}  # networks compute softm
 
 
 @torch.no_grad()
-def self_check(model, layer, inputs):
+def self_check(model: Model, layer: int, inputs: Tensor) -> tuple[Tensor, float, float, bool]:
     """Whether our map of a layer is that of the network, and the mask that of the model.
 
     Parameters
@@ -50,7 +53,7 @@ def self_check(model, layer, inputs):
     return x, error, leak, bool(error <= tolerance and causal)
 
 
-def closed_form_work(f, n):
+def closed_form_work(f: Callable, n: int) -> float | None:
     """Floating point operations that the closed form of `lipnb.certify` takes, roughly; None without one."""
     if not isinstance(f, Attention):
         return None
@@ -58,7 +61,9 @@ def closed_form_work(f, n):
     return 8.0 * n * joined**3 + 8.0 * f.heads * n**2 * f.value_width**2
 
 
-def measure(model, layer, inputs, *, object, rtol, seed, certified, upper_work):
+def measure(
+    model: Model, layer: int, inputs: Tensor, *, object: str, rtol: float, seed: int, certified: int, upper_work: float
+) -> list[dict]:
     """Rows of one layer at one length, a dictionary for each window.
 
     Parameters

@@ -1,5 +1,6 @@
 """A scan as one HTML file that opens offline: plots, tables, and words on how to read them."""
 
+import os
 from pathlib import Path
 
 import jinja2
@@ -9,6 +10,7 @@ from markupsafe import Markup
 from lipnb import corpora, recording
 from lipnb.scan import figures
 from lipnb.scan.catalogue import CATALOGUE, SOURCES
+from lipnb.scan.run import Scan
 from lipnb.scan.summary import TITLES, skipped, times, verdicts
 
 __all__ = ["PLOTTED", "html", "write"]
@@ -28,7 +30,7 @@ ROUTES = {
 }
 
 
-def html(found):
+def html(found: Scan) -> str:
     """The report of a scan.
 
     Parameters
@@ -74,7 +76,7 @@ def html(found):
     )
 
 
-def write(found, folder):
+def write(found: Scan, folder: str | os.PathLike) -> Path:
     """Write ``report.html`` into a folder, in one step; gives its path."""
     path = Path(folder) / "report.html"
     with recording.kept(path):

@@ -2,17 +2,17 @@
 
 import hashlib
 import json
+import os
 import re
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import torch
-from tqdm.auto import tqdm
 
 from lipnb import recording
-from lipnb.models import OBJECTS
+from lipnb.models import OBJECTS, Model
 from lipnb.scan.catalogue import applicable
 from lipnb.scan.inputs import chosen_layers, prepare
 from lipnb.scan.measure import closed_form_work, measure
@@ -44,27 +44,27 @@ class Scan:
 
 
 def scan(
-    model,
-    text="python_reference",
+    model: str | os.PathLike | Model,
+    text: str | os.PathLike = "python_reference",
     *,
-    layers="all",
-    lengths=None,
-    windows=2,
-    object="heads+output",
-    masked=None,
-    random=False,
-    tokenizer=None,
-    device=None,
-    dtype="float32",
-    upper=True,
-    upper_windows=1,
-    upper_work=UPPER_WORK,
-    rtol=1e-4,
-    seed=0,
-    output=None,
-    again=False,
-    progress=True,
-):
+    layers: str | Sequence[int] = "all",
+    lengths: Sequence[int] | None = None,
+    windows: int = 2,
+    object: str = "heads+output",
+    masked: bool | None = None,
+    random: bool = False,
+    tokenizer: str | os.PathLike | None = None,
+    device: torch.device | str | None = None,
+    dtype: str = "float32",
+    upper: bool = True,
+    upper_windows: int = 1,
+    upper_work: float = UPPER_WORK,
+    rtol: float = 1e-4,
+    seed: int = 0,
+    output: str | os.PathLike | None = None,
+    again: bool = False,
+    progress: bool = True,
+) -> Scan:
     """Measure the local Lipschitz constants of the layers of a model on a text, and bound them.
 
     Parameters
@@ -157,18 +157,17 @@ def scan(
             f"({_difference(found.about['settings'], settings)}): name another folder with --output, or "
             "measure anew with --again (again=True in Python)."
         )
-    with recording.recording(NAME, settings, output) as record:
-        _measure(
-            record,
-            material,
-            wanted,
-            progress,
-            object=object,
-            rtol=rtol,
-            seed=seed,
-            certified=certified,
-            upper_work=upper_work,
-        )
+    options = {"object": object, "rtol": rtol, "seed": seed, "certified": certified, "upper_work": upper_work}
+    units = [
+        recording.Unit(f"{layer}/{n}", lambda layer=layer, x=x: measure(network, layer, x, **options), len(x))
+        for layer in wanted
+        for n, x in material.inputs.items()
+    ]
+    with (
+        recording.recording(NAME, settings, output) as record,
+        recording.bar(sum(unit.size for unit in units), "window", progress) as bar,
+    ):
+        record.fill(units, bar, title=f"{network.name}, layer/tokens")
         (output / SUMMARY).unlink(missing_ok=True)  # of an earlier scan
         record.finish()
     return _summarised(load(output), output)
@@ -182,33 +181,13 @@ def _summarised(found, output):
     return found
 
 
-def folder_of(model):
+def folder_of(model: str | os.PathLike) -> Path:
     """Where a scan of a model goes by default: ``scan-<model>``, with plain characters only."""
     name = Path(str(model)).name if Path(str(model)).is_dir() else str(model)
     return Path(f"scan-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'model'}")
 
 
-def _measure(record, material, layers, progress, **options):
-    """All units of work that are not there yet, with one progress bar over windows."""
-    todo = [(layer, length) for layer in layers for length in material.inputs]
-    name = material.model.name
-    windows = {length: len(inputs) for length, inputs in material.inputs.items()}
-    with tqdm(total=sum(windows[n] for _, n in todo), unit="window", disable=not progress, smoothing=0.05) as bar:
-        for layer, length in todo:
-            bar.set_description(f"{name}: layer {layer}, n = {length}")
-            key = f"{layer}/{length}"
-            if record.rows(key) is None:
-                began = time.perf_counter()
-                rows = measure(material.model, layer, material.inputs[length], **options)
-                record.add(key, rows, round(time.perf_counter() - began, 3))
-                bar.update(windows[length])
-            elif not bar.disable:  # found, not measured: not part of the rate
-                bar.initial += windows[length]
-                bar.n += windows[length]
-                bar.last_print_n += windows[length]
-
-
-def load(folder):
+def load(folder: str | os.PathLike) -> Scan:
     """A finished scan from its folder, as `scan` returned it.
 
     Parameters
@@ -254,7 +233,15 @@ def load(folder):
         ) from None
 
 
-def remeasure(table, settings, model, text, *, rows=2, seed=0):
+def remeasure(
+    table: pd.DataFrame,
+    settings: dict,
+    model: str | os.PathLike | Model,
+    text: str | os.PathLike,
+    *,
+    rows: int = 2,
+    seed: int = 0,
+) -> pd.DataFrame:
     """Measure a few random rows of a scan again, live.
 
     Parameters
@@ -297,21 +284,14 @@ def remeasure(table, settings, model, text, *, rows=2, seed=0):
         raise ValueError(
             "the text or the weights here are another edition than those of the table: no row can be compared."
         )
-    chosen = []
-    for row in table.sample(rows, random_state=seed).to_dict("records"):
+    options = {name: settings[name] for name in ("object", "rtol", "seed")}
+
+    def again(row):
         inputs = material.inputs[row["length"]][row["window"] : row["window"] + 1]
-        again = measure(
-            material.model,
-            row["layer"],
-            inputs,
-            object=settings["object"],
-            rtol=settings["rtol"],
-            seed=settings["seed"],
-            certified=0,
-            upper_work=0,
-        )[0]["lipschitz"]
-        chosen.append({**row, "again": again, "difference": abs(again / row["lipschitz"] - 1)})
-    return pd.DataFrame(chosen)
+        (now,) = measure(material.model, row["layer"], inputs, certified=0, upper_work=0, **options)
+        return {"again": now["lipschitz"], "difference": abs(now["lipschitz"] / row["lipschitz"] - 1)}
+
+    return recording.remeasure(table, again, rows=rows, seed=seed)
 
 
 def _fingerprint(model, layers):

@@ -10,7 +10,7 @@ __all__ = ["TITLES", "skipped", "summarise", "times", "verdicts"]
 TITLES = {bound.key: bound.title for bound in CATALOGUE}
 
 
-def summarise(table):
+def summarise(table: pd.DataFrame) -> pd.DataFrame:
     """One row for each layer and length.
 
     Parameters
@@ -59,8 +59,14 @@ def summarise(table):
     return pd.DataFrame(rows)
 
 
-def times(log10):
-    """How many times too high, from its logarithm to base 10, in few characters: 2.6, 340, 1.2e5, 1e151."""
+def times(log10: float) -> str:
+    """How many times too high, from its logarithm to base 10, in few characters.
+
+    Examples
+    --------
+    >>> [times(log10) for log10 in (0.41, 2.53, 5.08, 151.2)]
+    ['2.6', '340', '1.2e5', '1e151']
+    """
     if pd.isna(log10):
         return ""
     if log10 < 2:
@@ -76,7 +82,7 @@ def _round(number):
     return f"{number:.1e}".replace("e+0", "e").replace("e+", "e").replace(".0e", "e")
 
 
-def skipped(about, summary):
+def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
     """What was not measured, and why: a list of sentences."""
     settings, said = about["settings"], []
     failed = summary[~summary.passed]
@@ -112,7 +118,7 @@ def skipped(about, summary):
     return said
 
 
-def verdicts(about, summary):
+def verdicts(about: dict, summary: pd.DataFrame) -> list[str]:
     """What was found, in a few sentences of plain words."""
     good = summary[summary.passed]
     if good.empty:

@@ -1,6 +1,7 @@
 """A scan on the terminal: one line for each layer and length, as wide as there is room."""
 
 import os
+from typing import TextIO
 
 import pandas as pd
 from rich import box
@@ -8,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lipnb.scan.run import Scan
 from lipnb.scan.summary import TITLES, skipped, times, verdicts
 
 __all__ = ["show"]
@@ -30,7 +32,7 @@ BOUNDS_FROM = 72  # width from which bounds are shown
 EACH_BOUND = 13
 
 
-def show(found, *, file=None, width=None):
+def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -> None:
     """Print a scan.
 
     Parameters

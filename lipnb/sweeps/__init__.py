@@ -6,7 +6,8 @@ heavy. Outside: `run` makes or continues a sweep, `load` gives the table of one 
 
 from importlib import import_module
 
-from lipnb.sweeps.recording import record
+from lipnb.origin import extra
+from lipnb.sweeps.recorded import record
 
 HOMES = {"load": "folder", "run": "running", "Sweep": "running", "expand": "points", "read": "spec", "Spec": "spec"}
 __all__ = ["record", *HOMES]
@@ -15,7 +16,8 @@ __all__ = ["record", *HOMES]
 def __getattr__(name):
     """The rest is imported when first named: a notebook that records a value pays for none of it."""
     if name in HOMES:
-        return getattr(import_module(f"lipnb.sweeps.{HOMES[name]}"), name)
+        with extra("sweeps"):
+            return getattr(import_module(f"lipnb.sweeps.{HOMES[name]}"), name)
     raise AttributeError(f"module 'lipnb.sweeps' has no attribute {name!r}")
 
 

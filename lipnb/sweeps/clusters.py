@@ -183,7 +183,7 @@ def on_dask(tasks, client, *, gone=GONE, never=NEVER):
     from distributed import as_completed
     from distributed.scheduler import KilledWorker
 
-    from lipnb.sweeps.kernel import execute, stop
+    from lipnb.sweeps.execution import execute, stop
 
     # keys of this run alone: a scheduler may remember points of an earlier one
     sweep = tasks[0]["sweep"]

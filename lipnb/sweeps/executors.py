@@ -10,7 +10,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from queue import SimpleQueue
 
-from lipnb.sweeps.kernel import execute, stop
+from lipnb.sweeps.execution import execute, stop
 
 __all__ = ["cores", "devices", "environment", "on_this_machine"]
 
@@ -86,7 +86,7 @@ def on_this_machine(tasks, workers, gpus=()):
     Parameters
     ----------
     tasks : list of dict
-        As `lipnb.sweeps.kernel.execute` takes them.
+        As `lipnb.sweeps.execution.execute` takes them.
     workers : int
         How many at the same time.
     gpus : sequence of str

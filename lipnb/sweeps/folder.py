@@ -7,14 +7,17 @@ a power cut, finds it whole or not at all. One entry a point, and not one list: 
 import csv
 import hashlib
 import json
+import os
 from contextlib import contextmanager, suppress
 from io import StringIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
-
-from lipnb.recording import write
+from lipnb.recording import alone, write
 from lipnb.sweeps.points import canonical
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Folder", "claimed", "load"]
 
@@ -82,7 +85,7 @@ class Folder:
         key : dict
             What it was made from.
         outcome : dict
-            As `lipnb.sweeps.kernel.execute` gives it.
+            As `lipnb.sweeps.execution.execute` gives it.
         """
         entry = {
             "id": point.id,
@@ -208,31 +211,16 @@ def claimed(path):
     RuntimeError
         "another sweep is running in ...".
     """
-    try:
+    busy = f"another sweep is running in {path}: wait for it, or give this one another folder with --output."
+    with alone(path, ".lock", fix="give another one with --output", busy=busy):
         for part in ("points", "notebooks", "failed"):
-            (path / part).mkdir(parents=True, exist_ok=True)
-            probe = path / part / ".probe"
-            probe.touch()
-            probe.unlink()
-        lock = FileLock(path / ".lock", timeout=0)
-        lock.acquire()
-    except Timeout:
-        raise RuntimeError(
-            f"another sweep is running in {path}: wait for it, or give this one another folder with --output."
-        ) from None
-    except OSError as error:
-        raise OSError(
-            f"the folder {path} cannot be written ({error.strerror}): give another one with --output."
-        ) from None
-    try:
+            (path / part).mkdir(exist_ok=True)
         for left in path.glob("**/.*.new"):  # of a run that was killed while it wrote
             left.unlink()
         yield Folder(path)
-    finally:
-        lock.release()
 
 
-def load(folder):
+def load(folder: str | os.PathLike) -> "pd.DataFrame":
     """The table of a sweep.
 
     Parameters

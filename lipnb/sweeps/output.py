@@ -4,9 +4,9 @@ A point can print without end, and the client that gathers the messages of all k
 Streams are joined as they come and only their last line is looked at again, so the work grows with what is printed.
 """
 
-from papermill.clientwrap import PapermillNotebookClient
+from nbclient import NotebookClient
 
-from lipnb.sweeps.recording import MIME
+from lipnb.sweeps.recorded import MIME
 
 __all__ = ["LIMIT", "RECORDED", "Client"]
 
@@ -17,23 +17,23 @@ WORDS = 20_000  # characters of an error's traceback
 DISPLAYS = ("display_data", "execute_result", "update_display_data")
 
 
-class Client(PapermillNotebookClient):
-    """Papermill's client, which keeps no more of a point's output than the limit.
+class Client(NotebookClient):
+    """nbclient's client, which keeps no more of a point's output than the limit.
 
     Parameters
     ----------
-    manager : papermill.engines.NotebookExecutionManager
-        As papermill gives it.
+    notebook : nbformat.NotebookNode
+        What is executed.
     stopped : callable
         Whether the point was stopped.
     limit : int
         Characters that are kept.
     **options
-        Of papermill's client.
+        Of nbclient's client.
     """
 
-    def __init__(self, manager, *, stopped, limit=LIMIT, **options):
-        super().__init__(manager, **options)
+    def __init__(self, notebook, *, stopped, limit=LIMIT, **options):
+        super().__init__(notebook, **options)
         self._stopped, self._limit = stopped, limit
         self._used, self._cells, self._sizes, self._recorded = 0, {}, {}, 0
         self._cut = set()  # cells in which it was said

@@ -1,11 +1,13 @@
 """What a sweep has and what it lacks: its points against its folder, before anything is written."""
 
+import os
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lipnb.sweeps import source
 from lipnb.sweeps import spec as specs
 from lipnb.sweeps.folder import Folder
-from lipnb.sweeps.points import expand
+from lipnb.sweeps.points import Point, expand
 
 __all__ = ["Plan", "key", "plan", "state"]
 
@@ -32,12 +34,14 @@ class Plan:
     todo: list
 
 
-def key(notebook):
+def key(notebook: source.Source) -> dict[str, str]:
     """What the points of a notebook are made from; a point made from anything else is stale."""
     return {"notebook": notebook.hash, "package": source.package()}
 
 
-def plan(spec, *, retry_failed=False, limit=None, **options):
+def plan(
+    spec: str | os.PathLike | specs.Spec, *, retry_failed: bool = False, limit: int | None = None, **options: Any
+) -> Plan:
     """Read a spec, its notebook and its folder: what is there, and what would run.
 
     Parameters
@@ -80,7 +84,7 @@ def plan(spec, *, retry_failed=False, limit=None, **options):
     return Plan(spec, notebook, states, todo if limit is None else todo[:limit])
 
 
-def state(folder, point, made_from):
+def state(folder: Folder, point: Point, made_from: dict[str, str]) -> str:
     """What is known of a point: "done", "failed", "new", or why it runs again."""
     try:
         entry = folder.entry(point)

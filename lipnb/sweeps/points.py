@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Any
 
 __all__ = ["LARGEST", "Point", "axis", "expand"]
 
@@ -53,7 +54,7 @@ def _spaced(kind, arguments):
     return [float(f"{value:.{DIGITS}g}") for value in getattr(np, kind)(*arguments)]
 
 
-def axis(name, values):
+def axis(name: str, values: list | dict) -> list:
     """The values of one axis of a grid.
 
     Parameters
@@ -104,7 +105,7 @@ def _matches(parameters, part):
     return all(canonical(parameters[name]) == canonical(value) for name, value in part.items())
 
 
-def expand(spec):
+def expand(spec: Any) -> list[Point]:
     """All points of a sweep, in the order of the grid: its last axis moves fastest.
 
     Parameters

@@ -1,10 +1,12 @@
 """Run what is missing of a sweep, and write its tables."""
 
+import os
 import time
 import uuid
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lipnb.origin import versions
 from lipnb.sweeps import source
@@ -47,7 +49,15 @@ class Sweep:
     failed_again: int = 0
 
 
-def run(spec, *, scheduler=None, retry_failed=False, limit=None, progress=True, **options):
+def run(
+    spec: str | os.PathLike | specs.Spec,
+    *,
+    scheduler: str | None = None,
+    retry_failed: bool = False,
+    limit: int | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> Sweep:
     """Make or continue a sweep: each point is one papermill execution, and only what is missing or stale runs.
 
     Parameters

@@ -35,7 +35,7 @@ class Source:
     names: tuple | None
 
 
-def read(path, kernel=None):
+def read(path: Path, kernel: str | None = None) -> Source:
     """Read a notebook to sweep.
 
     Parameters
@@ -111,7 +111,7 @@ def _names(notebook, language):
 
 
 @lru_cache
-def package():
+def package() -> str:
     """What is installed as lipnb: its version, and in a checkout a hash of its files.
 
     Returns

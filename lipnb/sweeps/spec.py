@@ -1,6 +1,7 @@
 """What to sweep, read from YAML: checked whole, with a sentence for each mistake, before anything runs."""
 
 import math
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,7 +78,7 @@ KEYS = (
 )
 
 
-def read(path, base=None):
+def read(path: str | os.PathLike, base: str | os.PathLike | None = None) -> Spec:
     """Read a sweep from a file and check everything that can be checked without its notebook.
 
     Parameters

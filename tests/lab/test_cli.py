@@ -1,18 +1,19 @@
-"""The command: help that is there at once and teaches, and one sentence for what is not understood."""
+"""`python -m lab`: help that is there at once and teaches, and one sentence for what is not understood."""
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from lab import experiments, figures, results
-from lipnb import cli
+from lab import cli, experiments, figures, results
+from lab.cli import bench
 
 HEAVY = ("torch", "transformers", "matplotlib", "scipy", "nltk", "papermill")
 
 
 def said(capsys, *words):
-    """Exit code of `lipnb WORDS`, what it printed and what it said of errors."""
+    """Exit code of `python -m lab WORDS`, what it printed and what it said of errors."""
     try:
         code = cli.main(list(words))
     except SystemExit as stop:
@@ -25,14 +26,14 @@ def test_the_command_alone_teaches(capsys):
     code, out, error = said(capsys)
     assert (code, error) == (0, "") and out == said(capsys, "--help")[1]
     for verb in cli.VERBS:
-        assert f"\n    {verb} " in out and f"\n  lipnb {verb}" in out  # what it is for, and an example
+        assert f"\n    {verb} " in out and f"\n  python -m lab {verb}" in out  # what it is for, and an example
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_each_verb_explains_itself(verb, capsys):
     code, out, error = said(capsys, verb, "--help")
-    assert (code, error) == (0, "") and out.startswith(f"usage: lipnb {verb}")
-    assert out.count(f"  lipnb {verb}") > 1 and "examples:" in out
+    assert (code, error) == (0, "") and out.startswith(f"usage: python -m lab {verb}")
+    assert out.count(f"  python -m lab {verb}") > 1 and "examples:" in out
     assert max(map(len, out.splitlines())) <= 120
 
 
@@ -41,7 +42,7 @@ def test_each_verb_explains_itself(verb, capsys):
 )
 def test_help_imports_nothing_heavy(words):
     code = f"""import sys
-from lipnb import cli
+from lab import cli
 try:
     cli.main({list(words)})
 except SystemExit:
@@ -52,28 +53,40 @@ print([module for module in {HEAVY} if module in sys.modules])"""
 
 
 def test_the_command_is_a_module_too():
-    run = subprocess.run([sys.executable, "-m", "lipnb.cli", "--version"], capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-m", "lab", "--version"], capture_output=True, text=True, check=True)
     assert run.stdout.startswith("lipnb ")
-    run = subprocess.run([sys.executable, "-m", "lipnb.cli", "nonsense"], capture_output=True, text=True, check=False)
+    run = subprocess.run([sys.executable, "-m", "lab", "nonsense"], capture_output=True, text=True, check=False)
     assert run.returncode == 2 and run.stdout == "" and len(run.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("reslts",), "lipnb: there is no verb 'reslts': did you mean results? (`lipnb --help`)"),
-        (("xyzzy",), "lipnb: there is no verb 'xyzzy': choose from results"),
-        (("--versoin",), "lipnb: there is no option --versoin: did you mean --version? (`lipnb --help`)"),
-        (("results", "--agian"), "lipnb results: there is no option --agian: did you mean --again?"),
-        (("results", "--lengt=2"), "there is no option --lengt: did you mean --lengths?"),  # no abbreviations either
-        (("results", "--bogus"), "there is no option --bogus: choose from --help, --model"),
-        (("results", "--count", "many"), "lipnb results: argument --count: invalid int value: 'many'"),
-        (("results", "--lengths"), "lipnb results: argument --lengths: expected one argument"),
-        (("results", "real-txt"), "lipnb results: there is no table 'real-txt': did you mean real-text"),
-        (("figures", "real-txt"), "lipnb figures: there is no figure 'real-txt': did you mean real-text or"),
-        (("figures", "--all", "real-text"), "lipnb figures: give names or --all, not both"),
-        (("figures", "real-text", "--format", "jpg"), "lipnb figures: argument --format: invalid choice: 'jpg'"),
-        (("results", "verify"), "lipnb results: there is no table 'verify': choose from real-text-embedded"),
+        (("tabels",), "python -m lab: there is no verb 'tabels': did you mean tables? (`python -m lab --help`)"),
+        (("xyzzy",), "python -m lab: there is no verb 'xyzzy': choose from tables"),
+        (
+            ("--versoin",),
+            "python -m lab: there is no option --versoin: did you mean --version? (`python -m lab --help`)",
+        ),
+        (("tables", "--agian"), "python -m lab tables: there is no option --agian: did you mean --again?"),
+        (("tables", "--lengt=2"), "there is no option --lengt: did you mean --lengths?"),  # no abbreviations either
+        (("tables", "--bogus"), "there is no option --bogus: choose from --help, --model"),
+        (("tables", "--count", "many"), "python -m lab tables: argument --count: invalid int value: 'many'"),
+        (("tables", "--lengths"), "python -m lab tables: argument --lengths: expected one argument"),
+        (("tables", "real-txt"), "python -m lab tables: there is no table 'real-txt': did you mean real-text"),
+        (("figures", "real-txt"), "python -m lab figures: there is no figure 'real-txt': did you mean real-text or"),
+        (("figures", "--all", "real-text"), "python -m lab figures: give names or --all, not both"),
+        (
+            ("figures", "real-text", "--format", "jpg"),
+            "python -m lab figures: argument --format: invalid choice: 'jpg'",
+        ),
+        (("verify", "--bounds", "l2_uper"), "python -m lab verify: there is no bound 'l2_uper': did you mean l2_upper"),
+        (("bench", "wrkload"), "python -m lab bench: there is no benchmark 'wrkload': did you mean workload?"),
+        (("bench", "--quik"), "python -m lab bench: there is no option --quik: did you mean --quick?"),
+        (("pages",), "python -m lab pages: the following arguments are required: COMMAND"),
+        (("pages", "stag"), "python -m lab pages: argument COMMAND: invalid choice: 'stag' (choose from"),
+        (("train", "--steps", "few"), "python -m lab train: argument --steps: invalid int value: 'few'"),
+        (("tables", "verify"), "python -m lab tables: there is no table 'verify': choose from real-text-embedded"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -104,12 +117,39 @@ def test_failures_and_interrupts_have_their_exit_codes(capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(experiments, "make", stopped)
-    code, _, error = said(capsys, "results", "real-text-embedded", "--again")
+    code, _, error = said(capsys, "tables", "real-text-embedded", "--again")
     assert code == 130 and "the same command continues" in error
     monkeypatch.setenv("LIPNB_RESULTS", "no such folder")
     monkeypatch.setattr(experiments, "make", lambda *_, **__: results.load("real-text"))
-    code, _, error = said(capsys, "results", "real-text")
+    code, _, error = said(capsys, "tables", "real-text")
     assert code == 1
     assert (
-        error == "lipnb: the table 'real-text' is not in no such folder: `python -m lab tables real-text` makes it.\n"
+        error
+        == "python -m lab: the table 'real-text' is not in no such folder: `python -m lab tables real-text` makes it.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "calls"),
+    [
+        (("--quick",), [(name, "--quick") for name in bench.NAMES]),
+        (("workload", "--quick"), [("workload", "--quick")]),
+        (("--quick", "long", "--lengths", "8"), [("long", "--quick", "--lengths", "8")]),
+        (("products", "--help"), [("products", "--help")]),
+    ],
+    ids=str,
+)
+def test_benchmarks_get_their_words(words, calls, monkeypatch, capfd):
+    ran = []
+    monkeypatch.setattr(
+        bench.subprocess, "run", lambda words, check: ran.append(words[2:]) or SimpleNamespace(returncode=0)
+    )
+    assert cli.main(["bench", *words]) == 0
+    assert ran == [[f"lab.benchmarks.{name}", *rest] for name, *rest in calls]
+
+
+@pytest.mark.parametrize("name", bench.NAMES)
+def test_every_benchmark_explains_itself(name):
+    command = [sys.executable, "-m", "lab", "bench", name, "--help"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"usage: python -m lab bench {name} " in run.stdout and "--quick" in run.stdout

@@ -25,7 +25,7 @@ what, n, wait = "fine", 0, 0.0
 
 # %%
 import os, signal, subprocess, time
-from lipnb.sweeps.recording import record
+from lipnb.sweeps.recorded import record
 child = subprocess.Popen(["sleep", "4321.5"], start_new_session=True)
 
 # %%

@@ -23,7 +23,7 @@ what = "line"
 # %%
 import sys
 from IPython.display import HTML, clear_output, display
-from lipnb.sweeps.recording import record
+from lipnb.sweeps.recorded import record
 record(before=1)
 
 # %%
@@ -337,7 +337,7 @@ SMALL = """\
 n = 1
 
 # %%
-from lipnb.sweeps.recording import record
+from lipnb.sweeps.recorded import record
 record(value=10 * n)
 """
 

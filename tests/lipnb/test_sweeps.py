@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lipnb import cli, sweeps
-from lipnb.sweeps import executors, planning, points, recording, source, spec
+from lipnb.sweeps import executors, planning, points, recorded, source, spec
 
 NOTEBOOK = """\
 # %% tags=["parameters"]
@@ -20,7 +20,7 @@ slope, n = 1.0, 3
 words = ["a"]
 
 # %%
-from lipnb.sweeps.recording import record
+from lipnb.sweeps.recorded import record
 
 # %% a page's prose
 
@@ -208,10 +208,10 @@ def test_recorded_scalars_of_every_kind_come_back():
         "j": -math.inf,
         "k": np.bool_(False),
     }
-    packed = {name: recording._packed(recording._scalar(name, value)) for name, value in values.items()}
-    output = nbformat.v4.new_output("display_data", data={recording.MIME: json.loads(json.dumps(packed))})
+    packed = {name: recorded._packed(recorded._scalar(name, value)) for name, value in values.items()}
+    output = nbformat.v4.new_output("display_data", data={recorded.MIME: json.loads(json.dumps(packed))})
     cell = nbformat.v4.new_code_cell(outputs=[output])
-    got = recording.recorded(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("x"), cell]))
+    got = recorded.recorded(nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("x"), cell]))
     assert math.isnan(got.pop("i"))
     assert got == {
         "a": 1,

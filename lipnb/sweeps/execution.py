@@ -10,18 +10,19 @@ import time
 import uuid
 from contextlib import suppress
 from tempfile import TemporaryFile
+from typing import Any
 
 import nbformat
 import psutil
 from jupyter_client import AsyncKernelManager
 from jupyter_core.utils import ensure_event_loop, run_sync
-from nbclient.exceptions import DeadKernelError
+from nbclient.exceptions import CellExecutionError, DeadKernelError
 from papermill import PapermillExecutionError, execute_notebook
-from papermill.engines import NBClientEngine, papermill_engines
+from papermill.engines import Engine, papermill_engines
 
 from lipnb.sweeps import source
 from lipnb.sweeps.output import Client
-from lipnb.sweeps.recording import recorded
+from lipnb.sweeps.recorded import recorded
 
 __all__ = ["execute", "stop"]
 
@@ -80,33 +81,51 @@ class Kernel:
                 os.killpg(self.group, signal.SIGKILL)
 
 
-class PointEngine(NBClientEngine):
-    """Papermill's engine with a kernel of ours: with an environment, a handle on it, and a limit on its output."""
+class PointEngine(Engine):
+    """An engine for papermill with a kernel of ours: with an environment, a handle on it, and a limit on its output."""
 
     @classmethod
     def execute_managed_notebook(cls, nb_man, kernel_name, *, kernel, options, start_timeout, **_):
-        """As papermill asks; `options` are those of the kernel's start."""
+        """As papermill asks of an engine; `options` are those of the kernel's start."""
         kernel.notebook, client = nb_man.nb, None
         manager = AsyncKernelManager(kernel_name=kernel_name)
         try:
             run_sync(manager.start_kernel)(**options)
             kernel.started(manager)
             client = Client(
-                nb_man,
+                nb_man.nb,
                 km=manager,
                 kernel_name=kernel_name,
                 startup_timeout=start_timeout,
                 timeout=None,
                 log=quiet,
                 iopub_timeout=IOPUB,
+                raise_on_iopub_timeout=True,
                 stopped=lambda: kernel.why is not None,
             )
-            client.execute()
+            with client.setup_kernel(cleanup_kc=False):
+                cls._cells(nb_man, client)
         finally:
             kernel.note_family()
             if client is not None and client.kc is not None:
                 client.kc.stop_channels()
             run_sync(_end)(manager)
+
+    @staticmethod
+    def _cells(nb_man, client):
+        """Each cell in its turn, until one fails; papermill is told when each begins and ends."""
+        for index, cell in enumerate(nb_man.nb.cells):
+            try:
+                nb_man.cell_start(cell, index)
+                client.execute_cell(cell, index)
+            except CellExecutionError:
+                nb_man.cell_exception(cell, cell_index=index)
+                break
+            finally:
+                nb_man.cell_complete(cell, cell_index=index)
+        info = client.wait_for_reply(client.kc.kernel_info())
+        nb_man.nb.metadata["language_info"] = info["content"]["language_info"]
+        client.set_widgets_metadata()
 
 
 async def _end(manager):
@@ -119,7 +138,7 @@ async def _end(manager):
 papermill_engines.register("lipnb-sweeps", PointEngine)
 
 
-def stop(sweep):
+def stop(sweep: str) -> None:
     """Kill every kernel of a sweep in this process.
 
     Parameters
@@ -131,7 +150,7 @@ def stop(sweep):
         threading.Thread(target=kernel.kill, args=("stopped",), daemon=True).start()
 
 
-def execute(task):
+def execute(task: dict[str, Any]) -> dict[str, Any]:
     """Run one point.
 
     Parameters

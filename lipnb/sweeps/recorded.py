@@ -1,13 +1,14 @@
 """Values that a notebook records: kept in its own output, so that the executed notebook is the record."""
 
 import math
+from typing import Any
 
 __all__ = ["MIME", "record", "recorded"]
 
 MIME = "application/vnd.lipnb.record+json"
 
 
-def record(**values):
+def record(**values: Any) -> None:
     """Record values of this run of the notebook; a sweep gathers them into its table.
 
     They are stored as an output of the cell, with a line for readers. Several calls add up; a name is recorded once.
@@ -21,6 +22,11 @@ def record(**values):
     ------
     TypeError
         "record takes numbers, strings, booleans and None": names the value that is none of these.
+
+    Examples
+    --------
+    >>> record(slope=0.5, converged=True)
+    recorded: slope = 0.5, converged = True
     """
     if not values:
         raise TypeError("record needs a name and a value, such as record(slope=slope).")
@@ -64,7 +70,7 @@ def _packed(value):
     return {"float": str(value)} if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def recorded(notebook):
+def recorded(notebook: Any) -> dict[str, Any]:
     """The values that an executed notebook recorded.
 
     Parameters

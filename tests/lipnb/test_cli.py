@@ -1,0 +1,115 @@
+"""The command `lipnb`: help that is there at once and teaches, and one sentence for what is not understood."""
+
+import subprocess
+import sys
+
+import pytest
+
+from lipnb import __version__, cli, sweeps
+
+HEAVY = ("torch", "transformers", "matplotlib", "scipy", "nltk", "papermill", "pandas")
+
+
+def said(capsys, *words):
+    """Exit code of `lipnb WORDS`, what it printed and what it said of errors."""
+    try:
+        code = cli.main(list(words))
+    except SystemExit as stop:
+        code = stop.code
+    out, error = capsys.readouterr()
+    return code, out, error
+
+
+def test_the_command_alone_teaches(capsys):
+    code, out, error = said(capsys)
+    assert (code, error) == (0, "") and out == said(capsys, "--help")[1]
+    for verb in cli.VERBS:
+        assert f"\n    {verb} " in out and f"\n  lipnb {verb}" in out  # what it is for, and an example
+    assert max(map(len, out.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_each_verb_explains_itself(verb, capsys):
+    code, out, error = said(capsys, verb, "--help")
+    assert (code, error) == (0, "") and out.startswith(f"usage: lipnb {verb}")
+    assert out.count(f"  lipnb {verb}") > 1 and "examples:" in out
+    assert max(map(len, out.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("--help",), ("--version",), *((verb, "--help") for verb in cli.VERBS)], ids=" ".join
+)
+def test_help_imports_nothing_heavy(words):
+    code = f"""import sys
+from lipnb import cli
+try:
+    cli.main({list(words)})
+except SystemExit:
+    pass
+print([module for module in {HEAVY} if module in sys.modules])"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_command_is_a_module_too():
+    run = subprocess.run([sys.executable, "-m", "lipnb.cli", "--version"], capture_output=True, text=True, check=True)
+    assert run.stdout == f"lipnb {__version__}\n"
+    run = subprocess.run([sys.executable, "-m", "lipnb.cli", "nonsense"], capture_output=True, text=True, check=False)
+    assert run.returncode == 2 and run.stdout == "" and len(run.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("scna",), "lipnb: there is no verb 'scna': did you mean scan? (`lipnb --help`)"),
+        (("xyzzy",), "lipnb: there is no verb 'xyzzy': choose from scan, sweep"),
+        (("--versoin",), "lipnb: there is no option --versoin: did you mean --version? (`lipnb --help`)"),
+        (("scan", "minilm", "--agian"), "lipnb scan: there is no option --agian: did you mean --again?"),
+        (("scan", "minilm", "--lengt=2"), "there is no option --lengt: did you mean --lengths?"),  # nor abbreviations
+        (("scan", "minilm", "--xyzzy"), "there is no option --xyzzy: choose from --help, --text"),
+        (("scan", "minilm", "--lengths"), "lipnb scan: argument --lengths: expected one argument"),
+        (("scan", "minilm", "--object", "head"), "lipnb scan: argument --object: invalid choice: 'head'"),
+        (("scan", "minilm", "gpt2"), "lipnb scan: 'gpt2' is one word too many"),
+        (("scan",), "lipnb scan: the following arguments are required: MODEL"),
+        (("sweep", "a.yml", "--limit", "0"), "lipnb sweep: argument --limit: give a whole number from 1 on; got '0'"),
+        (("sweep", "a.yml", "--timeout", "soon"), "a number of seconds above 0 is wanted; got 'soon'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_is_not_understood_is_said_in_a_sentence(words, sentence, capsys):
+    code, out, error = said(capsys, *words)
+    assert (code, out) == (2, "") and len(error.splitlines()) == 1
+    assert sentence in error
+
+
+def test_failures_and_interrupts_have_their_exit_codes(capsys, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    assert said(capsys, "sweep", "nowhere.yml")[0] == 1
+    monkeypatch.setattr(sweeps, "run", stopped, raising=False)
+    code, _, error = said(capsys, "sweep", "any.yml")
+    assert code == 130 and error == "lipnb: stopped; what is finished is kept, the same command continues\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "lacks", "sentence"),
+    [
+        (("scan", "minilm"), "pandas", "lipnb: pandas is not installed: pip install 'lipnb[scan]'."),
+        (("scan", "minilm"), "rich", "lipnb: rich is not installed: pip install 'lipnb[scan]'."),
+        (("scan", "minilm", "--lengths", "4"), "huggingface_hub", "pip install 'lipnb[models]'."),
+        (("sweep", "a.yml", "--dry-run"), "yaml", "lipnb: yaml is not installed: pip install 'lipnb[sweeps]'."),
+        (("sweep", "a.yml"), "pandas", "lipnb: pandas is not installed: pip install 'lipnb[sweeps]'."),
+    ],
+    ids=str,
+)
+def test_a_missing_extra_is_named(words, lacks, sentence, tmp_path):
+    """Base install: the sentence names the extra to install, whichever of its packages is missing."""
+    (tmp_path / "a.yml").write_text("notebook: a.py\ngrid: {n: [1]}\n")
+    (tmp_path / "a.py").write_text('# %% tags=["parameters"]\nn = 1\n')
+    code = f"""import sys
+sys.modules[{lacks!r}] = None
+from lipnb import cli
+sys.exit(cli.main({list(words)}))"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert run.returncode == 1 and sentence in run.stderr and len(run.stderr.splitlines()) == 1, run.stderr
