@@ -75,12 +75,13 @@ verify: export OMP_NUM_THREADS = 1
 verify: setup  ## thousands of inputs against each upper bound, and 100,000 in fifty digits (two hours; resumes; QUICK=1: a minute)
 	$(BIN)/python -m lab verify $(if $(QUICK),--quick)
 
-test: export HF_HUB_OFFLINE = 1
-test: setup  ## unit tests, the pages run again, the book in a real browser
+test: setup  ## style, types, unit tests, every page run (once) and compared, the book in a real browser
 	$(BIN)/ruff check --quiet .
-	$(BIN)/python -m pytest tests -n 2 --dist loadgroup
-	$(BIN)/python -m pytest --nbval-lax --nbval-current-env notebooks -n 2 --dist loadfile
-	$(PAGES) check
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests lipnb --doctest-modules -n 2 --dist loadgroup
+	$(PAGES) execute
+	$(BIN)/python -m pytest -p lab.pages.recorded --nbval-lax --nbval-current-env notebooks
 
 clean:  ## forget what was run and rendered (keeps .venv and the committed pages)
-	rm -rf _build .pytest_cache .ruff_cache .hypothesis
+	rm -rf _build .pytest_cache .ruff_cache .mypy_cache .hypothesis

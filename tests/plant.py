@@ -48,7 +48,7 @@ def copy(folder):
 
 def passes(folder, tests):
     """Whether these test files pass in a copy of the repository."""
-    named = [str(folder / "tests" / name) for name in tests]
+    named = [str(folder / "tests" / name) for name in tests]  # files, or tests in them
     environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), *named]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False).returncode == 0

@@ -8,7 +8,11 @@ from plant import ROOT, faults, planted
 def test_each_fault_can_be_planted(fault):
     assert planted(fault, ROOT) != (ROOT / fault["file"]).read_text(encoding="utf-8")
     compile(planted(fault, ROOT), fault["file"], "exec")
-    assert fault["tests"] and all((ROOT / "tests" / name).is_file() for name in fault["tests"])
+    assert fault["tests"]
+    for name in fault["tests"]:
+        file, _, test = name.partition("::")
+        text = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        assert not test or f"def {test.partition('[')[0]}(" in text, name
 
 
 def test_a_fault_that_stands_nowhere_is_said(tmp_path):

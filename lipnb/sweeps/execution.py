@@ -27,7 +27,7 @@ from lipnb.sweeps.recorded import recorded
 __all__ = ["execute", "stop"]
 
 MARK = "LIPNB_SWEEP_POINT"
-LIVE = {}  # sweep -> its kernels in this process
+LIVE: dict = {}  # sweep -> its kernels in this process
 TAIL = 2000  # bytes of a kernel's own last words that are kept
 IOPUB = 600  # seconds that the last words of a cell may take to arrive, once it has ended: it can have printed much
 quiet = logging.getLogger("lipnb.sweeps")

@@ -8,10 +8,10 @@ import pytest
 import torch
 from cases import relative
 
-from lab import experiments, results, training
+from lab import cli, experiments, results, training
 from lab.experiments import language_model
 from lab.experiments.trained_layers import feed_forward_rows
-from lipnb import bounds, cli, corpora, local_lipschitz
+from lipnb import bounds, corpora, local_lipschitz
 
 TEXT = "the cat sat on the mat, and the dog sat on the log; " * 100
 SMALL = {"length": 12, "width": 16, "heads": 2, "hidden": 24, "layers": 2}
@@ -259,9 +259,9 @@ def test_seeds_can_join_a_table_that_was_begun(small):
 def test_the_command_trains_only_when_told(monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(experiments, "make", lambda tables, **options: asked.append([t.name for t in tables]) or {})
-    assert cli.main(["results", "--again"]) == 0 and cli.main(["results", "training-stability", "--again"]) == 0
+    assert cli.main(["tables", "--again"]) == 0 and cli.main(["tables", "training-stability", "--again"]) == 0
     assert asked == [list(experiments.TABLES), ["training-stability"]]
     assert not set(experiments.TABLES) & set(experiments.TRAINED)
     with pytest.raises(SystemExit):
-        cli.main(["results", "--help"])
+        cli.main(["tables", "--help"])
     assert "made when named" in capsys.readouterr().out

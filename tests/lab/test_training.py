@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from lab import results, training
-from lab.training import __main__ as command
+from lab import cli, results, training
 from lab.training.loop import SCHEDULES
 from lipnb import models
 
@@ -233,34 +232,34 @@ def test_matrices_decay_and_biases_do_not(tmp_path):
         assert torch.allclose(idle.matrix.detach(), torch.full((3, 4), (1 - 0.01 * decay) ** 5), rtol=1e-6)
 
 
+KILLED = {**SMALL, "steps": 60}
 PROGRAM = """
 import sys
-from lipnb import training
+from lab import training
 sys.path.insert(0, {tests!r})
-from test_training import SMALL
-training.make_gpt2_mini(folder={folder!r}, table="killed", **{{**SMALL, "steps": 60}})
+from test_training import KILLED
+training.make_gpt2_mini(folder={folder!r}, table="killed", **KILLED)
 """
 
 
-def test_a_training_run_killed_in_the_middle_ends_the_same(tmp_path):
-    """kill -9 between two evaluations; the same command again; weights and curve are those of an undisturbed run."""
+def test_a_training_run_killed_in_the_middle_ends_the_same(tmp_path, monkeypatch):
+    """kill -9 between two evaluations; the same work again; weights and curve are those of an undisturbed run."""
 
     def run(name):
-        program = PROGRAM.format(tests=os.path.dirname(__file__), folder=str(tmp_path / name / "model"))
-        environment = {**os.environ, "LIPNB_RESULTS": str(tmp_path / name / "results"), "OMP_NUM_THREADS": "1"}
-        return [sys.executable, "-c", program], environment
+        monkeypatch.setenv("LIPNB_RESULTS", str(tmp_path / name / "results"))
+        training.make_gpt2_mini(folder=tmp_path / name / "model", table="killed", **KILLED)
 
-    arguments, environment = run("undisturbed")
-    subprocess.run(arguments, env=environment, check=True)
-    arguments, environment = run("killed")
+    run("undisturbed")
+    program = PROGRAM.format(tests=os.path.dirname(__file__), folder=str(tmp_path / "killed" / "model"))
+    environment = {**os.environ, "LIPNB_RESULTS": str(tmp_path / "killed" / "results")}
     partial = tmp_path / "killed" / "results" / "killed.partial.jsonl"
-    with subprocess.Popen(arguments, env=environment) as process:
+    with subprocess.Popen([sys.executable, "-c", program], env=environment) as process:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and not (partial.exists() and partial.read_bytes().count(b"\n") >= 4):
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
     assert 4 <= partial.read_bytes().count(b"\n") < 16, "the run was not killed in its middle"
-    subprocess.run(arguments, env=environment, check=True)
+    run("killed")
     curves = [(tmp_path / name / "results" / "killed.csv").read_bytes() for name in ("undisturbed", "killed")]
     assert curves[0] == curves[1] and curves[0].count(b"\n") == 16
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("undisturbed", "killed")]
@@ -269,12 +268,12 @@ def test_a_training_run_killed_in_the_middle_ends_the_same(tmp_path):
 
 def test_the_command_speaks_plainly(tmp_path, results_folder, capsys, monkeypatch):
     (tmp_path / "file").write_text("")
-    assert command.main(["--folder", str(tmp_path / "file" / "model")]) == 1
+    assert cli.main(["train", "--folder", str(tmp_path / "file" / "model")]) == 1
     assert "cannot be written" in capsys.readouterr().err
     monkeypatch.setattr(models, "mini_folder", lambda: tmp_path / "none")
     monkeypatch.setattr(models.loading, "mini_folder", lambda: tmp_path / "none")
     with pytest.raises(FileNotFoundError, match="run make model, which trains it"):
         models.load("gpt2-mini")
     with pytest.raises(SystemExit):
-        command.main(["--help"])
+        cli.main(["train", "--help"])
     assert "kill -9" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def bert(tmp_path_factory):
 
 
 @cache
-def small(folder, name="bert"):
+def small(folder):
     return models.load(folder, dtype=torch.float64)
 
 
@@ -54,6 +55,20 @@ def scanned(model, text, folder, **options):
     )
 
 
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    """The text of the scan `finished`."""
+    path = tmp_path_factory.mktemp("text") / "story.txt"
+    path.write_text(WORDS, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(bert, story, tmp_path_factory):
+    """One scan, to look at."""
+    return scanned(small(bert), story, tmp_path_factory.mktemp("finished"))
+
+
 @pytest.mark.parametrize("name", ["minilm", "gpt2-mini", "stories260K"])
 def test_real_models_against_the_dense_jacobian(tmp_path, text, name):
     """All layers of three pretrained models on a short text: relative 1e-4, every layer self-checked."""
@@ -61,11 +76,11 @@ def test_real_models_against_the_dense_jacobian(tmp_path, text, name):
     if name == "stories260K" and not os.path.isdir(STORIES):
         pytest.skip("stories260K is not in the folder LIPNB_DATA")
     layers = "all" if name == "stories260K" else "0,3"
-    found = scan.scan(place, text, layers=layers, lengths=[6], windows=1, output=tmp_path / "out", upper=False, **QUIET)
+    found = scan.scan(place, text, layers=layers, lengths=[3], windows=1, output=tmp_path / "out", upper=False, **QUIET)
     assert found.table.passed.all() and found.table.converged.all()
     assert len(found.table) == (5 if layers == "all" else 2)
     model = models.load(place, dtype=torch.float64)
-    ids = model.token_ids(WORDS)[None, :6]
+    ids = model.token_ids(WORDS)[None, :3]
     for row in found.table.itertuples():
         f, x = model.attention(row.layer), model.activations(ids, row.layer)
         jacobian = AutodiffJacobian(f, x) if isinstance(f, models.RotaryAttention) else AttentionJacobian(f, x)
@@ -169,30 +184,16 @@ def test_a_mask_that_is_not_the_models_is_found(tmp_path):
     assert not passed and leak == 0
 
 
-def test_killed_and_started_again_it_continues(bert, tmp_path, text):
+def test_killed_and_started_again_it_continues(bert, tmp_path, text, capsys):
     """kill -9 after the first units: the same command measures what is missing, and gives the undisturbed table."""
-    command = [
-        sys.executable,
-        "-m",
-        "lipnb.cli",
-        "scan",
-        str(bert),
-        "--text",
-        str(text),
-        "--lengths",
-        "3,5,7,9",
-        "--dtype",
-        "float64",
-        "--output",
-        str(tmp_path / "out"),
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    command = ["scan", str(bert), "--text", str(text), "--lengths", "3,5,7", "--dtype", "float64"]
+    command += ["--output", str(tmp_path / "out")]
     slow = (
         "import lipnb.scan.run as r, time; m = r.measure\n"
         "def slow(*a, **k):\n    time.sleep(0.6)\n    return m(*a, **k)\n"
         "r.measure = slow\nfrom lipnb.cli import main\nimport sys\nsys.exit(main(sys.argv[1:]))"
     )
-    process = subprocess.Popen([sys.executable, "-c", slow, *command[3:]], env=environment, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-c", slow, *command], stdout=subprocess.DEVNULL)
     partial = tmp_path / "out" / "scan.partial.jsonl"
     end = time.monotonic() + 60
     while (not partial.exists() or len(partial.read_text().splitlines()) < 4) and time.monotonic() < end:
@@ -200,16 +201,16 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text):
     process.send_signal(signal.SIGKILL)
     process.wait()
     done = len(partial.read_text().splitlines()) - 1
-    assert 3 <= done < 8
+    assert 3 <= done < 6
     with partial.open("a") as file:
-        file.write('{"unit": "1/9", "rows": [{"lay')  # half a line
-    finished = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert finished.returncode == 0 and "8 of 8 layers and lengths passed" in finished.stdout
-    assert "\x1b" not in finished.stdout and finished.stderr == ""
-    alone = scan.scan(bert, text, lengths=[3, 5, 7, 9], dtype="float64", output=tmp_path / "alone", **QUIET)
+        file.write('{"unit": "1/7", "rows": [{"lay')  # half a line
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert "6 of 6 layers and lengths passed" in said.out and "\x1b" not in said.out and said.err == ""
+    alone = scan.scan(bert, text, lengths=[3, 5, 7], dtype="float64", output=tmp_path / "alone", **QUIET)
     pd.testing.assert_frame_equal(scan.load(tmp_path / "out").table, alone.table)
     birth = json.loads((tmp_path / "out" / "scan.json").read_text())
-    assert birth["rows"] == 16 and len(birth["settings"]["text_sha256"]) == 64
+    assert birth["rows"] == 12 and len(birth["settings"]["text_sha256"]) == 64
     assert birth["settings"]["text"] == "story.txt"
 
 
@@ -246,6 +247,17 @@ def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text)
         scan.remeasure(found.table, found.about["settings"], bert, text)
 
 
+BRIEF = {"lengths": [4], "windows": 1, "upper": False}
+
+
+@pytest.fixture(scope="module")
+def brief(bert, story, tmp_path_factory):
+    """The folder of the quickest scan."""
+    folder = tmp_path_factory.mktemp("brief")
+    scanned(small(bert), story, folder, **BRIEF)
+    return folder / "out"
+
+
 @pytest.mark.parametrize(
     ("file", "spoil"),
     [
@@ -260,14 +272,13 @@ def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text)
         ("scan.json", lambda text: ""),
     ],
 )
-def test_a_damaged_scan_is_named_with_the_way_out(bert, tmp_path, text, file, spoil):
+def test_a_damaged_scan_is_named_with_the_way_out(bert, brief, tmp_path, text, file, spoil):
     model = small(bert)
-    scanned(model, text, tmp_path, upper=False)
-    path = tmp_path / "out" / file
+    path = shutil.copytree(brief, tmp_path / "out") / file
     path.write_text(spoil(path.read_text()))
     with pytest.raises(ValueError, match=f"{file} in the folder 'out' is damaged .*measure anew with --again"):
-        scanned(model, text, tmp_path, upper=False)
-    assert len(scanned(model, text, tmp_path, upper=False, again=True).table) == 8
+        scanned(model, text, tmp_path, **BRIEF)
+    assert len(scanned(model, text, tmp_path, **BRIEF, again=True).table) == 2
 
 
 def test_a_full_disk_is_a_sentence_and_what_was_measured_is_kept(bert, tmp_path, text, monkeypatch):
@@ -321,9 +332,9 @@ def test_names_and_texts_are_escaped_and_the_report_asks_for_nothing(bert, tmp_p
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
-def test_the_table_fits_the_terminal(bert, tmp_path, text, width):
+def test_the_table_fits_the_terminal(finished, width):
     out = StringIO()
-    terminal.show(scanned(small(bert), text, tmp_path), file=out, width=width)
+    terminal.show(finished, file=out, width=width)
     table = out.getvalue().split("Bounds:")[0].split("4 of 4")[0]
     assert max(map(len, table.splitlines())) <= width and "constant" in table
 
@@ -433,25 +444,25 @@ def test_layer_counts_of_every_family(families):  # noqa: F811
 
 
 @pytest.mark.parametrize(("columns", "longest"), [(None, 120), ("70", 70), ("none", 120), ("0", 120)])
-def test_a_pipe_gets_lines_of_a_length_to_read(bert, tmp_path, text, monkeypatch, columns, longest):
+def test_a_pipe_gets_lines_of_a_length_to_read(finished, monkeypatch, columns, longest):
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
     out = StringIO()
-    terminal.show(scanned(small(bert), text, tmp_path), file=out)
+    terminal.show(finished, file=out)
     lines = out.getvalue().splitlines()
     table = out.getvalue().split("Bounds:")[0].split("4 of 4")[0].splitlines()
     assert longest - 30 < max(map(len, table)) <= longest
     assert all(line == line.rstrip() for line in lines) and any("constant" in line for line in table)
 
 
-def test_the_help_and_the_report_say_which_columns_are_logarithms(bert, tmp_path, text, capsys):
+def test_the_help_and_the_report_say_which_columns_are_logarithms(finished, capsys):
     with pytest.raises(SystemExit):
         main(["scan", "--help"])
     told = " ".join(capsys.readouterr().out.split())
     assert "over_* are logarithms to base 10" in told and "certified_over is that ratio itself, no logarithm" in told
     assert ".scan.partial.lock" in told
-    found = scanned(small(bert), text, tmp_path)
+    found = finished
     said = " ".join(report.html(found).split())
     assert "over_* hold its logarithm to base 10, and certified_over a plain ratio" in said
     row, rows = found.summary.iloc[0], found.table[(found.table.layer == 0) & (found.table.length == 4)]

@@ -110,11 +110,11 @@ def test_a_points_output_is_capped_and_what_it_records_is_not(place):
 
 
 def test_a_point_that_prints_without_end_meets_its_limit_and_others_go_on(place):
-    text = "grid: {what: [forever, endless line]}\ntimeout: 20\nworkers: 2"
+    text = "grid: {what: [forever, endless line]}\ntimeout: 8\nworkers: 2"
     sweep = sweeps.run(written(text), progress=False)
     assert len(sweep.failures) == 2
     for failure in sweep.failures:
-        assert failure["error"].endswith("Timeout: stopped after 20 s, the limit of a point")
+        assert failure["error"].endswith("Timeout: stopped after 8 s, the limit of a point")
         assert os.path.getsize(failure["notebook"]) < 2 * output.LIMIT
 
 
@@ -136,7 +136,7 @@ def test_ctrl_c_ends_a_sweep_whose_point_prints_without_end(place):
     )
     run.stdout.readline()  # it has begun
     with pytest.raises(subprocess.TimeoutExpired):
-        run.wait(15)
+        run.wait(5)
     run.send_signal(signal.SIGINT)
     _, said = run.communicate(timeout=240)
     assert run.returncode == 130 and "what is finished is kept" in said

@@ -1,0 +1,113 @@
+"""The names that others call: each is there, takes these arguments, and answers in these shapes on a tiny case."""
+
+import math
+
+import pytest
+import torch
+from hub import tiny_bert
+
+import lipnb
+from lipnb import bounds, corpora, models
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+A, V, X = normal(3, 3), normal(2, 3, seed=1), normal(4, 3, seed=2)
+QUERY, KEY, VALUE, OUTPUT = (normal(*shape, seed=3) for shape in ((2, 2, 3), (2, 2, 3), (2, 2, 3), (2, 3, 2)))
+BIASES = {"query_bias": normal(2, 2), "key_bias": normal(2, 2), "value_bias": normal(2, 2), "output_bias": normal(3)}
+WEIGHTS = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+
+
+def test_attention_is_made_in_three_ways():
+    f = lipnb.Attention(QUERY, KEY, VALUE, OUTPUT, **BIASES, scale=0.5, masked=True, score="dot")
+    assert f(X).shape == (4, 3) and f(X.expand(2, 5, 4, 3)).shape == (2, 5, 4, 3)
+    assert lipnb.Attention(QUERY, KEY, VALUE)(X, weights=WEIGHTS).shape == (4, 4)  # heads side by side
+    assert lipnb.Attention(QUERY, KEY, VALUE, score="l2")(X).shape == (4, 4)
+    one = lipnb.Attention.from_matrices(A, V, masked=False)
+    assert torch.allclose(one(X), (X @ A.mT @ X.mT).softmax(-1) @ X @ V.mT)
+    tied = lipnb.Attention.l2(QUERY, VALUE, OUTPUT, masked=False)
+    assert torch.equal(tied.query, tied.key) and tied(X).shape == (4, 3)
+
+
+def test_the_jacobian_has_products_and_a_dense_twin():
+    f = lipnb.Attention.from_matrices(A, V)
+    J = lipnb.AttentionJacobian(f, X, weights=None)
+    dense = J.dense()
+    assert tuple(J.shape) == tuple(dense.shape) == (4 * 2, 4 * 3)
+    assert torch.allclose(J.jvp(X).flatten(), dense @ X.flatten())
+    assert torch.allclose(J.vjp(f(X)).flatten(), dense.mT @ f(X).flatten())
+    assert lipnb.AttentionJacobian(f, X.expand(2, 4, 3), weights=WEIGHTS).jvp(X.expand(2, 4, 3)).shape == (2, 4, 2)
+
+
+@pytest.mark.parametrize("method", ["lanczos", "power", "dense"])
+@pytest.mark.parametrize("f", [lipnb.Attention.from_matrices(A, V), torch.tanh], ids=["attention", "any map"])
+def test_the_local_constant(f, method):
+    found = lipnb.local_lipschitz(f, X, weights=None, rtol=1e-4, max_steps=None, seed=0, method=method)
+    assert found.value.shape == found.residual.shape == found.steps.shape == found.converged.shape == ()
+    exact = torch.linalg.matrix_norm(torch.func.jacrev(f)(X).flatten(2).flatten(0, 1), 2)
+    assert found.converged and abs(found.value / exact - 1) < 1e-4
+    assert lipnb.local_lipschitz(f, X.expand(2, 4, 3), method=method).value.shape == (2,)
+
+
+def test_the_local_constant_between_measures_is_below_its_certificate():
+    f, x = lipnb.Attention.from_matrices(A, V), X
+    root = WEIGHTS.sqrt()
+    J = lipnb.AttentionJacobian(f, x, weights=WEIGHTS).dense().unflatten(0, (4, 2)).unflatten(-1, (4, 3))
+    scaled = root[:, None, None, None] * J / root[:, None]
+    exact = torch.linalg.matrix_norm(scaled.flatten(2).flatten(0, 1), 2)
+    assert lipnb.local_lipschitz(f, x, weights=WEIGHTS).value == pytest.approx(exact.item(), rel=1e-4)
+    bracket = lipnb.certify(f, x)
+    assert bracket.lower <= lipnb.local_lipschitz(f, x, method="dense").value <= bracket.upper
+
+
+# each bound, called as the papers' letters say; one number each
+n, R = 4, 1.5
+BOUNDS = {
+    "general_upper": (A, V, n, R),
+    "general_upper_sharp": (A, V, n, R),
+    "general_lower": (A, n, R),
+    "spread_upper": (A, V, X),
+    "mean_field_upper": (A, V, R),
+    "mean_field_upper_sharp": (A, V, R),
+    "mean_field_lower": (A, R),
+    "masked_mean_field_upper": (A, V, R),
+    "large_radius_limit": (lipnb.Attention.from_matrices(A, V), X),
+    "multi_head_upper": (OUTPUT, torch.tensor([1.0, 2.0], dtype=torch.float64)),
+    "biased_upper": (A, V, n, R, normal(3)),
+    "l2_upper": (QUERY, VALUE, OUTPUT, n, 2),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_bound_is_a_number(name):
+    value = float(getattr(bounds, name)(*BOUNDS[name]))
+    assert 0 < value < math.inf
+    if "mean_field" in name:
+        assert getattr(bounds, name)(*BOUNDS[name], log=True) == pytest.approx(math.log(value))
+
+
+def test_bounds_in_other_norms():
+    assert bounds.l2_upper(QUERY, VALUE, OUTPUT, n, torch.inf) > 0
+    assert bounds.masked_mean_field_upper(A, V, R, p=3, log=False) > 0
+
+
+def test_a_model_gives_attention_and_what_it_receives(tmp_path):
+    model = models.load(tiny_bert(tmp_path), masked=None, random=False, device=None, dtype=torch.float64)
+    ids = model.token_ids("the alice rabbit")
+    x = model.activations(ids[None], 1)
+    assert ids.ndim == 1 and model.layers == 2 and x.shape == (1, len(ids), 32)
+    assert isinstance(model.attention(1, object="heads+output"), lipnb.Attention)
+    assert model.attention(1)(x).shape == model.attention(1, object="block")(x).shape == x.shape
+    assert model.describe()["masked"] is False
+
+
+def test_a_text_is_cut_into_windows(tmp_path):
+    (tmp_path / "story").write_text("the alice rabbit")
+    assert corpora.read(str(tmp_path / "story")) == "the alice rabbit"
+    assert len(corpora.read("python_reference")) > 1e5
+    windows = corpora.windows(torch.arange(10), length=3, count=3)
+    assert windows.shape == (3, 3) and len(windows.unique()) == 9
+    with pytest.raises(ValueError):
+        corpora.windows(torch.arange(10), length=3, count=4)
