@@ -12,6 +12,7 @@ from lab.figures.heat_maps import head_map, matrix, probabilities
 from lab.figures.real_text import against_length
 from lab.figures.registry import FIGURES, BookFigure
 from lab.figures.speed import residuals, speed_bars
+from lipnb.scan import figures as scan
 from lipnb.scan.style import NOT_CONVERGED, STYLE, house_style, log_ticks, panels, points, rate_line
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "released",
     "residuals",
     "robustness",
+    "scan",
     "speed",
     "speed_bars",
     "training",
