@@ -8,7 +8,7 @@ EXAMPLES = """\
   python -m lab verify --bounds certify yudin_upper --save-as two
 
 A run that is stopped continues where it was when the same command is given again. The table goes to data/results, or
-to the folder LIPNB_RESULTS. The table of guarantees that include rounding, against fifty digits, has -digits after its
+to the folder LIPNB_RESULTS. What counts rounding is held against fifty digits in a second table, with -digits after its
 name; it is made when all bounds are. The exit status is 1 if a measured constant exceeded its bound.
 """
 
@@ -43,6 +43,6 @@ def run(arguments):
     if arguments.bounds is None:
         few = {"blocks": {"certify": 6, "nearby_upper": 6}, "cases": 10} if arguments.quick else {}
         exact = digits.make_table(save_as=f"{arguments.save_as}-digits", **few)
-        print("certify and nearby_upper, against fifty digits\n" + exact.to_string(index=False))
+        print("guarantees that include rounding, against fifty digits\n" + exact.to_string(index=False))
         violations += int(exact.violations.sum() + exact.errors.sum())
     return 1 if violations else 0

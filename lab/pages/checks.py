@@ -106,29 +106,34 @@ def contents(root):
             yield f"{pair.name}: it has no source {pair.stem}.py"
 
 
-def body(definition):
-    """What a function or class does, whatever it and its arguments are called and its docstring says."""
-    text = ast.unparse(ast.Module(definition.body[bool(ast.get_docstring(definition)) :], []))
-    arguments = dict.fromkeys(node.arg for node in ast.walk(definition) if isinstance(node, ast.arg))
-    for place, name in enumerate(arguments):
-        text = re.sub(rf"\b{name}\b", f"argument {place}", text)
-    return text
+def body(function):
+    """A function or class as text in which names that the page chose no longer count, nor what it says of itself."""
+    own = ast.parse(ast.unparse(function)).body[0]
+    if ast.get_docstring(own) is not None:
+        own.body = own.body[1:]
+    stored = {node.id for node in ast.walk(own) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    stored |= {node.arg for node in ast.walk(own) if isinstance(node, ast.arg)}
+    numbers = {own.name: "0"}
+    for node in ast.walk(own):
+        if isinstance(node, ast.Name) and node.id in stored | {own.name}:
+            node.id = numbers.setdefault(node.id, str(len(numbers)))
+        elif isinstance(node, ast.arg):
+            node.arg = numbers.setdefault(node.arg, str(len(numbers)))
+    own.name = "0"
+    return ast.dump(own)
 
 
 def definitions(root):
-    """No function is defined in two pages, under one name or another: it belongs in the package."""
-    named, alike = defaultdict(list), defaultdict(list)
+    """No function is defined in two pages, under whatever names: it belongs in the package."""
+    where = defaultdict(dict)
     for source in sources(root):
         for node in ast.parse(source.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                named[node.name].append(source.name)
-                alike[body(node)].append(f"{node.name} of {source.name}")
-    for name, pages in sorted(named.items()):
+                where[body(node)][source.name] = node.name
+    for pages in where.values():
         if len(pages) > 1:
-            yield f"{name} is defined in {' and '.join(pages)}: move it to the package"
-    for copies in alike.values():
-        if len({copy.split(" of ")[0] for copy in copies}) > 1:
-            yield f"{' and '.join(copies)} are one: move it to the package"
+            names = " and ".join(f"{name} ({page})" for page, name in sorted(pages.items()))
+            yield f"one function is defined in several pages, {names}: move it to the package"
 
 
 def ledger(root):

@@ -109,12 +109,7 @@ def executed(tmp_path_factory):
     root = repository(
         tmp_path_factory.mktemp("good"),
         # a picture with a name, and after it one without
-        **{
-            "00_good": GOOD.replace("# %%\nfrom", f"{DRAWN}# %%\nfrom"),
-            "01_table": TABLE.replace("double(n):\n    return 2 * n", "double(m):\n    return m + m").replace(
-                "double", "twice"
-            ),
-        },
+        **{"00_good": GOOD.replace("# %%\nfrom", f"{DRAWN}# %%\nfrom"), "01_table": TABLE.replace("2 * n", "3 * n")},
     )
     assert command(root, "execute").returncode == 0
     assert command(root, "pair").returncode == 0
@@ -199,8 +194,9 @@ BREAKS = {
         (root / "_toc.yml").read_text().replace("01_table", "00_good")
     ),
     "it has no source": lambda root: (root / "notebooks/00_good.py").unlink(),
-    "is defined in 00_good.py and 01_table.py": lambda root: edit_source(root, "def double", "def twice"),
-    "double of 00_good.py and twice of 01_table.py are one": lambda root: edit_source(root, "2 * n", "n + n"),
+    "thrice (00_good.py) and double (01_table.py)": lambda root: edit_source(
+        root, "def double(n):\n    return 2 * n", "def thrice(m):\n    return 3 * m"
+    ),
 }
 
 
