@@ -207,7 +207,7 @@ class Verdicts:
 
     def __str__(self):
         return "\n".join(
-            f"{row.id:22s} {row.verdict:20s} {_worst(row):>16s} {row.cases:>7,d} cases  {row.form}" for row in self.rows
+            f"{row.id:22s} {row.verdict:20s} {worst(row):>16s} {row.cases:>7,d} cases  {row.form}" for row in self.rows
         )
 
     def __getitem__(self, id):
@@ -226,20 +226,21 @@ class Verdicts:
                 f"{html.escape(statements().name[row.id])}<br><code>{row.id}</code>",
                 f"{html.escape(row.form)}<br><small>{html.escape(note)}<br><i>{tried}</i></small>",
                 f"<b>{row.verdict}</b>",
-                _worst(row),
+                worst(row),
                 f"{row.cases:,d}" if row.cases else "",
             )
             lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         return f'<table class="verdicts"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 
 
-def _worst(row):
+def worst(row):
     """The worst ratio as it is shown, and the median: of an identity the error, of a bound measured over stated."""
-    if row.kind == "equal":
-        return f"1 ± {row.worst_ratio - 1:.0e}" if row.worst_ratio > 1 else "exact"
     if row.worst_ratio is None:
         return ""
-    return f"{row.worst_ratio:.4g} ({row.median_ratio:.2g})" if row.cases > 1 else f"{row.worst_ratio:.4g}"
+    if row.kind == "equal":
+        return f"1 ± {row.worst_ratio - 1:.0e}" if row.worst_ratio > 1 else "exact"
+    median = f" ({row.median_ratio:.2g})" if row.cases > 1 and row.median_ratio is not None else ""
+    return f"{row.worst_ratio:.4g}{median}"
 
 
 def record(*rows):

@@ -8,7 +8,7 @@ EXAMPLES = """\
   python -m lab verify --bounds certify yudin_upper --save-as two
 
 A run that is stopped continues where it was when the same command is given again. The table goes to data/results, or
-to the folder LIPNB_RESULTS. The table of guarantees that include rounding, against fifty digits, has -digits after its
+to the folder LIPNB_RESULTS. What counts rounding is held against fifty digits in a second table, with -digits after its
 name; it is made when all bounds are. The exit status is 1 if a measured constant exceeded its bound.
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import yaml
 
-from lab.pages import pictures, story, verdicts
+from lab.pages import evidence, pictures, story, verdicts
 from lab.pages.sources import convert, provenance, sources
 
 MOST_CODE_CELLS, MOST_LINES, MOST_BYTES = 18, 25, 300_000
@@ -50,16 +50,9 @@ def execution(notebook):
             yield f"an output is a warning: {output.text.strip()[:80]}"
 
 
-def output_text(notebook):
-    """All the text in a notebook's outputs; images left out."""
-    for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
-        yield output.get("text", "")
-        yield from (text for kind, text in output.get("data", {}).items() if kind.startswith("text/"))
-
-
 def portability(root, notebook):
     """No output tells where it was made, nor changes from run to run."""
-    text = "\n".join(map(str, output_text(notebook)))
+    text = "\n".join(text for _, text in evidence.shown(notebook.cells))
     if PLACES.search(text) or str(root) in text or str(Path.home()) + "/" in text:
         yield "an output holds an absolute path"
     if ADDRESS.search(text):

@@ -53,13 +53,13 @@ DRAWN = """# %%
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from lipnb import figures
+from lab import figures
 
 figures.positions.norms(pd.DataFrame({"model": ["a", "a"], "place": [0, 1], "norm": [1.0, 2.0]}))
 plt.show()
 
 """
-TABLE = GOOD + '\n# %%\nfrom lipnb import results  # noqa\n\nif False:\n    results.load("steps")\n'
+TABLE = GOOD + '\n# %%\nfrom lab import results  # noqa\n\nif False:\n    results.load("steps")\n'
 
 
 def test_committed_pages_hold_every_rule():
