@@ -2,8 +2,8 @@
 
 A page ends with one call, ``ledger.record(...)``, of rows made by `upper`, `lower`, `equal`, `depends` and `unchecked`.
 A verdict follows from the numbers of its row, and from how its form is known: only a paper's own claim, in a form that
-its text or its released code shows, can be refuted; a form of our own or our reconstruction can only fail. What a page
-recorded travels in its executed notebook, under the type `MIME`.
+its text or its released code shows and that is no variant of it, can be refuted; every other form can only fail. What a
+page recorded travels in its executed notebook, under the type `MIME`.
 """
 
 import html
@@ -54,8 +54,8 @@ class Row:
         Measured over stated: the largest for an upper bound, the smallest for a lower one; for an identity 1 plus the
         largest relative error.
     verdict : str
-        "holds"; "refuted", for the paper's own claim in a form that it shows; "fails", for any other form that does not
-        hold; "depends on the definition"; "not checkable here".
+        "holds"; "refuted", for the paper's own claim in a form that its text or its code shows, not a variant; "fails",
+        for any other form that does not hold; "depends on the definition"; "not checkable here".
     kind : str
         "upper", "lower", "equal", "depends" or "unchecked".
     grounds : str
@@ -132,8 +132,9 @@ def equal(id, form, errors, *, within, seen, effort, grounds, counter_example=No
     if not within > 0:
         raise ValueError(f"{id}, {form}: within must be above 0, the rounding of two computations, got {within}.")
     errors = np.abs(_numbers(id, errors))
-    worst, median = (1 + float(f"{error:.1g}") for error in (errors.max(), np.median(errors)))
-    grounds = f"{grounds} (within {within:.0e})"
+    # two digits; one where the error is rounding, which differs between machines
+    worst, median = (1 + float(f"{error:.{1 if error < 1e-3 else 2}g}") for error in (errors.max(), np.median(errors)))
+    grounds = f"{grounds} (within {within:g})"
     row = Row(id, form, errors.size, worst, "", "equal", grounds, seen, counter_example, variant, effort, median)
     return _judged(row, errors.max() <= within)
 
@@ -233,10 +234,17 @@ class Verdicts:
         return f'<table class="verdicts"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 
 
+def error_text(error):
+    """The error of an identity as it is shown, with the digits that a row keeps: two, or one of rounding."""
+    if error <= 0:
+        return "exact"
+    return f"1 ± {error:.0e}" if error < 1e-3 else f"1 ± {error:.2g}"
+
+
 def _worst(row):
     """The worst ratio as it is shown, and the median: of an identity the error, of a bound measured over stated."""
     if row.kind == "equal":
-        return f"1 ± {row.worst_ratio - 1:.0e}" if row.worst_ratio > 1 else "exact"
+        return error_text(row.worst_ratio - 1)
     if row.worst_ratio is None:
         return ""
     return f"{row.worst_ratio:.4g} ({row.median_ratio:.2g})" if row.cases > 1 else f"{row.worst_ratio:.4g}"

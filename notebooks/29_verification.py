@@ -10,9 +10,9 @@
 # # Thousands of inputs against each bound
 #
 # An upper bound is a sentence about all inputs, and one input can refute it. So each upper bound that `lipnb.bounds`
-# exports, and `lipnb.certify`, is held against thousands, in one run, `make verify`. **None was exceeded.**
-# (One name is left out: `printed_l2_upper`, the exponent that is refuted.) This page loads the table of that run, makes
-# some of its worst cases again from their seeds, and measures a slice that the run did not see. At its end, the two
+# exports, and `lipnb.certify`, is held against thousands by `make verify`. **None was exceeded.**
+# (One name is left out: `printed_l2_upper`, the exponent that is refuted.) This page loads the table of that, makes
+# some of its worst cases again from their seeds, and measures a slice that the table did not see. At its end, the two
 # guarantees that include rounding stand against fifty digits.
 #
 # Inputs of four kinds look for different mistakes:
@@ -75,7 +75,7 @@ for radius in (R.item(), 0.0):
 # a ratio of 1 in the degenerate column below says that a bound has nothing to spare at its simplest input. The other
 # columns say how close hard inputs come.
 #
-# ## The stored run
+# ## The stored table
 
 # %%
 table = results.load(table_name)
@@ -89,6 +89,9 @@ worst.insert(0, "inputs", table.groupby(keys).cases.sum())
 worst["exceeded"] = table.groupby(keys).violations.sum()
 minutes = birth["seconds"] / 60
 print(f"{table.cases.sum():,d} inputs in {minutes:.0f} minutes on one thread")
+print(f"against one bound, with or without mask: {worst.inputs.min():,d} to {worst.inputs.max():,d} inputs")
+for part in birth.get("made again", []):
+    print(f"made in a later run, {part['date']}: {part['rows']}")
 shown = worst.round(3).rename_axis(columns=None)
 marks = {False: "", True: ", masked"}
 names = [name.replace("_upper", "").replace("_", " ") + marks[m] for name, m in worst.index]
@@ -133,7 +136,7 @@ show = again[columns].set_index("bound").round({"again": 6})
 show.assign(difference=show.difference.map("{:.0e}".format))
 
 # %% [markdown]
-# ## A slice that the run did not see
+# ## A slice that the table did not see
 #
 # New seeds, every bound, every kind. Then degenerate inputs with every bound halved on purpose: a check that would not
 # see that is no check.

@@ -6,6 +6,7 @@ from collections import Counter
 
 import nbformat
 
+from lab import ledger
 from lab.pages.sources import sources, write_if_changed
 
 MIME = "application/vnd.lipnb.verdicts+json"
@@ -29,9 +30,10 @@ EFFORT_WORDS = dict(
     )
 )
 MEANING = (
-    "*Refuted* is said only of a paper's own claim in a form that its text or its released code shows; a form "
-    "that we reconstructed or made ourselves *fails*. *Holds* is not a proof: no case that was tried is against "
-    "it. Every verdict is computed on the page it links to."
+    "*Refuted* is said only of a paper's own claim, in a form that its text or its released code shows and that is no "
+    "variant of it. Every other form that does not hold *fails*: one that we reconstructed or made ourselves, and a "
+    "variant (in italics), such as the paper's claim on other models. *Holds* is not a proof: no case that was tried "
+    "is against it. Every verdict is computed on the page it links to."
 )
 SAME = 1e-2  # ratios found by ascent differ a little between processors
 
@@ -131,7 +133,7 @@ def worst(row):
     if row["worst_ratio"] is None:
         return ""
     if row["kind"] == "equal":
-        return f"1 ± {row['worst_ratio'] - 1:.0e}" if row["worst_ratio"] > 1 else "exact"
+        return ledger.error_text(row["worst_ratio"] - 1)
     median = f" ({row['median_ratio']:.2g})" if row["cases"] > 1 and row.get("median_ratio") is not None else ""
     return f"{row['worst_ratio']:.4g}{median}"
 
@@ -191,6 +193,9 @@ def section(root, rows):
     said = ", ".join(f"{verdict} **{count}**" for verdict, count in total.items())
     if none := sum(by_paper.values()) - sum(total.values()):
         said += f", without any **{none}**"
+    measured = len({row["counter_example"] for row in rows if row["verdict"] == ORDER[0]})
+    if measured < total[ORDER[0]]:  # one claim may stand at several places of a paper
+        said += f"; behind the **{total[ORDER[0]]}** that are refuted stand **{measured}** counter-examples"
     lost = sorted((row for row in rows if row["verdict"] in LOST), key=lambda row: ORDER.index(row["verdict"]))
     variants = sum(row["variant"] for row in lost)
     text = [
