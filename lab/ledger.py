@@ -23,6 +23,7 @@ SEEN = ("text of the paper", "released code", "reconstructed", "ours")  # how th
 SHOWN = SEEN[:2]  # the claim is the paper's own, in a form that can be read
 EFFORT = ("random", "structured", "ascended", "proved")  # how hard a row was tried
 SLACK = 1e-9  # rounding of a measured value, relative
+ROUNDING = 1e-3  # a smaller error of an identity keeps one digit, since it differs between machines; a larger one two
 
 
 @cache
@@ -132,8 +133,8 @@ def equal(id, form, errors, *, within, seen, effort, grounds, counter_example=No
     if not within > 0:
         raise ValueError(f"{id}, {form}: within must be above 0, the rounding of two computations, got {within}.")
     errors = np.abs(_numbers(id, errors))
-    # two digits; one where the error is rounding, which differs between machines
-    worst, median = (1 + float(f"{error:.{1 if error < 1e-3 else 2}g}") for error in (errors.max(), np.median(errors)))
+    most, middle = errors.max(), np.median(errors)
+    worst, median = (1 + float(f"{error:.{1 if error < ROUNDING else 2}g}") for error in (most, middle))
     grounds = f"{grounds} (within {within:g})"
     row = Row(id, form, errors.size, worst, "", "equal", grounds, seen, counter_example, variant, effort, median)
     return _judged(row, errors.max() <= within)
@@ -208,7 +209,7 @@ class Verdicts:
 
     def __str__(self):
         return "\n".join(
-            f"{row.id:22s} {row.verdict:20s} {_worst(row):>16s} {row.cases:>7,d} cases  {row.form}" for row in self.rows
+            f"{row.id:22s} {row.verdict:20s} {worst(row):>16s} {row.cases:>7,d} cases  {row.form}" for row in self.rows
         )
 
     def __getitem__(self, id):
@@ -227,27 +228,22 @@ class Verdicts:
                 f"{html.escape(statements().name[row.id])}<br><code>{row.id}</code>",
                 f"{html.escape(row.form)}<br><small>{html.escape(note)}<br><i>{tried}</i></small>",
                 f"<b>{row.verdict}</b>",
-                _worst(row),
+                worst(row),
                 f"{row.cases:,d}" if row.cases else "",
             )
             lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         return f'<table class="verdicts"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 
 
-def error_text(error):
-    """The error of an identity as it is shown, with the digits that a row keeps: two, or one of rounding."""
-    if error <= 0:
-        return "exact"
-    return f"1 ± {error:.0e}" if error < 1e-3 else f"1 ± {error:.2g}"
-
-
-def _worst(row):
+def worst(row):
     """The worst ratio as it is shown, and the median: of an identity the error, of a bound measured over stated."""
-    if row.kind == "equal":
-        return error_text(row.worst_ratio - 1)
     if row.worst_ratio is None:
         return ""
-    return f"{row.worst_ratio:.4g} ({row.median_ratio:.2g})" if row.cases > 1 else f"{row.worst_ratio:.4g}"
+    if row.kind == "equal":
+        error = row.worst_ratio - 1
+        return f"1 ± {error:{'.0e' if error < ROUNDING else '.2g'}}" if error > 0 else "exact"
+    median = f" ({row.median_ratio:.2g})" if row.cases > 1 and row.median_ratio is not None else ""
+    return f"{row.worst_ratio:.4g}{median}"
 
 
 def record(*rows):

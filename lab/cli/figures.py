@@ -49,7 +49,7 @@ def run(arguments):
         try:
             print(figures.redraw(name, arguments.output, arguments.format), flush=True)
         except (FileNotFoundError, ValueError) as error:  # the others are drawn
-            print(f"lipnb figures: {name} was not drawn: {error}", file=sys.stderr)
+            print(f"python -m lab figures: {name} was not drawn: {error}", file=sys.stderr)
             code = 1
     return code
 

@@ -29,7 +29,7 @@ def _epilog():
 def add(verbs):
     """Describe the verb."""
     verb = verbs.add_parser(
-        "results",
+        "tables",
         help="make the tables that the book's pages load",
         epilog=_epilog,
         description="Make the tables that the book's pages load, in data/results (or in the folder LIPNB_RESULTS).",

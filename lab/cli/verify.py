@@ -43,6 +43,6 @@ def run(arguments):
     if arguments.bounds is None:
         few = {"blocks": {"certify": 6, "nearby_upper": 6}, "cases": 10} if arguments.quick else {}
         exact = digits.make_table(save_as=f"{arguments.save_as}-digits", **few)
-        print("guarantees that include rounding, against fifty digits\n" + exact.to_string(index=False))
+        print("certify and nearby_upper, against fifty digits\n" + exact.to_string(index=False))
         violations += int(exact.violations.sum() + exact.errors.sum())
     return 1 if violations else 0

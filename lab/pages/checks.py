@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import yaml
 
-from lab.pages import pictures, story, verdicts
+from lab.pages import evidence, pictures, story, verdicts
 from lab.pages.sources import convert, provenance, sources
 
 MOST_CODE_CELLS, MOST_LINES, MOST_BYTES = 18, 25, 300_000
@@ -51,16 +51,9 @@ def execution(notebook):
             yield f"an output is a warning: {output.text.strip()[:80]}"
 
 
-def output_text(notebook):
-    """All the text in a notebook's outputs; images left out."""
-    for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
-        yield output.get("text", "")
-        yield from (text for kind, text in output.get("data", {}).items() if kind.startswith("text/"))
-
-
 def portability(root, notebook):
     """No output tells where it was made, nor changes from run to run."""
-    text = "\n".join(map(str, output_text(notebook)))
+    text = "\n".join(text for _, text in evidence.shown(notebook.cells))
     if PLACES.search(text) or str(root) in text or str(Path.home()) + "/" in text:
         yield "an output holds an absolute path"
     if ADDRESS.search(text):
@@ -122,16 +115,29 @@ def contents(root):
             yield f"{pair.name}: it has no source {pair.stem}.py"
 
 
+def body(definition):
+    """What a function or class does, whatever it and its arguments are called and its docstring says."""
+    text = ast.unparse(ast.Module(definition.body[bool(ast.get_docstring(definition)) :], []))
+    arguments = dict.fromkeys(node.arg for node in ast.walk(definition) if isinstance(node, ast.arg))
+    for place, name in enumerate(arguments):
+        text = re.sub(rf"\b{name}\b", f"argument {place}", text)
+    return text
+
+
 def definitions(root):
-    """No function is defined in two pages: it belongs in the package."""
-    where = defaultdict(set)
+    """No function is defined in two pages, under one name or another: it belongs in the package."""
+    named, alike = defaultdict(list), defaultdict(list)
     for source in sources(root):
         for node in ast.parse(source.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                where[node.name].add(source.name)
-    for name, pages in sorted(where.items()):
+                named[node.name].append(source.name)
+                alike[body(node)].append(f"{node.name} of {source.name}")
+    for name, pages in sorted(named.items()):
         if len(pages) > 1:
-            yield f"{name} is defined in {' and '.join(sorted(pages))}: move it to the package"
+            yield f"{name} is defined in {' and '.join(pages)}: move it to the package"
+    for copies in alike.values():
+        if len({copy.split(" of ")[0] for copy in copies}) > 1:
+            yield f"{' and '.join(copies)} are one: move it to the package"
 
 
 def ledger(root):

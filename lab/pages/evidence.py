@@ -10,7 +10,7 @@ import pandas as pd
 from lab.pages import prose
 from lab.pages.sources import tables
 
-__all__ = ["of_cells", "of_sections", "of_table", "of_tables", "spelled", "values"]
+__all__ = ["of_cells", "of_sections", "of_table", "of_tables", "shown", "spelled", "values"]
 
 MOST_CATEGORIES = 60  # a column with more distinct values is a measurement, told by its ends
 LOOKS = set(
@@ -80,16 +80,17 @@ def spelled(cells):
     return [text for tree in trees(cells) for text in prose_strings(tree)]
 
 
+def shown(cells):
+    """All text in outputs, images left out: ("stream" or its type, text)."""
+    for output in (output for cell in cells for output in cell.get("outputs", [])):
+        yield "stream", output.get("text", "")
+        yield from ((kind, str(text)) for kind, text in output.get("data", {}).items() if kind.startswith("text/"))
+
+
 def printed(cells, typed):
     """All text in outputs, the pieces that the code spelled out taken away: an echo proves nothing."""
-    out = []
-    for cell in cells:
-        for output in cell.get("outputs", []):
-            out.append(output.get("text", ""))
-            for kind, text in output.get("data", {}).items():
-                if kind.startswith("text/"):
-                    out.append(re.sub(r"<style.*?</style>|<[^<>]*>", " ", str(text), flags=re.S))
-    text = "\n".join(out)
+    tags = re.compile(r"<style.*?</style>|<[^<>]*>", re.S)
+    text = "\n".join(text if kind == "stream" else tags.sub(" ", text) for kind, text in shown(cells))
     for piece in sorted(typed, key=len, reverse=True):
         text = text.replace(piece, " ")
     return text
@@ -114,9 +115,9 @@ def of_table(path):
 def of_cells(cells):
     """What some code cells say: numbers printed, those of them said in words, numbers typed as code."""
     parsed = list(trees(cells))
-    shown = printed(cells, spelled(cells))
+    text = printed(cells, spelled(cells))
     typed = {float(value) for tree in parsed for node in telling(tree) for value in values(node)}
-    return {"outputs": prose.read(shown), "words": prose.told(shown), "code": typed}
+    return {"outputs": prose.read(text), "words": prose.told(text), "code": typed}
 
 
 def of_tables(root, source):

@@ -1,5 +1,6 @@
 """The pages' sources: which tables each loads, what it was made from, the notebook that it becomes."""
 
+import csv
 import hashlib
 import os
 import re
@@ -18,6 +19,20 @@ ENVIRONMENT = ("NLTK_DATA", "LIPNB_DATA", "LIPNB_RESULTS", "HF_HOME", "HF_HUB_CA
 def sources(root):
     """Every page's source, in the order of the book."""
     return sorted((root / "notebooks").glob("[0-9]*.py"))
+
+
+def page_names(root):
+    """Every text of the book: notebooks by stem, prose pages and README.md by path."""
+    prose_pages = [*sorted((root / "book").glob("*.md")), *root.glob("README.md")]
+    return [source.stem for source in sources(root)] + [str(path.relative_to(root)) for path in prose_pages]
+
+
+def rows(path):
+    """Rows of a list such as book/story/strong_words.csv, as dictionaries; none where there is no list."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
 
 
 def digest(path):

@@ -1,18 +1,16 @@
-"""Strong words and their reasons: a sentence that says proved, exact, always, never, guaranteed, optimal or new.
+"""Strong words have their reasons: a sentence that says proved, exact, always, never, guaranteed, optimal or new.
 
 Each stands in book/story/strong_words.csv with its page, enough of the sentence to find it (` ... ` for anything
-between), the word and its reason: *proof* (and the page or label where it stands), *test* (tests/FILE.py::NAME, or
-verdict ID), *search* (what was looked through), *definition* (true by what the words mean here) or *code* (what the
+between), the word and its reason: *proof* (and the page or label where it stands), *test* (tests/HOUSE/FILE.py::NAME,
+or verdict ID), *search* (what was looked through), *definition* (true by what the words mean here) or *code* (what the
 named program does). Left out: statements in boxes, their proofs, denials ("not proved"), purposes ("to prove"), and
 "new" of things that are new to a page and not to the world; and the forms of verdicts, which their rows test.
 """
 
-import ast
-import csv
 import re
 
 from lab.pages import prose
-from lab.pages.sources import sources
+from lab.pages.sources import page_names, rows, sources
 
 WORDS = "book/story/strong_words.csv"
 STRONG = re.compile(
@@ -29,20 +27,6 @@ DENIED = re.compile(
     re.I,
 )
 KINDS = ("proof", "test", "search", "definition", "code")
-
-
-def page_names(root):
-    """What is read: notebooks by stem, prose pages and help texts by path."""
-    prose_pages = [*sorted((root / "book").glob("*.md")), *root.glob("README.md")]
-    return [source.stem for source in sources(root)] + [str(path.relative_to(root)) for path in prose_pages]
-
-
-def rows(path):
-    """A list's rows; none where there is no list."""
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def claims(text):
@@ -76,11 +60,11 @@ def reason_complaints(root):
         said = f"{WORDS}: '{row['sentence']}' ({row['page']})"
         if row["kind"] not in KINDS or not row["reason"]:
             yield f"{said}: the kind is one of {', '.join(KINDS)}, and it has a reason"
-        for path, test in re.findall(r"(tests/\w+\.py)(?:::(\w+))?", row["reason"]):
+        for path, test in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", row["reason"]):
             if not (root / path).exists() or (test and f"def {test}(" not in (root / path).read_text()):
                 yield f"{said}: there is no test {path}::{test}"
         if row["kind"] == "test" and "tests/" not in row["reason"] and "verdict " not in row["reason"]:
-            yield f"{said}: name the test, tests/FILE.py::NAME, or the verdict, 'verdict ID'"
+            yield f"{said}: name the test, tests/HOUSE/FILE.py::NAME, or the verdict, 'verdict ID'"
         known = {verdict["id"] for verdict in rows(root / "lab/statements.csv")}
         for id in re.findall(r"\bverdict ([\w.-]+\w)", row["reason"]):
             if id not in known:
@@ -95,14 +79,3 @@ def proof_exists(root, reason):
         return True
     texts = [path.read_text(encoding="utf-8") for path in [*sources(root), *(root / "book").glob("*.md")]]
     return any(f":label: {label}\n" in text for label in re.findall(r"`([\w-]+)`", reason) for text in texts)
-
-
-def help_texts(root):
-    """Help of the command line: every literal text in lipnb/cli that is not an address or a key."""
-    for path in sorted((root / "lipnb" / "cli").glob("*.py")):
-        texts = [
-            node.value
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
-        ]
-        yield str(path.relative_to(root)), "\n\n".join(texts).replace("\n", "\n\n")

@@ -1,34 +1,23 @@
 """The ledger: every page's verdicts gathered, checked against the list of statements, shown and stored."""
 
-import csv
 import json
 from collections import Counter
+from dataclasses import fields
 
 import nbformat
 
 from lab import ledger
+from lab.ledger import DEPENDS, FAILS, HOLDS, MIME, REFUTED, SEEN, UNCHECKED
+from lab.pages.sources import rows as list_rows
 from lab.pages.sources import sources, write_if_changed
 
-MIME = "application/vnd.lipnb.verdicts+json"
 LISTED, STORED = "lab/statements.csv", "data/results/ledger.json"
 MARK = "<!-- the ledger -->"
-ORDER = ("refuted", "fails", "depends on the definition", "holds", "not checkable here")  # the first decides
+ORDER = (REFUTED, FAILS, DEPENDS, HOLDS, UNCHECKED)  # the first decides
 LOST = ORDER[:3]
-SEEN = ("text of the paper", "released code", "reconstructed", "ours")
-EFFORT = ("random", "structured", "ascended", "proved", None)
-EFFORT_WORDS = dict(
-    zip(
-        EFFORT,
-        (
-            "random inputs",
-            "structured inputs",
-            "inputs from gradient ascent",
-            "inputs, and a complete proof on a page",
-            "nothing",
-        ),
-        strict=True,
-    )
-)
+EFFORT = (*ledger.EFFORT, None)
+TRIED = "random inputs", "structured inputs", "inputs from gradient ascent", "inputs, and a complete proof on a page"
+EFFORT_WORDS = dict(zip(EFFORT, (*TRIED, "nothing"), strict=True))
 MEANING = (
     "*Refuted* is said only of a paper's own claim, in a form that its text or its released code shows and that is no "
     "variant of it. Every other form that does not hold *fails*: one that we reconstructed or made ourselves, and a "
@@ -40,11 +29,7 @@ SAME = 1e-2  # ratios found by ascent differ a little between processors
 
 def listed(root):
     """The statements that need a verdict: id -> row of the list; none where there is no list."""
-    path = root / LISTED
-    if not path.exists():
-        return {}
-    with path.open(encoding="utf-8", newline="") as lines:
-        return {row["id"]: row for row in csv.DictReader(lines)}
+    return {row["id"]: row for row in list_rows(root / LISTED)}
 
 
 def gather(root, notebooks):
@@ -129,13 +114,8 @@ def store(root, rows):
 
 
 def worst(row):
-    """The worst ratio as a reader wants it, and the median."""
-    if row["worst_ratio"] is None:
-        return ""
-    if row["kind"] == "equal":
-        return ledger.error_text(row["worst_ratio"] - 1)
-    median = f" ({row['median_ratio']:.2g})" if row["cases"] > 1 and row.get("median_ratio") is not None else ""
-    return f"{row['worst_ratio']:.4g}{median}"
+    """The worst ratio as a reader wants it, and the median: as on the page."""
+    return ledger.worst(ledger.Row(**{field.name: row.get(field.name) for field in fields(ledger.Row)}))
 
 
 def cell(text):

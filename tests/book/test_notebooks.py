@@ -53,13 +53,13 @@ DRAWN = """# %%
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from lipnb import figures
+from lab import figures
 
 figures.positions.norms(pd.DataFrame({"model": ["a", "a"], "place": [0, 1], "norm": [1.0, 2.0]}))
 plt.show()
 
 """
-TABLE = GOOD + '\n# %%\nfrom lipnb import results  # noqa\n\nif False:\n    results.load("steps")\n'
+TABLE = GOOD + '\n# %%\nfrom lab import results  # noqa\n\nif False:\n    results.load("steps")\n'
 
 
 def test_committed_pages_hold_every_rule():
@@ -109,7 +109,12 @@ def executed(tmp_path_factory):
     root = repository(
         tmp_path_factory.mktemp("good"),
         # a picture with a name, and after it one without
-        **{"00_good": GOOD.replace("# %%\nfrom", f"{DRAWN}# %%\nfrom"), "01_table": TABLE.replace("double", "twice")},
+        **{
+            "00_good": GOOD.replace("# %%\nfrom", f"{DRAWN}# %%\nfrom"),
+            "01_table": TABLE.replace("double(n):\n    return 2 * n", "double(m):\n    return m + m").replace(
+                "double", "twice"
+            ),
+        },
     )
     assert command(root, "execute").returncode == 0
     assert command(root, "pair").returncode == 0
@@ -201,6 +206,7 @@ BREAKS = {
     ),
     "it has no source": lambda root: (root / "notebooks/00_good.py").unlink(),
     "is defined in 00_good.py and 01_table.py": lambda root: edit_source(root, "def double", "def twice"),
+    "double of 00_good.py and twice of 01_table.py are one": lambda root: edit_source(root, "2 * n", "n + n"),
 }
 
 

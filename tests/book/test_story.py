@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from lab.pages import evidence, prose, story, strong_words
+from lab.pages import evidence, prose, story, strong_words, typed_numbers
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,7 +47,7 @@ def test_numbers_are_found(text, values):
 ])  # fmt: skip
 def test_numbers_agree_to_their_digits(text, value, agrees):
     [number] = prose.numbers(prose.clean(text))
-    assert story.agrees(number, value) is agrees
+    assert typed_numbers.agrees(number, value) is agrees
 
 
 def test_the_body_of_a_printed_table_is_not_said():
@@ -63,7 +63,7 @@ def cell(source, text):
 def complaints_about(tmp_path, prose_text, source, printed):
     """What is wrong with one part of prose beside one cell."""
     known = evidence.of_cells([cell(source, printed)])
-    return story.number_complaints(tmp_path, "toy", [(prose_text, known)])
+    return typed_numbers.number_complaints(tmp_path, "toy", [(prose_text, known)])
 
 
 def test_a_typed_number_needs_a_source(tmp_path):
@@ -79,7 +79,7 @@ def test_an_echo_is_no_source(tmp_path):
     [said] = complaints_about(tmp_path, "In 19 layers.", source, "found in 19 layers of it\n")
     assert "'19'" in said
     known = evidence.of_cells([cell(source, "found in 19 layers of it\n")])
-    [said] = story.code_complaints(tmp_path, "toy", evidence.spelled([cell(source, "")]), known)
+    [said] = typed_numbers.code_complaints(tmp_path, "toy", evidence.spelled([cell(source, "")]), known)
     assert "in the code's text" in said
 
 
@@ -129,19 +129,19 @@ def write(path, header, *lines):
     (("layers", "", "measured by hand"), "holds no number"),
 ])  # fmt: skip
 def test_the_list_of_typed_numbers(tmp_path, row, said):
-    write(tmp_path / story.NUMBERS, "page,text,expression,reason", ("toy", *row))
-    found = story.number_complaints(tmp_path, "toy", [("In 19 layers of\n4 heads.", {"words": {4.0}})])
+    write(tmp_path / typed_numbers.NUMBERS, "page,text,expression,reason", ("toy", *row))
+    found = typed_numbers.number_complaints(tmp_path, "toy", [("In 19 layers of\n4 heads.", {"words": {4.0}})])
     if row[0] == "layers":
         assert len(found) == 2  # and 19 is still typed
     assert any(said in sentence for sentence in found) if said else found == []
 
 
 def test_a_row_may_quote_what_code_spells_out(tmp_path):
-    write(tmp_path / story.NUMBERS, "page,text,expression,reason", ("toy", "found in 19", "20", ""))
+    write(tmp_path / typed_numbers.NUMBERS, "page,text,expression,reason", ("toy", "found in 19", "20", ""))
     spelled = evidence.spelled([cell("print('found in 19 layers of it')", "")])
-    _, [said] = story.listed_numbers(tmp_path, "toy", "", spelled)
+    _, [said] = typed_numbers.listed_numbers(tmp_path, "toy", "", spelled)
     assert "says 19, but 20 gives [20]" in said
-    assert list(story.code_complaints(tmp_path, "toy", spelled, {})) == []
+    assert list(typed_numbers.code_complaints(tmp_path, "toy", spelled, {})) == []
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_claims_are_found(text, words):
     assert [word for _, word in strong_words.claims(text)] == words
 
 
-CLAIM = ("toy", "It is exact", "exact", "test", "tests/test_story.py::test_claims_are_found")
+CLAIM = ("toy", "It is exact", "exact", "test", "tests/book/test_story.py::test_claims_are_found")
 
 
 @pytest.mark.parametrize(("text", "row", "said"), [
@@ -180,8 +180,8 @@ def test_claims_and_reasons_match(tmp_path, text, row, said):
 
 
 @pytest.mark.parametrize(("kind", "reason", "said"), [
-    ("test", "tests/test_story.py::test_claims_are_found", None),
-    ("test", "tests/test_story.py::test_nothing", "there is no test"),
+    ("test", "tests/book/test_story.py::test_claims_are_found", None),
+    ("test", "tests/book/test_story.py::test_nothing", "there is no test"),
     ("test", "surely", "name the test"),
     ("test", "verdict castin.thm-3.3", None),
     ("test", "verdict castin.thm-9.9", "there is no statement"),
