@@ -162,9 +162,9 @@ print(f"halved: {caught} of {len(halved)} bounds are caught by degenerate inputs
 # Two bounds say more: `certify` and `nearby_upper` hold with the rounding of float64 included. They stand against
 # inputs that are built to lose digits: queries and keys that cancel, near ties in nearly hard attention, tokens with a
 # large common part, weights with ratios to $10^{300}$ and beyond, units at the ends of the number range, in float32 and
-# float64, with masks, biases and several heads. The truth comes from the definition, in ball arithmetic of fifty
-# digits:
-# the norm of the Jacobian, and $f(X + \Delta) - f(X)$ for moves $\Delta$ that are made to change much.
+# float64, with masks, biases and several heads; and, about one in six, plain inputs. The truth comes from the
+# definition, in ball arithmetic of fifty digits: the norm of the Jacobian, and $f(X + \Delta) - f(X)$ for moves
+# $\Delta$ that are made to change much.
 
 # %%
 exact = results.load(digits_name)

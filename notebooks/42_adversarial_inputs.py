@@ -416,10 +416,10 @@ ledger.record(
 # - Each head of these layers has inputs on which its constant grows like $\sqrt n$, in balls that real normalisation
 #   allows. The rate of the theorem is no artefact of special matrices.
 # - At $n = 97$ the general bound is far above two clusters, for single heads: {glue:text}`over_minilm_low:.0f` to
-#   {glue:text}`over_minilm_high:.0f` times for MiniLM, {glue:text}`over_gpt2_low:.0f` to
-#   {glue:text}`over_gpt2_high:.0f` for GPT-2. That is mostly the inputs' fault. Forks reach about a fifth of the bound,
-#   and more than half of its tighter form, on most heads: the constant of a head *on the ball* is as large as the
-#   theorem says, to a small factor.
+#   {glue:text}`over_minilm_high:,.0f` times for MiniLM, {glue:text}`over_gpt2_low:.0f` to
+#   {glue:text}`over_gpt2_high:,.0f` for GPT-2. That is mostly the inputs' fault. Forks reach about a fifth of the
+#   bound, and more than half of its tighter form, on most heads: the constant of a head *on the ball* is as large as
+#   the theorem says, to a small factor.
 # - The released panel of the random GPT-2 is no evidence for $\sqrt n$: on its tokens, which belong to no head, the
 #   constant as defined has the exponent {glue:text}`rows_exponent:.2f` (95 % interval {glue:text}`rows_low:.2f` to
 #   {glue:text}`rows_high:.2f`). The rate is seen at the tokens of a true head.

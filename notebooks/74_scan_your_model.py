@@ -153,7 +153,7 @@ for name, columns in groups.items():
     low, high = logs[columns].min().min(), logs[columns].max().max()
     print(f"{name}: 10^{low:.2f} to 10^{high:.2f} times the constant, in all stored rows")
     digits = name == "measures"  # too large for a number of its own
-    glue(f"{name}_low", float(low if digits else 10**low), display=False)
+    glue(f"{name}_low", float(int(low) if digits else 10**low), display=False)
     glue(f"{name}_high", float(high if digits else 10**high), display=False)
 
 # %% tags=["hide-input"]
@@ -224,12 +224,11 @@ print("all layers checked; every constant lies below every bound that applies to
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - At real inputs the published bounds lie {glue:text}`published_low:.0f` to {glue:text}`published_high:.0f` times too
-#   high for these layers, those on measures by factors of ten to the power of
-#   {glue:text}`measures_low:.0f` and more. The
-#   certified bound is at most {glue:text}`certified_high:.1f` times too high. To know the input is not enough: column
-#   sums are {glue:text}`columns_low:.0f` to {glue:text}`columns_high:.0f` times too high, the three terms of the rotary
-#   bound {glue:text}`rotary_low:.0f` to {glue:text}`rotary_high:.0f` times.
+# - At real inputs the published bounds lie {glue:text}`published_low:.0f` to {glue:text}`published_high:,.0f` times too
+#   high for these layers, those on measures by factors of more than {glue:text}`measures_low:.0f` digits. The certified
+#   bound is at most {glue:text}`certified_high:.1f` times too high. To know the input is not enough: column sums are
+#   {glue:text}`columns_low:.0f` to {glue:text}`columns_high:,.0f` times too high, the three terms of the rotary bound
+#   {glue:text}`rotary_low:.0f` to {glue:text}`rotary_high:.0f` times.
 # - The scan is of single layers at single inputs. It says nothing of a network from end to end, nor of other texts.
 # - For rotary positions no certified bracket exists yet: the two bounds proved here sum over heads, and no rounding is
 #   counted.
