@@ -318,11 +318,13 @@ above = loss[tied] / baseline["bigram"]
 deeper = [(ends_of[kind][deepest] / ends_of[kind][1]).dropna() for kind in tied]
 
 
+# %%
 def extreme(values, most=max):
     """The kind, place and value that stand out."""
     value, kind, place = most((most(v), k, most(v.items(), key=lambda i: i[1])[0])
                               for k, v in values.items())  # fmt: skip
-    return f"{kind}, {place[0]} layers, seed {place[1]}: {value:+.4f} nats"
+    where = zip(values[kind].index.names, np.atleast_1d(place), strict=True)
+    return f"{kind}, {', '.join(f'{name} {at}' for name, at in where)}: {value:+.4f} nats"
 
 
 of_tied = {kind: attends[kind] for kind in tied}

@@ -83,6 +83,7 @@ from lab import figures, results
 from lipnb import Attention, bounds, local_lipschitz, scan
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models import RotaryAttention
+from lipnb.scan import figures as scan_figures
 from lipnb.scan import terminal
 from lipnb.scan.summary import TITLES, summarise, times
 
@@ -163,7 +164,7 @@ axes = figures.panels(len(summaries), width=3.8, height=4.4)
 for ax, (name, summary) in zip(axes, summaries.items(), strict=True):
     kind = f"{made[name]['model']}, {made[name]['architecture']}"
     rows = summary[summary.length == shown_length]
-    figures.scan.layers(rows, names, ax=ax, title=kind)
+    scan_figures.layers(rows, names, ax=ax, title=kind)
     ax.set_ylim(0.3, 3e6)
     ax.legend(fontsize=8, loc="upper center", ncols=2)
 for ax in axes[1:]:
@@ -177,7 +178,7 @@ plt.show()
 # %% tags=["hide-input"]
 axes = figures.panels(len(summaries), width=3.8, height=4.1)
 for ax, (name, summary) in zip(axes, summaries.items(), strict=True):
-    figures.scan.growth(summary, ax=ax)
+    scan_figures.growth(summary, ax=ax)
     ax.set_title(made[name]["model"])
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
     ax.legend(fontsize=8, ncols=3, **place)
