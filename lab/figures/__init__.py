@@ -1,14 +1,18 @@
 """The book's figures, drawn from tables. Nothing here runs a model or imports torch.
 
 `FIGURES` lists those that need stored tables only, and `redraw` draws them into files. Each is a function of a module
-named after its subject, which its page calls too; the rest are panels of which pages make their own.
+named after its subject, which its page calls too; the rest are panels of which pages make their own. Colours are named
+C0 to C6, by their place in `lipnb/scan/house.mplstyle`: they are set there alone, and what each stands for at the head
+of a module.
 """
 
 from lab.figures import adversarial, l2, positions, real_text, released, robustness, speed, training, verified
 from lab.figures.book import FORMATS, draw, redraw
-from lab.figures.parts import against_length, head_map, matrix, probabilities, residuals
+from lab.figures.heat_maps import head_map, matrix, probabilities
+from lab.figures.real_text import against_length
 from lab.figures.registry import FIGURES, BookFigure
-from lab.figures.speed import speed_bars
+from lab.figures.speed import residuals, speed_bars
+from lipnb.scan import figures as scan
 from lipnb.scan.style import NOT_CONVERGED, STYLE, house_style, log_ticks, panels, points, rate_line
 
 __all__ = [
@@ -35,6 +39,7 @@ __all__ = [
     "released",
     "residuals",
     "robustness",
+    "scan",
     "speed",
     "speed_bars",
     "training",

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm, Normalize
 
-from lab.figures.parts import head_map
+from lab.figures.heat_maps import head_map
 from lab.power_laws import one_series, power_law
 
 __all__ = ["head_rates", "scaling_factors", "worst_heads"]
@@ -47,16 +47,16 @@ def worst_heads(alone, layers):
         own, both = (rows[(rows[[*PANEL, "layer"]] == place).all(axis=1)] for rows in (full, layers))
         own = one_series(own, title, also=("at", "head"))
         n, last = own.length, own[own.length == 97].iloc[0]
-        ax.plot(n, own.upper, "--", color="#d55e00", label="Thm 3.3")
-        ax.plot(n, own.sharp, "-.", color="#cc79a7", label="its tighter form")
+        ax.plot(n, own.upper, "--", color="C1", label="Thm 3.3")
+        ax.plot(n, own.sharp, "-.", color="C3", label="its tighter form")
         both = both[both["head"].isin(both["head"].mode())].sort_values("length")
         both = one_series(both, f"{title}, whole layer", also=("at", "head"))
-        ax.plot(both.length, both.lipschitz, "s", color="#e69f00", label="whole layer")
-        ax.plot(n, own.constant, "o", color="#0072b2", ms=5.5, label="head, own $V$")
+        ax.plot(both.length, both.lipschitz, "s", color="C4", label="whole layer")
+        ax.plot(n, own.constant, "o", color="C0", ms=5.5, label="head, own $V$")
         line = last.constant * (own.N / last.N) ** 0.5
-        ax.plot(n, line, color="#0072b2", lw=1, label=r"its law, $\sqrt{N}$")
-        ax.plot(n, own.identity, "o", mfc="white", mec="#009e73", label="head, $V = I$")
-        ax.plot(n, own.lower, ":", color="#009e73", lw=2, label="Prop 3.4, $V = I$")
+        ax.plot(n, line, color="C0", lw=1, label=r"its law, $\sqrt{N}$")
+        ax.plot(n, own.identity, "o", mfc="white", mec="C2", label="head, $V = I$")
+        ax.plot(n, own.lower, ":", color="C2", lw=2, label="Prop 3.4, $V = I$")
         ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local constant")
         ax.set_title(f"{title}, head {last['head']}, R = {last.R:.1f}")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9.5)
@@ -89,7 +89,7 @@ def head_rates(alone):
             columns=["layer", "head", "exponent", "constant"],
         )
         looks = {
-            "exponent": {"cmap": "RdBu_r", "norm": Normalize(0.2, 0.8), "text": "{:.2f}"},
+            "exponent": {"cmap": "RdBu_r", "norm": Normalize(0.2, 0.8), "text": ".2f"},
             "constant": {"largest": True},
         }
         for ax, (column, look) in zip(line, looks.items(), strict=True):
@@ -133,7 +133,7 @@ def scaling_factors(table, curves=None):
 
 def _peaks(ax, curves):
     """Constants of heads up to the end of their growth, and beyond."""
-    colours = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+    colours = ("C0", "C1", "C2", "C3", "C4", "C5")
     if len(curves) > len(colours):
         raise ValueError(f"at most {len(colours)} heads have a look of their own, and these are {len(curves)}.")
     for place, (name, (n, constants, guaranteed, peak)) in enumerate(curves.items()):

@@ -29,13 +29,13 @@ def bound_exponents(table, sweep=None, example=None):
     axes = panels(1 if sweep is None else 2, width=4.5, height=4.0)
     look = {"s": 11, "linewidths": 0, "alpha": 0.75}
     top = table[table.n > 1].groupby(["kind", "number"])[["query", "printed", "two"]].max()
-    axes[0].scatter(top["query"], top.printed, color="#d55e00", label="e = 2", **look)
-    axes[0].scatter(top["query"], top.two, color="#0072b2", label="e = 4", **look)
+    axes[0].scatter(top["query"], top.printed, color="C1", label="e = 2", **look)
+    axes[0].scatter(top["query"], top.two, color="C0", label="e = 4", **look)
     axes[0].axhline(1, color="black", lw=1, ls="--")
     axes[0].set(ylabel="largest measured / bound", title=f"{len(top)} maps")
     axes[0].set(xlim=(0.04, 40), ylim=(1e-3, 60))
     if sweep is not None:
-        styles = {"e = 2": ("-", "#d55e00"), "e = 4": ("-", "#0072b2"), "sharper": ("--", "#009e73")}
+        styles = {"e = 2": ("-", "C1"), "e = 4": ("-", "C0"), "sharper": ("--", "C2")}
         for name, (style, color) in styles.items():
             axes[1].plot(sweep["query"], sweep[name], style, color=color, label=name)
         axes[1].plot(sweep["query"], sweep.largest, color="black", label="the constant")
@@ -76,16 +76,16 @@ def tightness(table):
     explicit = 4 * z + 2 / (1 + z) - 1
     top = random.loc[random.groupby("n").reached.idxmax()]
     dots = {"s": 14, "color": "#b0b0b0", "linewidths": 0}
-    best = {"marker": "o", "ls": "", "color": "#d55e00", "ms": 5}
+    best = {"marker": "o", "ls": "", "color": "C1", "ms": 5}
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.8, 4.6))
-    left.plot(n, 4 * z + 1, color="#0072b2", ls="--", label="bound, $4z + 1$")
-    left.plot(n, exact, color="#009e73", label=r"constant, $1 + 4\lambda$")
+    left.plot(n, 4 * z + 1, color="C0", ls="--", label="bound, $4z + 1$")
+    left.plot(n, exact, color="C2", label=r"constant, $1 + 4\lambda$")
     left.scatter(random.n, random.reached, label="50 starts each", **dots)
     left.plot(top.n, top.reached, label="best of 50", **best)
     left.set(ylabel="norm of the Jacobian, maximum norm", ylim=(0, 20))
-    right.axhline(2, color="#0072b2", ls="--", lw=1.2)
-    right.plot(n, 4 * z + 1 - exact, color="#009e73")
-    right.plot(n, 4 * z + 1 - explicit, color="#cc79a7", ls="-.", label="explicit witness")
+    right.axhline(2, color="C0", ls="--", lw=1.2)
+    right.plot(n, 4 * z + 1 - exact, color="C2")
+    right.plot(n, 4 * z + 1 - explicit, color="C3", ls="-.", label="explicit witness")
     for rows, look, draw in ((random, dots, right.scatter), (top, best, right.plot)):
         draw(rows.n, 4 * lambert((rows.n - 1) / np.e) + 1 - rows.reached, **look)
     right.set(ylabel="how far below the bound", ylim=(0, 2.6))
@@ -108,7 +108,7 @@ def inversion(curves):
     Figure
     """
     axes = panels(2, rows=2, width=4.7, height=3.5)
-    colours = {0.5: "#009e73", 0.7: "#e69f00", 0.9: "#0072b2"}
+    colours = {0.5: "C2", 0.7: "C4", 0.9: "C0"}
     places = [(trained, layer) for trained in (0, 500) for layer in ("L2", "dot product")]
     for ax, (trained, layer) in zip(axes, places, strict=True):
         here = curves[(curves.layer == layer) & (curves.trained == trained)]

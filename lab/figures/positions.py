@@ -6,12 +6,7 @@ from lab.power_laws import one_series
 
 __all__ = ["growth", "norms", "training"]
 
-VARIANTS = {
-    "trained": ("#000000", "o"),
-    "late": ("#0072b2", "s"),
-    "constant": ("#d55e00", "D"),
-    "removed": ("#009e73", "^"),
-}
+VARIANTS = {"trained": ("C6", "o"), "late": ("C0", "s"), "constant": ("C1", "D"), "removed": ("C2", "^")}
 
 
 def training(curve, baselines=None):
@@ -32,7 +27,7 @@ def training(curve, baselines=None):
     ax.plot(curve.tokens / 1e6, curve.training_loss, color="0.6", label="training")
     ax.plot(curve.tokens / 1e6, curve.validation_loss, color="black", label="held out")
     for name, style in (("unigram", ":"), ("bigram", "--")) if baselines else ():
-        ax.axhline(baselines[name], color="#d55e00", ls=style, label=f"{name} frequencies")
+        ax.axhline(baselines[name], color="C1", ls=style, label=f"{name} frequencies")
     ax.set(xlabel="tokens read, millions", ylabel="loss, nats per token")
     ax.legend(fontsize=9)
     return figure
@@ -55,7 +50,7 @@ def norms(table):
     axes = axes[0]
     for ax, (name, rows) in zip(axes, table.groupby("model", sort=False), strict=True):
         one_series(rows, f"positions of {name}")
-        ax.plot(rows.place + 1, rows.norm, color="#0072b2", lw=1.2)
+        ax.plot(rows.place + 1, rows.norm, color="C0", lw=1.2)
         ax.set(xscale="log", yscale="log", xlabel="place", title=f"positions of {name}")
     axes[0].set_ylabel("norm")
     return figure

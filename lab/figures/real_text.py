@@ -2,24 +2,26 @@
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.colors import Normalize
 
 from lab.power_laws import one_series, rate
-from lipnb.scan.style import log_ticks, panels
+from lipnb.scan.style import NOT_CONVERGED, log_ticks, panels, rate_line
 
-__all__ = ["figure_1", "jump", "layers", "named", "rates"]
+__all__ = ["against_length", "figure_1", "jump", "layers", "named", "rates"]
 
 LOOKS = {
-    "minilm unmasked": ("#0072b2", "o"),
-    "minilm masked": ("#009e73", "s"),
-    "gpt2-mini masked": ("#d55e00", "^"),
-    "random gpt2 masked": ("#000000", "D"),
+    "minilm unmasked": ("C0", "o"),
+    "minilm masked": ("C2", "s"),
+    "gpt2-mini masked": ("C1", "^"),
+    "random gpt2 masked": ("C6", "D"),
 }
-MORE = (("#cc79a7", "v"), ("#e69f00", "P"), ("#56b4e9", "X"))  # for tables that a reader made
+MORE = (("C3", "v"), ("C4", "P"), ("C5", "X"))  # for tables that a reader made
 PANELS = (
     ("minilm unmasked", 0, "encoder: MiniLM"),
     ("minilm masked", 3, "decoder: MiniLM"),
     ("random gpt2 masked", 6, "random GPT-2"),
 )
+ONE_RADIUS = 1.01  # radii closer than this factor are one radius
 
 
 def named(table):
@@ -63,9 +65,9 @@ def figure_1(table):
     for ax, (name, layer, title) in zip(axes, PANELS, strict=True):
         rows = one_series(alice[(alice.attention == name) & (alice.layer == layer)], title)
         ax.plot(rows.length, rows.released, "x", ms=3, color="0.7", label="released")
-        ax.plot(rows.length, rows.lipschitz, ".", ms=4, color="#0072b2", label="defined")
+        ax.plot(rows.length, rows.lipschitz, ".", ms=4, color="C0", label="defined")
         n = rows.length.agg(["min", "max"])
-        for column, look in (("lipschitz", {"color": "#d55e00"}), ("released", {"color": "black", "ls": "--"})):
+        for column, look in (("lipschitz", {"color": "C1"}), ("released", {"color": "black", "ls": "--"})):
             fit = rate(rows, column)
             ax.plot(n, fit(n), label=f"${fit.constant:.2f}\\,n^{{{fit.exponent:.2f}}}$", **look)
         ax.set(xscale="log", yscale="log", xlabel="tokens n", title=f"{title}, layer {layer}")
@@ -178,10 +180,61 @@ def jump(table, live=None, text=None):
     news = _on(table, "ag_news")
     news = one_series(news[(news.attention == "minilm unmasked") & (news.layer == 0)], "the jump")
     figure, ax = plt.subplots(figsize=(6.5, 3.4))
-    ax.plot(news.length, news.lipschitz, ".", color="#0072b2", label="AG_NEWS, stored")
+    ax.plot(news.length, news.lipschitz, ".", color="C0", label="AG_NEWS, stored")
     if live:
-        ax.plot([*live], [*live.values()], "D-", color="#d55e00", ms=4, label=f"{text}, now")
+        ax.plot([*live], [*live.values()], "D-", color="C1", ms=4, label=f"{text}, now")
     ax.axvline(128, color="0.4", ls="--", lw=1)
     ax.set(xlabel="tokens n", ylabel="local constant", ylim=(0, None))
     ax.legend(fontsize=9)
     return figure
+
+
+def against_length(table, fit=None, *, ax=None, title=None):
+    """Local Lipschitz constant of each window against its length, in log-log axes, coloured by mean radius.
+
+    A radius that is the same for all windows is written, not drawn as colours.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Rows of one series, from `lab.experiments.measure`. Rows that did not converge are drawn grey, not dropped.
+    fit : lab.power_laws.PowerLaw, optional
+        Drawn as a line, with its exponent and interval.
+    ax : matplotlib Axes, optional
+        Where to draw.
+    title : str, optional
+        What the panel shows.
+
+    Returns
+    -------
+    Axes
+        `lab.figures.points` of it is the number of rows.
+
+    Raises
+    ------
+    SeveralSeries
+        "... needs the rows of one series ...", as `lab.power_laws.one_series`.
+    """
+    one_series(table, "constant against length")
+    ax = ax or plt.subplots()[1]
+    good = table[table.converged]
+    smallest, largest = table.mean_radius.min(), table.mean_radius.max()
+    colours = {"c": good.mean_radius, "norm": Normalize(smallest, largest)}
+    one_radius = largest <= ONE_RADIUS * smallest
+    dots = ax.scatter(good.length, good.lipschitz, s=9, linewidths=0, **({} if one_radius else colours))
+    rest = table[~table.converged]
+    if len(rest):
+        ax.scatter(rest.length, rest.lipschitz, c=NOT_CONVERGED, s=11, marker="x", label="not converged")
+    ax.set(xscale="log", yscale="log", xlabel="sequence length n", ylabel="local Lipschitz constant", title=title)
+    log_ticks(ax.xaxis, table.length.min(), table.length.max())
+    log_ticks(ax.yaxis, table.lipschitz.min(), table.lipschitz.max())
+    if fit is not None:
+        rate_line(ax, fit, (table.length.min(), table.length.max()))
+    elif len(rest):
+        ax.legend()
+    if one_radius:
+        place = {"xy": (0.97, 0.03), "xycoords": "axes fraction", "ha": "right"}
+        ax.annotate(f"mean radius {largest:.1f} throughout", **place)
+    else:
+        ax.figure.colorbar(dots, ax=ax, label="mean radius", pad=0.02)
+    return ax

@@ -7,7 +7,7 @@ from lipnb.scan.style import panels
 
 __all__ = ["two_quantities"]
 
-LOOKS = {"released": ("released", "#d55e00", "s"), "defined": ("lipschitz", "#0072b2", "o")}
+LOOKS = {"released": ("released", "C1", "s"), "defined": ("lipschitz", "C0", "o")}
 
 
 def two_quantities(text, worst):

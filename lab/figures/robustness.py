@@ -8,17 +8,17 @@ from lipnb.scan.style import panels
 __all__ = ["attacks", "ranks"]
 
 ATTACKS = (
-    ("random", "random", "#000000", "x", ":"),
-    ("singular", "singular vector", "#0072b2", "o", "-"),
-    ("aligned", "aligned", "#e69f00", "s", "--"),
-    ("pgd", "PGD", "#d55e00", "D", "-"),
-    ("one_token", "one token", "#009e73", "^", "-."),
-    ("parting_pgd", "parting copies", "#cc79a7", "v", "--"),
+    ("random", "random", "C6", "x", ":"),
+    ("singular", "singular vector", "C0", "o", "-"),
+    ("aligned", "aligned", "C4", "s", "--"),
+    ("pgd", "PGD", "C1", "D", "-"),
+    ("one_token", "one token", "C2", "^", "-."),
+    ("parting_pgd", "parting copies", "C3", "v", "--"),
 )
 BANDS = (
-    ("bound_general", "Thm 3.3, summed over heads", "#d55e00", "s", "-."),
-    ("bound", "proved here", "#0072b2", "o", "--"),
-    ("pgd", "PGD", "#009e73", "D", "-"),
+    ("bound_general", "Thm 3.3, summed over heads", "C1", "s", "-."),
+    ("bound", "proved here", "C0", "o", "--"),
+    ("pgd", "PGD", "C2", "D", "-"),
 )
 
 
@@ -67,7 +67,7 @@ def ranks(table, radii=(0.001, 0.1, 1.0)):
     trained = table[table.model == "minilm"]  # the random GPT-2 is left out, as the page says
     trained = trained.assign(worst=trained[["pgd", "one_token"]].max(axis=1) / trained.epsilon)
     axes = panels(len(radii), width=3.6, height=3.9)
-    colours = ("#0072b2", "#d55e00", "#009e73", "#000000")
+    colours = ("C0", "C1", "C2", "C6")
     span = np.array([trained.lipschitz.min() * 0.8, trained.worst.max() * 1.25])
     ticks = [t for t in (1, 2, 5, 10, 20, 50) if span[0] < t < span[1]]
     for ax, radius in zip(axes, radii, strict=True):

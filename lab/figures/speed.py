@@ -1,8 +1,10 @@
-"""Speed and errors beside each other."""
+"""How fast solvers are, and how wrong."""
+
+from itertools import cycle
 
 import matplotlib.pyplot as plt
 
-__all__ = ["speed_bars", "workload"]
+__all__ = ["residuals", "speed_bars", "workload"]
 
 
 def speed_bars(table, *, ax=None, title=None):
@@ -25,7 +27,7 @@ def speed_bars(table, *, ax=None, title=None):
     ax = ax or plt.subplots(figsize=(7.5, 0.6 + 0.5 * len(table)))[1]
     rows = table.reset_index(drop=True)
     for place, row in rows.iterrows():
-        look = {"color": "#f0c9a8", "hatch": "///", "edgecolor": "#d55e00"} if row.missed else {"color": "#0072b2"}
+        look = {"color": "#f0c9a8", "hatch": "///", "edgecolor": "C1"} if row.missed else {"color": "C0"}
         ax.barh(
             place,
             row.ratio,
@@ -69,3 +71,28 @@ def workload(table, layers=("mini:0", "mini:3", "twin:0")):
     bars = bars.assign(ratio=base / bars.seconds, low=base / bars.slowest, high=base / bars.fastest)
     title = f"the workload of Figure 1, {' and '.join(layers)}"
     return speed_bars(bars.reset_index(), title=title).figure
+
+
+def residuals(history, *, ax=None, title=None):
+    """Relative error of solvers against products spent.
+
+    Parameters
+    ----------
+    history : DataFrame
+        Columns `method`, `products` and `error` (relative, positive).
+    ax : matplotlib Axes, optional
+        Where to draw.
+    title : str, optional
+        What is solved.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots()[1]
+    # markers and colours come round at different times, so that many methods still look different
+    for (method, rows), marker in zip(history.groupby("method", sort=False), cycle("osD^vPX*"), strict=False):
+        ax.plot(rows.products, rows.error, marker=marker, label=method)
+    ax.set(yscale="log", xlabel="products with the Jacobian and its transpose", ylabel="relative error", title=title)
+    ax.legend()
+    return ax

@@ -7,7 +7,7 @@ from lipnb.scan.style import panels
 
 __all__ = ["constants", "losses", "stability", "trained_layers"]
 
-KINDS = {"dot": "#0072b2", "l2-untied": "#e69f00", "l2-tied": "#009e73", "contractive": "#d55e00"}
+KINDS = {"dot": "C0", "l2-untied": "C4", "l2-tied": "C2", "contractive": "C1"}
 WITHOUT = {"none": ("no attention", "0.45", "x"), "none-contractive": ("contractive, no attention", "0.6", "+")}
 
 

@@ -7,11 +7,11 @@ from lipnb.scan.style import panels
 
 __all__ = ["brackets", "worst_cases"]
 
-KINDS = {"random": "#0072b2", "degenerate": "#888888", "structured": "#e69f00", "ascended": "#d55e00"}
+KINDS = {"random": "C0", "degenerate": "#888888", "structured": "C4", "ascended": "C1"}
 BOUNDS = {
-    "general": ("Thm 3.3", "#d55e00", "s"),
-    "yudin": ("Yudin et al.", "#e69f00", "^"),
-    "closed_form": ("three terms", "#009e73", "D"),
+    "general": ("Thm 3.3", "C1", "s"),
+    "yudin": ("Yudin et al.", "C4", "^"),
+    "closed_form": ("three terms", "C2", "D"),
 }
 
 
@@ -73,9 +73,9 @@ def brackets(*tables):
             raise ValueError(f"{model}: more than one row of a layer at n = {rows.length.iloc[0]}.")
         for name, (label, colour, marker) in BOUNDS.items():
             ax.plot(rows.layer, rows[name], color=colour, marker=marker, label=label)
-        ax.fill_between(rows.layer, rows.lower, rows.upper, color="#0072b2", alpha=0.55)
-        ax.plot(rows.layer, rows.upper, color="#0072b2", lw=1, label="bracket: lower, upper")
-        ax.plot(rows.layer, rows.lower, color="#0072b2", lw=1)
+        ax.fill_between(rows.layer, rows.lower, rows.upper, color="C0", alpha=0.55)
+        ax.plot(rows.layer, rows.upper, color="C0", lw=1, label="bracket: lower, upper")
+        ax.plot(rows.layer, rows.lower, color="C0", lw=1)
         title = f"{model}, {'masked' if masked else 'unmasked'}, n = {rows.length.iloc[0]}"
         ax.set(yscale="log", xlabel="layer", title=title, ylim=(1, 1e8))
         ax.set_xticks(rows.layer[:: 1 + len(rows) // 8])

@@ -15,11 +15,11 @@ PROOF = re.compile(
     r"(?:\*Proof\b|^## Proof)(?:(?!^## ).)*?\$\\square\$|^(:{3,}|`{3,})\{prf:proof\}.*?^\1[ ]*$", re.M | re.S
 )
 # what is no prose of ours: blocks of code, comments, options of directives, roles, spans of code, links, addresses
+FENCED = re.compile(r"^(`{3,})([^\n]*\n.*?)^\1[ ]*$", re.M | re.S)
 MARKUP = [
-    re.compile(r"^(`{3,})(?!\{)[^\n]*\n.*?^\1[ ]*$", re.M | re.S),
     re.compile(r"<!--.*?-->|<[a-zA-Z/][^<>\n]*>", re.S),
     re.compile(r"^:[\w-]+:(?: .*)?$", re.M),
-    re.compile(r"^[`:]{3,}\{[\w:-]+\}(?: (?:\.\./|figures/|\d).*)?$|^:{3,}(?: |$)", re.M),
+    re.compile(r"^[`: ]{3,}\{[\w:-]+\}(?: (?:\.\./|figures/|\d).*)?$|^:{3,}(?: |$)", re.M),
     re.compile(r"^[ ]*(?:\([\w-]+\)=|:?-{3,}:?|\|[ |:-]+\|)[ ]*$", re.M),
     re.compile(r"\{[\w:+-]+\}`[^`]*`"),
     re.compile(r"(`+)[^`].*?\1", re.S),
@@ -94,6 +94,15 @@ def blank(text, pattern):
     return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
+def without_fence(match):
+    """A block of code made blank; of a directive, such as a figure with its caption, only the fences."""
+    start, end = (match.end(1), match.end(2)) if match[2].startswith("{") else (match.end(), match.end())
+    space = [
+        re.sub(r"[^\n]", " ", part) for part in (match.string[match.start() : start], match.string[end : match.end()])
+    ]
+    return space[0] + match.string[start:end] + space[1]
+
+
 def keep_decimals(match):
     """A formula made blank but for its decimals: a measured exponent is a number wherever it stands."""
     kept = [place for found in DECIMAL.finditer(match[0]) for place in range(*found.span())]
@@ -102,6 +111,7 @@ def keep_decimals(match):
 
 def clean(text, formulas=False):
     """Prose alone. Statements, proofs, markup and displayed formulas are blank; formulas keep decimals if asked."""
+    text = FENCED.sub(without_fence, text)
     for pattern in (BOX, PROOF, *MARKUP, DISPLAY):
         text = blank(text, pattern)
     return INLINE.sub(keep_decimals, text) if formulas else blank(text, INLINE)

@@ -29,6 +29,7 @@ def typed(text):
         ("Theorem 3.3, Figures 4, 5 and 6, sections 5.2 to 5.4, page 41, Python 3.11 (3.12 and 3.13 should do)", []),
         ("GPT-2, float32, L2, MiniLM-L6, n64, `lengths=512`, {doc}`41_real_text`, [it](x_77.md), in 2021", []),
         ("<!-- 99 -->\n```\n17 lines\n```\n", []),
+        ("```{figure} a.png\n14 dots\n```\nof 15\n```\n16\n```\n", [14, 15]),
         (":::{prf:theorem} Ten\n:label: a-9\nat most 17\n:::\nthen 18", [18]),
         ("*Proof.* Take 17. $\\square$ Of 18", [18]),
         ("a 95 % interval, one part in ten thousand, powers of ten", []),

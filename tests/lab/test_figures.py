@@ -18,19 +18,20 @@ from matplotlib.colors import to_hex
 from PIL import Image
 
 from lab import figures, power_laws, results, verification
+from lab.cli import main
 from lab.experiments.l2_tightness import largest_row
 from lab.figures import book
-from lipnb import bounds, cli
+from lipnb import bounds
 
-NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 WITHOUT_TORCH = """import sys
 class NotHere:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("torch", "transformers"):
             raise ImportError(f"{name} is not here")
 sys.meta_path.insert(0, NotHere())
-from lipnb import cli
-sys.exit(cli.main(["figures", "--all", "--output", sys.argv[1]]))"""
+from lab.cli import main
+sys.exit(main(["figures", "--all", "--output", sys.argv[1]]))"""
 
 
 @pytest.fixture(autouse=True)
@@ -157,7 +158,8 @@ def test_other_figures_draw():
     lines = figures.residuals(nine).lines  # none is dropped, and no two look the same
     assert len(lines) == 9 and len({(line.get_marker(), line.get_color()) for line in lines}) == 9
     ax = figures.matrix(np.diag([1.0, -2.0, 3.0, 0.0]), block=(2, 2), title="J", label="entry")
-    assert ax.images[0].get_array().shape == (4, 4) and len(ax.lines) == 2
+    assert ax.collections[0].get_array().shape == (4, 4)
+    assert [len(lines.get_segments()) for lines in ax.collections[1:3]] == [1, 1]  # between the blocks
     assert len(figures.panels(3)) == 3
 
 
@@ -181,18 +183,26 @@ def test_a_method_that_misses_looks_different_and_says_how_often():
 
 def test_head_map_writes_each_number_in_its_place():
     grid = pd.DataFrame([[1.0, 20.0], [3.0, 0.5]], index=[4, 7], columns=[0, 2])
-    image = figures.head_map(grid, text="{:.1f}", largest=True)
+    image = figures.head_map(grid, text=".1f", largest=True)
     ax = image.axes
     written = {text.get_position(): (text.get_text(), text.get_weight()) for text in ax.texts}
     assert written == {
-        (0, 0): ("1.0", "normal"),
-        (1, 0): ("20.0", "bold"),
-        (0, 1): ("3.0", "bold"),
-        (1, 1): ("0.5", "normal"),
+        (0.5, 0.5): ("1.0", "normal"),
+        (1.5, 0.5): ("20.0", "bold"),
+        (0.5, 1.5): ("3.0", "bold"),
+        (1.5, 1.5): ("0.5", "normal"),
     }
     assert [label.get_text() for label in ax.get_yticklabels()] == ["4", "7"]
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "2"]
     assert {text.get_text(): text.get_color() for text in ax.texts}["20.0"] == "white"  # on the darkest shade
+
+
+def test_tokens_stand_at_their_probabilities():
+    P = np.array([[0.9, 0.1], [0.0, 1.0]])
+    ax = figures.probabilities(P, ["the", "cat"], title="head")
+    assert np.array_equal(ax.collections[0].get_array(), P) and ax.get_ylim() == (2, 0)  # the first row is on top
+    for labels in (ax.get_xticklabels(), ax.get_yticklabels()):
+        assert [label.get_text() for label in labels] == ["the", "cat"]
 
 
 @pytest.fixture(scope="module")
@@ -306,7 +316,7 @@ def test_what_cannot_be_drawn_is_said_and_the_rest_is_drawn(results_folder, caps
     results.load("gpt2-mini-training").drop(columns="tokens").to_csv(results_folder / "gpt2-mini-training.csv")
     out = results_folder / "drawn"
     assert (
-        cli.main(["figures", "position-norms", "real-text", "verification", "gpt2-mini-training", "--output", str(out)])
+        main(["figures", "position-norms", "real-text", "verification", "gpt2-mini-training", "--output", str(out)])
         == 1
     )
     printed, said = capsys.readouterr()
@@ -316,14 +326,14 @@ def test_what_cannot_be_drawn_is_said_and_the_rest_is_drawn(results_folder, caps
     assert "gpt2-mini-training, in " in said and "lacks rows or columns that this figure shows" in said
     assert not plt.get_fignums()  # nor is one left open that was begun
 
-    assert cli.main(["figures"]) == 0
+    assert main(["figures"]) == 0
     listed = capsys.readouterr().out
     assert listed.count("cannot be drawn yet") == sum(bool(figure.missing()) for figure in figures.FIGURES.values())
     assert "`python -m lab tables adversarial` and `python -m lab tables adversarial-layers` first" in listed
     (results_folder / "file").write_text("")
     for folder in (results_folder / "file", results_folder / "file" / "below"):
-        assert cli.main(["figures", "position-norms", "--output", str(folder)]) == 1
-        assert f"lipnb: the folder {folder} cannot be written" in capsys.readouterr().err
+        assert main(["figures", "position-norms", "--output", str(folder)]) == 1
+        assert f"python -m lab: the folder {folder} cannot be written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("format", ["png", "svg"])

@@ -1,0 +1,104 @@
+"""Heat maps: matrices, attention probabilities, one number for each head of each layer."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import seaborn as sns
+from matplotlib.colors import SymLogNorm
+
+__all__ = ["head_map", "matrix", "probabilities"]
+
+
+def matrix(values, *, ax=None, title=None, block=None, label=None):
+    """A matrix as colours, symmetric about zero, small entries kept visible.
+
+    Parameters
+    ----------
+    values : array_like, shape (rows, columns)
+        For example a Jacobian or attention probabilities.
+    ax : matplotlib Axes, optional
+        Where to draw.
+    title : str, optional
+        What the matrix is.
+    block : tuple of int, optional
+        Rows and columns of a token, to draw the borders of the blocks.
+    label : str, optional
+        What the colours mean.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots()[1]
+    values = np.asarray(values)
+    top = np.abs(values).max() or 1.0
+    colours = {"cmap": "RdBu_r", "norm": SymLogNorm(top / 50, vmin=-top, vmax=top)}
+    bar = {"label": label, "shrink": 0.8}
+    sns.heatmap(values, ax=ax, square=True, xticklabels=False, yticklabels=False, cbar_kws=bar, **colours)
+    if block:
+        look = {"color": "#404040", "linewidth": 0.5}
+        ax.hlines(range(block[0], values.shape[0], block[0]), 0, values.shape[1], **look)
+        ax.vlines(range(block[1], values.shape[1], block[1]), 0, values.shape[0], **look)
+    ax.set_title(title)
+    return ax
+
+
+def head_map(grid, *, ax=None, title=None, cmap="Blues", norm=None, text=".0f", largest=False):
+    """One number for each head of each layer, written on a shade.
+
+    Parameters
+    ----------
+    grid : DataFrame
+        Rows are layers, columns heads.
+    ax : matplotlib Axes, optional
+        Where to draw.
+    title : str, optional
+        What the numbers are.
+    cmap, norm : optional
+        Colours and their scale, as for `seaborn.heatmap`.
+    text : str
+        Format of a number.
+    largest : bool
+        Whether the largest number of each layer is bold.
+
+    Returns
+    -------
+    QuadMesh
+        For a colour bar.
+    """
+    ax = ax or plt.subplots()[1]
+    sns.heatmap(grid, ax=ax, cmap=cmap, norm=norm, annot=True, fmt=text, annot_kws={"fontsize": 7.5}, cbar=False)
+    shades = ax.collections[0]
+    top = grid.eq(grid.max(axis=1), axis=0).to_numpy() & largest
+    for number, shade, bold in zip(ax.texts, shades.get_facecolors(), top.flat, strict=True):
+        dark = np.dot(shade[:3], (0.3, 0.59, 0.11)) < 0.55
+        number.set(color="white" if dark else "black", weight="bold" if bold else "normal")
+    ax.set(title=title, xlabel="head", ylabel="layer")
+    ax.tick_params(rotation=0, length=0)
+    return shades
+
+
+def probabilities(P, tokens, *, ax=None, title=None):
+    """Attention probabilities as shades, with the tokens at the borders.
+
+    Parameters
+    ----------
+    P : array_like, shape (n, n)
+        Row i is how token i spreads its attention.
+    tokens : sequence of str
+        What to write at rows and columns.
+    ax : matplotlib Axes, optional
+        Where to draw.
+    title : str, optional
+        Which head this is.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots()[1]
+    names = {"xticklabels": tokens, "yticklabels": tokens}
+    sns.heatmap(np.asarray(P), ax=ax, cmap="Blues", vmin=0, vmax=1, square=True, cbar=False, **names)
+    ax.tick_params("x", rotation=90, labelsize=8, length=0)
+    ax.tick_params("y", rotation=0, labelsize=8, length=0)
+    ax.set_title(title)
+    return ax
