@@ -2,8 +2,8 @@
 
 A page ends with one call, ``ledger.record(...)``, of rows made by `upper`, `lower`, `equal`, `depends` and `unchecked`.
 A verdict follows from the numbers of its row, and from how its form is known: only a paper's own claim, in a form that
-its text or its released code shows, can be refuted; a form of our own or our reconstruction can only fail. What a page
-recorded travels in its executed notebook, under the type `MIME`.
+its text or its released code shows and that is no variant of it, can be refuted; every other form can only fail. What a
+page recorded travels in its executed notebook, under the type `MIME`.
 """
 
 import html
@@ -23,6 +23,7 @@ SEEN = ("text of the paper", "released code", "reconstructed", "ours")  # how th
 SHOWN = SEEN[:2]  # the claim is the paper's own, in a form that can be read
 EFFORT = ("random", "structured", "ascended", "proved")  # how hard a row was tried
 SLACK = 1e-9  # rounding of a measured value, relative
+ROUNDING = 1e-3  # a smaller error of an identity keeps one digit, since it differs between machines; a larger one two
 
 
 @cache
@@ -54,8 +55,8 @@ class Row:
         Measured over stated: the largest for an upper bound, the smallest for a lower one; for an identity 1 plus the
         largest relative error.
     verdict : str
-        "holds"; "refuted", for the paper's own claim in a form that it shows; "fails", for any other form that does not
-        hold; "depends on the definition"; "not checkable here".
+        "holds"; "refuted", for the paper's own claim in a form that its text or its code shows, not a variant; "fails",
+        for any other form that does not hold; "depends on the definition"; "not checkable here".
     kind : str
         "upper", "lower", "equal", "depends" or "unchecked".
     grounds : str
@@ -132,8 +133,9 @@ def equal(id, form, errors, *, within, seen, effort, grounds, counter_example=No
     if not within > 0:
         raise ValueError(f"{id}, {form}: within must be above 0, the rounding of two computations, got {within}.")
     errors = np.abs(_numbers(id, errors))
-    worst, median = (1 + float(f"{error:.1g}") for error in (errors.max(), np.median(errors)))
-    grounds = f"{grounds} (within {within:.0e})"
+    most, middle = errors.max(), np.median(errors)
+    worst, median = (1 + float(f"{error:.{1 if error < ROUNDING else 2}g}") for error in (most, middle))
+    grounds = f"{grounds} (within {within:g})"
     row = Row(id, form, errors.size, worst, "", "equal", grounds, seen, counter_example, variant, effort, median)
     return _judged(row, errors.max() <= within)
 
@@ -238,7 +240,8 @@ def worst(row):
     if row.worst_ratio is None:
         return ""
     if row.kind == "equal":
-        return f"1 ± {row.worst_ratio - 1:.0e}" if row.worst_ratio > 1 else "exact"
+        error = row.worst_ratio - 1
+        return f"1 ± {error:{'.0e' if error < ROUNDING else '.2g'}}" if error > 0 else "exact"
     median = f" ({row.median_ratio:.2g})" if row.cases > 1 and row.median_ratio is not None else ""
     return f"{row.worst_ratio:.4g}{median}"
 

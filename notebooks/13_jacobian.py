@@ -135,8 +135,9 @@ for ax, masked in zip(axes, (False, True), strict=True):
     figures.matrix(J, ax=ax, block=(6, 6), title=title, label="entry of the Jacobian")
 
 # %% [markdown]
-# *The Jacobian of one head at four tokens, in blocks of six: rows are outputs, columns are inputs. Diagonal blocks
-# are strong because a token's own query moves them. The mask empties the blocks above the diagonal.*
+# *The Jacobian of one head at four tokens, in blocks of six: rows are outputs, columns are inputs. A diagonal
+# block has one term more, the move of the token's own query; it need not be the largest of its row. The mask empties
+# the blocks above the diagonal.*
 #
 # ## Which of the three terms matters on real text?
 #

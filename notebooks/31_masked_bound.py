@@ -209,8 +209,8 @@ plt.show()
 # %% [markdown]
 # *Left: masked over unmasked constant of the same random tokens, against the radius; logarithmic axes. Small tokens:
 # the map averages over the past, and the mask roughens it by the factor of $A = 0$. Large tokens: it can go either
-# way, by factors of ten, because the mask takes away the token that others agree on, or leaves one that they
-# disagree on. Right: at the tight inputs ($R = 2$) both grow like $\sqrt n$.*
+# way, down by more than up, because the mask takes away the token that others agree on, or leaves one that they
+# disagree on. Right: at the tight inputs ($R = 2$) both grow like $\sqrt n$ at first, and then faster.*
 
 # %%
 # fmt: off

@@ -111,7 +111,11 @@ for _ in range(100):
             "one position": together / measures.wasserstein(x, y) - 1,
         }
     )
+
+# %%
 facts = pd.DataFrame(rows)
+field_errors = facts[["field = attention", "shuffled pairs"]]
+distance_errors = facts[["all positions differ", "one position"]]
 print(facts.abs().max().map("{:.0e}".format).to_string())
 elsewhere = measures.conditional_wasserstein(s, x, s + 0.1, y)
 print("other positions:", elsewhere)
@@ -408,9 +412,9 @@ text, over = {"seen": "text of the paper", "effort": "random"}, worst["worst / r
 drawn, thm, d2 = text | {"seen": "reconstructed"}, "castin.thm-4.4", "castin.sec-d.2"
 # fmt: off
 ledger.record(
-    ledger.equal("castin.def-2.6", "any positions, any order of the pairs", facts.iloc[:, :2],
+    ledger.equal("castin.def-2.6", "any positions, any order of the pairs", field_errors,
                  within=1e-9, grounds="masked attention, random", **drawn),
-    ledger.equal("castin.def-4.1", "distinct positions, and one position", facts.iloc[:, 2:],
+    ledger.equal("castin.def-4.1", "distinct positions, and one position", distance_errors,
                  within=1e-9, grounds="Euclidean distance and W_2", **text),
     ledger.equal("castin.lem-4.2", "local form, fixed positions", quotients, within=1e-5,
                  grounds="exact transport against the Jacobian", **drawn),

@@ -36,11 +36,12 @@ seed = 0
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+from myst_nb import glue
 
 from lab import experiments, figures, ledger, results
 from lab.experiments import positions
 from lab.figures.real_text import named
-from lab.power_laws import local_slopes, rate
+from lab.power_laws import local_slopes, power_law, rate
 from lipnb import corpora, local_lipschitz
 
 figures.house_style()
@@ -136,9 +137,9 @@ print(f"{drawn} marks: dots and crosses, {drawn // 6} each in a panel")
 # ## Every layer
 #
 # The exponents of all layers, as defined. Windows of one place in the text and windows of one length depend on each
-# other, so the 95 % interval is clustered by both (`lab.power_laws.rate`): it is several times wider than for
-# independent points. $R^2$ says how much of the variance the line explains, and *growth* whether the interval lies
-# below, around or above the claimed exponent.
+# other, so the 95 % interval is clustered by both (`lab.power_laws.rate`). *Wider* says how many times it is wider than
+# for independent points: on Alice {glue:text}`wider_low:.1f` to {glue:text}`wider_high:.1f`. $R^2$ says how much of the
+# variance the line explains, and *growth* whether the interval lies below, around or above the claimed exponent.
 
 # %%
 rates = []
@@ -146,12 +147,15 @@ for key, rows in stored.groupby([*keys, "attention"], sort=False):
     fit, beside = rate(rows), rate(rows, "released").exponent
     slower, faster = fit.high < claimed_exponent, fit.low > claimed_exponent
     verdict = "slower" if slower else "faster" if faster else "around 1/4"
-    line = [fit.exponent, fit.low, fit.high, fit.r2, beside, verdict]
+    alone = power_law(rows.length, rows.lipschitz)
+    wider = (fit.high - fit.low) / (alone.high - alone.low)
+    line = [fit.exponent, fit.low, fit.high, wider, fit.r2, beside, verdict]
     rates.append([*key, *line])
-columns = ["exponent", "low", "high", "R2", "released", "growth"]
+columns = ["exponent", "low", "high", "wider", "R2", "released", "growth"]
 rates = pd.DataFrame(rates, columns=[*keys, "attention", *columns])
 print(rates[["corpus", "attention", "layer", *columns]].round(3).to_string(index=False))
 
+# %%
 slopes, text = {}, stored[stored.corpus == "alice"]
 for place, rows in text.groupby(["attention", "layer"], sort=False):
     spans = local_slopes(rows.length, rows.lipschitz)
@@ -160,8 +164,8 @@ slopes = pd.DataFrame(slopes).T
 print(slopes.round(2).to_string())
 
 # %% [markdown]
-# The last table has the slopes between consecutive lengths, on Alice, each over a factor two in $n$. One exponent is a
-# fair summary only where they agree.
+# The last table has the slopes between consecutive lengths, on Alice, each over a factor two in $n$ but the last, which
+# ends where the table ends. One exponent is a fair summary only where they agree.
 
 # %%
 figures.real_text.layers(stored)
@@ -173,6 +177,8 @@ plt.show()
 
 # %%
 alice = rates[rates.corpus == "alice"]
+glue("wider_low", float(alice.wider.min()), display=False)
+glue("wider_high", float(alice.wider.max()), display=False)
 figures.real_text.rates(stored, claimed_exponent)
 plt.show()
 
@@ -289,6 +295,8 @@ ours = {
     "counter_example": flattest,
     "grounds": f"{len(alice)} layers on Alice, as above",
 }
+
+# %%
 off, off_here = panel_high / claimed_exponent, alice.high / claimed_exponent
 ledger.record(
     ledger.lower("castin.fig-1", f"text, panel 3: {near}, {drawn_there}", off, **own),
@@ -308,7 +316,7 @@ ledger.record(
 #   length at all. In the other layers of MiniLM, with the mask or without, the fitted exponents are those printed
 #   above: around 0.3, most of them above $1/4$ by their intervals. They belong to this grid of lengths: where the local
 #   slopes differ, another grid gives another exponent.
-# - In the first layers the line explains little: for the unmasked one nearly none of the variance.
+# - In the first layers the line explains half to two thirds of the variance with a mask, and nearly none of it without.
 # - Beyond the lengths that a model was trained on, a rate is no property of attention alone: in the first layer of
 #   MiniLM the learned positions beyond those it was trained on more than double the constant at once.
 # - In the random GPT-2 the constant is nearly flat. There $1/4$ is a property of the estimator

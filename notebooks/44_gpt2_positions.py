@@ -226,7 +226,7 @@ paper = {"seen": "text of the paper"}
 ours = paper | {"variant": True, "effort": "structured"}
 top, ends = trained.loc[trained.low.idxmax()], table[table.positions == "trained"]
 ends = ends.groupby(["layer", "length"]).mean_radius.mean().unstack()
-grown = ends.iloc[:, -1] / ends.iloc[:, 0]
+grown = ends[ends.columns.max()] / ends[ends.columns.min()]
 explained = trained.low / (0.5 + 2 * trained["radius high"].clip(lower=0))
 law = "layer {}: {:.3f} [{:.3f}, {:.3f}], r = {:.3f}"
 law = law.format(explained.idxmax(), *top[["constant", "low", "high", "radius"]])

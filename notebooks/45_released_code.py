@@ -49,6 +49,7 @@ import numpy as np
 import pandas as pd
 import torch
 from IPython.display import HTML
+from myst_nb import glue
 
 from lab import figures, released, results
 from lab.experiments import audit, differences
@@ -268,6 +269,7 @@ x = audit.received(gpt2, audit.random_ids(32, 5), 6, token_types=True)
 truth, hasty = local_lipschitz(f, x).value, text[text.loop_steps == 1]
 fed = [released.estimate(f, one, fed_back=True, **audit.RULE).value for one in x]
 short = 1 - torch.tensor(fed) / truth
+glue("hasty", float(100 * len(hasty) / len(text)), display=False)
 effects["stop"] = (
     f"Random GPT-2: {len(hasty) / len(text):.0%} of the loops stop at the first step,"
     f" {hasty.loop.isna().mean():.0%} of these with nan. With the tangent fed back it"
@@ -293,8 +295,8 @@ HTML(differences.effects_table(effects))
 #   constant becomes $n^{1/4}$. It is enough to explain the curve of that panel.
 # - **The rule to stop, next.** To feed the tangent back is not enough: where the constant is small, its square
 #   changes by less than the threshold from the first step on. The rule has to be relative ({doc}`77_solver_speed`).
-#   As released, the same rule makes about one loop in eight stop at once. Those are the values below 0.1 that are
-#   left out.
+#   As released, the same rule makes {glue:text}`hasty:.1f` % of the loops stop at once. Those are the values below 0.1
+#   that are left out.
 # - **Which map.** With the mask or without, with the residual or without: on MiniLM each changes the exponent of
 #   the middle layer. Rows in place of columns hide the $\sqrt n$ of the defined constant in the adversarial panel.
 # - **Token types** add a common part to all tokens, which keeps their mean from shrinking with $n$. By

@@ -11,9 +11,9 @@
 #
 # Dot products make attention as rough as one likes ({doc}`61_dot_product_is_not_lipschitz`). Let a token look for
 # tokens *near* it, with the same matrix for queries and keys, and a constant exists, for all inputs. The reason: who
-# is far is not heard, and a token always hears itself. Of the two bounds in the paper, the one in the maximum norm
-# holds. The Euclidean one, as we recall it, has an exponent with which it is false; with another it holds, too. We did
-# not see the formula in the paper: its text would settle whether the exponent is the paper's or ours.
+# is far is not heard, and a token always hears itself. Of the two bounds in the paper, as we recall them, the one
+# in the maximum norm holds. The Euclidean one has an exponent with which it is false; with another it holds, too. We
+# did not see the formulas in the paper: its text would settle whether the exponent is the paper's or ours.
 #
 # :::{prf:definition} L2 attention {cite}`kim2021lipschitz`
 # :label: l2-attention

@@ -190,7 +190,7 @@ print(summary.round(4).to_string())
 starts = random.groupby("n").size()
 for name, least in (("half_from", starts / 2 + 0.5), ("all_from", starts)):
     short = summary.index[summary["beat witness"] < least]
-    glue(name, summary.index[summary.index > short.max()].min(), display=False)
+    glue(name, int(summary.index[summary.index > short.max()].min()), display=False)
 
 # %% [markdown]
 # Plain ascent does not fall behind. For every odd $N$ of the table the best of 50 starts ends at $1 + 4 \lambda$, to a

@@ -88,7 +88,7 @@ deepest = depths[-1]
 size, k = sizes["width"], sizes["width"] // sizes["heads"]
 windows = corpora.windows(text, sizes["length"], 4)
 added = {}
-glue("steps", settings["training"]["steps"], display=False)
+glue("steps", int(settings["training"]["steps"]), display=False)
 for kind in kinds:
     network = CharacterTransformer(vocabulary, attention=kind, layers=4, **sizes)
     x = network.activations(windows)[-1].double()
@@ -141,7 +141,7 @@ print("\nlargest less smallest\n" + spread.round(3).to_string(na_rep=""))
 print(f"\ntrained, below {pairs:.3f}\n" + counted(pairs).to_string())
 print(f"\nalive, below {alive:.3f}\n" + counted(alive).to_string())
 glue("margin", float(margin), display=False)
-glue("dot_to", max(d for d in depths if whole.loc[:d, "dot"].all()), display=False)
+glue("dot_to", int(max(d for d in depths if whole.loc[:d, "dot"].all())), display=False)
 
 # %%
 early = runs[(runs.row == "evaluation") & (runs.step == runs.step.min())]
@@ -289,10 +289,11 @@ without = {"l2-tied": "none", "contractive": "none-contractive"}
 there = loss.index.levels[0]
 better = pd.concat({k: loss[k] / loss[n] for k, n in without.items() if n in there})
 better = better.dropna()
-gained = f"{better.idxmax()}: {better.max():.4f} of the loss without attention"
-worst = f"{lipschitz.idxmax()}: {lipschitz.max():.3f} nats"
-stuck = f"(layers, seed) {dot.idxmax()}: {dot.max():.3f} nats"
-lucky = f"seed {dot[deepest].idxmin()}: {dot[deepest].min():.3f} nats"
+ten, most = dot[dot.index.get_level_values("layers") <= 10], dot.xs(deepest, level="layers")
+gained = "{}, {} layers, seed {}: ".format(*better.idxmax()) + f"{better.max():.4f} of the loss without attention"
+worst = "{}, {} layers, seed {}: ".format(*lipschitz.idxmax()) + f"{lipschitz.max():.3f} nats"
+stuck = "{} layers, seed {}: ".format(*ten.idxmax()) + f"{ten.max():.3f} nats"
+lucky = f"seed {most.idxmin()}: {most.min():.3f} nats"
 which = f"test loss over {pairs:.3f}, the bigram's; {size}"
 beside = f"test loss over that without attention; {size}"
 table, figure = "kim.tab-stability", "kim.fig-spread"
@@ -310,8 +311,8 @@ ledger.record(
     ledger.unchecked(table, "its losses, at its size", why, seen="reconstructed"),
     ledger.upper(table, train, lipschitz / pairs, grounds=which, counter_example=worst, **ours),
     ledger.upper(table, attend, better, grounds=beside, counter_example=gained, **ours),
-    ledger.upper(table, shallow, dot[:10] / pairs, grounds=which, counter_example=stuck, **ours),
-    ledger.lower(table, deep, dot[deepest] / pairs, grounds=which, counter_example=lucky, **ours),
+    ledger.upper(table, shallow, ten / pairs, grounds=which, counter_example=stuck, **ours),
+    ledger.lower(table, deep, most / pairs, grounds=which, counter_example=lucky, **ours),
     ledger.unchecked(figure, "its values", own, seen="reconstructed"),
 )
 

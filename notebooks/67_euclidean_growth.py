@@ -428,6 +428,7 @@ assert (ascents.bound < ascents["Thm 3.2"]).all() and explicit.min() >= 1 - 1e-9
 assert max(columns) < 5.7
 a_thousand = bounds.l2_growth(1000), bounds.l2_growth_sharp(1000, False)
 glue("stated", float(a_thousand[0]), display=False)
+glue("stars_to", int(star_table.N.max()), display=False)
 glue("ours", float(a_thousand[1]), display=False)
 glue("kept", float(a_thousand[0] / a_thousand[1]), display=False)
 print(f"the steps of the proof hold in {len(steps)} random cases, masked and not")
@@ -461,8 +462,8 @@ ledger.record(
 #
 # - The Euclidean bound of the paper as we reconstruct it holds with exponent 4, and its growth $\sqrt N \log N$ is not
 #   that of the constant. `lipnb.bounds.l2_growth_sharp` and `l2_upper_sharp` have the right order.
-# - The lower side of the order is a limit of a formula. Whole Jacobians of stars were measured only for a few hundred
-#   tokens and fewer, where the formula is exact and the order cannot be seen yet.
+# - The lower side of the order is a limit of a formula. Whole Jacobians of stars were measured only up to
+#   {glue:text}`stars_to` tokens, where the formula is exact and the order cannot be seen yet.
 # - The factor is not known to be best: between the bound and the stars lies a factor of {glue:text}`apart_low:.1f` or
 #   more. At few tokens ascent reaches {glue:text}`close_low:.0f` to {glue:text}`close_high:.0f` % of the bound.
 # - $2 \log N$ is a statement about a fixed width and enormous $N$. At sizes in use, neither it nor the comparison with

@@ -345,8 +345,9 @@ print(f"largest upper / lower: {stored.ratio.max():.2f}")
 # - The bracket is local. It says nothing of other inputs, nor of a ball around this one.
 # - GPT-2 here reads shaped noise. Its numbers on text will differ.
 # - The guarantee is a proof on paper about float64 arithmetic, with the assumptions on libraries that it names; the
-#   program itself is tested, on 100,000 inputs built to cancel against fifty digits ({doc}`29_verification`), not
-#   verified. Probabilities of a model run in float16 are another map.
+#   program itself is tested against fifty digits, on 100,000 inputs, most of them built to lose digits
+#   ({doc}`29_verification`; on 5,110 of them it promises nothing), not verified. Probabilities of a model run in
+#   float16 are another map.
 # - Columns cost: each is one product with the Jacobian, and a Gram matrix of all of them is formed.
 #
 # **One thing to try.** Close the bracket on a short sentence, by asking for all columns:

@@ -242,7 +242,8 @@ climbed["gain"] = climbed.ascent / climbed.fork
 print(climbed.pivot(index="n", columns="R", values="gain").round(3).to_string())
 
 # %% [markdown]
-# The table is ascent over fork. With two tokens there is no room for a fork, and the ascent wins clearly.
+# The table is ascent over fork. With two tokens there is no room for a fork, and where $R > 1$ the ascent
+# wins clearly.
 # With more, the two are close, and where the ascent falls behind it has stopped short of a fork.
 #
 # ## From where on is a given input below $\sqrt n$?

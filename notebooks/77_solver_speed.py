@@ -205,8 +205,9 @@ print(counts.to_string(float_format="{:.1e}".format, na_rep="-"))
 # noise ({doc}`../book/solver`). So it is tried where it is most likely to be wrong: one value larger than a cluster by
 # a factor $1 + \delta$, $\delta$ from $10^{-6}$ to $10^{-2}$, in up to a million dimensions. `violated` counts upper
 # bounds below the truth by more than the stated rounding; at most `allowed` of them are likely (99.9 %) if the
-# certificate keeps its promise. The maps called "float32 alone" cannot go on in float64: of them many do not converge
-# (`open`), and `widest_open` is their largest upper bound over the truth.
+# certificate keeps its promise. `open` counts the runs that did not converge: about half of those called "float32
+# alone", which cannot go on in float64, and a few in a million dimensions. `widest_open` is the largest upper bound
+# over the truth among them.
 
 # %%
 near = results.load("bench-near-degenerate")

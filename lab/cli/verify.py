@@ -3,7 +3,7 @@
 from lipnb.cli.words import known
 
 EXAMPLES = """\
-  python -m lab verify                          every bound, more than 10,000 inputs each (two hours)
+  python -m lab verify                          every bound, thousands of inputs each (three hours)
   python -m lab verify --quick --save-as trial  a slice of a minute, in other tables
   python -m lab verify --bounds certify yudin_upper --save-as two
 

@@ -14,6 +14,7 @@ from lab.pages.sources import convert, provenance, sources
 MOST_CODE_CELLS, MOST_LINES, MOST_BYTES = 18, 25, 300_000
 PLACES = re.compile(r"(?<![\w.])(?:/home/|/Users/|/root/|/tmp/|[A-Za-z]:\\Users\\)|/site-packages/")
 ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")
+SCALAR = re.compile(r"\bnp\.(?:u?int|float|bool|str)\d*_?\(")
 
 
 def cells(notebook):
@@ -59,6 +60,13 @@ def portability(root, notebook):
         yield "an output holds a memory address"
 
 
+def numbers(notebook):
+    """No output, glued ones among them, shows a number as NumPy's repr has it."""
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
+        if found := SCALAR.search(str((output.get("text", ""), output.get("data", {})))):
+            yield f"an output shows a NumPy scalar: {found[0]}...)"
+
+
 def size(pair, notebook):
     """Short enough to be read."""
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
@@ -77,7 +85,8 @@ def page(root, source):
     if not pair.exists():
         return [f"{pair.name}: it does not exist"]
     notebook = nbformat.read(pair, as_version=4)
-    rules = (agreement(root, source, notebook), execution(notebook), portability(root, notebook), size(pair, notebook))
+    rules = (agreement(root, source, notebook), execution(notebook), portability(root, notebook))
+    rules = (*rules, numbers(notebook), size(pair, notebook))
     return [f"{pair.name}: {sentence}" for rule in rules for sentence in rule]
 
 

@@ -19,9 +19,10 @@ EFFORT = (*ledger.EFFORT, None)
 TRIED = "random inputs", "structured inputs", "inputs from gradient ascent", "inputs, and a complete proof on a page"
 EFFORT_WORDS = dict(zip(EFFORT, (*TRIED, "nothing"), strict=True))
 MEANING = (
-    "*Refuted* is said only of a paper's own claim in a form that its text or its released code shows; a form "
-    "that we reconstructed or made ourselves *fails*. *Holds* is not a proof: no case that was tried is against "
-    "it. Every verdict is computed on the page it links to."
+    "*Refuted* is said only of a paper's own claim, in a form that its text or its released code shows and that is no "
+    "variant of it. Every other form that does not hold *fails*: one that we reconstructed or made ourselves, and a "
+    "variant (in italics), such as the paper's claim on other models. *Holds* is not a proof: no case that was tried "
+    "is against it. Every verdict is computed on the page it links to."
 )
 SAME = 1e-2  # ratios found by ascent differ a little between processors
 
@@ -172,6 +173,9 @@ def section(root, rows):
     said = ", ".join(f"{verdict} **{count}**" for verdict, count in total.items())
     if none := sum(by_paper.values()) - sum(total.values()):
         said += f", without any **{none}**"
+    measured = len({row["counter_example"] for row in rows if row["verdict"] == ORDER[0]})
+    if measured < total[ORDER[0]]:  # one claim may stand at several places of a paper
+        said += f"; behind the **{total[ORDER[0]]}** that are refuted stand **{measured}** counter-examples"
     lost = sorted((row for row in rows if row["verdict"] in LOST), key=lambda row: ORDER.index(row["verdict"]))
     variants = sum(row["variant"] for row in lost)
     text = [

@@ -180,6 +180,12 @@ BREAKS = {
     "a memory address": lambda root: edit_pair(
         root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text="<f at 0x7f12ab34cd>"))
     ),
+    "a NumPy scalar": lambda root: edit_pair(
+        root,
+        lambda cell, _: cell.outputs.append(
+            output("display_data", data={"application/papermill.record/text/plain": "np.int64(8)"})
+        ),
+    ),
     "kB, more than": lambda root: edit_pair(
         root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text="x" * 400_000))
     ),

@@ -52,6 +52,19 @@ def test_an_identity_is_judged_by_its_largest_error_of_either_sign(errors, verdi
     assert row.worst_ratio - 1 == pytest.approx(max(map(abs, errors)), rel=1e-3)  # not rounded away
 
 
+def test_a_tolerance_and_a_large_error_keep_their_second_digit():
+    row = ledger.equal(ID, "a form", [0.127, 0.06], within=0.15, grounds="tests", **OURS)
+    assert row.verdict == "holds" and row.grounds == "tests (within 0.15)"
+    assert "1 ± 0.13" in str(ledger.record(row)) and verdicts.worst(asdict(row)) == "1 ± 0.13"
+    assert ledger.equal(ID, "a form", [4.4e-16], within=1e-9, grounds="tests", **OURS).grounds == "tests (within 1e-09)"
+
+
+def test_a_variant_of_what_the_paper_shows_fails_and_is_not_refuted():
+    tried = {"grounds": "tests", "counter_example": "x = 1", **TEXT}
+    assert ledger.upper(ID, "as stated", [1.1], **tried).verdict == "refuted"
+    assert ledger.upper(ID, "on other models", [1.1], variant=True, **tried).verdict == "fails"
+
+
 def test_what_cannot_be_checked_has_no_number():
     row = ledger.unchecked(ID, "a form", "no weights here", seen="text of the paper")
     assert (row.verdict, row.cases, row.worst_ratio, row.grounds) == ("not checkable here", 0, None, "no weights here")
@@ -429,6 +442,13 @@ def test_other_runs_of_the_pages_leave_the_stored_ledger_alone(book):
 
 
 LINK = "{doc}`01 <../notebooks/01_first>`"
+
+
+def test_one_counter_example_behind_two_refuted_statements_is_said(book):
+    root, page = book
+    page("01_first", row("a.one", verdict="refuted"), row("a.two", verdict="refuted"))
+    text = verdicts.section(root, gathered(root))
+    assert "behind the **2** that are refuted stand **1** counter-examples. *Refuted*" in text
 
 
 def test_the_section_counts_statements_and_shows_counter_examples(book):
