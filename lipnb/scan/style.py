@@ -57,7 +57,7 @@ def rate_line(ax, fit, span):
     """Draw a fitted power law over `span`, labelled with its exponent and interval."""
     x = np.geomspace(*span, 50)
     label = rf"${fit.constant:.3g}\,n^{{{fit.exponent:.3f}}}$  [{fit.low:.3f}, {fit.high:.3f}]"
-    ax.plot(x, fit(x), color="#d55e00", label=label)
+    ax.plot(x, fit(x), color="C1", label=label)
     ax.legend(loc="upper left", handlelength=1, borderaxespad=0.2)
     low, high = ax.get_ylim()
     ax.set_ylim(top=high * (high / low) ** 0.15)  # room for the legend above the dots
