@@ -6,6 +6,7 @@ The whole memory policy stands here. What is kept, such as cached products, may 
 
 import math
 import os
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -117,7 +118,7 @@ def check_weights(weights: Tensor, x: Tensor) -> None:
         raise ValueError("weights must be positive and finite: leave out the tokens of weight zero.")
 
 
-def head_tensors(tensors: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
+def head_tensors(tensors: dict[str, Tensor | None]) -> dict[str, Any]:
     """Copies of the parameters of attention heads, name -> tensor or None; or one sentence on what does not fit."""
     own = {
         name: real_tensor(name, tensors[name], sizes)
