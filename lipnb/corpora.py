@@ -174,7 +174,8 @@ def penn_treebank() -> tuple[str, str, str]:
         raise ValueError(
             f"the text 'ptb' in LIPNB_DATA is damaged ({_reason(error)}): copy ptb/ptb.zip again."
         ) from None
-    return tuple("".join(line.strip() + "\n" for line in part.splitlines()) for part in parts)
+    train, valid, test = ("".join(line.strip() + "\n" for line in part.splitlines()) for part in parts)
+    return train, valid, test
 
 
 def _alice():

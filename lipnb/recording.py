@@ -359,28 +359,60 @@ def make(
         return record.finish(join)
 
 
-def remeasure(table: pd.DataFrame, again: Callable[[dict], dict], *, rows: int = 2, seed: int = 0) -> pd.DataFrame:
-    """A few random rows of a table, each measured again.
+def remeasure(
+    table: pd.DataFrame,
+    again: Callable[[dict], dict | None],
+    *,
+    rows: int = 4,
+    seed: int = 0,
+    by: list[str] | None = None,
+) -> pd.DataFrame:
+    """Measure a few random rows of a stored table again, now.
 
     Parameters
     ----------
     table : DataFrame
-        A finished table.
+        A finished table; all its rows are candidates.
     again : callable
-        Takes a row, a dictionary, and gives what is measured now, as columns beside the old ones.
-    rows, seed : int
-        How many rows, and the seed of the choice.
+        Of a row, a dictionary: what is measured now, column -> number, or None where the row cannot be measured here.
+        Such rows are passed over.
+    rows : int
+        How many rows; there may be fewer.
+    seed : int
+        Seed of the choice.
+    by : list of str, optional
+        Columns: rows that are equal in all of them are chosen together, and `rows` counts these groups.
 
     Returns
     -------
     DataFrame
-        These rows, with their new columns.
+        The chosen rows, with ``X again`` and ``X difference`` (relative) for every column X measured.
+
+    Raises
+    ------
+    ValueError
+        "no row of this table can be measured here ...".
 
     Examples
     --------
-    >>> table = pd.DataFrame({"n": [2, 3], "square": [4, 9]})
-    >>> remeasure(table, lambda row: {"again": row["n"] ** 2}).sort_values("n").again.tolist()
-    [4, 9]
+    >>> table = pd.DataFrame({"n": [2, 3], "square": [4, 10]})
+    >>> found = remeasure(table, lambda row: {"square": row["n"] ** 2}).sort_values("n")
+    >>> found["square again"].tolist(), found["square difference"].round(3).tolist()
+    ([4, 9], [0.0, 0.1])
     """
-    chosen = table.sample(rows, random_state=seed).to_dict("records")
-    return pd.DataFrame([{**row, **again(row)} for row in chosen])
+    shuffled, chosen, count = table.reset_index(drop=True).sample(frac=1, random_state=seed), [], 0
+    for _, group in shuffled.groupby(shuffled.index if by is None else by, sort=False):
+        measured = [(row, again(row)) for row in group.sort_index().to_dict("records")]
+        pairs = [(row, found) for row, found in measured if found is not None]
+        if len(pairs) < len(measured):
+            continue
+        for row, found in pairs:
+            now = {f"{name} again": value for name, value in found.items()}
+            gaps = {f"{name} difference": abs(value / row[name] - 1) for name, value in found.items()}
+            chosen.append(row | now | gaps)
+        count += 1
+        if count == rows:
+            break
+    if not chosen:
+        raise ValueError("no row of this table can be measured here: its texts are not at hand in the same edition.")
+    return pd.DataFrame(chosen)

@@ -201,7 +201,7 @@ for name, place in places.items():
     short = stored[name][stored[name].length == min(stored[name].length)]
     try:
         again = scan.remeasure(short, made[name], place, text, rows=rows_to_check, seed=seed)
-        drift.extend(again.difference)
+        drift.extend(again["lipschitz difference"])
     except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
         missing[name] = str(error)
         print(f"{name} could not be measured again: {error}")

@@ -19,14 +19,14 @@ from lab.experiments import (
     scaling_factor,
 )
 from lab.experiments.real_text import measurable, of_model
-from lab.experiments.table import Table, Unit, make, remeasure
+from lab.experiments.table import Table, make
 from lab.experiments.windows import again, measure, measured_with
+from lipnb.recording import remeasure
 
 __all__ = [
     "TABLES",
     "TRAINED",
     "Table",
-    "Unit",
     "again",
     "make",
     "measurable",

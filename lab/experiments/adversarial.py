@@ -8,11 +8,12 @@ import torch
 
 from lab import released
 from lab.experiments.loading import gpt2_attention, load
-from lab.experiments.table import Table, Unit
+from lab.experiments.table import Table
 from lab.experiments.two_clusters import ball_bounds, cluster_constants, cluster_input, head_of
 from lipnb import bounds, corpora, models
 from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz
+from lipnb.recording import Unit
 
 __all__ = [
     "GPT2",
@@ -233,8 +234,8 @@ def _units(panels, rows, count, **options):
             work.append(
                 Unit(
                     "/".join(map(str, (*panel, layer))),
-                    count(panel[1]),
                     lambda panel=panel, layer=layer, mine=mine: rows(panel, layer, **mine),
+                    count(panel[1]),
                 )
             )
     return work

@@ -6,9 +6,10 @@ import torch
 
 from lab import released
 from lab.experiments.loading import load
-from lab.experiments.table import Table, Unit
+from lab.experiments.table import Table
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
+from lipnb.recording import Unit
 from lipnb.worst_case import tight_input
 
 __all__ = ["TABLES", "adversarial_row", "layer_row", "random_ids", "received", "text_rows"]
@@ -165,12 +166,12 @@ def _text(texts, lengths, count, seed):
             variants.append(("token 0 added", True, range(min(4, count))))
         return Unit(
             f"{text}/{length}",
-            sum(len(windows) for *_, windows in variants),
             lambda: [
                 row
                 for embedding, dropout, windows in variants
                 for row in text_rows(text, length, windows, embedding, dropout, seed=seed, count=count)
             ],
+            sum(len(windows) for *_, windows in variants),
         )
 
     settings = {
@@ -247,8 +248,8 @@ def _layers(lengths, count):
     def unit(one, length):
         return Unit(
             "/".join(map(str, (*one, length))),
-            count,
             lambda: [layer_row(*one, length, window) for window in range(count)],
+            count,
         )
 
     return settings, [unit(one, length) for one in LAYERS for length in lengths]
@@ -310,7 +311,7 @@ def _adversarial(lengths):
     }
 
     def unit(one, length):
-        return Unit("/".join(map(str, (*one, length))), 1, lambda: [adversarial_row(*one, length)])
+        return Unit("/".join(map(str, (*one, length))), lambda: [adversarial_row(*one, length)], 1)
 
     return settings, [unit(one, length) for one in WORST for length in lengths]
 

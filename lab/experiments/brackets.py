@@ -7,10 +7,11 @@ from functools import partial
 import torch
 
 from lab.experiments.loading import gpt2_attention, load
-from lab.experiments.table import Table, Unit
+from lab.experiments.table import Table
 from lipnb import corpora, models
 from lipnb.bounds import general_upper, without_query_bias, yudin_upper
 from lipnb.certified import certify
+from lipnb.recording import Unit
 
 __all__ = ["TABLES", "again", "at", "inputs", "layers_of", "measure", "published"]
 
@@ -133,7 +134,7 @@ def _prepare(name, lengths, seed):
             place = {"model": model, "masked": masked, "layer": layer, "length": length}
             return [{**place, **measure(*at(model, masked, layer, length, seed=seed))}]
 
-        return Unit(f"{model}/{masked}/{layer}/{length}", 1, rows)
+        return Unit(f"{model}/{masked}/{layer}/{length}", rows, 1)
 
     work = [
         unit(model, masked, layer, length)

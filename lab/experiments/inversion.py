@@ -9,10 +9,11 @@ import math
 import torch
 from torch.func import functional_call, stack_module_state, vmap
 
-from lab.experiments.table import Table, Unit
+from lab.experiments.table import Table
 from lipnb.invertible import ContractiveAttention, Residual, predicted_iterations
 from lipnb.jacobian.rows import infinity_norm
 from lipnb.lipschitz import local_lipschitz
+from lipnb.recording import Unit
 
 __all__ = ["TABLES", "denoising_batch", "drawn_layers", "fit", "group_rows", "largest_constant", "tried"]
 
@@ -213,7 +214,7 @@ def group_rows(group, count=40, *, steps=500, rate=1e-2):
 def _prepare(groups, count, steps, rate):
     settings = {"groups": groups, "count": count, "steps": steps, "rate": rate, "rtol": RTOL, "dtype": "float64"}
     return settings, [
-        Unit(str(group), 2 * count, lambda group=group: group_rows(group, count, steps=steps, rate=rate))
+        Unit(str(group), lambda group=group: group_rows(group, count, steps=steps, rate=rate), 2 * count)
         for group in range(groups)
     ]
 

@@ -6,10 +6,11 @@ from functools import partial
 import torch
 
 from lab.experiments.inversion import denoising_batch, fit
-from lab.experiments.table import Table, Unit
+from lab.experiments.table import Table
 from lipnb.invertible import ContractiveAttention, DotProductAttention, Residual
 from lipnb.jacobian.rows import infinity_norm
 from lipnb.lipschitz import local_lipschitz
+from lipnb.recording import Unit
 
 __all__ = ["FACTORS", "LAYERS", "TABLES", "cluster_tokens", "curve", "curve_rows", "inputs", "make_layer"]
 
@@ -124,8 +125,8 @@ def _prepare(width, heads, n, steps, rate, seed):
     return settings, [
         Unit(
             f"{name}, {trained} steps",
-            rows,
             partial(curve_rows, name, trained, width=width, heads=heads, n=n, rate=rate, seed=seed),
+            rows,
         )
         for trained in (0, steps)
         for name in LAYERS

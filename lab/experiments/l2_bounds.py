@@ -5,10 +5,11 @@ from zlib import crc32
 
 import torch
 
-from lab.experiments.table import Table, Unit
+from lab.experiments.table import Table
 from lipnb import bounds
 from lipnb.attention import Attention
 from lipnb.jacobian.rows import row_blocks
+from lipnb.recording import Unit
 from lipnb.worst_case import adam, ascend
 
 __all__ = ["KINDS", "TABLES", "dense_l2", "l2_problem", "l2_rows"]
@@ -144,7 +145,7 @@ def l2_rows(kind, number):
 
 def _prepare():
     units = [
-        Unit(f"{kind}/{number}", INPUTS, lambda kind=kind, number=number: l2_rows(kind, number))
+        Unit(f"{kind}/{number}", lambda kind=kind, number=number: l2_rows(kind, number), INPUTS)
         for kind, count in KINDS.items()
         for number in range(count)
     ]

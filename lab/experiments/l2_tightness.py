@@ -8,8 +8,9 @@ import math
 import torch
 from scipy.special import lambertw
 
-from lab.experiments.table import Table, Unit
+from lab.experiments.table import Table
 from lipnb import bounds
+from lipnb.recording import Unit
 from lipnb.worst_case import adam, ascend
 
 __all__ = [
@@ -187,7 +188,7 @@ def _prepare(lengths, starts, reach, steps, rate, seed):
 
     def unit(n):
         return Unit(
-            str(n), starts + 1, lambda: tightness_rows(n, starts=starts, reach=reach, steps=steps, rate=rate, seed=seed)
+            str(n), lambda: tightness_rows(n, starts=starts, reach=reach, steps=steps, rate=rate, seed=seed), starts + 1
         )
 
     return settings, [unit(n) for n in lengths]

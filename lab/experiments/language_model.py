@@ -9,7 +9,7 @@ from functools import lru_cache
 import pandas as pd
 
 from lab import results
-from lab.experiments.table import Table, Unit
+from lab.experiments.table import Table
 from lab.experiments.trained_layers import feed_forward_rows, layer_rows
 from lab.training import (
     ATTENTIONS,
@@ -23,7 +23,7 @@ from lab.training import (
     validation_loss,
 )
 from lipnb import bounds, corpora
-from lipnb.recording import Recording
+from lipnb.recording import Recording, Unit
 
 __all__ = ["CHECK", "DEPTH", "FIXED", "TABLES", "first_steps", "texts", "train_run"]
 
@@ -226,7 +226,6 @@ def _units(part, options, corpus, runs, **more):
         key = "/".join(map(str, (part, attention, *changes.values(), layers, rate, seed)))
         return Unit(
             key,
-            options["steps"],
             lambda: train_run(
                 part,
                 corpus=corpus,
@@ -238,6 +237,7 @@ def _units(part, options, corpus, runs, **more):
                 **changes,
                 **more,
             ),
+            options["steps"],
         )
 
     return [unit(*run) for run in runs]
@@ -284,7 +284,7 @@ def _depth(corpus, count, depths):
     runs.sort(key=lambda run: run[0] == "l2-untied" and run[3] > 0)  # what the paper's bounds are not about comes last
     learned = [(kind, 2, RATE, 0, {"positions": "learned"}) for kind in ATTENTIONS]
     units = [
-        Unit("baselines", 1, lambda: _baselines(corpus)),
+        Unit("baselines", lambda: _baselines(corpus), 1),
         *_checks("depth", DEPTH, RATE),
         *_units("scan", SCAN, corpus, scan),
         *_units("depth", DEPTH, corpus, runs),
@@ -298,7 +298,7 @@ def _stability(corpus, count, depths):
     runs = [(kind, layers, FIXED_RATE, seed, {}) for seed in range(count) for layers in depths for kind in ATTENTIONS]
     runs.sort(key=lambda run: run[0] == "l2-untied" and run[3] > 0)  # not in the paper's table: last
     units = [
-        Unit("baselines", 1, lambda: _baselines(corpus)),
+        Unit("baselines", lambda: _baselines(corpus), 1),
         *_checks("fixed", FIXED, FIXED_RATE),
         *_units("fixed", FIXED, corpus, runs),
         *_units("fixed", FIXED, corpus, _without(count, depths[::4], FIXED_RATE)),

@@ -3,9 +3,10 @@
 import torch
 from torch.nn.functional import layer_norm
 
-from lab.experiments.table import Table, Unit
+from lab.experiments.table import Table
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
+from lipnb.recording import Unit
 
 __all__ = ["TABLES", "VARIANTS", "variant"]
 
@@ -97,7 +98,7 @@ def _prepare(lengths, count, rtol, seed):
         def rows():
             return _rows(model, name, corpus, corpora.windows(token_ids, length, count), rtol, seed)
 
-        return Unit(f"{name}/{length}", count * model.layers, rows)
+        return Unit(f"{name}/{length}", rows, count * model.layers)
 
     return settings, [unit(name, length) for name in VARIANTS for length in lengths]
 
@@ -118,7 +119,7 @@ def _prepare_norms():
     def rows():
         return _norm_rows("gpt2", "pretrained", real) + _norm_rows("gpt2-mini", "trained here", mini)
 
-    return {"models": ["gpt2", "gpt2-mini"]}, [Unit("all places", len(real) + len(mini), rows)]
+    return {"models": ["gpt2", "gpt2-mini"]}, [Unit("all places", rows, len(real) + len(mini))]
 
 
 def _alone(layer, places, n, rtol, seed):
@@ -143,7 +144,7 @@ def _prepare_alone(lengths, rtol, seed):
     places, first = models.load_positions(folder), models.load_attention(folder)[0]
 
     def unit(n):
-        return Unit(str(n), 1, lambda: [_alone(first, places, n, rtol, seed)])
+        return Unit(str(n), lambda: [_alone(first, places, n, rtol, seed)], 1)
 
     settings = {"model": "gpt2", "lengths": list(lengths), "rtol": rtol, "seed": seed, "dtype": "float64"}
     return settings, [unit(n) for n in lengths]

@@ -4,10 +4,11 @@ import torch
 
 from lab.experiments.loading import load
 from lab.experiments.real_text import GPT2_RANDOM, MINILM
-from lab.experiments.table import Table, Unit
+from lab.experiments.table import Table
 from lipnb import corpora, models
 from lipnb.bounds import nearby_upper
 from lipnb.measures.splitting import query_blocks
+from lipnb.recording import Unit
 from lipnb.worst_case import attacks
 
 __all__ = ["ATTACKS", "COMPARED", "PLACE", "TABLES", "again", "attack"]
@@ -140,7 +141,7 @@ def _unit(panel, corpus, layer, n, window, options):
         n,
         window,
     )
-    return Unit("/".join(map(str, parts)), len(options["radii"]), rows)
+    return Unit("/".join(map(str, parts)), rows, len(options["radii"]))
 
 
 def _edition(tokens):

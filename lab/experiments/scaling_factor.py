@@ -4,9 +4,10 @@ import math
 from functools import partial
 
 from lab.experiments import adversarial
-from lab.experiments.table import Table, Unit
+from lab.experiments.table import Table
 from lab.experiments.two_clusters import cluster_constants, head_of
 from lipnb import corpora, models
+from lipnb.recording import Unit
 
 __all__ = ["TABLES", "growth_ends", "head_rows", "peak_factor", "text_radii"]
 
@@ -150,8 +151,8 @@ def _prepare(extracts, length):
             work.append(
                 Unit(
                     f"{name}/{masked}/{layer}",
-                    12 * (1 if real else extracts + 2),
                     partial(_rows, name, masked, layer, extracts, length),
+                    12 * (1 if real else extracts + 2),
                 )
             )
     settings = {

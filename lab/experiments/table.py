@@ -1,34 +1,12 @@
-"""Tables that can be made, in units of work with one progress bar, and measured again, a few rows at a time."""
+"""Tables that can be made, one after the other with one progress bar."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import pandas as pd
-from tqdm.auto import tqdm
-
 from lab import results
+from lipnb.recording import bar
 
-__all__ = ["Table", "Unit", "make", "remeasure"]
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A piece of a table that is measured in one go.
-
-    Parameters
-    ----------
-    key : str
-        Names the unit within its table; a run that is continued passes over the keys it finds.
-    rows : int
-        How many rows it gives.
-    measure : callable
-        Gives these rows, a list of dictionaries. Called once, and only when the unit is not there yet.
-    """
-
-    key: str
-    rows: int
-    measure: Callable[[], list]
+__all__ = ["Table", "make"]
 
 
 @dataclass(frozen=True)
@@ -87,64 +65,10 @@ def make(tables, *, save_as=None, progress=True, **options):
             raise ValueError(f"no table to make here has an option {option!r}: leave it out.")
     work = [(table, *table.work(**options)) for table in tables]
     made = {}
-    total = sum(unit.rows for _, _, units in work for unit in units)
-    with tqdm(total=total, unit="row", disable=not progress, smoothing=0.05) as bar:
+    with bar(sum(unit.size for _, _, units in work for unit in units), "row", progress) as shown:
         for table, settings, units in work:
             name = save_as or table.name
             with results.recording(name, settings) as record:
-                for unit in units:
-                    bar.set_description(f"{name}: {unit.key}")
-                    if record.rows(unit.key) is None:
-                        began = time.perf_counter()
-                        record.add(unit.key, unit.measure(), time.perf_counter() - began)
-                        bar.update(unit.rows)
-                    elif not bar.disable:  # found, not measured: not part of the rate
-                        bar.initial += unit.rows
-                        bar.n += unit.rows
-                        bar.last_print_n += unit.rows
+                record.fill(units, shown, title=name)
                 made[name] = record.finish(table.join)
     return made
-
-
-def remeasure(table, again, *, rows=4, seed=0, by=None):
-    """Measure a few random rows of a stored table again, now.
-
-    Parameters
-    ----------
-    table : DataFrame
-        From `lab.results.load`; all its rows are candidates.
-    again : callable
-        Of a row, a dictionary: what is measured now, column -> number, or None where the row cannot be measured here.
-        Such rows are passed over.
-    rows : int
-        How many rows; there may be fewer.
-    seed : int
-        Seed of the choice.
-    by : list of str, optional
-        Columns: rows that are equal in all of them are chosen together, and `rows` counts these groups.
-
-    Returns
-    -------
-    DataFrame
-        The chosen rows, with ``X again`` and ``X difference`` (relative) for every column X measured.
-
-    Raises
-    ------
-    ValueError
-        "no row of this table can be measured here ...".
-    """
-    shuffled, chosen, count = table.reset_index(drop=True).sample(frac=1, random_state=seed), [], 0
-    for _, group in shuffled.groupby(shuffled.index if by is None else by, sort=False):
-        pairs = [(row, again(row)) for row in group.sort_index().to_dict("records")]
-        if any(found is None for _, found in pairs):
-            continue
-        for row, found in pairs:
-            now = {f"{name} again": value for name, value in found.items()}
-            gaps = {f"{name} difference": abs(value / row[name] - 1) for name, value in found.items()}
-            chosen.append(row | now | gaps)
-        count += 1
-        if count == rows:
-            break
-    if not chosen:
-        raise ValueError("no row of this table can be measured here: its texts are not at hand in the same edition.")
-    return pd.DataFrame(chosen)

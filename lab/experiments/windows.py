@@ -5,10 +5,10 @@ import torch
 from tqdm.auto import tqdm
 
 from lab import released
-from lab.experiments.table import Unit
 from lipnb import corpora, models
 from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz
+from lipnb.recording import Unit
 
 __all__ = ["again", "measure", "measured_with", "units"]
 
@@ -97,7 +97,7 @@ def units(model, corpus, layers, lengths, count, *, object="heads+output", rtol=
             return _rows(again(), corpus, layer, length, tokens, object, rtol, seed)
 
         parts = (model.name, model.weights, model.masked, model.tokenizer_name, corpus, layer, object, length)
-        return Unit("/".join(map(str, parts)), count, rows)
+        return Unit("/".join(map(str, parts)), rows, count)
 
     return [unit(layer, length) for layer in layers for length in lengths]
 

@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 import torch
 
-from lab.experiments.table import Table, Unit
+from lab.experiments.table import Table
 from lab.verification.cancelling import CANCELLING, draw_cancelling
 from lipnb.bounds import nearby_upper
 from lipnb.certified import certify
 from lipnb.jacobian import AttentionJacobian
+from lipnb.recording import Unit
 
 __all__ = ["BLOCKS", "TABLE", "Outcome", "again", "bracketed", "measure", "moved"]
 
@@ -133,7 +134,7 @@ def _prepare(blocks, cases):
     settings = {"blocks": blocks, "cases": cases, "digits": 50, "dtype": "float32 and float64", "device": "cpu"}
 
     def unit(bound, block):
-        return Unit(f"{bound}/{block}", 1, lambda: [measure(bound, block, cases=cases)])
+        return Unit(f"{bound}/{block}", lambda: [measure(bound, block, cases=cases)], 1)
 
     return settings, [unit(bound, block) for bound, count in blocks.items() for block in range(count)]
 

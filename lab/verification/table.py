@@ -4,11 +4,12 @@ import math
 
 import torch
 
-from lab.experiments.table import Table, Unit
+from lab.experiments.table import Table
 from lab.ledger import SLACK
 from lab.verification.ascent import worsened
 from lab.verification.checks import CHECKS
 from lab.verification.draws import KINDS, draw
+from lipnb.recording import Unit
 
 __all__ = ["BLOCKS", "HOT", "TABLE", "again", "measure", "worst_case", "worst_of_blocks"]
 
@@ -111,7 +112,7 @@ def _prepare(checks, blocks, maps):
     def unit(check, masked, kind, block):
         key = f"{check.name}/{masked}/{kind}/{block}"
         count = maps[kind] if isinstance(maps, dict) else maps
-        return Unit(key, 1, lambda: [measure(check, kind, block, masked=masked, maps=count)])
+        return Unit(key, lambda: [measure(check, kind, block, masked=masked, maps=count)], 1)
 
     work = [
         unit(check, masked, kind, block)

@@ -92,7 +92,9 @@ def heads_on_ball(norms: HeadNorms, n: int, R: float, masked: bool) -> dict[str,
     {'general': 2.0716, 'general_sharp': 1.6094, 'mean_field': 3.3863, 'mean_field_sharp': 1.862}
     """
     one = torch.ones(1, 1, dtype=torch.float64)
-    found = {"general": [], "general_sharp": [], "mean_field": []} | ({} if masked else {"mean_field_sharp": []})
+    found: dict[str, list] = {"general": [], "general_sharp": [], "mean_field": []} | (
+        {} if masked else {"mean_field_sharp": []}
+    )
     for A, V, W, WV, c in zip(*(norm.tolist() for norm in norms), strict=True):
         heat = A + c / R if R > 0 else A  # heat R^2 = t
         printed = general_upper(A * one, V * one, n, R) if c == 0 else biased_upper(A * one, V * one, n, R, c * one[0])

@@ -104,17 +104,20 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     if radii.ndim != 1 or not torch.isfinite(radii).all() or not (radii >= 0).all():
         raise ValueError("radii must be finite numbers, 0 or more, shape (r,).")
     if not alive(attention).any():
-        return Nearby(*[torch.zeros_like(radii)] * 4, radii.new_zeros(()))
-    nothing = Nearby(*[torch.full_like(radii, torch.inf)] * 4, radii.new_full((), torch.inf))
+        none = torch.zeros_like(radii)
+        return Nearby(none, none, none, none, radii.new_zeros(()))
+    unknown = torch.full_like(radii, torch.inf)
+    nothing = Nearby(unknown, unknown, unknown, unknown, radii.new_full((), torch.inf))
     attention, x, tokens, outputs = in_units(attention.to(dtype=torch.float64), x.double())
     if attention is None:
         return nothing
     eps = torch.nextafter(scaled(radii, -tokens), radii.new_tensor(torch.inf))
     try:
-        *bounds, L = _in_units(Pieces(attention, x), x, eps)
+        J, taylor, outer, general, L = _in_units(Pieces(attention, x), x, eps)
     except torch.linalg.LinAlgError:  # of numbers that are not finite, or an iteration without end
         return nothing
-    return Nearby(*(_whole(one, outputs) for one in bounds), _whole(L, outputs - tokens))
+    J, taylor, outer, general = (_whole(one, outputs) for one in (J, taylor, outer, general))
+    return Nearby(J, taylor, outer, general, _whole(L, outputs - tokens))
 
 
 def _in_units(pieces, x, eps):

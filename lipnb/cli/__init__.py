@@ -72,7 +72,8 @@ def enter(prog: str, description: str, package: str, verbs: Sequence[str], argv:
     int
         Exit code: an expected failure is one sentence on stderr and 1; what does not exist, 2.
     """
-    arguments = _arguments(*_parser(prog, description, package, verbs), sys.argv[1:] if argv is None else argv)
+    parser, choices = _parser(prog, description, package, verbs)
+    arguments = _arguments(parser, choices, sys.argv[1:] if argv is None else argv)
     if arguments is None:
         return 0
     try:

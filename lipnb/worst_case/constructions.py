@@ -236,7 +236,7 @@ def fork_input(
         raise ValueError(f"n must be 3 or more and tokens of width 2 or more, got n = {n!r}, width {len(A)}.")
     left, sigma, right = torch.linalg.svd(A)
     c = torch.linspace(0, 1, angles + 1, dtype=torch.float64)[:-1]
-    s, best = (1 - c**2).sqrt(), None
+    s, best, best_x = (1 - c**2).sqrt(), -1.0, torch.empty(0)
     for k, size, v in zip(left.T[:pairs], sigma[:pairs], right[:pairs], strict=True):
         off = torch.eye(len(A), dtype=torch.float64) - torch.outer(k, k)
         e = off @ torch.linalg.svd(V @ off).Vh[0]
@@ -245,10 +245,10 @@ def fork_input(
         q = 1 / (2 + (n - 2) * torch.exp(-(c - k @ v) * tau))
         stated = (2 * (n - 2)) ** 0.5 * s * tau * q * (V @ e).norm()
         at = stated.argmax()
-        if best is None or stated[at] > best[0]:
+        if stated[at] > best:
             prongs = c[at] * k + torch.stack([s[at] * e, -s[at] * e])
-            best = stated[at].item(), R * torch.cat([prongs, v.expand(n - 2, -1)])
-    return best[1], best[0]
+            best, best_x = stated[at].item(), R * torch.cat([prongs, v.expand(n - 2, -1)])
+    return best_x, best
 
 
 def climb(
