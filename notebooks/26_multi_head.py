@@ -256,8 +256,8 @@ right.legend(fontsize=9)
 plt.show()
 
 # %% [markdown]
-# *Left: each bar adds up what the heads contribute to Lemma 3.8; the layer itself (blue) is little
-# rougher than its roughest head (cross). Right: how much the bounds lose with random heads, in log-log axes.*
+# *Left: each bar adds up what the heads contribute to Lemma 3.8; the layer itself (blue) is less
+# than twice as rough as its roughest head (cross). Right: how much the bounds lose with random heads, in log-log axes.*
 #
 # In these layers the heads hardly add up. The constant of a layer is {glue:text}`nearest:.2f` to
 # {glue:text}`farthest:.2f` times that of its roughest head alone, so the sum over heads loses most of a factor of their
