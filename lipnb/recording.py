@@ -317,31 +317,7 @@ def make(
     pool: Executor | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """Make a table: continue it where it was, measure each unit that is missing, write it whole.
-
-    Parameters
-    ----------
-    name, settings, where
-        As for `recording`, which also takes `**options`.
-    units : sequence of Unit
-        All that the table holds.
-    join : callable, optional
-        As for `Recording.finish`.
-    unit : str
-        What the progress bar counts.
-    progress : bool
-        Whether to show it.
-    pool : Executor, optional
-        As for `Recording.fill`.
-
-    Returns
-    -------
-    DataFrame
-
-    Raises
-    ------
-    OSError, ValueError, RuntimeError
-        The sentences of `recording`, and "... cannot be written any more".
+    """Make a table whole: what is missing is measured; options as of `recording`, `Recording.fill` and `finish`.
 
     Examples
     --------

@@ -74,7 +74,7 @@ def units(model, corpus, layers, lengths, count, *, object="heads+output", rtol=
 
     Returns
     -------
-    list of lab.experiments.Unit
+    list of lipnb.recording.Unit
 
     Raises
     ------

@@ -193,7 +193,7 @@ def test_units_hold_as_many_rows_as_they_say(monkeypatch):
     monkeypatch.setattr(adversarial, "PANELS", panels)
     for name, lengths in (("adversarial", (2, 7)), ("adversarial-layers", (2,))):
         unit = experiments.TABLES[name].work(lengths=lengths)[1][0]
-        assert unit.key == "minilm/False/layer norm/0" and len(unit.measure()) == unit.rows
+        assert unit.key == "minilm/False/layer norm/0" and len(unit.measure()) == unit.size
 
 
 @MASKS

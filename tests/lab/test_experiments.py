@@ -15,6 +15,7 @@ import torch
 from lab import cli, experiments, results, training
 from lab.experiments import real_text, windows
 from lipnb import corpora, lipschitz, models
+from lipnb.recording import Unit
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +140,7 @@ def test_finished_units_are_not_measured_twice(results_folder):
                 calls.append(key)
                 return [{"key": key, "number": i} for i in range(2)]
 
-            return experiments.Unit(key, 2, rows)
+            return Unit(key, rows, 2)
 
         return experiments.Table("small", lambda: ({"a": 1}, [unit("first"), unit("second")]))
 

@@ -147,5 +147,5 @@ def test_structured_inputs_reach_what_they_should():
 
 def test_the_table_is_among_those_to_be_made():
     settings, units = experiments.TABLES["l2-bounds"].work()
-    assert sum(unit.rows for unit in units) >= 10000 and settings["inputs"] == l2_bounds.INPUTS
+    assert sum(unit.size for unit in units) >= 10000 and settings["inputs"] == l2_bounds.INPUTS
     assert len({unit.key for unit in units}) == len(units)
