@@ -66,22 +66,38 @@ def survives(fault, copies):
         copies.put(folder)
 
 
+def sound(test, copies):
+    """Whether a named test passes where nothing is planted: else its failure would prove nothing."""
+    folder = copies.get()
+    try:
+        return passes(folder, [test])
+    finally:
+        copies.put(folder)
+
+
 def main(words):
     """Plant what was asked for; print the survivors; return the exit status."""
     chosen = [fault for fault in faults() if not words or any(word in fault["file"] + fault["old"] for word in words)]
     for fault in chosen:
         planted(fault, ROOT)
-    with tempfile.TemporaryDirectory() as folder:
+    named = sorted({test for fault in chosen for test in fault["tests"]})
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(WORKERS) as pool:
         copies = Queue()
         for number in range(WORKERS):
             (place := Path(folder, str(number))).mkdir()
             copies.put(copy(place))
-        with ThreadPoolExecutor(WORKERS) as pool:
-            left = list(tqdm(pool.map(lambda fault: survives(fault, copies), chosen), total=len(chosen), unit="fault"))
-    for fault in (fault for fault, survived in zip(chosen, left, strict=True) if survived):
-        print(f"survived: {fault['file']}, {', '.join(fault['tests'])}\n  - {fault['old']}\n  + {fault['new']}")
-    print(f"{len(chosen)} planted, {len(chosen) - sum(left)} caught, {sum(left)} survived")
-    return 1 if any(left) else 0
+        controls = tqdm(pool.map(lambda test: sound(test, copies), named), total=len(named), unit="control")
+        if broken := [test for test, passed in zip(named, controls, strict=True) if not passed]:
+            print(f"fail with nothing planted: {', '.join(broken)}")
+            return 2
+        left, runs = 0, pool.map(lambda fault: survives(fault, copies), chosen)
+        for fault, survived in zip(chosen, tqdm(runs, total=len(chosen), unit="fault"), strict=True):
+            if survived:
+                left += 1
+                said = f"survived: {fault['file']}, {', '.join(fault['tests'])}\n  - {fault['old']}\n  + {fault['new']}"
+                tqdm.write(said)
+    print(f"{len(chosen)} planted, {len(chosen) - left} caught, {left} survived")
+    return 1 if left else 0
 
 
 if __name__ == "__main__":

@@ -95,15 +95,17 @@ def test_a_model_that_is_not_at_hand_is_said_before_anything_is_measured(results
     assert results.names() == []
 
 
-def test_a_run_killed_in_the_middle_continues_and_ends_the_same(tmp_path):
+def test_a_run_killed_in_the_middle_continues_and_ends_the_same(tmp_path, monkeypatch):
     """kill -9 at a moment when some rows are there and some are not; then the same command again."""
 
-    def environment(folder):
-        return {**os.environ, "LIPNB_RESULTS": str(tmp_path / folder)}
+    def run_here(folder):
+        monkeypatch.setenv("LIPNB_RESULTS", str(tmp_path / folder))
+        assert cli.main(COMMAND[3:]) == 0
 
-    subprocess.run(COMMAND, env=environment("undisturbed"), check=True, capture_output=True)
+    run_here("undisturbed")
     partial = tmp_path / "killed" / "real-text-embedded.partial.jsonl"
-    with subprocess.Popen(COMMAND, env=environment("killed"), stderr=subprocess.DEVNULL) as run:
+    killed = {**os.environ, "LIPNB_RESULTS": str(tmp_path / "killed")}
+    with subprocess.Popen(COMMAND, env=killed, stderr=subprocess.DEVNULL) as run:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and not (partial.exists() and partial.read_bytes().count(b"\n") >= 4):
             time.sleep(0.005)
@@ -111,7 +113,7 @@ def test_a_run_killed_in_the_middle_continues_and_ends_the_same(tmp_path):
     saved = partial.read_bytes()
     whole = saved[: saved.rfind(b"\n") + 1]
     assert 4 <= whole.count(b"\n") < 16, "the run was not killed in its middle"
-    subprocess.run(COMMAND, env=environment("killed"), check=True, capture_output=True)
+    run_here("killed")
     files = [tmp_path / folder / "real-text-embedded.csv" for folder in ("undisturbed", "killed")]
     first, second = tables = [pd.read_csv(file) for file in files]
     assert len(first) == 3 * 5 * 2

@@ -72,7 +72,7 @@ def test_they_are_those_of_the_whole_text(name):
     model = loaded(name)
     texts = [
         corpora.read("python_reference")[:60_000],
-        *(odd(seed, 6000) for seed in range(4)),
+        *(odd(seed, 3000) for seed in range(3)),
         "\u4e2d\u6587" * 20_000,
         "x" * 40_000,
         " " * 30_000 + "the end " * 2000,
