@@ -55,7 +55,7 @@ notebooks: setup  ## run every page that changed and refresh the committed .ipyn
 	@$(PAGES) execute
 	@$(PAGES) pair
 
-results: setup  ## the missing tables of data/results (80 minutes on two cores; resumes; MODEL=bert-base-uncased: that model)
+results: setup  ## the missing tables of data/results (100 minutes on two cores; resumes; MODEL=bert-base-uncased: that model)
 	$(BIN)/python -m lab tables $(if $(MODEL),--model $(MODEL))
 
 model: setup  ## train gpt2-mini where data/models lacks it (an hour; resumes where it stopped)
@@ -72,7 +72,7 @@ ifdef QUICK
 verify: export LIPNB_RESULTS = _build/verify
 endif
 verify: export OMP_NUM_THREADS = 1
-verify: setup  ## thousands of inputs against each upper bound, and 100,000 in fifty digits (three hours; resumes; QUICK=1: a minute)
+verify: setup  ## thousands of inputs against each upper bound, and 120,000 in fifty digits (three hours; resumes; QUICK=1: a minute)
 	$(BIN)/python -m lab verify $(if $(QUICK),--quick)
 
 test: setup  ## style, types, unit tests, every page run (once) and compared, the book in a real browser

@@ -230,8 +230,9 @@ plt.show()
 
 # %% [markdown]
 # *Two clusters under $A = -I$, $V = I$, so $\gamma = 1$. Thick: the local constant, exact to rounding. Dotted: the
-# lower bound. Dashed: the tighter upper bound on the ball. Each curve grows like $\sqrt n$, then faster, up to the
-# triangle. About there it comes closest to its upper bound. Then it falls like $1/\sqrt n$ towards 1: among too many
+# lower bound. Dashed: the tighter upper bound on the ball. For $R = 2$ and 3 the curve grows like $\sqrt n$, then
+# faster, up to the triangle; for $R = 1$ the window is too short to show a rate. About there a curve comes closest to
+# its upper bound. Then it falls like $1/\sqrt n$ towards 1: among too many
 # tokens the lonely one is no longer heard. From each radius to the next, the window grows by a factor of hundreds or
 # more.*
 #

@@ -241,7 +241,8 @@ plt.show()
 # *Largest relative error of the reconstruction, L2 attention divided by its bound (left) and dot products (right).
 # Dotted: what the theory promises on the left; nothing is promised on the right. On the left all curves fall off a
 # cliff, to rounding: trained or not, from both inputs, for every c. On the right only calm inputs of an untrained
-# layer come back, and only with a small c. After training not even those: the errors fall at first, then rise again.*
+# layer come back, and only with a small c. After training not even those: for c = 0.5 the
+# errors on words fall for some steps, then rise; the others rise from the first or second step.*
 #
 # ## Why it is faster than the theory, and what that costs
 #

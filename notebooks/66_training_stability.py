@@ -13,9 +13,10 @@
 # on. Which kinds of attention then learn something that a network without attention could not?
 #
 # **A run counts as trained when its test loss is below that of the bigram**, the frequencies after the character
-# before: the best that a network can do whose characters learn nothing of each other. By this count tied and
-# contractive L2 attention train at no depth, and dot products at every depth to {glue:text}`dot_to`: the opposite of
-# the claim, at our size. A weaker threshold, {glue:text}`margin` nats below the frequencies of single characters, is
+# before: the best that a network can do whose characters learn nothing of each other. By this count, at the rate
+# {glue:text}`rate`, tied and contractive L2 attention train at no depth, and dot products at every depth to
+# {glue:text}`dot_to`: the opposite of the claim, at our size. At each of the two other rates of the first figure dot
+# products train at one of the depths tried. A weaker threshold, {glue:text}`margin` nats below the frequencies of single characters, is
 # passed by tied and contractive networks of every depth, and by networks *without any attention* as well. So it says
 # that a network has not collapsed, and nothing about attention.
 #
@@ -141,6 +142,7 @@ print("\nlargest less smallest\n" + spread.round(3).to_string(na_rep=""))
 print(f"\ntrained, below {pairs:.3f}\n" + counted(pairs).to_string())
 print(f"\nalive, below {alive:.3f}\n" + counted(alive).to_string())
 glue("margin", float(margin), display=False)
+glue("rate", float(settings["rate"]), display=False)
 glue("dot_to", int(max(d for d in depths if whole.loc[:d, "dot"].all())), display=False)
 
 # %%
@@ -157,8 +159,8 @@ plt.show()
 # %% [markdown]
 # *Test loss by depth at three fixed rates: a dot for each run, lines through the means. Grey: attention deleted, at the
 # rate in the middle. Dotted: frequencies of characters, where a network ends that has learned nothing else. Dashed:
-# frequencies after the character before, which need no attention. Tied and contractive networks lie above the dashed
-# line, beside those without attention.*
+# frequencies after the character before, which need no attention. In the middle panel tied and contractive
+# networks lie above the dashed line, beside those without attention.*
 #
 # ## What goes wrong: all tokens become one
 #
@@ -297,10 +299,11 @@ lucky = f"seed {most.idxmin()}: {most.min():.3f} nats"
 which = f"test loss over {pairs:.3f}, the bigram's; {size}"
 beside = f"test loss over that without attention; {size}"
 table, figure = "kim.tab-stability", "kim.fig-spread"
-train = f"at our size, tied and contractive train at every depth to {deepest}"
-attend = "at our size, tied and contractive beat the same network without attention"
-shallow = "at our size, dot products train at every depth to 10"
-deep = f"at our size, dot products do not train with {deepest} layers"
+at = f"at our size, at the rate {settings['rate']:g},"
+train = f"{at} tied and contractive train at every depth to {deepest}"
+attend = f"{at} tied and contractive beat the same network without attention"
+shallow = f"{at} dot products train at every depth to 10"
+deep = f"{at} dot products do not train with {deepest} layers"
 why = f"sizes are not known, losses not certain; counts at {size} instead"
 own = "not known; spread of outputs over that of inputs, median over layers: "
 own += ", ".join(passes.values())

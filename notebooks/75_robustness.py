@@ -337,7 +337,7 @@ print(f"{count} inputs at {table.relative.nunique()} radii: no attack above the 
 #   within a layer it tells much less well, with a wide interval. For short changes the ranking is true by construction.
 # - Random directions find a few percent of the worst. They feel the root mean square of all singular values, not the
 #   largest. They do tell sensitive layers from others, texts within a layer only weakly.
-# - Moving a single token does most of the harm: the worst changes are spent on few tokens.
+# - For the median input moving a single token does most of the harm: the worst changes are spent on few tokens.
 # - Copies that part are weak while changes are short, as {doc}`51_mass_splitting` says. At one token norm they often do
 #   more than whole tokens. A copy of half the weight that goes alone may go $\sqrt2\,\epsilon$ far. The bound of this
 #   page is for whole tokens and does not cover them.

@@ -106,7 +106,7 @@ print(f"here, now, on one window: about {ratio:.0f} times as fast")
 #
 # ## The workload of Figure 1, stored
 #
-# One row sums over all lengths: `count` windows, `products` per window, `ratio` of the summed times to those of the
+# One row sums over four of its 49 lengths (2, 34, 66 and 98 tokens): `count` windows, `products` per window, `ratio` of the summed times to those of the
 # released procedure, windows `missed` by more than $10^{-4}$ or `unconverged` by their own rule, and the largest
 # relative `error`. `twin:L` is a layer of the width of BERT-base (768, twelve heads of 64), made of two pretrained
 # MiniLM layers, L and L + 1, side by side on different windows, their logits added, all rotated by a random orthogonal
@@ -150,7 +150,7 @@ figures.speed.workload(stored, layers)
 plt.show()
 
 # %% [markdown]
-# *How many times as fast as the released procedure with its tangent fed back, summed over all lengths; whiskers: the
+# *How many times as fast as the released procedure with its tangent fed back, summed over these lengths; whiskers: the
 # slowest and fastest of the repeats. Full bars were right on every window, hatched ones were not.*
 #
 # ## General-purpose solvers on the same inputs

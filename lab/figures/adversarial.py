@@ -32,7 +32,7 @@ def worst_heads(alone, layers):
     Parameters
     ----------
     alone : DataFrame
-        ``adversarial``: heads alone, columns constant (own V), identity (V = I), lower, upper, sharp, R, eigenvalue.
+        ``adversarial``: heads alone, columns constant (own V), identity (V = I), lower, upper, sharp, R, eigenvalue, V_norm.
     layers : DataFrame
         ``adversarial-layers``: columns head, length, lipschitz.
 
@@ -53,8 +53,7 @@ def worst_heads(alone, layers):
         both = one_series(both, f"{title}, whole layer", also=("at", "head"))
         ax.plot(both.length, both.lipschitz, "s", color="C4", label="whole layer")
         ax.plot(n, own.constant, "o", color="C0", ms=5.5, label="head, own $V$")
-        line = last.constant * (own.N / last.N) ** 0.5
-        ax.plot(n, line, color="C0", lw=1, label=r"its law, $\sqrt{N}$")
+        ax.plot(n, own.V_norm * own.N**0.5, color="C0", lw=1, label=r"its law, $\|V\|_2 \sqrt{N}$")
         ax.plot(n, own.identity, "o", mfc="white", mec="C2", label="head, $V = I$")
         ax.plot(n, own.lower, ":", color="C2", lw=2, label="Prop 3.4, $V = I$")
         ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local constant")
