@@ -174,8 +174,8 @@ plt.show()
 
 # %% [markdown]
 # *Random inputs of one length, one for each largest number of followers that occurred. Left: with growing tokens
-# the constant rises, as a rule far beyond the root of that number, and settles there. Right, same colours: the approach is
-# exponential, at about the rate of the smallest gap or faster ("rate over gap" above has the fitted rates).*
+# the constant rises, as a rule far beyond the root of that number, and settles there. Right, same colours: the approach
+# is exponential, at about the rate of the smallest gap or faster ("rate over gap" above has the fitted rates).*
 #
 # ## Several heads, masks, ties
 #

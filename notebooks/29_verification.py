@@ -11,9 +11,9 @@
 #
 # An upper bound is a sentence about all inputs, and one input can refute it. So each upper bound that `lipnb.bounds`
 # exports, and `lipnb.certify`, is held against thousands by `make verify`. **None was exceeded.**
-# (One name is left out: `printed_l2_upper`, the exponent, as recalled, that fails.) This page loads the table of that, makes
-# some of its worst cases again from their seeds, and measures a slice that the table did not see. At its end, the two
-# guarantees that include rounding stand against fifty digits.
+# (One name is left out: `printed_l2_upper`, the exponent, as recalled, that fails.) This page loads the table of that,
+# makes some of its worst cases again from their seeds, and measures a slice that the table did not see. At its end, the
+# two guarantees that include rounding stand against fifty digits.
 #
 # Inputs of four kinds look for different mistakes:
 #

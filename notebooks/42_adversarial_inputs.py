@@ -282,8 +282,8 @@ plt.show()
 # own value matrix. Hollow dots: with $V = I$. Squares: the whole layer, at the tokens of the head that is worst for it.
 # Top and bottom left: the window ends beyond all lengths; full dots lie on the law $\norm V_2 \sqrt N$, hollow ones on
 # the lower bound, or with a mask above it by $\sqrt{n / (n - 1)}$. Bottom right: at the mean radius of text this head
-# has a short window. Inside it both grow faster than $\sqrt n$, and the full dots rise above the law; past it both fall,
-# the full dots below the law.*
+# has a short window. Inside it both grow faster than $\sqrt n$, and the full dots rise above the law; past it both
+# fall, the full dots below the law.*
 
 # %%
 figures.adversarial.head_rates(alone)

@@ -358,9 +358,10 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - **At this size contractive attention does next to nothing.** With two layers the mean loss is
-#   {glue:text}`nats_contractive:.4f`, without any attention {glue:text}`nats_without:.4f`; over the depths and seeds with
-#   controls attention gains {glue:text}`attends_low:+.4f` to {glue:text}`attends_high:+.4f` nats, and no contractive network
-#   beats the frequencies after the character before. So "slightly worse than dot products" is not what is seen here.
+#   {glue:text}`nats_contractive:.4f`, without any attention {glue:text}`nats_without:.4f`; over the depths and seeds
+#   with controls attention gains {glue:text}`attends_low:+.4f` to {glue:text}`attends_high:+.4f` nats, and no
+#   contractive network beats the frequencies after the character before. So "slightly worse than dot products" is not
+#   what is seen here.
 # - The models are small and saw the text for minutes. The costs are those of this size and this many steps. They mix
 #   two things: what a kind can express, and how fast it learns. The learning curves have not ended.
 # - Parameters are not matched: with the largest depth, dot products have {glue:text}`parameters_dot`, tied and

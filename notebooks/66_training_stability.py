@@ -16,9 +16,9 @@
 # before: the best that a network can do whose characters learn nothing of each other. By this count, at the rate
 # {glue:text}`rate`, tied and contractive L2 attention train at no depth, and dot products at every depth to
 # {glue:text}`dot_to`: the opposite of the claim, at our size. At each of the two other rates of the first figure dot
-# products train at one of the depths tried. A weaker threshold, {glue:text}`margin` nats below the frequencies of single characters, is
-# passed by tied and contractive networks of every depth, and by networks *without any attention* as well. So it says
-# that a network has not collapsed, and nothing about attention.
+# products train at one of the depths tried. A weaker threshold, {glue:text}`margin` nats below the frequencies of
+# single characters, is passed by tied and contractive networks of every depth, and by networks *without any attention*
+# as well. So it says that a network has not collapsed, and nothing about attention.
 #
 # :::{prf:observation} The claim, as reconstructed {cite}`kim2021lipschitz`
 # :label: training-stability-claim

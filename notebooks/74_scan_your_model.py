@@ -173,7 +173,8 @@ plt.show()
 
 # %% [markdown]
 # *Measured constants (blue, with their range over two windows), certified bounds (dashed, the shaded band holds the
-# constant; for MiniLM and gpt2-mini) and bounds in closed form, for every layer of three trained models at 128 tokens. One logarithmic scale.*
+# constant; for MiniLM and gpt2-mini) and bounds in closed form, for every layer of three trained models at 128 tokens.
+# One logarithmic scale.*
 
 # %% tags=["hide-input"]
 axes = figures.panels(len(summaries), width=3.8, height=4.1)

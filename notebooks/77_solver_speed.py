@@ -106,11 +106,12 @@ print(f"here, now, on one window: about {ratio:.0f} times as fast")
 #
 # ## The workload of Figure 1, stored
 #
-# One row sums over four of its 49 lengths (2, 34, 66 and 98 tokens): `count` windows, `products` per window, `ratio` of the summed times to those of the
-# released procedure, windows `missed` by more than $10^{-4}$ or `unconverged` by their own rule, and the largest
-# relative `error`. `twin:L` is a layer of the width of BERT-base (768, twelve heads of 64), made of two pretrained
-# MiniLM layers, L and L + 1, side by side on different windows, their logits added, all rotated by a random orthogonal
-# matrix: the spectrum is that of trained layers, and no weights need a download. `mini:L` is MiniLM itself.
+# One row sums over four of its 49 lengths (2, 34, 66 and 98 tokens): `count` windows, `products` per window, `ratio` of
+# the summed times to those of the released procedure, windows `missed` by more than $10^{-4}$ or `unconverged` by their
+# own rule, and the largest relative `error`. `twin:L` is a layer of the width of BERT-base (768, twelve heads of 64),
+# made of two pretrained MiniLM layers, L and L + 1, side by side on different windows, their logits added, all rotated
+# by a random orthogonal matrix: the spectrum is that of trained layers, and no weights need a download. `mini:L` is
+# MiniLM itself.
 
 # %%
 stored = results.load("bench-workload")

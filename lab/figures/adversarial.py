@@ -32,7 +32,8 @@ def worst_heads(alone, layers):
     Parameters
     ----------
     alone : DataFrame
-        ``adversarial``: heads alone, columns constant (own V), identity (V = I), lower, upper, sharp, R, eigenvalue, V_norm.
+        ``adversarial``: heads alone, columns constant (own V), identity (V = I), lower, upper, sharp, R,
+        eigenvalue, V_norm.
     layers : DataFrame
         ``adversarial-layers``: columns head, length, lipschitz.
 
