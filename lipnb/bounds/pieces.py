@@ -169,11 +169,15 @@ class Pieces:
         """Half the logarithm of a_i / a_j, shape (n, n)."""
         return (self.logs[:, None] - self.logs) / 2
 
+    @property
+    def entries(self):
+        """Entries of the largest array made for each output token."""
+        v = self.values.shape[-1]
+        return max(self.heads * self.n * v, (self.heads * v) ** 2)
+
     def rows(self):
         """Slices of output tokens whose arrays fit."""
-        v = self.values.shape[-1]
-        each = max(self.heads * self.n * v, (self.heads * v) ** 2)
-        step = at_once(each)
+        step = at_once(self.entries)
         return [slice(i, i + step) for i in range(0, self.n, step)]
 
     def spread(self, rows):

@@ -18,6 +18,7 @@ from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singula
 
 __all__ = ["Pieces", "Terms", "bases", "three_terms"]
 
+LOT = 2**24  # entries of the rows that choose together how their norms are bounded, whatever fits in memory
 AT_ONCE = 16  # diagonal blocks whose spectral norm is computed together
 
 
@@ -140,6 +141,7 @@ def _key(pieces, S, Y):
     lost = size * length(pieces.Pt).T
     lost_b = (1 + 2 * Y.shape[1] ** 0.5) * length(pieces.attention.key, (-2, -1)) * length(pieces.query).T
     stacked, more = [], b.new_zeros(())
+    lot = min(pieces.n, max(1, LOT // pieces.entries))
     for rows in pieces.rows():
         Z = pieces.spread(rows)
         Z = Z - torch.einsum("jr,ihrv->ihjv", S, torch.einsum("jr,ihjv->ihrv", S, Z))
@@ -148,7 +150,7 @@ def _key(pieces, S, Y):
         # |[W_O Z^T / w]|: the same after Z^T is replaced by its triangular factor
         factor = torch.linalg.qr(Z, mode="r").R.mT / w[..., None, None]
         joint = torch.einsum("phv,ihvu->iphu", R, factor).flatten(2)
-        rho = largest_singular_of_each(joint) + few * length(lost[rows] / w)
+        rho = largest_singular_of_each(joint, lot) + few * length(lost[rows] / w)
         stacked.append((rho[:, None] * w)[..., None] * b[:, rows].movedim(0, 1))
         more = torch.hypot(more, length(few * rho[:, None] * w * lost_b[rows], (0, 1)))
     return largest_singular(torch.cat(stacked).flatten(0, 1)) + more

@@ -8,6 +8,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
 from lipnb.attention import Attention
+from lipnb.origin import extra
 
 __all__ = ["conditional_wasserstein", "mean_field_map", "repeat", "uniform", "wasserstein"]
 
@@ -86,7 +87,8 @@ def wasserstein(
         rows, columns = linear_sum_assignment(costs)
         total = costs[rows, columns].mean()
     else:
-        import ot  # slow to import, and only needed here
+        with extra("transport"):
+            import ot  # slow to import, and only needed here
 
         total = ot.emd2(a, b, costs, numItermax=10**7)
     return float(scale * max(total, 0.0) ** (1 / p))

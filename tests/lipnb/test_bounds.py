@@ -1,6 +1,7 @@
 """Every bound against dense values, from above, and where it is sharp."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from lipnb.bounds import (
     general_upper,
     general_upper_sharp,
     mean_field_upper,
+    rounding,
     terms,
     three_terms,
     without_query_bias,
@@ -208,3 +210,14 @@ def test_balls_whose_squared_radius_is_beyond_float64():
     assert general_lower(one, 3, R) == pytest.approx(2**0.5)
     assert mean_field_upper(one, one, R, log=True) == math.inf
     assert mean_field_upper(one, 0 * one, R, log=True) == -math.inf
+
+
+def test_the_size_of_tiles_loosens_no_bound(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    normal = partial(torch.randn, generator=generator, dtype=torch.float64)
+    f = Attention(*(normal(2, 16, 48) / 48**0.5 for _ in range(3)), normal(2, 48, 16) / 8)
+    x = normal(24, 48)
+    monkeypatch.setattr(rounding, "EXACT_WORK", 4e5)  # eigenvalues for some rows, traces for all of them together
+    whole = [float(term) for term in three_terms(Pieces(f, x))]
+    monkeypatch.setattr("lipnb.checks.TILE", 1)
+    assert [float(term) for term in three_terms(Pieces(f, x))] == pytest.approx(whole, rel=1e-9)

@@ -1,5 +1,6 @@
 """Distances between discrete measures against slow twins, and the mean-field map against its integrals."""
 
+import sys
 from itertools import permutations
 
 import numpy as np
@@ -196,3 +197,9 @@ def test_bad_positions_and_masks():
         mean_field_map(Attention.from_matrices(eye, eye), x, uniform(2), x[:, :2])
     with pytest.raises(ValueError, match="weights must be"):
         mean_field_map(Attention.from_matrices(eye, eye), x, uniform(3), x)
+
+
+def test_a_missing_package_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ot", None)
+    with pytest.raises(ModuleNotFoundError, match="pip install 'lipnb.transport.'"):
+        measures.wasserstein(torch.zeros(2, 1), torch.ones(3, 1))

@@ -2,12 +2,15 @@
 
 import json
 import os
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from lipnb.recording import Unit, bar, make, recording, replacing, write
+from lipnb.recording import Unit, bar, make, recording, remeasure, replacing, write
 
 SETTINGS = {"seed": 0, "lengths": [2, 4]}
 
@@ -169,3 +172,53 @@ def test_files_are_replaced_together_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError):
         write(one, "new")
     assert one.read_text() == "old" and os.listdir(tmp_path) == ["one"]
+
+
+def test_what_runs_beside_a_failure_is_kept(tmp_path):
+    begun = threading.Event()
+
+    def slow():
+        begun.set()
+        time.sleep(0.2)
+        return [{"n": 2}]
+
+    def fails():
+        begun.wait(10)
+        raise RuntimeError("out of power")
+
+    units = [Unit("a", fails), Unit("b", slow)]
+    with ThreadPoolExecutor(2) as pool, pytest.raises(RuntimeError, match="out of power"):
+        make("beside", {}, units, tmp_path, progress=False, pool=pool)
+    with recording("beside", {}, tmp_path) as record:
+        assert record.rows("b") == [{"n": 2}] and record.rows("a") is None
+
+
+def test_a_line_that_could_not_be_written_spoils_no_other(tmp_path, monkeypatch):
+    with recording("full", {}, tmp_path) as record:
+        record.add("a", [{"n": 1}], 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+            with pytest.raises(OSError, match="what is measured is kept"):
+                record.add("b", [{"n": 2}], 0)
+        assert record.rows("b") is None
+        record.add("c", [{"n": np.int64(3)}], 0)
+    with recording("full", {}, tmp_path) as record:
+        assert [record.rows(key) for key in "abc"] == [[{"n": 1}], None, [{"n": 3}]]
+
+
+@pytest.mark.parametrize("line", ["[1]", "null", "{}", '{"settings": {}}\n{"rows": []}', '{"settings": {}}\n5'])
+def test_a_file_of_another_shape_is_said(tmp_path, line):
+    (tmp_path / "odd.partial.jsonl").write_text(line + "\n")
+    with pytest.raises(ValueError, match="is damaged"), recording("odd", {}, tmp_path):
+        pass
+
+
+def test_a_key_stands_for_one_unit(tmp_path):
+    with pytest.raises(ValueError, match="two units have one key"):
+        make("twice", {}, [Unit("a", list), Unit("a", list)], tmp_path, progress=False)
+
+
+def test_a_zero_measured_again_agrees():
+    found = remeasure(pd.DataFrame({"v": [0.0, 0.0]}), lambda row: {"v": 0.0})
+    assert (found["v difference"] == 0).all()
+    assert (remeasure(pd.DataFrame({"v": [0.0]}), lambda row: {"v": 1.0})["v difference"] == float("inf")).all()

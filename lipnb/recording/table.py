@@ -1,4 +1,4 @@
-"""Tables in the making, and the one writer of files: what is measured is kept, whatever stops the run.
+"""Tables in the making: what is measured is kept, whatever stops the run.
 
 A table is ``NAME.csv`` with ``NAME.json`` beside it. While it is made, finished units of work are appended to
 ``NAME.partial.jsonl``, one line each, so that a killed run continues where it was.
@@ -9,19 +9,19 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lipnb.origin import extra, versions
+from lipnb.recording.files import alone, kept, replacing
 
 with extra("scan"):
     import pandas as pd
-    from filelock import FileLock, Timeout
     from tqdm.auto import tqdm
 
-__all__ = ["Recording", "Unit", "alone", "bar", "kept", "make", "recording", "remeasure", "replacing", "write"]
+__all__ = ["FLOAT_FORMAT", "Recording", "Unit", "bar", "make", "recording", "remeasure"]
 
 FLOAT_FORMAT = "%.6g"  # more digits differ between processors
 
@@ -66,6 +66,12 @@ class Recording:
                 f"{self._path} is damaged: a line of it is not JSON. Mend or delete that line and give "
                 "the same command again, or delete the file to begin again."
             ) from None
+        shaped = all(isinstance(line, dict) and {"unit", "rows", "seconds"} <= line.keys() for line in lines[1:])
+        if lines and not (shaped and isinstance(lines[0], dict) and "settings" in lines[0]):
+            raise ValueError(
+                f"{self._path} is damaged: a line of it is none of a table in the making. Mend or delete that line "
+                "and give the same command again, or delete the file to begin again."
+            )
         if lines and lines[0]["settings"] != self._settings:
             raise ValueError(
                 f"{self._path.name} was begun with other settings: finish it with those "
@@ -78,10 +84,16 @@ class Recording:
             self._units[line["unit"]] = line
 
     def _append(self, line):
-        with kept(self._path), self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        text = (json.dumps(line, default=_plain) + "\n").encode()
+        with kept(self._path), self._path.open("ab", buffering=0) as file:
+            before = file.seek(0, os.SEEK_END)
+            try:
+                if (written := file.write(text)) < len(text):  # the next write says why
+                    file.write(text[written:])
+                os.fsync(file.fileno())
+            except OSError:
+                os.truncate(self._path, before)  # half a line would spoil the next one
+                raise
 
     def rows(self, unit: str) -> list[dict] | None:
         """Rows of a finished unit, as dictionaries, or None when it is still to be measured."""
@@ -100,8 +112,9 @@ class Recording:
         seconds : float
             What they took.
         """
-        self._units[unit] = {"unit": unit, "seconds": seconds, "rows": rows}
-        self._append(self._units[unit])
+        line = {"unit": unit, "seconds": seconds, "rows": rows}
+        self._append(line)
+        self._units[unit] = line
 
     def fill(self, units: Sequence[Unit], progress: tqdm, *, title: str = "", pool: Executor | None = None) -> None:
         """Measure the units that are not there yet, each saved as soon as it is done.
@@ -117,6 +130,8 @@ class Recording:
         pool : Executor, optional
             Measures them at the same time; rows are then in the order in which units end.
         """
+        if len({unit.key for unit in units}) < len(units):
+            raise ValueError("two units have one key: each needs its own.")
         todo = [unit for unit in units if self.rows(unit.key) is None]
         if not progress.disable:  # found, not measured: not part of the rate
             found = sum(unit.size for unit in units) - sum(unit.size for unit in todo)
@@ -128,10 +143,22 @@ class Recording:
         else:
             waiting = {pool.submit(_timed, unit.measure): unit for unit in todo}
             runs = ((waiting[run], run.result) for run in as_completed(waiting))
+        failed = None
         for unit, result in runs:
             progress.set_description(f"{title}: {unit.key}" if title else unit.key)
-            self.add(unit.key, *result())
+            try:
+                measured = result()
+            except Exception as error:
+                if pool is None:
+                    raise
+                failed = failed or error  # what runs beside it is still kept, what waits does not begin
+                for run in waiting:
+                    run.cancel()
+                continue
+            self.add(unit.key, *measured)
             progress.update(unit.size)
+        if failed is not None:
+            raise failed
 
     def finish(self, join: Callable[[pd.DataFrame], pd.DataFrame] | None = None) -> pd.DataFrame:
         """Write the table and its provenance; drop the partial file.
@@ -160,6 +187,13 @@ class Recording:
         return table
 
 
+def _plain(value):
+    """A number of NumPy or torch as Python's own."""
+    if callable(item := getattr(value, "item", None)):
+        return item()
+    raise TypeError(f"a row holds a {type(value).__name__}: give numbers, strings, booleans or None.")
+
+
 def _timed(measure):
     """What `measure` gives, and the seconds it took."""
     began = time.perf_counter()
@@ -169,64 +203,6 @@ def _timed(measure):
 def bar(total: int, unit: str, shown: bool = True) -> tqdm:
     """A progress bar over `total` of what `unit` names, for `Recording.fill`."""
     return tqdm(total=total, unit=unit, disable=not shown, smoothing=0.05)
-
-
-@contextmanager
-def replacing(*paths: Path) -> Iterator[list[Path]]:
-    """Replace files in one step: a reader never sees half of one, and of several none before all are on the disk.
-
-    Parameters
-    ----------
-    *paths : Path
-        Of the files.
-
-    Yields
-    ------
-    list of Path
-        Where to write them. When the block ends they take their places; if it fails, as on a full disk, the old files
-        stay, and nothing else.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     path = Path(folder, "a.txt")
-    ...     with replacing(path) as (new,):
-    ...         _ = new.write_text("whole")
-    ...     path.read_text()
-    'whole'
-    """
-    beside = [path.with_name(f".{path.name}.new") for path in paths]
-    try:
-        yield beside
-        for new in beside:
-            with new.open("rb") as file:
-                os.fsync(file.fileno())
-        for path, new in zip(paths, beside, strict=True):
-            new.replace(path)
-    except BaseException:
-        for new in beside:
-            with suppress(OSError):
-                new.unlink()
-        raise
-
-
-def write(path: Path, text: str) -> None:
-    """Replace one file by a text, in UTF-8; see `replacing`."""
-    with replacing(path) as (new,):
-        new.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def kept(path: Path) -> Iterator[None]:
-    """A sentence where a file of a table cannot be written: what is finished is in the partial file."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(
-            f"{path} cannot be written any more ({error.strerror or error}): what is measured is kept. Make "
-            "room, then give the same command again."
-        ) from error
 
 
 @contextmanager
@@ -264,45 +240,6 @@ def recording(
     busy = f"another run is making {name!r} in the folder {where.name!r}: wait for it, or stop it first."
     with alone(where, f".{name}.partial.lock", fix=fix, busy=busy):
         yield Recording(where / f"{name}.partial.jsonl", json.loads(json.dumps(settings)))
-
-
-@contextmanager
-def alone(folder: Path, lock: str, *, fix: str, busy: str) -> Iterator[None]:
-    """A folder for one run at a time: made where it is missing, tried for writing, locked.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the results.
-    lock : str
-        Name of the file in it that keeps other runs out.
-    fix : str
-        What to do where it cannot be written, for the sentence that says so.
-    busy : str
-        The sentence where another run is there.
-
-    Raises
-    ------
-    OSError
-        "the folder ... cannot be written ...: FIX".
-    RuntimeError
-        `busy`.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f"{lock}.probe"
-        probe.touch()
-        probe.unlink()
-        held = FileLock(folder / lock, timeout=0)
-        held.acquire()
-    except Timeout:
-        raise RuntimeError(busy) from None
-    except OSError as error:
-        raise OSError(f"the folder {folder} cannot be written ({error.strerror}): {fix}.") from None
-    try:
-        yield
-    finally:
-        held.release()
 
 
 def make(
@@ -384,7 +321,7 @@ def remeasure(
             continue
         for row, found in pairs:
             now = {f"{name} again": value for name, value in found.items()}
-            gaps = {f"{name} difference": abs(value / row[name] - 1) for name, value in found.items()}
+            gaps = {f"{name} difference": _apart(value, row[name]) for name, value in found.items()}
             chosen.append(row | now | gaps)
         count += 1
         if count == rows:
@@ -392,3 +329,8 @@ def remeasure(
     if not chosen:
         raise ValueError("no row of this table can be measured here: its texts are not at hand in the same edition.")
     return pd.DataFrame(chosen)
+
+
+def _apart(now, stored):
+    """Relative difference; 0 where both are 0."""
+    return 0.0 if now == stored else abs(now / stored - 1) if stored else float("inf")
