@@ -14,8 +14,6 @@ from lab.pages import checks, layout
 
 ROOT = Path(__file__).parents[2]
 
-# one worker renders once and opens one browser
-pytestmark = pytest.mark.xdist_group("book")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TOC = checks.toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text()))
 NOTEBOOKS = [name for name in TOC if name.startswith("notebooks/")]

@@ -16,8 +16,6 @@ from lab.pages import checks, sources
 
 ROOT = Path(__file__).parents[2]
 
-# one worker executes the good pages once
-pytestmark = pytest.mark.xdist_group("pages")
 # a picture of one black point
 DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 GOOD = """\

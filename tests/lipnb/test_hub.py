@@ -14,9 +14,6 @@ from safetensors.torch import load_file
 
 from lipnb import models
 
-# one worker asks the hub; the answers serve all tests
-pytestmark = pytest.mark.xdist_group("hub")
-
 # Run in a process of its own, because the hub client reads its address when imported.
 CLIENT = """
 import json, sys, time, warnings

@@ -310,7 +310,7 @@ TASK = {"sweep": "sweep-x", "package": "another", "notebook": "", "parameters": 
 def test_a_pool_without_workers_is_not_waited_for_without_end():
     from distributed import Client, LocalCluster
 
-    with LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster, Client(cluster) as client:
+    with LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster, Client(cluster) as client:
         with pytest.raises(RuntimeError, match="no worker came to .* in .*: start some with `dask worker "):
             list(clusters.on_dask([TASK], client, never=1))
 
@@ -321,7 +321,7 @@ def test_a_pool_that_died_is_named(monkeypatch):
 
     looks = iter([{"tcp://127.0.0.1:1", "tcp://127.0.0.1:2"}])
     monkeypatch.setattr(clusters, "workers_of", lambda client: next(looks, set()))
-    with LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster, Client(cluster) as client:
+    with LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster, Client(cluster) as client:
         with pytest.raises(
             RuntimeError,
             match="there is no worker any more at .*: the last ones were "
