@@ -341,7 +341,7 @@ print(f"largest upper / lower: {stored.ratio.max():.2f}")
 # ## What this shows and does not show
 #
 # - At one input, the constant of each of these layers is known within the printed ratio, with proof, where published
-#   bounds leave a factor of hundreds to ten thousand.
+#   bounds leave a factor of hundreds and more.
 # - The bracket is local. It says nothing of other inputs, nor of a ball around this one.
 # - GPT-2 here reads shaped noise. Its numbers on text will differ.
 # - The guarantee is a proof on paper about float64 arithmetic, with the assumptions on libraries that it names; the

@@ -67,7 +67,7 @@ def start(arguments):
 
 
 def make(name, settings, arguments, units, unit, pool=None):
-    """The table ``bench-NAME``, see `lab.results.make`.
+    """The table ``bench-NAME``, or ``bench-NAME-trial``, see `lab.results.make`.
 
     Parameters
     ----------
@@ -95,10 +95,11 @@ def make(name, settings, arguments, units, unit, pool=None):
         "modes": ours.OURS,
         "processor": processor(),
     }
+    table = f"bench-{name}-trial" if settings["trial"] else f"bench-{name}"  # a trial replaces no result
     if arguments.again:
-        (results.folder() / f"bench-{name}.partial.jsonl").unlink(missing_ok=True)
+        (results.folder() / f"{table}.partial.jsonl").unlink(missing_ok=True)
     work = [Unit(key, measure) for key, measure in units.items()]
-    return results.make(f"bench-{name}", settings, work, unit=unit, pool=pool)
+    return results.make(table, settings, work, unit=unit, pool=pool)
 
 
 def timed(run, repeats=3):

@@ -296,7 +296,8 @@ def main():
     }
     bar.update()
     bar.close()
-    with results.recording("bench-particles", report["settings"] | {"trial": args.quick}) as record:
+    name = "bench-particles-trial" if args.quick else "bench-particles"
+    with results.recording(name, report["settings"] | {"trial": args.quick}) as record:
         record.add("all", table_rows(report), time.perf_counter() - started)
         record.finish()
     for part in ("solve", "subset", "rows"):

@@ -64,12 +64,37 @@ def run(arguments):
         every = {**experiments.TABLES, **experiments.TRAINED}
         wanted = [every[name] for name in arguments.tables or experiments.TABLES]
     missing = [table for table in wanted if arguments.again or table.name not in results.names()]
+    options = {name: value for name in ("lengths", "count", "seed") if (value := getattr(arguments, name)) is not None}
     for table in wanted:
         if table not in missing:
             birth = results.provenance(table.name)
+            if other := _made_otherwise(table, birth["settings"], options):
+                raise ValueError(
+                    f"{table.name} is there already, made with {other}: --again makes it anew, and LIPNB_RESULTS names "
+                    "another folder."
+                )
             print(f"{table.name}: there already, {birth['rows']} rows of {birth['finished']} (--again makes it anew)")
-    options = {name: value for name in ("lengths", "count", "seed") if (value := getattr(arguments, name)) is not None}
+    if not missing:
+        return
     for name, table in experiments.make(missing, **options).items():
         converged = f", {int(table.converged.sum())} converged" if "converged" in table else ""
         seconds = results.provenance(name)["seconds"]
         print(f"{name}: {len(table)} rows{converged}, measured in {seconds:.0f} s, in {results.folder()}")
+
+
+def _made_otherwise(table, settings, options):
+    """What a finished table was made with where it differs from what is asked for now, in words; else empty.
+
+    Without options a table of the book is asked for, whose lengths and count are its defaults.
+    """
+    wanted = {name: table.options[name] for name in ("lengths", "count") if name in table.options} | options
+    other = []
+    for name, value in wanted.items():
+        made = settings.get(name)
+        if (
+            isinstance(made, (int, list))
+            and value is not None
+            and made != (list(value) if name == "lengths" else value)
+        ):
+            other.append(f"{name} {','.join(map(str, made)) if isinstance(made, list) else made}")
+    return " and ".join(other)

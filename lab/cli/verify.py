@@ -1,6 +1,6 @@
 """`python -m lab verify`: makes the table of all checks of bounds, and fails where a bound is exceeded."""
 
-from lipnb.cli.words import known
+from lipnb.cli.words import Unknown, known
 
 EXAMPLES = """\
   python -m lab verify                          every bound, thousands of inputs each (three hours)
@@ -24,7 +24,9 @@ def add(verbs):
     )
     verb.add_argument("--bounds", nargs="+", metavar="BOUND", help="which ones (default all; a wrong name lists them)")
     verb.add_argument("--quick", action="store_true", help="one small block of each kind: a trial, not a result")
-    verb.add_argument("--save-as", default="verify", metavar="NAME", help="name of the table (default verify)")
+    verb.add_argument(
+        "--save-as", metavar="NAME", help="name of the table (default verify; verify-trial with --quick or --bounds)"
+    )
     verb.set_defaults(run=run)
 
 
@@ -34,9 +36,13 @@ def run(arguments):
     from lab.experiments import make
     from lab.verification import CHECKS, KINDS, TABLE, digits
 
+    trial = arguments.quick or arguments.bounds is not None
+    name = arguments.save_as or ("verify-trial" if trial else "verify")
+    if name in results.listed().index and (trial or name != "verify"):
+        raise Unknown(f"{name!r} is a table of the book, which a trial does not replace: give another --save-as")
     known("bound", arguments.bounds or [], [check.name for check in CHECKS])
     slice_of_it = {"blocks": dict.fromkeys(KINDS, 1), "maps": 4} if arguments.quick else {}
-    name = arguments.save_as
+    name = name
     table = make([TABLE], save_as=name, checks=arguments.bounds, **slice_of_it)[name]
     show = table.pivot(index=["bound", "masked"], columns="kind", values="worst")
     print("largest measured / bound, by kind of input\n" + show.to_string(float_format="{:.4f}".format))

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import lipnb
-from lipnb.origin import checkout
+from lipnb.origin import checkout, extra
 
 __all__ = ["Source", "package", "read"]
 
@@ -57,9 +57,10 @@ def read(path: Path, kernel: str | None = None) -> Source:
     ValueError
         "... is no notebook", "there is no kernel ...".
     """
-    import jupytext
-    import nbformat
-    from jupyter_client.kernelspec import KernelSpecManager
+    with extra("sweeps"):
+        import jupytext
+        import nbformat
+        from jupyter_client.kernelspec import KernelSpecManager
 
     if path.suffix not in (".py", ".ipynb"):
         raise ValueError(f"{path.name} is no notebook: a .ipynb, or a .py in the percent format, is wanted.")

@@ -132,12 +132,12 @@ def test_every_mode_of_ours_agrees_with_the_dense_value(small):
 
 def test_a_table_says_how_it_was_made_and_not_where(results_folder):
     workload.main(["--quick", "--layers", "mini:0", "--count", "2", "--repeats", "1", "--corpus", "python_reference"])
-    table = results.load("bench-workload")
+    table = results.load("bench-workload-trial")
     assert len(table) == 3 * (1 + len(ours.OURS)) and (table[table.method != workload.RELEASED].missed == 0).all()
     assert not list(results_folder.glob("*.partial.jsonl"))
     ratio = workload.summary(table).ratio
     assert ratio["mini:0", workload.RELEASED] == 1 and (ratio > 0).all()
-    written = (results_folder / "bench-workload.json").read_text()
+    written = (results_folder / "bench-workload-trial.json").read_text()
     birth = json.loads(written)
     assert birth["settings"]["trial"] and birth["settings"]["processor"]["threads"] >= 1
     assert "/" not in json.dumps(birth["settings"])

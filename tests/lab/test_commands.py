@@ -63,6 +63,7 @@ def test_the_command_is_a_module_too():
     ("words", "sentence"),
     [
         (("tabels",), "python -m lab: there is no verb 'tabels': did you mean tables? (`python -m lab --help`)"),
+        (("scan",), "python -m lab: there is no verb 'scan': it is `lipnb scan`"),
         (("xyzzy",), "python -m lab: there is no verb 'xyzzy': choose from tables"),
         (
             ("--versoin",),
@@ -81,11 +82,13 @@ def test_the_command_is_a_module_too():
             "python -m lab figures: argument --format: invalid choice: 'jpg'",
         ),
         (("verify", "--bounds", "l2_uper"), "python -m lab verify: there is no bound 'l2_uper': did you mean l2_upper"),
+        (("verify", "--quick", "--save-as", "real-text"), "'real-text' is a table of the book, which a trial does not"),
+        (("verify", "--bounds", "yudin_upper", "--save-as", "verify"), "'verify' is a table of the book"),
         (("bench", "wrkload"), "python -m lab bench: there is no benchmark 'wrkload': did you mean workload?"),
         (("bench", "--quik"), "python -m lab bench: there is no option --quik: did you mean --quick?"),
         (("pages",), "python -m lab pages: the following arguments are required: COMMAND"),
         (("pages", "stag"), "python -m lab pages: argument COMMAND: invalid choice: 'stag' (choose from"),
-        (("train", "--steps", "few"), "python -m lab train: argument --steps: invalid int value: 'few'"),
+        (("train", "--steps", "few"), "lab train: argument --steps: give a whole number from 1 on; got 'few'"),
         (("tables", "verify"), "python -m lab tables: there is no table 'verify': choose from real-text-embedded"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -94,6 +97,12 @@ def test_what_is_not_understood_is_said_in_a_sentence(words, sentence, capsys):
     code, out, error = said(capsys, *words)
     assert (code, out) == (2, "") and len(error.splitlines()) == 1
     assert sentence in error
+
+
+def test_a_table_made_otherwise_does_not_pass_for_the_one_asked_for(capsys):
+    code, _, error = said(capsys, "tables", "real-text-embedded", "--lengths", "2", "--count", "2")
+    assert code == 1 and "is there already, made with lengths 2,4,6," in error and "and count 10: --again" in error
+    assert said(capsys, "tables", "real-text-embedded", "--count", "10")[0] == 0
 
 
 def test_the_tables_of_the_help_are_those_that_can_be_made():

@@ -62,6 +62,7 @@ def test_the_command_is_a_module_too():
     ("words", "sentence"),
     [
         (("scna",), "lipnb: there is no verb 'scna': did you mean scan? (`lipnb --help`)"),
+        (("results",), "lipnb: there is no verb 'results': it is `python -m lab tables`"),
         (("xyzzy",), "lipnb: there is no verb 'xyzzy': choose from scan, sweep"),
         (("--versoin",), "lipnb: there is no option --versoin: did you mean --version? (`lipnb --help`)"),
         (("scan", "minilm", "--agian"), "lipnb scan: there is no option --agian: did you mean --again?"),
