@@ -13,8 +13,8 @@ EXAMPLES = """\
   python -m lab bench                         all of them, one after the other (hours, on a quiet machine)
   python -m lab bench --quick                 all, trials of minutes
 
-Each writes a table bench-NAME into data/results, or into the folder LIPNB_RESULTS; only ratios of one interleaved run
-mean anything.
+Each writes a table bench-NAME, a trial (--quick) bench-NAME-trial, into data/results or the folder LIPNB_RESULTS; only
+ratios of one interleaved run mean anything.
 """
 
 

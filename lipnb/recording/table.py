@@ -61,27 +61,22 @@ class Recording:
         whole = raw[: raw.rfind(b"\n") + 1]  # a killed run can leave half a line
         try:
             lines = [json.loads(line) for line in whole.splitlines()]
-        except ValueError:
+            begun = [line["settings"] for line in lines[:1]]
+            units = {line["unit"]: {name: line[name] for name in ("unit", "seconds", "rows")} for line in lines[1:]}
+        except (ValueError, TypeError, KeyError):
             raise ValueError(
-                f"{self._path} is damaged: a line of it is not JSON. Mend or delete that line and give "
-                "the same command again, or delete the file to begin again."
-            ) from None
-        shaped = all(isinstance(line, dict) and {"unit", "rows", "seconds"} <= line.keys() for line in lines[1:])
-        if lines and not (shaped and isinstance(lines[0], dict) and "settings" in lines[0]):
-            raise ValueError(
-                f"{self._path} is damaged: a line of it is none of a table in the making. Mend or delete that line "
+                f"{self._path} is damaged: a line of it is no JSON of a table in the making. Mend or delete that line "
                 "and give the same command again, or delete the file to begin again."
-            )
-        if lines and lines[0]["settings"] != self._settings:
+            ) from None
+        if begun and begun[0] != self._settings:
             raise ValueError(
                 f"{self._path.name} was begun with other settings: finish it with those "
-                f"({json.dumps(lines[0]['settings'])}), or delete it to begin again."
+                f"({json.dumps(begun[0])}), or delete it to begin again."
             )
         os.truncate(self._path, len(whole))
-        if not lines:
+        if not begun:
             self._append({"settings": self._settings})
-        for line in lines[1:]:
-            self._units[line["unit"]] = line
+        self._units = units
 
     def _append(self, line):
         text = (json.dumps(line, default=_plain) + "\n").encode()
