@@ -1,0 +1,115 @@
+"""Bounds near an input against their formulas, written out token by token without any care for rounding."""
+
+import math
+
+import pytest
+import torch
+from cases import random_case
+
+from lipnb import Attention, certify
+from lipnb.bounds import biased_upper, nearby_upper
+from lipnb.bounds.accuracy import Accuracy
+from lipnb.bounds.pieces import Pieces
+
+
+def norm(matrix):
+    return torch.linalg.matrix_norm(matrix, 2).item()
+
+
+def spread(points, row):
+    """Largest standard deviation in any direction under the probabilities of one row."""
+    away = points - row @ points
+    return norm(away.mT @ (row[:, None] * away)) ** 0.5
+
+
+def diameter(points):
+    return max((one - two).norm().item() for one in points for two in points)
+
+
+def written_out(f, x, eps, local):
+    """The bounds `jacobian`, `outputs`, `general`, and the second derivative of `taylor`, as the book states them."""
+    n, root = len(x), 2**0.5
+    seen = torch.ones(n, n).tril().bool() if f.masked else torch.ones(n, n).bool()
+    G = H = general = moved = 0.0
+    reach = torch.zeros(n)
+    for h in range(f.heads):
+        O = f.output[h] if f.output is not None else torch.eye(f.value_width).double()
+        bias = torch.zeros(f.key_width).double() if f.query_bias is None else f.query_bias[h]
+        q, k = f.scale * (x @ f.query[h].mT + bias), x @ f.key[h].mT
+        P = (q @ k.mT).masked_fill(~seen, -math.inf).softmax(-1)
+        w, a, b = x @ f.value[h].mT @ O.mT, f.scale * k @ f.query[h], q @ f.key[h]
+        M, N = norm(O @ f.value[h]), norm(f.scale * f.query[h].mT @ f.key[h])
+        beta, column = b.norm(dim=-1).max().item(), P.sum(0).max().item()
+        omega = eps * (diameter(a) + root * beta + root * N * eps)
+        grow = math.exp(min(omega, 600))
+        c = min(column * grow, n) ** 0.5
+        wide_w, wide_a = (
+            min(max(spread(z, row) for row in P) * grow**0.5, diameter(z) / 2) + size * eps
+            for z, size in ((w, M), (a, N))
+        )
+        slope, wide = beta + N * eps, diameter(w) + root * M * eps
+        G += wide_w * (wide_a + slope * c) + M * c
+        H += 2 * M * (wide_a + slope * c) + 2 * N * wide_w + wide * (wide_a + slope) * (wide_a + slope * c)
+        away = (P @ w)[:, None] - w
+        reach += away.norm(dim=-1).masked_fill(~seen, 0).amax(-1)
+        moved += M * c
+        size = x.norm(dim=-1).max().item() + eps
+        c_bias = f.scale * f.key[h].mT @ bias
+        general += biased_upper(torch.tensor([[N]]), torch.tensor([[M]]), n, size, c_bias.norm()[None])
+    taylor = eps * (local + eps * H / 2)
+    return {
+        "jacobian": eps * G,
+        "taylor": taylor,
+        "outputs": reach.norm().item() + eps * moved,
+        "general": eps * general,
+    }
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-3, 0.1, 1.0])
+@pytest.mark.parametrize("unit", [0.1, 1.0])
+@pytest.mark.parametrize("seed", range(12))
+def test_bounds_are_those_of_the_book(seed, unit, eps):
+    """Neither below the formulas, which are proved, nor above by more than the rounding that they add."""
+    case = random_case(seed, n=2 + seed % 5, spread=unit)
+    f, x = case.attention, case.x[0]
+    if f.output is None and f.heads > 1:
+        eye = torch.eye(f.heads * f.value_width).double().unflatten(1, (f.heads, -1)).movedim(1, 0)
+        f = Attention(f.query, f.key, f.value, eye, query_bias=f.query_bias, masked=f.masked)
+    found = nearby_upper(f, x, [eps])
+    expected = written_out(f, x, eps, found.local.item())
+    for name, value in expected.items():
+        assert getattr(found, name).item() == pytest.approx(value, rel=1e-7, abs=1e-80), name
+
+
+def test_no_probability_errs_by_more_than_its_bound():
+    """Every entry, the largest of its row too, against the same attention in many digits."""
+    flint = pytest.importorskip("flint")
+    from lab.verification import truth
+
+    before, flint.ctx.prec, rounded = flint.ctx.prec, 400, 0
+    try:
+        for seed in range(40):
+            case = random_case(seed, n=2 + seed % 5, spread=(0.3, 3.0, 30.0)[seed % 3])
+            f, x = case.attention.replace(key_bias=None, value_bias=None, output_bias=None), case.x[0]
+            pieces = Pieces(f, x)
+            errors, largest = Accuracy(pieces).E, pieces.P.argmax(-1)
+            for h, (*_, exact) in enumerate(truth._heads(f, x, None)):
+                for i, j in [(i, j) for i in range(len(x)) for j in range(len(x))]:
+                    apart = abs(exact[i][j] - flint.arb(pieces.P[h, i, j].item()))
+                    assert apart <= flint.arb(errors[h, i, j].item()), (seed, h, i, j)
+                    rounded += j == largest[h, i] and bool(apart > 0)
+    finally:
+        flint.ctx.prec = before
+    assert rounded > 100  # so that zero is no bound for the largest entries
+
+
+@pytest.mark.parametrize("seed", range(0, 24, 3))
+def test_a_certificate_computes_the_columns_it_says(seed):
+    """Features of all tokens, or all features of one token first: no other choice, and never more than asked for."""
+    case = random_case(seed, n=5)
+    f, x = case.attention, case.x[0]
+    n, d = x.shape
+    for most in range(0, n * d, max(1, d // 2)):
+        count = int(certify(f, x, columns=most).columns)
+        assert count in {0, most // n * n, d + (n - 1) * ((most - d) // (n - 1))}, most
+        assert count <= most
