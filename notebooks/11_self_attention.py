@@ -99,7 +99,7 @@ ax.plot(*x.T, color="#b0b0b0", lw=1, zorder=0)
 for i, (color, side) in enumerate((("C0", "right"), ("C1", "left"))):
     ax.scatter(*x[i], s=130, color=color, zorder=2)
     ax.annotate(f"$x_{i + 1}$", x[i], (0, -18 if i == 0 else 9), textcoords="offset points", ha="center", color=color)
-    bow = {"arrowstyle": "->", "color": color, "lw": 1.6, "connectionstyle": f"arc3,rad=-0.4"}
+    bow = {"arrowstyle": "->", "color": color, "lw": 1.6, "connectionstyle": "arc3,rad=-0.4"}
     ax.annotate("", by_hand[i], x[i], arrowprops=bow)
     ax.scatter(*by_hand[i], s=70, marker="D", color=color, zorder=3)
     shift = (14 if side == "left" else -14, -6 if i else 6)
