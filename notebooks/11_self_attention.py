@@ -189,9 +189,11 @@ figures.table(
 #
 # 1. Without a mask, permuting tokens permutes outputs (the map is *permutation equivariant*). With a mask it does not:
 #    in the random heads above another order changed the output by up to {glue:text}`page-11-order:.1f`, relatively.
-# 2. A masked output depends on the prefix alone.
-# 3. A key bias changes nothing; a query bias does.
-# 4. Integer {term}`token weights` are repeated tokens. This is how one map also acts on measures.
+# 2. A masked output depends on the prefix alone, because the sums stop at $j = i$.
+# 3. A key bias changes nothing: it adds the same number to all logits of a row, which the softmax does not see. A query
+#    bias adds a number that depends on $j$, and changes the output.
+# 4. Integer {term}`token weights` are repeated tokens: equal tokens have equal logits, and the sum counts each once.
+#    This is how one map also acts on measures ({doc}`20_measures`).
 
 # %%
 query, key, value, output = (normal(3, *shape) for shape in [(4, 8), (4, 8), (4, 8), (8, 4)])

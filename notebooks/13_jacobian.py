@@ -93,8 +93,8 @@ for i, ax in enumerate(figures.panels(2, width=4.6, height=3.2)):
         move = term[i, 0] @ push
         if move.norm() > 0:
             ax.annotate("", place + move, place, arrowprops={"arrowstyle": "->", "color": color, "lw": 2.5})
-            side = (0, 8) if name == "value" else (-8, -4)
-            look = {"ha": "center" if name == "value" else "right", "color": color, "textcoords": "offset points"}
+            side = (0, 8) if name == "value" else (8, -4)
+            look = {"ha": "center" if name == "value" else "left", "color": color, "textcoords": "offset points"}
             ax.annotate(name, place + move / 2, side, **look)
         place = place + move
     ax.annotate("", place, (0, 0), arrowprops={"arrowstyle": "->", "color": "black", "ls": "--"})
