@@ -9,11 +9,10 @@
 # %% [markdown]
 # # Self-attention as a map (Definition 2.1)
 #
-# Self-attention sends every {term}`token` to a weighted average of the tokens it sees, and the weights depend on the
-# tokens themselves. One such map serves the whole book: the maps of the theorems and the layers of the experiments
-# are the same code. {numref}`fig-11-attention` is
-# the {term}`attention matrix` of one {term}`attention head` of a pretrained model on a line of text, without and with
-# a {term}`mask <mask (causal)>`, computed with it.
+# Self-{term}`attention` sends every {term}`token` to a weighted average of the tokens it sees, and the weights depend
+# on the tokens themselves. One such map serves the whole book: the maps of the theorems and the layers of the
+# experiments are the same code. {numref}`fig-11-attention` is the {term}`attention matrix` of one {term}`attention
+# head` of a pretrained model on a line of text, without and with a {term}`mask <mask (causal)>`, computed with it.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -27,6 +26,7 @@ texts = ["alice", "python_reference"]  # the first that is available is used
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+from matplotlib.patches import ConnectionStyle
 from myst_nb import glue
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -99,7 +99,7 @@ ax.plot(*x.T, color="#b0b0b0", lw=1, zorder=0)
 for i, (color, side) in enumerate((("C0", "right"), ("C1", "left"))):
     ax.scatter(*x[i], s=130, color=color, zorder=2)
     ax.annotate(f"$x_{i + 1}$", x[i], (0, -18 if i == 0 else 9), textcoords="offset points", ha="center", color=color)
-    bow = {"arrowstyle": "->", "color": color, "lw": 1.6, "connectionstyle": "arc3,rad=-0.4"}
+    bow = {"arrowstyle": "->", "color": color, "lw": 1.6, "connectionstyle": ConnectionStyle("Arc3", rad=-0.4)}
     ax.annotate("", by_hand[i], x[i], arrowprops=bow)
     ax.scatter(*by_hand[i], s=70, marker="D", color=color, zorder=3)
     shift = (14 if side == "left" else -14, -6 if i else 6)
@@ -182,7 +182,7 @@ figures.table(
 )
 
 # %% [markdown]
-# The differences are rounding. So the theorems, which speak of the definition, and the experiments, which run
+# The differences are {term}`rounding`. So the theorems, which speak of the definition, and the experiments, which run
 # {glue:text}`page-11-layers` pretrained layers, are about one map.
 #
 # ## Four facts that later pages use
@@ -193,7 +193,7 @@ figures.table(
 # 3. A key bias changes nothing: it adds the same number to all logits of a row, which the softmax does not see. A query
 #    bias adds a number that depends on $j$, and changes the output.
 # 4. Integer {term}`token weights` are repeated tokens: equal tokens have equal logits, and the sum counts each once.
-#    This is how one map also acts on measures ({doc}`20_measures`).
+#    This is how one map also acts on {term}`measures <measure>` ({doc}`20_measures`).
 
 # %%
 query, key, value, output = (normal(3, *shape) for shape in [(4, 8), (4, 8), (4, 8), (8, 4)])

@@ -9,10 +9,11 @@
 # %% [markdown]
 # # The local Lipschitz constant
 #
-# How much can a small push of the tokens move the output of attention? By no more than a factor, the largest singular
-# value of the {term}`Jacobian` at the input: the {term}`local Lipschitz constant`. A {term}`Lanczos method <Lanczos
-# method>` finds it from products with the Jacobian alone, {glue:text}`page-12-products` of them for the layer below,
-# together with an upper bound that fails with a probability one may choose.
+# How much can a small push of the {term}`tokens <token>` move the output of {term}`attention`? By no more than a
+# factor, the largest {term}`singular value <singular vector>` of the {term}`Jacobian` at the input: the {term}`local
+# Lipschitz constant`. The {term}`Lanczos method` finds it from products with the Jacobian alone,
+# {glue:text}`page-12-products` of them for the layer below, together with an upper {term}`bound` that fails with a
+# probability one may choose.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -255,8 +256,8 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-12-bracket: Four curves against the number of products. One rises to the true norm from below; three
 # upper bounds fall to it from above, the one of highest confidence last. -->
-# *The bracket of one Lanczos run on the spectrum above, product by product. Dotted: the true norm. A confidence with
-# more nines costs a few products more, not many times as many: the bound falls exponentially.*
+# *Value and upper bounds of one Lanczos run on the spectrum above, product by product. Dotted: the true norm. A
+# confidence with more nines costs a few products more, not many times as many: the bound falls exponentially.*
 #
 # **Is the promise kept?** Two hundred starts on the same spectrum, whose second value lies 2 % below the first. The
 # share of upper bounds that fall below the true norm may be one half at confidence 0.5, one tenth at 0.9.
@@ -335,10 +336,11 @@ print("  its bounds fail no more than allowed; routes:", ", ".join(sorted({lip.r
 #
 # - It shows what the number means and that it is computed to its tolerance, with a residual and a step count.
 # - The certificate is a statement of probability over the random start. In float32 it rests on an assumption besides,
-#   that rounding acts like noise ({doc}`../book/solver`); {doc}`77_solver_speed` counts runs that test it. A start of
-#   your own choice voids it. All items of a batch share one start: a statement about $M$ values together needs a
-#   confidence of $1 - \delta/M$.
-# - It is no proof for one given run. A bound from both sides with proof is the subject of {doc}`72_certified_bracket`.
+#   that {term}`rounding` acts like noise ({doc}`../book/solver`); {doc}`77_solver_speed` counts runs that test it. A
+#   start of your own choice voids it. All items of a batch share one start: a statement about $M$ values together needs
+#   a confidence of $1 - \delta/M$.
+# - It is no proof for one given run. A {term}`bracket`, from both sides and with proof, is the subject of
+#   {doc}`72_certified_bracket`.
 # - The share of failures is measured on one spectrum. The theorem is for all.
 # - The segment check samples 101 points, so it can miss a peak between them by a little: hence its tolerance.
 #

@@ -10,9 +10,9 @@
 # # The Jacobian in closed form (Lemma C.2)
 #
 # A pushed {term}`token` moves the output in three ways: through its query, its key and its value. So the
-# {term}`Jacobian` of attention is a sum of three terms, in a closed form that costs a few matrix products and needs no
-# automatic differentiation. It agrees with automatic differentiation to rounding, on {glue:text}`page-13-maps` random
-# maps with every option.
+# {term}`Jacobian` of {term}`attention` is a sum of three terms, in a closed form that costs a few matrix products and
+# needs no automatic differentiation. It agrees with automatic differentiation to {term}`rounding`, on
+# {glue:text}`page-13-maps` random maps with every option.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -133,10 +133,10 @@ plt.show()
 #
 # ## Measured against automatic differentiation
 #
-# Sizes, heads, masks, biases, output projections and weights are drawn at random. For each map the closed form and
-# autograd must give the same products $J\varepsilon$ (`jvp`) and $J^\top w$ (`vjp`), and the two must be transposes of
-# each other. `gram` is both in one, $J^\top J u$, and all that the solvers ask for. With {term}`token weights` $a$ it
-# is the product in the norm they define, with $D_a^{1/2} J D_a^{-1/2}$ for $J$.
+# Sizes, heads, {term}`masks <mask>`, biases, output projections and weights are drawn at random. For each map the
+# closed form and autograd must give the same products $J\varepsilon$ (`jvp`) and $J^\top w$ (`vjp`), and the two must
+# be transposes of each other. `gram` is both in one, $J^\top J u$, and all that the solvers ask for. With {term}`token
+# weights` $a$ it is the product in the norm they define, with $D_a^{1/2} J D_a^{-1/2}$ for $J$.
 
 
 # %%
@@ -300,7 +300,7 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - It shows that the closed form is the derivative, with every option, to rounding.
-# - Which term is largest may differ on other layers and texts; one window for each length is a look, not a law.
+# - Which term is largest may differ on other layers and texts; one {term}`window` for each length is a look, not a law.
 # - It says nothing of speed: {doc}`../book/solver` counts the operations, {doc}`77_solver_speed` measures.
 #
 # **One thing to try.** Set `layer = 3`: do the queries or the values lead there?

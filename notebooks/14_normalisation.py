@@ -9,11 +9,11 @@
 # %% [markdown]
 # # Where tokens live (Section 2.3)
 #
-# The bounds of this book need a {term}`radius` $R$ that no {term}`token` exceeds. A transformer provides one:
-# {term}`layer normalisation` puts every token on one ellipsoid, whatever the text. So the radius is a number of the
-# layer, and in each layer of MiniLM the longest token of our text reaches at least
-# {glue:text}`page-14-share:.2f` of it. Attention can also absorb the normalisation into its own matrices: then all
-# tokens have norm one.
+# The {term}`bounds <bound>` of this book need a {term}`radius` $R$ that no {term}`token` exceeds. A transformer
+# provides one: {term}`layer normalisation` puts every token on one ellipsoid, whatever the text. So the radius is a
+# number of the layer, and in each layer of MiniLM the longest token of our text reaches at least
+# {glue:text}`page-14-share:.2f` of it. {term}`Attention <attention>` can also absorb the normalisation into its own
+# matrices: then all tokens have norm one.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -216,9 +216,9 @@ glue("page-14-low", min(simple), display=False)
 glue("page-14-high", max(simple), display=False)
 
 # %% [markdown]
-# For {glue:text}`page-14-cases` random gains and shifts the input found by the root has norm $R_*$, to rounding;
-# among 2,000 random tokens for each, none is longer. $R_*$ is between {glue:text}`page-14-low:.2f` and
-# {glue:text}`page-14-high:.2f` of the simple bound. `bounds.layer_norm_radius` gives the same number.
+# For {glue:text}`page-14-cases` random gains and shifts the input found by the root has norm $R_*$, to
+# {term}`rounding`; among 2,000 random tokens for each, none is longer. $R_*$ is between {glue:text}`page-14-low:.2f`
+# and {glue:text}`page-14-high:.2f` of the simple bound. `bounds.layer_norm_radius` gives the same number.
 #
 # ## Measured: absorbed on random heads and on real layers
 #
@@ -335,7 +335,7 @@ figures.table(
 #
 # *LayerNorm, 2, at most.* Let $\abs u \le 1$ and $\lambda > \eta_{\max}$. Then
 # $\abs{G u + \beta}^2 \le \abs{G u + \beta}^2 + \lambda (1 - \abs{u}^2)$, a concave quadratic in $u$ whose maximum, at
-# $u = (\lambda I - G^\top G)^{-1} G^\top \beta$, is $\abs{\beta}^2$ plus the bracket.
+# $u = (\lambda I - G^\top G)^{-1} G^\top \beta$, is $\abs{\beta}^2$ plus the parenthesis.
 #
 # *Attained.* At the minimum over $\lambda$ this $u$ is a unit vector (or, if the sum stays bounded at $\eta_{\max}$,
 # becomes one by adding a top eigenvector), and it is orthogonal to $\mathbf 1$ because $G \mathbf 1 = 0$. So it is a

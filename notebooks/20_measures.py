@@ -9,10 +9,10 @@
 # %% [markdown]
 # # Attention on measures (Definition 2.4)
 #
-# A sequence of tokens is also a cloud of points, a {term}`measure`. Attention without a mask does not depend on the
-# order of the points, so it is a map of clouds. Nothing is lost by the change: outputs agree, and the local Lipschitz
-# constant in the {term}`Wasserstein distance` $W_2$ is the norm of the Jacobian, as long as the weights of the points
-# stay what they are.
+# A {term}`sequence` of {term}`tokens <token>` is also a cloud of points, a {term}`measure`. {term}`Attention
+# <attention>` without a {term}`mask` does not depend on the order of the points, so it is a map of clouds. Nothing is
+# lost by the change: outputs agree, and the {term}`local Lipschitz constant` in the {term}`Wasserstein distance` $W_2$
+# is the norm of the {term}`Jacobian`, as long as the weights of the points stay what they are.
 
 # %% tags=["parameters"]
 measures_count = 50  # random measures with equal weights, and as many with unequal ones
@@ -246,9 +246,9 @@ plt.show()
 # {glue:text}`page-20-equal:.0e` (equal weights) and {glue:text}`page-20-random:.0e` (random weights).
 #
 # **Large moves.** Two points on a line, $A$ a number, $V = 1$: small enough to search all clouds in $[-2, 2]$. On a
-# line the optimal plan keeps the order, so $W_2$ is the distance of sorted points over $\sqrt 2$. The largest quotient
-# over all pairs of clouds on a grid, and close to the roughest cloud by exact transport, must be the largest norm of a
-# Jacobian, which is searched on a finer grid.
+# line the best {term}`transport plan` keeps the order, so $W_2$ is the distance of sorted points over $\sqrt 2$. The
+# largest quotient over all pairs of clouds on a grid, and close to the roughest cloud by exact transport, must be the
+# largest norm of a Jacobian, which is searched on a finer grid.
 
 # %% tags=["hide-input"]
 places = torch.linspace(-2, 2, 41).double()
