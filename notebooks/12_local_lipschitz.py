@@ -107,8 +107,8 @@ figures.table(
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
-# *At most.* The segment from $X$ to $Y$ lies in $\mathcal X$. So $f(Y) - f(X) = \int_0^1 D_{X + t(Y - X)} f\,(Y - X)\,
-# dt$, and its norm is at most the supremum times $\norm{Y - X}_F$.
+# *At most.* The segment from $X$ to $Y$ lies in $\mathcal X$. So $f(Y) - f(X) = \int_0^1 D_{X + r(Y - X)} f\,(Y - X)\,
+# dr$, and its norm is at most the supremum times $\norm{Y - X}_F$.
 #
 # *At least.* Let $u$ be the top singular vector at $X$. The quotient of $X$ and $X + \epsilon u$ tends to
 # $\norm{D_X f}_2$ as $\epsilon \to 0$.
@@ -131,7 +131,7 @@ for trial in range(100):
     worst = torch.linalg.svd(AttentionJacobian(f, x).dense()).Vh[0].reshape(5, 3)
     y = x + 10.0 ** (-4 + 5 * trial / 99) * worst
     quotient = (f(x) - f(y)).norm() / (x - y).norm()
-    on_the_way = torch.stack([x + t * (y - x) for t in torch.linspace(0, 1, 101, dtype=torch.float64)])
+    on_the_way = torch.stack([x + r * (y - x) for r in torch.linspace(0, 1, 101, dtype=torch.float64)])
     ratios.append((quotient / local_lipschitz(f, on_the_way, method="dense").value.max()).item())
 
 # %% tags=["hide-input"]
@@ -256,8 +256,8 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-12-bracket: Four curves against the number of products. One rises to the true norm from below; three
 # upper bounds fall to it from above, the one of highest confidence last. -->
-# *Value and upper bounds of one Lanczos run on the spectrum above, product by product. Dotted: the true norm. A
-# confidence with more nines costs a few products more, not many times as many: the bound falls exponentially.*
+# *Value and upper bounds of one Lanczos run on the spectrum above, product by product. Dotted: the true norm. Each
+# further digit of confidence costs a few more products.*
 #
 # **Is the promise kept?** Two hundred starts on the same spectrum, whose second value lies 2 % below the first. The
 # share of upper bounds that fall below the true norm may be one half at confidence 0.5, one tenth at 0.9.

@@ -237,7 +237,7 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-20-reach: A curve against the length of the move on a logarithmic axis. It is flat at one for small
-# moves, sinks below one near a dotted vertical line, and rises above one for the largest moves. -->
+# moves, sinks below one before a dotted vertical line, and rises above one for the largest moves. -->
 # *The worst move of {numref}`fig-20-clouds` at growing lengths: the quotient of the distances over the weighted norm of
 # the Jacobian. It is flat at one for small moves, as it must be; for large ones it may be smaller or larger, because
 # the constant is local. Dotted: up to here the proof guarantees that points keep their partners.*
