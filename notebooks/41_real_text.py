@@ -47,8 +47,11 @@ figures.real_text.rates(stored, claimed_exponent)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-41-rates: Fitted exponents by layer, full marks for the constant as defined and open marks for the released quantity, with lines at one quarter and one half. In layer 0 and in the random GPT-2 the full marks lie near zero; in the deeper layers of MiniLM they lie slightly above one quarter; in the middle of gpt2-mini near one half and above. -->
-# *Caption: Exponents of power laws fitted to every layer on Alice, against the number of tokens: of the local Lipschitz
+# <!-- figure fig-41-rates: Fitted exponents by layer, full marks for the constant as defined and open marks for the
+# released quantity, with lines at one quarter and one half. In layer 0 and in the random GPT-2 the full marks lie
+# near zero; in the deeper layers of MiniLM they lie slightly above one quarter; in the middle of gpt2-mini near one
+# half and above. -->
+# *Exponents of power laws fitted to every layer on Alice, against the number of tokens: of the local Lipschitz
 # constant as defined (full marks, with 95 % intervals clustered by window and by length), and of what the released
 # estimator reports on the same inputs (open marks). In the first layers and in the random GPT-2 the constant hardly
 # grows; the released quantity does. So a rate read off the released quantity is not the rate of the constant.*
@@ -121,8 +124,10 @@ drawn = figures.points(figures.real_text.figure_1(stored))
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-41-panels: Three log-log panels of dots and crosses against the number of tokens. The dots of MiniLM unmasked, layer 0, and of the random GPT-2 are nearly flat while their crosses rise; the dots of MiniLM masked, layer 3, rise almost as fast as its crosses. -->
-# *Caption: For each window of Alice, the constant as defined (dots) and the released quantity on the same input
+# <!-- figure fig-41-panels: Three log-log panels of dots and crosses against the number of tokens. The dots of MiniLM
+# unmasked, layer 0, and of the random GPT-2 are nearly flat while their crosses rise; the dots of MiniLM masked,
+# layer 3, rise almost as fast as its crosses. -->
+# *For each window of Alice, the constant as defined (dots) and the released quantity on the same input
 # (crosses), with fitted power laws, in log-log axes. MiniLM is trained; the decoder is MiniLM with a mask. Two of the
 # three constants are nearly flat where the released quantity rises.*
 #
@@ -147,20 +152,21 @@ for key, rows in stored.groupby([*keys, "attention"], sort=False):
     alone = power_law(rows.length, rows.lipschitz)
     wider = (fit.high - fit.low) / (alone.high - alone.low)
     line = [fit.exponent, fit.low, fit.high, wider, fit.r2, beside, verdict]
-    rates.append([*key, *line, f"{fit.low:.3f} to {fit.high:.3f}"])
+    rates.append([*key, *line, f"{fit.low:.2f} to {fit.high:.2f}"])
 columns = ["exponent", "low", "high", "wider", "R2", "released", "growth", "interval"]
 rates = pd.DataFrame(rates, columns=[*keys, "attention", *columns])
+rates["fitted"] = rates.exponent.map("{:.2f}".format)
 alice = rates[rates.corpus == "alice"]
 law = alice.set_index(["attention", "layer"])
 deeper = law.loc[["minilm unmasked", "minilm masked"]].drop(0, level="layer")
-headings = {"attention": "map", "layer": "layer", "exponent": "exponent", "interval": "95 % interval"}
+headings = {"attention": "map", "layer": "layer", "fitted": "exponent", "interval": "95 % interval"}
 headings |= {"R2": "R²", "growth": "interval and 1/4", "released": "released exponent"}
 near = (alice.growth == "contains it").to_numpy()
 figures.table(alice, names=headings, digits=2, bold=near)
 
 # %% [markdown]
 # The rows in bold are those whose interval contains 1/4. The same fits on the two other texts, for the layers that were
-# measured there; AG_NEWS reaches 502 tokens:
+# measured there; AG_NEWS has longer windows:
 
 # %% tags=["hide-input"]
 headings = {"corpus": "text"} | {k: v for k, v in headings.items() if k != "released"}
@@ -177,10 +183,10 @@ for place, rows in text.groupby(["attention", "layer"], sort=False):
     slopes[place] = {f"{s.low:.0f}-{s.high:.0f}": s.exponent for s in spans}
 slopes = pd.DataFrame(slopes).T
 spread = slopes.max(axis=1) - slopes.min(axis=1)
-shown = slopes.reset_index(names=["attention", "layer"])
+shown = slopes.map("{:.2f}".format).reset_index(names=["attention", "layer"])
 shown["place"] = shown.attention + ", layer " + shown.layer.astype(str)
 headings = {"place": "map and layer"} | {name: f"n = {name.replace('-', ' to ')}" for name in slopes}
-figures.table(shown, names=headings, digits=2, bold=(spread > 0.25).to_numpy())
+figures.table(shown, names=headings, bold=(spread > 0.25).to_numpy())
 
 # %% [markdown]
 # In the layers in bold the slopes differ by more than 0.25: there a single exponent depends on the lengths chosen.
@@ -190,8 +196,10 @@ figures.real_text.layers(stored)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-41-layers: Small log-log panels, three rows of six, the constant of every window against the number of tokens with a fitted line. The panels of layer 0 are flat; those of the other MiniLM layers are straight and tight; those of gpt2-mini scatter widely around their lines and bend. -->
-# *Caption: One row for each trained map, one column for each layer, the fitted exponent above; a dot is a window of
+# <!-- figure fig-41-layers: Small log-log panels, three rows of six, the constant of every window against the number
+# of tokens with a fitted line. The panels of layer 0 are flat; those of the other MiniLM layers are straight and
+# tight; those of gpt2-mini scatter widely around their lines and bend. -->
+# *One row for each trained map, one column for each layer, the fitted exponent above; a dot is a window of
 # Alice. Log-log axes, one vertical scale in each row. A line describes the deeper layers of MiniLM well, and those of
 # gpt2-mini poorly.*
 #
@@ -227,14 +235,16 @@ figures.real_text.jump(stored, jump, corpus)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-41-jump: Constant of the first layer of MiniLM against the number of tokens up to 502, flat at first, with a sudden rise at a dashed line at 128 tokens and larger values beyond. -->
-# *Caption: The first layer of MiniLM, unmasked; the dashed line marks the length at which its training texts ended.
-# The constant doubles there, so an exponent fitted across the line means nothing.*
+# <!-- figure fig-41-jump: Constant of the first layer of MiniLM against the number of tokens up to 502, flat at
+# first, with a sudden rise at a dashed line at 128 tokens and larger values beyond. -->
+# *The first layer of MiniLM, unmasked; the dashed line marks the length at which its training texts ended.
+# The constant more than doubles there, so an exponent
+# fitted across the line means nothing.*
 #
 # The median constant is {glue:text}`growth-before:.1f` at 120 tokens and {glue:text}`growth-beyond:.1f` at 160. The
 # same 64 tokens have {glue:text}`growth-same:.1f` at places 0 to 63 and {glue:text}`growth-moved:.1f` at places 100 to
 # 163. With one position for all places the constant stays between {glue:text}`growth-one-low:.1f` and
-# {glue:text}`growth-one-high:.1f`. The jump comes from learned positions that training never reached.
+# {glue:text}`growth-one-high:.1f`. So the jump comes with places beyond those that training reached.
 
 # %% tags=["hide-input"]
 again = pd.concat(
@@ -255,7 +265,10 @@ said |= {"deep": len(deeper), "deep-above": int((deeper.growth == "above").sum()
 said |= {"released-low": alice.released.min(), "released-high": alice.released.max()}
 first_layers = law.xs(0, level="layer")
 said |= {"first-low": first_layers.exponent.min(), "first-high": first_layers.exponent.max()}
-said |= {"r2-masked": first_layers[first_layers.masked].R2.min(), "r2-plain": first_layers[~first_layers.masked].R2.max()}
+said |= {
+    "r2-masked": first_layers[first_layers.masked].R2.min(),
+    "r2-plain": first_layers[~first_layers.masked].R2.max(),
+}
 steep = slopes.loc["gpt2-mini masked", 3]
 said |= {"steep-start": steep.iloc[0], "steep-top": steep.max(), "steep-end": steep.iloc[-1]}
 for name, value in said.items():
