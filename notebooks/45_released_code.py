@@ -174,7 +174,7 @@ for n in (2, 4, 8, 16, 32, 64):
 toy = pd.DataFrame(toy)
 wide = toy.pivot(index="length", columns="map", values=["defined", "released"])
 wide.columns = [f"{name}: {what}" for what, name in wide.columns]
-headings = {f"{name}: {what}": f"{name}: {what}" for name in toy.map.unique() for what in ("defined", "released")}
+headings = {f"{name}: {what}": f"{name}: {what}" for name in toy["map"].unique() for what in ("defined", "released")}
 figures.table(wide.reset_index(), names={"length": "tokens n"} | headings)
 
 # %% [markdown]
