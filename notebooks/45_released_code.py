@@ -58,7 +58,7 @@ plt.show()
 # <!-- figure fig-45-two-quantities: Two log-log panels for a random GPT-2. Left, random tokens: the released quantity
 # follows a dashed curve of slope one quarter, several times above the nearly flat constant. Right, adversarial
 # tokens: the released quantity follows a dashed line of slope one half; the constant from rows of the weights stays
-# flat up to some twenty tokens, that from columns rises steadily. -->
+# flat up to some thirty tokens, that from columns rises from some seven tokens on. -->
 # *Two quantities on the same inputs, in log-log axes. Orange: what the released loop reports. Blue: the local Lipschitz
 # constant. Dashed: the curves of the released figures, which follow the orange points. Left: random tokens, with token
 # types as released. Right: adversarial tokens at radius 100, solid from rows of the weights, as released, dotted from
@@ -330,7 +330,7 @@ HTML(differences.effects_table(effects))
 # - **Which map.** With the mask or without, with the residual or without: on MiniLM each changes the exponent of
 #   the middle layer. Rows in place of columns hide the $\sqrt n$ of the defined constant in the adversarial panel.
 # - **Token types** add a common part to all tokens, which keeps their mean from shrinking with $n$. By
-#   {prf:ref}`released-uniform` that mean is what is reported: its exponent moves up to 1/4, while the defined one
+#   {prf:ref}`released-uniform` what is reported follows that mean: it then grows like $n^{1/4}$, while the constant
 #   stays.
 # - The rest hardly changes a rate.
 
