@@ -88,8 +88,7 @@ apart = pd.DataFrame({
 figures.table(apart, names={"term": "term", "norm": "norm, by hand", "bound": "bound"}, digits=5)
 
 # %% [markdown]
-# For two tokens each term is tight to the digits shown, since $Z_i$ below has rank one; what is lost is the triangle
-# inequality between them. Treating all input directions exactly closes the {term}`bracket` down to {term}`rounding`.
+# Here each term is tight to the digits shown; what is lost is the triangle inequality between them. Treating all input directions exactly closes the {term}`bracket` down to {term}`rounding`.
 #
 # ## The bracket
 #
