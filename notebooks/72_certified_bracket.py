@@ -50,8 +50,8 @@ plt.show()
 # blue band with the constant, a green curve slightly above it, and two curves for published bounds two to four powers
 # of ten higher. -->
 # *Bounds on the local Lipschitz constant of every layer, at the longest inputs. The constant itself lies in the blue
-# band. Green: the closed form of this page, no column of the Jacobian formed. Orange and pink: published upper bounds
-# at the same inputs, reconstructed. Knowing the input is worth two to four powers of ten.*
+# band. Green: the closed form of this page, no column of the Jacobian formed. Squares and triangles: published upper
+# bounds at the same inputs, summed over heads; they leave the constant open by two to four powers of ten.*
 #
 # ## Two tokens in the plane
 #
@@ -88,7 +88,8 @@ apart = pd.DataFrame({
 figures.table(apart, names={"term": "term", "norm": "norm, by hand", "bound": "bound"}, digits=5)
 
 # %% [markdown]
-# Here each term is tight to the digits shown; what is lost is the triangle inequality between them. Treating all input directions exactly closes the {term}`bracket` down to {term}`rounding`.
+# Here each term is tight to the digits shown; what is lost is the triangle inequality between them. Treating all input
+# directions exactly closes the {term}`bracket` down to {term}`rounding`.
 #
 # ## The bracket
 #
