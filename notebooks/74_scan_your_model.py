@@ -45,9 +45,16 @@ from lipnb import Attention, bounds, local_lipschitz, scan
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models import RotaryAttention
 from lipnb.scan import figures as scan_figures
-from lipnb.scan.summary import TITLES, summarise, times
+from lipnb.scan.summary import TITLES, summarise
 
 figures.house_style()
+
+
+def times(log10):
+    """How many times too high, from its logarithm, to two digits."""
+    return None if pd.isna(log10) else float(f"{10**log10:.2g}")
+
+
 generator = torch.Generator().manual_seed(seed)
 stored = {name: results.load(name) for name in tables}
 made = {name: results.provenance(name)["settings"] for name in tables}
@@ -92,7 +99,7 @@ over = {"over_yudin": "Yudin et al.", "over_spread": "Castin et al., C.3"}
 shown = found.summary.assign(**{key: found.summary[key].map(times) for key in over})
 headings = {"layer": "layer", "length": "tokens n", "lipschitz": "constant", "certified": "certified bound"}
 headings |= {"radius": "largest token norm"} | {key: f"{name}, times too high" for key, name in over.items()}
-figures.table(shown, names=headings)
+figures.table(shown, names=headings, digits=dict.fromkeys(over, 2))
 
 # %% [markdown]
 # Before a layer is measured, its map is checked against the network: same output for the {term}`tokens <token>` that
@@ -118,10 +125,10 @@ for name, summary in summaries.items():
     logs = {key: rows.get(f"over_{key}", pd.Series(dtype=float)).mean() for key in said}
     logs["certified"] = np.log10(rows.certified / rows.lipschitz).mean()
     smallest, largest = rows.lipschitz.min(), rows.lipschitz.max()
-    columns[name] = [f"{smallest:.3g} to {largest:.3g}", *(times(value) or "–" for value in logs.values())]
+    columns[name] = [f"{smallest:.3g} to {largest:.3g}", *map(times, logs.values())]
 beside = pd.DataFrame(columns).assign(bound=["the constants themselves", *said.values()])
 headings = {"bound": "bound"} | {name: f"{made[name]['model']} ({made[name]['architecture']})" for name in tables}
-figures.table(beside, names=headings, bold=beside.bound == "certified bound")
+figures.table(beside, names=headings, digits=2, bold=beside.bound == "certified bound")
 
 # %% [markdown]
 # A dash: the bound is not stated for that kind of layer. Bounds on measures, which cover every length at once, need a
