@@ -47,6 +47,7 @@ from lipnb.models import RotaryAttention
 from lipnb.scan import figures as scan_figures
 from lipnb.scan.summary import TITLES, summarise
 
+# %% tags=["hide-input"]
 figures.house_style()
 
 
@@ -80,8 +81,8 @@ plt.show()
 # one to four powers of ten higher. -->
 # *{term}`Local Lipschitz constants <local Lipschitz constant>` (blue, with their range over two windows), certified
 # bounds (dashed, the shaded band holds the constant; for MiniLM and gpt2-mini) and bounds in closed form, for every
-# layer of three trained models at 128 tokens. One logarithmic scale. Only a bound that is computed at the input says
-# how large the constant is.*
+# layer of three trained models at 128 tokens. One logarithmic scale. Only the certified bound comes
+# near the constant.*
 #
 # ## A scan, live
 #
