@@ -9,8 +9,8 @@
 # %% [markdown]
 # # Scan your own model
 #
-# You have a transformer and a text. How far can a layer amplify a small change of what it reads, and how good are the
-# published {term}`bounds <bound>` at that very input? One command answers for every layer:
+# You have a transformer and a text. How far can a layer amplify a small change of what it reads, which is its
+# {term}`local Lipschitz constant`, and how good are the published {term}`bounds <bound>` at that very input? One command answers for every layer:
 #
 # ```
 # lipnb scan minilm --text story.txt --layers all --lengths 32,128,512
@@ -79,7 +79,7 @@ plt.show()
 # <!-- figure fig-74-layers: Three panels, one for each model, of bounds by layer on a logarithmic scale. The measured
 # constants lie lowest, with a dashed certified bound just above in the first two panels; the closed-form bounds lie
 # one to four powers of ten higher. -->
-# *{term}`Local Lipschitz constants <local Lipschitz constant>` (blue, with their range over two windows), certified
+# *Local Lipschitz constants (blue, with their range over two windows), certified
 # bounds (dashed, the shaded band holds the constant; for MiniLM and gpt2-mini) and bounds in closed form, for every
 # layer of three trained models at 128 tokens. One logarithmic scale. Only the certified bound comes
 # near the constant.*
