@@ -10,7 +10,8 @@
 # # Scan your own model
 #
 # You have a transformer and a text. How far can a layer amplify a small change of what it reads, which is its
-# {term}`local Lipschitz constant`, and how good are the published {term}`bounds <bound>` at that very input? One command answers for every layer:
+# {term}`local Lipschitz constant`, and how good are the published {term}`bounds <bound>` at that very input? One
+# command answers for every layer:
 #
 # ```
 # lipnb scan minilm --text story.txt --layers all --lengths 32,128,512
