@@ -282,8 +282,8 @@ plt.gcf().legend(handles=handles, loc="outside lower center", ncols=3, frameon=F
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-51-map: Six square maps of pairs x and y from minus four to four. For A = minus one, thin blue
-# regions of split pairs lie inside large orange regions; both shrink as the weight of x falls. For A = one there is
+# <!-- figure fig-51-map: Six square maps of pairs x and y from minus four to four. For A = minus one, small blue
+# regions of split pairs lie inside or beside orange ones; both shrink as the weight of x falls. For A = one there is
 # no blue, only orange and grey. -->
 # *Measures $p\,\delta_x + (1 - p)\,\delta_y$ with $V = 1$, coloured by what changes the output most. Blue: split,
 # copies that part a little beat whole atoms. Orange: not split, but a small mass sent far away, somewhere in the
