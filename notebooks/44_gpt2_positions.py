@@ -133,7 +133,7 @@ plt.show()
 # <!-- figure fig-44-training: Training and held-out loss against millions of tokens read, both falling below two
 # horizontal lines for unigram and bigram frequencies. -->
 # *The loss of gpt2-mini during training, and two baselines on the same held-out text. It has learned more than which
-# token follows which, so its positions mean something.*
+# token follows which, so its positions can matter.*
 #
 # The model has {glue:text}`positions-parameters:,.0f` parameters and a held-out loss of
 # {glue:text}`positions-loss:.2f` nats a token, against {glue:text}`positions-unigram:.2f` by frequency and
@@ -206,7 +206,7 @@ headings |= {f"change, {name}": f"change of the exponent, {name}" for name in va
 figures.table(shown, names=headings, bold=shown.layer.isin(faster))
 
 # %% [markdown]
-# In no layer does a norm grow with an exponent of 0.01 or more. Without positions the middle layers keep their
+# The exponents of the norms are next to zero or negative. Without positions the middle layers keep their
 # exponents within the error of the change; with one position for all places they fall by about 0.1, and the outer
 # layers rise. For the third test, the same tokens are placed first and late:
 
