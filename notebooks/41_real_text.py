@@ -51,10 +51,10 @@ plt.show()
 # released quantity, with lines at one quarter and one half. In layer 0 and in the random GPT-2 the full marks lie
 # near zero; in the deeper layers of MiniLM they lie slightly above one quarter; in the middle of gpt2-mini near one
 # half and above. -->
-# *Exponents of power laws fitted to every layer on Alice, against the number of tokens: of the local Lipschitz
-# constant as defined (full marks, with 95 % intervals clustered by window and by length), and of what the released
-# estimator reports on the same inputs (open marks). In the first layers and in the random GPT-2 the constant hardly
-# grows; the released quantity does. So a rate read off the released quantity is not the rate of the constant.*
+# *Exponents of power laws fitted to every layer on Alice, against the number of tokens: of the local Lipschitz constant
+# as defined (full marks, with 95 % intervals clustered by window and by length), and of what the released estimator
+# reports on the same inputs (open marks). In the first layers and in the random GPT-2 the constant hardly grows; the
+# released quantity does. So a rate read off the released quantity is not the rate of the constant.*
 #
 # ## Two tokens
 #
@@ -127,9 +127,9 @@ plt.show()
 # <!-- figure fig-41-panels: Three log-log panels of dots and crosses against the number of tokens. The dots of MiniLM
 # unmasked, layer 0, and of the random GPT-2 are nearly flat while their crosses rise; the dots of MiniLM masked,
 # layer 3, rise almost as fast as its crosses. -->
-# *For each window of Alice, the constant as defined (dots) and the released quantity on the same input
-# (crosses), with fitted power laws, in log-log axes. MiniLM is trained; the decoder is MiniLM with a mask. Two of the
-# three constants are nearly flat where the released quantity rises.*
+# *For each window of Alice, the constant as defined (dots) and the released quantity on the same input (crosses), with
+# fitted power laws, in log-log axes. MiniLM is trained; the decoder is MiniLM with a mask. Two of the three constants
+# are nearly flat where the released quantity rises.*
 #
 # ## Every layer
 #
@@ -199,8 +199,8 @@ plt.show()
 # <!-- figure fig-41-layers: Small log-log panels, three rows of six, the constant of every window against the number
 # of tokens with a fitted line. The panels of layer 0 are flat; those of the other MiniLM layers are straight and
 # tight; those of gpt2-mini scatter widely around their lines and bend. -->
-# *One row for each trained map, one column for each layer, the fitted exponent above; a dot is a window of
-# Alice. Log-log axes, one vertical scale in each row. A line describes the deeper layers of MiniLM well, and those of
+# *One row for each trained map, one column for each layer, the fitted exponent above; a dot is a window of Alice.
+# Log-log axes, one vertical scale in each row. A line describes the deeper layers of MiniLM well, and those of
 # gpt2-mini poorly.*
 #
 # ## A jump where training ended
@@ -237,9 +237,8 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-41-jump: Constant of the first layer of MiniLM against the number of tokens up to 502, flat at
 # first, with a sudden rise at a dashed line at 128 tokens and larger values beyond. -->
-# *The first layer of MiniLM, unmasked; the dashed line marks the length at which its training texts ended.
-# The constant more than doubles there, so an exponent
-# fitted across the line means nothing.*
+# *The first layer of MiniLM, unmasked; the dashed line marks the length at which its training texts ended. The constant
+# more than doubles there, so an exponent fitted across the line means nothing.*
 #
 # The median constant is {glue:text}`growth-before:.1f` at 120 tokens and {glue:text}`growth-beyond:.1f` at 160. The
 # same 64 tokens have {glue:text}`growth-same:.1f` at places 0 to 63 and {glue:text}`growth-moved:.1f` at places 100 to

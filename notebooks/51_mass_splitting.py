@@ -287,8 +287,8 @@ plt.show()
 # no blue, only orange and grey. -->
 # *Measures $p\,\delta_x + (1 - p)\,\delta_y$ with $V = 1$, coloured by what changes the output most. Blue: split,
 # copies that part a little beat whole atoms. Orange: not split, but a small mass sent far away, somewhere in the
-# square, beats whole atoms. The pair of the first figure is blue in the panel of
-# $A = -1$ and equal weights. With $A = 1$ none of these pairs is split; a small mass sent far still wins at many.*
+# square, beats whole atoms. The pair of the first figure is blue in the panel of $A = -1$ and equal weights. With $A =
+# 1$ none of these pairs is split; a small mass sent far still wins at many.*
 #
 # The criterion is continuous in the atoms. Around every split pair there is an open set of split pairs: once there is
 # one, there are infinitely many.

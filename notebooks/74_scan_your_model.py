@@ -80,10 +80,9 @@ plt.show()
 # <!-- figure fig-74-layers: Three panels, one for each model, of bounds by layer on a logarithmic scale. The measured
 # constants lie lowest, with a dashed certified bound just above in the first two panels; the closed-form bounds lie
 # one to four powers of ten higher. -->
-# *Local Lipschitz constants (blue, with their range over two windows), certified
-# bounds (dashed, the shaded band holds the constant; for MiniLM and gpt2-mini) and bounds in closed form, for every
-# layer of three trained models at 128 tokens. One logarithmic scale. Only the certified bound comes
-# near the constant.*
+# *Local Lipschitz constants (blue, with their range over two windows), certified bounds (dashed, the shaded band holds
+# the constant; for MiniLM and gpt2-mini) and bounds in closed form, for every layer of three trained models at 128
+# tokens. One logarithmic scale. Only the certified bound comes near the constant.*
 #
 # ## A scan, live
 #
@@ -185,8 +184,8 @@ print(f"with rotation {by_hand:.4f}, by the solver {measured:.4f}")
 print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball")
 
 # %% [markdown]
-# Let $R_i$ be the rotation of place $i$, $\tilde q_i = R_i Q x_i$ and $\tilde k_j = R_j K x_j$. The logits are
-# $\beta\, \tilde q_i \cdot \tilde k_j$ with $\beta = 1/\sqrt k$, the values $v_j = V x_j$, and
+# Let $\Theta_i$ be the rotation of place $i$, $\tilde q_i = \Theta_i Q x_i$ and $\tilde k_j = \Theta_j K x_j$. The
+# logits are $\beta\, \tilde q_i \cdot \tilde k_j$ with $\beta = 1/\sqrt k$, the values $v_j = V x_j$, and
 # $o_i = \sum_j P_{ij} v_j$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
@@ -194,37 +193,38 @@ print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball")
 # :::{prf:theorem} Rotary positions (ours)
 # :label: scan-rotary
 #
-# For one head with rotary positions and no biases, masked or not, on $n$ tokens in the ball of radius $r$, let
-# $t = \beta \norm Q_2 \norm K_2\, r^2$. Then
+# For one head with rotary positions and no biases, masked or not, on $n$ tokens in the ball of radius $R$, let
+# $t = \beta \norm Q_2 \norm K_2\, R^2$. Then
 #
 # $$\norm{D_X f}_2 \;\le\; \norm V_2 \big(t + \sqrt n\,(1 + t)\big) .$$
 #
 # At one input, with $C_i = \sum_j P_{ij} (v_j - o_i)\, \tilde k_j^\top$, $Z_i = (P_{ij} (v_j - o_i))_j$ and
 # $\rho_i = \norm{Z_i}_2$,
 #
-# $$\norm{D_X f}_2 \;\le\; \norm P_2 \norm V_2 + \beta \max_i \norm{C_i R_i Q}_2
+# $$\norm{D_X f}_2 \;\le\; \norm P_2 \norm V_2 + \beta \max_i \norm{C_i \Theta_i Q}_2
 #   + \beta \norm{(\rho_i\, \tilde q_i)_i}_2 \norm K_2 .$$
 # :::
 #
-# Heads are summed, with $\norm{W V}_2$ in place of $\norm V_2$ (compare {prf:ref}`several-heads`).
+# At every distance, $t$ is at least the {term}`logit range`. Heads are summed, with $\norm{W V}_2$ in place of $\norm
+# V_2$ (compare {prf:ref}`several-heads`).
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
 # A change $\varepsilon$ of the tokens changes output $i$ by
 #
-# $$\sum_j P_{ij} V \varepsilon_j \;+\; \beta\, C_i R_i Q \varepsilon_i
-#   \;+\; \beta \sum_j P_{ij} (v_j - o_i)\; \tilde q_i \cdot R_j K \varepsilon_j .$$
+# $$\sum_j P_{ij} V \varepsilon_j \;+\; \beta\, C_i \Theta_i Q \varepsilon_i
+#   \;+\; \beta \sum_j P_{ij} (v_j - o_i)\; \tilde q_i \cdot \Theta_j K \varepsilon_j .$$
 #
 # *At one input.* The first sum is $(P \otimes V)\varepsilon$, and the second is block diagonal.
 #
-# For the third let $U$ have the rows $R_j K \varepsilon_j$: it is $\beta Z_i^\top U \tilde q_i$, at most
+# For the third let $U$ have the rows $\Theta_j K \varepsilon_j$: it is $\beta Z_i^\top U \tilde q_i$, at most
 # $\beta \rho_i \abs{U \tilde q_i}$.
 #
 # The squares, summed over $i$, are at most $\beta^2 \norm{(\rho_i \tilde q_i)_i}_2^2 \norm{U}_F^2$, and
 # $\norm{U}_F \le \norm{K}_2 \norm{\varepsilon}_F$, since no rotation changes a norm.
 #
-# *On the ball.* $C_i$ is $V$ times a covariance under $P_i$, of tokens of norm at most $r$ and keys of norm at most
-# $\norm K_2 r$, so the second term is at most $\norm V_2\, t\, \abs{\varepsilon_i}$.
+# *On the ball.* $C_i$ is $V$ times a covariance under $P_i$, of tokens of norm at most $R$ and keys of norm at most
+# $\norm K_2 R$, so the second term is at most $\norm V_2\, t\, \abs{\varepsilon_i}$.
 #
 # By Cauchy-Schwarz with weights $P_{ij}$ the third is at most $\norm V_2\, t\, p_i$ with
 # $p_i^2 = \sum_j P_{ij} \abs{\varepsilon_j}^2$.
