@@ -10,12 +10,12 @@
 # # Growth on real text (Figure 1)
 #
 # The theorems allow the {term}`local Lipschitz constant` of attention to grow like $\sqrt n$ with the number $n$ of
-# tokens. On real text, no single rate describes what we measure. In the first layers, and in a GPT-2 with random
-# weights, the constant hardly grows; in the deeper layers of MiniLM it grows with {term}`exponents <exponent>` from
-# {glue:text}`growth-deep-low:.2f` to {glue:text}`growth-deep-high:.2f`; in the middle layers of gpt2-mini it grows
-# faster, and not as a {term}`power law`. Of {glue:text}`growth-layers:.0f` layers on *Alice*, for 2 to 98 tokens, the
-# 95 % intervals of {glue:text}`growth-around:.0f` contain 1/4, those of {glue:text}`growth-slower:.0f` lie below it
-# and those of {glue:text}`growth-faster:.0f` above.
+# tokens. On real text, no single rate describes what we measure ({numref}`fig-41-rates`). In the first layers, and in a
+# GPT-2 with random weights, the constant hardly grows; in the deeper layers of MiniLM it grows with {term}`exponents
+# <exponent>` from {glue:text}`growth-deep-low:.2f` to {glue:text}`growth-deep-high:.2f`; in the middle layers of
+# gpt2-mini it grows faster, and not as a {term}`power law`. Of {glue:text}`growth-layers:.0f` layers on *Alice*, for 2
+# to 98 tokens, the 95 % intervals of {glue:text}`growth-around:.0f` contain 1/4, those of
+# {glue:text}`growth-slower:.0f` lie below it and those of {glue:text}`growth-faster:.0f` above.
 
 # %% tags=["parameters", "hide-input"]
 tables = ["real-text", "real-text-embedded"]  # for the live checks, best first

@@ -10,11 +10,12 @@
 # # Mass splitting: when parts of a token part
 #
 # The theorems about sequences move whole {term}`tokens <token>`. A {term}`measure` can do more: it can divide an
-# {term}`atom` and send the pieces apart. That can change the output more. For the two atoms below, halves of one atom
-# that part change the output by {glue:text}`split-apart:.2f` times the distance moved; whole atoms, by at most
-# {glue:text}`split-together:.2f` times. This page states exactly when this happens for small motions. For repelling
-# attention ($A = -1$) and equal weights it happens at {glue:text}`split-share:.1f` % of the pairs of a grid on a line;
-# at no pair for $A = 1$; and in none of {glue:text}`split-layers:.0f` layers of MiniLM on a {term}`window` of text.
+# {term}`atom` and send the pieces apart. That can change the output more. For the two atoms of
+# {numref}`fig-51-parting`, halves of one atom that part change the output by {glue:text}`split-apart:.2f` times the
+# distance moved; whole atoms, by at most {glue:text}`split-together:.2f` times. This page states exactly when this
+# happens for small motions. For repelling attention ($A = -1$) and equal weights it happens at
+# {glue:text}`split-share:.1f` % of the pairs of a grid on a line; at no pair for $A = 1$; and in none of
+# {glue:text}`split-layers:.0f` layers of MiniLM on a {term}`window` of text.
 
 # %% tags=["parameters", "hide-input"]
 model_name = "minilm"

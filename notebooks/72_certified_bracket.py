@@ -14,7 +14,7 @@
 # above that can be computed, so that `lipnb.certify` gives two numbers with the constant between them. On the
 # {glue:text}`bracket-count:.0f` layers and inputs below, the upper number is at most {glue:text}`bracket-worst:.2f`
 # times the lower one, where the published bounds are {glue:text}`bracket-published-low:.0f` to
-# {glue:text}`bracket-published-high:,.0f` times the lower one.
+# {glue:text}`bracket-published-high:,.0f` times the lower one ({numref}`fig-72-brackets`).
 
 # %% tags=["parameters", "hide-input"]
 model_name = "minilm"

@@ -19,7 +19,7 @@
 #
 # In the three trained models below, the certified bound of this book ({doc}`72_certified_bracket`), which exists for
 # two of them, is at most {glue:text}`certified_high:.1f` times too high; the published bounds are
-# {glue:text}`published_low:.0f` to {glue:text}`published_high:,.0f` times too high.
+# {glue:text}`published_low:.0f` to {glue:text}`published_high:,.0f` times too high ({numref}`fig-74-layers`).
 
 # %% tags=["parameters", "hide-input"]
 model_name = "minilm"
