@@ -11,10 +11,11 @@
 #
 # {cite:t}`castin2024smooth` released the code of their experiments. That is to their credit: without it this page could
 # not exist. As we read it, the number in their figures is not the {term}`local Lipschitz constant` of the theorems,
-# because of one index. In a GPT-2 with random weights the constant grows with {term}`exponent`
-# {glue:text}`released-defined:.2f` in the number $n$ of {term}`tokens <token>`, and the {term}`released quantity` with
-# exponent {glue:text}`released-reported:.2f` ({numref}`fig-45-two-quantities`). For {term}`uniform attention`, whose
-# constant does not grow, the released quantity is $n^{1/4}$ times a constant, by a formula proved below.
+# because of one index. In a GPT-2 with random weights, given random tokens with token types as in the script, the
+# constant grows with {term}`exponent` {glue:text}`released-defined:.2f` in the number $n$ of {term}`tokens <token>`,
+# and the {term}`released quantity` with exponent {glue:text}`released-reported:.2f` ({numref}`fig-45-two-quantities`).
+# For {term}`uniform attention`, whose constant does not grow, the released quantity is $n^{1/4}$ times a constant, by a
+# formula proved below.
 
 # %% tags=["parameters", "hide-input"]
 expected = {"released": 0.26, "defined": 0.08}  # random GPT-2, found before
