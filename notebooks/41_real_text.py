@@ -155,7 +155,8 @@ for key, rows in stored.groupby([*keys, "attention"], sort=False):
     rates.append([*key, *line, f"{fit.low:.2f} to {fit.high:.2f}"])
 columns = ["exponent", "low", "high", "wider", "R2", "released", "growth", "interval"]
 rates = pd.DataFrame(rates, columns=[*keys, "attention", *columns])
-rates["fitted"] = rates.exponent.map("{:.2f}".format)
+rates["fitted"] = rates.exponent.map("{:.2f}".format).str.replace("-", "−")
+rates["interval"] = rates.interval.str.replace("-", "−")
 alice = rates[rates.corpus == "alice"]
 law = alice.set_index(["attention", "layer"])
 deeper = law.loc[["minilm unmasked", "minilm masked"]].drop(0, level="layer")
@@ -183,7 +184,7 @@ for place, rows in text.groupby(["attention", "layer"], sort=False):
     slopes[place] = {f"{s.low:.0f}-{s.high:.0f}": s.exponent for s in spans}
 slopes = pd.DataFrame(slopes).T
 spread = slopes.max(axis=1) - slopes.min(axis=1)
-shown = slopes.map("{:.2f}".format).reset_index(names=["attention", "layer"])
+shown = slopes.map(lambda slope: f"{slope:.2f}".replace("-", "−")).reset_index(names=["attention", "layer"])
 shown["place"] = shown.attention + ", layer " + shown.layer.astype(str)
 headings = {"place": "map and layer"} | {name: f"n = {name.replace('-', ' to ')}" for name in slopes}
 figures.table(shown, names=headings, bold=(spread > 0.25).to_numpy())
