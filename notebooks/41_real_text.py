@@ -255,6 +255,8 @@ again = pd.concat(
 )
 chosen = "corpus == @corpus and attention == 'minilm unmasked' and layer == 0"
 first = stored.query(f"{chosen} and length == 2 and window == 0").iloc[0]
+
+# %% tags=["hide-input"]
 trained = alice[alice.weights != "random"]
 random = alice[alice.weights == "random"].iloc[0]
 counts = {"around": "contains it", "slower": "below", "faster": "above"}
