@@ -9,7 +9,8 @@
 # %% [markdown]
 # # L2 Jacobian: why queries equal keys
 #
-# The bounds of {doc}`62_l2_attention` need two things: one matrix for queries *and* keys, and tokens that may attend to
+# The {term}`bounds <bound>` of {doc}`62_l2_attention` need two things: one matrix for queries *and* keys, and tokens
+# that may attend to
 # themselves. Drop either, and the {term}`local Lipschitz constant` grows like the square of the tokens, as with dot
 # products. The {term}`Jacobian` of {term}`L2 attention` shows the reason: a far token enters it with its attention
 # weight
@@ -86,10 +87,10 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-68-growth: local Lipschitz constants against the size s of the tokens on log-log axes. Two lines of
-# slope 2, for untied queries and keys and for a hidden own token, rise above ten thousand. Three curves stay below 4:
+# slope 2, for untied queries and keys and for a hidden own token, rise above ten thousand. Three curves stay below 2:
 # tied matrices at the same pair, tied matrices at three tokens, and the distance not squared. -->
 # *Width one, up to three tokens of size $s$. Two changes that look small, another matrix for the keys or a mask on the
-# diagonal, and the constant grows like $s^2$, as with dot products. Tied, with the own token, it stays below 4. So both
+# diagonal, and the constant grows like $s^2$, as with dot products. Tied, with the own token, it stays below 2. So both
 # conditions of the theorem are needed; the square of the distance is not, in this example.*
 #
 # ## Two tokens by hand
@@ -103,8 +104,8 @@ q, kappa, size = 1.0, 1.5, 8.0
 t = 2 * q / kappa - 1
 both = torch.tensor([[size], [t * size]], dtype=torch.float64)
 untied = Attention(q * unit, kappa * unit, unit, score="l2")
-print("weights of the first token", untied.probabilities(both)[0, 0].tolist())
-print("first row of the Jacobian", AttentionJacobian(untied, both).dense()[0].tolist())
+print("weights of the first token", untied.probabilities(both)[0, 0].numpy().round(4))
+print("first row of the Jacobian", AttentionJacobian(untied, both).dense()[0].numpy().round(4))
 grown = (kappa - q) ** 2 * size**2
 print("by hand", [0.5 + t * grown, 0.5 - grown])
 
@@ -263,7 +264,7 @@ hides = hidden.value / bounds.l2_upper(unit, unit, None, 3)
 first = int((hides > 1).double().argmax())
 assert max(map(max, (defined, blockwise, library))) < 1e-10 and untied_error < 1e-10
 assert max(abs(slope - 2) for slope in growth.values()) < 0.01
-assert all(value.max() < 4 for value in staying.values())
+assert all(value.max() < 2 for value in staying.values())
 assert max(map(max, by_mask.values())) <= 1
 print("✓ Jacobians agree within 1e-10; slope 2 for untied matrices and for a hidden diagonal")
 
