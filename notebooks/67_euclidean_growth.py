@@ -9,7 +9,8 @@
 # %% [markdown]
 # # Euclidean growth of L2 attention (ours)
 #
-# In the Euclidean norm the reconstructed bound on {term}`L2 attention` grows like $\sqrt N \log N$ with the number of
+# In the Euclidean norm the reconstructed {term}`bound` on {term}`L2 attention` grows like $\sqrt N \log N$ with the
+# number of
 # tokens $N$: {glue:text}`stated:.0f` for a thousand tokens, one head and matrices of norm 1. The constant itself is of
 # order $N^{1/4} \sqrt{\log N}$ if the width may grow with $N$, and $2 \log N$ to leading order in a fixed width. This
 # page
@@ -116,9 +117,10 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-67-growth: Lipschitz constant against the number of tokens from 2 to 10^12, log-log. The bound of the
-# paper rises fastest, to above 10^7. Our bound rises like the fourth root of N, to a few thousand. Below a shaded band
-# are the stars, dashed, parallel to our bound at large N, and the curve of one token between two clusters, which grows
-# like the logarithm. Triangles of gradient ascent lie close below our bound at eight tokens and fewer. -->
+# paper rises fastest, to nearly 10^8; ours rises like the fourth root of N, to about 10^4. A shaded band lies between
+# our bound and two lower curves: one token between two clusters, which grows like the logarithm, and the stars, dashed,
+# parallel to our bound, which overtake it beyond a million tokens. Triangles of gradient ascent, at eight tokens and
+# fewer, lie between the lower edge and our bound. -->
 # *One head with $A = I$. The Euclidean constant over all inputs of all widths lies in the shaded band: its two edges
 # have
 # the same order. The theorem of the paper as reconstructed, with exponent 4, is orange. In a fixed width the ratio of
@@ -140,7 +142,11 @@ for r in (0.0, 0.5, 1.0, 2.0):
     row = {"r": r, "column": P[:, 0].sum().item(), "left": 1 + 2 * p**2 * r**4, "right": 2 * (1 - p)}
     rows.append({**row, "constant": constant(unit_head(1), x).value.item()})
 headings = {"r": "distance r", "column": "column sum T", "left": "T² + 2τ²", "right": "2 (1 − p)"}
-figures.table(pd.DataFrame(rows), names=headings | {"constant": "constant"}, digits={"r": 1} | dict.fromkeys(row, 4))
+figures.table(
+    pd.DataFrame(rows),
+    names=headings | {"constant": "constant"},
+    digits=dict.fromkeys(row, 4) | {"r": 1, "constant": 4},
+)
 
 # %% [markdown]
 # ## The upper bound
@@ -243,8 +249,23 @@ figures.table(steps.groupby("masked").max().reset_index(), names=headings, digit
 # leading order, with $C = \frac{5}{32}\, (\tfrac{5}{e^2})^{1/4} =$ {glue:text}`leading:.4f`. So without a limit on the
 # width, the constant is of order $N^{1/4} \sqrt{\log N}$ exactly.
 # :::
+
+# %% tags=["hide-input"]
+rho = stars[2]
+a, m = (math.ceil(c * math.exp(k)) for c, k in ((0.4, 1 + rho**2), (0.2, 2 * rho**2)))
+x = torch.zeros(a + m, m + 1, dtype=torch.float64)
+x[a:, 0], x[a:, 1:] = 1.0, rho * torch.eye(m, dtype=torch.float64)
+figures.objects.attention_matrix(unit_head(m + 1).probabilities(x)[0], ["centre"] * a + ["leaf"] * m)
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-67-star: attention matrix of a star of nine tokens as a heat map. Among the tokens of the centre the
+# attention is even. Each leaf attends mostly to itself, a little to each token of the centre, and hardly to other
+# leaves. -->
+# *Attention of a small star, rows attend to columns. Each leaf attends to itself, a little to the centre, hardly to the
+# other leaves. What each leaf gives the centre is little; there are many leaves, so the columns of the centre add up.*
 #
-# Whole Jacobians of stars, with the formula and the bound:
+# Whole {term}`Jacobians <Jacobian>` of stars, with the formula and the bound:
 
 # %%
 rows = []
@@ -320,11 +341,12 @@ for d in (1, 2, 3, 4, 8, 16):  # 2 z = 2 (7.5^d z)^(1/2) + 5.7^(d / 2), a square
 late = pd.DataFrame(late, columns=["d", "7.5^d", "z", "digits of N"])
 glue("late_one", float(late["digits of N"][0]), display=False)
 glue("late_two", float(late["digits of N"][1]), display=False)
+glue("late_last", float(late["digits of N"].iloc[-1]), display=False)
 figures.table(late, names={"d": "width d", "7.5^d": "7.5^d", "z": "z", "digits of N": "digits of N"})
 
 # %% [markdown]
-# In width one that needs {glue:text}`late_one:.0f` digits, in width two {glue:text}`late_two:.0f`, in width 16 more
-# digits than there are tokens anywhere.
+# In width one that needs {glue:text}`late_one:.0f` digits, in width two {glue:text}`late_two:.0f`, and in width 16 some
+# {glue:text}`late_last:.0e`.
 #
 # In the maximum norm the same tokens on a line along a unit vector $u$ do more: the row of coordinate $a$ of the token
 # at 0 sums to $4z\, \abs{u_a} \norm u_1$ to leading order, which is $2z\, (1 + \sqrt d)$ for
@@ -523,7 +545,8 @@ ledger.record(
 # - $2 \log N$ is a statement about a fixed width and enormous $N$; at sizes in use it does not say which of two layers
 #   has
 #   the smaller constant.
-# - A causal mask costs at most a factor of $2^{1/4}$. A mask of any other shape is another matter: let every token see
+# - A {term}`causal mask <mask (causal)>` costs at most a factor of $2^{1/4}$. A mask of any other shape is another
+#   matter: let every token see
 #   itself and the first alone, all at one place. Then $\norm P_2 \ge \frac12 \sqrt{N - 1}$, and the order $\sqrt N$ of
 #   the first term is right.
 # - A contractive layer is divided by its bound. At a thousand tokens the tighter one lets it keep {glue:text}`kept:.0f`
