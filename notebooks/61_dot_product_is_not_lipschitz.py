@@ -86,10 +86,25 @@ plt.show()
 # Take the tokens $(0, 2, -2)$ and $a = 1$. Their variance is $8/3$, so the first entry of the Jacobian is
 # $8/3 + 1/3 = 3$. The other two tokens attend almost only to themselves, so their rows are small.
 
+# %% tags=["hide-input"]
+plane = torch.eye(2, dtype=torch.float64)
+tokens = torch.tensor([[0.0, 0.0], [2.0, 0.0], [-2.0, 0.0]], dtype=torch.float64)
+pushed = tokens + 0.3 * torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+head = Attention.from_matrices(plane, plane)
+figures.objects.tokens_and_attention(tokens, head, moved=pushed, labels=["0", "2", "−2"])
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-61-push: two panels. Left, three tokens on a line at -2, 0 and 2; thin grey arrows of equal width go
+# from the middle token to the other two, and a short coloured arrow pushes it to the right. Right, the outputs: the
+# middle one moves nearly three times as far in the same direction, the others hardly move. -->
+# *Three tokens on a line, drawn in the plane, and a push of the one in the middle. Left: it attends equally to both
+# others. Right: its output moves nearly three times as far as it was pushed, because the push decides between them.*
+
 # %%
 x = torch.tensor([[0.0], [2.0], [-2.0]], dtype=torch.float64)
 J = AttentionJacobian(line, x).dense()
-print(J.numpy().round(4))
+figures.table(pd.DataFrame(J.numpy(), columns=["x₁ = 0", "x₂ = 2", "x₃ = −2"]), digits=4)
 
 # %% tags=["hide-input"]
 rows = []
@@ -107,9 +122,10 @@ figures.table(by_hand, names={"s": "s", "entry": "first entry of J", "by hand": 
 # :::{prf:theorem} No constant for dot products {cite}`kim2021lipschitz`, Theorem 3.1
 # :label: kim-not-lipschitz
 #
-# Dot-product attention without a mask, with one head or several, is Lipschitz on all sequences of $N \ge 2$ tokens in
-# no
-# norm $\norm\cdot_p$, $p \in [1, \infty]$. In dimension one, with $f(x) = Px$ and $P = \softmax(a\, x x^\top)$, the
+# Consider dot-product attention without a mask, on all sequences of $N \ge 2$ tokens, with heads that do not cancel:
+# $\sum_h W_h z z^\top A_h \ne 0$ for some $z$, where $W_h = O_h V_h$ and $A_h = K_h^\top Q_h / \sqrt k$ (one head with
+# $W, A \ne 0$ is enough). It is Lipschitz in no norm $\norm\cdot_p$, $p \in [1, \infty]$. In dimension one, with $f(x)
+# = Px$ and $P = \softmax(a\, x x^\top)$, the
 # Jacobian entry of a token at $x_i = 0$ is
 #
 # $$J_{ii} = a\, \widehat{\mathrm{Var}}(x) + \frac1N ,$$
@@ -128,12 +144,9 @@ figures.table(by_hand, names={"s": "s", "entry": "first entry of J", "by hand": 
 #
 # Attention without a mask with heads $h$, query biases $b_h$, any key, value and output biases. If $Q_h x_i + b_h = 0$
 # in
-# every head, then
+# every head, then, with the covariance of all $N$ tokens,
 #
-# $$J_{ii} = \sum_h W_h \Big(\frac1N I + \widehat{\mathrm{Cov}}(X)\, A_h\Big), \qquad
-#   W_h = O_h V_h, \quad A_h = s K_h^\top Q_h ,$$
-#
-# with the covariance of all $N$ tokens and the scale $s$ of the logits.
+# $$J_{ii} = \sum_h W_h \Big(\frac1N I + \widehat{\mathrm{Cov}}(X)\, A_h\Big) .$$
 # :::
 #
 # ## Measured
@@ -228,7 +241,7 @@ figures.table(
 #
 # Token $i$ then spreads its attention evenly: $P_{ij} = 1/N$ in every head, whatever the key biases add to its logits.
 #
-# By the formula for the Jacobian, $J_{ii} = \sum_h W_h\big[P_{ii} (I + (x_i - m_i)\, q_i^\top K_h s) + \Sigma_i
+# By the formula for the Jacobian, $J_{ii} = \sum_h W_h\big[P_{ii} (I + (x_i - m_i)\, q_i^\top K_h / \sqrt k) + \Sigma_i
 # A_h\big]$.
 #
 # The middle term vanishes with $q_i$, and $\Sigma_i = \widehat{\mathrm{Cov}}(X)$. This is the formula.
@@ -371,7 +384,7 @@ ledger.record(
 #   no such token; the page does not treat that case.
 # - On a ball there is a constant, and it is large: {doc}`21_general_bound` bounds it, and {doc}`25_quadratic_growth`
 #   shows that the same tokens reach the square of the radius.
-# - Heads may cancel: if $\sum_h W_h z z^\top A_h = 0$ for all $z$, this block stays bounded. Random heads do not.
+# - Heads may cancel, and then this block stays bounded. Random heads do not.
 # - After {term}`layer normalisation` real tokens lie in a ball, so a trained network is Lipschitz on what it meets.
 #   {doc}`41_real_text` measures how much.
 # - The quotients are compared with the largest norm at 201 points of a segment; the comparison allows for a peak

@@ -11,7 +11,8 @@
 #
 # Let a token look for tokens *near* it, with the same matrix for queries and keys, and attention has a {term}`Lipschitz
 # constant <Lipschitz constant on a ball>` on the whole space: far tokens get no weight, and a token keeps some for
-# itself. Of the two bounds in the paper as we reconstruct them, the one in the maximum norm holds. The Euclidean one
+# itself. Of the two {term}`bounds <bound>` in the paper as we reconstruct them, the one in the maximum norm holds. The
+# Euclidean one
 # fails with the exponent that we recall, 2, and holds with 4; only the text of the paper can settle whose exponent 2
 # is.
 
@@ -71,8 +72,6 @@ sweep = pd.DataFrame(sweep, columns=names)
 fails = bounds.printed_l2_upper(unit, unit, None, 2) / most
 for key, value in {"l2-scan": most, "l2-fails": fails, "l2-recalled": said["e = 2"]}.items():
     glue(key, float(value), display=False)
-
-# %% tags=["hide-input"]
 figures.l2.bound_exponents(table, sweep, example=(4, true))
 plt.show()
 
@@ -160,8 +159,10 @@ print(f"bound with e = 4: {bounds.l2_upper(four, unit, None, 2):.4f}")
 # ## Measured against stated
 #
 # We measured both norms of the Jacobian at {glue:text}`l2-inputs:,.0f` inputs of two tokens or more, in float64: random
-# maps of up to three heads, with query matrices of many sizes, without a mask and with a causal one. The inputs are
-# random; structured (equal tokens, pairs, one token between two clusters); or found by {term}`gradient ascent` on the
+# maps of up to three heads, with query matrices of many sizes, without a mask and with a {term}`causal one <mask
+# (causal)>`. The inputs are
+# random; structured (equal tokens, pairs, one token between {term}`two clusters`); or found by {term}`gradient ascent`
+# on the
 # norm. Ratios are measured over bound: where one exceeds 1, the bound fails.
 
 # %%
@@ -170,6 +171,7 @@ more = table[table.n > 1]
 worst = more.groupby(["kind", "masked"])[ratios].max().reset_index()
 
 # %% tags=["hide-input"]
+worst["kind"] = worst.kind.replace({"ascended": "gradient ascent"})
 headings = {"kind": "inputs", "masked": "causal mask", "inf": "maximum norm", "two": "Euclidean, e = 4"}
 headings |= {"sharp": "tighter (ours)", "printed": "Euclidean, e = 2"}
 figures.table(worst, names=headings, digits=3, bold=worst.printed == worst.printed.max())
@@ -188,7 +190,7 @@ glue("l2-new", float(new.drop("printed").max()), display=False)
 # %% [markdown]
 # With $e = 2$ the bound is exceeded {glue:text}`l2-over:,.0f` times, at norms of $W_Q$ from
 # {glue:text}`l2-over-from:.2f`
-# on; the other bounds are not exceeded. At inputs drawn when this page runs, the largest ratio is
+# on; the other bounds are not exceeded. At inputs drawn when this page runs, the largest ratio of these others is
 # {glue:text}`l2-new:.3f`.
 # The tighter bound is ours; {doc}`67_euclidean_growth` proves it. A single token attends to itself alone: $F$ is
 # linear,

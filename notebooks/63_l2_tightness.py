@@ -9,7 +9,8 @@
 # %% [markdown]
 # # The constant in width one (Kim, Figure 2)
 #
-# How tight is the bound of {doc}`62_l2_attention`? In the simplest case the answer is complete. For one head of width
+# How tight is the {term}`bound` of {doc}`62_l2_attention`? In the simplest case the answer is complete. For one head of
+# width
 # one, weights 1 and an odd number of tokens $N$, the constant of {term}`L2 attention` in the maximum norm is
 # $1 + 4 \lambda$ with $\lambda = W_0\big((N - 1)\, e^{-3/2}\big)$. The bound is too high by less than 2, and one input
 # that can be written down has the constant.
@@ -51,7 +52,8 @@ plt.show()
 # *Left: the bound of the paper, the constant, and the end of every gradient ascent. Right: the same as distances below
 # the bound. For odd N the best of 50 starts lies on the curve of the constant, for small even N farther below the
 # bound,
-# where the two sides cannot balance. Both curves approach the dashed line: in the limit the bound is 2 too high.*
+# where the two sides cannot balance. Dash-dotted is the first input written down below. Both curves approach the dashed
+# line: in the limit the bound is 2 too high.*
 #
 # ## Three tokens by hand
 #
@@ -122,7 +124,8 @@ glue("three-bound", float(bound), display=False)
 # ## Measured: explicit inputs
 #
 # We measure the whole Jacobian, up to 1,001 by 1,001, at both inputs: the *first* at the radius $\sqrt{1 + z}$, the
-# *worst* at $\sqrt{3/2 + \lambda}$. The causal mask hides later tokens, and the middle token comes last.
+# *worst* at $\sqrt{3/2 + \lambda}$. The {term}`causal mask <mask (causal)>` hides later tokens, and the middle token
+# comes last.
 
 # %%
 rows = []
@@ -158,7 +161,8 @@ figures.table(evens, names=headings, digits=2)
 # %% [markdown]
 # ## Measured: gradient ascent from random starts
 #
-# The stored table repeats the figure of the paper. Adam maximises the row sum in 600 steps, from tokens drawn
+# The stored table repeats the figure of the paper by {term}`gradient ascent`. Adam maximises the row sum in 600 steps,
+# from tokens drawn
 # uniformly from $[-3, 3]$ (our choices; those of the paper are not known to us). One more run begins at the first
 # input.
 # The last column counts the random starts that end above that input.
