@@ -139,14 +139,10 @@ rows = []
 for r in (0.0, 0.5, 1.0, 2.0):
     x = torch.tensor([[0.0], [r]], dtype=torch.float64)
     P, p = unit_head(1).probabilities(x)[0], 1 / (1 + math.exp(r**2))
-    row = {"r": r, "column": P[:, 0].sum().item(), "left": 1 + 2 * p**2 * r**4, "right": 2 * (1 - p)}
-    rows.append({**row, "constant": constant(unit_head(1), x).value.item()})
-headings = {"r": "distance r", "column": "column sum T", "left": "T² + 2τ²", "right": "2 (1 − p)"}
-figures.table(
-    pd.DataFrame(rows),
-    names=headings | {"constant": "constant"},
-    digits=dict.fromkeys(row, 4) | {"r": 1, "constant": 4},
-)
+    local = constant(unit_head(1), x).value.item()
+    rows.append((r, P[:, 0].sum().item(), 1 + 2 * p**2 * r**4, 2 * (1 - p), local))
+names = ["distance r", "column sum T", "T² + 2τ²", "2 (1 − p)", "constant"]
+figures.table(pd.DataFrame(rows, columns=names), digits=dict.fromkeys(names[1:], 4) | {names[0]: 1})
 
 # %% [markdown]
 # ## The upper bound
@@ -263,23 +259,27 @@ plt.show()
 # attention is even. Each leaf attends mostly to itself, a little to each token of the centre, and hardly to other
 # leaves. -->
 # *Attention of a small star, rows attend to columns. Each leaf attends to itself, a little to the centre, hardly to the
-# other leaves. What each leaf gives the centre is little; there are many leaves, so the columns of the centre add up.*
+# other leaves. What each leaf gives the centre is little; still the columns of the centre add up to more than those of
+# the leaves.*
 #
 # Whole {term}`Jacobians <Jacobian>` of stars, with the formula and the bound:
 
 # %%
 rows = []
 for rho in stars:
-    a, m = (math.ceil(c * math.exp(k)) for c, k in ((0.4, 1 + rho**2), (0.2, 2 * rho**2)))
-    x, u = torch.zeros(a + m, m + 1, dtype=torch.float64), torch.zeros(a + m, m + 1, dtype=torch.float64)
-    x[a:, 0], x[a:, 1:] = 1.0, rho * torch.eye(m, dtype=torch.float64)  # the leaves, h = 1
+    a = math.ceil(0.4 * math.exp(1 + rho**2))  # tokens at the centre
+    m = math.ceil(0.2 * math.exp(2 * rho**2))  # leaves
+    x = torch.zeros(a + m, m + 1, dtype=torch.float64)
+    x[a:, 0], x[a:, 1:] = 1.0, rho * torch.eye(m, dtype=torch.float64)
+    u = torch.zeros_like(x)
     u[:a, 0] = a**-0.5  # all tokens of the centre move
     moved = AttentionJacobian(unit_head(m + 1), x).jvp(u)[a:].norm().item()
     whole = constant(unit_head(m + 1), x).value.item()
-    row = {"N": a + m, "formula": star_lower(a, m, 1, rho), "moved": moved, "constant": whole}
-    rows.append({**row, "bound": bounds.l2_growth_sharp(a + m, False)})
-star_table = pd.DataFrame(rows)
-headings = {"N": "tokens N", "formula": "formula", "moved": "leaves moved", "constant": "constant", "bound": "bound"}
+    bound = bounds.l2_growth_sharp(a + m, False)
+    rows.append((a + m, star_lower(a, m, 1, rho), moved, whole, bound))
+star_table = pd.DataFrame(rows, columns=["N", "formula", "moved", "constant", "bound"])
+headings = {"N": "tokens N", "formula": "formula", "moved": "leaves moved"}
+headings |= {"constant": "constant", "bound": "bound"}
 figures.table(star_table, names=headings, digits=4)
 
 # %% [markdown]
@@ -305,13 +305,14 @@ glue("apart_high", float(apart.max()), display=False)
 tokens = np.geomspace(1e3, 1e9, 121).round()
 most = [2 * z + 1 / (1 + z) for z in map(bounds.phi_inverse, tokens - 1)]
 crossing = tokens[np.array([best_star(n) for n in tokens]) < most].max()
-glue("crossing", float(crossing), display=False)
+glue("crossing", float(crossing) / 1e6, display=False)
 figures.table(order.rename(columns={"N": "tokens N"}), digits=3)
 
 # %% [markdown]
 # Over the *rate* $N^{1/4} \sqrt{\log N}$ star and bound stay between constants, a factor of {glue:text}`apart_low:.1f`
 # to
-# {glue:text}`apart_high:.1f` apart. But the star is slow: up to {glue:text}`crossing:.1e` tokens, the inputs of the
+# {glue:text}`apart_high:.1f` apart. But the star is slow: up to {glue:text}`crossing:.1f` million tokens, the inputs of
+# the
 # next section have a larger constant than the best star.
 #
 # ## In a fixed width
@@ -341,12 +342,12 @@ for d in (1, 2, 3, 4, 8, 16):  # 2 z = 2 (7.5^d z)^(1/2) + 5.7^(d / 2), a square
 late = pd.DataFrame(late, columns=["d", "7.5^d", "z", "digits of N"])
 glue("late_one", float(late["digits of N"][0]), display=False)
 glue("late_two", float(late["digits of N"][1]), display=False)
-glue("late_last", float(late["digits of N"].iloc[-1]), display=False)
+glue("late_last", float(late["digits of N"].iloc[-1]) / 1e12, display=False)
 figures.table(late, names={"d": "width d", "7.5^d": "7.5^d", "z": "z", "digits of N": "digits of N"})
 
 # %% [markdown]
 # In width one that needs {glue:text}`late_one:.0f` digits, in width two {glue:text}`late_two:.0f`, and in width 16 some
-# {glue:text}`late_last:.0e`.
+# {glue:text}`late_last:.0f` trillion.
 #
 # In the maximum norm the same tokens on a line along a unit vector $u$ do more: the row of coordinate $a$ of the token
 # at 0 sums to $4z\, \abs{u_a} \norm u_1$ to leading order, which is $2z\, (1 + \sqrt d)$ for

@@ -281,7 +281,7 @@ looped = {"grounds": "with loops over heads and tokens", **form, **tried}
 row = {"grounds": "tokens (s, s / 3)", **ours, **proved}
 ledger.record(
     ledger.equal("kim.def-l2", "row by row", defined, within=1e-10, **looped),
-    ledger.equal("kim.jacobian", "its blocks", blockwise, within=1e-10, grounds=auto, **form, **tried),
+    ledger.equal("kim.jacobian", "its blocks", blockwise, within=1e-10, grounds=auto, **form, **proved),
     ledger.equal("kim.app-untied", "first row (ours)", untied_error, within=1e-10, **row),
     ledger.equal("kim.app-untied", "slope 2", growth["untied"] / 2 - 1, **slope, **form, **built),
     ledger.upper("kim.app-mask", "both norms", masks, **kept),
