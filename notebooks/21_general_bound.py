@@ -138,7 +138,8 @@ plt.show()
 # <!-- figure fig-21-two-tokens: Two panels. Left, two tokens in the plane and an arrow from each to where it is moved.
 # Right, the two outputs and arrows to where they go. -->
 # *The same two tokens, moved along the direction that the Jacobian stretches most (its first
-# {term}`singular vector`), and their outputs before and after.*
+# {term}`singular vector`), and their outputs before and after. Grey arrows are attention; the first token's output
+# moves farthest.*
 #
 # ## The statements
 #
@@ -242,7 +243,7 @@ forms = ["published", "tighter", "column", "spread"]
 worst = found.groupby("inputs", sort=False)[forms].max().assign(cases=found.inputs.value_counts()).reset_index()
 names = {"inputs": "inputs", "cases": "how many", "published": "over Theorem 3.3", "tighter": "over the tighter bound"}
 names |= {"column": "over its local form, c(P)", "spread": "over the spread, below"}
-figures.table(worst.replace("ascended", "gradient ascent"), names=names, digits=2)
+figures.table(worst.replace("ascended", "gradient ascent"), names=names, digits=3)
 
 # %% [markdown]
 # Each entry is the largest ratio of measured to stated; none exceeds one. At equal tokens $P_{ij} = 1/n$ and only the
