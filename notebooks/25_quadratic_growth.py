@@ -88,7 +88,7 @@ by_hand = torch.linalg.matrix_norm(J, 2).item()
 print(f"largest singular value {by_hand:.4f}")
 
 # %% tags=["hide-input"]
-rows_of = pd.DataFrame(J.numpy(), columns=["x₁ = 0", "x₂ = 4", "x₃ = −4"])
+rows_of = pd.DataFrame(J.numpy().round(5) + 0.0, columns=["x₁ = 0", "x₂ = 4", "x₃ = −4"])
 rows_of.insert(0, "output of", ["x₁ = 0", "x₂ = 4", "x₃ = −4"])
 figures.table(rows_of, bold=[True, False, False])
 

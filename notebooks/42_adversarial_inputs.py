@@ -49,9 +49,9 @@ figures.adversarial.worst_heads(alone, layers)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-42-heads: Four log-log panels, the local constant against the number of tokens from two to
-# ninety-seven: one head each of MiniLM, a random GPT-2 and GPT-2, and MiniLM again at the smaller radius of text.
-# Marks lie between the lower bound and the two upper bounds; in three panels they follow a line of slope one half. -->
+# <!-- figure fig-42-heads: Four log-log panels, the local constant against the number of tokens: one head each of
+# MiniLM, a random GPT-2 and GPT-2, and MiniLM again at the smaller radius of text. All marks lie below the two upper
+# bounds; in three panels they follow a line of slope one half, in the last they turn and fall. -->
 # *One head of a layer under attack, the one with the largest constant at 97 tokens. Full blue dots: the head with its
 # own value matrix. Hollow dots: with $V = I$. Squares: the whole layer, at the tokens of the head that is worst for
 # it. Top and bottom left: the window ends beyond all lengths, and the full dots lie on the law $\norm V_2 \sqrt N$,
@@ -61,8 +61,8 @@ plt.show()
 # ## Two inputs in the plane
 #
 # Take $A = -I$ and $V = I$. In *two clusters* all tokens of a group attend to one lonely token. In a *fork* they
-# attend to two tokens that are close, the prongs, and share their attention between them. Which prong wins
-# decides where the output goes, so a small move has a large effect.
+# share their attention between two tokens, the prongs. Which prong wins decides where the outputs of the whole group
+# go, so a small move has a large effect.
 
 # %%
 A, V, n, R = -torch.eye(2).double(), torch.eye(2).double(), 8, 1.5
@@ -195,7 +195,7 @@ plt.show()
 # ## How far from the worst are two clusters?
 #
 # The authors call their inputs a heuristic, and gradient ascent poor. The fork of {prf:ref}`regimes-fork`, built on a
-# singular pair $A v = \sigma k$ in place of an eigenvector, needs nothing of $A$. Here are all heads of MiniLM at the
+# singular pair $A v = \sigma k$ in place of an eigenvector, exists for every $A$. Here are all heads of MiniLM at the
 # radius of text, some with the mask, at 98 tokens: the constant at the fork over what stands in the first column.
 
 # %% tags=["hide-input"]
