@@ -9,10 +9,10 @@
 # %% [markdown]
 # # Two clusters reach √n (Proposition 3.4)
 #
-# The bound of {doc}`21_general_bound` grows like $\sqrt n$, and some inputs do, too. They are {term}`two clusters`:
-# one {term}`token` alone and $n - 1$ together, far from it. Every token of the group attends to the lonely one, so
-# moving that one moves them all. The growth lasts for a number of tokens that is exponential in $R^2$ (the
-# {term}`window`), and then it ends ({numref}`fig-22-window`).
+# The bound of {doc}`21_general_bound` grows like $\sqrt n$, and at some inputs the {term}`local Lipschitz constant`
+# does, too. They are {term}`two clusters`: one {term}`token` alone and $n - 1$ together, far from it. Every token of the
+# group attends to the lonely one, so moving that one moves them all. The growth lasts for a number of tokens that is
+# exponential in $R^2$ (the {term}`window`), and then it ends ({numref}`fig-22-window`).
 
 # %% tags=["parameters"]
 radii = [1.0, 2.0, 3.0]  # in the figure
@@ -136,9 +136,9 @@ plt.show()
 # :::{prf:theorem} The lower bound on a ball {cite}`castin2024smooth`, Proposition 3.4
 # :label: tightness
 #
-# Let $f$ be one head without a mask, with $V = I$ and a matrix $A$ that has a real eigenvalue. Let $\gamma_{\max}$ and
-# $\gamma_{\min}$ be its extreme real eigenvalues and $\gamma = \max(-\gamma_{\min}, \gamma_{\max} / 8)$. For all
-# $R > 0$ and $n \ge 2$
+# Let $f$ be one {term}`attention head` without a {term}`mask <mask (causal)>`, with $V = I$ and a matrix $A$ that has
+# a real eigenvalue. Let $\gamma_{\max}$ and $\gamma_{\min}$ be its extreme real eigenvalues and
+# $\gamma = \max(-\gamma_{\min}, \gamma_{\max} / 8)$. For all $R > 0$ and $n \ge 2$
 #
 # $$\Lip(f_{|B_R^n}) \ge \frac{\sqrt{n-1}}{1 + (n-1)\, e^{-2\gamma R^2}} ,$$
 #

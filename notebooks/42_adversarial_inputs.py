@@ -239,7 +239,7 @@ for name, number in numbers.items():
 
 # %% [markdown]
 # Gradient ascent, from a few random inputs of four tokens against a head of the random GPT-2, finds
-# {glue:text}`ascent_ascent:.0f`, where two clusters have {glue:text}`ascent_two:.0f` and a fork
+# {glue:text}`ascent_ascent:.0f`, where two clusters have {glue:text}`ascent_two:.1f` and a fork
 # {glue:text}`ascent_fork:.0f`. Ascent is poor, and the heuristic is poorer.
 #
 # ## Whole layers, and the released panel
