@@ -11,7 +11,7 @@
 #
 # How large can the {term}`local Lipschitz constant` of one {term}`attention head` be, if its $n$ {term}`tokens <token>`
 # lie in a ball of {term}`radius` $R$? At most of order $\sqrt n\, R^2$: that is Theorem 3.3 of
-# {cite:t}`castin2024smooth`. We prove a bound that is never larger, in three steps that each fit on a line.
+# {cite:t}`castin2024smooth`. We prove a {term}`bound` that is never larger, in three steps that each fit on a line.
 # {numref}`fig-21-ball` shows both, above the roughest inputs that we tried; on its balls the published bound
 # (reconstructed) is at least {glue:text}`too_high:.2f` times larger than necessary.
 
@@ -97,9 +97,9 @@ plt.show()
 # published bound above ours, lie above all marks: random inputs lowest, two clusters, a token at 0, and gradient
 # ascent highest. -->
 # *Upper bounds on a ball (lines) and local constants of inputs in it (marks), for $A = \diag(-1, \frac12)$ and
-# $V = I$; all axes logarithmic. Gradient ascent starts from the other three inputs, so it is never below them. The
-# input with a token at 0 grows like $R^2$ and the two clusters grow like $\sqrt n$ at first: both factors of the bound
-# are needed.*
+# $V = I$; all axes logarithmic. {term}`Gradient ascent` starts from the other three inputs, so it is never below them.
+# The input with a token at 0 grows like $R^2$ and the {term}`two clusters` grow like $\sqrt n$ at first: both factors
+# of the bound are needed.*
 #
 # ## Two tokens in the plane
 #
@@ -137,9 +137,8 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-21-two-tokens: Two panels. Left, two tokens in the plane and an arrow from each to where it is moved.
 # Right, the two outputs and arrows to where they go. -->
-# *The same two tokens, moved along the direction that the Jacobian stretches most (its first
-# {term}`singular vector`), and their outputs before and after. Grey arrows are attention; the first token's output
-# moves farthest.*
+# *The same two tokens, moved along the direction that the Jacobian stretches most (its first {term}`singular vector`),
+# and their outputs before and after. Grey arrows are {term}`attention`; the first token's output moves farthest.*
 #
 # ## The statements
 #
@@ -198,14 +197,14 @@ for p in (0.5, 0.4, 0.1):
 glue("variance", max(variance_ratios), display=False)
 
 # %% [markdown]
-# Over 500 random measures the variance is at most {glue:text}`variance:.3f` $R^2$. Two antipodal atoms of weights $p$
-# and $1 - p$ have $4p(1-p) R^2$: all of $R^2$ at one half only.
+# Over 500 random {term}`measures <measure>` the variance is at most {glue:text}`variance:.3f` $R^2$. Two antipodal
+# {term}`atoms <atom>` of weights $p$ and $1 - p$ have $4p(1-p) R^2$: all of $R^2$ at one half only.
 #
 # ## Measured against stated
 #
 # Random maps in one to four dimensions, $A$ not symmetric and $V$ of any shape; 2 to 8 tokens; three radii. Each
 # constant is the largest singular value of the dense Jacobian, at random inputs, at the two clusters of
-# {doc}`22_tightness`, at inputs found by {term}`gradient ascent`, and at equal tokens.
+# {doc}`22_tightness`, at inputs found by gradient ascent, and at equal tokens.
 
 
 # %% tags=["hide-input"]
@@ -437,6 +436,6 @@ ledger.record(
 # - Lengths stay below 513 here. How loose the bounds are for inputs met in practice is measured in
 #   {doc}`72_certified_bracket`.
 #
-# **One thing to try.** Set `ascent_steps = 400` and see whether the stars of {numref}`fig-21-ball` move up.
+# **One thing to try.** Set `ascent_steps = 400` and see whether the black marks of {numref}`fig-21-ball` move up.
 #
 # **Next:** {doc}`22_tightness`.

@@ -9,10 +9,11 @@
 # %% [markdown]
 # # Two clusters reach √n (Proposition 3.4)
 #
-# The bound of {doc}`21_general_bound` grows like $\sqrt n$, and at some inputs the {term}`local Lipschitz constant`
-# does, too. They are {term}`two clusters`: one {term}`token` alone and $n - 1$ together, far from it. Every token of the
-# group attends to the lonely one, so moving that one moves them all. The growth lasts for a number of tokens that is
-# exponential in $R^2$ (the {term}`window`), and then it ends ({numref}`fig-22-window`).
+# The {term}`bound` of {doc}`21_general_bound` grows like $\sqrt n$, and at some inputs the
+# {term}`local Lipschitz constant` does, too. They are {term}`two clusters`: one {term}`token` alone and $n - 1$
+# together, far from it. Every token of the group attends to the lonely one, so moving that one moves them all. The
+# growth lasts for a number of tokens that is exponential in $R^2$, the *promised length*, and ends soon after
+# ({numref}`fig-22-window`).
 
 # %% tags=["parameters"]
 radii = [1.0, 2.0, 3.0]  # in the figure
@@ -89,9 +90,9 @@ plt.show()
 # <!-- figure fig-22-window: Log-log curves for three radii against the number of tokens. For the two larger radii the
 # constant rises with slope one half up to a triangle, comes close to the upper bound there, and falls after it; for
 # the smallest radius it turns almost at once. -->
-# *Two clusters under $A = -I$, $V = I$, so $\gamma = 1$. Thick: the local constant, exact to rounding. Dotted: the
-# lower bound; dashed: the tighter upper bound on the ball. For $R = 2$ and 3 the curve grows like $\sqrt n$, then
-# faster, up to the end of the window (triangle), where it is closest to the upper bound. After that it falls like
+# *Two clusters under $A = -I$, $V = I$, so $\gamma = 1$. Thick: the local constant, exact to {term}`rounding`. Dotted:
+# the lower bound; dashed: the tighter upper bound on the ball. For $R = 2$ and 3 the curve grows like $\sqrt n$, then
+# faster, up to the promised length (triangle), where it is closest to the upper bound. After that it falls like
 # $1/\sqrt n$ towards 1: among too many tokens the lonely one is no longer heard.*
 #
 # ## The smallest case: two tokens, and a picture of twelve
@@ -241,7 +242,7 @@ lowest = table.groupby("A", sort=False)[["Prop 3.4", "C.7", "kept"]].min()
 lowest["half"] = inside.groupby("A")["half"].min()
 lowest["upper"] = table.groupby("A")["upper"].max()
 names = {"A": "matrix A", "Prop 3.4": "smallest over Proposition 3.4", "C.7": "over Lemma C.7"}
-names |= {"kept": "over our lemma", "half": "over √(n − 1)/2, in the window", "upper": "largest over upper bound"}
+names |= {"kept": "over our lemma", "half": "over √(n − 1)/2, if promised", "upper": "largest over upper bound"}
 figures.table(lowest.reset_index(), names=names, digits=4)
 
 # %% tags=["hide-input"]
@@ -263,12 +264,12 @@ names |= {"tighter / measured": "tighter bound over it", "published / measured":
 figures.table(ends, names=names, bold=ends.R == 3)
 
 # %% [markdown]
-# Inside the window the slope in $n - 1$ is one half: for $A = -I$ and $R = 3.5$, fitted from 10 tokens to
-# {glue:text}`page-22-to-3.5:.2g`, it is {glue:text}`page-22-slope-3.5:.3f`. The second table is the end of the window,
+# Below the promised length the slope in $n - 1$ is one half: for $A = -I$ and $R = 3.5$, fitted from 10 tokens to
+# {glue:text}`page-22-to-3.5:.2g`, it is {glue:text}`page-22-slope-3.5:.3f`. The second table is at the promised length,
 # $n = 1 + e^{2R^2}$. There, with $t = \norm A_2 R^2$ and the eigenvalue $-\norm A_2$, the constant of the ball lies
 # between $\frac12 \sqrt{n-1}\, (1 + t)$ and $t + \sqrt n\, (1 + t)$, a factor that tends to 2.
 #
-# ## The edge of the window (section 3.2)
+# ## At the promised length (section 3.2)
 #
 # The paper says that where the general bound and the mean-field bound of {doc}`23_mean_field` grow alike in $R$, the
 # first is tight in $n$ and in $R$, and the second in $R$ up to a constant in the exponential. That is at
@@ -298,8 +299,9 @@ figures.table(last, names=names, digits=4)
 # %% [markdown]
 # ## Where growth ends in trained heads
 #
-# The same tokens against the heads of MiniLM with the shortest windows, with $V = I$ and each head's mean radius on
-# text. The window of most heads is far longer than any text: {doc}`42_adversarial_inputs` shows all of them.
+# The same tokens against the heads of MiniLM with the shortest promised lengths, with $V = I$ and each head's mean
+# {term}`radius` on text. Most heads have a promised length far beyond any text: {doc}`42_adversarial_inputs` shows all
+# of them.
 
 # %% tags=["hide-input"]
 minilm = models.load(model_name, dtype=torch.float64)
@@ -307,7 +309,7 @@ of_text = results.load("scaling-factor").query("model == @model_name and radius 
 heads = of_text.groupby(["layer", "head"])[["rate", "factor"]].mean().reset_index()
 heads["s"] = 2 * heads.factor
 few = heads.nsmallest(shortest, "s").assign(promised=lambda rows: 1 + np.exp(rows.s))
-head = head_of(minilm.attention(0), 3)  # by hand: 2 gamma R^2 = log 2, so the window is three tokens
+head = head_of(minilm.attention(0), 3)  # by hand: 2 gamma R^2 = log 2, so three tokens are promised
 R = math.sqrt(math.log(2) / (2 * head.rate))
 x = cluster_input(head, 3, R)
 plain = Attention(head.attention.query, head.attention.key, torch.eye(minilm.width, dtype=torch.float64)[None])
@@ -331,9 +333,9 @@ for row in few.itertuples():
     R = math.sqrt(row.s / (2 * one.rate))
     n, largest = scaling_factor.growth_ends(one, R)
     predicted = 1 + scaling_factor.peak_factor(row.s) * math.exp(row.s)
-    at_window = cluster_constants(one, [row.promised], R, identity=True).item()
+    at_promise = cluster_constants(one, [row.promised], R, identity=True).item()
     stops.append([row.layer, row.head, row.s, row.promised, n / row.promised, n / predicted])
-    stops[-1].append(at_window / (math.sqrt(row.promised - 1) / 2))
+    stops[-1].append(at_promise / (math.sqrt(row.promised - 1) / 2))
     grid = np.geomspace(2, 1e3 * row.promised, 40)
     constants = cluster_constants(one, grid.tolist(), R, identity=True)
     growth[f"layer {row.layer}, head {row.head}"] = grid, constants.numpy(), row.promised, (n, largest)
@@ -356,10 +358,10 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-22-growth-ends: Log-log curves of six heads against the number of tokens. Each rises, passes a
 # triangle where its promised length ends, turns at a star soon after, and falls. -->
-# *The heads of MiniLM with the shortest windows. Growth goes on past the promised length $1 + e^{2\gamma R^2}$
-# (triangles) by less than a factor of three, and then turns (stars).*
+# *The heads of MiniLM with the shortest promised lengths $1 + e^{2\gamma R^2}$ (triangles). Growth goes on past them,
+# by less than a factor of three, and then turns (the second marks).*
 #
-# The shortest windows end sooner than the theorem says of its bound: while $s$ is small, the Jacobian has other
+# The shortest end sooner than the theorem says of its bound: while $s$ is small, the Jacobian has other
 # entries as large as those that the bound counts. The longer ones agree with it. For every head of MiniLM at 512
 # tokens the logarithm of Theorem 3.3 is far below that of the mean-field bound (Theorem 3.5): in practice, the first
 # is the one to use.
@@ -420,7 +422,7 @@ assert (stops[stops.s > 12]["/ predicted"] - 1).abs().max() < 2e-3 and t.min() >
 assert (heads.factor > 0).all() and len(heads) == minilm.layers * 12 and over.max() < 0.1
 print(
     f"✓ {len(table)} cases above the lower bound; slope 1/2 within 0.01; "
-    f"upper bound over constant {gap.iloc[-1]:.2f} at the end of the window"
+    f"upper bound over constant {gap.iloc[-1]:.2f} at the promised length"
 )
 
 # %% tags=["hide-input"]
@@ -464,11 +466,11 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The rate $\sqrt n$ is reached, at explicit inputs, at every length inside a window exponential in $R^2$. Past the
-#   window *this* input loses it. The page does not show that no other input keeps it.
-# - At the window's end our upper bound is tight up to about two, if $-\norm A_2$ is an eigenvalue of $A$. For other
+# - The rate $\sqrt n$ is reached, at explicit inputs, at every length up to one exponential in $R^2$. Far
+#   beyond it *this* input loses the rate. The page does not show that no other input keeps it.
+# - At the promised length our upper bound is tight up to about two, if $-\norm A_2$ is an eigenvalue of $A$. For other
 #   matrices the gap may be larger: $\gamma$ may be far below $\norm A_2$, or 0.
-# - These inputs are built against one head. They are no text; {doc}`41_real_text` measures constants on text.
+# - These inputs are built against one head. They are no text; constants on text are in {doc}`41_real_text`.
 # - Divided by either bound, a layer shrinks far more than its constant on text asks for. What that does to a network
 #   was not tried.
 #

@@ -9,10 +9,10 @@
 # %% [markdown]
 # # Large radius (Theorem 3.7)
 #
-# Bounds on a ball grow without limit with its {term}`radius`. Scale *one* input up, and its own constant does not:
-# attention becomes {term}`hard <hard attention>`, each {term}`token` chooses one other, and the
-# {term}`local Lipschitz constant` settles at $\norm V_2$ times the root of the largest number of followers that a token
-# has ({numref}`fig-24-limit`). We give this limit exactly, with an explicit rate; real tokens are far from it.
+# {term}`Bounds <bound>` on a ball grow without limit with its {term}`radius`. Scale *one* input up, and its own
+# constant does not: {term}`attention` becomes {term}`hard <hard attention>`, each {term}`token` chooses one other, and
+# the {term}`local Lipschitz constant` settles at $\norm V_2$ times the root of the largest number of followers that a
+# token has ({numref}`fig-24-limit`). We give this limit exactly, with an explicit rate; real tokens are far from it.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -104,7 +104,7 @@ plt.show()
 # along a straight dashed line or below it. -->
 # *Random inputs of one length, one for each largest number of followers that occurred. Left: with growing tokens the
 # constant rises, as a rule far beyond the root of that number, and settles there (dotted). Right, same colours: the
-# approach is exponential, at about the rate of the smallest gap between logits or faster.*
+# approach is exponential, at about the rate of the smallest gap between {term}`logits <logit>` or faster.*
 #
 # ## Two tokens on a line
 #
@@ -173,8 +173,8 @@ plt.show()
 # Random inputs and matrices, from two tokens on, each scaled until $g R^2$ is 45. The rate is the slope of
 # $\log \abs{\Lip_{RX} / \mathrm{limit} - 1} - \log R^2$ against $R^2$, where the error is neither large nor
 # {term}`rounding`; the theorem promises at least $g$. With several heads the limit is the norm of
-# $\varepsilon \mapsto \sum_h W^{(h)} V^{(h)} \varepsilon_{m_i^{(h)}}$, and with a mask tokens choose among those before
-# them; `large_radius_limit` computes both.
+# $\varepsilon \mapsto \sum_h W^{(h)} V^{(h)} \varepsilon_{m_i^{(h)}}$, and with a {term}`mask <mask (causal)>` tokens
+# choose among those before them; `large_radius_limit` computes both.
 
 # %% tags=["hide-input"]
 heads = []
@@ -203,8 +203,8 @@ figures.table(pd.DataFrame(checks, columns=["what", "inputs", "worst measured", 
 #
 # Floating-point numbers drawn at random do not tie, so counting ties among them shows nothing. Ties are made here:
 # token 3 is moved along $A x_1$ until its logit with token 1 equals the largest. A push of length $\epsilon$ must part
-# them by a gap proportional to $\epsilon$: then inputs with ties are a thin sheet, of measure zero. *Near* ties, after
-# a push of $10^{-3}$, are the hard case for the explicit rate.
+# them by a gap proportional to $\epsilon$: then inputs with ties are a thin sheet, of {term}`measure` zero. *Near*
+# ties, after a push of $10^{-3}$, are the hard case for the explicit rate.
 
 # %% tags=["hide-input"]
 parted, near = [], []
@@ -297,7 +297,7 @@ names |= {"tokens for 9/10": f"tokens for 9/10 of a row, of {length}"}
 figures.table(shown, names=names)
 
 # %% [markdown]
-# At the real radius the constants are of the size of the limit, but this is not the regime of the theorem: the largest
+# At the real radius the constants are of the size of the limit, but the theorem does not apply there yet: the largest
 # attention that a token gives is far from one, and scaling up first leads through constants dozens to hundreds of
 # times as large. Where two tokens compete, a small move decides who wins. Only when every competition of every head is
 # decided does the constant come down.
@@ -380,9 +380,9 @@ ledger.record(
 #   through large constants.
 # - The theorem is about one input scaled up. It does not bound the constant of the *ball* of large radius, which
 #   contains inputs close to ties ({doc}`23_mean_field`).
-# - The fit of the rate is made on a finite window; the explicit bound is what is proved.
-# - Real layers: one window of text, six layers for the sparsity of rows, three of them scaled (those in the table).
-#   With biases the limit is the same, the way to it is not.
+# - The fit of the rate is made on a finite range; the explicit bound is what is proved.
+# - Real layers: one {term}`window` of text, six layers for the sparsity of rows, three of them scaled (those in the
+#   table). With biases the limit is the same, the way to it is not.
 #
 # **One thing to try.** Let all tokens lie on one side, `normal(n, d).abs()`, with `A` the identity: how many
 # followers has the longest one?

@@ -72,7 +72,7 @@ plt.show()
 # dashed upper bound; others follow it and fall back to a plateau, sooner the farther the first token was moved. -->
 # *The local constant of five tokens scaled to radius $R$. With the first token at 0 it grows like $R^2$ without end.
 # A first token at $\delta R u$ follows the same line until $R \approx 1/\sqrt\delta$, then decides, and the constant
-# falls to a plateau, as at a random input. The dashed line is the upper bound on the whole ball,
+# falls to a plateau, as at a random input. The dashed line is the upper {term}`bound` on the whole ball,
 # {prf:ref}`general-sharp`.*
 #
 # ## Three tokens on a line
@@ -128,7 +128,7 @@ plt.show()
 # :::
 #
 # The text of the paper, which we have without formulas, promises quadratic growth and a factor close to 1. The token
-# at 0 is the one with which {cite:t}`kim2021lipschitz` show that attention is not Lipschitz on the whole space.
+# at 0 is the one with which {cite:t}`kim2021lipschitz` show that {term}`attention` is not Lipschitz on the whole space.
 #
 # ## Measured against stated
 #
@@ -231,9 +231,10 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The factor $R^2$ in the general upper bound is needed, even for three tokens.
-# - This input has measure zero, and every neighbour leaves the line at a finite radius. Yet on a *ball* of radius $R$
+# - The factor $R^2$ in the general upper bound is needed, even for three tokens: it does not come from long sequences.
+# - Such inputs are a thin set, and every neighbour leaves the line at a finite radius. Yet on a *ball* of radius $R$
 #   the growth is real: the supremum does not care how thin the set is. A token within $1/R$ of the origin is enough.
+#   On balls, therefore, no bound of smaller order in $R$ than that of {doc}`21_general_bound` can hold.
 # - Only $A = V = I$ is measured. In general the same proof gives
 #   $J_{11} = V \big(\frac{n-1}n R^2\, u u^\top A + \frac1n I\big)$, so the constant grows at least like $R^2$ for all
 #   $A$ and $V$ other than 0, with a suitable $u$.

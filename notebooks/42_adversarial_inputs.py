@@ -10,8 +10,8 @@
 # # Adversarial tokens (Figure 1, bottom row)
 #
 # How rough can an input be made? On text, constants grow slowly ({doc}`41_real_text`). For every
-# {term}`attention head` of three models (MiniLM, GPT-2's attention, a layer of a random GPT-2) we build tokens, in the
-# ball that its own {term}`layer normalisation` allows, on which the {term}`local Lipschitz constant` grows like
+# {term}`attention head` of three models (MiniLM, GPT-2, a layer of a random GPT-2) we build {term}`tokens <token>`, in
+# the ball that its own {term}`layer normalisation` allows, on which the {term}`local Lipschitz constant` grows like
 # $\sqrt n$ ({numref}`fig-42-heads`). These {term}`two clusters` are not the worst: a {term}`fork` is tens of times
 # rougher, and comes within a small factor of Theorem 3.3.
 
@@ -52,17 +52,17 @@ plt.show()
 # <!-- figure fig-42-heads: Four log-log panels, the local constant against the number of tokens: one head each of
 # MiniLM, a random GPT-2 and GPT-2, and MiniLM again at the smaller radius of text. All marks lie below the two upper
 # bounds; in three panels they follow a line of slope one half, in the last they turn and fall. -->
-# *One head of a layer under attack, the one with the largest constant at 97 tokens. Full blue dots: the head with its
-# own value matrix. Hollow dots: with $V = I$. Squares: the whole layer, at the tokens of the head that is worst for
-# it. Top and bottom left: the window ends beyond all lengths, and the full dots lie on the law $\norm V_2 \sqrt N$,
-# where $N$ tokens attend to the lonely one. Bottom right: at the mean radius of text this head has a short window;
-# inside it both grow faster than $\sqrt n$, and past it both fall.*
+# *One head of a layer under {term}`attack`, the one with the largest constant at 97 tokens. Full blue dots: the head
+# with its own value matrix. Hollow dots: with $V = I$. Squares: the whole layer, at the tokens of the head that is
+# worst for it. Top and bottom left: the promised length of {doc}`22_tightness` is beyond all lengths, and the full
+# dots lie on the law $\norm V_2 \sqrt N$, where $N$ tokens attend to the lonely one. Bottom right: at the mean
+# {term}`radius` of text this head has a short one; below it both grow faster than $\sqrt n$, and past it both fall.*
 #
 # ## Two inputs in the plane
 #
-# Take $A = -I$ and $V = I$. In *two clusters* all tokens of a group attend to one lonely token. In a *fork* they
-# share their attention between two tokens, the prongs. Which prong wins decides where the outputs of the whole group
-# go, so a small move has a large effect.
+# Take $A = -I$ and $V = I$. In *two clusters* the {term}`attention` of a whole group goes to one lonely token. In a
+# *fork* they share their attention between two tokens, the prongs. Which prong wins decides where the outputs of the
+# whole group go, so a small move has a large effect.
 
 # %%
 A, V, n, R = -torch.eye(2).double(), torch.eye(2).double(), 8, 1.5
@@ -177,10 +177,10 @@ shown |= {"in N": "exponent of the worst head", "constant": "its constant at n =
 figures.table(summary, names=shown, bold=summary["at"] == "layer norm")
 
 # %% [markdown]
-# Where the window is longer than any text, every token of the group attends to the lonely one only. Then the constant
-# is $\norm V_2 \sqrt N$ to rounding, whatever $A$: the worst head of a layer is the one with the largest value
-# matrix. Heads with another exponent have a small $2 \gamma R^2$: their window ends near or before $n = 97$, and inside
-# it they first grow faster than $\sqrt n$.
+# Where the promised length $1 + e^{2\gamma R^2}$ is beyond any text, every token of the group attends to the lonely
+# one only. Then the constant is $\norm V_2 \sqrt N$ to {term}`rounding`, whatever $A$: the worst head of a layer is
+# the one with the largest value matrix. Heads with another exponent have a small $2 \gamma R^2$: their promised length
+# is near or below $n = 97$, and below it they first grow faster than $\sqrt n$.
 
 # %% tags=["hide-input"]
 figures.adversarial.head_rates(alone)
@@ -194,9 +194,10 @@ plt.show()
 #
 # ## How far from the worst are two clusters?
 #
-# The authors call their inputs a heuristic, and gradient ascent poor. The fork of {prf:ref}`regimes-fork`, built on a
-# singular pair $A v = \sigma k$ in place of an eigenvector, exists for every $A$. Here are all heads of MiniLM at the
-# radius of text, some with the mask, at 98 tokens: the constant at the fork over what stands in the first column.
+# The authors call their inputs a heuristic, and {term}`gradient ascent` poor. The fork of {prf:ref}`regimes-fork`,
+# built on a singular pair $A v = \sigma k$ in place of an eigenvector, exists for every $A$. Here are all heads of
+# MiniLM at the radius of text, some with the {term}`mask <mask (causal)>`, at 98 tokens: the constant at the fork over
+# what stands in the first column.
 
 # %% tags=["hide-input"]
 radii = alone[(alone.model == "minilm") & (alone["at"] == "text")].groupby(["masked", "layer"]).R.first()
@@ -274,8 +275,8 @@ figures.table(repeated, names=shown)
 
 # %% [markdown]
 # On tokens that belong to no head the constant has the exponent {glue:text}`rows_exponent:.2f` (95 % interval
-# {glue:text}`rows_low:.2f` to {glue:text}`rows_high:.2f`); the rate is seen at the tokens of a true head. Smaller radii
-# do make this head and its layer grow more slowly: the window ends before the longest inputs.
+# {glue:text}`rows_low:.2f` to {glue:text}`rows_high:.2f`); the rate appears at the tokens of a true head. Smaller radii
+# do make this head and its layer grow more slowly: the promised length is below the longest inputs.
 #
 # ## How long does the growth last? (Figure 2)
 #
@@ -293,7 +294,8 @@ figures.table(repeated, names=shown)
 #
 # Figure 2 shows the factor for BERT, whose weights are not available to us; here it is for MiniLM, on five extracts of
 # 98 tokens of *Alice*, and for GPT-2 at the largest radius of its LayerNorm. We do not know whether the figure shows
-# $\gamma R^2$ or $2 \gamma R^2$, so the table has the share of heads whose window holds all positions under both.
+# $\gamma R^2$ or $2 \gamma R^2$, so the table has the share of heads whose promised length holds all positions under
+# both.
 
 # %% tags=["hide-input"]
 mine = windows[(windows.model == "minilm") & ~windows.masked]
@@ -325,9 +327,9 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-42-windows: Three grids by layer and head, shaded by twice gamma R squared: MiniLM on text, MiniLM
 # at the largest radius of its LayerNorm, and GPT-2 at that of its own. Values on text are smallest. -->
-# *$2 \gamma R^2$ of every head, darker is longer. The window is its exponential, so a head with 20 holds $e^{20}$
-# tokens: for nearly every head, length is no protection against adversarial tokens. Where the growth ends is measured
-# in {doc}`22_tightness`.*
+# *$2 \gamma R^2$ of every head, darker is longer. The promised length is its exponential, so a head with 20 holds
+# $e^{20}$ tokens: for nearly every head, length is no protection against adversarial tokens. Where the growth ends is
+# measured in {doc}`22_tightness`.*
 #
 # ::::{dropdown} Proof of the low-rank head
 # :::{prf:proof}
@@ -384,7 +386,7 @@ assert text != "alice" or moved < 1e-4
 assert (of_text.R < 0.95 * mine.R.max()).all() and len(on_text) == 2 * 72
 assert (shares[shares.radius != "text"].share == 1).all() and shares.share.min() > 0.95
 assert (on_text.s < np.log(context["minilm"] - 1)).sum() == 2
-print(f"✓ {len(windows)} stored factors; in each map at least {shares.share.min():.1%} of the heads have long windows")
+print(f"✓ {len(windows)} stored factors; in each map at least {shares.share.min():.1%} of the heads are promised more")
 
 # %% tags=["hide-input"]
 masked, unmasked = alone[alone.masked], alone[~alone.masked]
@@ -445,13 +447,13 @@ ledger.record(
 #   allows. The rate of the theorem is no artefact of special matrices.
 # - At $n = 97$ Theorem 3.3 is far above two clusters, for single heads of MiniLM
 #   {glue:text}`over_low:.0f` to {glue:text}`over_high:,.0f` times. That is mostly the inputs' fault: at
-#   forks the median head reaches about a fifth of the bound, and more than half of its tighter form.
+#   forks the median head reaches about a fifth of the {term}`bound`, and more than half of its tighter form.
 # - The released panel of the random GPT-2 is no evidence for $\sqrt n$: its tokens belong to no head.
 # - The tokens lie in the ball, not on the ellipsoid of the LayerNorm ({doc}`14_normalisation`), and no earlier layer
 #   need be able to make them: this does not show that a text could come near.
-# - Two heads, one in each map of MiniLM, have windows shorter than the model's positions at their mean radius on text.
-#   The mean radius is not that of the theorem, which needs every token inside; the largest norm on the same text gives
-#   longer windows. For GPT-2 the radius is what its LayerNorm allows; its text may stay far inside.
+# - Two heads, one in each map of MiniLM, have promised lengths below the model's positions at their mean radius on
+#   text. The mean radius is not that of the theorem, which needs every token inside; the largest norm on the same text
+#   gives longer ones. For GPT-2 the radius is what its LayerNorm allows; its text may stay far inside.
 # - No rate of a whole layer is claimed. The weights of BERT are not available to us: its panels and its factors stay
 #   unchecked.
 #
