@@ -232,7 +232,7 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - The factor $R^2$ in the general upper bound is needed, even for three tokens: it does not come from long
-#   {term}`sequences <sequence>`, and no number of tokens is too small for it, from three on.
+#   {term}`sequences <sequence>`. Every number of tokens from three on is enough.
 # - Such inputs are a thin set, and every neighbour leaves the line at a finite radius. Yet on a *ball* of radius $R$
 #   the growth is real: the supremum does not care how thin the set is. A token within $1/R$ of the origin is enough.
 #   On balls, therefore, no bound of smaller order in $R$ than that of {doc}`21_general_bound` can hold.
