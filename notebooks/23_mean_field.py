@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Mean-field bounds (Theorem 3.5)
 #
-# The bounds for sequences grow with the number of tokens $n$. Measures have no $n$, so we ask for the constant of
+# The bounds for sequences grow with the number of tokens $n$. {term}`Measures <measure>` have no $n$, so we ask for the constant of
 # {term}`attention` over all measures in a ball, that is, over all sequences of all lengths at once. It is finite, and
 # exponential in the {term}`logit range` $t = \norm{A}_2 R^2$. This page tests the published bounds from both sides
 # and halves the exponent of the upper one. At the radii of a trained layer neither bound is of practical use.

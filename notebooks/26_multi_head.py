@@ -356,7 +356,7 @@ ledger.record(
 # - It shows the lemma at single inputs. On a ball, heads need not be worst at the same input: the sum then loses at
 #   least as much as at the input where the layer is worst.
 # - A bound for a layer that adds bounds of heads starts with this loss, before any other.
-# - The exponents of the random layers are for this width and these token sizes; they describe the figure, not a law.
+# - The {term}`exponents <exponent>` of the random layers are for this width and these token sizes; they describe the figure, not a law.
 # - One window of text for each layer: we did not measure how much the ratio varies between windows.
 #
 # **One thing to try.** Give the heads of a random layer the same queries and keys: does the loss fall?
