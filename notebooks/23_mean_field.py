@@ -9,10 +9,11 @@
 # %% [markdown]
 # # Mean-field bounds (Theorem 3.5)
 #
-# The bounds for sequences grow with the number of tokens $n$. {term}`Measures <measure>` have no $n$, so we ask for the constant of
-# {term}`attention` over all measures in a ball, that is, over all sequences of all lengths at once. It is finite, and
-# exponential in the {term}`logit range` $t = \norm{A}_2 R^2$. This page tests the published bounds from both sides
-# and halves the exponent of the upper one. At the radii of a trained layer neither bound is of practical use.
+# The bounds for sequences grow with the number of tokens $n$. {term}`Measures <measure>` have no $n$, so we ask for
+# the constant of {term}`attention` over all measures in a ball, that is, over all sequences of all lengths at once.
+# It is finite, and exponential in the {term}`logit range` $t = \norm{A}_2 R^2$. This page tests the published bounds
+# from both sides and halves the exponent of the upper one. At the radii of a trained layer neither bound is of
+# practical use.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -346,8 +347,7 @@ assert abs(best.share.iloc[-1] - 1 / 3) < 0.02
 finite = real.drop(columns="layer").to_numpy()
 assert np.isfinite(finite).all() and (real["log published"] > real["log tighter"]).all()
 assert real.t.min() > 100 and "use log=True" in plain[0]
-print("✓ both upper bounds hold on every input and ours is nearly reached; the lower bound")
-print(f"  holds at every radius; all logarithms at {len(real)} layers of {model_name} are finite")
+print(f"✓ all bounds hold, ours is nearly reached; logarithms finite at {len(real)} layers of {model_name}")
 
 # %% tags=["hide-input"]
 measures = {"published": [*ratios["published"], *ascended_published], "tighter": [*ratios["tighter"], *ascended]}

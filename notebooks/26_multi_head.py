@@ -300,8 +300,7 @@ assert nearly.between(0.5, 1.5).all()
 for (_, name), fit in slopes.items():
     assert 0.45 < fit.exponent < 1 if name == "Lemma 3.8" else 0.2 < fit.exponent < 0.65
 assert all(slopes[s, "ours"].exponent < slopes[s, "Lemma 3.8"].exponent for s, _ in slopes)
-print(f"✓ three programs agree; no bound exceeded; sum over the layer: everywhere 5 to {model.heads};")
-print("  two rotated heads: |cos(angle / 2)| of the sum")
+print(f"✓ three programs agree; no bound exceeded; sum over the layer: everywhere 5 to {model.heads}")
 
 # %% tags=["hide-input"]
 one_map, lemma, aligned = "castin.def-2.2", "castin.lem-3.8", turned.ratio.iloc[0] - 1
@@ -356,7 +355,8 @@ ledger.record(
 # - It shows the lemma at single inputs. On a ball, heads need not be worst at the same input: the sum then loses at
 #   least as much as at the input where the layer is worst.
 # - A bound for a layer that adds bounds of heads starts with this loss, before any other.
-# - The {term}`exponents <exponent>` of the random layers are for this width and these token sizes; they describe the figure, not a law.
+# - The {term}`exponents <exponent>` of the random layers are for this width and these token sizes; they describe the
+#   figure, not a law.
 # - One window of text for each layer: we did not measure how much the ratio varies between windows.
 #
 # **One thing to try.** Give the heads of a random layer the same queries and keys: does the loss fall?

@@ -345,8 +345,7 @@ assert np.abs(speed).max() < 1e-9 and np.abs(lengths).max() < 1e-9
 assert np.abs(convex).max() < 1e-4 and np.abs(discs[-1]).max() < 1e-4
 assert all((a >= b - 1e-4).all() for a, b in pairwise(discs))  # as the discs shrink
 assert across > 14 and slit.max() > 14 and 0.99 < paths.max() <= 1 + 1e-9
-print(f"✓ {clouds} pairs of clouds: every inequality holds, equalities where they must;")
-print("  convex set: local constants make up the global one; slit ring: they do not")
+print(f"✓ {clouds} pairs of clouds: every fact holds; local constants make up the global one if convex")
 
 # %% tags=["hide-input"]
 any_two, computed = "random clouds, exact transport", "computed both ways"
