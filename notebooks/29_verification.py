@@ -119,14 +119,15 @@ plt.show()
 # %%
 A, V = torch.randn(2, 3, 3, generator=generator, dtype=torch.float64)
 x = torch.randn(1, 3, generator=generator, dtype=torch.float64)
-f, size, R = Attention.from_matrices(A, V), torch.linalg.matrix_norm(V, 2).item(), x.norm().item()
-rows = [
-    (radius, size / bounds.general_upper(A, V, 1, radius), size / bounds.general_upper_sharp(A, V, 1, radius),
-     size / bounds.mean_field_upper_sharp(A, V, radius))
-    for radius in (R, R / 10, 0.0)
-]  # fmt: skip
-one_token = pd.DataFrame(rows, columns=["R", "Theorem 3.3", "tighter (ours)", "Theorem 3.5, tighter (ours)"])
-figures.table(one_token, {name: name for name in one_token} | {"R": "radius R"}, bold=one_token.R == 0)
+f, R = Attention.from_matrices(A, V), x.norm().item()
+size = torch.linalg.matrix_norm(V, 2).item()
+rows = []
+for radius in (R, R / 10, 0.0):
+    sequences = [bound(A, V, 1, radius) for bound in (bounds.general_upper, bounds.general_upper_sharp)]
+    measures = bounds.mean_field_upper_sharp(A, V, radius)
+    rows.append([radius, *(size / bound for bound in (*sequences, measures))])
+names = ["radius R", "Theorem 3.3", "tighter (ours)", "Theorem 3.5, tighter (ours)"]
+figures.table(pd.DataFrame(rows, columns=names), bold=[False, False, True])
 
 # %% [markdown]
 # The entries are $\norm{V}_2$ over the bound. At $R = 0$ our forms are attained, and Theorem 3.3 is at $1/\sqrt 3$:

@@ -276,10 +276,10 @@ worst["worst / corrected"] = worst[["found", "equal tokens"]].max(axis=1) / wors
 names = {"t": "logit range t", "found": "found", "equal tokens": "equal tokens", "reconstructed": "reconstructed",
          "corrected": "corrected", "worst / reconstructed": "worst / reconstructed",
          "worst / corrected": "worst / corrected"}  # fmt: skip
-figures.table(worst, names, bold=worst["worst / reconstructed"] > 1)
+figures.table(worst, names, digits={"t": 2}, bold=worst["worst / reconstructed"] > 1)
 
 # %% [markdown]
-# In the rows in bold the reconstructed form fails. The lower bound can be reached as one sequence: tokens $1, -1, 1,
+# In the rows in bold the reconstructed form fails. One sequence comes close to the lower bound: tokens $1, -1, 1,
 # -1, \dots$, with {term}`token weights` that grow geometrically, so that the averages reach far into the past.
 
 # %%
@@ -305,7 +305,7 @@ glue("fails_below", float(np.floor(1000 * limit) / 1000), display=False)
 glue("beyond", float(beyond), display=False)
 names = {"t": "logit range t", "measured": "measured", "2 + t / cosh(t)^2": "lower bound",
          "reconstructed": "reconstructed", "ratio": "measured / reconstructed"}  # fmt: skip
-figures.table(clusters, names, digits=4, bold=clusters.ratio > 1)
+figures.table(clusters, names, digits=dict.fromkeys(names, 4) | {"t": 2}, bold=clusters.ratio > 1)
 
 # %% tags=["hide-input"]
 fig, ax = plt.subplots(figsize=(6.4, 4))
