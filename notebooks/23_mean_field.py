@@ -286,7 +286,7 @@ for share, colour, name in ((1, "#0072b2", "weight p"), (1 / 3, "#cc79a7", "weig
         ax.plot(one.s, one[share], marker, color=colour, ms=3.5, alpha=0.6)
     ax.text(360, one[share].iloc[-1], name, color=colour, va="center")
 ax.plot(one.s, one.closed, color="black", lw=1)
-ax.text(0.3, 1.45, "the theorem's\nclosed form")
+ax.text(0.3, 1.15, "the theorem's\nclosed form")
 ax.set(xscale="log", ylim=(0.8, 4), xlim=(0.25, 1400), xlabel=r"$s = \gamma R^2$")
 ax.set(ylabel="measured over the lower bound")
 ax.set_xticks([1, 10, 100], [1, 10, 100])
