@@ -12,6 +12,7 @@ from lab.figures.heat_maps import head_map, matrix, probabilities
 from lab.figures.real_text import against_length
 from lab.figures.registry import FIGURES, BookFigure
 from lab.figures.speed import residuals, speed_bars
+from lab.figures.tables import ShownTable, table
 from lipnb.scan import figures as scan
 from lipnb.scan.style import NOT_CONVERGED, STYLE, house_style, log_ticks, panels, points, rate_line
 
@@ -21,6 +22,7 @@ __all__ = [
     "NOT_CONVERGED",
     "STYLE",
     "BookFigure",
+    "ShownTable",
     "adversarial",
     "against_length",
     "draw",
@@ -42,6 +44,7 @@ __all__ = [
     "scan",
     "speed",
     "speed_bars",
+    "table",
     "training",
     "verified",
 ]

@@ -33,12 +33,12 @@ def written_out(f, x, eps, local):
     G = H = general = moved = 0.0
     reach = torch.zeros(n)
     for h in range(f.heads):
-        O = f.output[h] if f.output is not None else torch.eye(f.value_width).double()
+        out = f.output[h] if f.output is not None else torch.eye(f.value_width).double()
         bias = torch.zeros(f.key_width).double() if f.query_bias is None else f.query_bias[h]
         q, k = f.scale * (x @ f.query[h].mT + bias), x @ f.key[h].mT
         P = (q @ k.mT).masked_fill(~seen, -math.inf).softmax(-1)
-        w, a, b = x @ f.value[h].mT @ O.mT, f.scale * k @ f.query[h], q @ f.key[h]
-        M, N = norm(O @ f.value[h]), norm(f.scale * f.query[h].mT @ f.key[h])
+        w, a, b = x @ f.value[h].mT @ out.mT, f.scale * k @ f.query[h], q @ f.key[h]
+        M, N = norm(out @ f.value[h]), norm(f.scale * f.query[h].mT @ f.key[h])
         beta, column = b.norm(dim=-1).max().item(), P.sum(0).max().item()
         omega = eps * (diameter(a) + root * beta + root * N * eps)
         grow = math.exp(min(omega, 600))

@@ -1,0 +1,140 @@
+"""Tables as a reader sees them: HTML in the book and in Jupyter, aligned text in a terminal."""
+
+import html
+import math
+from numbers import Integral, Real
+
+import pandas as pd
+
+__all__ = ["MOST_COLUMNS", "ShownTable", "table"]
+
+MOST_COLUMNS = 7
+
+
+def number(value, digits):
+    """A number with so many significant digits, as a person writes it: no trailing exponent where none is needed."""
+    if not math.isfinite(value):
+        return {math.inf: "∞", -math.inf: "−∞"}.get(value, "–")
+    if value == 0:
+        return "0"
+    power = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
+    if -4 <= power < 6:
+        return f"{value:,.{max(0, digits - 1 - power)}f}".replace("-", "−")
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    return f"{mantissa} · 10^{int(exponent)}".replace("-", "−")
+
+
+def text(value, digits):
+    """One entry as text."""
+    if isinstance(value, bool) or type(value).__name__ == "bool_":
+        return "yes" if value else "no"
+    if isinstance(value, Integral):
+        return f"{int(value):,}".replace("-", "−")
+    if isinstance(value, Real):
+        return number(float(value), digits)
+    return "–" if value is None or value is pd.NA or value is pd.NaT else str(value)
+
+
+class ShownTable:
+    """Rows of text under headings, and which of them matter: what `table` returns.
+
+    Attributes
+    ----------
+    headings : list of str
+    rows : list of list of str
+    numeric : list of bool
+        Which columns hold numbers: they are aligned to the right.
+    bold : list of bool
+        Which rows are emphasised.
+    """
+
+    def __init__(self, headings, rows, numeric, bold):
+        self.headings, self.rows, self.numeric, self.bold = headings, rows, numeric, bold
+
+    def _repr_html_(self):
+        """The book and Jupyter show this; the class is styled in book/_static/custom.css."""
+
+        def line(cells, tag, mark=""):
+            kinds = (' class="number"' if right else "" for right in self.numeric)
+            entries = (
+                f"<{tag}{kind}>{superscript(html.escape(cell))}</{tag}>"
+                for cell, kind in zip(cells, kinds, strict=True)
+            )
+            return f"<tr{mark}>{''.join(entries)}</tr>"
+
+        body = "\n".join(
+            line(row, "td", ' class="matters"' if bold else "") for row, bold in zip(self.rows, self.bold, strict=True)
+        )
+        return (
+            f'<div class="house-table"><table class="house">\n<thead>{line(self.headings, "th")}</thead>\n'
+            f"<tbody>\n{body}\n</tbody></table></div>"
+        )
+
+    def __repr__(self):
+        marked = [[("* " if bold else "") + row[0], *row[1:]] for row, bold in zip(self.rows, self.bold, strict=True)]
+        return pd.DataFrame(marked, columns=self.headings).to_string(index=False)
+
+
+def superscript(text):
+    """Powers of ten raised."""
+    head, *tail = text.split("10^")
+    for piece in tail:
+        count = len(piece) - len(piece.lstrip("−0123456789"))
+        head += f"10<sup>{piece[:count]}</sup>{piece[count:]}"
+    return head
+
+
+def table(frame, names=None, *, digits=3, bold=None):
+    """A table to be read: few columns with headings and units, digits that mean something, the row that matters bold.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row of the table each; its index is shown only if `names` has its name.
+    names : dict, optional
+        Column -> heading with its unit; selects the columns and orders them. Default: all, as they are named.
+    digits : int or dict
+        Significant digits of numbers that are not whole: for all columns, or by column (others: 3).
+    bold : sequence of bool, or callable, optional
+        Which rows matter; a callable is asked for each row.
+
+    Returns
+    -------
+    ShownTable
+        Shown as HTML by Jupyter and the book.
+
+    Raises
+    ------
+    ValueError
+        "a table has at most 7 columns ..."; "there is no column ..."; "bold must say yes or no ...".
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"length": [8, 1024], "bound": [3.14159, 2.5e7]})
+    >>> table(frame, {"length": "tokens n", "bound": "bound"}, bold=[False, True])
+    tokens n       bound
+           8        3.14
+     * 1,024 2.50 · 10^7
+    """
+    frame = frame.reset_index() if names and any(name in names for name in frame.index.names if name) else frame
+    names = {column: str(column) for column in frame.columns} if names is None else names
+    if missing := [str(name) for name in names if name not in frame.columns]:
+        raise ValueError(
+            f"there is no column {', '.join(missing)}: the frame has {', '.join(map(str, frame.columns))}."
+        )
+    if len(names) > MOST_COLUMNS:
+        raise ValueError(
+            f"a table has at most {MOST_COLUMNS} columns to be readable, got {len(names)}: choose them by names."
+        )
+    marks = [False] * len(frame)
+    if bold is not None:
+        marks = [bool(bold(row)) for _, row in frame.iterrows()] if callable(bold) else [bool(one) for one in bold]
+    if len(marks) != len(frame):
+        raise ValueError(f"bold must say yes or no for each of {len(frame)} rows, got {len(marks)}.")
+    wanted = digits if isinstance(digits, dict) else dict.fromkeys(names, digits)
+    columns = [[text(value, wanted.get(name, 3)) for value in frame[name]] for name in names]
+    numeric = [
+        pd.api.types.is_numeric_dtype(frame[name]) and not pd.api.types.is_bool_dtype(frame[name]) for name in names
+    ]
+    return ShownTable(list(names.values()), [list(row) for row in zip(*columns, strict=True)], numeric, marks)

@@ -1,0 +1,78 @@
+"""Captions: the paragraph after a figure becomes its numbered caption when the book is laid out.
+
+In a source the Markdown cell after the one that draws begins with two lines,
+
+    <!-- figure fig-41-rates: what it looks like to a reader who does not see it -->
+    *What is seen, and what follows.*
+
+so that a notebook reads well in Jupyter, where the comment is hidden; the book gives the figure this name, this
+caption and this alternative text, by the cell metadata of MyST-NB.
+"""
+
+import re
+from collections import defaultdict
+
+__all__ = ["complaints", "moved"]
+
+BLOCK = re.compile(
+    r"\A\s*<!--\s*figure\s+(?P<name>[\w-]+)\s*:\s*(?P<alt>.*?)\s*-->\s*\n\s*\*(?P<caption>.+?)\*[ ]*(?:\n\s*\n|\n?\Z)",
+    re.S,
+)
+NAME = re.compile(r"fig-\d\d-[a-z0-9-]+")
+
+
+def draws(cell):
+    """How many pictures a cell shows."""
+    outputs = cell.get("outputs", []) if cell.cell_type == "code" else []
+    return sum("image/png" in out.get("data", {}) for out in outputs if not glued(out))
+
+
+def glued(output):
+    """Whether an output is only kept for a sentence, not shown."""
+    return any(key.startswith("application/papermill.record") for key in output.get("data", {}))
+
+
+def drawn(notebook):
+    """Each cell that shows pictures, with the cell after it and the block that this begins with, or None."""
+    for cell, after in zip(notebook.cells, [*notebook.cells[1:], None], strict=True):
+        if draws(cell):
+            text = after.source if after is not None and after.cell_type == "markdown" else ""
+            yield cell, after, BLOCK.match(text)
+
+
+def one_line(text):
+    """A wrapped text in one line."""
+    return " ".join(text.split())
+
+
+def moved(notebook):
+    """The notebook, changed in place: captions in the metadata of the cells that draw, gone from the text."""
+    for cell, after, block in drawn(notebook):
+        if block:
+            cell.metadata["mystnb"] = {
+                "figure": {"name": block["name"], "caption": one_line(block["caption"])},
+                "image": {"alt": one_line(block["alt"])},
+            }
+            after.source = after.source[block.end() :]
+    return notebook
+
+
+def complaints(pages):
+    """What is wrong with the figures of executed pages, given as name -> notebook; one sentence each."""
+    where = defaultdict(list)
+    for page, notebook in pages.items():
+        for cell, _, block in drawn(notebook):
+            first = cell.source.strip().splitlines()[-1]
+            if draws(cell) > 1:
+                yield f"{page}: one cell shows {draws(cell)} figures ({first}): give each a cell and a caption"
+            if block is None:
+                yield f"{page}: the figure of `{first}` has no caption block after it (see lab/pages/captions.py)"
+                continue
+            where[block["name"]].append(page)
+            if not NAME.fullmatch(block["name"]) or block["name"][4:6] != page[:2]:
+                yield f"{page}: a figure's name is fig-{page[:2]}-words, not {block['name']}"
+            if len(block["alt"].split()) < 6 or one_line(block["alt"]) in one_line(block["caption"]):
+                yield f"{page}: the alternative text of {block['name']} must say what is seen, in words of its own"
+    for name, found in where.items():
+        if len(found) > 1:
+            yield f"{', '.join(found)}: the name {name} is given to {len(found)} figures"
