@@ -2,7 +2,8 @@
 
 A page glues a number under a key (``myst_nb.glue``); a prose page, which is not executed, names it by page, key and
 format: ``{from}`41_real_text:slope:.2f` ``. Staging writes the number in its place. The page ``ledger`` stands for the
-verdicts themselves: its keys are ``statements``, ``forms`` and the verdicts.
+verdicts themselves: its keys are ``statements``, ``forms``, the verdicts (statements of each), and the id of a
+statement (the largest number of cases that one of its forms was tried on).
 """
 
 import ast
@@ -33,10 +34,12 @@ def of_page(notebook):
 
 
 def of_ledger(root, rows):
-    """The counts of the ledger: statements, forms tested, and statements by verdict."""
+    """The counts of the ledger: statements, forms tested, statements by verdict, and the cases of each statement."""
     mine = verdicts.by_statement(root, rows)
     own = [verdicts.verdict_of(rows) for rows in mine.values()]
-    return {"statements": len(mine), "forms": len(rows)} | {verdict: own.count(verdict) for verdict in verdicts.ORDER}
+    cases = {id: max((row["cases"] for row in rows), default=0) for id, rows in mine.items()}
+    counts = {verdict: own.count(verdict) for verdict in verdicts.ORDER}
+    return {"statements": len(mine), "forms": len(rows)} | counts | cases
 
 
 class Runs:
