@@ -5,7 +5,7 @@ is that of its file, `41_real_text`, by which other pages name it.
 """
 
 import re
-from html import escape
+from html import escape, unescape
 
 from docutils import nodes
 
@@ -38,7 +38,7 @@ def describe(app, pagename, templatename, context, doctree):
     front = app.env.get_doctree(app.config.root_doc)
     shown = [PREVIEW.search(image["uri"]) for image in front.findall(nodes.image)]
     tags = {"og:type": "article", "og:site_name": app.config.html_title or app.config.project}
-    tags |= {"og:title": re.sub(r"<[^>]*>", "", context.get("title", "")), "og:description": said}
+    tags |= {"og:title": unescape(re.sub(r"<[^>]*>", "", context.get("title", ""))), "og:description": said}
     if preview := next(filter(None, shown), None):
         tags["og:image"] = context["pathto"](f"_images/{preview[1]}", resource=True)
     lines = [f'<meta name="description" content="{escape(said)}" />']

@@ -179,6 +179,11 @@ def badge(seen):
     return f'<span class="sd-badge sd-bg-{BADGES[seen]} sd-bg-text-{BADGES[seen]}">{seen}</span>'
 
 
+def cases(row):
+    """The number of cases of a row, in words."""
+    return f"{row['cases']:,d} case{'s' * (row['cases'] != 1)}"
+
+
 def line(root, row):
     """A row of the table of all rows; what can be filtered by stands in its data."""
     source, effort, verdict = paper(root, row["source"]), row.get("effort") or "", row["verdict"]
@@ -192,7 +197,7 @@ def line(root, row):
         badge(row["seen"]),
         f"<b>{verdict}</b>" if verdict in LOST else verdict,
         worst(row),
-        f"{effort}<br><small>{row['cases']:,d} cases</small>" if row["cases"] else effort,
+        " <br>".join(filter(None, (effort, f"<small>{cases(row)}</small>" if row["cases"] else ""))),
         link(row),
     )
     name = ledger.anchor(row["id"], row["form"])
