@@ -1,4 +1,4 @@
-"""The frame of the book: what heads say, numbers in the list of contents, pictures outside their page, the reference."""
+"""The frame of the book: what heads say, numbers in the contents, pictures outside their page, the reference."""
 
 import importlib.util
 import re
