@@ -1,11 +1,14 @@
 """Plant faults in a copy of the package, one at a time, and see whether the tests named for each turn red.
 
-    python tests/plant.py             all faults of tests/faults.toml (a quarter of an hour on two cores)
+    python tests/plant.py             all faults of tests/faults.toml (an hour on two cores; resumes)
     python tests/plant.py kim terms   those whose file or text holds one of these words
 
-Exit status 1 when a fault survives.
+What is known is kept in _build/planted.json as long as the package and its tests stay as they are. Exit status 1 when a
+fault survives.
 """
 
+import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -15,6 +18,7 @@ import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
+from threading import Lock
 
 from tqdm import tqdm
 
@@ -54,6 +58,31 @@ def passes(folder, tests):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False).returncode == 0
 
 
+class Known:
+    """Outcomes of earlier runs on this very tree: key -> whether the tests passed."""
+
+    def __init__(self, path):
+        self.path, whole = path, hashlib.sha256()
+        for file in sorted(file for name in COPIED for file in (ROOT / name).rglob("*") if file.is_file()):
+            if "__pycache__" not in file.parts and file.name != "faults.toml":
+                whole.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
+        self.tree, self.lock, self.found = whole.hexdigest(), Lock(), {}
+        if path.exists() and (kept := json.loads(path.read_text(encoding="utf-8")))["tree"] == self.tree:
+            self.found = kept["found"]
+
+    def get(self, key, measure):
+        """What is known under a key, or what `measure()` finds, which is kept at once."""
+        if key not in self.found:
+            outcome = measure()
+            with self.lock:
+                self.found[key] = outcome
+                self.path.parent.mkdir(exist_ok=True)
+                partial = self.path.with_suffix(".partial")
+                partial.write_text(json.dumps({"tree": self.tree, "found": self.found}), encoding="utf-8")
+                partial.replace(self.path)
+        return self.found[key]
+
+
 def survives(fault, copies):
     """Whether no test named for a fault notices it."""
     folder = copies.get()
@@ -81,16 +110,19 @@ def main(words):
     for fault in chosen:
         planted(fault, ROOT)
     named = sorted({test for fault in chosen for test in fault["tests"]})
+    known = Known(ROOT / "_build" / "planted.json")
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(WORKERS) as pool:
         copies = Queue()
         for number in range(WORKERS):
             (place := Path(folder, str(number))).mkdir()
             copies.put(copy(place))
-        controls = tqdm(pool.map(lambda test: sound(test, copies), named), total=len(named), unit="control")
+        runs = pool.map(lambda test: known.get(test, lambda: sound(test, copies)), named)
+        controls = tqdm(runs, total=len(named), unit="control")
         if broken := [test for test, passed in zip(named, controls, strict=True) if not passed]:
             print(f"fail with nothing planted: {', '.join(broken)}")
             return 2
-        left, runs = 0, pool.map(lambda fault: survives(fault, copies), chosen)
+        left = 0
+        runs = pool.map(lambda fault: known.get(json.dumps(fault), lambda: survives(fault, copies)), chosen)
         for fault, survived in zip(chosen, tqdm(runs, total=len(chosen), unit="fault"), strict=True):
             if survived:
                 left += 1
