@@ -7,25 +7,12 @@
 # ---
 
 # %% [markdown]
-# # The Jacobian of attention, in closed form
+# # The Jacobian in closed form (Lemma C.2)
 #
-# Moving one token changes the output in three ways. This page writes them down, draws them for a few tokens, and
-# compares the products that the solvers use with automatic differentiation.
-#
-# :::{prf:theorem} Jacobian of one head {cite}`castin2024smooth`, Lemma C.2
-# :label: jacobian-closed-form
-#
-# With $m_i = \sum_j P_{ij} x_j$ and $\Sigma_i = \sum_j P_{ij} (x_j - m_i)(x_j - m_i)^\top$,
-#
-# $$(D_X f)(\varepsilon)_i = V\Big[\Sigma_i A\,\varepsilon_i
-#   + \sum_j P_{ij} (x_j - m_i)(A x_i)^\top \varepsilon_j + \sum_j P_{ij}\,\varepsilon_j\Big].$$
-#
-# With a mask the sums stop at $j = i$ (Lemma D.1). With biases, $A x_i$ becomes $A x_i + K^\top b_Q/\sqrt k$
-# (Lemma E.2). With token weights only $P$ changes (Lemma C.6).
-# :::
-#
-# The first term is token $i$ looking elsewhere because its *query* moved; the second, token $i$ looking elsewhere
-# because the *key* of token $j$ moved; the third, the *value* of token $j$ moving what is averaged.
+# A pushed {term}`token` moves the output in three ways: through its query, its key and its value. So the
+# {term}`Jacobian` of {term}`attention` is a sum of three terms, in a closed form that costs a few matrix products and
+# needs no automatic differentiation. It agrees with automatic differentiation to {term}`rounding`, on
+# {glue:text}`page-13-maps` random maps with every option.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -34,8 +21,10 @@ seed = 0
 texts = ["alice", "python_reference"]  # the first that is available is used
 
 # %% tags=["hide-input"]
+import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+from myst_nb import glue
 
 from lab import figures, ledger
 from lipnb import Attention, AttentionJacobian, AutodiffJacobian, corpora, local_lipschitz, models
@@ -50,39 +39,104 @@ def relative_error(left, right):
     return ((left - right).norm() / right.norm()).item()
 
 
+# %% tags=["hide-input"]
+axes = figures.panels(2, width=4.4, height=3.8)
+shown = gaussian(torch.Generator().manual_seed(seed))
+A, V, x = shown(6, 6) / 2, torch.eye(6).double(), shown(4, 6)
+diagonal_leads = []
+for ax, masked in zip(axes, (False, True), strict=True):
+    J = AttentionJacobian(Attention.from_matrices(A, V, masked=masked), x).dense()
+    norm = torch.linalg.matrix_norm(J, 2)
+    title = f"{'masked' if masked else 'unmasked'}, largest singular value {norm:.2f}"
+    figures.matrix(J, ax=ax, block=(6, 6), title=title, label="entry of the Jacobian")
+    sizes = J.reshape(4, 6, 4, 6).square().sum((1, 3))
+    diagonal_leads.append((sizes.argmax(1) == torch.arange(4)).all().item())
+plt.show()
+
 # %% [markdown]
+# <!-- figure fig-13-blocks: Two coloured square matrices, each divided into four by four blocks. On the right, with a
+# mask, the blocks above the diagonal are empty. -->
+# *The Jacobian of one head at four tokens of width six, in blocks: rows are output tokens, columns are input tokens. A
+# diagonal block has one term more, the token's own query; it need not be the largest of its row. The mask empties the
+# blocks above the diagonal, so that an output depends on its own and earlier tokens only.*
+#
 # ## By hand: two tokens in the plane
 #
-# The blocks $J_{ij}$ (rows of output token $i$, columns of input token $j$), each the sum of the three terms:
+# Two tokens give four blocks $J_{ij}$: how output $i$ moves when token $j$ is pushed. Each is the sum of three terms.
+# The tokens and $A$ are those of {doc}`11_self_attention`, with $V = I$.
+
 
 # %%
-A, V, x = normal(2, 2), normal(2, 2), normal(2, 2)
-P = (x @ A.T @ x.T).softmax(dim=1)
-m = P @ x
-blocks = torch.zeros(2, 2, 2, 2, dtype=torch.float64)  # i, j, then the two by two block
-for i in range(2):
-    covariance = sum(P[i, j] * torch.outer(x[j] - m[i], x[j] - m[i]) for j in range(2))
-    for j in range(2):
-        key, value = (P[i, j] * torch.outer(x[j] - m[i], A @ x[i]), P[i, j] * torch.eye(2).double())
-        blocks[i, j] = V @ ((covariance @ A if i == j else 0) + key + value)
-by_hand = blocks.permute(0, 2, 1, 3).reshape(4, 4)
+def three_terms(A, V, x):
+    """The blocks [i, j] of each term of the Jacobian of one head at two tokens."""
+    P = (x @ A.T @ x.T).softmax(dim=1)
+    m = P @ x
+    value, key, query = torch.zeros(3, 2, 2, 2, 2, dtype=torch.float64)
+    for i in range(2):
+        covariance = sum(P[i, j] * torch.outer(x[j] - m[i], x[j] - m[i]) for j in range(2))
+        query[i, i] = V @ covariance @ A
+        for j in range(2):
+            key[i, j] = V @ (P[i, j] * torch.outer(x[j] - m[i], A @ x[i]))
+            value[i, j] = V * P[i, j]
+    return {"value": value, "key": key, "query": query}
 
-# %%
-f = Attention.from_matrices(A, V)
-by_lipnb, by_autograd = (AttentionJacobian(f, x).dense(), torch.func.jacrev(f)(x).reshape(4, 4))
-print(by_hand.numpy().round(4))
-print(
-    f"against lipnb {relative_error(by_hand, by_lipnb):.0e}, against autograd "
-    f"{relative_error(by_hand, by_autograd):.0e}"
-)
+
+A = torch.tensor([[1.0, 0.5], [0.0, -1.0]], dtype=torch.float64)
+x = torch.tensor([[1.0, 0.0], [0.5, 1.0]], dtype=torch.float64)
+terms = three_terms(A, torch.eye(2).double(), x)
+
+# %% tags=["hide-input"]
+push = torch.tensor([1.0, 0.0]).double()
+for i, ax in enumerate(figures.panels(2, width=4.6, height=3.2)):
+    place = torch.zeros(2).double()
+    for (name, term), color in zip(terms.items(), ("C2", "C1", "C0"), strict=True):
+        move = term[i, 0] @ push
+        if move.norm() > 0:
+            ax.annotate("", place + move, place, arrowprops={"arrowstyle": "->", "color": color, "lw": 2.5})
+            side = (0, 8) if name == "value" else (8, -4)
+            look = {"ha": "center" if name == "value" else "left", "color": color, "textcoords": "offset points"}
+            ax.annotate(name, place + move / 2, side, **look)
+        place = place + move
+    ax.annotate("", place, (0, 0), arrowprops={"arrowstyle": "->", "color": "black", "ls": "--"})
+    ax.annotate("all together", place / 2, (-4, -14), textcoords="offset points", ha="right")
+    ax.set(title=f"output {i + 1}, for a unit push of token 1", xlim=(-0.1, 1.05), ylim=(-0.45, 0.15))
+    ax.set(xlabel="first coordinate", ylabel="second coordinate")
+    ax.set_aspect("equal")
+plt.show()
 
 # %% [markdown]
-# ## Products against autograd, over every option
+# <!-- figure fig-13-terms: Two panels of arrows. In each, coloured arrows for the terms are joined tip to tail and a
+# dashed arrow leads from the first start to the last tip. The panel of output 1 has three terms, that of output 2 has
+# no query term. -->
+# *The first token is pushed along the first axis. Its own output moves by three terms; the output of the other token
+# has no query term, because the query that makes it did not move. The terms add up as vectors and may cancel.*
 #
-# Sizes, heads, masks, biases, output projections and weights at random: 200 maps. For each, the closed form and
-# autograd must give the same products, and the two products must be transposes of each other. `gram` is both in one,
-# $J^\top J u$: it applies $W_O^\top W_O$ once in place of $W_O$ twice, writes into buffers made once, and is all that
-# the solvers ask for. With token weights it is the product in the norm they define, $D_a^{1/2} J D_a^{-1/2}$ for $J$.
+# ## The statement
+#
+# {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
+#
+# :::{prf:theorem} Jacobian of one head {cite}`castin2024smooth`, Lemma C.2
+# :label: jacobian-closed-form
+#
+# Let $f$ be one head without a mask or biases, $f(X)_i = V m_i$ with $m_i = \sum_j P_{ij} x_j$, and let
+# $\Sigma_i = \sum_j P_{ij} (x_j - m_i)(x_j - m_i)^\top$. At every $X$ and for every $\varepsilon$,
+#
+# $$(D_X f)(\varepsilon)_i = V\Big[\Sigma_i A\,\varepsilon_i
+#   + \sum_j P_{ij} (x_j - m_i)(A x_i)^\top \varepsilon_j + \sum_j P_{ij}\,\varepsilon_j\Big].$$
+#
+# With a mask the sums stop at $j = i$ (Lemma D.1). With biases, $A x_i$ becomes $A x_i + K^\top b_Q/\sqrt k$
+# (Lemma E.2). With token weights only $P$ changes (Lemma C.6).
+# :::
+#
+# The first term is token $i$ looking elsewhere because its *query* moved; the second, token $i$ looking elsewhere
+# because the *key* of token $j$ moved; the third, the *value* of token $j$ moving what is averaged.
+#
+# ## Measured against automatic differentiation
+#
+# Sizes, heads, {term}`masks <mask>`, biases, output projections and weights are drawn at random. For each map the
+# closed form and autograd must give the same products $J\varepsilon$ (`jvp`) and $J^\top w$ (`vjp`), and the two must
+# be transposes of each other. `gram` is both in one, $J^\top J u$, and all that the solvers ask for. With {term}`token
+# weights` $a$ it is the product in the norm they define, with $D_a^{1/2} J D_a^{-1/2}$ for $J$.
 
 
 # %%
@@ -97,7 +151,16 @@ def random_case(case):
     return f, normal(n, d), normal(n).exp() if weighted else None
 
 
-# %%
+# %% tags=["hide-input"]
+by_hand, by_lipnb, by_autograd = [], [], []
+for case in [(A, torch.eye(2).double(), x), (normal(2, 2), normal(2, 2), normal(2, 2))]:
+    f = Attention.from_matrices(*case[:2])
+    by_hand.append(sum(three_terms(*case).values()).permute(0, 2, 1, 3).reshape(4, 4))
+    by_lipnb.append(AttentionJacobian(f, case[2]).dense())
+    by_autograd.append(torch.func.jacrev(f)(case[2]).reshape(4, 4))
+blocks = [relative_error(*pair) for other in (by_lipnb, by_autograd) for pair in zip(by_hand, other, strict=True)]
+
+# %% tags=["hide-input"]
 rows = []
 for case in range(200):
     f, x, weights = random_case(case)
@@ -116,28 +179,37 @@ for case in range(200):
         )
     )
 errors = pd.DataFrame(rows, columns=["jvp", "vjp", "gram", "adjoint"])
-
-# %%
-print(errors.max().map("{:.0e}".format).to_string())
-
-# %% [markdown]
-# ## What the blocks look like
-#
-# Four tokens of width six, with and without the mask.
+glue("page-13-maps", len(errors), display=False)
 
 # %% tags=["hide-input"]
-axes = figures.panels(2, width=4.4, height=3.8)
-A, V, x = normal(6, 6) / 2, torch.eye(6).double(), normal(4, 6)
-for ax, masked in zip(axes, (False, True), strict=True):
-    J = AttentionJacobian(Attention.from_matrices(A, V, masked=masked), x).dense()
-    norm = torch.linalg.matrix_norm(J, 2)
-    title = f"{'masked' if masked else 'unmasked'}, largest singular value {norm:.2f}"
-    figures.matrix(J, ax=ax, block=(6, 6), title=title, label="entry of the Jacobian")
+meaning = ["J ε against autograd", "Jᵀ w against autograd", "Jᵀ J u against autograd", "J and Jᵀ are transposes"]
+worst = pd.DataFrame({"product": errors.columns, "meaning": meaning, "largest": errors.max().tolist()})
+figures.table(
+    worst,
+    names={"product": "product", "meaning": "what is compared", "largest": "largest relative difference"},
+    digits=1,
+)
 
 # %% [markdown]
-# *The Jacobian of one head at four tokens, in blocks of six: rows are outputs, columns are inputs. A diagonal
-# block has one term more, the move of the token's own query; it need not be the largest of its row. The mask empties
-# the blocks above the diagonal.*
+# ::::{dropdown} Proof
+# :::{prf:proof}
+# The logit $\ell_{ij} = (A x_i)^\top x_j$ moves by
+# $\dot\ell_{ij} = x_j^\top A \varepsilon_i + (A x_i)^\top \varepsilon_j$.
+#
+# The softmax moves by $\dot P_{ij} = P_{ij} \big(\dot\ell_{ij} - \sum_l P_{il} \dot\ell_{il}\big)$.
+#
+# So $\dot m_i = \sum_j P_{ij} \varepsilon_j + \sum_j \dot P_{ij} x_j
+# = \sum_j P_{ij} \varepsilon_j + \sum_j P_{ij} (x_j - m_i)\, \dot\ell_{ij}$: this is the value term and two more.
+#
+# The part of $\dot\ell_{ij}$ with $\varepsilon_j$ gives the key term.
+#
+# The part with $\varepsilon_i$ gives $\sum_j P_{ij} (x_j - m_i)\, x_j^\top A \varepsilon_i = \Sigma_i A \varepsilon_i$,
+# because $\sum_j P_{ij} (x_j - m_i) = 0$ allows $x_j - m_i$ in place of the second $x_j$.
+#
+# A mask sets some $P_{ij}$ to 0 for good; a query bias changes $A x_i$ in $\ell_{ij}$; weights change $P$ alone. The
+# steps stay the same.
+# :::
+# ::::
 #
 # ## Which of the three terms matters on real text?
 #
@@ -165,37 +237,55 @@ def only(part, attention, x):
 corpus = corpora.available(*texts)
 model = models.load(model_name)
 token_ids, attention = model.token_ids(corpora.read(corpus)), model.attention(layer)
-terms = []
+parts = []
 for n in (4, 8, 16, 32, 64):
     x = model.activations(corpora.windows(token_ids, n, 1), layer)[0]
     norms = {part: local_lipschitz(only(part, attention, x), x).value.item() for part in ("query", "key", "value")}
-    terms.append({"n": n, "all three": local_lipschitz(attention, x).value.item(), **norms})
-terms = pd.DataFrame(terms)
-print("text:", corpora.describe(corpus))
-print(terms.round(3).to_string(index=False))
+    parts.append({"n": n, **norms, "all three": local_lipschitz(attention, x).value.item()})
+parts = pd.DataFrame(parts)
 
-# %%
-ax = terms.plot(x="n", logx=True, marker="o")
-ax.set(xlabel="sequence length n", ylabel="norm", ylim=(0, None), title=f"{model.name} layer {layer}")
-ax.set_xticks(terms.n, terms.n)
+# %% tags=["hide-input"]
+print("text:", corpora.describe(corpus))
+figures.table(
+    parts,
+    names={
+        "n": "tokens n",
+        "query": "query term",
+        "key": "key term",
+        "value": "value term",
+        "all three": "whole Jacobian",
+    },
+)
+
+# %% tags=["hide-input"]
+ax = plt.subplots(figsize=(6.4, 3.8))[1]
+for part, look in zip(("query", "key", "value", "all three"), ("C0o-", "C1s-", "C2^-", "kD--"), strict=True):
+    ax.plot(parts.n, parts[part], look, label=part)
+ax.set(xscale="log", xlabel="sequence length n", ylabel="norm", ylim=(0, None), title=f"{model.name} layer {layer}")
+ax.legend(loc="lower right", ncols=2)
+ax.set_xticks(parts.n, parts.n)
 ax.minorticks_off()
+plt.show()
+
 # %% [markdown]
+# <!-- figure fig-13-real-text: Four curves against the sequence length, one for the norm of each term and one for the
+# norm of the whole Jacobian, on one layer of a pretrained model. -->
 # *Norms of the three terms and of their sum on real text, one window for each length. The sum is at most what the
 # three add up to, and at least what the largest leaves after the other two.*
 
-# %% tags=["nbval-check-output"]
-assert relative_error(by_hand, by_lipnb) < 1e-13 and relative_error(by_hand, by_autograd) < 1e-13
+# %% tags=["hide-input", "nbval-check-output"]
+assert max(blocks) < 1e-13
 assert (
     errors.jvp.max() < 1e-10 and errors.vjp.max() < 1e-10 and errors.gram.max() < 1e-10 and errors.adjoint.max() < 1e-12
 )
-total = terms[["query", "key", "value"]].sum(axis=1)
-largest = terms[["query", "key", "value"]].max(axis=1)
-assert (terms["all three"] <= total * (1 + 1e-3)).all()
-assert (terms["all three"] >= (2 * largest - total) * (1 - 1e-3)).all()
-print(f"{len(errors)} random maps: closed form and autograd agree; the three terms add up")
+assert not all(diagonal_leads), "the caption says that a diagonal block need not lead its row"
+total = parts[["query", "key", "value"]].sum(axis=1)
+largest = parts[["query", "key", "value"]].max(axis=1)
+assert (parts["all three"] <= total * (1 + 1e-3)).all()
+assert (parts["all three"] >= (2 * largest - total) * (1 - 1e-3)).all()
+print(f"✓ {len(errors)} random maps: closed form and autograd agree; the three terms add up")
 
-# %%
-blocks = [relative_error(by_hand, by_lipnb), relative_error(by_hand, by_autograd)]
+# %% tags=["hide-input"]
 form, options = "the closed form is the derivative", "with masks, biases, weights"
 ground = "blocks by hand and 200 random maps against autograd"
 both = [*errors.jvp, *errors.vjp, *errors.gram]
@@ -210,7 +300,7 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - It shows that the closed form is the derivative, with every option, to rounding.
-# - Which term leads depends on the layer and on the text; one window for each length is a look, not a law.
+# - Which term is largest may differ on other layers and texts; one {term}`window` for each length is a look, not a law.
 # - It says nothing of speed: {doc}`../book/solver` counts the operations, {doc}`77_solver_speed` measures.
 #
 # **One thing to try.** Set `layer = 3`: do the queries or the values lead there?

@@ -7,51 +7,13 @@
 # ---
 
 # %% [markdown]
-# # Where do tokens live? On an ellipsoid
+# # Where tokens live (Section 2.3)
 #
-# The bounds ask for a radius: all tokens in a ball $B_R$. A transformer provides one. Layer normalisation puts every
-# token on one ellipsoid, whatever the text. This page computes its radius for real layers, and takes the ellipsoid out
-# of the way altogether by changing the matrices of attention.
-#
-# :::{prf:theorem} Normalised tokens {cite}`castin2024smooth`, section 2.3
-# :label: normalised-tokens
-#
-# LayerNorm $x \mapsto \gamma \odot \frac{x - m_x}{\sigma_x} + \beta$, with the mean and standard deviation of the
-# entries of $x \in \R^d$, sends tokens to an ellipsoid with centre $\beta$ and half-axes $\sqrt d\, \abs{\gamma_k}$. So
-# all tokens have norm at most
-#
-# $$R \le \sqrt d\, \max_k \abs{\gamma_k} + \abs{\beta} .$$
-#
-# RMSNorm $x \mapsto \sqrt d\, \gamma \odot x / \abs{x}$ is absorbed by attention: with unit tokens
-# $u_i = x_i / \abs{x_i}$,
-#
-# $$f_{A, V}(\mathrm{RMS}(X)) = f_{\tilde A, \tilde V}(U), \qquad \tilde A = d\, \diag(\gamma)\, A \diag(\gamma),
-#   \quad \tilde V = \sqrt d\, V \diag(\gamma) .$$
-# :::
-#
-# *Proof.* $z = (x - m_x)/\sigma_x$ has $\abs{z}^2 = d$, and $\abs{\gamma \odot z} \le \max_k \abs{\gamma_k} \abs{z}$.
-# For RMSNorm, the logit of $\sqrt d\, \gamma \odot u_i$ and $\sqrt d\, \gamma \odot u_j$ is
-# $d\, u_i^\top \diag(\gamma) A^\top \diag(\gamma)\, u_j$. $\square$
-#
-# :::{prf:theorem} LayerNorm, exactly (ours)
-# :label: layer-norm-exactly
-#
-# Let $C = I - \frac1d \mathbf 1 \mathbf 1^\top$, $G = \sqrt d\, \diag(\gamma)\, C$ and $u = Cx / \abs{Cx}$. LayerNorm
-# is $x \mapsto G u + \beta$.
-#
-# 1. Attention absorbs it, as matrices *and biases*: $Q$ becomes $Q G$ with the bias $b_Q + Q \beta$, and likewise for
-#    keys and values.
-# 2. With eigenvalues $h_k$ of $G^\top G$ and coordinates $g_k$ of $G^\top \beta$ in its eigenvectors, the largest norm
-#    $R_*$ of a token is given by the formula below, and $R_* \le \sqrt d\, \max_k \abs{\gamma_k} + \abs{\beta}$.
-#
-# $$R_*^2 = \abs{\beta}^2 + \min_{\lambda > h_{\max}} \Big(\lambda + \sum_k \frac{g_k^2}{\lambda - h_k}\Big)$$
-# :::
-#
-# *Proof.* 1 is $Q (G u + \beta) + b_Q$. For 2, let $\abs u \le 1$ and $\lambda > h_{\max}$. Then
-# $\abs{G u + \beta}^2 \le \abs{G u + \beta}^2 + \lambda (1 - \abs{u}^2)$, a concave quadratic in $u$ whose maximum, at
-# $u = (\lambda I - G^\top G)^{-1} G^\top \beta$, is $\abs{\beta}^2$ plus the bracket. At the minimum over $\lambda$
-# this $u$ is a unit vector (or, if the sum stays bounded at $h_{\max}$, becomes one by adding a top eigenvector), and
-# it is orthogonal to $\mathbf 1$ because $G \mathbf 1 = 0$. So it is a token, and the bound is attained. $\square$
+# The {term}`bounds <bound>` of this book need a {term}`radius` $R$ that no {term}`token` exceeds. A transformer
+# provides one: {term}`layer normalisation` puts every token on one ellipsoid, whatever the text. So the radius is a
+# number of the layer, and in each layer of MiniLM the longest token of our text reaches at least
+# {glue:text}`page-14-share:.2f` of it. {term}`Attention <attention>` can also absorb the normalisation into its own
+# matrices: then all tokens have norm one.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -66,6 +28,7 @@ import math
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+from myst_nb import glue
 from scipy.optimize import brentq
 from torch.nn.functional import layer_norm
 
@@ -77,26 +40,145 @@ figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 normal = gaussian(generator)
 
+
+def simple_radius(gain, shift):
+    """The bound sqrt(d) max |g_k| + |shift| on the norm of a token."""
+    return (math.sqrt(len(gain)) * gain.abs().max() + shift.norm()).item()
+
+
+# %% tags=["hide-input"]
+model = models.load(model_name, dtype=torch.float64)
+corpus = corpora.available(*texts)
+ids = corpora.windows(model.token_ids(corpora.read(corpus)), length, count)
+network = model.network
+norms = [network.embeddings.LayerNorm, *(a.output.LayerNorm for a in network.encoder.layer)][:-1]
+measured = {i: model.activations(ids, i).norm(dim=-1).flatten() for i in range(len(norms))}
+real = [{"layer": i, "mean": found.mean().item(), "max": found.max().item()} for i, found in measured.items()]
+for row, norm in zip(real, norms, strict=True):
+    row |= {"simple bound": simple_radius(norm.weight, norm.bias)}
+    row |= {"exact R*": bounds.layer_norm_radius(norm.weight, norm.bias)}
+try:
+    layers = models.load_attention(models.gpt2_attention_folder())
+except FileNotFoundError as absent:
+    layers = []
+    print(f"MiniLM only: {absent}")
+noise = {i: layer.noise(noise_tokens, seed=seed + i).norm(dim=1) for i, layer in enumerate(layers)}
+gpt2 = [{"layer": i, "noise max": found.max().item()} for i, found in noise.items()]
+for row, (_, gain, shift) in zip(gpt2, layers, strict=True):
+    row |= {"simple bound": simple_radius(gain, shift), "exact R*": bounds.layer_norm_radius(gain, shift)}
+real, gpt2 = pd.DataFrame(real), pd.DataFrame(gpt2)
+print(f"text: {corpora.describe(corpus)}, {ids.numel()} tokens")
+
+# %% tags=["hide-input"]
+groups = [(f"{model.name}, {corpus}", real, measured), ("GPT-2 (124M), noise in place of text", gpt2, noise)]
+groups = [group for group in groups if len(group[1])]
+for ax, (title, rows, norms_of) in zip(figures.panels(len(groups), width=4.6, height=3.8), groups, strict=True):
+    look = {"whis": (0, 100), "widths": 0.5, "manage_ticks": False}
+    ax.boxplot([norms_of[i].numpy() for i in rows.layer], positions=rows.layer, **look)
+    for name, style in (("simple bound", "C1s-"), ("exact R*", "C0D-")):
+        ax.plot(rows.layer, rows[name], style, label=name)
+    ax.set(title=title, xlabel="layer", ylabel="norm of a token", ylim=(0, 37))
+    ax.set_xticks(rows.layer[:: 1 + len(rows) // 8])
+    ax.legend(loc="upper left", ncols=2)
+plt.show()
+
 # %% [markdown]
+# <!-- figure fig-14-radii: Two panels, layers on the horizontal axis. Boxes of token norms lie below two curves, the
+# exact radius and, slightly above it, the simple bound. For MiniLM the boxes come near the curves; for GPT-2 on noise
+# they lie far below except in the first layer. -->
+# *Norms of the tokens that each attention receives (box: quartiles, whiskers: all tokens) below the radius that no
+# text can exceed. Real tokens come near it, so the balls of the theorems are the right size within a factor of two.
+# GPT-2 sees noise here, because the rest of the network is not there to read text.*
+#
 # ## By hand: three entries
 #
-# Subtract the mean, divide by the standard deviation, stretch, shift.
+# Subtract the mean, divide by the standard deviation, stretch by the gain $g$, shift by $\beta$.
 
 # %%
 x = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)
 gain, shift = x.new_tensor([1.0, 0.6, 1.5]), x.new_tensor([0.4, 0.0, -0.3])
 z = (x - x.mean()) / (x - x.mean()).square().mean().sqrt()
 by_hand = gain * z + shift
-print("z =", z.numpy().round(4), "with squares adding up to", z.square().sum().numpy())
-print("token by hand", by_hand.numpy().round(4))
 by_torch = layer_norm(x, (3,), gain, shift, eps=0)
-print("by torch     ", by_torch.numpy().round(4))
-bound = math.sqrt(3) * gain.abs().max() + shift.norm()
-print(f"norm {by_hand.norm():.4f}, bound {bound:.4f}")
 
+# %% tags=["hide-input"]
+glue("page-14-hand", by_hand.norm().item(), display=False)
+glue("page-14-hand-bound", simple_radius(gain, shift), display=False)
+glue("page-14-squares", z.square().sum().item(), display=False)
+entries = pd.DataFrame({"x": x, "z": z, "gain": gain, "shift": shift, "token": by_hand, "torch": by_torch})
+figures.table(
+    entries,
+    names={
+        "x": "entry of x",
+        "z": "normalised z",
+        "gain": "gain g",
+        "shift": "shift β",
+        "token": "token by hand",
+        "torch": "token by PyTorch",
+    },
+    digits=4,
+)
 
 # %% [markdown]
-# ## The largest norm of a token
+# The squares of $z$ add up to {glue:text}`page-14-squares:.0f`, the number of entries. The token has norm
+# {glue:text}`page-14-hand:.2f`; no token with this gain and shift exceeds {glue:text}`page-14-hand-bound:.2f`.
+
+# %% tags=["hide-input"]
+ax = plt.figure(figsize=(5.2, 4.6)).add_subplot(projection="3d")
+sphere = normal(900, 3)
+sphere = math.sqrt(3) * gain * sphere / sphere.norm(dim=1, keepdim=True) + shift
+ellipse = layer_norm(normal(200, 3), (3,), gain, shift)
+ax.scatter(*sphere.T, s=2, color="#b0b0b0", label="RMSNorm and shift")
+ax.scatter(*ellipse.T, s=7, color="C1", label="LayerNorm")
+ax.set(box_aspect=(1, 0.7, 1.3))
+ax.legend(loc="lower center", bbox_to_anchor=(0.5, -0.12), ncols=2, markerscale=2)
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-14-ellipsoid: A cloud of grey points on an ellipsoid in three dimensions, longest along one axis, and
+# on it a closed curve of orange points, an ellipse. -->
+# *Random tokens with three entries, after normalisation with the gain and shift above. RMSNorm fills the ellipsoid;
+# LayerNorm, which also subtracts the mean, reaches only an ellipse on it. The ellipsoid is a property of the layer.*
+#
+# ## The statements
+#
+# {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
+#
+# :::{prf:theorem} Normalised tokens {cite}`castin2024smooth`, section 2.3
+# :label: normalised-tokens
+#
+# LayerNorm $x \mapsto g \odot \frac{x - m_x}{\sigma_x} + \beta$, with the mean and standard deviation of the
+# entries of $x \in \R^d$, sends tokens to an ellipsoid with centre $\beta$ and half-axes $\sqrt d\, \abs{g_k}$. So
+# all tokens have norm at most
+#
+# $$R \le \sqrt d\, \max_k \abs{g_k} + \abs{\beta} .$$
+#
+# RMSNorm $x \mapsto \sqrt d\, g \odot x / \abs{x}$ is absorbed by one head $f_{A, V}$ of attention: with unit tokens
+# $u_i = x_i / \abs{x_i}$,
+#
+# $$f_{A, V}(\mathrm{RMS}(X)) = f_{\tilde A, \tilde V}(U), \qquad \tilde A = d\, \diag(g)\, A \diag(g),
+#   \quad \tilde V = \sqrt d\, V \diag(g) .$$
+# :::
+#
+# (The paper writes $\gamma$ for the gain; this book keeps that letter for another number.)
+#
+# {bdg-secondary}`ours` {ref}`what is this? <badges>`
+#
+# :::{prf:theorem} LayerNorm, exactly
+# :label: layer-norm-exactly
+#
+# Let $C = I - \frac1d \mathbf 1 \mathbf 1^\top$, $G = \sqrt d\, \diag(g)\, C$ and $u = Cx / \abs{Cx}$ for tokens with
+# $Cx \ne 0$. LayerNorm is $x \mapsto G u + \beta$.
+#
+# 1. Attention with any number of heads, masked or not, absorbs it, as matrices *and biases*: $Q$ becomes $Q G$ with the
+#    bias $b_Q + Q \beta$, and likewise for keys and values.
+# 2. With eigenvalues $\eta_k$ of $G^\top G$ and coordinates $c_k$ of $G^\top \beta$ in its eigenvectors, the largest
+#    norm $R_*$ of a token is given by the formula below, and $R_* \le \sqrt d\, \max_k \abs{g_k} + \abs{\beta}$.
+#
+# $$R_*^2 = \abs{\beta}^2 + \min_{\lambda > \eta_{\max}} \Big(\lambda + \sum_k \frac{c_k^2}{\lambda - \eta_k}\Big)$$
+# :::
+#
+# ## Measured: the largest norm
 #
 # One root of one increasing function gives $R_*$, and the input that reaches it.
 
@@ -111,15 +193,15 @@ def centred_gain(gain):
 def largest_token(gain, shift):
     """Largest norm of G u + shift over unit vectors u, and where it is."""
     G = centred_gain(gain)
-    h, basis = torch.linalg.eigh(G.T @ G)
-    g = basis.T @ (G.T @ shift)
-    low, high = h[-1].item() * (1 + 1e-12), h[-1].item() + g.norm().item() + 1e-9
-    root = brentq(lambda t: 1 - (g / (t - h)).square().sum().item(), low, high)
-    u = basis @ (g / (root - h))
+    eta, basis = torch.linalg.eigh(G.T @ G)
+    c = basis.T @ (G.T @ shift)
+    low, high = eta[-1].item() * (1 + 1e-12), eta[-1].item() + c.norm().item() + 1e-9
+    root = brentq(lambda s: 1 - (c / (s - eta)).square().sum().item(), low, high)
+    u = basis @ (c / (root - eta))
     return (G @ u + shift).norm().item(), u
 
 
-# %%
+# %% tags=["hide-input"]
 reached, never_above, simple, package = [], [], [], []
 for d in (3, 4, 8, 32, 128) * 8:
     g, b = normal(d).exp() * normal(d).sign(), 2 * normal(d)
@@ -128,16 +210,20 @@ for d in (3, 4, 8, 32, 128) * 8:
     reached.append(layer_norm(u, (d,), g, b, eps=0).norm().item() / largest - 1)
     tokens = layer_norm(normal(2000, d), (d,), g, b, eps=0)
     never_above.append(tokens.norm(dim=1).max().item() / largest)
-    simple.append(largest / (math.sqrt(d) * g.abs().max() + b.norm()).item())
-print(f"{len(reached)} gains and shifts: R* is reached up to {max(map(abs, reached)):.0e}")
-print(f"random tokens come up to {max(never_above):.4f} R*")
-print(f"R* is between {min(simple):.2f} and {max(simple):.2f} of the simple bound")
-print(f"lipnb.bounds.layer_norm_radius gives the same up to {max(package):.0e}")
+    simple.append(largest / simple_radius(g, b))
+glue("page-14-cases", len(reached), display=False)
+glue("page-14-low", min(simple), display=False)
+glue("page-14-high", max(simple), display=False)
 
 # %% [markdown]
-# ## Absorbed, on random heads
+# For {glue:text}`page-14-cases` random gains and shifts the input found by the root has norm $R_*$, to
+# {term}`rounding`; among 2,000 random tokens for each, none is longer. $R_*$ is between {glue:text}`page-14-low:.2f`
+# and {glue:text}`page-14-high:.2f` of the simple bound. `bounds.layer_norm_radius` gives the same number.
 #
-# Attention after the norm, against attention of unit tokens with the changed matrices.
+# ## Measured: absorbed on random heads and on real layers
+#
+# The first function below is all there is to absorbing. Attention after the norm is compared with attention of unit
+# tokens with the changed matrices.
 
 
 # %%
@@ -157,7 +243,13 @@ def centred_units(x):
     return centred / centred.norm(dim=-1, keepdim=True)
 
 
-# %%
+# %% tags=["hide-input"]
+def widest_range(f):
+    """Largest spectral norm of A over the heads, from triangular factors."""
+    query, key = (torch.linalg.qr(w.mT, mode="r").R for w in (f.query, f.key))
+    return abs(f.scale) * torch.linalg.matrix_norm(key @ query.mT, 2).max().item()
+
+
 rms_errors, norm_errors = [], []
 for _ in range(100):
     d, n = torch.randint(2, 12, (2,), generator=generator).tolist()
@@ -172,9 +264,85 @@ for _ in range(100):
     plain = f(layer_norm(x, (d,), g, b, eps=0))
     absorbed = absorb(f, centred_gain(g), b)(centred_units(x))
     norm_errors.append(((absorbed - plain).norm() / plain.norm()).item())
-print(f"RMSNorm {max(rms_errors):.0e}, LayerNorm {max(norm_errors):.0e} (relative)")
+
+# %% tags=["hide-input"]
+off, layer_errors, hypotheses, before, after = [], [], [], [], []
+for layer, norm in enumerate(norms):
+    f, tokens = model.attention(layer), model.activations(ids, layer)
+    z, r = (tokens - norm.bias) / norm.weight, math.sqrt(model.width) * norm.weight.abs().max()
+    off += [(z.norm(dim=-1) / math.sqrt(model.width) - 1).abs().max().item()]
+    off += [(z.sum(-1).abs() / math.sqrt(model.width)).max().item()]
+    g = absorb(f, centred_gain(norm.weight), norm.bias)
+    layer_errors.append(((g(centred_units(z)) - f(tokens)).norm() / f(tokens).norm()).item())
+    # the hypotheses of the remark: distances from the shift, lengths of A x
+    slopes = torch.einsum("hkd,hke,bne->hbnd", f.key, f.query, tokens).norm(dim=-1)
+    most = widest_range(f) * real["exact R*"][layer]
+    hypotheses += [((tokens - norm.bias).norm(dim=-1).max() / r).item(), (abs(f.scale) * slopes.max() / most).item()]
+    before.append(widest_range(f) * real["simple bound"][layer] ** 2)
+    after.append(widest_range(g))
+real["logit range"], real["range absorbed"] = before, after
+for name, G in (("logit range", None), ("range absorbed", centred_gain)):
+    gpt2[name] = [
+        widest_range(absorb(f, G(gain), shift)) if G else widest_range(f) * simple_radius(gain, shift) ** 2
+        for f, gain, shift in layers
+    ]
+
+# %% tags=["hide-input"]
+glue("page-14-share", float((real["max"] / real["exact R*"]).min()), display=False)
+checks = [
+    ("RMSNorm absorbed, random heads", len(rms_errors), max(rms_errors)),
+    ("LayerNorm absorbed, random heads", len(norm_errors), max(norm_errors)),
+    ("LayerNorm absorbed, layers of MiniLM on text", len(layer_errors), max(layer_errors)),
+    ("tokens of the layers, off the ellipsoid", len(off) // 2, max(off)),
+]
+checks = pd.DataFrame(checks, columns=["what", "cases", "error"])
+figures.table(checks, names={"what": "compared", "cases": "cases", "error": "largest relative difference"}, digits=1)
 
 # %% [markdown]
+# What MiniLM's attention receives comes out of a LayerNorm. All bounds depend on the {term}`logit range`
+# $\norm{A}_2 R^2$ of a head; shown is the widest of the layer's heads, with the simple radius, and absorbed,
+# $\norm{\tilde A}_2$, where the radius is 1 and what was $\beta$ is in the biases. GPT-2
+# normalises before attention; where its attention weights are available, its layers have their true gains and shifts.
+
+# %% tags=["hide-input"]
+if len(gpt2):
+    share = gpt2["noise max"] / gpt2["exact R*"]
+    print(f"GPT-2: the longest noise token has {share.iloc[0]:.2f} of the exact radius in layer 0,")
+    print(f"at most {share.iloc[1:].max():.2f} of it in the others: in high dimension noise meets no long axis.")
+    ratio = gpt2["logit range"] / gpt2["range absorbed"]
+    print(f"Absorbing makes the logit range smaller by factors from {ratio.min():.1f} to {ratio.max():.1f}.")
+figures.table(
+    real,
+    names={
+        "layer": "layer",
+        "mean": "mean norm of a token",
+        "max": "largest norm",
+        "exact R*": "exact radius",
+        "simple bound": "simple radius",
+        "logit range": "logit range",
+        "range absorbed": "logit range, absorbed",
+    },
+)
+
+# %% [markdown]
+# ::::{dropdown} Proofs
+# :::{prf:proof}
+# *Normalised tokens.* $z = (x - m_x)/\sigma_x$ has $\abs{z}^2 = d$, and
+# $\abs{g \odot z} \le \max_k \abs{g_k} \abs{z}$. For RMSNorm, the logit of $\sqrt d\, g \odot u_i$ and
+# $\sqrt d\, g \odot u_j$ is $d\, u_i^\top \diag(g) A^\top \diag(g)\, u_j$.
+#
+# *LayerNorm, 1.* This is $Q (G u + \beta) + b_Q$.
+#
+# *LayerNorm, 2, at most.* Let $\abs u \le 1$ and $\lambda > \eta_{\max}$. Then
+# $\abs{G u + \beta}^2 \le \abs{G u + \beta}^2 + \lambda (1 - \abs{u}^2)$, a concave quadratic in $u$ whose maximum, at
+# $u = (\lambda I - G^\top G)^{-1} G^\top \beta$, is $\abs{\beta}^2$ plus the parenthesis.
+#
+# *Attained.* At the minimum over $\lambda$ this $u$ is a unit vector (or, if the sum stays bounded at $\eta_{\max}$,
+# becomes one by adding a top eigenvector), and it is orthogonal to $\mathbf 1$ because $G \mathbf 1 = 0$. So it is a
+# token.
+# :::
+# ::::
+#
 # ## The norm has a derivative, too
 #
 # Section 2.3 bounds the constant of $f \circ \mathrm{RMSNorm}$ "by directly applying" the bounds to
@@ -183,12 +351,11 @@ print(f"RMSNorm {max(rms_errors):.0e}, LayerNorm {max(norm_errors):.0e} (relativ
 #
 # $$\Lip_X(f \circ \mathrm{RMSNorm}) \le \frac{\Lip_U(f_{\tilde A, \tilde V})}{\min_i \abs{x_i}},$$
 #
-# and for LayerNorm, with the standard deviation $\sigma_i$ of the entries of $x_i$ and $\abs{\gamma_k} \le g$, the
-# factor is $g / \min_i \sigma_i$. Without the factor, tokens shorter than 1 break the bound: one token in the plane
-# with $A = 0$, $\tilde V = I$ has the constant $1 / \abs x$, and Theorem 3.3 says $\sqrt 3$. Random heads and tokens of
-# all sizes, the norm differentiated with the rest:
+# and for LayerNorm the denominator is $\min_i \abs{C x_i}$. Without it, tokens shorter than 1 break the bound: one
+# token in the plane with $A = 0$, $\tilde V = I$ has the constant $1 / \abs x$, and Theorem 3.3 says $\sqrt 3$. Random
+# heads and tokens of all sizes, the norm differentiated with the rest:
 
-# %%
+# %% tags=["hide-input"]
 composed = []
 for _ in range(200):
     d, n = torch.randint(2, 7, (2,), generator=generator).tolist()
@@ -198,10 +365,10 @@ for _ in range(200):
     units = x / x.norm(dim=1, keepdim=True)
     absorbed = d * g[:, None] * A * g, math.sqrt(d) * V * g
 
-    def after(y, f=f, g=g, d=d):
+    def after_norm(y, f=f, g=g, d=d):
         return f(math.sqrt(d) * g * y / y.norm(dim=1, keepdim=True))
 
-    J = torch.func.jacrev(after)(x).reshape(n * d, n * d)
+    J = torch.func.jacrev(after_norm)(x).reshape(n * d, n * d)
     norm = torch.linalg.matrix_norm(J, 2).item()
     shortest = x.norm(dim=1).min().item()
     at_units = local_lipschitz(Attention.from_matrices(*absorbed), units, method="dense")
@@ -209,121 +376,21 @@ for _ in range(200):
     bound = bounds.general_upper(*absorbed, n, 1.0)
     composed.append((norm / bound, norm * shortest / bound, local))
 composed = pd.DataFrame(composed, columns=["no factor", "factor", "factor, local"])
-print(composed.max().round(4).to_string())
-
-# %% [markdown]
-# ## Real layers
-#
-# What each attention of MiniLM receives on a text comes out of a LayerNorm. Its radius beside both bounds; how far
-# the tokens lie from the ellipsoid; and the layer's attention against the absorbed one on unit vectors. The *logit
-# range* is the number $\norm{A}_2 R^2$ of the worst head, on which all bounds depend: with the simple radius, and
-# absorbed, $\norm{\tilde A}_2$, where the radius is 1 and what was $\beta$ is in the biases.
-
-
-# %%
-def widest_range(f):
-    """Largest spectral norm of A over the heads, from triangular factors."""
-    query, key = (torch.linalg.qr(w.mT, mode="r").R for w in (f.query, f.key))
-    return abs(f.scale) * torch.linalg.matrix_norm(key @ query.mT, 2).max().item()
-
-
-def radii(f, gain, shift):
-    """The simple bound, the exact radius, and the logit range before and after absorption."""
-    simple = (math.sqrt(len(gain)) * gain.abs().max() + shift.norm()).item()
-    row = {"simple bound": simple, "exact R*": bounds.layer_norm_radius(gain, shift)}
-    absorbed = widest_range(absorb(f, centred_gain(gain), shift))
-    return row | {"logit range": widest_range(f) * simple**2, "range absorbed": absorbed}
-
-
-def two_hypotheses(f, tokens, gain, shift):
-    """Distances from the shift and lengths of A x, over what the norm alone says."""
-    r = math.sqrt(len(gain)) * gain.abs().max()
-    slopes = torch.einsum("hkd,hke,bne->hbnd", f.key, f.query, tokens).norm(dim=-1)
-    widest = widest_range(f) * bounds.layer_norm_radius(gain, shift)
-    lengths = (tokens - shift).norm(dim=-1).max() / r, abs(f.scale) * slopes.max() / widest
-    return [length.item() for length in lengths]
-
-
-# %%
-model = models.load(model_name, dtype=torch.float64)
-corpus = corpora.available(*texts)
-ids = corpora.windows(model.token_ids(corpora.read(corpus)), length, count)
-network = model.network
-norms = [network.embeddings.LayerNorm, *(a.output.LayerNorm for a in network.encoder.layer)]
-real, measured, off, layer_errors, hypotheses = [], {}, [], [], []
-for layer, norm in enumerate(norms[:-1]):
-    f, tokens = model.attention(layer), model.activations(ids, layer)
-    z = (tokens - norm.bias) / norm.weight
-    off += [(z.norm(dim=-1) / math.sqrt(model.width) - 1).abs().max().item()]
-    off += [(z.sum(-1).abs() / math.sqrt(model.width)).max().item()]
-    changed = absorb(f, centred_gain(norm.weight), norm.bias)(centred_units(z))
-    layer_errors.append(((changed - f(tokens)).norm() / f(tokens).norm()).item())
-    measured[layer] = tokens.norm(dim=-1).flatten()
-    hypotheses += two_hypotheses(f, tokens, norm.weight, norm.bias)
-    row = {"layer": layer, "mean": measured[layer].mean().item()}
-    row |= {"max": measured[layer].max().item()}
-    real.append(row | radii(f, norm.weight, norm.bias))
-real = pd.DataFrame(real)
-print(f"{model.name}, {ids.numel()} tokens of: {corpora.describe(corpus)}")
-print(real.round(1).to_string(index=False))
-print(f"off the ellipsoid by {max(off):.0e}; absorbed layers {max(layer_errors):.0e}")
-
-# %% [markdown]
-# GPT-2 normalises before attention. If its attention weights are available, the same for its layers: radii from
-# the true gains and shifts, and Gaussian noise, because the rest of the network is not there to read text.
-
-# %%
-gpt2, noise = pd.DataFrame(), {}
-try:
-    layers = models.load_attention(models.gpt2_attention_folder())
-except FileNotFoundError as absent:
-    print(f"MiniLM only: {absent}")
-else:
-    for i, layer in enumerate(layers):
-        noise[i] = layer.noise(noise_tokens, seed=seed + i).norm(dim=1)
-    gpt2 = pd.DataFrame(
-        {"layer": i, "noise max": noise[i].max().item()} | radii(*layer) for i, layer in enumerate(layers)
-    )
-    print("GPT-2 (124M), noise in place of text")
-    print(gpt2.round(1).to_string(index=False))
-    share = gpt2["noise max"] / gpt2["exact R*"]
-    print(f"noise max over R*: {share.iloc[0]:.2f} in layer 0, at most {share.iloc[1:].max():.2f} beyond")
-print(f"text max over R*: {(real['max'] / real['exact R*']).min():.2f} or more")
 
 # %% tags=["hide-input"]
-groups = [(f"{model.name}, {corpus}", real, measured), ("GPT-2, noise", gpt2, noise)]
-groups = [group for group in groups if len(group[1])]
-figure = plt.figure(figsize=(8.4, 3.0 * len(groups)))
-ax = figure.add_subplot(1, 2, 1, projection="3d")
-sphere = normal(900, 3)
-sphere = math.sqrt(3) * gain * sphere / sphere.norm(dim=1, keepdim=True) + shift
-ellipse = layer_norm(normal(200, 3), (3,), gain, shift)
-ax.scatter(*sphere.T, s=2, color="#b0b0b0", label="RMSNorm and shift")
-ax.scatter(*ellipse.T, s=7, color="#d55e00", label="LayerNorm")
-ax.set(title="d = 3: same gain, same shift", box_aspect=(1, 0.7, 1.3))
-ax.legend(loc="lower center", bbox_to_anchor=(0.5, -0.12), ncols=2, markerscale=2)
-for place, (title, rows, norms_of) in enumerate(groups):
-    ax = figure.add_subplot(len(groups), 2, 2 * place + 2)
-    look = {"whis": (0, 100), "widths": 0.5, "manage_ticks": False}
-    ax.boxplot([norms_of[i].numpy() for i in rows.layer], positions=rows.layer, **look)
-    for name, style in (("simple bound", "s-"), ("exact R*", "D-")):
-        colour = {"s-": "#d55e00", "D-": "#0072b2"}[style]
-        ax.plot(rows.layer, rows[name], style, color=colour, label=name)
-    ax.set(title=title, xlabel="layer", ylabel="norm of a token", ylim=(0, 37))
-    ax.set_xticks(rows.layer[:: 1 + len(rows) // 8])
-    ax.legend(loc="upper left", ncols=2)
-plt.show()
+against = [
+    "Theorem 3.3 at unit tokens, as it is",
+    "the same over the shortest token",
+    "local constant at unit tokens over the shortest token",
+]
+told = pd.DataFrame({"bound": against, "ratio": composed.max().tolist()})
+figures.table(
+    told,
+    names={"bound": "bound on the constant of attention after RMSNorm", "ratio": "largest constant over bound"},
+    bold=told.ratio > 1,
+)
 
-# %% [markdown]
-# *Left: normalised tokens in three dimensions. RMSNorm fills the ellipsoid; LayerNorm, which also subtracts the mean,
-# reaches only an ellipse on it. Right: norms of the tokens that each attention receives (box: quartiles, whiskers: all
-# of them) below the radius that any text can reach.*
-#
-# Real tokens come near the radius, so the balls of the theorems are the right size within a factor of two or so. Beyond
-# GPT-2's first layer noise does not come near: in high dimension it meets no long axis of the ellipsoid. (The
-# shares are printed above.)
-
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 assert torch.allclose(by_hand, by_torch)
 assert max(package) < 1e-9
 assert max(map(abs, reached)) < 1e-9 and max(never_above) < 1 + 1e-12 and max(simple) <= 1
@@ -338,10 +405,10 @@ assert (real["range absorbed"] < real["logit range"]).all()
 if len(gpt2):
     assert (gpt2["noise max"] <= gpt2["exact R*"]).all()
     assert (gpt2["range absorbed"] < gpt2["logit range"]).all()
-print(f"{len(real)} layers: tokens on the ellipsoid, below both radii, above half of them")
-print("RMSNorm and LayerNorm are absorbed")
+print(f"✓ {len(real)} layers: tokens on the ellipsoid, below both radii, above half of them;")
+print("  RMSNorm and LayerNorm are absorbed")
 
-# %%
+# %% tags=["hide-input"]
 id, after_norm = "castin.sec-2.3", "castin.sec-2.3-norm"
 said, read, own = ({"seen": seen, "effort": "proved"} for seen in
                    ("text of the paper", "reconstructed", "ours"))  # fmt: skip
@@ -373,15 +440,14 @@ ledger.record(
 # - The radius of a normalised layer is a number of the layer, known before any text. $R_*$ is the smallest such number.
 # - Absorbing the norm makes the logit range smaller than the simple radius suggests, because large gains and large
 #   entries of $A$ need not meet. It is then the range for *unit* tokens.
-# - The constant in the original tokens also counts the norm itself, a factor of $1 / \min_i \abs{x_i}$. Without that
-#   factor, section 2.3 of the paper as we read it fails at short tokens. We have its text without formulas: if its
-#   bound carries the factor, this page says nothing against it.
+# - Without its factor the bound after RMSNorm, as we reconstruct section 2.3, fails at short tokens. We have its text
+#   without formulas: if its bound carries the factor, this page says nothing against it.
 # - Query biases matter to the bounds ({doc}`27_biases`), and absorbing a shift creates them.
-# - A fresh network has $\gamma = 1$ and $\beta = 0$: every token has norm $\sqrt d$.
 # - In the last layers of GPT-2 the long axes are there, but without its other weights we cannot say whether its text
 #   uses them.
-# - The small number $\varepsilon$ in $\sigma_x$ moves tokens inside the ellipsoid, here by less than $10^{-8}$.
+# - A fresh network has gain 1 and shift 0: every token has norm $\sqrt d$. The small number added to the variance moves
+#   tokens inside the ellipsoid, here by less than $10^{-8}$.
 #
-# **One thing to try.** Which entries of $\gamma$ make $R$? Clip the largest one and look at the simple bound and $R_*$.
+# **One thing to try.** Which entries of the gain make $R$? Clip the largest one and look at both radii.
 #
 # **Next:** {doc}`20_measures`, attention as a map of measures.
