@@ -11,7 +11,7 @@ __all__ = ["from_uniform_to_sharp", "two_clusters"]
 
 
 def two_clusters(lengths, radii):
-    r"""One token at -R u, n - 1 at R u, under A = -I and V = I in the plane: constants, bounds and the worst move.
+    r"""One token at -R, n - 1 at R, on a line, with A = -1 and V = 1: constants, the bound and the worst move.
 
     Parameters
     ----------
@@ -24,31 +24,26 @@ def two_clusters(lengths, radii):
     -------
     DataFrame
         One row for each n and R. Columns: n; R; constant, the local Lipschitz constant, exact to rounding; bound,
-        Theorem 3.3; root, the square root of n; attention, what a token of the cluster gives the lonely one. And, along
-        u, where tokens and outputs are and how far they go when the input moves by one in its worst direction:
-        lonely, cluster (tokens), lonely_out, cluster_out (outputs), each with _move.
+        Theorem 3.3; root, the square root of n; attention, what a token of the cluster gives the lonely one. And where
+        tokens and outputs are, and how far they go when the input moves by one in its worst direction: lonely, cluster
+        (tokens), lonely_out, cluster_out (outputs), each with _move.
     """
-    eye = torch.eye(2, dtype=torch.float64)
-    f, rows = Attention.from_matrices(-eye, eye), []
+    one = torch.ones(1, 1, dtype=torch.float64)
+    f, rows = Attention.from_matrices(-one, one), []
     for R in radii:
-        x = tight_input(-eye, 2, R)
-        u = x[1] / R
+        x = tight_input(-one, 2, R)
+        x = x * -x[0].sign()  # the lonely one on the left
         for n in lengths:
             a = torch.tensor([1.0, n - 1.0], dtype=torch.float64) / n
-            root = a.sqrt().repeat_interleave(2)
-            J = AttentionJacobian(f, x, a).dense() * root[:, None] / root
-            left, size, right = torch.linalg.svd(J)
-            p = f.probabilities(x, a)[0, 1, 0].item()
-            apart = p * (1 - p) * 4 * R**2  # tokens of the cluster that part: |V Sigma A|
-            move, out = (part / root * n**-0.5 for part in (right[0], left[:, 0] * size[0]))
-            sign = 1.0 if move[:2] @ u > 0 else -1.0
+            left, size, right = torch.linalg.svd(AttentionJacobian(f, x, a).dense() * a.sqrt()[:, None] / a.sqrt())
+            p, y = f.probabilities(x, a)[0, 1, 0].item(), f(x, a)
+            move, out = (part * right[0, 0].sign() / (n * a).sqrt() for part in (right[0], left[:, 0] * size[0]))
+            apart = p * (1 - p) * 4 * R**2  # the gain where tokens of the cluster part: the variance that they see
             row = {"n": n, "R": R, "constant": max(size[0].item(), apart)}
-            row |= {"bound": bounds.general_upper(-eye, eye, n, R), "root": n**0.5, "attention": p}
-            y = f(x, a)
-            places = {"lonely": (x[0], move[:2]), "cluster": (x[1], move[2:])}
-            places |= {"lonely_out": (y[0], out[:2]), "cluster_out": (y[1], out[2:])}
-            for name, (at, by) in places.items():
-                row |= {name: (at @ u).item(), f"{name}_move": sign * (by @ u).item()}
+            row |= {"bound": bounds.general_upper(-one, one, n, R), "root": n**0.5, "attention": p}
+            for suffix, at, by in (("", x, move), ("_out", y, out)):
+                for place, name in enumerate(("lonely", "cluster")):
+                    row |= {name + suffix: at[place].item(), f"{name}{suffix}_move": by[place].item()}
             rows.append(row)
     return pd.DataFrame(rows)
 

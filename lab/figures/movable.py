@@ -140,9 +140,9 @@ def _arrows(row):
 
 def _two_clusters_says(n, R, row):
     return (
-        f"n = {_exact(n)}, R = {tidy(R)}: the local constant is {tidy(row.constant)}, the bound of Theorem 3.3 "
-        f"{tidy(row.bound)}, √n = {tidy(row.root)}. Each of the {_exact(n - 1)} tokens on the right "
-        f"gives the one on the left {100 * row.attention:.2g} % of its attention."
+        f"n = {_exact(n)}, R = {tidy(R)}: the local constant is {tidy(row.constant)}, the bound of Theorem 3.3 is "
+        f"{tidy(row.bound)}, and √n is {tidy(row.root)}. Each of the {_exact(n - 1)} tokens on the right gives the one "
+        f"on the left {100 * row.attention:.2g} % of its attention."
     )
 
 
