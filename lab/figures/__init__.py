@@ -6,7 +6,7 @@ C0 to C6, by their place in `lipnb/scan/house.mplstyle`: they are set there alon
 of a module.
 """
 
-from lab.figures import adversarial, l2, positions, real_text, released, robustness, speed, training, verified
+from lab.figures import adversarial, l2, objects, positions, real_text, released, robustness, speed, training, verified
 from lab.figures.book import FORMATS, draw, redraw
 from lab.figures.heat_maps import head_map, matrix, probabilities
 from lab.figures.real_text import against_length
@@ -31,6 +31,7 @@ __all__ = [
     "l2",
     "log_ticks",
     "matrix",
+    "objects",
     "panels",
     "points",
     "positions",
