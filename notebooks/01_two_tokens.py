@@ -11,9 +11,9 @@
 #
 # {term}`Attention` replaces each {term}`token` by a weighted mean of all tokens. Push the tokens a little, and the
 # outputs move. This book is about one number: **the largest factor by which attention amplifies a small push**. In
-# {numref}`fig-01-push` that factor is {glue:text}`two-gain:.2f`. These four pages say what the number is, why it can
-# grow like $\sqrt n$ with the number $n$ of tokens, what it is in a trained model, and why the rate $n^{1/4}$ seen in
-# an experiment is something else.
+# {numref}`fig-01-push` a push is amplified {glue:text}`two-gain:.2f` times. This page says what the number is; the next
+# three, why it can grow like $\sqrt n$ with the number $n$ of tokens, what it is in a trained model, and why a reported
+# rate of $n^{1/4}$ is something else.
 
 # %% tags=["parameters"]
 radius = 1.2  # the tokens lie in the ball of this radius
@@ -54,8 +54,8 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-01-push: Two tokens far apart in the plane, each with a grey arrow of attention to the other and an
 # orange arrow for its push; beside them the two outputs, whose orange arrows are longer in all. -->
-# *Left: two tokens, and a small push of both. Right: the outputs, before and after. Each output lies near the other
-# token, because each token attends to its opposite. The outputs move further than the inputs.*
+# *Left: two tokens and a small push of both. Right: the outputs, before and after. Each token attends to the other one,
+# so each output lies near the other token. The outputs move more than the inputs.*
 #
 # ## The map
 #
@@ -64,8 +64,8 @@ plt.show()
 # $$f(X)_i = V \sum_j P_{ij}\, x_j, \qquad P_{i\cdot} = \softmax_j\big(x_i^\top A^\top x_j\big), \qquad
 # A = K^\top Q / \sqrt k .$$
 #
-# Row $i$ of the {term}`attention matrix` $P$ says how token $i$ distributes its attention. Its entries are positive
-# and sum to one. Here $A = -I$, so a token attends most to what points away from it: token 1 gives token 2 the weight
+# Row $i$ of the {term}`attention matrix` $P$ says how token $i$ distributes its attention; it sums to one. Here
+# $A = -I$, so a token attends most to what points away from it: token 1 gives token 2 the weight
 # {glue:text}`two-weight:.2f`.
 
 # %%
@@ -75,9 +75,9 @@ by_hand = P @ x @ V.T  # the two outputs
 # %% [markdown]
 # ## The number
 #
-# We measure pushes and outputs by the *Frobenius norm*, the root of the sum of squares over all tokens. If
-# one token moves by 1, the norm is 1. If $n$ tokens move by 1 each, it is $\sqrt n$. Keep that in mind: it is where the
-# next page finds its $\sqrt n$.
+# Both pushes and outputs are measured by the *Frobenius norm*, the root of the sum of squares over all tokens. If one
+# token moves by 1, the norm is 1. If $n$ tokens move by 1 each, it is $\sqrt n$. The $\sqrt n$ of the next page starts
+# here.
 #
 # {bdg-success}`text of the paper` {ref}`what is this? <badges>`
 #
@@ -91,9 +91,9 @@ by_hand = P @ x @ V.T  # the two outputs
 # :::
 #
 # A small push $u$ moves the outputs by $(D_X f)\,u$, up to terms of higher order. So the constant is the largest
-# singular value of a matrix, and the singular vector is the worst push, the one in the figure. There are as many
-# rows and columns as coordinates of all tokens. Here that is a 4 by 4 matrix; on a real text it has thousands of rows,
-# and we compute the singular value without forming it.
+# singular value of a matrix, and its {term}`singular vector` is the worst push. That is the push of the figure, whose
+# amplification tends to the constant, {glue:text}`two-constant:.2f`, as it shrinks. On a real text the matrix has
+# thousands of rows, and we find the singular value without forming it.
 
 # %%
 print(f"largest singular value of J: {torch.linalg.svdvals(J)[0]:.4f}")
@@ -102,8 +102,8 @@ print(f"local_lipschitz:             {local_lipschitz(head, x).value:.4f}")
 # %% [markdown]
 # ## A random push sees little
 #
-# Could we push at random a thousand times and take the largest factor? With two tokens, yes. Now let
-# {glue:text}`two-copies` tokens stand where the second one stands, and push every token separately.
+# Could we push at random and take the largest factor? With two tokens, yes. Now let {glue:text}`two-copies` tokens
+# stand where the second one stands, and push every token separately.
 
 
 # %%
@@ -123,27 +123,27 @@ for ax, tokens in zip(axes, (x, crowd), strict=True):
     best.append((seen.max().item() / largest, largest, seen.median().item()))
     sns.histplot(x=seen.numpy(), bins=30, ax=ax, color="C0")
     ax.axvline(largest, color="C1", lw=2.5)
-    ax.annotate("constant", (largest, 0.9), xycoords=("data", "axes fraction"), ha="right",
-                xytext=(-4, 0), textcoords="offset points", color="#b34700", fontsize=10)
+    at = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "right"}
+    ax.annotate("constant", (largest, 0.9), (-4, 0), color="#b34700", **at)
     ax.set(xlim=(0, 1.08 * largest), xlabel="amplification", title=f"{len(tokens)} tokens")
 axes[0].set_ylabel("random pushes")
 axes[1].set_ylabel("")
-glue("two-copies", copies, display=False)
-glue("two-best", 100 * best[0][0], display=False)
-glue("crowd-best", 100 * best[1][0], display=False)
-glue("crowd-constant", best[1][1], display=False)
-glue("crowd-median", best[1][2], display=False)
+known = {"two-copies": copies, "two-best": 100 * best[0][0], "crowd-best": 100 * best[1][0]}
+known |= {"crowd-constant": best[1][1], "crowd-median": best[1][2]}
+for key, value in known.items():
+    glue(key, value, display=False)
 plt.show()
 
 # %% [markdown]
 # <!-- figure fig-01-random: Two histograms of amplification. With two tokens the bars reach the vertical line of the
 # constant; with a hundred tokens they stand far to its left. -->
-# *Amplification of random pushes (bars) and the constant (line). With two tokens the best random push reaches
-# {glue:text}`two-best:.0f` % of the constant; with a hundred tokens, {glue:text}`crowd-best:.0f` %.*
+# *Amplification of random pushes (bars) and the constant (line). With two tokens random pushes come close to it, with a
+# hundred they do not.*
 #
-# The constant of the hundred tokens is {glue:text}`crowd-constant:.1f`, and a typical random push is multiplied
-# by {glue:text}`crowd-median:.1f`. Smoothness is a singular value; sampled directions miss it. A single direction
-# among two hundred carries the large factor, and a random vector has little of any one direction.
+# The best random push reaches {glue:text}`two-best:.0f` % of the constant with two tokens, and
+# {glue:text}`crowd-best:.0f` % with a hundred, where the constant is {glue:text}`crowd-constant:.1f` and a typical
+# factor is {glue:text}`crowd-median:.1f`. One direction carries the large factor, and a random vector in many
+# dimensions has little of any one direction. Smoothness is a singular value; sampled directions miss it.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert torch.allclose(by_hand, head(x), rtol=1e-13)
@@ -158,11 +158,10 @@ print("✓ the map by hand, the singular value by two routes and by differences,
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The number belongs to *one input*. On another sequence it is another number; the next page looks for the largest
-#   one in a ball.
-# - It is about small pushes. How far a large one carries is not said.
+# - The number belongs to *one input*. The next page asks how large it can be on any input in a ball.
+# - It is about small pushes and does not say how far a large one carries.
 #
-# **One thing to try.** Set `A = torch.eye(2).double()`: now each token prefers what resembles it. Is the constant of the
-# crowd still large?
+# **One thing to try.** Set `A = torch.eye(2).double()`: now each token prefers what resembles it. Is the constant of
+# the hundred tokens still larger than that of two?
 #
 # **Next:** {doc}`02_square_root`.
