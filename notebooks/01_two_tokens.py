@@ -96,8 +96,8 @@ by_hand = P @ x @ V.T  # the two outputs
 # thousands of rows, and we find the singular value without forming it.
 
 # %%
-print(f"largest singular value of J: {torch.linalg.svdvals(J)[0]:.4f}")
-print(f"local_lipschitz:             {local_lipschitz(head, x).value:.4f}")
+largest = torch.linalg.svdvals(J)[0]
+print(f"largest singular value {largest:.4f}, local_lipschitz {local_lipschitz(head, x).value:.4f}")
 
 # %% [markdown]
 # ## A random push sees little

@@ -92,11 +92,13 @@ plt.show()
 #
 # ::::{dropdown} Proof: from the three lines to the bound
 # :::{prf:proof}
+# The norm of each term, then of their sum, before $V$.
+#
 # - Value and key: $\sum_i \big(\sum_j P_{ij} \abs{\varepsilon_j}\big)^2 \le \sum_i \sum_j P_{ij} \abs{\varepsilon_j}^2
 #   \le n \norm\varepsilon_F^2$, since each column of $P$ sums to at most $n$.
 # - Query: $\norm{\Sigma_i}_2$ is at most the variance that token $i$ sees, so at most $R^2$.
 # - The sum: $(a + b + c)^2 \le 3\,(a^2 + b^2 + c^2)$, so the norm is at most
-#   $\sqrt3\, (n + 4 t^2 n + t^2)^{1/2}\, \norm\varepsilon_F$ before $V$. $\square$
+#   $\sqrt3\, (n + 4 t^2 n + t^2)^{1/2}\, \norm\varepsilon_F$ . $\square$
 # :::
 # ::::
 #
@@ -114,11 +116,11 @@ def constant(n, R):
     return local_lipschitz(head, pair, weights=weights, method="dense").value.item()
 
 
-rows = []
-for n in lengths:
-    p = 1 / (1 + (n - 1) * math.exp(-2 * R**2))
-    rows.append({"n": n, "p": p, "constant": constant(n, R), "bound": bounds.general_upper(A, V, n, R)})
-table = pd.DataFrame(rows).assign(root=lambda rows: rows.constant / rows.n**0.5)
+table = pd.DataFrame({"n": lengths})
+table["p"] = 1 / (1 + (table.n - 1) * math.exp(-2 * R**2))
+table["constant"] = [constant(n, R) for n in lengths]
+table["root"] = table.constant / table.n**0.5
+table["bound"] = [bounds.general_upper(A, V, n, R) for n in lengths]
 
 # %% tags=["hide-input"]
 end = 1 + math.exp(2 * R**2)
@@ -134,10 +136,8 @@ looks = {1.0: ("C2", "s"), 1.5: ("C1", "D"), 2.0: ("C0", "o")}
 for radius, (colour, marker) in looks.items():
     measured = np.array([constant(m, radius) for m in n])
     ax.plot(n, measured, color=colour, marker=marker, ms=4, markevery=5)
-    peak = measured.argmax()
-    ax.annotate(
-        f"R = {radius:g}", (n[peak], measured[peak]), (0, 6), textcoords="offset points", ha="center", color=colour
-    )
+    at = np.searchsorted(n, 50 * math.exp(2 * radius**2))
+    ax.annotate(f"R = {radius:g}", (n[at], measured[at]), (6, 4), textcoords="offset points", color=colour)
 ax.plot(n, [bounds.general_upper(A, V, m, 2.0) for m in n], color="C0", ls="--")
 ax.annotate(
     "Theorem 3.3, R = 2",
@@ -150,7 +150,8 @@ ax.annotate(
 ax.plot(n, n**0.5, color="0.5", lw=1)
 ax.annotate(r"$\sqrt{n}$", (n[-1], n[-1] ** 0.5), (4, -4), textcoords="offset points", color="0.4")
 ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="Lipschitz constant", ylim=(0.7, 1e5))
-figures.log_ticks(ax.xaxis, 1, 1e6)
+ax.set_xticks(10.0 ** np.arange(7), ["1", "10", "100", "1,000", "10,000", "10⁵", "10⁶"])
+ax.set_yticks(10.0 ** np.arange(6), ["1", "10", "100", "1,000", "10,000", "10⁵"])
 plt.show()
 
 # %% [markdown]

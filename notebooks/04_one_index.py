@@ -9,10 +9,10 @@
 # %% [markdown]
 # # The one-index difference
 #
-# {cite:t}`castin2024smooth` measured layers on text and report growth like $n^{1/4}$. They released the code of their
-# experiments, which is why this page can exist. As we read it, one index makes it report another quantity than the
-# local Lipschitz constant. {term}`Uniform attention` tells the two apart: **its constant is the same at every length,
-# and the released quantity grows exactly like $n^{1/4}$.**
+# {cite:t}`castin2024smooth` report that on text the constant grows at a rate close to $n^{1/4}$. They released the code
+# of their experiments, which is why this page can exist. As we read it, one index makes it report another quantity than
+# the local Lipschitz constant. {term}`Uniform attention` tells the two apart: **its constant is the same at every
+# length, and the released quantity grows exactly like $n^{1/4}$**, as long as the mean of the tokens stays the same.
 
 # %% tags=["parameters"]
 lengths = [4, 16, 64, 256, 1024]
@@ -47,13 +47,12 @@ def power_iteration(f, x, index, rounds=100):
 A, V = torch.zeros(d, d).double(), normal(d, d)  # A = 0: uniform attention
 uniform = Attention.from_matrices(A, V)
 around = normal(4, d)  # four tokens, repeated
-rows = []
-for n in lengths:
-    x = around.repeat(n // 4, 1)
-    rows.append({"n": n, "defined": power_iteration(uniform, x, 1), "released": power_iteration(uniform, x, 0)})
+inputs = [around.repeat(n // 4, 1) for n in lengths]
+table = pd.DataFrame({"n": lengths})
+table["defined"] = [power_iteration(uniform, x, index=1) for x in inputs]
+table["released"] = [power_iteration(uniform, x, index=0) for x in inputs]
 
 # %% tags=["hide-input"]
-table = pd.DataFrame(rows)
 ax = plt.subplots(figsize=(6.0, 3.6))[1]
 for name, colour, marker in (("defined", "C0", "o"), ("released", "C1", "s")):
     values = table[name] / table[name].iloc[0]
@@ -165,9 +164,8 @@ glue("four-random-released", float(gpt2.released), display=False)
 #   {glue:text}`four-released-low:.2f` to {glue:text}`four-released-high:.2f`.
 
 # %% tags=["hide-input", "nbval-check-output"]
-for n, row in zip(lengths, rows_of := table.itertuples(), strict=True):
-    tokens = around.repeat(n // 4, 1)
-    exact = n**0.25 * (V.T @ V @ tokens.mean(0)).norm().sqrt().item()
+for tokens, row in zip(inputs, table.itertuples(), strict=True):
+    exact = row.n**0.25 * (V.T @ V @ tokens.mean(0)).norm().sqrt().item()
     assert abs(row.defined / torch.linalg.matrix_norm(V, 2).item() - 1) < 1e-6
     assert abs(row.released / exact - 1) < 1e-9
     assert abs(local_lipschitz(uniform, tokens).value.item() / row.defined - 1) < 1e-4
