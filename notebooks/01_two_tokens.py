@@ -12,8 +12,8 @@
 # {term}`Attention` replaces each {term}`token` by a weighted mean of all tokens. Push the tokens a little, and the
 # outputs move. This book is about one number: **the largest factor by which attention amplifies a small push**. In
 # {numref}`fig-01-push` a push is amplified {glue:text}`two-gain:.2f` times. This page says what the number is; the next
-# three, why it can grow like $\sqrt n$ with the number $n$ of tokens, what it is in a trained model, and why a reported
-# rate of $n^{1/4}$ is something else.
+# three, why it can grow like $\sqrt n$ with the number $n$ of tokens, what it is in a trained model, and why $n^{1/4}$
+# is not what it seems.
 
 # %% tags=["parameters"]
 radius = 1.2  # the tokens lie in the ball of this radius

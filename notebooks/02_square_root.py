@@ -29,6 +29,7 @@ import torch
 from myst_nb import glue
 
 from lab import figures
+from lab.experiments import moving
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.worst_case import tight_input
 
@@ -92,13 +93,13 @@ plt.show()
 #
 # ::::{dropdown} Proof: from the three lines to the bound
 # :::{prf:proof}
-# The norm of each term, then of their sum, before $V$.
+# The norm of each term, then of the sum, before $V$.
 #
 # - Value and key: $\sum_i \big(\sum_j P_{ij} \abs{\varepsilon_j}\big)^2 \le \sum_i \sum_j P_{ij} \abs{\varepsilon_j}^2
 #   \le n \norm\varepsilon_F^2$, since each column of $P$ sums to at most $n$.
 # - Query: $\norm{\Sigma_i}_2$ is at most the variance that token $i$ sees, so at most $R^2$.
 # - The sum: $(a + b + c)^2 \le 3\,(a^2 + b^2 + c^2)$, so the norm is at most
-#   $\sqrt3\, (n + 4 t^2 n + t^2)^{1/2}\, \norm\varepsilon_F$ . $\square$
+#   $\sqrt3\, (n + 4 t^2 n + t^2)^{1/2}\, \norm\varepsilon_F$. $\square$
 # :::
 # ::::
 #
@@ -160,8 +161,7 @@ plt.show()
 # *Local constants of two clusters for three radii, on logarithmic axes. The larger the radius, the further a curve
 # follows the line $\sqrt n$, or rises above it, before it falls. The bound, dashed for $R = 2$, lies above.*
 #
-# Towards the peak the constant exceeds $\sqrt n$. There the key term helps: a push of the lone token also changes how
-# much the others attend to it.
+# Towards the peak the key term helps: a push of the lone token also changes how much the others attend to it.
 #
 # ## Where it stops
 #
@@ -173,6 +173,15 @@ plt.show()
 # $$\tfrac12 \sqrt{n - 1} \quad \text{while} \quad n \le 1 + e^{2 \gamma R^2} ,$$
 #
 # where $\gamma$ comes from the real eigenvalues of $A$; here $\gamma = 1$. The length is **exponential in $R^2$**.
+
+# %% tags=["hide-input"]
+steps = [int(m) for m in np.unique(np.geomspace(3, 1e5, 28).round())]
+figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75, 2.0]))
+
+# %% [markdown]
+# <!-- figure fig-02-movable: On the left the lone token and the cluster on a line, with their outputs and how far each
+# moves; on the right the constant against the number of tokens, with the bound and the line root n. -->
+# *To be moved: two clusters of $n$ tokens at radius $R$. Where does the constant leave the line $\sqrt n$?*
 
 # %% tags=["hide-input", "nbval-check-output"]
 for m in (3, 10, 40):

@@ -10,8 +10,8 @@
 # # Measured on a real model
 #
 # The theorem allows $\sqrt n$, and special inputs reach it. What does a trained layer do on text? Below are two layers
-# of MiniLM, a small pretrained encoder, on *Alice's Adventures in Wonderland*. The constant of the first layer does not
-# grow with the length. That of a deeper layer does, more slowly than $\sqrt n$.
+# of MiniLM, a small pretrained encoder, on *Alice's Adventures in Wonderland*. The constant of the first layer shows no
+# growth with the length. That of a deeper layer grows, more slowly than $\sqrt n$.
 
 # %% tags=["parameters"]
 layer = 3  # which layer is measured now
@@ -86,8 +86,7 @@ print(f"and at most {lip.upper.item():.4f}, with probability {lip.confidence:.6f
 # random start, not over texts.
 #
 # How is the worst push found among thousands of directions? Apply the {term}`Jacobian` to any push, its transpose to
-# the result, and repeat. Each round pulls the push towards the top {term}`singular vector`. This is *power iteration*;
-# the next page is about a detail of it.
+# the result, and repeat. Each round pulls the push towards the top {term}`singular vector`. This is *power iteration*.
 
 # %%
 J = AttentionJacobian(attention, x[0])
@@ -120,8 +119,7 @@ plt.show()
 #
 # ## How the constant grows
 #
-# {numref}`fig-03-growth` shows stored measurements, ten windows at each of 49 lengths. {doc}`41_real_text` repeats some
-# of them and shows all layers.
+# {numref}`fig-03-growth` shows stored measurements: ten windows at each of 49 lengths ({doc}`41_real_text`).
 
 # %% tags=["hide-input"]
 laws = pd.DataFrame(laws).set_index("name")
@@ -159,7 +157,7 @@ print("✓ the worst push reaches the value, random ones do not, differences agr
 #
 # - An exponent describes this layer, this text and these lengths. Beyond the lengths that MiniLM was trained on, its
 #   first layer behaves differently ({doc}`41_real_text`).
-# - It does not show the worst *input*. Tokens built against a head give far larger constants, and the rate $\sqrt n$
+# - It does not show the worst *input*. Tokens built against a head reach the rate $\sqrt n$
 #   ({doc}`42_adversarial_inputs`).
 # - The map is attention alone, without the residual connection and the {term}`layer normalisation` around it.
 #

@@ -9,10 +9,10 @@
 # %% [markdown]
 # # The one-index difference
 #
-# {cite:t}`castin2024smooth` report that on text the constant grows at a rate close to $n^{1/4}$. They released the code
-# of their experiments, which is why this page can exist. As we read it, one index makes it report another quantity than
-# the local Lipschitz constant. {term}`Uniform attention` tells the two apart: **its constant is the same at every
-# length, and the released quantity grows exactly like $n^{1/4}$**, as long as the mean of the tokens stays the same.
+# {cite:t}`castin2024smooth` report that on text the constant grows at a rate close to $n^{1/4}$. They released their
+# code, which is why this page can exist. As we read it, one index makes it report another quantity than the local
+# Lipschitz constant. {term}`Uniform attention` tells the two apart: **its constant is the same at every length, and the
+# released quantity grows exactly like $n^{1/4}$**, as long as the mean of the tokens stays the same.
 
 # %% tags=["parameters"]
 lengths = [4, 16, 64, 256, 1024]
@@ -25,6 +25,7 @@ import torch
 from myst_nb import glue
 
 from lab import figures, released, results
+from lab.experiments import moving
 from lab.power_laws import one_series, rate
 from lipnb import Attention, local_lipschitz
 from lipnb.worst_case import gaussian
@@ -69,15 +70,16 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-04-uniform: Two lines against the number of tokens on logarithmic axes: the defined constant is level,
 # the released quantity rises along a straight line and has quadrupled where n is 256 times as large. -->
-# *Both quantities for uniform attention, on the same inputs. The local Lipschitz constant as defined stays the same;
-# the released quantity rises like $n^{1/4}$.*
+# *Uniform attention, both quantities on the same inputs. The constant as defined stays the same; the released quantity
+# rises like $n^{1/4}$.*
 #
 # ## The index
 #
-# Power iteration computes $J^\top (J u)$, with $J = D_X f$, again and again. The product $J u$, the *tangent*, is how
-# the output moves. The function that computes it returns a pair, *output and tangent*. As we read the released code
-# (commit 60da456; the cell above is ours), it keeps the first of the two where the second belongs. Each round then
-# computes $J^\top f(X)$, whatever $u$ is, and the loop reports
+# Power iteration computes $J^\top (J u)$, with $J = D_X f$, again and again; its length tends to $\norm J_2^2$, so it
+# ends with a square root. The product $J u$, the *tangent*, is how the output moves. The function that computes it
+# returns a pair, *output and tangent*. As we read the released code (commit 60da456; the cell above is ours), it keeps
+# the first of the two where the second belongs. Each round then computes $J^\top f(X)$, whatever $u$ is, and the loop
+# reports
 #
 # $$\rho_X(f) = \sqrt{\norm{J^\top f(X)}_F} \qquad \text{instead of} \qquad \norm{J}_2 .$$
 #
@@ -107,6 +109,17 @@ plt.show()
 #
 # $$\rho_X(f)^2 \le \norm J_2\, \norm{f(X)}_F \le L\, \sqrt n\, M , \qquad \text{so} \quad
 # \rho_X(f) \le \sqrt{L M}\; n^{1/4} .$$
+#
+# With sharper attention, the constant of a random head can grow as well:
+
+# %% tags=["hide-input"]
+sharp = moving.from_uniform_to_sharp([4, 8, 16, 32, 64], [0, 2, 4, 8, 16, 32, 64], draws=3)
+figures.movable.released(sharp)
+
+# %% [markdown]
+# <!-- figure fig-04-movable: On the left both quantities against the number of tokens; on the right their exponents, as
+# attention goes from uniform to sharp. -->
+# *To be moved: the {term}`logit range`, from 0 (uniform) upwards. Right, the exponents of both quantities.*
 #
 # ## Trained layers: both quantities, the same inputs
 
@@ -139,9 +152,8 @@ plt.show()
 # <!-- figure fig-04-honest: For six layers of MiniLM and a random GPT-2 two exponents each with intervals. The released
 # one lies to the right of the defined one in all seven rows; in the first and the last row the defined one is near
 # zero. -->
-# *Fitted exponents of both quantities on the same windows of Alice, $n$ from 2 to 98, with 95 % intervals clustered by
-# window and by length; dashed, $\frac14$. The released one is the larger in every layer: it cannot stand for the
-# other.*
+# *Fitted exponents on the same windows of Alice, $n$ from 2 to 98, with 95 % intervals clustered by window and by
+# length; dashed, $\frac14$. The released one is the larger in every layer.*
 
 # %% tags=["hide-input"]
 deeper, gpt2 = fits.iloc[1:6], fits.iloc[6]
@@ -178,8 +190,8 @@ print("✓ uniform attention has the constant of V and n^(1/4) as released; the 
 # %% [markdown]
 # ## What the $n^{1/4}$ is, and is not
 #
-# - It is what the released quantity gives for uniform attention, whose constant does not grow. A curve of it does not
-#   tell such a layer from one that grows.
+# - It is what the released quantity gives for uniform attention, whose constant does not grow. Such a curve does not
+#   tell a level constant from a growing one.
 # - It is not evidence against growth either. Some constants do grow, even near this rate.
 # - No theorem is touched: none rests on an experiment. The $\sqrt n$ of {doc}`02_square_root` stands.
 # - The weights of BERT are not available to us: its curves stay unchecked. {doc}`45_released_code` measures what else
@@ -215,6 +227,6 @@ print("✓ uniform attention has the constant of V and n^(1/4) as released; the 
 # :::
 #
 # :::{dropdown} 6. A plot of the released quantity follows $n^{1/4}$. What follows for the constant?
-# No rate: it may be level, as in uniform attention, or grow. Measured as defined, MiniLM's first layer shows no growth;
-# the others have exponents from {glue:text}`four-low:.2f` to {glue:text}`four-high:.2f`.
+# No rate: it may be level, as in uniform attention, or grow. MiniLM's first layer shows no growth; the others have
+# exponents from {glue:text}`four-low:.2f` to {glue:text}`four-high:.2f`.
 # :::
