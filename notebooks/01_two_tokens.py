@@ -92,8 +92,7 @@ by_hand = P @ x @ V.T  # the two outputs
 #
 # A small push $u$ moves the outputs by $(D_X f)\,u$, up to terms of higher order. So the constant is the largest
 # singular value of a matrix, and its {term}`singular vector` is the worst push. That is the push of the figure, whose
-# amplification tends to the constant, {glue:text}`two-constant:.2f`, as it shrinks. On a real text the matrix has
-# thousands of rows, and we find the singular value without forming it.
+# amplification tends to the constant, {glue:text}`two-constant:.2f`, as it shrinks.
 
 # %%
 largest = torch.linalg.svdvals(J)[0]

@@ -71,15 +71,14 @@ plt.show()
 # :::{prf:theorem} General upper bound ({cite:t}`castin2024smooth`, Theorem 3.3)
 # :label: spine-upper
 #
-# Let $f$ be one head of attention with matrices $A$ and $V$, without a mask. On the set $B_R^n$ of sequences of $n$
-# tokens of norm at most $R$, with the Frobenius norm,
+# Let $f$ be one head of attention with matrices $A$ and $V$, without a mask, and $t = \norm A_2 R^2$ the
+# {term}`logit range`. On the set $B_R^n$ of sequences of $n$ tokens of norm at most $R$, with the Frobenius norm,
 #
-# $$\Lip(f_{|B_R^n}) \le \sqrt3\, \norm V_2 \sqrt{\norm A_2^2 R^4 (4n + 1) + n} .$$
+# $$\Lip(f_{|B_R^n}) \le \sqrt3\, \norm V_2 \sqrt{t^2 (4n + 1) + n} .$$
 # :::
 #
-# **The idea in three lines.** Let $t = \norm A_2 R^2$, the {term}`logit range`, and let $m_i = \sum_j P_{ij} x_j$ and
-# $\Sigma_i$ be the mean and the covariance that token $i$ sees. Under a push $\varepsilon$ of the tokens, output $i$
-# moves by $V$ times the sum of three terms:
+# **The idea in three lines.** Let $m_i = \sum_j P_{ij} x_j$ and $\Sigma_i$ be the mean and the covariance that token
+# $i$ sees. Under a push $\varepsilon$ of the tokens, output $i$ moves by $V$ times the sum of three terms:
 #
 # 1. **Value** $\sum_j P_{ij}\, \varepsilon_j$: *what is attended to moves*. If all $n$ rows attend to one token, all
 #    $n$ outputs follow its push: at most $\sqrt n\, \norm\varepsilon_F$.

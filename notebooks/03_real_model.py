@@ -16,7 +16,7 @@
 # %% tags=["parameters"]
 layer = 3  # which layer is measured now
 length = 32  # tokens in the window
-starts, rounds = 20, 60  # random pushes, and how often each is pulled
+starts, rounds = 12, 60  # random pushes, and how often each is pulled
 seed = 0
 texts = ["alice", "python_reference"]  # the first that is available is used
 
@@ -112,7 +112,7 @@ ax.set_yticks([0, 5, 10, 15])
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-03-pulled: Twenty curves that start together near the bottom and rise within a few rounds towards a
+# <!-- figure fig-03-pulled: A dozen curves that start together near the bottom and rise within a few rounds towards a
 # horizontal line, the constant. -->
 # *Amplification of random pushes (left end) that are pulled towards the worst one. They start far below the constant
 # and end at it.*

@@ -81,7 +81,7 @@ plt.show()
 # the first of the two where the second belongs. Each round then computes $J^\top f(X)$, whatever $u$ is, and the loop
 # reports
 #
-# $$\rho_X(f) = \sqrt{\norm{J^\top f(X)}_F} \qquad \text{instead of} \qquad \norm{J}_2 .$$
+# $$\rho_X(f) = \sqrt{\norm{J^\top f(X)}_F} \quad \text{instead of} \quad \norm{J}_2 .$$
 #
 # This {term}`released quantity` is neither an upper nor a lower bound on the constant.
 #
@@ -94,7 +94,7 @@ plt.show()
 #
 # Let $f$ be one head with $A = 0$, without a mask, and let $m = \frac1n \sum_j x_j$. Then
 #
-# $$\norm{D_X f}_2 = \norm V_2 , \qquad \rho_X(f) = n^{1/4}\, \abs{V^\top V m}^{1/2} .$$
+# $$\begin{aligned} \norm{D_X f}_2 &= \norm V_2 , \\ \rho_X(f) &= n^{1/4}\, \abs{V^\top V m}^{1/2} . \end{aligned}$$
 # :::
 #
 # All weights are $\frac1n$: every output is $V m$, and every block of $J$ is $\frac1n V$.
@@ -107,8 +107,8 @@ plt.show()
 # So $n^{1/4}$ is the root of $\sqrt n$, and this $\sqrt n$ only counts outputs. Other layers obey it as a bound: if the
 # constant is at most $L$ and each output at most $M$ at every length, then
 #
-# $$\rho_X(f)^2 \le \norm J_2\, \norm{f(X)}_F \le L\, \sqrt n\, M , \qquad \text{so} \quad
-# \rho_X(f) \le \sqrt{L M}\; n^{1/4} .$$
+# $$\begin{aligned} \rho_X(f)^2 &\le \norm J_2\, \norm{f(X)}_F \le L\, \sqrt n\, M , \\
+# \rho_X(f) &\le \sqrt{L M}\; n^{1/4} . \end{aligned}$$
 #
 # With sharper attention, the constant of a random head can grow as well:
 
