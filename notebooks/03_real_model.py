@@ -58,12 +58,13 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-03-growth: Three clouds of dots against the number of tokens. The dots of MiniLM's layer 3 rise along
 # a line; those of its layer 0 stay level; those of the random GPT-2 lie far below and rise a little. -->
-# *Local Lipschitz constants on Alice, one mark for each window of text; the lines are fitted power laws. As a control,
-# a masked layer of a GPT-2 with random weights. The three layers do not share a rate.*
+# *{term}`Local Lipschitz constants <local Lipschitz constant>` on Alice, one mark for each {term}`window` of text; the
+# lines are fitted {term}`power laws <power law>`. As a control, a masked layer of a GPT-2 with random weights. The
+# three layers do not share a rate.*
 #
 # ## From a text to one number
 #
-# A layer sees vectors, not words. We take what its attention receives in the running model.
+# A layer sees vectors, not words. We take what its {term}`attention` receives in the running model.
 
 # %%
 text = corpora.available(*texts)
@@ -131,8 +132,8 @@ names |= {"flattest": "slope, least", "steepest": "slope, largest"}
 figures.table(laws, names, digits=2)
 
 # %% [markdown]
-# The {term}`exponent` is that of a {term}`power law` fitted for $n$ from 2 to 98; its interval is clustered by window
-# and by length. The last columns have the least and the largest {term}`local slope`, over doublings of $n$.
+# The {term}`exponent` is that of a power law fitted for $n$ from 2 to 98; its interval is clustered by window and by
+# length. The last columns have the least and the largest {term}`local slope`, over doublings of $n$.
 #
 # The first layer has the exponent {glue:text}`three-flat:.2f`, and its interval contains 0: no growth is seen. Layer 3
 # has {glue:text}`three-deep:.2f`: it grows, and its interval lies below $\frac12$. Random weights give

@@ -10,9 +10,10 @@
 # # The one-index difference
 #
 # {cite:t}`castin2024smooth` report that on text the constant grows at a rate close to $n^{1/4}$. They released their
-# code, which is why this page can exist. As we read it, one index makes it report another quantity than the local
-# Lipschitz constant. {term}`Uniform attention` tells the two apart: **its constant is the same at every length, and the
-# released quantity grows exactly like $n^{1/4}$**, as long as the mean of the tokens stays the same.
+# code, which is why this page can exist. As we read it, one index makes it report another quantity than the
+# {term}`local Lipschitz constant`. {term}`Uniform attention` tells the two apart: **its constant is the same at every
+# length, and the {term}`released quantity` grows exactly like $n^{1/4}$**, as long as the mean of the tokens stays the
+# same.
 
 # %% tags=["parameters"]
 lengths = [4, 16, 64, 256]
@@ -83,7 +84,7 @@ plt.show()
 #
 # $$\rho_X(f) = \sqrt{\norm{J^\top f(X)}_F} \quad \text{instead of} \quad \norm{J}_2 .$$
 #
-# This {term}`released quantity` is neither an upper nor a lower bound on the constant.
+# This quantity is neither an upper nor a lower bound on the constant.
 #
 # ## Uniform attention, in two lines
 #
