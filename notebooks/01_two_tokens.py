@@ -1,0 +1,166 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Two tokens, a push, a number
+#
+# {term}`Attention` replaces each {term}`token` by a weighted mean of all tokens. Push the tokens a little, and the
+# outputs move. This book is about one number: **the largest factor by which attention amplifies a small push**. In
+# {numref}`fig-01-push` a push is amplified {glue:text}`two-gain:.2f` times. This page says what the number is; the next
+# three, why it can grow like $\sqrt n$ with the number $n$ of tokens, what it is in a trained model, and why $n^{1/4}$
+# is not what it seems.
+
+# %% tags=["parameters"]
+radius = 1.2  # the tokens lie in the ball of this radius
+copies = 99  # of the second token, further down
+pushes = 1000  # random ones
+seed = 0
+
+# %% tags=["hide-input"]
+import matplotlib.pyplot as plt
+import seaborn as sns
+import torch
+from myst_nb import glue
+
+from lab import figures
+from lipnb import Attention, AttentionJacobian, local_lipschitz
+from lipnb.worst_case import gaussian
+
+figures.house_style()
+normal = gaussian(torch.Generator().manual_seed(seed))
+
+# %%
+A, V = -torch.eye(2).double(), torch.eye(2).double()  # a token looks for its opposite
+head = Attention.from_matrices(A, V)
+x = radius * torch.tensor([[-1.0, 0.0], [0.8, 0.6]]).double()
+J = AttentionJacobian(head, x).dense()  # 4 by 4: two tokens, two coordinates
+worst = torch.linalg.svd(J).Vh[0].reshape(2, 2)
+
+# %% tags=["hide-input"]
+small = 0.3 * worst
+gain = ((head(x + small) - head(x)).norm() / small.norm()).item()
+constant, P = local_lipschitz(head, x).value.item(), head.probabilities(x)[0]
+glue("two-gain", gain, display=False)
+glue("two-constant", constant, display=False)
+glue("two-weight", P[0, 1].item(), display=False)
+figures.objects.tokens_and_attention(x, head, moved=x + small)
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-01-push: Two tokens far apart in the plane, each with a grey arrow of attention to the other and an
+# orange arrow for its push; beside them the two outputs, whose orange arrows are longer in all. -->
+# *Left: two tokens and a small push of both. Right: the outputs, before and after. Each token attends to the other one,
+# so each output lies near the other token. The outputs move more than the inputs.*
+#
+# ## The map
+#
+# One {term}`attention head` has matrices $Q, K, V$. From tokens $x_1, \dots, x_n$ in $\R^d$ it computes
+#
+# $$f(X)_i = V \sum_j P_{ij}\, x_j, \qquad P_{i\cdot} = \softmax_j\big(x_i^\top A^\top x_j\big), \qquad
+# A = K^\top Q / \sqrt k .$$
+#
+# Row $i$ of the {term}`attention matrix` $P$ says how token $i$ distributes its attention; it sums to one. Here
+# $A = -I$, so a token attends most to what points away from it: token 1 gives token 2 the weight
+# {glue:text}`two-weight:.2f`.
+
+# %%
+P = (x @ A.T @ x.T).softmax(dim=1)
+by_hand = P @ x @ V.T  # the two outputs
+
+# %% [markdown]
+# ## The number
+#
+# Both pushes and outputs are measured by the *Frobenius norm*, the root of the sum of squares over all tokens. If one
+# token moves by 1, the norm is 1. If $n$ tokens move by 1 each, it is $\sqrt n$. The $\sqrt n$ of the next page starts
+# here.
+#
+# {bdg-success}`text of the paper` {ref}`what is this? <badges>`
+#
+# :::{prf:definition} Local Lipschitz constant ({cite:t}`castin2024smooth`, section 3.1)
+# :label: spine-constant
+#
+# At a {term}`sequence` $X$ of tokens, the {term}`local Lipschitz constant` of a differentiable map $f$ is the norm of
+# its {term}`Jacobian` $D_X f$,
+#
+# $$\Lip_X(f) = \norm{D_X f}_2 = \max_{u \ne 0} \frac{\norm{(D_X f)\,u}_F}{\norm{u}_F} .$$
+# :::
+#
+# A small push $u$ moves the outputs by $(D_X f)\,u$, up to terms of higher order. So the constant is the largest
+# singular value of a matrix, and its {term}`singular vector` is the worst push. That is the push of the figure, whose
+# amplification tends to the constant, {glue:text}`two-constant:.2f`, as it shrinks.
+
+# %%
+largest = torch.linalg.svdvals(J)[0]
+print(f"largest singular value {largest:.4f}, local_lipschitz {local_lipschitz(head, x).value:.4f}")
+
+# %% [markdown]
+# ## A random push sees little
+#
+# Could we push at random and take the largest factor? With two tokens, yes. Now let {glue:text}`two-copies` tokens
+# stand where the second one stands, and push every token separately.
+
+
+# %%
+def gains(x):
+    """Amplification of random pushes, to first order."""
+    u = normal(pushes, *x.shape)
+    return AttentionJacobian(head, x).jvp(u).flatten(1).norm(dim=1) / u.flatten(1).norm(dim=1)
+
+
+crowd = torch.cat([x[:1], x[1:].expand(copies, -1)])
+
+# %% tags=["hide-input"]
+axes = figures.panels(2, width=3.2, height=2.8)
+best = []
+for ax, tokens in zip(axes, (x, crowd), strict=True):
+    largest, seen = local_lipschitz(head, tokens).value.item(), gains(tokens)
+    best.append((seen.max().item() / largest, largest, seen.median().item()))
+    sns.histplot(x=seen.numpy(), bins=30, ax=ax, color="C0")
+    ax.axvline(largest, color="C1", lw=2.5)
+    at = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "right"}
+    ax.annotate("constant", (largest, 0.9), (-4, 0), color="#b34700", **at)
+    ax.set(xlim=(0, 1.08 * largest), xlabel="amplification", title=f"{len(tokens)} tokens")
+axes[0].set_ylabel("random pushes")
+axes[1].set_ylabel("")
+known = {"two-copies": copies, "two-best": 100 * best[0][0], "crowd-best": 100 * best[1][0]}
+known |= {"crowd-constant": best[1][1], "crowd-median": best[1][2]}
+for key, value in known.items():
+    glue(key, value, display=False)
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-01-random: Two histograms of amplification. With two tokens the bars reach the vertical line of the
+# constant; with a hundred tokens they stand far to its left. -->
+# *Amplification of random pushes (bars) and the constant (line). With two tokens random pushes come close to it, with a
+# hundred they do not.*
+#
+# The best random push reaches {glue:text}`two-best:.0f` % of the constant with two tokens, and
+# {glue:text}`crowd-best:.0f` % with a hundred, where the constant is {glue:text}`crowd-constant:.1f` and a typical
+# factor is {glue:text}`crowd-median:.1f`. One direction carries the large factor, and a random vector in many
+# dimensions has little of any one direction. Smoothness is a singular value; sampled directions miss it.
+
+# %% tags=["hide-input", "nbval-check-output"]
+assert torch.allclose(by_hand, head(x), rtol=1e-13)
+assert abs(torch.linalg.svdvals(J)[0].item() / constant - 1) < 1e-9
+step = 1e-5 * worst
+quotient = ((head(x + step) - head(x - step)).norm() / (2 * step.norm())).item()
+assert abs(quotient / constant - 1) < 1e-6, "finite differences disagree"
+assert abs(gain / constant - 1) < 0.15 and P[0, 1] > 0.9, (gain, constant)
+assert 0.9 < best[0][0] <= 1 and best[1][0] < 0.5, "what the captions say of random pushes"
+print("✓ the map by hand, the singular value by two routes and by differences, random pushes below it")
+
+# %% [markdown]
+# ## What this shows and does not show
+#
+# - The number belongs to *one input*. The next page asks how large it can be on any input in a ball.
+# - It is about small pushes and does not say how far a large one carries.
+#
+# **One thing to try.** Set `A = torch.eye(2).double()`: now each token prefers what resembles it. Is the constant of
+# the hundred tokens still larger than that of two?
+#
+# **Next:** {doc}`02_square_root`.

@@ -1,0 +1,233 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # The one-index difference
+#
+# {cite:t}`castin2024smooth` report that on text the constant grows at a rate close to $n^{1/4}$. They released their
+# code, which is why this page can exist. As we read it, one index makes it report another quantity than the
+# {term}`local Lipschitz constant`. {term}`Uniform attention` tells the two apart: **its constant is the same at every
+# length, and the {term}`released quantity` grows exactly like $n^{1/4}$**, as long as the mean of the tokens stays the
+# same.
+
+# %% tags=["parameters"]
+lengths = [4, 16, 64, 256]
+d, seed = 4, 0  # width of the tokens
+
+# %% tags=["hide-input"]
+import matplotlib.pyplot as plt
+import pandas as pd
+import torch
+from myst_nb import glue
+
+from lab import figures, released, results
+from lab.experiments import moving
+from lab.power_laws import one_series, rate
+from lipnb import Attention, local_lipschitz
+from lipnb.worst_case import gaussian
+
+figures.house_style()
+normal = gaussian(torch.Generator().manual_seed(seed))
+
+
+# %%
+def power_iteration(f, x, index, rounds=100):
+    """Index 1 takes the tangent J u, as the method says; index 0 the output f(x)."""
+    transpose = torch.func.vjp(f, x)[1]
+    u = normal(*x.shape)
+    for _ in range(rounds):
+        output_and_tangent = torch.func.jvp(f, (x,), (u / u.norm(),))
+        u = transpose(output_and_tangent[index])[0]
+    return u.norm().sqrt().item()
+
+
+A, V = torch.zeros(d, d).double(), normal(d, d)  # A = 0: uniform attention
+uniform = Attention.from_matrices(A, V)
+around = normal(4, d)  # four tokens, repeated
+inputs = [around.repeat(n // 4, 1) for n in lengths]
+table = pd.DataFrame({"n": lengths})
+table["defined"] = [power_iteration(uniform, x, index=1) for x in inputs]
+table["released"] = [power_iteration(uniform, x, index=0) for x in inputs]
+
+# %% tags=["hide-input"]
+ax = plt.subplots(figsize=(6.0, 3.6))[1]
+for name, colour, marker in (("defined", "C0", "o"), ("released", "C1", "s")):
+    values = table[name] / table[name].iloc[0]
+    ax.plot(table.n, values, color=colour, marker=marker)
+    ax.annotate(
+        name, (table.n.iloc[-1], values.iloc[-1]), (8, 0), textcoords="offset points", color=colour, va="center"
+    )
+ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="over its value at n = 4", xlim=(3.5, 900))
+ax.set_xticks(lengths, lengths)
+ax.set_yticks([1, 1.5, 2, 2.5], [1, 1.5, 2, 2.5])
+ax.minorticks_off()
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-04-uniform: Two lines against the number of tokens on logarithmic axes: the defined constant is level,
+# the released quantity rises along a straight line. -->
+# *Uniform attention, both quantities on the same inputs. The constant as defined stays the same; the released quantity
+# rises like $n^{1/4}$.*
+#
+# ## The index
+#
+# Power iteration computes $J^\top (J u)$, with $J = D_X f$, again and again; its length tends to $\norm J_2^2$, so it
+# ends with a square root. The product $J u$, the *tangent*, is how the output moves. The function that computes it
+# returns a pair, *output and tangent*. As we read the released code (commit 60da456; the cell above is ours), it keeps
+# the first of the two where the second belongs. Each round then computes $J^\top f(X)$, whatever $u$ is, and the loop
+# reports
+#
+# $$\rho_X(f) = \sqrt{\norm{J^\top f(X)}_F} \quad \text{instead of} \quad \norm{J}_2 .$$
+#
+# This quantity is neither an upper nor a lower bound on the constant.
+#
+# ## Uniform attention, in two lines
+#
+# {bdg-secondary}`ours` {ref}`what is this? <badges>`
+#
+# :::{prf:proposition} Both quantities of uniform attention
+# :label: spine-uniform
+#
+# Let $f$ be one head with $A = 0$, without a mask, and let $m = \frac1n \sum_j x_j$. Then
+#
+# $$\begin{aligned} \norm{D_X f}_2 &= \norm V_2 , \\ \rho_X(f) &= n^{1/4}\, \abs{V^\top V m}^{1/2} . \end{aligned}$$
+# :::
+#
+# All weights are $\frac1n$: every output is $V m$, and every block of $J$ is $\frac1n V$.
+#
+# - **Defined.** A push moves every output by $V$ times its mean. It is best to push all tokens by the same vector $w$:
+#   then $n$ outputs move by $V w$. The two factors $\sqrt n$ cancel, and $\norm V_2$ is left.
+# - **Released.** Each of the $n$ blocks of $J^\top f(X)$ is $\sum_i \frac1n V^\top V m = V^\top V m$. Their Frobenius
+#   norm is $\sqrt n\, \abs{V^\top V m}$, and its square root is $n^{1/4}\, \abs{V^\top V m}^{1/2}$.
+#
+# So $n^{1/4}$ is the root of $\sqrt n$, and this $\sqrt n$ only counts outputs. Other layers obey it as a bound: if the
+# constant is at most $L$ and each output at most $M$ at every length, then
+#
+# $$\begin{aligned} \rho_X(f)^2 &\le \norm J_2\, \norm{f(X)}_F \le L\, \sqrt n\, M , \\
+# \rho_X(f) &\le \sqrt{L M}\; n^{1/4} . \end{aligned}$$
+#
+# With sharper attention, the constant of a random head can grow as well:
+
+# %% tags=["hide-input"]
+sharp = moving.from_uniform_to_sharp([4, 8, 16, 32], [0, 4, 8, 16, 32, 64], draws=3)
+figures.movable.released(sharp)
+
+# %% [markdown]
+# <!-- figure fig-04-movable: On the left both quantities against the number of tokens; on the right their exponents, as
+# attention goes from uniform to sharp. -->
+# *To be moved: the {term}`logit range`, from 0 (uniform) upwards. Right, the exponents of both quantities.*
+#
+# ## Trained layers: both quantities, the same inputs
+
+# %% tags=["hide-input"]
+stored, fits = results.load("real-text"), []
+places = [("minilm", False, layer) for layer in range(6)] + [("gpt2", True, 6)]
+for model, masked, layer in places:
+    rows = stored[(stored.model == model) & (stored.masked == masked) & (stored.layer == layer)]
+    law = rate(one_series(rows, "both quantities"))
+    name = f"MiniLM, layer {layer}" if model == "minilm" else "random GPT-2"
+    beside = rate(rows, "released")
+    fit = {"layer": name, "defined": law.exponent, "low": law.low, "high": law.high, "released": beside.exponent}
+    fits.append(fit | {"released low": beside.low, "released high": beside.high, "rows": len(rows)})
+fits = pd.DataFrame(fits)
+ax = plt.subplots(figsize=(6.2, 3.8))[1]
+for shift, name, low, high, colour, marker in (
+    (-0.12, "defined", "low", "high", "C0", "o"),
+    (0.12, "released", "released low", "released high", "C1", "s"),
+):
+    error = [fits[name] - fits[low], fits[high] - fits[name]]
+    ax.errorbar(fits[name], fits.index + shift, xerr=error, fmt=marker, color=colour, label=name)
+ax.axvline(0.25, color="0.5", ls="--", lw=1)
+ax.set_yticks(fits.index, fits.layer)
+ax.invert_yaxis()
+ax.set(xlabel="exponent of n, with its interval")
+ax.legend(loc="upper left", bbox_to_anchor=(0, 1.14), ncols=2, frameon=False)
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-04-honest: For six layers of MiniLM and a random GPT-2 two exponents each with intervals. The released
+# one lies to the right of the defined one in all seven rows; in the first and the last row the defined one is near
+# zero. -->
+# *Fitted exponents on the same windows of Alice, $n$ from 2 to 98, with 95 % intervals clustered by window and by
+# length; dashed, $\frac14$. The released one is the larger in every layer.*
+
+# %% tags=["hide-input"]
+deeper, gpt2 = fits.iloc[1:6], fits.iloc[6]
+glue("four-first", float(fits.defined[0]), display=False)
+glue("four-first-released", float(fits.released[0]), display=False)
+glue("four-low", float(deeper.defined.min()), display=False)
+glue("four-high", float(deeper.defined.max()), display=False)
+glue("four-released-low", float(deeper.released.min()), display=False)
+glue("four-released-high", float(deeper.released.max()), display=False)
+glue("four-random", float(gpt2.defined), display=False)
+glue("four-random-released", float(gpt2.released), display=False)
+
+# %% [markdown]
+# - *Random GPT-2*, a model of the paper: exponent {glue:text}`four-random:.2f` as defined,
+#   {glue:text}`four-random-released:.2f` as released. Here the index alone turns a nearly level curve into about
+#   $n^{1/4}$.
+# - *MiniLM, layer 0*: {glue:text}`four-first:.2f` as defined, {glue:text}`four-first-released:.2f` as released.
+# - *MiniLM, layers 1 to 5*: the constant does grow, with exponents from {glue:text}`four-low:.2f` to
+#   {glue:text}`four-high:.2f`. Some of the intervals contain $\frac14$. The released quantity has
+#   {glue:text}`four-released-low:.2f` to {glue:text}`four-released-high:.2f`.
+
+# %% tags=["hide-input", "nbval-check-output"]
+for tokens, row in zip(inputs, table.itertuples(), strict=True):
+    exact = row.n**0.25 * (V.T @ V @ tokens.mean(0)).norm().sqrt().item()
+    assert abs(row.defined / torch.linalg.matrix_norm(V, 2).item() - 1) < 1e-6
+    assert abs(row.released / exact - 1) < 1e-9
+    assert abs(local_lipschitz(uniform, tokens).value.item() / row.defined - 1) < 1e-4
+    assert abs(released.reported(uniform, tokens).item() / row.released - 1) < 1e-9
+assert (fits.released > fits.defined).all() and (fits.rows == 490).all()
+assert fits.low[0] <= 0 <= fits.high[0] and (deeper.low > 0.2).all() and gpt2.high < 0.1
+assert ((deeper.low < 0.25) & (deeper.high > 0.25)).any() and abs(gpt2.released - 0.25) < 0.03
+print("✓ uniform attention has the constant of V and n^(1/4) as released; the two exponents differ in each layer")
+
+# %% [markdown]
+# ## What the $n^{1/4}$ is, and is not
+#
+# - It is what the released quantity gives for uniform attention, whose constant does not grow. Such a curve does not
+#   tell a level constant from a growing one.
+# - It is not evidence against growth either. Some constants do grow, even near this rate.
+# - No theorem is touched: none rests on an experiment. The $\sqrt n$ of {doc}`02_square_root` stands.
+# - The weights of BERT are not available to us: its curves stay unchecked. {doc}`45_released_code` measures what else
+#   differs in the released code.
+#
+# **One thing to try.** Set `A = -torch.eye(d).double()`, no longer uniform. Which quantity changes its slope?
+#
+# ## Six questions
+#
+# :::{dropdown} 1. What is the local Lipschitz constant, and why does a random push not show it?
+# The largest factor by which a small push is amplified: the top singular value of the Jacobian. It belongs to one
+# direction among very many, of which a random push has little.
+# :::
+#
+# :::{dropdown} 2. Explain the square root of n in Theorem 3.3 with two clusters.
+# One token stands alone, $n - 1$ others attend to it. Move it by 1, and $n - 1$ outputs move by about 1 each; the
+# Frobenius norm adds their squares: $\sqrt{n - 1}$.
+# :::
+#
+# :::{dropdown} 3. Which three effects does the proof add up, and which one carries no square root of n?
+# What is attended to moves (value); a token that moves is chosen more or less, by everyone (key); a token that moves
+# chooses differently (query). The query term changes one output only, so it has no $\sqrt n$.
+# :::
+#
+# :::{dropdown} 4. Up to which length do two clusters reach the rate, and why not beyond?
+# Up to about $e^{2 \gamma R^2}$ tokens, exponential in $R^2$. There the cluster, by its number, has taken half of its
+# attention away from the lone token.
+# :::
+#
+# :::{dropdown} 5. What do the two quantities give for uniform attention, and why?
+# The map is $V$ times the mean, of constant $\norm V_2$ at every length. The released quantity is the root of the norm
+# of $n$ equal blocks: $\sqrt{\sqrt n} = n^{1/4}$ times a number.
+# :::
+#
+# :::{dropdown} 6. A plot of the released quantity follows $n^{1/4}$. What follows for the constant?
+# No rate: it may be level, as in uniform attention, or grow. MiniLM's first layer shows no growth; the others have
+# exponents from {glue:text}`four-low:.2f` to {glue:text}`four-high:.2f`.
+# :::
