@@ -307,19 +307,23 @@ def growth(table, *, corpus="alice"):
     rows = named(table[table.corpus == corpus])
     models = [*dict.fromkeys(rows.attention)]
     layers = [sorted(set(rows[rows.attention == model].layer)) for model in models]
-    points, laws, says = [], [], []
+    points, laws, says, lengths = [], [], [], []
     for model, numbers in zip(models, layers, strict=True):
         chosen = [rows[(rows.attention == model) & (rows.layer == layer)].sort_values("length") for layer in numbers]
         for one in chosen:
             one_series(one, "a curve of the movable figure")
         fits = [rate(one) for one in chosen]
-        points.append([{"n": [*map(int, one.length)], "y": rounded(one.lipschitz, 3)} for one in chosen])
+        points.append([{"y": rounded(one.lipschitz, 3)} for one in chosen])
+        lengths += [[*map(int, one.length)] for one in chosen]
         spans = [[int(one.length.min()), int(one.length.max())] for one in chosen]
         laws.append([{"n": span, "y": rounded(fit(span))} for span, fit in zip(spans, fits, strict=True)])
         said = zip(numbers, chosen, fits, strict=True)
         says.append([_growth_says(model, layer, one, fit) for layer, one, fit in said])
     by = ("model", "layer")
-    feeds = [Feed("points", by, points), Feed("law", by, laws), Feed("says", by, says)]
+    if any(found != lengths[0] for found in lengths):
+        raise ValueError("every layer is needed at the same lengths, and these differ.")
+    n = {"n": lengths[0]}  # written once
+    feeds = [Feed("points", (), n), Feed("points", by, points), Feed("law", by, laws), Feed("says", by, says)]
     top = rows.lipschitz.max()
     ticks = [one * 10.0**power for power in range(-3, 7) for one in (1, 2, 5)]
     low = rows.lipschitz.min()
@@ -332,7 +336,7 @@ def growth(table, *, corpus="alice"):
         y_range=(low / 1.2, 1.2 * top),
         height=360,
     )
-    plot.scatter("n", "y", source=source("points", points[0][0]), size=5, color=BLUE, alpha=0.45)
+    plot.scatter("n", "y", source=source("points", n | points[0][0]), size=5, color=BLUE, alpha=0.45)
     plot.line("n", "y", source=source("law", laws[0][0]), line_color=ORANGE, line_width=2.5)
     controls = [
         Control("model", "model", models, choice=True),
@@ -342,7 +346,7 @@ def growth(table, *, corpus="alice"):
         f"Local Lipschitz constant of {models[0]}, layer {layers[0][0]}, against the number of tokens: a dot for each "
         "window of text, and the fitted power law."
     )
-    return Movable("growth", [plot], controls, feeds, _growth_still(points[0][0], laws[0][0], says[0][0]), alt)
+    return Movable("growth", [plot], controls, feeds, _growth_still(n | points[0][0], laws[0][0], says[0][0]), alt)
 
 
 def _growth_says(model, layer, rows, fit):

@@ -151,22 +151,26 @@ def attention_matrix(P, labels=None):
     return figure
 
 
-def _groups(start, by):
-    """Tokens that coincide and move alike, to a thousandth of the largest: places, moves, counts."""
-    both = np.hstack([part / max(np.abs(part).max(), 1e-12) for part in (start, by)])
-    first, counts, left = [], [], np.arange(len(both))
+def _groups(start, by, scale, longest):
+    """Tokens at one place of the picture that move alike: places, mean moves, root mean squares of moves, counts."""
+    groups, left = [], np.arange(len(start))
     while len(left):
-        alike = np.abs(both[left] - both[left[0]]).max(1) < 1e-3
-        first, counts = [*first, left[0]], [*counts, int(alike.sum())]
+        near = np.abs(start[left] - start[left[0]]).max(1) < 0.02 * scale
+        alike = near & (np.linalg.norm(by[left] - by[left[0]], axis=1) <= 0.1 * longest)
+        moves = by[left[alike]]
+        size = np.sqrt((moves**2).sum(1).mean())
+        groups.append((start[left[0]], moves.mean(0), size, int(alike.sum())))
         left = left[~alike]
-    return start[first], by[first], counts
+    places, steps, sizes, counts = zip(*groups, strict=True)
+    return np.array(places), np.array(steps), sizes, counts
 
 
 def clusters(x, move, outputs=None, *, plane=None):
     """Groups of tokens, how many stand in each, and the direction that moves their outputs most.
 
-    A group of tokens that coincide and move alike is one mark with its count. All arrows of a figure have one scale,
-    the longest a third of the window, and beside each group stands how far one token of it moves.
+    Tokens at one place, nearer than a fiftieth of the picture, that move alike are one mark with their
+    count. All arrows of a figure have one scale, the longest a third of the window, and beside each group stands how
+    far one token of it moves.
 
     Parameters
     ----------
@@ -194,27 +198,33 @@ def clusters(x, move, outputs=None, *, plane=None):
     if outputs is not None:
         before, by = (in_the_plane(part, "outputs", plane, n=n) for part in outputs)
         parts.append((before, by, OUTPUT, "output moves by"))
-    groups = [_groups(at, by) for at, by, *_ in parts]
+    longest = max(np.linalg.norm(by, axis=1).max() for _, by, *_ in parts)
+    span = np.ptp(np.concatenate([at for at, *_ in parts]), axis=0).max() or 1.0
+    groups = [_groups(at, by, span, longest) for at, by, *_ in parts]
     for places, *_ in groups:
         if len(places) > MOST:
             raise ValueError(f"clusters draws 1 to {MOST} groups of equal tokens, got {len(places)}.")
-    longest = max(np.linalg.norm(by, axis=1).max() for _, by, *_ in parts)
     everything = np.concatenate([places for places, *_ in groups])
-    span = np.ptp(everything, axis=0).max() or 1.0
     unit = span / 3 / longest if longest > 0 else 0.0
     figure, axes = side_by_side(len(parts))
-    window(axes, everything, *(places + unit * by for places, by, _ in groups))
-    for ax, (places, by, counts), (_, whole, look, title) in zip(axes, groups, parts, strict=True):
-        ax.scatter(*places.T, s=[220 if count > 1 else 60 for count in counts], zorder=3, **look)
-        for at, step, count in zip(places, by, counts, strict=True):
-            size = np.linalg.norm(step)
-            if size > 1e-3 * longest:
-                arrow(ax, at, at + unit * step, color="C1", width=2.2, shrink=0)
-            each = " each" if count > 1 else ""
-            write(ax, at, f"{count:,} token{'s' * (count > 1)}".replace(",", " "), up=11)
-            write(ax, at, f"{size:.2g}{each}", up=-11, color="#b34700")
+    window(axes, everything, *(places + unit * by for places, by, *_ in groups))
+    for ax, group, (_, whole, look, title), thing in zip(axes, groups, parts, ("token", "output"), strict=False):
+        _grouped(ax, group, look, thing, unit, longest)
         ax.set_title(f"{title} {_length(whole)}", fontsize=TEXT, loc="center")
     return figure
+
+
+def _grouped(ax, group, look, thing, unit, longest):
+    """Marks with their counts above, how far one of each goes below, or both below where an arrow goes up."""
+    for at, step, size, count in zip(*group, strict=True):
+        ax.scatter(*at, s=220 if count > 1 else 60, zorder=3, **look)
+        far = np.linalg.norm(step) > 0.05 * longest
+        if far:  # a shorter arrow is a blot: its length is written
+            arrow(ax, at, at + unit * step, color="C1", width=2.2, shrink=0)
+        upward = far and step[1] > abs(step[0])
+        many = f"{count:,} {thing}{'s' * (count > 1)}".replace(",", "\u202f")
+        write(ax, at, many, up=-11 if upward else 11)
+        write(ax, at, f"{size:.2g}{' each' * (count > 1)}", up=-27 if upward else -11, color="#b34700")
 
 
 def who_chooses(P, labels=None):

@@ -223,5 +223,7 @@ def test_tables_that_cannot_be_moved_are_refused(tables):
     with pytest.raises(power_laws.SeveralSeries):
         text = tables[2]
         figures.movable.growth(text.assign(object=["head", "layer"] * (len(text) // 2)))
+    with pytest.raises(ValueError, match="every layer is needed at the same lengths"):
+        figures.movable.growth(tables[2].iloc[1:])
     with pytest.raises(ValueError, match="lengths must be even"):
         moving.from_uniform_to_sharp([3], [0.0])

@@ -67,9 +67,9 @@ def test_two_clusters_are_two_marks_with_their_counts(n):
     x = tight_input(A, n, 1.2)
     move, outputs = worst(x)
     drawn = objects.clusters(x, move, outputs)
-    for ax in drawn.axes:
-        assert figures.points(ax) == 2 and "1 token" in written(ax)
-        assert n == 2 or f"{n - 1} tokens" in written(ax)
+    for ax, thing in zip(drawn.axes, ("token", "output"), strict=True):
+        assert figures.points(ax) == 2 and f"1 {thing}" in written(ax)
+        assert n == 2 or f"{n - 1} {thing}s" in written(ax)
     assert drawn.axes[0].get_title() == "input moves by 1"
     found = torch.linalg.matrix_norm(AttentionJacobian(HEAD, x).dense(), 2)
     assert drawn.axes[1].get_title() == f"output moves by {found:.3g}"
