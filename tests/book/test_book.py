@@ -89,7 +89,9 @@ CUT = """() => [...document.querySelectorAll('.bd-article div.math, .bd-article 
   .filter((box) => box.querySelector('svg') && box.getClientRects().length)
   .filter((box) => {
     const drawn = box.querySelector('svg').getBoundingClientRect(), frame = box.getBoundingClientRect();
-    return drawn.left < frame.left - 1 || drawn.right > frame.left + box.scrollWidth + 1;
+    const rooms = [box, box.querySelector('mjx-container')].filter((one) => getComputedStyle(one).overflowX === 'auto');
+    const room = Math.max(frame.width, ...rooms.map((one) => one.scrollWidth));
+    return drawn.left < frame.left - 1 || drawn.right > frame.left + room + 1;
   }).map((box) => box.innerText)"""
 
 
