@@ -1,4 +1,4 @@
-"""Numbers of prose pages, from the run: a mark in book/*.md becomes the value that an executed page glued.
+"""Numbers of prose pages, from the run: a mark in their text becomes the value that an executed page glued.
 
 A page glues a number under a key (``myst_nb.glue``); a prose page, which is not executed, names it by page, key and
 format: ``{from}`41_real_text:slope:.2f` ``. Staging writes the number in its place. The page ``ledger`` stands for the

@@ -84,6 +84,17 @@ def visits(book, browser):
     return {(name, width): Visit(browser, book / f"{name}.html", width) for name in TOC for width in (1300, 420)}
 
 
+# formulas whose beginning lies left of the box that they scroll in, or that stick out on the right without a box
+CUT = """() => [...document.querySelectorAll('.bd-article div.math, .bd-article span.math.too-wide')]
+  .filter((box) => box.querySelector('svg') && box.getClientRects().length)
+  .filter((box) => {
+    const drawn = box.querySelector('svg').getBoundingClientRect(), frame = box.getBoundingClientRect();
+    const rooms = [box, box.querySelector('mjx-container')].filter((one) => getComputedStyle(one).overflowX === 'auto');
+    const room = Math.max(frame.width, ...rooms.map((one) => one.scrollWidth));
+    return drawn.left < frame.left - 1 || drawn.right > frame.left + room + 1;
+  }).map((box) => box.innerText)"""
+
+
 @pytest.fixture(params=TOC)
 def visit(visits, request):
     """One page, wide."""
@@ -199,6 +210,12 @@ def test_nothing_sticks_out(visits, name, width):
     page = visits[name, width].page
     assert page.evaluate(STICKS_OUT) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [1300, 420])
+@pytest.mark.parametrize("name", TOC)
+def test_no_formula_is_cut(visits, name, width):
+    assert visits[name, width].page.evaluate(CUT) == []
 
 
 def test_a_broken_reference_fails_the_build(tmp_path):
