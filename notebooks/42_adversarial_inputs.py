@@ -235,6 +235,7 @@ excess = alone[(alone.length == 97) & (alone.model == "minilm")].eval("upper / c
 numbers = {"ascent_two": tried["two clusters"], "ascent_ascent": tried["ascent"], "ascent_fork": tried["fork"]}
 numbers |= {"steep": slopes[0], "both_signs": slopes[1], "over_low": excess.min(), "over_high": excess.max()}
 numbers |= {f"rows_{end}": getattr(flat, end) for end in ("exponent", "low", "high")}
+numbers |= {"fork_over_clusters": over.clusters.min()}
 for name, number in numbers.items():
     glue(name, float(number), display=False)
 
