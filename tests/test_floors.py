@@ -53,6 +53,7 @@ DOORS = {
     "nltk": {"lipnb.corpora"},
     "matplotlib": {"lipnb.scan", "lab.figures"},
     "seaborn": {"lipnb.scan", "lab.figures"},
+    "bokeh": {"lab.figures"},
     "papermill": {"lipnb.sweeps", "lab.pages"},
     "nbclient": {"lipnb.sweeps"},
     "dask": {"lipnb.sweeps"},

@@ -6,7 +6,9 @@ C0 to C6, by their place in `lipnb/scan/house.mplstyle`: they are set there alon
 of a module.
 """
 
-from lab.figures import adversarial, l2, positions, real_text, released, robustness, speed, training, verified
+from importlib import import_module
+
+from lab.figures import adversarial, l2, objects, positions, real_text, released, robustness, speed, training, verified
 from lab.figures.book import FORMATS, draw, redraw
 from lab.figures.heat_maps import head_map, matrix, probabilities
 from lab.figures.real_text import against_length
@@ -31,6 +33,8 @@ __all__ = [
     "l2",
     "log_ticks",
     "matrix",
+    "movable",
+    "objects",
     "panels",
     "points",
     "positions",
@@ -48,3 +52,10 @@ __all__ = [
     "training",
     "verified",
 ]
+
+
+def __getattr__(name):
+    """The movable figures, imported by the pages that show one: bokeh takes seconds."""
+    if name != "movable":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("lab.figures.movable")

@@ -89,7 +89,7 @@ def shown(cells):
 
 def printed(cells, typed):
     """All text in outputs, the pieces that the code spelled out taken away: an echo proves nothing."""
-    tags = re.compile(r"<style.*?</style>|<[^<>]*>", re.S)
+    tags = re.compile(r"<(style|script)\b.*?</\1>|<[^<>]*>", re.S)
     text = "\n".join(text if kind == "stream" else tags.sub(" ", text) for kind, text in shown(cells))
     for piece in sorted(typed, key=len, reverse=True):
         text = text.replace(piece, " ")

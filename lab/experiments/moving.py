@@ -1,0 +1,95 @@
+"""What two of the movable figures draw: two clusters at any length and radius; one head from uniform to sharp."""
+
+import pandas as pd
+import torch
+
+from lab.released import reported
+from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
+from lipnb.worst_case import tight_input
+
+__all__ = ["from_uniform_to_sharp", "two_clusters"]
+
+
+def two_clusters(lengths, radii):
+    r"""One token at -R, n - 1 at R, on a line, with A = -1 and V = 1: constants, the bound and the worst move.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Numbers of tokens n, 3 or more. The n - 1 tokens stand for one of weight (n - 1) / n, so any n costs the same.
+    radii : sequence of float
+        Radii R.
+
+    Returns
+    -------
+    DataFrame
+        One row for each n and R. Columns: n; R; constant, the local Lipschitz constant, exact to rounding; bound,
+        Theorem 3.3; root, the square root of n; attention, what a token of the cluster gives the lonely one. And where
+        tokens and outputs are, and how far they go when the input moves by one in its worst direction: lonely, cluster
+        (tokens), lonely_out, cluster_out (outputs), each with _move.
+    """
+    one = torch.ones(1, 1, dtype=torch.float64)
+    f, rows = Attention.from_matrices(-one, one), []
+    for R in radii:
+        x = tight_input(-one, 2, R)
+        x = x * -x[0].sign()  # the lonely one on the left
+        for n in lengths:
+            a = torch.tensor([1.0, n - 1.0], dtype=torch.float64) / n
+            left, size, right = torch.linalg.svd(AttentionJacobian(f, x, a).dense() * a.sqrt()[:, None] / a.sqrt())
+            p, y = f.probabilities(x, a)[0, 1, 0].item(), f(x, a)
+            move, out = (part * right[0, 0].sign() / (n * a).sqrt() for part in (right[0], left[:, 0] * size[0]))
+            apart = p * (1 - p) * 4 * R**2  # the gain where tokens of the cluster part: the variance that they see
+            row = {"n": n, "R": R, "constant": max(size[0].item(), apart)}
+            row |= {"bound": bounds.general_upper(-one, one, n, R), "root": n**0.5, "attention": p}
+            for suffix, at, by in (("", x, move), ("_out", y, out)):
+                for place, name in enumerate(("lonely", "cluster")):
+                    row |= {name + suffix: at[place].item(), f"{name}{suffix}_move": by[place].item()}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def from_uniform_to_sharp(lengths, logit_ranges, *, width=4, draws=5, seed=0):
+    r"""One random head at n tokens whose mean is the same at every n, from uniform attention to sharp attention.
+
+    The tokens are pairs m + z, m - z with z random, so that their mean is m whatever n is. The matrix A has a random
+    direction and the norm :math:`t / R^2`, R the largest norm of a token, so that t is the logit range.
+
+    Parameters
+    ----------
+    lengths : sequence of int
+        Even numbers of tokens.
+    logit_ranges : sequence of float
+        Values of t, 0 for uniform attention.
+    width : int
+        Of a token.
+    draws : int
+        How many heads and inputs.
+    seed : int
+        Of all of them.
+
+    Returns
+    -------
+    DataFrame
+        One row for each t, draw and n. Columns: logit_range, draw, n; defined, the local Lipschitz constant; released,
+        what the released estimator reports; largest, the mean over tokens of their largest attention.
+    """
+    if any(n % 2 for n in lengths):
+        raise ValueError(f"tokens come in pairs: lengths must be even, got {list(lengths)}.")
+    rows = []
+    for draw in range(draws):
+        generator = torch.Generator().manual_seed(seed + draw)
+        B, V = torch.randn(2, width, width, generator=generator, dtype=torch.float64)
+        V = V / torch.linalg.matrix_norm(V, 2)
+        mean = torch.randn(width, generator=generator, dtype=torch.float64)
+        half = torch.randn(max(lengths) // 2, width, generator=generator, dtype=torch.float64)
+        tokens = mean / mean.norm() + torch.stack([half, -half], 1).flatten(0, 1) / width**0.5
+        A = B / torch.linalg.matrix_norm(B, 2) / tokens.norm(dim=1).max() ** 2
+        for t in logit_ranges:
+            f = Attention.from_matrices(t * A, V)
+            for n in lengths:
+                x = tokens[:n]
+                row = {"logit_range": t, "draw": draw, "n": n}
+                row |= {"defined": local_lipschitz(f, x, method="dense").value.item()}
+                row |= {"released": reported(f, x).item(), "largest": f.probabilities(x)[0].amax(1).mean().item()}
+                rows.append(row)
+    return pd.DataFrame(rows)

@@ -1,0 +1,360 @@
+"""Pictures of the object itself: tokens, who attends to whom, clusters, attacks, atoms that part.
+
+Each function draws numbers that were computed elsewhere, in the plane: the first two coordinates of the tokens, or
+those in a plane that the caller gives. Tokens are blue circles (C0), what moved is an orange diamond (C1), outputs are
+green squares (C2), attention is grey.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import seaborn as sns
+
+from lab.figures.plane import (
+    TEXT,
+    arrow,
+    few_enough,
+    in_the_plane,
+    named,
+    numbers,
+    probabilities,
+    side_by_side,
+    window,
+    write,
+)
+
+__all__ = ["atoms", "attack", "attention_matrix", "clusters", "tokens_and_attention", "who_chooses"]
+
+MOST, MOST_IN_A_LINE = 12, 24  # what can be told apart in the plane, and in a line
+FAINT = 0.02  # attention below this is not drawn
+GREY = "#9a9a9a"
+BEFORE = {"color": "C0", "marker": "o"}
+AFTER = {"color": "C1", "marker": "D"}
+OUTPUT = {"color": "C2", "marker": "s"}
+
+
+def _length(moves):
+    return f"{np.linalg.norm(moves):.3g}"
+
+
+def tokens_and_attention(x, attention, *, moved=None, outputs=None, labels=None, plane=None):
+    """Tokens as points and attention as arrows, before and, if they are pushed, after.
+
+    Parameters
+    ----------
+    x : array_like, shape (n, d)
+        Up to twelve tokens.
+    attention : Attention or array_like, shape (n, n)
+        One head, or its probabilities at x. An arrow goes from each token to those it attends to, as wide as the
+        probability; less than 0.02, and what a token gives itself, is not drawn.
+    moved : array_like, shape (n, d), optional
+        The tokens pushed. Adds arrows from x, and a second panel: the outputs before and after.
+    outputs : pair of array_like, shape (n, m), optional
+        The outputs at x and at `moved`, where `attention` is a matrix. A head computes them itself.
+    labels : sequence of str, optional
+        Names of the tokens.
+    plane : array_like, shape (2, d), optional
+        Rows that span the plane, for tokens and outputs. By default the first two coordinates.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ValueError
+        "tokens_and_attention draws 1 to 12 tokens ...", "one head is drawn ...", "outputs are needed ...".
+    """
+    head = hasattr(attention, "probabilities")
+    if head and moved is not None and outputs is None:
+        outputs = attention(x), attention(moved)
+    if head:
+        attention = attention.probabilities(x)
+        if len(attention) != 1:
+            raise ValueError(f"one head is drawn at a time, and this attention has {len(attention)}.")
+        attention = attention[0]
+    start = in_the_plane(x, "x", plane)
+    n = len(start)
+    few_enough(n, MOST, "tokens_and_attention")
+    P, names = probabilities(attention, n), named(labels, n)
+    if moved is not None and outputs is None:
+        raise ValueError("outputs are needed to draw a push: give a head of attention, or outputs=(before, after).")
+    end = start if moved is None else in_the_plane(moved, "moved", plane, n=n)
+    figure, axes = side_by_side(1 if moved is None else 2)
+    shown = [start, end]
+    if moved is not None:
+        before, after = (in_the_plane(part, "outputs", plane, n=n) for part in outputs)
+        shown += [before, after]
+    window(axes, *shown)
+    for i, j in zip(*np.nonzero(P > FAINT), strict=True):
+        if i != j and not np.allclose(start[i], start[j]):
+            arrow(axes[0], start[i], start[j], color=GREY, width=0.4 + 4 * P[i, j], bend=0.18, shrink=7, alpha=0.7)
+    if moved is None:
+        axes[0].scatter(*start.T, s=70, zorder=4, **BEFORE)
+        for at, name in zip(start, names, strict=True):
+            write(axes[0], at, name)
+        return figure
+    _pushed(axes[0], start, end, names, f"input moves by {_length(end - start)}", BEFORE)
+    _pushed(axes[1], before, after, _outputs_named(labels, n), f"output moves by {_length(after - before)}", OUTPUT)
+    return figure
+
+
+def _outputs_named(labels, n):
+    return named(labels, n) if labels is not None else [f"$f_{{{i + 1}}}$" for i in range(n)]
+
+
+def _pushed(ax, start, end, names, title, look):
+    """Points, where they went, and an arrow between."""
+    ax.scatter(*start.T, s=70, zorder=3, **look)
+    gone = np.linalg.norm(end - start, axis=1) > 1e-9 * (1 + np.abs(start).max())
+    ax.scatter(*end[gone].T, s=46, zorder=4, **AFTER)
+    for i, name in enumerate(names):
+        if gone[i]:
+            arrow(ax, start[i], end[i], color="C1", width=2.0, shrink=2)
+        if name:
+            write(ax, start[i], name, up=-8 if end[i, 1] > start[i, 1] and gone[i] else 8)
+    ax.set_title(title, fontsize=TEXT, loc="center")
+
+
+def attention_matrix(P, labels=None):
+    """Attention as a matrix: row i is how token i spreads its attention.
+
+    Parameters
+    ----------
+    P : array_like, shape (n, n)
+        Probabilities.
+    labels : sequence of str, optional
+        The tokens, for example words. Up to 24 are written.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ValueError
+        "each row of attention must be probabilities ...", "n tokens need n labels ...".
+    """
+    P = probabilities(P)
+    n = len(P)
+    written = n <= MOST_IN_A_LINE
+    names = named(labels, n) if written or labels is not None else []
+    side = 3.6 if n <= 6 else 5.2
+    figure, ax = plt.subplots(figsize=(side + 0.6, side))
+    ticks = names if written else False
+    entries = {"annot": True, "fmt": ".2f", "annot_kws": {"fontsize": TEXT}} if n <= 6 else {}
+    bar = {"label": "attention", "shrink": 0.8}
+    look = {"cmap": "Blues", "vmin": 0, "vmax": 1, "square": True, "cbar_kws": bar, "linewidths": 0.5 if written else 0}
+    sns.heatmap(P, ax=ax, xticklabels=ticks, yticklabels=ticks, **look, **entries)
+    ax.tick_params("x", rotation=60 if n > 6 else 0, labelsize=10, length=0)
+    ax.tick_params("y", rotation=0, labelsize=10, length=0)
+    ax.set(xlabel="attends to", ylabel="token")
+    return figure
+
+
+def _groups(start, by):
+    """Tokens that coincide and move alike, to a thousandth of the largest: places, moves, counts."""
+    both = np.hstack([part / max(np.abs(part).max(), 1e-12) for part in (start, by)])
+    first, counts, left = [], [], np.arange(len(both))
+    while len(left):
+        alike = np.abs(both[left] - both[left[0]]).max(1) < 1e-3
+        first, counts = [*first, left[0]], [*counts, int(alike.sum())]
+        left = left[~alike]
+    return start[first], by[first], counts
+
+
+def clusters(x, move, outputs=None, *, plane=None):
+    """Groups of tokens, how many stand in each, and the direction that moves their outputs most.
+
+    A group of tokens that coincide and move alike is one mark with its count. All arrows of a figure have one scale,
+    the longest a third of the window, and beside each group stands how far one token of it moves.
+
+    Parameters
+    ----------
+    x : array_like, shape (n, d)
+        Tokens in up to twelve groups: two clusters, a fork, a star.
+    move : array_like, shape (n, d)
+        A displacement, for example the top right singular vector of the Jacobian, of length one.
+    outputs : pair of array_like, shape (n, m), optional
+        The outputs and how they move, for example J move. Drawn in a second panel, at the scale of the first.
+    plane : array_like, shape (2, d), optional
+        Rows that span the plane. By default the first two coordinates.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ValueError
+        "clusters draws 1 to 12 groups ...".
+    """
+    start = in_the_plane(x, "x", plane)
+    n = len(start)
+    parts = [(start, in_the_plane(move, "move", plane, n=n), BEFORE, "input moves by")]
+    if outputs is not None:
+        before, by = (in_the_plane(part, "outputs", plane, n=n) for part in outputs)
+        parts.append((before, by, OUTPUT, "output moves by"))
+    groups = [_groups(at, by) for at, by, *_ in parts]
+    for places, *_ in groups:
+        if len(places) > MOST:
+            raise ValueError(f"clusters draws 1 to {MOST} groups of equal tokens, got {len(places)}.")
+    longest = max(np.linalg.norm(by, axis=1).max() for _, by, *_ in parts)
+    everything = np.concatenate([places for places, *_ in groups])
+    span = np.ptp(everything, axis=0).max() or 1.0
+    unit = span / 3 / longest if longest > 0 else 0.0
+    figure, axes = side_by_side(len(parts))
+    window(axes, everything, *(places + unit * by for places, by, _ in groups))
+    for ax, (places, by, counts), (_, whole, look, title) in zip(axes, groups, parts, strict=True):
+        ax.scatter(*places.T, s=[220 if count > 1 else 60 for count in counts], zorder=3, **look)
+        for at, step, count in zip(places, by, counts, strict=True):
+            size = np.linalg.norm(step)
+            if size > 1e-3 * longest:
+                arrow(ax, at, at + unit * step, color="C1", width=2.2, shrink=0)
+            each = " each" if count > 1 else ""
+            write(ax, at, f"{count:,} token{'s' * (count > 1)}".replace(",", " "), up=11)
+            write(ax, at, f"{size:.2g}{each}", up=-11, color="#b34700")
+        ax.set_title(f"{title} {_length(whole)}", fontsize=TEXT, loc="center")
+    return figure
+
+
+def who_chooses(P, labels=None):
+    """Tokens on a line and arcs to those they attend to: to the left above it, to the right below.
+
+    Parameters
+    ----------
+    P : array_like, shape (n, n)
+        Probabilities, n up to 24. An arc is as wide as the probability; less than 0.02 is not drawn. What a token
+        gives itself is the area of its ring.
+    labels : sequence of str, optional
+        The tokens.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ValueError
+        "who_chooses draws 1 to 24 tokens ...", and as `attention_matrix`.
+    """
+    P = probabilities(P)
+    n = len(P)
+    few_enough(n, MOST_IN_A_LINE, "who_chooses")
+    names = named(labels, n)
+    reach = max(1, max((abs(i - j) for i, j in zip(*np.nonzero(P > FAINT), strict=True)), default=1))
+    forward = bool((np.triu(P, 1) > FAINT).any())
+    figure, ax = plt.subplots(figsize=(6.0, 2.6 + 1.2 * forward))
+    line = np.arange(n, dtype=float)
+    for i, j in zip(*np.nonzero(P > FAINT), strict=True):
+        if i != j:
+            color = "C0" if j < i else "C1"
+            arrow(ax, (i, 0), (j, 0), color=color, width=0.4 + 3.5 * P[i, j], bend=0.45, shrink=6, alpha=0.75)
+    itself = np.diag(P)
+    ax.scatter(line, 0 * line, s=30, color="black", zorder=4)
+    own = itself > FAINT
+    ax.scatter(line[own], 0 * line[own], s=40 + 700 * itself[own], facecolors="none", edgecolors="C2", linewidths=1.6)
+    tall = 0.25 * reach + 0.6
+    for at, name in zip(line, names, strict=True):
+        turned = {"rotation": 60, "rotation_mode": "anchor", "ha": "right"} if labels is not None and n > 6 else {}
+        place = {"textcoords": "offset points", "va": "top", "ha": "center", "fontsize": TEXT, "zorder": 5} | turned
+        ax.annotate(name, (at, -tall if forward else 0), (0, -4 if forward else -18), **place)
+    ax.set(xlim=(-0.7, n - 0.3), ylim=(-tall if forward else -0.55, tall), xticks=[], yticks=[])
+    ax.text(0, 1, "attends to the left", transform=ax.transAxes, color="C0", fontsize=TEXT, va="top")
+    if forward:
+        ax.text(0, 0, "attends to the right", transform=ax.transAxes, color="C1", fontsize=TEXT, va="bottom")
+    ax.text(1, 1, "ring: itself", transform=ax.transAxes, color="C2", fontsize=TEXT, va="top", ha="right")
+    ax.spines[:].set_visible(False)
+    ax.grid(False)
+    return figure
+
+
+def attack(x, moves, labels=None, *, plane=None):
+    """Where an attack sends the tokens, beside how far it sends each.
+
+    Parameters
+    ----------
+    x : array_like, shape (n, d)
+        Up to 24 tokens.
+    moves : array_like, shape (n, d)
+        What the attack adds to them, drawn to scale.
+    labels : sequence of str, optional
+        The tokens; beside the points stand the four that move most.
+    plane : array_like, shape (2, d), optional
+        Rows that span the plane of the left panel. By default the first two coordinates.
+
+    Returns
+    -------
+    Figure
+        The bars have the length of a move in all its coordinates, whatever the plane shows of it.
+
+    Raises
+    ------
+    ValueError
+        "attack draws 1 to 24 tokens ...".
+    """
+    start = in_the_plane(x, "x", plane)
+    n = len(start)
+    few_enough(n, MOST_IN_A_LINE, "attack")
+    names = named(labels, n)
+    by = in_the_plane(moves, "moves", plane, n=n)
+    size = np.linalg.norm(numbers(moves, "moves", (n, None)), axis=1)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(6.2, max(3.2, 0.24 * n + 0.8)), width_ratios=(1.2, 1))
+    window([left], start, start + by)
+    farthest = set(np.argsort(-size)[:4])
+    _pushed(left, start, start + by, [name if i in farthest else "" for i, name in enumerate(names)], "", BEFORE)
+    left.set_title("tokens and where they go", fontsize=TEXT, loc="center")
+    sns.barplot(x=size, y=np.arange(n), orient="h", color="C1", ax=right)
+    right.set_yticks(np.arange(n), names, fontsize=10)
+    right.set(xlabel="size of its move", ylabel="")
+    right.grid(False, axis="y")
+    return figure
+
+
+def atoms(before, after, weights, *, plane=None):
+    """Atoms of a measure that move or part: areas are weights.
+
+    Parameters
+    ----------
+    before, after : array_like, shape (m, d)
+        Up to twelve pieces. Those that stand at one place before are one atom; if they stand apart after, it parted.
+    weights : array_like, shape (m,)
+        Of the pieces, in all one.
+    plane : array_like, shape (2, d), optional
+        Rows that span the plane. By default the first two coordinates.
+
+    Returns
+    -------
+    Figure
+        On a line, before above after; in the plane, both in one window.
+
+    Raises
+    ------
+    ValueError
+        "atoms draws 1 to 12 tokens ...", "weights must be positive and add up to 1.".
+    """
+    start = in_the_plane(before, "before", plane)
+    m = len(start)
+    few_enough(m, MOST, "atoms")
+    end = in_the_plane(after, "after", plane, n=m)
+    mass = numbers(weights, "weights", (m,))
+    if (mass <= 0).any() or abs(mass.sum() - 1) > 1e-6:
+        raise ValueError("weights must be positive and add up to 1.")
+    flat = not (start[:, 1].any() or end[:, 1].any())
+    span = np.ptp(np.concatenate([start, end])[:, 0]) or 1.0
+    lift = np.array([0.0, 0.28 * span if flat else 0.0])
+    figure, ax = plt.subplots(figsize=(5.4, 3.2))
+    window([ax], start + lift, end - lift)
+    rows = ((start + lift, BEFORE, "before"), (end - lift, AFTER | {"marker": "o"}, "after"))
+    for points, look, name in rows:
+        places, which = np.unique(np.round(points / span, 6), axis=0, return_inverse=True)
+        total = np.bincount(which.ravel(), mass)
+        ax.scatter(*(places * span).T, s=1800 * total, alpha=0.8, zorder=3, edgecolors="white", **look)
+        for at, share in zip(places * span, total, strict=True):
+            above = 4 + 0.5 * (1800 * share) ** 0.5
+            write(ax, at, f"{share:.3g}", up=above if name == "before" else -above)
+        if flat:
+            ax.text(ax.get_xlim()[0], points[0, 1], name, color=look["color"], fontsize=TEXT, va="center")
+    for at, to in zip(start + lift, end - lift, strict=True):
+        if np.linalg.norm(to - at) > 1e-9 * span:
+            arrow(ax, at, to, color=GREY, width=1.4, shrink=10)
+    return figure

@@ -1,0 +1,227 @@
+"""Movable figures in a real browser, from the disk: what a reader moves to is what the package computes."""
+
+import re
+import shutil
+from base64 import b64encode
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import nbformat
+import numpy as np
+import pytest
+import test_book
+import torch
+from nbformat import v4
+
+from lab import figures, power_laws, results
+from lab.experiments import moving
+from lab.figures import sliders
+from lipnb import Attention, bounds, local_lipschitz
+from lipnb.worst_case import tight_input
+
+ROOT = Path(__file__).parents[2]
+LENGTHS, RADII, RANGES = [3, 10, 30, 100], [0.5, 1.0, 1.5], [0.0, 8.0, 64.0]
+ONE = torch.ones(1, 1).double()
+PAGE = "notebooks/99_scratch.html"
+DATA = """(name) => Bokeh.documents.map(one => one.get_model_by_name(name)).find(one => one)?.data"""
+
+browser = test_book.browser
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """Small ones."""
+    sharp = moving.from_uniform_to_sharp([4, 8, 16], RANGES, draws=3)
+    return moving.two_clusters(LENGTHS, RADII), sharp, results.load("real-text")
+
+
+def drawn(tables):
+    """The three figures."""
+    makers = (figures.movable.two_clusters, figures.movable.released, figures.movable.growth)
+    with plt.style.context(figures.STYLE):
+        return [make(table) for make, table in zip(makers, tables, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def shown(tables):
+    return drawn(tables)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, shown):
+    """A book of one page that holds them, and one that does not."""
+    folder = tmp_path_factory.mktemp("movable")
+    for name in ("_config.yml", "book/references.bib", "book/_ext", "book/_static"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        (folder / name).parent.mkdir(exist_ok=True)
+        copy(ROOT / name, folder / name)
+    (folder / "_toc.yml").write_text("{format: jb-book, root: book/intro, chapters: [{file: notebooks/99_scratch}]}")
+    (folder / "book" / "intro.md").write_text("# Intro\n\nA page.\n\n```{bibliography}\n```\n")
+    cells = [v4.new_markdown_cell("# Scratch\n\nSee {numref}`fig-99-growth`.")]
+    for count, one in enumerate(shown, 1):
+        metadata = {"mystnb": {"figure": {"name": f"fig-99-{one.name}", "caption": f"Caption of {one.name}."}}}
+        bundle = {"text/html": one._repr_html_(), "image/png": b64encode(one.still).decode(), "text/plain": repr(one)}
+        outputs = [v4.new_output("execute_result", bundle, execution_count=count)]
+        cells.append(v4.new_code_cell("figure", execution_count=count, metadata=metadata, outputs=outputs))
+    (folder / "notebooks").mkdir()
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(v4.new_notebook(cells=cells, metadata=kernel), folder / "notebooks" / "99_scratch.ipynb")
+    rendered = test_book.render(folder, folder)
+    assert rendered.returncode == 0, rendered.stderr
+    return folder / "_build" / "html"
+
+
+@pytest.fixture(scope="module")
+def visit(site, browser):
+    visit = test_book.Visit(browser, site / PAGE, 1300)
+    visit.page.wait_for_function("document.querySelectorAll('.movable.awake').length === 3")
+    return visit
+
+
+def figure(visit, place):
+    return visit.page.locator(".movable").nth(place)
+
+
+def slide(visit, place, name, to):
+    """Move a slider with the keyboard, from its left end."""
+    control = figure(visit, place).locator(f"[name={name}]")
+    control.press("Home")
+    for _ in range(to):
+        control.press("ArrowRight")
+    return control
+
+
+@pytest.mark.parametrize(("n", "R"), [(0, 0), (3, 1), (1, 2)])
+def test_two_clusters_moved_show_what_the_package_computes(visit, n, R):
+    slide(visit, 0, "n", n)
+    slide(visit, 0, "R", R)
+    length, radius = LENGTHS[n], RADII[R]
+    x = tight_input(-ONE, length, radius)
+    constant = local_lipschitz(Attention.from_matrices(-ONE, ONE), x, method="dense").value.item()
+    said = figure(visit, 0).locator(".says").inner_text()
+    bound = bounds.general_upper(-ONE, ONE, length, radius)
+    for number in (constant, bound, length**0.5):
+        assert f" {sliders.tidy(number)}" in said
+    assert f"n = {length}, R = {radius:g}:" in said
+    now = visit.page.evaluate(DATA, "now")
+    assert now["n"] == [length] * 2 and now["y"] == pytest.approx([constant, bound], rel=1e-3)
+    assert visit.page.evaluate(DATA, "tokens")["x"][:2] == pytest.approx([-radius, radius])
+    curve = visit.page.evaluate(DATA, "curves")["constant"]
+    assert curve[n] == pytest.approx(constant, rel=1e-3) and len(curve) == len(LENGTHS)
+
+
+def test_the_arrows_have_the_length_of_the_constant(tables):
+    """In all, outputs move by the constant when the input moves by one."""
+    rows = tables[0]
+    moved = rows.lonely_move**2 + (rows.n - 1) * rows.cluster_move**2
+    out = rows.lonely_out_move**2 + (rows.n - 1) * rows.cluster_out_move**2
+    assert np.allclose(moved, 1)
+    assert np.allclose(np.sqrt(out), rows.constant)  # here the worst move never parts the cluster
+    assert (rows.constant <= rows.bound).all() and (rows.lonely_move > 0).all()
+
+
+@pytest.mark.parametrize("t", range(len(RANGES)))
+def test_the_logit_range_moved_shows_both_exponents(visit, tables, t):
+    slide(visit, 1, "t", t)
+    rows = tables[1][tables[1].logit_range == RANGES[t]]
+    said = figure(visit, 1).locator(".says").inner_text()
+    for name in ("defined", "released"):
+        law = power_laws.power_law(rows.n, rows[name])
+        assert re.search(rf"{name} {abs(law.exponent):.2f} ", said), said
+    points = visit.page.evaluate(DATA, "points")
+    assert sorted(points["defined"]) == pytest.approx(sorted(rows.defined), rel=1e-3)
+
+
+def test_uniform_attention_has_the_exponent_of_a_quarter(shown, tables):
+    rows = tables[1][tables[1].logit_range == 0]
+    assert np.allclose(rows.defined, 1) and np.allclose(rows.largest, 1 / rows.n)
+    for _, draw in rows.groupby("draw"):
+        assert np.allclose(draw.released / draw.n**0.25, draw.released.iloc[0] / draw.n.iloc[0] ** 0.25)
+    assert "released 0.25 [0.25, 0.25]" in shown[1].at("says", t=0)
+
+
+def test_model_and_layer_are_chosen(visit, tables):
+    figure(visit, 2).locator("[name=model]").select_option(label="gpt2-mini masked")
+    slide(visit, 2, "layer", 3)
+    text = tables[2]
+    rows = text[(text.corpus == "alice") & (text.model == "gpt2-mini") & (text.layer == 3)]
+    law = power_laws.rate(rows)
+    said = figure(visit, 2).locator(".says").inner_text()
+    assert said.startswith(f"gpt2-mini masked, layer 3: exponent {law.exponent:.3f}, 95 % interval {law.low:.3f} to ")
+    points = [
+        one for one in visit.page.evaluate("Bokeh.documents.map(one => one.get_model_by_name('points')?.data)") if one
+    ]
+    assert len(points[-1]["y"]) == len(rows) and max(points[-1]["y"]) == pytest.approx(rows.lipschitz.max(), rel=1e-2)
+    figure(visit, 2).locator("[name=model]").select_option(label="random gpt2 masked")
+    layer = figure(visit, 2).locator("[name=layer]")
+    assert figure(visit, 2).locator("output").inner_text() == "6" and layer.is_disabled()
+    assert figure(visit, 2).locator(".says").inner_text().startswith("random gpt2 masked, layer 6: ")
+
+
+def test_a_slider_says_its_value_and_works_by_keyboard(visit):
+    control = slide(visit, 0, "n", 2)
+    assert control.get_attribute("aria-valuetext") == "30"
+    assert figure(visit, 0).locator("label", has_text="number of tokens").locator("output").inner_text() == "30"
+
+
+def test_nothing_is_asked_from_outside_and_scripts_are_small(visit, site, browser):
+    assert [url for url in visit.requests if not url.startswith(("file:", "data:"))] == [] and visit.errors == []
+    scripts = [site / "_static" / name for name in ("vendor/bokeh.min.js", "movable.js")]
+    assert sum(path.stat().st_size for path in scripts) < 1_500_000
+    other = test_book.Visit(browser, site / "book" / "intro.html", 1300)
+    assert not [url for url in other.requests if re.search(r"bokeh|movable\.(?:js|css)", url)]
+
+
+def test_it_fits_a_phone(site, browser):
+    page = test_book.Visit(browser, site / PAGE, 390).page
+    page.wait_for_function("document.querySelectorAll('.movable.awake').length === 3")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate(test_book.STICKS_OUT) == []
+
+
+def test_a_still_picture_stands_where_scripts_do_not_run(site, browser, visit):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((site / PAGE).as_uri())
+    assert all(one.is_visible() for one in page.locator(".movable .still").all())
+    assert not any(one.is_visible() for one in page.locator(".controls, .plots, .says").all())
+    context.close()
+    assert not any(one.is_visible() for one in visit.page.locator(".movable .still").all())
+    visit.page.emulate_media(media="print")
+    assert all(one.is_visible() for one in visit.page.locator(".movable .still").all())
+    assert not any(one.is_visible() for one in visit.page.locator(".controls, .plots, .says").all())
+    visit.page.emulate_media(media="screen")
+
+
+def test_figures_are_numbered_with_their_captions(visit):
+    captions = [one.inner_text() for one in visit.page.locator("figure figcaption").all()]
+    assert [re.sub(r"\s*#$", "", text) for text in captions] == [
+        "Fig. 1 Caption of two-clusters.",
+        "Fig. 2 Caption of released.",
+        "Fig. 3 Caption of growth.",
+    ]
+    assert all(one.get_attribute("alt") for one in visit.page.locator(".movable .still").all())
+
+
+def test_a_figure_is_the_same_each_time_and_small(shown, tables):
+    """Whatever bokeh drew before."""
+    for first, again in zip(shown, drawn(tables), strict=True):
+        assert first._repr_html_() == again._repr_html_() and first._repr_png_() == again._repr_png_()
+        assert len(first.data) < sliders.MOST and len(first.still) < 30_000
+        assert first._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_figure_that_is_too_large_is_refused(shown, monkeypatch):
+    monkeypatch.setattr(sliders, "MOST", 100)
+    with pytest.raises(ValueError, match="at most 100 characters"):
+        sliders.Movable("too-large", [], [], [sliders.Feed("says", (), "word " * 30)], plt.figure(), "")
+
+
+def test_tables_that_cannot_be_moved_are_refused(tables):
+    with pytest.raises(ValueError, match="every n is needed at every R, 12 rows, got 11"):
+        figures.movable.two_clusters(tables[0].iloc[1:])
+    with pytest.raises(power_laws.SeveralSeries):
+        text = tables[2]
+        figures.movable.growth(text.assign(object=["head", "layer"] * (len(text) // 2)))
+    with pytest.raises(ValueError, match="lengths must be even"):
+        moving.from_uniform_to_sharp([3], [0.0])
