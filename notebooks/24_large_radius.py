@@ -7,32 +7,12 @@
 # ---
 
 # %% [markdown]
-# # What is left when tokens grow?
+# # Large radius (Theorem 3.7)
 #
-# Bounds on a ball grow without limit with its radius. Scale *one* input up, and its own constant does not: attention
-# becomes a choice of one token each, and the constant settles at a number that can be read off from who chooses whom.
-# This page finds that number, the rate at which it is approached, and how far real tokens are from it.
-#
-# :::{prf:theorem} Large radius {cite}`castin2024smooth`, Theorem 3.7 (reconstructed)
-# :label: large-radius
-#
-# Let $A, V \ne 0$, and let $X$ be such that every token $x_i$ has its largest score $x_i^\top A^\top x_j$ at a unique
-# index $m_i$. Then
-#
-# $$\Lip_{RX}(f) \le \theta(R)\, \norm{V}_2 \sqrt n, \qquad \theta(R) \to 1 \text{ exponentially fast.}$$
-#
-# All other inputs together have measure zero.
-# :::
-#
-# :::{prf:theorem} Exact limit, explicit rate (ours)
-# :label: large-radius-limit
-#
-# Let $g$ be the smallest gap between the largest and the second largest score of a token of $X$, and
-# $t = \norm{A}_2 R^2 \max_i \abs{x_i}^2$. Then
-#
-# $$\begin{aligned} \Big| \Lip_{RX}(f) &- \norm{V}_2 \max_j \sqrt{\#\{i : m_i = j\}} \Big| \\
-# &\le \norm{V}_2\, \big( 4t\,(1 + \sqrt n) + \sqrt{2n} \big)\, (n - 1)\, e^{- g R^2} . \end{aligned}$$
-# :::
+# {term}`Bounds <bound>` on a ball grow without limit with its {term}`radius`. Scale *one* input up, and its own
+# constant does not: {term}`attention` becomes {term}`hard <hard attention>`, each {term}`token` chooses one other, and
+# the {term}`local Lipschitz constant` settles at $\norm V_2$ times the root of the largest number of followers that a
+# token has ({numref}`fig-24-limit`). We give this limit exactly, with an explicit rate; real tokens are far from it.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -47,6 +27,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
+from myst_nb import glue
 
 from lab import figures, ledger
 from lab.experiments import brackets
@@ -56,8 +37,10 @@ from lipnb.worst_case import gaussian
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 normal = gaussian(generator)
+unit = torch.ones(1, 1).double()
 
 
+# %% tags=["hide-input"]
 def score_gap(A, x):
     """Smallest difference between the two largest scores of a token."""
     return -(x @ A.T @ x.T).topk(2).values.diff().max().item()
@@ -70,57 +53,7 @@ def beyond(A, norm_V, y, u):
     return norm_V * (4 * t * (1 + n**0.5) + (2 * n) ** 0.5) * (n - 1) * np.exp(-u)
 
 
-# %% [markdown]
-# ## Proof
-#
-# At $RX$ the logits are $R^2 x_i^\top A^\top x_j$, so all but a share
-# $\delta \le (n - 1)\, e^{-g R^2}$ of the attention of token $i$ goes to $m_i$. Compare the Jacobian with that of the
-# choice, $\varepsilon \mapsto (V \varepsilon_{m_i})_i$. Let $\rho = R \max_i \abs{x_i}$.
-#
-# - *Query.* $\norm{\Sigma_i}$ is at most the mean square distance to $R x_{m_i}$, at most $4 \rho^2 \delta$. Times
-#   $\norm A$: $4 t \delta$.
-# - *Key.* Row $i$ has $\sum_j P_{ij} \abs{R x_j - \bar x_i} \abs{A R x_i} \le 4 t \delta$, where $\bar x_i$ is the
-#   mean that token $i$ sees: all $j \ne m_i$ together have the weight $\delta$ and distances up to $2 \rho$, and
-#   $R x_{m_i}$ lies within $2 \rho \delta$ of the mean. All $n$ rows: $4 t \delta \sqrt n$.
-# - *Value.* Row $i$ of $P$ differs from the choice by at most $\sqrt 2\, \delta$ in length. All rows:
-#   $\sqrt{2n}\, \delta$.
-#
-# The choice itself sends the input of token $j$ to all its followers, so its norm is
-# $\norm V \max_j \sqrt{\#\{i : m_i = j\}}$. Norms of two matrices differ by at most the norm of their difference.
-#
-# *Ties are rare.* A tie means $x_i^\top A^\top (x_j - x_l) = 0$. For $A \ne 0$ and $j \ne l$ this polynomial is not
-# zero everywhere, so its zeros have measure zero, and there are finitely many such equations. $\square$
-#
-# ## By hand: two tokens on a line
-#
-# Tokens 1 and 2, $A = V = 1$: both choose token 2. The gap is $1$, and the limit is $\sqrt 2 = \sqrt n$, so the bound
-# of the theorem is reached.
-
-# %%
-one, x = torch.ones(1, 1).double(), torch.tensor([[1.0], [2.0]]).double()
-by_hand = []
-for R in (0.5, 1.0, 2.0, 3.0, 4.0, 5.0):
-    y = R * x
-    P = (y @ y.T).softmax(1)
-    m = P @ y
-    variance = (P * (y.T - m) ** 2).sum(1)
-    J = P * (1 + (y.T - m) * y) + torch.diag(variance)
-    norm = torch.linalg.matrix_norm(J, 2).item()
-    rate = (16 * R**2 * (1 + 2**0.5) + 2) * np.exp(-(R**2))
-    by_hand.append({"R": R, "norm": norm, "beyond": norm - 2**0.5, "allowed": rate})
-by_hand = pd.DataFrame(by_hand)
-limit = bounds.large_radius_limit(Attention.from_matrices(one, one), x).item()
-print(by_hand.to_string(index=False, float_format="{:.3g}".format))
-print(f"limit by lipnb: {limit:.6f}")
-
-# %% [markdown]
-# ## The limit and the rate, on random inputs
-#
-# Any matrices, from two tokens on. Each input is scaled until $g R^2$ is 45. The rate is the slope of
-# $\log \abs{\Lip_{RX} / \mathrm{limit} - 1} - \log R^2$ against $R^2$, where the error is neither large nor rounding;
-# the theorem promises at least $g$.
-
-# %%
+# %% tags=["hide-input"]
 found, kept = [], []
 u = np.linspace(0.5, 45, 90)  # g R^2
 for case in range(inputs):
@@ -142,15 +75,8 @@ for case in range(inputs):
     one["bound"] = (value / (size * n**0.5 + excess)).max()
     found.append(one)
     kept.append((f, x, error))
-
-# %%
 found = pd.DataFrame(found)
 found["followers"] = (found.limit**2).round().astype(int)
-rates = found.rate.describe()[["min", "50%", "max"]].round(3).to_dict()
-print(f"{len(found)} inputs: largest error at the end {found.end.max():.0e}")
-print(f"rate over gap, {found.rate.count()} fits: {rates}")
-print(f"error over the explicit bound at most {found.ratio.max():.3f}")
-print(f"measured over theta ||V|| sqrt(n) at most {found.bound.max():.3f}")
 
 # %% tags=["hide-input"]
 left, right = figures.panels(2, width=4.3, height=3.8)
@@ -173,22 +99,84 @@ right.legend()
 plt.show()
 
 # %% [markdown]
-# *Random inputs of one length, one for each largest number of followers that occurred. Left: with growing tokens
-# the constant rises, as a rule far beyond the root of that number, and settles there. Right, same colours: the approach
-# is exponential, at about the rate of the smallest gap or faster ("rate over gap" above has the fitted rates).*
+# <!-- figure fig-24-limit: Left, the local constants of several random inputs against the factor on their tokens: they
+# rise, come down, and end on horizontal lines. Right, on a logarithmic axis, their distance from those lines falls
+# along a straight dashed line or below it. -->
+# *Random inputs of one length, one for each largest number of followers that occurred. Left: with growing tokens the
+# constant rises, as a rule far beyond the root of that number, and settles there (dotted). Right, same colours: the
+# approach is exponential, at about the rate of the smallest gap between {term}`logits <logit>` or faster.*
 #
-# ## Several heads, masks, ties
+# ## Two tokens on a line
 #
-# With several heads the limit is the norm of $\varepsilon \mapsto \sum_h W^{(h)} V^{(h)} \varepsilon_{m_i^{(h)}}$.
-# With a mask, tokens choose among those before them. Both are what `large_radius_limit` computes.
-#
-# *Ties.* Floating-point numbers drawn at random do not tie, so counting ties among them shows nothing. Ties are made
-# here: token 3 is moved along $A x_1$ until token 1 scores it like its favourite. A push of length $\epsilon$ must part
-# them by a gap proportional to $\epsilon$: then inputs with ties are a thin sheet, of measure zero. *Near* ties, here a
-# push of $10^{-3}$, are the hard case for the explicit rate. And at a tie the bound itself fails, as at the tokens
-# $0, R, -R$ of {doc}`25_quadratic_growth`: that is what the hypothesis is for.
+# Tokens 1 and 2, $A = V = 1$: both choose token 2. The gap between their logits is $1$, and the limit is
+# $\sqrt 2 = \sqrt n$, so the bound of the theorem is reached.
 
 # %%
+x = torch.tensor([[1.0], [2.0]]).double()
+by_hand = []
+for R in (0.5, 1.0, 2.0, 3.0, 4.0, 5.0):
+    y = R * x
+    P = (y @ y.T).softmax(1)
+    m = P @ y
+    variance = (P * (y.T - m) ** 2).sum(1)
+    J = P * (1 + (y.T - m) * y) + torch.diag(variance)
+    norm = torch.linalg.matrix_norm(J, 2).item()
+    rate = (16 * R**2 * (1 + 2**0.5) + 2) * np.exp(-(R**2))
+    by_hand.append({"R": R, "norm": norm, "beyond": norm - 2**0.5, "allowed": rate})
+
+# %% tags=["hide-input"]
+by_hand = pd.DataFrame(by_hand)
+names = {"R": "factor R on the tokens", "norm": "local constant", "beyond": "distance from √2"}
+names |= {"allowed": "explicit bound on it"}
+figures.table(by_hand, names=names)
+
+# %% tags=["hide-input"]
+f, x, _ = kept[found[found.index % 7 == 6].followers.idxmax()]  # eight tokens
+figures.objects.who_chooses(f.probabilities(30 * x)[0])
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-24-who: Eight tokens on a line and arcs between them. Each token has one arc, to the token that it
+# chooses, and several arcs end at one token. -->
+# *Who chooses whom, at one of the random inputs scaled by 30. Each token attends to one only. The token with the most
+# arcs sets the limit: move it, and all its followers move along.*
+#
+# ## The statements
+#
+# {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
+#
+# :::{prf:theorem} Large radius {cite}`castin2024smooth`, Theorem 3.7
+# :label: large-radius
+#
+# Let $f$ be one head without a mask, $A, V \ne 0$, and let $X$ be such that every token $x_i$ has its largest logit
+# $x_i^\top A^\top x_j$ at a unique index $m_i$. Then
+#
+# $$\Lip_{RX}(f) \le \theta(R)\, \norm{V}_2 \sqrt n, \qquad \theta(R) \to 1 \text{ exponentially fast.}$$
+#
+# All other inputs together have measure zero.
+# :::
+#
+# {bdg-secondary}`ours` {ref}`what is this? <badges>`
+#
+# :::{prf:theorem} Exact limit, explicit rate
+# :label: large-radius-limit
+#
+# Under the same hypotheses, let $g$ be the smallest gap between the largest and the second largest logit of a token
+# of $X$, and $t = \norm{A}_2 R^2 \max_i \abs{x_i}^2$ the {term}`logit range`. Then
+#
+# $$\begin{aligned} \Big| \Lip_{RX}(f) &- \norm{V}_2 \max_j \sqrt{\#\{i : m_i = j\}} \Big| \\
+# &\le \norm{V}_2\, \big( 4t\,(1 + \sqrt n) + \sqrt{2n} \big)\, (n - 1)\, e^{- g R^2} . \end{aligned}$$
+# :::
+#
+# ## Measured against stated
+#
+# Random inputs and matrices, from two tokens on, each scaled until $g R^2$ is 45. The rate is the slope of
+# $\log \abs{\Lip_{RX} / \mathrm{limit} - 1} - \log R^2$ against $R^2$, where the error is neither large nor
+# {term}`rounding`; the theorem promises at least $g$. With several heads the limit is the norm of
+# $\varepsilon \mapsto \sum_h W^{(h)} V^{(h)} \varepsilon_{m_i^{(h)}}$, and with a {term}`mask <mask (causal)>` tokens
+# choose among those before them; `large_radius_limit` computes both.
+
+# %% tags=["hide-input"]
 heads = []
 for case in range(60):
     h, n, d = 1 + case % 4, 2 + case % 6, 3
@@ -200,9 +188,25 @@ for case in range(60):
     gap = (gaps[..., 0] - gaps[..., 1]).clamp_max(1e6).min()
     value = local_lipschitz(f, (50 / gap).sqrt() * x, method="dense").value
     heads.append((value / limit - 1).item())
-print(f"{len(heads)} maps of one to four heads: error {np.abs(heads).max():.0e}")
+checks = [
+    ("distance from the limit at the end, relative", len(found), found.end.max(), "0"),
+    ("several heads, masked or not: the same", len(heads), np.abs(heads).max(), "0"),
+    ("distance from the limit over the explicit bound", found.ratio.count(), found.ratio.max(), "at most 1"),
+    ("constant over ‖V‖√n plus the explicit bound", len(found), found.bound.max(), "at most 1"),
+    ("fitted rate over the gap, smallest", found.rate.count(), found.rate.min(), "1 or more, but by a fit"),
+    ("fitted rate over the gap, median", found.rate.count(), found.rate.median(), ""),
+]
+figures.table(pd.DataFrame(checks, columns=["what", "inputs", "worst measured", "stated"]))
 
-# %%
+# %% [markdown]
+# ## Ties
+#
+# Floating-point numbers drawn at random do not tie, so counting ties among them shows nothing. Ties are made here:
+# token 3 is moved along $A x_1$ until its logit with token 1 equals the largest. A push of length $\epsilon$ must part
+# them by a gap proportional to $\epsilon$: then inputs with ties are a thin sheet, of {term}`measure` zero. *Near*
+# ties, after a push of $10^{-3}$, are the hard case for the explicit rate.
+
+# %% tags=["hide-input"]
 parted, near = [], []
 for case in range(tied):
     n, d = 4 + case % 5, 2 + case % 3
@@ -220,23 +224,21 @@ for case in range(tied):
         R = (u / g) ** 0.5
         value = local_lipschitz(f, R * y, method="dense").value.item()
         near.append(abs(value - limit) / beyond(A, 1.0, R * y, g * R**2))
-
-# %%
 torn = torch.tensor([[0.0], [4.0], [-4.0]]).double()
-unit = torch.ones(1, 1).double()
 torn = local_lipschitz(Attention.from_matrices(unit, unit), torn).value.item()
-print(f"{tied} ties: gap over push changes by {np.abs(parted).max():.0e} at most")
-print(f"{len(near)} near ties: error over the explicit bound at most {max(near):.3f}")
-print(f"tokens 0, 4, -4: constant {torn:.2f}, sqrt(n) = {3**0.5:.2f}")
+glue("page-24-near", float(max(near)), display=False)
+glue("page-24-torn", torn, display=False)
 
 # %% [markdown]
-# ## How many followers has a random token?
+# At near ties the distance from the limit is at most {glue:text}`page-24-near:.2f` of the explicit bound. At a tie the
+# theorem itself fails: for the tokens $0, R, -R$ of {doc}`25_quadratic_growth` with $R = 4$ the constant is
+# {glue:text}`page-24-torn:.1f`, far above $\sqrt 3$. That is what the hypothesis is for.
 #
-# The limit lies between $\norm V$ (no two choose the same) and $\norm V \sqrt n$ (all choose the same). For 32
-# Gaussian tokens it depends on their width. And for real tokens? Three layers of MiniLM, all heads with their biases
-# and output matrices, tokens of a window scaled by a common factor.
+# ## How many followers has a token, and how far are real tokens from the limit?
+#
+# The limit lies between $\norm V$ (no two choose the same) and $\norm V \sqrt n$ (all choose the same).
 
-# %%
+# %% tags=["hide-input"]
 followers = {}
 for d in (2, 8, 64):
     counts = []
@@ -260,14 +262,6 @@ real = pd.DataFrame(rows, columns=["layer", "factor", "constant", "limit", "larg
 at_one = real[np.isclose(real.factor, 1)].drop(columns="factor")
 at_one["on the way"] = real.groupby("layer").constant.max().to_numpy()
 
-# %%
-sparse = pd.DataFrame(sparse, columns=["layer", "no weight over 0.9", "tokens for 9/10"])
-print({d: f"{np.median(one):.0f} of 32" for d, one in followers.items()}, "(median)")
-print(at_one.round(2).to_string(index=False))
-print(f"rows of attention, {length} tokens, all heads: share without a weight over 0.9,")
-print("median number of tokens that hold 9/10")
-print(sparse.round(2).to_string(index=False))
-
 # %% tags=["hide-input"]
 left, right = figures.panels(2, width=4.3, height=3.6)
 colours = "#0072b2", "#e69f00", "#009e73"
@@ -287,19 +281,56 @@ right.legend(ncols=3, fontsize=9)
 plt.show()
 
 # %% [markdown]
-# *Left: the limit squared over $\norm V^2$, for the random inputs of each width. Right: layers on real text, tokens
-# scaled by a factor; the vertical line is the real radius, dotted lines are the limits.*
-#
-# At the real radius the numbers are of the size of the limit, but this is not the regime of the theorem. The largest
-# probability that a token gives (in the table: mean over tokens and heads) is far from one, and scaling up first
-# leads through constants dozens to hundreds of times as large: where two tokens compete, a small move decides who
-# wins. Only when every competition of every head is decided does the constant come down.
-#
-# The paper adds that rows of real attention tend to be sparse, but not 1-sparse as in the limit. Not 1-sparse they are:
-# most rows have no weight over 0.9. Whether they are sparse depends on the definition. In the first and in the last
-# layer of the table more than half of the tokens are needed for 9/10 of a row.
+# <!-- figure fig-24-real: Left, histograms of the largest number of followers for random tokens of three widths. Right,
+# three layers of MiniLM, the local constant against a factor on real tokens: it rises by orders of magnitude beyond
+# the real radius and comes down to a dotted line. -->
+# *Left: followers of the most chosen of 32 Gaussian tokens; their number depends on the width. Right: layers on real
+# text, all heads with their biases and output matrices, tokens scaled by a factor; the vertical line is the real
+# radius, dotted lines are the limits.*
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input"]
+sparse = pd.DataFrame(sparse, columns=["layer", "no weight over 0.9", "tokens for 9/10"])
+shown = at_one.merge(sparse, on="layer")
+names = {"layer": "layer", "constant": "constant, real tokens", "limit": "limit", "on the way": "largest on the way"}
+names |= {"largest P": "largest attention, mean", "no weight over 0.9": "rows without a weight over 0.9"}
+names |= {"tokens for 9/10": f"tokens for 9/10 of a row, of {length}"}
+figures.table(shown, names=names)
+
+# %% [markdown]
+# At the real radius the constants are of the size of the limit, but the theorem does not apply there yet: the largest
+# attention that a token gives is far from one, and scaling up first leads through constants dozens to hundreds of
+# times as large. Where two tokens compete, a small move decides who wins. Only when every competition of every head is
+# decided does the constant come down.
+#
+# The paper adds that rows of real attention tend to be sparse, but not 1-sparse as in the limit. Most rows have no
+# weight over 0.9, so they are not 1-sparse. Whether they are sparse depends on the definition: in the first and in the
+# last layer more than half of the tokens are needed for 9/10 of a row.
+#
+# ::::{dropdown} Proof of the limit and the rate
+# :::{prf:proof}
+# At $RX$ the logits are $R^2 x_i^\top A^\top x_j$, so all but a share $\delta \le (n - 1)\, e^{-g R^2}$ of the
+# attention of token $i$ goes to $m_i$. Compare the Jacobian with that of the choice,
+# $\varepsilon \mapsto (V \varepsilon_{m_i})_i$. Let $\rho = R \max_i \abs{x_i}$.
+#
+# *Query.* $\norm{\Sigma_i}$ is at most the mean square distance to $R x_{m_i}$, at most $4 \rho^2 \delta$. Times
+# $\norm A$: $4 t \delta$.
+#
+# *Key.* Row $i$ has $\sum_j P_{ij} \abs{R x_j - \bar x_i} \abs{A R x_i} \le 4 t \delta$, where $\bar x_i$ is the mean
+# that token $i$ sees: all $j \ne m_i$ together have the weight $\delta$ and distances up to $2 \rho$, and $R x_{m_i}$
+# lies within $2 \rho \delta$ of the mean. All $n$ rows: $4 t \delta \sqrt n$.
+#
+# *Value.* Row $i$ of $P$ differs from the choice by at most $\sqrt 2\, \delta$ in length. All rows:
+# $\sqrt{2n}\, \delta$.
+#
+# The choice itself sends the input of token $j$ to all its followers, so its norm is
+# $\norm V \max_j \sqrt{\#\{i : m_i = j\}}$. Norms of two matrices differ by at most the norm of their difference.
+#
+# *Ties are rare.* A tie means $x_i^\top A^\top (x_j - x_l) = 0$. For $A \ne 0$ and $j \ne l$ this polynomial is not
+# zero everywhere, so its zeros have measure zero, and there are finitely many such equations.
+# :::
+# ::::
+
+# %% tags=["nbval-check-output", "hide-input"]
 assert abs(by_hand.norm.iloc[-1] / 2**0.5 - 1) < 1e-9
 assert (by_hand.beyond.abs() <= by_hand.allowed).all()
 assert found.end.max() < 1e-12 and found.ratio.max() <= 1 + 1e-9
@@ -311,10 +342,10 @@ assert at_one["largest P"].max() < 0.7
 assert (sparse["tokens for 9/10"].iloc[[0, -1]] > length / 2).all()
 assert (sparse["no weight over 0.9"] > 0.5).all()
 slow, fits = found.rate.min(), found.rate.count()
-print(f"{len(found)} inputs reach the exact limit; {fits} rates could be fitted, from {slow:.2f} of the gap on")
-print(f"{len(heads)} maps with heads and masks do too; {tied} ties part under a push")
+print(f"✓ {len(found)} inputs and {len(heads)} maps with heads and masks reach the exact limit;")
+print(f"  {fits} rates could be fitted, from {slow:.2f} of the gap on; {tied} ties part under a push")
 
-# %%
+# %% tags=["hide-input"]
 id, inputs_of = "castin.thm-3.7", "random inputs scaled until g R^2 = 45"
 read, own = ({"seen": seen, "effort": "proved"} for seen in ("reconstructed", "ours"))
 said = {"seen": "text of the paper", "effort": "structured"}
@@ -344,16 +375,16 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - It shows that $\sqrt n$ is a matter of popularity: the limit is set by the token with the most followers.
+# - In the limit $\sqrt n$ is a matter of popularity: the token with the most followers sets it.
 # - The rate is that of the smallest gap, and gaps can be tiny. An input close to a tie waits long for its limit,
 #   through large constants.
 # - The theorem is about one input scaled up. It does not bound the constant of the *ball* of large radius, which
 #   contains inputs close to ties ({doc}`23_mean_field`).
-# - The fit of the rate is made on a finite window; the explicit bound is what is proved.
-# - Real layers: one window of text, six layers for the sparsity of rows, three of them scaled. With biases the limit is
-#   the same, the way to it is not.
+# - The fit of the rate is made on a finite range; the explicit bound is what is proved.
+# - Real layers: one {term}`window` of text, six layers for the sparsity of rows, three of them scaled (those in the
+#   table). With biases the limit is the same, the way to it is not.
 #
 # **One thing to try.** Let all tokens lie on one side, `normal(n, d).abs()`, with `A` the identity: how many
 # followers has the longest one?
 #
-# **Next:** {doc}`25_quadratic_growth`, tokens that never decide.
+# **Next:** {doc}`25_quadratic_growth`.

@@ -7,16 +7,113 @@
 # ---
 
 # %% [markdown]
-# # How fast can the constant grow with the radius?
+# # Growth like R² from three tokens (Figure 3)
 #
-# Three tokens are enough for a local constant of order $R^2$: one at the origin, one on each side of it. The token at
-# the origin scores all others alike, so it never makes a choice, however large the others are. Move it a
-# little and the growth stops at a finite radius.
+# Three {term}`tokens <token>` are enough for a {term}`local Lipschitz constant` of order $R^2$: one at the origin, one
+# on each side of it. The token at the origin has equal {term}`logits <logit>` with all others, so it never makes a
+# choice, however large the others are. Move it a little, and the growth stops at a finite {term}`radius`
+# ({numref}`fig-25-radius`).
+
+# %% tags=["parameters"]
+numbers = [3, 5, 9, 33]  # tokens, odd
+radii = [8, 16, 32, 64, 128, 256, 512]
+shifts = [1e-1, 1e-2, 1e-3, 1e-4]  # how far the first token is moved, in units of R
+seed = 0
+
+# %% tags=["hide-input"]
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from myst_nb import glue
+
+from lab import figures, ledger, power_laws
+from lipnb import Attention, AttentionJacobian, bounds
+from lipnb import local_lipschitz as constant
+from lipnb.worst_case import quadratic_input
+
+figures.house_style()
+generator = torch.Generator().manual_seed(seed)
+eye = torch.eye(2, dtype=torch.float64)
+f = Attention.from_matrices(eye, eye)
+u = torch.tensor([0.6, 0.8], dtype=torch.float64)
+
+# %% tags=["hide-input"]
+tokens, sizes = 5, np.geomspace(0.5, 512, 61)
+curves = {}
+for shift in [0, *shifts]:
+    base = quadratic_input(tokens, 1, u)
+    base[0] = shift * u
+    inputs = torch.stack([R * base for R in sizes])
+    curves[shift] = constant(f, inputs, method="dense").value.numpy()
+generic = torch.randn(tokens, 2, generator=generator, dtype=torch.float64)
+generic /= generic.norm(dim=1).max()
+generic_curve = constant(f, torch.stack([R * generic for R in sizes]), method="dense").value.numpy()
+plateau = bounds.large_radius_limit(f, generic).item()
+upper = np.array([bounds.general_upper_sharp(eye, eye, tokens, R) for R in sizes])
+
+# %% tags=["hide-input"]
+ax = plt.subplots(figsize=(6.4, 4.6))[1]
+ax.plot(sizes, upper, color="#d55e00", lw=1.4, ls="--", label="upper bound on the ball, ours")
+ax.plot(sizes, curves[0], color="#0072b2", lw=2.4, label="first token at 0")
+shades = ("#56b4e9", "#009e73", "#e69f00", "#cc79a7")
+for shift, shade in zip(shifts, shades, strict=True):
+    ax.plot(sizes, curves[shift], color=shade, label=f"moved by {shift:g} R")
+ax.plot(sizes, generic_curve, color="#606060", ls=":", lw=2, label="random input")
+ax.set(xscale="log", yscale="log", xlabel="radius R", ylim=(0.5, 1e6))
+ax.set(ylabel="local Lipschitz constant", xticks=[1, 4, 16, 64, 256])
+ax.xaxis.set_major_formatter("{x:g}")
+ax.xaxis.minorticks_off()
+ax.legend(loc="upper left", fontsize=9, ncols=2)
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-25-radius: Log-log curves of the local constant against the radius. One rises without end, below a
+# dashed upper bound; others follow it and fall back to a plateau, sooner the farther the first token was moved. -->
+# *The local constant of five tokens scaled to radius $R$. With the first token at 0 it grows like $R^2$ without end.
+# A first token at $\delta R u$ follows the same line until $R \approx 1/\sqrt\delta$, then decides, and the constant
+# falls to a plateau, as at a random input. The dashed line is the upper {term}`bound` on the whole ball,
+# {prf:ref}`general-sharp`.*
 #
-# :::{prf:theorem} Quadratic growth at few tokens {cite}`castin2024smooth`
+# ## Three tokens on a line
+#
+# With $d = 1$ the {term}`Jacobian` is three by three. At $R = 4$ the entry of the first token is
+# $\frac23 \cdot 16 + \frac13 = 11$, and nothing else is above 1.
+
+# %%
+line = torch.ones(1, 1, dtype=torch.float64)
+x = quadratic_input(3, 4, [1.0])  # the tokens 0, 4, -4
+J = AttentionJacobian(Attention.from_matrices(line, line), x).dense()
+by_hand = torch.linalg.matrix_norm(J, 2).item()
+print(f"largest singular value {by_hand:.4f}")
+
+# %% tags=["hide-input"]
+rows_of = pd.DataFrame(J.numpy().round(5) + 0.0, columns=["x₁ = 0", "x₂ = 4", "x₃ = −4"])
+rows_of.insert(0, "output of", ["x₁ = 0", "x₂ = 4", "x₃ = −4"])
+figures.table(rows_of, bold=[True, False, False])
+
+# %% tags=["hide-input"]
+small = quadratic_input(3, 2, u)
+push = torch.zeros_like(small)
+push[0] = 0.25 * u
+figures.objects.tokens_and_attention(small, f, moved=small + push)
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-25-three: Two panels. Left, three tokens on a slanted line, the middle one with equal arrows to the
+# two outer ones; it is pushed a little along the line. Right, its output moves much farther along the line, the other
+# two outputs hardly. -->
+# *Three tokens of norm 0, $R$ and $R$ with $R = 2$. The middle one attends to both sides equally; a small push makes it
+# prefer one side, and its output moves by a multiple of the push that grows like $R^2$.*
+#
+# ## The statement
+#
+# {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
+#
+# :::{prf:theorem} Quadratic growth at few tokens {cite}`castin2024smooth`, section C.7 and Figure 3
 # :label: quadratic-growth
 #
-# Let $A = V = I$, $n \ge 3$ odd, $u$ a unit vector and
+# Let $f$ be one head without a mask, $A = V = I$, $n \ge 3$ odd, $R > 0$, $u$ a unit vector and
 #
 # $$X = (0,\ \underbrace{Ru, \dots, Ru}_{(n-1)/2},\ \underbrace{-Ru, \dots, -Ru}_{(n-1)/2}) .$$
 #
@@ -30,60 +127,16 @@
 #   \frac{\norm{D_X f}_2}{R^2} \to \frac{n-1}{n} .$$
 # :::
 #
-# This is section C.7 and Figure 3 of the paper. Its text, which we have without formulas, promises quadratic growth and
-# a factor close to 1; the configuration is our reconstruction. The token at 0 is the one with which
-# {cite:t}`kim2021lipschitz` show that attention is not Lipschitz on the whole space.
+# The text of the paper, which we have without formulas, promises quadratic growth and a factor close to 1. The token
+# at 0 is the one with which {cite:t}`kim2021lipschitz` show that {term}`attention` is not Lipschitz on the whole space.
 #
-# *Proof.* The first token scores $x_1^\top A^\top x_j = 0$ with all others, so $P_{1j} = 1/n$, the mean it sees is 0
-# and the covariance is $\Sigma_1 = \frac1n \sum_j x_j x_j^\top = \frac{n-1}n R^2 uu^\top$. In
-# $J_{ij} = V[P_{ij}(I + (x_j - m_i)(A x_i)^\top) + \delta_{ij} \Sigma_i A]$ the middle part vanishes for $i = 1$,
-# because $A x_1 = 0$. A block is never larger than the whole matrix. For the limit: row 1 holds $J_{1j} = I/n$
-# besides $J_{11}$. In every other row the
-# attention on the tokens that are not $x_i$'s equals falls like $e^{-R^2}$, so these rows stay bounded. $\square$
-
-# %% tags=["parameters"]
-numbers = [3, 5, 9, 33]  # tokens, odd
-radii = [8, 16, 32, 64, 128, 256, 512]
-shifts = [1e-1, 1e-2, 1e-3, 1e-4]  # how far the first token is moved, in units of R
-seed = 0
+# ## Measured against stated
+#
+# Tokens in the plane along a slanted direction, several odd $n$, radii from 8 to 512, and the singular values of the
+# dense Jacobian. The block agrees with the statement to {term}`rounding`; the {term}`exponent` of the norm in $R$ and
+# its factor:
 
 # %% tags=["hide-input"]
-import matplotlib.pyplot as plt
-import numpy as np
-import pandas as pd
-import torch
-
-from lab import figures, ledger, power_laws
-from lipnb import Attention, AttentionJacobian, bounds
-from lipnb import local_lipschitz as constant
-from lipnb.worst_case import quadratic_input
-
-figures.house_style()
-generator = torch.Generator().manual_seed(seed)
-eye = torch.eye(2, dtype=torch.float64)
-f = Attention.from_matrices(eye, eye)
-u = torch.tensor([0.6, 0.8], dtype=torch.float64)
-
-# %% [markdown]
-# ## By hand: three tokens on a line
-#
-# With $d = 1$ the Jacobian is three by three. At $R = 4$ the entry of the first token is
-# $\frac23 \cdot 16 + \frac13 = 11$, and nothing else is above 1.
-
-# %%
-line = torch.ones(1, 1, dtype=torch.float64)
-J = AttentionJacobian(Attention.from_matrices(line, line), quadratic_input(3, 4, [1.0]))
-print(J.dense().numpy().round(3))
-by_hand = torch.linalg.matrix_norm(J.dense(), 2).item()
-print(f"largest singular value {by_hand:.4f}")
-
-# %% [markdown]
-# ## The block is exact, and the norm follows $R^2$
-#
-# Tokens in the plane along a slanted direction, several odd $n$. `local_lipschitz` is asked for the singular values of
-# the dense Jacobian, so nothing here is estimated.
-
-# %%
 rows = []
 for n in numbers:
     for R in radii:
@@ -99,19 +152,19 @@ table = pd.DataFrame(rows, columns=columns)
 fits = {n: power_laws.power_law(t.R, t.constant) for n, t in table.groupby("n")}
 at_64 = table[table.R == 64].set_index("n")
 limits = {n: (n - 1) / n for n in numbers}
-for n, fit in fits.items():
-    print(f"n = {n:2d}: slope {fit.exponent:.6f} over R = {radii[0]} to {radii[-1]}; ", end="")
-    print(f"at R = 64, constant / R^2 = {at_64['over R^2'][n]:.6f}, ", end="")
-    print(f"limit {limits[n]:.6f}")
+found = [(n, fit.exponent, at_64["over R^2"][n], limits[n]) for n, fit in fits.items()]
+found = pd.DataFrame(found, columns=["n", "slope", "at 64", "limit"])
+names = {"n": "tokens n", "slope": "exponent in R, 8 to 512", "at 64": "constant / R² at R = 64"}
+figures.table(found, names=names | {"limit": "(n − 1)/n"}, digits=6)
 
 # %% [markdown]
-# The limit is approached like $\frac1{(n-1) R^2}$: that is the $\frac1n I$ of the block. The slope has the same
+# The limit is approached like $\frac1{(n-1) R^2}$: that is the $\frac1n I$ of the block. The exponent has the same
 # small error, from the smallest radius.
 #
 # ## Not against the limit of large radius
 #
-# Thm 3.7 of the paper says that scaling up a generic input $X$ leads to at most $\norm V_2 \sqrt n$, a plateau. It asks
-# that each token has one favourite token. Here the first token has none, and the code refuses to name a limit.
+# {prf:ref}`large-radius` says that scaling up a generic input leads to at most $\norm V_2 \sqrt n$. It assumes that
+# each token has one favourite token. Here the first token has none, and the code refuses to name a limit:
 
 # %%
 try:
@@ -121,64 +174,46 @@ except ValueError as refusal:
     print(said)
 
 # %% [markdown]
-# Now the first token is moved to $\delta R u$: a generic direction of the same picture. Its scores are
-# $\pm \delta R^2$. While $\delta R^2 < 1$ it barely notices. After that it makes its choice. The
-# largest value is about $0.43 / \delta$, at $R \approx 1 / \sqrt\delta$.
-
-# %%
-n, sizes = 5, np.geomspace(0.5, 512, 61)
-curves = {}
-for shift in [0, *shifts]:
-    base = quadratic_input(n, 1, u)
-    base[0] = shift * u
-    inputs = torch.stack([R * base for R in sizes])
-    curves[shift] = constant(f, inputs, method="dense").value.numpy()
-generic = torch.randn(n, 2, generator=generator, dtype=torch.float64)
-generic /= generic.norm(dim=1).max()
-generic_curve = constant(f, torch.stack([R * generic for R in sizes]), method="dense").value.numpy()
-plateau = bounds.large_radius_limit(f, generic).item()
-upper = np.array([bounds.general_upper_sharp(eye, eye, n, R) for R in sizes])
-for shift in shifts:
-    top = curves[shift].argmax()
-    print(f"shift {shift:6g}: largest {curves[shift][top]:8.1f} ", end="")
-    print(f"at R = {sizes[top]:5.1f}; 1 / sqrt(shift) = {shift**-0.5:5.1f}")
+# Now move the first token to $\delta R u$, a generic input. Its logits are $\pm \delta R^2$. While $\delta R^2 < 1$ it
+# barely notices; after that it makes its choice. The largest constant is about {glue:text}`page-25-factor:.2f`
+# divided by $\delta$, at $R \approx 1 / \sqrt\delta$:
 
 # %% tags=["hide-input"]
-ax = plt.subplots(figsize=(7.2, 4.6))[1]
-ax.plot(sizes, upper, color="#d55e00", lw=1.4, ls="--", label="upper bound, ours")
-ax.plot(sizes, curves[0], color="#0072b2", lw=2.4, label="first token at 0")
-shades = ("#56b4e9", "#009e73", "#e69f00", "#cc79a7")
-for shift, shade in zip(shifts, shades, strict=True):
-    ax.plot(sizes, curves[shift], color=shade, label=f"moved by {shift:g} R")
-ax.plot(sizes, generic_curve, color="#606060", ls=":", lw=2, label="random input")
-ax.set(xscale="log", yscale="log", xlabel="radius R", ylim=(0.5, 1e6))
-ax.set(ylabel="local Lipschitz constant", xticks=[1, 4, 16, 64, 256])
-ax.xaxis.set_major_formatter("{x:g}")
-ax.xaxis.minorticks_off()
-ax.legend(loc="upper left", fontsize=8.5, ncols=2)
-plt.show()
+tops = {shift: curves[shift].argmax() for shift in shifts}
+moved = [(shift, curves[shift][top], sizes[top], shift**-0.5) for shift, top in tops.items()]
+moved = pd.DataFrame(moved, columns=["shift", "largest", "at", "root"])
+glue("page-25-factor", float((moved.largest * moved["shift"]).median()), display=False)
+names = {"shift": "moved by δ", "largest": "largest constant", "at": "at radius R", "root": "1/√δ"}
+figures.table(moved, names=names)
 
 # %% [markdown]
-# *The local constant of five tokens scaled to radius $R$, log-log axes. With the first token at 0 it grows like $R^2$
-# without end. A first token at $\delta R u$ follows the same line until $R \approx 1/\sqrt\delta$, then
-# decides, and the constant falls to a plateau. A
-# random input ends on a plateau, too. The dashed line is the upper bound on the whole ball,
-# {prf:ref}`general-sharp`.*
+# ::::{dropdown} Proof of the quadratic growth
+# :::{prf:proof}
+# The first token has the logits $x_1^\top A^\top x_j = 0$, so $P_{1j} = 1/n$, the mean it sees is 0 and the covariance
+# is $\Sigma_1 = \frac1n \sum_j x_j x_j^\top = \frac{n-1}n R^2 uu^\top$.
+#
+# In $J_{ij} = V[P_{ij}(I + (x_j - m_i)(A x_i)^\top) + \delta_{ij} \Sigma_i A]$ the middle part vanishes for $i = 1$,
+# because $A x_1 = 0$. A block is never larger than the whole matrix.
+#
+# For the limit: row 1 holds $J_{1j} = I/n$ besides $J_{11}$. In every other row the attention on the tokens that are
+# not $x_i$'s equals falls like $e^{-R^2}$, so these rows stay bounded.
+# :::
+# ::::
 
-# %% tags=["nbval-check-output"]
+# %% tags=["nbval-check-output", "hide-input"]
 slopes = np.array([fit.exponent for fit in fits.values()])
 relative = np.array([at_64["over R^2"][n] / limits[n] - 1 for n in numbers])
 late = {shift: curves[shift][-1] for shift in shifts}
 assert abs(by_hand - 11) < 0.02 and "two tokens" in said
 assert np.abs(slopes - 2).max() < 0.01 and np.abs(relative).max() < 1e-3
 assert table["block error"].max() < 1e-12 and table["over lower"].min() > 1 - 1e-12
-assert all(value <= n**0.5 + 1e-6 for value in late.values())
+assert all(value <= tokens**0.5 + 1e-6 for value in late.values())
 assert abs(generic_curve[-1] / plateau - 1) < 1e-6
 assert (curves[0] <= upper).all() and curves[0][-1] > 1e5 * max(late.values())
 assert all(0.4 < curves[s].max() * s < 0.45 for s in shifts)
-print(f"{len(table)} inputs: slope 2 within 0.01, limit within 1e-3 (relative) at R = 64")
+print(f"✓ {len(table)} inputs: slope 2 within 0.01, limit within 1e-3 (relative) at R = 64")
 
-# %%
+# %% tags=["hide-input"]
 where = f"n = {numbers}, R = {radii[0]} to {radii[-1]}, dense singular values"
 id, limit = "castin.fig-3", "constant / R^2 is (n - 1) / n at R = 64"
 slope, block = "log-log slope of the constant in R is 2", "the first block is exact (ours)"
@@ -196,15 +231,17 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The factor $R^2$ in the general upper bound is needed, even for three tokens.
-# - This input has measure zero, and every neighbour leaves the line at a finite radius. Yet on a *ball* of radius $R$
+# - The factor $R^2$ in the general upper bound is needed, even for three tokens: it does not come from long
+#   {term}`sequences <sequence>`. Every number of tokens from three on is enough.
+# - Such inputs are a thin set, and every neighbour leaves the line at a finite radius. Yet on a *ball* of radius $R$
 #   the growth is real: the supremum does not care how thin the set is. A token within $1/R$ of the origin is enough.
+#   On balls, therefore, no bound of smaller order in $R$ than that of {doc}`21_general_bound` can hold.
 # - Only $A = V = I$ is measured. In general the same proof gives
 #   $J_{11} = V \big(\frac{n-1}n R^2\, u u^\top A + \frac1n I\big)$, so the constant grows at least like $R^2$ for all
 #   $A$ and $V$ other than 0, with a suitable $u$.
-# - It says nothing of trained layers, where normalisation keeps tokens away from the origin.
+# - The page says nothing of trained layers, where normalisation keeps tokens away from the origin.
 #
 # **One thing to try.** Leave the token at the origin out: `constant(f, quadratic_input(5, 64, u)[1:])`. Equal tokens
 # on each side are all that is left, and the constant is 1.
 #
-# **Next:** {doc}`26_multi_head`, several heads.
+# **Next:** {doc}`26_multi_head`.

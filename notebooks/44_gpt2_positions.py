@@ -7,22 +7,19 @@
 # ---
 
 # %% [markdown]
-# # Learned positions: do they make the constant outgrow the square root?
+# # Learned positions (Figures 4 to 6)
 #
-# GPT-2 adds a learned vector to each token, one for each place. So the norms of its tokens can depend on the place,
-# and the radius $R$ in the theorems can depend on $n$.
-#
-# :::{prf:observation} The claim {cite}`castin2024smooth`, section E.2 and Figures 4 to 6
-# :label: position-norms
-#
-# In the trained GPT-2 on text, the growth rate of the local Lipschitz constant can be faster than $\sqrt n$. The reason
-# given: learned positions make the norm of the tokens depend on $n$ ("after going through LayerNorm").
-# :::
-#
-# Of the trained GPT-2 only the attention layers, LayerNorms and positions are available to us, and these read no text.
-# So the page uses a GPT-2 architecture that was trained here, `gpt2-mini`: there, positions can also be *taken away*.
+# In a trained GPT-2, the paper reports, the {term}`local Lipschitz constant` can grow faster than $\sqrt n$, because
+# learned positions make the norms of the {term}`tokens <token>` depend on their number $n$. In gpt2-mini, a smaller
+# model trained for this book, we find the first half in one of six layers and over part of the lengths: the fitted
+# {term}`exponent` of layer {glue:text}`positions-layer:.0f` is {glue:text}`positions-top:.2f` (95 % interval
+# {glue:text}`positions-low:.2f` to {glue:text}`positions-high:.2f`, 2 to 512 tokens), but its slope beyond 128 tokens
+# is {glue:text}`positions-last:.2f`. The second half we do not find. Between 2 and 512 tokens the norms that attention
+# receives change by at most {glue:text}`positions-moved:.1f` % ({numref}`fig-44-answer`), those before {term}`layer
+# normalisation` fall, and removing the positions changes the exponent of that layer by
+# {glue:text}`positions-change:.2f`, less than the error of the change.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 variants = ["trained", "late", "constant", "removed"]
 rows_to_check = 3
 compared = 64  # length at which late and first places are compared
@@ -35,6 +32,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
+from myst_nb import glue
 
 from lab import figures, ledger, results
 from lab.experiments import positions
@@ -43,77 +41,119 @@ from lab.training import validation_loss
 from lipnb import corpora, local_lipschitz, models
 
 figures.house_style()
+table = results.load("positions")
+spans = {}
+for layer, rows in table[table.positions == "trained"].groupby("layer"):
+    found = local_slopes(rows.length, rows.lipschitz, factor=4)
+    spans[layer] = {f"{s.low:.0f}-{s.high:.0f}": s.exponent for s in found}
+spans = pd.DataFrame(spans).T
 
-# %% [markdown]
-# ## The model
-#
-# Six layers, trained here from one seed on NLTK's Gutenberg texts without Alice. It must have learned something, or its
-# positions mean nothing: its loss on held-out text, against two baselines that know no context, or one token of
-# it. That is a low bar: a trigram model with good smoothing would be a higher one, and a model this small uses little
-# of a long context. What follows is about one checkpoint.
-
-# %%
-model = models.load("gpt2-mini")
-facts = json.loads((models.mini_folder() / "training.json").read_text())
-curve = results.load("gpt2-mini-training")
-print(f"{facts['parameters']:,} parameters, trained on {facts['text']}")
-print(f"held out: {facts['loss']:.3f} nats a token; by frequency {facts['unigram']:.3f},")
-print(f"by frequency after the token before {facts['bigram']:.3f}")
-figures.positions.training(curve, baselines=facts)
+# %% tags=["hide-input"]
+left, right = figures.panels(2, width=4.7, height=3.9)
+as_trained = table[table.positions == "trained"]
+means = as_trained.groupby(["layer", "length"])[["mean_radius", "stream_radius"]].mean()
+for layer, marker in zip(spans.index, "os^DvP", strict=True):
+    look = {"color": plt.get_cmap("viridis")(layer / 6.5), "marker": marker, "lw": 1.4}
+    left.plot(range(len(spans.columns)), spans.loc[layer], label=f"layer {layer}", **look)
+    norms = means.loc[layer] / means.loc[layer].iloc[0]
+    right.plot(norms.mean_radius, **look)
+    right.plot(norms.stream_radius, **look | {"ls": "--", "mfc": "none"})
+left.axhline(0.5, color="0.4", ls=":", lw=1.2)
+left.annotate("1/2", (3.1, 0.505), color="0.3")
+left.set_xticks(range(len(spans.columns)), [name.replace("-", " to ") for name in spans.columns])
+left.set(xlabel="tokens n", ylabel="local slope of the constant", xlim=(-0.2, 3.4), ylim=(0, 0.92))
+left.legend(ncols=3, fontsize=9, loc="upper left")
+right.annotate("received by attention", (12, 1.04), color="0.3")
+right.annotate("before layer normalisation", (2.2, 0.62), color="0.3")
+right.set(xscale="log", xlabel="tokens n", ylabel="token norm, over that at n = 2", ylim=(0.45, 1.15))
+right.set_xticks([2, 8, 32, 128, 512], [2, 8, 32, 128, 512])
+right.minorticks_off()
 plt.show()
 
 # %% [markdown]
-# *The loss of gpt2-mini while it was trained, and two baselines on the same held-out text.*
+# <!-- figure fig-44-answer: Left, local slopes of the constant for six layers over four ranges of length. Layer 3
+# lies above one half from 8 to 128 tokens, and every layer below one half beyond. Right, token norms relative to two
+# tokens. After layer normalisation they stay within a few per cent of one; before it they fall. -->
+# *gpt2-mini on Alice. Left: local slopes of the constant in each layer, over factors of four in length; above the
+# dotted line it grows faster than $\sqrt n$. Right: mean norm of the tokens that attention receives (solid) and of the
+# same tokens before layer normalisation (dashed), relative to two tokens. The constant outgrows $\sqrt n$ over a range
+# of lengths only, and the norms do not explain it: they stay or fall.*
 #
-# ## The smallest case, by hand
+# ## Two tokens, with places and without
 #
-# Two tokens of a text, once with their places and once without. The Jacobian of the first layer is small enough to be
-# decomposed densely.
+# GPT-2 adds a learned vector to each token, one for each place. In gpt2-mini these vectors can be taken away. For two
+# tokens the {term}`Jacobian` of the first layer is small enough to decompose densely:
 
 # %%
 text = corpora.available("alice", "python_reference")
+model = models.load("gpt2-mini")
 token_ids = model.token_ids(corpora.read(text))
-pair, by_hand = corpora.windows(token_ids, 2, 1), {}
+pair, by_hand = corpora.windows(token_ids, 2, 1), []
 for name in ("trained", "constant", "removed"):
     changed = positions.variant(model, name)
     f, x = changed.attention(0), changed.activations(pair, 0)[0]
     J = torch.func.jacrev(f)(x).reshape(x.numel(), x.numel())
     stream = changed.activations(pair, 0, object="block")[0].norm(dim=1)
-    dense, solved = torch.linalg.matrix_norm(J, 2), local_lipschitz(f, x).value
-    by_hand[name] = abs(solved.item() / dense.item() - 1)
-    norms = ", ".join(f"{norm:.2f}" for norm in stream)
-    print(f"{name:9} token norms {norms}: constant {dense:.4f}, solver {solved:.4f}")
-print("text:", corpora.describe(text))
+    dense, solved = torch.linalg.matrix_norm(J, 2).item(), local_lipschitz(f, x).value.item()
+    by_hand.append({"positions": name, "first": stream[0].item(), "second": stream[1].item()})
+    by_hand[-1] |= {"dense": dense, "solver": solved}
+headings = {"positions": "positions", "first": "norm of token 1", "second": "norm of token 2"}
+headings |= {"dense": "constant, dense", "solver": "constant, by the solver"}
+figures.table(pd.DataFrame(by_hand), names=headings, digits=4)
 
 # %% [markdown]
-# ## How long are the learned positions?
+# Without positions the tokens are shorter, and the constant is slightly larger: layer normalisation stands between the
+# two.
 #
-# The norm of each place's vector, of the real GPT-2 and of gpt2-mini.
+# ## The claim
+#
+# {bdg-success}`text of the paper` {ref}`what is this? <badges>`
+#
+# :::{prf:observation} The claim {cite}`castin2024smooth`, section E.2 and Figures 4 to 6
+# :label: position-norms
+#
+# In the trained GPT-2 on text, the growth rate of the local Lipschitz constant can be faster than $\sqrt n$. The reason
+# given: learned positions make the norm of the tokens depend on $n$ ("after going through LayerNorm").
+# :::
+#
+# Of the trained GPT-2 only the attention layers, the layer normalisations and the positions are available to us, and
+# these cannot read text. So we use the GPT-2 architecture at a small size: six layers, trained from one seed on NLTK's
+# Gutenberg texts without *Alice*.
 
-# %%
-norms = results.load("position-norms")
-live = models.position_embeddings(model).double().norm(dim=1).numpy()
-mine = norms[norms.model == "gpt2-mini"]
-stale = np.abs(mine.norm.to_numpy() / live - 1).max()
-by_model = norms.groupby("model").norm.agg(["min", "median", "max", "first"])
-print(by_model.round(2).to_string())
-
-# %%
-figures.positions.norms(norms)
+# %% tags=["hide-input"]
+facts = json.loads((models.mini_folder() / "training.json").read_text())
+curve = results.load("gpt2-mini-training")
+for name in ("loss", "unigram", "bigram"):
+    glue(f"positions-{name}", facts[name], display=False)
+glue("positions-parameters", facts["parameters"], display=False)
+figures.positions.training(curve, baselines=facts)
 plt.show()
 
 # %% [markdown]
-# *Norm of the learned position embedding of each place; logarithmic axes.*
+# <!-- figure fig-44-training: Training and held-out loss against millions of tokens read, both falling below two
+# horizontal lines for unigram and bigram frequencies. -->
+# *The loss of gpt2-mini during training, and two baselines on the same held-out text. It has learned more than which
+# token follows which, so its positions can matter.*
 #
-# ## Norms and constants against length
+# The model has {glue:text}`positions-parameters:,.0f` parameters and a held-out loss of
+# {glue:text}`positions-loss:.2f` nats a token, against {glue:text}`positions-unigram:.2f` by frequency and
+# {glue:text}`positions-bigram:.2f` by frequency after the token before. That is a low bar: a trigram model with good
+# smoothing would be a higher one. On *Alice*, which it has not read, the loss is {glue:text}`positions-read:.2f`. What
+# follows is about one checkpoint.
 #
-# Windows of Alice, on which gpt2-mini was not trained and which carry no token for the beginning of text, in four ways:
-# with the positions as trained; *late*, at the last $n$ places instead of the first; with the *constant* mean position
-# at every place; with positions *removed*. The last three are inputs that the network was not trained for: it knows the
-# late places, but not without those before them.
+# ## Does the constant outgrow the square root?
+#
+# Ten windows of *Alice* for each length, with no token for the beginning of text, in four ways: with the positions as
+# trained; *late*, at the last $n$ places instead of the first; with the mean position at every place (*constant*); and
+# with positions *removed*. The network was not trained for the last three. Choose a layer and one of the four:
 
 # %%
-table = results.load("positions")
+rows = table.query("positions == 'trained' and layer == 3")
+print("fit over all lengths:", rate(rows))
+for slope in local_slopes(rows.length, rows.lipschitz, factor=4):
+    print(f"{slope.low:.0f} to {slope.high:.0f} tokens: slope {slope.exponent:.2f}")
+
+# %% tags=["hide-input"]
 growth, place = [], ["layer", "length", "window"]
 plain = table[table.positions == "trained"].set_index(place).lipschitz
 for (name, layer), rows in table.groupby(["positions", "layer"], sort=False):
@@ -125,45 +165,97 @@ for (name, layer), rows in table.groupby(["positions", "layer"], sort=False):
 columns = ["constant", "low", "high", "radius", "stream", "radius high"]
 columns += ["change", "change low", "change high"]
 growth = pd.DataFrame(growth, columns=["positions", "layer", *columns])
-print(growth.pivot(index="layer", columns="positions", values=columns[:1]).round(3))
-print(growth.query("positions == 'trained'").iloc[:, 1:7].round(3).to_string(index=False))
-spans = {}
-for layer, rows in table[table.positions == "trained"].groupby("layer"):
-    found = local_slopes(rows.length, rows.lipschitz, factor=4)
-    spans[layer] = {f"{s.low:.0f}-{s.high:.0f}": s.exponent for s in found}
-spans = pd.DataFrame(spans).T
-print("trained: slopes between lengths\n" + spans.round(2).to_string())
+by = growth.set_index(["positions", "layer"])
+trained = by.loc["trained"]
+faster = trained.index[trained.low > 0.5].tolist()
+shown = spans.map("{:.2f}".format).rename_axis("layer").reset_index()
+shown["exponent"] = trained.constant.map("{:.2f}".format).to_numpy()
+shown["interval"] = [f"{row.low:.2f} to {row.high:.2f}" for row in trained.itertuples()]
+headings = {"layer": "layer", "exponent": "exponent, all lengths", "interval": "95 % interval"}
+headings |= {name: f"slope, n = {name.replace('-', ' to ')}" for name in spans}
+figures.table(shown, names=headings, bold=shown.layer.isin(faster))
 
-# %%
+# %% [markdown]
+# The row in bold is the layer whose interval lies above one half. The curves are not {term}`power laws <power law>`:
+# their slopes change with the length. In {glue:text}`positions-above:.0f` layers some local slope exceeds one half, and
+# in all of them it falls below one half at the longest windows.
+#
+# ## Are the norms the reason?
+#
+# If they were, three things would have to hold. The norms would grow with $n$. The growth of the constant would
+# disappear with the positions. And at one length, a larger norm would come with a larger constant. The bound
+# $R^2 \sqrt n$ gives the first a number: where $R$ grows like $n^r$, it allows the constant an exponent of
+# $\frac12 + 2r$. In the next table the last three columns are exponents of a ratio: the constant with changed positions
+# over the constant as trained, window by window, with an interval clustered by window and by length.
+
+# %% tags=["hide-input"]
+tests = pd.DataFrame({
+    "constant": trained.constant,
+    "radius": trained.radius,
+    "stream": trained.stream,
+})  # fmt: skip
+said = "{0.change:.2f} ({0[change low]:.2f} to {0[change high]:.2f})".format
+two_digits = by.round(2) + 0.0  # no minus zero
+for name in variants[1:]:
+    tests[f"change, {name}"] = two_digits.loc[name].apply(said, axis=1).str.replace("-", "−")
+shown = tests.rename_axis("layer").reset_index()
+shown[["radius", "stream"]] = shown[["radius", "stream"]].map("{:.3f}".format).replace("-", "−", regex=True)
+headings = {"layer": "layer", "radius": "exponent r, norm received by attention"}
+headings |= {"stream": "exponent, norm before normalisation"}
+headings |= {f"change, {name}": f"change of the exponent, {name}" for name in variants[1:]}
+figures.table(shown, names=headings, bold=shown.layer.isin(faster))
+
+# %% [markdown]
+# The exponents of the norms are next to zero or negative. Without positions the middle layers keep their
+# exponents within the error of the change; with one position for all places they fall by about 0.1, and the outer
+# layers rise. For the third test, the same tokens are placed first and late:
+
+# %% tags=["hide-input"]
+mean = table.groupby(["positions", "layer", "length"])[["lipschitz", "mean_radius"]].mean()
+late = (mean.loc["late"] / mean.loc["trained"]).xs(compared, level="length")
+headings = {"layer": "layer", "lipschitz": "constant, late over first places"}
+headings |= {"mean_radius": "norm received by attention, late over first"}
+figures.table(late.reset_index(), names=headings, digits=3, bold=(late.lipschitz < 1).to_numpy())
+
+# %% [markdown]
+# In the rows in bold, late places give larger norms and *smaller* constants. The same comparison at all lengths:
+
+# %% tags=["hide-input"]
 figures.positions.growth(table)
 plt.show()
 
 # %% [markdown]
-# *Means over the windows of a length, by layer: the local constant (top), the root mean square token norm that
-# attention receives (middle), and that of the residual stream before LayerNorm (bottom). The constant on one
-# logarithmic scale, the norms on scales of their own that begin at 0.*
+# <!-- figure fig-44-growth: Small panels for six layers, three rows, against the number of tokens. Top, the constant
+# rises, less for late windows from layer 2 on. Middle, norms received by attention are flat. Bottom, norms before
+# layer normalisation fall slightly. -->
+# *Means over the windows of a length, by layer: the constant (top), the root mean square token norm that attention
+# receives (middle), and the same before layer normalisation (bottom). The constant on one logarithmic scale; the norms
+# on scales of their own that begin at 0. From layer 2 on, late windows have small constants until they reach back to
+# the first few hundred places, at nearly the same norm.*
 #
-# These curves are no power laws: their slopes change with the length, in the middle layers from above one half to well
-# below it at the longest. Equal exponents can hide changed shapes. In the layers from 2 on the curves of late windows
-# stay low until the window reaches back to the first hundreds of places. That the norm after LayerNorm is flat is no
-# finding: the normalisation makes it so nearly by construction.
+# The learned positions themselves do differ in length:
+
+# %% tags=["hide-input"]
+norms = results.load("position-norms")
+live = models.position_embeddings(model).double().norm(dim=1).numpy()
+mine = norms[norms.model == "gpt2-mini"]
+stale = np.abs(mine.norm.to_numpy() / live - 1).max()
+figures.positions.norms(norms)
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-44-norms: Two log-log panels, for GPT-2 and for gpt2-mini, of the norm of each place's position
+# vector. The first place has by far the largest norm in both; the others are several times shorter. -->
+# *Norm of the learned position embedding of each place; logarithmic axes. The first place stands out in both models.*
 #
 # ## The real GPT-2, on positions alone
 #
-# The first attention of the trained GPT-2 can be given the positions without any token: no text, but real weights. That
-# is not what it receives on text.
+# The first attention layer of the trained GPT-2 can be given the positions without any token: real weights, but not
+# what it receives on text.
 
-# %%
+# %% tags=["hide-input"]
 alone = results.load("positions-alone")
 fit, radius = (power_law(alone.length, alone[c]) for c in ("lipschitz", "mean_radius"))
-short = alone[alone.length <= 98]
-at_98 = power_law(short.length, short.lipschitz)
-print(f"constant {fit}, up to 98 tokens {at_98}; radius {radius}")
-
-# %% [markdown]
-# ## A few rows, measured again now
-
-# %%
 again = []
 if text == "alice":
     chosen = table.sample(rows_to_check, random_state=seed)
@@ -176,39 +268,27 @@ if text == "alice":
         lip = local_lipschitz(changed.attention(row.layer), x).value.item()
         again.append(abs(lip / row.lipschitz - 1))
 loss = validation_loss(models.load_gpt2(models.mini_folder()), token_ids[:8193], 512)
-print(f"{len(again)} rows measured again; loss on {text}: {loss:.3f} nats a token")
+top = trained.loc[trained.low.idxmax()]
+ends = means.mean_radius.unstack()
+grown = ends[ends.columns.max()] / ends[ends.columns.min()]
+said = {"alone": fit.exponent, "alone-low": fit.low, "alone-high": fit.high, "alone-r": radius.exponent}
+said |= {"layer": int(top.name), "top": top.constant, "low": top.low, "high": top.high, "read": loss}
+said["moved"] = 100 * ends.sub(ends.iloc[:, 0], axis=0).div(ends.iloc[:, 0], axis=0).abs().max().max()
+said |= {"last": spans.loc[top.name].iloc[-1], "change": by.loc["removed", top.name].change}
+said["above"] = (spans > 0.5).any(axis=1).sum()
+for name, value in said.items():
+    glue(f"positions-{name}", float(value), display=False)
 
 # %% [markdown]
-# ## The explanation, tested
-#
-# If the norms were the reason, they would have to grow with $n$, the growth of the constant would have to go when the
-# positions go, and at one length a larger norm would have to come with a larger constant. The bound $R^2 \sqrt n$ gives
-# the first of these a number: an exponent above one half by $2 r$, where $R$ grows like $n^r$. A *change* is the
-# exponent of the ratio of two constants of the same window, with its interval clustered by window and length.
+# Its constant grows with exponent {glue:text}`positions-alone:.2f` ({glue:text}`positions-alone-low:.2f` to
+# {glue:text}`positions-alone-high:.2f`), at a norm whose exponent is {glue:text}`positions-alone-r:.3f`. There the
+# directions of the tokens change with the place, not their lengths.
 
-# %%
-by = growth.set_index(["positions", "layer"])
-trained = by.loc["trained"]
-faster = trained.index[trained.low > 0.5].tolist()
-tests = pd.DataFrame({
-    "constant": trained.constant,
-    "radius": trained.radius,
-    "stream": trained.stream,
-})  # fmt: skip
-said = "{0.change:.3f} [{0[change low]:.3f}, {0[change high]:.3f}]".format
-for name in variants[1:]:
-    tests[f"change, {name}"] = by.loc[name].apply(said, axis=1)
-print(tests.round(3).to_string())
-print("layers that grow faster than sqrt(n), by their interval:", faster or "none")
-mean = table.groupby(["positions", "layer", "length"])[["lipschitz", "mean_radius"]].mean()
-late = (mean.loc["late"] / mean.loc["trained"]).xs(compared, level="length")
-print(f"late places over first places, {compared} tokens, by layer:")
-print(late.round(3).T.to_string())
-
-# %% tags=["nbval-check-output"]
-assert max(by_hand.values()) < 1e-3 and stale < 1e-3
+# %% tags=["hide-input", "nbval-check-output"]
+off = [abs(row["solver"] / row["dense"] - 1) for row in by_hand]
+assert max(off) < 1e-3 and stale < 1e-3
 assert facts["loss"] < facts["bigram"] - 0.2 < facts["unigram"]
-assert tests.radius.abs().max() < 0.02 and faster and tests.stream.max() < 0
+assert tests.radius.max() < 0.01 and tests.radius.abs().max() < 0.02 and faster and tests.stream.max() < 0
 moved = {name: by.loc[name].change.abs().max() for name in variants[1:]}
 assert moved["removed"] < 0.06 and moved["constant"] < 0.125
 middle = by.loc["removed"].loc[[2, 3, 4]]
@@ -216,22 +296,19 @@ assert (middle["change low"] < 0).all() and (middle["change high"] > 0).all()
 assert spans.loc[3].max() > 0.6 and spans.loc[3].iloc[-1] < 0.35
 assert (late[2:].lipschitz < 0.65).all() and (late[2:].mean_radius > 1).all()
 assert table.converged.all() and alone.converged.all() and max(again, default=0) < 1e-3
-print("stored norms and constants hold; gpt2-mini beats both baselines")
+print("✓ stored norms and constants agree with those measured again; gpt2-mini beats both baselines")
 
-# %%
+# %% tags=["hide-input"]
 span = ", ".join(f"{value:.2f}" for value in trained.constant)
 radii = ", ".join(f"{value:.2f}" for value in trained.radius)
 instead = f"GPT-2 reads no text here; gpt2-mini on Alice instead: exponents {span}"
 paper = {"seen": "text of the paper"}
 ours = paper | {"variant": True, "effort": "structured"}
-top, ends = trained.loc[trained.low.idxmax()], table[table.positions == "trained"]
-ends = ends.groupby(["layer", "length"]).mean_radius.mean().unstack()
-grown = ends[ends.columns.max()] / ends[ends.columns.min()]
 explained = trained.low / (0.5 + 2 * trained["radius high"].clip(lower=0))
 law = "layer {}: {:.3f} [{:.3f}, {:.3f}], r = {:.3f}"
 law = law.format(explained.idxmax(), *top[["constant", "low", "high", "radius"]])
 
-# %%
+# %% tags=["hide-input"]
 ledger.record(
     ledger.unchecked("castin.fig-4", "pretrained GPT-2, rates of two layers", instead, **paper),
     ledger.unchecked("castin.fig-5", "pretrained GPT-2, norms", f"{instead}; r {radii}", **paper),
@@ -250,22 +327,17 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - In one layer of gpt2-mini, in the middle, the fitted exponent lies above one half up to 512 tokens, by its interval.
-#   Its local slopes do not stay there: beyond 128 tokens they are far below one half. So "faster than $\sqrt n$" is
-#   true of a range of lengths in one network, from one seed.
-# - The explanation does not carry over. LayerNorm gives attention tokens of nearly one norm at every length, by
-#   construction, and before LayerNorm the norms *fall* with $n$. Removing the positions changes the exponents of the
-#   middle layers by less than the error of the change; with one place for all, exponents move by more, down in the
-#   middle layers and up in the outer ones.
-# - Places do matter, but not by the norm: in the layers from 2 on, at the compared length, late places give *larger*
-#   norms and smaller constants. What the first places have that the late ones lack is not length.
-# - The first attention of the real GPT-2 grows on positions alone as well, at a radius that hardly changes with $n$.
-#   There the directions of the tokens change with the place, not their lengths.
-# - A small network is not GPT-2, and a fit is not a law. Changed positions lead the network to inputs that it was not
-#   trained for; a network trained without positions, and more seeds, would be a cleaner test.
+# - "Faster than $\sqrt n$" is true of one layer of gpt2-mini, by its interval, over 2 to 512 tokens, and its local
+#   slopes say that it is not true beyond 128. It is one network from one seed.
+# - The explanation by norms does not carry over to gpt2-mini. That attention receives tokens of nearly one norm is no
+#   finding: layer normalisation makes it so nearly by construction. Before it, the norms *fall* with $n$.
+# - Places do matter, but not through the norm. What the first places have that the late ones lack is not length.
+# - A small network is not GPT-2, and its verdicts are recorded as variants; Figures 4 to 6 themselves stay unchecked.
+# - Changed positions lead the network to inputs that it was not trained for. A network trained without positions, and
+#   more seeds, would be a cleaner test. Equal exponents can also hide curves of different shape.
 # - What makes the middle layers grow is not answered here.
 #
-# **One thing to try.** How much do the tokens of a window look at one and the same token? Take the column sums of
+# **One thing to try.** How much do the tokens of a window attend to one and the same token? Take the column sums of
 # the attention probabilities (`model.attention(3).probabilities(x)`) at $n = 32$ and at $n = 512$.
 #
 # **Next:** {doc}`45_released_code`, what the released experiments report.

@@ -7,70 +7,15 @@
 # ---
 
 # %% [markdown]
-# # How tight is the bound? In width one the constant is known
+# # The constant in width one (Kim, Figure 2)
 #
-# {doc}`62_l2_attention` bounds the Lipschitz constant of L2 attention. Here that bound meets its worst inputs, in the
-# simplest case: one head, width 1, all weights 1, constants in the maximum norm. The bound is too high by less than 2,
-# whatever the odd number of tokens. More than that, we can say what the constant *is*.
-#
-# :::{prf:observation} The claim of Figure 2 {cite}`kim2021lipschitz`, as reconstructed
-# :label: l2-tightness-claim
-#
-# Let $H = D = 1$ and $W^Q = W^V = W^O = 1$. The bound on the constant in the maximum norm is
-# $4 \varphi^{-1}(N - 1) + 1$ with $\varphi(x) = x e^{x + 1}$, and grows like $\log N - \log\log N$. It is
-# asymptotically tight: gradient ascent from 50 random starts for each $N \le 1000$ finds inputs close to it.
-# :::
-#
-# Ascent is not needed. Write $z = \varphi^{-1}(N - 1)$ and let $N$ be odd. One token at 0, half of the others at
-# $\sqrt{1 + z}$, half at $-\sqrt{1 + z}$ make the spread in the proof of the bound as large as it can be. They give
-# exactly $4 z + \frac{2}{1 + z} - 1$. This is less than 2 below the bound $4 z + 1$: the bound is asymptotically tight.
-#
-# This explicit witness is not the best one. The best one is known:
-#
-# :::{prf:theorem} The constant in width one (ours)
-# :label: l2-width-one
-#
-# Let $\lambda = W_0\big((N - 1)\, e^{-3/2}\big)$, with $W_0$ of Lambert. For one head of width 1 with weights 1,
-#
-# $$\Lip_\infty(f) \le 1 + 4 \lambda ,$$
-#
-# with equality if $N$ is odd: at one token at 0 and half of the others at each of $\pm r$, $r^2 = \frac32 + \lambda$.
-# If $N$ is even, the same tokens with one more on one side are below by no more than
-# $\big(\frac{2 r}{N - 1}\big)^2$. Other weights multiply the constant by $(W^Q)^2 \abs{W^V W^O}$. A causal mask
-# changes nothing.
-# :::
-#
-# The theorem of the paper has $W_0\big((N - 1)\, e^{-1}\big)$ in place of $\lambda$. Since
-# $y\, W_0'(y) = W_0 / (1 + W_0) < 1$, the two differ by less than $\frac12$, and the bounds by less than 2: their
-# difference tends to 2.
-#
-# *Proof.* By permutation the row of token 0 stands for all rows, and by translation $x_0 = 0$. Let $P_j$ be the
-# attention of this token, $m = \sum_j P_j x_j$ and $a_j = x_j (x_j - m)$. Its row of the Jacobian is
-# $J_{0j} = P_j (1 - 2 a_j)$ for $j \ne 0$, and $J_{00} = P_0 + 2 v$, where the variance is $v = \sum_j P_j a_j$. Since
-# $2 a + \abs{1 - 2 a} = 1 + (4 a - 2)_+$,
-#
-# $$\sum_j \abs{J_{0j}} = P_0 + \sum_{j \ne 0} P_j \big(2 a_j + \abs{1 - 2 a_j}\big)
-#   = 1 + \sum_{j \ne 0} P_j\, (4 a_j - 2)_+ .$$
-#
-# Let $U$ be the tokens with $a_j > \frac12$ and $T$ the other ones, $m_U$ and $m_T$ their parts of $m$. With
-# $m = m_U + m_T$,
-#
-# $$\sum_U P_j (4 a_j - 2) = \sum_U P_j (4 x_j^2 - 2) - (2 m_U + m_T)^2 + m_T^2
-#   \le \sum_U P_j (4 x_j^2 - 2) + \sum_T P_j x_j^2 ,$$
-#
-# the last step by Cauchy and Schwarz. With $Z = 1 + \sum_j e^{-x_j^2}$ and $P_j = e^{-x_j^2} / Z$, the row sum
-# is at most $1 + 4 \lambda$ if
-#
-# $$\sum_U e^{-x_j^2} (4 x_j^2 - 2 - 4 \lambda) + \sum_T e^{-x_j^2} (x_j^2 - 4 \lambda) \le 4 \lambda .$$
-#
-# Each term of the first sum is at most $4 e^{-3/2 - \lambda}$, attained at $x_j^2 = \frac32 + \lambda$. Each term of
-# the second is at most $e^{-1 - 4 \lambda}$, which is smaller. So the left side is at most
-# $4 (N - 1)\, e^{-3/2 - \lambda} = 4 \lambda$, by the definition of $\lambda$. Equality holds if $U$ holds all others,
-# at $\pm r$, and $m = 0$. One token more on one side leaves $-4 m^2$, with
-# $\abs m = \frac{\lambda}{1 + \lambda} \frac{r}{N - 1}$. With a mask, row $i$ sees $i$ tokens, and the last sees
-# all. $\square$
+# How tight is the {term}`bound` of {doc}`62_l2_attention`? In the simplest case the answer is complete. For one head of
+# width
+# one, weights 1 and an odd number of tokens $N$, the constant of {term}`L2 attention` in the maximum norm is
+# $1 + 4 \lambda$ with $\lambda = W_0\big((N - 1)\, e^{-3/2}\big)$. The bound is too high by less than 2, and one input
+# that can be written down has the constant.
 
-# %% tags=["parameters"]
+# %% tags=["parameters", "hide-input"]
 random_inputs = 300  # row formula against the Jacobian
 again = [3, 9, 17, 101]  # numbers of tokens whose rows are measured again now
 odd = [3, 5, 9, 17, 33, 65, 101, 201, 401, 701, 1001]  # explicit inputs
@@ -95,11 +40,26 @@ generator = torch.Generator().manual_seed(seed)
 one = torch.ones(1, 1, 1, dtype=torch.float64)
 f, masked = Attention.l2(one, one), Attention.l2(one, one, masked=True)
 
+# %% tags=["hide-input"]
+table = results.load("l2-tightness")
+figures.l2.tightness(table)
+plt.show()
+
 # %% [markdown]
-# ## By hand: three tokens
+# <!-- figure fig-63-ascents: two panels against the number of tokens N from 2 to 1001. Left, the bound, the constant a
+# little below it, and grey dots for 50 gradient ascents for each N, the best of them on the curve of the constant.
+# Right, the distance below the bound: the curve of the constant and that of an explicit input rise towards 2. -->
+# *Left: the bound of the paper, the constant, and the end of every gradient ascent. Right: the same as distances below
+# the bound. For odd N the best of 50 starts lies on the curve of the constant, for small even N farther below the
+# bound,
+# where the two sides cannot balance. Dash-dotted is the first input written down below. Both curves approach the dashed
+# line: in the limit the bound is 2 too high.*
 #
-# $N = 3$: one token at 0, two at $\pm r$. The middle one pays $p = e^{-r^2} / (1 + 2 e^{-r^2})$ to each of them, and
-# the first row of the Jacobian is $\big(1 - 2 p + 4 p r^2,\; p (1 - 2 r^2),\; p (1 - 2 r^2)\big)$.
+# ## Three tokens by hand
+#
+# Take $N = 3$: one token at 0, two at $\pm r$. The middle one gives the attention $p = e^{-r^2} / (1 + 2 e^{-r^2})$ to
+# each of them. The first row of the {term}`Jacobian` is $\big(1 - 2 p + 4 p r^2,\; p (1 - 2 r^2),\; p (1 - 2
+# r^2)\big)$.
 
 # %%
 x = witness(3)
@@ -109,35 +69,63 @@ p = math.exp(-r * r) / (1 + 2 * math.exp(-r * r))
 row = [1 - 2 * p + 4 * p * r**2, p * (1 - 2 * r**2), p * (1 - 2 * r**2)]
 print(f"tokens 0 and +-{r:.4f}", J.numpy().round(4), sep="\n")
 print("first row by hand:", np.round(row, 4))
+
+# %% tags=["hide-input"]
 by_hand = np.abs(row).sum()
 printed, bound = printed_witness(3), 4 * bounds.phi_inverse(2) + 1
-print(f"its sum {by_hand:.6f}; 1 + 4 lambda = {largest_row(3):.6f}")
-print(f"at the radius sqrt(1 + z): {infinity_norm(f, printed):.6f}; bound {bound:.6f}")
+glue("three-row", float(by_hand), display=False)
+glue("three-constant", float(largest_row(3)), display=False)
+glue("three-explicit", float(infinity_norm(f, printed)), display=False)
+glue("three-bound", float(bound), display=False)
 
 # %% [markdown]
-# ## One row stands for the matrix
+# The absolute entries of this row sum to {glue:text}`three-row:.6f`, and $1 + 4 \lambda$ is
+# {glue:text}`three-constant:.6f`; the bound is {glue:text}`three-bound:.4f`.
 #
-# The formula of the proof, at random inputs of two tokens and more, of many spreads: its largest value over
-# all choices of token 0, against the norm of the dense Jacobian.
-
-# %%
-errors, ratios = [], []
-for _ in range(random_inputs):
-    n = int(torch.randint(2, 41, (), generator=generator))
-    spread = 10 ** (2 * torch.rand((), generator=generator, dtype=torch.float64) - 1)
-    x = spread * torch.randn(n, 1, generator=generator, dtype=torch.float64)
-    exact = AttentionJacobian(f, x).dense().abs().sum(-1).max().item()
-    others = [torch.cat([x[:i], x[i + 1 :]])[:, 0] - x[i] for i in range(n)]
-    errors.append(row_sum(torch.stack(others)).max().item() / exact - 1)
-    ratios.append(exact / largest_row(n))
-print(f"{len(errors)} inputs, largest relative error {np.abs(errors).max():.0e}")
-print(f"largest share of 1 + 4 lambda: {max(ratios):.3f}")
-
-# %% [markdown]
-# ## The explicit inputs, up to 1,001 tokens
+# ## The statements
 #
-# The whole matrix each time, not one row: 1,001 by 1,001 at the end. *Witness* is the radius $\sqrt{1 + z}$, *best* is
-# $\sqrt{3/2 + \lambda}$.
+# {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
+#
+# :::{prf:observation} The claim of Figure 2 {cite}`kim2021lipschitz`
+# :label: l2-tightness-claim
+#
+# Let $H = D = 1$ and $W^Q = W^V = W^O = 1$, without a mask. The bound on the constant in the maximum norm is
+# $4 \varphi^{-1}(N - 1) + 1$ with $\varphi(x) = x e^{x + 1}$, and grows like $\log N - \log\log N$. It is
+# asymptotically tight: gradient ascent from 50 random starts for each $N \le 1000$ finds inputs close to it.
+# :::
+#
+# An input close to the bound can be written down. Let $z = \varphi^{-1}(N - 1)$ and let $N$ be odd. One token at 0,
+# half
+# of the others at $\sqrt{1 + z}$, half at $-\sqrt{1 + z}$ make the spread of {prf:ref}`l2-spread` as large as it can
+# be.
+# They give exactly $4 z + \frac{2}{1 + z} - 1$, less than 2 below the bound $4 z + 1$. This first input is not the
+# worst one:
+#
+# {bdg-secondary}`ours` {ref}`what is this? <badges>`
+#
+# :::{prf:theorem} The constant in width one (ours)
+# :label: l2-width-one
+#
+# Let $f$ be one head of L2 attention of width 1 with weights 1, on sequences of $N \ge 2$ real tokens. With
+# $\lambda = W_0\big((N - 1)\, e^{-3/2}\big)$, where $W_0$ is the function of Lambert,
+#
+# $$\Lip_\infty(f) \le 1 + 4 \lambda ,$$
+#
+# with equality if $N$ is odd: at one token at 0 and half of the others at each of $\pm r$, $r^2 = \frac32 + \lambda$.
+# If $N$ is even, the same tokens with one more on one side are below by no more than
+# $\big(\frac{2 r}{N - 1}\big)^2$. Other weights multiply the constant by $(W^Q)^2 \abs{W^V W^O}$. A causal mask
+# changes nothing.
+# :::
+#
+# The bound of the paper has $W_0\big((N - 1)\, e^{-1}\big)$ in place of $\lambda$. Since
+# $y\, W_0'(y) = W_0 / (1 + W_0) < 1$, the two differ by less than $\frac12$, and the bounds by less than 2; the
+# difference tends to 2.
+#
+# ## Measured: explicit inputs
+#
+# We measure the whole Jacobian, up to 1,001 by 1,001, at both inputs: the *first* at the radius $\sqrt{1 + z}$, the
+# *worst* at $\sqrt{3/2 + \lambda}$. The {term}`causal mask <mask (causal)>` hides later tokens, and the middle token
+# comes last.
 
 # %%
 rows = []
@@ -150,10 +138,16 @@ for n in odd:
 columns = ["N", "bound", "1 + 4 lambda", "best", "masked", "witness", "error"]
 inputs = pd.DataFrame(rows, columns=columns)
 inputs["bound - witness"] = inputs.bound - inputs.witness
-print(inputs.drop(columns="error").round(4).to_string(index=False))
-print(f"witness against its formula: {inputs.error.abs().max():.0e}")
 
-# %%
+# %% tags=["hide-input"]
+headings = {"N": "tokens N", "bound": "bound", "1 + 4 lambda": "1 + 4λ", "best": "worst input"}
+headings |= {"masked": "the same, causal mask", "witness": "first input", "bound - witness": "bound − first input"}
+figures.table(inputs, names=headings, digits=5)
+
+# %% [markdown]
+# For even $N$ the tokens with one more on one side are below $1 + 4 \lambda$ by less than the theorem allows:
+
+# %% tags=["hide-input"]
 evens = []
 for n in (2, 4, 10, 100, 1000):
     gap = largest_row(n) - infinity_norm(f, witness(n)).item()
@@ -161,23 +155,25 @@ for n in (2, 4, 10, 100, 1000):
     evens.append((n, gap, allowed))
 columns = ["N even", "below 1 + 4 lambda", "at most"]
 evens = pd.DataFrame(evens, columns=columns)
-print(evens.to_string(index=False, float_format="{:.2g}".format))
+headings = {"N even": "tokens N", "below 1 + 4 lambda": "below 1 + 4λ", "at most": "allowed by the theorem"}
+figures.table(evens, names=headings, digits=2)
 
 # %% [markdown]
-# ## The experiment: 50 random starts for each number of tokens
+# ## Measured: gradient ascent from random starts
 #
-# The stored table `l2-tightness` repeats the figure. Adam pushes the row sum up for 600 steps, from tokens drawn
-# uniformly from $[-3, 3]$ (our choices; those of the paper are not known to us). One more ascent begins at the witness.
-# First, some of the rows again now.
+# The stored table repeats the figure of the paper by {term}`gradient ascent`. Adam maximises the row sum in 600 steps,
+# from tokens drawn
+# uniformly from $[-3, 3]$ (our choices; those of the paper are not known to us). One more run begins at the first
+# input.
+# The last column counts the random starts that end above that input.
 
-# %%
-table = results.load("l2-tightness")
+# %% tags=["hide-input"]
 differences = []
 for n in again:
     now = pd.DataFrame(tightness_rows(n, seed=seed))
     stored = table[table.n == n].reset_index(drop=True)
     differences.append((now.reached / stored.reached - 1).abs().max())
-print(f"{51 * len(again)} rows again, largest difference {max(differences):.0e}")
+
 random = table[table.start != "witness"]
 summary = random.groupby("n").reached.agg(["max", "median", "min"])
 from_witness = table[table.start == "witness"].set_index("n")
@@ -186,28 +182,56 @@ summary["1 + 4 lambda"] = [largest_row(n) for n in summary.index]
 summary["bound"] = [4 * bounds.phi_inverse(n - 1) + 1 for n in summary.index]
 beaten = random.reached > random.n.map(from_witness.began)
 summary["beat witness"] = beaten.groupby(random.n).sum()
-print(summary.round(4).to_string())
+
 starts = random.groupby("n").size()
 for name, least in (("half_from", starts / 2 + 0.5), ("all_from", starts)):
     short = summary.index[summary["beat witness"] < least]
     glue(name, int(summary.index[summary.index > short.max()].min()), display=False)
 
+# %% tags=["hide-input"]
+few = summary.loc[summary.index.isin((2, 3, 4, 5, 9, 10, 17, 33, 65, 101, 401, 1000, 1001))]
+headings = {"n": "tokens N", "max": "best of 50", "median": "median", "min": "smallest"}
+headings |= {
+    "from witness": "from the first input",
+    "1 + 4 lambda": "1 + 4λ",
+    "beat witness": "starts above first input",
+}
+figures.table(few, names=headings, digits=5)
+
 # %% [markdown]
-# Plain ascent does not fall behind. For every odd $N$ of the table the best of 50 starts ends at $1 + 4 \lambda$, to a
-# part in 100,000. The explicit witness is improved by ascent, to the same value. From $N =$ {glue:text}`half_from` on
-# more than half of the random starts beat it; from $N =$ {glue:text}`all_from` on all of them do. What separates the
-# starts is the balance of the two sides. Every ascent that moves and ends with as many tokens left as right reaches the
-# constant; few tokens ever cross the middle, and an uneven split costs $4 m^2$. A few starts with small $N$ do not
-# move: where no $a_j$ exceeds $\frac12$ the row sum is 1, a plateau.
+# Gradient ascent reaches the constant: for every odd $N$ of the table the best of 50 starts ends at $1 + 4 \lambda$, to
+# a
+# part in 100,000, and so does the run from the first input, from below. From $N =$ {glue:text}`half_from` on more than
+# half of
+# the random starts end above the first input; from $N =$ {glue:text}`all_from` on all of them do. The balance of the
+# two
+# sides separates the starts. Every run that moves and ends with as many tokens left as right reaches the constant; few
+# tokens ever cross the middle, and an uneven split costs $4 m^2$ with the notation of the proof. A few starts with
+# small
+# $N$ do not move: where no $a_j$ exceeds $\frac12$ the row sum is 1, a plateau.
 #
+# The proof reduces the matrix to one row. We compared the row formula with the norm of the dense Jacobian at random
+# inputs of two tokens and more, of many spreads (folded).
+
+# %% tags=["hide-input"]
+errors, ratios = [], []
+for _ in range(random_inputs):
+    n = int(torch.randint(2, 41, (), generator=generator))
+    spread = 10 ** (2 * torch.rand((), generator=generator, dtype=torch.float64) - 1)
+    x = spread * torch.randn(n, 1, generator=generator, dtype=torch.float64)
+    exact = AttentionJacobian(f, x).dense().abs().sum(-1).max().item()
+    others = [torch.cat([x[:i], x[i + 1 :]])[:, 0] - x[i] for i in range(n)]
+    errors.append(row_sum(torch.stack(others)).max().item() / exact - 1)
+    ratios.append(exact / largest_row(n))
+
+# %% [markdown]
 # ## How the bound grows
 #
-# $\varphi^{-1}(N - 1)$ over $\log N - \log\log N$, and their difference, by the formula. The ratio tends to 1. The
-# difference tends to $-1$, not to 0, because $W_0(y) = \log y - \log\log y + o(1)$ is taken at $y = (N - 1) / e$. Does
-# the measured constant grow like this at lengths that can be measured? From one odd $N$ to the next, the increments of
-# the largest row sum are set against those of $4 (\log N - \log\log N)$.
+# The ratio of $\varphi^{-1}(N - 1)$ to $\log N - \log\log N$ tends to 1. Their difference tends to $-1$, not to 0,
+# because
+# $W_0(y) = \log y - \log\log y + o(1)$ is taken at $y = (N - 1) / e$.
 
-# %%
+# %% tags=["hide-input"]
 growth = pd.DataFrame({"N": [10.0**e for e in (1, 2, 3, 6, 12, 30, 100, 300)]})
 growth["phi^-1"] = [bounds.phi_inverse(n - 1) for n in growth.N]
 growth["log N - log log N"] = np.log(growth.N) - np.log(np.log(growth.N))
@@ -215,23 +239,24 @@ growth["ratio"] = growth["phi^-1"] / growth["log N - log log N"]
 growth["difference"] = growth["phi^-1"] - growth["log N - log log N"]
 growth["1 + 4 lambda"] = [largest_row(n) for n in growth.N]
 growth["gap"] = 4 * growth["phi^-1"] + 1 - growth["1 + 4 lambda"]
-print(growth.to_string(index=False, float_format="{:.5g}".format))
+
 measured = inputs.set_index("N").best.loc[9:]
 rate_of = 4 * (np.log(measured.index) - np.log(np.log(measured.index)))
 increments = pd.Series(measured.diff() / rate_of.diff(), measured.index).dropna()
-print("\nincrements of the measured constant over those of the rate")
-print(increments.round(3).to_string())
-
-# %%
-figures.l2.tightness(table)
-plt.show()
+growth["tokens"] = [f"10^{math.log10(n):.0f}" for n in growth.N]
+headings = {"tokens": "tokens N", "phi^-1": "φ⁻¹(N − 1)", "log N - log log N": "log N − log log N"}
+headings |= {"ratio": "ratio", "difference": "difference", "gap": "bound less constant"}
+figures.table(growth, names=headings, digits=4)
 
 # %% [markdown]
-# *Left: the bound of the paper, the constant, and every ascent. Right: the same, seen from the bound. On the right the
-# best of 50 lies on the green curve for odd N, and above it for small even N, where the two sides cannot balance. Both
-# curves approach the dashed line: by the theorem, the bound is 2 too high in the limit.*
+# At lengths that we measured, the constant grows a little more slowly than the rate. From one odd $N$ to the next, the
+# increments of the largest row sum over those of $4 (\log N - \log\log N)$:
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input"]
+increased = increments.rename("increment").rename_axis("N").reset_index()
+figures.table(increased, names={"N": "tokens N", "increment": "increment over that of the rate"})
+
+# %% tags=["hide-input", "nbval-check-output"]
 best = random.groupby("n").reached.max()
 assert abs(by_hand / largest_row(3) - 1) < 1e-12 and np.abs(errors).max() < 1e-9
 assert inputs.error.abs().max() < 1e-12 and (inputs["bound - witness"] < 2).all()
@@ -247,10 +272,47 @@ assert (moved.share > 1 - 1e-5).all() and len(moved) > 50
 assert (from_witness.reached > from_witness.began).all()
 assert growth["ratio"].iloc[-1] > 0.99 and abs(growth.difference.iloc[-1] + 1) < 0.02
 last = inputs.iloc[-1]
-print(f"N = 1001: bound {last.bound:.2f}, constant {last['1 + 4 lambda']:.2f}")
-print(f"witness {last.witness:.2f}; best of 50 starts {best[1001]:.2f}")
+said = f"✓ N = 1001: bound {last.bound:.2f}, constant {last['1 + 4 lambda']:.2f}, "
+print(f"{said}best of 50 starts {best[1001]:.2f}")
 
-# %%
+# %% [markdown]
+# ::::{dropdown} Proof of the theorem
+# :::{prf:proof}
+# By permutation the row of token 0 stands for all rows, and by translation $x_0 = 0$. Let $P_j$ be the attention of
+# this
+# token, $m = \sum_j P_j x_j$ and $a_j = x_j (x_j - m)$.
+#
+# Its row of the Jacobian is $J_{0j} = P_j (1 - 2 a_j)$ for $j \ne 0$, and $J_{00} = P_0 + 2 v$, where the variance is
+# $v = \sum_j P_j a_j$. Since $2 a + \abs{1 - 2 a} = 1 + (4 a - 2)_+$,
+#
+# $$\begin{aligned} \sum_j \abs{J_{0j}} &= P_0 + \sum_{j \ne 0} P_j \big(2 a_j + \abs{1 - 2 a_j}\big) \\
+#   &= 1 + \sum_{j \ne 0} P_j\, (4 a_j - 2)_+ . \end{aligned}$$
+#
+# Let $U$ be the tokens with $a_j > \frac12$ and $T$ the other ones, $m_U$ and $m_T$ their parts of $m = m_U + m_T$.
+# Then
+#
+# $$\begin{aligned} \sum_U P_j (4 a_j - 2) &= \sum_U P_j (4 x_j^2 - 2) - (2 m_U + m_T)^2 + m_T^2 \\
+#   &\le \sum_U P_j (4 x_j^2 - 2) + \sum_T P_j x_j^2 , \end{aligned}$$
+#
+# the last step by Cauchy and Schwarz.
+#
+# With $Z = 1 + \sum_j e^{-x_j^2}$ and $P_j = e^{-x_j^2} / Z$, the row sum is at most $1 + 4 \lambda$ if
+#
+# $$\sum_U e^{-x_j^2} (4 x_j^2 - 2 - 4 \lambda) + \sum_T e^{-x_j^2} (x_j^2 - 4 \lambda) \le 4 \lambda .$$
+#
+# Each term of the first sum is at most $4 e^{-3/2 - \lambda}$, attained at $x_j^2 = \frac32 + \lambda$. Each term of
+# the second is at most $e^{-1 - 4 \lambda}$, which is smaller.
+#
+# So the left side is at most $4 (N - 1)\, e^{-3/2 - \lambda} = 4 \lambda$, by the definition of $\lambda$.
+#
+# Equality holds if $U$ holds all others, at $\pm r$, and $m = 0$. One token more on one side leaves $-4 m^2$, with
+# $\abs m = \frac{\lambda}{1 + \lambda} \frac{r}{N - 1}$.
+#
+# With a mask, row $i$ sees $i$ tokens, and the last sees all.
+# :::
+# ::::
+
+# %% tags=["hide-input"]
 share = table.reached / table.n.map(lambda n: 4 * bounds.phi_inverse(n - 1) + 1)
 odd_best = random[random.n % 2 == 1].groupby("n").share.max()
 ascent = f"{len(table)} ascents, 50 random starts for each N to 1001"
@@ -268,7 +330,7 @@ odds = {"grounds": "whole Jacobians at explicit inputs, N odd from 9 to 1001"}
 values = {"grounds": "powers of ten; a formula against its own leading terms"}
 form, ours = {"seen": "reconstructed"}, {"seen": "ours", "effort": "proved"}
 
-# %%
+# %% tags=["hide-input"]
 # fmt: off
 both = np.concatenate([table.share, ratios])
 ledger.record(
@@ -285,10 +347,10 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - In width one with one head the bound of the paper is less than 2 too high, for every odd $N$, and the constant is
-#   known: for odd $N$ exactly, for even $N$ up to $O(\log N / N^2)$. That is a proof; the ascents only agree with it.
-# - Our ascents reach the constant. Those of the paper, with their starts and steps, are not known to us.
-# - The growth of the bound is a statement about large $N$. At lengths that were measured the constant grows a little
-#   more slowly than the rate, as the table of increments shows.
+#   known: for odd $N$ exactly, for even $N$ up to $O(\log N / N^2)$. That is a proof; gradient ascent only agrees with
+#   it.
+# - Our runs reach the constant. Those of the paper, with their starts and steps, are not known to us.
+# - The growth of the bound is a statement about large $N$.
 # - The spread of the starts tells how easy this problem is, not how likely such inputs are. Text is no such input.
 # - Nothing here is about wider tokens, several heads, or the Euclidean norm. There the bounds multiply worst cases of
 #   parts that need not meet in one input.
@@ -296,4 +358,4 @@ ledger.record(
 # **One thing to try.** An even $N$ in which the two sides have radii of their own:
 # `tightness_rows(2)` finds a larger row sum than equal radii give.
 #
-# **Next:** {doc}`64_invertible_attention`, what such a bound is good for.
+# **Next:** {doc}`64_invertible_attention`

@@ -9,7 +9,7 @@ from lab.experiments.two_clusters import cluster_constants, head_of
 from lipnb import corpora, models
 from lipnb.recording import Unit
 
-__all__ = ["TABLES", "growth_ends", "head_rows", "peak_factor", "text_radii"]
+__all__ = ["TABLES", "growth_ends", "head_rows", "mean_factors", "peak_factor", "text_radii"]
 
 CORPUS, EXTRACTS, EXTRACT = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
 
@@ -35,6 +35,24 @@ def text_radii(model, layer, *, corpus=CORPUS, extracts=EXTRACTS, length=EXTRACT
     tokens = corpora.windows(models.first_tokens(model, corpora.read(corpus), length * extracts), length, extracts)
     norms = model.activations(tokens, layer).double().norm(dim=-1)
     return norms.square().mean(-1).sqrt().tolist(), norms.max().item()
+
+
+def mean_factors(table):
+    """Each head once for each kind of radius: means over the extracts of the text.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``scaling-factor``.
+
+    Returns
+    -------
+    DataFrame
+        model, masked, layer, head, radius, rate, eigenvalue, factor, and s, twice the factor.
+    """
+    keys = ["model", "masked", "layer", "head", "radius"]
+    mean = table.groupby(keys, sort=False)[["rate", "eigenvalue", "factor"]].mean().reset_index()
+    return mean.assign(s=2 * mean.factor)
 
 
 def peak_factor(s):

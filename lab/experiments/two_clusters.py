@@ -20,6 +20,7 @@ __all__ = [
     "cluster_constants",
     "cluster_input",
     "fork_constant",
+    "fork_rows",
     "head_of",
     "in_subspace",
     "matrices",
@@ -152,6 +153,26 @@ def fork_constant(head, n, R):
     # all but the prongs are copies, which stand for one weighted token
     weights = torch.tensor([1.0, 1.0, n - 2.0], dtype=torch.float64) / n
     return local_lipschitz(one, x[:3], weights=weights, method="dense").value.item(), stated
+
+
+def fork_rows(head, n, R):
+    """A fork beside two clusters and the bounds on the ball of radius R, by name.
+
+    Returns
+    -------
+    dict
+        masked; fork and stated, of `fork_constant`; clusters, the constant at the two clusters; upper and tighter,
+        Theorem 3.3 of castin2024smooth and our bound.
+    """
+    (A, V), (fork, stated) = matrices(head), fork_constant(head, n, R)
+    return {
+        "masked": head.attention.masked,
+        "fork": fork,
+        "stated": stated,
+        "clusters": cluster_constants(head, [n], R).item(),
+        "upper": bounds.general_upper(A, V, n, R),
+        "tighter": bounds.general_upper_sharp(A, V, n, R),
+    }
 
 
 def cluster_constants(head, lengths, R, *, identity=False, rtol=1e-6):

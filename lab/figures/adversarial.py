@@ -8,7 +8,7 @@ from matplotlib.colors import LogNorm, Normalize
 from lab.figures.heat_maps import head_map
 from lab.power_laws import one_series, power_law
 
-__all__ = ["head_rates", "scaling_factors", "worst_heads"]
+__all__ = ["growth_ends", "head_rates", "scaling_factors", "worst_heads"]
 
 GPT2 = "gpt2-124m-attention"
 PANEL = ["model", "masked", "at"]  # one model in one ball
@@ -48,15 +48,15 @@ def worst_heads(alone, layers):
         own, both = (rows[(rows[[*PANEL, "layer"]] == place).all(axis=1)] for rows in (full, layers))
         own = one_series(own, title, also=("at", "head"))
         n, last = own.length, own[own.length == 97].iloc[0]
-        ax.plot(n, own.upper, "--", color="C1", label="Thm 3.3")
-        ax.plot(n, own.sharp, "-.", color="C3", label="its tighter form")
+        ax.plot(n, own.upper, "--", color="C1", label="Theorem 3.3")
+        ax.plot(n, own.sharp, "-.", color="C3", label="tighter bound (ours)")
         both = both[both["head"].isin(both["head"].mode())].sort_values("length")
         both = one_series(both, f"{title}, whole layer", also=("at", "head"))
         ax.plot(both.length, both.lipschitz, "s", color="C4", label="whole layer")
         ax.plot(n, own.constant, "o", color="C0", ms=5.5, label="head, own $V$")
         ax.plot(n, own.V_norm * own.N**0.5, color="C0", lw=1, label=r"its law, $\|V\|_2 \sqrt{N}$")
         ax.plot(n, own.identity, "o", mfc="white", mec="C2", label="head, $V = I$")
-        ax.plot(n, own.lower, ":", color="C2", lw=2, label="Prop 3.4, $V = I$")
+        ax.plot(n, own.lower, ":", color="C2", lw=2, label="Proposition 3.4, $V = I$")
         ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local constant")
         ax.set_title(f"{title}, head {last['head']}, R = {last.R:.1f}")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9.5)
@@ -98,16 +98,13 @@ def head_rates(alone):
     return figure
 
 
-def scaling_factors(table, curves=None):
+def scaling_factors(table):
     r""":math:`2 \gamma R^2` of every head: the growth lasts for as many tokens as its exponential.
 
     Parameters
     ----------
     table : DataFrame
         ``scaling-factor``: columns model, masked, radius, layer, head, factor.
-    curves : dict, optional
-        Heads whose growth was followed to its end: name -> lengths, constants, the guaranteed length, and the length
-        and constant of the peak. Drawn in a fourth panel, at most six.
 
     Returns
     -------
@@ -123,27 +120,41 @@ def scaling_factors(table, curves=None):
         rows = table[(table[["model", "masked", "radius"]] == place).all(axis=1)]
         grid = 2 * rows.pivot_table(index="layer", columns="head", values="factor")
         image = head_map(grid, ax=ax, title=title, norm=LogNorm(4, 8000))
-    figure.colorbar(image, ax=axes[0, 1], label=r"$2\gamma R^2$")
-    if curves:
-        _peaks(axes[1, 1], curves)
-    else:
-        axes[1, 1].axis("off")
+    axes[1, 1].axis("off")
+    figure.colorbar(image, ax=axes[1, 1], location="left", fraction=0.3, label=r"$2\gamma R^2$")
     return figure
 
 
-def _peaks(ax, curves):
-    """Constants of heads up to the end of their growth, and beyond."""
+def growth_ends(curves):
+    """Constants of heads at two clusters, up to the end of their growth and beyond.
+
+    Parameters
+    ----------
+    curves : dict
+        At most six: name of the head -> lengths, constants, the length to which the growth is promised, and the length
+        and constant of the peak.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ValueError
+        "at most 6 heads have a look of their own ...".
+    """
     colours = ("C0", "C1", "C2", "C3", "C4", "C5")
     if len(curves) > len(colours):
         raise ValueError(f"at most {len(colours)} heads have a look of their own, and these are {len(curves)}.")
-    for place, (name, (n, constants, guaranteed, peak)) in enumerate(curves.items()):
+    figure, ax = plt.subplots(figsize=(6.4, 4.4))
+    for place, (name, (n, constants, promised, peak)) in enumerate(curves.items()):
         colour, style = colours[place], ("-", "--", "-.")[place % 3]
         ax.plot(n, constants, style, color=colour, label=name)
-        at = np.exp(np.interp(np.log(guaranteed), np.log(n), np.log(constants)))
-        ax.plot(guaranteed, at, "v", color=colour, mec="black", ms=9)
+        at = np.exp(np.interp(np.log(promised), np.log(n), np.log(constants)))
+        ax.plot(promised, at, "v", color=colour, mec="black", ms=9)
         ax.plot(*peak, "*", color=colour, mec="black", ms=12)
-    ax.set(xscale="log", yscale="log", xlabel="tokens n", title="MiniLM on text, $V = I$")
-    ax.set_ylabel("local Lipschitz constant")
+    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant")
     ax.plot([], [], "v", color="white", mec="black", label=r"$1 + e^{2\gamma R^2}$")
     ax.plot([], [], "*", color="white", mec="black", ms=9, label="end of the growth")
-    ax.legend(fontsize=8.5 if len(curves) < 4 else 7)
+    ax.legend(fontsize=9)
+    return figure

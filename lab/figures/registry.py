@@ -116,11 +116,10 @@ FIGURES = {
         ),
         BookFigure(
             "scaling-factor",
-            "43_scaling_factor",
+            "42_adversarial_inputs",
             ("scaling-factor",),
             adversarial.scaling_factors,
             "2 gamma R^2 of every head, the logarithm of its window",
-            "where the growth really ends",
         ),
         BookFigure(
             "gpt2-mini-training",

@@ -14,6 +14,7 @@ from lab.experiments.two_clusters import (
     cluster_constants,
     cluster_input,
     fork_constant,
+    fork_rows,
     head_of,
     in_subspace,
     matrices,
@@ -218,3 +219,35 @@ def test_the_worst_of_a_layer_looks_at_every_head_and_both_signs():
     inputs = [sign * cluster_input(head_of(f, h), 6, R) for h in range(3) for sign in (1, -1)]
     each = [local_lipschitz(f, x, method="dense").value.item() for x in inputs]
     assert adversarial.worst_of_layer(f, 6, R) == pytest.approx(max(each), rel=1e-3) and max(each) > 1.01 * min(each)
+
+
+def test_the_worst_heads_and_their_exponents_are_those_of_the_table():
+    alone = results.load("adversarial")
+    worst, heads = adversarial.worst_rates(alone), adversarial.head_rates(alone)
+    assert len(worst) == alone.groupby(adversarial.PANEL).ngroups
+    assert len(heads) == alone.groupby(adversarial.HEAD).ngroups
+    for row in worst.itertuples():
+        panel = alone[(alone.model == row.model) & (alone.masked == row.masked) & (alone["at"] == row.at)]
+        assert row.constant == panel[panel.length == 97].constant.max()
+        own = panel[(panel.layer == row.layer) & (panel["head"] == row.head)]
+        attending = own.length - (own.eigenvalue.iloc[0] < 0 and not row.masked)
+        drawn = own.length <= 97
+        slope = np.polyfit(np.log(attending[drawn]), np.log(own.constant[drawn]), 1)[0]
+        assert worst.loc[row.Index, "in N"] == pytest.approx(slope, rel=1e-6)
+    layers = adversarial.layer_rates(results.load("adversarial-layers"))
+    assert (layers.below > 1).all() and not layers.duplicated([*adversarial.PANEL, "layer"]).any()
+
+
+def test_a_fork_beside_two_clusters_and_its_bounds():
+    head = head_of(layer(3, bias=False), 0)
+    row = fork_rows(head, 6, 2.0)
+    assert row["stated"] <= row["fork"] * (1 + 1e-9) and max(row["fork"], row["clusters"]) <= row["tighter"]
+    assert row["tighter"] <= row["upper"] and row["masked"] == head.attention.masked
+
+
+def test_a_head_is_counted_once_for_each_kind_of_radius():
+    table = results.load("scaling-factor")
+    mean = scaling_factor.mean_factors(table)
+    assert not mean.duplicated(["model", "masked", "layer", "head", "radius"]).any()
+    assert len(mean) == len(table) - 4 / 5 * (table.radius == "text").sum()
+    assert (mean.s == 2 * mean.factor).all()

@@ -275,13 +275,13 @@ def test_live_measurements_join_in():
     assert len(figures.positions.training(curve, {"unigram": 6.5, "bigram": 4.7}).axes[0].lines) == 4
     ax = figures.real_text.jump(results.load("real-text-news"), {64: 7.0, 160: 15.0}, "alice").axes[0]
     assert list(ax.lines[1].get_ydata()) == [7, 15] and "alice, now" in ax.get_legend_handles_labels()[1]
-    table, n = results.load("scaling-factor"), np.array([2.0, 50, 1e3])
+    n = np.array([2.0, 50, 1e3])
     heads = {f"head {i}": (n, np.sqrt(n), 50.0, (1e3, 30.0)) for i in range(5)}
-    corner = figures.adversarial.scaling_factors(table, heads).axes[3]
-    assert [line.get_label() for line in corner.lines][:15:3] == [*heads]
+    ends = figures.adversarial.growth_ends(heads).axes[0]
+    assert [line.get_label() for line in ends.lines][:15:3] == [*heads]
     with pytest.raises(ValueError, match="at most 6 heads have a look of their own, and these are 7"):
-        figures.adversarial.scaling_factors(table, {f"head {i}": heads["head 0"] for i in range(7)})
-    assert not figures.adversarial.scaling_factors(table).axes[3].axison
+        figures.adversarial.growth_ends({f"head {i}": heads["head 0"] for i in range(7)})
+    assert not figures.adversarial.scaling_factors(results.load("scaling-factor")).axes[3].axison
 
 
 def test_the_curves_beside_the_ascents_are_those_of_the_theorem():
