@@ -9,6 +9,7 @@ EXAMPLES = """\
   python -m lab pages check             say what is stale, broken or too long
   python -m lab pages story 41 README   which numbers in prose come from nowhere, which strong words have no reason
   python -m lab pages story 41 --run    the same, after running page 41
+  python -m lab pages count             words, code in sight, tables as text, captions and links of every page
 """
 
 
@@ -26,6 +27,7 @@ def add(verbs):
     execute.add_argument("--workers", type=int, default=2, metavar="N", help="pages at a time (default 2)")
     commands.add_parser("pair", help="write the last runs beside their sources")
     commands.add_parser("check", help="say what is stale, broken or too long")
+    commands.add_parser("count", help="what a reader meets on every page, counted, and what is too much")
     story = commands.add_parser("story", help="numbers in prose that come from nowhere, strong words without a reason")
     story.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
     story.add_argument("--run", dest="again", action="store_true", help="run them first")
@@ -50,6 +52,10 @@ def run(arguments):
         if arguments.command == "pair":
             return layout.pair(root)
         return layout.stage(root, root / arguments.notebooks, root / arguments.target)
+    if arguments.command == "count":
+        from lab.pages import reading
+
+        return reading.report(root)
     if arguments.command == "story":
         from lab.pages import story
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import nbformat
 import yaml
 
-from lab.pages import evidence, pictures, story, verdicts
+from lab.pages import evidence, pictures, reading, story, verdicts
 from lab.pages.sources import convert, provenance, sources
 
+READABLE = False  # whether what lab.pages.reading finds is a complaint too: `python -m lab pages count` shows it
 MOST_CODE_CELLS, MOST_LINES, MOST_BYTES = 18, 25, 300_000
 PLACES = re.compile(r"(?<![\w.])(?:/home/|/Users/|/root/|/tmp/|[A-Za-z]:\\Users\\)|/site-packages/")
 ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")
@@ -158,6 +159,7 @@ def complaints(root):
     """Everything that does not hold, one sentence each."""
     found = [sentence for source in sources(root) for sentence in page(root, source)]
     rules = (contents(root), pictures.complaints(root), definitions(root), ledger(root), story.complaints(root))
+    rules += (reading.complaints(root),) if READABLE else ()
     return [*found, *(sentence for rule in rules for sentence in rule)]
 
 
