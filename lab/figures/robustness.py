@@ -45,8 +45,8 @@ def attacks(table):
         ax.set(xscale="log", xlabel=r"relative radius $\epsilon$ / token norm")
         ax.legend(fontsize=9, loc="upper left")
     axes[0].axhline(1, color="0.5", lw=0.8)
-    axes[0].set(title="attacks", ylabel=r"change of the output / ($\mathrm{Lip}_X\,\epsilon$)", ylim=(0, None))
-    axes[1].set(title="attacks and what they cannot exceed", yscale="log", ylim=(0.5, 1e6))
+    axes[0].set(ylabel=r"change of the output / ($\mathrm{Lip}_X\,\epsilon$)", ylim=(0, None))
+    axes[1].set(yscale="log", ylim=(0.5, 1e6))
     return axes[0].figure
 
 
