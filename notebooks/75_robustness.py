@@ -148,8 +148,8 @@ plt.show()
 #   \kappa &= \norm{W V}_2, & \rho &= \max_i \abs{r_i}, & o_i &= \textstyle\sum_j P_{ij} w_j .
 #   \end{aligned}$$
 #
-# $D_w, D_u$ are the largest distances between two $w_j$, two $u_j$; $\sigma_w, \sigma_u$ the largest standard deviations
-# of $w, u$ in any direction under any row of $P$; $c$ is the largest column sum of $P$.
+# $D_w, D_u$ are the largest distances between two $w_j$, two $u_j$; $\sigma_w, \sigma_u$ the largest standard
+# deviations of $w, u$ in any direction under any row of $P$; $c$ is the largest column sum of $P$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -270,8 +270,8 @@ print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack above 
 # As $\abs{\delta_i} \le \epsilon$ and $\abs{\delta_j - \delta_l} \le \sqrt2 \epsilon$, this varies over $j$ by at most
 # $\omega$. So $P_{ij}(Y) \le e^\omega P_{ij}(X)$, and column sums are at most $\hat c^2$.
 #
-# A variance is the least mean square about any point: under $P(Y)$ it is at most $e^\omega$ times that under $P(X)$, and
-# in any case at most a quarter of the squared range.
+# A variance is the least mean square about any point: under $P(Y)$ it is at most $e^\omega$ times that under $P(X)$,
+# and in any case at most a quarter of the squared range.
 #
 # The moves themselves add at most $\kappa \epsilon$ to a deviation of $w$, $\norm{A}_2 \epsilon$ to one of $u$. So the
 # hats bound, at every $Y$ in the ball, what the letters without hats are at $X$.
@@ -283,9 +283,8 @@ print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack above 
 # Put $p_i = (\sum_j P_{ij} \abs{\delta_j}^2)^{1/2}$. The deviation of $\dot\ell$ in row $i$ is at most
 # $\zeta_i = \hat\sigma_u \abs{\delta_i} + \hat\rho p_i$, so $\abs{\dot o_i} \le \kappa p_i + \hat\sigma_w \zeta_i$.
 #
-# Since $\sum_i p_i^2 \le \hat c^2 \epsilon^2$, the sum over rows gives
-# $\norm{\dot o} \le \epsilon\,(\kappa \hat c + \hat\sigma_w(\hat\sigma_u + \hat\rho \hat c))$. Summed over heads this is
-# $\epsilon\, G$.
+# Since $\sum_i p_i^2 \le \hat c^2 \epsilon^2$, the sum over rows gives $\norm{\dot o} \le \epsilon\,(\kappa \hat c +
+# \hat\sigma_w(\hat\sigma_u + \hat\rho \hat c))$. Summed over heads this is $\epsilon\, G$.
 #
 # *Second derivative.* With $\ddot\ell_{ij} = 2\, \delta_i^\top A^\top \delta_j$,
 #
@@ -295,12 +294,12 @@ print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack above 
 # of length at most
 # $2 \kappa p_i \zeta_i + 2 \norm{A}_2 \hat\sigma_w \abs{\delta_i} p_i + (D_w + \sqrt2 \kappa \epsilon) \zeta_i^2$.
 #
-# In $\ell^2(i)$: $\abs{\delta_i} p_i$ gives at most $\epsilon^2$, $p_i^2$ at most $\hat c\, \epsilon^2$ because
-# $p_i \le \epsilon$, and $\zeta_i^2$ at most $\max \zeta_i$ times the norm of $\zeta$. Together $\epsilon^2 H$; Taylor's
+# In $\ell^2(i)$: $\abs{\delta_i} p_i$ gives at most $\epsilon^2$, $p_i^2$ at most $\hat c\, \epsilon^2$ because $p_i
+# \le \epsilon$, and $\zeta_i^2$ at most $\max \zeta_i$ times the norm of $\zeta$. Together $\epsilon^2 H$; Taylor's
 # formula does the rest.
 #
-# *Outputs.* $f(Y) - f(X)$ is the change of values under $P(Y)$, at most $\epsilon \sum \kappa \hat c$, and the change of
-# attention to the old values: a mean of $w_j$ in place of $o_i$, at most $\max_j \abs{w_j - o_i}$ away.
+# *Outputs.* $f(Y) - f(X)$ is the change of values under $P(Y)$, at most $\epsilon \sum \kappa \hat c$, and the change
+# of attention to the old values: a mean of $w_j$ in place of $o_i$, at most $\max_j \abs{w_j - o_i}$ away.
 # :::
 # ::::
 #

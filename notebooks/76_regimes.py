@@ -9,9 +9,9 @@
 # %% [markdown]
 # # The smallest bound by length and radius
 #
-# The {term}`Lipschitz constant on a ball` has two upper {term}`bounds <bound>`: one grows like $\sqrt n$, the other does
-# not depend on $n$. They change places at $n = e^{2t}$, where $t$ is the {term}`logit range`. For one pair of matrices
-# we measured the worst inputs found at {glue:text}`page-76-points` lengths and radii, up to
+# The {term}`Lipschitz constant on a ball` has two upper {term}`bounds <bound>`: one grows like $\sqrt n$, the other
+# does not depend on $n$. They change places at $n = e^{2t}$, where $t$ is the {term}`logit range`. For one pair of
+# matrices we measured the worst inputs found at {glue:text}`page-76-points` lengths and radii, up to
 # {glue:text}`page-76-longest:,` {term}`tokens <token>`: everywhere with $n \ge 3$ they reach at least
 # {glue:text}`page-76-least:.2f` of the smaller bound ({numref}`fig-76-map`).
 
@@ -187,8 +187,8 @@ plt.show()
 # <!-- figure fig-76-fork: Two panels. Left, one token at the top and one at the bottom, the prongs, and ten tokens
 # together between and beside them; the prongs move in opposite directions. Right, the outputs: the ten move together,
 # across the axis of the fork. -->
-# *A fork of twelve tokens with a straight angle, at $R = 1.5$. The prongs are pushed by a total of one (left); the ten other outputs all move
-# together (right), and their moves add up as $\sqrt{10}$.*
+# *A fork of twelve tokens with a straight angle, at $R = 1.5$. The prongs are pushed by a total of one (left); the ten
+# other outputs all move together (right), and their moves add up as $\sqrt{10}$.*
 #
 # ## The map of the upper bounds
 #
@@ -242,13 +242,13 @@ plt.show()
 # \end{gathered}$$
 # :::
 #
-# With $c = \frac12$ this is at least $0.3\, \lambda R^2 \sqrt{n - 2}\, \abs{V e_2}$ up to $n = 2 + 2 e^{3 \lambda R^2/2}$:
-# the growth $R^2 \sqrt n$ of Theorem 3.3 is that of attention, in $n$ and $R$ together.
+# With $c = \frac12$ this is at least $0.3\, \lambda R^2 \sqrt{n - 2}\, \abs{V e_2}$ up to $n = 2 + 2 e^{3 \lambda
+# R^2/2}$: the growth $R^2 \sqrt n$ of Theorem 3.3 is that of attention, in $n$ and $R$ together.
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
-# A token $i$ at $R e_1$ has the logits $\lambda R^2 c$ to both prongs and $-\lambda R^2$ to its own kind, so it gives each
-# prong the attention $q$.
+# A token $i$ at $R e_1$ has the logits $\lambda R^2 c$ to both prongs and $-\lambda R^2$ to its own kind, so it gives
+# each prong the attention $q$.
 #
 # Move the prongs by $\pm e_1 / \sqrt 2$. In the blocks $J_{ij} = V P_{ij} (I + (x_j - m_i)(A x_i)^\top)$ there is
 # $A x_i = -\lambda R\, e_1$.
@@ -257,8 +257,8 @@ plt.show()
 # :::
 # ::::
 #
-# The statement is for any $A$ with a negative eigenvalue, symmetric or not. We tried it on random ones, with random $V$,
-# angles, lengths and radii.
+# The statement is for any $A$ with a negative eigenvalue, symmetric or not. We tried it on random ones, with random
+# $V$, angles, lengths and radii.
 
 # %% tags=["hide-input"]
 fork_ratios = []
@@ -286,7 +286,8 @@ print(f"measured over stated: {min(fork_ratios):.4f} or more in {len(fork_ratios
 # :::{prf:proposition} Copies
 # :label: regimes-copies
 #
-# Let $f$ be one head without a mask or biases, let $X$ hold $c_i$ copies of $y_i$, $n = \sum c_i$, and $a = c / n$. Then
+# Let $f$ be one head without a mask or biases, let $X$ hold $c_i$ copies of $y_i$, $n = \sum c_i$, and $a = c / n$.
+# Then
 #
 # $$\norm{D_X f}_2 = \max\Big( \norm{D_a^{1/2}\, (D_Y f_a)\, D_a^{-1/2}}_2,\;
 #   \max_{c_i \ge 2} \norm{V \Sigma_i A}_2 \Big).$$
@@ -294,8 +295,8 @@ print(f"measured over stated: {min(fork_ratios):.4f} or more in {len(fork_ratios
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
-# Copies attend alike and are attended to alike. Split a perturbation into its mean over the copies of each $y_i$ and the
-# rest, which sums to zero over them.
+# Copies attend alike and are attended to alike. Split a perturbation into its mean over the copies of each $y_i$ and
+# the rest, which sums to zero over them.
 #
 # The rest does not reach other tokens: each copy only feels its own $V \Sigma_i A$. Means move means.
 #
@@ -384,8 +385,8 @@ plt.show()
 # ## Random inputs, scaled up
 #
 # For almost every fixed $X$, the local constant at $RX$ tends to at most $\norm{V}_2 \sqrt n$ as $R \to \infty$
-# (Theorem 3.7, {doc}`24_large_radius`): without the factor $t$. From which {term}`radius` on? Twelve random inputs of the
-# disc for each $n$, medians; *peak* and *limit* are constants over $\sqrt n$.
+# (Theorem 3.7, {doc}`24_large_radius`): without the factor $t$. From which {term}`radius` on? Twelve random inputs of
+# the disc for each $n$, medians; *peak* and *limit* are constants over $\sqrt n$.
 
 # %% tags=["hide-input"]
 heads = {"n": "tokens n", "radius": "below √n from R =", "peak": "peak over √n", "limit": "limit over √n"}
@@ -419,8 +420,8 @@ print(f"✓ {len(grid)} grid points up to n = {longest}: no bound exceeded, all 
 #   *grid* with $n \ge 3$; between its points nothing was measured. There, neither $\sqrt n$, nor $R^2$ in front of it,
 #   nor the plateau can be improved but for constants.
 # - At two tokens a gap is left that no input comes near, once $R$ is large: there is no room for a fork.
-# - $A = -I$ is the best case for the map. If $-\norm{A}_2$ is not an eigenvalue, the border of the forks and that of the
-#   bounds, $e^{2 \norm{A}_2 R^2}$, fall apart, and nothing here says which one is real in between.
+# - $A = -I$ is the best case for the map. If $-\norm{A}_2$ is not an eigenvalue, the border of the forks and that of
+#   the bounds, $e^{2 \norm{A}_2 R^2}$, fall apart, and nothing here says which one is real in between.
 # - The worst inputs are the worst *found*: forks and a short ascent. The largest constants lie between dots and bounds.
 # - The random inputs are uniform on the disc, unmasked. With other laws the red line moves.
 #

@@ -88,8 +88,8 @@ found = pd.DataFrame(found, columns=["method", "constant", "products"])
 figures.table(found, {"method": "method", "constant": "local constant", "products": "products"}, digits=6)
 
 # %% [markdown]
-# One {term}`window` of a small layer is the least favourable case: nothing can be batched. Even so, the certified solver
-# was {glue:text}`page-77-live:.0f` times as fast when this page ran; one run says little about time.
+# One {term}`window` of a small layer is the least favourable case: nothing can be batched. Even so, the certified
+# solver was {glue:text}`page-77-live:.0f` times as fast when this page ran; one run says little about time.
 #
 # ## What is compared
 #
@@ -97,8 +97,8 @@ figures.table(found, {"method": "method", "constant": "local constant", "product
 # :label: solver-speed
 #
 # On the windows of Figure 1 of {cite:t}`castin2024smooth` and the trained layers tried, the certified solver is several
-# times faster than the released procedure with its tangent fed back, and no answer of it was off by more than $10^{-4}$,
-# relatively.
+# times faster than the released procedure with its tangent fed back, and no answer of it was off by more than
+# $10^{-4}$, relatively.
 # :::
 #
 # A *product* is one $J^\top J u$. An answer is *wrong* when it is off by more than $10^{-4}$ from a value that was
@@ -108,17 +108,17 @@ figures.table(found, {"method": "method", "constant": "local constant", "product
 #
 # :::{dropdown} The methods in detail
 # - **Released, tangent fed back.** Automatic differentiation of a plain forward pass, one {term}`sequence` at a time,
-#   100 steps; for the random GPT-2 the threshold is $10^{-3}$ and there are 1000 steps. The released code itself goes on
-#   from the output and not from the tangent ({doc}`../book/deviations`): it computes another quantity, sooner, so its
-#   time is compared with nothing.
+#   100 steps; for the random GPT-2 the threshold is $10^{-3}$ and there are 1000 steps. The released code itself goes
+#   on from the output and not from the tangent ({doc}`../book/deviations`): it computes another quantity, sooner, so
+#   its time is compared with nothing.
 # - **Ours.** The {term}`Lanczos method` on the closed-form product, all windows of a length at once. *Estimate* stops
 #   when its value has settled; *certified 0.99* and *certified 1-1e-6* stop when, with that probability over the random
-#   start, no larger singular value is left ({doc}`12_local_lipschitz`). *Mixed* does most products in bfloat16 where the
-#   machine multiplies it faster, and finishes the value in float32 ({doc}`../book/solver`).
-# - **General-purpose solvers.** SciPy's `svds` and `eigsh`, which are ARPACK {cite}`lehoucq1998arpack`; SciPy's `lobpcg`
-#   {cite}`knyazev2001toward`; PRIMME {cite}`stathopoulos2010primme,wu2017primme`; the dense {term}`Jacobian`, where it
-#   is small; and power iteration. Their products are by automatic differentiation, or, where the name says so, by our
-#   closed form.
+#   start, no larger singular value is left ({doc}`12_local_lipschitz`). *Mixed* does most products in bfloat16 where
+#   the machine multiplies it faster, and finishes the value in float32 ({doc}`../book/solver`).
+# - **General-purpose solvers.** SciPy's `svds` and `eigsh`, which are ARPACK {cite}`lehoucq1998arpack`; SciPy's
+#   `lobpcg` {cite}`knyazev2001toward`; PRIMME {cite}`stathopoulos2010primme,wu2017primme`; the dense {term}`Jacobian`,
+#   where it is small; and power iteration. Their products are by automatic differentiation, or, where the name says so,
+#   by our closed form.
 # - **Layers.** MiniLM's, and layers of the width of BERT-base (768, twelve heads of 64), each made of two pretrained
 #   MiniLM layers side by side on different windows, their {term}`logits <logit>` added, all rotated by a random
 #   orthogonal matrix: the spectrum is that of trained layers.
@@ -236,8 +236,9 @@ figures.table(counts, names=heads, digits=1, bold=counts.missed > 0)
 # A certificate is weakest where the first singular values are nearly equal. So it was tried on such spectra: with
 # {term}`confidence` 0.5 in float64 at most half of the upper {term}`bounds <bound>` may fail, and
 # {glue:text}`page-77-failed` of {glue:text}`page-77-coverage` did. In float32 it rests besides on an assumption, that
-# {term}`rounding` acts like noise ({doc}`../book/solver`), and is tried where that is most likely to be wrong: one value
-# larger than a cluster by a factor $1 + \delta$, $\delta$ from $10^{-6}$ to $10^{-2}$, in up to a million dimensions.
+# {term}`rounding` acts like noise ({doc}`../book/solver`), and is tried where that is most likely to be wrong: one
+# value larger than a cluster by a factor $1 + \delta$, $\delta$ from $10^{-6}$ to $10^{-2}$, in up to a million
+# dimensions.
 
 # %% tags=["hide-input"]
 near = results.load("bench-near-degenerate")
@@ -271,8 +272,8 @@ figures.table(long, names=heads, digits={"value": 6, "difference": 1, "megabytes
 
 # %% [markdown]
 # Measures are weighted tokens. In the plane, a separable kernel makes one product linear in their number; exact tiles
-# take the square. KeOps {cite}`charlier2021kernel` sums the same exact tiles. The exact time at a million is scaled from
-# a few thousand exact rows.
+# take the square. KeOps {cite}`charlier2021kernel` sums the same exact tiles. The exact time at a million is scaled
+# from a few thousand exact rows.
 
 # %% tags=["hide-input"]
 cloud = results.load("bench-particles")
@@ -320,8 +321,8 @@ for key, value in counted.items():
 # - The other method is given a lean forward pass, not the module of a model library, and keeps its transpose's forward
 #   pass: it is not slowed down. It is not batched, because the released code is not.
 # - A certificate at 0.99 may fail once in a hundred starts by what is proved; that it failed on none of these inputs is
-#   measured, not proved. The {glue:text}`page-77-sure` runs in float32 at a confidence above 0.99 did not contradict the
-#   assumption on rounding.
+#   measured, not proved. The {glue:text}`page-77-sure` runs in float32 at a confidence above 0.99 did not contradict
+#   the assumption on rounding.
 # - The wide layer is made of trained layers, but it is no BERT-base.
 #
 # **One thing to try.** Scale the output projection of the layer down by a hundred: the constant is divided by a

@@ -44,8 +44,8 @@ figures.robustness.ranks(table, shown_radii)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-78-ranks: Two panels of dots along a diagonal, four kinds of dots for four layers. On the left they lie
-# near the diagonal; on the right most lie above it, and inside one kind the order is lost. -->
+# <!-- figure fig-78-ranks: Two panels of dots along a diagonal, four kinds of dots for four layers. On the left they
+# lie near the diagonal; on the right most lie above it, and inside one kind the order is lost. -->
 # *Each dot is an input of MiniLM: its local constant against what the best attack on its tokens achieves, per unit of
 # radius. On the grey diagonal the change is what first order predicts. At one token norm (right) the layers keep their
 # order, the texts within a layer hardly do. The random GPT-2 is not drawn: its constants are more than ten times
@@ -99,8 +99,8 @@ figures.table(
 # Windows of one text pass through every layer, so the inputs are not independent. The 95 % intervals are of a bootstrap
 # that draws windows (a text, a length, a place) with all their layers.
 #
-# At short radii the correlation with $\Lip_X$ is no finding: the attack starts at the top {term}`singular vector`, which
-# achieves $\Lip_X \epsilon$ to first order. What can fail is the ranking at long radii.
+# At short radii the correlation with $\Lip_X$ is no finding: the attack starts at the top {term}`singular vector`,
+# which achieves $\Lip_X \epsilon$ to first order. What can fail is the ranking at long radii.
 
 
 # %% tags=["hide-input"]
@@ -170,13 +170,14 @@ glue("page-78-count", count, display=False)
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - At one token norm the constant still ranks layers by what the best attack does to them. Which *text* is weaker within
-#   a layer it tells much less well.
+# - At one token norm the constant still ranks layers by what the best attack does to them. Which *text* is weaker
+#   within a layer it tells much less well.
 # - There are few windows: {glue:text}`page-78-windows` in all, three for each text and length. The bootstrap allows for
 #   their dependence across layers, not for texts of another kind.
 # - The best attack is the best *found*. An input that looks hard to attack may only have been attacked badly.
 # - The order over all inputs is that of a few layers. A ranking of networks would need many networks.
 #
-# **One thing to try.** Keep one layer, with `table = table[table.layer == 3]` in the first cell: which correlations change?
+# **One thing to try.** Keep one layer, with `table = table[table.layer == 3]` in the first cell: which correlations
+# change?
 #
 # **Next:** {doc}`76_regimes`, which {term}`bound` is the smallest at which length and radius.
