@@ -109,8 +109,8 @@ figures.table(hand, names=heads | {"aligned": "aligned", "pgd": "PGD", "bound": 
 #   are then moved by PGD; layers without a {term}`mask` only. Lengths on both sides count a token with weight 1, a copy
 #   with weight $\frac12$.
 #
-# They meet layers 0, 3 and 5 of MiniLM, layer 3 also masked, at windows of 32 and 98 tokens of two texts, and layer 6
-# of a random GPT-2 at 32 tokens. Here is PGD on one layer, at a tenth of a token norm.
+# They meet layers 0, 3 and 5 of MiniLM, layer 3 also masked, at {term}`windows <window>` of 32 and 98 tokens of two
+# texts, and layer 6 of a random GPT-2 at 32 tokens. Here is PGD on one layer, at a tenth of a token norm.
 
 # %% tags=["hide-input"]
 corpus = corpora.available(*texts)
@@ -315,14 +315,14 @@ print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack above 
 # - Copies that part do less than whole tokens while changes are short. At one token norm they do more than PGD on
 #   {glue:text}`page-75-copies:.0%` of the unmasked inputs. The theorem is for whole tokens and does not cover them.
 # - The bound of this page is {glue:text}`page-75-slack-far:.0f` times the best attack at one token norm, for the median
-#   input, and for the worst input and radius {glue:text}`page-75-slack-largest:.0f` times. The general theorem is
+#   input, and at most {glue:text}`page-75-slack-largest:.0f` times. The general theorem is
 #   thousands of times too high throughout: it speaks of all inputs as large as these.
 # - These are changes of the numbers that enter *one* attention layer, not replaced words, and not what the rest of the
 #   network makes of them.
 # - An ascent with few starts is a lower bound; the case by hand shows that it can miss the largest maximum. The windows
 #   carry no `[CLS]` and no `[SEP]`.
 #
-# **One thing to try.** Is the last layer of a longer text more forgiving? Any layer and {term}`window` can be attacked:
+# **One thing to try.** Is the last layer of a longer text more forgiving? Any layer and window can be attacked:
 #
 # ```python
 # ids = model.token_ids(corpora.read("python_reference"))

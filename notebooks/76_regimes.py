@@ -11,9 +11,9 @@
 #
 # The {term}`Lipschitz constant on a ball` has two upper {term}`bounds <bound>`: one grows like $\sqrt n$, the other
 # does not depend on $n$. They change places at $n = e^{2t}$, where $t$ is the {term}`logit range`. For one pair of
-# matrices we measured the worst inputs found at {glue:text}`page-76-points` lengths and radii, up to
-# {glue:text}`page-76-longest:,` {term}`tokens <token>`: everywhere with $n \ge 3$ they reach at least
-# {glue:text}`page-76-least:.2f` of the smaller bound ({numref}`fig-76-map`).
+# matrices we measured the {term}`worst inputs <worst input>` found at {glue:text}`page-76-points` lengths and
+# {term}`radii <radius>`, up to {glue:text}`page-76-longest:,` {term}`tokens <token>`: everywhere with $n \ge 3$ they
+# reach at least {glue:text}`page-76-least:.2f` of the smaller bound ({numref}`fig-76-map`).
 
 # %% tags=["parameters"]
 seed = 0
@@ -377,15 +377,15 @@ plt.show()
 # the measured forks follow below the lower of them, the two clusters rise, peak and fall. A dashed vertical line marks
 # the border. -->
 # *At fixed radius the worst constant grows like $\sqrt n$ up to $n = e^{2t}$ (dashed), then no more. The paper's input,
-# one token against all others, falls back beyond its window; forks keep their share of prongs and stay.*
+# one token against all others, falls back beyond a length; forks keep their share of prongs and stay.*
 #
-# Two atoms of the best weights have the constant {glue:text}`page-76-plateau:.0f`; forks of up to
+# Two {term}`atoms <atom>` of the best weights have the constant {glue:text}`page-76-plateau:.0f`; forks of up to
 # {glue:text}`page-76-longest:,` tokens reach {glue:text}`page-76-fork:.0f`, of at most {glue:text}`page-76-upper:.0f`.
 #
 # ## Random inputs, scaled up
 #
 # For almost every fixed $X$, the local constant at $RX$ tends to at most $\norm{V}_2 \sqrt n$ as $R \to \infty$
-# (Theorem 3.7, {doc}`24_large_radius`): without the factor $t$. From which {term}`radius` on? Twelve random inputs of
+# (Theorem 3.7, {doc}`24_large_radius`): without the factor $t$. From which radius on? Twelve random inputs of
 # the disc for each $n$, medians; *peak* and *limit* are constants over $\sqrt n$.
 
 # %% tags=["hide-input"]

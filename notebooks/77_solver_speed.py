@@ -46,8 +46,8 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-77-speed: Horizontal bars, one for each method. The released procedure has the shortest bar and is
 # hatched; estimate and certified solvers have bars several times as long, all full. -->
-# *How many times as fast as the released procedure with its tangent fed back, on windows of 2 to 98
-# tokens, summed; whiskers: the slowest and fastest of the repeats. Full bars were right on every
+# *How many times as fast as the released procedure with its tangent fed back, on {term}`windows <window>` of 2 to 98
+# {term}`tokens <token>`, summed; whiskers: the slowest and fastest of the repeats. Full bars were right on every
 # window, hatched ones were not. A certificate at 0.99 takes less than twice the time of an estimate.*
 #
 # ## One window, live
@@ -88,7 +88,7 @@ found = pd.DataFrame(found, columns=["method", "constant", "products"])
 figures.table(found, {"method": "method", "constant": "local constant", "products": "products"}, digits=6)
 
 # %% [markdown]
-# One {term}`window` of a small layer is the least favourable case: nothing can be batched. Even so, the certified
+# One window of a small layer is the least favourable case: nothing can be batched. Even so, the certified
 # solver was {glue:text}`page-77-live:.0f` times as fast when this page ran; one run says little about time.
 #
 # ## What is compared
@@ -255,7 +255,8 @@ figures.table(near, names=heads, digits={"confidence": 6}, bold=near.violated > 
 #
 # ## Long inputs and many particles
 #
-# Beyond a memory limit the solver keeps no attention probabilities and computes them anew, tile by tile (*streamed*).
+# Beyond a memory limit the solver keeps no probabilities of {term}`attention` and computes them anew, tile by tile
+# (*streamed*).
 
 # %% tags=["hide-input"]
 long = results.load("bench-long").sort_values(["length", "asked"])

@@ -10,7 +10,7 @@
 # # Which inputs are easy to attack?
 #
 # Does a larger {term}`local Lipschitz constant` mean an input that is easier to {term}`attack`? Between layers, yes: at
-# one token norm the rank correlation of the constant with the best attack we found is still
+# one {term}`token` norm the rank correlation of the constant with the best attack we found is still
 # {glue:text}`page-78-all-far:.2f` over all inputs, {glue:text}`page-78-minilm:.2f` over those of MiniLM alone
 # ({numref}`fig-78-ranks`). Between texts that pass through the same
 # layer, much less: {glue:text}`page-78-within-far:.2f` at that length, with a wide interval, against
@@ -46,15 +46,15 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-78-ranks: Two panels of dots along a diagonal, four kinds of dots for four layers. On the left they
 # lie near the diagonal; on the right most lie above it, and inside one kind the order is lost. -->
-# *Each dot is an input of MiniLM: its local constant against what the best attack on its tokens achieves, per unit of
+# *Each dot is an input of MiniLM: its local constant against what the best attack achieves, per unit of
 # radius. On the grey diagonal the change is what first order predicts. At one token norm (right) the layers keep their
 # order, the texts within a layer hardly do. The random GPT-2 is not drawn: its constants are more than ten times
 # smaller.*
 #
 # ## By hand: three inputs change places
 #
-# Two tokens on a line with $A = 2$, $V = 1$, as in {doc}`75_robustness`. For three such inputs the worst change of a
-# given length is found on a grid.
+# Two tokens on a line with $A = 2$, $V = 1$, as in {doc}`75_robustness`. For three such inputs the
+# worst change of a given length is found on a grid.
 
 
 # %%
@@ -81,7 +81,8 @@ figures.table(
 )
 
 # %% [markdown]
-# The last three columns are the worst change of the output over its radius. The input with the smallest constant is the
+# The last three columns are the worst change of the output over its radius. At the shortest radius the inputs have the
+# order of their constants. The input with the smallest constant is the
 # easiest to attack once the change is longer than its tokens: then an attack carries the tokens to a place where the
 # constant is large. A derivative at one point cannot know of that.
 #
@@ -172,8 +173,12 @@ glue("page-78-count", count, display=False)
 #
 # - At one token norm the constant still ranks layers by what the best attack does to them. Which *text* is weaker
 #   within a layer it tells much less well.
+# - The constant of one input is a number of one {term}`sequence` at one layer: it says nothing of the network around
+#   it.
 # - There are few windows: {glue:text}`page-78-windows` in all, three for each text and length. The bootstrap allows for
 #   their dependence across layers, not for texts of another kind.
+# - A rank correlation sees the order alone. How far an attack carries each input beyond its prediction, and what no
+#   attack can exceed, is measured in {doc}`75_robustness`.
 # - The best attack is the best *found*. An input that looks hard to attack may only have been attacked badly.
 # - The order over all inputs is that of a few layers. A ranking of networks would need many networks.
 #
