@@ -6,7 +6,9 @@ its text or its released code shows and that is no variant of it, can be refuted
 page recorded travels in its executed notebook, under the type `MIME`.
 """
 
+import hashlib
 import html
+import re
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -14,7 +16,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-__all__ = ["MIME", "Row", "Verdicts", "depends", "equal", "lower", "record", "statements", "unchecked", "upper"]
+__all__ = [
+    "MIME", "Row", "Verdicts", "anchor", "depends", "equal", "lower", "record", "statements", "unchecked", "upper",
+]  # fmt: skip
 
 MIME = "application/vnd.lipnb.verdicts+json"
 HOLDS, REFUTED, FAILS, UNCHECKED = "holds", "refuted", "fails", "not checkable here"
@@ -22,6 +26,7 @@ DEPENDS = "depends on the definition"
 SEEN = ("text of the paper", "released code", "reconstructed", "ours")  # how the form of a row is known
 SHOWN = SEEN[:2]  # the claim is the paper's own, in a form that can be read
 EFFORT = ("random", "structured", "ascended", "proved")  # how hard a row was tried
+EVIDENCE = "../book/evidence.html"  # where the book shows all rows, seen from a page
 SLACK = 1e-9  # rounding of a measured value, relative
 ROUNDING = 1e-3  # a smaller error of an identity keeps one digit, since it differs between machines; a larger one two
 
@@ -198,6 +203,11 @@ def _judged(row, holds):
     )
 
 
+def anchor(id, form):
+    """The name of a row in links, from its page to the table of all rows and back: as ``castin-thm-3-3-1f2a3b``."""
+    return f"{re.sub(r'[^a-z0-9]+', '-', id.lower())}-{hashlib.sha256(form.encode()).hexdigest()[:6]}"
+
+
 class Verdicts:
     """What a page recorded: shown as a table, and kept as data in the executed notebook."""
 
@@ -222,16 +232,17 @@ class Verdicts:
         head = "".join(f"<th>{name}</th>" for name in names)
         lines = []
         for row in self.rows:
-            note = row.counter_example or row.grounds
+            note, name = row.counter_example or row.grounds, anchor(row.id, row.form)
             tried = " · ".join(filter(None, (row.seen, row.effort)))
             cells = (
-                f"{html.escape(statements().name[row.id])}<br><code>{row.id}</code>",
+                f"{html.escape(statements().name[row.id])}<br>"
+                f'<a href="{EVIDENCE}#row-{name}" title="this row among all"><code>{row.id}</code></a>',
                 f"{html.escape(row.form)}<br><small>{html.escape(note)}<br><i>{tried}</i></small>",
                 f"<b>{row.verdict}</b>",
                 worst(row),
                 f"{row.cases:,d}" if row.cases else "",
             )
-            lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+            lines.append(f'<tr id="verdict-{name}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
         return f'<table class="verdicts"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 
 

@@ -7,39 +7,16 @@
 # ---
 
 # %% [markdown]
-# # The mask keeps the bound, and moves the constant
+# # Masked attention (Theorems 4.3 and 4.5)
 #
 # A decoder may not look ahead: token $i$ attends to tokens $1, \dots, i$ only. The general bound survives this
-# unchanged. The constant itself does not: at some inputs the mask smooths the map, at others it roughens it.
-#
-# :::{prf:theorem} Masked attention {cite}`castin2024smooth`, Def. 2.5, Lemma D.1, Theorems 4.3 and 4.5 (reconstructed)
-# :label: masked-bound
-#
-# Let $f^m(X)_i = f(x_1, \dots, x_i)_i$.
-#
-# 1. *Jacobian.* That of {prf:ref}`jacobian-closed-form` with all sums over $j \le i$.
-# 2. *Bound.* If all tokens have norm at most $R$,
-#    $\Lip_X(f^m) \le \sqrt3\, \norm V_2 \big(\norm A_2^2 R^4 (4n + 1) + n\big)^{1/2}$.
-# 3. *Large radius.* If each $\max_{j \le i} x_i^\top A^\top x_j$ is attained at one index $m_i$ only, then
-#    $\Lip_{RX}(f^m) \le \theta(R)\, \norm V_2 \sqrt n$ with $\theta(R) \to 1$ exponentially fast.
-# :::
-#
-# *Why the bound survives.* Its proof treats one row of the attention matrix at a time, and uses only that the row is
-# a probability vector. A row with zeros is one. The tighter forms of {doc}`21_general_bound` need one thing more, the
-# column sums of $P$, at most $n$ with or without zeros. So with $t = \norm A_2 R^2$ and $c(P) = \max_j \sum_i
-# P_{ij}$,
-#
-# $$\Lip_X(f^m) \le \norm V_2 \big(t + \sqrt{c(P)}\,(1 + t)\big) \le \norm V_2 \big(t + \sqrt n\,(1 + t)\big) .$$
-#
-# *The exact limit* in 3 is ours: in the limit row $i$ of $P$ is one at $m_i$ and zero elsewhere, all other terms
-# vanish, and the constant is $\norm V_2 \max_j \#\{i : m_i = j\}^{1/2}$. With a mask a token can be chosen by later
-# tokens only. How fast it is reached is bounded in {doc}`24_large_radius`: that proof treats each row alone, and a row
-# with zeros has fewer competitors, so with $g$ the smallest gap between the two largest scores *that a token sees*, the
-# distance is at most $\norm{V}_2\, \big( 4t\,(1 + \sqrt n) + \sqrt{2n} \big)\, (n - 1)\, e^{- g R^2}$.
+# {term}`mask (causal)` unchanged. The constant itself does not: at some inputs the mask makes the map smoother, at
+# others rougher: for tokens of norm 4 the ratio of the constants is below {glue:text}`lowest:.2f` for one random
+# input in twenty, and above {glue:text}`highest:.1f` for one in twenty.
 
 # %% tags=["parameters"]
 maps = 400  # random maps, two radii each
-ascents = 24  # inputs made worse by ascent
+ascents = 24  # maps on which the constant is maximised by gradient ascent
 pairs = 300  # inputs on which mask and no mask are compared, at each radius
 seed = 0
 
@@ -49,6 +26,7 @@ import math
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
+from myst_nb import glue
 
 from lab import figures, ledger
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz, worst_case
@@ -57,11 +35,50 @@ from lipnb.worst_case import gaussian
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)
 normal = gaussian(generator)
+eye = torch.eye(2, dtype=torch.float64)
+
+# %% tags=["hide-input"]
+compared = []
+for size in (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0):
+    A = normal(pairs, 4, 4)
+    x = size * torch.nn.functional.normalize(normal(pairs, 8, 4), dim=-1)
+    for i in range(pairs):
+        norms = [
+            torch.linalg.matrix_norm(AttentionJacobian(f, x[i]).dense(), 2).item()
+            for f in (Attention.from_matrices(A[i], torch.eye(4).double(), masked=masked)
+                      for masked in (True, False))
+        ]  # fmt: skip
+        compared.append((size, norms[0] / norms[1]))
+compared = pd.DataFrame(compared, columns=["R", "ratio"])
+spread = compared.groupby("R").ratio.quantile([0.05, 0.5, 0.95]).unstack()
+cesaro = local_lipschitz(Attention.from_matrices(0 * eye, eye, masked=True), normal(8, 2)).value.item()
+glue("lowest", float(spread.loc[4.0, 0.05]), display=False)
+glue("highest", float(spread.loc[4.0, 0.95]), display=False)
+
+# %% tags=["hide-input"]
+ax = figures.panels(1, width=6.4, height=4)[0]
+ax.fill_between(spread.index, spread[0.05], spread[0.95], color="#0072b2", alpha=0.3)
+ax.plot(spread.index, spread[0.5], "o-", color="#0072b2", label="median; band: 5 to 95 % of the inputs")
+ax.axhline(cesaro, color="#d55e00", lw=1, ls="--", label="no logits, A = 0")
+ax.axhline(1, color="0.5", lw=0.8)
+ax.set(xscale="log", yscale="log", xlabel="radius R", ylabel="masked over unmasked constant")
+ax.set_xticks([0.01, 0.1, 1, 10], ["0.01", "0.1", "1", "10"])
+ax.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
+ax.legend(loc="lower left")
+plt.show()
 
 # %% [markdown]
-# ## By hand: two tokens
+# <!-- figure fig-31-smooth-or-rough: Masked over unmasked constant against the radius, log-log. At small radii all
+# inputs have the same ratio, about 1.4; from radius one on the median is close to one and the band widens in both
+# directions, further down than up. -->
+# *The same random tokens (eight in four dimensions, $V = I$, $A$ random) with and without the mask. For small tokens
+# the map averages over the past, and the mask makes it rougher by the factor of $A = 0$. For large ones it can go
+# either way, down by more than up: the mask takes away the token that others agree on, or leaves one that they
+# disagree on.*
 #
-# The first token sees itself only, so its output is $V x_1$ and its row of blocks is $(V, 0)$. The second sees both.
+# ## The smallest case: two tokens
+#
+# The first token sees only itself, so its output is $V x_1$ and its row of blocks is $(V, 0)$. The second sees both.
 
 # %%
 A, V, x = normal(2, 2), normal(2, 2), normal(2, 2)
@@ -72,11 +89,48 @@ Sigma = sum(p[j] * torch.outer(x[j] - m, x[j] - m) for j in range(2))
 second = [V @ (p[j] * (torch.eye(2) + torch.outer(x[j] - m, A @ x[1])) + (j == 1) * Sigma @ A) for j in range(2)]
 by_hand = torch.cat([torch.cat([V, torch.zeros(2, 2).double()], 1), torch.cat(second, 1)])
 dense = torch.func.jacrev(f)(x).reshape(4, 4)
-print(by_hand.numpy().round(4))
-print(f"against autograd: {(by_hand - dense).norm() / dense.norm():.0e}")
+print(by_hand.numpy().round(3))
+print(f"relative difference from automatic differentiation: {(by_hand - dense).norm() / dense.norm():.0e}")
 
 # %% [markdown]
-# ## Many maps: the definition, the Jacobian, the bounds
+# ## The statements
+#
+# {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
+#
+# :::{prf:theorem} Masked attention {cite}`castin2024smooth`, Def. 2.5, Lemma D.1, Theorems 4.3 and 4.5
+# :label: masked-bound
+#
+# Let $f$ be one head of attention on $n$ tokens and $f^m(X)_i = f(x_1, \dots, x_i)_i$ the same head with the causal
+# mask.
+#
+# 1. *Jacobian.* That of {prf:ref}`jacobian-closed-form` with all sums over $j \le i$.
+# 2. *Bound.* If all tokens have norm at most $R$,
+#    $\Lip_X(f^m) \le \sqrt3\, \norm V_2 \big(\norm A_2^2 R^4 (4n + 1) + n\big)^{1/2}$.
+# 3. *Large radius.* If each $\max_{j \le i} x_i^\top A^\top x_j$ is attained at one index $j(i)$ only, then
+#    $\Lip_{RX}(f^m) \le \theta(R)\, \norm V_2 \sqrt n$ with $\theta(R) \to 1$ exponentially fast.
+# :::
+#
+# {bdg-secondary}`ours` {ref}`what is this? <badges>`
+#
+# :::{prf:theorem} Tighter bound, and the limit itself (ours)
+# :label: masked-tighter
+#
+# Let $f^m$ be one head with the causal mask.
+#
+# 1. If all tokens have norm at most $R$, then with the {term}`logit range` $t = \norm A_2 R^2$ and the largest column
+#    sum $c(P) = \max_j \sum_i P_{ij}$ of the attention matrix,
+#
+#    $$\Lip_X(f^m) \le \norm V_2 \big(t + \sqrt{c(P)}\,(1 + t)\big) \le \norm V_2 \big(t + \sqrt n\,(1 + t)\big) .$$
+# 2. Under the hypothesis of {prf:ref}`masked-bound`, part 3, $\Lip_{RX}(f^m)$ tends to
+#    $\norm V_2 \max_j \#\{i : j(i) = j\}^{1/2}$ as $R \to \infty$. With $g$ the smallest gap between the two largest
+#    scores $x_i^\top A^\top x_j$ *that a token sees*, and $t = \norm A_2 R^2 \max_i \abs{x_i}^2$, the distance from
+#    the limit is at most $\norm{V}_2\, \big( 4t\,(1 + \sqrt n) + \sqrt{2n} \big)\, (n - 1)\, e^{- g R^2}$.
+# :::
+#
+# ## Measured: the definition, the Jacobian, the bounds
+#
+# Random maps, every third with tokens close together, at two radii; and {term}`gradient ascent` on the constant with
+# tokens kept in the unit ball.
 
 # %%
 rows = []
@@ -100,18 +154,12 @@ for case in range(maps):
         uppers.append(bounds.column_upper(A, V, x, masked=True).item())
         errors = [(y - alone).norm() / y.norm(), (J - twin).norm() / twin.norm(), later]
         rows.append([*map(float, errors), *(norm / upper for upper in uppers)])
+
+# %% tags=["hide-input"]
 names = ["definition", "Jacobian", "above diagonal", "Thm 4.3", "tighter", "column"]
 found = pd.DataFrame(rows, columns=names)
-print(found.max().map("{:.2g}".format).to_string())
 
-# %% [markdown]
-# ## Inputs made worse
-#
-# Gradient ascent on the constant with tokens kept in the unit ball; and the explicit inputs of {doc}`22_tightness`,
-# which reach the rate $\sqrt n$ with the mask too, because every token still sees the first one.
-
-# %%
-eye = torch.eye(2, dtype=torch.float64)
+# %% tags=["hide-input"]
 ascended, tighter = [], []
 for case in range(ascents):
     n, A = 2 + case % 4, (0.1, 1.0, 4.0, 10.0)[case % 4] * normal(2, 2)
@@ -119,6 +167,22 @@ for case in range(ascents):
     best = worst_case.climb(f, normal(n, 2), 1.0)[1].item()
     ascended.append(best / bounds.general_upper(A, eye, n, 1.0))
     tighter.append(best / bounds.general_upper_sharp(A, eye, n, 1.0))
+
+checks = [("f^m(X)_i against f(x_1, ..., x_i)_i: error", len(found), found.definition.max()),
+          ("Jacobian: error", len(found), found.Jacobian.max()),
+          ("constant over Theorem 4.3", len(found), found["Thm 4.3"].max()),
+          ("constant over our bound", len(found), found.tighter.max()),
+          ("constant over our bound, by column sums", len(found), found["column"].max()),
+          ("gradient ascent: constant over Theorem 4.3", ascents, max(ascended)),
+          ("gradient ascent: constant over our bound", ascents, max(tighter))]  # fmt: skip
+checks = pd.DataFrame(checks, columns=["what", "cases", "largest"])
+figures.table(checks, {"what": "what is measured", "cases": "inputs", "largest": "largest"})
+
+# %% [markdown]
+# ## Measured: the square root survives
+#
+# The {term}`two clusters` of {doc}`22_tightness` reach the rate $\sqrt n$ with the mask too, because every token
+# still sees the first one.
 
 # %%
 A = torch.diag(torch.tensor([-1.0, 0.5], dtype=torch.float64))
@@ -132,16 +196,34 @@ for n in (2, 4, 8, 16, 32, 64, 128):
     tight.append((n, *norms, norms[0] / n**0.5, norms[0] / upper))
 columns = ["n", "masked", "unmasked", "masked / sqrt(n)", "over Thm 4.3"]
 tight = pd.DataFrame(tight, columns=columns)
-print(tight.to_string(index=False, float_format="{:.3f}".format))
-print(f"ascent: at most {max(ascended):.3f} of Thm 4.3, {max(tighter):.3f} of the tighter")
+names = {"n": "tokens n", "masked": "masked", "unmasked": "unmasked", "masked / sqrt(n)": "masked / √n",
+         "over Thm 4.3": "masked over Theorem 4.3"}  # fmt: skip
+figures.table(tight, names)
+
+# %% tags=["hide-input"]
+ax = figures.panels(1, width=6, height=3.8)[0]
+ax.plot(tight.n, tight.unmasked, "s-", color="#e69f00", label="unmasked")
+ax.plot(tight.n, tight.masked, "o-", color="#0072b2", label="masked")
+ax.plot(tight.n, tight.n**0.5, color="0.4", lw=1, ls="--", label=r"$\sqrt{n}$")
+ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local constant")
+ax.set_xticks([2, 8, 32, 128], [2, 8, 32, 128])
+ax.set_yticks([1, 2, 5, 10], [1, 2, 5, 10])
+ax.minorticks_off()
+ax.legend()
+plt.show()
 
 # %% [markdown]
-# ## Large radius: the plateau
+# <!-- figure fig-31-two-clusters: Constant against the number of tokens at the two clusters, log-log. Masked and
+# unmasked curves nearly coincide and follow the square root of n, rising slightly above it at the end. -->
+# *At the two clusters ($R = 2$) the constant grows like $\sqrt n$ at first, and then faster, with the mask and
+# without.*
 #
-# Random tokens, and tokens of which two nearly tie, scaled up to seven radii. The measured constant against
-# $\norm V_2 \sqrt n$ plus the explicit distance, and its distance from the exact limit against the same.
+# ## Measured: large radius
+#
+# Random tokens, and tokens of which two nearly tie, scaled up to seven radii. The measured constant is compared with
+# $\norm V_2 \sqrt n$ plus the explicit distance, and its distance from the limit with the same.
 
-# %%
+# %% tags=["hide-input"]
 limits = []
 for case in range(60):
     A, V, x = normal(3, 3), normal(3, 3), normal(8, 3)
@@ -165,54 +247,19 @@ for _ in range(40):
     f = Attention.from_matrices(A, V, masked=True)
     far = local_lipschitz(f, 1e4 * x, method="dense").value.item()
     exact.append(far / bounds.large_radius_limit(f, x).item() - 1)
-print(limits.max().round(4).to_string())
-print(f"at 10^4 X, {len(exact)} inputs: {max(map(abs, exact)):.0e} off the limit at most")
-
-# %% [markdown]
-# ## Does the mask smooth or roughen?
-#
-# The same tokens with and without the mask, at growing radius: eight tokens in four dimensions, $V = I$, $A$ random.
-
-# %%
-compared = []
-for size in (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 16.0):
-    A = normal(pairs, 4, 4)
-    x = size * torch.nn.functional.normalize(normal(pairs, 8, 4), dim=-1)
-    for i in range(pairs):
-        norms = [
-            torch.linalg.matrix_norm(AttentionJacobian(f, x[i]).dense(), 2).item()
-            for f in (Attention.from_matrices(A[i], torch.eye(4).double(), masked=masked)
-                      for masked in (True, False))
-        ]  # fmt: skip
-        compared.append((size, norms[0] / norms[1]))
-compared = pd.DataFrame(compared, columns=["R", "ratio"])
-spread = compared.groupby("R").ratio.quantile([0.05, 0.5, 0.95]).unstack()
-cesaro = local_lipschitz(Attention.from_matrices(0 * eye, eye, masked=True), normal(8, 2)).value.item()
-print(spread.round(2).to_string())
-print(f"no scores at all, n = 8: masked over unmasked {cesaro:.3f}")
 
 # %% tags=["hide-input"]
-fig, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.8))
-left.fill_between(spread.index, spread[0.05], spread[0.95], color="#0072b2", alpha=0.3)
-left.plot(spread.index, spread[0.5], "o-", color="#0072b2", label="median, 5 to 95 %")
-left.axhline(cesaro, color="#d55e00", lw=1, label="A = 0")
-left.axhline(1, color="0.5", lw=0.8)
-left.set(xscale="log", yscale="log", xlabel="radius R", ylabel="masked over unmasked constant")
-left.legend()
-right.plot(tight.n, tight.unmasked, "s-", color="#e69f00", label="unmasked")
-right.plot(tight.n, tight.masked, "o-", color="#0072b2", label="masked")
-right.plot(tight.n, tight.n**0.5, color="0.4", lw=1, ls="--", label=r"$\sqrt{n}$")
-right.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local constant")
-right.legend()
-plt.show()
+shown = [("constant over |V| √n plus the distance", len(limits), limits["with the rate"].max()),
+         ("distance from the limit over its bound", len(limits), limits.distance.max()),
+         ("constant over |V| √n alone", len(limits), limits.without.max()),
+         ("at 10^4 X: relative distance from the limit", len(exact), max(map(abs, exact)))]  # fmt: skip
+shown = pd.DataFrame(shown, columns=["what", "cases", "largest"])
+figures.table(shown, {"what": "what is measured", "cases": "inputs", "largest": "largest"})
 
 # %% [markdown]
-# *Left: masked over unmasked constant of the same random tokens, against the radius; logarithmic axes. Small tokens:
-# the map averages over the past, and the mask roughens it by the factor of $A = 0$. Large tokens: it can go either
-# way, down by more than up, because the mask takes away the token that others agree on, or leaves one that they
-# disagree on. Right: at the tight inputs ($R = 2$) both grow like $\sqrt n$ at first, and then faster.*
+# At moderate radii $\norm V_2 \sqrt n$ alone bounds nothing: the third row is above 1.
 
-# %%
+# %% tags=["hide-input"]
 # fmt: off
 read, own = ({"seen": seen, "effort": "proved"} for seen in ("reconstructed", "ours"))
 shown = {"seen": "reconstructed", "effort": "random"}
@@ -238,7 +285,7 @@ ledger.record(
 )
 # fmt: on
 
-# %% tags=["nbval-check-output"]
+# %% tags=["hide-input", "nbval-check-output"]
 assert (by_hand - dense).norm() < 1e-12 * dense.norm()
 assert found[["definition", "Jacobian", "above diagonal"]].max().max() < 1e-9
 assert found[["Thm 4.3", "tighter", "column"]].max().max() <= 1 + 1e-9
@@ -248,15 +295,29 @@ assert limits[["with the rate", "distance"]].max().max() <= 1 + 1e-9
 assert limits.without.max() > 1  # at moderate radii the limit alone bounds nothing
 assert abs(spread[0.5].iloc[0] / cesaro - 1) < 0.05
 assert spread[0.05].iloc[-1] < 0.5 and spread[0.95].iloc[-1] > 2
-print(f"{len(found)} random inputs: the masked map is causal, its bounds hold")
+print(f"✓ {len(found)} random inputs: the masked map is causal, its bounds hold")
 
 # %% [markdown]
+# ::::{dropdown} Proof: why the bounds survive, and the limit
+# :::{prf:proof}
+# 1. The proof of {prf:ref}`general-upper` treats one row of the attention matrix at a time, and uses only that the
+#    row is a probability vector. A row with zeros is one.
+# 2. The tighter forms of {doc}`21_general_bound` need one thing more, the column sums of $P$: at most $n$, with or
+#    without zeros.
+# 3. *The limit.* As $R \to \infty$, row $i$ of $P$ tends to one at $j(i)$ and zero elsewhere. All other terms vanish,
+#    and the constant of what remains is $\norm V_2 \max_j \#\{i : j(i) = j\}^{1/2}$. With a mask a token can be
+#    chosen by itself and by later tokens only.
+# 4. *The rate.* The proof of {doc}`24_large_radius` treats each row alone, and a row with zeros has fewer
+#    competitors. The gap $g$ is therefore taken over the tokens that are seen. $\square$
+# :::
+# ::::
+#
 # ## What this shows and does not show
 #
 # - The general bound, its tighter forms and the limit of large radius hold with the mask.
-# - The masked map is neither a smoother nor a rougher one in general: it depends on the input, and at large radius
-#   much.
-# - A bound that does not grow with $n$ does *not* survive the mask unchanged: the next page.
+# - The masked map is neither smoother nor rougher in general: it depends on the input, and strongly so at large
+#   radius. There the ends of the band depend on the draw, as few of the inputs reach them.
+# - The {term}`mean field` bound, which does not grow with $n$, does *not* survive the mask unchanged: the next page.
 # - Random maps of few tokens are no trained layers; {doc}`72_certified_bracket` shows these, with and without the
 #   mask.
 #

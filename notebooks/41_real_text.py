@@ -136,7 +136,19 @@ plt.show()
 # Windows from one place in the text depend on each other, and so do windows of one length. The 95 % interval is
 # therefore clustered by both (`lab.power_laws.rate`). On Alice it is {glue:text}`growth-wider-low:.1f` to
 # {glue:text}`growth-wider-high:.1f` times as wide as for independent points. $R^2$ is the share of the variance that
-# the line explains. For one layer:
+# the line explains. Choose a map and a layer:
+
+# %%
+figures.movable.growth(stored)
+
+# %% [markdown]
+# <!-- figure fig-41-movable: A dot for each window of Alice, the local Lipschitz constant against the number of tokens
+# in log-log axes, and a fitted line, for one map and one layer at a time. -->
+# *The constants of one layer, a dot for each window of Alice, and the fitted power law; log-log axes, one scale for all
+# layers. Lines describe the deeper layers of MiniLM well, those of gpt2-mini poorly. Where this page is printed, it
+# shows the first layer of MiniLM.*
+#
+# The same fit in code, with the released quantity beside it:
 
 # %%
 rows = stored.query("corpus == 'alice' and attention == 'minilm masked' and layer == 3")
@@ -191,18 +203,6 @@ figures.table(shown, names=headings, bold=(spread > 0.25).to_numpy())
 
 # %% [markdown]
 # In the layers in bold the slopes differ by more than 0.25: there a single exponent depends on the lengths chosen.
-
-# %% tags=["hide-input"]
-figures.real_text.layers(stored)
-plt.show()
-
-# %% [markdown]
-# <!-- figure fig-41-layers: Small log-log panels, three rows of six, the constant of every window against the number
-# of tokens with a fitted line. The panels of layer 0 are flat; those of the other MiniLM layers are straight and
-# tight; those of gpt2-mini scatter widely around their lines and bend. -->
-# *One row for each trained map, one column for each layer, the fitted exponent above; a dot is a window of Alice.
-# Log-log axes, one vertical scale in each row. A line describes the deeper layers of MiniLM well, and those of
-# gpt2-mini poorly.*
 #
 # ## A jump where training ended
 #

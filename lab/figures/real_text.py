@@ -7,7 +7,7 @@ from matplotlib.colors import Normalize
 from lab.power_laws import one_series, rate
 from lipnb.scan.style import NOT_CONVERGED, log_ticks, panels, rate_line
 
-__all__ = ["against_length", "figure_1", "jump", "layers", "named", "rates"]
+__all__ = ["against_length", "figure_1", "jump", "named", "rates"]
 
 LOOKS = {
     "minilm unmasked": ("C0", "o"),
@@ -78,50 +78,6 @@ def figure_1(table):
         log_ticks(ax.yaxis, low, high)
     axes[0].set_ylabel("constant, or what is reported")
     return axes[0].figure
-
-
-def layers(table):
-    """Constant against length on Alice in every layer of the trained maps, as small multiples.
-
-    Parameters
-    ----------
-    table : DataFrame
-        ``real-text``: columns corpus, model, weights, masked, layer, length, window, lipschitz.
-
-    Returns
-    -------
-    Figure
-        One panel a series, as `lab.power_laws.one_series`; one mark a row.
-    """
-    alice = _on(table[table.weights != "random"], "alice")
-    looks = _looks(alice)
-    columns = sorted(alice.layer.unique())
-    figure, axes = plt.subplots(
-        len(looks),
-        len(columns),
-        figsize=(2 * len(columns), 6.4 / 3 * len(looks)),
-        sharex=True,
-        sharey="row",
-        squeeze=False,
-    )
-    for line, (name, (colour, _)) in zip(axes, looks.items(), strict=True):
-        for layer, ax in zip(columns, line, strict=True):
-            rows = alice[(alice.attention == name) & (alice.layer == layer)]
-            if rows.empty:  # fewer layers than another model
-                ax.set_visible(False)
-                continue
-            fit = rate(one_series(rows, f"{name}, layer {layer}"))
-            ax.plot(rows.length, rows.lipschitz, ".", ms=1.5, color=colour)
-            n = rows.length.agg(["min", "max"])
-            ax.plot(n, fit(n), color="black", lw=1)
-            ax.set(xscale="log", yscale="log")
-            ax.set_title(f"{layer}: {fit.exponent:.2f}", fontsize=9)
-            log_ticks(ax.xaxis, *n)
-        line[0].set_ylabel(f"{name}\nlocal constant")
-        log_ticks(line[0].yaxis, *line[0].get_ylim())
-    for ax in axes[-1]:
-        ax.set_xlabel("n")
-    return figure
 
 
 def rates(table, claimed=0.25):

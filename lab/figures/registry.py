@@ -73,13 +73,6 @@ FIGURES = {
             "constant against length on Alice, as defined and as released",
         ),
         BookFigure(
-            "real-text-layers",
-            "41_real_text",
-            ("real-text",),
-            real_text.layers,
-            "the same for every layer of the trained maps",
-        ),
-        BookFigure(
             "real-text-rates",
             "41_real_text",
             ("real-text",),

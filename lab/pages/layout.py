@@ -4,7 +4,7 @@ import sys
 
 import nbformat
 
-from lab.pages import captions, pictures, verdicts
+from lab.pages import captions, glued, pictures, verdicts
 from lab.pages.sources import EXECUTED, sources, write_if_changed
 
 
@@ -24,10 +24,11 @@ def pair(root):
 
 
 def book_files(root, notebooks):
-    """Everything the book is rendered from: path in the staged folder -> content."""
+    """Everything the book is rendered from: path in the staged folder -> content; a ValueError where a number lacks."""
     files = {name: (root / name).read_bytes() for name in ("_config.yml", "_toc.yml")}
     prose = [*(root / "book").glob("*.md"), *(root / "book").glob("*.bib")]
-    assets = [*(root / "book" / "_ext").glob("*.py"), *(root / "book" / "_static").glob("*")]
+    assets = [*(root / "book" / "_ext").glob("*.py"), *(root / "book" / "_static").rglob("*")]
+    assets = [path for path in assets if path.is_file()]
     files |= {str(path.relative_to(root)): path.read_bytes() for path in [*prose, *assets]}
     for source in sources(root):
         page = notebooks / f"{source.stem}.ipynb"
@@ -37,17 +38,22 @@ def book_files(root, notebooks):
     prose = [path for path in prose if path.suffix == ".md"]
     for name, image in pictures.pictures(root, notebooks, *prose).items():
         files[f"book/figures/{name}.png"] = image
-    intro = files.get("book/intro.md", b"")
-    if verdicts.MARK.encode() in intro:
-        ledger = verdicts.section(root, verdicts.gather(root, notebooks))
-        files["book/intro.md"] = intro.replace(verdicts.MARK.encode(), ledger.encode())
+    runs, mark = glued.Runs(root, notebooks), verdicts.MARK
+    for name in (str(path.relative_to(root)) for path in prose):
+        text = glued.filled(runs, name, files[name].decode())
+        if mark in text:
+            text = text.replace(mark, verdicts.section(root, verdicts.gather(root, notebooks)))
+        files[name] = text.encode()
     return files
 
 
 def stage(root, notebooks, target):
-    """Lay the book out in a folder of its own, from the given executed notebooks; fail on a gap in the ledger."""
+    """Lay the book out in a folder of its own, from the given executed notebooks.
+
+    A gap in the ledger, or a number of a prose page that no page glued, fails it.
+    """
     ledger = verdicts.gather(root, notebooks)
-    if gaps := list(verdicts.complaints(root, ledger)):
+    if gaps := [*verdicts.complaints(root, ledger), *glued.complaints(root, notebooks)]:
         print("\n".join(gaps), file=sys.stderr)
         return 1
     if notebooks == root / "notebooks":  # other runs, on other texts, leave what git tracks alone

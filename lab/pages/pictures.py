@@ -1,6 +1,7 @@
-"""Pictures shown outside their page, on the front page and in README.md: each by its name in `lab.figures.FIGURES`.
+"""Pictures shown outside their page, on the front page and in README.md: each by its name.
 
-The name says which page draws it and by which call, what stands below it, and what it looks like in words.
+A name of `lab.figures.FIGURES` says which page draws it and by which call, what stands below it, and what it looks like
+in words. A name like ``fig-01-push`` is the one that the page's own caption gives (`lab.pages.captions`).
 """
 
 import re
@@ -8,7 +9,10 @@ from base64 import b64decode
 
 import nbformat
 
+from lab.pages import captions
+
 README = re.compile(r"!\[(?P<alt>[^\]]*)\]\(book/figures/(?P<name>[\w-]+)\.png\)")
+SHORTEST = 6  # words of an alternative text
 PROSE = re.compile(r"```\{figure\} figures/(?P<name>[\w-]+)\.png\n(?::alt: (?P<alt>[^\n]*))?")
 
 
@@ -28,6 +32,8 @@ def shown(root):
 
 def picture(root, notebooks, name):
     """The one picture that the cell which draws this figure shows, decoded; a ValueError says why there is none."""
+    if captions.NAME.fullmatch(name):
+        return captioned(root, notebooks, name)
     if name not in registry():
         raise ValueError(f"there is no figure {name!r}: lab.figures.FIGURES has the names")
     call, found = registry()[name].call, []
@@ -40,6 +46,17 @@ def picture(root, notebooks, name):
     if len(found) != 1:
         raise ValueError(f"{call}...) shows {len(found)} pictures in all pages, not one")
     return b64decode(found[0])
+
+
+def captioned(root, notebooks, name):
+    """The picture to which its page gives this name, decoded; a ValueError where there is none."""
+    for source in sorted((root / "notebooks").glob(f"{name[4:6]}_*.py")):
+        page = notebooks / f"{source.stem}.ipynb"
+        cells = captions.drawn(nbformat.read(page, as_version=4)) if page.exists() else ()
+        for cell in (cell for cell, _, block in cells if block and block["name"] == name):
+            data = [output.get("data", {}) for output in cell.outputs]
+            return b64decode(next(one["image/png"] for one in data if "image/png" in one))
+    raise ValueError(f"no page that was run calls a figure {name!r}")
 
 
 def pictures(root, notebooks, *files):
@@ -76,13 +93,18 @@ def complaints(root):
         except ValueError as error:
             yield f"{where}: {error}"
             continue
-        figure, kept = registry()[name], root / f"book/figures/{name}.png"
+        kept = root / f"book/figures/{name}.png"
+        if path.name == "README.md" and (not kept.exists() or kept.read_bytes() != image):
+            yield f"{where}: {kept.relative_to(root)} is not what its page shows as {name}"
+        if captions.NAME.fullmatch(name):  # its page says what stands below it there; here the words are its own
+            if len(words(alt).split()) < SHORTEST:
+                yield f"{where}: {name} has no alternative text that says what is seen"
+            continue
+        figure = registry()[name]
         if not figure.caption or words(figure.caption) not in words(path.read_text(encoding="utf-8")):
             yield f"{where}: below {name} stands another caption than lab.figures.FIGURES has"
         if not figure.alt or words(alt) != words(figure.alt):
             yield f"{where}: {name} has another alternative text than lab.figures.FIGURES has"
-        if path.name == "README.md" and (not kept.exists() or kept.read_bytes() != image):
-            yield f"{where}: {kept.relative_to(root)} is not what its page shows as {name}"
     for figure in registry().values():
         source = root / "notebooks" / f"{figure.page}.py"
         if figure.caption and source.exists():

@@ -6,6 +6,7 @@ Limits are those of a page with one question; `book/story/reading.csv` lists wha
 
 import re
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 
 import nbformat
 import yaml
@@ -21,10 +22,12 @@ EXCEPTIONS, WORDS = "book/story/reading.csv", "book/story/plain_words.csv"
 FOLDED = {"hide-input", "hide-cell", "remove-input", "remove-cell"}
 COMMENT = re.compile(r"<!--.*?-->", re.S)
 FOLDED_TEXT = re.compile(r"^(:{3,}|`{3,})\{dropdown\}.*?^\1[ ]*$", re.M | re.S)
+OPTION = re.compile(r"^:[\w-]+:.*$", re.M)  # of a directive, such as an alternative text
 HEADING = re.compile(r"^#+ .*$", re.M)
 ROLE = re.compile(r"\{[\w:+-]+\}`(?:([^`<]*?)\s*<[^`>]*>|[^`]*)`")
 CODE = re.compile(r"(`+)[^`].*?\1", re.S)
-OTHER_ROLE = re.compile(r"\{(?!term\})[\w:+-]+\}`[^`]*`|(?<![}`])`[^`]+`")
+# the first branch keeps the closing mark of a linked term from opening a span of code
+OTHER_ROLE = re.compile(r"(\{term\}`[^`]*`)|\{[\w:+-]+\}`[^`]*`|(?<![}`])`[^`]+`")
 NEXT = re.compile(r"^\*\*Next:?\*\*:?\s*\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", re.M)
 GLOSSARY = re.compile(r"^(:{3,}|`{3,})\{glossary\}\n(.*?)^\1[ ]*$", re.M | re.S)
 LINKED = r"\{term\}`(?:[^`<]*<\s*([^`>]+?)\s*>|\s*([^`<]+?)\s*)`"
@@ -154,7 +157,7 @@ def glossary(root):
 def plain(text):
     """A page's sentences: no code, comments, headings, formulas or markup, but roles as they stand."""
     text = prose.FENCED.sub(prose.without_fence, text)
-    for pattern in (COMMENT, HEADING, prose.BOX, prose.PROOF, prose.DISPLAY, prose.INLINE):
+    for pattern in (COMMENT, OPTION, HEADING, prose.BOX, prose.PROOF, prose.DISPLAY, prose.INLINE):
         text = prose.blank(text, pattern)
     return text
 
@@ -169,7 +172,7 @@ def uses(text, terms):
     linked = [
         match for match in re.finditer(LINKED, text) if any(match.start() in range(*box.span()) for box in linked)
     ]
-    sentences = prose.blank(plain(text), OTHER_ROLE)
+    sentences = OTHER_ROLE.sub(lambda role: role[1] or re.sub(r"[^\n]", " ", role[0]), plain(text))
     first = {}
     for match in sorted([*either.finditer(sentences), *linked], key=lambda found: found.start()):
         target = match[1] or match[2]
@@ -178,7 +181,7 @@ def uses(text, terms):
 
 
 def exceptions(root):
-    """What may differ: (page, rule) -> texts, "*" for all pages."""
+    """What may differ: (page, rule) -> texts; a page may be a pattern, "*" for all."""
     found = {}
     for row in rows(root / EXCEPTIONS):
         found.setdefault((row["page"], row["rule"]), []).append(row["text"].lower())
@@ -187,7 +190,7 @@ def exceptions(root):
 
 def allowed(known, page, rule):
     """The texts of a page's exceptions to a rule; an empty one lifts the rule."""
-    return [text for name in ("*", page.stem) for text in known.get((name, rule), [])]
+    return [text for (name, of), texts in known.items() if of == rule and fnmatch(page.stem, name) for text in texts]
 
 
 def limits(page, known):

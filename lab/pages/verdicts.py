@@ -1,6 +1,8 @@
 """The ledger: every page's verdicts gathered, checked against the list of statements, shown and stored."""
 
+import html
 import json
+import re
 from collections import Counter
 from dataclasses import fields
 
@@ -124,18 +126,21 @@ def cell(text):
 
 
 def link(row):
-    """The page of a row, by its number."""
-    return f"{{doc}}`{row['page'].split('_')[0]} <../notebooks/{row['page']}>`"
+    """The verdict of a row on its page."""
+    number, name = row["page"].split("_")[0], ledger.anchor(row["id"], row["form"])
+    return f'<a href="../notebooks/{row["page"]}.html#verdict-{name}">{number}</a>'
 
 
-def paper(row):
-    """The paper of a row, as the bibliography names it."""
-    return f"{{cite:t}}`{row['source']}`" if row["source"] else ""
-
-
-def formed(row):
-    """The form of a row: variants in italics."""
-    return f"*{row['form']}*" if row["variant"] else row["form"]
+def paper(root, source):
+    """A paper in a few words, as "Castin and others, 2024", from the bibliography; its key where that has it not."""
+    path = root / "book" / "references.bib"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    entry = re.search(rf"^@\w+\{{{re.escape(source)},.*?\n\}}", text, re.M | re.S)
+    if not entry:
+        return source
+    authors, year = (re.search(rf"{key}\s*=\s*\{{(.*?)\}},?\n", entry[0])[1] for key in ("author", "year"))
+    first, *others = [name.split(",")[0] for name in authors.split(" and ")]
+    return f"{first}{' and others' if others else ''}, {year}"
 
 
 def table(head, rows):
@@ -144,7 +149,7 @@ def table(head, rows):
 
 
 def counted(root, rows):
-    """The one count that the front page's words and tables are made of.
+    """The one count that the words and tables of the page of evidence are made of.
 
     Statements by verdict and paper: {(verdict, source): count}. Rows by verdict and by how the form is known, and by
     verdict and by how hard it was tried: {(verdict, seen): count}, {(verdict, effort): count}.
@@ -166,8 +171,41 @@ def crossed(count, name, keys, words=str):
     return table([name, *ORDER, "all"], [[*line, sum(line[1:])] for line in lines])
 
 
+BADGES = dict(zip(SEEN, ("success", "info", "warning", "secondary"), strict=True))
+
+
+def badge(seen):
+    """How a form is known, as the badge of the pages."""
+    return f'<span class="sd-badge sd-bg-{BADGES[seen]} sd-bg-text-{BADGES[seen]}">{seen}</span>'
+
+
+def cases(row):
+    """The number of cases of a row, in words."""
+    return f"{row['cases']:,d} case{'s' * (row['cases'] != 1)}"
+
+
+def line(root, row):
+    """A row of the table of all rows; what can be filtered by stands in its data."""
+    source, effort, verdict = paper(root, row["source"]), row.get("effort") or "", row["verdict"]
+    keys = {"paper": source, "verdict": verdict, "effort": effort or "not tried"}
+    data = "".join(f' data-{key}="{html.escape(value)}"' for key, value in keys.items())
+    statement, form = html.escape(row["statement"]), html.escape(row["form"])
+    note = html.escape(row["counter_example"] or row["grounds"])
+    cells = (
+        f"{statement}<br><small>{html.escape(source)}</small>",
+        f"<i>{form}</i><br><small>{note}</small>" if row["variant"] else f"{form}<br><small>{note}</small>",
+        badge(row["seen"]),
+        f"<b>{verdict}</b>" if verdict in LOST else verdict,
+        worst(row),
+        " <br>".join(filter(None, (effort, f"<small>{cases(row)}</small>" if row["cases"] else ""))),
+        link(row),
+    )
+    name = ledger.anchor(row["id"], row["form"])
+    return f'<tr id="row-{name}"{data}>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
 def section(root, rows):
-    """The ledger as Markdown: counts, what does not hold and by what, and all rows folded away."""
+    """The ledger as Markdown: counts, and all rows in a table that a script of ours filters."""
     by_paper, by_seen, by_effort = counted(root, rows)
     total = {verdict: sum(count for (other, _), count in by_paper.items() if other == verdict) for verdict in ORDER}
     said = ", ".join(f"{verdict} **{count}**" for verdict, count in total.items())
@@ -176,72 +214,41 @@ def section(root, rows):
     measured = len({row["counter_example"] for row in rows if row["verdict"] == ORDER[0]})
     if measured < total[ORDER[0]]:  # one claim may stand at several places of a paper
         said += f"; behind the **{total[ORDER[0]]}** that are refuted stand **{measured}** counter-examples"
-    lost = sorted((row for row in rows if row["verdict"] in LOST), key=lambda row: ORDER.index(row["verdict"]))
+    lost = [row for row in rows if row["verdict"] in LOST]
     variants = sum(row["variant"] for row in lost)
-    text = [
-        f"Verdicts on **{sum(by_paper.values())}** statements: {said}. {MEANING}",
-        "",
-        *crossed(
-            by_paper,
-            "statements of",
-            dict.fromkeys(source for _, source in by_paper),
-            lambda source: f"{{cite:t}}`{source}`",
-        ),
-        "",
-        f"Behind them stand **{len(rows)}** forms that were tested or could not be, by how the form is known "
-        "and by how hard it was tried:",
-        "",
-        *crossed(by_seen, "forms known from", SEEN),
-        "",
-        *crossed(by_effort, "forms tried on", EFFORT, EFFORT_WORDS.get),
-    ]
-    if lost:
-        text += [
+    head = "statement", "form tested", "known from", "verdict", "worst (median)", "tried on", "page"
+    return "\n".join(
+        [
+            f"Verdicts on **{sum(by_paper.values())}** statements: {said}. {MEANING}",
             "",
-            f"The **{len(lost)}** forms that do not hold, or hold only under one reading, **{variants}** of "
-            "them *variants* of a statement:",
-            "",
-            *table(
-                ["paper", "statement", "form tested", "known from", "verdict", "smallest counter-example", "page"],
-                [
-                    (
-                        paper(row),
-                        row["statement"],
-                        formed(row),
-                        row.get("seen"),
-                        row["verdict"],
-                        row["counter_example"] or row["grounds"],
-                        link(row),
-                    )
-                    for row in lost
-                ],
+            *crossed(
+                by_paper,
+                "statements of",
+                dict.fromkeys(source for _, source in by_paper),
+                lambda source: f"{{cite:t}}`{source}`",
             ),
+            "",
+            f"Behind them stand **{len(rows)}** forms that were tested or could not be, by how the form is known "
+            "and by how hard it was tried:",
+            "",
+            *crossed(by_seen, "forms known from", SEEN),
+            "",
+            *crossed(by_effort, "forms tried on", EFFORT, EFFORT_WORDS.get),
+            "",
+            "## Every form",
+            "",
+            f"**{len(lost)}** forms do not hold, or hold only under one reading; **{variants}** of them are *variants* "
+            "of a statement (in italics): tighter, corrected or with fewer hypotheses than its own form. *Worst* is "
+            "measured over stated, the largest for an upper bound, the smallest for a lower one, and in brackets the "
+            "median; for an identity it is the largest relative error. Small print: the counter-example, or on what "
+            "the form was tested. The number in the last column leads to the verdict on its page.",
+            "",
+            "`````{raw} html",
+            '<table class="verdicts ledger"><thead><tr>' + "".join(f"<th>{name}</th>" for name in head),
+            "</tr></thead><tbody>",
+            *(line(root, row) for row in rows),
+            "</tbody></table>",
+            '<script src="../_static/evidence.js"></script>',
+            "`````",
         ]
-    head = ["paper", "statement", "form tested", "known from", "verdict", "worst (median)", "tried on", "cases", "page"]
-    text += [
-        "",
-        ":::::{dropdown} All verdicts",
-        "*Worst*: measured over stated, the largest for an upper bound, the "
-        "smallest for a lower one, and in brackets the median; for an identity the largest relative error. "
-        "*Italic*: variants, tighter, corrected or with fewer hypotheses than the statement's own form.",
-        "",
-        *table(
-            head,
-            [
-                (
-                    paper(row),
-                    row["statement"],
-                    formed(row),
-                    row.get("seen"),
-                    f"**{row['verdict']}**" if row["verdict"] in LOST else row["verdict"],
-                    worst(row),
-                    row.get("effort") or "",
-                    f"{row['cases']:,d}" if row["cases"] else "",
-                    link(row),
-                )
-                for row in rows
-            ],
-        ),
-        ":::::",
-    ]
-    return "\n".join(text)
+    )

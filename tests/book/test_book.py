@@ -112,6 +112,56 @@ def test_nothing_is_asked_from_outside(visit):
     assert visit.errors == []
 
 
+def test_the_head_says_what_the_page_is_about(book, visit):
+    meta = dict(
+        visit.page.eval_on_selector_all(
+            "meta[property]", "all => all.map(one => [one.getAttribute('property'), one.content])"
+        )
+    )
+    assert visit.page.title().startswith(meta["og:title"])
+    assert len(meta["og:description"].split()) > 3
+    assert visit.page.locator('meta[name="description"]').get_attribute("content") == meta["og:description"]
+    here = Path(visit.page.url.removeprefix("file://").partition("#")[0]).parent
+    assert (here / meta["og:image"]).resolve().is_relative_to(book) and (here / meta["og:image"]).is_file()
+
+
+def test_the_foot_says_licence_citation_and_where_to_ask(visit):
+    foot = visit.page.locator("footer.bd-footer-content, .bd-footer-content").first.inner_text()
+    assert "BSD 3-Clause" in foot and "CITATION.cff" in foot and "issue" in foot
+
+
+@pytest.mark.parametrize("name", [name for name in TOC if name.startswith("book/api")])
+def test_no_page_of_the_reference_is_endless(visits, name):
+    assert visits[name, 1300].page.evaluate("document.documentElement.scrollHeight") <= 15_000
+
+
+def test_the_table_of_verdicts_is_filtered_and_shows_the_row_that_a_page_names(browser, book):
+    page = Visit(browser, book / "book/evidence.html", 1300).page
+    rows, shown = "table.ledger tbody tr", "table.ledger tbody tr:not([hidden])"
+    every = page.locator(rows).count()
+    assert page.locator(shown).count() == every > 100
+    for label, key in (("paper", "paper"), ("verdict", "verdict"), ("tried on", "effort")):
+        chosen = page.locator(".ledger-filter label", has_text=label).locator("select")
+        value = chosen.locator("option").last.get_attribute("value")
+        chosen.select_option(value)
+        kept = page.eval_on_selector_all(shown, f"all => all.map(one => one.dataset.{key})")
+        assert 0 < len(kept) < every and set(kept) == {value}
+        assert page.locator(".ledger-filter output").inner_text() == f"{len(kept)} of {every} forms"
+        hidden = page.locator("table.ledger tbody tr[hidden]").first.get_attribute("id")
+        page.evaluate(f"location.hash = '{hidden}'")
+        page.wait_for_function(f"!document.getElementById('{hidden}').hidden")
+        assert page.locator(shown).count() == every
+    page.close()
+
+
+def test_on_a_dark_page_pictures_lie_on_a_light_card(browser, book):
+    page = Visit(browser, book / "book/intro.html", 1300).page
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    card = page.locator(".bd-article figure img").first.evaluate("one => getComputedStyle(one).backgroundColor")
+    assert card == "rgb(255, 255, 255)"
+    page.close()
+
+
 def test_every_image_loads(visit):
     visit.page.eval_on_selector_all("img", "all => all.forEach(one => one.loading = 'eager')")
     visit.page.wait_for_function("[...document.images].every(one => one.complete)")

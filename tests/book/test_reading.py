@@ -190,6 +190,8 @@ TERMS = {"token", "attention", "attention head", "two clusters", "seen"}
         (":::{prf:theorem} Token\nA {term}`token`.\n:::\n\nA token.", {"token": True}),
         ("```python\ntoken = 1\n```", {}),
         ("Two\nclusters.", {"two clusters": False}),
+        ("An {term}`attention` of `code`, a {term}`token` and tokens.", {"attention": True, "token": True}),
+        ("```{figure} a.png\n:alt: Tokens apart\nSome {term}`tokens <token>`.\n```", {"token": True}),
     ],
 )
 def test_terms_are_linked_at_their_first_use(text, used):
@@ -259,6 +261,12 @@ def test_the_first_four_pages_are_short_together(tmp_path):
     for name in four:
         (tmp_path / "notebooks" / f"{name}.py").write_text(HEAD + f"# %% [markdown]\n# # A page\n#\n# {words(300)}\n")
     assert [*reading.complaints(tmp_path)] == []  # short pages, which are read as one
+
+
+def test_an_exception_may_be_of_many_pages():
+    text, known = "A token.", {("41_*", "term"): [""]}
+    assert said(reading.links, Page("notebooks/41_growth", text, None, reading.uses(text, TERMS)), known) == []
+    assert said(reading.links, Page("notebooks/42_other", text, None, reading.uses(text, TERMS)), known)
 
 
 def test_the_lists_name_rules_that_there_are():

@@ -84,7 +84,6 @@ def twice(rows, **changed):
     ("name", "changed"),
     [
         ("real-text", {"object": "block"}),
-        ("real-text-layers", {"object": "block"}),
         ("real-text-rates", {"object": "block"}),
         ("real-text-jump", {"weights": "fine-tuned"}),
         ("adversarial-heads", {"weights": "fine-tuned"}),
@@ -118,7 +117,6 @@ def test_a_table_that_a_reader_made_joins_in_under_its_own_name():
     ]
     assert figures.points(drawn) == 2 * (19 + 6 + 6) and drawn.axes[0].get_xlim()[1] > 11
     assert figures.points(figures.real_text.figure_1(both)) == figures.points(figures.real_text.figure_1(stored))
-    assert figures.points(figures.real_text.layers(both)) == (both.weights != "random").sum()
     news = results.load("real-text-news")
     masked = news[(news.model == "minilm") & news.masked].assign(layer=0)
     assert figures.points(figures.real_text.jump(pd.concat([news, masked]))) == 51 * 10
@@ -126,7 +124,6 @@ def test_a_table_that_a_reader_made_joins_in_under_its_own_name():
 
 def test_every_mark_is_a_row():
     assert figures.points(figures.draw("real-text")) == 2 * 3 * 49 * 10
-    assert figures.points(figures.draw("real-text-layers")) == 3 * 6 * 49 * 10
     ax = figures.against_length(table())
     ax.errorbar([3, 4], [2, 2], 0.1, fmt="o", capsize=3)
     assert figures.points(ax) == len(table()) + 2

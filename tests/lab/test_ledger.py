@@ -239,7 +239,7 @@ def test_a_page_shows_its_verdicts_and_carries_them_as_data():
     assert json.loads(json.dumps(shown[ledger.MIME])) == shown[ledger.MIME]
     text, table = shown["text/plain"].splitlines(), shown["text/html"]
     assert len(text) == 6 and "1 ± 1e-14" in text[3] and "2 cases" in text[0] and "0.5 (0.38)" in text[0]
-    assert table.count("<tr>") == 7 and "Theorem 3.3" in table
+    assert table.count("<tr") == 7 and "Theorem 3.3" in table
     assert [table.count(f"<b>{word}</b>") for word in verdicts.ORDER] == [1, 1, 1, 2, 1]
     assert table.count("text of the paper · random") == 3 and table.count("ours · structured") == 1
     assert "as &lt;stated&gt;" in table and "x = 1 &amp; y &lt; 2" in table  # the counter-example, escaped
@@ -441,9 +441,6 @@ def test_other_runs_of_the_pages_leave_the_stored_ledger_alone(book):
     assert len(verdicts.read_stored(root)) == 2
 
 
-LINK = "{doc}`01 <../notebooks/01_first>`"
-
-
 def test_one_counter_example_behind_two_refuted_statements_is_said(book):
     root, page = book
     page("01_first", row("a.one", verdict="refuted"), row("a.two", verdict="refuted"))
@@ -469,16 +466,48 @@ def test_the_section_counts_statements_and_shows_counter_examples(book):
     assert f"| {paper} | 1 | 0 | 0 | 1 | 0 | 2 |" in lines  # the statements of the paper by verdict
     assert "| text of the paper | 1 | 0 | 0 | 1 | 0 | 2 |" in lines and "| ours | 0 | 0 | 0 | 1 | 0 | 1 |" in lines
     assert "| random inputs | 1 | 0 | 0 | 2 | 0 | 3 |" in lines
-    assert rf"| {paper} | Statement 1 | as stated | text of the paper | refuted | x = 1 \| y = 2 | {LINK} |" in lines
-    assert f"| {paper} | Statement 1 | *corrected* | ours | holds | 0.5 (0.25) | random | 1,200 | {LINK} |" in lines
+    refuted, corrected, second = table_lines(text)
+    assert 'data-paper="paper" data-verdict="refuted" data-effort="random"' in refuted
+    assert "as stated<br><small>x = 1 | y = 2</small>" in refuted and "<b>refuted</b>" in refuted
+    assert "<i>corrected</i><br><small>tests</small>" in corrected and "<td>holds</td>" in corrected
+    assert "0.5 (0.25)" in corrected and "random <br><small>1,200 cases</small>" in corrected
+    assert "1 ± 3e-13" in second
+    name = ledger.anchor("a.one", "as stated")
     assert (
-        f"| {paper} | Statement 1 | as stated | text of the paper | **refuted** | 0.5 (0.25) | random | 1,200 | "
-        f"{LINK} |"
-    ) in lines
-    assert (
-        f"| {paper} | Statement 2 | as stated | text of the paper | holds | 1 ± 3e-13 | random | 1,200 | {LINK} |"
-    ) in lines
-    assert lines.count(":::::") == 1 and lines[-1] == ":::::"
+        f'<tr id="row-{name}"' in refuted and f'<a href="../notebooks/01_first.html#verdict-{name}">01</a>' in refuted
+    )
+    assert '<span class="sd-badge sd-bg-secondary sd-bg-text-secondary">ours</span>' in corrected
+
+
+def table_lines(text):
+    """The rows of the table of all forms."""
+    return [line for line in text.splitlines() if line.startswith('<tr id="row-')]
+
+
+def test_a_row_is_found_from_its_page_and_back():
+    """Two forms of one statement, and one form of two statements, have anchors of their own."""
+    row = ledger.upper(ID, "as <stated>", [0.5, 0.25], grounds="tests", **TEXT)
+    table = ledger.record(row).table()
+    name = ledger.anchor(ID, "as <stated>")
+    assert name.startswith("castin-thm-3-3-") and re.fullmatch(r"[a-z0-9-]+", name)
+    assert f'<tr id="verdict-{name}">' in table and f'href="../book/evidence.html#row-{name}"' in table
+    assert len({name, ledger.anchor(ID, "other"), ledger.anchor(OTHER, "as <stated>")}) == 3
+
+
+def test_the_words_of_a_form_cannot_break_the_table(book):
+    root, page = book
+    page("01_first", row("a.one", "|x| < 1 & y"), row("a.two", seen="ours", grounds="<script>"))
+    text = verdicts.section(root, gathered(root))
+    assert "|x| &lt; 1 &amp; y" in text and "&lt;script&gt;" in text and "<small><script>" not in text
+
+
+def test_a_paper_is_named_as_in_the_bibliography(tmp_path):
+    assert verdicts.paper(tmp_path, "castin2024smooth") == "castin2024smooth"
+    assert verdicts.paper(ROOT, "castin2024smooth") == "Castin and others, 2024"
+    assert {verdicts.paper(ROOT, source) for source in ledger.statements().source} == {
+        "Castin and others, 2024",
+        "Kim and others, 2021",
+    }
 
 
 def numbers(text):
@@ -522,17 +551,16 @@ def test_the_words_the_counts_and_the_table_of_the_section_are_of_one_making(boo
         for row in rows
         if row["verdict"] == verdict
     ]
-    assert [seen[0] + seen[1] + seen[2], text.count("| **")] == [len(lost)] * 2  # bold in the whole table
-    assert f"The **{len(lost)}** forms that do not hold" in text
+    assert [seen[0] + seen[1] + seen[2], text.count("<td><b>")] == [len(lost)] * 2  # bold in the whole table
+    assert f"**{len(lost)}** forms do not hold" in text and len(table_lines(text)) == len(rows)
     own = [verdicts.verdict_of(mine) for mine in verdicts.by_statement(root, rows).values()]
     assert said[1:] == [own.count(verdict) for verdict in (*verdicts.ORDER, *({None} & set(own)))]
 
 
-def test_the_section_without_failures_has_no_table_of_them(book):
+def test_what_was_not_tried_has_no_cases(book):
     root, page = book
     page("01_first", row("a.one"), row("a.two", verdict="not checkable here"))
     text = verdicts.section(root, gathered(root))
-    assert "counter-example" not in text and "do not hold" not in text
-    assert (
-        f"| {{cite:t}}`paper` | Statement 2 | as stated | text of the paper | not checkable here |  |  |  | {LINK} |"
-    ) in text
+    assert "**0** forms do not hold" in text
+    _, unchecked = table_lines(text)
+    assert 'data-effort="not tried"' in unchecked and "<td>not checkable here</td><td></td><td></td>" in unchecked

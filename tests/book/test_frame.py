@@ -1,0 +1,121 @@
+"""The frame of the book: what heads say, numbers in the contents, pictures outside their page, the reference."""
+
+import importlib.util
+import re
+from base64 import b64encode
+from pathlib import Path
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+import yaml
+from docutils import nodes
+
+import lipnb.bounds
+from lab.pages import checks, pictures
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """The extension, which Sphinx loads by its path."""
+    spec = importlib.util.spec_from_file_location("frame", ROOT / "book" / "_ext" / "frame.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def paragraph(*parts):
+    """A paragraph of texts, and of formulas where a part is in dollars."""
+    made = nodes.paragraph()
+    for part in parts:
+        made += nodes.math("", part.strip("$")) if part.startswith("$") else nodes.Text(part)
+    return made
+
+
+def test_a_page_is_described_by_its_first_sentence_without_formulas(frame):
+    page = nodes.section(
+        "", paragraph("Too short."), paragraph("The constant ", "$n^2$", ", of all that we measured, grows.")
+    )
+    assert frame.description(page) == "The constant, of all that we measured, grows."
+    long = frame.description(nodes.section("", paragraph("many words " * 50)))
+    assert len(long) < 205 and long.endswith("words …")
+    assert frame.description(nodes.section("", paragraph("No."))) == ""
+
+
+def test_pages_are_numbered_by_their_files_once(frame):
+    def toc(title):
+        return nodes.bullet_list("", nodes.list_item("", nodes.paragraph("", "", nodes.reference("", title))))
+
+    env = SimpleNamespace(tocs={"notebooks/41_text": toc("Text"), "book/notation": toc("Notation")})
+    for _ in range(2):  # an environment that was kept holds the number already
+        frame.number(None, env)
+    assert env.tocs["notebooks/41_text"].astext().split() == ["41", "Text"]
+    assert env.tocs["book/notation"].astext() == "Notation"
+
+
+def test_a_head_escapes_what_the_page_says(frame):
+    front = nodes.section("", nodes.image(uri="book/figures/fig-01-push.png"))
+    env = SimpleNamespace(get_doctree=lambda name: front)
+    app = SimpleNamespace(env=env, config=SimpleNamespace(html_title="A book", root_doc="book/intro"))
+    context = {"title": "<em>A</em> &amp; B", "pathto": lambda path, resource: f"../{path}", "metatags": "kept"}
+    frame.describe(
+        app, "page", "page.html", context, nodes.section("", paragraph('It is "so" & so, as everyone here knows.'))
+    )
+    assert context["metatags"].startswith("kept")
+    assert '<meta property="og:title" content="A &amp; B" />' in context["metatags"]
+    assert (
+        "It is &quot;so&quot; &amp; so" in context["metatags"] and "../_images/fig-01-push.png" in context["metatags"]
+    )
+    frame.describe(app, "search", "search.html", untouched := {}, None)
+    assert untouched == {}
+
+
+def captioned(root, name, image):
+    """A page that draws one picture and gives it a name."""
+    (root / "notebooks").mkdir(exist_ok=True)
+    (root / "notebooks" / f"{name[4:6]}_page.py").write_text("# %%\n")
+    data = {"image/png": b64encode(image).decode(), "text/plain": "a figure"}
+    cells = [
+        nbformat.v4.new_code_cell("draw()", outputs=[nbformat.v4.new_output("display_data", data)]),
+        nbformat.v4.new_markdown_cell(f"<!-- figure {name}: six words that say what is seen -->\n*A caption.*\n"),
+    ]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), root / "notebooks" / f"{name[4:6]}_page.ipynb")
+
+
+def test_prose_shows_a_picture_by_the_name_in_its_caption(tmp_path):
+    captioned(tmp_path, "fig-01-push", b"one")
+    captioned(tmp_path, "fig-02-other", b"two")
+    (tmp_path / "book").mkdir()
+    intro = tmp_path / "book" / "intro.md"
+    shown = "```{figure} figures/fig-01-push.png\n:alt: ALT\nA caption of its own.\n```\n"
+    intro.write_text(shown.replace("ALT", "two tokens that are pushed a little"))
+    assert pictures.pictures(tmp_path, tmp_path / "notebooks", intro) == {"fig-01-push": b"one"}
+    said = [sentence for sentence in pictures.complaints(tmp_path) if "intro.md" in sentence]
+    assert said == []
+    intro.write_text(shown.replace("ALT", "tokens") + shown.replace("fig-01-push", "fig-03-none"))
+    said = [sentence for sentence in pictures.complaints(tmp_path) if "intro.md" in sentence]
+    assert said == [
+        "book/intro.md: fig-01-push has no alternative text that says what is seen",
+        "book/intro.md: no page that was run calls a figure 'fig-03-none'",
+    ]
+
+
+def test_every_bound_and_every_module_is_described_once():
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "book").glob("api*.md")}
+    modules = [name for text in pages.values() for name in re.findall(r"automodule:: ([\w.]+)", text)]
+    assert len(modules) == len(set(modules))
+    assert set(re.findall(r"\{py:mod\}`([\w.]+)`", pages["api.md"])) <= set(modules)
+    [listed] = re.findall(r"automodule:: lipnb.bounds\n   :members: (.*)\n", pages["api_bounds.md"])
+    alone = re.findall(r"auto(?:function|class):: (\w+)", pages["api_bounds_input.md"])
+    assert sorted([*listed.split(", "), *alone]) == sorted(lipnb.bounds.__all__)
+
+
+def test_titles_of_prose_pages_fit_the_list_of_contents():
+    toc = checks.toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
+    prose = [
+        ROOT / f"{name}.md" for name in toc if name.startswith("book/api") or name in ("book/intro", "book/evidence")
+    ]
+    titles = [re.search(r"^# (.*)$", path.read_text(encoding="utf-8"), re.M)[1] for path in prose]
+    assert titles and [title for title in titles if len(title) > 45] == []

@@ -1,0 +1,85 @@
+"""Numbers of prose pages: what a page glued stands in the staged text, and what is missing stops the staging."""
+
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from lab.pages import glued, layout, story
+
+
+def glue(key, value, prefix="application/papermill.record/"):
+    """An output as `myst_nb.glue` leaves it, shown or not."""
+    scrapbook = {"mime_prefix": prefix, "name": key}
+    return nbformat.v4.new_output("display_data", {f"{prefix}text/plain": value}, metadata={"scrapbook": scrapbook})
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A repository of one executed page, which glued some numbers and a word, and a front page."""
+    for name in ("notebooks", "book", "lab", "data/results"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "_config.yml").write_text("title: a book\n")
+    (tmp_path / "_toc.yml").write_text("{format: jb-book, root: book/intro}\n")
+    (tmp_path / "notebooks" / "41_text.py").write_text("# %%\n")
+    outputs = [glue("slope", "0.2718"), glue("layers", "19"), glue("word", "'high'"), glue("shown", "7.5", "")]
+    cells = [nbformat.v4.new_code_cell("1", outputs=outputs)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "notebooks" / "41_text.ipynb")
+    return tmp_path
+
+
+def stage(root, text):
+    """The staged front page of that text."""
+    (root / "book" / "intro.md").write_text(text)
+    assert layout.stage(root, root / "notebooks", root / "_build" / "source") == 0
+    return (root / "_build" / "source" / "book" / "intro.md").read_text()
+
+
+def test_a_mark_becomes_the_number_of_the_page(root):
+    marks = "layers", "slope:.2f", "shown:.0f", "slope:.0%"
+    text = "# Front\n\n" + ", ".join(f"{{from}}`41_text:{mark}`" for mark in marks) + "\n"
+    assert stage(root, text) == "# Front\n\n19, 0.27, 8, 27%\n"
+    assert (root / "book" / "intro.md").read_text() == text  # the source keeps its marks
+
+
+def test_the_ledger_has_its_counts(root):
+    (root / "lab" / "statements.csv").write_text("id,source,name,claim,printed\n")
+    assert stage(root, "# Front\n\n{from}`ledger:statements` of {from}`ledger:holds`\n") == "# Front\n\n0 of 0\n"
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        ("42_other:slope:.2f", "there is no executed page '42_other'"),
+        ("41_text:slop:.2f", "page 41_text glues no 'slop'"),
+        ("41_text", "page 41_text glues no ''"),
+        ("41_text:word", "page 41_text glues 'word' as 'high', which is no number"),
+        ("41_text:slope:d", "0.2718, glued by page 41_text as 'slope', cannot be written as 'd'"),
+        ("41_text:layers:nonsense", "cannot be written as 'nonsense'"),
+        ("ledger:theorems", "page ledger glues no 'theorems'"),
+    ],
+)
+def test_a_mark_without_its_number_stops_the_staging_with_one_sentence(root, mark, said):
+    (root / "book" / "intro.md").write_text(f"# Front\n\nAll of {{from}}`{mark}` layers.\n")
+    [sentence] = glued.complaints(root, root / "notebooks")
+    assert sentence.startswith(f"book/intro.md: {{from}}`{mark}`: ") and said in sentence
+    ran = subprocess.run(
+        [sys.executable, "-m", "lab", "pages", "--root", str(root), "stage"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1 and ran.stderr.strip() == sentence
+    assert not (root / "_build").exists()
+    with pytest.raises(ValueError, match="intro.md"):
+        layout.book_files(root, root / "notebooks")
+
+
+def test_the_story_accepts_a_mark_and_refuses_a_typed_number(root):
+    """The digits of a format are no number of the text."""
+    (root / "book" / "intro.md").write_text("# Front\n\nIn {from}`41_text:layers:05.3f` of them.\n")
+    assert story.page_complaints(root, "book/intro.md") == []
+    (root / "book" / "intro.md").write_text("# Front\n\nIn {from}`41_text:layers` of 19 layers.\n")
+    [sentence] = story.page_complaints(root, "book/intro.md")
+    assert "typed number '19'" in sentence
