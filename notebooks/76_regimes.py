@@ -177,7 +177,7 @@ print(f"it moves by {(J @ push)[4:].norm():.4f}, stated {stated:.4f}")
 print(f"norm of the Jacobian {norm:.4f}, tighter bound {R**2 + (1 + R**2) * 3**0.5:.4f}")
 
 # %% tags=["hide-input"]
-fork = 1.5 * torch.cat([torch.stack([e2, -e2]), e1.expand(10, 2)])
+fork = 2 * torch.cat([torch.stack([e2, -e2]), e1.expand(10, 2)])
 move = torch.zeros_like(fork)
 move[0], move[1] = e1 / math.sqrt(2), -e1 / math.sqrt(2)
 figures.objects.clusters(fork, move, outputs=(f(fork), AttentionJacobian(f, fork).jvp(move)))
@@ -187,7 +187,7 @@ plt.show()
 # <!-- figure fig-76-fork: Two panels. Left, one token at the top and one at the bottom, the prongs, and ten tokens
 # together between and beside them; the prongs move in opposite directions. Right, the outputs: the ten move together,
 # across the axis of the fork. -->
-# *A fork of twelve tokens with a straight angle, at $R = 1.5$. The prongs are pushed by a total of one (left); the ten
+# *A fork of twelve tokens with a straight angle, at $R = 2$. The prongs are pushed by a total of one (left); the ten
 # other outputs all move together (right), and their moves add up as $\sqrt{10}$.*
 #
 # ## The map of the upper bounds
