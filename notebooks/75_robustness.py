@@ -136,8 +136,9 @@ plt.show()
 # <!-- figure fig-75-one-attack: Left, tokens as points in a plane, one of them with a visible arrow. Right, a bar for
 # each word of the window: the size of its move, with one bar much longer than most. -->
 # *One attack by PGD on layer 3 of MiniLM. Left: the plane spanned by the largest move and by the main direction of the
-# tokens across it. Right: how far each token goes. The attack spends {glue:text}`page-75-share:.0%` of its squared
-# length on a single token.*
+# tokens across it. Right: how far each token goes; the attack spends most of its length on a single token.*
+#
+# That token receives {glue:text}`page-75-share:.0%` of the squared length of this attack.
 #
 # ## What no change can exceed
 #

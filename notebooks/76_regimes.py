@@ -12,7 +12,7 @@
 # The {term}`Lipschitz constant on a ball` has two upper {term}`bounds <bound>`: one grows like $\sqrt n$, the other
 # does not depend on $n$. They change places at $n = e^{2t}$, where $t$ is the {term}`logit range`. For one pair of
 # matrices we measured the {term}`worst inputs <worst input>` found at {glue:text}`page-76-points` lengths and
-# {term}`radii <radius>`, up to {glue:text}`page-76-longest:,` {term}`tokens <token>`: everywhere with $n \ge 3$ they
+# {term}`radii <radius>`, up to {glue:text}`page-76-longest:,.0f` {term}`tokens <token>`: everywhere with $n \ge 3$ they
 # reach at least {glue:text}`page-76-least:.2f` of the smaller bound ({numref}`fig-76-map`).
 
 # %% tags=["parameters"]
@@ -380,7 +380,8 @@ plt.show()
 # one token against all others, falls back beyond a length; forks keep their share of prongs and stay.*
 #
 # Two {term}`atoms <atom>` of the best weights have the constant {glue:text}`page-76-plateau:.0f`; forks of up to
-# {glue:text}`page-76-longest:,` tokens reach {glue:text}`page-76-fork:.0f`, of at most {glue:text}`page-76-upper:.0f`.
+# {glue:text}`page-76-longest:,.0f` tokens reach {glue:text}`page-76-fork:.0f`, of at most
+# {glue:text}`page-76-upper:.0f`.
 #
 # ## Random inputs, scaled up
 #
