@@ -309,14 +309,14 @@ print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack above 
 # - While a change is short beside one token, the singular vector, aligned steps and PGD agree with each other and with
 #   $\Lip_X \epsilon$. At a tenth of a token norm they part. At one token norm PGD reaches at most
 #   {glue:text}`page-75-far-most:.1f` times the prediction.
-# - For a few windows no attack reaches the prediction at a tenth to a third of a token norm: attention is a mean of
+# - For a few windows PGD does not reach the prediction at a tenth to a third of a token norm: attention is a mean of
 #   values, and saturates.
-# - Random directions find {glue:text}`page-75-random:.0%` of the worst change, for the median input. Moving a single
-#   token finds {glue:text}`page-75-alone:.0%`.
+# - While changes are short, random directions find {glue:text}`page-75-random:.0%` of the worst change, for the median
+#   input, and moving a single token {glue:text}`page-75-alone:.0%`.
 # - Copies that part do less than whole tokens while changes are short. At one token norm they do more than PGD on
 #   {glue:text}`page-75-copies:.0%` of the unmasked inputs. The theorem is for whole tokens and does not cover them.
 # - The bound of this page is {glue:text}`page-75-slack-far:.0f` times the best attack at one token norm, for the median
-#   input, and at most {glue:text}`page-75-slack-largest:.0f` times. The general theorem is
+#   input, and at most {glue:text}`page-75-slack-largest:.0f` times over all inputs and radii. The general theorem is
 #   thousands of times too high throughout: it speaks of all inputs as large as these.
 # - These are changes of the numbers that enter *one* attention layer, not replaced words, and not what the rest of the
 #   network makes of them.

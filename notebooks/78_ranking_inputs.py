@@ -12,8 +12,7 @@
 # Does a larger {term}`local Lipschitz constant` mean an input that is easier to {term}`attack`? Between layers, yes: at
 # one {term}`token` norm the rank correlation of the constant with the best attack we found is still
 # {glue:text}`page-78-all-far:.2f` over all inputs, {glue:text}`page-78-minilm:.2f` over those of MiniLM alone
-# ({numref}`fig-78-ranks`). Between texts that pass through the same
-# layer, much less: {glue:text}`page-78-within-far:.2f` at that length, with a wide interval, against
+# ({numref}`fig-78-ranks`). Between texts that pass through the same layer, much less: {glue:text}`page-78-within-far:.2f` at that length, with a wide interval, against
 # {glue:text}`page-78-within-near:.2f` for short changes, where it is true by construction.
 
 # %% tags=["parameters"]
@@ -82,9 +81,9 @@ figures.table(
 
 # %% [markdown]
 # The last three columns are the worst change of the output over its radius. At the shortest radius the inputs have the
-# order of their constants. The input with the smallest constant is the
-# easiest to attack once the change is longer than its tokens: then an attack carries the tokens to a place where the
-# constant is large. A derivative at one point cannot know of that.
+# order of their constants. Once the change is longer than a token, the input with the smallest constant is the easiest
+# to attack: the tokens can be carried to a place where the constant is larger, of which the derivative at one point
+# knows nothing.
 #
 # ## The question for real text
 #
