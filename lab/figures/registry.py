@@ -211,7 +211,7 @@ FIGURES = {
         ),
         BookFigure(
             "robustness-ranks",
-            "75_robustness",
+            "78_ranking_inputs",
             ("robustness",),
             robustness.ranks,
             "what the best attack achieves against the local constant",

@@ -17,7 +17,7 @@ ATTACKS = (
 )
 BANDS = (
     ("bound_general", "Thm 3.3, summed over heads", "C1", "s", "-."),
-    ("bound", "proved here", "C0", "o", "--"),
+    ("bound", "bound of this page", "C0", "o", "--"),
     ("pgd", "PGD", "C2", "D", "-"),
 )
 
@@ -34,7 +34,7 @@ def attacks(table):
     -------
     Figure
     """
-    axes = panels(2, width=5.2, height=4.6)
+    axes = panels(2, width=4.6, height=4.4)
     for ax, lines in zip(axes, (ATTACKS, BANDS), strict=True):
         for place, (name, label, colour, marker, dashes) in enumerate(lines):
             rows = (table[name] / (table.lipschitz * table.epsilon)).groupby(table.relative)
@@ -43,10 +43,10 @@ def attacks(table):
             beside = middle.index * 1.12 ** (place - (len(lines) - 1) / 2)
             ax.errorbar(beside, middle, [middle - low, high - middle], label=label, elinewidth=0.9, **look)
         ax.set(xscale="log", xlabel=r"relative radius $\epsilon$ / token norm")
-        ax.legend(fontsize=8.5, loc="upper left")
+        ax.legend(fontsize=9, loc="upper left")
     axes[0].axhline(1, color="0.5", lw=0.8)
-    axes[0].set(title="attacks", ylabel=r"change of the output / ($\mathrm{Lip}_X\,\epsilon$)", ylim=(0, None))
-    axes[1].set(title="attacks and what they cannot exceed", yscale="log", ylim=(0.5, 1e6))
+    axes[0].set(ylabel=r"change of the output / ($\mathrm{Lip}_X\,\epsilon$)", ylim=(0, None))
+    axes[1].set(yscale="log", ylim=(0.5, 1e6))
     return axes[0].figure
 
 

@@ -69,8 +69,7 @@ def workload(table, layers=("mini:0", "mini:3", "twin:0")):
     bars = table[table.layer.isin(layers)].groupby("method", sort=False).agg(sums | {"error": "max"})
     base = bars.seconds.iloc[0]
     bars = bars.assign(ratio=base / bars.seconds, low=base / bars.slowest, high=base / bars.fastest)
-    title = f"the workload of Figure 1, {' and '.join(layers)}"
-    return speed_bars(bars.reset_index(), title=title).figure
+    return speed_bars(bars.reset_index()).figure
 
 
 def residuals(history, *, ax=None, title=None):
