@@ -90,7 +90,8 @@ hand = pd.DataFrame(hand).assign(relative=relative_radii)
 
 # %% tags=["hide-input"]
 heads = {"relative": "relative radius", "grid search": "grid search", "singular": "singular vector"}
-figures.table(hand, names=heads | {"aligned": "aligned", "pgd": "PGD", "bound": "upper bound"})
+heads |= {"aligned": "aligned", "pgd": "PGD", "bound": "upper bound"}
+figures.table(hand, names=heads, digits={"relative": 1})
 
 # %% [markdown]
 # Each entry is the change of the output over its first-order prediction. Here the output saturates: it moves less than

@@ -245,18 +245,6 @@ plt.show()
 # With $c = \frac12$ this is at least $0.3\, \lambda R^2 \sqrt{n - 2}\, \abs{V e_2}$ up to $n = 2 + 2 e^{3 \lambda
 # R^2/2}$: the growth $R^2 \sqrt n$ of Theorem 3.3 is that of attention, in $n$ and $R$ together.
 #
-# ::::{dropdown} Proof
-# :::{prf:proof}
-# A token $i$ at $R e_1$ has the logits $\lambda R^2 c$ to both prongs and $-\lambda R^2$ to its own kind, so it gives
-# each prong the attention $q$.
-#
-# Move the prongs by $\pm e_1 / \sqrt 2$. In the blocks $J_{ij} = V P_{ij} (I + (x_j - m_i)(A x_i)^\top)$ there is
-# $A x_i = -\lambda R\, e_1$.
-#
-# The averages cancel, and output token $i$ moves by $-q \lambda R\, V (2 R s\, e_2) / \sqrt 2$. All $n - 2$ of them do.
-# :::
-# ::::
-#
 # The statement is for any $A$ with a negative eigenvalue, symmetric or not. We tried it on random ones, with random
 # $V$, angles, lengths and radii.
 
@@ -277,6 +265,18 @@ for case in range(60):
 print(f"measured over stated: {min(fork_ratios):.4f} or more in {len(fork_ratios)} cases")
 
 # %% [markdown]
+# ::::{dropdown} Proof
+# :::{prf:proof}
+# A token $i$ at $R e_1$ has the logits $\lambda R^2 c$ to both prongs and $-\lambda R^2$ to its own kind, so it gives
+# each prong the attention $q$.
+#
+# Move the prongs by $\pm e_1 / \sqrt 2$. In the blocks $J_{ij} = V P_{ij} (I + (x_j - m_i)(A x_i)^\top)$ there is
+# $A x_i = -\lambda R\, e_1$.
+#
+# The averages cancel, and output token $i$ moves by $-q \lambda R\, V (2 R s\, e_2) / \sqrt 2$. All $n - 2$ of them do.
+# :::
+# ::::
+#
 # ## A hundred thousand tokens by three
 #
 # Every input of the map has at most three distinct tokens, so its constant is that of a tiny weighted problem.

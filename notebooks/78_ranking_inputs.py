@@ -71,13 +71,12 @@ for tokens in ((1.0, -0.5), (0.5, -0.5), (1.5, -1.5)):
     x = torch.tensor(tokens, dtype=torch.float64)[:, None]
     changes = {f"radius {radius:g}": worst_change(f, x, radius) for radius in hand_radii}
     constant = local_lipschitz(f, x, method="dense").value.item()
-    hand.append({"tokens": f"{tokens[0]:g} and {tokens[1]:g}".replace("-", "−"), "constant": constant} | changes)
+    hand.append({"tokens": tokens, "constant": constant} | changes)
 hand = pd.DataFrame(hand)
 
 # %% tags=["hide-input"]
-figures.table(
-    hand, names={"tokens": "tokens", "constant": "local constant"} | {name: name for name in hand.columns[2:]}
-)
+shown = hand.assign(tokens=[f"{first:g} and {other:g}".replace("-", "−") for first, other in hand.tokens])
+figures.table(shown.rename(columns={"constant": "local constant"}))
 
 # %% [markdown]
 # The last three columns are the worst change of the output over its radius. At the shortest radius the inputs have the
