@@ -89,9 +89,8 @@ plt.show()
 # ## Two tokens by hand
 #
 # Take $N = 2$ tokens of width one, one head and $W_Q = 4$. Where both tokens are equal, all weights are $\frac12$ and
-# all
-# differences 0: the {term}`Jacobian` is $16$ times a matrix of halves, of norm 16. With $\varphi^{-1}(1) = 0.2785$ the
-# bound with $e = 2$ is {glue:text}`l2-recalled:.2f`, which is less.
+# all differences 0: the {term}`Jacobian` is $W_Q^2$ times a matrix of halves, whose norm is one. With
+# $\varphi^{-1}(1) = 0.2785$ the bound with $e = 2$ is {glue:text}`l2-recalled:.2f`, which is less.
 
 # %%
 four = 4 * unit
