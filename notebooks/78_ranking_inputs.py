@@ -12,8 +12,9 @@
 # Does a larger {term}`local Lipschitz constant` mean an input that is easier to {term}`attack`? Between layers, yes: at
 # one {term}`token` norm the rank correlation of the constant with the best attack we found is still
 # {glue:text}`page-78-all-far:.2f` over all inputs, {glue:text}`page-78-minilm:.2f` over those of MiniLM alone
-# ({numref}`fig-78-ranks`). Between texts that pass through the same layer, much less: {glue:text}`page-78-within-far:.2f` at that length, with a wide interval, against
-# {glue:text}`page-78-within-near:.2f` for short changes, where it is true by construction.
+# ({numref}`fig-78-ranks`). Between texts that pass through the same layer, much less:
+# {glue:text}`page-78-within-far:.2f` at that length, with a wide interval, against {glue:text}`page-78-within-near:.2f`
+# for short changes, where it is true by construction.
 
 # %% tags=["parameters"]
 shown_radii = [0.1, 1.0]  # of the figure
