@@ -57,7 +57,7 @@ plt.show()
 # text. On the left, without a mask, tokens that occur twice attend to each other. On the right, with a mask, all cells
 # above the diagonal are empty. -->
 # *The attention matrix $P$ of one pretrained head: row $i$ is how token $i$ spreads its attention.
-# Look for words that occur twice. The mask removes everything above the diagonal, and each row still
+# Look for words that occur twice. The {term}`mask` removes everything above the diagonal, and each row still
 # sums to one.*
 #
 # ## By hand: two tokens in the plane

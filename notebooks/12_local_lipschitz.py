@@ -293,7 +293,7 @@ figures.table(
 # attention matrices (`cached`) while they fit in `memory`; beyond, their rows are made again at each product
 # (`streamed`), and many particles in few dimensions take a kernel that separates (`separable`). The number is the same,
 # to the tolerance. `precision="mixed"` makes most products in a cheaper precision, where the machine has one; a list
-# of sequences of mixed lengths is one call.
+# of {term}`sequences <sequence>` of mixed lengths is one call.
 
 # %%
 x = model.activations(ids, layer)[0]

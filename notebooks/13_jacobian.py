@@ -57,7 +57,8 @@ plt.show()
 # <!-- figure fig-13-blocks: Two coloured square matrices, each divided into four by four blocks. On the right, with a
 # mask, the blocks above the diagonal are empty. -->
 # *The Jacobian of one head at four tokens of width six, in blocks: rows are output tokens, columns are input tokens. A
-# diagonal block has one term more, the token's own query; it need not be the largest of its row. The mask empties the
+# diagonal block has one term more, the token's own query; it need not be the largest of its row. The {term}`mask`
+# empties the
 # blocks above the diagonal, so that an output depends on its own and earlier tokens only.*
 #
 # ## By hand: two tokens in the plane
@@ -270,7 +271,8 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-13-real-text: Four curves against the sequence length, one for the norm of each term and one for the
 # norm of the whole Jacobian, on one layer of a pretrained model. -->
-# *Norms of the three terms and of their sum on real text, one window for each length. The sum is at most what the
+# *Norms of the three terms and of their sum on real text, one {term}`window` for each length. The sum is at most
+# what the
 # three add up to, and at least what the largest leaves after the other two.*
 
 # %% tags=["hide-input", "nbval-check-output"]

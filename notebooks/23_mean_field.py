@@ -9,10 +9,11 @@
 # %% [markdown]
 # # Mean-field bounds (Theorem 3.5)
 #
-# The bounds for sequences grow with the number of tokens $n$. {term}`Measures <measure>` have no $n$, so we ask for
+# The {term}`bounds <bound>` for {term}`sequences <sequence>` grow with the number of {term}`tokens <token>` $n$.
+# {term}`Measures <measure>` have no $n$, so we ask for
 # the constant of {term}`attention` over all measures in a ball, that is, over all sequences of all lengths at once.
 # It is finite, and exponential in the {term}`logit range` $t = \norm{A}_2 R^2$. This page tests the published bounds
-# from both sides and halves the exponent of the upper one. At the radii of a trained layer neither bound is of
+# from both sides and halves the {term}`exponent` of the upper one. At the radii of a trained layer neither bound is of
 # practical use.
 
 # %% tags=["parameters"]
@@ -298,11 +299,12 @@ plt.show()
 # of that weight they tend to 1.3. -->
 # *Measured constant over $\frac s2 e^s$, with the paper's weight (blue) and a third of it (purple); one marker for
 # each of six matrices, which coincide for large $s$. Every point is above 1, so no $\theta$ is needed. The closed
-# form takes only one entry of the Jacobian; for large $s$ that is nearly the whole constant.*
+# form takes only one entry of the {term}`Jacobian`; for large $s$ that is nearly the whole constant.*
 #
 # ## At the radii of a real layer
 #
-# MiniLM's heads, as the theorems take them (no biases), with the longest token of a window as the radius. All columns
+# MiniLM's heads, as the theorems take them (no biases), with the longest token of a {term}`window` as the
+# {term}`radius`. All columns
 # but the first three are natural logarithms. The last one is what all heads together measure at that very window.
 
 # %% tags=["hide-input"]

@@ -9,7 +9,8 @@
 # %% [markdown]
 # # Several heads (Lemma 3.8)
 #
-# The theorems speak of one {term}`attention head`; a layer has many. Adding the heads' constants gives a valid bound
+# The theorems speak of one {term}`attention head`; a layer has many. Adding the heads' constants gives a valid
+# {term}`bound`
 # and usually a wasteful one. In MiniLM the sum over {glue:text}`heads_summed` heads is {glue:text}`least_lost:.1f` to
 # {glue:text}`most_lost:.1f` times the layer's {term}`local Lipschitz constant`, which itself stays within a factor of
 # two of that of its roughest head. This page shows when the sum is attained, and gives a finer bound, which
@@ -102,7 +103,8 @@ plt.show()
 # <!-- figure fig-26-real-layers: One stacked bar for each of six layers, the sum of twelve heads. The constant of the
 # layer is a small part of each bar, close to the constant of its roughest head; the finer bound is about half of the
 # bar. -->
-# *MiniLM without a mask, one window of text. Each bar adds up what the heads contribute to Lemma 3.8. The layer
+# *MiniLM without a {term}`mask`, one {term}`window` of text. Each bar adds up what the heads contribute to Lemma
+# 3.8. The layer
 # itself (blue) is less than twice as rough as its roughest head (cross): in these layers the heads hardly add up.*
 #
 # ## The smallest case: two heads that differ by a rotation
@@ -165,7 +167,8 @@ figures.table(turned.round(6), {"degrees": "angle, degrees"} | {name: name for n
 #
 # ## Measured: one map, three programs
 #
-# First the definition: a sum over heads; a concatenation times one matrix; and PyTorch's own multi-head attention,
+# First the definition: a sum over heads; a concatenation times one matrix; and PyTorch's own multi-head
+# {term}`attention`,
 # which shares no code with ours. Random sizes, all biases.
 
 # %% tags=["hide-input"]
@@ -355,7 +358,8 @@ ledger.record(
 # - It shows the lemma at single inputs. On a ball, heads need not be worst at the same input: the sum then loses at
 #   least as much as at the input where the layer is worst.
 # - A bound for a layer that adds bounds of heads starts with this loss, before any other.
-# - The {term}`exponents <exponent>` of the random layers are for this width and these token sizes; they describe the
+# - The {term}`exponents <exponent>` of the random layers are for this width and these {term}`token` sizes; they
+#   describe the
 #   figure, not a law.
 # - One window of text for each layer: we did not measure how much the ratio varies between windows.
 #

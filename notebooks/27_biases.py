@@ -10,7 +10,8 @@
 # # Attention with biases (Theorem E.3)
 #
 # Trained layers add biases to queries, keys, values and outputs. Three of the four change no derivative. The query
-# bias does: it adds a slope to the {term}`logits <logit>` that the tokens do not give, and Theorem 3.3 fails once it
+# bias does: it adds a slope to the {term}`logits <logit>` that the {term}`tokens <token>` do not give, and Theorem
+# 3.3 fails once it
 # is large. Theorem E.3 pays for it with $\abs c$ beside $\norm{A}_2 R$. In MiniLM $\abs c$ is at most
 # {glue:text}`largest_share:.2f` of $\norm A_2 R$, but up to {glue:text}`largest_typical:.2f` of the slope that the
 # tokens of a text really give.
@@ -88,12 +89,14 @@ plt.show()
 # <!-- figure fig-27-query-bias: For each head of six layers, the query bias relative to two slopes, on a logarithmic
 # axis. Relative to the largest possible slope it is between one and ten per cent; relative to the typical slope of
 # real tokens it is several times larger, close to one for some heads of the first layer. -->
-# *Every head of MiniLM, one window of text. Relative to the slope in the bound (squares) the query bias is a detail;
+# *Every head of MiniLM, one {term}`window` of text. Relative to the slope in the {term}`bound` (squares) the query
+# bias is a detail;
 # relative to the slope that the window's tokens give (dots) it is not, least of all in the first layer.*
 #
 # ## The smallest case: a bias that the tokens do not feel
 #
-# Let $A = 0$, two tokens $\pm e_1$, and $c = s\,e_2$, orthogonal to both. The attention stays uniform whatever $s$
+# Let $A = 0$, two tokens $\pm e_1$, and $c = s\,e_2$, orthogonal to both. The {term}`attention` stays uniform
+# whatever $s$
 # is, but a token that moves along $e_2$ gains weight at the rate $s$.
 
 # %%

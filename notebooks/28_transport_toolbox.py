@@ -10,7 +10,8 @@
 # # Facts on transport, and Lemma 3.1
 #
 # The proofs about measures use a dozen facts: what a {term}`pushforward` is, how the distances $W_p$ compare, how two
-# measures are joined by a shortest path, and when local Lipschitz constants make up the global one. They are standard
+# measures are joined by a shortest path, and when {term}`local Lipschitz constants <local Lipschitz constant>` make
+# up the global one. They are standard
 # {cite}`villani2009optimal`, and each holds on random clouds of points. One of them, Lemma 3.1 as we reconstruct it,
 # assumes too little: on a connected set with a slit a map can have local constants below 1 and a global one that is
 # infinite.
@@ -195,7 +196,8 @@ for case in range(clouds):
 
 # %% [markdown]
 # Pushing forward one map of two measures (A.5) and two maps of one measure (A.6): linear maps followed by $\tanh$
-# must not exceed the bounds; multiples of a rotation, and translations, must attain them. The integral of $g$ after a
+# must not exceed the {term}`bounds <bound>`; multiples of a rotation, and translations, must attain them. The
+# integral of $g$ after a
 # pushforward is that of $g \circ \varphi$ before (A.1), also when the map merges points.
 
 # %%
@@ -275,8 +277,10 @@ plt.show()
 #
 # ## Measured: local and global constants
 #
-# *On a convex set.* Attention of two tokens on a line, with $V = 1$ and five values of $A$, is a map of the square
-# $[-2, 2]^2$. We search its largest Jacobian norm on a fine grid, and the largest quotient over many pairs, far apart
+# *On a convex set.* {term}`Attention <attention>` of two {term}`tokens <token>` on a line, with $V = 1$ and five
+# values of $A$, is a map of the square
+# $[-2, 2]^2$. We search its largest {term}`Jacobian` norm on a fine grid, and the largest quotient over many pairs,
+# far apart
 # and close together.
 
 # %% tags=["hide-input"]
@@ -325,7 +329,8 @@ glue("paths_largest", float(paths.max()), display=False)
 
 # %% [markdown]
 # *The limit of Def. B.1.* At a dozen inputs, the supremum of the quotient over a disc tends to the norm of the
-# Jacobian: they differ by up to {glue:text}`disc_first:.2f` (relative) at radius 1 and {glue:text}`disc_last:.0e` at
+# Jacobian: they differ by up to {glue:text}`disc_first:.2f` (relative) at {term}`radius` 1 and
+# {glue:text}`disc_last:.0e` at
 # radius $10^{-6}$.
 #
 # *On the slit ring.* Over 50,000 random pairs the largest quotient by distance is {glue:text}`slit_largest:.0f`; by
@@ -415,4 +420,4 @@ ledger.record(
 # **One thing to try.** Fill the hole: let the inner radius of the ring go to zero, the slit staying. What happens to
 # the largest local constant, and does the lemma hold then?
 #
-# **Next:** {doc}`31_masked_bound`, the general bound with a mask.
+# **Next:** {doc}`31_masked_bound`, the general bound with a {term}`mask`.

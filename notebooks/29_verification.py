@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Every bound against thousands of inputs
 #
-# An upper bound is a sentence about all inputs, and one input can refute it. We held each of
+# An upper {term}`bound` is a sentence about all inputs, and one input can refute it. We held each of
 # {glue:text}`count_bounds` upper bounds of this package against at least {glue:text}`fewest:,d` inputs,
 # {glue:text}`total:,d` in all, built to find different mistakes. **None was exceeded**, and each bound is caught when
 # it is halved on purpose. (One formula of the package is left out on purpose: `printed_l2_upper`, which fails.)
@@ -90,7 +90,8 @@ plt.show()
 # over all inputs and over inputs with large logits. No point lies beyond one; many bounds touch one over all inputs,
 # fewer over inputs with large logits. -->
 # *The worst of thousands of inputs against each upper bound. At 1 a bound is attained, beyond it would be refuted.
-# Most bounds are attained by simple inputs (circles); where the logits are not small (diamonds) several have much to
+# Most bounds are attained by simple inputs (circles); where the {term}`logits <logit>` are not small (diamonds)
+# several have much to
 # spare.*
 #
 # ## What was attacked, and how
@@ -98,7 +99,8 @@ plt.show()
 # What is measured is the {term}`spectral norm` of the dense {term}`Jacobian` in float64, by full decomposition; no
 # solver that may stop early is involved. Four kinds of inputs look for different mistakes:
 #
-# - **Random**: Gaussian maps, wide, narrow, not symmetric; tokens on the sphere, in the ball, in clusters. They would
+# - **Random**: Gaussian maps, wide, narrow, not symmetric; {term}`tokens <token>` on the sphere, in the ball, in
+#   clusters. They would
 #   find a wrong power of $n$, of $R$ or of a norm.
 # - **Degenerate**: one token, equal tokens, zeros, tiny logits, no values. They would find a lost term, and numbers
 #   that rounding carries over a bound.
@@ -109,7 +111,7 @@ plt.show()
 #
 # Bounds on a ball are taken on the smallest ball around 0 that holds the input. For measures the norm is the one with
 # {term}`token weights`, which span five orders of magnitude; for the change near an input it is the change along the
-# singular vector, over its length. Heads and their measured norms are put into Lemma 3.8 as they are.
+# {term}`singular vector`, over its length. Heads and their measured norms are put into Lemma 3.8 as they are.
 #
 # ## The smallest case: one token
 #
@@ -148,8 +150,8 @@ figures.table(worst, columns, bold=worst.index == "general_upper")
 # - Where $t \ge 1$, no input comes to a third of Theorem 3.3, nor to an eighth of Theorem 3.5; our forms are reached
 #   to nearly one half and to six tenths.
 # - The limit $\norm V_2 \sqrt n$ of Theorem 3.7 is attained when all tokens choose the same one; Lemma 3.8, when
-#   heads agree; the bound of Yudin et al., by {term}`hard attention`; the bounds of L2 attention, by one token.
-# - The certificate has only rounding to spare once it forms all columns of the Jacobian.
+#   heads agree; the bound of Yudin et al., by {term}`hard attention`; the bounds of {term}`L2 attention`, by one token.
+# - The {term}`certificate` has only rounding to spare once it forms all columns of the Jacobian.
 #
 # The worst case of every row can be made again from its seed, its number in the batch and its sizes: open the table
 # below for those of gradient ascent.
@@ -195,7 +197,8 @@ print(f"halved: {caught} of {len(halved)} bounds (with and without mask) are cau
 #
 # Two bounds say more: `certify` and `nearby_upper` hold with the {term}`rounding` of float64 included. They stand
 # against inputs that are built to lose digits: queries and keys that cancel, near ties, tokens with a large common
-# part, weights with extreme ratios, units at the ends of the number range, in float32 and float64, with masks, biases
+# part, weights with extreme ratios, units at the ends of the number range, in float32 and float64, with
+# {term}`masks <mask>`, biases
 # and several heads; and, about one in six, plain inputs. The reference comes from the definition, in ball arithmetic
 # of fifty digits: the norm of the Jacobian, and $f(X + \Delta) - f(X)$ for moves $\Delta$ that are made to change
 # much.
@@ -213,7 +216,8 @@ names = {"kind": "inputs"} | {
 figures.table(wide, names, digits=2)
 
 # %% [markdown]
-# None was exceeded. *No promise*: answers $[0, \infty]$, where float64 does not resolve the attention. *Margin*: the
+# None was exceeded. *No promise*: answers $[0, \infty]$, where float64 does not resolve the {term}`attention`.
+# *Margin*: the
 # smallest distance between a guarantee and the reference, relative, on either side of a {term}`bracket`.
 
 # %% tags=["hide-input", "nbval-check-output"]

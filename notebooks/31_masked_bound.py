@@ -9,8 +9,10 @@
 # %% [markdown]
 # # Masked attention (Theorems 4.3 and 4.5)
 #
-# A decoder may not look ahead: token $i$ attends to tokens $1, \dots, i$ only. The general bound survives this
-# {term}`mask (causal)` unchanged. The constant itself does not: at some inputs the mask makes the map smoother, at
+# A decoder may not look ahead: {term}`token` $i$ attends to tokens $1, \dots, i$ only. The general {term}`bound`
+# survives this
+# {term}`mask (causal)` unchanged. The constant itself does not: at some inputs the {term}`mask` makes the map
+# smoother, at
 # others rougher: for tokens of norm 4 the ratio of the constants is below {glue:text}`lowest:.2f` for one random
 # input in twenty, and above {glue:text}`highest:.1f` for one in twenty.
 
@@ -314,7 +316,7 @@ print(f"✓ {len(found)} random inputs: the masked map is causal, its bounds hol
 #
 # ## What this shows and does not show
 #
-# - The general bound, its tighter forms and the limit of large radius hold with the mask.
+# - The general bound, its tighter forms and the limit of large {term}`radius` hold with the mask.
 # - The masked map is neither smoother nor rougher in general: it depends on the input, and strongly so at large
 #   radius. There the ends of the band depend on the draw, as few of the inputs reach them.
 # - The {term}`mean field` bound, which does not grow with $n$, does *not* survive the mask unchanged: the next page.

@@ -9,7 +9,8 @@
 # %% [markdown]
 # # Masked mean-field bound (Theorem 4.4)
 #
-# Without a mask one bound holds for every number of tokens ({doc}`23_mean_field`). With a {term}`mask (causal)` there
+# Without a {term}`mask` one {term}`bound` holds for every number of {term}`tokens <token>` ({doc}`23_mean_field`).
+# With a {term}`mask (causal)` there
 # is one too, but not the same: the early tokens of a text are averaged over few others, and in the distance $d_2$
 # below this alone can double a perturbation. Theorem 4.4 as we reconstruct it, $(1 + 3t)\, e^{2t}$, fails for $t$ up
 # to {glue:text}`fails_below:.3f`; the corrected bound of this page is at most twice as large and holds. Against our
@@ -94,7 +95,8 @@ plt.show()
 # ## The smallest case: two tokens, no logits
 #
 # Put $A = 0$ and $V = 1$. The first token stays, the second becomes the average of both. The reconstructed bound is
-# $\norm V_2 (1 + 0)\,e^0 = 1$. The Jacobian has the norm $\varphi/\sqrt 2$, with $\varphi = (1 + \sqrt 5)/2$ the
+# $\norm V_2 (1 + 0)\,e^0 = 1$. The {term}`Jacobian` has the norm $\varphi/\sqrt 2$, with $\varphi = (1 + \sqrt 5)/2$
+# the
 # golden ratio. Two tokens moved along its top direction show it as distances.
 
 # %%
@@ -156,7 +158,7 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 #
 # ## Measured: the map, the distance, Lemma 4.2
 #
-# We write the map down as in the definition, for pairs in any order. It must give what masked attention gives,
+# We write the map down as in the definition, for pairs in any order. It must give what masked {term}`attention` gives,
 # whatever the increasing positions are. The distance must be $\norm{X - Y}_F/\sqrt n$ when all positions differ,
 # $W_2$ when all are one, and infinite when the laws of positions differ. Lemma 4.2 says that the constants of $f^m$
 # and $F^m$ agree: along the worst small move, the quotient of distances is the norm of the masked Jacobian; globally,
@@ -279,7 +281,8 @@ names = {"t": "logit range t", "found": "found", "equal tokens": "equal tokens",
 figures.table(worst, names, digits={"t": 2}, bold=worst["worst / reconstructed"] > 1)
 
 # %% [markdown]
-# In the rows in bold the reconstructed form fails. One sequence comes close to the lower bound: tokens $1, -1, 1,
+# In the rows in bold the reconstructed form fails. One {term}`sequence` comes close to the lower bound: tokens $1,
+# -1, 1,
 # -1, \dots$, with {term}`token weights` that grow geometrically, so that the averages reach far into the past.
 
 # %%
@@ -327,7 +330,8 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-32-both-forms: Bounds and measured constants against the logit range, log-log. In a shaded range of
 # small t the reconstructed form lies below the two clusters; the corrected bound lies above everything. -->
-# *In the shaded range the reconstructed form fails at two clusters. Beyond it no case was found above it (at most
+# *In the shaded range the reconstructed form fails at {term}`two clusters`. Beyond it no case was found above it (at
+# most
 # {glue:text}`beyond:.2f` of it), which is no proof. The corrected bound has nothing above it.*
 #
 # The lower bound of the theorem is a limit: two thousand tokens reach nearly all of it. (At $t = 1$ another direction
@@ -471,7 +475,8 @@ ledger.record(
 #
 # ## What this shows and does not show
 #
-# - The reconstructed form of Theorem 4.4 is false for small $t$. The smallest case is two tokens and no logits. We
+# - The reconstructed form of Theorem 4.4 is false for small $t$. The smallest case is two tokens and no
+#   {term}`logits <logit>`. We
 #   have the theorem without its formula: if it reads otherwise, this page says nothing against it.
 # - The corrected bound is proved above. In $d_2$ it is larger than the reconstructed form by a factor of at most two,
 #   and it is tight at $t = 0$.

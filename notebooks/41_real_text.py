@@ -9,8 +9,10 @@
 # %% [markdown]
 # # Growth on real text (Figure 1)
 #
-# The theorems allow the {term}`local Lipschitz constant` of attention to grow like $\sqrt n$ with the number $n$ of
-# tokens. On real text, no single rate describes what we measure ({numref}`fig-41-rates`). In the first layers, and in a
+# The theorems allow the {term}`local Lipschitz constant` of {term}`attention` to grow like $\sqrt n$ with the number
+# $n$ of
+# {term}`tokens <token>`. On real text, no single rate describes what we measure ({numref}`fig-41-rates`). In the
+# first layers, and in a
 # GPT-2 with random weights, the constant hardly grows; in the deeper layers of MiniLM it grows with {term}`exponents
 # <exponent>` from {glue:text}`growth-deep-low:.2f` to {glue:text}`growth-deep-high:.2f`; in the middle layers of
 # gpt2-mini it grows faster, and not as a {term}`power law`. Of {glue:text}`growth-layers:.0f` layers on *Alice*, for 2
@@ -52,9 +54,10 @@ plt.show()
 # near zero; in the deeper layers of MiniLM they lie slightly above one quarter; in the middle of gpt2-mini near one
 # half and above. -->
 # *Exponents of power laws fitted to every layer on Alice, against the number of tokens: of the local Lipschitz constant
-# as defined (full marks, with 95 % intervals clustered by window and by length), and of what the released estimator
+# as defined (full marks, with 95 % intervals clustered by {term}`window` and by length), and of what the released
+# estimator
 # reports on the same inputs (open marks). In the first layers and in the random GPT-2 the constant hardly grows; the
-# released quantity does. So a rate read off the released quantity is not the rate of the constant.*
+# {term}`released quantity` does. So a rate read off the released quantity is not the rate of the constant.*
 #
 # ## Two tokens
 #
@@ -96,7 +99,8 @@ print(f"as released, the root of the norm of J^T f(X): {released_by_hand:.4f}")
 # ## What was measured
 #
 # The weights of BERT are not available to us. We used MiniLM, a smaller model of the BERT type, with and without a
-# mask; gpt2-mini, a GPT-2 architecture trained for this book; and the same random GPT-2 as the paper. The texts are
+# {term}`mask`; gpt2-mini, a GPT-2 architecture trained for this book; and the same random GPT-2 as the paper. The
+# texts are
 # *Alice's Adventures in Wonderland* and AG_NEWS, as in the paper, and the language reference of Python, which needs no
 # download. Each text is tokenised once and cut. At each length the {term}`windows <window>` begin at the start of the
 # text and do not overlap, but every length begins again at the first token: windows of different lengths share text,
@@ -341,7 +345,8 @@ ledger.record(
 # - **No power law describes the middle of gpt2-mini.** In layer 3 the local slope rises from
 #   {glue:text}`growth-steep-start:.2f` to {glue:text}`growth-steep-top:.2f` between 32 and 64 tokens and falls to
 #   {glue:text}`growth-steep-end:.2f`. {doc}`44_gpt2_positions` follows these layers to five times the length, where
-#   they are flatter still. No theorem is contradicted: $\sqrt n$ bounds the size of the constant, not a local slope.
+#   they are flatter still. No theorem is contradicted: $\sqrt n$ {term}`bounds <bound>` the size of the constant,
+#   not a local slope.
 # - **In the random GPT-2, 1/4 belongs to the estimator.** The constant has exponent {glue:text}`growth-random:.2f`, the
 #   released quantity {glue:text}`growth-random-released:.2f`. Over all layers the released exponents run from
 #   {glue:text}`growth-released-low:.2f` to {glue:text}`growth-released-high:.2f`: too steep in MiniLM, too flat in the

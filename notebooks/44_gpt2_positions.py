@@ -14,7 +14,8 @@
 # model trained for this book, we find the first half in one of six layers and over part of the lengths: the fitted
 # {term}`exponent` of layer {glue:text}`positions-layer:.0f` is {glue:text}`positions-top:.2f` (95 % interval
 # {glue:text}`positions-low:.2f` to {glue:text}`positions-high:.2f`, 2 to 512 tokens), but its slope beyond 128 tokens
-# is {glue:text}`positions-last:.2f`. The second half we do not find. Between 2 and 512 tokens the norms that attention
+# is {glue:text}`positions-last:.2f`. The second half we do not find. Between 2 and 512 tokens the norms that
+# {term}`attention`
 # receives change by at most {glue:text}`positions-moved:.1f` % ({numref}`fig-44-answer`), those before {term}`layer
 # normalisation` fall, and removing the positions changes the exponent of that layer by
 # {glue:text}`positions-change:.2f`, less than the error of the change.
@@ -74,7 +75,8 @@ plt.show()
 # <!-- figure fig-44-answer: Left, local slopes of the constant for six layers over four ranges of length. Layer 3
 # lies above one half from 8 to 128 tokens, and every layer below one half beyond. Right, token norms relative to two
 # tokens. After layer normalisation they stay within a few per cent of one; before it they fall. -->
-# *gpt2-mini on Alice. Left: local slopes of the constant in each layer, over factors of four in length; above the
+# *gpt2-mini on Alice. Left: {term}`local slopes <local slope>` of the constant in each layer, over factors of four
+# in length; above the
 # dotted line it grows faster than $\sqrt n$. Right: mean norm of the tokens that attention receives (solid) and of the
 # same tokens before layer normalisation (dashed), relative to two tokens. The constant outgrows $\sqrt n$ over a range
 # of lengths only, and the norms do not explain it: they stay or fall.*
@@ -143,7 +145,8 @@ plt.show()
 #
 # ## Does the constant outgrow the square root?
 #
-# Ten windows of *Alice* for each length, with no token for the beginning of text, in four ways: with the positions as
+# Ten {term}`windows <window>` of *Alice* for each length, with no token for the beginning of text, in four ways:
+# with the positions as
 # trained; *late*, at the last $n$ places instead of the first; with the mean position at every place (*constant*); and
 # with positions *removed*. The network was not trained for the last three. Choose a layer and one of the four:
 
@@ -183,7 +186,7 @@ figures.table(shown, names=headings, bold=shown.layer.isin(faster))
 # ## Are the norms the reason?
 #
 # If they were, three things would have to hold. The norms would grow with $n$. The growth of the constant would
-# disappear with the positions. And at one length, a larger norm would come with a larger constant. The bound
+# disappear with the positions. And at one length, a larger norm would come with a larger constant. The {term}`bound`
 # $R^2 \sqrt n$ gives the first a number: where $R$ grows like $n^r$, it allows the constant an exponent of
 # $\frac12 + 2r$. In the next table the last three columns are exponents of a ratio: the constant with changed positions
 # over the constant as trained, window by window, with an interval clustered by window and by length.
@@ -332,7 +335,8 @@ ledger.record(
 # - The explanation by norms does not carry over to gpt2-mini. That attention receives tokens of nearly one norm is no
 #   finding: layer normalisation makes it so nearly by construction. Before it, the norms *fall* with $n$.
 # - Places do matter, but not through the norm. What the first places have that the late ones lack is not length.
-# - A small network is not GPT-2, and its verdicts are recorded as variants; Figures 4 to 6 themselves stay unchecked.
+# - A small network is not GPT-2, and its {term}`verdicts <verdict>` are recorded as variants; Figures 4 to 6
+#   themselves stay unchecked.
 # - Changed positions lead the network to inputs that it was not trained for. A network trained without positions, and
 #   more seeds, would be a cleaner test. Equal exponents can also hide curves of different shape.
 # - What makes the middle layers grow is not answered here.

@@ -11,7 +11,8 @@
 #
 # {cite:t}`castin2024smooth` released the code of their experiments. That is to their credit: without it this page could
 # not exist. As we read it, the number in their figures is not the {term}`local Lipschitz constant` of the theorems,
-# because of one index. In a GPT-2 with random weights, given random tokens with token types as in the script, the
+# because of one index. In a GPT-2 with random weights, given random {term}`tokens <token>` with token types as in
+# the script, the
 # constant grows with {term}`exponent` {glue:text}`released-defined:.2f` in the number $n$ of {term}`tokens <token>`,
 # and the {term}`released quantity` with exponent {glue:text}`released-reported:.2f` ({numref}`fig-45-two-quantities`).
 # For {term}`uniform attention`, whose constant does not grow, the released quantity is $n^{1/4}$ times a constant, by a
@@ -62,7 +63,8 @@ plt.show()
 # flat up to some thirty tokens, that from columns rises from some seven tokens on. -->
 # *Two quantities on the same inputs, in log-log axes. Orange: what the released loop reports. Blue: the local Lipschitz
 # constant. Dashed: the curves of the released figures, which follow the orange points. Left: random tokens, with token
-# types as released. Right: adversarial tokens at radius 100, solid from rows of the weights, as released, dotted from
+# types as released. Right: adversarial tokens at {term}`radius` 100, solid from rows of the weights, as released,
+# dotted from
 # the columns of the true head. The published rates are those of the released quantity.*
 #
 # ## Two tokens on a line
@@ -136,7 +138,8 @@ print(f"tangent fed back: {twin.value:.4f} after {twin.steps} steps; norm of J: 
 # :::
 #
 # In general {prf:ref}`released-value` gives the same rate from above. Where the constant stays below $L$ and the norms
-# of the outputs below $M$, $\norm{f(X)}_F \le \sqrt n\, M$, and so $\rho_X \le \sqrt{L M}\, n^{1/4}$. **Where attention
+# of the outputs below $M$, $\norm{f(X)}_F \le \sqrt n\, M$, and so $\rho_X \le \sqrt{L M}\, n^{1/4}$. **Where
+# {term}`attention`
 # is uniform, a constant that does not grow at all is reported as $n^{1/4}$.** And where the constant does grow like
 # $\sqrt n$:
 #
@@ -211,7 +214,8 @@ figures.table(wide.reset_index(), names={"length": "tokens n"} | headings)
 #
 # ## Random GPT-2, text
 #
-# The third panel of Figure 1 needs no download: a GPT-2 drawn at random from seed 0, as released, layer 6. Ten windows
+# The third panel of Figure 1 needs no download: a GPT-2 drawn at random from seed 0, as released, layer 6. Ten
+# {term}`windows <window>`
 # for each length $2, 4, \dots, 98$, of *Alice* and of random token ids; no window carries a token for the beginning of
 # text. The released script gives GPT-2 token types, for which the network adds the embedding of token 0 at every
 # position, and leaves dropout active. Each of these can be switched on and off. `loop` is what the released loop ends
@@ -242,7 +246,7 @@ figures.table(fits, names=headings, bold=fits.index.isin(nearest))
 # The curve drawn over that panel is $0.445\, n^{1/4}$. It is the released quantity; the constant is several times
 # smaller and nearly flat. Text or random tokens make no difference to a network that knows no language. With token
 # types and dropout on, as in the script, the loop comes closest to the drawn exponent (bold). With dropout, `released`
-# keeps one set of masks throughout; the loop draws new ones for each output.
+# keeps one set of {term}`masks <mask>` throughout; the loop draws new ones for each output.
 #
 # ## Random GPT-2, adversarial tokens
 #

@@ -9,11 +9,12 @@
 # %% [markdown]
 # # Mass splitting: when parts of a token part
 #
-# The theorems about sequences move whole {term}`tokens <token>`. A {term}`measure` can do more: it can divide an
+# The theorems about {term}`sequences <sequence>` move whole {term}`tokens <token>`. A {term}`measure` can do more:
+# it can divide an
 # {term}`atom` and send the pieces apart. That can change the output more. For the two atoms of
 # {numref}`fig-51-parting`, halves of one atom that part change the output by {glue:text}`split-apart:.2f` times the
 # distance moved; whole atoms, by at most {glue:text}`split-together:.2f` times. This page states exactly when this
-# happens for small motions. For repelling attention ($A = -1$) and equal weights it happens at
+# happens for small motions. For repelling {term}`attention` ($A = -1$) and equal weights it happens at
 # {glue:text}`split-share:.1f` % of the pairs of a grid on a line; at no pair for $A = 1$; and in none of
 # {glue:text}`split-layers:.0f` layers of MiniLM on a {term}`window` of text.
 
@@ -399,7 +400,7 @@ ledger.record(
 #   answer to its question changes with it: this page therefore records none. The numbers above do not change.
 # - With $A = 1$ no pair is split on this grid, for these weights. That is a measurement, not a theorem.
 # - Atoms nearer than $10^{-6}$ of the largest count as one. Two atoms that are truly apart, however little, may be
-#   moved apart, and then nothing is gained by dividing them: the verdict jumps where two atoms meet.
+#   moved apart, and then nothing is gained by dividing them: the {term}`verdict` jumps where two atoms meet.
 # - Far splitting is a {term}`lower bound <bound>` from one family of motions. The true constant on all measures may be
 #   larger still.
 # - MiniLM was looked at on one window. A masked layer has no splitting: what a copy sees depends on where it stands.

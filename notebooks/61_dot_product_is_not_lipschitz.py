@@ -9,8 +9,10 @@
 # %% [markdown]
 # # No constant for dot products (Kim, Thm 3.1)
 #
-# Attention by dot products has no {term}`Lipschitz constant <Lipschitz constant on a ball>` on the whole space: three
-# tokens on a line make its {term}`Jacobian` as large as one likes. A token half way between two others weighs both
+# {term}`Attention <attention>` by dot products has no {term}`Lipschitz constant <Lipschitz constant on a ball>` on
+# the whole space: three
+# {term}`tokens <token>` on a line make its {term}`Jacobian` as large as one likes. A token half way between two
+# others weighs both
 # equally. The farther these are, the smaller the push that decides between them, and the farther the output then moves.
 # The Jacobian grows with the square of the distance, in every norm that we tried, with and without biases.
 
@@ -78,7 +80,8 @@ plt.show()
 # attention. -->
 # *Left: the output of the first token as it crosses the middle between two others, dot products, $a = 1$. The farther
 # the others, the higher and narrower the step: its slope is $\frac23 s^2 + \frac13$. Right: norms of the Jacobian at
-# $t = 0$. Those of dot products grow with slope 2 in all three norms. Those of L2 attention fall to a constant, because
+# $t = 0$. Those of dot products grow with slope 2 in all three norms. Those of {term}`L2 attention` fall to a
+# constant, because
 # a token far from all others attends to itself alone. So distances keep what dot products lose.*
 #
 # ## Three tokens by hand
@@ -383,7 +386,7 @@ ledger.record(
 #   head and the block above does not cancel. With more query rows than coordinates and unfavourable biases there may be
 #   no such token; the page does not treat that case.
 # - On a ball there is a constant, and it is large: {doc}`21_general_bound` bounds it, and {doc}`25_quadratic_growth`
-#   shows that the same tokens reach the square of the radius.
+#   shows that the same tokens reach the square of the {term}`radius`.
 # - Heads may cancel, and then this block stays bounded. Random heads do not.
 # - After {term}`layer normalisation` real tokens lie in a ball, so a trained network is Lipschitz on what it meets.
 #   {doc}`41_real_text` measures how much.

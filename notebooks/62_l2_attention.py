@@ -9,11 +9,13 @@
 # %% [markdown]
 # # L2 attention has a constant (Kim, Thm 3.2)
 #
-# Let a token look for tokens *near* it, with the same matrix for queries and keys, and attention has a {term}`Lipschitz
+# Let a {term}`token` look for tokens *near* it, with the same matrix for queries and keys, and {term}`attention` has
+# a {term}`Lipschitz
 # constant <Lipschitz constant on a ball>` on the whole space: far tokens get no weight, and a token keeps some for
 # itself. Of the two {term}`bounds <bound>` in the paper as we reconstruct them, the one in the maximum norm holds. The
 # Euclidean one
-# fails with the exponent that we recall, 2, and holds with 4; only the text of the paper can settle whose exponent 2
+# fails with the {term}`exponent` that we recall, 2, and holds with 4; only the text of the paper can settle whose
+# exponent 2
 # is.
 
 # %% tags=["parameters", "hide-input"]
@@ -158,7 +160,8 @@ print(f"bound with e = 4: {bounds.l2_upper(four, unit, None, 2):.4f}")
 # ## Measured against stated
 #
 # We measured both norms of the Jacobian at {glue:text}`l2-inputs:,.0f` inputs of two tokens or more, in float64: random
-# maps of up to three heads, with query matrices of many sizes, without a mask and with a {term}`causal one <mask
+# maps of up to three heads, with query matrices of many sizes, without a {term}`mask` and with a
+# {term}`causal one <mask
 # (causal)>`. The inputs are
 # random; structured (equal tokens, pairs, one token between {term}`two clusters`); or found by {term}`gradient ascent`
 # on the

@@ -11,7 +11,8 @@
 #
 # How tight is the {term}`bound` of {doc}`62_l2_attention`? In the simplest case the answer is complete. For one head of
 # width
-# one, weights 1 and an odd number of tokens $N$, the constant of {term}`L2 attention` in the maximum norm is
+# one, weights 1 and an odd number of {term}`tokens <token>` $N$, the constant of {term}`L2 attention` in the maximum
+# norm is
 # $1 + 4 \lambda$ with $\lambda = W_0\big((N - 1)\, e^{-3/2}\big)$. The bound is too high by less than 2, and one input
 # that can be written down has the constant.
 
@@ -49,7 +50,8 @@ plt.show()
 # <!-- figure fig-63-ascents: two panels against the number of tokens N from 2 to 1001. Left, the bound, the constant a
 # little below it, and grey dots for 50 gradient ascents for each N, the best of them on the curve of the constant.
 # Right, the distance below the bound: the curve of the constant and that of an explicit input rise towards 2. -->
-# *Left: the bound of the paper, the constant, and the end of every gradient ascent. Right: the same as distances below
+# *Left: the bound of the paper, the constant, and the end of every {term}`gradient ascent`. Right: the same as
+# distances below
 # the bound. For odd N the best of 50 starts lies on the curve of the constant, for small even N farther below the
 # bound,
 # where the two sides cannot balance. Dash-dotted is the first input written down below. Both curves approach the dashed
@@ -57,7 +59,8 @@ plt.show()
 #
 # ## Three tokens by hand
 #
-# Take $N = 3$: one token at 0, two at $\pm r$. The middle one gives the attention $p = e^{-r^2} / (1 + 2 e^{-r^2})$ to
+# Take $N = 3$: one token at 0, two at $\pm r$. The middle one gives the {term}`attention` $p = e^{-r^2} / (1 + 2
+# e^{-r^2})$ to
 # each of them. The first row of the {term}`Jacobian` is $\big(1 - 2 p + 4 p r^2,\; p (1 - 2 r^2),\; p (1 - 2
 # r^2)\big)$.
 
@@ -123,7 +126,8 @@ glue("three-bound", float(bound), display=False)
 #
 # ## Measured: explicit inputs
 #
-# We measure the whole Jacobian, up to 1,001 by 1,001, at both inputs: the *first* at the radius $\sqrt{1 + z}$, the
+# We measure the whole Jacobian, up to 1,001 by 1,001, at both inputs: the *first* at the {term}`radius` $\sqrt{1 +
+# z}$, the
 # *worst* at $\sqrt{3/2 + \lambda}$. The {term}`causal mask <mask (causal)>` hides later tokens, and the middle token
 # comes last.
 

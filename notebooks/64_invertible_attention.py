@@ -12,8 +12,9 @@
 # Divide {term}`L2 attention` by its {term}`bound` and add it to the identity: in this {term}`invertible residual layer`
 # a fixed-point iteration finds the input again from
 # the output, with an error that is known before it starts. In {glue:text}`inv-cases:,.0f` inversions of random layers,
-# half of them after training, none failed. Dot-product attention has no bound, and the same iteration fails on it at
-# tokens far
+# half of them after training, none failed. Dot-product {term}`attention` has no bound, and the same iteration fails
+# on it at
+# {term}`tokens <token>` far
 # apart. The price is what the layer can do: the layers of the figure remove at most {glue:text}`removed_l2:.1f` % of
 # the
 # noise that they are trained to remove, dot products {glue:text}`removed_dot:.0f` %.
@@ -177,7 +178,8 @@ figures.table(pd.DataFrame(rows), names=headings, digits=1)
 # one,
 # maximum norm), with a {term}`causal mask <mask (causal)>` or none, 1 to 4 heads, 2 to 16 tokens, weights and tokens
 # over two decades, $c$ from
-# 0.5 to 0.95. Each is inverted at three sequences, then trained for 500 steps of Adam at rate 0.01, then inverted
+# 0.5 to 0.95. Each is inverted at three {term}`sequences <sequence>`, then trained for 500 steps of Adam at rate
+# 0.01, then inverted
 # again.
 # About half of them learn to take the noise off words. The others are asked for three times the words, which no such
 # layer can give, so that training pushes against the guarantee. The division is part of the layer, so it moves along.
@@ -294,7 +296,8 @@ figures.table(at, names=headings, digits=2, bold=at["after 60"] > 0.1)
 # %% [markdown]
 # For L2 attention the observed rate is not $c$ but at most $c \Lambda$, and $\Lambda$ is small: the bound allows for
 # the
-# worst input of the worst weights, and these inputs and weights are far from it. The same slack is the price. What the
+# {term}`worst input` of the worst weights, and these inputs and weights are far from it. The same slack is the
+# price. What the
 # layer adds to $x$ is as much smaller than what $c$ allows, so it can hardly do its work. Of the noise that it was
 # trained
 # to remove it removes (in mean square):

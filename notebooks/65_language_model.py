@@ -13,7 +13,8 @@
 # by
 # its {term}`bound`, it can even be inverted. Does a language model made of it still learn to write? We train small
 # ones, letter by
-# letter, beside the same networks with their attention deleted. Tied L2 attention costs {glue:text}`cost_tied_low:.2f`
+# letter, beside the same networks with their {term}`attention` deleted. Tied L2 attention costs
+# {glue:text}`cost_tied_low:.2f`
 # to
 # {glue:text}`cost_tied_high:.2f` nats per character over dot products. Contractive attention costs
 # {glue:text}`cost_contractive_low:.2f` to {glue:text}`cost_contractive_high:.2f`, and is then better than no attention
@@ -73,7 +74,7 @@ plt.show()
 # as they become deeper (1 to 5 layers).
 # :::
 #
-# | kind | logits | values | LayerNorm | Lipschitz on all inputs |
+# | kind | {term}`logits <logit>` | values | LayerNorm | Lipschitz on all inputs |
 # | --- | --- | --- | --- | --- |
 # | dot | $q_i \cdot k_j / \sqrt k$ | $W_V x_j$ | yes | no |
 # | l2-untied | $-\abs{q_i - k_j}^2 / \sqrt k$ | $W_V x_j$ | yes | no |
@@ -121,7 +122,8 @@ figures.table(
 # %% [markdown]
 # ## Two characters on a line, by hand
 #
-# With $d = 1$, all weights 1 and tokens $(x_1, x_2)$, the second token of a causal tied L2 layer becomes
+# With $d = 1$, all weights 1 and {term}`tokens <token>` $(x_1, x_2)$, the second token of a causal tied L2 layer
+# becomes
 # $(x_2 + p x_1) / (1 + p)$, $p = e^{-(x_2 - x_1)^2}$, and the bound for two tokens is
 # $\sqrt 2\, (4 \varphi^{-1}(1) + 1)$. The module that is trained computes {term}`logits <logit>` as products with one
 # more column. It

@@ -9,7 +9,8 @@
 # %% [markdown]
 # # Training deep networks at a fixed rate
 #
-# Which kinds of attention still train when the network is deep and the rate is fixed from the first step? **A run
+# Which kinds of {term}`attention` still train when the network is deep and the rate is fixed from the first step?
+# **A run
 # counts
 # as trained when its test loss is below that of the bigram**, the frequencies after the character before: the best that
 # a
@@ -106,7 +107,8 @@ plt.show()
 #
 # ## One layer at the start, by hand
 #
-# Take one attention layer at random weights, and tokens of length about $\sqrt d$ as LayerNorm leaves them. How large
+# Take one attention layer at random weights, and {term}`tokens <token>` of length about $\sqrt d$ as LayerNorm
+# leaves them. How large
 # is what attention adds, compared with the token it is added to? With entries uniform in $\pm 1/\sqrt d$,
 # of variance $1/(3d)$, two matrices turn a token of size 1 into one of size $1/3$, and averaging over tokens makes it
 # smaller. Tied values pass through $A = W_Q^\top W_Q / \sqrt k$ first. Where a token attends mostly to itself, that
@@ -278,7 +280,8 @@ plt.show()
 # logarithmic axis, with dashed bounds for tied and contractive attention far above their curves. Right, spread of the
 # outputs over spread of the inputs, on a logarithmic axis, for the four kinds. -->
 # *Attention layers of the deepest networks after training, whether they trained or not. Left: local constants at real
-# text, with the bounds, valid for all inputs, dashed; text stays far below them. Right: how much of the spread of
+# text, with the {term}`bounds <bound>`, valid for all inputs, dashed; text stays far below them. Right: how much of
+# the spread of
 # tokens
 # attention passes on. Lines: medians; shades: all seeds.*
 

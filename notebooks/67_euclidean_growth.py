@@ -11,7 +11,8 @@
 #
 # In the Euclidean norm the reconstructed {term}`bound` on {term}`L2 attention` grows like $\sqrt N \log N$ with the
 # number of
-# tokens $N$: {glue:text}`stated:.0f` for a thousand tokens, one head and matrices of norm 1. The constant itself is of
+# {term}`tokens <token>` $N$: {glue:text}`stated:.0f` for a thousand tokens, one head and matrices of norm 1. The
+# constant itself is of
 # order $N^{1/4} \sqrt{\log N}$ if the width may grow with $N$, and $2 \log N$ to leading order in a fixed width. This
 # page
 # proves both, with a bound that is {glue:text}`ours:.0f` at a thousand tokens.
@@ -123,13 +124,14 @@ plt.show()
 # fewer, lie between the lower edge and our bound. -->
 # *One head with $A = I$. The Euclidean constant over all inputs of all widths lies in the shaded band: its two edges
 # have
-# the same order. The theorem of the paper as reconstructed, with exponent 4, is orange. In a fixed width the ratio of
+# the same order. The theorem of the paper as reconstructed, with {term}`exponent` 4, is orange. In a fixed width the
+# ratio of
 # the
 # constant to the solid blue line tends to 1, but in width two and more not within this picture.*
 #
 # ## Two tokens by hand
 #
-# At distance $r$ each of two tokens gives the other the attention $p = 1 / (1 + e^{r^2})$. Both columns of the
+# At distance $r$ each of two tokens gives the other the {term}`attention` $p = 1 / (1 + e^{r^2})$. Both columns of the
 # attention
 # matrix have the sum 1. With $\tau = p r^2$ the lemma below says $1 + 2 \tau^2 \le 2 (1 - p)$; at $r = 0$ there is
 # equality.
@@ -546,7 +548,8 @@ ledger.record(
 # - $2 \log N$ is a statement about a fixed width and enormous $N$; at sizes in use it does not say which of two layers
 #   has
 #   the smaller constant.
-# - A {term}`causal mask <mask (causal)>` costs at most a factor of $2^{1/4}$. A mask of any other shape is another
+# - A {term}`causal mask <mask (causal)>` costs at most a factor of $2^{1/4}$. A {term}`mask` of any other shape is
+#   another
 #   matter: let every token see
 #   itself and the first alone, all at one place. Then $\norm P_2 \ge \frac12 \sqrt{N - 1}$, and the order $\sqrt N$ of
 #   the first term is right.

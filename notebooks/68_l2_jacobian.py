@@ -9,10 +9,12 @@
 # %% [markdown]
 # # L2 Jacobian: why queries equal keys
 #
-# The {term}`bounds <bound>` of {doc}`62_l2_attention` need two things: one matrix for queries *and* keys, and tokens
+# The {term}`bounds <bound>` of {doc}`62_l2_attention` need two things: one matrix for queries *and* keys, and
+# {term}`tokens <token>`
 # that may attend to
 # themselves. Drop either, and the {term}`local Lipschitz constant` grows like the square of the tokens, as with dot
-# products. The {term}`Jacobian` of {term}`L2 attention` shows the reason: a far token enters it with its attention
+# products. The {term}`Jacobian` of {term}`L2 attention` shows the reason: a far token enters it with its
+# {term}`attention`
 # weight
 # times the square of its distance, and only both conditions together keep that product bounded.
 
@@ -89,7 +91,8 @@ plt.show()
 # <!-- figure fig-68-growth: local Lipschitz constants against the size s of the tokens on log-log axes. Two lines of
 # slope 2, for untied queries and keys and for a hidden own token, rise above ten thousand. Three curves stay below 2:
 # tied matrices at the same pair, tied matrices at three tokens, and the distance not squared. -->
-# *Width one, up to three tokens of size $s$. Two changes that look small, another matrix for the keys or a mask on the
+# *Width one, up to three tokens of size $s$. Two changes that look small, another matrix for the keys or a
+# {term}`mask` on the
 # diagonal, and the constant grows like $s^2$, as with dot products. Tied, with the own token, it stays below 2. So both
 # conditions of the theorem are needed; the square of the distance is not, in this example.*
 #

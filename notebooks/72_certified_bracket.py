@@ -50,12 +50,14 @@ plt.show()
 # blue band with the constant, a green curve slightly above it, and two curves for published bounds two to four powers
 # of ten higher. -->
 # *Bounds on the local Lipschitz constant of every layer, at the longest inputs. The constant itself lies in the blue
-# band. Green: the closed form of this page, no column of the Jacobian formed. Squares and triangles: published upper
+# band. Green: the closed form of this page, no column of the {term}`Jacobian` formed. Squares and triangles:
+# published upper
 # bounds at the same inputs, summed over heads; they leave the constant open by two to four powers of ten.*
 #
 # ## Two tokens in the plane
 #
-# The {term}`Jacobian` of one head is a sum of three matrices: a token enters as query, as key and as value. Each is
+# The {term}`Jacobian` of one head is a sum of three matrices: a {term}`token` enters as query, as key and as value.
+# Each is
 # bounded by itself. Treating a direction exactly means that its column of the Jacobian is computed.
 
 # %%
@@ -170,7 +172,7 @@ figures.table(live, names=headings | {"lower": "lower", "upper": "upper"})
 # ## With columns, and beside the published bounds
 #
 # The stored tables hold the bracket with the default number of exact columns (about a thousand of 6,144 or 18,432
-# for MiniLM, 512 of 24,576 for GPT-2), for MiniLM at two lengths and for the real attention weights of GPT-2
+# for MiniLM, 512 of 24,576 for GPT-2), for MiniLM at two lengths and for the real {term}`attention` weights of GPT-2
 # (124M). Only GPT-2's attention layers are available to us, so they receive Gaussian noise with the gain and shift of
 # their own {term}`layer normalisation`, not text. Thm 3.3 of {cite:t}`castin2024smooth` is taken on the smallest ball
 # that holds the tokens, summed over heads; the bound of {cite:t}`yudin2025attention` likewise summed. Neither knows
@@ -272,7 +274,8 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 #
 # *1. Units.* Tokens, and each matrix, are multiplied by powers of two, so that their largest entries lie between 1/2
 # and 1. This is exact but for entries some $10^{300}$ times smaller than the largest, and moves all units into the
-# scale $\beta$ of the logits and into one factor of the result. $V$ and $W$ have a power of two for each head, and a
+# scale $\beta$ of the {term}`logits <logit>` and into one factor of the result. $V$ and $W$ have a power of two for
+# each head, and a
 # head whose $V$ or $W$ is zero is left out. What the product of both lies below that of the largest head,
 # $2^{-\delta}$, stays in the head, half in $V$ and half in $W$; a head with $\delta > 800$ is raised to $\delta = 800$,
 # which changes
@@ -311,9 +314,11 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # $$\abs{\hat P_{ij} - P_{ij}} \le \hat P_{ij} \big(e^{\omega_{ij} + \Omega_i} - 1\big) =: E_{ij} .$$
 #
 # The rows of $P$ sum to one: an entry changes by no more than all others of its row together, and $\gamma_{n+16}$. For
-# the largest entry of a row the smaller of the two bounds is kept. That is all that is needed for hard attention:
+# the largest entry of a row the smaller of the two bounds is kept. That is all that is needed for
+# {term}`hard attention`:
 # if a logit leads by $g$, all other $E_{ij}$ carry a factor $e^{-g}$, though the errors of the logits be large. Near
-# ties, masks and weights need no case of their own. With weights, $\sqrt{a_i / a_j}$, inside the exponent, multiplies
+# ties, {term}`masks <mask>` and weights need no case of their own. With weights, $\sqrt{a_i / a_j}$, inside the
+# {term}`exponent`, multiplies
 # $P$ and $E$. If a row sum $e_i = \sum_j E_{ij}$ exceeds 1/2, the answer is $[0, \infty]$.
 #
 # *5. The Jacobian at any $P$ within $E$.* Let $\nu = \max_j \abs{v_j}$, $\rho = \max_j \abs{r^v_j}$, both with their

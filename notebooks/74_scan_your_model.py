@@ -80,9 +80,10 @@ plt.show()
 # <!-- figure fig-74-layers: Three panels, one for each model, of bounds by layer on a logarithmic scale. The measured
 # constants lie lowest, with a dashed certified bound just above in the first two panels; the closed-form bounds lie
 # one to four powers of ten higher. -->
-# *Local Lipschitz constants (blue, with their range over two windows), certified bounds (dashed, the shaded band holds
+# *Local Lipschitz constants (blue, with their range over two {term}`windows <window>`), certified bounds (dashed,
+# the shaded band holds
 # the constant; for MiniLM and gpt2-mini) and bounds in closed form, for every layer of three trained models at 128
-# tokens. One logarithmic scale. Only the certified bound comes near the constant.*
+# {term}`tokens <token>`. One logarithmic scale. Only the certified bound comes near the constant.*
 #
 # ## A scan, live
 #
@@ -185,7 +186,8 @@ print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball")
 
 # %% [markdown]
 # Let $\Theta_i$ be the rotation of place $i$, $\tilde q_i = \Theta_i Q x_i$ and $\tilde k_j = \Theta_j K x_j$. The
-# logits are $\beta\, \tilde q_i \cdot \tilde k_j$ with $\beta = 1/\sqrt k$, the values $v_j = V x_j$, and
+# {term}`logits <logit>` are $\beta\, \tilde q_i \cdot \tilde k_j$ with $\beta = 1/\sqrt k$, the values $v_j = V
+# x_j$, and
 # $o_i = \sum_j P_{ij} v_j$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
@@ -271,7 +273,7 @@ print(f"✓ {len(drift)} stored rows measured again; every constant lies below e
 #   {glue:text}`columns_low:.0f` to {glue:text}`columns_high:,.0f` times too high, the three terms of the rotary bound
 #   {glue:text}`rotary_low:.0f` to {glue:text}`rotary_high:.0f` times.
 # - The scan is of single layers at single inputs. It says nothing of a network from end to end, nor of other texts.
-# - For rotary positions no certified bracket exists yet: the two bounds proved here sum over heads, and no
+# - For rotary positions no certified {term}`bracket` exists yet: the two bounds proved here sum over heads, and no
 #   {term}`rounding` is counted.
 # - Two windows of one text are an illustration, not statistics: take more with `--windows`. No window carries `[CLS]`,
 #   `[SEP]` or a token for the beginning of text.

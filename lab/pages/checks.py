@@ -11,7 +11,7 @@ import yaml
 from lab.pages import evidence, pictures, reading, story, verdicts
 from lab.pages.sources import convert, provenance, sources
 
-READABLE = False  # whether what lab.pages.reading finds is a complaint too: `python -m lab pages count` shows it
+READABLE = True  # whether what lab.pages.reading finds is a complaint too: `python -m lab pages count` shows it
 MOST_CODE_CELLS, MOST_LINES, MOST_BYTES = 18, 25, 300_000
 PLACES = re.compile(r"(?<![\w.])(?:/home/|/Users/|/root/|/tmp/|[A-Za-z]:\\Users\\)|/site-packages/")
 ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")

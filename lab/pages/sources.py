@@ -55,13 +55,19 @@ def provenance(root, source):
     return {"source": digest(source), "tables": made_from}
 
 
+def checking(root, path):
+    """Whether a file of the laboratory only checks, lays out or starts: no page shows anything that it makes."""
+    place = path.relative_to(root).parts
+    return place[:2] in {("lab", "cli"), ("lab", "pages")} and place[-1] != "running.py"
+
+
 def inputs(root, source):
     """Every file whose content can change what a page shows."""
     package = [
         path
         for house in ("lipnb", "lab")
         for path in (root / house).rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file() and path.suffix != ".pyc" and not checking(root, path)
     ]
     made = tables(root, source).values()
     results = [path for table in made for path in (table, table.with_suffix(".json")) if path.exists()]
