@@ -69,8 +69,8 @@ plt.show()
 #
 # close to 1 while $n$ is small compared with $e^{2R^2}$. Move the lone token by $\varepsilon$ along $u$. Two things
 # happen to each of the $n - 1$ outputs. What it attends to has moved: $p\,\varepsilon$. And the logit of the lone token
-# has fallen by $R\,\varepsilon$, so $p$ falls by $p(1 - p)\,R\,\varepsilon$, which draws the output, by $2R$ times
-# that, the same way along $u$. To first order, each output moves by
+# has fallen by $R\,\varepsilon$, so $p$ falls by $p(1 - p)\,R\,\varepsilon$, and that weight goes to tokens that lie
+# $2R$ further along $u$. To first order, each output moves by
 #
 # $$p\,\varepsilon + 2R \cdot p(1-p)\,R\,\varepsilon = p\,\big(1 + 2R^2(1-p)\big)\,\varepsilon ,$$
 #
@@ -78,8 +78,8 @@ plt.show()
 #
 # ## The theorem
 #
-# The {term}`Lipschitz constant on a ball`, $\Lip(f_{|B_R^n})$, is the supremum of $\Lip_X(f)$ over the sequences $X$ of
-# $n$ tokens of norm at most $R$.
+# The {term}`Lipschitz constant on a ball`, $\Lip(f_{|B_R^n})$, is the supremum of $\Lip_X(f)$ over the sequences $X$
+# in it.
 #
 # {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
 #
@@ -87,7 +87,7 @@ plt.show()
 # :label: spine-upper
 #
 # Let $f$ be one head of attention with matrices $A$ and $V$, without a mask, and $t = \norm A_2 R^2$ the
-# {term}`logit range`. On the set $B_R^n$ of these sequences, with the Frobenius norm,
+# {term}`logit range`. On the set $B_R^n$ of sequences of $n$ tokens of norm at most $R$, with the Frobenius norm,
 #
 # $$\Lip(f_{|B_R^n}) \le \sqrt3\, \norm V_2 \sqrt{t^2 (4n + 1) + n} .$$
 # :::
