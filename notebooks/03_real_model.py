@@ -10,8 +10,9 @@
 # # Measured on a real model
 #
 # The theorem allows $\sqrt n$, and special inputs reach it. What does a trained layer do on text? Below are two layers
-# of MiniLM, a small pretrained encoder, on *Alice's Adventures in Wonderland*. The constant of the first layer shows no
-# growth with the length. That of a deeper layer grows, more slowly than $\sqrt n$.
+# of MiniLM, a small pretrained encoder, on *Alice's Adventures in Wonderland*, and as a control one layer of a GPT-2
+# with random weights. The constant of layer 0, MiniLM's first, shows no growth with the length. That of layer 3 grows,
+# more slowly than $\sqrt n$.
 
 # %% tags=["parameters"]
 layer = 3  # which layer is measured now
@@ -59,19 +60,19 @@ plt.show()
 # <!-- figure fig-03-growth: Three clouds of dots against the number of tokens. The dots of MiniLM's layer 3 rise along
 # a line; those of its layer 0 stay level; those of the random GPT-2 lie far below and rise a little. -->
 # *{term}`Local Lipschitz constants <local Lipschitz constant>` on Alice, one mark for each {term}`window` of text; the
-# lines are fitted {term}`power laws <power law>`. As a control, a masked layer of a GPT-2 with random weights. The
-# three layers do not share a rate.*
+# lines are fitted {term}`power laws <power law>`. The random GPT-2 is masked. The three layers do not share a rate.*
 #
 # ## From a text to one number
 #
-# A layer sees vectors, not words. We take what its {term}`attention` receives in the running model.
+# A layer sees vectors, not words. We take what its {term}`attention` receives in the running model. The theorem is
+# about one head; the map measured here is all heads of the layer, with their biases and the output projection.
 
 # %%
 text = corpora.available(*texts)
 model = models.load("minilm")
 tokens = corpora.windows(model.token_ids(corpora.read(text)), length, count=1)
 x = model.activations(tokens, layer)  # what this layer's attention receives
-attention = model.attention(layer)  # all heads, biases and the output projection
+attention = model.attention(layer)
 lip = local_lipschitz(attention, x)
 
 # %% tags=["hide-input"]
@@ -83,8 +84,8 @@ print(f"constant at least {lip.value.item():.4f}, attained by a push")
 print(f"and at most {lip.upper.item():.4f}, with probability {lip.confidence:.6f}")
 
 # %% [markdown]
-# The upper value is the solver's {term}`certificate` ({doc}`12_local_lipschitz`). Its probability is over the solver's
-# random start, not over texts.
+# The probability of this {term}`certificate` is over the solver's random start, not over texts
+# ({doc}`12_local_lipschitz`).
 #
 # How is the worst push found among thousands of directions? Apply the {term}`Jacobian` to any push, its transpose to
 # the result, and repeat. Each round pulls the push towards the top {term}`singular vector`. This is *power iteration*.
@@ -127,7 +128,13 @@ laws = pd.DataFrame(laws).set_index("name")
 flat, deep, random = (laws.loc[name] for name in series)
 for key, row in {"flat": flat, "deep": deep, "control": random}.items():
     glue(f"three-{key}", float(row.exponent), display=False)
-names = {"name": "layer", "exponent": "exponent of n", "low": "95 % from", "high": "to", "r2": "R²"}
+names = {
+    "name": "layer",
+    "exponent": "exponent of n",
+    "low": "95 % from",
+    "high": "to",
+    "r2": "coefficient of determination",
+}
 names |= {"flattest": "slope, least", "steepest": "slope, largest"}
 figures.table(laws, names, digits=2)
 
@@ -135,14 +142,15 @@ figures.table(laws, names, digits=2)
 # The {term}`exponent` is that of a power law fitted for $n$ from 2 to 98; its interval is clustered by window and by
 # length. The last columns have the least and the largest {term}`local slope`, over doublings of $n$.
 #
-# The first layer has the exponent {glue:text}`three-flat:.2f`, and its interval contains 0: no growth is seen. Layer 3
-# has {glue:text}`three-deep:.2f`: it grows, and its interval lies below $\frac12$. Random weights give
-# {glue:text}`three-control:.2f`.
+# Layer 0 has the exponent {glue:text}`three-flat:.3f`, and its interval contains 0: no growth is seen. Layer 3 has
+# {glue:text}`three-deep:.2f`: it grows, and its interval lies below $\frac12$. The random GPT-2 has
+# {glue:text}`three-control:.3f`. The coefficient of determination is the share of the variance that the line explains;
+# a level line explains little.
 
 # %% tags=["hide-input", "nbval-check-output"]
 worst = u[gains[-1].argmax()] / u[gains[-1].argmax()].norm()
 assert lip.converged.all() and laws.converged.all() and (laws.rows == 490).all()
-assert flat.low <= 0 <= flat.high, "the first layer grows or falls"
+assert flat.low <= 0 <= flat.high, "layer 0 grows or falls"
 assert 0 < deep.low and deep.high < 0.5 and 0 < random.low and random.high < 0.25
 assert abs(gains[-1].max() / lip.value.item() - 1) < 1e-3, "the worst push does not reach the value"
 assert gains[0].max() < 0.5 * gains[-1].min(), "a random push comes near the value"
@@ -151,17 +159,17 @@ x64, attention64 = x.double(), attention.to(dtype=torch.float64)
 step = 1e-4 * worst.double()
 quotient = (attention64(x64[0] + step) - attention64(x64[0] - step)).norm() / (2 * step.norm())
 assert abs(quotient / lip.value.item() - 1) < 1e-3, "finite differences disagree"
-print("✓ the worst push reaches the value, random ones do not, differences agree; all windows converged")
+print("✓ checked: the pulled pushes end at the constant, random ones stay below half of it; all windows converged")
 
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - An exponent describes this layer, this text and these lengths. Beyond the lengths that MiniLM was trained on, its
-#   first layer behaves differently ({doc}`41_real_text`).
+# - An exponent describes this layer, this text and these lengths. On windows longer than the texts of MiniLM's
+#   training, the constant of layer 0 jumps to more than twice its value ({doc}`41_real_text`).
 # - It does not show the worst *input*. Tokens built against a head reach the rate $\sqrt n$
 #   ({doc}`42_adversarial_inputs`).
 # - The map is attention alone, without the residual connection and the {term}`layer normalisation` around it.
 #
-# **One thing to try.** Set `layer = 0`: is one window different?
+# **One thing to try.** Set `layer = 0`: is the constant of this window larger or smaller than that of layer 3?
 #
 # **Next:** {doc}`04_one_index`.
