@@ -9,7 +9,8 @@
 # %% [markdown]
 # # Why the square root of n (Theorem 3.3)
 #
-# How large can the constant be on $n$ tokens in a ball of {term}`radius` $R$? At most of order $\sqrt n\, R^2$ (Theorem
+# How large can the constant be on $n$ {term}`tokens <token>` in a ball of {term}`radius` $R$? At most of order
+# $\sqrt n\, R^2$ (Theorem
 # 3.3), and the $\sqrt n$ is real. It comes from {term}`two clusters`: one token alone, and all others in one place,
 # attending to it. Move the lone token by 1, and $n - 1$ outputs move by about 1 each. In the Frobenius norm that is
 # $\sqrt{n - 1}$.
@@ -78,7 +79,8 @@ plt.show()
 #
 # ## The theorem
 #
-# The {term}`Lipschitz constant on a ball`, $\Lip(f_{|B_R^n})$, is the supremum of $\Lip_X(f)$ over the sequences $X$
+# The {term}`Lipschitz constant on a ball`, $\Lip(f_{|B_R^n})$, is the supremum of $\Lip_X(f)$ over the
+# {term}`sequences <sequence>` $X$
 # in it.
 #
 # {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
@@ -105,7 +107,7 @@ plt.show()
 #
 # For large $n$ and $R$ the sum is of order $\norm V_2\, t \sqrt n$: the key term, not the value term, brings the $R^2$.
 #
-# ::::{dropdown} Proof: from the three lines to the bound
+# ::::{dropdown} Proof: from the three lines to the {term}`bound`
 # :::{prf:proof}
 # The norm of each term, then of the sum, before $V$.
 #
@@ -240,7 +242,8 @@ print("✓ checked: tokens with weights against copies; how far each output move
 #   constant grows on text.
 # - The bound is not tight: {doc}`21_general_bound` has a tighter one. The largest constants that we know of stay
 #   below that one too, by the factors of {doc}`76_regimes`.
-# - With a mask the same bound holds (Theorem 4.3, {doc}`31_masked_bound`), and a lone token that stands first is still
+# - With a {term}`mask` the same bound holds (Theorem 4.3, {doc}`31_masked_bound`), and a lone token that stands
+#   first is still
 #   seen by all.
 # - Past the peak *this* input loses the rate. Another may keep it.
 #

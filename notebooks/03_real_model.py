@@ -166,7 +166,7 @@ print("✓ checked: the pulled pushes end at the constant, random ones stay belo
 #
 # - An exponent describes this layer, this text and these lengths. On windows longer than the texts of MiniLM's
 #   training, the constant of layer 0 jumps to more than twice its value ({doc}`41_real_text`).
-# - It does not show the worst *input*. Tokens built against a head reach the rate $\sqrt n$
+# - It does not show the worst *input*. {term}`Tokens <token>` built against a head reach the rate $\sqrt n$
 #   ({doc}`42_adversarial_inputs`).
 # - The map is attention alone, without the residual connection and the {term}`layer normalisation` around it.
 #

@@ -9,11 +9,12 @@
 # %% [markdown]
 # # The one-index difference
 #
-# The experiments of *How Smooth Is Attention?* {cite}`castin2024smooth` report that on text the constant grows at a
+# The experiments of *How Smooth Is {term}`Attention <attention>`?* {cite}`castin2024smooth` report that on text the
+# constant grows at a
 # rate close to $n^{1/4}$. The authors released their code, which is why this page can exist. As we read it, one index
 # makes it report another quantity than the {term}`local Lipschitz constant`. {term}`Uniform attention` tells the two
 # apart: **its constant is the same at every length, and the {term}`released quantity` grows exactly like $n^{1/4}$**,
-# as long as the mean of the tokens stays the same.
+# as long as the mean of the {term}`tokens <token>` stays the same.
 
 # %% tags=["parameters"]
 lengths = [4, 16, 64, 256]
@@ -105,7 +106,8 @@ plt.show()
 #   norm is $\sqrt n\, \abs{V^\top V m}$, and its square root is $n^{1/4}\, \abs{V^\top V m}^{1/2}$.
 #
 # So $n^{1/4}$ is the root of $\sqrt n$, and this $\sqrt n$ counts the blocks, one for each input token. The released
-# quantity is neither an upper nor a lower bound on the constant: for $m = 0$ it is 0, less than $\norm V_2$; for a
+# quantity is neither an upper nor a lower {term}`bound` on the constant: for $m = 0$ it is 0, less than $\norm V_2$;
+# for a
 # large $m$ it is more, while the constant does not depend on $m$.
 #
 # Other layers obey $n^{1/4}$ as a bound, *if* the constant is at most $L$ and each output at most $M$ at every length:
@@ -124,7 +126,8 @@ figures.movable.released(sharp)
 # <!-- figure fig-04-movable: On the left both quantities against the number of tokens; on the right their exponents, as
 # attention goes from uniform to sharp. -->
 # *To be moved: the {term}`logit range`, from 0 (uniform) upwards. Left, both quantities for three draws of a head and
-# its tokens, with $\norm V_2 = 1$ and a mean of length 1 for each. Right, the exponents fitted to the three.*
+# its tokens, with $\norm V_2 = 1$ and a mean of length 1 for each. Right, the {term}`exponents <exponent>` fitted to
+# the three.*
 #
 # ## Trained layers: both quantities, the same inputs
 
@@ -157,7 +160,8 @@ plt.show()
 # <!-- figure fig-04-honest: For six layers of MiniLM and a random GPT-2 two exponents each with intervals. The released
 # one lies to the right of the defined one in all seven rows; in the first and the last row the defined one is near
 # zero. -->
-# *Fitted exponents on the same windows of Alice, $n$ from 2 to 98, with 95 % intervals clustered by window and by
+# *Fitted exponents on the same {term}`windows <window>` of Alice, $n$ from 2 to 98, with 95 % intervals clustered by
+# window and by
 # length; dashed, $\frac14$. The released quantity has the larger exponent in all seven rows; we do not test the
 # differences.*
 
@@ -214,11 +218,12 @@ print("✓ checked: both formulas of uniform attention; the fitted exponent is l
 # ## Six questions
 #
 # :::{dropdown} 1. What is the local Lipschitz constant, and why does a random push not show it?
-# The largest factor by which a small push is amplified: the top singular value of the Jacobian. It belongs to one
+# The largest factor by which a small push is amplified: the top singular value of the {term}`Jacobian`. It belongs
+# to one
 # direction among very many, of which a random push has little.
 # :::
 #
-# :::{dropdown} 2. Explain the square root of n in Theorem 3.3 with two clusters.
+# :::{dropdown} 2. Explain the square root of n in Theorem 3.3 with {term}`two clusters`.
 # One token stands alone, $n - 1$ others attend to it. Move it by 1, and $n - 1$ outputs move by about 1 each; the
 # Frobenius norm adds their squares: $\sqrt{n - 1}$.
 # :::
