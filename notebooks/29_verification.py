@@ -47,42 +47,9 @@ glue("total", int(table.cases.sum()), display=False)
 glue("minutes", round(birth["seconds"] / 60), display=False)
 
 # %% tags=["hide-input"]
-titles = {
-    "general_upper": "Theorem 3.3, 4.3",
-    "general_upper_sharp": "Theorem 3.3, tighter (ours)",
-    "column_upper": "by column sums, at an input (ours)",
-    "spread_upper": "by the spread, at an input (ours)",
-    "yudin_upper": "Yudin et al., at an input",
-    "biased_upper": "Theorem E.3, with biases",
-    "multi_head_upper": "Lemma 3.8, several heads",
-    "mean_field_upper": "Theorem 3.5, mean field",
-    "mean_field_upper_sharp": "Theorem 3.5, tighter (ours)",
-    "masked_mean_field_upper": "Theorem 4.4, corrected (ours)",
-    "large_radius_upper": "Theorem 3.7, 4.5, limit",
-    "certify": "certificate, upper side (ours)",
-    "certify_no_column": "certificate, closed form (ours)",
-    "three_terms": "closed form, no rounding (ours)",
-    "nearby_upper": "change near an input (ours)",
-    "heads_on_ball": "all heads on a ball",
-    "heads_at_input": "all heads at an input",
-    "rotary_upper": "rotary attention, ball (ours)",
-    "rotary_terms": "rotary attention, input (ours)",
-    "l2_upper": "L2 attention, 2-norm",
-    "l2_upper_maximum": "L2 attention, maximum norm",
-    "l2_upper_sharp": "L2 attention, tighter (ours)",
-}
-worst["title"] = [titles.get(name, name) for name in worst.index]
-
-# %% tags=["hide-input"]
-ax = figures.panels(1, width=6.6, height=7)[0]
-place = range(len(worst))
-ax.hlines(place, worst.hot, worst[list(verification.KINDS)].max(axis=1), color="#cccccc", lw=1)
-ax.plot(worst[list(verification.KINDS)].max(axis=1), place, "o", ms=9, mfc="none", color="C0", label="all inputs")
-ax.plot(worst.hot, place, "D", ms=5, color="C1", label="logit range t ≥ 1 only")
-ax.axvline(1, color="black", lw=1, zorder=0)
-ax.set_yticks(place, worst.title, fontsize=9)
-ax.set(xlim=(0, 1.03), ylim=(len(worst) - 0.5, -0.5), xlabel="largest measured / bound")
-ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9)
+titles = figures.verified.TITLES
+worst["title"] = [titles[name] for name in worst.index]
+figures.verified.worst_cases(table)
 plt.show()
 
 # %% [markdown]

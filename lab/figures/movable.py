@@ -13,6 +13,7 @@ __all__ = ["growth", "released", "two_clusters"]
 
 DECADES = [1, 10, 100, 1000, 10_000, 100_000]
 PLACES = ("lonely", "cluster", "cluster_out", "lonely_out")  # the marks of two clusters
+MOVES = ("moves", "each moves", "each moves", "moves")
 ROWS = [1, 1, 0.1, -0.75]  # how high they stand
 SHORT = 0.08  # a move too short for an arrow
 DOUBLINGS = [1, 2, 5, 10, 20, 50, 100]
@@ -127,7 +128,7 @@ def _tokens(row):
     """The four marks of the left plot: where they are, how many they are, how far each goes."""
     others = _exact(row.name[0] - 1)
     count = ["1 token", f"{others} tokens", f"their {others} outputs", "its output"]
-    each = [f"moves {abs(row[f'{name}_move']):.2g}" for name in PLACES]
+    each = [f"{word} {abs(row[f'{name}_move']):.2g}" for word, name in zip(MOVES, PLACES, strict=True)]
     return {"x": rounded([row[name] for name in PLACES]), "count": count, "each": each}
 
 

@@ -1,13 +1,35 @@
 """Upper bounds: against thousands of inputs, and as brackets of single ones."""
 
-import matplotlib.pyplot as plt
 import pandas as pd
 
 from lipnb.scan.style import panels
 
-__all__ = ["brackets", "worst_cases"]
+__all__ = ["TITLES", "brackets", "worst_cases"]
 
-KINDS = {"random": "C0", "degenerate": "#888888", "structured": "C4", "ascended": "C1"}
+TITLES = {
+    "general_upper": "Theorem 3.3, 4.3",
+    "general_upper_sharp": "Theorem 3.3, tighter (ours)",
+    "column_upper": "by column sums, at an input (ours)",
+    "spread_upper": "by the spread, at an input (ours)",
+    "yudin_upper": "Yudin et al., at an input",
+    "biased_upper": "Theorem E.3, with biases",
+    "multi_head_upper": "Lemma 3.8, several heads",
+    "mean_field_upper": "Theorem 3.5, mean field",
+    "mean_field_upper_sharp": "Theorem 3.5, tighter (ours)",
+    "masked_mean_field_upper": "Theorem 4.4, corrected (ours)",
+    "large_radius_upper": "Theorem 3.7, 4.5, limit",
+    "certify": "certificate, upper side (ours)",
+    "certify_no_column": "certificate, closed form (ours)",
+    "three_terms": "closed form, no rounding (ours)",
+    "nearby_upper": "change near an input (ours)",
+    "heads_on_ball": "all heads on a ball",
+    "heads_at_input": "all heads at an input",
+    "rotary_upper": "rotary attention, ball (ours)",
+    "rotary_terms": "rotary attention, input (ours)",
+    "l2_upper": "L2 attention, 2-norm",
+    "l2_upper_maximum": "L2 attention, maximum norm",
+    "l2_upper_sharp": "L2 attention, tighter (ours)",
+}
 BOUNDS = {
     "general": ("Thm 3.3", "C1", "s"),
     "yudin": ("Yudin et al.", "C4", "^"),
@@ -16,39 +38,28 @@ BOUNDS = {
 
 
 def worst_cases(table):
-    """Largest measured over bound, for every upper bound and kind of input.
+    """Largest measured over bound, for every upper bound: over all inputs, and where attention is not nearly uniform.
 
     Parameters
     ----------
     table : DataFrame
-        ``verify``: columns bound, masked, kind, worst, worst_hot.
+        ``verify``: columns bound, worst, worst_hot.
 
     Returns
     -------
     Figure
+        Two marks a bound.
     """
-    if unknown := set(table.kind) - set(KINDS):
-        raise ValueError(f"these kinds of input have no colour: {', '.join(sorted(unknown))}.")
-    order = list(table.bound.unique())
-    place = {name: i for i, name in enumerate(order)}
-    figure, axes = plt.subplots(1, 2, figsize=(9.4, 1.1 + 0.39 * len(order)), sharey=True)
-    for ax, column in zip(axes, ("worst", "worst_hot"), strict=True):
-        for j, (kind, colour) in enumerate(KINDS.items()):
-            for masked, size in ((False, 16), (True, 52)):
-                rows = table[(table.kind == kind) & (table.masked == masked)]
-                y = rows.bound.map(place) + 0.18 * (j - 1.5)
-                look = {"s": size, "fc": "none" if masked else colour, "ec": colour}
-                ax.scatter(rows[column], y, label=None if masked else kind, clip_on=False, zorder=3, **look)
-        ax.hlines([i - 0.5 for i in range(1, len(order))], 0, 1, color="#dddddd", lw=0.6)
-        ax.axvline(1, color="black", lw=1)
-        ax.set(xlim=(0, 1), ylim=(len(order) - 0.5, -0.5))
-        ax.grid(False, axis="y")
-        ax.set_xlabel("largest measured / bound")
-    axes[0].set_yticks(range(len(order)), [name.replace("_", " ") for name in order])
-    axes[0].set_title("all inputs")
-    axes[1].set_title("logits of one and more")
-    axes[0].legend(loc="lower left", fontsize=9, handletextpad=0.1)
-    return figure
+    worst = table.groupby("bound", sort=False)[["worst", "worst_hot"]].max()
+    ax, place = panels(1, width=6.6, height=7)[0], range(len(worst))
+    ax.hlines(place, worst.worst_hot, worst.worst, color="#cccccc", lw=1)
+    ax.plot(worst.worst, place, "o", ms=9, mfc="none", color="C0", label="all inputs")
+    ax.plot(worst.worst_hot, place, "D", ms=5, color="C1", label="logit range t ≥ 1 only")
+    ax.axvline(1, color="black", lw=1, zorder=0)
+    ax.set_yticks(place, [TITLES.get(name, name.replace("_", " ")) for name in worst.index], fontsize=9)
+    ax.set(xlim=(0, 1.03), ylim=(len(worst) - 0.5, -0.5), xlabel="largest measured / bound")
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9)
+    return ax.figure
 
 
 def brackets(*tables):
