@@ -78,7 +78,7 @@ def head_rates(alone):
     alone = alone[alone.length.isin((7, 22, 47, 97))]
     alone = alone.assign(N=_attending(alone))
     text, norm = ("minilm", False, "text", "MiniLM at the radius of text"), (GPT2, True, "layer norm", "GPT-2")
-    figure, axes = plt.subplots(2, 2, figsize=(9.6, 7.2), gridspec_kw={"height_ratios": [1, 1.75]})
+    figure, axes = plt.subplots(2, 2, figsize=(8.4, 6.3), gridspec_kw={"height_ratios": [1, 1.75]})
     for line, (*place, title) in zip(axes, (text, norm), strict=True):
         here = alone[(alone[PANEL] == place).all(axis=1)]
         heads = pd.DataFrame(
@@ -115,7 +115,7 @@ def scaling_factors(table):
         ("minilm", False, "layer norm", "MiniLM, largest radius of its LayerNorm"),
         (GPT2, True, "layer norm", "GPT-2, largest radius of its LayerNorm"),
     )
-    figure, axes = plt.subplots(2, 2, figsize=(9.6, 7.4), gridspec_kw={"height_ratios": [1, 1.8]})
+    figure, axes = plt.subplots(2, 2, figsize=(8.8, 6.8), gridspec_kw={"height_ratios": [1, 1.8]})
     for ax, (*place, title) in zip(axes.flat[:3], maps, strict=True):
         rows = table[(table[["model", "masked", "radius"]] == place).all(axis=1)]
         grid = 2 * rows.pivot_table(index="layer", columns="head", values="factor")

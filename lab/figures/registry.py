@@ -78,12 +78,6 @@ FIGURES = {
             ("real-text",),
             real_text.rates,
             "fitted exponents of all layers, with intervals",
-            caption="Exponents of power laws fitted to every layer on *Alice*, against the number of tokens: of the "
-            "local Lipschitz constant as defined (full marks, with 95 % intervals clustered by window and "
-            "by length), and of what the released estimator reports on the same inputs (open marks). In the "
-            "first layers and in the random GPT-2 the constant hardly grows; the released quantity does.",
-            alt="Fitted exponents of the growth with the number of tokens, by layer, as defined and as released, "
-            "beside lines at one quarter and one half",
         ),
         BookFigure(
             "real-text-jump",
