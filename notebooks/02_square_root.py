@@ -9,9 +9,9 @@
 # %% [markdown]
 # # Why the square root of n (Theorem 3.3)
 #
-# How large can the constant be on $n$ {term}`tokens <token>` in a ball of {term}`radius` $R$? At most of order
-# $\sqrt n\, R^2$ (Theorem
-# 3.3), and the $\sqrt n$ is real. It comes from {term}`two clusters`: one token alone, and all others in one place,
+# How large can the constant be on $n$ {term}`tokens <token>` in a ball of {term}`radius` $R$? For large $R$ at most of
+# order $\sqrt n\, R^2$ (Theorem 3.3), and the $\sqrt n$ is real. It comes from {term}`two clusters`: one token
+# alone, and all others in one place,
 # attending to it. Move the lone token by 1, and $n - 1$ outputs move by about 1 each. In the Frobenius norm that is
 # $\sqrt{n - 1}$.
 
@@ -55,7 +55,8 @@ picture.add_artist(plt.Line2D([middle] * 2, [0.3, 0.7], color="0.6", lw=1, trans
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-02-clusters: Left, one token alone and nine in one place; the push moves only the one alone. Right,
+# <!-- figure fig-02-clusters: Left, one token alone and nine in one place; the push moves almost only the one alone.
+# Right,
 # nine outputs in one place, each moved by about one. -->
 # *Two clusters and the worst push. Left, the inputs: nearly all of the push moves the lone token. Right, the outputs:
 # the whole cluster follows, each token by as much.*
@@ -157,7 +158,8 @@ figures.table(table, names=names, digits=3)
 # %% [markdown]
 # The push of the lone token alone gives the constant to {glue:text}`root-off:.1f` %. It explains the column
 # constant / √n. While $p$ is near 1, the constant is near $\sqrt n$. Where $p$ falls, the factor $2R^2(1-p)$ counts:
-# $p\,(1 + 2R^2(1-p))$ rises to $(1 + 2R^2)^2 / (8R^2)$, here {glue:text}`root-hump:.2f`, and close to $R^2/2$ for
+# $p\,(1 + 2R^2(1-p))$ rises, for $R^2 \ge \frac12$, to $(1 + 2R^2)^2 / (8R^2)$, here {glue:text}`root-hump:.2f`, and
+# close to $R^2/2$ for
 # large $R$. So the order $R^2 \sqrt n$ of the theorem is reached, at the length where that happens.
 
 # %% tags=["hide-input"]
@@ -182,7 +184,7 @@ ax.set_yticks(10.0 ** np.arange(6), ["1", "10", "100", "1,000", "10,000", "10⁵
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-02-growth: Three curves that rise along or above the line root n, each to a peak that lies further to
+# <!-- figure fig-02-growth: Three curves that rise near or above the line root n, each to a peak that lies further to
 # the right for a larger radius, and then fall. On each a short bar stands left of the peak. A dashed line lies above
 # them all. -->
 # *Local constants of two clusters for three radii, on log-log axes. The larger the radius, the further a curve follows
@@ -225,14 +227,15 @@ for radius in looks:
     assert all(constant(m, radius) <= bounds.general_upper_sharp(A, V, m, radius) for m in n)
 assert (table.constant >= (table.n - 1) ** 0.5 * table.p * (1 - 1e-12)).all()
 assert (table.constant <= table.bound).all()
-assert table.root.iloc[0] > 0.95 and table.constant.iloc[-1] < 0.5 * table.constant.iloc[-2], "both ends"
-assert push[0].norm() > 0.98 and 0.9 < moved[1:].norm(dim=1).min()
 lone, p = torch.zeros_like(x), head.probabilities(x)[0, 1, 0].item()
 lone[0] = -x[0] / R  # one unit along u
 each = (J @ lone.flatten()).reshape(drawn, 2)[1:]
 assert torch.allclose(each, p * (1 + 2 * R**2 * (1 - p)) * lone[0].expand_as(each), rtol=1e-10), "value plus key"
-assert (table.lone <= table.constant * (1 + 1e-12)).all() and (table.constant < 1.01 * table.lone).all()
-assert abs(known["highest"] / known["hump"] - 1) < 0.01 and end < top.x < lost, "the peak, or where the rate ends"
+assert (table.lone <= table.constant * (1 + 1e-12)).all()
+if R == 2:  # the page says these of its own radius
+    assert table.root.iloc[0] > 0.95 and table.constant.iloc[-1] < 0.5 * table.constant.iloc[-2], "both ends"
+    assert push[0].norm() > 0.98 and 0.9 < moved[1:].norm(dim=1).min() and (table.constant < 1.01 * table.lone).all()
+    assert abs(known["highest"] / known["hump"] - 1) < 0.01 and end < top.x < lost, "the peak, where the rate ends"
 print("✓ checked: tokens with weights against copies; how far each output moves; the rate; no bound is exceeded")
 
 # %% [markdown]
@@ -245,7 +248,8 @@ print("✓ checked: tokens with weights against copies; how far each output move
 # - With a {term}`mask` the same bound holds (Theorem 4.3, {doc}`31_masked_bound`), and a lone token that stands
 #   first is still
 #   seen by all.
-# - Past the peak *this* input loses the rate. Another may keep it.
+# - Far past the peak *this* input loses the rate. Another may keep it longer; none keeps it for ever, because the
+#   constant of a head on the ball is bounded whatever $n$ ({doc}`23_mean_field`).
 #
 # **One thing to try.** Set `R = 1.0`: which of the five lengths still keep the rate?
 #

@@ -78,7 +78,7 @@ def head_rates(alone):
     alone = alone[alone.length.isin((7, 22, 47, 97))]
     alone = alone.assign(N=_attending(alone))
     text, norm = ("minilm", False, "text", "MiniLM at the radius of text"), (GPT2, True, "layer norm", "GPT-2")
-    figure, axes = plt.subplots(2, 2, figsize=(8.4, 6.3), gridspec_kw={"height_ratios": [1, 1.75]})
+    figure, axes = plt.subplots(2, 2, figsize=(8.0, 6.0), gridspec_kw={"height_ratios": [1, 1.75]})
     for line, (*place, title) in zip(axes, (text, norm), strict=True):
         here = alone[(alone[PANEL] == place).all(axis=1)]
         heads = pd.DataFrame(
