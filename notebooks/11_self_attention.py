@@ -188,7 +188,8 @@ figures.table(
 # ## Four facts that later pages use
 #
 # 1. Without a mask, permuting tokens permutes outputs (the map is *permutation equivariant*). With a mask it does not:
-#    in the random heads above another order changed the output by up to {glue:text}`page-11-order:.1f`, relatively.
+#    in the random heads above the largest relative change of the output by another order was
+#    {glue:text}`page-11-order:.1f`.
 # 2. A masked output depends on the prefix alone, because the sums stop at $j = i$.
 # 3. A key bias changes nothing: it adds the same number to all logits of a row, which the softmax does not see. A query
 #    bias adds a number that depends on $j$, and changes the output.

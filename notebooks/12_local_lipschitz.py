@@ -139,8 +139,8 @@ glue("page-12-smallest", min(ratios), display=False)
 glue("page-12-largest", max(ratios), display=False)
 
 # %% [markdown]
-# The ratios lie between {glue:text}`page-12-smallest:.3f` and {glue:text}`page-12-largest:.6f`: no quotient exceeds the
-# largest local constant on its segment, and the closest pairs come up to it.
+# The smallest ratio is {glue:text}`page-12-smallest:.3f`, the largest {glue:text}`page-12-largest:.6f`: no quotient
+# exceeds the largest local constant on its segment, and the closest pairs come up to it.
 #
 # ## Two solvers
 #

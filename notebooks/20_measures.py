@@ -242,7 +242,7 @@ plt.show()
 # the Jacobian. It is flat at one for small moves, as it must be; for large ones it may be smaller or larger, because
 # the constant is local. Dotted: up to here the proof guarantees that points keep their partners.*
 #
-# Over {glue:text}`page-20-measures` measures of each kind the quotient differs from the norm by at most
+# Over {glue:text}`page-20-measures` measures of each kind the largest difference of the quotient from the norm is
 # {glue:text}`page-20-equal:.0e` (equal weights) and {glue:text}`page-20-random:.0e` (random weights).
 #
 # **Large moves.** Two points on a line, $A$ a number, $V = 1$: small enough to search all clouds in $[-2, 2]$. On a

@@ -331,9 +331,9 @@ names = {"layer": "layer", "R": "radius R", "t": "logit range t", "log published
 figures.table(real, names)
 
 # %% [markdown]
-# At these radii the bounds say nothing useful: the logarithm of our upper bound is at least
-# {glue:text}`smallest_log:.0f`, and the window measures at most {glue:text}`largest_log:.1f`. That is no defect of
-# the theorems. The ball holds measures with one token in $e^{2 \gamma R^2}$, and no text is that long.
+# At these radii the bounds say nothing useful: the smallest logarithm of our upper bound is
+# {glue:text}`smallest_log:.0f`, and the largest measured at the window {glue:text}`largest_log:.1f`. That is no defect
+# of the theorems. The ball holds measures with one token in $e^{2 \gamma R^2}$, and no text is that long.
 
 # %% tags=["hide-input", "nbval-check-output"]
 theta = {}

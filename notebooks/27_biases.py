@@ -9,12 +9,11 @@
 # %% [markdown]
 # # Attention with biases (Theorem E.3)
 #
-# Trained layers add biases to queries, keys, values and outputs. Three of the four change no derivative. The query
-# bias does: it adds a slope to the {term}`logits <logit>` that the {term}`tokens <token>` do not give, and Theorem
-# 3.3 fails once it
-# is large. Theorem E.3 pays for it with $\abs c$ beside $\norm{A}_2 R$. In MiniLM $\abs c$ is at most
-# {glue:text}`largest_share:.2f` of $\norm A_2 R$, but up to {glue:text}`largest_typical:.2f` of the slope that the
-# tokens of a text really give.
+# Trained layers add biases to queries, keys, values and outputs. Three of the four change no derivative. The query bias
+# does: it adds a slope to the {term}`logits <logit>` that the {term}`tokens <token>` do not give, and Theorem 3.3 fails
+# once it is large. Theorem E.3 pays for it with $\abs c$ beside $\norm{A}_2 R$. In MiniLM the largest ratio of
+# $\abs c$ to $\norm A_2 R$ is {glue:text}`largest_share:.2f`, but to the slope that the tokens of a text really give
+# it is {glue:text}`largest_typical:.2f`.
 
 # %% tags=["parameters"]
 model_name = "minilm"

@@ -329,9 +329,8 @@ glue("paths_largest", float(paths.max()), display=False)
 
 # %% [markdown]
 # *The limit of Def. B.1.* At a dozen inputs, the supremum of the quotient over a disc tends to the norm of the
-# Jacobian: they differ by up to {glue:text}`disc_first:.2f` (relative) at {term}`radius` 1 and
-# {glue:text}`disc_last:.0e` at
-# radius $10^{-6}$.
+# Jacobian: the largest difference (relative) is {glue:text}`disc_first:.2f` at {term}`radius` 1 and
+# {glue:text}`disc_last:.0e` at radius $10^{-6}$.
 #
 # *On the slit ring.* Over 50,000 random pairs the largest quotient by distance is {glue:text}`slit_largest:.0f`; by
 # path length it is {glue:text}`paths_largest:.5f`. Between angles that differ by $\Delta$ the path is straight if it

@@ -330,9 +330,8 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-32-both-forms: Bounds and measured constants against the logit range, log-log. In a shaded range of
 # small t the reconstructed form lies below the two clusters; the corrected bound lies above everything. -->
-# *In the shaded range the reconstructed form fails at {term}`two clusters`. Beyond it no case was found above it (at
-# most
-# {glue:text}`beyond:.2f` of it), which is no proof. The corrected bound has nothing above it.*
+# *In the shaded range the reconstructed form fails at {term}`two clusters`. Beyond it no case was found above it (the
+# largest is {glue:text}`beyond:.2f` of it), which is no proof. The corrected bound has nothing above it.*
 #
 # The lower bound of the theorem is a limit: two thousand tokens reach nearly all of it. (At $t = 1$ another direction
 # is worse than the one of the proof.)

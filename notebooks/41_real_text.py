@@ -247,7 +247,7 @@ plt.show()
 #
 # The median constant is {glue:text}`growth-before:.1f` at 120 tokens and {glue:text}`growth-beyond:.1f` at 160. The
 # same 64 tokens have {glue:text}`growth-same:.1f` at places 0 to 63 and {glue:text}`growth-moved:.1f` at places 100 to
-# 163. With one position for all places the constant stays between {glue:text}`growth-one-low:.1f` and
+# 163. With one position for all places the smallest median is {glue:text}`growth-one-low:.1f`, the largest
 # {glue:text}`growth-one-high:.1f`. So the jump comes with places beyond those that training reached.
 
 # %% tags=["hide-input"]
@@ -336,9 +336,10 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - **First layers are nearly flat.** Up to 98 tokens their exponents on Alice lie between
-#   {glue:text}`growth-first-low:.2f` and {glue:text}`growth-first-high:.2f`. With a mask the line explains at least
-#   {glue:text}`growth-r2-masked:.2f` of the variance, without one {glue:text}`growth-r2-plain:.2f`.
+# - **First layers are nearly flat.** Up to 98 tokens their smallest exponent on Alice is
+#   {glue:text}`growth-first-low:.2f`, the largest {glue:text}`growth-first-high:.2f`. The smallest share of the
+#   variance that the line explains is {glue:text}`growth-r2-masked:.2f` with a mask, {glue:text}`growth-r2-plain:.2f`
+#   without.
 # - **The deeper layers of MiniLM grow slightly faster than $n^{1/4}$.** Their {glue:text}`growth-deep:.0f` exponents
 #   have mean {glue:text}`growth-deep-mean:.2f`; {glue:text}`growth-deep-above:.0f` of the intervals lie above 1/4 and
 #   none below.

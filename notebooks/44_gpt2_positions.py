@@ -14,10 +14,9 @@
 # model trained for this book, we find the first half in one of six layers and over part of the lengths: the fitted
 # {term}`exponent` of layer {glue:text}`positions-layer:.0f` is {glue:text}`positions-top:.2f` (95 % interval
 # {glue:text}`positions-low:.2f` to {glue:text}`positions-high:.2f`, 2 to 512 tokens), but its slope beyond 128 tokens
-# is {glue:text}`positions-last:.2f`. The second half we do not find. Between 2 and 512 tokens the norms that
-# {term}`attention`
-# receives change by at most {glue:text}`positions-moved:.1f` % ({numref}`fig-44-answer`), those before {term}`layer
-# normalisation` fall, and removing the positions changes the exponent of that layer by
+# is {glue:text}`positions-last:.2f`. The second half we do not find. Between 2 and 512 tokens the largest change of the
+# norms that {term}`attention` receives is {glue:text}`positions-moved:.1f` % ({numref}`fig-44-answer`), those before
+# {term}`layer normalisation` fall, and removing the positions changes the exponent of that layer by
 # {glue:text}`positions-change:.2f`, less than the error of the change.
 
 # %% tags=["parameters", "hide-input"]

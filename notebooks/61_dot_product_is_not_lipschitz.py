@@ -308,8 +308,9 @@ glue("quotient-most", float(max(quotients)), display=False)
 
 # %% [markdown]
 # Feed-forward networks do have a constant. At random networks of one to four layers with ReLU or tanh and biases,
-# quotients stayed below the product of the matrix norms, at most {glue:text}`product-most:.2f` of it. Networks of
-# matrices with equal positive entries, with ReLU and positive inputs, reach the product.
+# quotients did not exceed the product of the matrix norms, up to {term}`rounding`: the largest is
+# {glue:text}`product-most:.2f` of it. Networks of matrices with equal positive entries, with ReLU and positive inputs,
+# reach the product.
 
 
 # %% tags=["hide-input"]

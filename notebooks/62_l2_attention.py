@@ -190,13 +190,11 @@ glue("l2-over-from", float(over["query"].min()), display=False)
 glue("l2-new", float(new.drop("printed").max()), display=False)
 
 # %% [markdown]
-# With $e = 2$ the bound is exceeded {glue:text}`l2-over:,.0f` times, at norms of $W_Q$ from
-# {glue:text}`l2-over-from:.2f`
-# on; the other bounds are not exceeded. At inputs drawn when this page runs, the largest ratio of these others is
-# {glue:text}`l2-new:.3f`.
-# The tighter bound is ours; {doc}`67_euclidean_growth` proves it. A single token attends to itself alone: $F$ is
-# linear,
-# and one head with $W_Q = cI$ has exactly the bound. Inputs of one token are therefore left out of the table above.
+# With $e = 2$ the bound is exceeded {glue:text}`l2-over:,.0f` times, at norms of $W_Q$ from about
+# {glue:text}`l2-over-from:.2f` on; the other bounds are not exceeded. At inputs drawn when this page runs, the largest
+# ratio of these others is {glue:text}`l2-new:.3f`. The tighter bound is ours; {doc}`67_euclidean_growth` proves it. A
+# single token attends to itself alone: $F$ is linear, and one head with $W_Q = cI$ has exactly the bound. Inputs of one
+# token are therefore left out of the table above.
 #
 # Random $s$ of many shapes stay below the maximum of the lemma, and the stated point reaches it (folded).
 

@@ -10,14 +10,11 @@
 # # Attention that can be inverted
 #
 # Divide {term}`L2 attention` by its {term}`bound` and add it to the identity: in this {term}`invertible residual layer`
-# a fixed-point iteration finds the input again from
-# the output, with an error that is known before it starts. In {glue:text}`inv-cases:,.0f` inversions of random layers,
-# half of them after training, none failed. Dot-product {term}`attention` has no bound, and the same iteration fails
-# on it at
-# {term}`tokens <token>` far
-# apart. The price is what the layer can do: the layers of the figure remove at most {glue:text}`removed_l2:.1f` % of
-# the
-# noise that they are trained to remove, dot products {glue:text}`removed_dot:.0f` %.
+# a fixed-point iteration finds the input again from the output, with an error that is known before it starts. In
+# {glue:text}`inv-cases:,.0f` inversions of random layers, half of them after training, none failed. Dot-product
+# {term}`attention` has no bound, and the same iteration fails on it at {term}`tokens <token>` far apart. The price is
+# what the layer can do: the best invertible layer of the figure removes {glue:text}`removed_l2:.1f` % of the noise that
+# it is trained to remove, dot products {glue:text}`removed_dot:.0f` %.
 
 # %% tags=["parameters", "hide-input"]
 live_groups, live_layers = [3, 16], 40  # random layers inverted again now
@@ -222,7 +219,7 @@ figures.table(summary, names=headings, digits=2)
 
 # %% [markdown]
 # No layer fails. Training raises the constants within the room that the bound leaves. In 90 % of the layers the
-# divisor changed by a factor between {glue:text}`inv-low:.2g` and {glue:text}`inv-high:.2g`; the loss fell in
+# divisor changed by a factor from about {glue:text}`inv-low:.2g` to about {glue:text}`inv-high:.0f`; the loss fell in
 # {glue:text}`inv-learned:.0f` % of them. Some layers, trained when this page runs:
 
 # %% tags=["hide-input"]
@@ -276,8 +273,8 @@ for key, value in kept.items():
 # %% [markdown]
 # After a jump of the weights `spectral_norm` leaves a norm of {glue:text}`inv-left:.3f`; here the product of the norms
 # falls short of 1 by {glue:text}`inv-short:.0e`, and the largest local constant at these tokens
-# {glue:text}`inv-slope:.3f`. The block is
-# inverted to {glue:text}`inv-error:.0e`, with an error bound of {glue:text}`inv-bound:.0e`.
+# {glue:text}`inv-slope:.3f`. The error of the inverse of the block is about {glue:text}`inv-error:.0e`, its bound about
+# {glue:text}`inv-bound:.0e`.
 #
 # ## Why it is faster than the theory, and what that costs
 #
@@ -393,7 +390,7 @@ ledger.record(
 #
 # - No inverse of the table failed, before or after training, in either norm; and every inverse came with a bound on its
 #   error that held. In exact arithmetic this is a theorem; rounding is counted with four epsilons an evaluation.
-# - The guarantee is for the worst case. At the sizes that we recall from the paper the local constants are at most
+# - The guarantee is for the worst case. At the sizes that we recall from the paper the largest local constant is
 #   {glue:text}`largest:.3f`, so a few iterations are enough where the theory needs {glue:text}`enough` at $c = 0.9$.
 #   One task, 500 steps: {doc}`65_language_model` asks the same of a language model.
 # - Dot products fail at tokens far apart, and on words after training or for $c = 0.9$. Where they come back, no bound

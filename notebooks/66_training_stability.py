@@ -9,15 +9,13 @@
 # %% [markdown]
 # # Training deep networks at a fixed rate
 #
-# Which kinds of {term}`attention` still train when the network is deep and the rate is fixed from the first step?
-# **A run
-# counts
-# as trained when its test loss is below that of the bigram**, the frequencies after the character before: the best that
-# a
-# network can do whose characters learn nothing of each other. By this count, at the rate {glue:text}`rate`, tied and
-# contractive {term}`L2 attention` train at no depth, and dot products at every depth to {glue:text}`dot_to`: the
-# opposite
-# of the claim, at our size. At each of the two other rates dot products train at one of the depths tried.
+# Which kinds of {term}`attention` still train when the network is deep and the rate is fixed from the first step? **A
+# run counts as trained when its test loss is below that of the bigram**, the frequencies after the character before:
+# the best that a network can do whose characters learn nothing of each other. By this count, at the rate
+# {glue:text}`rate`, tied {term}`L2 attention` and contractive attention, which is tied too, train at no depth, and dot
+# products at every depth to {glue:text}`dot_to`: the opposite of the claim, at our size. At this rate untied L2
+# attention, no part of the claim, trains where dot products do. At each of the two other rates dot products train at
+# one of the depths tried.
 
 # %% tags=["parameters", "hide-input"]
 names = ["training-stability", "training-controls"]
@@ -63,12 +61,13 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-66-stability: three panels, one for each fixed rate, of the test loss against depth. In the middle
 # panel only dot products and untied L2 attention lie below the dashed line of the bigram, at every depth but the
-# largest; tied and contractive networks lie between the dashed and the dotted line at every depth, on the grey marks of
-# networks without attention. -->
+# largest; tied L2 and contractive L2 networks lie between the dashed and the dotted line at every depth, on the grey
+# marks of networks without attention. -->
 # *Test loss by depth at three fixed rates: a dot for each run, lines through the means. Grey: attention deleted, at the
 # rate in the middle. Dotted: frequencies of characters, where a network ends that has learned nothing else. Dashed:
-# frequencies after the character before, which need no attention. In the middle panel tied and contractive networks lie
-# above the dashed line, beside those without attention: what they learn needs no attention.*
+# frequencies after the character before, which need no attention. In the middle panel networks of tied L2 and of
+# contractive L2 attention lie above the dashed line, beside those without attention: what they learn needs no
+# attention. Untied L2 attention lies below it wherever dot products do.*
 #
 # ## The claim, and what counts as trained
 #
@@ -277,12 +276,11 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-66-layers: two panels against the layer of the deepest networks. Left, local Lipschitz constants on a
-# logarithmic axis, with dashed bounds for tied and contractive attention far above their curves. Right, spread of the
+# logarithmic axis, with dashed bounds for tied L2 and contractive L2 attention far above. Right, spread of the
 # outputs over spread of the inputs, on a logarithmic axis, for the four kinds. -->
 # *Attention layers of the deepest networks after training, whether they trained or not. Left: local constants at real
-# text, with the {term}`bounds <bound>`, valid for all inputs, dashed; text stays far below them. Right: how much of
-# the spread of
-# tokens
+# text, with the {term}`bounds <bound>` of the tied and the contractive kind, valid for all inputs, dashed; text stays
+# far below them. Dot products and untied L2 attention have no such bound. Right: how much of the spread of tokens
 # attention passes on. Lines: medians; shades: all seeds.*
 
 # %% tags=["hide-input"]
@@ -366,8 +364,9 @@ ledger.record(
 # - The networks are small and saw little text. The paper's networks were larger and trained to the end. So this is no
 #   refutation of its table; it is what the same question gives at our size, with a threshold that a network without
 #   attention cannot pass.
-# - By that threshold the order of the claim is reversed. What tied and contractive networks learn here in
-#   {glue:text}`steps` steps, networks without attention learn as well: compare the grey marks.
+# - By that threshold the order of the claim is reversed. What tied L2 and contractive L2 networks learn here in
+#   {glue:text}`steps` steps, networks without attention learn as well: compare the grey marks. Untied L2 attention has
+#   no Lipschitz constant, and trains where dot products do.
 # - The rate and the depth decide together: compare the panels. The controls change the start and the place of LayerNorm
 #   at the same kind of attention, with three seeds each.
 # - So the table is no evidence that a Lipschitz constant makes training stable. Tied L2 attention begins with a layer

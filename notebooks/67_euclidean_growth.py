@@ -311,11 +311,9 @@ glue("crossing", float(crossing) / 1e6, display=False)
 figures.table(order.rename(columns={"N": "tokens N"}), digits=3)
 
 # %% [markdown]
-# Over the *rate* $N^{1/4} \sqrt{\log N}$ star and bound stay between constants, a factor of {glue:text}`apart_low:.1f`
-# to
-# {glue:text}`apart_high:.1f` apart. But the star is slow: up to {glue:text}`crossing:.1f` million tokens, the inputs of
-# the
-# next section have a larger constant than the best star.
+# Over the *rate* $N^{1/4} \sqrt{\log N}$ star and bound stay between constants, a factor from about
+# {glue:text}`apart_low:.1f` to about {glue:text}`apart_high:.1f` apart. But the star is slow: up to about
+# {glue:text}`crossing:.1f` million tokens, the inputs of the next section have a larger constant than the best star.
 #
 # ## In a fixed width
 #

@@ -243,8 +243,9 @@ figures.table(kinds, names=headings, digits={"slope": 5, "largest": 3}, bold=kin
 # with a milder score.
 #
 # Masks that keep the diagonal change nothing in the proofs of the bounds: these go row by row, with the number of
-# visible tokens in place of $N$. At {glue:text}`l2-masks` random masks that keep the diagonal the constant is at most
-# {glue:text}`l2-mask-two:.2f` of the Euclidean bound and {glue:text}`l2-mask-inf:.2f` of that in the maximum norm.
+# visible tokens in place of $N$. At {glue:text}`l2-masks` random masks that keep the diagonal the largest ratio
+# of constant to bound is {glue:text}`l2-mask-two:.2f` in the Euclidean norm and {glue:text}`l2-mask-inf:.2f` in the
+# maximum norm.
 
 # %% tags=["hide-input"]
 by_mask = {2: [], math.inf: []}

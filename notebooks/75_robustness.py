@@ -11,9 +11,9 @@
 #
 # The {term}`local Lipschitz constant` predicts what the worst *infinitesimal* change of the {term}`tokens <token>`
 # does. An {term}`attack` is finite. On layers that read real text, the best attack we found stays within 10 % of the
-# prediction, for every input, up to {glue:text}`page-75-reach:.2f` of a token's norm ({numref}`fig-75-attacks`). At one
-# token norm it moves the output {glue:text}`page-75-far:.1f` times as far as predicted, for the median input. What no
-# change of that length can exceed is bounded by a theorem below: for the median input,
+# prediction, for every input, up to about {glue:text}`page-75-reach:.2f` of a token's norm ({numref}`fig-75-attacks`).
+# At one token norm it moves the output {glue:text}`page-75-far:.1f` times as far as predicted, for the median input.
+# What no change of that length can exceed is bounded by a theorem below: for the median input,
 # {glue:text}`page-75-slack-near:.1f` times the best attack for the shortest changes and up to
 # {glue:text}`page-75-slack:.0f` times in between.
 
@@ -308,7 +308,7 @@ print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack above 
 # ## What this shows and does not show
 #
 # - While a change is short beside one token, the singular vector, aligned steps and PGD agree with each other and with
-#   $\Lip_X \epsilon$. At a tenth of a token norm they part. At one token norm PGD reaches at most
+#   $\Lip_X \epsilon$. At a tenth of a token norm they part. At one token norm the most that PGD reaches is
 #   {glue:text}`page-75-far-most:.1f` times the prediction.
 # - For a few windows PGD does not reach the prediction at a tenth to a third of a token norm: attention is a mean of
 #   values, and saturates.

@@ -12,8 +12,8 @@
 # The {term}`Lipschitz constant on a ball` has two upper {term}`bounds <bound>`: one grows like $\sqrt n$, the other
 # does not depend on $n$. They change places at $n = e^{2t}$, where $t$ is the {term}`logit range`. For one pair of
 # matrices we measured the {term}`worst inputs <worst input>` found at {glue:text}`page-76-points` lengths and
-# {term}`radii <radius>`, up to {glue:text}`page-76-longest:,.0f` {term}`tokens <token>`: everywhere with $n \ge 3$ they
-# reach at least {glue:text}`page-76-least:.2f` of the smaller bound ({numref}`fig-76-map`).
+# {term}`radii <radius>`, up to {glue:text}`page-76-longest:,.0f` {term}`tokens <token>`: where $n \ge 3$, the smallest
+# share of the smaller bound that they reach is {glue:text}`page-76-least:.2f` ({numref}`fig-76-map`).
 
 # %% tags=["parameters"]
 seed = 0
