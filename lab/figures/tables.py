@@ -2,13 +2,16 @@
 
 import html
 import math
+import re
 from numbers import Integral, Real
 
+import numpy as np
 import pandas as pd
 
 __all__ = ["MOST_COLUMNS", "ShownTable", "table"]
 
 MOST_COLUMNS = 7
+POWER = re.compile(r"(?<![\w.,^])10\^(−?\d+)(?![\w^]|[.,]\d)")  # whole, with the minus that `number` writes
 
 
 def number(value, digits):
@@ -26,7 +29,7 @@ def number(value, digits):
 
 def text(value, digits):
     """One entry as text."""
-    if isinstance(value, bool) or type(value).__name__ == "bool_":
+    if isinstance(value, (bool, np.bool_)):
         return "yes" if value else "no"
     if isinstance(value, Integral):
         return f"{int(value):,}".replace("-", "−")
@@ -76,12 +79,25 @@ class ShownTable:
 
 
 def superscript(text):
-    """Powers of ten raised."""
-    head, *tail = text.split("10^")
-    for piece in tail:
-        count = len(piece) - len(piece.lstrip("−0123456789"))
-        head += f"10<sup>{piece[:count]}</sup>{piece[count:]}"
-    return head
+    """Whole powers of ten raised, as `number` writes them; any other text with a caret stays as it is."""
+    return POWER.sub(r"10<sup>\1</sup>", text)
+
+
+def marks_of(frame, index, bold):
+    """Which rows of a frame matter, a boolean each; a Series follows the index, which the frame may have as columns."""
+    if bold is None:
+        return [False] * len(frame)
+    if callable(bold):
+        return [bool(bold(row)) for _, row in frame.iterrows()]
+    if isinstance(bold, pd.Series) and not bold.index.equals(index):
+        if not bold.index.is_unique or not index.isin(bold.index).all():
+            raise ValueError("bold must say yes or no for each row: its index is not that of the frame.")
+        bold = bold.reindex(index)
+    marks = list(bold)
+    if len(marks) != len(frame) or any(pd.isna(one) for one in marks):
+        said = sum(not pd.isna(one) for one in marks)
+        raise ValueError(f"bold must say yes or no for each of {len(frame)} rows, got {said}.")
+    return [bool(one) for one in marks]
 
 
 def table(frame, names=None, *, digits=3, bold=None):
@@ -96,7 +112,7 @@ def table(frame, names=None, *, digits=3, bold=None):
     digits : int or dict
         Significant digits of numbers that are not whole: for all columns, or by column (others: 3).
     bold : sequence of bool, or callable, optional
-        Which rows matter; a callable is asked for each row.
+        Which rows matter: a Series by the frame's index, another sequence by place; a callable is asked for each row.
 
     Returns
     -------
@@ -106,7 +122,8 @@ def table(frame, names=None, *, digits=3, bold=None):
     Raises
     ------
     ValueError
-        "a table has at most 7 columns ..."; "there is no column ..."; "bold must say yes or no ...".
+        "a table has at most 7 columns ..."; "there is no column ..."; "two columns are called ..."; "digits are given
+        for ..."; "bold must say yes or no ...".
 
     Examples
     --------
@@ -117,22 +134,23 @@ def table(frame, names=None, *, digits=3, bold=None):
            8        3.14
      * 1,024 2.50 · 10^7
     """
+    index = frame.index
     frame = frame.reset_index() if names and any(name in names for name in frame.index.names if name) else frame
     names = {column: str(column) for column in frame.columns} if names is None else names
     if missing := [str(name) for name in names if name not in frame.columns]:
         raise ValueError(
             f"there is no column {', '.join(missing)}: the frame has {', '.join(map(str, frame.columns))}."
         )
+    if several := [str(name) for name in frame.columns[frame.columns.duplicated()].unique() if name in names]:
+        raise ValueError(f"two columns are called {', '.join(several)}: give each a name of its own.")
     if len(names) > MOST_COLUMNS:
         raise ValueError(
             f"a table has at most {MOST_COLUMNS} columns to be readable, got {len(names)}: choose them by names."
         )
-    marks = [False] * len(frame)
-    if bold is not None:
-        marks = [bool(bold(row)) for _, row in frame.iterrows()] if callable(bold) else [bool(one) for one in bold]
-    if len(marks) != len(frame):
-        raise ValueError(f"bold must say yes or no for each of {len(frame)} rows, got {len(marks)}.")
+    marks = marks_of(frame, index, bold)
     wanted = digits if isinstance(digits, dict) else dict.fromkeys(names, digits)
+    if hidden := [str(name) for name in wanted if name not in names]:
+        raise ValueError(f"digits are given for {', '.join(hidden)}, which the table does not show.")
     columns = [[text(value, wanted.get(name, 3)) for value in frame[name]] for name in names]
     numeric = [
         pd.api.types.is_numeric_dtype(frame[name]) and not pd.api.types.is_bool_dtype(frame[name]) for name in names

@@ -14,9 +14,13 @@ from collections import defaultdict
 
 __all__ = ["complaints", "moved"]
 
+COMMENT = re.compile(r"<!--\s*figure\b")
 BLOCK = re.compile(
-    r"\A\s*<!--\s*figure\s+(?P<name>[\w-]+)\s*:\s*(?P<alt>.*?)\s*-->\s*\n\s*\*(?P<caption>.+?)\*[ ]*(?:\n\s*\n|\n?\Z)",
-    re.S,
+    r"""\A\s*<!--\s*figure\s+(?P<name>[\w-]+)\s*:\s*(?P<alt>(?:(?!-->).)*?)\s*-->\s*\n\s*
+    \*(?!\*(?!\*))                                # one star, or three where the caption begins in bold
+    (?P<caption>(?:(?!\n\s*\n).)+?(?<!\*)(?:\*\*)?)  # one paragraph; two stars of its own where it ends in bold
+    \*[ ]*(?:\n\s*\n|\n?\Z)""",
+    re.S | re.X,
 )
 NAME = re.compile(r"fig-\d\d-[a-z0-9-]+")
 
@@ -32,12 +36,33 @@ def glued(output):
     return any(key.startswith("application/papermill.record") for key in output.get("data", {}))
 
 
+def pairs(notebook):
+    """Each cell with the one after it; None after the last."""
+    return zip(notebook.cells, [*notebook.cells[1:], None], strict=True)
+
+
 def drawn(notebook):
     """Each cell that shows pictures, with the cell after it and the block that this begins with, or None."""
-    for cell, after in zip(notebook.cells, [*notebook.cells[1:], None], strict=True):
+    for cell, after in pairs(notebook):
         if draws(cell):
             text = after.source if after is not None and after.cell_type == "markdown" else ""
             yield cell, after, BLOCK.match(text)
+
+
+def vector(cell):
+    """Whether a cell shows a picture as SVG alone: captions, and what is shown outside the page, need PNG."""
+    outputs = cell.get("outputs", []) if cell.cell_type == "code" else []
+    shown = [out.get("data", {}) for out in outputs if not glued(out)]
+    return any("image/svg+xml" in data and "image/png" not in data for data in shown)
+
+
+def orphans(notebook):
+    """Comments that name a figure but do not begin the cell after one that draws: the first line of each."""
+    followers = {id(after) for cell, after in pairs(notebook) if draws(cell) or vector(cell)}
+    for cell in notebook.cells:
+        begins = id(cell) in followers and COMMENT.match(cell.source.lstrip())
+        found = [*COMMENT.finditer(cell.source)] if cell.cell_type == "markdown" else []
+        yield from (cell.source[one.start() :].splitlines()[0] for one in found[1 if begins else 0 :])
 
 
 def one_line(text):
@@ -61,6 +86,12 @@ def complaints(pages):
     """What is wrong with the figures of executed pages, given as name -> notebook; one sentence each."""
     where = defaultdict(list)
     for page, notebook in pages.items():
+        for cell in notebook.cells:
+            if vector(cell):
+                last = cell.source.strip().splitlines()[-1]
+                yield f"{page}: the figure of `{last}` is SVG without PNG: it can have no caption"
+        for line in orphans(notebook):
+            yield f"{page}: `{line}` stands after no cell that draws"
         for cell, _, block in drawn(notebook):
             first = cell.source.strip().splitlines()[-1]
             if draws(cell) > 1:

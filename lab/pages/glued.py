@@ -12,24 +12,28 @@ import re
 import nbformat
 
 from lab.pages import verdicts
+from lab.pages.sources import sources
 
 __all__ = ["complaints", "filled", "of_ledger", "of_page"]
 
 ROLE = re.compile(r"\{from\}`([^`]*)`")
 LEDGER = "ledger"
+NOTHING = re.compile(r"[-+\s]*[0.,]*0[0.,]*\s*%?")  # 0, -0.00, 0 %
 
 
 def of_page(notebook):
-    """What an executed page glued: key -> number, or its text where it is none."""
+    """What an executed page glued: key -> number, or its text where it is none; a ValueError where a key has two."""
     found = {}
     for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
         glued = output.get("metadata", {}).get("scrapbook", {})
         text = output.get("data", {}).get(f"{glued.get('mime_prefix', '')}text/plain")
         if "name" in glued and text is not None:
             try:
-                found[glued["name"]] = ast.literal_eval(text)
+                value = ast.literal_eval(text)
             except (SyntaxError, ValueError):
-                found[glued["name"]] = text
+                value = text
+            if found.setdefault(glued["name"], value) != value:
+                raise ValueError(f"{glued['name']!r} is glued as {found[glued['name']]!r} and as {value!r}")
     return found
 
 
@@ -55,7 +59,10 @@ class Runs:
             if page == LEDGER:
                 self.known[page] = of_ledger(self.root, verdicts.gather(self.root, self.notebooks))
             elif path.exists():
-                self.known[page] = of_page(nbformat.read(path, as_version=4))
+                try:
+                    self.known[page] = of_page(nbformat.read(path, as_version=4))
+                except ValueError as error:
+                    raise ValueError(f"page {page}: {error}; give each number a key of its own") from None
             else:
                 raise ValueError(f"there is no executed page {page!r}")
         return self.known[page]
@@ -71,9 +78,12 @@ class Runs:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"page {page} glues {key!r} as {value!r}, which is no number")
         try:
-            return format(value, spec)
+            said = format(value, spec)
         except ValueError:
             raise ValueError(f"{value!r}, glued by page {page} as {key!r}, cannot be written as {spec!r}") from None
+        if value != 0 and NOTHING.fullmatch(said):
+            raise ValueError(f"{value!r}, glued by page {page} as {key!r}, is not zero but would read {said!r}")
+        return said
 
 
 def filled(runs, name, text):
@@ -89,8 +99,14 @@ def filled(runs, name, text):
 
 
 def complaints(root, notebooks):
-    """Every mark of the prose pages that has no number, one sentence each."""
+    """Every mark of the prose pages without its number, every page that glues two as one: a sentence each."""
     runs = Runs(root, notebooks)
+    for source in sources(root):
+        if (notebooks / f"{source.stem}.ipynb").exists():
+            try:
+                runs.of(source.stem)
+            except ValueError as error:
+                yield f"notebooks/{source.name}: {error}"
     for path in sorted((root / "book").glob("*.md")):
         for match in ROLE.finditer(path.read_text(encoding="utf-8")):
             try:
