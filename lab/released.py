@@ -86,7 +86,7 @@ def estimate(f, x, *, threshold=1e-4, most=100, seed=0, fed_back=False):
     Returns
     -------
     Estimate
-        As released: `reported`, unless the loop stops at its first step, when the value hangs on the start alone.
+        As released: `reported`, unless the loop stops at its first step, when the value depends on the start alone.
         Fed back: an approximate lower bound on the local constant.
 
     Raises

@@ -94,8 +94,8 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-21-ball: Two log-log panels, against the number of tokens and against the radius. Two lines, the
-# published bound above ours, lie above all marks: random inputs lowest, two clusters, a token at 0, and gradient
-# ascent highest. -->
+# published bound above ours, lie above all marks: random inputs, two clusters, a token at 0, and gradient ascent,
+# which is highest where it was tried. -->
 # *Upper bounds on a ball (lines) and local constants of inputs in it (marks), for $A = \diag(-1, \frac12)$ and
 # $V = I$; all axes logarithmic. {term}`Gradient ascent` starts from the other three inputs, so it is never below them.
 # The input with a token at 0 grows like $R^2$ and the {term}`two clusters` grow like $\sqrt n$ at first: both factors
@@ -104,7 +104,8 @@ plt.show()
 # ## Two tokens in the plane
 #
 # Move a token and three things change: what it asks for (*query*), how others score it (*key*), and what it hands on
-# (*value*). The {term}`Jacobian` is the sum of three matrices, here 4 by 4, and the bound adds up their norms.
+# (*value*). The {term}`Jacobian` is the sum of three matrices, here 4 by 4, and the bound
+# adds up bounds on their norms; for a ball it takes $\sqrt n$ where one input has the root of its largest column sum.
 
 # %%
 A, V = normal(2, 2), torch.eye(2, dtype=torch.float64)

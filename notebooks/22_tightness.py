@@ -352,16 +352,17 @@ names |= {"/ predicted": "ends, over our theorem", "constant / promise": "consta
 figures.table(stops, names=names)
 
 # %% tags=["hide-input"]
-figures.adversarial.growth_ends(growth)
+figures.two_clusters.growth_ends(growth)
 plt.show()
 
 # %% [markdown]
 # <!-- figure fig-22-growth-ends: Log-log curves of six heads against the number of tokens. Each rises, passes a
 # triangle where its promised length ends, turns at a star soon after, and falls. -->
 # *The heads of MiniLM with the shortest promised lengths $1 + e^{2\gamma R^2}$ (triangles). Growth goes on past them,
-# by less than a factor of three, and then turns (the second marks).*
+# by less than a factor of three, and then turns (stars).*
 #
-# The shortest end sooner than the theorem says of its bound: while $s$ is small, the Jacobian has other
+# In heads with the shortest promised lengths growth ends sooner than the theorem says of the lower bound: while $s$
+# is small, the Jacobian has other
 # entries as large as those that the bound counts. The longer ones agree with it. For every head of MiniLM at 512
 # tokens the logarithm of Theorem 3.3 is far below that of the mean-field bound (Theorem 3.5): in practice, the first
 # is the one to use.
@@ -471,8 +472,6 @@ ledger.record(
 # - At the promised length our upper bound is tight up to about two, if $-\norm A_2$ is an eigenvalue of $A$. For other
 #   matrices the gap may be larger: $\gamma$ may be far below $\norm A_2$, or 0.
 # - These inputs are built against one head. They are no text; constants on text are in {doc}`41_real_text`.
-# - Divided by either bound, a layer shrinks far more than its constant on text asks for. What that does to a network
-#   was not tried.
 #
 # **One thing to try.** A third of the weight on the lonely token is better for large $R$:
 # `lipnb.worst_case.two_diracs(A, R, share=1 / 3)`, used with `weights=`.

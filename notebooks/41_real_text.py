@@ -149,7 +149,8 @@ figures.movable.growth(stored)
 # <!-- figure fig-41-movable: A dot for each window of Alice, the local Lipschitz constant against the number of tokens
 # in log-log axes, and a fitted line, for one map and one layer at a time. -->
 # *The constants of one layer, a dot for each window of Alice, and the fitted power law; log-log axes, one scale for all
-# layers. Lines describe the deeper layers of MiniLM well, those of gpt2-mini poorly. Where this page is printed, it
+# layers. Lines describe most deeper layers of MiniLM well, layer 5 without mask and those of gpt2-mini less well.
+# Where this page is printed, it
 # shows the first layer of MiniLM.*
 #
 # The same fit in code, with the released quantity beside it:

@@ -15,7 +15,8 @@
 # the script, the
 # constant grows with {term}`exponent` {glue:text}`released-defined:.2f` in the number $n$ of {term}`tokens <token>`,
 # and the {term}`released quantity` with exponent {glue:text}`released-reported:.2f` ({numref}`fig-45-two-quantities`).
-# For {term}`uniform attention`, whose constant does not grow, the released quantity is $n^{1/4}$ times a constant, by a
+# For {term}`uniform attention` without a mask, to tokens of a fixed mean, whose constant does not grow, the released
+# quantity is $n^{1/4}$ times a constant, by a
 # formula proved below.
 
 # %% tags=["parameters", "hide-input"]
@@ -244,8 +245,8 @@ figures.table(fits, names=headings, bold=fits.index.isin(nearest))
 
 # %% [markdown]
 # The curve drawn over that panel is $0.445\, n^{1/4}$. It is the released quantity; the constant is several times
-# smaller and nearly flat. Text or random tokens make no difference to a network that knows no language. With token
-# types and dropout on, as in the script, the loop comes closest to the drawn exponent (bold). With dropout, `released`
+# smaller and nearly flat. Text or random tokens make no difference to a network that knows no language. The row
+# in bold has token types and dropout on, as in the script. With dropout, `released`
 # keeps one set of {term}`masks <mask>` throughout; the loop draws new ones for each output.
 #
 # ## Random GPT-2, adversarial tokens

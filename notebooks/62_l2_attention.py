@@ -82,8 +82,8 @@ plt.show()
 # random map: measured constants over the bound with exponent 2 pass 1 for large matrices, those over the bound with
 # exponent 4 stay below. Right, one head and two tokens: the constant and the bounds with exponent 4 have slope 2, the
 # bound with exponent 2 has slope 1 and crosses below the constant. -->
-# *Left: the largest ratio of each map of the table. With $e = 2$ (orange) maps with large query matrices lie above the
-# dashed line, where a bound fails. With $e = 4$ none does. Right: one head of width one and two tokens, where only
+# *Left: the largest ratio of each map of the table. With $e = 2$ (orange) some maps with large query matrices lie above
+# the dashed line, where a bound fails. With $e = 4$ none does. Right: one head of width one and two tokens, where only
 # their
 # distance matters, so that a scan finds the constant: its slope is 2, that of the bound with $e = 2$ only 1. So an
 # exponent below 4 cannot be right.*

@@ -346,8 +346,9 @@ glue("late_last", float(late["digits of N"].iloc[-1]) / 1e12, display=False)
 figures.table(late, names={"d": "width d", "7.5^d": "7.5^d", "z": "z", "digits of N": "digits of N"})
 
 # %% [markdown]
-# In width one that needs {glue:text}`late_one:.0f` digits, in width two {glue:text}`late_two:.0f`, and in width 16 some
-# {glue:text}`late_last:.0f` trillion.
+# In width one $N$ has about {glue:text}`late_one:.0f` digits, in width two about {glue:text}`late_two:.0f`, and in
+# width
+# 16 some {glue:text}`late_last:.0f` trillion.
 #
 # In the maximum norm the same tokens on a line along a unit vector $u$ do more: the row of coordinate $a$ of the token
 # at 0 sums to $4z\, \abs{u_a} \norm u_1$ to leading order, which is $2z\, (1 + \sqrt d)$ for

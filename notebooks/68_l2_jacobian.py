@@ -12,7 +12,8 @@
 # The {term}`bounds <bound>` of {doc}`62_l2_attention` need two things: one matrix for queries *and* keys, and
 # {term}`tokens <token>`
 # that may attend to
-# themselves. Drop either, and the {term}`local Lipschitz constant` grows like the square of the tokens, as with dot
+# themselves. Drop either, and the {term}`local Lipschitz constant` grows like the square of the size of the tokens,
+# as with dot
 # products. The {term}`Jacobian` of {term}`L2 attention` shows the reason: a far token enters it with its
 # {term}`attention`
 # weight
@@ -99,8 +100,8 @@ plt.show()
 # ## Two tokens by hand
 #
 # Let queries be $x$ and keys $1.5\, x$, in width one. Place the second token such that both keys are equally far from
-# the first query. Then the first token weighs both tokens equally, however far apart they are, and the least motion
-# moves its output.
+# the first query. Then the first token weighs both tokens equally, however far apart they are, and a tiny motion
+# moves its output far.
 
 # %%
 q, kappa, size = 1.0, 1.5, 8.0
@@ -239,8 +240,8 @@ headings = {"what": "attention in width one", "slope": "slope in s", "largest": 
 figures.table(kinds, names=headings, digits={"slope": 5, "largest": 3}, bold=kinds.slope.notna())
 
 # %% [markdown]
-# Without the square the output at six random tokens differs by {glue:text}`l2-other-map:.0f` %: it is not the same map
-# with a milder score.
+# Without the square the output at six random tokens differs by {glue:text}`l2-other-map:.0f` %: it is another
+# map.
 #
 # Masks that keep the diagonal change nothing in the proofs of the bounds: these go row by row, with the number of
 # visible tokens in place of $N$. At {glue:text}`l2-masks` random masks that keep the diagonal the largest ratio

@@ -14,7 +14,8 @@
 # above that can be computed, so that `lipnb.certify` gives two numbers with the constant between them. On the
 # {glue:text}`bracket-count:.0f` layers and inputs below, the upper number is at most {glue:text}`bracket-worst:.2f`
 # times the lower one, where the published bounds are {glue:text}`bracket-published-low:.0f` to
-# {glue:text}`bracket-published-high:,.0f` times the lower one ({numref}`fig-72-brackets`).
+# {glue:text}`bracket-published-high:,.0f` times the lower one, and at least
+# {glue:text}`bracket-certified-low:.0f` times the upper one ({numref}`fig-72-brackets`).
 
 # %% tags=["parameters", "hide-input"]
 model_name = "minilm"
@@ -379,7 +380,7 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 #
 # We found no published two-sided bracket of this kind. We looked at the bounds on a ball of {cite:t}`castin2024smooth`,
 # with lower bounds for the {term}`worst input` and not for a given one, and at their released code, whose
-# data-dependent bound is returned to no figure; at {cite:t}`yudin2025attention`, upper bounds at an input; at
+# data-dependent bound is computed but drawn in no figure; at {cite:t}`yudin2025attention`, upper bounds at an input; at
 # {cite:t}`havens2024fine` (LoFAST), upper bounds around an input, whose formulas we have not seen; at
 # {cite:t}`kim2021lipschitz`, upper bounds for {term}`L2 attention`; and at {cite:t}`shi2022efficiently` with its
 # library, whose maintainers say that only the maximum norm is meant. Power iteration, used everywhere, bounds from

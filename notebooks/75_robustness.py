@@ -55,7 +55,8 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-75-attacks: Two panels against the relative radius. Left, six attacks over their first-order
-# prediction: four curves run along one and part beyond a tenth of a token norm, random directions stay near zero.
+# prediction: three curves run along one and part beyond a tenth of a token norm, moves of one token lie a little
+# lower, parting copies near the middle, random directions near zero.
 # Right, on a logarithmic axis, the strongest attack near one, the bound of this page above it with a hump in the
 # middle, and the bound of Theorem 3.3 thousands of times higher. -->
 # *Change of the output over its first-order prediction, against the length of the change of the input. Lines: median
@@ -185,8 +186,8 @@ plt.show()
 # Also $\norm{D_Y f}_2 \le G$ at every $Y$ with $\norm{Y - X}_F \le \epsilon$.
 # :::
 #
-# Here $L$ is the closed form of {doc}`72_certified_bracket`. The first bound is for middle radii, the second is nearly
-# attained for small ones, the third is what is left for large ones.
+# Here $L$ is the closed form of {doc}`72_certified_bracket`. The first bound is for middle radii, the second tends
+# to $L$ times the radius for small ones, the third is what is left for large ones.
 #
 # ## Measured against stated
 

@@ -156,8 +156,9 @@ plt.show()
 # curve. A grid of dots covers it, coloured by a ratio between one third and one for three tokens and more. A red dashed
 # line with squares rises to the right. -->
 # *Which of the two tighter upper bounds is the smaller, with $A = -I$, $V = I$ in the plane: the curve is $n = e^{2t}$
-# with $t = R^2$. Dots: the largest constant that was measured there, over that bound. So neither bound can be improved
-# by more than a constant at these points. Red: random inputs, scaled up, stay below $\sqrt n$ from there on (median).*
+# with $t = R^2$. Dots: the largest constant that was measured there, over that bound. At these dots, but for the dark
+# ones at two tokens, neither bound can be improved by more than a small factor. Red: random inputs, scaled up, stay
+# below $\sqrt n$ from there on (median).*
 #
 # ## By hand: a fork of three tokens
 #
@@ -373,8 +374,9 @@ ax.legend(fontsize=9, loc="upper left")
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-76-cut: Log-log curves against the number of tokens at one radius. Two bounds rise and then are flat,
-# the measured forks follow below the lower of them, the two clusters rise, peak and fall. A dashed vertical line marks
+# <!-- figure fig-76-cut: Log-log curves against the number of tokens at one radius. The published bound rises
+# throughout, the tighter one becomes flat at the border, the measured forks follow below the lower of them, the two clusters
+# rise, peak and fall. A dashed vertical line marks
 # the border. -->
 # *At fixed radius the worst constant grows like $\sqrt n$ up to $n = e^{2t}$ (dashed), then no more. The paper's input,
 # one token against all others, falls back beyond a length; forks keep their share of prongs and stay.*

@@ -45,10 +45,10 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-78-ranks: Two panels of dots along a diagonal, four kinds of dots for four layers. On the left they
-# lie near the diagonal; on the right most lie above it, and inside one kind the order is lost. -->
+# lie near the diagonal; on the right they lie above it, and inside one kind the order is partly lost. -->
 # *Each dot is an input of MiniLM: its local constant against what the best attack achieves, per unit of
 # radius. On the grey diagonal the change is what first order predicts. At one token norm (right) the layers keep their
-# order, the texts within a layer hardly do. The random GPT-2 is not drawn: its constants are more than ten times
+# order, the texts within a layer much less. The random GPT-2 is not drawn: its constants are more than ten times
 # smaller.*
 #
 # ## By hand: three inputs change places

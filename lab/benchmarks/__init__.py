@@ -1,4 +1,4 @@
-"""How fast, and how do we know: this project's solver against the released method and other peers.
+"""How fast, and how often wrong: this project's solver against the released method and other peers.
 
 Each script is run as ``python -m lab bench NAME`` from the root of the checkout, teaches itself with ``--help``, and
 writes one table, ``bench-NAME``, with `lab.results`. Only ratios of one interleaved run mean anything.

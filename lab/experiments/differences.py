@@ -77,7 +77,7 @@ DIFFERENCES = {
         "the loop",
         "The loop stops at an absolute change of the squared value.",
         "Too early where the constant is small. As released, it stops at its first step by chance, with a value "
-        "that hangs on the start, or nan.",
+        "that depends on the start, or nan.",
     ),
     "dropped": (
         "the loop",

@@ -8,7 +8,19 @@ of a module.
 
 from importlib import import_module
 
-from lab.figures import adversarial, l2, objects, positions, real_text, released, robustness, speed, training, verified
+from lab.figures import (
+    adversarial,
+    l2,
+    objects,
+    positions,
+    real_text,
+    released,
+    robustness,
+    speed,
+    training,
+    two_clusters,
+    verified,
+)
 from lab.figures.book import FORMATS, draw, redraw
 from lab.figures.heat_maps import head_map, matrix, probabilities
 from lab.figures.real_text import against_length
@@ -50,6 +62,7 @@ __all__ = [
     "speed_bars",
     "table",
     "training",
+    "two_clusters",
     "verified",
 ]
 

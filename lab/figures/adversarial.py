@@ -1,14 +1,13 @@
 """Heads and layers at adversarial tokens, and how long the growth there lasts."""
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm, Normalize
 
 from lab.figures.heat_maps import head_map
 from lab.power_laws import one_series, power_law
 
-__all__ = ["growth_ends", "head_rates", "scaling_factors", "worst_heads"]
+__all__ = ["head_rates", "scaling_factors", "worst_heads"]
 
 GPT2 = "gpt2-124m-attention"
 PANEL = ["model", "masked", "at"]  # one model in one ball
@@ -122,39 +121,4 @@ def scaling_factors(table):
         image = head_map(grid, ax=ax, title=title, norm=LogNorm(4, 8000))
     axes[1, 1].axis("off")
     figure.colorbar(image, ax=axes[1, 1], location="left", fraction=0.3, label=r"$2\gamma R^2$")
-    return figure
-
-
-def growth_ends(curves):
-    """Constants of heads at two clusters, up to the end of their growth and beyond.
-
-    Parameters
-    ----------
-    curves : dict
-        At most six: name of the head -> lengths, constants, the length to which the growth is promised, and the length
-        and constant of the peak.
-
-    Returns
-    -------
-    Figure
-
-    Raises
-    ------
-    ValueError
-        "at most 6 heads have a look of their own ...".
-    """
-    colours = ("C0", "C1", "C2", "C3", "C4", "C5")
-    if len(curves) > len(colours):
-        raise ValueError(f"at most {len(colours)} heads have a look of their own, and these are {len(curves)}.")
-    figure, ax = plt.subplots(figsize=(6.4, 4.4))
-    for place, (name, (n, constants, promised, peak)) in enumerate(curves.items()):
-        colour, style = colours[place], ("-", "--", "-.")[place % 3]
-        ax.plot(n, constants, style, color=colour, label=name)
-        at = np.exp(np.interp(np.log(promised), np.log(n), np.log(constants)))
-        ax.plot(promised, at, "v", color=colour, mec="black", ms=9)
-        ax.plot(*peak, "*", color=colour, mec="black", ms=12)
-    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant")
-    ax.plot([], [], "v", color="white", mec="black", label=r"$1 + e^{2\gamma R^2}$")
-    ax.plot([], [], "*", color="white", mec="black", ms=9, label="end of the growth")
-    ax.legend(fontsize=9)
     return figure

@@ -274,10 +274,10 @@ def test_live_measurements_join_in():
     assert list(ax.lines[1].get_ydata()) == [7, 15] and "alice, now" in ax.get_legend_handles_labels()[1]
     n = np.array([2.0, 50, 1e3])
     heads = {f"head {i}": (n, np.sqrt(n), 50.0, (1e3, 30.0)) for i in range(5)}
-    ends = figures.adversarial.growth_ends(heads).axes[0]
+    ends = figures.two_clusters.growth_ends(heads).axes[0]
     assert [line.get_label() for line in ends.lines][:15:3] == [*heads]
     with pytest.raises(ValueError, match="at most 6 heads have a look of their own, and these are 7"):
-        figures.adversarial.growth_ends({f"head {i}": heads["head 0"] for i in range(7)})
+        figures.two_clusters.growth_ends({f"head {i}": heads["head 0"] for i in range(7)})
     assert not figures.adversarial.scaling_factors(results.load("scaling-factor")).axes[3].axison
 
 

@@ -1,0 +1,41 @@
+"""Where the growth of the constant at two clusters ends: lengths promised and measured."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+__all__ = ["growth_ends"]
+
+
+def growth_ends(curves):
+    """Constants of heads at two clusters, up to the end of their growth and beyond.
+
+    Parameters
+    ----------
+    curves : dict
+        At most six: name of the head -> lengths, constants, the length to which the growth is promised, and the length
+        and constant of the peak.
+
+    Returns
+    -------
+    Figure
+
+    Raises
+    ------
+    ValueError
+        "at most 6 heads have a look of their own ...".
+    """
+    colours = ("C0", "C1", "C2", "C3", "C4", "C5")
+    if len(curves) > len(colours):
+        raise ValueError(f"at most {len(colours)} heads have a look of their own, and these are {len(curves)}.")
+    figure, ax = plt.subplots(figsize=(6.4, 4.4))
+    for place, (name, (n, constants, promised, peak)) in enumerate(curves.items()):
+        colour, style = colours[place], ("-", "--", "-.")[place % 3]
+        ax.plot(n, constants, style, color=colour, label=name)
+        at = np.exp(np.interp(np.log(promised), np.log(n), np.log(constants)))
+        ax.plot(promised, at, "v", color=colour, mec="black", ms=9)
+        ax.plot(*peak, "*", color=colour, mec="black", ms=12)
+    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant")
+    ax.plot([], [], "v", color="white", mec="black", label=r"$1 + e^{2\gamma R^2}$")
+    ax.plot([], [], "*", color="white", mec="black", ms=9, label="end of the growth")
+    ax.legend(fontsize=9)
+    return figure
