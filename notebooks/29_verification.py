@@ -11,7 +11,7 @@
 #
 # An upper {term}`bound` is a sentence about all inputs, and one input can refute it. We held each of
 # {glue:text}`count_bounds` upper bounds of this package against at least {glue:text}`fewest:,d` inputs
-# with each mask,
+# with each {term}`mask`,
 # {glue:text}`total:,d` in all, built to find different mistakes. **None was exceeded**, and each bound is caught when
 # it is halved on purpose. (One formula of the package is left out on purpose: `printed_l2_upper`, which fails.)
 

@@ -11,7 +11,8 @@
 #
 # How rough can an input be made? On text, constants grow slowly ({doc}`41_real_text`). For every
 # {term}`attention head` of MiniLM and GPT-2, in the ball that its own {term}`layer normalisation` allows, and of one
-# layer of a random GPT-2, at the radius 100 of the released script, we build {term}`tokens <token>` on which the
+# layer of a random GPT-2, at the {term}`radius` 100 of the released script, we build {term}`tokens <token>` on which
+# the
 # {term}`local Lipschitz constant` grows like
 # $\sqrt n$ ({numref}`fig-42-heads`). These {term}`two clusters` are not the worst: at the
 # heads of MiniLM, at the radius of text, a {term}`fork` is tens to hundreds of times rougher, and comes within a

@@ -15,7 +15,8 @@
 # the script, the
 # constant grows with {term}`exponent` {glue:text}`released-defined:.2f` in the number $n$ of {term}`tokens <token>`,
 # and the {term}`released quantity` with exponent {glue:text}`released-reported:.2f` ({numref}`fig-45-two-quantities`).
-# For {term}`uniform attention` without a mask, to tokens of a fixed mean, whose constant does not grow, the released
+# For {term}`uniform attention` without a {term}`mask`, to tokens of a fixed mean, whose constant does not grow, the
+# released
 # quantity is $n^{1/4}$ times a constant, by a
 # formula proved below.
 

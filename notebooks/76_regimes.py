@@ -375,9 +375,8 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-76-cut: Log-log curves against the number of tokens at one radius. The published bound rises
-# throughout, the tighter one becomes flat at the border, the measured forks follow below the lower of them, the two clusters
-# rise, peak and fall. A dashed vertical line marks
-# the border. -->
+# throughout, the tighter one becomes flat at the border, the measured forks follow below the lower of them, the two
+# clusters rise, peak and fall. A dashed vertical line marks the border. -->
 # *At fixed radius the worst constant grows like $\sqrt n$ up to $n = e^{2t}$ (dashed), then no more. The paper's input,
 # one token against all others, falls back beyond a length; forks keep their share of prongs and stay.*
 #
