@@ -122,8 +122,8 @@ plt.show()
 #
 # ## Measured against stated
 #
-# Tokens in one place can be counted by a weight: two tokens with {term}`token weights` $\frac1n$ and $\frac{n-1}n$ have
-# the constant of all $n$ ({doc}`22_tightness`).
+# Tokens in one place can be counted by a weight: here two tokens with {term}`token weights` $\frac1n$ and $\frac{n-1}n$
+# have the constant of all $n$ ({doc}`22_tightness`).
 
 
 # %%
@@ -249,7 +249,7 @@ print("✓ checked: tokens with weights against copies; how far each output move
 #   first is still
 #   seen by all.
 # - Far past the peak *this* input loses the rate. Another may keep it longer; none keeps it for ever, because the
-#   constant of a head on the ball is bounded whatever $n$ ({doc}`23_mean_field`).
+#   constant of an unmasked head on the ball is bounded whatever $n$ ({doc}`23_mean_field`).
 #
 # **One thing to try.** Set `R = 1.0`: which of the five lengths still keep the rate?
 #

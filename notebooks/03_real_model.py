@@ -117,7 +117,7 @@ plt.show()
 # <!-- figure fig-03-pulled: A dozen curves that start together near the bottom and rise within a few rounds towards a
 # horizontal line, the constant. -->
 # *Amplification of random pushes (left end) that are pulled towards the worst one. They start far below the constant
-# and end at it.*
+# and come up to it.*
 #
 # ## How the constant grows
 #
@@ -153,6 +153,7 @@ assert lip.converged.all() and laws.converged.all() and (laws.rows == 490).all()
 assert flat.low <= 0 <= flat.high, "layer 0 grows or falls"
 assert 0 < deep.low and deep.high < 0.5 and 0 < random.low and random.high < 0.25
 assert abs(gains[-1].max() / lip.value.item() - 1) < 1e-3, "the worst push does not reach the value"
+assert (gains[-1] / lip.value.item() - 1).abs().max() < 1e-2, "a pulled push ends below the constant"
 assert gains[0].max() < 0.5 * gains[-1].min(), "a random push comes near the value"
 assert gains.max() < lip.value.item() * (1 + 1e-4), "a push beats the value"
 x64, attention64 = x.double(), attention.to(dtype=torch.float64)

@@ -9,8 +9,9 @@
 # %% [markdown]
 # # The local Lipschitz constant
 #
-# How much can a small push of the {term}`tokens <token>` move the output of {term}`attention`? By no more than a
-# factor, the largest {term}`singular value <singular vector>` of the {term}`Jacobian` at the input: the {term}`local
+# How much can a small push of the {term}`tokens <token>` move the output of {term}`attention`? To first order by
+# no more than a factor, the largest {term}`singular value <singular vector>` of the {term}`Jacobian` at the input:
+# the {term}`local
 # Lipschitz constant`. The {term}`Lanczos method` finds it from products with the Jacobian alone,
 # {glue:text}`page-12-products` of them for the layer below, together with an upper {term}`bound` that fails with a
 # probability one may choose.
@@ -52,7 +53,7 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-12-two-tokens: A curve over the place s of the two tokens. It starts at one, rises to a single peak
-# near s = 1 and falls back to one. Columns of dots, lie on and below the curve,
+# near s = 1 and falls back to one. Columns of dots lie on and below the curve,
 # many of them far below it. -->
 # *Two tokens on a line, at $s$ and $-s$, with $A = V = 1$. Dots: 25 random pushes at each place. The curve
 # is the largest singular value, which no push exceeds and a sampled direction may miss by far.*

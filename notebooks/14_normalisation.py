@@ -175,7 +175,7 @@ plt.show()
 # 2. With eigenvalues $\eta_k$ of $G^\top G$ and coordinates $c_k$ of $G^\top \beta$ in its eigenvectors, the largest
 #    norm $R_*$ of a token is given by the formula below, and $R_* \le \sqrt d\, \max_k \abs{g_k} + \abs{\beta}$.
 #
-# $$R_*^2 = \abs{\beta}^2 + \min_{\lambda > \eta_{\max}} \Big(\lambda + \sum_k \frac{c_k^2}{\lambda - \eta_k}\Big)$$
+# $$R_*^2 = \abs{\beta}^2 + \inf_{\lambda > \eta_{\max}} \Big(\lambda + \sum_k \frac{c_k^2}{\lambda - \eta_k}\Big)$$
 # :::
 #
 # ## Measured: the largest norm
@@ -300,7 +300,7 @@ checks = pd.DataFrame(checks, columns=["what", "cases", "error"])
 figures.table(checks, names={"what": "compared", "cases": "cases", "error": "largest relative difference"}, digits=1)
 
 # %% [markdown]
-# What MiniLM's attention receives comes out of a LayerNorm. All bounds depend on the {term}`logit range`
+# What MiniLM's attention receives comes out of a LayerNorm. The upper bounds depend on the {term}`logit range`
 # $\norm{A}_2 R^2$ of a head; shown is the widest of the layer's heads, with the simple radius, and absorbed,
 # $\norm{\tilde A}_2$, where the radius is 1 and what was $\beta$ is in the biases. GPT-2
 # normalises before attention; where its attention weights are available, its layers have their true gains and shifts.

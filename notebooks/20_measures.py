@@ -12,7 +12,7 @@
 # A {term}`sequence` of {term}`tokens <token>` is also a cloud of points, a {term}`measure`. {term}`Attention
 # <attention>` without a {term}`mask` does not depend on the order of the points, so it is a map of clouds. Nothing is
 # lost by the change: outputs agree, and the {term}`local Lipschitz constant` in the {term}`Wasserstein distance` $W_2$
-# is the norm of the {term}`Jacobian`, as long as the weights of the points stay what they are.
+# is the norm of the {term}`Jacobian`, as long as the points are distinct and their weights stay what they are.
 
 # %% tags=["parameters"]
 measures_count = 50  # random measures with equal weights, and as many with unequal ones
@@ -245,7 +245,8 @@ plt.show()
 # Over {glue:text}`page-20-measures` measures of each kind the largest difference of the quotient from the norm is
 # {glue:text}`page-20-equal:.0e` (equal weights) and {glue:text}`page-20-random:.0e` (random weights).
 #
-# **Large moves.** Two points on a line, $A$ a number, $V = 1$: small enough to search all clouds in $[-2, 2]$. On a
+# **Large moves.** Two points on a line, $A$ a number, $V = 1$: small enough to search the clouds in $[-2, 2]$ on a
+# grid. On a
 # line the best {term}`transport plan` keeps the order, so $W_2$ is the distance of sorted points over $\sqrt 2$. The
 # largest quotient over all pairs of clouds on a grid, and close to the roughest cloud by exact transport, must be the
 # largest norm of a Jacobian, which is searched on a finer grid.

@@ -11,9 +11,9 @@
 #
 # How large can the {term}`local Lipschitz constant` of one {term}`attention head` be, if its $n$ {term}`tokens <token>`
 # lie in a ball of {term}`radius` $R$? At most of order $\sqrt n\, R^2$: that is Theorem 3.3 of
-# {cite:t}`castin2024smooth`. We prove a {term}`bound` that is never larger, in three steps that each fit on a line.
+# {cite:t}`castin2024smooth`. We prove a {term}`bound` that is never larger, in three short steps.
 # {numref}`fig-21-ball` shows both, above the roughest inputs that we tried; on its balls the published bound
-# (reconstructed) is at least {glue:text}`too_high:.2f` times larger than necessary.
+# (reconstructed) is at least {glue:text}`too_high:.2f` times as large as necessary.
 
 # %% tags=["parameters"]
 maps = 12  # random pairs A, V, each at three radii

@@ -12,7 +12,8 @@
 # The {term}`bounds <bound>` for {term}`sequences <sequence>` grow with the number of {term}`tokens <token>` $n$.
 # {term}`Measures <measure>` have no $n$, so we ask for
 # the constant of {term}`attention` over all measures in a ball, that is, over all sequences of all lengths at once.
-# It is finite, and exponential in the {term}`logit range` $t = \norm{A}_2 R^2$. This page tests the published bounds
+# It is finite, at most exponential in the {term}`logit range` $t = \norm{A}_2 R^2$, and for some $A$ no less. This
+# page tests the published bounds
 # from both sides and halves the {term}`exponent` of the upper one. At the radii of a trained layer neither bound is of
 # practical use.
 
@@ -247,8 +248,8 @@ names = {"inputs": "inputs", "cases": "cases", "published": "largest, over publi
 figures.table(tried, names)
 
 # %% [markdown]
-# No case exceeds either bound. Ours is reached to {glue:text}`nearly:.2f` at small $t$, where attention hardly
-# differs from an average, and to {glue:text}`nearly_hot:.2f` for $t > 1$.
+# No case exceeds either bound. After gradient ascent ours is reached to {glue:text}`nearly:.2f` at small $t$, where
+# attention hardly differs from an average, and to {glue:text}`nearly_hot:.2f` for $t > 1$.
 #
 # ## Lower bound, measured
 #

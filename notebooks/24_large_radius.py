@@ -9,10 +9,12 @@
 # %% [markdown]
 # # Large radius (Theorem 3.7)
 #
-# {term}`Bounds <bound>` on a ball grow without limit with its {term}`radius`. Scale *one* input up, and its own
-# constant does not: {term}`attention` becomes {term}`hard <hard attention>`, each {term}`token` chooses one other, and
+# {term}`Bounds <bound>` on a ball grow without limit with its {term}`radius`. Scale *one* input without ties
+# up, and its own constant does not: {term}`attention` becomes {term}`hard <hard attention>`, each {term}`token` chooses
+# a single one, and
 # the {term}`local Lipschitz constant` settles at $\norm V_2$ times the root of the largest number of followers that a
-# token has ({numref}`fig-24-limit`). We give this limit exactly, with an explicit rate; real tokens are far from it.
+# token has ({numref}`fig-24-limit`). We give this limit exactly, with an explicit rate; the attention of real tokens
+# is far from hard.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -299,8 +301,9 @@ figures.table(shown, names=names)
 # %% [markdown]
 # At the real radius the constants are of the size of the limit, but the theorem does not apply there yet: the largest
 # attention that a token gives is far from one, and scaling up first leads through constants dozens to hundreds of
-# times as large. Where two tokens compete, a small move decides who wins. Only when every competition of every head is
-# decided does the constant come down.
+# times as large. Where two tokens compete, a small move decides who wins. As the competitions are decided, the
+# constant comes
+# down.
 #
 # The paper adds that rows of real attention tend to be sparse, but not 1-sparse as in the limit. Most rows have no
 # weight over 0.9, so they are not 1-sparse. Whether they are sparse depends on the definition: in the first and in the

@@ -11,7 +11,7 @@
 #
 # Three {term}`tokens <token>` are enough for a {term}`local Lipschitz constant` of order $R^2$: one at the origin, one
 # on each side of it. The token at the origin has equal {term}`logits <logit>` with all others, so it never makes a
-# choice, however large the others are. Move it a little, and the growth stops at a finite {term}`radius`
+# choice, however large the others are. Move it a little along the line, and the growth stops at a finite {term}`radius`
 # ({numref}`fig-25-radius`).
 
 # %% tags=["parameters"]
@@ -78,7 +78,7 @@ plt.show()
 # ## Three tokens on a line
 #
 # With $d = 1$ the {term}`Jacobian` is three by three. At $R = 4$ the entry of the first token is
-# $\frac23 \cdot 16 + \frac13 = 11$, and nothing else is above 1.
+# $\frac23 \cdot 16 + \frac13 = 11$, and no other entry is above 1 by more than $10^{-5}$.
 
 # %%
 line = torch.ones(1, 1, dtype=torch.float64)
@@ -233,7 +233,8 @@ ledger.record(
 #
 # - The factor $R^2$ in the general upper bound is needed, even for three tokens: it does not come from long
 #   {term}`sequences <sequence>`. Every number of tokens from three on is enough.
-# - Such inputs are a thin set, and every neighbour leaves the line at a finite radius. Yet on a *ball* of radius $R$
+# - Such inputs are a thin set: a first token moved along $u$, however little, leaves the line at a finite radius.
+#   Yet on a *ball* of radius $R$
 #   the growth is real: the supremum does not care how thin the set is. A token within $1/R$ of the origin is enough.
 #   On balls, therefore, no bound of smaller order in $R$ than that of {doc}`21_general_bound` can hold.
 # - Only $A = V = I$ is measured. In general the same proof gives

@@ -215,10 +215,11 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-31-two-clusters: Constant against the number of tokens at the two clusters, log-log. Masked and
-# unmasked curves nearly coincide and follow the square root of n, rising slightly above it at the end. -->
-# *At the two clusters ($R = 2$) the constant grows like $\sqrt n$ at first, and then faster, with the mask and
-# without.*
+# <!-- figure fig-31-two-clusters: Constant against the number of tokens at the two clusters, log-log. The masked
+# curve follows the square root of n and ends a little above it; the unmasked one starts below it and ends further
+# above. -->
+# *At the two clusters ($R = 2$) the masked constant follows $\sqrt n$ at first and then grows faster; the
+# unmasked one grows faster from the start, from below $\sqrt n$ to above it.*
 #
 # ## Measured: large radius
 #

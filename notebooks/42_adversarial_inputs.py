@@ -32,7 +32,7 @@ import pandas as pd
 import torch
 from myst_nb import glue
 
-from lab import figures, ledger, released, results
+from lab import figures, head_rates, ledger, released, results
 from lab.experiments import adversarial, scaling_factor
 from lab.experiments.two_clusters import cluster_constants, cluster_input, fork_constant, fork_rows, head_of, matrices
 from lab.power_laws import power_law
@@ -41,8 +41,8 @@ from lipnb.attention import Attention
 from lipnb.worst_case import climb, fork_input, tight_input
 
 figures.house_style()
-panel_of, keys = adversarial.PANEL, adversarial.HEAD
-names = {"minilm": "MiniLM", "gpt2": "random GPT-2", adversarial.GPT2: "GPT-2"}
+panel_of, keys = head_rates.PANEL, head_rates.HEAD
+names = {"minilm": "MiniLM", "gpt2": "random GPT-2", head_rates.GPT2: "GPT-2"}
 alone, layers = results.load("adversarial"), results.load("adversarial-layers")
 clusters = results.load("released-adversarial").query("model == 'gpt2, random'")
 windows = results.load("scaling-factor")
@@ -156,10 +156,12 @@ x = cluster_input(head, 2, 1.0)
 by_hand = torch.linalg.matrix_norm(torch.func.jacrev(f)(x).reshape(2 * 32, 2 * 384), 2).item()
 reduced = cluster_constants(head, [2], 1.0).item()
 off = ((A @ head.u - head.eigenvalue * head.u).norm() / abs(head.eigenvalue)).item()
+present = {"minilm", "gpt2"}
 try:
-    present = {"minilm", "gpt2", adversarial.GPT2} if models.gpt2_attention_folder() else set()
-except FileNotFoundError:
-    present = {"minilm", "gpt2"}  # the rows of GPT-2 stay as stored
+    models.gpt2_attention_folder()
+    present.add(head_rates.GPT2)
+except FileNotFoundError as error:
+    print(f"GPT-2 was not measured again: {error}")
 again, short = [], alone[(alone.length < 98) & alone.model.isin(present) & (alone["at"] != "text")]
 for _, rows in short.groupby("model"):
     for row in rows.sample(rows_to_check, random_state=seed).itertuples():
@@ -170,7 +172,7 @@ row = layers[(layers.model == "minilm") & (layers.length == 97)].iloc[0]
 whole = adversarial.layer_row(tuple(row[panel_of]), row.layer, row["head"], 97)
 
 # %% tags=["hide-input"]
-heads, worst = adversarial.head_rates(alone), adversarial.worst_rates(alone)
+heads, worst = head_rates.head_rates(alone), head_rates.worst_rates(alone)
 outside = heads[~heads.half]
 summary = heads.groupby(panel_of, sort=False).agg(heads=("half", "size"), half=("half", "sum")).reset_index()
 summary = summary.merge(worst, on=panel_of)
@@ -226,7 +228,7 @@ x = climb(f, 100 * x / x.norm(dim=-1, keepdim=True), 100.0, steps=ascent_steps)[
 tried = {"two clusters": cluster_constants(one, [tokens], 100.0).item()}
 tried |= {"ascent": x.max().item(), "fork": fork_constant(one, tokens, 100.0)[0]}
 tried = {name: round(value, 1) for name, value in tried.items()}
-steep, ends = adversarial.layer_rates(layers[(layers.model == "minilm") & ~layers.masked]), (7, 97)
+steep, ends = head_rates.layer_rates(layers[(layers.model == "minilm") & ~layers.masked]), (7, 97)
 steep = steep.loc[steep["as defined"].idxmax()]
 whole_layer, R = adversarial.layer_of(*steep[panel_of], steep.layer)
 chosen = [adversarial.worst_input(whole_layer, steep["head"], n, R) for n in ends]
@@ -235,6 +237,7 @@ largest = [adversarial.worst_of_layer(whole_layer, n, R) for n in ends]
 slopes = [np.log(b / a) / np.log(ends[1] / ends[0]) for a, b in (chosen, largest)]
 flat = power_law(*clusters[clusters.cut == "rows"][["length", "lipschitz"]].to_numpy().T)
 excess = alone[(alone.length == 97) & (alone.model == "minilm")].eval("upper / constant")
+listed = ", ".join(f"{name} {found}" for name, found in tried.items())
 numbers = {"ascent_two": tried["two clusters"], "ascent_ascent": tried["ascent"], "ascent_fork": tried["fork"]}
 numbers |= {"steep": slopes[0], "both_signs": slopes[1], "over_low": excess.min(), "over_high": excess.max()}
 numbers |= {f"rows_{end}": getattr(flat, end) for end in ("exponent", "low", "high")}
@@ -410,7 +413,7 @@ worst_of = {"effort": "structured", "seen": "reconstructed", "variant": True}
 forks_of = [worst_of | {"grounds": f"forks, {(forks.masked == m).sum()} heads of MiniLM"} for m in (False, True)]
 on, off_mask = over[~forks.masked], over[forks.masked]
 low, middle, high = on_text[~on_text.masked].s.quantile([0, 0.5, 1])
-gpt2, short = mean[mean.model == adversarial.GPT2].s, on_text.loc[on_text.s.idxmin()]
+gpt2, short = mean[mean.model == head_rates.GPT2].s, on_text.loc[on_text.s.idxmin()]
 instead = (
     "the weights of BERT are not available, and which of the two the figure shows is not known; 2 gamma R^2 instead:"
     f" MiniLM on Alice {low:.1f} to {high:.0f}, median {middle:.0f}; GPT-2 at the radius of its LayerNorm"
@@ -432,7 +435,7 @@ ledger.record(
     ledger.unchecked("castin.fig-1", "adversarial, panels 4 and 5: n^(1/2), BERT",
                      "its weights are not available", seen="released code"),
     ledger.depends("castin.sec-5.2-ascent", "ascent of one head of the random GPT-2",
-                   f"poor beside a fork, better than the two clusters: {tried}", seen=said),
+                   f"poor beside a fork, better than the two clusters: {listed}", seen=said),
     ledger.upper("castin.sec-5.2-radius", "random GPT-2 at radii 3 and 10: slower than sqrt(n)",
                  np.ravel([smaller[3.0], smaller[10.0]]) / 0.5, seen=said, effort="structured",
                  grounds="slopes from 7 to 97 tokens, head 0 alone and its layer"),

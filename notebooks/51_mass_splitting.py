@@ -279,7 +279,7 @@ for ax, ((A, share), rows) in zip(panels, pairs.groupby(["A", "share"]), strict=
     ax.set(xticks=[-4, -2, 0, 2, 4], yticks=[-4, -2, 0, 2, 4])
     ax.grid(False)
 handles = [Patch(color=c, label=n) for c, n in zip(shades, names, strict=True)]
-title = "what changes the output most:"
+title = "what beats moving whole atoms:"
 plt.gcf().legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, title=title)
 plt.show()
 
@@ -287,9 +287,10 @@ plt.show()
 # <!-- figure fig-51-map: Six square maps of pairs x and y from minus four to four. For A = minus one, small blue
 # regions of split pairs lie inside or beside orange ones; both shrink as the weight of x falls. For A = one there is
 # no blue, only orange and grey. -->
-# *Measures $p\,\delta_x + (1 - p)\,\delta_y$ with $V = 1$, coloured by what changes the output most. Blue: split,
-# copies that part a little beat whole atoms. Orange: not split, but a small mass sent far away, somewhere in the
-# square, beats whole atoms. The pair of the first figure is blue in the panel of $A = -1$ and equal weights. With $A =
+# *Measures $p\,\delta_x + (1 - p)\,\delta_y$ with $V = 1$, coloured by what beats moving whole atoms. Blue: split,
+# copies that part a little do; a small mass sent far may do still more. Orange: not split, but a small mass sent far
+# away, to a point between $-4$ and $4$, does. The pair of the first figure is blue in the panel of $A = -1$ and
+# equal weights. With $A =
 # 1$ none of these pairs is split; a small mass sent far still wins at many.*
 #
 # The criterion is continuous in the atoms. Around every split pair there is an open set of split pairs: once there is

@@ -222,7 +222,7 @@ attends = {a: (loss[b] - loss[a]).dropna() for a, b in control.items()}
 rows = []
 for kind in shown:
     spans = {"cost": cost.get(kind), "gain": gain.get(kind), "attends": attends.get(kind)}
-    row = {key: v if v is None else f"{v.min():+.4f} to {v.max():+.4f}" for key, v in spans.items()}
+    row = {key: v if v is None else f"{v.min():+.4f} to {v.max():+.4f}".replace("-", "−") for key, v in spans.items()}
     row["below"] = f"{(loss[kind] < baseline['bigram']).sum()} of {len(loss[kind])}"
     rows.append({"attention": names.get(kind, kind), **row})
 glued = {"cost_tied": cost["l2-tied"], "cost_contractive": cost["contractive"]}
@@ -293,9 +293,7 @@ trained = trained.agg(
 )
 
 parts = runs[runs.row == "feed-forward"]
-low, high = parts.bound.min(), parts.bound.max()
-
-glue("guaranteed", float(high), display=False)
+glue("guaranteed", float(parts.bound.max()), display=False)
 headings = {"attention": "attention", "layer": "layer", "low": "smallest", "median": "median", "high": "largest"}
 headings |= {"bound": "bound", "used": "largest share of the bound"}
 figures.table(trained.loc[kinds].reset_index(), names=headings, digits=3)

@@ -258,10 +258,12 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-67-star: attention matrix of a star of nine tokens as a heat map. Among the tokens of the centre the
-# attention is even. Each leaf attends mostly to itself, a little to each token of the centre, and hardly to other
-# leaves. -->
-# *Attention of a small star, rows attend to columns. Each leaf attends to itself, a little to the centre, hardly to the
-# other leaves. What each leaf gives the centre is little; still the columns of the centre add up to more than those of
+# attention is even. Each leaf attends mostly to itself, less to each token of the centre, and still less to each
+# other leaf. -->
+# *Attention of a small star, rows attend to columns. Each leaf attends mostly to itself, less to each token of the
+# centre, and
+# still less to each other leaf. What each leaf gives the centre is little; still the columns of the centre add up to
+# more than those of
 # the leaves.*
 #
 # Whole {term}`Jacobians <Jacobian>` of stars, with the formula and the bound:
@@ -541,13 +543,15 @@ ledger.record(
 # - The Euclidean bound of the paper as we reconstruct it holds with exponent 4, and its growth $\sqrt N \log N$ is not
 #   that of the constant. `lipnb.bounds.l2_growth_sharp` and `l2_upper_sharp` have the right order.
 # - The lower side of the order is a limit of a formula. Whole Jacobians of stars were measured only up to
-#   {glue:text}`stars_to` tokens, where the formula is exact and the order cannot be seen yet.
-# - The factor is not known to be best: between the bound and the stars lies a factor of {glue:text}`apart_low:.1f` or
-#   more.
+#   {glue:text}`stars_to` tokens. There the formula gives how far the leaves move, up to rounding; the constant is more
+#   than twice that, and the order cannot be seen yet.
+# - The factor is not known to be best: between the bound and the best star of the grid lies a factor of about
+#   {glue:text}`apart_low:.0f` for the longest inputs of the table.
 # - $2 \log N$ is a statement about a fixed width and enormous $N$; at sizes in use it does not say which of two layers
 #   has
 #   the smaller constant.
-# - A {term}`causal mask <mask (causal)>` costs at most a factor of $2^{1/4}$. A {term}`mask` of any other shape is
+# - A {term}`causal mask <mask (causal)>` raises the bound by a factor of at most $2^{1/4}$. A {term}`mask` of any
+#   other shape is
 #   another
 #   matter: let every token see
 #   itself and the first alone, all at one place. Then $\norm P_2 \ge \frac12 \sqrt{N - 1}$, and the order $\sqrt N$ of

@@ -81,7 +81,7 @@ shown = (
 )
 for name, label, color, style in shown:
     ax.plot(s, {**growing, **staying}[name], style, color=color, label=label)
-ax.set(xscale="log", yscale="log", xlabel="size s of the tokens", ylim=(0.5, 1e7))
+ax.set(yscale="log", xlabel="size s of the tokens", ylim=(0.5, 1e7))
 ax.set(ylabel="local Lipschitz constant")
 ax.set_xscale("log", base=2)
 ax.xaxis.set_major_formatter("{x:g}")
@@ -137,7 +137,7 @@ print("by hand", [0.5 + t * grown, 0.5 - grown])
 
 
 # %%
-def rows_of_the_paper(x, query, value, output):
+def rows_with_loops(x, query, value, output):
     """P X A_h W_V W_O with loops."""
     out = []
     for W, V, out_matrix in zip(query.mT, value.mT, output.mT, strict=True):
@@ -149,7 +149,7 @@ def rows_of_the_paper(x, query, value, output):
     return sum(out)
 
 
-def blocks_of_the_paper(x, W, W_VO):
+def blocks_by_formula(x, W, W_VO):
     """Blocks of one head, shape (i, j, m, d); W is the query matrix (k, d)."""
     A, eye = W.T @ W / W.shape[0] ** 0.5, torch.eye(x.shape[1], dtype=torch.float64)
     P = (-(torch.cdist(x @ W.T, x @ W.T) ** 2) / W.shape[0] ** 0.5).softmax(-1)
@@ -165,11 +165,11 @@ for _ in range(definitions):
     h, k, d, v, m, n = torch.randint(1, 6, (6,), generator=generator).tolist()
     query, value, output = (normal(h, k, d), normal(h, v, d), normal(h, m, v))
     x, f = normal(n, d), Attention.l2(query, value, output)
-    by_rows = rows_of_the_paper(x, query, value, output)
+    by_rows = rows_with_loops(x, query, value, output)
     defined.append(((f(x) - by_rows).norm() / by_rows.norm()).item())
-    J = torch.func.jacrev(rows_of_the_paper)(x, query, value, output)  # (n, m, n, d)
+    J = torch.func.jacrev(rows_with_loops)(x, query, value, output)  # (n, m, n, d)
     heads = zip(query, output @ value, strict=True)
-    blocks = sum(blocks_of_the_paper(x, W, W_VO) for W, W_VO in heads).transpose(1, 2)
+    blocks = sum(blocks_by_formula(x, W, W_VO) for W, W_VO in heads).transpose(1, 2)
     dense = AttentionJacobian(f, x).dense().view_as(J)
     blockwise.append(((blocks - J).norm() / J.norm()).item())
     library.append(((dense - J).norm() / J.norm()).item())

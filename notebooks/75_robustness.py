@@ -39,7 +39,6 @@ from lipnb.worst_case import attacks
 
 figures.house_style()
 table = results.load("robustness")
-birth = results.provenance("robustness")
 inputs = ["model", "masked", "corpus", "layer", "length", "window"]
 names = {"random": "random", "singular": "singular vector", "aligned": "aligned"}
 names |= {"pgd": "PGD", "one_token": "one token", "parting_pgd": "parting copies"}
@@ -135,9 +134,11 @@ figures.objects.attack(x, moves, words, plane=plane)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-75-one-attack: Left, tokens as points in a plane, one of them with a visible arrow. Right, a bar for
+# <!-- figure fig-75-one-attack: Left, tokens as points in a plane, one of them with an arrow far longer than the
+# others. Right, a bar for
 # each word of the window: the size of its move, with one bar much longer than most. -->
-# *One attack by PGD on layer 3 of MiniLM. Left: the plane spanned by the largest move and by the main direction of the
+# *One attack by PGD, from the singular vector, on layer 3 of MiniLM. Left: the plane spanned by the largest move and
+# by the main direction of the
 # tokens across it. Right: how far each token goes; the attack spends most of its length on a single token.*
 #
 # That token receives {glue:text}`page-75-share:.0%` of the squared length of this attack.
@@ -260,7 +261,7 @@ assert copies > 0.5
 assert far.pgd.min() > 1 and (ratio[ratio.relative.between(0.09, 0.4)].pgd < 1).any()
 smallest = table[table.relative == table.relative.min()]
 assert (smallest.singular / smallest.lipschitz / smallest.epsilon - 1).abs().max() < 5e-3
-print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack above the bound")
+print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack on the tokens above the bound")
 
 # %% [markdown]
 # ::::{dropdown} Proof
@@ -318,8 +319,9 @@ print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack above 
 # - Copies that part do less than whole tokens while changes are short. At one token norm they do more than PGD on
 #   {glue:text}`page-75-copies:.0%` of the unmasked inputs. The theorem is for whole tokens and does not cover them.
 # - The bound of this page is {glue:text}`page-75-slack-far:.0f` times the best attack at one token norm, for the median
-#   input, and at most {glue:text}`page-75-slack-largest:.0f` times over all inputs and radii. The general theorem is
-#   thousands of times too high throughout: it speaks of all inputs as large as these.
+#   input, and at most {glue:text}`page-75-slack-largest:.0f` times over all inputs and radii. The general theorem lies
+#   {glue:text}`page-75-general:,.0f` times or more above it, for the median input: it speaks of all inputs as large
+#   as these.
 # - These are changes of the numbers that enter *one* attention layer, not replaced words, and not what the rest of the
 #   network makes of them.
 # - An ascent with few starts is a lower bound; the case by hand shows that it can miss the largest maximum. The windows

@@ -11,8 +11,9 @@
 #
 # The {term}`Lipschitz constant on a ball` has two upper {term}`bounds <bound>`: one grows like $\sqrt n$, the other
 # does not depend on $n$. They change places at $n = e^{2t}$, where $t$ is the {term}`logit range`. For one pair of
-# matrices we measured the {term}`worst inputs <worst input>` found at {glue:text}`page-76-points` lengths and
-# {term}`radii <radius>`, up to {glue:text}`page-76-longest:,.0f` {term}`tokens <token>`: where $n \ge 3$, the smallest
+# matrices we measured the {term}`worst inputs <worst input>` found at {glue:text}`page-76-points` pairs of
+# length and {term}`radius`, up to {glue:text}`page-76-longest:,.0f` {term}`tokens <token>`: where $n \ge 3$, the
+# smallest
 # share of the smaller bound that they reach is {glue:text}`page-76-least:.2f` ({numref}`fig-76-map`).
 
 # %% tags=["parameters"]
@@ -157,7 +158,8 @@ plt.show()
 # line with squares rises to the right. -->
 # *Which of the two tighter upper bounds is the smaller, with $A = -I$, $V = I$ in the plane: the curve is $n = e^{2t}$
 # with $t = R^2$. Dots: the largest constant that was measured there, over that bound. At these dots, but for the dark
-# ones at two tokens, neither bound can be improved by more than a small factor. Red: random inputs, scaled up, stay
+# ones at two tokens, the smaller bound cannot be improved by more than a small factor. Red: random inputs, scaled
+# up, stay
 # below $\sqrt n$ from there on (median).*
 #
 # ## By hand: a fork of three tokens
@@ -339,7 +341,7 @@ figures.table(shown, names={"n": "tokens n"} | {R: f"R = {R:g}" for R in shown.c
 
 # %% [markdown]
 # With two tokens there is no room for a fork, and for larger $R$ the ascent finds clearly more. With three and more
-# the two are close; where the ascent falls behind, it has stopped short of a fork.
+# it finds no more than the fork, to the digits shown; at some lengths and large $R$ it falls behind.
 #
 # ## One cut through the map
 

@@ -36,7 +36,7 @@ from lab import figures, power_laws, results
 from lipnb import corpora, local_lipschitz, models
 
 figures.house_style()
-released, power = "released, tangent fed back", "power iteration to 1e-4"
+released = "released, tangent fed back"
 stored = results.load("bench-workload")
 
 # %% tags=["hide-input"]
@@ -92,6 +92,8 @@ figures.table(found, {"method": "method", "constant": "local constant", "product
 # solver was {glue:text}`page-77-live:.0f` times as fast when this page ran; one run says little about time.
 #
 # ## What is compared
+#
+# {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
 # :::{prf:observation} Speed and errors
 # :label: solver-speed
@@ -184,8 +186,8 @@ heads |= {"wide98": "wide, n = 98", "products": "most products", "error": "large
 figures.table(speeds, names=heads, digits={name: 1 if name == "error" else 2 for name in heads})
 
 # %% [markdown]
-# The closed form helps every solver that can use it. On it, SciPy's `eigsh` is about as fast as our solver with a
-# certificate at 0.99, and gives none.
+# The closed form helps both SciPy solvers that were run with it and without. On it, `eigsh` is about as fast as our
+# solver with a certificate at 0.99 in three of the four columns, slower in the last, and gives none.
 #
 # ## One product against the machine's limit
 #
@@ -322,8 +324,8 @@ for key, value in counted.items():
 # - The other method is given a lean forward pass, not the module of a model library, and keeps its transpose's forward
 #   pass: it is not slowed down. It is not batched, because the released code is not.
 # - A certificate at 0.99 may fail once in a hundred starts by what is proved; that it failed on none of these inputs is
-#   measured, not proved. The {glue:text}`page-77-sure` runs in float32 at a confidence above 0.99 did not contradict
-#   the assumption on rounding.
+#   measured, not proved. The {glue:text}`page-77-sure` runs at a confidence above 0.99, which begin in float32, did not
+#   contradict the assumption on rounding.
 # - The wide layer is made of trained layers, but it is no BERT-base.
 #
 # **One thing to try.** Scale the output projection of the layer down by a hundred: the constant is divided by a

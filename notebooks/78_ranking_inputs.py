@@ -87,6 +87,8 @@ figures.table(shown.rename(columns={"constant": "local constant"}))
 #
 # ## The question for real text
 #
+# {bdg-secondary}`ours` {ref}`what is this? <badges>`
+#
 # :::{prf:observation} What is compared
 # :label: ranking-inputs
 #
@@ -136,8 +138,9 @@ said = said.iloc[::2]
 figures.table(said, names=heads, digits={"relative": 1}, bold=said.index == said.index.max())
 
 # %% [markdown]
-# The row that can fail is the last. Over all inputs the constant keeps its order at one token norm. Within a layer the
-# interval runs from {glue:text}`page-78-within-low:.2f` to {glue:text}`page-78-within-high:.2f`.
+# The rows that can fail are the last two. Over all inputs the constant keeps its order up to one token norm. Within a
+# layer, at that length, the interval runs from {glue:text}`page-78-within-low:.2f` to
+# {glue:text}`page-78-within-high:.2f`.
 #
 # Random directions feel the root mean square of all singular values, not the largest. They tell sensitive layers from
 # others, with {glue:text}`page-78-random-all:.2f` at one token norm, and texts within a layer with
@@ -181,7 +184,8 @@ glue("page-78-count", count, display=False)
 # - The best attack is the best *found*. An input that looks hard to attack may only have been attacked badly.
 # - The order over all inputs is that of a few layers. A ranking of networks would need many networks.
 #
-# **One thing to try.** Keep one layer, with `table = table[table.layer == 3]` in the first cell: which correlations
-# change?
+# **One thing to try.** Keep one layer, with `table = table[table.layer == 3]` after the table is loaded (the check
+# of GPT-2
+# then has nothing to compare with): which correlations change?
 #
 # **Next:** {doc}`76_regimes`, which {term}`bound` is the smallest at which length and radius.

@@ -35,15 +35,16 @@ FLOORS = {
     "lab": {
         "ledger": 0,
         "power_laws": 0,
+        "head_rates": 1,
         "released": 0,
         "results": 0,
-        "figures": 1,
-        "training": 1,
-        "benchmarks": 2,
-        "experiments": 2,
-        "verification": 3,
-        "pages": 3,
-        "cli": 4,
+        "figures": 2,
+        "training": 2,
+        "benchmarks": 3,
+        "experiments": 3,
+        "verification": 4,
+        "pages": 4,
+        "cli": 5,
     },
 }
 # a heavy library enters by these rooms alone

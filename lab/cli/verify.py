@@ -42,7 +42,6 @@ def run(arguments):
         raise Unknown(f"{name!r} is a table of the book, which a trial does not replace: give another --save-as")
     known("bound", arguments.bounds or [], [check.name for check in CHECKS])
     slice_of_it = {"blocks": dict.fromkeys(KINDS, 1), "maps": 4} if arguments.quick else {}
-    name = name
     table = make([TABLE], save_as=name, checks=arguments.bounds, **slice_of_it)[name]
     show = table.pivot(index=["bound", "masked"], columns="kind", values="worst")
     print("largest measured / bound, by kind of input\n" + show.to_string(float_format="{:.4f}".format))

@@ -4,29 +4,23 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-import pandas as pd
 import torch
 
 from lab import released
 from lab.experiments.loading import gpt2_attention, load
 from lab.experiments.table import Table
 from lab.experiments.two_clusters import ball_bounds, cluster_constants, cluster_input, head_of
-from lab.power_laws import power_law
+from lab.head_rates import FEW, GPT2, LENGTHS
 from lipnb import bounds, corpora, models
 from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Unit
 
 __all__ = [
-    "GPT2",
-    "HEAD",
-    "PANEL",
     "TABLES",
     "Layer",
     "ball_upper",
-    "head_rates",
     "layer_of",
-    "layer_rates",
     "layer_row",
     "layers_of",
     "mean_radius",
@@ -34,16 +28,10 @@ __all__ = [
     "norms_before",
     "worst_input",
     "worst_of_layer",
-    "worst_rates",
 ]
 
-LENGTHS = tuple(range(2, 98, 5))  # of Figure 1
-FEW = (2, 7, 22, 47, 97)  # for every head; all lengths for the worst one of a layer
 FAR = {False: (1000, 10**4, 10**5), True: (197, 397, 997)}  # beyond the figure, unmasked and masked
 EXTRACTS, EXTRACT = 5, 98  # windows of text that give the mean radius, and their tokens
-GPT2 = "gpt2-124m-attention"
-PANEL = ["model", "masked", "at"]  # one model in one ball
-HEAD = [*PANEL, "layer", "head"]  # one series
 RANDOM = {"seed": 320, "layer": 6, "R": 100.0}  # of the released experiment
 PANELS = (
     ("minilm", False, "layer norm"),
@@ -146,85 +134,6 @@ def ball_upper(attention, n, R):
     """Lemma 3.8 with Thm E.3 for each head: an upper bound on a whole layer with biases, tokens of norm at most R."""
     norms = bounds.head_norms(attention)
     return math.exp(bounds.heads_on_ball(norms, n, R, attention.masked)["general"])
-
-
-def head_rates(alone):
-    """Growth of every head at two clusters, from n = 7 to 97.
-
-    Parameters
-    ----------
-    alone : DataFrame
-        ``adversarial``.
-
-    Returns
-    -------
-    DataFrame
-        `HEAD`, s (2 gamma R^2), exponent against the number N of tokens that attend to the lonely one, constant at
-        n = 97, saturated (that constant over ||V|| sqrt(N)), half (whether the exponent is within 0.02 of one half).
-    """
-    rows = []
-    for key, head in _attending(alone[alone.length.isin(FEW[1:])]).groupby(HEAD, sort=False):
-        last = head[head.length == FEW[-1]].iloc[0]
-        exponent = power_law(head.N, head.constant).exponent
-        rows.append([*key, last.s, exponent, last.constant, last.constant / (last.V_norm * last.N**0.5)])
-    heads = pd.DataFrame(rows, columns=[*HEAD, "s", "exponent", "constant", "saturated"])
-    return heads.assign(half=(heads.exponent - 0.5).abs() < 0.02)
-
-
-def worst_rates(alone):
-    """The head of each panel with the largest constant at n = 97, and its exponents.
-
-    Parameters
-    ----------
-    alone : DataFrame
-        ``adversarial``.
-
-    Returns
-    -------
-    DataFrame
-        `HEAD`, R, s, constant at n = 97; exponents "in n" and "in N" over the lengths of Figure 1, and "n > 96" over
-        those from 97 on; Theorem 3.3 and its tighter form over that constant, "upper" and "sharp".
-    """
-    rows = []
-    full = _attending(alone).groupby(HEAD).filter(lambda head: len(head) > len(LENGTHS))
-    for key, head in full.groupby(HEAD, sort=False):
-        drawn, far = head[head.length <= FEW[-1]], head[head.length >= FEW[-1]]
-        last = drawn[drawn.length == FEW[-1]].iloc[0]
-        pairs = ((drawn.length, drawn), (drawn.N, drawn), (far.length, far))
-        slopes = [power_law(n, at.constant).exponent for n, at in pairs]
-        rows.append([*key, last.R, last.s, last.constant, *slopes, *(last[["upper", "sharp"]] / last.constant)])
-    columns = ["R", "s", "constant", "in n", "in N", "n > 96", "upper", "sharp"]
-    each = pd.DataFrame(rows, columns=[*HEAD, *columns])
-    return each.loc[each.groupby(PANEL, sort=False)["constant"].idxmax()]
-
-
-def layer_rates(layers):
-    """Growth of every whole layer, at the tokens of the head that makes it roughest.
-
-    Parameters
-    ----------
-    layers : DataFrame
-        ``adversarial-layers``.
-
-    Returns
-    -------
-    DataFrame
-        `HEAD`, exponents of the constant ("as defined") and of the released quantity ("released") over the lengths of
-        Figure 1, and the least ratio of its bound to its constant ("below").
-    """
-    rows = []
-    for key, layer in layers.groupby([*PANEL, "layer"], sort=False):
-        head = layer["head"].value_counts().idxmax()
-        own = layer[layer["head"] == head]
-        two = [power_law(own.length, own[column]).exponent for column in ("lipschitz", "released")]
-        rows.append([*key, head, *two, (own.upper / own.lipschitz).min()])
-    return pd.DataFrame(rows, columns=[*HEAD, "as defined", "released", "below"])
-
-
-def _attending(alone):
-    """How many tokens N attend to the lonely one, and the logarithm s of the window."""
-    attending = alone.length - ((alone.eigenvalue < 0) & ~alone.masked)
-    return alone.assign(N=attending, s=2 * alone.rate * alone.R**2)
 
 
 def _name(panel, layer):

@@ -6,6 +6,7 @@ from functools import partial
 from lab.experiments import adversarial
 from lab.experiments.table import Table
 from lab.experiments.two_clusters import cluster_constants, head_of
+from lab.head_rates import GPT2
 from lipnb import corpora, models
 from lipnb.recording import Unit
 
@@ -154,7 +155,7 @@ def head_rows(panel, layer, attention, radii):
 def _rows(name, masked, layer, extracts, length):
     attention, radius = adversarial.layer_of(name, masked, "layer norm", layer)
     radii = [("layer norm", -1, radius)]
-    if name != adversarial.GPT2:
+    if name != GPT2:
         means, largest = text_radii(adversarial.network_of(name, masked), layer, extracts=extracts, length=length)
         radii += [("text", i, mean) for i, mean in enumerate(means)] + [("text, largest", -1, largest)]
     return head_rows({"model": name, "masked": masked}, layer, attention, radii)
@@ -163,8 +164,8 @@ def _rows(name, masked, layer, extracts, length):
 def _prepare(extracts, length):
     corpora.read(CORPUS)
     work = []
-    for name, masked in (("minilm", False), ("minilm", True), (adversarial.GPT2, True)):
-        real = name == adversarial.GPT2
+    for name, masked in (("minilm", False), ("minilm", True), (GPT2, True)):
+        real = name == GPT2
         for layer in range(adversarial.layers_of(name, masked)):
             work.append(
                 Unit(

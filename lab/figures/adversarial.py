@@ -1,28 +1,21 @@
 """Heads and layers at adversarial tokens, and how long the growth there lasts."""
 
 import matplotlib.pyplot as plt
-import pandas as pd
 from matplotlib.colors import LogNorm, Normalize
 
+from lab import head_rates as grown
 from lab.figures.heat_maps import head_map
-from lab.power_laws import one_series, power_law
+from lab.head_rates import GPT2, HEAD, PANEL
+from lab.power_laws import one_series
 
 __all__ = ["head_rates", "scaling_factors", "worst_heads"]
 
-GPT2 = "gpt2-124m-attention"
-PANEL = ["model", "masked", "at"]  # one model in one ball
-HEAD = [*PANEL, "layer", "head"]
 SHOWN = (
     ("minilm", False, "layer norm", 0, "MiniLM, layer 0"),
     ("gpt2", True, "R = 100", 6, "random GPT-2, layer 6"),
     (GPT2, True, "layer norm", 11, "GPT-2, layer 11"),
     ("minilm", False, "text", 0, "MiniLM, layer 0, radius of text"),
 )
-
-
-def _attending(table):
-    """How many tokens N attend to the lonely one, for each row."""
-    return table.length - ((table.eigenvalue < 0) & ~table.masked)
 
 
 def worst_heads(alone, layers):
@@ -41,7 +34,7 @@ def worst_heads(alone, layers):
     Figure
     """
     full = alone.groupby(HEAD).filter(lambda rows: len(rows) > 20)  # heads at every length, not at a few
-    full = full.assign(N=_attending(full))
+    full = grown.attending(full)
     figure, axes = plt.subplots(2, 2, figsize=(9.4, 8.2))
     for ax, (*place, title) in zip(axes.flat, SHOWN, strict=True):
         own, both = (rows[(rows[[*PANEL, "layer"]] == place).all(axis=1)] for rows in (full, layers))
@@ -74,19 +67,11 @@ def head_rates(alone):
     -------
     Figure
     """
-    alone = alone[alone.length.isin((7, 22, 47, 97))]
-    alone = alone.assign(N=_attending(alone))
+    rates = grown.head_rates(alone)
     text, norm = ("minilm", False, "text", "MiniLM at the radius of text"), (GPT2, True, "layer norm", "GPT-2")
     figure, axes = plt.subplots(2, 2, figsize=(8.0, 6.0), gridspec_kw={"height_ratios": [1, 1.75]})
     for line, (*place, title) in zip(axes, (text, norm), strict=True):
-        here = alone[(alone[PANEL] == place).all(axis=1)]
-        heads = pd.DataFrame(
-            [
-                [*head, power_law(rows.N, rows.constant).exponent, rows.constant[rows.length == 97].iloc[0]]
-                for head, rows in here.groupby(["layer", "head"])
-            ],
-            columns=["layer", "head", "exponent", "constant"],
-        )
+        heads = rates[(rates[PANEL] == place).all(axis=1)]
         looks = {
             "exponent": {"cmap": "RdBu_r", "norm": Normalize(0.2, 0.8), "text": ".2f"},
             "constant": {"largest": True},

@@ -94,12 +94,8 @@ def tokens_and_attention(x, attention, *, moved=None, outputs=None, labels=None,
             write(axes[0], at, name)
         return figure
     _pushed(axes[0], start, end, names, f"input moves by {_length(end - start)}", BEFORE)
-    _pushed(axes[1], before, after, _outputs_named(labels, n), f"output moves by {_length(after - before)}", OUTPUT)
+    _pushed(axes[1], before, after, named(labels, n, "f"), f"output moves by {_length(after - before)}", OUTPUT)
     return figure
-
-
-def _outputs_named(labels, n):
-    return named(labels, n) if labels is not None else [f"$f_{{{i + 1}}}$" for i in range(n)]
 
 
 def _pushed(ax, start, end, names, title, look):

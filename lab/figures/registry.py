@@ -1,7 +1,4 @@
-"""The registry of figures that stored tables are enough for: each has one name, one function, one caption.
-
-What shows a figure outside its page, the front page or README.md, names it and takes its words from here.
-"""
+"""The registry of figures that stored tables are enough for: each has one name and one function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,10 +27,6 @@ class BookFigure:
         What it shows, in a few words.
     live : str
         What the page adds to it from measurements of its own.
-    caption : str
-        What stands below it, on its page and wherever else it is shown; empty where only its page shows it.
-    alt : str
-        What it looks like, for a reader who does not see it.
     """
 
     name: str
@@ -42,8 +35,6 @@ class BookFigure:
     function: Callable
     about: str
     live: str = ""
-    caption: str = ""
-    alt: str = ""
 
     @property
     def call(self):
@@ -122,8 +113,6 @@ FIGURES = {
             ("position-norms",),
             positions.norms,
             "norm of the learned position of each place",
-            caption="Norm of the learned position embedding of each place; logarithmic axes.",
-            alt="Norm of the learned position of each place, one panel for each model",
         ),
         BookFigure(
             "positions",

@@ -1,4 +1,4 @@
-"""Captions: the paragraph after a figure becomes its numbered caption when the book is laid out.
+"""Captions: the paragraph after a figure becomes its numbered caption in the book (``book/_ext/captioned.py``).
 
 In a source the Markdown cell after the one that draws begins with two lines,
 
@@ -22,6 +22,7 @@ BLOCK = re.compile(
     \*[ ]*(?:\n\s*\n|\n?\Z)""",
     re.S | re.X,
 )
+FEWEST_WORDS = 6  # of an alternative text
 NAME = re.compile(r"fig-\d\d-[a-z0-9-]+")
 
 
@@ -93,16 +94,16 @@ def complaints(pages):
         for line in orphans(notebook):
             yield f"{page}: `{line}` stands after no cell that draws"
         for cell, _, block in drawn(notebook):
-            first = cell.source.strip().splitlines()[-1]
+            last = cell.source.strip().splitlines()[-1]
             if draws(cell) > 1:
-                yield f"{page}: one cell shows {draws(cell)} figures ({first}): give each a cell and a caption"
+                yield f"{page}: one cell shows {draws(cell)} figures ({last}): give each a cell and a caption"
             if block is None:
-                yield f"{page}: the figure of `{first}` has no caption block after it (see lab/pages/captions.py)"
+                yield f"{page}: the figure of `{last}` has no caption block after it (see lab/pages/captions.py)"
                 continue
             where[block["name"]].append(page)
             if not NAME.fullmatch(block["name"]) or block["name"][4:6] != page[:2]:
                 yield f"{page}: a figure's name is fig-{page[:2]}-words, not {block['name']}"
-            if len(block["alt"].split()) < 6 or one_line(block["alt"]) in one_line(block["caption"]):
+            if len(block["alt"].split()) < FEWEST_WORDS or one_line(block["alt"]) in one_line(block["caption"]):
                 yield f"{page}: the alternative text of {block['name']} must say what is seen, in words of its own"
     for name, found in where.items():
         if len(found) > 1:

@@ -2,9 +2,7 @@
 
 import sys
 
-import nbformat
-
-from lab.pages import captions, glued, pictures, verdicts
+from lab.pages import glued, pictures, verdicts
 from lab.pages.sources import EXECUTED, sources, write_if_changed
 
 
@@ -32,8 +30,7 @@ def book_files(root, notebooks):
     files |= {str(path.relative_to(root)): path.read_bytes() for path in [*prose, *assets]}
     for source in sources(root):
         page = notebooks / f"{source.stem}.ipynb"
-        laid_out = captions.moved(nbformat.read(page, as_version=4))
-        files[f"notebooks/{page.name}"] = nbformat.writes(laid_out).encode()
+        files[f"notebooks/{page.name}"] = page.read_bytes()
     # the prose pages show figures by name, as the pages that are rendered here drew them
     prose = [path for path in prose if path.suffix == ".md"]
     for name, image in pictures.pictures(root, notebooks, *prose).items():

@@ -11,7 +11,6 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from lab.figures import FIGURES
 from lab.pages import checks, sources
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +45,10 @@ from base64 import b64decode
 from IPython.display import Image
 
 Image(b64decode(DOT))
+
+# %% [markdown]
+# <!-- figure fig-00-dot: one black point, and nothing beside it -->
+# *A point.*
 """.replace("DOT", f'"{DOT}"')
 DRAWN = """# %%
 import matplotlib.pyplot as plt
@@ -56,8 +59,15 @@ from lab import figures
 figures.positions.norms(pd.DataFrame({"model": ["a", "a"], "place": [0, 1], "norm": [1.0, 2.0]}))
 plt.show()
 
+# %% [markdown]
+# <!-- figure fig-00-norms: a line that rises from one point to another -->
+# *Norms of two places.*
+
 """
-TABLE = GOOD + '\n# %%\nfrom lab import results  # noqa\n\nif False:\n    results.load("steps")\n'
+TABLE = (
+    GOOD.replace("fig-00", "fig-01")
+    + '\n# %%\nfrom lab import results  # noqa\n\nif False:\n    results.load("steps")\n'
+)
 
 
 def test_committed_pages_hold_every_rule():
@@ -86,8 +96,11 @@ def repository(folder, **pages):
     chapters = [{"file": f"notebooks/{name}"} for name in pages]
     (folder / "_toc.yml").write_text(json.dumps({"format": "jb-book", "root": "book/intro", "chapters": chapters}))
     (folder / "book" / "intro.md").write_text("# Intro\n")
-    shown = FIGURES["position-norms"]
-    (folder / "README.md").write_text(f"![{shown.alt}](book/figures/{shown.name}.png)\n\n*{shown.caption}*\n")
+    (folder / "book" / "story").mkdir()
+    (folder / "book" / "story" / "reading.csv").write_text(
+        "page,rule,text,reason\n*,words,,pages of a test are short\n"
+    )
+    (folder / "README.md").write_text("![A line that rises from left to right](book/figures/fig-00-norms.png)\n")
     for name, text in pages.items():
         (folder / "notebooks" / f"{name}.py").write_text(text)
     return folder
@@ -153,13 +166,11 @@ def output(kind, **fields):
 
 
 BREAKS = {
-    "is not what its page shows as position-norms": lambda root: (root / "book/figures/position-norms.png").write_bytes(
+    "is not what its page shows as fig-00-norms": lambda root: (root / "book/figures/fig-00-norms.png").write_bytes(
         b64decode(DOT)
     ),
-    "below position-norms stands another caption": lambda root: edit_readme(root, "Norm of the", "Exponent of the"),
-    "position-norms has another alternative text": lambda root: edit_readme(root, "![Norm", "![Rate"),
-    "there is no figure '00_good'": lambda root: edit_readme(root, "figures/position-norms", "figures/00_good"),
-    "shows 0 pictures in all pages": lambda root: edit_readme(root, "figures/position-norms", "figures/positions"),
+    "fig-00-norms has no alternative text": lambda root: edit_readme(root, "![A line that rises from left", "![A line"),
+    "calls a figure 'fig-00-none'": lambda root: edit_readme(root, "fig-00-norms", "fig-00-none"),
     "its cells differ": lambda root: edit_source(root, "n = 2", "n = 3"),
     "the source changed": lambda root: edit_source(root, "# # A page", "# # A page\n"),
     "the table steps changed": lambda root: (root / "data/results/steps.csv").write_text("n\n2\n"),
@@ -283,15 +294,15 @@ def test_staging_shows_the_figure_and_rewrites_nothing(good):
 
 
 def test_prose_shows_a_figure_by_its_name_not_the_last_of_its_page(good):
-    """The page's last picture is one black point; the front page, README.md and the registry mean the norms."""
+    """The page's last picture is one black point; the front page and README.md mean the norms."""
     (good / "_config.yml").write_text("title: a book\n")
-    (good / "book" / "intro.md").write_text("# Intro\n\n```{figure} figures/position-norms.png\n:alt: x\nNorms\n```\n")
+    (good / "book" / "intro.md").write_text("# Intro\n\n```{figure} figures/fig-00-norms.png\n:alt: x\nNorms\n```\n")
     assert command(good, "stage").returncode == 0
     staged = {path.name: path.read_bytes() for path in (good / "_build/source/book/figures").glob("*")}
-    assert list(staged) == ["position-norms.png"] and staged["position-norms.png"] != b64decode(DOT)
-    assert staged["position-norms.png"] == (good / "book/figures/position-norms.png").read_bytes()
+    assert list(staged) == ["fig-00-norms.png"] and staged["fig-00-norms.png"] != b64decode(DOT)
+    assert staged["fig-00-norms.png"] == (good / "book/figures/fig-00-norms.png").read_bytes()
     (good / "book/figures/01_old.png").write_bytes(b"shown once")
     assert command(good, "pair").returncode == 0
-    assert [path.name for path in (good / "book/figures").glob("*")] == ["position-norms.png"]
+    assert [path.name for path in (good / "book/figures").glob("*")] == ["fig-00-norms.png"]
     said = [sentence for sentence in checks.complaints(good) if "intro.md" in sentence]
-    assert len(said) == 2  # neither its caption nor its alternative text is that of the registry
+    assert [sentence.split(": ")[1][:34] for sentence in said] == ["fig-00-norms has no alternative te"]

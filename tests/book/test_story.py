@@ -216,8 +216,8 @@ def real(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("200 maps", "210 maps", "typed number '210'"),
-        ("of width six", "of width nine", "typed number 'nine'"),
+        ("needs no automatic differentiation", "needs none in 210 maps", "typed number '210'"),
+        ("a sum of three terms", "a sum of nineteen terms", "typed number 'nineteen'"),
         ("## What this shows", "## This is proved. What this shows", "'proved' without a reason"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 import torch
 from cases import random_case
 
-from lab import experiments, released, results
+from lab import experiments, head_rates, released, results
 from lab.experiments import adversarial, scaling_factor
 from lab.experiments.two_clusters import (
     ball_bounds,
@@ -223,9 +223,9 @@ def test_the_worst_of_a_layer_looks_at_every_head_and_both_signs():
 
 def test_the_worst_heads_and_their_exponents_are_those_of_the_table():
     alone = results.load("adversarial")
-    worst, heads = adversarial.worst_rates(alone), adversarial.head_rates(alone)
-    assert len(worst) == alone.groupby(adversarial.PANEL).ngroups
-    assert len(heads) == alone.groupby(adversarial.HEAD).ngroups
+    worst, heads = head_rates.worst_rates(alone), head_rates.head_rates(alone)
+    assert len(worst) == alone.groupby(head_rates.PANEL).ngroups
+    assert len(heads) == alone.groupby(head_rates.HEAD).ngroups
     for row in worst.itertuples():
         panel = alone[(alone.model == row.model) & (alone.masked == row.masked) & (alone["at"] == row.at)]
         assert row.constant == panel[panel.length == 97].constant.max()
@@ -234,8 +234,8 @@ def test_the_worst_heads_and_their_exponents_are_those_of_the_table():
         drawn = own.length <= 97
         slope = np.polyfit(np.log(attending[drawn]), np.log(own.constant[drawn]), 1)[0]
         assert worst.loc[row.Index, "in N"] == pytest.approx(slope, rel=1e-6)
-    layers = adversarial.layer_rates(results.load("adversarial-layers"))
-    assert (layers.below > 1).all() and not layers.duplicated([*adversarial.PANEL, "layer"]).any()
+    layers = head_rates.layer_rates(results.load("adversarial-layers"))
+    assert (layers.below > 1).all() and not layers.duplicated([*head_rates.PANEL, "layer"]).any()
 
 
 def test_a_fork_beside_two_clusters_and_its_bounds():
