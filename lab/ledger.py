@@ -28,6 +28,11 @@ SHOWN = SEEN[:2]  # the claim is the paper's own, in a form that can be read
 EFFORT = ("random", "structured", "ascended", "proved")  # how hard a row was tried
 EVIDENCE = "../book/evidence.html"  # where the book shows all rows, seen from a page
 SLACK = 1e-9  # rounding of a measured value, relative
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+WORST = (  # the heading of the column, with what it means
+    '<span title="measured over stated: the largest for an upper bound, the smallest for a lower one, and in brackets '
+    'the median; of an identity the largest error">worst (median)</span>'
+)
 ROUNDING = 1e-3  # a smaller error of an identity keeps one digit, since it differs between machines; a larger one two
 
 
@@ -228,7 +233,7 @@ class Verdicts:
 
     def table(self):
         """The rows as an HTML table."""
-        names = ("statement", "form tested", "verdict", "worst (median)", "cases")
+        names = ("statement", "form tested", "verdict", WORST, "cases")
         head = "".join(f"<th>{name}</th>" for name in names)
         lines = []
         for row in self.rows:
@@ -252,9 +257,15 @@ def worst(row):
         return ""
     if row.kind == "equal":
         error = row.worst_ratio - 1
-        return f"1 ± {error:{'.0e' if error < ROUNDING else '.2g'}}" if error > 0 else "exact"
-    median = f" ({row.median_ratio:.2g})" if row.cases > 1 and row.median_ratio is not None else ""
-    return f"{row.worst_ratio:.4g}{median}"
+        return f"1 ± {_written(error, 1 if error < ROUNDING else 2)}" if error > 0 else "exact"
+    median = f" ({_written(row.median_ratio, 2)})" if row.cases > 1 and row.median_ratio is not None else ""
+    return f"{_written(row.worst_ratio, 4)}{median}"
+
+
+def _written(number, digits):
+    """A number as a person writes it: 3.2 · 10⁴ for 3.2e+04."""
+    mantissa, e, power = f"{number:.{digits}g}".partition("e")
+    return f"{mantissa} · 10{str(int(power)).translate(RAISED)}" if e else mantissa
 
 
 def record(*rows):

@@ -16,7 +16,7 @@ PLACES = ("lonely", "cluster", "cluster_out", "lonely_out")  # the marks of two 
 MOVES = ("moves", "each moves", "each moves", "moves")
 ROWS = [1, 1, 0.1, -0.75]  # how high they stand
 SHORT = 0.08  # a move too short for an arrow
-DOUBLINGS = [1, 2, 5, 10, 20, 50, 100]
+TICKS = [1, 2, 5, 10, 20, 50, 100]
 
 
 def _apart(values, factor):
@@ -222,7 +222,7 @@ def released(table):
         "number of tokens n",
         "defined ●   released ■",
         xticks=n,
-        yticks=DOUBLINGS,
+        yticks=TICKS,
         x_range=(n[0] / 1.3, n[-1] * 1.3),
         y_range=(0.8 * values.min(), 1.3 * values.max()),
     )
@@ -331,7 +331,7 @@ def growth(table, *, corpus="alice"):
     plot = axes(
         "number of tokens n",
         "local Lipschitz constant",
-        xticks=DOUBLINGS,
+        xticks=TICKS,
         yticks=[tick for tick in ticks if low / 1.2 < tick < 1.2 * top],
         x_range=(rows.length.min() / 1.15, rows.length.max() * 1.15),
         y_range=(low / 1.2, 1.2 * top),

@@ -121,6 +121,8 @@ def table(frame, names=None, *, digits=3, bold=None):
 
     Raises
     ------
+    TypeError
+        "frame must be a pandas DataFrame ...".
     ValueError
         "a table has at most 7 columns ..."; "there is no column ..."; "two columns are called ..."; "digits are given
         for ..."; "bold must say yes or no ...".
@@ -134,6 +136,8 @@ def table(frame, names=None, *, digits=3, bold=None):
            8        3.14
      * 1,024 2.50 · 10^7
     """
+    if not isinstance(frame, pd.DataFrame):
+        raise TypeError(f"frame must be a pandas DataFrame, one row of the table each, got {type(frame).__name__}.")
     index = frame.index
     frame = frame.reset_index() if names and any(name in names for name in frame.index.names if name) else frame
     names = {column: str(column) for column in frame.columns} if names is None else names

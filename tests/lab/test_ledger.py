@@ -135,6 +135,11 @@ def test_a_row_without_numbers_says_how_its_form_is_known(make):
         make(ID, "a form", "why", seen="recalled")
 
 
+def test_a_large_ratio_is_written_as_a_person_does():
+    row = ledger.lower(ID, "a form", [32_490.0, 65_000.0], grounds="tests", **TEXT)
+    assert ledger.worst(row) == "3.249 · 10⁴ (4.9 · 10⁴)"
+
+
 @pytest.mark.parametrize("kind", ["upper", "lower"])
 @pytest.mark.parametrize("ratios", [[1.0], [1.0, 1.0, 1.0], [1 + 1e-12, 1 - 1e-12]])
 def test_a_bound_whose_every_ratio_is_one_is_no_test(kind, ratios):
@@ -238,7 +243,7 @@ def test_a_page_shows_its_verdicts_and_carries_them_as_data():
     assert shown[ledger.MIME] == [asdict(row) for row in rows()]
     assert json.loads(json.dumps(shown[ledger.MIME])) == shown[ledger.MIME]
     text, table = shown["text/plain"].splitlines(), shown["text/html"]
-    assert len(text) == 6 and "1 ± 1e-14" in text[3] and "2 cases" in text[0] and "0.5 (0.38)" in text[0]
+    assert len(text) == 6 and "1 ± 1 · 10⁻¹⁴" in text[3] and "2 cases" in text[0] and "0.5 (0.38)" in text[0]
     assert table.count("<tr") == 7 and "Theorem 3.3" in table
     assert [table.count(f"<b>{word}</b>") for word in verdicts.ORDER] == [1, 1, 1, 2, 1]
     assert table.count("text of the paper · random") == 3 and table.count("ours · structured") == 1
@@ -471,7 +476,7 @@ def test_the_section_counts_statements_and_shows_counter_examples(book):
     assert "as stated<br><small>x = 1 | y = 2</small>" in refuted and "<b>refuted</b>" in refuted
     assert "<i>corrected</i><br><small>tests</small>" in corrected and "<td>holds</td>" in corrected
     assert "0.5 (0.25)" in corrected and "random <br><small>1,200 cases</small>" in corrected
-    assert "1 ± 3e-13" in second
+    assert "1 ± 3 · 10⁻¹³" in second
     name = ledger.anchor("a.one", "as stated")
     assert (
         f'<tr id="row-{name}"' in refuted and f'<a href="../notebooks/01_first.html#verdict-{name}">01</a>' in refuted

@@ -100,6 +100,8 @@ def test_an_index_is_shown_if_it_is_named():
 
 
 def test_what_cannot_be_read_is_refused():
+    with pytest.raises(TypeError, match="frame must be a pandas DataFrame, .* got list"):
+        figures.table([[1, 2]])
     wide = pd.DataFrame({str(i): [i] for i in range(8)})
     with pytest.raises(ValueError, match="at most 7 columns"):
         figures.table(wide)
