@@ -12,7 +12,7 @@
 # {term}`Attention` replaces each {term}`token` by a weighted mean of all tokens. Push the tokens a little, and the
 # outputs move. This book is about one number: **the largest factor by which attention amplifies a small push**. For the
 # two tokens of {numref}`fig-01-push` it is {glue:text}`two-constant:.2f`. This page says what the number is; the next
-# three, why it can grow like $\sqrt n$ with the number $n$ of tokens, what it is in a trained model, and what a
+# three say why it can grow like $\sqrt n$ with the number $n$ of tokens, what it is in a trained model, and what a
 # published rate, $n^{1/4}$, does and does not measure.
 
 # %% tags=["parameters"]
@@ -54,9 +54,9 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-01-push: Two tokens far apart in the plane, each with a grey arrow of attention to the other and an
-# orange arrow for its push; beside them the two outputs, whose orange arrows are longer in all. -->
-# *Left: two tokens and the worst push of both. Right: the outputs, before and after. Each token attends to the other
-# one, so each output lies near the other token. The outputs move more than the inputs.*
+# orange arrow for its push; beside them the two outputs, whose orange arrows are longer in total. -->
+# *Left: two tokens and the worst push of both. Right: the outputs and how they move. Each token attends mostly to the
+# other one, so each output lies near the other token. The outputs move more than the inputs.*
 #
 # ## The map
 #
@@ -66,7 +66,7 @@ plt.show()
 # $$f(X)_i = V \sum_j P_{ij}\, x_j, \qquad P_{i\cdot} = \softmax_j\big(x_i^\top A^\top x_j\big), \qquad
 # A = K^\top Q / \sqrt k .$$
 #
-# Row $i$ of the {term}`attention matrix` $P$ says how token $i$ distributes its attention; it sums to one. Here
+# Row $i$ of the {term}`attention matrix` $P$ says how token $i$ distributes its attention; its entries sum to one. Here
 # $A = -I$, so a token attends most to what points away from it: token 1 gives token 2 the weight
 # {glue:text}`two-weight:.2f`.
 
@@ -77,9 +77,9 @@ by_hand = P @ x @ V.T  # the two outputs
 # %% [markdown]
 # ## The number
 #
-# Both pushes and outputs are measured by the *Frobenius norm*, the root of the sum of squares over all tokens. If one
-# token moves by 1, the norm is 1. If $n$ tokens move by 1 each, it is $\sqrt n$. The $\sqrt n$ of the next page starts
-# here.
+# A push, and the move of the outputs, is measured by the *Frobenius norm*: the root of the sum of squares over all
+# tokens. If one token moves by 1, the norm is 1. If $n$ tokens move by 1 each, it is $\sqrt n$. The $\sqrt n$ of the
+# next page starts here.
 #
 # {bdg-success}`text of the paper` {ref}`what is this? <badges>`
 #
@@ -93,9 +93,9 @@ by_hand = P @ x @ V.T  # the two outputs
 # :::
 #
 # A small push $u$ moves the outputs by $(D_X f)\,u$, up to terms of higher order. So the constant is the largest
-# singular value of a matrix, and its {term}`singular vector` is the worst push to first order. The figure shows it,
-# {glue:text}`two-drawn:.1f` long so that it can be seen. It is amplified {glue:text}`two-gain:.2f` times; as it
-# shrinks, the factor tends to the constant, {glue:text}`two-constant:.2f`.
+# singular value of a matrix, and its {term}`singular vector` is the worst push to first order. {numref}`fig-01-push`
+# shows it with length {glue:text}`two-drawn:.1f`, large enough to be seen. At that length it is amplified
+# {glue:text}`two-gain:.2f` times; as it shrinks, the factor tends to the constant, {glue:text}`two-constant:.2f`.
 
 # %%
 largest = torch.linalg.svdvals(J)[0]
@@ -104,7 +104,7 @@ print(f"largest singular value {largest:.4f}, local_lipschitz {local_lipschitz(h
 # %% [markdown]
 # ## A random push sees little
 #
-# Could we push at random and take the largest factor? With two tokens, yes. Now let {glue:text}`two-copies` tokens
+# Could we push at random and take the largest factor? With two tokens, nearly. Now let {glue:text}`two-copies` tokens
 # stand where the second one stands, and push every token separately.
 
 
@@ -141,7 +141,7 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-01-random: Two histograms of amplification. With two tokens the bars reach the vertical line of the
 # constant; with a hundred tokens they stand far to its left. -->
-# *Amplification of random pushes (bars) and the constant (line). With two tokens random pushes come close to it, with a
+# *Amplification of random pushes (bars) and the constant (line). With two tokens random pushes come close to it; with a
 # hundred they do not.*
 #
 # The best random push reaches {glue:text}`two-best:.0f` % of the constant with two tokens, and
@@ -164,7 +164,7 @@ print("✓ checked: the map written by hand; the constant by differences; no ran
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The number belongs to *one input*. The next page asks how large it can be on any input in a ball.
+# - The number belongs to *one input*. The next page asks how large it can be over all inputs in a ball.
 # - It is about small pushes and does not say how far a large one carries.
 #
 # **One thing to try.** Set `A = torch.eye(2).double()`: now each token prefers what resembles it. Is the constant of

@@ -10,10 +10,9 @@
 # # Why the square root of n (Theorem 3.3)
 #
 # How large can the constant be on $n$ {term}`tokens <token>` in a ball of {term}`radius` $R$? For large $R$ at most of
-# order $\sqrt n\, R^2$ (Theorem 3.3), and the $\sqrt n$ is real. It comes from {term}`two clusters`: one token
-# alone, and all others in one place,
-# attending to it. Move the lone token by 1, and $n - 1$ outputs move by about 1 each. In the Frobenius norm that is
-# $\sqrt{n - 1}$.
+# order $\sqrt n\, R^2$ (Theorem 3.3), and the $\sqrt n$ is real. It comes from {term}`two clusters`: one token alone,
+# and all others together at another place, attending to it. Move the lone token by 1, and $n - 1$ outputs move by about
+# 1 each. In the Frobenius norm that is $\sqrt{n - 1}$.
 
 # %% tags=["parameters"]
 R = 2.0  # radius of the ball
@@ -56,23 +55,22 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-02-clusters: Left, one token alone and nine in one place; the push moves almost only the one alone.
-# Right,
-# nine outputs in one place, each moved by about one. -->
-# *Two clusters and the worst push. Left, the inputs: nearly all of the push moves the lone token. Right, the outputs:
-# the whole cluster follows, each token by as much.*
+# Right, nine outputs in one place, each moved by about one, and the output of the lone token, almost unmoved. -->
+# *Two clusters and the worst push. Left, the inputs: nearly all of the push is on the lone token. Right, the outputs:
+# each output of the cluster moves about as far as the lone token did.*
 #
 # ## Who chooses whom
 #
 # As on the last page $A = -I$: a token attends to its opposite. The lone token is at $-Ru$ and the cluster at $Ru$,
-# with $\abs u = 1$. A token of the cluster has the {term}`logit` $R^2$ for the lone token and $-R^2$ for each of its
-# own place. So it gives the lone token the weight
+# with $\abs u = 1$. For a token of the cluster, the lone token has the {term}`logit` $R^2$ and every token of the
+# cluster has $-R^2$. So it gives the lone token the weight
 #
 # $$p = \frac{1}{1 + (n - 1)\, e^{-2 R^2}} ,$$
 #
 # close to 1 while $n$ is small compared with $e^{2R^2}$. Move the lone token by $\varepsilon$ along $u$. Two things
-# happen to each of the $n - 1$ outputs. What it attends to has moved: $p\,\varepsilon$. And the logit of the lone token
-# has fallen by $R\,\varepsilon$, so $p$ falls by $p(1 - p)\,R\,\varepsilon$, and that weight goes to tokens that lie
-# $2R$ further along $u$. To first order, each output moves by
+# happen to each of the $n - 1$ outputs. What it attends to has moved, which gives $p\,\varepsilon$. And the logit of
+# the lone token has fallen by $R\,\varepsilon$, so $p$ falls by $p(1 - p)\,R\,\varepsilon$, and that weight goes to
+# tokens that lie $2R$ further along $u$. To first order, each output moves by
 #
 # $$p\,\varepsilon + 2R \cdot p(1-p)\,R\,\varepsilon = p\,\big(1 + 2R^2(1-p)\big)\,\varepsilon ,$$
 #
@@ -81,8 +79,7 @@ plt.show()
 # ## The theorem
 #
 # The {term}`Lipschitz constant on a ball`, $\Lip(f_{|B_R^n})$, is the supremum of $\Lip_X(f)$ over the
-# {term}`sequences <sequence>` $X$
-# in it.
+# {term}`sequences <sequence>` $X$ of $n$ tokens in the ball.
 #
 # {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
 #
@@ -110,7 +107,7 @@ plt.show()
 #
 # ::::{dropdown} Proof: from the three lines to the {term}`bound`
 # :::{prf:proof}
-# The norm of each term, then of the sum, before $V$.
+# We bound the norm of each term, then of the sum, before $V$ is applied.
 #
 # - Value and key: $\sum_i \big(\sum_j P_{ij} \abs{\varepsilon_j}\big)^2 \le \sum_i \sum_j P_{ij} \abs{\varepsilon_j}^2
 #   \le n \norm\varepsilon_F^2$, since each column of $P$ sums to at most $n$.
@@ -122,8 +119,8 @@ plt.show()
 #
 # ## Measured against stated
 #
-# Tokens in one place can be counted by a weight: here two tokens with {term}`token weights` $\frac1n$ and $\frac{n-1}n$
-# have the constant of all $n$ ({doc}`22_tightness`).
+# Tokens in one place can be replaced by one token with a weight: here two tokens with {term}`token weights` $\frac1n$
+# and $\frac{n-1}n$ have the constant of all $n$ ({doc}`22_tightness`).
 
 
 # %%
@@ -156,11 +153,11 @@ names |= {"lone": "push of the lone token alone", "root": "constant / √n", "bo
 figures.table(table, names=names, digits=3)
 
 # %% [markdown]
-# The push of the lone token alone gives the constant to {glue:text}`root-off:.1f` %. It explains the column
-# constant / √n. While $p$ is near 1, the constant is near $\sqrt n$. Where $p$ falls, the factor $2R^2(1-p)$ counts:
-# $p\,(1 + 2R^2(1-p))$ rises, for $R^2 \ge \frac12$, to $(1 + 2R^2)^2 / (8R^2)$, here {glue:text}`root-hump:.2f`, and
-# close to $R^2/2$ for
-# large $R$. So the order $R^2 \sqrt n$ of the theorem is reached, at the length where that happens.
+# Pushing the lone token alone gives the constant to within {glue:text}`root-off:.1f` %, and its formula explains the
+# column constant / √n. While $p$ is near 1, the constant is near $\sqrt n$. Where $p$ falls, the factor $2R^2(1-p)$
+# counts: $p\,(1 + 2R^2(1-p))$ rises, for $R^2 \ge \frac12$, to $(1 + 2R^2)^2 / (8R^2)$, which is
+# {glue:text}`root-hump:.2f` here and close to $R^2/2$ for large $R$. So the order $R^2 \sqrt n$ of the theorem is
+# reached at the length where this maximum lies.
 
 # %% tags=["hide-input"]
 ax = plt.subplots(figsize=(6.2, 4.0))[1]
@@ -189,23 +186,23 @@ plt.show()
 # them all. -->
 # *Local constants of two clusters for three radii, on log-log axes. The larger the radius, the further a curve follows
 # the line $\sqrt n$ (dotted) and the more it rises above it before it falls. A bar is where $p = \frac12$. The bound
-# for $R = 2$ (dashed) lies above.*
+# for $R = 2$ (dashed) lies above all three.*
 #
 # ## How far the rate goes
 #
 # We say that the *rate* $\sqrt n$ is kept while the constant is at least $\frac12 \sqrt{n - 1}$. For that
 # $p \ge \frac12$ is enough, which means $n$ up to $1 + e^{2R^2}$: for $R = 2$, to {glue:text}`root-end:,.0f` tokens.
 # This is not where the curve turns. It peaks near {glue:text}`root-top:,.0f` tokens, at
-# {glue:text}`root-top-constant:.0f`, and keeps the rate to about {glue:text}`root-lost:,.0f`. Far beyond, $p$ falls
-# like $1/n$, faster than $\sqrt n$ grows, and the constant falls.
+# {glue:text}`root-top-constant:.0f`, and the rate is kept up to about {glue:text}`root-lost:,.0f`. Far beyond, $p$
+# falls like $1/n$, faster than $\sqrt n$ grows, and the constant falls.
 #
 # For any $A$ with a real eigenvalue, and $V = I$, Proposition 3.4 of {cite:t}`castin2024smooth` (reconstructed) gives
 # inputs whose constant is
 #
 # $$\text{at least } \tfrac12 \sqrt{n - 1} \quad \text{while} \quad n \le 1 + e^{2 \gamma R^2} .$$
 #
-# The number $\gamma$ is made of the extreme real eigenvalues of $A$ ({doc}`22_tightness`); here it is 1. This length is
-# **exponential in $R^2$**.
+# The number $\gamma$ is computed from the extreme real eigenvalues of $A$ ({doc}`22_tightness`); here it is 1. This
+# length is **exponential in $R^2$**.
 
 # %% tags=["hide-input"]
 steps = [int(m) for m in np.unique(np.geomspace(3, 1e5, 28).round())]
@@ -214,8 +211,8 @@ figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75
 # %% [markdown]
 # <!-- figure fig-02-movable: On the left the lone token and the cluster on a line, with their outputs and how far each
 # moves; on the right the constant against the number of tokens, with the bound and the line root n. -->
-# *To be moved: two clusters of $n$ tokens at radius $R$, in the colours of the figure above. The number at a
-# cluster is the move of each of its tokens. Where does the constant rise above $\sqrt n$, and where does it peak?*
+# *To be moved: two clusters of $n$ tokens at radius $R$, in the colours of the figure above. The number beside a
+# cluster says how far each of its tokens moves. Where does the constant rise above $\sqrt n$, and where does it peak?*
 
 # %% tags=["hide-input", "nbval-check-output"]
 for m in (3, 10, 40):
@@ -243,13 +240,13 @@ print("✓ checked: tokens with weights against copies; how far each output move
 #
 # - $\sqrt n$ is reached by inputs built for the purpose. Text need not look like them: the next page measures how the
 #   constant grows on text.
-# - The bound is not tight: {doc}`21_general_bound` has a tighter one. The largest constants that we know of stay
-#   below that one too, by the factors of {doc}`76_regimes`.
+# - The bound is not tight: {doc}`21_general_bound` has a tighter one. The largest constants that we know of stay below
+#   that one too; {doc}`76_regimes` gives the factors.
 # - With a {term}`mask` the same bound holds (Theorem 4.3, {doc}`31_masked_bound`), and a lone token that stands
 #   first is still
 #   seen by all.
-# - Far past the peak *this* input loses the rate. Another may keep it longer; none keeps it for ever, because the
-#   constant of an unmasked head on the ball is bounded whatever $n$ ({doc}`23_mean_field`).
+# - Far past the peak *this* input loses the rate. Another may keep it longer; none keeps it at all lengths, because the
+#   constant of an unmasked head on the ball is bounded, whatever $n$ is ({doc}`23_mean_field`).
 #
 # **One thing to try.** Set `R = 1.0`: which of the five lengths still keep the rate?
 #

@@ -10,7 +10,7 @@
 # # Measured on a real model
 #
 # The theorem allows $\sqrt n$, and special inputs reach it. What does a trained layer do on text? Below are two layers
-# of MiniLM, a small pretrained encoder, on *Alice's Adventures in Wonderland*, and as a control one layer of a GPT-2
+# of MiniLM, a small pretrained encoder, on *Alice's Adventures in Wonderland* and, as a control, one layer of a GPT-2
 # with random weights. The constant of layer 0, MiniLM's first, shows no growth with the length. That of layer 3 grows,
 # more slowly than $\sqrt n$.
 
@@ -64,8 +64,9 @@ plt.show()
 #
 # ## From a text to one number
 #
-# A layer sees vectors, not words. We take what its {term}`attention` receives in the running model. The theorem is
-# about one head; the map measured here is all heads of the layer, with their biases and the output projection.
+# A layer sees vectors, not words. We take the vectors that its {term}`attention` receives in the running model. The
+# theorem is about one head; the map measured here is all heads of the layer, with their biases and the output
+# projection.
 
 # %%
 text = corpora.available(*texts)
@@ -116,8 +117,8 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-03-pulled: A dozen curves that start together near the bottom and rise within a few rounds towards a
 # horizontal line, the constant. -->
-# *Amplification of random pushes (left end) that are pulled towards the worst one. They start far below the constant
-# and come up to it.*
+# *Amplification of random pushes (left end), round by round, as they are pulled towards the worst one. They start far
+# below the constant and come up to it.*
 #
 # ## How the constant grows
 #
@@ -139,8 +140,9 @@ names |= {"flattest": "slope, least", "steepest": "slope, largest"}
 figures.table(laws, names, digits=2)
 
 # %% [markdown]
-# The {term}`exponent` is that of a power law fitted for $n$ from 2 to 98; its interval is clustered by window and by
-# length. The last columns have the least and the largest {term}`local slope`, over doublings of $n$.
+# The {term}`exponent` is that of a power law fitted for $n$ from 2 to 98; its interval allows for dependence within a
+# window and within a length. The last two columns give the least and the largest {term}`local slope`, over doublings of
+# $n$.
 #
 # Layer 0 has the exponent {glue:text}`three-flat:.3f`, and its interval contains 0: no growth is seen. Layer 3 has
 # {glue:text}`three-deep:.2f`: it grows, and its interval lies below $\frac12$. The random GPT-2 has
@@ -165,7 +167,7 @@ print("✓ checked: the pulled pushes end at the constant, random ones stay belo
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - An exponent describes this layer, this text and these lengths. On windows longer than the texts of MiniLM's
+# - An exponent describes one layer, one text and one range of lengths. On windows longer than the texts of MiniLM's
 #   training, the constant of layer 0 jumps to more than twice its value ({doc}`41_real_text`).
 # - It does not show the worst *input*. {term}`Tokens <token>` built against a head reach the rate $\sqrt n$
 #   ({doc}`42_adversarial_inputs`).

@@ -10,11 +10,11 @@
 # # The one-index difference
 #
 # The experiments of *How Smooth Is {term}`Attention <attention>`?* {cite}`castin2024smooth` report that on text the
-# constant grows at a
-# rate close to $n^{1/4}$. The authors released their code, which is why this page can exist. As we read it, one index
-# makes it report another quantity than the {term}`local Lipschitz constant`. {term}`Uniform attention` tells the two
-# apart: **its constant is the same at every length, and the {term}`released quantity` grows exactly like $n^{1/4}$**,
-# as long as the mean $m$ of the {term}`tokens <token>` stays the same and $V m \ne 0$.
+# constant grows at a rate close to $n^{1/4}$. The authors released their code, which is why this page can exist. As we
+# read it, one index makes it report a quantity other than the {term}`local Lipschitz constant`.
+# {term}`Uniform attention` tells the two apart: **its constant is the same at every length, and the
+# {term}`released quantity` grows exactly like $n^{1/4}$**, as long as the mean $m$ of the {term}`tokens <token>` stays
+# the same and $V m \ne 0$.
 
 # %% tags=["parameters"]
 lengths = [4, 16, 64, 256]
@@ -72,16 +72,16 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-04-uniform: Two lines against the number of tokens on logarithmic axes: the defined constant is level,
 # the released quantity rises along a straight line. -->
-# *Uniform attention, both quantities on the same inputs. The constant as defined stays the same; the released quantity
-# rises like $n^{1/4}$.*
+# *Uniform attention, both quantities on the same inputs, each divided by its value at $n = 4$. The constant as defined
+# stays the same; the released quantity rises like $n^{1/4}$.*
 #
 # ## The index
 #
-# Power iteration computes $J^\top (J u)$, with $J = D_X f$, again and again; its length tends to $\norm J_2^2$, so it
-# ends with a square root. The product $J u$, the *tangent*, is how the output moves. The function that computes it
-# returns a pair, *output and tangent*. As we read the released code (commit 60da456; the cell above is ours), it keeps
-# the first of the two where the second belongs. Each round then computes $J^\top f(X)$, whatever $u$ is, and the loop
-# reports
+# Power iteration computes $J^\top (J u)$, with $J = D_X f$, again and again, with $u$ scaled to length one; the length
+# of the product tends to $\norm J_2^2$, so the method ends with a square root. The product $J u$, the *tangent*, is how
+# the output moves under $u$. The function that computes it returns a pair, *output and tangent*. As we read the
+# released code (commit 60da456; the cell above is ours), it keeps the first of the two where the second belongs. Each
+# round then computes $J^\top f(X)$, whatever $u$ is, and the loop reports
 #
 # $$\rho_X(f) = \sqrt{\norm{J^\top f(X)}_F} \quad \text{instead of} \quad \norm{J}_2 .$$
 #
@@ -110,13 +110,14 @@ plt.show()
 # for a
 # large $V^\top V m$ it is more, while the constant does not depend on $m$.
 #
-# Other layers obey $n^{1/4}$ as a bound, *if* the constant is at most $L$ and each output at most $M$ at every length:
+# For other layers $n^{1/4}$ is an upper bound on the rate, *if* at every length the constant is at most $L$ and each
+# output has norm at most $M$:
 #
 # $$\begin{aligned} \rho_X(f)^2 &\le \norm J_2\, \norm{f(X)}_F \le L\, \sqrt n\, M , \\
 # \rho_X(f) &\le \sqrt{L M}\; n^{1/4} . \end{aligned}$$
 #
-# Where the constant itself grows, this says nothing, and the released quantity can grow faster than $n^{1/4}$. Random
-# heads show it as their attention becomes sharper:
+# Where the constant itself grows, this inequality sets no rate, and the released quantity can grow faster than
+# $n^{1/4}$. Random heads show this once their attention is sharp enough:
 
 # %% tags=["hide-input"]
 sharp = moving.from_uniform_to_sharp([4, 8, 16, 32], [0, 4, 8, 16, 32, 64], draws=3)
@@ -124,10 +125,10 @@ figures.movable.released(sharp)
 
 # %% [markdown]
 # <!-- figure fig-04-movable: On the left both quantities against the number of tokens; on the right their exponents, as
-# attention goes from uniform to sharp. -->
+# attention goes from uniform to sharp; dotted, one quarter. -->
 # *To be moved: the {term}`logit range`, from 0 (uniform) upwards. Left, both quantities for three draws of a head and
 # its tokens, with $\norm V_2 = 1$ and a mean of length 1 for each. Right, the {term}`exponents <exponent>` fitted to
-# the three.*
+# the three draws; dotted, $\frac14$.*
 #
 # ## Trained layers: both quantities, the same inputs
 
@@ -157,9 +158,9 @@ ax.legend(loc="upper left", bbox_to_anchor=(0, 1.14), ncols=2, frameon=False)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-04-honest: For six layers of MiniLM and a random GPT-2 two exponents each with intervals. The released
-# one lies to the right of the defined one in all seven rows; in the first and the last row the defined one is near
-# zero. -->
+# <!-- figure fig-04-honest: For six layers of MiniLM and a random GPT-2, two exponents each, with intervals. The
+# released one lies to the right of the defined one in all seven rows; in the first and the last row the defined one is
+# near zero. -->
 # *Fitted exponents on the same {term}`windows <window>` of Alice, $n$ from 2 to 98, with 95 % intervals clustered by
 # window and by
 # length; dashed, $\frac14$. The released quantity has the larger exponent in all seven rows; we do not test the
@@ -178,13 +179,13 @@ glue("four-random-released", float(gpt2.released), display=False)
 
 # %% [markdown]
 # - *Random GPT-2*, a model of the paper: exponent {glue:text}`four-random:.3f` as defined,
-#   {glue:text}`four-random-released:.2f` as released. In this one model with random weights, the index alone turns a
-#   nearly level curve into about $n^{1/4}$.
+#   {glue:text}`four-random-released:.2f` as released. In this model with random weights, the index alone turns a nearly
+#   level curve into about $n^{1/4}$.
 # - *MiniLM, layer 0*: {glue:text}`four-first:.3f` as defined, {glue:text}`four-first-released:.2f` as released.
 # - *MiniLM, layers 1 to 5*: the constant does grow, with exponents from {glue:text}`four-low:.2f` to
-#   {glue:text}`four-high:.2f`. Some of the intervals contain $\frac14$. The released quantity has
-#   {glue:text}`four-released-low:.2f` to {glue:text}`four-released-high:.2f`, above $\frac14$: their constants grow, so
-#   the inequality sets no limit here.
+#   {glue:text}`four-high:.2f`. Some of their intervals contain $\frac14$. The released quantity has
+#   {glue:text}`four-released-low:.2f` to {glue:text}`four-released-high:.2f`, above $\frac14$: the constants of these
+#   layers grow, so the inequality above sets no limit here.
 
 # %% tags=["hide-input", "nbval-check-output"]
 for tokens, row in zip(inputs, table.itertuples(), strict=True):
@@ -206,12 +207,12 @@ print("✓ checked: both formulas of uniform attention; the fitted exponent is l
 # %% [markdown]
 # ## What the $n^{1/4}$ is, and is not
 #
-# - It is what the released quantity gives for uniform attention, whose constant does not grow. Such a curve does not
-#   tell a level constant from a growing one.
+# - It is the rate of the released quantity for uniform attention, whose constant does not grow. A curve of this rate
+#   does not tell a level constant from a growing one.
 # - It is not evidence against growth either. Some constants do grow, even near this rate.
 # - No theorem is touched: none rests on an experiment. The $\sqrt n$ of {doc}`02_square_root` stands.
-# - The weights of BERT are not available to us: its curves stay unchecked. {doc}`45_released_code` measures what else
-#   differs in the released code.
+# - The weights of BERT are not available to us, so its curves stay unchecked. {doc}`45_released_code` measures what
+#   else differs in the released code.
 #
 # **One thing to try.** Set `A = -torch.eye(d).double()`: attention is no longer uniform, yet neither line of
 # {numref}`fig-04-uniform` changes its slope. What in `inputs` keeps them? (Every token is repeated equally often, so
@@ -220,14 +221,13 @@ print("✓ checked: both formulas of uniform attention; the fitted exponent is l
 # ## Six questions
 #
 # :::{dropdown} 1. What is the local Lipschitz constant, and why does a random push not show it?
-# The largest factor by which a small push is amplified: the top singular value of the {term}`Jacobian`. It belongs
-# to one
-# direction among very many, of which a random push has little.
+# The largest factor by which a small push is amplified: the top singular value of the {term}`Jacobian`. It is reached
+# in one direction among very many, and a random push has little of that direction.
 # :::
 #
 # :::{dropdown} 2. Explain the square root of n in Theorem 3.3 with {term}`two clusters`.
 # One token stands alone, $n - 1$ others attend to it. Move it by 1, and $n - 1$ outputs move by about 1 each; the
-# Frobenius norm adds their squares: $\sqrt{n - 1}$.
+# Frobenius norm, the root of the sum of their squares, is $\sqrt{n - 1}$.
 # :::
 #
 # :::{dropdown} 3. Which three effects does the proof add up, and which one carries no square root of n?
@@ -236,14 +236,14 @@ print("✓ checked: both formulas of uniform attention; the fitted exponent is l
 # :::
 #
 # :::{dropdown} 4. Up to which length do two clusters reach the rate, and why not beyond?
-# They are sure to keep at least half of $\sqrt{n - 1}$ up to $1 + e^{2 \gamma R^2}$ tokens, exponential in $R^2$.
-# There, for $\gamma = 1$, the lone token still has half of the cluster's attention. In the end its weight falls like
-# $1/n$, and the constant falls.
+# They are sure to keep at least half of $\sqrt{n - 1}$ up to $1 + e^{2 \gamma R^2}$ tokens, exponential in $R^2$. There
+# the lone token, for $\gamma = 1$ as on that page, still has half of the cluster's attention. Far beyond, its weight
+# falls like $1/n$, and the constant falls.
 # :::
 #
 # :::{dropdown} 5. What do the two quantities give for uniform attention, and why?
-# The map is $V$ times the mean, of constant $\norm V_2$ at every length. The released quantity is the root of the norm
-# of $n$ equal blocks: $\sqrt{\sqrt n} = n^{1/4}$ times a number.
+# The map is $V$ times the mean, of constant $\norm V_2$ at every length. The released quantity is the root of the
+# Frobenius norm of $n$ equal blocks: $\sqrt{\sqrt n} = n^{1/4}$ times a number.
 # :::
 #
 # :::{dropdown} 6. A plot of the released quantity follows $n^{1/4}$. What follows for the constant?

@@ -9,10 +9,11 @@
 # %% [markdown]
 # # Self-attention as a map (Definition 2.1)
 #
-# Self-{term}`attention` sends every {term}`token` to a weighted average of the tokens it sees, and the weights depend
-# on the tokens themselves. One such map serves the whole book: the maps of the theorems and the layers of the
-# experiments are the same code. {numref}`fig-11-attention` is the {term}`attention matrix` of one {term}`attention
-# head` of a pretrained model on a line of text, without and with a {term}`mask <mask (causal)>`, computed with it.
+# Self-{term}`attention` sends every {term}`token` to a weighted average of the tokens it sees, times a matrix, and the
+# weights depend on the tokens themselves. One such map serves the whole book: the maps of the theorems and the layers
+# of the experiments are the same code. {numref}`fig-11-attention` is the {term}`attention matrix` of one
+# {term}`attention head` of a pretrained model on a line of text, without and with a {term}`mask <mask (causal)>`,
+# computed with this code.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -56,14 +57,14 @@ plt.show()
 # <!-- figure fig-11-attention: Two square grids of shaded cells, one row and one column for each token of a line of
 # text. On the left, without a mask, tokens that occur twice attend to each other. On the right, with a mask, all cells
 # above the diagonal are empty. -->
-# *The attention matrix $P$ of one pretrained head: row $i$ is how token $i$ spreads its attention.
-# Look for words that occur twice. The {term}`mask` removes everything above the diagonal, and each row still
-# sums to one.*
+# *The attention matrix $P$ of one pretrained head: row $i$ shows how token $i$ spreads its attention. Most rows put
+# most of their weight on the first token; words that occur twice also attend to their double. The {term}`mask` removes
+# everything above the diagonal, and each row still sums to one.*
 #
 # ## By hand: two tokens in the plane
 #
-# Two tokens give two {term}`logits <logit>` for each of them, and each row of $P$ has one free number: how much a
-# token looks at the other one.
+# With two tokens, each token has two {term}`logits <logit>`, and each row of $P$ has one free number: the weight that a
+# token gives to the other one.
 
 # %%
 A = torch.tensor([[1.0, 0.5], [0.0, -1.0]], dtype=torch.float64)
@@ -111,12 +112,12 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-11-two-tokens: Two tokens in the plane joined by a line. An arrow leads from each to its output, a
 # diamond on that line between the two tokens. -->
-# *Two tokens and their outputs. Because $V = I$, attention moves each token to a point of the segment between
-# them, and its place there is the token's row of $P$.*
+# *Two tokens and their outputs. Because $V = I$, attention moves each token to a point of the segment between them, and
+# the token's row of $P$ gives its place there.*
 #
 # The first token gives {glue:text}`page-11-other:.2f` of its attention to the second; the second keeps
 # {glue:text}`page-11-itself:.2f` for itself. The transpose in $x_i^\top A^\top x_j$ matters: here $A$ is not symmetric,
-# and exchanging queries and keys changes the output by {glue:text}`page-11-swapped:.2f`, relatively.
+# and exchanging queries and keys makes a relative change of {glue:text}`page-11-swapped:.2f` in the output.
 #
 # ## The definition
 #
@@ -131,8 +132,8 @@ plt.show()
 # $$f(X)_i = V \sum_{j=1}^n P_{ij}\, x_j, \qquad P_{i\cdot} = \softmax_j\big(x_i^\top A^\top x_j\big), \qquad
 # A = K^\top Q / \sqrt k .$$
 #
-# Several heads are summed after output matrices: $f(X) = \sum_h W^{(h)} f^{(h)}(X)$. Masked attention lets token
-# $i$ see only $j \le i$: $f^m(X)_i = f(x_1, \dots, x_i)_i$.
+# Several heads are summed, each after its output matrix: $f(X) = \sum_h W^{(h)} f^{(h)}(X)$. Masked attention lets
+# token $i$ see only $j \le i$: $f^m(X)_i = f(x_1, \dots, x_i)_i$.
 # :::
 #
 # ## Measured: PyTorch's attention, and a pretrained model's
@@ -154,8 +155,8 @@ for _ in range(100):
         found.append(((f(tokens[order]) - out).norm() / out.norm()).item())
 
 # %% [markdown]
-# The heads, biases and mask of a pretrained layer become one `Attention`. On the activations that the layer really
-# receives it must give what the model itself computes, in all layers, with and without the mask.
+# The heads, biases and mask of a pretrained layer become one `Attention`. On the activations that the layer receives in
+# the model, it must give what the model itself computes, in all layers, with and without the mask.
 
 # %%
 errors = []
@@ -188,13 +189,12 @@ figures.table(
 # ## Four facts that later pages use
 #
 # 1. Without a mask, permuting tokens permutes outputs (the map is *permutation equivariant*). With a mask it does not:
-#    in the random heads above the largest relative change of the output by another order was
-#    {glue:text}`page-11-order:.1f`.
+#    in the random heads above, another order changed the output by up to {glue:text}`page-11-order:.1f` times its norm.
 # 2. A masked output depends on the prefix alone, because the sums stop at $j = i$.
 # 3. A key bias changes nothing: it adds the same number to all logits of a row, which the softmax does not see. A query
 #    bias adds a number that depends on $j$, and changes the output.
-# 4. Integer {term}`token weights` are repeated tokens: equal tokens have equal logits, and the sum counts each once.
-#    This is how one map also acts on {term}`measures <measure>` ({doc}`20_measures`).
+# 4. Integer {term}`token weights` are repeated tokens: equal tokens have equal logits, and the sum has one term for
+#    each copy. This is how one map also acts on {term}`measures <measure>` ({doc}`20_measures`).
 
 # %%
 query, key, value, output = (normal(3, *shape) for shape in [(4, 8), (4, 8), (4, 8), (8, 4)])
@@ -245,11 +245,11 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - It shows that the maps of the theorems and the maps of the experiments are one and the same code.
-# - A masked MiniLM is a pretrained encoder with a causal mask put on, as the paper does with BERT. It was never
-#   trained that way, so it stands for the shape of a decoder, not for a good one.
-# - It does not say yet how smooth the map is.
+# - It shows that the maps of the theorems and the maps of the experiments are the same code.
+# - A masked MiniLM is a pretrained encoder to which we add a causal mask, as the paper does with BERT. It was never
+#   trained that way: it has the form of a decoder and need not behave like a trained one.
+# - It does not yet say how smooth the map is.
 #
 # **One thing to try.** Other heads look elsewhere: change `layer` and `head` and see which ones are almost uniform.
 #
-# **Next:** {doc}`12_local_lipschitz`, how its smoothness is measured.
+# **Next:** {doc}`12_local_lipschitz`: how the smoothness of this map is measured.

@@ -9,12 +9,11 @@
 # %% [markdown]
 # # The local Lipschitz constant
 #
-# How much can a small push of the {term}`tokens <token>` move the output of {term}`attention`? To first order by
-# no more than a factor, the largest {term}`singular value <singular vector>` of the {term}`Jacobian` at the input:
-# the {term}`local
-# Lipschitz constant`. The {term}`Lanczos method` finds it from products with the Jacobian alone,
-# {glue:text}`page-12-products` of them for the layer below, together with an upper {term}`bound` that fails with a
-# probability one may choose.
+# How much can a small push of the {term}`tokens <token>` move the output of {term}`attention`? To first order, by at
+# most the length of the push times the largest {term}`singular value <singular vector>` of the {term}`Jacobian` at the
+# input: the {term}`local Lipschitz constant`. The {term}`Lanczos method` finds it from products with the Jacobian
+# alone, {glue:text}`page-12-products` of them for the layer below, together with an upper {term}`bound` that fails with
+# at most a probability that the user chooses.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -53,10 +52,10 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-12-two-tokens: A curve over the place s of the two tokens. It starts at one, rises to a single peak
-# near s = 1 and falls back to one. Columns of dots lie on and below the curve,
-# many of them far below it. -->
-# *Two tokens on a line, at $s$ and $-s$, with $A = V = 1$. Dots: 25 random pushes at each place. The curve
-# is the largest singular value, which no push exceeds and a sampled direction may miss by far.*
+# near s = 1 and falls back to one. Columns of dots lie on and below the curve, many of those near s = 0 far below it.
+# -->
+# *Two tokens on a line, at $s$ and $-s$, with $A = V = 1$. Dots: 25 random pushes at each place. The curve is the
+# largest singular value, which no push exceeds; random pushes can fall far short of it.*
 #
 # ## By hand: two tokens on a line
 #
@@ -65,7 +64,7 @@ plt.show()
 #
 # $$\text{together: } 1 + \frac{s^2}{\cosh^2 s^2}, \qquad \text{apart: } \tanh s^2 + \frac{2 s^2}{\cosh^2 s^2}.$$
 #
-# The larger one is the constant. At $s = 0$ the tokens agree: attention is a plain average and the constant is
+# The larger one is the constant. At $s = 0$ the tokens coincide: attention is a plain average and the constant is
 # $\norm{V}_2 = 1$. Close together, the worst push moves them to the same side; farther away, apart.
 
 # %%
@@ -116,12 +115,13 @@ figures.table(
 # :::
 # ::::
 #
-# {cite:t}`castin2024smooth` state their Lemma 3.1 for open connected sets, in our reconstruction. Connected is not
-# enough: on a ring with a slit the angle is a smooth function whose quotients across the slit are unbounded. Balls
-# are convex, so the book's {term}`Lipschitz constant on a ball` is the supremum of local ones.
+# {cite:t}`castin2024smooth` state their Lemma 3.1, in our reconstruction, for open connected sets. That is not enough:
+# on a ring with a slit the angle is a smooth function whose quotients across the slit are unbounded. Balls are convex,
+# so the book's {term}`Lipschitz constant on a ball` is the supremum of local ones.
 #
-# **Measured.** A hundred pairs of inputs, masked and unmasked: the quotient of the pair, over the largest local
-# constant on the segment between them. The second input lies in the worst direction of the first, at many distances.
+# **Measured.** We take a hundred pairs of inputs, with and without a mask, and divide the quotient of each pair by the
+# largest local constant found on the segment between them. The second input lies in the worst direction of the first,
+# at many distances.
 
 # %%
 ratios = []
@@ -141,16 +141,17 @@ glue("page-12-largest", max(ratios), display=False)
 
 # %% [markdown]
 # The smallest ratio is {glue:text}`page-12-smallest:.3f`, the largest {glue:text}`page-12-largest:.6f`: no quotient
-# exceeds the largest local constant on its segment, and the closest pairs come up to it.
+# exceeds the largest local constant on its segment, and for the closest pairs the two nearly agree.
 #
 # ## Two solvers
 #
-# A layer on real text has a Jacobian with tens of thousands of rows. Only {term}`products with vectors <Jacobian-vector
-# product>` are affordable, and both solvers ask for nothing else than $u \mapsto J^\top J u$. *Power iteration* applies
-# it again and again and keeps the last vector. *Lanczos* {cite}`lanczos1950iteration,golub1965calculating` keeps them
-# all: from $j$ products it makes a small tridiagonal matrix whose largest eigenvalue $\theta_j$ is the best lower bound
-# on $\norm{J}_2^2$ that these vectors allow. We take a layer of a pretrained model at its first four tokens, so that
-# the dense singular value is there for comparison.
+# A layer on real text has a Jacobian with tens of thousands of rows. Only
+# {term}`products with vectors <Jacobian-vector product>` are affordable, and both solvers need nothing but
+# $u \mapsto J^\top J u$. *Power iteration* applies it again and again and keeps the last vector. *Lanczos*
+# {cite}`lanczos1950iteration,golub1965calculating` keeps them all: from $j$ products it makes a small tridiagonal
+# matrix whose largest eigenvalue $\theta_j$ is the best lower bound on $\norm{J}_2^2$ that these vectors allow. We take
+# a layer of a pretrained model at its first four tokens, so that the dense singular value can be computed for
+# comparison.
 
 # %%
 corpus = corpora.available(*texts)
@@ -183,15 +184,15 @@ plt.show()
 # number of products. Lanczos falls much more steeply and reaches rounding while power iteration is still far away.
 # Two dotted vertical lines mark where each stops by itself. -->
 # *Relative error of the two solvers against the products they spend. Dotted lines: where each one stops by itself at
-# the default tolerance of $10^{-4}$. Lanczos could stop earlier than it does: it goes on until a larger singular
-# value is all but excluded.*
+# the default tolerance of $10^{-4}$. Lanczos could stop earlier than it does: it goes on until a larger singular value
+# is excluded with high probability.*
 #
 # Lanczos stops after {glue:text}`page-12-products` products, power iteration after {glue:text}`page-12-power`.
 #
 # ## How a solver is fooled
 #
 # A small residual says that *some* singular value is near, not that it is the largest. Here the start vector almost
-# misses the top direction, whose value is 1, and the second value lies close below.
+# misses the top direction, whose value is 1, and the second largest value lies close below.
 
 # %%
 spectrum = torch.cat([torch.ones(1), torch.linspace(0, 0.98, 399)]).double()
@@ -228,17 +229,18 @@ figures.table(
 )
 
 # %% [markdown]
-# All three say that they converged. Two sit on the wrong singular value, and no number they know could tell them.
-# `confidence=None` takes this risk: fewer products, and now and then an answer wrong by percents, silently.
+# All three report that they converged. Two have stopped near a wrong singular value, and nothing that they computed
+# could reveal it. `confidence=None` takes this risk: it needs fewer products, and now and then its answer is wrong by
+# some percent, without a warning.
 #
 # ## The upper bound
 #
-# What else is known? That the start was drawn at random. So it has some part along the top direction, and the law of
-# that part is known. The {term}`certificate` of the third solver turns this into an upper bound: a larger singular
-# value would have left its mark on the coefficients of the run, unless the start was nearly orthogonal to its vector,
-# and that has probability at most $\delta$. The {term}`confidence` is $1 - \delta$, by default $1 - 10^{-6}$. The
-# statement is {prf:ref}`lanczos-certificate`; its proof, and what rounding does to it, are on {doc}`../book/solver`.
-# It is about exact products.
+# What else is known? The start was drawn at random. So it has some component along the top direction, and the
+# distribution of that component is known. The {term}`certificate` of the third solver turns this into an upper bound: a
+# larger singular value would have left its mark on the coefficients of the run, unless the start was nearly orthogonal
+# to its vector, and that has probability at most $\delta$. The {term}`confidence` is $1 - \delta$, by default
+# $1 - 10^{-6}$. The statement is {prf:ref}`lanczos-certificate`; its proof, and what rounding does to it, are on
+# {doc}`../book/solver`. It is about exact products.
 
 # %% tags=["hide-input"]
 start = torch.randn(1, 400, generator=generator, dtype=torch.float64)
@@ -260,8 +262,9 @@ plt.show()
 # *Value and upper bounds of one Lanczos run on the spectrum above, product by product. Dotted: the true norm. Each
 # further digit of confidence costs a few more products.*
 #
-# **Is the promise kept?** Two hundred starts on the same spectrum, whose second value lies 2 % below the first. The
-# share of upper bounds that fall below the true norm may be one half at confidence 0.5, one tenth at 0.9.
+# **Is the promise kept?** We draw two hundred starts on the same spectrum, whose second value lies 2 % below the first.
+# The share of upper bounds that fall below the true norm may be up to one half at confidence 0.5, and up to one tenth
+# at 0.9.
 
 # %%
 starts = torch.randn(200, 400, generator=generator, dtype=torch.float64)
@@ -284,17 +287,17 @@ figures.table(
 
 # %% [markdown]
 # The bound is nearly tight: stopped at the worst step, it fails as often as it may, up to the sampling error of 200
-# starts (0.035 and 0.021). A run that chooses its own stop fails far less, because it also waits until the value has
-# settled. The default, one in a million, is too rare to be counted here; {doc}`77_solver_speed` counts wrong stops over
-# thousands of inputs.
+# starts (0.035 and 0.021). A run that chooses its own stop did not fail here, because it also waits until the value has
+# settled. A failure at the default, one in a million, is too rare to be counted here; {doc}`77_solver_speed` counts
+# wrong stops over thousands of inputs.
 #
 # ## One call, several routes
 #
-# `lip.route` says how the products were made. Inputs of up to 48 unknowns are decomposed (`dense`). Others keep the
-# attention matrices (`cached`) while they fit in `memory`; beyond, their rows are made again at each product
-# (`streamed`), and many particles in few dimensions take a kernel that separates (`separable`). The number is the same,
-# to the tolerance. `precision="mixed"` makes most products in a cheaper precision, where the machine has one; a list
-# of {term}`sequences <sequence>` of mixed lengths is one call.
+# `lip.route` says how the products were made. Inputs of up to 48 unknowns have their Jacobian formed and decomposed
+# (`dense`). For others the attention matrices are kept (`cached`) while they fit in `memory`; beyond that, their rows
+# are computed again at each product (`streamed`), and many particles in few dimensions use a kernel that separates
+# (`separable`). The number is the same, to the tolerance. `precision="mixed"` makes most products in a cheaper
+# precision, where the machine has one; a list of {term}`sequences <sequence>` of mixed lengths is one call.
 
 # %%
 x = model.activations(ids, layer)[0]
@@ -336,14 +339,14 @@ print("  its bounds fail no more than allowed; routes:", ", ".join(sorted({lip.r
 # ## What this shows and does not show
 #
 # - It shows what the number means and that it is computed to its tolerance, with a residual and a step count.
-# - The certificate is a statement of probability over the random start. In float32 it rests on an assumption besides,
-#   that {term}`rounding` acts like noise ({doc}`../book/solver`); {doc}`77_solver_speed` counts runs that test it. A
-#   start of your own choice voids it. All items of a batch share one start: a statement about $M$ values together needs
+# - The certificate is a statement of probability over the random start. In float32 it also rests on the assumption that
+#   {term}`rounding` acts like noise ({doc}`../book/solver`); {doc}`77_solver_speed` counts runs that test it. A start
+#   that you choose yourself voids it. All items of a batch share one start: a statement about $M$ values together needs
 #   a confidence of $1 - \delta/M$.
 # - It is no proof for one given run. A {term}`bracket`, from both sides and with proof, is the subject of
 #   {doc}`72_certified_bracket`.
-# - The share of failures is measured on one spectrum. The theorem is for all.
-# - The segment check samples 101 points, so it can miss a peak between them by a little: hence its tolerance.
+# - The share of failures is measured on one spectrum. The theorem covers all of them.
+# - The check on segments samples 101 points and can miss a peak between them by a little; hence its tolerance.
 #
 # **One thing to try.** Make the start of the fooled solvers worse, `1e-9` in place of `1e-5`: is the certificate fooled
 # too, and how improbable is such a start?

@@ -57,14 +57,13 @@ plt.show()
 # <!-- figure fig-13-blocks: Two coloured square matrices, each divided into four by four blocks. On the right, with a
 # mask, the blocks above the diagonal are empty. -->
 # *The Jacobian of one head at four tokens of width six, in blocks: rows are output tokens, columns are input tokens. A
-# diagonal block has one term more, the token's own query; it need not be the largest of its row. The mask
-# empties the
-# blocks above the diagonal, so that an output depends on its own and earlier tokens only.*
+# diagonal block has one more term, from the token's own query; it need not be the largest of its row. The mask empties
+# the blocks above the diagonal, so that an output depends on its own and earlier tokens only.*
 #
 # ## By hand: two tokens in the plane
 #
-# Two tokens give four blocks $J_{ij}$: how output $i$ moves when token $j$ is pushed. Each is the sum of three terms.
-# The tokens and $A$ are those of {doc}`11_self_attention`, with $V = I$.
+# Two tokens give four blocks $J_{ij}$: how output $i$ moves when token $j$ is pushed. A diagonal block is the sum of
+# three terms, any other the sum of two. The tokens and $A$ are those of {doc}`11_self_attention`, with $V = I$.
 
 
 # %%
@@ -129,15 +128,15 @@ plt.show()
 # (Lemma E.2). With token weights only $P$ changes (Lemma C.6).
 # :::
 #
-# The first term is token $i$ looking elsewhere because its *query* moved; the second, token $i$ looking elsewhere
-# because the *key* of token $j$ moved; the third, the *value* of token $j$ moving what is averaged.
+# In the first term, token $i$ shifts its attention because its *query* moved; in the second, because the *key* of token
+# $j$ moved; in the third, the *value* of token $j$ moves what is averaged.
 #
 # ## Measured against automatic differentiation
 #
-# Sizes, heads, masks, biases, output projections and weights are drawn at random. For each map the
-# closed form and autograd must give the same products $J\varepsilon$ (`jvp`) and $J^\top w$ (`vjp`), and the two must
-# be transposes of each other. `gram` is both in one, $J^\top J u$, and all that the solvers ask for. With {term}`token
-# weights` $a$ it is the product in the norm they define, with $D_a^{1/2} J D_a^{-1/2}$ for $J$.
+# Sizes, heads, masks, biases, output projections and weights are drawn at random. For each map the closed form and
+# autograd must give the same products $J\varepsilon$ (`jvp`) and $J^\top w$ (`vjp`), and the two must be transposes of
+# each other. `gram` is both in one, $J^\top J u$, and all that the solvers need. With {term}`token weights` $a$ it is
+# the product in the norm they define, with $D_a^{1/2} J D_a^{-1/2}$ for $J$.
 
 
 # %%
@@ -199,23 +198,24 @@ figures.table(
 #
 # The softmax moves by $\dot P_{ij} = P_{ij} \big(\dot\ell_{ij} - \sum_l P_{il} \dot\ell_{il}\big)$.
 #
-# So $\dot m_i = \sum_j P_{ij} \varepsilon_j + \sum_j \dot P_{ij} x_j
-# = \sum_j P_{ij} \varepsilon_j + \sum_j P_{ij} (x_j - m_i)\, \dot\ell_{ij}$: this is the value term and two more.
+# So
+# $\dot m_i = \sum_j P_{ij} \varepsilon_j + \sum_j \dot P_{ij} x_j = \sum_j P_{ij} \varepsilon_j + \sum_j P_{ij} (x_j - m_i)\, \dot\ell_{ij}$:
+# this is the value term and a second part, which splits in two.
 #
 # The part of $\dot\ell_{ij}$ with $\varepsilon_j$ gives the key term.
 #
 # The part with $\varepsilon_i$ gives $\sum_j P_{ij} (x_j - m_i)\, x_j^\top A \varepsilon_i = \Sigma_i A \varepsilon_i$,
 # because $\sum_j P_{ij} (x_j - m_i) = 0$ allows $x_j - m_i$ in place of the second $x_j$.
 #
-# A mask sets some $P_{ij}$ to 0 for good; a query bias changes $A x_i$ in $\ell_{ij}$; weights change $P$ alone. The
-# steps stay the same.
+# A mask fixes some $P_{ij}$ at 0; a query bias changes $A x_i$ in $\ell_{ij}$; weights change $P$ alone. The steps stay
+# the same.
 # :::
 # ::::
 #
 # ## Which of the three terms matters on real text?
 #
-# On a layer of a pretrained model, let only the queries move with the tokens, or only the keys, or only the
-# values: each of the three terms is then the whole Jacobian, and has a norm of its own.
+# On a layer of a pretrained model, we let only the queries move with the tokens, or only the keys, or only the values.
+# The Jacobian of such a map is one of the three terms, and its norm can be measured.
 
 
 # %%
@@ -272,7 +272,7 @@ plt.show()
 # <!-- figure fig-13-real-text: Four curves against the sequence length, one for the norm of each term and one for the
 # norm of the whole Jacobian, on one layer of a pretrained model. -->
 # *Norms of the three terms and of their sum on real text, one {term}`window` for each length. The key term is the
-# largest at each; no term is negligible, and the sum is far below what the three add up to.*
+# largest at each length, no term is negligible, and the norm of the whole is about half the sum of the three.*
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert max(blocks) < 1e-13
@@ -302,9 +302,10 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - It shows that the closed form is the derivative, with these options, to rounding.
-# - Which term is largest may differ on other layers and texts; one {term}`window` for each length is a look, not a law.
-# - It says nothing of speed: {doc}`../book/solver` counts the operations, {doc}`77_solver_speed` measures.
+# - Which term is largest may differ on other layers and texts; one {term}`window` for each length is an illustration.
+# - It says nothing about speed: {doc}`../book/solver` counts the operations, and {doc}`77_solver_speed` measures the
+#   time.
 #
 # **One thing to try.** Set `layer = 3`: do the queries or the values lead there?
 #
-# **Next:** {doc}`14_normalisation`, where the tokens of a transformer live.
+# **Next:** {doc}`14_normalisation`.

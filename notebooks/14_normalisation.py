@@ -10,10 +10,10 @@
 # # Where tokens live (Section 2.3)
 #
 # The {term}`bounds <bound>` of this book need a {term}`radius` $R$ that no {term}`token` exceeds. A transformer
-# provides one: {term}`layer normalisation` puts every token on one ellipsoid, whatever the text. So the radius is a
-# number of the layer, and in each layer of MiniLM the longest token of our text reaches at least
-# {glue:text}`page-14-share:.2f` of it. {term}`Attention <attention>` can also absorb the normalisation into its own
-# matrices: then all tokens have norm one.
+# provides one: {term}`layer normalisation` puts every token on one ellipsoid, whatever the text. So the radius depends
+# on the layer alone, and in each layer of MiniLM the longest token of our text reaches at least
+# {glue:text}`page-14-share:.2f` of it. The normalisation can also be absorbed into the matrices and biases of
+# {term}`attention`: then all tokens have norm one.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -86,13 +86,15 @@ plt.show()
 # <!-- figure fig-14-radii: Two panels, layers on the horizontal axis. Boxes of token norms lie below two curves, the
 # exact radius and, slightly above it, the simple bound. For MiniLM the boxes come near the curves; for GPT-2 on noise
 # they lie far below except in the first layer. -->
-# *Norms of the tokens that each attention receives (box: quartiles, whiskers: all tokens) below the radius that no
-# text can exceed. Real tokens come near it, so the balls of the theorems are the right size within a factor of two.
-# GPT-2 sees noise here, because the rest of the network is not there to read text.*
+# *Norms of the tokens that each attention receives (box: quartiles, whiskers: all tokens) below the radius that no text
+# can exceed. The longest tokens of the text reach more than half of it in each layer of MiniLM, so the balls of the
+# theorems have the right size within a factor of two. GPT-2 sees noise here, because the rest of its network, which
+# would read a text, is not available.*
 #
 # ## By hand: three entries
 #
-# Subtract the mean, divide by the standard deviation, stretch by the gain $g$, shift by $\beta$.
+# Layer normalisation subtracts the mean of a token's entries, divides by their standard deviation, multiplies by the
+# gain $g$ and adds the shift $\beta$.
 
 # %%
 x = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)
@@ -138,7 +140,7 @@ plt.show()
 # <!-- figure fig-14-ellipsoid: A cloud of grey points on an ellipsoid in three dimensions, longest along one axis, and
 # on it a closed curve of orange points, an ellipse. -->
 # *Random tokens with three entries, after normalisation with the gain and shift above. RMSNorm fills the ellipsoid;
-# LayerNorm, which also subtracts the mean, reaches only an ellipse on it. The ellipsoid is a property of the layer.*
+# LayerNorm, which also subtracts the mean, reaches only an ellipse on it. The ellipsoid depends on the layer alone.*
 #
 # ## The statements
 #
@@ -180,7 +182,7 @@ plt.show()
 #
 # ## Measured: the largest norm
 #
-# One root of one increasing function gives $R_*$, and the input that reaches it.
+# The root of an increasing function gives $R_*$ and the input that reaches it.
 
 
 # %%
@@ -216,15 +218,15 @@ glue("page-14-low", min(simple), display=False)
 glue("page-14-high", max(simple), display=False)
 
 # %% [markdown]
-# For {glue:text}`page-14-cases` random gains and shifts the input found by the root has norm $R_*$, to
-# {term}`rounding`; among 2,000 random tokens for each, none is longer. The smallest ratio of $R_*$ to the simple
-# bound is {glue:text}`page-14-low:.2f`, the largest {glue:text}`page-14-high:.2f`.
-# `bounds.layer_norm_radius` gives the same number.
+# For {glue:text}`page-14-cases` random gains and shifts the input found from the root has norm $R_*$, up to
+# {term}`rounding`; among 2,000 random tokens for each, none is longer. The smallest ratio of $R_*$ to the simple bound
+# is {glue:text}`page-14-low:.2f`, the largest {glue:text}`page-14-high:.2f`. `bounds.layer_norm_radius` gives the same
+# number.
 #
 # ## Measured: absorbed on random heads and on real layers
 #
-# The first function below is all there is to absorbing. Attention after the norm is compared with attention of unit
-# tokens with the changed matrices.
+# The first function below does the absorbing. We compare attention after the norm with attention, by the changed
+# matrices, of unit tokens.
 
 
 # %%
@@ -301,9 +303,10 @@ figures.table(checks, names={"what": "compared", "cases": "cases", "error": "lar
 
 # %% [markdown]
 # What MiniLM's attention receives comes out of a LayerNorm. The upper bounds depend on the {term}`logit range`
-# $\norm{A}_2 R^2$ of a head; shown is the widest of the layer's heads, with the simple radius, and absorbed,
-# $\norm{\tilde A}_2$, where the radius is 1 and what was $\beta$ is in the biases. GPT-2
-# normalises before attention; where its attention weights are available, its layers have their true gains and shifts.
+# $\norm{A}_2 R^2$ of a head. The table has that of the head where it is largest, with the simple radius; and absorbed,
+# which is $\norm{\tilde A}_2$, since then the radius is 1 and $\beta$ has moved into the biases. The lines above the
+# table are about GPT-2, which normalises before attention; where its attention weights are available, its layers have
+# their true gains and shifts.
 
 # %% tags=["hide-input"]
 if len(gpt2):
@@ -353,8 +356,8 @@ figures.table(
 # $$\Lip_X(f \circ \mathrm{RMSNorm}) \le \frac{\Lip_U(f_{\tilde A, \tilde V})}{\min_i \abs{x_i}},$$
 #
 # and for LayerNorm the denominator is $\min_i \abs{C x_i}$. Without it, tokens shorter than 1 break the bound: one
-# token in the plane with $A = 0$, $\tilde V = I$ has the constant $1 / \abs x$, and Theorem 3.3 says $\sqrt 3$. Random
-# heads and tokens of all sizes, the norm differentiated with the rest:
+# token in the plane with $A = 0$, $\tilde V = I$ has the constant $1 / \abs x$, and Theorem 3.3 says $\sqrt 3$. The
+# table has random heads and tokens of all sizes, with the norm differentiated as well:
 
 # %% tags=["hide-input"]
 composed = []
@@ -438,17 +441,18 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The radius of a normalised layer is a number of the layer, known before any text. $R_*$ is the smallest such number.
+# - The radius of a normalised layer depends on the layer alone and is known before any text is read. $R_*$ is the
+#   smallest such number.
 # - Absorbing the norm makes the logit range smaller than the simple radius suggests, because large gains and large
 #   entries of $A$ need not meet. It is then the range for *unit* tokens.
-# - Without its factor the bound after RMSNorm, as we reconstruct section 2.3, fails at short tokens. We have its text
-#   without formulas: if its bound carries the factor, this page says nothing against it.
-# - Query biases matter to the bounds ({doc}`27_biases`), and absorbing a shift creates them.
-# - In the last layers of GPT-2 the long axes are there, but without its other weights we cannot say whether its text
-#   uses them.
+# - Without its factor the bound after RMSNorm, as we reconstruct section 2.3, fails at short tokens. We have the
+#   paper's text without formulas: if its bound carries the factor, this page says nothing against it.
+# - Query biases matter to the bounds ({doc}`27_biases`), and absorbing a shift creates such biases.
+# - The ellipsoids of the last layers of GPT-2 have long axes, but without its other weights we cannot say whether the
+#   tokens of a text lie along them.
 # - A fresh network has gain 1 and shift 0: every token has norm $\sqrt d$. The small number added to the variance moves
 #   tokens inside the ellipsoid, here by less than $10^{-8}$.
 #
-# **One thing to try.** Which entries of the gain make $R$? Clip the largest one and look at both radii.
+# **One thing to try.** Which entries of the gain determine $R$? Clip the largest one and look at both radii.
 #
-# **Next:** {doc}`20_measures`, attention as a map of measures.
+# **Next:** {doc}`20_measures`.

@@ -9,10 +9,11 @@
 # %% [markdown]
 # # Attention on measures (Definition 2.4)
 #
-# A {term}`sequence` of {term}`tokens <token>` is also a cloud of points, a {term}`measure`. {term}`Attention
-# <attention>` without a {term}`mask` does not depend on the order of the points, so it is a map of clouds. Nothing is
-# lost by the change: outputs agree, and the {term}`local Lipschitz constant` in the {term}`Wasserstein distance` $W_2$
-# is the norm of the {term}`Jacobian`, as long as the points are distinct and their weights stay what they are.
+# A {term}`sequence` of {term}`tokens <token>` is also a cloud of points, a {term}`measure`.
+# {term}`Attention <attention>` without a {term}`mask` does not depend on the order of the points, so it is a map of
+# clouds. Nothing is lost by the change: the outputs agree, and the {term}`local Lipschitz constant` in the
+# {term}`Wasserstein distance` $W_2$ is the norm of the {term}`Jacobian`, as long as the points are distinct and their
+# weights stay the same.
 
 # %% tags=["parameters"]
 measures_count = 50  # random measures with equal weights, and as many with unequal ones
@@ -73,8 +74,8 @@ plt.show()
 #
 # ## By hand: two tokens on a line
 #
-# Tokens $0$ and $1$ with weights $\frac14$ and $\frac34$; $A = V = 1$. The Jacobian is written out, the distances
-# are found by transport.
+# We take the tokens $0$ and $1$ with weights $\frac14$ and $\frac34$, and $A = V = 1$. The Jacobian is written out; the
+# distances are found by transport.
 
 # %%
 x, a = torch.tensor([[0.0], [1.0]]).double(), torch.tensor([0.25, 0.75]).double()
@@ -132,13 +133,14 @@ glue("page-20-quotient", quotient_by_hand, display=False)
 # constants agree as well: $\Lip^{W_2}$ of $F$ on clouds of $n$ points is $\Lip$ of $f$ on $\mathcal X^n$.
 # :::
 #
-# The text of the paper that we have lost its formulas, so we do not know whether Lemma 3.2 is about the local or the
+# The text of the paper that we have lacks the formulas, so we do not know whether Lemma 3.2 is about the local or the
 # global constant. Both are tested.
 #
 # ## Measured: the maps agree
 #
-# Points with whole-number weights, against the same points written several times: the field at other points,
-# the outputs, the Jacobian. A {term}`pushforward` is checked as defined, on random boxes; two points may fall on one.
+# We compare points with whole-number weights and the same points repeated that many times: the field at other points,
+# the outputs, the Jacobian. A {term}`pushforward` is checked as it is defined, on random boxes, also for a map that
+# sends two points to one.
 
 # %% tags=["hide-input"]
 errors = {name: [] for name in ("push", "field", "map", "weights", "jacobian", "dense")}
@@ -195,8 +197,9 @@ figures.table(told, names={"what": "compared", "largest": "largest relative diff
 # %% [markdown]
 # ## Measured: the constants agree
 #
-# For each measure, perturb along the worst direction of the weighted Jacobian, transport exactly on both sides,
-# and compare the quotient with the norm. Equal weights first (Lemma B.3), then random ones (Lemma C.5).
+# For each measure we perturb the points along the worst direction of the weighted Jacobian, transport exactly on both
+# sides, and compare the quotient with the norm: first with equal weights (Lemma B.3), then with random ones (Lemma
+# C.5).
 
 
 # %%
@@ -245,11 +248,11 @@ plt.show()
 # Over {glue:text}`page-20-measures` measures of each kind the largest difference of the quotient from the norm is
 # {glue:text}`page-20-equal:.0e` (equal weights) and {glue:text}`page-20-random:.0e` (random weights).
 #
-# **Large moves.** Two points on a line, $A$ a number, $V = 1$: small enough to search the clouds in $[-2, 2]$ on a
-# grid. On a
-# line the best {term}`transport plan` keeps the order, so $W_2$ is the distance of sorted points over $\sqrt 2$. The
-# largest quotient over all pairs of clouds on a grid, and close to the roughest cloud by exact transport, must be the
-# largest norm of a Jacobian, which is searched on a finer grid.
+# **Large moves.** Two points on a line, $A$ a number, $V = 1$: this case is small enough to search the clouds in
+# $[-2, 2]$ on a grid. On a line the best {term}`transport plan` keeps the order, so $W_2$ is the distance of sorted
+# points over $\sqrt 2$. By the theorem the supremum of the quotients is the largest norm of a Jacobian. The table has
+# the largest quotient over pairs of clouds on the grid, the largest close to the cloud with the largest norm, by exact
+# transport, and the largest norm, searched on a finer grid.
 
 # %% tags=["hide-input"]
 places = torch.linspace(-2, 2, 41).double()
@@ -303,15 +306,16 @@ figures.table(
 # *No other measure is near.* Among measures with the weights $a$, each of $n$ distinct points must keep an atom close
 # by, and there are $n$ atoms. (With equal weights coinciding points are no exception, up to relabelling.)
 #
-# *Large moves.* Relabel $Y$ so that $W_2(m(X), m(Y)) = \norm{X - Y}_F / \sqrt n$. Then $f$ does not know that we
-# did, and $W_2(m(f(X)), m(f(Y))) \le \norm{f(X) - f(Y)}_F / \sqrt n$, at most $\Lip(f)$ times the former.
+# *Large moves.* Relabel $Y$ so that $W_2(m(X), m(Y)) = \norm{X - Y}_F / \sqrt n$. Relabelling changes $f(Y)$ in the
+# same way, so $W_2(m(f(X)), m(f(Y))) \le \norm{f(X) - f(Y)}_F / \sqrt n$, at most $\Lip(f)$ times the former.
 # :::
 # ::::
 #
 # ## Why the points must be distinct
 #
-# Weights $\frac12, \frac14, \frac14$, and the second and third token at one place. The same measure is reached by
-# sending the heavy {term}`atom` to the place of the two light ones, and these to its own; and there they may part.
+# Let the weights be $\frac12, \frac14, \frac14$ and the second and third token lie at one place. Sending the heavy
+# {term}`atom` to the place of the two light ones, and these to its own place, gives the same measure; and there the
+# light ones may part.
 
 # %%
 f = Attention.from_matrices(-one, one)
@@ -340,7 +344,7 @@ plt.show()
 # right place. Crossing arrows lead to the lower line, where the large disc is on the left and the two small ones are
 # on the right, slightly apart. -->
 # *Before: two light atoms at one place, a heavy one at the other. After: they have exchanged places, and the light ones
-# have parted (enlarged). The measure has hardly moved, the sequence of tokens has moved far.*
+# have parted (enlarged). The measure has hardly moved; the sequence of tokens has moved far.*
 #
 # This move has the quotient {glue:text}`page-20-parted:.4f` in $W_2$; the weighted norm of the Jacobian at the three
 # tokens is {glue:text}`page-20-blind:.4f` and does not see it.
@@ -391,16 +395,17 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - It shows that nothing is lost, nor gained, by reading tokens as measures *of the same weights*: the number that
-#   `local_lipschitz(f, x, weights=a)` returns is a constant for $W_2$.
+# - Reading tokens as measures *of the same weights* changes nothing: at distinct points, the number that
+#   `local_lipschitz(f, x, weights=a)` computes is the constant for $W_2$.
 # - Lemma C.5 is shown for distinct points. The paper's text speaks of "an input sequence"; we do not know whether its
 #   formulas ask for distinct points. Without that, the lemma fails.
 # - The restriction to fixed weights is essential. A move may also divide an atom and send its parts apart
 #   ({term}`mass splitting`). This is not in the Jacobian at $n$ tokens, and it can change $F(\mu)$ by more.
-# - The global form is proved for every convex set, and searched for two points on a line only.
-# - Transport is exact here, by assignment and by linear programming. For thousands of tokens use the norm instead:
-#   that is what the theorem is good for.
+# - The global form is proved for every convex set; the search covers two points on a line only.
+# - Transport is exact here, by assignment and by linear programming. For thousands of tokens use the norm instead, as
+#   the theorem allows.
 #
-# **One thing to try.** Give all seven points of the first figure the same position but one: what is the constant then?
+# **One thing to try.** Put all but one of the seven points of the first figure at the same place: what is the constant
+# then?
 #
-# **Next:** {doc}`21_general_bound`, how large the constant can be on a ball.
+# **Next:** {doc}`21_general_bound`: how large the constant can be on a ball.

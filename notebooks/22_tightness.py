@@ -10,9 +10,9 @@
 # # Two clusters reach √n (Proposition 3.4)
 #
 # The {term}`bound` of {doc}`21_general_bound` grows like $\sqrt n$, and at some inputs the
-# {term}`local Lipschitz constant` does, too. They are {term}`two clusters`: one {term}`token` alone and $n - 1$
-# together, far from it. Every token of the group attends to the lonely one, so moving that one moves them all. The
-# growth lasts for a number of tokens that is exponential in $R^2$, the *promised length*, and ends soon after
+# {term}`local Lipschitz constant` does, too. These inputs are {term}`two clusters`: one {term}`token` alone and $n - 1$
+# together, far from it. Every token of the cluster attends to the lone one, so moving that one moves all their outputs.
+# The growth lasts for a number of tokens that is exponential in $R^2$, the *promised length*, and ends soon after
 # ({numref}`fig-22-window`).
 
 # %% tags=["parameters"]
@@ -93,9 +93,8 @@ plt.show()
 # the smallest radius it turns almost at once. -->
 # *Two clusters under $A = -I$, $V = I$, so $\gamma = 1$. Thick: the local constant, exact to {term}`rounding`. Dotted:
 # the lower bound; dashed: the tighter upper bound on the ball. For $R = 2$ and 3 the curve grows like $\sqrt n$, then
-# faster, up to about the promised length (triangle), near which it is closest to the upper bound. It peaks soon
-# after and
-# then falls like $1/\sqrt n$ towards 1: among too many tokens the lonely one is no longer heard.*
+# faster, up to about the promised length (triangle), near which it is closest to the upper bound. It peaks soon after
+# and then falls like $1/\sqrt n$ towards 1: among too many tokens the lone one gets too little of the attention.*
 #
 # ## The smallest case: two tokens, and a picture of twelve
 #
@@ -124,12 +123,12 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-22-clusters: Two panels. Left: one token on one side, eleven on one spot of the other side, and an
-# arrow at the lonely token. Right: the outputs; the eleven move together along the arrow. -->
-# *Twelve tokens in two clusters ($R = 1.5$) and the displacement that the Jacobian stretches most. Almost only the
-# lonely token moves (left), and the outputs of all others follow it (right): eleven equal moves add up to a factor
+# arrow at the lone token. Right: the outputs; the eleven move together along the arrow. -->
+# *Twelve tokens in two clusters ($R = 1.5$) and the displacement that the Jacobian stretches most. Almost only the lone
+# token moves (left), and the outputs of all others follow it (right): eleven equal moves add up to a factor
 # $\sqrt{11}$.*
 #
-# Here the local constant is {glue:text}`page-22-twelve:.2f`, and the lower bound of Proposition 3.4
+# Here the local constant is {glue:text}`page-22-twelve:.2f`, and the lower bound of Proposition 3.4 is
 # {glue:text}`page-22-twelve-bound:.2f`.
 #
 # ## The statements
@@ -191,11 +190,11 @@ plt.show()
 # $$\norm{D_X f}_2 = \max\big(\norm{D_a^{1/2}\, (D f_a)\, D_a^{-1/2}}_2,\ \norm{V \Sigma_y A}_2\big) .$$
 # :::
 #
-# The last lemma makes a billion tokens as cheap as two.
+# By the last lemma, the constant of a billion tokens costs as little as that of two.
 #
 # ## Measured against stated
 #
-# Four matrices, not all symmetric, $n$ over six decades and $R$ over two.
+# We try four matrices, not all symmetric, with $n$ over six decades and $R$ over two.
 
 # %% tags=["hide-input"]
 
@@ -268,17 +267,16 @@ figures.table(ends, names=names, bold=ends.R == 3)
 # %% [markdown]
 # Below the promised length the slope in $n - 1$ is one half: for $A = -I$ and $R = 3.5$, fitted from 10 tokens to
 # {glue:text}`page-22-to-3.5:,.0f`, it is {glue:text}`page-22-slope-3.5:.3f`. The second table is at the promised
-# length,
-# $n = 1 + e^{2R^2}$. There, with $t = \norm A_2 R^2$ and the eigenvalue $-\norm A_2$, the constant of the ball lies
-# between $\frac12 \sqrt{n-1}\, (1 + t)$ and $t + \sqrt n\, (1 + t)$, a factor that tends to 2.
+# length, $n = 1 + e^{2R^2}$. There, with $t = \norm A_2 R^2$ and the eigenvalue $-\norm A_2$, the constant on the ball
+# lies between $\frac12 \sqrt{n-1}\, (1 + t)$ and $t + \sqrt n\, (1 + t)$, whose ratio tends to 2.
 #
 # ## At the promised length (section 3.2)
 #
 # The paper says that where the general bound and the mean-field bound of {doc}`23_mean_field` grow alike in $R$, the
-# first is tight in $n$ and in $R$, and the second in $R$ up to a constant in the exponential. That is at
+# first is tight in $n$ and in $R$, and the second in $R$ up to a constant in the exponential. They do so at
 # $n = 1 + e^{2 \gamma R^2}$. With $\kappa = \norm{A}_2 / \gamma$, {prf:ref}`two-clusters` makes this explicit: in the
-# limit the general bound is at most $4 \sqrt 3\, \kappa$ times too high, and the logarithm of the mean-field bound
-# $2 \kappa$ times. At the largest $\gamma R^2$ that we tried, measured against these limits:
+# limit the general bound is at most $4 \sqrt 3\, \kappa$ times too high, and the logarithm of the mean-field bound at
+# most $2 \kappa$ times. The table has the largest $\gamma R^2$ that we tried, measured against these limits:
 
 # %% tags=["hide-input"]
 edge = []
@@ -302,9 +300,9 @@ figures.table(last, names=names, digits=4)
 # %% [markdown]
 # ## Where growth ends in trained heads
 #
-# The same tokens against the heads of MiniLM with the shortest promised lengths, with $V = I$ and each head's mean
-# {term}`radius` on text. Most heads have a promised length far beyond any text: {doc}`42_adversarial_inputs` shows all
-# of them.
+# We build the same inputs against the heads of MiniLM with the shortest promised lengths, with $V = I$ and each head's
+# mean {term}`radius` on text. Most heads have a promised length far beyond any text: {doc}`42_adversarial_inputs` shows
+# all of them.
 
 # %% tags=["hide-input"]
 minilm = models.load(model_name, dtype=torch.float64)
@@ -364,11 +362,10 @@ plt.show()
 # *The heads of MiniLM with the shortest promised lengths $1 + e^{2\gamma R^2}$ (triangles). Growth goes on past them,
 # by less than a factor of three, and then turns (stars).*
 #
-# In heads with the shortest promised lengths growth ends sooner than the theorem says of the lower bound: while $s$
-# is small, the Jacobian has other
-# entries as large as those that the bound counts. The longer ones agree with it. For every head of MiniLM at 512
-# tokens the logarithm of Theorem 3.3 is far below that of the mean-field bound (Theorem 3.5): in practice, the first
-# is the one to use.
+# In the heads with the shortest promised lengths growth ends sooner than the theorem says of the lower bound: while $s$
+# is small, the Jacobian has other entries as large as those that the bound counts. Heads with longer promised lengths
+# agree with it. For every head of MiniLM at 512 tokens the logarithm of Theorem 3.3 is far below that of the mean-field
+# bound (Theorem 3.5): in practice, the first is the one to use.
 #
 # ::::{dropdown} Proof of the two clusters
 # :::{prf:proof}
@@ -400,8 +397,8 @@ plt.show()
 #
 # ::::{dropdown} Proof for repeated tokens
 # :::{prf:proof}
-# Inputs $\varepsilon$ that move all copies of $y$ alike form the weighted problem: their norm is $\sqrt n$ times the
-# weighted one, and so is that of their image.
+# Moves $\varepsilon$ of all copies of $y$ alike form the weighted problem: their norm is $\sqrt n$ times the weighted
+# one, and so is that of their image.
 #
 # On the orthogonal complement, $\varepsilon_1 = 0$ and the others add up to 0. There the terms with a sum over $j$
 # vanish, because all copies have the same coefficients, and $V \Sigma_y A$ acts on each copy alone.
@@ -472,11 +469,11 @@ ledger.record(
 #
 # - The rate $\sqrt n$ is reached, at explicit inputs, at every length up to one exponential in $R^2$. Far
 #   beyond it *this* input loses the rate. The page does not show that no other input keeps it.
-# - At the promised length our upper bound is tight up to about two, if $-\norm A_2$ is an eigenvalue of $A$. For other
-#   matrices the gap may be larger: $\gamma$ may be far below $\norm A_2$, or 0.
-# - These inputs are built against one head. They are no text; constants on text are in {doc}`41_real_text`.
+# - At the promised length our upper bound is tight up to a factor that tends to two for large $R$, if $-\norm A_2$ is
+#   an eigenvalue of $A$. For other matrices the gap may be larger: $\gamma$ may be far below $\norm A_2$, or 0.
+# - These inputs are built against one head and are not text; constants on text are in {doc}`41_real_text`.
 #
-# **One thing to try.** A third of the weight on the lonely token is better for large $R$:
+# **One thing to try.** For large $R$ a third of the weight on the lone token is better:
 # `lipnb.worst_case.two_diracs(A, R, share=1 / 3)`, used with `weights=`.
 #
 # **Next:** {doc}`23_mean_field`.

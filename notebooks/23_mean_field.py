@@ -10,12 +10,10 @@
 # # Mean-field bounds (Theorem 3.5)
 #
 # The {term}`bounds <bound>` for {term}`sequences <sequence>` grow with the number of {term}`tokens <token>` $n$.
-# {term}`Measures <measure>` have no $n$, so we ask for
-# the constant of {term}`attention` over all measures in a ball, that is, over all sequences of all lengths at once.
-# It is finite, at most exponential in the {term}`logit range` $t = \norm{A}_2 R^2$, and for some $A$ no less. This
-# page tests the published bounds
-# from both sides and halves the {term}`exponent` of the upper one. At the radii of a trained layer neither bound is of
-# practical use.
+# {term}`Measures <measure>` have no $n$, so we ask for the constant of {term}`attention` over all measures in a ball,
+# that is, over all sequences of all lengths at once. It is finite and at most exponential in the {term}`logit range`
+# $t = \norm{A}_2 R^2$; for some $A$ it does grow exponentially. This page tests the published bounds, upper and lower,
+# and halves the {term}`exponent` of the upper one. At the radii of a trained layer neither bound is of practical use.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -99,10 +97,10 @@ plt.show()
 #
 # ## The smallest case: two points on a line
 #
-# Take $A = -1$, $V = 1$, $R = 2$: a light point at $-R$, of weight $p = e^{-8}$, and a heavy one at $R$. Both points
-# attend to the other one. If the light point moves, the heavy point's output moves with it, and in the
-# {term}`Wasserstein distance` a move of much mass costs more than a move of little. So the entry from the light to
-# the heavy point is nearly the whole constant.
+# Take $A = -1$, $V = 1$, $R = 2$: a light point at $-R$, of weight $p = e^{-8}$, and a heavy one at $R$. Each point
+# attends mostly to the other one. If the light point moves, the heavy point's output moves with it, and in the
+# {term}`Wasserstein distance` the move of a large mass counts more than that of a small one. So the entry of the
+# Jacobian from the light to the heavy point is nearly the whole constant.
 
 # %%
 R, s = 2.0, 4.0
@@ -180,7 +178,7 @@ figures.table(
 # ## Upper bounds, measured
 #
 # We try random matrices, weights and radii; sequences of up to 400 tokens with inputs built to be rough; and
-# {term}`gradient ascent` on matrices, points and weights, which makes the constant over our bound as large as it can
+# {term}`gradient ascent` on matrices, points and weights, which increases the constant over our bound as far as it can
 # (four points in the plane, $t$ fixed for each start).
 
 # %%
@@ -248,13 +246,13 @@ names = {"inputs": "inputs", "cases": "cases", "published": "largest, over publi
 figures.table(tried, names)
 
 # %% [markdown]
-# No case exceeds either bound. After gradient ascent ours is reached to {glue:text}`nearly:.2f` at small $t$, where
-# attention hardly differs from an average, and to {glue:text}`nearly_hot:.2f` for $t > 1$.
+# No case exceeds either bound. After gradient ascent the constant comes to {glue:text}`nearly:.2f` of ours at small
+# $t$, where attention hardly differs from an average, and to {glue:text}`nearly_hot:.2f` of it for $t > 1$.
 #
 # ## Lower bound, measured
 #
-# The measured constant at the two points, for six matrices: on a line, in the plane, symmetric and not, with $\gamma$
-# from the smallest eigenvalue and from the largest. Here $s = \gamma R^2$ runs from 0.3 to 300.
+# We measure the constant at the two points for six matrices: on a line and in the plane, symmetric and not, with
+# $\gamma$ from the smallest eigenvalue and from the largest, and with $s = \gamma R^2$ from 0.3 to 300.
 
 # %% tags=["hide-input"]
 matrices = {
@@ -298,15 +296,15 @@ plt.show()
 # <!-- figure fig-23-two-points: Measured constant divided by the lower bound against s, for six
 # matrices. All points lie above one: with the paper's weight they fall onto one curve that tends to one, with a third
 # of that weight they tend to 1.3. -->
-# *Measured constant over $\frac s2 e^s$, with the paper's weight (blue) and a third of it (purple); one marker for
-# each of six matrices, which coincide for large $s$. Every point is above 1, so no $\theta$ is needed. The closed
-# form takes only one entry of the {term}`Jacobian`; for large $s$ that is nearly the whole constant.*
+# *Measured constant over $\frac s2 e^s$, with the paper's weight (blue) and a third of it (purple); one marker for each
+# of six matrices, which coincide for large $s$. Every point is above 1, so no $\theta$ is needed. The closed form
+# (line) has only one entry of the {term}`Jacobian`; for large $s$ that is nearly the whole constant.*
 #
 # ## At the radii of a real layer
 #
-# MiniLM's heads, as the theorems take them (no biases), with the longest token of a {term}`window` as the
-# {term}`radius`. All columns
-# but the first three are natural logarithms. The last one is what all heads together measure at that very window.
+# We take MiniLM's heads as the theorems do, without biases, with the norm of the longest token of a {term}`window` as
+# the {term}`radius`. All columns but the first three are natural logarithms. The last one is the constant of all heads
+# together, measured at that window.
 
 # %% tags=["hide-input"]
 real, plain = [], []
@@ -333,8 +331,8 @@ figures.table(real, names)
 
 # %% [markdown]
 # At these radii the bounds say nothing useful: the smallest logarithm of our upper bound is
-# {glue:text}`smallest_log:.0f`, and the largest measured at the window {glue:text}`largest_log:.1f`. That is no defect
-# of the theorems. The ball holds measures with one token in $e^{2 \gamma R^2}$, and no text is that long.
+# {glue:text}`smallest_log:.0f`, and the largest one measured at the window is {glue:text}`largest_log:.1f`. That is no
+# defect of the theorems: the ball holds measures with one token in $e^{2 \gamma R^2}$, and no text is that long.
 
 # %% tags=["hide-input", "nbval-check-output"]
 theta = {}
@@ -422,7 +420,7 @@ ledger.record(
 # 1. In both cases $P_{21} = 1 / (2 - p) =: q$.
 # 2. The block $J_{21} = q\,(I + (x_1 - m_2)(A x_2)^\top)$ has the eigenvector $u$, with the eigenvalue
 #    $q\,(1 + 2 s (1 - q))$.
-# 3. In the weighted norm it counts $\sqrt{(1 - p) / p}$ times.
+# 3. In the weighted norm it is multiplied by $\sqrt{(1 - p) / p}$.
 # 4. Insert $p = e^{-2s}$ and $r = p / (2 - p)$, for which $1 - r = 2 (1 - q)$ and
 #    $\sqrt{1 - r^2} = 2 q \sqrt{1 - p}$. This is the closed form.
 # 5. *It exceeds $\frac s2 e^s$.* Since $\sqrt{1 - r^2} \ge 1 - r^2$, it is enough that
@@ -436,8 +434,8 @@ ledger.record(
 #
 # ## What this shows and does not show
 #
-# - The growth is real: a measure of two points has a constant of order $R^2 e^{\gamma R^2}$, and no measure in the
-#   ball has more than the upper bounds say. For matrices with the eigenvalue $-\norm{A}_2$ the largest constant is
+# - The growth is real: at a measure of two points the constant is of order $R^2 e^{\gamma R^2}$, and at no measure in
+#   the ball does it exceed the upper bounds. For matrices with the eigenvalue $-\norm{A}_2$ the largest constant is
 #   known up to a factor of 1.54, for large radii.
 # - For other matrices a gap remains. Where $A$ is symmetric and positive definite, $\gamma$ is an eighth of
 #   $\norm{A}_2$, and so the exponents differ by that factor.
@@ -449,4 +447,4 @@ ledger.record(
 # **One thing to try.** Add `diag(1, -1/8)` to the list of matrices. Which of the two measures is used there, and
 # would the other one give as much?
 #
-# **Next:** {doc}`24_large_radius`, what happens when not the ball but the tokens themselves are scaled up.
+# **Next:** {doc}`24_large_radius`: what happens when the tokens of one input are scaled up.

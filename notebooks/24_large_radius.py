@@ -9,12 +9,11 @@
 # %% [markdown]
 # # Large radius (Theorem 3.7)
 #
-# {term}`Bounds <bound>` on a ball grow without limit with its {term}`radius`. Scale *one* input without ties
-# up, and its own constant does not: {term}`attention` becomes {term}`hard <hard attention>`, each {term}`token` chooses
-# a single one, and
-# the {term}`local Lipschitz constant` settles at $\norm V_2$ times the root of the largest number of followers that a
-# token has ({numref}`fig-24-limit`). We give this limit exactly, with an explicit rate; the attention of real tokens
-# is far from hard.
+# {term}`Bounds <bound>` on a ball grow without limit with its {term}`radius`. If *one* input without ties is scaled up,
+# its own constant does not: {term}`attention` becomes {term}`hard <hard attention>`, each {term}`token` chooses a
+# single one, and the {term}`local Lipschitz constant` settles at $\norm V_2$ times the root of the largest number of
+# followers that a token has, which are the tokens that choose it ({numref}`fig-24-limit`). We give this limit exactly,
+# with an explicit rate; the attention of real tokens is far from hard.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -110,8 +109,8 @@ plt.show()
 #
 # ## Two tokens on a line
 #
-# Tokens 1 and 2, $A = V = 1$: both choose token 2. The gap between their logits is $1$, and the limit is
-# $\sqrt 2 = \sqrt n$, so the bound of the theorem is reached.
+# Take the tokens 1 and 2 and $A = V = 1$: both choose the token 2. The smallest gap between logits is $1$, and the
+# limit is $\sqrt 2 = \sqrt n$, so the bound of the theorem is reached.
 
 # %%
 x = torch.tensor([[1.0], [2.0]]).double()
@@ -172,8 +171,8 @@ plt.show()
 #
 # ## Measured against stated
 #
-# Random inputs and matrices, from two tokens on, each scaled until $g R^2$ is 45. The rate is the slope of
-# $\log \abs{\Lip_{RX} / \mathrm{limit} - 1} - \log R^2$ against $R^2$, where the error is neither large nor
+# We take random inputs and matrices, from two tokens on, each scaled until $g R^2$ is 45. The rate is the slope of
+# $\log \abs{\Lip_{RX} / \mathrm{limit} - 1} - \log R^2$ against $R^2$, where the error is neither large nor mere
 # {term}`rounding`; the theorem promises at least $g$. With several heads the limit is the norm of
 # $\varepsilon \mapsto \sum_h W^{(h)} V^{(h)} \varepsilon_{m_i^{(h)}}$, and with a {term}`mask <mask (causal)>` tokens
 # choose among those before them; `large_radius_limit` computes both.
@@ -203,10 +202,10 @@ figures.table(pd.DataFrame(checks, columns=["what", "inputs", "worst measured", 
 # %% [markdown]
 # ## Ties
 #
-# Floating-point numbers drawn at random do not tie, so counting ties among them shows nothing. Ties are made here:
-# token 3 is moved along $A x_1$ until its logit with token 1 equals the largest. A push of length $\epsilon$ must part
-# them by a gap proportional to $\epsilon$: then inputs with ties are a thin sheet, of {term}`measure` zero. *Near*
-# ties, after a push of $10^{-3}$, are the hard case for the explicit rate.
+# Floating-point numbers drawn at random do not tie, so counting ties among them shows nothing. So we make ties: token 3
+# is moved along $A x_1$ until its logit with token 1 equals the largest. A push of length $\epsilon$ must part them by
+# a gap proportional to $\epsilon$: then the inputs with ties form a thin sheet, of {term}`measure` zero. *Near* ties,
+# after a push of $10^{-3}$, are the hard case for the explicit rate.
 
 # %% tags=["hide-input"]
 parted, near = [], []
@@ -234,11 +233,12 @@ glue("page-24-torn", torn, display=False)
 # %% [markdown]
 # At near ties the distance from the limit is at most {glue:text}`page-24-near:.2f` of the explicit bound. At a tie the
 # theorem itself fails: for the tokens $0, R, -R$ of {doc}`25_quadratic_growth` with $R = 4$ the constant is
-# {glue:text}`page-24-torn:.1f`, far above $\sqrt 3$. That is what the hypothesis is for.
+# {glue:text}`page-24-torn:.1f`, far above $\sqrt 3$. So the hypothesis is needed.
 #
 # ## How many followers has a token, and how far are real tokens from the limit?
 #
-# The limit lies between $\norm V$ (no two choose the same) and $\norm V \sqrt n$ (all choose the same).
+# The limit lies between $\norm V_2$ (no two tokens choose the same one) and $\norm V_2 \sqrt n$ (all choose the same
+# one).
 
 # %% tags=["hide-input"]
 followers = {}
@@ -286,9 +286,9 @@ plt.show()
 # <!-- figure fig-24-real: Left, histograms of the largest number of followers for random tokens of three widths. Right,
 # three layers of MiniLM, the local constant against a factor on real tokens: it rises by orders of magnitude beyond
 # the real radius and comes down to a dotted line. -->
-# *Left: followers of the most chosen of 32 Gaussian tokens; their number depends on the width. Right: layers on real
-# text, all heads with their biases and output matrices, tokens scaled by a factor; the vertical line is the real
-# radius, dotted lines are the limits.*
+# *Left: how many followers the most chosen of 32 Gaussian tokens has; the number falls as the width grows. Right:
+# layers on real text, all heads with their biases and output matrices, tokens scaled by a factor; the vertical line is
+# the real radius, dotted lines are the limits.*
 
 # %% tags=["hide-input"]
 sparse = pd.DataFrame(sparse, columns=["layer", "no weight over 0.9", "tokens for 9/10"])
@@ -300,19 +300,18 @@ figures.table(shown, names=names)
 
 # %% [markdown]
 # At the real radius the constants are of the size of the limit, but the theorem does not apply there yet: the largest
-# attention that a token gives is far from one, and scaling up first leads through constants dozens to hundreds of
-# times as large. Where two tokens compete, a small move decides who wins. As the competitions are decided, the
-# constant comes
-# down.
+# attention that a token gives is far from one, and on the way to the limit the constants become dozens to hundreds of
+# times as large. Where two tokens have nearly the same logit, a small move decides which one is chosen. As the gaps
+# grow with the radius, the constant comes down.
 #
-# The paper adds that rows of real attention tend to be sparse, but not 1-sparse as in the limit. Most rows have no
-# weight over 0.9, so they are not 1-sparse. Whether they are sparse depends on the definition: in the first and in the
-# last layer more than half of the tokens are needed for 9/10 of a row.
+# The paper adds that rows of real attention tend to be sparse, but not 1-sparse (one entry in each row) as in the
+# limit. Most rows have no weight over 0.9, so they are not 1-sparse. Whether they are sparse depends on the definition:
+# in the first and in the last layer more than half of the tokens are needed for 9/10 of a row.
 #
 # ::::{dropdown} Proof of the limit and the rate
 # :::{prf:proof}
 # At $RX$ the logits are $R^2 x_i^\top A^\top x_j$, so all but a share $\delta \le (n - 1)\, e^{-g R^2}$ of the
-# attention of token $i$ goes to $m_i$. Compare the Jacobian with that of the choice,
+# attention of token $i$ goes to $m_i$. We compare the Jacobian with that of the choice,
 # $\varepsilon \mapsto (V \varepsilon_{m_i})_i$. Let $\rho = R \max_i \abs{x_i}$.
 #
 # *Query.* $\norm{\Sigma_i}$ is at most the mean square distance to $R x_{m_i}$, at most $4 \rho^2 \delta$. Times
@@ -378,14 +377,15 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - In the limit $\sqrt n$ is a matter of popularity: the token with the most followers sets it.
-# - The rate is that of the smallest gap, and gaps can be tiny. An input close to a tie waits long for its limit,
-#   through large constants.
+# - In the limit the constant depends on who chooses whom: the token with the most followers sets it, and it has at most
+#   $n$.
+# - The rate is that of the smallest gap, and gaps can be tiny. An input close to a tie comes to its limit only at very
+#   large radii, after large constants.
 # - The theorem is about one input scaled up. It does not bound the constant of the *ball* of large radius, which
 #   contains inputs close to ties ({doc}`23_mean_field`).
-# - The fit of the rate is made on a finite range; the explicit bound is what is proved.
+# - The rate is fitted on a finite range; the explicit bound is what is proved.
 # - Real layers: one {term}`window` of text, six layers for the sparsity of rows, three of them scaled (those in the
-#   table). With biases the limit is the same, the way to it is not.
+#   table). Biases do not change the limit, but they change the way to it.
 #
 # **One thing to try.** Let all tokens lie on one side, `normal(n, d).abs()`, with `A` the identity: how many
 # followers has the longest one?

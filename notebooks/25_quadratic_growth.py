@@ -11,8 +11,8 @@
 #
 # Three {term}`tokens <token>` are enough for a {term}`local Lipschitz constant` of order $R^2$: one at the origin, one
 # on each side of it. The token at the origin has equal {term}`logits <logit>` with all others, so it never makes a
-# choice, however large the others are. Move it a little along the line, and the growth stops at a finite {term}`radius`
-# ({numref}`fig-25-radius`).
+# choice, however large the others are. If it is moved a little along the line, the growth stops at a finite
+# {term}`radius` ({numref}`fig-25-radius`).
 
 # %% tags=["parameters"]
 numbers = [3, 5, 9, 33]  # tokens, odd
@@ -70,10 +70,10 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-25-radius: Log-log curves of the local constant against the radius. One rises without end, below a
 # dashed upper bound; others follow it and fall back to a plateau, sooner the farther the first token was moved. -->
-# *The local constant of five tokens scaled to radius $R$. With the first token at 0 it grows like $R^2$ without end.
-# A first token at $\delta R u$ follows the same line until $R \approx 1/\sqrt\delta$, then decides, and the constant
-# falls to a plateau, as at a random input. The dashed line is the upper {term}`bound` on the whole ball,
-# {prf:ref}`general-sharp`.*
+# *The local constant of five tokens scaled to radius $R$. With the first token at 0 it grows like $R^2$ without end. A
+# first token at $\delta R u$ follows the same line until $R \approx 1/\sqrt\delta$; then its attention settles on one
+# side, and the constant falls to a plateau, as at a random input. The dashed line is the upper {term}`bound` on the
+# whole ball, {prf:ref}`general-sharp`.*
 #
 # ## Three tokens on a line
 #
@@ -132,9 +132,9 @@ plt.show()
 #
 # ## Measured against stated
 #
-# Tokens in the plane along a slanted direction, several odd $n$, radii from 8 to 512, and the singular values of the
-# dense Jacobian. The block agrees with the statement to {term}`rounding`; the {term}`exponent` of the norm in $R$ and
-# its factor:
+# We take tokens in the plane along a slanted direction, several odd $n$, radii from 8 to 512, and the singular values
+# of the dense Jacobian. The block agrees with the statement up to {term}`rounding`. The table has the {term}`exponent`
+# of the norm in $R$ and its factor:
 
 # %% tags=["hide-input"]
 rows = []
@@ -158,13 +158,14 @@ names = {"n": "tokens n", "slope": "exponent in R, 8 to 512", "at 64": "constant
 figures.table(found, names=names | {"limit": "(n − 1)/n"}, digits=6)
 
 # %% [markdown]
-# The limit is approached like $\frac1{(n-1) R^2}$: that is the $\frac1n I$ of the block. The exponent has the same
-# small error, from the smallest radius.
+# The relative distance from the limit falls like $\frac1{(n-1) R^2}$, which comes from the $\frac1n I$ of the block.
+# The same term, at the smallest radius, accounts for the small error of the exponent.
 #
-# ## Not against the limit of large radius
+# ## Why the large-radius limit does not apply
 #
 # {prf:ref}`large-radius` says that scaling up a generic input leads to at most $\norm V_2 \sqrt n$. It assumes that
-# each token has one favourite token. Here the first token has none, and the code refuses to name a limit:
+# each token has its largest logit at a single token. Here the first token has no such token, and the code refuses to
+# name a limit:
 
 # %%
 try:
@@ -174,9 +175,9 @@ except ValueError as refusal:
     print(said)
 
 # %% [markdown]
-# Now move the first token to $\delta R u$, a generic input. Its logits are $\pm \delta R^2$. While $\delta R^2 < 1$ it
-# barely notices; after that it makes its choice. The largest constant is about {glue:text}`page-25-factor:.2f`
-# divided by $\delta$, at $R \approx 1 / \sqrt\delta$:
+# Now move the first token to $\delta R u$, which makes a generic input. For the outer tokens its logits are
+# $\pm \delta R^2$. While $\delta R^2 < 1$ its attention hardly changes; beyond that it goes to one side. The largest
+# constant is about {glue:text}`page-25-factor:.2f` divided by $\delta$, at $R \approx 1 / \sqrt\delta$:
 
 # %% tags=["hide-input"]
 tops = {shift: curves[shift].argmax() for shift in shifts}
@@ -195,8 +196,8 @@ figures.table(moved, names=names)
 # In $J_{ij} = V[P_{ij}(I + (x_j - m_i)(A x_i)^\top) + \delta_{ij} \Sigma_i A]$ the middle part vanishes for $i = 1$,
 # because $A x_1 = 0$. A block is never larger than the whole matrix.
 #
-# For the limit: row 1 holds $J_{1j} = I/n$ besides $J_{11}$. In every other row the attention on the tokens that are
-# not $x_i$'s equals falls like $e^{-R^2}$, so these rows stay bounded.
+# For the limit: row 1 holds $J_{1j} = I/n$ besides $J_{11}$. In every other row the attention to the tokens that differ
+# from $x_i$ falls like $e^{-R^2}$, so these rows stay bounded.
 # :::
 # ::::
 
@@ -232,17 +233,18 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - The factor $R^2$ in the general upper bound is needed, even for three tokens: it does not come from long
-#   {term}`sequences <sequence>`. Every number of tokens from three on is enough.
-# - Such inputs are a thin set: a first token moved along $u$, however little, leaves the line at a finite radius.
-#   Yet on a *ball* of radius $R$
-#   the growth is real: the supremum does not care how thin the set is. A token within $1/R$ of the origin is enough.
-#   On balls, therefore, no bound of smaller order in $R$ than that of {doc}`21_general_bound` can hold.
+#   {term}`sequences <sequence>`. Every odd number of tokens from three on is enough.
+# - Such inputs are a thin set: if the first token is moved along $u$, however little, the growth ends at a finite
+#   radius. Yet on a *ball* of radius $R$ the growth is real: a supremum does not depend on how thin the set is. A token
+#   within $1/R$ of the origin is enough. On balls, therefore, no bound of smaller order in $R$ than that of
+#   {doc}`21_general_bound` can hold.
 # - Only $A = V = I$ is measured. In general the same proof gives
 #   $J_{11} = V \big(\frac{n-1}n R^2\, u u^\top A + \frac1n I\big)$, so the constant grows at least like $R^2$ for all
 #   $A$ and $V$ other than 0, with a suitable $u$.
-# - The page says nothing of trained layers, where normalisation keeps tokens away from the origin.
+# - The page says nothing about trained layers. The normalised tokens of text that {doc}`14_normalisation` shows stay
+#   away from the origin.
 #
-# **One thing to try.** Leave the token at the origin out: `constant(f, quadratic_input(5, 64, u)[1:])`. Equal tokens
-# on each side are all that is left, and the constant is 1.
+# **One thing to try.** Leave the token at the origin out: `constant(f, quadratic_input(5, 64, u)[1:])`. Then only the
+# equal tokens on each side are left, and the constant is 1.
 #
 # **Next:** {doc}`26_multi_head`.

@@ -9,12 +9,11 @@
 # %% [markdown]
 # # Several heads (Lemma 3.8)
 #
-# The theorems speak of one {term}`attention head`; a layer has many. Adding the heads' constants gives a valid
-# {term}`bound`
-# and usually a wasteful one. In MiniLM the sum over {glue:text}`heads_summed` heads is {glue:text}`least_lost:.1f` to
-# {glue:text}`most_lost:.1f` times the layer's {term}`local Lipschitz constant`, which itself stays within a factor of
-# two of that of its roughest head. This page shows when the sum is attained, and gives a finer bound, which
-# {cite:t}`castin2024smooth` leave to future work.
+# The theorems are about one {term}`attention head`; a layer has many. Adding the heads' constants gives a valid
+# {term}`bound`, but usually a wasteful one. In MiniLM the sum over {glue:text}`heads_summed` heads is
+# {glue:text}`least_lost:.1f` to {glue:text}`most_lost:.1f` times the layer's {term}`local Lipschitz constant`, which
+# itself stays within a factor of two of that of its roughest head. This page shows when the sum is attained, and gives
+# a finer bound, which {cite:t}`castin2024smooth` leave to future work.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -103,9 +102,9 @@ plt.show()
 # <!-- figure fig-26-real-layers: One stacked bar for each of six layers, the sum of twelve heads. The constant of the
 # layer is a small part of each bar, close to the constant of its roughest head; the finer bound is about half of the
 # bar. -->
-# *MiniLM without a {term}`mask`, one {term}`window` of text. Each bar adds up what the heads contribute to Lemma
-# 3.8. The layer
-# itself (blue) is less than twice as rough as its roughest head (cross): in these layers the heads hardly add up.*
+# *MiniLM without a {term}`mask`, one {term}`window` of text. Each bar adds up what the heads contribute to Lemma 3.8.
+# The layer itself (blue dot) is less than twice as rough as its roughest head (cross): in these layers the constants of
+# the heads hardly add up.*
 #
 # ## The smallest case: two heads that differ by a rotation
 #
@@ -131,7 +130,7 @@ figures.table(turned.round(6), {"degrees": "angle, degrees"} | {name: name for n
 
 # %% [markdown]
 # If both heads write in the same direction, the lemma is attained. If they write in opposite directions, they cancel:
-# the layer is constant, and the lemma does not see it.
+# the layer is a constant map, and the lemma does not show it.
 #
 # ## Statements
 #
@@ -162,14 +161,13 @@ figures.table(turned.round(6), {"degrees": "angle, degrees"} | {name: name for n
 #   \Big(\sum_h \norm{W^{(h)}}_2 L_h\Big)^{1/2}$$
 # :::
 #
-# The finer bound knows whether heads write into different directions. If their outputs are orthogonal and equally
-# strong, it is smaller by $\sqrt H$.
+# The finer bound takes into account whether heads write into different directions. If their outputs are orthogonal and
+# equally strong, it is smaller by a factor of $\sqrt H$.
 #
 # ## Measured: one map, three programs
 #
-# First the definition: a sum over heads; a concatenation times one matrix; and PyTorch's own multi-head
-# {term}`attention`,
-# which shares no code with ours. Random sizes, all biases.
+# First we compare ways to compute the definition: a sum over heads; a concatenation times one matrix; and PyTorch's own
+# multi-head {term}`attention`, which shares no code with ours. Sizes are random, and all biases are present.
 
 # %% tags=["hide-input"]
 definition_errors = []
@@ -193,8 +191,9 @@ print(f"{len(definition_errors)} comparisons, largest relative difference {max(d
 # %% [markdown]
 # ## Measured: random layers
 #
-# Random layers of one to six heads, masked and not, with heads of very different size: the layer's constant over the
-# lemma's bound, and over the finer one. One would be a bound attained; above one it would be refuted.
+# We draw random layers of one to six heads, masked and not, with heads of very different size, and divide the layer's
+# constant by the lemma's bound and by the finer one. At a ratio of one the bound is attained; above one it would be
+# refuted.
 
 # %%
 random_ratios = []
@@ -222,9 +221,9 @@ figures.table(by_heads, names)
 # %% [markdown]
 # ## How the loss grows with random heads
 #
-# Layers of width 32 with independent Gaussian heads. Either the heads share the width, $k = 32 / H$, as in a
+# We take layers of width 32 with independent Gaussian heads. Either the heads share the width, $k = 32 / H$, as in a
 # transformer, or each has $k = 4$. If independent heads added like independent vectors, the sum would exceed the
-# layer by $\sqrt H$.
+# constant of the layer by a factor of $\sqrt H$.
 
 # %% tags=["hide-input"]
 random_layers = []
@@ -265,20 +264,21 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-26-random-heads: Bound over constant against the number of random heads, log-log. All four curves
 # rise; Lemma 3.8 rises about like the square root of the number of heads or faster, the finer bound more slowly. -->
-# *How much the bounds lose with random heads (medians, log-log). The finer bound loses less, and grows more slowly.*
+# *How much the bounds lose with random heads (medians, log-log). From two heads on the finer bound loses less, and its
+# loss grows more slowly.*
 
 # %% tags=["hide-input"]
 figures.table(fits, {"sharing": "width of a head", "bound": "bound", "exponent": "loss grows like H to the",
                      "interval": "95 % interval"}, digits=2)  # fmt: skip
 
 # %% [markdown]
-# With a shared width the loss of the lemma grows about like $\sqrt H$, from a factor of nearly two that even one wide
-# head loses between $J$ and $W$. With $k = 4$ throughout it starts near one and grows faster. Heads disagree on where
-# to write and on which perturbation is the worst; the finer bound knows the first and not the second.
+# With a shared width the loss of the lemma grows about like $\sqrt H$, starting from the factor of nearly two that even
+# one wide head loses between $J$ and $W$. With $k = 4$ throughout it starts near one and grows faster. Heads differ in
+# where they write and in which perturbation is the worst; the finer bound uses the first difference and not the second.
 #
 # ## Measured: real layers
 #
-# MiniLM on a window of text, with and without the {term}`mask (causal)`.
+# We measure MiniLM on a window of text, with and without the {term}`causal mask <mask (causal)>`.
 
 # %% tags=["hide-input"]
 print(f"{model.name}, {length} tokens, text: {corpora.describe(corpus)}")
@@ -288,8 +288,8 @@ figures.table(real, names)
 
 # %% [markdown]
 # The constant of a layer is {glue:text}`nearest:.2f` to {glue:text}`farthest:.2f` times that of its roughest head
-# alone, so the sum over heads loses most of a factor of their number. The finer bound loses
-# {glue:text}`finer_least:.1f` to {glue:text}`finer_most:.1f`.
+# alone, so the sum over heads is too high by a factor not far below their number. The finer bound is too high by a
+# factor of {glue:text}`finer_least:.1f` to {glue:text}`finer_most:.1f`.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert (turned.ratio - turned["|cos(angle / 2)|"]).abs().max() < 1e-7
@@ -334,8 +334,9 @@ ledger.record(
 # :::{prf:proof}
 # *The lemma.*
 #
-# 1. Triangle inequality and submultiplicativity: $\abs{f(X) - f(Y)} \le \sum_h \norm{W^{(h)}}_2 \abs{f^{(h)}(X) -
-#    f^{(h)}(Y)}$. The same for Jacobians at one input.
+# 1. Triangle inequality and submultiplicativity:
+#    $\abs{f(X) - f(Y)} \le \sum_h \norm{W^{(h)}}_2 \abs{f^{(h)}(X) - f^{(h)}(Y)}$. The same holds for Jacobians at one
+#    input.
 #
 # *When it is attained.*
 #
@@ -357,12 +358,11 @@ ledger.record(
 #
 # - It shows the lemma at single inputs. On a ball, heads need not be worst at the same input: the sum then loses at
 #   least as much as at the input where the layer is worst.
-# - A bound for a layer that adds bounds of heads starts with this loss, before any other.
+# - A bound for a layer that adds bounds for its heads has this loss on top of all others.
 # - The {term}`exponents <exponent>` of the random layers are for this width and these {term}`token` sizes; they
-#   describe the
-#   figure, not a law.
+#   describe the figure and are no general law.
 # - One window of text for each layer: we did not measure how much the ratio varies between windows.
 #
 # **One thing to try.** Give the heads of a random layer the same queries and keys: does the loss fall?
 #
-# **Next:** {doc}`27_biases`, what the other parameters of a layer do.
+# **Next:** {doc}`27_biases`: what the other parameters of a layer do.

@@ -9,11 +9,11 @@
 # %% [markdown]
 # # Attention with biases (Theorem E.3)
 #
-# Trained layers add biases to queries, keys, values and outputs. Three of the four change no derivative. The query bias
-# does: it adds a slope to the {term}`logits <logit>` that the {term}`tokens <token>` do not give, and Theorem 3.3 fails
-# once it is large. Theorem E.3 pays for it with $\abs c$ beside $\norm{A}_2 R$. In MiniLM the largest ratio of
-# $\abs c$ to $\norm A_2 R$ is {glue:text}`largest_share:.2f`, but to the slope that the tokens of a text really give
-# it is {glue:text}`largest_typical:.2f`.
+# Trained layers add biases to queries, keys, values and outputs. Three of the four do not change the constant. The
+# query bias does: it adds a slope $c$ to the {term}`logits <logit>` that does not come from the {term}`tokens <token>`,
+# and Theorem 3.3 fails once it is large. Theorem E.3 accounts for it by adding $\abs c$ to $\norm{A}_2 R$. In MiniLM
+# the largest ratio of $\abs c$ to $\norm A_2 R$ is {glue:text}`largest_share:.2f`, but its largest ratio to the slope
+# that the tokens of a text typically give is {glue:text}`largest_typical:.2f`.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -86,13 +86,12 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-27-query-bias: For each head of six layers, the query bias relative to two slopes, on a logarithmic
-# axis. Relative to the largest possible slope it is between one and ten per cent; relative to the typical slope of
-# real tokens it is several times larger, close to one for some heads of the first layer. -->
-# *Every head of MiniLM, one {term}`window` of text. Relative to the slope in the {term}`bound` (squares) the query
-# bias is a detail;
-# relative to the slope that the window's tokens give (dots) it is not, least of all in the first layer.*
+# axis. Relative to the largest possible slope it is between about one and ten per cent; relative to the typical slope
+# of real tokens it is several times larger, close to one for some heads of the first layer. -->
+# *Every head of MiniLM, one {term}`window` of text. Relative to the slope in the {term}`bound` (squares) the query bias
+# is small; relative to the slope that the window's tokens give (dots) it is not, least of all in the first layer.*
 #
-# ## The smallest case: a bias that the tokens do not feel
+# ## The smallest case: a bias orthogonal to the tokens
 #
 # Let $A = 0$, two tokens $\pm e_1$, and $c = s\,e_2$, orthogonal to both. The {term}`attention` stays uniform
 # whatever $s$
@@ -117,7 +116,7 @@ names = {"s": "size of the bias s", "constant": "constant", "over 3.3": "over Th
 figures.table(hidden, names, bold=hidden["over 3.3"] > 1)
 
 # %% [markdown]
-# The bound for no biases is exceeded (rows in bold). The one with biases grows with $s$, as it must.
+# The bound without biases is exceeded in the rows in bold. The one with biases grows with $s$, as it must.
 #
 # ## The statement
 #
@@ -141,8 +140,8 @@ figures.table(hidden, names, bold=hidden["over 3.3"] > 1)
 #
 # ## Measured: many maps
 #
-# First the {term}`Jacobian` of two tokens in the plane with every bias, block by block against automatic
-# differentiation. Then random maps, masked or not, with query biases of very different size; and maps on which
+# First we compare the {term}`Jacobian` of two tokens in the plane with every bias, block by block, with automatic
+# differentiation. Then we take random maps, masked or not, with query biases of very different size, and maps on which
 # {term}`gradient ascent` maximises the constant, with tokens kept in the unit ball.
 
 # %% tags=["hide-input"]
@@ -204,9 +203,9 @@ figures.table(checks, {"what": "what", "cases": "cases", "largest": "largest"}, 
 # %% [markdown]
 # ## Measured: a trained layer
 #
-# In the theorem $\abs c$ stands beside $\norm A_2 R$; here $R$ is the largest token norm of the window. Real tokens
-# are not aligned with the top direction of $A$, so the table also has $\abs c$ beside the median of $\abs{A x_i}$,
-# the slope that the tokens of the window really give. The last columns show the measured constant over the bound.
+# In the theorem $\abs c$ stands beside $\norm A_2 R$; here $R$ is the largest token norm of the window. Real tokens are
+# not aligned with the top direction of $A$, so the table also compares $\abs c$ with the median of $\abs{A x_i}$, the
+# slope that the tokens of the window typically give. The last columns have the measured constant over the bound.
 
 # %% tags=["hide-input"]
 print("text:", corpora.describe(corpus), "| model:", model.name)
@@ -223,10 +222,10 @@ figures.table(shown, names, digits=2)
 # %% [markdown]
 # ## How the constant is found: power iteration (Section E.1)
 #
-# Section E.1 of {cite:t}`castin2024smooth` finds $\norm{J}_2$ by $v = J^\top J u$, $\mu = \langle u, v \rangle$, $u =
-# v/\abs{v}$. In a step, the part of $u$ across the top {term}`singular vector`, relative to the part along it,
-# shrinks at least by $(\sigma_2/\sigma_1)^2$; the relative error of $\mu$ is at most the square of that part, for
-# every scale of $J$. The rule that ends the iteration has to be *relative*, because a small Jacobian meets an
+# Section E.1 of {cite:t}`castin2024smooth` finds $\norm{J}_2$ by $v = J^\top J u$, $\mu = \langle u, v \rangle$,
+# $u = v/\abs{v}$. In a step, the part of $u$ across the top {term}`singular vector`, relative to the part along it,
+# shrinks at least by the factor $(\sigma_2/\sigma_1)^2$; the relative error of $\mu$ is at most the square of that
+# part, for every scale of $J$. The rule that ends the iteration has to be *relative*, because a small Jacobian meets an
 # absolute one at once.
 
 # %%
@@ -282,10 +281,10 @@ plt.show()
 # *Power iteration on the last head at a few tokens: both errors stay below what theory allows and fall at least as
 # fast.*
 #
-# *When is it fooled?* By a start that nearly misses the top singular vector. We take forty singular values: 1, then
+# *When is it fooled?* When the start nearly misses the top singular vector. We take forty singular values: 1, then
 # $1 - g$ for a gap $g$, the rest evenly below $\frac12$. (One token with this $V$ is an attention map with this
-# Jacobian.) The start is Gaussian, or Gaussian with its part along the top vector scaled down. The iteration runs
-# until $\mu$ changes by less than $10^{-10}$, relatively; and then on, to 50,000 products.
+# Jacobian.) The start is Gaussian, or Gaussian with its part along the top vector scaled down. The iteration runs until
+# the relative change of $\mu$ is less than $10^{-10}$; and then on, to 50,000 products.
 
 # %% tags=["hide-input"]
 grid = torch.tensor([0.3, 0.1, 0.03, 0.01, 0.003, 0.001]), 10.0 ** -torch.arange(0, 13, 3)
@@ -311,9 +310,9 @@ shown.columns = ["Gaussian", *(f"top part × 10^−{power}" for power in (3, 6, 
 figures.table(shown, {"gap": "gap g"} | {name: name for name in shown.columns}, digits=2)
 
 # %% [markdown]
-# The largest error of the norm among twenty starts, when the iteration stops. From a Gaussian start the stop is
-# reliable here; with little along the top vector it settles on the second singular value and is wrong by the gap.
-# After 50,000 products every start has converged.
+# The table has the largest error of the norm among twenty starts, when the iteration stops. From a Gaussian start the
+# stop is reliable here; with too little of the start along the top vector, the iteration settles on the second singular
+# value and is wrong by the gap. After 50,000 products every start has converged.
 
 # %% tags=["hide-input", "nbval-check-output"]
 e3, e1 = [*found["E.3"], *hidden["over E.3"], *ascended, *heads.ratio], "castin.sec-e.1"
@@ -380,15 +379,15 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - Key, value and output biases can be left out of every computation of a Lipschitz constant. The query bias cannot.
-# - The bound with biases holds in all cases tried, by the proof above. On trained heads it is far too large, like the
-#   bound without: the constant is at most {glue:text}`largest_ratio:.4f` of it. The price is in $n$ and $R$, not in
-#   the bias.
-# - One window and one model: the shares of other models may differ.
+# - The bound with biases has a proof, and no case tried exceeds it. On the trained heads it is far too large: the
+#   constant is at most {glue:text}`largest_ratio:.4f` of it. The loss comes from $n$ and $R$; the bias adds little to
+#   it.
+# - This is one window and one model; the ratios in other models may differ.
 # - Power iteration converges from nearly every start, but its stop can come too early. A Gaussian start makes that
-#   unlikely; {doc}`12_local_lipschitz` bounds how unlikely, and stops by the bound.
+#   unlikely; {doc}`12_local_lipschitz` bounds how unlikely, and its solver stops by that bound.
 #
-# **One thing to try.** A query bias is the same as one more constant coordinate of the tokens
+# **One thing to try.** A query bias has the same effect as one more, constant coordinate of the tokens
 # ({py:func}`lipnb.bounds.without_query_bias`). For which size of that coordinate is Theorem 3.3 better than Theorem
 # E.3?
 #
-# **Next:** {doc}`28_transport_toolbox`, the facts on transport behind the mean-field bounds.
+# **Next:** {doc}`28_transport_toolbox`.

@@ -10,11 +10,10 @@
 # # Facts on transport, and Lemma 3.1
 #
 # The proofs about measures use a dozen facts: what a {term}`pushforward` is, how the distances $W_p$ compare, how two
-# measures are joined by a shortest path, and when {term}`local Lipschitz constants <local Lipschitz constant>` make
-# up the global one. They are standard
-# {cite}`villani2009optimal`, and each holds on random clouds of points. One of them, Lemma 3.1 as we reconstruct it,
-# assumes too little: on a connected set with a slit a map can have local constants below 1 and a global one that is
-# infinite.
+# measures are joined by a shortest path, and when {term}`local Lipschitz constants <local Lipschitz constant>` make up
+# the global one. They are standard {cite}`villani2009optimal`, and we test each on random clouds of points, where it
+# holds. One of them, Lemma 3.1 as we reconstruct it, assumes too little: on a connected set with a slit a map can have
+# local constants below 1 and a global one that is infinite.
 
 # %% tags=["parameters"]
 clouds = 200  # random pairs of measures for each inequality
@@ -84,17 +83,17 @@ plt.show()
 # slit, a long curve joins them inside the ring. Right, the difference of angles over distance grows without limit
 # towards the slit, over path length it stays below one. -->
 # *Left: the ring, coloured by the angle; the slit is on the left. Two points across it are near each other (orange),
-# but within the ring the way is long (black). Right: difference of their angles over their distance. Across the slit
-# it grows without limit, although no local constant exceeds one; over the length of the path it does not.*
+# but within the ring the way is long (black). Right: the difference of their angles over their distance grows without
+# limit towards the slit, although no local constant exceeds one; over the length of the path it does not.*
 #
 # ## The smallest case: two points across a slit
 #
 # Take the ring $1 < \abs z < 2$ of the plane, slit along the negative axis, and let $\varphi(z)$ be the angle of $z$,
 # between $-\pi$ and $\pi$. The set is open and connected, the map is smooth, and its local constant is
-# $1 / \abs z < 1$. But two points across the slit are close, and their angles are not.
+# $1 / \abs z < 1$. But two points on either side of the slit can be close while their angles are not.
 #
-# What the lemma needs is that points can be joined *inside the set* by paths about as long as their distance. Measure
-# distance by the shortest path in the ring, and equality is back.
+# What the lemma needs is that points can be joined *inside the set* by paths about as long as their distance. If
+# distance is measured by the shortest path in the ring, the equality holds again.
 
 # %%
 apart, radius = 6.0, 1.5  # z = 1.5 exp(3i) and its mirror image
@@ -142,16 +141,16 @@ figures.table(pd.DataFrame({
 # :::{prf:theorem} Local and global {cite}`castin2024smooth`, Lemma 3.1 and B.2
 # :label: local-to-global
 #
-# In a metric space let
-# $\Lip_x(\varphi) = \lim_{r \to 0} \sup_{0 < d(x, y) \le r} d(\varphi(x), \varphi(y)) / d(x, y)$ (B.1). Then
-# $\sup_x \Lip_x(\varphi) \le \Lip(\varphi)$, with equality where any two points are joined by a geodesic (B.2). Lemma
-# 3.1 is about open connected sets $\mathcal X$, says the text of the paper; its formula is lost. *As we reconstruct
-# it*, it claims the equality there, with Jacobian norms.
+# In a metric space let $\Lip_x(\varphi) = \lim_{r \to 0} \sup_{0 < d(x, y) \le r} d(\varphi(x), \varphi(y)) / d(x, y)$
+# (B.1). Then $\sup_x \Lip_x(\varphi) \le \Lip(\varphi)$, with equality where any two points are joined by a geodesic
+# (B.2). Lemma 3.1 is about open connected sets $\mathcal X$, as the text of the paper says; its formula is lost. *As we
+# reconstruct it*, it claims the equality there, with Jacobian norms.
 # :::
 #
 # ## Measured: distances, order, duality
 #
-# The distance between equal weights is the cheapest matching. Three points to three points:
+# The distance between clouds of equal weights is given by the cheapest matching. Here are all matchings of three points
+# with three points:
 
 # %%
 three = np.array([[[0, 0], [1, 0], [0, 2]], [[1, 1], [0, 1], [3, 0]]])
@@ -161,11 +160,11 @@ matched = pd.DataFrame({"matching": [*map(str, by_hand)], "distance": [*by_hand.
 figures.table(matched, digits=5, bold=matched.distance <= wasserstein(*three) + 1e-9)
 
 # %% [markdown]
-# In bold the matchings that attain the distance which `lipnb.measures.wasserstein` gives. Then, on random clouds,
-# exact transport against all matchings of up to six points and, on the line, against distribution functions; the
-# triangle inequality; $W_p$ for growing $p$. For duality, the linear programme yields potentials $v$, and $g(z) =
-# \min_j (\abs{z - y_j} - v_j)$ has Lipschitz constant one and must reach $W_1$; other functions of constant one must
-# not exceed it. On the line $g$ can be written down: its slope is the sign of the difference of the distribution
+# The matchings in bold attain the distance that `lipnb.measures.wasserstein` gives. Then, on random clouds, we compare
+# exact transport with all matchings of up to six points and, on the line, with the distribution functions, and test the
+# triangle inequality and the order of $W_p$ in $p$. For duality, the linear programme yields potentials $v$, and
+# $g(z) = \min_j (\abs{z - y_j} - v_j)$ has Lipschitz constant one and must reach $W_1$; other functions of constant one
+# must not exceed it. On the line $g$ can be written down: its slope is the sign of the difference of the distribution
 # functions.
 
 # %% tags=["hide-input"]
@@ -195,10 +194,9 @@ for case in range(clouds):
     found["sign"].append(moved / expected - 1)
 
 # %% [markdown]
-# Pushing forward one map of two measures (A.5) and two maps of one measure (A.6): linear maps followed by $\tanh$
-# must not exceed the {term}`bounds <bound>`; multiples of a rotation, and translations, must attain them. The
-# integral of $g$ after a
-# pushforward is that of $g \circ \varphi$ before (A.1), also when the map merges points.
+# We push two measures forward by one map (A.5) and one measure by two maps (A.6): linear maps followed by $\tanh$ must
+# not exceed the {term}`bounds <bound>`; multiples of a rotation, and translations, must attain them. The integral of
+# $g$ after a pushforward is that of $g \circ \varphi$ before (A.1), also when the map merges points.
 
 # %%
 push = {k: [] for k in ("one map", "isometry", "two maps", "shift", "integral")}
@@ -270,10 +268,10 @@ ax.axis("off")
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-28-geodesic: Five clouds of points from left to right: a ring that deforms step by step into a
-# cross. -->
-# *A geodesic of measures: a ring becomes a cross, at times $0, \frac14, \frac12, \frac34, 1$. Every point walks
-# straight to its partner, and no two points could gain by exchanging partners.*
+# <!-- figure fig-28-geodesic: Five clouds of points from left to right: a ring that turns step by step into a cross.
+# -->
+# *A geodesic of measures: a ring becomes a cross, at times $0, \frac14, \frac12, \frac34, 1$. Every point moves
+# straight to its partner.*
 #
 # ## Measured: local and global constants
 #
@@ -408,15 +406,15 @@ ledger.record(
 #
 # ## What this shows and does not show
 #
-# - Every fact of the toolbox holds where it can be computed, for finitely many points. For general measures the facts
-#   follow by approximation, which no computation shows.
+# - Every fact of the toolbox holds in the cases computed, which have finitely many points. For general measures the
+#   facts follow by approximation, which no computation shows.
 # - Lemma 3.1 fails *as we reconstruct it*. That the set is open and connected is in the text of the paper; the
 #   equality is our reading of a lost formula. On convex sets it holds, and the theorems use it on balls only, so
 #   nothing else is affected.
-# - In every metric space no local constant exceeds the global one.
+# - That no local constant exceeds the global one is true in every metric space.
 # - The equality on the square is a check at a grid of 151 by 151 inputs, not a proof.
 #
-# **One thing to try.** Fill the hole: let the inner radius of the ring go to zero, the slit staying. What happens to
-# the largest local constant, and does the lemma hold then?
+# **One thing to try.** Let the inner radius of the ring go to zero, but keep the slit. What happens to the largest
+# local constant, and does the lemma hold then?
 #
-# **Next:** {doc}`31_masked_bound`, the general bound with a {term}`mask`.
+# **Next:** {doc}`31_masked_bound`: the general bound with a {term}`mask`.

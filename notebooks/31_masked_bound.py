@@ -9,12 +9,11 @@
 # %% [markdown]
 # # Masked attention (Theorems 4.3 and 4.5)
 #
-# A decoder may not look ahead: {term}`token` $i$ attends to tokens $1, \dots, i$ only. The general {term}`bound`
-# survives this
-# {term}`mask (causal)` unchanged. The constant itself does not: at some inputs the {term}`mask` makes the map
-# smoother, at
-# others rougher: for tokens of norm 4 the ratio of the constants is below {glue:text}`lowest:.2f` for one random
-# input in twenty, and above {glue:text}`highest:.1f` for one in twenty.
+# A decoder may not look ahead: {term}`token` $i$ attends to tokens $1, \dots, i$ only. The general {term}`bound` holds
+# unchanged with this {term}`causal mask <mask (causal)>`. The constant itself does change: at some inputs the
+# {term}`mask` makes the map smoother, at others rougher. For tokens of norm 4 the ratio of the constants, masked over
+# unmasked, is below {glue:text}`lowest:.2f` for one random input in twenty, and above {glue:text}`highest:.1f` for one
+# in twenty.
 
 # %% tags=["parameters"]
 maps = 400  # random maps, two radii each
@@ -74,13 +73,13 @@ plt.show()
 # inputs have the same ratio, about 1.4; from radius one on the median is close to one and the band widens in both
 # directions, further down than up. -->
 # *The same random tokens (eight in four dimensions, $V = I$, $A$ random) with and without the mask. For small tokens
-# the map averages over the past, and the mask makes it rougher by the factor of $A = 0$. For large ones it can go
-# either way, down by more than up: the mask takes away the token that others agree on, or leaves one that they
-# disagree on.*
+# the map averages over the past, and the mask makes it rougher by the factor of $A = 0$ (dashed). For large ones the
+# ratio can go either way, further down than up.*
 #
 # ## The smallest case: two tokens
 #
-# The first token sees only itself, so its output is $V x_1$ and its row of blocks is $(V, 0)$. The second sees both.
+# The first token sees only itself, so its output is $V x_1$ and its row of blocks is $(V, 0)$. The second token sees
+# both.
 
 # %%
 A, V, x = normal(2, 2), normal(2, 2), normal(2, 2)
@@ -131,8 +130,8 @@ print(f"relative difference from automatic differentiation: {(by_hand - dense).n
 #
 # ## Measured: the definition, the Jacobian, the bounds
 #
-# Random maps, every third with tokens close together, at two radii; and {term}`gradient ascent` on the constant with
-# tokens kept in the unit ball.
+# We take random maps at two radii, every third with tokens close together, and maps on which {term}`gradient ascent`
+# maximises the constant, with tokens kept in the unit ball.
 
 # %%
 rows = []
@@ -223,8 +222,8 @@ plt.show()
 #
 # ## Measured: large radius
 #
-# Random tokens, and tokens of which two nearly tie, scaled up to seven radii. The measured constant is compared with
-# $\norm V_2 \sqrt n$ plus the explicit distance, and its distance from the limit with the same.
+# We take random tokens, and tokens of which two nearly tie, at seven radii. The measured constant is compared with
+# $\norm V_2 \sqrt n$ plus the bound on the distance from the limit, and its distance from the limit with that bound.
 
 # %% tags=["hide-input"]
 limits = []
@@ -260,7 +259,7 @@ shown = pd.DataFrame(shown, columns=["what", "cases", "largest"])
 figures.table(shown, {"what": "what is measured", "cases": "inputs", "largest": "largest"})
 
 # %% [markdown]
-# At moderate radii $\norm V_2 \sqrt n$ alone bounds nothing: the third row is above 1.
+# At moderate radii $\norm V_2 \sqrt n$ alone is no bound: the third row is above 1.
 
 # %% tags=["hide-input"]
 # fmt: off
@@ -305,7 +304,7 @@ print(f"✓ {len(found)} random inputs: the masked map is causal, its bounds hol
 # :::{prf:proof}
 # 1. The proof of {prf:ref}`general-upper` treats one row of the attention matrix at a time, and uses only that the
 #    row is a probability vector. A row with zeros is one.
-# 2. The tighter forms of {doc}`21_general_bound` need one thing more, the column sums of $P$: at most $n$, with or
+# 2. The tighter forms of {doc}`21_general_bound` also use the column sums of $P$, which are at most $n$, with or
 #    without zeros.
 # 3. *The limit.* As $R \to \infty$, row $i$ of $P$ tends to one at $j(i)$ and zero elsewhere. All other terms vanish,
 #    and the constant of what remains is $\norm V_2 \max_j \#\{i : j(i) = j\}^{1/2}$. With a mask a token can be
@@ -318,13 +317,14 @@ print(f"✓ {len(found)} random inputs: the masked map is causal, its bounds hol
 # ## What this shows and does not show
 #
 # - The general bound, its tighter forms and the limit of large {term}`radius` hold with the mask.
-# - The masked map is neither smoother nor rougher in general: it depends on the input, and strongly so at large
-#   radius. There the ends of the band depend on the draw, as few of the inputs reach them.
-# - The {term}`mean field` bound, which does not grow with $n$, does *not* survive the mask unchanged: the next page.
-# - Random maps of few tokens are no trained layers; {doc}`72_certified_bracket` shows these, with and without the
+# - The masked map is neither smoother nor rougher in general: which of the two depends on the input, and strongly so at
+#   large radius. There the ends of the band depend on the draw, because few of the inputs reach them.
+# - The {term}`mean field` bound, which does not grow with $n$, does *not* hold unchanged with the mask: see the next
+#   page.
+# - Random maps of few tokens are not trained layers; {doc}`72_certified_bracket` measures some, with and without the
 #   mask.
 #
 # **One thing to try.** Reverse the order of the tight input, so that the first token comes last. What is left of
 # $\sqrt n$ with the mask?
 #
-# **Next:** {doc}`32_masked_mean_field`, the masked map on measures.
+# **Next:** {doc}`32_masked_mean_field`: the masked map on measures.

@@ -79,12 +79,12 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-74-layers: Three panels, one for each model, of bounds by layer on a logarithmic scale. The measured
-# constants lie lowest, with a dashed certified bound just above in the first two panels; the closed-form bounds lie
+# constants lie lowest, with a dashed certified bound a little above in the first two panels; the closed-form bounds lie
 # one to four powers of ten higher. -->
-# *Local Lipschitz constants (blue, with their range over two {term}`windows <window>`), certified bounds (dashed,
-# the shaded band holds
-# the constant; for MiniLM and gpt2-mini) and bounds in closed form, for every layer of three trained models at 128
-# {term}`tokens <token>`. One logarithmic scale. Only the certified bound comes near the constant.*
+# *Local Lipschitz constants (blue, with their range over two {term}`windows <window>`), certified bounds (dashed, for
+# MiniLM and gpt2-mini; the shaded band holds the constant) and bounds in closed form, for every layer of three trained
+# models at 128 {term}`tokens <token>`. All panels have the same logarithmic scale. Only the certified bound comes near
+# the constant.*
 #
 # ## A scan, live
 #
@@ -105,10 +105,10 @@ headings |= {"radius": "largest token norm"} | {key: f"{name}, times too high" f
 figures.table(shown, names=headings, digits=dict.fromkeys(over, 2))
 
 # %% [markdown]
-# Before a layer is measured, its map is checked against the network: same output for the {term}`tokens <token>` that
-# the network itself feeds it, same {term}`mask <mask (causal)>`. A layer that fails is reported, not measured. The
-# certified bound takes only norms that are computed at this input ({doc}`72_certified_bracket`); the published ones
-# know the heads by the norms of their matrices.
+# Before a layer is measured, its map is checked against the network: it must give the same output for the
+# {term}`tokens <token>` that the network itself feeds it, under the same {term}`mask <mask (causal)>`. A layer that
+# fails is reported, not measured. The certified bound takes only norms that are computed at this input
+# ({doc}`72_certified_bracket`); the published ones know the matrices of the heads by their norms alone.
 #
 # ## Three trained models, every layer
 #
@@ -134,8 +134,8 @@ headings = {"bound": "bound"} | {name: f"{made[name]['model']} ({made[name]['arc
 figures.table(beside, names=headings, digits=2, bold=beside.bound == "certified bound")
 
 # %% [markdown]
-# A dash: the bound is not stated for that kind of layer. Bounds on measures, which cover every length at once, need a
-# logarithm to be written down.
+# A dash: the bound is not stated for that kind of layer. Bounds on measures, which cover every length at once, are so
+# large that only their logarithms can be written down; the table leaves them out.
 
 # %% tags=["hide-input"]
 rows = pd.concat(stored.values())
@@ -168,10 +168,11 @@ plt.show()
 #
 # ## Rotary positions
 #
-# Llama-type layers rotate queries and keys by the places of their tokens {cite}`su2024roformer`. Published bounds are
-# stated for one matrix $A = K^\top Q / \sqrt k$; here every distance has its own. So their constants are measured by
-# automatic differentiation, and two bounds are proved for them. Two tokens in the plane, the frequency 1: the query and
-# the key of the second token are rotated by one radian.
+# Llama-type layers rotate queries and keys by angles that depend on the positions of their tokens
+# {cite}`su2024roformer`. Published bounds are stated for one matrix $A = K^\top Q / \sqrt k$; here every distance has
+# its own matrix. So the constants of these layers are measured by automatic differentiation, and two bounds are proved
+# for them. As an example, take two tokens in the plane and the frequency 1: the query and the key of the second token
+# are rotated by one radian.
 
 # %%
 Q, K, V, x = (torch.randn(2, 2, generator=generator, dtype=torch.float64) for _ in range(4))
@@ -186,10 +187,9 @@ print(f"with rotation {by_hand:.4f}, by the solver {measured:.4f}")
 print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball")
 
 # %% [markdown]
-# Let $\Theta_i$ be the rotation of place $i$, $\tilde q_i = \Theta_i Q x_i$ and $\tilde k_j = \Theta_j K x_j$. The
-# {term}`logits <logit>` are $\beta\, \tilde q_i \cdot \tilde k_j$ with $\beta = 1/\sqrt k$, the values $v_j = V
-# x_j$, and
-# $o_i = \sum_j P_{ij} v_j$.
+# Let $\Theta_i$ be the rotation at position $i$, $\tilde q_i = \Theta_i Q x_i$ and $\tilde k_j = \Theta_j K x_j$. The
+# {term}`logits <logit>` are $\beta\, \tilde q_i \cdot \tilde k_j$ with $\beta = 1/\sqrt k$, the values $v_j = V x_j$,
+# and $o_i = \sum_j P_{ij} v_j$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -269,18 +269,19 @@ print(f"✓ {len(drift)} stored rows measured again; every constant lies below e
 # ## What this shows and does not show
 #
 # - At real inputs the published bounds lie {glue:text}`published_low:.0f` to {glue:text}`published_high:,.0f` times too
-#   high for the layers of MiniLM and gpt2-mini, those on measures by factors of more than
-#   {glue:text}`measures_low:.0f` digits. The certified
-#   bound is at most {glue:text}`certified_high:.1f` times too high. To know the input is not enough: column sums are
-#   {glue:text}`columns_low:.0f` to {glue:text}`columns_high:,.0f` times too high, the three terms of the rotary bound
-#   {glue:text}`rotary_low:.0f` to {glue:text}`rotary_high:.0f` times.
-# - The scan is of single layers at single inputs. It says nothing of a network from end to end, nor of other texts.
+#   high for the layers of MiniLM and gpt2-mini, those on measures by factors with more than
+#   {glue:text}`measures_low:.0f` digits. The certified bound is at most {glue:text}`certified_high:.1f` times too high.
+#   Knowing the input is not enough: column sums are {glue:text}`columns_low:.0f` to {glue:text}`columns_high:,.0f`
+#   times too high, the three terms of the rotary bound {glue:text}`rotary_low:.0f` to {glue:text}`rotary_high:.0f`
+#   times.
+# - The scan is of single layers at single inputs. It says nothing about a network from end to end, nor about other
+#   texts.
 # - For rotary positions no certified {term}`bracket` exists yet: the two bounds proved here sum over heads, and no
 #   {term}`rounding` is counted.
 # - Two windows of one text are an illustration, not statistics: take more with `--windows`. No window carries `[CLS]`,
 #   `[SEP]` or a token for the beginning of text.
-# - gpt2-mini and stories260K are small models. Large ones are scanned by the same command, in more time.
+# - gpt2-mini and stories260K are small models. The same command scans large ones, and takes longer.
 #
 # **One thing to try.** Scan the same architecture before training, and compare: `lipnb scan gpt2-mini --random`.
 #
-# **Next:** {doc}`../book/sweeps`, one notebook and many values of its parameters.
+# **Next:** {doc}`../book/sweeps`: one notebook, run for many values of its parameters.
