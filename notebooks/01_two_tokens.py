@@ -56,7 +56,8 @@ plt.show()
 # <!-- figure fig-01-push: Two tokens far apart in the plane, each with a grey arrow of attention to the other and an
 # orange arrow for its push; beside them the two outputs, whose orange arrows are longer in total. -->
 # *Left: two tokens and the worst push of both. Right: the outputs and how they move. Each token attends mostly to the
-# other one, so each output lies near the other token. The outputs move more than the inputs.*
+# other one, so each output (diamond) lies near the other token. The push is drawn long; its factor is
+# {glue:text}`two-gain:.2f`.*
 #
 # ## The map
 #
@@ -78,8 +79,7 @@ by_hand = P @ x @ V.T  # the two outputs
 # ## The number
 #
 # A push, and the move of the outputs, is measured by the *Frobenius norm*: the root of the sum of squares over all
-# tokens. If one token moves by 1, the norm is 1. If $n$ tokens move by 1 each, it is $\sqrt n$. The $\sqrt n$ of the
-# next page starts here.
+# tokens. If one token moves by 1, the norm is 1. If $n$ tokens move by 1 each, it is $\sqrt n$. 
 #
 # {bdg-success}`text of the paper` {ref}`what is this? <badges>`
 #
@@ -93,9 +93,9 @@ by_hand = P @ x @ V.T  # the two outputs
 # :::
 #
 # A small push $u$ moves the outputs by $(D_X f)\,u$, up to terms of higher order. So the constant is the largest
-# singular value of a matrix, and its {term}`singular vector` is the worst push to first order. {numref}`fig-01-push`
-# shows it with length {glue:text}`two-drawn:.1f`, large enough to be seen. At that length it is amplified
-# {glue:text}`two-gain:.2f` times; as it shrinks, the factor tends to the constant, {glue:text}`two-constant:.2f`.
+# singular value of a matrix, and its {term}`singular vector` is the worst push to first order. In
+# {numref}`fig-01-push` it has length {glue:text}`two-drawn:.1f` and is amplified
+# {glue:text}`two-gain:.2f` times; as it shrinks, the factor tends to {glue:text}`two-constant:.2f`.
 
 # %%
 largest = torch.linalg.svdvals(J)[0]
@@ -146,8 +146,8 @@ plt.show()
 #
 # The best random push reaches {glue:text}`two-best:.0f` % of the constant with two tokens, and
 # {glue:text}`crowd-best:.0f` % with a hundred, where the constant is {glue:text}`crowd-constant:.1f` and a typical
-# factor is {glue:text}`crowd-median:.1f`. One direction carries the large factor, and a random vector in many
-# dimensions has little of any one direction. With many tokens, sampled directions miss the constant.
+# factor is {glue:text}`crowd-median:.1f`.  A random vector in many dimensions has little of any one direction, the
+# worst one included.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert torch.allclose(by_hand, head(x), rtol=1e-13)

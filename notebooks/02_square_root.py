@@ -107,7 +107,7 @@ plt.show()
 #
 # ::::{dropdown} Proof: from the three lines to the {term}`bound`
 # :::{prf:proof}
-# We bound the norm of each term, then of the sum, before $V$ is applied.
+# The norm of each term, then of the sum, before $V$ is applied:
 #
 # - Value and key: $\sum_i \big(\sum_j P_{ij} \abs{\varepsilon_j}\big)^2 \le \sum_i \sum_j P_{ij} \abs{\varepsilon_j}^2
 #   \le n \norm\varepsilon_F^2$, since each column of $P$ sums to at most $n$.
@@ -144,7 +144,7 @@ top = minimize_scalar(lambda m: -constant(m, R), bounds=(2, 30 * end), method="b
 lost = brentq(lambda m: constant(m, R) - 0.5 * (m - 1) ** 0.5, end, 100 * end)
 highest = minimize_scalar(lambda m: -constant(m, R) / m**0.5, bounds=(2, 30 * end), method="bounded")
 known = {"end": end, "top": round(top.x, -2), "top-constant": -top.fun, "lost": round(lost, -3)}
-known |= {"highest": -highest.fun, "hump": (1 + 2 * R**2) ** 2 / (8 * R**2)}
+known |= {"at": round(highest.x, -2), "highest": -highest.fun, "hump": (1 + 2 * R**2) ** 2 / (8 * R**2)}
 known |= {"off": 100 * (table.constant / table.lone - 1).max()}
 for key, value in known.items():
     glue(f"root-{key}", float(value), display=False)
@@ -154,10 +154,11 @@ figures.table(table, names=names, digits=3)
 
 # %% [markdown]
 # Pushing the lone token alone gives the constant to within {glue:text}`root-off:.1f` %, and its formula explains the
-# column constant / √n. While $p$ is near 1, the constant is near $\sqrt n$. Where $p$ falls, the factor $2R^2(1-p)$
-# counts: $p\,(1 + 2R^2(1-p))$ rises, for $R^2 \ge \frac12$, to $(1 + 2R^2)^2 / (8R^2)$, which is
-# {glue:text}`root-hump:.2f` here and close to $R^2/2$ for large $R$. So the order $R^2 \sqrt n$ of the theorem is
-# reached at the length where this maximum lies.
+# column constant / √n. While $p$ is very close to 1, the constant is near $\sqrt n$. Where $p$ falls, the factor
+# $2R^2(1-p)$ counts: $p\,(1 + 2R^2(1-p))$ rises, for $R^2 \ge \frac12$, to $(1 + 2R^2)^2 / (8R^2)$, of order $R^2$:
+# {glue:text}`root-hump:.2f` here, near {glue:text}`root-at:,.0f` tokens. There the order $R^2 \sqrt n$ of the theorem
+# is
+# reached.
 
 # %% tags=["hide-input"]
 ax = plt.subplots(figsize=(6.2, 4.0))[1]
@@ -185,24 +186,24 @@ plt.show()
 # the right for a larger radius, and then fall. On each a short bar stands left of the peak. A dashed line lies above
 # them all. -->
 # *Local constants of two clusters for three radii, on log-log axes. The larger the radius, the further a curve follows
-# the line $\sqrt n$ (dotted) and the more it rises above it before it falls. A bar is where $p = \frac12$. The bound
+# $\sqrt n$ (dotted) before it falls. A bar is where $p = \frac12$. The bound
 # for $R = 2$ (dashed) lies above all three.*
 #
 # ## How far the rate goes
 #
 # We say that the *rate* $\sqrt n$ is kept while the constant is at least $\frac12 \sqrt{n - 1}$. For that
 # $p \ge \frac12$ is enough, which means $n$ up to $1 + e^{2R^2}$: for $R = 2$, to {glue:text}`root-end:,.0f` tokens.
-# This is not where the curve turns. It peaks near {glue:text}`root-top:,.0f` tokens, at
+# The curve peaks later, near {glue:text}`root-top:,.0f` tokens, at
 # {glue:text}`root-top-constant:.0f`, and the rate is kept up to about {glue:text}`root-lost:,.0f`. Far beyond, $p$
-# falls like $1/n$, faster than $\sqrt n$ grows, and the constant falls.
+# falls like $1/n$, faster than $\sqrt n$ grows, and the constant falls towards 1.
 #
 # For any $A$ with a real eigenvalue, and $V = I$, Proposition 3.4 of {cite:t}`castin2024smooth` (reconstructed) gives
 # inputs whose constant is
 #
 # $$\text{at least } \tfrac12 \sqrt{n - 1} \quad \text{while} \quad n \le 1 + e^{2 \gamma R^2} .$$
 #
-# The number $\gamma$ is computed from the extreme real eigenvalues of $A$ ({doc}`22_tightness`); here it is 1. This
-# length is **exponential in $R^2$**.
+# Here $\gamma = \max(-\gamma_{\min}, \gamma_{\max}/8)$, over the real eigenvalues of $A$ ({doc}`22_tightness`); for
+# $A = -I$ it is 1. This length is **exponential in $R^2$**.
 
 # %% tags=["hide-input"]
 steps = [int(m) for m in np.unique(np.geomspace(3, 1e5, 28).round())]
@@ -211,8 +212,9 @@ figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75
 # %% [markdown]
 # <!-- figure fig-02-movable: On the left the lone token and the cluster on a line, with their outputs and how far each
 # moves; on the right the constant against the number of tokens, with the bound and the line root n. -->
-# *To be moved: two clusters of $n$ tokens at radius $R$, in the colours of the figure above. The number beside a
-# cluster says how far each of its tokens moves. Where does the constant rise above $\sqrt n$, and where does it peak?*
+# *To be moved: two clusters of $n$ tokens at radius $R$, in the colours of {numref}`fig-02-clusters`. The number
+# beside a cluster says how far each of
+# its tokens moves. Where does the constant rise above $\sqrt n$, and where does it peak?*
 
 # %% tags=["hide-input", "nbval-check-output"]
 for m in (3, 10, 40):
@@ -238,15 +240,12 @@ print("✓ checked: tokens with weights against copies; how far each output move
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - $\sqrt n$ is reached by inputs built for the purpose. Text need not look like them: the next page measures how the
-#   constant grows on text.
-# - The bound is not tight: {doc}`21_general_bound` has a tighter one. The largest constants that we know of stay below
-#   that one too; {doc}`76_regimes` gives the factors.
-# - With a {term}`mask` the same bound holds (Theorem 4.3, {doc}`31_masked_bound`), and a lone token that stands
-#   first is still
-#   seen by all.
-# - Far past the peak *this* input loses the rate. Another may keep it longer; none keeps it at all lengths, because the
-#   constant of an unmasked head on the ball is bounded, whatever $n$ is ({doc}`23_mean_field`).
+# - $\sqrt n$ is reached by inputs built for the purpose. Text need not look like them.
+# - The bound is not tight: {doc}`21_general_bound` has a tighter one.
+# - With a {term}`mask`, token $i$ sees only tokens $j \le i$. The same bound holds ({doc}`31_masked_bound`), and a
+#   lone token that stands first is still seen by all.
+# - Far past the peak *this* input loses the rate. Others may keep it longer; none keeps it at all lengths, because
+#   the constant of an unmasked head on the ball has a bound without $n$ ({doc}`23_mean_field`).
 #
 # **One thing to try.** Set `R = 1.0`: which of the five lengths still keep the rate?
 #

@@ -10,9 +10,11 @@
 # # Measured on a real model
 #
 # The theorem allows $\sqrt n$, and special inputs reach it. What does a trained layer do on text? Below are two layers
-# of MiniLM, a small pretrained encoder, on *Alice's Adventures in Wonderland* and, as a control, one layer of a GPT-2
-# with random weights. The constant of layer 0, MiniLM's first, shows no growth with the length. That of layer 3 grows,
-# more slowly than $\sqrt n$.
+# of MiniLM, a small pretrained encoder without a {term}`mask`, on *Alice's Adventures in Wonderland*, and one layer
+# of a GPT-2
+# with random weights, a model of the paper. Up to 98 {term}`tokens <token>` the constant of layer 0, MiniLM's first,
+# shows no growth.
+# That of layer 3 grows, more slowly than $\sqrt n$.
 
 # %% tags=["parameters"]
 layer = 3  # which layer is measured now
@@ -50,6 +52,8 @@ for name, (model, masked, place, colour, marker) in series.items():
     n = rows.length.agg(["min", "max"])
     ax.plot(n, law(n), color=colour, lw=2)
     ax.annotate(name, (n.max(), law(n.max())), (6, 0), textcoords="offset points", color=colour, va="center")
+ax.plot(n, 0.7 * n**0.5, color="black", ls=":", lw=1.5)
+ax.annotate(r"$\sqrt{n}$", (n.max(), 0.7 * n.max() ** 0.5), (6, 0), textcoords="offset points", va="center")
 ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant", xlim=(1.8, 600))
 ax.set_xticks([2, 5, 10, 20, 50, 100], [2, 5, 10, 20, 50, 100])
 ax.set_yticks([0.2, 0.5, 1, 2, 5, 10, 20], [0.2, 0.5, 1, 2, 5, 10, 20])
@@ -59,14 +63,15 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-03-growth: Three clouds of dots against the number of tokens. The dots of MiniLM's layer 3 rise along
 # a line; those of its layer 0 stay level; those of the random GPT-2 lie far below and rise a little. -->
-# *{term}`Local Lipschitz constants <local Lipschitz constant>` on Alice, one mark for each {term}`window` of text; the
-# lines are fitted {term}`power laws <power law>`. The random GPT-2 is masked. The three layers do not share a rate.*
+# *{term}`Local Lipschitz constants <local Lipschitz constant>` on Alice, one mark for each {term}`window` of text, ten
+# at each length; the lines are fitted {term}`power laws <power law>`; dotted, a slope of $\sqrt n$. The random GPT-2
+# (layer 6) is masked.*
 #
 # ## From a text to one number
 #
-# A layer sees vectors, not words. We take the vectors that its {term}`attention` receives in the running model. The
+# A layer sees vectors, not words. We take those that its {term}`attention` receives in the running model. The
 # theorem is about one head; the map measured here is all heads of the layer, with their biases and the output
-# projection.
+# projection. {term}`Bounds <bound>` on heads add up ({doc}`26_multi_head`).
 
 # %%
 text = corpora.available(*texts)
@@ -89,7 +94,8 @@ print(f"and at most {lip.upper.item():.4f}, with probability {lip.confidence:.6f
 # ({doc}`12_local_lipschitz`).
 #
 # How is the worst push found among thousands of directions? Apply the {term}`Jacobian` to any push, its transpose to
-# the result, and repeat. Each round pulls the push towards the top {term}`singular vector`. This is *power iteration*.
+# the result, and repeat. This *power iteration* pulls it
+# towards the top {term}`singular vector`.
 
 # %%
 J = AttentionJacobian(attention, x[0])
@@ -117,8 +123,8 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-03-pulled: A dozen curves that start together near the bottom and rise within a few rounds towards a
 # horizontal line, the constant. -->
-# *Amplification of random pushes (left end), round by round, as they are pulled towards the worst one. They start far
-# below the constant and come up to it.*
+# *The layer and the window above: random pushes (left end) start far below the constant and come up to it as they are
+# pulled towards the worst one.*
 #
 # ## How the constant grows
 #
@@ -144,10 +150,9 @@ figures.table(laws, names, digits=2)
 # window and within a length. The last two columns give the least and the largest {term}`local slope`, over doublings of
 # $n$.
 #
-# Layer 0 has the exponent {glue:text}`three-flat:.3f`, and its interval contains 0: no growth is seen. Layer 3 has
+# Layer 0 has the exponent {glue:text}`three-flat:.3f`, and its interval contains 0. Layer 3 has
 # {glue:text}`three-deep:.2f`: it grows, and its interval lies below $\frac12$. The random GPT-2 has
-# {glue:text}`three-control:.3f`. The coefficient of determination is the share of the variance that the line explains;
-# a level line explains little.
+# {glue:text}`three-control:.3f`. 
 
 # %% tags=["hide-input", "nbval-check-output"]
 worst = u[gains[-1].argmax()] / u[gains[-1].argmax()].norm()
@@ -169,7 +174,7 @@ print("✓ checked: the pulled pushes end at the constant, random ones stay belo
 #
 # - An exponent describes one layer, one text and one range of lengths. On windows longer than the texts of MiniLM's
 #   training, the constant of layer 0 jumps to more than twice its value ({doc}`41_real_text`).
-# - It does not show the worst *input*. {term}`Tokens <token>` built against a head reach the rate $\sqrt n$
+# - This does not show the worst *input*. {term}`Tokens <token>` built against a head reach the rate $\sqrt n$
 #   ({doc}`42_adversarial_inputs`).
 # - The map is attention alone, without the residual connection and the {term}`layer normalisation` around it.
 #
