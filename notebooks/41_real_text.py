@@ -14,7 +14,7 @@
 # first layers, and in a GPT-2 with random weights, the constant hardly grows; in the deeper layers of MiniLM it grows
 # with {term}`exponents <exponent>` from {glue:text}`growth-deep-low:.2f` to {glue:text}`growth-deep-high:.2f`; in the
 # middle layers of gpt2-mini it grows faster, and not as a {term}`power law`. Of {glue:text}`growth-layers:.0f` layers
-# on *Alice*, where the masked MiniLM counts apart, for 2 to 98 tokens, the 95 % intervals of
+# on *Alice*, counting masked and unmasked MiniLM separately, for 2 to 98 tokens, the 95 % intervals of
 # {glue:text}`growth-around:.0f` contain 1/4, those of {glue:text}`growth-slower:.0f` lie below it and those of
 # {glue:text}`growth-faster:.0f` above.
 
@@ -210,9 +210,9 @@ figures.table(shown, names=headings, bold=(spread > 0.25).to_numpy())
 #
 # ## A jump where training ended
 #
-# On AG_NEWS, where windows are longer, the flat first layer of MiniLM is no longer flat. In this form MiniLM was
-# trained on texts of at most 128 tokens. We measured its first layer again on windows around that length, and once with
-# the same tokens moved to later places.
+# On AG_NEWS, where windows are longer, the first layer of MiniLM is no longer flat. In this form MiniLM was trained on
+# texts of at most 128 tokens. We measured its first layer again on windows around that length, and once with the same
+# tokens moved to later places.
 
 # %% tags=["hide-input"]
 plain = models_here[0]
@@ -247,8 +247,8 @@ plt.show()
 #
 # The median constant is {glue:text}`growth-before:.1f` at 120 tokens and {glue:text}`growth-beyond:.1f` at 160. The
 # same 64 tokens have {glue:text}`growth-same:.1f` at places 0 to 63 and {glue:text}`growth-moved:.1f` at places 100 to
-# 163. With one position for all places the smallest median is {glue:text}`growth-one-low:.1f`, the largest
-# {glue:text}`growth-one-high:.1f`. So the jump comes with places beyond those that training reached.
+# 163. With one position for all places the medians of all lengths lie between {glue:text}`growth-one-low:.1f` and
+#      {glue:text}`growth-one-high:.1f`. So the jump comes with places beyond those that training reached.
 
 # %% tags=["hide-input"]
 again = pd.concat(
@@ -343,14 +343,14 @@ ledger.record(
 #   have mean {glue:text}`growth-deep-mean:.2f`; {glue:text}`growth-deep-above:.0f` of the intervals lie above 1/4 and
 #   none below.
 # - **No power law describes the middle of gpt2-mini.** In layer 3 the local slope rises from
-#   {glue:text}`growth-steep-start:.2f` to {glue:text}`growth-steep-top:.2f` between 32 and 64 tokens and falls to
-#   {glue:text}`growth-steep-end:.2f`. {doc}`44_gpt2_positions` follows these layers to five times the length, where
-#   they are flatter still. No theorem is contradicted: $\sqrt n$ {term}`bounds <bound>` the size of the constant,
-#   not a local slope.
+#   {glue:text}`growth-steep-start:.2f` at the shortest lengths to {glue:text}`growth-steep-top:.2f` between 32 and 64
+#   tokens, and then falls to {glue:text}`growth-steep-end:.2f`. {doc}`44_gpt2_positions` follows these layers to five
+#   times the length, where they are flatter still. No theorem is contradicted: $\sqrt n$ {term}`bounds <bound>` the
+#   size of the constant, not a local slope.
 # - **In the random GPT-2, 1/4 belongs to the estimator.** The constant has exponent {glue:text}`growth-random:.2f`, the
 #   released quantity {glue:text}`growth-random-released:.2f`. Over all layers the released exponents run from
-#   {glue:text}`growth-released-low:.2f` to {glue:text}`growth-released-high:.2f`: too steep in MiniLM, too flat in the
-#   steep layers of gpt2-mini.
+#   {glue:text}`growth-released-low:.2f` to {glue:text}`growth-released-high:.2f`: steeper than the constant in MiniLM,
+#   flatter in the steep layers of gpt2-mini.
 # - The claim was made for BERT-base. Of the six panels of Figure 1, two need no trained weights: the random GPT-2 on
 #   text is tested here, and under attack on {doc}`42_adversarial_inputs`. The four panels of BERT stay unchecked. With
 #   its weights, `make results MODEL=bert-base-uncased` measures them, and this page shows them beside the others.

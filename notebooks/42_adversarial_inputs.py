@@ -281,9 +281,9 @@ shown |= {"head 0: released": "released, true head 0", "head 0: constant": "cons
 figures.table(repeated, names=shown)
 
 # %% [markdown]
-# On tokens that belong to no head the constant has the exponent {glue:text}`rows_exponent:.2f`
-# (95 % interval {glue:text}`rows_low:.2f` to {glue:text}`rows_high:.2f`); the rate $\sqrt n$ appears at the tokens of a
-# true head. At smaller radii the constants of this head and its layer do grow more slowly: the promised length is below the
+# On tokens that belong to no head the constant has the exponent {glue:text}`rows_exponent:.2f` (95 % interval
+# {glue:text}`rows_low:.2f` to {glue:text}`rows_high:.2f`); the rate $\sqrt n$ appears at the tokens of a true head. At
+# smaller radii the constants of this head and of its layer do grow more slowly: the promised length is below the
 # longest inputs.
 #
 # ## How long does the growth last? (Figure 2)

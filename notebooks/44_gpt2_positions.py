@@ -74,11 +74,10 @@ plt.show()
 # <!-- figure fig-44-answer: Left, local slopes of the constant for six layers over four ranges of length. Layer 3
 # lies above one half from 8 to 128 tokens, and every layer below one half beyond. Right, token norms relative to two
 # tokens. After layer normalisation they stay within a few per cent of one; before it they fall. -->
-# *gpt2-mini on Alice. Left: {term}`local slopes <local slope>` of the constant in each layer, over factors of four
-# in length; above the
-# dotted line it grows faster than $\sqrt n$. Right: mean norm of the tokens that attention receives (solid) and of the
-# same tokens before layer normalisation (dashed), relative to two tokens. The constant outgrows $\sqrt n$ over a range
-# of lengths only, and the norms do not explain it: they stay or fall.*
+# *gpt2-mini on Alice. Left: {term}`local slopes <local slope>` of the constant in each layer, over factors of four in
+# length; above the dotted line it grows faster than $\sqrt n$. Right: mean norm of the tokens that attention receives
+# (solid) and of the same tokens before layer normalisation (dashed), relative to two tokens. The constant outgrows
+# $\sqrt n$ over a range of lengths only, and the norms do not explain it: they hardly change, or fall.*
 #
 # ## Two tokens, with places and without
 #

@@ -155,7 +155,7 @@ print(f"tangent fed back: {twin.value:.4f} after {twin.steps} steps; norm of J: 
 #   \frac{\rho_X(f)}{\sqrt R} \to \Big((n-1)^2 + \frac1{n-1}\Big)^{1/4} \abs{V^\top V u}^{1/2} .$$
 # :::
 #
-# At {term}`two clusters` both grow like $\sqrt n$, but $\rho_X$ also like $\sqrt R$: a fitted constant has another
+# At {term}`two clusters` both grow like $\sqrt n$, but $\rho_X$ also like $\sqrt R$, so a fitted factor has another
 # meaning. Both propositions, measured with a random $V$ of norm 1:
 
 # %% tags=["hide-input"]
@@ -214,11 +214,11 @@ figures.table(wide.reset_index(), names={"length": "tokens n"} | headings)
 #
 # ## Random GPT-2, text
 #
-# The third panel of Figure 1 needs no download: a GPT-2 drawn at random from seed 0, as released, layer 6. Ten
-# {term}`windows <window>` for each length $2, 4, \dots, 98$, of *Alice* and of random token ids; no window carries a
-# token for the beginning of text. The released script gives GPT-2 token types, for which the network adds the embedding
-# of token 0 at every position, and leaves dropout active. Each of these can be switched on and off. The last column is
-# what the released loop ends with, where it does not stop at its first step.
+# The third panel of Figure 1 needs no download: it shows layer 6 of a GPT-2 drawn at random from seed 0, as released.
+# We take ten {term}`windows <window>` for each length $2, 4, \dots, 98$, of *Alice* and of random token ids; no window
+# carries a token for the beginning of text. The released script gives GPT-2 token types, for which the network adds the
+# embedding of token 0 at every position, and leaves dropout active. Each of these can be switched on and off. The last
+# column is what the released loop ends with, where it does not stop at its first step.
 
 # %% tags=["hide-input"]
 held = text[text.loop_steps > 1]
@@ -249,10 +249,10 @@ figures.table(fits, names=headings, bold=fits.index.isin(nearest))
 #
 # ## Random GPT-2, adversarial tokens
 #
-# The sixth panel: GPT-2 drawn from seed 320, layer 6, radius 100, tokens from an eigenvector of "the matrix $A$ of head
-# 0". Which matrix? GPT-2 multiplies tokens from the left, so a head is a block of *columns* of its weights. The
-# released code takes *rows*, with a remark that this is probably wrong. The table has both readings. There is one input
-# for each length and no chance in it.
+# The sixth panel shows layer 6 of a GPT-2 drawn from seed 320, at radius 100, with tokens from an eigenvector of "the
+# matrix $A$ of head 0". Which matrix? GPT-2 multiplies tokens from the left, so a head is a block of *columns* of its
+# weights. The released code takes *rows*, with a remark that this is probably wrong. The table has both readings. There
+# is one input for each length and no chance in it.
 
 # %% tags=["hide-input"]
 shown = [7, 22, 47, 97]
@@ -274,9 +274,9 @@ figures.table(pd.DataFrame(beside), names=headings)
 
 # %% [markdown]
 # The numbers noted from the released script come from the rows. Those tokens follow no head of the layer: the released
-# quantity grows with exponent {glue:text}`released-rows-released:.2f`, the constant with
-# {glue:text}`released-rows-defined:.2f`, and it stays flat for long. At the true head the *constant* grows with
-# exponent {glue:text}`released-columns-defined:.2f`, close to the $\sqrt n$ of Prop. 3.4 for inputs like these.
+# quantity grows with exponent {glue:text}`released-rows-released:.2f`, the constant, which stays flat for long, with
+# {glue:text}`released-rows-defined:.2f`. At the true head the *constant* grows with exponent
+# {glue:text}`released-columns-defined:.2f`, close to the $\sqrt n$ of Prop. 3.4 for inputs like these.
 #
 # ## Every other difference, with its effect
 #

@@ -196,8 +196,8 @@ glue("split-random", were_split, display=False)
 # is the cheapest, the quotient is $\abs{\Gamma_\mu(z) - \Gamma_\mu(x_i)} / \abs{z - x_i}$.
 # :::
 #
-# The same two atoms in the three ways, each moved by a little: the
-# {term}`Wasserstein distance` of the outputs over that of the inputs, computed by transport.
+# The table moves the same two atoms in the three ways, each by a little. It has the {term}`Wasserstein distance` of the
+# outputs over that of the inputs, computed by transport.
 
 # %% tags=["hide-input"]
 top = torch.linalg.svd(torch.func.jacrev(repels)(x).reshape(2, 2)).Vh[0][:, None]
@@ -286,9 +286,9 @@ plt.show()
 # <!-- figure fig-51-map: Six square maps of pairs x and y from minus four to four. For A = minus one, small blue
 # regions of split pairs lie inside or beside orange ones; both shrink as the weight of x falls. For A = one there is
 # no blue, only orange and grey. -->
-# *Measures $p\,\delta_x + (1 - p)\,\delta_y$ with $V = 1$, coloured by what beats moving whole atoms. Blue: split,
-# copies that move apart a little do; a small mass sent far may do still more. Orange: not split, but a small mass sent
-# far away, to a point between $-4$ and $4$, does. The pair of the first figure is blue in the panel of $A = -1$ and
+# *Measures $p\,\delta_x + (1 - p)\,\delta_y$ with $V = 1$, coloured by what beats moving whole atoms. Blue: copies that
+# move apart a little (the pair is split); a small mass sent far may do still more. Orange: only a small mass sent far
+# away, to a point between $-4$ and $4$ (not split). The pair of the first figure is blue in the panel of $A = -1$ and
 # equal weights. With $A = 1$ none of these pairs is split; at many a small mass sent far still does more.*
 #
 # The criterion is continuous in the atoms. Around every split pair there is an open set of split pairs: once there is

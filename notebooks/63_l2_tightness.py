@@ -347,7 +347,8 @@ ledger.record(
 #
 # - In width one with one head the bound of the paper is less than 2 too high, for every odd $N$, and the constant is
 #   known: for odd $N$ exactly, for even $N$ up to $O(\log N / N^2)$. This rests on a proof; gradient ascent agrees with
-#   it. - Our runs reach the constant. Those of the paper, with their starts and steps, are not known to us.
+#   it.
+# - Our runs reach the constant. Those of the paper, with their starts and steps, are not known to us.
 # - The growth of the bound is a statement about large $N$.
 # - The spread of the starts tells how easy this problem is, not how likely such inputs are on text.
 # - Nothing here is about wider tokens, several heads, or the Euclidean norm. There the bounds multiply worst cases of

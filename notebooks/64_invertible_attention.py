@@ -208,9 +208,9 @@ headings |= {"constant": "largest Λ", "error": "largest error", "steps / predic
 figures.table(summary, names=headings, digits=2)
 
 # %% [markdown]
-# No layer fails. Training raises the largest constants, but the bound holds. In 90 % of the layers the
-# divisor changed by a factor from about {glue:text}`inv-low:.2g` to about {glue:text}`inv-high:.0f`; the loss fell in
-# {glue:text}`inv-learned:.0f` % of all layers. Some layers, trained when this page runs:
+# No layer fails. Training raises the largest constants, but the bound holds. In 90 % of the layers the divisor changed
+# by a factor from about {glue:text}`inv-low:.2g` to about {glue:text}`inv-high:.0f`; the loss fell in
+# {glue:text}`inv-learned:.0f` % of all layers. The next table has some layers that are trained when this page runs:
 
 # %% tags=["hide-input"]
 residuals, vocabulary, n = inversion.drawn_layers(4, few)

@@ -189,9 +189,10 @@ glue("weight-other", float(weights.tril().max()), display=False)
 #
 # ## Measured: the loss by depth
 #
-# Test loss in nats per character, mean over the seeds. The loss of a network that makes use of attention must be below
-# that of the frequencies after the character before, {glue:text}`bigram:.3f`, and below that of the same network
-# without attention. Over the seeds the losses of one kind and depth differ by at most {glue:text}`spread-most:.3f`.
+# The first table has the test loss in nats per character, as the mean over the seeds. The loss of a network that makes
+# use of attention must be below that of the frequencies after the character before, {glue:text}`bigram:.3f`, and below
+# that of the same network without attention. Over the seeds the losses of one kind and depth differ by at most
+# {glue:text}`spread-most:.3f`.
 
 # %% tags=["hide-input"]
 grid = ends.groupby(["layers", "attention"]).nats.agg(["mean", "min", "max"])
@@ -245,7 +246,7 @@ headings = {"attention": "attention"} | {rate: f"rate {rate:g}" for rate in scan
 figures.table(scan.loc[kinds].reset_index(), names=headings, digits=4)
 
 # %% [markdown]
-# With learned positions in place of sinusoids, the test loss of the same run with two layers:
+# With learned positions in place of sinusoids, the same run with two layers has these test losses:
 
 # %% tags=["hide-input"]
 moved = stored[(stored.part == "positions") & (stored.row == "test")]

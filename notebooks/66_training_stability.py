@@ -139,8 +139,8 @@ figures.table(pd.DataFrame(start), names=headings, digits=3)
 #
 # ## Measured: which networks train, and how deep
 #
-# Test loss in nats per character, mean over the seeds; frequencies of characters alone give
-# {glue:text}`loss-single:.3f`, the bigram {glue:text}`loss-pairs:.3f`.
+# The first table has the test loss in nats per character, as the mean over the seeds; frequencies of characters alone
+# give {glue:text}`loss-single:.3f`, the bigram {glue:text}`loss-pairs:.3f`.
 
 # %% tags=["hide-input"]
 by = ends.groupby(["layers", "attention"]).nats
@@ -169,13 +169,13 @@ names_of = {"layers": "layers"} | {kind: kind.replace("none-", "none, ") for kin
 figures.table(mean.reset_index(), names=names_of, digits=4)
 
 # %% [markdown]
-# How many of the seeds trained (below the bigram):
+# The next table counts the seeds that trained (loss below that of the bigram):
 
 # %% tags=["hide-input"]
 figures.table(counted(pairs), names=names_of)
 
 # %% [markdown]
-# Validation loss after the first {glue:text}`first-steps:.0f` steps:
+# This is the validation loss after the first {glue:text}`first-steps:.0f` steps:
 
 # %% tags=["hide-input"]
 early = runs[(runs.row == "evaluation") & (runs.step == runs.step.min())]

@@ -306,9 +306,10 @@ glue("crossing", float(crossing) / 1e6, display=False)
 figures.table(order.rename(columns={"N": "tokens N"}), digits=3)
 
 # %% [markdown]
-# Over the *rate* $N^{1/4} \sqrt{\log N}$ star and bound stay between constants, a factor from about
-# {glue:text}`apart_low:.1f` to about {glue:text}`apart_high:.1f` apart. But the star is slow: up to about
-# {glue:text}`crossing:.1f` million tokens, the inputs of the next section have a larger constant than the best star.
+# Divided by the *rate* $N^{1/4} \sqrt{\log N}$, star and bound stay between constants, a factor from about
+# {glue:text}`apart_low:.1f` to about {glue:text}`apart_high:.1f` apart. But the star overtakes other inputs late: up to
+# about {glue:text}`crossing:.1f` million tokens, the inputs of the next section have a larger constant than the best
+# star.
 #
 # ## In a fixed width
 #
@@ -344,11 +345,10 @@ figures.table(late, names={"d": "width d", "7.5^d": "7.5^d", "z": "z", "digits o
 # In width one this $N$ has about {glue:text}`late_one:.0f` digits, in width two about {glue:text}`late_two:.0f`, and in
 # width 16 some {glue:text}`late_last:.0f` trillion.
 #
-# In the maximum norm the same tokens on a line along a unit vector $u$ do more: the row of coordinate $a$ of the token
-# at 0 sums to $4z\, \abs{u_a} \norm u_1$ to leading order, which is $2z\, (1 + \sqrt d)$ for
+# In the maximum norm the same tokens on a line along a unit vector $u$ have a larger constant: the row of coordinate
+# $a$ of the token at 0 sums to $4z\, \abs{u_a} \norm u_1$ to leading order, which is $2z\, (1 + \sqrt d)$ for
 # $u_a^2 = \frac12 (1 + 1 / \sqrt d)$ and the other coordinates equal. The constant there is at least $1 + \sqrt d$
-# times
-# the Euclidean one:
+# times the Euclidean one:
 
 
 # %% tags=["hide-input"]
