@@ -81,8 +81,9 @@ print(f"whole atoms: {whole:.4f}; queries alone: {own[0]:.4f} and {own[1]:.4f}")
 print(f"by lipnb: together {found.together:.4f}, apart {found.apart:.4f}; split: {found.split}")
 
 # %% [markdown]
-# The singular values of the copies contain the norm for whole atoms and the two query parts. The other atom hardly
-# attends to $x$, but the output of $x$ depends steeply on its own query, so moving its halves apart changes more.
+# The singular values of the copies contain the norm for whole atoms and the two query parts. When all of $x$ moves, its
+# key and value undo part of what its query does to its output. When its halves move apart, only the queries act, and
+# the output moves farther.
 #
 # ## When a measure is split
 #

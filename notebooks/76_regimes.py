@@ -378,8 +378,8 @@ plt.show()
 # throughout, the tighter one becomes flat at the border, the measured forks follow below the lower of them, the two
 # clusters rise, peak and fall. A dashed vertical line marks the border. -->
 # *At fixed radius the worst constant found grows roughly like $\sqrt n$ up to $n = e^{2t}$ (dashed), then no more. The
-# constant of the paper's input, one token against all others, falls beyond some length; that of forks, whose prongs
-# keep their share of the tokens, does not.*
+# constant of the paper's input, one token against all others, falls beyond some length; that of forks, whose prongs can
+# hold a share of the tokens, does not.*
 #
 # Two {term}`atoms <atom>` of the best weights have the constant {glue:text}`page-76-plateau:.0f`; forks of up to
 # {glue:text}`page-76-longest:,.0f` tokens reach {glue:text}`page-76-fork:.0f`; the tighter bound is
