@@ -9,11 +9,11 @@
 # %% [markdown]
 # # Every bound against thousands of inputs
 #
-# An upper {term}`bound` is a sentence about all inputs, and one input can refute it. We held each of
-# {glue:text}`count_bounds` upper bounds of this package against at least {glue:text}`fewest:,d` inputs
-# with each {term}`mask`,
-# {glue:text}`total:,d` in all, built to find different mistakes. **None was exceeded**, and each bound is caught when
-# it is halved on purpose. (One formula of the package is left out on purpose: `printed_l2_upper`, which fails.)
+# An upper {term}`bound` is a statement about all inputs, and one input can refute it. We tried each of
+# {glue:text}`count_bounds` upper bounds of this package on at least {glue:text}`fewest:,d` inputs with each
+# {term}`mask`, {glue:text}`total:,d` in all, built to find different mistakes. **None was exceeded**, and each bound is
+# caught when it is halved on purpose. (One formula of the package is left out on purpose: `printed_l2_upper`, which
+# fails.)
 
 # %% tags=["parameters"]
 table_name = "verify"
@@ -57,10 +57,9 @@ plt.show()
 # <!-- figure fig-29-worst-ratios: One row for each upper bound, with the largest ratio of measured constant to bound,
 # over all inputs and over inputs with large logits. No point lies beyond one; many bounds touch one over all inputs,
 # fewer over inputs with large logits. -->
-# *The worst of thousands of inputs against each upper bound. At 1 a bound is attained, beyond it would be refuted.
-# Most bounds are attained by simple inputs (circles); where the {term}`logits <logit>` are not small (diamonds)
-# several have much to
-# spare.*
+# *The worst of thousands of inputs against each upper bound. At 1 a bound is attained, beyond 1 it would be refuted.
+# Over all inputs (circles) most bounds are attained; where the {term}`logits <logit>` are not small (diamonds) several
+# have much to spare.*
 #
 # ## What was attacked, and how
 #
@@ -71,12 +70,12 @@ plt.show()
 # - **Random**: Gaussian maps, wide, narrow, not symmetric; {term}`tokens <token>` on the sphere, in the ball, in
 #   clusters. They would
 #   find a wrong power of $n$, of $R$ or of a norm.
-# - **Degenerate**: one token, equal tokens, zeros, tiny logits, no values. They would find a lost term, and numbers
-#   that rounding carries over a bound.
+# - **Degenerate**: one token, equal tokens, zeros, tiny logits, value matrices that are zero. They would find a lost
+#   term, and numbers that rounding carries over a bound.
 # - **Structured**: the constructions of {cite:t}`castin2024smooth`, near ties, copies, nilpotent and rank one $A$,
 #   heads that agree or cancel. They would find a constant that is too small.
-# - **Ascended**: {term}`gradient ascent` of measured over bound, from random and structured starts. It would find
-#   what none of us thought of.
+# - **Ascended**: {term}`gradient ascent` of measured over bound, from random and structured starts. It would find cases
+#   that we did not think of.
 #
 # Bounds on a ball are taken on the smallest ball around 0 that holds the input. For measures the norm is the one with
 # {term}`token weights`, which span five orders of magnitude; for the change near an input it is the change along the
@@ -107,17 +106,17 @@ figures.table(pd.DataFrame(rows, columns=names), bold=[False, False, True])
 #
 # ## The table
 #
-# Largest measured / bound, with and without the {term}`mask (causal)`; the table took {glue:text}`minutes` minutes on
-# one thread.
+# The table has the largest ratio of measured constant to bound, with and without the {term}`mask (causal)`; it took
+# {glue:text}`minutes` minutes on one thread.
 
 # %% tags=["hide-input"]
 columns = {"title": "bound", "inputs": "inputs", **{kind: kind for kind in verification.KINDS}, "hot": "t ≥ 1"}
 figures.table(worst, columns, bold=worst.index == "general_upper")
 
 # %% [markdown]
-# - Where logits are small, most bounds are nearly attained, and ascents end there if they may.
-# - Where $t \ge 1$, no input comes to a third of Theorem 3.3, nor to an eighth of Theorem 3.5; our forms are reached
-#   to nearly one half and to six tenths.
+# - Where logits are small, most bounds are nearly attained, and ascents end there if they can.
+# - Where $t \ge 1$, no input reaches a third of Theorem 3.3 or an eighth of Theorem 3.5; the largest ratios to our
+#   tighter forms are nearly one half and six tenths.
 # - The limit $\norm V_2 \sqrt n$ of Theorem 3.7 is attained when all tokens choose the same one; Lemma 3.8, when
 #   heads agree; the bound of Yudin et al., by {term}`hard attention`; the bounds of {term}`L2 attention`, by one token.
 # - The {term}`certificate` has only rounding to spare once it forms all columns of the Jacobian.
@@ -136,8 +135,8 @@ figures.table(shown, names, digits={"heat": 2, "worst": 3})
 # %% [markdown]
 # ## Measured again, and a slice that the table did not see
 #
-# Eight stored worst cases, made and measured again now (folded). Then new seeds, every bound, every kind. Then
-# degenerate inputs with every bound halved on purpose: a check that would not see that is no check.
+# Eight stored worst cases are made and measured again now (folded). Then every bound is tried on inputs of every kind
+# from new seeds. Last, every bound is halved on purpose and tried on degenerate inputs, to see that the check can fail.
 
 # %% tags=["hide-input", "hide-output"]
 again = remeasure(table, verification.again, rows=rows_to_check, seed=seed)
@@ -164,13 +163,12 @@ print(f"halved: {caught} of {len(halved)} bounds (with and without mask) are cau
 # %% [markdown]
 # ## Rounding, against fifty digits
 #
-# Two bounds say more: `certify` and `nearby_upper` hold with the {term}`rounding` of float64 included. They stand
-# against inputs that are built to lose digits: queries and keys that cancel, near ties, tokens with a large common
-# part, weights with extreme ratios, units at the ends of the number range, in float32 and float64, with
-# {term}`masks <mask>`, biases
-# and several heads; and, about one in six, plain inputs. The reference comes from the definition, in ball arithmetic
-# of fifty digits: the norm of the Jacobian, and $f(X + \Delta) - f(X)$ for moves $\Delta$ that are made to change
-# much.
+# Two bounds say more: `certify` and `nearby_upper` hold with the {term}`rounding` of float64 included. We tried them on
+# inputs that are built to lose digits: queries and keys that cancel, near ties, tokens with a large common part,
+# weights with extreme ratios, units at the ends of the number range, in float32 and float64, with {term}`masks <mask>`,
+# biases and several heads; and, about one in six, plain inputs. The reference comes from the definition, in ball
+# arithmetic of fifty digits: the norm of the Jacobian, and $f(X + \Delta) - f(X)$ for moves $\Delta$ that are made to
+# change much.
 
 # %% tags=["hide-input"]
 exact = results.load(digits_name)
@@ -208,16 +206,16 @@ print(f"✓ {len(counts)} bounds and masks: none exceeded; {len(again)} stored w
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - It shows that the formulas, as programmed, are upper bounds on every input that was tried, and that a factor of
-#   two in any of them would have been seen. A mistake in the terms with $t$ alone might not: where the last column is
-#   a third, they could be much smaller before an input tells.
+# - It shows that the formulas, as programmed, are upper bounds on every input that was tried, and that a factor of two
+#   in any of them would have been seen. A mistake in the terms with $t$ alone might not: where the last column is a
+#   third, these terms could be much smaller without any input showing it.
 # - No violation found is not a proof. The proofs are the theorems', and on {doc}`72_certified_bracket` ours.
 # - The maps are small, up to 24 tokens in two dimensions, eight in five. That is where a full decomposition is cheap
 #   and where ascents find hard inputs. Long inputs are on {doc}`76_regimes`.
 # - The constant that is measured is local. That a ball's constant is the supremum of local ones is Lemma 3.1,
 #   {doc}`12_local_lipschitz`.
-# - For bounds that know the input, the ascent follows a stand-in (their own formula without rounding), not the code
-#   of the bound. The ratio that is stored is measured over the code's number.
+# - For bounds that depend on the input, the ascent follows a substitute (their own formula without rounding), not the
+#   code of the bound. The stored ratio is the measured number over the bound that the code gives.
 #
 # **One thing to try.** Break a constant in `lipnb/bounds/castin.py`, run `make verify QUICK=1`, and watch it fail.
 #

@@ -10,14 +10,13 @@
 # # Growth on real text (Figure 1)
 #
 # The theorems allow the {term}`local Lipschitz constant` of {term}`attention` to grow like $\sqrt n$ with the number
-# $n$ of
-# {term}`tokens <token>`. On real text, no single rate describes what we measure ({numref}`fig-41-rates`). In the
-# first layers, and in a
-# GPT-2 with random weights, the constant hardly grows; in the deeper layers of MiniLM it grows with {term}`exponents
-# <exponent>` from {glue:text}`growth-deep-low:.2f` to {glue:text}`growth-deep-high:.2f`; in the middle layers of
-# gpt2-mini it grows faster, and not as a {term}`power law`. Of {glue:text}`growth-layers:.0f` layers on *Alice*, for 2
-# to 98 tokens, the 95 % intervals of {glue:text}`growth-around:.0f` contain 1/4, those of
-# {glue:text}`growth-slower:.0f` lie below it and those of {glue:text}`growth-faster:.0f` above.
+# $n$ of {term}`tokens <token>`. On real text, no single rate describes what we measure ({numref}`fig-41-rates`). In the
+# first layers, and in a GPT-2 with random weights, the constant hardly grows; in the deeper layers of MiniLM it grows
+# with {term}`exponents <exponent>` from {glue:text}`growth-deep-low:.2f` to {glue:text}`growth-deep-high:.2f`; in the
+# middle layers of gpt2-mini it grows faster, and not as a {term}`power law`. Of {glue:text}`growth-layers:.0f` layers
+# on *Alice*, counting masked and unmasked MiniLM separately, for 2 to 98 tokens, the 95 % intervals of
+# {glue:text}`growth-around:.0f` contain 1/4, those of {glue:text}`growth-slower:.0f` lie below it and those of
+# {glue:text}`growth-faster:.0f` above.
 
 # %% tags=["parameters", "hide-input"]
 tables = ["real-text", "real-text-embedded"]  # for the live checks, best first
@@ -55,9 +54,9 @@ plt.show()
 # half and above. -->
 # *Exponents of power laws fitted to every layer on Alice, against the number of tokens: of the local Lipschitz constant
 # as defined (full marks, with 95 % intervals clustered by {term}`window` and by length), and of what the released
-# estimator
-# reports on the same inputs (open marks). In the first layers and in the random GPT-2 the constant hardly grows; the
-# {term}`released quantity` does. So a rate read off the released quantity is not the rate of the constant.*
+# estimator reports on the same inputs (open marks). In the first layers and in the random GPT-2 the constant hardly
+# grows, while the {term}`released quantity` does grow. So a rate read off the released quantity is not the rate of the
+# constant.*
 #
 # ## Two tokens
 #
@@ -211,9 +210,9 @@ figures.table(shown, names=headings, bold=(spread > 0.25).to_numpy())
 #
 # ## A jump where training ended
 #
-# On AG_NEWS, where windows are longer, the flat first layer of MiniLM is no longer flat. In this form MiniLM was
-# trained on texts of at most 128 tokens. We measured its first layer again on windows around that length, and once with
-# the same tokens moved to later places.
+# On AG_NEWS, where windows are longer, the first layer of MiniLM is no longer flat. In this form MiniLM was trained on
+# texts of at most 128 tokens. We measured its first layer again on windows around that length, and once with the same
+# tokens moved to later places.
 
 # %% tags=["hide-input"]
 plain = models_here[0]
@@ -244,12 +243,12 @@ plt.show()
 # <!-- figure fig-41-jump: Constant of the first layer of MiniLM against the number of tokens up to 502, flat at
 # first, with a sudden rise at a dashed line at 128 tokens and larger values beyond. -->
 # *The first layer of MiniLM, unmasked; the dashed line marks the length at which its training texts ended. The constant
-# more than doubles there, so an exponent fitted across the line means nothing.*
+# more than doubles there, so no single exponent describes lengths on both sides of the line.*
 #
 # The median constant is {glue:text}`growth-before:.1f` at 120 tokens and {glue:text}`growth-beyond:.1f` at 160. The
 # same 64 tokens have {glue:text}`growth-same:.1f` at places 0 to 63 and {glue:text}`growth-moved:.1f` at places 100 to
-# 163. With one position for all places the smallest median is {glue:text}`growth-one-low:.1f`, the largest
-# {glue:text}`growth-one-high:.1f`. So the jump comes with places beyond those that training reached.
+# 163. With one position for all places the medians of all lengths lie between {glue:text}`growth-one-low:.1f` and
+#      {glue:text}`growth-one-high:.1f`. So the jump comes with places beyond those that training reached.
 
 # %% tags=["hide-input"]
 again = pd.concat(
@@ -337,28 +336,28 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - **First layers are nearly flat.** Up to 98 tokens their smallest exponent on Alice is
-#   {glue:text}`growth-first-low:.2f`, the largest {glue:text}`growth-first-high:.2f`. The smallest share of the
-#   variance that the line explains is {glue:text}`growth-r2-masked:.2f` with a mask, {glue:text}`growth-r2-plain:.2f`
+#   {glue:text}`growth-first-low:.2f`, the largest {glue:text}`growth-first-high:.2f`. The share of the variance that
+#   the line explains is as small as {glue:text}`growth-r2-masked:.2f` with a mask and {glue:text}`growth-r2-plain:.2f`
 #   without.
 # - **The deeper layers of MiniLM grow slightly faster than $n^{1/4}$.** Their {glue:text}`growth-deep:.0f` exponents
 #   have mean {glue:text}`growth-deep-mean:.2f`; {glue:text}`growth-deep-above:.0f` of the intervals lie above 1/4 and
 #   none below.
 # - **No power law describes the middle of gpt2-mini.** In layer 3 the local slope rises from
-#   {glue:text}`growth-steep-start:.2f` to {glue:text}`growth-steep-top:.2f` between 32 and 64 tokens and falls to
-#   {glue:text}`growth-steep-end:.2f`. {doc}`44_gpt2_positions` follows these layers to five times the length, where
-#   they are flatter still. No theorem is contradicted: $\sqrt n$ {term}`bounds <bound>` the size of the constant,
-#   not a local slope.
+#   {glue:text}`growth-steep-start:.2f` at the shortest lengths to {glue:text}`growth-steep-top:.2f` between 32 and 64
+#   tokens, and then falls to {glue:text}`growth-steep-end:.2f`. {doc}`44_gpt2_positions` follows these layers to five
+#   times the length, where they are flatter still. No theorem is contradicted: $\sqrt n$ {term}`bounds <bound>` the
+#   size of the constant, not a local slope.
 # - **In the random GPT-2, 1/4 belongs to the estimator.** The constant has exponent {glue:text}`growth-random:.2f`, the
 #   released quantity {glue:text}`growth-random-released:.2f`. Over all layers the released exponents run from
-#   {glue:text}`growth-released-low:.2f` to {glue:text}`growth-released-high:.2f`: too steep in MiniLM, too flat in the
-#   steep layers of gpt2-mini.
+#   {glue:text}`growth-released-low:.2f` to {glue:text}`growth-released-high:.2f`: steeper than the constant in MiniLM,
+#   flatter in the steep layers of gpt2-mini.
 # - The claim was made for BERT-base. Of the six panels of Figure 1, two need no trained weights: the random GPT-2 on
 #   text is tested here, and under attack on {doc}`42_adversarial_inputs`. The four panels of BERT stay unchecked. With
 #   its weights, `make results MODEL=bert-base-uncased` measures them, and this page shows them beside the others.
 # - The clustered interval rests on ten places in the text, so it is approximate, and it is the uncertainty of a line,
-#   not of a law. Another grid of lengths gives other exponents wherever local slopes differ.
-# - Texts without `[CLS]` and `[SEP]` are not what BERT models are used with; {doc}`45_released_code` gives the effect
-#   of one `[CLS]`. MiniLM may have read Alice when it was trained; gpt2-mini has not.
+#   not of a law. Where local slopes differ, other lengths give other exponents.
+# - BERT models are normally used on texts with `[CLS]` and `[SEP]`; {doc}`45_released_code` gives the effect of one
+#   `[CLS]`. MiniLM may have read Alice when it was trained; gpt2-mini has not.
 #
 # **One thing to try.** Is it the mask or the depth that makes the constant grow? The masked and the unmasked MiniLM
 # share their weights: compare them layer by layer, then compare the released quantity of the same rows.

@@ -9,14 +9,12 @@
 # %% [markdown]
 # # Adversarial tokens (Figure 1, bottom row)
 #
-# How rough can an input be made? On text, constants grow slowly ({doc}`41_real_text`). For every
+# How large can an input make the constant? On text, it grows slowly in most layers ({doc}`41_real_text`). For every
 # {term}`attention head` of MiniLM and GPT-2, in the ball that its own {term}`layer normalisation` allows, and of one
 # layer of a random GPT-2, at the {term}`radius` 100 of the released script, we build {term}`tokens <token>` on which
-# the
-# {term}`local Lipschitz constant` grows like
-# $\sqrt n$ ({numref}`fig-42-heads`). These {term}`two clusters` are not the worst: at the
-# heads of MiniLM, at the radius of text, a {term}`fork` is tens to hundreds of times rougher, and comes within a
-# small factor of Theorem 3.3.
+# the {term}`local Lipschitz constant` grows like $\sqrt n$ ({numref}`fig-42-heads`). These {term}`two clusters` are not
+# the worst: at the heads of MiniLM, at the radius of text, the constant at a {term}`fork` is tens to hundreds of times
+# larger, and at the median head a fifth of what Theorem 3.3 allows.
 
 # %% tags=["parameters"]
 rows_to_check = 4  # of each model, measured again now
@@ -57,15 +55,16 @@ plt.show()
 # bounds; in three panels those of the head follow a line of slope one half, in the last they turn and fall. -->
 # *One head of a layer under {term}`attack`, the one with the largest constant at 97 tokens. Full blue dots: the head
 # with its own value matrix. Hollow dots: with $V = I$. Squares: the whole layer, at the tokens of the head that is
-# worst for it. Top and bottom left: the promised length of {doc}`22_tightness` is beyond all lengths, and the full
-# dots lie on the law $\norm V_2 \sqrt N$, where $N$ tokens attend to the lonely one. Bottom right: at the mean
-# {term}`radius` of text this head has a short one; below it both grow faster than $\sqrt n$, and past it both fall.*
+# worst for it. Top and bottom left: the promised length of {doc}`22_tightness` is beyond all lengths, and the full dots
+# lie on the law $\norm V_2 \sqrt N$, where $N$ tokens attend to the lonely one. Bottom right: at the mean
+# {term}`radius` of text the promised length of this head is short; below it full and hollow dots grow faster than
+# $\sqrt n$, and past it both fall.*
 #
 # ## Two inputs in the plane
 #
-# Take $A = -I$ and $V = I$. In *two clusters* the {term}`attention` of a whole group goes to one lonely token. In a
-# *fork* they share their attention between two tokens, the prongs. Which prong wins decides where the outputs of the
-# whole group go, so a small move has a large effect.
+# Take $A = -I$ and $V = I$. In *two clusters* all tokens of a group attend to one lonely token. In a *fork* they divide
+# their {term}`attention` between two tokens, the prongs. Which prong wins decides where the outputs of the whole group
+# go, so a small move has a large effect.
 
 # %%
 A, V, n, R = -torch.eye(2).double(), torch.eye(2).double(), 8, 1.5
@@ -144,8 +143,8 @@ plt.show()
 # ## Every head, alone
 #
 # Each head has its own $V$ and no biases, as in the theorems. The {term}`exponent` is fitted against $N$ over
-# $n = 7, 22, 47, 97$; there is one input a length and no chance in it, so exponents have no error bars, only a range
-# of $n$. The worst head is the one with the largest constant at $n = 97$.
+# $n = 7, 22, 47, 97$. There is one input for each length and no chance in it, so exponents have no error bars, only a
+# range of $n$. The worst head is the one with the largest constant at $n = 97$.
 
 # %% tags=["hide-input"]
 minilm = models.load("minilm", dtype=torch.float64)
@@ -182,10 +181,10 @@ shown |= {"in N": "exponent of the worst head", "constant": "its constant at n =
 figures.table(summary, names=shown, bold=summary["at"] == "layer norm")
 
 # %% [markdown]
-# Where the promised length $1 + e^{2\gamma R^2}$ is beyond any text, every token of the group attends to the lonely
-# one only. Then the constant is $\norm V_2 \sqrt N$ to {term}`rounding`, whatever $A$: the worst head of a layer is
-# the one with the largest value matrix. Heads with another exponent have a small $2 \gamma R^2$: their promised length
-# is near or below $n = 97$, and below it they first grow faster than $\sqrt n$.
+# Where the promised length $1 + e^{2\gamma R^2}$ is beyond any text, every token of the group attends to
+# the lonely one alone. Then the constant is $\norm V_2 \sqrt N$ to {term}`rounding`, whatever $A$: the worst head of a
+# layer is the one with the largest value matrix. The head with another exponent has a small $2 \gamma R^2$: its
+# promised length is not far above $n = 97$, and below it the constant grows faster than $\sqrt n$.
 
 # %% tags=["hide-input"]
 figures.adversarial.head_rates(alone)
@@ -193,16 +192,16 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-42-rates: Grids of numbers by layer and head, for MiniLM at the radius of text and for GPT-2:
-# exponents left, constants right. Exponents of GPT-2 are all near one half; some of MiniLM differ. -->
+# exponents left, constants right. Exponents of GPT-2 are all one half; one of MiniLM is clearly larger. -->
 # *Left: the exponent of every head, white near one half. Right: the constant at $n = 97$, the worst head of each layer
 # in bold. The heads of GPT-2 are all at one half: what tells them apart is the size of their value matrices.*
 #
 # ## How far from the worst are two clusters?
 #
-# The authors call their inputs a heuristic, and {term}`gradient ascent` poor. The fork of {prf:ref}`regimes-fork`,
-# built on a singular pair $A v = \sigma k$ in place of an eigenvector, exists for every $A$. Here are all heads of
-# MiniLM at the radius of text, some with the {term}`mask <mask (causal)>`, at 98 tokens: the constant at the fork over
-# what stands in the first column.
+# The authors call their inputs a heuristic and the results of {term}`gradient ascent` poor. The fork of
+# {prf:ref}`regimes-fork`, built on a singular pair $A v = \sigma k$ in place of an eigenvector, exists for every $A$.
+# For all heads of MiniLM at the radius of text, and for some of them with the {term}`mask <mask (causal)>`, the table
+# divides the constant at the fork of 98 tokens by the quantity in the first column.
 
 # %% tags=["hide-input"]
 radii = alone[(alone.model == "minilm") & (alone["at"] == "text")].groupby(["masked", "layer"]).R.first()
@@ -248,15 +247,16 @@ for name, number in numbers.items():
 # %% [markdown]
 # Gradient ascent, from a few random inputs of four tokens against a head of the random GPT-2, finds
 # {glue:text}`ascent_ascent:.0f`, where two clusters have {glue:text}`ascent_two:.1f` and a fork
-# {glue:text}`ascent_fork:.0f`. Ascent is poor, and the heuristic is poorer.
+# {glue:text}`ascent_fork:.0f`. Beside the fork, ascent is poor and two clusters are poorer.
 #
 # ## Whole layers, and the released panel
 #
-# Figure 1 shows whole layers, where the other heads see the same tokens. For one head a layer, followed from the
-# longest input down, exponents of whole layers say little: in the steepest layer of MiniLM the slope from 7 to 97
-# tokens is {glue:text}`steep:.2f`, but {glue:text}`both_signs:.2f` for the largest constant over all heads and both
-# signs of $u$. In the released panel of the random GPT-2 the tokens belong to no head: its $A$ is cut from rows of the
-# weight where heads are columns. With its seed, 320, we repeat it:
+# Figure 1 shows whole layers, where the other heads see the same tokens. The exponent of a whole layer says little,
+# because it depends on the head for which the tokens are built: in the steepest layer of MiniLM the slope from 7 to 97
+# tokens is {glue:text}`steep:.2f` if one head is followed from the longest input down, but {glue:text}`both_signs:.2f`
+# for the largest constant over all heads and both signs of $u$. In the released panel of the random GPT-2 the tokens
+# belong to no head: its $A$ is cut from rows of a weight matrix whose heads are columns. We repeat it with its seed,
+# 320:
 
 # %% tags=["hide-input"]
 layer, weight = random.attention(6), random.network.h[6].attn.c_attn.weight
@@ -282,8 +282,9 @@ figures.table(repeated, names=shown)
 
 # %% [markdown]
 # On tokens that belong to no head the constant has the exponent {glue:text}`rows_exponent:.2f` (95 % interval
-# {glue:text}`rows_low:.2f` to {glue:text}`rows_high:.2f`); the rate appears at the tokens of a true head. Smaller radii
-# do make this head and its layer grow more slowly: the promised length is below the longest inputs.
+# {glue:text}`rows_low:.2f` to {glue:text}`rows_high:.2f`); the rate $\sqrt n$ appears at the tokens of a true head. At
+# smaller radii the constants of this head and of its layer do grow more slowly: the promised length is below the
+# longest inputs.
 #
 # ## How long does the growth last? (Figure 2)
 #
@@ -334,7 +335,7 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-42-windows: Three grids by layer and head, shaded by twice gamma R squared: MiniLM on text, MiniLM
 # at the largest radius of its LayerNorm, and GPT-2 at that of its own. Values on text are smallest. -->
-# *$2 \gamma R^2$ of every head, darker is longer. The promised length is its exponential, so a head with 20 holds
+# *$2 \gamma R^2$ of every head, darker is longer. The promised length is its exponential, so a head with 20 is promised
 # $e^{20}$ tokens: for nearly every head, length is no protection against adversarial tokens. Where the growth ends is
 # measured in {doc}`22_tightness`.*
 #
@@ -450,11 +451,11 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - Each head of these layers has inputs on which its constant grows like $\sqrt n$, for the trained models
-#   in balls that their normalisation allows. The rate of the theorem is no artefact of special matrices.
-# - At $n = 97$ Theorem 3.3 is far above two clusters, for single heads of MiniLM
-#   {glue:text}`over_low:.0f` to {glue:text}`over_high:,.0f` times. That is mostly the inputs' fault: at
-#   forks the median head reaches about a fifth of the {term}`bound`, and more than half of its tighter form.
+# - Each head of these layers has inputs on which its constant grows like $\sqrt n$, for the trained models in balls
+#   that their normalisation allows. So the rate of the theorem does not need special matrices.
+# - At $n = 97$ Theorem 3.3 is far above two clusters, for single heads of MiniLM {glue:text}`over_low:.0f` to
+#   {glue:text}`over_high:,.0f` times. Most of that gap is due to the inputs: at forks the median head reaches about a
+#   fifth of the {term}`bound`, and more than half of its tighter form.
 # - The released panel of the random GPT-2 is no evidence for $\sqrt n$: its tokens belong to no head.
 # - The tokens lie in the ball, not on the ellipsoid of the LayerNorm ({doc}`14_normalisation`), and no earlier layer
 #   need be able to make them: this does not show that a text could come near.

@@ -11,13 +11,13 @@
 #
 # In a trained GPT-2, the paper reports, the {term}`local Lipschitz constant` can grow faster than $\sqrt n$, because
 # learned positions make the norms of the {term}`tokens <token>` depend on their number $n$. In gpt2-mini, a smaller
-# model trained for this book, we find the first half in one of six layers and over part of the lengths: the fitted
-# {term}`exponent` of layer {glue:text}`positions-layer:.0f` is {glue:text}`positions-top:.2f` (95 % interval
+# model trained for this book, we find the first half of this in one of six layers and over part of the lengths: the
+# fitted {term}`exponent` of layer {glue:text}`positions-layer:.0f` is {glue:text}`positions-top:.2f` (95 % interval
 # {glue:text}`positions-low:.2f` to {glue:text}`positions-high:.2f`, 2 to 512 tokens), but its slope beyond 128 tokens
-# is {glue:text}`positions-last:.2f`. The second half we do not find. Between 2 and 512 tokens the largest change of the
-# norms that {term}`attention` receives is {glue:text}`positions-moved:.1f` % ({numref}`fig-44-answer`), those before
-# {term}`layer normalisation` fall, and removing the positions changes the exponent of that layer by
-# {glue:text}`positions-change:.2f`, less than the error of the change.
+# is {glue:text}`positions-last:.2f`. The second half we do not find. Between 2 and 512 tokens the norms that
+# {term}`attention` receives change by at most {glue:text}`positions-moved:.1f` % ({numref}`fig-44-answer`), and those
+# before {term}`layer normalisation` fall. Removing the positions changes the exponent of that layer by
+# {glue:text}`positions-change:.2f`, which is less than the error of the change.
 
 # %% tags=["parameters", "hide-input"]
 variants = ["trained", "late", "constant", "removed"]
@@ -74,16 +74,16 @@ plt.show()
 # <!-- figure fig-44-answer: Left, local slopes of the constant for six layers over four ranges of length. Layer 3
 # lies above one half from 8 to 128 tokens, and every layer below one half beyond. Right, token norms relative to two
 # tokens. After layer normalisation they stay within a few per cent of one; before it they fall. -->
-# *gpt2-mini on Alice. Left: {term}`local slopes <local slope>` of the constant in each layer, over factors of four
-# in length; above the
-# dotted line it grows faster than $\sqrt n$. Right: mean norm of the tokens that attention receives (solid) and of the
-# same tokens before layer normalisation (dashed), relative to two tokens. The constant outgrows $\sqrt n$ over a range
-# of lengths only, and the norms do not explain it: they stay or fall.*
+# *gpt2-mini on Alice. Left: {term}`local slopes <local slope>` of the constant in each layer, over factors of four in
+# length; above the dotted line it grows faster than $\sqrt n$. Right: mean norm of the tokens that attention receives
+# (solid) and of the same tokens before layer normalisation (dashed), relative to two tokens. The constant outgrows
+# $\sqrt n$ over a range of lengths only, and the norms do not explain it: they hardly change, or fall.*
 #
 # ## Two tokens, with places and without
 #
-# GPT-2 adds a learned vector to each token, one for each place. In gpt2-mini these vectors can be taken away. For two
-# tokens the {term}`Jacobian` of the first layer is small enough to decompose densely:
+# GPT-2 adds a learned vector to each token, one for each place. In gpt2-mini these vectors can be removed, or replaced
+# by their mean (*constant*). For two tokens the {term}`Jacobian` of the first layer is small enough to decompose
+# densely:
 
 # %%
 text = corpora.available("alice", "python_reference")
@@ -103,8 +103,8 @@ headings |= {"dense": "constant, dense", "solver": "constant, by the solver"}
 figures.table(pd.DataFrame(by_hand), names=headings, digits=4)
 
 # %% [markdown]
-# Without positions the tokens are shorter, and the constant is slightly larger: layer normalisation stands between the
-# two.
+# Without positions of their own the tokens are shorter, but the constant is slightly larger: the norms
+# are taken before layer normalisation, the constant after it.
 #
 # ## The claim
 #
@@ -133,8 +133,8 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-44-training: Training and held-out loss against millions of tokens read, both falling below two
 # horizontal lines for unigram and bigram frequencies. -->
-# *The loss of gpt2-mini during training, and two baselines on the same held-out text. It has learned more than which
-# token follows which, so its positions can matter.*
+# *The loss of gpt2-mini during training, and two baselines on the same held-out text. The network has learned more than
+# which token follows which, so its positions can matter.*
 #
 # The model has {glue:text}`positions-parameters:,.0f` parameters and a held-out loss of
 # {glue:text}`positions-loss:.2f` nats a token, against {glue:text}`positions-unigram:.2f` by frequency and
@@ -178,9 +178,9 @@ headings |= {name: f"slope, n = {name.replace('-', ' to ')}" for name in spans}
 figures.table(shown, names=headings, bold=shown.layer.isin(faster))
 
 # %% [markdown]
-# The row in bold is the layer whose interval lies above one half. The curves are not {term}`power laws <power law>`:
-# their slopes change with the length. In {glue:text}`positions-above:.0f` layers some local slope exceeds one half, and
-# in all of them it falls below one half at the longest windows.
+# The row in bold is the layer whose interval lies above one half. The curves are not
+# {term}`power laws <power law>`: their slopes change with the length. In {glue:text}`positions-above:.0f` layers some
+# local slope exceeds one half; in all of them the slope falls below one half at the longest windows.
 #
 # ## Are the norms the reason?
 #
@@ -207,7 +207,7 @@ headings |= {f"change, {name}": f"change of the exponent, {name}" for name in va
 figures.table(shown, names=headings, bold=shown.layer.isin(faster))
 
 # %% [markdown]
-# The exponents of the norms are next to zero or negative. Without positions the middle layers keep their
+# The exponents of the norms are close to zero or negative. Without positions the middle layers keep their
 # exponents within the error of the change; with one position for all places they fall by about 0.1, and the outer
 # layers rise. For the third test, the same tokens are placed first and late:
 
@@ -219,7 +219,8 @@ headings |= {"mean_radius": "norm received by attention, late over first"}
 figures.table(late.reset_index(), names=headings, digits=3, bold=(late.lipschitz < 1).to_numpy())
 
 # %% [markdown]
-# In the rows in bold, late places give larger norms and *smaller* constants. The same comparison at all lengths:
+# In the rows in bold, late places give slightly larger norms and *smaller* constants. The same comparison
+# at all lengths:
 
 # %% tags=["hide-input"]
 figures.positions.growth(table)
@@ -247,8 +248,10 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-44-norms: Two log-log panels, for GPT-2 and for gpt2-mini, of the norm of each place's position
-# vector. The first place has by far the largest norm in both; the others are several times shorter. -->
-# *Norm of the learned position embedding of each place; logarithmic axes. The first place stands out in both models.*
+# vector. The first place has the largest norm in both. In GPT-2 the norm then stays nearly level and drops at the last
+# place; in gpt2-mini it keeps falling, to less than a third, and rises a little at the end. -->
+# *Norm of the learned position embedding of each place; logarithmic axes. In both models the first place has the
+# longest vector.*
 #
 # ## The real GPT-2, on positions alone
 #
@@ -282,9 +285,9 @@ for name, value in said.items():
     glue(f"positions-{name}", float(value), display=False)
 
 # %% [markdown]
-# Its constant grows with exponent {glue:text}`positions-alone:.2f` ({glue:text}`positions-alone-low:.2f` to
-# {glue:text}`positions-alone-high:.2f`), at a norm whose exponent is {glue:text}`positions-alone-r:.3f`. There the
-# directions of the tokens change with the place, not their lengths.
+# Its constant grows with exponent {glue:text}`positions-alone:.2f` ({glue:text}`positions-alone-low:.2f`
+# to {glue:text}`positions-alone-high:.2f`), at a norm whose exponent is {glue:text}`positions-alone-r:.3f`. So here,
+# too, the constant grows without the norms.
 
 # %% tags=["hide-input", "nbval-check-output"]
 off = [abs(row["solver"] / row["dense"] - 1) for row in by_hand]
@@ -329,11 +332,11 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - "Faster than $\sqrt n$" is true of one layer of gpt2-mini, by its interval, over 2 to 512 tokens, and its local
-#   slopes say that it is not true beyond 128. It is one network from one seed.
-# - The explanation by norms does not carry over to gpt2-mini. That attention receives tokens of nearly one norm is no
-#   finding: layer normalisation makes it so nearly by construction. Before it, the norms *fall* with $n$.
-# - Places do matter, but not through the norm. What the first places have that the late ones lack is not length.
+# - "Faster than $\sqrt n$" is true of one layer of gpt2-mini, by the interval of its fit over 2 to 512 tokens; its
+#   local slopes show that it is not true beyond 128. This is one network from one seed.
+# - The explanation by norms does not carry over to gpt2-mini. That attention receives tokens of nearly equal norms is
+#   no finding: layer normalisation ensures it, nearly by construction. Before it, the norms *fall* with $n$.
+# - Places do matter, but not through the norm.
 # - A small network is not GPT-2, and its {term}`verdicts <verdict>` are recorded as variants; Figures 4 to 6
 #   themselves stay unchecked.
 # - Changed positions lead the network to inputs that it was not trained for. A network trained without positions, and

@@ -11,14 +11,12 @@
 #
 # {cite:t}`castin2024smooth` released the code of their experiments. That is to their credit: without it this page could
 # not exist. As we read it, the number in their figures is not the {term}`local Lipschitz constant` of the theorems,
-# because of one index. In a GPT-2 with random weights, given random {term}`tokens <token>` with token types as in
-# the script, the
-# constant grows with {term}`exponent` {glue:text}`released-defined:.2f` in the number $n$ of {term}`tokens <token>`,
-# and the {term}`released quantity` with exponent {glue:text}`released-reported:.2f` ({numref}`fig-45-two-quantities`).
-# For {term}`uniform attention` without a {term}`mask`, to tokens of a fixed mean, whose constant does not grow, the
-# released
-# quantity is $n^{1/4}$ times a constant, by a
-# formula proved below.
+# because of one index: where a call returns two values, the code keeps the first instead of the second. In a GPT-2 with
+# random weights, given random {term}`tokens <token>` with token types as in the script, the constant grows with
+# {term}`exponent` {glue:text}`released-defined:.2f` in the number $n$ of {term}`tokens <token>`, and the
+# {term}`released quantity` with exponent {glue:text}`released-reported:.2f` ({numref}`fig-45-two-quantities`). The
+# constant of {term}`uniform attention` without a {term}`mask` does not grow; for tokens of a fixed mean, the released
+# quantity there is $n^{1/4}$ times a constant, by a formula proved below.
 
 # %% tags=["parameters", "hide-input"]
 expected = {"released": 0.26, "defined": 0.08}  # random GPT-2, found before
@@ -157,7 +155,7 @@ print(f"tangent fed back: {twin.value:.4f} after {twin.steps} steps; norm of J: 
 #   \frac{\rho_X(f)}{\sqrt R} \to \Big((n-1)^2 + \frac1{n-1}\Big)^{1/4} \abs{V^\top V u}^{1/2} .$$
 # :::
 #
-# At {term}`two clusters` both grow like $\sqrt n$, but $\rho_X$ also like $\sqrt R$: a fitted constant has another
+# At {term}`two clusters` both grow like $\sqrt n$, but $\rho_X$ also like $\sqrt R$, so a fitted factor has another
 # meaning. Both propositions, measured with a random $V$ of norm 1:
 
 # %% tags=["hide-input"]
@@ -216,12 +214,11 @@ figures.table(wide.reset_index(), names={"length": "tokens n"} | headings)
 #
 # ## Random GPT-2, text
 #
-# The third panel of Figure 1 needs no download: a GPT-2 drawn at random from seed 0, as released, layer 6. Ten
-# {term}`windows <window>`
-# for each length $2, 4, \dots, 98$, of *Alice* and of random token ids; no window carries a token for the beginning of
-# text. The released script gives GPT-2 token types, for which the network adds the embedding of token 0 at every
-# position, and leaves dropout active. Each of these can be switched on and off. `loop` is what the released loop ends
-# with, where it does not stop at its first step.
+# The third panel of Figure 1 needs no download: it shows layer 6 of a GPT-2 drawn at random from seed 0, as released.
+# We take ten {term}`windows <window>` for each length $2, 4, \dots, 98$, of *Alice* and of random token ids; no window
+# carries a token for the beginning of text. The released script gives GPT-2 token types, for which the network adds the
+# embedding of token 0 at every position, and leaves dropout active. Each of these can be switched on and off. The last
+# column is what the released loop ends with, where it does not stop at its first step.
 
 # %% tags=["hide-input"]
 held = text[text.loop_steps > 1]
@@ -245,17 +242,17 @@ nearest = (fits.exponent - 0.25).abs().groupby(fits.text).idxmin()
 figures.table(fits, names=headings, bold=fits.index.isin(nearest))
 
 # %% [markdown]
-# The curve drawn over that panel is $0.445\, n^{1/4}$. It is the released quantity; the constant is several times
-# smaller and nearly flat. Text or random tokens make no difference to a network that knows no language. The row
-# in bold has token types and dropout on, as in the script. With dropout, `released`
-# keeps one set of {term}`masks <mask>` throughout; the loop draws new ones for each output.
+# The curve drawn over that panel is $0.445\, n^{1/4}$. It is the released quantity; the constant is
+# several times smaller and nearly flat. Text or random tokens make no difference to a network that knows no language.
+# The row in bold has token types and dropout on, as in the script. With dropout, the released quantity is computed with
+# one draw throughout; the loop draws anew for each output.
 #
 # ## Random GPT-2, adversarial tokens
 #
-# The sixth panel: GPT-2 drawn from seed 320, layer 6, radius 100, tokens from an eigenvector of "the matrix $A$ of head
-# 0". Which matrix? GPT-2 multiplies tokens from the left, so a head is a block of *columns* of its weights. The
-# released code takes *rows*, with a remark that this is probably wrong. The table has both readings. There is one input
-# for each length and no chance in it.
+# The sixth panel shows layer 6 of a GPT-2 drawn from seed 320, at radius 100, with tokens from an eigenvector of "the
+# matrix $A$ of head 0". Which matrix? GPT-2 multiplies tokens from the left, so a head is a block of *columns* of its
+# weights. The released code takes *rows*, with a remark that this is probably wrong. The table has both readings. There
+# is one input for each length and no chance in it.
 
 # %% tags=["hide-input"]
 shown = [7, 22, 47, 97]
@@ -277,14 +274,15 @@ figures.table(pd.DataFrame(beside), names=headings)
 
 # %% [markdown]
 # The numbers noted from the released script come from the rows. Those tokens follow no head of the layer: the released
-# quantity grows with exponent {glue:text}`released-rows-released:.2f`, the constant with
-# {glue:text}`released-rows-defined:.2f`, and it stays flat for long. At the true head the *constant* grows with
-# exponent {glue:text}`released-columns-defined:.2f`, close to the $\sqrt n$ of Prop. 3.4 for inputs like these.
+# quantity grows with exponent {glue:text}`released-rows-released:.2f`, the constant, which stays flat for long, with
+# {glue:text}`released-rows-defined:.2f`. At the true head the *constant* grows with exponent
+# {glue:text}`released-columns-defined:.2f`, close to the $\sqrt n$ of Prop. 3.4 for inputs like these.
 #
 # ## Every other difference, with its effect
 #
-# The first group is about the map. The weights of BERT are not available to us: those effects are on MiniLM, a smaller
-# BERT, on the text that comes with Python, first layer for the encoder and the middle one for the decoder.
+# The first group is about the map. The weights of BERT are not available to us: those effects are measured on MiniLM, a
+# smaller BERT, on the text that comes with Python, in the first layer for the encoder and in the middle one for the
+# decoder.
 
 # %% tags=["hide-input"]
 bert = models.load("minilm")
@@ -330,15 +328,15 @@ HTML(differences.effects_table(effects))
 #
 # - **The index, most of all.** In the random GPT-2 it raises the value several times over, and a nearly flat
 #   constant becomes $n^{1/4}$. It is enough to explain the curve of that panel.
-# - **The rule to stop, next.** To feed the tangent back is not enough: where the constant is small, its square
-#   changes by less than the threshold from the first step on. The rule has to be relative ({doc}`77_solver_speed`).
-#   As released, the same rule makes {glue:text}`hasty:.1f` % of the loops stop at once. Those are the values below 0.1
+# - **The rule to stop, next.** Feeding the tangent back is not enough: where the constant is small, its square changes
+#   by less than the threshold from the first step on. The rule has to be relative ({doc}`77_solver_speed`). As
+#   released, the same rule makes {glue:text}`hasty:.1f` % of the loops stop at once. Those are the values below 0.1
 #   that are left out.
-# - **Which map.** With the mask or without, with the residual or without: on MiniLM each changes the exponent of
-#   the middle layer. Rows in place of columns hide the $\sqrt n$ of the defined constant in the adversarial panel.
+# - **Which map.** On MiniLM, the mask and the residual connection each change the exponent of the middle layer. Rows in
+#   place of columns hide the $\sqrt n$ of the defined constant in the adversarial panel.
 # - **Token types** add a common part to all tokens, which keeps their mean from shrinking with $n$. By
-#   {prf:ref}`released-uniform` what is reported follows that mean: it then grows like $n^{1/4}$, while the constant
-#   stays.
+#   {prf:ref}`released-uniform` the reported number follows that mean: it then grows like $n^{1/4}$, while the constant
+#   does not grow.
 # - The rest hardly changes a rate.
 
 # %% tags=["hide-input"]
@@ -376,13 +374,13 @@ print("✓ formulas, stored rows and the numbers noted from the released script 
 #   show $\rho_X$. The numbers agree to the digits that were noted from a run of the released script.
 # - For BERT and the pretrained GPT-2 the code is the same, but their weights are not available to us. What their panels
 #   would show as defined is open; {doc}`41_real_text` measures it for layers of three other models.
-# - No theorem is touched: none uses an experiment. That $\sqrt n$ is reached by explicit inputs has a proof, and
-#   is measured in {doc}`22_tightness`. That real text gives $n^{1/4}$ is so far not supported by these figures.
+# - No theorem is touched: none uses an experiment. That explicit inputs reach $\sqrt n$ has a proof, and is measured in
+#   {doc}`22_tightness`. That real text gives $n^{1/4}$ is so far not supported by these figures.
 # - Effects are given one at a time, on the models and the text named. Together they need not add up. This is how we
 #   read one commit of the repository, 60da456; nothing of it is copied.
 # - MiniLM stands in for BERT. Signs and sizes of the effects may be others there.
 #
-# **One thing to try.** Draw another network, `models.load("gpt2", random=True, seed=1)`: do the tokens from rows still
-# give a line close to $\sqrt n$, released and defined?
+# **One thing to try.** Draw another network, `models.load("gpt2", random=True, seed=1)`: do the tokens from rows again
+# give $\sqrt n$ for the released quantity and a smaller exponent for the constant?
 #
 # **Next:** {doc}`61_dot_product_is_not_lipschitz`.

@@ -7,15 +7,14 @@
 # ---
 
 # %% [markdown]
-# # Mass splitting: when parts of a token part
+# # Mass splitting: when a token comes apart
 #
-# The theorems about {term}`sequences <sequence>` move whole {term}`tokens <token>`. A {term}`measure` can do more:
-# it can divide an
-# {term}`atom` and send the pieces apart. That can change the output more. For the two atoms of
-# {numref}`fig-51-parting`, halves of one atom that part change the output by {glue:text}`split-apart:.2f` times the
-# distance moved; whole atoms, by at most {glue:text}`split-together:.2f` times. This page states exactly when this
+# The theorems about {term}`sequences <sequence>` move whole {term}`tokens <token>`. A {term}`measure` can do more: it
+# can divide an {term}`atom` and send the pieces apart, and that can change the output more. For the two atoms of
+# {numref}`fig-51-parting`, halves of one atom that move apart change the output by {glue:text}`split-apart:.2f` times
+# the distance moved; whole atoms, by at most {glue:text}`split-together:.2f` times. This page states exactly when this
 # happens for small motions. For repelling {term}`attention` ($A = -1$) and equal weights it happens at
-# {glue:text}`split-share:.1f` % of the pairs of a grid on a line; at no pair for $A = 1$; and in none of
+# {glue:text}`split-share:.1f` % of the pairs of a grid on a line, for $A = 1$ at no pair, and in none of
 # {glue:text}`split-layers:.0f` layers of MiniLM on a {term}`window` of text.
 
 # %% tags=["parameters", "hide-input"]
@@ -60,8 +59,8 @@ plt.show()
 # <!-- figure fig-51-parting: Before, two discs of weight one half on a line. After, the left disc stands where it was
 # and the right one has become two discs of weight one quarter, which have moved apart by equal steps. -->
 # *Two atoms of weight one half at $-4$ and $-0.45$; the halves of the second move apart, drawn much larger than the
-# small motions of this page. Nothing that the other atom sees changes to first order, but each half now asks with its
-# own query, and here that moves the output more than any motion of whole atoms.*
+# small motions of this page. To first order nothing changes for the other atom, but each half now has a query of its
+# own, and here that moves the output more than any small motion of whole atoms.*
 #
 # ## Two atoms on a line
 #
@@ -82,8 +81,9 @@ print(f"whole atoms: {whole:.4f}; queries alone: {own[0]:.4f} and {own[1]:.4f}")
 print(f"by lipnb: together {found.together:.4f}, apart {found.apart:.4f}; split: {found.split}")
 
 # %% [markdown]
-# The singular values of the copies contain the norm for whole atoms and the two query parts. Atom $x$ hardly matters to
-# the other atom, but its own query is steep, so parting its halves wins.
+# The singular values of the copies contain the norm for whole atoms and the two query parts. When all of $x$ moves, its
+# key and value undo part of what its query does to its output. When its halves move apart, only the queries act, and
+# the output moves farther.
 #
 # ## When a measure is split
 #
@@ -153,7 +153,7 @@ glue("split-random", were_split, display=False)
 
 # %% [markdown]
 # In {glue:text}`split-cases` cases the two agree to rounding. Of the 150 measures, {glue:text}`split-random` are split:
-# few, but split measures are not confined to one dimension.
+# few, but enough to show that split measures are not confined to one dimension.
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
@@ -197,8 +197,8 @@ glue("split-random", were_split, display=False)
 # is the cheapest, the quotient is $\abs{\Gamma_\mu(z) - \Gamma_\mu(x_i)} / \abs{z - x_i}$.
 # :::
 #
-# The same two atoms in the three ways, each moved by a little: the
-# {term}`Wasserstein distance` of the outputs over that of the inputs, computed by transport.
+# The table moves the same two atoms in the three ways, each by a little. It has the {term}`Wasserstein distance` of the
+# outputs over that of the inputs, computed by transport.
 
 # %% tags=["hide-input"]
 top = torch.linalg.svd(torch.func.jacrev(repels)(x).reshape(2, 2)).Vh[0][:, None]
@@ -236,7 +236,7 @@ figures.table(three, names=headings, digits=4, bold=[False, False, True])
 #
 # ## The map of split measures
 #
-# All pairs $(x, y)$ of a grid, for $A = -1$ and $A = 1$ and three weights of $x$.
+# We try all pairs $(x, y)$ of a grid, for $A = -1$ and $A = 1$ and three weights of $x$.
 
 
 # %% tags=["hide-input"]
@@ -287,11 +287,10 @@ plt.show()
 # <!-- figure fig-51-map: Six square maps of pairs x and y from minus four to four. For A = minus one, small blue
 # regions of split pairs lie inside or beside orange ones; both shrink as the weight of x falls. For A = one there is
 # no blue, only orange and grey. -->
-# *Measures $p\,\delta_x + (1 - p)\,\delta_y$ with $V = 1$, coloured by what beats moving whole atoms. Blue: split,
-# copies that part a little do; a small mass sent far may do still more. Orange: not split, but a small mass sent far
-# away, to a point between $-4$ and $4$, does. The pair of the first figure is blue in the panel of $A = -1$ and
-# equal weights. With $A =
-# 1$ none of these pairs is split; a small mass sent far still wins at many.*
+# *Measures $p\,\delta_x + (1 - p)\,\delta_y$ with $V = 1$, coloured by what beats moving whole atoms. Blue: copies that
+# move apart a little (the pair is split); a small mass sent far may do still more. Orange: only a small mass sent far
+# away, to a point between $-4$ and $4$ (not split). The pair of the first figure is blue in the panel of $A = -1$ and
+# equal weights. With $A = 1$ none of these pairs is split; at many a small mass sent far still does more.*
 #
 # The criterion is continuous in the atoms. Around every split pair there is an open set of split pairs: once there is
 # one, there are infinitely many.
@@ -308,10 +307,10 @@ plt.show()
 #
 # ## A trained layer
 #
-# Every layer of MiniLM on a window of text, unmasked. If every token stands twice, the duplicated tokens may part: an
-# {term}`attack` with the same budget of Frobenius norm. *Far*: a small mass of one token is replaced by a token of
-# another window of the same text (64 of them), as the same layer sees it. Try longer windows, or tokens three times as
-# long:
+# We take every layer of MiniLM, unmasked, on a window of text. If every token stands twice, the duplicated tokens may
+# move apart: an {term}`attack` with the same budget of Frobenius norm. *Far*: a small mass of one token is replaced by
+# a token of another window of the same text (64 of them), as the same layer sees it. Try longer windows, or tokens
+# three times as long:
 
 # %%
 model = models.load(model_name, dtype=torch.float64)
@@ -331,8 +330,8 @@ headings |= {"far": "a small mass sent far", "gain": "parting over whole"}
 figures.table(trained, names=headings)
 
 # %% [markdown]
-# In none of these layers does it pay. Moving whole tokens does more than parting duplicated tokens, and more than
-# replacing a small part of one token by another word.
+# In each of these layers, moving whole tokens does more than moving duplicated tokens apart, and more than replacing a
+# small part of one token by another token.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert found.split and abs(found.together - whole.item()) < 1e-6
@@ -398,15 +397,17 @@ ledger.record(
 #
 # - The criterion is exact for copies that move little, in any dimension, with any number of heads and biases.
 # - We reconstructed the definition and did not read it. If version 1 means something else by finite splitting, the
-#   answer to its question changes with it: this page therefore records none. The numbers above do not change.
+#   answer to its question changes with it: this page therefore records that it depends on the definition. The numbers
+#   above do not change.
 # - With $A = 1$ no pair is split on this grid, for these weights. That is a measurement, not a theorem.
 # - Atoms nearer than $10^{-6}$ of the largest count as one. Two atoms that are truly apart, however little, may be
 #   moved apart, and then nothing is gained by dividing them: the {term}`verdict` jumps where two atoms meet.
 # - Far splitting is a {term}`lower bound <bound>` from one family of motions. The true constant on all measures may be
 #   larger still.
-# - MiniLM was looked at on one window. A masked layer has no splitting: what a copy sees depends on where it stands.
+# - MiniLM was measured on one window only. A masked layer has no splitting: what a copy sees depends on where it
+#   stands.
 #
-# **One thing to try.** Scale the tokens of the trained layer, `splitting(f, 3 * tokens)`: how close does parting come,
-# and does it ever win?
+# **One thing to try.** Scale the tokens of the trained layer, `splitting(f, 3 * tokens)`: does moving copies apart ever
+# do more than moving whole tokens?
 #
 # **Next:** {doc}`../book/solver`, how the constant is computed.

@@ -76,18 +76,19 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-61-steps: two panels. Left, the output of a token that crosses the middle between two others at s and
 # -s, for four distances s: S-shaped steps that become higher and steeper with s. Right, norms of the Jacobian against s
-# on log-log axes: three straight lines of slope 2 for dot products, three curves that fall to a constant for L2
-# attention. -->
+# on log-log axes: those of dot products nearly coincide and from s about 2 on rise in a straight line of slope 2; those
+# of L2 attention rise a little and fall back to a constant. -->
 # *Left: the output of the first token as it crosses the middle between two others, dot products, $a = 1$. The farther
 # the others, the higher and narrower the step: its slope is $\frac23 s^2 + \frac13$. Right: norms of the Jacobian at
-# $t = 0$. Those of dot products grow with slope 2 in all three norms. Those of {term}`L2 attention` fall to a
-# constant, because
-# a token far from all others attends to itself alone. So distances keep what dot products lose.*
+# $t = 0$. Far out, those of dot products grow with slope 2 in all three norms. Those of {term}`L2 attention` fall back
+# to a constant, because a token far from all others attends to itself alone. So scores by distance stay smooth at these
+# tokens, where dot products do not.*
 #
 # ## Three tokens by hand
 #
 # Take the tokens $(0, 2, -2)$ and $a = 1$. Their variance is $8/3$, so the first entry of the Jacobian is
-# $8/3 + 1/3 = 3$. The other two tokens attend almost only to themselves, so their rows are small.
+# $8/3 + 1/3 = 3$. The other two tokens attend almost only to themselves, so their rows are close to those of the
+# identity matrix.
 
 # %% tags=["hide-input"]
 plane = torch.eye(2, dtype=torch.float64)
@@ -137,8 +138,8 @@ figures.table(by_hand, names={"s": "s", "entry": "first entry of J", "by hand": 
 # :::
 #
 # The first sentence is in the paper's abstract; the formula is our reconstruction, because we did not have the paper.
-# We extend it to several heads, value and output matrices, and biases. A bias moves the token that weighs all others
-# equally, and changes nothing else.
+# We extend it to several heads, value and output matrices, and biases. A bias only moves the token that weighs all
+# others equally.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -154,10 +155,10 @@ figures.table(by_hand, names={"s": "s", "entry": "first entry of J", "by hand": 
 #
 # ## Measured
 #
-# A random layer, one token whose query is 0 in every head, and the other tokens at $\pm s z$ around it with a random
-# unit vector $z$. We fit the slope of the norm of the whole Jacobian against $s$ on log-log axes, in three norms, with
-# and without biases. Beside it stands {term}`L2 attention` with the same query and value matrices, the subject of
-# {doc}`62_l2_attention`.
+# We take a random layer, one token whose query is 0 in every head, and the other tokens at $\pm s z$ around it with a
+# random unit vector $z$. We fit the slope of the norm of the whole Jacobian against $s$ on log-log axes, in three
+# norms, with and without biases. Beside it stands {term}`L2 attention` with the same query and value matrices
+# ({doc}`62_l2_attention`).
 
 
 # %%
@@ -276,7 +277,8 @@ figures.table(
 #
 # We tested both directions on attention by dot products and by distances. On a segment between two inputs, no quotient
 # exceeded the largest norm found on the segment: over {glue:text}`segments-tried` quotients the largest ratio was
-# {glue:text}`quotient-most:.4f`. A step of $10^{-6}$ along the direction that belongs to the norm reached it.
+# {glue:text}`quotient-most:.4f`. A step of $10^{-6}$ along the direction in which the Jacobian attains its norm reached
+# that norm.
 
 
 # %% tags=["hide-input"]
@@ -307,10 +309,10 @@ glue("segments-tried", len(quotients), display=False)
 glue("quotient-most", float(max(quotients)), display=False)
 
 # %% [markdown]
-# Feed-forward networks do have a constant. At random networks of one to four layers with ReLU or tanh and biases,
-# quotients did not exceed the product of the matrix norms, up to {term}`rounding`: the largest is
-# {glue:text}`product-most:.2f` of it. Networks of matrices with equal positive entries, with ReLU and positive inputs,
-# reach the product.
+# Feed-forward networks do have a constant. At random networks of one to four layers with ReLU or tanh and
+# biases, quotients did not exceed the product of the matrix norms, up to {term}`rounding`: the largest is
+# {glue:text}`product-most:.2f` times the product. Networks with ReLU, positive inputs and matrices of equal positive
+# entries reach the product.
 
 
 # %% tags=["hide-input"]
@@ -387,7 +389,7 @@ ledger.record(
 #   shows that the same tokens reach the square of the {term}`radius`.
 # - Heads may cancel, and then this block stays bounded. Random heads do not.
 # - After {term}`layer normalisation` real tokens lie in a ball, so a trained network is Lipschitz on what it meets.
-#   {doc}`41_real_text` measures how much.
+#   {doc}`41_real_text` measures its local constants.
 # - The quotients are compared with the largest norm at 201 points of a segment; the comparison allows for a peak
 #   between
 #   them that is higher by a part in ten thousand.

@@ -9,14 +9,11 @@
 # %% [markdown]
 # # L2 attention has a constant (Kim, Thm 3.2)
 #
-# Let a {term}`token` look for tokens *near* it, with the same matrix for queries and keys, and {term}`attention` has
-# a {term}`Lipschitz
-# constant <Lipschitz constant on a ball>` on the whole space: far tokens get no weight, and a token keeps some for
-# itself. Of the two {term}`bounds <bound>` in the paper as we reconstruct them, the one in the maximum norm holds. The
-# Euclidean one
-# fails with the {term}`exponent` that we recall, 2, and holds with 4; only the text of the paper can settle whose
-# exponent 2
-# is.
+# If a {term}`token` attends to tokens *near* it, with the same matrix for queries and keys, then {term}`attention` has
+# a {term}`Lipschitz constant <Lipschitz constant on a ball>` on the whole space: far tokens get almost no weight, and a
+# token keeps some for itself. Of the two {term}`bounds <bound>` in the paper as we reconstruct them, the one in the
+# maximum norm holds. The Euclidean one fails with the {term}`exponent` that we recall, 2, and holds with 4; only the
+# text of the paper can settle which exponent it has.
 
 # %% tags=["parameters", "hide-input"]
 table_name = "l2-bounds"
@@ -83,10 +80,9 @@ plt.show()
 # exponent 4 stay below. Right, one head and two tokens: the constant and the bounds with exponent 4 have slope 2, the
 # bound with exponent 2 has slope 1 and crosses below the constant. -->
 # *Left: the largest ratio of each map of the table. With $e = 2$ (orange) some maps with large query matrices lie above
-# the dashed line, where a bound fails. With $e = 4$ none does. Right: one head of width one and two tokens, where only
-# their
-# distance matters, so that a scan finds the constant: its slope is 2, that of the bound with $e = 2$ only 1. So an
-# exponent below 4 cannot be right.*
+# the dashed line, where a bound fails; with $e = 4$ none does. Right: one head of width one and two tokens, where only
+# their distance matters, so that a scan finds the constant: its slope is 2, that of the bound with $e = 2$ only 1. So
+# an exponent below 4 cannot be right. Dashed green: our tighter bound. Triangle: the two equal tokens below.*
 #
 # ## Two tokens by hand
 #
@@ -141,9 +137,9 @@ print(f"bound with e = 4: {bounds.l2_upper(four, unit, None, 2):.4f}")
 # The exponent $e = 2$ is recalled, not seen in the paper. With it the second bound is false, with $e = 4$ it is true.
 # :::
 #
-# The reason for $e = 4$ takes one line. With $s W_Q$ in place of $W_Q$, $F(X)$ becomes $s F(sX)$: its constant is
-# multiplied by $s^2$, the bound with $e = 2$ by $s$ only. Behind both bounds stands one lemma: a token cannot give much
-# weight to tokens that are far away.
+# The reason for $e = 4$ is short. With $s W_Q$ in place of $W_Q$, $F(X)$ becomes $s F(sX)$: its constant is multiplied
+# by $s^2$, the bound with $e = 2$ by $s$ only. Behind both bounds stands one lemma: a token cannot give much weight to
+# tokens that are far away.
 #
 # {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
 #
@@ -192,11 +188,11 @@ glue("l2-new", float(new.drop("printed").max()), display=False)
 # %% [markdown]
 # With $e = 2$ the bound is exceeded {glue:text}`l2-over:,.0f` times, at norms of $W_Q$ from about
 # {glue:text}`l2-over-from:.2f` on; the other bounds are not exceeded. At inputs drawn when this page runs, the largest
-# ratio of these others is {glue:text}`l2-new:.3f`. The tighter bound is ours; {doc}`67_euclidean_growth` proves it. A
-# single token attends to itself alone: $F$ is linear, and one head with $W_Q = cI$ has exactly the bound. Inputs of one
-# token are therefore left out of the table above.
+# of their ratios is {glue:text}`l2-new:.3f`. The tighter bound is ours; {doc}`67_euclidean_growth` proves it. A single
+# token attends to itself alone: $F$ is linear, and one head with $W_Q = cI$ has exactly the bound. Inputs of one token
+# are therefore left out of the table above.
 #
-# Random $s$ of many shapes stay below the maximum of the lemma, and the stated point reaches it (folded).
+# No random $s$ that we tried exceeds the maximum of the lemma, and the stated point reaches it (folded).
 
 # %% tags=["hide-input"]
 lemma, attained = [], []
@@ -278,12 +274,12 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - {term}`L2 attention` is Lipschitz in both norms, by a proof that is short; no input of the table exceeds either
-#   bound.
-#   That the exponent of the paper is 2 is recalled, not read, so what fails is our reconstruction.
+# - {term}`L2 attention` is Lipschitz in both norms, by a short proof; no input of the table exceeds the bound in the
+#   maximum norm or the Euclidean one with $e = 4$. That the exponent of the paper is 2 is recalled, not read, so what
+#   fails is our reconstruction.
 # - The bounds hold for tied matrices and for masks that keep the own token. {doc}`68_l2_jacobian` drops each condition.
 # - How close the bound in the maximum norm comes is the subject of {doc}`63_l2_tightness`; the Euclidean one is far
-#   from tight for many tokens, see {doc}`67_euclidean_growth`.
+#   from tight for many tokens ({doc}`67_euclidean_growth`).
 # - With several heads and random matrices the ratios are small because norms of matrices are multiplied. That is a
 #   weakness of all such bounds.
 #

@@ -9,12 +9,10 @@
 # %% [markdown]
 # # The constant in width one (Kim, Figure 2)
 #
-# How tight is the {term}`bound` of {doc}`62_l2_attention`? In the simplest case the answer is complete. For one head of
-# width
+# How tight is the {term}`bound` of {doc}`62_l2_attention`? In the simplest case we can answer. For one head of width
 # one, weights 1 and an odd number of {term}`tokens <token>` $N$, the constant of {term}`L2 attention` in the maximum
-# norm is
-# $1 + 4 \lambda$ with $\lambda = W_0\big((N - 1)\, e^{-3/2}\big)$. The bound is too high by less than 2, and one input
-# that can be written down has the constant.
+# norm is $1 + 4 \lambda$ with $\lambda = W_0\big((N - 1)\, e^{-3/2}\big)$. The bound is too high by less than 2, and
+# one input that can be written down attains the constant.
 
 # %% tags=["parameters", "hide-input"]
 random_inputs = 300  # row formula against the Jacobian
@@ -51,11 +49,9 @@ plt.show()
 # little below it, and grey dots for 50 gradient ascents for each N, the best of them on the curve of the constant.
 # Right, the distance below the bound: the curve of the constant and that of an explicit input rise towards 2. -->
 # *Left: the bound of the paper, the constant, and the end of every {term}`gradient ascent`. Right: the same as
-# distances below
-# the bound. For odd N the best of 50 starts lies on the curve of the constant, for small even N farther below the
-# bound,
-# where the two sides cannot balance. Dash-dotted is the first input written down below. Both curves approach the dashed
-# line: in the limit the bound is 2 too high.*
+# distances below the bound. For odd N the best of 50 starts lies on the curve of the constant, for small even N farther
+# below the bound, where the two sides cannot balance. Dash-dotted: the first input written down below. As $N$ grows
+# both curves tend to the dashed line, where the bound is 2 too high.*
 #
 # ## Three tokens by hand
 #
@@ -203,16 +199,13 @@ headings |= {
 figures.table(few, names=headings, digits=4)
 
 # %% [markdown]
-# Gradient ascent reaches the constant: for every odd $N$ of the table the best of 50 starts ends at $1 + 4 \lambda$, to
-# a
-# part in 100,000, and so does the run from the first input, from below. From $N =$ {glue:text}`half_from` on more than
-# half of
-# the random starts end above the first input; from $N =$ {glue:text}`all_from` on all of them do. The balance of the
-# two
-# sides separates the starts. Every run that moves and ends with as many tokens left as right reaches the constant; few
-# tokens ever cross the middle, and an uneven split costs $4 m^2$ with the notation of the proof. A few starts with
-# small
-# $N$ do not move: where no $a_j$ exceeds $\frac12$ the row sum is 1, a plateau.
+# Gradient ascent reaches the constant: for every odd $N$ of the table the best of 50 starts ends at
+# $1 + 4 \lambda$, to a part in 100,000, and so does the run from the first input, from below. From $N =$
+# {glue:text}`half_from` on more than half of the random starts end above the first input; from $N =$
+# {glue:text}`all_from` on all of them do. What separates the starts is the balance of the two sides. Every run that
+# moves and ends with as many tokens left as right reaches the constant; few tokens ever cross the middle, and an uneven
+# split costs $4 m^2$ with the notation of the proof. A few starts with small $N$ do not move: where no $a_j$ exceeds
+# $\frac12$ the row sum is 1, whatever the tokens.
 #
 # The proof reduces the matrix to one row. We compared the row formula with the norm of the dense Jacobian at random
 # inputs of two tokens and more, of many spreads (folded).
@@ -253,8 +246,9 @@ headings |= {"ratio": "ratio", "difference": "difference", "gap": "bound less co
 figures.table(growth, names=headings, digits=4)
 
 # %% [markdown]
-# At lengths that we measured, the constant grows a little more slowly than the rate. From one odd $N$ to the next, the
-# increments of the largest row sum over those of $4 (\log N - \log\log N)$:
+# At the lengths that we measured, the constant grows a little more slowly than the rate
+# $4 (\log N - \log\log N)$. The table has the increments of the largest row sum from one odd $N$ to the next, over
+# those of the rate:
 
 # %% tags=["hide-input"]
 increased = increments.rename("increment").rename_axis("N").reset_index()
@@ -352,15 +346,15 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - In width one with one head the bound of the paper is less than 2 too high, for every odd $N$, and the constant is
-#   known: for odd $N$ exactly, for even $N$ up to $O(\log N / N^2)$. That is a proof; gradient ascent only agrees with
+#   known: for odd $N$ exactly, for even $N$ up to $O(\log N / N^2)$. This rests on a proof; gradient ascent agrees with
 #   it.
 # - Our runs reach the constant. Those of the paper, with their starts and steps, are not known to us.
 # - The growth of the bound is a statement about large $N$.
-# - The spread of the starts tells how easy this problem is, not how likely such inputs are. Text is no such input.
+# - The spread of the starts tells how easy this problem is, not how likely such inputs are on text.
 # - Nothing here is about wider tokens, several heads, or the Euclidean norm. There the bounds multiply worst cases of
 #   parts that need not meet in one input.
 #
-# **One thing to try.** An even $N$ in which the two sides have radii of their own:
-# `tightness_rows(2)` finds a larger row sum than equal radii give.
+# **One thing to try.** For an even $N$, let the two sides have different radii: `tightness_rows(2)` finds a larger row
+# sum than equal radii give.
 #
 # **Next:** {doc}`64_invertible_attention`

@@ -10,12 +10,11 @@
 # # Attention that can be inverted
 #
 # Divide {term}`L2 attention` by its {term}`bound` and add it to the identity: in this {term}`invertible residual layer`
-# a fixed-point iteration finds the input again from the output, with an error that is known before it starts. In
+# a fixed-point iteration finds the input again from the output, with an error bound that is known before it starts. In
 # {glue:text}`inv-cases:,.0f` tests of random layers, half of them after training, with three inversions each, none
-# failed. Dot-product
-# {term}`attention` has no bound, and the same iteration fails on it at {term}`tokens <token>` far apart. The price is
-# what the layer can do: the best invertible layer of the figure removes {glue:text}`removed_l2:.1f` % of the noise that
-# it is trained to remove, dot products {glue:text}`removed_dot:.0f` %.
+# failed. Dot-product {term}`attention` has no bound, and the same iteration fails on it at {term}`tokens <token>` far
+# apart. The price is what the layer can do: the best invertible layer of the figure removes {glue:text}`removed_l2:.1f`
+# % of the noise that it is trained to remove, dot products {glue:text}`removed_dot:.0f` %.
 
 # %% tags=["parameters", "hide-input"]
 live_groups, live_layers = [3, 16], 40  # random layers inverted again now
@@ -72,11 +71,11 @@ plt.show()
 # curves fall to rounding within some ten iterations, far below the dotted curves of the theory. On the right only
 # dashed curves of the untrained layer with small c fall; the others stay or rise. -->
 # *Largest relative error of the reconstruction, L2 attention divided by its bound (left) and dot products (right),
-# untrained (top) and trained (bottom). Dotted: what the theory promises on the left; on the right it promises nothing.
-# On the left all
+# untrained (top) and trained (bottom). Words are noisy random vectors, as in training; clusters are a token at 0
+# between two far ones. Dotted: what the theory promises on the left; on the right it promises nothing. On the left all
 # curves fall to rounding, from both inputs, for every c. On the right only words at an untrained layer come back, and
-# only with a small c; after training no curve does. So the bound is what makes the layer invertible, and it leaves much
-# unused.*
+# only with the smaller c; after training no curve does. So the iteration is safe where there is a bound, and then much
+# faster than the bound says.*
 #
 # ## One token by hand, where the theory is exact
 #
@@ -127,17 +126,15 @@ figures.table(iterates, names={"k": "k", "z": "z_k", "exact": "1 + c (−c)^k"},
 # :::
 #
 # The first bound says how many iterations are enough: $\log(\text{tolerance}) / \log c$. The second is a stopping rule
-# with
-# a guarantee, and costs nothing. Near $x$ the iteration is linear, so the {term}`local Lipschitz constant` $\Lambda$ of
-# $f$ *there* decides: it shrinks errors by at most about $c \Lambda$ in each step. If the bound $L(N)$ is loose,
-# $\Lambda$
-# is far below 1.
+# with a guarantee, and costs nothing. Near $x$ the iteration is linear, so the {term}`local Lipschitz constant`
+# $\Lambda$ of $f$ *there* decides: each step multiplies the error by at most about $c \Lambda$. If the bound $L(N)$ is
+# loose, $\Lambda$ is far below 1.
 #
 # ## Five tokens: L2 attention comes back, dot products do not
 #
 # Take the tokens $(0, 6, 6, -6, -6)$, weights 1, $c = 0.9$. Under dot products the token at 0 weighs both clusters
-# equally, and the least motion decides between them: slope $\frac45\, 6^2 + \frac15 = 29$. L2 attention gives the
-# clusters almost no weight.
+# equally, and the smallest change decides between them: the slope is $\frac45\, 6^2 + \frac15 = 29$. L2 attention gives
+# the clusters almost no weight.
 
 # %%
 five = torch.tensor([[0.0, 6, 6, -6, -6]], dtype=torch.float64).T
@@ -173,14 +170,11 @@ figures.table(pd.DataFrame(rows), names=headings, digits=1)
 # ## Measured: a thousand layers, before and after training
 #
 # The stored table has 1,000 random layers of all three kinds (Euclidean with the bound of the theorem or the tighter
-# one,
-# maximum norm), with a {term}`causal mask <mask (causal)>` or none, 1 to 4 heads, 2 to 16 tokens, weights and tokens
-# over two decades, $c$ from
-# 0.5 to 0.95. Each is inverted at three {term}`sequences <sequence>`, then trained for 500 steps of Adam at rate
-# 0.01, then inverted
-# again.
-# About half of them learn to take the noise off words. The others are asked for three times the words, which no such
-# layer can give, so that training pushes against the guarantee. The division is part of the layer, so it moves along.
+# one, maximum norm), with a {term}`causal mask <mask (causal)>` or none, 1 to 4 heads, 2 to 16 tokens, weights and
+# tokens over two decades, $c$ from 0.5 to 0.95. Each is inverted at three {term}`sequences <sequence>`, then trained
+# for 500 steps of Adam at rate 0.01, then inverted again. About half of them learn to remove the noise from words. The
+# others are trained towards three times the words, which no such layer can give, so that training pushes against the
+# guarantee. The division is part of the layer, so the divisor follows the weights.
 #
 # A layer *fails* if its local constant exceeds 1 at one of the sequences, if an inverse is farther off than $10^{-10}$
 # or
@@ -214,9 +208,9 @@ headings |= {"constant": "largest Λ", "error": "largest error", "steps / predic
 figures.table(summary, names=headings, digits=2)
 
 # %% [markdown]
-# No layer fails. Training raises the constants within the room that the bound leaves. In 90 % of the layers the
-# divisor changed by a factor from about {glue:text}`inv-low:.2g` to about {glue:text}`inv-high:.0f`; the loss fell in
-# {glue:text}`inv-learned:.0f` % of them. Some layers, trained when this page runs:
+# No layer fails. Training raises the largest constants, but the bound holds. In 90 % of the layers the divisor changed
+# by a factor from about {glue:text}`inv-low:.2g` to about {glue:text}`inv-high:.0f`; the loss fell in
+# {glue:text}`inv-learned:.0f` % of all layers. The next table has some layers that are trained when this page runs:
 
 # %% tags=["hide-input"]
 residuals, vocabulary, n = inversion.drawn_layers(4, few)
@@ -267,17 +261,16 @@ for key, value in kept.items():
     glue(key, float(value), display=False)
 
 # %% [markdown]
-# After a jump of the weights `spectral_norm` leaves a norm of {glue:text}`inv-left:.3f`; here the product of the norms
-# falls short of 1 by {glue:text}`inv-short:.0e`, and the largest local constant at these tokens
+# After a jump of the weights `spectral_norm` leaves a norm of {glue:text}`inv-left:.3f`; here the product
+# of the norms falls short of 1 by {glue:text}`inv-short:.0e`, and the largest local constant at these tokens is
 # {glue:text}`inv-slope:.3f`. The error of the inverse of the block is about {glue:text}`inv-error:.0e`, its bound about
 # {glue:text}`inv-bound:.0e`.
 #
 # ## Why it is faster than the theory, and what that costs
 #
-# The layers of {numref}`fig-64-inversion` have $N = D = 64$ and $H = 8$, as recalled from the paper. *Words* are noisy
-# words as in training. *Clusters* are a token at 0 between two far ones, where dot products are steep. $\Lambda$ is the
-# largest local constant of $f$ at these inputs, and the *rate* the mean factor by which a step shrinks the error, over
-# the first steps (to $10^{-12}$, or 60 of them). At $c = 0.9$:
+# The layers of {numref}`fig-64-inversion` have $N = D = 64$ and $H = 8$, as recalled from the paper. At the clusters
+# dot products are steep. $\Lambda$ is the largest local constant of $f$ at these inputs, and the *rate* the mean factor
+# by which a step shrinks the error, over the first steps (to $10^{-12}$, or 60 of them). At $c = 0.9$:
 
 # %% tags=["hide-input"]
 tighter = {"layer": {"L2, sharper": "L2, tighter bound"}}
@@ -287,13 +280,10 @@ headings |= {"c Lambda": "c Λ", "rate": "rate", "after 60": "error after 60"}
 figures.table(at, names=headings, digits=2, bold=at["after 60"] > 0.1)
 
 # %% [markdown]
-# For L2 attention the observed rate is not $c$ but at most $c \Lambda$, and $\Lambda$ is small: the bound allows for
-# the
-# {term}`worst input` of the worst weights, and these inputs and weights are far from it. The same slack is the
-# price. What the
-# layer adds to $x$ is as much smaller than what $c$ allows, so it can hardly do its work. Of the noise that it was
-# trained
-# to remove it removes (in mean square):
+# For L2 attention the observed rate is not $c$ but at most $c \Lambda$, and $\Lambda$ is small: the bound
+# allows for the {term}`worst input` of the worst weights, and these inputs and weights are far from it. This slack has
+# a price: what the layer adds to $x$ is smaller than $c$ allows by the same factor, so it can hardly do its work. Of
+# the noise that it was trained to remove it removes (in mean square):
 
 # %% tags=["hide-input"]
 loss = curves[curves.trained > 0].groupby("layer", sort=False).loss.first()
@@ -390,7 +380,7 @@ ledger.record(
 #   {glue:text}`largest:.3f`, so a few iterations are enough where the theory needs {glue:text}`enough` at $c = 0.9$.
 #   One task, 500 steps: {doc}`65_language_model` asks the same of a language model.
 # - Dot products fail at tokens far apart, and on words after training or for $c = 0.9$. Where they come back, no bound
-#   over all inputs could have told so.
+#   over all inputs could have told us so.
 # - Sizes and factors are recalled from the paper. Its inputs and its training are not known to us.
 #
 # **One thing to try.** `Residual(ContractiveAttention(64, 8, bound="sharp"), c=0.9).inverse(y)` on your own tokens;

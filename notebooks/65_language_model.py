@@ -10,16 +10,11 @@
 # # What a constant costs a language model
 #
 # Tied {term}`L2 attention` has a {term}`Lipschitz constant <Lipschitz constant on a ball>` on the whole space; divided
-# by
-# its {term}`bound`, it can even be inverted. Does a language model made of it still learn to write? We train small
-# ones, letter by
-# letter, beside the same networks with their {term}`attention` deleted. Tied L2 attention costs
-# {glue:text}`cost_tied_low:.2f`
-# to
-# {glue:text}`cost_tied_high:.2f` nats per character over dot products. Contractive attention costs
-# {glue:text}`cost_contractive_low:.2f` to {glue:text}`cost_contractive_high:.2f`, and is then better than no attention
-# by
-# {glue:text}`attends_high:.4f` nats at most.
+# by its {term}`bound`, it can even be inverted. Does a language model made of it still learn? We train small ones on
+# characters, beside the same networks with their {term}`attention` deleted. Tied L2 attention costs
+# {glue:text}`cost_tied_low:.2f` to {glue:text}`cost_tied_high:.2f` nats per character over dot products. Contractive
+# attention costs {glue:text}`cost_contractive_low:.2f` to {glue:text}`cost_contractive_high:.2f`, and is then at most
+# {glue:text}`attends_high:.4f` nats better than no attention.
 
 # %% tags=["parameters", "hide-input"]
 name = "language-model"
@@ -84,10 +79,9 @@ plt.show()
 # The blocks of the last kind are $x + c f(x)$ with $c = 0.9$, for the attention and for a feed-forward part whose two
 # matrices are divided by their norms. Norms and bounds are computed from the current weights, so every block can be
 # inverted after every step ({doc}`64_invertible_attention`). In the other kinds {term}`LayerNorm <layer normalisation>`
-# stands after each addition, and
-# positions are sinusoids, as in the first Transformer {cite}`vaswani2017attention`. The controls are the first and the
-# last kind with attention deleted: no character learns anything of another, so that frequencies after the character
-# before are the best they can hope for.
+# stands after each addition, and positions are sinusoids, as in the first Transformer {cite}`vaswani2017attention`. The
+# controls are the first and the last kind with attention deleted: no position sees another one, so the frequencies
+# after the character before are the best that they can reach.
 #
 # The models are small, of a size that two processor cores train in less than an hour: far smaller than the paper's,
 # whose
@@ -123,11 +117,9 @@ figures.table(
 # ## Two characters on a line, by hand
 #
 # With $d = 1$, all weights 1 and {term}`tokens <token>` $(x_1, x_2)$, the second token of a causal tied L2 layer
-# becomes
-# $(x_2 + p x_1) / (1 + p)$, $p = e^{-(x_2 - x_1)^2}$, and the bound for two tokens is
-# $\sqrt 2\, (4 \varphi^{-1}(1) + 1)$. The module that is trained computes {term}`logits <logit>` as products with one
-# more column. It
-# must give the same.
+# becomes $(x_2 + p x_1) / (1 + p)$, $p = e^{-(x_2 - x_1)^2}$, and the bound for two tokens is
+# $\sqrt 2\, (4 \varphi^{-1}(1) + 1)$. The trained module computes {term}`logits <logit>` as products with one more
+# column, and must give the same.
 
 # %%
 x = torch.tensor([[0.3], [1.1]], dtype=torch.float64)
@@ -167,10 +159,10 @@ print(f"contractive: {by_hand / divisor:.6f} by hand, {module['contractive']:.6f
 # :::
 # ::::
 #
-# So no single tied head can copy the character before, which is the first thing that a language model needs. A layer
-# with two of them can: one attends to itself alone, the other to itself and, less, to its neighbour, and the difference
-# is the neighbour. In the cell below, tokens are pairs (place, letter), the letter a random number. Both heads have the
-# queries $(a \cdot \text{place}, \varepsilon \cdot \text{letter})$, one with a large $a$, one with a smaller $a$. Their
+# So no single tied head can copy the character before, as a language model must. A layer with two of them can: one
+# attends to itself alone, the other to itself and, less, to its neighbour, and the difference is the neighbour. In the
+# cell below, tokens are pairs (place, letter), the letter a random number. Both heads have the queries
+# $(a \cdot \text{place}, \varepsilon \cdot \text{letter})$, one with a large $a$, one with a smaller $a$. Their
 # outputs, with factors of opposite sign, leave the letter before.
 
 # %%
@@ -197,10 +189,10 @@ glue("weight-other", float(weights.tril().max()), display=False)
 #
 # ## Measured: the loss by depth
 #
-# Test loss in nats per character, mean over the seeds. A network that makes use of attention must be below the
-# frequencies after the character before, {glue:text}`bigram:.3f`, and below the same network without attention. Over
-# the
-# seeds the losses of one kind and depth differ by at most {glue:text}`spread-most:.3f`.
+# The first table has the test loss in nats per character, as the mean over the seeds. The loss of a network that makes
+# use of attention must be below that of the frequencies after the character before, {glue:text}`bigram:.3f`, and below
+# that of the same network without attention. Over the seeds the losses of one kind and depth differ by at most
+# {glue:text}`spread-most:.3f`.
 
 # %% tags=["hide-input"]
 grid = ends.groupby(["layers", "attention"]).nats.agg(["mean", "min", "max"])
@@ -254,7 +246,7 @@ headings = {"attention": "attention"} | {rate: f"rate {rate:g}" for rate in scan
 figures.table(scan.loc[kinds].reset_index(), names=headings, digits=4)
 
 # %% [markdown]
-# With learned positions in place of sinusoids, the test loss of the same run with two layers:
+# With learned positions in place of sinusoids, the same run with two layers has these test losses:
 
 # %% tags=["hide-input"]
 moved = stored[(stored.part == "positions") & (stored.row == "test")]
@@ -266,8 +258,7 @@ figures.table(moved, names={"attention": "attention"} | {c: c for c in moved.col
 # ## What the guarantee costs, and what it gives
 #
 # The solver measures the {term}`local Lipschitz constant` of each trained layer at windows of the test text. Where
-# there
-# is a theorem, its bound stands beside.
+# there is a theorem, its bound is shown too.
 
 # %% tags=["hide-input"]
 figures.training.constants(stored)
@@ -375,13 +366,11 @@ ledger.record(
 #
 # - **At this size contractive attention does next to nothing.** With two layers the mean loss is
 #   {glue:text}`nats_contractive:.4f`, without any attention {glue:text}`nats_without:.4f`. Over the depths and seeds
-#   with
-#   controls, attention gains {glue:text}`attends_low:+.4f` to {glue:text}`attends_high:+.4f` nats, and no contractive
-#   network is below the frequencies after the character before. So "slightly worse than dot products" is not what is
-#   seen
-#   here.
+#   with controls, attention gains {glue:text}`attends_low:+.4f` to {glue:text}`attends_high:+.4f` nats, and no
+#   contractive network is below the frequencies after the character before. So "slightly worse than dot products" is
+#   not what we see here.
 # - The models are small and saw the text for minutes. The costs are those of this size and this many steps. They mix
-#   two things: what a kind can express, and how fast it learns. The learning curves have not ended.
+#   two things: what a kind can express, and how fast it learns. The learning curves of most kinds are still falling.
 # - Parameters are not matched: with the largest depth, dot products have {glue:text}`parameters_dot:,.0f`, tied and
 #   contractive networks, which share a matrix, {glue:text}`parameters_l2-tied:,.0f` and
 #   {glue:text}`parameters_contractive:,.0f`, and networks without attention {glue:text}`parameters_none:,.0f`.
@@ -393,7 +382,7 @@ ledger.record(
 # - Untied L2 attention is not Lipschitz, but its logits are squared distances all the same. The comparison suggests
 #   which
 #   part of the cost comes from the distances, and which from tying; parameters differ as well.
-# - A finer choice of the rate for each kind would move the losses a little.
+# - A finer choice of the rate for each kind may change the losses.
 #
 # **One thing to try.** `python -m lab tables language-model` trains it all again; change `SIZES` or `DEPTH` in
 # `lab/experiments/language_model.py`, and see whether the costs shrink with more steps.

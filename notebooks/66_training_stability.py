@@ -11,12 +11,11 @@
 #
 # Which kinds of {term}`attention` still train when the network is deep and the rate is fixed from the first step? **A
 # run counts as trained when its test loss is below that of the bigram**, the frequencies after the character before:
-# the best that a network can do whose characters learn nothing of each other. By this count, at the rate
-# {glue:text}`rate`, tied {term}`L2 attention` and contractive attention, which is tied too, train at no depth, and dot
-# products at every depth to {glue:text}`dot_to`: the opposite of the claim, at our size. At this rate untied L2
-# attention, no part of the claim, trains where dot products do. At each of the two other rates, with one run at each
-# depth,
-# dot products train at one of the depths tried, at the smaller rate by a few thousandths of a nat.
+# the best that a network can do in which no position sees another one. By this count, at the rate {glue:text}`rate`,
+# tied {term}`L2 attention` and contractive attention, which is tied too, train at no depth, and dot products at every
+# depth to {glue:text}`dot_to`: the opposite of the claim, at our size. At this rate untied L2 attention, which is no
+# part of the claim, trains where dot products do. At each of the two other rates, with one run at each depth, dot
+# products train at one of the depths tried, at the smaller rate by a few thousandths of a nat.
 
 # %% tags=["parameters", "hide-input"]
 names = ["training-stability", "training-controls"]
@@ -64,7 +63,7 @@ plt.show()
 # largest; tied L2 and contractive L2 networks lie between the dashed and the dotted line at every depth, on the grey
 # marks of networks without attention. -->
 # *Test loss by depth at three fixed rates: a dot for each run, lines through the means. Grey: attention deleted, at the
-# rate in the middle. Dotted: frequencies of characters, where a network ends that has learned nothing else. Dashed:
+# rate in the middle. Dotted: frequencies of characters, the loss of a network that has learned nothing else. Dashed:
 # frequencies after the character before, which need no attention. In the middle panel networks of tied L2 and of
 # contractive L2 attention lie above the dashed line, beside those without attention: what they learn needs no
 # attention. Untied L2 attention lies below it wherever dot products do.*
@@ -82,13 +81,10 @@ plt.show()
 # :::
 #
 # A weaker threshold is {glue:text}`margin` nats below the frequencies of single characters: we call a run that passes
-# it
-# *alive*. At this rate {glue:text}`alive-runs` of {glue:text}`all-runs` runs pass it, those *without any attention* as
-# well. So it says that a network has not collapsed, and nothing about attention. The kinds and the controls without
-# attention are
-# those of {doc}`65_language_model`: {term}`LayerNorm <layer normalisation>` after each addition, none in the
-# contractive kind. Where the paper had it is
-# not known to us.
+# it *alive*. At this rate {glue:text}`alive-runs` of {glue:text}`all-runs` runs pass it, even those *without any
+# attention*. So it says that a network has not collapsed, and nothing about attention. The kinds and the controls
+# without attention are those of {doc}`65_language_model`: {term}`LayerNorm <layer normalisation>` after each addition,
+# none in the contractive kind. Where the paper had LayerNorm is not known to us.
 #
 # :::{dropdown} Test losses of the paper, as recalled and not verified; nothing here is compared with them
 # | layers | dot product | L2, tied | contractive L2 |
@@ -106,14 +102,12 @@ plt.show()
 #
 # ## One layer at the start, by hand
 #
-# Take one attention layer at random weights, and {term}`tokens <token>` of length about $\sqrt d$ as LayerNorm
-# leaves them. How large
-# is what attention adds, compared with the token it is added to? With entries uniform in $\pm 1/\sqrt d$,
-# of variance $1/(3d)$, two matrices turn a token of size 1 into one of size $1/3$, and averaging over tokens makes it
-# smaller. Tied values pass through $A = W_Q^\top W_Q / \sqrt k$ first. Where a token attends mostly to itself, that
-# takes
-# another factor: $\mathbb E\, A = \frac{\sqrt k}{3 d} I$, and all of $A$ has the size
-# $\big(\mathbb E\, \norm{A}_F^2 / d\big)^{1/2} \approx \frac1{3\sqrt d}\sqrt{1 + k / d}$.
+# Take one attention layer at random weights, and {term}`tokens <token>` of length about $\sqrt d$ as LayerNorm leaves
+# them. How large is what attention adds, compared with the token it is added to? With entries uniform in
+# $\pm 1/\sqrt d$, of variance $1/(3d)$, two matrices turn a token of size 1 into one of size $1/3$, and averaging over
+# tokens makes it smaller. Tied values pass through $A = W_Q^\top W_Q / \sqrt k$ first. Where a token attends mostly to
+# itself, this multiplies the size by another factor: $\mathbb E\, A = \frac{\sqrt k}{3 d} I$, and all of $A$ has the
+# size $\big(\mathbb E\, \norm{A}_F^2 / d\big)^{1/2} \approx \frac1{3\sqrt d}\sqrt{1 + k / d}$.
 
 # %%
 size, k = sizes["width"], sizes["width"] // sizes["heads"]
@@ -140,14 +134,13 @@ headings = {"attention": "attention", "added": "added / token", "local": "local 
 figures.table(pd.DataFrame(start), names=headings, digits=3)
 
 # %% [markdown]
-# The size of $A$ is {glue:text}`A-size:.4f`, about {glue:text}`A-expected:.4f` was expected. At the start dot products
-# add
-# {glue:text}`times:.0f` times as much to a token as tied L2 attention.
+# The measured size of $A$ is {glue:text}`A-size:.4f`; the estimate is {glue:text}`A-expected:.4f`. At the start dot
+# products add {glue:text}`times:.0f` times as much to a token as tied L2 attention.
 #
 # ## Measured: which networks train, and how deep
 #
-# Test loss in nats per character, mean over the seeds; frequencies of characters alone give
-# {glue:text}`loss-single:.3f`, the bigram {glue:text}`loss-pairs:.3f`.
+# The first table has the test loss in nats per character, as the mean over the seeds; frequencies of characters alone
+# give {glue:text}`loss-single:.3f`, the bigram {glue:text}`loss-pairs:.3f`.
 
 # %% tags=["hide-input"]
 by = ends.groupby(["layers", "attention"]).nats
@@ -176,13 +169,13 @@ names_of = {"layers": "layers"} | {kind: kind.replace("none-", "none, ") for kin
 figures.table(mean.reset_index(), names=names_of, digits=4)
 
 # %% [markdown]
-# How many of the seeds trained (below the bigram):
+# The next table counts the seeds that trained (loss below that of the bigram):
 
 # %% tags=["hide-input"]
 figures.table(counted(pairs), names=names_of)
 
 # %% [markdown]
-# Validation loss after the first {glue:text}`first-steps:.0f` steps:
+# This is the validation loss after the first {glue:text}`first-steps:.0f` steps:
 
 # %% tags=["hide-input"]
 early = runs[(runs.row == "evaluation") & (runs.step == runs.step.min())]
@@ -194,10 +187,9 @@ figures.table(early[kinds].reset_index(), names={name: names_of[name] for name i
 # ## What goes wrong: all tokens coincide
 #
 # We train the deepest network for a few steps on the text that comes with Python. After each step, how different are
-# the
-# tokens that the last layer receives? The number is their root mean square distance from their mean, over their size:
-# 1 for tokens without a common part, 0 where all are the same. Once all tokens coincide, the network cannot learn more
-# than frequencies until they separate.
+# the tokens that the last layer receives? We divide their root mean square distance from their mean by their size: this
+# is 1 for tokens without a common part, and 0 where all are the same. Once all tokens coincide, the network cannot
+# learn more than frequencies until they separate.
 
 
 # %%
@@ -240,10 +232,9 @@ plt.show()
 # ## Is it the distances, the start, or the place of LayerNorm?
 #
 # Tied L2 attention differs from dot products in its {term}`logits <logit>`, and in how little it adds at the start. So
-# we change the
-# start alone: dot products with output matrices 16 times smaller, tied L2 with output matrices 16 times larger. And
-# dot products as they are, with LayerNorm before each part. All at the largest depth and at the largest of the three
-# rates:
+# we change the start alone: dot products get output matrices 16 times smaller, tied L2 attention 16 times larger. We
+# also run dot products with LayerNorm before each part. All runs are at the largest depth and at the largest of the
+# three rates:
 
 # %% tags=["hide-input"]
 control = controls[(controls.part == "control") & (controls.row == "test")]
@@ -260,15 +251,15 @@ headings |= {"alive": "alive", "mean": "mean loss, nats", "range": "range"}
 figures.table(table, names=headings, digits={"mean": 4, "start": 3})
 
 # %% [markdown]
-# Only the place of LayerNorm makes networks that train by the threshold above. A start changes which runs are alive:
-# with three seeds of each, and losses of one kind that differ by half a nat, this suggests that the start matters, and
-# does not decide it.
+# Of these changes, only LayerNorm before each part makes networks train. The start changes which runs are alive: with
+# three seeds of each, and losses of one kind that differ by half a nat, this suggests that the start matters but does
+# not decide the outcome.
 #
 # ## Every trained layer, measured
 #
-# The solver takes each attention layer of the deepest networks after training, at {term}`windows <window>` of the test
-# text. The spread
-# of a layer's outputs over that of its inputs says how much of the differences between tokens it passes on.
+# The solver measures each attention layer of the deepest networks after training, at {term}`windows <window>` of the
+# test text. The spread of a layer's outputs over that of its inputs tells how much of the differences between tokens it
+# passes on.
 
 # %% tags=["hide-input"]
 figures.training.trained_layers(stored)
@@ -361,17 +352,17 @@ ledger.record(
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The networks are small and saw little text. The paper's networks were larger and trained to the end. So this is no
-#   refutation of its table; it is what the same question gives at our size, with a threshold that a network without
-#   attention cannot pass.
+# - The networks are small and saw little text. The paper's networks were larger and trained to the end. So this does
+#   not refute its table; it answers the same question at our size, with a threshold that a network without attention
+#   cannot pass.
 # - By that threshold the order of the claim is reversed. What tied L2 and contractive L2 networks learn here in
 #   {glue:text}`steps` steps, networks without attention learn as well: compare the grey marks. Untied L2 attention has
 #   no Lipschitz constant, and trains where dot products do.
 # - The rate and the depth decide together: compare the panels. The controls change the start and the place of LayerNorm
 #   at the same kind of attention, with three seeds each.
-# - So the table is no evidence that a Lipschitz constant makes training stable. Tied L2 attention begins with a layer
+# - So these runs are no evidence that a Lipschitz constant makes training stable. Tied L2 attention begins with a layer
 #   that adds little, because its values pass through $A$, a product of two small matrices. Whether that is the reason
-#   for what is seen is not settled by these runs.
+#   for what we see is not settled here.
 # - Without any LayerNorm, each part of the contractive networks has a constant of at most 1 on every input, up to the
 #   rounding that the margin covers: {glue:text}`guaranteed:.5f` is the largest product of norms of the trained
 #   feed-forward parts, computed from their weights. The solver shows how far below attention stays on text.

@@ -123,17 +123,13 @@ plt.show()
 # parallel to our bound, which overtake it beyond a million tokens. Triangles of gradient ascent, at eight tokens and
 # fewer, lie between the lower edge and our bound. -->
 # *One head with $A = I$. The Euclidean constant over all inputs of all widths lies in the shaded band: its two edges
-# have
-# the same order. The theorem of the paper as reconstructed, with {term}`exponent` 4, is orange. In a fixed width the
-# ratio of
-# the
-# constant to the solid blue line tends to 1, but in width two and more not within this picture.*
+# have the same order. Orange: the theorem of the paper as reconstructed, with {term}`exponent` 4. In a fixed width the
+# ratio of the constant to the solid blue line tends to 1, but in width two and more only far beyond this picture.*
 #
 # ## Two tokens by hand
 #
 # At distance $r$ each of two tokens gives the other the {term}`attention` $p = 1 / (1 + e^{r^2})$. Both columns of the
-# attention
-# matrix have the sum 1. With $\tau = p r^2$ the lemma below says $1 + 2 \tau^2 \le 2 (1 - p)$; at $r = 0$ there is
+# attention matrix sum to 1. With $\tau = p r^2$ the lemma below says $1 + 2 \tau^2 \le 2 (1 - p)$; at $r = 0$ there is
 # equality.
 
 # %%
@@ -179,8 +175,8 @@ figures.table(pd.DataFrame(rows, columns=names), digits=dict.fromkeys(names[1:],
 # $T = \min\big(\sqrt{2N - 1}, \frac{N + 1}2\big)$ and $\sqrt{N - \frac32}$ in place of $\sqrt{(N - 1) / 2}$.
 # :::
 #
-# We measured each step of the proof by itself over its bound, at {glue:text}`l2-random-cases` random cases of several
-# widths and lengths, from tight clusters to tokens that do not see each other. The largest ratios:
+# We divided each term of the proof by its bound, at {glue:text}`l2-random-cases` random cases of several widths and
+# lengths, from tight clusters to tokens that do not see each other. The largest ratios:
 
 
 # %% tags=["hide-input"]
@@ -223,12 +219,11 @@ headings |= {"third": "third term", "whole": "whole bound"}
 figures.table(steps.groupby("masked").max().reset_index(), names=headings, digits=3)
 
 # %% [markdown]
-# ## Nothing smaller is possible: stars
+# ## No smaller order is possible: stars
 #
-# A few tokens at the centre of a {term}`star` get attention from very many leaves, each of which gives the centre
-# little.
-# The leaves must not attend to each other, so they need many dimensions. By the lemma no token gets more than $\sqrt N$
-# in all.
+# A few tokens at the centre of a {term}`star` get attention from very many leaves, of which each gives the centre only
+# a little. The leaves must not attend to each other, so they need many dimensions. By the lemma no token gets more than
+# $\sqrt N$ in all.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -261,12 +256,10 @@ plt.show()
 # attention is even. Each leaf attends mostly to itself, less to each token of the centre, and still less to each
 # other leaf. -->
 # *Attention of a small star, rows attend to columns. Each leaf attends mostly to itself, less to each token of the
-# centre, and
-# still less to each other leaf. What each leaf gives the centre is little; still the columns of the centre add up to
-# more than those of
-# the leaves.*
+# centre, and still less to each other leaf. Each leaf gives the centre little, but the columns of the centre add up to
+# more than those of the leaves.*
 #
-# Whole {term}`Jacobians <Jacobian>` of stars, with the formula and the bound:
+# The next table compares whole {term}`Jacobians <Jacobian>` of stars with the formula and the bound:
 
 # %%
 rows = []
@@ -287,7 +280,7 @@ headings |= {"constant": "constant", "bound": "bound"}
 figures.table(star_table, names=headings, digits=4)
 
 # %% [markdown]
-# By the formula, for the best star on a grid of its parameters:
+# For the best star on a grid of its parameters, the formula gives:
 
 # %% tags=["hide-input"]
 powers = np.array([3, 4, 6, 9, 12, 16, 20, 30])
@@ -313,9 +306,10 @@ glue("crossing", float(crossing) / 1e6, display=False)
 figures.table(order.rename(columns={"N": "tokens N"}), digits=3)
 
 # %% [markdown]
-# Over the *rate* $N^{1/4} \sqrt{\log N}$ star and bound stay between constants, a factor from about
-# {glue:text}`apart_low:.1f` to about {glue:text}`apart_high:.1f` apart. But the star is slow: up to about
-# {glue:text}`crossing:.1f` million tokens, the inputs of the next section have a larger constant than the best star.
+# Divided by the *rate* $N^{1/4} \sqrt{\log N}$, star and bound stay between constants, a factor from about
+# {glue:text}`apart_low:.1f` to about {glue:text}`apart_high:.1f` apart. But the star overtakes other inputs late: up to
+# about {glue:text}`crossing:.1f` million tokens, the inputs of the next section have a larger constant than the best
+# star.
 #
 # ## In a fixed width
 #
@@ -348,15 +342,13 @@ glue("late_last", float(late["digits of N"].iloc[-1]) / 1e12, display=False)
 figures.table(late, names={"d": "width d", "7.5^d": "7.5^d", "z": "z", "digits of N": "digits of N"})
 
 # %% [markdown]
-# In width one $N$ has about {glue:text}`late_one:.0f` digits, in width two about {glue:text}`late_two:.0f`, and in
-# width
-# 16 some {glue:text}`late_last:.0f` trillion.
+# In width one this $N$ has about {glue:text}`late_one:.0f` digits, in width two about {glue:text}`late_two:.0f`, and in
+# width 16 some {glue:text}`late_last:.0f` trillion.
 #
-# In the maximum norm the same tokens on a line along a unit vector $u$ do more: the row of coordinate $a$ of the token
-# at 0 sums to $4z\, \abs{u_a} \norm u_1$ to leading order, which is $2z\, (1 + \sqrt d)$ for
+# In the maximum norm the same tokens on a line along a unit vector $u$ have a larger constant: the row of coordinate
+# $a$ of the token at 0 sums to $4z\, \abs{u_a} \norm u_1$ to leading order, which is $2z\, (1 + \sqrt d)$ for
 # $u_a^2 = \frac12 (1 + 1 / \sqrt d)$ and the other coordinates equal. The constant there is at least $1 + \sqrt d$
-# times
-# the Euclidean one:
+# times the Euclidean one:
 
 
 # %% tags=["hide-input"]
@@ -543,22 +535,19 @@ ledger.record(
 # - The Euclidean bound of the paper as we reconstruct it holds with exponent 4, and its growth $\sqrt N \log N$ is not
 #   that of the constant. `lipnb.bounds.l2_growth_sharp` and `l2_upper_sharp` have the right order.
 # - The lower side of the order is a limit of a formula. Whole Jacobians of stars were measured only up to
-#   {glue:text}`stars_to` tokens. There the formula gives how far the leaves move, up to rounding; the constant is more
-#   than twice that, and the order cannot be seen yet.
+#   {glue:text}`stars_to` tokens. There the formula agrees with how far the leaves move, up to rounding; the constant is
+#   more than twice that, and the order cannot be seen yet.
 # - The factor is not known to be best: between the bound and the best star of the grid lies a factor of about
 #   {glue:text}`apart_low:.0f` for the longest inputs of the table.
 # - $2 \log N$ is a statement about a fixed width and enormous $N$; at sizes in use it does not say which of two layers
 #   has
 #   the smaller constant.
-# - A {term}`causal mask <mask (causal)>` raises the bound by a factor of at most $2^{1/4}$. A {term}`mask` of any
-#   other shape is
-#   another
-#   matter: let every token see
-#   itself and the first alone, all at one place. Then $\norm P_2 \ge \frac12 \sqrt{N - 1}$, and the order $\sqrt N$ of
-#   the first term is right.
+# - A {term}`causal mask <mask (causal)>` raises the bound by a factor of at most $2^{1/4}$. A {term}`mask` of another
+#   shape can do more: if every token sees only itself and the first, and all lie at one place, then
+#   $\norm P_2 \ge \frac12 \sqrt{N - 1}$, and the order $\sqrt N$ of the first term is right.
 # - A contractive layer is divided by its bound. At a thousand tokens the tighter one lets it keep {glue:text}`kept:.0f`
 #   times as much.
-# - The star needs about as many dimensions as tokens. In between the two theorems leave a gap.
+# - The star needs about as many dimensions as tokens. For widths in between, the two theorems leave a gap.
 #
 # **One thing to try.** In `best_star`, take `h` from the grid `(0, 0, 1)`: the second term is gone, and the growth is
 # $N^{1/4}$ without the root of the logarithm.

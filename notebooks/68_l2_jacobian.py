@@ -10,14 +10,10 @@
 # # L2 Jacobian: why queries equal keys
 #
 # The {term}`bounds <bound>` of {doc}`62_l2_attention` need two things: one matrix for queries *and* keys, and
-# {term}`tokens <token>`
-# that may attend to
-# themselves. Drop either, and the {term}`local Lipschitz constant` grows like the square of the size of the tokens,
-# as with dot
-# products. The {term}`Jacobian` of {term}`L2 attention` shows the reason: a far token enters it with its
-# {term}`attention`
-# weight
-# times the square of its distance, and only both conditions together keep that product bounded.
+# {term}`tokens <token>` that may attend to themselves. Without either of them, the {term}`local Lipschitz constant` can
+# grow like the square of the size of the tokens, as with dot products. The {term}`Jacobian` of {term}`L2 attention`
+# shows the reason: a far token enters it with its {term}`attention` weight times the square of its distance, and only
+# both conditions together keep that product bounded.
 
 # %% tags=["parameters", "hide-input"]
 table_name = "l2-bounds"
@@ -92,15 +88,14 @@ plt.show()
 # <!-- figure fig-68-growth: local Lipschitz constants against the size s of the tokens on log-log axes. Two lines of
 # slope 2, for untied queries and keys and for a hidden own token, rise above ten thousand. Three curves stay below 2:
 # tied matrices at the same pair, tied matrices at three tokens, and the distance not squared. -->
-# *Width one, up to three tokens of size $s$. Two changes that look small, another matrix for the keys or a
-# {term}`mask` on the
-# diagonal, and the constant grows like $s^2$, as with dot products. Tied, with the own token, it stays below 2. So both
-# conditions of the theorem are needed; the square of the distance is not, in this example.*
+# *Width one, up to three tokens of size $s$. With another matrix for the keys, or with a {term}`mask` on the diagonal
+# that hides the own token, the constant grows like $s^2$. With tied matrices and the own token it stays below 2. So
+# both conditions of the theorem are needed; the square of the distance is not, in this example.*
 #
 # ## Two tokens by hand
 #
 # Let queries be $x$ and keys $1.5\, x$, in width one. Place the second token such that both keys are equally far from
-# the first query. Then the first token weighs both tokens equally, however far apart they are, and a tiny motion
+# the first query. Then the first token weighs both tokens equally, however far apart they are, and a small change of it
 # moves its output far.
 
 # %%
@@ -222,8 +217,8 @@ figures.table(agree, names={"what": "computed by", "error": "largest relative er
 #
 # ## Hide the own token, or take no square
 #
-# The other half of the reason is the own token. Hide it, and among $(0, s, -s)$ the first has nobody near:
-# $J_{11} = 2 s^2$. Without the square, $e^{-\abs{q_i - q_j}}$ gives another map. It stays smooth far out, where
+# The second condition is the own token. If it is hidden, the first of the tokens $(0, s, -s)$ has no token near it, and
+# $J_{11} = 2 s^2$. Weights $e^{-\abs{q_i - q_j}}$, without the square, make another map. It stays smooth far out, where
 # $s e^{-s}$ is small as well, but has a kink wherever two tokens meet.
 
 # %% tags=["hide-input"]
@@ -240,8 +235,8 @@ headings = {"what": "attention in width one", "slope": "slope in s", "largest": 
 figures.table(kinds, names=headings, digits={"slope": 5, "largest": 3}, bold=kinds.slope.notna())
 
 # %% [markdown]
-# Without the square the output at six random tokens differs by {glue:text}`l2-other-map:.0f` %: it is another
-# map.
+# At six random tokens the output without the square differs by {glue:text}`l2-other-map:.0f` % from that
+# with it.
 #
 # Masks that keep the diagonal change nothing in the proofs of the bounds: these go row by row, with the number of
 # visible tokens in place of $N$. At {glue:text}`l2-masks` random masks that keep the diagonal the largest ratio
@@ -297,11 +292,9 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - Both conditions of {prf:ref}`l2-constants` are needed: without one of them the constant grows like $s^2$ at two or
-#   three tokens.
-# - The growth is seen at tokens that were built for it. How large the constant of untied matrices is on text is
-#   measured
-#   in {doc}`65_language_model`.
-# - Leaving out the square costs no constant in this example; the page proves nothing about that map in general.
+#   three tokens built for it.
+# - {doc}`65_language_model` measures how large the constant of untied matrices is on text.
+# - Without the square the constant stays bounded in this example; the page proves nothing about that map in general.
 # - The three ways agree to rounding at random layers of several heads; the formula itself is derived above.
 #
 # **One thing to try.** `l2_by_mask(x, power=1.5)`: between the two maps, is there still a kink?

@@ -54,15 +54,13 @@ plt.show()
 # blue band with the constant, a green curve slightly above it, and two curves for published bounds two to four powers
 # of ten higher. -->
 # *Bounds on the local Lipschitz constant of every layer, at the longest inputs. The constant itself lies in the blue
-# band. Green: the closed form of this page, no column of the {term}`Jacobian` formed. Squares and triangles:
-# published upper
-# bounds at the same inputs, summed over heads; they leave the constant open by two to four powers of ten.*
+# band. Green: the three terms of this page, no column of the {term}`Jacobian` formed. Squares and triangles: published
+# upper bounds at the same inputs, summed over heads; they leave the constant open by two to four powers of ten.*
 #
 # ## Two tokens in the plane
 #
-# The {term}`Jacobian` of one head is a sum of three matrices: a {term}`token` enters as query, as key and as value.
-# Each is
-# bounded by itself. Treating a direction exactly means that its column of the Jacobian is computed.
+# The {term}`Jacobian` of one head is a sum of three matrices: a {term}`token` enters as query, as key and as value. We
+# bound each of the three by itself. Treating a direction exactly means that its column of the Jacobian is computed.
 
 # %%
 A, V, x = (torch.randn(2, 2, generator=generator, dtype=torch.float64) for _ in range(3))
@@ -94,7 +92,7 @@ apart = pd.DataFrame({
 figures.table(apart, names={"term": "term", "norm": "norm, by hand", "bound": "bound"}, digits=5)
 
 # %% [markdown]
-# Here each term is tight to the digits shown; what is lost is the triangle inequality between them. Treating all input
+# Here each term is tight to the digits shown; the loss is in the triangle inequality between them. Treating all input
 # directions exactly closes the {term}`bracket` down to {term}`rounding`.
 #
 # ## The bracket
@@ -132,8 +130,8 @@ figures.table(apart, names={"term": "term", "norm": "norm, by hand", "bound": "b
 #
 # ## The bracket closes as directions are treated exactly
 #
-# Eight random maps of four heads, twelve tokens, 192 columns in all: the more columns of the Jacobian are formed, the
-# closer the two numbers.
+# For eight random maps of four heads, on twelve tokens, with 192 columns in all, the two numbers come closer as more
+# columns of the Jacobian are formed.
 
 # %% tags=["hide-input"]
 closing = []
@@ -157,8 +155,8 @@ figures.table(summary, names=headings, digits=4)
 # %% [markdown]
 # ## Every layer of MiniLM, closed form
 #
-# A {term}`window` of Python's language reference, with and without the {term}`mask <mask (causal)>`, no column formed:
-# the three terms alone, measured now.
+# These are the three terms alone, with no column formed, on a {term}`window` of Python's language reference, with and
+# without the {term}`mask <mask (causal)>`. They are measured when this page runs.
 
 # %% tags=["hide-input"]
 live = []
@@ -175,12 +173,13 @@ figures.table(live, names=headings | {"lower": "lower", "upper": "upper"})
 # %% [markdown]
 # ## With columns, and beside the published bounds
 #
-# The stored tables hold the bracket with the default number of exact columns (about a thousand of 6,144 or 18,432
-# for MiniLM, 512 of 24,576 for GPT-2), for MiniLM at two lengths and for the real {term}`attention` weights of GPT-2
+# The stored tables hold the bracket with the default number of exact columns (about a thousand of 6,144 or 18,432 for
+# MiniLM, 512 of 24,576 for GPT-2), for MiniLM at two lengths and for the real {term}`attention` weights of GPT-2
 # (124M). Only GPT-2's attention layers are available to us, so they receive Gaussian noise with the gain and shift of
 # their own {term}`layer normalisation`, not text. Thm 3.3 of {cite:t}`castin2024smooth` is taken on the smallest ball
-# that holds the tokens, summed over heads; the bound of {cite:t}`yudin2025attention` likewise summed. Neither knows
-# query biases: these become one more constant coordinate, its size the better of two. The ranges are over layers.
+# that holds the tokens, summed over heads; the bound of {cite:t}`yudin2025attention` is summed likewise. Neither has
+# query biases: we write these as one more, constant coordinate of the tokens, and take the better of two sizes for it.
+# The ranges are over layers.
 
 # %% tags=["hide-input"]
 ranges, kinds = [], {"ratio": 2, "closed form": 2, "Yudin": 0, "Thm 3.3": 0}
@@ -377,7 +376,7 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # A first-order account is not enough. Take $Q$ and $K$ that read $1$ off the end of $2^{55} + 3 - 2^{55}$: float64
 # finds neither, each product with the other's size is zero, and only $r^q \cdot r^k$ tells that the logits are unknown.
 #
-# ## What was looked for
+# ## What we looked for in the literature
 #
 # We found no published two-sided bracket of this kind. We looked at the bounds on a ball of {cite:t}`castin2024smooth`,
 # with lower bounds for the {term}`worst input` and not for a given one, and at their released code, whose
@@ -391,7 +390,7 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 #
 # - At one input, the constant of each of these layers is known within the stated ratio, with proof, where published
 #   bounds leave a factor of hundreds and more.
-# - The bracket is local. It says nothing of other inputs, nor of a ball around this one.
+# - The bracket is local. It says nothing about other inputs, nor about a ball around this one.
 # - GPT-2 here reads shaped noise. Its numbers on text will differ.
 # - The guarantee is a proof on paper about float64 arithmetic, with the assumptions on libraries that it names; the
 #   program itself is tested against fifty digits, on 100,000 inputs, most of them built to lose digits

@@ -12,10 +12,10 @@
 # The {term}`local Lipschitz constant` predicts what the worst *infinitesimal* change of the {term}`tokens <token>`
 # does. An {term}`attack` is finite. On layers that read real text, the best attack we found stays within 10 % of the
 # prediction, for every input, up to about {glue:text}`page-75-reach:.2f` of a token's norm ({numref}`fig-75-attacks`).
-# At one token norm it moves the output {glue:text}`page-75-far:.1f` times as far as predicted, for the median input.
-# What no change of that length can exceed is bounded by a theorem below: for the median input,
-# {glue:text}`page-75-slack-near:.1f` times the best attack for the shortest changes and up to
-# {glue:text}`page-75-slack:.0f` times in between.
+# At one token norm it moves the output {glue:text}`page-75-far:.1f` times as far as predicted, for the median input. A
+# theorem below limits what any change of a given length can do: for the median input, by
+# {glue:text}`page-75-slack-near:.1f` times the best attack for the shortest changes and by up to
+# {glue:text}`page-75-slack:.0f` times for longer ones.
 
 # %% tags=["parameters"]
 relative_radii = [0.03, 0.1, 0.3, 1.0, 3.0]  # of the case by hand
@@ -60,13 +60,14 @@ plt.show()
 # middle, and the bound of Theorem 3.3 thousands of times higher. -->
 # *Change of the output over its first-order prediction, against the length of the change of the input. Lines: median
 # over all inputs; bars: smallest to largest; markers are drawn beside each other, at the same nine radii. Left: while a
-# change is short, first order is all there is. Right: what no attack can exceed, by the theorem of this page and by
-# Theorem 3.3.*
+# change is short, the best attacks achieve what first order predicts, and no more. Right: what no attack can exceed, by
+# the theorem of this page and by Theorem 3.3.*
 #
 # ## By hand: two tokens on a line
 #
-# $A = 2$, $V = 1$, $x = (1, -\frac12)$. A change is a point in the plane, so a whole disc can be searched on a grid. We
-# measure every change in the norm of all coordinates; a *relative radius* of 1 is the root mean square norm of a token.
+# Take $A = 2$, $V = 1$ and $x = (1, -\frac12)$. A change is a point in the plane, so a whole disc can be searched on a
+# grid. We measure every change in the norm of all coordinates; a *relative radius* of 1 is the root mean square norm of
+# a token.
 
 # %%
 one = torch.ones(1, 1, dtype=torch.float64)
@@ -96,8 +97,9 @@ figures.table(hand, names=heads, digits={"relative": 1})
 # %% [markdown]
 # Each entry is the change of the output over its first-order prediction. Here the output saturates: it moves less than
 # predicted. At three token norms the *aligned* steps, which start at the {term}`singular vector`, end at a smaller
-# maximum than the grid search finds. Projected {term}`gradient ascent` (*PGD*) also has a random start, which saves it.
-# A trained layer has no such grid: there, every attack is a lower {term}`bound` on the worst change.
+# maximum than the grid search finds. Projected {term}`gradient ascent` (*PGD*) also has a random start, from which it
+# reaches the larger one. A trained layer allows no such grid: there, every attack is a lower {term}`bound` on the worst
+# change.
 #
 # ## The attacks
 #
@@ -110,8 +112,8 @@ figures.table(hand, names=heads, digits={"relative": 1})
 #   are then moved by PGD; layers without a {term}`mask` only. Lengths on both sides count a token with weight 1, a copy
 #   with weight $\frac12$.
 #
-# They meet layers 0, 3 and 5 of MiniLM, layer 3 also masked, at {term}`windows <window>` of 32 and 98 tokens of two
-# texts, and layer 6 of a random GPT-2 at 32 tokens. Here is PGD on one layer, at a tenth of a token norm.
+# We apply them to layers 0, 3 and 5 of MiniLM, layer 3 also masked, at {term}`windows <window>` of 32 and 98 tokens of
+# two texts, and layer 6 of a random GPT-2 at 32 tokens. Here is PGD on one layer, at a tenth of a token norm.
 
 # %% tags=["hide-input"]
 corpus = corpora.available(*texts)
@@ -187,8 +189,8 @@ plt.show()
 # Also $\norm{D_Y f}_2 \le G$ at every $Y$ with $\norm{Y - X}_F \le \epsilon$.
 # :::
 #
-# Here $L$ is the closed form of {doc}`72_certified_bracket`. The first bound is for middle radii, the second tends
-# to $L$ times the radius for small ones, the third is what is left for large ones.
+# Here $L$ is the closed form of {doc}`72_certified_bracket`. The first bound is for middle radii, the second tends to
+# $L$ times the radius for small ones, and the third is for large ones.
 #
 # ## Measured against stated
 
@@ -199,8 +201,8 @@ heads |= {"pgd": "PGD", "bound": "bound of this page", "bound_general": "Thm 3.3
 figures.table(by_radius.iloc[::2], names=heads, digits={"relative": 1})
 
 # %% [markdown]
-# Medians over the {glue:text}`page-75-count` inputs, in units of the first-order prediction. How much PGD finds beyond
-# the singular vector, as a percentage of what the singular vector does:
+# The entries are medians over the {glue:text}`page-75-count` inputs, in units of the first-order prediction. The next
+# table has how much more PGD finds than the singular vector, in per cent of what the singular vector does:
 
 # %% tags=["hide-input"]
 gain = 100 * (table.pgd / table.singular - 1)
@@ -310,7 +312,7 @@ print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack on the
 # ## What this shows and does not show
 #
 # - While a change is short beside one token, the singular vector, aligned steps and PGD agree with each other and with
-#   $\Lip_X \epsilon$. At a tenth of a token norm they part. At one token norm the most that PGD reaches is
+#   $\Lip_X \epsilon$. At a tenth of a token norm they differ. At one token norm the most that PGD reaches is
 #   {glue:text}`page-75-far-most:.1f` times the prediction.
 # - For a few windows PGD does not reach the prediction at a tenth to a third of a token norm: attention is a mean of
 #   values, and saturates.
@@ -319,15 +321,15 @@ print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack on the
 # - Copies that part do less than whole tokens while changes are short. At one token norm they do more than PGD on
 #   {glue:text}`page-75-copies:.0%` of the unmasked inputs. The theorem is for whole tokens and does not cover them.
 # - The bound of this page is {glue:text}`page-75-slack-far:.0f` times the best attack at one token norm, for the median
-#   input, and at most {glue:text}`page-75-slack-largest:.0f` times over all inputs and radii. The general theorem lies
-#   {glue:text}`page-75-general:,.0f` times or more above it, for the median input: it speaks of all inputs as large
-#   as these.
+#   input, and at most {glue:text}`page-75-slack-largest:.0f` times over all inputs and radii. The bound of the general
+#   theorem is at least {glue:text}`page-75-general:,.0f` times the best attack, for the median input: it covers all
+#   inputs as large as these.
 # - These are changes of the numbers that enter *one* attention layer, not replaced words, and not what the rest of the
 #   network makes of them.
 # - An ascent with few starts is a lower bound; the case by hand shows that it can miss the largest maximum. The windows
 #   carry no `[CLS]` and no `[SEP]`.
 #
-# **One thing to try.** Is the last layer of a longer text more forgiving? Any layer and window can be attacked:
+# **One thing to try.** Is the last layer harder to attack on a longer text? Any layer and window can be attacked:
 #
 # ```python
 # ids = model.token_ids(corpora.read("python_reference"))

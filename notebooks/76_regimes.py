@@ -11,10 +11,9 @@
 #
 # The {term}`Lipschitz constant on a ball` has two upper {term}`bounds <bound>`: one grows like $\sqrt n$, the other
 # does not depend on $n$. They change places at $n = e^{2t}$, where $t$ is the {term}`logit range`. For one pair of
-# matrices we measured the {term}`worst inputs <worst input>` found at {glue:text}`page-76-points` pairs of
-# length and {term}`radius`, up to {glue:text}`page-76-longest:,.0f` {term}`tokens <token>`: where $n \ge 3$, the
-# smallest
-# share of the smaller bound that they reach is {glue:text}`page-76-least:.2f` ({numref}`fig-76-map`).
+# matrices we measured the {term}`worst inputs <worst input>` found at {glue:text}`page-76-points` pairs of length and
+# {term}`radius`, up to {glue:text}`page-76-longest:,.0f` {term}`tokens <token>`: where $n \ge 3$, they reach at least
+# {glue:text}`page-76-least:.2f` of the smaller bound ({numref}`fig-76-map`).
 
 # %% tags=["parameters"]
 seed = 0
@@ -158,15 +157,14 @@ plt.show()
 # line with squares rises to the right. -->
 # *Which of the two tighter upper bounds is the smaller, with $A = -I$, $V = I$ in the plane: the curve is $n = e^{2t}$
 # with $t = R^2$. Dots: the largest constant that was measured there, over that bound. At these dots, but for the dark
-# ones at two tokens, the smaller bound cannot be improved by more than a small factor. Red: random inputs, scaled
-# up, stay
-# below $\sqrt n$ from there on (median).*
+# ones at two tokens, the smaller bound cannot be improved by more than a factor of three. Red: the radius beyond which
+# random inputs, scaled up, stay below $\sqrt n$ (medians).*
 #
 # ## By hand: a fork of three tokens
 #
-# The worst inputs here are {term}`forks <fork>`: two prongs, and all other tokens at a place from which they cannot
-# decide between the prongs. With a straight angle and $n = 3$: one token at $R e_1$, prongs at $\pm R e_2$. The token
-# gives each prong nearly half of its {term}`attention`, and turns as they move.
+# The worst inputs here are {term}`forks <fork>`: two prongs, and all other tokens at one place where both prongs have
+# the same score. With a straight angle and $n = 3$: one token at $R e_1$, prongs at $\pm R e_2$. This token gives each
+# prong nearly half of its {term}`attention`, and its output moves as they do.
 
 # %%
 R = 2.0
@@ -280,9 +278,9 @@ print(f"measured over stated: {min(fork_ratios):.4f} or more in {len(fork_ratios
 # :::
 # ::::
 #
-# ## A hundred thousand tokens by three
+# ## A hundred thousand tokens, at most three distinct
 #
-# Every input of the map has at most three distinct tokens, so its constant is that of a tiny weighted problem.
+# Every input of the map has at most three distinct tokens, so its constant follows from a small weighted problem.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -322,8 +320,8 @@ worst = copies.difference.abs().max()
 # %% [markdown]
 # ## The map, measured
 #
-# At each point: the largest constant over forks with prongs of $m$ copies each, at 33 angles and up to 15 numbers $m$,
-# and over the paper's input of {term}`two clusters`.
+# At each point we measured the largest constant over forks with prongs of $m$ copies each, at 33 angles and up to 15
+# numbers $m$, and over the paper's input of {term}`two clusters`.
 
 # %% tags=["hide-input"]
 regimes = grid.groupby("rooted").ratio.agg(["size", "min", "median", "max"]).reset_index()
@@ -332,8 +330,8 @@ heads = {"law": "smaller bound", "size": "grid points", "min": "least ratio", "m
 figures.table(regimes, names=heads)
 
 # %% [markdown]
-# For $n \le 8$ we also maximised the constant by {term}`gradient ascent` from random inputs of the disc, which knows
-# nothing of forks. The table is what it found over the worst fork:
+# For $n \le 8$ we also maximised the constant by {term}`gradient ascent` from random inputs of the disc, which does not
+# use forks. The table has what it found, over the constant of the worst fork:
 
 # %% tags=["hide-input"]
 shown = climbed.pivot(index="n", columns="R", values="gain").reset_index()
@@ -379,27 +377,28 @@ plt.show()
 # <!-- figure fig-76-cut: Log-log curves against the number of tokens at one radius. The published bound rises
 # throughout, the tighter one becomes flat at the border, the measured forks follow below the lower of them, the two
 # clusters rise, peak and fall. A dashed vertical line marks the border. -->
-# *At fixed radius the worst constant grows like $\sqrt n$ up to $n = e^{2t}$ (dashed), then no more. The paper's input,
-# one token against all others, falls back beyond a length; forks keep their share of prongs and stay.*
+# *At fixed radius the worst constant found grows roughly like $\sqrt n$ up to $n = e^{2t}$ (dashed), then no more. The
+# constant of the paper's input, one token against all others, falls beyond some length; that of forks, whose prongs can
+# hold a share of the tokens, does not.*
 #
 # Two {term}`atoms <atom>` of the best weights have the constant {glue:text}`page-76-plateau:.0f`; forks of up to
-# {glue:text}`page-76-longest:,.0f` tokens reach {glue:text}`page-76-fork:.0f`, of at most
+# {glue:text}`page-76-longest:,.0f` tokens reach {glue:text}`page-76-fork:.0f`; the tighter bound is
 # {glue:text}`page-76-upper:.0f`.
 #
 # ## Random inputs, scaled up
 #
 # For almost every fixed $X$, the local constant at $RX$ tends to at most $\norm{V}_2 \sqrt n$ as $R \to \infty$
-# (Theorem 3.7, {doc}`24_large_radius`): without the factor $t$. From which radius on? Twelve random inputs of
-# the disc for each $n$, medians; *peak* and *limit* are constants over $\sqrt n$.
+# (Theorem 3.7, {doc}`24_large_radius`): without the factor $t$. From which radius on? The table has medians over twelve
+# random inputs of the disc for each $n$; *peak* and *limit* are constants over $\sqrt n$.
 
 # %% tags=["hide-input"]
 heads = {"n": "tokens n", "radius": "below √n from R =", "peak": "peak over √n", "limit": "limit over √n"}
 figures.table(summary.reset_index(), names=heads, digits=2)
 
 # %% [markdown]
-# A random input ends well below $\sqrt n$, because few tokens choose the same one. On the way it exceeds $\sqrt n$
-# several times over, and the radius at which it comes back grows with $n$: until then, two tokens that compete for the
-# attention of many are a fork. The limit is no bound on a ball.
+# The constant of a random input ends well below $\sqrt n$, because few tokens choose the same one. On the way it
+# exceeds $\sqrt n$ several times over, and the radius at which it comes back grows with $n$: until then, two tokens
+# that compete for the attention of many are a fork. The limit is no bound on a ball.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert min(fork_ratios) >= 1 - 1e-12 and worst < 1e-8
@@ -427,7 +426,7 @@ print(f"✓ {len(grid)} grid points up to n = {longest}: no bound exceeded, all 
 # - $A = -I$ is the best case for the map. If $-\norm{A}_2$ is not an eigenvalue, the border of the forks and that of
 #   the bounds, $e^{2 \norm{A}_2 R^2}$, fall apart, and nothing here says which one is real in between.
 # - The worst inputs are the worst *found*: forks and a short ascent. The largest constants lie between dots and bounds.
-# - The random inputs are uniform on the disc, unmasked. With other laws the red line moves.
+# - The random inputs are uniform on the disc, unmasked. With another distribution the red line moves.
 #
 # **One thing to try.** Set `cut` to 1 or 3: the plateau begins at $n = e^{2}$ or at $n = e^{18}$, beyond the page.
 #

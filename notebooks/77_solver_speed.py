@@ -111,8 +111,8 @@ figures.table(found, {"method": "method", "constant": "local constant", "product
 # :::{dropdown} The methods in detail
 # - **Released, tangent fed back.** Automatic differentiation of a plain forward pass, one {term}`sequence` at a time,
 #   100 steps; for the random GPT-2 the threshold is $10^{-3}$ and there are 1000 steps. The released code itself goes
-#   on from the output and not from the tangent ({doc}`../book/deviations`): it computes another quantity, sooner, so
-#   its time is compared with nothing.
+#   on from the output and not from the tangent ({doc}`../book/deviations`): it computes another quantity in less time,
+#   so we do not compare its time.
 # - **Ours.** The {term}`Lanczos method` on the closed-form product, all windows of a length at once. *Estimate* stops
 #   when its value has settled; *certified 0.99* and *certified 1-1e-6* stop when, with that probability over the random
 #   start, no larger singular value is left ({doc}`12_local_lipschitz`). *Mixed* does most products in bfloat16 where
@@ -128,8 +128,8 @@ figures.table(found, {"method": "method", "constant": "local constant", "product
 #
 # ## The windows of Figure 1
 #
-# Four of the 49 lengths of the figure, ten windows each. The columns of speed are the least and the largest ratio over
-# the four trained layers.
+# We took four of the 49 lengths of the figure, with ten windows each. The columns of speed have the least and the
+# largest ratio over the four trained layers.
 
 # %% tags=["hide-input"]
 birth = results.provenance("bench-workload")
@@ -157,9 +157,8 @@ matters = shown.index == "certified 0.99"
 figures.table(shown, names=heads, digits={"least": 2, "most": 2, "error": 1}, bold=matters)
 
 # %% [markdown]
-# On the random GPT-2 the absolute rule stops after a few products at a wrong value: there is no speed to compare with.
-# Its products are to be read against a power iteration that was stopped the moment it came within $10^{-4}$ of the
-# truth.
+# On the random GPT-2 the absolute rule stops after a few products at a wrong value, so there is no speed to compare
+# with. We add a power iteration that is stopped as soon as it is within $10^{-4}$ of the truth.
 
 # %% tags=["hide-input"]
 of_gpt2 = sums[random_gpt2].reset_index()
@@ -187,13 +186,14 @@ figures.table(speeds, names=heads, digits={name: 1 if name == "error" else 2 for
 
 # %% [markdown]
 # The closed form helps both SciPy solvers that were run with it and without. On it, `eigsh` is about as fast as our
-# solver with a certificate at 0.99 in three of the four columns, slower in the last, and gives none.
+# solver with a certificate at 0.99 in three of the four columns, slower in the last, and gives no certificate.
 #
 # ## One product against the machine's limit
 #
-# The closed form takes $14 n d^2 + 16 n^2 d$ operations for each product and sequence. Shown is the share that each way
-# attains of the best float32 matrix product of the same run, counted by this formula. Automatic differentiation does
-# more operations than are counted: its share says how useful its time is, not how busy the processor.
+# The closed form takes $14 n d^2 + 16 n^2 d$ operations for each product and sequence. The table has the share that
+# each way attains of the best float32 matrix product of the same run, counted by this formula. Automatic
+# differentiation does more operations than are counted: its share says how useful its time is, not how busy the
+# processor.
 
 # %% tags=["hide-input"]
 parts = results.load("bench-products")
@@ -220,7 +220,7 @@ print(f"fitted power of the time: {powers['length']:.2f} in the length, {powers[
 # %% [markdown]
 # ## Wrong stops, over many inputs
 #
-# Random maps against the dense Jacobian, and windows of text against float64.
+# We compare random maps with the dense Jacobian, and windows of text with float64.
 
 # %% tags=["hide-input"]
 checked = results.load("bench-misconvergence")
@@ -232,12 +232,12 @@ heads = {"kind": "inputs", "mode": "stopping rule", "inputs": "tried", "missed":
 figures.table(counts, names=heads, digits=1, bold=counts.missed > 0)
 
 # %% [markdown]
-# The estimate is wrong now and then, by up to a tenth, and nothing in its answer says so. That is what the certificate
-# is paid for.
+# The estimate is wrong now and then, by up to a tenth, and nothing in its answer shows it. This is why the certificate
+# is worth its cost.
 #
-# A certificate is weakest where the first singular values are nearly equal. So it was tried on such spectra: with
+# A certificate is weakest where the first singular values are nearly equal. So we tried it on such spectra: with
 # {term}`confidence` 0.5 in float64 at most half of the upper {term}`bounds <bound>` may fail, and
-# {glue:text}`page-77-failed` of {glue:text}`page-77-coverage` did. In float32 it rests besides on an assumption, that
+# {glue:text}`page-77-failed` of {glue:text}`page-77-coverage` did. In float32 it also rests on an assumption, that
 # {term}`rounding` acts like noise ({doc}`../book/solver`), and is tried where that is most likely to be wrong: one
 # value larger than a cluster by a factor $1 + \delta$, $\delta$ from $10^{-6}$ to $10^{-2}$, in up to a million
 # dimensions.
@@ -252,8 +252,8 @@ heads |= {"open": "not converged", "violated": "bound violated", "allowed": "all
 figures.table(near, names=heads, digits={"confidence": 6}, bold=near.violated > 0)
 
 # %% [markdown]
-# *Violated* counts upper bounds below the truth by more than the stated rounding; at most *allowed* of them are likely
-# (99.9 %) if the certificate keeps its promise. *Float32 alone* may not go on in float64.
+# *Violated* counts upper bounds below the truth by more than the stated rounding. If the certificate keeps its promise,
+# there are with 99.9 % probability at most as many as *allowed*. *Float32 alone* may not continue in float64.
 #
 # ## Long inputs and many particles
 #
@@ -275,8 +275,8 @@ figures.table(long, names=heads, digits={"value": 6, "difference": 1, "megabytes
 
 # %% [markdown]
 # Measures are weighted tokens. In the plane, a separable kernel makes one product linear in their number; exact tiles
-# take the square. KeOps {cite}`charlier2021kernel` sums the same exact tiles. The exact time at a million is scaled
-# from a few thousand exact rows.
+# take the square. KeOps {cite}`charlier2021kernel` sums the same exact tiles. Times are relative to the separable
+# kernel. The exact time at a million is scaled from a few thousand exact rows.
 
 # %% tags=["hide-input"]
 cloud = results.load("bench-particles")
@@ -321,8 +321,8 @@ for key, value in counted.items():
 #
 # - It shows ratios on one machine. On others they change, mostly with how fast their libraries multiply small float32
 #   matrices, and with the gap between the first singular values of the layer.
-# - The other method is given a lean forward pass, not the module of a model library, and keeps its transpose's forward
-#   pass: it is not slowed down. It is not batched, because the released code is not.
+# - The released procedure is given a lean forward pass, not the module of a model library, and keeps the forward pass
+#   of its transpose, so it is not slowed down. It is not batched, because the released code is not.
 # - A certificate at 0.99 may fail once in a hundred starts by what is proved; that it failed on none of these inputs is
 #   measured, not proved. The {glue:text}`page-77-sure` runs at a confidence above 0.99, which begin in float32, did not
 #   contradict the assumption on rounding.

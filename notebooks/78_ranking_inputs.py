@@ -53,8 +53,8 @@ plt.show()
 #
 # ## By hand: three inputs change places
 #
-# Two tokens on a line with $A = 2$, $V = 1$, as in {doc}`75_robustness`. For three such inputs the
-# worst change of a given length is found on a grid.
+# We take two tokens on a line with $A = 2$, $V = 1$, as in {doc}`75_robustness`. For three such inputs we find the
+# worst change of a given length on a grid.
 
 
 # %%
@@ -82,8 +82,8 @@ figures.table(shown.rename(columns={"constant": "local constant"}))
 # %% [markdown]
 # The last three columns are the worst change of the output over its radius. At the shortest radius the inputs have the
 # order of their constants. Once the change is longer than a token, the input with the smallest constant is the easiest
-# to attack: the tokens can be carried to a place where the constant is larger, of which the derivative at one point
-# knows nothing.
+# to attack: the tokens can be moved to a place where the constant is larger, which the derivative at one point does not
+# show.
 #
 # ## The question for real text
 #
@@ -92,10 +92,11 @@ figures.table(shown.rename(columns={"constant": "local constant"}))
 # :::{prf:observation} What is compared
 # :label: ranking-inputs
 #
-# For each of the {glue:text}`page-78-count` inputs and nine radii of {doc}`75_robustness`: Spearman's rank correlation
-# between a number known in advance and the change by the best attack on the tokens (PGD, or one token alone), per unit
-# of radius. The number is either $\Lip_X(f)$ or the median change by random directions. *Within*: both divided by their
-# mean over the {term}`windows <window>` of the same layer, mask and length, so that only the text differs.
+# For each of the {glue:text}`page-78-count` inputs and nine radii of {doc}`75_robustness` we compute Spearman's rank
+# correlation between a number known in advance and the change by the best attack on the tokens (PGD, or one token
+# alone), per unit of radius. The number is either $\Lip_X(f)$ or the median change by random directions. *Within* means
+# that both are divided by their mean over the {term}`windows <window>` of the same layer, mask and length, so that only
+# the text differs.
 # :::
 #
 # Windows of one text pass through every layer, so the inputs are not independent. The 95 % intervals are of a bootstrap
@@ -138,12 +139,12 @@ said = said.iloc[::2]
 figures.table(said, names=heads, digits={"relative": 1}, bold=said.index == said.index.max())
 
 # %% [markdown]
-# The rows that can fail are the last two. Over all inputs the constant keeps its order up to one token norm. Within a
-# layer, at that length, the interval runs from {glue:text}`page-78-within-low:.2f` to
+# The rows that can fail are the last two. Over all inputs the order by the constant is nearly kept up to one token
+# norm. Within a layer, at that length, the interval runs from {glue:text}`page-78-within-low:.2f` to
 # {glue:text}`page-78-within-high:.2f`.
 #
-# Random directions feel the root mean square of all singular values, not the largest. They tell sensitive layers from
-# others, with {glue:text}`page-78-random-all:.2f` at one token norm, and texts within a layer with
+# Random directions depend on the root mean square of all singular values, not on the largest. At one token norm, their
+# correlation with the best attack over all inputs is {glue:text}`page-78-random-all:.2f`, and within a layer
 # {glue:text}`page-78-random-within:.2f`.
 
 # %% tags=["hide-input", "nbval-check-output"]
@@ -173,10 +174,9 @@ glue("page-78-count", count, display=False)
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - At one token norm the constant still ranks layers by what the best attack does to them. Which *text* is weaker
-#   within a layer it tells much less well.
-# - The constant of one input is a number of one {term}`sequence` at one layer: it says nothing of the network around
-#   it.
+# - At one token norm the constant still ranks layers by what the best attack does to them. It tells much less well
+#   which *text* is easier to attack within a layer.
+# - The constant of one input belongs to one {term}`sequence` at one layer: it says nothing about the network around it.
 # - There are few windows: {glue:text}`page-78-windows` in all, three for each text and length. The bootstrap allows for
 #   their dependence across layers, not for texts of another kind.
 # - A rank correlation sees the order alone. How far an attack carries each input beyond its prediction, and what no
