@@ -200,7 +200,7 @@ checks = [
 figures.table(pd.DataFrame(checks, columns=["what", "inputs", "worst measured", "stated"]))
 
 # %% [markdown]
-# ## Ties
+# ## Ties, and inputs close to them
 #
 # Floating-point numbers drawn at random do not tie, so counting ties among them shows nothing. So we make ties: token 3
 # is moved along $A x_1$ until its logit with token 1 equals the largest. A push of length $\epsilon$ must part them by
