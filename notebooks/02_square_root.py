@@ -242,9 +242,8 @@ print("✓ checked: tokens with weights against copies; how far each output move
 #   constant grows on text.
 # - The bound is not tight: {doc}`21_general_bound` has a tighter one. The largest constants that we know of stay below
 #   that one too; {doc}`76_regimes` gives the factors.
-# - With a {term}`mask` the same bound holds (Theorem 4.3, {doc}`31_masked_bound`), and a lone token that stands
-#   first is still
-#   seen by all.
+# - With a {term}`mask` the same bound holds (Theorem 4.3, {doc}`31_masked_bound`), and a lone token that stands first
+#   is still seen by all.
 # - Far past the peak *this* input loses the rate. Another may keep it longer; none keeps it at all lengths, because the
 #   constant of an unmasked head on the ball is bounded, whatever $n$ is ({doc}`23_mean_field`).
 #

@@ -225,8 +225,8 @@ glue("page-14-high", max(simple), display=False)
 #
 # ## Measured: absorbed on random heads and on real layers
 #
-# The first function below does the absorbing. We compare attention after the norm with attention, by the changed
-# matrices, of unit tokens.
+# The first function below does the absorbing. We compare attention after the norm with attention, with the changed
+# matrices, on unit tokens.
 
 
 # %%

@@ -89,8 +89,7 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-22-window: Log-log curves for three radii against the number of tokens. For the two larger radii the
 # constant rises with slope one half, then faster, passes a triangle close to the upper bound, peaks soon after it and
-# falls; for
-# the smallest radius it turns almost at once. -->
+# falls; for the smallest radius it turns almost at once. -->
 # *Two clusters under $A = -I$, $V = I$, so $\gamma = 1$. Thick: the local constant, exact to {term}`rounding`. Dotted:
 # the lower bound; dashed: the tighter upper bound on the ball. For $R = 2$ and 3 the curve grows like $\sqrt n$, then
 # faster, up to about the promised length (triangle), near which it is closest to the upper bound. It peaks soon after
@@ -190,7 +189,7 @@ plt.show()
 # $$\norm{D_X f}_2 = \max\big(\norm{D_a^{1/2}\, (D f_a)\, D_a^{-1/2}}_2,\ \norm{V \Sigma_y A}_2\big) .$$
 # :::
 #
-# By the last lemma, the constant of a billion tokens costs as little as that of two.
+# By the last lemma, the constant of a billion tokens is as cheap to compute as that of two.
 #
 # ## Measured against stated
 #
