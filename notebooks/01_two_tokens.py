@@ -94,8 +94,8 @@ by_hand = P @ x @ V.T  # the two outputs
 #
 # A small push $u$ moves the outputs by $(D_X f)\,u$, up to terms of higher order. So the constant is the largest
 # singular value of a matrix, and its {term}`singular vector` is the worst push to first order. {numref}`fig-01-push`
-# shows it with length {glue:text}`two-drawn:.1f`, large enough to be seen. At that length it is amplified
-# {glue:text}`two-gain:.2f` times; as it shrinks, the factor tends to the constant, {glue:text}`two-constant:.2f`.
+# shows it with length {glue:text}`two-drawn:.1f`, at which it is amplified {glue:text}`two-gain:.2f` times; as it
+# shrinks, the factor tends to the constant, {glue:text}`two-constant:.2f`.
 
 # %%
 largest = torch.linalg.svdvals(J)[0]
@@ -147,7 +147,7 @@ plt.show()
 # The best random push reaches {glue:text}`two-best:.0f` % of the constant with two tokens, and
 # {glue:text}`crowd-best:.0f` % with a hundred, where the constant is {glue:text}`crowd-constant:.1f` and a typical
 # factor is {glue:text}`crowd-median:.1f`. One direction carries the large factor, and a random vector in many
-# dimensions has little of any one direction. With many tokens, sampled directions miss the constant.
+# dimensions has little of any one direction.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert torch.allclose(by_hand, head(x), rtol=1e-13)

@@ -11,8 +11,8 @@
 #
 # How large can the constant be on $n$ {term}`tokens <token>` in a ball of {term}`radius` $R$? For large $R$ at most of
 # order $\sqrt n\, R^2$ (Theorem 3.3), and the $\sqrt n$ is real. It comes from {term}`two clusters`: one token alone,
-# and all others together at another place, attending to it. Move the lone token by 1, and $n - 1$ outputs move by about
-# 1 each. In the Frobenius norm that is $\sqrt{n - 1}$.
+# and all others in another place, attending to it. Move the lone token by 1, and $n - 1$ outputs move by about 1 each.
+# In the Frobenius norm that is $\sqrt{n - 1}$.
 
 # %% tags=["parameters"]
 R = 2.0  # radius of the ball
@@ -57,7 +57,7 @@ plt.show()
 # <!-- figure fig-02-clusters: Left, one token alone and nine in one place; the push moves almost only the one alone.
 # Right, nine outputs in one place, each moved by about one, and the output of the lone token, almost unmoved. -->
 # *Two clusters and the worst push. Left, the inputs: nearly all of the push is on the lone token. Right, the outputs:
-# each output of the cluster moves about as far as the lone token did.*
+# each one of the cluster moves about as far.*
 #
 # ## Who chooses whom
 #
@@ -192,9 +192,9 @@ plt.show()
 #
 # We say that the *rate* $\sqrt n$ is kept while the constant is at least $\frac12 \sqrt{n - 1}$. For that
 # $p \ge \frac12$ is enough, which means $n$ up to $1 + e^{2R^2}$: for $R = 2$, to {glue:text}`root-end:,.0f` tokens.
-# This is not where the curve turns. It peaks near {glue:text}`root-top:,.0f` tokens, at
-# {glue:text}`root-top-constant:.0f`, and the rate is kept up to about {glue:text}`root-lost:,.0f`. Far beyond, $p$
-# falls like $1/n$, faster than $\sqrt n$ grows, and the constant falls.
+# The curve peaks later, near {glue:text}`root-top:,.0f` tokens, at {glue:text}`root-top-constant:.0f`, and the rate is
+# kept up to about {glue:text}`root-lost:,.0f`. Far beyond, $p$ falls like $1/n$, faster than $\sqrt n$ grows, and the
+# constant falls.
 #
 # For any $A$ with a real eigenvalue, and $V = I$, Proposition 3.4 of {cite:t}`castin2024smooth` (reconstructed) gives
 # inputs whose constant is
@@ -211,8 +211,8 @@ figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75
 # %% [markdown]
 # <!-- figure fig-02-movable: On the left the lone token and the cluster on a line, with their outputs and how far each
 # moves; on the right the constant against the number of tokens, with the bound and the line root n. -->
-# *To be moved: two clusters of $n$ tokens at radius $R$, in the colours of the figure above. The number beside a
-# cluster says how far each of its tokens moves. Where does the constant rise above $\sqrt n$, and where does it peak?*
+# *To be moved: two clusters of $n$ tokens at radius $R$. The number beside a cluster says how far each of its tokens
+# moves. Where does the constant rise above $\sqrt n$, and where does it peak?*
 
 # %% tags=["hide-input", "nbval-check-output"]
 for m in (3, 10, 40):
@@ -238,10 +238,9 @@ print("✓ checked: tokens with weights against copies; how far each output move
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - $\sqrt n$ is reached by inputs built for the purpose. Text need not look like them: the next page measures how the
-#   constant grows on text.
-# - The bound is not tight: {doc}`21_general_bound` has a tighter one. The largest constants that we know of stay below
-#   that one too; {doc}`76_regimes` gives the factors.
+# - $\sqrt n$ is reached by inputs built for the purpose. The next page measures how the constant grows on text.
+# - The bound is not tight: {doc}`21_general_bound` has a tighter one, which still lies above the largest constants that
+#   we know of ({doc}`76_regimes`).
 # - With a {term}`mask` the same bound holds (Theorem 4.3, {doc}`31_masked_bound`), and a lone token that stands first
 #   is still seen by all.
 # - Far past the peak *this* input loses the rate. Another may keep it longer; none keeps it at all lengths, because the

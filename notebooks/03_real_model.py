@@ -117,8 +117,8 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-03-pulled: A dozen curves that start together near the bottom and rise within a few rounds towards a
 # horizontal line, the constant. -->
-# *Amplification of random pushes (left end), round by round, as they are pulled towards the worst one. They start far
-# below the constant and come up to it.*
+# *Amplification of random pushes as they are pulled, round by round, towards the worst one. They start far below the
+# constant and come up to it.*
 #
 # ## How the constant grows
 #
@@ -167,7 +167,7 @@ print("✓ checked: the pulled pushes end at the constant, random ones stay belo
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - An exponent describes one layer, one text and one range of lengths. On windows longer than the texts of MiniLM's
+# - An exponent describes this layer, this text and these lengths. On windows longer than the texts of MiniLM's
 #   training, the constant of layer 0 jumps to more than twice its value ({doc}`41_real_text`).
 # - It does not show the worst *input*. {term}`Tokens <token>` built against a head reach the rate $\sqrt n$
 #   ({doc}`42_adversarial_inputs`).

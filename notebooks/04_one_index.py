@@ -77,11 +77,11 @@ plt.show()
 #
 # ## The index
 #
-# Power iteration computes $J^\top (J u)$, with $J = D_X f$, again and again, with $u$ scaled to length one; the length
-# of the product tends to $\norm J_2^2$, so the method ends with a square root. The product $J u$, the *tangent*, is how
-# the output moves under $u$. The function that computes it returns a pair, *output and tangent*. As we read the
-# released code (commit 60da456; the cell above is ours), it keeps the first of the two where the second belongs. Each
-# round then computes $J^\top f(X)$, whatever $u$ is, and the loop reports
+# Power iteration repeats $J^\top (J u)$, with $J = D_X f$ and $u$ of length one; the length of the result tends to
+# $\norm J_2^2$, so the method ends with a square root. The product $J u$, the *tangent*, is how the output moves under
+# $u$. The function that computes it returns a pair, *output and tangent*. As we read the released code (commit 60da456;
+# the cell above is ours), it keeps the first of the two where the second belongs. Each round then computes
+# $J^\top f(X)$, whatever $u$ is, and the loop reports
 #
 # $$\rho_X(f) = \sqrt{\norm{J^\top f(X)}_F} \quad \text{instead of} \quad \norm{J}_2 .$$
 #
@@ -107,17 +107,16 @@ plt.show()
 #
 # So $n^{1/4}$ is the root of $\sqrt n$, and this $\sqrt n$ counts the blocks, one for each input token. The released
 # quantity is neither an upper nor a lower {term}`bound` on the constant: for $m = 0$ it is 0, less than $\norm V_2$;
-# for a
-# large $V^\top V m$ it is more, while the constant does not depend on $m$.
+# for a large $V^\top V m$ it is more, while the constant does not depend on $m$.
 #
-# For other layers $n^{1/4}$ is an upper bound on the rate, *if* at every length the constant is at most $L$ and each
-# output has norm at most $M$:
+# For other layers $\rho_X(f)$ grows at most like $n^{1/4}$, *if* at every length the constant is at most $L$ and each
+# output at most $M$:
 #
 # $$\begin{aligned} \rho_X(f)^2 &\le \norm J_2\, \norm{f(X)}_F \le L\, \sqrt n\, M , \\
 # \rho_X(f) &\le \sqrt{L M}\; n^{1/4} . \end{aligned}$$
 #
-# Where the constant itself grows, this inequality sets no rate, and the released quantity can grow faster than
-# $n^{1/4}$. Random heads show this once their attention is sharp enough:
+# Where the constant itself grows, this sets no rate, and the released quantity can grow faster than $n^{1/4}$. Random
+# heads show this once their attention is sharp enough:
 
 # %% tags=["hide-input"]
 sharp = moving.from_uniform_to_sharp([4, 8, 16, 32], [0, 4, 8, 16, 32, 64], draws=3)
@@ -179,13 +178,13 @@ glue("four-random-released", float(gpt2.released), display=False)
 
 # %% [markdown]
 # - *Random GPT-2*, a model of the paper: exponent {glue:text}`four-random:.3f` as defined,
-#   {glue:text}`four-random-released:.2f` as released. In this model with random weights, the index alone turns a nearly
-#   level curve into about $n^{1/4}$.
+#   {glue:text}`four-random-released:.2f` as released. Here the index alone turns a nearly level curve into about
+#   $n^{1/4}$.
 # - *MiniLM, layer 0*: {glue:text}`four-first:.3f` as defined, {glue:text}`four-first-released:.2f` as released.
 # - *MiniLM, layers 1 to 5*: the constant does grow, with exponents from {glue:text}`four-low:.2f` to
 #   {glue:text}`four-high:.2f`. Some of their intervals contain $\frac14$. The released quantity has
-#   {glue:text}`four-released-low:.2f` to {glue:text}`four-released-high:.2f`, above $\frac14$: the constants of these
-#   layers grow, so the inequality above sets no limit here.
+#   {glue:text}`four-released-low:.2f` to {glue:text}`four-released-high:.2f`, above $\frac14$: their constants grow, so
+#   the inequality above sets no limit.
 
 # %% tags=["hide-input", "nbval-check-output"]
 for tokens, row in zip(inputs, table.itertuples(), strict=True):
@@ -207,16 +206,16 @@ print("✓ checked: both formulas of uniform attention; the fitted exponent is l
 # %% [markdown]
 # ## What the $n^{1/4}$ is, and is not
 #
-# - It is the rate of the released quantity for uniform attention, whose constant does not grow. A curve of this rate
-#   does not tell a level constant from a growing one.
+# - It is the rate of the released quantity for uniform attention, whose constant does not grow. Such a curve does not
+#   tell a level constant from a growing one.
 # - It is not evidence against growth either. Some constants do grow, even near this rate.
 # - No theorem is touched: none rests on an experiment. The $\sqrt n$ of {doc}`02_square_root` stands.
 # - The weights of BERT are not available to us, so its curves stay unchecked. {doc}`45_released_code` measures what
 #   else differs in the released code.
 #
 # **One thing to try.** Set `A = -torch.eye(d).double()`: attention is no longer uniform, yet neither line of
-# {numref}`fig-04-uniform` changes its slope. What in `inputs` keeps them? (Every token is repeated equally often, so
-# the outputs repeat too. Does `normal(n, d)` for each length keep them?)
+# {numref}`fig-04-uniform` changes its slope. What in `inputs` keeps them? (Does `normal(n, d)` for each length keep
+# them?)
 #
 # ## Six questions
 #
@@ -226,8 +225,8 @@ print("✓ checked: both formulas of uniform attention; the fitted exponent is l
 # :::
 #
 # :::{dropdown} 2. Explain the square root of n in Theorem 3.3 with {term}`two clusters`.
-# One token stands alone, $n - 1$ others attend to it. Move it by 1, and $n - 1$ outputs move by about 1 each; the
-# Frobenius norm, the root of the sum of their squares, is $\sqrt{n - 1}$.
+# One token stands alone, $n - 1$ others attend to it. Move it by 1, and $n - 1$ outputs move by about 1 each:
+# $\sqrt{n - 1}$ in the Frobenius norm.
 # :::
 #
 # :::{dropdown} 3. Which three effects does the proof add up, and which one carries no square root of n?
@@ -236,9 +235,9 @@ print("✓ checked: both formulas of uniform attention; the fitted exponent is l
 # :::
 #
 # :::{dropdown} 4. Up to which length do two clusters reach the rate, and why not beyond?
-# They are sure to keep at least half of $\sqrt{n - 1}$ up to $1 + e^{2 \gamma R^2}$ tokens, exponential in $R^2$. There
-# the lone token, for $\gamma = 1$ as on that page, still has half of the cluster's attention. Far beyond, its weight
-# falls like $1/n$, and the constant falls.
+# They are sure to keep at least half of $\sqrt{n - 1}$ up to $1 + e^{2 \gamma R^2}$ tokens, exponential in $R^2$.
+# There, for $\gamma = 1$, the lone token still has half of the cluster's attention. Far beyond, its weight falls like
+# $1/n$, and the constant falls.
 # :::
 #
 # :::{dropdown} 5. What do the two quantities give for uniform attention, and why?

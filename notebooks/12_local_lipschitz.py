@@ -119,7 +119,7 @@ figures.table(
 # on a ring with a slit the angle is a smooth function whose quotients across the slit are unbounded. Balls are convex,
 # so the book's {term}`Lipschitz constant on a ball` is the supremum of local ones.
 #
-# **Measured.** We take a hundred pairs of inputs, with and without a mask, and divide the quotient of each pair by the
+# **Measured.** We take a hundred pairs of inputs, masked and unmasked, and divide the quotient of each pair by the
 # largest local constant found on the segment between them. The second input lies in the worst direction of the first,
 # at many distances.
 

@@ -93,7 +93,7 @@ plt.show()
 # *Two clusters under $A = -I$, $V = I$, so $\gamma = 1$. Thick: the local constant, exact to {term}`rounding`. Dotted:
 # the lower bound; dashed: the tighter upper bound on the ball. For $R = 2$ and 3 the curve grows like $\sqrt n$, then
 # faster, up to about the promised length (triangle), near which it is closest to the upper bound. It peaks soon after
-# and then falls like $1/\sqrt n$ towards 1: among too many tokens the lone one gets too little of the attention.*
+# and then falls like $1/\sqrt n$ towards 1: among too many tokens the lone one gets too little weight.*
 #
 # ## The smallest case: two tokens, and a picture of twelve
 #

@@ -99,7 +99,7 @@ plt.show()
 # Take $A = -1$, $V = 1$, $R = 2$: a light point at $-R$, of weight $p = e^{-8}$, and a heavy one at $R$. Each point
 # attends mostly to the other one. If the light point moves, the heavy point's output moves with it, and in the
 # {term}`Wasserstein distance` the move of a large mass counts more than that of a small one. So the entry of the
-# Jacobian from the light to the heavy point is nearly the whole constant.
+# {term}`Jacobian` from the light to the heavy point is nearly the whole constant.
 
 # %%
 R, s = 2.0, 4.0
@@ -297,7 +297,7 @@ plt.show()
 # of that weight they tend to 1.3. -->
 # *Measured constant over $\frac s2 e^s$, with the paper's weight (blue) and a third of it (purple); one marker for each
 # of six matrices, which coincide for large $s$. Every point is above 1, so no $\theta$ is needed. The closed form
-# (line) has only one entry of the {term}`Jacobian`; for large $s$ that is nearly the whole constant.*
+# (line) has only one entry of the Jacobian; for large $s$ that is nearly the whole constant.*
 #
 # ## At the radii of a real layer
 #
