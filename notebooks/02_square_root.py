@@ -11,7 +11,7 @@
 #
 # How large can the constant be on $n$ {term}`tokens <token>` in a ball of {term}`radius` $R$? For large $R$ at most of
 # order $\sqrt n\, R^2$ (Theorem 3.3), and the $\sqrt n$ is real. It comes from {term}`two clusters`: one token alone,
-# and all others together at another place, attending to it. Move the lone token by 1, and $n - 1$ outputs move by about
+# and all others in another place, attending to it. Move the lone token by 1, and $n - 1$ outputs move by about
 # 1 each. In the Frobenius norm that is $\sqrt{n - 1}$.
 
 # %% tags=["parameters"]

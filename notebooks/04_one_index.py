@@ -77,8 +77,8 @@ plt.show()
 #
 # ## The index
 #
-# Power iteration computes $J^\top (J u)$, with $J = D_X f$, again and again, with $u$ scaled to length one; the length
-# of the product tends to $\norm J_2^2$, so the method ends with a square root. The product $J u$, the *tangent*, is how
+# Power iteration repeats $J^\top (J u)$, with $J = D_X f$ and $u$ scaled to length one; the length of the result tends
+# to $\norm J_2^2$, so the method ends with a square root. The product $J u$, the *tangent*, is how
 # the output moves under $u$. The function that computes it returns a pair, *output and tangent*. As we read the
 # released code (commit 60da456; the cell above is ours), it keeps the first of the two where the second belongs. Each
 # round then computes $J^\top f(X)$, whatever $u$ is, and the loop reports
@@ -112,7 +112,7 @@ plt.show()
 # for a
 # large $V^\top V m$ it is more, while the constant does not depend on $m$.
 #
-# For other layers $n^{1/4}$ is an upper bound on the rate, *if* at every length the constant is at most $L$ and each
+# For other layers $\rho_X(f)$ grows at most like $n^{1/4}$, *if* at every length the constant is at most $L$ and each
 # output has norm at most $M$:
 #
 # $$\begin{aligned} \rho_X(f)^2 &\le \norm J_2\, \norm{f(X)}_F \le L\, \sqrt n\, M , \\
@@ -233,8 +233,8 @@ print("✓ checked: both formulas of uniform attention; the fitted exponent is l
 # :::
 #
 # :::{dropdown} 2. Explain the square root of n in Theorem 3.3 with {term}`two clusters`.
-# One token stands alone, $n - 1$ others attend to it. Move it by 1, and $n - 1$ outputs move by about 1 each; the
-# Frobenius norm, the root of the sum of their squares, is $\sqrt{n - 1}$.
+# One token stands alone, $n - 1$ others attend to it. Move it by 1, and $n - 1$ outputs move by about 1 each:
+# $\sqrt{n - 1}$ in the Frobenius norm.
 # :::
 #
 # :::{dropdown} 3. Which three effects does the proof add up, and which one carries no square root of n?

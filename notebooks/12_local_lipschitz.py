@@ -12,8 +12,8 @@
 # How much can a small push of the {term}`tokens <token>` move the output of {term}`attention`? To first order, by at
 # most the length of the push times the largest {term}`singular value <singular vector>` of the {term}`Jacobian` at the
 # input: the {term}`local Lipschitz constant`. The {term}`Lanczos method` finds it from products with the Jacobian
-# alone, {glue:text}`page-12-products` of them for the layer below, together with an upper {term}`bound` that fails with
-# at most a probability that the user chooses.
+# alone, {glue:text}`page-12-products` of them for the layer below, together with an upper {term}`bound`, for which the
+# user chooses how probable a failure may be.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -52,7 +52,7 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-12-two-tokens: A curve over the place s of the two tokens. It starts at one, rises to a single peak
-# near s = 1 and falls back to one. Columns of dots lie on and below the curve, many of those near s = 0 far below it.
+# near s = 1 and falls back to one. Columns of dots lie on and below the curve, those near s = 0 partly far below it.
 # -->
 # *Two tokens on a line, at $s$ and $-s$, with $A = V = 1$. Dots: 25 random pushes at each place. The curve is the
 # largest singular value, which no push exceeds; random pushes can fall far short of it.*
@@ -119,8 +119,7 @@ figures.table(
 # on a ring with a slit the angle is a smooth function whose quotients across the slit are unbounded. Balls are convex,
 # so the book's {term}`Lipschitz constant on a ball` is the supremum of local ones.
 #
-# **Measured.** We take a hundred pairs of inputs, with and without a {term}`mask`, and divide the quotient of each
-# pair by the
+# **Measured.** We take a hundred pairs of inputs, masked and unmasked, and divide the quotient of each pair by the
 # largest local constant found on the segment between them. The second input lies in the worst direction of the first,
 # at many distances.
 

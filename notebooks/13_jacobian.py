@@ -198,8 +198,8 @@ figures.table(
 #
 # The softmax moves by $\dot P_{ij} = P_{ij} \big(\dot\ell_{ij} - \sum_l P_{il} \dot\ell_{il}\big)$.
 #
-# So
-# $\dot m_i = \sum_j P_{ij} \varepsilon_j + \sum_j \dot P_{ij} x_j = \sum_j P_{ij} \varepsilon_j + \sum_j P_{ij} (x_j - m_i)\, \dot\ell_{ij}$:
+# So $\dot m_i = \sum_j P_{ij} \varepsilon_j + \sum_j \dot P_{ij} x_j
+# = \sum_j P_{ij} \varepsilon_j + \sum_j P_{ij} (x_j - m_i)\, \dot\ell_{ij}$:
 # this is the value term and a second part, which splits in two.
 #
 # The part of $\dot\ell_{ij}$ with $\varepsilon_j$ gives the key term.

@@ -225,8 +225,8 @@ glue("page-14-high", max(simple), display=False)
 #
 # ## Measured: absorbed on random heads and on real layers
 #
-# The first function below does the absorbing. We compare attention after the norm with attention, by the changed
-# matrices, of unit tokens.
+# The first function below does the absorbing. We compare attention after the norm with attention, with the changed
+# matrices, on unit tokens.
 
 
 # %%
@@ -303,10 +303,10 @@ figures.table(checks, names={"what": "compared", "cases": "cases", "error": "lar
 
 # %% [markdown]
 # What MiniLM's attention receives comes out of a LayerNorm. The upper bounds depend on the {term}`logit range`
-# $\norm{A}_2 R^2$ of a head. The table has that of the head where it is largest, with the simple radius; and absorbed,
-# which is $\norm{\tilde A}_2$, since then the radius is 1 and $\beta$ has moved into the biases. The lines above the
-# table are about GPT-2, which normalises before attention; where its attention weights are available, its layers have
-# their true gains and shifts.
+# $\norm{A}_2 R^2$ of a head. The table has the largest one among the heads of each layer, with the simple radius, and
+# the largest one after absorbing, $\norm{\tilde A}_2$, since then the radius is 1 and $\beta$ has moved into the
+# biases. The lines above the table are about GPT-2, which normalises before attention; where its attention weights are
+# available, its layers have their true gains and shifts.
 
 # %% tags=["hide-input"]
 if len(gpt2):
@@ -347,7 +347,7 @@ figures.table(
 # :::
 # ::::
 #
-# ## The norm has a derivative, too
+# ## The norm adds a factor of its own
 #
 # Section 2.3 bounds the constant of $f \circ \mathrm{RMSNorm}$ "by directly applying" the bounds to
 # $f_{\tilde A, \tilde V}$ at unit tokens. The step from $x_i$ to $u_i$ has the derivative

@@ -97,8 +97,8 @@ glue("page-20-norm", norm_by_hand, display=False)
 glue("page-20-quotient", quotient_by_hand, display=False)
 
 # %% [markdown]
-# The weighted Jacobian has norm {glue:text}`page-20-norm:.6f`; moved along its worst direction, the output moves
-# {glue:text}`page-20-quotient:.6f` times as far as the input, in $W_2$.
+# The weighted Jacobian has norm {glue:text}`page-20-norm:.6f`; when the points move along its worst direction, the
+# output moves {glue:text}`page-20-quotient:.6f` times as far as the input, in $W_2$.
 #
 # ## The statements
 #
@@ -347,7 +347,7 @@ plt.show()
 # have parted (enlarged). The measure has hardly moved; the sequence of tokens has moved far.*
 #
 # This move has the quotient {glue:text}`page-20-parted:.4f` in $W_2$; the weighted norm of the Jacobian at the three
-# tokens is {glue:text}`page-20-blind:.4f` and does not see it.
+# tokens is {glue:text}`page-20-blind:.4f` and misses it.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert abs(quotient_by_hand / norm_by_hand - 1) < 1e-5

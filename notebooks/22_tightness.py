@@ -89,13 +89,11 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-22-window: Log-log curves for three radii against the number of tokens. For the two larger radii the
 # constant rises with slope one half, then faster, passes a triangle close to the upper bound, peaks soon after it and
-# falls; for
-# the smallest radius it turns almost at once. -->
+# falls; for the smallest radius it turns almost at once. -->
 # *Two clusters under $A = -I$, $V = I$, so $\gamma = 1$. Thick: the local constant, exact to {term}`rounding`. Dotted:
 # the lower bound; dashed: the tighter upper bound on the ball. For $R = 2$ and 3 the curve grows like $\sqrt n$, then
 # faster, up to about the promised length (triangle), near which it is closest to the upper bound. It peaks soon after
-# and then falls like $1/\sqrt n$ towards 1: among too many tokens the lone one gets too little of the
-# {term}`attention`.*
+# and then falls like $1/\sqrt n$ towards 1: among too many tokens the lone one gets too little weight.*
 #
 # ## The smallest case: two tokens, and a picture of twelve
 #
@@ -191,7 +189,7 @@ plt.show()
 # $$\norm{D_X f}_2 = \max\big(\norm{D_a^{1/2}\, (D f_a)\, D_a^{-1/2}}_2,\ \norm{V \Sigma_y A}_2\big) .$$
 # :::
 #
-# By the last lemma, the constant of a billion tokens costs as little as that of two.
+# By the last lemma, the constant of a billion tokens is as cheap to compute as that of two.
 #
 # ## Measured against stated
 #

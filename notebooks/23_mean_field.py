@@ -88,9 +88,8 @@ ax.set(xlabel="radius R", ylabel="natural logarithm of the constant", ylim=(-4, 
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-23-both-sides: Logarithm of the constant against the radius. The published upper bound rises twice
-# as fast
-# as the other three curves, which nearly coincide: our upper bound, the constant measured at two points, and the
+# <!-- figure fig-23-both-sides: Logarithm of the constant against the radius. The published upper bound rises twice as
+# fast as the other three curves, which nearly coincide: our upper bound, the constant measured at two points, and the
 # published lower bound. -->
 # *$A = -1$, $V = 1$: the constant at the best measure of two points, between its bounds. The published upper bound
 # (as we reconstruct it) has twice the exponent; on this scale ours can hardly be told from the measured constant.*
@@ -298,7 +297,7 @@ plt.show()
 # of that weight they tend to 1.3. -->
 # *Measured constant over $\frac s2 e^s$, with the paper's weight (blue) and a third of it (purple); one marker for each
 # of six matrices, which coincide for large $s$. Every point is above 1, so no $\theta$ is needed. The closed form
-# (line) has only one entry of the {term}`Jacobian`; for large $s$ that is nearly the whole constant.*
+# (line) has only one entry of the Jacobian; for large $s$ that is nearly the whole constant.*
 #
 # ## At the radii of a real layer
 #

@@ -11,9 +11,9 @@
 #
 # {term}`Bounds <bound>` on a ball grow without limit with its {term}`radius`. If *one* input without ties is scaled up,
 # its own constant does not: {term}`attention` becomes {term}`hard <hard attention>`, each {term}`token` chooses a
-# single one, and the {term}`local Lipschitz constant` settles at $\norm V_2$ times the root of the largest number of
-# followers that a token has, which are the tokens that choose it ({numref}`fig-24-limit`). We give this limit exactly,
-# with an explicit rate; the attention of real tokens is far from hard.
+# single one, and the {term}`local Lipschitz constant` settles at $\norm V_2$ times a root: that of the largest number
+# of followers of a token, that is, of tokens that choose it ({numref}`fig-24-limit`). We give this limit exactly, with
+# an explicit rate; the attention of real tokens is far from hard.
 
 # %% tags=["parameters"]
 model_name = "minilm"
@@ -200,12 +200,12 @@ checks = [
 figures.table(pd.DataFrame(checks, columns=["what", "inputs", "worst measured", "stated"]))
 
 # %% [markdown]
-# ## Ties
+# ## Ties, and inputs close to them
 #
-# Floating-point numbers drawn at random do not tie, so counting ties among them shows nothing. So we make ties: token 3
-# is moved along $A x_1$ until its logit with token 1 equals the largest. A push of length $\epsilon$ must part them by
-# a gap proportional to $\epsilon$: then the inputs with ties form a thin sheet, of {term}`measure` zero. *Near* ties,
-# after a push of $10^{-3}$, are the hard case for the explicit rate.
+# Floating-point numbers drawn at random do not tie, and counting ties among them shows nothing. So we make ties: token
+# 3 is moved along $A x_1$ until its logit with token 1 equals the largest. A push of length $\epsilon$ must part them
+# by a gap proportional to $\epsilon$: then the inputs with ties form a thin sheet, of {term}`measure` zero. *Near*
+# ties, after a push of $10^{-3}$, are the hard case for the explicit rate.
 
 # %% tags=["hide-input"]
 parted, near = [], []

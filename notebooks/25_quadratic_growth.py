@@ -71,10 +71,9 @@ plt.show()
 # <!-- figure fig-25-radius: Log-log curves of the local constant against the radius. One rises without end, below a
 # dashed upper bound; others follow it and fall back to a plateau, sooner the farther the first token was moved. -->
 # *The local constant of five tokens scaled to radius $R$. With the first token at 0 it grows like $R^2$ without end. A
-# first token at $\delta R u$ follows the same line until $R \approx 1/\sqrt\delta$; then its {term}`attention`
-# settles on one
-# side, and the constant falls to a plateau, as at a random input. The dashed line is the upper {term}`bound` on the
-# whole ball, {prf:ref}`general-sharp`.*
+# first token at $\delta R u$ follows the same line until $R \approx 1/\sqrt\delta$; then it chooses one side, and the
+# constant falls to a plateau, as at a random input. The dashed line is the upper {term}`bound` on the whole ball,
+# {prf:ref}`general-sharp`.*
 #
 # ## Three tokens on a line
 #

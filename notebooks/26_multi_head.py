@@ -10,7 +10,7 @@
 # # Several heads (Lemma 3.8)
 #
 # The theorems are about one {term}`attention head`; a layer has many. Adding the heads' constants gives a valid
-# {term}`bound`, but usually a wasteful one. In MiniLM the sum over {glue:text}`heads_summed` heads is
+# {term}`bound`, but usually a wasteful one. In each layer of MiniLM the sum over {glue:text}`heads_summed` heads is
 # {glue:text}`least_lost:.1f` to {glue:text}`most_lost:.1f` times the layer's {term}`local Lipschitz constant`, which
 # itself stays within a factor of two of that of its roughest head. This page shows when the sum is attained, and gives
 # a finer bound, which {cite:t}`castin2024smooth` leave to future work.
@@ -288,8 +288,8 @@ figures.table(real, names)
 
 # %% [markdown]
 # The constant of a layer is {glue:text}`nearest:.2f` to {glue:text}`farthest:.2f` times that of its roughest head
-# alone, so the sum over heads is too high by a factor not far below their number. The finer bound is too high by a
-# factor of {glue:text}`finer_least:.1f` to {glue:text}`finer_most:.1f`.
+# alone, so the sum over heads is {glue:text}`least_lost:.1f` to {glue:text}`most_lost:.1f` times too high. The finer
+# bound is {glue:text}`finer_least:.1f` to {glue:text}`finer_most:.1f` times too high.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert (turned.ratio - turned["|cos(angle / 2)|"]).abs().max() < 1e-7

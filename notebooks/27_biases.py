@@ -93,9 +93,8 @@ plt.show()
 #
 # ## The smallest case: a bias orthogonal to the tokens
 #
-# Let $A = 0$, two tokens $\pm e_1$, and $c = s\,e_2$, orthogonal to both. The {term}`attention` stays uniform
-# whatever $s$
-# is, but a token that moves along $e_2$ gains weight at the rate $s$.
+# Let $A = 0$, two tokens $\pm e_1$, and $c = s\,e_2$, orthogonal to both. The {term}`attention` stays uniform whatever
+# $s$ is, but a token that moves along $e_2$ gains weight at the rate $s$.
 
 # %%
 x = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)

@@ -90,7 +90,8 @@ plt.show()
 #
 # The command prints a table and leaves a folder with `report.html` (one file, opens offline), `scan.csv`, `summary.csv`
 # and `scan.json`. Known families are BERT, RoBERTa, XLM-RoBERTa, DistilBERT, GPT-2, ViT, and the Llama type (Llama,
-# Mistral, Qwen2). The same from Python, for all six layers of MiniLM on the first words of Python's language reference:
+# Mistral, Qwen2). The same can be done from Python, here for all six layers of MiniLM on the first words of Python's
+# language reference:
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -112,10 +113,10 @@ figures.table(shown, names=headings, digits=dict.fromkeys(over, 2))
 #
 # ## Three trained models, every layer
 #
-# Stored scans, made with the command above on the same text: MiniLM (BERT type, unmasked), gpt2-mini (GPT-2 type,
-# trained for this book) and stories260K (Llama type: rotary positions, two query heads to each key, RMSNorm; trained
-# on children's stories by A. Karpathy). How many times too high each bound is, as a geometric mean over the layers, at
-# 128 tokens:
+# The scans below were made with the command above, on one text, and stored. The models are MiniLM (BERT type,
+# unmasked), gpt2-mini (GPT-2 type, trained for this book) and stories260K (Llama type: rotary positions, two query
+# heads to each key, RMSNorm; trained on children's stories by A. Karpathy). The table says how many times too high each
+# bound is, as a geometric mean over the layers, at 128 tokens:
 
 # %% tags=["hide-input"]
 said = {"certified": "certified bound", "column": "column sums, at the input"}
@@ -134,8 +135,8 @@ headings = {"bound": "bound"} | {name: f"{made[name]['model']} ({made[name]['arc
 figures.table(beside, names=headings, digits=2, bold=beside.bound == "certified bound")
 
 # %% [markdown]
-# A dash: the bound is not stated for that kind of layer. Bounds on measures, which cover every length at once, are so
-# large that only their logarithms can be written down; the table leaves them out.
+# A dash means that the bound is not stated for that kind of layer. Bounds on measures, which cover every length at
+# once, are so large that only their logarithms can be written down; the table leaves them out.
 
 # %% tags=["hide-input"]
 rows = pd.concat(stored.values())
