@@ -56,13 +56,13 @@ plt.show()
 # *One head of a layer under {term}`attack`, the one with the largest constant at 97 tokens. Full blue dots: the head
 # with its own value matrix. Hollow dots: with $V = I$. Squares: the whole layer, at the tokens of the head that is
 # worst for it. Top and bottom left: the promised length of {doc}`22_tightness` is beyond all lengths, and the full dots
-# lie on the law $\norm V_2 \sqrt N$, where $N$ tokens attend to the lonely one. Bottom right: at the mean
+# lie on the law $\norm V_2 \sqrt N$, where $N$ tokens attend to the lone one. Bottom right: at the mean
 # {term}`radius` of text the promised length of this head is short; below it full and hollow dots grow faster than
 # $\sqrt n$, and past it both fall.*
 #
 # ## Two inputs in the plane
 #
-# Take $A = -I$ and $V = I$. In *two clusters* all tokens of a group attend to one lonely token. In a *fork* they divide
+# Take $A = -I$ and $V = I$. In *two clusters* all tokens of a group attend to one lone token. In a *fork* they divide
 # their {term}`attention` between two tokens, the prongs. Which prong wins decides where the outputs of the whole group
 # go, so a small move has a large effect.
 
@@ -83,9 +83,9 @@ figures.objects.clusters(inputs["two clusters"], *moves["two clusters"])
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-42-two-clusters: Left, one token and opposite to it seven on one spot, with an arrow at the lonely
+# <!-- figure fig-42-two-clusters: Left, one token and opposite to it seven on one spot, with an arrow at the lone
 # one. Right, the outputs, of which seven move together. -->
-# *Two clusters, and the displacement that the {term}`Jacobian` stretches most. The lonely token moves, and seven
+# *Two clusters, and the displacement that the {term}`Jacobian` stretches most. The lone token moves, and seven
 # outputs move along.*
 
 # %% tags=["hide-input"]
@@ -132,11 +132,11 @@ plt.show()
 # :::{prf:theorem} The same tokens against a masked head
 # :label: masked-clusters
 #
-# Let $f^m$ be one masked head and put the lonely token first. With the $s$, $p$ of {prf:ref}`two-clusters`,
+# Let $f^m$ be one masked head and put the lone token first. With the $s$, $p$ of {prf:ref}`two-clusters`,
 #
 # $$\norm{D_X f^m}_2 \ge \abs{V u} \sqrt{n - 1}\; p .$$
 #
-# As $R \to \infty$ the constant tends to $\norm V_2 \sqrt N$ with $N$ the number of tokens that attend to the lonely
+# As $R \to \infty$ the constant tends to $\norm V_2 \sqrt N$ with $N$ the number of tokens that attend to the lone
 # one: $N = n$ if there is a mask or $\lambda > 0$, else $N = n - 1$.
 # :::
 #
@@ -182,7 +182,7 @@ figures.table(summary, names=shown, bold=summary["at"] == "layer norm")
 
 # %% [markdown]
 # Where the promised length $1 + e^{2\gamma R^2}$ is beyond any text, every token of the group attends to
-# the lonely one alone. Then the constant is $\norm V_2 \sqrt N$ to {term}`rounding`, whatever $A$: the worst head of a
+# the lone one alone. Then the constant is $\norm V_2 \sqrt N$ to {term}`rounding`, whatever $A$: the worst head of a
 # layer is the one with the largest value matrix. The head with another exponent has a small $2 \gamma R^2$: its
 # promised length is not far above $n = 97$, and below it the constant grows faster than $\sqrt n$.
 
@@ -356,7 +356,7 @@ plt.show()
 #
 # Its block is $J_{i1} u = V u\, p_i\, (1 + s (1 - p_i))$, and there are $n - 1$ such rows.
 #
-# In the limit each token attends to one token only ({doc}`24_large_radius`); the lonely one attends to itself if it may
+# In the limit each token attends to one token only ({doc}`24_large_radius`); the lone one attends to itself if it may
 # see no other, or if it is the longest, which it is for $\lambda > 0$.
 # :::
 # ::::

@@ -20,16 +20,22 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TOC = checks.toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text()))
 NOTEBOOKS = [name for name in TOC if name.startswith("notebooks/")]
 
-# what the tests ask of a page: it is asked once and the page closed, for seventy open pages are a machine's memory
-FACTS = r"""() => {
-  const all = (selector, read) => [...document.querySelectorAll(selector)].map(read);
+# what sticks out of the page, less what scrolls inside a frame of its own
+STICKS_OUT = """() => {
   const width = document.documentElement.clientWidth;
-  // what sticks out of the page, less what scrolls inside a frame of its own
   const framed = (element) => {
     for (let up = element.parentElement; up && !up.matches('.bd-article'); up = up.parentElement)
       if (getComputedStyle(up).overflowX !== 'visible') return true;
     return false;
   };
+  return [...document.querySelectorAll('.bd-article, .bd-article *')]
+    .filter((element) => element.getBoundingClientRect().right > width + 1 && !framed(element))
+    .map((element) => element.tagName + '.' + element.className);
+}"""
+
+# what the tests ask of a page: it is asked once and the page closed, for seventy open pages are a machine's memory
+FACTS = r"""() => {
+  const all = (selector, read) => [...document.querySelectorAll(selector)].map(read);
   // formulas whose beginning lies left of the box that they scroll in, or that stick out on the right without a box
   const cut = (box) => {
     const drawn = box.querySelector('svg').getBoundingClientRect(), frame = box.getBoundingClientRect();
@@ -56,11 +62,9 @@ FACTS = r"""() => {
     unparsed: all('mjx-container :is([data-mml-node=merror], [fill=red])', (one) => one.outerHTML),
     cut: all('.bd-article div.math, .bd-article span.math.too-wide', (one) => one)
       .filter((box) => box.querySelector('svg') && box.getClientRects().length && cut(box)).map((box) => box.innerText),
-    stick_out: all('.bd-article, .bd-article *', (one) => one)
-      .filter((element) => element.getBoundingClientRect().right > width + 1 && !framed(element))
-      .map((element) => element.tagName + '.' + element.className),
+    stick_out: (STICKS_OUT)(),
   };
-}"""
+}""".replace("STICKS_OUT", STICKS_OUT)
 
 
 def render(source, output):

@@ -58,7 +58,7 @@ def client(address, home, names):
     run = subprocess.run(
         [sys.executable, "-c", CLIENT, json.dumps(names)],
         env=environment(address, home),
-        timeout=120,
+        timeout=900,
         capture_output=True,
         text=True,
     )
@@ -160,7 +160,7 @@ def test_ag_news_comes_from_the_hub_where_no_folder_has_it(tmp_path):
             run = subprocess.run(
                 [sys.executable, "-c", code],
                 env=environment(address, tmp_path / "cache"),
-                timeout=60,
+                timeout=600,
                 capture_output=True,
                 text=True,
             )
@@ -173,7 +173,7 @@ def test_ag_news_comes_from_the_hub_where_no_folder_has_it(tmp_path):
     run = subprocess.run(
         [sys.executable, "-c", waited],
         env=environment(address, tmp_path / "empty"),
-        timeout=120,
+        timeout=900,
         capture_output=True,
         text=True,
     )

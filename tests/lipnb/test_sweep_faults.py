@@ -168,11 +168,11 @@ def test_two_sweeps_in_one_folder(place):
     first = command(name, "--workers", "1")
     until(entries)
     second = command(name)
-    out, err = second.communicate(timeout=240)
+    out, err = second.communicate(timeout=900)
     assert second.returncode == 1 and "another sweep is running in" in err and "--output" in err
     assert len(err.strip().splitlines()) == 1
     first.send_signal(signal.SIGINT)
-    first.communicate(timeout=240)
+    first.communicate(timeout=900)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
@@ -180,7 +180,7 @@ def test_a_sweep_that_is_stopped_keeps_what_is_finished(place, sent):
     run = command(written(CLOCK), "--workers", "2")
     until(entries)
     run.send_signal(sent)
-    out, err = run.communicate(timeout=240)
+    out, err = run.communicate(timeout=900)
     assert run.returncode == 130 and "stopped; what is finished is kept, the same command continues" in err
     assert "Traceback" not in err and not sleepers(place)
     kept = len(entries())
@@ -289,7 +289,7 @@ def test_workers_and_clients_can_be_killed_and_the_table_is_the_same(dask, place
     victims = [grown(nanny), nanny]
     for process in reversed(victims):
         process.kill()
-    out, err = run.communicate(timeout=240)
+    out, err = run.communicate(timeout=900)
     assert run.returncode == 0, err
 
     # the client: the same command continues
@@ -310,7 +310,7 @@ def test_workers_and_clients_can_be_killed_and_the_table_is_the_same(dask, place
     run = command("odd.yml", "--scheduler", address, "--output", "stopped")
     until(lambda: entries("stopped"))
     run.send_signal(signal.SIGINT)
-    out, err = run.communicate(timeout=240)
+    out, err = run.communicate(timeout=900)
     assert run.returncode == 130 and "what is finished is kept" in err
     left = psutil.Process(workers[1].pid)
     until(lambda: not kernels(left), 60)
