@@ -312,9 +312,9 @@ figures.table(checks, names={"what": "compared", "cases": "cases", "error": "lar
 if len(gpt2):
     share = gpt2["noise max"] / gpt2["exact R*"]
     print(f"GPT-2: the longest noise token has {share.iloc[0]:.2f} of the exact radius in layer 0,")
-    print(f"at most {share.iloc[1:].max():.2f} of it in the others: in high dimension noise meets no long axis.")
+    print(f"at most {share.iloc[1:].max():.2f} of it in the others.")
     ratio = gpt2["logit range"] / gpt2["range absorbed"]
-    print(f"Absorbing makes the logit range smaller by factors from {ratio.min():.1f} to {ratio.max():.1f}.")
+    print(f"Absorbing makes the logit range of GPT-2 smaller by factors from {ratio.min():.1f} to {ratio.max():.1f}.")
 figures.table(
     real,
     names={

@@ -268,7 +268,8 @@ def who_chooses(P, labels=None):
     ax.text(0, 1, "attends to the left", transform=ax.transAxes, color="C0", fontsize=TEXT, va="top")
     if forward:
         ax.text(0, 0, "attends to the right", transform=ax.transAxes, color="C1", fontsize=TEXT, va="bottom")
-    ax.text(1, 1, "ring: itself", transform=ax.transAxes, color="C2", fontsize=TEXT, va="top", ha="right")
+    if own.any():
+        ax.text(1, 1, "ring: itself", transform=ax.transAxes, color="C2", fontsize=TEXT, va="top", ha="right")
     ax.spines[:].set_visible(False)
     ax.grid(False)
     return figure
