@@ -79,7 +79,7 @@ by_hand = P @ x @ V.T  # the two outputs
 # ## The number
 #
 # A push, and the move of the outputs, is measured by the *Frobenius norm*: the root of the sum of squares over all
-# tokens. If one token moves by 1, the norm is 1. If $n$ tokens move by 1 each, it is $\sqrt n$. 
+# tokens. If one token moves by 1, the norm is 1. If $n$ tokens move by 1 each, it is $\sqrt n$.
 #
 # {bdg-success}`text of the paper` {ref}`what is this? <badges>`
 #

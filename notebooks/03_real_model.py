@@ -152,7 +152,7 @@ figures.table(laws, names, digits=2)
 #
 # Layer 0 has the exponent {glue:text}`three-flat:.3f`, and its interval contains 0. Layer 3 has
 # {glue:text}`three-deep:.2f`: it grows, and its interval lies below $\frac12$. The random GPT-2 has
-# {glue:text}`three-control:.3f`. 
+# {glue:text}`three-control:.3f`.
 
 # %% tags=["hide-input", "nbval-check-output"]
 worst = u[gains[-1].argmax()] / u[gains[-1].argmax()].norm()
