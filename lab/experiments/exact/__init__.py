@@ -12,7 +12,7 @@ from lab.experiments.exact import distances, heads, limits, pairs, uniform
 from lab.experiments.exact.case import evaluate
 from lab.experiments.exact.definition import WIDEST, constant
 
-__all__ = ["ABOUT", "FILE", "cases", "disagreement", "text"]
+__all__ = ["ABOUT", "FILE", "ROUNDINGS", "WIDEST", "cases", "disagreement", "text"]
 
 MODULES = (uniform, pairs, heads, limits, distances)
 FILE = "lipnb/reference_cases.json"

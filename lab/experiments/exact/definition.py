@@ -11,6 +11,7 @@ __all__ = ["WIDEST", "constant"]
 
 WIDEST = 24  # unknowns; more take minutes
 STEP = 60  # of the derivative, in digits; its error is the square
+DIGITS = 50  # of the norm
 
 
 def constant(case):
@@ -50,7 +51,7 @@ def constant(case):
                 for c in range(len(columns[0][0]))
             ]
         )
-    with mpmath.workdps(50):
+    with mpmath.workdps(DIGITS):
         return mpmath.sqrt(max(mpmath.eigsy(J.T * J, eigvals_only=True)))
 
 

@@ -67,8 +67,8 @@ def pairs():
             FAMILY,
             f"{NORM} where {TOP}; p = 1/(1 + exp(-u)); a = p + 2*u*p*(1 - p); s = 1 + a**2 + (1 - a)**2; e = a",
             "The second output is x_1 + p(u) v: rows (1, 0), (1 - a, a) along v, a = p + 2 u p (1 - p), and with p for "
-            "a across. p and a lie between 1/2 and the largest a, where u tanh(u/2) = 3/2; norms are convex, and at 1/2 "
-            "this one is smaller.",
+            "a across. p and a lie between 1/2 and the largest a, where u tanh(u/2) = 3/2; norms are convex, and at "
+            "1/2 this one is smaller.",
             [[HALF, 0.0], [-HALF, 0.0]],
             distances(UNIT),
             masked=True,
@@ -98,7 +98,7 @@ def between_clusters():
         "l2-between-two",
         FAMILY,
         formula,
-        "Tokens 0, 1, -1. By reflection J is w + 2 v - z where the outer two part, and the 2 by 2 matrix (f, g), (h, i) where "
+        "Tokens 0, 1, -1. By reflection J is w + 2 v - z where the outer two part, and the matrix (f, g), (h, i) where "
         "they move together, from J_ij = P_ij (1 + 2 (x_j - m_i)(x_i - x_j)) + 2 delta_ij var_i.",
         [[0.0], [1.0], [-1.0]],
         distances(LINE),

@@ -61,8 +61,8 @@ def opposite():
     both, family = [[1.0], [-1.0]], "two tokens"
     plane = (
         "max(sqrt((s + sqrt(s**2 - 4*e**2))/2), sqrt((u + sqrt(u**2 - 4*f**2))/2)) where "
-        "p = 1/(1 + exp(-2)); w = p*(1 - p); d = 2*p - 1; e = 1 + 4*w; s = e**2 + 64*w**2 + 1; "
-        "f = (d + 8*w)*d; u = (d + 8*w)**2 + 64*w**2 + d**2"
+        "p = 1/(1 + exp(-1/2)); w = p*(1 - p); d = 2*p - 1; e = 1 + w; s = e**2 + 64*w**2 + 1; "
+        "f = (d + 2*w)*d; u = (d + 2*w)**2 + 64*w**2 + d**2"
     )
     return [
         case("opposite", family, antipodal("1"), why, both, head(LINE, LINE)),
@@ -103,10 +103,10 @@ def opposite():
             "opposite-in-the-plane",
             family,
             plane,
-            "As opposite with x = e1, A with rows (1, 2), (0, -1): on sums I + 4 w x (A^T x)^T, on differences "
+            "As opposite with x = e1, A with rows (1/4, 2), (0, -1): on sums I + 4 w x (A^T x)^T, on differences "
             "(2 p - 1) I + 4 w x ((A + A^T) x)^T.",
             [[1.0, 0.0], [-1.0, 0.0]],
-            head([[1.0, 2.0], [0.0, -1.0]], [[1.0, 0.0], [0.0, 1.0]]),
+            head([[0.25, 2.0], [0.0, -1.0]], [[1.0, 0.0], [0.0, 1.0]]),
         ),
     ]
 
