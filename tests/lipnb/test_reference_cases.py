@@ -5,11 +5,13 @@ import math
 from importlib.resources import files
 from pathlib import Path
 
+import flint
 import pytest
 import torch
 
 from lab.experiments import exact
 from lab.released import reported
+from lab.verification import truth
 from lipnb import certify, local_lipschitz, reference_cases
 from lipnb.worst_case import climb
 
@@ -154,6 +156,16 @@ def test_formulas_are_what_the_definition_says_in_fifty_digits():
     errors = [exact.disagreement(one) for one in exact.cases()]
     assert sum(one is not None for one in errors) >= 60
     assert all(one is None or one < 1e-20 for one in errors)
+
+
+def test_larger_inputs_have_a_direction_stretched_by_the_value_in_many_digits():
+    larger = [case for case in CASES if case.x.numel() > exact.WIDEST and case.attention.score == "dot"]
+    assert len(larger) == 8
+    for case in larger:
+        J, bits = truth.jacobian(case.attention, case.x, case.weights)
+        stretch = truth.largest_stretch(J, bits)
+        with flint.ctx.workprec(bits):
+            assert float(abs(stretch / flint.arb(case.digits) - 1)) < 1e-20
 
 
 def test_inputs_are_exact_in_float32():
