@@ -27,9 +27,9 @@ class ReferenceCase:
         What decides the constant: "uniform", "equal tokens", "blind values" (values that are the same at all tokens),
         "two tokens", "query bias", "heads", "symmetry", "hard" (attention to one token each), "L2".
     attention : Attention
-        Float64; ``attention.to(dtype=torch.float32)`` is exact but for the two parameters named in Notes.
+        Float64; ``attention.to(dtype=torch.float32)`` loses nothing.
     x : Tensor, shape (n, d)
-        Tokens, float64.
+        Tokens, float64; ``x.float()`` loses nothing but in the cases named in Notes.
     weights : Tensor, shape (n,), or None
         Token weights a: the constant is then :math:`\|D_a^{1/2} (D_X f_a) D_a^{-1/2}\|_2`.
     value : float
@@ -84,7 +84,7 @@ def reference_cases() -> tuple[ReferenceCase, ...]:
     The file is ``reference_cases.json`` in the package, readable without it: matrices as lists, all settings written
     out, its conventions under the key "about". Its numbers are short binary fractions, so that float32 holds them; only
     ``x`` of the cases named "...-everywhere" is rounded, where the constant is stationary. Every value is made from its
-    formula in sixty digits.
+    formula in sixty digits, by ``python -m lab.experiments.exact`` in the repository.
 
     castin2024smooth, Lemma C.5 (weights), Lemma C.7, Theorems 3.7 and 4.5; the closed forms are ours.
 

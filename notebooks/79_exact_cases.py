@@ -280,8 +280,8 @@ assert list(examples.family) == families
 figures.table(examples, names={**{key: key for key in examples}, "n": "tokens n"}, digits=6)
 
 # %% [markdown]
-# Take *opposite*: tokens $x$ and $-x$ on a line, $V = 1$, and $t = A x^2$, here 1. Each gives itself the attention $p
-# = 1 / (1 + e^{-2t})$, the mean is $(2p - 1)\, x$ and the variance $4 w x^2$, $w = p (1 - p)$. By
+# Take *opposite*: tokens $x$ and $-x$ on a line, $V = 1$, and $t = A x^2$, here 1. Each gives itself the attention
+# $p = 1 / (1 + e^{-2t})$, the mean is $(2p - 1)\, x$ and the variance $4 w x^2$, $w = p (1 - p)$. By
 # {prf:ref}`jacobian-closed-form` the entries of the Jacobian are $p + 6 t w$ on the diagonal and $1 - p - 2 t w$
 # beside it. Such a matrix has the eigenvalues $1 + 4 t w$ and $2 p - 1 + 8 t w$, and the constant is the larger
 # modulus. As many copies of one as of the other do not change it, nor does a bias of the keys, the values or the

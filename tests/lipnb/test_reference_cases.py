@@ -12,7 +12,7 @@ import torch
 from lab.experiments import exact
 from lab.released import reported
 from lab.verification import truth
-from lipnb import certify, local_lipschitz, reference_cases
+from lipnb import certify, local_lipschitz, reference, reference_cases
 from lipnb.worst_case import climb
 
 CASES = reference_cases()
@@ -172,7 +172,7 @@ def test_inputs_are_exact_in_float32():
     for case in CASES:
         rounded = not torch.equal(case.x.float().double(), case.x)
         assert rounded == case.name.endswith("-everywhere")
-        tensors = (getattr(case.attention, name) for name in ("query", "key", "value", "output", "query_bias"))
+        tensors = (getattr(case.attention, name) for name in reference.HEADS)
         assert all(one is None or torch.equal(one.float().double(), one) for one in tensors)
 
 
