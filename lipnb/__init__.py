@@ -15,6 +15,7 @@ MODULES = (
     "measures",
     "models",
     "recording",
+    "reference",
     "scan",
     "spectral",
     "sweeps",
@@ -28,6 +29,7 @@ LAZY = {
     "LocalLipschitz": "lipschitz",
     "certify": "certified",
     "local_lipschitz": "lipschitz",
+    "reference_cases": "reference",
 }
 __all__ = [*LAZY, *MODULES]
 

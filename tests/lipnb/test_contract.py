@@ -93,6 +93,16 @@ def test_bounds_in_other_norms():
     assert bounds.masked_mean_field_upper(A, V, R, p=3, log=False) > 0
 
 
+def test_reference_cases_are_attentions_with_their_constants():
+    cases = lipnb.reference_cases()
+    assert isinstance(cases, tuple) and len(cases) >= 30
+    case = cases[0]
+    assert isinstance(case.attention, lipnb.Attention) and case.attention(case.x).shape[0] == len(case.x)
+    assert {"float64", "float32"} == case.tolerance.keys() and case.kind in ("local", "limit", "ball")
+    assert case.name and case.formula and case.proof and case.source and case.weights is None
+    assert lipnb.local_lipschitz(case.attention, case.x).value == pytest.approx(case.value)
+
+
 def test_a_model_gives_attention_and_what_it_receives(tmp_path):
     model = models.load(tiny_bert(tmp_path), masked=None, random=False, device=None, dtype=torch.float64)
     ids = model.token_ids("the alice rabbit")

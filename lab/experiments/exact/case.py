@@ -1,0 +1,112 @@
+"""One input with a known constant: what is written down of it, and its value in many digits."""
+
+import re
+
+import mpmath
+
+__all__ = ["DIGITS", "FUNCTIONS", "case", "evaluate", "head"]
+
+DIGITS = 30  # of each value, all of them right
+WORKING = 60
+FUNCTIONS = ("sqrt", "exp", "cos", "acos", "tanh", "sech", "max", "abs")  # that a formula may name
+NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?")
+ROOT = re.compile(r"root of (.+) near ([\d.]+)")
+FAMILIES = ("uniform", "equal tokens", "blind values", "two tokens", "query bias", "heads", "symmetry", "hard", "L2")
+KINDS = ("local", "limit", "ball")
+
+
+def evaluate(formula):
+    """The number that a formula stands for, to `WORKING` digits.
+
+    Parameters
+    ----------
+    formula : str
+        A Python expression, then perhaps ``where name = expression; name = expression``: each may use the names before
+        it. ``u = root of EXPRESSION near NUMBER`` is the zero of an expression in u.
+
+    Returns
+    -------
+    mpmath.mpf
+
+    Raises
+    ------
+    NameError
+        A name that is neither one of `FUNCTIONS` nor defined.
+
+    Examples
+    --------
+    >>> print(mpmath.nstr(evaluate("2*p where p = 1/3"), 10))
+    0.6666666667
+    >>> print(mpmath.nstr(evaluate("u where u = root of u*u - 2 near 1.5"), 10))
+    1.414213562
+    """
+    known = {name: getattr(mpmath, name) for name in FUNCTIONS if name not in ("max", "abs")}
+    known |= {"max": max, "abs": abs, "mpf": mpmath.mpf, "__builtins__": {}}
+
+    def number(expression, **more):
+        return eval(NUMBER.sub(r"mpf('\g<0>')", expression), {**known, **more})  # our own formulas, no input
+
+    body, _, definitions = formula.partition(" where ")
+    with mpmath.workdps(WORKING):
+        for definition in filter(None, definitions.split("; ")):
+            name, _, expression = definition.partition(" = ")
+            if found := ROOT.fullmatch(expression):
+                known[name] = mpmath.findroot(lambda u, f=found[1], n=name: number(f, **{n: u}), mpmath.mpf(found[2]))
+            else:
+                known[name] = number(expression)
+        return +mpmath.mpf(number(body))
+
+
+def head(A, V):
+    """Parameters of one head as the theorems write it: logits x_i^T A^T x_j, values V x_j; A and V lists of rows."""
+    d = len(A)
+    identity = [[float(i == j) for j in range(d)] for i in range(d)]
+    return {"query": [A], "key": [identity], "value": [V], "scale": 1.0}
+
+
+def case(name, family, formula, proof, x, heads, *, weights=None, kind="local", radius=None, source="ours", **settings):
+    """What is written of one case, without its tolerances.
+
+    Parameters
+    ----------
+    name, family, formula, proof, source : str
+        A name of its own; one of `FAMILIES`; as `evaluate` reads it; why it is so; a key of the bibliography and
+        statement, or "ours".
+    x : list of list of float
+        Tokens.
+    heads : dict
+        Parameters of the attention, as `lipnb.Attention` takes them; what is left out has the values written here.
+    weights : list of float, optional
+        Of the tokens.
+    kind : {"local", "limit", "ball"}
+        The constant at x; its limit along R x, from which x differs by less than 1e-20; or the largest constant on all
+        sequences of as many tokens of norm at most `radius`, attained at x.
+    radius : float, optional
+        Of a ball; None for all inputs.
+    **settings
+        More parameters of the attention.
+
+    Returns
+    -------
+    dict
+    """
+    assert family in FAMILIES and kind in KINDS and (radius is None or kind == "ball"), name
+    plain = {"output": None, "query_bias": None, "key_bias": None, "value_bias": None, "output_bias": None}
+    attention = {**plain, "masked": False, "window": None, "score": "dot", **heads, **settings}
+    order = ("query", "key", "value", *plain, "scale", "masked", "window", "score")
+    assert attention.keys() == {*order}, name
+    exact = evaluate(formula)
+    return {
+        "name": name,
+        "family": family,
+        "kind": kind,
+        "radius": radius,
+        "attention": {key: attention[key] for key in order},
+        "x": x,
+        "weights": weights,
+        "value": float(mpmath.nstr(exact, 25)),
+        "digits": mpmath.nstr(exact, DIGITS, strip_zeros=False),
+        "formula": formula,
+        "proof": proof,
+        "source": source,
+    }
