@@ -176,7 +176,7 @@ def masked_mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, p: float
     Returns
     -------
     float
-        An upper bound in the conditional distance of order p.
+        An upper bound in the conditional distance of order p; `masked_mean_field_upper_sharp` is never above it.
 
     Raises
     ------
