@@ -497,8 +497,8 @@ ledger.record(
 #
 # ::::{dropdown} Proof of the corrected bound
 # :::{prf:proof}
-# Let $\bar\mu, \bar\nu$ have the same positions. Couple their tokens at each position at the least cost, and move
-# each token $x$ to its partner $y$ along the segment, with velocity $\epsilon = y - x$. This stays in the ball, and
+# Let $\bar\mu, \bar\nu$ have the same positions. Couple their tokens at each position at the least cost, and move each
+# token $x$ to its partner $y$ along the segment, with velocity $\epsilon = y - x$. This stays in the ball, and
 # $\norm\epsilon_{L^p} = d_p(\bar\mu, \bar\nu)$ throughout. So it is enough to bound, in $L^p$, the velocity of the
 # output $\Gamma(s, x)$ by that of the tokens. With $P$ the attention of $(s, x)$, a probability measure on the tokens
 # $z$ at positions $r \le s$, $m$ and $\Sigma$ its mean and covariance, and $c = A x$, the velocity is
@@ -511,36 +511,29 @@ ledger.record(
 # $g = \abs\epsilon$ and $\phi = \abs{v + u\, c}$, where $u(z) = v \cdot (z - m)$.
 #
 # 1. *What a set $T$ of tokens carries:* $\int_T \phi\, dP \le W(P(T))$, with the concave $W(q) = \int_0^q w$. Indeed
-#    $u$
-#    lies in an interval of length $2R$ and has mean 0, so let it be $[-2\kappa R, 2(1 - \kappa) R]$,
-#    $0 \le \kappa \le 1$.
-#    As $\phi$ is convex in $u$, it lies below the chord: replace $u$ by a mixture of its two ends, with total mass
-#    $\kappa$ at the upper one. With mass $\alpha$ of $T$ there, the integral is linear in $(\alpha, P(T))$, on a
-#    parallelogram. At its corners the pair ($P(T)$, integral) is $(0, 0)$; $(\kappa, \cdot)$ with at most
-#    $\kappa\,(1 + 2t(1 - \kappa))$; $(1 - \kappa, \cdot)$ with at most $(1 - \kappa)(1 + 2t\kappa)$; and $(1, \cdot)$
-#    with
-#    at most $(\int \phi^2 dP)^{1/2} \le \sqrt{1 + 4 t^2 \kappa(1 - \kappa)} \le \sqrt{1 + t^2}$, as $u$ has mean 0. All
-#    lie below the least concave function above $q\,(1 + 2t(1 - q))$ that is $\sqrt{1 + t^2}$ at 1: this is $W$, the
-#    curve up
-#    to the tangent from the last point, at $q = 1 - \rho$. Also $W$ increases: for $t \le \frac12$ its slope is at
-#    least $1 - 2t + 4 t\rho > 0$; for $t \ge \frac12$ the curve has the maximum
+#    $u$ lies in an interval of length $2R$ and has mean 0, so let it be $[-2\kappa R, 2(1 - \kappa) R]$,
+#    $0 \le \kappa \le 1$. As $\phi$ is convex in $u$, it lies below the chord: replace $u$ by a mixture of its two
+#    ends, with total mass $\kappa$ at the upper one. With mass $\alpha$ of $T$ there, the integral is linear in
+#    $(\alpha, P(T))$, on a parallelogram. At its corners the pair ($P(T)$, integral) is $(0, 0)$; $(\kappa, \cdot)$
+#    with at most $\kappa\,(1 + 2t(1 - \kappa))$; $(1 - \kappa, \cdot)$ with at most $(1 - \kappa)(1 + 2t\kappa)$; and
+#    $(1, \cdot)$ with at most $(\int \phi^2 dP)^{1/2} \le \sqrt{1 + 4 t^2 \kappa(1 - \kappa)} \le \sqrt{1 + t^2}$, as
+#    $u$ has mean 0. All lie below the least concave function above $q\,(1 + 2t(1 - q))$ that is $\sqrt{1 + t^2}$ at 1:
+#    this is $W$, the curve up to the tangent from the last point, at $q = 1 - \rho$. Also $W$ increases: for
+#    $t \le \frac12$ its slope is at least $1 - 2t + 4 t\rho > 0$; for $t \ge \frac12$ the curve has the maximum
 #    $\frac{(1 + 2t)^2}{8t} \le \frac34 + \frac t2 < \sqrt{1 + t^2}$.
 # 2. *What attention a set receives:* let $\Lambda = \theta([0, s])$ and $T$ be a share $r$ of the past. Logits differ
-#    by
-#    at most $2t$, so with $E = e^{2t}$, $P(T)(1 - r) \le E\, r\, (1 - P(T))$: at most
+#    by at most $2t$, so with $E = e^{2t}$, $P(T)(1 - r) \le E\, r\, (1 - P(T))$: at most
 #    $Z(r) = \frac{E r}{1 + (E - 1) r}$.
 # 3. *Rearrangement:* let $g^*$ be the decreasing rearrangement of $g$ over all tokens, a function on $[0, 1]$. On the
-#    past,
-#    as a share, that of $g$ is at most $g^*(\Lambda r)$. Sum 1 and 2 over the sets $\{g > y\}$: the row is at most
-#    $h(\Lambda) = \int_0^1 g^*(\Lambda r)\, dW(Z(r))$.
-# 4. *Hardy* {cite}`hardy1934inequalities`: $h$ decreases, and $\theta(\{s : \theta([0, s]) \le y\}) \le y$, with
-#    atoms or
-#    without. So the norm of the rows in $L^p$ is at most $\norm h_{L^p(0, 1)}$, and by Minkowski's inequality at most
-#    $\int_0^1 \norm{g^*(r\, \cdot)}_p\, dW(Z(r)) \le \norm g_p \int_0^1 r^{-1/p}\, dW(Z(r))$.
+#    past, as a share, that of $g$ is at most $g^*(\Lambda r)$. Sum 1 and 2 over the sets $\{g > y\}$: the row is at
+#    most $h(\Lambda) = \int_0^1 g^*(\Lambda r)\, dW(Z(r))$.
+# 4. *Hardy* {cite}`hardy1934inequalities`: $h$ decreases, and $\theta(\{s : \theta([0, s]) \le y\}) \le y$, with atoms
+#    or without. So the norm of the rows in $L^p$ is at most $\norm h_{L^p(0, 1)}$, and by Minkowski's inequality at
+#    most $\int_0^1 \norm{g^*(r\, \cdot)}_p\, dW(Z(r)) \le \norm g_p \int_0^1 r^{-1/p}\, dW(Z(r))$.
 # 5. With $q = Z(r)$, that is $\frac1r = \frac{E - (E - 1) q}{q}$, the last integral is the one of the theorem.
 #
-# *Second line.* $w - 1 \le 2t$, and $\int_0^q (w - 1) \le \min(2tq, t)$; so against the decreasing $q^{-1/p}$ it counts
-# at most as $2t$ on $[0, \frac12]$, which gives $\frac{p}{p - 1}\, 2^{1/p}\, t$. $\square$
+# *Second line.* $w - 1 \le 2t$, and $\int_0^q (w - 1) \le \min(2tq, t)$; so against the decreasing $q^{-1/p}$ it
+# counts at most as $2t$ on $[0, \frac12]$, which gives $\frac{p}{p - 1}\, 2^{1/p}\, t$. $\square$
 # :::
 # ::::
 #
@@ -568,28 +561,26 @@ ledger.record(
 #    little inside the ball, and let $\beta \to 1/p$. Tokens, and outputs, are apart, so for small $\epsilon$ nothing
 #    is cheaper than to keep them paired.
 # 4. At $\pm R u$ with halves and $A = \norm A_2 I$ a token sees its own sign with weight $e^t/(2 \cosh t)$: the
-#    variance
-#    is $R^2/\cosh^2 t$. For $\psi = u$ the key terms cancel and $P \psi = \psi$. $\square$
+#    variance is $R^2/\cosh^2 t$. For $\psi = u$ the key terms cancel and $P \psi = \psi$. $\square$
 # :::
 # ::::
 #
 # The gap in the reconstructed form is the average over the past: the mask renormalises by $\theta([0, s])$, so a
-# perturbation of
-# the first tokens is not divided by the length of the whole text. At $p = 1$ there is no bound for all measures.
+# perturbation of the first tokens is not divided by the length of the whole text. At $p = 1$ there is no bound for all
+# measures.
 #
 # ## What this shows and does not show
 #
 # - The reconstructed form of Theorem 4.4 is false for small $t$. The smallest case is two tokens and no
-#   {term}`logits <logit>`. We
-#   have the theorem without its formula: if it reads otherwise, this page says nothing against it.
+#   {term}`logits <logit>`. We have the theorem without its formula: if it reads otherwise, this page says nothing
+#   against it.
 # - The corrected bound is proved above, for every law of positions and any weights. It is tight at $t = 0$.
 # - For $t$ between {glue:text}`fails_below:.4f` and {glue:text}`settled:.4f` the reconstructed form is open in $d_2$.
-# No
-#   case against it was found there.
-# - The sequences that come close have two thousand tokens and very uneven weights. For one given $A$, such as a positive
-#   multiple of $I$, the constant can be far below the bound.
-# - At real radii $t$ is in the hundreds ({doc}`23_mean_field`): there all these bounds are of no practical use for
-#   a layer.
+#   No case against it was found there.
+# - The sequences that come close have two thousand tokens and very uneven weights. For one given $A$, such as a
+#   positive multiple of $I$, the constant can be far below the bound.
+# - At real radii $t$ is in the hundreds ({doc}`23_mean_field`): there all these bounds are of no practical use for a
+#   layer.
 #
 # **One thing to try.** Give the first position half of all the weight. Does the norm of averaging come down to 1?
 #
