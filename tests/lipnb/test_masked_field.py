@@ -181,6 +181,31 @@ def test_ascent_over_everything_does_not_pass_it(t):
     assert max(reached) > 1.03 * reached[0] and 0.3 * upper(t) < max(reached) <= upper(t)
 
 
+@pytest.mark.parametrize("p", [1.3, 4.0])
+@pytest.mark.parametrize("t", [0.05, 0.5, 3.0])
+def test_in_other_orders_moves_of_tokens_do_not_pass_it(t, p):
+    """Weighted tokens and their velocities climb on the ratio of the velocities' norms in L^p."""
+    g = torch.Generator().manual_seed(0)
+    x, moves = (torch.randn(8, 2, generator=g, dtype=torch.float64).requires_grad_() for _ in range(2))
+    logs = torch.linspace(-8, 0, 8, dtype=torch.float64).requires_grad_()
+    climber, reached = torch.optim.Adam([x, moves, logs], lr=0.05), []
+    hidden = torch.ones(8, 8).triu(1).bool()
+    for _ in range(120):
+        a = logs.softmax(0)
+
+        def f(y, a=a):
+            return (-t * y @ y.T + a.log()).masked_fill(hidden, -torch.inf).softmax(1) @ y
+
+        velocities = torch.func.jvp(f, (x / x.norm(dim=1, keepdim=True).clamp_min(1),), (moves,))[1]
+        after, before = ((a * v.norm(dim=1) ** p).sum() for v in (velocities, moves))
+        value = (after / before) ** (1 / p)
+        reached.append(value.item())
+        climber.zero_grad()
+        (-value.log()).backward()
+        climber.step()
+    assert max(1.05 * reached[0], 0.15 * upper(t, p)) < max(reached) <= upper(t, p)
+
+
 def two_clusters(t, share, tokens=2000, step=0.02):
     """Tokens 1, -1, 1, ... of geometrically growing weights, `share` of them at 1; A = -t, V = 1."""
     x = torch.ones(tokens, 1, dtype=torch.float64)
