@@ -15,7 +15,13 @@ from lipnb.bounds.ellipsoid import layer_norm_radius
 from lipnb.bounds.heads import HeadNorms, head_norms, heads_at_input, heads_on_ball
 from lipnb.bounds.kim import l2_growth, l2_growth_sharp, l2_upper, l2_upper_sharp, phi_inverse, printed_l2_upper
 from lipnb.bounds.large_radius import chosen_tokens, large_radius_limit
-from lipnb.bounds.mean_field import masked_mean_field_upper, mean_field_lower, mean_field_upper, mean_field_upper_sharp
+from lipnb.bounds.mean_field import (
+    masked_mean_field_upper,
+    masked_mean_field_upper_sharp,
+    mean_field_lower,
+    mean_field_upper,
+    mean_field_upper_sharp,
+)
 from lipnb.bounds.nearby import Nearby, nearby_upper
 from lipnb.bounds.norms import growth_rate
 from lipnb.bounds.one_input import column_upper, spread_upper
@@ -44,6 +50,7 @@ __all__ = [
     "large_radius_limit",
     "layer_norm_radius",
     "masked_mean_field_upper",
+    "masked_mean_field_upper_sharp",
     "mean_field_lower",
     "mean_field_upper",
     "mean_field_upper_sharp",
