@@ -267,14 +267,14 @@ _ALL = (
 )  # fmt: skip
 ENTRIES = {entry.key: entry for entry in _ALL}
 LEFT_OUT = (
-    ("Kim et al., Thm 3.1", "kim2021lipschitz", "infinite: dot products have no constant on all inputs"),
-    ("Havens et al., LoFAST", "havens2024fine", "the formula was not available to us, nor code"),
-    ("SpecFormer", "hu2024specformer", "the form we have is exceeded near zero; the text was not available to us"),
-    ("Vuckovic et al.", "vuckovic2020mathematical", "formulas on compact sets, in W1, not available to us"),
-    ("Geshkovski et al.", "geshkovski2023emergence", "exponential in the squared radius; Theorem 3.5 sharpens it"),
-    ("Castin et al. 2025", "castin2025unified", "estimates inside proofs of well-posedness, not stated as constants"),
-    ("Budzinskiy et al.", "budzinskiy2025numerical", "formulas not available to us; see ours for the largest token"),
-    ("LipschitzNorm", "dasoulas2021lipschitznorm", "changes the scores, for attention on graphs"),
-    ("LipAttn", "lipattn2026", "a construction with the constant one: nothing to compare"),
-    ("Kan et al.", "kan2025layer", "growth through depth, not the constant of a layer"),
-)  # fmt: skip
+    ("Kim et al., Thm 3.1", "2006.04710", "infinite: dot products have no constant on all inputs"),
+    ("Havens et al., LoFAST", "ICML 2024", "formula and code not available to us"),
+    ("SpecFormer", "2402.03317", "the form that we have is exceeded at small inputs; text not available to us"),
+    ("Vuckovic et al.", "2007.02876", "formulas on compact sets, in W1, not available to us"),
+    ("Geshkovski et al.", "2305.05465", "exponential in the squared radius; Theorem 3.5 sharpens it"),
+    ("Castin et al. 2025", "2501.18322", "estimates inside proofs of well-posedness, not available to us"),
+    ("Budzinskiy et al.", "2503.10251", "formulas not available to us; ours for the largest token is of this kind"),
+    ("LipschitzNorm", "2103.04886", "another map: scores divided by norms, on graphs"),
+    ("LipAttn", "ICLR 2026 submission", "a construction with constant one: nothing to compare"),
+    ("Kan et al.", "2510.09904", "growth through depth, not the constant of a layer"),
+)

@@ -46,7 +46,7 @@ def max_token_upper(attention: Attention, R: float) -> float:
     Ours; large2024scalable has it for queries, keys and values of unit size. The variance of tokens in the ball is at
     most R squared, so :math:`\sum_j P_{ij} |x_j - m_i| \le R`: the key term of a row is at most
     :math:`R |A x_i + c|`, its query term at most :math:`\|A\| R^2`. The 2 is attained in the limit: at R e, -R e and
-    R u with :math:`A = -I`, u orthogonal to e, the third token moves by :math:`2 R^2 / (1 + e^{-R^2} / 2)`.
+    R u with :math:`A = -I` and u orthogonal to e, the third token can move by :math:`2 R^2 / (1 + e^{-R^2} / 2)`.
 
     Examples
     --------
