@@ -136,7 +136,9 @@ shown([of for of in rows.of.unique() if "dot" not in of and "rotary" not in of],
 # %%
 blind = Attention.from_matrices(0 * eye, eye, masked=True)
 x = torch.ones(400, 2).double()
-print(f"constant {local_lipschitz(blind, x).value:.3f}, bound without a mask {bounds.mean_field_upper(0 * eye, eye, 1):.3f}")
+print(
+    f"constant {local_lipschitz(blind, x).value:.3f}, bound without a mask {bounds.mean_field_upper(0 * eye, eye, 1):.3f}"
+)
 for key, f in (("mean_field", blind), ("general", Attention.l2(eye[None], eye[None]))):
     try:
         ENTRIES[key].check(f)
@@ -270,6 +272,7 @@ for key, value in told.items():
 glue("page-71-length", int(medians.index[-1]), display=False)
 glue("page-71-bounds", len(ENTRIES), display=False)
 print(f"✓ {len(ENTRIES)} formulas, {len(stored)} cases: exceeded are {', '.join(sorted(exceeded))} and no others")
+
 
 # %% tags=["hide-input"]
 def ratios(key):

@@ -137,14 +137,11 @@ def _biased(case):
 
 def _heads(case):
     """Lemma 3.8 over the dense norms of the heads themselves."""
-    f = case.f
-    alone = [
-        Attention(
-            f.query[h : h + 1], f.key[h : h + 1], f.value[h : h + 1], query_bias=f.query_bias[h : h + 1], scale=f.scale,
-            masked=f.masked,
-        )
-        for h in range(f.heads)
-    ]  # fmt: skip
+    f, alone = case.f, []
+    for h in range(f.heads):
+        bias = None if f.query_bias is None else f.query_bias[h : h + 1]
+        parts = f.query[h : h + 1], f.key[h : h + 1], f.value[h : h + 1]
+        alone.append(Attention(*parts, query_bias=bias, scale=f.scale, masked=f.masked))
     return bounds.multi_head_upper(f.output, [truth.spectral(truth.blocks(head, case.x)) for head in alone])
 
 

@@ -155,5 +155,5 @@ def sign_upper(p):
     -----
     emadi2026softmax states the norm of the softmax as theta over the temperature; the formula of theta is ours.
     """
-    first = p.amax().item()
-    return 4 * first * (1 - first) if first > 0.5 else 1.0
+    *others, first = p.sort().values.tolist()
+    return 4 * first * sum(others) if first > 0.5 else 1.0

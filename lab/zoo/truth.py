@@ -54,5 +54,4 @@ def sign_norm(p):
     :math:`s^\top J s = 4\, p(S) (1 - p(S))`, the variance of a sign: all sets S are tried.
     """
     signs = torch.tensor([*itertools.product((0.0, 1.0), repeat=len(p))], dtype=p.dtype)
-    inside = signs @ p
-    return (4 * inside * (1 - inside)).amax().item()
+    return (4 * (signs @ p) * ((1 - signs) @ p)).amax().item()

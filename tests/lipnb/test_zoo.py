@@ -63,6 +63,12 @@ def test_the_constant_two_of_the_largest_token_is_attained(masked):
     assert found > 0.97 * bounds.max_token_upper(f, R)
 
 
+def test_a_query_bias_moves_the_largest_token():
+    f = Attention(0 * EYE[None], EYE[None], EYE[None], query_bias=5 * EYE[None, 1], scale=1.0)
+    x = 2 * torch.stack([EYE[0], -EYE[0]])
+    assert 10 <= reached(dense(f, x)) <= bounds.max_token_terms(f, x) <= bounds.max_token_upper(f, 2.0) <= 11 + 1e-9
+
+
 def test_the_largest_token_knows_no_length_and_the_euclidean_norm_does():
     f = Attention.from_matrices(-EYE, EYE)
     x, lower = fork_input(-EYE, EYE, 400, 2.0)
