@@ -4,6 +4,7 @@ One colour a source: C1 Castin et al., C3 Yudin et al., C2 ours at one input, C0
 """
 
 import matplotlib.pyplot as plt
+import numpy as np
 
 __all__ = ["at_text", "at_worst", "medians"]
 
@@ -19,6 +20,8 @@ LINES = {
     "column": ("column sums", "C2", "--", "X"),
     "three_terms": ("three terms", "C2", "-", "o"),
 }
+SAME = ("yudin_sharp",)  # as another line, to the width of it
+APART = 0.17  # of labels, in decades
 
 
 def medians(table):
@@ -47,7 +50,7 @@ def medians(table):
     return found
 
 
-def at_text(table, *, top=1e7):
+def at_text(table, *, top=1e6):
     """All bounds of one trained layer against the length of its text, with the constant, in log-log axes.
 
     Parameters
@@ -63,26 +66,21 @@ def at_text(table, *, top=1e7):
     """
     found = medians(table)
     ax = plt.subplots(figsize=(7.2, 5.0))[1]
-    beyond = []
-    for key, (words, colour, line, marker) in LINES.items():
-        if key not in found:
-            continue
-        if found[key].min() > top:
-            beyond.append(words)
-            continue
+    shown = [key for key in LINES if key in found and key not in SAME and found[key].min() <= top]
+    for key in shown:
+        _, colour, line, marker = LINES[key]
         ax.plot(found.index, found[key], ls=line, marker=marker, color=colour, lw=1.4)
-        ax.annotate(
-            words, (found.index[-1], found[key].iloc[-1]), (6, 0), textcoords="offset points", va="center",
-            color=colour, fontsize=9,
-        )  # fmt: skip
     ax.fill_between(found.index, found.truth, found.three_terms, color="C2", alpha=0.15, lw=0)
     ax.plot(found.index, found.truth, "k-", marker=".", lw=2.4)
-    ax.annotate(
-        "the constant", (found.index[-1], found.truth.iloc[-1]), (6, -3), textcoords="offset points", va="center",
-        fontsize=9,
-    )  # fmt: skip
+    labels = [(found[key].iloc[-1], *LINES[key][:2]) for key in shown] + [(found.truth.iloc[-1], "the constant", "k")]
+    place = 0.0
+    for value, words, colour in sorted(labels):  # from below, never closer than the height of a line
+        place = max(np.log10(value), place + APART)
+        at = found.index[-1], value
+        ax.annotate(words, at, (found.index[-1] * 1.12, 10**place), va="center", color=colour, fontsize=9)
+    beyond = [words for key, (words, *_) in LINES.items() if key in found and found[key].min() > top]
     if beyond:
-        ax.text(0.02, 0.97, f"above {top:.0e}: {', '.join(beyond)}", transform=ax.transAxes, va="top", fontsize=9)
+        ax.text(0.02, 0.97, f"beyond this figure: {', '.join(beyond)}", transform=ax.transAxes, va="top", fontsize=9)
     ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="Lipschitz constant and bounds")
     ax.set(xlim=(found.index[0] * 0.93, found.index[-1] * 2.1), ylim=(found.truth.min() / 2, top))
     ax.set_xticks(found.index, [f"{n}" for n in found.index])

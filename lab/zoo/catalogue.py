@@ -142,7 +142,10 @@ def _heads(case):
         bias = None if f.query_bias is None else f.query_bias[h : h + 1]
         parts = f.query[h : h + 1], f.key[h : h + 1], f.value[h : h + 1]
         alone.append(Attention(*parts, query_bias=bias, scale=f.scale, masked=f.masked))
-    return bounds.multi_head_upper(f.output, [truth.spectral(truth.blocks(head, case.x)) for head in alone])
+    apart = torch.eye(f.output_width, dtype=case.x.dtype).unflatten(1, (f.heads, -1)).movedim(1, 0)  # side by side
+    return bounds.multi_head_upper(
+        apart if f.output is None else f.output, [truth.spectral(truth.blocks(head, case.x)) for head in alone]
+    )
 
 
 def _l2(case, p=2):
