@@ -67,8 +67,7 @@ def layer_bounds(attention, x):
     Returns
     -------
     dict
-        Key of `lab.zoo.ENTRIES` -> logarithm, heads summed by Lemma 3.8 but for the joint bounds; `ball_upper` where
-        the library has it.
+        Key of `lab.zoo.ENTRIES` -> logarithm, heads summed by Lemma 3.8 but for `ball_upper`.
     """
     R, norms = x.norm(dim=-1).max().item(), bounds.head_norms(attention)
     found = {**bounds.heads_on_ball(norms, len(x), R, attention.masked)}
@@ -76,8 +75,7 @@ def layer_bounds(attention, x):
         found["masked_mean_field"] = found.pop("mean_field")
     found |= bounds.heads_at_input(attention, norms, x)
     found["yudin_sharp"] = bounds.yudin_upper_sharp(attention, x).log().item()
-    if hasattr(bounds, "ball_upper"):
-        found["ball_upper"] = bounds.ball_upper(attention, len(x), R, log=True)
+    found["ball_upper"] = bounds.ball_upper(attention, len(x), R, log=True)
     return found
 
 

@@ -130,6 +130,10 @@ def _on_measures(name):
     return lambda case: getattr(bounds, name)(case.A, case.V, case.R)
 
 
+def _whole_layer(case):
+    return bounds.ball_upper(case.f, case.n, case.R)
+
+
 def _biased(case):
     c = case.f.scale * case.f.query_bias[0] @ case.f.key[0]
     return bounds.biased_upper(case.A, case.V, case.n, case.R, c)
@@ -214,6 +218,9 @@ _ALL = (
           family="head", instead="biased", **HEAD),
     Entry("general_sharp", "Thm 3.3, tighter", about=BALL, source=OURS, seen=OURS,
           bound=_on_ball("general_upper_sharp"), family="head", instead="biased", **HEAD),
+    Entry("general_optimal", "Thm 3.3, leading constant", about=BALL, source=OURS, seen=OURS,
+          bound=_on_ball("general_upper_optimal"), family="head", instead="ball_upper", **HEAD),
+    Entry("ball_upper", "whole layer on a ball", DOT, BALL, OURS, OURS, _whole_layer, "layer"),
     Entry("biased", "Castin, Thm E.3", DOT, BALL, CASTIN, REBUILT, _biased, "bias", heads=False),
     Entry("multi_head", "Castin, Lemma 3.8", DOT, INPUT, CASTIN, TEXT, _heads, "layer"),
     Entry("large_radius", "Castin, Thm 3.7", about=LIMIT, source=CASTIN, seen=TEXT, bound=_limit, family="head",

@@ -77,6 +77,8 @@ BOUNDS = {
     "multi_head_upper": (OUTPUT, torch.tensor([1.0, 2.0], dtype=torch.float64)),
     "biased_upper": (A, V, n, R, normal(3)),
     "l2_upper": (QUERY, VALUE, OUTPUT, n, 2),
+    "general_upper_optimal": (A, V, n, R),
+    "ball_upper": (lipnb.Attention(QUERY, KEY, VALUE, OUTPUT, **BIASES, masked=True), n, R),
 }
 
 
@@ -86,6 +88,12 @@ def test_a_bound_is_a_number(name):
     assert 0 < value < math.inf
     if "mean_field" in name:
         assert getattr(bounds, name)(*BOUNDS[name], log=True) == pytest.approx(math.log(value))
+
+
+def test_the_bound_of_a_layer_knows_layer_norms_and_logarithms():
+    f, shape = lipnb.Attention(QUERY, KEY, VALUE, OUTPUT, **BIASES), (torch.ones(3), torch.zeros(3))
+    assert bounds.ball_upper(f, n, math.inf, ellipsoid=shape) <= bounds.ball_upper(f, n, 3**0.5) * (1 + 1e-9)
+    assert bounds.ball_upper(f, n, R, log=True) == pytest.approx(math.log(bounds.ball_upper(f, n, R)))
 
 
 def test_bounds_in_other_norms():
