@@ -41,6 +41,7 @@ FLOORS = {
         "results": 0,
         "figures": 2,
         "training": 2,
+        "zoo": 2,
         "benchmarks": 3,
         "experiments": 3,
         "verification": 4,

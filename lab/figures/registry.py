@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lab import results
-from lab.figures import adversarial, l2, positions, real_text, released, robustness, speed, training, verified
+from lab.figures import adversarial, l2, positions, real_text, released, robustness, speed, training, verified, zoo
 
 __all__ = ["FIGURES", "BookFigure"]
 
@@ -177,6 +177,13 @@ FIGURES = {
             ("training-stability",),
             training.trained_layers,
             "constants of the trained layers, and the spread they pass on",
+        ),
+        BookFigure(
+            "zoo-growth",
+            "71_every_bound",
+            ("zoo-growth",),
+            zoo.at_worst,
+            "bounds of one head over its constant, by length and radius",
         ),
         BookFigure(
             "brackets",

@@ -7,7 +7,8 @@ Jacobian kept as a norm that can be computed; `lipnb.certify` is made of it, of 
 and of their `accuracy`. `rounding` holds what makes a computed norm an upper bound; `biases` takes query biases away
 for the bounds that know none; `norms` holds the numbers by which bounds on a ball know a head; `ellipsoid` the radius
 that a LayerNorm imposes; `heads` these bounds for all heads at once; `ball` the least that is proved for a whole layer
-on a ball, with what its heads share, from `joint`; `rotary` what holds of rotary positions.
+on a ball, with what its heads share, from `joint`; `rotary` what holds of rotary positions; `max_token` bounds in the
+norm of the largest token; `softmax` and `normalisation` the parts of a layer by themselves.
 """
 
 from lipnb.bounds.ball import ball_upper, general_upper_optimal
@@ -17,6 +18,7 @@ from lipnb.bounds.ellipsoid import layer_norm_radius
 from lipnb.bounds.heads import HeadNorms, head_norms, heads_at_input, heads_on_ball
 from lipnb.bounds.kim import l2_growth, l2_growth_sharp, l2_upper, l2_upper_sharp, phi_inverse, printed_l2_upper
 from lipnb.bounds.large_radius import chosen_tokens, large_radius_limit
+from lipnb.bounds.max_token import max_token_terms, max_token_upper
 from lipnb.bounds.mean_field import (
     masked_mean_field_upper,
     masked_mean_field_upper_sharp,
@@ -25,11 +27,13 @@ from lipnb.bounds.mean_field import (
     mean_field_upper_sharp,
 )
 from lipnb.bounds.nearby import Nearby, nearby_upper
+from lipnb.bounds.normalisation import norm_layer_upper
 from lipnb.bounds.norms import growth_rate
 from lipnb.bounds.one_input import column_upper, spread_upper
 from lipnb.bounds.rotary import rotary_terms, rotary_upper
+from lipnb.bounds.softmax import softmax_norm
 from lipnb.bounds.terms import Terms, three_terms
-from lipnb.bounds.yudin import yudin_upper
+from lipnb.bounds.yudin import yudin_upper, yudin_upper_sharp
 
 __all__ = [
     "HeadNorms",
@@ -55,17 +59,22 @@ __all__ = [
     "layer_norm_radius",
     "masked_mean_field_upper",
     "masked_mean_field_upper_sharp",
+    "max_token_terms",
+    "max_token_upper",
     "mean_field_lower",
     "mean_field_upper",
     "mean_field_upper_sharp",
     "multi_head_upper",
     "nearby_upper",
+    "norm_layer_upper",
     "phi_inverse",
     "printed_l2_upper",
     "rotary_terms",
     "rotary_upper",
+    "softmax_norm",
     "spread_upper",
     "three_terms",
     "without_query_bias",
     "yudin_upper",
+    "yudin_upper_sharp",
 ]

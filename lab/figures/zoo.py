@@ -1,0 +1,121 @@
+"""The zoo: all bounds of one layer against the length, and of one head at its worst inputs.
+
+One colour a source: C1 Castin et al., C3 Yudin et al., C2 ours at one input, C0 ours on a ball, black the truth.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+__all__ = ["at_text", "at_worst", "medians"]
+
+# key: words, colour, line, marker
+LINES = {
+    "mean_field_sharp": ("3.5, tighter", "C0", ":", "v"),
+    "general": ("Castin, 3.3", "C1", "--", "s"),
+    "ball_upper": ("ball, best", "C0", "--", "P"),
+    "general_sharp": ("3.3, tighter", "C0", "--", "o"),
+    "spread": ("Castin, C.3", "C1", "-", "D"),
+    "yudin": ("Yudin", "C3", "-", "^"),
+    "yudin_sharp": ("Yudin, tighter", "C3", ":", "<"),
+    "column": ("column sums", "C2", "--", "X"),
+    "three_terms": ("three terms", "C2", "-", "o"),
+}
+SAME = ("yudin_sharp",)  # as another line, to the width of it
+APART = 0.17  # of labels, in decades
+
+
+def medians(table):
+    """Medians over windows of what was measured and of each bound, by length.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Rows of ``zoo-text`` of one layer: columns masked, layer, length, window, truth, bound, log10.
+
+    Returns
+    -------
+    DataFrame
+        Index length; columns truth and the keys of the bounds, in plain numbers, infinite beyond float64.
+
+    Raises
+    ------
+    ValueError
+        "... of one layer": rows of several have no one median.
+    """
+    if len(table[["masked", "layer"]].drop_duplicates()) != 1:
+        raise ValueError("the table must hold rows of one layer, masked or not: select them first.")
+    exponents = table.pivot_table(index="length", columns="bound", values="log10", aggfunc="median")
+    found = 10.0 ** exponents.clip(upper=300)
+    found.insert(0, "truth", table.groupby("length").truth.median())
+    return found
+
+
+def at_text(table, *, top=1e6):
+    """All bounds of one trained layer against the length of its text, with the constant, in log-log axes.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As for `medians`.
+    top : float
+        Where the figure ends; a bound above it is named in the corner.
+
+    Returns
+    -------
+    Figure
+    """
+    found = medians(table)
+    ax = plt.subplots(figsize=(7.2, 5.0))[1]
+    shown = [key for key in LINES if key in found and key not in SAME and found[key].min() <= top]
+    for key in shown:
+        _, colour, line, marker = LINES[key]
+        ax.plot(found.index, found[key], ls=line, marker=marker, color=colour, lw=1.4)
+    ax.fill_between(found.index, found.truth, found.three_terms, color="C2", alpha=0.15, lw=0)
+    ax.plot(found.index, found.truth, "k-", marker=".", lw=2.4)
+    labels = [(found[key].iloc[-1], *LINES[key][:2]) for key in shown] + [(found.truth.iloc[-1], "the constant", "k")]
+    place = 0.0
+    for value, words, colour in sorted(labels):  # from below, never closer than the height of a line
+        place = max(np.log10(value), place + APART)
+        at = found.index[-1], value
+        ax.annotate(words, at, (found.index[-1] * 1.12, 10**place), va="center", color=colour, fontsize=9)
+    beyond = [words for key, (words, *_) in LINES.items() if key in found and found[key].min() > top]
+    if beyond:
+        ax.text(0.02, 0.97, f"beyond this figure: {', '.join(beyond)}", transform=ax.transAxes, va="top", fontsize=9)
+    ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="Lipschitz constant and bounds")
+    ax.set(xlim=(found.index[0] * 0.93, found.index[-1] * 2.1), ylim=(found.truth.min() / 2, top))
+    ax.set_xticks(found.index, [f"{n}" for n in found.index])
+    ax.minorticks_off()
+    return ax.figure
+
+
+def at_worst(table):
+    """Bounds over the constant of one head, along the length and along the logit range, at forks and random tokens.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``zoo-growth``: columns along, n, t, input, truth, bound, log10.
+
+    Returns
+    -------
+    Figure
+    """
+    figure, grid = plt.subplots(2, 2, figsize=(8.4, 6.4), sharey=True, sharex="col")
+    table = table.assign(over=10.0 ** table.log10.clip(upper=300) / table.truth)
+    for axes, given in zip(grid, ("fork", "random"), strict=True):
+        for ax, along, place in zip(axes, ("along n", "along R"), ("n", "t"), strict=True):
+            rows = table[(table.along == along) & (table.input == given)]
+            for key, (words, colour, line, marker) in LINES.items():
+                one = rows[rows.bound == key].sort_values(place)
+                ax.plot(one[place], one.over, ls=line, marker=marker, color=colour, lw=1.3, label=words)
+            ax.axhline(1, color="black", lw=1)
+            ax.set(xscale="log", yscale="log", ylim=(0.7, 1e5))
+            fixed = f"t = {rows.t.iloc[0]:g}" if place == "n" else f"n = {rows.n.iloc[0]}"
+            ax.set_title(f"{'fork' if given == 'fork' else 'random tokens'}, {fixed}", fontsize=10)
+        axes[0].set_ylabel("bound / constant")
+    for ax, place in zip(grid[-1], ("tokens n", "logit range t"), strict=True):
+        ax.set_xlabel(place)
+    handles, words = grid[0, 0].get_legend_handles_labels()
+    shown = [(one, word) for one, word in zip(handles, words, strict=True) if len(one.get_xdata())]
+    figure.legend(*zip(*shown, strict=True), loc="outside lower center", ncols=5, fontsize=9)
+    return figure

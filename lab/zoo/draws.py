@@ -1,0 +1,222 @@
+"""Maps and inputs to hold against each bound: random ones, explicit rough ones, and those that a search makes worse."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+from zlib import crc32
+
+import torch
+
+from lab.zoo.maps import CosineAttention, SigmoidAttention, softmax
+from lab.zoo.truth import blocks
+from lipnb.attention import Attention
+from lipnb.models import RotaryAttention
+from lipnb.worst_case import ascend, fork_input, unit_slope
+
+__all__ = ["FAMILIES", "KINDS", "Case", "draw", "rougher"]
+
+KINDS = ("random", "rough", "ascended")
+FAMILIES = ("head", "bias", "layer", "measure", "rotary", "l2", "cosine", "sigmoid", "softmax", "norm", "stacked")
+STEPS, TRIALS = 40, 60  # of an ascent, and of the trials after it
+
+
+class Case(NamedTuple):
+    """One map and one input, float64.
+
+    Attributes
+    ----------
+    f : callable
+        The map of tokens.
+    x : Tensor, shape (n, d)
+        The tokens.
+    weights : Tensor, shape (n,), or None
+        Token weights of total one.
+    unfolded : Tensor, shape (h, v, d), or None
+        Of L2 attention, the value matrices before the query matrices are folded into them.
+    """
+
+    f: Callable
+    x: torch.Tensor
+    weights: torch.Tensor | None = None
+    unfolded: torch.Tensor | None = None
+
+    @property
+    def n(self):
+        """Number of tokens."""
+        return len(self.x)
+
+    @property
+    def R(self):
+        """Largest token norm."""
+        return self.x.norm(dim=-1).amax().item()
+
+    @property
+    def A(self):
+        """Logit matrix of the first head, shape (d, d)."""
+        return self.f.scale * self.f.key[0].mT @ self.f.query[0]
+
+    @property
+    def V(self):
+        """Value matrix of the first head, the output matrix included, shape (m, d)."""
+        return self.f.value[0] if self.f.output is None else self.f.output[0] @ self.f.value[0]
+
+    def jacobian(self):
+        """Blocks (n, m, n, d) of the Jacobian by autograd, at the weights where there are any."""
+        return blocks(self.f if self.weights is None else lambda x: self.f(x, self.weights), self.x)
+
+
+def draw(family, kind, seed, *, masked=False):
+    """Case number `seed` of its kind; equal arguments give equal cases.
+
+    Parameters
+    ----------
+    family : str
+        One of `FAMILIES`: one head; one with a query bias; several with biases and output matrices; one on weighted
+        tokens; heads with rotary positions; L2 attention; cosine scores; a sigmoid; the softmax alone; a norm layer;
+        or four heads of which one alone has queries.
+    kind : {"random", "rough", "ascended"}
+        Gaussian matrices and tokens; tokens near which bounds are tight (forks, equal tokens, two clusters); or the
+        start of an ascent, for `rougher`.
+    seed : int
+        0 or more. The largest logit of a ball, t, runs from 1 to 30.
+    masked : bool
+        Whether the map is causal, for the families that may be.
+
+    Returns
+    -------
+    Case
+
+    Raises
+    ------
+    ValueError
+        "family must be one of ..., kind one of ...".
+    """
+    if family not in FAMILIES or kind not in KINDS:
+        raise ValueError(f"family must be one of {FAMILIES}, kind one of {KINDS}, got {family!r} and {kind!r}.")
+    g = torch.Generator().manual_seed(crc32(f"zoo/{family}/{kind}/{seed}/{masked}".encode()))
+    n, d = _integer(g, 2, 9 if kind == "rough" else 6), _integer(g, 2, 4)
+    t = 10 ** (1.5 * torch.rand((), generator=g, dtype=torch.float64).item())
+    rough = kind == "rough" or (kind == "ascended" and seed % 2 == 1)
+    f, unfolded = _map(g, family, d, masked, rough, seed)
+    x = _tokens(g, f, family, n, d, t, seed, rough)
+    weights = None
+    if family == "measure":
+        weights = torch.rand(len(x), generator=g, dtype=torch.float64).add(1e-3).pow(2)
+        weights = weights / weights.sum()
+    return Case(f, x, weights, unfolded)
+
+
+def _integer(g, low, high):
+    return int(torch.randint(low, high + 1, (), generator=g))
+
+
+def _map(g, family, d, masked, rough, seed):
+    """A map of a family and, of L2 attention, its value matrices before folding."""
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    if family in ("head", "measure"):
+        eye = torch.eye(d).double()
+        if rough and seed % 4 == 3:  # no query term in |A x|
+            return Attention.from_matrices(5 * torch.outer(eye[0], eye[1]), eye, masked=masked), None
+        if rough and seed % 2:  # where forks are the worst inputs
+            return Attention.from_matrices(-eye, eye, masked=masked), None
+        return Attention.from_matrices(normal(d, d), normal(_integer(g, 1, d), d), masked=masked), None
+    if family == "cosine":
+        return CosineAttention(*normal(3, d, d), tau=1 + 4 * normal(1).abs().item()), None
+    if family == "sigmoid":
+        return SigmoidAttention(normal(d, d), normal(d, d), bias=normal(1).item()), None
+    if family == "softmax":
+        return softmax, None
+    if family == "norm":
+        return torch.nn.LayerNorm(d, eps=10.0 ** -_integer(g, 1, 6), bias=False).double(), None
+    if family == "layer" and rough and seed % 4 == 1:
+        eye = torch.eye(d).double()
+        return Attention.from_matrices(-eye, eye, masked=masked).replace(output=eye[None]), None
+    h, k = (1 if family == "bias" else _integer(g, 1, 3)), 2
+    if family == "l2":
+        query, value = normal(h, k, d) * 2 ** normal(1).item(), normal(h, d, d)
+        output = normal(h, d, d) if _integer(g, 0, 1) else None
+        return Attention.l2(query, value, output, masked=masked), value
+    if family == "stacked":  # one head of four reads and writes, in a plane of eight dimensions
+        query, key, value = torch.zeros(3, 4, 2, 8).double()
+        key[0, :, :2] = value[0, :, :2] = torch.eye(2)
+        query[0] = -key[0] if rough else normal(2, 8)
+        return Attention(query, key, value, torch.eye(8).double().view(8, 4, 2).movedim(1, 0), scale=0.5), None
+    parts = normal(h, k, d), normal(h, k, d), normal(h, k, d), normal(h, d, k)
+    if family == "rotary":
+        return RotaryAttention(Attention(*parts, masked=masked), torch.ones(1)), None
+    return Attention(*parts, query_bias=normal(h, k), key_bias=normal(h, k), masked=masked), None
+
+
+def _tokens(g, f, family, n, d, t, seed, rough):
+    """Tokens (n, d) of which the largest logit of their ball is t, where the map has such a number."""
+    x = torch.randn(n, d, generator=g, dtype=torch.float64)
+    if family == "softmax":
+        return min(t, 6) * x[:1] if not rough else torch.tensor([[0.0, 0.0] + [-30.0] * (d - 1)]).double()
+    if family == "norm":
+        return x[:1]
+    if family in ("l2", "cosine", "sigmoid"):
+        return (x[:1].expand(n, d) if rough and seed % 4 == 0 else x) * 2 ** (t / 10 - 1)
+    f = f.attention if family == "rotary" else f
+    A = f.scale * f.key.mT @ f.query
+    R = math.sqrt(t / max(torch.linalg.matrix_norm(A, 2).amax().item(), 1e-3))
+    if family == "stacked":
+        plane = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]).double() if rough else x[:, :2]
+        x = torch.cat([plane, plane.new_zeros(len(plane), 6)], 1)
+        return R * x / x.norm(dim=-1).amax()
+    if rough and seed % 4 == 0:
+        x = x[:1].expand(n, d)
+    elif rough and seed % 4 == 3:  # two opposite tokens
+        x = torch.eye(d).double()[[0, 0]] * torch.tensor([[1.0], [-1.0]])
+    elif rough and seed % 4 == 1:  # a fork with a straight angle
+        v, e = torch.linalg.svd(A[0]).Vh[:2]
+        x = torch.stack([e, -e] + [v] * max(1, n - 2))
+    elif rough:
+        V = f.value[0] if f.output is None else f.output[0] @ f.value[0]
+        return fork_input(A[0], V, max(n, 3), R)[0]
+    return R * x / x.norm(dim=-1).amax()
+
+
+def rougher(case, ratio, *, seed=0):
+    """The same map at an input where truth over bound is larger: an ascent, then trials, the largest token kept.
+
+    Parameters
+    ----------
+    case : Case
+        Where to begin.
+    ratio : callable
+        Of a case: truth over bound, a float.
+    seed : int
+        Of the trials.
+
+    Returns
+    -------
+    Case
+        The best of those visited, the first included.
+    """
+    size, g = case.R, torch.Generator().manual_seed(seed)
+
+    def kept(x):
+        return x * size / x.norm(dim=-1).amax().clamp_min(1e-300)
+
+    def goal(x):
+        J = torch.autograd.functional.jacobian(
+            case.f if case.weights is None else lambda y: case.f(y, case.weights), x[0], create_graph=True
+        )
+        return torch.linalg.matrix_norm(J.flatten(2).flatten(0, 1))[None]  # Frobenius: smooth, and near the other
+
+    def move(step, point, slopes):
+        slope = unit_slope(slopes[0].nan_to_num(0.0, 0.0, 0.0), (1, 2))
+        return (kept(point[0] + 0.3 * size * 0.9**step * slope),)
+
+    (x,), _ = ascend(goal, (case.x[None],), move, steps=STEPS)
+    best = max((case, case._replace(x=x[0])), key=ratio)
+    top = ratio(best)
+    for trial in range(TRIALS):
+        step = 0.3 * 0.93**trial * torch.randn(case.x.shape, generator=g, dtype=torch.float64)
+        other = best._replace(x=kept(best.x + size / math.sqrt(case.x.shape[1]) * step))
+        if (now := ratio(other)) > top:
+            best, top = other, now
+    return best

@@ -1,0 +1,67 @@
+"""Attentions that the library does not know and some bounds are for: cosine scores, and a sigmoid for the softmax."""
+
+import torch
+
+__all__ = ["CosineAttention", "SigmoidAttention", "softmax"]
+
+
+class CosineAttention:
+    r"""One head of scaled cosine attention: unit queries, keys and values, but for :math:`\epsilon`.
+
+    .. math:: f(X)_i = \nu \sum_j \mathrm{softmax}_j (\tau\, \hat q_i \cdot \hat k_j)\, \hat v_j, \qquad
+        \hat y = y / \sqrt{|y|^2 + \epsilon}
+
+    Parameters
+    ----------
+    query, key, value : Tensor, shapes (k, d), (k, d), (v, d)
+    tau, nu, eps : float
+        Positive.
+
+    Notes
+    -----
+    qi2023lipsformer, as transcribed by others.
+    """
+
+    masked = False
+
+    def __init__(self, query, key, value, *, tau=1.0, nu=1.0, eps=1e-2):
+        self.query, self.key, self.value, self.tau, self.nu, self.eps = query, key, value, tau, nu, eps
+
+    def __call__(self, x):
+        """Output tokens (n, v) of tokens (n, d)."""
+        q, k, v = (self._unit(x @ W.mT) for W in (self.query, self.key, self.value))
+        return self.nu * (self.tau * q @ k.mT).softmax(-1) @ v
+
+    def _unit(self, y):
+        return y / (y.square().sum(-1, keepdim=True) + self.eps).sqrt()
+
+
+class SigmoidAttention:
+    r"""One head of sigmoid attention: rows do not sum to one.
+
+    .. math:: f(X)_i = \sum_j \sigma(x_i^\top A^\top x_j + b)\, V x_j, \qquad \sigma(z) = 1 / (1 + e^{-z})
+
+    Parameters
+    ----------
+    A, V : Tensor, shapes (d, d), (m, d)
+    bias : float
+        b; - log n is usual.
+
+    Notes
+    -----
+    ramapuram2024theory.
+    """
+
+    masked = False
+
+    def __init__(self, A, V, *, bias=0.0):
+        self.A, self.V, self.bias = A, V, bias
+
+    def __call__(self, x):
+        """Output tokens (n, m) of tokens (n, d)."""
+        return torch.sigmoid(x @ self.A.mT @ x.mT + self.bias) @ x @ self.V.mT
+
+
+def softmax(x):
+    """The softmax of logits (1, n), as a map of one token."""
+    return x.softmax(-1)

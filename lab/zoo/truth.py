@@ -1,0 +1,57 @@
+"""Norms of the Jacobian of any map of tokens, by autograd and dense: the slow twin of what the library computes."""
+
+import itertools
+
+import torch
+
+__all__ = ["blocks", "largest_row", "largest_token", "row_sums", "sign_norm", "spectral"]
+
+
+def blocks(f, x):
+    """Jacobian of a map of tokens (n, d) to (n', m), shape (n', m, n, d)."""
+    return torch.autograd.functional.jacobian(f, x.detach(), vectorize=True)
+
+
+def spectral(J, weights=None):
+    """Spectral norm of blocks (n, m, n, d), a float; with weights that of :math:`D_a^{1/2} J D_a^{-1/2}`."""
+    if weights is not None:
+        root = weights.sqrt()
+        J = root[:, None, None, None] * J / root[:, None]
+    return torch.linalg.matrix_norm(J.flatten(2).flatten(0, 1), 2).item()
+
+
+def largest_row(J):
+    """Norm for the largest coordinate of inputs and outputs: the largest absolute row sum."""
+    return J.abs().sum((-2, -1)).amax().item()
+
+
+def row_sums(J):
+    """Largest sum of the spectral norms of the blocks of a row: at least the norm for the largest token."""
+    return torch.linalg.matrix_norm(J.movedim(1, 2), 2).sum(-1).amax().item()
+
+
+def largest_token(J, rounds=60):
+    r"""Norm for the largest token, :math:`\max_i \max_{|u_j| \le 1} |\sum_j J_{ij} u_j|`: a lower bound, nearly it.
+
+    For a unit w the best :math:`u_j` is :math:`J_{ij}^\top w` made unit, and for given u the best w is their image:
+    each round is no worse. Begun from every left singular vector of the row.
+    """
+    rows = J.movedim(2, 1)  # (i, j, m, d)
+    w = torch.linalg.svd(J.flatten(2)).U.mT  # (i, starts, m)
+    best = J.new_zeros(())
+    for _ in range(rounds):
+        u = torch.nn.functional.normalize(torch.einsum("ijmd,ism->isjd", rows, w), dim=-1)
+        image = torch.einsum("ijmd,isjd->ism", rows, u)
+        best = torch.maximum(best, image.norm(dim=-1).amax())
+        w = torch.nn.functional.normalize(image, dim=-1)
+    return best.item()
+
+
+def sign_norm(p):
+    r"""Norm of the Jacobian of the softmax at p, (n,), from the largest entry to the sum of absolute values.
+
+    The matrix is positive semidefinite, so signs s and t that maximise :math:`s^\top J t` may be equal, and
+    :math:`s^\top J s = 4\, p(S) (1 - p(S))`, the variance of a sign: all sets S are tried.
+    """
+    signs = torch.tensor([*itertools.product((0.0, 1.0), repeat=len(p))], dtype=p.dtype)
+    return (4 * (signs @ p) * ((1 - signs) @ p)).amax().item()
