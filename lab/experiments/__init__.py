@@ -17,6 +17,7 @@ from lab.experiments import (
     real_text,
     robustness,
     scaling_factor,
+    worst_inputs,
 )
 from lab.experiments.real_text import measurable, of_model
 from lab.experiments.table import Table, make
@@ -49,6 +50,7 @@ MODULES = (
     inversion,
     inversion_curves,
     brackets,
+    worst_inputs,
 )
 TABLES = {table.name: table for module in MODULES for table in module.TABLES}
 TRAINED = {table.name: table for table in language_model.TABLES}
