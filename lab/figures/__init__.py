@@ -20,6 +20,7 @@ from lab.figures import (
     training,
     two_clusters,
     verified,
+    worst_inputs,
 )
 from lab.figures.book import FORMATS, draw, redraw
 from lab.figures.heat_maps import head_map, matrix, probabilities
@@ -64,6 +65,7 @@ __all__ = [
     "training",
     "two_clusters",
     "verified",
+    "worst_inputs",
 ]
 
 
