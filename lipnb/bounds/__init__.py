@@ -6,9 +6,11 @@ its attention matrix. `kim`: L2 attention on all inputs, in the maximum norm too
 Jacobian kept as a norm that can be computed; `lipnb.certify` is made of it, of the `pieces` of the Jacobian in units
 and of their `accuracy`. `rounding` holds what makes a computed norm an upper bound; `biases` takes query biases away
 for the bounds that know none; `norms` holds the numbers by which bounds on a ball know a head; `ellipsoid` the radius
-that a LayerNorm imposes; `heads` these bounds for all heads at once; `rotary` what holds of rotary positions.
+that a LayerNorm imposes; `heads` these bounds for all heads at once; `ball` the least that is proved for a whole layer
+on a ball, with what its heads share, from `joint`; `rotary` what holds of rotary positions.
 """
 
+from lipnb.bounds.ball import ball_upper, general_upper_optimal
 from lipnb.bounds.biases import without_query_bias
 from lipnb.bounds.castin import biased_upper, general_lower, general_upper, general_upper_sharp, multi_head_upper
 from lipnb.bounds.ellipsoid import layer_norm_radius
@@ -27,11 +29,13 @@ __all__ = [
     "HeadNorms",
     "Nearby",
     "Terms",
+    "ball_upper",
     "biased_upper",
     "chosen_tokens",
     "column_upper",
     "general_lower",
     "general_upper",
+    "general_upper_optimal",
     "general_upper_sharp",
     "growth_rate",
     "head_norms",

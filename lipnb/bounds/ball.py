@@ -1,0 +1,229 @@
+r"""The least proved bound on a ball: each row of the Jacobian through two tokens, then all rows, then all heads.
+
+Row i of the Jacobian of a head moves the output by :math:`V (q_i + k_i + v_i)`: its own query, then keys and values of
+the tokens it sees. The lemma behind every bound here: :math:`k_i + v_i` is at most
+:math:`(1 + \tau^2 / 2)^{1/2}` times the Euclidean norm of the *two largest* perturbations of tokens, where
+:math:`\tau = R\,|A x_i|`. `joint` says what several heads share.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from lipnb.attention import Attention
+from lipnb.bounds.ellipsoid import layer_norm_radius
+from lipnb.bounds.heads import head_norms, heads_on_ball
+from lipnb.bounds.joint import Region, Sizes, log_sum, sizes_of_heads, sizes_of_layer
+from lipnb.bounds.norms import heat, norms, product
+from lipnb.checks import count, radius
+
+__all__ = ["ball_upper", "general_upper_optimal"]
+
+ROWS = 4096  # rows of a mask that are told apart; later rows count as if they saw so many tokens
+ROUNDING = 1e-10  # relative, for the scalars after the norms
+
+
+def general_upper_optimal(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
+    r"""Lipschitz constant of one head in a ball: an upper bound with the exact leading constant of long sequences.
+
+    .. math:: \mathrm{Lip}(f_{|B_R^n}) \le \|V\|_2 \min\Big\{ t + \sqrt n\, \rho,\
+        \big(n \rho^2 + 2 \sqrt 2\, t \rho + 2 t^2\big)^{1/2} \Big\}, \qquad
+        t = \|A\|_2 R^2, \quad \rho^2 = 1 + \frac{t^2}2 .
+
+    Parameters
+    ----------
+    A, V, n, R
+        As for `general_upper`.
+
+    Returns
+    -------
+    float
+        An upper bound, unmasked and masked alike, never above `general_upper_sharp`.
+
+    Raises
+    ------
+    ValueError
+        As `general_upper`.
+
+    Notes
+    -----
+    Ours. For large t it is :math:`t \sqrt{n/2 + 4}`. The constant :math:`1 / \sqrt 2` of :math:`t \sqrt n` is exact:
+    where :math:`-\|A\|_2` is an eigenvalue of A and V is largest off its eigenvector, `lipnb.worst_case.fork_input`
+    reaches :math:`t \sqrt{n/2}` in the limit of large t and then large n.
+
+    Examples
+    --------
+    >>> from lipnb.bounds import general_upper_sharp
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> general_upper_optimal(eye, eye, 4, 1.0) < general_upper_sharp(eye, eye, 4, 1.0)
+    True
+    >>> round(general_upper_optimal(eye, eye, 400, 6.0), 2), round(general_upper_sharp(eye, eye, 400, 6.0), 2)
+    (514.57, 776.0)
+    """
+    A_norm, V_norm = norms(A, V)
+    n, t = count(n), heat(A_norm, R)
+    rho = math.hypot(1, t / math.sqrt(2))
+    by_terms = t + math.sqrt(n) * rho
+    whole = math.hypot(
+        math.sqrt(n) * rho, math.sqrt(2) * t, math.sqrt(2 * math.sqrt(2)) * math.sqrt(t) * math.sqrt(rho)
+    )
+    return product(V_norm, min(by_terms, whole))
+
+
+def ball_upper(
+    attention: Attention,
+    n: int,
+    R: float,
+    *,
+    ellipsoid: tuple[torch.Tensor, torch.Tensor] | None = None,
+    log: bool = False,
+) -> float:
+    r"""Lipschitz constant of a whole layer on sequences of n tokens in a ball: the least of all that is proved.
+
+    With :math:`M_h = W_O^{(h)} W_V^{(h)}` and :math:`a_h(x) = s W_K^\top (W_Q x + b_Q)`, for any weights
+    :math:`w_h > 0`,
+
+    .. math:: \mathrm{Lip}(f) \le \big(n \kappa^2 + 2 \sqrt{2 h}\, q \kappa + 2 q^2\big)^{1/2}, \quad
+        \kappa = \frac R{\sqrt 2}\, \big\|[M_h / \sqrt{w_h}]_h\big\|_2\,
+        \sup_{|x| \le R} \big\|[\sqrt{w_h}\, a_h(x)]_h\big\|_2 + \beta, \quad
+        q \ge R^2 \sup_{|C_h|_2 \le 1} \Big\|\sum_h M_h C_h A_h\Big\|_2,
+
+    where :math:`\beta` bounds :math:`\sum_h M_h v_h` for averages :math:`v_h` of the same perturbations.
+
+    Parameters
+    ----------
+    attention : Attention
+        With dot products; any heads, output matrices, query biases, mask and window. Other biases change no derivative.
+    n : int
+        Number of tokens.
+    R : float
+        Radius: every token has Euclidean norm at most R. With `ellipsoid` it may be `math.inf`.
+    ellipsoid : tuple of Tensor, shapes (d,) and (d,), optional
+        Gain and shift of a LayerNorm: tokens are among those that it can give, and in the ball. Derivatives are taken
+        in all directions all the same.
+    log : bool
+        Whether to return the natural logarithm.
+
+    Returns
+    -------
+    float
+        An upper bound on the local Lipschitz constant at all such inputs, hence on the Lipschitz constant; never above
+        the least of `heads_on_ball`, up to 1e-9. Norms are upper bounds with their rounding; that of the products of
+        two weight matrices in float64 is not counted.
+
+    Raises
+    ------
+    ValueError
+        "ball_upper knows dot-product scores only ...", "R must be ...", "ellipsoid must be (gain, shift) ...".
+    OverflowError
+        "the bound is exp(...), beyond the largest float: use log=True."
+
+    Notes
+    -----
+    Ours. The least of: that bound for all heads jointly, with weights found by optimisation (any are valid); the sum
+    over heads of the bound for one head, `general_upper_optimal` with the set of tokens kept inside the norms and with
+    :math:`P_{ij} \le 1 / (1 + (n_i - 1) e^{-\delta})` for row i that sees :math:`n_i` tokens, :math:`\delta` the
+    largest difference of logits; the sums of `heads_on_ball`, on sequences of any length.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> f = Attention.from_matrices(-eye, eye)
+    >>> round(ball_upper(f, 400, 6.0), 2), round(ball_upper(f, 400, 1e200, log=True), 3)
+    (514.55, 923.693)
+    """
+    attention.check_dot("ball_upper")
+    n = count(n)
+    att = attention.to("cpu", torch.float64)
+    regions, reach = regions_of(att, R, ellipsoid)
+    rows = rows_of(att, n)
+    heads, layer = sizes_of_heads(att, regions), sizes_of_layer(att, regions)
+    logs = [
+        log_sum(_log_of_rows(head, rows, heads=1, apart=True) for head in heads),
+        _log_of_rows(layer, rows, heads=att.heads, apart=False),
+    ]
+    if math.isfinite(reach):
+        published = heads_on_ball(head_norms(att), n, reach, att.masked)
+        if att.window is not None:  # proved for the whole past, not for a window
+            published = {name: value for name, value in published.items() if "mean_field" not in name}
+        logs += [value for value in published.values() if not math.isnan(value)]
+    least = min(logs) + ROUNDING
+    if log:
+        return least
+    try:
+        return math.exp(least)
+    except OverflowError:
+        raise OverflowError(f"the bound is exp({least:.6g}), beyond the largest float: use log=True.") from None
+
+
+def regions_of(att, R, ellipsoid):
+    """The sets that hold all tokens, one or two, and the radius of a ball that does."""
+    d, regions = att.width, []
+    if not (ellipsoid is not None and R == math.inf):
+        regions.append(Region(torch.zeros(d).double(), radius(R) * torch.eye(d).double()))
+    if ellipsoid is None:
+        return regions, R
+    if not (isinstance(ellipsoid, tuple | list) and len(ellipsoid) == 2):
+        raise ValueError("ellipsoid must be (gain, shift), two tensors of shape (d,).")
+    gain, shift = (torch.as_tensor(part).detach().to("cpu", torch.float64) for part in ellipsoid)
+    reach = layer_norm_radius(gain, shift)
+    if len(gain) != d:
+        raise ValueError(f"ellipsoid must be (gain, shift) of the width of the layer, {d}, got {len(gain)}.")
+    regions.append(Region(shift, math.sqrt(d) * gain[:, None] * (torch.eye(d).double() - 1 / d)))
+    return regions, min(R, reach * (1 + ROUNDING))
+
+
+class Rows(NamedTuple):
+    """How many tokens rows see: `seen` of them in `times` rows, of which `column` see one and the same token."""
+
+    n: int
+    seen: torch.Tensor
+    times: torch.Tensor
+    column: torch.Tensor
+
+
+def rows_of(att, n):
+    """`Rows` of n tokens; beyond `ROWS` a row counts as seeing that many, which bounds from above."""
+    one = torch.ones(1, dtype=torch.float64)
+    if not att.masked:
+        return Rows(n, n * one, n * one, n * one)
+    widest = n if att.window is None else min(n, att.window)
+    told = min(widest, ROWS)
+    seen, times, column = torch.arange(1.0, told + 1).double(), torch.ones(told).double(), torch.ones(told).double()
+    times[-1], column[-1] = n - told + 1, widest - told + 1
+    return Rows(n, seen, times, column)
+
+
+def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
+    """Logarithm of the bound on the Jacobian whose rows have these `Sizes`; `apart`: key and value add as squares."""
+    scale = max(sizes[:3])
+    if scale == -math.inf:
+        return -math.inf
+    value, key, query = (math.exp(size - scale) for size in sizes[:3])
+    n, several = rows.n, rows.seen > 1  # a token that sees itself alone has no key and no query term
+    if n == 1:
+        return sizes.value
+    most = 1 / (1 + (rows.seen - 1) * math.exp(-math.exp(min(sizes.spread, 20))))  # of the attention, in a row
+    if apart:
+        free = value**2 + key**2
+        squares = torch.minimum(most * (value**2 + several * key**2), value**2 + several * key**2 / 2)
+        kappa = math.hypot(value, key / math.sqrt(2))
+    else:
+        free = (value + key) ** 2
+        squares = (most.sqrt() * value + several * most.clamp_max(0.5).sqrt() * key).square()
+        kappa = value + key / math.sqrt(2)
+    by_terms = query + math.sqrt(min((rows.times * squares).sum().item(), free * (rows.column * most).sum().item()))
+    first = value**2 - kappa**2 if not several.all() else 0.0
+    return scale + math.log(min(by_terms, _through_few(query, kappa, n * kappa**2 + first, min(2 * heads, n), n)))
+
+
+def _through_few(query, kappa, squares, few, n):
+    r"""Norm of rows :math:`q \alpha_i + \kappa_i \tau`, :math:`\tau^2` the sum of the `few` largest of n squares.
+
+    .. math:: q^2 + \tau^2 \sum_i \kappa_i^2 + 2 q \kappa \tau \big(\sqrt r\, \tau + \sqrt{n - r} \sqrt{1 - \tau^2}\big)
+
+    is largest, over :math:`\tau`, at the top eigenvalue of a matrix of order two.
+    """
+    corner, side = squares + 2 * math.sqrt(few) * query * kappa, math.sqrt(n - few) * query * kappa
+    return math.sqrt(query**2 + (corner + math.hypot(corner, 2 * side)) / 2)

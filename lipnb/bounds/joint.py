@@ -1,0 +1,285 @@
+r"""What the heads of a layer share: norms of all heads side by side or one above the other, with the best weights.
+
+With weights :math:`w_h > 0` and :math:`|z_h| \le |b_h|`, :math:`|\sum_h M_h z_h|^2 \le \|[M_h / \sqrt{w_h}]_h\|^2
+\sum_h w_h |b_h|^2`. Any weights give a bound: those used come from a convex problem, solved roughly.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.linalg import eigh
+from scipy.optimize import minimize
+from scipy.sparse.linalg import ArpackError, eigsh
+
+from lipnb.attention import Attention
+from lipnb.bounds.rounding import largest_singular
+
+__all__ = ["Region", "Sizes", "balanced", "log_sum", "sizes_of_heads", "sizes_of_layer"]
+
+STEPS = 12  # of the search for weights
+DENSE = 64  # order up to which all eigenvalues are computed
+
+
+class Region(NamedTuple):
+    r"""A set that holds all tokens, :math:`\{\beta + G u : |u| \le 1\}`: `centre`, shape (d,), and `map`, (d, d)."""
+
+    centre: torch.Tensor
+    map: torch.Tensor
+
+
+class Sizes(NamedTuple):
+    r"""What bounds one row of the Jacobian; natural logarithms.
+
+    Attributes
+    ----------
+    value : float
+        Of :math:`\sum_h M_h v_h`, for averages :math:`v_h` of perturbations of norm at most 1.
+    key : float
+        Of the key term, before the factor :math:`1 / \sqrt 2` of two tokens.
+    query : float
+        Of :math:`\sum_h M_h C_h A_h`, :math:`C_h` the covariances of attention.
+    spread : float
+        Of the difference of two logits of one row.
+    """
+
+    value: float
+    key: float
+    query: float
+    spread: float
+
+
+class _Factors(NamedTuple):
+    """The heads on one region, each map by a factor of few rows or columns that has its norm.
+
+    Attributes
+    ----------
+    outputs : Tensor, shape (h, m, r)
+        Of M G, side by side.
+    above, beside : Tensor, shape (h, k, k) and (h, d, k)
+        W_K^T by its triangle, for heads one above the other, and as it is, for heads side by side.
+    slopes : tuple of Tensor, shapes (h, k, 1) and (h, k, d)
+        Queries at the centre, and how they change: s (W_Q beta + b_Q) and s W_Q G.
+    queries : Tensor, shape (h, r, d)
+        Of G^T A, one above the other.
+    """
+
+    outputs: torch.Tensor
+    above: torch.Tensor
+    beside: torch.Tensor
+    slopes: tuple[torch.Tensor, torch.Tensor]
+    queries: torch.Tensor
+
+
+def _triangle(matrix):
+    """R of matrix = Q R: :math:`|M y| = |R y|`."""
+    return torch.linalg.qr(matrix, mode="r").R
+
+
+def _output(att):
+    """Output matrices, shape (h, m, v): heads side by side have the columns of an identity."""
+    if att.output is not None:
+        return att.output
+    h, v = att.heads, att.value_width
+    return torch.eye(h * v, dtype=torch.float64).unflatten(1, (h, v)).movedim(1, 0)
+
+
+def _factors(att, region):
+    query, key, s = att.query, att.key, abs(att.scale)
+    at_centre = query @ region.centre
+    if att.query_bias is not None:
+        at_centre = at_centre + att.query_bias
+    return _Factors(
+        outputs=_output(att) @ _triangle((att.value @ region.map).mT).mT,
+        above=_triangle(key.mT),
+        beside=key.mT,
+        slopes=(s * at_centre[..., None], s * query @ region.map),
+        queries=_triangle((key @ region.map).mT) @ (s * query),
+    )
+
+
+def _wide(offset, spread, part):
+    r""":math:`[b / \sqrt{1 - p}, B / \sqrt p]`, whose norm bounds :math:`|b + B u|` over :math:`|u| \le 1`, any p."""
+    part = torch.as_tensor(part, dtype=torch.float64).clamp(1e-12, 1 - 1e-12)
+    return torch.cat([offset / (1 - part).sqrt(), spread / part.sqrt()], dim=-1)
+
+
+def _parts(offset, spread):
+    """Two values of p for `_wide`: the best if both are largest in one direction, and if in orthogonal ones."""
+    b, B = offset / (offset + spread).clamp_min(1e-300), spread / (offset + spread).clamp_min(1e-300)
+    return B, B**2 / (B**2 + b**2).clamp_min(1e-300)
+
+
+def _least_norm(left, offset, spread):
+    r"""Upper bounds on the largest :math:`|L (b + B u)|` over :math:`|u| \le 1`, heads in a batch."""
+    parts = _parts(largest_singular(left @ offset), largest_singular(left @ spread))
+    return torch.stack([largest_singular(left @ _wide(offset, spread, part[:, None, None])) for part in parts]).amin(0)
+
+
+def sizes_of_heads(att: Attention, regions: list[Region]) -> list[Sizes]:
+    """`Sizes` of each head alone, the tokens in all `regions`.
+
+    Parameters
+    ----------
+    att : Attention
+        Float64, dot products.
+    regions : list of Region
+        One or more.
+
+    Returns
+    -------
+    list of Sizes, length h
+    """
+    value = largest_singular(_output(att) @ _triangle(att.value.mT).mT).log()
+    outputs, slopes, queries, spreads = [], [], [], []
+    for region in regions:
+        of = _factors(att, region)
+        output = largest_singular(of.outputs).log()
+        outputs.append(output)
+        slopes.append(_least_norm(of.above, *of.slopes).log())
+        queries.append(output + largest_singular(of.queries).log())
+        keys = _triangle((att.key @ region.map).mT)
+        size = keys.abs().amax().clamp_min(1e-300)  # their product with the slopes may overflow
+        spreads.append(math.log(2) + _least_norm(keys / size, *of.slopes).log() + size.log())
+    key = torch.stack(outputs).amin(0) + torch.stack(slopes).amin(0)
+    rows = zip(value, key, torch.stack(queries).amin(0), torch.stack(spreads).amin(0), strict=True)
+    return [Sizes(*(size.item() for size in row)) for row in rows]
+
+
+def sizes_of_layer(att: Attention, regions: list[Region]) -> Sizes:
+    """`Sizes` of all heads together: the first three never more than the sums over heads of `sizes_of_heads`.
+
+    Parameters
+    ----------
+    att, regions
+        As for `sizes_of_heads`.
+
+    Returns
+    -------
+    Sizes
+    """
+    alone = sizes_of_heads(att, regions)
+    if att.heads == 1:
+        return alone[0]
+    made = [_factors(att, region) for region in regions]
+    outputs, queries = [of.outputs for of in made], [of.queries for of in made]
+    above, beside = zip(*(_slopes_together(of) for of in made), strict=True)
+    key, query = [log_sum(head.key for head in alone)], [log_sum(head.query for head in alone)]
+    for output, *slopes in zip(outputs, above, beside, strict=True):
+        for slope, dim in zip(slopes, (0, 1), strict=True):
+            w = balanced(output, slope, dim)
+            by_output = [_together(one, 1 / w, 1) for one in outputs]
+            by_query = [_together(one, w, 0) for one in queries]
+            by_slope = [_together(one, w, 0) for one in above] + [_together(one, w, 1) for one in beside]
+            key.append(min(by_output) + min(by_slope))
+            query += [left + right for left, right in zip(by_output, by_query, strict=True)]
+    return Sizes(_value_of_layer(att, alone), min(key), min(query), max(head.spread for head in alone))
+
+
+def balanced(left: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
+    r"""Weights that make :math:`\|[L_h / \sqrt{w_h}]_h\|_2\, \|[\sqrt{w_h} S_h]_h\|_2` small.
+
+    The logarithm is convex in :math:`\log w`; its slope is the difference of what head h has of the two top singular
+    vectors. The start, :math:`w_h = |L_h| / |S_h|`, gives at most :math:`\sum_h |L_h| |S_h|`.
+
+    Parameters
+    ----------
+    left : Tensor, shape (h, m, r)
+        Blocks side by side.
+    right : Tensor, shape (h, a, b)
+        Blocks one above the other (`dim` 0) or side by side (1).
+    dim : int
+
+    Returns
+    -------
+    Tensor, shape (h,)
+        Positive; no worse than the start.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2).double()
+    >>> balanced(eye[:, :, None], torch.tensor([1.0, 4.0]).double()[:, None, None] * eye[:, None], 0).tolist()
+    [1.0, 0.25]
+    """
+    sizes = [largest_singular(blocks) for blocks in (left, right)]
+    low = [torch.where(size > 0, size, size.max() * 1e-6 + 1e-300) for size in sizes]
+    start = (low[0] / low[1]).log()
+    if not all(size.max() > 0 for size in sizes) or len(left) == 1:
+        return start.exp()
+    grams = [_gram(left / sizes[0].max(), 1), _gram(right / sizes[1].max(), dim)]
+    tops = [None, None]
+
+    def slope(logs):
+        value, found = 0.0, np.zeros(len(logs))
+        for which, (gram, sign) in enumerate(zip(grams, (-0.5, 0.5), strict=True)):
+            scale = np.exp(sign * np.repeat(logs, len(gram) // len(logs)))
+            top, tops[which] = _top(scale[:, None] * gram * scale, tops[which])
+            value += 0.5 * math.log(top)
+            found += sign * (tops[which] ** 2).reshape(len(logs), -1).sum(1)
+        return value, found
+
+    spread = start.max() - start.min()
+    bounds = [(one - 20 - spread, one + 20 + spread) for one in start.tolist()]
+    best = minimize(slope, start.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS})
+    better = best.fun <= slope(start.numpy())[0]
+    return torch.as_tensor(best.x).exp() if better else start.exp()
+
+
+def _gram(blocks, dim):
+    """Products of the columns of blocks side by side (1), or of the rows of blocks one above the other (0)."""
+    wide = torch.cat([*blocks], 1) if dim else torch.cat([*blocks.mT], 1)
+    return (wide.mT @ wide).numpy()
+
+
+def _top(gram, start):
+    """Largest eigenvalue and its vector of a positive semidefinite matrix, to a few digits."""
+    if len(gram) > DENSE:
+        try:
+            values, vectors = eigsh(gram, 1, v0=np.ones(len(gram)) if start is None else start, tol=1e-5)
+            return max(values[0], 1e-300), vectors[:, 0]
+        except ArpackError:
+            pass
+    values, vectors = eigh(gram, subset_by_index=[len(gram) - 1] * 2)
+    return max(values[0], 1e-300), vectors[:, 0]
+
+
+def _value_of_layer(att, alone):
+    r"""Logarithm of a bound on :math:`\sum_h M_h v_h`, averages :math:`v_h = \sum_j P^h_j \varepsilon_j`.
+
+    With :math:`w_h = |M_h|` it is :math:`(\sum_h w_h)^{1/2}` times the norm of :math:`[M_h / \sqrt{w_h}]_h`, stacked
+    either way, and at most :math:`\sum_h |M_h|`.
+    """
+    sizes = torch.tensor([head.value for head in alone], dtype=torch.float64)
+    there = sizes > -math.inf
+    if not there.any():
+        return -math.inf
+    weights = 1 / sizes[there].exp()
+    output, values = _output(att)[there], att.value[there]
+    beside = output @ _triangle(values.mT).mT
+    above = _triangle(output) @ values
+    half = 0.5 * sizes[there].logsumexp(0).item()
+    return half + min(_together(beside, weights, 1), _together(above, weights, 0))
+
+
+def _slopes_together(of):
+    """Slopes of all heads on a region one above the other and side by side, each with the better of `_parts`."""
+    offset, spread = (
+        torch.tensor(_together(of.above @ part, None, 0), dtype=torch.float64).exp() for part in of.slopes
+    )
+    wide = [_wide(*of.slopes, part) for part in _parts(offset, spread)]
+    above = min((of.above @ one for one in wide), key=lambda blocks: _together(blocks, None, 0))
+    beside = min((of.beside @ _triangle(one.mT).mT for one in wide), key=lambda blocks: _together(blocks, None, 1))
+    return above, beside
+
+
+def _together(blocks, weights, dim):
+    r"""Logarithm of the norm of the blocks :math:`\sqrt{w_h} B_h` one above the other (0) or side by side (1)."""
+    if weights is not None:
+        blocks = weights.sqrt()[:, None, None] * blocks
+    return largest_singular(torch.cat([*blocks], dim)).log().item()
+
+
+def log_sum(logs):
+    """Logarithm of the sum of numbers, from their logarithms."""
+    return torch.tensor(list(logs), dtype=torch.float64).logsumexp(0).item()

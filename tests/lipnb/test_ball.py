@@ -1,0 +1,209 @@
+"""The least bound on a ball: above everything found by chance and by ascent, below every bound it replaces, tight."""
+
+import math
+
+import pytest
+import torch
+
+from lipnb import Attention, local_lipschitz
+from lipnb.bounds import (
+    ball_upper,
+    general_upper_optimal,
+    general_upper_sharp,
+    head_norms,
+    heads_on_ball,
+    layer_norm_radius,
+    mean_field_upper_sharp,
+)
+from lipnb.bounds.ball import rows_of
+from lipnb.bounds.joint import balanced
+from lipnb.worst_case import adam, ascend, climb, fork_input, gaussian
+
+EYE = torch.eye(3, dtype=torch.float64)
+MASKS = {"all": {}, "causal": {"masked": True}, "window": {"masked": True, "window": 2}}
+
+
+def layer(normal, h, d, *, bias, size=1.0, side_by_side=False, **mask):
+    """A random layer, on request with query biases."""
+    k, m = 2, 3
+    output = None if side_by_side else normal(h, m, k)
+    biases = {"query_bias": 2 * normal(h, k), "key_bias": normal(h, k)} if bias else {}
+    return Attention(size * normal(h, k, d), normal(h, k, d), normal(h, k, d), output, **biases, **mask)
+
+
+def in_ball(normal, *shape):
+    y = normal(*shape)
+    return y / y.norm(dim=-1, keepdim=True) * normal(*shape[:-1], 1).abs().clamp_max(1) ** 0.5
+
+
+def dense_norms(f, x):
+    """The slow twin: norms of the Jacobian of the map itself, by autograd."""
+    J = torch.func.vmap(torch.func.jacrev(f))(x)
+    return torch.linalg.matrix_norm(J.flatten(3).flatten(1, 2), 2)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("bias", [False, True], ids=["plain", "biased"])
+@pytest.mark.parametrize("h", [1, 2, 4])
+def test_no_input_exceeds_it(h, bias, mask):
+    normal = gaussian(100 * h + 10 * bias + len(mask))
+    for case in range(6):
+        n, d, R = (1, 2, 3, 5, 8, 12)[case], 2 + case % 3, (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)[(case + h) % 6]
+        f = layer(normal, h, d, bias=bias, side_by_side=case == 4, **MASKS[mask])
+        x = R * in_ball(normal, 30, n, d)
+        found = dense_norms(f, x)
+        start = x[found.topk(2).indices]
+        best = climb(f, start, R, steps=25)[1].max()
+        assert max(found.max(), best) <= ball_upper(f, n, R)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_no_fork_exceeds_it_and_some_come_near(mask):
+    normal, ratios = gaussian(len(mask)), []
+    for case in range(8):
+        n, d, R = 10 * (case + 1), 2 + case % 3, (1.0, 2.0, 3.0, 5.0)[case % 4]
+        A, V = normal(d, d), normal(2, d)
+        if case % 2:
+            A, V = -A @ A.mT - torch.eye(d), torch.eye(d).double()
+        f = Attention.from_matrices(A, V).replace(**MASKS[mask])
+        x = fork_input(A, V, n, R)[0]
+        ratios.append((local_lipschitz(f, x).value / ball_upper(f, n, R)).item())
+    assert max(ratios) <= 1
+    assert mask == "window" or max(ratios) > 0.9
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["ellipsoid", "and ball"])
+def test_no_output_of_a_layer_norm_exceeds_it(both):
+    normal = gaussian(5)
+    for case in range(8):
+        d, n, h = 3 + case % 2, 2 + case, 1 + case % 3
+        gain, shift = normal(d).exp(), normal(d)
+        f = layer(normal, h, d, bias=case % 2 == 1, masked=case % 3 == 0)
+        G = math.sqrt(d) * gain[:, None] * (torch.eye(d).double() - 1 / d)
+        u, _ = ascend(
+            lambda u, f=f, G=G, shift=shift: dense_norms(f, shift + u @ G.mT),
+            (in_ball(normal, 10, n, d),),
+            adam(0.05, inside=lambda u: u / u.norm(dim=-1, keepdim=True).clamp_min(1)),
+            steps=25,
+            log=True,
+        )
+        x = shift + torch.cat([u[0], in_ball(normal, 10, n, d)]) @ G.mT
+        sizes = x.norm(dim=-1).amax(-1)
+        reach = layer_norm_radius(gain, shift)
+        R = (1 + 1e-12) * sizes.median().item() if both else math.inf
+        upper = ball_upper(f, n, R, ellipsoid=(gain, shift))
+        assert sizes.max() <= reach * (1 + 1e-9)
+        assert dense_norms(f, x)[sizes <= R].max() <= upper
+        assert upper <= ball_upper(f, n, math.inf, ellipsoid=(gain, shift)) * (1 + 1e-9)
+        assert upper <= ball_upper(f, n, min(R, reach * (1 + 1e-9))) * (1 + 1e-9)
+
+
+def test_a_narrow_ellipsoid_helps():
+    normal = gaussian(8)
+    gain = torch.tensor([10.0, 0.1, 0.1, 0.1, 0.1, 0.1]).double()
+    f = Attention.from_matrices(normal(6, 6), torch.diag(1 / gain))
+    ellipsoid = gain, torch.zeros(6)
+    assert ball_upper(f, 50, math.inf, ellipsoid=ellipsoid) < 0.2 * ball_upper(f, 50, layer_norm_radius(*ellipsoid))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_it_is_never_above_the_bounds_of_the_heads(masked):
+    normal = gaussian(3)
+    for case in range(60):
+        h, d, n = 1 + case % 4, 1 + case % 3, (1, 2, 5, 40, 10**6, 10**12)[case % 6]
+        R = (0.0, 1e-3, 0.3, 1.0, 4.0, 30.0, 1e4)[case % 7]
+        f = layer(normal, h, d, bias=case % 2 == 1, masked=masked)
+        others = heads_on_ball(head_norms(f), n, R, masked).values()
+        assert ball_upper(f, n, R, log=True) <= min(others) + 1e-8
+
+
+def test_one_head_is_below_the_closed_formula_and_that_below_the_older():
+    normal = gaussian(4)
+    for case in range(200):
+        d, n, R = 1 + case % 4, 1 + case % 60, 10 ** (case % 9 / 2 - 2)
+        A, V = normal(d, d), normal(1 + case % 3, d)
+        optimal = general_upper_optimal(A, V, n, R)
+        assert ball_upper(Attention.from_matrices(A, V), n, R) <= optimal * (1 + 1e-7)
+        assert optimal <= general_upper_sharp(A, V, n, R)
+
+
+def test_long_forks_reach_the_leading_constant():
+    n, R = 4000, 30**0.5
+    V = torch.diag(torch.tensor([0.5, 1.0]).double())
+    x = fork_input(-EYE[:2, :2], V, n, R)[0]
+    found = local_lipschitz(Attention.from_matrices(-EYE[:2, :2], V), x).value.item()
+    assert found / (30 * math.sqrt(n)) == pytest.approx(0.7068, abs=1e-3)
+    assert 0.995 < found / general_upper_optimal(-EYE[:2, :2], V, n, R) < 1
+
+
+def test_without_logits_it_is_the_norm_of_the_value_matrix():
+    V = torch.diag(torch.tensor([1.0, 2.0, 3.0]).double())
+    assert ball_upper(Attention.from_matrices(0 * EYE, V), 50, 2.0) == pytest.approx(3, rel=1e-7)
+    assert ball_upper(Attention.from_matrices(EYE, V), 50, 0.0) == pytest.approx(3, rel=1e-7)
+    assert ball_upper(Attention.from_matrices(EYE, 0 * V), 50, 2.0) == 0
+    assert ball_upper(Attention.from_matrices(EYE, 0 * V), 50, 2.0, log=True) == -math.inf
+    assert ball_upper(Attention.from_matrices(100 * EYE, V), 1, 9.0) == pytest.approx(3, rel=1e-7)
+
+
+def test_small_logits_take_the_mean_field_rate():
+    A, V = 0.05 * EYE, EYE
+    upper = ball_upper(Attention.from_matrices(A, V), 10**9, 1.0)
+    assert upper <= mean_field_upper_sharp(A, V, 1.0) < 1.2
+
+
+def test_heads_of_their_own_directions_cost_no_more_than_one():
+    h, n, R = 4, 400, 5.0
+    blocks = torch.eye(3 * h).double().unflatten(0, (h, 3))
+    one = Attention(-EYE[None], EYE[None], EYE[None], scale=1.0)
+    f = Attention(-blocks, blocks, blocks, scale=1.0)
+    assert ball_upper(f, n, R) < 1.4 * ball_upper(one, n, R)
+    same = Attention(*(EYE.expand(h, 3, 3),) * 4, scale=1.0)
+    assert ball_upper(same, n, R) == pytest.approx(4 * ball_upper(one, n, R), rel=1e-6)
+
+
+def test_weights_only_improve():
+    normal = gaussian(7)
+    for dim in (0, 1):
+        left, right = normal(5, 20, 4), normal(5, 4, 20) if dim == 0 else normal(5, 20, 4)
+
+        def size(w, left=left, right=right, dim=dim):
+            one = torch.cat([*(left / w.sqrt()[:, None, None])], 1)
+            two = torch.cat([*(right * w.sqrt()[:, None, None])], dim)
+            return torch.linalg.matrix_norm(one, 2) * torch.linalg.matrix_norm(two, 2)
+
+        norms = [torch.linalg.matrix_norm(blocks, 2) for blocks in (left, right)]
+        w = balanced(left, right, dim)
+        assert size(w) < size(norms[0] / norms[1]) <= (norms[0] * norms[1]).sum() * (1 + 1e-12)
+        assert size(w) <= min(size(w * normal(5).mul(0.3).exp()) for _ in range(50)) * 1.01
+
+
+def test_zero_heads_count_nothing():
+    normal = gaussian(9)
+    f = layer(normal, 2, 3, bias=True)
+    wider = f.replace(**{name: torch.cat([getattr(f, name), 0 * getattr(f, name)]) for name in f._tensors()})
+    assert ball_upper(wider, 20, 3.0) <= 1.2 * ball_upper(f, 20, 3.0)
+
+
+def test_rows_of_a_long_mask_are_counted_once():
+    f = Attention.from_matrices(EYE, EYE, masked=True)
+    for n, window in ((5, None), (5, 3), (10**6, None), (10**6, 100)):
+        rows = rows_of(f.replace(window=window), n)
+        assert rows.times.sum() == n and rows.column.sum() == min(n, window or n) and rows.seen[0] == 1
+
+
+def test_it_leaves_no_number_unsaid():
+    f = Attention.from_matrices(EYE, EYE)
+    for call, sentence in (
+        (lambda: ball_upper(Attention.l2(EYE[None], EYE[None]), 3, 1.0), "dot-product scores only"),
+        (lambda: ball_upper(f, 3, math.inf), "R must be"),
+        (lambda: ball_upper(f, 3, -1.0), "R must be"),
+        (lambda: ball_upper(f, 0, 1.0), "n must be"),
+        (lambda: ball_upper(f, 3, 1.0, ellipsoid=torch.ones(3)), r"ellipsoid must be \(gain, shift\)"),
+        (lambda: ball_upper(f, 3, 1.0, ellipsoid=(torch.ones(4), torch.ones(4))), "width of the layer"),
+        (lambda: ball_upper(f, 3, 1.0, ellipsoid=(torch.ones(3), torch.ones(4))), "one shape"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            call()
+    with pytest.raises(OverflowError, match="log=True"):
+        ball_upper(f, 3, 1e200)
+    assert ball_upper(f, 3, 1e200, log=True) == pytest.approx(math.log(1e200) * 2 + 0.767, abs=1e-3)
