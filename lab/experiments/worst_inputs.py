@@ -15,7 +15,7 @@ from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Unit
 from lipnb.worst_case import bulk_directions, forks, on_ball
 
-__all__ = ["TABLES", "again", "layer_at", "measure", "one_head", "upper"]
+__all__ = ["TABLES", "again", "bounded", "layer_at", "measure", "one_head"]
 
 CORPUS, WINDOWS, LENGTH = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
 MODELS = {"worst-inputs": (("minilm", False), ("gpt2-mini", True)), "worst-inputs-gpt2": ((GPT2, True),)}
@@ -72,22 +72,11 @@ def layer_at(name, masked, layer, *, length=LENGTH, windows=WINDOWS):
     tokens = models.first_tokens(model, corpora.read(CORPUS), length * windows)
     x = model.activations(corpora.windows(tokens, length, windows), layer).double()
     R = text_radii(model, layer, corpus=CORPUS, extracts=windows, length=length)[1]
-    return model.attention(layer).to(dtype=torch.float64), R, x
-
-
-def upper(attention, n, R):
-    r"""Upper bound on the constant of a layer on the ball: of each head, summed by Lemma 3.8 of castin2024smooth.
-
-    .. math:: \sum_h \|W_O^h W_V^h\| \Big(\|A_h\| R^2 + \sqrt n\, \big(1 + (\|A_h\| R + |c_h|)\, R / \sqrt 2\big)\Big),
-        \qquad c_h = s W_K^\top b_Q .
-    """
-    norms = bounds.head_norms(attention)
-    each = norms.A * R**2 + math.sqrt(n) * (1 + (norms.A * R + norms.c) * R / math.sqrt(2))
-    return (norms.WV * each).sum().item()
+    return _attention_of(name, masked, layer), R, x
 
 
 def measure(attention, clusters, n, R, windows, *, effort=1, seed=0):
-    """One row: the constants of one map on text, at two clusters, at forks, at the worst input found, and the bound.
+    """One row: the constants of one map on text, at two clusters, at forks and at the roughest input found.
 
     Parameters
     ----------
@@ -105,7 +94,7 @@ def measure(attention, clusters, n, R, windows, *, effort=1, seed=0):
     Returns
     -------
     dict
-        length, R, text, heuristic, fork, ascended, kind, upper; text is NaN without windows.
+        length, R, text, heuristic, fork, ascended, kind; text is NaN without windows.
     """
     few = forks(attention, n, R, bulk_directions(attention, pairs=8 if attention.heads == 1 else 4)).tokens()
     worst = on_ball(attention, n, R, seed=seed, effort=effort, progress=False)
@@ -117,8 +106,25 @@ def measure(attention, clusters, n, R, windows, *, effort=1, seed=0):
         "fork": local_lipschitz(attention, few).value.max().item(),
         "ascended": worst.value,
         "kind": worst.kind,
-        "upper": upper(attention, n, R),
     }
+
+
+def bounded(table):
+    """The finished table with the column `upper`, `lipnb.bounds.ball_upper` on the ball of each row: R as stored."""
+    rows = table.to_dict("records")
+    return table.assign(upper=[bounds.ball_upper(_map_of(row), row["length"], row["R"]) for row in rows])
+
+
+def _map_of(row):
+    """The head, or the layer, of a row."""
+    attention = _attention_of(row["model"], row["masked"], row["layer"])
+    return one_head(attention, row["head"]) if "head" in row else attention
+
+
+def _attention_of(name, masked, layer):
+    if name == GPT2:
+        return adversarial.layer_of(name, masked, "layer norm", layer).attention
+    return adversarial.network_of(name, masked).attention(layer).to(dtype=torch.float64)
 
 
 def _head_rows(name, masked, layer, effort, seed):
@@ -143,7 +149,8 @@ def again(row, *, effort=0):
     """Constants of a row of ``worst-inputs`` measured again, without the ascent; for `lipnb.recording.remeasure`."""
     attention, R, windows = layer_at(row["model"], row["masked"], row["layer"])
     clusters = cluster_input(head_of(attention, row["head"]), LENGTH, R)[None]
-    found = measure(one_head(attention, row["head"]), clusters, LENGTH, R, windows, effort=effort)
+    one = one_head(attention, row["head"])
+    found = measure(one, clusters, LENGTH, R, windows, effort=effort) | {"upper": bounds.ball_upper(one, LENGTH, R)}
     return {name: found[name] for name in ("text", "heuristic", "fork", "upper") if not math.isnan(found[name])}
 
 
@@ -160,7 +167,7 @@ def _prepare(name, rows, size, effort, seed):
 
 
 def _table(name, of, rows, size):
-    return Table(name, lambda effort, seed: _prepare(of, rows, size, effort, seed), {"effort": 1, "seed": 0})
+    return Table(name, lambda effort, seed: _prepare(of, rows, size, effort, seed), {"effort": 1, "seed": 0}, bounded)
 
 
 TABLES = (
