@@ -54,9 +54,9 @@ figures.worst_inputs.between({names[name]: rows for name, rows in heads.groupby(
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-73-heads: Two panels with a logarithmic axis, heads sorted by their largest constant. Four rows of
-# marks: text lowest, two clusters a little above it, forks far above both with crosses on them, and just above these
-# the line of the upper bound. -->
+# <!-- figure fig-73-heads: Two panels with a logarithmic axis, heads sorted by their largest constant. Text and
+# two clusters lie lowest, forks far above both with crosses on them, and just above these the line of the upper
+# bound. -->
 # *Each trained head on {glue:text}`page-73-length` tokens, in the ball whose radius is the longest token of five
 # {term}`windows <window>` of Alice. The constants of the text and of the paper's two clusters lie far below what the
 # same ball holds; a {term}`fork` comes close to the upper bound, and {term}`gradient ascent` from it adds little at
@@ -182,9 +182,9 @@ shown = {"model": "model", "which": "ratio", "room": "room", "over_text": "over 
 figures.table(summary, names=shown | {"over_heuristic": "over two clusters", "gain": "over its fork"})
 
 # %% [markdown]
-# A {term}`mask <mask (causal)>` does not help the heads of gpt2-mini: the prongs come first, where it hides them from nobody. Ascent gains a
-# factor of {glue:text}`page-73-gain:.4f` at the median head and of {glue:text}`page-73-most-gain:.2f` at the one where
-# it gains most.
+# A {term}`mask <mask (causal)>` does not help the heads of gpt2-mini: the prongs come first, where it hides them from
+# nobody. Ascent gains a factor of {glue:text}`page-73-gain:.4f` at the median head and of
+# {glue:text}`page-73-most-gain:.2f` at the one where it gains most.
 #
 # ## At which radius the growth ends
 #

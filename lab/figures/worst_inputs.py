@@ -28,7 +28,7 @@ def between(panels, *, thing="heads"):
     -------
     Figure
     """
-    sizes = [len(table) for table in panels.values()]
+    sizes = [len(table) + 12 for table in panels.values()]  # room for the title of a short one
     figure, axes = plt.subplots(1, len(panels), figsize=(8.6, 4.2), sharey=True, width_ratios=sizes, squeeze=False)
     for ax, (title, table) in zip(axes[0], panels.items(), strict=True):
         table, places = table.sort_values("ascended"), np.arange(1, len(table) + 1)
