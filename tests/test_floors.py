@@ -27,10 +27,10 @@ FLOORS = {
         "certified": 3,
         "invertible": 3,
         "lipschitz": 3,
-        "worst_case": 3,
         "measures": 4,
         "scan": 4,
         "sweeps": 4,
+        "worst_case": 4,
         "cli": 5,
     },
     "lab": {

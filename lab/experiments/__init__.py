@@ -17,6 +17,7 @@ from lab.experiments import (
     real_text,
     robustness,
     scaling_factor,
+    worst_inputs,
     zoo,
 )
 from lab.experiments.real_text import measurable, of_model
@@ -50,6 +51,7 @@ MODULES = (
     inversion,
     inversion_curves,
     brackets,
+    worst_inputs,
     zoo,
 )
 TABLES = {table.name: table for module in MODULES for table in module.TABLES}

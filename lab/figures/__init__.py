@@ -20,6 +20,7 @@ from lab.figures import (
     training,
     two_clusters,
     verified,
+    worst_inputs,
     zoo,
 )
 from lab.figures.book import FORMATS, draw, redraw
@@ -65,6 +66,7 @@ __all__ = [
     "training",
     "two_clusters",
     "verified",
+    "worst_inputs",
     "zoo",
 ]
 

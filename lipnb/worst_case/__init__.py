@@ -2,17 +2,26 @@
 
 from lipnb.worst_case.ascent import adam, ascend, unit_slope
 from lipnb.worst_case.constructions import climb, eigenvector, fork_input, quadratic_input, tight_input, two_diracs
+from lipnb.worst_case.forks import Shapes, bulk_directions, forks, slopes, two_clusters
+from lipnb.worst_case.on_ball import WorstCase, on_ball
 from lipnb.worst_case.starts import gaussian
 
 __all__ = [
+    "Shapes",
+    "WorstCase",
     "adam",
     "ascend",
+    "bulk_directions",
     "climb",
     "eigenvector",
     "fork_input",
+    "forks",
     "gaussian",
+    "on_ball",
     "quadratic_input",
+    "slopes",
     "tight_input",
+    "two_clusters",
     "two_diracs",
     "unit_slope",
 ]

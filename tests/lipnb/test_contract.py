@@ -97,6 +97,13 @@ def test_the_bound_of_a_layer_knows_layer_norms_and_logarithms():
     assert bounds.ball_upper(f, n, R, log=True) == pytest.approx(math.log(bounds.ball_upper(f, n, R)))
 
 
+def test_the_roughest_input_of_a_ball():
+    f = lipnb.Attention(QUERY, KEY, VALUE, OUTPUT, masked=True)
+    found = lipnb.worst_case.on_ball(f, 4, R, seed=0, effort=1)
+    assert found.x.shape == (4, 3) and isinstance(found.kind, str) and isinstance(found.value, float)
+    assert lipnb.local_lipschitz(f, found.x).value.item() == pytest.approx(found.value, rel=2e-4)
+
+
 def test_bounds_in_other_norms():
     assert bounds.l2_upper(QUERY, VALUE, OUTPUT, n, torch.inf) > 0
     assert bounds.masked_mean_field_upper(A, V, R, p=3, log=False) > 0

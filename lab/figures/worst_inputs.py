@@ -1,0 +1,42 @@
+"""Trained heads and layers between the roughest input found and what is proved on the ball."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+__all__ = ["between"]
+
+# column: colour, marker, in words
+KINDS = {
+    "text": ("C2", "o", "text"),
+    "heuristic": ("C1", "s", "two clusters (paper)"),
+    "fork": ("C0", "^", "fork"),
+    "ascended": ("C3", "x", "fork, then ascent"),
+}
+
+
+def between(panels, *, thing="heads"):
+    """Each head or layer: its constant on text, at two clusters, at forks, after an ascent, and the upper bound.
+
+    Parameters
+    ----------
+    panels : dict
+        Title -> DataFrame with columns text, heuristic, fork, ascended and upper; sorted here by ascended.
+    thing : str
+        What a row is, for the axis.
+
+    Returns
+    -------
+    Figure
+    """
+    sizes = [len(table) + 12 for table in panels.values()]  # room for the title of a short one
+    figure, axes = plt.subplots(1, len(panels), figsize=(8.6, 4.2), sharey=True, width_ratios=sizes, squeeze=False)
+    for ax, (title, table) in zip(axes[0], panels.items(), strict=True):
+        table, places = table.sort_values("ascended"), np.arange(1, len(table) + 1)
+        ax.plot(places, table.upper, color="black", lw=1.2, drawstyle="steps-mid", label="upper bound (proved)")
+        for column, (colour, marker, label) in KINDS.items():
+            size = 4.5 if column != "ascended" else 4
+            ax.plot(places, table[column], marker, color=colour, ms=size, label=label, mec=colour, alpha=0.9)
+        ax.set(yscale="log", xlabel=f"{thing}, sorted", title=f"{title}: {len(table)} {thing}")
+    axes[0, 0].set_ylabel("Lipschitz constant")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=9)
+    return figure

@@ -1,0 +1,255 @@
+"""Rough inputs of whole layers in closed form: forks and two clusters, with what they reach at least."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lipnb.attention import Attention
+from lipnb.worst_case.constructions import eigenvector
+from lipnb.worst_case.starts import gaussian
+
+__all__ = ["Shapes", "bulk_directions", "forks", "slopes", "two_clusters"]
+
+ANGLES = 32  # values of c, the share of a prong along the slope
+LENGTHS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.2)  # of the bulk token, in radii: shorter ones need less room before the prongs
+
+
+class Shapes(NamedTuple):
+    r"""Inputs of a few distinct tokens, the roughest first.
+
+    Attributes
+    ----------
+    points : Tensor, shape (b, r, d)
+        The distinct tokens, in the ball; what the others attend to comes first, so that a mask hides it from none.
+    counts : Tensor of int, shape (b, r)
+        How often each stands, n in all.
+    stated : Tensor, shape (b,)
+        What the local constant is at least, where the function says so; else an estimate.
+    """
+
+    points: Tensor
+    counts: Tensor
+    stated: Tensor
+
+    def tokens(self) -> Tensor:
+        """The inputs themselves, shape (b, n, d)."""
+        return torch.stack([x.repeat_interleave(many, 0) for x, many in zip(self.points, self.counts, strict=True)])
+
+    def some(self, places: slice | Tensor) -> "Shapes":
+        """Some of them."""
+        return Shapes(self.points[places], self.counts[places], self.stated[places])
+
+
+def slopes(attention: Attention, x: Tensor) -> Tensor:
+    r"""The direction in which each head reads, shape (..., h, d): :math:`g^h = s W_K^\top (W_Q x + b_Q)`.
+
+    The logits that a token x gives are :math:`g^h \cdot x_j`, up to one number for all j.
+
+    Parameters
+    ----------
+    attention : Attention
+        With dot products.
+    x : Tensor, shape (..., d)
+        Tokens.
+
+    Examples
+    --------
+    >>> f = Attention.from_matrices(2 * torch.eye(2), torch.eye(2))
+    >>> slopes(f, torch.tensor([1.0, 3.0]))
+    tensor([[2., 6.]])
+    """
+    query = torch.einsum("...d,hkd->...hk", x, attention.query)
+    if attention.query_bias is not None:
+        query = query + attention.query_bias
+    return attention.slope * torch.einsum("...hk,hkd->...hd", query, attention.key)
+
+
+def bulk_directions(attention: Attention, *, pairs: int = 8) -> Tensor:
+    r"""Unit vectors along which the bulk of a rough input may stand, shape (b, d).
+
+    Of :math:`A^h = s W_K^{h\top} W_Q^h` of each head: the right singular vectors of the largest singular values, the
+    two extreme eigenvectors of the symmetric part, and the eigenvector of `eigenvector` where there is one; of several
+    heads also the directions v of the largest :math:`\sum_h |A^h v|^2`. With query biases both signs.
+
+    Parameters
+    ----------
+    attention : Attention
+        With dot products, float64.
+    pairs : int
+        Singular pairs of each head, and joint directions.
+    """
+    query, key = attention.slope * attention.query, attention.key
+    found = []
+    for Q, K in zip(query, key, strict=True):
+        basis = torch.linalg.qr(torch.cat([Q, K]).mT).Q
+        A = (K @ basis).mT @ (Q @ basis)
+        symmetric = torch.linalg.eigh(A + A.mT).eigenvectors
+        rows = [torch.linalg.svd(A).Vh[:pairs], symmetric[:, :1].mT, symmetric[:, -1:].mT]
+        try:
+            rows.append(eigenvector(A)[1][None])
+        except ValueError:  # none is real
+            pass
+        found.append(torch.cat(rows) @ basis.mT)
+    if attention.heads > 1:
+        joint = torch.einsum("hkd,hke->de", *[torch.linalg.qr(key.mT).R @ query] * 2)
+        found.append(torch.linalg.eigh(joint).eigenvectors.mT.flip(0)[:pairs])
+    units = torch.cat(found)
+    return units if attention.query_bias is None else torch.cat([units, -units])
+
+
+def _bulks(attention, R, directions):
+    """Bulk tokens z, unit vectors k for the prongs and slopes, each (b, l, ...): l choices for each direction."""
+    z = R * torch.tensor(LENGTHS, dtype=directions.dtype)[:, None] * directions[:, None]
+    G = slopes(attention, z)
+    if attention.heads > 1:  # the slope of the head that reads most strongly, and that of all together
+        most = torch.linalg.vector_norm(G, dim=-1).argmax(-1)
+        follow = torch.stack([_rows(G, most), G.sum(-2)], 2).flatten(1, 2)
+        z, G = (part.repeat_interleave(2, 1) for part in (z, G))
+    else:
+        follow = G[:, :, 0]
+    size = torch.linalg.vector_norm(follow, dim=-1, keepdim=True)
+    return z, follow / torch.where(size > 0, size, 1), G
+
+
+def _rows(x, places):
+    """Of x (..., r, d) the rows at places (...), shape (..., d)."""
+    return torch.take_along_dim(x, places[..., None, None], -2)[..., 0, :]
+
+
+def _of_heads(attention, e):
+    """W_O^h W_V^h e of each head, shape (b, h, m), of e (b, d)."""
+    values = torch.einsum("hvd,bd->bhv", attention.value, e)
+    return attention.combine(torch.diag_embed(values.mT).movedim(1, -1))
+
+
+def _best_directions(attention, factors, off, e, *, steps):
+    """Unit e off the columns of `off` (b, d, r) where |sum_h factors_h W_O W_V e| is large: power iteration."""
+    for _ in range(steps):
+        values = factors[..., None] * torch.einsum("hvd,bd->bhv", attention.value, e)
+        back = attention.combine_transposed(attention.combine(values[:, :, None]))[:, :, 0]
+        back = torch.einsum("bhv,hvd->bd", factors[..., None] * back, attention.value)
+        back = back - (off @ (off.mT @ back[..., None]))[..., 0]
+        size = torch.linalg.vector_norm(back, dim=-1, keepdim=True)
+        e = torch.where(size > 0, back / torch.where(size > 0, size, 1), e)
+    return e
+
+
+def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: int = 8, seed: int = 0) -> Shapes:
+    r"""Forks of a whole layer: m prongs on each side, n - 2m tokens at one place z, the bulk.
+
+    .. math:: R\,(c k \pm s e) \ (m \text{ times each}),\quad z, \dots, z, \qquad c^2 + s^2 = 1,\ e \perp k,
+
+    with e orthogonal to all :math:`g^h = s W_K^\top (W_Q z + b_Q)`. In head h each of the bulk gives each prong the
+    attention
+
+    .. math:: q_h = \frac 1 {2 m + (n - 2 m)\, e^{-g^h \cdot (R c k - z)}} ,
+
+    and moving the prongs by :math:`\pm k / \sqrt{2 m}` moves each of the bulk by the same vector, so that
+
+    .. math:: \mathrm{Lip}_X(f) \ge \sqrt{2 m (n - 2 m)}\; R s\, \Big| \sum_h q_h (g^h \cdot k)\, W_O^h W_V^h e \Big| .
+
+    Parameters
+    ----------
+    attention : Attention
+        Any heads and biases, dot products, float64.
+    n : int
+        Tokens; fewer than 3, or of width 1, have no forks.
+    R : float
+        Radius, positive.
+    directions : Tensor, shape (b, d)
+        Unit vectors along which the bulk stands, at several lengths; k follows the slope of a head there, or of all.
+    keep : int
+        Most forks that are returned, of one direction each.
+    seed : int
+        Of the start of the search for e.
+
+    Returns
+    -------
+    Shapes
+        `stated` is the bound above without a mask, and for one head with one: with several masked heads, or as many
+        heads as coordinates, an estimate.
+
+    Notes
+    -----
+    Ours. With one head and no bias this is `fork_input`; there z = R v.
+    """
+    d = directions.shape[-1]
+    if n < 3 or d < 2:  # no place for two prongs and a bulk
+        return Shapes(directions.new_zeros(0, 3, d), torch.zeros(0, 3, dtype=torch.int64), directions.new_zeros(0))
+    z, k, G = _bulks(attention, R, directions)
+    choices = z.shape[1]
+    z, k, G = z.flatten(0, 1), k.flatten(0, 1), G.flatten(0, 1)
+    off = torch.linalg.qr(G.mT if attention.heads < d else k[..., None]).Q
+    e = _best_directions(attention, torch.einsum("bhd,bd->bh", G, k), off, gaussian(seed)(*z.shape), steps=12)
+    found = _best_on_grid(attention, n, R, z, k, G, e)
+    best = found.stated.unflatten(0, (-1, choices)).max(-1)
+    order = best.values.argsort(descending=True)[:keep]
+    picked = order * choices + best.indices[order]
+    z, k, G, off, e, factors = (part[picked] for part in (z, k, G, off, e, found.factors))
+    e = _best_directions(attention, factors, off, e, steps=150)
+    stated, c, m, _ = _best_on_grid(attention, n, R, z, k, G, e)
+    side = (1 - c**2).sqrt() * e
+    order = stated.argsort(descending=True)
+    points = torch.stack([R * (c * k + side), R * (c * k - side), z], 1)
+    return Shapes(points, torch.stack([m, m, n - 2 * m], 1), stated).some(order)
+
+
+class _Best(NamedTuple):
+    """Of forks with given z, k, e the best share c, (b, 1), and number of prongs m, (b,), and what they state."""
+
+    stated: Tensor
+    c: Tensor
+    m: Tensor
+    factors: Tensor  # q_h (g^h . k), shape (b, h)
+
+
+def _best_on_grid(attention, n, R, z, k, G, e):
+    """The shares and numbers of prongs that state most, over a grid."""
+    sides = torch.unique(torch.logspace(0, 1, 6, base=max(1, (n - 1) // 2), dtype=z.dtype).round())
+    c, m = (part.flatten() for part in torch.meshgrid(torch.arange(ANGLES).to(z) / ANGLES, sides, indexing="ij"))
+    along, own = torch.einsum("bhd,bd->bh", G, k), torch.einsum("bhd,bd->bh", G, z)
+    gaps = R * c[:, None] * along[:, None] - own[:, None]
+    q = 1 / (2 * m[:, None] + (n - 2 * m[:, None]) * torch.exp(-gaps))  # (b, grid, h)
+    factors = q * along[:, None]
+    each = _of_heads(attention, e)
+    square = torch.einsum("bgh,bhi,bgi->bg", factors, each @ each.mT, factors)
+    stated, at = (R * (2 * m * (n - 2 * m) * (1 - c**2) * square.clamp_min(0)).sqrt()).max(-1)
+    return _Best(stated, c[at, None], m[at].long(), _rows(factors, at))
+
+
+def two_clusters(attention: Attention, n: int, R: float, directions: Tensor, *, keep: int = 4) -> Shapes:
+    r"""One token at R k, the first, and n - 1 at one place z.
+
+    .. math:: \mathrm{Lip}_X(f) \ge \sqrt{n - 1}\; \Big| \sum_h q_h W_O^h W_V^h
+        \big( (1 - q_h)(g^h \cdot k)(R k - z) + k \big) \Big|, \qquad
+        q_h = \frac 1 {1 + (n - 1)\, e^{-g^h \cdot (R k - z)}},
+
+    because moving the first token by k moves each of the others by that vector.
+
+    Parameters
+    ----------
+    attention, n, R, directions, keep
+        As for `forks`; n is 2 or more.
+
+    Returns
+    -------
+    Shapes
+        `stated` is the bound above without a mask, with one an estimate.
+
+    Notes
+    -----
+    Ours; `tight_input` is the case of an eigenvector.
+    """
+    z, k, G = _bulks(attention, R, directions)
+    (b, choices) = z.shape[:2]
+    z, k, G = z.flatten(0, 1), k.flatten(0, 1), G.flatten(0, 1)
+    along, gaps = torch.einsum("bhd,bd->bh", G, k), torch.einsum("bhd,bd->bh", G, R * k - z)
+    q = 1 / (1 + (n - 1) * torch.exp(-gaps))
+    moved = (q * (1 - q) * along)[..., None] * _of_heads(attention, R * k - z) + q[..., None] * _of_heads(attention, k)
+    stated = (n - 1) ** 0.5 * torch.linalg.vector_norm(moved.sum(1), dim=-1)
+    best = stated.unflatten(0, (b, choices)).max(-1)
+    order = best.values.argsort(descending=True)[:keep]
+    picked = order * choices + best.indices[order]
+    points = torch.stack([R * k[picked], z[picked]], 1)
+    return Shapes(points, torch.tensor([1, n - 1]).expand(len(picked), 2), stated[picked])

@@ -1,0 +1,175 @@
+"""Forks reach what they state, and the search on a ball stays in it, keeps its best and finds what is known."""
+
+import math
+
+import pytest
+import torch
+
+from lipnb import Attention, bounds, local_lipschitz
+from lipnb.worst_case import bulk_directions, fork_input, forks, on_ball, slopes, tight_input, two_clusters
+
+EYE = torch.eye(3, dtype=torch.float64)
+
+
+def layer(seed, heads=1, *, output=True, bias=True, masked=False, d=5):
+    """Random heads of key width 2, not alike."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    return Attention(
+        normal(heads, 2, d),
+        normal(heads, 2, d),
+        normal(heads, 3, d),
+        normal(heads, 4, 3) if output else None,
+        query_bias=normal(heads, 2) if bias else None,
+        masked=masked,
+    )
+
+
+def dense(attention, x):
+    """The constant by automatic differentiation and all singular values: the slow twin."""
+    return torch.linalg.matrix_norm(torch.func.jacrev(attention)(x).flatten(2).flatten(0, 1), 2).item()
+
+
+CASES = [
+    pytest.param(heads, output, bias, masked, id=f"{heads}-{output=}-{bias=}-{masked=}")
+    for heads, output, bias, masked in (
+        (1, False, False, False),
+        (1, True, True, False),
+        (1, True, True, True),
+        (2, True, False, False),
+        (3, False, True, False),
+        (4, True, True, False),
+    )
+]
+
+
+@pytest.mark.parametrize(("heads", "output", "bias", "masked"), CASES)
+def test_forks_reach_what_they_state(heads, output, bias, masked):
+    """Without a mask, and for one head with one."""
+    for seed, n, R in ((0, 3, 0.4), (1, 4, 1.0), (2, 9, 1.7), (3, 12, 4.0)):
+        f = layer(seed, heads, output=output, bias=bias, masked=masked)
+        found = forks(f, n, R, bulk_directions(f), keep=5, seed=seed)
+        x = found.tokens()
+        assert x.shape == (len(found.stated), n, 5) and (found.counts.sum(1) == n).all() and len(x) == 5
+        assert x.norm(dim=-1).max() <= R * (1 + 1e-12)
+        assert found.stated.isfinite().all() and (found.stated.diff() <= 0).all()
+        for one, stated in zip(x, found.stated.tolist(), strict=True):
+            assert dense(f, one) >= stated * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("heads", "output", "bias", "masked"), [case for case in CASES if not case.values[3]])
+def test_two_clusters_reach_what_they_state(heads, output, bias, masked):
+    for seed, n, R in ((0, 2, 0.4), (1, 4, 1.0), (2, 9, 1.7), (3, 12, 4.0)):
+        f = layer(seed, heads, output=output, bias=bias)
+        found = two_clusters(f, n, R, bulk_directions(f))
+        for x, stated in zip(found.tokens(), found.stated.tolist(), strict=True):
+            assert x.shape == (n, 5) and x.norm(dim=-1).max() <= R * (1 + 1e-12)
+            assert dense(f, x) >= stated * (1 - 1e-9)
+
+
+def test_a_fork_that_grows_is_nearly_as_rough_as_stated():
+    """So that the statement is no empty one: many heads, a mask or none, the growth in n."""
+    f = layer(0, 3)
+    for n in (30, 120):
+        found = forks(f, n, 4.0, bulk_directions(f), keep=1)
+        assert local_lipschitz(f, found.tokens()[0]).value < 1.2 * found.stated[0]
+
+
+def test_forks_of_one_head_state_no_less_than_fork_input():
+    for seed in range(6):
+        f = layer(seed, bias=False, output=False)
+        A, V = f.scale * f.key[0].mT @ f.query[0], f.value[0]
+        for n, R in ((5, 1.0), (30, 2.0)):
+            assert forks(f, n, R, bulk_directions(f)).stated[0] >= 0.98 * fork_input(A, V, n, R)[1]
+
+
+def test_the_slope_of_a_head_gives_its_logits():
+    f = layer(0, 3)
+    x = torch.randn(6, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    logits = slopes(f, x).movedim(1, 0) @ x.mT
+    assert torch.allclose(logits.softmax(-1), f.probabilities(x))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("heads", "output"), [(1, False), (3, True), (2, False)])
+def test_the_search_stays_in_the_ball_and_its_value_can_be_measured_again(heads, output, masked):
+    for seed, n, R in ((0, 2, 1.0), (1, 5, 1.5), (2, 9, 3.0)):
+        f = layer(seed, heads, output=output, masked=masked)
+        found = on_ball(f, n, R, seed=seed, progress=False)
+        assert found.x.shape == (n, 5) and found.x.norm(dim=1).max() <= R * (1 + 1e-12)
+        assert found.value == pytest.approx(dense(f, found.x), rel=1e-5)
+        assert found.value == pytest.approx(local_lipschitz(f, found.x).value.item(), rel=2e-4)
+        assert found.kind.removesuffix(", ascended") in ("fork", "two clusters", "two sides", "random")
+        norms = bounds.heads_on_ball(bounds.head_norms(f), n, R, masked)
+        assert found.value <= math.exp(min(norms.values())) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_search_finds_no_less_than_the_constructions(masked):
+    for seed in range(4):
+        f = layer(seed, bias=False, output=False, masked=masked)
+        A, V = f.scale * f.key[0].mT @ f.query[0], f.value[0]
+        n, R = 12, 2.0
+        known = [fork_input(A, V, n, R)[0]] + ([tight_input(A, n, R)] if seed else [])
+        found = on_ball(f, n, R, progress=False).value
+        assert found >= 0.98 * max(local_lipschitz(f, x).value.item() for x in known)
+
+
+def test_more_effort_gives_no_less_and_often_more():
+    gained = 0
+    for seed in range(4):
+        f = layer(seed, 2, masked=seed % 2 == 1)
+        values = [on_ball(f, 6, 1.5, seed=seed, effort=effort, progress=False).value for effort in range(4)]
+        assert all(later >= earlier * (1 - 1e-4) for earlier, later in zip(values, values[1:], strict=False))
+        gained += values[1] > 1.01 * values[0]
+    assert gained >= 2
+
+
+def test_the_same_seed_gives_the_same_input_and_leaves_the_global_one_alone():
+    f, state = layer(0, 2), torch.get_rng_state()
+    first, second = (on_ball(f, 5, 1.0, seed=3, progress=False) for _ in range(2))
+    assert torch.equal(first.x, second.x) and first.value == second.value
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_one_token_and_one_coordinate():
+    f = layer(0, 2)
+    whole = (f.output @ f.value).sum(0)
+    assert on_ball(f, 1, 2.0, progress=False).value == pytest.approx(torch.linalg.matrix_norm(whole, 2).item())
+    narrow = on_ball(Attention.from_matrices(EYE[:1, :1], 2 * EYE[:1, :1]), 7, 2.0, progress=False)
+    assert narrow.x.shape == (7, 1) and narrow.value > 2
+
+
+def test_zero_matrices_and_single_precision():
+    assert on_ball(Attention.from_matrices(EYE, 0 * EYE), 4, 1.0, progress=False).value == 0
+    flat = on_ball(Attention.from_matrices(0 * EYE, EYE), 4, 1.0, progress=False)
+    assert flat.value == pytest.approx(1)  # the mean of all tokens
+    f = Attention.from_matrices(-EYE, EYE).to(dtype=torch.float32)
+    found = on_ball(f, 8, 2.0, progress=False)
+    assert found.x.dtype == torch.float32
+    assert local_lipschitz(f, found.x).value.item() == pytest.approx(found.value, rel=1e-3)
+
+
+def test_a_width_that_no_head_sees_changes_nothing():
+    """One head on the span of its rows is the same problem."""
+    f = layer(0, d=5)
+    wide = f.replace(**{name: torch.nn.functional.pad(getattr(f, name), (0, 9)) for name in ("query", "key", "value")})
+    narrow, found = on_ball(f, 6, 1.5, progress=False), on_ball(wide, 6, 1.5, progress=False)
+    assert found.value == pytest.approx(narrow.value, rel=0.05) and not found.x[:, 5:].abs().max() > 1e-9
+
+
+def test_bad_input_gets_a_sentence():
+    f = layer(0)
+    for R, sentence in ((0.0, "R must be positive"), (math.inf, "R must be a finite number")):
+        with pytest.raises(ValueError, match=sentence):
+            on_ball(f, 3, R)
+    for effort in (-1, 1.5):
+        with pytest.raises(ValueError, match="effort must be 0 or more"):
+            on_ball(f, 3, 1.0, effort=effort)
+    with pytest.raises(ValueError, match="on_ball knows dot-product scores only"):
+        on_ball(f.replace(score="l2"), 3, 1.0)
+    with pytest.raises(ValueError, match="n must be"):
+        on_ball(f, 0, 1.0)
