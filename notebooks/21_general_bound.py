@@ -275,7 +275,8 @@ glue("fork_ratio", reached[1], display=False)
 figures.table(worst.replace("ascended", "gradient ascent"), names=names, digits=3)
 
 # %% [markdown]
-# Each entry is the largest ratio of measured to stated; none exceeds one. A long fork, of {glue:text}`fork_tokens` tokens
+# Each entry is the largest ratio of measured to stated; none exceeds one. A long fork, of {glue:text}`fork_tokens`
+# tokens
 # at $t = 30$, reaches {glue:text}`fork_constant:.4f` $t \sqrt n$, which is {glue:text}`fork_ratio:.3f` of our bound and
 # tends to $1/\sqrt2$ of $t \sqrt n$. At equal tokens $P_{ij} = 1/n$ and only the
 # value term is left, so the constant is $\norm V_2$ at every radius. There $c(P) = 1$, and the local form becomes

@@ -8,6 +8,7 @@ import torch
 
 from lab.verification import goals
 from lab.verification.ascent import weighted_dense
+from lab.zoo.truth import blocks, largest_token
 from lipnb import bounds
 from lipnb.bounds.terms import Pieces
 from lipnb.certified import certify
@@ -16,7 +17,10 @@ from lipnb.jacobian import AttentionJacobian
 __all__ = ["CHECKS", "NOT_CHECKED", "Check", "jacobian_norm"]
 
 # exported by `lipnb.bounds` under the name of an upper bound, and no row here
-NOT_CHECKED = {"printed_l2_upper": "the exponent that is refuted: false where query norms exceed one"}
+NOT_CHECKED = {
+    "printed_l2_upper": "the exponent that is refuted: false where query norms exceed one",
+    "norm_layer_upper": "of one token and no attention: its own test",
+}
 
 
 ROUNDING = 1e-13  # of the measured number where the bound says "up to rounding", in units of `_sizes`
@@ -86,6 +90,14 @@ def _general_sharp(problem, R):
     return bounds.general_upper_sharp(*_one_map(problem), problem.x.shape[-2], R)
 
 
+def _general_optimal(problem, R):
+    return bounds.general_upper_optimal(*_one_map(problem), problem.x.shape[-2], R)
+
+
+def _ball(problem, R):
+    return math.exp(min(bounds.ball_upper(problem.attention, problem.x.shape[-2], R, log=True), 700))
+
+
 def _biased(problem, R):
     f = problem.attention
     return bounds.biased_upper(*_one_map(problem), problem.x.shape[-2], R, f.scale * f.query_bias[0] @ f.key[0])
@@ -103,6 +115,10 @@ def _masked_mean_field(problem, R):
     return bounds.masked_mean_field_upper(*_one_map(problem), R, p=2)
 
 
+def _masked_mean_field_sharp(problem, R):
+    return bounds.masked_mean_field_upper_sharp(*_one_map(problem), R)
+
+
 def _column(problem):
     return bounds.column_upper(*_one_map(problem), problem.x, masked=problem.attention.masked)
 
@@ -113,6 +129,24 @@ def _spread(problem):
 
 def _yudin(problem):
     return bounds.yudin_upper(problem.attention, problem.x)
+
+
+def _yudin_sharp(problem):
+    return bounds.yudin_upper_sharp(problem.attention, problem.x)
+
+
+def _max_token(problem, R):
+    return bounds.max_token_upper(problem.attention, R)
+
+
+def _max_token_terms(problem):
+    sizes = ROUNDING * _sizes(problem)
+    return torch.stack([bounds.max_token_terms(problem.attention, x) for x in problem.x]) + sizes
+
+
+def largest_token_norm(problem):
+    """Norm of the Jacobian for the largest token, a lower bound that is nearly it."""
+    return torch.tensor([largest_token(blocks(problem.attention, x)) for x in problem.x], dtype=torch.float64)
 
 
 def _certified(problem):
@@ -243,14 +277,24 @@ def _limit_bound(problem):
 CHECKS = (
     Check("general_upper", "head", _on_its_ball(_general), jacobian_norm, goals.norm),
     Check("general_upper_sharp", "head", _on_its_ball(_general_sharp), jacobian_norm, goals.norm),
+    Check("general_upper_optimal", "head", _on_its_ball(_general_optimal), jacobian_norm, goals.norm),
     Check("column_upper", "head", _column, jacobian_norm, goals.over(goals.column_form)),
     Check("spread_upper", "head", _spread, jacobian_norm, goals.over(goals.spread_form)),
     Check("yudin_upper", "head", _yudin, jacobian_norm, goals.over(goals.yudin_form)),
+    Check("yudin_upper_sharp", "head", _yudin_sharp, jacobian_norm, goals.over(goals.yudin_form)),
     Check("biased_upper", "bias", _on_its_ball(_biased), jacobian_norm, goals.norm),
     Check("multi_head_upper", "heads", _multi_head, jacobian_norm, goals.over(goals.heads_form)),
     Check("mean_field_upper", "measure", _on_its_ball(_mean_field), jacobian_norm, goals.norm, (False,)),
     Check("mean_field_upper_sharp", "measure", _on_its_ball(_mean_field_sharp), jacobian_norm, goals.norm, (False,)),
     Check("masked_mean_field_upper", "measure", _on_its_ball(_masked_mean_field), jacobian_norm, goals.norm, (True,)),
+    Check(
+        "masked_mean_field_upper_sharp",
+        "measure",
+        _on_its_ball(_masked_mean_field_sharp),
+        jacobian_norm,
+        goals.norm,
+        (True,),
+    ),
     Check("large_radius_upper", "choice", _limit_bound, _limit, goals.followers, of="large_radius_limit"),
     Check("certify", "full", _certified, jacobian_norm, goals.over(goals.yudin_form), slow=True),
     Check(
@@ -259,6 +303,9 @@ CHECKS = (
     Check("three_terms", "full", _three_terms, jacobian_norm, goals.over(goals.yudin_form), slow=True),
     Check("nearby_upper", "heads", _nearby, _change, goals.over(goals.small_form), slow=True),
     Check("heads_on_ball", "layer", _layer_on_ball, jacobian_norm, goals.norm, slow=True),
+    Check("ball_upper", "layer", _on_its_ball(_ball), jacobian_norm, goals.norm, slow=True),
+    Check("max_token_upper", "layer", _on_its_ball(_max_token), largest_token_norm, goals.norm, slow=True),
+    Check("max_token_terms", "layer", _max_token_terms, largest_token_norm, goals.over(goals.small_form), slow=True),
     Check("heads_at_input", "layer", _layer_at_input, jacobian_norm, goals.over(goals.yudin_form), slow=True),
     Check("rotary_upper", "rotary", _on_its_ball(_rotary), jacobian_norm, goals.norm, slow=True),
     Check("rotary_terms", "rotary", _rotary_terms, jacobian_norm, goals.over(goals.small_form), slow=True),
