@@ -52,6 +52,9 @@ plt.show()
 # open. Everything else lies far above it; bounds for all inputs of a {term}`ball <radius>` must, because text is far
 # from its {term}`worst inputs <worst input>`.*
 #
+# Even so, the best one for the ball, which lets the heads share their input ({doc}`21_general_bound`), is
+# {glue:text}`page-71-shared:.1f` times smaller at the longest text than the published ones for that text alone.
+#
 # ## Two tokens
 #
 # One {term}`attention head` with $A = V = I$ at the tokens $e_1, e_2$. Every bound that is for such a head:
@@ -129,7 +132,7 @@ shown([of for of in rows.of.unique() if "dot" not in of and "rotary" not in of],
 # ## A wrong use raises
 #
 # Each entry checks the map that it is given. The bound for measures is for attention without a
-# {term}`mask <mask (causal)>`; with one it is exceeded already where all {term}`logits <logit>` are zero:
+# {term}`mask`; with one it is exceeded already where all {term}`logits <logit>` are zero:
 
 # %%
 blind = Attention.from_matrices(0 * eye, eye, masked=True)
@@ -267,6 +270,7 @@ published = [longest[key] / longest.truth for key in ("general", "spread", "yudi
 told = {"truth": longest.truth, "terms": longest.three_terms / longest.truth, "low": min(published)}
 three = text[text.bound == "three_terms"]
 told |= {"most": (10**three.log10 / three.truth).max(), "high": max(published), "cases": len(stored)}
+told |= {"shared": min(longest.spread, longest.yudin) / longest.ball_upper}
 told |= {"newhouse": 1 / rows["min"]["newhouse_heads"]}
 for key, value in told.items():
     glue(f"page-71-{key}", float(value), display=False)

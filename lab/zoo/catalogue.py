@@ -17,6 +17,15 @@ __all__ = ["ENTRIES", "LEFT_OUT", "Entry", "kind_of"]
 
 INPUT, BALL, MEASURES, EVERY, LIMIT = "one input", "ball", "measures on a ball", "all inputs", "limit"
 TEXT, CODE, REBUILT, OURS = "text of the paper", "released code", "reconstructed", "ours"
+FOR = {  # what there is for each map
+    "dot-product attention": "certify",
+    "L2 attention": "l2_sharp",
+    "rotary attention": "rotary_terms",
+    "cosine attention": "cosine",
+    "sigmoid attention": "sigmoid",
+    "the softmax": "softmax_norm",
+    "a norm layer": "norm_layer",
+}
 EUCLID, TOKEN, ROW, TRANSPORT, SIGNS = "Euclidean", "largest token", "maximum", "W2", "maximum to sum"
 
 
@@ -92,7 +101,7 @@ class Entry:
         """
         kind = kind_of(f)
         if kind != self.of:
-            raise ValueError(f"{self.key} is for {self.of}, not for {kind}: use {self.instead}.")
+            raise ValueError(f"{self.key} is for {self.of}, not for {kind}: use {FOR[kind]}.")
         if getattr(f, "masked", False) not in self.masks:
             word = "with" if self.masks == (True,) else "without"
             raise ValueError(f"{self.key} is for attention {word} a mask: use {self.instead}.")
@@ -146,10 +155,10 @@ def _heads(case):
         bias = None if f.query_bias is None else f.query_bias[h : h + 1]
         parts = f.query[h : h + 1], f.key[h : h + 1], f.value[h : h + 1]
         alone.append(Attention(*parts, query_bias=bias, scale=f.scale, masked=f.masked))
-    apart = torch.eye(f.output_width, dtype=case.x.dtype).unflatten(1, (f.heads, -1)).movedim(1, 0)  # side by side
-    return bounds.multi_head_upper(
-        apart if f.output is None else f.output, [truth.spectral(truth.blocks(head, case.x)) for head in alone]
-    )
+    output = f.output
+    if output is None:  # side by side
+        output = torch.eye(f.output_width, dtype=case.x.dtype).unflatten(1, (f.heads, -1)).movedim(1, 0)
+    return bounds.multi_head_upper(output, [truth.spectral(truth.blocks(head, case.x)) for head in alone])
 
 
 def _l2(case, p=2):
