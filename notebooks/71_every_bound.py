@@ -328,3 +328,5 @@ ledger.record(
 #
 # **One thing to try.** Give `figures.zoo.at_worst` rows of your own head: `lab.experiments.zoo.growth_rows` with
 # another `width` and `seed`.
+#
+# **Next:** {doc}`79_exact_cases`.

@@ -291,6 +291,8 @@ print(f"✓ {len(heads)} heads and {len(layers)} layers below their bounds; {len
 #   The prediction is too high by {glue:text}`page-73-radius-least:.0%` to {glue:text}`page-73-radius-most:.0%`.
 #
 # **One thing to try.** Set `head = 2` and `layer = 0`: the roughest head of MiniLM's first layer.
+#
+# **Next:** {doc}`71_every_bound`.
 
 # %% tags=["hide-input"]
 heuristic = "castin.sec-5.2-heuristic"

@@ -430,4 +430,4 @@ print(f"✓ {len(grid)} grid points up to n = {longest}: no bound exceeded, all 
 #
 # **One thing to try.** Set `cut` to 1 or 3: the plateau begins at $n = e^{2}$ or at $n = e^{18}$, beyond the page.
 #
-# **Next:** {doc}`../book/evidence`.
+# **Next:** {doc}`73_worst_inputs`.

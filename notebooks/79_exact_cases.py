@@ -440,3 +440,5 @@ ledger.record(
 #
 # Replace `attention` above by your own, or leave out one factor: `scale`, a bias, the logarithm of the weights. Which
 # cases notice?
+#
+# **Next:** {doc}`../book/evidence`.
