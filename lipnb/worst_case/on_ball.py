@@ -99,8 +99,7 @@ def on_ball(
 
     Notes
     -----
-    Ours. castin2024smooth, section 5.2, ascends too, and reports that two clusters are rougher: a fork is where an
-    ascent ends only if it begins there.
+    Ours. castin2024smooth, section 5.2, reports that gradient ascent gives poor results; here it begins at forks.
 
     Examples
     --------
