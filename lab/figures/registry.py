@@ -179,6 +179,13 @@ FIGURES = {
             "constants of the trained layers, and the spread they pass on",
         ),
         BookFigure(
+            "zoo-text",
+            "71_every_bound",
+            ("zoo-text",),
+            zoo.at_text,
+            "all bounds of one layer of MiniLM against the length of its text",
+        ),
+        BookFigure(
             "zoo-growth",
             "71_every_bound",
             ("zoo-growth",),

@@ -22,6 +22,7 @@ LINES = {
 }
 SAME = ("yudin_sharp",)  # as another line, to the width of it
 APART = 0.17  # of labels, in decades
+WORST = 1e5  # bound over constant, where the panels end
 
 
 def medians(table):
@@ -50,13 +51,15 @@ def medians(table):
     return found
 
 
-def at_text(table, *, top=1e6):
+def at_text(table, *, layer=3, masked=False, top=1e6):
     """All bounds of one trained layer against the length of its text, with the constant, in log-log axes.
 
     Parameters
     ----------
     table : DataFrame
-        As for `medians`.
+        ``zoo-text``, as for `medians`.
+    layer, masked : int, bool
+        Which of its layers.
     top : float
         Where the figure ends; a bound above it is named in the corner.
 
@@ -64,7 +67,7 @@ def at_text(table, *, top=1e6):
     -------
     Figure
     """
-    found = medians(table)
+    found = medians(table[(table.layer == layer) & (table.masked == masked)])
     ax = plt.subplots(figsize=(7.2, 5.0))[1]
     shown = [key for key in LINES if key in found and key not in SAME and found[key].min() <= top]
     for key in shown:
@@ -107,9 +110,10 @@ def at_worst(table):
             rows = table[(table.along == along) & (table.input == given)]
             for key, (words, colour, line, marker) in LINES.items():
                 one = rows[rows.bound == key].sort_values(place)
+                one = one[one.over < WORST]
                 ax.plot(one[place], one.over, ls=line, marker=marker, color=colour, lw=1.3, label=words)
             ax.axhline(1, color="black", lw=1)
-            ax.set(xscale="log", yscale="log", ylim=(0.7, 1e5))
+            ax.set(xscale="log", yscale="log", ylim=(0.7, WORST))
             fixed = f"t = {rows.t.iloc[0]:g}" if place == "n" else f"n = {rows.n.iloc[0]}"
             ax.set_title(f"{'fork' if given == 'fork' else 'random tokens'}, {fixed}", fontsize=10)
         axes[0].set_ylabel("bound / constant")

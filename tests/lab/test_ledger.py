@@ -511,7 +511,13 @@ def test_a_paper_is_named_as_in_the_bibliography(tmp_path):
     assert verdicts.paper(ROOT, "castin2024smooth") == "Castin and others, 2024"
     assert {verdicts.paper(ROOT, source) for source in ledger.statements().source} == {
         "Castin and others, 2024",
+        "Emadi and others, 2026",
         "Kim and others, 2021",
+        "Nair, 2025",
+        "Newhouse and others, 2025",
+        "Qi and others, 2023",
+        "Ramapuram and others, 2024",
+        "Yudin and others, 2025",
     }
 
 
