@@ -72,6 +72,15 @@ def test_no_fork_exceeds_it_and_some_come_near(mask):
     assert mask == "window" or max(ratios) > 0.9
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_several_heads_of_one_fork_come_near(masked):
+    h, n, R, A = 4, 200, 4.5, -torch.diag(torch.tensor([1.0, 0.7, 0.4]).double())
+    s, same = torch.linspace(1, 1.5, h).double()[:, None, None], EYE.expand(h, 3, 3)
+    f = Attention(s * A, same, same, s.flip(0) * EYE, scale=1.0, masked=masked)
+    found = local_lipschitz(f, fork_input(A, EYE, n, R)[0]).value
+    assert 0.95 < found / ball_upper(f, n, R) <= 1
+
+
 @pytest.mark.parametrize("both", [False, True], ids=["ellipsoid", "and ball"])
 def test_no_output_of_a_layer_norm_exceeds_it(both):
     normal = gaussian(5)
@@ -143,6 +152,8 @@ def test_without_logits_it_is_the_norm_of_the_value_matrix():
     assert ball_upper(Attention.from_matrices(EYE, 0 * V), 50, 2.0) == 0
     assert ball_upper(Attention.from_matrices(EYE, 0 * V), 50, 2.0, log=True) == -math.inf
     assert ball_upper(Attention.from_matrices(100 * EYE, V), 1, 9.0) == pytest.approx(3, rel=1e-7)
+    alone = Attention.from_matrices(100 * EYE, V, masked=True).replace(window=1)
+    assert ball_upper(alone, 50, 9.0) == pytest.approx(3, rel=1e-7)
 
 
 def test_small_logits_take_the_mean_field_rate():
