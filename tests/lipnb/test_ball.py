@@ -15,7 +15,7 @@ from lipnb.bounds import (
     layer_norm_radius,
     mean_field_upper_sharp,
 )
-from lipnb.bounds.ball import rows_of
+from lipnb.bounds.ball import _through_few, rows_of
 from lipnb.bounds.joint import balanced
 from lipnb.worst_case import adam, ascend, climb, fork_input, gaussian
 
@@ -193,6 +193,22 @@ def test_zero_heads_count_nothing():
     f = layer(normal, 2, 3, bias=True)
     wider = f.replace(**{name: torch.cat([getattr(f, name), 0 * getattr(f, name)]) for name in f._tensors()})
     assert ball_upper(wider, 20, 3.0) <= 1.2 * ball_upper(f, 20, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("n", "few", "query", "kappa"), [(50, 2, 1.0, 0.7), (9, 4, 2.0, 0.5), (7, 7, 1.0, 3.0), (30, 2, 0.0, 1.0)]
+)
+def test_rows_through_few_tokens_add_up_as_their_worst_perturbation(n, few, query, kappa):
+    def norm(sizes):  # of rows query |eps_i| + kappa tau
+        sizes = sizes / sizes.norm(dim=-1, keepdim=True)
+        tau = sizes.abs().sort(descending=True).values[..., :few].norm(dim=-1, keepdim=True)
+        return (query * sizes.abs() + kappa * tau).norm(dim=-1).max().item()
+
+    stated = _through_few(query, kappa, n * kappa**2, few, n)
+    level = torch.ones(2001, n).double()
+    level[:, few:] = torch.linspace(0, 1, 2001).double()[:, None]
+    assert norm(gaussian(0)(5000, n)) <= stated
+    assert norm(level) == pytest.approx(stated, rel=1e-6)
 
 
 def test_rows_of_a_long_mask_are_counted_once():
