@@ -202,7 +202,7 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
         return -math.inf
     value, key, query = (math.exp(size - scale) for size in sizes[:3])
     n, several = rows.n, rows.seen > 1  # a token that sees itself alone has no key and no query term
-    if n == 1:
+    if not several.any():
         return sizes.value
     most = 1 / (1 + (rows.seen - 1) * math.exp(-math.exp(min(sizes.spread, 20))))  # of the attention, in a row
     if apart:

@@ -15,7 +15,7 @@ from lipnb.bounds import (
     layer_norm_radius,
     mean_field_upper_sharp,
 )
-from lipnb.bounds.ball import rows_of
+from lipnb.bounds.ball import _through_few, rows_of
 from lipnb.bounds.joint import balanced
 from lipnb.worst_case import adam, ascend, climb, fork_input, gaussian
 
@@ -70,6 +70,15 @@ def test_no_fork_exceeds_it_and_some_come_near(mask):
         ratios.append((local_lipschitz(f, x).value / ball_upper(f, n, R)).item())
     assert max(ratios) <= 1
     assert mask == "window" or max(ratios) > 0.9
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_several_heads_of_one_fork_come_near(masked):
+    h, n, R, A = 4, 200, 4.5, -torch.diag(torch.tensor([1.0, 0.7, 0.4]).double())
+    s, same = torch.linspace(1, 1.5, h).double()[:, None, None], EYE.expand(h, 3, 3)
+    f = Attention(s * A, same, same, s.flip(0) * EYE, scale=1.0, masked=masked)
+    found = local_lipschitz(f, fork_input(A, EYE, n, R)[0]).value
+    assert 0.95 < found / ball_upper(f, n, R) <= 1
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["ellipsoid", "and ball"])
@@ -143,6 +152,8 @@ def test_without_logits_it_is_the_norm_of_the_value_matrix():
     assert ball_upper(Attention.from_matrices(EYE, 0 * V), 50, 2.0) == 0
     assert ball_upper(Attention.from_matrices(EYE, 0 * V), 50, 2.0, log=True) == -math.inf
     assert ball_upper(Attention.from_matrices(100 * EYE, V), 1, 9.0) == pytest.approx(3, rel=1e-7)
+    alone = Attention.from_matrices(100 * EYE, V, masked=True).replace(window=1)
+    assert ball_upper(alone, 50, 9.0) == pytest.approx(3, rel=1e-7)
 
 
 def test_small_logits_take_the_mean_field_rate():
@@ -182,6 +193,22 @@ def test_zero_heads_count_nothing():
     f = layer(normal, 2, 3, bias=True)
     wider = f.replace(**{name: torch.cat([getattr(f, name), 0 * getattr(f, name)]) for name in f._tensors()})
     assert ball_upper(wider, 20, 3.0) <= 1.2 * ball_upper(f, 20, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("n", "few", "query", "kappa"), [(50, 2, 1.0, 0.7), (9, 4, 2.0, 0.5), (7, 7, 1.0, 3.0), (30, 2, 0.0, 1.0)]
+)
+def test_rows_through_few_tokens_add_up_as_their_worst_perturbation(n, few, query, kappa):
+    def norm(sizes):  # of rows query |eps_i| + kappa tau
+        sizes = sizes / sizes.norm(dim=-1, keepdim=True)
+        tau = sizes.abs().sort(descending=True).values[..., :few].norm(dim=-1, keepdim=True)
+        return (query * sizes.abs() + kappa * tau).norm(dim=-1).max().item()
+
+    stated = _through_few(query, kappa, n * kappa**2, few, n)
+    level = torch.ones(2001, n).double()
+    level[:, few:] = torch.linspace(0, 1, 2001).double()[:, None]
+    assert norm(gaussian(0)(5000, n)) <= stated
+    assert norm(level) == pytest.approx(stated, rel=1e-6)
 
 
 def test_rows_of_a_long_mask_are_counted_once():
