@@ -16,7 +16,7 @@ from lipnb.bounds import (
     mean_field_upper_sharp,
 )
 from lipnb.bounds.ball import _through_few, rows_of
-from lipnb.bounds.joint import balanced
+from lipnb.bounds.joint import Region, balanced, sizes_of_heads
 from lipnb.worst_case import adam, ascend, climb, fork_input, gaussian
 
 EYE = torch.eye(3, dtype=torch.float64)
@@ -234,3 +234,23 @@ def test_it_leaves_no_number_unsaid():
     with pytest.raises(OverflowError, match="log=True"):
         ball_upper(f, 3, 1e200)
     assert ball_upper(f, 3, 1e200, log=True) == pytest.approx(math.log(1e200) * 2 + 0.767, abs=1e-3)
+
+
+def test_it_is_homogeneous_in_the_values():
+    f = layer(gaussian(11), 3, 4, bias=True)
+    assert ball_upper(f.replace(value=1e-3 * f.value), 60, 5.0) == pytest.approx(
+        1e-3 * ball_upper(f, 60, 5.0), rel=1e-3
+    )
+
+
+def test_logits_of_a_row_differ_by_no_more_than_the_spread():
+    normal, R = gaussian(12), 2.0
+    f = layer(normal, 2, 3, bias=True)
+    spreads = [head.spread for head in sizes_of_heads(f, [Region(torch.zeros(3).double(), R * EYE)])]
+    query, _, _ = f.project(R * in_ball(normal, 4000, 1, 3))
+    steepest = 2 * R * torch.einsum("bhnk,hkd->bhnd", query, f.key).norm(dim=-1).amax((0, 2))
+    assert all(0.8 * spread <= log <= spread for log, spread in zip(steepest.log().tolist(), spreads, strict=True))
+    one = Attention.from_matrices(-EYE, EYE)
+    assert sizes_of_heads(one, [Region(torch.zeros(3).double(), R * EYE)])[0].spread == pytest.approx(
+        math.log(2 * R**2)
+    )
