@@ -48,9 +48,9 @@ def general_upper_optimal(A: torch.Tensor, V: torch.Tensor, n: int, R: float) ->
 
     Notes
     -----
-    Ours. For large t it is :math:`t \sqrt{n/2 + 4}`. The constant :math:`1 / \sqrt 2` of :math:`t \sqrt n` is exact:
-    where :math:`-\|A\|_2` is an eigenvalue of A and V is largest off its eigenvector, `lipnb.worst_case.fork_input`
-    reaches :math:`t \sqrt{n/2}` in the limit of large t and then large n.
+    Ours. For large t it is :math:`t \sqrt{n/2 + 4}`, from five tokens on. The constant :math:`1 / \sqrt 2` of
+    :math:`t \sqrt n` is exact: where :math:`-\|A\|_2` is an eigenvalue of A and V is largest off its eigenvector,
+    `lipnb.worst_case.fork_input` reaches :math:`t \sqrt{n/2}` in the limit of large t and then large n.
 
     Examples
     --------
@@ -89,7 +89,8 @@ def ball_upper(
         \sup_{|x| \le R} \big\|[\sqrt{w_h}\, a_h(x)]_h\big\|_2 + \beta, \quad
         q \ge R^2 \sup_{|C_h|_2 \le 1} \Big\|\sum_h M_h C_h A_h\Big\|_2,
 
-    where :math:`\beta` bounds :math:`\sum_h M_h v_h` for averages :math:`v_h` of the same perturbations.
+    where :math:`\beta` bounds :math:`\sum_h M_h v_h` for averages :math:`v_h` of the same perturbations, over the
+    Euclidean norm of 2h of them together.
 
     Parameters
     ----------
@@ -108,9 +109,9 @@ def ball_upper(
     Returns
     -------
     float
-        An upper bound on the local Lipschitz constant at all such inputs, hence on the Lipschitz constant; never above
-        the least of `heads_on_ball`, up to 1e-9. Norms are upper bounds with their rounding; that of the products of
-        two weight matrices in float64 is not counted.
+        An upper bound on the local Lipschitz constant at all such inputs, hence on the Lipschitz constant; without a
+        window never above the least of `heads_on_ball`, up to 1e-9. Norms are upper bounds with their rounding; that
+        of the products of two weight matrices in float64 is not counted.
 
     Raises
     ------
@@ -135,7 +136,7 @@ def ball_upper(
     """
     attention.check_dot("ball_upper")
     n = count(n)
-    att = attention.to("cpu", torch.float64)
+    att, size = in_units(attention.to("cpu", torch.float64))
     regions, reach = regions_of(att, R, ellipsoid)
     rows = rows_of(att, n)
     heads, layer = sizes_of_heads(att, regions), sizes_of_layer(att, regions)
@@ -148,13 +149,25 @@ def ball_upper(
         if att.window is not None:  # proved for the whole past, not for a window
             published = {name: value for name, value in published.items() if "mean_field" not in name}
         logs += [value for value in published.values() if not math.isnan(value)]
-    least = min(logs) + ROUNDING
+    least = min(logs) + size + ROUNDING
     if log:
         return least
     try:
         return math.exp(least)
     except OverflowError:
         raise OverflowError(f"the bound is exp({least:.6g}), beyond the largest float: use log=True.") from None
+
+
+def in_units(att):
+    """The layer with values and outputs of size one, so that no product of them underflows, and the log of the rest."""
+    sizes = {}
+    for name in ("value", "output"):
+        matrix = getattr(att, name)
+        if matrix is not None and matrix.any():
+            sizes[name] = matrix.abs().amax()
+    return att.replace(**{name: getattr(att, name) / size for name, size in sizes.items()}), sum(
+        size.log().item() for size in sizes.values()
+    )
 
 
 def regions_of(att, R, ellipsoid):

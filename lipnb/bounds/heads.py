@@ -13,6 +13,8 @@ from lipnb.bounds.rounding import largest_singular
 
 __all__ = ["HeadNorms", "head_norms", "heads_at_input", "heads_on_ball"]
 
+LEAST = 1e-300  # what the norm of a product counts at least: entries that underflow are smaller
+
 
 class HeadNorms(NamedTuple):
     r"""Spectral norms of the maps of each head; the bounds know the heads by these alone.
@@ -49,16 +51,21 @@ def head_norms(attention: Attention) -> HeadNorms:
     def factor(matrix):  # |M y| = |R y|
         return torch.linalg.qr(matrix, mode="r").R
 
+    def product(left, right, scale=1.0):  # of what does not vanish: never below `LEAST`, to which it may underflow
+        there = (left != 0).any(-1).any(-1) & (right != 0).any(-1).any(-1) & (scale != 0)
+        norm = scale * largest_singular(left @ right.mT)
+        return torch.where(there, norm.clamp_min(LEAST), norm)
+
     key, query, value = (factor(matrix.mT) for matrix in (att.key, att.query, att.value))
     V = largest_singular(value)
     W, WV = torch.ones_like(V), V
     if att.output is not None:
         output = factor(att.output)
-        W, WV = largest_singular(output), largest_singular(output @ value.mT)
+        W, WV = largest_singular(output), product(output, value)
     c = torch.zeros_like(V)
     if att.query_bias is not None:
-        c = abs(att.scale) * torch.linalg.vector_norm(torch.einsum("hkd,hk->hd", att.key, att.query_bias), dim=-1)
-    return HeadNorms(abs(att.scale) * largest_singular(key @ query.mT), V, W, WV, c)
+        c = product(key, att.query_bias[:, None], abs(att.scale))
+    return HeadNorms(product(key, query, abs(att.scale)), V, W, WV, c)
 
 
 def heads_on_ball(norms: HeadNorms, n: int, R: float, masked: bool) -> dict[str, float]:
@@ -96,14 +103,18 @@ def heads_on_ball(norms: HeadNorms, n: int, R: float, masked: bool) -> dict[str,
         {} if masked else {"mean_field_sharp": []}
     )
     for A, V, W, WV, c in zip(*(norm.tolist() for norm in norms), strict=True):
-        heat = A + c / R if R > 0 else A  # heat R^2 = t
+        t, apart = A * R * R + c * R, max(W * V, LEAST) if W and V else 0.0
+        if not all(map(math.isfinite, (t, c, apart))):
+            for values in found.values():
+                values.append(math.inf)
+            continue
         printed = general_upper(A * one, V * one, n, R) if c == 0 else biased_upper(A * one, V * one, n, R, c * one[0])
         found["general"].append(multi_head_upper(W * one[None], [printed]))
-        found["general_sharp"].append(general_upper_sharp(heat * one, WV * one, n, R))
+        found["general_sharp"].append(general_upper_sharp(t * one, WV * one, n, 1.0))  # knows A and R by t alone
         mean_field = masked_mean_field_upper if masked else mean_field_upper
-        found["mean_field"].append(mean_field(heat * one, W * V * one, R, log=True))
+        found["mean_field"].append(mean_field(t * one, apart * one, 1.0, log=True))
         if not masked:
-            found["mean_field_sharp"].append(mean_field_upper_sharp(heat * one, WV * one, R, log=True))
+            found["mean_field_sharp"].append(mean_field_upper_sharp(t * one, WV * one, 1.0, log=True))
     logs = {
         name: [math.log(value) if value > 0 else -math.inf for value in values] if "general" in name else values
         for name, values in found.items()

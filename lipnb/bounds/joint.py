@@ -35,7 +35,7 @@ class Sizes(NamedTuple):
     Attributes
     ----------
     value : float
-        Of :math:`\sum_h M_h v_h`, for averages :math:`v_h` of perturbations of norm at most 1.
+        Of :math:`\sum_h M_h v_h`, for averages :math:`v_h` of perturbations that have together norm at most 1.
     key : float
         Of the key term, before the factor :math:`1 / \sqrt 2` of two tokens.
     query : float
@@ -245,7 +245,8 @@ def _top(gram, start):
 
 
 def _value_of_layer(att, alone):
-    r"""Logarithm of a bound on :math:`\sum_h M_h v_h`, averages :math:`v_h = \sum_j P^h_j \varepsilon_j`.
+    r"""Logarithm of a bound on :math:`\sum_h M_h v_h`, averages :math:`v_h = \sum_j P^h_j \varepsilon_j`, all
+    :math:`\varepsilon_j` together of norm 1.
 
     With :math:`w_h = |M_h|` it is :math:`(\sum_h w_h)^{1/2}` times the norm of :math:`[M_h / \sqrt{w_h}]_h`, stacked
     either way, and at most :math:`\sum_h |M_h|`.

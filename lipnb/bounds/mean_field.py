@@ -260,7 +260,7 @@ def _past_averages(t, p):
 
     def moment(k, end):
         """Integral of q^k f from 0 to `end`."""
-        a, b = k + 1 - 1 / p, 1 + 1 / p
+        a, b = k + (p - 1) / p, 1 + 1 / p
         return float(beta(a, b) * betainc(a, b, eta * end)) / eta**a
 
     values, bend = moment(0, 1), 1 - rho

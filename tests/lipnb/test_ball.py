@@ -254,3 +254,24 @@ def test_logits_of_a_row_differ_by_no_more_than_the_spread():
     assert sizes_of_heads(one, [Region(torch.zeros(3).double(), R * EYE)])[0].spread == pytest.approx(
         math.log(2 * R**2)
     )
+
+
+@pytest.mark.parametrize("at", [1e-170, 1e-150])
+def test_products_that_underflow_count_what_they_may_be(at):
+    scale = 1.0 if at < 1e-160 else 1e-30
+    R = 3 / (at * scale**0.5)
+    eye = torch.eye(2).double()[None]
+    f = Attention(-at * eye, at * eye, eye, scale=scale)
+    same = Attention.from_matrices(-9 * eye[0], eye[0])  # the same map in units of R
+    x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [1.0, 0.1]]).double() / 1.01
+    assert ball_upper(f, 4, R, log=True) >= math.log(local_lipschitz(same, x, method="dense").value.item())
+    small = Attention(-9 * eye, eye, 1e-170 * eye, 1e-170 * eye, scale=1.0)
+    known = ball_upper(same, 4, 1.0, log=True) + 2 * math.log(1e-170)
+    assert ball_upper(small, 4, 1.0, log=True) == pytest.approx(known, rel=1e-9)
+
+
+@pytest.mark.parametrize(("R", "bias"), [(1e-320, 1.0), (1e-300, 1e10), (1e-160, 1e150), (3.0, 1e160)])
+def test_large_biases_and_small_radii_have_a_bound(R, bias):
+    eye = torch.eye(1).double()[None]
+    f = Attention(eye, eye, eye, query_bias=torch.tensor([[bias]], dtype=torch.float64), scale=1.0)
+    assert ball_upper(f, 3, R, log=True) >= 0
