@@ -1,6 +1,5 @@
 """The tables of worst inputs: each trained head, and each layer, between what is found and what is proved on a ball."""
 
-import math
 from functools import partial
 
 import torch
@@ -9,7 +8,6 @@ from lab.experiments import adversarial
 from lab.experiments.scaling_factor import text_radii
 from lab.experiments.table import Table
 from lab.experiments.two_clusters import cluster_input, head_of
-from lab.head_rates import GPT2
 from lipnb import bounds, corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Unit
@@ -18,7 +16,7 @@ from lipnb.worst_case import bulk_directions, forks, on_ball
 __all__ = ["TABLES", "again", "bounded", "layer_at", "measure", "one_head"]
 
 CORPUS, WINDOWS, LENGTH = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
-MODELS = {"worst-inputs": (("minilm", False), ("gpt2-mini", True)), "worst-inputs-gpt2": ((GPT2, True),)}
+MODELS = (("minilm", False), ("gpt2-mini", True))
 
 
 def one_head(layer, head):
@@ -46,8 +44,7 @@ def layer_at(name, masked, layer, *, length=LENGTH, windows=WINDOWS):
 
     Parameters
     ----------
-    name : {"minilm", "gpt2-mini", "gpt2-124m-attention"}
-        Of the last there are the attention and its LayerNorm alone, so that there is no text.
+    name : {"minilm", "gpt2-mini"}
     masked : bool
         Whether it is masked.
     layer : int
@@ -57,17 +54,14 @@ def layer_at(name, masked, layer, *, length=LENGTH, windows=WINDOWS):
 
     Returns
     -------
-    Attention, float, Tensor of shape (windows, length, d) or None
-        Float64. The radius is the longest token of the windows; where there is no text, the largest that the
-        LayerNorm allows.
+    Attention, float, Tensor of shape (windows, length, d)
+        Float64. The radius is the longest token of the windows.
 
     Raises
     ------
     FileNotFoundError
         The sentences of `lipnb.models` and `lipnb.corpora`.
     """
-    if name == GPT2:
-        return *adversarial.layer_of(name, masked, "layer norm", layer), None
     model = adversarial.network_of(name, masked)
     tokens = models.first_tokens(model, corpora.read(CORPUS), length * windows)
     x = model.activations(corpora.windows(tokens, length, windows), layer).double()
@@ -86,7 +80,7 @@ def measure(attention, clusters, n, R, windows, *, effort=1, seed=0):
         Inputs of two clusters; of these and their negatives the roughest counts, as biases tell them apart.
     n, R
         Tokens, and radius of the ball.
-    windows : Tensor, shape (w, n, d), or None
+    windows : Tensor, shape (w, n, d)
         Tokens of a text.
     effort, seed
         As for `lipnb.worst_case.on_ball`.
@@ -94,14 +88,14 @@ def measure(attention, clusters, n, R, windows, *, effort=1, seed=0):
     Returns
     -------
     dict
-        length, R, text, heuristic, fork, ascended, kind; text is NaN without windows.
+        length, R, text, heuristic, fork, ascended, kind.
     """
     few = forks(attention, n, R, bulk_directions(attention, pairs=8 if attention.heads == 1 else 4)).tokens()
     worst = on_ball(attention, n, R, seed=seed, effort=effort, progress=False)
     return {
         "length": n,
         "R": R,
-        "text": math.nan if windows is None else local_lipschitz(attention, windows).value.max().item(),
+        "text": local_lipschitz(attention, windows).value.max().item(),
         "heuristic": local_lipschitz(attention, torch.cat([clusters, -clusters])).value.max().item(),
         "fork": local_lipschitz(attention, few).value.max().item(),
         "ascended": worst.value,
@@ -122,8 +116,6 @@ def _map_of(row):
 
 
 def _attention_of(name, masked, layer):
-    if name == GPT2:
-        return adversarial.layer_of(name, masked, "layer norm", layer).attention
     return adversarial.network_of(name, masked).attention(layer).to(dtype=torch.float64)
 
 
@@ -151,27 +143,23 @@ def again(row, *, effort=0):
     clusters = cluster_input(head_of(attention, row["head"]), LENGTH, R)[None]
     one = one_head(attention, row["head"])
     found = measure(one, clusters, LENGTH, R, windows, effort=effort) | {"upper": bounds.ball_upper(one, LENGTH, R)}
-    return {name: found[name] for name in ("text", "heuristic", "fork", "upper") if not math.isnan(found[name])}
+    return {name: found[name] for name in ("text", "heuristic", "fork", "upper")}
 
 
-def _prepare(name, rows, size, effort, seed):
+def _prepare(rows, size, effort, seed):
     """Settings and units, one for each layer, of `size` rows each."""
     text = corpora.fingerprint(corpora.read(CORPUS))
-    settings = {"models": MODELS[name], "corpus": CORPUS, "text": text, "windows": WINDOWS, "length": LENGTH}
+    settings = {"models": MODELS, "corpus": CORPUS, "text": text, "windows": WINDOWS, "length": LENGTH}
     work = [
         Unit(f"{model}/{masked}/{layer}", partial(rows, model, masked, layer, effort, seed), size)
-        for model, masked in MODELS[name]
+        for model, masked in MODELS
         for layer in range(adversarial.layers_of(model, masked))
     ]
     return {**settings, "effort": effort, "seed": seed, "dtype": "float64"}, work
 
 
-def _table(name, of, rows, size):
-    return Table(name, lambda effort, seed: _prepare(of, rows, size, effort, seed), {"effort": 1, "seed": 0}, bounded)
+def _table(name, rows, size):
+    return Table(name, lambda effort, seed: _prepare(rows, size, effort, seed), {"effort": 1, "seed": 0}, bounded)
 
 
-TABLES = (
-    _table("worst-inputs", "worst-inputs", _head_rows, 12),
-    _table("worst-inputs-gpt2", "worst-inputs-gpt2", _head_rows, 12),
-    _table("worst-layers", "worst-inputs", _layer_row, 1),
-)
+TABLES = (_table("worst-inputs", _head_rows, 12), _table("worst-layers", _layer_row, 1))
