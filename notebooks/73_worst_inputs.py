@@ -262,19 +262,19 @@ for table in (heads, layers):
     assert (table.room >= 1 - 1e-9).all() and (table.gain > 1 - 2e-4).all() and (table.over_heuristic > 1).all()
 assert worst.value > 25 * local_lipschitz(one, windows).value.max() and P[bulk][:, prongs].min() > 0.1
 off = 1 / thresholds.ratio - 1
-glue("page-73-radius-least", off.min(), display=False)
-glue("page-73-radius-most", off.max(), display=False)
+glue("page-73-radius-least", float(off.min()), display=False)
+glue("page-73-radius-most", float(off.max()), display=False)
 told = heads[["over_text", "over_heuristic", "gain"]].median()
-glue("page-73-over-text", told.over_text, display=False)
-glue("page-73-over-heuristic", told.over_heuristic, display=False)
-glue("page-73-gain", told.gain, display=False)
+glue("page-73-over-text", float(told.over_text), display=False)
+glue("page-73-over-heuristic", float(told.over_heuristic), display=False)
+glue("page-73-gain", float(told.gain), display=False)
 spread = {"median": heads.room.median(), "largest": heads.room.max(), "most-gain": heads.gain.max()}
 spread |= {"layer-room": layers.room.max(), "prongs": P[bulk][:, prongs].sum(1).mean().item()}
 spread["near"] = near.min().item() / R_drawn
 spread |= {"length": length, "bulk": len(bulk), "growing": growing}
 spread["example"] = worst.value / local_lipschitz(one, windows).value.max().item()
 for key, value in spread.items():
-    glue(f"page-73-{key}", value, display=False)
+    glue(f"page-73-{key}", float(value), display=False)
 print(f"✓ {len(heads)} heads and {len(layers)} layers below their bounds; {len(again)} rows measured again")
 
 # %% [markdown]

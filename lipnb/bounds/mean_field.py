@@ -258,9 +258,11 @@ def _past_averages(t, p):
     t = max(t, 1e-16)  # below it the bound stays as it is, and powers of eta would underflow
     eta, rho = -math.expm1(-2 * t), math.sqrt(0.5 / (1 / t + math.hypot(1, 1 / t)))
 
+    conjugate = 1.0 if math.isinf(p) else (p - 1) / p  # 1 - 1/p, which cancels for p near 1
+
     def moment(k, end):
         """Integral of q^k f from 0 to `end`."""
-        a, b = k + (p - 1) / p, 1 + 1 / p
+        a, b = k + conjugate, 1 + 1 / p
         return float(beta(a, b) * betainc(a, b, eta * end)) / eta**a
 
     values, bend = moment(0, 1), 1 - rho

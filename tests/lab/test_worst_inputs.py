@@ -1,6 +1,5 @@
 """The tables of worst inputs: what stands in a row, how tables come out, stored rows in order."""
 
-import math
 
 import pytest
 import torch
@@ -42,7 +41,6 @@ def test_a_row_is_in_order_and_below_its_bound(masked):
         top = bounds.ball_upper(one, 7, R)
         assert max(row["heuristic"], row["fork"]) <= row["ascended"] * (1 + 1e-3) and row["ascended"] <= top
         assert row["text"] <= top
-    assert math.isnan(worst_inputs.measure(one, clusters[:1], 7, R, None, effort=0)["text"])
 
 
 @pytest.mark.parametrize("name", ["worst-inputs", "worst-layers"])

@@ -228,3 +228,10 @@ def test_beyond_0_29_the_recalled_form_holds():
     assert upper(0.2899) > mean_field_upper(0.2899 * ONE, ONE, 1.0)
     plain = 0.43 + 2 * (1 + math.sqrt(2) * 0.43) * math.exp(0.43)
     assert plain < mean_field_upper(0.43 * ONE, ONE, 1.0)
+
+
+@pytest.mark.parametrize("p", [1 + 7.328e-9, 1 + 1e-6, 1.05, 2.0, 1e6, math.inf])
+def test_without_logits_it_is_the_constant_of_averages(p):
+    eye = torch.eye(2).double()
+    known = 1.0 if math.isinf(p) else p / (p - 1)
+    assert masked_mean_field_upper_sharp(0 * eye, eye, 1.0, p=p) == pytest.approx(known, rel=1e-12)
