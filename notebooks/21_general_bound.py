@@ -262,6 +262,8 @@ for case in range(maps):
         one = local_lipschitz(f, same, method="dense").value.item()
         equal_errors.append(one / spectral_norm(V) - 1)
 found = pd.concat(found, ignore_index=True)
+
+# %% tags=["hide-input"]
 forms = ["published", "tighter", "optimal", "column", "spread"]
 worst = found.groupby("inputs", sort=False)[forms].max().assign(cases=found.inputs.value_counts()).reset_index()
 names = {"inputs": "inputs", "cases": "how many", "published": "over Theorem 3.3", "tighter": "over the tighter bound"}

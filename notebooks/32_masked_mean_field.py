@@ -455,6 +455,11 @@ assert abs(averages["norm in l1"][1000] / harmonic - 1) < 1e-12
 assert worst[["worst / corrected", "worst / older"]].max().max() < 1
 assert hard[["p inf", "p inf, older"]].max().max() <= 1 + 1e-9 and shares.max() <= 1 + 1e-9
 assert clusters["measured / corrected"].max() < 1 and (clusters.measured <= clusters["lower bound"]).all()
+read, own = ({"seen": seen, "effort": "proved"} for seen in ("reconstructed", "ours"))
+text, over = {"seen": "text of the paper", "effort": "random"}, worst["worst / reconstructed"]
+drawn, thm, d2 = text | {"seen": "reconstructed"}, "castin.thm-4.4", "castin.sec-d.2"
+old = [*worst["worst / older"], *hard["p inf, older"], *under]
+half = [*worst["worst / corrected"], *hard["p inf"], *clusters["measured / corrected"], *shares]
 start = np.ceil(1e4 * settled) / 1e4  # both forms grow with t; from 0.43 on the second line of the bound is below
 grids = ((start, start + 2e-4, 1e-5), (start + 2e-4, 0.44, 1e-4))
 assert all(ours(t + h) <= recalled(t) for low, high, h in grids for t in np.arange(low, high, h)) and start == 0.29
@@ -463,9 +468,6 @@ assert worst["worst / reconstructed"].iloc[0] > 1.7 and beyond < 1
 print("✓ averages over the past: 1.144, 1.410, 1.630, 1.748; the corrected bound holds")
 
 # %% tags=["hide-input"]
-read, own = ({"seen": seen, "effort": "proved"} for seen in ("reconstructed", "ours"))
-text, over = {"seen": "text of the paper", "effort": "random"}, worst["worst / reconstructed"]
-drawn, thm, d2 = text | {"seen": "reconstructed"}, "castin.thm-4.4", "castin.sec-d.2"
 # fmt: off
 ledger.record(
     ledger.equal("castin.def-2.6", "any positions, any order of the pairs", field_errors,
@@ -479,10 +481,8 @@ ledger.record(
     ledger.upper(thm, "the constant of Theorem 3.5", [*over, *clusters["measured / reconstructed"]],
                  grounds="equal tokens, two clusters, ascent", seen="reconstructed", effort="ascended",
                  counter_example=f"A = 0, V = 1, n = 2: constant {golden:.3f}, bound 1"),
-    ledger.upper(thm, "corrected: t + p/(p-1) (1 + 2t) exp(2t)",
-                 [*worst["worst / older"], *hard["p inf, older"], *under], grounds="ascent, clusters, averages", **own),
-    ledger.upper(thm, "corrected: half the exponent, any law of positions",
-                 [*worst["worst / corrected"], *hard["p inf"], *clusters["measured / corrected"], *shares],
+    ledger.upper(thm, "corrected: t + p/(p-1) (1 + 2t) exp(2t)", old, grounds="ascent, clusters, averages", **own),
+    ledger.upper(thm, "corrected: half the exponent, any law of positions", half,
                  grounds="ascent, clusters, random measures", **own),
     ledger.upper(d2, "step 1: Gamma(s, .) is |V| t Lipschitz", steps["step 1"], grounds="random sequences", **read),
     ledger.upper(d2, "step 2 without the average over the past", averages.norm[lengths],
