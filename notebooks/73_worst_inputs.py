@@ -274,7 +274,7 @@ spread["near"] = near.min().item() / R_drawn
 spread |= {"length": length, "bulk": len(bulk), "growing": growing}
 spread["example"] = worst.value / local_lipschitz(one, windows).value.max().item()
 for key, value in spread.items():
-    glue(f"page-73-{key}", float(value), display=False)
+    glue(f"page-73-{key}", value if isinstance(value, int) else float(value), display=False)
 print(f"✓ {len(heads)} heads and {len(layers)} layers below their bounds; {len(again)} rows measured again")
 
 # %% [markdown]

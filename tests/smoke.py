@@ -36,6 +36,8 @@ one = lipnb.Attention.from_matrices(normal(6, 6), normal(6, 6))
 assert lipnb.local_lipschitz(one, x).value.item() <= lipnb.bounds.general_upper(
     normal(6, 6), normal(6, 6), 5, x.norm(dim=-1).max().item())
 lipnb.measures, lipnb.worst_case, lipnb.invertible, lipnb.spectral
+worst = lipnb.worst_case.on_ball(one, 5, 1.0)  # no tqdm here: no bar
+assert worst.value <= lipnb.bounds.ball_upper(one, 5, 1.0)
 known = lipnb.reference_cases()[0]
 assert abs(lipnb.local_lipschitz(known.attention, known.x).value.item() / known.value - 1) < 1e-4
 assert len(lipnb.corpora.read("python_reference")) > 300_000

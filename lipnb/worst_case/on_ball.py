@@ -1,5 +1,7 @@
 """The roughest input of a ball that is found: constructions first, then gradient ascent on the top singular value."""
 
+from contextlib import nullcontext
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -9,7 +11,6 @@ from lipnb.attention import Attention
 from lipnb.checks import count, radius
 from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
-from lipnb.recording import bar
 from lipnb.worst_case.ascent import adam, ascend, unit_slope
 from lipnb.worst_case.constructions import eigenvector
 from lipnb.worst_case.forks import bulk_directions, forks, two_clusters
@@ -83,7 +84,7 @@ def on_ball(
         Rounds of the ascent; 0 takes the constructions as they are. Each round goes on where the last one ended and
         from the next starts: more effort gives no less, within the 1e-4 of the solver that compares.
     progress : bool
-        Whether to show a progress bar.
+        Whether to show a progress bar, where tqdm is installed.
 
     Returns
     -------
@@ -119,11 +120,20 @@ def on_ball(
     line = forks(f, n, R, directions, keep=LINE, seed=seed)
     line = line.some(line.stated > 0)
     found = _constructions(f, n, R, line.some(slice(8)), directions, seed)
-    with bar(effort * sum(STEPS.values()), "step", progress) as shown:
+    with _bar(effort * sum(STEPS.values()), progress) as shown:
         for turn in range(effort):
             some = line.some(slice(turn * STARTS, (turn + 1) * STARTS))
             found = _round(f, found, some, R, seed + turn, shown)
     return _answer(attention, found.x[0] if basis is None else found.x[0] @ basis.mT, R, found.kind[0])
+
+
+def _bar(total, wanted):
+    """A progress bar where tqdm is installed, which `lipnb` alone does not bring."""
+    if not wanted or find_spec("tqdm") is None:
+        return nullcontext()
+    from tqdm.auto import tqdm
+
+    return tqdm(total=total, unit="step", smoothing=0.05)
 
 
 def _answer(attention, x, R, kind):
@@ -237,7 +247,8 @@ def _ascended(f, x, R, steps, seed, shown, *, weights=None):
             right = unit_slope(jacobian.vjp(root * left) / root, (-2, -1))
             left = unit_slope(root * jacobian.jvp(right / root), (-2, -1))
         refinements = 2  # from here on the last vector is a good start
-        shown.update()
+        if shown is not None:
+            shown.update()
         (pulled,) = torch.autograd.grad((f(x, weights) * root * left).sum(), x, create_graph=True)
         return torch.linalg.vector_norm(pulled / root, dim=(-2, -1))
 
