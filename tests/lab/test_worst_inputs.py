@@ -1,6 +1,5 @@
 """The tables of worst inputs: what stands in a row, how tables come out, stored rows in order."""
 
-
 import pytest
 import torch
 
