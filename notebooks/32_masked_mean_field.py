@@ -14,7 +14,8 @@
 # is one too, but not the same: the early tokens of a text are averaged over few others, and in the distance $d_2$
 # below this alone can nearly double a perturbation. Theorem 4.4 as we reconstruct it, $(1 + 3t)\, e^{2t}$, fails for
 # $t$ up to {glue:text}`fails_below:.4f` and holds from {glue:text}`settled:.4f` on. The bound of this page, at most
-# $t + 2(1 + \sqrt 2\, t)\, e^t$, holds for every $t$: the mask does not cost a second $e^t$. No such bound can be much
+# $t + 2(1 + \sqrt 2\, t)\, e^t$, holds for every $t$, with $\norm V_2$ before each formula: the mask does not cost a
+# second $e^t$. No such bound can be much
 # smaller: {term}`two clusters` give a lower bound of more than {glue:text}`nearest:.0%` of it at every $t$ tried.
 
 # %% tags=["parameters"]
@@ -176,7 +177,8 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 #
 # We write the map down as in the definition, for pairs in any order. It must give what masked {term}`attention` gives,
 # whatever the increasing positions are. The distance must be $\norm{X - Y}_F/\sqrt n$ when all positions differ,
-# $W_2$ when all are one, and infinite when the laws of positions differ. Lemma 4.2 says that the constants of $f^m$
+# $W_2$ when all positions are equal, and infinite when the laws of positions differ. Lemma 4.2 says that the constants
+# of $f^m$
 # and $F^m$ agree: along the worst small move, the quotient of distances is the norm of the masked Jacobian; globally,
 # for two tokens on a line, both suprema agree.
 
@@ -262,7 +264,8 @@ figures.table(shown, names, digits=4)
 # %% [markdown]
 # ## Measured: both forms against hard inputs
 #
-# Random masked measures with random weights, then {term}`gradient ascent` in the unit ball, at growing $t$; and equal
+# {term}`Gradient ascent` in the unit ball with even weights, and random weights at the inputs found, at growing $t$;
+# and equal
 # tokens, where the constant is that of averaging a thousand. (For $p = \infty$ the constant is the largest
 # $\sum_j \abs{J_{ij}^\top v}$ over unit $v$; the older bound is compared with the larger row sums of block norms.)
 
@@ -385,10 +388,11 @@ plt.show()
 # {glue:text}`beyond:.2f` of it). The corrected bound is at most {glue:text}`apart:.2f` times the lower bound.*
 #
 # So the largest constant in $d_2$ of all heads with the same norms is known within that factor, from averages to sharp
-# attention. It shows what the mask costs: at $t = 3$ two clusters reach {glue:text}`masked_three:.0f` with it, and
+# attention. It shows what the mask costs: at $t = 3$ two clusters approach {glue:text}`masked_three:.0f` with it, in
+# $d_2$, and
 # without it no measure can exceed {glue:text}`free_three:.0f` ({doc}`23_mean_field`).
 #
-# Random measures stay far below. We draw {glue:text}`measures_drawn:,.0f` of them, of one to eight tokens in one to
+# Random measures stay below it too. We draw {glue:text}`measures_drawn:,.0f` of them, of one to eight tokens in one to
 # three dimensions, with even and very uneven weights and $t$ from 0 to 30; the largest constant is
 # {glue:text}`random_worst:.2f` of the corrected bound.
 

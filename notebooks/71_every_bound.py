@@ -12,9 +12,10 @@
 # Many {term}`bounds <bound>` on the Lipschitz constant of {term}`attention` have been published, and each is for
 # something else. At {glue:text}`page-71-length` {term}`tokens <token>` of text, one trained layer of MiniLM has the
 # {term}`local Lipschitz constant` {glue:text}`page-71-truth:.0f`. The best bound that we can compute in closed form
-# is {glue:text}`page-71-terms:.1f` times that. The published ones that hold there are {glue:text}`page-71-low:,.0f`
-# to {glue:text}`page-71-high:,.0f` times too high, and the one for all lengths lies far beyond the figure
-# ({numref}`fig-71-text`). This page holds {glue:text}`page-71-bounds` formulas against the truth, and says what each
+# is {glue:text}`page-71-terms:.1f` times that. Theorem 3.3, the bound of Yudin et al. and our form of Theorem C.3
+# are {glue:text}`page-71-low:,.0f` to {glue:text}`page-71-high:,.0f` times too high there; those for all lengths lie
+# beyond the figure ({numref}`fig-71-text`). This page holds {glue:text}`page-71-bounds` formulas against the truth,
+# and says what each
 # is for.
 
 # %% tags=["parameters", "hide-input"]
@@ -49,11 +50,13 @@ plt.show()
 # higher. -->
 # *Upper bounds on the constant of one layer of MiniLM at {term}`windows <window>` of text (medians of
 # three), each valid for this layer. Black: the constant. Green band: what a {term}`certificate` in closed form leaves
-# open. Everything else lies far above it; bounds for all inputs of a {term}`ball <radius>` must, because text is far
-# from its {term}`worst inputs <worst input>`.*
+# open. Everything else lies far above it. Bounds for all inputs of a {term}`ball <radius>` must, because text is far
+# from its {term}`worst inputs <worst input>`; the others are for this text alone.*
 #
 # Even so, the best one for the ball, which lets the heads share their input ({doc}`21_general_bound`), is
-# {glue:text}`page-71-shared:.1f` times smaller at the longest text than the published ones for that text alone.
+# {glue:text}`page-71-shared:.1f` times smaller at the longest text than the bound of Yudin et al. and our form of C.3
+# for
+# that text alone.
 #
 # ## Two tokens
 #
@@ -108,8 +111,9 @@ def shown(of, about):
 shown(["dot-product attention", "rotary attention"], ["one input", "limit"])
 
 # %% [markdown]
-# A small *smallest ratio* says that the bound is nearly attained somewhere, a large *largest* one that it is far off
-# elsewhere. On a ball and for {term}`measures <measure>`:
+# The *smallest ratio* is over these small cases, which differ by bound: on {doc}`21_general_bound` a fork comes much
+# closer to the leading constant. A large *largest* one says that the bound is far off elsewhere. On a ball and for
+# {term}`measures <measure>`:
 
 # %% tags=["hide-input"]
 shown(["dot-product attention", "rotary attention"], ["ball"])
@@ -126,8 +130,7 @@ shown([of for of in rows.of.unique() if "dot" not in of and "rotary" not in of],
 # {cite:t}`kim2021lipschitz` is quoted with the query norms once, where twice is needed ({doc}`62_l2_attention`).
 # The released code of {cite:t}`newhouse2025training` takes norms of whole matrices, all heads stacked. For one head its
 # formula is a case of the theorem below; with four heads of which one has all the queries, and without their rotary
-# positions, it is exceeded {glue:text}`page-71-newhouse:.1f` times. The same code puts the sharpness of the softmax
-# before all terms, which fails below one, at equal tokens.
+# positions, it is exceeded {glue:text}`page-71-newhouse:.1f` times.
 #
 # ## A wrong use raises
 #
@@ -157,12 +160,13 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-71-worst: Four log-log panels of bound over constant. At forks most curves stay below ten along the
-# number of tokens and one rises; against the logit range the mean-field curve leaves the panel. At random tokens all
-# curves rise with the number of tokens but the lowest. -->
+# number of tokens and one rises; against the logit range the mean-field curve leaves the panel. At random tokens most
+# curves rise with the number of tokens, the lowest does not. -->
 # *Bounds over the constant. At forks (top) the bounds of
 # order $\sqrt n$ stay within a small factor as the length grows, and the one of Yudin et al. falls behind. At random
-# tokens (bottom) it is the bounds on a ball that fall behind; the three terms stay near. With the logit range, the
-# bound for measures leaves every scale.*
+# tokens
+# (bottom) Theorems 3.3 and C.3 fall behind most; the three terms stay near. The bound for measures is drawn for small
+# logit ranges only.*
 #
 # ## One norm in which the length drops out
 #
@@ -228,7 +232,9 @@ figures.table(tokens, names={"R": "R", "reached": "reached", "stated": "at least
 # :::{prf:proposition} Scaled cosine attention
 # :label: zoo-cosine
 #
-# On all inputs of $n$ tokens, masked or not, in the Euclidean norm,
+# Let $f$ be one such head, with $\epsilon > 0$ and $\tau, \nu \ge 0$. On all inputs of $n$ tokens, masked or not, in
+# the
+# Euclidean norm,
 #
 # $$\Lip(f) \le \frac{\nu}{\sqrt\epsilon} \Big(\sqrt{\tfrac n2}\, \tau \norm{W_K}_2 + \tau \norm{W_Q}_2
 #   + \sqrt n\, \norm{W_V}_2\Big).$$
@@ -320,8 +326,9 @@ ledger.record(
 #
 # - Ratios are those of small maps: a few tokens, width up to four, three heads. *Largest* grows with everything, and
 #   only its order means something.
-# - No case tried exceeds a formula that is not emphasised. For reconstructed and transcribed forms that is all we know,
-#   but for the two of cosine attention, which are proved above.
+# - No case tried exceeds a formula that is not emphasised. For reconstructed and transcribed forms that is all this
+#   page
+#   shows, but for the two of cosine attention; {doc}`21_general_bound` proves Theorem 3.3.
 # - {numref}`fig-71-text` is of one layer, model and text. All layers at one length, with and without a mask, are in the
 #   table `zoo-text`; there too the three terms are at most {glue:text}`page-71-most:.1f` times the constant.
 # - Bounds in different norms, or of different maps, are not to be compared with each other.

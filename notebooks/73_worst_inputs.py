@@ -8,12 +8,12 @@
 
 # %% [markdown]
 # # Worst inputs of trained heads
-#
-# How rough can a trained {term}`attention head` be? For every head of MiniLM and of gpt2-mini we searched the
-# {term}`ball <radius>` that a real text fills, with {glue:text}`page-73-length` {term}`tokens <token>`. The
+# How rough can a trained {term}`attention head` be, that is, how large its local constant? For every head of MiniLM and
+# of gpt2-mini we searched the {term}`ball <radius>` whose radius is the longest token of a text, with
+# {glue:text}`page-73-length` {term}`tokens <token>`. The
 # {term}`worst input` found is a median of {glue:text}`page-73-over-text:.0f` times rougher than the text and
 # {glue:text}`page-73-over-heuristic:.0f` times rougher than the {term}`two clusters` of the paper. A proved upper
-# {term}`bound` is a median of {glue:text}`page-73-median:.2f` times higher, and at most
+# {term}`bound` is a median of {glue:text}`page-73-median:.2f` times that, and at most
 # {glue:text}`page-73-largest:.2f` times: within that factor the {term}`Lipschitz constant on a ball` of each of these
 # heads is known ({numref}`fig-73-heads`).
 
@@ -87,9 +87,10 @@ print(f"local constant {torch.linalg.matrix_norm(J, 2):.2f}, stated {stated:.2f}
 #
 # Let $f$ be multi-head attention with dot products, any query biases $b_h$ and output matrices, and no
 # {term}`mask <mask (causal)>`. Write $g_h = s\, W_{K,h}^\top (W_{Q,h} z + b_h)$ for the slope of the
-# {term}`logits <logit>` that a token $z$ gives in head $h$, and $M_h = W_{O,h} W_{V,h}$.
-# Let $m \ge 1$, $n > 2m$, $\abs k = \abs e = 1$ and $e$ orthogonal to $k$ and to all $g_h$.
-# At $m$ tokens $R(c k + s_c e)$, $m$ tokens $R(c k - s_c e)$, $c^2 + s_c^2 = 1$, and $n - 2m$ tokens $z$,
+# {term}`logits <logit>` that a token $z$ gives in head $h$
+# ($s$ is the scale), and $M_h = W_{O,h} W_{V,h}$.
+# Let $R > 0$, $m \ge 1$, $n > 2m$, $\abs z \le R$, $\abs k = \abs e = 1$ and $e$ orthogonal to $k$ and to all $g_h$.
+# At $m$ tokens $R(c k + s_c e)$, $m$ tokens $R(c k - s_c e)$, $c^2 + s_c^2 = 1$, and $n - 2m$ copies of $z$,
 #
 # $$\begin{gathered}
 # \norm{D_X f}_2 \ge \sqrt{2 m (n - 2 m)}\; R \abs{s_c}\,
@@ -120,7 +121,7 @@ for case in range(24):
 print(f"measured over stated: from {min(ratios):.4f}, median {np.median(ratios):.2f}, in {len(ratios)} cases")
 
 # %% [markdown]
-# ## The worst input of one head
+# ## The worst input found of one head
 #
 # `on_ball` compares forks, two clusters and random inputs, and ascends from the roughest: the derivative of the top
 # {term}`singular value <spectral norm>` is that of $\langle w, D_X f\, v \rangle$ with both
@@ -182,11 +183,11 @@ shown = {"model": "model", "which": "ratio", "room": "room", "over_text": "over 
 figures.table(summary, names=shown | {"over_heuristic": "over two clusters", "gain": "over its fork"})
 
 # %% [markdown]
-# A {term}`mask <mask (causal)>` does not help the heads of gpt2-mini: the prongs come first, where it hides them from
+# A {term}`mask <mask (causal)>` does not protect the heads of gpt2-mini: the prongs come first, where it hides them
+# from
 # nobody. Ascent gains a factor of {glue:text}`page-73-gain:.4f` at the median head and of
 # {glue:text}`page-73-most-gain:.2f` at the one where it gains most.
-#
-# ## At which radius the growth ends
+# ## At which radius the growth halves
 #
 # A fork needs the gap $(c - k \cdot v)\, \norm A_2 R^2$ between the logits of prongs and bulk to exceed $\log n$. The
 # paper leaves small scaling factors, that is small radii, to future work. *Measured*: the radius at which the constant
@@ -232,7 +233,7 @@ shown = {"layer": "layer, head 0", "R": "longest token of text", "measured": "me
 figures.table(thresholds, names=shown | {"ratio": "measured / predicted"})
 
 # %% [markdown]
-# Text fills balls several times larger than that: at {glue:text}`page-73-length` tokens these heads are far inside the
+# Text has radii several times larger than that: at {glue:text}`page-73-length` tokens these heads are far inside the
 # regime of $\sqrt n$.
 #
 # ::::{dropdown} Proof of the theorem

@@ -12,7 +12,7 @@
 # Does your code compute the {term}`local Lipschitz constant` of {term}`attention` right? Here are
 # {glue:text}`page-79-cases` inputs where the answer is a formula, each with its proof in a line, in one file that needs
 # none of our code. Our solver is off by at most {glue:text}`page-79-ours:.0e` of the value in double precision, and
-# three well-known mistakes fail on {glue:text}`page-79-released`, {glue:text}`page-79-unmasked` and
+# three mistakes fail on {glue:text}`page-79-released`, {glue:text}`page-79-unmasked` and
 # {glue:text}`page-79-rows` of the inputs ({numref}`fig-79-errors`).
 
 # %% tags=["parameters"]

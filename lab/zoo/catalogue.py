@@ -240,7 +240,7 @@ _ALL = (
     Entry("mean_field_sharp", "Thm 3.5, tighter", about=MEASURES, source=OURS, seen=OURS, family="measure",
           bound=_on_measures("mean_field_upper_sharp"), norm=TRANSPORT, masks=(False,), free=True,
           instead="masked_mean_field", **HEAD),
-    Entry("masked_mean_field", "Thm 4.4, corrected", about=MEASURES, source=OURS, seen=OURS, family="measure",
+    Entry("masked_mean_field", "Thm 4.4, older form", about=MEASURES, source=OURS, seen=OURS, family="measure",
           bound=_on_measures("masked_mean_field_upper"), norm=TRANSPORT, masks=(True,), free=True,
           instead="mean_field", **HEAD),
     Entry("max_token", "largest token, ball", DOT, BALL, OURS, OURS, lambda c: bounds.max_token_upper(c.f, c.R),

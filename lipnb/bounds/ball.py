@@ -115,6 +115,8 @@ def ball_upper(
 
     Raises
     ------
+    TypeError
+        "attention must be a lipnb.Attention ...".
     ValueError
         "ball_upper knows dot-product scores only ...", "R must be ...", "ellipsoid must be (gain, shift) ...".
     OverflowError
@@ -134,6 +136,8 @@ def ball_upper(
     >>> round(ball_upper(f, 400, 6.0), 2), round(ball_upper(f, 400, 1e200, log=True), 3)
     (514.55, 923.693)
     """
+    if not isinstance(attention, Attention):
+        raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
     attention.check_dot("ball_upper")
     n = count(n)
     att, size = in_units(attention.to("cpu", torch.float64))
@@ -172,6 +176,8 @@ def in_units(att):
 
 def regions_of(att, R, ellipsoid):
     """The sets that hold all tokens, one or two, and the radius of a ball that does."""
+    if ellipsoid is None and R == math.inf:
+        raise ValueError("R must be a finite number, 0 or more, or ellipsoid=(gain, shift) must be given.")
     d, regions = att.width, []
     if not (ellipsoid is not None and R == math.inf):
         regions.append(Region(torch.zeros(d).double(), radius(R) * torch.eye(d).double()))

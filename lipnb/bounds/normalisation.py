@@ -56,11 +56,15 @@ def norm_layer_upper(
     if not gain.numel() or not 0 <= eps < float("inf"):
         raise ValueError(f"eps must be a finite number, 0 or more, and gain not empty, got eps = {eps!r}.")
     if x is None:
-        return gain.abs().amax() / torch.tensor(eps).double().sqrt()
+        return gain.abs().amax() / torch.as_tensor(eps, dtype=torch.float64).sqrt()
     x = torch.as_tensor(x).double()
     if not x.ndim or x.shape[-1] != len(gain) or not torch.isfinite(x).all():
         raise ValueError(
             f"x must have shape (..., {len(gain)}), as gain has, and finite entries, got {tuple(x.shape)}."
         )
-    x = x - x.mean(-1, keepdim=True) if centred else x
-    return gain.abs().amax() / (x.square().mean(-1) + eps).sqrt()
+    size = x.abs().amax(-1, keepdim=True)
+    x = x / torch.where(size > 0, size, 1)  # squares neither overflow nor underflow
+    for _ in range(2 if centred else 0):  # twice: the first mean is rounded
+        x = x - x.mean(-1, keepdim=True)
+    spread = size[..., 0] * x.square().mean(-1).sqrt()
+    return gain.abs().amax() / torch.hypot(spread, torch.as_tensor(eps, dtype=torch.float64).sqrt())

@@ -94,6 +94,8 @@ def on_ball(
 
     Raises
     ------
+    TypeError
+        "attention must be a lipnb.Attention ...", "seed must be an int ...".
     ValueError
         "R must be positive ...", "effort must be 0 or more ...", "on_ball knows dot-product scores only
         ...", and as `lipnb.bounds.general_upper`.
@@ -109,6 +111,10 @@ def on_ball(
     >>> found.kind, round(found.value, 2), bool(found.x.norm(dim=1).max() < 2 + 1e-9)
     ('fork, ascended', 8.88, True)
     """
+    if not isinstance(attention, Attention):
+        raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
+    if not isinstance(seed, int):
+        raise TypeError(f"seed must be an int, got {seed!r}.")
     attention.check_dot("on_ball")
     n, R = count(n), radius(R)
     if not R > 0:

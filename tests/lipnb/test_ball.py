@@ -275,3 +275,11 @@ def test_large_biases_and_small_radii_have_a_bound(R, bias):
     eye = torch.eye(1).double()[None]
     f = Attention(eye, eye, eye, query_bias=torch.tensor([[bias]], dtype=torch.float64), scale=1.0)
     assert ball_upper(f, 3, R, log=True) >= 0
+
+
+def test_what_is_no_layer_or_no_ball_is_refused_in_a_sentence():
+    f = Attention.from_matrices(torch.eye(2), torch.eye(2))
+    with pytest.raises(TypeError, match="attention must be a lipnb.Attention, got Identity"):
+        ball_upper(torch.nn.Identity(), 3, 1.0)
+    with pytest.raises(ValueError, match="or ellipsoid=.gain, shift. must be given"):
+        ball_upper(f, 3, math.inf)
