@@ -9,8 +9,8 @@
 # %% [markdown]
 # # Worst inputs of trained heads
 # How rough can a trained {term}`attention head` be, that is, how large its local constant? For every head of MiniLM and
-# of gpt2-mini we searched the {term}`ball <radius>` whose radius is the longest token of a text, with
-# {glue:text}`page-73-length` {term}`tokens <token>`. The
+# of gpt2-mini we searched the {term}`ball <radius>` whose radius is the longest {term}`token` of a text, with
+# {glue:text}`page-73-length` tokens. The
 # {term}`worst input` found is a median of {glue:text}`page-73-over-text:.0f` times rougher than the text and
 # {glue:text}`page-73-over-heuristic:.0f` times rougher than the {term}`two clusters` of the paper. A proved upper
 # {term}`bound` is a median of {glue:text}`page-73-median:.2f` times that, and at most
