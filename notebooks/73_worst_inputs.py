@@ -8,6 +8,7 @@
 
 # %% [markdown]
 # # Worst inputs of trained heads
+#
 # How rough can a trained {term}`attention head` be, that is, how large its local constant? For every head of MiniLM and
 # of gpt2-mini we searched the {term}`ball <radius>` whose radius is the longest {term}`token` of a text, with
 # {glue:text}`page-73-length` tokens. The
