@@ -78,6 +78,12 @@ def bulk_directions(attention: Attention, *, pairs: int = 8) -> Tensor:
         With dot products, float64.
     pairs : int
         Singular pairs of each head, and joint directions.
+
+    Examples
+    --------
+    >>> f = Attention.from_matrices(-torch.eye(2).double(), torch.eye(2).double())
+    >>> bulk_directions(f).shape[-1]
+    2
     """
     query, key = attention.slope * attention.query, attention.key
     found = []
@@ -173,6 +179,12 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
     Notes
     -----
     Ours. With one head and no bias this is `fork_input`; there z = R v.
+
+    Examples
+    --------
+    >>> f = Attention.from_matrices(-torch.eye(2).double(), torch.eye(2).double())
+    >>> forks(f, 8, 2.0, bulk_directions(f), keep=1).tokens().shape
+    torch.Size([1, 8, 2])
     """
     d = directions.shape[-1]
     if n < 3 or d < 2:  # no place for two prongs and a bulk
@@ -240,6 +252,12 @@ def two_clusters(attention: Attention, n: int, R: float, directions: Tensor, *, 
     Notes
     -----
     Ours; `tight_input` is the case of an eigenvector.
+
+    Examples
+    --------
+    >>> f = Attention.from_matrices(-torch.eye(2).double(), torch.eye(2).double())
+    >>> two_clusters(f, 8, 2.0, bulk_directions(f), keep=1).tokens().shape
+    torch.Size([1, 8, 2])
     """
     z, k, G = _bulks(attention, R, directions)
     (b, choices) = z.shape[:2]
