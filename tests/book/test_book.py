@@ -174,7 +174,7 @@ def test_the_foot_says_licence_citation_and_where_to_ask(visit):
 
 @pytest.mark.parametrize("name", [name for name in TOC if name.startswith("book/api")])
 def test_no_page_of_the_reference_is_endless(visits, name):
-    assert visits[name, 1300].height <= 20_000
+    assert visits[name, 1300].height <= 15_000
 
 
 def test_the_table_of_verdicts_is_filtered_and_shows_the_row_that_a_page_names(browser, book):
