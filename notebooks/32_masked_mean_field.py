@@ -372,11 +372,11 @@ shown = worst[worst.index > 0]
 ax.plot(shown.index, shown.found / shown.corrected, "o", color="#e69f00", label="ascent, 6 tokens")
 ax.axvspan(t.min(), limit, color="#d55e00", alpha=0.12)
 ax.axvspan(limit, settled, color="#999999", alpha=0.3)
-ax.set(xscale="log", yscale="log", xlabel="logit range $t$", ylim=(0.3, 10))
-ax.set(ylabel="in units of the corrected bound", xlim=(t.min(), t.max()))
+ax.set(xscale="log", yscale="log", xlabel="logit range $t$", ylim=(0.02, 10))
+ax.set(ylabel="in units of the corrected bound", xlim=(t.min(), 1.3 * t.max()))
 ax.legend(fontsize=9, ncols=2, loc="upper left")
 ax.set_xticks([0.01, 0.1, 1, 10], ["0.01", "0.1", "1", "10"])
-ax.set_yticks([0.3, 1, 3, 10], ["0.3", "1", "3", "10"])
+ax.set_yticks([0.03, 0.1, 0.3, 1, 3, 10], ["0.03", "0.1", "0.3", "1", "3", "10"])
 plt.show()
 
 # %% [markdown]

@@ -240,7 +240,6 @@ listed = ", ".join(f"{name} {found}" for name, found in tried.items())
 numbers = {"ascent_two": tried["two clusters"], "ascent_ascent": tried["ascent"], "ascent_fork": tried["fork"]}
 numbers |= {"steep": slopes[0], "both_signs": slopes[1], "over_low": excess.min(), "over_high": excess.max()}
 numbers |= {f"rows_{end}": getattr(flat, end) for end in ("exponent", "low", "high")}
-numbers |= {"fork_over_clusters": over.clusters.min()}
 for name, number in numbers.items():
     glue(name, float(number), display=False)
 

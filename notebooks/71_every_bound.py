@@ -311,7 +311,8 @@ named = [
 # %% tags=["hide-input"]
 # fmt: off
 ledger.record(
-    *(ledger.upper(id, form, ratios(key), seen=seen, grounds=given, variant=id == "newhouse.attention", **ascent)
+    *(ledger.upper(id, form, ratios(key), seen=seen, grounds=given, variant=id == "newhouse.attention",
+                   effort="proved" if key in ("cosine", "max_token") else "ascended")
       for id, form, key, seen in named),
     ledger.upper("newhouse.attention", "norms of all heads stacked", ratios("newhouse_heads"), seen="released code",
                  grounds=given, variant=True, counter_example=stacked, **ascent),

@@ -1,6 +1,7 @@
 """The zoo: all bounds of one layer against the length, and of one head at its worst inputs.
 
-One colour a source: C1 Castin et al., C3 Yudin et al., C2 ours at one input, C0 ours on a ball, black the truth.
+One colour a source: C1 Castin et al., C3 Yudin et al., C2 ours at one input, C0 ours on a ball, black the truth. Dashed
+is what holds on a ball, dotted on measures, and one more form of a solid line.
 """
 
 import matplotlib.pyplot as plt
@@ -12,12 +13,12 @@ __all__ = ["at_text", "at_worst", "medians"]
 LINES = {
     "mean_field_sharp": ("3.5, tighter", "C0", ":", "v"),
     "general": ("Castin, 3.3", "C1", "--", "s"),
-    "ball_upper": ("ball, best", "C0", "--", "P"),
+    "ball_upper": ("layer on a ball", "C0", "--", "P"),
     "general_sharp": ("3.3, tighter", "C0", "--", "o"),
     "spread": ("Castin, C.3", "C1", "-", "D"),
     "yudin": ("Yudin", "C3", "-", "^"),
     "yudin_sharp": ("Yudin, tighter", "C3", ":", "<"),
-    "column": ("column sums", "C2", "--", "X"),
+    "column": ("column sums", "C2", "-", "X"),
     "three_terms": ("three terms", "C2", "-", "o"),
 }
 SAME = ("yudin_sharp",)  # as another line, to the width of it

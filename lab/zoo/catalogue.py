@@ -26,7 +26,8 @@ FOR = {  # what there is for each map
     "the softmax": "softmax_norm",
     "a norm layer": "norm_layer",
 }
-EUCLID, TOKEN, ROW, TRANSPORT, SIGNS = "Euclidean", "largest token", "maximum", "W2", "maximum to sum"
+EUCLID, TOKEN, ROW, SIGNS = "Euclidean", "largest token", "maximum", "maximum to sum"
+TRANSPORT, MASKED = "W2", "d2"
 
 
 def kind_of(f):
@@ -241,8 +242,11 @@ _ALL = (
           bound=_on_measures("mean_field_upper_sharp"), norm=TRANSPORT, masks=(False,), free=True,
           instead="masked_mean_field", **HEAD),
     Entry("masked_mean_field", "Thm 4.4, older form", about=MEASURES, source=OURS, seen=OURS, family="measure",
-          bound=_on_measures("masked_mean_field_upper"), norm=TRANSPORT, masks=(True,), free=True,
+          bound=_on_measures("masked_mean_field_upper"), norm=MASKED, masks=(True,), free=True,
           instead="mean_field", **HEAD),
+    Entry("masked_mean_field_sharp", "Thm 4.4, half the exponent", about=MEASURES, source=OURS, seen=OURS,
+          family="measure", bound=_on_measures("masked_mean_field_upper_sharp"), norm=MASKED, masks=(True,),
+          free=True, instead="mean_field_sharp", **HEAD),
     Entry("max_token", "largest token, ball", DOT, BALL, OURS, OURS, lambda c: bounds.max_token_upper(c.f, c.R),
           "layer", norm=TOKEN, free=True),
     Entry("max_token_terms", "largest token, input", DOT, INPUT, OURS, OURS, family="layer", norm=TOKEN, free=True,

@@ -4,12 +4,14 @@ import itertools
 
 import torch
 
+from lipnb.jacobian import AutodiffJacobian
+
 __all__ = ["blocks", "largest_row", "largest_token", "row_sums", "sign_norm", "spectral"]
 
 
 def blocks(f, x):
     """Jacobian of a map of tokens (n, d) to (n', m), shape (n', m, n, d)."""
-    return torch.autograd.functional.jacobian(f, x.detach(), vectorize=True)
+    return AutodiffJacobian(f, x).dense().unflatten(-1, x.shape).unflatten(0, (len(f(x)), -1))
 
 
 def spectral(J, weights=None):

@@ -14,8 +14,8 @@ import torch
 from lipnb.attention import Attention
 from lipnb.bounds.ellipsoid import layer_norm_radius
 from lipnb.bounds.heads import head_norms, heads_on_ball
-from lipnb.bounds.joint import Region, Sizes, log_sum, sizes_of_heads, sizes_of_layer
-from lipnb.bounds.norms import heat, norms, product
+from lipnb.bounds.joint import Region, Sizes, sizes_of_heads, sizes_of_layer
+from lipnb.bounds.norms import answer, heat, log_sum, norms, product
 from lipnb.checks import count, radius
 
 __all__ = ["ball_upper", "general_upper_optimal"]
@@ -153,13 +153,7 @@ def ball_upper(
         if att.window is not None:  # proved for the whole past, not for a window
             published = {name: value for name, value in published.items() if "mean_field" not in name}
         logs += [value for value in published.values() if not math.isnan(value)]
-    least = min(logs) + size + ROUNDING
-    if log:
-        return least
-    try:
-        return math.exp(least)
-    except OverflowError:
-        raise OverflowError(f"the bound is exp({least:.6g}), beyond the largest float: use log=True.") from None
+    return answer(min(logs) + size + ROUNDING, log)
 
 
 def in_units(att):

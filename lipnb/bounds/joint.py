@@ -14,9 +14,10 @@ from scipy.optimize import minimize
 from scipy.sparse.linalg import ArpackError, eigsh
 
 from lipnb.attention import Attention
+from lipnb.bounds.norms import log_sum
 from lipnb.bounds.rounding import largest_singular
 
-__all__ = ["Region", "Sizes", "balanced", "log_sum", "sizes_of_heads", "sizes_of_layer"]
+__all__ = ["Region", "Sizes", "balanced", "sizes_of_heads", "sizes_of_layer"]
 
 STEPS = 12  # of the search for weights
 DENSE = 64  # order up to which all eigenvalues are computed
@@ -279,8 +280,3 @@ def _together(blocks, weights, dim):
     if weights is not None:
         blocks = weights.sqrt()[:, None, None] * blocks
     return largest_singular(torch.cat([*blocks], dim)).log().item()
-
-
-def log_sum(logs):
-    """Logarithm of the sum of numbers, from their logarithms."""
-    return torch.tensor(list(logs), dtype=torch.float64).logsumexp(0).item()

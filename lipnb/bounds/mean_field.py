@@ -5,7 +5,7 @@ import math
 import torch
 from scipy.special import beta, betainc
 
-from lipnb.bounds.norms import growth_rate, heat, norms
+from lipnb.bounds.norms import answer, growth_rate, heat, log_sum, norms
 from lipnb.checks import radius
 
 __all__ = [
@@ -19,23 +19,6 @@ __all__ = [
 
 def _log(number):
     return math.log(number) if number > 0 else -math.inf
-
-
-def _logaddexp(*logs):
-    top = max(logs)
-    return top if math.isinf(top) else top + math.log(sum(math.exp(one - top) for one in logs))
-
-
-def _answer(logarithm, log):
-    """The bound or its logarithm; a bound beyond the largest float is a request for `log=True`."""
-    if math.isnan(logarithm):  # zero times infinity: the map is constant
-        logarithm = -math.inf
-    if log:
-        return logarithm
-    try:
-        return math.exp(logarithm)
-    except OverflowError:
-        raise OverflowError(f"the bound is exp({logarithm:.6g}), beyond the largest float: use log=True.") from None
 
 
 def _exponent(p):
@@ -81,7 +64,7 @@ def mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = Fal
     """
     A_norm, V_norm = norms(A, V)
     t = heat(A_norm, R)
-    return _answer(_log(V_norm) + math.log1p(3 * t) + 2 * t, log)
+    return answer(_log(V_norm) + math.log1p(3 * t) + 2 * t, log)
 
 
 def mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = False) -> float:
@@ -118,7 +101,7 @@ def mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, log: bool
     """
     A_norm, V_norm = norms(A, V)
     t = heat(A_norm, R)
-    return _answer(_log(V_norm) + _logaddexp(_log(t), math.log1p(t) + t), log)
+    return answer(_log(V_norm) + log_sum([_log(t), math.log1p(t) + t]), log)
 
 
 def mean_field_lower(A: torch.Tensor, R: float, log: bool = False) -> float:
@@ -157,7 +140,7 @@ def mean_field_lower(A: torch.Tensor, R: float, log: bool = False) -> float:
     109.1963
     """
     t = growth_rate(A) * radius(R) ** 2
-    return _answer(_log(t / 2) + t, log)
+    return answer(_log(t / 2) + t, log)
 
 
 def masked_mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, p: float = 2, log: bool = False) -> float:
@@ -200,7 +183,7 @@ def masked_mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, p: float
     A_norm, V_norm = norms(A, V)
     t = heat(A_norm, R)
     hardy = 0.0 if math.isinf(p) else math.log(p / (p - 1))
-    return _answer(_log(V_norm) + _logaddexp(_log(t), hardy + math.log1p(2 * t) + 2 * t), log)
+    return answer(_log(V_norm) + log_sum([_log(t), hardy + math.log1p(2 * t) + 2 * t]), log)
 
 
 def masked_mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, p: float = 2, log: bool = False) -> float:
@@ -244,8 +227,8 @@ def masked_mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, p:
     A_norm, V_norm = norms(A, V)
     t = heat(A_norm, R)
     values, keys = _past_averages(t, p)
-    past = 2 * t / p + _logaddexp(_log(values), _log(2 * t) + _log(keys))
-    return _answer(_log(V_norm) + _logaddexp(_log(t), past), log)
+    past = 2 * t / p + log_sum([_log(values), _log(2 * t) + _log(keys)])
+    return answer(_log(V_norm) + log_sum([_log(t), past]), log)
 
 
 def _past_averages(t, p):

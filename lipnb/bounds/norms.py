@@ -7,7 +7,7 @@ import torch
 from lipnb.bounds.rounding import largest_singular
 from lipnb.checks import radius, square
 
-__all__ = ["growth_rate", "heat", "norms", "product"]
+__all__ = ["answer", "growth_rate", "heat", "log_sum", "norms", "product"]
 
 
 def norms(A, V):
@@ -30,6 +30,25 @@ def heat(A_norm, R):
 def product(*factors):
     """The product of numbers, 0 or more: zero with any that is zero, infinite where it leaves the range of float64."""
     return math.prod(map(float, factors)) if all(factors) else 0.0
+
+
+def log_sum(logs):
+    """Logarithm of the sum of numbers, from their logarithms."""
+    logs = list(logs)
+    top = max(logs)
+    return top if math.isinf(top) else top + math.log(sum(math.exp(one - top) for one in logs))
+
+
+def answer(logarithm, log):
+    """The bound or its logarithm; a bound beyond the largest float is a request for `log=True`."""
+    if math.isnan(logarithm):  # zero times infinity: the map is constant
+        logarithm = -math.inf
+    if log:
+        return logarithm
+    try:
+        return math.exp(logarithm)
+    except OverflowError:
+        raise OverflowError(f"the bound is exp({logarithm:.6g}), beyond the largest float: use log=True.") from None
 
 
 def growth_rate(A: torch.Tensor) -> float:

@@ -12,7 +12,7 @@ from lipnb.checks import count, radius
 from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case.ascent import adam, ascend, unit_slope
-from lipnb.worst_case.constructions import eigenvector
+from lipnb.worst_case.constructions import tight_input
 from lipnb.worst_case.forks import bulk_directions, forks, two_clusters
 from lipnb.worst_case.starts import gaussian
 
@@ -192,13 +192,10 @@ def _tight(f, n, R):
     for Q, K in zip(f.query, f.key, strict=True):
         basis = torch.linalg.qr(torch.cat([Q, K]).mT).Q
         try:
-            eigenvalue, u = eigenvector(f.slope * (K @ basis).mT @ (Q @ basis))
+            x = tight_input(f.slope * (K @ basis).mT @ (Q @ basis), n, R) @ basis.mT
         except ValueError:
             continue
-        first, rest = (1.0, 0.5) if eigenvalue >= 0 else (-1.0, 1.0)
-        factors = torch.full((n, 1), rest, dtype=u.dtype)
-        factors[0] = first
-        found += [R * factors * (basis @ u), -R * factors * (basis @ u)]
+        found += [x, -x]
     return torch.stack(found) if found else f.query.new_zeros(0, n, f.width)
 
 
