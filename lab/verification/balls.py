@@ -17,7 +17,7 @@ from lipnb.recording import Unit
 from lipnb.worst_case import adam, ascend, unit_slope
 from lipnb.worst_case.forks import bulk_directions, forks, two_clusters
 
-__all__ = ["BLOCKS", "CLASSES", "TABLE", "Class", "Layers", "again", "draw", "measure"]
+__all__ = ["BLOCKS", "CLASSES", "TABLE", "Class", "Layers", "draw", "measure"]
 
 LAYERS = {"3 to 12": 75, "64": 9}  # of one block, by how many tokens there are
 BLOCKS = {"3 to 12": 6, "64": 1}
@@ -292,9 +292,3 @@ def _prepare(blocks, layers):
 
 # by the number of tokens: blocks of each class, and layers of a block
 TABLE = Table("verify-ball", _prepare, {"blocks": BLOCKS, "layers": LAYERS}, joined)
-
-
-def again(row):
-    """The block of a row of a stored table measured again; for `lab.experiments.remeasure`."""
-    kind = Class(*(row[name] for name in Class._fields))
-    return {"worst": measure(kind._replace(bias=bool(kind.bias), tokens=str(kind.tokens)), int(row["block"]))["worst"]}

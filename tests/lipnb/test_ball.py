@@ -16,8 +16,8 @@ from lipnb.bounds import (
     masked_mean_field_upper_sharp,
     mean_field_upper_sharp,
 )
-from lipnb.bounds.ball import _through_few, _uniform, rows_of
-from lipnb.bounds.joint import Region, balanced, sizes_of_heads
+from lipnb.bounds.ball import _log_of_rows, _through_few, _uniform, rows_of
+from lipnb.bounds.joint import Region, Sizes, balanced, sizes_of_heads
 from lipnb.worst_case import adam, ascend, climb, fork_input, gaussian
 
 EYE = torch.eye(3, dtype=torch.float64)
@@ -211,6 +211,18 @@ def test_heads_that_cancel_leave_rounding():
     f = Attention(*(torch.cat([part, part]) for part in (query, key, value)), torch.cat([output, -output]))
     assert 0 < ball_upper(f, 1, 1.0) < 1e-13 and 0 < ball_upper(f, 5, 0.0) < 1e-13
     assert ball_upper(f, 5, 1e-9) < 1e-7
+    one, near = torch.ones(2, 1, 1).double(), torch.tensor([2.0**-30, 0.0]).double()[:, None, None]
+    f = Attention(one, one, one - near, torch.tensor([1.0, -1.0]).double()[:, None, None] * (one + near))
+    assert 2**-60 <= ball_upper(f, 1, 1.0) < 1e-14  # the sum of the values is -2^-60, computed 0
+
+
+@pytest.mark.parametrize("delta", [0.01, 1.0, 5.0])
+def test_heads_that_cancel_and_attend_otherwise_attain_the_part_of_the_values(delta):
+    P = torch.tensor([[delta, 0.0], [0.0, delta]], dtype=torch.float64).softmax(-1)
+    found = 0.5 * torch.linalg.matrix_norm((P[0] - P[1]).expand(2, 2), 2)  # values 1/2 and -1/2
+    sizes = Sizes(value=0.0, key=-math.inf, query=-math.inf, spread=math.log(delta), same=-math.inf)
+    rows = rows_of(Attention.from_matrices(EYE, EYE), 2)
+    assert _log_of_rows(sizes, rows, heads=2, apart=False) == pytest.approx(found.log().item(), abs=1e-12)
 
 
 @pytest.mark.parametrize("window", [None, 1, 2, 5, 40])
