@@ -9,7 +9,8 @@ EXAMPLES = """\
 
 A run that is stopped continues where it was when the same command is given again. The table goes to data/results, or
 to the folder LIPNB_RESULTS. What counts rounding is held against fifty digits in a second table, with -digits after its
-name; it is made when all bounds are. The exit status is 1 if a measured constant exceeded its bound.
+name, and the bound on a ball against ascended inputs in a third, -ball; both are made when all bounds are. The exit
+status is 1 if a measured constant exceeded its bound.
 """
 
 
@@ -34,7 +35,7 @@ def run(arguments):
     """Make the tables; 1 where a bound is exceeded."""
     from lab import results
     from lab.experiments import make
-    from lab.verification import CHECKS, KINDS, TABLE, digits
+    from lab.verification import CHECKS, KINDS, TABLE, balls, digits
 
     trial = arguments.quick or arguments.bounds is not None
     name = arguments.save_as or ("verify-trial" if trial else "verify")
@@ -51,5 +52,8 @@ def run(arguments):
         few = {"blocks": {"certify": 6, "nearby_upper": 6}, "cases": 10} if arguments.quick else {}
         exact = make([digits.TABLE], save_as=f"{name}-digits", **few)[f"{name}-digits"]
         print("guarantees that include rounding, against fifty digits\n" + exact.to_string(index=False))
-        violations += int(exact.violations.sum() + exact.errors.sum())
+        few = {"blocks": {"3 to 12": 1}, "layers": {"3 to 12": 3}} if arguments.quick else {}
+        ball = make([balls.TABLE], save_as=f"{name}-ball", **few)[f"{name}-ball"]
+        print("ascended inputs of layers, over the bound on a ball\n" + ball.to_string(index=False))
+        violations += int(exact.violations.sum() + exact.errors.sum() + ball.violations.sum())
     return 1 if violations else 0
