@@ -206,8 +206,8 @@ print(f"{len(listed)} cases, the largest error is {max(off):.2f} of its toleranc
 # %% [markdown]
 # ## Three that are wrong
 #
-# - *Released quantity*: the loop of the released experiments feeds the output back where a tangent belongs, and returns
-#   the {term}`released quantity` $\norm{J^\top f(X)}_F^{1/2}$ ({doc}`45_released_code`).
+# - {term}`Released quantity <released quantity>`: the loop of the released experiments feeds the output back where a
+#   tangent belongs, and returns $\norm{J^\top f(X)}_F^{1/2}$ ({doc}`45_released_code`).
 # - *No mask*: the mask is left out.
 # - *Heads by rows*: the projected tokens, heads side by side, are given the shape of heads without exchanging two axes.
 
