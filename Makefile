@@ -26,7 +26,7 @@ help:  ## this list
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "Start with \`make html\` (seconds) to read, \`make book\` to run everything again."
+	@echo "Start with \`make html\` (a minute or two) to read, \`make book\` to run everything again."
 
 setup: .venv/installed  ## the environment in .venv, once (PYTHON=python3.12 to choose another Python)
 
@@ -55,7 +55,7 @@ notebooks: setup  ## run every page that changed and refresh the committed .ipyn
 	@$(PAGES) execute
 	@$(PAGES) pair
 
-results: setup  ## the missing tables of data/results (100 minutes on two cores; resumes; MODEL=bert-base-uncased: that model)
+results: setup  ## the missing tables of data/results (three hours on two cores; resumes; MODEL=bert-base-uncased: that model)
 	$(BIN)/python -m lab tables $(if $(MODEL),--model $(MODEL))
 
 model: setup  ## train gpt2-mini where data/models lacks it (an hour; resumes where it stopped)

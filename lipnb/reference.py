@@ -84,7 +84,7 @@ def reference_cases() -> tuple[ReferenceCase, ...]:
     The file is ``reference_cases.json`` in the package, readable without it: matrices as lists, all settings written
     out, its conventions under the key "about". Its numbers are short binary fractions, so that float32 holds them; only
     ``x`` of the cases named "...-everywhere" is rounded, where the constant is stationary. Every value is made from its
-    formula in sixty digits, by ``python -m lab.experiments.exact`` in the repository.
+    formula in sixty digits, by ``python -m lab cases`` in the repository.
 
     castin2024smooth, Lemma C.5 (weights), Lemma C.7, Theorems 3.7 and 4.5; the closed forms are ours.
 

@@ -84,8 +84,8 @@ figures.table(small, names={"bound": "bound", "holds for": "holds for", "value":
 # ## What each bound is for
 #
 # Each formula was held against the norm of the {term}`Jacobian` by autograd, in the norm that it speaks of, at random
-# inputs, at explicit rough ones ({term}`forks <fork>`, equal tokens, opposite tokens) and at inputs that
-# {term}`gradient ascent <gradient ascent>` and trials made worse: {glue:text}`page-71-cases:,.0f` cases with
+# inputs, at inputs built to have a large constant ({term}`forks <fork>`, equal tokens, opposite tokens) and at inputs
+# that {term}`gradient ascent <gradient ascent>` and trials made worse: {glue:text}`page-71-cases:,.0f` cases with
 # {term}`logit range` 1 to 30, where there is one. A ratio below 1 refutes a formula. The column on the form uses the
 # words of the {ref}`badges <badges>`; *reconstructed* holds second-hand transcriptions too. First, bounds at one
 # input, in the Euclidean norm unless another is named.
@@ -291,7 +291,7 @@ def ratios(key):
     return 1 / stored[(stored.bound == key) & stored.over.notna()].over
 
 
-given, ascent = "random, rough and ascended inputs", {"effort": "ascended"}
+given, ascent = "random, built and ascended inputs", {"effort": "ascended"}
 second, own = "reconstructed", "ours"
 stacked = "four heads, one with all queries: A = -I in its plane, tokens R e1, -R e1, R e2"
 named = [

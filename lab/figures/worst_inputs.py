@@ -1,4 +1,4 @@
-"""Trained heads and layers between the roughest input found and what is proved on the ball."""
+"""Trained heads and layers between the worst input found and what is proved on the ball, as wide as a phone."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -28,15 +28,14 @@ def between(panels, *, thing="heads"):
     -------
     Figure
     """
-    sizes = [len(table) + 12 for table in panels.values()]  # room for the title of a short one
-    figure, axes = plt.subplots(1, len(panels), figsize=(8.6, 4.2), sharey=True, width_ratios=sizes, squeeze=False)
-    for ax, (title, table) in zip(axes[0], panels.items(), strict=True):
+    figure, axes = plt.subplots(len(panels), 1, figsize=(5.0, 0.8 + 3 * len(panels)), squeeze=False)
+    for ax, (title, table) in zip(axes[:, 0], panels.items(), strict=True):
         table, places = table.sort_values("ascended"), np.arange(1, len(table) + 1)
         ax.plot(places, table.upper, color="black", lw=1.2, drawstyle="steps-mid", label="upper bound (proved)")
         for column, (colour, marker, label) in KINDS.items():
             size = 4.5 if column != "ascended" else 4
             ax.plot(places, table[column], marker, color=colour, ms=size, label=label, mec=colour, alpha=0.9)
-        ax.set(yscale="log", xlabel=f"{thing}, sorted", title=f"{title}: {len(table)} {thing}")
-    axes[0, 0].set_ylabel("Lipschitz constant")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=9)
+        ax.set(yscale="log", xlabel=f"{thing}, sorted", ylabel="Lipschitz constant")
+        ax.set_title(f"{title}: {len(table)} {thing}")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
