@@ -382,14 +382,16 @@ figures.table(worst.replace("ascended", "gradient ascent"), names=names, digits=
 #
 # $$\Lip(f_{|B_R^n}) \le \big(n \rho^2 + 2 \sqrt{2H}\, q \rho + 2 q^2\big)^{1/2} .$$
 #
-# If {term}`logits <logit>` of a row differ by at most $\delta$, and $U$ averages over what each token sees, with largest column sum
+# If {term}`logits <logit>` of a row differ by at most $\delta$, and $U$ averages over what each token sees, with
+# largest column sum
 # $c$, then also
 #
 # $$\Lip(f_{|B_R^n}) \le q + e^{\delta/2} \sqrt c\, \kappa
 #   + \norm U_2 \big(\norm{\textstyle\sum_h M_h}_2 + (e^\delta - 1)\, \beta\big) .$$
 # :::
 #
-# The second line is attained at $R = 0$: equal tokens give $\norm U_2 \norm{\sum_h M_h}_2$. Without a {term}`mask <mask (causal)>`
+# The second line is attained at $R = 0$: equal tokens give $\norm U_2 \norm{\sum_h M_h}_2$. Without a
+# {term}`mask <mask (causal)>`
 # $\norm U_2 = c = 1$. In the first the leading constant is that of a fork if $A_h = s_h A$, $M_h = r_h V$ with
 # $s_h, r_h > 0$ and $A$, $V$ as above: take $w_h = r_h / s_h$. `lipnb.bounds.ball_upper` takes the least of these
 # lines, in a form that counts rows one by one, and of the sums over heads.
@@ -407,7 +409,8 @@ glue("layer_cases", int(layers.cases.sum()), display=False)
 figures.table(shown, names=names, digits=3)
 
 # %% [markdown]
-# Largest ratios of measured to `ball_upper`, {glue:text}`layer_cases:,d` cases in all, none above one. Closest are forks
+# Largest ratios of measured to `ball_upper`, {glue:text}`layer_cases:,d` cases in all, none above one. Closest are
+# forks
 # of 64 tokens. Farthest, below one half at 64 tokens, are several heads with query biases: how loose the bound is for
 # them is open.
 #
