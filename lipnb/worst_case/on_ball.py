@@ -225,9 +225,7 @@ def _by_constant(f, domain, line):
 def _with_best(f, domain, found, u, kind, *, most):
     """What was found, and the roughest of more inputs u (b, n, s): all compared roughly, these then measured."""
     u = domain.inside(u)
-    rough = [
-        local_lipschitz(f, domain.tokens(some), rtol=0.03, confidence=None).value for some in u.split(TOGETHER)
-    ]
+    rough = [local_lipschitz(f, domain.tokens(some), rtol=0.03, confidence=None).value for some in u.split(TOGETHER)]
     best = torch.cat(rough).argsort(descending=True)[:most]
     value = local_lipschitz(f, domain.tokens(u[best])).value
     return found.and_more(u[best], value, [kind[i] for i in best.tolist()])
