@@ -20,7 +20,7 @@ from lipnb.worst_case.starts import gaussian
 
 __all__ = ["WorstCase", "on_ball"]
 
-STEPS = {"points": 60, "tokens": 30}  # of one ascent: of a few distinct points, of all tokens
+POINTS, TOKENS = (60, 200), 30  # steps of one ascent: of a few distinct points, for one head and several; of all tokens
 RATES = (0.0001, 0.001, 0.01, 0.05)  # first steps of Adam, in radii: a fork is stiff, a random input is not
 LINE = 24  # forks that are kept, whatever the effort: the first rounds are the same
 STARTS = 6  # forks whose points one round ascends from, with each of the rates
@@ -147,7 +147,7 @@ def on_ball(
     # key, value and output biases change no derivative
     f = attention.to("cpu", torch.float64).replace(key_bias=None, value_bias=None, output_bias=None)
     f, domain = domain_of(f, R, ellipsoid).spanned(f)
-    with _bar(TOLD + effort * sum(STEPS.values()), progress) as shown:
+    with _bar(TOLD + effort * (POINTS[f.heads > 1] + TOKENS), progress) as shown:
         line, found = _constructions(f, n, domain, seed, shown)
         for turn in range(effort):
             some = line.some(slice(turn * STARTS, (turn + 1) * STARTS))
@@ -262,7 +262,7 @@ def _round(f, found, line, domain, seed, shown):
         # without a mask copies stay together, and few weighted points stand for all tokens
         points, counts = (_with_rates(part) for part in (line.points, line.counts))
         bare, n = f.replace(masked=False, window=None), counts[0].sum()
-        points = _ascended(bare, domain, points, STEPS["points"], seed, shown, weights=counts.to(points) / n)
+        points = _ascended(bare, domain, points, POINTS[f.heads > 1], seed, shown, weights=counts.to(points) / n)
         inputs = line._replace(points=points, counts=counts, stated=None).tokens()
         found = _with_best(f, domain, found, inputs, ["fork, ascended"] * len(inputs), most=2)
     other = [i for i, kind in enumerate(found.kind) if not kind.startswith(found.kind[0].split(",")[0])]
@@ -270,7 +270,7 @@ def _round(f, found, line, domain, seed, shown):
     starts = [i for i in (0, *other[:1]) if found.value[i] > 0]
     if not starts:
         return found
-    u = _ascended(f, domain, _with_rates(found.u[starts]), STEPS["tokens"], seed, shown)
+    u = _ascended(f, domain, _with_rates(found.u[starts]), TOKENS, seed, shown)
     kinds = [found.kind[i].removesuffix(", ascended") + ", ascended" for i in starts * len(RATES)]
     return found.and_more(u, local_lipschitz(f, domain.tokens(u)).value, kinds)
 
@@ -301,6 +301,17 @@ def _ascended(f, domain, u, steps, seed, shown, *, weights=None):
         (pulled,) = torch.autograd.grad((f(x, weights) * root * left).sum(), x, create_graph=True)
         return torch.linalg.vector_norm(pulled / root, dim=(-2, -1))
 
-    move = adam(1.0, falling=steps, inside=lambda y: domain.inside(y * unit) / unit)
+    step_of = adam(1.0, falling=steps, inside=lambda y: domain.inside(y * unit) / unit)
+
+    def move(step, point, slopes):
+        return step_of(step, point, (_tangential(point[0] * unit, slopes[0]),))
+
     (best,), _ = ascend(norm, (domain.inside(u) / unit,), move, steps=steps - 1, log=True)
     return domain.inside(best * unit)
+
+
+def _tangential(u, slopes):
+    """Slopes without what points out of the unit ball at tokens on its sphere, which would rule the steps of Adam."""
+    outward = (u * slopes).sum(-1, keepdim=True).clamp_min(0)
+    on_sphere = torch.linalg.vector_norm(u, dim=-1, keepdim=True) > 1 - 1e-9
+    return slopes - torch.where(on_sphere, outward, 0) * u

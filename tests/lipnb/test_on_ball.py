@@ -247,7 +247,7 @@ def test_the_bar_moves_during_the_constructions(monkeypatch):
     assert len(seen) >= 3 and sum(seen) == on_ball_module.TOLD
     seen.clear()
     on_ball(layer(0, 2), 5, 1.0)
-    assert sum(seen) == on_ball_module.TOLD + sum(on_ball_module.STEPS.values())
+    assert sum(seen) == on_ball_module.TOLD + on_ball_module.POINTS[True] + on_ball_module.TOKENS
 
 
 def test_bad_input_gets_a_sentence():
