@@ -180,10 +180,9 @@ plt.show()
 # the tokens.
 
 # %%
-place = worst_inputs.place_of("minilm", False, layer)._replace(ellipsoid=None).of_head(head)
 norm = adversarial.norms_before(adversarial.network_of("minilm", False))[layer]
-gain_shift = (norm.weight.detach().double(), norm.bias.detach().double())
-both = on_ball(place.attention, length, R_drawn, ellipsoid=gain_shift, effort=0, progress=False)
+gain_shift = norm.weight.detach(), norm.bias.detach()
+both = on_ball(one, length, R_drawn, ellipsoid=gain_shift, effort=0, progress=False)
 print(f"the head above, on its ball {worst.value:.0f}, also on the ellipsoid {both.value:.0f}")
 
 # %% tags=["hide-input"]
@@ -216,7 +215,8 @@ figures.table(summary, names=shown | {"over_heuristic": "over two clusters", "ga
 # nobody. Ascent gains a factor of {glue:text}`page-73-gain:.4f` at the median head and of
 # {glue:text}`page-73-most-gain:.2f` at the one where it gains most.
 #
-# Our goals were a room of at most 1.2 at the median head and 2 at every one, 4 with a mask, and 3 for whole layers.
+# Our goals were a room of at most {glue:text}`page-73-goal:.1f` at the median head and 2 at every one, 4 at a
+# masked one, and 3 for whole layers.
 # {glue:text}`page-73-heads-above` of the {glue:text}`page-73-heads-all` heads miss theirs; of
 # {glue:text}`page-73-layers-all` layers {glue:text}`page-73-layers-above` do, the worst with
 # {glue:text}`page-73-layer-room:.2f`. A median is
@@ -305,6 +305,7 @@ told = heads[["over_text", "over_heuristic", "gain"]].median()
 glue("page-73-over-text", float(told.over_text), display=False)
 glue("page-73-over-heuristic", float(told.over_heuristic), display=False)
 glue("page-73-gain", float(told.gain), display=False)
+glue("page-73-goal", 1.2, display=False)  # set before anything was measured
 goal = {"minilm": 2, "gpt2-mini": 4, GPT2: 4}
 missed = {name: (rows.room > goal[name]).sum() for name, rows in pd.concat([heads, gpt2]).groupby("model")}
 rooms = pd.concat([heads, gpt2]).groupby("model").room.median()
