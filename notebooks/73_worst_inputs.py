@@ -193,7 +193,8 @@ plt.show()
 # <!-- figure fig-73-gpt2: One panel with a logarithmic axis, the heads of GPT-2 sorted. Two clusters lie far below
 # forks and crosses, which coincide, just below the line of the upper bound. -->
 # *Each head of GPT-2 at {glue:text}`page-73-length` tokens that its layer normalisation can make. Here the search
-# stops at the constructions: crosses are the best of them.*
+# stops at the constructions: crosses are what it found, forks those of another start, within a percent of it or less
+# rough.*
 #
 # ## All trained heads and layers
 #
@@ -296,7 +297,7 @@ again = remeasure(heads, worst_inputs.again, rows=rows_to_check, seed=seed)
 differences = again[[name for name in again if name.endswith(" difference")]].max().max()
 assert differences < 1e-3 and min(ratios) >= 1 - 1e-9
 for table in (heads, layers, gpt2):
-    assert (table.room >= 1 - 1e-9).all() and (table.gain > 1 - 2e-4).all() and (table.over_heuristic > 1).all()
+    assert (table.room >= 1 - 1e-9).all() and (table.gain > 0.99).all() and (table.over_heuristic > 1).all()
 assert worst.value > 25 * local_lipschitz(one, windows).value.max() and P[bulk][:, prongs].min() > 0.1
 off = 1 / thresholds.ratio - 1
 glue("page-73-radius-least", float(off.min()), display=False)
@@ -316,7 +317,7 @@ glue("page-73-layers-all", len(layers), display=False)
 for short, name in (("room-minilm", "minilm"), ("room-mini", "gpt2-mini"), ("gpt2-median", GPT2)):
     glue(f"page-73-{short}", float(rooms[name]), display=False)
 glue("page-73-gpt2-largest", float(gpt2.room.max()), display=False)
-assert worst.value >= 0.98 * both.value
+assert (heads.gain > 1 - 2e-4).all() and (layers.gain > 1 - 2e-4).all() and worst.value >= 0.98 * both.value
 
 # %% tags=["hide-input"]
 spread = {"median": heads.room.median(), "largest": heads.room.max(), "most-gain": heads.gain.max()}

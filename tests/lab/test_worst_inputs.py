@@ -64,12 +64,13 @@ def test_a_row_on_the_ellipsoid_of_a_layer_norm():
 
 
 ROWS = {"worst-inputs": 96, "worst-layers": 12, "worst-gpt2": 144}
+SLACK = {"worst-gpt2": 1e-2}  # without an ascent: the two columns take forks from different starts
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_stored_rows_are_in_order(name):
     table = results.load(name)
-    assert (table.ascended <= table.upper).all() and (table.fork <= table.ascended * (1 + 2e-4)).all()
+    assert (table.ascended <= table.upper).all() and (table.fork <= table.ascended * (1 + SLACK.get(name, 2e-4))).all()
     assert (table.heuristic < table.fork).all() and table.text.isna().all() == (name == "worst-gpt2")
     assert table.text.isna().all() or (table.text < table.heuristic).mean() > 0.5
     assert not table.duplicated(["model", "layer", *(["head"] if "head" in table else [])]).any()
