@@ -16,7 +16,8 @@
 # {glue:text}`page-73-over-heuristic:.0f` times rougher than the {term}`two clusters` of the paper. A proved upper
 # {term}`bound` is a median of {glue:text}`page-73-median:.2f` times that, and at most
 # {glue:text}`page-73-largest:.2f` times: within that factor the {term}`Lipschitz constant on a ball` of each of these
-# heads is known ({numref}`fig-73-heads`).
+# heads is known ({numref}`fig-73-heads`). For the heads of GPT-2, on whatever text, it is
+# {glue:text}`page-73-gpt2-median:.2f` and {glue:text}`page-73-gpt2-largest:.2f`.
 
 # %% tags=["parameters"]
 seed = 0
@@ -35,16 +36,17 @@ from myst_nb import glue
 from scipy.optimize import brentq
 
 from lab import figures, ledger, results
-from lab.experiments import remeasure, worst_inputs
+from lab.experiments import adversarial, remeasure, worst_inputs
 from lab.experiments.two_clusters import head_of, matrices
+from lab.head_rates import GPT2
 from lipnb import Attention, AttentionJacobian, local_lipschitz
 from lipnb.worst_case import bulk_directions, fork_input, forks, on_ball
 from lipnb.worst_case.attacks import singular
 
 figures.house_style()
-names = {"minilm": "MiniLM", "gpt2-mini": "gpt2-mini, masked"}
-heads, layers = results.load("worst-inputs"), results.load("worst-layers")
-for table in (heads, layers):
+names = {"minilm": "MiniLM", "gpt2-mini": "gpt2-mini, masked", GPT2: "GPT-2, masked"}
+heads, layers, gpt2 = (results.load(f"worst-{name}") for name in ("inputs", "layers", "gpt2"))
+for table in (heads, layers, gpt2):
     table["room"] = table.upper / table.ascended
     table["over_text"], table["over_heuristic"] = table.ascended / table.text, table.ascended / table.heuristic
     table["gain"] = table.ascended / table.fork
@@ -169,6 +171,31 @@ plt.show()
 # *The same for whole layers, with all heads and the output matrix. Between the worst input found and the proved bound
 # there is more room than for one head: up to a factor {glue:text}`page-73-layer-room:.2f`.*
 #
+# ## GPT-2 on any text
+#
+# Of the pretrained GPT-2 only the {term}`attention` was available, and no text passes through that alone. But the
+# {term}`layer normalisation` before it lets through nothing but the points $\beta + \sqrt d\, \gamma \odot u$, where
+# $u$ has mean zero and $\abs u \le 1$: an ellipsoid that holds the tokens of every text. `on_ball(...,
+# ellipsoid=(gain, shift))` searches it: forks and two clusters in the ball of $u$, each measured by the derivative in
+# the tokens.
+
+# %%
+norm = adversarial.norms_before(adversarial.network_of("minilm", False))[layer]
+gain_shift = norm.weight.detach(), norm.bias.detach()
+both = on_ball(one, length, R_drawn, ellipsoid=gain_shift, effort=0, progress=False)
+print(f"the head above, on its ball {worst.value:.0f}, also on the ellipsoid {both.value:.0f}")
+
+# %% tags=["hide-input"]
+figures.worst_inputs.between({names[GPT2] + ", no text": gpt2})
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-73-gpt2: One panel with a logarithmic axis, the heads of GPT-2 sorted. Two clusters lie far below
+# forks and crosses, which coincide, just below the line of the upper bound. -->
+# *Each head of GPT-2 at {glue:text}`page-73-length` tokens that its layer normalisation can make. Here the search
+# stops at the constructions: crosses are what it found, forks those of another start, within a percent of it or less
+# rough.*
+#
 # ## All trained heads and layers
 #
 # *Room* is the upper bound over the largest constant found; the others are that constant over text, over the two
@@ -176,8 +203,8 @@ plt.show()
 
 # %% tags=["hide-input"]
 ratio_names, of = ["room", "over_text", "over_heuristic", "gain"], ["model", "thing"]
-both = pd.concat([heads.assign(thing="heads"), layers.assign(thing="layers")])
-summary = both.groupby(of, sort=False)[ratio_names].quantile([0, 0.5, 1]).reset_index()
+every = pd.concat([heads.assign(thing="heads"), gpt2.assign(thing="heads"), layers.assign(thing="layers")])
+summary = every.groupby(of, sort=False)[ratio_names].quantile([0, 0.5, 1]).reset_index()
 summary["which"] = summary.level_2.map({0: "smallest", 0.5: "median", 1: "largest"}) + " of " + summary.thing
 summary["model"] = summary.model.map(names)
 shown = {"model": "model", "which": "ratio", "room": "room", "over_text": "over text"}
@@ -188,6 +215,15 @@ figures.table(summary, names=shown | {"over_heuristic": "over two clusters", "ga
 # from
 # nobody. Ascent gains a factor of {glue:text}`page-73-gain:.4f` at the median head and of
 # {glue:text}`page-73-most-gain:.2f` at the one where it gains most.
+#
+# Our goals were a room of at most {glue:text}`page-73-goal:.1f` at the median head and 2 at every one, 4 at a
+# masked one, and 3 for whole layers.
+# {glue:text}`page-73-heads-above` of the {glue:text}`page-73-heads-all` heads miss theirs; of
+# {glue:text}`page-73-layers-all` layers {glue:text}`page-73-layers-above` do, the worst with
+# {glue:text}`page-73-layer-room:.2f`. A median is
+# {glue:text}`page-73-room-minilm:.2f` for MiniLM, {glue:text}`page-73-room-mini:.2f` for gpt2-mini and
+# {glue:text}`page-73-gpt2-median:.2f` for GPT-2.
+#
 # ## At which radius the growth halves
 #
 # A fork needs the gap $(c - k \cdot v)\, \norm A_2 R^2$ between the logits of prongs and bulk to exceed $\log n$. The
@@ -260,8 +296,8 @@ figures.table(thresholds, names=shown | {"ratio": "measured / predicted"})
 again = remeasure(heads, worst_inputs.again, rows=rows_to_check, seed=seed)
 differences = again[[name for name in again if name.endswith(" difference")]].max().max()
 assert differences < 1e-3 and min(ratios) >= 1 - 1e-9
-for table in (heads, layers):
-    assert (table.room >= 1 - 1e-9).all() and (table.gain > 1 - 2e-4).all() and (table.over_heuristic > 1).all()
+for table in (heads, layers, gpt2):
+    assert (table.room >= 1 - 1e-9).all() and (table.gain > 0.99).all() and (table.over_heuristic > 1).all()
 assert worst.value > 25 * local_lipschitz(one, windows).value.max() and P[bulk][:, prongs].min() > 0.1
 off = 1 / thresholds.ratio - 1
 glue("page-73-radius-least", float(off.min()), display=False)
@@ -270,6 +306,20 @@ told = heads[["over_text", "over_heuristic", "gain"]].median()
 glue("page-73-over-text", float(told.over_text), display=False)
 glue("page-73-over-heuristic", float(told.over_heuristic), display=False)
 glue("page-73-gain", float(told.gain), display=False)
+glue("page-73-goal", 1.2, display=False)  # set before anything was measured
+goal = {"minilm": 2, "gpt2-mini": 4, GPT2: 4}
+missed = {name: (rows.room > goal[name]).sum() for name, rows in pd.concat([heads, gpt2]).groupby("model")}
+rooms = pd.concat([heads, gpt2]).groupby("model").room.median()
+glue("page-73-heads-above", int(sum(missed.values())), display=False)
+glue("page-73-heads-all", len(heads) + len(gpt2), display=False)
+glue("page-73-layers-above", int((layers.room > 3).sum()), display=False)
+glue("page-73-layers-all", len(layers), display=False)
+for short, name in (("room-minilm", "minilm"), ("room-mini", "gpt2-mini"), ("gpt2-median", GPT2)):
+    glue(f"page-73-{short}", float(rooms[name]), display=False)
+glue("page-73-gpt2-largest", float(gpt2.room.max()), display=False)
+assert (heads.gain > 1 - 2e-4).all() and (layers.gain > 1 - 2e-4).all() and worst.value >= 0.98 * both.value
+
+# %% tags=["hide-input"]
 spread = {"median": heads.room.median(), "largest": heads.room.max(), "most-gain": heads.gain.max()}
 spread |= {"layer-room": layers.room.max(), "prongs": P[bulk][:, prongs].sum(1).mean().item()}
 spread["near"] = near.min().item() / R_drawn
@@ -284,11 +334,11 @@ print(f"✓ {len(heads)} heads and {len(layers)} layers below their bounds; {len
 #
 # - On the ball, a trained head is known up to the room of the table. No search shows that the input found is the
 #   worst; the upper bound limits what was missed.
-# - A ball is more than a {term}`layer normalisation` lets through: its outputs lie on an ellipsoid. On that, worst
-#   inputs may be less rough. It was not searched.
+# - A ball is more than a layer normalisation lets through. The heads of MiniLM and gpt2-mini were searched on their
+#   balls only; for one of them the smaller set is tried above.
 # - Whether a text can come near a worst input is not shown. The five windows of Alice do not.
-# - The pretrained GPT-2 is not in the table: of its weights, only the attention was available, and no text passes
-#   through attention alone.
+# - For GPT-2 no text is measured, so nothing is said about how rough its texts are, only how rough any can be. The
+#   layers of GPT-2 as a whole were not searched, nor was the ascent run on its heads.
 # - The radii at which growth ends are those of forks, without query biases; another input may keep the growth longer.
 #   The prediction is too high by {glue:text}`page-73-radius-least:.0%` to {glue:text}`page-73-radius-most:.0%`.
 #
@@ -304,11 +354,15 @@ rougher = {
     "grounds": f"{len(heads)} heads of MiniLM and gpt2-mini",
 }
 below = {"seen": "ours", "effort": "ascended", "grounds": f"{len(heads)} heads at the roughest input found"}
+any_text = {"seen": "ours", "effort": "structured", "grounds": f"{len(gpt2)} heads of GPT-2 at forks, any text"}
 ours = {"seen": "ours", "effort": "proved", "grounds": f"{len(ratios)} forks of random layers, dense Jacobian"}
 radius = {"seen": "ours", "effort": "structured", "grounds": "six heads of MiniLM, constants at forks", "within": 0.25}
 poor = f"adds a factor of at most {heads.gain.max():.2f} to a fork, median {heads.gain.median():.4f}"
 ledger.record(
     ledger.lower(heuristic, "a rougher input is found at every head", heads.over_heuristic, **rougher),
+    ledger.upper(
+        "castin.thm-3.3", "the least proved bound, on the ellipsoids of GPT-2", gpt2.ascended / gpt2.upper, **any_text
+    ),
     ledger.upper(
         "castin.thm-3.3", "the least proved bound, at worst inputs found", heads.ascended / heads.upper, **below
     ),
