@@ -78,7 +78,7 @@ glue("too_high", float(too_high), display=False)
 axes = figures.panels(2, width=4.6, height=4.3)
 looks = {
     "published": ("#d55e00", None, "--", "Theorem 3.3"),
-    "tighter": ("#009e73", None, "-", "leading constant (ours)"),
+    "tighter": ("#009e73", None, "-", "exact leading constant (ours)"),
     "ascended": ("#000000", "*", "", "gradient ascent"),
     "fork": ("#e69f00", "s", ":", "fork"),
     "two clusters": ("#0072b2", "o", ":", "two clusters"),
@@ -101,10 +101,11 @@ plt.show()
 # <!-- figure fig-21-ball: Two log-log panels, against the number of tokens and against the radius. Two lines, the
 # published bound above ours, lie above all marks: random inputs, two clusters, a token at 0, forks and gradient
 # ascent, which is highest where it was tried. The marks of forks rise and then flatten. -->
-# *Upper bounds on a ball (lines) and local constants of inputs in it (marks), for $A = \diag(-1, \frac12)$ and
-# $V = I$; all axes logarithmic. {term}`Gradient ascent` starts from the other inputs, so it
-# is never below them. With $R$, the token at 0 and the
-# {term}`fork` grow like $R^2$. With $n$ the fork is ahead and then flattens; the {term}`two clusters` overtake it.*
+# *Upper bounds on a ball (lines) and local constants of inputs in it (marks), for $A = \diag(-1, \frac12)$ and $V = I$;
+# all axes logarithmic. {term}`Gradient ascent` starts from the other inputs, so it is never below them. From $R = 2$ on
+# the token at 0 and the {term}`fork` grow like $R^2$. With $n$ the fork is ahead and then flattens; the {term}`two
+# clusters` overtake it. At small $R$ our line is too high by about $\sqrt n$: the second bound for layers, below,
+# closes this.*
 #
 # ## Two tokens in the plane
 #
@@ -143,8 +144,9 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-21-two-tokens: Two panels. Left, two tokens in the plane and an arrow from each to where it is moved.
 # Right, the two outputs and arrows to where they go. -->
-# *The same two tokens, moved along the direction that the Jacobian stretches most (its first {term}`singular vector`),
-# and their outputs before and after. Grey arrows are {term}`attention`; the first token's output moves farthest.*
+# *The same two tokens, moved by half a unit along the direction that the Jacobian stretches most (its first
+# {term}`singular vector`), and their outputs before and after; the move is finite, so they move by less than half the
+# norm above. Grey arrows are {term}`attention`; the first token's output moves farthest.*
 #
 # ## The statements
 #
@@ -269,7 +271,7 @@ found = pd.concat(found, ignore_index=True)
 forms = ["published", "tighter", "optimal", "column", "spread"]
 worst = found.groupby("inputs", sort=False)[forms].max().assign(cases=found.inputs.value_counts()).reset_index()
 names = {"inputs": "inputs", "cases": "how many", "published": "over Theorem 3.3", "tighter": "over the tighter bound"}
-names |= {"optimal": "over that with the exact constant", "column": "over the local form, c(P)"}
+names |= {"optimal": "over that with the exact leading constant", "column": "over the local form, c(P)"}
 names |= {"spread": "over the spread, below"}
 fork_tokens, t = 2000, 30.0
 A, V = torch.diag(torch.tensor([-1.0, 0.5], dtype=torch.float64)), torch.eye(2).double()
@@ -350,8 +352,9 @@ figures.table(worst.replace("ascended", "gradient ascent"), names=names, digits=
 # :::
 # ::::
 #
-# The proof goes by rows and cannot use column sums: $\sqrt{c(P)/2}$ in place of $\sqrt{c(P)}$ is false. Two antipodal
-# clusters with {term}`uniform attention` have $c(P) = 1$ and a key term of norm $t$.
+# The proof goes by rows and cannot use column sums: in the bound of the key term $\sqrt{c(P)/2}$ in place of
+# $\sqrt{c(P)}$ is false. Two antipodal clusters with {term}`uniform attention` have $c(P) = 1$ and a key term of norm
+# $t$.
 #
 # ::::{dropdown} Proof of the variance lemma
 # :::{prf:proof}
@@ -362,7 +365,7 @@ figures.table(worst.replace("ascended", "gradient ascent"), names=names, digits=
 #
 # ## Whole layers
 #
-# Heads act on the same tokens, so a layer can have less than the sum of its heads. In what follows head $h$ has
+# Heads act on the same tokens, so the constant of a layer can be below the sum of its heads' constants. Head $h$ has
 # $A_h = s\, W_K^\top W_Q$, $M_h = W_O W_V$ and reads along $a_h(x) = s\, W_K^\top (W_Q x + b_Q)$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
@@ -382,55 +385,52 @@ figures.table(worst.replace("ascended", "gradient ascent"), names=names, digits=
 #
 # $$\Lip(f_{|B_R^n}) \le \big(n \rho^2 + 2 \sqrt{2H}\, q \rho + 2 q^2\big)^{1/2} .$$
 #
-# If {term}`logits <logit>` of a row differ by at most $\delta$, and $U$ averages over what each token sees, with
-# largest column sum
-# $c$, then also
+# If in every head, at every $X$ of the ball, {term}`logits <logit>` of a row differ by at most $\delta$, and $U$
+# averages over what each token sees, with largest column sum $c$, then also
 #
 # $$\Lip(f_{|B_R^n}) \le q + e^{\delta/2} \sqrt c\, \kappa
 #   + \norm U_2 \big(\norm{\textstyle\sum_h M_h}_2 + (e^\delta - 1)\, \beta\big) .$$
 # :::
 #
-# The second line is attained at $R = 0$: equal tokens give $\norm U_2 \norm{\sum_h M_h}_2$. Without a
-# {term}`mask <mask (causal)>`
-# $\norm U_2 = c = 1$. In the first the leading constant is that of a fork if $A_h = s_h A$, $M_h = r_h V$ with
-# $s_h, r_h > 0$ and $A$, $V$ as above: take $w_h = r_h / s_h$. `lipnb.bounds.ball_upper` takes the least of these
-# lines, in a form that counts rows one by one, and of the sums over heads.
+# At $R = 0$ the second bound is the local constant $\norm U_2 \norm{\sum_h M_h}_2$. Without a {term}`mask <mask
+# (causal)>` $\norm U_2 = c = 1$. In the first the leading constant is that of a fork if $A_h = s_h A$, $M_h = r_h V$
+# with $s_h, r_h > 0$ and $A$, $V$ as above: take $w_h = r_h / s_h$. `lipnb.bounds.ball_upper` returns the least of
+# these two, evaluated row by row, and of the sum of the bounds of single heads; it takes the tokens of a LayerNorm too.
 #
-# Each case below is a random layer with an ascended input of its own, its logits up to $t \ge 1$; half of the layers
-# have biases, half have tokens from a LayerNorm and not a ball.
+# Each case below is a random layer with an ascended input of its own and {term}`logit range` at least 1: there the
+# second bound is seldom the smaller. Half of the layers have tokens from a LayerNorm and not a ball.
 
 # %% tags=["hide-input"]
 layers = results.load("verify-ball")
-by_class = layers.groupby(["heads", "mask"], sort=False)
-nearest = layers.pivot_table("worst", ["heads", "mask"], "tokens", "max", sort=False)
-shown = nearest.assign(cases=by_class.cases.sum()).reset_index()
-names = {"heads": "heads", "mask": "mask", "cases": "cases", "3 to 12": "3 to 12 tokens", "64": "64 tokens"}
-glue("layer_cases", int(layers.cases.sum()), display=False)
-figures.table(shown, names=names, digits=3)
+layers["query bias"] = layers.bias.map({False: "no", True: "yes"})
+nearest = layers.pivot_table("worst", ["heads", "mask", "query bias"], "tokens", "max", sort=False)
+for key, size in layers.groupby("tokens").cases.sum().items():
+    glue(f"layer_cases_{key.split()[-1]}", int(size), display=False)
+shown = {"heads": "heads", "mask": "mask", "query bias": "query bias"}
+figures.table(nearest.reset_index(), names=shown | {"3 to 12": "3 to 12 tokens", "64": "64 tokens"}, digits=3)
 
 # %% [markdown]
-# Largest ratios of measured to `ball_upper`, {glue:text}`layer_cases:,d` cases in all, none above one. Closest are
-# forks
-# of 64 tokens. Farthest, below one half at 64 tokens, are several heads with query biases: how loose the bound is for
-# them is open.
+# Largest ratios of measured to `ball_upper`: {glue:text}`layer_cases_12:,d` cases with 3 to 12 tokens and
+# {glue:text}`layer_cases_64:,d` with 64, none above one. Closest are {term}`forks <fork>` of 64 tokens. Farthest at 64
+# tokens are several heads with query biases: how loose the bound is for them is open.
 #
 # ::::{dropdown} Proof for layers
 # :::{prf:proof}
 # *Keys of one row.* Let $y_j = x_j - m_i$ in head $h$, $a_h = a_h(x_i)$ and $z_h = \sum_j P_{ij}\, y_j\,
 # (a_h \cdot \varepsilon_j)$. For a unit vector $v$ the numbers $P_{ij}\, v \cdot y_j$ have the sum 0 and absolute sum
 # at most $R$, so each is at most $R/2$, and $\abs{z_h}^2$ is at most $R^2/2$ times the sum of the two largest
-# $(a_h \cdot \varepsilon_j)^2$. With $\beta_i^2 = \sum_{j \in J} \abs{\varepsilon_j}^2$ over the $2H$ largest,
+# $(a_h \cdot \varepsilon_j)^2$. With $\alpha^2$ the sum of the $2H$ largest $\abs{\varepsilon_j}^2$,
 #
-# $$\textstyle \sum_h w_h \abs{z_h}^2 \le \frac{R^2}2\, \norm{[\sqrt{w_h}\, a_h]_h}_2^2\, \beta_i^2, \qquad
+# $$\textstyle \sum_h w_h \abs{z_h}^2 \le \frac{R^2}2\, \norm{[\sqrt{w_h}\, a_h]_h}_2^2\, \alpha^2, \qquad
 #   \abs{\sum_h M_h z_h}^2 \le \norm{[M_h / \sqrt{w_h}]_h}_2^2 \sum_h w_h \abs{z_h}^2 .$$
 #
-# *Values of one row.* For averages $v_h$, $\abs{v_h} \le \beta_i$ and $\abs{M_h v_h} \le \max_j \abs{M_h
-# \varepsilon_j}$; the same Cauchy–Schwarz inequality, before $M_h$ or after, gives $\beta\, \beta_i$.
+# *Values of one row.* For averages $v_h$, $\abs{v_h} \le \alpha$ and $\abs{M_h v_h} \le \max_j \abs{M_h
+# \varepsilon_j}$; the same Cauchy–Schwarz inequality, before $M_h$ or after, gives $\beta\, \alpha$.
 #
 # *All rows.* With the query term, at most $q \abs{\varepsilon_i}$, a row is at most $q \abs{\varepsilon_i} + \rho
-# \beta_i$, and $\beta_i$ is the same for all. Expand the squares as for one head, with $2H$ in place of 2.
+# \alpha$, with one $\alpha$ for all. Expand the squares as for one head, with $2H$ in place of 2.
 #
-# *Few logits.* Entries of $P_{ij} / U_{ij}$ lie between $e^{-\delta}$ and $e^\delta$, so $D_h = P_h - U$ has
+# *Nearly equal logits.* Entries of $P_{ij} / U_{ij}$ lie between $e^{-\delta}$ and $e^\delta$, so $D_h = P_h - U$ has
 # $\norm{D_h}_2 \le (e^\delta - 1) \norm U_2$. The values are $\sum_h M_h \otimes U + \sum_h M_h \otimes D_h$, the last
 # at most $\beta \max_h \norm{D_h}_2$ as before. Keys: $\abs{z_h}^2 \le R^2 \sum_j P_{ij} (a_h \cdot \varepsilon_j)^2$,
 # with $P_{ij} \le e^\delta U_{ij}$, summed over $i$. $\square$
@@ -449,15 +449,15 @@ figures.table(shown, names=names, digits=3)
 #
 # Let $f$ be one head without a mask, and $X$ a sequence of $n$ tokens.
 #
-# (a) If $\abs{x_i - x_0} \le r$ for some $x_0$ and $\abs{A x_i} \le R$ for all $i$, then
-# $\norm{D_X f}_2 \le \sqrt3\, \norm V_2 \big(\norm A_2^2 r^4 + n (4 R^2 r^2 + 1)\big)^{1/2}$.
+# (a) If $\abs{x_i - x_0} \le r$ for some $x_0$ and $\abs{A x_i} \le s$ for all $i$, then
+# $\norm{D_X f}_2 \le \sqrt3\, \norm V_2 \big(\norm A_2^2 r^4 + n (4 s^2 r^2 + 1)\big)^{1/2}$.
 #
-# (b) If $\abs{x_i - x_j} \le r$, $\abs{A x_i} \le R$ **and** $\abs{A^\top x_i} \le R$ for all $i, j$, then
-# $\norm{D_X f}_2 \le \sqrt3\, \norm V_2 \big(R^2 r^2 (n + 1) + n\big)^{1/2}$.
+# (b) If $\abs{x_i - x_j} \le r$, $\abs{A x_i} \le s$ **and** $\abs{A^\top x_i} \le s$ for all $i, j$, then
+# $\norm{D_X f}_2 \le \sqrt3\, \norm V_2 \big(s^2 r^2 (n + 1) + n\big)^{1/2}$.
 # :::
 #
-# Without the hypothesis on $A^\top x_i$, as the released code has it (less a factor $\sqrt3$), form (b) fails. Take
-# $A = a\, e_1 e_2^\top$, tokens $\pm e_1$, $V = I$. Then $A x_i = 0$, so $R = 0$ and the form says $\sqrt 6$. But
+# Without the hypothesis on $A^\top x_i$, as the released code has it (without the factor $\sqrt3$), form (b) fails.
+# Take $A = a\, e_1 e_2^\top$, tokens $\pm e_1$, $V = I$. Then $A x_i = 0$, so $s = 0$ and the form says $\sqrt 6$. But
 # $P_{ij} = \frac12$, $\Sigma_i A = A$, and the norm is that of $I + A$, $\frac12 (a + \sqrt{a^2 + 4})$: above $\sqrt 6$
 # for all $a > 5/\sqrt6$.
 
@@ -515,11 +515,11 @@ figures.table(clouds.groupby("r").median().reset_index(), names=names, digits=2)
 # ::::{dropdown} Proof of the bound from the spread
 # :::{prf:proof}
 # The same three terms. (a) $\operatorname{tr} \Sigma_i \le r^2$ by {prf:ref}`variance-in-ball`;
-# $\abs{x_j - m_i} \le 2r$ and $\abs{A x_i} \le R$ bound $\abs{k_i}$ by $2rR \sum_j P_{ij} \abs{\varepsilon_j}$;
+# $\abs{x_j - m_i} \le 2r$ and $\abs{A x_i} \le s$ bound $\abs{k_i}$ by $2rs \sum_j P_{ij} \abs{\varepsilon_j}$;
 # $\sum_i (\sum_j P_{ij} \abs{\varepsilon_j})^2 \le n \norm\varepsilon^2$; and $(a+b+c)^2 \le 3(a^2 + b^2 + c^2)$.
 #
 # (b) Here $\abs{x_j - m_i} \le r$. Since $\sum_j P_{ij} (x_j - m_i) = 0$,
-# $\Sigma_i A = \sum_j P_{ij} (x_j - m_i) (A^\top x_j)^\top$, of norm at most $rR$: this step needs $A^\top$.
+# $\Sigma_i A = \sum_j P_{ij} (x_j - m_i) (A^\top x_j)^\top$, of norm at most $rs$: this step needs $A^\top$.
 # :::
 # ::::
 

@@ -148,7 +148,7 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 #
 # The first line is `bounds.masked_mean_field_upper_sharp`. An older form, $(1 + 2t)\, e^{2t}$ for the last two factors,
 # is `bounds.masked_mean_field_upper`. A query bias $b_Q$ adds $\abs{W_K^\top b_Q} R / \sqrt k$ to $t$; heads add up. A
-# window hides the early tokens, and the proof says nothing of it.
+# {term}`window` hides the early tokens, and the proof says nothing of it.
 #
 # As we reconstruct it, the theorem has the constant of the unmasked case, $\norm V_2 (1 + 3t)\, e^{2t}$, for every
 # $p$: the text of the paper says that its proof follows the same computations, and its formula is lost. That form

@@ -10,11 +10,11 @@ KINDS = {
     "text": ("C2", "o", "text"),
     "heuristic": ("C1", "s", "two clusters (paper)"),
     "fork": ("C0", "^", "fork"),
-    "ascended": ("C3", "x", "fork, then ascent"),
+    "ascended": ("C3", "x", ""),  # as the caller says
 }
 
 
-def between(panels, *, thing="heads"):
+def between(panels, *, thing="heads", found="fork, then ascent"):
     """Each head or layer: its constant on text, at two clusters, at forks, after an ascent, and the upper bound.
 
     Parameters
@@ -23,6 +23,8 @@ def between(panels, *, thing="heads"):
         Title -> DataFrame with columns text, heuristic, fork, ascended and upper; sorted here by ascended.
     thing : str
         What a row is, for the axis.
+    found : str
+        What the column ascended holds, for the legend.
 
     Returns
     -------
@@ -33,6 +35,9 @@ def between(panels, *, thing="heads"):
         table, places = table.sort_values("ascended"), np.arange(1, len(table) + 1)
         ax.plot(places, table.upper, color="black", lw=1.2, drawstyle="steps-mid", label="upper bound (proved)")
         for column, (colour, marker, label) in KINDS.items():
+            if table[column].isna().all():
+                continue
+            label = found if column == "ascended" else label
             size = 4.5 if column != "ascended" else 4
             ax.plot(places, table[column], marker, color=colour, ms=size, label=label, mec=colour, alpha=0.9)
         ax.set(yscale="log", xlabel=f"{thing}, sorted", ylabel="Lipschitz constant")
