@@ -72,7 +72,7 @@ ifdef QUICK
 verify: export LIPNB_RESULTS = _build/verify
 endif
 verify: export OMP_NUM_THREADS = 1
-verify: setup  ## thousands of inputs against each upper bound, and 120,000 in fifty digits (three hours; resumes; QUICK=1: a minute)
+verify: setup  ## thousands of inputs against each upper bound, and 120,000 in fifty digits (three hours; resumes; QUICK=1: some minutes)
 	$(BIN)/python -m lab verify $(if $(QUICK),--quick)
 
 test: setup  ## style, types, unit tests, every page run (once) and compared, the book in a real browser

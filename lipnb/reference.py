@@ -43,8 +43,8 @@ class ReferenceCase:
         Relative error that an implementation may have, by precision: "float64", "float32". It is 64 units of rounding,
         and where attention is not saturated that times one more than the largest logit.
     formula : str
-        The exact value as a Python expression of sqrt, exp, cos, acos, tanh, sech, max and abs, its names after
-        "where".
+        The exact value as a Python expression of sqrt, exp, cos, acos, cosh, tanh, max, abs and findroot (a function
+        and where its root is near), its names after "where".
     digits : str
         The value in 30 digits.
     proof : str

@@ -4,7 +4,7 @@ from lipnb.cli.words import Unknown, known
 
 EXAMPLES = """\
   python -m lab verify                          every bound, thousands of inputs each (three hours)
-  python -m lab verify --quick --save-as trial  a slice of a minute, in other tables
+  python -m lab verify --quick --save-as trial  a slice of some minutes, in other tables
   python -m lab verify --bounds certify yudin_upper --save-as two
 
 A run that is stopped continues where it was when the same command is given again. The table goes to data/results, or
@@ -23,7 +23,13 @@ def add(verbs):
         description="Hold random, degenerate, structured and gradient-ascended inputs against each upper bound\n"
         "of lipnb, and keep the worst of each kind.",
     )
-    verb.add_argument("--bounds", nargs="+", metavar="BOUND", help="which ones (default all; a wrong name lists them)")
+    verb.add_argument(
+        "--bounds",
+        action="extend",
+        nargs="+",
+        metavar="BOUND",
+        help="which ones (default all; a wrong name lists them)",
+    )
     verb.add_argument("--quick", action="store_true", help="one small block of each kind: a trial, not a result")
     verb.add_argument(
         "--save-as", metavar="NAME", help="name of the table (default verify; verify-trial with --quick or --bounds)"
@@ -41,6 +47,8 @@ def run(arguments):
     name = arguments.save_as or ("verify-trial" if trial else "verify")
     if name in results.listed().index and (trial or name != "verify"):
         raise Unknown(f"{name!r} is a table of the book, which a trial does not replace: give another --save-as")
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise Unknown(f"--save-as takes a name of letters, digits, - and _, not {name!r}: LIPNB_RESULTS names a folder")
     known("bound", arguments.bounds or [], [check.name for check in CHECKS])
     slice_of_it = {"blocks": dict.fromkeys(KINDS, 1), "maps": 4} if arguments.quick else {}
     table = make([TABLE], save_as=name, checks=arguments.bounds, **slice_of_it)[name]

@@ -17,7 +17,7 @@ from lipnb.bounds.heads import head_norms, heads_on_ball
 from lipnb.bounds.joint import Region, Sizes, sizes_of_heads, sizes_of_layer
 from lipnb.bounds.norms import answer, heat, log_sum, norms, product
 from lipnb.bounds.rounding import largest_singular
-from lipnb.checks import count, radius
+from lipnb.checks import count, number, radius, real_tensor
 
 __all__ = ["ball_upper", "general_upper_optimal"]
 
@@ -103,8 +103,9 @@ def ball_upper(
     R : float
         Radius: every token has Euclidean norm at most R. With `ellipsoid` it may be `math.inf`.
     ellipsoid : tuple of Tensor, shapes (d,) and (d,), optional
-        Gain and shift of a LayerNorm: tokens are among those that it can give, and in the ball. Derivatives are taken
-        in all directions all the same.
+        Gain and shift, in this order, of the LayerNorm that makes the tokens (of a layer of BERT type the one at the
+        end of the layer before): they are among those that it can give, and in the ball. Derivatives are taken in all
+        directions all the same.
     log : bool
         Whether to return the natural logarithm.
 
@@ -118,9 +119,10 @@ def ball_upper(
     Raises
     ------
     TypeError
-        "attention must be a lipnb.Attention ...".
+        "attention must be a lipnb.Attention ...", "n must be a number ...", "R must be a number ...".
     ValueError
-        "ball_upper knows dot-product scores only ...", "R must be ...", "ellipsoid must be (gain, shift) ...".
+        "ball_upper knows dot-product scores only ...", "R must be ...", "ellipsoid must be (gain, shift) ...", "gain must
+        ...", "shift must ...".
     OverflowError
         "the bound is exp(...), beyond the largest float: use log=True."
 
@@ -131,8 +133,8 @@ def ball_upper(
     :math:`P_{ij} \le 1 / (1 + (n_i - 1) e^{-\delta})` for row i that sees :math:`n_i` tokens, :math:`\delta` the
     largest difference of logits; either with :math:`\|U\|_2 (|\sum_h M_h| + \eta \beta)` for the values, where
     :math:`|P^{(h)} - U| \le \eta U` entry by entry, U the averages over what each row sees; the sums of
-    `heads_on_ball`, on sequences of any length. Exact up to 1e-7 for one token, and for R = 0 without a mask or up to
-    512 tokens.
+    `heads_on_ball`, on sequences of any length. Exact for one token, and for R = 0 without a mask or up to 512 tokens, up
+    to 1e-7 of the sum of the norms of the heads, of which little is left where heads cancel.
 
     Examples
     --------
@@ -140,6 +142,13 @@ def ball_upper(
     >>> f = Attention.from_matrices(-eye, eye)
     >>> round(ball_upper(f, 400, 6.0), 2), round(ball_upper(f, 400, 1e200, log=True), 3)
     (514.55, 923.693)
+
+    One head of a layer, here the second of two:
+
+    >>> two = Attention(*torch.randn(3, 2, 4, 8, dtype=torch.float64))
+    >>> parts = {name: getattr(two, name)[1:2] for name in ("query", "key", "value")}
+    >>> two.replace(**parts).heads, math.isfinite(ball_upper(two.replace(**parts), 10, 1.0))
+    (1, True)
     """
     if not isinstance(attention, Attention):
         raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
@@ -175,6 +184,7 @@ def in_units(att):
 
 def regions_of(att, R, ellipsoid):
     """The sets that hold all tokens, one or two, and the radius of a ball that does."""
+    R = number("R", R)
     if ellipsoid is None and R == math.inf:
         raise ValueError("R must be a finite number, 0 or more, or ellipsoid=(gain, shift) must be given.")
     d, regions = att.width, []
@@ -184,7 +194,10 @@ def regions_of(att, R, ellipsoid):
         return regions, R
     if not (isinstance(ellipsoid, tuple | list) and len(ellipsoid) == 2):
         raise ValueError("ellipsoid must be (gain, shift), two tensors of shape (d,).")
-    gain, shift = (torch.as_tensor(part).detach().to("cpu", torch.float64) for part in ellipsoid)
+    gain, shift = (
+        real_tensor(name, part, ("d",)).detach().to("cpu", torch.float64)
+        for name, part in zip(("gain", "shift"), ellipsoid, strict=True)
+    )
     reach = layer_norm_radius(gain, shift)
     if len(gain) != d:
         raise ValueError(f"ellipsoid must be (gain, shift) of the width of the layer, {d}, got {len(gain)}.")
@@ -226,7 +239,7 @@ def _uniform(att, n, harmonic):
     if n <= AVERAGES:
         sees = (~att.hidden(n)).double()
         return largest_singular(sees / sees.sum(1, keepdim=True)).item()
-    return 2.0 if att.window is None else math.sqrt(min(harmonic, 5.0))
+    return 2.0 if att.window is None or att.window >= n else math.sqrt(min(harmonic, 5.0))
 
 
 def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
@@ -253,6 +266,8 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
     off = -math.expm1(-delta) * (rows.widest - 1) / (1 + (rows.widest - 1) * math.exp(-delta))
     averages = rows.uniform * (math.exp(sizes.same - scale) + off * value)
     halves, columns = rows.times * several * most.clamp_max(0.5), rows.column * several * most
+    if rows.n > rows.widest:  # not the first token, whose own row has no key term, is seen most, but the second
+        columns[-1] += most[-1]
     nearly_uniform = query + averages + key * math.sqrt(min(halves.sum().item(), columns.sum().item()))
     first = value**2 - kappa**2 if not several.all() else 0.0
     few = _through_few(query, kappa, n * kappa**2 + first, min(2 * heads, n), n)

@@ -2,14 +2,13 @@
 
 from contextlib import nullcontext
 from importlib.util import find_spec
-from numbers import Real
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import count
+from lipnb.checks import count, number
 from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case.ascent import adam, ascend, unit_slope
@@ -37,7 +36,8 @@ class WorstCase(NamedTuple):
         Tokens of the ball, and of the ellipsoid where one is given, up to rounding; in the floating point type of the
         map.
     value : float
-        Local Lipschitz constant there, within 1e-6 in float64: a lower bound on that of the ball.
+        Local Lipschitz constant there, within 1e-6 in float64: a lower bound on that of the ball. Where logits exceed
+        some 1e9 (tokens far from the origin) float64 has fewer digits left, and this is not counted.
     kind : str
         "fork", "two clusters", "two sides" or "random", and ", ascended" where the ascent found more.
     """
@@ -134,13 +134,15 @@ def on_ball(
     """
     if not isinstance(attention, Attention):
         raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
-    if not isinstance(seed, int):
+    if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"seed must be an int, got {seed!r}.")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be 0 or more and below 2**63, got {seed}.")
     attention.check_dot("on_ball")
-    n, R = count(_number("n", n)), _number("R", R)
+    n, R = count(n), number("R", R)
     if not R > 0:
         raise ValueError(f"R must be positive, got {R!r}.")
-    if not isinstance(effort, int) or effort < 0:
+    if isinstance(effort, bool) or not isinstance(effort, int) or effort < 0:
         raise ValueError(f"effort must be 0 or more, a whole number of rounds, got {effort!r}.")
     if n == 1:  # the map is linear
         effort = 0
@@ -153,15 +155,6 @@ def on_ball(
             some = line.some(slice(turn * STARTS, (turn + 1) * STARTS))
             found = _round(f, found, some, domain, seed + turn, shown)
         return _answer(attention, domain.whole_tokens(found.u[0]), found.kind[0])
-
-
-def _number(name, value):
-    """A Python number, also of a tensor that holds one."""
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    if not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, got {value!r}.")
-    return value
 
 
 class _Silent:

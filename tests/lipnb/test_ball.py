@@ -236,6 +236,25 @@ def test_averages_of_many_tokens_are_bounded_by_a_number(window, monkeypatch):
     assert _uniform(f, 10**6, 1e9) == (2 if window is None else math.sqrt(5))
 
 
+@pytest.mark.parametrize(("n", "R"), [(5, 1e-6), (6, 0.1), (12, 1e-6), (40, 0.1)])
+def test_behind_a_window_the_second_token_is_seen_most(n, R):
+    one = torch.ones(2, 1, 1, dtype=torch.float64)
+    sign = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    f = Attention(0 * one, one, sign[:, None, None], one, query_bias=sign[:, None], scale=1.0, masked=True, window=2)
+    x = R * torch.tensor([(-1.0) ** i for i in range(n)], dtype=torch.float64)[:, None]
+    constant = local_lipschitz(f, x, method="dense").value.item()
+    assert constant <= ball_upper(f, n, R) <= 1.6 * constant  # without the row of one more: 0.93 to 0.98 of it
+
+
+@pytest.mark.parametrize(("n", "R"), [("4", 1.0), (None, 1.0), (torch.ones(2), 1.0), (True, 1.0), (4, "3"), (4, 1j)])
+def test_what_is_no_number_is_refused_by_name(n, R):
+    f = Attention.from_matrices(torch.eye(2), torch.eye(2))
+    with pytest.raises(TypeError, match="^[nR] must be a number, got "):
+        ball_upper(f, n, R)
+    with pytest.raises(ValueError, match="^gain must be a real floating point tensor"):
+        ball_upper(f, 4, 1.0, ellipsoid=(torch.ones(2).long(), torch.zeros(2)))
+
+
 def test_heads_of_their_own_directions_cost_no_more_than_one():
     h, n, R = 4, 400, 5.0
     blocks = torch.eye(3 * h).double().unflatten(0, (h, 3))

@@ -68,7 +68,7 @@ def pairs():
             f"{NORM} where {TOP}; p = 1/(1 + exp(-u)); a = p + 2*u*p*(1 - p); s = 1 + a**2 + (1 - a)**2; e = a",
             "The second output is x_1 + p(u) v: rows (1, 0), (1 - a, a) along v, a = p + 2 u p (1 - p), and with p for "
             "a across. p and a lie between 1/2 and the largest a, where u tanh(u/2) = 3/2; norms are convex, and at "
-            "1/2 this one is smaller.",
+            "1/2 the norm, 1.144, is smaller.",
             [[HALF, 0.0], [-HALF, 0.0]],
             distances(UNIT),
             masked=True,
