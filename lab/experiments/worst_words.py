@@ -1,0 +1,239 @@
+"""The table of worst words: how far greedily substituted words move a layer of MiniLM toward its worst input."""
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from lab.experiments import adversarial
+from lab.experiments.table import Table
+from lab.experiments.worst_inputs import CORPUS, LENGTH, WINDOWS
+from lipnb import AttentionJacobian, corpora, models
+from lipnb.lipschitz import local_lipschitz
+from lipnb.recording import Unit
+from lipnb.worst_case.attacks import singular
+
+__all__ = ["TABLES", "Text", "again", "below", "first_order", "greedy", "read_back", "text_at", "text_of"]
+
+MODEL = "minilm"
+COUNTS = (0, 1, 2, 5, 10, 20, 40)  # changed words
+TRIED = 16  # substitutions measured at each step
+REFINED = 3  # power steps from the last singular vectors, on each of those
+RANDOM = 5  # texts of random words, of which the median is taken
+
+
+class Text(NamedTuple):
+    """A window of a text, and the layer that its words are to make rough.
+
+    Attributes
+    ----------
+    model : lipnb.models.Model
+        A BERT.
+    layer : int
+        Which layer, from 0.
+    ids : LongTensor, shape (n,)
+        Its token ids.
+    words : Tensor of bool, shape (vocabulary,)
+        What may stand in it, see `read_back`.
+    """
+
+    model: models.Model
+    layer: int
+    ids: torch.Tensor
+    words: torch.Tensor
+
+    def received(self, ids):
+        """What the layer receives of token ids (b, n), shape (b, n, d)."""
+        return self.model.activations(ids, self.layer)
+
+    def places(self):
+        """Where a word may change, shape (n,): at whole words, so that the changed text is read as these tokens."""
+        pieces = self.model.tokenizer.convert_ids_to_tokens(self.ids.tolist())
+        goes_on = torch.tensor([piece.startswith("##") for piece in (*pieces[1:], "")])
+        return self.words[self.ids] & ~goes_on
+
+
+def read_back(model):
+    """Which tokens are words: read alone, each gives itself; no pieces of words, no special tokens.
+
+    Parameters
+    ----------
+    model : lipnb.models.Model
+        With a WordPiece tokenizer.
+
+    Returns
+    -------
+    Tensor of bool, shape (vocabulary,)
+    """
+    count = model.network.config.vocab_size
+    tokens = model.tokenizer.convert_ids_to_tokens(list(range(count)))
+    read = model.tokenizer(tokens, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return torch.tensor([ids == [i] for i, ids in enumerate(read)])
+
+
+def text_at(layer, window=0):
+    """One of the windows of Alice before a layer of MiniLM whose longest token is the radius in `worst-layers`."""
+    model = adversarial.network_of(MODEL, False)
+    tokens = models.first_tokens(model, corpora.read(CORPUS), LENGTH * WINDOWS)
+    return Text(model, layer, corpora.windows(tokens, LENGTH, WINDOWS)[window], read_back(model))
+
+
+def below(model, layer, embeddings):
+    """What a layer of a BERT receives of word embeddings (b, n, d), shape (b, n, d), with derivatives.
+
+    Positions are added, and the embeddings' LayerNorm and the layers below the one asked for applied.
+    """
+    x = model.network.embeddings(inputs_embeds=embeddings)
+    for block in model.network.encoder.layer[:layer]:
+        x = block(x)
+    return x
+
+
+def first_order(text, attention, ids, left, right):
+    r"""What each substitution gains to first order, for one singular pair (w, v) of the layer at the text.
+
+    .. math:: g_i \cdot (E_t - E_{x_i}), \qquad g = \nabla_E\, \langle w,\, D_X f\, v \rangle \quad (w, v \text{ held}),
+
+    with word embeddings E and X what the layer receives of them.
+
+    Parameters
+    ----------
+    text : Text
+    attention : Attention
+        Of its layer.
+    ids : LongTensor, shape (n,)
+        Token ids now.
+    left, right : Tensor, shapes (n, m) and (n, d)
+        Singular vectors w and v of length 1.
+
+    Returns
+    -------
+    Tensor, shape (n, vocabulary)
+    """
+    table = text.model.network.embeddings.word_embeddings.weight.detach()
+    e = table[ids].requires_grad_()
+    x = below(text.model, text.layer, e[None])[0]
+    (pulled,) = torch.autograd.grad((attention(x) * left).sum(), x, create_graph=True)
+    (slopes,) = torch.autograd.grad((pulled * right).sum(), e)
+    return slopes @ table.mT - (slopes * table[ids]).sum(-1, keepdim=True)
+
+
+@torch.no_grad()
+def _refined(attention, x, left, steps):
+    """Lengths of the pulled-back left vectors, at most the constants of x (b, n, d), and both vectors."""
+    jacobian, left = AttentionJacobian(attention, x), left.expand(len(x), *left.shape[-2:])
+    for _ in range(steps):
+        right = jacobian.vjp(left)
+        left = jacobian.jvp(right / _length(right))
+        left = left / _length(left)
+    right = jacobian.vjp(left)
+    return _length(right).flatten(), left, right / _length(right)
+
+
+def _length(moves):
+    return torch.linalg.vector_norm(moves, dim=(-2, -1), keepdim=True)
+
+
+def greedy(text, most, *, tried=TRIED):
+    """Substitute words one by one, each time the one that makes the layer roughest of those that promise most.
+
+    Roughness is compared by a few power steps from the singular vectors of the text before, a lower bound on each
+    constant: a substitution is taken only if the constant grows.
+
+    Parameters
+    ----------
+    text : Text
+    most : int
+        Words to change at most, each once.
+    tried : int
+        Substitutions measured for each: the best to first order at each of as many places.
+
+    Returns
+    -------
+    list of (int, int)
+        Place and token id of each change, in order; fewer than `most` where nothing tried gains.
+    """
+    attention, ids, free = text.model.attention(text.layer), text.ids.clone(), text.places()
+    x = text.received(ids[None])
+    right = singular(attention, x[0]).direction
+    value, left, right = _refined(attention, x, AttentionJacobian(attention, x).jvp(right[None]), 1)
+    changes = []
+    while len(changes) < most:
+        gains = first_order(text, attention, ids, left[0], right[0])
+        gains[~free], gains[:, ~text.words] = -torch.inf, -torch.inf
+        gains, words = gains.max(1)
+        places = gains.topk(min(tried, int(free.sum()))).indices
+        candidates = ids.repeat(len(places), 1)
+        candidates[range(len(places)), places] = words[places]
+        values, lefts, rights = _refined(attention, text.received(candidates), left, REFINED)
+        best = values.argmax()
+        if values[best] <= value:
+            break
+        value, left, right, ids = values[best], lefts[best, None], rights[best, None], candidates[best]
+        free[places[best]] = False
+        changes.append((places[best].item(), words[places[best]].item()))
+    return changes
+
+
+def _random(text, most, seed):
+    """As many changes as wanted: random words at random places, each place once."""
+    generator = torch.Generator().manual_seed(seed)
+    places, words = text.places().nonzero().flatten(), text.words.nonzero().flatten()
+    places = places[torch.randperm(len(places), generator=generator)[:most]]
+    tokens = words[torch.randint(len(words), (len(places),), generator=generator)]
+    return list(zip(places.tolist(), tokens.tolist(), strict=True))
+
+
+def _substituted(ids, changes):
+    ids = ids.clone()
+    for place, token in changes:
+        ids[place] = token
+    return ids
+
+
+def _constants(text, ids):
+    """Local constants of the layer at token ids (b, n)."""
+    return local_lipschitz(text.model.attention(text.layer), text.received(ids)).value
+
+
+def text_of(row):
+    """The greedily changed text of a stored row."""
+    text = text_at(row["layer"], row["window"])
+    changes = row["changes"].split() if row["changed"] else []
+    return text._replace(ids=_substituted(text.ids, [map(int, change.split(":")) for change in changes]))
+
+
+def again(row):
+    """The constant at the greedily changed text of a stored row, measured again; for `lipnb.recording.remeasure`."""
+    text = text_of(row)
+    return {"greedy": _constants(text, text.ids[None]).item()}
+
+
+def _rows(layer, window, counts, tried, seed):
+    text = text_at(layer, window)
+    changes = greedy(text, max(counts), tried=tried)
+    counts = sorted({min(count, len(changes)) for count in counts})
+    ids = torch.stack([_substituted(text.ids, changes[:count]) for count in counts])
+    controls = [_random(text, max(counts), seed + i) for i in range(RANDOM)]
+    random = torch.stack([_substituted(text.ids, made[:count]) for made in controls for count in counts])
+    found = {
+        "changed": counts,
+        "greedy": _constants(text, ids).tolist(),
+        "random": _constants(text, random).view(RANDOM, -1).median(0).values.tolist(),
+        "radius": text.received(ids).norm(dim=-1).amax(-1).tolist(),
+        "changes": [" ".join(f"{place}:{token}" for place, token in changes[:count]) for count in counts],
+    }
+    at = {"model": MODEL, "masked": False, "layer": layer, "window": window, "length": len(text.ids)}
+    return [at | dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+
+
+def _prepare(seed):
+    """Settings, and a unit for each layer."""
+    layers = range(adversarial.layers_of(MODEL, False))
+    settings = {"model": MODEL, "corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS)), "length": LENGTH}
+    settings |= {"counts": COUNTS, "tried": TRIED, "refined": REFINED, "random": RANDOM, "seed": seed}
+    work = [Unit(f"{MODEL}/{layer}", partial(_rows, layer, 0, COUNTS, TRIED, seed), len(COUNTS)) for layer in layers]
+    return {**settings, "dtype": "float64"}, work
+
+
+TABLES = (Table("worst-words", _prepare, {"seed": 0}),)
