@@ -1,4 +1,7 @@
-"""The table of worst words: how far greedily substituted words move a layer of MiniLM toward its worst input."""
+"""The tables of worst words: how far greedily substituted words move a layer of MiniLM toward its worst input.
+
+They begin at a window of Alice, and at one word repeated: at a fork, too, most tokens are alike.
+"""
 
 from functools import partial
 from typing import NamedTuple
@@ -20,6 +23,7 @@ COUNTS = (0, 1, 2, 5, 10, 20, 40)  # changed words
 TRIED = 16  # substitutions measured at each step
 REFINED = 3  # power steps from the last singular vectors, on each of those
 RANDOM = 5  # texts of random words, of which the median is taken
+REPEATED, FEW = 8, 10  # words drawn, the roughest of which is repeated; words changed then at most
 
 
 class Text(NamedTuple):
@@ -137,8 +141,8 @@ def _length(moves):
 def greedy(text, most, *, tried=TRIED):
     """Substitute words one by one, each time the one that makes the layer roughest of those that promise most.
 
-    Roughness is compared by a few power steps from the singular vectors of the text before, a lower bound on each
-    constant: a substitution is taken only if the constant grows.
+    Roughness is compared by a few power steps from the singular vectors of the text before: a lower bound on each
+    constant, which may miss a substitution that makes another direction the roughest.
 
     Parameters
     ----------
@@ -197,8 +201,10 @@ def _constants(text, ids):
 
 
 def text_of(row):
-    """The greedily changed text of a stored row."""
-    text = text_at(row["layer"], row["window"])
+    """The greedily changed text of a stored row of either table."""
+    text = text_at(row["layer"], row.get("window", 0))
+    if "word" in row:
+        text = text._replace(ids=torch.full_like(text.ids, row["word"]))
     changes = row["changes"].split() if row["changed"] else []
     return text._replace(ids=_substituted(text.ids, [map(int, change.split(":")) for change in changes]))
 
@@ -209,31 +215,51 @@ def again(row):
     return {"greedy": _constants(text, text.ids[None]).item()}
 
 
-def _rows(layer, window, counts, tried, seed):
+def _rows(layer, window=0, *, seed):
     text = text_at(layer, window)
-    changes = greedy(text, max(counts), tried=tried)
-    counts = sorted({min(count, len(changes)) for count in counts})
-    ids = torch.stack([_substituted(text.ids, changes[:count]) for count in counts])
+    changes = greedy(text, max(COUNTS))
+    counts = sorted({min(count, len(changes)) for count in COUNTS})
     controls = [_random(text, max(counts), seed + i) for i in range(RANDOM)]
-    random = torch.stack([_substituted(text.ids, made[:count]) for made in controls for count in counts])
-    found = {
-        "changed": counts,
-        "greedy": _constants(text, ids).tolist(),
-        "random": _constants(text, random).view(RANDOM, -1).median(0).values.tolist(),
-        "radius": text.received(ids).norm(dim=-1).amax(-1).tolist(),
-        "changes": [" ".join(f"{place}:{token}" for place, token in changes[:count]) for count in counts],
-    }
+    ids = torch.stack([_substituted(text.ids, made[:count]) for made in controls for count in counts])
+    random = _constants(text, ids).view(RANDOM, -1).median(0).values.tolist()
     at = {"model": MODEL, "masked": False, "layer": layer, "window": window, "length": len(text.ids)}
-    return [at | dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+    return [at | row | {"random": value} for row, value in zip(_path(text, changes, counts), random, strict=True)]
 
 
-def _prepare(seed):
+def _repeated_rows(layer, *, seed):
+    text, generator = text_at(layer), torch.Generator().manual_seed(seed)
+    words = text.words.nonzero().flatten()
+    ids = words[torch.randint(len(words), (REPEATED, 1), generator=generator)].repeat(1, len(text.ids))
+    text = text._replace(ids=ids[_constants(text, ids).argmax()])
+    changes = greedy(text, FEW)
+    at = {"model": MODEL, "masked": False, "layer": layer, "length": len(text.ids), "word": text.ids[0].item()}
+    return [at | row for row in _path(text, changes, range(len(changes) + 1))]
+
+
+def _path(text, changes, counts):
+    """What is stored of a text after so many of its changes: a row for each count."""
+    ids = torch.stack([_substituted(text.ids, changes[:count]) for count in counts])
+    radii, constants = text.received(ids).norm(dim=-1).amax(-1), _constants(text, ids)
+    return [
+        {
+            "changed": count,
+            "greedy": constant.item(),
+            "radius": radius.item(),
+            "changes": " ".join(f"{place}:{token}" for place, token in changes[:count]),
+        }
+        for count, constant, radius in zip(counts, constants, radii, strict=True)
+    ]
+
+
+def _prepare(rows, size, more, seed):
     """Settings, and a unit for each layer."""
-    layers = range(adversarial.layers_of(MODEL, False))
     settings = {"model": MODEL, "corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS)), "length": LENGTH}
-    settings |= {"counts": COUNTS, "tried": TRIED, "refined": REFINED, "random": RANDOM, "seed": seed}
-    work = [Unit(f"{MODEL}/{layer}", partial(_rows, layer, 0, COUNTS, TRIED, seed), len(COUNTS)) for layer in layers]
-    return {**settings, "dtype": "float64"}, work
+    settings |= more | {"tried": TRIED, "refined": REFINED, "seed": seed, "dtype": "float64"}
+    layers = range(adversarial.layers_of(MODEL, False))
+    return settings, [Unit(f"{MODEL}/{layer}", partial(rows, layer, seed=seed), size) for layer in layers]
 
 
-TABLES = (Table("worst-words", _prepare, {"seed": 0}),)
+TABLES = (
+    Table("worst-words", partial(_prepare, _rows, len(COUNTS), {"counts": COUNTS, "random": RANDOM}), {"seed": 0}),
+    Table("worst-repeats", partial(_prepare, _repeated_rows, FEW + 1, {"repeated": REPEATED, "few": FEW}), {"seed": 0}),
+)
