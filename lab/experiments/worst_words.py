@@ -24,6 +24,7 @@ TRIED = 16  # substitutions measured at each step
 REFINED = 3  # power steps from the last singular vectors, on each of those
 RANDOM = 5  # texts of random words, of which the median is taken
 REPEATED, FEW = 8, 10  # words drawn, the roughest of which is repeated; words changed then at most
+SETTINGS = {"model": MODEL, "length": LENGTH, "tried": TRIED, "refined": REFINED, "dtype": "float64"}
 
 
 class Text(NamedTuple):
@@ -251,15 +252,20 @@ def _path(text, changes, counts):
     ]
 
 
-def _prepare(rows, size, more, seed):
-    """Settings, and a unit for each layer."""
-    settings = {"model": MODEL, "corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS)), "length": LENGTH}
-    settings |= more | {"tried": TRIED, "refined": REFINED, "seed": seed, "dtype": "float64"}
+def _units(rows, size, seed):
     layers = range(adversarial.layers_of(MODEL, False))
-    return settings, [Unit(f"{MODEL}/{layer}", partial(rows, layer, seed=seed), size) for layer in layers]
+    return [Unit(f"{MODEL}/{layer}", partial(rows, layer, seed=seed), size) for layer in layers]
 
 
-TABLES = (
-    Table("worst-words", partial(_prepare, _rows, len(COUNTS), {"counts": COUNTS, "random": RANDOM}), {"seed": 0}),
-    Table("worst-repeats", partial(_prepare, _repeated_rows, FEW + 1, {"repeated": REPEATED, "few": FEW}), {"seed": 0}),
-)
+def _words(seed):
+    text = {"corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS))}
+    more = {"counts": COUNTS, "random": RANDOM, "seed": seed}
+    return SETTINGS | text | more, _units(_rows, len(COUNTS), seed)
+
+
+def _repeats(seed):
+    more = {"repeated": REPEATED, "few": FEW, "seed": seed}
+    return SETTINGS | more, _units(_repeated_rows, FEW + 1, seed)
+
+
+TABLES = (Table("worst-words", _words, {"seed": 0}), Table("worst-repeats", _repeats, {"seed": 0}))
