@@ -36,7 +36,7 @@ from myst_nb import glue
 from scipy.optimize import brentq
 
 from lab import figures, ledger, results
-from lab.experiments import adversarial, remeasure, worst_inputs
+from lab.experiments import adversarial, remeasure, worst_inputs, worst_words
 from lab.experiments.two_clusters import head_of, matrices
 from lab.head_rates import GPT2
 from lipnb import Attention, AttentionJacobian, local_lipschitz
@@ -223,6 +223,51 @@ figures.table(summary, names=shown | {"over_heuristic": "over two clusters", "ga
 # {glue:text}`page-73-layer-room:.2f`. A median is
 # {glue:text}`page-73-room-minilm:.2f` for MiniLM, {glue:text}`page-73-room-mini:.2f` for gpt2-mini and
 # {glue:text}`page-73-gpt2-median:.2f` for GPT-2.
+
+# %% [markdown]
+# ## How far words come
+#
+# Words cannot put tokens anywhere. For each layer of MiniLM we substituted words of a window of Alice, one by one: the
+# gradient of the constant, through the layers below to the word embeddings, proposes
+# {glue:text}`page-73-tried` substitutions, and the roughest stays. After {glue:text}`page-73-changed` changes the
+# constant is {glue:text}`page-73-words-least:.1f` to {glue:text}`page-73-words-most:.1f` times that of the window, on a
+# logarithmic axis {glue:text}`page-73-share-least:.0%` to {glue:text}`page-73-share-most:.0%` of the way to the worst
+# input found ({numref}`fig-73-words`). One word repeated, like the bulk of a fork, and at most
+# {glue:text}`page-73-few` changes come to {glue:text}`page-73-alike-least:.0%` to
+# {glue:text}`page-73-alike-most:.0%`.
+
+# %% tags=["hide-input"]
+words, repeats = results.load("worst-words"), results.load("worst-repeats")
+roughest = layers[layers.model == "minilm"].set_index("layer").ascended
+figures.worst_inputs.words(words, repeats, roughest)
+plt.show()
+of_text = words[words.changed == 0].set_index("layer").greedy
+chosen, alike, drawn = (
+    rows.groupby("layer")[name].last() for rows, name in ((words, "greedy"), (repeats, "greedy"), (words, "random"))
+)
+
+# %% [markdown]
+# <!-- figure fig-73-words: Six panels with a logarithmic axis, one for each layer of MiniLM. Curves of chosen and of
+# random words rise little with the number of changed words; a dashed line lies far above them. -->
+# *Words against the worst input found. As many random words reach {glue:text}`page-73-drawn-least:.1f` to
+# {glue:text}`page-73-drawn-most:.1f` times the window; {glue:text}`page-73-above` of {glue:text}`page-73-of-six`
+# layers are roughest at one word repeated.*
+
+# %% tags=["hide-input"]
+share = {"share": chosen, "alike": alike}
+share = {name: np.log(found / of_text) / np.log(roughest / of_text) for name, found in share.items()}
+for name, values in {"words": chosen / of_text, "drawn": drawn / of_text, **share}.items():
+    glue(f"page-73-{name}-least", float(values.min()), display=False)
+    glue(f"page-73-{name}-most", float(values.max()), display=False)
+counts = {"tried": worst_words.TRIED, "few": worst_words.FEW, "changed": int(words.changed.max())}
+for name, count in (counts | {"above": int((alike > chosen).sum()), "of-six": len(alike)}).items():
+    glue(f"page-73-{name}", count, display=False)
+made = worst_words.text_of(repeats[repeats.layer == 0].iloc[-1])
+assert abs(worst_words.again(repeats[repeats.layer == 0].iloc[-1])["greedy"] / alike[0] - 1) < 1e-3
+print("layer 0:", " ".join(made.model.tokenizer.decode(made.ids).split()[:12]), "...")
+
+# %% [markdown]
+# No greedy search shows that other words come no farther; this is one window and one model.
 #
 # ## At which radius the growth halves
 #

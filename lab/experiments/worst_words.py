@@ -163,7 +163,7 @@ def greedy(text, most, *, tried=TRIED):
     right = singular(attention, x[0]).direction
     value, left, right = _refined(attention, x, AttentionJacobian(attention, x).jvp(right[None]), 1)
     changes = []
-    while len(changes) < most:
+    for _ in range(min(most, int(free.sum()))):
         gains = first_order(text, attention, ids, left[0], right[0])
         gains[~free], gains[:, ~text.words] = -torch.inf, -torch.inf
         gains, words = gains.max(1)

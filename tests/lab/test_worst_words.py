@@ -62,8 +62,8 @@ def test_greedy_words_make_the_layer_rougher(text):
     ids = torch.stack([worst_words._substituted(text.ids, changes[:count]) for count in range(4)])
     found = [constant(text, x) for x in text.received(ids)]
     assert found == sorted(found) and found[-1] > 1.05 * found[0]
-    stop = worst_words.greedy(text._replace(words=torch.zeros_like(text.words).index_fill(0, text.ids, True)), 0)
-    assert stop == []
+    few = text._replace(ids=text.ids[:1])  # one place only
+    assert len(worst_words.greedy(few, 3)) == 1
 
 
 def test_stored_rows():
@@ -77,5 +77,7 @@ def test_stored_rows():
     assert now["greedy difference"].max() < 1e-3
     made = worst_words.text_of(end.reset_index().iloc[3])
     assert torch.equal(made.model.token_ids(made.model.tokenizer.decode(made.ids)), made.ids)
-    figure = figures.worst_inputs.words(table, worst.ascended)
-    assert len(figure.axes) == len(worst) and all(len(ax.lines) == 3 for ax in figure.axes)
+    repeats = results.load("worst-repeats")
+    assert set(repeats.layer) == set(worst.index) and (repeats.changed <= worst_words.FEW).all()
+    figure = figures.worst_inputs.words(table, repeats, worst.ascended)
+    assert len(figure.axes) == len(worst) and all(len(ax.lines) == 4 for ax in figure.axes)
