@@ -230,8 +230,8 @@ figures.table(summary, names=shown | {"over_heuristic": "over two clusters", "ga
 # Not far. With {glue:text}`page-73-changed` of {glue:text}`page-73-length` words of a window of Alice changed, a layer
 # of MiniLM is {glue:text}`page-73-words-least:.1f` to {glue:text}`page-73-words-most:.1f` times rougher: on a
 # logarithmic axis {glue:text}`page-73-share-least:.0%` to {glue:text}`page-73-share-most:.0%` of the way from the
-# window to the worst input found ({numref}`fig-73-words`). At each step the gradient of the constant, through the layers below
-# to the word embeddings, proposes {glue:text}`page-73-tried` substitutions, and the roughest stays.
+# window to the worst input found ({numref}`fig-73-words`). At each step the gradient of the constant, through the
+# layers below to the word embeddings, proposes {glue:text}`page-73-tried` substitutions, and the roughest stays.
 #
 # One word repeated, like the bulk of a fork, is a better start: with at most {glue:text}`page-73-few` words changed,
 # until nothing tried gains, it comes {glue:text}`page-73-alike-least:.0%` to {glue:text}`page-73-alike-most:.0%` of the

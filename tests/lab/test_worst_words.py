@@ -73,6 +73,7 @@ def test_stored_rows():
     assert set(end.index) == set(worst.index) and (start.changed == 0).all() and (start.greedy == start.random).all()
     assert (start.greedy <= worst.text * (1 + 1e-5)).all() and (end.greedy < worst.upper).all()
     assert (end.greedy > end.random).all() and (table.length == LENGTH).all()
+    assert (table.groupby("layer").radius.max() < 1.01 * worst.R).all()
     now = remeasure(table[table.layer == 3].tail(1), worst_words.again, rows=1)
     assert now["greedy difference"].max() < 1e-3
     made = worst_words.text_of(end.reset_index().iloc[3])
