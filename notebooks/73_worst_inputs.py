@@ -227,10 +227,10 @@ figures.table(summary, names=shown | {"over_heuristic": "over two clusters", "ga
 # %% [markdown]
 # ## How far words come
 #
-# Not far. With {glue:text}`page-73-changed` of {glue:text}`page-73-length` words of a window of Alice changed, a layer
-# of MiniLM is {glue:text}`page-73-words-least:.1f` to {glue:text}`page-73-words-most:.1f` times rougher: on a
+# Not far. With {glue:text}`page-73-changed` of {glue:text}`page-73-length` tokens of Alice changed to other words, a
+# layer of MiniLM is {glue:text}`page-73-words-least:.1f` to {glue:text}`page-73-words-most:.1f` times rougher: on a
 # logarithmic axis {glue:text}`page-73-share-least:.0%` to {glue:text}`page-73-share-most:.0%` of the way from the
-# window to the worst input found ({numref}`fig-73-words`). At each step the gradient of the constant, through the
+# text to the worst input found ({numref}`fig-73-words`). At each step the gradient of the constant, through the
 # layers below to the word embeddings, proposes {glue:text}`page-73-tried` substitutions, and the roughest stays.
 #
 # One word repeated, like the bulk of a fork, is a better start: with at most {glue:text}`page-73-few` words changed,
@@ -251,7 +251,7 @@ chosen, alike, drawn = (
 # <!-- figure fig-73-words: Six panels with a logarithmic axis, one for each layer of MiniLM. Curves of chosen and of
 # random words rise little with the number of changed words; a dashed line lies far above them. -->
 # *Words against the worst input found. As many random words reach {glue:text}`page-73-drawn-least:.1f` to
-# {glue:text}`page-73-drawn-most:.1f` times the window; {glue:text}`page-73-above` of {glue:text}`page-73-of-six`
+# {glue:text}`page-73-drawn-most:.1f` times the text; {glue:text}`page-73-above` of {glue:text}`page-73-of-six`
 # layers are roughest at one word repeated.*
 
 # %% tags=["hide-input"]
@@ -272,7 +272,7 @@ others = ", ".join(word for word in said if word != bulk_word)
 print(f"layer 3: {said.count(bulk_word)} times {bulk_word!r}, and {others}")
 
 # %% [markdown]
-# No greedy search shows that other words come no farther; this is one window and one model.
+# No greedy search shows that other words come no farther; this is one window of one text, and one model.
 #
 # ## At which radius the growth halves
 #

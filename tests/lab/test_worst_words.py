@@ -62,8 +62,8 @@ def test_greedy_words_make_the_layer_rougher(text):
     ids = torch.stack([worst_words._substituted(text.ids, changes[:count]) for count in range(4)])
     found = [constant(text, x) for x in text.received(ids)]
     assert found == sorted(found) and found[-1] > 1.05 * found[0]
-    few = text._replace(ids=text.ids[:1])  # one place only
-    assert len(worst_words.greedy(few, 3)) == 1
+    few = text._replace(ids=text.ids[:2])  # no place is taken twice
+    assert len(worst_words.greedy(few, 5, tried=2)) <= 2
 
 
 def test_stored_rows():
