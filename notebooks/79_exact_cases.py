@@ -306,8 +306,9 @@ figures.table(examples, names={key: key for key in examples}, digits=6)
 # output.
 #
 # A *local* value is the norm of the Jacobian at the tokens given. A *limit* is reached along multiples of them, as in
-# {doc}`24_large_radius` (of `fork-limit`: as its attention hardens); they are so large that what is missing is below $10^{-20}$. A *ball* case gives the largest
-# constant over all inputs of so many tokens up to a {term}`radius`, and an input that attains it.
+# {doc}`24_large_radius` (of `fork-limit`: as its attention hardens); they are so large that what is missing is below
+# $10^{-20}$. A *ball* case gives the largest constant over all inputs of so many tokens up to a {term}`radius`, and an
+# input that attains it.
 #
 # {numref}`fig-79-six` shows six of the {term}`attention matrices <attention matrix>`.
 
@@ -451,9 +452,8 @@ ledger.record(
 #   also compared, in fifty digits, with the definition of the constant, written out apart from the library. For larger
 #   inputs of dot products a direction was found, in many digits too, that is stretched as much as the formula says;
 #   that none is stretched more, and the one larger input of distances, are checked in double precision only.
-# - The tolerance is {glue:text}`page-79-roundings` units of {term}`rounding`, times one more than the largest logit where
-#   attention is not nearly hard. In
-#   single precision our largest error is {glue:text}`page-79-single:.0e`.
+# - The tolerance is {glue:text}`page-79-roundings` units of {term}`rounding`, times one more than the largest logit
+#   where attention is not nearly hard. In single precision our largest error is {glue:text}`page-79-single:.0e`.
 # - Constants at known inputs say nothing about the worst ones, but for the *ball* cases.
 #
 # **One thing to try.** Replace `attention` above by your own, or leave out one factor: `scale`, a bias, the logarithm

@@ -1,9 +1,9 @@
-"""Trained heads and layers between the worst input found and what is proved on the ball, as wide as a phone."""
+"""Trained heads and layers between texts, the worst input found and what is proved on the ball, as wide as a phone."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-__all__ = ["between"]
+__all__ = ["between", "words"]
 
 # column: colour, marker, in words
 KINDS = {
@@ -43,4 +43,35 @@ def between(panels, *, thing="heads", found="fork, then ascent"):
         ax.set(yscale="log", xlabel=f"{thing}, sorted", ylabel="Lipschitz constant")
         ax.set_title(f"{title}: {len(table)} {thing}")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def words(table, repeats, worst):
+    """Each layer: its constant against the number of changed words, below the worst input found.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``worst-words``: columns layer, changed, greedy, random.
+    repeats : DataFrame
+        ``worst-repeats``: columns layer, changed, greedy.
+    worst : Series
+        The largest constant found of each layer, by layer.
+
+    Returns
+    -------
+    Figure
+    """
+    layers = table.groupby("layer")
+    figure, axes = plt.subplots(-(-len(layers) // 2), 2, figsize=(5.0, 6.2), sharex=True, sharey=True)
+    for ax, (layer, rows) in zip(axes.flat, layers, strict=True):
+        ax.axhline(worst[layer], color="black", lw=1.2, ls="--", label="worst input found")
+        one = repeats[repeats.layer == layer]
+        ax.plot(one.changed, one.greedy, "-^", color="C0", ms=3.5, label="one word, then chosen")
+        ax.plot(rows.changed, rows.greedy, "-o", color="C3", ms=3.5, label="text, chosen words")
+        ax.plot(rows.changed, rows.random, "-s", color="0.55", ms=3, label="text, random words")
+        ax.set(yscale="log", title=f"layer {layer}")
+    figure.supxlabel("changed words")
+    figure.supylabel("local Lipschitz constant")
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure
