@@ -14,7 +14,8 @@
 # others, and in the distance $d_2$ below this alone can nearly double a perturbation. Theorem 4.4 as we reconstruct it,
 # $(1 + 3t)\, e^{2t}$, fails for $t$ up to {glue:text}`fails_below:.4f` and holds from {glue:text}`settled:.4f` on. The
 # bound of this page, at most $t + 2(1 + \sqrt 2\, t)\, e^t$, holds for every $t$, with $\norm V_2$ before each formula:
-# the exponent stays $t$, not $2t$. No such bound can be much smaller: {term}`two clusters` give a lower bound of more
+# the {term}`exponent` stays $t$, not $2t$. No such bound can be much smaller: {term}`two clusters` give a lower bound
+# of more
 # than {glue:text}`nearest:.0%` of it at every $t$ tried.
 
 # %% tags=["parameters"]

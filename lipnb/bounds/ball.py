@@ -121,8 +121,8 @@ def ball_upper(
     TypeError
         "attention must be a lipnb.Attention ...", "n must be a number ...", "R must be a number ...".
     ValueError
-        "ball_upper knows dot-product scores only ...", "R must be ...", "ellipsoid must be (gain, shift) ...", "gain must
-        ...", "shift must ...".
+        "ball_upper knows dot-product scores only ...", "R must be ...", "ellipsoid must be (gain, shift) ...",
+        "gain must ...", "shift must ...".
     OverflowError
         "the bound is exp(...), beyond the largest float: use log=True."
 
@@ -133,8 +133,8 @@ def ball_upper(
     :math:`P_{ij} \le 1 / (1 + (n_i - 1) e^{-\delta})` for row i that sees :math:`n_i` tokens, :math:`\delta` the
     largest difference of logits; either with :math:`\|U\|_2 (|\sum_h M_h| + \eta \beta)` for the values, where
     :math:`|P^{(h)} - U| \le \eta U` entry by entry, U the averages over what each row sees; the sums of
-    `heads_on_ball`, on sequences of any length. Exact for one token, and for R = 0 without a mask or up to 512 tokens, up
-    to 1e-7 of the sum of the norms of the heads, of which little is left where heads cancel.
+    `heads_on_ball`, on sequences of any length. Exact for one token, and for R = 0 without a mask or up to 512 tokens,
+    up to 1e-7 of the sum of the norms of the heads, of which little is left where heads cancel.
 
     Examples
     --------

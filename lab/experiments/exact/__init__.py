@@ -26,9 +26,10 @@ ABOUT = (
     "the softmax over j of the logits scale * (query[h] x_i + query_bias[h]) . (key[h] x_j + key_bias[h]), score "
     "dot, or minus scale times the squared distance of the two, score l2. masked: i sees j <= i; window: and j > "
     "i - window. value: the constant at x (kind local), its limit along multiples of x (of fork-limit: as its "
-    "attention hardens, other factors held), from which it differs by less than 1e-20 (limit), or the largest constant at n tokens of norm at most radius, null for "
-    "all, attained at x (ball). formula: a Python expression and, after where, its definitions in order; sqrt, exp, "
-    "cos, acos, cosh, tanh, max, abs are functions of numbers, findroot(function, near) is the zero of a function near a number. "
+    "attention hardens, other factors held), from which it differs by less than 1e-20 (limit), or the largest constant "
+    "at n tokens of norm at most radius, null for all, attained at x (ball). formula: a Python expression and, after "
+    "where, its definitions in order; sqrt, exp, cos, acos, cosh, tanh, max, abs are functions of numbers, "
+    "findroot(function, near) is the zero of a function near a number. "
     "tolerance: relative, of an implementation in that precision."
 )
 
