@@ -145,7 +145,7 @@ def ball_upper(
 
     One head of a layer, here the second of two:
 
-    >>> two = Attention(*torch.randn(3, 2, 4, 8, dtype=torch.float64))
+    >>> two = Attention(*torch.eye(4, 8).double().expand(3, 2, 4, 8))
     >>> parts = {name: getattr(two, name)[1:2] for name in ("query", "key", "value")}
     >>> two.replace(**parts).heads, math.isfinite(ball_upper(two.replace(**parts), 10, 1.0))
     (1, True)

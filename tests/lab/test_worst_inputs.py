@@ -77,4 +77,5 @@ def test_stored_rows_are_in_order(name):
     assert len(table) == ROWS[name]
     panels = dict(list(table.groupby("model")))
     figure = figures.worst_inputs.between(panels, thing="rows")
-    assert all(len(ax.lines) == 5 and ax.get_yscale() == "log" for ax in figure.axes)
+    drawn = 4 + table.text.notna().any()  # no text, no marks of it
+    assert all(len(ax.lines) == drawn and ax.get_yscale() == "log" for ax in figure.axes)
