@@ -364,6 +364,7 @@ glue("page-73-radii-most", float(wider.max()), display=False)
 glue("page-73-radius-least", float(off.min()), display=False)
 glue("page-73-radius-most", float(off.max()), display=False)
 assert (heads.gain > 1 - 2e-4).all() and (layers.gain > 1 - 2e-4).all() and (wider > 1).all()
+assert heads[(heads.model == "minilm") & (heads.layer == 0)].set_index("head").ascended.idxmax() == 2  # see the end
 assert on_its_ball.value >= 0.98 * both.value and (gpt2.gain > 0.99).all()
 
 # %% tags=["hide-input"]

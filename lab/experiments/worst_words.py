@@ -14,7 +14,8 @@ from lab.experiments.worst_inputs import CORPUS, LENGTH, WINDOWS
 from lipnb import AttentionJacobian, corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Unit
-from lipnb.worst_case.attacks import singular
+from lipnb.worst_case import unit_slope
+from lipnb.worst_case.attacks import length, singular
 
 __all__ = ["TABLES", "Text", "again", "below", "first_order", "greedy", "read_back", "text_at", "text_of"]
 
@@ -128,15 +129,9 @@ def _refined(attention, x, left, steps):
     """Lengths of the pulled-back left vectors, at most the constants of x (b, n, d), and both vectors."""
     jacobian, left = AttentionJacobian(attention, x), left.expand(len(x), *left.shape[-2:])
     for _ in range(steps):
-        right = jacobian.vjp(left)
-        left = jacobian.jvp(right / _length(right))
-        left = left / _length(left)
+        left = unit_slope(jacobian.jvp(unit_slope(jacobian.vjp(left), (-2, -1))), (-2, -1))
     right = jacobian.vjp(left)
-    return _length(right).flatten(), left, right / _length(right)
-
-
-def _length(moves):
-    return torch.linalg.vector_norm(moves, dim=(-2, -1), keepdim=True)
+    return length(right), left, unit_slope(right, (-2, -1))
 
 
 def greedy(text, most, *, tried=TRIED):

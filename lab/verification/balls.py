@@ -11,6 +11,7 @@ import torch
 from lab.experiments.table import Table
 from lab.ledger import SLACK
 from lab.verification.ascent import weighted_dense
+from lab.verification.draws import integer, normal, uniform
 from lipnb.attention import Attention
 from lipnb.bounds import ball_upper, layer_norm_radius
 from lipnb.recording import Unit
@@ -124,57 +125,45 @@ def draw(kind, block, *, layers=None):
     """
     g = torch.Generator().manual_seed(crc32(f"{kind}/{block}".encode()))
     b = LAYERS[kind.tokens] if layers is None else layers
-    n, d = (64, 2) if kind.tokens == "64" else (_integer(g, 3, 12), _integer(g, 2, 6))
+    n, d = (64, 2) if kind.tokens == "64" else (integer(g, 3, 12), integer(g, 2, 6))
     d += kind.region == "ellipsoid" and d < 6  # whose outputs span one direction less
-    h = 1 if kind.heads == "one" else _integer(g, 2, 3)
+    h = 1 if kind.heads == "one" else integer(g, 2, 3)
     made = _suited(g, b, h, d) if block % 2 or kind.tokens == "64" else _random(g, b, h, d)
-    size = kind.bias * 10 ** _uniform(g, b, 1, 1, low=-1, high=0.5)
-    made["query_bias"] = size * _normal(g, b, h, made["query"].shape[2])
+    size = kind.bias * 10 ** uniform(g, b, 1, 1, low=-1, high=0.5)
+    made["query_bias"] = size * normal(g, b, h, made["query"].shape[2])
     gain = shift = None
-    radius = 10 ** _uniform(g, b, low=-1, high=1)
+    radius = 10 ** uniform(g, b, low=-1, high=1)
     if kind.region == "ellipsoid":
-        gain, shift = (0.3 * _normal(g, b, d)).exp(), 0.5 * _normal(g, b, d)
+        gain, shift = (0.3 * normal(g, b, d)).exp(), 0.5 * normal(g, b, d)
         radius = torch.tensor([layer_norm_radius(*one) for one in zip(gain, shift, strict=True)], dtype=torch.float64)
     steepest = torch.linalg.matrix_norm(made["key"].mT @ made["query"], 2).amax(-1)
-    t = 10 ** _uniform(g, b, low=1 if kind.tokens == "64" else 0, high=2)
+    t = 10 ** uniform(g, b, low=1 if kind.tokens == "64" else 0, high=2)
     scale = (t / steepest / radius**2)[:, None, None]
     made |= {
         "query": scale[..., None] * made["query"],
         "query_bias": scale * radius[:, None, None] * made["query_bias"],
     }
-    window = _integer(g, 2, n - 1) if kind.mask == "window" else None
+    window = integer(g, 2, n - 1) if kind.mask == "window" else None
     i = torch.arange(n)[:, None]
     hidden = (i < i.T) & (kind.mask != "none") | (i - i.T >= (window or n))
     drawn = Layers(**made, hidden=hidden, window=window, gain=gain, shift=shift, radius=radius)
-    noise = unit_slope(_normal(g, b, n, d), -1)
+    noise = unit_slope(normal(g, b, n, d), -1)
     return drawn, torch.stack([_start(drawn, i, noise[i]) for i in range(b)])
 
 
-def _integer(g, low, high):
-    return int(torch.randint(low, high + 1, (), generator=g))
-
-
-def _uniform(g, *shape, low, high):
-    return low + (high - low) * torch.rand(*shape, generator=g, dtype=torch.float64)
-
-
-def _normal(g, *shape):
-    return torch.randn(*shape, generator=g, dtype=torch.float64)
-
-
 def _random(g, b, h, d):
-    k, v, m = (_integer(g, 1, d) for _ in range(3))
+    k, v, m = (integer(g, 1, d) for _ in range(3))
     shapes = {"query": (k, d), "key": (k, d), "value": (v, d), "output": (m, v)}
-    return {name: _normal(g, b, h, *shape) for name, shape in shapes.items()}
+    return {name: normal(g, b, h, *shape) for name, shape in shapes.items()}
 
 
 def _suited(g, b, h, d):
     """All heads read against one direction, to the same end, with some noise in every second layer."""
     eye = torch.eye(d, dtype=torch.float64).expand(b, h, d, d)
-    basis = torch.linalg.qr(_normal(g, b, 1, d, d)).Q
-    shrink = torch.cat([torch.ones(b, 1, 1), _uniform(g, b, 1, d - 1, low=0, high=1)], -1)
-    noise = 0.2 * (torch.arange(b) % 2)[:, None, None, None] * _normal(g, b, h, d, d)
-    sizes, strengths = (_uniform(g, b, h, 1, 1, low=1, high=2) for _ in range(2))
+    basis = torch.linalg.qr(normal(g, b, 1, d, d)).Q
+    shrink = torch.cat([torch.ones(b, 1, 1), uniform(g, b, 1, d - 1, low=0, high=1)], -1)
+    noise = 0.2 * (torch.arange(b) % 2)[:, None, None, None] * normal(g, b, h, d, d)
+    sizes, strengths = (uniform(g, b, h, 1, 1, low=1, high=2) for _ in range(2))
     return {
         "query": -sizes * ((basis * shrink[..., None, :]) @ basis.mT + noise),
         "key": eye.contiguous(),

@@ -146,8 +146,8 @@ def ball_upper(
     One head of a layer, here the second of two:
 
     >>> two = Attention(*torch.eye(4, 8).double().expand(3, 2, 4, 8))
-    >>> parts = {name: getattr(two, name)[1:2] for name in ("query", "key", "value")}
-    >>> two.replace(**parts).heads, math.isfinite(ball_upper(two.replace(**parts), 10, 1.0))
+    >>> second = two.replace(**{name: getattr(two, name)[1:2] for name in ("query", "key", "value")})
+    >>> second.heads, math.isfinite(ball_upper(second, 10, 1.0))
     (1, True)
     """
     if not isinstance(attention, Attention):
