@@ -35,7 +35,7 @@ class RotaryAttention:
                 f"frequencies must have shape (k / 2,) for keys of an even width k = "
                 f"{attention.key_width}, got {tuple(frequencies.shape)}."
             )
-        attention.check_dot("RotaryAttention")
+        attention.check_plain("RotaryAttention")
         self.attention, self.frequencies, self.gain = attention, frequencies, float(gain)
 
     def __getattr__(self, name):

@@ -115,7 +115,7 @@ def on_ball(
         raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
     if not isinstance(seed, int):
         raise TypeError(f"seed must be an int, got {seed!r}.")
-    attention.check_dot("on_ball")
+    attention.check_plain("on_ball")
     n, R = count(n), radius(R)
     if not R > 0:
         raise ValueError(f"R must be positive, got {R!r}.")

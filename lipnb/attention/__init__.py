@@ -1,0 +1,8 @@
+"""Attention maps: `Attention`, and what becomes of queries and keys before they meet."""
+
+from lipnb.attention.heads import Attention
+from lipnb.attention.local import Local
+
+__all__ = ["Attention", "Local"]
+
+Attention.__module__ = __name__  # where people look for it, and where stored maps say it is
