@@ -4,5 +4,3 @@ from lipnb.attention.heads import Attention
 from lipnb.attention.local import Local
 
 __all__ = ["Attention", "Local"]
-
-Attention.__module__ = __name__  # where people look for it, and where stored maps say it is

@@ -7,8 +7,8 @@ mean-field map of a discrete measure is this map, not a second implementation (c
 import torch
 from torch import Tensor
 
-from lipnb.attention.local import Local, normalised, rotation, turned
-from lipnb.attention.parameters import TENSORS, checked_settings, checked_tensors
+from lipnb.attention.local import Local, Norm, normalised, rotation, turned
+from lipnb.attention.parameters import checked_settings, checked_tensors, more_than_plain
 from lipnb.attention.unchanging import Unchanging, copy_of
 from lipnb.checks import check_tokens, check_weights, real_tensor
 
@@ -62,12 +62,19 @@ class Attention(Unchanging):
         Weights w of RMSNorm in the head, :math:`N(y) = w \circ y / \sqrt{|y|^2 / k + \epsilon}`.
     norm_eps : float
         That :math:`\epsilon`; with 0 no row may be zero.
+    joint_norm : bool
+        Whether :math:`|y|^2 / k` is the mean square of all heads together.
     cap : float, optional
         Soft-capping: the c of :math:`\kappa`.
     relative : Tensor, shape (h, 2 w + 1), optional
         B at the distances j - i from -w to w, at both ends for tokens farther apart (ALiBi, learned relative biases).
     sinks : Tensor, shape (h,), optional
         Logits of one more token that all see, of value zero: rows of P then sum to less than one.
+
+    Attributes
+    ----------
+    more : tuple of str
+        What the map has that heads of the theorems have not, in words: "rotary positions" and the like.
 
     Raises
     ------
@@ -113,20 +120,20 @@ class Attention(Unchanging):
         query_norm: Tensor | None = None,
         key_norm: Tensor | None = None,
         norm_eps: float = 1e-6,
+        joint_norm: bool = False,
         cap: float | None = None,
         relative: Tensor | None = None,
         sinks: Tensor | None = None,
     ) -> None:
         own = checked_tensors(locals())
-        settings = checked_settings(
-            own, scale=scale, masked=masked, score=score, window=window, cap=cap, norm_eps=norm_eps
-        )
+        settings = checked_settings(own, locals())
         (h, k, d), (g, v, _) = own["query"].shape, own["value"].shape
         # its own, and never changed: what is made of them can be kept
         vars(self).update(settings, _own=own, _settings=settings, _kept={})
         vars(self).update(
             heads=h,
             groups=g,
+            more=more_than_plain(own, settings),
             key_width=k,
             width=d,
             value_width=v,
@@ -139,8 +146,10 @@ class Attention(Unchanging):
     window: int | None
     cap: float | None
     norm_eps: float
+    joint_norm: bool
     heads: int
     groups: int
+    more: tuple[str, ...]
     key_width: int
     width: int
     value_width: int
@@ -150,7 +159,8 @@ class Attention(Unchanging):
     query_bias, key_bias, value_bias, output_bias = (
         copy_of(f"{name}_bias") for name in ("query", "key", "value", "output")
     )
-    frequencies, query_norm, key_norm, relative, sinks = (copy_of(name) for name in TENSORS[8:])
+    frequencies, query_norm, key_norm = (copy_of(name) for name in ("frequencies", "query_norm", "key_norm"))
+    relative, sinks = copy_of("relative"), copy_of("sinks")
 
     @classmethod
     def from_matrices(cls, A: Tensor, V: Tensor, *, masked: bool = False) -> "Attention":
@@ -224,20 +234,6 @@ class Attention(Unchanging):
             f"{', '.join([*biases, *self.more]) or 'no bias'}, {str(self.dtype).removeprefix('torch.')})"
         )
 
-    @property
-    def more(self) -> list[str]:
-        """What this map has that heads of the theorems have not, in words; empty for plain heads and for L2 scores."""
-        own = self._own
-        words = {
-            "shared keys": self.groups < self.heads,
-            "rotary positions": own["frequencies"] is not None,
-            "normalised queries or keys": own["query_norm"] is not None or own["key_norm"] is not None,
-            "capped logits": self.cap is not None,
-            "relative positions": own["relative"] is not None,
-            "sinks": own["sinks"] is not None,
-        }
-        return [word for word, there in words.items() if there]
-
     def check_plain(self, what: str, scores: tuple[str, ...] = ("dot",)) -> None:
         """Raise one clear sentence unless heads are those of the theorems, with scores that `what` knows."""
         if self.score not in scores:
@@ -262,22 +258,22 @@ class Attention(Unchanging):
         rows, bias = torch.einsum("...nd,hkd->...hnk", x, self._own[name]), self._own[f"{name}_bias"]
         return rows if bias is None else rows + bias[:, None, :]
 
+    def _norm(self, name):
+        weight = self._own[f"{name}_norm"]
+        return None if weight is None else Norm(weight, self.norm_eps, self.joint_norm)
+
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (slope folded in), keys and values: shapes (..., h, n, k), (..., g, n, k) and (..., g, n, v)."""
         turn = rotation(self._own["frequencies"], x.shape[-2], x.dtype)
-        query, key = (
-            turned(normalised(self._rows(name, x), self._own[f"{name}_norm"], self.norm_eps), turn)
-            for name in ("query", "key")
-        )
+        query, key = (turned(normalised(self._rows(name, x), self._norm(name)), turn) for name in ("query", "key"))
         return self.slope * query, key, self._rows("value", x)
 
     def local(self, x: Tensor) -> tuple[Local, Local]:
         """Derivatives of queries and keys in their projections at tokens `x`, shape (..., n, d); slope not included."""
         turn = rotation(self._own["frequencies"], x.shape[-2], x.dtype)
-        weights = {name: self._own[f"{name}_norm"] for name in ("query", "key")}
         query, key = (
-            Local(turn, None if weight is None else self._rows(name, x), weight, self.norm_eps)
-            for name, weight in weights.items()
+            Local(turn) if (norm := self._norm(name)) is None else Local(turn, norm, self._rows(name, x))
+            for name in ("query", "key")
         )
         return query, key
 
@@ -318,8 +314,8 @@ class Attention(Unchanging):
         """Logits after the cap, and the slopes of the cap there; the logits as they are and None without a cap."""
         if self.cap is None:
             return logits, None
-        ratio = (logits / self.cap).tanh()
-        return self.cap * ratio, 1 - ratio.square()
+        ratio = logits / self.cap
+        return self.cap * ratio.tanh(), ratio.cosh().square().reciprocal()  # more digits than 1 - tanh^2
 
     def place(self, logits: Tensor, n: int, rows=slice(None), columns=slice(None)) -> Tensor:
         """The `logits` of these rows and columns, (..., h, rows, columns), with what places do to them, in place."""

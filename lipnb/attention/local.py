@@ -1,9 +1,11 @@
 """What becomes of projected rows before queries meet keys: normalised, and turned by their places (RoPE)."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-__all__ = ["Local", "normalised", "rotation", "turned"]
+__all__ = ["Local", "Norm", "normalised", "rotation", "turned"]
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines, (n, p) each
 
@@ -29,14 +31,36 @@ def turned(rows: Tensor, turn: Rotation | None) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
 
 
-def _lengths(rows, eps):
-    """One over the root of the mean square of each row (..., n, k), with `eps` added to it: (..., n, 1)."""
-    return (rows.square().mean(-1, keepdim=True) + eps).rsqrt()
+class Norm(NamedTuple):
+    r"""RMSNorm of projected rows y, :math:`N(y) = w \circ y / \sqrt{|y|^2 / k + \epsilon}`.
+
+    Attributes
+    ----------
+    weight : Tensor, shape (h, k)
+        w.
+    eps : float
+        :math:`\epsilon`.
+    joint : bool
+        Whether the mean square is that of the rows of all heads together, in place of one head's.
+    """
+
+    weight: Tensor
+    eps: float
+    joint: bool = False
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Means of rows (..., h, n, k), shape (..., h or 1, n, 1)."""
+        return rows.mean((-3, -1) if self.joint else -1, keepdim=True)
+
+    def gain(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows over their lengths, and weights over these lengths; (..., h, n, k) each."""
+        lengths = (self.mean(rows.square()) + self.eps).rsqrt()
+        return rows * lengths, self.weight[:, None, :] * lengths
 
 
-def normalised(rows: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    r"""Rows y (..., h, n, k) as :math:`w \circ y / \sqrt{|y|^2 / k + \epsilon}`, `weight` w (h, k), or as they are."""
-    return rows if weight is None else weight[:, None, :] * rows * _lengths(rows, eps)
+def normalised(rows: Tensor, norm: Norm | None) -> Tensor:
+    """The `norm` of rows (..., h, n, k); without one as they are."""
+    return rows if norm is None else norm.gain(rows)[1] * rows
 
 
 class Local:
@@ -53,12 +77,10 @@ class Local:
     ----------
     turn : tuple of Tensor (n, p), optional
         Cosines and sines, from `rotation`.
+    norm : Norm, optional
+        What normalises the rows.
     rows : Tensor, shape (..., h, n, k), optional
-        The rows y, biases included, where there is a norm.
-    weight : Tensor, shape (h, k), optional
-        The weights w of the norm; None for no norm.
-    eps : float
-        The number added to the mean square.
+        With a norm: the rows y, biases included.
 
     Examples
     --------
@@ -73,52 +95,46 @@ class Local:
             [0., 1.]])
     """
 
-    def __init__(
-        self, turn: Rotation | None = None, rows: Tensor | None = None, weight: Tensor | None = None, eps: float = 0.0
-    ) -> None:
-        self._turn, self._norm = turn, None  # the norm as y^ and w r, (..., h, n, k) each
-        if rows is not None and weight is not None:
-            lengths = _lengths(rows, eps)
-            self._norm = rows * lengths, weight[:, None, :] * lengths
+    def __init__(self, turn: Rotation | None = None, norm: Norm | None = None, rows: Tensor | None = None) -> None:
+        self._turn, self._norm, self._at = turn, norm, None
+        if norm is not None and rows is not None:
+            self._at = norm.gain(rows)  # y^ and w r
+
+    def _tangential(self, rows):
+        """Rows less their part along y^."""
+        unit, _ = self._at
+        return rows - unit * self._norm.mean(unit * rows)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Change of the queries or keys, (..., h, n, k), for a change of the projected rows, (..., h, n, k)."""
-        if self._norm is not None:
-            unit, gain = self._norm
-            rows = gain * (rows - unit * (unit * rows).mean(-1, keepdim=True))
-        return turned(rows, self._turn)
+        return turned(rows if self._at is None else self._at[1] * self._tangential(rows), self._turn)
 
     def transposed(self, rows: Tensor) -> Tensor:
         """Transpose of `forward`."""
         if self._turn is not None:
             cos, sin = self._turn
             rows = turned(rows, (cos, -sin))
-        if self._norm is None:
-            return rows
-        unit, gain = self._norm
-        rows = gain * rows
-        return rows - unit * (unit * rows).mean(-1, keepdim=True)
+        return rows if self._at is None else self._tangential(self._at[1] * rows)
 
     def matrices(self, matrix: Tensor) -> Tensor:
         """Derivatives of queries or keys in their tokens, (..., h, n or 1, k, d), of matrices (h, k, d)."""
-        if self._turn is None and self._norm is None:
+        some = self._at or self._turn
+        if some is None:
             return matrix[:, None]
-        (n, _), batch = (self._norm or self._turn)[0].shape[-2:], 0 if self._norm is None else self._norm[0].ndim - 3
+        batch = 0 if self._at is None else self._at[0].ndim - 3
         columns = matrix.movedim(-1, 0)[(slice(None), *[None] * batch)][..., None, :]  # (d, 1.., h, 1, k)
-        return self.forward(columns.expand(*columns.shape[:-2], n, -1)).movedim(0, -1)
+        return self.forward(columns.expand(*columns.shape[:-2], some[0].shape[-2], -1)).movedim(0, -1)
 
-    def _each(self, of_turn, of_norm):
-        new = Local()
-        new._turn, new._norm = (
-            pair and (change(pair[0]), change(pair[1]))
-            for pair, change in ((self._turn, of_turn), (self._norm, of_norm))
-        )
+    def _with(self, turn, at):
+        new = Local(turn, self._norm)
+        new._at = at
         return new
 
     def to(self, dtype: torch.dtype) -> "Local":
         """The same in another floating point type."""
-        return self._each(lambda part: part.to(dtype), lambda part: part.to(dtype))
+        turn, at = (pair and (pair[0].to(dtype), pair[1].to(dtype)) for pair in (self._turn, self._at))
+        return self._with(turn, at)
 
     def restrict(self, index: Tensor) -> "Local":
         """The same for the sequences `index` of a batch (b, h, n, k)."""
-        return self._each(lambda part: part, lambda part: part[index])
+        return self._with(self._turn, self._at and (self._at[0][index], self._at[1][index]))

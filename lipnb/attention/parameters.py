@@ -8,12 +8,14 @@ from torch import Tensor
 
 from lipnb.checks import real_tensor
 
-__all__ = ["TENSORS", "checked_settings", "checked_tensors"]
+__all__ = ["TENSORS", "checked_settings", "checked_tensors", "more_than_plain"]
 
 SCORES = ("dot", "l2")
 # names of the tensors of a map, in the order of its signature
-TENSORS = ("query", "key", "value", "output", "query_bias", "key_bias", "value_bias", "output_bias")
-TENSORS += ("frequencies", "query_norm", "key_norm", "relative", "sinks")
+TENSORS = (
+    *("query", "key", "value", "output", "query_bias", "key_bias", "value_bias", "output_bias"),
+    *("frequencies", "query_norm", "key_norm", "relative", "sinks"),
+)
 
 
 def checked_tensors(tensors: dict[str, Tensor | None]) -> dict[str, Any]:
@@ -96,8 +98,15 @@ def _frequencies(frequencies, k, device):
     return frequencies.to(device)
 
 
-def checked_settings(own: dict[str, Any], **settings) -> dict[str, Any]:
-    """The settings scale, masked, score, window, cap and norm_eps of a map with the tensors `own`.
+def checked_settings(own: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a map with the tensors `own`.
+
+    Parameters
+    ----------
+    own : dict
+        From `checked_tensors`.
+    settings : dict
+        "scale", "masked", "score", "window", "cap", "norm_eps" and "joint_norm"; what else it holds is left alone.
 
     Raises
     ------
@@ -128,4 +137,18 @@ def checked_settings(own: dict[str, Any], **settings) -> dict[str, Any]:
         "window": window,
         "cap": None if cap is None else float(cap),
         "norm_eps": float(norm_eps),
+        "joint_norm": bool(settings["joint_norm"]),
     }
+
+
+def more_than_plain(own: dict[str, Any], settings: dict[str, Any]) -> tuple[str, ...]:
+    """What a map has that heads of the theorems have not, in words; nothing for plain heads and for L2 scores."""
+    words = {
+        "shared keys": len(own["key"]) < len(own["query"]),
+        "rotary positions": own["frequencies"] is not None,
+        "normalised queries or keys": own["query_norm"] is not None or own["key_norm"] is not None,
+        "capped logits": settings["cap"] is not None,
+        "relative positions": own["relative"] is not None,
+        "sinks": own["sinks"] is not None,
+    }
+    return tuple(word for word, there in words.items() if there)

@@ -92,7 +92,7 @@ class CachedProducts:
         for name in ("probabilities", "bend", "values", "heads", "queries", "keys", "root"):
             old = getattr(self, name)
             setattr(new, name, None if old is None else old.to(dtype))
-        new.local = tuple(local.to(dtype) for local in self.local)
+        new.local = (self.local[0].to(dtype), self.local[1].to(dtype))
         new._buffers = new._make_buffers()
         return new
 
@@ -105,7 +105,7 @@ class CachedProducts:
         for name in ("probabilities", "bend", "values", "heads", "queries", "keys"):
             old = getattr(self, name)
             setattr(new, name, None if old is None else old.unflatten(0, (b, g))[index].flatten(0, 1))
-        new.local = tuple(local.restrict(index) for local in self.local)
+        new.local = (self.local[0].restrict(index), self.local[1].restrict(index))
         if self.root is not None:
             new.root = self.root[index]
         new._buffers = {name: buffer[: len(buffer) // b * len(index)] for name, buffer in self._buffers.items()}

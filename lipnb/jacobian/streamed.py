@@ -91,9 +91,8 @@ class StreamedProducts:
         att, bend = self.attention, None
         logits = torch.bmm(query, key[:, columns].mT, out=self._tile(0, rows, columns))
         if att.cap is not None:
-            ratio, bend = logits.div_(att.cap).tanh_(), self._tile(2, rows, columns)
-            torch.mul(ratio, ratio, out=bend).neg_().add_(1)
-            logits = ratio.mul_(att.cap)
+            bend = torch.cosh(logits.div_(att.cap), out=self._tile(2, rows, columns)).square_().reciprocal_()
+            logits.tanh_().mul_(att.cap)
         each = logits.view(att.heads, -1, logits.shape[-1])
         if added is not None:
             each += added[..., columns]

@@ -17,6 +17,7 @@ SINGLE = 1e-6
 SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
 TEXT = dict(vocab_size=len(WORDS), max_position_embeddings=40, **SIZES)
 LLAMA = dict(TEXT, bos_token_id=0, eos_token_id=0, pad_token_id=None)
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 10}
 FAMILIES = {
     "bert": (None, {}, 1e-10),
     "gpt2": (None, {}, 1e-10),
@@ -30,6 +31,7 @@ FAMILIES = {
     "vit": ("ViT", dict(image_size=16, patch_size=4, **SIZES), SINGLE),
     "llama": ("Llama", dict(LLAMA, num_key_value_heads=2), SINGLE),
     "llama biased": ("Llama", dict(LLAMA, num_key_value_heads=1, attention_bias=True, rope_theta=100.0), SINGLE),
+    "llama yarn": ("Llama", dict(LLAMA, num_key_value_heads=2, rope_parameters=YARN), SINGLE),
     "mistral": ("Mistral", dict(LLAMA, num_key_value_heads=2, sliding_window=16), SINGLE),
     "qwen2": ("Qwen2", dict(LLAMA, num_key_value_heads=4), SINGLE),
 }
@@ -113,7 +115,7 @@ def test_the_block_is_what_the_layer_computes(families, name):
 @NAMES
 def test_masks_are_those_of_the_family(families, name):
     model = loaded(families, name)
-    assert model.masked == (name in ("gpt2", "llama", "llama biased", "mistral", "qwen2"))
+    assert model.masked == (name in ("gpt2", "llama", "llama biased", "llama yarn", "mistral", "qwen2"))
     x = model.activations(some_input(model), 1)
     changed = x.clone()
     changed[:, 8:] += 1.0

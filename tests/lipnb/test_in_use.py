@@ -48,7 +48,11 @@ def arguments(seed):
         frequencies = draw.normal(draw.pick(1, k // 2)).abs()
         given["frequencies"] = draw.pick(frequencies, frequencies.float())
     if draw.pick(0, 1):
-        given |= {"query_norm": draw.normal(h, k), "norm_eps": draw.pick(1e-6, 0.3)}
+        given |= {
+            "query_norm": draw.normal(h, k),
+            "norm_eps": draw.pick(1e-6, 0.3),
+            "joint_norm": draw.pick(False, True),
+        }
     if draw.pick(0, 1):
         given["key_norm"] = draw.normal(g, k)
     if draw.pick(0, 1):
@@ -79,7 +83,9 @@ def loops(given, x, weights):
         if f"{name}_bias" in given:
             y = y + given[f"{name}_bias"][head]
         if f"{name}_norm" in given:
-            y = given[f"{name}_norm"][head] * y / (y.square().mean() + given.get("norm_eps", 1e-6)).sqrt()
+            every = given[name] @ x[place] + given.get(f"{name}_bias", torch.tensor(0.0))
+            size = every.square().mean() if given.get("joint_norm") else y.square().mean()
+            y = given[f"{name}_norm"][head] * y / (size + given.get("norm_eps", 1e-6)).sqrt()
         if name != "value" and "frequencies" in given:
             y, old, p = y.clone(), y.clone(), len(given["frequencies"])
             for c, omega in enumerate(given["frequencies"]):
@@ -191,6 +197,15 @@ def test_products_stay_transposes_of_one_another_where_attention_is_nearly_hard(
     assert abs((J.jvp(u) * w).sum() - (u * J.vjp(w)).sum()) < 1e-15 * steep**2 * size  # what logits of this size round
 
 
+def test_slopes_of_a_cap_keep_their_digits_where_it_is_flat():
+    """Two tokens, logits 0 and -r c: the slope at the second is 1 / cosh(r)^2, which 1 - tanh^2 loses in float32."""
+    r, one = 8.0, torch.ones(1, 1, 1)
+    f = Attention(one, -one, one, scale=r, cap=1.0)
+    _, bend = f.capped(torch.tensor([0.0, -r]))
+    assert bend[1].item() == pytest.approx(math.cosh(r) ** -2, rel=1e-5) and bend[0] == 1
+    assert f.capped(torch.tensor([1000.0]))[1] == 0
+
+
 def test_logits_of_rotary_attention_depend_on_distances_alone():
     draw = Draw(0)
     given = {"query": draw.normal(2, 6, 5), "key": draw.normal(1, 6, 5), "value": draw.normal(1, 6, 5)}
@@ -251,7 +266,7 @@ def test_it_says_what_it_is_and_what_it_has_not():
         "Attention(4 heads on 2 of keys, width 5, key width 6, output width 24, masked, shared keys, rotary positions, "
         "capped logits, float64)"
     )
-    assert Attention(**plain).more == []
+    assert Attention(**plain).more == ()
     x = draw.normal(9, 5)
     with pytest.raises(ValueError, match="certify knows plain heads only, not shared keys, rotary positions, capped"):
         certify(f, x)

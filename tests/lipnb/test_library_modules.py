@@ -18,6 +18,7 @@ from transformers.models.gemma2 import modeling_gemma2 as gemma2
 from transformers.models.gpt_oss import modeling_gpt_oss as gpt_oss
 from transformers.models.llama import modeling_llama as llama
 from transformers.models.mpt import modeling_mpt as mpt
+from transformers.models.olmo2 import modeling_olmo2 as olmo2
 from transformers.models.phi import modeling_phi as phi
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
 from transformers.models.t5 import modeling_t5 as t5
@@ -113,6 +114,20 @@ def of_qwen3():
     }
 
 
+def of_olmo2():
+    """The mean square of all heads together."""
+    config = transformers.Olmo2Config(**SIZES)
+    config.head_dim = 8
+    module, embedding = randomised(olmo2.Olmo2Attention(config, 0)), olmo2.Olmo2RotaryEmbedding(config)
+    return run(module, embedding), projections(module) | {
+        "frequencies": embedding.inv_freq,
+        "query_norm": cut(module.q_norm.weight, 6),
+        "key_norm": cut(module.k_norm.weight, 2),
+        "norm_eps": config.rms_norm_eps,
+        "joint_norm": True,
+    }
+
+
 def of_gemma2():
     config = transformers.Gemma2Config(**SIZES, attn_logit_softcapping=1.5, query_pre_attn_scalar=5)
     module, embedding = randomised(gemma2.Gemma2Attention(config, 1)), gemma2.Gemma2RotaryEmbedding(config)
@@ -181,6 +196,7 @@ def of_t5():
 MODULES = {
     "llama": of_llama,
     "qwen3": of_qwen3,
+    "olmo2": of_olmo2,
     "gemma2": of_gemma2,
     "phi": of_phi,
     "cohere": of_cohere,
