@@ -20,7 +20,7 @@ __all__ = ["rotary_terms", "rotary_upper"]
 
 def _checked(attention, what):
     """The map in float64, or one sentence unless it is plain but for rotary positions and shared keys."""
-    if attention.frequencies is None or {*attention.more} > {"rotary positions", "shared keys"}:
+    if attention.frequencies is None or not {*attention.more} <= {"rotary positions", "shared keys"}:
         raise ValueError(
             f"{what} is for rotary positions, with or without shared keys, got an attention with "
             f"{', '.join(attention.more) or 'plain heads'}."

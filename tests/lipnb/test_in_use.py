@@ -10,9 +10,12 @@ import pytest
 import torch
 from cases import relative
 
-from lipnb import Attention, AttentionJacobian, certify, local_lipschitz
+from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz, worst_case
 from lipnb.jacobian import AutodiffJacobian
+from lipnb.jacobian.particles import SeparableJacobian, TiledJacobian
 from lipnb.jacobian.streamed import StreamedProducts
+from lipnb.measures import splitting, transport
+from lipnb.worst_case.forks import bulk_directions, slopes
 
 CLOSE = 1e-12
 SEEDS = range(60)
@@ -255,6 +258,59 @@ def test_alibi_and_sinks_by_hand():
     f = Attention(zero, zero, eye, sinks=torch.zeros(1).double())  # one more token of value 0
     assert torch.allclose(f(x)[:, 0], torch.full((3,), 7 / 4).double())
     assert local_lipschitz(f, x).value.item() == pytest.approx(3 / 4)
+
+
+MORE = {
+    "shared keys": {"query": torch.ones(2, 2, 3).double()},
+    "rotary positions": {"frequencies": torch.ones(1)},
+    "normalised queries or keys": {"key_norm": torch.ones(1, 2).double()},
+    "capped logits": {"cap": 1.0},
+    "relative positions": {"relative": torch.ones(1, 3).double()},
+    "sinks": {"sinks": torch.ones(1).double()},
+}
+PLAIN_ONLY = {
+    "certify": certify,
+    "on_ball": lambda f, x: worst_case.on_ball(f, 4, 1.0),
+    "slopes": lambda f, x: slopes(f, x),
+    "bulk_directions": lambda f, x: bulk_directions(f),
+    "mean_field_map": lambda f, x: transport.mean_field_map(f, x, torch.ones(4).double(), x),
+    "the mean-field map": splitting.query_blocks,
+    "TiledJacobian": TiledJacobian,
+    "a separable kernel": SeparableJacobian,
+    "this bound": lambda f, x: bounds.head_norms(f),
+    "ball_upper": lambda f, x: bounds.ball_upper(f, 4, 1.0),
+    "nearby_upper": lambda f, x: bounds.nearby_upper(f, x, torch.ones(1).double()),
+    **{
+        name: getattr(bounds, name) for name in ("max_token_terms", "yudin_upper", "yudin_upper_sharp", "chosen_tokens")
+    },
+    "max_token_upper": lambda f, x: bounds.max_token_upper(f, 1.0),
+}
+
+
+@pytest.mark.parametrize("more", MORE)
+@pytest.mark.parametrize("name", PLAIN_ONLY)
+def test_what_knows_plain_heads_only_says_so(name, more):
+    """No bound of the theorems for a map that they do not speak of."""
+    one = torch.ones(1, 2, 3).double()
+    f, x = Attention(**{"query": one, "key": one, "value": one, **MORE[more]}), torch.eye(4, 3).double()
+    assert f.more == (more,)
+    with pytest.raises(ValueError, match=f"{name} knows plain heads only, not {more}"):
+        PLAIN_ONLY[name](f, x)
+
+
+def test_bounds_for_rotary_positions_know_shared_keys_and_nothing_else():
+    draw = Draw(5)
+    given = {"query": draw.normal(4, 6, 5), "key": draw.normal(2, 6, 5), "value": draw.normal(2, 6, 5)}
+    f, x = Attention(**given, frequencies=torch.ones(2), masked=True), draw.normal(7, 5)
+    constant, R = local_lipschitz(f, x).value.item(), x.norm(dim=-1).max().item()
+    assert constant <= bounds.rotary_terms(f, x) <= bounds.rotary_upper(f, 7, R)
+    apart = f.replace(key=draw.normal(4, 6, 5), value=draw.normal(4, 6, 5))
+    assert bounds.rotary_terms(apart, x) > 0
+    for bad in (f.replace(frequencies=None), f.replace(cap=1.0), apart.replace(cap=1.0)):
+        with pytest.raises(ValueError, match="is for rotary positions, with or without shared keys, got"):
+            bounds.rotary_terms(bad, x)
+        with pytest.raises(ValueError, match="is for rotary positions"):
+            bounds.rotary_upper(bad, 7, R)
 
 
 def test_it_says_what_it_is_and_what_it_has_not():
