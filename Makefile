@@ -26,7 +26,7 @@ help:  ## this list
 	@echo
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
-	@echo "Start with \`make html\` (seconds) to read, \`make book\` to run everything again."
+	@echo "Start with \`make html\` (a minute or two) to read, \`make book\` to run everything again."
 
 setup: .venv/installed  ## the environment in .venv, once (PYTHON=python3.12 to choose another Python)
 
@@ -55,7 +55,7 @@ notebooks: setup  ## run every page that changed and refresh the committed .ipyn
 	@$(PAGES) execute
 	@$(PAGES) pair
 
-results: setup  ## the missing tables of data/results (100 minutes on two cores; resumes; MODEL=bert-base-uncased: that model)
+results: setup  ## the missing tables of data/results (four hours on two cores; resumes; MODEL=bert-base-uncased: that model)
 	$(BIN)/python -m lab tables $(if $(MODEL),--model $(MODEL))
 
 model: setup  ## train gpt2-mini where data/models lacks it (an hour; resumes where it stopped)
@@ -72,7 +72,7 @@ ifdef QUICK
 verify: export LIPNB_RESULTS = _build/verify
 endif
 verify: export OMP_NUM_THREADS = 1
-verify: setup  ## thousands of inputs against each upper bound, and 120,000 in fifty digits (three hours; resumes; QUICK=1: a minute)
+verify: setup  ## thousands of inputs against each upper bound, and 120,000 in fifty digits (three hours; resumes; QUICK=1: some minutes)
 	$(BIN)/python -m lab verify $(if $(QUICK),--quick)
 
 test: setup  ## style, types, unit tests, every page run (once) and compared, the book in a real browser

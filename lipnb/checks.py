@@ -6,6 +6,7 @@ The whole memory policy stands here. What is kept, such as cached products, may 
 
 import math
 import os
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ __all__ = [
     "count",
     "holds",
     "memory_allowance",
+    "number",
     "radius",
     "real_tensor",
     "refuse_large_dense",
@@ -126,8 +128,19 @@ def square(A):
     return A
 
 
+def number(name, value):
+    """A number, also of a tensor that holds one; TypeError for anything else."""
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, Real):
+        said = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise TypeError(f"{name} must be a number, got {said}.")
+    return value
+
+
 def count(n):
     """The number of tokens, checked."""
+    n = number("n", n)
     if not math.isfinite(n) or int(n) != n or n < 1:
         raise ValueError(f"n must be a positive integer, got {n!r}.")
     return int(n)
@@ -135,6 +148,7 @@ def count(n):
 
 def radius(R):
     """The radius of the ball, checked."""
+    R = number("R", R)
     if not 0 <= R < math.inf:
         raise ValueError(f"R must be a finite number, 0 or more, got {R!r}.")
     return float(R)

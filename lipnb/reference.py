@@ -43,8 +43,8 @@ class ReferenceCase:
         Relative error that an implementation may have, by precision: "float64", "float32". It is 64 units of rounding,
         and where attention is not saturated that times one more than the largest logit.
     formula : str
-        The exact value as a Python expression of sqrt, exp, cos, acos, tanh, sech, max and abs, its names after
-        "where".
+        The exact value as a Python expression of sqrt, exp, cos, acos, cosh, tanh, max, abs and findroot (a function
+        and where its root is near), its names after "where".
     digits : str
         The value in 30 digits.
     proof : str
@@ -84,7 +84,7 @@ def reference_cases() -> tuple[ReferenceCase, ...]:
     The file is ``reference_cases.json`` in the package, readable without it: matrices as lists, all settings written
     out, its conventions under the key "about". Its numbers are short binary fractions, so that float32 holds them; only
     ``x`` of the cases named "...-everywhere" is rounded, where the constant is stationary. Every value is made from its
-    formula in sixty digits, by ``python -m lab.experiments.exact`` in the repository.
+    formula in sixty digits, by ``python -m lab cases`` in the repository.
 
     castin2024smooth, Lemma C.5 (weights), Lemma C.7, Theorems 3.7 and 4.5; the closed forms are ours.
 

@@ -250,8 +250,8 @@ fits = {}
 for R in fit_radii:
     n = np.unique(np.geomspace(10, (1 + math.exp(2 * R**2)) / 300, 25).round())
     fits[R] = power_law(n - 1, [two_cluster_constant(A, eye, m, R) for m in n])
-    glue(f"page-22-slope-{R}", fits[R].exponent, display=False)
-    glue(f"page-22-to-{R}", float(n.max()), display=False)
+glue(f"page-22-slope-{R}", fits[R].exponent, display=False)
+glue(f"page-22-to-{R}", float(n.max()), display=False)
 ends = []
 for R in (1, 1.5, 2, 2.5, 3):
     n = round(1 + math.exp(2 * R**2))

@@ -10,13 +10,13 @@
 # # Masked mean-field bound (Theorem 4.4)
 #
 # Without a {term}`mask` one {term}`bound` holds for every number of {term}`tokens <token>` ({doc}`23_mean_field`).
-# With a {term}`mask (causal)` there
-# is one too, but not the same: the early tokens of a text are averaged over few others, and in the distance $d_2$
-# below this alone can nearly double a perturbation. Theorem 4.4 as we reconstruct it, $(1 + 3t)\, e^{2t}$, fails for
-# $t$ up to {glue:text}`fails_below:.4f` and holds from {glue:text}`settled:.4f` on. The bound of this page, at most
-# $t + 2(1 + \sqrt 2\, t)\, e^t$, holds for every $t$, with $\norm V_2$ before each formula: the mask does not cost a
-# second $e^t$. No such bound can be much
-# smaller: {term}`two clusters` give a lower bound of more than {glue:text}`nearest:.0%` of it at every $t$ tried.
+# With a {term}`mask (causal)` there is one too, but not the same: the early tokens of a text are averaged over few
+# others, and in the distance $d_2$ below this alone can nearly double a perturbation. Theorem 4.4 as we reconstruct it,
+# $(1 + 3t)\, e^{2t}$, fails for $t$ up to {glue:text}`fails_below:.4f` and holds from {glue:text}`settled:.4f` on. The
+# bound of this page, at most $t + 2(1 + \sqrt 2\, t)\, e^t$, holds for every $t$, with $\norm V_2$ before each formula:
+# the {term}`exponent` stays $t$, not $2t$. No such bound can be much smaller: {term}`two clusters` give a lower bound
+# of more
+# than {glue:text}`nearest:.0%` of it at every $t$ tried.
 
 # %% tags=["parameters"]
 measures_count = 50  # random masked measures for the transport check
@@ -91,9 +91,9 @@ plt.show()
 # <!-- figure fig-32-averages: Two panels against the number of tokens. Left, the constant of averaging over the past
 # rises from 1 to about 1.77 and stays below the line at 2. Right, the same for four orders p: for p above one the
 # curves stay below dashed limits, for p equal to one the curve keeps rising. -->
-# *Averages over the past, the masked map with $A = 0$. Left: in $d_2$ the constant tends to 2, slowly, so a bound for
-# all $n$ must be at least 2 here. Right: in $d_p$ it tends to $p/(p - 1)$ for $p > 1$, and at $p = 1$ it grows like
-# $\log n$ without end.*
+# *Averages over the past, the masked map with $A = 0$. Left: in $d_2$ the constant tends to 2 (Hardy's inequality),
+# slowly, so a bound for all $n$ must be at least 2 here. Right: in $d_p$ it tends to $p/(p - 1)$ for $p > 1$, and at $p
+# = 1$ it grows like $\log n$ without end.*
 #
 # ## The smallest case: two tokens, no logits
 #
@@ -147,7 +147,8 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 # :::
 #
 # The first line is `bounds.masked_mean_field_upper_sharp`. An older form, $(1 + 2t)\, e^{2t}$ for the last two factors,
-# is `bounds.masked_mean_field_upper`.
+# is `bounds.masked_mean_field_upper`. A query bias $b_Q$ adds $\abs{W_K^\top b_Q} R / \sqrt k$ to $t$; heads add up. A
+# {term}`window` hides the early tokens, and the proof says nothing of it.
 #
 # As we reconstruct it, the theorem has the constant of the unmasked case, $\norm V_2 (1 + 3t)\, e^{2t}$, for every
 # $p$: the text of the paper says that its proof follows the same computations, and its formula is lost. That form
@@ -172,6 +173,10 @@ print(f"norm of the Jacobian {torch.linalg.matrix_norm(two, 2):.4f} = {golden:.4
 # $t$, once $p$ is close enough to 1. The corrected bound is tight at $t = 0$, for every $p$. From $t =$
 # {glue:text}`settled:.4f` on it is below the reconstructed form in $d_2$, which therefore holds there; in $d_\infty$
 # it is $t + \sqrt{1 + t^2}$, so that form holds for every $t$.
+#
+# *Why below to the one and above from the other.* $2 + t / \cosh^2 t$ has slope at most 1 and $(1 + 3t)\, e^{2t}$ at
+# least 5: they cross once. Up to $t = 0.44$ the two forms are compared on a fine grid, both increasing; from $0.43$ on,
+# divided by $e^t$, the reconstructed one has slope above 8 and the second line of the theorem below 4.
 #
 # ## Measured: the map, the distance, Lemma 4.2
 #
@@ -319,11 +324,10 @@ names = {name: name for name in shown} | {"t": "logit range t"}
 figures.table(worst.reset_index()[shown], names, digits={"t": 2}, bold=worst["worst / reconstructed"].to_numpy() > 1)
 
 # %% [markdown]
-# In the rows in bold the reconstructed form fails. One {term}`sequence` comes close to the lower bound: tokens $1,
-# -1, 1,
-# -1, \dots$ with {term}`token weights` that grow geometrically, so that the averages reach far into the past. The
-# share of the weight at $1$ and the sign of $A$ are those of the largest lower bound: half and $+$ for small $t$,
-# about $e^{-2t}$ and $-$ for large.
+# In the rows in bold the reconstructed form fails. One {term}`sequence` comes close to the lower bound: tokens $1, -1,
+# 1, -1, \dots$ with {term}`token weights` that grow geometrically, so that the averages reach far into the past. The
+# share of the weight at $1$ and the sign of $A$ are those of the largest lower bound: half and $+$ for small $t$, a
+# share that falls with $t$ and $-$ for large.
 
 # %%
 x = torch.ones(tokens, 1, dtype=torch.float64)
@@ -353,6 +357,8 @@ beyond = max(beyond, clusters["measured / reconstructed"][clusters.t > limit].ma
 curve = pd.DataFrame({"t": np.geomspace(0.008, 30, 300)})
 curve["lower"] = [worst_share(t)[0] for t in curve.t]
 curve["ours"] = [ours(t) for t in curve.t]
+glue("curve_from", float(curve.t.min()), display=False)
+glue("curve_to", float(curve.t.max()), display=False)
 glue("fails_below", float(np.floor(1e4 * limit) / 1e4), display=False)
 glue("settled", float(np.ceil(1e4 * settled) / 1e4), display=False)
 glue("beyond", float(beyond), display=False)
@@ -374,23 +380,25 @@ ax.axvspan(t.min(), limit, color="#d55e00", alpha=0.12)
 ax.axvspan(limit, settled, color="#999999", alpha=0.3)
 ax.set(xscale="log", yscale="log", xlabel="logit range $t$", ylim=(0.02, 10))
 ax.set(ylabel="in units of the corrected bound", xlim=(t.min(), 1.3 * t.max()))
-ax.legend(fontsize=9, ncols=2, loc="upper left")
+fig.legend(fontsize=9, ncols=3, loc="outside lower center")
 ax.set_xticks([0.01, 0.1, 1, 10], ["0.01", "0.1", "1", "10"])
 ax.set_yticks([0.03, 0.1, 0.3, 1, 3, 10], ["0.03", "0.1", "0.3", "1", "3", "10"])
 plt.show()
 
 # %% [markdown]
 # <!-- figure fig-32-both-forms: Constants in the distance d_2 over the corrected bound, against the logit range,
-# log-log. The lower bound and the two clusters stay between one half and one. The reconstructed form begins below
-# them, in a shaded range, crosses a narrow grey strip and leaves the plot upwards, as the older form does. -->
-# *In the red range the reconstructed form fails at two clusters; right of the grey strip it is above the corrected
-# bound, so it holds; in the strip it is open (the largest value found beyond the red range is
-# {glue:text}`beyond:.2f` of it). The corrected bound is at most {glue:text}`apart:.2f` times the lower bound.*
+# log-log. The lower bound and the two clusters stay between one half and one, ascents with six tokens fall far below.
+# The reconstructed form begins below them, in a shaded range, crosses a narrow grey strip and leaves the plot upwards,
+# as the older form does. -->
+# *All in $d_2$. In the orange range the reconstructed form fails at two clusters; right of the grey strip it is above
+# the corrected bound, so it holds; in the strip it is open (the largest value found beyond the orange range is
+# {glue:text}`beyond:.2f` of it). Dots: ascents with six tokens. The corrected bound is at most {glue:text}`apart:.2f`
+# times the lower bound.*
 #
-# So the largest constant in $d_2$ of all heads with the same norms is known within that factor, from averages to sharp
-# attention. It shows what the mask costs: at $t = 3$ two clusters approach {glue:text}`masked_three:.0f` with it, in
-# $d_2$, and
-# without it no measure can exceed {glue:text}`free_three:.0f` ({doc}`23_mean_field`).
+# So the largest constant in $d_2$ of all heads with the same norms is known within that factor, for $t$ from
+# {glue:text}`curve_from:g` to {glue:text}`curve_to:g`. It shows what the mask costs: at $t = 3$ two clusters approach
+# {glue:text}`masked_three:.0f` with it, in $d_2$, and without it no measure can exceed {glue:text}`free_three:.0f`
+# ({doc}`23_mean_field`).
 #
 # Random measures stay below it too. We draw {glue:text}`measures_drawn:,.0f` of them, of one to eight tokens in one to
 # three dimensions, with even and very uneven weights and $t$ from 0 to 30; the largest constant is

@@ -262,9 +262,9 @@ slopes = {
     cut: [law_of(rows.reset_index(), name) for name in ("released", "lipschitz")]
     for cut, rows in clusters.groupby("cut")
 }
-for cut, laws in slopes.items():
-    for name, one in zip(("released", "defined"), laws, strict=True):
-        glue(f"released-{cut}-{name}", one.exponent, display=False)
+glue("released-rows-released", slopes["rows"][0].exponent, display=False)
+glue("released-rows-defined", slopes["rows"][1].exponent, display=False)
+glue("released-columns-defined", slopes["columns"][1].exponent, display=False)
 beside = {"length": shown}
 for cut in ("rows", "columns"):
     beside |= {f"{cut} {name}": clusters.loc[cut].loc[shown, name].tolist() for name in ("released", "lipschitz")}

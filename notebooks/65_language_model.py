@@ -105,7 +105,7 @@ first, valid, test = settings["characters"]
 print(f"text: {corpora.describe(settings['corpus'])}")
 print(f"characters: {first:,} to train on, {valid:,} and {test:,} held out")
 
-for kind in shown:
+for kind in ("dot", "l2-tied", "contractive", "none"):
     glue(f"parameters_{kind}", int(parameters[kind]), display=False)
 print(f"{len(ends)} runs, seeds {seeds}, {birth['seconds'] / 3600:.1f} hours of one core")
 made = pd.DataFrame([{**settings["sizes"], **settings["training"], "rate": settings["rate"]}])

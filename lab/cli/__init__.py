@@ -4,7 +4,8 @@ from lipnb.cli import enter
 
 __all__ = ["main"]
 
-VERBS = ("tables", "figures", "train", "verify", "bench", "pages")  # in the order of the help; each is lab/cli/VERB.py
+# in the order of the help; each is lab/cli/VERB.py
+VERBS = ("tables", "cases", "figures", "train", "verify", "bench", "pages")
 
 
 def main(argv=None):

@@ -53,6 +53,10 @@ def run(arguments):
     """Make the tables asked for."""
     from lab import results
 
+    if arguments.model and arguments.tables:
+        raise ValueError(f"--model makes tables of its own: leave out {' '.join(arguments.tables)}, or --model.")
+    if arguments.count is not None and arguments.count < 1:
+        raise ValueError(f"--count must be 1 or more, got {arguments.count}.")
     listed = results.listed()
     known("table", arguments.tables, listed.index[listed.command.str.startswith("python -m lab tables")])
 

@@ -4,12 +4,13 @@ from lipnb.cli.words import Unknown, known
 
 EXAMPLES = """\
   python -m lab verify                          every bound, thousands of inputs each (three hours)
-  python -m lab verify --quick --save-as trial  a slice of a minute, in other tables
+  python -m lab verify --quick --save-as trial  a slice of some minutes, in other tables
   python -m lab verify --bounds certify yudin_upper --save-as two
 
 A run that is stopped continues where it was when the same command is given again. The table goes to data/results, or
 to the folder LIPNB_RESULTS. What counts rounding is held against fifty digits in a second table, with -digits after its
-name; it is made when all bounds are. The exit status is 1 if a measured constant exceeded its bound.
+name, and the bound on a ball against ascended inputs in a third, -ball; both are made when all bounds are. The exit
+status is 1 if a measured constant exceeded its bound.
 """
 
 
@@ -22,7 +23,13 @@ def add(verbs):
         description="Hold random, degenerate, structured and gradient-ascended inputs against each upper bound\n"
         "of lipnb, and keep the worst of each kind.",
     )
-    verb.add_argument("--bounds", nargs="+", metavar="BOUND", help="which ones (default all; a wrong name lists them)")
+    verb.add_argument(
+        "--bounds",
+        action="extend",
+        nargs="+",
+        metavar="BOUND",
+        help="which ones (default all; a wrong name lists them)",
+    )
     verb.add_argument("--quick", action="store_true", help="one small block of each kind: a trial, not a result")
     verb.add_argument(
         "--save-as", metavar="NAME", help="name of the table (default verify; verify-trial with --quick or --bounds)"
@@ -34,12 +41,14 @@ def run(arguments):
     """Make the tables; 1 where a bound is exceeded."""
     from lab import results
     from lab.experiments import make
-    from lab.verification import CHECKS, KINDS, TABLE, digits
+    from lab.verification import CHECKS, KINDS, TABLE, balls, digits
 
     trial = arguments.quick or arguments.bounds is not None
     name = arguments.save_as or ("verify-trial" if trial else "verify")
     if name in results.listed().index and (trial or name != "verify"):
         raise Unknown(f"{name!r} is a table of the book, which a trial does not replace: give another --save-as")
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise Unknown(f"--save-as takes a name of letters, digits, - and _, not {name!r}: LIPNB_RESULTS names a folder")
     known("bound", arguments.bounds or [], [check.name for check in CHECKS])
     slice_of_it = {"blocks": dict.fromkeys(KINDS, 1), "maps": 4} if arguments.quick else {}
     table = make([TABLE], save_as=name, checks=arguments.bounds, **slice_of_it)[name]
@@ -51,5 +60,8 @@ def run(arguments):
         few = {"blocks": {"certify": 6, "nearby_upper": 6}, "cases": 10} if arguments.quick else {}
         exact = make([digits.TABLE], save_as=f"{name}-digits", **few)[f"{name}-digits"]
         print("guarantees that include rounding, against fifty digits\n" + exact.to_string(index=False))
-        violations += int(exact.violations.sum() + exact.errors.sum())
+        few = {"blocks": {"3 to 12": 1}, "layers": {"3 to 12": 3}} if arguments.quick else {}
+        ball = make([balls.TABLE], save_as=f"{name}-ball", **few)[f"{name}-ball"]
+        print("ascended inputs of layers, over the bound on a ball\n" + ball.to_string(index=False))
+        violations += int(exact.violations.sum() + exact.errors.sum() + ball.violations.sum())
     return 1 if violations else 0

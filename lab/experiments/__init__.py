@@ -18,6 +18,7 @@ from lab.experiments import (
     robustness,
     scaling_factor,
     worst_inputs,
+    worst_words,
     zoo,
 )
 from lab.experiments.real_text import measurable, of_model
@@ -52,6 +53,7 @@ MODULES = (
     inversion_curves,
     brackets,
     worst_inputs,
+    worst_words,
     zoo,
 )
 TABLES = {table.name: table for module in MODULES for table in module.TABLES}

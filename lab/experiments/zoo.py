@@ -72,7 +72,7 @@ def layer_bounds(attention, x):
     R, norms = x.norm(dim=-1).max().item(), bounds.head_norms(attention)
     found = {**bounds.heads_on_ball(norms, len(x), R, attention.masked)}
     if attention.masked:
-        found["masked_mean_field"] = found.pop("mean_field")
+        found = {f"masked_{key}" if key.startswith("mean_field") else key: value for key, value in found.items()}
     found |= bounds.heads_at_input(attention, norms, x)
     found["yudin_sharp"] = bounds.yudin_upper_sharp(attention, x).log().item()
     found["ball_upper"] = bounds.ball_upper(attention, len(x), R, log=True)

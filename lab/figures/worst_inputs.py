@@ -1,20 +1,20 @@
-"""Trained heads and layers between the roughest input found and what is proved on the ball."""
+"""Trained heads and layers between texts, the worst input found and what is proved on the ball, as wide as a phone."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-__all__ = ["between"]
+__all__ = ["between", "words"]
 
 # column: colour, marker, in words
 KINDS = {
     "text": ("C2", "o", "text"),
     "heuristic": ("C1", "s", "two clusters (paper)"),
     "fork": ("C0", "^", "fork"),
-    "ascended": ("C3", "x", "fork, then ascent"),
+    "ascended": ("C3", "x", ""),  # as the caller says
 }
 
 
-def between(panels, *, thing="heads"):
+def between(panels, *, thing="heads", found="fork, then ascent"):
     """Each head or layer: its constant on text, at two clusters, at forks, after an ascent, and the upper bound.
 
     Parameters
@@ -23,20 +23,55 @@ def between(panels, *, thing="heads"):
         Title -> DataFrame with columns text, heuristic, fork, ascended and upper; sorted here by ascended.
     thing : str
         What a row is, for the axis.
+    found : str
+        What the column ascended holds, for the legend.
 
     Returns
     -------
     Figure
     """
-    sizes = [len(table) + 12 for table in panels.values()]  # room for the title of a short one
-    figure, axes = plt.subplots(1, len(panels), figsize=(8.6, 4.2), sharey=True, width_ratios=sizes, squeeze=False)
-    for ax, (title, table) in zip(axes[0], panels.items(), strict=True):
+    figure, axes = plt.subplots(len(panels), 1, figsize=(5.0, 0.8 + 3 * len(panels)), squeeze=False)
+    for ax, (title, table) in zip(axes[:, 0], panels.items(), strict=True):
         table, places = table.sort_values("ascended"), np.arange(1, len(table) + 1)
         ax.plot(places, table.upper, color="black", lw=1.2, drawstyle="steps-mid", label="upper bound (proved)")
         for column, (colour, marker, label) in KINDS.items():
+            if table[column].isna().all():
+                continue
+            label = found if column == "ascended" else label
             size = 4.5 if column != "ascended" else 4
             ax.plot(places, table[column], marker, color=colour, ms=size, label=label, mec=colour, alpha=0.9)
-        ax.set(yscale="log", xlabel=f"{thing}, sorted", title=f"{title}: {len(table)} {thing}")
-    axes[0, 0].set_ylabel("Lipschitz constant")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=9)
+        ax.set(yscale="log", xlabel=f"{thing}, sorted", ylabel="Lipschitz constant")
+        ax.set_title(f"{title}: {len(table)} {thing}")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    return figure
+
+
+def words(table, repeats, worst):
+    """Each layer: its constant against the number of changed words, below the worst input found.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``worst-words``: columns layer, changed, greedy, random.
+    repeats : DataFrame
+        ``worst-repeats``: columns layer, changed, greedy.
+    worst : Series
+        The largest constant found of each layer, by layer.
+
+    Returns
+    -------
+    Figure
+    """
+    layers = table.groupby("layer")
+    figure, axes = plt.subplots(-(-len(layers) // 2), 2, figsize=(5.0, 6.2), sharex=True, sharey=True)
+    for ax, (layer, rows) in zip(axes.flat, layers, strict=True):
+        ax.axhline(worst[layer], color="black", lw=1.2, ls="--", label="worst input found")
+        one = repeats[repeats.layer == layer]
+        ax.plot(one.changed, one.greedy, "-^", color="C0", ms=3.5, label="one word, then chosen")
+        ax.plot(rows.changed, rows.greedy, "-o", color="C3", ms=3.5, label="text, chosen words")
+        ax.plot(rows.changed, rows.random, "-s", color="0.55", ms=3, label="text, random words")
+        ax.set(yscale="log", title=f"layer {layer}")
+    figure.supxlabel("changed words")
+    figure.supylabel("local Lipschitz constant")
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure

@@ -1,28 +1,31 @@
-"""The zoo: all bounds of one layer against the length, and of one head at its worst inputs.
+"""The zoo: all bounds of one layer against the length, and of one head at its worst inputs, as wide as a phone.
 
 One colour a source: C1 Castin et al., C3 Yudin et al., C2 ours at one input, C0 ours on a ball, black the truth. Dashed
 is what holds on a ball, dotted on measures, and one more form of a solid line.
 """
 
+import textwrap
+
 import matplotlib.pyplot as plt
 import numpy as np
 
-__all__ = ["at_text", "at_worst", "medians"]
+__all__ = ["LINES", "at_text", "at_worst", "medians"]
 
-# key: words, colour, line, marker
+# key: title in the catalogue, colour, line, marker
 LINES = {
-    "mean_field_sharp": ("3.5, tighter", "C0", ":", "v"),
-    "general": ("Castin, 3.3", "C1", "--", "s"),
-    "ball_upper": ("layer on a ball", "C0", "--", "P"),
-    "general_sharp": ("3.3, tighter", "C0", "--", "o"),
-    "spread": ("Castin, C.3", "C1", "-", "D"),
-    "yudin": ("Yudin", "C3", "-", "^"),
-    "yudin_sharp": ("Yudin, tighter", "C3", ":", "<"),
+    "mean_field_sharp": ("Thm 3.5, tighter", "C0", ":", "v"),
+    "general": ("Castin, Thm 3.3", "C1", "--", "s"),
+    "ball_upper": ("whole layer on a ball", "C0", "--", "P"),
+    "general_sharp": ("Thm 3.3, tighter", "C0", "--", "o"),
+    "spread": ("Castin, C.3 by its proof", "C1", "-", "D"),
+    "yudin": ("Yudin, Thm 3", "C3", "-", "^"),
+    "yudin_sharp": ("Yudin, exact softmax", "C3", ":", "<"),
     "column": ("column sums", "C2", "-", "X"),
     "three_terms": ("three terms", "C2", "-", "o"),
 }
 SAME = ("yudin_sharp",)  # as another line, to the width of it
-APART = 0.17  # of labels, in decades
+APART = 0.19  # of lines of labels, in decades
+LONGEST = 16  # letters of such a line
 WORST = 1e5  # bound over constant, where the panels end
 
 
@@ -69,7 +72,7 @@ def at_text(table, *, layer=3, masked=False, top=1e6):
     Figure
     """
     found = medians(table[(table.layer == layer) & (table.masked == masked)])
-    ax = plt.subplots(figsize=(7.2, 5.0))[1]
+    ax = plt.subplots(figsize=(5.0, 6.2))[1]
     shown = [key for key in LINES if key in found and key not in SAME and found[key].min() <= top]
     for key in shown:
         _, colour, line, marker = LINES[key]
@@ -77,16 +80,18 @@ def at_text(table, *, layer=3, masked=False, top=1e6):
     ax.fill_between(found.index, found.truth, found.three_terms, color="C2", alpha=0.15, lw=0)
     ax.plot(found.index, found.truth, "k-", marker=".", lw=2.4)
     labels = [(found[key].iloc[-1], *LINES[key][:2]) for key in shown] + [(found.truth.iloc[-1], "the constant", "k")]
-    place = 0.0
-    for value, words, colour in sorted(labels):  # from below, never closer than the height of a line
-        place = max(np.log10(value), place + APART)
-        at = found.index[-1], value
-        ax.annotate(words, at, (found.index[-1] * 1.12, 10**place), va="center", color=colour, fontsize=9)
+    above = 0.0  # where the last label ends, in decades
+    for value, words, colour in sorted(labels):
+        lines = textwrap.wrap(words, LONGEST)
+        place = max(np.log10(value), above + APART * len(lines) / 2)
+        above = place + APART * len(lines) / 2
+        at = found.index[-1] * 1.12, 10**place
+        ax.text(*at, "\n".join(lines), va="center", color=colour, linespacing=1)
     beyond = [words for key, (words, *_) in LINES.items() if key in found and found[key].min() > top]
     if beyond:
-        ax.text(0.02, 0.97, f"beyond this figure: {', '.join(beyond)}", transform=ax.transAxes, va="top", fontsize=9)
+        ax.set_title(f"beyond this figure: {', '.join(beyond)}")
     ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="Lipschitz constant and bounds")
-    ax.set(xlim=(found.index[0] * 0.93, found.index[-1] * 2.1), ylim=(found.truth.min() / 2, top))
+    ax.set(xlim=(found.index[0] * 0.93, found.index[-1] * 1.05), ylim=(found.truth.min() / 2, top))
     ax.set_xticks(found.index, [f"{n}" for n in found.index])
     ax.minorticks_off()
     return ax.figure
@@ -104,7 +109,7 @@ def at_worst(table):
     -------
     Figure
     """
-    figure, grid = plt.subplots(2, 2, figsize=(8.4, 6.4), sharey=True, sharex="col")
+    figure, grid = plt.subplots(2, 2, figsize=(5.0, 6.8), sharey=True, sharex="col")
     table = table.assign(over=10.0 ** table.log10.clip(upper=300) / table.truth)
     for axes, given in zip(grid, ("fork", "random"), strict=True):
         for ax, along, place in zip(axes, ("along n", "along R"), ("n", "t"), strict=True):
@@ -116,11 +121,11 @@ def at_worst(table):
             ax.axhline(1, color="black", lw=1)
             ax.set(xscale="log", yscale="log", ylim=(0.7, WORST))
             fixed = f"t = {rows.t.iloc[0]:g}" if place == "n" else f"n = {rows.n.iloc[0]}"
-            ax.set_title(f"{'fork' if given == 'fork' else 'random tokens'}, {fixed}", fontsize=10)
+            ax.set_title(f"{'fork' if given == 'fork' else 'random tokens'}, {fixed}")
         axes[0].set_ylabel("bound / constant")
     for ax, place in zip(grid[-1], ("tokens n", "logit range t"), strict=True):
         ax.set_xlabel(place)
     handles, words = grid[0, 0].get_legend_handles_labels()
     shown = [(one, word) for one, word in zip(handles, words, strict=True) if len(one.get_xdata())]
-    figure.legend(*zip(*shown, strict=True), loc="outside lower center", ncols=5, fontsize=9)
+    figure.legend(*zip(*shown, strict=True), loc="outside lower center", ncols=2)
     return figure

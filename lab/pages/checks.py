@@ -68,6 +68,15 @@ def numbers(notebook):
             yield f"an output shows a NumPy scalar: {found[0]}...)"
 
 
+def glue(root, source, notebook):
+    """Every number that the page glues is shown, in its own text or on a page of prose."""
+    text = "".join(path.read_text(encoding="utf-8") for path in (source, *(root / "book").glob("*.md")))
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    for key in sorted({output.get("metadata", {}).get("scrapbook", {}).get("name", "") for output in outputs} - {""}):
+        if not re.search(rf"[`:]{re.escape(key)}[`:]", text):
+            yield f"it glues {key!r}, which no text shows"
+
+
 def size(pair, notebook):
     """Short enough to be read."""
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
@@ -87,7 +96,7 @@ def page(root, source):
         return [f"{pair.name}: it does not exist"]
     notebook = nbformat.read(pair, as_version=4)
     rules = (agreement(root, source, notebook), execution(notebook), portability(root, notebook))
-    rules = (*rules, numbers(notebook), size(pair, notebook))
+    rules = (*rules, numbers(notebook), glue(root, source, notebook), size(pair, notebook))
     return [f"{pair.name}: {sentence}" for rule in rules for sentence in rule]
 
 

@@ -84,18 +84,18 @@ def draw(name, family, kind, seed, *, masked=False):
     """
     g = torch.Generator().manual_seed(crc32(f"{name}/{masked}/{kind}/{seed}".encode()))
     if kind == "ascended":
-        kind, n, d = ("random", "structured")[seed % 2], _integer(g, 2, 6), _integer(g, 1, 3)
+        kind, n, d = ("random", "structured")[seed % 2], integer(g, 2, 6), integer(g, 1, 3)
     elif seed % 10 == 9:
-        n, d = _integer(g, 9, 24), _integer(g, 1, 2)
+        n, d = integer(g, 9, 24), integer(g, 1, 2)
     else:
-        n, d = _integer(g, 2, 8), _integer(g, 1, 5)
+        n, d = integer(g, 2, 8), integer(g, 1, 5)
     if kind == "degenerate" and seed % 3 == 0:
         n = 1
-    several, some = _integer(g, 2, 3), _integer(g, 1, 3)
+    several, some = integer(g, 2, 3), integer(g, 1, 3)
     heads = {"heads": several, "full": some, "layer": some, "rotary": some, "l2": some}.get(family, 1)
     f, unfolded = _map(g, d, heads, kind, family, masked)
     # the largest logits, from averages to choices; bounds on measures grow with their exponential
-    t = 10 ** _uniform(g, INPUTS, low=-1, high=1 if family == "measure" else 2)
+    t = 10 ** uniform(g, INPUTS, low=-1, high=1 if family == "measure" else 2)
     steepest = torch.linalg.matrix_norm(Problem(f, None).A, 2).amax()
     R = (t / steepest.clamp_min(1e-3)).sqrt()
     place = {"random": _random_tokens, "degenerate": _degenerate_tokens, "structured": _structured_tokens}[kind]
@@ -104,28 +104,28 @@ def draw(name, family, kind, seed, *, masked=False):
     return Problem(f, x, weights if weighted else None, unfolded)
 
 
-def _integer(g, low, high):
+def integer(g, low, high):
     return int(torch.randint(low, high + 1, (), generator=g))
 
 
-def _uniform(g, *shape, low=0.0, high=1.0):
+def uniform(g, *shape, low=0.0, high=1.0):
     return low + (high - low) * torch.rand(*shape, generator=g, dtype=torch.float64)
 
 
-def _normal(g, *shape):
+def normal(g, *shape):
     return torch.randn(*shape, generator=g, dtype=torch.float64)
 
 
 def _pick(g, choices):
-    return choices[_integer(g, 0, len(choices) - 1)]
+    return choices[integer(g, 0, len(choices) - 1)]
 
 
 def _map(g, d, heads, kind, family, masked):
     """A map of the family, and of L2 attention the value matrices before they are folded."""
-    k, v = _integer(g, 1, d), _integer(g, 1, d + 1)
+    k, v = integer(g, 1, d), integer(g, 1, d + 1)
     k = 2 * k if family == "rotary" else k
-    query, key = _normal(g, heads, k, d), _normal(g, heads, k, d)
-    value, output = _normal(g, heads, v, d), None
+    query, key = normal(g, heads, k, d), normal(g, heads, k, d)
+    value, output = normal(g, heads, v, d), None
     if kind == "degenerate":
         query = query * _pick(g, [1.0, 1e-9, 0.0 if family != "choice" else 1e-6])
         # no values, but for a bias: o_i - b_V, in what is measured, would be rounding, and bounds are 0
@@ -138,20 +138,20 @@ def _map(g, d, heads, kind, family, masked):
         eye = torch.eye(d, dtype=torch.float64)
         if family not in ("rotary", "l2"):  # rotations need an even width, L2 attention ties both matrices
             query, key, k = _logits(g, d).expand(heads, d, d), eye.expand(heads, d, d), d
-        value = _pick(g, [eye, eye, _normal(g, v, d), _normal(g, v, 1) @ _normal(g, 1, d)]).expand(heads, -1, -1)
+        value = _pick(g, [eye, eye, normal(g, v, d), normal(g, v, 1) @ normal(g, 1, d)]).expand(heads, -1, -1)
         value, v = value.clone(), value.shape[1]
     if family in ("heads", "full", "layer", "rotary", "l2"):
-        m = _integer(g, 1, 4)
-        output = _normal(g, heads, m, v)
-        if kind == "structured" and _integer(g, 0, 1):  # heads that agree, or cancel
+        m = integer(g, 1, 4)
+        output = normal(g, heads, m, v)
+        if kind == "structured" and integer(g, 0, 1):  # heads that agree, or cancel
             output = output[:1] * _pick(g, [torch.ones(heads), torch.tensor([1.0, -1.0, 0.5])[:heads]])[:, None, None]
     biases = {}
     if family in ("bias", "full", "layer", "rotary"):
-        size = 10 ** _uniform(g, 1, low=-1, high=1)
+        size = 10 ** uniform(g, 1, low=-1, high=1)
         biases = {
-            "query_bias": size * _normal(g, heads, k),
-            "key_bias": _normal(g, heads, k),
-            "value_bias": _normal(g, heads, v),
+            "query_bias": size * normal(g, heads, k),
+            "key_bias": normal(g, heads, k),
+            "value_bias": normal(g, heads, v),
         }
     if family == "l2":
         return Attention.l2(query, value, output, masked=masked), value
@@ -165,15 +165,15 @@ def _map(g, d, heads, kind, family, masked):
         **biases,
     )
     if family == "rotary":
-        frequencies = 10 ** _uniform(g, k // 2, low=-2, high=0.5)
+        frequencies = 10 ** uniform(g, k // 2, low=-2, high=0.5)
         return f.replace(frequencies=frequencies.float(), scale=f.scale * _pick(g, [1.0, 1.0, 1.3]) ** 2), None
     return f, None
 
 
 def _logits(g, d):
     """A matrix A that the constructions like, shape (d, d)."""
-    eye, S, N = torch.eye(d, dtype=torch.float64), _normal(g, d, d), _normal(g, d, d)
-    u = _normal(g, d, 1)
+    eye, S, N = torch.eye(d, dtype=torch.float64), normal(g, d, d), normal(g, d, d)
+    u = normal(g, d, 1)
     nilpotent = torch.zeros(d, d, dtype=torch.float64)
     nilpotent[0, -1] = 1.0  # for d = 1 just 1
     return _pick(g, [-eye, eye, S + S.T, S @ S.T, -S @ S.T, u @ u.T, -u @ u.T, nilpotent, N])
@@ -181,17 +181,17 @@ def _logits(g, d):
 
 def _weights(g, b, n):
     """Weights of total one, even or over many orders of magnitude, shape (b, n)."""
-    spread = _uniform(g, b, 1, high=12) * (_uniform(g, b, 1) < 0.8)
-    return (spread * _uniform(g, b, n, low=-1)).softmax(-1)
+    spread = uniform(g, b, 1, high=12) * (uniform(g, b, 1) < 0.8)
+    return (spread * uniform(g, b, n, low=-1)).softmax(-1)
 
 
 def _random_tokens(g, f, n, d, R, family):
     """Gaussian directions, on the sphere or inside, some gathered in a cluster: (b, n, d), and weights (b, n)."""
     b = len(R)
-    x = _normal(g, b, n, d) + 3 * _normal(g, b, 1, d) * (_uniform(g, b, 1, 1) < 0.3)
+    x = normal(g, b, n, d) + 3 * normal(g, b, 1, d) * (uniform(g, b, 1, 1) < 0.3)
     x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1e-12)
-    inside = _uniform(g, b, n, 1) ** (1 / d)
-    on_the_sphere = (_uniform(g, b, 1, 1) < 0.5) & torch.tensor(family != "choice")  # in one dimension: all tied
+    inside = uniform(g, b, n, 1) ** (1 / d)
+    on_the_sphere = (uniform(g, b, 1, 1) < 0.5) & torch.tensor(family != "choice")  # in one dimension: all tied
     x = torch.where(on_the_sphere, x, x * inside)
     return R[:, None, None] * x, _weights(g, b, n)
 
@@ -222,9 +222,9 @@ def _structured_tokens(g, f, n, d, R, family):
         elif what == "repeated":
             x[i] = x[i, torch.randint(0, max(1, n // 2), (n,), generator=g)]
         elif what == "near":
-            x[i] = x[i, :1] + 10.0 ** -_integer(g, 3, 12) * x[i]
+            x[i] = x[i, :1] + 10.0 ** -integer(g, 3, 12) * x[i]
         elif what == "some zeros":
-            x[i, 1:] *= _uniform(g, n - 1, 1) < 0.5
+            x[i, 1:] *= uniform(g, n - 1, 1) < 0.5
         elif what == "line":
             x[i] = x[i, :1] * (1 - 2 * torch.randint(0, 2, (n, 1), generator=g))
     return R[:, None, None] * x, weights
@@ -248,7 +248,7 @@ def _choice(g, A, x, n, d):
     lead = torch.linalg.eigh(A + A.T).eigenvectors[:, -1]
     if what == "follow":
         x[:] = 0.1 * x + 0.3 * lead
-        x[_integer(g, 0, n - 1)] = lead
+        x[integer(g, 0, n - 1)] = lead
     elif what == "near" and n > 1:
-        x[1] = x[0] * (1 + 10.0 ** -_integer(g, 2, 6)) if d == 1 else x[0] + 10.0 ** -_integer(g, 2, 6) * x[1]
+        x[1] = x[0] * (1 + 10.0 ** -integer(g, 2, 6)) if d == 1 else x[0] + 10.0 ** -integer(g, 2, 6) * x[1]
     x /= max(1.0, math.sqrt(x.square().sum(-1).max().item()))

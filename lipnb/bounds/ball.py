@@ -16,11 +16,13 @@ from lipnb.bounds.ellipsoid import layer_norm_radius
 from lipnb.bounds.heads import head_norms, heads_on_ball
 from lipnb.bounds.joint import Region, Sizes, sizes_of_heads, sizes_of_layer
 from lipnb.bounds.norms import answer, heat, log_sum, norms, product
-from lipnb.checks import count, radius
+from lipnb.bounds.rounding import largest_singular
+from lipnb.checks import count, number, radius, real_tensor
 
 __all__ = ["ball_upper", "general_upper_optimal"]
 
 ROWS = 4096  # rows of a mask that are told apart; later rows count as if they saw so many tokens
+AVERAGES = 512  # tokens up to which the norm of their masked averages is computed
 ROUNDING = 1e-10  # relative, for the scalars after the norms
 
 
@@ -101,8 +103,9 @@ def ball_upper(
     R : float
         Radius: every token has Euclidean norm at most R. With `ellipsoid` it may be `math.inf`.
     ellipsoid : tuple of Tensor, shapes (d,) and (d,), optional
-        Gain and shift of a LayerNorm: tokens are among those that it can give, and in the ball. Derivatives are taken
-        in all directions all the same.
+        Gain and shift, in this order, of the LayerNorm that makes the tokens (of a layer of BERT type the one at the
+        end of the layer before): they are among those that it can give, and in the ball. Derivatives are taken in all
+        directions all the same.
     log : bool
         Whether to return the natural logarithm.
 
@@ -116,9 +119,10 @@ def ball_upper(
     Raises
     ------
     TypeError
-        "attention must be a lipnb.Attention ...".
+        "attention must be a lipnb.Attention ...", "n must be a number ...", "R must be a number ...".
     ValueError
-        "ball_upper knows dot-product scores only ...", "R must be ...", "ellipsoid must be (gain, shift) ...".
+        "ball_upper knows dot-product scores only ...", "R must be ...", "ellipsoid must be (gain, shift) ...",
+        "gain must ...", "shift must ...".
     OverflowError
         "the bound is exp(...), beyond the largest float: use log=True."
 
@@ -127,7 +131,10 @@ def ball_upper(
     Ours. The least of: that bound for all heads jointly, with weights found by optimisation (any are valid); the sum
     over heads of the bound for one head, `general_upper_optimal` with the set of tokens kept inside the norms and with
     :math:`P_{ij} \le 1 / (1 + (n_i - 1) e^{-\delta})` for row i that sees :math:`n_i` tokens, :math:`\delta` the
-    largest difference of logits; the sums of `heads_on_ball`, on sequences of any length.
+    largest difference of logits; either with :math:`\|U\|_2 (|\sum_h M_h| + \eta \beta)` for the values, where
+    :math:`|P^{(h)} - U| \le \eta U` entry by entry, U the averages over what each row sees; the sums of
+    `heads_on_ball`, on sequences of any length. Exact for one token, and for R = 0 without a mask or up to 512 tokens,
+    up to 1e-7 of the sum of the norms of the heads, of which little is left where heads cancel.
 
     Examples
     --------
@@ -135,6 +142,13 @@ def ball_upper(
     >>> f = Attention.from_matrices(-eye, eye)
     >>> round(ball_upper(f, 400, 6.0), 2), round(ball_upper(f, 400, 1e200, log=True), 3)
     (514.55, 923.693)
+
+    One head of a layer, here the second of two:
+
+    >>> two = Attention(*torch.eye(4, 8).double().expand(3, 2, 4, 8))
+    >>> second = two.replace(**{name: getattr(two, name)[1:2] for name in ("query", "key", "value")})
+    >>> second.heads, math.isfinite(ball_upper(second, 10, 1.0))
+    (1, True)
     """
     if not isinstance(attention, Attention):
         raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
@@ -170,6 +184,7 @@ def in_units(att):
 
 def regions_of(att, R, ellipsoid):
     """The sets that hold all tokens, one or two, and the radius of a ball that does."""
+    R = number("R", R)
     if ellipsoid is None and R == math.inf:
         raise ValueError("R must be a finite number, 0 or more, or ellipsoid=(gain, shift) must be given.")
     d, regions = att.width, []
@@ -179,7 +194,10 @@ def regions_of(att, R, ellipsoid):
         return regions, R
     if not (isinstance(ellipsoid, tuple | list) and len(ellipsoid) == 2):
         raise ValueError("ellipsoid must be (gain, shift), two tensors of shape (d,).")
-    gain, shift = (torch.as_tensor(part).detach().to("cpu", torch.float64) for part in ellipsoid)
+    gain, shift = (
+        real_tensor(name, part, ("d",)).detach().to("cpu", torch.float64)
+        for name, part in zip(("gain", "shift"), ellipsoid, strict=True)
+    )
     reach = layer_norm_radius(gain, shift)
     if len(gain) != d:
         raise ValueError(f"ellipsoid must be (gain, shift) of the width of the layer, {d}, got {len(gain)}.")
@@ -188,24 +206,40 @@ def regions_of(att, R, ellipsoid):
 
 
 class Rows(NamedTuple):
-    """How many tokens rows see: `seen` of them in `times` rows, of which `column` see one and the same token."""
+    """How many tokens rows see: `seen` of them in `times` rows, of which `column` see one and the same token.
+
+    No row sees more than `widest`; `uniform` bounds the norm of the averages that all rows take without logits.
+    """
 
     n: int
     seen: torch.Tensor
     times: torch.Tensor
     column: torch.Tensor
+    widest: int
+    uniform: float
 
 
 def rows_of(att, n):
     """`Rows` of n tokens; beyond `ROWS` a row counts as seeing that many, which bounds from above."""
     one = torch.ones(1, dtype=torch.float64)
     if not att.masked:
-        return Rows(n, n * one, n * one, n * one)
+        return Rows(n, n * one, n * one, n * one, n, 1.0)
     widest = n if att.window is None else min(n, att.window)
     told = min(widest, ROWS)
     seen, times, column = torch.arange(1.0, told + 1).double(), torch.ones(told).double(), torch.ones(told).double()
     times[-1], column[-1] = n - told + 1, widest - told + 1
-    return Rows(n, seen, times, column)
+    return Rows(n, seen, times, column, widest, _uniform(att, n, (column / seen).sum().item()))
+
+
+def _uniform(att, n, harmonic):
+    """Norm of the averages over what each of n tokens sees under a mask: exact for few; `harmonic`: 1 + ... + 1/w.
+
+    For many at most 2, Hardy's inequality; with a window w the first w rows at most that, all others at most 1.
+    """
+    if n <= AVERAGES:
+        sees = (~att.hidden(n)).double()
+        return largest_singular(sees / sees.sum(1, keepdim=True)).item()
+    return 2.0 if att.window is None or att.window >= n else math.sqrt(min(harmonic, 5.0))
 
 
 def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
@@ -216,8 +250,9 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
     value, key, query = (math.exp(size - scale) for size in sizes[:3])
     n, several = rows.n, rows.seen > 1  # a token that sees itself alone has no key and no query term
     if not several.any():
-        return sizes.value
-    most = 1 / (1 + (rows.seen - 1) * math.exp(-math.exp(min(sizes.spread, 20))))  # of the attention, in a row
+        return sizes.same
+    delta = math.exp(min(sizes.spread, 20))  # the largest difference of logits in a row
+    most = 1 / (1 + (rows.seen - 1) * math.exp(-delta))  # of the attention, in a row
     if apart:
         free = value**2 + key**2
         squares = torch.minimum(most * (value**2 + several * key**2), value**2 + several * key**2 / 2)
@@ -227,8 +262,16 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
         squares = (most.sqrt() * value + several * most.clamp_max(0.5).sqrt() * key).square()
         kappa = value + key / math.sqrt(2)
     by_terms = query + math.sqrt(min((rows.times * squares).sum().item(), free * (rows.column * most).sum().item()))
+    # attention is an average of all that is seen, the same in all heads, and at most `off` times that besides
+    off = -math.expm1(-delta) * (rows.widest - 1) / (1 + (rows.widest - 1) * math.exp(-delta))
+    averages = rows.uniform * (math.exp(sizes.same - scale) + off * value)
+    halves, columns = rows.times * several * most.clamp_max(0.5), rows.column * several * most
+    if rows.n > rows.widest:  # not the first token, whose own row has no key term, is seen most, but the second
+        columns[-1] += most[-1]
+    nearly_uniform = query + averages + key * math.sqrt(min(halves.sum().item(), columns.sum().item()))
     first = value**2 - kappa**2 if not several.all() else 0.0
-    return scale + math.log(min(by_terms, _through_few(query, kappa, n * kappa**2 + first, min(2 * heads, n), n)))
+    few = _through_few(query, kappa, n * kappa**2 + first, min(2 * heads, n), n)
+    return scale + math.log(min(by_terms, nearly_uniform, few))
 
 
 def _through_few(query, kappa, squares, few, n):

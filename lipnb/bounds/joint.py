@@ -15,7 +15,7 @@ from scipy.sparse.linalg import ArpackError, eigsh
 
 from lipnb.attention import Attention
 from lipnb.bounds.norms import log_sum
-from lipnb.bounds.rounding import largest_singular
+from lipnb.bounds.rounding import gamma, largest_singular
 
 __all__ = ["Region", "Sizes", "balanced", "sizes_of_heads", "sizes_of_layer"]
 
@@ -43,12 +43,15 @@ class Sizes(NamedTuple):
         Of :math:`\sum_h M_h C_h A_h`, :math:`C_h` the covariances of attention.
     spread : float
         Of the difference of two logits of one row.
+    same : float
+        Of :math:`\sum_h M_h`: the value term where all heads attend alike.
     """
 
     value: float
     key: float
     query: float
     spread: float
+    same: float
 
 
 class _Factors(NamedTuple):
@@ -144,7 +147,7 @@ def sizes_of_heads(att: Attention, regions: list[Region]) -> list[Sizes]:
         size = keys.abs().amax().clamp_min(1e-300)  # their product with the slopes may overflow
         spreads.append(math.log(2) + _least_norm(keys / size, *of.slopes).log() + size.log())
     key = torch.stack(outputs).amin(0) + torch.stack(slopes).amin(0)
-    rows = zip(value, key, torch.stack(queries).amin(0), torch.stack(spreads).amin(0), strict=True)
+    rows = zip(value, key, torch.stack(queries).amin(0), torch.stack(spreads).amin(0), value, strict=True)
     return [Sizes(*(size.item() for size in row)) for row in rows]
 
 
@@ -175,7 +178,8 @@ def sizes_of_layer(att: Attention, regions: list[Region]) -> Sizes:
             by_slope = [_together(one, w, 0) for one in above] + [_together(one, w, 1) for one in beside]
             key.append(min(by_output) + min(by_slope))
             query += [left + right for left, right in zip(by_output, by_query, strict=True)]
-    return Sizes(_value_of_layer(att, alone), min(key), min(query), max(head.spread for head in alone))
+    spread = max(head.spread for head in alone)
+    return Sizes(_value_of_layer(att, alone), min(key), min(query), spread, _log_of_sum(att))
 
 
 def balanced(left: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
@@ -243,6 +247,13 @@ def _top(gram, start):
             pass
     values, vectors = eigh(gram, subset_by_index=[len(gram) - 1] * 2)
     return max(values[0], 1e-300), vectors[:, 0]
+
+
+def _log_of_sum(att):
+    r"""Logarithm of a bound on :math:`|\sum_h M_h|`, the rounding of the sum included: heads may cancel."""
+    output, value = torch.cat([*_output(att)], 1), att.value.flatten(0, 1)
+    lost = gamma(len(value)) * torch.linalg.matrix_norm(output) * torch.linalg.matrix_norm(value)
+    return (largest_singular(output @ value) + lost).log().item()
 
 
 def _value_of_layer(att, alone):

@@ -6,7 +6,6 @@ import torch
 from scipy.special import beta, betainc
 
 from lipnb.bounds.norms import answer, growth_rate, heat, log_sum, norms
-from lipnb.checks import radius
 
 __all__ = [
     "masked_mean_field_upper",
@@ -139,7 +138,7 @@ def mean_field_lower(A: torch.Tensor, R: float, log: bool = False) -> float:
     >>> round(mean_field_lower(-torch.eye(2), 2.0), 6)
     109.1963
     """
-    t = growth_rate(A) * radius(R) ** 2
+    t = min(heat(growth_rate(A), R), torch.finfo(torch.float64).max)  # a lower bound must not become infinite
     return answer(_log(t / 2) + t, log)
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 
 from lipnb.bounds.rounding import largest_singular
@@ -34,9 +35,7 @@ def product(*factors):
 
 def log_sum(logs):
     """Logarithm of the sum of numbers, from their logarithms."""
-    logs = list(logs)
-    top = max(logs)
-    return top if math.isinf(top) else top + math.log(sum(math.exp(one - top) for one in logs))
+    return float(np.logaddexp.reduce(list(logs)))
 
 
 def answer(logarithm, log):

@@ -17,7 +17,7 @@ def softmax_norm(p: torch.Tensor) -> torch.Tensor:
         p_{(2)} \le \lambda \le p_{(1)},
 
     with the two largest entries :math:`p_{(1)} \ge p_{(2)}`. It is at most :math:`g_1(p) = p_{(1)} (1 - p_{(1)} +
-    p_{(2)})` and at most 1/2, which two equal entries attain.
+    p_{(2)})`, and that at most 1/2; all three are equal where two entries are 1/2.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ def yudin_upper(attention: Attention, x: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def yudin_upper_sharp(attention: Attention, x: torch.Tensor) -> torch.Tensor:
-    r"""The same with the norm of the softmax itself, for query biases too.
+    r"""Local Lipschitz constant of attention at an input: upper bound from the norm of the softmax of each row.
 
     .. math::
         \|D_X f\|_2 \le \sum_h \|W_O^{(h)} W_V^{(h)}\|_2 \Big(\|P^{(h)}\|_2
@@ -74,7 +74,7 @@ def yudin_upper_sharp(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     attention : Attention
-        Any heads and biases, masked or not.
+        Any heads and biases, masked or not. The sum over heads is the triangle inequality.
     x : Tensor, shape (..., n, d)
         Tokens; leading dimensions are a batch.
 

@@ -75,7 +75,7 @@ CATALOGUE = (
         "castin2024smooth",
         "The bound that knows no length: Theorem 3.5 (4.4 with a mask, as corrected here), heads by Lemma 3.8.",
     ),
-    Bound("mean_field_sharp", "3.5, sharper", MEASURES, "ours", "The same with half the exponent; unmasked only."),
+    Bound("mean_field_sharp", "3.5, sharper", MEASURES, "ours", "The same with half the exponent, either way."),
     Bound(
         "rotary_terms",
         "three terms, rotary",
@@ -127,10 +127,9 @@ def applicable(f: Callable) -> tuple[list[str], dict[str, str]]:
             reasons.setdefault(bound.key, "stated for one matrix A, and rotary positions give each distance its own")
         elif f.more:
             reasons.setdefault(bound.key, f"stated for plain heads, not {', '.join(f.more)}")
-    if isinstance(f, Attention) and f.masked:
-        reasons["mean_field_sharp"] = "its proof is for attention without a mask"
-        if f.window is not None:
-            reasons["mean_field"] = "its proof is for attention to all earlier tokens, without a window"
+    if isinstance(f, Attention) and f.window is not None:
+        whole = "its proof is for attention to all earlier tokens, without a window"
+        reasons |= {"mean_field": whole, "mean_field_sharp": whole}
     return [bound.key for bound in CATALOGUE if bound.key not in reasons], reasons
 
 

@@ -8,20 +8,23 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import count, radius
+from lipnb.checks import count, number
 from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case.ascent import adam, ascend, unit_slope
 from lipnb.worst_case.constructions import tight_input
+from lipnb.worst_case.domain import domain_of
 from lipnb.worst_case.forks import bulk_directions, forks, two_clusters
 from lipnb.worst_case.starts import gaussian
 
 __all__ = ["WorstCase", "on_ball"]
 
-STEPS = {"points": 60, "tokens": 30}  # of one ascent: of a few distinct points, of all tokens
+POINTS, TOKENS = (60, 200), 30  # steps of one ascent: of a few distinct points, for one head and several; of all tokens
 RATES = (0.0001, 0.001, 0.01, 0.05)  # first steps of Adam, in radii: a fork is stiff, a random input is not
 LINE = 24  # forks that are kept, whatever the effort: the first rounds are the same
 STARTS = 6  # forks whose points one round ascends from, with each of the rates
+TOLD = 10  # steps of the bar for the constructions
+TOGETHER = 8  # inputs that are compared at once
 
 
 class WorstCase(NamedTuple):
@@ -30,9 +33,11 @@ class WorstCase(NamedTuple):
     Attributes
     ----------
     x : Tensor, shape (n, d)
-        Tokens, of norm at most R up to rounding, in the floating point type of the map.
+        Tokens of the ball, and of the ellipsoid where one is given, up to rounding; in the floating point type of the
+        map.
     value : float
-        Local Lipschitz constant there, within 1e-6 in float64: a lower bound on that of the ball.
+        Local Lipschitz constant there, within 1e-6 in float64: a lower bound on that of the ball. Where logits exceed
+        some 1e9 (tokens far from the origin) float64 has fewer digits left, and this is not counted.
     kind : str
         "fork", "two clusters", "two sides" or "random", and ", ascended" where the ascent found more.
     """
@@ -43,21 +48,28 @@ class WorstCase(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Inputs (b, n, d), their constants (b,) and kinds, the largest constant first."""
+    """Inputs by their u (b, n, s), their constants (b,) and kinds, the largest constant first."""
 
-    x: Tensor
+    u: Tensor
     value: Tensor
     kind: list[str]
 
-    def and_more(self, x, value, kind):
+    def and_more(self, u, value, kind):
         """With more inputs; of equal constants the earlier one stays first."""
-        x, value, kind = torch.cat([self.x, x]), torch.cat([self.value, value]), self.kind + kind
+        u, value, kind = torch.cat([self.u, u]), torch.cat([self.value, value]), self.kind + kind
         order = value.argsort(descending=True, stable=True)
-        return _Found(x[order], value[order], [kind[i] for i in order.tolist()])
+        return _Found(u[order], value[order], [kind[i] for i in order.tolist()])
 
 
 def on_ball(
-    attention: Attention, n: int, R: float, *, seed: int = 0, effort: int = 1, progress: bool = True
+    attention: Attention,
+    n: int,
+    R: float,
+    *,
+    ellipsoid: tuple[Tensor, Tensor] | None = None,
+    seed: int = 0,
+    effort: int = 1,
+    progress: bool = True,
 ) -> WorstCase:
     r"""The roughest n tokens that are found in the ball of radius R: a lower bound on the constant there.
 
@@ -70,6 +82,10 @@ def on_ball(
     tokens outside the ball put back on its sphere. One head is taken on the span of its three matrices, which is the
     same problem in fewer coordinates.
 
+    With an ellipsoid all of this moves the u of tokens :math:`\beta + G u`, :math:`|u| \le 1`, while derivatives are
+    taken in the tokens, in all directions; where R is finite as well, tokens too long are moved toward the shortest one
+    of the ellipsoid.
+
     Parameters
     ----------
     attention : Attention
@@ -77,7 +93,10 @@ def on_ball(
     n : int
         Tokens.
     R : float
-        Radius, positive and finite.
+        Radius, positive. With `ellipsoid` it may be `math.inf`.
+    ellipsoid : tuple of Tensor, shapes (d,) and (d,), optional
+        Gain and shift of a LayerNorm: tokens are among those that it can give, and in the ball, as in
+        `lipnb.bounds.ball_upper`.
     seed : int
         Of random inputs and start vectors.
     effort : int
@@ -95,10 +114,12 @@ def on_ball(
     Raises
     ------
     TypeError
-        "attention must be a lipnb.Attention ...", "seed must be an int ...".
+        "attention must be a lipnb.Attention ...", "n must be a number ...", "R must be a number ...", "seed must be an
+        int ...".
     ValueError
-        "R must be positive ...", "effort must be 0 or more ...", "on_ball knows dot-product scores only
-        ...", and as `lipnb.bounds.general_upper`.
+        "n must be a positive integer ...", "R must be positive ...", "effort must be 0 or more ...", "on_ball knows
+        dot-product scores only ...", "no token of the ellipsoid is in the ball ...", and as
+        `lipnb.bounds.ball_upper`.
 
     Notes
     -----
@@ -113,148 +134,177 @@ def on_ball(
     """
     if not isinstance(attention, Attention):
         raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
-    if not isinstance(seed, int):
+    if isinstance(seed, bool) or not isinstance(seed, int):
         raise TypeError(f"seed must be an int, got {seed!r}.")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be 0 or more and below 2**63, got {seed}.")
     attention.check_plain("on_ball")
-    n, R = count(n), radius(R)
+    n, R = count(n), number("R", R)
     if not R > 0:
         raise ValueError(f"R must be positive, got {R!r}.")
-    if not isinstance(effort, int) or effort < 0:
+    if isinstance(effort, bool) or not isinstance(effort, int) or effort < 0:
         raise ValueError(f"effort must be 0 or more, a whole number of rounds, got {effort!r}.")
-    f, basis = _spanned(attention.to(dtype=torch.float64))
-    directions = bulk_directions(f, pairs=8 if f.heads == 1 else 4)
-    line = forks(f, n, R, directions, keep=LINE, seed=seed)
-    line = line.some(line.stated > 0)
-    found = _constructions(f, n, R, line.some(slice(8)), directions, seed)
-    with _bar(effort * sum(STEPS.values()), progress) as shown:
+    if n == 1:  # the map is linear
+        effort = 0
+    # key, value and output biases change no derivative
+    f = attention.to("cpu", torch.float64).replace(key_bias=None, value_bias=None, output_bias=None)
+    f, domain = domain_of(f, R, ellipsoid).spanned(f)
+    with _bar(TOLD + effort * (POINTS[f.heads > 1] + TOKENS), progress) as shown:
+        line, found = _constructions(f, n, domain, seed, shown)
         for turn in range(effort):
             some = line.some(slice(turn * STARTS, (turn + 1) * STARTS))
-            found = _round(f, found, some, R, seed + turn, shown)
-    return _answer(attention, found.x[0] if basis is None else found.x[0] @ basis.mT, R, found.kind[0])
+            found = _round(f, found, some, domain, seed + turn, shown)
+        return _answer(attention, domain.whole_tokens(found.u[0]), found.kind[0])
+
+
+class _Silent:
+    """A bar that shows nothing."""
+
+    def update(self, steps=1):
+        pass
+
+    def set_description(self, words):
+        pass
 
 
 def _bar(total, wanted):
     """A progress bar where tqdm is installed, which `lipnb` alone does not bring."""
     if not wanted or find_spec("tqdm") is None:
-        return nullcontext()
+        return nullcontext(_Silent())
     from tqdm.auto import tqdm
 
     return tqdm(total=total, unit="step", smoothing=0.05)
 
 
-def _answer(attention, x, R, kind):
+def _answer(attention, x, kind):
     """The input in the floating point type of the map, and its constant measured there."""
-    x = _projected(x, R).to(attention.dtype)
-    f = attention.to(dtype=torch.float64)
-    return WorstCase(x, local_lipschitz(f, x.double(), rtol=1e-6).value.item(), kind)
+    x = x.to(attention.dtype)
+    f = attention.to("cpu", torch.float64)
+    return WorstCase(x.to(attention.device), local_lipschitz(f, x.double(), rtol=1e-6).value.item(), kind)
 
 
-def _spanned(f):
-    """The map on the span of its rows, and an orthonormal basis of that (d, r); the map and None where all is spanned.
-
-    Key, value and output biases, which change no derivative, are left out.
-    """
-    plain = f.replace(key_bias=None, value_bias=None, output_bias=None)
-    rows = torch.cat([part.flatten(0, 1) for part in (f.query, f.key, f.value)])
-    if len(rows) >= f.width:
-        return plain, None
-    basis = torch.linalg.qr(rows.mT).Q
-    return plain.replace(query=f.query @ basis, key=f.key @ basis, value=f.value @ basis), basis
-
-
-def _constructions(f, n, R, line, directions, seed):
-    """Explicit and random inputs, the roughest first, by their local constants."""
-    inputs = [(_random(f, n, R, seed), "random")]
+def _constructions(f, n, domain, seed, shown):
+    """Forks, and explicit and random inputs with the roughest forks among them: each the roughest first."""
+    shown.set_description("constructions")
+    g = domain.pulled(f)
+    directions = bulk_directions(g, pairs=8 if f.heads == 1 else 4)
+    shown.update()
+    line = _by_constant(f, domain, forks(g, n, 1.0, directions, keep=LINE, seed=seed))
+    shown.update(TOLD // 2)
+    inputs = [(_random(g, n, seed), "random")]
     if len(line.points):
-        inputs.append((line.tokens(), "fork"))
+        inputs.append((line.some(slice(8)).tokens(), "fork"))
     if n > 1:
-        inputs += [(two_clusters(f, n, R, directions).tokens(), "two clusters"), (_tight(f, n, R), "two clusters")]
-        inputs.append((_two_sides(n, R, directions[: 2 * f.heads]), "two sides"))
-    x = torch.cat([part for part, _ in inputs])
-    nothing = _Found(x[:0], x.new_zeros(0), [])
-    return _with_best(f, nothing, x, [kind for part, kind in inputs for _ in part], most=12)
+        inputs += [(two_clusters(g, n, 1.0, directions).tokens(), "two clusters"), (_tight(g, n), "two clusters")]
+        inputs.append((_two_sides(n, directions[: 2 * f.heads]), "two sides"))
+    u = torch.cat([part for part, _ in inputs])
+    nothing = _Found(u[:0], u.new_zeros(0), [])
+    found = _with_best(f, domain, nothing, u, [kind for part, kind in inputs for _ in part], most=12)
+    shown.update(TOLD - 1 - TOLD // 2)
+    return line, found
 
 
-def _with_best(f, found, x, kind, *, most):
-    """What was found, and the roughest of more inputs x (b, n, d): all compared roughly, these then measured."""
-    best = local_lipschitz(f, x, rtol=0.03, confidence=None).value.argsort(descending=True)[:most]
-    return found.and_more(x[best], local_lipschitz(f, x[best]).value, [kind[i] for i in best.tolist()])
+def _by_constant(f, domain, line):
+    """Forks that state anything, the roughest first: by the constant of their weighted points, without a mask."""
+    line = line.some(line.stated > 0)
+    if not len(line.points):
+        return line
+    points, weights = domain.tokens(domain.inside(line.points)), line.counts / line.counts.sum(1, keepdim=True)
+    bare = f.replace(masked=False, window=None)
+    value = local_lipschitz(bare, points, weights=weights.double(), rtol=0.01, confidence=None).value
+    return line.some(value.argsort(descending=True, stable=True))
 
 
-def _random(f, n, R, seed):
+def _with_best(f, domain, found, u, kind, *, most):
+    """What was found, and the roughest of more inputs u (b, n, s): all compared roughly, these then measured."""
+    u = domain.inside(u)
+    rough = [local_lipschitz(f, domain.tokens(some), rtol=0.03, confidence=None).value for some in u.split(TOGETHER)]
+    best = torch.cat(rough).argsort(descending=True)[:most]
+    value = local_lipschitz(f, domain.tokens(u[best])).value
+    return found.and_more(u[best], value, [kind[i] for i in best.tolist()])
+
+
+def _random(g, n, seed):
     """Four inputs of tokens on the sphere."""
-    return R * unit_slope(gaussian(seed)(4, n, f.width), -1)
+    return unit_slope(gaussian(seed)(4, n, g.width), -1)
 
 
-def _tight(f, n, R):
+def _tight(g, n):
     """The two clusters of `tight_input` for each head that has a real eigenvector, both signs."""
     found = []
-    for Q, K in zip(f.query, f.key, strict=True):
+    for Q, K in zip(g.query, g.key, strict=True):
         basis = torch.linalg.qr(torch.cat([Q, K]).mT).Q
         try:
-            x = tight_input(f.slope * (K @ basis).mT @ (Q @ basis), n, R) @ basis.mT
+            u = tight_input(g.slope * (K @ basis).mT @ (Q @ basis), n, 1.0) @ basis.mT
         except ValueError:
             continue
-        found += [x, -x]
-    return torch.stack(found) if found else f.query.new_zeros(0, n, f.width)
+        found += [u, -u]
+    return torch.stack(found) if found else g.query.new_zeros(0, n, g.width)
 
 
-def _two_sides(n, R, directions):
-    """Half of the tokens at R v, half at -R v, and for odd n the first at 0, as `quadratic_input` has them."""
+def _two_sides(n, directions):
+    """Half of the tokens at v, half at -v, and for odd n the first at 0, as `quadratic_input` has them."""
     factors = torch.tensor([0.0] * (n % 2) + [1.0] * (n // 2) + [-1.0] * (n // 2), dtype=directions.dtype)
-    return R * factors[:, None] * directions[:, None]
+    return factors[:, None] * directions[:, None]
 
 
-def _projected(x, R):
-    return x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) / R).clamp_min(1)
-
-
-def _round(f, found, line, R, seed, shown):
+def _round(f, found, line, domain, seed, shown):
     """With what ascents reach: of the distinct points of the forks in `line`, then of all tokens of the roughest."""
+    shown.set_description("ascent")
     if len(line.points):
         # without a mask copies stay together, and few weighted points stand for all tokens
         points, counts = (_with_rates(part) for part in (line.points, line.counts))
         bare, n = f.replace(masked=False, window=None), counts[0].sum()
-        points = _ascended(bare, points, R, STEPS["points"], seed, shown, weights=counts.to(points) / n)
+        points = _ascended(bare, domain, points, POINTS[f.heads > 1], seed, shown, weights=counts.to(points) / n)
         inputs = line._replace(points=points, counts=counts, stated=None).tokens()
-        found = _with_best(f, found, inputs, ["fork, ascended"] * len(inputs), most=2)
+        found = _with_best(f, domain, found, inputs, ["fork, ascended"] * len(inputs), most=2)
     other = [i for i, kind in enumerate(found.kind) if not kind.startswith(found.kind[0].split(",")[0])]
     # the roughest, and the roughest of another kind; where the constant is 0 no direction leads up
     starts = [i for i in (0, *other[:1]) if found.value[i] > 0]
     if not starts:
         return found
-    x = _ascended(f, _with_rates(found.x[starts]), R, STEPS["tokens"], seed, shown)
+    u = _ascended(f, domain, _with_rates(found.u[starts]), TOKENS, seed, shown)
     kinds = [found.kind[i].removesuffix(", ascended") + ", ascended" for i in starts * len(RATES)]
-    return found.and_more(x, local_lipschitz(f, x).value, kinds)
+    return found.and_more(u, local_lipschitz(f, domain.tokens(u)).value, kinds)
 
 
-def _with_rates(x):
+def _with_rates(u):
     """Each item once for each of `RATES`."""
-    return x.repeat(len(RATES), *[1] * (x.ndim - 1))
+    return u.repeat(len(RATES), *[1] * (u.ndim - 1))
 
 
-def _ascended(f, x, R, steps, seed, shown, *, weights=None):
-    """Where ascents from inputs (b, n, d) of `_with_rates` lead, in the norm that goes with token weights (b, n)."""
-    rates = torch.tensor(RATES, dtype=x.dtype).repeat_interleave(len(x) // len(RATES))
-    unit = (R * rates)[:, None, None]  # so that one step of Adam of size one is a step of that rate
+def _ascended(f, domain, u, steps, seed, shown, *, weights=None):
+    """Where ascents from inputs (b, n, s) of `_with_rates` lead, in the norm that goes with token weights (b, n)."""
+    rates = torch.tensor(RATES, dtype=u.dtype).repeat_interleave(len(u) // len(RATES))
+    unit = rates[:, None, None]  # so that one step of Adam of size one is a step of that rate
     root = 1 if weights is None else weights.sqrt()[..., None]
-    left = gaussian(seed)(*x.shape[:2], f.output_width)
+    left = gaussian(seed)(*u.shape[:2], f.output_width)
     refinements = 8
 
     def norm(y):
         """The length of M^T w, with w near the top left singular vector of M: at most the constant, and next to it."""
         nonlocal left, refinements
-        x = y * unit
+        x = domain.tokens(y * unit)
         jacobian = AttentionJacobian(f, x, weights)
         for _ in range(refinements):
             right = unit_slope(jacobian.vjp(root * left) / root, (-2, -1))
             left = unit_slope(root * jacobian.jvp(right / root), (-2, -1))
         refinements = 2  # from here on the last vector is a good start
-        if shown is not None:
-            shown.update()
+        shown.update()
         (pulled,) = torch.autograd.grad((f(x, weights) * root * left).sum(), x, create_graph=True)
         return torch.linalg.vector_norm(pulled / root, dim=(-2, -1))
 
-    move = adam(1.0, falling=steps, inside=lambda y: _projected(y * unit, R) / unit)
-    (best,), _ = ascend(norm, (x / unit,), move, steps=steps - 1, log=True)
-    return _projected(best * unit, R)
+    step_of = adam(1.0, falling=steps, inside=lambda y: domain.inside(y * unit) / unit)
+
+    def move(step, point, slopes):
+        return step_of(step, point, (_tangential(point[0] * unit, slopes[0]),))
+
+    (best,), _ = ascend(norm, (domain.inside(u) / unit,), move, steps=steps - 1, log=True)
+    return domain.inside(best * unit)
+
+
+def _tangential(u, slopes):
+    """Slopes without what points out of the unit ball at tokens on its sphere, which would rule the steps of Adam."""
+    outward = (u * slopes).sum(-1, keepdim=True).clamp_min(0)
+    on_sphere = torch.linalg.vector_norm(u, dim=-1, keepdim=True) > 1 - 1e-9
+    return slopes - torch.where(on_sphere, outward, 0) * u

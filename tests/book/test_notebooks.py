@@ -195,6 +195,9 @@ BREAKS = {
             output("display_data", data={"application/papermill.record/text/plain": "np.int64(8)"})
         ),
     ),
+    "it glues 'unread', which no text shows": lambda root: edit_pair(
+        root, lambda cell, _: cell.outputs.append(output("display_data", metadata={"scrapbook": {"name": "unread"}}))
+    ),
     "kB, more than": lambda root: edit_pair(
         root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text="x" * 400_000))
     ),

@@ -5,7 +5,7 @@ import torch
 
 from lab import cli, results, verification
 from lab.experiments import make, remeasure
-from lab.verification import CHECKS, KINDS, NOT_CHECKED, digits, draws, table, truth
+from lab.verification import CHECKS, KINDS, NOT_CHECKED, balls, digits, draws, table, truth
 from lab.verification.ascent import weighted_dense, worsened
 from lab.verification.cancelling import CANCELLING, draw_cancelling
 from lab.verification.checks import jacobian_norm
@@ -213,3 +213,39 @@ def test_the_stored_table_is_whole():
     assert all(count >= least[bound] for (bound, _), count in counts.items())
     assert stored.violations.sum() == 0 and stored.worst.max() <= 1 + 1e-9
     assert set(stored.kind) == set(KINDS) and (stored.worst_hot <= stored.worst).all()
+
+
+SHORT = [kind for kind in balls.CLASSES if kind.tokens != "64"]
+
+
+@pytest.mark.parametrize("kind", SHORT[::5] + balls.CLASSES[9:10], ids=lambda kind: "-".join(map(str, kind)))
+def test_ascended_layers_stay_in_their_ball_and_under_its_bound(kind):
+    drawn, u = balls.draw(kind, 7, layers=6)
+    x, (G, shift) = balls.worsened(drawn, u), drawn.maps()
+    assert (torch.linalg.vector_norm(x, dim=-1) <= drawn.radius[:, None] * (1 + 1e-12)).all()
+    if kind.region == "ellipsoid":  # undo the LayerNorm: what is left has mean 0 and at most its length
+        inner = (x - shift) / drawn.gain[:, None]
+        assert inner.mean(-1).abs().max() < 1e-12 and inner.square().mean(-1).max() <= 1 + 1e-12
+    before, after = (torch.linalg.matrix_norm(weighted_dense(drawn, y), 2) for y in (shift + u @ G.mT, x))
+    assert (after >= before * (1 - 1e-3)).all() and (after / before).max() > 1.02
+    for i in range(6):
+        assert torch.allclose(drawn.attention(i)(x[i]), drawn(x)[i], rtol=1e-9, atol=1e-12)
+    row = balls.measure(kind, 7, layers=6)
+    assert row["violations"] == 0 and 0.2 < row["worst"] <= 1 and row["cases"] == 6
+    assert balls.measure(kind, 7, layers=6, factor=0.9 * row["worst"])["violations"] > 0
+
+
+def test_ascended_layers_make_a_table(results_folder):
+    few = {"blocks": {"3 to 12": 2}, "layers": {"3 to 12": 2}, "progress": False}
+    table = make([balls.TABLE], **few, save_as="few")["few"]
+    assert len(table) == len(SHORT) and set(table.cases) == {4} and table.violations.sum() == 0
+    measured = [balls.measure(SHORT[0], block, layers=2)["worst"] for block in range(2)]
+    assert table.worst[0] == max(measured) and table.block[0] == measured.index(max(measured))
+
+
+def test_ascended_layers_come_near_the_bound_on_a_ball():
+    stored = results.load("verify-ball")
+    assert stored.cases.sum() >= 10_000 and stored.violations.sum() == 0 and stored.logits.min() >= 1
+    assert len(stored) == len(balls.CLASSES)
+    near = stored.groupby(["heads", "mask"]).worst.max()
+    assert all(near[heads, mask] > 0.9 for heads in ("one", "several") for mask in ("none", "causal"))

@@ -13,10 +13,11 @@ from lipnb.bounds import (
     head_norms,
     heads_on_ball,
     layer_norm_radius,
+    masked_mean_field_upper_sharp,
     mean_field_upper_sharp,
 )
-from lipnb.bounds.ball import _through_few, rows_of
-from lipnb.bounds.joint import Region, balanced, sizes_of_heads
+from lipnb.bounds.ball import _log_of_rows, _through_few, _uniform, rows_of
+from lipnb.bounds.joint import Region, Sizes, balanced, sizes_of_heads
 from lipnb.worst_case import adam, ascend, climb, fork_input, gaussian
 
 EYE = torch.eye(3, dtype=torch.float64)
@@ -160,6 +161,98 @@ def test_small_logits_take_the_mean_field_rate():
     A, V = 0.05 * EYE, EYE
     upper = ball_upper(Attention.from_matrices(A, V), 10**9, 1.0)
     assert upper <= mean_field_upper_sharp(A, V, 1.0) < 1.2
+
+
+def test_masked_heads_take_the_sharper_mean_field_rate_but_not_in_a_window():
+    A, V, R = 0.2 * EYE, torch.diag(torch.tensor([1.0, 2.0, 3.0]).double()), 1.5
+    f = Attention.from_matrices(A, V, masked=True)
+    stated = masked_mean_field_upper_sharp(A, V, R)
+    assert heads_on_ball(head_norms(f), 9, R, True)["mean_field_sharp"] == pytest.approx(math.log(stated))
+    assert ball_upper(f, 10**9, R) == pytest.approx(stated, rel=1e-9)
+    assert ball_upper(f.replace(window=10**9), 10**9, R) > 1.01 * stated  # proved for the whole past alone
+    biased = Attention(*(part[None] for part in (A, EYE, V)), scale=1.0, masked=True, query_bias=EYE[:1])
+    t = 0.2 * R**2 + R
+    assert ball_upper(biased, 10**9, R) == pytest.approx(masked_mean_field_upper_sharp(t * EYE, V, 1.0), rel=1e-9)
+
+
+def summed(f):
+    return (torch.eye(len(f.value) * f.value_width).double() if f.output is None else torch.cat([*f.output], 1)) @ (
+        f.value.flatten(0, 1)
+    )
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("h", [1, 3])
+def test_one_token_and_no_radius_are_exact(h, mask):
+    normal = gaussian(h + len(mask))
+    for case in range(8):
+        n, d = 2 + case, 2 + case % 3
+        f = layer(normal, h, d, bias=case % 2 == 0, side_by_side=case == 3, **MASKS[mask])
+        M = torch.linalg.matrix_norm(summed(f), 2).item()
+        assert M * (1 - 1e-12) <= ball_upper(f, 1, 7.0) <= M * (1 + 1e-7)
+        still = dense_norms(f, torch.zeros(1, n, d).double()).item()
+        assert still * (1 - 1e-12) <= ball_upper(f, n, 0.0) <= still * (1 + 1e-7)
+        assert ball_upper(f, n, 1e-5) <= still * 1.01
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_short_logits_cost_little(mask):
+    normal = gaussian(20)
+    for case in range(12):
+        n, h, R = 2 + case % 5, 1 + case % 3, (0.01, 0.03, 0.1, 0.3)[case % 4]
+        f = layer(normal, h, 3, bias=case % 2 == 1, **MASKS[mask])
+        start = R * in_ball(normal, 4, n, 3)
+        assert climb(f, start, R, steps=25)[1].max() <= ball_upper(f, n, R)
+
+
+def test_heads_that_cancel_leave_rounding():
+    normal = gaussian(21)
+    query, key, value, output = normal(1, 2, 3), normal(1, 2, 3), normal(1, 2, 3), normal(1, 4, 2)
+    f = Attention(*(torch.cat([part, part]) for part in (query, key, value)), torch.cat([output, -output]))
+    assert 0 < ball_upper(f, 1, 1.0) < 1e-13 and 0 < ball_upper(f, 5, 0.0) < 1e-13
+    assert ball_upper(f, 5, 1e-9) < 1e-7
+    one, near = torch.ones(2, 1, 1).double(), torch.tensor([2.0**-30, 0.0]).double()[:, None, None]
+    f = Attention(one, one, one - near, torch.tensor([1.0, -1.0]).double()[:, None, None] * (one + near))
+    assert 2**-60 <= ball_upper(f, 1, 1.0) < 1e-14  # the sum of the values is -2^-60, computed 0
+
+
+@pytest.mark.parametrize("delta", [0.01, 1.0, 5.0])
+def test_heads_that_cancel_and_attend_otherwise_attain_the_part_of_the_values(delta):
+    P = torch.tensor([[delta, 0.0], [0.0, delta]], dtype=torch.float64).softmax(-1)
+    found = 0.5 * torch.linalg.matrix_norm((P[0] - P[1]).expand(2, 2), 2)  # values 1/2 and -1/2
+    sizes = Sizes(value=0.0, key=-math.inf, query=-math.inf, spread=math.log(delta), same=-math.inf)
+    rows = rows_of(Attention.from_matrices(EYE, EYE), 2)
+    assert _log_of_rows(sizes, rows, heads=2, apart=False) == pytest.approx(found.log().item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("window", [None, 1, 2, 5, 40])
+def test_averages_of_many_tokens_are_bounded_by_a_number(window, monkeypatch):
+    f = Attention.from_matrices(EYE, EYE, masked=True).replace(window=window)
+    lengths = 1, 2, 10, 60, 200
+    exact = [rows_of(f, n).uniform for n in lengths]
+    assert exact == sorted(exact) and exact[0] == pytest.approx(1)
+    monkeypatch.setattr("lipnb.bounds.ball.AVERAGES", 0)
+    assert all(1 - 1e-7 <= rows_of(f, n).uniform / one <= 2.3 for one, n in zip(exact, lengths, strict=True))
+    assert _uniform(f, 10**6, 1e9) == (2 if window is None else math.sqrt(5))
+
+
+@pytest.mark.parametrize(("n", "R"), [(5, 1e-6), (6, 0.1), (12, 1e-6), (40, 0.1)])
+def test_behind_a_window_the_second_token_is_seen_most(n, R):
+    one = torch.ones(2, 1, 1, dtype=torch.float64)
+    sign = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    f = Attention(0 * one, one, sign[:, None, None], one, query_bias=sign[:, None], scale=1.0, masked=True, window=2)
+    x = R * torch.tensor([(-1.0) ** i for i in range(n)], dtype=torch.float64)[:, None]
+    constant = local_lipschitz(f, x, method="dense").value.item()
+    assert constant <= ball_upper(f, n, R) <= 1.6 * constant  # without the row of one more: 0.93 to 0.98 of it
+
+
+@pytest.mark.parametrize(("n", "R"), [("4", 1.0), (None, 1.0), (torch.ones(2), 1.0), (True, 1.0), (4, "3"), (4, 1j)])
+def test_what_is_no_number_is_refused_by_name(n, R):
+    f = Attention.from_matrices(torch.eye(2), torch.eye(2))
+    with pytest.raises(TypeError, match="^[nR] must be a number, got "):
+        ball_upper(f, n, R)
+    with pytest.raises(ValueError, match="^gain must be a real floating point tensor"):
+        ball_upper(f, 4, 1.0, ellipsoid=(torch.ones(2).long(), torch.zeros(2)))
 
 
 def test_heads_of_their_own_directions_cost_no_more_than_one():

@@ -13,6 +13,7 @@ from lipnb.bounds import (
     general_lower,
     general_upper,
     general_upper_sharp,
+    mean_field_lower,
     mean_field_upper,
     rounding,
     terms,
@@ -210,6 +211,7 @@ def test_balls_whose_squared_radius_is_beyond_float64():
     assert general_lower(one, 3, R) == pytest.approx(2**0.5)
     assert mean_field_upper(one, one, R, log=True) == math.inf
     assert mean_field_upper(one, 0 * one, R, log=True) == -math.inf
+    assert mean_field_lower(-one, R, log=True) < math.inf and mean_field_lower(0 * one, R) == 0
 
 
 def test_the_size_of_tiles_loosens_no_bound(monkeypatch):

@@ -1,5 +1,7 @@
 """Forks reach what they state, and the search on a ball stays in it, keeps its best and finds what is known."""
 
+import contextlib
+import importlib
 import math
 
 import pytest
@@ -7,6 +9,16 @@ import torch
 
 from lipnb import Attention, bounds, local_lipschitz
 from lipnb.worst_case import bulk_directions, fork_input, forks, on_ball, slopes, tight_input, two_clusters
+from lipnb.worst_case.domain import domain_of
+
+on_ball_module = importlib.import_module("lipnb.worst_case.on_ball")
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    """Short ascents of layers: nothing here depends on their length."""
+    monkeypatch.setattr(on_ball_module, "POINTS", (60, 60))
+
 
 EYE = torch.eye(3, dtype=torch.float64)
 
@@ -161,12 +173,108 @@ def test_a_width_that_no_head_sees_changes_nothing():
     assert found.value == pytest.approx(narrow.value, rel=0.05) and not found.x[:, 5:].abs().max() > 1e-9
 
 
+def ellipsoid_of(seed, d=5):
+    """Gain and shift of a random LayerNorm."""
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(d, generator=generator, dtype=torch.float64) for _ in range(2))
+
+
+def in_ellipsoid(x, gain, shift):
+    """How far tokens are from the form shift + sqrt(d) gain (u - mean of u), and the largest |u| of the shortest u."""
+    d = len(gain)
+    G = math.sqrt(d) * gain[:, None] * (torch.eye(d, dtype=torch.float64) - 1 / d)
+    u = torch.linalg.lstsq(G, (x - shift).mT, driver="gelsd").solution
+    return (G @ u - (x - shift).mT).abs().max().item(), u.norm(dim=0).max().item()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("heads", "output", "d"), [(1, False, 12), (1, True, 5), (2, True, 5)])
+def test_on_an_ellipsoid_tokens_are_what_a_layer_norm_makes(heads, output, d, masked):
+    """Alone and met with a ball; below its bound; one head on the span of its rows, 12 coordinates, and whole."""
+    f, ellipsoid = layer(heads, heads, output=output, masked=masked, d=d), ellipsoid_of(heads + d, d)
+    reach = bounds.layer_norm_radius(*ellipsoid)
+    region = domain_of(f, math.inf, ellipsoid)
+    least = region.whole_tokens(region.inner).norm().item()
+    values = []
+    for R in (math.inf, (reach + least) / 2, least * (1 + 1e-4)):
+        found = on_ball(f, 7, R, ellipsoid=ellipsoid, progress=False)
+        rest, most = in_ellipsoid(found.x, *ellipsoid)
+        assert found.x.shape == (7, d) and rest < 1e-9 and most <= 1 + 1e-9
+        assert found.x.norm(dim=1).max() <= R * (1 + 1e-12)
+        assert found.value == pytest.approx(dense(f, found.x), rel=1e-5)
+        assert found.value <= bounds.ball_upper(f, 7, R, ellipsoid=ellipsoid)
+        values.append(found.value)
+    assert values[1] < values[0]
+    assert domain_of(f, 2 * reach, ellipsoid).R == math.inf  # a ball around the ellipsoid cuts nothing off
+
+
+def test_a_ball_as_an_ellipsoid_is_searched_as_well():
+    """Gain 1 makes a ball of one coordinate less: with it no head reads, both searches see the same problem."""
+    f = layer(0, bias=False, output=False, d=6)
+    centring = torch.eye(6, dtype=torch.float64) - 1 / 6
+    f = f.replace(**{name: getattr(f, name) @ centring for name in ("query", "key", "value")})
+    ball = on_ball(f, 8, math.sqrt(6), progress=False)
+    flat = torch.ones(6).double(), torch.zeros(6).double()
+    assert on_ball(f, 8, math.inf, ellipsoid=flat, progress=False).value == pytest.approx(ball.value, rel=0.02)
+
+
+def test_the_search_on_an_ellipsoid_beats_random_tokens_of_it():
+    for seed in range(3):
+        f, (gain, shift) = layer(seed, 2, masked=seed == 2), ellipsoid_of(seed)
+        u = torch.randn(200, 9, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        u = u - u.mean(-1, keepdim=True)
+        x = shift + math.sqrt(5) * gain * u / u.norm(dim=-1, keepdim=True)
+        most = local_lipschitz(f, x, rtol=1e-3).value.max()
+        assert on_ball(f, 9, math.inf, ellipsoid=(gain, shift), seed=seed, progress=False).value > 1.5 * most
+
+
+def test_the_shortest_token_of_an_ellipsoid():
+    """Against many random points; and a ball too small for any is refused by name."""
+    for seed in range(4):
+        gain, shift = ellipsoid_of(seed)
+        f = layer(seed)
+        region = domain_of(f, math.inf, (gain, shift))
+        least = region.whole_tokens(region.inner).norm().item()
+        u = torch.randn(20000, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        some = region.whole_tokens(u / u.norm(dim=1, keepdim=True).clamp_min(1)).norm(dim=1).min().item()
+        assert least <= some <= 2 * least + 0.5 and region.inner.norm() <= 1 + 1e-12
+        with pytest.raises(ValueError, match="no token of the ellipsoid is in the ball: R must be at least"):
+            on_ball(f, 3, 0.99 * least, ellipsoid=(gain, shift))
+
+
+def test_the_bar_moves_during_the_constructions(monkeypatch):
+    """Something is shown before the first comparison, and all announced steps are made."""
+    seen = []
+
+    class Bar(on_ball_module._Silent):
+        def update(self, steps=1):
+            seen.append(steps)
+
+    monkeypatch.setattr(on_ball_module, "_bar", lambda total, wanted: contextlib.nullcontext(Bar()))
+    on_ball(layer(0, 2), 5, 1.0, effort=0)
+    assert len(seen) >= 3 and sum(seen) == on_ball_module.TOLD
+    seen.clear()
+    on_ball(layer(0, 2), 5, 1.0)
+    assert sum(seen) == on_ball_module.TOLD + on_ball_module.POINTS[True] + on_ball_module.TOKENS
+
+
 def test_bad_input_gets_a_sentence():
     f = layer(0)
     for R, sentence in ((0.0, "R must be positive"), (math.inf, "R must be a finite number")):
         with pytest.raises(ValueError, match=sentence):
             on_ball(f, 3, R)
-    for effort in (-1, 1.5):
+    for name, wrong in (("R", "1"), ("R", None), ("n", "3"), ("n", [3])):
+        with pytest.raises(TypeError, match=f"{name} must be a number, got"):
+            on_ball(f, **({"n": 3, "R": 1.0} | {name: wrong}))
+    with pytest.raises(ValueError, match="R must be positive"):
+        on_ball(f, 3, math.nan)
+    for seed in ("0", 1.0, None):
+        with pytest.raises(TypeError, match="seed must be an int"):
+            on_ball(f, 3, 1.0, seed=seed)
+    for ellipsoid in (1.0, (torch.ones(5),), (torch.ones(4), torch.ones(4))):
+        with pytest.raises(ValueError, match="ellipsoid must be"):
+            on_ball(f, 3, 1.0, ellipsoid=ellipsoid)
+    for effort in (-1, 1.5, "1", None):
         with pytest.raises(ValueError, match="effort must be 0 or more"):
             on_ball(f, 3, 1.0, effort=effort)
     with pytest.raises(ValueError, match="on_ball knows dot-product scores only"):

@@ -24,14 +24,15 @@ each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def eager(f, x, weights=None, wrong=""):
     """Outputs (n, m) of tokens (n, d), step by step, with nothing of the package; `wrong` plants a fault."""
 
-    def heads(name, skip=False):
-        W, bias = getattr(f, name), None if skip else getattr(f, f"{name}_bias")
+    def heads(name):
+        W, bias = getattr(f, name), None if wrong == f"no {name} bias" else getattr(f, f"{name}_bias")
+        W = W.mT if wrong == f"{name} transposed" and W.shape[-1] == W.shape[-2] else W
         flat = x @ W.flatten(0, 1).T + (0 if bias is None else bias.flatten())
         return (
             flat.view(len(W), len(x), -1) if wrong == "heads by rows" else flat.view(len(x), len(W), -1).movedim(1, 0)
         )
 
-    query, key, value = heads("query", wrong == "no query bias"), heads("key"), heads("value")
+    query, key, value = heads("query"), heads("key"), heads("value")
     query, key = (key, query) if wrong == "keys for queries" else (query, key)
     logits = query @ key.mT if f.score == "dot" else -(query[:, :, None] - key[:, None]).square().sum(-1)
     logits = logits * (1 if wrong == "no scale" else f.scale) + (0 if weights is None else weights.log())
@@ -117,11 +118,14 @@ def test_the_released_loop_fails():
 # the faults that must be caught, and cases without which they would not be
 FAULTS = {
     "no mask": {"averages-of-2", "pair-masked", "hard-rising-masked", "window-2", "two-heads-masked"},
-    "heads by rows": {"heads-apart", "heads-apart-outputs", "hard-heads-added"},
+    "heads by rows": {"heads-apart", "heads-apart-outputs", "hard-heads-added", "two-heads-weights"},
     "keys for queries": {"opposite-in-the-plane", "queries-cancelled", "one-query"},
     "no scale": {"opposite-scale"},
-    "no query bias": {"one-query", "queries-cancelled", "blind-pair-one-query"},
-    "no weights": {"averages-of-2-weights", "pair-weights"},
+    "no query bias": {"one-query", "queries-cancelled", "blind-pair-one-query", "l2-pair-biases"},
+    "no key bias": {"l2-pair-biases"},
+    "query transposed": {"opposite-in-the-plane", "opposite-square-keys"},
+    "key transposed": {"opposite-square-keys"},
+    "no weights": {"averages-of-2-weights", "pair-weights", "two-heads-weights"},
     "probabilities constant": {"opposite", "pair", "square", "fork", "l2-pair"},
     "no transpose": {"uniform", "averages-of-2", "hard-leader", "fork"},
 }
@@ -174,6 +178,28 @@ def test_inputs_are_exact_in_float32():
         assert rounded == case.name.endswith("-everywhere")
         tensors = (getattr(case.attention, name) for name in reference.HEADS)
         assert all(one is None or torch.equal(one.float().double(), one) for one in tensors)
+
+
+def root(function, near):
+    """A zero by secants."""
+    last = near + 1e-3
+    for _ in range(50):
+        if function(near) == function(last):
+            break
+        last, near = near, near - function(near) * (near - last) / (function(near) - function(last))
+    return near
+
+
+@each
+def test_a_formula_is_python_that_needs_nothing_of_ours(case):
+    """Read as the file itself explains, with the functions of Python's mathematics."""
+    names = {name: getattr(math, name, None) or root for name in exact.FUNCTIONS}
+    body, _, definitions = case.formula.partition(" where ")
+    for name, _, expression in (one.partition(" = ") for one in filter(None, definitions.split("; "))):
+        names[name] = eval(expression, names)
+    assert eval(body, names) == pytest.approx(case.value, rel=1e-12)
+    explained = exact.ABOUT.partition("formula: ")[2]
+    assert all(name in explained for name in exact.FUNCTIONS)
 
 
 def test_a_formula_that_names_nothing_is_refused():

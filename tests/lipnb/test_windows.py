@@ -153,7 +153,8 @@ def test_a_scan_states_no_bound_that_is_not_proved_for_windows():
     x = normal(9, 4)
     for f, there in ((windowed(3), False), (windowed(3).replace(window=None), True)):
         keys, reasons = catalogue.applicable(f)
-        assert ("mean_field" in keys) == there == ("window" not in reasons.get("mean_field", ""))
+        for name in ("mean_field", "mean_field_sharp"):
+            assert (name in keys) == there == ("window" not in reasons.get(name, ""))
         assert set(catalogue.evaluate(f, catalogue.prepare(f), x)) == set(keys)
 
 

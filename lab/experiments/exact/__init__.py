@@ -1,6 +1,6 @@
 """Inputs of attention with known constants: the file that `lipnb.reference_cases` reads, made from closed forms.
 
-``python -m lab.experiments.exact`` makes it. No value is typed: each is what its formula gives in sixty digits, and
+``python -m lab cases`` makes it. No value is typed: each is what its formula gives in sixty digits, and
 those of small inputs are compared with the definition of the constant, in fifty, before the file is written.
 """
 
@@ -9,10 +9,10 @@ import json
 import mpmath
 
 from lab.experiments.exact import distances, heads, limits, pairs, uniform
-from lab.experiments.exact.case import evaluate
+from lab.experiments.exact.case import FUNCTIONS, evaluate
 from lab.experiments.exact.definition import WIDEST, constant
 
-__all__ = ["ABOUT", "FILE", "ROUNDINGS", "WIDEST", "cases", "disagreement", "text"]
+__all__ = ["ABOUT", "FILE", "FUNCTIONS", "ROUNDINGS", "WIDEST", "cases", "disagreement", "text"]
 
 MODULES = (uniform, pairs, heads, limits, distances)
 FILE = "lipnb/reference_cases.json"
@@ -25,9 +25,12 @@ ABOUT = (
     "output[h] sum_j P_ij (value[h] x_j + value_bias[h]), heads side by side where output is null; row i of P is "
     "the softmax over j of the logits scale * (query[h] x_i + query_bias[h]) . (key[h] x_j + key_bias[h]), score "
     "dot, or minus scale times the squared distance of the two, score l2. masked: i sees j <= i; window: and j > "
-    "i - window. value: the constant at x (kind local), its limit along multiples of x, from which x itself "
-    "differs by less than 1e-20 (limit), or the largest constant at n tokens of norm at most radius, null for "
-    "all, attained at x (ball). tolerance: relative, of an implementation in that precision."
+    "i - window. value: the constant at x (kind local), its limit along multiples of x (of fork-limit: as its "
+    "attention hardens, other factors held), from which it differs by less than 1e-20 (limit), or the largest constant "
+    "at n tokens of norm at most radius, null for all, attained at x (ball). formula: a Python expression and, after "
+    "where, its definitions in order; sqrt, exp, cos, acos, cosh, tanh, max, abs are functions of numbers, "
+    "findroot(function, near) is the zero of a function near a number. "
+    "tolerance: relative, of an implementation in that precision."
 )
 
 

@@ -8,9 +8,8 @@ __all__ = ["DIGITS", "FUNCTIONS", "case", "evaluate", "head"]
 
 DIGITS = 30  # of each value, all of them right
 WORKING = 60
-FUNCTIONS = ("sqrt", "exp", "cos", "acos", "tanh", "sech", "max", "abs")  # that a formula may name
+FUNCTIONS = ("sqrt", "exp", "cos", "acos", "cosh", "tanh", "findroot")  # of mpmath, that a formula may name
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?")
-ROOT = re.compile(r"root of (.+) near ([\d.]+)")
 FAMILIES = ("uniform", "equal tokens", "blind values", "two tokens", "query bias", "heads", "symmetry", "hard", "L2")
 KINDS = ("local", "limit", "ball")
 
@@ -22,7 +21,7 @@ def evaluate(formula):
     ----------
     formula : str
         A Python expression, then perhaps ``where name = expression; name = expression``: each may use the names before
-        it. ``u = root of EXPRESSION near NUMBER`` is the zero of an expression in u.
+        it. They may name `FUNCTIONS`, max and abs; ``findroot(lambda u: ..., near)`` is the zero of a function.
 
     Returns
     -------
@@ -37,23 +36,20 @@ def evaluate(formula):
     --------
     >>> print(mpmath.nstr(evaluate("2*p where p = 1/3"), 10))
     0.6666666667
-    >>> print(mpmath.nstr(evaluate("u where u = root of u*u - 2 near 1.5"), 10))
+    >>> print(mpmath.nstr(evaluate("u where u = findroot(lambda v: v*v - 2, 1.5)"), 10))
     1.414213562
     """
-    known = {name: getattr(mpmath, name) for name in FUNCTIONS if name not in ("max", "abs")}
+    known = {name: getattr(mpmath, name) for name in FUNCTIONS}
     known |= {"max": max, "abs": abs, "mpf": mpmath.mpf, "__builtins__": {}}
 
-    def number(expression, **more):
-        return eval(NUMBER.sub(r"mpf('\g<0>')", expression), {**known, **more})  # our own formulas, no input
+    def number(expression):
+        return eval(NUMBER.sub(r"mpf('\g<0>')", expression), known)  # our own formulas, no input
 
     body, _, definitions = formula.partition(" where ")
     with mpmath.workdps(WORKING):
         for definition in filter(None, definitions.split("; ")):
             name, _, expression = definition.partition(" = ")
-            if found := ROOT.fullmatch(expression):
-                known[name] = mpmath.findroot(lambda u, f=found[1], n=name: number(f, **{n: u}), mpmath.mpf(found[2]))
-            else:
-                known[name] = number(expression)
+            known[name] = number(expression)
         return +mpmath.mpf(number(body))
 
 

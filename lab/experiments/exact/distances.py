@@ -7,8 +7,8 @@ __all__ = ["cases"]
 NORM = "sqrt((s + sqrt(s**2 - 4*e**2))/2)"
 FAMILY, KIM = "L2", "ours, after kim2021lipschitz"
 TURN, UNIT, LINE = [[3.0, 4.0], [-4.0, 3.0]], [[1.0, 0.0], [0.0, 1.0]], [[1.0]]
-STRETCH = "tanh(u/2) + u*sech(u/2)**2"
-TOP = "u = root of u*tanh(u/2) - 3/2 near 2"
+STRETCH = "tanh(u/2) + u/cosh(u/2)**2"
+TOP = "u = findroot(lambda v: v*tanh(v/2) - 3/2, 2)"
 HALF = float(evaluate(f"sqrt(u)/2 where {TOP}"))  # to the nearest float: the constant is stationary there
 PAIR = (
     "The sum of two tokens is kept; their difference v goes to v tanh(u/2), u = |v|^2, so J is 1 on sums, "
@@ -25,7 +25,7 @@ def distances(V):
 
 def cases():
     """All of them, in the order of the book."""
-    return [*pairs(), between_clusters()]
+    return [*pairs(), biases(), between_clusters()]
 
 
 def pairs():
@@ -68,7 +68,7 @@ def pairs():
             f"{NORM} where {TOP}; p = 1/(1 + exp(-u)); a = p + 2*u*p*(1 - p); s = 1 + a**2 + (1 - a)**2; e = a",
             "The second output is x_1 + p(u) v: rows (1, 0), (1 - a, a) along v, a = p + 2 u p (1 - p), and with p for "
             "a across. p and a lie between 1/2 and the largest a, where u tanh(u/2) = 3/2; norms are convex, and at "
-            "1/2 this one is smaller.",
+            "1/2 the norm, 1.144, is smaller.",
             [[HALF, 0.0], [-HALF, 0.0]],
             distances(UNIT),
             masked=True,
@@ -85,6 +85,23 @@ def pairs():
             kind="limit",
         ),
     ]
+
+
+def biases():
+    """Two tokens whose queries and keys have biases of their own."""
+    return case(
+        "l2-pair-biases",
+        FAMILY,
+        f"{NORM} where v = 1; c = 1/4; p = 1/(1 + exp(-v**2 - 2*c*v)); q = 1/(1 + exp(v**2 - 2*c*v)); "
+        "a = p + 2*v*(v + c)*p*(1 - p); b = q + 2*v*(c - v)*q*(1 - q); "
+        "s = a**2 + (1 - a)**2 + b**2 + (1 - b)**2; e = a - b",
+        "Logits -(x_i - x_j + c)^2, c the bias of the queries less that of the keys. With v = x_1 - x_2 outputs are "
+        "x_2 + p(v) v and x_2 + q(v) v, p and q what the tokens give the first: J has the rows (a, 1 - a), (b, 1 - b), "
+        "a = (p v)', b = (q v)'.",
+        [[0.5], [-0.5]],
+        distances(LINE) | {"query_bias": [[0.75]], "key_bias": [[0.5]]},
+        source=KIM,
+    )
 
 
 def between_clusters():

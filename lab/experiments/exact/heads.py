@@ -1,7 +1,7 @@
 """Several heads, and symmetric inputs in the plane: the square and the fork."""
 
 from lab.experiments.exact.case import case, head
-from lab.experiments.exact.pairs import ANTIPODAL, MASKED, MASKED_WHERE, antipodal
+from lab.experiments.exact.pairs import ANTIPODAL, MASKED, MASKED_WHERE, antipodal, clusters
 
 __all__ = ["cases"]
 
@@ -11,7 +11,7 @@ NORM = "sqrt((s + sqrt(s**2 - 4*e**2))/2)"
 
 def cases():
     """All of them, in the order of the book."""
-    return [*alike(), *apart(), *squares(), *forks()]
+    return [*alike(), *apart(), weighted(), *squares(), *forks()]
 
 
 def alike():
@@ -87,6 +87,24 @@ def apart():
             reading | {"output": [[[0.0], [2.0]], [[3.0], [0.0]]]},
         ),
     ]
+
+
+def weighted():
+    """Two different heads side by side, at tokens with weights."""
+    pair = clusters("1", "-1/2", ("1/4", "3/4"), "1", copies=False).partition(" where ")[2]
+    return case(
+        "two-heads-weights",
+        "heads",
+        f"sqrt((s + 4 + sqrt((s + 4)**2 - 4*(e**2 + 4*f)))/2) where {pair}; "
+        "f = (j*sqrt(b) - k*sqrt(a))**2 + (l*sqrt(b) - m*sqrt(a))**2",
+        "The first head is that of pair-weights, with Jacobian M; the second, of A = 0 and V = 2, has 2 r r^T, "
+        "r = (a^(1/2), b^(1/2)) of length 1. Side by side J^T J = M^T M + 4 r r^T, of trace s + 4 and determinant "
+        "e^2 + 4 |M (b^(1/2), -a^(1/2))|^2.",
+        [[1.0], [-0.5]],
+        {"query": [LINE, [[0.0]]], "key": [LINE] * 2, "value": [LINE, [[2.0]]], "scale": 1.0},
+        weights=[0.25, 0.75],
+        source="castin2024smooth, Lemma C.5",
+    )
 
 
 def squares():

@@ -2,7 +2,7 @@
 
 from lab.experiments.exact.case import case, evaluate, head
 
-__all__ = ["ANTIPODAL", "MASKED", "antipodal", "cases"]
+__all__ = ["ANTIPODAL", "MASKED", "antipodal", "cases", "clusters"]
 
 LINE = [[1.0]]
 ANTIPODAL = "max(1 + 4*t*w, abs(2*p - 1 + 8*t*w))"
@@ -108,6 +108,15 @@ def opposite():
             [[1.0, 0.0], [-1.0, 0.0]],
             head([[0.25, 2.0], [0.0, -1.0]], [[1.0, 0.0], [0.0, 1.0]]),
         ),
+        case(
+            "opposite-square-keys",
+            family,
+            plane,
+            "K^T Q is the A of opposite-in-the-plane, for queries Q with rows (1/4, 2), (-1/4, -3) and keys K with "
+            "rows (1, 1), (0, 1).",
+            [[1.0, 0.0], [-1.0, 0.0]],
+            head([[0.25, 2.0], [-0.25, -3.0]], [[1.0, 0.0], [0.0, 1.0]]) | {"key": [[[1.0, 1.0], [0.0, 1.0]]]},
+        ),
     ]
 
 
@@ -184,7 +193,7 @@ def query_bias():
         "a = p + p (1 - p) u."
     )
     most = "a' = p (1 - p) (2 - u tanh(u/2)), so a is largest where u tanh(u/2) = 2"
-    top = "u = root of u*tanh(u/2) - 2 near 2.4"
+    top = "u = findroot(lambda v: v*tanh(v/2) - 2, 2.4)"
     half = float(evaluate(f"u/2 where {top}"))  # to the nearest float: the constant is stationary there
     spread = "Norms are convex and 1 - a(u) = a(-u): the largest is at an end of the range of a."
     masked = "sqrt((s + sqrt(s**2 - 4*(1 - a)**2))/2)"

@@ -1,0 +1,266 @@
+"""The tables of worst words: how far greedily substituted words move a layer of MiniLM toward its worst input.
+
+They begin at a window of Alice, and at one word repeated: at a fork, too, most tokens are alike.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from lab.experiments import adversarial
+from lab.experiments.table import Table
+from lab.experiments.worst_inputs import CORPUS, LENGTH, WINDOWS
+from lipnb import AttentionJacobian, corpora, models
+from lipnb.lipschitz import local_lipschitz
+from lipnb.recording import Unit
+from lipnb.worst_case import unit_slope
+from lipnb.worst_case.attacks import length, singular
+
+__all__ = ["TABLES", "Text", "again", "below", "first_order", "greedy", "read_back", "text_at", "text_of"]
+
+MODEL = "minilm"
+COUNTS = (0, 1, 2, 5, 10, 20, 40)  # changed words
+TRIED = 16  # substitutions measured at each step
+REFINED = 3  # power steps from the last singular vectors, on each of those
+RANDOM = 5  # texts of random words, of which the median is taken
+REPEATED, FEW = 8, 10  # words drawn, the roughest of which is repeated; words changed then at most
+SETTINGS = {"model": MODEL, "length": LENGTH, "tried": TRIED, "refined": REFINED, "dtype": "float64"}
+
+
+class Text(NamedTuple):
+    """A window of a text, and the layer that its words are to make rough.
+
+    Attributes
+    ----------
+    model : lipnb.models.Model
+        A BERT.
+    layer : int
+        Which layer, from 0.
+    ids : LongTensor, shape (n,)
+        Its token ids.
+    words : Tensor of bool, shape (vocabulary,)
+        What may stand in it, see `read_back`.
+    """
+
+    model: models.Model
+    layer: int
+    ids: torch.Tensor
+    words: torch.Tensor
+
+    def received(self, ids):
+        """What the layer receives of token ids (b, n), shape (b, n, d)."""
+        return self.model.activations(ids, self.layer)
+
+    def places(self):
+        """Where a word may change, shape (n,): at whole words, so that the changed text is read as these tokens."""
+        pieces = self.model.tokenizer.convert_ids_to_tokens(self.ids.tolist())
+        goes_on = torch.tensor([piece.startswith("##") for piece in (*pieces[1:], "")])
+        return self.words[self.ids] & ~goes_on
+
+
+def read_back(model):
+    """Which tokens are words: read alone, each gives itself; no pieces of words, no special tokens.
+
+    Parameters
+    ----------
+    model : lipnb.models.Model
+        With a WordPiece tokenizer.
+
+    Returns
+    -------
+    Tensor of bool, shape (vocabulary,)
+    """
+    count = model.network.config.vocab_size
+    tokens = model.tokenizer.convert_ids_to_tokens(list(range(count)))
+    read = model.tokenizer(tokens, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    return torch.tensor([ids == [i] for i, ids in enumerate(read)])
+
+
+def text_at(layer, window=0):
+    """One of the windows of Alice before a layer of MiniLM whose longest token is the radius in `worst-layers`."""
+    model = adversarial.network_of(MODEL, False)
+    tokens = models.first_tokens(model, corpora.read(CORPUS), LENGTH * WINDOWS)
+    return Text(model, layer, corpora.windows(tokens, LENGTH, WINDOWS)[window], read_back(model))
+
+
+def below(model, layer, embeddings):
+    """What a layer of a BERT receives of word embeddings (b, n, d), shape (b, n, d), with derivatives.
+
+    Positions are added, and the embeddings' LayerNorm and the layers below the one asked for applied.
+    """
+    x = model.network.embeddings(inputs_embeds=embeddings)
+    for block in model.network.encoder.layer[:layer]:
+        x = block(x)
+    return x
+
+
+def first_order(text, attention, ids, left, right):
+    r"""What each substitution gains to first order, for one singular pair (w, v) of the layer at the text.
+
+    .. math:: g_i \cdot (E_t - E_{x_i}), \qquad g = \nabla_E\, \langle w,\, D_X f\, v \rangle \quad (w, v \text{ held}),
+
+    with word embeddings E and X what the layer receives of them.
+
+    Parameters
+    ----------
+    text : Text
+    attention : Attention
+        Of its layer.
+    ids : LongTensor, shape (n,)
+        Token ids now.
+    left, right : Tensor, shapes (n, m) and (n, d)
+        Singular vectors w and v of length 1.
+
+    Returns
+    -------
+    Tensor, shape (n, vocabulary)
+    """
+    table = text.model.network.embeddings.word_embeddings.weight.detach()
+    e = table[ids].requires_grad_()
+    x = below(text.model, text.layer, e[None])[0]
+    (pulled,) = torch.autograd.grad((attention(x) * left).sum(), x, create_graph=True)
+    (slopes,) = torch.autograd.grad((pulled * right).sum(), e)
+    return slopes @ table.mT - (slopes * table[ids]).sum(-1, keepdim=True)
+
+
+@torch.no_grad()
+def _refined(attention, x, left, steps):
+    """Lengths of the pulled-back left vectors, at most the constants of x (b, n, d), and both vectors."""
+    jacobian, left = AttentionJacobian(attention, x), left.expand(len(x), *left.shape[-2:])
+    for _ in range(steps):
+        left = unit_slope(jacobian.jvp(unit_slope(jacobian.vjp(left), (-2, -1))), (-2, -1))
+    right = jacobian.vjp(left)
+    return length(right), left, unit_slope(right, (-2, -1))
+
+
+def greedy(text, most, *, tried=TRIED):
+    """Substitute words one by one, each time the one that makes the layer roughest of those that promise most.
+
+    Roughness is compared by a few power steps from the singular vectors of the text before: a lower bound on each
+    constant, which may miss a substitution that makes another direction the roughest.
+
+    Parameters
+    ----------
+    text : Text
+    most : int
+        Words to change at most, each once.
+    tried : int
+        Substitutions measured for each: the best to first order at each of as many places.
+
+    Returns
+    -------
+    list of (int, int)
+        Place and token id of each change, in order; fewer than `most` where nothing tried gains.
+    """
+    attention, ids, free = text.model.attention(text.layer), text.ids.clone(), text.places()
+    x = text.received(ids[None])
+    right = singular(attention, x[0]).direction
+    value, left, right = _refined(attention, x, AttentionJacobian(attention, x).jvp(right[None]), 1)
+    changes = []
+    for _ in range(min(most, int(free.sum()))):
+        gains = first_order(text, attention, ids, left[0], right[0])
+        gains[~free], gains[:, ~text.words] = -torch.inf, -torch.inf
+        gains, words = gains.max(1)
+        places = gains.topk(min(tried, int(free.sum()))).indices
+        candidates = ids.repeat(len(places), 1)
+        candidates[range(len(places)), places] = words[places]
+        values, lefts, rights = _refined(attention, text.received(candidates), left, REFINED)
+        best = values.argmax()
+        if values[best] <= value:
+            break
+        value, left, right, ids = values[best], lefts[best, None], rights[best, None], candidates[best]
+        free[places[best]] = False
+        changes.append((places[best].item(), words[places[best]].item()))
+    return changes
+
+
+def _random(text, most, seed):
+    """As many changes as wanted: random words at random places, each place once."""
+    generator = torch.Generator().manual_seed(seed)
+    places, words = text.places().nonzero().flatten(), text.words.nonzero().flatten()
+    places = places[torch.randperm(len(places), generator=generator)[:most]]
+    tokens = words[torch.randint(len(words), (len(places),), generator=generator)]
+    return list(zip(places.tolist(), tokens.tolist(), strict=True))
+
+
+def _substituted(ids, changes):
+    ids = ids.clone()
+    for place, token in changes:
+        ids[place] = token
+    return ids
+
+
+def _constants(text, ids):
+    """Local constants of the layer at token ids (b, n)."""
+    return local_lipschitz(text.model.attention(text.layer), text.received(ids)).value
+
+
+def text_of(row):
+    """The greedily changed text of a stored row of either table."""
+    text = text_at(row["layer"], row.get("window", 0))
+    if "word" in row:
+        text = text._replace(ids=torch.full_like(text.ids, row["word"]))
+    changes = row["changes"].split() if row["changed"] else []
+    return text._replace(ids=_substituted(text.ids, [map(int, change.split(":")) for change in changes]))
+
+
+def again(row):
+    """The constant at the greedily changed text of a stored row, measured again; for `lipnb.recording.remeasure`."""
+    text = text_of(row)
+    return {"greedy": _constants(text, text.ids[None]).item()}
+
+
+def _rows(layer, window=0, *, seed):
+    text = text_at(layer, window)
+    changes = greedy(text, max(COUNTS))
+    counts = sorted({min(count, len(changes)) for count in COUNTS})
+    controls = [_random(text, max(counts), seed + i) for i in range(RANDOM)]
+    ids = torch.stack([_substituted(text.ids, made[:count]) for made in controls for count in counts])
+    random = _constants(text, ids).view(RANDOM, -1).median(0).values.tolist()
+    at = {"model": MODEL, "masked": False, "layer": layer, "window": window, "length": len(text.ids)}
+    return [at | row | {"random": value} for row, value in zip(_path(text, changes, counts), random, strict=True)]
+
+
+def _repeated_rows(layer, *, seed):
+    text, generator = text_at(layer), torch.Generator().manual_seed(seed)
+    words = text.words.nonzero().flatten()
+    ids = words[torch.randint(len(words), (REPEATED, 1), generator=generator)].repeat(1, len(text.ids))
+    text = text._replace(ids=ids[_constants(text, ids).argmax()])
+    changes = greedy(text, FEW)
+    at = {"model": MODEL, "masked": False, "layer": layer, "length": len(text.ids), "word": text.ids[0].item()}
+    return [at | row for row in _path(text, changes, range(len(changes) + 1))]
+
+
+def _path(text, changes, counts):
+    """What is stored of a text after so many of its changes: a row for each count."""
+    ids = torch.stack([_substituted(text.ids, changes[:count]) for count in counts])
+    radii, constants = text.received(ids).norm(dim=-1).amax(-1), _constants(text, ids)
+    return [
+        {
+            "changed": count,
+            "greedy": constant.item(),
+            "radius": radius.item(),
+            "changes": " ".join(f"{place}:{token}" for place, token in changes[:count]),
+        }
+        for count, constant, radius in zip(counts, constants, radii, strict=True)
+    ]
+
+
+def _units(rows, size, seed):
+    layers = range(adversarial.layers_of(MODEL, False))
+    return [Unit(f"{MODEL}/{layer}", partial(rows, layer, seed=seed), size) for layer in layers]
+
+
+def _words(seed):
+    text = {"corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS))}
+    more = {"counts": COUNTS, "random": RANDOM, "seed": seed}
+    return SETTINGS | text | more, _units(_rows, len(COUNTS), seed)
+
+
+def _repeats(seed):
+    more = {"repeated": REPEATED, "few": FEW, "seed": seed}
+    return SETTINGS | more, _units(_repeated_rows, FEW + 1, seed)
+
+
+TABLES = (Table("worst-words", _words, {"seed": 0}), Table("worst-repeats", _repeats, {"seed": 0}))

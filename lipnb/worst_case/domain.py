@@ -1,0 +1,149 @@
+"""Where tokens may be: a ball, what a LayerNorm can make, or both, as the image of a unit ball."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+
+from lipnb.attention import Attention
+from lipnb.bounds.ball import regions_of
+
+__all__ = ["Domain", "domain_of", "nearest"]
+
+
+class Domain(NamedTuple):
+    r"""Tokens :math:`c + B u` with :math:`|u| \le 1`, of norm at most R where that cuts something off.
+
+    Attributes
+    ----------
+    centre, map : Tensor, shapes (r,) and (r, s)
+        c and B in the coordinates of the map that is searched; a number as B is that multiple of the identity.
+    whole : tuple of Tensor, shapes (d,) and (d, s)
+        c and B in all coordinates.
+    inner : Tensor, shape (s,)
+        Where tokens too long are moved to: the u of a shortest token.
+    R : float
+        Radius; infinite where the ball cuts nothing off.
+    """
+
+    centre: Tensor
+    map: Tensor
+    whole: tuple[Tensor, Tensor]
+    inner: Tensor
+    R: float
+
+    def tokens(self, u: Tensor) -> Tensor:
+        """Tokens as the map that is searched takes them, shape (..., r), of u (..., s)."""
+        return _affine(self.centre, self.map, u)
+
+    def whole_tokens(self, u: Tensor) -> Tensor:
+        """Tokens in all coordinates, shape (..., d)."""
+        return _affine(*self.whole, u)
+
+    def inside(self, u: Tensor) -> Tensor:
+        r"""u put back: to the sphere along its radius, then, where :math:`|c + B u| > R`, on the way to `inner`."""
+        u = u / torch.linalg.vector_norm(u, dim=-1, keepdim=True).clamp_min(1)
+        if self.R == math.inf:
+            return u
+        start = self.whole_tokens(self.inner)
+        way = self.whole_tokens(u) - start
+        a, b, room = way.square().sum(-1), way @ start, self.R**2 - start.square().sum()
+        # the largest share t of the way with |start + t way| <= R
+        share = (((b**2 + a * room.clamp_min(0)).sqrt() - b) / a.clamp_min(1e-300)).clamp(0, 1)
+        return self.inner + share[..., None] * (u - self.inner)
+
+    def pulled(self, attention: Attention) -> Attention:
+        """The map of u that `attention` is after `tokens`: its logits and outputs, not its derivative."""
+        shift = attention.query @ self.centre
+        bias = shift if attention.query_bias is None else attention.query_bias + shift
+        rows = {name: getattr(attention, name) for name in ("query", "key", "value")}
+        parts = {name: self.map * part if self.map.ndim == 0 else part @ self.map for name, part in rows.items()}
+        return attention.replace(**parts, query_bias=bias if bias.any() else None)
+
+    def spanned(self, attention: Attention) -> tuple[Attention, "Domain"]:
+        """The map on the span of its rows, where that has fewer coordinates, and the domain to go with it.
+
+        Tokens of the smaller domain are all tokens of this one as the map sees them; with a ball and an ellipsoid,
+        where how long a token is counts too, many of them.
+        """
+        rows = torch.cat([part.flatten(0, 1) for part in (attention.query, attention.key, attention.value)])
+        if len(rows) + 1 >= attention.width:
+            return attention, self
+        ball = self.map.ndim == 0
+        moves = rows if ball else rows @ self.map
+        if self.R < math.inf:
+            moves = torch.cat([moves, self.inner[None]])
+        basis, along = (torch.linalg.qr(part.mT).Q for part in (rows, moves))
+        centre, whole = self.whole[0], self.map * along if ball else self.map @ along
+        small = self.map if ball else basis.mT @ whole
+        parts = {name: getattr(attention, name) @ basis for name in ("query", "key", "value")}
+        return attention.replace(**parts), Domain(centre @ basis, small, (centre, whole), self.inner @ along, self.R)
+
+
+def _affine(centre, matrix, u):
+    return centre + (matrix * u if matrix.ndim == 0 else u @ matrix.mT)
+
+
+def domain_of(attention: Attention, R: float, ellipsoid: tuple[Tensor, Tensor] | None) -> Domain:
+    """The tokens in the ball of radius R and, with an `ellipsoid`, among those that this LayerNorm can make.
+
+    Parameters
+    ----------
+    attention, R, ellipsoid
+        As for `lipnb.bounds.ball_upper`; the map in float64 on the CPU.
+
+    Returns
+    -------
+    Domain
+
+    Raises
+    ------
+    ValueError
+        "R must be ...", "ellipsoid must be (gain, shift) ...", "no token of the ellipsoid is in the ball ...".
+    """
+    regions, reach = regions_of(attention, R, ellipsoid)
+    region = regions[-1]
+    if ellipsoid is None:
+        size = torch.tensor(float(R), dtype=torch.float64)
+        return Domain(region.centre, size, (region.centre, size), region.centre, math.inf)
+    inner = nearest(region.centre, region.map)
+    least = torch.linalg.vector_norm(region.centre + region.map @ inner).item()
+    if least > R * (1 + 1e-12):
+        raise ValueError(f"no token of the ellipsoid is in the ball: R must be at least {least:.6g}, got {R!r}.")
+    cut = R if reach == R else math.inf  # what the LayerNorm makes may be shorter anyway
+    return Domain(region.centre, region.map, (region.centre, region.map), inner, cut)
+
+
+def nearest(centre: Tensor, matrix: Tensor) -> Tensor:
+    r"""The u in the unit ball that makes :math:`|c + B u|` smallest, shape (s,).
+
+    .. math:: u = -(B^\top B + \lambda I)^{-1} B^\top c,
+
+    with :math:`\lambda = 0` where that is short enough, else the one that gives length 1.
+
+    Parameters
+    ----------
+    centre, matrix : Tensor, shapes (d,) and (d, s)
+
+    Examples
+    --------
+    >>> nearest(torch.tensor([3.0, 1.0]).double(), torch.tensor([[2.0, 0.0], [0.0, 4.0]]).double()).norm().item() <= 1
+    True
+    >>> nearest(torch.tensor([1.0, 1.0]).double(), torch.tensor([[2.0, 0.0], [0.0, 4.0]]).double()).tolist()
+    [-0.5, -0.25]
+    """
+    h, basis = torch.linalg.eigh(matrix.mT @ matrix)
+    g = -(basis.mT @ (matrix.mT @ centre))
+    flat = h <= 1e-13 * h[-1]  # directions that move no token
+    h, g = h.clamp_min(0), g.masked_fill(flat, 0)
+
+    def coordinates(lift):
+        return g / torch.where(flat, 1, h + lift)
+
+    excess = coordinates(0).norm().item() - 1
+    if excess > 0:  # the length falls with lambda, and is below 1 at |B^T c|
+        u = coordinates(brentq(lambda lift: coordinates(lift).norm().item() - 1, 0, g.norm().item(), rtol=1e-14))
+        return basis @ (u / u.norm())
+    return basis @ coordinates(0)

@@ -1,0 +1,54 @@
+"""The figures of the zoo: names as in its table, legible and apart where a phone shows them."""
+
+from itertools import combinations
+
+import matplotlib.pyplot as plt
+import pytest
+
+from lab import figures, results
+from lab.figures.zoo import LINES
+from lab.zoo import ENTRIES
+
+PHONE = 350  # pixels that a figure has on a phone
+LEGIBLE = 9  # pixels of a letter's size
+
+
+@pytest.fixture(params=["text", "worst", "trained"])
+def drawn(request):
+    """One of the figures that pages show, drawn."""
+    figures.house_style()
+    if request.param == "text":
+        found = figures.zoo.at_text(results.load("zoo-text"))
+    elif request.param == "worst":
+        found = figures.zoo.at_worst(results.load("zoo-growth"))
+    else:
+        heads = results.load("worst-inputs")
+        found = figures.worst_inputs.between({name: rows for name, rows in heads.groupby("model", sort=False)})
+    found.canvas.draw()
+    yield found
+    plt.close(found)
+
+
+def texts(figure):
+    """What is written in a figure: titles, labels, numbers of the axes, legends."""
+    return [one for one in figure.findobj(plt.Text) if one.get_text().strip() and one.get_visible()]
+
+
+def test_lines_bear_the_names_of_the_table():
+    assert {key: words for key, (words, *_) in LINES.items()} == {key: ENTRIES[key].title for key in LINES}
+
+
+def test_letters_are_legible_on_a_phone(drawn):
+    wide = drawn.get_tightbbox().width * drawn.dpi
+    small = [one.get_text() for one in texts(drawn) if one.get_size() / 72 * drawn.dpi * PHONE / wide < LEGIBLE]
+    assert not small
+
+
+def test_nothing_written_overlaps(drawn):
+    boxes = [(one.get_text(), one.get_window_extent()) for ax in drawn.axes for one in [ax.title, *ax.texts]]
+    boxes += [(one.get_text(), one.get_window_extent()) for legend in drawn.legends for one in legend.get_texts()]
+    boxes = [(words, box) for words, box in boxes if words]
+    meeting = [(a, b) for (a, one), (b, other) in combinations(boxes, 2) if one.overlaps(other)]
+    assert not meeting
+    frames = [ax.get_window_extent() for ax in drawn.axes]
+    assert not [legend for legend in drawn.legends if any(legend.get_window_extent().overlaps(one) for one in frames)]
