@@ -179,7 +179,7 @@ def row_matrix(attention, head):
 
 
 def _head(attention, head):
-    attention.check_dot("the matrix A of a head")
+    attention.check_plain("the matrix A of a head")
     if not 0 <= index(head) < attention.heads:
         raise ValueError(f"there is no head {head}: this attention has heads 0 to {attention.heads - 1}.")
     return head

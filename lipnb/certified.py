@@ -130,7 +130,7 @@ def certify(
             f"certify needs a lipnb.Attention, whose Jacobian is known in closed form, got "
             f"{type(attention).__name__}: for any other map lipnb.local_lipschitz gives the lower bound."
         )
-    attention.check_dot("certify")
+    attention.check_plain("certify")
     attention.check_input(x, weights)
     if columns is not None and not (math.isfinite(columns) and int(columns) == columns and columns >= 0):
         raise ValueError(f"columns must be a whole number, 0 or more, got {columns!r}.")

@@ -7,7 +7,6 @@ The whole memory policy stands here. What is kept, such as cached products, may 
 import math
 import os
 from numbers import Real
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ __all__ = [
     "check_tokens",
     "check_weights",
     "count",
-    "head_tensors",
     "holds",
     "memory_allowance",
     "number",
@@ -118,36 +116,6 @@ def check_weights(weights: Tensor, x: Tensor) -> None:
         raise ValueError(f"weights are {weights.dtype} on {weights.device} but x is {x.dtype} on {x.device}.")
     if not holds(torch.isfinite(weights) & (weights > 0)):
         raise ValueError("weights must be positive and finite: leave out the tokens of weight zero.")
-
-
-def head_tensors(tensors: dict[str, Tensor | None]) -> dict[str, Any]:
-    """Copies of the parameters of attention heads, name -> tensor or None; or one sentence on what does not fit."""
-    own = {
-        name: real_tensor(name, tensors[name], sizes)
-        for name, sizes in (("query", "hkd"), ("key", "hkd"), ("value", "hvd"))
-    }
-    h, k, d = own["query"].shape
-    if 0 in own["query"].shape or 0 in own["value"].shape:
-        raise ValueError("query, key and value need at least one head, one row and one column.")
-    v = own["value"].shape[1]
-    if own["key"].shape != (h, k, d):
-        raise ValueError(f"key must have shape {(h, k, d)}, as query has, got {tuple(own['key'].shape)}.")
-    if own["value"].shape != (h, v, d):
-        raise ValueError(f"value must have shape ({h}, v, {d}) to go with query, got {tuple(own['value'].shape)}.")
-    output = own["output"] = None if tensors["output"] is None else real_tensor("output", tensors["output"], "hmv")
-    if output is not None and (output.shape[0], output.shape[2]) != (h, v):
-        raise ValueError(f"output must have shape ({h}, m, {v}) to go with value, got {tuple(output.shape)}.")
-    m = h * v if output is None else output.shape[1]
-    for name, shape in (("query_bias", (h, k)), ("key_bias", (h, k)), ("value_bias", (h, v)), ("output_bias", (m,))):
-        bias = tensors[name]
-        if bias is not None:
-            bias = real_tensor(name, bias, [str(size) for size in shape])
-            if bias.shape != shape:
-                raise ValueError(f"{name} must have shape {shape}, got {tuple(bias.shape)}.")
-        own[name] = bias
-    if len(kinds := {(tensor.dtype, tensor.device) for tensor in own.values() if tensor is not None}) > 1:
-        raise ValueError(f"all parameters must share one dtype and device, got {sorted(map(str, kinds))}.")
-    return {name: None if tensor is None else tensor.clone() for name, tensor in own.items()}
 
 
 def square(A):

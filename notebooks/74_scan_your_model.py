@@ -45,7 +45,6 @@ from myst_nb import glue
 from lab import figures, results
 from lipnb import Attention, bounds, local_lipschitz, scan
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.models import RotaryAttention
 from lipnb.scan import figures as scan_figures
 from lipnb.scan.summary import TITLES, summarise
 
@@ -171,14 +170,14 @@ plt.show()
 #
 # Llama-type layers rotate queries and keys by angles that depend on the positions of their tokens
 # {cite}`su2024roformer`. Published bounds are stated for one matrix $A = K^\top Q / \sqrt k$; here every distance has
-# its own matrix. So the constants of these layers are measured by automatic differentiation, and two bounds are proved
-# for them. As an example, take two tokens in the plane and the frequency 1: the query and the key of the second token
-# are rotated by one radian.
+# its own matrix. The Jacobian keeps its closed form, with rotated queries and keys, and two bounds are proved for them.
+# As an example, take two tokens in the plane and the frequency 1: the query and the key of the second token are rotated
+# by one radian.
 
 # %%
 Q, K, V, x = (torch.randn(2, 2, generator=generator, dtype=torch.float64) for _ in range(4))
 head = Attention(Q[None], K[None], V[None])
-turned = RotaryAttention(head, torch.tensor([1.0]))
+turned = head.replace(frequencies=torch.tensor([1.0]))
 by_hand = torch.linalg.matrix_norm(AutodiffJacobian(turned, x).dense(), 2).item()
 measured = local_lipschitz(turned, x).value.item()
 radius = x.norm(dim=-1).max().item()

@@ -116,6 +116,6 @@ print([m for m in ('torch', 'numpy', 'transformers', 'nltk', 'matplotlib', 'pand
 def test_every_public_name_is_there():
     for name in lipnb.__all__:
         assert getattr(lipnb, name) is getattr(import_module("lipnb"), name) and name in dir(lipnb)
-    assert lipnb.Attention.__module__ == "lipnb.attention" and lipnb.certify.__module__ == "lipnb.certified"
+    assert lipnb.Attention.__module__ == "lipnb.attention.heads" and lipnb.certify.__module__ == "lipnb.certified"
     with pytest.raises(AttributeError, match="module 'lipnb' has no attribute 'Atention'"):
         lipnb.Atention  # noqa: B018

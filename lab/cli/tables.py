@@ -2,11 +2,14 @@
 
 from lipnb.cli.words import known, lengths
 
+TOLERANCE = 1e-2  # solvers stop at relative 1e-4, and an ascent of hundreds of steps spreads rounding
+
 EXAMPLES = """\
   python -m lab tables                        make every table of the book that is not there yet
   python -m lab tables real-text-embedded     make one table (this one needs no corpus and no network)
   python -m lab tables real-text --again      make it anew; the old one stays until the new one is complete
   python -m lab tables --model bert-base-uncased       the panels of the paper, where a hub gives its model
+  python -m lab tables --check 5              some rows of every table measured again, beside the stored ones
   LIPNB_RESULTS=elsewhere python -m lab tables real-text-embedded --lengths 2,8,32 --count 3
 
 A run that is stopped, even by kill -9, continues where it was when the same command is given again.
@@ -43,6 +46,12 @@ def add(verbs):
         help="instead: every layer of this model, a name on the hub or a folder, on both texts of the paper",
     )
     verb.add_argument("--again", action="store_true", help="make them anew even where they are there")
+    verb.add_argument(
+        "--check",
+        type=int,
+        metavar="ROWS",
+        help="make nothing: measure random units of so many rows of each table again and say how far they are off",
+    )
     verb.add_argument("--lengths", type=lengths, metavar="N,N,...", help="sequence lengths (default: the table's)")
     verb.add_argument("--count", type=int, help="windows for each length (default: the table's)")
     verb.add_argument("--seed", type=int, help="seed of start vectors and random inputs (default 0)")
@@ -55,6 +64,8 @@ def run(arguments):
 
     if arguments.model and arguments.tables:
         raise ValueError(f"--model makes tables of its own: leave out {' '.join(arguments.tables)}, or --model.")
+    if arguments.check is not None:
+        return _check(arguments)
     if arguments.count is not None and arguments.count < 1:
         raise ValueError(f"--count must be 1 or more, got {arguments.count}.")
     listed = results.listed()
@@ -84,6 +95,34 @@ def run(arguments):
         converged = f", {int(table.converged.sum())} converged" if "converged" in table else ""
         seconds = results.provenance(name)["seconds"]
         print(f"{name}: {len(table)} rows{converged}, measured in {seconds:.0f} s, in {results.folder()}")
+
+
+def _check(arguments):
+    """Measure some rows of stored tables again."""
+    from tqdm.auto import tqdm
+
+    from lab import experiments, results
+    from lab.experiments.checking import check
+
+    if arguments.check < 1:
+        raise ValueError(f"--check must be 1 row or more, got {arguments.check}.")
+    if arguments.model or arguments.again or arguments.lengths or arguments.count:
+        raise ValueError("--check takes the options that the tables were made with: leave out the others.")
+    known("table", arguments.tables, experiments.TABLES)
+    wanted = arguments.tables or [name for name in experiments.TABLES if name in results.names()]
+    print(f"{'table':22} {'rows':>5} {'units':>12}  worst deviation")
+    off = 0
+    for found in check([experiments.TABLES[name] for name in wanted], rows=arguments.check, seed=arguments.seed or 0):
+        words = f", {found['other']} rows with another word" if found["other"] else ""
+        where = f" ({found['column']})" if found["column"] else ""
+        tqdm.write(
+            f"{found['table']:22} {found['rows']:5} {found['units']:>12}  {found['deviation']:.1e}{where}{words}"
+        )
+        off += found["deviation"] > TOLERANCE or found["other"] > 0
+    if off:
+        raise ValueError(
+            f"{off} of {len(wanted)} tables differ by more than {TOLERANCE:g} from what this code measures."
+        )
 
 
 def _made_otherwise(table, settings, options):

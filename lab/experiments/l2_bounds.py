@@ -8,6 +8,7 @@ import torch
 from lab.experiments.table import Table
 from lipnb import bounds
 from lipnb.attention import Attention
+from lipnb.jacobian.parts import parts_of
 from lipnb.jacobian.rows import row_blocks
 from lipnb.recording import Unit
 from lipnb.worst_case import adam, ascend
@@ -21,10 +22,7 @@ STEPS, RATE = 40, 0.15  # of the ascent, in units of the distance at which atten
 
 def dense_l2(attention, x):
     """Dense Jacobian of attention, shape (..., n m, n d), through which gradients flow to the tokens."""
-    query, key, value = attention.project(x)
-    query, key = attention.centred(query, key)
-    P = attention.probabilities_of(query, key)
-    return row_blocks(attention, query, key, value, P @ value, P).flatten(-4, -3).flatten(-2, -1)
+    return row_blocks(attention, parts_of(attention, x)).flatten(-4, -3).flatten(-2, -1)
 
 
 def _norms(attention, x):

@@ -7,7 +7,6 @@ from zlib import crc32
 import torch
 
 from lipnb.attention import Attention
-from lipnb.models import RotaryAttention
 from lipnb.worst_case import quadratic_input, tight_input, two_diracs
 
 __all__ = ["FAMILIES", "KINDS", "Problem", "draw"]
@@ -23,7 +22,7 @@ class Problem:
 
     Attributes
     ----------
-    attention : Attention or lipnb.models.RotaryAttention
+    attention : Attention
         The map, float64.
     x : Tensor, shape (b, n, d)
         Inputs.
@@ -39,19 +38,15 @@ class Problem:
     unfolded: torch.Tensor | None = None
 
     @property
-    def _plain(self):
-        return self.attention.attention if isinstance(self.attention, RotaryAttention) else self.attention
-
-    @property
     def A(self):
         """Logit matrices of the heads, shape (h, d, d)."""
-        f = self._plain
+        f = self.attention
         return f.scale * f.key.mT @ f.query
 
     @property
     def V(self):
         """Value matrices of the heads, the output matrix included, shape (h, m, d)."""
-        f = self._plain
+        f = self.attention
         return f.value if f.output is None else f.output @ f.value
 
     @property
@@ -171,7 +166,7 @@ def _map(g, d, heads, kind, family, masked):
     )
     if family == "rotary":
         frequencies = 10 ** uniform(g, k // 2, low=-2, high=0.5)
-        return RotaryAttention(f, frequencies.float(), _pick(g, [1.0, 1.0, 1.3])), None
+        return f.replace(frequencies=frequencies.float(), scale=f.scale * _pick(g, [1.0, 1.0, 1.3]) ** 2), None
     return f, None
 
 

@@ -11,7 +11,6 @@ from lab.zoo.maps import CosineAttention, SigmoidAttention, softmax
 from lipnb import bounds
 from lipnb.attention import Attention
 from lipnb.certified import certify
-from lipnb.models import RotaryAttention
 
 __all__ = ["ENTRIES", "LEFT_OUT", "Entry", "kind_of"]
 
@@ -33,9 +32,9 @@ TRANSPORT, MASKED = "W2", "d2"
 def kind_of(f):
     """What sort of map this is, in words."""
     if isinstance(f, Attention):
-        return "dot-product attention" if f.score == "dot" else "L2 attention"
-    named = {RotaryAttention: "rotary attention", CosineAttention: "cosine attention"}
-    named |= {SigmoidAttention: "sigmoid attention"}
+        plain = "dot-product attention" if f.score == "dot" else "L2 attention"
+        return "rotary attention" if f.frequencies is not None else plain
+    named = {CosineAttention: "cosine attention", SigmoidAttention: "sigmoid attention"}
     return "the softmax" if f is softmax else named.get(type(f), "a norm layer")
 
 

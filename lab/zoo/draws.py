@@ -10,7 +10,6 @@ import torch
 from lab.zoo.maps import CosineAttention, SigmoidAttention, softmax
 from lab.zoo.truth import blocks
 from lipnb.attention import Attention
-from lipnb.models import RotaryAttention
 from lipnb.worst_case import ascend, fork_input, unit_slope
 
 __all__ = ["FAMILIES", "KINDS", "Case", "draw", "rougher"]
@@ -146,7 +145,7 @@ def _map(g, family, d, masked, rough, seed):
         return Attention(query, key, value, torch.eye(8).double().view(8, 4, 2).movedim(1, 0), scale=0.5), None
     parts = normal(h, k, d), normal(h, k, d), normal(h, k, d), normal(h, d, k)
     if family == "rotary":
-        return RotaryAttention(Attention(*parts, masked=masked), torch.ones(1)), None
+        return Attention(*parts, masked=masked, frequencies=torch.ones(1)), None
     return Attention(*parts, query_bias=normal(h, k), key_bias=normal(h, k), masked=masked), None
 
 
@@ -159,7 +158,6 @@ def _tokens(g, f, family, n, d, t, seed, rough):
         return x[:1]
     if family in ("l2", "cosine", "sigmoid"):
         return (x[:1].expand(n, d) if rough and seed % 4 == 0 else x) * 2 ** (t / 10 - 1)
-    f = f.attention if family == "rotary" else f
     A = f.scale * f.key.mT @ f.query
     R = math.sqrt(t / max(torch.linalg.matrix_norm(A, 2).amax().item(), 1e-3))
     if family == "stacked":

@@ -152,7 +152,7 @@ def ball_upper(
     """
     if not isinstance(attention, Attention):
         raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
-    attention.check_dot("ball_upper")
+    attention.check_plain("ball_upper")
     n = count(n)
     att, size = in_units(attention.to("cpu", torch.float64))
     regions, reach = regions_of(att, R, ellipsoid)

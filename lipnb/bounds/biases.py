@@ -38,7 +38,7 @@ def without_query_bias(attention: Attention, x: torch.Tensor, size: float) -> tu
     >>> same.width, same.query_bias, wider.shape
     (3, None, torch.Size([3, 3]))
     """
-    attention.check_dot("without_query_bias")
+    attention.check_plain("without_query_bias")
     if attention.query_bias is None:
         return attention, x
     if not size > 0:

@@ -50,7 +50,7 @@ def head_norms(attention: Attention) -> HeadNorms:
     >>> [round(norm.item(), 6) for norm in head_norms(f)]
     [1.0, 1.0, 1.0, 1.0, 0.0]
     """
-    attention.check_dot("this bound")
+    attention.check_plain("this bound")
     att = attention.to(dtype=torch.float64)
 
     def factor(matrix):  # |M y| = |R y|
@@ -159,7 +159,7 @@ def heads_at_input(attention: Attention, norms: HeadNorms, x: torch.Tensor) -> d
     >>> {name: round(log, 4) for name, log in logs.items()}
     {'spread': 1.4656, 'column': 1.0986, 'yudin': 0.5802}
     """
-    attention.check_dot("this bound")
+    attention.check_plain("this bound")
     att, x = attention.to(dtype=torch.float64), x.double()
     query, key, _ = att.project(x)
     P = att.probabilities_of(query, key)

@@ -38,7 +38,7 @@ def chosen_tokens(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> chosen_tokens(f, torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]).double())
     tensor([[1, 1, 2]])
     """
-    attention.check_dot("chosen_tokens")
+    attention.check_plain("chosen_tokens")
     attention.check_input(x)
     x = x.double()
     scores = attention.scale * torch.einsum(

@@ -54,7 +54,7 @@ def max_token_upper(attention: Attention, R: float) -> float:
     >>> round(max_token_upper(f, 3.0), 6)
     19.0
     """
-    attention.check_dot("max_token_upper")
+    attention.check_plain("max_token_upper")
     norms, R = head_norms(attention), radius(R)
     heads = norms.WV * (1 + 2 * norms.A * R * R + norms.c * R)
     return _joined(attention, heads).item() * (1 + 1e-12)
@@ -97,7 +97,7 @@ def max_token_terms(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> round(max_token_terms(f, torch.eye(2).double()).item(), 4)
     1.9493
     """
-    attention.check_dot("max_token_terms")
+    attention.check_plain("max_token_terms")
     attention.check_input(x)
     if x.ndim != 2:
         raise ValueError(f"x must hold one sequence, shape (n, d), got {tuple(x.shape)}.")

@@ -96,7 +96,7 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     >>> [round(bound, 4) for bound in bounds.best.tolist()], round(bounds.local.item(), 4)
     ([0.0, 0.2384], 1.7864)
     """
-    attention.check_dot("nearby_upper")
+    attention.check_plain("nearby_upper")
     attention.check_input(x)
     if x.ndim != 2:
         raise ValueError(f"x must hold one sequence, shape (n, d), got {tuple(x.shape)}.")

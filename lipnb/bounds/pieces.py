@@ -135,7 +135,7 @@ class Pieces:
     """
 
     def __init__(self, attention, x, weights=None):
-        attention.check_dot("this bound")
+        attention.check_plain("this bound")
         self.attention, self.n, self.heads, self.x = attention, len(x), attention.heads, x
         self.centred = x - x.mean(0)
         self.query = torch.einsum("nd,hkd->hnk", x, attention.query)

@@ -1,32 +1,56 @@
 r"""Bounds for attention with rotary positions, for which none was published: the proofs that survive the rotation.
 
-Tokens at places i and j meet as :math:`s\, \tilde q_i \cdot \tilde k_j` with :math:`\tilde q_i = R_i (W_Q x_i + b_Q)`,
-:math:`\tilde k_j = R_j (W_K x_j + b_K)` and rotations times a gain, :math:`\|R_i\|_2 = g`. There is no one matrix A, so
-:math:`\|A\|_2` is replaced by norms that a rotation keeps.
+Tokens at places i and j meet as :math:`s\, \tilde q_i \cdot \tilde k_j` with :math:`\tilde q_i = R_i (W_Q x_i + b_Q)`
+and :math:`\tilde k_j = R_j (W_K x_j + b_K)`. There is no one matrix A, so :math:`\|A\|_2` is replaced by norms that a
+rotation keeps. Networks compute cosines and sines in float32: their :math:`R_i` are rotations to seven digits only, and
+:math:`g = \max_i \|R_i\|_2`, next to 1, is taken of the very numbers that the map has.
 """
 
 import math
 
 import torch
 
+from lipnb.attention import Attention
+from lipnb.attention.local import rotation
 from lipnb.bounds.rounding import largest_singular, largest_singular_of_each
 from lipnb.checks import at_once
 
 __all__ = ["rotary_terms", "rotary_upper"]
 
 
-def _sizes(rotary):
-    """Norms of W_Q, W_K, W_O W_V and of the biases of queries and keys, (h,) each, and |s| g^2."""
-    att = rotary.attention.to(dtype=torch.float64)
-    joint = largest_singular(att.value) if att.output is None else largest_singular(att.output @ att.value)
+def _checked(attention, what):
+    """The map in float64, or one sentence unless it is plain but for rotary positions and shared keys."""
+    if attention.frequencies is None or not {*attention.more} <= {"rotary positions", "shared keys"}:
+        raise ValueError(
+            f"{what} is for rotary positions, with or without shared keys, got an attention with "
+            f"{', '.join(attention.more) or 'plain heads'}."
+        )
+    return attention.to(dtype=torch.float64)
+
+
+def _sizes(att, n):
+    """Norms of W_Q, W_K, W_O W_V and of the biases of queries and keys, (h,) each, and g of n places."""
+    times = att.heads // att.groups
+    value = att.value.repeat_interleave(times, 0)
+    joint = largest_singular(value) if att.output is None else largest_singular(att.output @ value)
     blank = torch.zeros_like(joint)
-    biases = [
-        blank if bias is None else torch.linalg.vector_norm(bias, dim=-1) for bias in (att.query_bias, att.key_bias)
-    ]
-    return largest_singular(att.query), largest_singular(att.key), joint, *biases, abs(att.scale) * rotary.gain**2
+    query_bias = blank if att.query_bias is None else torch.linalg.vector_norm(att.query_bias, dim=-1)
+    key_bias = (
+        blank if att.key_bias is None else torch.linalg.vector_norm(att.key_bias, dim=-1).repeat_interleave(times)
+    )
+    cos, sin = rotation(att.frequencies, n, torch.float64)
+    gain = max(1.0, (cos.square() + sin.square()).amax().sqrt().item())
+    return (
+        largest_singular(att.query),
+        largest_singular(att.key).repeat_interleave(times),
+        joint,
+        query_bias,
+        key_bias,
+        gain,
+    )
 
 
-def rotary_upper(rotary, n: int, R: float) -> float:
+def rotary_upper(attention: Attention, n: int, R: float) -> float:
     r"""Lipschitz constant of rotary attention on sequences of n tokens in a ball: upper bound.
 
     .. math:: \mathrm{Lip}(f_{|B_R^n}) \le \sum_h \|W_O W_V\|_2 \big(t_k + \sqrt n\, (1 + t_q)\big), \qquad
@@ -34,8 +58,8 @@ def rotary_upper(rotary, n: int, R: float) -> float:
 
     Parameters
     ----------
-    rotary : lipnb.models.RotaryAttention
-        Any heads and biases, masked or not.
+    attention : Attention
+        With `frequencies`; any heads and biases, shared keys, masked or not.
     n : int
         Number of tokens.
     R : float
@@ -47,29 +71,36 @@ def rotary_upper(rotary, n: int, R: float) -> float:
         An upper bound, up to rounding. Without biases it is `general_upper_sharp` with :math:`s g^2 \|W_Q\| \|W_K\|` in
         place of :math:`\|A\|`.
 
+    Raises
+    ------
+    ValueError
+        "rotary_upper is for rotary positions, with or without shared keys, got ...".
+
     Notes
     -----
     Ours; the proof of castin2024smooth, Thm 3.3, as for `general_upper_sharp`. The query term of token i is the
     covariance under :math:`P_i` of :math:`x_j`, of spread at most R, and :math:`\tilde k_j`, of spread at most
     :math:`g (\|W_K\| R + |b_K|)`, times :math:`s R_i W_Q`. The key term is
     :math:`\sum_j P_{ij} (x_j - m_i)\, s\, \tilde q_i \cdot R_j W_K \varepsilon_j`: Cauchy-Schwarz with weights
-    :math:`P_{ij}`. No rotation changes a norm.
+    :math:`P_{ij}`. No rotation makes a norm larger than g times.
 
     Examples
     --------
-    >>> from lipnb import Attention, models
+    >>> from lipnb import Attention
     >>> eye = torch.eye(2).double()
-    >>> f = models.RotaryAttention(Attention.from_matrices(eye, eye), torch.ones(1))
+    >>> f = Attention.from_matrices(eye, eye).replace(frequencies=torch.ones(1))
     >>> round(rotary_upper(f, 4, 1.0), 6)
     5.0
     """
-    Q, K, WV, bq, bk, s = _sizes(rotary)
+    att = _checked(attention, "rotary_upper")
+    Q, K, WV, bq, bk, gain = _sizes(att, n)
+    s = abs(att.scale) * gain**2
     query, key = s * Q * R * (K * R + bk), s * K * R * (Q * R + bq)
     return (WV * (query + math.sqrt(n) * (1 + key))).sum().item() * (1 + 1e-12)
 
 
 @torch.no_grad()
-def rotary_terms(rotary, x: torch.Tensor) -> float:
+def rotary_terms(attention: Attention, x: torch.Tensor) -> float:
     r"""Local Lipschitz constant of rotary attention at an input: upper bound, each term of the Jacobian as a norm.
 
     .. math:: \|D_X f\|_2 \le \sum_h \Big( \|P\|_2 \|W_O W_V\|_2 + \max_i \|s\, W_O C_i R_i W_Q\|_2
@@ -80,8 +111,8 @@ def rotary_terms(rotary, x: torch.Tensor) -> float:
 
     Parameters
     ----------
-    rotary : lipnb.models.RotaryAttention
-        Any heads and biases, masked or not.
+    attention : Attention
+        With `frequencies`; any heads and biases, shared keys, masked or not.
     x : Tensor, shape (n, d)
         Tokens of one sequence; computed in float64.
 
@@ -89,6 +120,11 @@ def rotary_terms(rotary, x: torch.Tensor) -> float:
     -------
     float
         An upper bound, up to rounding.
+
+    Raises
+    ------
+    ValueError
+        "rotary_terms is for rotary positions, with or without shared keys, got ...".
 
     Notes
     -----
@@ -99,20 +135,21 @@ def rotary_terms(rotary, x: torch.Tensor) -> float:
 
     Examples
     --------
-    >>> from lipnb import Attention, models
+    >>> from lipnb import Attention
     >>> eye = torch.eye(2).double()
-    >>> f = models.RotaryAttention(Attention.from_matrices(eye, eye), torch.ones(1))
+    >>> f = Attention.from_matrices(eye, eye).replace(frequencies=torch.ones(1))
     >>> round(rotary_terms(f, eye), 4)
     1.6413
     """
-    rotary, x = rotary.to(dtype=torch.float64), x.double()
-    att = rotary.attention
-    query, key, value, P = rotary.parts(x)  # the scale is in the query
-    _, K, WV, *_ = _sizes(rotary)
+    att, x = _checked(attention, "rotary_terms"), x.double()
+    _, K, WV, *_, gain = _sizes(att, len(x))
+    query, key, value = att.project(x)  # the scale is in the query
+    P = att.probabilities_of(query, key)
+    key, value = (part.repeat_interleave(att.heads // att.groups, 0) for part in (key, value))
     eye = torch.eye(att.value_width, dtype=x.dtype, device=x.device).expand(att.heads, -1, -1)
     output = eye if att.output is None else torch.linalg.qr(att.output, mode="r").R  # |W_O y| = |R y|
     W_Q = torch.linalg.qr(att.query.mT, mode="r").R.mT  # (h, k, k'): |M W_Q| = |M R^T|
-    turned = rotary.rotate(W_Q.movedim(-1, -2)[..., None, :].expand(-1, -1, len(x), -1)).movedim(1, -1)  # (h, n, k, k')
+    turned = att.local(x)[0].matrices(W_Q)  # (h, n, k, k')
     step = at_once(len(x) * max(att.value_width, att.key_width))
     total = 0.0
     for h in range(att.heads):
@@ -123,6 +160,6 @@ def rotary_terms(rotary, x: torch.Tensor) -> float:
             rho.append(largest_singular_of_each(Z @ output[h].mT))
             C = output[h] @ (Z.mT @ key[h]) @ turned[h, rows]
             largest = torch.maximum(largest, largest_singular_of_each(abs(att.scale) * C).max())
-        keys = largest_singular(torch.cat(rho)[:, None] * query[h]) * rotary.gain * K[h]
+        keys = largest_singular(torch.cat(rho)[:, None] * query[h]) * gain * K[h]
         total += (largest_singular(P[h]) * WV[h] + largest + keys).item()
     return total * (1 + 1e-12)

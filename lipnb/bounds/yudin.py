@@ -47,7 +47,7 @@ def yudin_upper(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> round(yudin_upper(f, torch.eye(2).double()).item(), 6)
     1.786448
     """
-    attention.check_dot("yudin_upper")
+    attention.check_plain("yudin_upper")
     attention.check_input(x)
     if attention.query_bias is not None and attention.query_bias.any():
         raise ValueError(
@@ -103,7 +103,7 @@ def yudin_upper_sharp(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> round(yudin_upper(f, x).item(), 4), round(yudin_upper_sharp(f, x).item(), 4)
     (2.5432, 2.4848)
     """
-    attention.check_dot("yudin_upper_sharp")
+    attention.check_plain("yudin_upper_sharp")
     attention.check_input(x)
     query, key, value, logits, tokens, P = _parts(attention, x)
     slopes = largest_singular(query @ torch.linalg.qr(key.mT, mode="r").R.mT)  # |W_K^T q| = |R q|

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
+from lipnb.jacobian.parts import Parts
 from lipnb.jacobian.weights import ScaledWeights, steep
 
 __all__ = ["CachedProducts"]
@@ -25,67 +26,61 @@ class CachedProducts:
     point operations when all widths are d; values and output matrices are kept divided by powers of two, whose product
     is `unit`.
 
+    Queries and keys that are normalised or turn with their places do so by a `lipnb.attention.Local` after the
+    projection, and before it in the transpose; the slopes of a cap multiply t and z. The r queries that share a key
+    stand one under another: what follows takes them for r n rows against n columns, and sums over them by itself.
+
     Parameters
     ----------
     attention : Attention
         The map.
-    query, key, value, heads : Tensor, shape (b, h, n, k) or (b, h, n, v)
-        Queries (scale folded in), keys, values and head outputs.
-    probabilities : Tensor, shape (b, h, n, n)
-        Attention probabilities.
+    parts : Parts
+        Of a batch (b, n, d), from `lipnb.jacobian.parts.parts_of`.
     root : Tensor, shape (b, n), optional
         Square roots of token weights, for the norm that goes with them.
     """
 
     route = "cached"
 
-    def __init__(
-        self,
-        attention: Attention,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        heads: Tensor,
-        probabilities: Tensor,
-        root: Tensor | None = None,
-    ) -> None:
+    def __init__(self, attention: Attention, parts: Parts, root: Tensor | None = None) -> None:
         dtype = attention.dtype
-        b, h, n, k = query.shape
-        v, d = attention.value_width, attention.width
-        self.sizes = (b, h, n, k, v, d)
+        b, h, n, k = parts.query.shape
+        g, v, d = attention.groups, attention.value_width, attention.width
+        self.sizes = (b, h, g, n, k, v, d)
         self.weights = ScaledWeights.of(attention, dtype)
         self.unit, self.dtype = self.weights.unit, dtype
         value_unit = self.weights.value_unit
 
-        self.steep = steep(query, key)
+        self.steep, self.local = steep(parts.query, parts.key), parts.local
 
-        def flat(tensor):
-            return tensor.flatten(0, 1).to(dtype)
+        def flat(tensor):  # (b g, n, .) of keys and values, (b g, r n, .) of what there is for each query
+            return tensor.reshape(b * g, -1, tensor.shape[-1]).to(dtype)
 
-        self.probabilities, self.values = flat(probabilities), flat(value / value_unit)
-        self.heads = flat(heads / value_unit)
-        new = {"dtype": dtype, "device": query.device}
+        self.probabilities, self.values = flat(parts.probabilities), flat(parts.value / value_unit)
+        self.bend = None if parts.bend is None else flat(parts.bend)
+        self.heads = flat(parts.heads / value_unit)
+        new = {"dtype": dtype, "device": parts.query.device}
         self.slope = attention.slope if attention.score == "l2" else None
         more = self.slope is not None  # L2 scores have one more column
-        self.queries = torch.ones(b * h, n, 2 * k + more, **new)  # [tangent, query] and 1
-        self.keys = torch.empty(b * h, n, 2 * k + more, **new)  # [key, tangent] and -2s key . tangent
-        self.queries[..., k : 2 * k], self.keys[..., :k] = flat(query), flat(key)
+        self.queries = torch.ones(b * g, h // g * n, 2 * k + more, **new)  # [tangent, query] and 1
+        self.keys = torch.empty(b * g, n, 2 * k + more, **new)  # [key, tangent] and -2s key . tangent
+        self.queries[..., k : 2 * k], self.keys[..., :k] = flat(parts.query), flat(parts.key)
         self.root = None if root is None else root.to(dtype)[..., None]
         self._buffers = self._make_buffers()
 
     def _make_buffers(self):
-        b, h, n, k, v, d = self.sizes
+        b, h, g, n, k, v, d = self.sizes
         new = {"dtype": self.dtype, "device": self.queries.device}
-        more = self.slope is not None
+        more, rows = self.slope is not None, h // g * n
         return {
-            "square": torch.empty(b * h, n, n, **new),
-            "query": torch.empty(b * h, n, k, **new),
-            "key": torch.empty(b * h, n, k + more, **new),
-            "value": torch.empty(b * h, n, v, **new),
-            "head": torch.empty(b * h, n, v, **new),
+            "square": torch.empty(b * g, rows, n, **new),
+            "query": torch.empty(b * g, rows, k, **new),
+            "key": torch.empty(b * g, n, k + more, **new),
+            "value": torch.empty(b * g, n, v, **new),
+            "head": torch.empty(b * g, rows, v, **new),
             "joined": torch.empty(b * n, h * v, **new),
             "joined2": torch.empty(b * n, h * v, **new),
-            "projected": torch.empty(b * n, h * (2 * k + v), **new),
+            "projected": torch.empty(b * n, h * k + g * (k + v), **new),
             "out": torch.empty(b * n, d, **new),
         }
 
@@ -94,44 +89,48 @@ class CachedProducts:
         new = object.__new__(CachedProducts)
         new.__dict__.update(self.__dict__)
         new.weights, new.dtype = self.weights.to(dtype), dtype
-        for name in ("probabilities", "values", "heads", "queries", "keys", "root"):
+        for name in ("probabilities", "bend", "values", "heads", "queries", "keys", "root"):
             old = getattr(self, name)
             setattr(new, name, None if old is None else old.to(dtype))
+        new.local = (self.local[0].to(dtype), self.local[1].to(dtype))
         new._buffers = new._make_buffers()
         return new
 
     def restrict(self, index: Tensor) -> "CachedProducts":
         """The same products for the sequences `index` of the batch; a smaller batch costs less."""
-        b, h, n, k, v, d = self.sizes
+        b, h, g, n, k, v, d = self.sizes
         new = object.__new__(CachedProducts)
         new.__dict__.update(self.__dict__)
-        new.sizes = (len(index), h, n, k, v, d)
-        for name in ("probabilities", "values", "heads", "queries", "keys"):
+        new.sizes = (len(index), h, g, n, k, v, d)
+        for name in ("probabilities", "bend", "values", "heads", "queries", "keys"):
             old = getattr(self, name)
-            setattr(new, name, old.unflatten(0, (b, h))[index].flatten(0, 1))
+            setattr(new, name, None if old is None else old.unflatten(0, (b, g))[index].flatten(0, 1))
+        new.local = (self.local[0].restrict(index), self.local[1].restrict(index))
         if self.root is not None:
             new.root = self.root[index]
         new._buffers = {name: buffer[: len(buffer) // b * len(index)] for name, buffer in self._buffers.items()}
         return new
 
     def _split(self, projected):
-        """Views (b, h, n, width) of the query, key and value parts of `projected`, shape (b n, h (2k + v))."""
-        b, h, n, k, v, _ = self.sizes
-        parts = projected.view(b, n, -1).split([h * k, h * k, h * v], dim=-1)
-        return [part.unflatten(-1, (h, -1)).transpose(1, 2) for part in parts]
+        """Views (b, h or g, n, width) of the query, key and value parts of `projected`, (b n, h k + g (k + v))."""
+        b, h, g, n, k, v, _ = self.sizes
+        parts = projected.view(b, n, -1).split([h * k, g * k, g * v], dim=-1)
+        return [part.unflatten(-1, (-1, width)).transpose(1, 2) for part, width in zip(parts, (k, k, v), strict=True)]
 
     def tangent(self, u):
-        """Head output tangents, shape (b h, n, v), of token tangents `u`, shape (b n, d), in units of the values."""
-        b, h, n, k, v, _ = self.sizes
+        """Head output tangents, shape (b g, r n, v), of token tangents `u`, shape (b n, d), in units of the values."""
+        b, h, g, n, k, *_ = self.sizes
         buffers, P = self._buffers, self.probabilities
         query, key, value = self._split(torch.mm(u, self.weights.projection, out=buffers["projected"]))
-        self.queries.unflatten(0, (b, h))[..., :k].copy_(query)
-        self.keys.unflatten(0, (b, h))[..., k : 2 * k].copy_(key)
+        self.queries.view(b, h, n, -1)[..., :k].copy_(self.local[0].forward(query))
+        self.keys.view(b, g, n, -1)[..., k : 2 * k].copy_(self.local[1].forward(key))
         if self.slope is not None:
             tangent = self.keys[..., k : 2 * k]
             self.keys[..., -1] = torch.sum(self.keys[..., :k] * tangent, dim=-1).mul_(-self.slope)
-        buffers["value"].unflatten(0, (b, h)).copy_(value)
+        buffers["value"].view(b, g, n, -1).copy_(value)
         t = torch.bmm(self.queries, self.keys.mT, out=buffers["square"]).mul_(P)
+        if self.bend is not None:
+            t.mul_(self.bend)
         total = t.sum(-1, keepdim=True)
         if self.steep:
             t.addcmul_(P, total, value=-1)
@@ -139,35 +138,38 @@ class CachedProducts:
         out.baddbmm_(P, buffers["value"])
         return out if self.steep else out.addcmul_(total, self.heads, value=-1)
 
-    def cotangent(self, g):
-        """Token cotangents, shape (b n, d), of head output cotangents `g`, shape (b h, n, v)."""
-        b, h, n, k, v, _ = self.sizes
+    def cotangent(self, w):
+        """Token cotangents, shape (b n, d), of head output cotangents `w`, shape (b g, r n, v)."""
+        b, h, g, n, k, *_ = self.sizes
         buffers, P = self._buffers, self.probabilities
-        z = torch.bmm(g, self.values.mT, out=buffers["square"])
+        z = torch.bmm(w, self.values.mT, out=buffers["square"])
         if self.steep:
             z.mul_(P)
             z.addcmul_(P, z.sum(-1, keepdim=True), value=-1)
         else:
-            z.sub_((g * self.heads).sum(-1, keepdim=True)).mul_(P)
+            z.sub_((w * self.heads).sum(-1, keepdim=True)).mul_(P)
+        if self.bend is not None:
+            z.mul_(self.bend)
         query, key, value = self._split(buffers["projected"])
-        query.copy_(torch.bmm(z, self.keys[..., :k], out=buffers["query"]).unflatten(0, (b, h)))
+        back = torch.bmm(z, self.keys[..., :k], out=buffers["query"])
+        query.copy_(self.local[0].transposed(back.view(b, h, n, k)))
         back = torch.bmm(z.mT, self.queries[..., k:], out=buffers["key"])
         if self.slope is not None:
             back = back[..., :-1].addcmul_(self.keys[..., :k], back[..., -1:], value=-self.slope)
-        key.copy_(back.unflatten(0, (b, h)))
-        value.copy_(torch.bmm(P.mT, g, out=buffers["value"]).unflatten(0, (b, h)))
+        key.copy_(self.local[1].transposed(back.unflatten(0, (b, g))))
+        value.copy_(torch.bmm(P.mT, w, out=buffers["value"]).view(b, g, n, -1))
         return torch.mm(buffers["projected"], self.weights.projection.mT, out=buffers["out"])
 
     def join(self, heads):
-        """Heads side by side: (b h, n, v) to (b n, h v)."""
-        b, h, n, _, v, _ = self.sizes
-        self._buffers["joined"].view(b, n, h, v).copy_(heads.unflatten(0, (b, h)).transpose(1, 2))
+        """Heads side by side: (b g, r n, v) to (b n, h v)."""
+        b, h, _, n, _, v, _ = self.sizes
+        self._buffers["joined"].view(b, n, h, v).copy_(heads.view(b, h, n, v).transpose(1, 2))
         return self._buffers["joined"]
 
     def part(self, joined):
         """Transpose of `join`, into the buffer of the heads."""
-        b, h, n, _, v, _ = self.sizes
-        self._buffers["head"].unflatten(0, (b, h)).copy_(joined.view(b, n, h, v).transpose(1, 2))
+        b, h, _, n, _, v, _ = self.sizes
+        self._buffers["head"].view(b, h, n, v).copy_(joined.view(b, n, h, v).transpose(1, 2))
         return self._buffers["head"]
 
     def jvp(self, u: Tensor) -> Tensor:
@@ -184,7 +186,7 @@ class CachedProducts:
 
         M is the Jacobian J, or D^{1/2} J D^{-1/2} with token weights on the diagonal of D.
         """
-        b, h, n, _, v, d = self.sizes
+        b, _, _, n, *_, d = self.sizes
         u = u.to(self.dtype).view(b, n, d)
         u = u if self.root is None else u / self.root
         heads = self.tangent(u.reshape(b * n, d))

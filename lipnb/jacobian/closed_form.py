@@ -9,6 +9,7 @@ from lipnb.attention import Attention
 from lipnb.checks import refuse_large_dense
 from lipnb.jacobian import gemm
 from lipnb.jacobian.cached import CachedProducts
+from lipnb.jacobian.parts import parts_of
 from lipnb.jacobian.rows import infinity_norm, row_blocks
 
 __all__ = ["AttentionJacobian"]
@@ -63,15 +64,12 @@ class AttentionJacobian:
 
     def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None) -> None:
         attention.check_input(x, weights)
-        self.attention, self.x, self._root = attention, x.detach().clone(), None
+        self.attention, self.x = attention, x.detach().clone()
         self.batch_shape, (self.n, self.d) = x.shape[:-2], x.shape[-2:]
+        heavy = None if weights is None else weights.detach().expand(x.shape[:-1]).reshape(-1, self.n)
+        self._root = None if heavy is None else heavy.sqrt()
         with torch.no_grad(), gemm.fastest(x.dtype, x.device):
-            query, key, self._value = attention.project(x)
-            self._query, self._key = attention.centred(query, key)
-            self._probabilities = attention.probabilities_of(self._query, self._key, weights)
-            self._heads = self._probabilities @ self._value
-        if weights is not None:
-            self._root = weights.detach().sqrt().expand(x.shape[:-1]).reshape(-1, self.n)
+            self._parts = parts_of(attention, self.x.reshape(-1, self.n, self.d), heavy)  # of a flat batch
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -81,15 +79,12 @@ class AttentionJacobian:
     @property
     def dtype(self) -> torch.dtype:
         """Floating point type of the products."""
-        return self._query.dtype
+        return self.x.dtype
 
     def products(self) -> CachedProducts:
         """The `CachedProducts` behind `jvp`, `vjp` and `gram`, with buffers of their own, for flat batches."""
-        parts = {"query": self._query, "key": self._key, "value": self._value, "heads": self._heads}
-        parts["probabilities"] = self._probabilities
         with torch.no_grad():
-            flat = {name: part.reshape(-1, *part.shape[-3:]) for name, part in parts.items()}
-            return CachedProducts(self.attention, **flat, root=self._root)
+            return CachedProducts(self.attention, self._parts, root=self._root)
 
     @cached_property
     def _products(self):
@@ -175,8 +170,8 @@ class AttentionJacobian:
             "a dense Jacobian of shape ... would hold ... entries": use the products.
         """
         refuse_large_dense(self.shape)
-        blocks = row_blocks(self.attention, self._query, self._key, self._value, self._heads, self._probabilities)
-        return blocks.flatten(-4, -3).flatten(-2, -1)
+        with torch.no_grad():
+            return row_blocks(self.attention, self._parts).reshape(self.shape)
 
     def infinity_norm(self) -> Tensor:
         """The largest absolute row sum, shape of the batch: the local constant in the maximum norm, exactly."""

@@ -172,7 +172,8 @@ def _dense(x, method):
 def cached_bytes(attention: Attention, n: int) -> int:
     """Bytes that the cached products of one sequence of n tokens take, Lanczos vectors included."""
     h, k, v, d = attention.heads, attention.key_width, attention.value_width, attention.width
-    squares = 3 * h * n * n  # probabilities, one buffer, and a copy when the batch shrinks
+    # probabilities, one buffer, and a copy when the batch shrinks; slopes of a cap and their copy
+    squares = (3 if attention.cap is None else 5) * h * n * n
     rows = n * (h * (10 * k + 12 * v) + (KEPT_VECTORS + 6) * d)
     return (squares + rows) * attention.dtype.itemsize
 

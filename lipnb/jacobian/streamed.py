@@ -1,17 +1,31 @@
 """Products with the Jacobian of long sequences, in memory linear in n: rows of P are made again at each product."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lipnb.attention import Attention
+from lipnb.attention import Attention, Local
 from lipnb.checks import at_once
 from lipnb.jacobian.weights import ScaledWeights, steep
 
 __all__ = ["StreamedProducts"]
 
 ROWS = (16, 512)  # fewest and most of a tile, whatever fits: fewer waste matrix products, more leave the cache
+
+
+class _Item(NamedTuple):
+    """What is kept of one sequence; queries, keys and values with one more column."""
+
+    steep: bool
+    query: Tensor  # (h, n, k + 1): the last column is minus the logarithm of the row's sum, or 0 with a cap
+    key: Tensor  # (g, n, k + 1): 1
+    value: Tensor  # (g, n, v + 1): 1
+    heads: Tensor  # (h, n, v)
+    sums: Tensor | None  # (h, n, 1): those logarithms where a cap keeps them out of the products
+    added: Tensor | None
+    local: tuple[Local, Local]
 
 
 class StreamedProducts:
@@ -43,7 +57,7 @@ class StreamedProducts:
         self.unit = self.weights.unit
         n = x.shape[1]
         self.rows = rows or max(ROWS[0], min(ROWS[1], at_once(n * attention.heads, x.dtype)))
-        self._tile_buffers = x.new_empty(2, attention.heads * self.rows * n)
+        self._tile_buffers = x.new_empty(2 if attention.cap is None else 3, attention.heads * self.rows * n)
         self._cached = [self._cache(item) for item in range(len(x))]
 
     def restrict(self, index: Tensor) -> "StreamedProducts":
@@ -64,36 +78,51 @@ class StreamedProducts:
             yield slice(first, last), self.attention.seen(n, first, last)
 
     def _tile(self, which, rows, columns):
-        """Buffer 0 or 1 as a tensor of shape (h, rows, columns)."""
-        shape = (self.attention.heads, rows.stop - rows.start, columns.stop - columns.start)
+        """Buffer 0, 1 or 2 as a tensor of shape (g, r rows, columns)."""
+        g, r = self.attention.groups, self.attention.heads // self.attention.groups
+        shape = (g, r * (rows.stop - rows.start), columns.stop - columns.start)
         return self._tile_buffers[which, : math.prod(shape)].view(shape)
 
     def _logits(self, query, key, added, rows, columns):
-        """Logits of one tile, shape (h, rows, columns), the mask and the token weights included."""
-        logits = torch.bmm(query[:, rows], key[:, columns].mT, out=self._tile(0, rows, columns))
+        """Logits of one tile, shape (g, r rows, columns), of its queries (g, r rows, k), and slopes of the cap or None.
+
+        Mask, relative positions and token weights are included.
+        """
+        att, bend = self.attention, None
+        logits = torch.bmm(query, key[:, columns].mT, out=self._tile(0, rows, columns))
+        if att.cap is not None:
+            bend = torch.cosh(logits.div_(att.cap), out=self._tile(2, rows, columns)).square_().reciprocal_()
+            logits.tanh_().mul_(att.cap)
+        each = logits.view(att.heads, -1, logits.shape[-1])
         if added is not None:
-            logits += added[..., columns]
-        return self.attention.hide(logits, self.x.shape[1], rows, columns)
+            each += added[..., columns]
+        att.place(each, self.x.shape[1], rows, columns)
+        return logits, bend
 
     def _cache(self, item):
         """Queries, keys, values, head outputs and log-sum-exponentials of one sequence."""
-        query, key, value = self.attention.project(self.x[item])
-        query, key = self.attention.centred(query, key)
-        added = self.attention.added_to_logits(key, None if self.weighted is None else self.weighted[item])
+        att, x = self.attention, self.x[item]
+        query, key, value = att.project(x)
+        query, key = att.centred(query, key)
+        added = att.added_to_logits(key, None if self.weighted is None else self.weighted[item])
         value = value / self.weights.value_unit
-        heads, logsumexp = torch.empty_like(value), torch.empty_like(value[..., :1])
+        heads, sums = x.new_empty(att.heads, len(x), att.value_width), x.new_empty(att.heads, len(x), 1)
         for rows, columns in self._tiles():
-            logits = self._logits(query, key, added, rows, columns)
-            logsumexp[:, rows] = total = logits.logsumexp(-1, keepdim=True)
-            heads[:, rows] = logits.sub_(total).exp_() @ value[:, columns]
-        one = torch.ones_like(logsumexp)
-        return (
+            logits, _ = self._logits(att.grouped(query[:, rows]), key, added, rows, columns)
+            each = logits.view(att.heads, -1, logits.shape[-1])
+            sums[:, rows] = total = att.log_sums(each)
+            each.sub_(total).exp_()
+            heads[:, rows] = att.ungrouped(logits @ value[:, columns], len(x[rows]))
+        one = torch.ones_like(key[..., :1])
+        return _Item(
             steep(query, key),
-            torch.cat([query, -logsumexp], -1),
+            torch.cat([query, -sums if att.cap is None else torch.zeros_like(sums)], -1),
             torch.cat([key, one], -1),
             torch.cat([value, one], -1),
             heads,
+            None if att.cap is None else sums,
             added,
+            att.local(x),
         )
 
     def gram(self, u: Tensor) -> Tensor:
@@ -102,42 +131,50 @@ class StreamedProducts:
 
     def _gram(self, item, u):
         # one more column makes the products subtract log-sum-exponentials and row sums without a pass of their own
-        att, (is_steep, query1, key1, value1, heads, added) = self.attention, self._cached[item]
+        att, (is_steep, query1, key1, value1, heads, sums, added, local) = self.attention, self._cached[item]
         query, key, value = query1[..., :-1], key1[..., :-1], value1[..., :-1]
         root = None if self.root is None else self.root[item]
-        h, k, v = att.heads, att.key_width, att.value_width
+        h, g, k, v = att.heads, att.groups, att.key_width, att.value_width
         projected = (u if root is None else u / root) @ self.weights.projection
-        parts = [part.unflatten(-1, (h, -1)).transpose(0, 1) for part in projected.split([h * k, h * k, h * v], -1)]
-        queries = torch.cat([parts[0], query], -1)  # [tangent, query] and, with L2 scores, 1
-        keys = torch.cat([key, parts[1]], -1)  # [key, tangent] and -2s key . tangent
+        parts = projected.split([h * k, g * k, g * v], -1)
+        parts = [part.unflatten(-1, (-1, width)).transpose(0, 1) for part, width in zip(parts, (k, k, v), strict=True)]
+        queries = torch.cat([local[0].forward(parts[0]), query], -1)  # [tangent, query] and, with L2 scores, 1
+        d_key = local[1].forward(parts[1])
+        keys = torch.cat([key, d_key], -1)  # [key, tangent] and -2s key . tangent
         if att.score == "l2":
             queries = torch.cat([queries, torch.ones_like(query[..., :1])], -1)
-            keys = torch.cat([keys, -att.slope * (key * parts[1]).sum(-1, keepdim=True)], -1)
+            keys = torch.cat([keys, -att.slope * (key * d_key).sum(-1, keepdim=True)], -1)
         d_value = parts[2].contiguous()
-        back_key, back_value = torch.zeros_like(queries[..., k:]), torch.zeros_like(value)
+        back_query = torch.empty_like(query)
+        back_key, back_value = key.new_zeros(*key.shape[:2], queries.shape[-1] - k), torch.zeros_like(value)
         for rows, columns in self._tiles():
-            P = self._logits(query1, key1, added, rows, columns).exp_()
-            t = torch.bmm(queries[:, rows], keys[:, columns].mT, out=self._tile(1, rows, columns)).mul_(P)
+            many, queries_here, heads_here = len(u[rows]), att.grouped(queries[:, rows]), att.grouped(heads[:, rows])
+            P, bend = self._logits(att.grouped(query1[:, rows]), key1, added, rows, columns)
+            P = (P if sums is None else P.sub_(att.grouped(sums[:, rows]))).exp_()
+            t = torch.bmm(queries_here, keys[:, columns].mT, out=self._tile(1, rows, columns)).mul_(P)
+            t = t if bend is None else t.mul_(bend)
             total = t.sum(-1, keepdim=True)
             if is_steep:
                 t.addcmul_(P, total, value=-1)
             o = torch.bmm(t, value[:, columns]).baddbmm_(P, d_value[:, columns])
             if not is_steep:
-                o.addcmul_(total, heads[:, rows], value=-1)
-            joined = o.transpose(0, 1).flatten(1)
+                o.addcmul_(total, heads_here, value=-1)
+            joined = att.ungrouped(o, many).transpose(0, 1).flatten(1)
             if root is not None:
                 joined = joined * root[rows] ** 2
-            g = self.weights.through_output(joined).unflatten(-1, (h, v)).transpose(0, 1).contiguous()
-            back_value[:, columns].baddbmm_(P.mT, g)
-            spread = torch.zeros_like(total) if is_steep else -(g * heads[:, rows]).sum(-1, keepdim=True)
-            z = torch.bmm(torch.cat([g, spread], -1), value1[:, columns].mT, out=t).mul_(P)
+            w = att.grouped(self.weights.through_output(joined).unflatten(-1, (h, v)).transpose(0, 1)).contiguous()
+            back_value[:, columns].baddbmm_(P.mT, w)
+            spread = torch.zeros_like(total) if is_steep else -(w * heads_here).sum(-1, keepdim=True)
+            z = torch.bmm(torch.cat([w, spread], -1), value1[:, columns].mT, out=t).mul_(P)
             if is_steep:
                 z.addcmul_(P, z.sum(-1, keepdim=True), value=-1)
-            parts[0][:, rows] = torch.bmm(z, key[:, columns])
-            back_key[:, columns].baddbmm_(z.mT, queries[:, rows, k:])
+            z = z if bend is None else z.mul_(bend)
+            back_query[:, rows] = att.ungrouped(torch.bmm(z, key[:, columns]), many)
+            back_key[:, columns].baddbmm_(z.mT, queries_here[..., k:])
         if att.score == "l2":
             back_key = back_key[..., :-1].addcmul(key, back_key[..., -1:], value=-att.slope)
-        parts[1].copy_(back_key)
+        parts[0].copy_(local[0].transposed(back_query))
+        parts[1].copy_(local[1].transposed(back_key))
         parts[2].copy_(back_value)
         out = projected @ self.weights.projection.mT
         return out if root is None else out / root

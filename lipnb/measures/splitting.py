@@ -206,6 +206,7 @@ def _atoms(x, weights):
 
 
 def _check(attention, x, weights):
+    attention.check_plain("the mean-field map", ("dot", "l2"))
     attention.check_input(x, weights)
     if x.ndim != 2:
         raise ValueError(f"x must hold one measure, shape (n, d), got {tuple(x.shape)}.")

@@ -199,6 +199,7 @@ def mean_field_map(attention: Attention, x: torch.Tensor, weights: torch.Tensor,
     >>> mean_field_map(f, x, uniform(2), torch.zeros(1, 1).double())
     tensor([[0.]], dtype=torch.float64)
     """
+    attention.check_plain("mean_field_map", ("dot", "l2"))
     attention.check_input(x, weights)
     attention.check_input(z)
     if attention.masked:

@@ -12,7 +12,6 @@ from lipnb.models.loading import load
 from lipnb.models.making import load_gpt2, new_gpt2, save_gpt2
 from lipnb.models.model import Model
 from lipnb.models.positions import load_positions, position_embeddings, with_positions
-from lipnb.models.rotary import RotaryAttention
 from lipnb.models.tokens import first_tokens
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "with_positions",
     "AttentionLayer",
     "Model",
-    "RotaryAttention",
     "Block",
     "ARCHITECTURES",
     "OBJECTS",

@@ -65,13 +65,16 @@ def _vit(layer):
 
 def _llama(layer):
     inner = layer.self_attn
-    heads, shared = inner.config.num_attention_heads, inner.num_key_value_groups
-    tensors = _projections(inner, inner.q_proj, inner.k_proj, inner.v_proj, inner.o_proj, heads=heads)
-    for name in ("key", "value", "key_bias", "value_bias"):
-        if tensors[name] is not None:  # several queries share a key and a value: repeated, one for each query
-            groups = tensors[name].unflatten(0, (heads // shared, -1))
-            tensors[name] = groups.repeat_interleave(shared, 0).flatten(0, 1)
-    return tensors
+    heads = inner.config.num_attention_heads
+    return _projections(
+        inner,
+        inner.q_proj,
+        inner.k_proj,
+        inner.v_proj,
+        inner.o_proj,
+        heads=heads,
+        groups=heads // inner.num_key_value_groups,
+    )
 
 
 def _after_padding(config):

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
 from lipnb.attention import Attention
-from lipnb.models.rotary import RotaryAttention
 
 __all__ = ["Architecture", "OBJECTS", "Block", "attention_object"]
 
@@ -39,7 +38,8 @@ class Architecture:
     pre_norm : bool
         Whether the block is ``x + att(norm(x))`` (else ``norm(x + att(x))``).
     matrices : callable
-        layer -> weights (h k, d), (h v, d), (m, h v), biases, number of heads and scale.
+        layer -> weights (h k, d), (g k, d), (g v, d), (m, h v), biases, numbers h of heads and g of those of keys, and
+        scale.
     mask_setting : str, optional
         Entry of config.json that switches the causal mask on.
     settings : dict
@@ -108,7 +108,7 @@ class Block:
 
     Parameters
     ----------
-    attention : Attention or RotaryAttention
+    attention : Attention
         The map :math:`f`, from shape (..., n, d) to shape (..., n, d).
     norm : callable
         LayerNorm or RMSNorm of each token, from shape (..., n, d) to shape (..., n, d).
@@ -120,7 +120,7 @@ class Block:
     castin2024smooth, Def. 2.2 and 2.5 for :math:`f`.
     """
 
-    attention: Attention | RotaryAttention
+    attention: Attention
     norm: Callable
     pre_norm: bool
 
@@ -155,8 +155,9 @@ def attention_object(architecture, layer, object, masked, rotation=None, window=
 
     Returns
     -------
-    Attention, RotaryAttention or Block
-        A copy of the weights, cut into heads: query and key (h, k, d), value (h, v, d), output (h, m, v).
+    Attention or Block
+        A copy of the weights, cut into heads: query (h, k, d), key (g, k, d), value (g, v, d), output (h, m, v). The
+        gain of a rotation, which queries and keys both have, is in the scale.
 
     Notes
     -----
@@ -164,16 +165,16 @@ def attention_object(architecture, layer, object, masked, rotation=None, window=
     """
     tensors = architecture.matrices(layer)
     h, scale = tensors.pop("heads"), tensors.pop("scale")
+    g = tensors.pop("groups", h)
     tensors = {name: tensor.detach() for name, tensor in tensors.items() if tensor is not None}
     for name in tensors.keys() - {"output", "output_bias"}:
-        tensors[name] = tensors[name].unflatten(0, (h, -1)).contiguous()
+        tensors[name] = tensors[name].unflatten(0, (h if name.startswith("query") else g, -1)).contiguous()
     tensors["output"] = tensors["output"].unflatten(1, (h, -1)).movedim(1, 0).contiguous()
     if object == "heads":
         del tensors["output"]
         tensors.pop("output_bias", None)
-    attention = Attention(**tensors, scale=scale, masked=masked, window=window)
-    if rotation is not None:
-        attention = RotaryAttention(attention, *rotation)
+    frequencies, gain = (None, 1.0) if rotation is None else rotation
+    attention = Attention(**tensors, scale=scale * gain**2, masked=masked, window=window, frequencies=frequencies)
     if object != "block":
         return attention
     return Block(attention, _norm(attrgetter(architecture.norm)(layer)), architecture.pre_norm)

@@ -12,7 +12,6 @@ from torch import Tensor
 from lipnb.attention import Attention
 from lipnb.checks import at_once
 from lipnb.models.layers import OBJECTS, Architecture, Block, attention_object
-from lipnb.models.rotary import RotaryAttention
 
 __all__ = ["Model"]
 
@@ -78,7 +77,7 @@ class Model:
             raise ValueError("the text holds no token: give at least one word.")
         return torch.tensor(ids, dtype=torch.long)
 
-    def attention(self, layer: int, object: str = "heads+output") -> Attention | RotaryAttention | Block:
+    def attention(self, layer: int, object: str = "heads+output") -> Attention | Block:
         """The attention of one layer.
 
         Parameters
@@ -91,7 +90,7 @@ class Model:
 
         Returns
         -------
-        Attention, RotaryAttention (Llama-type models) or Block
+        Attention or Block
             A map from tokens (..., n, d) to tokens (..., n, m), in the model's dtype and on its device; with the
             sliding window of the layer, where it has one.
 

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from lipnb import bounds
 from lipnb.attention import Attention
-from lipnb.models import RotaryAttention
 
 __all__ = ["CATALOGUE", "SOURCES", "Bound", "applicable", "evaluate", "prepare"]
 
@@ -107,7 +106,7 @@ def applicable(f: Callable) -> tuple[list[str], dict[str, str]]:
 
     Parameters
     ----------
-    f : Attention, RotaryAttention or callable
+    f : Attention or callable
         What is measured.
 
     Returns
@@ -119,12 +118,15 @@ def applicable(f: Callable) -> tuple[list[str], dict[str, str]]:
     """
     reasons = {"l2": "stated for L2 attention; dot products have no finite constant on all inputs (Kim et al., 3.1)"}
     for bound in CATALOGUE:
-        if isinstance(f, RotaryAttention) and bound.key not in (*ROTARY, "l2"):
-            reasons[bound.key] = "stated for one matrix A, and rotary positions give each distance its own"
-        elif isinstance(f, Attention) and bound.key in ROTARY:
-            reasons[bound.key] = "for rotary positions, which this layer has not"
-        elif not isinstance(f, Attention | RotaryAttention):
+        if not isinstance(f, Attention):
             reasons.setdefault(bound.key, "stated for attention, not for a block with residual and norm")
+        elif bound.key in ROTARY:
+            if not _rotary(f):
+                reasons[bound.key] = "for rotary positions alone, which this layer has not"
+        elif "rotary positions" in f.more:
+            reasons.setdefault(bound.key, "stated for one matrix A, and rotary positions give each distance its own")
+        elif f.more:
+            reasons.setdefault(bound.key, f"stated for plain heads, not {', '.join(f.more)}")
     if isinstance(f, Attention) and f.window is not None:
         whole = "its proof is for attention to all earlier tokens, without a window"
         reasons |= {"mean_field": whole, "mean_field_sharp": whole}
@@ -133,7 +135,12 @@ def applicable(f: Callable) -> tuple[list[str], dict[str, str]]:
 
 def prepare(f: Callable) -> bounds.HeadNorms | None:
     """What the bounds need of a map, whatever the input: norms of its heads."""
-    return bounds.head_norms(f) if isinstance(f, Attention) else None
+    return bounds.head_norms(f) if isinstance(f, Attention) and not f.more else None
+
+
+def _rotary(f):
+    """Whether the bounds for rotary positions hold for an attention."""
+    return "rotary positions" in f.more and {*f.more} <= {"rotary positions", "shared keys"}
 
 
 def evaluate(f: Callable, prepared: bounds.HeadNorms | None, x: Tensor) -> dict[str, float]:
@@ -142,7 +149,7 @@ def evaluate(f: Callable, prepared: bounds.HeadNorms | None, x: Tensor) -> dict[
     if isinstance(f, Attention) and prepared is not None:
         logs = {**bounds.heads_on_ball(prepared, len(x), R, f.masked), **bounds.heads_at_input(f, prepared, x)}
         return {key: value / math.log(10) for key, value in logs.items() if key in applicable(f)[0]}
-    if isinstance(f, RotaryAttention):
+    if isinstance(f, Attention) and _rotary(f):
         values = {"rotary_terms": bounds.rotary_terms(f, x), "rotary_upper": bounds.rotary_upper(f, len(x), R)}
         return {key: math.log10(value) if value > 0 else -math.inf for key, value in values.items()}
     return {}

@@ -55,7 +55,7 @@ def self_check(model: Model, layer: int, inputs: Tensor) -> tuple[Tensor, float,
 
 def closed_form_work(f: Callable, n: int) -> float | None:
     """Floating point operations that the closed form of `lipnb.certify` takes, roughly; None without one."""
-    if not isinstance(f, Attention):
+    if not isinstance(f, Attention) or f.more:
         return None
     joined = min(f.output_width, f.heads * f.value_width)
     return 8.0 * n * joined**3 + 8.0 * f.heads * n**2 * f.value_width**2

@@ -59,6 +59,7 @@ def slopes(attention: Attention, x: Tensor) -> Tensor:
     >>> slopes(f, torch.tensor([1.0, 3.0]))
     tensor([[2., 6.]])
     """
+    attention.check_plain("slopes")
     query = torch.einsum("...d,hkd->...hk", x, attention.query)
     if attention.query_bias is not None:
         query = query + attention.query_bias
@@ -85,6 +86,7 @@ def bulk_directions(attention: Attention, *, pairs: int = 8) -> Tensor:
     >>> bulk_directions(f).shape[-1]
     2
     """
+    attention.check_plain("bulk_directions")
     query, key = attention.slope * attention.query, attention.key
     found = []
     for Q, K in zip(query, key, strict=True):

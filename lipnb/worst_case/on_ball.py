@@ -138,7 +138,7 @@ def on_ball(
         raise TypeError(f"seed must be an int, got {seed!r}.")
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed must be 0 or more and below 2**63, got {seed}.")
-    attention.check_dot("on_ball")
+    attention.check_plain("on_ball")
     n, R = count(n), number("R", R)
     if not R > 0:
         raise ValueError(f"R must be positive, got {R!r}.")

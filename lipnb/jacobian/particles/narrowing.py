@@ -12,7 +12,7 @@ MAX_KEY_WIDTH = 3
 
 def kernels(attention, x, weights):
     """The attention with the narrowest keys and values, and one `Expansion` for each of its heads."""
-    attention.check_dot("a separable kernel")
+    attention.check_plain("a separable kernel")
     attention.check_input(x, weights)
     if attention.masked:
         raise NotSeparable("masked attention has no separable kernel: use TiledJacobian.")

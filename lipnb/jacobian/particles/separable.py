@@ -274,7 +274,7 @@ def separable_pays(
     >>> separable_pays(Attention.from_matrices(eye, eye), x), separable_pays(Attention.from_matrices(eye, eye), x[:9])
     (True, False)
     """
-    if attention.score != "dot":
+    if attention.score != "dot" or attention.more:
         return False
     try:
         _, expansions = kernels(attention, x, weights)

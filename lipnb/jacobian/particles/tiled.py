@@ -64,7 +64,7 @@ class TiledJacobian:
         tile: int = 256,
         rows: Tensor | None = None,
     ) -> None:
-        attention.check_dot("TiledJacobian")
+        attention.check_plain("TiledJacobian")
         attention.check_input(x, weights)
         if x.ndim != 2:
             raise ValueError(f"x must have shape (n, d), one set of particles, got {tuple(x.shape)}.")

@@ -1,31 +1,21 @@
-"""Attention maps: dot-product or L2 heads, masked or not, biased or not, on tokens or on weighted tokens.
+"""Attention maps: dot-product or L2 heads, plain or as transformers have them, on tokens or on weighted tokens.
 
 One class serves the theorems and the experiments. A measure is a set of tokens with ``weights``, so the
 mean-field map of a discrete measure is this map, not a second implementation (castin2024smooth, Def. C.4).
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from lipnb.checks import check_tokens, check_weights, head_tensors, real_tensor
+from lipnb.attention.local import Local, Norm, normalised, rotation, turned
+from lipnb.attention.parameters import checked_settings, checked_tensors, more_than_plain
+from lipnb.attention.unchanging import Unchanging, copy_of
+from lipnb.checks import check_tokens, check_weights, real_tensor
 
 __all__ = ["Attention"]
 
-SCORES = ("dot", "l2")
 
-
-def _copy_of(name):
-    """A parameter, as a copy that is the caller's to change."""
-    return property(
-        lambda self: None if self._own[name] is None else self._own[name].clone(),
-        doc=f"A copy of the parameter `{name}`, or None.",
-    )
-
-
-class Attention:
+class Attention(Unchanging):
     r"""Multi-head attention, by dot products or by distances.
 
     .. math::
@@ -34,19 +24,26 @@ class Attention:
 
     with :math:`q = W_Q x + b_Q`, :math:`k = W_K x + b_K`, :math:`v = W_V x + b_V`, token weights :math:`a`
     (all equal unless given), and :math:`j \le i` only when the map is masked. With L2 scores,
-    :math:`-s\, |q_i - k_j|^2` stands in place of :math:`s\, q_i \cdot k_j`.
+    :math:`-s\, |q_i - k_j|^2` stands in place of :math:`s\, q_i \cdot k_j`. In transformers of today
+
+    .. math::
+        q_i = R_i N_Q(W_Q x_i + b_Q), \qquad k_j = R_j N_K(W_K x_j + b_K), \qquad
+        \text{logits } \kappa(s\, q_i \cdot k_j) + B_{j - i} + \log a_j,
+
+    R turns rows by their places, N normalises them, :math:`\kappa(l) = c \tanh(l / c)` caps logits, B is added to them
+    by distance, and several query heads share one head of keys and values.
 
     Parameters
     ----------
-    query, key : Tensor, shape (h, k, d)
-        Query and key matrices of the heads.
-    value : Tensor, shape (h, v, d)
-        Value matrices of the heads.
+    query : Tensor, shape (h, k, d)
+        Query matrices of the heads.
+    key, value : Tensor, shape (g, k, d) and (g, v, d)
+        Key and value matrices. g divides h: query heads 0 to h / g - 1 share the first, and so on; mostly g = h.
     output : Tensor, shape (h, m, v), optional
         Output matrices. Without them the heads are concatenated, so that ``m = h v``.
-    query_bias, key_bias : Tensor, shape (h, k), optional
-        Biases of the queries and keys. With dot products the key bias never changes the map.
-    value_bias : Tensor, shape (h, v), optional
+    query_bias, key_bias : Tensor, shape (h, k) and (g, k), optional
+        Biases of the queries and keys. With plain dot products the key bias never changes the map.
+    value_bias : Tensor, shape (g, v), optional
         Bias of the values.
     output_bias : Tensor, shape (m,), optional
         Bias added to each output token.
@@ -58,11 +55,32 @@ class Attention:
         How a query meets a key: their product, or the square of their distance.
     window : int, optional
         With a mask: how many tokens each one sees, itself included, ``i - window < j <= i`` (sliding window).
+    frequencies : Tensor, shape (p,), float32 or float64, optional
+        Rotary positions: :math:`R_i` turns coordinates c and c + p of a query or key by the angle :math:`i \omega_c`,
+        :math:`p \le k / 2`. Angles, cosines and sines are computed in the type of the frequencies, as networks do.
+    query_norm, key_norm : Tensor, shape (h, k) and (g, k), optional
+        Weights w of RMSNorm in the head, :math:`N(y) = w \circ y / \sqrt{|y|^2 / k + \epsilon}`.
+    norm_eps : float
+        That :math:`\epsilon`; with 0 no row may be zero.
+    joint_norm : bool
+        Whether :math:`|y|^2 / k` is the mean square of all heads together.
+    cap : float, optional
+        Soft-capping: the c of :math:`\kappa`.
+    relative : Tensor, shape (h, 2 w + 1), optional
+        B at the distances j - i from -w to w, at both ends for tokens farther apart (ALiBi, learned relative biases).
+    sinks : Tensor, shape (h,), optional
+        Logits of one more token that all see, of value zero: rows of P then sum to less than one.
+
+    Attributes
+    ----------
+    more : tuple of str
+        What the map has that heads of the theorems have not, in words: "rotary positions" and the like.
 
     Raises
     ------
     ValueError
-        "key must have shape ..., as query has", and the like: shapes that do not fit, NaN, mixed dtypes.
+        "key must have shape ..., as query has", and the like: shapes that do not fit, NaN, mixed dtypes; "score must
+        be ...", "window must be ...", "cap must be ...", "cap and sinks go with dot-product scores only".
 
     Notes
     -----
@@ -70,7 +88,7 @@ class Attention:
     reach those), and ``f.query`` and the like are new copies each time. `replace` makes another map of it.
 
     castin2024smooth, Def. 2.1 (one head), 2.2 (several heads), 2.5 (masked), C.4 (weights), E.3 (biases);
-    kim2021lipschitz, L2 scores.
+    kim2021lipschitz, L2 scores; su2024roformer, rotary positions.
 
     Examples
     --------
@@ -98,37 +116,24 @@ class Attention:
         masked: bool = False,
         score: str = "dot",
         window: int | None = None,
+        frequencies: Tensor | None = None,
+        query_norm: Tensor | None = None,
+        key_norm: Tensor | None = None,
+        norm_eps: float = 1e-6,
+        joint_norm: bool = False,
+        cap: float | None = None,
+        relative: Tensor | None = None,
+        sinks: Tensor | None = None,
     ) -> None:
-        if score not in SCORES:
-            raise ValueError(f"score must be one of {SCORES}, got {score!r}.")
-        if window is not None and not (masked and isinstance(window, int) and window > 0):
-            raise ValueError(
-                "window must be None or, with masked=True, how many tokens each one sees, 1 or more, got "
-                f"{window!r} with masked={bool(masked)}."
-            )
-        own = head_tensors(
-            dict(
-                query=query,
-                key=key,
-                value=value,
-                output=output,
-                query_bias=query_bias,
-                key_bias=key_bias,
-                value_bias=value_bias,
-                output_bias=output_bias,
-            )
-        )
-        (h, k, d), v = own["query"].shape, own["value"].shape[1]
-        settings = {
-            "scale": k**-0.5 if scale is None else float(scale),
-            "masked": bool(masked),
-            "score": score,
-            "window": window,
-        }
+        own = checked_tensors(locals())
+        settings = checked_settings(own, locals())
+        (h, k, d), (g, v, _) = own["query"].shape, own["value"].shape
         # its own, and never changed: what is made of them can be kept
         vars(self).update(settings, _own=own, _settings=settings, _kept={})
         vars(self).update(
             heads=h,
+            groups=g,
+            more=more_than_plain(own, settings),
             key_width=k,
             width=d,
             value_width=v,
@@ -139,58 +144,23 @@ class Attention:
     masked: bool
     score: str
     window: int | None
+    cap: float | None
+    norm_eps: float
+    joint_norm: bool
     heads: int
+    groups: int
+    more: tuple[str, ...]
     key_width: int
     width: int
     value_width: int
     output_width: int
-    _own: dict[str, Any]
-    _settings: dict
-    _kept: dict
 
-    query, key, value, output = (_copy_of(name) for name in ("query", "key", "value", "output"))
+    query, key, value, output = (copy_of(name) for name in ("query", "key", "value", "output"))
     query_bias, key_bias, value_bias, output_bias = (
-        _copy_of(f"{name}_bias") for name in ("query", "key", "value", "output")
+        copy_of(f"{name}_bias") for name in ("query", "key", "value", "output")
     )
-
-    def __setattr__(self, name, value):
-        raise AttributeError(f"an Attention does not change once made: make a new one, e.g. f.replace({name}=...).")
-
-    def __delattr__(self, name):
-        self.__setattr__(name, None)
-
-    def __getstate__(self):
-        return {**vars(self), "_kept": {}}  # made again where it is needed
-
-    def __deepcopy__(self, memo):
-        return self
-
-    def replace(self, **changes) -> "Attention":
-        """A new map with other arguments: ``f.replace(value=2 * f.value, masked=True)``; the others stay."""
-        return type(self)(**{**self._own, **self._settings, **changes})
-
-    def kept(self, name, make: Callable):
-        """What `make` makes of this map, made once for each `name` and kept with it: the map never changes."""
-        if name not in self._kept:
-            self._kept[name] = make(self)
-        return self._kept[name]
-
-    def _tensors(self):
-        return {name: tensor for name, tensor in self._own.items() if tensor is not None}
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Floating point type of the parameters; inputs must have the same."""
-        return self._own["query"].dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the parameters; inputs must lie on the same."""
-        return self._own["query"].device
-
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Attention":
-        """The same map on another device or in another floating point type."""
-        return self.replace(**{name: tensor.to(device=device, dtype=dtype) for name, tensor in self._tensors().items()})
+    frequencies, query_norm, key_norm = (copy_of(name) for name in ("frequencies", "query_norm", "key_norm"))
+    relative, sinks = copy_of("relative"), copy_of("sinks")
 
     @classmethod
     def from_matrices(cls, A: Tensor, V: Tensor, *, masked: bool = False) -> "Attention":
@@ -256,17 +226,22 @@ class Attention:
     def __repr__(self) -> str:
         biases = [name for name in self._tensors() if name.endswith("_bias")]
         kind = "L2 heads" if self.score == "l2" else "heads"
+        kind = kind if self.groups == self.heads else f"{kind} on {self.groups} of keys"
         mask = "unmasked" if not self.masked else "masked" if self.window is None else f"window {self.window}"
         return (
             f"Attention({self.heads} {kind}, width {self.width}, key width {self.key_width}, "
             f"output width {self.output_width}, {mask}, "
-            f"{', '.join(biases) or 'no bias'}, {str(self.dtype).removeprefix('torch.')})"
+            f"{', '.join([*biases, *self.more]) or 'no bias'}, {str(self.dtype).removeprefix('torch.')})"
         )
 
-    def check_dot(self, what: str) -> None:
-        """Raise one clear sentence unless scores are dot products, the only ones that `what` knows."""
-        if self.score != "dot":
+    def check_plain(self, what: str, scores: tuple[str, ...] = ("dot",)) -> None:
+        """Raise one clear sentence unless heads are those of the theorems, with scores that `what` knows."""
+        if self.score not in scores:
             raise ValueError(f"{what} knows dot-product scores only, not score={self.score!r}.")
+        if self.more:
+            raise ValueError(
+                f"{what} knows plain heads only, not {', '.join(self.more)}: lipnb.local_lipschitz knows them."
+            )
 
     def check_input(self, x: Tensor, weights: Tensor | None = None) -> None:
         """Raise one clear sentence unless tokens `x`, shape (..., n, d), and `weights`, (..., n), fit this map."""
@@ -279,21 +254,52 @@ class Attention:
         """Factor of the products q . k in the logits: `scale`, or twice that with L2 scores."""
         return self.scale if self.score == "dot" else 2 * self.scale
 
+    def _rows(self, name, x):
+        rows, bias = torch.einsum("...nd,hkd->...hnk", x, self._own[name]), self._own[f"{name}_bias"]
+        return rows if bias is None else rows + bias[:, None, :]
+
+    def _norm(self, name):
+        weight = self._own[f"{name}_norm"]
+        return None if weight is None else Norm(weight, self.norm_eps, self.joint_norm)
+
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (slope folded in), keys and values: shapes (..., h, n, k), (..., h, n, k) and (..., h, n, v)."""
+        """Queries (slope folded in), keys and values: shapes (..., h, n, k), (..., g, n, k) and (..., g, n, v)."""
+        turn = rotation(self._own["frequencies"], x.shape[-2], x.dtype)
+        query, key = (turned(normalised(self._rows(name, x), self._norm(name)), turn) for name in ("query", "key"))
+        return self.slope * query, key, self._rows("value", x)
 
-        def heads_of(name):
-            rows, bias = torch.einsum("...nd,hkd->...hnk", x, self._own[name]), self._own[f"{name}_bias"]
-            return rows if bias is None else rows + bias[:, None, :]
+    def local(self, x: Tensor) -> tuple[Local, Local]:
+        """Derivatives of queries and keys in their projections at tokens `x`, shape (..., n, d); slope not included."""
+        turn = rotation(self._own["frequencies"], x.shape[-2], x.dtype)
+        query, key = (
+            Local(turn) if (norm := self._norm(name)) is None else Local(turn, norm, self._rows(name, x))
+            for name in ("query", "key")
+        )
+        return query, key
 
-        return self.slope * heads_of("query"), heads_of("key"), heads_of("value")
+    def grouped(self, rows: Tensor) -> Tensor:
+        """Rows (..., h, n, w) of heads that share keys one under another, (..., g, h / g n, w)."""
+        return rows.unflatten(-3, (self.groups, -1)).flatten(-3, -2)
+
+    def ungrouped(self, rows: Tensor, n: int) -> Tensor:
+        """Transpose of `grouped`, (..., h, n, w) of (..., g, h / g n, w)."""
+        return rows.unflatten(-2, (-1, n)).flatten(-4, -3)
+
+    def products(self, query: Tensor, key: Tensor) -> Tensor:
+        """Products (..., h, n, n) of queries (..., h, n, k) and keys (..., g, n, k)."""
+        return self.ungrouped(self.grouped(query) @ key.mT, query.shape[-2])
+
+    def average(self, probabilities: Tensor, value: Tensor) -> Tensor:
+        """Head outputs, shape (..., h, n, v), of probabilities (..., h, n, n) and values (..., g, n, v)."""
+        return self.ungrouped(self.grouped(probabilities) @ value, probabilities.shape[-2])
 
     def centred(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys seen from the mean key, where L2 scores lose the fewest digits; others as they are."""
         if self.score == "dot":
             return query, key
         centre = key.mean(-2, keepdim=True)
-        return query - self.slope * centre, key - centre
+        each = self.slope * centre.repeat_interleave(self.heads // self.groups, -3)
+        return query - each, key - centre
 
     def added_to_logits(self, key: Tensor, weights: Tensor | None = None) -> Tensor | None:
         """What each key adds to its column of logits, (..., h or 1, 1, n), or None: log weight, ``-s |k|^2``."""
@@ -301,7 +307,29 @@ class Attention:
         if self.score == "dot":
             return added
         size = -self.scale * key.square().sum(-1)[..., None, :]
+        size = size.repeat_interleave(self.heads // self.groups, -3)
         return size if added is None else size + added
+
+    def capped(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Logits after the cap, and the slopes of the cap there; the logits as they are and None without a cap."""
+        if self.cap is None:
+            return logits, None
+        ratio = logits / self.cap
+        return self.cap * ratio.tanh(), ratio.cosh().square().reciprocal()  # more digits than 1 - tanh^2
+
+    def place(self, logits: Tensor, n: int, rows=slice(None), columns=slice(None)) -> Tensor:
+        """The `logits` of these rows and columns, (..., h, rows, columns), with what places do to them, in place."""
+        table = self._own["relative"]
+        if table is not None:
+            places, width = torch.arange(n, device=self.device), table.shape[1] // 2
+            distance = places[columns] - places[rows][:, None]
+            logits += table[:, distance.clamp(-width, width) + width]
+        return self.hide(logits, n, rows, columns)
+
+    def log_sums(self, logits: Tensor) -> Tensor:
+        """Logarithms of the sums that probabilities are divided by, (..., h, rows, 1), the sinks' among them."""
+        sums, sinks = logits.logsumexp(-1, keepdim=True), self._own["sinks"]
+        return sums if sinks is None else torch.logaddexp(sums, sinks[:, None, None])
 
     def hidden(self, n: int, rows=slice(None), columns=slice(None)) -> Tensor | None:
         """Which of n tokens j token i does not see, boolean, shape (n, n); None without a mask: all are seen.
@@ -336,11 +364,12 @@ class Attention:
         return slice(0 if self.window is None else max(0, first + 1 - self.window), last)
 
     def probabilities_of(self, query: Tensor, key: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Attention probabilities, shape (..., h, n, n), of queries (slope folded in) and keys (..., h, n, k)."""
-        query, key = self.centred(query, key)
-        logits, added = query @ key.mT, self.added_to_logits(key, weights)
-        logits = logits if added is None else logits + added
-        return self.hide(logits, key.shape[-2]).softmax(-1)
+        """Attention probabilities, shape (..., h, n, n), of queries (slope folded in) and keys (..., g, n, k)."""
+        n, (query, key) = key.shape[-2], self.centred(query, key)
+        logits, _ = self.capped(self.products(query, key))
+        added = self.added_to_logits(key, weights)
+        logits = self.place(logits if added is None else logits + added, n)
+        return logits.softmax(-1) if self._own["sinks"] is None else (logits - self.log_sums(logits)).exp()
 
     def probabilities(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Attention probabilities P, shape (..., h, n, n), at tokens `x`, shape (..., n, d)."""
@@ -364,5 +393,5 @@ class Attention:
         """Output tokens, shape (..., n, m), of tokens `x`, shape (..., n, d), with optional `weights` (..., n)."""
         self.check_input(x, weights)
         query, key, value = self.project(x)
-        out = self.combine(self.probabilities_of(query, key, weights) @ value)
+        out = self.combine(self.average(self.probabilities_of(query, key, weights), value))
         return out if self._own["output_bias"] is None else out + self._own["output_bias"]

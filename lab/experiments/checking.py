@@ -1,0 +1,125 @@
+"""Stored tables measured again: some units of each, by the code as it is now, held against the rows that are stored."""
+
+import io
+import json
+import random
+
+import numpy as np
+import pandas as pd
+
+from lab import results
+from lipnb.recording import FLOAT_FORMAT, bar
+
+__all__ = ["check"]
+
+# not what a map is like: times, counts of steps, and what is left of an iteration that ends at a tolerance
+ASIDE = ("seconds", "residual", "steps", "iterations")
+
+ZERO = 1e-12  # what lies below it on both sides is rounding
+
+
+def check(tables, *, rows=5, seed=0, progress=True):
+    """Measure some random units of stored tables again.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        All are prepared before the first one is measured, with the options that the stored tables were made with.
+    rows : int
+        Units are drawn until they hold so many rows, or all.
+    seed : int
+        Seed of the draw.
+    progress : bool
+        Whether to show the progress bar.
+
+    Yields
+    ------
+    dict
+        As soon as a table is done: table, rows (measured again), units (of how many), column and deviation (where the
+        largest relative deviation of a number is, times and residuals aside), other (rows with a word, a truth value or
+        a missing entry that differs).
+
+    Raises
+    ------
+    ValueError
+        "... was made with other settings": the stored table is not what this code would make.
+    """
+    work = []
+    for table in tables:
+        birth = results.provenance(table.name)
+        options = {name: value for name, value in birth["settings"].items() if name in table.options}
+        settings, units = table.work(**options)
+        if other := [
+            name for name, value in json.loads(json.dumps(settings)).items() if birth["settings"].get(name) != value
+        ]:
+            raise ValueError(f"{table.name} was made with other settings ({', '.join(other)}): make it --again.")
+        work.append((table, units, _drawn(units, rows, seed)))
+    with bar(sum(unit.size for _, _, drawn in work for unit in drawn), "row", progress) as shown:
+        for table, units, drawn in work:
+            found = []
+            for unit in drawn:
+                shown.set_description(f"{table.name}: {unit.key}")
+                found += unit.measure()
+                shown.update(unit.size)
+            now = pd.DataFrame(found)
+            now = now if table.join is None else table.join(now)
+            yield {
+                "table": table.name,
+                "rows": len(now),
+                "units": f"{len(drawn)} of {len(units)}",
+                **deviation(_stored(now), results.load(table.name)),
+            }
+
+
+def deviation(now, stored):
+    """Where rows measured now differ most from those of a stored table.
+
+    Parameters
+    ----------
+    now, stored : DataFrame
+        Each row of `now` is held against the row of `stored` that has most entries in common with it, and of those the
+        nearest in numbers.
+
+    Returns
+    -------
+    dict
+        column, deviation (relative, the largest) and other (rows with an entry that is no number and differs).
+    """
+    names = [name for name in now.columns if name in stored.columns and not name.startswith(ASIDE)]
+    numbers = [name for name in names if pd.api.types.is_float_dtype(stored[name])]
+    rest = [name for name in names if name not in numbers]
+    texts = {name: stored[name].astype(str).to_numpy() for name in names}
+    values = stored[numbers].to_numpy(float)
+    worst, column, other = 0.0, "", 0
+    for _, row in now.iterrows():
+        same = {name: texts[name] == str(row[name]) for name in names}
+        common = np.sum([*same.values()], axis=0)
+        apart = _apart(row[numbers].to_numpy(float), values)
+        nearest = np.lexsort((apart.max(1, initial=0), -common))[0]
+        other += not all(same[name][nearest] for name in rest)
+        if numbers and apart[nearest].max() >= worst:
+            worst, column = apart[nearest].max(), numbers[apart[nearest].argmax()]
+    return {"column": column, "deviation": float(worst), "other": other}
+
+
+def _apart(one, many):
+    """Relative differences of a row of numbers from many, (rows, columns); infinite where one of two is missing."""
+    scale = np.maximum(np.abs(one), np.abs(many))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        apart = np.abs(many - one) / scale
+    apart[scale < ZERO] = 0
+    apart[(many == one) | (np.isnan(many) & np.isnan(one))] = 0
+    return np.nan_to_num(apart, nan=np.inf)
+
+
+def _drawn(units, rows, seed):
+    """Random units, until they hold so many rows."""
+    shuffled, drawn = random.Random(seed).sample(units, len(units)), []
+    while shuffled and sum(unit.size for unit in drawn) < rows:
+        drawn.append(shuffled.pop())
+    return drawn
+
+
+def _stored(table):
+    """A table as it is after it has been written and read."""
+    return pd.read_csv(io.StringIO(table.to_csv(index=False, float_format=FLOAT_FORMAT)))

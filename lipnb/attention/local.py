@@ -1,0 +1,140 @@
+"""What becomes of projected rows before queries meet keys: normalised, and turned by their places (RoPE)."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Local", "Norm", "normalised", "rotation", "turned"]
+
+Rotation = tuple[Tensor, Tensor]  # cosines and sines, (n, p) each
+
+
+def rotation(frequencies: Tensor | None, n: int, dtype: torch.dtype) -> Rotation | None:
+    r"""Cosines and sines of the angles :math:`i \omega_c` of n places, (n, p) each; None without frequencies.
+
+    They are computed in the type of the frequencies, as networks do, and then taken to `dtype`.
+    """
+    if frequencies is None:
+        return None
+    angles = torch.arange(n, dtype=frequencies.dtype, device=frequencies.device)[:, None] * frequencies
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def turned(rows: Tensor, turn: Rotation | None) -> Tensor:
+    """Rows (..., n, k), each turned by its place in the planes of coordinates c and c + p, c < p; others stay."""
+    if turn is None:
+        return rows
+    cos, sin = turn
+    p = cos.shape[-1]
+    first, second, rest = rows.split([p, p, rows.shape[-1] - 2 * p], -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
+
+
+class Norm(NamedTuple):
+    r"""RMSNorm of projected rows y, :math:`N(y) = w \circ y / \sqrt{|y|^2 / k + \epsilon}`.
+
+    Attributes
+    ----------
+    weight : Tensor, shape (h, k)
+        w.
+    eps : float
+        :math:`\epsilon`.
+    joint : bool
+        Whether the mean square is that of the rows of all heads together, in place of one head's.
+    """
+
+    weight: Tensor
+    eps: float
+    joint: bool = False
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Means of rows (..., h, n, k), shape (..., h or 1, n, 1)."""
+        return rows.mean((-3, -1) if self.joint else -1, keepdim=True)
+
+    def gain(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows over their lengths, and weights over these lengths; (..., h, n, k) each."""
+        lengths = (self.mean(rows.square()) + self.eps).rsqrt()
+        return rows * lengths, self.weight[:, None, :] * lengths
+
+
+def normalised(rows: Tensor, norm: Norm | None) -> Tensor:
+    """The `norm` of rows (..., h, n, k); without one as they are."""
+    return rows if norm is None else norm.gain(rows)[1] * rows
+
+
+class Local:
+    r"""Derivative of what becomes of each projected row, at one input: one small matrix a row, never formed.
+
+    .. math::
+        R_i\, DN(y_i)\, \dot y_i, \qquad
+        DN(y)\, \dot y = w r \circ \big(\dot y - \hat y\, (\hat y \cdot \dot y) / k\big),
+        \quad r = (|y|^2 / k + \epsilon)^{-1/2}, \quad \hat y = r y
+
+    with the rotation R of its place and the norm N of its head; the identity for plain heads.
+
+    Parameters
+    ----------
+    turn : tuple of Tensor (n, p), optional
+        Cosines and sines, from `rotation`.
+    norm : Norm, optional
+        What normalises the rows.
+    rows : Tensor, shape (..., h, n, k), optional
+        With a norm: the rows y, biases included.
+
+    Examples
+    --------
+    >>> import torch
+    >>> quarter = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0], [1.0]])  # the second place turns by 90 degrees
+    >>> local = Local(quarter)
+    >>> local.forward(torch.tensor([[1.0, 2.0], [1.0, 2.0]]))
+    tensor([[ 1.,  2.],
+            [-2.,  1.]])
+    >>> local.transposed(local.forward(torch.eye(2)))
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+
+    def __init__(self, turn: Rotation | None = None, norm: Norm | None = None, rows: Tensor | None = None) -> None:
+        self._turn, self._norm, self._at = turn, norm, None
+        if norm is not None and rows is not None:
+            self._at = norm.gain(rows)  # y^ and w r
+
+    def _tangential(self, rows):
+        """Rows less their part along y^."""
+        unit, _ = self._at
+        return rows - unit * self._norm.mean(unit * rows)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Change of the queries or keys, (..., h, n, k), for a change of the projected rows, (..., h, n, k)."""
+        return turned(rows if self._at is None else self._at[1] * self._tangential(rows), self._turn)
+
+    def transposed(self, rows: Tensor) -> Tensor:
+        """Transpose of `forward`."""
+        if self._turn is not None:
+            cos, sin = self._turn
+            rows = turned(rows, (cos, -sin))
+        return rows if self._at is None else self._tangential(self._at[1] * rows)
+
+    def matrices(self, matrix: Tensor) -> Tensor:
+        """Derivatives of queries or keys in their tokens, (..., h, n or 1, k, d), of matrices (h, k, d)."""
+        some = self._at or self._turn
+        if some is None:
+            return matrix[:, None]
+        batch = 0 if self._at is None else self._at[0].ndim - 3
+        columns = matrix.movedim(-1, 0)[(slice(None), *[None] * batch)][..., None, :]  # (d, 1.., h, 1, k)
+        return self.forward(columns.expand(*columns.shape[:-2], some[0].shape[-2], -1)).movedim(0, -1)
+
+    def _with(self, turn, at):
+        new = Local(turn, self._norm)
+        new._at = at
+        return new
+
+    def to(self, dtype: torch.dtype) -> "Local":
+        """The same in another floating point type."""
+        turn, at = (pair and (pair[0].to(dtype), pair[1].to(dtype)) for pair in (self._turn, self._at))
+        return self._with(turn, at)
+
+    def restrict(self, index: Tensor) -> "Local":
+        """The same for the sequences `index` of a batch (b, h, n, k)."""
+        return self._with(self._turn, self._at and (self._at[0][index], self._at[1][index]))

@@ -1,0 +1,62 @@
+"""Stored tables measured again."""
+
+import pandas as pd
+import pytest
+
+from lab import results
+from lab.experiments import Table
+from lab.experiments.checking import check, deviation
+from lipnb.recording import Unit
+
+
+def rows_of(n, factor=1.0):
+    return [{"n": n, "kind": kind, "value": factor * n / 7 + (kind == "b"), "seconds": factor} for kind in "ab"]
+
+
+def table(factor=1.0, lengths=(2, 3, 5, 8)):
+    units = [Unit(str(n), lambda n=n: rows_of(n, factor), 2) for n in lengths]
+    return Table("squares", lambda: ({"lengths": lengths}, units))
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    monkeypatch.setenv("LIPNB_RESULTS", str(tmp_path))
+    return results.make("squares", *table().prepare(), progress=False)
+
+
+def test_the_same_code_gives_the_same_table(stored):
+    (found,) = check([table()], rows=3, progress=False)
+    assert found == {
+        "table": "squares",
+        "rows": 4,
+        "units": "2 of 4",
+        "column": "value",
+        "deviation": pytest.approx(0, abs=1e-5),
+        "other": 0,
+    }
+
+
+def test_other_numbers_are_seen_and_times_are_not(stored):
+    (found,) = check([table(1.25)], rows=8, progress=False)
+    assert found["column"] == "value" and 0.1 < found["deviation"] <= 0.21 and found["other"] == 0
+
+
+def test_another_word_is_seen(stored):
+    now = pd.DataFrame(rows_of(3)).replace({"kind": {"b": "c"}})
+    assert deviation(now, stored)["other"] == 1
+
+
+def test_a_missing_number_is_seen(stored):
+    now = pd.DataFrame(rows_of(3))
+    now.loc[0, "value"] = float("nan")
+    assert deviation(now, stored)["deviation"] == float("inf")
+
+
+def test_rounding_is_no_deviation():
+    one, other = pd.DataFrame({"k": ["a"], "error": [3e-16]}), pd.DataFrame({"k": ["a"], "error": [1e-17]})
+    assert deviation(one, other)["deviation"] == 0
+
+
+def test_other_settings_are_refused(stored):
+    with pytest.raises(ValueError, match=r"squares was made with other settings \(lengths\): make it --again"):
+        next(check([table(lengths=(2, 3))], progress=False))
