@@ -24,8 +24,9 @@ class Model:
     ----------
     name : str
         Name of the model.
-    weights : {"pretrained", "trained here", "random"}
-        Where the weights come from; "trained here" are those of gpt2-mini.
+    weights : str
+        Where the weights come from: "pretrained", "trained here" (those of gpt2-mini), "random"; or "pretrained (Q4_1,
+        Q8_0)", the weights as a GGUF file rounded them.
     masked : bool
         Whether attention is causal.
     tokenizer_name : str or None
