@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from lipnb.models.checked import DEQUANTIZED, check_entries, check_size
+from lipnb.models.checked import DEQUANTIZED, check_entries, check_folder, check_size
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
 from lipnb.models.files import check_weights, from_hub, mini_folder, minilm_folder, quiet, read_config
@@ -91,6 +91,8 @@ def load(
         raise ValueError(f"dtype must be a floating point type such as torch.float64, got {dtype!r}.")
     name = os.fspath(name_or_path)
     folder, on_hub = _find(name, random)
+    if folder is not None:
+        check_folder(folder, name)
     entries = {"model_type": PLAIN[name]} if folder is None else read_config(folder, name)
     architecture = _architecture(entries, name)
     check_entries(entries, name)
@@ -210,7 +212,7 @@ def _mask(architecture, entries, masked, name):
 
 
 def _configuration(entries, folder, architecture, masked, name):
-    settings = dict(architecture.settings)
+    settings = {"return_dict": True, **architecture.settings}
     if architecture.mask_setting:
         settings[architecture.mask_setting] = masked
     with quiet():
@@ -248,7 +250,8 @@ def _described(config, architecture, name):
 
         try:
             with torch.device("meta"):  # what is missing would be drawn at random, in any amount: count first
-                return sum(p.numel() for p in AutoModel.from_config(config, **architecture.options).parameters())
+                network = AutoModel.from_config(config, attn_implementation="eager", **architecture.options)
+                return sum(p.numel() for p in network.parameters())
         except Exception as error:  # the library has many ways to refuse a value
             raise ValueError(
                 f"no network can be built from config.json of {name!r}: "
@@ -282,6 +285,8 @@ def _read(folder, config, architecture, dtype, name, held):
             )
         except RuntimeError as error:
             raise ValueError(f"the weights of {name!r} do not fit its config.json: shapes differ.") from error
+        except Exception as error:  # the library has many ways to refuse a file
+            raise ValueError(f"the weights of {name!r} could not be read ({_first_line(error)}).") from error
     _refuse_more_layers(report["unexpected_keys"], config, architecture, name)
     missing = sorted(report["missing_keys"])
     if missing:  # the library would fill them with random numbers
@@ -290,6 +295,10 @@ def _read(folder, config, architecture, dtype, name, held):
             f"config.json are missing, such as {missing[0]}."
         )
     return network
+
+
+def _first_line(error):
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _refuse_more_layers(unexpected, config, architecture, name):
@@ -337,7 +346,12 @@ def assert_causality(network: torch.nn.Module, masked: bool, name: str, reads: s
         changed, same, options = ids.clone(), n // 2, {"use_cache": False}
         changed[same:] = (ids[same:] + 1) % config.vocab_size
         pair = torch.stack([ids, changed])
-    states = network(**{reads: pair.to(network.device)}, **options).last_hidden_state
+    try:
+        states = network(**{reads: pair.to(network.device)}, **options).last_hidden_state
+    except Exception as error:  # entries that only a forward pass refuses
+        raise ValueError(
+            f"the network of {name!r} cannot be run ({_first_line(error)}): see its config.json."
+        ) from error
     states = states[:, :same].double()
     if not torch.isfinite(states).all():
         raise ValueError(
