@@ -125,13 +125,20 @@ class Pieces:
         return (self.steep_t[:, rows, :, None] * gap).movedim(0, 1)
 
     def covariance(self, rows):
-        """R diag_h(s C_i) times the derivatives of queries in their rows, (rows, p, h k): W_Q is what is left."""
+        """s C_i, (rows, h, v, k)."""
         steep = self.steep[:, rows]
         C = torch.einsum("hij,hjv,hjk->ihvk", steep, self.values, self.keys)
         C = C - torch.einsum("hiv,hik->ihvk", self.means[:, rows], steep @ self.keys)
-        R = self.R.unflatten(1, (self.heads, -1))
-        pulled = torch.einsum("phv,ihvk->phik", R, self.attention.scale * C)
-        return self.local[0].at(rows).transposed(pulled).permute(2, 0, 1, 3).flatten(2)
+        return self.attention.scale * C
+
+    def pulled(self, rows, covariance):
+        """Rows (rows, h, a, k) times the derivatives of queries in their rows: W_Q is what is left."""
+        return self.local[0].at(rows).transposed(covariance.permute(2, 1, 0, 3)).permute(2, 1, 0, 3)
+
+    def query_term(self, rows):
+        """R diag_h(s C_i) times the derivatives of queries in their rows, (rows, p, h k)."""
+        R = self.R.unflatten(1, (self.heads, -1)).movedim(1, 0)  # (h, p, v)
+        return self.pulled(rows, R @ self.covariance(rows)).transpose(1, 2).flatten(2)
 
     def jvp(self, u):
         """Products with the Jacobian (of the norm with weights) of perturbations `u` (c, n, d), shape (c, n, m)."""
