@@ -8,9 +8,10 @@ from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.bounds.accuracy import MORE, TINY, Accuracy, orthogonality
-from lipnb.bounds.pieces import Pieces, alive, in_units, scaled
+from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular
 from lipnb.bounds.terms import bases, three_terms
+from lipnb.bounds.units import alive, in_units, scaled
 from lipnb.checks import at_once
 from lipnb.spectral import lanczos, start_vectors
 
@@ -130,7 +131,7 @@ def certify(
             f"certify needs a lipnb.Attention, whose Jacobian is known in closed form, got "
             f"{type(attention).__name__}: for any other map lipnb.local_lipschitz gives the lower bound."
         )
-    attention.check_plain("certify")
+    attention.check_score("certify")
     attention.check_input(x, weights)
     if columns is not None and not (math.isfinite(columns) and int(columns) == columns and columns >= 0):
         raise ValueError(f"columns must be a whole number, 0 or more, got {columns!r}.")
@@ -166,11 +167,12 @@ def _one(attention, x, weights, sizes, rtol, seed):
     if not alive(attention).any():
         return *[zero] * 7, torch.tensor(0)
     unknown = (zero, infinite, *[infinite] * 5, torch.tensor(0))
+    times = attention.heads // attention.groups
     attention, x, tokens, outputs = in_units(attention, x)
     if attention is None:
         return unknown
     try:
-        found = _in_units(attention, x, weights, sizes, rtol, seed)
+        found = _in_units(Pieces(attention, x, weights, times=times), sizes, rtol, seed)
     except torch.linalg.LinAlgError:  # of numbers that are not finite, or an iteration without end
         return unknown
     if found is None:
@@ -184,10 +186,9 @@ def _one(attention, x, weights, sizes, rtol, seed):
     return lower, upper, *fields[2:], found[-1]
 
 
-def _in_units(attention, x, weights, sizes, rtol, seed):
+def _in_units(pieces, sizes, rtol, seed):
     """The same, before units and the last rounding; None where the attention matrix is not resolved."""
-    pieces = Pieces(attention, x, weights)
-    accuracy = Accuracy(pieces)
+    accuracy, x = Accuracy(pieces), pieces.x
     if not accuracy.resolved():
         return None
     S, Y = bases(pieces) if sizes != [(0, 0)] else (x[:, :0], x.T[:, :0])

@@ -41,7 +41,7 @@ def run(arguments):
     """Make the tables; 1 where a bound is exceeded."""
     from lab import results
     from lab.experiments import make
-    from lab.verification import CHECKS, KINDS, TABLE, balls, digits
+    from lab.verification import CHECKS, KINDS, TABLE, balls, digits, in_use
 
     trial = arguments.quick or arguments.bounds is not None
     name = arguments.save_as or ("verify-trial" if trial else "verify")
@@ -60,8 +60,11 @@ def run(arguments):
         few = {"blocks": {"certify": 6, "nearby_upper": 6}, "cases": 10} if arguments.quick else {}
         exact = make([digits.TABLE], save_as=f"{name}-digits", **few)[f"{name}-digits"]
         print("guarantees that include rounding, against fifty digits\n" + exact.to_string(index=False))
+        few = {"blocks": len(in_use.IN_USE), "cases": 5} if arguments.quick else {}
+        used = make([in_use.TABLE], save_as=f"{name}-in-use", **few)[f"{name}-in-use"]
+        print("the same for attention as models have it\n" + used.to_string(index=False))
         few = {"blocks": {"3 to 12": 1}, "layers": {"3 to 12": 3}} if arguments.quick else {}
         ball = make([balls.TABLE], save_as=f"{name}-ball", **few)[f"{name}-ball"]
         print("ascended inputs of layers, over the bound on a ball\n" + ball.to_string(index=False))
-        violations += int(exact.violations.sum() + exact.errors.sum() + ball.violations.sum())
+        violations += int(sum(one.violations.sum() + one.errors.sum() for one in (exact, used)) + ball.violations.sum())
     return 1 if violations else 0

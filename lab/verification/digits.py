@@ -25,8 +25,11 @@ class Outcome(NamedTuple):
     unknown: bool
 
 
-def bracketed(case):
-    """A case of `draw_cancelling` by `lipnb.certify`: both ends against the norm in fifty digits."""
+def bracketed(case, jacobian=None):
+    """A case of `draw_cancelling` by `lipnb.certify`: both ends against the norm in fifty digits.
+
+    `jacobian` makes the true one; default that of plain heads, `lab.verification.truth.jacobian`.
+    """
     import flint
 
     from lab.verification import truth
@@ -35,7 +38,7 @@ def bracketed(case):
     lower, upper = found.lower.item(), found.upper.item()
     if upper == math.inf:
         return Outcome(math.inf if lower == 0 else -math.inf, True)
-    J, bits = truth.jacobian(case.attention, case.x, case.weights)
+    J, bits = (jacobian or truth.jacobian)(case.attention, case.x, case.weights)
     norm = truth.largest_stretch(J, bits)
     return Outcome(min(truth.margin(norm, flint.arb(upper)), truth.margin(flint.arb(lower), norm)), False)
 

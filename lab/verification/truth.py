@@ -13,7 +13,7 @@ try:
 except ImportError as error:
     raise ImportError("the checks in many digits need python-flint: pip install 'lipnb[test]'.") from error
 
-__all__ = ["change", "jacobian", "largest_stretch"]
+__all__ = ["change", "jacobian", "largest_stretch", "seen_by", "settled", "small"]
 
 DIGITS = 50
 BITS = 1 << 15  # most that is tried
@@ -29,7 +29,7 @@ def _rows(matrix):
     return matrix.tolist() if hasattr(matrix, "tolist") else [list(row) for row in matrix.table()]
 
 
-def _seen(attention, n, i):
+def seen_by(attention, n, i):
     """The tokens that token i of n sees."""
     if not attention.masked:
         return range(n)
@@ -53,7 +53,7 @@ def _heads(attention, x, logs):
         logits = _rows(flint.arb_mat(query) * flint.arb_mat(key).transpose())
         P = []
         for i, row in enumerate(logits):
-            seen = _seen(attention, n, i)
+            seen = seen_by(attention, n, i)
             row = [row[j] if logs is None else row[j] + logs[j] for j in seen]
             top = max(row, key=lambda one: one.mid())
             powers = [(one - top).exp() for one in row]
@@ -62,7 +62,7 @@ def _heads(attention, x, logs):
         yield query, key, value, P
 
 
-def _settled(make, size):
+def settled(make, size):
     """What `make` gives at a precision at which ``size(made)`` says that its balls are small."""
     bits = 256
     before = flint.ctx.prec
@@ -79,7 +79,7 @@ def _settled(make, size):
         flint.ctx.prec = before
 
 
-def _small(entries, bits=0):
+def small(entries, bits=0):
     """Whether the radii of balls are at most 10^-50 of the largest of them (or all are exactly zero)."""
     largest = max((abs(one).mid() for one in entries), default=flint.arb(0))
     return all(one.is_finite() for one in entries) and all(
@@ -119,7 +119,7 @@ def jacobian(attention, x, weights=None):
             curves = flint.arb_mat(key) * _balls(attention.query[h]) * flint.arb(attention.scale)
             wvalue = _rows(flint.arb_mat(value) * W.transpose())
             for i in range(n):
-                seen = _seen(attention, n, i)
+                seen = seen_by(attention, n, i)
                 mean = [sum(P[i][j] * wvalue[j][c] for j in seen) for c in range(m)]
                 Z = [[P[i][j] * (wvalue[j][c] - mean[c]) for c in range(m)] for j in range(n)]
                 own = _rows(flint.arb_mat(Z).transpose() * curves)
@@ -142,7 +142,7 @@ def jacobian(attention, x, weights=None):
         J = flint.arb_mat(total)
         return J
 
-    return _settled(make, lambda J: _small(J.entries()))
+    return settled(make, lambda J: small(J.entries()))
 
 
 def largest_stretch(J, bits):
@@ -201,7 +201,7 @@ def change(attention, x, move):
         there, here = outputs(x, move), outputs(x, torch.zeros_like(move))
         return [one - two for rows in zip(there, here, strict=True) for one, two in zip(*rows, strict=True)]
 
-    gaps, bits = _settled(make, _small)
+    gaps, bits = settled(make, small)
     before, flint.ctx.prec = flint.ctx.prec, bits
     try:
         return sum(one**2 for one in gaps).sqrt()

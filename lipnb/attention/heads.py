@@ -234,10 +234,14 @@ class Attention(Unchanging):
             f"{', '.join([*biases, *self.more]) or 'no bias'}, {str(self.dtype).removeprefix('torch.')})"
         )
 
-    def check_plain(self, what: str, scores: tuple[str, ...] = ("dot",)) -> None:
-        """Raise one clear sentence unless heads are those of the theorems, with scores that `what` knows."""
+    def check_score(self, what: str, scores: tuple[str, ...] = ("dot",)) -> None:
+        """Raise one clear sentence unless the scores are those that `what` knows."""
         if self.score not in scores:
             raise ValueError(f"{what} knows dot-product scores only, not score={self.score!r}.")
+
+    def check_plain(self, what: str, scores: tuple[str, ...] = ("dot",)) -> None:
+        """Raise one clear sentence unless heads are those of the theorems, with scores that `what` knows."""
+        self.check_score(what, scores)
         if self.more:
             raise ValueError(
                 f"{what} knows plain heads only, not {', '.join(self.more)}: lipnb.local_lipschitz knows them."
@@ -374,8 +378,7 @@ class Attention(Unchanging):
     def probabilities(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Attention probabilities P, shape (..., h, n, n), at tokens `x`, shape (..., n, d)."""
         self.check_input(x, weights)
-        query, key, _ = self.project(x)
-        return self.probabilities_of(query, key, weights)
+        return self.probabilities_of(*self.project(x)[:2], weights)
 
     def combine(self, heads: Tensor) -> Tensor:
         """Output tokens without the output bias, shape (..., n, m), of head outputs (..., h, n, v)."""

@@ -135,6 +135,11 @@ class Local:
         turn, at = (pair and (pair[0].to(dtype), pair[1].to(dtype)) for pair in (self._turn, self._at))
         return self._with(turn, at)
 
+    def at(self, rows: slice | Tensor) -> "Local":
+        """The same for some places of the sequence."""
+        turn, at = (pair and (pair[0][..., rows, :], pair[1][..., rows, :]) for pair in (self._turn, self._at))
+        return self._with(turn, at)
+
     def restrict(self, index: Tensor) -> "Local":
         """The same for the sequences `index` of a batch (b, h, n, k)."""
         return self._with(self._turn, self._at and (self._at[0][index], self._at[1][index]))

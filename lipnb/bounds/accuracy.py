@@ -8,12 +8,16 @@ operation, stays below `TINY` in the logits and in the result. A norm that squar
 a vector below :math:`2^{-537}`: those that are factors of a bound divide by the largest entry first (`length`).
 
 1. *Projections.* :math:`|\hat k - k| \le \gamma_{d+4} |W_K| |x - \bar x| =: r^k`, and so :math:`r^v`;
-   :math:`|\hat q - q| \le |s| \gamma_{d+4} (|W_Q| |x| + |b_Q|) =: r^q`.
+   :math:`|\hat q - q| \le |s| \gamma_{d+4} (|W_Q| |x| + |b_Q|) =: r^q`. Rows that are normalised or turned:
+   `lipnb.bounds.rows`.
 2. *Logits.* :math:`\hat\ell = \mathrm{fl}(\hat q \cdot \hat k + \log a)`, no product of errors dropped:
    :math:`|\hat\ell_{ij} - \ell_{ij}| \le |\hat q_i| \cdot (\gamma_{k+4} |\hat k_j| + r^k_j) + r^q_i \cdot
    (|\hat k_j| + r^k_j) + 8 u\, (|\log a_j - \max \log a| + \max |\log a|)`. Subtracting the maximum adds u times
-   the difference, exp, sum and quotient together :math:`\gamma_{n+16}` (exp and log are taken to be within four
-   units): :math:`t_{ij}`.
+   the difference, exp, sum and quotient together :math:`\gamma_{n+16}` (exp, log, tanh and cosh are taken to be
+   within four units): :math:`t_{ij}`. A cap c has slopes in [0, 1] and values in [-c, c]: an error t of the product
+   becomes at most :math:`\min(t + 2 u |\hat\ell|, 2 c) + 16 u c`, and its slope :math:`\kappa' = \cosh^{-2}(\ell / c)`
+   moves by at most :math:`0.77\, (t + 2 u |\hat\ell|) / c + 32 u`. What is added by distance, B, costs 8 u |B|. A sink
+   is one more column, whose logit is given.
 3. *Probabilities.* :math:`P_{ij} = \hat P_{ij} e^{\theta_{ij}} / \sum_l \hat P_{il} e^{\theta_{il}}` with
    :math:`|\theta_{ij}| \le t_{ij}`. The denominator lies between :math:`e^{-T_i}` and :math:`e^{T_i}`,
    :math:`T_i = \log \sum_l \hat P_{il} e^{t_{il}}` (below by Jensen: :math:`\sum \hat P \theta \ge -\sum \hat P t \ge
@@ -29,11 +33,10 @@ import math
 import torch
 
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, length
+from lipnb.bounds.rows import MORE, TINY, RowErrors
 
 __all__ = ["MORE", "TINY", "Accuracy", "orthogonality"]
 
-MORE = 1 + 2.0**-32  # sums of 2^20 positive numbers
-TINY = 2.0**-300
 LARGEST = 2.0**150  # of the probabilities with the root of the weights
 
 
@@ -46,42 +49,72 @@ class Accuracy:
         Entrywise, of `P` and `Pt`.
     e : Tensor, shape (h, n)
         Row sums of E.
+    D, Dt : Tensor, shape (h, n, n)
+        Entrywise, of `steep` and `steep_t`: E and Et without a cap.
     query, keys, values : Tensor, shape (h, n, k) or (h, n, v)
         Entrywise, of queries, keys and values.
-    slopes : Tensor, shape (h, n)
-        Lengths of the changes of the slopes b_i.
+    steepest, slopes : Tensor, shape (h, n)
+        Largest length of a slope :math:`b_{ij} = (M^k_j)^\\top q_i`, true or computed, and of its change.
     """
 
     def __init__(self, pieces):
         att, self.pieces = pieces.attention, pieces
-        n, d = pieces.x.shape
-        few = gamma(d + 4) * MORE
-        self.keys, self.values = (
-            few * torch.einsum("nd,hkd->hnk", pieces.centred.abs(), matrix.abs()) + TINY**2
-            for matrix in (att.key, att.value)
-        )
-        sizes = torch.einsum("nd,hkd->hnk", pieces.x.abs(), att.query.abs())
-        if att.query_bias is not None:
-            sizes = sizes + att.query_bias.abs()[:, None]
-        self.query = abs(att.scale) * few * sizes + TINY**2
-        back = torch.einsum("hnk,hkd->hnd", self.query, att.key.abs())
-        own = torch.einsum("hnk,hkd->hnd", pieces.query.abs(), att.key.abs())
-        self.slopes = MORE * length(back + gamma(att.key_width + 4) * own)
-        self.E, self.Et = self._probabilities(self._logits())
+        self._of_query = RowErrors(pieces, "query", pieces.x)
+        self._of_key = RowErrors(pieces, "key", pieces.key_tokens)
+        self.keys, self.query = self._of_key.error, abs(att.scale) * self._of_query.error + TINY**2
+        sizes = torch.einsum("nd,hkd->hnk", pieces.value_tokens.abs(), att.value.abs())
+        if att.sinks is not None and att.value_bias is not None:
+            sizes = sizes + att.value_bias.abs()[:, None]
+        self.values = gamma(pieces.x.shape[1] + 4) * MORE * sizes + TINY**2
+        if pieces.fixed_keys:
+            back = torch.einsum("hnk,hkd->hnd", self.query, att.key.abs())
+            own = torch.einsum("hnk,hkd->hnd", pieces.query.abs(), att.key.abs())
+            self.slopes = MORE * length(back + gamma(att.key_width + 4) * own)
+            self.steepest = length(pieces.slopes) * MORE + self.slopes
+        else:
+            known, error = MORE * length(pieces.query), MORE * length(self.query)
+            stretch, moved = self._of_key.stretch[:, None], self._of_key.moved[:, None]
+            self.slopes = MORE * (stretch * error + moved * known)
+            self.steepest = MORE * (stretch * (known + error) + moved * known)
+        t = self._logits()
+        self.E, self.Et = (one[..., : pieces.n] for one in self._probabilities(t))
         self.e = MORE * self.E.sum(-1)
+        self.D, self.Dt = (
+            (error if pieces.bend is None else MORE * (error + P * self._bends()))
+            for error, P in ((self.E, pieces.P), (self.Et, pieces.Pt))
+        )
+
+    def _products(self):
+        """Bounds on the errors of the products of queries and keys, (h, n, n)."""
+        pieces, keys = self.pieces, self.pieces.keys.abs()
+        few = gamma(pieces.attention.key_width + 4)
+        return pieces.query.abs() @ (few * keys + self.keys).mT + self.query @ (keys + self.keys).mT
+
+    def _bends(self):
+        """Bounds on the errors of the slopes of the cap, (h, n, n)."""
+        moved = self._products() + 2 * UNIT * self.pieces.products.abs()
+        return MORE * (0.77 * moved / self.pieces.attention.cap).clamp_max(1) + 32 * UNIT
 
     def _logits(self):
-        """Bounds t on the errors of the logits below the largest of their rows, exp and sum included, (h, n, n)."""
-        pieces, k = self.pieces, self.pieces.attention.key_width
-        keys = pieces.keys.abs()
-        t = pieces.query.abs() @ (gamma(k + 4) * keys + self.keys).mT + self.query @ (keys + self.keys).mT
+        """Bounds t on the errors of the logits below the largest of their rows, exp and sum included, as `below`."""
+        pieces, att = self.pieces, self.pieces.attention
+        n, t = pieces.n, self._products()
+        if att.cap is not None:
+            t = (MORE * t + 2 * UNIT * pieces.products.abs()).clamp_max(2 * att.cap) + 16 * UNIT * att.cap
         if pieces.logs is not None:
             t = t + 8 * UNIT * (pieces.logs.abs() + pieces.log_size)
-        t = t + 2 * UNIT * pieces.below.abs() + gamma(pieces.n + 16)
-        return MORE * (t if pieces.hidden is None else t.masked_fill(pieces.hidden, 0))
+        if att.relative is not None:
+            t = t + 8 * UNIT * att.place(torch.zeros_like(t), n).abs()
+        t = t + 2 * UNIT * pieces.below[..., :n].abs() + gamma(n + 16)
+        t = MORE * (t if pieces.hidden is None else t.masked_fill(pieces.hidden, 0))
+        if att.sinks is None:
+            return t
+        size = att.sinks.abs()[:, None] + (0 if pieces.logs is None else pieces.log_size)
+        sink = 8 * UNIT * (size + pieces.below[..., n].abs()) + gamma(n + 16)
+        return torch.cat([t, MORE * sink[..., None]], -1)
 
     def _probabilities(self, t):
-        """E and Et, from the errors of the logits."""
+        """E and Et, from the errors of the logits, a column for sinks among them."""
         pieces = self.pieces
         seen = torch.isfinite(pieces.below)
         total = pieces.below.logsumexp(-1, keepdim=True)
@@ -93,7 +126,7 @@ class Accuracy:
             near = P * torch.expm1(epsilon.clamp_max(1))
             return torch.where(seen, MORE * torch.where(epsilon < 0.5, near, far) + TINY**3, 0)
 
-        E = error(pieces.P, pieces.below - total, epsilon).clamp_max(1)
+        E = error(pieces.whole, pieces.below - total, epsilon).clamp_max(1)
         top = pieces.below.argmax(-1, keepdim=True)
         others = MORE * E.scatter(-1, top, 0).sum(-1, keepdim=True) + gamma(pieces.n + 16)
         at_top = torch.minimum(others, E.gather(-1, top))
@@ -103,25 +136,32 @@ class Accuracy:
         half = pieces.half_ratio().expand_as(E)
         exponent = pieces.below + half - total
         added = 16 * UNIT * (torch.where(seen, pieces.below.abs(), 0) + half.abs() + pieces.log_size + total)
-        Et = error(pieces.Pt, exponent, MORE * (epsilon + added))
+        Et = error(pieces.whole_t, exponent, MORE * (epsilon + added))
         at_top = torch.minimum(
             half.gather(-1, top).exp() * at_top
-            + torch.expm1(2 * MORE * (added + gamma(pieces.n + 16)).gather(-1, top)) * pieces.Pt.gather(-1, top),
+            + torch.expm1(2 * MORE * (added + gamma(pieces.n + 16)).gather(-1, top)) * pieces.whole_t.gather(-1, top),
             Et.gather(-1, top),
         )
         return E, Et.scatter(-1, top, MORE * at_top)
 
     def resolved(self):
-        """Whether float64 resolves the attention matrix: every row to within one half, and nothing too large."""
-        return bool((self.e <= 0.5).all() and torch.isfinite(self.Et).all() and (self.pieces.Pt <= LARGEST).all())
+        """Whether float64 resolves attention and norms: every row to within one half, and nothing too large."""
+        known = self._of_query.resolved and self._of_key.resolved
+        return known and bool(
+            (self.e <= 0.5).all() and torch.isfinite(self.Et).all() and (self.pieces.Pt <= LARGEST).all()
+        )
 
     def sizes(self):
-        r"""Lengths of values, of the keys and of :math:`s W_Q^\top k_j`, at most, with their errors; each (h,)."""
+        r"""Lengths of values, of the keys and of :math:`s (M^q_i)^\top k_j`, at most, with their errors; each (h,)."""
         pieces, att = self.pieces, self.pieces.attention
         values, keys = (
             (length(known) + length(error)).amax(-1) * MORE
             for known, error in ((pieces.values, self.values), (pieces.keys, self.keys))
         )
+        if not self._of_query.plain:
+            wrong = MORE * length(self.keys).amax(-1)
+            lost = MORE * abs(att.scale) * (self._of_query.stretch * wrong + self._of_query.moved * keys)
+            return values, keys, MORE * (abs(att.scale) * self._of_query.stretch * keys + lost), lost
         lost = abs(att.scale) * (gamma(att.key_width + 4) * pieces.keys.abs() + self.keys) @ att.query.abs()
         lost = length(lost) * MORE
         return values, keys, (length(att.scale * pieces.keys @ att.query) + lost).amax(-1) * MORE, lost.amax(-1)
@@ -146,10 +186,9 @@ class Accuracy:
         pieces, att = self.pieces, self.pieces.attention
         nu, _, alpha, lost = self.sizes()
         rho, nu = MORE * length(self.values).amax(-1)[:, None], nu[:, None]
-        slope = length(pieces.slopes) * MORE + self.slopes
-        gap = nu * self.e + 2 * rho
-        key = 2 * nu * slope * length(self.Et) + length(pieces.Pt) * (gap * slope + 5 * nu * self.slopes)
-        query = ((5 * nu * self.e + gap) * alpha[:, None] + 2 * nu * lost[:, None]).amax(-1)
+        gap, slope = nu * self.e + 2 * rho, self.steepest
+        key = 2 * nu * slope * length(self.Dt) + length(pieces.Pt) * (gap * slope + 5 * nu * self.slopes)
+        query = ((5 * nu * MORE * self.D.sum(-1) + gap) * alpha[:, None] + 2 * nu * lost[:, None]).amax(-1)
         value = length(self.Et, (-2, -1)) * largest_singular(att.value)
         return MORE**4 * (largest_singular(pieces.output) * (value + length(key) + query)).sum()
 
@@ -168,8 +207,8 @@ class Accuracy:
             return length(matrix, (-2, -1))
 
         nu, kappa, *_ = self.sizes()
-        key = 5 * nu * frobenius(att.key) * length(length(pieces.Pt) * length(pieces.query))
-        query = 5 * nu * kappa * abs(att.scale) * frobenius(att.query)
+        key = 5 * nu * self._of_key.whole * length(length(pieces.Pt) * length(pieces.query))
+        query = 5 * nu * kappa * abs(att.scale) * self._of_query.whole
         parts = frobenius(pieces.output) * (frobenius(pieces.Pt) * frobenius(att.value) + key + query)
         n, d = pieces.x.shape
         count = (
@@ -177,6 +216,8 @@ class Accuracy:
             + 4 * att.heads * (att.value_width + att.key_width)
             + 256
         )
+        if any(pieces.norms.values()):
+            count += 16 * att.heads * att.key_width
         return MORE**4 * parts.sum(), gamma(count)
 
 

@@ -15,10 +15,13 @@ import torch
 
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each, length
+from lipnb.bounds.rows import RowErrors
+from lipnb.bounds.tested import Tested, sandwich
 
 __all__ = ["Pieces", "Terms", "bases", "three_terms"]
 
 LOT = 2**24  # entries of the rows that choose together how their norms are bounded, whatever fits in memory
+DEAR = 1.5e10  # matrices times order^3 from which norms are tested by a factorisation, not computed
 AT_ONCE = 16  # diagonal blocks whose spectral norm is computed together
 
 
@@ -49,7 +52,7 @@ def bases(pieces):
     reach = torch.einsum("hij,hjv->hi", pieces.Pt**2, _unit(centred) ** 2).sqrt()
     reach = reach * torch.linalg.matrix_norm(pieces.output)[:, None] * centred.abs().amax()
     b = (reach[..., None] * pieces.slopes).flatten(0, 1)
-    N = sum((M := pieces.covariance(rows)).flatten(0, 1).T @ M.flatten(0, 1) for rows in pieces.rows())
+    N = sum((M := pieces.query_term(rows)).flatten(0, 1).T @ M.flatten(0, 1) for rows in pieces.some_rows())
     W = att.query.flatten(0, 1)
     Y = torch.linalg.eigh(_unit(b.T @ b + W.T @ N @ W)).eigenvectors
     return S.flip(1), Y.flip(1)
@@ -113,11 +116,35 @@ def _without(rows, Y):
 
 
 def _query(pieces, Y):
-    """The largest diagonal block, rows in the order of their Frobenius norms until no later one can be larger."""
+    """The largest diagonal block."""
     W = torch.linalg.qr(_without(pieces.attention.query.flatten(0, 1), Y).mT, mode="r").R.mT  # (h k, p')
+    if _dear(pieces.n, pieces.R.shape[1]) and not pieces.attention.joint_norm:
+        return _largest_tested(pieces, lambda rows: pieces.pulled(rows, pieces.covariance(rows)), W, Tested(pieces.R))
+    return _largest_block(pieces, lambda rows: pieces.query_term(rows) @ W)
+
+
+def _dear(count, order):
+    """Whether so many matrices of this order are better tested than multiplied."""
+    return count * order**3 > DEAR
+
+
+def _largest_tested(pieces, inner, W, tested):
+    """Bound on the largest norm of R diag_h(C) W over all tokens, with blocks C (tokens, h, a, k) and W (h k, p')."""
+    best, gram = W.new_zeros(()), W @ W.mT
+    heads = None
+    for rows in torch.arange(pieces.n, device=W.device).split(AT_ONCE):
+        C = inner(rows)
+        heads = length(W.unflatten(0, (C.shape[1], -1)), (-2, -1)) if heads is None else heads
+        lost = gamma(W.shape[1] + 2 * C.shape[-1] + 16) * (length(C, (-2, -1)) * heads).square().sum(-1)
+        best = tested.upper(sandwich(C, gram), 2 * lost, together=best)
+    return best
+
+
+def _largest_block(pieces, blocks):
+    """Largest norm of one matrix for each token, in the order of Frobenius norms until no later one can be larger."""
     frobenius = []
-    for rows in pieces.rows():
-        N = pieces.covariance(rows) @ W
+    for rows in pieces.some_rows():
+        N = blocks(rows)
         size = N.abs().amax()
         frobenius.append(size * torch.linalg.matrix_norm(_unit(N)) * (1 + gamma(N[0].numel() + 2)))
     frobenius = torch.cat(frobenius)
@@ -125,35 +152,97 @@ def _query(pieces, Y):
     for some in order.split(AT_ONCE):
         if frobenius[some[0]] <= best:
             break
-        best = torch.maximum(best, largest_singular_of_each(pieces.covariance(some) @ W).max())
+        best = torch.maximum(best, largest_singular_of_each(blocks(some)).max())
     return best
 
 
 def _key(pieces, S, Y):
-    """Rows scaled by rho_i w_ih, stacked."""
+    """Rows scaled by rho_i w_ih, stacked: of the slopes of all tokens, or for one token after the other."""
     b = _without(pieces.slopes, Y)
-    reached = length(b).T  # (n, h)
+    # what the arithmetic on the way to b loses, before the weights w: (n, h)
+    few = gamma(16 * sum(pieces.R.shape) + 16 * sum(b.shape[1:]) + 256)
+    if pieces.fixed_keys:
+        lost = (1 + 2 * Y.shape[1] ** 0.5) * length(pieces.attention.key, (-2, -1)) * length(pieces.query).T
+        reach, _ = _reaches(pieces, S, length(b).T, few)
+        stacked = reach[..., None] * b.movedim(0, 1)
+        return largest_singular(stacked.flatten(0, 1)) + length(few * reach * lost, (0, 1))
+    reach, near = _reaches(pieces, None, length(b).T, few)
+    reach = reach[..., None] * near  # (i, h, j)
+    if pieces.hidden is not None:
+        reach = reach.masked_fill(pieces.hidden[:, None], 0)
+    few = few + gamma(16 * pieces.keys.shape[-1])
+    whole = RowErrors(pieces, "key", pieces.key_tokens).whole
+    lost = (1 + 2 * Y.shape[1] ** 0.5) * whole * length(pieces.query).T
+    more = length(few * reach * lost[..., None], (0, 1)).amax()
+    shared = slice(None, None, pieces.times)  # one key for several heads
+    keys = pieces.attention.key
+    W = torch.linalg.qr(_without(keys[shared].flatten(0, 1), Y).mT, mode="r").R.mT  # (g k, p')
+
+    def rows_at(tokens):
+        """The queries times `reach`, as they meet the keys of these tokens j: (g, j, a, k)."""
+        rows = reach[..., tokens].permute(1, 2, 0)[..., None] * pieces.query[:, None]  # (h, j, i, k)
+        rows = rows.unflatten(0, (-1, pieces.times)).movedim(1, 2).flatten(2, 3)
+        return torch.linalg.qr(rows, mode="r").R if rows.shape[-2] > rows.shape[-1] else rows
+
+    def turned_back(tokens):
+        return pieces.local[1].at(tokens).transposed(rows_at(tokens).movedim(2, 0)).permute(2, 1, 0, 3)
+
+    if _dear(pieces.n, len(W)) and pieces.norms["key"] is None:
+        a = min(len(keys) // len(keys[shared]) * pieces.n, keys.shape[1])
+        one = torch.eye(len(W) // keys.shape[1] * a).to(W)
+        return _largest_tested(pieces, turned_back, W, Tested(one)) + more
+    whole = torch.linalg.qr(_without(keys.flatten(0, 1), Y).mT, mode="r").R.mT.unflatten(0, keys.shape[:2])
+
+    def slopes_at(tokens):
+        maps = pieces.local[1].at(tokens).matrices(whole)[shared]
+        return (rows_at(tokens) @ maps).movedim(0, 1).flatten(1, 2)
+
+    return _largest_block(pieces, slopes_at) + more
+
+
+def _reaches(pieces, S, reached, few):
+    """The products of rho_i and w_ih, (n, h), and weights of tokens j beside them, (n, h, n): all one given S.
+
+    Without S, :math:`z_{ij}` is divided by a weight near the fourth root of its length, and b_ij multiplied by it.
+    """
     R = pieces.R.unflatten(1, (pieces.heads, -1))
     alone = torch.linalg.matrix_norm(R.movedim(1, 0), 2)
-    # what the arithmetic on the way to rho_i and to b_i loses, before the weights w: (n, h)
-    few = gamma(16 * sum(pieces.R.shape) + 16 * sum(b.shape[1:]) + 256)
-    size = 3 * length(pieces.values).amax(-1) * length(pieces.output, (-2, -1)) * (1 + 2 * S.shape[1] ** 0.5)
-    lost = size * length(pieces.Pt).T
-    lost_b = (1 + 2 * Y.shape[1] ** 0.5) * length(pieces.attention.key, (-2, -1)) * length(pieces.query).T
-    stacked, more = [], b.new_zeros(())
+    directions = 0 if S is None else S.shape[1]
+    size = 3 * length(pieces.values).amax(-1) * length(pieces.output, (-2, -1)) * (1 + 2 * directions**0.5)
+    found, nearness = [], []
     lot = min(pieces.n, max(1, LOT // pieces.entries))
-    for rows in pieces.rows():
-        Z = pieces.spread(rows)
-        Z = Z - torch.einsum("jr,ihrv->ihjv", S, torch.einsum("jr,ihjv->ihrv", S, Z))
-        reach = torch.linalg.matrix_norm(torch.linalg.qr(Z, mode="r").R) * alone  # (rows, h): any positive numbers do
-        w = _positive(reach).sqrt() / _positive(reached[rows]).sqrt()
+    tested = Tested(pieces.R) if _dear(pieces.n, pieces.R.shape[1]) else None
+    for rows in pieces.some_rows():
+        Z, P, near = pieces.spread(rows), pieces.Pt[:, rows].movedim(0, 1), None
+        if S is None:
+            long = torch.linalg.vector_norm(Z, dim=-1)
+            near = _positive(long / _positive(long.amax(-1, keepdim=True))) ** 0.25
+            Z, P = Z / near[..., None], P / near
+            nearness.append(near)
+        else:
+            Z = Z - torch.einsum("jr,ihrv->ihjv", S, torch.einsum("jr,ihjv->ihrv", S, Z))
+        factor = torch.linalg.qr(Z, mode="r").R.mT
+        reach = torch.linalg.matrix_norm(factor) * alone  # (rows, h): any positive numbers do
+        beside = reached[rows] if near is None else reached[rows] * near.square().mean(-1).sqrt()
+        w = _positive(reach).sqrt() / _positive(beside).sqrt()
         # |[W_O Z^T / w]|: the same after Z^T is replaced by its triangular factor
-        factor = torch.linalg.qr(Z, mode="r").R.mT / w[..., None, None]
-        joint = torch.einsum("phv,ihvu->iphu", R, factor).flatten(2)
-        rho = largest_singular_of_each(joint, lot) + few * length(lost[rows] / w)
-        stacked.append((rho[:, None] * w)[..., None] * b[:, rows].movedim(0, 1))
-        more = torch.hypot(more, length(few * rho[:, None] * w * lost_b[rows], (0, 1)))
-    return largest_singular(torch.cat(stacked).flatten(0, 1)) + more
+        factor = factor / w[..., None, None]
+        if tested is None:
+            rho = largest_singular_of_each(torch.einsum("phv,ihvu->iphu", R, factor).flatten(2), lot)
+        else:
+            rho = torch.cat([_tested(tested, some) for some in factor.split(AT_ONCE)])
+        rho = rho + few * length(size * length(P) / w)
+        found.append(rho[:, None] * w)
+    return torch.cat(found), torch.cat(nearness) if nearness else None
+
+
+def _tested(tested, factors):
+    """Norms of R diag_h(F), from above, of blocks F (c, h, v, u)."""
+    c, h, v, _ = factors.shape
+    K, heads = factors.new_zeros(c, h, v, h, v), torch.arange(h, device=factors.device)
+    K[:, heads, :, heads] = (factors @ factors.mT).movedim(1, 0)
+    lost = gamma(factors.shape[-1] + 8) * length(factors, (-2, -1)).square().sum(-1)
+    return tested.upper(K.view(c, h * v, h * v), 2 * lost)
 
 
 def _positive(numbers):

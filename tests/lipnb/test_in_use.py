@@ -190,7 +190,24 @@ def test_cached_and_streamed_products_and_the_constant(seed):
     )
 
 
-@pytest.mark.parametrize("seed", [seed for seed in SEEDS if Attention(**arguments(seed)).score == "dot"][:20])
+DOT = [seed for seed in SEEDS if Attention(**arguments(seed)).score == "dot"]
+
+
+@pytest.mark.parametrize("seed", DOT)
+def test_the_constant_lies_in_its_bracket(seed):
+    """Whatever is treated exactly, and in units that are far apart."""
+    f, x, weights = case(seed, n=Draw(seed).pick(1, 2, 6))
+    norm = torch.linalg.matrix_norm(symmetrised(f, x, weights), 2)
+    for columns in (0, 5, None):
+        found = certify(f, x, weights=weights, columns=columns)
+        assert (found.lower <= norm * (1 + 1e-12)).all() and (norm <= found.upper * (1 + 1e-12)).all()
+        assert (found.ratio < (1.0001 if columns is None else 12)).all() and (found.rounding < 1e-5 * norm).all()
+    unit, closed = 2.0**40, certify(f, x, weights=weights, columns=0).upper
+    far = f.replace(query=f.query / unit, key=f.key / unit, value=f.value / unit)
+    assert relative(unit * certify(far, unit * x, weights=weights, columns=0).upper, closed) < 1e-6
+
+
+@pytest.mark.parametrize("seed", DOT[:20])
 @pytest.mark.parametrize("steep", [30.0, 3000.0])
 def test_products_stay_transposes_of_one_another_where_attention_is_nearly_hard(seed, steep):
     f, x, _ = case(seed, n=9)
@@ -269,7 +286,6 @@ MORE = {
     "sinks": {"sinks": torch.ones(1).double()},
 }
 PLAIN_ONLY = {
-    "certify": certify,
     "on_ball": lambda f, x: worst_case.on_ball(f, 4, 1.0),
     "slopes": lambda f, x: slopes(f, x),
     "bulk_directions": lambda f, x: bulk_directions(f),
@@ -324,8 +340,10 @@ def test_it_says_what_it_is_and_what_it_has_not():
     )
     assert Attention(**plain).more == ()
     x = draw.normal(9, 5)
-    with pytest.raises(ValueError, match="certify knows plain heads only, not shared keys, rotary positions, capped"):
-        certify(f, x)
+    with pytest.raises(
+        ValueError, match="yudin_upper knows plain heads only, not shared keys, rotary positions, capped"
+    ):
+        bounds.yudin_upper(f, x)
     for bad, sentence in (
         ({"key": draw.normal(3, 6, 5)}, "or fewer heads, a divisor of 4, got"),
         ({"value": draw.normal(4, 6, 5)}, "value must have shape"),
