@@ -234,14 +234,13 @@ class Attention(Unchanging):
             f"{', '.join([*biases, *self.more]) or 'no bias'}, {str(self.dtype).removeprefix('torch.')})"
         )
 
-    def check_plain(self, what: str, scores: tuple[str, ...] = ("dot",)) -> None:
-        """Raise one clear sentence unless heads are those of the theorems, with scores that `what` knows."""
+    def check_plain(self, what: str, scores: tuple[str, ...] = ("dot",), also: tuple[str, ...] = ()) -> None:
+        """Raise one clear sentence unless heads are those of the theorems, but for what `what` knows: scores, `also`."""
         if self.score not in scores:
             raise ValueError(f"{what} knows dot-product scores only, not score={self.score!r}.")
-        if self.more:
-            raise ValueError(
-                f"{what} knows plain heads only, not {', '.join(self.more)}: lipnb.local_lipschitz knows them."
-            )
+        if more := [word for word in self.more if word not in also]:
+            known = " and ".join(["plain heads", *also])
+            raise ValueError(f"{what} knows {known} only, not {', '.join(more)}: lipnb.local_lipschitz knows them.")
 
     def check_input(self, x: Tensor, weights: Tensor | None = None) -> None:
         """Raise one clear sentence unless tokens `x`, shape (..., n, d), and `weights`, (..., n), fit this map."""
