@@ -235,7 +235,7 @@ class Attention(Unchanging):
         )
 
     def check_plain(self, what: str, scores: tuple[str, ...] = ("dot",), also: tuple[str, ...] = ()) -> None:
-        """Raise one clear sentence unless heads are those of the theorems, but for what `what` knows: scores, `also`."""
+        """Raise one clear sentence unless heads are those of the theorems, but for what it knows: scores, `also`."""
         if self.score not in scores:
             raise ValueError(f"{what} knows dot-product scores only, not score={self.score!r}.")
         if more := [word for word in self.more if word not in also]:

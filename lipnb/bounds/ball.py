@@ -13,7 +13,7 @@ import torch
 
 from lipnb.attention import Attention
 from lipnb.bounds.ellipsoid import layer_norm_radius, norm_ellipsoid
-from lipnb.bounds.heads import head_norms, heads_on_ball, with_own_keys
+from lipnb.bounds.heads import IN_USE, head_norms, heads_on_ball, with_own_keys
 from lipnb.bounds.in_use import range_of_relative, sizes_in_use
 from lipnb.bounds.joint import Region, Sizes, sizes_of_heads, sizes_of_layer
 from lipnb.bounds.norms import answer, heat, log_sum, norms, product
@@ -25,10 +25,6 @@ __all__ = ["ball_upper", "general_upper_optimal"]
 ROWS = 4096  # rows of a mask that are told apart; later rows count as if they saw so many tokens
 AVERAGES = 512  # tokens up to which the norm of their masked averages is computed
 ROUNDING = 1e-10  # relative, for the scalars after the norms
-KNOWN = (
-    *("shared keys", "rotary positions", "normalised queries or keys"),
-    *("capped logits", "relative positions", "sinks"),
-)
 
 
 def general_upper_optimal(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
@@ -166,7 +162,7 @@ def ball_upper(
     """
     if not isinstance(attention, Attention):
         raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
-    attention.check_plain("ball_upper", also=KNOWN)
+    attention.check_plain("ball_upper", also=IN_USE)
     n = count(n)
     att, size = in_units(with_own_keys(attention).to("cpu", torch.float64))
     regions, reach = regions_of(att, R, ellipsoid)
