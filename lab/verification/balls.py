@@ -18,7 +18,7 @@ from lipnb.recording import Unit
 from lipnb.worst_case import adam, ascend, unit_slope
 from lipnb.worst_case.forks import bulk_directions, forks, two_clusters
 
-__all__ = ["BLOCKS", "CLASSES", "TABLE", "Class", "Layers", "draw", "measure"]
+__all__ = ["BLOCKS", "CLASSES", "TABLE", "Class", "Layers", "ascended", "draw", "measure"]
 
 LAYERS = {"3 to 12": 75, "64": 9}  # of one block, by how many tokens there are
 BLOCKS = {"3 to 12": 6, "64": 1}
@@ -190,9 +190,24 @@ def _start(layers, i, noise):
 
 
 def worsened(layers, u):
-    """Tokens (b, n, d) where the norm of the Jacobian is large: steps of Adam in the unit ball, from u."""
-    G, shift = layers.maps()
-    rates = torch.tensor([STARTS[_kind_of_start(i)] for i in range(len(u))], dtype=torch.float64)[:, None, None]
+    """Tokens (b, n, d) where the norm of the Jacobian is large, with the steps that go with the start of each."""
+    rates = torch.tensor([STARTS[_kind_of_start(i)] for i in range(len(u))], dtype=torch.float64)
+    return ascended(layers, u, rates)
+
+
+def ascended(layers, u, rates):
+    """Tokens (b, n, d) where the norm of the Jacobian is large: steps of Adam in the unit ball, from u.
+
+    Parameters
+    ----------
+    layers : Layers
+        Or others with `maps`.
+    u : Tensor, shape (b, n, d)
+        Where to begin.
+    rates : Tensor, shape (b,)
+        First steps, in radii.
+    """
+    (G, shift), rates = layers.maps(), rates[:, None, None]
     left, refinements = layers(u).detach().flip(1), 8
 
     def norm(x):

@@ -239,13 +239,12 @@ class Attention(Unchanging):
         if self.score not in scores:
             raise ValueError(f"{what} knows dot-product scores only, not score={self.score!r}.")
 
-    def check_plain(self, what: str, scores: tuple[str, ...] = ("dot",)) -> None:
-        """Raise one clear sentence unless heads are those of the theorems, with scores that `what` knows."""
+    def check_plain(self, what: str, scores: tuple[str, ...] = ("dot",), also: tuple[str, ...] = ()) -> None:
+        """Raise one clear sentence unless heads are those of the theorems, but for what it knows: scores, `also`."""
         self.check_score(what, scores)
-        if self.more:
-            raise ValueError(
-                f"{what} knows plain heads only, not {', '.join(self.more)}: lipnb.local_lipschitz knows them."
-            )
+        if more := [word for word in self.more if word not in also]:
+            known = " and ".join(["plain heads", *also])
+            raise ValueError(f"{what} knows {known} only, not {', '.join(more)}: lipnb.local_lipschitz knows them.")
 
     def check_input(self, x: Tensor, weights: Tensor | None = None) -> None:
         """Raise one clear sentence unless tokens `x`, shape (..., n, d), and `weights`, (..., n), fit this map."""

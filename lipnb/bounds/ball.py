@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.ellipsoid import layer_norm_radius
-from lipnb.bounds.heads import head_norms, heads_on_ball
+from lipnb.bounds.ellipsoid import layer_norm_radius, norm_ellipsoid
+from lipnb.bounds.heads import IN_USE, head_norms, heads_on_ball, with_own_keys
+from lipnb.bounds.in_use import range_of_relative, sizes_in_use
 from lipnb.bounds.joint import Region, Sizes, sizes_of_heads, sizes_of_layer
 from lipnb.bounds.norms import answer, heat, log_sum, norms, product
 from lipnb.bounds.rounding import largest_singular
@@ -78,7 +79,7 @@ def ball_upper(
     n: int,
     R: float,
     *,
-    ellipsoid: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ellipsoid: tuple[torch.Tensor, torch.Tensor | None] | None = None,
     log: bool = False,
 ) -> float:
     r"""Lipschitz constant of a whole layer on sequences of n tokens in a ball: the least of all that is proved.
@@ -97,15 +98,16 @@ def ball_upper(
     Parameters
     ----------
     attention : Attention
-        With dot products; any heads, output matrices, query biases, mask and window. Other biases change no derivative.
+        With dot products; any heads, shared keys, output matrices, biases, mask and window; rotary, normalised, capped,
+        with relative positions and sinks, as for `lipnb.Attention`.
     n : int
         Number of tokens.
     R : float
         Radius: every token has Euclidean norm at most R. With `ellipsoid` it may be `math.inf`.
     ellipsoid : tuple of Tensor, shapes (d,) and (d,), optional
         Gain and shift, in this order, of the LayerNorm that makes the tokens (of a layer of BERT type the one at the
-        end of the layer before): they are among those that it can give, and in the ball. Derivatives are taken in all
-        directions all the same.
+        end of the layer before): they are among those that it can give, and in the ball. ``(gain, None)`` is that of an
+        RMSNorm. Derivatives are taken in all directions all the same.
     log : bool
         Whether to return the natural logarithm.
 
@@ -122,7 +124,7 @@ def ball_upper(
         "attention must be a lipnb.Attention ...", "n must be a number ...", "R must be a number ...".
     ValueError
         "ball_upper knows dot-product scores only ...", "R must be ...", "ellipsoid must be (gain, shift) ...",
-        "gain must ...", "shift must ...".
+        "gain must ...", "shift must ...", "no bound holds with norm_eps=0 where ...".
     OverflowError
         "the bound is exp(...), beyond the largest float: use log=True."
 
@@ -135,6 +137,14 @@ def ball_upper(
     :math:`|P^{(h)} - U| \le \eta U` entry by entry, U the averages over what each row sees; the sums of
     `heads_on_ball`, on sequences of any length. Exact for one token, and for R = 0 without a mask or up to 512 tokens,
     up to 1e-7 of the sum of the norms of the heads, of which little is left where heads cancel.
+
+    Relative positions change none of these proofs: they make :math:`\delta` larger, and only the sums of
+    `heads_on_ball` are left out. For all else (`lipnb.bounds.in_use`) key and value terms are added, not their squares.
+    Over all distances :math:`i - j` the largest :math:`\|s W_K^\top R_{i-j} W_Q\|_2` stands for :math:`\|A\|_2`, or for
+    more than 512 tokens a product of norms; it is never above `rotary_upper`. Capped logits differ by at most 2 c. A
+    normalised query or key has length at most :math:`\sqrt k \max |w|` wherever tokens are, but changes by up to
+    :math:`\max |w| / \sqrt\epsilon` times its projection where that vanishes, and some token of the ball is there
+    unless biases keep it away: with the :math:`\epsilon` of networks such bounds are large, and so is the constant.
 
     Examples
     --------
@@ -152,17 +162,17 @@ def ball_upper(
     """
     if not isinstance(attention, Attention):
         raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
-    attention.check_plain("ball_upper")
+    attention.check_plain("ball_upper", also=IN_USE)
     n = count(n)
-    att, size = in_units(attention.to("cpu", torch.float64))
+    att, size = in_units(with_own_keys(attention).to("cpu", torch.float64))
     regions, reach = regions_of(att, R, ellipsoid)
-    rows = rows_of(att, n)
-    heads, layer = sizes_of_heads(att, regions), sizes_of_layer(att, regions)
+    rows, apart = rows_of(att, n), {*att.more} <= {"relative positions"}
+    heads, layer = _plain_sizes(att, regions, n) if apart else sizes_in_use(att, regions, n)
     logs = [
-        log_sum(_log_of_rows(head, rows, heads=1, apart=True) for head in heads),
+        log_sum(_log_of_rows(head, rows, heads=1, apart=apart) for head in heads),
         _log_of_rows(layer, rows, heads=att.heads, apart=False),
     ]
-    if math.isfinite(reach):
+    if not att.more and math.isfinite(reach):
         published = heads_on_ball(head_norms(att), n, reach, att.masked)
         if att.window is not None:  # proved for the whole past, not for a window
             published = {name: value for name, value in published.items() if "mean_field" not in name}
@@ -170,16 +180,29 @@ def ball_upper(
     return answer(min(logs) + size + ROUNDING, log)
 
 
+def _plain_sizes(att, regions, n):
+    """`Sizes` of each head and of the layer: what is added by distance only makes logits differ more."""
+    added = range_of_relative(att, n).log().tolist()
+    heads = [
+        head._replace(spread=log_sum([head.spread, more]))
+        for head, more in zip(sizes_of_heads(att, regions), added, strict=True)
+    ]
+    layer = sizes_of_layer(att, regions)
+    return heads, layer._replace(spread=max(head.spread for head in heads))
+
+
 def in_units(att):
     """The layer with values and outputs of size one, so that no product of them underflows, and the log of the rest."""
-    sizes = {}
-    for name in ("value", "output"):
-        matrix = getattr(att, name)
-        if matrix is not None and matrix.any():
-            sizes[name] = matrix.abs().amax()
-    return att.replace(**{name: getattr(att, name) / size for name, size in sizes.items()}), sum(
-        size.log().item() for size in sizes.values()
-    )
+    # the bias of the values matters where there are sinks
+    parts = {"value": ("value", "value_bias") if att.sinks is not None else ("value",), "output": ("output",)}
+    scaled, log = {}, 0.0
+    for names in parts.values():
+        there = {name: part for name in names if (part := getattr(att, name)) is not None and part.any()}
+        if there:
+            size = max(part.abs().amax() for part in there.values())
+            scaled |= {name: part / size for name, part in there.items()}
+            log += size.log().item()
+    return att.replace(**scaled), log
 
 
 def regions_of(att, R, ellipsoid):
@@ -193,22 +216,23 @@ def regions_of(att, R, ellipsoid):
     if ellipsoid is None:
         return regions, R
     if not (isinstance(ellipsoid, tuple | list) and len(ellipsoid) == 2):
-        raise ValueError("ellipsoid must be (gain, shift), two tensors of shape (d,).")
+        raise ValueError("ellipsoid must be (gain, shift), two tensors of shape (d,), or (gain, None) for an RMSNorm.")
     gain, shift = (
-        real_tensor(name, part, ("d",)).detach().to("cpu", torch.float64)
+        None if part is None and name == "shift" else real_tensor(name, part, ("d",)).detach().to("cpu", torch.float64)
         for name, part in zip(("gain", "shift"), ellipsoid, strict=True)
     )
     reach = layer_norm_radius(gain, shift)
     if len(gain) != d:
         raise ValueError(f"ellipsoid must be (gain, shift) of the width of the layer, {d}, got {len(gain)}.")
-    regions.append(Region(shift, math.sqrt(d) * gain[:, None] * (torch.eye(d).double() - 1 / d)))
+    regions.append(Region(*norm_ellipsoid(gain, shift)))
     return regions, min(R, reach * (1 + ROUNDING))
 
 
 class Rows(NamedTuple):
     """How many tokens rows see: `seen` of them in `times` rows, of which `column` see one and the same token.
 
-    No row sees more than `widest`; `uniform` bounds the norm of the averages that all rows take without logits.
+    No row sees more than `widest`; `uniform` bounds the norm of the averages that all rows take without logits;
+    `sinks` is 1 where all see one more, of value zero.
     """
 
     n: int
@@ -217,18 +241,19 @@ class Rows(NamedTuple):
     column: torch.Tensor
     widest: int
     uniform: float
+    sinks: int
 
 
 def rows_of(att, n):
     """`Rows` of n tokens; beyond `ROWS` a row counts as seeing that many, which bounds from above."""
-    one = torch.ones(1, dtype=torch.float64)
+    one, sinks = torch.ones(1, dtype=torch.float64), int(att.sinks is not None)
     if not att.masked:
-        return Rows(n, n * one, n * one, n * one, n, 1.0)
+        return Rows(n, n * one, n * one, n * one, n, 1.0, sinks)
     widest = n if att.window is None else min(n, att.window)
     told = min(widest, ROWS)
     seen, times, column = torch.arange(1.0, told + 1).double(), torch.ones(told).double(), torch.ones(told).double()
     times[-1], column[-1] = n - told + 1, widest - told + 1
-    return Rows(n, seen, times, column, widest, _uniform(att, n, (column / seen).sum().item()))
+    return Rows(n, seen, times, column, widest, _uniform(att, n, (column / seen).sum().item()), sinks)
 
 
 def _uniform(att, n, harmonic):
@@ -248,7 +273,7 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
     if scale == -math.inf:
         return -math.inf
     value, key, query = (math.exp(size - scale) for size in sizes[:3])
-    n, several = rows.n, rows.seen > 1  # a token that sees itself alone has no key and no query term
+    n, several = rows.n, rows.seen + rows.sinks > 1  # a token that sees itself alone has no key and no query term
     if not several.any():
         return sizes.same
     delta = math.exp(min(sizes.spread, 20))  # the largest difference of logits in a row

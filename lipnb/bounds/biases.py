@@ -3,6 +3,7 @@
 import torch
 
 from lipnb.attention import Attention
+from lipnb.bounds.heads import with_own_keys
 
 __all__ = ["without_query_bias"]
 
@@ -38,6 +39,7 @@ def without_query_bias(attention: Attention, x: torch.Tensor, size: float) -> tu
     >>> same.width, same.query_bias, wider.shape
     (3, None, torch.Size([3, 3]))
     """
+    attention = with_own_keys(attention)
     attention.check_plain("without_query_bias")
     if attention.query_bias is None:
         return attention, x

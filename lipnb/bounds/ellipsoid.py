@@ -1,14 +1,40 @@
-"""The radius of the ball that a LayerNorm imposes on tokens, exactly."""
+"""Where a LayerNorm, or an RMSNorm, puts tokens: an ellipsoid, and the ball that holds it, exactly."""
 
 import math
 
 import torch
 from scipy.optimize import brentq
 
-__all__ = ["layer_norm_radius"]
+__all__ = ["layer_norm_radius", "norm_ellipsoid"]
 
 
-def layer_norm_radius(gain: torch.Tensor, shift: torch.Tensor) -> float:
+def norm_ellipsoid(gain: torch.Tensor, shift: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    r"""Centre and map of the tokens that a LayerNorm can give, :math:`\beta + G u`, :math:`|u| \le 1`.
+
+    Parameters
+    ----------
+    gain, shift : Tensor, shape (d,)
+        Gain and shift, float64; without a shift (None) those of RMSNorm, which takes no mean away.
+
+    Returns
+    -------
+    Tensor, shape (d,), and Tensor, shape (d, d)
+        :math:`\beta` and :math:`G = \sqrt d\, \mathrm{diag}(\gamma)\, (I - \tfrac1d \mathbf 1 \mathbf 1^\top)`; for
+        RMSNorm 0 and :math:`\sqrt d\, \mathrm{diag}(\gamma)`.
+
+    Examples
+    --------
+    >>> centre, matrix = norm_ellipsoid(torch.tensor([1.0, 2.0, 3.0, 4.0]).double(), None)
+    >>> centre.tolist(), matrix.diagonal().tolist()
+    ([0.0, 0.0, 0.0, 0.0], [2.0, 4.0, 6.0, 8.0])
+    """
+    d = len(gain)
+    if shift is None:
+        return torch.zeros_like(gain), math.sqrt(d) * gain.diag()
+    return shift, math.sqrt(d) * gain[:, None] * (torch.eye(d, dtype=gain.dtype, device=gain.device) - 1 / d)
+
+
+def layer_norm_radius(gain: torch.Tensor, shift: torch.Tensor | None) -> float:
     r"""Largest norm of a token that a LayerNorm can give.
 
     .. math:: R_*^2 = \max_{|u| = 1} |G u + \beta|^2
@@ -21,7 +47,8 @@ def layer_norm_radius(gain: torch.Tensor, shift: torch.Tensor) -> float:
     Parameters
     ----------
     gain, shift : Tensor, shape (d,)
-        Gain :math:`\gamma` and shift :math:`\beta`, d at least 2.
+        Gain :math:`\gamma` and shift :math:`\beta`, d at least 2. Without a shift (None), of an RMSNorm:
+        :math:`R_* = \sqrt d \max_k |\gamma_k|`.
 
     Returns
     -------
@@ -42,15 +69,17 @@ def layer_norm_radius(gain: torch.Tensor, shift: torch.Tensor) -> float:
     >>> round(layer_norm_radius(torch.ones(4), torch.zeros(4)), 6)
     2.0
     """
-    gain, shift = torch.as_tensor(gain).double(), torch.as_tensor(shift).double()
+    gain = torch.as_tensor(gain).double()
+    rms, shift = shift is None, torch.zeros_like(gain) if shift is None else torch.as_tensor(shift).double()
     fits = gain.ndim == 1 and gain.shape == shift.shape and len(gain) > 1
     if not fits or not torch.isfinite(torch.cat([gain, shift])).all():
         raise ValueError(
             f"gain and shift must have one shape (d,) with d >= 2 and finite entries, got "
             f"{tuple(gain.shape)} and {tuple(shift.shape)}."
         )
-    d = len(gain)
-    G = math.sqrt(d) * gain[:, None] * (torch.eye(d, dtype=gain.dtype) - 1 / d)
+    if rms:
+        return math.sqrt(len(gain)) * gain.abs().max().item()
+    G = norm_ellipsoid(gain, shift)[1]
     h, basis = torch.linalg.eigh(G.mT @ G)
     h, g = h.clamp_min(0), basis.mT @ (G.mT @ shift)
     top, reach = h[-1].item(), g.norm().item()

@@ -16,9 +16,31 @@ from lipnb.bounds.mean_field import (
 from lipnb.bounds.one_input import enclosing_center
 from lipnb.bounds.rounding import largest_singular
 
-__all__ = ["HeadNorms", "head_norms", "heads_at_input", "heads_on_ball"]
+__all__ = ["IN_USE", "HeadNorms", "head_norms", "heads_at_input", "heads_on_ball", "with_own_keys"]
 
+# what a map may have that heads of the theorems have not, for what knows it all
+IN_USE = (
+    *("shared keys", "rotary positions", "normalised queries or keys"),
+    *("capped logits", "relative positions", "sinks"),
+)
 LEAST = 1e-300  # what the norm of a product counts at least: entries that underflow are smaller
+
+
+def with_own_keys(attention: Attention) -> Attention:
+    """The same map with the keys and values of each head written out, where several heads share them.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2)[None]
+    >>> with_own_keys(Attention(torch.cat([eye, -eye]), eye, eye))
+    Attention(2 heads, width 2, key width 2, output width 4, unmasked, no bias, float32)
+    """
+    times = attention.heads // attention.groups
+    if times == 1:
+        return attention
+    names = ("key", "value", "key_bias", "value_bias", "key_norm")
+    shared = {name: part for name in names if (part := getattr(attention, name)) is not None}
+    return attention.replace(**{name: part.repeat_interleave(times, 0) for name, part in shared.items()})
 
 
 class HeadNorms(NamedTuple):
@@ -50,6 +72,7 @@ def head_norms(attention: Attention) -> HeadNorms:
     >>> [round(norm.item(), 6) for norm in head_norms(f)]
     [1.0, 1.0, 1.0, 1.0, 0.0]
     """
+    attention = with_own_keys(attention)
     attention.check_plain("this bound")
     att = attention.to(dtype=torch.float64)
 
@@ -159,6 +182,7 @@ def heads_at_input(attention: Attention, norms: HeadNorms, x: torch.Tensor) -> d
     >>> {name: round(log, 4) for name, log in logs.items()}
     {'spread': 1.4656, 'column': 1.0986, 'yudin': 0.5802}
     """
+    attention = with_own_keys(attention)
     attention.check_plain("this bound")
     att, x = attention.to(dtype=torch.float64), x.double()
     query, key, _ = att.project(x)

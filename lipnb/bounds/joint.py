@@ -17,7 +17,21 @@ from lipnb.attention import Attention
 from lipnb.bounds.norms import log_sum
 from lipnb.bounds.rounding import gamma, largest_singular
 
-__all__ = ["Region", "Sizes", "balanced", "sizes_of_heads", "sizes_of_layer"]
+__all__ = [
+    "Region",
+    "Sizes",
+    "balanced",
+    "least_wide",
+    "log_of_sum",
+    "output_of",
+    "shares",
+    "sizes_of_heads",
+    "sizes_of_layer",
+    "together",
+    "triangle",
+    "value_of_layer",
+    "wide",
+]
 
 STEPS = 12  # of the search for weights
 DENSE = 64  # order up to which all eigenvalues are computed
@@ -76,12 +90,12 @@ class _Factors(NamedTuple):
     queries: torch.Tensor
 
 
-def _triangle(matrix):
+def triangle(matrix):
     """R of matrix = Q R: :math:`|M y| = |R y|`."""
     return torch.linalg.qr(matrix, mode="r").R
 
 
-def _output(att):
+def output_of(att):
     """Output matrices, shape (h, m, v): heads side by side have the columns of an identity."""
     if att.output is not None:
         return att.output
@@ -95,30 +109,38 @@ def _factors(att, region):
     if att.query_bias is not None:
         at_centre = at_centre + att.query_bias
     return _Factors(
-        outputs=_output(att) @ _triangle((att.value @ region.map).mT).mT,
-        above=_triangle(key.mT),
+        outputs=output_of(att) @ triangle((att.value @ region.map).mT).mT,
+        above=triangle(key.mT),
         beside=key.mT,
         slopes=(s * at_centre[..., None], s * query @ region.map),
-        queries=_triangle((key @ region.map).mT) @ (s * query),
+        queries=triangle((key @ region.map).mT) @ (s * query),
     )
 
 
-def _wide(offset, spread, part):
+def wide(offset, spread, part):
     r""":math:`[b / \sqrt{1 - p}, B / \sqrt p]`, whose norm bounds :math:`|b + B u|` over :math:`|u| \le 1`, any p."""
     part = torch.as_tensor(part, dtype=torch.float64).clamp(1e-12, 1 - 1e-12)
     return torch.cat([offset / (1 - part).sqrt(), spread / part.sqrt()], dim=-1)
 
 
-def _parts(offset, spread):
-    """Two values of p for `_wide`: the best if both are largest in one direction, and if in orthogonal ones."""
+def shares(offset, spread):
+    """Two values of p for `wide`: the best if both are largest in one direction, and if in orthogonal ones."""
     b, B = offset / (offset + spread).clamp_min(1e-300), spread / (offset + spread).clamp_min(1e-300)
     return B, B**2 / (B**2 + b**2).clamp_min(1e-300)
 
 
+def least_wide(offset, spread):
+    """`wide` of each head, (h, k, c), with the better of two shares."""
+    parts = shares(largest_singular(offset), largest_singular(spread))
+    first, second = (wide(offset, spread, part[:, None, None]) for part in parts)
+    better = largest_singular(first) <= largest_singular(second)
+    return torch.where(better[:, None, None], first, second)
+
+
 def _least_norm(left, offset, spread):
     r"""Upper bounds on the largest :math:`|L (b + B u)|` over :math:`|u| \le 1`, heads in a batch."""
-    parts = _parts(largest_singular(left @ offset), largest_singular(left @ spread))
-    return torch.stack([largest_singular(left @ _wide(offset, spread, part[:, None, None])) for part in parts]).amin(0)
+    parts = shares(largest_singular(left @ offset), largest_singular(left @ spread))
+    return torch.stack([largest_singular(left @ wide(offset, spread, part[:, None, None])) for part in parts]).amin(0)
 
 
 def sizes_of_heads(att: Attention, regions: list[Region]) -> list[Sizes]:
@@ -135,7 +157,7 @@ def sizes_of_heads(att: Attention, regions: list[Region]) -> list[Sizes]:
     -------
     list of Sizes, length h
     """
-    value = largest_singular(_output(att) @ _triangle(att.value.mT).mT).log()
+    value = largest_singular(output_of(att) @ triangle(att.value.mT).mT).log()
     outputs, slopes, queries, spreads = [], [], [], []
     for region in regions:
         of = _factors(att, region)
@@ -143,7 +165,7 @@ def sizes_of_heads(att: Attention, regions: list[Region]) -> list[Sizes]:
         outputs.append(output)
         slopes.append(_least_norm(of.above, *of.slopes).log())
         queries.append(output + largest_singular(of.queries).log())
-        keys = _triangle((att.key @ region.map).mT)
+        keys = triangle((att.key @ region.map).mT)
         size = keys.abs().amax().clamp_min(1e-300)  # their product with the slopes may overflow
         spreads.append(math.log(2) + _least_norm(keys / size, *of.slopes).log() + size.log())
     key = torch.stack(outputs).amin(0) + torch.stack(slopes).amin(0)
@@ -173,13 +195,13 @@ def sizes_of_layer(att: Attention, regions: list[Region]) -> Sizes:
     for output, *slopes in zip(outputs, above, beside, strict=True):
         for slope, dim in zip(slopes, (0, 1), strict=True):
             w = balanced(output, slope, dim)
-            by_output = [_together(one, 1 / w, 1) for one in outputs]
-            by_query = [_together(one, w, 0) for one in queries]
-            by_slope = [_together(one, w, 0) for one in above] + [_together(one, w, 1) for one in beside]
+            by_output = [together(one, 1 / w, 1) for one in outputs]
+            by_query = [together(one, w, 0) for one in queries]
+            by_slope = [together(one, w, 0) for one in above] + [together(one, w, 1) for one in beside]
             key.append(min(by_output) + min(by_slope))
             query += [left + right for left, right in zip(by_output, by_query, strict=True)]
     spread = max(head.spread for head in alone)
-    return Sizes(_value_of_layer(att, alone), min(key), min(query), spread, _log_of_sum(att))
+    return Sizes(value_of_layer(att, alone), min(key), min(query), spread, log_of_sum(att))
 
 
 def balanced(left: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
@@ -249,14 +271,14 @@ def _top(gram, start):
     return max(values[0], 1e-300), vectors[:, 0]
 
 
-def _log_of_sum(att):
+def log_of_sum(att):
     r"""Logarithm of a bound on :math:`|\sum_h M_h|`, the rounding of the sum included: heads may cancel."""
-    output, value = torch.cat([*_output(att)], 1), att.value.flatten(0, 1)
+    output, value = torch.cat([*output_of(att)], 1), att.value.flatten(0, 1)
     lost = gamma(len(value)) * torch.linalg.matrix_norm(output) * torch.linalg.matrix_norm(value)
     return (largest_singular(output @ value) + lost).log().item()
 
 
-def _value_of_layer(att, alone):
+def value_of_layer(att, alone):
     r"""Logarithm of a bound on :math:`\sum_h M_h v_h`, averages :math:`v_h = \sum_j P^h_j \varepsilon_j`, all
     :math:`\varepsilon_j` together of norm 1.
 
@@ -268,25 +290,23 @@ def _value_of_layer(att, alone):
     if not there.any():
         return -math.inf
     weights = 1 / sizes[there].exp()
-    output, values = _output(att)[there], att.value[there]
-    beside = output @ _triangle(values.mT).mT
-    above = _triangle(output) @ values
+    output, values = output_of(att)[there], att.value[there]
+    beside = output @ triangle(values.mT).mT
+    above = triangle(output) @ values
     half = 0.5 * sizes[there].logsumexp(0).item()
-    return half + min(_together(beside, weights, 1), _together(above, weights, 0))
+    return half + min(together(beside, weights, 1), together(above, weights, 0))
 
 
 def _slopes_together(of):
-    """Slopes of all heads on a region one above the other and side by side, each with the better of `_parts`."""
-    offset, spread = (
-        torch.tensor(_together(of.above @ part, None, 0), dtype=torch.float64).exp() for part in of.slopes
-    )
-    wide = [_wide(*of.slopes, part) for part in _parts(offset, spread)]
-    above = min((of.above @ one for one in wide), key=lambda blocks: _together(blocks, None, 0))
-    beside = min((of.beside @ _triangle(one.mT).mT for one in wide), key=lambda blocks: _together(blocks, None, 1))
+    """Slopes of all heads on a region one above the other and side by side, each with the better of `shares`."""
+    offset, spread = (torch.tensor(together(of.above @ part, None, 0), dtype=torch.float64).exp() for part in of.slopes)
+    found = [wide(*of.slopes, part) for part in shares(offset, spread)]
+    above = min((of.above @ one for one in found), key=lambda blocks: together(blocks, None, 0))
+    beside = min((of.beside @ triangle(one.mT).mT for one in found), key=lambda blocks: together(blocks, None, 1))
     return above, beside
 
 
-def _together(blocks, weights, dim):
+def together(blocks, weights, dim):
     r"""Logarithm of the norm of the blocks :math:`\sqrt{w_h} B_h` one above the other (0) or side by side (1)."""
     if weights is not None:
         blocks = weights.sqrt()[:, None, None] * blocks

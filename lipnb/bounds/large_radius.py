@@ -3,19 +3,24 @@
 import torch
 
 from lipnb.attention import Attention
+from lipnb.bounds.heads import with_own_keys
 from lipnb.spectral import lanczos, start_vectors
 
 __all__ = ["chosen_tokens", "large_radius_limit"]
 
+KNOWN = ("shared keys", "rotary positions", "relative positions")
+
 
 @torch.no_grad()
 def chosen_tokens(attention: Attention, x: torch.Tensor) -> torch.Tensor:
-    r"""The token that each token attends to in the limit of large radius: :math:`m_i = \arg\max_j x_i^\top A^\top x_j`.
+    r"""The token that each token attends to in the limit of large radius: :math:`m_i = \arg\max_j x_i^\top A^\top x_j`,
+    with rotary positions :math:`\arg\max_j s\, (R_i W_Q x_i) \cdot (R_j W_K x_j)`.
 
     Parameters
     ----------
     attention : Attention
-        Any heads; a mask, or a window, limits the choice to what a token sees. Biases do not matter in the limit.
+        Any heads, rotary positions and shared keys too; a mask, or a window, limits the choice to what a token sees.
+        Biases and relative positions do not matter in the limit.
     x : Tensor, shape (..., n, d)
         Tokens.
 
@@ -38,12 +43,11 @@ def chosen_tokens(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> chosen_tokens(f, torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]).double())
     tensor([[1, 1, 2]])
     """
-    attention.check_plain("chosen_tokens")
+    attention.check_plain("chosen_tokens", also=KNOWN)
     attention.check_input(x)
-    x = x.double()
-    scores = attention.scale * torch.einsum(
-        "...id,hkd,hke,...je->...hij", x, attention.query.double(), attention.key.double(), x
-    )
+    x, bare = x.double(), attention.to(dtype=torch.float64).replace(query_bias=None, key_bias=None)
+    query, key, _ = bare.project(x)
+    scores = bare.products(query, key)
     size = scores.abs().amax((-2, -1), keepdim=True)
     attention.hide(scores, x.shape[-2])
     if x.shape[-2] > 1:
@@ -69,7 +73,7 @@ def large_radius_limit(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     attention : Attention
-        Any heads, masked or not. Biases do not matter in the limit.
+        Any heads, rotary positions and shared keys too, masked or not. Biases do not matter in the limit.
     x : Tensor, shape (..., n, d)
         Tokens such that each has its largest score at one token only.
 
@@ -95,7 +99,7 @@ def large_radius_limit(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     2.0
     """
     chosen = chosen_tokens(attention, x)
-    n = x.shape[-2]
+    n, attention = x.shape[-2], with_own_keys(attention)
     value = attention.value.double()
     if attention.output is None or attention.heads == 1:
         if attention.output is not None:

@@ -7,7 +7,7 @@ Output token i moves by :math:`\sum_h W_O [\sum_j P_{ij} W_V \varepsilon_j + \su
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.heads import head_norms
+from lipnb.bounds.heads import head_norms, with_own_keys
 from lipnb.bounds.rounding import largest_singular, largest_singular_of_each
 from lipnb.checks import at_once, radius
 
@@ -26,7 +26,7 @@ def max_token_upper(attention: Attention, R: float) -> float:
     Parameters
     ----------
     attention : Attention
-        Any heads and biases, masked or not, windows too.
+        Any heads and biases, shared keys, relative positions, masked or not, windows too.
     R : float
         Radius: every token has Euclidean norm at most R.
 
@@ -54,8 +54,10 @@ def max_token_upper(attention: Attention, R: float) -> float:
     >>> round(max_token_upper(f, 3.0), 6)
     19.0
     """
-    attention.check_plain("max_token_upper")
-    norms, R = head_norms(attention), radius(R)
+    attention = with_own_keys(attention)
+    attention.check_plain("max_token_upper", also=("relative positions",))
+    # what is added by distance changes no derivative of the logits
+    norms, R = head_norms(attention.replace(relative=None)), radius(R)
     heads = norms.WV * (1 + 2 * norms.A * R * R + norms.c * R)
     return _joined(attention, heads).item() * (1 + 1e-12)
 
@@ -72,7 +74,7 @@ def max_token_terms(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     attention : Attention
-        Any heads and biases, masked or not, windows too.
+        Any heads and biases, shared keys, relative positions, masked or not, windows too.
     x : Tensor, shape (n, d)
         Tokens of one sequence; computed in float64.
 
@@ -97,7 +99,8 @@ def max_token_terms(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> round(max_token_terms(f, torch.eye(2).double()).item(), 4)
     1.9493
     """
-    attention.check_plain("max_token_terms")
+    attention = with_own_keys(attention)
+    attention.check_plain("max_token_terms", also=("relative positions",))
     attention.check_input(x)
     if x.ndim != 2:
         raise ValueError(f"x must hold one sequence, shape (n, d), got {tuple(x.shape)}.")

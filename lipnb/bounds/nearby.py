@@ -13,6 +13,7 @@ import torch
 from lipnb.attention import Attention
 from lipnb.bounds.accuracy import MORE, TINY, Accuracy
 from lipnb.bounds.castin import biased_upper
+from lipnb.bounds.heads import with_own_keys
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import gamma, largest_singular, length
 from lipnb.bounds.terms import three_terms
@@ -97,6 +98,7 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     >>> [round(bound, 4) for bound in bounds.best.tolist()], round(bounds.local.item(), 4)
     ([0.0, 0.2384], 1.7864)
     """
+    attention = with_own_keys(attention)
     attention.check_plain("nearby_upper")
     attention.check_input(x)
     if x.ndim != 2:

@@ -3,6 +3,7 @@
 import torch
 
 from lipnb.attention import Attention
+from lipnb.bounds.heads import with_own_keys
 from lipnb.bounds.rounding import largest_singular
 from lipnb.bounds.softmax import softmax_norm
 
@@ -47,6 +48,7 @@ def yudin_upper(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> round(yudin_upper(f, torch.eye(2).double()).item(), 6)
     1.786448
     """
+    attention = with_own_keys(attention)
     attention.check_plain("yudin_upper")
     attention.check_input(x)
     if attention.query_bias is not None and attention.query_bias.any():
@@ -103,6 +105,7 @@ def yudin_upper_sharp(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> round(yudin_upper(f, x).item(), 4), round(yudin_upper_sharp(f, x).item(), 4)
     (2.5432, 2.4848)
     """
+    attention = with_own_keys(attention)
     attention.check_plain("yudin_upper_sharp")
     attention.check_input(x)
     query, key, value, logits, tokens, P = _parts(attention, x)

@@ -55,7 +55,7 @@ class Domain(NamedTuple):
         return self.inner + share[..., None] * (u - self.inner)
 
     def pulled(self, attention: Attention) -> Attention:
-        """The map of u that `attention` is after `tokens`: its logits and outputs, not its derivative."""
+        """The map of u that plain heads are after `tokens`: its logits and outputs, not its derivative."""
         shift = attention.query @ self.centre
         bias = shift if attention.query_bias is None else attention.query_bias + shift
         rows = {name: getattr(attention, name) for name in ("query", "key", "value")}
@@ -86,7 +86,7 @@ def _affine(centre, matrix, u):
     return centre + (matrix * u if matrix.ndim == 0 else u @ matrix.mT)
 
 
-def domain_of(attention: Attention, R: float, ellipsoid: tuple[Tensor, Tensor] | None) -> Domain:
+def domain_of(attention: Attention, R: float, ellipsoid: tuple[Tensor, Tensor | None] | None) -> Domain:
     """The tokens in the ball of radius R and, with an `ellipsoid`, among those that this LayerNorm can make.
 
     Parameters

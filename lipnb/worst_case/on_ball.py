@@ -8,23 +8,29 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
+from lipnb.bounds.heads import IN_USE, with_own_keys
 from lipnb.checks import count, number
 from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case.ascent import adam, ascend, unit_slope
 from lipnb.worst_case.constructions import tight_input
 from lipnb.worst_case.domain import domain_of
-from lipnb.worst_case.forks import bulk_directions, forks, two_clusters
+from lipnb.worst_case.forks import Shapes, bulk_directions, forks, two_clusters
+from lipnb.worst_case.plain_twins import plain_twins
 from lipnb.worst_case.starts import gaussian
 
 __all__ = ["WorstCase", "on_ball"]
 
 POINTS, TOKENS = (60, 200), 30  # steps of one ascent: of a few distinct points, for one head and several; of all tokens
+PLACED = 100  # steps of the ascent of all tokens where places count, and few points cannot stand for many
 RATES = (0.0001, 0.001, 0.01, 0.05)  # first steps of Adam, in radii: a fork is stiff, a random input is not
 LINE = 24  # forks that are kept, whatever the effort: the first rounds are the same
 STARTS = 6  # forks whose points one round ascends from, with each of the rates
 TOLD = 10  # steps of the bar for the constructions
 TOGETHER = 8  # inputs that are compared at once
+
+
+PLACES = {"rotary positions", "relative positions"}  # where a token stands counts beyond what a mask hides
 
 
 class WorstCase(NamedTuple):
@@ -66,7 +72,7 @@ def on_ball(
     n: int,
     R: float,
     *,
-    ellipsoid: tuple[Tensor, Tensor] | None = None,
+    ellipsoid: tuple[Tensor, Tensor | None] | None = None,
     seed: int = 0,
     effort: int = 1,
     progress: bool = True,
@@ -89,14 +95,16 @@ def on_ball(
     Parameters
     ----------
     attention : Attention
-        Any heads, output matrix, biases and mask; dot products.
+        With dot products; any heads, shared keys, output matrix, biases and mask; rotary, normalised, capped, with
+        relative positions and sinks, as for `lipnb.Attention`. Forks are then those of plain heads that are alike, at
+        several distances.
     n : int
         Tokens.
     R : float
         Radius, positive. With `ellipsoid` it may be `math.inf`.
     ellipsoid : tuple of Tensor, shapes (d,) and (d,), optional
-        Gain and shift of a LayerNorm: tokens are among those that it can give, and in the ball, as in
-        `lipnb.bounds.ball_upper`.
+        Gain and shift of a LayerNorm, or ``(gain, None)`` of an RMSNorm: tokens are among those that it can give, and
+        in the ball, as in `lipnb.bounds.ball_upper`.
     seed : int
         Of random inputs and start vectors.
     effort : int
@@ -138,20 +146,23 @@ def on_ball(
         raise TypeError(f"seed must be an int, got {seed!r}.")
     if not 0 <= seed < 2**63:
         raise ValueError(f"seed must be 0 or more and below 2**63, got {seed}.")
-    attention.check_plain("on_ball")
+    attention.check_plain("on_ball", also=IN_USE)
     n, R = count(n), number("R", R)
     if not R > 0:
         raise ValueError(f"R must be positive, got {R!r}.")
     if isinstance(effort, bool) or not isinstance(effort, int) or effort < 0:
         raise ValueError(f"effort must be 0 or more, a whole number of rounds, got {effort!r}.")
-    if n == 1:  # the map is linear
+    f = _without_idle_biases(with_own_keys(attention).to("cpu", torch.float64))
+    if n == 1 and not f.more:  # the map is linear
         effort = 0
-    # key, value and output biases change no derivative
-    f = attention.to("cpu", torch.float64).replace(key_bias=None, value_bias=None, output_bias=None)
     f, domain = domain_of(f, R, ellipsoid).spanned(f)
-    with _bar(TOLD + effort * (POINTS[f.heads > 1] + TOKENS), progress) as shown:
+    placed = not PLACES.isdisjoint(f.more)
+    with _bar(TOLD + effort * (PLACED if placed else POINTS[f.heads > 1] + TOKENS), progress) as shown:
         line, found = _constructions(f, n, domain, seed, shown)
         for turn in range(effort):
+            if placed:
+                found = _with_tokens(f, found, domain, PLACED, seed + turn, shown)
+                continue
             some = line.some(slice(turn * STARTS, (turn + 1) * STARTS))
             found = _round(f, found, some, domain, seed + turn, shown)
         return _answer(attention, domain.whole_tokens(found.u[0]), found.kind[0])
@@ -183,20 +194,29 @@ def _answer(attention, x, kind):
     return WorstCase(x.to(attention.device), local_lipschitz(f, x.double(), rtol=1e-6).value.item(), kind)
 
 
+def _without_idle_biases(f):
+    """The map without the biases that change no derivative."""
+    idle = ["output_bias"] + ["value_bias"] * (f.sinks is None) + ["key_bias"] * ({*f.more} <= {"relative positions"})
+    return f.replace(**dict.fromkeys(idle))
+
+
 def _constructions(f, n, domain, seed, shown):
     """Forks, and explicit and random inputs with the roughest forks among them: each the roughest first."""
     shown.set_description("constructions")
-    g = domain.pulled(f)
-    directions = bulk_directions(g, pairs=8 if f.heads == 1 else 4)
+    twins = plain_twins(domain.pulled(f), n)
+    directions = [bulk_directions(g, pairs=8 if f.heads == 1 else 4) for g in twins]
     shown.update()
-    line = _by_constant(f, domain, forks(g, n, 1.0, directions, keep=LINE, seed=seed))
+    each = [
+        forks(g, n, 1.0, some, keep=LINE // len(twins), seed=seed) for g, some in zip(twins, directions, strict=True)
+    ]
+    line = _by_constant(f, domain, Shapes(*(torch.cat(parts) for parts in zip(*each, strict=True))))
     shown.update(TOLD // 2)
-    inputs = [(_random(g, n, seed), "random")]
+    inputs = [(_random(twins[0], n, seed), "random")]
     if len(line.points):
         inputs.append((line.some(slice(8)).tokens(), "fork"))
-    if n > 1:
-        inputs += [(two_clusters(g, n, 1.0, directions).tokens(), "two clusters"), (_tight(g, n), "two clusters")]
-        inputs.append((_two_sides(n, directions[: 2 * f.heads]), "two sides"))
+    for g, some in zip(twins, directions, strict=True) if n > 1 else ():
+        inputs += [(two_clusters(g, n, 1.0, some).tokens(), "two clusters"), (_tight(g, n), "two clusters")]
+        inputs.append((_two_sides(n, some[: 2 * f.heads]), "two sides"))
     u = torch.cat([part for part, _ in inputs])
     nothing = _Found(u[:0], u.new_zeros(0), [])
     found = _with_best(f, domain, nothing, u, [kind for part, kind in inputs for _ in part], most=12)
@@ -205,10 +225,15 @@ def _constructions(f, n, domain, seed, shown):
 
 
 def _by_constant(f, domain, line):
-    """Forks that state anything, the roughest first: by the constant of their weighted points, without a mask."""
+    """Forks that state anything, the roughest first: by the constant of their weighted points, without a mask.
+
+    Where places count, by that of all tokens.
+    """
     line = line.some(line.stated > 0)
     if not len(line.points):
         return line
+    if not PLACES.isdisjoint(f.more):
+        return line.some(_rough(f, domain, domain.inside(line.tokens())).argsort(descending=True, stable=True))
     points, weights = domain.tokens(domain.inside(line.points)), line.counts / line.counts.sum(1, keepdim=True)
     bare = f.replace(masked=False, window=None)
     value = local_lipschitz(bare, points, weights=weights.double(), rtol=0.01, confidence=None).value
@@ -218,10 +243,15 @@ def _by_constant(f, domain, line):
 def _with_best(f, domain, found, u, kind, *, most):
     """What was found, and the roughest of more inputs u (b, n, s): all compared roughly, these then measured."""
     u = domain.inside(u)
-    rough = [local_lipschitz(f, domain.tokens(some), rtol=0.03, confidence=None).value for some in u.split(TOGETHER)]
-    best = torch.cat(rough).argsort(descending=True)[:most]
+    best = _rough(f, domain, u).argsort(descending=True)[:most]
     value = local_lipschitz(f, domain.tokens(u[best])).value
     return found.and_more(u[best], value, [kind[i] for i in best.tolist()])
+
+
+def _rough(f, domain, u):
+    """Constants of inputs u (b, n, s), to a few percent."""
+    some = [local_lipschitz(f, domain.tokens(part), rtol=0.03, confidence=None).value for part in u.split(TOGETHER)]
+    return torch.cat(some)
 
 
 def _random(g, n, seed):
@@ -258,12 +288,18 @@ def _round(f, found, line, domain, seed, shown):
         points = _ascended(bare, domain, points, POINTS[f.heads > 1], seed, shown, weights=counts.to(points) / n)
         inputs = line._replace(points=points, counts=counts, stated=None).tokens()
         found = _with_best(f, domain, found, inputs, ["fork, ascended"] * len(inputs), most=2)
+    return _with_tokens(f, found, domain, TOKENS, seed, shown)
+
+
+def _with_tokens(f, found, domain, steps, seed, shown):
+    """With what ascents of all tokens reach, from the roughest found so far."""
+    shown.set_description("ascent")
     other = [i for i, kind in enumerate(found.kind) if not kind.startswith(found.kind[0].split(",")[0])]
     # the roughest, and the roughest of another kind; where the constant is 0 no direction leads up
     starts = [i for i in (0, *other[:1]) if found.value[i] > 0]
     if not starts:
         return found
-    u = _ascended(f, domain, _with_rates(found.u[starts]), TOKENS, seed, shown)
+    u = _ascended(f, domain, _with_rates(found.u[starts]), steps, seed, shown)
     kinds = [found.kind[i].removesuffix(", ascended") + ", ascended" for i in starts * len(RATES)]
     return found.and_more(u, local_lipschitz(f, domain.tokens(u)).value, kinds)
 
