@@ -4,7 +4,7 @@
 lists the bounds, what is measured against each and how; `table` runs them all and keeps the worst. `digits` holds the
 guarantees that include rounding against `truth` in fifty digits, on the cases of `cancelling`; `in_use` the same for
 attention as models have it; `balls` the bound on a ball against ascents of thousands of layers.
-``python -m lab verify`` makes the tables ``verify`` and ``verify-digits``, ``-in-use``, ``-ball`` of the results folder.
+``python -m lab verify`` makes the tables ``verify``, ``verify-digits``, ``verify-in-use`` and ``verify-ball``.
 """
 
 from lab.verification.checks import CHECKS, NOT_CHECKED, Check

@@ -16,7 +16,7 @@ import torch
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each, length
 from lipnb.bounds.rows import RowErrors
-from lipnb.bounds.tested import Tested, sandwich
+from lipnb.bounds.tested import Prover, sandwich
 
 __all__ = ["Pieces", "Terms", "bases", "three_terms"]
 
@@ -119,7 +119,7 @@ def _query(pieces, Y):
     """The largest diagonal block."""
     W = torch.linalg.qr(_without(pieces.attention.query.flatten(0, 1), Y).mT, mode="r").R.mT  # (h k, p')
     if _dear(pieces.n, pieces.R.shape[1]) and not pieces.attention.joint_norm:
-        return _largest_tested(pieces, lambda rows: pieces.pulled(rows, pieces.covariance(rows)), W, Tested(pieces.R))
+        return _largest_tested(pieces, lambda rows: pieces.pulled(rows, pieces.covariance(rows)), W, Prover(pieces.R))
     return _largest_block(pieces, lambda rows: pieces.query_term(rows) @ W)
 
 
@@ -190,7 +190,7 @@ def _key(pieces, S, Y):
     if _dear(pieces.n, len(W)) and pieces.norms["key"] is None:
         a = min(len(keys) // len(keys[shared]) * pieces.n, keys.shape[1])
         one = torch.eye(len(W) // keys.shape[1] * a).to(W)
-        return _largest_tested(pieces, turned_back, W, Tested(one)) + more
+        return _largest_tested(pieces, turned_back, W, Prover(one)) + more
     whole = torch.linalg.qr(_without(keys.flatten(0, 1), Y).mT, mode="r").R.mT.unflatten(0, keys.shape[:2])
 
     def slopes_at(tokens):
@@ -211,7 +211,7 @@ def _reaches(pieces, S, reached, few):
     size = 3 * length(pieces.values).amax(-1) * length(pieces.output, (-2, -1)) * (1 + 2 * directions**0.5)
     found, nearness = [], []
     lot = min(pieces.n, max(1, LOT // pieces.entries))
-    tested = Tested(pieces.R) if _dear(pieces.n, pieces.R.shape[1]) else None
+    tested = Prover(pieces.R) if _dear(pieces.n, pieces.R.shape[1]) else None
     for rows in pieces.some_rows():
         Z, P, near = pieces.spread(rows), pieces.Pt[:, rows].movedim(0, 1), None
         if S is None:

@@ -15,7 +15,7 @@ import torch
 
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular
 
-__all__ = ["Tested", "sandwich"]
+__all__ = ["Prover", "sandwich"]
 
 SHIFT = 1e-4  # of the mean square of the singular values of R, added to its Gram matrix before that is inverted
 ROUGH = 1.01  # factor of a guess of lambda^2
@@ -37,7 +37,7 @@ def sandwich(inner, gram):
     return (half @ inner.mT).permute(0, 2, 1, 3).reshape(c, h * a, h * a)
 
 
-class Tested:
+class Prover:
     """Upper bounds on norms of R X.
 
     Parameters
