@@ -22,6 +22,7 @@ __all__ = ["Pieces", "Terms", "bases", "three_terms"]
 
 LOT = 2**24  # entries of the rows that choose together how their norms are bounded, whatever fits in memory
 DEAR = 1.5e10  # matrices times order^3 from which norms are tested by a factorisation, not computed
+FEW = 4  # of them tested together
 AT_ONCE = 16  # diagonal blocks whose spectral norm is computed together
 
 
@@ -132,7 +133,7 @@ def _largest_tested(pieces, inner, W, tested):
     """Bound on the largest norm of R diag_h(C) W over all tokens, with blocks C (tokens, h, a, k) and W (h k, p')."""
     best, gram = W.new_zeros(()), W @ W.mT
     heads = None
-    for rows in torch.arange(pieces.n, device=W.device).split(AT_ONCE):
+    for rows in torch.arange(pieces.n, device=W.device).split(FEW):
         C = inner(rows)
         heads = length(W.unflatten(0, (C.shape[1], -1)), (-2, -1)) if heads is None else heads
         lost = gamma(W.shape[1] + 2 * C.shape[-1] + 16) * (length(C, (-2, -1)) * heads).square().sum(-1)
@@ -230,7 +231,7 @@ def _reaches(pieces, S, reached, few):
         if tested is None:
             rho = largest_singular_of_each(torch.einsum("phv,ihvu->iphu", R, factor).flatten(2), lot)
         else:
-            rho = torch.cat([_tested(tested, some) for some in factor.split(AT_ONCE)])
+            rho = torch.cat([_tested(tested, some) for some in factor.split(FEW)])
         rho = rho + few * length(size * length(P) / w)
         found.append(rho[:, None] * w)
     return torch.cat(found), torch.cat(nearness) if nearness else None

@@ -242,8 +242,9 @@ def test_norms_proved_by_a_factorisation(shape):
     tested.guess = lambda K: torch.full((len(K),), 1e-3 * exact.max().item() ** 2)
     again = tested.upper(K, torch.zeros(6).double())
     assert (again >= exact).all()
-    with pytest.raises(torch.linalg.LinAlgError, match="no bound was proved"):
-        tested.upper(torch.nan * K, torch.zeros(6).double())
+    for together in (None, torch.tensor(1e9).double()):
+        with pytest.raises(torch.linalg.LinAlgError, match="no bound was proved"):
+            tested.upper(torch.nan * K, torch.zeros(6).double(), together=together)
 
 
 def test_blocks_between_a_gram_matrix():
