@@ -82,7 +82,8 @@ def certify(
     Parameters
     ----------
     attention : Attention
-        Any heads, biases, projection and mask.
+        Any heads with dot-product scores, plain or as models have them: rotary positions, shared keys, normalised
+        queries and keys, capped logits, biases by distance, sinks, any mask.
     x : Tensor, shape (..., n, d)
         Tokens; leading dimensions are a batch. Computed in float64 whatever their type.
     weights : Tensor, shape (n,) or (..., n), optional
@@ -114,6 +115,7 @@ def certify(
     and logits with all products of errors, any change of the probabilities that they allow, the change of the Jacobian
     for all such probabilities, and the arithmetic of columns, terms and norms. Matrices and tokens are first scaled by
     powers of two, values and outputs of each head by its own; heads whose values or outputs are zero are left out.
+    Cosines and sines of rotary positions are those that the map has, in the type of its frequencies: they define it.
     Where float64 does not resolve the attention matrix, numbers leave its range, or a factorisation finds no end, the
     answer is :math:`[0, \infty]`, not an error.
 

@@ -16,12 +16,13 @@ import torch
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each, length
 from lipnb.bounds.rows import RowErrors
-from lipnb.bounds.tested import Tested, sandwich
+from lipnb.bounds.tested import Prover, sandwich
 
 __all__ = ["Pieces", "Terms", "bases", "three_terms"]
 
 LOT = 2**24  # entries of the rows that choose together how their norms are bounded, whatever fits in memory
 DEAR = 1.5e10  # matrices times order^3 from which norms are tested by a factorisation, not computed
+FEW = 4  # of them tested together
 AT_ONCE = 16  # diagonal blocks whose spectral norm is computed together
 
 
@@ -119,7 +120,7 @@ def _query(pieces, Y):
     """The largest diagonal block."""
     W = torch.linalg.qr(_without(pieces.attention.query.flatten(0, 1), Y).mT, mode="r").R.mT  # (h k, p')
     if _dear(pieces.n, pieces.R.shape[1]) and not pieces.attention.joint_norm:
-        return _largest_tested(pieces, lambda rows: pieces.pulled(rows, pieces.covariance(rows)), W, Tested(pieces.R))
+        return _largest_tested(pieces, lambda rows: pieces.pulled(rows, pieces.covariance(rows)), W, Prover(pieces.R))
     return _largest_block(pieces, lambda rows: pieces.query_term(rows) @ W)
 
 
@@ -132,7 +133,7 @@ def _largest_tested(pieces, inner, W, tested):
     """Bound on the largest norm of R diag_h(C) W over all tokens, with blocks C (tokens, h, a, k) and W (h k, p')."""
     best, gram = W.new_zeros(()), W @ W.mT
     heads = None
-    for rows in torch.arange(pieces.n, device=W.device).split(AT_ONCE):
+    for rows in torch.arange(pieces.n, device=W.device).split(FEW):
         C = inner(rows)
         heads = length(W.unflatten(0, (C.shape[1], -1)), (-2, -1)) if heads is None else heads
         lost = gamma(W.shape[1] + 2 * C.shape[-1] + 16) * (length(C, (-2, -1)) * heads).square().sum(-1)
@@ -190,7 +191,7 @@ def _key(pieces, S, Y):
     if _dear(pieces.n, len(W)) and pieces.norms["key"] is None:
         a = min(len(keys) // len(keys[shared]) * pieces.n, keys.shape[1])
         one = torch.eye(len(W) // keys.shape[1] * a).to(W)
-        return _largest_tested(pieces, turned_back, W, Tested(one)) + more
+        return _largest_tested(pieces, turned_back, W, Prover(one)) + more
     whole = torch.linalg.qr(_without(keys.flatten(0, 1), Y).mT, mode="r").R.mT.unflatten(0, keys.shape[:2])
 
     def slopes_at(tokens):
@@ -211,7 +212,7 @@ def _reaches(pieces, S, reached, few):
     size = 3 * length(pieces.values).amax(-1) * length(pieces.output, (-2, -1)) * (1 + 2 * directions**0.5)
     found, nearness = [], []
     lot = min(pieces.n, max(1, LOT // pieces.entries))
-    tested = Tested(pieces.R) if _dear(pieces.n, pieces.R.shape[1]) else None
+    tested = Prover(pieces.R) if _dear(pieces.n, pieces.R.shape[1]) else None
     for rows in pieces.some_rows():
         Z, P, near = pieces.spread(rows), pieces.Pt[:, rows].movedim(0, 1), None
         if S is None:
@@ -230,7 +231,7 @@ def _reaches(pieces, S, reached, few):
         if tested is None:
             rho = largest_singular_of_each(torch.einsum("phv,ihvu->iphu", R, factor).flatten(2), lot)
         else:
-            rho = torch.cat([_tested(tested, some) for some in factor.split(AT_ONCE)])
+            rho = torch.cat([_tested(tested, some) for some in factor.split(FEW)])
         rho = rho + few * length(size * length(P) / w)
         found.append(rho[:, None] * w)
     return torch.cat(found), torch.cat(nearness) if nearness else None

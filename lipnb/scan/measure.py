@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
+from lipnb.bounds.terms import DEAR
 from lipnb.certified import certify
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models import Model
@@ -55,10 +56,11 @@ def self_check(model: Model, layer: int, inputs: Tensor) -> tuple[Tensor, float,
 
 def closed_form_work(f: Callable, n: int) -> float | None:
     """Floating point operations that the closed form of `lipnb.certify` takes, roughly; None without one."""
-    if not isinstance(f, Attention) or f.more:
+    if not isinstance(f, Attention) or f.score != "dot":
         return None
     joined = min(f.output_width, f.heads * f.value_width)
-    return 8.0 * n * joined**3 + 8.0 * f.heads * n**2 * f.value_width**2
+    tested = n * joined**3 > DEAR and not f.joint_norm
+    return (1.5 if tested else 6.0) * n * joined**3 + 8.0 * f.heads * n**2 * f.value_width**2
 
 
 def measure(

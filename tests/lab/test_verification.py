@@ -5,7 +5,7 @@ import torch
 
 from lab import cli, results, verification
 from lab.experiments import make, remeasure
-from lab.verification import CHECKS, KINDS, NOT_CHECKED, balls, digits, draws, table, truth
+from lab.verification import CHECKS, KINDS, NOT_CHECKED, balls, digits, draws, in_use, table, truth
 from lab.verification.ascent import weighted_dense, worsened
 from lab.verification.cancelling import CANCELLING, draw_cancelling
 from lab.verification.checks import jacobian_norm
@@ -47,6 +47,22 @@ def test_rounding_is_counted_in_fifty_digits(bound, kind):
     assert row["kind"] == kind and row["cases"] == 30
     assert row["violations"] == row["errors"] == 0 < row["margin"]
     assert row["unknown"] < 15
+
+
+@pytest.mark.parametrize("kind", in_use.IN_USE)
+def test_brackets_of_attention_in_use_hold_in_fifty_digits(kind):
+    row = in_use.measure(in_use.IN_USE.index(kind), cases=18)
+    assert row["kind"] == kind and row["violations"] == row["errors"] == 0 < row["margin"] and row["unknown"] < 9
+    case = in_use.draw_in_use(kind, 5)  # number 5 of six is a plain one
+    f = case.attention.to(dtype=torch.float64)
+    dense = local_lipschitz(f, case.x.double(), method="dense").value.item()
+    assert float(truth.largest_stretch(*in_use.jacobian(case.attention, case.x))) == pytest.approx(dense, rel=1e-8)
+
+
+def test_the_two_truths_are_one():
+    case = draw_cancelling("plain", 3, name="twins")
+    (one, bits), (two, _) = (made(case.attention, case.x) for made in (truth.jacobian, in_use.jacobian))
+    assert all(abs(a - b) < 1e-40 for a, b in zip(one.entries(), two.entries(), strict=True)) and bits >= 256
 
 
 def first_order_logits(accuracy):

@@ -23,6 +23,7 @@ from lipnb.bounds import (
 )
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each
 from lipnb.bounds.terms import Pieces
+from lipnb.bounds.tested import Prover, sandwich
 
 
 def matrices(seed, d=5, m=4):
@@ -223,3 +224,31 @@ def test_the_size_of_tiles_loosens_no_bound(monkeypatch):
     whole = [float(term) for term in three_terms(Pieces(f, x))]
     monkeypatch.setattr("lipnb.checks.TILE", 1)
     assert [float(term) for term in three_terms(Pieces(f, x))] == pytest.approx(whole, rel=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(9, 9), (4, 9), (12, 9)])
+def test_norms_proved_by_a_factorisation(shape):
+    """Above each norm, by a percent or two; one bound on the largest; zeros among them; a wrong guess is mended."""
+    g = torch.Generator().manual_seed(sum(shape))
+    R, X = torch.randn(*shape, generator=g, dtype=torch.float64), torch.randn(6, 9, 5, generator=g, dtype=torch.float64)
+    X = X * torch.tensor([1.0, 1e-3, 0.0, 2.0, 1.0, 1.0], dtype=torch.float64)[:, None, None]
+    exact, tested = torch.linalg.matrix_norm(R @ X, 2), Prover(R)
+    K = X @ X.mT
+    found = tested.upper(K, torch.zeros(6).double())
+    assert (found >= exact).all() and (found <= 1.04 * exact + 1e-5 * exact.max()).all()
+    one = tested.upper(K, torch.zeros(6).double(), together=torch.tensor(0.0))
+    assert exact.max() <= one <= 1.04 * exact.max()
+    assert tested.upper(K, torch.zeros(6).double(), together=2 * one) == pytest.approx(2 * one.item(), rel=1e-6)
+    tested.guess = lambda K: torch.full((len(K),), 1e-3 * exact.max().item() ** 2)
+    again = tested.upper(K, torch.zeros(6).double())
+    assert (again >= exact).all()
+    for together in (None, torch.tensor(1e9).double()):
+        with pytest.raises(torch.linalg.LinAlgError, match="no bound was proved"):
+            tested.upper(torch.nan * K, torch.zeros(6).double(), together=together)
+
+
+def test_blocks_between_a_gram_matrix():
+    g = torch.Generator().manual_seed(0)
+    C, W = torch.randn(2, 3, 4, 5, generator=g).double(), torch.randn(15, 7, generator=g).double()
+    whole = torch.stack([torch.block_diag(*one) for one in C]) @ W
+    assert torch.allclose(sandwich(C, W @ W.T), whole @ whole.mT)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from cases import relative
 
-from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz
+from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz, worst_case
+from lipnb.bounds.pieces import Pieces
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.jacobian.particles import SeparableJacobian, TiledJacobian
 from lipnb.jacobian.streamed import StreamedProducts
@@ -205,6 +206,16 @@ def test_the_constant_lies_in_its_bracket(seed):
     unit, closed = 2.0**40, certify(f, x, weights=weights, columns=0).upper
     far = f.replace(query=f.query / unit, key=f.key / unit, value=f.value / unit)
     assert relative(unit * certify(far, unit * x, weights=weights, columns=0).upper, closed) < 1e-6
+
+
+@pytest.mark.parametrize("seed", DOT[:25])
+def test_terms_tested_by_a_factorisation_are_those_computed(seed, monkeypatch):
+    f, x, weights = case(seed)
+    x, weights = x[0], None if weights is None else weights[0]
+    computed = torch.stack(bounds.three_terms(Pieces(f, x, weights)))
+    monkeypatch.setattr("lipnb.bounds.terms.DEAR", 0)
+    tested = torch.stack(bounds.three_terms(Pieces(f, x, weights)))
+    assert (tested >= computed * (1 - 1e-6)).all() and (tested <= 1.03 * computed + 1e-9).all()
 
 
 @pytest.mark.parametrize("seed", DOT[:20])
