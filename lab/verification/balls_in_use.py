@@ -157,7 +157,7 @@ def draw(kind, block, *, layers=LAYERS):
         Points of the unit ball, see `LayersInUse.maps`: two sides of one direction, or random.
     """
     g = torch.Generator().manual_seed(crc32(f"in use/{kind}/{block}".encode()))
-    b, n, d, k = layers, integer(g, 2, 10), integer(g, 2, 5), integer(g, 2, 5)
+    b, n, d, k = layers, integer(g, 3, 10), integer(g, 2, 5), integer(g, 2, 5)
     h = integer(g, 1, 4)
     groups = [one for one in range(1, h + 1) if h % one == 0][integer(g, 0, h) % (1 + (h > 1))]
     v, m = integer(g, 1, 3), integer(g, 1, 4)
@@ -168,7 +168,7 @@ def draw(kind, block, *, layers=LAYERS):
     scale = (10 ** uniform(g, b, low=0, high=2) / steepest / radius**2)[:, None, None]
     # half of the layers have no biases, a third no mask, a third no window
     bias = torch.randint(0, 2, (b, 1, 1), generator=g) * radius[:, None, None]
-    sees = torch.stack([torch.zeros(b).long(), torch.full((b,), n), torch.randint(1, n, (b,), generator=g)])
+    sees = torch.stack([torch.zeros(b).long(), torch.full((b,), n), torch.randint(2, n, (b,), generator=g)])
     sees = sees[torch.randint(0, 3, (b,), generator=g), torch.arange(b)]
     plain = Layers(
         query=scale[..., None] * query,
