@@ -170,7 +170,8 @@ plt.show()
 #
 # Llama-type layers rotate queries and keys by angles that depend on the positions of their tokens
 # {cite}`su2024roformer`. Published bounds are stated for one matrix $A = K^\top Q / \sqrt k$; here every distance has
-# its own matrix. The Jacobian keeps its closed form, with rotated queries and keys, and two bounds are proved for them.
+# its own matrix. The {term}`Jacobian` keeps its closed form, with rotated queries and keys, and two bounds are proved
+# for them.
 # As an example, take two tokens in the plane and the frequency 1: the query and the key of the second token are rotated
 # by one radian.
 
@@ -182,9 +183,10 @@ by_hand = torch.linalg.matrix_norm(AutodiffJacobian(turned, x).dense(), 2).item(
 measured = local_lipschitz(turned, x).value.item()
 radius = x.norm(dim=-1).max().item()
 at_input, on_ball = (bounds.rotary_terms(turned, x), bounds.rotary_upper(turned, 2, radius))
+least = bounds.ball_upper(turned, 2, radius)
 print(f"without rotation {local_lipschitz(head, x).value:.4f}")
 print(f"with rotation {by_hand:.4f}, by the solver {measured:.4f}")
-print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball")
+print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball; by `ball_upper` {least:.4f} there")
 
 # %% [markdown]
 # Let $\Theta_i$ be the rotation at position $i$, $\tilde q_i = \Theta_i Q x_i$ and $\tilde k_j = \Theta_j K x_j$. The
@@ -235,6 +237,58 @@ print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball")
 # The first is at most $\norm V_2\, p_i$, and $\sum_i p_i^2 \le n \norm{\varepsilon}_F^2$. $\square$
 # :::
 # ::::
+#
+# Transformers of today also normalise queries and keys, cap logits, add something by distance, or let {term}`attention`
+# go to a sink, a token of value zero. One bound holds for all of them, because it asks only how steep a logit is:
+#
+# {bdg-secondary}`ours` {ref}`what is this? <badges>`
+#
+# :::{prf:theorem} Attention in use, on a ball (ours)
+# :label: scan-in-use
+#
+# Let a head attend by $P_{ij} = e^{\ell_{ij}} / (\sigma_i + \sum_l e^{\ell_{il}})$ to what token $i$ sees, with
+# constants $\sigma_i \ge 0$ and logits $\ell_{ij}(x_i, x_j)$ whose derivatives are at most $c$ in $x_i$ and at most $a$
+# in $x_j$, on the ball of radius $R$ and at all places. With values $V x_j$,
+#
+# $$\norm{D_X f}_2 \;\le\; \norm V_2 \big(R\, c + \sqrt n\,(1 + R\, a / \sqrt 2)\big) .$$
+# :::
+#
+# With rotary positions $a$ and $c$ are at most $R \max_m \beta\, \norm{K^\top \Theta_m Q}_2$ over the distances $m$
+# between tokens. Caps have slopes of at most 1, and what is added by distance has none. `bounds.ball_upper` takes these
+# numbers head by head, heads jointly as in {prf:ref}`layer-on-ball`, and tokens of an RMSNorm
+# (`ellipsoid=(gain, None)`). A normalised query or key is as steep as $1 / \sqrt\epsilon$ where it vanishes: there the
+# bound is large, and the constant can be.
+#
+# ::::{dropdown} Proof
+# :::{prf:proof}
+# Output $i$ moves by $\sum_j P_{ij} V \varepsilon_j + \sum_j P_{ij} (v_j - o_i)\, \tau_j$, where $\tau_j$ is the change
+# of $\ell_{ij}$: a sink has the value 0 and does not change.
+#
+# Let $u$ be a unit vector. The numbers $w_j = P_{ij}\, u \cdot (v_j - o_i)$, that of the sink among them, have the sum
+# 0, and by {prf:ref}`variance-in-ball` an absolute sum of at most $\norm V_2 R$. So each is at most half of that.
+#
+# *Queries.* $\abs{\tau_j} \le c \abs{\varepsilon_i}$ gives at most $\norm V_2 R\, c \abs{\varepsilon_i}$.
+#
+# *Keys.* $\abs{\tau_j} \le a \abs{\varepsilon_j}$ gives at most $\frac12 \norm V_2 R\, a$ times the sum of the two
+# largest $\abs{\varepsilon_j}$, which is at most $\sqrt 2 \norm{\varepsilon}_F$.
+#
+# *Values.* The first sum is at most $\norm V_2 \norm{\varepsilon}_F$. Add up the squares over $i$. $\square$
+# :::
+# ::::
+#
+# Each case below is a small random layer with an ascended input of its own, in the ball or made by an RMSNorm:
+
+# %% tags=["hide-input"]
+layers = results.load("verify-ball-in-use")
+glue("layers_in_use", int(layers.cases.sum()), display=False)
+nearest = layers.pivot_table("worst", "added", "region", "max", sort=False).reset_index()
+nearest["added"] = nearest.added.str.replace("all but normalised", "all of these but normalised")
+nearest["added"] = nearest.added.replace({"all": "all of these", "normalised": "normalised queries and keys"})
+headings = {"added": "beyond plain heads", "ball": "largest ratio, ball", "RMSNorm": "largest ratio, RMSNorm"}
+figures.table(nearest, names=headings, digits=2)
+
+# %% [markdown]
+# Largest ratios of the constant to `ball_upper`, over {glue:text}`layers_in_use:,d` layers: none is above one.
 
 # %% tags=["hide-input"]
 places = {"scan-minilm": "minilm", "scan-gpt2-mini": "gpt2-mini"}
@@ -252,7 +306,8 @@ for name, place in places.items():
 everything = found.table, *stored.values()
 
 # %% tags=["hide-input", "nbval-check-output"]
-assert abs(measured / by_hand - 1) < 1e-4 and by_hand <= at_input <= on_ball
+assert abs(measured / by_hand - 1) < 1e-4 and by_hand <= at_input <= on_ball and by_hand <= least <= on_ball
+assert layers.violations.sum() == 0 and layers.worst.max() <= 1
 assert max(drift, default=0) < 1e-3, "a stored row does not hold"
 assert all("another edition" in str(why) for why in missing.values() if isinstance(why, ValueError))
 for table in everything:

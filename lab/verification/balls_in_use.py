@@ -20,7 +20,7 @@ from lipnb.worst_case import unit_slope
 
 __all__ = ["CLASSES", "TABLE", "Class", "LayersInUse", "draw", "measure"]
 
-LAYERS, BLOCKS = 60, 2
+LAYERS, BLOCKS = 120, 1
 RATES = (0.003, 0.01, 0.06)  # first steps of Adam, in radii
 ADDED = ("rotary", "partial rotary", "normalised", "capped", "relative", "sinks", "all but normalised", "all")
 EPS = 0.05  # of the norms in the heads: bounds grow like its root
@@ -30,11 +30,10 @@ class Class(NamedTuple):
     """What the layers of a block have in common."""
 
     added: str
-    mask: str
     region: str
 
 
-CLASSES = [Class(*one) for one in itertools.product(ADDED, ("none", "causal", "window"), ("ball", "RMSNorm"))]
+CLASSES = [Class(*one) for one in itertools.product(ADDED, ("ball", "RMSNorm"))]
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,9 @@ class LayersInUse:
     Attributes
     ----------
     plain : Layers
-        Matrices, query biases, masks and the sets of tokens; of g heads of keys and values the first g are used.
+        Matrices, of keys and values for g heads, query biases and the sets of tokens, without a mask.
+    sees : Tensor of int, shape (b,)
+        How many tokens each token sees under a mask, itself included; 0 without a mask.
     key_bias, value_bias : Tensor, shapes (b, g, k) and (b, g, v)
     frequencies : Tensor, shape (p,), or None
     norms : tuple of Tensor, shapes (b, h, k) and (b, g, k), or None
@@ -54,6 +55,7 @@ class LayersInUse:
     """
 
     plain: Layers
+    sees: torch.Tensor
     key_bias: torch.Tensor
     value_bias: torch.Tensor
     frequencies: torch.Tensor | None = None
@@ -68,7 +70,8 @@ class LayersInUse:
 
     def __call__(self, x):
         """Outputs (b, n, m) of tokens (b, n, d)."""
-        of, times = self.plain, self.plain.query.shape[1] // self.key_bias.shape[1]
+        of, times, place = self.plain, self.plain.query.shape[1] // self.key_bias.shape[1], torch.arange(x.shape[1])
+        ahead = place - place[:, None]
         query = torch.einsum("bhkd,bnd->bhnk", of.query, x) + of.query_bias[:, :, None]
         key = torch.einsum("bhkd,bnd->bhnk", of.key, x) + self.key_bias[:, :, None]
         value = torch.einsum("bhvd,bnd->bhnv", of.value, x) + self.value_bias[:, :, None]
@@ -83,9 +86,10 @@ class LayersInUse:
         if self.cap is not None:
             logits = self.cap * torch.tanh(logits / self.cap)
         if self.relative is not None:
-            w, place = self.relative.shape[-1] // 2, torch.arange(x.shape[1])
-            logits = logits + self.relative[:, :, (place - place[:, None]).clamp(-w, w) + w]
-        logits = logits.masked_fill(of.hidden, -torch.inf)
+            w = self.relative.shape[-1] // 2
+            logits = logits + self.relative[:, :, ahead.clamp(-w, w) + w]
+        sees = self.sees[:, None, None]
+        logits = logits.masked_fill(((sees > 0) & ((ahead > 0) | (ahead <= -sees)))[:, None], -torch.inf)
         if self.sinks is not None:
             logits = torch.cat([logits, self.sinks[..., None, None].expand(*logits.shape[:-1], 1)], -1)
         values = logits.softmax(-1)[..., : x.shape[1]] @ value
@@ -113,8 +117,8 @@ class LayersInUse:
             key_bias=self.key_bias[i],
             value_bias=self.value_bias[i],
             scale=1.0,
-            masked=bool(of.hidden.any()),
-            window=of.window,
+            masked=bool(self.sees[i]),
+            window=int(self.sees[i]) or None,
             **rest,
         )
 
@@ -153,7 +157,7 @@ def draw(kind, block, *, layers=LAYERS):
         Points of the unit ball, see `LayersInUse.maps`: two sides of one direction, or random.
     """
     g = torch.Generator().manual_seed(crc32(f"in use/{kind}/{block}".encode()))
-    b, n, d, k = layers, integer(g, 2, 10), integer(g, 2, 5), integer(g, 2, 5)
+    b, n, d, k = layers, integer(g, 3, 10), integer(g, 2, 5), integer(g, 2, 5)
     h = integer(g, 1, 4)
     groups = [one for one in range(1, h + 1) if h % one == 0][integer(g, 0, h) % (1 + (h > 1))]
     v, m = integer(g, 1, 3), integer(g, 1, 4)
@@ -162,27 +166,27 @@ def draw(kind, block, *, layers=LAYERS):
     radius = 10 ** uniform(g, b, low=-1, high=1) if gain is None else math.sqrt(d) * gain.amax(1)
     steepest = torch.linalg.matrix_norm(query, 2).amax(-1) * torch.linalg.matrix_norm(key, 2).amax(-1)
     scale = (10 ** uniform(g, b, low=0, high=2) / steepest / radius**2)[:, None, None]
-    # half of the layers have no biases
-    bias = (torch.arange(b) % 2)[:, None, None] * radius[:, None, None]
-    window = integer(g, 1, n - 1) if kind.mask == "window" else None
-    i = torch.arange(n)[:, None]
+    # half of the layers have no biases, a third no mask, a third no window
+    bias = torch.randint(0, 2, (b, 1, 1), generator=g) * radius[:, None, None]
+    sees = torch.stack([torch.zeros(b).long(), torch.full((b,), n), torch.randint(2, n, (b,), generator=g)])
+    sees = sees[torch.randint(0, 3, (b,), generator=g), torch.arange(b)]
     plain = Layers(
         query=scale[..., None] * query,
         key=key,
         value=normal(g, b, groups, v, d),
         output=normal(g, b, h, m, v),
         query_bias=scale * bias * normal(g, b, h, k),
-        hidden=(i < i.T) & (kind.mask != "none") | (i - i.T >= (window or n)),
-        window=window,
+        hidden=torch.zeros(n, n, dtype=torch.bool),
+        window=None,
         gain=gain,
         shift=None,
         radius=radius,
     )
     u = unit_slope(normal(g, b, n, d), -1)
     sides = torch.randint(0, 2, (b, n, 1), generator=g) * 2 - 1
-    u[::2] = (sides * u[:, :1])[::2]
+    u = torch.where(torch.randint(0, 2, (b, 1, 1), generator=g) > 0, u, sides * u[:, :1])
     biases = {"key_bias": bias * normal(g, b, groups, k), "value_bias": bias * normal(g, b, groups, v)}
-    return LayersInUse(plain, **biases, **_added(g, kind.added, b, h, groups, n, k)), u
+    return LayersInUse(plain, sees, **biases, **_added(g, kind.added, b, h, groups, n, k)), u
 
 
 def _added(g, added, b, h, groups, n, k):
@@ -217,7 +221,8 @@ def measure(kind, block, *, layers=LAYERS, factor=1.0):
     -------
     dict
         The class; cases, violations (measured above the bound beyond rounding); worst, the largest measured / bound,
-        and of that case: block, item, n, d, h, g, measured (dense Jacobian of the plain twin, by autograd), stated.
+        and of that case: block, item, n, d, h, g, sees, measured (dense Jacobian of the plain twin, by autograd) and
+        stated.
     """
     drawn, u = draw(kind, block, layers=layers)
     rates = torch.tensor(RATES, dtype=torch.float64)[torch.arange(len(u)) % len(RATES)]
@@ -238,6 +243,7 @@ def measure(kind, block, *, layers=LAYERS, factor=1.0):
         "d": u.shape[2],
         "h": drawn.plain.query.shape[1],
         "g": drawn.key_bias.shape[1],
+        "sees": int(drawn.sees[item]),
         "measured": found[item].item(),
         "stated": stated[item].item(),
     }

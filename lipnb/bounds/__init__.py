@@ -7,8 +7,9 @@ Jacobian kept as a norm that can be computed; `lipnb.certify` is made of it, of 
 and of their `accuracy`. `rounding` holds what makes a computed norm an upper bound; `biases` takes query biases away
 for the bounds that know none; `norms` holds the numbers by which bounds on a ball know a head; `ellipsoid` the radius
 that a LayerNorm imposes; `heads` these bounds for all heads at once; `ball` the least that is proved for a whole layer
-on a ball, with what its heads share, from `joint`; `rotary` what holds of rotary positions; `max_token` bounds in the
-norm of the largest token; `softmax` and `normalisation` the parts of a layer by themselves.
+on a ball, with what its heads share, from `joint`, and what attention of today has, from `in_use` and `turns`; `rotary`
+what holds of rotary positions; `max_token` bounds in the norm of the largest token; `softmax` and `normalisation` the
+parts of a layer by themselves.
 """
 
 from lipnb.bounds.ball import ball_upper, general_upper_optimal

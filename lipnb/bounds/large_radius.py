@@ -13,8 +13,9 @@ KNOWN = ("shared keys", "rotary positions", "relative positions")
 
 @torch.no_grad()
 def chosen_tokens(attention: Attention, x: torch.Tensor) -> torch.Tensor:
-    r"""The token that each token attends to in the limit of large radius: :math:`m_i = \arg\max_j x_i^\top A^\top x_j`,
-    with rotary positions :math:`\arg\max_j s\, (R_i W_Q x_i) \cdot (R_j W_K x_j)`.
+    r"""The token that each token attends to in the limit of large radius: :math:`m_i = \arg\max_j x_i^\top A^\top x_j`.
+
+    With rotary positions the scores are :math:`s\, (R_i W_Q x_i) \cdot (R_j W_K x_j)`.
 
     Parameters
     ----------

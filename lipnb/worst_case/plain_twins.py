@@ -32,19 +32,22 @@ def plain_twins(attention: Attention, n: int) -> list[Attention]:
     --------
     >>> eye = torch.eye(2)
     >>> f = Attention.from_matrices(eye, eye).replace(frequencies=torch.tensor([torch.pi / 2]))
-    >>> [twin.key.round().tolist() for twin in plain_twins(f, 2)]
+    >>> [(twin.key.round() + 0).tolist() for twin in plain_twins(f, 2)]
     [[[[1.0, 0.0], [0.0, 1.0]]], [[[0.0, 1.0], [-1.0, 0.0]]]]
     """
     if not attention.more:
         return [attention]
     without = ("key_bias", "value_bias", "query_norm", "key_norm", "cap", "relative", "sinks", "frequencies")
     plain = attention.replace(**dict.fromkeys(without), **_scaled(attention))
-    if attention.frequencies is None:
-        return [plain]
+    return [plain] if attention.frequencies is None else _at_distances(attention, plain, n)
+
+
+def _at_distances(attention, plain, n):
+    """The plain heads with keys turned back by a few distances, from none to the largest."""
     far = (n if attention.window is None else min(n, attention.window)) - 1
     cos, sin = rotation(attention.frequencies, far + 1, attention.dtype)
-    columns = plain.key.mT
-    return [plain.replace(key=turned(columns, (cos[m], -sin[m])).mT) for m in sorted({0, min(1, far), far // 2, far})]
+    chosen = sorted({0, min(1, far), far // 2, far})
+    return [plain.replace(key=turned(plain.key.mT, (cos[m], -sin[m])).mT) for m in chosen]
 
 
 def _scaled(attention):

@@ -5,7 +5,7 @@ import torch
 
 from lab import cli, results, verification
 from lab.experiments import make, remeasure
-from lab.verification import CHECKS, KINDS, NOT_CHECKED, balls, digits, draws, in_use, table, truth
+from lab.verification import CHECKS, KINDS, NOT_CHECKED, balls, balls_in_use, digits, draws, in_use, table, truth
 from lab.verification.ascent import weighted_dense, worsened
 from lab.verification.cancelling import CANCELLING, draw_cancelling
 from lab.verification.checks import jacobian_norm
@@ -265,3 +265,21 @@ def test_ascended_layers_come_near_the_bound_on_a_ball():
     assert len(stored) == len(balls.CLASSES)
     near = stored.groupby(["heads", "mask"]).worst.max()
     assert all(near[heads, mask] > 0.9 for heads in ("one", "several") for mask in ("none", "causal"))
+
+
+@pytest.mark.parametrize("kind", balls_in_use.CLASSES[::3], ids=lambda kind: "-".join(kind))
+def test_ascended_layers_in_use_are_those_of_the_package_and_stay_under_the_bound(kind):
+    drawn, u = balls_in_use.draw(kind, 3, layers=6)
+    x = u @ drawn.maps()[0].mT
+    assert (torch.linalg.vector_norm(x, dim=-1) <= drawn.radius[:, None] * (1 + 1e-12)).all()
+    for i in range(6):
+        assert torch.allclose(drawn.attention(i)(x[i]), drawn(x)[i], rtol=1e-9, atol=1e-12)
+    row = balls_in_use.measure(kind, 3, layers=6)
+    assert row["violations"] == 0 and 0 < row["worst"] <= 1 and row["cases"] == 6
+    assert balls_in_use.measure(kind, 3, layers=6, factor=0.9 * row["worst"])["violations"] > 0
+
+
+def test_ascended_layers_in_use_never_exceed_the_bound():
+    stored = results.load("verify-ball-in-use")
+    assert len(stored) == len(balls_in_use.CLASSES) and stored.violations.sum() == 0 and stored.worst.max() <= 1
+    assert set(stored.cases) == {balls_in_use.LAYERS} and stored.cases.sum() == 1_920

@@ -126,6 +126,25 @@ def test_a_cap_and_norms_bound_logits_on_every_ball():
         assert math.exp(head.spread) == pytest.approx(most, rel=1e-6)
 
 
+def test_a_sink_moves_even_values_that_are_constant():
+    """One token and a sink: the share of the sink alone depends on the token."""
+    one = torch.ones(1, 1, 1).double()
+    f = Attention(one, one, 0 * one, value_bias=torch.tensor([[3.0]]).double(), sinks=torch.zeros(1).double())
+    found = dense_norms(f, torch.linspace(-2, 2, 401).double()[:, None, None]).max().item()
+    assert 0.6 < found <= bounds.ball_upper(f, 1, 2.0) < 20 * found
+    unseen = Attention(one, one, 0 * one, value_bias=torch.tensor([[3.0]]).double())
+    assert bounds.ball_upper(unseen, 1, 2.0) == 0
+
+
+@pytest.mark.parametrize("added", ADDED)
+def test_biases_left_out_of_the_search_change_no_derivative(added):
+    normal = gaussian(13)
+    f, x = layer(normal, **ADDED[added](normal)), normal(4, 3)
+    bare = on_ball_module._without_idle_biases(f.replace(output_bias=normal(3)))
+    assert bare.output_bias is None and (bare.value_bias is None) == (added != "sinks")
+    assert torch.allclose(torch.func.jacrev(bare)(x), torch.func.jacrev(f)(x), rtol=1e-9, atol=1e-12)
+
+
 def test_rows_that_may_vanish_are_refused_without_epsilon():
     normal = gaussian(0)
     f = layer(normal, query_norm=normal(4, 5), norm_eps=0.0, bias=False)
