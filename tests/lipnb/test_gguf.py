@@ -264,6 +264,8 @@ def test_a_path_without_a_file_is_answered(tmp_path):
     refused(tmp_path / "none.gguf", "there is no file")
     (tmp_path / "folder.gguf").mkdir()
     refused(tmp_path / "folder.gguf", "there is no file")
+    (tmp_path / "some.gguf").touch()
+    refused(tmp_path, "holds no config.json: pass its file folder.gguf")
 
 
 def test_the_settings_of_a_folder_are_plain_json(sound):
