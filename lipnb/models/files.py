@@ -168,10 +168,10 @@ def read_config(folder: Path, name: str) -> dict:
     """The entries of a model's config.json, as a dict; one sentence when it is absent or cannot be read."""
     path = place_of(folder, CONFIG, name)
     if not path.is_file():
-        raise FileNotFoundError(
-            f"the folder {name!r} holds no config.json: pass a folder in Hugging "
-            "Face format (config.json, model.safetensors, tokenizer files)."
-        )
+        fix = "a folder in Hugging Face format (config.json, model.safetensors, tokenizer files)"
+        if other := sorted(Path(folder).glob("*.gguf")):
+            fix = f"its file {other[0].name}"
+        raise FileNotFoundError(f"the folder {name!r} holds no config.json: pass {fix}.")
     try:
         entries = json_of(path, f"config.json of {name!r}")
     except ValueError as error:
