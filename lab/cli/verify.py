@@ -9,8 +9,9 @@ EXAMPLES = """\
 
 A run that is stopped continues where it was when the same command is given again. The table goes to data/results, or
 to the folder LIPNB_RESULTS. What counts rounding is held against fifty digits in a second table, with -digits after its
-name, and the bound on a ball against ascended inputs in a third, -ball; both are made when all bounds are. The exit
-status is 1 if a measured constant exceeded its bound.
+name, the bound on a ball against ascended inputs in a third, -ball, and maps of models with drawn switches against the
+library's own in a fourth, -families; they are made when all bounds are. The exit status is 1 if a measured constant
+exceeded its bound or a map is not the network's.
 """
 
 
@@ -41,7 +42,7 @@ def run(arguments):
     """Make the tables; 1 where a bound is exceeded."""
     from lab import results
     from lab.experiments import make
-    from lab.verification import CHECKS, KINDS, TABLE, balls, digits
+    from lab.verification import CHECKS, KINDS, TABLE, balls, digits, families
 
     trial = arguments.quick or arguments.bounds is not None
     name = arguments.save_as or ("verify-trial" if trial else "verify")
@@ -63,5 +64,9 @@ def run(arguments):
         few = {"blocks": {"3 to 12": 1}, "layers": {"3 to 12": 3}} if arguments.quick else {}
         ball = make([balls.TABLE], save_as=f"{name}-ball", **few)[f"{name}-ball"]
         print("ascended inputs of layers, over the bound on a ball\n" + ball.to_string(index=False))
+        few = {"families": ["qwen3", "phi"], "each": 2} if arguments.quick else {}
+        drawn = make([families.TABLE], save_as=f"{name}-families", **few)[f"{name}-families"]
+        print("configurations of models, by outcome\n" + drawn.outcome.value_counts().to_string())
         violations += int(exact.violations.sum() + exact.errors.sum() + ball.violations.sum())
+        violations += int((drawn.outcome == "wrong").sum())
     return 1 if violations else 0

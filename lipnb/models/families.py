@@ -156,9 +156,9 @@ def _mpt_relative(network):
 
 
 def _t5_relative(network):
-    """All layers add what the first one has learned, by buckets that end at one distance."""
+    """All layers add what the first one has learned: near distances have a bucket each, all far ones the same."""
     first = network.block[0].layer[0].SelfAttention
-    reach = first.relative_attention_max_distance + 1
+    reach = 1 + max(first.relative_attention_max_distance, first.relative_attention_num_buckets)
     return first.compute_bias(1, 2 * reach + 1, past_seen_tokens=reach)[0, :, 0]
 
 
@@ -373,12 +373,7 @@ ARCHITECTURES = {
     "phi": replace(LLAMA, title="Phi"),
     "phi3": replace(LLAMA, title="Phi-3", matrices=_phi3, window=_window_everywhere),
     "olmo2": replace(LLAMA, title="OLMo 2", norm=None, after="post_attention_layernorm"),
-    "smollm3": replace(
-        LLAMA,
-        title="SmolLM3",
-        turns=lambda layer: layer.self_attn.use_rope,
-        window=lambda config, layer, number: layer.self_attn.sliding_window,
-    ),
+    "smollm3": replace(LLAMA, title="SmolLM3", turns=lambda layer: layer.self_attn.use_rope, window=_window_of_some),
     "granite": replace(LLAMA, title="Granite", after="residual_multiplier"),
     "stablelm": replace(LLAMA, title="StableLM"),
     "cohere": replace(LLAMA, title="Cohere", pairs="neighbours"),

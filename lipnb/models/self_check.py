@@ -93,7 +93,7 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
         try:
             attention = architecture.attention_object(network, number, "heads+output", masked)
             ours = attention(x)
-        except (ValueError, RuntimeError, TypeError) as error:
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(f"the attention of layer {number} of {name!r} is not known here: {error}") from error
         misfit, size = (part.double().norm().item() for part in (ours - y, y))
         if not misfit <= tolerance * size:
@@ -153,11 +153,12 @@ def leak(network: Any, name: str, reads: str = "input_ids") -> float:
     Raises
     ------
     ValueError
-        "the outputs of ... are NaN or infinite ..."
+        "the outputs of ... are NaN or infinite ...", "the network of ... cannot be run on six tokens ..."
     """
     config = network.config
     if reads == "input_ids":
-        n = min(6, getattr(config, "max_position_embeddings", 6))
+        positions = getattr(config, "max_position_embeddings", 6)
+        n = min(6, positions) if positions > 0 else 6  # some write -1 where there is no limit
         ids = torch.arange(n) % config.vocab_size
         changed, same = ids.clone(), n // 2
         changed[same:] = (ids[same:] + 1) % config.vocab_size
@@ -170,7 +171,11 @@ def leak(network: Any, name: str, reads: str = "input_ids") -> float:
         pair = torch.zeros(2, config.num_mel_bins, 2 * config.max_source_positions, dtype=network.dtype)
         pair[1, :, config.max_source_positions :] = 1  # the second half of the sound
         same = 1
-    states = run(network, reads, pair.to(network.device)).last_hidden_state
+    try:
+        states = run(network, reads, pair.to(network.device)).last_hidden_state
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        why = (str(error) or type(error).__name__).strip().splitlines()[-1]
+        raise ValueError(f"the network of {name!r} cannot be run on six tokens: {why}") from error
     states = states[:, :same].double()
     if not torch.isfinite(states).all():
         raise ValueError(
