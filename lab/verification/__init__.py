@@ -3,8 +3,9 @@
 `draws` makes the inputs, each again from its seed; `ascent` makes them worse by gradients, along the `goals`; `checks`
 lists the bounds, what is measured against each and how; `table` runs them all and keeps the worst. `digits` holds the
 guarantees that include rounding against `truth` in fifty digits, on the cases of `cancelling`; `balls` the bound on a
-ball against ascents of thousands of layers.
-``python -m lab verify`` makes the tables ``verify``, ``verify-digits`` and ``verify-ball`` of the results folder.
+ball against ascents of thousands of layers; `families` the maps of models against the modules of transformers.
+``python -m lab verify`` makes the tables ``verify``, ``verify-digits``, ``verify-ball`` and ``verify-families`` of the
+results folder.
 """
 
 from lab.verification.checks import CHECKS, NOT_CHECKED, Check

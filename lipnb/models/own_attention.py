@@ -24,7 +24,7 @@ class OwnAttention:
     network : torch.nn.Module
         The network, in evaluation mode.
     reads : str
-        What it reads, as `Architecture` says it.
+        What it reads: "input_ids", "pixel_values" or "input_features".
     module, giver : torch.nn.Module
         What receives the tokens, and what gives the output: the same, or a part of it.
     call : int
