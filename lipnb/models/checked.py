@@ -10,19 +10,22 @@ from pathlib import Path
 
 from lipnb.origin import extra
 
-__all__ = ["check_entries", "check_size", "json_of", "place_of", "shards_of"]
+__all__ = ["DEQUANTIZED", "check_entries", "check_folder", "check_size", "json_of", "place_of", "shards_of"]
 
-LONGEST = 200_000_000  # bytes of a JSON file; an index of thousands of shards has fewer
+LONGEST = 50_000_000  # bytes of config.json or of an index; thousands of shards take fewer
+LONGEST_READ = 200_000_000  # bytes of another file of text, such as a tokenizer's
+TEXTS = (".json", ".txt", ".model", ".jinja")
 WHOLE = {  # entries that count something -> the most that a model has
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers"), 1000),
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_key_value_heads"), 10_000),
     **dict.fromkeys(("hidden_size", "n_embd", "dim", "head_dim", "intermediate_size", "n_inner", "hidden_dim"), 10**7),
     **dict.fromkeys(("vocab_size", "max_position_embeddings", "n_positions", "n_ctx", "sliding_window"), 10**9),
     **dict.fromkeys(("image_size", "patch_size", "num_channels"), 100_000),
-    **dict.fromkeys(("type_vocab_size", "num_labels"), 10**6),
+    **dict.fromkeys(("type_vocab_size", "num_labels", "chunk_size_feed_forward"), 30_000),
 }
-LEAST = {"type_vocab_size": 0, "num_labels": 0, "sliding_window": 0}
+LEAST = {"type_vocab_size": 0, "num_labels": 0, "chunk_size_feed_forward": 0}
 POSITIVE = ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "rope_theta")
+NOT_NEGATIVE = ("initializer_range",)
 SHARES = (
     "attention_probs_dropout_prob",
     "hidden_dropout_prob",
@@ -33,6 +36,10 @@ SHARES = (
     "attention_dropout",
     "classifier_dropout",
 )
+DEQUANTIZED = "dequantized_from"  # how the GGUF file stored the weights that are read here as float32
+# ways of computing that the library has itself; any other is a name on the hub, whose code it would fetch and run
+COMPUTED = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention", "grouped_mm", "batched_mm")
+ROTARY = ("rope_scaling", "rope_parameters")
 QUANTIZED = ("quantization_config", "compression_config")
 HEADS = (
     ("hidden_size", "num_attention_heads"),
@@ -82,7 +89,7 @@ def check_entries(entries, name):
         "... is quantized ...", "config.json of ... has ... = ...: ..."
     """
     for key in QUANTIZED:
-        if entries.get(key):
+        if entries.get(key) is not None:
             method = entries[key].get("quant_method") if isinstance(entries[key], dict) else None
             raise ValueError(
                 f"{name!r} is quantized ({method or key}), and its weights are not those of the map that "
@@ -96,18 +103,26 @@ def check_entries(entries, name):
             wanted = f"a whole number from {LEAST.get(key, 1)} to {WHOLE[key]:,}"
         elif key in POSITIVE and not (_number(value) and 0 < value < math.inf):
             wanted = "a positive number"
+        elif key in NOT_NEGATIVE and not (_number(value) and value >= 0):
+            wanted = "a number from 0 on"
         elif key in SHARES and not (_number(value) and 0 <= value <= 1):
             wanted = "a number from 0 to 1"
         elif key.endswith("_token_id") and not (
             type(value) is int and 0 <= value <= 10**9 or isinstance(value, list) or value == -1
         ):
             wanted = "the number of a token"
-        elif key in ("rope_scaling", "rope_parameters") and not isinstance(value, dict):
+        elif key in ROTARY and not isinstance(value, dict):
             wanted = "an object"
+        elif key == DEQUANTIZED and not (isinstance(value, list) and all(isinstance(kind, str) for kind in value)):
+            wanted = "a list of words"
+        elif key.endswith(("attn_implementation", "experts_implementation")) and value not in COMPUTED:
+            wanted = f"one of {', '.join(COMPUTED)}; no code of a model is run"
         elif key in ("hidden_act", "activation_function", "activation") and not _known_activation(value):
             wanted = "an activation that transformers knows"
         if wanted is not None:
             raise ValueError(f"config.json of {name!r} has {key} = {repr(value)[:40]}: it must be {wanted}.")
+    for key in ROTARY:
+        _check_rotary(entries.get(key) or {}, key, name)
     for whole, part in HEADS:
         if (
             all(type(entries.get(key)) is int for key in (whole, part))
@@ -118,6 +133,24 @@ def check_entries(entries, name):
                 f"config.json of {name!r} has {whole} = {entries[whole]}, which {part} = {entries[part]} "
                 "does not divide."
             )
+
+
+def _check_rotary(settings, path, name):
+    """Refuse numbers of rotary positions that no rotation has; layers of several kinds have settings of their own."""
+    for key, value in settings.items():
+        place, wanted = f"{path}.{key}", None
+        numbers = value if isinstance(value, list) else [value]
+        if isinstance(value, dict):
+            _check_rotary(value, place, name)
+        elif key in ("rope_type", "type") and not isinstance(value, str):
+            wanted = "a word"
+        elif key == "partial_rotary_factor" and not (_number(value) and 0 < value <= 1):
+            wanted = "a number up to 1, above 0"
+        elif key.endswith(("factor", "theta", "embeddings", "fast", "slow")) and value is not None:
+            if not all(_number(number) and number > 0 for number in numbers):
+                wanted = "a positive number"
+        if wanted is not None:
+            raise ValueError(f"config.json of {name!r} has {place} = {repr(value)[:40]}: it must be {wanted}.")
 
 
 def _number(value):
@@ -171,8 +204,36 @@ def place_of(folder, file, name):
     path, home = folder / file, folder.resolve()
     if home.parent.name == "snapshots":
         home = home.parents[1]
-    if path.is_symlink() and not path.resolve().is_relative_to(home):
+    try:
+        inside = not path.is_symlink() or path.resolve().is_relative_to(home)
+    except (OSError, RuntimeError):
+        raise ValueError(f"{file} of {name!r} is a link that leads in a circle: copy the file itself.") from None
+    if not inside:
         raise ValueError(
             f"{file} of {name!r} is a link to a place outside its folder: it is not followed; copy the file itself."
         )
     return path
+
+
+def check_folder(folder, name):
+    """Refuse a folder of which a library would follow a link, take the weights of another model, or read without end.
+
+    Raises
+    ------
+    ValueError
+        "... is a link to a place outside its folder ...", "... holds an adapter ...", "... has more than ... bytes ..."
+    """
+    folder = Path(folder)
+    for path in sorted(folder.iterdir()):
+        if path.suffix not in (*TEXTS, ".safetensors"):
+            continue
+        place_of(folder, path.name, name)
+        if path.suffix in TEXTS and path.is_file() and path.stat().st_size > LONGEST_READ:
+            raise ValueError(
+                f"{path.name} of {name!r} has more than {LONGEST_READ:,} bytes, more than any sound one: not read."
+            )
+    if (folder / "adapter_config.json").exists():  # the library would load the model that this one names
+        raise ValueError(
+            f"the folder {name!r} holds an adapter (adapter_config.json), whose weights belong to another model: "
+            "merge them into that one and load the result."
+        )

@@ -312,7 +312,14 @@ ARCHITECTURES = {
     ),
     "vit": VIT,
     "dinov2": replace(
-        VIT, title="DINOv2", layers="encoder.layer", norm="norm1", after="layer_scale1", positions=None, options={}
+        VIT,
+        title="DINOv2",
+        layers="encoder.layer",
+        norm="norm1",
+        after="layer_scale1",
+        positions=None,
+        options={},
+        interpolates=True,
     ),
     "clip": replace(CLIP, title="CLIP", parts=TOWERS),
     "clip_text_model": CLIP,

@@ -221,6 +221,8 @@ def check_weights(folder: str | os.PathLike, name: str) -> int:
                             f"{file} of {name!r} holds {key} as {part.get_dtype()}: it is quantized or "
                             f"damaged; weights are read as {', '.join(FLOATS)}."
                         )
+        except PermissionError:
+            raise PermissionError(f"{file} of {name!r} may not be read here: change its permissions.") from None
         except (SafetensorError, OSError) as error:
             raise ValueError(
                 f"{file} of {name!r} is not a whole safetensors file ({error}): delete it and "

@@ -73,6 +73,8 @@ class Architecture:
         network -> what is added to the logits by distance, (h, 2 w + 1), as `Attention` has it.
     longest : callable
         configuration -> most tokens that a sequence may have.
+    interpolates : bool
+        Whether it reads smaller images too, with its position embeddings interpolated.
     order : callable, optional
         network -> its layers in the order of their use, where `layers` do not stand in it.
     part : str, optional
@@ -105,6 +107,7 @@ class Architecture:
     order: Callable | None = None
     part: str | None = None
     parts: dict = field(default_factory=dict)
+    interpolates: bool = False
 
     def network_of(self, loaded):
         """The network that is looked at, of what the library loads."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from lipnb.models.checked import check_folder
 from lipnb.models.files import TOKENIZER_FILES, minilm_folder, quiet, tokenizer_from_hub
 
 __all__ = ["find_tokenizer", "first_tokens"]
@@ -97,6 +98,7 @@ def _holds_tokenizer(folder):
 
 
 def _read(folder):
+    check_folder(folder, Path(folder).name)
     with quiet():
         from transformers import AutoTokenizer
 

@@ -88,7 +88,7 @@ def own_mask(network: torch.nn.Module, wanted: bool | None, name: str) -> bool:
     Raises
     ------
     ValueError
-        "the network of ... cannot be run on six tokens ...", "... is causal and cannot be loaded with masked=False ..."
+        "the network of ... cannot be run ...", "... is causal and cannot be loaded with masked=False ..."
     """
     masked = leak(network, name) <= CAUSAL
     if wanted is not None and bool(wanted) != masked:
