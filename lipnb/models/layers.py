@@ -113,6 +113,10 @@ class Architecture:
         """The network that is looked at, of what the library loads."""
         return loaded if self.part is None else loaded.get_submodule(self.part)
 
+    def small_side(self, config):
+        """Height and width of the smallest images to check a network on; None for those of its configuration."""
+        return 4 * config.patch_size if self.interpolates else None
+
     def layers_of(self, network):
         """The layers of `network` in the order of their use; one that is used again is there again."""
         return network.get_submodule(self.layers) if self.order is None else self.order(network)

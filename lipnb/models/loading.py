@@ -121,7 +121,7 @@ def load(
     network = architecture.network_of(_retyped(network, dtype)).to(device).eval().requires_grad_(False)
     if architecture.matrices is None:
         masked = own_mask(network, asked, name)
-    assert_causality(network, masked, name, architecture.reads)
+    assert_causality(network, masked, name, architecture.reads, architecture.small_side(network.config))
     heads, width = check_maps(network, architecture, masked, name)
     return Model(
         name=name,

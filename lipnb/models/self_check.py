@@ -12,7 +12,9 @@ CAUSAL = 1e-5  # relative change of earlier outputs that rounding may make
 LEAST, MOST = 8, 64  # tokens; windows up to this long are tried out too
 
 
-def some_inputs(network: Any, reads: str, n: int, count: int = 1, seed: int | None = None) -> Tensor:
+def some_inputs(
+    network: Any, reads: str, n: int, count: int = 1, seed: int | None = None, side: int | None = None
+) -> Tensor:
     """Inputs that the network reads: random ones with a seed, else the first token ids in order, or zeros.
 
     Parameters
@@ -27,6 +29,8 @@ def some_inputs(network: Any, reads: str, n: int, count: int = 1, seed: int | No
         How many inputs.
     seed : int, optional
         The global random state is left alone.
+    side : int, optional
+        Height and width of images; default what the configuration says.
 
     Returns
     -------
@@ -40,7 +44,8 @@ def some_inputs(network: Any, reads: str, n: int, count: int = 1, seed: int | No
             ids = torch.randint(config.vocab_size, ids.shape, generator=torch.Generator().manual_seed(seed))
         return ids.to(network.device)
     if reads == "pixel_values":
-        shape: tuple[int, ...] = (count, config.num_channels, config.image_size, config.image_size)
+        side = side or config.image_size
+        shape: tuple[int, ...] = (count, config.num_channels, side, side)
     else:
         shape = (count, config.num_mel_bins, 2 * config.max_source_positions)  # a convolution takes each second frame
     inputs = torch.zeros(shape)
@@ -82,7 +87,7 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
     windows = [architecture.window(network.config, layer, number) or 0 for number, layer in enumerate(layers)]
     n = max([LEAST, *(window + 2 for window in windows if window <= MOST - 2)])
     n = min(n, architecture.longest(network.config))
-    inputs = some_inputs(network, architecture.reads, n, seed=0)
+    inputs = some_inputs(network, architecture.reads, n, seed=0, side=architecture.small_side(network.config))
     received, given = _seen(network, architecture, inputs)
     tolerance = max(1e-5, 3 * torch.finfo(network.dtype).eps ** 0.5)
     heads = width = 0
@@ -138,7 +143,7 @@ def run(network: Any, reads: str, inputs: Tensor) -> Any:
 
 
 @torch.no_grad()
-def leak(network: Any, name: str, reads: str = "input_ids") -> float:
+def leak(network: Any, name: str, reads: str = "input_ids", side: int | None = None) -> float:
     """How much changing the last tokens changes earlier outputs, relative to these; 0 for causal networks.
 
     Parameters
@@ -149,6 +154,8 @@ def leak(network: Any, name: str, reads: str = "input_ids") -> float:
         Name of the model, for the sentence.
     reads : {"input_ids", "pixel_values", "input_features"}
         What the network reads.
+    side : int, optional
+        Height and width of images, where not those of its configuration.
 
     Raises
     ------
@@ -164,8 +171,8 @@ def leak(network: Any, name: str, reads: str = "input_ids") -> float:
         changed[same:] = (ids[same:] + 1) % config.vocab_size
         pair = torch.stack([ids, changed])
     elif reads == "pixel_values":
-        pair = torch.zeros(2, config.num_channels, config.image_size, config.image_size, dtype=network.dtype)
-        pair[1, :, config.image_size // 2 :] = 1  # the lower half; the first token is no patch
+        pair = some_inputs(network, reads, 0, count=2, side=side)
+        pair[1, :, pair.shape[2] // 2 :] = 1  # the lower half; the first token is no patch
         same = 1
     else:
         pair = torch.zeros(2, config.num_mel_bins, 2 * config.max_source_positions, dtype=network.dtype)
@@ -185,7 +192,7 @@ def leak(network: Any, name: str, reads: str = "input_ids") -> float:
     return ((states[1] - states[0]).norm() / states[0].norm()).item()
 
 
-def assert_causality(network: Any, masked: bool, name: str, reads: str = "input_ids") -> None:
+def assert_causality(network: Any, masked: bool, name: str, reads: str = "input_ids", side: int | None = None) -> None:
     """Raise RuntimeError unless the network is causal exactly when `masked` says so.
 
     Changing the last tokens must leave earlier outputs alone, to relative 1e-5, when masked; and must
@@ -201,13 +208,15 @@ def assert_causality(network: Any, masked: bool, name: str, reads: str = "input_
         Name of the model, for the sentence.
     reads : {"input_ids", "pixel_values", "input_features"}
         What the network reads.
+    side : int, optional
+        Height and width of images, where not those of its configuration.
 
     Raises
     ------
     RuntimeError
         "... is not causal although masked=True ...", "... is causal although masked=False ..."
     """
-    change = leak(network, name, reads)
+    change = leak(network, name, reads, side)
     if (change <= CAUSAL) != masked:
         verdict = "is not causal although masked=True" if masked else "is causal although masked=False"
         raise RuntimeError(

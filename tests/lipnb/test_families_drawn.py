@@ -9,6 +9,7 @@ import torch
 from cases import relative
 from torch.func import jacrev, jvp, vmap
 
+from lab import results
 from lab.verification import families
 from lipnb import AttentionJacobian, certify, local_lipschitz, models
 from lipnb.jacobian.streamed import StreamedProducts
@@ -35,6 +36,17 @@ def test_drawn_switches_are_right_or_refused(model_type, seed):
     found = families.measure(model_type, seed)
     assert found["outcome"] in ("right", "refused"), found
     assert (found["outcome"] == "refused") == bool(found["sentence"])
+
+
+def test_of_all_stored_configurations_none_is_wrong():
+    stored = results.load("verify-families")
+    assert {*stored.family} == {*families.SMALL} and not (stored.outcome == "wrong").any()
+    asked = stored[(stored.seed > 0) & (stored.outcome != "none")]
+    assert len(asked) >= 200 and (asked.outcome == "right").mean() > 0.8
+    assert (stored[stored.seed == 0].error < 1e-12).all()
+    one = stored[stored.outcome == "refused"].iloc[0]
+    again = families.measure(one.family, one.seed)
+    assert (again["outcome"], again["switches"]) == (one.outcome, one.switches)
 
 
 WRONG = {
