@@ -331,7 +331,10 @@ def measure(model_type, seed):
         try:
             model = models.load(folder, dtype=torch.float64)
         except (ValueError, RuntimeError) as error:
-            return row | {"outcome": "refused", "sentence": _sentence(error).replace(Path(folder).name, "it")}
+            return row | {
+                "outcome": "refused",
+                "sentence": _sentence(error).replace(folder, "it").replace(Path(folder).name, "it"),
+            }
     error = max(_errors(model, layer, _end(ends, settings | switches)) for layer in range(model.layers))
     allowed = OF_GAIN if any(kind in str(switches) for kind in GAIN) else ALLOWED
     return row | {"outcome": "right" if error <= allowed else "wrong", "error": error}

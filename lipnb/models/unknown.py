@@ -26,7 +26,8 @@ def unknown_family(model_type: str, name: str) -> Architecture:
 
     if model_type not in MODEL_MAPPING_NAMES:
         raise ValueError(
-            f"{name!r} is a {model_type} model, which is not supported: transformers has none of that type."
+            f"{name!r} is a {model_type} model, which is not supported: this version of transformers has none of that "
+            "type, and code that comes with a model is not run."
         )
     return Architecture(
         title=model_type,

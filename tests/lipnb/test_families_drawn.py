@@ -117,6 +117,8 @@ def test_another_family_goes_by_its_own_modules(model_type, tmp_path):
     for layer in range(model.layers):
         f, (x, y) = model.attention(layer), model.given(inputs, layer)
         assert isinstance(f, OwnAttention) and relative(f(x), y) < 1e-12
+    # without the residual and norm that DeBERTa's module goes on to
+    assert isinstance(model.architecture.giver(model.network, 0), torch.nn.Linear) == (model_type == "deberta-v2")
     J = jacrev(f)(x[0]).flatten(2).flatten(0, 1)
     found = local_lipschitz(f, x, rtol=1e-8)
     assert found.route == "autodiff" and relative(found.value[0], torch.linalg.matrix_norm(J, 2)) < 1e-6
