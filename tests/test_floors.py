@@ -51,7 +51,7 @@ FLOORS = {
 }
 # a heavy library enters by these rooms alone
 DOORS = {
-    "transformers": {"lipnb.models"},
+    "transformers": {"lipnb.models", "lab.verification"},  # the second holds the maps against its modules
     "huggingface_hub": {"lipnb.models", "lipnb.hub"},
     "nltk": {"lipnb.corpora"},
     "matplotlib": {"lipnb.scan", "lab.figures"},

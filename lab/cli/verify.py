@@ -8,9 +8,10 @@ EXAMPLES = """\
   python -m lab verify --bounds certify yudin_upper --save-as two
 
 A run that is stopped continues where it was when the same command is given again. The table goes to data/results, or
-to the folder LIPNB_RESULTS. What counts rounding is held against fifty digits in a second table, with -digits after its
-name, and the bound on a ball against ascended inputs in a third, -ball; both are made when all bounds are. The exit
-status is 1 if a measured constant exceeded its bound.
+to the folder LIPNB_RESULTS. When all bounds are asked for, five more tables are made, named after it: -digits and
+-in-use hold what counts rounding against fifty digits, -ball and -ball-in-use the bound on a ball against ascended
+inputs, -families maps of models with drawn switches against the library's own. The exit status is 1 if a measured
+constant exceeded its bound or a map is not the network's.
 """
 
 
@@ -41,7 +42,7 @@ def run(arguments):
     """Make the tables; 1 where a bound is exceeded."""
     from lab import results
     from lab.experiments import make
-    from lab.verification import CHECKS, KINDS, TABLE, balls, balls_in_use, digits, in_use
+    from lab.verification import CHECKS, KINDS, TABLE, balls, balls_in_use, digits, families, in_use
 
     trial = arguments.quick or arguments.bounds is not None
     name = arguments.save_as or ("verify-trial" if trial else "verify")
@@ -70,4 +71,8 @@ def run(arguments):
             ball = make([what], save_as=saved, **(less if arguments.quick else {}))[saved]
             print(f"ascended inputs of layers, over the bound on a ball: {saved}\n" + ball.to_string(index=False))
             violations += int(ball.violations.sum())
+        few = {"families": ["qwen3", "phi"], "each": 2} if arguments.quick else {}
+        drawn = make([families.TABLE], save_as=f"{name}-families", **few)[f"{name}-families"]
+        print("configurations of models, by outcome\n" + drawn.outcome.value_counts().to_string())
+        violations += int((drawn.outcome == "wrong").sum())
     return 1 if violations else 0

@@ -54,7 +54,7 @@ class Attention(Unchanging):
     score : {"dot", "l2"}
         How a query meets a key: their product, or the square of their distance.
     window : int, optional
-        With a mask: how many tokens each one sees, itself included, ``i - window < j <= i`` (sliding window).
+        Sliding window: each token sees ``i - window < j <= i``, without a mask ``|i - j| < window`` (ModernBERT).
     frequencies : Tensor, shape (p,), float32 or float64, optional
         Rotary positions: :math:`R_i` turns coordinates c and c + p of a query or key by the angle :math:`i \omega_c`,
         :math:`p \le k / 2`. Angles, cosines and sines are computed in the type of the frequencies, as networks do.
@@ -227,7 +227,7 @@ class Attention(Unchanging):
         biases = [name for name in self._tensors() if name.endswith("_bias")]
         kind = "L2 heads" if self.score == "l2" else "heads"
         kind = kind if self.groups == self.heads else f"{kind} on {self.groups} of keys"
-        mask = "unmasked" if not self.masked else "masked" if self.window is None else f"window {self.window}"
+        mask = ("masked" if self.masked else "unmasked") if self.window is None else f"window {self.window}"
         return (
             f"Attention({self.heads} {kind}, width {self.width}, key width {self.key_width}, "
             f"output width {self.output_width}, {mask}, "
@@ -335,23 +335,25 @@ class Attention(Unchanging):
         return sums if sinks is None else torch.logaddexp(sums, sinks[:, None, None])
 
     def hidden(self, n: int, rows=slice(None), columns=slice(None)) -> Tensor | None:
-        """Which of n tokens j token i does not see, boolean, shape (n, n); None without a mask: all are seen.
+        """Which of n tokens j token i does not see, boolean, shape (n, n); None where all are seen.
 
-        Hidden are ``j > i`` and, with a window, ``j <= i - window``. `rows` and `columns`, slices or tensors of
-        integers, choose i and j; only their part is made.
+        Hidden are ``j > i`` with a mask, ``j <= i - window`` with a window, ``j >= i + window`` with a window alone.
+        `rows` and `columns`, slices or tensors of integers, choose i and j; only their part is made.
         """
-        if not self.masked:
+        if not self.masked and self.window is None:
             return None
         places = torch.arange(n, device=self.device)
         i, j = places[rows][:, None], places[columns]
-        return j > i if self.window is None else (j > i) | (j <= i - self.window)
+        if self.window is None:
+            return j > i
+        return (j > i if self.masked else j >= i + self.window) | (j <= i - self.window)
 
     def hide(self, logits: Tensor, n: int, rows=slice(None), columns=slice(None)) -> Tensor:
         """The `logits` of these rows and columns of n tokens, shape (..., rows, columns), with the mask, in place.
 
         Minus infinity where `hidden`. The one place where a mask is applied.
         """
-        if not self.masked:
+        if not self.masked and self.window is None:
             return logits
         first = columns.start or 0
         if self.window is None and isinstance(rows, slice):  # tokens before the first row are seen by all
@@ -362,9 +364,9 @@ class Attention(Unchanging):
 
     def seen(self, n: int, first: int, last: int) -> slice:
         """The slice of n tokens outside which tokens first <= i < last see none."""
-        if not self.masked:
-            return slice(0, n)
-        return slice(0 if self.window is None else max(0, first + 1 - self.window), last)
+        if self.window is None:
+            return slice(0, last if self.masked else n)
+        return slice(max(0, first + 1 - self.window), last if self.masked else min(n, last - 1 + self.window))
 
     def probabilities_of(self, query: Tensor, key: Tensor, weights: Tensor | None = None) -> Tensor:
         """Attention probabilities, shape (..., h, n, n), of queries (slope folded in) and keys (..., g, n, k)."""

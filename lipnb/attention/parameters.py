@@ -119,11 +119,8 @@ def checked_settings(own: dict[str, Any], settings: dict[str, Any]) -> dict[str,
     )
     if score not in SCORES:
         raise ValueError(f"score must be one of {SCORES}, got {score!r}.")
-    if window is not None and not (masked and isinstance(window, int) and window > 0):
-        raise ValueError(
-            "window must be None or, with masked=True, how many tokens each one sees, 1 or more, got "
-            f"{window!r} with masked={bool(masked)}."
-        )
+    if window is not None and not (type(window) is int and window > 0):
+        raise ValueError(f"window must be None or how many tokens each one sees on a side, 1 or more, got {window!r}.")
     if cap is not None and not 0 < cap < math.inf:
         raise ValueError(f"cap must be None or a positive number, got {cap!r}.")
     if not 0 <= norm_eps < math.inf:
@@ -150,5 +147,6 @@ def more_than_plain(own: dict[str, Any], settings: dict[str, Any]) -> tuple[str,
         "capped logits": settings["cap"] is not None,
         "relative positions": own["relative"] is not None,
         "sinks": own["sinks"] is not None,
+        "a window on both sides": settings["window"] is not None and not settings["masked"],
     }
     return tuple(word for word, there in words.items() if there)

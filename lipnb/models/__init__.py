@@ -12,6 +12,7 @@ from lipnb.models.layers import OBJECTS, Block
 from lipnb.models.loading import load
 from lipnb.models.making import load_gpt2, new_gpt2, save_gpt2
 from lipnb.models.model import Model
+from lipnb.models.own_attention import OwnAttention
 from lipnb.models.pictures import PICTURES, picture
 from lipnb.models.positions import load_positions, position_embeddings, with_positions
 from lipnb.models.tokens import first_tokens
@@ -36,6 +37,7 @@ __all__ = [
     "AttentionLayer",
     "Model",
     "Block",
+    "OwnAttention",
     "ARCHITECTURES",
     "OBJECTS",
 ]

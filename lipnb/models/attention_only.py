@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 
 from lipnb.attention import Attention
+from lipnb.models.cutting import arguments
 from lipnb.models.families import ARCHITECTURES
-from lipnb.models.layers import attention_object
 from lipnb.origin import extra
 
 __all__ = ["AttentionLayer", "gpt2_attention_folder", "load_attention"]
@@ -105,6 +105,6 @@ def load_attention(folder: str | os.PathLike, *, dtype: torch.dtype = torch.floa
             scaling=(width // heads) ** -0.5,
         )
         norm = module(f"h.{i}.ln_1")
-        attention = attention_object(ARCHITECTURES["gpt2"], SimpleNamespace(attn=inner), "heads+output", True)
+        attention = Attention(**arguments(ARCHITECTURES["gpt2"].matrices(SimpleNamespace(attn=inner))), masked=True)
         layers.append(AttentionLayer(attention, norm["weight"], norm["bias"]))
     return layers

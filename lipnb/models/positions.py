@@ -34,7 +34,8 @@ def position_embeddings(model: Any) -> torch.Tensor:
     """
     if model.architecture.positions is None or model.architecture.reads != "input_ids":
         raise ValueError(
-            f"{model.name} has no learned position embeddings of texts: its positions are rotary, or of images."
+            f"{model.name} has no learned position embeddings of texts that are known here: they are rotary, in the "
+            "logits, of images, or lie at another place."
         )
     return attrgetter(model.architecture.positions)(model.network).weight.detach().clone()
 

@@ -4,9 +4,7 @@ The library computes some steps in float32 whatever the network's type; `exactly
 sines are made before, in float32 as the library makes them.
 """
 
-from contextlib import contextmanager
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -23,6 +21,7 @@ from transformers.models.phi import modeling_phi as phi
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
 from transformers.models.t5 import modeling_t5 as t5
 
+from lab.verification.families import exactly
 from lipnb import Attention, AttentionJacobian, local_lipschitz
 from lipnb.jacobian.streamed import StreamedProducts
 
@@ -35,24 +34,6 @@ SIZES = {
     "num_hidden_layers": 2,
     "attn_implementation": "eager",
 }
-
-
-@contextmanager
-def exactly():
-    """What the library does in float32 is done in the type of its tensors."""
-    to, softmax = torch.Tensor.to, torch.nn.functional.softmax
-
-    def kept(self, *args, **kwargs):
-        args = [arg for arg in args if arg is not torch.float32]
-        kwargs = {name: value for name, value in kwargs.items() if value is not torch.float32}
-        return to(self, *args, **kwargs) if args or kwargs else self
-
-    with (
-        patch.object(torch.Tensor, "to", kept),
-        patch.object(torch.Tensor, "float", lambda self: self),
-        patch.object(torch.nn.functional, "softmax", lambda x, dim, dtype=None: softmax(x, dim=dim)),
-    ):
-        yield
 
 
 def randomised(module):

@@ -1,0 +1,392 @@
+"""Small random models of every known family, their switches drawn: our maps against the library's own modules.
+
+A configuration may be loaded and right, or refused in a sentence; what must not be is a map that is not the network's.
+"""
+
+import dataclasses
+import random
+import tempfile
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+
+from lab.experiments.table import Table
+from lipnb import AttentionJacobian, models
+from lipnb.models.own_attention import OwnAttention
+from lipnb.models.self_check import run, some_inputs
+from lipnb.recording import Unit
+
+__all__ = ["ALLOWED", "SMALL", "TABLE", "Layer", "drawn", "exactly", "measure", "written"]
+
+ALLOWED = 1e-9  # relative error, far above what float64 rounds and far below what any switch changes
+GAIN, OF_GAIN = ("yarn", "longrope"), 1e-6  # the library multiplies cosines and sines in float32 there
+TOKENS = 9
+EACH = 8  # configurations of a family
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+TEXT = SIZES | {"vocab_size": 40, "max_position_embeddings": 40}
+ENDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+TODAY = TEXT | ENDS | {"num_key_value_heads": 2}
+WIDE = TODAY | {"head_dim": 6}
+IMAGE = SIZES | {"image_size": 16, "patch_size": 4}
+TWO = {
+    "vocab_size": 40,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
+LOCAL = ["sliding_attention", "full_attention"]
+
+# model_type -> settings of a small model, and the module of a layer that receives what the block gives: None where the
+# feed-forward part reads the same tokens as attention
+SMALL = {
+    "bert": (TEXT, "intermediate"),
+    "gpt2": (
+        {
+            "vocab_size": 40,
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 40,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+        },
+        "ln_2",
+    ),
+    "roberta": (TEXT | {"pad_token_id": 1}, "intermediate"),
+    "xlm-roberta": (TEXT | {"pad_token_id": 1}, "intermediate"),
+    "camembert": (TEXT | {"pad_token_id": 1}, "intermediate"),
+    "electra": (TEXT | {"embedding_size": 16}, "intermediate"),
+    "albert": (TEXT | {"embedding_size": 16, "num_hidden_groups": 2}, "ffn"),
+    "distilbert": (
+        {"vocab_size": 40, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 40},
+        "ffn",
+    ),
+    "modernbert": (
+        TEXT
+        | ENDS
+        | {"pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2, "local_attention": 6, "layer_types": LOCAL},
+        "mlp_norm",
+    ),
+    "bart": (TWO | {"max_position_embeddings": 40}, "fc1"),
+    "t5": (
+        {
+            "vocab_size": 40,
+            "d_model": 32,
+            "d_kv": 6,
+            "d_ff": 48,
+            "num_layers": 2,
+            "num_heads": 4,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 5,
+        },
+        "layer.1",
+    ),
+    "whisper": (TWO | {"num_mel_bins": 8, "max_source_positions": 9, "max_target_positions": 10}, "final_layer_norm"),
+    "vit": (IMAGE, "layernorm_after"),
+    "dinov2": (IMAGE, "norm2"),
+    "clip_text_model": (TEXT | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}, "layer_norm2"),
+    "clip_vision_model": (IMAGE, "layer_norm2"),
+    "opt": (
+        {
+            "vocab_size": 40,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "ffn_dim": 48,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 40,
+            "word_embed_proj_dim": 24,
+        },
+        "final_layer_norm",
+    ),
+    "gpt_neo": (
+        ENDS
+        | {
+            "vocab_size": 40,
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 4,
+            "intermediate_size": 48,
+            "max_position_embeddings": 40,
+            "window_size": 4,
+            "attention_types": [[["global", "local"], 1]],
+        },
+        "ln_2",
+    ),
+    "gpt_neox": (TEXT, None),
+    "bloom": ({"vocab_size": 40, "hidden_size": 24, "n_layer": 2, "n_head": 6}, "post_attention_layernorm"),
+    "mpt": ({"vocab_size": 40, "d_model": 24, "n_layers": 2, "n_heads": 6, "max_seq_len": 40}, "norm_2"),
+    "llama": (TODAY, "post_attention_layernorm"),
+    "mistral": (TODAY | {"sliding_window": 4}, "post_attention_layernorm"),
+    "mixtral": (TODAY | {"sliding_window": 4, "num_local_experts": 2}, "post_attention_layernorm"),
+    "qwen2": (TODAY, "post_attention_layernorm"),
+    "qwen3": (
+        WIDE | {"sliding_window": 4, "use_sliding_window": True, "layer_types": LOCAL},
+        "post_attention_layernorm",
+    ),
+    "gemma": (WIDE, "post_attention_layernorm"),
+    "gemma2": (
+        WIDE | {"sliding_window": 4, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 5},
+        "pre_feedforward_layernorm",
+    ),
+    "gemma3_text": (WIDE | {"sliding_window": 4, "layer_types": LOCAL}, "pre_feedforward_layernorm"),
+    "phi": (TODAY, None),
+    "phi3": (TODAY | {"sliding_window": 5}, "post_attention_layernorm"),
+    "olmo2": (TODAY, "mlp"),
+    "smollm3": (
+        TODAY | {"no_rope_layers": [1, 0], "use_sliding_window": True, "sliding_window": 4, "layer_types": LOCAL},
+        "post_attention_layernorm",
+    ),
+    "granite": (TODAY | {"attention_multiplier": 0.3, "residual_multiplier": 0.2}, "post_attention_layernorm"),
+    "stablelm": (TODAY | {"qk_layernorm": True, "use_qkv_bias": True}, "post_attention_layernorm"),
+    "cohere": (TODAY | {"use_qk_norm": True, "attention_bias": True}, None),
+}
+BY_TYPE = ("modernbert", "gemma3_text")  # rotations by the type of a layer
+# switches that are no part of attention, or that leave no network to compare with
+APART = ("use_cache", "tie_word_embeddings", "add_cross_attention", "is_encoder_decoder", "deterministic_flash_attn")
+CHOICES = {
+    "num_key_value_heads": (1, 2, 4),
+    "head_dim": (6, 8, 12),
+    "sliding_window": (None, 3, 4),
+    "window_size": (1, 3, 5),
+    "local_attention": (4, 6, 7),
+    "use_bidirectional_attention": (None, False, True),
+    "attn_logit_softcapping": (None, 0.5, 3.0),
+    "query_pre_attn_scalar": (5, 16),
+    "attention_multiplier": (0.1, 1.0),
+    "residual_multiplier": (0.3, 1.0),
+    "layer_norm_eps": (1e-12, 1e-2),
+    "rms_norm_eps": (1e-6, 1e-2),
+    "layer_norm_epsilon": (1e-5, 1e-2),
+    "norm_eps": (1e-5, 1e-2),
+    "layer_types": (None, LOCAL, LOCAL[::-1]),
+    "no_rope_layers": (None, [1, 1], [0, 1]),
+    "max_window_layers": (0, 1, 2),
+    "num_hidden_groups": (1, 2),
+    "inner_group_num": (1, 2),
+    "relative_attention_num_buckets": (4, 8, 32),
+    "relative_attention_max_distance": (5, 16),
+    "position_embedding_type": ("absolute", "relative_key"),
+    "attention_types": ([[["global", "local"], 1]], [[["local", "global"], 1]], [[["global"], 2]]),
+    "attn_config": (None, {"clip_qkv": 0.5}, {"softmax_scale": 0.1}, {"alibi_bias_max": 4}, {"qk_ln": True}),
+    "rope_parameters": (
+        None,
+        {"rope_type": "default", "rope_theta": 50.0},
+        {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.5},
+        {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0},
+        {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 2.0},
+        {"rope_type": "yarn", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 10},
+        {
+            "rope_type": "llama3",
+            "rope_theta": 50.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 10,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        },
+        {
+            "rope_type": "longrope",
+            "rope_theta": 50.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 10,
+            "short_factor": [1.0, 1.5, 2.0, 2.5],
+            "long_factor": [2.0, 3.0, 4.0, 5.0],
+        },
+    ),
+}
+
+
+@contextmanager
+def exactly():
+    """What the library does in float32 is done in the type of its tensors; cosines and sines are its own."""
+    to, softmax = torch.Tensor.to, torch.nn.functional.softmax
+
+    def kept(self, *args, **kwargs):
+        args = [arg for arg in args if arg is not torch.float32]
+        kwargs = {name: value for name, value in kwargs.items() if value is not torch.float32}
+        return to(self, *args, **kwargs) if args or kwargs else self
+
+    with (
+        patch.object(torch.Tensor, "to", kept),
+        patch.object(torch.Tensor, "float", lambda self: self),
+        patch.object(torch.nn.functional, "softmax", lambda x, dim, dtype=None: softmax(x, dim=dim)),
+    ):
+        yield
+
+
+def drawn(model_type, seed):
+    """Switches of a configuration: every boolean of its class, and what `CHOICES` says of its other entries.
+
+    Parameters
+    ----------
+    model_type : str
+        A key of `SMALL`.
+    seed : int
+        The global random state is left alone.
+
+    Returns
+    -------
+    dict
+        What is added to the settings of the small model.
+    """
+    from transformers import CONFIG_MAPPING, PreTrainedConfig
+
+    chance = random.Random(f"{model_type} {seed}")
+    common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    found = {}
+    for field in dataclasses.fields(CONFIG_MAPPING[model_type]):
+        if field.name in common or field.name in APART or chance.random() < 0.4:
+            continue
+        if field.name == "rope_parameters" and model_type in BY_TYPE:
+            found[field.name] = {kind: chance.choice(CHOICES[field.name][1:]) for kind in LOCAL}
+        elif field.name in CHOICES:
+            found[field.name] = chance.choice(CHOICES[field.name])
+        elif isinstance(field.default, bool):
+            found[field.name] = chance.random() < 0.5
+    return found
+
+
+def written(folder, model_type, settings, seed=1):
+    """A random network of one family, all its weights and biases drawn, saved in a folder."""
+    from transformers import CONFIG_MAPPING, AutoModel
+
+    with models.files.quiet(), torch.random.fork_rng():
+        network = AutoModel.from_config(CONFIG_MAPPING[model_type](**settings))
+        generator = torch.Generator().manual_seed(seed)
+        for key, parameter in network.named_parameters():
+            noise = 0.3 * torch.randn(parameter.shape, generator=generator)
+            parameter.data = noise + (1 if "norm" in key.lower() and key.endswith("weight") else 0)
+        network.save_pretrained(folder)
+
+
+class Layer:
+    """A layer as the library runs it, up to where its block ends: from tokens (1, n, d) to tokens (1, n, d).
+
+    Parameters
+    ----------
+    model : Model
+        From `lipnb.models.load`.
+    number : int
+        Which layer.
+    ends : str or None
+        The module of the layer that receives what the block gives; None: the tokens, and attention added to them.
+    """
+
+    def __init__(self, model, number, ends):
+        architecture, network = model.architecture, model.network
+        self.layer, self.ends = architecture.layers_of(network)[number], ends
+        self.giver, call = architecture.giver(network, number), architecture.call_of(network, number)
+        self.others = OwnAttention(network, architecture.reads, self.layer, self.giver, call).others
+
+    def __call__(self, x):
+        """What the block gives of tokens x, shape (1, n, d)."""
+        seen, (args, kwargs) = [], self.others(x.shape[1])
+        end = self.giver if self.ends is None else self.layer.get_submodule(self.ends)
+        if self.ends is None:
+            hook = end.register_forward_hook(
+                lambda module, args, out: seen.append(out[0] if isinstance(out, tuple) else out)
+            )
+        else:
+            hook = end.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+        try:
+            self.layer(x, *args, **kwargs)
+        finally:
+            hook.remove()
+        return x + seen[0] if self.ends is None else seen[0].reshape(x.shape)
+
+
+def _misfit(ours, theirs):
+    return ((ours - theirs).norm() / theirs.norm()).item()
+
+
+def measure(model_type, seed):
+    """One configuration: loaded and compared layer by layer, or refused.
+
+    Returns
+    -------
+    dict
+        outcome ("right", "refused", "wrong", or "none" where the library has no such network); error, the largest of
+        the relative errors of outputs, Jacobians and blocks; sentence, of what was refused.
+    """
+    settings, ends = SMALL[model_type]
+    switches = drawn(model_type, seed) if seed else {}
+    row = {"family": model_type, "seed": seed, "switches": str(switches), "error": float("nan"), "sentence": ""}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            written(folder, model_type, deepcopy(settings | switches))  # configurations write into what they are given
+            _run(folder)
+        except Exception as error:  # the library has many ways to refuse a value
+            return row | {"outcome": "none", "sentence": _sentence(error)}
+        try:
+            model = models.load(folder, dtype=torch.float64)
+        except (ValueError, RuntimeError) as error:
+            return row | {
+                "outcome": "refused",
+                "sentence": _sentence(error).replace(folder, "it").replace(Path(folder).name, "it"),
+            }
+    error = max(_errors(model, layer, _end(ends, settings | switches)) for layer in range(model.layers))
+    allowed = OF_GAIN if any(kind in str(switches) for kind in GAIN) else ALLOWED
+    return row | {"outcome": "right" if error <= allowed else "wrong", "error": error}
+
+
+def _sentence(error):
+    return (str(error) or type(error).__name__).strip().splitlines()[-1][:200]
+
+
+@torch.no_grad()
+def _run(folder):
+    """Whether the library itself can read and run it."""
+    from transformers import AutoModel
+
+    with models.files.quiet():
+        network = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    architecture = models.ARCHITECTURES[network.config.model_type]
+    inner = architecture.network_of(network.eval())
+    run(inner, architecture.reads, some_inputs(inner, architecture.reads, TOKENS))
+
+
+def _end(ends, settings):
+    """Parallel blocks, and OPT's post-norm, end elsewhere."""
+    if settings.get("use_parallel_residual", False):
+        return None
+    if settings.get("do_layer_norm_before") is False:
+        return "fc1"
+    return ends
+
+
+def _errors(model, number, ends):
+    """The largest relative error of one layer: outputs, block and Jacobian."""
+    inputs = some_inputs(model.network, model.architecture.reads, TOKENS, seed=2)
+    whole = replace(model.architecture, attention=model.architecture.attention.removesuffix(".self"))  # BERT's
+    own, layer = whole.own_attention(model.network, number), Layer(model, number, ends)
+    f, block = model.attention(number), model.attention(number, "block")
+    with exactly():
+        x, stream = model.activations(inputs, number), model.activations(inputs, number, "block")
+        y, out = own(x), layer(stream)
+        J = torch.func.jacrev(own)(x).reshape(y.numel(), x.numel())
+    found = _misfit(f(x), y), _misfit(block(stream), out), _misfit(AttentionJacobian(f, x).dense()[0], J)
+    return max(found)
+
+
+def _prepare(families, each):
+    settings = {"families": families or list(SMALL), "each": each, "tokens": TOKENS, "allowed": ALLOWED}
+
+    def unit(model_type, seed):
+        return Unit(f"{model_type}/{seed}", lambda: [measure(model_type, seed)], 1)
+
+    return settings, [unit(model_type, seed) for model_type in settings["families"] for seed in range(each)]
+
+
+# families: keys of `SMALL`, all by default; each: configurations of one, the first with no switch drawn
+TABLE = Table("verify-families", _prepare, {"families": None, "each": EACH})

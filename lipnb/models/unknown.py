@@ -1,0 +1,126 @@
+"""Families without an entry: where the attention of any network of transformers lies, found by its structure."""
+
+from dataclasses import replace
+
+import torch
+
+from lipnb.models.layers import Architecture
+from lipnb.models.self_check import CAUSAL, leak
+
+__all__ = ["located", "own_mask", "unknown_family"]
+
+EXACT = {"experts_implementation": "eager"}  # the fast sums over experts know no float64
+LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+UNSAID = 2048  # tokens, where a configuration says none of these
+
+
+def unknown_family(model_type: str, name: str) -> Architecture:
+    """What is known of a family without an entry here before its network is there.
+
+    Raises
+    ------
+    ValueError
+        "... is a ... model, which is not supported ...", where the library of models has none of that type.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    if model_type not in MODEL_MAPPING_NAMES:
+        raise ValueError(
+            f"{name!r} is a {model_type} model, which is not supported: this version of transformers has none of that "
+            "type, and code that comes with a model is not run."
+        )
+    return Architecture(
+        title=model_type,
+        masks=(True, False),
+        layers="",
+        attention="",
+        projected="",
+        matrices=None,
+        norm=None,
+        longest=_longest,
+        options=EXACT,
+    )
+
+
+def located(network: torch.nn.Module, architecture: Architecture, name: str) -> Architecture:
+    """Where the attention of a network lies: in a list of layers, each with one module named ``...Attention``.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        Any network of transformers; its weights are not looked at.
+    architecture : Architecture
+        From `unknown_family`.
+    name : str
+        Of the model, for the sentence.
+
+    Raises
+    ------
+    ValueError
+        "... is a ... model, which is not supported: ..."
+    """
+    from transformers import PreTrainedModel
+
+    found = [
+        (path, layers, places)
+        for path, layers in network.named_modules()
+        if isinstance(layers, torch.nn.ModuleList) and len(layers) and (places := _places(layers)) is not None
+    ]
+    if not found:
+        raise ValueError(
+            f"{name!r} is a {architecture.title} model, which is not supported: its layers do not hold one attention "
+            "each."
+        )
+    path, _, (attention, projected) = max(found, key=lambda one: len(one[1]))
+    above = [name for name, module in network.named_modules() if isinstance(module, PreTrainedModel)]
+    part = max((place for place in above if place == "" or path.startswith(f"{place}.")), key=len)
+    reads = network.get_submodule(part).main_input_name
+    if reads != "input_ids":
+        raise ValueError(
+            f"{name!r} is a {architecture.title} model, which is not supported: it reads {reads}, not tokens."
+        )
+    layers = path.removeprefix(f"{part}.")
+    return replace(architecture, layers=layers, attention=attention, projected=projected, part=part or None)
+
+
+def own_mask(network: torch.nn.Module, wanted: bool | None, name: str) -> bool:
+    """Whether a network of a family without an entry is causal, found by running it.
+
+    Raises
+    ------
+    ValueError
+        "the network of ... cannot be run ...", "... is causal and cannot be loaded with masked=False ..."
+    """
+    masked = leak(network, name) <= CAUSAL
+    if wanted is not None and bool(wanted) != masked:
+        found = "causal" if masked else "not causal"
+        raise ValueError(f"{name!r} is {found} and cannot be loaded with masked={bool(wanted)}: leave masked out.")
+    return masked
+
+
+def _longest(config):
+    said = (getattr(config, name, None) for name in LENGTHS)
+    return next((length for length in said if isinstance(length, int) and length > 0), UNSAID)
+
+
+def _places(layers):
+    """Paths in each layer to its attention and to the module that gives its output; None unless they are the same."""
+    places = {_place(layer) for layer in layers}
+    return places.pop() if len(places) == 1 else None
+
+
+def _place(layer):
+    paths = [path for path, module in layer.named_modules() if path and type(module).__name__.endswith("Attention")]
+    outer = [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
+    if len(outer) != 1:
+        return None
+    path = outer[0]
+    while True:
+        module = layer.get_submodule(path)
+        output = getattr(module, "output", None)
+        if hasattr(output, "dense"):  # BERT's way: the module goes on to the residual and its norm
+            return path, f"{path}.output.dense"
+        inner = [name for name, child in module.named_children() if type(child).__name__.endswith("Attention")]
+        if len(inner) != 1:
+            return path, path
+        path = f"{path}.{inner[0]}"

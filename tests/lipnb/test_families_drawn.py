@@ -1,0 +1,214 @@
+"""Every family and its switches against the library's own modules; families without an entry; what a load sees."""
+
+import json
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from cases import relative
+from torch.func import jacrev, jvp, vmap
+
+from lab import results
+from lab.verification import families
+from lipnb import AttentionJacobian, certify, local_lipschitz, models
+from lipnb.jacobian.streamed import StreamedProducts
+from lipnb.models import loading
+from lipnb.models.own_attention import OwnAttention
+from lipnb.models.self_check import some_inputs
+
+
+def load(folder, model_type, changes=None, **options):
+    """A small random model of a family, in float64."""
+    settings, _ = families.SMALL.get(model_type) or OTHERS[model_type]
+    families.written(folder, model_type, deepcopy(settings | (changes or {})))
+    return models.load(folder, **{"dtype": torch.float64, **options})
+
+
+@pytest.mark.parametrize("model_type", families.SMALL)
+def test_outputs_blocks_and_jacobians_are_those_of_the_library(model_type):
+    found = families.measure(model_type, 0)
+    assert found["outcome"] == "right" and found["error"] < 1e-12, found
+
+
+@pytest.mark.parametrize(("model_type", "seed"), [("modernbert", 1), ("opt", 3), ("gemma3_text", 4), ("phi", 1)])
+def test_drawn_switches_are_right_or_refused(model_type, seed):
+    found = families.measure(model_type, seed)
+    assert found["outcome"] in ("right", "refused"), found
+    assert (found["outcome"] == "refused") == bool(found["sentence"])
+
+
+def test_of_all_stored_configurations_none_is_wrong():
+    stored = results.load("verify-families")
+    assert {*stored.family} == {*families.SMALL} and not (stored.outcome == "wrong").any()
+    asked = stored[(stored.seed > 0) & (stored.outcome != "none")]
+    assert len(asked) >= 200 and (asked.outcome == "right").mean() > 0.8
+    assert (stored[stored.seed == 0].error < 1e-12).all()
+    one = stored[stored.outcome == "refused"].iloc[0]
+    again = families.measure(one.family, one.seed)
+    assert (again["outcome"], again["switches"]) == (one.outcome, one.switches)
+
+
+WRONG = {
+    "cohere": {"pairs": "halves"},
+    "qwen3": {"window": lambda config, layer, number: config.sliding_window},
+    "gemma2": {"matrices": models.ARCHITECTURES["llama"].matrices},
+    "smollm3": {"turns": lambda layer: True},
+    "mpt": {"relative": None},
+    "t5": {"relative": None},
+    "modernbert": {"window": lambda config, layer, number: config.sliding_window},
+}
+
+
+@pytest.mark.parametrize("model_type", WRONG)
+def test_a_map_that_is_not_the_networks_is_not_loaded(model_type, tmp_path, monkeypatch):
+    entry = replace(models.ARCHITECTURES[model_type], **WRONG[model_type])
+    monkeypatch.setitem(models.ARCHITECTURES, model_type, entry)
+    with pytest.raises(ValueError, match=r"the attention of layer \d of .* is not the map that is known here"):
+        load(tmp_path, model_type)
+
+
+def test_the_comparison_sees_a_wrong_map_by_itself(monkeypatch):
+    monkeypatch.setitem(models.ARCHITECTURES, "cohere", replace(models.ARCHITECTURES["cohere"], pairs="halves"))
+    monkeypatch.setattr(loading, "check_maps", lambda *given: (4, 32))
+    assert families.measure("cohere", 0)["outcome"] == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "sentence"),
+    [
+        ("phi", {"qk_layernorm": True}, "normalised by LayerNorm with a bias, which is not known here"),
+        ("mpt", {"attn_config": {"clip_qkv": 0.5}}, "has clip_qkv = 0.5, which is not supported"),
+        ("bloom", {"apply_residual_connection_post_layernorm": True}, "has apply_residual_connection_post_layernorm"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "has use_bidirectional_attention = True"),
+        (
+            "gemma3_text",
+            {
+                "rope_parameters": {
+                    kind: {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 2.0} for kind in families.LOCAL
+                }
+            },
+            "has rope_type = 'dynamic', which is not supported",
+        ),
+    ],
+)
+def test_what_the_closed_form_lacks_is_refused(model_type, changes, sentence, tmp_path):
+    with pytest.raises(ValueError, match=sentence):
+        load(tmp_path, model_type, changes)
+
+
+OTHERS = {
+    "falcon": ({"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}, None),
+    "deberta-v2": (
+        families.TEXT | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 8},
+        None,
+    ),
+    "umt5": ({"vocab_size": 40, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}, None),
+    "cohere2": (families.TODAY | {"sliding_window": 4}, None),
+    "mamba": ({"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2}, None),
+}
+
+
+@pytest.mark.parametrize("model_type", ["falcon", "deberta-v2", "umt5", "cohere2"])
+def test_another_family_goes_by_its_own_modules(model_type, tmp_path):
+    model = load(tmp_path, model_type)
+    assert model.masked == (model_type in ("falcon", "cohere2")) and (model.heads, model.width) == (4, 32)
+    inputs = some_inputs(model.network, "input_ids", 7, count=2, seed=3)
+    for layer in range(model.layers):
+        f, (x, y) = model.attention(layer), model.given(inputs, layer)
+        assert isinstance(f, OwnAttention) and relative(f(x), y) < 1e-12
+    # without the residual and norm that DeBERTa's module goes on to
+    assert isinstance(model.architecture.giver(model.network, 0), torch.nn.Linear) == (model_type == "deberta-v2")
+    J = jacrev(f)(x[0]).flatten(2).flatten(0, 1)
+    found = local_lipschitz(f, x, rtol=1e-8)
+    assert found.route == "autodiff" and relative(found.value[0], torch.linalg.matrix_norm(J, 2)) < 1e-6
+    u = torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    products = vmap(lambda u: jvp(f, (x[0],), (u,))[1])(u)
+    # softmax and rotations in float32 limit both
+    assert relative(products.flatten(1), u.flatten(1) @ J.T) < 1e-5
+    with pytest.raises(ValueError, match="known by automatic differentiation of its own module alone"):
+        model.attention(0, "block")
+    with pytest.raises(ValueError, match=f"cannot be loaded with masked={not model.masked}: leave masked out"):
+        models.load(tmp_path, masked=not model.masked)
+
+
+def test_a_family_without_attention_that_can_be_found_is_refused(tmp_path):
+    with pytest.raises(
+        ValueError, match="is a mamba model, which is not supported: its layers do not hold one attention"
+    ):
+        load(tmp_path, "mamba")
+
+
+def test_a_network_that_the_library_cannot_run_is_refused(tmp_path):
+    rope = {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0, "partial_rotary_factor": 0.5}
+    with pytest.raises(ValueError, match="the network of .* cannot be run .The size of tensor"):
+        load(tmp_path, "granite", {"rope_parameters": rope})
+
+
+def test_a_module_that_is_given_more_than_its_tokens_say_is_refused(tmp_path, monkeypatch):
+    monkeypatch.delitem(models.ARCHITECTURES, "bloom")  # its attention is given the residual too, and adds it
+    with pytest.raises(ValueError, match="the attention of layer 0 of .* is not the map that is known here for bloom"):
+        load(tmp_path, "bloom")
+
+
+def test_a_model_of_two_towers_asks_which(tmp_path):
+    from transformers import CLIPConfig, CLIPModel
+
+    text, vision = (families.SMALL[f"clip_{tower}_model"][0] for tower in ("text", "vision"))
+    with models.files.quiet(), torch.random.fork_rng():
+        CLIPModel(CLIPConfig(text_config=text | {"num_hidden_layers": 1}, vision_config=vision)).save_pretrained(
+            tmp_path
+        )
+    with pytest.raises(ValueError, match="has more than one network: pass part='text' or part='vision', got part=None"):
+        models.load(tmp_path)
+    for tower, masked, layers in (("text", True, 1), ("vision", False, 2)):
+        model = models.load(tmp_path, part=tower)
+        assert (model.masked, model.layers, model.width) == (masked, layers, 32)
+        inputs = some_inputs(model.network, model.architecture.reads, 6, seed=1)
+        x, y = model.given(inputs, layers - 1)
+        assert relative(model.attention(layers - 1)(x), y) < 1e-5
+
+
+def test_layers_that_share_a_module_receive_their_own_tokens(tmp_path):
+    model = load(tmp_path, "albert", {"num_hidden_layers": 4, "num_hidden_groups": 1, "inner_group_num": 1})
+    inputs, seen = some_inputs(model.network, "input_ids", 6, count=2, seed=1), []
+    module = model.architecture.attention_of(model.network, 0)
+    hook = module.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    model.network(inputs)
+    hook.remove()
+    for layer in range(4):
+        assert torch.equal(model.activations(inputs, layer), seen[layer])
+        assert torch.equal(model.given(inputs, layer)[0], seen[layer])
+
+
+def test_rotations_are_computed_in_float32_whatever_the_type(tmp_path):
+    load(tmp_path, "llama")
+    for dtype in (torch.bfloat16, torch.float64):
+        model = models.load(tmp_path, dtype=dtype)
+        assert model.attention(0).frequencies.dtype == torch.float32 and model.attention(0).dtype == dtype
+    entries = json.loads((tmp_path / "config.json").read_text())
+    assert entries["model_type"] == "llama"
+
+
+@pytest.mark.parametrize("window", [1, 3, 9])
+def test_a_window_on_both_sides(window):
+    generator, n = torch.Generator().manual_seed(0), 8
+    parts = [torch.randn(2, 3, 4, generator=generator, dtype=torch.float64) for _ in range(3)]
+    f, x = models.model.Attention(*parts, window=window), torch.randn(n, 4, generator=generator, dtype=torch.float64)
+    places = torch.arange(n)
+    assert torch.equal(f.hidden(n), (places - places[:, None]).abs() >= window)
+    hidden = f.hidden(n)
+    for first in range(n):
+        for last in range(first + 1, n + 1):
+            used = (~hidden[first:last]).any(0).nonzero()
+            assert f.seen(n, first, last) == slice(used.min().item(), used.max().item() + 1)
+    logits = torch.einsum("nd,hkd,hke,me->hnm", x, parts[0], parts[1], x) * 3**-0.5
+    P = logits.masked_fill(hidden, -torch.inf).softmax(-1)
+    assert relative(f(x), torch.einsum("hnm,md,hvd->nhv", P, x, parts[2]).flatten(1)) < 1e-13
+    J, u = jacrev(f)(x).flatten(2).flatten(0, 1), x.flip(0).reshape(1, -1)
+    assert relative(AttentionJacobian(f, x).dense(), J) < 1e-12
+    streamed = StreamedProducts(f, x[None], rows=3)
+    assert relative(streamed.gram(u) * streamed.unit**2, u @ J.T @ J) < 1e-12
+    assert f"window {window}" in repr(f) and f.replace(window=None).more == ()
+    with pytest.raises(ValueError, match="a window on both sides"):
+        certify(f, x)
