@@ -10,7 +10,7 @@ import pytest
 import torch
 from cases import relative
 
-from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz, worst_case
+from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz
 from lipnb.bounds.pieces import Pieces
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.jacobian.particles import SeparableJacobian, TiledJacobian
