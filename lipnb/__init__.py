@@ -16,7 +16,7 @@ MODULES = (
     "models",
     "recording",
     "reference",
-    "scan",
+    "scanning",
     "spectral",
     "sweeps",
     "worst_case",
@@ -32,6 +32,7 @@ LAZY = {
     "certify": "certified",
     "local_lipschitz": "lipschitz",
     "reference_cases": "reference",
+    "scan": "scanning",
     "singular_pair": "jacobian",
 }
 __all__ = [*LAZY, *MODULES]

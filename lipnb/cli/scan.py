@@ -123,9 +123,9 @@ def run(arguments):
     from lipnb.origin import extra
 
     with extra("scan"):
-        from lipnb.scan import folder_of, scan
-        from lipnb.scan.report import write
-        from lipnb.scan.terminal import show
+        from lipnb.scanning import folder_of, scan
+        from lipnb.scanning.report import write
+        from lipnb.scanning.terminal import show
 
     options = {
         name: value

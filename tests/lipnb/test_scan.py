@@ -18,14 +18,14 @@ import torch
 from hub import tiny_bert, tiny_gpt2
 from test_families import families  # noqa: F401, a fixture
 
-from lipnb import certify, models, scan
+from lipnb import certify, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models.loading import layer_count
-from lipnb.scan import inputs, report, terminal
-from lipnb.scan.inputs import chosen_layers
-from lipnb.scan.measure import self_check
-from lipnb.scan.summary import times
+from lipnb.scanning import inputs, report, terminal
+from lipnb.scanning.inputs import chosen_layers
+from lipnb.scanning.measure import self_check
+from lipnb.scanning.summary import times
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
 STORIES = os.path.join(os.environ.get("LIPNB_DATA", ""), "models/stories260K")
@@ -50,7 +50,7 @@ def small(folder):
 
 
 def scanned(model, text, folder, **options):
-    return scan.scan(
+    return scanning.scan(
         model, text, **{"lengths": [4, 9], "output": folder / "out", "dtype": "float64", "progress": False, **options}
     )
 
@@ -76,7 +76,9 @@ def test_real_models_against_the_dense_jacobian(tmp_path, text, name):
     if name == "stories260K" and not os.path.isdir(STORIES):
         pytest.skip("stories260K is not in the folder LIPNB_DATA")
     layers = "all" if name == "stories260K" else "0,3"
-    found = scan.scan(place, text, layers=layers, lengths=[3], windows=1, output=tmp_path / "out", upper=False, **QUIET)
+    found = scanning.scan(
+        place, text, layers=layers, lengths=[3], windows=1, output=tmp_path / "out", upper=False, **QUIET
+    )
     assert found.table.passed.all() and found.table.converged.all()
     assert len(found.table) == (5 if layers == "all" else 2)
     model = models.load(place, dtype=torch.float64)
@@ -188,7 +190,7 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text, capsys):
     command = ["scan", str(bert), "--text", str(text), "--lengths", "3,5,7", "--dtype", "float64"]
     command += ["--output", str(tmp_path / "out")]
     slow = (
-        "import lipnb.scan.run as r, time; m = r.measure\n"
+        "import lipnb.scanning.run as r, time; m = r.measure\n"
         "def slow(*a, **k):\n    time.sleep(0.6)\n    return m(*a, **k)\n"
         "r.measure = slow\nfrom lipnb.cli import main\nimport sys\nsys.exit(main(sys.argv[1:]))"
     )
@@ -206,8 +208,8 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text, capsys):
     assert main(command) == 0
     said = capsys.readouterr()
     assert "6 of 6 layers and lengths passed" in said.out and "\x1b" not in said.out and said.err == ""
-    alone = scan.scan(bert, text, lengths=[3, 5, 7], dtype="float64", output=tmp_path / "alone", **QUIET)
-    pd.testing.assert_frame_equal(scan.load(tmp_path / "out").table, alone.table)
+    alone = scanning.scan(bert, text, lengths=[3, 5, 7], dtype="float64", output=tmp_path / "alone", **QUIET)
+    pd.testing.assert_frame_equal(scanning.load(tmp_path / "out").table, alone.table)
     birth = json.loads((tmp_path / "out" / "scan.json").read_text())
     assert birth["rows"] == 12 and len(birth["settings"]["text_sha256"]) == 64
     assert birth["settings"]["text"] == "story.txt"
@@ -223,7 +225,7 @@ def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(
 ):
     model = small(families / name)
     first = scanned(model, text, tmp_path)
-    monkeypatch.setattr("lipnb.scan.run.measure", lambda *a, **k: pytest.fail("measured again"))
+    monkeypatch.setattr("lipnb.scanning.run.measure", lambda *a, **k: pytest.fail("measured again"))
     (tmp_path / "out" / "summary.csv").unlink()  # as after a kill -9 between the two files
     pd.testing.assert_frame_equal(scanned(model, text, tmp_path).table, first.table)
     assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == len(first.summary)
@@ -239,11 +241,11 @@ def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(
 
 def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text):
     found = scanned(bert, text, tmp_path, windows=1)
-    again = scan.remeasure(found.table, found.about["settings"], bert, text)
+    again = scanning.remeasure(found.table, found.about["settings"], bert, text)
     assert len(again) == 2 and (again["lipschitz difference"] < 1e-5).all()
     text.write_text(WORDS.replace("rabbit", "queen"))
     with pytest.raises(ValueError, match="another edition"):
-        scan.remeasure(found.table, found.about["settings"], bert, text)
+        scanning.remeasure(found.table, found.about["settings"], bert, text)
 
 
 BRIEF = {"lengths": [4], "windows": 1, "upper": False}
@@ -301,8 +303,8 @@ def test_a_full_disk_is_a_sentence_and_what_was_measured_is_kept(bert, tmp_path,
     (partial,) = tmp_path.rglob("scan.partial.jsonl")
     kept = partial.read_text().count('"unit"')
     measured = []
-    measure = scan.run.measure
-    monkeypatch.setattr("lipnb.scan.run.measure", lambda *a, **k: measured.append(1) or measure(*a, **k))
+    measure = scanning.run.measure
+    monkeypatch.setattr("lipnb.scanning.run.measure", lambda *a, **k: measured.append(1) or measure(*a, **k))
     assert len(scanned(model, text, tmp_path, upper=False).table) == 8 and len(measured) == 4 - kept < 4
 
 
@@ -425,7 +427,7 @@ def test_default_lengths_are_those_that_the_text_allows(bert, tmp_path, monkeypa
     out = StringIO()
     terminal.show(found, file=out)
     assert sentence in out.getvalue().splitlines() and sentence in report.html(found)
-    monkeypatch.setattr("lipnb.scan.run.measure", lambda *a, **k: pytest.fail("measured again"))
+    monkeypatch.setattr("lipnb.scanning.run.measure", lambda *a, **k: pytest.fail("measured again"))
     assert len(scanned(bert, short, tmp_path, lengths=[4, 8], upper=False).table) == 8  # the same scan, asked otherwise
 
 

@@ -10,8 +10,8 @@ from test_families import LLAMA, loaded, some_input, written
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.jacobian.particles import SeparableJacobian, TiledJacobian, separable_pays
 from lipnb.jacobian.streamed import StreamedProducts
-from lipnb.scan import catalogue
-from lipnb.scan.measure import self_check
+from lipnb.scanning import catalogue
+from lipnb.scanning.measure import self_check
 
 WINDOWS = [(n, w) for n in (1, 5, 23) for w in (1, 2, 7, 22, 23, 40)]
 

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lipnb.scan.run import Scan
-from lipnb.scan.summary import TITLES, skipped, times, verdicts
+from lipnb.scanning.run import Scan
+from lipnb.scanning.summary import TITLES, skipped, times, verdicts
 
 __all__ = ["show"]
 
@@ -37,8 +37,8 @@ def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -
 
     Parameters
     ----------
-    found : lipnb.scan.Scan
-        From `lipnb.scan.scan`.
+    found : lipnb.scanning.Scan
+        From `lipnb.scanning.scan`.
     file : file, optional
         Default: standard output; what is no terminal gets plain text.
     width : int, optional

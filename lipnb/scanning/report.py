@@ -8,10 +8,10 @@ import pandas as pd
 from markupsafe import Markup
 
 from lipnb import corpora, recording
-from lipnb.scan import figures
-from lipnb.scan.catalogue import CATALOGUE, SOURCES
-from lipnb.scan.run import Scan
-from lipnb.scan.summary import TITLES, skipped, times, verdicts
+from lipnb.scanning import figures
+from lipnb.scanning.catalogue import CATALOGUE, SOURCES
+from lipnb.scanning.run import Scan
+from lipnb.scanning.summary import TITLES, skipped, times, verdicts
 
 __all__ = ["PLOTTED", "html", "write"]
 
@@ -35,8 +35,8 @@ def html(found: Scan) -> str:
 
     Parameters
     ----------
-    found : lipnb.scan.Scan
-        From `lipnb.scan.scan` or `lipnb.scan.load`.
+    found : lipnb.scanning.Scan
+        From `lipnb.scanning.scan` or `lipnb.scanning.load`.
 
     Returns
     -------

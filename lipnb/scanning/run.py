@@ -15,10 +15,10 @@ import torch
 
 from lipnb import recording
 from lipnb.models import OBJECTS, Model
-from lipnb.scan.catalogue import applicable
-from lipnb.scan.inputs import chosen_layers, prepare
-from lipnb.scan.measure import closed_form_work, measure
-from lipnb.scan.summary import summarise
+from lipnb.scanning.catalogue import applicable
+from lipnb.scanning.inputs import chosen_layers, prepare
+from lipnb.scanning.measure import closed_form_work, measure
+from lipnb.scanning.summary import summarise
 
 __all__ = ["UPPER_WORK", "Scan", "folder_of", "load", "remeasure", "scan"]
 

@@ -10,7 +10,7 @@ from lipnb.attention import Attention
 from lipnb.certified import certify
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models import Model
-from lipnb.scan import catalogue
+from lipnb.scanning import catalogue
 
 __all__ = ["TOLERANCE", "closed_form_work", "measure", "self_check"]
 

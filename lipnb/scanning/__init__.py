@@ -23,8 +23,8 @@ def __getattr__(name):
     """Imported when first named: the look of its figures serves others that have no model, and no torch."""
     if name in HOMES:
         with extra("scan"):
-            return getattr(import_module(f"lipnb.scan.{HOMES[name]}"), name)
-    raise AttributeError(f"module 'lipnb.scan' has no attribute {name!r}")
+            return getattr(import_module(f"lipnb.scanning.{HOMES[name]}"), name)
+    raise AttributeError(f"module 'lipnb.scanning' has no attribute {name!r}")
 
 
 def __dir__():

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from lipnb.scan.catalogue import CATALOGUE
+from lipnb.scanning.catalogue import CATALOGUE
 
 __all__ = ["TITLES", "skipped", "summarise", "times", "verdicts"]
 
@@ -16,7 +16,7 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     table : DataFrame
-        One row for each window, from `lipnb.scan.scan`.
+        One row for each window, from `lipnb.scanning.scan`.
 
     Returns
     -------
