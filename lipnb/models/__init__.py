@@ -5,6 +5,7 @@ as a `lipnb.Attention`, with the weights, biases and mask of the network.
 """
 
 from lipnb.models.attention_only import AttentionLayer, gpt2_attention_folder, load_attention
+from lipnb.models.drawn import random_windows, special_tokens
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.files import holds_model, mini_folder
 from lipnb.models.layers import OBJECTS, Block
@@ -13,10 +14,18 @@ from lipnb.models.making import load_gpt2, new_gpt2, save_gpt2
 from lipnb.models.model import Model
 from lipnb.models.positions import load_positions, position_embeddings, with_positions
 from lipnb.models.tokens import first_tokens
+from lipnb.models.whole import Reading, answer, random_twin, readings, whole_network
 
 __all__ = [
     "load",
     "first_tokens",
+    "random_windows",
+    "special_tokens",
+    "readings",
+    "whole_network",
+    "random_twin",
+    "answer",
+    "Reading",
     "load_attention",
     "gpt2_attention_folder",
     "load_gpt2",

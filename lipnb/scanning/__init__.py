@@ -10,9 +10,13 @@ from lipnb.origin import extra
 HOMES = {
     "CATALOGUE": "catalogue",
     "Bound": "catalogue",
-    "Scan": "run",
-    "folder_of": "run",
-    "load": "run",
+    "SUMS": "folder",
+    "Scan": "folder",
+    "begin": "run",
+    "compare": "comparing",
+    "folder_of": "folder",
+    "load": "folder",
+    "planned": "run",
     "remeasure": "run",
     "scan": "run",
 }

@@ -1,56 +1,19 @@
-"""One layer at one length: the self-check, the constants, the certified bounds and the published ones."""
+"""One layer at one length: the constants, the certified bounds and the published ones, and the baselines."""
 
 import math
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.certified import certify
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models import Model
 from lipnb.scanning import catalogue
+from lipnb.scanning.checking import self_check
+from lipnb.scanning.closely import relative
+from lipnb.scanning.reader import Reader
 
-__all__ = ["TOLERANCE", "closed_form_work", "measure", "self_check"]
-
-TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-5}  # networks compute softmax in float32 whatever their type
-
-
-@torch.no_grad()
-def self_check(model: Model, layer: int, inputs: Tensor) -> tuple[Tensor, float, float, bool]:
-    """Whether our map of a layer is that of the network, and the mask that of the model.
-
-    Parameters
-    ----------
-    model : lipnb.models.Model
-        The network.
-    layer : int
-        Layer.
-    inputs : Tensor, shape (b, n) or (b, c, h, w)
-        Token ids or images.
-
-    Returns
-    -------
-    x : Tensor, shape (b, n, d)
-        What the attention of the layer received.
-    error : float
-        Largest difference between our output and the network's, relative to the network's largest entry.
-    leak : float
-        How much the first half of the network's own outputs moves when the tokens that its attention receives in the
-        second half are replaced, relative; 0 for a causal layer. NaN where there is one token.
-    passed : bool
-        The error is within the tolerance, and the leak is there exactly without a mask.
-    """
-    x, given = model.given(inputs, layer)
-    f, tolerance = model.attention(layer), TOLERANCE[x.dtype]
-    error = ((f(x) - given).abs().max() / given.abs().max().clamp_min(1e-30)).item()
-    half, leak = x.shape[1] // 2, math.nan
-    if half:
-        _, changed = model.given(inputs, layer, lambda x: torch.cat([x[:, :half], x[:, half:].flip(1) + 1], 1))
-        leak = ((changed - given)[:, :half].abs().max() / given[:, :half].abs().max().clamp_min(1e-30)).item()
-    causal = not half or (leak <= tolerance) == model.masked
-    return x, error, leak, bool(error <= tolerance and causal)
+__all__ = ["closed_form_work", "measure"]
 
 
 def closed_form_work(f: Callable, n: int) -> float | None:
@@ -62,14 +25,16 @@ def closed_form_work(f: Callable, n: int) -> float | None:
 
 
 def measure(
-    model: Model, layer: int, inputs: Tensor, *, object: str, rtol: float, seed: int, certified: int, upper_work: float
+    reader: Reader, layer: int, n: int, *, object: str, rtol: float, seed: int, certified: int, upper_work: float
 ) -> list[dict]:
     """Rows of one layer at one length, a dictionary for each window.
 
     Parameters
     ----------
-    model, layer, inputs
-        As for `self_check`.
+    reader : Reader
+        The network on its inputs.
+    layer, n : int
+        Layer and tokens of a window.
     object : {"heads+output", "heads", "block"}
         What is measured, see `lipnb.models`.
     rtol, seed : float, int
@@ -82,37 +47,53 @@ def measure(
     Returns
     -------
     list of dict
-        Where the self-check failed, rows without measurements.
+        What `lipnb.scanning.columns` explains. Where the self-check failed, rows without measurements.
     """
-    x, error, leak, passed = self_check(model, layer, inputs)
-    f = model.attention(layer, object)
-    if object == "block":
-        x = model.activations(inputs, layer, object)
+    model, read = reader.of("text", n)
+    error, leak, passed = self_check(model, layer, read[layer])
+    f, x = model.attention(layer, object), _input(read[layer], object)
     norms = torch.linalg.vector_norm(x.double(), dim=-1)
-    work = closed_form_work(f, x.shape[1])
-    place = {"layer": layer, "length": x.shape[1], "self_check": error, "leak": leak, "passed": passed}
+    place = {"layer": layer, "length": n, "self_check": error, "leak": leak, "passed": passed}
     rows = [
         {**place, "window": i, "radius": one.max().item(), "mean_radius": one.square().mean().sqrt().item()}
         for i, one in enumerate(norms)
     ]
     if not passed:
         return rows
-    prepared = catalogue.prepare(f)
+    prepared, work, options = catalogue.prepare(f), closed_form_work(f, n), {"rtol": rtol, "seed": seed}
     for i, row in enumerate(rows):
         one = x[i : i + 1]
-        lip = local_lipschitz(f, one, rtol=rtol, seed=seed)
+        lip = local_lipschitz(f, one, **options)
         row |= {
             "lipschitz": lip.value.item(),
+            "relative": relative(lip.value.item(), one, f(one)),
             "residual": lip.residual.item(),
             "converged": lip.converged.item(),
             "steps": lip.steps.item(),
             "probable": lip.upper.item(),
             "route": lip.route,
+            "column": _largest_column(f, one),
             "certified_lower": math.nan,
             "certified": math.nan,
         }
         if i < certified and work is not None and work <= upper_work:
             bracket = certify(f, x[i], columns=0, seed=seed)
             row |= {"certified_lower": bracket.lower.item(), "certified": bracket.upper.item()}
+        if prepared is None and i > 0:  # what is not prepared for all inputs is dear
+            continue
         row |= {f"log10_{key}": value for key, value in catalogue.evaluate(f, prepared, x[i]).items()}
+    for name in reader.baselines:
+        other, read = reader.of(name, n)
+        rows[0][name] = local_lipschitz(
+            other.attention(layer, object), _input(read[layer], object), **options
+        ).value.item()
     return rows
+
+
+def _input(read, object):
+    return read.stream if object == "block" else read.received
+
+
+def _largest_column(f, x):
+    """The largest column sum of the attention matrices at tokens (1, n, d): how much attention one token gets."""
+    return f.probabilities(x).sum(-2).amax().item() if isinstance(f, Attention) else math.nan

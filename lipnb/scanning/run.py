@@ -1,48 +1,32 @@
-"""The whole scan: layer by layer and length by length, each saved as soon as it is measured."""
+"""The whole scan: length by length and layer by layer, each saved as soon as it is measured."""
 
 import hashlib
 import json
 import os
-import re
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
 
 from lipnb import recording
-from lipnb.models import OBJECTS, Model
+from lipnb.lipschitz import local_lipschitz
+from lipnb.models import OBJECTS, Model, readings, whole_network
+from lipnb.scanning import closely
 from lipnb.scanning.catalogue import applicable
+from lipnb.scanning.folder import SUMS, Scan, clear, folder_of, load, seal
 from lipnb.scanning.inputs import chosen_layers, prepare
 from lipnb.scanning.measure import closed_form_work, measure
-from lipnb.scanning.summary import summarise
+from lipnb.scanning.reader import Reader
 
-__all__ = ["UPPER_WORK", "Scan", "folder_of", "load", "remeasure", "scan"]
+__all__ = ["UPPER_WORK", "Begun", "begin", "planned", "remeasure", "scan"]
 
 UPPER_WORK = 1e11  # operations of one certified bound, up to which it is computed by default: some seconds
-NAME, SUMMARY, LEFT_OUT = "scan", "summary.csv", "left_out"
-
-
-@dataclass(frozen=True)
-class Scan:
-    """What a scan found.
-
-    Attributes
-    ----------
-    table : DataFrame
-        One row for each layer, length and window.
-    summary : DataFrame
-        One row for each layer and length: means, ranges, and how many times too high each bound is.
-    about : dict
-        How it was made: `settings`, `rows`, `seconds`, `finished`, `versions`.
-    """
-
-    table: pd.DataFrame
-    summary: pd.DataFrame
-    about: dict
+LEFT_OUT = "left_out"
+PRODUCTS = 30  # with a Jacobian and its transpose, of a usual solve
 
 
 def scan(
@@ -52,6 +36,7 @@ def scan(
     layers: str | Sequence[int] = "all",
     lengths: Sequence[int] | None = None,
     windows: int = 2,
+    special: bool = True,
     object: str = "heads+output",
     masked: bool | None = None,
     random: bool = False,
@@ -61,6 +46,7 @@ def scan(
     upper: bool = True,
     upper_windows: int = 1,
     upper_work: float = UPPER_WORK,
+    close: bool = True,
     rtol: float = 1e-4,
     seed: int = 0,
     output: str | os.PathLike | None = None,
@@ -80,7 +66,9 @@ def scan(
     lengths : sequence of int, optional
         Tokens n of the windows; default those of 32, 128 and 512 that the model reads and the text allows.
     windows : int
-        Windows for each length, from the beginning of the text, never overlapping.
+        Windows for each length, at random places of the text, never overlapping.
+    special : bool
+        Whether each window stands between the special tokens of the model's own convention, which count among its n.
     object : {"heads+output", "heads", "block"}
         What is measured, see `lipnb.models`.
     upper : bool
@@ -89,8 +77,11 @@ def scan(
         How many windows of each length are certified, the first ones.
     upper_work : float
         Most floating point operations for one certified bound; costlier ones are passed over, and it is said.
+    close : bool
+        Whether to look closely at the first window of the shortest length: each head, each token, each whole layer,
+        the network from end to end.
     rtol, seed : float, int
-        Of the solver; the seed also draws random weights and random images.
+        Of the solver; the seed also draws windows, random weights and random images.
     output : str or path, optional
         Folder of the result, default ``scan-<model>``.
     again : bool
@@ -101,144 +92,215 @@ def scan(
     Returns
     -------
     Scan
-        Also saved in `output`: scan.csv, scan.json, summary.csv; a scan that was stopped continues where it was.
+        Also saved in `output`; a scan that was stopped continues where it was.
 
     Raises
     ------
     ValueError, FileNotFoundError, OSError, RuntimeError
         One sentence each, before anything is measured.
     """
-    if object not in OBJECTS:
-        raise ValueError(f"object must be one of {', '.join(OBJECTS)}, got {object!r}.")
-    if not 1e-6 <= rtol < 1:
-        raise ValueError(f"rtol must lie between 1e-6 and 1, got {rtol}.")
-    material = prepare(
+    begun = begin(
         model,
         text,
+        layers=layers,
         lengths=lengths,
         windows=windows,
-        seed=seed,
-        layers=layers,
+        special=special,
+        object=object,
         masked=masked,
         random=random,
         tokenizer=tokenizer,
         device=device,
         dtype=dtype,
+        upper=upper,
+        upper_windows=upper_windows,
+        upper_work=upper_work,
+        close=close,
+        rtol=rtol,
+        seed=seed,
     )
-    network = material.model
-    wanted = chosen_layers(layers, network.layers, network.name)
-    certified = min(upper_windows, windows) if upper else 0
-    settings = json.loads(
-        json.dumps(
-            {
-                **network.describe(),
-                "weights_sha256": _fingerprint(network, wanted),
-                "text": material.source,
-                "text_sha256": material.sha256,
-                "layers_scanned": wanted,
-                "lengths": list(material.inputs),
-                "windows": windows,
-                "object": object,
-                "rtol": rtol,
-                "seed": seed,
-                "certified": certified,
-                "upper_work": upper_work,
-                "reasons": applicable(network.attention(wanted[0], object))[1],
-                "work": {n: closed_form_work(network.attention(wanted[0], object), n) for n in material.inputs},
-                **({LEFT_OUT: material.left_out} if material.left_out else {}),
-            }
-        )
-    )
-    output = folder_of(network.name) if output is None else Path(output)
-    if not again and (output / f"{NAME}.json").is_file():
+    name, settings = begun.reader.model.name, begun.settings
+    output = folder_of(name) if output is None else Path(output)
+    if again:
+        clear(output)
+    elif (output / SUMS).is_file():
         found = load(output)
         if {**found.about["settings"], LEFT_OUT: 0} == {**settings, LEFT_OUT: 0}:
-            return _summarised(found, output)
+            return found
         raise ValueError(
             f"the folder {output.name!r} holds another scan "
             f"({_difference(found.about['settings'], settings)}): name another folder with --output, or "
             "measure anew with --again (again=True in Python)."
         )
-    options: dict[str, Any] = {
+    todo = {
+        table: units
+        for table, units in _units(begun.reader, settings).items()
+        if not _finished(output / f"{table}.json", settings)
+    }
+    count = sum(unit.size for units in todo.values() for unit in units)
+    with recording.bar(count, "step", progress) as bar:
+        for table, units in todo.items():
+            with recording.recording(table, settings, output) as record:
+                record.fill(units, bar, title=f"{name}, {table}")
+                record.finish(_in_order if table == "scan" else None)
+    seal(output)
+    return load(output)
+
+
+class Begun(NamedTuple):
+    """A scan before anything is measured: the network on its inputs, and what its tables depend on."""
+
+    reader: Reader
+    settings: dict[str, Any]
+
+
+def begin(
+    model: str | os.PathLike | Model,
+    text: str | os.PathLike = "python_reference",
+    *,
+    layers: str | Sequence[int] = "all",
+    lengths: Sequence[int] | None = None,
+    windows: int = 2,
+    special: bool = True,
+    object: str = "heads+output",
+    upper: bool = True,
+    upper_windows: int = 1,
+    upper_work: float = UPPER_WORK,
+    close: bool = True,
+    rtol: float = 1e-4,
+    seed: int = 0,
+    **loading: Any,
+) -> Begun:
+    """Load the model and draw the windows; parameters and refusals are those of `scan`."""
+    if object not in OBJECTS:
+        raise ValueError(f"object must be one of {', '.join(OBJECTS)}, got {object!r}.")
+    if not 1e-6 <= rtol < 1:
+        raise ValueError(f"rtol must lie between 1e-6 and 1, got {rtol}.")
+    choice = {"lengths": lengths, "windows": windows, "seed": seed, "layers": layers, "special": special}
+    material = prepare(model, text, **choice, **loading)
+    network, (before, after) = material.model, material.special
+    reader = Reader(network, material.inputs, (len(before), len(after)), seed)
+    wanted = chosen_layers(layers, network.layers, network.name)
+    first = network.attention(wanted[0], object)
+    settings = {
+        **network.describe(),
+        "weights_sha256": _fingerprint(network, wanted),
+        "text": material.source,
+        "text_sha256": material.sha256,
+        "special": [before, after],
+        "layers_scanned": wanted,
+        "lengths": list(material.inputs),
+        "windows": windows,
+        "baselines": list(reader.baselines),
+        "close": min(material.inputs) if close else None,
         "object": object,
         "rtol": rtol,
         "seed": seed,
-        "certified": certified,
+        "certified": min(upper_windows, windows) if upper else 0,
         "upper_work": upper_work,
+        "reasons": applicable(first)[1],
+        "work": {n: closed_form_work(first, n) for n in material.inputs},
+        **({LEFT_OUT: material.left_out} if material.left_out else {}),
     }
-    units = [
-        recording.Unit(f"{layer}/{n}", partial(measure, network, layer, x, **options), len(x))
-        for layer in wanted
-        for n, x in material.inputs.items()
+    return Begun(reader, json.loads(json.dumps(settings)))
+
+
+def _in_order(table):
+    return table.sort_values(["layer", "length", "window"], ignore_index=True)
+
+
+def _units(reader: Reader, settings: dict) -> dict[str, list[recording.Unit]]:
+    """The units of each table, those of one length together: the network reads each length once."""
+    wanted, n = settings["layers_scanned"], settings["close"]
+    three = {name: settings[name] for name in ("object", "rtol", "seed")}
+    options = three | {name: settings[name] for name in ("certified", "upper_work")}
+    units = {
+        "scan": [
+            recording.Unit(f"{layer}/{n}", partial(measure, reader, layer, n, **options), len(inputs))
+            for n, inputs in reader.inputs.items()
+            for layer in wanted
+        ]
+    }
+    if n is None:
+        return units
+    units["heads"] = [recording.Unit(str(i), partial(closely.heads, reader, i, n, **three), 1) for i in wanted]
+    units["tokens"] = [recording.Unit(str(i), partial(closely.tokens, reader, i, n, **three), 1) for i in wanted]
+    seed = {"seed": settings["seed"]}
+    units["whole"] = [recording.Unit(str(i), partial(closely.layer, reader, i, n, **seed), 1) for i in wanted]
+    units["whole"] += [
+        recording.Unit(to, partial(closely.network, reader, n, to, **seed), 1)
+        for to in ("hidden", "logits")
+        if _reaches(reader, n, to)
     ]
-    with (
-        recording.recording(NAME, settings, output) as record,
-        recording.bar(sum(unit.size for unit in units), "window", progress) as bar,
-    ):
-        record.fill(units, bar, title=f"{network.name}, layer/tokens")
-        (output / SUMMARY).unlink(missing_ok=True)  # of an earlier scan
-        record.finish()
-    return _summarised(load(output), output)
+    return units
 
 
-def _summarised(found, output):
-    """The scan, with its summary beside the table."""
-    if not (output / SUMMARY).is_file():
-        with recording.kept(output / SUMMARY):
-            recording.write(output / SUMMARY, found.summary.to_csv(index=False, float_format=recording.FLOAT_FORMAT))
-    return found
+def _reaches(reader, n, to):
+    """Whether the network has such an end."""
+    try:
+        whole_network(reader.model, reader.inputs[n][:1], to)
+    except ValueError:
+        return False
+    return True
 
 
-def folder_of(model: str | os.PathLike) -> Path:
-    """Where a scan of a model goes by default: ``scan-<model>``, with plain characters only."""
-    name = Path(str(model)).name if Path(str(model)).is_dir() else str(model)
-    return Path(f"scan-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'model'}")
+def _finished(path, settings):
+    """Whether this table of an unfinished scan is there already, with the same settings."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["settings"] == settings
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
-def load(folder: str | os.PathLike) -> Scan:
-    """A finished scan from its folder, as `scan` returned it.
+def planned(begun: Begun) -> list[str]:
+    """What a scan will measure and about how long it takes, in sentences; nothing is measured but one product.
 
     Parameters
     ----------
-    folder : str or path
-        Holds scan.csv and scan.json.
+    begun : Begun
+        From `begin`.
 
     Returns
     -------
-    Scan
-
-    Raises
-    ------
-    FileNotFoundError
-        "the folder ... holds no finished scan ...".
-    ValueError
-        "... is damaged ...": one of the two files is not what a scan wrote.
+    list of str
     """
-    folder = Path(folder)
-    for file in (f"{NAME}.csv", f"{NAME}.json"):
-        if not (folder / file).is_file():
-            raise FileNotFoundError(
-                f"the folder {folder.name!r} holds no finished scan (scan.csv and scan.json): run "
-                "the scan that makes it, or name another folder."
-            )
-    try:
-        about = json.loads((folder / file).read_text(encoding="utf-8"))
-        about["settings"]["layers_scanned"], about["versions"], about["seconds"]
-        file = f"{NAME}.csv"
-        table = pd.read_csv(folder / file)
-        if len(table) != about["rows"]:
-            raise ValueError(f"it has {len(table)} rows, of {about['rows']}")
-        # whether a layer converged is blank where it was not measured
-        told = table.drop(columns="route", errors="ignore").replace({True: 1, False: 0})
-        words = [name for name in told if pd.to_numeric(told[name], errors="coerce").isna().ne(told[name].isna()).any()]
-        if words:
-            raise ValueError(f"its column {words[0]!r} does not hold numbers")
-        return Scan(table, summarise(table), about)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{file} in the folder {folder.name!r} is damaged ({error!r:.90}): measure anew with --again "
-            "(again=True in Python), or name another folder."
-        ) from None
+    reader, found = begun
+    layers, lengths, windows = len(found["layers_scanned"]), found["lengths"], found["windows"]
+    kinds, close, h, d = windows + len(found["baselines"]), found["close"], found["heads"], found["width"]
+    said = [
+        f"Constants: {layers} layers at n = {', '.join(map(str, lengths))}, {windows} windows each"
+        + (f" and baselines ({', '.join(found['baselines'])}) of the first" if found["baselines"] else "")
+        + f": {layers * len(lengths) * kinds}."
+    ]
+    work = sum(kinds * layers * PRODUCTS * (14 * n * d**2 + 16 * n**2 * d) for n in lengths)
+    certified = [found["work"][str(n)] for n in lengths]
+    done = [each for each in certified if each is not None and each <= found["upper_work"]]
+    said.append(f"Certified upper bounds: {layers * len(done) * found['certified']}.")
+    work += layers * found["certified"] * sum(done)
+    if close is not None:
+        network = 8 * PRODUCTS * close * sum(p.numel() for p in reader.model.network.parameters())
+        work += layers * PRODUCTS * (14 * close * d**2 + 16 * close**2 * d) * h + 3 * network
+        said.append(
+            f"Closely, at n = {close}: {layers * h} heads, {layers} maps of {close} x {close} tokens, {layers} whole "
+            "layers, the network from end to end."
+        )
+    seconds = work / _speed()
+    said.append(f"Roughly {_duration(seconds)} by counting operations, at the speed of this machine now.")
+    return said
+
+
+def _speed():
+    """Floating point operations a second of one matrix product."""
+    a = torch.ones(512, 512)
+    a @ a
+    began = time.perf_counter()
+    for _ in range(4):
+        a @ a
+    return 4 * 2 * 512**3 / (time.perf_counter() - began)
+
+
+def _duration(seconds):
+    return f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
 
 
 def remeasure(
@@ -281,6 +343,7 @@ def remeasure(
         lengths=settings["lengths"],
         windows=settings["windows"],
         seed=settings["seed"],
+        special=any(settings["special"]),
         masked=settings["masked"],
         random=settings["weights"] == "random",
         dtype=settings["dtype"],
@@ -292,12 +355,13 @@ def remeasure(
         raise ValueError(
             "the text or the weights here are another edition than those of the table: no row can be compared."
         )
-    options = {name: settings[name] for name in ("object", "rtol", "seed")}
 
     def again(row):
         inputs = material.inputs[row["length"]][row["window"] : row["window"] + 1]
-        (now,) = measure(material.model, row["layer"], inputs, certified=0, upper_work=0, **options)
-        return {"lipschitz": now["lipschitz"]}
+        read = readings(material.model, inputs)[row["layer"]]
+        f = material.model.attention(row["layer"], settings["object"])
+        x = read.stream if settings["object"] == "block" else read.received
+        return {"lipschitz": local_lipschitz(f, x, rtol=settings["rtol"], seed=settings["seed"]).value.item()}
 
     return recording.remeasure(table, again, rows=rows, seed=seed)
 

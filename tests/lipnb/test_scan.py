@@ -23,8 +23,8 @@ from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models.loading import layer_count
 from lipnb.scanning import inputs, report, terminal
+from lipnb.scanning.checking import self_check
 from lipnb.scanning.inputs import chosen_layers
-from lipnb.scanning.measure import self_check
 from lipnb.scanning.summary import times
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
@@ -51,7 +51,16 @@ def small(folder):
 
 def scanned(model, text, folder, **options):
     return scanning.scan(
-        model, text, **{"lengths": [4, 9], "output": folder / "out", "dtype": "float64", "progress": False, **options}
+        model,
+        text,
+        **{
+            "lengths": [4, 9],
+            "close": False,
+            "output": folder / "out",
+            "dtype": "float64",
+            "progress": False,
+            **options,
+        },
     )
 
 
@@ -82,7 +91,7 @@ def test_real_models_against_the_dense_jacobian(tmp_path, text, name):
     assert found.table.passed.all() and found.table.converged.all()
     assert len(found.table) == (5 if layers == "all" else 2)
     model = models.load(place, dtype=torch.float64)
-    ids = model.token_ids(WORDS)[None, :3]
+    ids = models.random_windows(model, WORDS, 3, 1)
     for row in found.table.itertuples():
         f, x = model.attention(row.layer), model.activations(ids, row.layer)
         exact = torch.linalg.matrix_norm(AutodiffJacobian(f, x).dense(), 2).item()
@@ -167,7 +176,8 @@ def test_a_layer_that_is_not_the_networks_is_not_measured(bert, tmp_path, text, 
         return f
 
     monkeypatch.setattr(type(model), "attention", wrong)
-    assert self_check(model, 0, torch.tensor([[5, 6, 7, 8]]))[3]
+    read = models.readings(model, torch.tensor([[5, 6, 7, 8]]))
+    assert self_check(model, 0, read[0])[2]
     found = scanned(model, text, tmp_path)
     assert list(found.summary.passed) == [True, True, False, False]
     assert found.table[found.table.layer == 1].lipschitz.isna().all()
@@ -181,7 +191,7 @@ def test_a_layer_that_is_not_the_networks_is_not_measured(bert, tmp_path, text, 
 def test_a_mask_that_is_not_the_models_is_found(tmp_path):
     model = models.load(tiny_gpt2(tmp_path / "gpt2"), dtype=torch.float64)
     model.masked = False
-    _, error, leak, passed = self_check(model, 1, torch.tensor([[5, 6, 7, 8]]))
+    error, leak, passed = self_check(model, 1, models.readings(model, torch.tensor([[5, 6, 7, 8]]))[1])
     assert not passed and leak == 0
 
 
@@ -226,7 +236,7 @@ def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(
     model = small(families / name)
     first = scanned(model, text, tmp_path)
     monkeypatch.setattr("lipnb.scanning.run.measure", lambda *a, **k: pytest.fail("measured again"))
-    (tmp_path / "out" / "summary.csv").unlink()  # as after a kill -9 between the two files
+    (tmp_path / "out" / "SHA256SUMS").unlink()  # as after a kill -9 before the last file
     pd.testing.assert_frame_equal(scanned(model, text, tmp_path).table, first.table)
     assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == len(first.summary)
     with pytest.raises(
@@ -336,8 +346,8 @@ def test_names_and_texts_are_escaped_and_the_report_asks_for_nothing(bert, tmp_p
 def test_the_table_fits_the_terminal(finished, width):
     out = StringIO()
     terminal.show(finished, file=out, width=width)
-    table = out.getvalue().split("Bounds:")[0].split("4 of 4")[0]
-    assert max(map(len, table.splitlines())) <= width and "constant" in table
+    table = out.getvalue().split("4 of 4")[0]
+    assert max(map(len, table.splitlines())) <= min(width, 100) and "constant" in table
 
 
 @pytest.mark.parametrize(
@@ -409,7 +419,7 @@ def test_what_cannot_be_scanned_is_said_in_a_sentence(tmp_path, monkeypatch, cap
 )
 def test_a_text_too_short_names_the_options(tokens, lengths, ways):
     with pytest.raises(ValueError) as said:
-        inputs._that_fit(lengths, 2, tokens, by_default=False)
+        inputs._that_fit(lengths, 2, tokens, 0, by_default=False)
     need = 2 * max(lengths)
     assert str(said.value) == (
         f"the text has {tokens} tokens, but 2 windows of {max(lengths)} tokens need {need}: take {ways}."
@@ -444,7 +454,7 @@ def test_layer_counts_of_every_family(families):  # noqa: F811
     assert layer_count("gpt2", random=True) is None
 
 
-@pytest.mark.parametrize(("columns", "longest"), [(None, 120), ("70", 70), ("none", 120), ("0", 120)])
+@pytest.mark.parametrize(("columns", "longest"), [(None, 100), ("70", 70), ("none", 100), ("0", 100), ("160", 100)])
 def test_a_pipe_gets_lines_of_a_length_to_read(finished, monkeypatch, columns, longest):
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
@@ -452,17 +462,19 @@ def test_a_pipe_gets_lines_of_a_length_to_read(finished, monkeypatch, columns, l
     out = StringIO()
     terminal.show(finished, file=out)
     lines = out.getvalue().splitlines()
-    table = out.getvalue().split("Bounds:")[0].split("4 of 4")[0].splitlines()
+    table = out.getvalue().split("4 of 4")[0].splitlines()
     assert longest - 30 < max(map(len, table)) <= longest
     assert all(line == line.rstrip() for line in lines) and any("constant" in line for line in table)
 
 
 def test_the_help_and_the_report_say_which_columns_are_logarithms(finished, capsys):
     with pytest.raises(SystemExit):
-        main(["scan", "--help"])
+        main(["scan", "--columns"])
     told = " ".join(capsys.readouterr().out.split())
-    assert "over_* are logarithms to base 10" in told and "certified_over is that ratio itself, no logarithm" in told
-    assert ".scan.partial.lock" in told
+    assert "over_NAME logarithm to base 10" in told and "each of the same window; a plain ratio" in told
+    with pytest.raises(SystemExit):
+        main(["scan", "--help"])
+    assert ".*.partial.lock" in capsys.readouterr().out
     found = finished
     said = " ".join(report.html(found).split())
     assert "over_* hold its logarithm to base 10, and certified_over a plain ratio" in said
