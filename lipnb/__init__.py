@@ -16,7 +16,7 @@ MODULES = (
     "models",
     "recording",
     "reference",
-    "scan",
+    "scanning",
     "spectral",
     "sweeps",
     "worst_case",
@@ -27,9 +27,13 @@ LAZY = {
     "AutodiffJacobian": "jacobian",
     "Bracket": "certified",
     "LocalLipschitz": "lipschitz",
+    "SingularPair": "jacobian",
+    "block_norms": "jacobian",
     "certify": "certified",
     "local_lipschitz": "lipschitz",
     "reference_cases": "reference",
+    "scan": "scanning",
+    "singular_pair": "jacobian",
 }
 __all__ = [*LAZY, *MODULES]
 

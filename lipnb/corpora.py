@@ -5,6 +5,7 @@ import os
 import zipfile
 from io import StringIO
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 from lipnb import hub
@@ -13,7 +14,7 @@ from lipnb.origin import extra
 if TYPE_CHECKING:  # a text needs no torch
     from torch import Tensor
 
-__all__ = ["NAMES", "available", "describe", "fingerprint", "gutenberg", "penn_treebank", "read", "windows"]
+__all__ = ["NAMES", "available", "describe", "disjoint", "fingerprint", "gutenberg", "penn_treebank", "read", "windows"]
 
 NAMES = {
     "alice": "Alice's Adventures in Wonderland, from NLTK's Gutenberg corpus",
@@ -137,6 +138,39 @@ def windows(token_ids: "Tensor", length: int, count: int) -> "Tensor":
             f"{length * count}: take fewer or shorter windows, or a longer text."
         )
     return token_ids[: length * count].reshape(count, length)
+
+
+def disjoint(total: int, length: int, count: int, seed: int = 0) -> list[int]:
+    """Random places of `count` stretches of `length` among `total` that do not overlap, every placement equally likely.
+
+    Parameters
+    ----------
+    total, length, count : int
+        Of what, how long and how many; ``length * count <= total``.
+    seed : int
+        Of the draw; the global random state stays.
+
+    Returns
+    -------
+    list of int
+        Where they begin, in order.
+
+    Raises
+    ------
+    ValueError
+        "... do not fit ...".
+
+    Examples
+    --------
+    >>> disjoint(10, 5, 2), len(disjoint(1000, 32, 8))
+    ([0, 5], 8)
+    """
+    room = total - length * count
+    if room < 0:
+        raise ValueError(f"{count} stretches of {length} do not fit into {total} without overlap: take fewer.")
+    # of `room` free places and `count` stretches in a row, which are the stretches
+    chosen = sorted(Random(seed).sample(range(room + count), count))
+    return [place + i * (length - 1) for i, place in enumerate(chosen)]
 
 
 def gutenberg() -> dict[str, str]:

@@ -43,10 +43,10 @@ import torch
 from myst_nb import glue
 
 from lab import figures, results
-from lipnb import Attention, bounds, local_lipschitz, scan
+from lipnb import Attention, bounds, local_lipschitz, scan, scanning
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.scan import figures as scan_figures
-from lipnb.scan.summary import TITLES, summarise
+from lipnb.scanning import figures as scan_figures
+from lipnb.scanning.summary import TITLES, summarise
 
 # %% tags=["hide-input"]
 figures.house_style()
@@ -94,7 +94,7 @@ plt.show()
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
-    found = scan.scan(model_name, text, lengths=lengths, windows=1, output=Path(folder, "scan"), progress=False)
+    found = scan(model_name, text, lengths=lengths, windows=1, output=Path(folder, "scan"), progress=False)
 print(f"{int(found.summary.passed.sum())} of {len(found.summary)} layers and lengths passed the self-check")
 
 # %% tags=["hide-input"]
@@ -298,7 +298,7 @@ drift, missing = [], {}
 for name, place in places.items():
     short = stored[name][stored[name].length == min(stored[name].length)]
     try:
-        again = scan.remeasure(short, made[name], place, text, rows=rows_to_check, seed=seed)
+        again = scanning.remeasure(short, made[name], place, text, rows=rows_to_check, seed=seed)
         drift.extend(again["lipschitz difference"])
     except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
         missing[name] = error

@@ -41,7 +41,7 @@ assert worst.value <= lipnb.bounds.ball_upper(one, 5, 1.0)
 known = lipnb.reference_cases()[0]
 assert abs(lipnb.local_lipschitz(known.attention, known.x).value.item() / known.value - 1) < 1e-4
 assert len(lipnb.corpora.read("python_reference")) > 300_000
-for call, extra in ((lambda: lipnb.scan.scan("minilm"), "scan"), (lambda: lipnb.sweeps.run("a.yml"), "sweeps"),
+for call, extra in ((lambda: lipnb.scan("minilm"), "scan"), (lambda: lipnb.sweeps.run("a.yml"), "sweeps"),
                     (lambda: lipnb.models.load("minilm"), "models")):
     try:
         call()

@@ -2,8 +2,8 @@
 
 `FIGURES` lists those that need stored tables only, and `redraw` draws them into files. Each is a function of a module
 named after its subject, which its page calls too; the rest are panels of which pages make their own. Colours are named
-C0 to C6, by their place in `lipnb/scan/house.mplstyle`: they are set there alone, and what each stands for at the head
-of a module.
+C0 to C6, by their place in `lipnb/scanning/house.mplstyle`: they are set there alone, and what each stands for at the
+head of a module.
 """
 
 from importlib import import_module
@@ -29,8 +29,8 @@ from lab.figures.real_text import against_length
 from lab.figures.registry import FIGURES, BookFigure
 from lab.figures.speed import residuals, speed_bars
 from lab.figures.tables import ShownTable, table
-from lipnb.scan import figures as scan
-from lipnb.scan.style import NOT_CONVERGED, STYLE, house_style, log_ticks, panels, points, rate_line
+from lipnb.scanning import figures as scan
+from lipnb.scanning.style import NOT_CONVERGED, STYLE, house_style, log_ticks, panels, points, rate_line
 
 __all__ = [
     "FIGURES",

@@ -7,7 +7,7 @@ from bokeh.models import Arrow, NormalHead
 from lab.figures.real_text import named
 from lab.figures.sliders import BLACK, BLUE, GREEN, ORANGE, Control, Feed, Movable, axes, rounded, source, tidy
 from lab.power_laws import one_series, power_law, rate
-from lipnb.scan.style import log_ticks
+from lipnb.scanning.style import log_ticks
 
 __all__ = ["growth", "released", "two_clusters"]
 

@@ -5,7 +5,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from lab.power_laws import one_series, rate
-from lipnb.scan.style import NOT_CONVERGED, log_ticks, panels, rate_line
+from lipnb.scanning.style import NOT_CONVERGED, log_ticks, panels, rate_line
 
 __all__ = ["against_length", "figure_1", "jump", "named", "rates"]
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from lab.power_laws import one_series, rate
-from lipnb.scan.style import panels
+from lipnb.scanning.style import panels
 
 __all__ = ["two_quantities"]
 

@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.ticker import NullLocator
 
-from lipnb.scan.style import panels
+from lipnb.scanning.style import panels
 
 __all__ = ["attacks", "ranks"]
 

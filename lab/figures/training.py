@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from lipnb.scan.style import panels
+from lipnb.scanning.style import panels
 
 __all__ = ["constants", "losses", "stability", "trained_layers"]
 

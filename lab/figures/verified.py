@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from lipnb.scan.style import panels
+from lipnb.scanning.style import panels
 
 __all__ = ["TITLES", "brackets", "worst_cases"]
 

@@ -43,7 +43,7 @@ def page_complaints(root, name):
 
 def figure_modules(root):
     """The modules that draw: what they spell out is read in the figures."""
-    return [*sorted((root / "lab" / "figures").glob("*.py")), *(root / "lipnb" / "scan").glob("figures.py")]
+    return [*sorted((root / "lab" / "figures").glob("*.py")), *(root / "lipnb" / "scanning").glob("figures.py")]
 
 
 def module_complaints(root, path):

@@ -136,7 +136,7 @@ class Local:
         return self._with(turn, at)
 
     def at(self, rows: slice | Tensor) -> "Local":
-        """The same for some places of the sequence."""
+        """The same for the tokens at these places of the sequence, in place of all n; a place may come again."""
         turn, at = (pair and (pair[0][..., rows, :], pair[1][..., rows, :]) for pair in (self._turn, self._at))
         return self._with(turn, at)
 

@@ -1,45 +1,62 @@
 """`lipnb scan`: how Lipschitz is each layer of a model, on a text."""
 
 import sys
+from argparse import Action
 
 from lipnb.cli.words import Unknown, count, known, layers, lengths, tolerance
 
 EXAMPLES = """\
   lipnb scan minilm --text python_reference --lengths 32    the embedded model, on a text that is always there
-  lipnb scan bert-base-uncased --text story.txt --layers all --lengths 32,128,512
-  lipnb scan ./my-llama --text story.txt --layers 0,5-7 --windows 4 --output scan-of-mine
-  lipnb scan gpt2 --random --text python_reference          the same layers before training
+  lipnb scan smollm2 --text story.txt                       after `lipnb fetch smollm2`: all 30 layers
+  lipnb scan ./my-llama --layers 0,5-7 --windows 4 --output scan-of-mine
+  lipnb scan ./before --against ./after                     two models, or folders of two scans
+  lipnb scan ./my-model --dry-run                           what would be measured, and about how long
   lipnb scan ./my-vit --text photographs                    a folder of images; or --text random
 """
 
 DESCRIPTION = """\
 Measure how much each attention layer of a model can amplify a small change of what it reads: its local Lipschitz
-constant. Beside it stand a certified upper bound and every published bound that applies to the layer.
+constant. Beside it stand a certified upper bound, every published bound that applies to the layer, and two baselines:
+random weights of the same shape, and the same text in random order. The shortest length is looked at closely: each
+head, each token, each whole layer, and the network from end to end.
 
-MODEL is a name that lipnb knows (minilm, gpt2-mini), a name on the Hugging Face hub, or a folder with config.json and
-model.safetensors. Families: BERT, RoBERTa, XLM-RoBERTa, DistilBERT, GPT-2, ViT, Llama, Mistral, Qwen2. No code of a
-model is ever run.
+MODEL is a name that lipnb knows (minilm, gpt2-mini, smollm2), a name on the Hugging Face hub, or a folder with
+config.json and model.safetensors. No code of a model is ever run.
 
 A table is printed; the folder given by --output gets
   report.html    plots and words; one file, opens offline
   scan.csv       one row for each layer, length and window        summary.csv    one row for each layer and length
-  scan.json      how it was made: model, text, hashes, versions, seed, seconds
-  .scan.partial.lock   empty; it keeps two scans out of one folder and may be deleted when none runs
-
-In scan.csv and summary.csv, log10_* and over_* are logarithms to base 10: log10_* of a bound, over_* of how many times
-higher than the constant it is (over_yudin = 2 means 100 times). certified_over is that ratio itself, no logarithm.
+  heads.csv, tokens.csv, whole.csv    the close look              against.csv    with --against
+  *.json         how each was made: model, text, hashes, versions, seed, seconds
+  SHA256SUMS     checksums of these tables, written last; a table that was changed since is not read again
+  .*.partial.lock    empty; they keep two scans out of one folder and may be deleted when none runs
 """
 
 READING = """\
-how to read it:
-  constant       a small change of the tokens comes out at most this many times larger; a lower bound, solved to --rtol
-  certified <=   proved from above, rounding included; so the constant lies between the two
-  x 340          a published bound, 340 times higher than the constant
-  radius         norms of the tokens that the layer receives: bounds grow with the square of the largest
-  check          the layer was taken out of the network correctly: same output, same mask; else nothing is measured
+how to read the table (`lipnb scan --columns` explains those of all files):
+  constant      a small change of the tokens comes out at most this many times larger; a lower bound, solved to --rtol,
+                mean over windows; with "!" where the solver did not reach its tolerance
+  certified     x 1.7: proved, rounding included, to be at most 1.7 times the constant, in each window certified
+  relative      the constant for changes in units of their tokens, |x| / |f(x)| times larger: so layers compare
+  / random      how many times the constant of random weights of the same shape, on the same tokens
+  / shuffled    how many times the constant of the same weights on the same tokens in random order
+  column        the largest column sum of the attention matrix: how much attention one token gets, at most n
+  published     the published bound that comes closest: x 340 is 340 times too high, geometric mean over windows
+  check         the layer was taken out of the network correctly: same output, same mask; else nothing is measured
 
 A scan that is stopped, even by kill -9, continues where it was when the same command is given again.
 """
+
+
+class Explain(Action):
+    """`--columns`: what every column of every table holds, and no more."""
+
+    def __call__(self, parser, namespace, values, option=None):
+        """Print it and end, as `--help` does."""
+        from lipnb.scanning.columns import explained
+
+        print(explained())
+        parser.exit()
 
 
 def add(verbs):
@@ -73,7 +90,12 @@ def add(verbs):
         type=count,
         default=2,
         metavar="N",
-        help="windows for each length, from the beginning of the text, of which no more is tokenized (default 2)",
+        help="windows for each length, at random places of the text, disjoint; no more is tokenized (default 2)",
+    )
+    verb.add_argument(
+        "--no-special",
+        action="store_true",
+        help="windows without the special tokens of the model's own convention, such as [CLS] and [SEP]",
     )
     verb.add_argument(
         "--object",
@@ -101,6 +123,14 @@ def add(verbs):
         "left out, and it is said",
     )
     verb.add_argument(
+        "--no-close", action="store_true", help="no close look at heads, tokens, whole layers and the network"
+    )
+    verb.add_argument(
+        "--against",
+        metavar="OTHER",
+        help="compare with another model, scanned likewise, or with the folder of a scan: MODEL is before, OTHER after",
+    )
+    verb.add_argument(
         "--rtol",
         type=tolerance,
         default=1e-4,
@@ -109,9 +139,11 @@ def add(verbs):
     )
     verb.add_argument("--device", metavar="NAME", help="such as cuda (default: the CPU)")
     verb.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default float32")
-    verb.add_argument("--seed", type=int, default=0, metavar="N", help="of start vectors, random weights and images")
+    verb.add_argument("--seed", type=int, default=0, metavar="N", help="of windows, start vectors, random weights")
     verb.add_argument("--output", metavar="FOLDER", help="default scan-MODEL")
     verb.add_argument("--again", action="store_true", help="measure anew what the folder holds already")
+    verb.add_argument("--dry-run", action="store_true", help="say what would be measured and about how long it takes")
+    verb.add_argument("--columns", nargs=0, action=Explain, help="explain the columns of all tables, and exit")
     verb.set_defaults(run=run)
 
 
@@ -123,23 +155,56 @@ def run(arguments):
     from lipnb.origin import extra
 
     with extra("scan"):
-        from lipnb.scan import folder_of, scan
-        from lipnb.scan.report import write
-        from lipnb.scan.terminal import show
+        from lipnb import scanning
+        from lipnb.scanning import terminal
 
-    options = {
-        name: value
-        for name, value in vars(arguments).items()
-        if name not in ("run", "verb", "model", "no_upper", "output")
-    }
     text = Path(arguments.text)
     if not text.exists() and not text.suffix and "/" not in arguments.text and arguments.text != "random":
         known("file or corpus", [arguments.text], corpora.NAMES)
     if arguments.upper_work <= 0:
         raise Unknown(f"--upper-work is a positive number of operations, got {arguments.upper_work:g}")
-    output = folder_of(arguments.model) if arguments.output is None else Path(arguments.output)
-    found = scan(arguments.model, upper=not arguments.no_upper, output=output, progress=sys.stderr.isatty(), **options)
-    report = write(found, output)
-    show(found)
+    if arguments.dry_run:
+        print("\n".join(scanning.planned(scanning.begin(arguments.model, **_options(arguments)))))
+        return 0
+    found, output = _scanned(arguments, arguments.model, arguments.output)
+    passed = found.summary.passed.all()
+    report = found.report(output)
+    terminal.show(found)
     print(f"\nReport: {report}")
-    return 0 if found.summary.passed.all() else 1
+    if arguments.against is not None:
+        other, _ = _scanned(arguments, arguments.against, None)
+        _against(found, other, (arguments.model, arguments.against), output)
+        passed &= other.summary.passed.all()
+    return 0 if passed else 1
+
+
+def _options(arguments):
+    """What the verb was given, as `lipnb.scan` calls it."""
+    names = ("text", "layers", "lengths", "windows", "object", "masked", "random", "tokenizer", "device", "dtype")
+    given = {name: getattr(arguments, name) for name in (*names, "upper_windows", "upper_work", "rtol", "seed")}
+    switches = {"upper": "no_upper", "special": "no_special", "close": "no_close"}
+    return given | {name: not getattr(arguments, switch) for name, switch in switches.items()}
+
+
+def _scanned(arguments, model, output):
+    """The scan of a model, or that of a folder of one; and where it lies."""
+    from pathlib import Path
+
+    from lipnb import scanning
+
+    if (Path(model) / scanning.SUMS).is_file() and not (Path(model) / "config.json").is_file():
+        return scanning.load(model), Path(model)
+    output = scanning.folder_of(model) if output is None else Path(output)
+    options = {"output": output, "again": arguments.again, "progress": sys.stderr.isatty()}
+    return scanning.scan(model, **_options(arguments), **options), output
+
+
+def _against(before, after, names, output):
+    """Print how two scans compare, and keep the table in the folder of the first."""
+    from lipnb import recording, scanning
+    from lipnb.scanning.comparing import show_comparison
+
+    table = scanning.compare(before, after)
+    recording.write(output / "against.csv", table.to_csv(index=False, float_format=recording.FLOAT_FORMAT))
+    print()
+    show_comparison(table, names)

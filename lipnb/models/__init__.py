@@ -5,6 +5,7 @@ as a `lipnb.Attention`, with the weights, biases and mask of the network.
 """
 
 from lipnb.models.attention_only import AttentionLayer, gpt2_attention_folder, load_attention
+from lipnb.models.drawn import random_windows, special_tokens
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.fetching import SOURCES, fetch
 from lipnb.models.files import holds_model, mini_folder
@@ -16,6 +17,7 @@ from lipnb.models.own_attention import OwnAttention
 from lipnb.models.pictures import PICTURES, picture
 from lipnb.models.positions import load_positions, position_embeddings, with_positions
 from lipnb.models.tokens import first_tokens
+from lipnb.models.whole import Reading, answer, random_twin, readings, whole_network
 
 __all__ = [
     "load",
@@ -24,6 +26,13 @@ __all__ = [
     "picture",
     "PICTURES",
     "first_tokens",
+    "random_windows",
+    "special_tokens",
+    "readings",
+    "whole_network",
+    "random_twin",
+    "answer",
+    "Reading",
     "load_attention",
     "gpt2_attention_folder",
     "load_gpt2",

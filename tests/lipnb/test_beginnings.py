@@ -101,7 +101,7 @@ def test_a_scan_tokenizes_a_long_text_no_further_than_its_windows(tmp_path, monk
 
     monkeypatch.setattr(type(model), "token_ids", counting)
     (tmp_path / "long.txt").write_text("alice and the rabbit go down the hole. " * 50_000)
-    scan.scan(
+    scan(
         model,
         tmp_path / "long.txt",
         layers=[0],

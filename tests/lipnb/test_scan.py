@@ -18,14 +18,14 @@ import torch
 from hub import tiny_bert, tiny_gpt2
 from test_families import families  # noqa: F401, a fixture
 
-from lipnb import certify, models, scan
+from lipnb import certify, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models.loading import layer_count
-from lipnb.scan import inputs, report, terminal
-from lipnb.scan.inputs import chosen_layers
-from lipnb.scan.measure import self_check
-from lipnb.scan.summary import times
+from lipnb.scanning import inputs, report, terminal
+from lipnb.scanning.checking import self_check
+from lipnb.scanning.inputs import chosen_layers
+from lipnb.scanning.summary import times
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
 STORIES = os.path.join(os.environ.get("LIPNB_DATA", ""), "models/stories260K")
@@ -50,8 +50,17 @@ def small(folder):
 
 
 def scanned(model, text, folder, **options):
-    return scan.scan(
-        model, text, **{"lengths": [4, 9], "output": folder / "out", "dtype": "float64", "progress": False, **options}
+    return scanning.scan(
+        model,
+        text,
+        **{
+            "lengths": [4, 9],
+            "close": False,
+            "output": folder / "out",
+            "dtype": "float64",
+            "progress": False,
+            **options,
+        },
     )
 
 
@@ -76,11 +85,13 @@ def test_real_models_against_the_dense_jacobian(tmp_path, text, name):
     if name == "stories260K" and not os.path.isdir(STORIES):
         pytest.skip("stories260K is not in the folder LIPNB_DATA")
     layers = "all" if name == "stories260K" else "0,3"
-    found = scan.scan(place, text, layers=layers, lengths=[3], windows=1, output=tmp_path / "out", upper=False, **QUIET)
+    found = scanning.scan(
+        place, text, layers=layers, lengths=[3], windows=1, output=tmp_path / "out", upper=False, **QUIET
+    )
     assert found.table.passed.all() and found.table.converged.all()
     assert len(found.table) == (5 if layers == "all" else 2)
     model = models.load(place, dtype=torch.float64)
-    ids = model.token_ids(WORDS)[None, :3]
+    ids = models.random_windows(model, WORDS, 3, 1)
     for row in found.table.itertuples():
         f, x = model.attention(row.layer), model.activations(ids, row.layer)
         exact = torch.linalg.matrix_norm(AutodiffJacobian(f, x).dense(), 2).item()
@@ -165,7 +176,8 @@ def test_a_layer_that_is_not_the_networks_is_not_measured(bert, tmp_path, text, 
         return f
 
     monkeypatch.setattr(type(model), "attention", wrong)
-    assert self_check(model, 0, torch.tensor([[5, 6, 7, 8]]))[3]
+    read = models.readings(model, torch.tensor([[5, 6, 7, 8]]))
+    assert self_check(model, 0, read[0])[2]
     found = scanned(model, text, tmp_path)
     assert list(found.summary.passed) == [True, True, False, False]
     assert found.table[found.table.layer == 1].lipschitz.isna().all()
@@ -179,7 +191,7 @@ def test_a_layer_that_is_not_the_networks_is_not_measured(bert, tmp_path, text, 
 def test_a_mask_that_is_not_the_models_is_found(tmp_path):
     model = models.load(tiny_gpt2(tmp_path / "gpt2"), dtype=torch.float64)
     model.masked = False
-    _, error, leak, passed = self_check(model, 1, torch.tensor([[5, 6, 7, 8]]))
+    error, leak, passed = self_check(model, 1, models.readings(model, torch.tensor([[5, 6, 7, 8]]))[1])
     assert not passed and leak == 0
 
 
@@ -188,7 +200,7 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text, capsys):
     command = ["scan", str(bert), "--text", str(text), "--lengths", "3,5,7", "--dtype", "float64"]
     command += ["--output", str(tmp_path / "out")]
     slow = (
-        "import lipnb.scan.run as r, time; m = r.measure\n"
+        "import lipnb.scanning.run as r, time; m = r.measure\n"
         "def slow(*a, **k):\n    time.sleep(0.6)\n    return m(*a, **k)\n"
         "r.measure = slow\nfrom lipnb.cli import main\nimport sys\nsys.exit(main(sys.argv[1:]))"
     )
@@ -206,8 +218,8 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text, capsys):
     assert main(command) == 0
     said = capsys.readouterr()
     assert "6 of 6 layers and lengths passed" in said.out and "\x1b" not in said.out and said.err == ""
-    alone = scan.scan(bert, text, lengths=[3, 5, 7], dtype="float64", output=tmp_path / "alone", **QUIET)
-    pd.testing.assert_frame_equal(scan.load(tmp_path / "out").table, alone.table)
+    alone = scanning.scan(bert, text, lengths=[3, 5, 7], dtype="float64", output=tmp_path / "alone", **QUIET)
+    pd.testing.assert_frame_equal(scanning.load(tmp_path / "out").table, alone.table)
     birth = json.loads((tmp_path / "out" / "scan.json").read_text())
     assert birth["rows"] == 12 and len(birth["settings"]["text_sha256"]) == 64
     assert birth["settings"]["text"] == "story.txt"
@@ -223,8 +235,8 @@ def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(
 ):
     model = small(families / name)
     first = scanned(model, text, tmp_path)
-    monkeypatch.setattr("lipnb.scan.run.measure", lambda *a, **k: pytest.fail("measured again"))
-    (tmp_path / "out" / "summary.csv").unlink()  # as after a kill -9 between the two files
+    monkeypatch.setattr("lipnb.scanning.run.measure", lambda *a, **k: pytest.fail("measured again"))
+    (tmp_path / "out" / "SHA256SUMS").unlink()  # as after a kill -9 before the last file
     pd.testing.assert_frame_equal(scanned(model, text, tmp_path).table, first.table)
     assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == len(first.summary)
     with pytest.raises(
@@ -239,11 +251,11 @@ def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(
 
 def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text):
     found = scanned(bert, text, tmp_path, windows=1)
-    again = scan.remeasure(found.table, found.about["settings"], bert, text)
+    again = scanning.remeasure(found.table, found.about["settings"], bert, text)
     assert len(again) == 2 and (again["lipschitz difference"] < 1e-5).all()
     text.write_text(WORDS.replace("rabbit", "queen"))
     with pytest.raises(ValueError, match="another edition"):
-        scan.remeasure(found.table, found.about["settings"], bert, text)
+        scanning.remeasure(found.table, found.about["settings"], bert, text)
 
 
 BRIEF = {"lengths": [4], "windows": 1, "upper": False}
@@ -301,8 +313,8 @@ def test_a_full_disk_is_a_sentence_and_what_was_measured_is_kept(bert, tmp_path,
     (partial,) = tmp_path.rglob("scan.partial.jsonl")
     kept = partial.read_text().count('"unit"')
     measured = []
-    measure = scan.run.measure
-    monkeypatch.setattr("lipnb.scan.run.measure", lambda *a, **k: measured.append(1) or measure(*a, **k))
+    measure = scanning.run.measure
+    monkeypatch.setattr("lipnb.scanning.run.measure", lambda *a, **k: measured.append(1) or measure(*a, **k))
     assert len(scanned(model, text, tmp_path, upper=False).table) == 8 and len(measured) == 4 - kept < 4
 
 
@@ -334,8 +346,8 @@ def test_names_and_texts_are_escaped_and_the_report_asks_for_nothing(bert, tmp_p
 def test_the_table_fits_the_terminal(finished, width):
     out = StringIO()
     terminal.show(finished, file=out, width=width)
-    table = out.getvalue().split("Bounds:")[0].split("4 of 4")[0]
-    assert max(map(len, table.splitlines())) <= width and "constant" in table
+    table = out.getvalue().split("4 of 4")[0]
+    assert max(map(len, table.splitlines())) <= min(width, 100) and "constant" in table
 
 
 @pytest.mark.parametrize(
@@ -407,7 +419,7 @@ def test_what_cannot_be_scanned_is_said_in_a_sentence(tmp_path, monkeypatch, cap
 )
 def test_a_text_too_short_names_the_options(tokens, lengths, ways):
     with pytest.raises(ValueError) as said:
-        inputs._that_fit(lengths, 2, tokens, by_default=False)
+        inputs._that_fit(lengths, 2, tokens, 0, by_default=False)
     need = 2 * max(lengths)
     assert str(said.value) == (
         f"the text has {tokens} tokens, but 2 windows of {max(lengths)} tokens need {need}: take {ways}."
@@ -425,7 +437,7 @@ def test_default_lengths_are_those_that_the_text_allows(bert, tmp_path, monkeypa
     out = StringIO()
     terminal.show(found, file=out)
     assert sentence in out.getvalue().splitlines() and sentence in report.html(found)
-    monkeypatch.setattr("lipnb.scan.run.measure", lambda *a, **k: pytest.fail("measured again"))
+    monkeypatch.setattr("lipnb.scanning.run.measure", lambda *a, **k: pytest.fail("measured again"))
     assert len(scanned(bert, short, tmp_path, lengths=[4, 8], upper=False).table) == 8  # the same scan, asked otherwise
 
 
@@ -442,7 +454,7 @@ def test_layer_counts_of_every_family(families):  # noqa: F811
     assert layer_count("gpt2", random=True) is None
 
 
-@pytest.mark.parametrize(("columns", "longest"), [(None, 120), ("70", 70), ("none", 120), ("0", 120)])
+@pytest.mark.parametrize(("columns", "longest"), [(None, 100), ("70", 70), ("none", 100), ("0", 100), ("160", 100)])
 def test_a_pipe_gets_lines_of_a_length_to_read(finished, monkeypatch, columns, longest):
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
@@ -450,17 +462,19 @@ def test_a_pipe_gets_lines_of_a_length_to_read(finished, monkeypatch, columns, l
     out = StringIO()
     terminal.show(finished, file=out)
     lines = out.getvalue().splitlines()
-    table = out.getvalue().split("Bounds:")[0].split("4 of 4")[0].splitlines()
+    table = out.getvalue().split("4 of 4")[0].splitlines()
     assert longest - 30 < max(map(len, table)) <= longest
     assert all(line == line.rstrip() for line in lines) and any("constant" in line for line in table)
 
 
 def test_the_help_and_the_report_say_which_columns_are_logarithms(finished, capsys):
     with pytest.raises(SystemExit):
-        main(["scan", "--help"])
+        main(["scan", "--columns"])
     told = " ".join(capsys.readouterr().out.split())
-    assert "over_* are logarithms to base 10" in told and "certified_over is that ratio itself, no logarithm" in told
-    assert ".scan.partial.lock" in told
+    assert "over_NAME logarithm to base 10" in told and "each of the same window; a plain ratio" in told
+    with pytest.raises(SystemExit):
+        main(["scan", "--help"])
+    assert ".*.partial.lock" in capsys.readouterr().out
     found = finished
     said = " ".join(report.html(found).split())
     assert "over_* hold its logarithm to base 10, and certified_over a plain ratio" in said

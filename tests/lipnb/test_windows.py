@@ -7,11 +7,11 @@ import torch
 from cases import relative
 from test_families import LLAMA, loaded, some_input, written
 
-from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
+from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz, models
 from lipnb.jacobian.particles import SeparableJacobian, TiledJacobian, separable_pays
 from lipnb.jacobian.streamed import StreamedProducts
-from lipnb.scan import catalogue
-from lipnb.scan.measure import self_check
+from lipnb.scanning import catalogue
+from lipnb.scanning.checking import self_check
 
 WINDOWS = [(n, w) for n in (1, 5, 23) for w in (1, 2, 7, 22, 23, 40)]
 
@@ -229,7 +229,7 @@ def test_the_constant_is_that_of_the_networks_own_module(folders, name, layer):
     assert relative(local_lipschitz(f, x, rtol=1e-7).value, theirs) < 1e-5
     assert theirs.item() <= bounds.rotary_terms(f, x)
     assert theirs.item() <= bounds.rotary_upper(f, 24, x.norm(dim=-1).max().item())
-    assert self_check(model, layer, ids)[-1]
+    assert self_check(model, layer, models.readings(model, ids)[layer])[-1]
     if window is not None:  # the map without its window is another one
         bare = f.replace(window=None)
         assert relative(bare(x), module(x)) > 1e-3

@@ -6,7 +6,7 @@ from itertools import cycle
 import matplotlib.pyplot as plt
 import numpy as np
 
-from lipnb.scan.style import NOT_CONVERGED, STYLE, log_ticks
+from lipnb.scanning.style import NOT_CONVERGED, STYLE, log_ticks
 
 __all__ = ["growth", "in_report", "layers", "radii"]
 

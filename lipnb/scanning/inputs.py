@@ -32,6 +32,8 @@ class Material:
         Length n -> inputs of the network: token ids (windows, n) or images (windows, c, h, w).
     left_out : str
         Which default lengths the text is too short for, in a sentence; empty where it is long enough.
+    special : tuple of list of str
+        Special tokens before and after each window.
     """
 
     model: models.Model
@@ -39,6 +41,7 @@ class Material:
     sha256: str
     inputs: dict
     left_out: str = ""
+    special: tuple[list[str], list[str]] = ([], [])
 
 
 def chosen_layers(layers, count, name):
@@ -57,7 +60,7 @@ def chosen_layers(layers, count, name):
     return sorted(wanted)
 
 
-def prepare(model, text, *, lengths, windows, seed, layers="all", **options):
+def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, **options):
     """Load the model and what it reads.
 
     Parameters
@@ -72,7 +75,9 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", **options):
     windows : int
         Windows for each length.
     seed : int
-        Seed of random weights and of random images.
+        Seed of where the windows lie, of random weights and of random images.
+    special : bool
+        Whether windows stand between the special tokens of the model's own convention.
     layers : str or sequence of int
         As for `chosen_layers`; checked before weights are read.
     **options
@@ -115,22 +120,35 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", **options):
             f"for: take lengths up to {model.longest}."
         )
     words = corpora.read(str(text))
-    token_ids = models.first_tokens(model, words, windows * max(lengths))
-    lengths, left_out = _that_fit(lengths, windows, len(token_ids), by_default)
-    inputs = {length: corpora.windows(token_ids, length, windows) for length in sorted(lengths)}
-    return Material(model, Path(str(text)).name, hashlib.sha256(words.encode()).hexdigest(), inputs, left_out)
+    ends = models.special_tokens(model) if special else ([], [])
+    around = len(ends[0]) + len(ends[1])
+    found = len(models.first_tokens(model, words, windows * max(lengths)))  # enough to know which lengths fit
+    lengths, left_out = _that_fit(lengths, windows, found, around, by_default)
+    inputs = {
+        length: models.random_windows(model, words, length, windows, seed=seed, special=special and around > 0)
+        for length in sorted(lengths)
+    }
+    digest, named = hashlib.sha256(words.encode()).hexdigest(), model.tokenizer.convert_ids_to_tokens
+    return Material(model, Path(str(text)).name, digest, inputs, left_out, (named(ends[0]), named(ends[1])))
 
 
-def _that_fit(lengths, windows, tokens, by_default):
-    """Lengths that a text of so many tokens allows, and a sentence on those of the default that it does not."""
-    fit = [length for length in lengths if length * windows <= tokens]
+def _that_fit(lengths, windows, tokens, around, by_default):
+    """Lengths that a text of so many tokens allows, and a sentence on those of the default that it does not.
+
+    `around` of the tokens of each window are special ones.
+    """
+    fit = [length for length in lengths if (length - around) * windows <= tokens]
     if len(fit) == len(lengths):
         return lengths, ""
-    said = f"the text has {tokens} tokens, but {windows} windows of {max(lengths)} tokens need {windows * max(lengths)}"
+    most = max(lengths)
+    need = (most - around) * windows
+    said = f"the text has {tokens} tokens, but {windows} windows of {most} tokens need {need}"
+    said += f" beside {around} special ones each" if around else ""
     if by_default and fit:
         return fit, f"Lengths {','.join(map(str, fit))} only: {said}."
-    ways = [f"--lengths {','.join(map(str, fit or [tokens // windows]))}"] if fit or tokens >= windows else []
-    ways += [f"--windows {tokens // max(lengths)}"] if tokens >= max(lengths) else []
+    shorter = fit or ([tokens // windows + around] if tokens >= windows else [])
+    ways = [f"--lengths {','.join(map(str, shorter))}"] if shorter else []
+    ways += [f"--windows {tokens // (most - around)}"] if tokens >= most - around else []
     raise ValueError(f"{said}: take {' or '.join([*ways, 'a longer text'])}.")
 
 

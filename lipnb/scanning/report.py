@@ -8,10 +8,11 @@ import pandas as pd
 from markupsafe import Markup
 
 from lipnb import corpora, recording
-from lipnb.scan import figures
-from lipnb.scan.catalogue import CATALOGUE, SOURCES
-from lipnb.scan.run import Scan
-from lipnb.scan.summary import TITLES, skipped, times, verdicts
+from lipnb.scanning import figures
+from lipnb.scanning.catalogue import CATALOGUE, SOURCES
+from lipnb.scanning.folder import Scan
+from lipnb.scanning.summary import TITLES, skipped, times
+from lipnb.scanning.verdict import verdicts
 
 __all__ = ["PLOTTED", "html", "write"]
 
@@ -35,8 +36,8 @@ def html(found: Scan) -> str:
 
     Parameters
     ----------
-    found : lipnb.scan.Scan
-        From `lipnb.scan.scan` or `lipnb.scan.load`.
+    found : lipnb.scanning.Scan
+        From `lipnb.scan` or `lipnb.scanning.load`.
 
     Returns
     -------
@@ -66,7 +67,7 @@ def html(found: Scan) -> str:
         catalogue=[(bound, *_range(summary, bound.key)) for bound in CATALOGUE],
         routes=[(route, ROUTES.get(route, route)) for route in routes],
         plots=_plots(summary),
-        verdicts=verdicts(found.about, summary),
+        verdicts=verdicts(found),
         skipped=skipped(found.about, summary),
         passed=int(summary.passed.sum()),
         certified="certified" in summary and bool(summary.certified.notna().any()),
@@ -76,9 +77,10 @@ def html(found: Scan) -> str:
     )
 
 
-def write(found: Scan, folder: str | os.PathLike) -> Path:
-    """Write ``report.html`` into a folder, in one step; gives its path."""
-    path = Path(folder) / "report.html"
+def write(found: Scan, path: str | os.PathLike) -> Path:
+    """Write the report to a file in one step, ``report.html`` of a folder that exists; gives its path."""
+    path = Path(path)
+    path = path / "report.html" if path.is_dir() else path
     with recording.kept(path):
         recording.write(path, html(found))
     return path

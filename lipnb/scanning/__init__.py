@@ -10,9 +10,13 @@ from lipnb.origin import extra
 HOMES = {
     "CATALOGUE": "catalogue",
     "Bound": "catalogue",
-    "Scan": "run",
-    "folder_of": "run",
-    "load": "run",
+    "SUMS": "folder",
+    "Scan": "folder",
+    "begin": "run",
+    "compare": "comparing",
+    "folder_of": "folder",
+    "load": "folder",
+    "planned": "run",
     "remeasure": "run",
     "scan": "run",
 }
@@ -23,8 +27,8 @@ def __getattr__(name):
     """Imported when first named: the look of its figures serves others that have no model, and no torch."""
     if name in HOMES:
         with extra("scan"):
-            return getattr(import_module(f"lipnb.scan.{HOMES[name]}"), name)
-    raise AttributeError(f"module 'lipnb.scan' has no attribute {name!r}")
+            return getattr(import_module(f"lipnb.scanning.{HOMES[name]}"), name)
+    raise AttributeError(f"module 'lipnb.scanning' has no attribute {name!r}")
 
 
 def __dir__():

@@ -3,10 +3,14 @@
 import numpy as np
 import pandas as pd
 
-from lipnb.scan.catalogue import CATALOGUE
+from lipnb.scanning.catalogue import CATALOGUE
 
-__all__ = ["TITLES", "skipped", "summarise", "times", "verdicts"]
+__all__ = ["BASELINES", "TITLES", "closest", "skipped", "summarise", "times"]
 
+BASELINES = {
+    "random": "random weights of the same shape, on the same tokens",
+    "shuffled": "the same weights, on the tokens of the window in random order",
+}
 TITLES = {bound.key: bound.title for bound in CATALOGUE}
 
 
@@ -16,16 +20,13 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     table : DataFrame
-        One row for each window, from `lipnb.scan.scan`.
+        One row for each window, from `lipnb.scanning.scan`.
 
     Returns
     -------
     DataFrame
-        layer, length, windows, passed, self_check, leak, radius (largest), mean_radius (root mean square), lipschitz
-        (mean) with its `low` and `high`, residual (largest), converged (all), route, certified and certified_lower
-        (means of the windows that have them), `certified_over` (the largest ratio of the first to the constant, as
-        it is), and for each bound ``over_<key>``: the logarithm to base 10 of how many times too high it is, mean over
-        windows; 2 means 100 times. The names look alike; only those of bounds are logarithms.
+        Its columns are explained in `lipnb.scanning.columns`, those of summary.csv. The names look alike; only those of
+        bounds are logarithms.
     """
     rows = []
     for (layer, length), group in table.groupby(["layer", "length"], sort=True):
@@ -48,10 +49,16 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
                 "residual": group.residual.max(),
                 "converged": bool(group.converged.all()),
                 "route": " + ".join(sorted(set(group.route))),
+                "relative": group.relative.mean(),
+                "column": group.column.mean(),
                 "certified": group.certified.mean(),
                 "certified_lower": group.certified_lower.mean(),
                 "certified_over": (group.certified / constant).max(),
+                "certified_constant": constant[group.certified.notna()].mean(),
             }
+            for name in BASELINES:
+                if name in group and group[name].notna().any():
+                    row[f"over_{name}"] = (constant / group[name]).mean()
             for key in TITLES:
                 if (column := f"log10_{key}") in group and group[column].notna().any():
                     row[f"over_{key}"] = (group[column] - np.log10(constant)).mean()
@@ -109,6 +116,13 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
             said.append(
                 f"Certified: {settings['certified']} of {settings['windows']} windows of each length (--upper-windows)."
             )
+    before, after = settings["special"]
+    if before or after:
+        said.append(f"Each window is {' '.join([*before, '...', *after])}: special tokens are among its n.")
+    elif settings["tokenizer"]:
+        said.append("No special tokens stand around the windows.")
+    missing = [BASELINES[name] for name in BASELINES if name not in settings["baselines"]]
+    said += [f"No baseline: {words}." for words in missing]
     if settings.get("left_out"):
         said.append(settings["left_out"])
     for n in (int(n) for n in settings["lengths"]):
@@ -117,44 +131,7 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
     return said
 
 
-def verdicts(about: dict, summary: pd.DataFrame) -> list[str]:
-    """What was found, in a few sentences of plain words."""
-    good = summary[summary.passed]
-    if good.empty:
-        return ["No layer passed its self-check: nothing was measured."]
-    settings = about["settings"]
-    top, low = good.loc[good.lipschitz.idxmax()], good.loc[good.lipschitz.idxmin()]
-    said = [
-        f"{int(summary.passed.sum())} of {len(summary)} layers and lengths passed the self-check: what was "
-        "measured is the model's own attention.",
-        f"Largest local constant: {top.high:.3g}, layer {top.layer} at {top.length} tokens. Smallest layer mean: "
-        f"{low.lipschitz:.3g}, layer {low.layer} at {low.length}.",
-    ]
-    if len(settings["lengths"]) > 1:
-        longest, shortest = max(settings["lengths"]), min(settings["lengths"])
-        growth = (
-            good[good.length == longest].set_index("layer").lipschitz
-            / good[good.length == shortest].set_index("layer").lipschitz
-        ).dropna()
-        if len(growth):
-            said.append(
-                f"From {shortest} to {longest} tokens the constant changes by a factor of {growth.min():.2g} "
-                f"to {growth.max():.2g}, depending on the layer; the square root of the length would give "
-                f"{(longest / shortest) ** 0.5:.2g}."
-            )
-    if good.certified_over.notna().any():
-        said.append(f"Certified upper bounds lie within a factor of {good.certified_over.max():.3g} of the constant.")
-    over = [column for column in good if column.startswith("over_")]
-    if over:
-        means = good[over].mean().sort_values()
-        best, worst = means.index[0], means.index[-1]
-        said.append(
-            f"Of the bounds in closed form, {TITLES[best[5:]]} comes closest, {times(means.iloc[0])} times too "
-            f"high on average; {TITLES[worst[5:]]} is {times(means.iloc[-1])} times too high."
-        )
-    if not good.converged.all():
-        said.append(
-            f"{int((~good.converged.astype(bool)).sum())} of {len(good)} did not converge: their constants are "
-            "lower bounds that may be too low."
-        )
-    return said
+def closest(summary: pd.DataFrame) -> list[str]:
+    """Keys of the bounds in closed form, the closest on average first."""
+    over = [key for key in TITLES if f"over_{key}" in summary]
+    return sorted(over, key=lambda key: summary[f"over_{key}"].mean())

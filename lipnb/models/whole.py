@@ -1,0 +1,211 @@
+"""A network beyond single attentions: every layer read in one pass, whole layers, and the network from end to end."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lipnb.models.files import quiet
+from lipnb.models.model import Model, _Captured, _hooked, _inputs_of, _tokens
+
+__all__ = ["Reading", "answer", "random_twin", "readings", "whole_network"]
+
+TO = ("hidden", "logits")
+SCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")  # entries of a configuration that change logits
+
+
+class Reading(NamedTuple):
+    """What one layer was given and what it gave when the network read some inputs.
+
+    Attributes
+    ----------
+    stream : Tensor, shape (b, n, d)
+        What the layer received.
+    received, given : Tensor, shape (b, n, d)
+        What its attention received, norms before it applied, and what it gave, output projection included.
+    whole : callable
+        The layer itself with all that it has (attention, norms, residuals, MLP), from (b, n, d) to (b, n, d).
+    """
+
+    stream: Tensor
+    received: Tensor
+    given: Tensor
+    whole: Callable[[Tensor], Tensor]
+
+
+@torch.no_grad()
+def readings(model: Model, inputs: Tensor) -> list[Reading]:
+    """What every layer receives and gives, from one pass of the network.
+
+    Parameters
+    ----------
+    model : Model
+        From `lipnb.models.load`.
+    inputs : Tensor, shape (b, n) or (b, c, h, w)
+        Token ids or images, as for `Model.activations`.
+
+    Returns
+    -------
+    list of Reading
+        One for each layer, in order.
+
+    Raises
+    ------
+    ValueError
+        As `Model.activations`.
+
+    Examples
+    --------
+    >>> from lipnb import models
+    >>> model = models.load("minilm")
+    >>> read = models.readings(model, model.token_ids("how smooth is attention?")[None])
+    >>> len(read), read[3].received.shape
+    (6, torch.Size([1, 5, 384]))
+    """
+    inputs, architecture, network = _inputs_of(model, inputs), model.architecture, model.network
+    calls: list[tuple[Any, tuple, dict]] = []
+    received: list[Tensor] = []
+    given: list[Tensor] = []
+    with ExitStack() as hooks:
+        seen = set()
+        for layer, module in enumerate(architecture.layers_of(network)):
+            if id(module) in seen:  # layers may share one module
+                continue
+            seen.add(id(module))
+            hooks.enter_context(_hooked(module, lambda *call: calls.append(call)))
+            receiver = architecture.receiver(network, layer, "heads+output")
+            hooks.enter_context(_hooked(receiver, lambda _, *call: received.append(_tokens(*call))))
+            giver = architecture.giver(network, layer)
+            handle = giver.register_forward_hook(lambda _, args, output: given.append(_first(output)))
+            hooks.callback(handle.remove)
+        network(**_options(model, inputs))
+    return [
+        Reading(_tokens(args, kwargs), x, y, _called(module, args, kwargs))
+        for (module, args, kwargs), x, y in zip(calls, received, given, strict=True)
+    ]
+
+
+def _options(model, inputs):
+    reads = model.architecture.reads
+    return {reads: inputs} | ({"use_cache": False} if reads == "input_ids" else {})
+
+
+def _first(output):
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _with(args, kwargs, x):
+    """The arguments of a call with other tokens."""
+    return ((x, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": x})
+
+
+def _called(module, args, kwargs):
+    """A layer as a map of its tokens: the rest of its arguments stays."""
+
+    def layer(x):
+        args_of_x, kwargs_of_x = _with(args, kwargs, x)
+        return _first(module(*args_of_x, **kwargs_of_x))
+
+    return layer
+
+
+@torch.no_grad()
+def answer(model: Model, layer: int, read: Reading, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """What the attention of a layer gives, (b, n, d), where what it receives is replaced by its `change`."""
+    found = []
+
+    def stop(module, args, output):
+        found.append(_first(output))
+        raise _Captured
+
+    def changed(module, args, kwargs):
+        return _with(args, kwargs, change(_tokens(args, kwargs)))
+
+    stopping = model.architecture.giver(model.network, layer).register_forward_hook(stop)
+    try:
+        with _hooked(model.architecture.receiver(model.network, layer, "heads+output"), changed):
+            read.whole(read.stream)
+    except _Captured:
+        pass
+    finally:
+        stopping.remove()
+    return found[0]
+
+
+def whole_network(model: Model, inputs: Tensor, to: str = "hidden") -> Callable[[Tensor], Tensor]:
+    """The network from what its first layer receives to its end, a map for `lipnb.local_lipschitz`.
+
+    Parameters
+    ----------
+    model : Model
+        From `lipnb.models.load`.
+    inputs : Tensor, shape (b, n) or (b, c, h, w)
+        Token ids or images: they say how many tokens there are and what masks; their values play no part.
+    to : {"hidden", "logits"}
+        The last hidden states, final norm included, (b, n, d); or the logits of the next token, (b, n, vocabulary), of
+        decoders whose output matrix is that of the embeddings.
+
+    Returns
+    -------
+    callable
+        Of embeddings (b, n, d), positions included: those of the inputs are ``readings(model, inputs)[0].stream``.
+
+    Raises
+    ------
+    ValueError
+        "to must be one of ..."; "... has no logits here ...".
+
+    Examples
+    --------
+    >>> from lipnb import local_lipschitz, models
+    >>> model = models.load("minilm")
+    >>> ids = model.token_ids("how smooth?")[None]
+    >>> found = local_lipschitz(models.whole_network(model, ids), models.readings(model, ids)[0].stream, rtol=1e-2)
+    >>> found.value.shape, found.route
+    (torch.Size([1]), 'autodiff')
+    """
+    if to not in TO:
+        raise ValueError(f"to must be one of {TO}, got {to!r}.")
+    matrix = _head(model) if to == "logits" else None
+    inputs, module = _inputs_of(model, inputs), model.architecture.layers_of(model.network)[0]
+
+    def network(x):
+        begun = []
+
+        def replaced(module, args, kwargs):
+            if begun:  # a module that other layers share
+                return None
+            begun.append(True)
+            return _with(args, kwargs, x)
+
+        with _hooked(module, replaced):
+            hidden = model.network(**_options(model, inputs)).last_hidden_state
+        return hidden if matrix is None else hidden @ matrix.mT
+
+    return network
+
+
+def _head(model):
+    """The matrix (vocabulary, d) between hidden states and logits; one sentence where that is not all."""
+    config = model.network.config
+    tied = model.architecture.reads == "input_ids" and model.architecture.masks[0]
+    if not tied or not getattr(config, "tie_word_embeddings", False) or any(getattr(config, x, None) for x in SCALED):
+        raise ValueError(
+            f"{model.name} has no logits here: its output layer is not the matrix of its embeddings alone, and is not "
+            "read; take to='hidden'."
+        )
+    return model.network.get_input_embeddings().weight.detach()
+
+
+def random_twin(model: Model, seed: int = 0) -> Model:
+    """The same network with weights drawn at random as its family draws them; the global random state stays."""
+    with torch.random.fork_rng(devices=[]), quiet():
+        torch.default_generator.manual_seed(seed)
+        options = {"attn_implementation": "eager", "dtype": torch.float32, **model.architecture.options}
+        network = type(model.network)._from_config(deepcopy(model.network.config), **options)
+    network = network.to(device=model.network.device, dtype=model.network.dtype).eval().requires_grad_(False)
+    return replace(model, weights="random", network=network)

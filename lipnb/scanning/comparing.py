@@ -1,0 +1,103 @@
+"""Two scans side by side, such as before and after a fine-tune: layer by layer, beyond the error of the solver."""
+
+from typing import TextIO
+
+import pandas as pd
+from rich.markup import escape
+
+from lipnb.scanning.folder import Scan
+from lipnb.scanning.terminal import console_for, print_table
+
+__all__ = ["compare", "compared", "show_comparison"]
+
+SAME = ("text_sha256", "special", "windows", "object", "seed", "masked")  # what must be equal, or nothing is compared
+ROUNDING = 1e-6  # of a constant in float32, relative; added to what the solver leaves open
+
+
+def compare(before: Scan, after: Scan) -> pd.DataFrame:
+    """Where the constants of two scans on the same windows differ by more than the solver may have left open.
+
+    Parameters
+    ----------
+    before, after : Scan
+        Of the same text, windows, mask and object, with layers and lengths in common.
+
+    Returns
+    -------
+    DataFrame
+        One row for each layer and length that both have: `before`, `after` (mean constants), `ratio` (after / before,
+        mean over windows), `error` (largest relative width of what the solver leaves open, of both), `relative_before`
+        and `relative_after`, and `differs`: "higher" or "lower" where the intervals from constant to probable bound of
+        the two scans lie apart in every window, the same way each time; else "".
+
+    Raises
+    ------
+    ValueError
+        "these scans cannot be compared: ...".
+    """
+    old, new = before.about["settings"], after.about["settings"]
+    for name in SAME:
+        if old[name] != new[name]:
+            raise ValueError(
+                f"these scans cannot be compared: {name} is {old[name]!r} in the first and {new[name]!r} in the "
+                "second; scan both with the same text and options."
+            )
+    both = before.table.merge(after.table, on=["layer", "length", "window"], suffixes=("_before", "_after"))
+    both = both[both.passed_before & both.passed_after]
+    if both.empty:
+        raise ValueError("these scans cannot be compared: they have no layer and length in common that passed.")
+    both = both.assign(
+        ratio=both.lipschitz_after / both.lipschitz_before,
+        higher=both.lipschitz_after * (1 - ROUNDING) > both.probable_before * (1 + ROUNDING),
+        lower=both.probable_after * (1 + ROUNDING) < both.lipschitz_before * (1 - ROUNDING),
+    )
+    for when in ("before", "after"):
+        both[f"error_{when}"] = both[f"probable_{when}"] / both[f"lipschitz_{when}"] - 1
+    rows = []
+    for (layer, length), group in both.groupby(["layer", "length"]):
+        rows.append(
+            {
+                "layer": layer,
+                "length": length,
+                "before": group.lipschitz_before.mean(),
+                "after": group.lipschitz_after.mean(),
+                "ratio": group.ratio.mean(),
+                "error": group[["error_before", "error_after"]].max(axis=None),
+                "relative_before": group.relative_before.mean(),
+                "relative_after": group.relative_after.mean(),
+                "differs": "higher" if group.higher.all() else "lower" if group.lower.all() else "",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def compared(table: pd.DataFrame) -> list[str]:
+    """What a comparison found, in sentences."""
+    higher, lower = (table[table.differs == word] for word in ("higher", "lower"))
+    said = [
+        f"Of {len(table)} layers and lengths {len(higher)} are higher and {len(lower)} lower in every window, by more "
+        "than the solver may have left open; the others cannot be told apart."
+    ]
+    if len(higher) + len(lower):
+        far = table.loc[table.ratio.clip(lower=1e-300).map(lambda ratio: max(ratio, 1 / ratio)).idxmax()]
+        said.append(
+            f"Farthest: layer {far.layer} at {far.length} tokens, from {far.before:.4g} to {far.after:.4g}, "
+            f"a factor of {far.ratio:.3g}."
+        )
+    return said
+
+
+def show_comparison(
+    table: pd.DataFrame, names: tuple[str, str], *, file: TextIO | None = None, width: int | None = None
+) -> None:
+    """Print a comparison of two scans with these names, the first one before."""
+    console = console_for(file, width)
+    lines: list[tuple[list[str], dict]] = []
+    for row in table.itertuples():
+        cells = [str(row.layer), str(row.length), f"{row.before:.4g}", f"{row.after:.4g}", f"{row.ratio:.4g}"]
+        cells += [f"{row.error:.0e}", f"{row.relative_before:.3g}", f"{row.relative_after:.3g}", row.differs]
+        lines.append((cells, {}))
+    headings = ["layer", "n", "before", "after", "ratio", "error", "relative", "after", "differs"]
+    print_table(console, f"before: {names[0]}, after: {names[1]}", headings, lines)
+    for sentence in compared(table):
+        console.print(escape(sentence), soft_wrap=not console.is_terminal)

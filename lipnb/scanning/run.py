@@ -1,0 +1,382 @@
+"""The whole scan: length by length and layer by layer, each saved as soon as it is measured."""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+
+from lipnb import recording
+from lipnb.lipschitz import local_lipschitz
+from lipnb.models import OBJECTS, Model, readings, whole_network
+from lipnb.scanning import closely
+from lipnb.scanning.catalogue import applicable
+from lipnb.scanning.folder import SUMS, Scan, clear, folder_of, load, seal
+from lipnb.scanning.inputs import chosen_layers, prepare
+from lipnb.scanning.measure import closed_form_work, measure
+from lipnb.scanning.reader import Reader
+
+__all__ = ["UPPER_WORK", "Begun", "begin", "planned", "remeasure", "scan"]
+
+UPPER_WORK = 1e11  # operations of one certified bound, up to which it is computed by default: some seconds
+LEFT_OUT = "left_out"
+PRODUCTS = 30  # with a Jacobian and its transpose, of a usual solve
+
+
+def scan(
+    model: str | os.PathLike | Model,
+    text: str | os.PathLike = "python_reference",
+    *,
+    layers: str | Sequence[int] = "all",
+    lengths: Sequence[int] | None = None,
+    windows: int = 2,
+    special: bool = True,
+    object: str = "heads+output",
+    masked: bool | None = None,
+    random: bool = False,
+    tokenizer: str | os.PathLike | None = None,
+    device: torch.device | str | None = None,
+    dtype: str = "float32",
+    upper: bool = True,
+    upper_windows: int = 1,
+    upper_work: float = UPPER_WORK,
+    close: bool = True,
+    rtol: float = 1e-4,
+    seed: int = 0,
+    output: str | os.PathLike | None = None,
+    again: bool = False,
+    progress: bool = True,
+) -> Scan:
+    """Measure the local Lipschitz constants of the layers of a model on a text, and bound them.
+
+    Parameters
+    ----------
+    model : str, path or lipnb.models.Model
+        As for `lipnb.models.load`; `masked`, `random`, `tokenizer`, `device` and `dtype` are for loading it.
+    text : str or path
+        A text file, a corpus of `lipnb.corpora`, or, for a model of images, an image, a folder of them or "random".
+    layers : str or sequence of int
+        "all", "0,3,5", "0-5".
+    lengths : sequence of int, optional
+        Tokens n of the windows; default those of 32, 128 and 512 that the model reads and the text allows.
+    windows : int
+        Windows for each length, at random places of the text, never overlapping.
+    special : bool
+        Whether each window stands between the special tokens of the model's own convention, which count among its n.
+    object : {"heads+output", "heads", "block"}
+        What is measured, see `lipnb.models`.
+    upper : bool
+        Whether to certify.
+    upper_windows : int
+        How many windows of each length are certified, the first ones.
+    upper_work : float
+        Most floating point operations for one certified bound; costlier ones are passed over, and it is said.
+    close : bool
+        Whether to look closely at the first window of the shortest length: each head, each token, each whole layer,
+        the network from end to end.
+    rtol, seed : float, int
+        Of the solver; the seed also draws windows, random weights and random images.
+    output : str or path, optional
+        Folder of the result, default ``scan-<model>``.
+    again : bool
+        Whether to measure anew what the folder holds already.
+    progress : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    Scan
+        Also saved in `output`; a scan that was stopped continues where it was.
+
+    Raises
+    ------
+    ValueError, FileNotFoundError, OSError, RuntimeError
+        One sentence each, before anything is measured.
+    """
+    begun = begin(
+        model,
+        text,
+        layers=layers,
+        lengths=lengths,
+        windows=windows,
+        special=special,
+        object=object,
+        masked=masked,
+        random=random,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+        upper=upper,
+        upper_windows=upper_windows,
+        upper_work=upper_work,
+        close=close,
+        rtol=rtol,
+        seed=seed,
+    )
+    name, settings = begun.reader.model.name, begun.settings
+    output = folder_of(name) if output is None else Path(output)
+    if again:
+        clear(output)
+    elif (output / SUMS).is_file():
+        found = load(output)
+        if {**found.about["settings"], LEFT_OUT: 0} == {**settings, LEFT_OUT: 0}:
+            return found
+        raise ValueError(
+            f"the folder {output.name!r} holds another scan "
+            f"({_difference(found.about['settings'], settings)}): name another folder with --output, or "
+            "measure anew with --again (again=True in Python)."
+        )
+    todo = {
+        table: units
+        for table, units in _units(begun.reader, settings).items()
+        if not _finished(output / f"{table}.json", settings)
+    }
+    count = sum(unit.size for units in todo.values() for unit in units)
+    with recording.bar(count, "step", progress) as bar:
+        for table, units in todo.items():
+            with recording.recording(table, settings, output) as record:
+                record.fill(units, bar, title=f"{name}, {table}")
+                record.finish(_in_order if table == "scan" else None)
+    seal(output)
+    return load(output)
+
+
+class Begun(NamedTuple):
+    """A scan before anything is measured: the network on its inputs, and what its tables depend on."""
+
+    reader: Reader
+    settings: dict[str, Any]
+
+
+def begin(
+    model: str | os.PathLike | Model,
+    text: str | os.PathLike = "python_reference",
+    *,
+    layers: str | Sequence[int] = "all",
+    lengths: Sequence[int] | None = None,
+    windows: int = 2,
+    special: bool = True,
+    object: str = "heads+output",
+    upper: bool = True,
+    upper_windows: int = 1,
+    upper_work: float = UPPER_WORK,
+    close: bool = True,
+    rtol: float = 1e-4,
+    seed: int = 0,
+    **loading: Any,
+) -> Begun:
+    """Load the model and draw the windows; parameters and refusals are those of `scan`."""
+    if object not in OBJECTS:
+        raise ValueError(f"object must be one of {', '.join(OBJECTS)}, got {object!r}.")
+    if not 1e-6 <= rtol < 1:
+        raise ValueError(f"rtol must lie between 1e-6 and 1, got {rtol}.")
+    choice = {"lengths": lengths, "windows": windows, "seed": seed, "layers": layers, "special": special}
+    material = prepare(model, text, **choice, **loading)
+    network, (before, after) = material.model, material.special
+    reader = Reader(network, material.inputs, (len(before), len(after)), seed)
+    wanted = chosen_layers(layers, network.layers, network.name)
+    first = network.attention(wanted[0], object)
+    settings = {
+        **network.describe(),
+        "weights_sha256": _fingerprint(network, wanted),
+        "text": material.source,
+        "text_sha256": material.sha256,
+        "special": [before, after],
+        "layers_scanned": wanted,
+        "lengths": list(material.inputs),
+        "windows": windows,
+        "baselines": list(reader.baselines),
+        "close": min(material.inputs) if close else None,
+        "object": object,
+        "rtol": rtol,
+        "seed": seed,
+        "certified": min(upper_windows, windows) if upper else 0,
+        "upper_work": upper_work,
+        "reasons": applicable(first)[1],
+        "work": {n: closed_form_work(first, n) for n in material.inputs},
+        **({LEFT_OUT: material.left_out} if material.left_out else {}),
+    }
+    return Begun(reader, json.loads(json.dumps(settings)))
+
+
+def _in_order(table):
+    return table.sort_values(["layer", "length", "window"], ignore_index=True)
+
+
+def _units(reader: Reader, settings: dict) -> dict[str, list[recording.Unit]]:
+    """The units of each table, those of one length together: the network reads each length once."""
+    wanted, n = settings["layers_scanned"], settings["close"]
+    three = {name: settings[name] for name in ("object", "rtol", "seed")}
+    options = three | {name: settings[name] for name in ("certified", "upper_work")}
+    units = {
+        "scan": [
+            recording.Unit(f"{layer}/{n}", partial(measure, reader, layer, n, **options), len(inputs))
+            for n, inputs in reader.inputs.items()
+            for layer in wanted
+        ]
+    }
+    if n is None:
+        return units
+    units["heads"] = [recording.Unit(str(i), partial(closely.heads, reader, i, n, **three), 1) for i in wanted]
+    units["tokens"] = [recording.Unit(str(i), partial(closely.tokens, reader, i, n, **three), 1) for i in wanted]
+    seed = {"seed": settings["seed"]}
+    units["whole"] = [recording.Unit(str(i), partial(closely.layer, reader, i, n, **seed), 1) for i in wanted]
+    units["whole"] += [
+        recording.Unit(to, partial(closely.network, reader, n, to, **seed), 1)
+        for to in ("hidden", "logits")
+        if _reaches(reader, n, to)
+    ]
+    return units
+
+
+def _reaches(reader, n, to):
+    """Whether the network has such an end."""
+    try:
+        whole_network(reader.model, reader.inputs[n][:1], to)
+    except ValueError:
+        return False
+    return True
+
+
+def _finished(path, settings):
+    """Whether this table of an unfinished scan is there already, with the same settings."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["settings"] == settings
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def planned(begun: Begun) -> list[str]:
+    """What a scan will measure and about how long it takes, in sentences; nothing is measured but one product.
+
+    Parameters
+    ----------
+    begun : Begun
+        From `begin`.
+
+    Returns
+    -------
+    list of str
+    """
+    reader, found = begun
+    layers, lengths, windows = len(found["layers_scanned"]), found["lengths"], found["windows"]
+    kinds, close, h, d = windows + len(found["baselines"]), found["close"], found["heads"], found["width"]
+    said = [
+        f"Constants: {layers} layers at n = {', '.join(map(str, lengths))}, {windows} windows each"
+        + (f" and baselines ({', '.join(found['baselines'])}) of the first" if found["baselines"] else "")
+        + f": {layers * len(lengths) * kinds}."
+    ]
+    work = sum(kinds * layers * PRODUCTS * (14 * n * d**2 + 16 * n**2 * d) for n in lengths)
+    certified = [found["work"][str(n)] for n in lengths]
+    done = [each for each in certified if each is not None and each <= found["upper_work"]]
+    said.append(f"Certified upper bounds: {layers * len(done) * found['certified']}.")
+    work += layers * found["certified"] * sum(done)
+    if close is not None:
+        network = 8 * PRODUCTS * close * sum(p.numel() for p in reader.model.network.parameters())
+        work += layers * PRODUCTS * (14 * close * d**2 + 16 * close**2 * d) * h + 3 * network
+        said.append(
+            f"Closely, at n = {close}: {layers * h} heads, {layers} maps of {close} x {close} tokens, {layers} whole "
+            "layers, the network from end to end."
+        )
+    seconds = work / _speed()
+    said.append(f"Roughly {_duration(seconds)} by counting operations, at the speed of this machine now.")
+    return said
+
+
+def _speed():
+    """Floating point operations a second of one matrix product."""
+    a = torch.ones(512, 512)
+    a @ a
+    began = time.perf_counter()
+    for _ in range(4):
+        a @ a
+    return 4 * 2 * 512**3 / (time.perf_counter() - began)
+
+
+def _duration(seconds):
+    return f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
+
+
+def remeasure(
+    table: pd.DataFrame,
+    settings: dict,
+    model: str | os.PathLike | Model,
+    text: str | os.PathLike,
+    *,
+    rows: int = 2,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Measure a few random rows of a scan again, live.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of a `Scan`.
+    settings : dict
+        Its ``about["settings"]``.
+    model, text
+        As for `scan`.
+    rows : int
+        How many.
+    seed : int
+        Of the choice.
+
+    Returns
+    -------
+    DataFrame
+        The rows, with `lipschitz again` and `lipschitz difference` (relative).
+
+    Raises
+    ------
+    ValueError
+        "... is another edition ...": the text or the weights here are not those of the table.
+    """
+    material = prepare(
+        model,
+        text,
+        lengths=settings["lengths"],
+        windows=settings["windows"],
+        seed=settings["seed"],
+        special=any(settings["special"]),
+        masked=settings["masked"],
+        random=settings["weights"] == "random",
+        dtype=settings["dtype"],
+    )
+    if (material.sha256, _fingerprint(material.model, settings["layers_scanned"])) != (
+        settings["text_sha256"],
+        settings["weights_sha256"],
+    ):
+        raise ValueError(
+            "the text or the weights here are another edition than those of the table: no row can be compared."
+        )
+
+    def again(row):
+        inputs = material.inputs[row["length"]][row["window"] : row["window"] + 1]
+        read = readings(material.model, inputs)[row["layer"]]
+        f = material.model.attention(row["layer"], settings["object"])
+        x = read.stream if settings["object"] == "block" else read.received
+        return {"lipschitz": local_lipschitz(f, x, rtol=settings["rtol"], seed=settings["seed"]).value.item()}
+
+    return recording.remeasure(table, again, rows=rows, seed=seed)
+
+
+def _fingerprint(model, layers):
+    """SHA-256 of the weights of the layers' attention, the first 12 digits: which edition of a model was scanned."""
+    digest = hashlib.sha256()
+    for layer in layers:
+        f = model.attention(layer)
+        for tensor in getattr(f, "attention", f)._tensors().values():
+            digest.update(tensor.to(device="cpu", dtype=torch.float32).contiguous().numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+def _difference(old, new):
+    """Where two settings differ first, in words."""
+    key = next((key for key in new if old.get(key) != new[key]), "settings")
+    return f"{key} {old.get(key)!r}, not {new.get(key)!r}"
