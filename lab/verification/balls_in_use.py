@@ -20,7 +20,7 @@ from lipnb.worst_case import unit_slope
 
 __all__ = ["CLASSES", "TABLE", "Class", "LayersInUse", "draw", "measure"]
 
-LAYERS, BLOCKS = 120, 1
+LAYERS, BLOCKS = 40, 1
 RATES = (0.003, 0.01, 0.06)  # first steps of Adam, in radii
 ADDED = ("rotary", "partial rotary", "normalised", "capped", "relative", "sinks", "all but normalised", "all")
 EPS = 0.05  # of the norms in the heads: bounds grow like its root

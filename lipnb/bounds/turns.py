@@ -45,10 +45,11 @@ class Turns:
 
     def __init__(self, att: Attention, n: int) -> None:
         self._weights, self._tables, self.gain, self._off = None, None, 1.0, 0.0
-        if att.frequencies is None:
+        turn = rotation(att.frequencies, n, torch.float64)
+        if turn is None:
             return
+        cos, sin = turn
         self._weights = _plane_weights(att)[..., None]
-        cos, sin = rotation(att.frequencies, n, torch.float64)
         self.gain = (cos.square() + sin.square()).amax().sqrt().item()
         if n > PLACES:
             return
