@@ -157,7 +157,7 @@ def test_a_vit_reads_images_of_its_size(families):
     assert model.longest == 17 and model.tokenizer is None
     assert model.activations(some_input(model), 0).shape == (2, 17, 32)
     for wrong in (torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 16, 16, dtype=torch.long), torch.zeros(3, 16, 16)):
-        with pytest.raises(ValueError, match=r"vit reads images: .* \(b, \*\(3, 16, 16\)\)"):
+        with pytest.raises(ValueError, match=r"vit reads images: .* \(b, 3, 16, 16\)"):
             model.activations(wrong, 0)
 
 
