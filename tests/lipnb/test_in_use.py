@@ -215,7 +215,7 @@ def test_terms_tested_by_a_factorisation_are_those_computed(seed, monkeypatch):
     computed = torch.stack(bounds.three_terms(Pieces(f, x, weights)))
     monkeypatch.setattr("lipnb.bounds.terms.DEAR", 0)
     tested = torch.stack(bounds.three_terms(Pieces(f, x, weights)))
-    assert (tested >= computed * (1 - 1e-6)).all() and (tested <= 1.03 * computed + 1e-9).all()
+    assert (tested >= computed * (1 - 1e-6)).all() and (tested <= 1.05 * computed + 1e-9).all()
 
 
 @pytest.mark.parametrize("seed", DOT[:20])
@@ -354,9 +354,7 @@ def test_it_says_what_it_is_and_what_it_has_not():
     )
     assert Attention(**plain).more == ()
     x = draw.normal(9, 5)
-    with pytest.raises(
-        ValueError, match="yudin_upper knows plain heads only, not shared keys, rotary positions, capped"
-    ):
+    with pytest.raises(ValueError, match="yudin_upper knows plain heads only, not rotary positions, capped logits"):
         bounds.yudin_upper(f, x)
     for bad, sentence in (
         ({"key": draw.normal(3, 6, 5)}, "or fewer heads, a divisor of 4, got"),
