@@ -27,9 +27,12 @@ LAZY = {
     "AutodiffJacobian": "jacobian",
     "Bracket": "certified",
     "LocalLipschitz": "lipschitz",
+    "SingularPair": "jacobian",
+    "block_norms": "jacobian",
     "certify": "certified",
     "local_lipschitz": "lipschitz",
     "reference_cases": "reference",
+    "singular_pair": "jacobian",
 }
 __all__ = [*LAZY, *MODULES]
 

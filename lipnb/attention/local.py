@@ -135,6 +135,11 @@ class Local:
         turn, at = (pair and (pair[0].to(dtype), pair[1].to(dtype)) for pair in (self._turn, self._at))
         return self._with(turn, at)
 
+    def at(self, places: Tensor) -> "Local":
+        """The same for the tokens at these `places`, (b,), which may come again, in place of all n."""
+        turn = self._turn and (self._turn[0][places], self._turn[1][places])
+        return self._with(turn, self._at and (self._at[0][..., places, :], self._at[1][..., places, :]))
+
     def restrict(self, index: Tensor) -> "Local":
         """The same for the sequences `index` of a batch (b, h, n, k)."""
         return self._with(self._turn, self._at and (self._at[0][index], self._at[1][index]))

@@ -1,0 +1,367 @@
+"""Which token moves which: norms of the blocks of a Jacobian, and its top singular pair token by token."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lipnb.attention import Attention
+from lipnb.checks import at_once, memory_allowance
+from lipnb.jacobian import gemm
+from lipnb.jacobian.autodiff import AutodiffJacobian
+from lipnb.jacobian.parts import Parts, parts_of
+from lipnb.jacobian.routes import KEPT_VECTORS, products_of
+from lipnb.jacobian.weights import ScaledWeights
+from lipnb.spectral import lanczos, start_vectors
+
+__all__ = ["SingularPair", "block_norms", "singular_pair"]
+
+SMALL = 64  # widths m and d up to which the singular values of a block are taken whole
+
+
+@torch.no_grad()
+def block_norms(f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: float = 1e-3, seed: int = 0) -> Tensor:
+    r"""How much a change of token j moves output token i, for all pairs: the norms of the blocks of the Jacobian.
+
+    .. math::
+        N_{ij} = \|D_j f_i(X)\|_2 , \qquad
+        \max_{ij} N_{ij} \le \|D_X f\|_2 \le \|N\|_2
+
+    Parameters
+    ----------
+    f : Attention or callable
+        An attention map (blocks in closed form, none of them formed where they are wide), or any differentiable map of
+        tokens (..., n, d) to (..., n, m), by automatic differentiation: n m reverse passes.
+    x : Tensor, shape (..., n, d)
+        Tokens. All is computed in their type: for more digits give ``x.double()`` to a map in float64.
+    rtol : float
+        Relative tolerance of each norm, for blocks wider than 64; narrower ones are exact up to rounding.
+    seed : int
+        Seed of the solver's start vector.
+
+    Returns
+    -------
+    Tensor, shape (..., n, n)
+        N, from below: each entry lies at most by `rtol` under the norm of its block, but for rounding, with probability
+        1 - 10^-6 over the start vector (as `lipnb.LocalLipschitz.upper`). Row i is moved, column j moves. Pairs hidden
+        by a mask are exactly zero.
+
+    Raises
+    ------
+    ValueError
+        As `Attention.check_input`; for callables as `AutodiffJacobian`; "rtol must lie ...".
+
+    Notes
+    -----
+    With :math:`w_{ij} = P_{ij} \kappa'_{ij} (v_j - o_i)`, the blocks are those of castin2024smooth, Lemma C.2:
+
+    .. math::
+        D_j f_i = \sum_h W_O \big[P_{ij} W_V + w_{ij}\, (K_j^\top q_i)^\top
+                  + \delta_{ij} \textstyle\sum_l w_{il} k_l^\top\, Q_i\big]
+
+    The norm of a matrix of blocks lies between that of any block and that of the matrix of their norms.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb import Attention, block_norms
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> f = Attention.from_matrices(0 * eye, 3 * eye, masked=True)  # the mean of what is seen, times three
+    >>> block_norms(f, torch.eye(3, 2, dtype=torch.float64))
+    tensor([[3.0000, 0.0000, 0.0000],
+            [1.5000, 1.5000, 0.0000],
+            [1.0000, 1.0000, 1.0000]], dtype=torch.float64)
+    """
+    if isinstance(f, Attention):
+        f.check_input(x)
+        _check_tolerance(rtol, x)
+        with gemm.fastest(x.dtype, x.device):
+            each = [_of_attention(f, one, rtol, seed) for one in x.reshape(-1, *x.shape[-2:])]
+        return torch.stack(each).view(*x.shape[:-1], x.shape[-2])
+    rows = _rows_of(f, x)
+    _check_tolerance(rtol, x)
+    return torch.stack([_norms(blocks.flatten(0, -3), rtol, seed).view(x.shape[:-1]) for blocks in rows], -2)
+
+
+def _check_tolerance(rtol, x):
+    least = 8 * torch.finfo(x.dtype).eps
+    if not least <= rtol < 1:
+        raise ValueError(f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {rtol}.")
+
+
+def _of_attention(f, x, rtol, seed):
+    """Norms (n, n) of the blocks of one sequence (n, d)."""
+    n = len(x)
+    found, hidden = x.new_zeros(n, n), f.hidden(n)
+    seen = torch.ones(n, n, dtype=torch.bool, device=x.device) if hidden is None else ~hidden
+    parts, places = parts_of(f, x), torch.arange(n, device=x.device)
+    small, heads = max(f.width, f.output_width) <= SMALL, f.heads * max(f.key_width, f.value_width)
+    each = (f.width if small else KEPT_VECTORS) * f.width + 8 * heads
+    own, others = places.expand(2, n), (seen & (places[:, None] != places)).nonzero().T
+    for pairs, entries in ((own, each + heads * (n + f.key_width)), (others, each)):
+        step = at_once(entries, x.dtype)
+        for first in range(0, pairs.shape[1], step):
+            i, j = pairs[:, first : first + step]
+            blocks = Blocks(f, parts, i, j)
+            found[i, j] = (blocks.dense_norms() if small else _solved(f, x, blocks, rtol, seed)).to(x.dtype)
+    return found
+
+
+def _solved(f, x, blocks, rtol, seed):
+    """Norms (b,) of wide blocks by the solver; those that it leaves open from their singular values, in float64."""
+    b, (i, j) = len(blocks.unit), blocks.places
+    start = start_vectors(b, f.width, seed=seed, dtype=x.dtype, device=x.device)
+    answer = lanczos(blocks.gram, start, rtol=rtol, restrict=lambda index: blocks.restrict(index).gram)
+    norms = answer.value * blocks.unit
+    f, x = f.to(dtype=torch.float64), x.double()
+    for some in (~answer.converged).nonzero():  # one by one: they are few
+        norms[some] = Blocks(f, parts_of(f, x), i[some], j[some]).dense_norms()
+    return norms
+
+
+class Blocks:
+    r"""Products with blocks :math:`D_j f_i` of the Jacobian of attention at one input, for many pairs at once.
+
+    .. math::
+        u \mapsto \sum_h W_O \big[P_{ij} \dot v + w_{ij}\, (q_i \cdot \dot k) + C_i\, \dot q\big], \qquad
+        C_i = \textstyle\sum_l w_{il} k_l^\top \text{ where } i = j
+
+    Parameters
+    ----------
+    attention : Attention
+        The map.
+    parts : Parts
+        Of one sequence (n, d), from `lipnb.jacobian.parts.parts_of`.
+    i, j : Tensor of int, shape (b,)
+        The pairs; either all with i = j, or none.
+
+    Attributes
+    ----------
+    unit : Tensor, shape (b,)
+        What each block is divided by in the products, so that no norm leaves the range of its type.
+    """
+
+    def __init__(self, attention: Attention, parts: Parts, i: Tensor, j: Tensor) -> None:
+        self.attention, self.parts, self.places = attention, parts, (i, j)
+        self.weights = ScaledWeights.of(attention, attention.dtype)
+        group = torch.arange(attention.heads, device=i.device) // (attention.heads // attention.groups)
+        P, values, heads = (
+            parts.probabilities,
+            parts.value[group] / self.weights.value_unit,
+            parts.heads[:, i] / self.weights.value_unit,
+        )
+        slopes = P if parts.bend is None else P * parts.bend
+        p, spread, meet, curve = P[:, i, j], slopes[:, i, j, None] * (values[:, j] - heads), parts.query[:, i], None
+        if attention.score == "l2":
+            meet = meet - attention.slope * parts.key[group][:, j]
+        unit, self._of_query, self._of_key = p.amax(0), parts.local[0].at(i), parts.local[1].at(j)
+        if len(i) and i[0] == j[0]:
+            weighted = slopes[:, i, :, None] * (values[:, None] - heads[:, :, None])  # w_il for all l, (h, b, n, v)
+            curve = weighted.mT @ parts.key[group][:, None]
+            unit = torch.maximum(unit, curve.abs().amax((0, 2, 3)))
+        unit = torch.where(unit > 0, unit, 1)  # a block of zeros stays one
+        self._p, self._spread, self._meet = p[..., None] / unit[:, None], spread / unit[:, None], meet
+        self._curve = None if curve is None else curve / unit[:, None, None]
+        self.unit = unit.double() * self.weights.unit
+
+    def restrict(self, index: Tensor) -> "Blocks":
+        """The same for the pairs `index` alone."""
+        return Blocks(self.attention, self.parts, self.places[0][index], self.places[1][index])
+
+    @property
+    def _matrix(self):
+        """Key and value matrices, before them those of queries where i = j; (d, columns)."""
+        first = self.attention.heads * self.attention.key_width if self._curve is None else 0
+        return self.weights.projection[:, first:]
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Images, shape (b, m), of vectors `u`, shape (b, d), one for each pair."""
+        f = self.attention
+        projected, g = u @ self._matrix, f.groups
+        key, value = projected[:, -g * (f.key_width + f.value_width) :].split([g * f.key_width, g * f.value_width], 1)
+        key = self._shared(self._of_key.forward(_parted(key, g)))
+        out = self._p * self._shared(_parted(value, g)) + (key * self._meet).sum(-1, keepdim=True) * self._spread
+        if self._curve is not None:
+            query = self._of_query.forward(_parted(projected[:, : f.heads * f.key_width], f.heads))
+            out = out + (self._curve @ query[..., None])[..., 0]
+        return _joined(out) if self.weights.output is None else _joined(out) @ self.weights.output.mT
+
+    def transposed(self, w: Tensor) -> Tensor:
+        """Transpose of `forward`: (b, d) of (b, m)."""
+        f = self.attention
+        back = _parted(w if self.weights.output is None else w @ self.weights.output, f.heads)
+        key = (self._spread * back).sum(-1, keepdim=True) * self._meet
+        parts = [_joined(self._of_key.transposed(self._sums(key))), _joined(self._sums(self._p * back))]
+        if self._curve is not None:
+            query = (self._curve.mT @ back[..., None])[..., 0]
+            parts.insert(0, _joined(self._of_query.transposed(query)))
+        return torch.cat(parts, 1) @ self._matrix.mT
+
+    def gram(self, u: Tensor) -> Tensor:
+        """Products with the Gram matrices of all blocks, (b, d) of (b, d)."""
+        return self.transposed(self.forward(u))
+
+    def dense_norms(self) -> Tensor:
+        """Norms (b,), float64, from the singular values of the blocks."""
+        b, d = len(self.unit), self.attention.width
+        eye = torch.eye(d, dtype=self.weights.projection.dtype, device=self.unit.device)
+        every = torch.arange(b, device=eye.device).repeat_interleave(d)
+        images = self.restrict(every).forward(eye.repeat(b, 1)).view(b, d, -1)
+        return torch.linalg.matrix_norm(images, 2).double() * self.unit
+
+    def _shared(self, rows):
+        """Rows (g, b, w) of the groups as those of their heads, (h, b, w)."""
+        return rows.repeat_interleave(self.attention.heads // self.attention.groups, 0)
+
+    def _sums(self, rows):
+        """Transpose of `_shared`."""
+        return rows.unflatten(0, (self.attention.groups, -1)).sum(1)
+
+
+def _parted(rows, heads):
+    """Rows (b, h w) cut into heads, (h, b, w)."""
+    return rows.unflatten(1, (heads, -1)).movedim(1, 0)
+
+
+def _joined(rows):
+    """Transpose of `_parted`."""
+    return rows.movedim(0, 1).flatten(1)
+
+
+def _rows_of(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[Tensor]:
+    """Blocks (..., n, m, d) in the row of each token, by reverse mode."""
+    jacobian = AutodiffJacobian(f, x)
+    m = jacobian.shape[-2] // x.shape[-2]
+    for i in range(x.shape[-2]):
+        picks = torch.zeros(m, *x.shape[:-1], m, dtype=x.dtype, device=x.device)
+        picks[..., i, :] = torch.eye(m, dtype=x.dtype, device=x.device).view(m, *[1] * (x.ndim - 2), m)
+        rows = torch.func.vmap(jacobian.vjp, chunk_size=at_once(64 * x.numel(), x.dtype))(picks)
+        yield rows.movedim(0, -2)
+
+
+def _norms(matrices, rtol, seed):
+    """Spectral norms (b,) of matrices (b, m, d)."""
+    if max(matrices.shape[1:]) <= SMALL:
+        return torch.linalg.matrix_norm(matrices, 2)
+    b, _, d = matrices.shape
+    unit = matrices.abs().amax((1, 2))
+    scaled = matrices / torch.where(unit > 0, unit, 1)[:, None, None]
+
+    def products(some):
+        return lambda u: (some.mT @ (some @ u[..., None]))[..., 0]
+
+    start = start_vectors(b, d, seed=seed, dtype=matrices.dtype, device=matrices.device)
+    answer = lanczos(products(scaled), start, rtol=rtol, restrict=lambda index: products(scaled[index]))
+    norms, open_ones = answer.value, ~answer.converged
+    if open_ones.any():
+        norms[open_ones] = torch.linalg.matrix_norm(scaled[open_ones].double(), 2)
+    return (norms * unit).to(matrices.dtype)
+
+
+@dataclass(frozen=True)
+class SingularPair:
+    r"""The direction in which a map of tokens is steepest at an input, and where it leads.
+
+    .. math:: D_X f\, v = \sigma u, \qquad |v| = |u| = 1, \qquad \sigma = \|D_X f\|_2
+
+    Attributes
+    ----------
+    value : Tensor, shape of the batch
+        :math:`\sigma`, from below.
+    input : Tensor, shape (..., n, d)
+        v: the change of the tokens that is made longest; its largest entry is positive.
+    output : Tensor, shape (..., n, m)
+        u: the change of the output tokens that it makes, over its length.
+    residual : Tensor, shape of the batch
+        Of the pair, see `lipnb.spectral.SpectralNorm`.
+    converged : Tensor of bool, shape of the batch
+        Whether the solver met its tolerance. Where the two largest singular values lie closer than that, v may be any
+        mixture of their vectors.
+    """
+
+    value: Tensor
+    input: Tensor
+    output: Tensor
+    residual: Tensor
+    converged: Tensor
+
+    @property
+    def moving(self) -> Tensor:
+        """How much of the change lies on each token, shape (..., n): norms, of squares that add up to 1."""
+        return torch.linalg.vector_norm(self.input, dim=-1)
+
+    @property
+    def moved(self) -> Tensor:
+        """How much of the change of the output lies on each token, shape (..., n): likewise."""
+        return torch.linalg.vector_norm(self.output, dim=-1)
+
+
+@torch.no_grad()
+def singular_pair(
+    f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: float = 1e-4, max_steps: int = 300, seed: int = 0
+) -> SingularPair:
+    """The top singular pair of the Jacobian of `f` at tokens `x`: which tokens move, and which are moved.
+
+    Parameters
+    ----------
+    f : Attention or callable
+        As for `lipnb.local_lipschitz`.
+    x : Tensor, shape (..., n, d)
+        Tokens.
+    rtol : float
+        Relative tolerance on the value.
+    max_steps : int
+        Most products with the Jacobian and its transpose.
+    seed : int
+        Seed of the start vector.
+
+    Returns
+    -------
+    SingularPair
+        `value`, `input` (..., n, d), `output` (..., n, m), and norms by token, `moving` and `moved`, (..., n).
+
+    Raises
+    ------
+    ValueError
+        As `lipnb.local_lipschitz`.
+
+    Notes
+    -----
+    Lanczos with its certificate, as `lipnb.local_lipschitz`. In float32 `converged` is False where that precision can
+    prove no more; `x` and `f` in float64 go further.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb import Attention, singular_pair
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> f = Attention.from_matrices(0 * eye, eye, masked=True)  # means of what is seen
+    >>> pair = singular_pair(f, torch.eye(3, 2, dtype=torch.float64))
+    >>> pair.moving.round(decimals=2)  # the first token is in every mean
+    tensor([0.9400, 0.3100, 0.1000], dtype=torch.float64)
+    """
+    if isinstance(f, Attention):
+        f.check_input(x)
+    _check_tolerance(rtol, x)
+    flat = x.reshape(-1, *x.shape[-2:]) if isinstance(f, Attention) else x
+    with gemm.fastest(x.dtype, x.device):
+        products = products_of(f, flat, None, memory=memory_allowance(x.device), method="power")
+        start = start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=x.dtype, device=x.device)
+        found = lanczos(products.gram, start, rtol=rtol, max_steps=max_steps, vectors=True)
+    assert found.vector is not None  # they were asked for
+    largest = found.vector.take_along_dim(found.vector.abs().argmax(1, keepdim=True), 1)
+    v = (found.vector * torch.where(largest < 0, -1, 1)).view(x.shape)
+    v = v / torch.linalg.vector_norm(v, dim=(-2, -1), keepdim=True)
+    with sdpa_kernel(SDPBackend.MATH):
+        u = torch.func.jvp(f, (x,), (v,))[1]
+    length = torch.linalg.vector_norm(u, dim=(-2, -1), keepdim=True)
+    batch = x.shape[:-2]
+    return SingularPair(
+        (found.value * products.unit).view(batch),
+        v,
+        u / torch.where(length > 0, length, 1),
+        found.residual.view(batch),
+        found.converged.view(batch),
+    )
