@@ -18,7 +18,7 @@ export HF_HUB_DISABLE_PROGRESS_BARS = 1
 # a page draws into itself, whatever the shell prefers
 unexport MPLBACKEND
 
-.PHONY: help setup book html notebooks results model bench verify test clean
+.PHONY: help setup book html notebooks results models model bench verify test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -57,6 +57,9 @@ notebooks: setup  ## run every page that changed and refresh the committed .ipyn
 
 results: setup  ## the missing tables of data/results (four hours on two cores; resumes; MODEL=bert-base-uncased: that model)
 	$(BIN)/python -m lab tables $(if $(MODEL),--model $(MODEL))
+
+models: setup  ## fetch the real models that pages use, 190 MB (SmolLM2, DINOv2) into ~/.cache/lipnb, once
+	$(BIN)/lipnb fetch smollm2 dinov2-small
 
 model: setup  ## train gpt2-mini where data/models lacks it (an hour; resumes where it stopped)
 	$(BIN)/python -m lab train

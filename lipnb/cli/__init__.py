@@ -23,7 +23,7 @@ MOVED = {
     "results": "python -m lab tables",
     **{verb: f"python -m lab {verb}" for verb in ("tables", "figures", "train", "verify", "bench", "pages")},
 }
-VERBS = ("scan", "sweep", "status")  # in the order of the help; each is lipnb/cli/VERB.py
+VERBS = ("scan", "sweep", "status", "fetch")  # in the order of the help; each is lipnb/cli/VERB.py
 
 EPILOG = """examples:
 {examples}
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return enter(
         "lipnb",
         "How smooth is attention? Measures local Lipschitz constants of the attention layers of a model,\n"
-        "and sweeps over parameters of a notebook.",
+        "sweeps over parameters of a notebook, and fetches real models.",
         "lipnb.cli",
         VERBS,
         argv,

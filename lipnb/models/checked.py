@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lipnb.origin import extra
 
-__all__ = ["check_entries", "check_size", "json_of", "place_of", "shards_of"]
+__all__ = ["DEQUANTIZED", "check_entries", "check_size", "json_of", "place_of", "shards_of"]
 
 LONGEST = 200_000_000  # bytes of a JSON file; an index of thousands of shards has fewer
 WHOLE = {  # entries that count something -> the most that a model has
@@ -33,6 +33,7 @@ SHARES = (
     "attention_dropout",
     "classifier_dropout",
 )
+DEQUANTIZED = "dequantized_from"  # how the GGUF file stored the weights that are read here as float32
 QUANTIZED = ("quantization_config", "compression_config")
 HEADS = (
     ("hidden_size", "num_attention_heads"),
@@ -104,6 +105,8 @@ def check_entries(entries, name):
             wanted = "the number of a token"
         elif key in ("rope_scaling", "rope_parameters") and not isinstance(value, dict):
             wanted = "an object"
+        elif key == DEQUANTIZED and not (isinstance(value, list) and all(isinstance(kind, str) for kind in value)):
+            wanted = "a list of words"
         elif key in ("hidden_act", "activation_function", "activation") and not _known_activation(value):
             wanted = "an activation that transformers knows"
         if wanted is not None:

@@ -56,6 +56,8 @@ class Architecture:
         configuration, layer -> how many tokens a token of that layer sees (sliding window); None: all up to its own.
     longest : callable
         configuration -> most tokens that a sequence may have.
+    interpolates : bool
+        Whether it reads smaller images too, with its position embeddings interpolated.
     """
 
     title: str
@@ -75,6 +77,7 @@ class Architecture:
     rotary: str | None = None
     window: Callable = lambda config, layer: None
     longest: Callable = attrgetter("max_position_embeddings")
+    interpolates: bool = False
 
     def layers_of(self, network):
         """The list of layers of `network`."""

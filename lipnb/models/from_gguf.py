@@ -1,0 +1,188 @@
+"""A GGUF file as a plain folder: config.json, model.safetensors in float32, and the tokenizer where it is known."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from lipnb.models.checked import DEQUANTIZED, check_entries, check_size
+from lipnb.models.gguf_files import Header, dequantized, read_header
+from lipnb.origin import extra
+
+__all__ = ["unpack_gguf"]
+
+FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+# entry of the file, after the name of its family -> entry of config.json
+SIZES = {
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "vocab_size": "vocab_size",
+}
+ROTARY, BASE = "rope.dimension_count", "rope.freq_base"
+NEEDED = {*SIZES, "token_embd.weight"} - {"attention.head_count_kv", "attention.key_length", "vocab_size"}
+WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+IN_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+PLAIN = {"F32", "F16", "BF16"}
+SPECIAL = (3, 4)  # kinds of tokens: of control, and of whoever made the model
+
+
+def unpack_gguf(path: Path, folder: Path, name: str) -> None:
+    """Write the model of a GGUF file as a folder that `load` reads like any other.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    folder : Path
+        Where config.json, model.safetensors and tokenizer.json go.
+    name : str
+        What sentences call the model.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        "gguf is not installed: pip install 'lipnb[weights]'."
+    ValueError
+        "... is not a whole GGUF file ...", "... is a ... GGUF, which is not read ...", "... is not known here ..."
+
+    Notes
+    -----
+    Quantized numbers become the float32 values that the `gguf` library gives them: the weights of the map that is
+    measured are those of the file, already rounded to its few bits, and not those that were rounded.
+    """
+    with extra("weights"):
+        from safetensors.numpy import save_file
+    header = read_header(path, name)
+    config = _config(header, name)
+    check_entries(config, name)
+    check_size(sum(int(np.prod(place.shape, dtype=object)) for place in header.tensors.values()), 4, name)
+    tensors = {}
+    for own, place in header.tensors.items():
+        numbers = dequantized(path, place)
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"{name!r} holds numbers in {own} that are not finite: download or copy it again.")
+        if config["model_type"] == "llama" and own.endswith(("attn_q.weight", "attn_k.weight")):
+            numbers = _in_halves(numbers, config["num_attention_heads" if "attn_q" in own else "num_key_value_heads"])
+        tensors[_named(own, name)] = np.ascontiguousarray(numbers)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    _save_tokenizer(header.entries, folder, name)
+    kinds = sorted({place.kind.name for place in header.tensors.values()} - PLAIN)
+    config |= {DEQUANTIZED: kinds} if kinds else {}
+    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
+def _config(header: Header, name):
+    """The entries of config.json; a ValueError for whatever could mean another map than that of its family."""
+    family = header.entries.get("general.architecture")
+    if family not in FAMILIES:
+        raise ValueError(f"{name!r} is a {family!r} GGUF, which is not read; {', '.join(FAMILIES)} are.")
+    found = {
+        key.removeprefix(f"{family}."): value for key, value in header.entries.items() if key.startswith(f"{family}.")
+    }
+    there = found.keys() | header.tensors.keys()
+    if missing := NEEDED - there:
+        raise ValueError(f"{name!r} lacks {sorted(missing)[0]}: download or copy it again.")
+    config = {entry: found.pop(key) for key, entry in SIZES.items() if key in found}
+    rotary, base = found.pop(ROTARY, None), found.pop(BASE, 10000.0)
+    found.pop("attention.value_length", None)  # else the shapes disagree, which is said when the network is read
+    if found:
+        key, value = next(iter(found.items()))
+        raise ValueError(f"{name!r} has {family}.{key} = {repr(value)[:40]}, which is not known here.")
+    if family == "llama" and rotary not in (None, config.get("head_dim") or _head(config)):
+        raise ValueError(f"{name!r} turns {rotary!r} numbers of each head, not all of them, which is not known here.")
+    config.setdefault("num_key_value_heads", config["num_attention_heads"])
+    config.setdefault("vocab_size", header.tensors["token_embd.weight"].shape[0])
+    return {
+        **config,
+        **_special(header.entries),
+        "architectures": [FAMILIES[family]],
+        "model_type": family,
+        "rope_parameters": {"rope_type": "default", "rope_theta": base},
+        "tie_word_embeddings": "output.weight" not in header.tensors,
+        "dtype": "float32",
+    }
+
+
+def _head(config):
+    heads, width = config["num_attention_heads"], config["hidden_size"]
+    return width // heads if type(heads) is int and type(width) is int and heads > 0 else None
+
+
+def _special(entries):
+    """Ids of the special tokens, under the names that config.json has for them."""
+    kinds = {"bos": "bos", "eos": "eos", "padding": "pad"}
+    found = {f"{short}_token_id": entries.get(f"tokenizer.ggml.{long}_token_id") for long, short in kinds.items()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _named(own, name):
+    """Name of a tensor in the library's own network."""
+    stem, _, kind = own.rpartition(".")
+    parts = stem.split(".")
+    if kind in ("weight", "bias"):
+        if stem in WHOLE:
+            return f"{WHOLE[stem]}.{kind}"
+        if len(parts) == 3 and parts[0] == "blk" and parts[1].isdecimal() and parts[2] in IN_LAYER:
+            return f"model.layers.{int(parts[1])}.{IN_LAYER[parts[2]]}.{kind}"
+    raise ValueError(f"{name!r} holds the tensor {own[:80]!r}, which is not known here.")
+
+
+def _in_halves(numbers, heads):
+    """Rows of each head as the library has them: those that turn together half a head apart, not side by side."""
+    rows = len(numbers)
+    if type(heads) is not int or heads < 1 or rows % (2 * heads):
+        raise ValueError(f"{rows} rows of queries or keys are not those of {heads!r} heads.")
+    return numbers.reshape(heads, rows // heads // 2, 2, -1).swapaxes(1, 2).reshape(numbers.shape)
+
+
+def _save_tokenizer(entries, folder, name):
+    """tokenizer.json of a byte-level BPE whose way of parting words is known; none for any other."""
+    part = {"smollm": _digits_apart, "gpt-2": lambda: []}.get(entries.get("tokenizer.ggml.pre"))
+    if entries.get("tokenizer.ggml.model") != "gpt2" or part is None:
+        return
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    words, merges = entries.get("tokenizer.ggml.tokens"), entries.get("tokenizer.ggml.merges")
+    kinds = entries.get("tokenizer.ggml.token_type") or []
+    try:
+        tokenizer = Tokenizer(
+            models.BPE({word: number for number, word in enumerate(words)}, [tuple(pair.split(" ")) for pair in merges])
+        )
+        special = [word for word, kind in zip(words, kinds, strict=True) if kind in SPECIAL]
+        tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in special])
+    except Exception as error:  # the library has many ways to refuse a vocabulary
+        raise ValueError(f"the tokenizer of {name!r} could not be read ({str(error).splitlines()[0]}).") from None
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*part(), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    ends = {
+        f"{short}_token": words[number]
+        for long, short in {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}.items()
+        if type(number := entries.get(f"tokenizer.ggml.{long}_token_id")) is int and 0 <= number < len(words)
+    }
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **ends}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
+
+
+def _digits_apart():
+    from tokenizers import pre_tokenizers
+
+    return [pre_tokenizers.Digits(individual_digits=True)]
