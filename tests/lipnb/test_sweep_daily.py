@@ -279,7 +279,8 @@ def test_workers_that_are_gone_are_named_once(monkeypatch):
     looks = iter([{"tcp://a:1", "tcp://b:2"}, {"tcp://b:2"}, {"tcp://b:2"}, set(), set()])
     monkeypatch.setattr(clusters, "workers_of", lambda client: next(looks))
     said = []
-    pool = clusters._Pool(SimpleNamespace(status="running"), 60, 60, said.append)
+    client = SimpleNamespace(status="running", scheduler=SimpleNamespace(address="tcp://s:3"))
+    pool = clusters._Pool(client, 60, 60, said.append)
     for there in (True, True, True, False, False):
         pool._looked = -60
         assert pool.looked() == there
