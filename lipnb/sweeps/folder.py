@@ -59,7 +59,7 @@ class Folder:
         try:
             entry = json.loads(path.read_bytes())
             sign = entry.pop("check")
-            good = sign == _signed(entry) and canonical(entry["parameters"]) == canonical(point.parameters)
+            good = sign == _signed(entry) and entry["parameters"] == json.loads(canonical(point.parameters))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError, AttributeError):
