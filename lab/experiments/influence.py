@@ -18,11 +18,11 @@ from lipnb.recording import Unit
 
 __all__ = ["TABLES", "Push", "again", "embedded", "pushed", "pushes", "received", "row_norms", "with_special"]
 
-CORPUS, LENGTH, WINDOWS, APART = "alice", 32, 3, 40
-SEEDS = 3  # of random weights
+CORPUS, LENGTH, APART = "alice", 32, 40
+WINDOWS = {"minilm": 3, "gpt2-mini": 1, "smollm2": 1}  # of random weights always one
+SEEDS = {"minilm": 3, "gpt2-mini": 1, "smollm2": 1}  # of random weights
 RTOL = 1e-2  # of a block's norm
 LAYERS = {"minilm": range(6), "gpt2-mini": range(6), "smollm2": (1, 10, 29)}
-SHOWN = {"smollm2": (1, 10, 29)}  # layers whose whole map is kept
 PICTURE, SIZE, SEEN = "grace_hopper", 224, (0, 5, 11)
 SPECIAL = ("none", "first", "middle")
 
@@ -121,6 +121,11 @@ def _ids(model, order, special, count):
     return with_special(model, ids, special)
 
 
+def _count(name, weights):
+    """How many windows are measured."""
+    return WINDOWS[name] if weights == "trained" else 1
+
+
 def _model(name, weights):
     """A model as trained, or drawn at random with the seed that its weights are called after."""
     return load(name) if weights == "trained" else load(name, random=True, seed=int(weights.split()[-1]))
@@ -128,7 +133,7 @@ def _model(name, weights):
 
 def _sink_rows(name, weights, order, special, layer):
     model = _model(name, weights)
-    x = model.activations(_ids(model, order, special, 1 if weights.startswith("random") else WINDOWS), layer)
+    x = model.activations(_ids(model, order, special, _count(name, weights)), layer)
     at = {"model": name, "weights": weights, "order": order, "special": special, "masked": model.masked, "layer": layer}
     rows = _described(model.attention(layer), x)
     return [at | {"window": window} | row for window, row in enumerate(rows)]
@@ -145,47 +150,16 @@ def again(row):
 
 def _sinks():
     cases = [("trained", "text", special) for special in SPECIAL]
-    cases += [("trained", "shuffled", special) for special in SPECIAL[:2]]
-    cases += [(f"random {seed}", "text", special) for seed in range(SEEDS) for special in SPECIAL[:2]]
+    cases += [("trained", "shuffled", "none")]
     units = [
-        Unit(
-            "/".join(map(str, (name, *case, layer))),
-            partial(_sink_rows, name, *case, layer),
-            WINDOWS if case[0] == "trained" else 1,
-        )
+        Unit("/".join(map(str, (name, *case, layer))), partial(_sink_rows, name, *case, layer), _count(name, case[0]))
         for name, layers in LAYERS.items()
-        for case in cases
+        for case in [*cases, *((f"random {seed}", "text", "none") for seed in range(SEEDS[name]))]
         for layer in layers
     ]
     text = {"corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS))}
     settings = {"length": LENGTH, "windows": WINDOWS, "apart": APART, "seeds": SEEDS, "rtol": RTOL, "dtype": "float32"}
     return settings | text, units
-
-
-def _map_rows(name, layer):
-    model = load(name)
-    ids = _windows(model, 1)
-    attention, x = model.attention(layer), model.activations(ids, layer)
-    norms, looks = block_norms(attention, x, rtol=RTOL)[0], attention.probabilities(x[0]).mean(0)
-    words = [word.strip() for word in map(model.tokenizer.decode, ids[0].tolist())]
-    at = {"model": name, "masked": model.masked, "layer": layer}
-    return [
-        at
-        | {"i": i, "j": j, "moved": words[i], "moves": words[j], "norm": norms[i, j].item(), "look": looks[i, j].item()}
-        for i in range(LENGTH)
-        for j in range(LENGTH)
-        if not model.masked or j <= i
-    ]
-
-
-def _maps():
-    units = [
-        Unit(f"{name}/{layer}", partial(_map_rows, name, layer), LENGTH * (LENGTH + 1) // 2)
-        for name, layers in SHOWN.items()
-        for layer in layers
-    ]
-    text = {"corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS))}
-    return {"length": LENGTH, "rtol": RTOL, "dtype": "float32"} | text, units
 
 
 class Push(NamedTuple):
@@ -335,4 +309,4 @@ def _pictures():
     return {"picture": PICTURE, "size": SIZE, "dtype": "float32"}, units
 
 
-TABLES = (Table("token-sinks", _sinks), Table("token-maps", _maps), Table("token-picture", _pictures))
+TABLES = (Table("token-sinks", _sinks), Table("token-picture", _pictures))

@@ -10,6 +10,7 @@ from importlib import import_module
 
 from lab.figures import (
     adversarial,
+    influence,
     l2,
     objects,
     positions,
@@ -44,6 +45,7 @@ __all__ = [
     "draw",
     "head_map",
     "house_style",
+    "influence",
     "l2",
     "log_ticks",
     "matrix",
