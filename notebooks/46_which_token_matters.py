@@ -146,8 +146,8 @@ figures.table(shown, names, digits=2)
 # In MiniLM the place makes the sink: a plain word that stands first takes the part of `[CLS]`, and shuffling the text
 # changes little. The token has a part too: a `[CLS]` put into the middle, where it never stood in training, is looked
 # at like a second sink. In gpt2-mini the lead of the first token is larger than with random weights in three layers and
-# smaller in three, and shuffling takes most of it away. SmolLM2 looks at its first token in the last layer far more than
-# random weights do, but its push is only half as large again.
+# smaller in three, and shuffling takes most of it away. SmolLM2 looks at its first token in the last layer far more
+# than random weights do, but its push is only half as large again.
 
 # %% tags=["hide-input"]
 middle = sinks[(sinks.special == "middle") & (sinks.model == "minilm")].groupby("layer").mean(numeric_only=True)

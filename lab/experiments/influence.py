@@ -50,7 +50,7 @@ def with_special(model, ids, place="first"):
     if place == "none":
         return ids
     if place == "middle":
-        half = ids.shape[1] // 2
+        half = (ids.shape[1] + 1) // 2
         return torch.cat([ids[:, :half], token, ids[:, half:]], 1)
     end = [] if tokenizer.sep_token_id is None else [torch.full((len(ids), 1), tokenizer.sep_token_id)]
     return torch.cat([token, ids, *end], 1)
@@ -278,7 +278,8 @@ def row_norms(attention, x, i=0, at_once=32, rounds=40):
     blocks = torch.cat(rows).movedim(0, 1)
     u = torch.randn(len(x), x.shape[1], 1, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
     for _ in range(rounds):
-        image = blocks @ (u / u.norm(dim=1, keepdim=True))
+        length = u.norm(dim=1, keepdim=True)
+        image = blocks @ (u / torch.where(length > 0, length, 1))  # a hidden block stays zero
         u = blocks.mT @ image
     return image.norm(dim=(1, 2))
 
