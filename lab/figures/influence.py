@@ -6,6 +6,7 @@ C0 is the trained model on a text, C1 its first token a special one, C3 shuffled
 import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
+from matplotlib.ticker import LogLocator
 
 __all__ = ["linear", "maps", "over_picture", "ratios", "sinks", "touched"]
 
@@ -118,9 +119,13 @@ def linear(found):
         for share, colour, marker in zip(shares, ("C0", "C2", "C1"), "osD", strict=False):
             some = rows[rows.share == share]
             ax.plot(some.predicted, some.measured, marker, color=colour, ms=5, alpha=0.8, label=f"{share:.0%}")
-        ends = np.array([rows[["predicted", "measured"]].min().min() / 1.2, rows.predicted.max() * 1.2])
+        ends = np.array([rows.predicted.min() / 1.2, rows.predicted.max() * 1.2])
         ax.plot(ends, ends, color="black", lw=0.8)
-        ax.set(xscale="log", yscale="log", title=name, xlabel="predicted, |J u|", ylabel="measured")
+        ax.set(xscale="log", yscale="log", title=name, xlabel="predicted, |J u|", ylabel="measured", xlim=ends)
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter("{x:g}")
+        ax.minorticks_off()
         ax.legend(title="push, share of the token", loc="upper left")
     return figure
 
