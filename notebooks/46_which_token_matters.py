@@ -32,12 +32,13 @@ from myst_nb import glue
 
 from lab import figures, ledger, results
 from lab.experiments import influence, remeasure
+from lab.figures.influence import against_median
 from lipnb import Attention, AttentionJacobian, AutodiffJacobian, block_norms, local_lipschitz, models, singular_pair
 from lipnb.models import pictures
 
 figures.house_style()
 sinks = results.load("token-sinks")
-ratios = figures.influence.ratios(sinks)
+ratios = against_median(sinks)
 read = ratios[ratios.case == "as read"]
 glue("which-least", float(read[read.model == "minilm"].push.min()), display=False)
 glue("which-most", float(read[read.model == "minilm"].push.max()), display=False)
@@ -144,7 +145,7 @@ figures.table(shown, names, digits=2)
 
 # %% [markdown]
 # In MiniLM the place makes the sink: a plain word that stands first takes the part of `[CLS]`, and shuffling the text
-# changes little. The token has a part too: a `[CLS]` put into the middle, where it never stood in training, is looked
+# changes little. The token has a part too: a `[CLS]` put into the middle, where training does not put it, is looked
 # at like a second sink. In gpt2-mini the lead of the first token is larger than with random weights in three layers and
 # smaller in three, and shuffling takes most of it away. SmolLM2 looks at its first token in the last layer far more
 # than random weights do, but its push is only half as large again.

@@ -8,7 +8,7 @@ import numpy as np
 import seaborn as sns
 from matplotlib.ticker import LogLocator
 
-__all__ = ["linear", "maps", "over_picture", "ratios", "sinks", "touched"]
+__all__ = ["against_median", "linear", "maps", "over_picture", "sinks", "touched"]
 
 CASES = {  # weights, order, special -> how it is called and drawn
     "as read": ("trained", "text", "none", "C0", "o"),
@@ -47,13 +47,13 @@ def maps(looks, norms, words):
     return figure
 
 
-def ratios(table):
+def against_median(table):
     """How many times harder the first token pushes, and is looked at, than the median one, by case and layer.
 
     Parameters
     ----------
     table : DataFrame
-        The stored `token-sinks`.
+        The stored ``token-sinks``.
 
     Returns
     -------
@@ -77,13 +77,13 @@ def sinks(table):
     Parameters
     ----------
     table : DataFrame
-        The stored `token-sinks`.
+        The stored ``token-sinks``.
 
     Returns
     -------
     Figure
     """
-    means = ratios(table)
+    means = against_median(table)
     models = [name for name in NAMES if name in set(means.model)]
     figure, axes = plt.subplots(1, len(models), figsize=(3.3 * len(models), 3.5), sharey=True, layout="constrained")
     for ax, model in zip(np.atleast_1d(axes), models, strict=True):
@@ -162,7 +162,7 @@ def over_picture(image, table):
     image : array_like, shape (height, width, 3)
         From 0 to 1.
     table : DataFrame
-        The stored `token-picture`.
+        The stored ``token-picture``.
 
     Returns
     -------
