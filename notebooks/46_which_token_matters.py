@@ -32,7 +32,7 @@ from myst_nb import glue
 
 from lab import figures, ledger, results
 from lab.experiments import influence, remeasure
-from lab.figures.influence import against_median
+from lab.figures.token_sinks import NAMES, against_median
 from lipnb import Attention, AttentionJacobian, AutodiffJacobian, block_norms, local_lipschitz, models, singular_pair
 from lipnb.models import pictures
 
@@ -44,7 +44,7 @@ glue("which-least", float(read[read.model == "minilm"].push.min()), display=Fals
 glue("which-most", float(read[read.model == "minilm"].push.max()), display=False)
 
 # %% tags=["hide-input"]
-figures.influence.sinks(sinks)
+figures.token_sinks.sinks(sinks)
 plt.show()
 
 # %% [markdown]
@@ -139,7 +139,7 @@ glue("which-bound", bound, display=False)
 
 # %% tags=["hide-input"]
 deepest = ratios.groupby("model").layer.transform("max")
-shown = ratios[ratios.layer == deepest].assign(model=lambda rows: rows.model.map(figures.influence.NAMES))
+shown = ratios[ratios.layer == deepest].assign(model=lambda rows: rows.model.map(NAMES))
 names = {"model": "model", "case": "text", "layer": "layer", "look": "looked at, times", "push": "pushes, times"}
 figures.table(shown, names, digits=2)
 

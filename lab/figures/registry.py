@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from lab import results
 from lab.figures import (
     adversarial,
-    influence,
     l2,
     positions,
     real_text,
     released,
     robustness,
     speed,
+    token_sinks,
     training,
     verified,
     zoo,
@@ -65,7 +65,7 @@ FIGURES = {
             "token-sinks",
             "46_which_token_matters",
             ("token-sinks",),
-            influence.sinks,
+            token_sinks.sinks,
             "how hard the first token pushes the others, with and without a special token, and in controls",
         ),
         BookFigure(

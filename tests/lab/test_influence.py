@@ -70,7 +70,7 @@ def test_ratios_compare_the_first_token_with_the_median_one():
     row = {"model": "minilm", "weights": "trained", "order": "text", "special": "none", "layer": 0}
     rows = [row | {"first_push": p, "median_push": 1, "first_look": 6, "median_look": 2} for p in (1, 4)]
     rows += [rows[0] | {"special": "middle"}, rows[0] | {"weights": "random 1"}]
-    got = figures.influence.against_median(pd.DataFrame(rows)).set_index("case")
+    got = figures.token_sinks.against_median(pd.DataFrame(rows)).set_index("case")
     assert set(got.index) == {"as read", "random weights"}
     assert got.push["as read"] == pytest.approx(2) and got["look"]["as read"] == pytest.approx(3)
 
