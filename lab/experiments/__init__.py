@@ -8,6 +8,7 @@ from lab.experiments import (
     adversarial,
     audit,
     brackets,
+    influence,
     inversion,
     inversion_curves,
     l2_bounds,
@@ -55,6 +56,7 @@ MODULES = (
     worst_inputs,
     worst_words,
     zoo,
+    influence,
 )
 TABLES = {table.name: table for module in MODULES for table in module.TABLES}
 TRAINED = {table.name: table for table in language_model.TABLES}

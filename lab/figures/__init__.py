@@ -10,6 +10,7 @@ from importlib import import_module
 
 from lab.figures import (
     adversarial,
+    influence,
     l2,
     objects,
     positions,
@@ -17,6 +18,7 @@ from lab.figures import (
     released,
     robustness,
     speed,
+    token_sinks,
     training,
     two_clusters,
     verified,
@@ -44,6 +46,7 @@ __all__ = [
     "draw",
     "head_map",
     "house_style",
+    "influence",
     "l2",
     "log_ticks",
     "matrix",
@@ -63,6 +66,7 @@ __all__ = [
     "speed",
     "speed_bars",
     "table",
+    "token_sinks",
     "training",
     "two_clusters",
     "verified",

@@ -4,7 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lab import results
-from lab.figures import adversarial, l2, positions, real_text, released, robustness, speed, training, verified, zoo
+from lab.figures import (
+    adversarial,
+    l2,
+    positions,
+    real_text,
+    released,
+    robustness,
+    speed,
+    token_sinks,
+    training,
+    verified,
+    zoo,
+)
 
 __all__ = ["FIGURES", "BookFigure"]
 
@@ -49,6 +61,13 @@ class BookFigure:
 FIGURES = {
     figure.name: figure
     for figure in (
+        BookFigure(
+            "token-sinks",
+            "46_which_token_matters",
+            ("token-sinks",),
+            token_sinks.sinks,
+            "how hard the first token pushes the others, with and without a special token, and in controls",
+        ),
         BookFigure(
             "verification",
             "29_verification",

@@ -23,7 +23,7 @@ MOVED = {
     "results": "python -m lab tables",
     **{verb: f"python -m lab {verb}" for verb in ("tables", "figures", "train", "verify", "bench", "pages")},
 }
-VERBS = ("scan", "sweep", "fetch")  # in the order of the help; each is lipnb/cli/VERB.py
+VERBS = ("scan", "sweep", "status", "fetch")  # in the order of the help; each is lipnb/cli/VERB.py
 
 EPILOG = """examples:
 {examples}

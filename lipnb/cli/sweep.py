@@ -5,13 +5,16 @@ import signal
 import sys
 from pathlib import Path
 
-from lipnb.cli.words import count
+from lipnb.cli.words import Unknown, count, parameter
 
 EXAMPLES = """\
   lipnb sweep examples/quick.yml                    run what is missing; the same again after any stop
   lipnb sweep examples/quick.yml --dry-run          show the points, and which of them would run
   lipnb sweep examples/quick.yml --limit 2          try two
   lipnb sweep examples/quick.yml --retry-failed     those that failed, once more
+  lipnb sweep examples/quick.yml -p tokens=64       the same grid with one value of `tokens`, and no other
+  lipnb sweep examples/two_clusters.py -p tokens=4 -p radius=0.5     one point, without a spec
+  lipnb sweep examples/quick.yml --keep-stale       after an edit of the notebook: run what is new, keep the rest
   lipnb sweep examples/quick.yml --scheduler tcp://10.0.0.1:8786     on a Dask cluster
 
 The exit code is 0 when no point has failed, 1 when some have, 130 when the sweep was stopped.
@@ -39,12 +42,17 @@ the notebook: a cell tagged `parameters` sets defaults; two lines fill the table
 of its output 1,000,000 characters are kept, and it says where it was cut; recorded values are never cut
 
 the output folder:
+  index.html            every point with its state, parameters, time and executed notebook; opens offline
   table.csv             a row for each finished point: its parameters, its recorded values
   stale.csv             rows of an earlier notebook, package or spec, where there are some; a good row stays there,
                         and its notebook in notebooks/, as long as the re-run of its point fails
+                        with --keep-stale these rows stay in table.csv instead, the reason in the column `stale`
   failures.csv          what went wrong, and where
   notebooks/, failed/   the executed notebooks, named by the table's column `point`
+  pages/                the same to read in a browser, without what is neither text nor picture
   points/, sweep.json   what was done, with which versions, when and where
+  plan.json             the points, and what they are made from
+  running.json          while it runs: by whom, since when, which points; `lipnb status FOLDER` reads it
   .lock                 empty; it keeps two sweeps out of one folder and may be deleted when none runs
 """
 SHOWN = 20  # failed points on the terminal; failures.csv has all
@@ -69,10 +77,24 @@ def add(verbs):
         "machine or on a Dask cluster, and\ngather what it records into one table. "
         "Only points that are missing, or whose notebook or package\nchanged, run.",
     )
-    verb.add_argument("spec", metavar="SPEC.yml", help="what to sweep, see below")
+    verb.add_argument("spec", metavar="SPEC.yml", help="what to sweep, see below; or a notebook: one point of it")
+    verb.add_argument(
+        "-p",
+        dest="parameters",
+        type=parameter,
+        action="append",
+        metavar="NAME=VALUE",
+        help="a parameter's value in every point, whatever the spec says of it; numbers, True, False and None are read "
+        "as such, all else is text (may be given several times)",
+    )
     verb.add_argument("--dry-run", action="store_true", help="show the points and what would run; write nothing")
     verb.add_argument("--limit", type=count, metavar="N", help="run at most N points now")
     verb.add_argument("--retry-failed", action="store_true", help="run the points again that failed before")
+    verb.add_argument(
+        "--keep-stale",
+        action="store_true",
+        help="good rows of an earlier notebook, package or spec stay in the table, and their points do not run",
+    )
     verb.add_argument(
         "--output",
         type=Path,
@@ -104,6 +126,27 @@ def add(verbs):
     verb.set_defaults(run=run)
 
 
+def _overriding(pairs):
+    """The values of -p by name."""
+    given = dict(pairs or [])
+    for name in given:
+        if sum(name == other for other, _ in pairs) > 1:
+            raise Unknown(f"-p {name} is given twice: several values are a grid, which a spec describes")
+    return given
+
+
+def _stale(sweep, kept):
+    """Where the rows of an earlier version are."""
+    rows = "1 row" if sweep.stale == 1 else f"{sweep.stale} rows"
+    where = (
+        "stay in that table, the reason in its column `stale`"
+        if kept
+        else f"are not in that table: {sweep.folder / 'stale.csv'} keeps them, with the reason"
+    )
+    again = f"; {sweep.failed_again} because the re-run failed" if sweep.failed_again else ""
+    return f"{rows} of an earlier notebook, package or spec {where}{again}"
+
+
 def _stop(*_):
     raise KeyboardInterrupt
 
@@ -124,9 +167,8 @@ def run(arguments):
     with extra("sweeps"):
         from lipnb.sweeps.planning import plan
 
-    options = {
-        name: getattr(arguments, name) for name in ("output", "workers", "threads", "timeout", "limit", "retry_failed")
-    }
+    names = ("output", "workers", "threads", "timeout", "limit", "retry_failed", "keep_stale")
+    options = {name: getattr(arguments, name) for name in names} | {"parameters": _overriding(arguments.parameters)}
     if arguments.dry_run:
         return _show(plan(arguments.spec, **options))
     signal.signal(signal.SIGTERM, _stop)  # a batch system's notice counts as Ctrl-C
@@ -134,12 +176,7 @@ def run(arguments):
     left = f", {sweep.left} still to run" if sweep.left else ""
     print(f"{len(sweep.table)} points done{left}: {sweep.folder / 'table.csv'}")
     if sweep.stale:
-        rows = "1 row" if sweep.stale == 1 else f"{sweep.stale} rows"
-        print(
-            f"{rows} of an earlier notebook, package or spec are not in that table: {sweep.folder / 'stale.csv'} "
-            "keeps them, with the reason"
-            + (f"; {sweep.failed_again} because the re-run failed" if sweep.failed_again else "")
-        )
+        print(_stale(sweep, arguments.keep_stale))
     if len(sweep.table) and not sweep.recorded:
         print("no value was recorded; in the notebook: from lipnb.sweeps import record; record(name=value)")
     if sweep.failures:

@@ -3,7 +3,7 @@
 import argparse
 from difflib import get_close_matches
 
-__all__ = ["Parser", "Unknown", "count", "known", "layers", "lengths", "nearest", "tolerance"]
+__all__ = ["Parser", "Unknown", "count", "known", "layers", "lengths", "nearest", "parameter", "tolerance"]
 
 
 class Unknown(ValueError):
@@ -63,6 +63,28 @@ def layers(text):
         if not (len(ends) <= 2 and all(end.isdecimal() for end in ends) and int(ends[0]) <= int(ends[-1])):
             raise argparse.ArgumentTypeError(f"layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got {text!r}")
     return text
+
+
+def parameter(text):
+    """``NAME=VALUE`` as a pair, the value typed as ``papermill -p`` does, as argparse's `type`.
+
+    Examples
+    --------
+    >>> [parameter(f"x={value}")[1] for value in ("3", "1e-3", "True", "None", "minilm", "a=b")]
+    [3, 0.001, True, None, 'minilm', 'a=b']
+    """
+    name, equals, value = text.partition("=")
+    if not (equals and name.isidentifier()):
+        raise argparse.ArgumentTypeError(f"give a parameter and its value, such as -p layer=3; got {text!r}")
+    words = {"True": True, "False": False, "None": None}
+    if value in words:
+        return name, words[value]
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
 
 
 def tolerance(text):

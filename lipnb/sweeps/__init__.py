@@ -9,7 +9,16 @@ from importlib import import_module
 from lipnb.origin import extra
 from lipnb.sweeps.recorded import record
 
-HOMES = {"load": "folder", "run": "running", "Sweep": "running", "expand": "points", "read": "spec", "Spec": "spec"}
+HOMES = {
+    "Spec": "spec",
+    "Status": "progress",
+    "Sweep": "running",
+    "expand": "points",
+    "load": "folder",
+    "read": "spec",
+    "run": "running",
+    "status": "progress",
+}
 __all__ = ["record", *HOMES]
 
 

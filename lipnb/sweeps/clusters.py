@@ -155,7 +155,7 @@ def workers_of(client):
     return set(client.scheduler_info(n_workers=-1)["workers"])
 
 
-def on_dask(tasks, client, *, gone=GONE, never=NEVER):
+def on_dask(tasks, client, say=print, *, gone=GONE, never=NEVER):
     """Run points on the workers of a Dask cluster; Dask gives those of a lost worker to another one.
 
     The worker sends the executed notebook back, and only the one who began the sweep writes: nothing can be written
@@ -167,13 +167,15 @@ def on_dask(tasks, client, *, gone=GONE, never=NEVER):
         As for `lipnb.sweeps.executors.on_this_machine`.
     client : distributed.Client
         See `opened`.
+    say : callable
+        Told in a sentence which workers are gone.
     gone, never : float
         Seconds without any worker after which the sweep ends: after there were some, and where none ever came.
 
     Yields
     ------
-    int, dict
-        As from `on_this_machine`.
+    int, str or dict
+        As from `on_this_machine`; a point begins, at the latest some seconds later, where a worker was given it.
 
     Raises
     ------
@@ -191,10 +193,19 @@ def on_dask(tasks, client, *, gone=GONE, never=NEVER):
         client.submit(execute, task, key=f"{sweep}-{place}", pure=False): place for place, task in enumerate(tasks)
     }
     try:
-        ended, pool = as_completed(list(waiting), loop=client.loop), _Pool(client, gone, never)
+        ended, pool = as_completed(list(waiting), loop=client.loop), _Pool(client, gone, never, say)
+        begun = {}
         while waiting:
             if not ended.has_ready():
-                pool.check()
+                if pool.looked():
+                    given = {
+                        int(key.removeprefix(f"{sweep}-")): worker
+                        for worker, keys in client.processing().items()
+                        for key in keys
+                        if str(key).startswith(f"{sweep}-")
+                    }
+                    yield from given.items() - begun.items()
+                    begun |= given
                 time.sleep(0.05)
                 continue
             future = next(ended)
@@ -218,21 +229,25 @@ def on_dask(tasks, client, *, gone=GONE, never=NEVER):
 
 
 class _Pool:
-    """The workers of a client, looked at now and then: a pool that has died is said, not waited for."""
+    """The workers of a client, looked at now and then: one that is gone is named, all of them are not waited for."""
 
-    def __init__(self, client, gone, never):
-        self._client, self._gone, self._never = client, gone, never
-        self._there, self._looked, self._seen = set(), -EVERY, time.monotonic()
+    def __init__(self, client, gone, never, say):
+        self._client, self._gone, self._never, self._say = client, gone, never, say
+        self._there, self._named, self._looked, self._seen = set(), set(), -EVERY, time.monotonic()
 
-    def check(self):
-        """RuntimeError where there has been no worker for too long."""
+    def looked(self):
+        """Whether it was time to look; RuntimeError where there has been no worker for too long."""
         now = time.monotonic()
         if now - self._looked < min(EVERY, self._gone / 2, self._never / 2) or self._client.status != "running":
-            return
+            return False
         self._looked = now
-        if workers := workers_of(self._client):
+        workers = workers_of(self._client)
+        for worker in sorted((self._there - workers) - self._named):
+            self._say(f"the worker {worker} is gone: what it had in work goes to another one")
+            self._named.add(worker)
+        if workers:
             self._there, self._seen = workers, now
-            return
+            return True
         address, empty = self._client.scheduler.address, now - self._seen
         if self._there and empty >= self._gone:
             shown = ", ".join(sorted(self._there)[:4]) + (", ..." if len(self._there) > 4 else "")
@@ -246,18 +261,21 @@ class _Pool:
                 f"no worker came to {address} in {empty:.0f} s: start some with `dask worker {address}`"
                 ", or look at the jobs of the batch system; then give the same command again."
             )
+        return False
 
 
 def _lost(task, error):
     """The outcome of a point that took several workers with it."""
     attempts = getattr(error, "allowed_failures", 3) + 1
+    last = getattr(getattr(error, "last_worker", None), "address", "unknown")
     return {
         "ok": False,
         "values": {},
         "notebook": task["notebook"],
         "log": "",
         "seconds": 0.0,
-        "host": "",
-        "error": f"WorkerLost: {attempts} workers died while they ran it, most often for want of memory",
+        "host": last,
+        "error": f"WorkerLost: {attempts} workers died while they ran it, the last one {last}, most often for want of "
+        "memory",
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -23,6 +23,7 @@ from papermill.engines import Engine, papermill_engines
 from lipnb.sweeps import source
 from lipnb.sweeps.output import Client
 from lipnb.sweeps.recorded import recorded
+from lipnb.sweeps.spec import COLUMNS
 
 __all__ = ["execute", "stop"]
 
@@ -273,6 +274,7 @@ def _merged(values, parameters):
         if values[name] != parameters[name]:
             raise ValueError(f"{name!r} is a parameter of the sweep: record its other value under another name.")
         del values[name]
-    if "point" in values:
-        raise ValueError("'point' is the name of a column of the table: record the value under another name.")
+    for name in COLUMNS:
+        if name in values:
+            raise ValueError(f"{name!r} is the name of a column of the table: record the value under another name.")
     return values

@@ -5,9 +5,10 @@ work and its kernel 0.5 s at least, so threads do not stand in each other's way.
 """
 
 import os
+import platform
 import shutil
 import subprocess
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from queue import SimpleQueue
 
 from lipnb.sweeps.execution import execute, stop
@@ -94,15 +95,17 @@ def on_this_machine(tasks, workers, gpus=()):
 
     Yields
     ------
-    int, dict
-        Place in `tasks` and outcome, as points end. Closing the generator kills the kernels.
+    int, str or dict
+        Place in `tasks`, and as the point begins where it runs, as it ends its outcome. Closing the generator kills the
+        kernels.
     """
-    slots = SimpleQueue()
+    slots, events = SimpleQueue(), SimpleQueue()
     for number in range(workers):
         slots.put(gpus[number % len(gpus)] if gpus else None)
 
-    def one(task):
+    def one(place, task):
         device = slots.get()
+        events.put((place, platform.node() + (f", GPU {device}" if device else "")))
         own = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
         try:
             return execute({**task, "environment": {**task["environment"], **own}})
@@ -110,10 +113,18 @@ def on_this_machine(tasks, workers, gpus=()):
             slots.put(device)
 
     pool = ThreadPoolExecutor(workers)
-    waiting = {pool.submit(one, task): place for place, task in enumerate(tasks)}
+    waiting = {pool.submit(one, place, task): place for place, task in enumerate(tasks)}
+    for future in waiting:
+        future.add_done_callback(lambda ended: events.put((waiting[ended], ended)))
     try:
-        for future in as_completed(list(waiting)):
-            yield waiting.pop(future), future.result()
+        left = len(waiting)
+        while left:
+            place, event = events.get()
+            if isinstance(event, str):
+                yield place, event
+            else:
+                left -= 1
+                yield place, event.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         while running := [future for future in waiting if future.running()]:

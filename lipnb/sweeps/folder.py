@@ -128,7 +128,7 @@ class Folder:
                         found.append(entry)
         return found
 
-    def tables(self, entries, stale=()):
+    def tables(self, entries, stale=(), keep=False):
         """Write ``table.csv``, ``failures.csv``, and ``stale.csv`` where a row of an earlier version is kept.
 
         Parameters
@@ -137,11 +137,14 @@ class Folder:
             One for each point that ran, in the order of the sweep.
         stale : list of (str, dict)
             Why an entry counts no more, and the entry.
+        keep : bool
+            Whether rows of an earlier version stay in ``table.csv``, after the others and with the reason in the
+            column ``stale``, instead of in a file of their own.
 
         Returns
         -------
         stale, failed_again : int
-            Rows in ``stale.csv``, and how many of them stand for a point whose re-run failed.
+            Rows of an earlier version, and how many of them stand for a point whose re-run failed.
         """
         kept = [(why, entry) for why, entry in stale if entry["ok"]]
         again = [
@@ -149,13 +152,13 @@ class Folder:
             for entry in (*entries, *(entry for _, entry in stale))
             if "earlier" in entry
         ]
-        old = [
-            {"point": entry["id"], "why": why, "finished": entry["finished"], **entry["parameters"], **entry["values"]}
-            for why, entry in kept + again
-        ]
-        if old:  # before the table loses a row
+        apart = [] if keep else kept + again
+        if apart:  # before the table loses a row
+            old = [_row(entry, why=why, finished=entry["finished"]) for why, entry in apart]
             write(self.path / "stale.csv", _csv(old, ["point", "why", "finished"]))
-        done = [{"point": entry["id"], **entry["parameters"], **entry["values"]} for entry in entries if entry["ok"]]
+        good = [entry for entry in entries if entry["ok"]]
+        done = [_row(entry, stale="") for entry in good] if keep else [_row(entry) for entry in good]
+        done += [_row(entry, stale=why) for why, entry in kept + again] if keep else []
         failed = [
             {
                 "point": entry["id"],
@@ -166,15 +169,25 @@ class Folder:
             for entry in entries
             if not entry["ok"]
         ]
-        write(self.path / "table.csv", _csv(done, ["point"]))
+        write(self.path / "table.csv", _csv(done, ["point", "stale"] if keep else ["point"]))
         write(self.path / "failures.csv", _csv(failed, ["point", "error", "notebook"]))
-        if not old:
+        if not apart:
             (self.path / "stale.csv").unlink(missing_ok=True)
-        return len(old), len(again)
+        return len(kept) + len(again), len(again)
+
+    def planned(self, notebook, key, points):
+        """Write ``plan.json``: the points of the sweep, in its order, and what they are to be made from."""
+        plan = {"notebook": str(notebook), "key": key, "points": {point.id: point.parameters for point in points}}
+        write(self.path / "plan.json", json.dumps(plan, indent=1) + "\n")
 
     def provenance(self, birth):
         """Write ``sweep.json``."""
         write(self.path / "sweep.json", json.dumps(birth, indent=1) + "\n")
+
+
+def _row(entry, **more):
+    """A row of a table: the point, what is said of it, its parameters, what it recorded."""
+    return {"point": entry["id"], **more, **entry["parameters"], **entry["values"]}
 
 
 def _csv(rows, columns):

@@ -26,12 +26,15 @@ class Plan:
         Point -> "done", "failed", "new", or why it runs again: "stale: the notebook changed", "damaged: ...".
     todo : list of Point
         Those to run now.
+    keep_stale : bool
+        Whether rows of an earlier notebook, package or spec stay in the table.
     """
 
     spec: specs.Spec
     source: source.Source
     states: dict
     todo: list
+    keep_stale: bool = False
 
 
 def key(notebook: source.Source) -> dict[str, str]:
@@ -40,16 +43,26 @@ def key(notebook: source.Source) -> dict[str, str]:
 
 
 def plan(
-    spec: str | os.PathLike | specs.Spec, *, retry_failed: bool = False, limit: int | None = None, **options: Any
+    spec: str | os.PathLike | specs.Spec,
+    *,
+    parameters: dict[str, Any] | None = None,
+    retry_failed: bool = False,
+    keep_stale: bool = False,
+    limit: int | None = None,
+    **options: Any,
 ) -> Plan:
     """Read a spec, its notebook and its folder: what is there, and what would run.
 
     Parameters
     ----------
     spec : path-like or Spec
-        What to sweep.
+        What to sweep; a notebook is a sweep of one point.
+    parameters : dict, optional
+        Values for every point that override the spec's, see `lipnb.sweeps.spec.overridden`.
     retry_failed : bool
         Whether points that failed run again.
+    keep_stale : bool
+        Whether a good row of an earlier notebook or package stays as it is, and its point does not run.
     limit : int, optional
         Run at most so many now.
     **options
@@ -69,6 +82,7 @@ def plan(
     spec = spec if isinstance(spec, specs.Spec) else specs.read(spec)
     spec = replace(spec, **{option: value for option, value in options.items() if value is not None})
     try:
+        spec = specs.overridden(spec, parameters or {})
         points = expand(spec)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
@@ -80,8 +94,12 @@ def plan(
     folder, made_from = Folder(spec.output), key(notebook)
     states = {point: state(folder, point, made_from) for point in points}
     kept = {"done"} if retry_failed else {"done", "failed"}
-    todo = [point for point, found in states.items() if found not in kept]
-    return Plan(spec, notebook, states, todo if limit is None else todo[:limit])
+    todo = [
+        point
+        for point, found in states.items()
+        if found not in kept and not (keep_stale and found.startswith("stale") and folder.entry(point)["ok"])
+    ]
+    return Plan(spec, notebook, states, todo if limit is None else todo[:limit], keep_stale)
 
 
 def state(folder: Folder, point: Point, made_from: dict[str, str]) -> str:

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from lipnb.origin import versions
-from lipnb.sweeps import source
+from lipnb.sweeps import pages, source
 from lipnb.sweeps import spec as specs
 from lipnb.sweeps.folder import claimed, load
 from lipnb.sweeps.planning import key, plan, state
+from lipnb.sweeps.progress import Sign, status
 
 __all__ = ["Sweep", "run"]
 
@@ -34,7 +35,8 @@ class Sweep:
     recorded : bool
         Whether any point recorded a value.
     stale : int
-        Rows of an earlier notebook, package or spec: they are in ``stale.csv``, not in the table.
+        Rows of an earlier notebook, package or spec: they are in ``stale.csv``, or with ``keep_stale`` in the table,
+        with the reason in its column ``stale``.
     failed_again : int
         How many of these stay because the re-run of their point failed.
     """
@@ -50,26 +52,20 @@ class Sweep:
 
 
 def run(
-    spec: str | os.PathLike | specs.Spec,
-    *,
-    scheduler: str | None = None,
-    retry_failed: bool = False,
-    limit: int | None = None,
-    progress: bool = True,
-    **options: Any,
+    spec: str | os.PathLike | specs.Spec, *, scheduler: str | None = None, progress: bool = True, **options: Any
 ) -> Sweep:
     """Make or continue a sweep: each point is one papermill execution, and only what is missing or stale runs.
 
     Parameters
     ----------
     spec : path-like or Spec
-        What to sweep.
+        What to sweep; a notebook is a sweep of one point.
     scheduler : str, optional
         Address of a Dask scheduler; default: the spec's cluster, else this machine.
-    retry_failed, limit, **options
-        As for `plan`, such as ``workers=4`` or ``output=Path("elsewhere")``.
     progress : bool
         Whether to show the progress bar and what runs where.
+    **options
+        As for `lipnb.sweeps.planning.plan`, such as ``workers=4``, ``limit=2`` or ``output=Path("elsewhere")``.
 
     Returns
     -------
@@ -83,16 +79,17 @@ def run(
     RuntimeError, OSError
         "another sweep is running in ...", "... cannot be written", and those of `lipnb.sweeps.clusters`.
     """
-    plan(spec, **options)  # a spec with a mistake makes no folder
-    where = options.get("output") or (spec.output if isinstance(spec, specs.Spec) else specs.read(spec).output)
+    where = plan(spec, **options).spec.output  # a spec with a mistake makes no folder
     with claimed(Path(where)) as folder:
-        now = plan(spec, retry_failed=retry_failed, limit=limit, **options)
-        say = print if progress else lambda *_: None
+        now = plan(spec, **options)
+        folder.planned(now.spec.notebook, key(now.source), now.states)
+        pages.index(status(folder.path))
+        say = _say if progress else lambda *_: None
         for found in now.states.values():
             if found.startswith("damaged"):
                 say(f"{found.removeprefix('damaged: ')}: that point runs again")
         ran = _run(now, folder, scheduler, progress, say) if now.todo else 0
-        entries, *kept = _tables(now, folder)
+        entries, left, *old = _tables(now, folder)
     failures = [
         {
             "point": entry["id"],
@@ -104,11 +101,21 @@ def run(
         if not entry["ok"]
     ]
     recorded = any(entry["values"] for entry in entries.values())
-    return Sweep(folder.path, load(folder.path), failures, ran, len(now.states) - len(entries), recorded, *kept)
+    return Sweep(folder.path, load(folder.path), failures, ran, left, recorded, *old)
+
+
+def _say(words):
+    """A line above the progress bar."""
+    from tqdm.auto import tqdm
+
+    tqdm.write(words)
 
 
 def _tables(now, folder):
-    """Write the tables from the entries that hold now; give these, and the counts of `Folder.tables`."""
+    """Write the tables and pages from the entries that hold now.
+
+    Gives these entries, how many points are still to run, and the counts of `Folder.tables`.
+    """
     entries, stale, made_from = {}, [], key(now.source)
     for point in now.states:
         found = state(folder, point, made_from)
@@ -116,8 +123,11 @@ def _tables(now, folder):
             entries[point] = folder.entry(point)
         elif found.startswith("stale"):
             stale.append((found.removeprefix("stale: "), folder.entry(point)))
+    kept = sum(entry["ok"] for _, entry in stale) if now.keep_stale else 0
     stale += [("not a point of this spec", entry) for entry in folder.others(now.states)]
-    return entries, *folder.tables(entries.values(), stale)
+    counts = folder.tables(entries.values(), stale, now.keep_stale)
+    pages.index(status(folder.path))
+    return entries, len(now.states) - len(entries) - kept, *counts
 
 
 def _tasks(now, threads):
@@ -148,7 +158,7 @@ def _outcomes(now, scheduler, say):
             if not workers:
                 say(f"no worker at {address} yet: waiting (start some with `dask worker {address}`)")
             words = f"Dask at {address}, {workers} workers at the start"
-            with closing(clusters.on_dask(_tasks(now, spec.threads or 1), client)) as outcomes:
+            with closing(clusters.on_dask(_tasks(now, spec.threads or 1), client, say)) as outcomes:
                 yield outcomes, words
         return
     gpus = executors.devices(spec.gpus)
@@ -171,10 +181,17 @@ def _run(now, folder, scheduler, progress, say):
         say(f"{len(now.states)} points of {now.spec.notebook.name}: {there} there, {len(now.todo)} to run; {words}")
         with (
             _born(now, folder, words),
+            Sign(folder.path, words) as sign,
             tqdm(total=len(now.todo), unit="point", disable=not progress, smoothing=0.1) as bar,
         ):
             for place, outcome in outcomes:
-                folder.keep(now.todo[place], made_from, outcome)
+                point = now.todo[place]
+                if isinstance(outcome, str):
+                    sign.began(point, outcome)
+                    continue
+                folder.keep(point, made_from, outcome)
+                pages.point(folder.path, point, outcome)
+                sign.ended(point)
                 ran, failed = ran + 1, failed + (not outcome["ok"])
                 if failed:
                     bar.set_postfix(failed=failed, refresh=False)
@@ -189,6 +206,7 @@ def _born(now, folder, words):
 
     birth = {
         "spec": now.spec.text,
+        "parameters": now.spec.parameters,
         "notebook": str(now.spec.notebook),
         "key": key(now.source),
         "points": len(now.states),

@@ -2,13 +2,17 @@
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from lipnb.sweeps.clusters import checked
 from lipnb.sweeps.documents import document
+from lipnb.sweeps.points import canonical
 
-__all__ = ["Spec", "read"]
+__all__ = ["COLUMNS", "Spec", "overridden", "read"]
+
+COLUMNS = ("point", "stale")  # of the table itself: no parameter and no recorded value has one of these names
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,8 @@ def read(path: str | os.PathLike, base: str | os.PathLike | None = None) -> Spec
     Parameters
     ----------
     path : path-like
-        YAML; the keys are those of `Spec`, with ``zip`` for ``zipped``.
+        YAML; the keys are those of `Spec`, with ``zip`` for ``zipped``. Or a notebook, .py or .ipynb: a sweep of one
+        point, with the notebook's own defaults.
     base : path-like, optional
         The folder in which ``output`` must lie; default: the current one.
 
@@ -101,6 +106,8 @@ def read(path: str | os.PathLike, base: str | os.PathLike | None = None) -> Spec
         "SPEC: ...": the key and what it takes.
     """
     path = Path(path)
+    if path.suffix in (".py", ".ipynb"):
+        return Spec(notebook=path.resolve(), output=_inside(f"sweeps/{path.stem}", Path(base or Path.cwd())))
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}: a sweep is described in YAML, see `lipnb sweep --help`.")
     text, given = document(path)
@@ -132,8 +139,7 @@ def _checked(given, path, base, text):
             raise ValueError(f"'zip': the lists of a group must be equally long and not empty; here: {shown}.")
     named = [*parameters["parameters"], *parameters["grid"], *(name for group in groups for name in group)]
     for name in named:
-        if not (isinstance(name, str) and name.isidentifier()):
-            raise ValueError(f"{name!r} is not the name of a parameter.")
+        _name(name)
         if named.count(name) > 1:
             raise ValueError(f"the parameter {name!r} is there twice: in one of 'parameters', 'grid' and 'zip' only.")
     for name, value in [
@@ -169,6 +175,59 @@ def _mapping(given, key):
     if not isinstance(value := given.get(key, {}), dict):
         raise ValueError(f"{key!r} takes name: value pairs.")
     return value
+
+
+def overridden(spec: Spec, parameters: dict[str, Any]) -> Spec:
+    """The sweep in which some parameters have one value in every point, whatever the spec says of them.
+
+    Parameters
+    ----------
+    spec : Spec
+        What to sweep.
+    parameters : dict
+        Name -> value. An axis of the grid with that name is gone, and so is the name in a zipped group; of the
+        exclusions those stay that agree with the value.
+
+    Returns
+    -------
+    Spec
+        The same where `parameters` is empty.
+
+    Raises
+    ------
+    ValueError
+        "... is not the name of a parameter", "...: ... is a ...; parameters are numbers, ...".
+
+    Examples
+    --------
+    >>> spec = Spec(Path("page.ipynb"), parameters={"seed": 0}, grid={"layer": [0, 1, 2], "length": [32, 64]})
+    >>> one = overridden(spec, {"seed": 7, "layer": 2})
+    >>> one.parameters, one.grid
+    ({'seed': 7, 'layer': 2}, {'length': [32, 64]})
+    """
+    for name, value in parameters.items():
+        _name(name)
+        _plain(name, value)
+    groups = [{name: group[name] for name in group if name not in parameters} for group in spec.zipped]
+    agree = [
+        part
+        for part in spec.exclude
+        if all(canonical(part[name]) == canonical(parameters[name]) for name in part if name in parameters)
+    ]
+    return replace(
+        spec,
+        parameters={**spec.parameters, **parameters},
+        grid={name: values for name, values in spec.grid.items() if name not in parameters},
+        zipped=[group for group in groups if group],
+        exclude=agree,
+    )
+
+
+def _name(name):
+    if not (isinstance(name, str) and name.isidentifier()):
+        raise ValueError(f"{name!r} is not the name of a parameter.")
+    if name in COLUMNS:
+        raise ValueError(f"{name!r} is a column of every table: give the parameter of the notebook another name.")
 
 
 def _plain(name, value):
