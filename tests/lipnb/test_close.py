@@ -127,6 +127,12 @@ def test_baselines_are_what_they_say(bert, found):
     assert Reader(twin, {}).baselines == ("shuffled",)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_special_tokens_do_not_move(seed):
+    mixed = shuffled(torch.arange(7)[None], (1, 2), seed)[0].tolist()
+    assert (mixed[0], mixed[5:]) == (0, [5, 6]) and sorted(mixed) == list(range(7))
+
+
 def test_one_pass_reads_what_every_layer_receives(bert):
     model = small(bert)
     ids = models.random_windows(model, WORDS, 6, 3)
