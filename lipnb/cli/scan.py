@@ -41,7 +41,7 @@ how to read the table (`lipnb scan --columns` explains those of all files):
   / random      how many times the constant of random weights of the same shape, on the same tokens
   / shuffled    how many times the constant of the same weights on the same tokens in random order
   column        the largest column sum of the attention matrix: how much attention one token gets, at most n
-  published     the published bound that comes closest: x 340 is 340 times too high, geometric mean over windows
+  bound         the closest bound in closed form: x 340 is 340 times too high, geometric mean over windows
   check         the layer was taken out of the network correctly: same output, same mask; else nothing is measured
 
 A scan that is stopped, even by kill -9, continues where it was when the same command is given again.

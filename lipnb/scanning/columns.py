@@ -22,6 +22,7 @@ WINDOW = {
 SUMMARY = {
     "layer, length, windows": "one row for each layer and length, over so many windows",
     "lipschitz, low, high": "mean, least and largest constant of the windows",
+    "passed, converged, route": "whether all windows passed, whether all converged, all routes",
     "relative, column, mean_radius": "means over windows",
     "self_check, leak, residual, radius": "largest over windows",
     "certified, certified_lower": "means of the windows that have them",

@@ -5,10 +5,11 @@ from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.colors import LogNorm
 
 from lipnb.scanning.style import NOT_CONVERGED, STYLE, log_ticks
 
-__all__ = ["growth", "in_report", "layers", "radii"]
+__all__ = ["baselines", "growth", "heads", "in_report", "layers", "radii", "tokens"]
 
 SIZE = (4.5, 3.7)  # one panel
 MEASURED = "#1f83c4"
@@ -102,6 +103,61 @@ def radii(rows, *, ax=None, title=None):
     return ax
 
 
+def baselines(rows, *, ax=None, title=None):
+    """Constants of the layers beside those of random weights and of shuffled text, and the relative ones.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        The rows of one length of a scan's summary.
+    ax : matplotlib Axes, optional
+        Where to draw.
+    title : str, optional
+        What the panel shows.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=SIZE)[1]
+    ax.plot(rows.layer, rows.lipschitz, color=MEASURED, marker="o", lw=2, label="the model")
+    for (name, label), (colour, marker) in zip(
+        (("over_random", "random weights"), ("over_shuffled", "shuffled text")), LOOKS[:2], strict=True
+    ):
+        if name in rows and rows[name].notna().any():
+            ax.plot(rows.layer, rows.lipschitz / rows[name], color=colour, marker=marker, lw=1.2, label=label)
+    ax.plot(rows.layer, rows.relative, color=LOOKS[2][0], ls="--", lw=1.2, label="relative to token norms")
+    ax.set(yscale="log", xlabel="layer", ylabel="local Lipschitz constant", title=title)
+    ax.set_xticks(rows.layer[:: 1 + len(rows) // 12])
+    return ax
+
+
+def heads(table, *, ax=None):
+    """The constant of each head alone: one row for each layer, one column for each head, logarithmic colours."""
+    return _map(table.pivot(index="layer", columns="head", values="lipschitz"), "head", ax)
+
+
+def tokens(table, *, ax=None):
+    """How far each token moves the others, over the most in its layer: one row for each layer, one column a place."""
+    grid = table.pivot(index="layer", columns="place", values="moves")
+    return _map(grid.div(grid.max(axis=1), axis=0), "place of the token", ax)
+
+
+def _map(grid, across, ax):
+    """Numbers of layers as colours, logarithmic; nothing where there is none."""
+    ax = ax or plt.subplots(figsize=SIZE)[1]
+    values = grid.to_numpy(dtype=float)
+    values = np.where(values > 0, values, np.nan)
+    least, most = (np.nanquantile(values, q) if np.isfinite(values).any() else 1.0 for q in (0.02, 1.0))
+    norm = LogNorm(vmin=min(least, most * 0.99), vmax=most)
+    drawn = ax.pcolormesh(np.arange(values.shape[1] + 1) - 0.5, np.arange(len(values) + 1) - 0.5, values, norm=norm)
+    ax.figure.colorbar(drawn, ax=ax, shrink=0.8)
+    ax.set(xlabel=across, ylabel="layer")
+    ax.set_yticks(np.arange(len(grid))[:: 1 + len(grid) // 12], grid.index[:: 1 + len(grid) // 12])
+    ax.grid(False)
+    return ax
+
+
 def in_report(draw, *arguments, **options):
     """A plot as SVG text to stand inside a page: no background, ink in the colour of the page's text, no address.
 
@@ -137,7 +193,8 @@ def in_report(draw, *arguments, **options):
     with plt.style.context([STYLE, look]):
         ax = draw(*arguments, **options)
         handles, labels = ax.get_legend_handles_labels()
-        ax.figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9)
+        if handles:
+            ax.figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=9)
         text = StringIO()
         ax.figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
         plt.close(ax.figure)

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from lipnb import corpora, recording
 from lipnb.scanning import figures
 from lipnb.scanning.catalogue import CATALOGUE, SOURCES
+from lipnb.scanning.columns import COLUMNS
 from lipnb.scanning.folder import Scan
 from lipnb.scanning.summary import TITLES, skipped, times
 from lipnb.scanning.verdict import verdicts
@@ -17,6 +18,7 @@ from lipnb.scanning.verdict import verdicts
 __all__ = ["PLOTTED", "html", "write"]
 
 HERE = Path(__file__).parent
+MOST = 12  # heads in the table of the report; all are in heads.csv
 PLOTTED = ("yudin", "spread", "general", "rotary_terms", "rotary_upper")  # those of measures are too far away
 OBJECTS = {
     "heads+output": "multi-head attention with its output projection",
@@ -52,7 +54,7 @@ def html(found: Scan) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": _number, "times": times, "small": _small}
+    environment.filters |= {"number": _number, "times": times, "small": _small, "short": _short}
     there = [key for key in TITLES if f"over_{key}" in summary]
     routes = sorted(
         {part for route in summary.get("route", pd.Series(dtype=str)).dropna() for part in route.split(" + ")}
@@ -66,7 +68,11 @@ def html(found: Scan) -> str:
         titles=TITLES,
         catalogue=[(bound, *_range(summary, bound.key)) for bound in CATALOGUE],
         routes=[(route, ROUTES.get(route, route)) for route in routes],
-        plots=_plots(summary),
+        plots=_plots(summary) + _close_plots(found),
+        heads=found.heads.sort_values("lipschitz", ascending=False).head(MOST).to_dict("records"),
+        tokens=_most_moving(found.tokens),
+        whole=found.whole.astype(object).where(found.whole.notna(), None).to_dict("records"),
+        columns=COLUMNS,
         verdicts=verdicts(found),
         skipped=skipped(found.about, summary),
         passed=int(summary.passed.sum()),
@@ -118,6 +124,43 @@ def _plots(summary):
     return plots
 
 
+def _close_plots(found):
+    """Baselines, heads and tokens as SVG, each with a caption."""
+    good, plots = found.summary[found.summary.passed], []
+    if len(good):
+        longest = good[good.length == good.length.max()]
+        plots.append(
+            (
+                Markup(figures.in_report(figures.baselines, longest)),
+                f"Constants at {good.length.max()} tokens beside random weights of the same shape and the same tokens "
+                "in random order; dashed: in units of token norms, so that layers compare.",
+            )
+        )
+    if len(found.heads):
+        plots.append(
+            (
+                Markup(figures.in_report(figures.heads, found.heads)),
+                f"Each head alone, with its part of the output matrix, at {found.heads.length.max()} tokens.",
+            )
+        )
+    if len(found.tokens):
+        plots.append(
+            (
+                Markup(figures.in_report(figures.tokens, found.tokens)),
+                f"How far each of {found.tokens.length.max()} tokens moves the outputs of the others, over the most in "
+                "its layer.",
+            )
+        )
+    return plots
+
+
+def _most_moving(tokens):
+    """The token of each layer that moves the others most."""
+    if tokens.empty:
+        return []
+    return tokens.loc[tokens.groupby("layer").moves.idxmax()].to_dict("records")
+
+
 def _range(summary, key):
     """Smallest and largest factor by which a bound is too high, as text, or None twice."""
     column = f"over_{key}"
@@ -132,6 +175,10 @@ def _described(settings):
 
 def _number(value):
     return "" if pd.isna(value) else f"{value:.4g}"
+
+
+def _short(value):
+    return "" if pd.isna(value) else f"{value:.3g}"
 
 
 def _small(value):

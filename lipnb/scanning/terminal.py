@@ -78,7 +78,7 @@ def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -
     columns = [column for column in COLUMNS if console.width >= column[1] and _there(column[0], summary)]
     order = closest(summary)
     if order and console.width >= 84:
-        columns.insert(-1, ("published", 84, lambda row: _times(getattr(row, f"over_{order[0]}"))))
+        columns.insert(-1, ("bound", 84, lambda row: _times(getattr(row, f"over_{order[0]}"))))
     rows, sections = list(summary.itertuples()), len(settings["lengths"]) > 1
     lines = []
     for row, after in zip(rows, [*rows[1:], None], strict=True):
@@ -108,8 +108,8 @@ def _times(log10):
 
 
 def _number(value):
-    """Three digits at most."""
-    return "" if pd.isna(value) else f"{value:.3g}"
+    """Four digits at most."""
+    return "" if pd.isna(value) else f"{value:.4g}"
 
 
 def _factor(value):

@@ -77,7 +77,7 @@ def _bounds(good):
         yield f"Certified upper bounds lie within a factor of {good.certified_over.max():.3g} of the constant."
     if order := closest(good):
         best = good[f"over_{order[0]}"].mean()
-        yield f"Of the published bounds {TITLES[order[0]]} comes closest, {times(best)} times too high on average."
+        yield f"Of bounds in closed form {TITLES[order[0]]} comes closest, {times(best)} times too high on average."
 
 
 def _heads(heads):

@@ -65,7 +65,7 @@ def test_the_command_is_a_module_too():
         (("results",), "lipnb: there is no verb 'results': it is `python -m lab tables`"),
         (("xyzzy",), "lipnb: there is no verb 'xyzzy': choose from scan, sweep"),
         (("--versoin",), "lipnb: there is no option --versoin: did you mean --version? (`lipnb --help`)"),
-        (("scan", "minilm", "--agian"), "lipnb scan: there is no option --agian: did you mean --again?"),
+        (("scan", "minilm", "--againn"), "lipnb scan: there is no option --againn: did you mean --again or --against?"),
         (("scan", "minilm", "--lengt=2"), "there is no option --lengt: did you mean --lengths?"),  # nor abbreviations
         (("scan", "minilm", "--xyzzy"), "there is no option --xyzzy: choose from --help, --text"),
         (("scan", "minilm", "--lengths"), "lipnb scan: argument --lengths: expected one argument"),

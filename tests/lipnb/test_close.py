@@ -1,0 +1,256 @@
+"""What a scan looks at closely, its windows, baselines and folder: against definitions, and each refusal a sentence."""
+
+import shutil
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hub import tiny_bert, tiny_gpt2
+from test_in_use import case
+
+import lipnb
+from lipnb import corpora, local_lipschitz, models, scanning
+from lipnb.cli import main
+from lipnb.jacobian import AutodiffJacobian
+from lipnb.scanning import closely, columns
+from lipnb.scanning.reader import Reader, shuffled
+
+WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return tiny_bert(tmp_path_factory.mktemp("close") / "bert")
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "story.txt"
+    path.write_text(WORDS, encoding="utf-8")
+    return path
+
+
+@cache
+def small(folder):
+    return models.load(folder, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def found(bert, story, tmp_path_factory):
+    """One whole scan."""
+    where = tmp_path_factory.mktemp("found") / "out"
+    return lipnb.scan(small(bert), story, lengths=[5, 9], output=where, dtype="float64", progress=False), where
+
+
+def exact(f, x):
+    return torch.linalg.matrix_norm(AutodiffJacobian(f, x).dense(), 2).item()
+
+
+def test_every_column_is_explained(found):
+    scan, where = found
+    for file, names in columns.COLUMNS.items():
+        told = {name.strip() for names in names for name in names.split(",")}
+        for column in pd.read_csv(where / file):
+            generic = {"log10_NAME": "log10_", "over_NAME": "over_"}
+            known = column in told or any(column.startswith(start) for name, start in generic.items() if name in told)
+            assert known, (file, column)
+
+
+def test_constants_are_those_of_the_network_itself(bert, found):
+    scan, _ = found
+    model, (n, *_) = small(bert), sorted(set(scan.table.length))
+    ids = models.random_windows(model, WORDS, n, 2)
+    read = models.readings(model, ids[:1])
+    for row in scan.whole.itertuples():
+        x = read[max(0, row.layer)].stream
+        if row.part == "layer":
+            assert row.lipschitz == pytest.approx(exact(read[row.layer].whole, x), rel=2e-3)
+    hidden = scan.whole[scan.whole.part == "hidden"].lipschitz.item()
+    assert hidden == pytest.approx(exact(models.whole_network(model, ids[:1]), read[0].stream), rel=2e-3)
+    chain = read[1].whole(read[0].whole(read[0].stream))
+    assert torch.allclose(chain, model.network(ids[:1]).last_hidden_state, atol=1e-12)
+    for row in scan.table[(scan.table.length == n) & (scan.table.window == 0)].itertuples():
+        f, x = model.attention(row.layer), read[row.layer].received
+        assert row.relative == pytest.approx(row.lipschitz * (x.norm() / f(x).norm()).item(), rel=1e-4)
+        assert row.column == pytest.approx(f.probabilities(x).sum(-2).max().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 3))
+def test_heads_alone_add_up_to_all(seed):
+    f, x, _ = case(seed)
+    if f.output is None:
+        alone = [closely.one_head(f, head)(x) for head in range(f.heads)]
+        total = sum(alone) if f.joint_norm else torch.cat(alone, -1)
+    else:
+        total = sum(closely.one_head(f, head)(x) for head in range(f.heads))
+    bias = 0 if f.output_bias is None else f.output_bias
+    assert torch.allclose(total + bias, f(x), rtol=1e-12, atol=1e-12)
+
+
+def test_tables_of_heads_and_tokens(bert, found):
+    scan, _ = found
+    model = small(bert)
+    ids = models.random_windows(model, WORDS, 5, 2)[:1]
+    x = models.readings(model, ids)[1].received
+    f = model.attention(1)
+    heads = scan.heads[scan.heads.layer == 1]
+    assert len(heads) == 4
+    for row in heads.itertuples():
+        assert row.lipschitz == pytest.approx(exact(closely.one_head(f, row.head), x), rel=1e-4)
+    tokens, norms = scan.tokens[scan.tokens.layer == 1], lipnb.block_norms(f, x[0]).numpy()
+    assert tokens.token.tolist() == model.tokenizer.convert_ids_to_tokens(ids[0].tolist())
+    others = norms - np.diag(np.diag(norms))
+    assert np.allclose(tokens.moves, np.sqrt((others**2).sum(0)), rtol=1e-5)
+    assert np.allclose(tokens.moved, np.sqrt((others**2).sum(1)), rtol=1e-5)
+    assert tokens.moves_most.tolist() == others.argmax(0).tolist()
+    assert np.isclose((tokens.in_steepest**2).sum(), 1, rtol=1e-4)
+
+
+def test_baselines_are_what_they_say(bert, found):
+    scan, _ = found
+    model = small(bert)
+    ids = models.random_windows(model, WORDS, 9, 2)[:1]
+    mixed = shuffled(ids, (1, 1), 0)
+    assert sorted(mixed[0].tolist()) == sorted(ids[0].tolist()) and not torch.equal(mixed, ids)
+    assert (mixed[0, 0], mixed[0, -1]) == (ids[0, 0], ids[0, -1])
+    row = scan.table[(scan.table.length == 9) & (scan.table.layer == 1) & (scan.table.window == 0)].iloc[0]
+    x = models.readings(model, mixed)[1].received
+    assert row.shuffled == pytest.approx(local_lipschitz(model.attention(1), x).value.item(), rel=1e-4)
+    twin = models.random_twin(model, 0)
+    x = models.readings(twin, ids)[1].received
+    assert row.random == pytest.approx(local_lipschitz(twin.attention(1), x).value.item(), rel=1e-4)
+    state = torch.get_rng_state()
+    again = models.random_twin(model, 0)
+    assert torch.equal(state, torch.get_rng_state()) and torch.equal(twin.attention(0).query, again.attention(0).query)
+    assert Reader(twin, {}).baselines == ("shuffled",)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_special_tokens_do_not_move(seed):
+    mixed = shuffled(torch.arange(7)[None], (1, 2), seed)[0].tolist()
+    assert (mixed[0], mixed[5:]) == (0, [5, 6]) and sorted(mixed) == list(range(7))
+
+
+def test_one_pass_reads_what_every_layer_receives(bert):
+    model = small(bert)
+    ids = models.random_windows(model, WORDS, 6, 3)
+    for layer, read in enumerate(models.readings(model, ids)):
+        x, y = model.given(ids, layer)
+        assert torch.equal(read.received, x) and torch.equal(read.given, y)
+        assert torch.equal(read.stream, model.activations(ids, layer, "block"))
+        changed = models.answer(model, layer, read, lambda x: x.flip(1))
+        assert torch.equal(changed, model.given(ids, layer, lambda x: x.flip(1))[1])
+
+
+def test_logits_of_a_decoder_are_those_of_the_library(tmp_path):
+    from transformers import GPT2LMHeadModel
+
+    folder = tiny_gpt2(tmp_path / "gpt2")
+    model, whole = models.load(folder, dtype=torch.float64), GPT2LMHeadModel.from_pretrained(folder).double()
+    ids = torch.tensor([[3, 4, 5]])
+    x = models.readings(model, ids)[0].stream
+    assert torch.allclose(models.whole_network(model, ids, "logits")(x), whole(ids).logits, atol=1e-9)
+    with pytest.raises(ValueError, match="to must be one of"):
+        models.whole_network(model, ids, "tokens")
+
+
+def test_logits_that_are_more_than_a_matrix_are_refused(bert):
+    with pytest.raises(ValueError, match="has no logits here"):
+        models.whole_network(small(bert), torch.tensor([[3, 4]]), "logits")
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("special", [True, False])
+def test_windows_are_random_disjoint_and_of_the_text(bert, seed, special):
+    model, text = small(bert), "".join(f"{word} " for word in np.random.default_rng(0).choice(list("abcdefgh"), 20_000))
+    ids = models.random_windows(model, text, 12, 3, seed=seed, special=special)
+    bare = ids[:, 1:-1] if special else ids
+    assert ids.shape == (3, 12) and ((ids[:, 0] == 2) & (ids[:, -1] == 3)).all() == special
+    whole = " ".join(map(str, model.token_ids(text).tolist()))
+    places = [whole.index(" ".join(map(str, window.tolist()))) for window in bare]
+    assert places == sorted(places) and np.diff(places).min() > len("12 " * bare.shape[1]) / 2
+    other = models.random_windows(model, text, 12, 3, seed=seed + 1, special=special)
+    assert not torch.equal(ids, other) and torch.equal(
+        ids, models.random_windows(model, text, 12, 3, seed=seed, special=special)
+    )
+
+
+def test_windows_of_a_short_text_fill_it_or_are_refused(bert):
+    model = small(bert)
+    ids = models.random_windows(model, "a b c d e f", 5, 2)
+    assert ids[:, 1:-1].flatten().tolist() == model.token_ids("a b c d e f").tolist()
+    with pytest.raises(ValueError, match="the text has 6 tokens, but 3 windows of 3 tokens need 9"):
+        models.random_windows(model, "a b c d e f", 5, 3)
+    with pytest.raises(ValueError, match="no room for text beside 2 special tokens"):
+        models.random_windows(model, "a b c d e f", 2, 1)
+
+
+def test_every_placement_is_as_likely():
+    counts = pd.Series([tuple(corpora.disjoint(7, 2, 2, seed)) for seed in range(3000)]).value_counts()
+    assert len(counts) == 10 and counts.min() > 220 and counts.max() < 380  # 5 choose 2
+    assert corpora.disjoint(4, 2, 2) == [0, 2]
+    with pytest.raises(ValueError, match="3 stretches of 2 do not fit into 5"):
+        corpora.disjoint(5, 2, 3)
+
+
+def test_no_more_is_tokenized_than_is_measured(bert, monkeypatch):
+    model, read = small(bert), []
+    whole = type(model).token_ids
+    monkeypatch.setattr(type(model), "token_ids", lambda self, text: read.append(len(text)) or whole(self, text))
+    models.random_windows(model, WORDS * 2000, 16, 2)
+    assert sum(read) < 4000 < len(WORDS) * 2
+
+
+def test_scans_are_compared(bert, story, tmp_path, capsys):
+    """A layer with twice its values is higher, the others cannot be told apart."""
+    from safetensors.torch import load_file, save_file
+
+    after = shutil.copytree(bert, tmp_path / "after")
+    tensors = load_file(after / "model.safetensors")
+    name = next(name for name in tensors if "layer.1.attention.output.dense.weight" in name)
+    save_file({**tensors, name: 2 * tensors[name]}, after / "model.safetensors", metadata={"format": "pt"})
+    command = ["scan", str(bert), "--text", str(story), "--lengths", "4,6", "--no-upper", "--no-close"]
+    command += ["--output", str(tmp_path / "first"), "--dtype", "float64", "--against", str(after)]
+    (tmp_path / "here").mkdir()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path / "here")
+        assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "Of 4 layers and lengths 2 are higher and 0 lower" in said and "Farthest: layer 1" in said
+    table = pd.read_csv(tmp_path / "first" / "against.csv", keep_default_na=False)
+    assert table.differs.tolist() == ["", "", "higher", "higher"]
+    assert table.ratio.tolist() == pytest.approx([1, 1, 2, 2], rel=1e-4)
+    before, other = (scanning.load(folder) for folder in (tmp_path / "first", tmp_path / "here" / "scan-after"))
+    assert scanning.compare(other, before).differs.tolist() == ["", "", "lower", "lower"]
+    other.about["settings"]["seed"] = 5
+    with pytest.raises(ValueError, match="cannot be compared: seed is 0 in the first and 5 in the second"):
+        scanning.compare(before, other)
+    assert main(["scan", str(tmp_path / "first"), "--against", str(tmp_path / "here" / "scan-after")]) == 0
+    assert "2 are higher" in capsys.readouterr().out  # folders of scans, without the models
+
+
+def test_a_dry_run_measures_nothing(bert, story, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["scan", str(bert), "--text", str(story), "--lengths", "4,6", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "Constants: 2 layers at n = 4, 6, 2 windows each and baselines (random, shuffled) of the first: 16." in said
+    assert "Roughly" in said and list(tmp_path.iterdir()) == []
+
+
+def test_a_table_changed_later_is_not_read_again(found, tmp_path):
+    _, where = found
+    folder = shutil.copytree(where, tmp_path / "out")
+    table = pd.read_csv(folder / "heads.csv")
+    table.assign(lipschitz=1.0).to_csv(folder / "heads.csv", index=False)
+    with pytest.raises(ValueError, match="heads.csv in the folder 'out' is damaged .it is not the file that the scan"):
+        scanning.load(folder)
+
+
+def test_the_report_goes_where_it_is_asked_for(found, tmp_path):
+    scan, _ = found
+    assert scan.report(tmp_path) == tmp_path / "report.html"
+    said = scan.report(tmp_path / "mine.html").read_text(encoding="utf-8")
+    assert "A close look" in said and "The roughest heads" in said and "[CLS]" in said and "in_steepest" in said
+    assert said.count("<svg") == 7
