@@ -161,8 +161,8 @@ for _ in range(100):
 # %%
 errors = []
 for model in (encoder, decoder):
-    states = model.network(input_ids=ids, output_hidden_states=True).hidden_states
-    for i, rest in enumerate(model.network.encoder.layer):
+    states = model.module(input_ids=ids, output_hidden_states=True).hidden_states
+    for i, rest in enumerate(model.module.encoder.layer):
         ours = model.attention(i, object="block")(model.activations(ids, i))
         following = rest.output(rest.intermediate(ours), ours)  # the model's own feed-forward part
         errors.append(((following - states[i + 1]).norm() / states[i + 1].norm()).item())

@@ -50,7 +50,7 @@ def simple_radius(gain, shift):
 model = models.load(model_name, dtype=torch.float64)
 corpus = corpora.available(*texts)
 ids = corpora.windows(model.token_ids(corpora.read(corpus)), length, count)
-network = model.network
+network = model.module
 norms = [network.embeddings.LayerNorm, *(a.output.LayerNorm for a in network.encoder.layer)][:-1]
 measured = {i: model.activations(ids, i).norm(dim=-1).flatten() for i in range(len(norms))}
 real = [{"layer": i, "mean": found.mean().item(), "max": found.max().item()} for i, found in measured.items()]

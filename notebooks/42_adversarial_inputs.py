@@ -258,7 +258,7 @@ for name, number in numbers.items():
 # 320:
 
 # %% tags=["hide-input"]
-layer, weight = random.attention(6), random.network.h[6].attn.c_attn.weight
+layer, weight = random.attention(6), random.module.h[6].attn.c_attn.weight
 sliced = [weight[:64, i * 768 : (i + 1) * 768][None] for i in range(3)]
 no_head, repeated = head_of(Attention(*sliced), 0), []
 for n in released_lengths:

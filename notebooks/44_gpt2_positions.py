@@ -265,7 +265,7 @@ again = []
 if text == "alice":
     chosen = table.sample(rows_to_check, random_state=seed)
     for row in chosen.itertuples():
-        places = model.network.config.n_positions
+        places = model.module.config.n_positions
         name = places - row.length if row.positions == "late" else row.positions
         changed = positions.variant(model, name)
         tokens = corpora.windows(token_ids, row.length, row.window + 1)[row.window :]

@@ -65,7 +65,7 @@ def layers_of(name, masked):
 
 def norms_before(model):
     """The LayerNorm that each attention of a BERT reads from, layer by layer."""
-    network = model.network
+    network = model.module
     return [network.embeddings.LayerNorm, *(layer.output.LayerNorm for layer in network.encoder.layer)][:-1]
 
 

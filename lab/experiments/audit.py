@@ -63,20 +63,20 @@ def received(model, token_ids, layer, *, token_types=False, dropout=False, seed=
         seen.append(args[0] if args else kwargs["hidden_states"])
         raise _Seen
 
-    hook = model.architecture.receiver(model.network, layer, "heads+output").register_forward_pre_hook(
+    hook = model.architecture.receiver(model.module, layer, "heads+output").register_forward_pre_hook(
         capture, with_kwargs=True
     )
     types = {"token_type_ids": torch.zeros_like(token_ids)} if token_types else {}
-    model.network.train(dropout)
+    model.module.train(dropout)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
-            model.network(input_ids=token_ids, use_cache=False, **types)
+            model.module(input_ids=token_ids, use_cache=False, **types)
     except _Seen:
         pass
     finally:
         hook.remove()
-        model.network.eval()
+        model.module.eval()
     return seen[0]
 
 

@@ -44,7 +44,7 @@ def with_special(model, ids, place="first"):
     -------
     LongTensor, shape (b, n), (b, n + 1) or (b, n + 2)
     """
-    config, tokenizer = model.network.config, model.tokenizer
+    config, tokenizer = model.module.config, model.tokenizer
     begin = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else config.bos_token_id
     token = torch.full((len(ids), 1), begin)
     if place == "none":
@@ -240,7 +240,7 @@ def embedded(model, ids):
         Embeddings (b, n, d) to hidden states (b, n, d); positions are added inside.
     x : Tensor, shape (b, n, d)
     """
-    network = model.network
+    network = model.module
     network = getattr(network, network.base_model_prefix, network)
 
     def f(x):

@@ -71,7 +71,7 @@ def read_back(model):
     -------
     Tensor of bool, shape (vocabulary,)
     """
-    count = model.network.config.vocab_size
+    count = model.module.config.vocab_size
     tokens = model.tokenizer.convert_ids_to_tokens(list(range(count)))
     read = model.tokenizer(tokens, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     return torch.tensor([ids == [i] for i, ids in enumerate(read)])
@@ -89,8 +89,8 @@ def below(model, layer, embeddings):
 
     Positions are added, and the embeddings' LayerNorm and the layers below the one asked for applied.
     """
-    x = model.network.embeddings(inputs_embeds=embeddings)
-    for block in model.network.encoder.layer[:layer]:
+    x = model.module.embeddings(inputs_embeds=embeddings)
+    for block in model.module.encoder.layer[:layer]:
         x = block(x)
     return x
 
@@ -116,7 +116,7 @@ def first_order(text, attention, ids, left, right):
     -------
     Tensor, shape (n, vocabulary)
     """
-    table = text.model.network.embeddings.word_embeddings.weight.detach()
+    table = text.model.module.embeddings.word_embeddings.weight.detach()
     e = table[ids].requires_grad_()
     x = below(text.model, text.layer, e[None])[0]
     (pulled,) = torch.autograd.grad((attention(x) * left).sum(), x, create_graph=True)

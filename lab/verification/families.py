@@ -284,7 +284,7 @@ class Layer:
     """
 
     def __init__(self, model, number, ends):
-        architecture, network = model.architecture, model.network
+        architecture, network = model.architecture, model.module
         self.layer, self.ends = architecture.layers_of(network)[number], ends
         self.giver, call = architecture.giver(network, number), architecture.call_of(network, number)
         self.others = OwnAttention(network, architecture.reads, self.layer, self.giver, call).others
@@ -367,9 +367,9 @@ def _end(ends, settings):
 
 def _errors(model, number, ends):
     """The largest relative error of one layer: outputs, block and Jacobian."""
-    inputs = some_inputs(model.network, model.architecture.reads, TOKENS, seed=2)
+    inputs = some_inputs(model.module, model.architecture.reads, TOKENS, seed=2)
     whole = replace(model.architecture, attention=model.architecture.attention.removesuffix(".self"))  # BERT's
-    own, layer = whole.own_attention(model.network, number), Layer(model, number, ends)
+    own, layer = whole.own_attention(model.module, number), Layer(model, number, ends)
     f, block = model.attention(number), model.attention(number, "block")
     with exactly():
         x, stream = model.activations(inputs, number), model.activations(inputs, number, "block")

@@ -156,9 +156,8 @@ class Attention(Unchanging):
     output_width: int
 
     query, key, value, output = (copy_of(name) for name in ("query", "key", "value", "output"))
-    query_bias, key_bias, value_bias, output_bias = (
-        copy_of(f"{name}_bias") for name in ("query", "key", "value", "output")
-    )
+    query_bias, key_bias = copy_of("query_bias"), copy_of("key_bias")
+    value_bias, output_bias = copy_of("value_bias"), copy_of("output_bias")
     frequencies, query_norm, key_norm = (copy_of(name) for name in ("frequencies", "query_norm", "key_norm"))
     relative, sinks = copy_of("relative"), copy_of("sinks")
 
@@ -225,8 +224,8 @@ class Attention(Unchanging):
 
     def __repr__(self) -> str:
         biases = [name for name in self._tensors() if name.endswith("_bias")]
-        kind = "L2 heads" if self.score == "l2" else "heads"
-        kind = kind if self.groups == self.heads else f"{kind} on {self.groups} of keys"
+        kind = ("L2 " if self.score == "l2" else "") + "heads"
+        kind += "" if self.groups == self.heads else f" on {self.groups} of keys"
         mask = ("masked" if self.masked else "unmasked") if self.window is None else f"window {self.window}"
         return (
             f"Attention({self.heads} {kind}, width {self.width}, key width {self.key_width}, "
@@ -242,9 +241,9 @@ class Attention(Unchanging):
     def check_plain(self, what: str, scores: tuple[str, ...] = ("dot",), also: tuple[str, ...] = ()) -> None:
         """Raise one clear sentence unless heads are those of the theorems, but for what it knows: scores, `also`."""
         self.check_score(what, scores)
-        if more := [word for word in self.more if word not in also]:
+        if more := ", ".join(word for word in self.more if word not in also):
             known = " and ".join(["plain heads", *also])
-            raise ValueError(f"{what} knows {known} only, not {', '.join(more)}: lipnb.local_lipschitz knows them.")
+            raise ValueError(f"{what} knows {known} only, not {more}: lipnb.local_lipschitz knows them.")
 
     def check_input(self, x: Tensor, weights: Tensor | None = None) -> None:
         """Raise one clear sentence unless tokens `x`, shape (..., n, d), and `weights`, (..., n), fit this map."""

@@ -131,7 +131,7 @@ def load(
         layers=len(architecture.layers_of(network)),
         heads=heads,
         width=width,
-        network=network,
+        module=network,
         tokenizer=tokenizer,
         architecture=architecture,
     )

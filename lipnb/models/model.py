@@ -1,8 +1,6 @@
 """A transformer as a list of attention layers: token ids, what each attention receives, and the attention."""
 
-import math
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import index
 from typing import Any
@@ -11,10 +9,10 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import at_once
 from lipnb.models.layers import OBJECTS, Architecture, Block
 from lipnb.models.own_attention import OwnAttention
-from lipnb.models.self_check import run
+from lipnb.models.passes import given, inputs_of, received
+from lipnb.models.whole import whole_network
 
 __all__ = ["Model"]
 
@@ -36,6 +34,8 @@ class Model:
         Whose tokenizer turns text into token ids; None without one.
     layers, heads, width : int
         Number of layers, heads in each, and the dimension d of the tokens.
+    module : torch.nn.Module
+        The network itself, as transformers builds it.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Model:
     layers: int
     heads: int
     width: int
-    network: Any = field(repr=False)
+    module: Any = field(repr=False)
     tokenizer: Any = field(repr=False)
     architecture: Architecture = field(repr=False)
 
@@ -108,12 +108,12 @@ class Model:
         castin2024smooth, Def. 2.2 (unmasked) and 2.5 (masked).
         """
         layer = self._check_place(layer, object)
-        return self.architecture.attention_object(self.network, layer, object, self.masked)
+        return self.architecture.attention_object(self.module, layer, object, self.masked)
 
     @property
     def longest(self) -> int:
         """Most tokens that a sequence may have; for images, how many one of the full size has."""
-        return self.architecture.longest(self.network.config)
+        return self.architecture.longest(self.module.config)
 
     @torch.no_grad()
     def activations(self, token_ids: Tensor, layer: int, object: str = "heads+output") -> Tensor:
@@ -141,7 +141,7 @@ class Model:
             "token_ids must have shape (b, n) ...", "token_ids must lie between 0 and ...", "... positions"
         """
         layer = self._check_place(layer, object)
-        return _received(self, _inputs_of(self, token_ids), layer, object)
+        return received(self, inputs_of(self, token_ids), layer, object)
 
     @torch.no_grad()
     def given(
@@ -165,7 +165,44 @@ class Model:
             included: what `attention(layer)` must make of x.
         """
         layer = self._check_place(layer, "heads+output")
-        return _given(self, _inputs_of(self, token_ids), layer, change)
+        return given(self, inputs_of(self, token_ids), layer, change)
+
+    def network(self, to: str = "hidden", inputs: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """The network from end to end, a map for `lipnb.local_lipschitz`.
+
+        Parameters
+        ----------
+        to : {"hidden", "logits"}
+            To the last hidden states, or to the logits of the next token, see `whole_network`.
+        inputs : Tensor, optional
+            Token ids or images of the shape that is meant; needed for images alone, whose sides a number of tokens
+            does not say.
+
+        Returns
+        -------
+        callable
+            Of what the first layer receives, embeddings with their positions, (b, n, d):
+            ``readings(model, token_ids)[0].stream``.
+
+        Raises
+        ------
+        ValueError
+            As `whole_network`; "... give inputs=, images of the size that is meant".
+
+        Examples
+        --------
+        >>> from lipnb import local_lipschitz, models
+        >>> model = models.load("minilm")
+        >>> x = models.readings(model, model.token_ids("how smooth?")[None])[0].stream
+        >>> local_lipschitz(model.network(to="hidden"), x, rtol=1e-2).route
+        'autodiff'
+        """
+        if inputs is not None:
+            return whole_network(self, inputs, to)
+        if self.architecture.reads != "input_ids":
+            raise ValueError(f"{self.name} reads no token ids: give inputs=, images of the size that is meant.")
+        whole_network(self, torch.zeros(1, 1, dtype=torch.long), to)  # says at once what it refuses
+        return lambda x: whole_network(self, torch.zeros(x.shape[:2], dtype=torch.long), to)(x)
 
     def describe(self) -> dict[str, Any]:
         """What this model is, in plain values: name, weights, mask, tokenizer, sizes, dtype, device."""
@@ -178,8 +215,8 @@ class Model:
             "layers": self.layers,
             "heads": self.heads,
             "width": self.width,
-            "dtype": str(self.network.dtype).removeprefix("torch."),
-            "device": str(self.network.device),
+            "dtype": str(self.module.dtype).removeprefix("torch."),
+            "device": str(self.module.device),
         }
 
     def _check_place(self, layer, object):
@@ -192,149 +229,3 @@ class Model:
         if not 0 <= layer < self.layers:
             raise ValueError(f"layer must be between 0 and {self.layers - 1} for {self.name}, got {layer}.")
         return layer
-
-
-class _Captured(Exception):
-    """Stops a forward pass once the wanted tokens have been seen."""
-
-
-def _inputs_of(model, inputs):
-    """Token ids (b, n), images (b, c, h, w) or spectra (b, c, t), checked, on the network's device."""
-    read = {"input_ids": _ids, "pixel_values": _images, "input_features": _sounds}
-    return read[model.architecture.reads](model, inputs)
-
-
-@torch.no_grad()
-def _received(model, inputs, layer, object):
-    """What `object` of a layer receives, shape (b, n, d). Layers after it are not run."""
-    seen, calls = [], _Calls(model, layer)
-
-    def capture(module, args, kwargs):
-        if calls.is_it():
-            seen.append(_tokens(args, kwargs))
-            raise _Captured
-
-    with _hooked(model.architecture.receiver(model.network, layer, object), capture):
-        _run(model, inputs)
-    return torch.cat(seen).detach().contiguous()
-
-
-@torch.no_grad()
-def _given(model, inputs, layer, change=None):
-    """What the attention of a layer receives, and what it gives of that or of its `change`; both (b, n, d)."""
-    before, after, calls, ends = [], [], _Calls(model, layer), _Calls(model, layer)
-
-    def capture(module, args, kwargs):
-        if not calls.is_it():
-            return None
-        x = _tokens(args, kwargs)
-        before.append(x)
-        if change is None:
-            return None
-        return ((change(x), *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": change(x)})
-
-    def stop(module, args, output):
-        if not ends.is_it():
-            return
-        after.append(output[0] if isinstance(output, tuple) else output)
-        raise _Captured
-
-    stopping = model.architecture.giver(model.network, layer).register_forward_hook(stop)
-    try:
-        with _hooked(model.architecture.receiver(model.network, layer, "heads+output"), capture):
-            _run(model, inputs)
-    finally:
-        stopping.remove()
-    return torch.cat(before).detach().contiguous(), torch.cat(after).detach().contiguous()
-
-
-class _Calls:
-    """Whether a call of a module is that of one layer: layers may share a module, which is then called for each."""
-
-    def __init__(self, model, layer):
-        self.wanted, self.count = model.architecture.call_of(model.network, layer), 0
-
-    def is_it(self):
-        found = self.count == self.wanted
-        self.count = 0 if found else self.count + 1  # a network stops at the wanted call, and starts again
-        return found
-
-
-def _tokens(args, kwargs):
-    return args[0] if args else kwargs["hidden_states"]
-
-
-@contextmanager
-def _hooked(module, hook):
-    handle = module.register_forward_pre_hook(hook, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-def _run(model, inputs):
-    """The network on parts of the inputs that fit, each stopped where it was captured."""
-    reads = model.architecture.reads
-    n = inputs.shape[1] if reads == "input_ids" else model.longest
-    if reads == "pixel_values":
-        n = math.prod(inputs.shape[2:]) // model.network.config.patch_size**2 + 1
-    for part in inputs.split(at_once(n * (2 * model.heads * n + 8 * model.width), model.network.dtype)):
-        try:
-            run(model.network, reads, part)
-        except _Captured:
-            pass
-
-
-def _ids(model, token_ids):
-    token_ids = torch.as_tensor(token_ids)
-    if token_ids.ndim != 2 or 0 in token_ids.shape:
-        raise ValueError(
-            f"token_ids must have shape (b, n) with b, n >= 1, got {tuple(token_ids.shape)}"
-            ": one sequence ids is ids[None]."
-        )
-    if token_ids.dtype not in (torch.uint8, torch.int16, torch.int32, torch.int64):
-        raise ValueError(f"token_ids must be integers, got {token_ids.dtype}.")
-    vocabulary, positions = model.network.config.vocab_size, model.longest
-    if token_ids.shape[1] > positions:
-        raise ValueError(
-            f"{model.name} has {positions} positions, got sequences of {token_ids.shape[1]} tokens: cut them shorter."
-        )
-    if token_ids.min() < 0 or token_ids.max() >= vocabulary:
-        raise ValueError(
-            f"token_ids must lie between 0 and {vocabulary - 1}, the vocabulary of "
-            f"{model.name}, got {int(token_ids.min())} to {int(token_ids.max())}: use its "
-            "own tokenizer."
-        )
-    return token_ids.to(model.network.device, torch.long)
-
-
-def _images(model, images):
-    config = model.network.config
-    channels, side, patch = config.num_channels, config.image_size, config.patch_size
-    images = torch.as_tensor(images)
-    shape = tuple(images.shape)
-    fits = len(shape) == 4 and shape[1] == channels and shape[0] > 0
-    if model.architecture.interpolates:
-        fits = fits and all(patch <= length <= side and length % patch == 0 for length in shape[2:])
-        wanted = f"(b, {channels}, h, w) with h, w multiples of {patch} up to {side}"
-    else:
-        fits = fits and shape[2:] == (side, side)
-        wanted = f"(b, {channels}, {side}, {side})"
-    if not fits or not images.is_floating_point():
-        raise ValueError(
-            f"{model.name} reads images: a floating point tensor of shape {wanted}, got {shape} of {images.dtype}."
-        )
-    return images.to(model.network.device, model.network.dtype)
-
-
-def _sounds(model, spectra):
-    config = model.network.config
-    shape = (config.num_mel_bins, 2 * config.max_source_positions)
-    spectra = torch.as_tensor(spectra)
-    if spectra.ndim != 3 or spectra.shape[1:] != shape or not len(spectra) or not spectra.is_floating_point():
-        raise ValueError(
-            f"{model.name} reads mel spectra: a floating point tensor of shape (b, *{shape}), got "
-            f"{tuple(spectra.shape)} of {spectra.dtype}."
-        )
-    return spectra.to(model.network.device, model.network.dtype)

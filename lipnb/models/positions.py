@@ -37,7 +37,7 @@ def position_embeddings(model: Any) -> torch.Tensor:
             f"{model.name} has no learned position embeddings of texts that are known here: they are rotary, in the "
             "logits, of images, or lie at another place."
         )
-    return attrgetter(model.architecture.positions)(model.network).weight.detach().clone()
+    return attrgetter(model.architecture.positions)(model.module).weight.detach().clone()
 
 
 @torch.no_grad()
@@ -60,12 +60,12 @@ def with_positions(model: Any, embeddings: torch.Tensor) -> Any:
     ValueError
         "embeddings must have shape ...".
     """
-    network = copy.deepcopy(model.network)
+    network = copy.deepcopy(model.module)
     weight = attrgetter(model.architecture.positions)(network).weight
     if embeddings.shape != weight.shape:
         raise ValueError(f"embeddings must have shape {tuple(weight.shape)}, got {tuple(embeddings.shape)}.")
     weight.copy_(embeddings)
-    return dataclasses.replace(model, network=network)
+    return dataclasses.replace(model, module=network)
 
 
 def load_positions(folder: str | os.PathLike) -> torch.Tensor:

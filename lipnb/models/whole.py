@@ -4,13 +4,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from lipnb.models.files import quiet
-from lipnb.models.model import Model, _Captured, _hooked, _inputs_of, _tokens
+from lipnb.models.passes import Captured, hooked, inputs_of, tokens_of
+
+if TYPE_CHECKING:
+    from lipnb.models.model import Model
 
 __all__ = ["Reading", "answer", "random_twin", "readings", "whole_network"]
 
@@ -38,7 +41,7 @@ class Reading(NamedTuple):
 
 
 @torch.no_grad()
-def readings(model: Model, inputs: Tensor) -> list[Reading]:
+def readings(model: "Model", inputs: Tensor) -> list[Reading]:
     """What every layer receives and gives, from one pass of the network.
 
     Parameters
@@ -66,7 +69,7 @@ def readings(model: Model, inputs: Tensor) -> list[Reading]:
     >>> len(read), read[3].received.shape
     (6, torch.Size([1, 5, 384]))
     """
-    inputs, architecture, network = _inputs_of(model, inputs), model.architecture, model.network
+    inputs, architecture, network = inputs_of(model, inputs), model.architecture, model.module
     calls: list[tuple[Any, tuple, dict]] = []
     received: list[Tensor] = []
     given: list[Tensor] = []
@@ -76,15 +79,15 @@ def readings(model: Model, inputs: Tensor) -> list[Reading]:
             if id(module) in seen:  # layers may share one module
                 continue
             seen.add(id(module))
-            hooks.enter_context(_hooked(module, lambda *call: calls.append(call)))
+            hooks.enter_context(hooked(module, lambda *call: calls.append(call)))
             receiver = architecture.receiver(network, layer, "heads+output")
-            hooks.enter_context(_hooked(receiver, lambda _, *call: received.append(_tokens(*call))))
+            hooks.enter_context(hooked(receiver, lambda _, *call: received.append(tokens_of(*call))))
             giver = architecture.giver(network, layer)
             handle = giver.register_forward_hook(lambda _, args, output: given.append(_first(output)))
             hooks.callback(handle.remove)
         network(**_options(model, inputs))
     return [
-        Reading(_tokens(args, kwargs), x, y, _called(module, args, kwargs))
+        Reading(tokens_of(args, kwargs), x, y, _called(module, args, kwargs))
         for (module, args, kwargs), x, y in zip(calls, received, given, strict=True)
     ]
 
@@ -114,29 +117,29 @@ def _called(module, args, kwargs):
 
 
 @torch.no_grad()
-def answer(model: Model, layer: int, read: Reading, change: Callable[[Tensor], Tensor]) -> Tensor:
+def answer(model: "Model", layer: int, read: Reading, change: Callable[[Tensor], Tensor]) -> Tensor:
     """What the attention of a layer gives, (b, n, d), where what it receives is replaced by its `change`."""
     found = []
 
     def stop(module, args, output):
         found.append(_first(output))
-        raise _Captured
+        raise Captured
 
     def changed(module, args, kwargs):
-        return _with(args, kwargs, change(_tokens(args, kwargs)))
+        return _with(args, kwargs, change(tokens_of(args, kwargs)))
 
-    stopping = model.architecture.giver(model.network, layer).register_forward_hook(stop)
+    stopping = model.architecture.giver(model.module, layer).register_forward_hook(stop)
     try:
-        with _hooked(model.architecture.receiver(model.network, layer, "heads+output"), changed):
+        with hooked(model.architecture.receiver(model.module, layer, "heads+output"), changed):
             read.whole(read.stream)
-    except _Captured:
+    except Captured:
         pass
     finally:
         stopping.remove()
     return found[0]
 
 
-def whole_network(model: Model, inputs: Tensor, to: str = "hidden") -> Callable[[Tensor], Tensor]:
+def whole_network(model: "Model", inputs: Tensor, to: str = "hidden") -> Callable[[Tensor], Tensor]:
     """The network from what its first layer receives to its end, a map for `lipnb.local_lipschitz`.
 
     Parameters
@@ -171,7 +174,7 @@ def whole_network(model: Model, inputs: Tensor, to: str = "hidden") -> Callable[
     if to not in TO:
         raise ValueError(f"to must be one of {TO}, got {to!r}.")
     matrix = _head(model) if to == "logits" else None
-    inputs, module = _inputs_of(model, inputs), model.architecture.layers_of(model.network)[0]
+    inputs, module = inputs_of(model, inputs), model.architecture.layers_of(model.module)[0]
 
     def network(x):
         begun = []
@@ -182,8 +185,8 @@ def whole_network(model: Model, inputs: Tensor, to: str = "hidden") -> Callable[
             begun.append(True)
             return _with(args, kwargs, x)
 
-        with _hooked(module, replaced):
-            hidden = model.network(**_options(model, inputs)).last_hidden_state
+        with hooked(module, replaced):
+            hidden = model.module(**_options(model, inputs)).last_hidden_state
         return hidden if matrix is None else hidden @ matrix.mT
 
     return network
@@ -191,21 +194,21 @@ def whole_network(model: Model, inputs: Tensor, to: str = "hidden") -> Callable[
 
 def _head(model):
     """The matrix (vocabulary, d) between hidden states and logits; one sentence where that is not all."""
-    config = model.network.config
+    config = model.module.config
     tied = model.architecture.reads == "input_ids" and model.architecture.masks[0]
     if not tied or not getattr(config, "tie_word_embeddings", False) or any(getattr(config, x, None) for x in SCALED):
         raise ValueError(
             f"{model.name} has no logits here: its output layer is not the matrix of its embeddings alone, and is not "
             "read; take to='hidden'."
         )
-    return model.network.get_input_embeddings().weight.detach()
+    return model.module.get_input_embeddings().weight.detach()
 
 
-def random_twin(model: Model, seed: int = 0) -> Model:
+def random_twin(model: "Model", seed: int = 0) -> "Model":
     """The same network with weights drawn at random as its family draws them; the global random state stays."""
     with torch.random.fork_rng(devices=[]), quiet():
         torch.default_generator.manual_seed(seed)
         options = {"attn_implementation": "eager", "dtype": torch.float32, **model.architecture.options}
-        network = type(model.network)._from_config(deepcopy(model.network.config), **options)
-    network = network.to(device=model.network.device, dtype=model.network.dtype).eval().requires_grad_(False)
-    return replace(model, weights="random", network=network)
+        network = type(model.module)._from_config(deepcopy(model.module.config), **options)
+    network = network.to(device=model.module.device, dtype=model.module.dtype).eval().requires_grad_(False)
+    return replace(model, weights="random", module=network)

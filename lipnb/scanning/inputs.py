@@ -68,8 +68,8 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, 
     model : str, path or lipnb.models.Model
         As for `lipnb.models.load`.
     text : str or path
-        A text file, the name of a corpus of `lipnb.corpora`; for a model that reads images an image, a folder of them,
-        or "random".
+        A text file, the name of a corpus of `lipnb.corpora`, or a text itself, of more than one line or 255 characters;
+        for a model that reads images an image, a folder of them, or "random".
     lengths : sequence of int, optional
         Tokens of a window; None for those of (32, 128, 512) that the model can read and the text is long enough for.
     windows : int
@@ -98,7 +98,7 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, 
         raise ValueError(f"lengths must be different whole numbers from 1 on, got {','.join(map(str, lengths))}.")
     name = None if isinstance(model, models.Model) else str(model)
     chosen_layers(layers, None, name)
-    if name is not None and Path(str(text)).is_file() and not Path(str(text)).name.endswith(PICTURES):
+    if name is not None and not _itself(text) and Path(text).is_file() and not Path(text).name.endswith(PICTURES):
         corpora.read(str(text))  # a text that cannot be read is said before a model is loaded
     if name is not None:
         dtype = options.pop("dtype", "float32")
@@ -110,6 +110,8 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, 
         chosen_layers(layers, layer_count(name, options.get("random", False)), name)
         model = models.load(name, dtype=getattr(torch, dtype), seed=seed, **options)
     if model.architecture.reads == "pixel_values":
+        if _itself(text):
+            raise ValueError(f"{model.name} reads images, not text: give an image, a folder of them, or 'random'.")
         return _images(model, text, lengths, windows, seed)
     by_default = lengths is None
     if by_default:
@@ -119,7 +121,7 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, 
             f"{model.name} reads at most {model.longest} tokens, but a length of {max(lengths)} was asked "
             f"for: take lengths up to {model.longest}."
         )
-    words = corpora.read(str(text))
+    words, source = (text, "a text given as such") if _itself(text) else (corpora.read(str(text)), Path(text).name)
     ends = models.special_tokens(model) if special else ([], [])
     around = len(ends[0]) + len(ends[1])
     found = len(models.first_tokens(model, words, windows * max(lengths)))  # enough to know which lengths fit
@@ -129,7 +131,12 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, 
         for length in sorted(lengths)
     }
     digest, named = hashlib.sha256(words.encode()).hexdigest(), model.tokenizer.convert_ids_to_tokens
-    return Material(model, Path(str(text)).name, digest, inputs, left_out, (named(ends[0]), named(ends[1])))
+    return Material(model, source, digest, inputs, left_out, (named(ends[0]), named(ends[1])))
+
+
+def _itself(text):
+    """Whether this is a text and not the name of one."""
+    return isinstance(text, str) and (len(text) > 255 or "\n" in text)
 
 
 def _that_fit(lengths, windows, tokens, around, by_default):
@@ -165,7 +172,7 @@ def _images(model, text, lengths, windows, seed):
     """Images, `windows` of them; every one has as many tokens."""
     if lengths is not None and list(lengths) != [model.longest]:
         raise ValueError(f"{model.name} reads images, each of {model.longest} tokens: leave the lengths out.")
-    config = model.network.config
+    config = model.module.config
     shape = (config.num_channels, config.image_size, config.image_size)
     if str(text) == "random":
         generator = torch.Generator().manual_seed(seed)

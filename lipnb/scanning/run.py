@@ -60,7 +60,8 @@ def scan(
     model : str, path or lipnb.models.Model
         As for `lipnb.models.load`; `masked`, `random`, `tokenizer`, `device` and `dtype` are for loading it.
     text : str or path
-        A text file, a corpus of `lipnb.corpora`, or, for a model of images, an image, a folder of them or "random".
+        A text file, a corpus of `lipnb.corpora`, or a text itself (of several lines or over 255 characters); for a model
+        of images an image, a folder of them or "random".
     layers : str or sequence of int
         "all", "0,3,5", "0-5".
     lengths : sequence of int, optional
@@ -278,7 +279,7 @@ def planned(begun: Begun) -> list[str]:
     said.append(f"Certified upper bounds: {layers * len(done) * found['certified']}.")
     work += layers * found["certified"] * sum(done)
     if close is not None:
-        network = 8 * PRODUCTS * close * sum(p.numel() for p in reader.model.network.parameters())
+        network = 8 * PRODUCTS * close * sum(p.numel() for p in reader.model.module.parameters())
         work += layers * PRODUCTS * (14 * close * d**2 + 16 * close**2 * d) * h + 3 * network
         said.append(
             f"Closely, at n = {close}: {layers * h} heads, {layers} maps of {close} x {close} tokens, {layers} whole "

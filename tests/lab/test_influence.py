@@ -60,7 +60,7 @@ def test_the_whole_network_is_the_network(name):
     ids = model.token_ids(SENTENCE)[None, :5]
     f, x = influence.embedded(model, ids)
     with torch.no_grad():
-        network = getattr(model.network, model.network.base_model_prefix, model.network)
+        network = getattr(model.module, model.module.base_model_prefix, model.module)
         assert torch.allclose(f(x), network(ids).last_hidden_state, atol=1e-5)
     push = influence.pushes(AutodiffJacobian(f, x.expand(5, -1, -1)), x[0], rounds=2)
     assert influence.pushed(f, x[0], push, 1e-3).tolist() == pytest.approx(push.slope.tolist(), rel=0.05)

@@ -21,7 +21,7 @@ def model(tmp_path_factory):
 
 def test_positions_are_those_that_the_network_adds(model):
     places = models.position_embeddings(model)
-    assert places.shape == (64, 16) and torch.equal(places, model.network.wpe.weight)
+    assert places.shape == (64, 16) and torch.equal(places, model.module.wpe.weight)
     ids = torch.tensor([[7, 7, 7]])
     stream = model.activations(ids, 0, object="block")[0]
     assert torch.allclose(stream[1] - stream[0], places[1] - places[0], atol=1e-6)
@@ -33,7 +33,7 @@ def test_other_positions_change_nothing_else(model):
     ids = torch.tensor([[3, 1, 4, 1, 5]])
     before = model.activations(ids, 0, object="block")
     removed = positions.variant(model, "removed").activations(ids, 0, object="block")
-    assert torch.allclose(removed[0], model.network.wte.weight[ids[0]], atol=1e-7)
+    assert torch.allclose(removed[0], model.module.wte.weight[ids[0]], atol=1e-7)
     assert torch.equal(removed[0, 1], removed[0, 3])  # one token, two places
     places = models.position_embeddings(model)
     constant = positions.variant(model, "constant").activations(ids, 0, object="block")

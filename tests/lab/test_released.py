@@ -169,7 +169,7 @@ def test_token_types_add_the_embedding_of_token_0_and_dropout_leaves_no_trace(gp
     ids = audit.random_ids(5, 2)
     plain = audit.received(gpt2, ids, 0)
     assert torch.equal(plain, gpt2.activations(ids, 0))
-    network = gpt2.network
+    network = gpt2.module
     stream = network.wte(ids) + network.wpe(torch.arange(5)) + network.wte.weight[0]
     assert relative(audit.received(gpt2, ids, 0, token_types=True), network.h[0].ln_1(stream)) < 1e-5
     dropped = audit.received(gpt2, ids, 0, dropout=True, seed=1)

@@ -25,7 +25,7 @@ def constant(text, x):
 
 @pytest.mark.parametrize("layer", [0, 2, 5])
 def test_the_differentiable_route_is_the_network(text, layer):
-    words = text.model.network.embeddings.word_embeddings.weight
+    words = text.model.module.embeddings.word_embeddings.weight
     x = worst_words.below(text.model, layer, words[text.ids][None])
     assert torch.equal(x, text.model.activations(text.ids[None], layer))
 
@@ -35,7 +35,7 @@ def test_gains_are_differences_of_the_constant(text):
     right = singular(attention, x, rtol=1e-10).direction
     left = AttentionJacobian(attention, x).jvp(right)
     gains = worst_words.first_order(text, attention, text.ids, left / left.norm(), right)
-    words = text.model.network.embeddings.word_embeddings.weight
+    words = text.model.module.embeddings.word_embeddings.weight
     assert gains.shape == (len(text.ids), len(words)) and gains.gather(1, text.ids[:, None]).abs().max() < 1e-12
     for place, token in [(1, 2054), (5, 9999), divmod(gains.argmax().item(), len(words))]:
         e, step = words[text.ids], torch.zeros(len(text.ids), words.shape[1], dtype=torch.float64)

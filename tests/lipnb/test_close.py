@@ -70,7 +70,7 @@ def test_constants_are_those_of_the_network_itself(bert, found):
     hidden = scan.whole[scan.whole.part == "hidden"].lipschitz.item()
     assert hidden == pytest.approx(exact(models.whole_network(model, ids[:1]), read[0].stream), rel=2e-3)
     chain = read[1].whole(read[0].whole(read[0].stream))
-    assert torch.allclose(chain, model.network(ids[:1]).last_hidden_state, atol=1e-12)
+    assert torch.allclose(chain, model.module(ids[:1]).last_hidden_state, atol=1e-12)
     for row in scan.table[(scan.table.length == n) & (scan.table.window == 0)].itertuples():
         f, x = model.attention(row.layer), read[row.layer].received
         assert row.relative == pytest.approx(row.lipschitz * (x.norm() / f(x).norm()).item(), rel=1e-4)

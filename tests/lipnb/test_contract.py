@@ -127,6 +127,18 @@ def test_a_model_gives_attention_and_what_it_receives(tmp_path):
     assert isinstance(model.attention(1, object="heads+output"), lipnb.Attention)
     assert model.attention(1)(x).shape == model.attention(1, object="block")(x).shape == x.shape
     assert model.describe()["masked"] is False
+    stream = models.readings(model, ids[None])[0].stream
+    hidden = model.network(to="hidden")(stream)
+    assert torch.allclose(hidden, model.module(input_ids=ids[None]).last_hidden_state, atol=1e-12)
+    assert lipnb.local_lipschitz(model.network(), stream).route == "autodiff"
+    with pytest.raises(ValueError, match="has no logits here"):
+        model.network(to="logits")
+
+
+def test_a_scan_is_called_and_has_its_tables(tmp_path):
+    scan = lipnb.scan(tiny_bert(tmp_path / "model"), "the alice rabbit " * 20, lengths=(6,), output=tmp_path / "scan")
+    assert {"layer", "length", "lipschitz", "certified"} <= {*scan.table.columns} and len(scan.table) == 4
+    assert len(scan.heads) and scan.report(tmp_path / "report.html").is_file()
 
 
 def test_a_text_is_cut_into_windows(tmp_path):

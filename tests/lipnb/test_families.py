@@ -77,7 +77,7 @@ def some_input(model, n=12, b=2):
     generator = torch.Generator().manual_seed(0)
     if model.architecture.reads == "pixel_values":
         return torch.randn(b, 3, 16, 16, generator=generator)
-    return torch.randint(5, model.network.config.vocab_size, (b, n), generator=generator)
+    return torch.randint(5, model.module.config.vocab_size, (b, n), generator=generator)
 
 
 @NAMES
@@ -89,7 +89,7 @@ def test_our_map_of_what_a_layer_receives_is_what_the_network_gives(families, na
         assert torch.equal(x, model.activations(inputs, layer))
         assert relative(model.attention(layer)(x), given) <= tolerance, f"layer {layer}"
         heads = model.attention(layer, "heads")(x)
-        module = model.architecture.layers_of(model.network)[layer]
+        module = model.architecture.layers_of(model.module)[layer]
         last = {"distilbert": "attention.out_lin", "vit": "attention.o_proj", "gpt2": "attn.c_proj"}.get(
             name, "attention.output.dense" if "bert" in name else "self_attn.o_proj"
         )
@@ -102,12 +102,12 @@ def test_the_block_is_what_the_layer_computes(families, name):
     inputs = some_input(model)
     x = model.activations(inputs, 1, "block")
     seen = []
-    module = model.architecture.layers_of(model.network)[1]
+    module = model.architecture.layers_of(model.module)[1]
     after = {"distilbert": "ffn", "vit": "layernorm_after", "gpt2": "ln_2"}.get(
         name, "intermediate" if "bert" in name else "post_attention_layernorm"
     )
     hook = module.get_submodule(after).register_forward_pre_hook(lambda m, args: seen.append(args[0]))
-    model.network(**{model.architecture.reads: inputs})
+    model.module(**{model.architecture.reads: inputs})
     hook.remove()
     assert relative(model.attention(1, "block")(x), seen[0]) <= tolerance
 
@@ -210,5 +210,5 @@ def test_code_in_a_model_folder_never_runs(families, tmp_path):
                 models.load(folder)
         else:
             model = models.load(folder)
-            assert model.token_ids("alice").tolist() and type(model.network).__name__ == "LlamaModel"
+            assert model.token_ids("alice").tolist() and type(model.module).__name__ == "LlamaModel"
         assert not witness.exists()

@@ -113,12 +113,12 @@ OTHERS = {
 def test_another_family_goes_by_its_own_modules(model_type, tmp_path):
     model = load(tmp_path, model_type)
     assert model.masked == (model_type in ("falcon", "cohere2")) and (model.heads, model.width) == (4, 32)
-    inputs = some_inputs(model.network, "input_ids", 7, count=2, seed=3)
+    inputs = some_inputs(model.module, "input_ids", 7, count=2, seed=3)
     for layer in range(model.layers):
         f, (x, y) = model.attention(layer), model.given(inputs, layer)
         assert isinstance(f, OwnAttention) and relative(f(x), y) < 1e-12
     # without the residual and norm that DeBERTa's module goes on to
-    assert isinstance(model.architecture.giver(model.network, 0), torch.nn.Linear) == (model_type == "deberta-v2")
+    assert isinstance(model.architecture.giver(model.module, 0), torch.nn.Linear) == (model_type == "deberta-v2")
     J = jacrev(f)(x[0]).flatten(2).flatten(0, 1)
     found = local_lipschitz(f, x, rtol=1e-8)
     assert found.route == "autodiff" and relative(found.value[0], torch.linalg.matrix_norm(J, 2)) < 1e-6
@@ -164,17 +164,17 @@ def test_a_model_of_two_towers_asks_which(tmp_path):
     for tower, masked, layers in (("text", True, 1), ("vision", False, 2)):
         model = models.load(tmp_path, part=tower)
         assert (model.masked, model.layers, model.width) == (masked, layers, 32)
-        inputs = some_inputs(model.network, model.architecture.reads, 6, seed=1)
+        inputs = some_inputs(model.module, model.architecture.reads, 6, seed=1)
         x, y = model.given(inputs, layers - 1)
         assert relative(model.attention(layers - 1)(x), y) < 1e-5
 
 
 def test_layers_that_share_a_module_receive_their_own_tokens(tmp_path):
     model = load(tmp_path, "albert", {"num_hidden_layers": 4, "num_hidden_groups": 1, "inner_group_num": 1})
-    inputs, seen = some_inputs(model.network, "input_ids", 6, count=2, seed=1), []
-    module = model.architecture.attention_of(model.network, 0)
+    inputs, seen = some_inputs(model.module, "input_ids", 6, count=2, seed=1), []
+    module = model.architecture.attention_of(model.module, 0)
     hook = module.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    model.network(inputs)
+    model.module(inputs)
     hook.remove()
     for layer in range(4):
         assert torch.equal(model.activations(inputs, layer), seen[layer])

@@ -121,13 +121,13 @@ def test_a_file_holds_the_network_it_was_made_of(family, tmp_path):
     made = network(family)
     model = models.load(write(tmp_path / "tiny.gguf", made))
     assert model.name == "tiny.gguf" and model.weights == "pretrained" and model.layers == 2
-    held = model.network.state_dict()
+    held = model.module.state_dict()
     assert held.keys() == made.model.state_dict().keys()
     assert all(torch.equal(held[key], value) for key, value in made.model.state_dict().items())
     ids = torch.arange(12)[None]
     with torch.no_grad():
         expected = made.model(ids).last_hidden_state
-    assert (model.network(ids).last_hidden_state - expected).norm() < 1e-5 * expected.norm()
+    assert (model.module(ids).last_hidden_state - expected).norm() < 1e-5 * expected.norm()
     x, y = model.given(ids, 1)
     torch.testing.assert_close(model.attention(1)(x), y)
 
@@ -139,7 +139,7 @@ def test_quantized_numbers_are_those_of_the_library_and_said(tmp_path):
     kind = gguf.GGMLQuantizationType.Q8_0
     stored = gguf.quants.quantize(made.model.layers[1].mlp.up_proj.weight.detach().numpy(), kind)
     numbers = gguf.quants.dequantize(stored, kind)
-    np.testing.assert_array_equal(model.network.layers[1].mlp.up_proj.weight.numpy(), numbers)
+    np.testing.assert_array_equal(model.module.layers[1].mlp.up_proj.weight.numpy(), numbers)
 
 
 def test_a_text_is_read_with_the_files_own_words_digits_apart(sound):

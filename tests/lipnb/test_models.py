@@ -51,7 +51,7 @@ def loaded(root, case, dtype):
 
 
 def some_ids(network, n=12, b=2):
-    vocabulary = network.network.config.vocab_size
+    vocabulary = network.module.config.vocab_size
     return torch.randint(vocabulary, (b, n), generator=torch.Generator().manual_seed(0))
 
 
@@ -72,7 +72,7 @@ def twin(network, ids):
         else:
             hooks.append(giver.register_forward_hook(partial(record, key, 1), with_kwargs=True))
 
-    stack = network.network
+    stack = network.module
     for i, layer in enumerate(stack.h if hasattr(stack, "h") else stack.encoder.layer):
         if hasattr(stack, "h"):
             watch((i, "heads"), layer.attn, layer.attn.c_proj, gives_input=True)
@@ -128,7 +128,7 @@ def test_attention_equals_the_running_network_at_full_size(monkeypatch, record_p
         "device": "cpu",
     }
     generator = torch.Generator().manual_seed(0)
-    for name, parameter in network.network.named_parameters():
+    for name, parameter in network.module.named_parameters():
         if name.endswith(".bias"):  # zero when drawn
             parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
     record_property("worst relative error", agrees(network, network.token_ids(TEXT)[None], 1e-5))
@@ -183,13 +183,13 @@ def test_activations_do_not_depend_on_the_chunks_and_stop_at_their_layer(checkpo
     whole = network.activations(ids, 0)
     monkeypatch.setattr("lipnb.checks.TILE", 1)
     later = []
-    hook = network.network.encoder.layer[1].register_forward_pre_hook(lambda module, args: later.append(args[0]))
+    hook = network.module.encoder.layer[1].register_forward_pre_hook(lambda module, args: later.append(args[0]))
     assert relative(network.activations(ids, 0), whole) < 1e-12
     assert not later
     network.activations(ids, 1)
     hook.remove()
     assert [part.shape[0] for part in later] == [1] * 5
-    assert not network.network.encoder.layer[0].attention.self._forward_pre_hooks
+    assert not network.module.encoder.layer[0].attention.self._forward_pre_hooks
 
 
 @pytest.mark.parametrize("case", ["bert", "gpt2"])
@@ -215,9 +215,9 @@ def test_the_key_bias_is_there_although_it_changes_nothing(checkpoints, case):
     x = network.activations(ids, 1)
     keys = network.attention(1).project(x)[1]  # (b, h, n, k)
     if case == "bert":
-        expected = network.network.encoder.layer[1].attention.self.key(x)
+        expected = network.module.encoder.layer[1].attention.self.key(x)
     else:
-        expected = network.network.h[1].attn.c_attn(x).chunk(3, dim=-1)[1]
+        expected = network.module.h[1].attn.c_attn(x).chunk(3, dim=-1)[1]
     assert relative(keys.movedim(1, 2).flatten(-2), expected) < 1e-12
 
 
@@ -225,7 +225,7 @@ def test_the_map_is_a_copy(checkpoints):
     network = copy.deepcopy(loaded(checkpoints, "bert", torch.float64))
     before = network.attention(0)
     with torch.no_grad():
-        network.network.encoder.layer[0].attention.self.query.weight.zero_()
+        network.module.encoder.layer[0].attention.self.query.weight.zero_()
     assert before.query.any() and not network.attention(0).query.any()
 
 
@@ -243,9 +243,9 @@ def test_random_weights_follow_the_seed_alone(checkpoints):
     models.load(checkpoints / "gpt2")
     assert torch.equal(state, torch.get_rng_state())
     assert (first.weights, first.name) == ("random", "gpt2")
-    for name, tensor in first.network.state_dict().items():
-        assert torch.equal(tensor, again.network.state_dict()[name])
-        assert torch.equal(tensor.double(), double.network.state_dict()[name])
+    for name, tensor in first.module.state_dict().items():
+        assert torch.equal(tensor, again.module.state_dict()[name])
+        assert torch.equal(tensor.double(), double.module.state_dict()[name])
     assert not torch.equal(first.attention(0).query, other.attention(0).query)
 
 
@@ -263,7 +263,7 @@ def test_minilm_is_what_it_says():
         "dtype": "float32",
         "device": "cpu",
     }
-    assert not network.network.training and not any(p.requires_grad for p in network.network.parameters())
+    assert not network.module.training and not any(p.requires_grad for p in network.module.parameters())
     ids = network.token_ids("hello world [SEP]")
     assert ids.dtype == torch.long and ids.tolist() == [7592, 2088, 1031, 19802, 1033]  # the text, no marker
     assert len(network.token_ids("rabbit " * 700)) == 700
@@ -321,16 +321,16 @@ def test_tensor_names_of_the_well_known_checkpoints_are_understood(checkpoints, 
     bert = hub_layout(checkpoints, tmp_path / "bert", "bert", old, {"cls.predictions.bias": torch.zeros(len(WORDS))})
     gpt2 = hub_layout(checkpoints, tmp_path / "gpt2", "gpt2", str, {"h.0.attn.bias": torch.ones(1, 1, 40, 40)})
     for name, folder in (("bert", bert), ("gpt2", gpt2)):
-        expected = loaded(checkpoints, name, torch.float32).network.state_dict()
-        for key, tensor in models.load(folder).network.state_dict().items():
+        expected = loaded(checkpoints, name, torch.float32).module.state_dict()
+        for key, tensor in models.load(folder).module.state_dict().items():
             assert torch.equal(tensor, expected[key]), key
 
 
 def test_causality_is_asserted_on_the_network(checkpoints):
     with pytest.raises(RuntimeError, match="'bert' is not causal although masked=True"):
-        assert_causality(loaded(checkpoints, "bert", torch.float32).network, True, "bert")
+        assert_causality(loaded(checkpoints, "bert", torch.float32).module, True, "bert")
     with pytest.raises(RuntimeError, match="'gpt2' is causal although masked=False"):
-        assert_causality(loaded(checkpoints, "gpt2", torch.float32).network, False, "gpt2")
+        assert_causality(loaded(checkpoints, "gpt2", torch.float32).module, False, "gpt2")
 
 
 def damaged(checkpoints, folder, damage):

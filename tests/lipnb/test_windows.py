@@ -204,9 +204,9 @@ def folders(tmp_path_factory):
 
 def of_the_network(model, ids, layer):
     """What the layer's own attention module receives, and that module as a map of it, mask and places as they come."""
-    module, seen = model.architecture.layers_of(model.network)[layer].self_attn, []
+    module, seen = model.architecture.layers_of(model.module)[layer].self_attn, []
     hook = module.register_forward_pre_hook(lambda m, args, kwargs: seen.append(kwargs), with_kwargs=True)
-    model.network(input_ids=ids, use_cache=False)
+    model.module(input_ids=ids, use_cache=False)
     hook.remove()
     rest = {key: value for key, value in seen[0].items() if key != "hidden_states"}
     return seen[0]["hidden_states"][0], lambda x: module(hidden_states=x[None], **rest)[0][0]
