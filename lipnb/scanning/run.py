@@ -60,8 +60,8 @@ def scan(
     model : str, path or lipnb.models.Model
         As for `lipnb.models.load`; `masked`, `random`, `tokenizer`, `device` and `dtype` are for loading it.
     text : str or path
-        A text file, a corpus of `lipnb.corpora`, or a text itself (of several lines or over 255 characters); for a model
-        of images an image, a folder of them or "random".
+        A text file, a corpus of `lipnb.corpora`, or a text itself (of several lines or over 255 characters); for a
+        model of images an image, a folder of them or "random".
     layers : str or sequence of int
         "all", "0,3,5", "0-5".
     lengths : sequence of int, optional
