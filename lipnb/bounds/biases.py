@@ -3,7 +3,7 @@
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.heads import with_own_keys
+from lipnb.bounds.units import with_own_keys
 
 __all__ = ["without_query_bias"]
 

@@ -15,8 +15,9 @@ from lipnb.bounds.mean_field import (
 )
 from lipnb.bounds.one_input import enclosing_center
 from lipnb.bounds.rounding import largest_singular
+from lipnb.bounds.units import with_own_keys
 
-__all__ = ["IN_USE", "HeadNorms", "head_norms", "heads_at_input", "heads_on_ball", "with_own_keys"]
+__all__ = ["IN_USE", "HeadNorms", "head_norms", "heads_at_input", "heads_on_ball"]
 
 # what a map may have that heads of the theorems have not, for what knows it all
 IN_USE = (
@@ -24,23 +25,6 @@ IN_USE = (
     *("capped logits", "relative positions", "sinks"),
 )
 LEAST = 1e-300  # what the norm of a product counts at least: entries that underflow are smaller
-
-
-def with_own_keys(attention: Attention) -> Attention:
-    """The same map with the keys and values of each head written out, where several heads share them.
-
-    Examples
-    --------
-    >>> eye = torch.eye(2)[None]
-    >>> with_own_keys(Attention(torch.cat([eye, -eye]), eye, eye))
-    Attention(2 heads, width 2, key width 2, output width 4, unmasked, no bias, float32)
-    """
-    times = attention.heads // attention.groups
-    if times == 1:
-        return attention
-    names = ("key", "value", "key_bias", "value_bias", "key_norm")
-    shared = {name: part for name in names if (part := getattr(attention, name)) is not None}
-    return attention.replace(**{name: part.repeat_interleave(times, 0) for name, part in shared.items()})
 
 
 class HeadNorms(NamedTuple):

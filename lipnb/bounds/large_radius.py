@@ -3,7 +3,7 @@
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.heads import with_own_keys
+from lipnb.bounds.units import with_own_keys
 from lipnb.spectral import lanczos, start_vectors
 
 __all__ = ["chosen_tokens", "large_radius_limit"]

@@ -13,11 +13,10 @@ import torch
 from lipnb.attention import Attention
 from lipnb.bounds.accuracy import MORE, TINY, Accuracy
 from lipnb.bounds.castin import biased_upper
-from lipnb.bounds.heads import with_own_keys
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import gamma, largest_singular, length
 from lipnb.bounds.terms import three_terms
-from lipnb.bounds.units import alive, in_units, scaled
+from lipnb.bounds.units import alive, in_units, scaled, with_own_keys
 from lipnb.checks import at_once
 
 __all__ = ["Nearby", "nearby_upper"]

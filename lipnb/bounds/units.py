@@ -4,6 +4,8 @@ import math
 
 import torch
 
+from lipnb.attention import Attention
+
 __all__ = ["alive", "fixed_keys", "in_units", "loose_keys", "scaled", "side_by_side", "with_own_keys"]
 
 STEEPEST = 150  # power of two beyond which a scale of the logits, in units, is refused
@@ -30,16 +32,21 @@ def side_by_side(attention):
     return eye.unflatten(1, (attention.heads, -1)).movedim(1, 0)
 
 
-def with_own_keys(attention):
-    """The same map, with keys and values for each head where several heads share them."""
+def with_own_keys(attention: Attention) -> Attention:
+    """The same map with the keys and values of each head written out, where several heads share them.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2)[None]
+    >>> with_own_keys(Attention(torch.cat([eye, -eye]), eye, eye))
+    Attention(2 heads, width 2, key width 2, output width 4, unmasked, no bias, float32)
+    """
     times = attention.heads // attention.groups
     if times == 1:
         return attention
     names = ("key", "value", "key_bias", "value_bias", "key_norm")
-    given = {name: getattr(attention, name) for name in names}
-    return attention.replace(
-        **{name: one.repeat_interleave(times, 0) for name, one in given.items() if one is not None}
-    )
+    shared = {name: part for name in names if (part := getattr(attention, name)) is not None}
+    return attention.replace(**{name: part.repeat_interleave(times, 0) for name, part in shared.items()})
 
 
 def fixed_keys(attention):

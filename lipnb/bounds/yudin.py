@@ -3,9 +3,9 @@
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.heads import with_own_keys
 from lipnb.bounds.rounding import largest_singular
 from lipnb.bounds.softmax import softmax_norm
+from lipnb.bounds.units import with_own_keys
 
 __all__ = ["yudin_upper", "yudin_upper_sharp"]
 

@@ -99,6 +99,7 @@ SOURCES = {
     "kim2021lipschitz": "Kim, Papamakarios and Mnih, The Lipschitz Constant of Self-Attention, 2021",
     "ours": "this project",
 }
+FOLDED = {"shared keys"}  # what heads with keys of their own can say too
 ROTARY = ("rotary_terms", "rotary_upper")
 MOST_TERMS = 128  # tokens up to which `rotary_terms`, a norm for each token and head, is computed
 
@@ -127,8 +128,8 @@ def applicable(f: Callable) -> tuple[list[str], dict[str, str]]:
                 reasons[bound.key] = "for rotary positions alone, which this layer has not"
         elif "rotary positions" in f.more:
             reasons.setdefault(bound.key, "stated for one matrix A, and rotary positions give each distance its own")
-        elif f.more:
-            reasons.setdefault(bound.key, f"stated for plain heads, not {', '.join(f.more)}")
+        elif more := [*{*f.more} - FOLDED]:
+            reasons.setdefault(bound.key, f"stated for plain heads, not {', '.join(sorted(more))}")
     if isinstance(f, Attention) and f.window is not None:
         whole = "its proof is for attention to all earlier tokens, without a window"
         reasons |= {"mean_field": whole, "mean_field_sharp": whole}
@@ -137,12 +138,12 @@ def applicable(f: Callable) -> tuple[list[str], dict[str, str]]:
 
 def prepare(f: Callable) -> bounds.HeadNorms | None:
     """What the bounds need of a map, whatever the input: norms of its heads."""
-    return bounds.head_norms(f) if isinstance(f, Attention) and not f.more else None
+    return bounds.head_norms(f) if isinstance(f, Attention) and {*f.more} <= FOLDED else None
 
 
 def _rotary(f):
     """Whether the bounds for rotary positions hold for an attention."""
-    return "rotary positions" in f.more and {*f.more} <= {"rotary positions", "shared keys"}
+    return "rotary positions" in f.more and {*f.more} <= {"rotary positions", *FOLDED}
 
 
 def evaluate(f: Callable, prepared: bounds.HeadNorms | None, x: Tensor) -> dict[str, float]:

@@ -103,7 +103,7 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
         said.append("Certified upper bounds were not asked for.")
     elif all(operations is None for operations in work.values()):
         said.append(
-            "No certified bracket: lipnb.certify knows the heads of the theorems, not rotary positions or whole blocks."
+            "No certified bracket: lipnb.certify knows attention in closed form, not whole blocks or autodiff."
         )
     else:
         for n, operations in work.items():

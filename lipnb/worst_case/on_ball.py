@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.bounds.heads import IN_USE, with_own_keys
+from lipnb.bounds.heads import IN_USE
+from lipnb.bounds.units import with_own_keys
 from lipnb.checks import count, number
 from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz

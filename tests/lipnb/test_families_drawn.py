@@ -11,7 +11,7 @@ from torch.func import jacrev, jvp, vmap
 
 from lab import results
 from lab.verification import families
-from lipnb import AttentionJacobian, certify, local_lipschitz, models
+from lipnb import AttentionJacobian, bounds, certify, local_lipschitz, models
 from lipnb.jacobian.streamed import StreamedProducts
 from lipnb.models import loading
 from lipnb.models.own_attention import OwnAttention
@@ -210,5 +210,7 @@ def test_a_window_on_both_sides(window):
     streamed = StreamedProducts(f, x[None], rows=3)
     assert relative(streamed.gram(u) * streamed.unit**2, u @ J.T @ J) < 1e-12
     assert f"window {window}" in repr(f) and f.replace(window=None).more == ()
+    bracket, norm = certify(f, x, columns=0), torch.linalg.matrix_norm(J, 2)
+    assert bracket.lower <= norm * (1 + 1e-12) and norm <= bracket.upper < 10 * norm
     with pytest.raises(ValueError, match="a window on both sides"):
-        certify(f, x)
+        bounds.ball_upper(f, n, 1.0)

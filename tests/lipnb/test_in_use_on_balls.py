@@ -8,10 +8,10 @@ import torch
 
 from lipnb import Attention, bounds, local_lipschitz
 from lipnb.attention.local import rotation, turned
-from lipnb.bounds.heads import with_own_keys
 from lipnb.bounds.in_use import range_of_relative, sizes_in_use
 from lipnb.bounds.joint import Region
 from lipnb.bounds.turns import PLACES, Turns
+from lipnb.bounds.units import with_own_keys
 from lipnb.worst_case import climb, gaussian, on_ball
 from lipnb.worst_case.plain_twins import plain_twins
 

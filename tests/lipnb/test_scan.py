@@ -120,10 +120,10 @@ def test_every_family_is_scanned_and_every_bound_holds(families, tmp_path, name)
         "log10_rotary_upper" if rotary else "log10_general"
     }
     certified = table[table.certified.notna()]
-    assert len(certified) == (0 if rotary else len(table) // 2)
+    assert len(certified) == len(table) // 2
     assert (certified.certified >= certified.lipschitz * (1 - 1e-9)).all()
     assert (certified.certified_lower <= certified.lipschitz * (1 + 1e-4)).all()
-    assert "not rotary positions" in report.html(found) if rotary else "certified" in report.html(found)
+    assert "certified" in report.html(found)
 
 
 def test_rotary_bounds_hold_at_large_tokens_and_can_be_broken(families):  # noqa: F811
