@@ -12,8 +12,8 @@ from lipnb.recording import FLOAT_FORMAT, bar
 
 __all__ = ["check"]
 
-# not what a map is like: times, counts of steps, and what is left of an iteration that ends at a tolerance
-ASIDE = ("seconds", "residual", "steps", "iterations")
+# not what a map is like: times, counts of steps, what an iteration left, what rounding may do
+ASIDE = ("seconds", "residual", "rounding", "steps", "iterations")
 
 ZERO = 1e-10  # what lies below it on both sides is rounding, or what was left when an iteration stopped
 
