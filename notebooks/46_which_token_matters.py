@@ -9,7 +9,7 @@
 # %% [markdown]
 # # Which token matters
 #
-# The {term}`local Lipschitz constant` says how far the output of a layer can move, not which {term}`token` has to be
+# The {term}`local Lipschitz constant` says how far the output of an {term}`attention` layer can move, not which {term}`token` has to be
 # pushed. The {term}`Jacobian` is a matrix of blocks, one for each pair of tokens, and the norm of a block says how much
 # one token moves another. In every layer measured here of MiniLM the first token pushes the others harder than the
 # median token does, {glue:text}`which-least:.1f` to {glue:text}`which-most:.1f` times as hard, and it does so where it
@@ -51,7 +51,7 @@ plt.show()
 # <!-- figure fig-46-sinks: One panel for each model, layers from left to right. In MiniLM's all points of the trained
 # model lie above one and rise, while those of random weights lie on the line at one. In the two masked models random
 # weights lie level at three, and the points of the trained models lie on either side of them. -->
-# *How hard the first token pushes the others, over how hard the median token does. Windows of 32 tokens of Alice, far
+# *How hard the first token pushes the others, over how hard the median token does. {term}`Windows <window>` of 32 tokens of Alice, far
 # apart: as they are read; with the model's special token before them; with the tokens shuffled; and by the same
 # architecture with random weights. The first token is a special one in the orange points only. What a mask does by
 # itself is seen in the random weights of the masked models.*
@@ -238,7 +238,7 @@ glue("which-network", whole.value.item(), display=False)
 
 # %% tags=["hide-input"]
 patches = results.load("token-picture")
-image = pictures.picture("grace_hopper", 224)[0].movedim(0, -1)
+image = pictures.picture("grace_hopper", 112)[0].movedim(0, -1)
 image = image * torch.tensor(pictures.DEVIATION) + torch.tensor(pictures.MEAN)
 figures.influence.over_picture(image.clip(0, 1), patches)
 plt.show()
@@ -251,7 +251,7 @@ for depth, rows in patches.groupby("layer"):
 # <!-- figure fig-46-picture: A grey portrait of a woman in uniform, and the same three times with coloured squares over
 # it, bright where a patch moves the class token. -->
 # *Norms of the blocks from each patch to the class token, at three layers; the picture is Grace Hopper in uniform, a
-# public photograph of the US Navy that matplotlib ships. Each panel has its own scale.*
+# public-domain photograph of the US Navy that matplotlib ships. Each panel has its own scale.*
 #
 # Of the ten patches that push hardest, {glue:text}`which-face-0:d` lie on the face in layer 0,
 # {glue:text}`which-face-5:d` in layer 5 and {glue:text}`which-face-11:d` in layer 11; the face covers 48 of the 256.

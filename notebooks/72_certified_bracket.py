@@ -128,8 +128,8 @@ figures.table(apart, names={"term": "term", "norm": "norm, by hand", "bound": "b
 #
 # With rounding counted, the same holds for the numbers that float64 gives: see the second proof below.
 #
-# The same bracket holds for attention as models of today have it: rotary positions, keys that several heads share,
-# normalised queries and keys, capped logits, biases by distance and sinks. What changes in the terms is said after the
+# The same bracket holds for {term}`attention` as models of today have it: rotary positions, keys that several heads
+# share, normalised queries and keys, capped {term}`logits <logit>`, biases by distance and sinks. What changes in the terms is said after the
 # proof.
 #
 # ## The bracket closes as directions are treated exactly
@@ -305,7 +305,7 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # \approx \abs{z_{ij}}^{1/4}$.
 #
 # *Many matrices.* Where $\rho_i$ and the query term need norms of $RX$ for many $X$ with one $R$, each is a guess
-# $\lambda$ that is proved: if the Cholesky factorisation of $\lambda^2 S - X X^\top$ comes to its end, then $X X^\top
+# $\lambda$ with a test: if the Cholesky factorisation of $\lambda^2 S - X X^\top$ comes to its end, then $X X^\top
 # \preceq \lambda^2 S + \epsilon I$, and $\norm{RX}_2^2 \le \lambda^2 \norm{R S R^\top}_2 + \epsilon \norm R_2^2$ for
 # any symmetric $S$; ours is near $(R^\top R)^{-1}$. Here $\epsilon$ is $(8b + 16)\, u\, \lambda^2\, \mathrm{tr}\, S$
 # for matrices of order $b$, and what the entries of $X X^\top$ have lost.

@@ -14,7 +14,7 @@ EXAMPLES = """\
   lipnb sweep examples/quick.yml --retry-failed     those that failed, once more
   lipnb sweep examples/quick.yml -p tokens=64       the same grid with one value of `tokens`, and no other
   lipnb sweep examples/two_clusters.py -p tokens=4 -p radius=0.5     one point, without a spec
-  lipnb sweep examples/quick.yml --keep-stale       after an edit of the notebook: run what is new, keep the rest
+  lipnb sweep examples/quick.yml --keep-stale       after an edit of the notebook: run the rest, keep what is there
   lipnb sweep examples/quick.yml --scheduler tcp://10.0.0.1:8786     on a Dask cluster
 
 The exit code is 0 when no point has failed, 1 when some have, 130 when the sweep was stopped.
