@@ -96,7 +96,7 @@ plt.show()
 # of shuffled text for SmolLM2, and the relative constant. The trained constants lie above the random ones. -->
 # *The constants against their baselines, and the relative constant: that for changes in units of the tokens, by which
 # layers of different scales compare. In SmolLM2, training made the layers rough: random weights give about one, and
-# the order of the words changes little. Pictures have no shuffled baseline.*
+# the order of the words matters little. Pictures have no shuffled baseline.*
 #
 # ## Five models side by side
 #
@@ -151,8 +151,9 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-74-heads: Two maps, SmolLM2 and DINOv2, layers upward and heads across, coloured by the constant of
 # the head on a logarithmic scale. -->
-# *The constant of each head alone. In most layers one or two heads are far rougher than the rest: these are the ones to
-# look at. Which tokens they follow is on the page {doc}`46_which_token_matters`.*
+# *The constant of each head alone. Within a layer of SmolLM2 the roughest head has at most
+# {glue:text}`head_spread:.1f` times the constant of the median one. Which tokens heads follow is on the page
+# {doc}`46_which_token_matters`.*
 #
 # ## A scan, live
 #
@@ -187,6 +188,8 @@ glue("rotary_high", float(10 ** logs.rotary_terms.max()), display=False)
 glue("certified_high", float(10 ** logs.certified.max()), display=False)
 closed = min(each[f"over_{key}"].mean() for each in shown.values() for key in names if f"over_{key}" in each)
 glue("closed_low", float(10**closed), display=False)
+alone = heads["smollm2"].groupby("layer").lipschitz
+glue("head_spread", float((alone.max() / alone.median()).max()), display=False)
 glue("smollm2_least", float(shown["smollm2"].lipschitz.min()), display=False)
 glue("smollm2_most", float(shown["smollm2"].lipschitz.max()), display=False)
 
