@@ -10,25 +10,26 @@
 # # Scan your own model
 #
 # You have a transformer and a text. How far can a layer amplify a small change of what it reads, which is its
-# {term}`local Lipschitz constant`, and how good are the published {term}`bounds <bound>` at that very input? One
-# command answers for every layer:
+# {term}`local Lipschitz constant`, and how good are the known {term}`bounds <bound>` at that very input? One command
+# answers for every layer, here for SmolLM2, a Llama of 135 million weights:
 #
 # ```
-# lipnb scan minilm --text story.txt --layers all --lengths 32,128,512
+# lipnb fetch smollm2
+# lipnb scan smollm2 --text alice --lengths 32,128
 # ```
 #
-# Two of the three trained models below are of the kind for which the published bounds are stated. For these the
-# certified bound of this book ({doc}`72_certified_bracket`) is at most {glue:text}`certified_high:.1f` times too high,
-# the published ones {glue:text}`published_low:.0f` to {glue:text}`published_high:,.0f` times
-# ({numref}`fig-74-layers`).
+# Its roughest layer amplifies {glue:text}`smollm2_most:,.0f` times, its smoothest {glue:text}`smollm2_least:,.0f` times
+# ({numref}`fig-74-layers`). The certified bound of this book ({doc}`72_certified_bracket`) is at most
+# {glue:text}`certified_high:.1f` times too high; of bounds in closed form none comes nearer than
+# {glue:text}`closed_low:.0f` times on the average of layers.
 
 # %% tags=["parameters", "hide-input"]
-model_name = "minilm"
+live_model = "minilm"
 text = "python_reference"
 lengths = [8, 16]  # tokens, measured live
-tables = ["scan-minilm", "scan-gpt2-mini", "scan-stories260k"]
-shown_length = 128  # of the stored scans
-rows_to_check = 2  # stored rows measured again
+models = ["smollm2", "dinov2-small", "minilm", "gpt2-mini", "stories260k"]
+close_to = 128  # tokens of the rows shown, about
+rows_to_check = 2  # stored rows of each small model, measured again
 seed = 0
 
 # %% tags=["hide-input"]
@@ -46,126 +47,153 @@ from lab import figures, results
 from lipnb import Attention, bounds, local_lipschitz, scan, scanning
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.scanning import figures as scan_figures
-from lipnb.scanning.summary import TITLES, summarise
+from lipnb.scanning.summary import TITLES, summarise, times
 
 # %% tags=["hide-input"]
 figures.house_style()
-
-
-def times(log10):
-    """How many times too high, from its logarithm, to two digits."""
-    return None if pd.isna(log10) else float(f"{10**log10:.2g}")
-
-
 generator = torch.Generator().manual_seed(seed)
-stored = {name: results.load(name) for name in tables}
-made = {name: results.provenance(name)["settings"] for name in tables}
-summaries = {name: summarise(table) for name, table in stored.items()}
+stored = {name: results.load(f"scan-{name}") for name in models}
+made = {name: results.provenance(f"scan-{name}")["settings"] for name in models}
+whole = {name: results.load(f"scan-{name}-whole") for name in models}
+shown = {}
+for name, table in stored.items():
+    summary = summarise(table)
+    shown[name] = summary[summary.length == min(summary.length.unique(), key=lambda n: abs(n - close_to))]
+large = {"smollm2": "SmolLM2 on Alice", "dinov2-small": "DINOv2 on pictures"}
 
 # %% tags=["hide-input"]
-names = {key: TITLES[key] for key in ("yudin", "spread", "general")}
-names |= {key: TITLES[key] for key in ("rotary_terms", "rotary_upper")}
-axes = figures.panels(len(summaries), width=3.8, height=4.4)
-for ax, (name, summary) in zip(axes, summaries.items(), strict=True):
-    kind = f"{made[name]['model']}, {made[name]['architecture']}"
-    rows = summary[summary.length == shown_length]
-    scan_figures.layers(rows, names, ax=ax, title=kind)
-    ax.set_ylim(0.3, 3e6)
-    ax.legend(fontsize=8, loc="upper center", ncols=2)
-for ax in axes[1:]:
-    ax.set_ylabel("")
+names = {key: TITLES[key] for key in ("yudin", "spread", "general", "rotary_terms", "rotary_upper")}
+axes = figures.panels(len(large), width=5.2, height=4.6)
+for ax, (name, title) in zip(axes, large.items(), strict=True):
+    scan_figures.layers(shown[name], names, ax=ax, title=title)
+    ax.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+axes[1].set_ylabel("")
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-74-layers: Three panels, one for each model, of bounds by layer on a logarithmic scale. The measured
-# constants lie lowest, with a dashed certified bound a little above in the first two panels; the closed-form bounds lie
-# one to four powers of ten higher. -->
-# *Local Lipschitz constants (blue, with their range over two {term}`windows <window>`), certified bounds (dashed, for
-# MiniLM and gpt2-mini; the shaded band holds the constant) and bounds in closed form, for every layer of three trained
-# models at 128 {term}`tokens <token>`. All panels have the same logarithmic scale. Only the certified bound comes near
-# the constant.*
+# <!-- figure fig-74-layers: Two panels, SmolLM2 and DINOv2, of bounds by layer on a logarithmic scale. The measured
+# constants lie lowest, with a dashed certified bound a little above; the bounds in closed form lie about ten
+# times higher or more. -->
+# *Local Lipschitz constants (blue, with their range over two {term}`windows <window>` or pictures), certified bounds
+# (dashed; the shaded band holds the constant of the first window) and bounds in closed form, for every layer at about
+# 128 {term}`tokens <token>`. Only the certified bound comes near the constant.*
+#
+# ## Against random weights
+#
+# A number alone says little. The scan therefore sets each constant beside that of random weights of the same shape on
+# the same tokens, and of the same weights on the tokens in random order:
+
+# %% tags=["hide-input"]
+axes = figures.panels(len(large), width=5.2, height=4.2)
+for ax, (name, title) in zip(axes, large.items(), strict=True):
+    scan_figures.baselines(shown[name], ax=ax, title=title)
+    ax.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+axes[1].set_ylabel("")
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-74-baselines: Two panels, SmolLM2 and DINOv2, of the constant by layer, with those of random weights,
+# of shuffled text for SmolLM2, and the relative constant. The trained constants lie above the random ones. -->
+# *The constants against their baselines, and the relative constant: that for changes in units of the tokens, by which
+# layers of different scales compare. In SmolLM2, training made the layers rough: random weights give about one, and
+# the order of the words matters little. Pictures have no shuffled baseline.*
+#
+# ## Five models side by side
+#
+# The scans were made with the command above and stored: SmolLM2, DINOv2 (a vision transformer, on two photographs that
+# Python packages ship), MiniLM (BERT type), gpt2-mini (trained for this book) and stories260K (Llama type, trained on
+# children's stories by A. Karpathy). The network from end to end is one map, from what its first layer receives to its
+# last hidden states, measured at the shortest length:
+
+# %% tags=["hide-input"]
+columns = {}
+for name, rows in shown.items():
+    ends = whole[name].set_index("part").lipschitz
+    random = 10 ** np.log10(rows.over_random).mean()
+    top = rows.loc[rows.lipschitz.idxmax()]
+    columns[name] = [
+        f"{len(rows)} layers, {top.length} tokens",
+        f"{rows.lipschitz.min():.3g} to {top.lipschitz:.3g}",
+        f"{top.layer}",
+        f"{rows.relative.min():.2g} to {rows.relative.max():.2g}",
+        f"x {random:.2g}",
+        f"x {rows.certified_over.max():.2g}",
+        *(
+            f"x {number}" if (number := times(rows.get(f"over_{key}", pd.Series(dtype=float)).mean())) else None
+            for key in names
+        ),
+        f"{ends.hidden:.3g}",
+        f"{ends.layer.prod():.2g}",
+    ]
+said = ["read", "the constants", "roughest layer", "relative constants", "over random weights, mean"]
+said += ["certified bound, at most", *names.values(), "whole network", "product of its layers"]
+beside = pd.DataFrame(columns).assign(what=said)
+headings = {"what": "what"} | {name: f"{name} ({made[name]['architecture']})" for name in models}
+figures.table(beside, names=headings, digits=2, bold=beside.what == "certified bound, at most")
+
+# %% [markdown]
+# Bounds are in times too high, geometric means over layers; a dash: not stated for such layers. No published bound is
+# stated for rotary positions: the two in the table are proved below. The product of the constants of whole layers, by
+# which networks are often bounded, stands beside the network's own constant.
+#
+# ## Heads
+#
+# At the shortest length the scan looks at each head alone, with its part of the output matrix:
+
+# %% tags=["hide-input"]
+heads = {name: results.load(f"scan-{name}-heads") for name in large}
+axes = figures.panels(len(heads), width=5.2, height=4.2)
+for ax, (name, table) in zip(axes, heads.items(), strict=True):
+    scan_figures.heads(table, ax=ax)
+    ax.set_title(large[name])
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-74-heads: Two maps, SmolLM2 and DINOv2, layers upward and heads across, coloured by the constant of
+# the head on a logarithmic scale. -->
+# *The constant of each head alone. Within a layer of SmolLM2 the roughest head has at most
+# {glue:text}`head_spread:.1f` times the constant of the median one. Which tokens heads follow is on the page
+# {doc}`46_which_token_matters`.*
 #
 # ## A scan, live
 #
-# The command prints a table and leaves a folder with `report.html` (one file, opens offline), `scan.csv`, `summary.csv`
-# and `scan.json`. Known families are BERT, RoBERTa, XLM-RoBERTa, DistilBERT, GPT-2, ViT, and the Llama type (Llama,
-# Mistral, Qwen2). The same can be done from Python, here for all six layers of MiniLM on the first words of Python's
-# language reference:
+# The command prints a table and leaves a folder with `report.html` (one file, opens offline), tables and checksums.
+# Some forty families are known in closed form, any other language model by automatic differentiation. From Python, for
+# all layers of MiniLM on a few words of Python's language reference:
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
-    found = scan(model_name, text, lengths=lengths, windows=1, output=Path(folder, "scan"), progress=False)
+    found = scan(live_model, text, lengths=lengths, windows=1, close=False, output=Path(folder, "scan"), progress=False)
 print(f"{int(found.summary.passed.sum())} of {len(found.summary)} layers and lengths passed the self-check")
 
 # %% tags=["hide-input"]
-over = {"over_yudin": "Yudin et al.", "over_spread": "Castin et al., C.3"}
-shown = found.summary.assign(**{key: found.summary[key].map(times) for key in over})
 headings = {"layer": "layer", "length": "tokens n", "lipschitz": "constant", "certified": "certified bound"}
-headings |= {"radius": "largest token norm"} | {key: f"{name}, times too high" for key, name in over.items()}
-figures.table(shown, names=headings, digits=dict.fromkeys(over, 2))
+headings |= {"relative": "relative constant", "over_random": "over random weights", "radius": "largest token norm"}
+figures.table(found.summary, names=headings, digits=3)
 
 # %% [markdown]
-# Before a layer is measured, its map is checked against the network: it must give the same output for the
-# {term}`tokens <token>` that the network itself feeds it, under the same {term}`mask <mask (causal)>`. A layer that
-# fails is reported, not measured. The certified bound takes only norms that are computed at this input
-# ({doc}`72_certified_bracket`); the published ones know the matrices of the heads by their norms alone.
-#
-# ## Three trained models, every layer
-#
-# The scans below were made with the command above, on one text, and stored. The models are MiniLM (BERT type,
-# unmasked), gpt2-mini (GPT-2 type, trained for this book) and stories260K (Llama type: rotary positions, two query
-# heads to each key, RMSNorm; trained on children's stories by A. Karpathy). The table says how many times too high each
-# bound is, as a geometric mean over the layers, at 128 tokens:
+# Before a layer is measured, its map is checked against the network: it must give the same output for the tokens that
+# the network itself feeds it, under the same {term}`mask <mask (causal)>`. A layer that fails is reported and not
+# measured.
 
 # %% tags=["hide-input"]
-said = {"certified": "certified bound", "column": "column sums, at the input"}
-said |= {"yudin": "Yudin et al., at the input", "spread": "Castin et al., C.3", "general": "Castin et al., Theorem 3.3"}
-said |= {"general_sharp": "tighter than Theorem 3.3, on the ball"}
-said |= {"rotary_terms": "rotary, three terms at the input", "rotary_upper": "rotary, on the ball"}
-columns = {}
-for name, summary in summaries.items():
-    rows = summary[summary.length == shown_length]
-    logs = {key: rows.get(f"over_{key}", pd.Series(dtype=float)).mean() for key in said}
-    logs["certified"] = np.log10(rows.certified / rows.lipschitz).mean()
-    smallest, largest = rows.lipschitz.min(), rows.lipschitz.max()
-    columns[name] = [f"{smallest:.3g} to {largest:.3g}", *map(times, logs.values())]
-beside = pd.DataFrame(columns).assign(bound=["the constants themselves", *said.values()])
-headings = {"bound": "bound"} | {name: f"{made[name]['model']} ({made[name]['architecture']})" for name in tables}
-figures.table(beside, names=headings, digits=2, bold=beside.bound == "certified bound")
-
-# %% [markdown]
-# A dash means that the bound is not stated for that kind of layer. Bounds on measures, which cover every length at
-# once, are so large that only their logarithms can be written down; the table leaves them out.
-
-# %% tags=["hide-input"]
-rows = pd.concat(stored.values())
+rows = pd.concat([table.assign(model=name) for name, table in stored.items()])
 logs = rows.filter(like="log10_").assign(log10_certified=np.log10(rows.certified))
 logs = logs.sub(np.log10(rows.lipschitz), axis=0).rename(columns=lambda name: name.removeprefix("log10_"))
-groups = {"published": ["yudin", "spread", "general"], "columns": ["column"], "rotary": ["rotary_terms"]}
-for name, columns in groups.items():
-    glue(f"{name}_low", float(10 ** logs[columns].min().min()), display=False)
-    glue(f"{name}_high", float(10 ** logs[columns].max().max()), display=False)
+plain = ["yudin", "spread", "general"]
+glue("published_low", float(10 ** logs[plain].min().min()), display=False)
+glue("published_high", float(10 ** logs[plain].max().max()), display=False)
+glue("rotary_low", float(10 ** logs.rotary_terms.min()), display=False)
+glue("rotary_high", float(10 ** logs.rotary_terms.max()), display=False)
 glue("certified_high", float(10 ** logs.certified.max()), display=False)
-digits = logs[["mean_field", "mean_field_sharp"]].min().min()  # too large for a number of its own
-glue("measures_low", float(int(digits)), display=False)
-
-# %% tags=["hide-input"]
-axes = figures.panels(len(summaries), width=3.8, height=4.1)
-for ax, (name, summary) in zip(axes, summaries.items(), strict=True):
-    scan_figures.growth(summary, ax=ax)
-    ax.set_title(made[name]["model"])
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
-    ax.legend(fontsize=8, ncols=3, **place)
-for ax in axes[1:]:
-    ax.set_ylabel("")
-plt.show()
+closed = min(each[f"over_{key}"].mean() for each in shown.values() for key in names if f"over_{key}" in each)
+glue("closed_low", float(10**closed), display=False)
+alone = heads["smollm2"].groupby("layer").lipschitz
+glue("head_spread", float((alone.max() / alone.median()).max()), display=False)
+glue("smollm2_least", float(shown["smollm2"].lipschitz.min()), display=False)
+glue("smollm2_most", float(shown["smollm2"].lipschitz.max()), display=False)
 
 # %% [markdown]
-# <!-- figure fig-74-growth: Three log-log panels of the constant of each layer at 32, 128 and 512 tokens. Most lines
-# rise less steeply than a dotted line of slope one half; most of those of stories260K are nearly flat. -->
-# *The same constants against the number of tokens, one line for each layer, with a dotted line of slope one half.
-# Within one model the layers grow at very different rates.*
-#
 # ## Rotary positions
 #
 # Llama-type layers rotate queries and keys by angles that depend on the positions of their tokens
@@ -291,9 +319,9 @@ figures.table(nearest, names=headings, digits=2)
 # Largest ratios of the constant to `ball_upper`, over {glue:text}`layers_in_use:,d` layers: none is above one.
 
 # %% tags=["hide-input"]
-places = {"scan-minilm": "minilm", "scan-gpt2-mini": "gpt2-mini"}
+places = {"minilm": "minilm", "gpt2-mini": "gpt2-mini"}
 if (data := os.environ.get("LIPNB_DATA")) and Path(data, "models/stories260K").is_dir():
-    places["scan-stories260k"] = Path(data, "models/stories260K")
+    places["stories260k"] = Path(data, "models/stories260K")
 drift, missing = [], {}
 for name, place in places.items():
     short = stored[name][stored[name].length == min(stored[name].length)]
@@ -317,26 +345,23 @@ for table in everything:
     proved = table[table.certified.notna()]
     assert (proved.certified_lower <= proved.lipschitz * (1 + 1e-4)).all()
     assert (proved.certified >= proved.lipschitz * (1 - 1e-4)).all()
-assert len(found.table) == 6 * len(lengths)
+assert len(found.table) == 6 * len(lengths) and all(table.converged.all() for table in heads.values())
+assert all(each.converged.all() for each in whole.values())
 print(f"✓ {len(drift)} stored rows measured again; every constant lies below every bound that applies to it")
 
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - At real inputs the published bounds lie {glue:text}`published_low:.0f` to {glue:text}`published_high:,.0f` times too
-#   high for the layers of MiniLM and gpt2-mini, those on measures by factors with more than
-#   {glue:text}`measures_low:.0f` digits. The certified bound is at most {glue:text}`certified_high:.1f` times too high.
-#   Knowing the input is not enough: column sums are {glue:text}`columns_low:.0f` to {glue:text}`columns_high:,.0f`
-#   times too high, the three terms of the rotary bound {glue:text}`rotary_low:.0f` to {glue:text}`rotary_high:.0f`
-#   times.
-# - The scan is of single layers at single inputs. It says nothing about a network from end to end, nor about other
-#   texts.
-# - For rotary positions no certified {term}`bracket` exists yet: the two bounds proved here sum over heads, and no
-#   {term}`rounding` is counted.
-# - Two windows of one text are an illustration, not statistics: take more with `--windows`. No window carries `[CLS]`,
-#   `[SEP]` or a token for the beginning of text.
-# - gpt2-mini and stories260K are small models. The same command scans large ones, and takes longer.
+# - At these inputs the published bounds are {glue:text}`published_low:.0f` to {glue:text}`published_high:,.0f` times
+#   too high where they apply, the three terms of the rotary bound {glue:text}`rotary_low:.0f` to
+#   {glue:text}`rotary_high:.0f` times, the certified bound at most {glue:text}`certified_high:.1f` times.
+# - Where a certified bound costs more operations than `--upper-work` allows, as for SmolLM2 at 512 tokens, it is left
+#   out, and the scan states it.
+# - The numbers of a whole network are measured, to 0.1 %, and not certified.
+# - Two windows of one text, or two pictures, are an illustration, not statistics: take more with `--windows`.
+# - SmolLM2 and DINOv2 were scanned from quantized weights. Their rows are stored; those of the three small models are
+#   measured again here, a few at random.
 #
-# **One thing to try.** Scan the same architecture before training, and compare: `lipnb scan gpt2-mini --random`.
+# **One thing to try.** Compare a model before and after your fine-tune: `lipnb scan ./after --against ./before`.
 #
 # **Next:** {doc}`../book/sweeps`: one notebook, run for many values of its parameters.

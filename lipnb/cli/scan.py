@@ -11,7 +11,7 @@ EXAMPLES = """\
   lipnb scan ./my-llama --layers 0,5-7 --windows 4 --output scan-of-mine
   lipnb scan ./before --against ./after                     two models, or folders of two scans
   lipnb scan ./my-model --dry-run                           what would be measured, and about how long
-  lipnb scan ./my-vit --text photographs                    a folder of images; or --text random
+  lipnb scan dinov2-small --text pictures                   a vision model; or a folder of images
 """
 
 DESCRIPTION = """\
@@ -72,8 +72,8 @@ def add(verbs):
         "--text",
         default="python_reference",
         metavar="FILE",
-        help="a text file (UTF-8), or alice, ag_news, ptb, python_reference (default); for a ViT an "
-        "image, a folder of images or random",
+        help="a text file (UTF-8), or alice, ag_news, ptb, python_reference (default); for a vision "
+        "model an image, a folder of images, pictures (some that packages ship) or random",
     )
     verb.add_argument(
         "--layers", type=layers, default="all", metavar="L,L,...", help="all (default), or such as 0,3,5-7"
@@ -156,10 +156,12 @@ def run(arguments):
 
     with extra("scan"):
         from lipnb import scanning
+        from lipnb.models import PICTURES
         from lipnb.scanning import terminal
 
     text = Path(arguments.text)
-    if not text.exists() and not text.suffix and "/" not in arguments.text and arguments.text != "random":
+    images = ("random", "pictures", *PICTURES)
+    if not text.exists() and not text.suffix and "/" not in arguments.text and arguments.text not in images:
         known("file or corpus", [arguments.text], corpora.NAMES)
     if arguments.upper_work <= 0:
         raise Unknown(f"--upper-work is a positive number of operations, got {arguments.upper_work:g}")

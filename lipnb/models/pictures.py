@@ -118,6 +118,6 @@ def _path(name):
 def _middle(opened, height, width):
     """The box of the largest part in the middle that has the proportions of height and width."""
     scale = min(opened.width / width, opened.height / height)
-    wide, high = scale * width, scale * height
+    wide, high = min(scale * width, opened.width), min(scale * height, opened.height)  # rounding goes beyond
     left, top = (opened.width - wide) / 2, (opened.height - high) / 2
     return left, top, left + wide, top + high

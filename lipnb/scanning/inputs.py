@@ -8,12 +8,12 @@ import torch
 
 from lipnb import corpora, models
 from lipnb.models.loading import layer_count
+from lipnb.scanning import images
 
 __all__ = ["Material", "chosen_layers", "prepare"]
 
 DEFAULT = (32, 128, 512)  # tokens of a window
 DTYPES = ("float32", "float64")
-PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,11 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, 
     model : str, path or lipnb.models.Model
         As for `lipnb.models.load`.
     text : str or path
-        A text file, the name of a corpus of `lipnb.corpora`, or a text itself, of more than one line or 255 characters;
-        for a model that reads images an image, a folder of them, or "random".
+        A text file, the name of a corpus of `lipnb.corpora`, or a text itself, of several lines or over 255 characters;
+        for a model that reads images as for `images.windows_of_images`.
     lengths : sequence of int, optional
-        Tokens of a window; None for those of (32, 128, 512) that the model can read and the text is long enough for.
+        Tokens of a window; None for those of (32, 128, 512) that the model can read and the text is long enough for;
+        of images see `images.sides`.
     windows : int
         Windows for each length.
     seed : int
@@ -98,7 +99,7 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, 
         raise ValueError(f"lengths must be different whole numbers from 1 on, got {','.join(map(str, lengths))}.")
     name = None if isinstance(model, models.Model) else str(model)
     chosen_layers(layers, None, name)
-    if name is not None and not _itself(text) and Path(text).is_file() and not Path(text).name.endswith(PICTURES):
+    if name is not None and not _itself(text) and Path(text).is_file() and not Path(text).name.endswith(images.ENDINGS):
         corpora.read(str(text))  # a text that cannot be read is said before a model is loaded
     if name is not None:
         dtype = options.pop("dtype", "float32")
@@ -112,7 +113,8 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, 
     if model.architecture.reads == "pixel_values":
         if _itself(text):
             raise ValueError(f"{model.name} reads images, not text: give an image, a folder of them, or 'random'.")
-        return _images(model, text, lengths, windows, seed)
+        pixels = images.sides(model, lengths, DEFAULT)
+        return Material(model, *images.windows_of_images(model, str(text), pixels, windows, seed))
     by_default = lengths is None
     if by_default:
         lengths = [length for length in DEFAULT if length <= model.longest] or [model.longest]
@@ -166,39 +168,3 @@ def _check_device(device):
         raise ValueError(
             f"the device {device!r} cannot be used here ({str(error).splitlines()[0]}): leave it out for the CPU."
         ) from None
-
-
-def _images(model, text, lengths, windows, seed):
-    """Images, `windows` of them; every one has as many tokens."""
-    if lengths is not None and list(lengths) != [model.longest]:
-        raise ValueError(f"{model.name} reads images, each of {model.longest} tokens: leave the lengths out.")
-    config = model.module.config
-    shape = (config.num_channels, config.image_size, config.image_size)
-    if str(text) == "random":
-        generator = torch.Generator().manual_seed(seed)
-        images, source = torch.randn(windows, *shape, generator=generator), f"random images, seed {seed}"
-    else:
-        path = Path(text)
-        files = sorted(p for p in path.iterdir() if p.suffix.lower() in PICTURES) if path.is_dir() else [path]
-        if not path.exists() or len(files) < windows or files[0].suffix.lower() not in PICTURES:
-            raise ValueError(
-                f"{model.name} reads images, and {path.name!r} holds fewer than {windows} of them: give a "
-                f"folder with {', '.join(PICTURES)}, or 'random'."
-            )
-        images, source = torch.stack([_picture(file, shape) for file in files[:windows]]), path.name
-    digest = hashlib.sha256(images.float().numpy().tobytes()).hexdigest()
-    return Material(model, source, digest, {model.longest: images})
-
-
-def _picture(file, shape):
-    """An image file as the usual processor of ViT gives it: RGB, resized, from 0 ... 255 to -1 ... 1."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ValueError("images are read with Pillow: pip install pillow, or use 'random'.") from None
-    try:
-        with Image.open(file) as image:
-            pixels = image.convert("RGB" if shape[0] == 3 else "L").resize(shape[:0:-1], Image.Resampling.BILINEAR)
-    except OSError:
-        raise ValueError(f"the file {file.name} is not an image that can be read: remove it.") from None
-    return torch.tensor(list(pixels.tobytes())).view(*shape[1:], shape[0]).movedim(-1, 0).float() / 127.5 - 1

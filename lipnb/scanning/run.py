@@ -61,11 +61,12 @@ def scan(
         As for `lipnb.models.load`; `masked`, `random`, `tokenizer`, `device` and `dtype` are for loading it.
     text : str or path
         A text file, a corpus of `lipnb.corpora`, or a text itself (of several lines or over 255 characters); for a
-        model of images an image, a folder of them or "random".
+        model of images an image, a folder of them, "pictures", one of `lipnb.models.PICTURES`, or "random".
     layers : str or sequence of int
         "all", "0,3,5", "0-5".
     lengths : sequence of int, optional
-        Tokens n of the windows; default those of 32, 128 and 512 that the model reads and the text allows.
+        Tokens n of the windows; default those of 32, 128 and 512 that the model reads and the text allows. Images have
+        one length, but for a model that reads squares of any size, such as DINOv2: by default the largest within these.
     windows : int
         Windows for each length, at random places of the text, never overlapping.
     special : bool

@@ -102,9 +102,7 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
     if not settings["certified"]:
         said.append("Certified upper bounds were not asked for.")
     elif all(operations is None for operations in work.values()):
-        said.append(
-            "No certified bracket: lipnb.certify knows attention in closed form, not whole blocks or autodiff."
-        )
+        said.append("No certified bracket: lipnb.certify knows attention in closed form, not whole blocks or autodiff.")
     else:
         for n, operations in work.items():
             if operations > settings["upper_work"]:
