@@ -50,8 +50,9 @@ class LocalLipschitz:
         ``1 - confidence`` over the random start. In float32 this rests on an assumption, that rounding acts like
         noise: what it adds along the top singular vector does not depend on the start (see `lipnb.spectral.lanczos`).
         Where float32 can prove no more, an `Attention` goes on in float64, as does a callable that can; else `upper`
-        is what is still proved, and the item has not converged. Infinite if nothing was certified. Not counted: the
-        rounding of the attention probabilities themselves, which `lipnb.certify` counts. The start follows from `seed`
+        is what is still proved, and the item has not converged. Infinite if nothing was certified. Not counted, but by
+        `lipnb.certify`: the rounding of the attention probabilities themselves, and of heads that cancel, where it is
+        relative to the heads and not to what is left of them. The start follows from `seed`
         and is the same for all items.
     confidence : float or None
         Probability that goes with `upper`; 1.0 for the dense method, where nothing is random; None where no

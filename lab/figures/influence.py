@@ -61,12 +61,14 @@ def linear(found):
             ax.plot(some.predicted, some.measured, marker, color=colour, ms=5, alpha=0.8, label=f"{share:.0%}")
         ends = np.array([rows.predicted.min() / 1.2, rows.predicted.max() * 1.2])
         ax.plot(ends, ends, color="black", lw=0.8)
-        ax.set(xscale="log", yscale="log", title=name, xlabel="predicted, |J u|", ylabel="measured", xlim=ends)
+        ax.set(xscale="log", yscale="log", title=name, xlabel="predicted, |J u|", ylabel="measured, per unit of push")
+        ax.set_xlim(ends)
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_major_formatter("{x:g}")
         ax.minorticks_off()
-        ax.legend(title="push, share of the token", loc="upper left")
+    handles = np.atleast_1d(axes)[0].get_legend_handles_labels()
+    figure.legend(*handles, title="push, share of the token's length", loc="outside lower center", ncols=len(handles[0]))
     return figure
 
 

@@ -273,7 +273,7 @@ class SingularPair:
     input : Tensor, shape (..., n, d)
         v: the change of the tokens that is made longest; its largest entry is positive.
     output : Tensor, shape (..., n, m)
-        u: the change of the output tokens that it makes, over its length.
+        u: the change of the output tokens that it makes, over its length; 0 where \sigma is 0.
     residual : Tensor, shape of the batch
         Of the pair, see `lipnb.spectral.SpectralNorm`.
     converged : Tensor of bool, shape of the batch

@@ -4,8 +4,6 @@ import math
 
 import torch
 
-from lipnb.jacobian import gemm
-
 __all__ = ["ScaledWeights", "steep"]
 
 STEEP = 1e-5  # rounding of the logits from which row sums are taken off entry by entry
@@ -38,8 +36,6 @@ class ScaledWeights:
         Query (slope folded in), key and value matrices side by side.
     output : Tensor, shape (m, h v), or None
         Output matrices of the heads, side by side.
-    output_gram : Tensor, shape (h v, h v), or None
-        Gram matrix of `output`, where one product with it is cheaper than two with `output`.
     value_unit, unit : float
         Powers of two: values are divided by the first, Jacobians by the second.
     """
@@ -55,13 +51,9 @@ class ScaledWeights:
             [attention.slope * query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1) / self.value_unit]
         )
         self.projection = stacked.mT.contiguous().to(dtype)
-        self.output = self.output_gram = None
+        self.output = None
         if output is not None:
-            joined = output.movedim(0, 1).flatten(1) / output_unit
-            self.output = joined.to(dtype)
-            if joined.shape[1] <= 2 * joined.shape[0]:
-                with gemm.fastest(joined.dtype, joined.device):
-                    self.output_gram = (joined.mT @ joined).to(dtype)
+            self.output = (output.movedim(0, 1).flatten(1) / output_unit).to(dtype)
 
     @classmethod
     def of(cls, attention, dtype):
@@ -74,16 +66,17 @@ class ScaledWeights:
             return self._others[dtype]
         new = object.__new__(ScaledWeights)
         new.__dict__.update(self.__dict__)
-        for name in ("projection", "output", "output_gram"):
+        for name in ("projection", "output"):
             old = getattr(self, name)
             setattr(new, name, None if old is None else old.to(dtype))
         self._others[dtype] = new
         return new
 
     def through_output(self, joined, out=None):
-        """Product of `joined`, shape (rows, h v), with the Gram matrix of the output matrices."""
+        """Product of `joined`, shape (rows, h v), with the output matrices and back.
+
+        The Gram matrix of the output matrices would be one product less, and loses what is left where heads cancel.
+        """
         if self.output is None:
             return joined
-        if self.output_gram is not None:
-            return torch.mm(joined, self.output_gram, out=out)
         return torch.mm(joined @ self.output.mT, self.output, out=out)

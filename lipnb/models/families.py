@@ -156,9 +156,9 @@ def _mpt_relative(network):
 
 
 def _t5_relative(network):
-    """All layers add what the first one has learned: near distances have a bucket each, all far ones the same."""
+    """All layers add what the first one has learned, to distances as far as the longest text has them."""
     first = network.block[0].layer[0].SelfAttention
-    reach = 1 + max(first.relative_attention_max_distance, first.relative_attention_num_buckets)
+    reach = getattr(network.config, "n_positions", 512)
     return first.compute_bias(1, 2 * reach + 1, past_seen_tokens=reach)[0, :, 0]
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from cases import CASES, random_case, relative
 
-from lipnb import Attention, AttentionJacobian
+from lipnb import Attention, AttentionJacobian, local_lipschitz, singular_pair
 
 PLAIN = [(seed, spread) for seed, spread in CASES if spread != 0.3]
 
@@ -52,7 +52,7 @@ def test_gram_is_that_of_the_dense_matrix(seed):
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("m", [None, 1, 3, 9, 12, 40])
 def test_output_widths_of_any_size(m, biased, masked):
-    """h v = 12: below, at and beyond where the Gram matrix of the output matrices is kept."""
+    """h v = 12: fewer output coordinates, as many, and more."""
     h, k, v, d, n = 3, 2, 4, 5, 6
     biases = (
         {"query_bias": normal(h, k, seed=4), "key_bias": normal(h, k, seed=5), "value_bias": normal(h, v, seed=6)}
@@ -68,8 +68,6 @@ def test_output_widths_of_any_size(m, biased, masked):
         **biases,
     )
     jacobian = AttentionJacobian(attention, normal(2, n, d))
-    if m is not None:
-        assert (jacobian.products().weights.output_gram is None) == (h * v > 2 * m)
     dense, u = jacobian.dense(), normal(2, n, d, seed=8)
     w = normal(2, n, attention.output_width, seed=9)
     image = dense @ u.flatten(1)[..., None]
@@ -139,3 +137,17 @@ def test_answers_of_jvp_vjp_and_gram_are_not_overwritten():
             kept, given = answer.clone(), first.clone()
             jacobian.gram(case.x), getattr(jacobian, name)(other)
             assert torch.equal(answer, kept) and torch.equal(first, given), name
+
+
+@pytest.mark.parametrize("left", [1e-4, 1e-8])
+def test_heads_that_cancel_keep_what_is_left(left):
+    """Two heads that differ by the factor -(1 + left) of their outputs: `left` times the constant of one of them."""
+    query, key, value = (normal(1, 2, 20, seed=seed).expand(2, -1, -1) for seed in (1, 2, 3))
+    output, x = normal(1, 20, 2, seed=4), normal(30, 20, seed=5)
+    one = Attention(query[:1], key[:1], value[:1], output)
+    both = Attention(query, key, value, torch.cat([output, -(1 + left) * output]))
+    constant = left * local_lipschitz(one, x, rtol=1e-10).value
+    found = local_lipschitz(both, x)
+    assert found.converged and found.value <= constant * (1 + 1e-6) <= found.upper * (1 + 2e-6)
+    pair = singular_pair(both, x)
+    assert relative(AttentionJacobian(both, x).jvp(pair.input).norm(), pair.value) < 1e-3
