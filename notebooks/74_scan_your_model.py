@@ -341,7 +341,7 @@ assert all("another edition" in str(why) for why in missing.values() if isinstan
 for table in everything:
     assert table.passed.all() and table.converged.all()
     logs = table.filter(like="log10_").sub(np.log10(table.lipschitz), axis=0)
-    assert (logs.stack() > 0).all()
+    assert (logs.stack().dropna() > 0).all()  # those of the first window alone are blank elsewhere
     proved = table[table.certified.notna()]
     assert (proved.certified_lower <= proved.lipschitz * (1 + 1e-4)).all()
     assert (proved.certified >= proved.lipschitz * (1 - 1e-4)).all()
