@@ -11,7 +11,7 @@
 #
 # You have a transformer and a text. How far can a layer amplify a small change of what it reads, which is its
 # {term}`local Lipschitz constant`, and how good are the known {term}`bounds <bound>` at that very input? One command
-# answers for every layer, here for SmolLM2, a Llama of 135 million weights:
+# answers for every layer, here for SmolLM2, a small Llama:
 #
 # ```
 # lipnb fetch smollm2
@@ -341,7 +341,7 @@ assert all("another edition" in str(why) for why in missing.values() if isinstan
 for table in everything:
     assert table.passed.all() and table.converged.all()
     logs = table.filter(like="log10_").sub(np.log10(table.lipschitz), axis=0)
-    assert (logs.stack() > 0).all()
+    assert (logs.stack().dropna() > 0).all()  # those of the first window alone are blank elsewhere
     proved = table[table.certified.notna()]
     assert (proved.certified_lower <= proved.lipschitz * (1 + 1e-4)).all()
     assert (proved.certified >= proved.lipschitz * (1 - 1e-4)).all()
@@ -355,8 +355,8 @@ print(f"✓ {len(drift)} stored rows measured again; every constant lies below e
 # - At these inputs the published bounds are {glue:text}`published_low:.0f` to {glue:text}`published_high:,.0f` times
 #   too high where they apply, the three terms of the rotary bound {glue:text}`rotary_low:.0f` to
 #   {glue:text}`rotary_high:.0f` times, the certified bound at most {glue:text}`certified_high:.1f` times.
-# - Where a certified bound costs more operations than `--upper-work` allows, as for SmolLM2 at 512 tokens, it is left
-#   out, and the scan states it.
+# - Where a certified bound costs more operations than `--upper-work` allows, as for SmolLM2 at the longest windows, it
+#   is left out, and the scan states it.
 # - The numbers of a whole network are measured, to 0.1 %, and not certified.
 # - Two windows of one text, or two pictures, are an illustration, not statistics: take more with `--windows`.
 # - SmolLM2 and DINOv2 were scanned from quantized weights. Their rows are stored; those of the three small models are
