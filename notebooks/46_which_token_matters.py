@@ -10,10 +10,12 @@
 # # Which token matters
 #
 # The {term}`local Lipschitz constant` says how far the output of an {term}`attention` layer can move, not which
-# {term}`token` has to be pushed. The {term}`Jacobian` is a matrix of blocks, one for each pair of tokens, and the norm of
+# {term}`token` has to be pushed. The {term}`Jacobian` is a matrix of blocks, one for each pair of tokens, and the norm
+# of
 # a block says how much one token moves another. In every layer of MiniLM the first token pushes the others harder than
 # the median token does, {glue:text}`which-least:.1f` to {glue:text}`which-most:.1f` times as hard in the mean of three
-# {term}`windows <window>` ({glue:text}`which-one-least:.1f` to {glue:text}`which-one-most:.1f` in single ones), though it
+# {term}`windows <window>` ({glue:text}`which-one-least:.1f` to {glue:text}`which-one-most:.1f` in single ones), though
+# it
 # is no special token ({numref}`fig-46-sinks`). With random weights it does not. In models with a {term}`mask` the mask
 # alone makes the first token lead, and trained layers lie on either side of that.
 
@@ -56,7 +58,8 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-46-sinks: One panel for each model, layers from left to right. In MiniLM's all points of the trained
-# model lie above one and reach eight to nine in the last layer, while those of random weights lie on the line at one. In
+# model lie above one and reach eight to nine in the last layer, while those of random weights lie on the line at one.
+# In
 # the two masked models random weights lie level between three and four, trained models on either side of them. -->
 # *How hard the first token pushes the others, over how hard the median token does, as {prf:ref}`block-norms` has it
 # below; geometric means of the windows. Windows of 32 tokens of Alice, far apart: as they are read; with the model's
@@ -81,7 +84,8 @@ print(N.numpy().round(3))
 # ## Blocks
 #
 # Write $D_j f_i$ for the block of the Jacobian that says how output $i$ answers to token $j$, and
-# $N_{ij} = \norm{D_j f_i}_2$. The *push* of token $j$ is the root mean square of $N_{ij}$ over the other tokens $i$ that
+# $N_{ij} = \norm{D_j f_i}_2$. The *push* of token $j$ is the root mean square of $N_{ij}$ over the other tokens $i$
+# that
 # see it; how much it is *looked at* is the mean of the attention $P_{ij}$ over the same tokens, heads averaged.
 #
 # :::{prf:lemma} The matrix of block norms
@@ -155,7 +159,8 @@ figures.table(shown, names, digits=2)
 
 # %% [markdown]
 # In MiniLM the place makes the sink: a token that is not special takes the part of `[CLS]` where it stands first, and
-# shuffling the text changes little. The token has a part too: a `[CLS]` put into the middle, where training does not put
+# shuffling the text changes little. The token has a part too: a `[CLS]` put into the middle, where training does not
+# put
 # it, is looked at far more than the word that stood there, in layers 3 to 5 as much as the first word. In gpt2-mini the
 # lead of the first token is larger than with random weights in three layers and smaller in three; in layers 2 to 5
 # shuffling takes it away. SmolLM2 looks at its first token in the last layer far more than random weights do, but it
@@ -223,7 +228,9 @@ plt.show()
 # <!-- figure fig-46-linear: Two panels of measured against predicted movement, for pushes of three lengths. Short
 # pushes lie on the diagonal; most pushes as long as the token lie far from it, on both sides for the layer and mostly
 # below for the whole network. -->
-# *One mark a token; movement per unit of push. Pushes of a hundredth of the token's length do what the Jacobian predicts. Pushes as long as the
+# *One mark a token; movement per unit of push. Pushes of a hundredth of the token's length do what the Jacobian
+# predicts.
+# Pushes as long as the
 # token itself do not: the layer moves much less or up to twice as much, the whole network mostly less.*
 
 # %% tags=["hide-input"]
@@ -278,8 +285,10 @@ for depth, rows in patches.groupby("layer"):
 #
 # ## What a reader learns
 #
-# 1. In MiniLM, which has no mask, training makes the first token push several times as hard as the median one; in layers
-#    1 to 4 none pushes harder, in the last one another token does. With a mask, compare with random weights first: there
+# 1. In MiniLM, which has no mask, training makes the first token push several times as hard as the median one; in
+# layers
+#    1 to 4 none pushes harder, in the last one another token does. With a mask, compare with random weights first:
+#   there
 #    the first token leads too.
 # 2. Attention is a guide to influence, no measure of it: the first token of MiniLM's last layer is looked at
 #    {glue:text}`which-look:.0f` times as much as the median one and pushes {glue:text}`which-push:.0f` times as hard.

@@ -129,8 +129,8 @@ figures.table(apart, names={"term": "term", "norm": "norm, by hand", "bound": "b
 # With rounding counted, the same holds for the numbers that float64 gives: see the second proof below.
 #
 # The same bracket holds for {term}`attention` as models of today have it: rotary positions, keys that several heads
-# share, normalised queries and keys, capped {term}`logits <logit>`, biases by distance and sinks. What changes in the terms is said after the
-# proof.
+# share, normalised queries and keys, capped {term}`logits <logit>`, biases by distance and sinks. What changes in the
+# terms is said after the proof.
 #
 # ## The bracket closes as directions are treated exactly
 #
@@ -235,14 +235,14 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # $$J_{ij} = \sum_h W \big[\underbrace{P_{ij} V}_{\text{value}} + \underbrace{P_{ij}(v_j - o_i)\, b_i^\top}_{\text{key}}
 #   + \underbrace{\delta_{ij}\, \beta\, C_i Q}_{\text{query}}\big].$$
 #
-# A mask makes $P$ triangular and changes nothing else. The query bias sits in $q_i$. A key bias adds the same vector
+# A mask puts zeros into $P$ and changes nothing else. The query bias sits in $q_i$. A key bias adds the same vector
 # to all $k_l$, and $\sum_l P_{il}(v_l - o_i) = 0$ removes it from $C_i$; a value bias cancels in $v_j - o_i$. With
 # token weights $a$ the norm is that of $D_a^{1/2} J D_a^{-1/2}$: in the first two terms $P_{ij}$ becomes
 # $\sqrt{a_i / a_j}\, P_{ij}$, the third stays.
 #
 # *Step 1, split the inputs.* $\Pi$ is an orthogonal projector, onto the $dr + (n - r)s$ dimensions spanned by
 # $S \otimes \R^d$ and $S^\perp \otimes Y$. So $J J^\top = J \Pi J^\top + J (E \otimes F) J^\top$, and norms of the two
-# positive parts add at most. *Loses* only when both parts are large in the same output direction.
+# positive parts add at most. *Loses* when the parts are largest in different output directions.
 #
 # *Step 2, three terms.* The triangle inequality for $J(E \otimes F)$. *Loses* when different inputs maximise them: the
 # main loss in practice.
@@ -371,7 +371,9 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # *4. Probabilities.* Hence $P_{ij} = \hat P_{ij} e^{\theta_{ij}} / D_i$ with $\abs{\theta_{ij}} \le \omega_{ij}$ and
 # $D_i = \sum_l \hat P_{il} e^{\theta_{il}}$. Let $\Omega_i = \log \sum_l \hat P_{il} e^{\omega_{il}}$. Then $D_i \le
 # e^{\Omega_i}$, and
-# by Jensen's inequality, twice, $D_i \ge e^{-\sum_l \hat P_{il} \omega_{il}} \ge e^{-\Omega_i}$. So
+# $D_i \ge e^{-\Omega_i}$: with $p$ the softmax of the computed logits, whose rows sum to one, and $g$ the share of
+# $\gamma_{n+16}$ in $\omega$, Jensen's inequality for $p$ and $\omega - g$ gives it for $p$, and
+# $\hat P = p\, e^{\pm g}$ adds $g$ back. So
 #
 # $$\abs{\hat P_{ij} - P_{ij}} \le \hat P_{ij} \big(e^{\omega_{ij} + \Omega_i} - 1\big) =: E_{ij} .$$
 #
@@ -379,8 +381,8 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # the largest entry of a row the smaller of the two bounds is kept. That is all that is needed for
 # {term}`hard attention`:
 # if a logit leads by $g$, all other $E_{ij}$ carry a factor $e^{-g}$, though the errors of the logits be large. Near
-# ties, {term}`masks <mask>` and weights need no case of their own. With weights, $\sqrt{a_i / a_j}$, inside the
-# {term}`exponent`, multiplies
+# ties, {term}`masks <mask>` and weights need no case of their own. With weights, $\sqrt{a_i / a_j}$, under the
+# exponential, multiplies
 # $P$ and $E$. If a row sum $e_i = \sum_j E_{ij}$ exceeds 1/2, the answer is $[0, \infty]$.
 #
 # *5. The Jacobian at any $P$ within $E$.* Let $\nu = \max_j \abs{v_j}$, $\rho = \max_j \abs{r^v_j}$, both with their
@@ -429,8 +431,9 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # below.
 # :::
 #
-# A first-order account is not enough. Take $Q$ and $K$ that read $1$ off the end of $2^{55} + 3 - 2^{55}$: float64
-# finds neither, each product with the other's size is zero, and only $r^q \cdot r^k$ tells that the logits are unknown.
+# A first-order account is not enough. Take tokens with coordinates $2^{55}, 3, -2^{55}$, and a query and a key that
+# add them. The sum is 3, float64 finds 0 for both, each product with the other's size is zero, and only
+# $r^q \cdot r^k$ tells that the logits are unknown.
 #
 # ## What we looked for in the literature
 #

@@ -68,7 +68,7 @@ def linear(found):
             axis.set_major_formatter("{x:g}")
         ax.minorticks_off()
     handles = np.atleast_1d(axes)[0].get_legend_handles_labels()
-    figure.legend(*handles, title="push, share of the token's length", loc="outside lower center", ncols=len(handles[0]))
+    figure.legend(*handles, title="push, share of the token's length", loc="outside lower center", ncols=3)
     return figure
 
 

@@ -157,6 +157,7 @@ def run(arguments):
     with extra("scan"):
         from lipnb import scanning
         from lipnb.models import PICTURES
+        from lipnb.models.loading import layer_count
         from lipnb.scanning import terminal
 
     text = Path(arguments.text)
@@ -168,6 +169,8 @@ def run(arguments):
     if arguments.dry_run:
         print("\n".join(scanning.planned(scanning.begin(arguments.model, **_options(arguments)))))
         return 0
+    if arguments.against is not None and not _is_scan(arguments.against):
+        layer_count(arguments.against, arguments.random)  # what is not there is said before anything is measured
     found, output = _scanned(arguments, arguments.model, arguments.output)
     passed = found.summary.passed.all()
     report = found.report(output)
@@ -188,13 +191,22 @@ def _options(arguments):
     return given | {name: not getattr(arguments, switch) for name, switch in switches.items()}
 
 
+def _is_scan(model):
+    """Whether this is the folder of a scan, and not of a model."""
+    from pathlib import Path
+
+    from lipnb import scanning
+
+    return (Path(model) / scanning.SUMS).is_file() and not (Path(model) / "config.json").is_file()
+
+
 def _scanned(arguments, model, output):
     """The scan of a model, or that of a folder of one; and where it lies."""
     from pathlib import Path
 
     from lipnb import scanning
 
-    if (Path(model) / scanning.SUMS).is_file() and not (Path(model) / "config.json").is_file():
+    if _is_scan(model):
         return scanning.load(model), Path(model)
     output = scanning.folder_of(model) if output is None else Path(output)
     options = {"output": output, "again": arguments.again, "progress": sys.stderr.isatty()}

@@ -95,6 +95,7 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, 
     """
     if windows < 1:
         raise ValueError(f"windows must be 1 or more, got {windows}.")
+    lengths = [lengths] if isinstance(lengths, int) else lengths
     if lengths is not None and (not lengths or min(lengths) < 1 or len(set(lengths)) < len(lengths)):
         raise ValueError(f"lengths must be different whole numbers from 1 on, got {','.join(map(str, lengths))}.")
     name = None if isinstance(model, models.Model) else str(model)

@@ -34,7 +34,7 @@ def scan(
     text: str | os.PathLike = "python_reference",
     *,
     layers: str | Sequence[int] = "all",
-    lengths: Sequence[int] | None = None,
+    lengths: Sequence[int] | int | None = None,
     windows: int = 2,
     special: bool = True,
     object: str = "heads+output",
@@ -64,7 +64,7 @@ def scan(
         model of images an image, a folder of them, "pictures", one of `lipnb.models.PICTURES`, or "random".
     layers : str or sequence of int
         "all", "0,3,5", "0-5".
-    lengths : sequence of int, optional
+    lengths : sequence of int or int, optional
         Tokens n of the windows; default those of 32, 128 and 512 that the model reads and the text allows. Images have
         one length, but for a model that reads squares of any size, such as DINOv2: by default the largest within these.
     windows : int

@@ -29,7 +29,7 @@ def verdicts(found: Scan) -> list[str]:
         "attention."
     ]
     said += [*_roughest(good), *_growth(good, found.about["settings"]["lengths"]), *_bounds(good)]
-    said += [*_heads(found.heads), *_tokens(found.tokens), *_whole(found.whole)]
+    said += [*_heads(found.heads), *_tokens(found.tokens), *_whole(found.whole, found.about["settings"]["layers"])]
     if not good.converged.all():
         said.append(
             f"{int((~good.converged.astype(bool)).sum())} of {len(good)} did not converge: their constants are "
@@ -43,7 +43,7 @@ def _roughest(good):
     longest = good[good.length == good.length.max()]
     top, low = longest.loc[longest.lipschitz.idxmax()], longest.loc[longest.lipschitz.idxmin()]
     words = {"over_random": "that of random weights", "over_shuffled": "that of shuffled text"}
-    beside = [f"{top[name]:.2g} times {rest}" for name, rest in words.items() if name in top and pd.notna(top[name])]
+    beside = [f"{top[name]:.3g} times {rest}" for name, rest in words.items() if name in top and pd.notna(top[name])]
     yield (
         f"Roughest at {top.length} tokens: layer {top.layer}, constant {top.lipschitz:.3g}"
         + (f", {' and '.join(beside)}" if beside else "")
@@ -52,7 +52,7 @@ def _roughest(good):
     if longest.relative.notna().any():
         most = longest.loc[longest.relative.idxmax()]
         yield (
-            f"In units of their tokens layers compare: from {longest.relative.min():.2g} to {most.relative:.2g}, the "
+            f"In units of their tokens layers compare: from {longest.relative.min():.3g} to {most.relative:.3g}, the "
             f"largest in layer {most.layer}."
         )
 
@@ -100,7 +100,7 @@ def _tokens(tokens):
     )
 
 
-def _whole(whole):
+def _whole(whole, count):
     layers, ends = whole[whole.part == "layer"], whole[whole.part != "layer"]
     if len(layers):
         top = layers.loc[layers.lipschitz.idxmax()]
@@ -112,7 +112,7 @@ def _whole(whole):
     for row in ends.itertuples():
         rest = "" if row.converged else " (at least: not converged)"
         product = ""
-        if row.part == "hidden" and len(layers) > 1:
+        if row.part == "hidden" and len(layers) == count > 1:  # of some layers alone it bounds nothing
             product = f"; the product of its layers would be {layers.lipschitz.prod():.2g}"
         yield (
             f"The whole network, to its {names[row.part]}: {row.lipschitz:.3g}{rest}, in units of its tokens "
