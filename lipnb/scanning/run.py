@@ -161,7 +161,7 @@ def begin(
     text: str | os.PathLike = "python_reference",
     *,
     layers: str | Sequence[int] = "all",
-    lengths: Sequence[int] | None = None,
+    lengths: Sequence[int] | int | None = None,
     windows: int = 2,
     special: bool = True,
     object: str = "heads+output",
