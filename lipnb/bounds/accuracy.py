@@ -16,8 +16,8 @@ a vector below :math:`2^{-537}`: those that are factors of a bound divide by the
    the difference, exp, sum and quotient together :math:`\gamma_{n+16}` (exp, log, tanh and cosh are taken to be
    within four units): :math:`t_{ij}`. A cap c has slopes in [0, 1] and values in [-c, c]: an error t of the product
    becomes at most :math:`\min(t + 2 u |\hat\ell|, 2 c) + 16 u c`, and its slope :math:`\kappa' = \cosh^{-2}(\ell / c)`
-   moves by at most :math:`0.77\, (t + 2 u |\hat\ell|) / c + 32 u`. What is added by distance, B, costs :math:`8 u |B|`. A sink
-   is one more column, whose logit is given.
+   moves by at most :math:`0.77\, (t + 2 u |\hat\ell|) / c + 32 u`. What is added by distance, B, costs
+   :math:`8 u |B|`. A sink is one more column, whose logit is given.
 3. *Probabilities.* :math:`P_{ij} = \hat P_{ij} e^{\theta_{ij}} / \sum_l \hat P_{il} e^{\theta_{il}}` with
    :math:`|\theta_{ij}| \le t_{ij}`. The denominator lies between :math:`e^{-T_i}` and :math:`e^{T_i}`,
    :math:`T_i = \log \sum_l \hat P_{il} e^{t_{il}}` (below by Jensen: :math:`\sum \hat P \theta \ge -\sum \hat P t \ge

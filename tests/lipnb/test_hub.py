@@ -83,7 +83,7 @@ def answers(tmp_path_factory):
     shutil.copytree(folder / "bert", folder / "bare")
     (folder / "bare" / "model.safetensors").unlink()
     tiny_gpt2(folder / "other")
-    config = json.loads((folder / "other" / "config.json").read_text()) | {"model_type": "mamba"}
+    config = json.loads((folder / "other" / "config.json").read_text()) | {"model_type": "no_such_family"}
     (folder / "other" / "config.json").write_text(json.dumps(config))
 
     home = tmp_path_factory.mktemp("cache")
@@ -134,7 +134,7 @@ def test_a_repository_without_weights_is_named(answers):
 
 def test_an_unsupported_model_is_refused_before_its_weights_are_fetched(answers):
     _, there, _, requests = answers
-    assert "'some/other' is a mamba model, which is not supported" in there["some/other"]["sentence"]
+    assert "'some/other' is a no_such_family model" in there["some/other"]["sentence"]
     assert any("some/other" in request for request in requests)
     assert not any("some/other" in request and request.endswith("/model.safetensors") for request in requests)
 
