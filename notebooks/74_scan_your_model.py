@@ -355,12 +355,13 @@ print(f"✓ {len(drift)} stored rows measured again; every constant lies below e
 # - At these inputs the published bounds are {glue:text}`published_low:.0f` to {glue:text}`published_high:,.0f` times
 #   too high where they apply, the three terms of the rotary bound {glue:text}`rotary_low:.0f` to
 #   {glue:text}`rotary_high:.0f` times, the certified bound at most {glue:text}`certified_high:.1f` times.
-# - Where a certified bound costs more operations than `--upper-work` allows, as for SmolLM2 at the longest windows, it
-#   is left out, and the scan states it.
+# - Where a certified bound costs more operations than `--upper-work` allows, as for SmolLM2 at longer windows than
+#   these, it is left out, and the scan states it.
 # - The numbers of a whole network are measured, to 0.1 %, and not certified.
 # - Two windows of one text, or two pictures, are an illustration, not statistics: take more with `--windows`.
-# - SmolLM2 and DINOv2 were scanned from quantized weights. Their rows are stored; those of the three small models are
-#   measured again here, a few at random.
+# - SmolLM2's weights are those of its package, rounded to few bits; the package of the ViT with DINOv2's shapes does
+#   not say whether it was trained further. Rows of both are stored; those of the three small models are measured again
+#   here, a few at random.
 #
 # **One thing to try.** Compare a model before and after your fine-tune: `lipnb scan ./after --against ./before`.
 #

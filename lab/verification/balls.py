@@ -276,10 +276,10 @@ def measure(kind, block, *, layers=None, factor=1.0):
     }
 
 
-def joined(table):
+def joined(table, fields=Class._fields):
     """Rows of blocks joined: for each class the sums of cases and violations, and the worst case."""
-    groups = table.groupby(list(Class._fields), sort=False)
-    worst = table.loc[groups.worst.idxmax()].set_index(list(Class._fields))
+    groups = table.groupby(list(fields), sort=False)
+    worst = table.loc[groups.worst.idxmax()].set_index(list(fields))
     worst[["cases", "violations"]] = groups[["cases", "violations"]].sum()
     return worst.reset_index()
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 from zlib import crc32
 
@@ -11,7 +12,7 @@ import torch
 from lab.experiments.table import Table
 from lab.ledger import SLACK
 from lab.verification.ascent import weighted_dense
-from lab.verification.balls import Layers, ascended
+from lab.verification.balls import Layers, ascended, joined
 from lab.verification.draws import integer, normal, uniform
 from lipnb.attention import Attention
 from lipnb.bounds import ball_upper
@@ -249,14 +250,6 @@ def measure(kind, block, *, layers=LAYERS, factor=1.0):
     }
 
 
-def joined(table):
-    """Rows of blocks joined: for each class the sums of cases and violations, and the worst case."""
-    groups = table.groupby(list(Class._fields), sort=False)
-    worst = table.loc[groups.worst.idxmax()].set_index(list(Class._fields))
-    worst[["cases", "violations"]] = groups[["cases", "violations"]].sum()
-    return worst.reset_index()
-
-
 def _prepare(blocks, layers):
     settings = {"blocks": blocks, "layers": layers, "slack": SLACK, "dtype": "float64", "device": "cpu"}
 
@@ -267,4 +260,6 @@ def _prepare(blocks, layers):
     return settings, [unit(kind, block) for kind in CLASSES for block in range(blocks)]
 
 
-TABLE = Table("verify-ball-in-use", _prepare, {"blocks": BLOCKS, "layers": LAYERS}, joined)
+TABLE = Table(
+    "verify-ball-in-use", _prepare, {"blocks": BLOCKS, "layers": LAYERS}, partial(joined, fields=Class._fields)
+)

@@ -14,7 +14,7 @@ import lipnb
 from lipnb import corpora, local_lipschitz, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.scanning import closely, columns
+from lipnb.scanning import closely, columns, verdict
 from lipnb.scanning.reader import Reader, shuffled
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
@@ -254,3 +254,18 @@ def test_the_report_goes_where_it_is_asked_for(found, tmp_path):
     said = scan.report(tmp_path / "mine.html").read_text(encoding="utf-8")
     assert "A close look" in said and "The roughest heads" in said and "[CLS]" in said and "in_steepest" in said
     assert said.count("<svg") == 7
+
+
+def test_the_product_of_layers_is_told_only_where_all_were_scanned():
+    whole = pd.DataFrame(
+        {
+            "part": ["layer", "layer", "hidden"],
+            "layer": [0, 1, -1],
+            "length": 8,
+            "lipschitz": [2.0, 3.0, 5.0],
+            "relative": 1.0,
+            "converged": True,
+        }
+    )
+    assert "the product of its layers would be 6." in " ".join(verdict._whole(whole, 2))
+    assert "product" not in " ".join(verdict._whole(whole, 30))
