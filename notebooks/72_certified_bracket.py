@@ -97,11 +97,15 @@ figures.table(apart, names={"term": "term", "norm": "norm, by hand", "bound": "b
 #
 # ## The bracket
 #
-# Let $q_i, k_j, v_j$ be a head's queries, keys and values with their biases, $o_i = \sum_j P_{ij} v_j$, and
-# $\beta = 1/\sqrt k$ the scale. Let
+# A head has matrices $Q, K, V$, biases $b_Q, b_K, b_V$ and an output matrix $W$. With the scale $\beta = 1/\sqrt k$
+# taken into the queries, $q_i = \beta (Q x_i + b_Q)$, $k_j = K x_j + b_K$ and $v_j = V x_j + b_V$. Row $P_i$ of the
+# {term}`attention matrix` is the softmax of the {term}`logits <logit>` $q_i \cdot k_j$ of the tokens that $i$ sees, and
+# $o_i = \sum_j P_{ij} v_j$. Let
 #
-# $$b_i = \beta K^\top q_i, \qquad Z_i = \diag(P_i)\,(v_j - o_i)_j \in \R^{n \times v}, \qquad
-#   C_i = \sum_l P_{il}\,(v_l - o_i)\,k_l^\top .$$
+# $$b_i = K^\top q_i, \qquad z_{ij} = P_{ij}\,(v_j - o_i), \qquad
+#   C_i = \sum_l z_{il}\,k_l^\top ,$$
+#
+# and let $Z_i \in \R^{n \times v}$ have the rows $z_{i1}, \dots, z_{in}$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -110,20 +114,22 @@ figures.table(apart, names={"term": "term", "norm": "norm, by hand", "bound": "b
 #
 # Let $S \in \R^{n \times r}$ and $Y \in \R^{d \times s}$ have orthonormal columns, $E = I - SS^\top$,
 # $F = I - YY^\top$, $\Pi = I - E \otimes F$. For multi-head dot-product attention with any mask and biases, at any
-# input $X$ and in exact arithmetic, $J = D_X f$, any vector $u \ne 0$ and any positive weights $w_i^{(h)}$,
+# input $X$ and in exact arithmetic, $J = D_X f$, any vector $u \ne 0$ and any positive weights $T_{ij}^{(h)}$,
 #
 # $$\frac{\norm{J u}}{\norm u} \;\le\; \norm{J}_2 \;\le\;
 #   \sqrt{\norm{J \Pi}_2^2 + (\mathrm{query} + \mathrm{key} + \mathrm{value})^2},$$
 #
 # $$\mathrm{query} = \max_i \norm{\textstyle\sum_h \beta\, W C_i Q F}_2, \qquad
-#   \mathrm{key} = \norm{\big[\rho_i w_i^{(h)} F b_i^{(h)}\big]_{(i,h)}}_2, \qquad
-#   \rho_i = \norm{\big[W Z_i^\top E / w_i^{(h)}\big]_h}_2,$$
+#   \mathrm{key} = \max_j \norm{\big[\rho_i T_{ij}^{(h)} F b_i^{(h)}\big]_{(i,h)}}_2, \qquad
+#   \rho_i = \norm{\big[W z_{ij}^{(h)} / T_{ij}^{(h)}\big]_{(j,h)}}_2,$$
 #
 # $$\mathrm{value} = \norm{\textstyle\sum_h \kappa_h L_h L_h^\top}_2^{1/2}
 #   \norm{\textstyle\sum_h \kappa_h M_h^\top M_h}_2^{1/2}, \qquad \kappa_h = \norm{P^{(h)} E}_2,
 #   \quad W V F = L_h M_h .$$
 #
-# Brackets with an index stack their entries; inside a sum over heads, every letter belongs to head $h$.
+# Brackets with an index stack their entries; inside a sum over heads, the matrices and vectors are those of head $h$,
+# and $L_h, M_h$ are any factors. Where the weights $T_{ij}^{(h)} = T_i^{(h)}$ do not depend on $j$, the same holds with
+# $\rho_i = \norm{\big[W Z_i^\top E / T_i^{(h)}\big]_h}_2$.
 # :::
 #
 # With rounding counted, the same holds for the numbers that float64 gives: see the second proof below.
@@ -223,7 +229,7 @@ assert live.lower.iloc[-1] <= now * (1 + 1e-9) and now <= live.upper.iloc[-1]
 assert (stored.lower <= stored.upper).all() and stored.ratio.max() < 3
 assert (stored.upper <= stored.closed_form * (1 + 1e-6)).all()
 assert stored["Yudin"].min() > 100 and (stored.general > stored.yudin).all()
-print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: equal")
+print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: equal to a thousandth")
 
 # %% [markdown]
 # ## Proof
@@ -232,11 +238,11 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # :::{prf:proof}
 # *The Jacobian.* Differentiating the three places where the tokens enter, block $(i, j)$ is
 #
-# $$J_{ij} = \sum_h W \big[\underbrace{P_{ij} V}_{\text{value}} + \underbrace{P_{ij}(v_j - o_i)\, b_i^\top}_{\text{key}}
+# $$J_{ij} = \sum_h W \big[\underbrace{P_{ij} V}_{\text{value}} + \underbrace{z_{ij}\, b_i^\top}_{\text{key}}
 #   + \underbrace{\delta_{ij}\, \beta\, C_i Q}_{\text{query}}\big].$$
 #
 # A mask puts zeros into $P$ and changes nothing else. The query bias sits in $q_i$. A key bias adds the same vector
-# to all $k_l$, and $\sum_l P_{il}(v_l - o_i) = 0$ removes it from $C_i$; a value bias cancels in $v_j - o_i$. With
+# to all $k_l$, and $\sum_l z_{il} = 0$ removes it from $C_i$; a value bias cancels in $v_j - o_i$. With
 # token weights $a$ the norm is that of $D_a^{1/2} J D_a^{-1/2}$: in the first two terms $P_{ij}$ becomes
 # $\sqrt{a_i / a_j}\, P_{ij}$, the third stays.
 #
@@ -250,80 +256,92 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # *Step 3, query.* Block diagonal times $E \otimes F$, with $\norm E \le 1$: the largest block. Nothing is lost for
 # $r = 0$.
 #
-# *Step 4, key.* For an input $U \in \R^{n \times d}$, output token $i$ is
+# *Step 4, key.* Since $E \otimes F = (I \otimes F)(E \otimes I)$ and $\norm E \le 1$, a bound for $E = I$ is one. Of
+# an input $U \in \R^{n \times d}$ with rows $\varepsilon_j$, output token $i$ is
 #
-# $$\sum_h W Z_i^\top E\, U F b_i^{(h)}
-#   = \big[W Z_i^\top E / w_i^{(h)}\big]_h \cdot \big[w_i^{(h)}\, U F b_i^{(h)}\big]_h ,$$
+# $$\sum_{h, j} W z_{ij}\, (F b_i \cdot \varepsilon_j)
+#   = \big[W z_{ij} / T_{ij}^{(h)}\big]_{(j, h)} \cdot
+#   \big[T_{ij}^{(h)}\, F b_i \cdot \varepsilon_j\big]_{(j, h)},$$
 #
-# at most $\rho_i \big(\sum_h \norm{w_i^{(h)} U F b_i^{(h)}}^2\big)^{1/2}$ long. Squares summed over $i$ give
-# $\norm{G U^\top}_F^2 \le \norm G_2^2 \norm U_F^2$ for the stacked matrix $G$ of the theorem. *Loses* when tokens $i$
-# want different $U$. Balanced weights, $w^2 = \norm{W Z_i^\top E} / \norm{F b_i}$, keep a head that is strong on one
-# side and weak on the other from counting twice.
+# at most $\rho_i$ times the length of the second vector. Squares summed over $i$ give a quadratic form for each $j$:
 #
-# *Step 5, value.* The term is the product of the row $[I \otimes \sqrt{\kappa_h} L_h]_h$, the block diagonal matrix
-# of $P^{(h)} E \otimes I / \kappa_h$, of norm at most 1, and the column $[I \otimes \sqrt{\kappa_h} M_h]_h$; a head
-# with $\kappa_h = 0$ contributes nothing and is left out. With
-# balanced factors from the singular value decomposition it is never above $\sum_h \kappa_h \norm{W V F}$. It can also
-# be split as in step 1, by one token direction $z$: on it, $\sum_h P^{(h)} E z \otimes W V F$ is a small matrix whose
-# norm is computed. The smaller result is kept. *Loses* what heads with different attention share.
+# $$\sum_j \varepsilon_j^\top G_j\, \varepsilon_j \le \max_j \norm{G_j}_2\, \norm U_F^2, \qquad
+#   G_j = \sum_{i, h} \big(\rho_i T_{ij}^{(h)}\big)^2\, F b_i b_i^\top F ,$$
+#
+# and $\norm{G_j}_2$ is the square of the $j$-th norm in the theorem. With weights that are the same for all $j$, output
+# token $i$ is $\big[W Z_i^\top E / T_i^{(h)}\big]_h \cdot \big[T_i^{(h)}\, U F b_i\big]_h$, all $G_j$ are one matrix,
+# and the squares give the same bound with $E$ inside $\rho_i$. For $r = 0$ both are computed and the smaller is kept;
+# for $r > 0$ the second.
+#
+# *The weights.* With Frobenius norms, the product for one $i$ is
+# $\sum_{j, h} \abs{W z_{ij}}^2 / T^2 \cdot \sum_{j, h} T^2 \abs{b_i}^2$, by Cauchy-Schwarz least for
+# $T^2 \propto \abs{W z_{ij}} / \abs{b_i}$: a head that is strong on one side and weak on the other does not count
+# twice. We take these weights, with $\norm W_2 \abs{z_{ij}}$ for $\abs{W z_{ij}}$, times a number for each $j$ that
+# brings the traces of the $G_j$ together: the largest of them counts. *Loses* when tokens $i$ want different $U$.
+#
+# *Step 5, value.* The term is the product of the row $[I \otimes \sqrt{\kappa_h} L_h]_h$, the block diagonal matrix of
+# $P^{(h)} E \otimes I / \kappa_h$, of norm at most 1, and the column $[I \otimes \sqrt{\kappa_h} M_h]_h$; a head with
+# $\kappa_h = 0$ contributes nothing and is left out. With balanced factors from the singular value decomposition it is
+# never above $\sum_h \kappa_h \norm{W V F}$. It can also be split as in step 1, by the columns of an orthonormal $N \in
+# \R^{n \times m}$, $m \le 4$, the leading eigenvectors of $\sum_h \norm{W V F}^2\, (P^{(h)} E)^\top P^{(h)} E$: on
+# them, $\sum_h P^{(h)} E N \otimes W V F$ has $m d$ columns and its norm is that of its Gram matrix; the rest is
+# bounded as above, with $P^{(h)} E\, (I - N N^\top)$ for $P^{(h)} E$. The smaller result is kept. *Loses* what heads
+# with different attention share.
 #
 # *One head without bias, $r = s = 0$*: never above the bound of {cite:t}`yudin2025attention`, because
-# $Z_i = (\diag P_i - P_i P_i^\top) X V^\top$ and the norm of that softmax Jacobian is at most $g_1(P_i)$:
-# each of query and key is then at most $\norm V \norm X_2^2 \norm A\, g_1$.
+# $Z_i = (\diag P_i - P_i P_i^\top) X V^\top$, and the norm of that softmax Jacobian is at most
+# $g_1(p) = p_{(1)} (1 - p_{(1)} + p_{(2)})$ of $p = P_i$, with the two largest entries of $p$. With one weight for each
+# $i$, $\rho_i T_i = \norm{W Z_i^\top}_2$, so each of query and key is at most
+# $\norm{W V} \norm X_2^2 \norm A \max_i g_1(P_i)$, with $A = K^\top Q / \sqrt k$.
 # $\square$
 # :::
 # ::::
 #
 # :::{dropdown} Attention as models have it
 #
-# Let queries and keys become $\beta R_i N(Q x_i + b)$ and $R_j N(K x_j + b)$, turned by their places and normalised,
-# and let logits be $\ell = \kappa(q \cdot k) + B_{j - i}$, with slopes $\kappa' \in [0, 1]$ of the cap. Write $M^q_i$
-# and $M^k_j$ for the derivatives of $q_i / \beta$ and $k_j$ in their tokens. Sinks only enlarge the denominator of $P$:
-# the logarithm of the denominator still moves by $\sum_j P_{ij}\, d\ell_{ij}$, and $o_i$ is a mean with a value zero
-# among the others. So
+# Let queries and keys become $\beta \Theta_i N(Q x_i + b_Q)$ and $\Theta_j N(K x_j + b_K)$, turned by their places and
+# normalised, and let logits be $\ell = \phi(q \cdot k) + B_{j - i}$, with slopes $\phi' \in [0, 1]$ of the cap. Write
+# $M^q_i$ and $M^k_j$ for the derivatives of $q_i / \beta$ and $k_j$ in their tokens. Sinks only enlarge the denominator
+# of $P$: the logarithm of the denominator still moves by $\sum_j P_{ij}\, d\ell_{ij}$, and $o_i$ is a mean with a value
+# zero among the others. So
 #
-# $$J_{ij} = \sum_h W \big[P_{ij} V + \kappa'_{ij} P_{ij} (v_j - o_i)\, b_{ij}^\top
-#   + \delta_{ij}\, \beta\, C_i M^q_i\big], \qquad b_{ij} = (M^k_j)^\top q_i,
-#   \quad C_i = \sum_l \kappa'_{il} P_{il} (v_l - o_i)\, k_l^\top .$$
+# $$J_{ij} = \sum_h W \big[P_{ij} V + z_{ij}\, b_{ij}^\top
+#   + \delta_{ij}\, \beta\, C_i M^q_i\big], \qquad z_{ij} = \phi'_{ij} P_{ij} (v_j - o_i),
+#   \quad b_{ij} = (M^k_j)^\top q_i, \quad C_i = \sum_l z_{il}\, k_l^\top .$$
 #
-# *Query and value* terms are bounded as before, with $M^q_i$ in the place of $Q$; with $\kappa' P$ in $Z_i$ so is the
-# key term wherever $M^k_j = K$ for all $j$.
+# *Query and value* terms are bounded as before, with $M^q_i$ in the place of $Q$. So is the *key* term wherever
+# $M^k_j = K$ for all $j$. Turned or normalised keys have a $b_{ij}$ for each $j$: in the first half of step 4 nothing
+# asks them to be alike, and
 #
-# *Key term of turned or normalised keys.* For weights $w_i^{(h)}, \omega_{ij}^{(h)} > 0$ and an input $U$ with rows
-# $\epsilon_j$, output token $i$ is
+# $$\mathrm{key} = \max_j \norm{\big[\rho_i\, T_{ij}^{(h)}\, F b_{ij}^{(h)}\big]_{(i, h)}}_2 .$$
 #
-# $$\sum_{h, j} W z_{ij}\, (b_{ij} \cdot F \epsilon_j)
-#   = \big[W z_{ij} / (w_i^{(h)} \omega_{ij}^{(h)})\big]_{h, j} \cdot
-#   \big[w_i^{(h)} \omega_{ij}^{(h)}\, F b_{ij} \cdot \epsilon_j\big]_{h, j},$$
+# Tokens that $i$ does not see have no row.
 #
-# at most $\rho_i$, the norm of the first matrix, times the length of the second vector. Squares summed over $i$ are a
-# sum over $j$ of quadratic forms in $\epsilon_j$ alone, so that
-#
-# $$\mathrm{key} = \max_j \norm{\big[\rho_i\, w_i^{(h)} \omega_{ij}^{(h)}\, F b_{ij}^{(h)}\big]_{(i, h)}}_2 .$$
-#
-# Tokens that $i$ does not see have no row. With $\omega = 1$ and $b_{ij} = b_i$ this is step 4. We take $\omega_{ij}
-# \approx \abs{z_{ij}}^{1/4}$.
-#
-# *Many matrices.* Where $\rho_i$ and the query term need norms of $RX$ for many $X$ with one $R$, each is a guess
-# $\lambda$ with a test: if the Cholesky factorisation of $\lambda^2 S - X X^\top$ comes to its end, then $X X^\top
-# \preceq \lambda^2 S + \epsilon I$, and $\norm{RX}_2^2 \le \lambda^2 \norm{R S R^\top}_2 + \epsilon \norm R_2^2$ for
+# *Many matrices.* The $\rho_i$, the query term and, for each $j$, the key term are norms of $RX$ for many $X$ with one
+# $R$, where $X X^\top$ is block diagonal. For the key term $R$ consists of the matrices $F K^\top$, and the block of a
+# head is $\sum_i (\rho_i T_{ij})^2\, D_j^\top q_i q_i^\top D_j$, of the width of a key, with $M^k_j = D_j K$; heads
+# that share keys share a block. Few or small norms are computed, from the eigenvalues of $R X X^\top R^\top$. Of many
+# large ones each is a guess $\lambda$ with a test: if the Cholesky factorisation of $\lambda^2 S - X X^\top$ comes to
+# its end, then $X X^\top \preceq \lambda^2 S + \epsilon I$, and
+# $\norm{RX}_2^2 \le \lambda^2 \norm{R S R^\top}_2 + \epsilon \norm R_2^2$ for
 # any symmetric $S$; ours is near $(R^\top R)^{-1}$. Here $\epsilon$ is $(8b + 16)\, u\, \lambda^2\, \mathrm{tr}\, S$
-# for matrices of order $b$, and what the entries of $X X^\top$ have lost.
+# for matrices of order $b$, and what the entries of $X X^\top$ have lost. The same test, with $S = R = I$, bounds one
+# Gram matrix of large order, such as that of step 5.
 #
 # *Rounding* gains these lines. Cosines and sines are the numbers that the map has, by definition: a table in the type
-# of its frequencies. A turned row errs by $\abs R r + \gamma_8 \abs R \abs y$, and $\norm{R} \le g = \max (\cos^2 +
-# \sin^2)^{1/2}$. For a norm $w \circ y\, \varrho$, $\varrho = (\abs y^2 / K + \epsilon)^{-1/2}$, with $\abs{\hat y - y}
-# \le r$ and $\eta = \abs r / \sqrt K$: $1 / \varrho$ is the length of $(y / \sqrt K, \sqrt\epsilon)$ and moves by at
-# most $\eta$, so $\varrho \le \varrho^+ = (1 / \hat\varrho - \eta)^{-1}$ (or the answer is $[0, \infty]$),
-# $\abs{\hat\varrho - \varrho} \le \delta = \varrho^+ \hat\varrho\, \eta + \gamma_{K + 16}\, \hat\varrho$, entries of
-# $\varrho y$ move by $\abs{\hat y} \delta + \varrho^+ r + \gamma_8 \abs{\hat y} \hat\varrho$ (of length $\tau$
-# together), and the derivative, at most $\max \abs w\, \varrho^+$ long, by $\max \abs w (\delta + 3 \varrho^+ \tau /
-# \sqrt K)$. In line 3 a cap $c$ makes of an error $t$ at most $\min(t + 2u \abs{\hat\ell}, 2c) + 16uc$, and $\kappa'$
-# errs by $0.77\, (t + 2u \abs{\hat\ell}) / c + 32u$, for $2 \tanh / \cosh^2 < 0.77$; tanh and cosh are taken to err by
-# four units at most; biases add $8u \abs B$; a sink is one more column. In line 5, $\kappa' P$ has the error $E + \hat
-# P \abs{\hat\kappa' - \kappa'}$, and $\abs{\hat b_{ij} - b_{ij}} \le \norm{M^k_j} r^q_i + \norm{\hat M^k_j - M^k_j}
-# \abs{\hat q_i}$. Keys are not centred where a shift of all keys would be seen: turned, normalised, under a cap, beside
-# sinks; values not beside sinks. Against fifty digits: {doc}`29_verification`, table `verify-in-use`.
+# of its frequencies. A turned row errs by $\abs \Theta r + \gamma_8 \abs \Theta \abs y$, and $\norm{\Theta} \le \max
+# (\cos^2 + \sin^2)^{1/2}$. For a norm $w \circ y\, \varrho$, $\varrho = (\abs y^2 / K + \epsilon)^{-1/2}$, with
+# $\abs{\hat y - y} \le r$ and $\eta = \abs r / \sqrt K$: $1 / \varrho$ is the length of $(y / \sqrt K, \sqrt\epsilon)$
+# and moves by at most $\eta$, so $\varrho \le \varrho^+ = (1 / \hat\varrho - \eta)^{-1}$ (or the answer is $[0,
+# \infty]$), $\abs{\hat\varrho - \varrho} \le \delta = \varrho^+ \hat\varrho\, \eta + \gamma_{K + 16}\, \hat\varrho$,
+# entries of $\varrho y$ move by $\abs{\hat y} \delta + \varrho^+ r + \gamma_8 \abs{\hat y} \hat\varrho$ (of length
+# $\tau$ together), and the derivative, at most $\max \abs w\, \varrho^+$ long, by $\max \abs w (\delta + 3 \varrho^+
+# \tau / \sqrt K)$. In line 3 a cap $c$ makes of an error $t$ at most $\min(t + 2u \abs{\hat\ell}, 2c) + 16uc$, and
+# $\phi'$ errs by $0.77\, (t + 2u \abs{\hat\ell}) / c + 32u$, for $2 \tanh / \cosh^2 < 0.77$; tanh and cosh are taken to
+# err by four units at most; biases add $8u \abs B$; a sink is one more column. In line 5, $\phi' P$ has the error
+# $\Delta + \hat P \abs{\hat\phi' - \phi'}$, and $\abs{\hat b_{ij} - b_{ij}} \le \norm{M^k_j} r^q_i + \norm{\hat M^k_j -
+# M^k_j} \abs{\hat q_i}$. Keys are not centred where a shift of all keys would be seen: turned, normalised, under a cap,
+# beside sinks; values not beside sinks. Against fifty digits: {doc}`29_verification`, table `verify-in-use`.
 # :::
 #
 # :::{dropdown} Rounding, line by line
@@ -375,21 +393,20 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # $\gamma_{n+16}$ in $\omega$, Jensen's inequality for $p$ and $\omega - g$ gives it for $p$, and
 # $\hat P = p\, e^{\pm g}$ adds $g$ back. So
 #
-# $$\abs{\hat P_{ij} - P_{ij}} \le \hat P_{ij} \big(e^{\omega_{ij} + \Omega_i} - 1\big) =: E_{ij} .$$
+# $$\abs{\hat P_{ij} - P_{ij}} \le \hat P_{ij} \big(e^{\omega_{ij} + \Omega_i} - 1\big) =: \Delta_{ij} .$$
 #
 # The rows of $P$ sum to one: an entry changes by no more than all others of its row together, and $\gamma_{n+16}$. For
 # the largest entry of a row the smaller of the two bounds is kept. That is all that is needed for
-# {term}`hard attention`:
-# if a logit leads by $g$, all other $E_{ij}$ carry a factor $e^{-g}$, though the errors of the logits be large. Near
-# ties, {term}`masks <mask>` and weights need no case of their own. With weights, $\sqrt{a_i / a_j}$, under the
-# exponential, multiplies
-# $P$ and $E$. If a row sum $e_i = \sum_j E_{ij}$ exceeds 1/2, the answer is $[0, \infty]$.
+# {term}`hard attention`: if a logit leads by $g$, all other $\Delta_{ij}$ carry a factor $e^{-g}$, though the errors of
+# the logits be large. Near ties, {term}`masks <mask>` and weights need no case of their own. With weights,
+# $\sqrt{a_i / a_j}$, under the exponential, multiplies $P$ and $\Delta$. If a row sum $e_i = \sum_j \Delta_{ij}$
+# exceeds 1/2, the answer is $[0, \infty]$.
 #
-# *5. The Jacobian at any $P$ within $E$.* Let $\nu = \max_j \abs{v_j}$, $\rho = \max_j \abs{r^v_j}$, both with their
-# errors. The
+# *5. The Jacobian at any $P$ within $\Delta$.* Let $\nu = \max_j \abs{v_j}$, $\bar r = \max_j \abs{r^v_j}$, both with
+# their errors. The
 # mean moves by
-# $\abs{\hat o_i - o_i} = \abs{\sum_l (\hat P - P)_{il} \hat v_l + P_{il} (\hat v - v)_l} \le \nu e_i + \rho$, so the
-# gap $g_{ij} = v_j - o_i$, $\abs{g_{ij}} \le 2\nu$, moves by $\delta_i = \nu e_i + 2\rho$, and $\abs{\hat g_{ij}} \le
+# $\abs{\hat o_i - o_i} = \abs{\sum_l (\hat P - P)_{il} \hat v_l + P_{il} (\hat v - v)_l} \le \nu e_i + \bar r$, so the
+# gap $g_{ij} = v_j - o_i$, $\abs{g_{ij}} \le 2\nu$, moves by $\delta_i = \nu e_i + 2\bar r$, and $\abs{\hat g_{ij}} \le
 # 5\nu$. For the
 # slopes $\abs{\hat b_i - b_i} \le \abs{K}^\top r^q_i + \gamma_{k+4} \abs{K}^\top \abs{\hat q_i}$, of length $r^b_i$.
 # Let $\alpha$ be the
@@ -400,12 +417,12 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 #   + \hat P_{ij} \hat g_{ij} (\hat b - b)_i^\top ,$$
 #
 # so that row $i$ of the key term changes by at most
-# $2\nu \abs{b_i} \norm{E_i} + \norm{\hat P_i} (\delta_i \abs{b_i} + 5\nu r^b_i)$ in Frobenius norm; likewise
+# $2\nu \abs{b_i} \norm{\Delta_i} + \norm{\hat P_i} (\delta_i \abs{b_i} + 5\nu r^b_i)$ in Frobenius norm; likewise
 #
 # $$\abs{(\hat C_i - C_i)\, \beta Q} \le 5\nu e_i \alpha + \delta_i \alpha + 2\nu r^\alpha ,$$
 #
 # of which the largest counts, the query term being block diagonal; and the value term changes by at most
-# $\norm E_F \norm V_2$. Each head's sum is multiplied by $\norm W_2$, and heads are added.
+# $\norm \Delta_F \norm V_2$. Each head's sum is multiplied by $\norm W_2$, and heads are added.
 #
 # *6. Arithmetic.* With the computed $\hat P, \hat q, \hat k, \hat v$ as exact numbers, every entry of a product
 # $Ju$, of $C_i$, of $Z_i$ and of the matrices whose norms are taken errs by at most $\gamma_c$ times itself with
@@ -414,16 +431,16 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 # $$A = \sum_h \norm W_F \Big(\norm{\hat P}_F \norm V_F + 5\nu \norm K_F \norm{(\hat P_{ij} \abs{\hat q_i})_{ij}}_F
 #   + 5\nu \beta \max_l \abs{\hat k_l} \norm Q_F\Big) \ge \norm J_2 ,$$
 #
-# which orthogonal transformations do not change. So $\gamma_c A$ bounds the error of one column of $J$, and
-# $\gamma_c A$ times the square root of their number that of all. In the three terms, taking out directions $S$ and $Y$
-# multiplies it by at most $2 + 2\sqrt r + 2\sqrt s$. Columns of $S$ and $Y$ that are orthonormal up to $\eta$
-# (computed)
-# change a norm by at most $16 \eta A$. In the key term $\rho_i$ and $b_i$ are enlarged by $\gamma_c$ times their
-# absolute
-# values before they meet the weights $w$.
+# which orthogonal transformations do not change. So $\gamma_c A$ bounds the error of one column of $J$, and $\gamma_c
+# A$ times the square root of their number that of all. In the three terms, taking out directions $S$ and $Y$ multiplies
+# it by at most $2 + 2\sqrt r + 2\sqrt s$. Columns of $S$ and $Y$ that are orthonormal up to $\eta$ (computed) change a
+# norm by at most $16 \eta A$. In the key term the weights $T$ are taken as they are: $\rho_i$ gains $\gamma_c$ times
+# what $3 \nu \norm W_F P_{ij} / T_{ij}$ gives in its place, and $G_j$ gains $\gamma_c$ times the sum of $(\rho_i T_{ij}
+# \abs{q_i})^2$ with norms of the derivatives of keys, before the two meet.
 #
 # *7. Norms.* Each norm is the root of the largest eigenvalue of a Gram matrix $G$, enlarged by
-# $(\gamma_a + 8bu)\,\mathrm{tr}\, G$ for $a \times b$ matrices; none comes from an iteration that might stop early. The
+# $(\gamma_a + 8bu)\,\mathrm{tr}\, G$ for $a \times b$ matrices, or a guess that has passed the Cholesky test above.
+# The iteration behind a guess may stop early: then the test fails, and a larger number is tried. The
 # lower bound is $\norm{\widehat{Ju}} / \norm u$ for one vector $u$, times $1 - \gamma_c$.
 #
 # *8. The bounds themselves* are sums and products of positive numbers in float64: right to $2^{-33}$ for sums of up to

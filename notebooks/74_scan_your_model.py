@@ -15,13 +15,14 @@
 #
 # ```
 # lipnb fetch smollm2
-# lipnb scan smollm2 --text alice --lengths 32,128
+# lipnb scan smollm2 --text alice --lengths 32,128,512
 # ```
 #
-# Its roughest layer amplifies {glue:text}`smollm2_most:,.0f` times, its smoothest {glue:text}`smollm2_least:,.0f` times
-# ({numref}`fig-74-layers`). The certified bound of this book ({doc}`72_certified_bracket`) is at most
-# {glue:text}`certified_high:.1f` times too high; of bounds in closed form none comes nearer than
-# {glue:text}`closed_low:.0f` times on the average of layers.
+# At 128 {term}`tokens <token>` its roughest layer amplifies a change up to {glue:text}`smollm2_most:,.0f` times, its
+# smoothest up to {glue:text}`smollm2_least:,.0f` times ({numref}`fig-74-layers`). In the five models below the
+# certified bound of this book ({doc}`72_certified_bracket`) is at most {glue:text}`certified_high:.1f` times too high.
+# The bounds in closed form are, on average over the layers of a model, at least {glue:text}`closed_low:.0f` times too
+# high.
 
 # %% tags=["parameters", "hide-input"]
 live_model = "minilm"
@@ -72,11 +73,11 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-74-layers: Two panels, SmolLM2 and DINOv2, of bounds by layer on a logarithmic scale. The measured
-# constants lie lowest, with a dashed certified bound a little above; the bounds in closed form lie about ten
-# times higher or more. -->
+# constants lie lowest, with a dashed certified bound a little above; the bounds in closed form lie higher,
+# for DINOv2 by factors of hundreds. -->
 # *Local Lipschitz constants (blue, with their range over two {term}`windows <window>` or pictures), certified bounds
 # (dashed; the shaded band holds the constant of the first window) and bounds in closed form, for every layer at about
-# 128 {term}`tokens <token>`. Only the certified bound comes near the constant.*
+# 128 tokens. In each layer the certified bound comes nearest to the constant.*
 #
 # ## Against random weights
 #
@@ -95,15 +96,15 @@ plt.show()
 # <!-- figure fig-74-baselines: Two panels, SmolLM2 and DINOv2, of the constant by layer, with those of random weights,
 # of shuffled text for SmolLM2, and the relative constant. The trained constants lie above the random ones. -->
 # *The constants against their baselines, and the relative constant: that for changes in units of the tokens, by which
-# layers of different scales compare. In SmolLM2, training made the layers rough: random weights give about one, and
-# the order of the words matters little. Pictures have no shuffled baseline.*
+# layers of different scales compare. The layers of SmolLM2 are rough because of its trained weights: random ones give
+# about one, and another order of the same words changes little. Pictures have no shuffled baseline.*
 #
 # ## Five models side by side
 #
-# The scans were made with the command above and stored: SmolLM2, DINOv2 (a vision transformer, on two photographs that
-# Python packages ship), MiniLM (BERT type), gpt2-mini (trained for this book) and stories260K (Llama type, trained on
-# children's stories by A. Karpathy). The network from end to end is one map, from what its first layer receives to its
-# last hidden states, measured at the shortest length:
+# The scans were made with this command and stored: SmolLM2 on Alice, DINOv2 (a vision transformer) on two photographs
+# that Python packages ship, and three small models on Python's language reference, MiniLM (BERT type), gpt2-mini
+# (trained for this book) and stories260K (Llama type, trained on children's stories by A. Karpathy). The network from
+# end to end is one map, from what its first layer receives to its last hidden states, measured at the shortest length:
 
 # %% tags=["hide-input"]
 columns = {}
@@ -132,9 +133,10 @@ headings = {"what": "what"} | {name: f"{name} ({made[name]['architecture']})" fo
 figures.table(beside, names=headings, digits=2, bold=beside.what == "certified bound, at most")
 
 # %% [markdown]
-# Bounds are in times too high, geometric means over layers; a dash: not stated for such layers. No published bound is
-# stated for rotary positions: the two in the table are proved below. The product of the constants of whole layers, by
-# which networks are often bounded, stands beside the network's own constant.
+# Rows of bounds say how many times too high a bound is, as a geometric mean over layers; a dash marks a bound that is
+# not stated for such layers. We know of no published bound for rotary positions: the two in the table are proved below.
+# The last row is the product of the constants of whole layers, by which networks are often bounded. The network's own
+# constant, above it, is far smaller: the layers do not amplify the same change.
 #
 # ## Heads
 #
@@ -151,9 +153,9 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-74-heads: Two maps, SmolLM2 and DINOv2, layers upward and heads across, coloured by the constant of
 # the head on a logarithmic scale. -->
-# *The constant of each head alone. Within a layer of SmolLM2 the roughest head has at most
-# {glue:text}`head_spread:.1f` times the constant of the median one. Which tokens heads follow is on the page
-# {doc}`46_which_token_matters`.*
+# *The constant of each head alone. In every layer of SmolLM2 the roughest head has
+# at most {glue:text}`head_spread:.1f` times the median constant of its heads. The page {doc}`46_which_token_matters`
+# shows which tokens heads follow.*
 #
 # ## A scan, live
 #
@@ -218,8 +220,8 @@ print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball; by `bal
 
 # %% [markdown]
 # Let $\Theta_i$ be the rotation at position $i$, $\tilde q_i = \Theta_i Q x_i$ and $\tilde k_j = \Theta_j K x_j$. The
-# {term}`logits <logit>` are $\beta\, \tilde q_i \cdot \tilde k_j$ with $\beta = 1/\sqrt k$, the values $v_j = V x_j$,
-# and $o_i = \sum_j P_{ij} v_j$.
+# {term}`logits <logit>` are $\beta\, \tilde q_i \cdot \tilde k_j$ with $\beta = 1/\sqrt k$; row $i$ of $P$ is their
+# softmax over the tokens that $i$ sees, $v_j = V x_j$ are the values, and $o_i = \sum_j P_{ij} v_j$ is output $i$.
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -238,8 +240,8 @@ print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball; by `bal
 #   + \beta \norm{(\rho_i\, \tilde q_i)_i}_2 \norm K_2 .$$
 # :::
 #
-# At every distance, $t$ is at least the {term}`logit range`. Heads are summed, with $\norm{W V}_2$ in place of $\norm
-# V_2$ (compare {prf:ref}`several-heads`).
+# At every distance, the {term}`logit range` is at most $t$. The bounds of several heads are added, with $\norm{W V}_2$
+# in place of $\norm V_2$ and in the second one $W$ before $C_i$ and $Z_i^\top$ (compare {prf:ref}`several-heads`).
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
@@ -266,8 +268,9 @@ print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball; by `bal
 # :::
 # ::::
 #
-# Transformers of today also normalise queries and keys, cap logits, add something by distance, or let {term}`attention`
-# go to a sink, a token of value zero. One bound holds for all of them, because it asks only how steep a logit is:
+# Transformers of today also normalise queries and keys, cap logits, add a term that depends on the distance, or let
+# {term}`attention` go to a sink, a token of value zero. One bound holds for all of them, because it uses only how fast
+# a logit changes with either of its two tokens:
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
 #
@@ -281,30 +284,38 @@ print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball; by `bal
 # $$\norm{D_X f}_2 \;\le\; \norm V_2 \big(R\, c + \sqrt n\,(1 + R\, a / \sqrt 2)\big) .$$
 # :::
 #
-# With rotary positions $a$ and $c$ are at most $R \max_m \beta\, \norm{K^\top \Theta_m Q}_2$ over the distances $m$
-# between tokens. Caps have slopes of at most 1, and what is added by distance has none. `bounds.ball_upper` takes these
+# With rotary positions and no biases, $a$ and $c$ are at most $R \max_m \beta\, \norm{K^\top \Theta_m Q}_2$ over the
+# distances $m$ between tokens. A cap has slopes of at most 1, so it makes neither larger, and a term that depends on
+# the distance alone has no derivative in the tokens. `bounds.ball_upper` takes these
 # numbers head by head, heads jointly as in {prf:ref}`layer-on-ball`, and tokens of an RMSNorm
-# (`ellipsoid=(gain, None)`). A normalised query or key is as steep as $1 / \sqrt\epsilon$ where it vanishes: there the
-# bound is large, and the constant can be.
+# (`ellipsoid=(gain, None)`). Where a query or key vanishes before it is
+# normalised, its derivative grows like $1 / \sqrt\epsilon$, with the $\epsilon$ of the norm: there the bound is large,
+# and the constant can be.
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
 # Output $i$ moves by $\sum_j P_{ij} V \varepsilon_j + \sum_j P_{ij} (v_j - o_i)\, \tau_j$, where $\tau_j$ is the change
-# of $\ell_{ij}$: a sink has the value 0 and does not change.
+# of $\ell_{ij}$: a sink has the value 0, and its logit does not change. By the triangle inequality $\abs{\tau_j}$ is at
+# most the sum of a part from $\varepsilon_i$ and a part from $\varepsilon_j$.
 #
 # Let $u$ be a unit vector. The numbers $w_j = P_{ij}\, u \cdot (v_j - o_i)$, that of the sink among them, have the sum
-# 0, and by {prf:ref}`variance-in-ball` an absolute sum of at most $\norm V_2 R$. So each is at most half of that.
+# 0, and by {prf:ref}`variance-in-ball` their absolute values have a sum of at most $\norm V_2 R$. So the absolute value
+# of each is at most half of that.
 #
-# *Queries.* $\abs{\tau_j} \le c \abs{\varepsilon_i}$ gives at most $\norm V_2 R\, c \abs{\varepsilon_i}$.
+# *Queries.* The part of at most $c \abs{\varepsilon_i}$ gives at most $\norm V_2 R\, c \abs{\varepsilon_i}$.
 #
-# *Keys.* $\abs{\tau_j} \le a \abs{\varepsilon_j}$ gives at most $\frac12 \norm V_2 R\, a$ times the sum of the two
+# *Keys.* The part of at most $a \abs{\varepsilon_j}$ gives at most $\frac12 \norm V_2 R\, a$ times the sum of the two
 # largest $\abs{\varepsilon_j}$, which is at most $\sqrt 2 \norm{\varepsilon}_F$.
 #
-# *Values.* The first sum is at most $\norm V_2 \norm{\varepsilon}_F$. Add up the squares over $i$. $\square$
+# *Values.* The first sum is at most $\norm V_2 \norm{\varepsilon}_F$.
+#
+# Add the squares over $i$: those of the first part give $(\norm V_2 R\, c)^2 \norm{\varepsilon}_F^2$, the other two
+# parts are alike for all $n$ outputs, and norms of the parts add. $\square$
 # :::
 # ::::
 #
-# Each case below is a small random layer with an ascended input of its own, in the ball or made by an RMSNorm:
+# Each case below is a small random layer with an input of its own, found by {term}`gradient ascent`, in the ball or
+# made by an RMSNorm:
 
 # %% tags=["hide-input"]
 layers = results.load("verify-ball-in-use")
@@ -355,14 +366,14 @@ print(f"✓ {len(drift)} stored rows measured again; every constant lies below e
 # - At these inputs the published bounds are {glue:text}`published_low:.0f` to {glue:text}`published_high:,.0f` times
 #   too high where they apply, the three terms of the rotary bound {glue:text}`rotary_low:.0f` to
 #   {glue:text}`rotary_high:.0f` times, the certified bound at most {glue:text}`certified_high:.1f` times.
-# - Where a certified bound costs more operations than `--upper-work` allows, as for SmolLM2 at longer windows than
-#   these, it is left out, and the scan states it.
+# - Where a certified bound costs more operations than `--upper-work` allows, as for SmolLM2 at its longest windows, it
+#   is left out, and the report of the scan says so.
 # - The numbers of a whole network are measured, to 0.1 %, and not certified.
 # - Two windows of one text, or two pictures, are an illustration, not statistics: take more with `--windows`.
 # - SmolLM2's weights are those of its package, rounded to few bits; the package of the ViT with DINOv2's shapes does
-#   not say whether it was trained further. Rows of both are stored; those of the three small models are measured again
-#   here, a few at random.
+#   not say whether it was trained further. The rows of both are stored and not measured here; of the small models a few
+#   rows, drawn at random, are measured again where the model is available.
 #
-# **One thing to try.** Compare a model before and after your fine-tune: `lipnb scan ./after --against ./before`.
+# **One thing to try.** Compare a model before and after your fine-tune: `lipnb scan ./before --against ./after`.
 #
 # **Next:** {doc}`../book/sweeps`: one notebook, run for many values of its parameters.

@@ -242,7 +242,7 @@ class Attention(Unchanging):
         """Raise one clear sentence unless heads are those of the theorems, but for what it knows: scores, `also`."""
         self.check_score(what, scores)
         if more := ", ".join(word for word in self.more if word not in also):
-            known = " and ".join(["plain heads", *also])
+            known = ", ".join(["plain heads", *also])
             raise ValueError(f"{what} knows {known} only, not {more}: lipnb.local_lipschitz knows them.")
 
     def check_input(self, x: Tensor, weights: Tensor | None = None) -> None:

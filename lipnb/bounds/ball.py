@@ -122,10 +122,12 @@ def ball_upper(
     Raises
     ------
     TypeError
-        "attention must be a lipnb.Attention ...", "n must be a number ...", "R must be a number ...".
+        "attention must be a lipnb.Attention ..." (of other maps, such as those that `lipnb.models` knows by automatic
+        differentiation alone, nothing is proved on a ball), "n must be a number ...", "R must be a number ...".
     ValueError
-        "ball_upper knows dot-product scores only ...", "R must be ...", "ellipsoid must be (gain, shift) ...",
-        "gain must ...", "shift must ...", "no bound holds with norm_eps=0 where ...".
+        "ball_upper knows dot-product scores only ...", "... not a window on both sides ...", "R must be ...",
+        "ellipsoid must be (gain, shift) ...", "gain must ...", "shift must ...",
+        "no bound holds with norm_eps=0 where ...".
     OverflowError
         "the bound is exp(...), beyond the largest float: use log=True."
 
@@ -162,7 +164,10 @@ def ball_upper(
     (1, True)
     """
     if not isinstance(attention, Attention):
-        raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
+        raise TypeError(
+            f"attention must be a lipnb.Attention, got {type(attention).__name__}: of other maps no bound on a ball is "
+            "proved here; lipnb.local_lipschitz measures them at an input."
+        )
     attention.check_plain("ball_upper", also=IN_USE)
     n = count(n)
     att, size = in_units(with_own_keys(attention).to("cpu", torch.float64))

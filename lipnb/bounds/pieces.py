@@ -119,10 +119,10 @@ class Pieces:
         step = at_once(self.entries)
         return [slice(i, i + step) for i in range(0, self.n, step)]
 
-    def spread(self, rows):
-        """z_ij with the root of the weights, shape (rows, h, n, v)."""
+    def spread(self, rows, weights):
+        """z_ij with the root of the token weights, over `weights` (rows, h, n or 1): shape (rows, h, n, v)."""
         gap = self.values[:, None] - self.means[:, rows, None]  # (h, i, j, v)
-        return (self.steep_t[:, rows, :, None] * gap).movedim(0, 1)
+        return gap.mul_((self.steep_t[:, rows] / weights.movedim(1, 0))[..., None]).movedim(0, 1)
 
     def covariance(self, rows):
         """s C_i, (rows, h, v, k)."""

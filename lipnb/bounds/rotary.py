@@ -12,6 +12,7 @@ import torch
 
 from lipnb.attention import Attention
 from lipnb.attention.local import rotation
+from lipnb.bounds.joint import triangle
 from lipnb.bounds.rounding import largest_singular, largest_singular_of_each
 from lipnb.checks import at_once
 
@@ -31,7 +32,7 @@ def _checked(attention, what):
 def _sizes(att, n):
     """Norms of W_Q, W_K, W_O W_V and of the biases of queries and keys, (h,) each, and g of n places."""
     times = att.heads // att.groups
-    value = att.value.repeat_interleave(times, 0)
+    value = triangle(att.value.mT).mT.repeat_interleave(times, 0)  # (h, v, v), of the same products
     joint = largest_singular(value) if att.output is None else largest_singular(att.output @ value)
     blank = torch.zeros_like(joint)
     query_bias = blank if att.query_bias is None else torch.linalg.vector_norm(att.query_bias, dim=-1)

@@ -9,7 +9,7 @@ eigenvalues of order p are taken to err by at most ``8 p u`` times the trace, ge
 
 import torch
 
-__all__ = ["UNIT", "gamma", "largest_singular", "largest_singular_of_each", "length"]
+__all__ = ["UNIT", "gamma", "largest_eigenvalue", "largest_singular", "largest_singular_of_each", "length"]
 
 UNIT = 2.0**-53
 EXACT_WORK = 2e9  # matrices times order^3 up to which eigenvalues are computed, not bounded by a trace
@@ -27,6 +27,17 @@ def length(tensor, dim=-1):
     size = tensor.abs().amax(dim, keepdim=True)
     unit = torch.linalg.vector_norm(tensor / torch.where(size > 0, size, 1), dim=dim)
     return size.amax(dim) * unit
+
+
+def largest_eigenvalue(gram):
+    """The largest eigenvalue of positive semidefinite matrices (..., b, b), up to rounding."""
+    try:
+        return torch.linalg.eigvalsh(gram)[..., -1]
+    except torch.linalg.LinAlgError:  # an iteration without end, seen once in 100,000 cases; the trace is no smaller
+        trace = torch.diagonal(gram, dim1=-2, dim2=-1).sum(-1)
+        if not torch.isfinite(trace).all():
+            raise
+        return trace
 
 
 def largest_singular(matrix):
@@ -51,12 +62,7 @@ def largest_singular(matrix):
     unit = matrix / torch.where(size > 0, size, 1)[..., None, None]
     gram = unit.mT @ unit
     trace = torch.diagonal(gram, dim1=-2, dim2=-1).sum(-1)
-    try:
-        top = torch.linalg.eigvalsh(gram)[..., -1] if b else trace
-    except torch.linalg.LinAlgError:  # an iteration without end, seen once in 100,000 cases; the trace is no smaller
-        if not torch.isfinite(trace).all():
-            raise
-        top = trace
+    top = largest_eigenvalue(gram) if b else trace
     return size * (top.clamp_min(0) + (gamma(a + 2) + 8 * (b + 1) * UNIT) * trace).sqrt() * (1 + 8 * UNIT)
 
 

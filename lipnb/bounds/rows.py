@@ -48,8 +48,9 @@ class RowErrors:
     stretch, moved : Tensor, shape (h,)
         Largest norm of the derivative of a finished row in its token, true or computed; by how much the computed one is
         wrong.
-    whole : Tensor, shape (h,)
-        The same norm with all numbers replaced by their absolute values, at most.
+    absolute, whole : Tensor, shape (h,)
+        Largest norm of the derivative of a finished row in the row that the matrix gives, and in its token, with all
+        numbers replaced by their absolute values, at most.
     resolved : bool
         Whether every length that a norm divides by is known to be positive.
     """
@@ -65,16 +66,17 @@ class RowErrors:
         joint = norm is not None and norm.joint
         self.stretch = MORE * largest_singular(matrix.flatten(0, 1) if joint else matrix).expand(pieces.heads)
         self.moved = torch.zeros_like(self.stretch)
-        whole = length(matrix.flatten(0, 1) if joint else matrix, (-2, -1)).expand(pieces.heads)
+        self.absolute = torch.ones_like(self.stretch)
         if norm is not None:
             factor, lost = self._normalise(rows, norm)
-            self.stretch, self.moved, whole = factor * self.stretch, lost * self.stretch, 2 * factor * whole
+            self.stretch, self.moved, self.absolute = factor * self.stretch, lost * self.stretch, 2 * factor
         if pieces.turn is not None:
             gain = MORE * max(1.0, sum(part.square() for part in pieces.turn).amax().sqrt().item())
             once = self._turned(normalised(rows, norm).abs(), pieces.turn)
             self.error = MORE * (self._turned(self.error, pieces.turn) + gamma(8) * once)
-            self.stretch, self.moved, whole = gain * self.stretch, gain * self.moved, 2 * whole
-        self.whole = MORE * whole
+            self.stretch, self.moved, self.absolute = gain * self.stretch, gain * self.moved, 2 * self.absolute
+        self.absolute = MORE * self.absolute.expand(pieces.heads)
+        self.whole = MORE * self.absolute * length(matrix.flatten(0, 1) if joint else matrix, (-2, -1))
 
     def _normalise(self, rows, norm):
         """Errors of normalised rows; how much a norm stretches, and its error, (h,) each."""

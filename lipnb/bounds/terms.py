@@ -13,16 +13,20 @@ from typing import NamedTuple
 
 import torch
 
+from lipnb.attention import Local
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each, length
 from lipnb.bounds.rows import RowErrors
-from lipnb.bounds.tested import Prover, sandwich
+from lipnb.bounds.tested import Computed, Prover, largest_proved, sandwich
+from lipnb.checks import at_once
 
 __all__ = ["Pieces", "Terms", "bases", "three_terms"]
 
-LOT = 2**24  # entries of the rows that choose together how their norms are bounded, whatever fits in memory
-DEAR = 1.5e10  # matrices times order^3 from which norms are tested by a factorisation, not computed
+DEAR = 5e8  # matrices times order^3 from which norms are tested by a factorisation, not computed
 FEW = 4  # of them tested together
+LEADING = 4  # token directions, at most, that the value term treats exactly
+BALANCED = 4  # times that weights of tokens are brought nearer to their best
+FARTHEST = 1e3  # that one is from another
 AT_ONCE = 16  # diagonal blocks whose spectral norm is computed together
 
 
@@ -71,15 +75,19 @@ def three_terms(pieces: Pieces, S: torch.Tensor | None = None, Y: torch.Tensor |
 
     .. math::
         \text{query: } \max_i \Big\|\sum_h s W_O C_i W_Q F\Big\|, \qquad
-        \text{key: } \Big\|\big[\rho_i w_i^{(h)} F b^{(h)}_i\big]_{(i,h)}\Big\|,
+        \text{key: } \max_j \Big\|\big[\rho_i T^{(h)}_{ij} F b^{(h)}_{ij}\big]_{(i,h)}\Big\|,
 
     .. math::
         \text{value: } \Big\|\sum_h \kappa_h L_h L_h^\top\Big\|^{1/2} \Big\|\sum_h \kappa_h M_h^\top M_h\Big\|^{1/2},
         \quad \kappa_h = \|P^{(h)} E\|.
 
-    Here :math:`\rho_i = \|[W_O Z_i^\top E / w_i^{(h)}]_h\|` for any positive weights w, nearly
-    :math:`w^2 = \|W_O Z_i^\top E\| / \|F b_i\|`; and :math:`W_O W_V F = L_h M_h`. The value term is also bounded with
-    the leading token direction treated exactly, and the smaller of the two bounds is kept.
+    For any positive weights T, with :math:`\rho_i = \|[W_O z_{ij} / T_{ij}]_{(j,h)}\|`, changes
+    :math:`\varepsilon_j` of tokens move output i by
+    :math:`\sum_{jh} W_O z_{ij} / T_{ij} \cdot T_{ij}\, b_{ij} \cdot \varepsilon_j`, at most :math:`\rho_i` times the
+    root of :math:`\sum_{jh} (T_{ij}\, b_{ij} \cdot \varepsilon_j)^2`; summed over i that is the square of one norm for
+    each token j. Without S and Y the weights are nearly the best for Frobenius norms. Where keys are one matrix times
+    the tokens, one weight for all j is tried too, with Z E for Z. :math:`W_O W_V F = L_h M_h`. The value term is also
+    bounded with some leading token directions treated exactly, and the smaller of the two bounds is kept.
 
     Parameters
     ----------
@@ -108,7 +116,8 @@ def three_terms(pieces: Pieces, S: torch.Tensor | None = None, Y: torch.Tensor |
     d = pieces.attention.width
     S = pieces.P.new_zeros(pieces.n, 0) if S is None else S
     Y = pieces.P.new_zeros(d, 0) if Y is None else Y
-    return Terms(_query(pieces, Y), _key(pieces, S, Y), _value(pieces, S, Y))
+    norms = _norms(pieces.R, pieces.n)
+    return Terms(_query(pieces, Y, norms), _key(pieces, S, Y, norms), _value(pieces, S, Y))
 
 
 def _without(rows, Y):
@@ -116,28 +125,27 @@ def _without(rows, Y):
     return rows - (rows @ Y) @ Y.T
 
 
-def _query(pieces, Y):
+def _norms(R, count):
+    """What bounds norms of R X, for so many X."""
+    return Prover(R) if count * max(R.shape) ** 3 > DEAR and R.any() else Computed(R)
+
+
+def _query(pieces, Y, norms):
     """The largest diagonal block."""
     W = torch.linalg.qr(_without(pieces.attention.query.flatten(0, 1), Y).mT, mode="r").R.mT  # (h k, p')
-    if _dear(pieces.n, pieces.R.shape[1]) and not pieces.attention.joint_norm:
-        return _largest_tested(pieces, lambda rows: pieces.pulled(rows, pieces.covariance(rows)), W, Prover(pieces.R))
+    if isinstance(norms, Prover) and not pieces.attention.joint_norm:
+        return _largest_tested(pieces, W, norms)
     return _largest_block(pieces, lambda rows: pieces.query_term(rows) @ W)
 
 
-def _dear(count, order):
-    """Whether so many matrices of this order are better tested than multiplied."""
-    return count * order**3 > DEAR
-
-
-def _largest_tested(pieces, inner, W, tested):
-    """Bound on the largest norm of R diag_h(C) W over all tokens, with blocks C (tokens, h, a, k) and W (h k, p')."""
+def _largest_tested(pieces, W, tested):
+    """Bound on the largest norm of R diag_h(C) W over all tokens, with blocks C (tokens, h, v, k) and W (h k, p')."""
     best, gram = W.new_zeros(()), W @ W.mT
-    heads = None
+    heads = length(W.unflatten(0, (pieces.heads, -1)), (-2, -1))
     for rows in torch.arange(pieces.n, device=W.device).split(FEW):
-        C = inner(rows)
-        heads = length(W.unflatten(0, (C.shape[1], -1)), (-2, -1)) if heads is None else heads
+        C = pieces.pulled(rows, pieces.covariance(rows))
         lost = gamma(W.shape[1] + 2 * C.shape[-1] + 16) * (length(C, (-2, -1)) * heads).square().sum(-1)
-        best = tested.upper(sandwich(C, gram), 2 * lost, together=best)
+        best = tested.upper(sandwich(C, gram)[:, None], 2 * lost, together=best)
     return best
 
 
@@ -157,103 +165,134 @@ def _largest_block(pieces, blocks):
     return best
 
 
-def _key(pieces, S, Y):
-    """Rows scaled by rho_i w_ih, stacked: of the slopes of all tokens, or for one token after the other."""
-    b = _without(pieces.slopes, Y)
-    # what the arithmetic on the way to b loses, before the weights w: (n, h)
-    few = gamma(16 * sum(pieces.R.shape) + 16 * sum(b.shape[1:]) + 256)
+def _key(pieces, S, Y, norms):
+    """One weight for all tokens j, where keys are one matrix times the tokens; one for each, where S mixes none."""
+    alike, each = pieces.fixed_keys, S.shape[1] == 0 or not pieces.fixed_keys
+    found = [_weighted(pieces, S, Y, norms, alike=True)] if alike else []
+    return min([_weighted(pieces, S[:, :0], Y, norms, alike=False), *found] if each else found)
+
+
+def _weighted(pieces, S, Y, norms, *, alike):
+    """The largest norm, over tokens j, of the slopes times rho_i and weights, one above the other for all i and h."""
+    att, errors = pieces.attention, RowErrors(pieces, "key", pieces.key_tokens)
+    few = gamma(16 * (pieces.times * pieces.n + sum(pieces.R.shape) + sum(att.key.shape)) + 256)
+    weights = _weights(pieces, Y, alike, few)
+    reach = weights.movedim(1, 0) * _rho(pieces, weights, S, norms, few)[:, None]  # (h, i, j or 1)
+    if pieces.hidden is not None and not alike:
+        reach = reach.masked_fill(pieces.hidden, 0)
+    size = reach.amax()
+    reach = (reach / torch.where(size > 0, size, 1)).square()
+    asked = length(pieces.query).square()[..., None] * reach
+    root = 1 + 2 * Y.shape[1] ** 0.5
+    keys = _without(att.key[:: pieces.times].flatten(0, 1), Y)  # (g k, d), each key once
+    R = torch.linalg.qr(keys.mT, mode="r").R
+    norm = pieces.norms["key"]
+    # a norm of all heads joins their blocks; one of keys wider than tokens may leave what R sends to nearly nothing
+    whole = norm is not None and (norm.joint or len(keys) > att.width)
+    maps = R.mT.unflatten(0, (-1, att.key_width)) if whole else None
+    # R X = (R / c)(c X), columns alike in size: small keys of large queries cost no digits, zero keys nothing
+    columns = _powers(length(R, 0)).unflatten(0, (-1, att.key_width))  # (g, k)
+    # what rounding may move: of the Gram matrices, and of the keys
+    largest = columns.amax(-1).repeat_interleave(pieces.times)
+    absolute = root * errors.whole if whole else largest * errors.absolute
+    lost = few * (absolute.square()[:, None, None] * asked).sum((0, 1))
+    more = few * ((root * errors.whole).square()[:, None, None] * asked).sum((0, 1)).amax().sqrt()
+    over = torch.where(columns > 0, 1 / torch.where(columns > 0, columns, 1), 0).flatten()
+    norms = _norms(torch.eye(len(R)).to(R) if whole else R * over, len(lost))
+    best, order = R.new_zeros(()), lost.argsort(descending=True)
+    for some in order.split(at_once(max(len(keys) * att.key_width, len(R) ** 2 * (len(columns) if whole else 1)))):
+        grams = _grams(pieces, reach[..., some], some, maps)
+        grams = grams if whole else columns[..., None] * grams * columns[:, None]
+        best = norms.upper(grams, lost[some], together=best)
+    return size * (best + more) * (1 + 8 * UNIT)
+
+
+def _powers(sizes):
+    """The powers of two next to positive numbers, 2^-900 at least, and zero for zero."""
+    return torch.where(sizes > 0, torch.ldexp(torch.ones_like(sizes), torch.frexp(sizes).exponent.clamp_min(-900)), 0)
+
+
+def _grams(pieces, reach, tokens, maps=None):
+    r"""Gram matrices of :math:`R_j^\top q_i`, times the root of `reach`, for these tokens j: blocks (j, g, k, k).
+
+    With `maps`, the matrices of keys (g, k, p): of the slopes, (j, 1, p, p).
+    """
+    k, found = pieces.query.shape[-1], []
+    for one, asking in zip(reach, pieces.query, strict=True):
+        found.append(one.mT @ (asking[:, :, None] * asking[:, None]).flatten(1))  # (j, k k)
+    grams = torch.stack(found).unflatten(0, (-1, pieces.times)).sum(1).unflatten(-1, (k, k))  # (g, j, k, k)
     if pieces.fixed_keys:
-        lost = (1 + 2 * Y.shape[1] ** 0.5) * length(pieces.attention.key, (-2, -1)) * length(pieces.query).T
-        reach, _ = _reaches(pieces, S, length(b).T, few)
-        stacked = reach[..., None] * b.movedim(0, 1)
-        return largest_singular(stacked.flatten(0, 1)) + length(few * reach * lost, (0, 1))
-    reach, near = _reaches(pieces, None, length(b).T, few)
-    reach = reach[..., None] * near  # (i, h, j)
-    if pieces.hidden is not None:
-        reach = reach.masked_fill(pieces.hidden[:, None], 0)
-    few = few + gamma(16 * pieces.keys.shape[-1])
-    whole = RowErrors(pieces, "key", pieces.key_tokens).whole
-    lost = (1 + 2 * Y.shape[1] ** 0.5) * whole * length(pieces.query).T
-    more = length(few * reach * lost[..., None], (0, 1)).amax()
-    shared = slice(None, None, pieces.times)  # one key for several heads
-    keys = pieces.attention.key
-    W = torch.linalg.qr(_without(keys[shared].flatten(0, 1), Y).mT, mode="r").R.mT  # (g k, p')
-
-    def rows_at(tokens):
-        """The queries times `reach`, as they meet the keys of these tokens j: (g, j, a, k)."""
-        rows = reach[..., tokens].permute(1, 2, 0)[..., None] * pieces.query[:, None]  # (h, j, i, k)
-        rows = rows.unflatten(0, (-1, pieces.times)).movedim(1, 2).flatten(2, 3)
-        return torch.linalg.qr(rows, mode="r").R if rows.shape[-2] > rows.shape[-1] else rows
-
-    def turned_back(tokens):
-        return pieces.local[1].at(tokens).transposed(rows_at(tokens).movedim(2, 0)).permute(2, 1, 0, 3)
-
-    if _dear(pieces.n, len(W)) and pieces.norms["key"] is None:
-        a = min(len(keys) // len(keys[shared]) * pieces.n, keys.shape[1])
-        one = torch.eye(len(W) // keys.shape[1] * a).to(W)
-        return _largest_tested(pieces, turned_back, W, Prover(one)) + more
-    whole = torch.linalg.qr(_without(keys.flatten(0, 1), Y).mT, mode="r").R.mT.unflatten(0, keys.shape[:2])
-
-    def slopes_at(tokens):
-        maps = pieces.local[1].at(tokens).matrices(whole)[shared]
-        return (rows_at(tokens) @ maps).movedim(0, 1).flatten(1, 2)
-
-    return _largest_block(pieces, slopes_at) + more
+        return grams.movedim(0, 1)
+    shared, norm = slice(None, None, pieces.times), pieces.norms["key"]
+    norm = norm and norm._replace(weight=norm.weight[shared])
+    local = Local(pieces.turn, norm, pieces.rows["key"][shared]).at(tokens)
+    if maps is not None:
+        moved = local.matrices(maps)  # (g, j, k, p)
+        return (moved.mT @ grams @ moved).sum(0)[:, None]
+    for _ in range(2):  # G D, and D^T G D
+        grams = local.transposed(grams.movedim(2, 0)).movedim(0, 3)
+    return grams.movedim(0, 1)
 
 
-def _reaches(pieces, S, reached, few):
-    """The products of rho_i and w_ih, (n, h), and weights of tokens j beside them, (n, h, n): all one given S.
+def _weights(pieces, Y, alike, few):
+    r"""Positive weights T of :math:`z_{ij}`, (n, h, n), or (n, h, 1) where they are alike for all j.
 
-    Without S, :math:`z_{ij}` is divided by a weight near the fourth root of its length, and b_ij multiplied by it.
+    Any are valid; nearly optimal for the Frobenius norms are roots of :math:`|W_O z_{ij}| / |b_i|`, times a number for
+    each token j that makes the norms of its slopes alike.
     """
     R = pieces.R.unflatten(1, (pieces.heads, -1))
-    alone = torch.linalg.matrix_norm(R.movedim(1, 0), 2)
-    directions = 0 if S is None else S.shape[1]
-    size = 3 * length(pieces.values).amax(-1) * length(pieces.output, (-2, -1)) * (1 + 2 * directions**0.5)
-    found, nearness = [], []
-    lot = min(pieces.n, max(1, LOT // pieces.entries))
-    tested = Prover(pieces.R) if _dear(pieces.n, pieces.R.shape[1]) else None
+    alone = torch.linalg.matrix_norm(R.movedim(1, 0), 2)[:, None, None]
+    values, means = pieces.values, pieces.means
+    apart = values.square().sum(-1)[:, None] + means.square().sum(-1)[..., None] - 2 * means @ values.mT
+    size = 3 * length(values).amax(-1)[:, None, None]
+    # |v_j - o_i| is at most (1 - P) times what values differ by; the root resolves no more than half the digits
+    most = size * (1 - pieces.P)
+    apart = torch.minimum(torch.maximum(apart.clamp_min(0).sqrt(), 1e-7 * size), most)
+    long = pieces.steep_t * apart + few * size * pieces.Pt  # (h, i, j)
+    if alike:
+        long = length(long)[..., None]
+    slope = length(_without(pieces.slopes, Y))[..., None]
+    if not alike and pieces.norms["key"] is not None:  # slopes at token j in place of token i
+        gain = pieces.norms["key"].gain(pieces.rows["key"])[1].abs().amax(-1)
+        slope = slope / gain[..., None] * gain[:, None]
+    moved, slope = _positive(alone * long, (0, 2), 1e-16), _positive(slope, (0, 1, 2), 1e-8)
+    weights = (moved / slope).sqrt()
+    if not alike:
+        both = (alone * long * slope).sum(0)
+        if pieces.hidden is not None:
+            both = both.masked_fill(pieces.hidden, 0)
+        t = both.new_ones(pieces.n)
+        for _ in range(BALANCED):
+            found = t**2 * ((both / t**2).sum(1) @ both)
+            t = (t / _positive(found, 0, 1e-16) ** 0.25).clamp_max(FARTHEST)
+        weights = weights * t
+    size = (long / weights).amax((0, 2), keepdim=True)
+    return (weights * torch.where(size > 0, size, 1)).movedim(0, 1)
+
+
+def _rho(pieces, weights, S, norms, few):
+    """rho_i of these weights, (n,)."""
+    size = 3 * length(pieces.values).amax(-1) * length(pieces.output, (-2, -1)) * (1 + 2 * S.shape[1] ** 0.5)
+    found = []
     for rows in pieces.some_rows():
-        Z, P, near = pieces.spread(rows), pieces.Pt[:, rows].movedim(0, 1), None
-        if S is None:
-            long = torch.linalg.vector_norm(Z, dim=-1)
-            near = _positive(long / _positive(long.amax(-1, keepdim=True))) ** 0.25
-            Z, P = Z / near[..., None], P / near
-            nearness.append(near)
-        else:
+        Z, T = pieces.spread(rows, weights[rows]), weights[rows]
+        if S.shape[1]:
             Z = Z - torch.einsum("jr,ihrv->ihjv", S, torch.einsum("jr,ihjv->ihrv", S, Z))
-        factor = torch.linalg.qr(Z, mode="r").R.mT
-        reach = torch.linalg.matrix_norm(factor) * alone  # (rows, h): any positive numbers do
-        beside = reached[rows] if near is None else reached[rows] * near.square().mean(-1).sqrt()
-        w = _positive(reach).sqrt() / _positive(beside).sqrt()
-        # |[W_O Z^T / w]|: the same after Z^T is replaced by its triangular factor
-        factor = factor / w[..., None, None]
-        if tested is None:
-            rho = largest_singular_of_each(torch.einsum("phv,ihvu->iphu", R, factor).flatten(2), lot)
-        else:
-            rho = torch.cat([_tested(tested, some) for some in factor.split(FEW)])
-        rho = rho + few * length(size * length(P) / w)
-        found.append(rho[:, None] * w)
-    return torch.cat(found), torch.cat(nearness) if nearness else None
+        grams = Z.mT @ Z
+        lost = 2 * gamma(pieces.n + 8) * torch.diagonal(grams, dim1=2, dim2=3).sum((1, 2))
+        rounding = few * length(size * length(pieces.Pt[:, rows].movedim(0, 1) / T))
+        found.append(norms.upper(grams, lost) + rounding)
+    return torch.cat(found)
 
 
-def _tested(tested, factors):
-    """Norms of R diag_h(F), from above, of blocks F (c, h, v, u)."""
-    c, h, v, _ = factors.shape
-    K, heads = factors.new_zeros(c, h, v, h, v), torch.arange(h, device=factors.device)
-    K[:, heads, :, heads] = (factors @ factors.mT).movedim(1, 0)
-    lost = gamma(factors.shape[-1] + 8) * length(factors, (-2, -1)).square().sum(-1)
-    return tested.upper(K.view(c, h * v, h * v), 2 * lost)
-
-
-def _positive(numbers):
-    """Numbers kept away from zero, relative to the largest: weights must be positive."""
-    top = numbers.amax()
-    return numbers.clamp_min(1e-8 * torch.where(top > 0, top, 1))
+def _positive(numbers, dim, least):
+    """Numbers over the largest of these dimensions, and kept away from zero: weights must be positive."""
+    top = numbers.amax(dim, keepdim=True)
+    return (numbers / torch.where(top > 0, top, 1)).clamp_min(least)
 
 
 def _value(pieces, S, Y):
-    """Two ways, the smaller: all heads' P E at once, and that after the leading token direction."""
+    """Two ways, the smaller: all heads' P E at once, and that after the leading token directions."""
     att = pieces.attention
     W = _without(att.value, Y)
     # W_O W_V F = L M with balanced factors, through triangular factors of both
@@ -268,10 +307,28 @@ def _value(pieces, S, Y):
         left, right = (root * L).movedim(0, 1).flatten(1), (root * M).movedim(0, 1).flatten(1)
         return largest_singular(left) * largest_singular(right)
 
-    best = heads_together(P)
     size = torch.linalg.matrix_norm(sigma[..., None], 2)
-    lead = torch.linalg.eigh(torch.einsum("h,hij,hil->jl", _unit(size) ** 2, P, P)).eigenvectors[:, -1:]
-    column = (P @ lead).flatten(1)  # (h, n): sum_h p_h (x) W_h has the Gram matrix of R_p (x) W
-    T = torch.linalg.qr(column.T, mode="r").R  # (p, h)
-    exact = largest_singular(torch.einsum("th,hma,hda->tmd", T, L, M).flatten(0, 1))
-    return torch.minimum(best, torch.hypot(exact, heads_together(P - (P @ lead) @ lead.T))) * (1 + 16 * UNIT)
+    leading = torch.linalg.eigh(torch.einsum("h,hij,hil->jl", _unit(size) ** 2, P, P)).eigenvectors.flip(1)
+    leading = leading[:, : max(1, min(LEADING, 2048 // att.width))]
+    split = torch.hypot(_exactly(P @ leading, L, M), heads_together(P - (P @ leading) @ leading.mT))
+    return torch.minimum(heads_together(P), split) * (1 + 16 * UNIT)
+
+
+def _exactly(columns, L, M):
+    r"""Norm of :math:`\sum_h c_h \otimes L_h M_h^\top`, from above; columns c (h, n, r), L (h, m, p), M (h, d, p).
+
+    Block (a, b) of its Gram matrix is :math:`\sum_{hg} (c_h^\top c_g)_{ab}\, M_h L_h^\top L_g M_g^\top`.
+    """
+    (_, n, r), p = columns.shape, M.shape[-1]
+    left, right = (one.movedim(0, 1).flatten(1) for one in (L, M))
+    inner = left.mT @ left  # (h p, h p)
+    blocks = {}
+    for i in range(r):
+        for j in range(i + 1):
+            meet = (columns[..., i] @ columns[..., j].mT).repeat_interleave(p, 0).repeat_interleave(p, 1)
+            blocks[i, j] = right @ (meet * inner) @ right.mT
+            blocks[j, i] = blocks[i, j].mT
+    gram = torch.cat([torch.cat([blocks[i, j] for j in range(r)], 1) for i in range(r)])
+    size = (length(columns, 1) * (length(L, (1, 2)) * length(M, (1, 2)))[:, None]).sum(0)  # (r,)
+    lost = gamma(n + len(left) + 2 * left.shape[1] + 16) * size.square().sum()
+    return (largest_proved(gram) + lost).sqrt() * (1 + 8 * UNIT)

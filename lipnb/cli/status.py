@@ -44,7 +44,8 @@ def run(arguments):
     now = sweeps.status(arguments.folder)
     states = ("done", "failed", "running", "left", "stale", "damaged")
     counts = ", ".join(f"{now.count(state)} {state}" for state in states if state in states[:4] or now.count(state))
-    print(f"{now.folder}: {len(now.points)} points of {now.notebook.rsplit('/')[-1]}\n  {counts}")
+    points = f"{len(now.points)} point{'s' * (len(now.points) != 1)}"
+    print(f"{now.folder}: {points} of {now.notebook.rsplit('/')[-1]}\n  {counts}")
     print(f"  {_by_whom(now)}")
     if now.seconds:
         shortest, middle, longest = (f(now.seconds) for f in (min, statistics.median, max))

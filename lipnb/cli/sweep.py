@@ -174,7 +174,7 @@ def run(arguments):
     signal.signal(signal.SIGTERM, _stop)  # a batch system's notice counts as Ctrl-C
     sweep = sweeps.run(arguments.spec, scheduler=arguments.scheduler, **options)
     left = f", {sweep.left} still to run" if sweep.left else ""
-    print(f"{len(sweep.table)} points done{left}: {sweep.folder / 'table.csv'}")
+    print(f"{len(sweep.table)} point{'s' * (len(sweep.table) != 1)} done{left}: {sweep.folder / 'table.csv'}")
     if sweep.stale:
         print(_stale(sweep, arguments.keep_stale))
     if len(sweep.table) and not sweep.recorded:
@@ -190,7 +190,8 @@ def _show(now):
     todo = set(now.todo)
     for point, state in now.states.items():
         print(f"{'run ' if point in todo else '    '} {point.id}  {_point(point.parameters)}  [{state}]")
-    print(f"{len(now.states)} points, {len(now.todo)} would run; results in {now.spec.output}")
+    points = f"{len(now.states)} point{'s' * (len(now.states) != 1)}"
+    print(f"{points}, {len(now.todo)} would run; results in {now.spec.output}")
     return 0
 
 

@@ -39,8 +39,7 @@ TOKENIZER_FILES = (
 )
 ABSENT = (
     "{name!r} could not be found on the Hugging Face hub or in its cache, and is not a folder. Without "
-    "network use load('minilm'), which is embedded, or pass a local folder holding config.json and "
-    "model.safetensors."
+    "network take 'minilm', which is embedded, or a local folder holding config.json and model.safetensors."
 )
 
 
@@ -201,7 +200,7 @@ def check_weights(folder: str | os.PathLike, name: str) -> int:
         raise FileNotFoundError(
             f"{name!r} has no complete weights in safetensors format (model.safetensors; "
             "other formats are not read): add them, connect to the network if they are "
-            "on the hub, or pass random=True to draw weights for its config.json."
+            "on the hub, or draw weights for its config.json with --random (random=True in Python)."
         )
     entries, there = 0, dict[str, str]()
     for file in files:

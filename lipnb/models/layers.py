@@ -161,7 +161,7 @@ class Architecture:
         if object != "heads+output":
             raise ValueError(
                 f"the attention of {self.title} is known by automatic differentiation of its own module alone, which "
-                f"has no object={object!r}: take object='heads+output'."
+                f"has no object={object!r}: take 'heads+output' (--object)."
             )
         return self.own_attention(network, number)
 

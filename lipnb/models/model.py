@@ -65,12 +65,12 @@ class Model:
         Raises
         ------
         ValueError
-            "the text holds no token: ...", "... has no tokenizer: pass load(..., tokenizer='minilm') ..."
+            "the text holds no token: ...", "... has no tokenizer: give the name or folder of one ..."
         """
         if self.tokenizer is None:
             raise ValueError(
-                f"{self.name} has no tokenizer: pass load(..., tokenizer=...) the name or "
-                "folder of one, or make token ids yourself."
+                f"{self.name} has no tokenizer: give the name or folder of one with --tokenizer (in Python "
+                "load(..., tokenizer=...), or make token ids yourself)."
             )
         if not isinstance(text, str):
             raise ValueError(f"text must be a str, got {type(text).__name__}.")

@@ -58,7 +58,7 @@ def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
             raise FileNotFoundError(
                 f"no tokenizer {wanted!r} could be found: not as a folder, not under "
                 "$LIPNB_DATA/tokenizers, not on the Hugging Face hub or in its cache. "
-                "Without network use tokenizer='minilm', which is embedded."
+                "Without network take --tokenizer minilm (tokenizer='minilm' in Python), which is embedded."
             )
         tokenizer = _read(place)
         if len(tokenizer) > vocabulary:
@@ -107,8 +107,8 @@ def _read(folder):
         except Exception as error:  # the library has many ways to refuse a file
             raise ValueError(
                 f"the tokenizer in the folder {Path(folder).name!r} could not be read "
-                f"({str(error).strip().splitlines()[0]}): give another with tokenizer=, or mend its "
-                "files."
+                f"({str(error).strip().splitlines()[0]}): give another with --tokenizer (tokenizer= in "
+                "Python), or mend its files."
             ) from error
 
 

@@ -94,7 +94,10 @@ def own_mask(network: torch.nn.Module, wanted: bool | None, name: str) -> bool:
     masked = leak(network, name) <= CAUSAL
     if wanted is not None and bool(wanted) != masked:
         found = "causal" if masked else "not causal"
-        raise ValueError(f"{name!r} is {found} and cannot be loaded with masked={bool(wanted)}: leave masked out.")
+        raise ValueError(
+            f"{name!r} is {found} and cannot be loaded with masked={bool(wanted)}: leave masked out (at a terminal "
+            "--masked)."
+        )
     return masked
 
 

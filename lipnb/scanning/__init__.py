@@ -16,7 +16,7 @@ HOMES = {
     "compare": "comparing",
     "folder_of": "folder",
     "load": "folder",
-    "planned": "run",
+    "planned": "planning",
     "remeasure": "run",
     "scan": "run",
 }

@@ -88,7 +88,7 @@ def tokens(reader: Reader, number: int, n: int, *, object: str, rtol: float, see
                 "layer": number,
                 "length": n,
                 "place": place,
-                "token": _word(model, reader.inputs[n], place),
+                **_word(model, reader.inputs[n], place),
                 "radius": torch.linalg.vector_norm(x[place].double()).item(),
                 "own": norms[place, place].item(),
                 "moves": torch.linalg.vector_norm(others[:, place]).item(),
@@ -103,10 +103,20 @@ def tokens(reader: Reader, number: int, n: int, *, object: str, rtol: float, see
 
 
 def _word(model, inputs, place):
-    """A token as the tokenizer writes it; a part of an image by its place."""
+    """A token as the vocabulary has it and, in quotes, as a reader would write it; a part of an image by its place."""
     if model.tokenizer is None or inputs.ndim != 2:
-        return f"#{place}"
-    return str(model.tokenizer.convert_ids_to_tokens(int(inputs[0, place])))
+        return {"token": f"#{place}", "written": f"#{place}"}
+    number = int(inputs[0, place])
+    token = str(model.tokenizer.convert_ids_to_tokens(number))
+    return {"token": token, "written": repr(_decoded(model.tokenizer, number, token))}
+
+
+def _decoded(tokenizer, number, token):
+    """What the tokenizer reads a token as: a space before it counts, and part of a character stays a sign."""
+    read = tokenizer.decode([number], clean_up_tokenization_spaces=False)
+    if token.startswith("\u2581") and not read.startswith(" "):  # SentencePiece drops the space that begins a text
+        read = f" {read}"
+    return token if not read or "\ufffd" in read else read
 
 
 def layer(reader: Reader, number: int, n: int, *, seed: int) -> list[dict]:

@@ -38,6 +38,7 @@ HEADS = {
 }
 TOKENS = {
     "layer, length, place, token": "at the first window of the shortest length: place from 0, and the token there",
+    "written": "the same token as a reader would write it, in quotes: a space or the end of a line is seen",
     "radius": "norm of the token that the layer receives",
     "own": "norm of the block of the Jacobian from the token to its own output",
     "moves, moves_most": "root of the sum of squared norms of the blocks to other outputs; place of the largest",

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 
 import torch
@@ -60,6 +61,18 @@ def chosen_layers(layers, count, name):
     return sorted(wanted)
 
 
+def _lengths(lengths):
+    """Different whole numbers from 1 on: a sequence of them, one, or a text such as "32,128"."""
+    parts = lengths.split(",") if isinstance(lengths, str) else [lengths] if isinstance(lengths, int) else [*lengths]
+    try:
+        found = [int(part) if isinstance(part, str) else index(part) for part in parts]
+    except (TypeError, ValueError):
+        found = []
+    if not found or min(found) < 1 or len(set(found)) < len(found):
+        raise ValueError(f"lengths must be different whole numbers from 1 on, got {','.join(map(str, parts))}.")
+    return found
+
+
 def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, **options):
     """Load the model and what it reads.
 
@@ -70,9 +83,9 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, 
     text : str or path
         A text file, the name of a corpus of `lipnb.corpora`, or a text itself, of several lines or over 255 characters;
         for a model that reads images as for `images.windows_of_images`.
-    lengths : sequence of int, optional
-        Tokens of a window; None for those of (32, 128, 512) that the model can read and the text is long enough for;
-        of images see `images.sides`.
+    lengths : sequence of int, int or str, optional
+        Tokens of a window, several as a text "32,128"; None for those of (32, 128, 512) that the model can read
+        and the text is long enough for; of images see `images.sides`.
     windows : int
         Windows for each length.
     seed : int
@@ -95,9 +108,7 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, 
     """
     if windows < 1:
         raise ValueError(f"windows must be 1 or more, got {windows}.")
-    lengths = [lengths] if isinstance(lengths, int) else lengths
-    if lengths is not None and (not lengths or min(lengths) < 1 or len(set(lengths)) < len(lengths)):
-        raise ValueError(f"lengths must be different whole numbers from 1 on, got {','.join(map(str, lengths))}.")
+    lengths = None if lengths is None else _lengths(lengths)
     name = None if isinstance(model, models.Model) else str(model)
     chosen_layers(layers, None, name)
     if name is not None and not _itself(text) and Path(text).is_file() and not Path(text).name.endswith(images.ENDINGS):

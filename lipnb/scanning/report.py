@@ -13,7 +13,7 @@ from lipnb.scanning.catalogue import CATALOGUE, SOURCES
 from lipnb.scanning.columns import COLUMNS
 from lipnb.scanning.folder import Scan
 from lipnb.scanning.summary import TITLES, skipped, times
-from lipnb.scanning.verdict import verdicts
+from lipnb.scanning.verdict import as_written, verdicts
 
 __all__ = ["PLOTTED", "html", "write"]
 
@@ -158,7 +158,7 @@ def _most_moving(tokens):
     """The token of each layer that moves the others most."""
     if tokens.empty:
         return []
-    return tokens.loc[tokens.groupby("layer").moves.idxmax()].to_dict("records")
+    return as_written(tokens).loc[tokens.groupby("layer").moves.idxmax()].to_dict("records")
 
 
 def _range(summary, key):

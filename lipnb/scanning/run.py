@@ -3,11 +3,11 @@
 import hashlib
 import json
 import os
-import time
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import torch
@@ -20,13 +20,13 @@ from lipnb.scanning.catalogue import applicable
 from lipnb.scanning.folder import SUMS, Scan, clear, folder_of, load, seal
 from lipnb.scanning.inputs import chosen_layers, prepare
 from lipnb.scanning.measure import closed_form_work, measure
+from lipnb.scanning.planning import Begun, shorter
 from lipnb.scanning.reader import Reader
 
-__all__ = ["UPPER_WORK", "Begun", "begin", "planned", "remeasure", "scan"]
+__all__ = ["UPPER_WORK", "begin", "remeasure", "scan"]
 
 UPPER_WORK = 1e11  # operations of one certified bound, up to which it is computed by default: some seconds
 LEFT_OUT = "left_out"
-PRODUCTS = 30  # with a Jacobian and its transpose, of a usual solve
 
 
 def scan(
@@ -34,7 +34,7 @@ def scan(
     text: str | os.PathLike = "python_reference",
     *,
     layers: str | Sequence[int] = "all",
-    lengths: Sequence[int] | int | None = None,
+    lengths: str | Sequence[int] | int | None = None,
     windows: int = 2,
     special: bool = True,
     object: str = "heads+output",
@@ -64,9 +64,10 @@ def scan(
         model of images an image, a folder of them, "pictures", one of `lipnb.models.PICTURES`, or "random".
     layers : str or sequence of int
         "all", "0,3,5", "0-5".
-    lengths : sequence of int or int, optional
-        Tokens n of the windows; default those of 32, 128 and 512 that the model reads and the text allows. Images have
-        one length, but for a model that reads squares of any size, such as DINOv2: by default the largest within these.
+    lengths : sequence of int, int or str, optional
+        Tokens n of the windows, as a text "32,128"; default those of 32, 128 and 512 that the model reads and the
+        text allows. Images have one length, but for a model that reads squares of any size, such as DINOv2: by default
+        the largest within these.
     windows : int
         Windows for each length, at random places of the text, never overlapping.
     special : bool
@@ -139,6 +140,9 @@ def scan(
         for table, units in _units(begun.reader, settings).items()
         if not _finished(output / f"{table}.json", settings)
     }
+    if progress and todo:
+        for sentence in shorter(begun):
+            print(sentence, file=sys.stderr)
     count = sum(unit.size for units in todo.values() for unit in units)
     with recording.bar(count, "step", progress) as bar:
         for table, units in todo.items():
@@ -149,19 +153,12 @@ def scan(
     return load(output)
 
 
-class Begun(NamedTuple):
-    """A scan before anything is measured: the network on its inputs, and what its tables depend on."""
-
-    reader: Reader
-    settings: dict[str, Any]
-
-
 def begin(
     model: str | os.PathLike | Model,
     text: str | os.PathLike = "python_reference",
     *,
     layers: str | Sequence[int] = "all",
-    lengths: Sequence[int] | int | None = None,
+    lengths: str | Sequence[int] | int | None = None,
     windows: int = 2,
     special: bool = True,
     object: str = "heads+output",
@@ -252,57 +249,6 @@ def _finished(path, settings):
         return json.loads(path.read_text(encoding="utf-8"))["settings"] == settings
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def planned(begun: Begun) -> list[str]:
-    """What a scan will measure and about how long it takes, in sentences; nothing is measured but one product.
-
-    Parameters
-    ----------
-    begun : Begun
-        From `begin`.
-
-    Returns
-    -------
-    list of str
-    """
-    reader, found = begun
-    layers, lengths, windows = len(found["layers_scanned"]), found["lengths"], found["windows"]
-    kinds, close, h, d = windows + len(found["baselines"]), found["close"], found["heads"], found["width"]
-    said = [
-        f"Constants: {layers} layers at n = {', '.join(map(str, lengths))}, {windows} windows each"
-        + (f" and baselines ({', '.join(found['baselines'])}) of the first" if found["baselines"] else "")
-        + f": {layers * len(lengths) * kinds}."
-    ]
-    work = sum(kinds * layers * PRODUCTS * (14 * n * d**2 + 16 * n**2 * d) for n in lengths)
-    certified = [found["work"][str(n)] for n in lengths]
-    done = [each for each in certified if each is not None and each <= found["upper_work"]]
-    said.append(f"Certified upper bounds: {layers * len(done) * found['certified']}.")
-    work += layers * found["certified"] * sum(done)
-    if close is not None:
-        network = 8 * PRODUCTS * close * sum(p.numel() for p in reader.model.module.parameters())
-        work += layers * PRODUCTS * (14 * close * d**2 + 16 * close**2 * d) * h + 3 * network
-        said.append(
-            f"Closely, at n = {close}: {layers * h} heads, {layers} maps of {close} x {close} tokens, {layers} whole "
-            "layers, the network from end to end."
-        )
-    seconds = work / _speed()
-    said.append(f"Roughly {_duration(seconds)} by counting operations, at the speed of this machine now.")
-    return said
-
-
-def _speed():
-    """Floating point operations a second of one matrix product."""
-    a = torch.ones(512, 512)
-    a @ a
-    began = time.perf_counter()
-    for _ in range(4):
-        a @ a
-    return 4 * 2 * 512**3 / (time.perf_counter() - began)
-
-
-def _duration(seconds):
-    return f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
 
 
 def remeasure(

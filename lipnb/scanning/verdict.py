@@ -5,7 +5,7 @@ import pandas as pd
 from lipnb.scanning.folder import Scan
 from lipnb.scanning.summary import TITLES, closest, times
 
-__all__ = ["verdicts"]
+__all__ = ["as_written", "verdicts"]
 
 
 def verdicts(found: Scan) -> list[str]:
@@ -91,13 +91,18 @@ def _tokens(tokens):
     """Which token moves the others most, in how many layers."""
     if not len(tokens):
         return
-    first = tokens.loc[tokens.groupby("layer").moves.idxmax()]
+    first = as_written(tokens).loc[tokens.groupby("layer").moves.idxmax()]
     place = first.place.mode()[0]
     named = first[first.place == place]
     yield (
         f"The token that moves the others most is in {len(named)} of {len(first)} layers number {place}, "
-        f"{named.token.iloc[0]!r}, of {tokens.place.max() + 1}."
+        f"{named.written.iloc[0]}, of {tokens.place.max() + 1}."
     )
+
+
+def as_written(tokens: pd.DataFrame) -> pd.DataFrame:
+    """Tokens with a column `written`: folders of scans made before there was one have the vocabulary's signs."""
+    return tokens if "written" in tokens else tokens.assign(written=tokens.token.map(repr))
 
 
 def _whole(whole, count):

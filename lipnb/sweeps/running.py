@@ -178,7 +178,8 @@ def _run(now, folder, scheduler, progress, say):
     made_from, ran, failed = key(now.source), 0, 0
     there = sum(found in ("done", "failed") for found in now.states.values())
     with _outcomes(now, scheduler, say) as (outcomes, words):
-        say(f"{len(now.states)} points of {now.spec.notebook.name}: {there} there, {len(now.todo)} to run; {words}")
+        points = f"{len(now.states)} point{'s' * (len(now.states) != 1)}"
+        say(f"{points} of {now.spec.notebook.name}: {there} there, {len(now.todo)} to run; {words}")
         with (
             _born(now, folder, words),
             Sign(folder.path, words) as sign,

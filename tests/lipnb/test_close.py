@@ -2,6 +2,7 @@
 
 import shutil
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ import lipnb
 from lipnb import corpora, local_lipschitz, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.scanning import closely, columns, verdict
+from lipnb.scanning import closely, columns, comparing, inputs, planning, verdict
 from lipnb.scanning.reader import Reader, shuffled
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
@@ -144,6 +145,17 @@ def test_one_pass_reads_what_every_layer_receives(bert):
         assert torch.equal(changed, model.given(ids, layer, lambda x: x.flip(1))[1])
 
 
+def test_the_whole_network_is_its_layers_one_after_another_at_any_tokens(bert):
+    """At embeddings that are not those of the ids, which play no part."""
+    model = small(bert)
+    ids = models.random_windows(model, WORDS, 6, 1)
+    read = models.readings(model, ids)
+    x = read[0].stream.flip(1).cos()
+    found = models.whole_network(model, ids)(x)
+    assert torch.allclose(found, read[1].whole(read[0].whole(x)), rtol=0, atol=1e-12)
+    assert torch.equal(found, models.whole_network(model, ids.flip(1))(x))
+
+
 def test_logits_of_a_decoder_are_those_of_the_library(tmp_path):
     from transformers import GPT2LMHeadModel
 
@@ -231,12 +243,72 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     assert "2 are higher" in capsys.readouterr().out  # folders of scans, without the models
 
 
+@pytest.mark.parametrize(
+    ("factors", "differs"),
+    [((2, 3), "higher"), ((0.5, 0.3), "lower"), ((0.9, 5), ""), ((1.005, 1.005), ""), ((0.995, 0.995), "")],
+)
+def test_a_difference_is_told_where_every_window_shows_it_beyond_the_solvers_error(factors, differs):
+    """Constants known to one percent: of two windows both differ, one each way, or neither by enough."""
+
+    def scan(constants):
+        table = pd.DataFrame({"layer": 0, "length": 8, "window": [0, 1], "passed": True, "relative": 1.0})
+        table = table.assign(lipschitz=constants, probable=[1.01 * one for one in constants])
+        return SimpleNamespace(table=table, about={"settings": dict.fromkeys(comparing.SAME)})
+
+    row = scanning.compare(scan((1.0, 7.0)), scan((factors[0], 7.0 * factors[1]))).iloc[0]
+    assert row.differs == differs
+    assert row.ratio == pytest.approx(sum(factors) / 2) and row.error == pytest.approx(0.01)
+
+
 def test_a_dry_run_measures_nothing(bert, story, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["scan", str(bert), "--text", str(story), "--lengths", "4,6", "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "Constants: 2 layers at n = 4, 6, 2 windows each and baselines (random, shuffled) of the first: 16." in said
-    assert "Roughly" in said and list(tmp_path.iterdir()) == []
+    assert "Roughly" in said and "would shorten it" not in said and list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(planning, "LONG", 0)
+    monkeypatch.setattr(planning, "_seconds", lambda begun: (600.0, 5400.0))
+    given = ["--text", str(story), "--lengths", "4", "--windows", "1", "--layers", "0"]
+    assert main(["scan", str(bert), *given, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "Constants: 1 layer at n = 4, 1 window each" in said and "4 heads, 1 map of 4 x 4 tokens, 1 whole" in said
+    assert "takes about 100 minutes, most of that the close look: --no-close (close=False in Python) or fewer" in said
+
+
+class Spelling:
+    """A tokenizer of four tokens: GPT's space, SentencePiece's space, the end of a line, and half a character."""
+
+    tokens, texts = ["Ġis", "▁is", "Ċ", "ð"], [" is", "is", "\n", "\ufffd"]
+
+    def convert_ids_to_tokens(self, number):
+        return self.tokens[number]
+
+    def decode(self, numbers, clean_up_tokenization_spaces):
+        assert not clean_up_tokenization_spaces
+        return "".join(self.texts[number] for number in numbers)
+
+
+def test_tokens_are_shown_as_a_reader_would_write_them(found):
+    model, ids = SimpleNamespace(tokenizer=Spelling()), torch.arange(4)[None]
+    words = [closely._word(model, ids, place) for place in range(4)]
+    assert [word["token"] for word in words] == Spelling.tokens
+    assert [word["written"] for word in words] == ["' is'", "' is'", r"'\n'", "'ð'"]
+    table = found[0].tokens
+    assert table.written.tolist() == [repr(token) for token in table.token]  # words of BERT, through the file
+    assert verdict.as_written(table.drop(columns="written")).equals(table[[*table.drop(columns="written"), "written"]])
+
+
+@pytest.mark.parametrize("lengths", ["2,x", "", [2.5], "2,2", (0,)])
+def test_lengths_are_a_text_as_at_the_terminal_or_refused(lengths):
+    assert inputs._lengths("32,128") == inputs._lengths([32, 128]) == [32, 128] and inputs._lengths(7) == [7]
+    with pytest.raises(ValueError, match="lengths must be different whole numbers from 1 on"):
+        inputs._lengths(lengths)
+
+
+@pytest.mark.parametrize("place", ["./nosuch", "/no/such", "no/such/", "a/b/c"])
+def test_a_path_that_is_not_there_is_no_name_on_the_hub(place, capsys):
+    assert main(["scan", place]) == 1
+    assert f"lipnb: there is no folder {place!r}: a model is a folder" in capsys.readouterr().err
 
 
 def test_a_table_changed_later_is_not_read_again(found, tmp_path):

@@ -181,6 +181,16 @@ def test_layers_that_share_a_module_receive_their_own_tokens(tmp_path):
         assert torch.equal(model.given(inputs, layer)[0], seen[layer])
 
 
+def test_a_network_whose_layers_share_a_module_begins_once(tmp_path):
+    model = load(tmp_path, "albert", {"num_hidden_layers": 3, "num_hidden_groups": 1, "inner_group_num": 1})
+    ids = some_inputs(model.module, "input_ids", 6, count=2, seed=1)
+    read = models.readings(model, ids)
+    x = expected = read[0].stream.flip(1).cos()
+    for layer in range(3):
+        expected = read[layer].whole(expected)
+    assert torch.allclose(models.whole_network(model, ids)(x), expected, rtol=0, atol=1e-12)
+
+
 def test_rotations_are_computed_in_float32_whatever_the_type(tmp_path):
     load(tmp_path, "llama")
     for dtype in (torch.bfloat16, torch.float64):

@@ -145,7 +145,7 @@ def test_an_absent_name_and_an_absent_network_have_one_clear_sentence(answers, p
     assert answer["kind"] == "FileNotFoundError"
     assert answer["sentence"] == (
         f"'{name}' could not be found on the Hugging Face hub or in its cache, and is not a folder. Without network "
-        "use load('minilm'), which is embedded, or pass a local folder holding config.json and model.safetensors."
+        "take 'minilm', which is embedded, or a local folder holding config.json and model.safetensors."
     )
     assert answer["waited"] < 12  # one attempt: between its own the client would wait 20 seconds and more
 

@@ -215,7 +215,8 @@ def test_terms_tested_by_a_factorisation_are_those_computed(seed, monkeypatch):
     computed = torch.stack(bounds.three_terms(Pieces(f, x, weights)))
     monkeypatch.setattr("lipnb.bounds.terms.DEAR", 0)
     tested = torch.stack(bounds.three_terms(Pieces(f, x, weights)))
-    assert (tested >= computed * (1 - 1e-6)).all() and (tested <= 1.05 * computed + 1e-9).all()
+    # of a width of one, what the output sends to nothing costs more than a few percent of a tiny term
+    assert (tested >= computed * (1 - 1e-6)).all() and (tested <= 1.05 * computed + 1e-5 * computed.sum()).all()
 
 
 @pytest.mark.parametrize("seed", DOT[:20])

@@ -33,6 +33,21 @@ def test_products_equal_autograd_and_are_adjoint(seed, spread, score):
 
 
 @pytest.mark.parametrize("score", ["dot", "l2"])
+@pytest.mark.parametrize("seed", range(8))
+def test_row_sums_taken_off_entry_by_entry_give_the_same_products(seed, score, monkeypatch):
+    """The way of nearly hard attention, on attention where autograd has all digits."""
+    monkeypatch.setattr("lipnb.jacobian.weights.STEEP", 0.0)
+    case = random_case(seed, score=score)
+    closed, twin = pair(case)
+    assert closed.products().steep
+    generator = torch.Generator().manual_seed(seed)
+    u = torch.randn(case.x.shape, generator=generator, dtype=torch.float64)
+    w = torch.randn(*case.x.shape[:-1], case.attention.output_width, generator=generator, dtype=torch.float64)
+    assert relative(closed.jvp(u), twin.jvp(u)) < 1e-10
+    assert relative(closed.vjp(w), twin.vjp(w)) < 1e-10
+
+
+@pytest.mark.parametrize("score", ["dot", "l2"])
 @pytest.mark.parametrize(("seed", "spread"), [(seed, spread) for seed, spread in CASES if seed // 8 % 2 == 0])
 def test_dense_blocks_equal_autograd_and_products(seed, spread, score):
     case = random_case(seed, spread=spread, score=score)

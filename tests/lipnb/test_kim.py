@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq
 
 from lab import experiments
 from lab.experiments import l2_bounds
@@ -82,6 +83,25 @@ def test_growth_by_hand():
     for n in (10**8, 10**16, 10**32):
         rate = n**0.25 * math.sqrt(math.log(n))
         assert 0.1416 < bounds.l2_growth_sharp(n, masked=False) / rate < 1.81
+
+
+@pytest.mark.parametrize("n", [1, 2, 16, 1000])
+def test_the_bounds_of_the_theorem_are_its_formulas(n):
+    z = brentq(lambda z: z * math.exp(z + 1) - (n - 1), 0, 10, xtol=1e-15)
+    assert bounds.l2_growth(n) == pytest.approx(math.sqrt(n) * (4 * z + 1), rel=1e-12)
+    generator = torch.Generator().manual_seed(n)
+    query, value, output = (torch.randn(2, 3, 3, generator=generator, dtype=torch.float64) for _ in range(3))
+
+    def largest(matrices, p):
+        return torch.linalg.matrix_norm(matrices, p)
+
+    joined = torch.cat([*output], 1)
+    maximum = (largest(query, math.inf) * largest(query.mT, math.inf)).max() * largest(value, math.inf).max()
+    expected = (4 * z + 3**-0.5) * maximum * largest(joined, math.inf)
+    assert bounds.l2_upper(query, value, output, n, math.inf) == pytest.approx(expected.item(), rel=1e-12)
+    heads = (largest(query, 2) ** 4 * largest(value, 2) ** 2 / 3).sum().sqrt()
+    expected = math.sqrt(n) * (4 * z + 1) * heads * largest(joined, 2)
+    assert bounds.l2_upper(query, value, output, n) == pytest.approx(expected.item(), rel=1e-7)
 
 
 def test_star_reaches_the_order():

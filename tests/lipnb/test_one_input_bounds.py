@@ -88,6 +88,11 @@ def test_the_formulas_are_what_they_say():
     assert found == pytest.approx(expected, rel=1e-7)
     c = (x @ A.T @ x.T).softmax(1).sum(0).max().item()
     assert column_upper(A, V, x).item() == pytest.approx(3 * (t + math.sqrt(c) * (1 + t)), rel=1e-7)
+    sideways = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0]], dtype=torch.float64)
+    c = (sideways @ turned.T @ sideways.T).softmax(1).sum(0).max().item()
+    assert (sideways @ turned @ sideways.T).softmax(1).sum(0).max().item() < 0.9 * c
+    found = column_upper(turned, torch.eye(2), sideways).item()
+    assert found == pytest.approx(2 * 4 + math.sqrt(c) * (1 + 2 * 4), rel=1e-7)
     assert general_lower(A, n, R) == pytest.approx(2 / (1 + 4 * math.exp(-4 * R**2)), rel=1e-12)  # gamma = 2
 
 

@@ -1,5 +1,7 @@
 """The cached products: J^T J in one go, token weights, parts of a batch, other precisions and other units."""
 
+import math
+
 import pytest
 import torch
 from cases import CASES, random_case, relative
@@ -121,6 +123,22 @@ def test_value_and_output_matrices_of_any_size_do_not_overflow_in_float32(seed, 
         single = AttentionJacobian(scaled, case.x.float()).products()
         u = normal(*case.x.flatten(1).shape)
         assert relative(single.gram(u.float()).double() * single.unit**2, exact.gram(u) * exact.unit**2) < 1e-4
+
+
+def test_units_are_powers_of_two_and_zeros_stay_zeros():
+    """Dividing by them loses no digit, and zero matrices give zero, not 0 / 0."""
+    for seed in (1, 2, 9):  # with and without output matrices, no biases
+        case = random_case(seed, n=5)
+        att, u = case.attention, normal(*case.x.shape, seed=seed)
+        flat = AttentionJacobian(att, case.x).products()
+        assert math.frexp(flat.unit)[0] == math.frexp(flat.weights.value_unit)[0] == 0.5
+        if att.output is not None:
+            size = flat.unit / flat.weights.value_unit
+            assert torch.equal(flat.weights.output * size, att.output.movedim(0, 1).flatten(1))
+        for zero in ("value", "output"):
+            if (one := getattr(att, zero)) is not None:
+                nothing = AttentionJacobian(att.replace(**{zero: 0 * one}), case.x)
+                assert (nothing.jvp(u) == 0).all() and (nothing.gram(u) == 0).all()
 
 
 def test_answers_of_jvp_vjp_and_gram_are_not_overwritten():

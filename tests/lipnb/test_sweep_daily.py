@@ -138,7 +138,7 @@ def test_a_notebook_itself_is_a_sweep_of_one_point(place, capsys):
     assert json.loads(Path("sweeps/small/sweep.json").read_text())["parameters"]["n"] == 4
     capsys.readouterr()
     assert cli.main(["sweep", "small.py", "-p", "n=4", "-p", "who=True", "-p", "slope=nan", "--dry-run"]) == 0
-    assert "1 points, 0 would run" in capsys.readouterr().out  # not a number is the same parameter the next time
+    assert "1 point, 0 would run" in capsys.readouterr().out  # not a number is the same parameter the next time
 
 
 def test_a_column_of_the_table_is_no_parameter(place):

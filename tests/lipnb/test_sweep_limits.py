@@ -351,7 +351,7 @@ def test_rows_of_an_earlier_notebook_are_kept_and_said(place, capsys):
     Path("small.py").write_text(SMALL.replace("10 * n", "100 * n"))
     assert cli.main(["sweep", name, "--limit", "1"]) == 0
     said = capsys.readouterr().out
-    assert "1 points done, 3 still to run" in said
+    assert "1 point done, 3 still to run" in said
     assert "3 rows of an earlier notebook, package or spec are not in that table: " in said and "stale.csv" in said
     import pandas as pd
 

@@ -1,0 +1,115 @@
+"""What a scan will do and about how long that takes, counted before anything is measured."""
+
+import time
+from typing import Any, NamedTuple
+
+import torch
+
+from lipnb.scanning.reader import Reader
+
+__all__ = ["Begun", "planned", "shorter"]
+
+PRODUCTS = 30  # with a Jacobian and its transpose, of a usual solve
+LONG = 300  # seconds from which a scan says what would shorten it
+
+
+class Begun(NamedTuple):
+    """A scan before anything is measured: the network on its inputs, and what its tables depend on."""
+
+    reader: Reader
+    settings: dict[str, Any]
+
+
+def planned(begun: Begun) -> list[str]:
+    """What a scan will measure and about how long it takes, in sentences; nothing is measured but one product.
+
+    Parameters
+    ----------
+    begun : Begun
+        From `begin`.
+
+    Returns
+    -------
+    list of str
+    """
+    reader, found = begun
+    layers, lengths, windows = len(found["layers_scanned"]), found["lengths"], found["windows"]
+    kinds, close, h = windows + len(found["baselines"]), found["close"], found["heads"]
+    said = [
+        f"Constants: {_many(layers, 'layer')} at n = {', '.join(map(str, lengths))}, {_many(windows, 'window')} each"
+        + (f" and baselines ({', '.join(found['baselines'])}) of the first" if found["baselines"] else "")
+        + f": {layers * len(lengths) * kinds}.",
+        f"Certified upper bounds: {layers * len(_certified(found)) * found['certified']}.",
+    ]
+    if close is not None:
+        said.append(
+            f"Closely, at n = {close}: {_many(layers * h, 'head')}, {_many(layers, 'map')} of {close} x {close} tokens,"
+            f" {_many(layers, 'whole layer')}, the network from end to end."
+        )
+    seconds = _seconds(begun)
+    said.append(f"Roughly {_duration(sum(seconds))} by counting operations, at the speed of this machine now.")
+    return [*said, *shorter(begun, seconds)]
+
+
+def _many(count, what):
+    """A number of things, in words."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _certified(found):
+    """Operations of a certified bound, for each length at which it is not too costly."""
+    work = [found["work"][str(n)] for n in found["lengths"]]
+    return [each for each in work if each is not None and each <= found["upper_work"]]
+
+
+def _seconds(begun):
+    """About how long the layers take, and how long the close look, by counting operations."""
+    reader, found = begun
+    layers, close, d = len(found["layers_scanned"]), found["close"], found["width"]
+    kinds = found["windows"] + len(found["baselines"])
+    work = sum(kinds * layers * PRODUCTS * (14 * n * d**2 + 16 * n**2 * d) for n in found["lengths"])
+    work += layers * found["certified"] * sum(_certified(found))
+    closely = 0
+    if close is not None:
+        closely = layers * PRODUCTS * (14 * close * d**2 + 16 * close**2 * d) * found["heads"]
+        closely += 3 * 8 * PRODUCTS * close * sum(p.numel() for p in reader.model.module.parameters())
+    speed = _speed()
+    return work / speed, closely / speed
+
+
+def shorter(begun: Begun, seconds: tuple[float, float] | None = None) -> list[str]:
+    """What would shorten a scan that takes more than five minutes, in at most one sentence.
+
+    Parameters
+    ----------
+    begun : Begun
+        From `begin`.
+    seconds : tuple of float, optional
+        Of the layers, and of the close look; counted if not given.
+
+    Returns
+    -------
+    list of str
+    """
+    layers, close = _seconds(begun) if seconds is None else seconds
+    if layers + close < LONG:
+        return []
+    ways = ["--no-close (close=False in Python)"] if close > layers else []
+    ways += ["fewer --layers"] if len(begun.settings["layers_scanned"]) > 1 else []
+    ways += ["fewer or shorter --lengths"]
+    most = ", most of that the close look" if close > layers else ""
+    return [f"This scan takes about {_duration(layers + close)}{most}: {' or '.join(ways)} would shorten it."]
+
+
+def _speed():
+    """Floating point operations a second of one matrix product."""
+    a = torch.ones(512, 512)
+    a @ a
+    began = time.perf_counter()
+    for _ in range(4):
+        a @ a
+    return 4 * 2 * 512**3 / (time.perf_counter() - began)
+
+
+def _duration(seconds):
+    return f"{seconds:.0f} seconds" if seconds < 90 else f"{seconds / 60:.0f} minutes"
