@@ -367,7 +367,11 @@ def damaged(checkpoints, folder, damage):
     ("damage", "kind", "sentence"),
     [
         ("no config", FileNotFoundError, "holds no config.json: pass a folder in Hugging Face format"),
-        ("no weights", FileNotFoundError, "has no complete weights in safetensors format .* with --random \\(random=True in Python\\)"),
+        (
+            "no weights",
+            FileNotFoundError,
+            "has no complete weights in safetensors format .* with --random \\(random=True in Python\\)",
+        ),
         ("half", ValueError, "model.safetensors of .* is not a whole safetensors file .* download or copy it again"),
         ("noise", ValueError, "model.safetensors of .* is not a whole safetensors file"),
         ("not json", ValueError, "is not a Hugging Face configuration"),
@@ -395,8 +399,16 @@ def test_a_damaged_folder_is_named(checkpoints, tmp_path, damage, kind, sentence
 @pytest.mark.parametrize(
     ("arguments", "kind", "sentence"),
     [
-        ({"name_or_path": "nobody/nothing"}, FileNotFoundError, "could not be found .* take 'minilm', which is embedded"),
-        ({"name_or_path": "./no folder"}, FileNotFoundError, "there is no folder './no folder': a model is a folder with"),
+        (
+            {"name_or_path": "nobody/nothing"},
+            FileNotFoundError,
+            "could not be found .* take 'minilm', which is embedded",
+        ),
+        (
+            {"name_or_path": "./no folder"},
+            FileNotFoundError,
+            "there is no folder './no folder': a model is a folder with",
+        ),
         ({"name_or_path": ""}, ValueError, "must be a name or a folder, got ''"),
         ({"name_or_path": None}, ValueError, "must be a name or a folder, got None"),
         ({"name_or_path": "gpt2", "random": True, "masked": False}, ValueError, "GPT-2 is always masked"),
