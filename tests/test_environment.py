@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,17 @@ def test_lock_satisfies_every_requirement(requirement):
     version = locked().get(canonicalize_name(requirement.name))
     assert version is not None, "not in constraints.txt"
     assert requirement.specifier.contains(version, prereleases=True)
+
+
+@pytest.mark.parametrize("name", sorted(locked()))
+def test_locked_versions_run_on_the_lowest_python(name):
+    """Pip refuses a version that asks for a later patch release than a distribution's own Python 3.11 has."""
+    try:
+        asked = metadata(name)["Requires-Python"]
+    except PackageNotFoundError:
+        pytest.skip(f"{name} is not installed here")
+    lowest = re.fullmatch(r">=(\d+\.\d+)", PROJECT["requires-python"].split(",")[0])[1]
+    assert asked is None or SpecifierSet(asked).contains(f"{lowest}.0")
 
 
 def test_the_version_stands_in_one_place():
