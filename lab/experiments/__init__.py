@@ -6,6 +6,7 @@ of a network, made when they are asked for.
 
 from lab.experiments import (
     adversarial,
+    atlas,
     audit,
     brackets,
     influence,
@@ -43,6 +44,7 @@ __all__ = [
 # in this order
 MODULES = (
     real_text,
+    atlas,
     adversarial,
     scaling_factor,
     positions,

@@ -1,0 +1,338 @@
+"""The growth atlas: the local constant of every layer against the number of tokens, on texts, pictures and controls.
+
+Lengths are geometric. At each length the windows lie at random places, disjoint, and drawn anew for every length, each
+between the special tokens of its model; of a picture they are random squares. Controls: the same windows with their
+tokens in random order, and random weights on the same windows.
+"""
+
+import math
+import os
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.functional import interpolate
+
+from lab import released
+from lab.experiments.loading import load
+from lab.experiments.portrait import concentration, parts, popularity
+from lab.experiments.table import Table
+from lipnb import corpora, models, singular_pair
+from lipnb.attention import Attention
+from lipnb.certified import certify
+from lipnb.lipschitz import local_lipschitz
+from lipnb.models.pictures import PICTURES, picture
+from lipnb.recording import Unit
+from lipnb.scanning.closely import relative
+from lipnb.scanning.reader import shuffled
+
+__all__ = ["ATLAS", "TABLES", "Condition", "crops", "lengths_of", "of_model", "windows_of"]
+
+RTOL = 1e-3  # of a constant: far below how much windows differ
+CERTIFIED = 32  # tokens up to which the first window of Alice is certified
+SHORTEST, LONGEST = 8, 2048  # tokens of a text window
+TOKENS = 4096  # at a length: fewer windows of long ones, but never fewer than three
+LEAST = 3
+CONTROLS_TO = 512  # tokens up to which controls, and all texts but the first, of large models are measured
+ENTRIES = 2**26  # attention probabilities held at once
+SQUARES = (4, 6, 8, 11, 16, 22, 32, 37)  # patches on a side of a picture
+SMALLEST = 0.5  # side of a random square, over the shorter side of its picture
+ORDERS, WEIGHTS = ("text", "shuffled"), ("own", "random")
+
+
+class Condition(NamedTuple):
+    """What a model reads in a part of the atlas.
+
+    Attributes
+    ----------
+    corpus : str
+        A text, or a picture.
+    order : {"text", "shuffled"}
+        Tokens (of a picture patches) as they are, or in random order.
+    weights : {"own", "random"}
+        Of the model, or drawn at random as its family draws them.
+    count : int
+        Most windows of a length.
+    longest : int
+        Most tokens.
+    """
+
+    corpus: str
+    order: str = "text"
+    weights: str = "own"
+    count: int = 8
+    longest: int = LONGEST
+
+
+def _texts(count, longest, rest):
+    """Conditions of a language model: three texts, and two controls on the first of them."""
+    return (
+        Condition("alice", count=count, longest=longest),
+        Condition("ag_news", count=rest, longest=min(longest, CONTROLS_TO)),
+        Condition("python_reference", count=rest, longest=min(longest, CONTROLS_TO)),
+        Condition("alice", order="shuffled", count=rest, longest=min(longest, CONTROLS_TO)),
+        Condition("alice", weights="random", count=min(rest, 4), longest=min(longest, CONTROLS_TO)),
+    )
+
+
+IMAGES = (
+    *(Condition(name, count=4) for name in PICTURES),
+    *(Condition(name, order="shuffled", count=3, longest=CONTROLS_TO) for name in PICTURES),
+    *(Condition(name, weights="random", count=3, longest=CONTROLS_TO) for name in PICTURES),
+)
+SMALL = _texts(8, 512, 8)
+# name of a table -> what `models.load` takes, and the conditions
+ATLAS = {
+    "atlas-minilm": ({"name": "minilm", "masked": False}, SMALL),
+    "atlas-minilm-masked": ({"name": "minilm", "masked": True}, SMALL),
+    "atlas-gpt2-mini": ({"name": "gpt2-mini"}, SMALL),
+    "atlas-stories260k": ({"name": "stories260K"}, SMALL),
+    "atlas-smollm2": ({"name": "smollm2"}, _texts(6, 2048, 4)),
+    "atlas-dinov2-small": ({"name": "dinov2-small"}, IMAGES),
+}
+
+
+def lengths_of(model, longest=LONGEST):
+    """Geometric lengths that a model reads: powers of two from 8, or squares of patches and the tokens beside them.
+
+    Parameters
+    ----------
+    model : lipnb.models.Model
+        From `lipnb.models.load`.
+    longest : int
+        Most tokens.
+
+    Returns
+    -------
+    tuple of int
+
+    Examples
+    --------
+    >>> from lipnb import models
+    >>> lengths_of(models.load("minilm"), 100)
+    (8, 16, 32, 64)
+    """
+    most = min(longest, model.longest)
+    if model.architecture.reads == "input_ids":
+        return tuple(2**i for i in range(int(math.log2(SHORTEST)), int(math.log2(most)) + 1))
+    return tuple(n for n in (_tokens(model, side) for side in SQUARES) if n <= most)
+
+
+def _tokens(model, side):
+    """Tokens of a picture of so many patches a side."""
+    config = model.module.config
+    return side**2 + model.longest - (config.image_size // config.patch_size) ** 2
+
+
+def crops(name, pixels, count, seed):
+    """Random squares of a picture, resized: places and sides uniform, sides at least half of the picture's.
+
+    Parameters
+    ----------
+    name : str
+        As for `lipnb.models.picture`.
+    pixels : int
+        Side of the result.
+    count : int
+        How many.
+    seed : int
+        Of places and sides.
+
+    Returns
+    -------
+    Tensor, shape (count, 3, pixels, pixels)
+        Normalised as DINOv2 reads it.
+
+    Examples
+    --------
+    >>> crops("china", 56, 2, seed=0).shape
+    torch.Size([2, 3, 56, 56])
+    """
+    whole = picture(name, 512)  # its largest middle square
+    draw, found = np.random.default_rng(seed), []
+    for _ in range(count):
+        side = int(draw.integers(int(SMALLEST * 512), 512, endpoint=True))
+        top, left = draw.integers(0, 512 - side, endpoint=True, size=2)
+        square = whole[..., top : top + side, left : left + side]
+        found.append(interpolate(square, size=(pixels, pixels), mode="bicubic", antialias=True))
+    return torch.cat(found)
+
+
+def windows_of(model, condition, length, *, count=None, seed=0):
+    """The windows of one length: token ids or pictures; another seed, and so other places, for every length.
+
+    Parameters
+    ----------
+    model : lipnb.models.Model
+        Who reads them.
+    condition : Condition
+        What is read.
+    length : int
+        Tokens of a window, special ones included.
+    count : int, optional
+        How many; default: as many as the condition and `TOKENS` allow, three or more.
+    seed : int
+        Of places and orders.
+
+    Returns
+    -------
+    LongTensor, shape (count, length), or Tensor, shape (count, c, pixels, pixels)
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        The sentences of `lipnb.corpora` and `lipnb.models`.
+    """
+    count = count or max(LEAST, min(condition.count, TOKENS // length))
+    draw = 1000 * seed + length
+    if model.architecture.reads == "input_ids":
+        ids = models.random_windows(model, corpora.read(condition.corpus), length, count, seed=draw)
+        if condition.order == "shuffled":
+            ends = tuple(map(len, models.special_tokens(model)))
+            ids = torch.cat([shuffled(one[None], ends, draw + 7919 * i) for i, one in enumerate(ids)])
+        return ids
+    patch = model.module.config.patch_size
+    side = next(side for side in SQUARES if _tokens(model, side) == length)
+    pixels = crops(condition.corpus, side * patch, count, draw)
+    if condition.order == "shuffled":
+        for i, one in enumerate(pixels):
+            order = torch.randperm(side**2, generator=torch.Generator().manual_seed(draw + 7919 * i))
+            tiles = one.unfold(1, patch, patch).unfold(2, patch, patch).reshape(3, side**2, patch, patch)[:, order]
+            tiles = tiles.view(3, side, side, patch, patch).permute(0, 1, 3, 2, 4)
+            pixels[i] = tiles.reshape(3, side * patch, side * patch)
+    return pixels
+
+
+def _layer_rows(f, x, *, certified, seed):
+    """Rows of one layer at windows x (b, n, d)."""
+    pair = singular_pair(f, x, rtol=RTOL, seed=seed)
+    value, converged = pair.value.clone(), pair.converged.clone()
+    for i in (~converged).nonzero().flatten().tolist():  # what float32 cannot prove, the solver proves in float64
+        again = local_lipschitz(f, x[i], rtol=RTOL, seed=seed)
+        value[i], converged[i] = again.value, again.converged
+    norms, y = torch.linalg.vector_norm(x.double(), dim=-1), f(x)
+    found = concentration(pair) | {
+        "lipschitz": value,
+        "residual": pair.residual,
+        "converged": converged,
+        "released": released.reported(f, x),
+        "radius": norms.amax(-1),
+        "mean_radius": norms.square().mean(-1).sqrt(),
+    }
+    if isinstance(f, Attention):
+        found |= popularity(f, x) | parts(f, x, pair)
+    rows = [{name: tensor[i].item() for name, tensor in found.items()} for i in range(len(x))]
+    for i, row in enumerate(rows):
+        row["relative"] = relative(row["lipschitz"], x[i], y[i])
+        row["certified"] = math.nan
+        if certified and i == 0 and isinstance(f, Attention):
+            row["certified"] = certify(f, x[i], columns=0, rtol=1e-3, seed=seed).upper.item()
+    return rows
+
+
+def _rows(options, condition, length, seed):
+    """Rows of all layers at the windows of one length."""
+    model = load(**options)
+    inputs = windows_of(model, condition, length, seed=seed)
+    if condition.weights == "random":
+        model = _twin(model, seed)
+    rows, step = [], max(1, ENTRIES // (model.heads * length**2))
+    for first in range(0, len(inputs), step):
+        some = inputs[first : first + step]
+        certified = first == 0 and length <= CERTIFIED and condition[:3] == Condition("alice")[:3]
+        for layer, read in enumerate(models.readings(model, some)):
+            found = _layer_rows(model.attention(layer), read.received, certified=certified, seed=seed)
+            rows += [
+                {
+                    "corpus": condition.corpus,
+                    "order": condition.order,
+                    "model": model.name,
+                    "weights": model.weights,
+                    "masked": model.masked,
+                    "layer": layer,
+                    "object": "heads+output",
+                    "length": length,
+                    "window": first + i,
+                    "text": corpora.fingerprint(" ".join(map(str, some[i].flatten().tolist()))),
+                    **row,
+                }
+                for i, row in enumerate(found)
+            ]
+    return rows
+
+
+_twins: dict = {}
+
+
+def _twin(model, seed):
+    """The model with random weights; only the last one is kept."""
+    if (model.name, seed) not in _twins:
+        _twins.clear()
+        _twins[model.name, seed] = models.random_twin(model, seed)
+    return _twins[model.name, seed]
+
+
+def _place(name):
+    """Where a model is: in the folder models of LIPNB_DATA, where it is there."""
+    folder = Path(os.environ.get("LIPNB_DATA", ""), "models", name)
+    return str(folder) if "LIPNB_DATA" in os.environ and folder.is_dir() else name
+
+
+def _prepare(options, conditions, lengths, count, seed):
+    """Settings and units; whatever is not there (weights, texts, pictures) is said before anything is measured."""
+    options = {**options, "name": _place(options["name"]), "dtype": "float32"}
+    model, work, read = load(**options), [], {}
+    for condition in conditions:
+        if count is not None:
+            condition = condition._replace(count=count)
+        wanted = lengths_of(model, condition.longest)
+        wanted = wanted if lengths is None else [n for n in lengths if n <= condition.longest]
+        for n in (wanted[0], wanted[-1]):
+            windows = windows_of(model, condition, n, seed=seed)
+        read[condition.corpus] = corpora.fingerprint(" ".join(map(str, windows.flatten()[:4096].tolist())))
+        for n in wanted:
+            key = "/".join(map(str, (*condition[:3], n)))
+            size = len(windows_of(model, condition, n, seed=seed)) * model.layers
+            work.append(Unit(key, partial(_rows, options, condition, n, seed), size))
+    settings = {
+        **model.describe(),
+        "conditions": [list(condition) for condition in conditions],
+        "lengths": None if lengths is None else list(lengths),
+        "count": count,
+        "read": read,
+        "rtol": RTOL,
+        "seed": seed,
+    }
+    return settings, work
+
+
+def _table(name, options, conditions):
+    return Table(name, partial(_prepare, options, conditions), {"lengths": None, "count": None, "seed": 0})
+
+
+TABLES = tuple(_table(name, *parts) for name, parts in ATLAS.items())
+
+
+def of_model(name):
+    """The atlas of a model of your own choice: all its layers on three texts, or three pictures, with both controls.
+
+    Parameters
+    ----------
+    name : str
+        A name on the hub such as "bert-base-uncased" or "gpt2", or a folder, as for `lipnb.models.load`.
+
+    Returns
+    -------
+    tuple of Table
+        ``atlas-NAME``, for a BERT also ``atlas-NAME-masked``, as a decoder.
+    """
+    model = models.load(name)
+    conditions = SMALL if model.architecture.reads == "input_ids" else IMAGES
+    title = f"atlas-{model.name.replace('/', '-')}"
+    masks = model.architecture.masks if len(model.architecture.masks) > 1 else (None,)
+    return tuple(
+        _table(f"{title}-masked" if masked else title, {"name": str(name), "masked": masked}, conditions)
+        for masked in masks
+    )
