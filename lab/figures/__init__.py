@@ -10,6 +10,7 @@ from importlib import import_module
 
 from lab.figures import (
     adversarial,
+    atlas,
     influence,
     l2,
     objects,
@@ -43,6 +44,7 @@ __all__ = [
     "ShownTable",
     "adversarial",
     "against_length",
+    "atlas",
     "draw",
     "head_map",
     "house_style",

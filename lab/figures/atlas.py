@@ -1,0 +1,144 @@
+"""The growth atlas: every layer's constant against the number of tokens, and the slopes.
+
+Layers of a model go from dark (first) to light (last). C0 is a trained model on its text, C3 shuffled text, C6 random
+weights.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.cm import ScalarMappable
+
+from lab.power_laws import one_series
+
+__all__ = ["NAMES", "by_length", "growth", "named", "slopes"]
+
+NAMES = {
+    ("minilm", False): "MiniLM",
+    ("minilm", True): "MiniLM, masked",
+    ("gpt2-mini", True): "gpt2-mini",
+    ("stories260K", True): "stories260K",
+    ("smollm2", True): "SmolLM2",
+    ("dinov2-small", False): "DINOv2",
+}
+DEPTH = plt.get_cmap("viridis")
+CASES = {  # order, random weights -> how it is called and drawn
+    ("text", False): ("as read", "C0", "o"),
+    ("shuffled", False): ("shuffled", "C3", "^"),
+    ("text", True): ("random weights", "C6", "s"),
+}
+
+
+def named(table):
+    """The table with columns `map`, as a reader knows it, and `case`: as read, shuffled or random weights."""
+    maps = [
+        NAMES.get((model, masked), f"{model}, masked" if masked else model)
+        for model, masked in zip(table.model, table.masked, strict=True)
+    ]
+    cases = [CASES[order, weights == "random"][0] for order, weights in zip(table.order, table.weights, strict=True)]
+    return table.assign(map=maps, case=cases)
+
+
+def by_length(table, column="lipschitz"):
+    """Geometric mean of a positive column over the windows of each length: a Series, of rows of one series.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> by_length(pd.DataFrame({"length": [8, 8, 16], "lipschitz": [1.0, 4.0, 3.0]})).round(3).tolist()
+    [2.0, 3.0]
+    """
+    return np.exp(np.log(one_series(table, "a mean over windows").set_index("length")[column]).groupby("length").mean())
+
+
+def growth(table, corpora):
+    """Growth of the constant since the shortest length, a panel for each model and a line for each layer.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The atlas: columns corpus, order, model, weights, masked, layer, object, length, window, lipschitz.
+    corpora : dict
+        Model -> the text or picture drawn.
+
+    Returns
+    -------
+    Figure
+        `lab.figures.points` of it is the number of layers times that of lengths, over all panels.
+    """
+    rows = named(table)
+    rows = rows[(rows.case == "as read") & (rows.corpus == rows.model.map(corpora))]
+    maps = list(dict.fromkeys(rows["map"]))
+    across = min(3, len(maps))
+    down = -(-len(maps) // across)
+    size = (3.1 * across, 2.9 * down)
+    figure, axes = plt.subplots(down, across, figsize=size, sharex=True, sharey=True, layout="constrained")
+    axes = np.atleast_1d(axes).flatten()
+    ends = rows.length.min(), rows.length.max()
+    for ax, name in zip(axes, maps, strict=False):
+        some = rows[rows["map"] == name]
+        last = some.layer.max()
+        for layer, of_layer in some.groupby("layer"):
+            means = by_length(of_layer)
+            colour = DEPTH(0.92 * layer / max(last, 1))
+            ax.plot(means / means.iloc[0], color=colour, marker="o", ms=2.5, lw=1.2)
+        for exponent, style, label in ((0.25, "--", "$n^{1/4}$"), (0.5, ":", "$\\sqrt{n}$")):
+            n = np.array([some.length.min(), some.length.max()])
+            ax.plot(n, (n / n[0]) ** exponent, color="black", ls=style, lw=1.3)
+            place = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 9}
+            ax.annotate(label, (n[1], (n[1] / n[0]) ** exponent), **place)
+        ax.set(xscale="log", yscale="log", title=f"{name}, {last + 1} layers", xlim=(ends[0] * 0.8, ends[1] * 2.6))
+        ax.set_xticks([8, 32, 128, 512, 2048], [8, 32, 128, 512, 2048])
+        ax.set_yticks([0.5, 1, 2, 5, 10, 20], [0.5, 1, 2, 5, 10, 20])
+        ax.minorticks_off()
+    for ax in axes[len(maps) :]:
+        ax.remove()
+    figure.supxlabel("tokens n", fontsize=11)
+    figure.supylabel("constant, over that of the shortest window", fontsize=11)
+    bar = figure.colorbar(ScalarMappable(cmap=DEPTH), ax=axes[: len(maps)], shrink=0.6, aspect=30)
+    bar.set_ticks([0, 1], labels=["first\nlayer", "last"])
+    return figure
+
+
+def slopes(table, claimed=0.25):
+    """The overall slope of every layer, with its interval and both controls.
+
+    Parameters
+    ----------
+    table : DataFrame
+        One row for each layer and case: columns map, case, layer, slope, low, high.
+    claimed : float
+        A slope drawn as a line.
+
+    Returns
+    -------
+    Figure
+        `lab.figures.points` of it is the number of rows.
+    """
+    maps = list(dict.fromkeys(table["map"]))
+    figure, ax = plt.subplots(figsize=(9.5, 4), layout="constrained")
+    first, ticks = 0.0, []
+    for name in maps:
+        some = table[table["map"] == name]
+        count = some.layer.max() + 1
+        for case, colour, marker in CASES.values():
+            rows = some[some.case == case]
+            place = first + rows.layer
+            if case == "as read":
+                error = [rows.slope - rows.low, rows.high - rows.slope]
+                ax.errorbar(place, rows.slope, error, fmt=marker, color=colour, ms=4, lw=1, zorder=3)
+            else:
+                ax.plot(place, rows.slope, marker, color=colour, mfc="none", ms=4)
+        ticks.append((first + (count - 1) / 2, f"{name}\n{count} layers"))
+        first += count + 2
+        ax.axvline(first - 1.5, color="0.85", lw=0.8)
+    for exponent, label, style in ((0.0, "0", "-"), (claimed, "1/4", "--"), (0.5, "1/2", ":")):
+        ax.axhline(exponent, color="0.4", ls=style, lw=1)
+        ax.annotate(label, (first - 1.2, exponent), va="center", color="0.3", annotation_clip=False)
+    ax.set(xlim=(-1.2, first - 1.5), ylabel="slope in log-log axes")
+    ax.set_xticks(*zip(*ticks, strict=True))
+    ax.tick_params(axis="x", length=0)
+    handles = [plt.Line2D([], [], color=c, marker=m, ls="", mfc=c if i == 0 else "none")
+               for i, (_, c, m) in enumerate(CASES.values())]  # fmt: skip
+    names = [case for case, _, _ in CASES.values()]
+    ax.legend(handles, names, ncols=3, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return figure
