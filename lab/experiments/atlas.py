@@ -32,10 +32,10 @@ __all__ = ["ATLAS", "TABLES", "Condition", "crops", "lengths_of", "of_model", "w
 
 RTOL = 1e-3  # of a constant: far below how much windows differ
 CERTIFIED = 32  # tokens up to which the first window of Alice is certified
-SHORTEST, LONGEST = 8, 2048  # tokens of a text window
-TOKENS = 4096  # at a length: fewer windows of long ones, but never fewer than three
+SHORTEST, LONGEST = 8, 1024  # tokens of a text window
+TOKENS = 2048  # at a length: fewer windows of long ones, but never fewer than three
 LEAST = 3
-CONTROLS_TO = 512  # tokens up to which controls, and all texts but the first, of large models are measured
+CONTROLS_TO = 512  # tokens up to which pictures, controls and all texts but Alice are measured
 ENTRIES = 2**26  # attention probabilities held at once
 SQUARES = (4, 6, 8, 11, 16, 22, 32, 37)  # patches on a side of a picture
 SMALLEST = 0.5  # side of a random square, over the shorter side of its picture
@@ -78,7 +78,7 @@ def _texts(count, longest, rest):
 
 
 IMAGES = (
-    *(Condition(name, count=4) for name in PICTURES),
+    *(Condition(name, count=4, longest=CONTROLS_TO) for name in PICTURES),
     *(Condition(name, order="shuffled", count=3, longest=CONTROLS_TO) for name in PICTURES),
     *(Condition(name, weights="random", count=3, longest=CONTROLS_TO) for name in PICTURES),
 )
@@ -89,7 +89,7 @@ ATLAS = {
     "atlas-minilm-masked": ({"name": "minilm", "masked": True}, SMALL),
     "atlas-gpt2-mini": ({"name": "gpt2-mini"}, SMALL),
     "atlas-stories260k": ({"name": "stories260K"}, SMALL),
-    "atlas-smollm2": ({"name": "smollm2"}, _texts(6, 2048, 4)),
+    "atlas-smollm2": ({"name": "smollm2"}, _texts(6, LONGEST, 4)),
     "atlas-dinov2-small": ({"name": "dinov2-small"}, IMAGES),
 }
 

@@ -98,7 +98,7 @@ def test_windows_lie_elsewhere_at_every_length_and_never_overlap(minilm, monkeyp
     for a, b in ((16, 32), (32, 64)):
         nearest = [np.abs(places[a] - place).min() for place in places[b]]
         assert np.median(nearest) > 300, "windows of two lengths lie at the same places"
-    assert windows_of(minilm, TEXT, 512).shape[0] == 8 and windows_of(minilm, TEXT._replace(count=4), 16).shape[0] == 4
+    assert windows_of(minilm, TEXT, 512).shape[0] == 4 and windows_of(minilm, TEXT._replace(count=4), 16).shape[0] == 4
     assert torch.equal(windows_of(minilm, TEXT, 16), windows_of(minilm, TEXT, 16))
     assert not torch.equal(windows_of(minilm, TEXT, 16), windows_of(minilm, TEXT, 16, seed=1))
 
