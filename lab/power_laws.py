@@ -8,7 +8,7 @@ from scipy import stats
 
 __all__ = ["SERIES", "PowerLaw", "SeveralSeries", "Slope", "local_slopes", "one_series", "power_law", "rate"]
 
-SERIES = ("corpus", "model", "weights", "masked", "layer", "object")  # rows that agree in these are one series
+SERIES = ("corpus", "order", "model", "weights", "masked", "layer", "object")  # rows that agree in these are one series
 
 
 class SeveralSeries(ValueError):
@@ -59,7 +59,7 @@ class Slope(NamedTuple):
 
 
 def one_series(table, what="a fit", *, also=()):
-    """The table, if all its rows are of one series: one (corpus, model, weights, masked, layer, object).
+    """The table, if all its rows are of one series: one (corpus, order, model, weights, masked, layer, object).
 
     Parameters
     ----------

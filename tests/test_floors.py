@@ -36,6 +36,8 @@ FLOORS = {
     "lab": {
         "ledger": 0,
         "power_laws": 0,
+        "resampling": 0,
+        "growth": 1,
         "head_rates": 1,
         "released": 0,
         "results": 0,

@@ -1,0 +1,231 @@
+"""Growth with length: planted slopes and bends, the words for curves, several texts, predicted slopes."""
+
+import doctest
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab import growth, power_laws
+
+LENGTHS = (16, 32, 64, 128, 256)
+
+
+def table(logs, spread=0.01, windows=5, lengths=LENGTHS, **series):
+    """Windows whose log2 have exactly these means, and a spread that is the same at every length."""
+    offsets = spread * np.linspace(-1, 1, windows)
+    rows = [
+        (n, w, 2 ** (log + offset)) for n, log in zip(lengths, logs, strict=True) for w, offset in enumerate(offsets)
+    ]
+    return pd.DataFrame(rows, columns=["length", "window", "lipschitz"]).assign(**series)
+
+
+X = np.log2(LENGTHS)
+MID = X - X.mean()
+
+
+def test_examples_hold():
+    found = doctest.testmod(growth)
+    assert found.failed == 0 and found.attempted > 6
+
+
+def test_planted_slopes_and_bends_are_found():
+    fit = growth.slope(table(1 + 0.4 * MID + 0.03 * MID**2))
+    assert fit.slope == pytest.approx(0.4) and fit.curvature == pytest.approx(0.06)
+    assert fit.interval[0] < 0.4 < fit.interval[1] and fit.curvature_interval[0] < 0.06 < fit.curvature_interval[1]
+    assert (fit.low, fit.high, fit.windows, fit.texts) == (16, 256, 5, 1) and np.isnan(fit.spread)
+    steps = growth.octaves(table(1 + 0.4 * MID + 0.03 * MID**2))
+    assert steps.slope.diff()[1:].tolist() == pytest.approx([0.06] * 3)  # the slope changes by the curvature an octave
+    assert steps.low.tolist() == [16, 32, 64, 128] and steps.high.tolist() == [32, 64, 128, 256]
+    assert ((steps["from"] < steps.slope) & (steps.slope < steps["to"])).all()
+    line = power_laws.power_law(LENGTHS, 2 ** (0.4 * MID + 0.03 * MID**2))
+    assert fit.r2 == pytest.approx(line.r2) and fit.slope == pytest.approx(line.exponent)
+
+
+def test_lengths_need_not_be_powers_of_two_nor_the_rows_in_order():
+    lengths = (26, 50, 122, 257, 485)
+    x = np.log2(lengths)
+    rows = table(0.3 * x + 0.02 * x**2, lengths=lengths).sample(frac=1, random_state=0)
+    fit, steps = growth.slope(rows), growth.octaves(rows)
+    assert fit.curvature == pytest.approx(0.04)
+    assert steps.slope.tolist() == pytest.approx((0.3 + 0.02 * (x[1:] + x[:-1])).tolist())
+
+
+def test_another_column_confidence_and_method():
+    rows = table(0.5 * MID, spread=0.1).rename(columns={"lipschitz": "relative"})
+    student, narrow = growth.slope(rows, "relative"), growth.slope(rows, "relative", confidence=0.5)
+    assert np.ptp(narrow.interval) < np.ptp(student.interval) / 2 and narrow.confidence == 0.5
+    percentile = growth.slope(rows, "relative", method="percentile", draws=500)
+    assert np.ptp(percentile.interval) < np.ptp(student.interval) and percentile.slope == student.slope
+    assert growth.octaves(rows, "relative", method="studentised", seed=1)["to"].gt(0.5).all()
+
+
+def wobble(size):
+    """A deviation of the last octave but one and its neighbours that has neither slope nor curvature."""
+    basis = np.vander(MID, 3)
+    bump = np.eye(5)[2] - basis @ np.linalg.lstsq(basis, np.eye(5)[2], rcond=None)[0]
+    return size * bump / np.abs(np.diff(bump)).max()
+
+
+@pytest.mark.parametrize(
+    ("logs", "spread", "word"),
+    [
+        (0.5 * MID, 0.01, "power law"),
+        (0.5 * MID + wobble(growth.TOLERANCE - 0.001), 0.01, "power law"),
+        (0.5 * MID + wobble(growth.TOLERANCE + 0.001), 0.01, "irregular"),
+        (0.5 * MID + 0.01 * MID**2, 0.001, "bends up"),
+        (0.5 * MID - 0.01 * MID**2, 0.001, "bends down"),
+        (0.5 * MID + 0.01 * MID**2, 0.2, "power law"),  # the same bend, lost in the windows
+        ((growth.FLAT - 0.001) * MID, 0.0, "flat"),
+        ((growth.FLAT + 0.001) * MID, 0.0, "power law"),
+        ((0.001 - growth.FLAT) * MID, 0.0, "flat"),
+        (-(growth.FLAT + 0.001) * MID, 0.0, "power law"),
+        (0 * MID, 0.05, "flat"),
+        (0 * MID, 0.5, "power law"),  # the interval leaves the band
+        (0 * MID + wobble(growth.TOLERANCE + 0.001), 0.01, "irregular"),
+    ],
+)
+def test_the_word_for_a_curve(logs, spread, word):
+    assert growth.slope(table(logs, spread)).curve == word
+
+
+def test_a_constant_series_is_flat():
+    for value in (0.1, 3.0, 1e-9):
+        fit = growth.slope(table(0 * MID).assign(lipschitz=value))
+        assert fit.curve == "flat" and abs(fit.slope) < 1e-9 and abs(fit.curvature) < 1e-9 and np.isnan(fit.r2)
+        assert np.abs([*fit.interval, *fit.curvature_interval]).max() < 1e-9
+
+
+def test_two_lengths_have_a_slope_and_no_bend():
+    rows = table([1, 1.5], lengths=(32, 64))
+    fit = growth.slope(rows)
+    assert fit.slope == pytest.approx(0.5) and np.isnan([fit.curvature, *fit.curvature_interval]).all()
+    assert fit.curve == "undecided" and len(growth.octaves(rows)) == 1 and fit.r2 == pytest.approx(1)
+    assert "undecided" in str(fit)
+
+
+def test_texts_are_averaged_and_their_spread_is_told():
+    one, two = table(0.2 * MID, corpus="alice"), table(0.6 * MID, spread=0.03, windows=4, corpus="news")
+    fit = growth.pooled(pd.concat([one, two]))
+    assert fit.slope == pytest.approx(0.4) and fit.spread == pytest.approx(0.4) and (fit.texts, fit.windows) == (2, 4)
+    assert np.ptp(fit.interval) < 0.05 and fit.curve == "power law"  # these two texts, not all texts
+    alone = growth.pooled(pd.concat([two, two.assign(corpus="again")]))
+    assert np.ptp(alone.interval) < np.ptp(growth.slope(two).interval)  # twice the windows
+    more = [table(p * MID, corpus=str(p)) for p in (0.2, 0.3, 0.5, 0.6)]
+    many = growth.pooled(pd.concat(more))
+    assert np.ptp(many.interval) > 0.4 and many.spread == pytest.approx(0.4)  # texts of their kind
+    steps = growth.octaves(pd.concat([one, two]), texts="corpus")
+    assert steps.slope.tolist() == pytest.approx([0.4] * 4)
+    edition = growth.pooled(pd.concat(more).rename(columns={"corpus": "edition"}), texts="edition")
+    assert edition == many
+
+
+ROWS = table(0.5 * MID, model="minilm")
+
+
+@pytest.mark.parametrize("column", power_laws.SERIES)
+def test_several_series_are_refused(column):
+    both = pd.concat([ROWS.assign(**{column: 0}), ROWS.assign(**{column: 1})])
+    for measure in (growth.octaves, growth.slope):
+        with pytest.raises(power_laws.SeveralSeries, match=rf"needs the rows of one series.*{column} 0, 1"):
+            measure(both)
+    if column != "corpus":
+        with pytest.raises(power_laws.SeveralSeries, match=rf"{column} 0, 1"):
+            growth.pooled(both.assign(corpus="alice"))
+
+
+def test_a_window_that_stands_twice_is_refused():
+    with pytest.raises(power_laws.SeveralSeries, match="a window stands twice at one length, so a slope would mix"):
+        growth.slope(pd.concat([ROWS.assign(head=0), ROWS.assign(head=1)]))
+
+
+@pytest.mark.parametrize(
+    ("measure", "rows", "sentence"),
+    [
+        (growth.slope, ROWS.drop(columns="length"), "needs the column length, and the table has window, lipschitz"),
+        (growth.pooled, ROWS, "needs the column corpus"),
+        (growth.pooled, ROWS.assign(corpus="alice"), "two texts or more in the column corpus, got 1: use slope"),
+        (growth.slope, ROWS[ROWS.length == 16], "two positive lengths or more, got 16"),
+        (growth.slope, ROWS[:0], "two positive lengths or more, got none"),
+        (growth.octaves, ROWS[ROWS.index > 3], "two windows or more at each length, got one at 16: leave it out"),
+        (growth.slope, ROWS.assign(lipschitz=0.0), "positive finite values of lipschitz"),
+        (growth.slope, ROWS.assign(lipschitz=np.inf), "positive finite values of lipschitz"),
+        (
+            growth.pooled,
+            pd.concat([ROWS.assign(corpus="alice"), ROWS[ROWS.length > 16].assign(corpus="news")]),
+            "the same lengths of all texts, and news lacks some",
+        ),
+    ],
+)
+def test_bad_tables(measure, rows, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        measure(rows)
+
+
+def planted(noise=0.01, models=5, layers=12):
+    """Slopes that follow one of two features, and differ between models only by it."""
+    random = np.random.default_rng(0)
+    features = pd.DataFrame(random.standard_normal((models * layers, 2)) * [1e-9, 1e9], columns=["entropy", "norm"])
+    slopes = 0.3 + 2e8 * features.entropy + noise * random.standard_normal(len(features))
+    return features, slopes, np.repeat(list("abcdefgh")[:models], layers)
+
+
+def test_a_planted_mechanism_is_recovered_and_its_controls_are_not():
+    features, slopes, groups = planted()
+    found = growth.forecast(features, slopes, groups, splits=40)
+    summary = found.summary.set_index(["held_out", "predictor"])
+    for held_out in ("half", "group"):
+        assert summary.within[held_out, "features"] > 0.99 and summary["median"][held_out, "features"] < 0.01
+        for control in ("mean", "permuted"):
+            assert summary.within[held_out, control] < 0.5 and summary["median"][held_out, control] > 0.08
+    errors = found.errors
+    assert np.allclose(errors.error, errors.predicted - errors.slope)
+    counts = errors.groupby(["held_out", "predictor"]).size()
+    assert (counts["half"] == 40 * 30).all() and summary.predictions.equals(counts.rename("predictions"))
+    assert counts["group"].to_dict() == {"features": 60, "mean": 60, "permuted": 40 * 60}
+    half = errors[(errors.held_out == "half") & (errors.predictor == "mean") & (errors.split == 0)]
+    rest = slopes.drop(half.series)
+    assert half.predicted.tolist() == pytest.approx([rest.mean()] * 30)  # of the fitted half alone
+    assert (pd.Series(groups)[half.series].value_counts() == 6).all()  # half the layers of each model
+
+
+def test_a_label_of_the_model_predicts_halves_and_no_model_left_out():
+    features, _, groups = planted()
+    labels = pd.DataFrame({"label": pd.factorize(groups)[0].astype(float)})
+    slopes = 0.3 * np.square(labels.label - 2)
+    names = pd.get_dummies(groups).astype(float)
+    summary = growth.forecast(names, slopes, groups, splits=10).summary.set_index(["held_out", "predictor"])
+    assert summary.within["half", "features"] == 1 and summary.within["group", "features"] < 0.5
+
+
+def test_rows_of_one_layer_are_held_out_together():
+    features, slopes, groups = planted(noise=0)
+    random = np.random.default_rng(1)
+    own = pd.concat([features, features], ignore_index=True)
+    twice, layers = np.tile(groups, 2), np.tile(np.tile(np.arange(12), 5), 2)
+    errors = growth.forecast(own, random.standard_normal(len(own)), twice, layers=layers, splits=3).errors
+    held = errors[(errors.held_out == "half") & (errors.predictor == "mean")]
+    for _, split in held.groupby("split"):
+        assert set(split.series % 60) == set(split.series[split.series < 60]) and len(split) == 60
+
+
+def test_one_group_has_halves_alone():
+    features, slopes, _ = planted()
+    found = growth.forecast(features, slopes, ["a"] * len(slopes), splits=3)
+    assert set(found.summary.held_out) == {"half"}
+    again = growth.forecast(features, slopes, ["a"] * len(slopes), splits=3)
+    assert found.errors.equals(again.errors)
+
+
+def test_bad_forecasts():
+    features, slopes, groups = planted()
+    with pytest.raises(ValueError, match="groups must have one entry for each of the 60 series, got 59"):
+        growth.forecast(features, slopes, groups[1:])
+    with pytest.raises(ValueError, match="slopes must have the index of the features"):
+        growth.forecast(features, slopes.sample(frac=1, random_state=0), groups)
+    with pytest.raises(ValueError, match="must be finite"):
+        growth.forecast(features, slopes.where(slopes.index > 0), groups)
+    with pytest.raises(ValueError, match="2 features need at least 4 series to fit, got 3"):
+        growth.forecast(features[:6], slopes[:6], groups[:6])
+    with pytest.raises(ValueError, match="splits must be at least 1"):
+        growth.forecast(features, slopes, groups, splits=0)
