@@ -147,11 +147,10 @@ def octaves(table, column="lipschitz", *, texts=None, method="t", draws=2000, co
 def slope(table, column="lipschitz", *, method="t", draws=2000, confidence=0.95, seed=0):
     """The exponent over the whole range of lengths, the bend, and a word for the curve.
 
-    The word is "power law" if the interval of the curvature contains 0 and the slope of each octave is within
-    `TOLERANCE` of the overall one; "flat" if besides the interval of the overall slope lies within `FLAT` of 0;
-    otherwise "bends up" or "bends down" if the interval of the curvature excludes 0, "irregular" if it contains 0.
-    "Power law" says that these windows do not tell the curve from one, and "irregular" may come from the noise of few
-    windows.
+    The word is "bends up" or "bends down" if the interval of the curvature excludes 0 and the parabola's slope changes
+    by more than `TOLERANCE` from the first octave to the last; else "irregular" if the interval of some octave's slope
+    lies farther than `TOLERANCE` from the overall slope; else "flat" if the interval of the overall slope lies within
+    `FLAT` of 0, and "power law" if not. "Power law" says that these windows do not tell the curve from one.
 
     Parameters
     ----------
@@ -376,19 +375,19 @@ def _growth(lengths, samples, **options):
         float(lengths[0]),
         float(lengths[-1]),
         min(cell.size for text in samples for cell in text),
-        _curve(steps, overall, interval, bend),
+        _curve(ends[: len(steps)], overall, interval, curvature, bend),
         options["confidence"],
         len(samples),
         float(np.ptp(each[:, -2])) if len(samples) > 1 else float("nan"),
     )
 
 
-def _curve(steps, overall, interval, bend):
-    """The word for a curve, from the slopes of its octaves, the overall one, its interval and that of the curvature."""
+def _curve(steps, overall, interval, curvature, bend):
+    """The word for a curve, from the intervals of its octaves, the overall slope and the curvature, with theirs."""
     if np.isnan(bend).any():
         return "undecided"
-    if bend[0] > ROUNDING or bend[1] < -ROUNDING:
-        return "bends up" if bend[0] > 0 else "bends down"
-    if max(abs(step - overall) for step in steps) > TOLERANCE:
+    if abs(curvature) * (len(steps) - 1) > TOLERANCE and (bend[0] > 0 or bend[1] < 0):
+        return "bends up" if curvature > 0 else "bends down"
+    if any(low > overall + TOLERANCE or high < overall - TOLERANCE for low, high in steps):
         return "irregular"
     return "flat" if -FLAT <= interval[0] and interval[1] <= FLAT else "power law"

@@ -72,17 +72,19 @@ def wobble(size):
     [
         (0.5 * MID, 0.01, "power law"),
         (0.5 * MID + wobble(growth.TOLERANCE - 0.001), 0.01, "power law"),
-        (0.5 * MID + wobble(growth.TOLERANCE + 0.001), 0.01, "irregular"),
-        (0.5 * MID + 0.01 * MID**2, 0.001, "bends up"),
-        (0.5 * MID - 0.01 * MID**2, 0.001, "bends down"),
-        (0.5 * MID + 0.01 * MID**2, 0.2, "power law"),  # the same bend, lost in the windows
+        (0.5 * MID + wobble(growth.TOLERANCE + 0.05), 0.01, "irregular"),
+        (0.5 * MID + wobble(growth.TOLERANCE + 0.05), 0.5, "power law"),  # the same octave, lost in the windows
+        (0.5 * MID + 0.026 * MID**2, 0.001, "bends up"),  # from the first octave to the last: three times twice that
+        (0.5 * MID - 0.026 * MID**2, 0.001, "bends down"),
+        (0.5 * MID + 0.024 * MID**2, 0.001, "power law"),  # a bend within the tolerance
+        (0.5 * MID + 0.026 * MID**2, 0.5, "power law"),  # the bend, lost in the windows
         ((growth.FLAT - 0.001) * MID, 0.0, "flat"),
         ((growth.FLAT + 0.001) * MID, 0.0, "power law"),
         ((0.001 - growth.FLAT) * MID, 0.0, "flat"),
         (-(growth.FLAT + 0.001) * MID, 0.0, "power law"),
         (0 * MID, 0.05, "flat"),
         (0 * MID, 0.5, "power law"),  # the interval leaves the band
-        (0 * MID + wobble(growth.TOLERANCE + 0.001), 0.01, "irregular"),
+        (0 * MID + wobble(growth.TOLERANCE + 0.05), 0.01, "irregular"),
     ],
 )
 def test_the_word_for_a_curve(logs, spread, word):
