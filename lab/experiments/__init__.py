@@ -11,6 +11,7 @@ from lab.experiments import (
     influence,
     inversion,
     inversion_curves,
+    kv_rounding,
     l2_bounds,
     l2_tightness,
     language_model,
@@ -57,6 +58,7 @@ MODULES = (
     worst_words,
     zoo,
     influence,
+    kv_rounding,
 )
 TABLES = {table.name: table for module in MODULES for table in module.TABLES}
 TRAINED = {table.name: table for table in language_model.TABLES}
