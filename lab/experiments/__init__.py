@@ -15,6 +15,7 @@ from lab.experiments import (
     l2_bounds,
     l2_tightness,
     language_model,
+    one_word,
     positions,
     real_text,
     robustness,
@@ -58,6 +59,7 @@ MODULES = (
     worst_words,
     zoo,
     influence,
+    one_word,
     kv_rounding,
 )
 TABLES = {table.name: table for module in MODULES for table in module.TABLES}
