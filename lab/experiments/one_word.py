@@ -105,7 +105,9 @@ def gains(model, layer, ids, *, probes=PROBES, seed=0):
     generator = torch.Generator().manual_seed(seed)
     w = torch.randn(out.shape, generator=generator, dtype=out.dtype)
     (slopes,) = torch.autograd.grad((out * w).sum(), e)
-    found = [(g @ table.mT - (g @ table[i])[:, None]).square().mean(0) for g, i in zip(slopes.unbind(1), ids, strict=True)]
+    found = [
+        (g @ table.mT - (g @ table[i])[:, None]).square().mean(0) for g, i in zip(slopes.unbind(1), ids, strict=True)
+    ]
     return torch.stack(found)
 
 
