@@ -53,25 +53,26 @@ def by_layer(table, columns):
     return table.groupby("layer")[list(columns)].agg(gmean)
 
 
-def ranks(table, bits=3):
+def ranks(table, bits=3, model="smollm2"):
     """Loss by rounding against the local constant, and against the change of the residual stream: one mark a layer.
 
     Parameters
     ----------
     table : DataFrame
-        Rows of one model.
+        The stored ``kv-rounding``.
     bits : int
+    model : str
+        Whose layers are drawn.
 
     Returns
     -------
     Figure
     """
-    if table.model.nunique() != 1:
-        raise ValueError("these rows are of several models: choose one.")
+    table = table[(table.model == model) & (table.bits == bits)]
     figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.6), sharey=True, layout="constrained")
     for ax, column in zip(axes, ("lipschitz", "stream_change"), strict=True):
         for kind, (colour, marker) in KINDS.items():
-            rows = by_layer(table[(table.kind == kind) & (table.bits == bits)], [column, "kl"])
+            rows = by_layer(table[table.kind == kind], [column, "kl"])
             ax.plot(rows[column], rows.kl, marker, color=colour, ms=6, alpha=0.85, label=kind)
         ax.set(xscale="log", yscale="log", xlabel=LABELS[column])
     axes[0].set_ylabel(LABELS["kl"])
@@ -81,22 +82,22 @@ def ranks(table, bits=3):
     return figure
 
 
-def depth(table, bits=3):
+def depth(table, bits=3, model="smollm2"):
     """Local constant, norms of the residual stream and loss by rounding, layer by layer.
 
     Parameters
     ----------
     table : DataFrame
-        Rows of one model.
+        The stored ``kv-rounding``.
     bits : int
+    model : str
+        Whose layers are drawn.
 
     Returns
     -------
     Figure
     """
-    if table.model.nunique() != 1:
-        raise ValueError("these rows are of several models: choose one.")
-    rows = table[table.bits == bits]
+    rows = table[(table.model == model) & (table.bits == bits)]
     figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.2), layout="constrained")
     layers = by_layer(rows, ["lipschitz", "residual", "residual_token"])
     axes[0].plot(layers.lipschitz, "o-", color="C6", ms=4)
