@@ -314,8 +314,8 @@ print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack on the
 # ## What this shows and does not show
 #
 # - While a change is short beside one token, aligned steps and PGD find no more than the singular vector, which has
-#   $\Lip_X \epsilon$ by definition. At a tenth of a token norm they differ. At one token norm the most that PGD reaches is
-#   {glue:text}`page-75-far-most:.1f` times the prediction.
+#   $\Lip_X \epsilon$ by definition. At a tenth of a token norm they differ. At one token norm the most that PGD reaches
+#   is {glue:text}`page-75-far-most:.1f` times the prediction.
 # - For a few windows PGD does not reach the prediction at a tenth to a third of a token norm: attention is a mean of
 #   values, and saturates.
 # - While changes are short, random directions find {glue:text}`page-75-random:.0%` of the worst change, for the median
@@ -340,4 +340,4 @@ print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack on the
 # print(attacked[["epsilon", "lipschitz", "singular", "pgd", "bound"]])
 # ```
 #
-# **Next:** {doc}`78_ranking_inputs`, whether the constant says which inputs are easy to attack, by vectors and by words.
+# **Next:** {doc}`78_ranking_inputs`, whether the constant says which inputs are easy to attack, by vectors and words.

@@ -189,8 +189,11 @@ told = {"keys": rho["keys", bits, "lipschitz"], "values": rho["values", bits, "l
 told |= {f"stream-{kind}": rho[kind, bits, "stream_change"] for kind in ("keys", "values")}
 told |= {f"error-{kind}": rho[kind, bits, "error"] for kind in ("keys", "values")}
 told |= {f"mini-{kind}": small[kind, bits, "lipschitz"] for kind in ("keys", "values")}
-told |= {f"relative-{kind}": rho[kind, bits, "relative_error"] for kind in ("keys", "values")}
-told |= {"one-error": here["relative_error"].item(), "one-stream": here["stream_change"].item()}
+told |= {
+    "relative-keys": rho["keys", bits, "relative_error"],
+    "one-error": here["relative_error"].item(),
+    "one-stream": here["stream_change"].item(),
+}
 told |= {"one-hidden": here["hidden"].item()}
 told |= {"hidden": compared(smol, "hidden").rho.xs("carried", level="predictor").min()}
 norms = figures.kv_rounding.by_layer(smol, ["residual", "residual_token"])

@@ -105,10 +105,8 @@ def gains(model, layer, ids, *, probes=PROBES, seed=0):
     generator = torch.Generator().manual_seed(seed)
     w = torch.randn(out.shape, generator=generator, dtype=out.dtype)
     (slopes,) = torch.autograd.grad((out * w).sum(), e)
-    found = [
-        (g @ table.mT - (g @ table[i])[:, None]).square().mean(0) for g, i in zip(slopes.unbind(1), ids, strict=True)
-    ]
-    return torch.stack(found)
+    pairs = zip(slopes.unbind(1), table[ids], strict=True)
+    return torch.stack([(g @ table.mT - (g @ word)[:, None]).square().mean(0) for g, word in pairs])
 
 
 @torch.no_grad()
