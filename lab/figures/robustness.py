@@ -89,9 +89,9 @@ def ranks(table, attacks=("vector 1", "word")):
             dots = rows[(rows.attack == attack) & (rows.model == model)]
             ax.plot(dots.relative, dots.relative_change, marker, color=colour, ms=5, alpha=0.6, label=name)
         ax.set(xscale="log", yscale="log", title=titles[attack], xlabel="relative constant")
-        log_ticks(ax.xaxis, *ax.get_xlim())
-        log_ticks(ax.yaxis, *ax.get_ylim())
+        drawn = rows[rows.attack == attack]
+        log_ticks(ax.xaxis, drawn.relative.min() * 0.95, drawn.relative.max() * 1.05)
+        log_ticks(ax.yaxis, drawn.relative_change.min() * 0.95, drawn.relative_change.max() * 1.05)
     axes[0].set_ylabel("largest change found / output")
     axes[0].legend()
-    axes[0].figure.tight_layout()
     return axes[0].figure
