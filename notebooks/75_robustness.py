@@ -12,7 +12,7 @@
 # The {term}`local Lipschitz constant` predicts what the worst *infinitesimal* change of the {term}`tokens <token>`
 # does. An {term}`attack` is finite. On layers that read real text, the best attack we found stays within 10 % of the
 # prediction, for every input, up to about {glue:text}`page-75-reach:.2f` of a token's norm ({numref}`fig-75-attacks`).
-# That it comes so close is by construction, because it starts at the top singular vector; what could have been
+# That it comes so close is by construction, because it starts at the top {term}`singular vector`; what could have been
 # otherwise is how far this lasts, and that it does no more.
 # At one token norm it moves the output {glue:text}`page-75-far:.1f` times as far as predicted, for the median input. A
 # theorem below limits what any change of a given length can do: for the median input, by

@@ -162,14 +162,16 @@ figures.table(shown(inside, ranking.by_chance(windows)), bold=[True, False, Fals
 # what the constant would allow at that length. A word cannot choose its direction. It still changes the output by
 # {glue:text}`page-78-move:.0%` of its norm (a random word by {glue:text}`page-78-any:.0%`).
 #
-# The search by first order is no better guide than the constant: what it finds is {glue:text}`page-78-gain:.2f` times
-# the largest change by as many random words, in the median. Words lie too far apart for first order.
+# First order is a poor guide to words, which lie far apart: the search finds {glue:text}`page-78-gain:.2f` times the
+# largest change by as many random words, in the median.
 
 # %% tags=["hide-input"]
 words = table[table.attack == "word"]
 again = remeasure(table[table.model == "gpt2-mini"], one_word.again, rows=rows_to_check, seed=seed)
 drift = pd.Series({name: again[f"{name} difference"].max() for name in one_word.COMPARED})
 print(f"{len(again)} stored rows measured again, within a hundredth:", drift.max() < 0.01)
+
+# %% tags=["hide-input"]
 far, word = everywhere.loc["vector 1"], everywhere.loc["word"]
 told = {"far": far.rho, "far-low": far.low, "far-high": far.high}
 told = {key: value["relative"] for key, value in told.items()}

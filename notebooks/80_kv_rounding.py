@@ -49,7 +49,8 @@ plt.show()
 # <!-- figure fig-80-ranks: Two panels with one mark for each layer, circles for keys and squares for values. On the
 # left, against the local constant, the marks form clouds that fall to the right. On the right, against the change of
 # the residual stream, all marks lie along one rising line. -->
-# *Loss by rounding the keys or the values of one layer of SmolLM2, one mark a layer, geometric means over windows.
+# *Loss by rounding the keys or the values of one layer of SmolLM2, one mark a layer, geometric means over
+# {term}`windows <window>`.
 # Left: against the constant of the layer, the order is lost. Right: against the relative change of the residual stream
 # after the layer, keys and values lie on one line. The right axis is not known before the rounding is tried.*
 #
@@ -233,4 +234,4 @@ print("✓ the constant ranks neither keys nor values, the change of the residua
 # **One thing to try.** Is the first token the reason? Round all tokens but the first: in `Cache.update` of
 # `lab/experiments/kv_rounding.py`, put the first token's keys back before they are returned.
 #
-# **Next:** {doc}`76_regimes`, which {term}`bound` is the smallest at which length and radius.
+# **Next:** {doc}`76_regimes`, which {term}`bound` is the smallest at which length and {term}`radius`.

@@ -112,6 +112,7 @@ def depth(table, bits=3, model="smollm2"):
     for ax in axes:
         ax.set(yscale="log", xlabel="layer", xlim=(-0.5, np.max(layers.index) + 0.5))
         ax.minorticks_off()
+    axes[2].set_ylim(bottom=axes[2].get_ylim()[0] / 3)  # room for the legend below the marks
     axes[1].legend(loc="lower right")
     axes[2].legend(loc="lower left")
     return figure
