@@ -135,6 +135,7 @@ def shown(found, chance):
     return said.rename(columns=said_attacks).rename_axis("predictor").reset_index()
 
 
+# %% tags=["hide-input"]
 everywhere, inside = compared(False), compared(True)
 layers = table.groupby(["model", "layer"]).ngroups
 windows = table.groupby(["model", "corpus", "window"]).ngroups
