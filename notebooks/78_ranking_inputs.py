@@ -32,13 +32,14 @@ from myst_nb import glue
 
 from lab import figures, ranking, results
 from lab.experiments import one_word, remeasure
+from lab.figures.robustness import ATTACKED, worst
 from lipnb import Attention, local_lipschitz
 from lipnb.worst_case import attacks
 
 figures.house_style()
 stored = results.load("one-word")
-table = figures.robustness.worst(stored)
-said_attacks = figures.robustness.ATTACKED
+table = worst(stored)
+said_attacks = ATTACKED
 first_order = "vector 0.01"
 
 # %% tags=["hide-input"]

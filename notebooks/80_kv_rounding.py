@@ -34,11 +34,12 @@ from myst_nb import glue
 
 from lab import figures, ranking, results
 from lab.experiments import kv_rounding, remeasure
+from lab.figures.kv_rounding import PREDICTORS, by_layer, predicted
 from lipnb import corpora, models
 
 figures.house_style()
-names = figures.kv_rounding.PREDICTORS
-table = figures.kv_rounding.predicted(results.load("kv-rounding"))
+names = PREDICTORS
+table = predicted(results.load("kv-rounding"))
 smol = table[table.model == "smollm2"]
 
 # %% tags=["hide-input"]
@@ -197,7 +198,7 @@ told |= {
 }
 told |= {"one-hidden": here["hidden"].item()}
 told |= {"hidden": compared(smol, "hidden").rho.xs("carried", level="predictor").min()}
-norms = figures.kv_rounding.by_layer(smol, ["residual", "residual_token"])
+norms = by_layer(smol, ["residual", "residual_token"])
 told |= {"stream-low": norms.residual.min(), "stream-high": norms.residual.max()}
 told |= {"token-low": norms.residual_token.min(), "token-high": norms.residual_token.max()}
 counts = {"layers": smol.layer.nunique(), "mini-layers": table[table.model == "gpt2-mini"].layer.nunique()}

@@ -241,6 +241,13 @@ FIGURES = {
             "loss by rounding one layer's keys or values, against the constant and the change of the residual stream",
         ),
         BookFigure(
+            "kv-rounding-depth",
+            "80_kv_rounding",
+            ("kv-rounding",),
+            kv_rounding.depth,
+            "constants, norms of the residual stream and loss by rounding, layer by layer",
+        ),
+        BookFigure(
             "solver-speed",
             "77_solver_speed",
             ("bench-workload",),
