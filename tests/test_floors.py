@@ -37,6 +37,7 @@ FLOORS = {
         "ledger": 0,
         "power_laws": 0,
         "head_rates": 1,
+        "ranking": 0,
         "released": 0,
         "results": 0,
         "figures": 2,

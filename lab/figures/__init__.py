@@ -11,6 +11,7 @@ from importlib import import_module
 from lab.figures import (
     adversarial,
     influence,
+    kv_rounding,
     l2,
     objects,
     positions,
@@ -47,6 +48,7 @@ __all__ = [
     "head_map",
     "house_style",
     "influence",
+    "kv_rounding",
     "l2",
     "log_ticks",
     "matrix",
