@@ -36,7 +36,16 @@ from myst_nb import glue
 from lab import figures, ledger, results
 from lab.experiments import influence, remeasure
 from lab.figures.token_sinks import NAMES, against_median
-from lipnb import Attention, AttentionJacobian, AutodiffJacobian, block_norms, local_lipschitz, models, singular_pair
+from lipnb import (
+    Attention,
+    AttentionJacobian,
+    AutodiffJacobian,
+    block_norms,
+    corpora,
+    local_lipschitz,
+    models,
+    singular_pair,
+)
 from lipnb.models import pictures
 
 figures.house_style()
@@ -295,9 +304,15 @@ for depth, rows in patches.groupby("layer"):
 # 3. The blocks predict what a push of one per cent of a token's length does, in the whole network too; at ten per cent
 #    they are far off for some tokens.
 
+# %% tags=["hide-input"]
+if corpora.available("alice", "python_reference") == "alice":
+    again = remeasure(sinks[sinks.model == "minilm"], influence.again, rows=rows_to_check, seed=seed)
+    assert max(again[f"{name} difference"].max() for name in ("first_push", "median_push", "lipschitz")) < 0.02
+    print(f"{len(again)} stored row measured again: it agrees to 2 %")
+else:
+    print("Alice is not available here: no stored row was measured again")
+
 # %% tags=["hide-input", "nbval-check-output"]
-again = remeasure(sinks[sinks.model == "minilm"], influence.again, rows=rows_to_check, seed=seed)
-assert max(again[f"{name} difference"].max() for name in ("first_push", "median_push", "lipschitz")) < 0.02
 control, trained = ratios[ratios.case == "random weights"], ratios[ratios.case != "random weights"]
 control, trained = control.set_index(["model", "layer"]).push, trained[trained.layer > 0]
 assert read[read.model == "minilm"].push.min() > 1.5 and control["minilm"].between(0.9, 1.1).all()
@@ -319,7 +334,7 @@ hardest = patches[patches.layer == 11].nlargest(1, "norm")
 assert (hardest.row < 2).all()
 long = found[(found.share == 1) & (found.object == "whole network")]
 assert short.max() < 0.1 and (long.measured < long.predicted).mean() > 0.7
-print("✓ checked: a stored row measured again; MiniLM's first token leads, with random weights it does not")
+print("✓ checked: MiniLM's first token leads, with random weights it does not")
 
 # %% tags=["hide-input"]
 ledger.record(

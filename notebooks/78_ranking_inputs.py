@@ -9,47 +9,48 @@
 # %% [markdown]
 # # Which inputs are easy to attack?
 #
-# Does a larger {term}`local Lipschitz constant` mean an input that is easier to {term}`attack`? Between layers, yes: at
-# one {term}`token` norm the rank correlation of the constant with the best attack we found is still
-# {glue:text}`page-78-all-far:.2f` over all inputs, {glue:text}`page-78-minilm:.2f` over those of MiniLM alone
-# ({numref}`fig-78-ranks`). Between texts that pass through the same layer, much less:
-# {glue:text}`page-78-within-far:.2f` at that length, with a wide interval, against
-# {glue:text}`page-78-within-near:.2f` for short changes, where it is true by construction.
+# Does a larger {term}`local Lipschitz constant` mean an input that is easier to {term}`attack`? For vectors as long as
+# a {term}`token`, and changes in relation to the output, the relative constant has a rank correlation of
+# {glue:text}`page-78-far:.2f` with the best attack we found, over all layers of two models; the interval is
+# [{glue:text}`page-78-far-low:.2f`, {glue:text}`page-78-far-high:.2f`] when {glue:text}`page-78-layers:d` layers and
+# {glue:text}`page-78-windows:d` {term}`windows <window>` are drawn again. Between texts in one layer it is
+# {glue:text}`page-78-within-far:.2f` [{glue:text}`page-78-within-low:.2f`, {glue:text}`page-78-within-high:.2f`]. How
+# far *one word* moves a layer is another matter ({numref}`fig-78-ranks`): {glue:text}`page-78-word:.2f`
+# [{glue:text}`page-78-word-low:.2f`, {glue:text}`page-78-word-high:.2f`].
 
 # %% tags=["parameters"]
-shown_radii = [0.1, 1.0]  # of the figure
 hand_radii = [0.1, 0.5, 2.0]  # of the case by hand
-resamples = 200  # of the bootstrap
+rows_to_check = 2  # stored rows measured again
+draws = 500  # of the bootstrap
 seed = 0
 
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 import torch
 from myst_nb import glue
-from scipy.stats import spearmanr
 
-from lab import figures, results
+from lab import figures, ranking, results
+from lab.experiments import one_word, remeasure
+from lab.figures.robustness import ATTACKED, worst
 from lipnb import Attention, local_lipschitz
 from lipnb.worst_case import attacks
 
 figures.house_style()
-table = results.load("robustness")
-inputs = ["model", "masked", "corpus", "layer", "length", "window"]
-count = table.groupby(inputs).ngroups
+stored = results.load("one-word")
+table = worst(stored)
+said_attacks = ATTACKED
+first_order = "vector 0.01"
 
 # %% tags=["hide-input"]
-figures.robustness.ranks(table, shown_radii)
+figures.robustness.ranks(stored)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-78-ranks: Two panels of dots along a diagonal, four kinds of dots for four layers. On the left they
-# lie near the diagonal; on the right they lie above it, and inside one kind the order is partly lost. -->
-# *Each dot is an input of MiniLM: its local constant against what the best attack achieves, per unit of
-# radius. On the grey diagonal the change is what first order predicts. At one token norm (right) the layers keep their
-# order, the texts within a layer much less. The random GPT-2 is not drawn: its constants are more than ten times
-# smaller.*
+# <!-- figure fig-78-ranks: Two panels with one mark for each input, circles for MiniLM and squares for gpt2-mini. On
+# the left, for vectors, the marks rise with the relative constant. On the right, for one word, they scatter widely. -->
+# *Each mark is one window at one layer. Left: the relative constant orders what vectors of one token norm can do,
+# across layers and models. Right: the same inputs, when one word of the text is replaced by the worst word found.*
 #
 # ## By hand: three inputs change places
 #
@@ -80,10 +81,10 @@ shown = hand.assign(tokens=[f"{first:g} and {other:g}".replace("-", "−") for f
 figures.table(shown.rename(columns={"constant": "local constant"}))
 
 # %% [markdown]
-# The last three columns are the worst change of the output over its radius. At the shortest radius the inputs have the
-# order of their constants. Once the change is longer than a token, the input with the smallest constant is the easiest
-# to attack: the tokens can be moved to a place where the constant is larger, which the derivative at one point does not
-# show.
+# The last three columns are the worst change of the output over its radius. At the shortest radius first order decides,
+# and the inputs have the order of their constants. Once the change is longer than a token, the input with the smallest
+# constant is the easiest to attack: the tokens can be moved to a place where the constant is larger, which the
+# derivative at one point does not show.
 #
 # ## The question for real text
 #
@@ -92,100 +93,129 @@ figures.table(shown.rename(columns={"constant": "local constant"}))
 # :::{prf:observation} What is compared
 # :label: ranking-inputs
 #
-# For each of the {glue:text}`page-78-count` inputs and nine radii of {doc}`75_robustness` we compute Spearman's rank
-# correlation between a number known in advance and the change by the best attack on the tokens (PGD, or one token
-# alone), per unit of radius. The number is either $\Lip_X(f)$ or the median change by random directions. *Within* means
-# that both are divided by their mean over the {term}`windows <window>` of the same layer, mask and length, so that only
-# the text differs.
+# Inputs are windows of {glue:text}`page-78-length:d` tokens from two texts, {glue:text}`page-78-windows:d` over both
+# models, at every one of the {glue:text}`page-78-layers:d` layers of MiniLM and gpt2-mini:
+# {glue:text}`page-78-count:d` in all. For each we attack
+# the attention of the layer with vectors of three lengths relative to the token norm (PGD, or one token alone, as in
+# {doc}`75_robustness`), and with one word. We compute Spearman's rank correlation of a number known in advance with
+# $\norm{f(X + \Delta) - f(X)}_F / \norm{f(X)}_F$. The *relative constant* is
+# $\Lip_X(f) \norm{X}_F / \norm{f(X)}_F$. *Within* means that both are divided by their mean over the windows of the
+# same layer.
 # :::
 #
-# Windows of one text pass through every layer, so the inputs are not independent. The 95 % intervals are of a bootstrap
-# that draws windows (a text, a length, a place) with all their layers.
+# Windows pass through every layer, and layers see every window, so the inputs are not independent. The 95 % intervals
+# are of a bootstrap that draws the windows (of each model and text) and the layers (of each model), both with
+# replacement. Three controls stand beside the constants: the token {term}`radius`, a certified {term}`bound` on the
+# relative constant ({doc}`72_certified_bracket`), and a random order of the layers.
 #
-# At short radii the correlation with $\Lip_X$ is no finding: the attack starts at the top {term}`singular vector`,
-# which achieves $\Lip_X \epsilon$ to first order. What can fail is the ranking at long radii.
+# **One word.** We replace one token by another of the vocabulary. The change of the output to first order, through the
+# layers below, is estimated for all places and words at once from random probes of the {term}`Jacobian`; the most
+# promising words are then measured. As many random words are measured too, and the larger change is kept.
+
+# %% tags=["hide-input"]
+predictors = {"relative": "relative constant", "lipschitz": "local constant", "token": "token radius"}
+predictors |= {"certified": "certified bound"}
+
+
+def compared(within):
+    """Rank correlations of all predictors with the relative change, by attack."""
+    parts = {name: table[table.attack == name] for name in said_attacks}
+    ranks = {
+        name: ranking.of_inputs(part, [*predictors], "relative_change", within=within, draws=draws, seed=seed)
+        for name, part in parts.items()
+    }
+    return pd.concat(ranks, names=["attack"])
+
+
+def shown(found, chance):
+    """The same as a table to be read; what is so by construction is no number."""
+    said = found.assign(text=[f"{row.rho:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in found.itertuples()])
+    said = said.text.unstack("attack")[[*said_attacks]].loc[[*predictors]].rename(index=predictors)
+    said.loc["relative constant", first_order] = "first order"
+    said.loc["random order"] = f"0 [−{chance:.2f}, {chance:.2f}]"
+    return said.rename(columns=said_attacks).rename_axis("predictor").reset_index()
 
 
 # %% tags=["hide-input"]
-def ranks(a, b, drawn):
-    """Spearman's correlation, and its 95 % interval over the rows drawn again."""
-    again = [spearmanr(a.iloc[rows], b.iloc[rows]).statistic for rows in drawn]
-    return spearmanr(a, b).statistic, *np.quantile(again, [0.025, 0.975])
-
-
-groups = ["model", "masked", "layer", "length"]
-rng = np.random.default_rng(seed)
-worst = table.assign(worst=table[["pgd", "one_token"]].max(axis=1) / table.epsilon)
-worst["random"] = worst.random_median / worst.epsilon
-found = []
-for relative, rows in worst.groupby("relative"):
-    places = [*rows.reset_index().groupby(["corpus", "length", "window"]).groups.values()]
-    picks = rng.integers(len(places), size=(resamples, len(places)))
-    drawn = [np.concatenate([places[i] for i in pick]) for pick in picks]
-    means = rows.groupby(groups)[["lipschitz", "worst", "random"]].transform("mean")
-    for where, part in (("all", rows), ("within", rows[means.columns] / means)):
-        for name in ("lipschitz", "random"):
-            rho, low, high = ranks(part[name], part.worst, drawn)
-            found.append({"relative": relative, "where": where, "by": name, "rho": rho, "low": low, "high": high})
-found = pd.DataFrame(found)
-
-# %% tags=["hide-input"]
-said = found.assign(text=[f"{row.rho:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in found.itertuples()])
-said = said.pivot(index="relative", columns=["by", "where"], values="text")
-said.columns = [" ".join(pair) for pair in said.columns]
-heads = {"relative": "relative radius", "lipschitz all": "constant, all inputs"}
-heads |= {"lipschitz within": "constant, within", "random all": "random, all inputs", "random within": "random, within"}
-said = said.iloc[::2]
-figures.table(said, names=heads, digits={"relative": 1}, bold=said.index == said.index.max())
+everywhere, inside = compared(False), compared(True)
+layers = table.groupby(["model", "layer"]).ngroups
+windows = table.groupby(["model", "corpus", "window"]).ngroups
+figures.table(shown(everywhere, ranking.by_chance(layers)), bold=[True, False, False, False, False])
 
 # %% [markdown]
-# The rows that can fail are the last two. Over all inputs the order by the constant is nearly kept up to one token
-# norm. Within a layer, at that length, the interval runs from {glue:text}`page-78-within-low:.2f` to
-# {glue:text}`page-78-within-high:.2f`.
-#
-# Random directions depend on the root mean square of all singular values, not on the largest. At one token norm, their
-# correlation with the best attack over all inputs is {glue:text}`page-78-random-all:.2f`, and within a layer
-# {glue:text}`page-78-random-within:.2f`.
-
-# %% tags=["hide-input", "nbval-check-output"]
-numbers = found.pivot(index="relative", columns=["by", "where"], values="rho")
-assert numbers["lipschitz", "all"].min() > 0.9 > 0.8 > numbers["lipschitz", "within"].iloc[-1]
-assert numbers["lipschitz", "within"].iloc[0] > 0.99
-trained, random = (table[table.model == name].lipschitz for name in ("minilm", "gpt2"))
-assert trained.min() > 10 * random.max(), "the caption says ten times"
-assert hand.constant.is_monotonic_decreasing and hand[hand.columns[-1]].idxmax() == 2
-assert (hand.iloc[:, 2] / hand.constant - 1).abs().max() < 0.05
-print(f"✓ {count} inputs: over all of them the ranks hold at every radius, within a layer they fade")
+# *Across layers, models and texts. At one per cent the change is the constant times its length, to first order, because
+# the attack starts at the top {term}`singular vector`: that entry would be no finding. The random order is one of the
+# layers.*
 
 # %% tags=["hide-input"]
-last = found[found.relative == found.relative.max()].set_index(["by", "where"])
-told = {"all-far": last.rho["lipschitz", "all"], "within-far": last.rho["lipschitz", "within"]}
-told |= {"within-low": last.low["lipschitz", "within"], "within-high": last.high["lipschitz", "within"]}
-told |= {"random-all": last.rho["random", "all"], "random-within": last.rho["random", "within"]}
+figures.table(shown(inside, ranking.by_chance(windows)), bold=[True, False, False, False, False])
+
+# %% [markdown]
+# *Within layers, where only the text differs. The random order is one of the windows.*
+#
+# For vectors the answer is yes, and the right constant is the relative one. At one token norm it has
+# {glue:text}`page-78-far:.2f` across layers, where the plain constant has {glue:text}`page-78-plain:.2f` and the token
+# radius {glue:text}`page-78-token:.2f`. The certified bound ranks about as well
+# ({glue:text}`page-78-certified:.2f`), and needs no attack and no solver.
+#
+# For one word no interval of the constants excludes zero: neither across layers nor, with
+# {glue:text}`page-78-within-word:.2f`, within them. The word found moves the tokens that the layer receives by
+# {glue:text}`page-78-long:.1f` token norms in the median, yet the output by only {glue:text}`page-78-predicted:.2f` of
+# what the constant would allow at that length. A word cannot choose its direction. It still changes the output by
+# {glue:text}`page-78-move:.0%` of its norm (a random word by {glue:text}`page-78-any:.0%`).
+#
+# First order is a poor guide to words, which lie far apart: the search finds {glue:text}`page-78-gain:.2f` times the
+# largest change by as many random words, in the median.
+
+# %% tags=["hide-input"]
+words = table[table.attack == "word"]
+again = remeasure(table[table.model == "gpt2-mini"], one_word.again, rows=rows_to_check, seed=seed)
+drift = pd.Series({name: again[f"{name} difference"].max() for name in one_word.COMPARED})
+print(f"{len(again)} stored rows measured again, within a hundredth:", drift.max() < 0.01)
+
+# %% tags=["hide-input"]
+far, word = everywhere.loc["vector 1"], everywhere.loc["word"]
+told = {"far": far.rho, "far-low": far.low, "far-high": far.high}
+told = {key: value["relative"] for key, value in told.items()}
+told |= {"word": word.rho["relative"], "word-low": word.low["relative"], "word-high": word.high["relative"]}
+near = inside.loc["vector 1"].loc["relative"]
+told |= {"within-far": near.rho, "within-low": near.low, "within-high": near.high}
+told |= {"within-word": inside.rho["word", "relative"], "token": far.rho["token"], "plain": far.rho["lipschitz"]}
+told |= {"certified": far.rho["certified"]}
+told |= {"move": (words.worst / words.given).median(), "any": (words.random / words.given).median()}
+told |= {"gain": (words.change / words.random_best).median(), "long": (words.epsilon / words.token).median()}
+told |= {"predicted": (words.worst / (words.lipschitz * words.epsilon)).median()}
+counts = {"layers": layers, "windows": windows, "count": len(words), "length": table.length.max()}
 for key, value in told.items():
     glue(f"page-78-{key}", float(value), display=False)
-glue("page-78-within-near", float(numbers["lipschitz", "within"].iloc[0]), display=False)
-windows = table.groupby(["corpus", "length", "window"]).ngroups
-minilm = worst[(worst.model == "minilm") & (worst.relative == worst.relative.max())]
-glue("page-78-minilm", float(spearmanr(minilm.lipschitz, minilm.worst).statistic), display=False)
-glue("page-78-windows", windows, display=False)
-glue("page-78-count", count, display=False)
+for key, value in counts.items():
+    glue(f"page-78-{key}", int(value), display=False)
+
+# %% tags=["hide-input", "nbval-check-output"]
+assert drift.max() < 0.01, "a stored row does not hold"
+assert far.low["relative"] > 0 and near.low > 0, "vectors are not ranked after all"
+for by in ("relative", "lipschitz"):
+    for found in (everywhere, inside):
+        assert found.low["word", by] < 0 < found.high["word", by], "words are ranked after all"
+assert hand.constant.is_monotonic_decreasing and hand[hand.columns[-1]].idxmax() == 2
+assert (hand.iloc[:, 2] / hand.constant - 1).abs().max() < 0.05
+vectors = table[table.attack != "word"]
+assert (vectors.change <= vectors.bound).all(), "a bound was exceeded"
+print(f"✓ {len(words)} inputs, attacked by vectors and by words: no attack above its bound")
 
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - At one token norm the constant still ranks layers by what the best attack does to them. It tells much less well
-#   which *text* is easier to attack within a layer.
+# - The order over all inputs is that of {glue:text}`page-78-layers:d` layers. Two models are no sample of networks, and
+#   the intervals say nothing of a third.
 # - The constant of one input belongs to one {term}`sequence` at one layer: it says nothing about the network around it.
-# - There are few windows: {glue:text}`page-78-windows` in all, three for each text and length. The bootstrap allows for
-#   their dependence across layers, not for texts of another kind.
 # - A rank correlation sees the order alone. How far an attack carries each input beyond its prediction, and what no
 #   attack can exceed, is measured in {doc}`75_robustness`.
-# - The best attack is the best *found*. An input that looks hard to attack may only have been attacked badly.
-# - The order over all inputs is that of a few layers. A ranking of networks would need many networks.
+# - The best attack is the best *found*. Neither vectors nor words were searched exhaustively, and an input that looks
+#   hard to attack may only have been attacked badly.
+# - A word may be any that the tokenizer reads back as itself. It need not fit the sentence.
 #
-# **One thing to try.** Keep one layer, with `table = table[table.layer == 3]` after the table is loaded (the check
-# of GPT-2
-# then has nothing to compare with): which correlations change?
+# **One thing to try.** Which words were found? Column `word` holds the token and `place` where it stands:
+# `models.load("gpt2-mini").tokenizer.decode([int(token)])` reads it.
 #
-# **Next:** {doc}`76_regimes`, which {term}`bound` is the smallest at which length and radius.
+# **Next:** {doc}`80_kv_rounding`, whether the constant says which layers bear a rounded cache.

@@ -39,6 +39,7 @@ FLOORS = {
         "resampling": 0,
         "growth": 1,
         "head_rates": 1,
+        "ranking": 0,
         "released": 0,
         "results": 0,
         "figures": 2,

@@ -12,9 +12,11 @@ from lab.experiments import (
     influence,
     inversion,
     inversion_curves,
+    kv_rounding,
     l2_bounds,
     l2_tightness,
     language_model,
+    one_word,
     positions,
     real_text,
     robustness,
@@ -59,6 +61,8 @@ MODULES = (
     worst_words,
     zoo,
     influence,
+    one_word,
+    kv_rounding,
 )
 TABLES = {table.name: table for module in MODULES for table in module.TABLES}
 TRAINED = {table.name: table for table in language_model.TABLES}

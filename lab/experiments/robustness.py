@@ -28,7 +28,7 @@ PANELS = (
 )
 
 
-def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0):
+def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0, copies=True):
     r"""Attacks on one input at several radii: the largest change of the output that each finds.
 
     Parameters
@@ -43,6 +43,8 @@ def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0):
         Gradients of each ascent.
     seed : int
         Seed of the solver and of the random directions.
+    copies : bool
+        Whether to try parting copies; they take as long as all else.
 
     Returns
     -------
@@ -54,7 +56,7 @@ def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0):
         `pgd` (projected gradient from where `aligned` ended and from a random direction, the best kept), `pgd_random`
         (from the random direction alone), `one_token` (only the token moves that the singular vector moves most) and,
         without a mask, `parting` (one token made two copies that part) and `parting_pgd` (projected gradient on the two
-        copies from there); not a number with a mask.
+        copies from there); not a number with a mask, nor where no copies are tried.
     """
     top = attacks.singular(attention, x, seed=seed)
     token = x.norm(dim=-1).square().mean().sqrt()
@@ -78,7 +80,7 @@ def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0):
         "pgd": climbed.amax(0),
         "pgd_random": climbed[1],
         "one_token": one,
-        **_parted(attention, x, eps, steps),
+        **_parted(attention, x, eps, steps, copies),
         "bound": bound.best,
         "bound_jacobian": bound.jacobian,
         "bound_taylor": bound.taylor,
@@ -96,9 +98,9 @@ def attack(attention, x, radii=RADII, *, steps=STEPS, seed=0):
     return [{**same, **{name: values[i].item() for name, values in found.items()}} for i in range(len(eps))]
 
 
-def _parted(attention, x, eps, steps):
+def _parted(attention, x, eps, steps, copies):
     """Changes by two parting copies of one token, in the norm that halves each copy."""
-    if attention.masked:
+    if attention.masked or not copies:
         return {name: torch.full_like(eps, torch.nan) for name in ("parting", "parting_pgd")}
     copied, weights, moves = attacks.parting(x, query_blocks(attention, x))
     starts = moves.expand(len(eps), *moves.shape)

@@ -82,7 +82,7 @@ def one_head(layer, head):
     return layer.replace(**alone, query_bias=bias, **rest).to(dtype=torch.float64)
 
 
-def layer_at(name, masked, layer, *, length=LENGTH, windows=WINDOWS):
+def layer_at(name, masked, layer, *, length=LENGTH, windows=WINDOWS, corpus=CORPUS):
     """A trained layer, the radius of the ball, and the windows of text that give it.
 
     Parameters
@@ -93,7 +93,9 @@ def layer_at(name, masked, layer, *, length=LENGTH, windows=WINDOWS):
     layer : int
         Which layer, from 0.
     length, windows : int
-        Tokens of a window of Alice, and windows from its beginning.
+        Tokens of a window, and windows from the beginning of the text.
+    corpus : str
+        The text, as for `lipnb.corpora.read`.
 
     Returns
     -------
@@ -106,9 +108,9 @@ def layer_at(name, masked, layer, *, length=LENGTH, windows=WINDOWS):
         The sentences of `lipnb.models` and `lipnb.corpora`.
     """
     model = adversarial.network_of(name, masked)
-    tokens = models.first_tokens(model, corpora.read(CORPUS), length * windows)
+    tokens = models.first_tokens(model, corpora.read(corpus), length * windows)
     x = model.activations(corpora.windows(tokens, length, windows), layer).double()
-    R = text_radii(model, layer, corpus=CORPUS, extracts=windows, length=length)[1]
+    R = text_radii(model, layer, corpus=corpus, extracts=windows, length=length)[1]
     return _attention_of(name, masked, layer), R, x
 
 

@@ -3,6 +3,7 @@
 They begin at a window of Alice, and at one word repeated: at a fork, too, most tokens are alike.
 """
 
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from lab.experiments.table import Table
 from lab.experiments.worst_inputs import CORPUS, LENGTH, WINDOWS
 from lipnb import AttentionJacobian, corpora, models
 from lipnb.lipschitz import local_lipschitz
+from lipnb.models.passes import Captured, hooked, tokens_of
 from lipnb.recording import Unit
 from lipnb.worst_case import unit_slope
 from lipnb.worst_case.attacks import length, singular
@@ -65,14 +67,13 @@ def read_back(model):
     Parameters
     ----------
     model : lipnb.models.Model
-        With a WordPiece tokenizer.
+        With a tokenizer.
 
     Returns
     -------
     Tensor of bool, shape (vocabulary,)
     """
-    count = model.module.config.vocab_size
-    tokens = model.tokenizer.convert_ids_to_tokens(list(range(count)))
+    tokens = [model.tokenizer.decode([i]) for i in range(model.module.config.vocab_size)]
     read = model.tokenizer(tokens, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     return torch.tensor([ids == [i] for i, ids in enumerate(read)])
 
@@ -85,14 +86,19 @@ def text_at(layer, window=0):
 
 
 def below(model, layer, embeddings):
-    """What a layer of a BERT receives of word embeddings (b, n, d), shape (b, n, d), with derivatives.
+    """What the attention of a layer receives of word embeddings (b, n, d), shape (b, n, d), with derivatives.
 
-    Positions are added, and the embeddings' LayerNorm and the layers below the one asked for applied.
+    Positions are added, and the layers below the one asked for applied, as the network itself does.
     """
-    x = model.module.embeddings(inputs_embeds=embeddings)
-    for block in model.module.encoder.layer[:layer]:
-        x = block(x)
-    return x
+    seen = []
+
+    def capture(module, args, kwargs):
+        seen.append(tokens_of(args, kwargs))
+        raise Captured
+
+    with hooked(model.architecture.receiver(model.module, layer, "heads+output"), capture), suppress(Captured):
+        model.module(inputs_embeds=embeddings, use_cache=False)
+    return seen[0]
 
 
 def first_order(text, attention, ids, left, right):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from lab import results
 from lab.figures import (
     adversarial,
+    kv_rounding,
     l2,
     positions,
     real_text,
@@ -228,9 +229,23 @@ FIGURES = {
         BookFigure(
             "robustness-ranks",
             "78_ranking_inputs",
-            ("robustness",),
+            ("one-word",),
             robustness.ranks,
-            "what the best attack achieves against the local constant",
+            "how far a vector and a word move every layer, against the relative constant",
+        ),
+        BookFigure(
+            "kv-rounding",
+            "80_kv_rounding",
+            ("kv-rounding",),
+            kv_rounding.ranks,
+            "loss by rounding one layer's keys or values, against the constant and the change of the residual stream",
+        ),
+        BookFigure(
+            "kv-rounding-depth",
+            "80_kv_rounding",
+            ("kv-rounding",),
+            kv_rounding.depth,
+            "constants, norms of the residual stream and loss by rounding, layer by layer",
         ),
         BookFigure(
             "solver-speed",

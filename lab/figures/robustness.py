@@ -1,11 +1,8 @@
 """What attacks on the input of a layer achieve, beside the local constant."""
 
-import numpy as np
-from matplotlib.ticker import NullLocator
+from lipnb.scanning.style import log_ticks, panels
 
-from lipnb.scanning.style import panels
-
-__all__ = ["attacks", "ranks"]
+__all__ = ["ATTACKED", "attacks", "ranks", "worst"]
 
 ATTACKS = (
     ("random", "random", "C6", "x", ":"),
@@ -20,6 +17,7 @@ BANDS = (
     ("bound", "bound of this page", "C0", "o", "--"),
     ("pgd", "PGD", "C2", "D", "-"),
 )
+ATTACKED = {"vector 0.01": "1 %", "vector 0.1": "10 %", "vector 1": "100 %", "word": "one word"}
 
 
 def attacks(table):
@@ -50,38 +48,50 @@ def attacks(table):
     return axes[0].figure
 
 
-def ranks(table, radii=(0.1, 1.0)):
-    """What the best attack on each input of MiniLM achieves against its local constant.
+def worst(table):
+    """The stored ``one-word`` with what is ranked and what may rank it, relative to the output and to the tokens.
 
     Parameters
     ----------
     table : DataFrame
-        ``robustness``: columns model, masked, layer, relative, epsilon, lipschitz, pgd, one_token.
-    radii : sequence of float
-        Relative radii of the panels.
+
+    Returns
+    -------
+    DataFrame
+        With `worst`, the largest change found (for words that of the search or of as many random words),
+        `relative_change`, that over the norm of the output, and `certified`, the bound of this input for relative
+        changes.
+    """
+    found = table[["change", "random_best"]].max(axis=1)
+    certified = table.closed_form * table.received / table.given
+    return table.assign(worst=found, relative_change=found / table.given, certified=certified)
+
+
+def ranks(table, attacks=("vector 1", "word")):
+    """How far attacks move each input of two models, against the relative constant.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The stored ``one-word``.
+    attacks : sequence of str
+        One for each panel, of `ATTACKED`.
 
     Returns
     -------
     Figure
     """
-    trained = table[table.model == "minilm"]  # the random GPT-2 is left out, as the page says
-    trained = trained.assign(worst=trained[["pgd", "one_token"]].max(axis=1) / trained.epsilon)
-    axes = panels(len(radii), width=3.6, height=3.9)
-    colours = ("C0", "C1", "C2", "C6")
-    span = np.array([trained.lipschitz.min() * 0.8, trained.worst.max() * 1.25])
-    ticks = [t for t in (1, 2, 5, 10, 20, 50) if span[0] < t < span[1]]
-    for ax, radius in zip(axes, radii, strict=True):
-        kinds = trained[np.isclose(trained.relative, radius)].groupby(["masked", "layer"])
-        for ((masked, layer), dots), colour, marker in zip(kinds, colours, "o^sx", strict=True):
-            name = f"layer {layer}, {'masked' if masked else 'unmasked'}"
-            ax.plot(dots.lipschitz, dots.worst, marker, color=colour, label=name, alpha=0.8)
-        ax.plot(span, span, color="0.5", lw=0.8)
-        ax.set(xscale="log", yscale="log", xlim=span, ylim=span, aspect="equal")
-        ax.set(title=f"relative radius {radius:g}", xlabel="local constant Lip$_X$")
-        for axis in (ax.xaxis, ax.yaxis):
-            axis.set_ticks(ticks, labels=map(str, ticks))
-            axis.set_minor_locator(NullLocator())
-    axes[0].set_ylabel(r"change by the best attack / $\epsilon$")
-    figure = axes[0].figure
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
-    return figure
+    titles = {name: f"vectors, {said} of a token norm" for name, said in ATTACKED.items()} | {"word": "one word"}
+    axes = panels(len(attacks), width=3.9, height=3.7)
+    rows = worst(table)
+    for ax, attack in zip(axes, attacks, strict=True):
+        for model, name, colour, marker in (("minilm", "MiniLM", "C0", "o"), ("gpt2-mini", "gpt2-mini", "C1", "s")):
+            dots = rows[(rows.attack == attack) & (rows.model == model)]
+            ax.plot(dots.relative, dots.relative_change, marker, color=colour, ms=5, alpha=0.6, label=name)
+        ax.set(xscale="log", yscale="log", title=titles[attack], xlabel="relative constant")
+        drawn = rows[rows.attack == attack]
+        log_ticks(ax.xaxis, drawn.relative.min() * 0.95, drawn.relative.max() * 1.05)
+        log_ticks(ax.yaxis, drawn.relative_change.min() * 0.95, drawn.relative_change.max() * 1.05)
+    axes[0].set_ylabel("largest change found / output")
+    axes[0].legend()
+    return axes[0].figure

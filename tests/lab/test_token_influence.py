@@ -1,5 +1,7 @@
 """Tables of which token matters: special tokens, what is received, rows of a block matrix, pushes and their slopes."""
 
+import os
+
 import pandas as pd
 import pytest
 import torch
@@ -8,6 +10,8 @@ from lab import figures, results
 from lab.experiments import influence
 from lab.experiments.loading import load
 from lipnb import Attention, AttentionJacobian, AutodiffJacobian, block_norms
+
+alice = pytest.mark.skipif("NLTK_DATA" not in os.environ, reason="NLTK_DATA is not set: no Alice here")
 
 SENTENCE = "Alice was beginning to get very tired"
 
@@ -75,6 +79,7 @@ def test_ratios_compare_the_first_token_with_the_median_one():
     assert got.push["as read"] == pytest.approx(2) and got["look"]["as read"] == pytest.approx(3)
 
 
+@alice
 def test_a_stored_row_is_measured_again():
     rows = results.load("token-sinks")
     row = rows[(rows.model == "gpt2-mini") & (rows.special == "middle")].iloc[2].to_dict()

@@ -1,5 +1,7 @@
 """Words moved toward a worst input: the first-order gain, what may stand in a text, greedy steps, stored rows."""
 
+import os
+
 import pytest
 import torch
 
@@ -9,6 +11,8 @@ from lab.experiments.worst_inputs import LENGTH
 from lipnb import AttentionJacobian, local_lipschitz
 from lipnb.recording import remeasure
 from lipnb.worst_case.attacks import singular
+
+alice = pytest.mark.skipif("NLTK_DATA" not in os.environ, reason="NLTK_DATA is not set: no Alice here")
 
 SENTENCE = "The rabbit looked unhurriedly at its watch, and Alice ran after it."
 
@@ -74,11 +78,16 @@ def test_stored_rows():
     assert (start.greedy <= worst.text * (1 + 1e-5)).all() and (end.greedy < worst.upper).all()
     assert (end.greedy > end.random).all() and (table.length == LENGTH).all()
     assert (table.groupby("layer").radius.max() < 1.01 * worst.R).all()
-    now = remeasure(table[table.layer == 3].tail(1), worst_words.again, rows=1)
-    assert now["greedy difference"].max() < 1e-3
-    made = worst_words.text_of(end.reset_index().iloc[3])
-    assert torch.equal(made.model.token_ids(made.model.tokenizer.decode(made.ids)), made.ids)
     repeats = results.load("worst-repeats")
     assert set(repeats.layer) == set(worst.index) and (repeats.changed <= worst_words.FEW).all()
     figure = figures.worst_inputs.words(table, repeats, worst.ascended)
     assert len(figure.axes) == len(worst) and all(len(ax.lines) == 4 for ax in figure.axes)
+
+
+@alice
+def test_a_stored_row_is_measured_again():
+    table = results.load("worst-words")
+    now = remeasure(table[table.layer == 3].tail(1), worst_words.again, rows=1)
+    assert now["greedy difference"].max() < 1e-3
+    made = worst_words.text_of(table.groupby("layer").nth(-1).set_index("layer").reset_index().iloc[3])
+    assert torch.equal(made.model.token_ids(made.model.tokenizer.decode(made.ids)), made.ids)

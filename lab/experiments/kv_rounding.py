@@ -1,0 +1,259 @@
+"""The table of rounded caches: keys or values of one layer at a time in few bits, and what becomes of the output.
+
+Beside each row stands what might rank the layers: the layer's local constant, the size of the rounding error, and how
+much of it arrives at the end of the network.
+"""
+
+from contextlib import ExitStack
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import torch
+
+from lab.experiments.loading import load
+from lab.experiments.table import Table
+from lipnb import corpora, models
+from lipnb.lipschitz import local_lipschitz
+from lipnb.models.passes import hooked
+from lipnb.recording import Unit
+
+__all__ = ["COMPARED", "PLACE", "TABLES", "Cache", "Start", "again", "begin", "by_token", "loss", "rounded", "through"]
+
+MODELS = ("gpt2-mini", "smollm2")
+TEXTS = ("alice", "ag_news", "python_reference")
+LENGTH, WINDOWS, BITS, RTOL = 128, 3, (3, 4), 1e-2
+PART = 1 / 32  # of a change, whose effect on the end is taken for linear
+KINDS = ("keys", "values")
+ENDS = ("norm", "ln_f")  # how Llama and GPT-2 call the norm after the last layer
+PLACE = ["model", "corpus", "layer"]  # names the rows that are measured together
+COMPARED = ("lipschitz", "error", "stream_change", "carried", "hidden", "kl")  # when a row is measured again
+
+
+class Cache:
+    """What attention asks for the keys and values of its tokens: those given, one of the two rounded.
+
+    Parameters
+    ----------
+    kind : {"keys", "values"}
+        Which are rounded.
+    bits : int
+        Bits of each number, see `rounded`.
+
+    Attributes
+    ----------
+    error, size : Tensor, shape (b,)
+        Norm of what rounding changed, and of what was rounded, after a pass.
+    """
+
+    def __init__(self, kind, bits):
+        self.kind, self.bits = kind, bits
+        self.error = self.size = torch.tensor(())
+
+    def update(self, keys, values, layer, *more):
+        """Keys and values (b, heads, n, k) as attention is to use them; transformers calls this."""
+        old = keys if self.kind == "keys" else values
+        new = rounded(old, self.bits)
+        self.error, self.size = ((new - old).flatten(1).norm(dim=1), old.flatten(1).norm(dim=1))
+        return (new, values) if self.kind == "keys" else (keys, new)
+
+
+class Start(NamedTuple):
+    """A network and what it made of some windows, before anything is rounded.
+
+    Attributes
+    ----------
+    model : lipnb.models.Model
+    ids : LongTensor, shape (b, n)
+    read : list of lipnb.models.Reading
+    hidden : Tensor, shape (b, n, d)
+        Last hidden states, final norm included.
+    logs : Tensor, shape (b, n, vocabulary)
+        Logarithms of the probabilities of the next token.
+    """
+
+    model: models.Model
+    ids: torch.Tensor
+    read: list
+    hidden: torch.Tensor
+    logs: torch.Tensor
+
+
+def rounded(x, bits):
+    """Numbers rounded to 2 ** bits equal steps from the smallest to the largest of each vector, as a cache keeps them.
+
+    Parameters
+    ----------
+    x : Tensor, shape (..., k)
+        Keys or values: one vector for each token and head.
+    bits : int
+
+    Returns
+    -------
+    Tensor, shape (..., k)
+
+    Examples
+    --------
+    >>> import torch
+    >>> rounded(torch.tensor([[0.0, 1.2, 2.9, 6.0], [1.0, 1.0, 1.0, 1.0]]), 2)
+    tensor([[0., 2., 2., 6.],
+            [1., 1., 1., 1.]])
+    """
+    low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    step = (high - low) / (2**bits - 1)
+    return low + step * ((x - low) / torch.where(step > 0, step, 1)).round()
+
+
+def by_token(change, x):
+    """Relative change of each token, root mean square over the tokens: (b, n, d) and (b, n, d) to (b,).
+
+    One token of a trained network can be a hundred times as long as the others, which norms of all tokens do not see.
+    """
+    return (change.norm(dim=-1) / x.norm(dim=-1)).square().mean(-1).sqrt()
+
+
+def loss(before, after):
+    """Kullback-Leibler divergence in nats, mean over positions: (b, n, v) logarithms of probabilities to (b,).
+
+    Each summand is p (q/p - 1 - log(q/p)), which is at least 0 and does not cancel.
+    """
+    gap = after - before
+    return (before.exp() * (gap.expm1() - gap)).sum(-1).mean(-1)
+
+
+def through(model, read, x, layer):
+    """The last hidden states, (b, n, d), where `layer` receives x (b, n, d); after the last layer the norm alone."""
+    for one in read[layer:]:
+        x = one.whole(x)
+    (norm,) = (getattr(model.module, name) for name in ENDS if hasattr(model.module, name))
+    return norm(x)
+
+
+def _logs(model, hidden):
+    return (hidden @ model.module.get_input_embeddings().weight.T).log_softmax(-1)
+
+
+@torch.no_grad()
+def begin(model, ids):
+    """The `Start` of a decoder on windows of token ids (b, n)."""
+    read = models.readings(model, ids)
+    hidden = through(model, read, read[0].stream, 0)
+    return Start(model, ids, read, hidden, _logs(model, hidden))
+
+
+@torch.no_grad()
+def round_layer(start, layer, kind, bits):
+    """What rounding the keys or values of one layer does.
+
+    Parameters
+    ----------
+    start : Start
+    layer : int
+    kind : {"keys", "values"}
+    bits : int
+
+    Returns
+    -------
+    dict of Tensor, shape (b,)
+        `error` and `relative_error` of the numbers rounded (norm of all tokens); `given_change` of the attention's
+        output; `stream_change`, the relative change of the residual stream after the layer, `carried`, that of the last
+        hidden states to first order, and `hidden`, the measured one (all three `by_token`); `kl` of the next token.
+    """
+    model, read = start.model, start.read
+    cache, given = Cache(kind, bits), []
+
+    def with_cache(module, args, kwargs):
+        return args, {**kwargs, "past_key_values": cache}
+
+    def keep(module, args, output):
+        given.append(output[0] if isinstance(output, tuple) else output)
+
+    with ExitStack() as hooks:
+        attention = model.architecture.receiver(model.module, layer, "heads+output")
+        hooks.enter_context(hooked(attention, with_cache))
+        hooks.callback(model.architecture.giver(model.module, layer).register_forward_hook(keep).remove)
+        after = read[layer].whole(read[layer].stream)
+    before = _after(start, layer)
+    hidden = through(model, read, after, layer + 1)
+    little = through(model, read, before + PART * (after - before), layer + 1)
+    return {
+        "error": cache.error,
+        "relative_error": cache.error / cache.size,
+        "given_change": (given[0] - read[layer].given).flatten(1).norm(dim=1),
+        "stream_change": by_token(after - before, before),
+        "carried": by_token(little - start.hidden, start.hidden) / PART,
+        "hidden": by_token(hidden - start.hidden, start.hidden),
+        "kl": loss(start.logs, _logs(model, hidden)),
+    }
+
+
+def _after(start, layer):
+    """The residual stream after a layer."""
+    read = start.read
+    return read[layer + 1].stream if layer + 1 < len(read) else read[layer].whole(read[layer].stream)
+
+
+@torch.no_grad()
+def _of_layer(start, layer, seed):
+    """What does not depend on the rounding: constants, norms, and the gain of the layers above, (b,) each."""
+    read, after = start.read[layer], _after(start, layer)
+    f, x = start.model.attention(layer), read.received
+    size, given = (y.flatten(1).norm(dim=1) for y in (x, read.given))
+    value = local_lipschitz(f, x, rtol=RTOL).value
+    noise = torch.randn(after.shape, generator=torch.Generator().manual_seed(seed), dtype=after.dtype)
+    step = noise * (after.norm(dim=-1, keepdim=True) / noise.norm(dim=-1, keepdim=True))  # each token by its own length
+    little = through(start.model, start.read, after + PART**2 * step, layer + 1)
+    return {
+        "lipschitz": value,
+        "relative": value * size / given,
+        "received": size,
+        "given": given,
+        "residual": after.flatten(1).norm(dim=1),
+        "residual_token": after.norm(dim=-1).median(-1).values,
+        "gain_random": by_token(little - start.hidden, start.hidden) / PART**2,
+    }
+
+
+@lru_cache(maxsize=1)
+def _start(name, corpus):
+    model = load(name)
+    ids = models.random_windows(model, corpora.read(corpus), LENGTH, WINDOWS)
+    return begin(model, ids)
+
+
+def _rows(name, corpus, layer):
+    start = _start(name, corpus)
+    same, rows = _of_layer(start, layer, seed=layer), []
+    for kind in KINDS:
+        for bits in BITS:
+            found = same | round_layer(start, layer, kind, bits)
+            for window, ids in enumerate(start.ids.tolist()):
+                at = {"model": name, "corpus": corpus, "text": corpora.fingerprint(" ".join(map(str, ids)))}
+                at |= {"layer": layer, "length": LENGTH, "window": window, "kind": kind, "bits": bits}
+                rows.append(at | {key: values[window].item() for key, values in found.items()})
+    return rows
+
+
+def again(row):
+    """A stored row measured again, for `lipnb.recording.remeasure`; None without its model or its text."""
+    try:
+        rows = _rows(row["model"], row["corpus"], row["layer"])
+    except FileNotFoundError:
+        return None
+    keys = ("text", "window", "kind", "bits")
+    same = [found for found in rows if all(found[key] == row[key] for key in keys)]
+    return {key: same[0][key] for key in COMPARED} if same else None
+
+
+def _prepare(texts):
+    units = [
+        Unit(f"{name}/{corpus}/{layer}", partial(_rows, name, corpus, layer), len(KINDS) * len(BITS) * WINDOWS)
+        for name in MODELS
+        for corpus in texts
+        for layer in range(load(name).layers)
+    ]
+    settings = {"texts": {name: corpora.fingerprint(corpora.read(name)) for name in texts}, "models": MODELS}
+    settings |= {"length": LENGTH, "windows": WINDOWS, "bits": BITS, "part": PART, "rtol": RTOL, "dtype": "float32"}
+    return settings, units
+
+
+TABLES = (Table("kv-rounding", _prepare, {"texts": TEXTS}),)

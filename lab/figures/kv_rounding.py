@@ -1,0 +1,118 @@
+"""Which layers bear a rounded cache of keys and values: what might rank them, and why the constant does not.
+
+C0 is rounded keys, C1 rounded values, C6 what belongs to a layer whatever is rounded.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+from scipy.stats import gmean
+
+__all__ = ["PREDICTORS", "by_layer", "depth", "predicted", "ranks"]
+
+KINDS = {"keys": ("C0", "o"), "values": ("C1", "s")}
+PREDICTORS = {  # column -> how it is called
+    "lipschitz": "local constant",
+    "relative": "relative constant",
+    "error": "rounding error",
+    "relative_error": "relative rounding error",
+    "error_constant": "error × constant",
+    "over_residual": "the same over the residual norm",
+    "stream_change": "change of the residual stream",
+    "carried_random": "that × gain, random direction",
+    "carried": "that × gain, its own direction",
+}
+LABELS = {
+    "lipschitz": "local constant",
+    "stream_change": "relative change of the residual stream",
+    "kl": "KL of the next token, nats",
+}
+
+
+def predicted(table):
+    """The stored ``kv-rounding`` with every number of `PREDICTORS` that may rank the layers as a column.
+
+    Parameters
+    ----------
+    table : DataFrame
+
+    Returns
+    -------
+    DataFrame
+        With `error_constant` (relative error times constant times norm of the tokens received: to first order the
+        largest change of the output by a change of the tokens that large), `over_residual` (that over the norm of the
+        residual stream), `carried_random` (change of the stream times the gain of the layers above in a random
+        direction).
+    """
+    error = table.relative_error * table.lipschitz * table.received
+    more = {"error_constant": error, "over_residual": error / table.residual}
+    return table.assign(**more, carried_random=table.stream_change * table.gain_random)
+
+
+def by_layer(table, columns):
+    """Geometric means over texts and windows: one row for each layer."""
+    return table.groupby("layer")[list(columns)].agg(gmean)
+
+
+def ranks(table, bits=3, model="smollm2"):
+    """Loss by rounding against the local constant, and against the change of the residual stream: one mark a layer.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The stored ``kv-rounding``.
+    bits : int
+    model : str
+        Whose layers are drawn.
+
+    Returns
+    -------
+    Figure
+    """
+    table = table[(table.model == model) & (table.bits == bits)]
+    figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.6), sharey=True, layout="constrained")
+    for ax, column in zip(axes, ("lipschitz", "stream_change"), strict=True):
+        for kind, (colour, marker) in KINDS.items():
+            rows = by_layer(table[table.kind == kind], [column, "kl"])
+            ax.plot(rows[column], rows.kl, marker, color=colour, ms=6, alpha=0.85, label=kind)
+        ax.set(xscale="log", yscale="log", xlabel=LABELS[column])
+    axes[0].set_ylabel(LABELS["kl"])
+    axes[1].set_xticks([0.01, 0.02, 0.05, 0.1], ["1 %", "2 %", "5 %", "10 %"])
+    axes[1].minorticks_off()
+    axes[0].legend()
+    return figure
+
+
+def depth(table, bits=3, model="smollm2"):
+    """Local constant, norms of the residual stream and loss by rounding, layer by layer.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The stored ``kv-rounding``.
+    bits : int
+    model : str
+        Whose layers are drawn.
+
+    Returns
+    -------
+    Figure
+    """
+    rows = table[(table.model == model) & (table.bits == bits)]
+    figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.2), layout="constrained")
+    layers = by_layer(rows, ["lipschitz", "residual", "residual_token"])
+    axes[0].plot(layers.lipschitz, "o-", color="C6", ms=4)
+    axes[0].set(title="local constant")
+    lines = (("residual", "D", "-", "all tokens"), ("residual_token", "v", "--", "median token"))
+    for column, marker, dashes, label in lines:
+        axes[1].plot(layers[column], marker, ls=dashes, color="C6", ms=4, label=label)
+    axes[1].set(title="norm of the residual stream")
+    for kind, (colour, marker) in KINDS.items():
+        axes[2].plot(by_layer(rows[rows.kind == kind], ["kl"]).kl, marker, ls="-", color=colour, ms=4, label=kind)
+    axes[2].set(title="KL by rounding, nats")
+    for ax in axes:
+        ax.set(yscale="log", xlabel="layer", xlim=(-0.5, np.max(layers.index) + 0.5))
+        ax.minorticks_off()
+    axes[2].set_ylim(bottom=axes[2].get_ylim()[0] / 3)  # room for the legend below the marks
+    axes[1].legend(loc="lower right")
+    axes[2].legend(loc="lower left")
+    return figure

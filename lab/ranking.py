@@ -1,0 +1,162 @@
+"""Does a number known in advance rank what is measured later? Spearman's correlation, with clustered intervals.
+
+Measurements on one window of a text, at every layer, are not independent, nor are those of one layer on every window.
+What is drawn again are therefore whole windows and whole layers, never single points.
+"""
+
+import numpy as np
+import pandas as pd
+from scipy.stats import rankdata
+
+__all__ = ["CONFIDENCE", "by_chance", "of_inputs", "of_layers", "spearman"]
+
+CONFIDENCE = 0.95
+
+
+def spearman(a, b):
+    """Spearman's rank correlation along the last axis; NaN where all entries of one are equal.
+
+    Parameters
+    ----------
+    a, b : array, shape (..., n)
+
+    Returns
+    -------
+    array, shape (...)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> spearman(np.array([[1, 2, 3], [3, 2, 1]]), np.array([1, 8, 27])).tolist()
+    [1.0, -1.0]
+    """
+    a, b = (rankdata(x, axis=-1) for x in np.broadcast_arrays(a, b))
+    a, b = (x - x.mean(-1, keepdims=True) for x in (a, b))
+    with np.errstate(invalid="ignore"):
+        return (a * b).sum(-1) / np.sqrt((a * a).sum(-1) * (b * b).sum(-1))
+
+
+def by_chance(count, *, draws=2000, seed=0):
+    """Half the width of what random orders of so many things give: 95 % of their correlations lie within it."""
+    rng = np.random.default_rng(seed)
+    found = spearman(rng.random((draws, count)), np.arange(count))
+    return float(np.quantile(np.abs(found), CONFIDENCE))
+
+
+def of_layers(table, predictors, outcome, *, draws=1000, seed=0):
+    """How well each predictor ranks the layers of one network: geometric means over windows are compared.
+
+    Texts are drawn with replacement, and windows within each; the layers are all that the network has and stay.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns layer, corpus, window, `outcome` and the predictors, all positive: one row for each layer and window.
+    predictors : sequence of str
+    outcome : str
+    draws, seed : int
+        Of the bootstrap.
+
+    Returns
+    -------
+    DataFrame
+        Index predictor; columns rho, low, high (95 % interval).
+
+    Raises
+    ------
+    ValueError
+        "every layer must have each window once: choose the rows of one network and one kind."
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> rows = [{"layer": i, "window": j, "x": i + 1, "y": (i + 1) ** 2} for i in range(4) for j in (0, 1)]
+    >>> of_layers(pd.DataFrame(rows).assign(corpus="a"), ["x"], "y").rho.round(3).tolist()
+    [1.0]
+    """
+    names = [*dict.fromkeys([*predictors, outcome])]
+    wide = _wide(table, names)
+    windows, rng = wide[outcome].columns, np.random.default_rng(seed)
+    texts = list(windows.unique("corpus"))
+    places = {text: np.flatnonzero(windows.get_level_values("corpus") == text) for text in texts}
+    picked = rng.integers(len(texts), size=(draws, len(texts)))
+    drawn = np.stack([np.concatenate([rng.choice(places[texts[i]], len(places[texts[i]])) for i in p]) for p in picked])
+    means = {name: np.log(wide[name].to_numpy()) for name in names}
+    again = {name: logs[:, drawn].mean(-1).T for name, logs in means.items()}
+    return _said(
+        {name: spearman(means[name].mean(1), means[outcome].mean(1)) for name in predictors},
+        {name: spearman(again[name], again[outcome]) for name in predictors},
+    )
+
+
+def of_inputs(table, predictors, outcome, *, within=False, draws=1000, seed=0):
+    """How well each predictor ranks inputs across layers, models and texts, or within a layer.
+
+    In every model, layers and the windows of each text are drawn with replacement: both are clusters.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns model, layer, corpus, window, `outcome` and the predictors: one row for each input; in a model every
+        layer has the same windows.
+    predictors : sequence of str
+    outcome : str
+    within : bool
+        Divide all by their mean over the windows of the same layer, so that only the text differs.
+    draws, seed : int
+        Of the bootstrap.
+
+    Returns
+    -------
+    DataFrame
+        As `of_layers`.
+
+    Raises
+    ------
+    ValueError
+        As `of_layers`.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> rows = [{"layer": i, "window": j, "x": i + 5 * j, "y": j} for i in range(3) for j in range(1, 4)]
+    >>> table = pd.DataFrame(rows).assign(model="m", corpus="a")
+    >>> of_inputs(table, ["x"], "y", within=True).round(2).rho.item() > 0.9
+    True
+    """
+    names, rng = [*dict.fromkeys([*predictors, outcome])], np.random.default_rng(seed)
+    if within:
+        means = table.groupby(["model", "layer"])[names].transform("mean")
+        table = table.assign(**(table[names] / means))
+    parts, again = [], []
+    for _, rows in table.groupby("model"):
+        wide = _wide(rows, names)
+        layers, windows = wide[outcome].shape
+        texts = wide[outcome].columns.get_level_values("corpus")
+        down = rng.integers(layers, size=(draws, layers))[:, :, None]
+        across = np.empty((draws, windows), dtype=int)
+        for text in texts.unique():
+            places = np.flatnonzero(texts == text)
+            across[:, places] = rng.choice(places, (draws, len(places)))
+        parts.append({name: wide[name].to_numpy().ravel() for name in names})
+        drawn = {name: wide[name].to_numpy()[down, across[:, None, :]] for name in names}
+        again.append({name: values.reshape(draws, -1) for name, values in drawn.items()})
+    parts, again = ({name: np.concatenate([p[name] for p in some], -1) for name in names} for some in (parts, again))
+    return _said(
+        {name: spearman(parts[name], parts[outcome]) for name in predictors},
+        {name: spearman(again[name], again[outcome]) for name in predictors},
+    )
+
+
+def _wide(table, names):
+    """One frame for each name: layers down, windows of texts across, nothing missing and nothing twice."""
+    place = ["corpus", "window"]
+    if table.duplicated(["layer", *place]).any() or len(table) != table.layer.nunique() * table.groupby(place).ngroups:
+        raise ValueError("every layer must have each window once: choose the rows of one network and one kind.")
+    return {name: table.pivot(index="layer", columns=place, values=name) for name in names}
+
+
+def _said(found, drawn):
+    ends = {name: np.nanquantile(rhos, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2]) for name, rhos in drawn.items()}
+    rows = {name: {"rho": float(rho), "low": ends[name][0], "high": ends[name][1]} for name, rho in found.items()}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("predictor")
