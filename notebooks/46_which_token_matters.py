@@ -36,16 +36,8 @@ from myst_nb import glue
 from lab import figures, ledger, results
 from lab.experiments import influence, remeasure
 from lab.figures.token_sinks import NAMES, against_median
-from lipnb import (
-    Attention,
-    AttentionJacobian,
-    AutodiffJacobian,
-    block_norms,
-    corpora,
-    local_lipschitz,
-    models,
-    singular_pair,
-)
+from lipnb import Attention, AttentionJacobian, AutodiffJacobian, corpora, local_lipschitz, models
+from lipnb.jacobian import block_norms, singular_pair
 from lipnb.models import pictures
 
 figures.house_style()

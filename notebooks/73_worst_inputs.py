@@ -272,7 +272,7 @@ for name, values in {"words": chosen / of_text, "drawn": drawn / of_text, **shar
 counts = {"tried": worst_words.TRIED, "few": int(repeats.changed.max()), "changed": int(words.changed.max())}
 for name, count in (counts | {"above": int((alike > chosen).sum()), "of-six": len(alike)}).items():
     glue(f"page-73-{name}", count, display=False)
-row, said = repeats[repeats.layer == 3].iloc[-1], []
+row = repeats[repeats.layer == 3].iloc[-1]
 if text == "alice":  # whose windows the stored rows are made of
     assert abs(worst_words.again(row)["greedy"] / row.greedy - 1) < 1e-3
     made = worst_words.text_of(row)

@@ -38,7 +38,6 @@ from lab.figures.kv_rounding import PREDICTORS, by_layer, predicted
 from lipnb import corpora, models
 
 figures.house_style()
-names = PREDICTORS
 table = predicted(results.load("kv-rounding"))
 smol = table[table.model == "smollm2"]
 
@@ -77,8 +76,9 @@ print(kv_rounding.rounded(torch.tensor(vector), bits=2))
 model, text = models.load("gpt2-mini"), corpora.read("python_reference")
 start = kv_rounding.begin(model, models.random_windows(model, text, length, 1))
 here = kv_rounding.round_layer(start, layer, "keys", bits)
-kinds = ["relative_error", "stream_change", "carried", "hidden", "kl"]
-print(pd.Series({name: here[name].item() for name in kinds}).round(4).to_string())
+shown_here = {"relative_error": "error of the keys", "stream_change": "change of the stream", "carried": "carried"}
+shown_here |= {"hidden": "change of the hidden states", "kl": "KL, nats"}
+figures.table(pd.DataFrame({name: [here[name].item()] for name in shown_here}), names=shown_here, digits=4)
 
 # %% [markdown]
 # The keys change by {glue:text}`page-80-one-error:.0%`, the residual stream after the layer by
@@ -110,20 +110,20 @@ print(pd.Series({name: here[name].item() for name in kinds}).round(4).to_string(
 def compared(rows, outcome="kl"):
     """Correlations of all predictors with what rounding does, by kind and bits."""
     parts = rows.groupby(["kind", "bits"])
-    found = {key: ranking.of_layers(part, [*names], outcome, draws=draws, seed=seed) for key, part in parts}
+    found = {key: ranking.of_layers(part, [*PREDICTORS], outcome, draws=draws, seed=seed) for key, part in parts}
     return pd.concat(found, names=["kind", "bits"])
 
 
 def shown(found):
     """The same as a table to be read."""
     said = found.assign(text=[f"{row.rho:.2f} [{row.low:.2f}, {row.high:.2f}]" for row in found.itertuples()])
-    said = said.text.unstack(["kind", "bits"]).loc[[*names]].rename(index=names)
+    said = said.text.unstack(["kind", "bits"]).loc[[*PREDICTORS]].rename(index=PREDICTORS)
     said.columns = [f"{kind}, {bits} bits" for kind, bits in said.columns]
     return said.rename_axis("predictor").reset_index()
 
 
 found = compared(smol)
-figures.table(shown(found), bold=[name in ("lipschitz", "stream_change") for name in names])
+figures.table(shown(found), bold=[name in ("lipschitz", "stream_change") for name in PREDICTORS])
 
 # %% [markdown]
 # *SmolLM2. The local constant; made relative ($L\,\lvert x\rvert / \lvert f(x)\rvert$); the norm of what rounding
@@ -150,16 +150,17 @@ figures.kv_rounding.depth(table, bits)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-80-depth: Three panels against the layer. The constant rises by a factor of thirty. The norm of the
-# residual stream of all tokens jumps in the middle and falls at the end, that of the median token rises steadily. The
+# <!-- figure fig-80-depth: Three panels against the layer. The constant rises, with dips. The norm of the
+# residual stream of all tokens jumps in the middle and falls at the end, that of the median token rises. The
 # loss by rounding falls from the second layer on, with humps, keys above values. -->
-# *SmolLM2, geometric means over windows. The constant grows along the depth, and so does the residual stream to which
-# the output is added; the loss does not. One long token makes the jump in the middle panel, so that changes have to be
+# *SmolLM2, geometric means over windows. The constant grows along the depth, with dips, and so does the residual stream
+# of the median token; the loss does not. One long token makes the jump in the middle panel, so that changes have to be
 # compared token by token.*
 #
-# - The output of attention is added to a stream whose norm grows from {glue:text}`page-80-stream-low:,.0f` to
-#   {glue:text}`page-80-stream-high:,.0f`; for the median token from {glue:text}`page-80-token-low:.0f` to
-#   {glue:text}`page-80-token-high:.0f`. What is large for the layer is small for the stream.
+# - The output of attention is added to a stream whose norm is between {glue:text}`page-80-stream-low:,.0f` and
+#   {glue:text}`page-80-stream-high:,.0f`; for the median token it is between {glue:text}`page-80-token-low:.0f` in the
+#   first layer and {glue:text}`page-80-token-high:.0f` in the last. What is large for the layer is small for the
+#   stream.
 # - The constant is attained by one change of the tokens. A rounding error is spread over all tokens and heads, and it
 #   changes keys or values, not both through the same token.
 # - The error of keys passes through the softmax, the error of values does not: one number for the layer cannot be right
@@ -169,7 +170,7 @@ plt.show()
 
 # %% tags=["hide-input"]
 mini = compared(table[table.model == "gpt2-mini"])
-figures.table(shown(mini), bold=[name in ("lipschitz", "stream_change") for name in names])
+figures.table(shown(mini), bold=[name in ("lipschitz", "stream_change") for name in PREDICTORS])
 
 # %% [markdown]
 # With {glue:text}`page-80-mini-layers:d` layers a correlation has to be near one to mean anything. The constant reaches
@@ -182,8 +183,7 @@ rows = table[table.model == "gpt2-mini"]
 again = remeasure(rows, kv_rounding.again, rows=rows_to_check, seed=seed, by=kv_rounding.PLACE)
 drift = pd.Series({name: again[f"{name} difference"].max() for name in kv_rounding.COMPARED})
 place = again.iloc[0]
-print(f"layer {place.layer} of {place.model} on {place.corpus}: {len(again)} rows;")
-print("the numbers differ from the stored ones by less than a thousandth, relatively:", drift.max() < 1e-3)
+print(f"layer {place.layer} of {place.model} on {place.corpus}: {len(again)} rows, off by {drift.max():.1g} at most")
 
 # %% tags=["hide-input"]
 rho, small = found.rho, mini.rho
@@ -212,10 +212,11 @@ for key, value in counts.items():
 # %% tags=["hide-input", "nbval-check-output"]
 assert drift.max() < 0.02, "a stored row does not hold"
 assert (table.length == length).all()
+assert norms.residual_token.idxmin() == 0 and norms.residual_token.idxmax() == norms.index.max()
 high = found.high.xs("lipschitz", level="predictor")
 assert (high < 0).all(), "the constant ranks the layers of SmolLM2 after all"
 assert (found.low.xs("stream_change", level="predictor") > 0.8).all()
-before = [name for name in names if name not in ("stream_change", "carried_random", "carried")]
+before = [name for name in PREDICTORS if name not in ("stream_change", "carried_random", "carried")]
 best = rho.unstack("predictor")[before].groupby("kind").mean().min()
 assert best.max() < 0.5, "something known in advance ranks keys and values"
 assert rho.xs("carried_random", level="predictor").max() < rho.xs("stream_change", level="predictor").min()
@@ -226,7 +227,7 @@ print("✓ the constant ranks neither keys nor values, the change of the residua
 #
 # - It is a negative result for one use of one number: the constants of layers do not say where a cache can be rounded.
 # - The change of the residual stream is a measurement of the rounding itself, not a prediction. It is cheaper than the
-#   loss, because the layers above need not run, and it needs no labels.
+#   loss, because the layers above need not run.
 # - One rounding was tried: equal steps for each vector, in one layer at a time, for all tokens, the present one too.
 #   Roundings of several layers may add up or cancel.
 # - Two networks are no sample of networks, and {glue:text}`page-80-texts:d` texts are few. SmolLM2's weights had been

@@ -11,7 +11,7 @@ from lipnb.spectral.vectors import check_finite, inverse, norms, scaled
 
 __all__ = ["Krylov", "Ritz", "open_steps"]
 
-CANCELLED = 0.1  # share of a product left after orthogonalisation, below which float32 does it twice
+CANCELLED = 0.1  # share of a product left after orthogonalisation, below which float32 does it again
 SMALL = 1e-2  # a coupling below this share of the diagonal is made of cancellation: orthogonality goes at once
 PASSES, UNCHANGED = 6, 0.7  # of orthogonalisation at most; share of a vector that the last one must leave
 LOOP_SIZE = 2048  # from this vector length on, one matrix-vector product an item beats a batched one on the CPU
