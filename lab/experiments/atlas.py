@@ -35,6 +35,7 @@ CERTIFIED = 32  # tokens up to which the first window of Alice is certified
 SHORTEST, LONGEST = 8, 1024  # tokens of a text window
 TOKENS = 2048  # at a length: fewer windows of long ones, but never fewer than three
 LEAST = 3
+LARGEST = 1370  # tokens of the first picture, those of its training
 CONTROLS_TO = 512  # tokens up to which pictures, controls and all texts but Alice are measured
 ENTRIES = 2**26  # attention probabilities held at once
 SQUARES = (4, 6, 8, 11, 16, 22, 32, 37)  # patches on a side of a picture
@@ -78,7 +79,7 @@ def _texts(count, longest, rest):
 
 
 IMAGES = (
-    *(Condition(name, count=4, longest=CONTROLS_TO) for name in PICTURES),
+    *(Condition(name, count=4, longest=CONTROLS_TO if i else LARGEST) for i, name in enumerate(PICTURES)),
     *(Condition(name, order="shuffled", count=3, longest=CONTROLS_TO) for name in PICTURES),
     *(Condition(name, weights="random", count=3, longest=CONTROLS_TO) for name in PICTURES),
 )
@@ -88,6 +89,8 @@ ATLAS = {
     "atlas-minilm": ({"name": "minilm", "masked": False}, SMALL),
     "atlas-gpt2-mini": ({"name": "gpt2-mini"}, SMALL),
     "atlas-stories260k": ({"name": "stories260K"}, SMALL),
+    "atlas-smollm2": ({"name": "smollm2"}, _texts(6, 2048, 4)),
+    "atlas-dinov2-small": ({"name": "dinov2-small"}, IMAGES),
 }
 
 
