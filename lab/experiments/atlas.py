@@ -87,6 +87,7 @@ SMALL = _texts(8, 512, 8)
 # name of a table -> what `models.load` takes, and the conditions
 ATLAS = {
     "atlas-minilm": ({"name": "minilm", "masked": False}, SMALL),
+    "atlas-minilm-masked": ({"name": "minilm", "masked": True}, SMALL),
     "atlas-gpt2-mini": ({"name": "gpt2-mini"}, SMALL),
     "atlas-stories260k": ({"name": "stories260K"}, SMALL),
     "atlas-smollm2": ({"name": "smollm2"}, _texts(6, 2048, 4)),
