@@ -7,9 +7,9 @@ from lipnb.cli.words import Unknown, known
 
 EXAMPLES = """\
   python -m lab figures                        list the figures, their pages and the tables they need
-  python -m lab figures real-text positions    draw two of them, into the folder figures
+  python -m lab figures verification positions draw two of them, into the folder figures
   python -m lab figures --all --format pdf --output drawings
-  LIPNB_RESULTS=elsewhere python -m lab figures real-text       draw tables of your own
+  LIPNB_RESULTS=elsewhere python -m lab figures verification    draw tables of your own
 
 Needs neither torch nor a model, only the tables of data/results (or of the folder LIPNB_RESULTS), which
 `python -m lab tables` makes.

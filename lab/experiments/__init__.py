@@ -25,7 +25,8 @@ from lab.experiments import (
     worst_words,
     zoo,
 )
-from lab.experiments.real_text import measurable, of_model
+from lab.experiments.atlas import of_model
+from lab.experiments.real_text import measurable
 from lab.experiments.table import Table, make
 from lab.experiments.windows import again, measure, measured_with
 from lipnb.recording import remeasure

@@ -91,6 +91,10 @@ ATLAS = {
     "atlas-gpt2-mini": ({"name": "gpt2-mini"}, SMALL),
     "atlas-stories260k": ({"name": "stories260K"}, SMALL),
     "atlas-smollm2": ({"name": "smollm2"}, _texts(6, 2048, 4)),
+    "atlas-gpt2-random": (
+        {"name": "gpt2", "random": True, "seed": 0, "tokenizer": "gpt2"},
+        tuple(Condition(corpus, count=4, longest=CONTROLS_TO) for corpus in ("alice", "ag_news")),
+    ),
     "atlas-dinov2-small": ({"name": "dinov2-small"}, IMAGES),
 }
 

@@ -5,9 +5,9 @@ from functools import partial
 from lab.experiments.loading import load
 from lab.experiments.table import Table
 from lab.experiments.windows import units
-from lipnb import corpora, models
+from lipnb import corpora
 
-__all__ = ["PRECISION", "TABLES", "load_panel", "measurable", "of_model"]
+__all__ = ["PRECISION", "TABLES", "load_panel", "measurable"]
 
 SHORT = tuple(range(2, 100, 2))
 LONG = tuple(range(2, 503, 10))
@@ -58,28 +58,6 @@ TABLES = (
     _table("real-text", "alice", (*LAYERS, ({**GPT2_RANDOM, "tokenizer": "gpt2"}, (6,))), SHORT),
     _table("real-text-news", "ag_news", (*MAIN, (GPT2_MINI, (3,)), ({**GPT2_RANDOM, "tokenizer": "gpt2"}, (6,))), LONG),
 )
-
-
-def of_model(name):
-    """Tables of a model of your own choice: all its layers, on Alice and on AG_NEWS.
-
-    Parameters
-    ----------
-    name : str
-        A name on the hub such as "bert-base-uncased" or "gpt2", or a folder, as for `lipnb.models.load`.
-
-    Returns
-    -------
-    tuple of Table
-        A BERT is measured as it is and masked, as a decoder; a GPT-2 masked.
-    """
-    model = models.load(name)
-    masks = model.architecture.masks
-    panels = [({"name": str(name), "masked": masked}, range(model.layers)) for masked in masks]
-    return tuple(
-        _table(f"real-text-{model.name.replace('/', '-')}-{corpus.replace('_', '-')}", corpus, panels, lengths)
-        for corpus, lengths in (("alice", SHORT), ("ag_news", LONG))
-    )
 
 
 def measurable(*names):

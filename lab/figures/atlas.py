@@ -10,32 +10,10 @@ from matplotlib.cm import ScalarMappable
 
 from lab.power_laws import one_series
 
-__all__ = ["NAMES", "by_length", "growth", "named", "slopes"]
+__all__ = ["by_length", "growth", "slopes"]
 
-NAMES = {
-    ("minilm", False): "MiniLM",
-    ("minilm", True): "MiniLM, masked",
-    ("gpt2-mini", True): "gpt2-mini",
-    ("stories260K", True): "stories260K",
-    ("smollm2", True): "SmolLM2",
-    ("dinov2-small", False): "DINOv2",
-}
 DEPTH = plt.get_cmap("viridis")
-CASES = {  # order, random weights -> how it is called and drawn
-    ("text", False): ("as read", "C0", "o"),
-    ("shuffled", False): ("shuffled", "C3", "^"),
-    ("text", True): ("random weights", "C6", "s"),
-}
-
-
-def named(table):
-    """The table with columns `map`, as a reader knows it, and `case`: as read, shuffled or random weights."""
-    maps = [
-        NAMES.get((model, masked), f"{model}, masked" if masked else model)
-        for model, masked in zip(table.model, table.masked, strict=True)
-    ]
-    cases = [CASES[order, weights == "random"][0] for order, weights in zip(table.order, table.weights, strict=True)]
-    return table.assign(map=maps, case=cases)
+LOOKS = {"as read": ("C0", "o"), "shuffled": ("C3", "^"), "random weights": ("C6", "s")}
 
 
 def by_length(table, column="lipschitz"):
@@ -65,8 +43,7 @@ def growth(table, corpora):
     Figure
         `lab.figures.points` of it is the number of layers times that of lengths, over all panels.
     """
-    rows = named(table)
-    rows = rows[(rows.case == "as read") & (rows.corpus == rows.model.map(corpora))]
+    rows = table[(table.case == "as read") & (table.corpus == table["map"].map(corpora))]
     maps = list(dict.fromkeys(rows["map"]))
     across = min(3, len(maps))
     down = -(-len(maps) // across)
@@ -120,7 +97,7 @@ def slopes(table, claimed=0.25):
     for name in maps:
         some = table[table["map"] == name]
         count = some.layer.max() + 1
-        for case, colour, marker in CASES.values():
+        for case, (colour, marker) in LOOKS.items():
             rows = some[some.case == case]
             place = first + rows.layer
             if case == "as read":
@@ -128,7 +105,8 @@ def slopes(table, claimed=0.25):
                 ax.errorbar(place, rows.slope, error, fmt=marker, color=colour, ms=4, lw=1, zorder=3)
             else:
                 ax.plot(place, rows.slope, marker, color=colour, mfc="none", ms=4)
-        ticks.append((first + (count - 1) / 2, f"{name}\n{count} layers"))
+        drop = "\n\n" * (len(ticks) % 2)  # labels of narrow columns stand at two heights
+        ticks.append((first + (count - 1) / 2, f"{drop}{name}\n{count} layers"))
         first += count + 2
         ax.axvline(first - 1.5, color="0.85", lw=0.8)
     for exponent, label, style in ((0.0, "0", "-"), (claimed, "1/4", "--"), (0.5, "1/2", ":")):
@@ -137,8 +115,11 @@ def slopes(table, claimed=0.25):
     ax.set(xlim=(-1.2, first - 1.5), ylabel="slope in log-log axes")
     ax.set_xticks(*zip(*ticks, strict=True))
     ax.tick_params(axis="x", length=0)
-    handles = [plt.Line2D([], [], color=c, marker=m, ls="", mfc=c if i == 0 else "none")
-               for i, (_, c, m) in enumerate(CASES.values())]  # fmt: skip
-    names = [case for case, _, _ in CASES.values()]
-    ax.legend(handles, names, ncols=3, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    shown = [case for case in LOOKS if (table.case == case).any()]
+    handles = [
+        plt.Line2D([], [], color=colour, marker=marker, ls="", mfc=colour if case == "as read" else "none")
+        for case, (colour, marker) in LOOKS.items()
+        if case in shown
+    ]
+    ax.legend(handles, shown, ncols=3, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure

@@ -4,9 +4,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from bokeh.models import Arrow, NormalHead
 
-from lab.figures.real_text import named
 from lab.figures.sliders import BLACK, BLUE, GREEN, ORANGE, Control, Feed, Movable, axes, rounded, source, tidy
-from lab.power_laws import one_series, power_law, rate
+from lab.growth import slope
+from lab.power_laws import one_series, power_law
 from lipnb.scanning.style import log_ticks
 
 __all__ = ["growth", "released", "two_clusters"]
@@ -17,6 +17,7 @@ MOVES = ("moves", "each moves", "each moves", "moves")
 ROWS = [1, 1, 0.1, -0.75]  # how high they stand
 SHORT = 0.08  # a move too short for an arrow
 TICKS = [1, 2, 5, 10, 20, 50, 100]
+LONG_TICKS = [8, 32, 128, 512, 2048]
 
 
 def _apart(values, factor):
@@ -290,71 +291,70 @@ def _released_still(rows, fits, names, t, span):
     return figure
 
 
-def growth(table, *, corpus="alice"):
-    """Constants of one layer against the number of tokens, with the fitted law: model and layer are chosen.
+def growth(table):
+    """Constants of one layer against the number of tokens, with the fitted slope: model and layer are chosen.
 
     Parameters
     ----------
     table : DataFrame
-        ``real-text``: columns corpus, model, weights, masked, layer, length, window, lipschitz, converged, residual.
-    corpus : str
-        Which text.
+        Rows of the growth atlas on one text for each map, as `lab.layer_growth.named` gives them: columns map, layer,
+        length, window, lipschitz and those of `lab.power_laws.SERIES`.
 
     Returns
     -------
     Movable
         Controls model and layer. Data sources: points, law.
     """
-    rows = named(table[table.corpus == corpus])
-    models = [*dict.fromkeys(rows.attention)]
-    layers = [sorted(set(rows[rows.attention == model].layer)) for model in models]
-    points, laws, says, lengths = [], [], [], []
-    for model, numbers in zip(models, layers, strict=True):
-        chosen = [rows[(rows.attention == model) & (rows.layer == layer)].sort_values("length") for layer in numbers]
-        for one in chosen:
-            one_series(one, "a curve of the movable figure")
-        fits = [rate(one) for one in chosen]
-        points.append([{"y": rounded(one.lipschitz, 3)} for one in chosen])
-        lengths += [[*map(int, one.length)] for one in chosen]
-        spans = [[int(one.length.min()), int(one.length.max())] for one in chosen]
-        laws.append([{"n": span, "y": rounded(fit(span))} for span, fit in zip(spans, fits, strict=True)])
+    maps = [*dict.fromkeys(table["map"])]
+    layers = [sorted(set(table[table["map"] == name].layer)) for name in maps]
+    points, laws, says = [], [], []
+    for name, numbers in zip(maps, layers, strict=True):
+        chosen = [table[(table["map"] == name) & (table.layer == layer)].sort_values("length") for layer in numbers]
+        fits = [slope(one_series(one, "a curve of the movable figure")) for one in chosen]
+        points.append([{"n": [*map(int, one.length)], "y": rounded(one.lipschitz, 3)} for one in chosen])
+        laws.append([_law(one, fit) for one, fit in zip(chosen, fits, strict=True)])
         said = zip(numbers, chosen, fits, strict=True)
-        says.append([_growth_says(model, layer, one, fit) for layer, one, fit in said])
+        says.append([_growth_says(name, layer, one, fit) for layer, one, fit in said])
     by = ("model", "layer")
-    if any(found != lengths[0] for found in lengths):
-        raise ValueError("every layer is needed at the same lengths, and these differ.")
-    n = {"n": lengths[0]}  # written once
-    feeds = [Feed("points", (), n), Feed("points", by, points), Feed("law", by, laws), Feed("says", by, says)]
-    top = rows.lipschitz.max()
-    ticks = [one * 10.0**power for power in range(-3, 7) for one in (1, 2, 5)]
-    low = rows.lipschitz.min()
+    feeds = [Feed("points", by, points), Feed("law", by, laws), Feed("says", by, says)]
+    low, top = table.lipschitz.min(), table.lipschitz.max()
+    ticks = [10.0**power for power in range(-3, 7)]
     plot = axes(
         "number of tokens n",
         "local Lipschitz constant",
-        xticks=TICKS,
+        xticks=LONG_TICKS,
         yticks=[tick for tick in ticks if low / 1.2 < tick < 1.2 * top],
-        x_range=(rows.length.min() / 1.15, rows.length.max() * 1.15),
+        x_range=(table.length.min() / 1.15, table.length.max() * 1.15),
         y_range=(low / 1.2, 1.2 * top),
         height=360,
     )
-    plot.scatter("n", "y", source=source("points", n | points[0][0]), size=5, color=BLUE, alpha=0.45)
+    plot.scatter("n", "y", source=source("points", points[0][0]), size=6, color=BLUE, alpha=0.55)
     plot.line("n", "y", source=source("law", laws[0][0]), line_color=ORANGE, line_width=2.5)
     controls = [
-        Control("model", "model", models, choice=True),
+        Control("model", "model", maps, choice=True),
         Control("layer", "layer", [[*map(str, numbers)] for numbers in layers], under="model"),
     ]
     alt = (
-        f"Local Lipschitz constant of {models[0]}, layer {layers[0][0]}, against the number of tokens: a dot for each "
-        "window of text, and the fitted power law."
+        f"Local Lipschitz constant of {maps[0]}, layer {layers[0][0]}, against the number of tokens: a dot for each "
+        "window, and the line of the fitted slope."
     )
-    return Movable("growth", [plot], controls, feeds, _growth_still(n | points[0][0], laws[0][0], says[0][0]), alt)
+    return Movable("growth", [plot], controls, feeds, _growth_still(points[0][0], laws[0][0], says[0][0]), alt)
 
 
-def _growth_says(model, layer, rows, fit):
+def _law(rows, fit):
+    """The ends of the fitted line: through the mean of the logarithms, each length weighing the same."""
+    means = np.log2(rows.lipschitz).groupby(rows.length).mean()
+    n = np.array([means.index.min(), means.index.max()])
+    y = 2.0 ** (means.mean() + fit.slope * (np.log2(n) - np.log2(means.index.to_numpy(dtype=float)).mean()))
+    return {"n": [*map(int, n)], "y": rounded(y)}
+
+
+def _growth_says(name, layer, rows, fit):
+    curve = "not told from a power law" if fit.curve == "power law" else fit.curve
     return (
-        f"{model}, layer {layer}: exponent {_signed(fit.exponent)}, 95 % interval {_signed(fit.low)} to "
-        f"{_signed(fit.high)}, R² = {fit.r2:.2f}, over n = {rows.length.min()} to {rows.length.max()} "
-        f"({len(rows)} windows of text)."
+        f"{name}, layer {layer}: slope {_signed(fit.slope, 2)}, 95 % interval {_signed(fit.interval[0], 2)} to "
+        f"{_signed(fit.interval[1], 2)}; {curve}, over n = {rows.length.min()} to {rows.length.max()} "
+        f"({len(rows)} windows)."
     )
 
 
@@ -363,7 +363,7 @@ def _growth_still(points, law, says):
     ax.scatter(points["n"], points["y"], s=10, color="C0", alpha=0.5)
     ax.plot(law["n"], law["y"], color="C1", lw=2.4)
     ax.set(xscale="log", yscale="log", xlabel="number of tokens n", ylabel="local Lipschitz constant")
-    ax.set_title(says.partition(", R²")[0].replace(", 95 %", ",\n95 %"), fontsize=10.5)
+    ax.set_title(says.partition(";")[0].replace(", 95 %", ",\n95 %"), fontsize=10.5)
     for axis, values in ((ax.xaxis, points["n"]), (ax.yaxis, points["y"])):
         log_ticks(axis, min(values), max(values))
     return figure

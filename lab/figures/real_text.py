@@ -1,26 +1,13 @@
-"""Local constants on real text, as defined and as released, against the number of tokens."""
+"""Local constants on real text against the number of tokens."""
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.colors import Normalize
 
-from lab.power_laws import one_series, rate
-from lipnb.scanning.style import NOT_CONVERGED, log_ticks, panels, rate_line
+from lab.power_laws import one_series
+from lipnb.scanning.style import NOT_CONVERGED, log_ticks, rate_line
 
-__all__ = ["against_length", "figure_1", "jump", "named", "rates"]
+__all__ = ["against_length", "jump", "named"]
 
-LOOKS = {
-    "minilm unmasked": ("C0", "o"),
-    "minilm masked": ("C2", "s"),
-    "gpt2-mini masked": ("C1", "^"),
-    "random gpt2 masked": ("C6", "D"),
-}
-MORE = (("C3", "v"), ("C4", "P"), ("C5", "X"))  # for tables that a reader made
-PANELS = (
-    ("minilm unmasked", 0, "encoder: MiniLM"),
-    ("minilm masked", 3, "decoder: MiniLM"),
-    ("random gpt2 masked", 6, "random GPT-2"),
-)
 ONE_RADIUS = 1.01  # radii closer than this factor are one radius
 
 
@@ -33,88 +20,6 @@ def named(table):
 def _on(table, corpus):
     """Rows on one text, with their names."""
     return named(table[table.corpus == corpus])
-
-
-def _looks(rows):
-    """Colour and marker of each attention there is; those of the book first."""
-    found = [*filter(set(rows.attention).__contains__, LOOKS), *sorted(set(rows.attention) - set(LOOKS))]
-    if len(found) > len(LOOKS) + len(MORE):
-        raise ValueError(
-            f"at most {len(LOOKS) + len(MORE)} models have a look of their own, and these are "
-            f"{len(found)}: {', '.join(found)}."
-        )
-    more = iter(MORE)
-    return {name: LOOKS[name] if name in LOOKS else next(more) for name in found}
-
-
-def figure_1(table):
-    """Constant of every window of Alice against its length, with what the released estimator reports beside it.
-
-    Parameters
-    ----------
-    table : DataFrame
-        ``real-text``: columns corpus, model, weights, masked, layer, length, window, lipschitz, released.
-
-    Returns
-    -------
-    Figure
-        One panel a series, as `lab.power_laws.one_series`; `lab.figures.points` counts two marks a row.
-    """
-    alice = _on(table, "alice")
-    axes = panels(3, rows=1, width=4.3, height=3.6)
-    for ax, (name, layer, title) in zip(axes, PANELS, strict=True):
-        rows = one_series(alice[(alice.attention == name) & (alice.layer == layer)], title)
-        ax.plot(rows.length, rows.released, "x", ms=3, color="0.7", label="released")
-        ax.plot(rows.length, rows.lipschitz, ".", ms=4, color="C0", label="defined")
-        n = rows.length.agg(["min", "max"])
-        for column, look in (("lipschitz", {"color": "C1"}), ("released", {"color": "black", "ls": "--"})):
-            fit = rate(rows, column)
-            ax.plot(n, fit(n), label=f"${fit.constant:.2f}\\,n^{{{fit.exponent:.2f}}}$", **look)
-        ax.set(xscale="log", yscale="log", xlabel="tokens n", title=f"{title}, layer {layer}")
-        low, high = ax.get_ylim()
-        ax.set_ylim(top=high * (high / low) ** 0.35)
-        ax.legend(ncols=2, fontsize=8, loc="upper left")
-        log_ticks(ax.xaxis, *n)
-        log_ticks(ax.yaxis, low, high)
-    axes[0].set_ylabel("constant, or what is reported")
-    return axes[0].figure
-
-
-def rates(table, claimed=0.25):
-    """Fitted exponent of every layer on Alice, as defined with its interval, and as released.
-
-    Parameters
-    ----------
-    table : DataFrame
-        ``real-text``: columns corpus, model, weights, masked, layer, length, window, lipschitz, released.
-    claimed : float
-        The exponent of the claim, drawn as a line.
-
-    Returns
-    -------
-    Figure
-        Every series on Alice is in it, as two marks: full for the constant, open for what is released.
-    """
-    alice = _on(table, "alice")
-    figure, ax = plt.subplots(figsize=(7.5, 4))
-    looks = _looks(alice)
-    shifts = np.linspace(-0.18, 0.18, len(looks)) if len(looks) > 1 else [0.0]
-    last = alice.layer.max()
-    for (name, (colour, marker)), shift in zip(looks.items(), shifts, strict=True):
-        groups = [*alice[alice.attention == name].groupby("layer")]
-        fits = {layer: rate(rows) for layer, rows in groups}
-        beside = [rate(rows, "released").exponent for _, rows in groups]
-        place, middle = [layer + shift for layer in fits], [fit.exponent for fit in fits.values()]
-        error = [[fit.exponent - fit.low for fit in fits.values()], [fit.high - fit.exponent for fit in fits.values()]]
-        ax.errorbar(place, middle, error, fmt=marker, color=colour, label=name)
-        ax.plot(place, beside, marker, mfc="none", color=colour, alpha=0.6)
-    for exponent, name, style in ((claimed, "1/4", "--"), (0.5, "1/2", ":")):
-        ax.axhline(exponent, color="0.4", ls=style, lw=1)
-        place = (last + 0.35, exponent)
-        ax.annotate(name if exponent in (0.25, 0.5) else f"{exponent:g}", place, va="bottom", color="0.3")
-    ax.set(xlabel="layer", ylabel="fitted exponent of n", xlim=(-0.5, last + 0.6))
-    ax.legend(ncols=2, fontsize=9, loc="lower right", title="full: defined, open: released")
-    return figure
 
 
 def jump(table, live=None, text=None):

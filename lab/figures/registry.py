@@ -77,22 +77,8 @@ FIGURES = {
             "the worst of many inputs against each upper bound",
         ),
         BookFigure(
-            "real-text",
-            "41_real_text",
-            ("real-text",),
-            real_text.figure_1,
-            "constant against length on Alice, as defined and as released",
-        ),
-        BookFigure(
-            "real-text-rates",
-            "41_real_text",
-            ("real-text",),
-            real_text.rates,
-            "fitted exponents of all layers, with intervals",
-        ),
-        BookFigure(
             "real-text-jump",
-            "41_real_text",
+            "43_why_it_grows",
             ("real-text-news",),
             real_text.jump,
             "MiniLM's first layer beyond the length of its training texts",

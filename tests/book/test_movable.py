@@ -8,12 +8,13 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
+import pandas as pd
 import pytest
 import test_book
 import torch
 from nbformat import v4
 
-from lab import figures, power_laws, results
+from lab import figures, growth, layer_growth, power_laws, results
 from lab.experiments import moving
 from lab.figures import sliders
 from lipnb import Attention, bounds, local_lipschitz
@@ -28,11 +29,18 @@ DATA = """(name) => Bokeh.documents.map(one => one.get_model_by_name(name)).find
 browser = test_book.browser
 
 
+def atlas_rows():
+    """Two models of the atlas, as read, and one of a single layer."""
+    rows = layer_growth.named(pd.concat([results.load("atlas-minilm"), results.load("atlas-gpt2-mini")]))
+    rows = rows[(rows.case == "as read") & (rows.corpus == "alice")]
+    return pd.concat([rows, rows[(rows["map"] == "MiniLM") & (rows.layer == 2)].assign(map="one layer", layer=6)])
+
+
 @pytest.fixture(scope="module")
 def tables():
     """Small ones."""
     sharp = moving.from_uniform_to_sharp([4, 8, 16], RANGES, draws=3)
-    return moving.two_clusters(LENGTHS, RADII), sharp, results.load("real-text")
+    return moving.two_clusters(LENGTHS, RADII), sharp, atlas_rows()
 
 
 def drawn(tables):
@@ -164,21 +172,24 @@ def test_uniform_attention_has_the_exponent_of_a_quarter(shown, tables):
 
 
 def test_model_and_layer_are_chosen(visit, tables):
-    figure(visit, 2).locator("[name=model]").select_option(label="gpt2-mini masked")
+    figure(visit, 2).locator("[name=model]").select_option(label="gpt2-mini")
     slide(visit, 2, "layer", 3)
     text = tables[2]
-    rows = text[(text.corpus == "alice") & (text.model == "gpt2-mini") & (text.layer == 3)]
-    law = power_laws.rate(rows)
+    rows = text[(text.model == "gpt2-mini") & (text.layer == 3)]
+    fit = growth.slope(rows)
     said = figure(visit, 2).locator(".says").inner_text()
-    assert said.startswith(f"gpt2-mini masked, layer 3: exponent {law.exponent:.3f}, 95 % interval {law.low:.3f} to ")
+    low, high = map(signed, fit.interval)
+    assert said.startswith(f"gpt2-mini, layer 3: slope {signed(fit.slope)}, 95 % interval {low} to {high}; {fit.curve}")
     points = [
         one for one in visit.page.evaluate("Bokeh.documents.map(one => one.get_model_by_name('points')?.data)") if one
     ]
     assert len(points[-1]["y"]) == len(rows) and max(points[-1]["y"]) == pytest.approx(rows.lipschitz.max(), rel=1e-2)
-    figure(visit, 2).locator("[name=model]").select_option(label="random gpt2 masked")
+    law = visit.page.evaluate(DATA, "law")
+    assert np.log(law["y"][1] / law["y"][0]) / np.log(law["n"][1] / law["n"][0]) == pytest.approx(fit.slope, abs=1e-2)
+    figure(visit, 2).locator("[name=model]").select_option(label="one layer")
     layer = figure(visit, 2).locator("[name=layer]")
     assert figure(visit, 2).locator("output").inner_text() == "6" and layer.is_disabled()
-    assert figure(visit, 2).locator(".says").inner_text().startswith("random gpt2 masked, layer 6: ")
+    assert figure(visit, 2).locator(".says").inner_text().startswith("one layer, layer 6: ")
 
 
 def test_a_slider_says_its_value_and_works_by_keyboard(visit):
@@ -246,7 +257,5 @@ def test_tables_that_cannot_be_moved_are_refused(tables):
     with pytest.raises(power_laws.SeveralSeries):
         text = tables[2]
         figures.movable.growth(text.assign(object=["head", "layer"] * (len(text) // 2)))
-    with pytest.raises(ValueError, match="every layer is needed at the same lengths"):
-        figures.movable.growth(tables[2].iloc[1:])
     with pytest.raises(ValueError, match="lengths must be even"):
         moving.from_uniform_to_sharp([3], [0.0])

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from lab import figures, results
+from lab import figures, layer_growth, results
 from lab.experiments import atlas, portrait
 from lab.experiments.atlas import Condition, lengths_of, windows_of
 from lipnb import corpora, models, singular_pair
@@ -176,7 +176,7 @@ def test_figures_draw_every_series_once_and_refuse_two_at_once():
             for w in range(4)
         ]
     )
-    drawn = figures.atlas.growth(rows, {"minilm": "alice"})
+    drawn = figures.atlas.growth(layer_growth.named(rows), {"MiniLM": "alice"})
     assert figures.points(drawn) == 3 * 3
     with pytest.raises(ValueError, match="of several"):
         figures.atlas.by_length(rows)

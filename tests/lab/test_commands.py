@@ -75,7 +75,7 @@ def test_the_command_is_a_module_too():
         (("tables", "--count", "many"), "python -m lab tables: argument --count: invalid int value: 'many'"),
         (("tables", "--lengths"), "python -m lab tables: argument --lengths: expected one argument"),
         (("tables", "real-txt"), "python -m lab tables: there is no table 'real-txt': did you mean real-text"),
-        (("figures", "real-txt"), "python -m lab figures: there is no figure 'real-txt': did you mean real-text or"),
+        (("figures", "real-txt-jump"), "lab figures: there is no figure 'real-txt-jump': did you mean real-text-jump?"),
         (("figures", "--all", "real-text"), "python -m lab figures: give names or --all, not both"),
         (
             ("figures", "real-text", "--format", "jpg"),

@@ -182,15 +182,13 @@ def test_tables_of_a_model_of_ones_own(tmp_path, results_folder, monkeypatch):
     )
     monkeypatch.setattr(corpora, "read", lambda name: text)
     tables = experiments.of_model(tmp_path / "small")
-    assert [table.name for table in tables] == ["real-text-small-alice", "real-text-small-ag-news"]
-    made = experiments.make(tables, lengths=(2, 6), count=2, progress=False)["real-text-small-alice"]
-    assert list(made.layer) == [0] * 4 + [1] * 4 and made.masked.all() and set(made.model) == {"small"}
-    assert made.converged.all() and (made.released > 0).all()
-    settings = results.provenance("real-text-small-alice")["settings"]
-    assert settings["panels"] == [[{"name": "small", "masked": True}, [0, 1]]]
-    assert str(tmp_path) not in (results_folder / "real-text-small-alice.json").read_text()
-    bert = [panel for panel, _ in experiments.of_model("minilm")[0].prepare.args[1]]
-    assert bert == [{"name": "minilm", "masked": False}, {"name": "minilm", "masked": True}]
+    assert [table.name for table in tables] == ["atlas-small"]
+    made = experiments.make(tables, lengths=(8, 16), count=2, progress=False)["atlas-small"]
+    assert set(made.layer) == {0, 1} and made.masked.all() and set(made.model) == {"small"}
+    assert len(made) == 5 * 2 * 2 * 2 and made.converged.all() and (made.released > 0).all()
+    settings = results.provenance("atlas-small")["settings"]
+    assert settings["model"] == "small" and settings["lengths"] == [8, 16]
+    assert str(tmp_path) not in (results_folder / "atlas-small.json").read_text()
 
 
 def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):

@@ -83,8 +83,6 @@ def twice(rows, **changed):
 @pytest.mark.parametrize(
     ("name", "changed"),
     [
-        ("real-text", {"object": "block"}),
-        ("real-text-rates", {"object": "block"}),
         ("real-text-jump", {"weights": "fine-tuned"}),
         ("adversarial-heads", {"weights": "fine-tuned"}),
         ("positions", {"model": "gpt2-large"}),
@@ -100,30 +98,14 @@ def test_a_second_series_in_a_stored_table_is_refused(name, changed, monkeypatch
         figures.draw(name)
 
 
-def test_a_table_that_a_reader_made_joins_in_under_its_own_name():
-    """Other models are drawn beside the book's, never among their dots, and the random GPT-2 is not the pretrained."""
-    stored = results.load("real-text")
-    mine = stored[(stored.model == "minilm") & stored.masked]
-    both = pd.concat([stored, mine.assign(model="bert", layer=mine.layer + 6), mine.assign(model="gpt2")])
-    drawn = figures.real_text.rates(both)
-    labels = [text.get_text() for text in drawn.axes[0].get_legend().get_texts()]
-    assert labels == [
-        "minilm unmasked",
-        "minilm masked",
-        "gpt2-mini masked",
-        "random gpt2 masked",
-        "bert masked",
-        "gpt2 masked",
-    ]
-    assert figures.points(drawn) == 2 * (19 + 6 + 6) and drawn.axes[0].get_xlim()[1] > 11
-    assert figures.points(figures.real_text.figure_1(both)) == figures.points(figures.real_text.figure_1(stored))
+def test_other_series_of_a_table_are_not_among_the_dots():
     news = results.load("real-text-news")
     masked = news[(news.model == "minilm") & news.masked].assign(layer=0)
     assert figures.points(figures.real_text.jump(pd.concat([news, masked]))) == 51 * 10
 
 
 def test_every_mark_is_a_row():
-    assert figures.points(figures.draw("real-text")) == 2 * 3 * 49 * 10
+    assert figures.points(figures.draw("real-text-jump")) == 51 * 10
     ax = figures.against_length(table())
     ax.errorbar([3, 4], [2, 2], 0.1, fmt="o", capsize=3)
     assert figures.points(ax) == len(table()) + 2
@@ -313,12 +295,14 @@ def test_what_cannot_be_drawn_is_said_and_the_rest_is_drawn(results_folder, caps
     results.load("gpt2-mini-training").drop(columns="tokens").to_csv(results_folder / "gpt2-mini-training.csv")
     out = results_folder / "drawn"
     assert (
-        main(["figures", "position-norms", "real-text", "verification", "gpt2-mini-training", "--output", str(out)])
+        main(
+            ["figures", "position-norms", "real-text-jump", "verification", "gpt2-mini-training", "--output", str(out)]
+        )
         == 1
     )
     printed, said = capsys.readouterr()
     assert printed == f"{out / 'position-norms.png'}\n" and len(said.splitlines()) == 3
-    assert "real-text was not drawn" in said and "`python -m lab tables real-text` makes it" in said
+    assert "real-text-jump was not drawn" in said and "`python -m lab tables real-text-news` makes it" in said
     assert "`make verify` makes it" in said
     assert "gpt2-mini-training, in " in said and "lacks rows or columns that this figure shows" in said
     assert not plt.get_fignums()  # nor is one left open that was begun

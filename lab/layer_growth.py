@@ -1,0 +1,198 @@
+"""What the growth atlas says of every layer: its slopes, its controls, and what goes along with them."""
+
+import numpy as np
+import pandas as pd
+
+from lab import results
+from lab.growth import octaves, slope
+
+__all__ = ["CLOSE", "KEY", "against", "differences", "named", "rates", "spans", "stored", "summary"]
+
+KEY = ["map", "corpus", "case", "layer"]  # one series
+CLOSE = 0.1  # slopes that differ by less are called close: 7 % an octave
+NAMES = {  # model, mask -> as a reader knows it
+    ("minilm", False): "MiniLM",
+    ("minilm", True): "MiniLM, masked",
+    ("gpt2-mini", True): "gpt2-mini",
+    ("stories260K", True): "stories260K",
+    ("smollm2", True): "SmolLM2",
+    ("dinov2-small", False): "DINOv2",
+    ("gpt2", True): "random GPT-2",
+}
+CASES = {("text", False): "as read", ("shuffled", False): "shuffled", ("text", True): "random weights"}
+ALONG = ("attention_norm", "column", "popular", "released", "relative", "radius")  # what is fitted beside the constant
+
+
+def stored(prefix="atlas-"):
+    """All stored tables of the atlas as one, with the columns `map` and `case` of `named`.
+
+    Parameters
+    ----------
+    prefix : str
+        What the names of the tables begin with.
+
+    Returns
+    -------
+    DataFrame
+        One row for each layer and window.
+
+    Raises
+    ------
+    FileNotFoundError
+        "no table begins with ...": `python -m lab tables` makes them.
+
+    Examples
+    --------
+    >>> sorted(set(stored().case))
+    ['as read', 'random weights', 'shuffled']
+    """
+    names = [name for name in results.names() if name.startswith(prefix)]
+    if not names:
+        raise FileNotFoundError(f"no table begins with {prefix}: `python -m lab tables atlas-minilm` makes one.")
+    return named(pd.concat([results.load(name) for name in names], ignore_index=True))
+
+
+def named(table):
+    """The table with columns `map`, as a reader knows it, and `case`: as read, shuffled or random weights."""
+    maps = [
+        NAMES.get((model, masked), f"{model}, masked" if masked else model)
+        for model, masked in zip(table.model, table.masked, strict=True)
+    ]
+    cases = [CASES[order, weights == "random"] for order, weights in zip(table.order, table.weights, strict=True)]
+    return table.assign(map=maps, case=cases)
+
+
+def rates(table, *, along=ALONG):
+    """Slopes of every series of the atlas, with intervals.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `stored`, or rows of it.
+    along : sequence of str
+        Positive columns whose slopes are fitted too.
+
+    Returns
+    -------
+    DataFrame
+        One row for each map, corpus, case and layer: slope, low, high (of the constant, see `lab.growth.slope`), curve,
+        shortest, longest (tokens), windows, flattest and steepest (slope of an octave), last (that of the last one);
+        and the slope of each column in `along`, under its name.
+    """
+    found = []
+    for key, rows in table.groupby(KEY, sort=False):
+        fit, steps = slope(rows), octaves(rows).slope
+        line = dict(zip(KEY, key, strict=True)) | {"slope": fit.slope, "curve": fit.curve, "windows": fit.windows}
+        line |= {"low": fit.interval[0], "high": fit.interval[1]}
+        line |= {"shortest": int(fit.low), "longest": int(fit.high)}
+        line |= {"flattest": steps.min(), "steepest": steps.max(), "last": steps.iloc[-1]}
+        found.append(line | {name: slope(rows, name).slope for name in along})
+    return pd.DataFrame(found)
+
+
+def spans(table, case="as read"):
+    """Slopes octave by octave: of each map the smallest, the median and the largest over its layers, on its first text.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `stored`.
+    case : str
+        As read, or a control.
+
+    Returns
+    -------
+    DataFrame
+        Columns map, low, high (tokens), smallest, median, largest, layers.
+    """
+    found = []
+    for name, rows in _first(table[table.case == case]).groupby("map", sort=False):
+        steps = pd.concat([octaves(of_layer) for _, of_layer in rows.groupby("layer")])
+        line = steps.groupby(["low", "high"]).slope.agg(["min", "median", "max", "size"]).reset_index()
+        names = {"min": "smallest", "max": "largest", "size": "layers"}
+        found.append(line.rename(columns=names).assign(map=name))
+    return pd.concat(found, ignore_index=True)
+
+
+def _first(rates):
+    """Rows on the first text, or picture, of each map."""
+    return rates[rates.corpus == rates.groupby("map").corpus.transform("first")]
+
+
+def against(rates, claimed=0.25):
+    """Where the interval of each slope lies: "below", "contains" or "above" the one claimed."""
+    below, above = rates.high < claimed, rates.low > claimed
+    return pd.Series(np.select([below, above], ["below", "above"], "contains"), index=rates.index)
+
+
+def summary(rates, claimed=0.25):
+    """One row for each map: the slopes of its layers on its first text, where they lie, and both controls.
+
+    Parameters
+    ----------
+    rates : DataFrame
+        From `rates`.
+    claimed : float
+        A slope that the intervals are compared with.
+
+    Returns
+    -------
+    DataFrame
+        Columns map, layers, shortest, longest, smallest, median, largest (slope of a layer), below, contains, above
+        (layers whose interval lies so with respect to `claimed`), close (slopes within `CLOSE` of it), straight
+        (layers not told from a power law, flat ones included), and the medians of both controls, shuffled and random.
+    """
+    found, first = [], _first(rates)
+    for name, rows in first.groupby("map", sort=False):
+        cases = dict(iter(rows.groupby("case")))
+        own = cases.get("as read", cases.get("random weights"))  # a model of random weights is its own control
+        where = against(own, claimed).value_counts()
+        line = {"map": name, "layers": len(own), "shortest": own.shortest.min(), "longest": own.longest.max()}
+        line |= {"smallest": own.slope.min(), "median": own.slope.median(), "largest": own.slope.max()}
+        line |= {verdict: int(where.get(verdict, 0)) for verdict in ("below", "contains", "above")}
+        line |= {"close": int((own.slope - claimed).abs().le(CLOSE).sum())}
+        line |= {"straight": int(own.curve.isin(["power law", "flat"]).sum())}
+        for column, case in (("shuffled", "shuffled"), ("random", "random weights")):
+            line[column] = cases[case].slope.median() if case in cases else np.nan
+        found.append(line)
+    return pd.DataFrame(found)
+
+
+def differences(rates, limit):
+    """How far slopes move where one thing changes: the order of tokens, the text, the mask, the depth, the weights.
+
+    Parameters
+    ----------
+    rates : DataFrame
+        From `rates`, of rows with lengths that all texts have: windows of other lengths have other slopes.
+    limit : float
+        A difference that is larger is counted.
+
+    Returns
+    -------
+    DataFrame
+        One row for each change: changed, pairs (layers, or for depth models), median, largest, beyond (number above
+        `limit`), all of the absolute difference, for texts and depth of the largest less the smallest slope; and place,
+        that of the largest.
+    """
+    own = rates[rates.case == "as read"]
+    first = _first(rates).set_index(["map", "layer"])
+    cases = {case: rows.slope for case, rows in first.groupby("case")}
+    masked = own["map"].str.endswith(", masked")
+    pairs = own[masked].assign(map=own[masked]["map"].str.removesuffix(", masked")).set_index(KEY).slope
+    texts = own.groupby(["map", "layer"]).slope
+    found = {
+        "order of the tokens": (cases["as read"] - cases["shuffled"]).abs(),
+        "text": (texts.max() - texts.min())[texts.size() > 1],
+        "mask": (pairs - own.set_index(KEY).slope).abs().droplevel(["corpus", "case"]),
+        "depth": cases["as read"].groupby("map").agg(np.ptp),
+        "weights": (cases["as read"] - cases["random weights"]).abs(),
+    }
+    lines = []
+    for changed, sizes in found.items():
+        sizes = sizes.dropna()
+        place = sizes.idxmax()
+        line = {"changed": changed, "pairs": len(sizes), "median": sizes.median(), "largest": sizes.max()}
+        where = place if isinstance(place, str) else f"{place[0]}, layer {place[1]}"
+        lines.append(line | {"beyond": int((sizes > limit).sum()), "place": where})
+    return pd.DataFrame(lines)

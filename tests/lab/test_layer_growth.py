@@ -1,0 +1,83 @@
+"""What the atlas says of every layer: slopes, controls and differences, on tables whose answers are known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lab import layer_growth, results
+
+SLOPES = {  # map -> slopes of its layers
+    "MiniLM": [0.1, 0.5],
+    "MiniLM, masked": [0.1, 0.3],
+}
+
+
+def made(noise=0.0, seed=0):
+    """An atlas of two maps whose constants are power laws, steeper by 0.05 on news, with flat random twins."""
+    draw, rows = np.random.default_rng(seed), []
+    for name, slopes in SLOPES.items():
+        for layer, slope in enumerate(slopes):
+            for corpus, order, weights, exponent in (
+                ("alice", "text", "pretrained", slope),
+                ("news", "text", "pretrained", slope + 0.05),
+                ("alice", "shuffled", "pretrained", slope - 0.02),
+                ("alice", "text", "random", 0.0),
+            ):
+                for n in (8, 16, 32, 64):
+                    for window in range(4):
+                        value = n**exponent * np.exp(noise * draw.standard_normal())
+                        key = {"corpus": corpus, "order": order, "model": "minilm", "weights": weights}
+                        key |= {"masked": name.endswith("masked"), "layer": layer, "object": "heads+output"}
+                        rows.append(key | {"length": n, "window": window, "lipschitz": value, "attention_norm": n**0.5})
+    return layer_growth.named(pd.DataFrame(rows))
+
+
+def test_slopes_are_those_that_were_put_in():
+    rates = layer_growth.rates(made(), along=("attention_norm",))
+    assert len(rates) == 2 * 2 * 4 and (rates.attention_norm - 0.5).abs().max() < 1e-9
+    own = rates[(rates.case == "as read") & (rates.corpus == "alice")]
+    assert own.slope.to_numpy() == pytest.approx([0.1, 0.5, 0.1, 0.3])
+    assert (rates.shortest == 8).all() and (rates.longest == 64).all() and (rates.windows == 4).all()
+    assert (rates["last"] - rates.slope).abs().max() < 1e-9 and (rates.steepest - rates.flattest).max() < 1e-9
+
+
+def test_every_layer_is_counted_once_and_on_its_first_text():
+    rates = layer_growth.rates(made(), along=())
+    summary = layer_growth.summary(rates, 0.25).set_index("map")
+    assert summary.layers.tolist() == [2, 2]
+    assert (summary[["below", "contains", "above"]].sum(axis=1) == summary.layers).all()
+    assert summary.loc["MiniLM", ["below", "above", "close"]].tolist() == [1, 1, 0]
+    assert summary.loc["MiniLM, masked", "close"] == 1
+    assert summary["median"].tolist() == pytest.approx([0.3, 0.2])
+    assert summary.shuffled.tolist() == pytest.approx([0.28, 0.18]) and summary.random.tolist() == pytest.approx([0, 0])
+    wide = layer_growth.rates(made(noise=0.5), along=())
+    assert (layer_growth.against(wide, 0.25) == "contains").any()
+
+
+def test_differences_are_those_that_were_put_in():
+    moved = layer_growth.differences(layer_growth.rates(made(), along=()), 0.15).set_index("changed")
+    assert moved["median"].to_dict() == pytest.approx(
+        {"order of the tokens": 0.02, "text": 0.05, "mask": 0.1, "depth": 0.3, "weights": 0.2}
+    )
+    assert moved.pairs.to_dict() == {"order of the tokens": 4, "text": 4, "mask": 4, "depth": 2, "weights": 4}
+    assert moved.largest.to_dict() == pytest.approx(
+        {"order of the tokens": 0.02, "text": 0.05, "mask": 0.2, "depth": 0.4, "weights": 0.5}
+    )
+    assert moved.beyond.to_dict() == {"order of the tokens": 0, "text": 0, "mask": 2, "depth": 2, "weights": 2}
+    assert moved.loc["depth", "place"] == "MiniLM" and moved.loc["mask", "place"] == "MiniLM, layer 1"
+
+
+def test_octaves_of_all_layers_stand_side_by_side():
+    found = layer_growth.spans(made())
+    assert found.low.tolist() == [8, 16, 32] * 2 and (found.layers == 2).all()
+    assert found.loc[found["map"] == "MiniLM", ["smallest", "median", "largest"]].to_numpy() == pytest.approx(
+        np.tile([0.1, 0.3, 0.5], (3, 1))
+    )
+
+
+def test_every_stored_row_has_a_case_and_without_tables_it_is_said(monkeypatch):
+    table = layer_growth.stored()
+    assert set(table.case) == set(layer_growth.CASES.values()) and len(set(table["map"])) >= 5
+    monkeypatch.setattr(results, "names", lambda: ["verify"])
+    with pytest.raises(FileNotFoundError, match="no table begins with atlas-"):
+        layer_growth.stored()
