@@ -14,8 +14,8 @@
 # trained attention layers of {glue:text}`growth-models:.0f` models ({numref}`fig-41-atlas`). No single rate describes
 # them: fitted slopes run from {glue:text}`growth-least:.2f` to {glue:text}`growth-most:.2f`, with median
 # {glue:text}`growth-median:.2f`; the 95 % intervals of {glue:text}`growth-below:.0f` layers lie below 1/4, those of
-# {glue:text}`growth-above:.0f` above, and {glue:text}`growth-contains:.0f` contain it. Untrained layers hardly grow. And
-# the growth is not one of language: if the tokens are put in random order, slopes move by
+# {glue:text}`growth-above:.0f` above, and {glue:text}`growth-contains:.0f` contain it. Untrained layers
+# hardly grow. And the growth is not one of language: if the tokens are put in random order, slopes move by
 # {glue:text}`growth-order:.2f` in the median.
 
 # %% tags=["parameters", "hide-input"]
@@ -133,8 +133,8 @@ plt.show()
 figures.movable.growth(own[own.corpus == own["map"].map(first_texts)])
 
 # %% [markdown]
-# <!-- figure fig-41-movable: A dot for each window, the local Lipschitz constant against the number of tokens in log-log
-# axes, and a line with the fitted slope, for one model and one layer at a time. -->
+# <!-- figure fig-41-movable: A dot for each window, the local Lipschitz constant against the number of tokens in
+# log-log axes, and a line with the fitted slope, for one model and one layer at a time. -->
 # *The constants of one layer, a dot for each window, and the line of the fitted slope; log-log axes, one scale for all.
 # Windows of one length differ little beside what length does, so bends are no noise. Where this page is printed, it
 # shows the first layer of MiniLM.*

@@ -10,9 +10,10 @@ from matplotlib.cm import ScalarMappable
 
 from lab.power_laws import one_series
 
-__all__ = ["by_length", "growth", "slopes"]
+__all__ = ["by_length", "growth", "mechanism", "slopes"]
 
 DEPTH = plt.get_cmap("viridis")
+MAPS = "os^DvPX*h"  # markers of the models, in the order of the table
 LOOKS = {"as read": ("C0", "o"), "shuffled": ("C3", "^"), "random weights": ("C6", "s")}
 
 
@@ -122,4 +123,41 @@ def slopes(table, claimed=0.25):
         if case in shown
     ]
     ax.legend(handles, shown, ncols=3, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return figure
+
+
+def mechanism(rates, close, along="attention_norm"):
+    """Slope of the constant against that of what attention does, one mark for each layer.
+
+    Parameters
+    ----------
+    rates : DataFrame
+        One row for each layer, from `lab.layer_growth.rates`: columns map, slope and `along`.
+    close : float
+        Half the height of the band around equality.
+    along : str
+        The slope that predicts.
+
+    Returns
+    -------
+    Figure
+        `lab.figures.points` of it is the number of rows.
+
+    Raises
+    ------
+    ValueError
+        "at most 9 models ...".
+    """
+    maps = list(dict.fromkeys(rates["map"]))
+    if len(maps) > len(MAPS):
+        raise ValueError(f"at most {len(MAPS)} models have a marker of their own, and these are {len(maps)}.")
+    figure, ax = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
+    ends = np.array([min(0.0, rates[along].min()) - 0.03, max(0.5, rates[along].max()) + 0.03])
+    ax.fill_between(ends, ends - close, ends + close, color="0.9", lw=0)
+    ax.plot(ends, ends, color="0.4", lw=1)
+    for place, (name, marker) in enumerate(zip(maps, MAPS, strict=False)):
+        some = rates[rates["map"] == name]
+        ax.plot(some[along], some.slope, marker, color=f"C{place}", ms=6, alpha=0.8, mew=0, label=name)
+    ax.set(xlabel=r"slope of the largest $\|P\|_2$ of the layer", ylabel="slope of the constant", xlim=ends)
+    ax.legend(fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
