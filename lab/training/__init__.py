@@ -3,7 +3,8 @@
 from lab.training.baselines import bigram_loss, unigram_loss
 from lab.training.characters import ATTENTIONS, WITHOUT, CharacterTransformer
 from lab.training.gpt2_mini import make_gpt2_mini
-from lab.training.loop import batch_of, fast_precision, train, validation_loss
+from lab.training.kneser_ney import KneserNey, kneser_ney_loss
+from lab.training.loop import batch_of, fast_precision, token_losses, train, validation_loss
 from lab.training.text import (
     character_ids,
     character_parts,
@@ -17,15 +18,18 @@ __all__ = [
     "ATTENTIONS",
     "WITHOUT",
     "CharacterTransformer",
+    "KneserNey",
     "batch_of",
     "bigram_loss",
     "character_ids",
     "character_parts",
     "fast_precision",
     "gutenberg_or_embedded",
+    "kneser_ney_loss",
     "make_gpt2_mini",
     "split_text",
     "token_ids",
+    "token_losses",
     "train",
     "train_tokenizer",
     "unigram_loss",

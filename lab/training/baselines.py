@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.sparse import coo_array
 
-__all__ = ["bigram_loss", "unigram_loss"]
+__all__ = ["bigram_loss", "bigram_losses", "unigram_loss", "unigram_losses"]
 
 
 def _ids(token_ids):
@@ -25,7 +25,12 @@ def unigram_loss(training, validation, vocabulary):
     float
         Nats per token.
     """
-    return float(-np.log(_frequencies(_ids(training), vocabulary)[_ids(validation)]).mean())
+    return float(unigram_losses(training, validation, vocabulary).mean())
+
+
+def unigram_losses(training, validation, vocabulary):
+    """Loss of each validation token, of which `unigram_loss` is the mean: ndarray, shape (t,)."""
+    return -np.log(_frequencies(_ids(training), vocabulary)[_ids(validation)])
 
 
 def _frequencies(ids, vocabulary):
@@ -55,10 +60,15 @@ def bigram_loss(training, validation, vocabulary, masses=(1, 3, 10, 30, 100, 300
     float
         Nats per token.
     """
+    return float(bigram_losses(training, validation, vocabulary, masses).mean())
+
+
+def bigram_losses(training, validation, vocabulary, masses=(1, 3, 10, 30, 100, 300)):
+    """Loss of each validation token but the first, of which `bigram_loss` is the mean: ndarray, shape (t - 1,)."""
     ids, after = _ids(training), _ids(validation)
     frequencies = _frequencies(ids, vocabulary)
     counts = coo_array((np.ones(len(ids) - 1), (ids[:-1], ids[1:])), shape=(vocabulary, vocabulary)).tocsr()
     before, now = after[:-1], after[1:]
     pair, single = counts[before, now], counts.sum(axis=1)[before]
     pair = np.asarray(pair.todense()).ravel() if hasattr(pair, "todense") else np.asarray(pair).ravel()
-    return float(min(-np.log((pair + m * frequencies[now]) / (single + m)).mean() for m in masses))
+    return min((-np.log((pair + m * frequencies[now]) / (single + m)) for m in masses), key=np.mean)

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 
 from lipnb.recording import replacing
 
-__all__ = ["SCHEDULES", "batch_of", "fast_precision", "train", "validation_loss"]
+__all__ = ["SCHEDULES", "batch_of", "fast_precision", "token_losses", "train", "validation_loss"]
 
 
 def _cosine(step, warmup, steps):
@@ -48,7 +48,6 @@ def _loss(network, inputs, targets, precision):
     return cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-@torch.no_grad()
 def validation_loss(network, token_ids, length, precision="float32"):
     """Mean cross entropy of the next token over all whole windows of a text, which never overlap.
 
@@ -68,15 +67,26 @@ def validation_loss(network, token_ids, length, precision="float32"):
     float
         Nats per token.
     """
+    return token_losses(network, token_ids, length, precision).mean().item()
+
+
+@torch.no_grad()
+def token_losses(network, token_ids, length, precision="float32"):
+    """Cross entropy of each next token, of which `validation_loss` is the mean: Tensor, shape (windows, length).
+
+    The token after place p of a window (from 0) is predicted from the p + 1 tokens up to there.
+    """
     count = (len(token_ids) - 1) // length
     inputs = token_ids[: count * length].view(count, length)
     targets = token_ids[1 : count * length + 1].view(count, length)
     network.eval()
-    total = 0.0
+    losses = []
     for part in torch.arange(count).split(max(1, EVALUATION_TOKENS // length)):
-        total += _loss(network, inputs[part], targets[part], precision).item() * len(part)
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+            logits = network(inputs[part])
+        losses.append(cross_entropy(logits.mT.float(), targets[part], reduction="none").double())
     network.train()
-    return total / count
+    return torch.cat(losses)
 
 
 def train(
