@@ -4,32 +4,70 @@ import matplotlib.pyplot as plt
 
 from lab.power_laws import one_series
 
-__all__ = ["growth", "norms", "training"]
+__all__ = ["growth", "norms", "places", "training"]
 
 VARIANTS = {"trained": ("C6", "o"), "late": ("C0", "s"), "constant": ("C1", "D"), "removed": ("C2", "^")}
 
 
-def training(curve, baselines=None):
-    """The loss of gpt2-mini while it was trained.
+BASELINES = {"unigram": ("C1", ":"), "bigram": ("C1", "--"), "kneser-ney 3": ("C4", "-."), "kneser-ney 4": ("C4", "-")}
+NAMES = {"kneser-ney 3": "trigram, smoothed", "kneser-ney 4": "4-gram, smoothed"}
+
+
+def training(curve, baselines):
+    """The loss of gpt2-mini while it was trained, and what frequencies and n-grams reach on the same held-out text.
 
     Parameters
     ----------
     curve : DataFrame
         ``gpt2-mini-training``: columns tokens, training_loss, validation_loss.
-    baselines : dict, optional
-        Losses by frequency alone, "unigram" and "bigram", on the same held-out text.
+    baselines : DataFrame
+        ``gpt2-mini-baselines``: columns corpus, model, part, loss.
 
     Returns
     -------
     Figure
     """
-    figure, ax = plt.subplots(figsize=(6, 3.4))
+    figure, ax = plt.subplots(figsize=(6.4, 3.6))
     ax.plot(curve.tokens / 1e6, curve.training_loss, color="0.6", label="training")
     ax.plot(curve.tokens / 1e6, curve.validation_loss, color="black", label="held out")
-    for name, style in (("unigram", ":"), ("bigram", "--")) if baselines else ():
-        ax.axhline(baselines[name], color="C1", ls=style, label=f"{name} frequencies")
+    rows = baselines[(baselines.part == "all") & (baselines.corpus == "held out")].set_index("model")
+    for name, (colour, style) in BASELINES.items():
+        ax.axhline(rows.loss[name], color=colour, ls=style, lw=1.2, label=NAMES.get(name, name))
     ax.set(xlabel="tokens read, millions", ylabel="loss, nats per token")
-    ax.legend(fontsize=9)
+    ax.legend(fontsize=9, loc="center right", bbox_to_anchor=(1, 0.51))
+    return figure
+
+
+def places(baselines):
+    """Loss by place in the window, of gpt2-mini, of the same with few tokens before, and of smoothed 4-grams.
+
+    Parameters
+    ----------
+    baselines : DataFrame
+        ``gpt2-mini-baselines``: columns corpus, model, part, first, last, loss, error.
+
+    Returns
+    -------
+    Figure
+        One panel for each text; bars are two standard errors to each side.
+    """
+    shown = {"network": ("gpt2-mini", "black", "o"), "kneser-ney 4": (NAMES["kneser-ney 4"], "C4", "s")}
+    shown["network, 64 tokens"] = ("gpt2-mini, last 33 to 64 tokens", "C0", "^")
+    rows = baselines[baselines.part == "octave"]
+    figure, axes = plt.subplots(1, rows.corpus.nunique(), figsize=(9.4, 3.7), sharey=True)
+    ticks = rows[["first", "last"]].drop_duplicates()
+    for ax, (corpus, here) in zip(axes, rows.groupby("corpus", sort=False), strict=True):
+        for shift, (name, (label, colour, marker)) in zip((-0.08, 0, 0.08), shown.items(), strict=True):
+            mine = here[here.model == name].reset_index()
+            if name == "network, 64 tokens":  # before, it is the network
+                mine = mine[mine["first"] >= 64]
+            look = {"color": colour, "marker": marker, "ms": 5, "lw": 1.2, "label": label, "mfc": "none"}
+            ax.errorbar(mine.index + shift, mine.loss, 2 * mine.error, **look)
+        names = [f"{a}" if a == b else f"{a} to {b}" for a, b in ticks.itertuples(index=False)]
+        ax.set_xticks(range(len(ticks)), names, rotation=45, ha="right", fontsize=9)
+        ax.set(xlabel="place in the window, from 0", title={"held out": "held-out text", "alice": "Alice"}[corpus])
+    axes[0].set_ylabel("loss, nats per token")
+    axes[-1].legend(fontsize=9)
     return figure
 
 

@@ -108,10 +108,16 @@ FIGURES = {
         BookFigure(
             "gpt2-mini-training",
             "44_gpt2_positions",
-            ("gpt2-mini-training",),
+            ("gpt2-mini-training", "gpt2-mini-baselines"),
             positions.training,
-            "the loss of gpt2-mini while it was trained",
-            "two baselines that know no context",
+            "the loss of gpt2-mini while it was trained, and that of n-grams",
+        ),
+        BookFigure(
+            "gpt2-mini-places",
+            "44_gpt2_positions",
+            ("gpt2-mini-baselines",),
+            positions.places,
+            "loss by place in the window, of gpt2-mini and of n-grams",
         ),
         BookFigure(
             "position-norms",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lab import results
 from lab.training.baselines import bigram_loss, unigram_loss
+from lab.training.kneser_ney import kneser_ney_loss
 from lab.training.loop import fast_precision, train
 from lab.training.text import END, gutenberg_or_embedded, split_text, token_ids, train_tokenizer
 from lipnb import corpora, models
@@ -15,6 +16,17 @@ SIZES = {"vocabulary": 4096, "positions": 512, "width": 256, "layers": 6, "heads
 STEPS = 2400
 BATCH = 8
 RATE = 1.5e-3
+
+FACTS = (
+    "loss",
+    "unigram",
+    "bigram",
+    "kneser_ney_3",
+    "kneser_ney_4",
+    "parameters",
+    "training_tokens",
+    "validation_tokens",
+)
 
 CARD = """# gpt2-mini
 
@@ -29,7 +41,8 @@ writes are of no use.
 - Training: {steps:,} steps of {batch} windows of {positions} tokens ({seen:,} tokens), AdamW, rate {rate:g} with cosine
   decay, seed {seed}, products in {precision}.
 - Loss on the held-out text, nats per token: {loss:.3f}.
-  Token frequencies give {unigram:.3f}, frequencies after the token before {bigram:.3f}.
+  Token frequencies give {unigram:.3f}, frequencies after the token before {bigram:.3f}; smoothed by Kneser and Ney's
+  method, as Chen and Goodman modified it, trigrams give {kneser_ney_3:.3f} and 4-grams {kneser_ney_4:.3f}.
 
 The loss curve is `data/results/{table}.csv`. `make model` trains it again where this folder is missing.
 The texts are in the public domain; the weights are under the licence of the project.
@@ -140,13 +153,12 @@ def make_gpt2_mini(
             "unigram": unigram_loss(training, validation, vocabulary),
             "bigram": bigram_loss(training, validation, vocabulary),
         }
+        for order in (3, 4):  # in the windows of the network
+            facts[f"kneser_ney_{order}"] = kneser_ney_loss(training, validation, vocabulary, order, sizes["positions"])
         models.save_gpt2(network, tokenizer, END, folder)
         (folder / "README.md").write_text(CARD.format(**facts))
-        baselines = {
-            name: facts[name]
-            for name in ("loss", "unigram", "bigram", "parameters", "training_tokens", "validation_tokens")
-        }
-        (folder / "training.json").write_text(json.dumps({"text": source, **baselines}, indent=1) + "\n")
+        kept = {name: facts[name] for name in FACTS}
+        (folder / "training.json").write_text(json.dumps({"text": source, **kept}, indent=1) + "\n")
         record.finish()
     return folder
 

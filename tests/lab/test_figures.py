@@ -250,8 +250,6 @@ def test_no_mark_lies_outside_its_axes(name):
 
 
 def test_live_measurements_join_in():
-    curve = results.load("gpt2-mini-training")
-    assert len(figures.positions.training(curve, {"unigram": 6.5, "bigram": 4.7}).axes[0].lines) == 4
     ax = figures.real_text.jump(results.load("real-text-news"), {64: 7.0, 160: 15.0}, "alice").axes[0]
     assert list(ax.lines[1].get_ydata()) == [7, 15] and "alice, now" in ax.get_legend_handles_labels()[1]
     n = np.array([2.0, 50, 1e3])
