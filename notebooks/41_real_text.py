@@ -177,8 +177,8 @@ figures.table(octave.fillna("–"), names=names)
 # ## What matters, and what does not
 #
 # "Independently of the dataset, the depth and the mask" is a statement about differences. The table has them, for
-# lengths that all texts have; {glue:text}`growth-tolerance:.2f` is the difference that we decided to call large before
-# looking, {glue:text}`growth-octave:.0f` % of the constant an octave.
+# lengths that all texts have. It counts differences of more than {glue:text}`growth-tolerance:.2f`, that is
+# {glue:text}`growth-octave:.0f` % of the constant an octave.
 
 # %% tags=["hide-input"]
 common = layer_growth.rates(table[table.length <= 512], along=())
