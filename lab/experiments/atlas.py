@@ -78,6 +78,10 @@ def _texts(count, longest, rest):
     )
 
 
+REACTIONS = tuple(  # as many windows of the controls, for they are what is compared
+    Condition("reactions", order, weights, longest=CONTROLS_TO)
+    for order, weights in (("text", "own"), ("shuffled", "own"), ("text", "random"))
+)
 IMAGES = (
     *(Condition(name, count=4, longest=CONTROLS_TO if i else LARGEST) for i, name in enumerate(PICTURES)),
     *(Condition(name, order="shuffled", count=3, longest=CONTROLS_TO) for name in PICTURES),
@@ -96,6 +100,7 @@ ATLAS = {
         tuple(Condition(corpus, count=4, longest=CONTROLS_TO) for corpus in ("alice", "ag_news")),
     ),
     "atlas-dinov2-small": ({"name": "dinov2-small"}, IMAGES),
+    "atlas-albert": ({"name": "rxnmapper-albert"}, REACTIONS),
 }
 
 

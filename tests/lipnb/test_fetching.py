@@ -12,8 +12,10 @@ from hub import tiny_bert
 from lipnb import models
 from lipnb.cli import main
 from lipnb.models import fetching
-from lipnb.models.fetching import SOURCES, cache_folder, fetch, fetched_folder
+from lipnb.models.fetching import SOURCES, TEXTS, fetch, fetched_folder
 from lipnb.models.from_onnx import unpack_dinov2
+from lipnb.models.reactions import unpack_albert, unpack_reactions
+from lipnb.origin import cache_folder
 
 NAMES = [*SOURCES]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lipnb import models
-from lipnb.models.fetching import cache_folder
+from lipnb.origin import cache_folder
 from lipnb.models.gguf_files import read_header
 
 gguf = pytest.importorskip("gguf")
