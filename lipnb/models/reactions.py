@@ -68,8 +68,8 @@ def unpack_albert(path: Path, folder: Path, name: str) -> None:
         single=f"{first} $A {last}", special_tokens=[(word, number[word]) for word in (first, last)]
     )
     tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {f"{key}_token": word for key, word in SPECIAL.items()}
-    settings |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    named = {f"{key}_token": word for key, word in SPECIAL.items()}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **named}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
 
 
