@@ -18,6 +18,7 @@ NAMES = {  # model, mask -> as a reader knows it
     ("stories260K", True): "stories260K",
     ("smollm2", True): "SmolLM2",
     ("dinov2-small", False): "DINOv2",
+    ("rxnmapper-albert", False): "ALBERT",
     ("gpt2", True): "random GPT-2",
 }
 CASES = {("text", False): "as read", ("shuffled", False): "shuffled", ("text", True): "random weights"}
