@@ -178,8 +178,8 @@ def differences(rates, limit):
     -------
     DataFrame
         One row for each change: changed, pairs (layers, or for depth models), median, largest, beyond (number above
-        `limit`), all of the absolute difference, for texts, pictures and depth of the largest less the smallest slope; and place,
-        that of the largest.
+        `limit`), all of the absolute difference, for texts, pictures and depth of the largest less the smallest slope;
+        and place, that of the largest.
     """
     own = rates[rates.case == "as read"]
     first = _first(rates).set_index(["map", "layer"])

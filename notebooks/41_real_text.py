@@ -49,7 +49,8 @@ plt.show()
 # dots of the trained models are scattered from zero to above one half; triangles of shuffled text lie on or next to
 # them; hollow squares of random weights lie in a row close to zero. -->
 # *Slope of the constant against the number of tokens in log-log axes, layer by layer from the first (left) to the last
-# of each model, on Alice (DINOv2: a picture). Full dots: trained, with 95 % intervals over {term}`windows <window>`.
+# of each model, on Alice (DINOv2: a picture,
+# ALBERT: chemical reactions). Full dots: trained, with 95 % intervals over {term}`windows <window>`.
 # Triangles: the same tokens in random order. Squares: random weights. Dashed, 1/4; dotted, 1/2. Neither line describes
 # the dots; training makes the growth, and order hardly matters.*
 #
@@ -189,8 +190,8 @@ figures.table(moved, names=headings, digits=2)
 
 # %% [markdown]
 # The order of the tokens, the text and the mask change most slopes by a few hundredths; the layer changes them by
-# tenths, and so does training. So the claim is right about the mask and, for all but {glue:text}`growth-odd:.0f` layers,
-# about the text, and wrong about the depth.
+# tenths, and so does training. So the claim is right about the mask and, for all but {glue:text}`growth-odd:.0f`
+# layers, about the text, and wrong about the depth.
 #
 # ## As defined, and as released
 #
