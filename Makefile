@@ -58,8 +58,8 @@ notebooks: setup  ## run every page that changed and refresh the committed .ipyn
 results: setup  ## the missing tables of data/results (four hours on two cores; resumes; MODEL=bert-base-uncased: that model)
 	$(BIN)/python -m lab tables $(if $(MODEL),--model $(MODEL))
 
-models: setup  ## fetch the real models that pages use, 190 MB (SmolLM2, DINOv2) into ~/.cache/lipnb, once
-	$(BIN)/lipnb fetch smollm2 dinov2-small
+models: setup  ## fetch real models, 190 MB (SmolLM2, DINOv2, an ALBERT and reactions for it), into ~/.cache/lipnb, once
+	$(BIN)/lipnb fetch smollm2 dinov2-small rxnmapper-albert reactions
 
 model: setup  ## train gpt2-mini where data/models lacks it (an hour; resumes where it stopped)
 	$(BIN)/python -m lab train

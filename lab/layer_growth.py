@@ -5,6 +5,7 @@ import pandas as pd
 
 from lab import results
 from lab.growth import octaves, slope
+from lipnb.models.pictures import PICTURES
 
 __all__ = ["CLOSE", "KEY", "against", "differences", "named", "rates", "spans", "stored", "summary"]
 
@@ -17,6 +18,7 @@ NAMES = {  # model, mask -> as a reader knows it
     ("stories260K", True): "stories260K",
     ("smollm2", True): "SmolLM2",
     ("dinov2-small", False): "DINOv2",
+    ("rxnmapper-albert", False): "ALBERT",
     ("gpt2", True): "random GPT-2",
 }
 CASES = {("text", False): "as read", ("shuffled", False): "shuffled", ("text", True): "random weights"}
@@ -49,7 +51,11 @@ def stored(prefix="atlas-"):
     names = [name for name in results.names() if name.startswith(prefix)]
     if not names:
         raise FileNotFoundError(f"no table begins with {prefix}: `python -m lab tables atlas-minilm` makes one.")
-    return named(pd.concat([results.load(name) for name in names], ignore_index=True))
+    table = named(pd.concat([results.load(name) for name in names], ignore_index=True))
+    known = {name: place for place, name in enumerate(NAMES.values())}  # others come last
+    return table.sort_values(
+        "map", key=lambda maps: maps.map(known).fillna(len(known)), kind="stable", ignore_index=True
+    )
 
 
 def named(table):
@@ -159,7 +165,7 @@ def summary(rates, claimed=0.25):
 
 
 def differences(rates, limit):
-    """How far slopes move where one thing changes: the order of tokens, the text, the mask, the depth, the weights.
+    """How far slopes move where one thing changes: order of tokens, text, picture, mask, depth, weights.
 
     Parameters
     ----------
@@ -172,18 +178,21 @@ def differences(rates, limit):
     -------
     DataFrame
         One row for each change: changed, pairs (layers, or for depth models), median, largest, beyond (number above
-        `limit`), all of the absolute difference, for texts and depth of the largest less the smallest slope; and place,
-        that of the largest.
+        `limit`), all of the absolute difference, for texts, pictures and depth of the largest less the smallest slope;
+        and place, that of the largest.
     """
     own = rates[rates.case == "as read"]
     first = _first(rates).set_index(["map", "layer"])
     cases = {case: rows.slope for case, rows in first.groupby("case")}
     masked = own["map"].str.endswith(", masked")
     pairs = own[masked].assign(map=own[masked]["map"].str.removesuffix(", masked")).set_index(KEY).slope
-    texts = own.groupby(["map", "layer"]).slope
+    texts = own.groupby(["map", "layer"])
+    spread = texts.slope.agg(np.ptp)[texts.size() > 1]
+    on_pictures = texts.corpus.first().isin(PICTURES)[spread.index]
     found = {
         "order of the tokens": (cases["as read"] - cases["shuffled"]).abs(),
-        "text": (texts.max() - texts.min())[texts.size() > 1],
+        "text": spread[~on_pictures],
+        "picture": spread[on_pictures],
         "mask": (pairs - own.set_index(KEY).slope).abs().droplevel(["corpus", "case"]),
         "depth": cases["as read"].groupby("map").agg(np.ptp),
         "weights": (cases["as read"] - cases["random weights"]).abs(),
@@ -191,6 +200,8 @@ def differences(rates, limit):
     lines = []
     for changed, sizes in found.items():
         sizes = sizes.dropna()
+        if sizes.empty:
+            continue
         place = sizes.idxmax()
         line = {"changed": changed, "pairs": len(sizes), "median": sizes.median(), "largest": sizes.max()}
         where = place if isinstance(place, str) else f"{place[0]}, layer {place[1]}"

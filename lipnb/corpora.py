@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from lipnb import hub
-from lipnb.origin import extra
+from lipnb.origin import cache_folder, extra
 
 if TYPE_CHECKING:  # a text needs no torch
     from torch import Tensor
@@ -20,6 +20,7 @@ NAMES = {
     "alice": "Alice's Adventures in Wonderland, from NLTK's Gutenberg corpus",
     "ag_news": "AG_NEWS test split, 7,600 news items (title and description)",
     "ptb": "Penn Treebank characters, the three parts of Mikolov's edition",
+    "reactions": "8,863 reactions of US patents as SMILES strings, each followed by a dot (Open Reaction Database)",
     "python_reference": "the language reference that Python carries (pydoc_data.topics); always there",
 }
 
@@ -31,7 +32,8 @@ def read(name: str) -> str:
     ----------
     name : str
         "alice" (NLTK's own data path, else NLTK's download), "ag_news" (the folder ``LIPNB_DATA``, else the
-        Hugging Face hub), "ptb" (the folder ``LIPNB_DATA``), "python_reference" (the embedded default, always there),
+        Hugging Face hub), "ptb" (the folder ``LIPNB_DATA``), "reactions" (after ``lipnb fetch
+        reactions``), "python_reference" (the embedded default, always there),
         or the path of a text file.
 
     Returns
@@ -59,6 +61,7 @@ def read(name: str) -> str:
         "alice": _alice,
         "ag_news": _ag_news,
         "ptb": lambda: "".join(penn_treebank()),
+        "reactions": _reactions,
         "python_reference": _python_reference,
     }
     return known[name]() if name in known else _file(name)
@@ -267,6 +270,16 @@ def _ag_news():
             f"the text 'ag_news' from the hub is damaged ({_reason(error)}): delete it from the hub's "
             "cache, then it is fetched again."
         ) from None
+
+
+def _reactions():
+    path = cache_folder() / "texts" / "reactions" / "reactions.txt"
+    if not path.is_file():
+        raise FileNotFoundError(
+            "the text 'reactions' is not here yet: run lipnb fetch reactions, or use 'python_reference', which is "
+            "always there."
+        )
+    return path.read_text(encoding="utf-8")
 
 
 def _reason(error):

@@ -13,7 +13,15 @@ from typing import Any
 
 import lipnb
 
-__all__ = ["checkout", "extra", "versions"]
+__all__ = ["cache_folder", "checkout", "extra", "versions"]
+
+
+def cache_folder() -> Path:
+    """Where what was fetched lies: ``$LIPNB_CACHE``, else ``lipnb`` in the user's own cache."""
+    chosen = os.environ.get("LIPNB_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lipnb"
 
 
 @contextmanager

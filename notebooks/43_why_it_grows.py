@@ -30,7 +30,7 @@ import torch
 from myst_nb import glue
 
 from lab import figures, layer_growth, results
-from lab.experiments import positions
+from lab.experiments import interventions, positions
 from lab.growth import forecast
 from lipnb import Attention, corpora, local_lipschitz, models
 
@@ -146,7 +146,8 @@ figures.table(shown.rename_axis("map").reset_index(), names=headings, digits=2, 
 # %% [markdown]
 # The last column is the share of the constant that comes through the values, with attention held fixed, along the
 # steepest direction at the longest windows (median over layers). Where it is small, moving a token acts by moving
-# attention, and {prf:ref}`popular-token` need not say anything. It is smallest in gpt2-mini, where the prediction fails.
+# attention, and {prf:ref}`popular-token` need not say anything. It is smallest in gpt2-mini, where the prediction
+# fails.
 #
 # Would a fit do better? Least squares with the slopes of $\norm P_2$ and $\sqrt c$, fitted to random halves of the
 # layers, or to all models but one, and asked for the rest:
@@ -167,6 +168,39 @@ figures.table(summary, names=headings | {"within": f"error at most {goal}"}, dig
 # {glue:text}`why-sink-length:,.0f` tokens one token gets {glue:text}`why-sink-column:,.1f` units of attention, so
 # $\norm P_2$ is {glue:text}`why-sink-norm:.2f`, where $\sqrt n$ is {glue:text}`why-sink-root:.2f`, and
 # {glue:text}`why-sink-share:.1f` % of the squared steepest direction lies on that token.
+#
+# ## Changed attention, changed slopes
+#
+# Correlation over layers is no cause. So we change the attention of a layer at the inputs that it receives, and measure
+# both slopes again on the same windows: *uniform* multiplies the queries by 0, *softer* by 1/2, *sharper* by 2; one
+# change deletes the most attended token, one gives every place the same learned position.
+
+# %% tags=["hide-input"]
+changed = interventions.changes(results.load("interventions"))
+figures.interventions.changes(changed)
+plt.show()
+
+# %% [markdown]
+# <!-- figure fig-43-changes: Scatter of the change of one slope against that of the other, one mark for each layer and
+# change, in five colours. Many marks lie near the diagonal; uniform and softer attention leave a group far below
+# it. -->
+# *Each mark is a layer of MiniLM, gpt2-mini or stories260K after one change of its attention: how much the slope of
+# $\norm P_2$ changed (across) and how much that of the constant did (up); the band is 0.1 wide on either side. Sharper
+# attention makes both steeper, softer makes both flatter; marks below the band lose growth that $\norm P_2$ does not
+# account for.*
+
+# %% tags=["hide-input"]
+agreed = interventions.agreement(changed, by=("intervention",), limits=(goal,))
+agreed["close"] = (100 * agreed[f"within {goal:g}"]).map("{:.0f} %".format)
+headings = {"intervention": "change", "layers": "layers", "change": "median change, constant"}
+headings |= {"norm_change": "median change, norm of P", "gap": "median difference", "close": f"within {goal}"}
+figures.table(agreed, names=headings, digits=2)
+
+# %% [markdown]
+# Sharpness is a cause of the growth: in {glue:text}`why-sharp-signs:.0f` of the {glue:text}`why-sharp-layers:.0f`
+# layers sharper attention changes both slopes in the same direction, and uniform attention leaves the constant a slope
+# of {glue:text}`why-uniform:.2f` in the median. But $\norm P_2$ is not the whole of it: over all changes
+# {glue:text}`why-agreed:.0f` % of the pairs agree within {glue:text}`why-goal:.2f`.
 #
 # ## A jump where training ended
 #
@@ -212,6 +246,9 @@ said |= {"sink-layer": top.name, "sink-length": top.length, "sink-column": top.c
 said |= {"sink-root": top.length**0.5, "sink-share": 100 * top.most_in}
 said |= {"before": jump[120], "beyond": jump[160], "same": jump[64], "moved": later}
 said |= {"one-low": min(without_places.values()), "one-high": max(without_places.values())}
+sharper, uniform = (changed[changed.intervention == name] for name in ("sharper", "uniform"))
+said |= {"sharp-layers": len(sharper), "sharp-signs": int((sharper.change * sharper.norm_change > 0).sum())}
+said |= {"uniform": uniform.slope.median(), "agreed": 100 * (changed.gap.abs() <= goal).mean()}
 for name, value in said.items():
     glue(f"why-{name}", float(value), display=False)
 
@@ -228,6 +265,8 @@ assert (own.attention_norm <= own.column**0.5 * (1 + 1e-4)).all() and (own.atten
 assert error.median() < 0.06 and (error <= goal).mean() < asked
 assert error.median() < rates["mean"].median() / 2 and rates["root"].median() > error.median()
 assert mini.error.median() > 0.15 and mini["values"].median() == shown["values"].min()
+assert said["sharp-signs"] == len(sharper) and abs(said["uniform"]) < 0.1
+assert changed.change.corr(changed.norm_change) > 0.5 and 30 < said["agreed"] < 80
 fits = found.summary[found.summary.predictor == "features"]
 assert (fits["median"] > error.median()).all()
 assert top.place_in == 0 and top.most_in > 0.99 and top.attention_norm > 0.9 * top.length**0.5
@@ -240,13 +279,13 @@ print("✓ norms of attention lie where the proposition says; the sentences on s
 #
 # - The growth of most trained layers is that of attention to the same few tokens, in size and not only in sign: the
 #   slopes have correlation {glue:text}`why-correlation:.2f`. The goal that we had set is missed all the same.
-# - A correlation over layers is no cause. The proposition gives the frozen part its reason; the part through keys and
-#   queries has none here, and in gpt2-mini it is what grows.
+# - The proposition gives the frozen part its reason; the part through keys and queries has none here, and in gpt2-mini
+#   it is what grows. The largest disagreements under changed attention are there too.
 # - $\norm P_2$ is measured at the same inputs as the constant, so the prediction is of a derivative from attention,
 #   not of long windows from short ones.
 # - The layers of one model are not independent, and {glue:text}`why-layers:.0f` layers are of a few models only.
 #
-# **One thing to try.** Multiply the queries of a head by 2 and by 0, as in `Attention(2 * f.query[:1], ...)` above.
-# Which of the two numbers follows?
+# **One thing to try.** Give the head above sharper attention, with `Attention(4 * f.query[:1], ...)`. Does the frozen
+# part keep its share of the constant?
 #
 # **Next:** {doc}`44_gpt2_positions`.

@@ -10,6 +10,7 @@ from lab.experiments import (
     audit,
     brackets,
     influence,
+    interventions,
     inversion,
     inversion_curves,
     kv_rounding,
@@ -49,6 +50,7 @@ __all__ = [
 MODULES = (
     real_text,
     atlas,
+    interventions,
     adversarial,
     scaling_factor,
     positions,

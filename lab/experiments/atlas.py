@@ -78,6 +78,11 @@ def _texts(count, longest, rest):
     )
 
 
+REACTIONS = (
+    Condition("reactions", longest=CONTROLS_TO),
+    Condition("reactions", order="shuffled", longest=CONTROLS_TO),
+    Condition("reactions", weights="random", count=4, longest=CONTROLS_TO),
+)
 IMAGES = (
     *(Condition(name, count=4, longest=CONTROLS_TO if i else LARGEST) for i, name in enumerate(PICTURES)),
     *(Condition(name, order="shuffled", count=3, longest=CONTROLS_TO) for name in PICTURES),
@@ -96,6 +101,7 @@ ATLAS = {
         tuple(Condition(corpus, count=4, longest=CONTROLS_TO) for corpus in ("alice", "ag_news")),
     ),
     "atlas-dinov2-small": ({"name": "dinov2-small"}, IMAGES),
+    "atlas-albert": ({"name": "rxnmapper-albert"}, REACTIONS),
 }
 
 

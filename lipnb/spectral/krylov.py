@@ -132,7 +132,7 @@ class Krylov:
         if self.against is not None:
             residual = _orthogonal(residual, self.against)
         if self.full:
-            for _ in range(2 if residual.dtype == torch.float64 else 1):
+            for _ in range(2):  # one pass would multiply what orthogonality has been lost, step by step
                 residual = _orthogonal(residual, self.basis[:, : step + 1])
         else:
             residual = residual.addcmul(diagonal.to(residual.dtype)[:, None], self.current, value=-1)

@@ -55,7 +55,11 @@ def test_every_layer_is_counted_once_and_on_its_first_text():
 
 
 def test_differences_are_those_that_were_put_in():
-    moved = layer_growth.differences(layer_growth.rates(made(), along=()), 0.15).set_index("changed")
+    table = made()
+    on_pictures = table[table["map"] == "MiniLM, masked"].replace({"alice": "china", "news": "flower"})
+    pictures = layer_growth.differences(layer_growth.rates(on_pictures, along=()), 0.15).set_index("changed")
+    assert "text" not in pictures.index and pictures.loc["picture", "pairs"] == 2
+    moved = layer_growth.differences(layer_growth.rates(table, along=()), 0.15).set_index("changed")
     assert moved["median"].to_dict() == pytest.approx(
         {"order of the tokens": 0.02, "text": 0.05, "mask": 0.1, "depth": 0.3, "weights": 0.2}
     )

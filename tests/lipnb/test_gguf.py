@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from lipnb import models
-from lipnb.models.fetching import cache_folder
 from lipnb.models.gguf_files import read_header
+from lipnb.origin import cache_folder
 
 gguf = pytest.importorskip("gguf")
 

@@ -184,6 +184,14 @@ def test_float32_vectors_stay_orthogonal_when_the_space_is_nearly_used_up(tops, 
     assert (found.value <= 1 + 1e-6).all() and (found.value >= 1 - 1e-5).all() and found.converged.all()
 
 
+@pytest.mark.parametrize("size", [16, 32, 64])
+def test_float32_values_stay_below_the_norm_when_the_whole_space_is_used(size):
+    """With one pass of orthogonalisation a step the vectors were lost after some twenty, and 1 came out as 3.6."""
+    operator = Diagonal(torch.linspace(0.4, 1, size, dtype=torch.float64).expand(16, -1), torch.float32)
+    found = lanczos(operator.gram, random_starts(16, size, 3).float(), rtol=1e-3)
+    assert (found.value <= 1 + 1e-6).all() and (found.value >= 1 - 1e-3).all() and found.converged.all()
+
+
 def test_products_that_are_rounding_alone_never_converge():
     """Quotients of zero or less, though the products are not zero: a sign of cancellation, not of a zero Jacobian."""
     start = random_starts(3, 60, 0)

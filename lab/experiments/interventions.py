@@ -1,0 +1,302 @@
+r"""Interventions on trained attention layers: does the constant grow as :math:`\|P\|_2` does when attention is changed?
+
+The growth atlas finds that the slope of a layer's constant goes along with that of its largest attention norm. Here
+attention is changed, at the tokens that the layer receives on text, and both slopes are measured again. Each layer
+stays an `Attention`, so that solver and certificates are those of the atlas. Two interventions are linear algebra
+rather than evidence: uniform attention has the constant :math:`\|P\|_2 \|\sum_h W_O^{(h)} W_V^{(h)}\|_2`, whose slope
+is that of :math:`\|P\|_2` (0 without a mask), so what is left of the gap there is that of the layer as read.
+"""
+
+import math
+from functools import partial
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from lab.experiments.atlas import Condition, _place, windows_of
+from lab.experiments.loading import load
+from lab.experiments.portrait import parts, popularity
+from lab.experiments.positions import variant
+from lab.experiments.table import Table
+from lab.growth import slope
+from lipnb import corpora, models, singular_pair
+from lipnb.attention import Attention
+from lipnb.lipschitz import local_lipschitz
+from lipnb.recording import Unit
+
+__all__ = ["INTERVENTIONS", "TABLES", "agreement", "altered", "changes", "scaled", "without_most_attended"]
+
+RTOL = 1e-3  # of a constant, as in the atlas
+MODELS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"}, {"name": "stories260K"})
+LENGTHS = (16, 32, 64, 128, 256)
+AS_READ, DELETED, ONE_POSITION = "as read", "without the most attended", "one position"
+FACTORS = {AS_READ: 1.0, "uniform": 0.0, "softer": 0.5, "sharper": 2.0}  # of the queries
+INTERVENTIONS = (*FACTORS, DELETED, ONE_POSITION)
+KEY = ["corpus", "model", "masked", "layer", "length", "window"]  # one window at one layer
+
+
+def scaled(f: Attention, factor: float) -> Attention:
+    """The layer with its queries multiplied by a factor, biases, norms and rotations included.
+
+    Parameters
+    ----------
+    f : Attention
+        With dot-product scores, whose logits are `f.scale` times query times key: that factor is what changes.
+    factor : float
+        0 gives every token that is seen the same weight, unless relative positions or sinks add to the logits.
+
+    Returns
+    -------
+    Attention
+
+    Raises
+    ------
+    ValueError
+        "... knows dot-product scores only ...".
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb import Attention
+    >>> f = Attention.from_matrices(3 * torch.eye(2), torch.eye(2), masked=True)
+    >>> scaled(f, 0).probabilities(torch.eye(2))[0]
+    tensor([[1.0000, 0.0000],
+            [0.5000, 0.5000]])
+    """
+    f.check_score("scaling of queries")
+    return f.replace(scale=factor * f.scale)
+
+
+def without_most_attended(f: Attention, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens without the one that gets the most attention, summed over rows and averaged over heads.
+
+    Parameters
+    ----------
+    f : Attention
+        Whose attention it is.
+    x : Tensor, shape (b, n, d)
+        Tokens, two or more. Those after the deleted one move up by one place, which changes nothing for a layer whose
+        places are in the tokens; rotary or relative positions would not stay as they were.
+
+    Returns
+    -------
+    rest : Tensor, shape (b, n - 1, d)
+    place : LongTensor, shape (b,)
+        Of the deleted token, from 0.
+
+    Raises
+    ------
+    ValueError
+        "the layer knows places by itself ...".
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb import Attention
+    >>> f = Attention.from_matrices(torch.eye(1), torch.eye(1))
+    >>> rest, place = without_most_attended(f, torch.tensor([[[1.0], [5.0], [2.0]]]))
+    >>> rest.flatten().tolist(), place.tolist()
+    ([1.0, 2.0], [1])
+    """
+    if not {"rotary positions", "relative positions"}.isdisjoint(f.more) or f.window is not None:
+        raise ValueError("the layer knows places by itself, and deleting a token moves the others: leave it out.")
+    place = f.probabilities(x).sum(-2).mean(-2).argmax(-1)
+    keep = torch.arange(x.shape[-2], device=x.device) != place[:, None]
+    return x[keep].view(len(x), -1, x.shape[-1]), place
+
+
+def altered(name: str, f: Attention, x: Tensor) -> tuple[Attention, Tensor, Tensor]:
+    """A layer and its tokens after an intervention.
+
+    Parameters
+    ----------
+    name : str
+        One of `INTERVENTIONS`. "one position" changes what layers receive (`lab.experiments.positions.variant`), and
+        nothing here.
+    f : Attention
+        The layer.
+    x : Tensor, shape (b, n, d)
+        Tokens.
+
+    Returns
+    -------
+    f : Attention
+    x : Tensor, shape (b, n, d) or (b, n - 1, d)
+    deleted : Tensor, shape (b,)
+        Place of the token that is gone, else NaN.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb import Attention
+    >>> f = Attention.from_matrices(torch.eye(1), torch.eye(1))
+    >>> altered("sharper", f, torch.ones(1, 2, 1))[0].scale
+    2.0
+    """
+    if name == DELETED:
+        rest, place = without_most_attended(f, x)
+        return f, rest, place.double()
+    return scaled(f, FACTORS.get(name, 1.0)), x, torch.full((len(x),), math.nan, dtype=torch.float64)
+
+
+def _measured(f, x, seed):
+    """Columns of one layer at windows x (b, n, d), name -> Tensor (b,)."""
+    pair = singular_pair(f, x, rtol=RTOL, seed=seed)
+    value, residual, converged = pair.value.clone(), pair.residual.clone(), pair.converged.clone()
+    for i in (~converged).nonzero().flatten().tolist():  # what float32 cannot prove, the solver proves in float64
+        again = local_lipschitz(f, x[i], rtol=RTOL, seed=seed)
+        value[i], residual[i], converged[i] = again.value, again.residual, again.converged
+    found = {"lipschitz": value, "residual": residual, "converged": converged, **popularity(f, x)}
+    mean_radius = x.double().square().sum(-1).mean(-1).sqrt()
+    return found | {"mean_radius": mean_radius, "by_value": parts(f, x, pair)["by_value"]}
+
+
+def _of_model(model):
+    """Interventions that a model allows: two of them need learned positions, added to the tokens."""
+    return INTERVENTIONS if model.architecture.positions is not None else tuple(FACTORS)
+
+
+def _rows(options, condition, length, seed):
+    """Rows of all layers and interventions at the windows of one length."""
+    model = load(**options)
+    ids, rows = windows_of(model, condition, length, seed=seed), []
+    own = models.readings(model, ids)
+    for name in _of_model(model):
+        read = models.readings(variant(model, "constant"), ids) if name == ONE_POSITION else own
+        for layer in range(model.layers):
+            f, x, deleted = altered(name, model.attention(layer), read[layer].received)
+            found = _measured(f, x, seed) | {"deleted": deleted}
+            rows += [
+                {
+                    "corpus": condition.corpus,
+                    "order": condition.order,
+                    "model": model.name,
+                    "weights": model.weights,
+                    "masked": model.masked,
+                    "layer": layer,
+                    "object": "heads+output",
+                    "intervention": name,
+                    "length": length,
+                    "window": i,
+                    "text": corpora.fingerprint(" ".join(map(str, one.tolist()))),
+                    **{column: values[i].item() for column, values in found.items()},
+                }
+                for i, one in enumerate(ids)
+            ]
+    return rows
+
+
+def _prepare(lengths, count, seed):
+    condition, described, work = Condition("alice", count=count), [], []
+    for options in MODELS:
+        options = {**options, "name": _place(options["name"]), "dtype": "float32"}
+        model = load(**options)
+        described.append(model.describe())
+        windows_of(model, condition, max(lengths), seed=seed)  # the text is there, and long enough
+        for length in lengths:
+            size = count * model.layers * len(_of_model(model))
+            work.append(Unit(f"{model.name}/{length}", partial(_rows, options, condition, length, seed), size))
+    settings = {
+        "models": described,
+        "interventions": list(INTERVENTIONS),
+        "corpus": condition.corpus,
+        "text": corpora.fingerprint(corpora.read(condition.corpus)),
+        "lengths": list(lengths),
+        "count": count,
+        "rtol": RTOL,
+        "seed": seed,
+    }
+    return settings, work
+
+
+TABLES = (Table("interventions", _prepare, {"lengths": LENGTHS, "count": 6, "seed": 0}),)
+
+
+def changes(table):
+    r"""How an intervention changes the slopes of the constant and of :math:`\|P\|_2`, window by window.
+
+    Slopes are linear in logarithms, so the change of a slope is the slope of the quotient, changed over as read, at the
+    same windows: its interval (`lab.growth.slope`) uses that they are the same.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``interventions``, or rows of it, with those as read.
+
+    Returns
+    -------
+    DataFrame
+        One row for each model, mask, layer and intervention but "as read": slope and norm_slope (of constant and
+        attention norm, changed); change, with its interval low to high, and norm_change, of these slopes; gap, change
+        less norm_change, with its interval gap_low to gap_high. The slope as read is in all changes of a layer, so
+        these are not independent.
+
+    Raises
+    ------
+    ValueError
+        As `lab.growth.slope`: also where rows as read are missing.
+
+    Examples
+    --------
+    >>> key = {"corpus": "a", "model": "m", "masked": False, "layer": 0}
+    >>> rows = [key | {"intervention": name, "length": n, "window": w, "lipschitz": n**p, "attention_norm": n**q}
+    ...         for name, p, q in (("as read", 0.5, 0.4), ("softer", 0.2, 0.3)) for n in (16, 32) for w in (0, 1)]
+    >>> changes(pd.DataFrame(rows))[["intervention", "change", "norm_change", "gap"]].round(3)
+      intervention  change  norm_change  gap
+    0       softer    -0.3         -0.1 -0.2
+    """
+    columns, own = ["lipschitz", "attention_norm"], table[table.intervention == AS_READ]
+    both = table[table.intervention != AS_READ].merge(
+        own[KEY + columns], on=KEY, how="left", suffixes=("", "_as_read"), validate="many_to_one"
+    )
+    both["ratio"], both["norm_ratio"] = (both[column] / both[f"{column}_as_read"] for column in columns)
+    both["beyond"] = both.ratio / both.norm_ratio
+    found, series = [], ["model", "masked", "layer", "intervention"]
+    for names, rows in both.groupby(series, sort=False):
+        change, gap = slope(rows, "ratio"), slope(rows, "beyond")
+        found.append(
+            dict(zip(series, names, strict=True))
+            | {"slope": slope(rows).slope, "norm_slope": slope(rows, "attention_norm").slope}
+            | {"change": change.slope, "low": change.interval[0], "high": change.interval[1]}
+            | {"norm_change": slope(rows, "norm_ratio").slope}
+            | {"gap": gap.slope, "gap_low": gap.interval[0], "gap_high": gap.interval[1]}
+        )
+    return pd.DataFrame(found)
+
+
+def agreement(found, by=("intervention", "model"), limits=(0.05, 0.1)):
+    """How well the change of one slope tells that of the other.
+
+    Parameters
+    ----------
+    found : DataFrame
+        From `changes`.
+    by : sequence of str
+        Columns whose values make one row; none for a single row.
+    limits : sequence of float
+        Gaps that count as agreement.
+
+    Returns
+    -------
+    DataFrame
+        Columns `by`, layers (pairs of layer and intervention), change and norm_change (medians), gap (median of its
+        size), correlation (NaN for fewer than three pairs), sign (share in which both changes have the same sign), and
+        for each limit "within ...", the share of gaps that are at most that large.
+
+    Examples
+    --------
+    >>> found = pd.DataFrame({"change": [0.1, 0.3, -0.2], "norm_change": [0.1, 0.2, -0.1]})
+    >>> line = agreement(found.assign(gap=found.change - found.norm_change), by=()).iloc[0]
+    >>> line[["layers", "sign", "within 0.05", "within 0.1"]].round(2).tolist()
+    [3.0, 1.0, 0.33, 1.0]
+    """
+    by, lines = list(by), []
+    for names, rows in found.groupby(by, sort=False) if by else [((), found)]:
+        size = rows.gap.abs()
+        line = dict(zip(by, names, strict=True)) | {"layers": len(rows)}
+        line |= {"change": rows.change.median(), "norm_change": rows.norm_change.median(), "gap": size.median()}
+        line |= {"correlation": rows.change.corr(rows.norm_change) if len(rows) > 2 else math.nan}
+        line |= {"sign": (rows.change * rows.norm_change > 0).mean()}
+        lines.append(line | {f"within {limit:g}": (size <= limit + 1e-12).mean() for limit in limits})
+    return pd.DataFrame(lines)
