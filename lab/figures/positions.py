@@ -11,6 +11,8 @@ VARIANTS = {"trained": ("C6", "o"), "late": ("C0", "s"), "constant": ("C1", "D")
 
 BASELINES = {"unigram": ("C1", ":"), "bigram": ("C1", "--"), "kneser-ney 3": ("C4", "-."), "kneser-ney 4": ("C4", "-")}
 NAMES = {"kneser-ney 3": "trigram, smoothed", "kneser-ney 4": "4-gram, smoothed"}
+COMPARED = {"network": "gpt2-mini", "kneser-ney 4": NAMES["kneser-ney 4"], "kneser-ney 3": NAMES["kneser-ney 3"]}
+COMPARED |= {"bigram": "bigram", "unigram": "unigram"}  # models of the table, in the order of their losses
 
 
 def training(curve, baselines):
@@ -52,7 +54,7 @@ def places(baselines):
         One panel for each text; bars are two standard errors to each side.
     """
     shown = {"network": ("gpt2-mini", "black", "o"), "kneser-ney 4": (NAMES["kneser-ney 4"], "C4", "s")}
-    shown["network, 64 tokens"] = ("gpt2-mini, last 33 to 64 tokens", "C0", "^")
+    shown["network, 64 tokens"] = ("gpt2-mini, last 64 tokens", "C0", "^")
     rows = baselines[baselines.part == "octave"]
     figure, axes = plt.subplots(1, rows.corpus.nunique(), figsize=(9.4, 3.7), sharey=True)
     ticks = rows[["first", "last"]].drop_duplicates()
