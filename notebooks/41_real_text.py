@@ -80,7 +80,7 @@ print(f"as released, the root of the norm of J^T f(X): {(J.T @ f(x).flatten()).n
 # :::{prf:observation} The claim {cite}`castin2024smooth`, section 5 and Figure 1
 # :label: quarter-power
 #
-# On text, the local Lipschitz constant of the attention layers of BERT (encoder, and {term}`masked <mask (causal)>`
+# On text, the local Lipschitz constant of the attention layers of BERT (encoder, and masked
 # as a decoder) and of a
 # randomly initialised GPT-2 grows like $n^{1/4}$ with the number $n$ of tokens, "in all considered cases, independently
 # of the dataset, the depth of the attention layer, and of whether self-attention is masked or not". The text that we
@@ -179,7 +179,8 @@ figures.table(octave.fillna("–"), names=names)
 # %% [markdown]
 # ## What matters, and what does not
 #
-# "Independently of the dataset, the depth and the mask" is a statement about differences. The table has them, for
+# "Independently of the dataset, the depth and the {term}`mask`" is a statement about differences. The
+# table has them, for
 # lengths that all texts have. It counts differences of more than {glue:text}`growth-tolerance:.2f`, that is
 # {glue:text}`growth-octave:.0f` % of the constant an octave.
 
