@@ -466,4 +466,4 @@ ledger.record(
 #
 # **One thing to try.** In the plane, set `R = 3` or `n = 100`: which of the two inputs gains more?
 #
-# **Next:** {doc}`44_gpt2_positions`.
+# **Next:** {doc}`43_why_it_grows`.

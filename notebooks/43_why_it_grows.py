@@ -10,9 +10,11 @@
 # # Why the constant grows
 #
 # In trained layers the {term}`local Lipschitz constant` grows with the number $n$ of {term}`tokens <token>`, in
-# untrained ones hardly ({doc}`41_real_text`). What does training change? Tokens learn to attend to the same few
-# others: if all $n$ attend to one, moving that one moves $n$ outputs. The {term}`spectral norm` $\norm{P}_2$ of the
-# attention matrix measures this, between 1 and $\sqrt n$. Its slope predicts that of the constant without a fitted
+# untrained ones hardly ({doc}`41_real_text`). What does training change? By {term}`attention`, tokens learn to look at
+# the same few others: if all $n$ attend to one, moving that one moves $n$ outputs. The {term}`spectral norm`
+# $\norm{P}_2$ of the
+# {term}`attention matrix` measures this, between 1 and $\sqrt n$. Its slope predicts that of the constant without a
+# fitted
 # parameter, with a median error of {glue:text}`why-error:.3f` over {glue:text}`why-layers:.0f` layers
 # ({numref}`fig-43-slopes`). Our goal, an error of at most {glue:text}`why-goal:.2f` for {glue:text}`why-asked:.0f` % of
 # the layers, is missed: {glue:text}`why-within:.0f` %. In gpt2-mini the constant grows for another reason.
@@ -56,7 +58,7 @@ plt.show()
 # ## Everyone looks at one
 #
 # Let each of $n$ tokens give the share $s$ of its attention to the first one and divide the rest evenly. For $s = 0$
-# attention is uniform, for $s = 1$ all attend to one token:
+# {term}`attention <uniform attention>` is uniform, for $s = 1$ all attend to one token:
 
 # %%
 lengths = (16, 64, 256, 1024)
@@ -145,7 +147,8 @@ figures.table(shown.rename_axis("map").reset_index(), names=headings, digits=2, 
 
 # %% [markdown]
 # The last column is the share of the constant that comes through the values, with attention held fixed, along the
-# steepest direction at the longest windows (median over layers). Where it is small, moving a token acts by moving
+# steepest direction at the longest {term}`windows <window>` (median over layers). Where it is small, moving a token
+# acts by moving
 # attention, and {prf:ref}`popular-token` need not say anything. It is smallest in gpt2-mini, where the prediction
 # fails.
 #
@@ -228,7 +231,7 @@ plt.show()
 # <!-- figure fig-43-jump: Constant of the first layer of MiniLM against the number of tokens up to 502, flat at
 # first, with a sudden rise at a dashed line at 128 tokens and larger values beyond. -->
 # *The first layer of MiniLM, unmasked; the dashed line marks the length at which its training texts ended. The constant
-# more than doubles there, so no single exponent describes lengths on both sides of the line.*
+# more than doubles there, so no single {term}`exponent` describes lengths on both sides of the line.*
 #
 # The median constant is {glue:text}`why-before:.1f` at 120 tokens and {glue:text}`why-beyond:.1f` at 160. The same 64
 # tokens have {glue:text}`why-same:.1f` at places 0 to 63 and {glue:text}`why-moved:.1f` at places 100 to 163. With one

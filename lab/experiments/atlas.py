@@ -183,7 +183,7 @@ def windows_of(model, condition, length, *, count=None, seed=0):
     length : int
         Tokens of a window, special ones included.
     count : int, optional
-        How many; default: as many as the condition and `TOKENS` allow, three or more.
+        How many; default: as many as the condition says, but of long windows `TOKENS` tokens, or three windows.
     seed : int
         Of places and orders.
 
@@ -196,7 +196,7 @@ def windows_of(model, condition, length, *, count=None, seed=0):
     ValueError, FileNotFoundError
         The sentences of `lipnb.corpora` and `lipnb.models`.
     """
-    count = count or max(LEAST, min(condition.count, TOKENS // length))
+    count = count or min(condition.count, max(LEAST, TOKENS // length))
     draw = 1000 * seed + length
     if model.architecture.reads == "input_ids":
         ids = models.random_windows(model, corpora.read(condition.corpus), length, count, seed=draw)

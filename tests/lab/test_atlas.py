@@ -121,11 +121,11 @@ def test_crops_are_squares_of_the_picture():
 
 
 def test_a_row_is_what_dense_differentiation_gives(minilm):
-    row = pd.DataFrame(atlas._rows({"name": "minilm", "dtype": "float32"}, TEXT._replace(count=1), 8, 0))
+    row = pd.DataFrame(atlas._rows({"name": "minilm", "dtype": "float32"}, TEXT._replace(count=3), 8, 0))
     assert list(row.layer) == sorted(row.layer) and row.window.max() == 2  # never fewer than three windows
     first = row[(row.layer == 2) & (row.window == 1)].iloc[0]
     f = minilm.attention(2).to(dtype=torch.float64)
-    x = minilm.activations(windows_of(minilm, TEXT._replace(count=1), 8)[1:2], 2)[0].double()
+    x = minilm.activations(windows_of(minilm, TEXT._replace(count=3), 8)[1:2], 2)[0].double()
     J = torch.func.jacrev(f)(x).reshape(x.numel(), x.numel())
     assert first.lipschitz == pytest.approx(torch.linalg.matrix_norm(J, 2).item(), rel=1e-3)
     assert first.relative == pytest.approx(first.lipschitz * (x.norm() / f(x).norm()).item(), rel=1e-3)
@@ -155,7 +155,7 @@ def test_stored_rows_hold_what_theory_says(name):
         table.converged.all()
         and not table.duplicated(["corpus", "order", "weights", "layer", "length", "window"]).any()
     )
-    assert (table.by_value + table.by_key + table.by_query - 1).abs().max() < 1e-4
+    assert (table.by_value + table.by_key + table.by_query - 1).abs().max() < 1e-3
     assert table.attention_norm.ge(1 - 1e-3).all() and (table.attention_norm <= table.column**0.5 * (1 + 1e-4)).all()
     assert table.tokens_in.between(1 - 1e-6, table.length + 1e-3).all()
     assert table.entropy.between(-1e-6, np.log(table.length) + 1e-4).all() and table.sink.between(0, 1).all()

@@ -76,9 +76,9 @@ def test_the_command_is_a_module_too():
         (("tables", "--lengths"), "python -m lab tables: argument --lengths: expected one argument"),
         (("tables", "real-txt"), "python -m lab tables: there is no table 'real-txt': did you mean real-text"),
         (("figures", "real-txt-jump"), "lab figures: there is no figure 'real-txt-jump': did you mean real-text-jump?"),
-        (("figures", "--all", "real-text"), "python -m lab figures: give names or --all, not both"),
+        (("figures", "--all", "verification"), "python -m lab figures: give names or --all, not both"),
         (
-            ("figures", "real-text", "--format", "jpg"),
+            ("figures", "verification", "--format", "jpg"),
             "python -m lab figures: argument --format: invalid choice: 'jpg'",
         ),
         (("verify", "--bounds", "l2_uper"), "python -m lab verify: there is no bound 'l2_uper': did you mean l2_upper"),
