@@ -1,10 +1,22 @@
 """How the constant of heads and of layers grows at adversarial tokens, read from the stored tables."""
 
+import numpy as np
 import pandas as pd
 
 from lab.power_laws import power_law
 
-__all__ = ["FEW", "GPT2", "HEAD", "LENGTHS", "PANEL", "attending", "head_rates", "layer_rates", "worst_rates"]
+__all__ = [
+    "FEW",
+    "GPT2",
+    "HEAD",
+    "LENGTHS",
+    "PANEL",
+    "attending",
+    "head_rates",
+    "layer_rates",
+    "own_slopes",
+    "worst_rates",
+]
 
 GPT2 = "gpt2-124m-attention"
 PANEL = ["model", "masked", "at"]  # one model in one ball
@@ -90,3 +102,33 @@ def layer_rates(layers):
         two = [power_law(own.length, own[column]).exponent for column in ("lipschitz", "released")]
         rows.append([*key, head, *two, (own.upper / own.lipschitz).min()])
     return pd.DataFrame(rows, columns=[*HEAD, "as defined", "released", "below"])
+
+
+def own_slopes(own, layers):
+    """Slopes of whole layers at their own worst inputs and at the controls, over the whole range and its two halves.
+
+    Parameters
+    ----------
+    own : DataFrame
+        ``adversarial-worst``.
+    layers : DataFrame
+        ``adversarial-layers``: the head that makes a layer roughest at the longest input is followed, as in Figure 1.
+
+    Returns
+    -------
+    DataFrame
+        `PANEL`, layer, kind ("clusters", "fork", "random", "text", "followed"), slope (log of the constant at the
+        longest over that at the shortest input, by the log of the lengths), early and late (the same to and from the
+        middle length), constant (at the longest input).
+    """
+    lengths = sorted(own.length.unique())
+    ends, place = (lengths[0], lengths[len(lengths) // 2], lengths[-1]), [*PANEL, "layer"]
+    whole = own.melt([*place, "length"], ["clusters", "fork", "random", "text"], "kind", "constant")
+    followed = [rows[rows["head"] == rows["head"].mode()[0]] for _, rows in layers.groupby(place, sort=False)]
+    followed = pd.concat(followed).assign(kind="followed").rename(columns={"lipschitz": "constant"})
+    both = pd.concat([whole.dropna(), followed[[*place, "length", "kind", "constant"]]])
+    grid = both[both.length.isin(ends)].pivot_table(index=[*place, "kind"], columns="length", values="constant")
+    logs = np.log(grid[list(ends)])
+    spans = {"slope": (0, 2), "early": (0, 1), "late": (1, 2)}
+    found = {name: (logs[ends[b]] - logs[ends[a]]) / np.log(ends[b] / ends[a]) for name, (a, b) in spans.items()}
+    return pd.DataFrame(found).assign(constant=grid[ends[-1]]).reset_index()

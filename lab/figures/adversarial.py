@@ -8,8 +8,15 @@ from lab.figures.heat_maps import head_map
 from lab.head_rates import GPT2, HEAD, PANEL
 from lab.power_laws import one_series
 
-__all__ = ["head_rates", "scaling_factors", "worst_heads"]
+__all__ = ["OWN", "head_rates", "own_worst", "scaling_factors", "worst_heads"]
 
+OWN = {
+    "followed": "one head\nfollowed",
+    "clusters": "two clusters",
+    "random": "random\nclusters",
+    "fork": "fork",
+    "text": "text",
+}
 SHOWN = (
     ("minilm", False, "layer norm", 0, "MiniLM, layer 0"),
     ("gpt2", True, "R = 100", 6, "random GPT-2, layer 6"),
@@ -106,4 +113,36 @@ def scaling_factors(table):
         image = head_map(grid, ax=ax, title=title, norm=LogNorm(4, 8000))
     axes[1, 1].axis("off")
     figure.colorbar(image, ax=axes[1, 1], location="left", fraction=0.3, label=r"$2\gamma R^2$")
+    return figure
+
+
+def own_worst(slopes):
+    """Slope of every whole layer at its own worst inputs, beside those of controls.
+
+    Parameters
+    ----------
+    slopes : DataFrame
+        From `lab.head_rates.own_slopes`.
+
+    Returns
+    -------
+    Figure
+        One panel for each model and radius; hollow marks are masked.
+    """
+    panels = (("minilm", "layer norm", "MiniLM, radius of LayerNorm"), ("minilm", "text", "MiniLM, radius of text"))
+    panels += ((GPT2, "layer norm", "GPT-2, radius of LayerNorm"),)
+    figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.7), sharey=True)
+    for ax, (model, at, title) in zip(axes, panels, strict=True):
+        rows = slopes[(slopes.model == model) & (slopes["at"] == at)]
+        for i, kind in enumerate(OWN):
+            for masked, of_mask in rows[rows.kind == kind].groupby("masked"):
+                shift = (of_mask.layer - of_mask.layer.mean()) * 0.3 / max(1, of_mask.layer.max()) + 0.16 * (
+                    masked - 0.5
+                )
+                look = {"mfc": "white" if masked else f"C{i}", "mec": f"C{i}"}
+                ax.plot(i + shift, of_mask.slope, "o", ms=4.5, **look)
+        ax.axhline(0.5, color="0.4", ls=":", lw=1.2)
+        ax.set_xticks(range(len(OWN)), OWN.values(), fontsize=8.5, rotation=35, ha="right")
+        ax.set_title(title, fontsize=10.5)
+    axes[0].set_ylabel("slope, 7 to 97 tokens")
     return figure
