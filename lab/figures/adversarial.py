@@ -144,5 +144,5 @@ def own_worst(slopes):
         ax.axhline(0.5, color="0.4", ls=":", lw=1.2)
         ax.set_xticks(range(len(OWN)), OWN.values(), fontsize=8.5, rotation=35, ha="right")
         ax.set_title(title, fontsize=10.5)
-    axes[0].set_ylabel("slope, 7 to 97 tokens")
+    axes[0].set_ylabel("slope of the constant")
     return figure
