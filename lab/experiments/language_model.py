@@ -47,7 +47,7 @@ CHECK = {"corpus": "python_reference", "layers": 2, "seed": 0, "steps": 20, "eva
 # Networks with as many parameters as those of dot products: feed-forward parts that are wider by what attention lacks.
 WIDER = {"l2-tied": 32, "contractive": 32, "none": 128}
 SAMPLE = {"seed": 3, "characters": 200}  # what the networks of this seed write
-# What keeps a network from training? Kind, size of the start (factors that let attention add little or much), LayerNorm.
+# What keeps a network from training: its kind, a start that adds little or much (factors), or the place of LayerNorm?
 STARTS = {"dot": (1 / 16, 1.0), "l2-untied": (1 / 16, 1.0), "l2-tied": (1.0, 16.0), DIVIDED: (1.0,), "none": (1.0,)}
 # Controls at the rate that was seen to be too much for deep dot products, among the three.
 CONTROLS = (
