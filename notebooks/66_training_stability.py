@@ -31,6 +31,7 @@ from myst_nb import glue
 
 from lab import figures, ledger, results
 from lab.experiments import language_model
+from lab.factorial import effects
 from lab.training import ATTENTIONS, WITHOUT, CharacterTransformer, batch_of
 from lipnb import bounds, corpora, local_lipschitz
 
@@ -52,6 +53,7 @@ layers["passed"] = layers.output_spread / layers.input_spread
 seeds, depths = sorted(set(ends.seed.tolist())), sorted(set(ends.layers.tolist()))
 deepest = depths[-1]
 (text, _, _), vocabulary = language_model.texts("python_reference")
+settings_of = results.provenance("training-factorial")["settings"]
 
 # %% tags=["hide-input"]
 figures.training.stability(stored, controls)
@@ -231,29 +233,42 @@ plt.show()
 #
 # ## Is it the distances, the start, or the place of LayerNorm?
 #
-# Tied L2 attention differs from dot products in its {term}`logits <logit>`, and in how little it adds at the start. So
-# we change the start alone: dot products get output matrices 16 times smaller, tied L2 attention 16 times larger. We
-# also run dot products with LayerNorm before each part. All runs are at the largest depth and at the largest of the
-# three rates:
+# Tied L2 attention differs from dot products in three ways: its {term}`logits <logit>` are distances, its keys are its
+# queries, and it adds little at the start. A factorial design takes them apart, at one depth and the rate above. Three
+# kinds of attention start so that they add little or much (output matrices times a factor, see the table), with
+# LayerNorm after or before each part, with {glue:text}`factorial-seeds:.0f` seeds for each. Beside them: tied L2
+# attention divided by its {term}`bound`, so that its constant is at most 1 while all else stays; and no attention.
 
 # %% tags=["hide-input"]
-control = controls[(controls.part == "control") & (controls.row == "test")]
-control = control.assign(trained=control.nats < pairs, alive=control.nats < alive)
-control = control.groupby(["attention", "norm", "start", "layers", "rate"])
-sums = {"runs": ("nats", "size"), "trained": ("trained", "sum"), "alive": ("alive", "sum")}
-losses = {"mean": ("nats", "mean"), "smallest": ("nats", "min"), "largest": ("nats", "max")}
-table = control.agg(**sums, **losses).reset_index()
-for column in ("trained", "alive"):
-    table[column] = table[column].astype(str) + " of " + table.runs.astype(str)
-table["range"] = [f"{low:.3f} to {high:.3f}" for low, high in zip(table.smallest, table.largest, strict=True)]
-headings = {"attention": "attention", "norm": "LayerNorm", "start": "start, factor", "trained": "trained"}
-headings |= {"alive": "alive", "mean": "mean loss, nats", "range": "range"}
-figures.table(table, names=headings, digits={"mean": 4, "start": 3})
+factorial = results.load("training-factorial")
+figures.training.factorial(factorial)
+plt.show()
 
 # %% [markdown]
-# Of these changes, only LayerNorm before each part makes networks train. The start changes which runs are alive: with
-# three seeds of each, and losses of one kind that differ by half a nat, this suggests that the start matters but does
-# not decide the outcome.
+# <!-- figure fig-66-factorial: test losses in eight groups. Dot products and untied L2 attention lie below the dashed
+# line of the character before, untied the lower, whatever the start and the place of LayerNorm. Tied, divided and no
+# attention lie above it, close together. -->
+# *Test loss of {glue:text}`factorial-layers:.0f` layers, a mark for each seed. Full: LayerNorm after each part; hollow:
+# before. The kind decides; start and LayerNorm move the loss little.*
+
+# %% tags=["hide-input"]
+effect = effects(factorial[factorial.row == "test"])
+deep = controls[(controls.part == "control") & (controls.row == "test") & (controls.attention == "dot")]
+deep = deep.assign(trained=deep.nats < pairs).groupby(["norm", "start"]).trained.agg(["sum", "size"])
+glue("factorial-seeds", int(effect.seeds.iloc[0]), display=False)
+glue("factorial-layers", int(settings_of["layers"]), display=False)
+said = effect.assign(up=[f"{row.up:.0f} of {row.seeds:.0f}" for row in effect.itertuples()]).reset_index()
+headings = {
+    "effect": "changed",
+    "change": "change of the loss, nats",
+    "low": "95 % from",
+    "high": "to",
+    "up": "seeds up",
+}
+figures.table(said, names=headings, digits=3)
+
+# %% [markdown]
+# SENTENCES
 #
 # ## Every trained layer, measured
 #
