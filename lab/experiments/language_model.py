@@ -7,6 +7,7 @@ import math
 from functools import lru_cache
 
 import pandas as pd
+import torch
 
 from lab import results
 from lab.experiments.table import Table
@@ -30,7 +31,7 @@ from lipnb.recording import Recording, Unit
 
 __all__ = ["CHECK", "DEPTH", "FIXED", "TABLES", "first_steps", "texts", "train_run"]
 
-SEEDS, ALL_DEPTHS = 5, 3  # the first seeds are run at all depths, the others at some
+SEEDS, MORE_SEEDS = 3, 5  # more where a claim rests on counts: the first at all depths, the others at some
 SIZES = {"length": 64, "width": 64, "heads": 4, "hidden": 256}
 ADAM = {"decay": 0.0, "betas": (0.9, 0.98), "clip": math.inf}
 WINDOWS = {"validation": 64, "test": 256, "measured": 4}  # of `length` characters each
@@ -45,7 +46,7 @@ FIXED_RATE, OTHER_RATES, DEPTHS = 1e-3, (3e-4, 3e-3), tuple(range(2, 19, 2))
 # A few steps on the text that is always there, so that a page can train them again.
 CHECK = {"corpus": "python_reference", "layers": 2, "seed": 0, "steps": 20, "evaluate_every": 10}
 # Networks with as many parameters as those of dot products: feed-forward parts that are wider by what attention lacks.
-WIDER = {"l2-tied": 32, "contractive": 32, "none": 128}
+WIDER = {"l2-tied": 32, "none": 128}
 SAMPLE = {"seed": 3, "characters": 200}  # what the networks of this seed write
 # What keeps a network from training: its kind, a start that adds little or much (factors), or the place of LayerNorm?
 STARTS = {"dot": (1 / 16, 1.0), "l2-untied": (1 / 16, 1.0), "l2-tied": (1.0, 16.0), DIVIDED: (1.0,), "none": (1.0,)}
@@ -186,6 +187,14 @@ def written(network, corpus, seed=0):
     return "".join(alphabet[i] if i < len(alphabet) else "?" for i in ids).replace("\n", "|")
 
 
+def _bigram_writes(corpus):
+    """What frequencies after the character before write, beside the networks."""
+    (training, _, _), vocabulary = texts(corpus)
+    pairs = torch.bincount(training[:-1] * vocabulary + training[1:], minlength=vocabulary**2).float()
+    table = torch.nn.Embedding.from_pretrained(pairs.reshape(vocabulary, vocabulary).log())  # logits of the next
+    return [{"part": "bigram", "row": "sample", "text": written(table, corpus)}]
+
+
 def first_steps(part, table, settings, kinds=ATTENTIONS):
     """First steps of a run of each kind, trained again now on the text of Python, beside those of a stored table.
 
@@ -299,30 +308,25 @@ def _without(count, depths, rate):
     return [(kind, layers, rate, seed, {}) for seed in range(count) for layers in depths for kind in WITHOUT]
 
 
-def _runs(count, depths, some, rate):
-    """All kinds at all depths for the first seeds, at some of the depths for those that joined later."""
-    runs = [
-        (kind, layers, rate, seed, {})
-        for seed in range(count)
-        for layers in (depths if seed < ALL_DEPTHS else some)
-        for kind in ATTENTIONS
-    ]
-    # what the paper's bounds are not about comes last
+def _runs(seeds, depths, rate, kinds=ATTENTIONS):
+    """Runs of some kinds with some seeds; what the paper's bounds are not about comes last."""
+    runs = [(kind, layers, rate, seed, {}) for seed in seeds for layers in depths for kind in kinds]
     return sorted(runs, key=lambda run: run[0] == "l2-untied" and run[3] > 0)
 
 
 def _depth(corpus, count, depths):
     """The number of seeds is no setting: rows name theirs, and more can join a table that was begun with fewer."""
     scan = [(kind, SCAN_DEPTH, rate, SCAN_SEED, {}) for kind in ATTENTIONS for rate in SCANNED]
-    runs = _runs(count, depths, (*depths[:2], *depths[-1:]), RATE)
+    runs = _runs(range(count), depths, RATE)
     wider = [
-        (kind, depths[-1], RATE, seed, {"hidden": SIZES["hidden"] + more})
-        for seed in range(min(count, ALL_DEPTHS))
+        (kind, depths[1], RATE, seed, {"hidden": SIZES["hidden"] + more})
+        for seed in range(count)
         for kind, more in WIDER.items()
     ]
     learned = [(kind, 2, RATE, 0, {"positions": "learned"}) for kind in ATTENTIONS]
     units = [
         Unit("baselines", lambda: _baselines(corpus), 1),
+        Unit("bigram writes", lambda: _bigram_writes(corpus), 1),
         *_checks("depth", DEPTH, RATE),
         *_units("scan", SCAN, corpus, scan),
         *_units("depth", DEPTH, corpus, runs),
@@ -334,12 +338,17 @@ def _depth(corpus, count, depths):
 
 
 def _stability(corpus, count, depths):
-    runs = _runs(count, depths, depths[::4], FIXED_RATE)
+    """Seeds that joined later: the kinds of the claim at some depths, all others at the one in the middle."""
+    first, later = range(min(count, SEEDS)), range(SEEDS, count)
+    some, middle = depths[::4], depths[len(depths) // 2 :][:1]
+    runs = _runs(first, depths, FIXED_RATE)
+    runs += _runs(later, some, FIXED_RATE, [kind for kind in ATTENTIONS if kind != "l2-untied"])
+    runs += _without(len(first), some, FIXED_RATE)
+    runs += _runs(later, middle, FIXED_RATE, ("l2-untied", *WITHOUT))
     units = [
         Unit("baselines", lambda: _baselines(corpus), 1),
         *_checks("fixed", FIXED, FIXED_RATE),
         *_units("fixed", FIXED, corpus, runs),
-        *_units("fixed", FIXED, corpus, _without(count, depths[::4], FIXED_RATE)),
     ]
     return _settings(corpus, FIXED, rate=FIXED_RATE), units
 
@@ -374,7 +383,7 @@ def _factorial(corpus, count, layers):
 
 TABLES = (
     Table("language-model", _depth, {"corpus": "ptb", "count": SEEDS, "depths": (1, 2, 3, 4, 5)}),
-    Table("training-stability", _stability, {"corpus": "ptb", "count": SEEDS, "depths": DEPTHS}),
-    Table("training-controls", _controls, {"corpus": "ptb", "count": ALL_DEPTHS, "depths": (2, 10, 18)}),
-    Table("training-factorial", _factorial, {"corpus": "ptb", "count": SEEDS, "layers": 6}),
+    Table("training-stability", _stability, {"corpus": "ptb", "count": MORE_SEEDS, "depths": DEPTHS}),
+    Table("training-controls", _controls, {"corpus": "ptb", "count": SEEDS, "depths": (2, 10, 18)}),
+    Table("training-factorial", _factorial, {"corpus": "ptb", "count": MORE_SEEDS, "layers": 6}),
 )
