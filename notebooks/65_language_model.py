@@ -274,8 +274,9 @@ for kind, of in wide.groupby("attention", sort=False):
     line = {"attention": kind, "share": f"{count / dots:.3f}", "nats": of.nats.mean()}
     line["before"] = same[kind].loc[of.seed].mean()
     rows.append(line | {"over": f"{over.min():+.4f} to {over.max():+.4f}", "seeds": len(over)})
-    glue(f"wide-{kind}", line["nats"] - line["before"], display=False)
-    assert over.min() > 0 and of.nats.min() > baseline["bigram"] and abs(count / dots - 1) < 0.005
+    glue(f"wide-{kind}", float(line["nats"] - line["before"]), display=False)
+    assert over.min() > 0.3 and abs(count / dots - 1) < 0.005
+    assert kind != "none" or of.nats.min() > baseline["bigram"]
 glue("wide-layers", at, display=False)
 headings = {"attention": "attention", "share": "parameters over dot", "nats": "loss, nats", "before": "unmatched"}
 figures.table(pd.DataFrame(rows), names=headings | {"over": "over dot, nats", "seeds": "seeds"}, digits=4)
@@ -286,7 +287,8 @@ figures.table(pd.DataFrame(rows), names=headings | {"over": "over dot, nats", "s
 #
 # What do such networks write? One network of each kind from {doc}`66_training_stability`, of
 # {glue:text}`sample-layers` layers, trained for {glue:text}`sample-steps` steps, and the frequencies after the
-# character before, all with the same random numbers:
+# character before, all with the same random numbers. The texts read alike: the differences of these losses are not seen
+# by eye.
 
 # %% tags=["hide-input"]
 deep = results.load("training-stability")
@@ -425,7 +427,7 @@ ledger.record(
 #   local constants of the other kinds are measurements on this text, and nothing more.
 # - Untied L2 attention is not Lipschitz, but its logits are squared distances all the same. The comparison suggests
 #   which
-#   part of the cost comes from the distances, and which from tying; parameters differ as well.
+#   part of the cost comes from the distances, and which from tying; {doc}`66_training_stability` has a design for it.
 # - A finer choice of the rate for each kind may change the losses.
 #
 # **One thing to try.** `python -m lab tables language-model` trains it all again; change `SIZES` or `DEPTH` in
