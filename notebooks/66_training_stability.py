@@ -15,8 +15,8 @@
 # tied {term}`L2 attention` and contractive attention, which is tied too, train at no depth, and dot products at every
 # depth to {glue:text}`dot_to`: the opposite of the claim, at our size. At this rate untied L2 attention, which is no
 # part of the claim, trains at these depths too. At each of the two other rates, with one run at each depth, dot
-# products train at one of the depths tried, at the smaller rate by a few thousandths of a nat. A factorial design
-# at one depth says what hinders: the tying, not the distances, not the start, not the place of LayerNorm.
+# products train at one of the depths tried. A factorial design at one depth says what hinders: the tying, not the
+# distances, not the start, not the place of LayerNorm.
 
 # %% tags=["parameters", "hide-input"]
 names = ["training-stability", "training-controls"]
@@ -245,7 +245,7 @@ plt.show()
 # before. Dashed: the bigram. The kind decides on which side of it a run lies; start and LayerNorm move the loss less.*
 #
 # The table has the change of the loss that each exchange makes, as a mean over all runs that differ in nothing else,
-# with Student's intervals over seeds (each for itself). Where it depends on the kind, it is given for each kind.
+# with Student's intervals over seeds. Where it depends on the kind, it is given for each kind.
 
 # %% tags=["hide-input"]
 effect = effects(factorial[factorial.row == "test"])
@@ -277,7 +277,7 @@ figures.table(said, names=headings | {"high": "to", "up": "seeds with a larger l
 # {glue:text}`divided:+.4f`, about as much in the other direction: with a constant of at most 1, attention is of no
 # measurable use here.
 #
-# One more result is in `training-controls`: at the largest depth and the largest of the three rates, dot products train
+# At the largest depth and the largest of the three rates, dot products train
 # in {glue:text}`deep-after` runs with LayerNorm after each part and in {glue:text}`deep-before` with LayerNorm before.
 # There the place of LayerNorm does decide.
 #
@@ -412,16 +412,17 @@ figures.table(pd.DataFrame(found), names={"said": "recalled", "here": "at this s
 #   cannot pass.
 # - By that threshold the order of the claim is reversed. What tied L2 and contractive L2 networks learn here in
 #   {glue:text}`steps` steps, networks without attention learn as well: compare the grey marks. Untied L2 attention has
-#   no Lipschitz constant, and trains at every depth to {glue:text}`dot_to`, like dot products.
+#   no Lipschitz constant, and trains to {glue:text}`dot_to` layers, like dot products. With more steps, at a higher and
+#   falling rate, tied L2 does pass the bigram ({doc}`65_language_model`).
 # - The rate and the depth decide together: compare the panels. The factorial design is of one depth, one rate and
-#   {glue:text}`steps` steps; elsewhere its effects may differ, as the last result of its section shows.
+#   {glue:text}`steps` steps; elsewhere its effects may differ, as at the largest depth.
 # - So these runs are no evidence that a Lipschitz constant makes training stable. What hinders here is the tying, which
 #   the constant needs; and once the constant is divided out, nothing is left of what tied attention gained.
 # - Without any LayerNorm, each part of the contractive networks has a constant of at most 1 on every input, up to the
 #   rounding that the margin covers: {glue:text}`guaranteed:.5f` is the largest product of norms of the trained
 #   feed-forward parts, computed from their weights. Of $x + c f(x)$ the constant is at most $1 + c$ and that of the
 #   inverse at most $1 / (1 - c)$, so $L$ layers of two such parts have at most $(1 + c)^{2 L}$, forth, and
-#   $(1 - c)^{-2 L}$, back: guarantees that grow with depth.
+#   $(1 - c)^{-2 L}$, back.
 # - A local constant is a fact about one layer at one window. Nothing else here bounds a network as a whole.
 #
 # **One thing to try.** Give `spread_while_training` the kind `"contractive"`, or dot products with `norm="before"`.
