@@ -319,7 +319,8 @@ rows = pd.DataFrame(rows).astype(object).where(lambda frame: frame.notna(), None
 figures.table(rows, names=headings | {"passed": "spread passed on"}, digits=4)
 
 # %% [markdown]
-# The first steps of one run of each kind, on the text that comes with Python, are trained again when this page runs and must give the stored losses.
+# The first steps of one run of each kind, on the text that comes with Python, are trained again when this page runs
+# and must give the stored losses.
 
 # %% tags=["hide-input", "nbval-check-output"]
 again, same_text = language_model.first_steps("fixed", stored, settings)
