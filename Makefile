@@ -18,7 +18,7 @@ export HF_HUB_DISABLE_PROGRESS_BARS = 1
 # a page draws into itself, whatever the shell prefers
 unexport MPLBACKEND
 
-.PHONY: help setup book html notebooks results models model bench verify test clean
+.PHONY: help setup book html pdf notebooks results models model bench verify test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -50,6 +50,10 @@ book: setup  ## run every page that changed, then render the book from these run
 html: setup  ## render the book from the committed pages, running nothing
 	@$(PAGES) stage --notebooks notebooks
 	@$(RENDER)
+
+pdf: setup  ## the whole book as one PDF, _build/book.pdf (some minutes; needs Chromium; prints what is rendered, else `make html`)
+	@test -f $(HTML) || $(MAKE) --no-print-directory html
+	@$(PAGES) paper
 
 notebooks: setup  ## run every page that changed and refresh the committed .ipynb pairs
 	@$(PAGES) execute
