@@ -18,7 +18,7 @@ export HF_HUB_DISABLE_PROGRESS_BARS = 1
 # a page draws into itself, whatever the shell prefers
 unexport MPLBACKEND
 
-.PHONY: help setup book html notebooks results models model bench verify test clean
+.PHONY: help setup book html notebook notebooks results models model bench verify test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -50,6 +50,14 @@ book: setup  ## run every page that changed, then render the book from these run
 html: setup  ## render the book from the committed pages, running nothing
 	@$(PAGES) stage --notebooks notebooks
 	@$(RENDER)
+
+notebook: .venv/jupyterlab  ## JupyterLab on the pages; the first time it is installed beside the rest (66 MB)
+	$(BIN)/jupyter lab --notebook-dir notebooks
+
+.venv/jupyterlab: .venv/installed
+	@echo "Installing JupyterLab into .venv (once)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[notebook]'
+	@touch $@
 
 notebooks: setup  ## run every page that changed and refresh the committed .ipynb pairs
 	@$(PAGES) execute
