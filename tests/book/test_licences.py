@@ -1,4 +1,4 @@
-"""The page on licences names each text, each model that can be fetched, and each that a stored table was measured on."""
+"""The page on licences names each text, each model that can be fetched, and each that a stored table names."""
 
 import re
 from pathlib import Path
