@@ -66,6 +66,7 @@ notebook: .venv/jupyterlab  ## JupyterLab on the pages; the first time it is ins
 notebooks: setup  ## run every page that changed and refresh the committed .ipynb pairs
 	@$(PAGES) execute
 	@$(PAGES) pair
+	@$(BIN)/python -m lab metadata
 
 results: setup  ## the missing tables of data/results (hours; resumes; MODEL=bert-base-uncased: that model)
 	$(BIN)/python -m lab tables $(if $(MODEL),--model $(MODEL))

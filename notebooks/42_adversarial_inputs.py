@@ -237,7 +237,7 @@ numbers |= {"fork_law": ((of_kind["fork"] - numbers["own_law"]).abs() < 0.02).su
 numbers |= {f"followed_{end}": getattr(of_kind["followed"], how)() for end, how in (("low", "min"), ("high", "max"))}
 for name, number in numbers.items():
     glue(name, float(number), display=False)
-figures.adversarial.own_worst(rates)
+figures.adversarial.own_worst(own, layers)
 plt.show()
 
 # %% [markdown]

@@ -1,14 +1,14 @@
 """Heads and layers at adversarial tokens, and how long the growth there lasts."""
 
 import matplotlib.pyplot as plt
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import LogNorm
 
 from lab import head_rates as grown
 from lab.figures.heat_maps import head_map
 from lab.head_rates import GPT2, HEAD, PANEL
 from lab.power_laws import one_series
 
-__all__ = ["OWN", "head_rates", "own_worst", "scaling_factors", "worst_heads"]
+__all__ = ["OWN", "own_worst", "scaling_factors", "worst_heads"]
 
 OWN = {
     "followed": "one head\nfollowed",
@@ -62,33 +62,6 @@ def worst_heads(alone, layers):
     return figure
 
 
-def head_rates(alone):
-    """Exponent of every head from n = 7 to 97 tokens, and its constant at 97.
-
-    Parameters
-    ----------
-    alone : DataFrame
-        ``adversarial``, as for `worst_heads`.
-
-    Returns
-    -------
-    Figure
-    """
-    rates = grown.head_rates(alone)
-    text, norm = ("minilm", False, "text", "MiniLM at the radius of text"), (GPT2, True, "layer norm", "GPT-2")
-    figure, axes = plt.subplots(2, 2, figsize=(8.0, 6.0), gridspec_kw={"height_ratios": [1, 1.75]})
-    for line, (*place, title) in zip(axes, (text, norm), strict=True):
-        heads = rates[(rates[PANEL] == place).all(axis=1)]
-        looks = {
-            "exponent": {"cmap": "RdBu_r", "norm": Normalize(0.2, 0.8), "text": ".2f"},
-            "constant": {"largest": True},
-        }
-        for ax, (column, look) in zip(line, looks.items(), strict=True):
-            grid = heads.pivot(index="layer", columns="head", values=column)
-            head_map(grid, ax=ax, title=f"{title}: {column}", **look)
-    return figure
-
-
 def scaling_factors(table):
     r""":math:`2 \gamma R^2` of every head: the growth lasts for as many tokens as its exponential.
 
@@ -116,19 +89,22 @@ def scaling_factors(table):
     return figure
 
 
-def own_worst(slopes):
+def own_worst(own, layers):
     """Slope of every whole layer at its own worst inputs, beside those of controls.
 
     Parameters
     ----------
-    slopes : DataFrame
-        From `lab.head_rates.own_slopes`.
+    own : DataFrame
+        ``adversarial-worst``: columns clusters, fork, random, text.
+    layers : DataFrame
+        ``adversarial-layers``: columns head, length, lipschitz.
 
     Returns
     -------
     Figure
         One panel for each model and radius; hollow marks are masked.
     """
+    slopes = grown.own_slopes(own, layers)
     panels = (("minilm", "layer norm", "MiniLM, radius of LayerNorm"), ("minilm", "text", "MiniLM, radius of text"))
     panels += ((GPT2, "layer norm", "GPT-2, radius of LayerNorm"),)
     figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.7), sharey=True)

@@ -92,11 +92,11 @@ FIGURES = {
             "one head of a layer under attack, between its bounds",
         ),
         BookFigure(
-            "adversarial-rates",
+            "adversarial-own",
             "42_adversarial_inputs",
-            ("adversarial",),
-            adversarial.head_rates,
-            "exponent and constant of every head under attack",
+            ("adversarial-worst", "adversarial-layers"),
+            adversarial.own_worst,
+            "how whole layers grow at their own worst inputs, and at controls",
         ),
         BookFigure(
             "scaling-factor",

@@ -2,13 +2,12 @@
 
 import sys
 
-from lab import metadata
 from lab.pages import glued, pictures, verdicts
 from lab.pages.sources import EXECUTED, sources, write_if_changed
 
 
 def pair(root):
-    """Write each executed page beside its source, the figures of README.md, the ledger, and what archives read."""
+    """Write each executed page beside its source, the figures of README.md and the ledger; return the exit status."""
     for source in sources(root):
         executed = root / EXECUTED / f"{source.stem}.ipynb"
         write_if_changed(source.with_suffix(".ipynb"), executed.read_bytes())
@@ -19,7 +18,6 @@ def pair(root):
     for path in {*(root / "book" / "figures").glob("*.png")} - {*drawn}:
         path.unlink()  # no longer shown
     verdicts.store(root, verdicts.gather(root, root / "notebooks"))
-    metadata.write(root)
     return 0
 
 
