@@ -184,6 +184,13 @@ FIGURES = {
             "which kinds still train at a fixed rate, by depth",
         ),
         BookFigure(
+            "training-factorial",
+            "66_training_stability",
+            ("training-factorial",),
+            training.factorial,
+            "the loss by kind of attention, start and place of LayerNorm",
+        ),
+        BookFigure(
             "training-layers",
             "66_training_stability",
             ("training-stability",),
