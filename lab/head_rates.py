@@ -13,7 +13,7 @@ __all__ = [
     "PANEL",
     "attending",
     "head_rates",
-    "layer_rates",
+    "one_head",
     "own_slopes",
     "worst_rates",
 ]
@@ -81,27 +81,12 @@ def worst_rates(alone):
     return each.loc[each.groupby(PANEL, sort=False)["constant"].idxmax()]
 
 
-def layer_rates(layers):
-    """Growth of every whole layer, at the tokens of the head that makes it roughest.
+def one_head(layer):
+    """The rows of one layer of ``adversarial-layers`` at the head that makes it roughest at the longest input.
 
-    Parameters
-    ----------
-    layers : DataFrame
-        ``adversarial-layers``.
-
-    Returns
-    -------
-    DataFrame
-        `HEAD`, exponents of the constant ("as defined") and of the released quantity ("released") over the lengths of
-        Figure 1, and the least ratio of its bound to its constant ("below").
+    That head was measured at every length, the others at the longest alone.
     """
-    rows = []
-    for key, layer in layers.groupby([*PANEL, "layer"], sort=False):
-        head = layer["head"].value_counts().idxmax()
-        own = layer[layer["head"] == head]
-        two = [power_law(own.length, own[column]).exponent for column in ("lipschitz", "released")]
-        rows.append([*key, head, *two, (own.upper / own.lipschitz).min()])
-    return pd.DataFrame(rows, columns=[*HEAD, "as defined", "released", "below"])
+    return layer[layer["head"].isin(layer["head"].mode()[:1])]
 
 
 def own_slopes(own, layers):
@@ -112,7 +97,7 @@ def own_slopes(own, layers):
     own : DataFrame
         ``adversarial-worst``.
     layers : DataFrame
-        ``adversarial-layers``: the head that makes a layer roughest at the longest input is followed, as in Figure 1.
+        ``adversarial-layers``: of each layer one head is followed, see `one_head`.
 
     Returns
     -------
@@ -124,8 +109,8 @@ def own_slopes(own, layers):
     lengths = sorted(own.length.unique())
     ends, place = (lengths[0], lengths[len(lengths) // 2], lengths[-1]), [*PANEL, "layer"]
     whole = own.melt([*place, "length"], ["clusters", "fork", "random", "text"], "kind", "constant")
-    followed = [rows[rows["head"] == rows["head"].mode()[0]] for _, rows in layers.groupby(place, sort=False)]
-    followed = pd.concat(followed).assign(kind="followed").rename(columns={"lipschitz": "constant"})
+    followed = pd.concat([one_head(rows) for _, rows in layers.groupby(place, sort=False)])
+    followed = followed.assign(kind="followed").rename(columns={"lipschitz": "constant"})
     both = pd.concat([whole.dropna(), followed[[*place, "length", "kind", "constant"]]])
     grid = both[both.length.isin(ends)].pivot_table(index=[*place, "kind"], columns="length", values="constant")
     logs = np.log(grid[list(ends)])

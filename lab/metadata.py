@@ -1,7 +1,8 @@
 """What archives and checkers read about this repository, made from what it says of itself elsewhere.
 
 Four files at the root: ``CITATION.cff`` (how to cite), ``.zenodo.json`` (a deposit), ``codecheck.yml`` (what an
-independent checker would reproduce) and ``ro-crate-metadata.json`` (every table, page and figure, how it was made).
+independent checker would reproduce) and ``ro-crate-metadata.json`` (every table with the command that made it, every
+page, and the figures that are files).
 Their facts stand in pyproject.toml, the changelog, the bibliography and the lists of tables and pages, nowhere else.
 """
 
@@ -14,10 +15,13 @@ import yaml
 
 from lab.pages.checks import toc_pages
 
-__all__ = ["FILES", "contents", "stale", "write"]
+__all__ = ["contents", "stale", "write"]
 
 PAPERS = ("castin2024smooth", "kim2021lipschitz")
 PROFILE = "https://w3id.org/ro/crate/1.1"
+UNCHECKED = """---
+# The authors' part. Nobody has checked it yet: codechecker, report, certificate and check_time are a checker's to add.
+"""
 KEYWORDS = ["attention", "Lipschitz constant", "transformers", "reproducibility"]
 
 
@@ -35,29 +39,25 @@ def contents(root):
         Name of the file -> its text.
     """
     facts = _facts(root)
-    made = {
+    return {
         "CITATION.cff": _yaml(_citation(facts)),
         ".zenodo.json": _json(_zenodo(facts)),
-        "codecheck.yml": "---\n" + _yaml(_codecheck(facts)),
+        "codecheck.yml": UNCHECKED + _yaml(_codecheck(facts)),
         "ro-crate-metadata.json": _json(_crate(facts)),
     }
-    return made
-
-
-FILES = ("CITATION.cff", ".zenodo.json", "codecheck.yml", "ro-crate-metadata.json")
 
 
 def stale(root):
-    """Names of the files that are not what they should be."""
-    return [name for name, text in contents(root).items() if _text(root / name) != text]
+    """The files that are not what they should be: a dict of name to text, as they should be."""
+    return {name: text for name, text in contents(root).items() if _text(root / name) != text}
 
 
 def write(root):
     """Write what is stale; the names of these files."""
-    changed, made = stale(root), contents(root)
-    for name in changed:
-        (root / name).write_text(made[name], encoding="utf-8")
-    return changed
+    changed = stale(root)
+    for name, text in changed.items():
+        (root / name).write_text(text, encoding="utf-8")
+    return list(changed)
 
 
 def _text(path):
@@ -182,7 +182,7 @@ def _relative(facts, path):
 
 def _codecheck(facts):
     """The author's part: who checks, when, the certificate and the report are for a checker to add."""
-    files = [{"file": "_build/html/index.html", "comment": "the rendered book, by `make book`"}]
+    files = []
     for table in facts["tables"]:
         name = table["path"].stem
         if name in facts["listed"].index:

@@ -215,7 +215,7 @@ figures.table(lines.replace({"of": said}), names=shown, bold=lines.of == "upper"
 #
 # ## Whole layers, by their own worst
 #
-# Figure 1 shows whole layers, where the other heads see the same tokens, and follows one head. Here all heads of a
+# Figure 1 shows whole layers, where the other heads see the same tokens, on tokens of one head. Here all heads of a
 # layer are attacked, with both signs of $u$, and the largest constant counts, at each length anew, as for forks.
 # Controls are two clusters along random directions, and text.
 
@@ -244,9 +244,10 @@ plt.show()
 # <!-- figure fig-42-own: Three panels, MiniLM at two radii and GPT-2, of the slopes of all layers for five kinds of
 # inputs. One head followed is scattered widely; two clusters lie mostly below one half, beside random clusters; all
 # forks lie together just above one half; text lies lowest. -->
-# *Slope of the constant of every whole layer; hollow: masked. One head followed is the paper's way; the others are the
-# largest constant at each length anew. At forks {glue:text}`fork_law:.0f` of {glue:text}`fork_all:.0f` slopes are
-# within 0.02 of that of $\sqrt{n - 2}$, {glue:text}`own_law:.2f`; at two clusters most are below one half, dotted.*
+# *Slope of the constant of every whole layer; hollow: masked. One head followed: at all lengths the same head, the one
+# that is worst at the longest. The others are the largest constant at each length anew. At forks
+# {glue:text}`fork_law:.0f` of {glue:text}`fork_all:.0f` slopes are within 0.02 of that of $\sqrt{n - 2}$,
+# {glue:text}`own_law:.2f`; at two clusters most are below one half, dotted.*
 
 # %% tags=["hide-input"]
 lines = rates[rates.kind.isin(["clusters", "random", "fork"]) & (rates.model != "gpt2")]
@@ -266,8 +267,8 @@ figures.table(lines, names=headings, digits={"middle": 2}, bold=lines.kind == "t
 # Followed in one head, a layer can have any slope from {glue:text}`followed_low:.2f` to
 # {glue:text}`followed_high:.2f`. By their own worst two clusters the median is {glue:text}`own_clusters:.2f`, and along
 # random directions, against no head at all, {glue:text}`own_random:.2f`, with constants a median of
-# {glue:text}`chance:.2f` times as large. So for whole layers the tokens of a head are little better than chance, while
-# forks are a median of {glue:text}`fork_over:.0f` times rougher.
+# {glue:text}`chance:.2f` times as large. So most of what the tokens of a head reach in a whole layer, a few random
+# directions reach too, while forks are a median of {glue:text}`fork_over:.0f` times rougher.
 #
 # ## The released panel
 #

@@ -69,7 +69,8 @@ plt.show()
 # rate in the middle. Dotted: frequencies of characters, the loss of a network that has learned nothing else. Dashed:
 # frequencies after the character before, which need no attention. In the middle panel networks of tied L2 and of
 # contractive L2 attention lie above the dashed line, beside those without attention: what they learn needs no
-# attention. Untied L2 attention lies below it at every depth but the largest, as dot products do up to one run.*
+# attention. Untied L2 attention lies below it at every depth but the largest, and so do dot products, of whose runs at
+# the largest depth one lies below.*
 #
 # ## The claim, and what counts as trained
 #

@@ -1,6 +1,5 @@
 """`python -m lab pages`: run the notebooks, pair them with their sources, lay the book out, check that it is true."""
 
-import sys
 from pathlib import Path
 
 EXAMPLES = """\
@@ -60,11 +59,7 @@ def run(arguments):
     if arguments.command == "paper":
         from lab.pages import paper
 
-        try:
-            sheets = paper.write(root, root / arguments.html, root / arguments.target)
-        except paper.PaperError as error:
-            print(f"python -m lab pages paper: {error}", file=sys.stderr)
-            return 1
+        sheets = paper.write(root, root / arguments.html, root / arguments.target)
         print(f"{arguments.target}: {sheets} sheets, {(root / arguments.target).stat().st_size / 1e6:.0f} MB")
         return 0
     if arguments.command == "count":

@@ -6,7 +6,7 @@ and as controls two clusters along random directions and windows of a text.
 """
 
 import math
-from functools import partial
+from functools import lru_cache
 
 import torch
 
@@ -16,7 +16,6 @@ from lab.experiments.two_clusters import cluster_input, head_of
 from lab.head_rates import GPT2
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
-from lipnb.recording import Unit
 from lipnb.worst_case import bulk_directions, forks
 
 __all__ = ["LENGTHS", "PANELS", "TABLES", "of_layer"]
@@ -68,9 +67,9 @@ def of_layer(attention, n, R, *, rtol=1e-4, seed=0):
     }
 
 
-def _text(panel, layer, n):
-    """Largest constant of a layer on windows of a text; NaN for models that read none here."""
-    name, masked, _ = panel
+@lru_cache(maxsize=64)
+def _text(name, masked, layer, n):
+    """Largest constant of a layer on windows of a text, whatever the radius; NaN for models that read none here."""
     if name in (GPT2, "gpt2"):
         return math.nan
     model = adversarial.network_of(name, masked)
@@ -86,7 +85,7 @@ def _rows(panel, layer, lengths, rtol, seed):
             **at,
             "length": n,
             **of_layer(attention, n, R, rtol=rtol, seed=seed),
-            "text": _text(panel, layer, n),
+            "text": _text(*panel[:2], layer, n),
             "upper": adversarial.ball_upper(attention, n, R),
         }
         for n in lengths
@@ -94,15 +93,6 @@ def _rows(panel, layer, lengths, rtol, seed):
 
 
 def _prepare(lengths, rtol, seed):
-    work = []
-    for panel in PANELS:
-        if panel[0] == "gpt2":
-            layers = [adversarial.RANDOM["layer"]]
-        else:
-            layers = range(adversarial.layers_of(*panel[:2]))
-        for layer in layers:
-            key = "/".join(map(str, (*panel, layer)))
-            work.append(Unit(key, partial(_rows, panel, layer, lengths, rtol, seed), len(lengths)))
     settings = {
         "panels": PANELS,
         "lengths": lengths,
@@ -114,6 +104,7 @@ def _prepare(lengths, rtol, seed):
         "seed": seed,
         "dtype": "float64",
     }
+    work = adversarial.units(PANELS, _rows, lambda _: len(lengths), lengths=lengths, rtol=rtol, seed=seed)
     return settings, work
 
 

@@ -49,7 +49,7 @@ def worst_heads(alone, layers):
         n, last = own.length, own[own.length == 97].iloc[0]
         ax.plot(n, own.upper, "--", color="C1", label="Theorem 3.3")
         ax.plot(n, own.sharp, "-.", color="C3", label="tighter bound (ours)")
-        both = both[both["head"].isin(both["head"].mode())].sort_values("length")
+        both = grown.one_head(both).sort_values("length")
         both = one_series(both, f"{title}, whole layer", also=("at", "head"))
         ax.plot(both.length, both.lipschitz, "s", color="C4", label="whole layer")
         ax.plot(n, own.constant, "o", color="C0", ms=5.5, label="head, own $V$")

@@ -12,38 +12,30 @@ from urllib.parse import unquote, urldefrag
 
 import yaml
 
+from lab.pages.checks import toc_pages
 from lipnb import __version__
 from lipnb.recording import replacing
 
-__all__ = ["BROWSERS", "PaperError", "one_document", "printed", "write"]
+__all__ = ["BROWSERS", "browser_path", "one_document", "printed", "write"]
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 STYLE = Path("book") / "_static" / "paper.css"
 WHOLE = "whole-book.html"  # beside the rendered pages, whose styles and pictures it uses, while it is printed
-UNPRINTED = (
-    ".headerlink, .viewcode-link, button, .toggle-button, .ledger-filter, script, nav, details.hide, "
-    ".sd-badge-download, .movable-controls"
-)
+UNPRINTED = ".headerlink, .viewcode-link, button, .toggle-button, .ledger-filter, script, nav, details.hide"
 FOOT = '<div style="width:100%; text-align:center; font:9px serif; color:#444"><span class="pageNumber"></span></div>'
 MARGINS = {"top": "18mm", "bottom": "20mm", "left": "18mm", "right": "18mm"}
 MINUTES = 10
 
 
-class PaperError(Exception):
-    """Why the book cannot be printed, in a sentence that names the remedy."""
+def browser_path():
+    """The browser that prints the book, or None: the first of `BROWSERS` on the path."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 def contents(root):
     """The book's parts in order: (caption, names of pages); the first has no caption and holds the front page."""
     toc = yaml.safe_load((root / "_toc.yml").read_text())
-    parts = [("", [toc["root"]])]
-    for part in toc["parts"]:
-        files = [
-            (chapter["file"], *(section["file"] for section in chapter.get("sections", ())))
-            for chapter in part["chapters"]
-        ]
-        parts.append((part["caption"], [name for names in files for name in names]))
-    return parts
+    return [("", [toc["root"]]), *((part["caption"], toc_pages(part["chapters"])) for part in toc["parts"])]
 
 
 def _mathjax():
@@ -76,7 +68,7 @@ def _article(html, name, pages, deeper):
 
     path = html / f"{name}.html"
     if not path.is_file():
-        raise PaperError(f"the page {name} is not rendered: run `make html` or `make book` first.")
+        raise FileNotFoundError(f"the page {name} is not rendered: run `make html` or `make book` first.")
     article = BeautifulSoup(path.read_text(), "html.parser").find("article")
     for element in article.select(UNPRINTED):
         element.decompose()
@@ -127,7 +119,7 @@ def one_document(root, html, numbers=None):
 
     Raises
     ------
-    PaperError
+    FileNotFoundError
         "the page ... is not rendered: ...".
     """
     from bs4 import BeautifulSoup
@@ -235,12 +227,14 @@ def write(root, html, target, say=print):
 
     Raises
     ------
-    PaperError
-        "no browser: ...", or the sentence of `one_document`.
+    RuntimeError
+        "no browser prints the book: ...".
+    FileNotFoundError
+        The sentence of `one_document`.
     """
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    program = browser_path()
     if program is None:
-        raise PaperError("no browser prints the book: install one, for example `apt-get install chromium`.")
+        raise RuntimeError("no browser prints the book: install one, for example `apt-get install chromium`.")
     import pikepdf
     from playwright.sync_api import sync_playwright
 
