@@ -29,23 +29,11 @@ from lab.experiments import (
     zoo,
 )
 from lab.experiments.atlas import of_model
-from lab.experiments.real_text import measurable
 from lab.experiments.table import Table, make
 from lab.experiments.windows import again, measure, measured_with
 from lipnb.recording import remeasure
 
-__all__ = [
-    "TABLES",
-    "TRAINED",
-    "Table",
-    "again",
-    "make",
-    "measurable",
-    "measure",
-    "measured_with",
-    "of_model",
-    "remeasure",
-]
+__all__ = ["TABLES", "TRAINED", "Table", "again", "make", "measure", "measured_with", "of_model", "remeasure"]
 
 # in this order
 MODULES = (

@@ -46,7 +46,7 @@ FIXED_RATE, OTHER_RATES, DEPTHS = 1e-3, (3e-4, 3e-3), tuple(range(2, 19, 2))
 # A few steps on the text that is always there, so that a page can train them again.
 CHECK = {"corpus": "python_reference", "layers": 2, "seed": 0, "steps": 20, "evaluate_every": 10}
 # Networks with as many parameters as those of dot products: feed-forward parts that are wider by what attention lacks.
-WIDER = {"l2-tied": 32, "none": 128}
+WIDER = {"l2-tied": 32, "contractive": 34, "none": 128, "none-contractive": 130}
 SAMPLE = {"seed": 3, "characters": 200}  # what the networks of this seed write
 # What keeps a network from training: its kind, a start that adds little or much (factors), or the place of LayerNorm?
 STARTS = {"dot": (1 / 16, 1.0), "l2-untied": (1 / 16, 1.0), "l2-tied": (1.0, 16.0), DIVIDED: (1.0,), "none": (1.0,)}
@@ -331,7 +331,7 @@ def _depth(corpus, count, depths):
         *_units("scan", SCAN, corpus, scan),
         *_units("depth", DEPTH, corpus, runs),
         *_units("positions", DEPTH, corpus, learned),
-        *_units("depth", DEPTH, corpus, _without(count, depths[1::3], RATE)),
+        *_units("depth", DEPTH, corpus, _without(count, depths, RATE)),
         *_units("matched", DEPTH, corpus, wider),
     ]
     return _settings(corpus, DEPTH, scan=SCAN, rate=RATE), units
@@ -358,7 +358,7 @@ def _controls(corpus, count, depths):
         (kind, layers, rate, 0, {})
         for rate in OTHER_RATES
         for layers in depths
-        for kind in ATTENTIONS
+        for kind in (*ATTENTIONS, *WITHOUT)
         if kind != "l2-untied"
     ]
     control = [

@@ -79,7 +79,7 @@ FIGURES = {
         BookFigure(
             "real-text-jump",
             "43_why_it_grows",
-            ("real-text-news",),
+            ("atlas-minilm",),
             real_text.jump,
             "MiniLM's first layer beyond the length of its training texts",
             "windows of a text, measured now",

@@ -57,6 +57,11 @@ def losses(table):
         right.fill_between(middle.index, middle["min"], middle["max"], color=colour, alpha=0.2)
         right.plot(middle.index, middle["mean"], color=colour, lw=1.2, label=kind)
     _controls(left, ends)
+    for kind, (label, colour, _) in WITHOUT.items():
+        rows = curves[(curves.attention == kind) & (curves.layers == deepest)]
+        right.plot(
+            rows.groupby("step").validation_loss.mean(), color=colour, ls="-." if kind == "none" else ":", label=label
+        )
     for ax in (left, right):
         ax.axhline(bigram, color="0.3", ls=":", lw=1)
     left.annotate("the character before", (mean.index[-1], bigram), ha="right", va="top", fontsize=9)
