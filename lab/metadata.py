@@ -1,8 +1,8 @@
 """What archives and checkers read about this repository, made from what it says of itself elsewhere.
 
-Four files at the root: ``CITATION.cff`` (how to cite), ``.zenodo.json`` (a deposit), ``codecheck.yml`` (what an
-independent checker would reproduce) and ``ro-crate-metadata.json`` (every table with the command that made it, every
-page, and the figures that are files).
+Five files at the root: ``paper.md`` (a short paper: the book's page of that kind), ``CITATION.cff`` (how to cite),
+``.zenodo.json`` (a deposit), ``codecheck.yml`` (what an independent checker would reproduce) and
+``ro-crate-metadata.json`` (every table with the command that made it, every page, and the figures that are files).
 Their facts stand in pyproject.toml, the changelog, the bibliography and the lists of tables and pages, nowhere else.
 """
 
@@ -13,6 +13,7 @@ import tomllib
 
 import yaml
 
+from lab.pages import glued
 from lab.pages.checks import toc_pages
 
 __all__ = ["contents", "stale", "write"]
@@ -26,7 +27,7 @@ KEYWORDS = ["attention", "Lipschitz constant", "transformers", "reproducibility"
 
 
 def contents(root):
-    """The four files as they should be.
+    """The five files as they should be.
 
     Parameters
     ----------
@@ -40,6 +41,7 @@ def contents(root):
     """
     facts = _facts(root)
     return {
+        "paper.md": _paper_of_the_project(facts),
         "CITATION.cff": _yaml(_citation(facts)),
         ".zenodo.json": _json(_zenodo(facts)),
         "codecheck.yml": UNCHECKED + _yaml(_codecheck(facts)),
@@ -174,6 +176,24 @@ def _zenodo(facts):
             for paper in facts["papers"]
         ],
     }
+
+
+def _paper_of_the_project(facts):
+    """The short paper with the numbers of the committed pages, in the Markdown that journals of software read."""
+    root, name = facts["root"], "book/summary.md"
+    text = glued.filled(glued.Runs(root, root / "notebooks"), name, (root / name).read_text(encoding="utf-8"))
+    text = text[text.index("## Summary") :].replace("\n## ", "\n# ").replace("## Summary", "# Summary", 1)
+    text = re.sub(r"\{term\}`([^`<]*?)(?: ?<[^`]*>)?`", r"\1", text)
+    text = re.sub(r"\{cite:t\}`([^`]*)`", r"@\1", text)
+    text = re.sub(r"\{cite\}`([^`]*)`", lambda cited: f"[{'; '.join('@' + key for key in cited[1].split(','))}]", text)
+    head = {
+        "title": facts["title"],
+        "tags": ["Python", *KEYWORDS],
+        "authors": [{"name": name} for name in facts["authors"]],
+        "date": facts["date"],
+        "bibliography": "book/references.bib",
+    }
+    return f"---\n{_yaml({key: value for key, value in head.items() if value is not None})}---\n\n{text}"
 
 
 def _relative(facts, path):

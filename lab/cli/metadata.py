@@ -4,11 +4,12 @@ import sys
 from pathlib import Path
 
 EXAMPLES = """\
-  python -m lab metadata            write CITATION.cff, .zenodo.json, codecheck.yml and ro-crate-metadata.json
+  python -m lab metadata            write paper.md, CITATION.cff, .zenodo.json, codecheck.yml and ro-crate-metadata.json
   python -m lab metadata --check    write nothing, and fail if one of them is not what it should be
 
 What they say stands elsewhere: version in lipnb/__init__.py, date in CHANGELOG.md, authors and licence in
-pyproject.toml, title in _config.yml, papers in book/references.bib, tables in lab/tables.csv, pages in _toc.yml.
+pyproject.toml, title in _config.yml, papers in book/references.bib, tables in lab/tables.csv, pages in _toc.yml, the
+text of paper.md in book/summary.md.
 """
 
 
@@ -35,5 +36,5 @@ def run(arguments):
             print(f"{name} is stale: `python -m lab metadata` writes it anew.", file=sys.stderr)
         return bool(changed)
     changed = metadata.write(root)
-    print(f"wrote {', '.join(changed)}" if changed else "all four files are what they should be")
+    print(f"wrote {', '.join(changed)}" if changed else "all five files are what they should be")
     return 0

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -35,6 +36,20 @@ def test_the_deposit(made):
     said = json.loads(made[".zenodo.json"])
     assert said["upload_type"] == "software" and said["access_right"] == "open" and said["version"] == lipnb.__version__
     assert all(one["name"] for one in said["creators"]) and "orcid" not in made[".zenodo.json"]
+
+
+def test_the_short_paper_has_its_numbers_and_citations(made):
+    _, head, text = made["paper.md"].split("---\n", 2)
+    head = yaml.safe_load(head)
+    assert head["title"].startswith("lipnb: ") and (ROOT / head["bibliography"]).is_file()
+    assert re.findall(r"^# (.*)", text, re.M)[:3] == ["Summary", "Statement of need", "State of the field"]
+    assert "{" not in re.sub(r"\$[^$]*\$", "", text) and "`lipnb scan`" in text  # no mark of the book is left
+    keys = set(re.findall(r"@(\w+)", text))
+    assert {"castin2024smooth", "kim2021lipschitz"} < keys
+    assert keys <= set(re.findall(r"^@\w+\{(\w+),", (ROOT / head["bibliography"]).read_text(), re.M))
+    ledger = {row["id"] for row in json.loads((ROOT / "data" / "results" / "ledger.json").read_text())}
+    assert f"tests {len(ledger)} statements" in " ".join(text.split())
+    assert 250 < len(text.split()) < 1000
 
 
 def test_what_a_checker_reproduces(made):
@@ -79,10 +94,11 @@ def test_the_crate_is_whole(made):
 def test_a_change_makes_them_stale(tmp_path, made):
     root = tmp_path / "copy"
     keep = ("pyproject.toml", "_config.yml", "_toc.yml", "CHANGELOG.md", "lipnb/__init__.py", "lab/tables.csv")
-    for name in (*keep, "book/references.bib"):
+    for name in (*keep, "lab/statements.csv", "book/references.bib", "book/summary.md"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, root / name)
     shutil.copytree(ROOT / "book" / "figures", root / "book" / "figures")
+    (root / "notebooks").symlink_to(ROOT / "notebooks")
     results = root / "data" / "results"
     results.mkdir(parents=True)
     for ending in ("csv", "json"):
@@ -90,13 +106,14 @@ def test_a_change_makes_them_stale(tmp_path, made):
     assert metadata.write(root) == list(made) and not metadata.stale(root)
     (results / "zoo.csv").write_text((results / "zoo.csv").read_text() + "\n")
     assert set(metadata.stale(root)) == {"ro-crate-metadata.json"}
+    dated = {"paper.md"} if "date:" in made["paper.md"].split("---")[1] else set()
     init = root / "lipnb" / "__init__.py"
     init.write_text(init.read_text().replace(f'"{lipnb.__version__}"', '"9.9.9"'))
-    assert set(metadata.stale(root)) == {"CITATION.cff", ".zenodo.json", "ro-crate-metadata.json"}
+    assert set(metadata.stale(root)) == {"CITATION.cff", ".zenodo.json", "ro-crate-metadata.json"} | dated
     text = metadata.contents(root)["CITATION.cff"]
     assert "date-released" not in text  # no such release in the changelog
 
 
 def test_the_command(capsys):
     assert cli.main(["metadata", "--check"]) == 0
-    assert cli.main(["metadata"]) == 0 and "all four files are what they should be" in capsys.readouterr().out
+    assert cli.main(["metadata"]) == 0 and "all five files are what they should be" in capsys.readouterr().out
