@@ -13,9 +13,11 @@ from lab.training.text import (
     token_ids,
     train_tokenizer,
 )
+from lab.training.twins import KINDS, new_twin
 
 __all__ = [
     "ATTENTIONS",
+    "KINDS",
     "WITHOUT",
     "CharacterTransformer",
     "KneserNey",
@@ -27,6 +29,7 @@ __all__ = [
     "gutenberg_or_embedded",
     "kneser_ney_loss",
     "make_gpt2_mini",
+    "new_twin",
     "split_text",
     "token_ids",
     "token_losses",
