@@ -30,8 +30,8 @@ __all__ = ["CHECKPOINTS", "SIZES", "STEPS", "TABLES", "measured_rows", "train_tw
 
 SIZES = {"length": 512, "width": 128, "layers": 6, "heads": 4}
 VOCABULARY, END = 2048, "<|endoftext|>"
-STEPS, BATCH, RATE = 1200, 2, 2e-3
-CHECKPOINTS = (0, 150, 300, 600, STEPS)
+STEPS, BATCH, RATE = 4000, 2, 2e-3
+CHECKPOINTS = (0, 500, 1000, 2000, STEPS)
 LENGTHS, WINDOWS, CORPUS = (8, 16, 32, 64, 128, 256, 512), 4, "alice"
 RTOL = 1e-3
 
