@@ -18,7 +18,7 @@ export HF_HUB_DISABLE_PROGRESS_BARS = 1
 # a page draws into itself, whatever the shell prefers
 unexport MPLBACKEND
 
-.PHONY: help setup book html notebooks results models model bench verify test clean
+.PHONY: help setup book html pdf notebook notebooks results models model bench verify test clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -51,11 +51,24 @@ html: setup  ## render the book from the committed pages, running nothing
 	@$(PAGES) stage --notebooks notebooks
 	@$(RENDER)
 
+pdf: setup  ## the whole book as one PDF, _build/book.pdf (some minutes; needs Chromium; prints what is rendered, else `make html`)
+	@test -f $(HTML) || $(MAKE) --no-print-directory html
+	@$(PAGES) paper
+
+notebook: .venv/jupyterlab  ## JupyterLab on the pages; the first time it is installed beside the rest (66 MB)
+	$(BIN)/jupyter lab --notebook-dir notebooks
+
+.venv/jupyterlab: .venv/installed
+	@echo "Installing JupyterLab into .venv (once)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[notebook]'
+	@touch $@
+
 notebooks: setup  ## run every page that changed and refresh the committed .ipynb pairs
 	@$(PAGES) execute
 	@$(PAGES) pair
+	@$(BIN)/python -m lab metadata
 
-results: setup  ## the missing tables of data/results (four hours on two cores; resumes; MODEL=bert-base-uncased: that model)
+results: setup  ## the missing tables of data/results (hours; resumes; MODEL=bert-base-uncased: that model)
 	$(BIN)/python -m lab tables $(if $(MODEL),--model $(MODEL))
 
 models: setup  ## fetch real models, 190 MB (SmolLM2, DINOv2, an ALBERT and reactions for it), into ~/.cache/lipnb, once

@@ -1,10 +1,22 @@
 """How the constant of heads and of layers grows at adversarial tokens, read from the stored tables."""
 
+import numpy as np
 import pandas as pd
 
 from lab.power_laws import power_law
 
-__all__ = ["FEW", "GPT2", "HEAD", "LENGTHS", "PANEL", "attending", "head_rates", "layer_rates", "worst_rates"]
+__all__ = [
+    "FEW",
+    "GPT2",
+    "HEAD",
+    "LENGTHS",
+    "PANEL",
+    "attending",
+    "head_rates",
+    "one_head",
+    "own_slopes",
+    "worst_rates",
+]
 
 GPT2 = "gpt2-124m-attention"
 PANEL = ["model", "masked", "at"]  # one model in one ball
@@ -69,24 +81,39 @@ def worst_rates(alone):
     return each.loc[each.groupby(PANEL, sort=False)["constant"].idxmax()]
 
 
-def layer_rates(layers):
-    """Growth of every whole layer, at the tokens of the head that makes it roughest.
+def one_head(layer):
+    """The rows of one layer of ``adversarial-layers`` at the head that makes it roughest at the longest input.
+
+    That head was measured at every length, the others at the longest alone.
+    """
+    return layer[layer["head"].isin(layer["head"].mode()[:1])]
+
+
+def own_slopes(own, layers):
+    """Slopes of whole layers at their own worst inputs and at the controls, over the whole range and its two halves.
 
     Parameters
     ----------
+    own : DataFrame
+        ``adversarial-worst``.
     layers : DataFrame
-        ``adversarial-layers``.
+        ``adversarial-layers``: of each layer one head is followed, see `one_head`.
 
     Returns
     -------
     DataFrame
-        `HEAD`, exponents of the constant ("as defined") and of the released quantity ("released") over the lengths of
-        Figure 1, and the least ratio of its bound to its constant ("below").
+        `PANEL`, layer, kind ("clusters", "fork", "random", "text", "followed"), slope (log of the constant at the
+        longest over that at the shortest input, by the log of the lengths), early and late (the same to and from the
+        middle length), constant (at the longest input).
     """
-    rows = []
-    for key, layer in layers.groupby([*PANEL, "layer"], sort=False):
-        head = layer["head"].value_counts().idxmax()
-        own = layer[layer["head"] == head]
-        two = [power_law(own.length, own[column]).exponent for column in ("lipschitz", "released")]
-        rows.append([*key, head, *two, (own.upper / own.lipschitz).min()])
-    return pd.DataFrame(rows, columns=[*HEAD, "as defined", "released", "below"])
+    lengths = sorted(own.length.unique())
+    ends, place = (lengths[0], lengths[len(lengths) // 2], lengths[-1]), [*PANEL, "layer"]
+    whole = own.melt([*place, "length"], ["clusters", "fork", "random", "text"], "kind", "constant")
+    followed = pd.concat([one_head(rows) for _, rows in layers.groupby(place, sort=False)])
+    followed = followed.assign(kind="followed").rename(columns={"lipschitz": "constant"})
+    both = pd.concat([whole.dropna(), followed[[*place, "length", "kind", "constant"]]])
+    grid = both[both.length.isin(ends)].pivot_table(index=[*place, "kind"], columns="length", values="constant")
+    logs = np.log(grid[list(ends)])
+    spans = {"slope": (0, 2), "early": (0, 1), "late": (1, 2)}
+    found = {name: (logs[ends[b]] - logs[ends[a]]) / np.log(ends[b] / ends[a]) for name, (a, b) in spans.items()}
+    return pd.DataFrame(found).assign(constant=grid[ends[-1]]).reset_index()

@@ -224,11 +224,11 @@ jump = {n: first_layer_constant(model, n) for n in (64, 96, 120, 126, 130, 132, 
 one_place = positions.variant(model, "constant")
 without_places = {n: first_layer_constant(one_place, n) for n in (64, 126, 160)}
 later = first_layer_constant(positions.variant(model, 100), 64)
-figures.real_text.jump(results.load("real-text-news"), jump, corpus)
+figures.real_text.jump(results.load("atlas-minilm"), jump, corpus)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-43-jump: Constant of the first layer of MiniLM against the number of tokens up to 502, flat at
+# <!-- figure fig-43-jump: Constant of the first layer of MiniLM against the number of tokens up to 512, flat at
 # first, with a sudden rise at a dashed line at 128 tokens and larger values beyond. -->
 # *The first layer of MiniLM, unmasked; the dashed line marks the length at which its training texts ended. The constant
 # more than doubles there, so no single {term}`exponent` describes lengths on both sides of the line.*

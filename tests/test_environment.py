@@ -75,13 +75,15 @@ def test_the_base_install_is_three_packages():
     assert {Requirement(text).name for text in PROJECT["dependencies"]} == {"torch", "numpy", "scipy"}
 
 
-def test_dev_has_every_extra():
+def test_dev_has_every_extra_but_the_one_of_make_notebook():
     def reached(extra):
         own = [Requirement(text) for text in PROJECT["optional-dependencies"][extra]]
         inner = {name for requirement in own if requirement.name == PROJECT["name"] for name in requirement.extras}
         return {extra}.union(*map(reached, inner))
 
-    assert reached("dev") == set(PROJECT["optional-dependencies"])
+    assert reached("dev") | {"notebook"} == set(PROJECT["optional-dependencies"])
+    assert "notebook" not in reached("dev")  # forty packages that no test and no page needs
+    assert re.search(r"pip install .*-c constraints\.txt -e '\.\[notebook\]'", MAKEFILE)
 
 
 def test_conda_installs_what_make_setup_installs():

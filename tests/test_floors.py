@@ -34,6 +34,7 @@ FLOORS = {
         "cli": 5,
     },
     "lab": {
+        "factorial": 0,
         "ledger": 0,
         "power_laws": 0,
         "resampling": 0,
@@ -50,7 +51,8 @@ FLOORS = {
         "experiments": 4,
         "verification": 5,
         "pages": 5,
-        "cli": 6,
+        "metadata": 6,
+        "cli": 7,
     },
 }
 # a heavy library enters by these rooms alone

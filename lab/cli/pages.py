@@ -6,6 +6,7 @@ EXAMPLES = """\
   python -m lab pages execute           run every page whose inputs changed, two at a time
   python -m lab pages pair              write those runs beside their sources in notebooks/
   python -m lab pages stage             lay the book out in _build/source, ready for jupyter-book
+  python -m lab pages paper             print the rendered book into one PDF
   python -m lab pages check             say what is stale, broken or too long
   python -m lab pages story 41 README   which numbers in prose come from nowhere, which strong words have no reason
   python -m lab pages story 41 --run    the same, after running page 41
@@ -34,6 +35,9 @@ def add(verbs):
     staging = commands.add_parser("stage", help="lay the book out")
     staging.add_argument("--notebooks", default="notebooks", help="the executed notebooks, from the root")
     staging.add_argument("--target", default="_build/source", help="where to lay the book out, from the root")
+    paper = commands.add_parser("paper", help="print the rendered book into one PDF (needs Chromium)")
+    paper.add_argument("--html", default="_build/html", help="the rendered book, from the root (default _build/html)")
+    paper.add_argument("--target", default="_build/book.pdf", help="the file, from the root (default _build/book.pdf)")
     verb.set_defaults(run=run)
 
 
@@ -52,6 +56,12 @@ def run(arguments):
         if arguments.command == "pair":
             return layout.pair(root)
         return layout.stage(root, root / arguments.notebooks, root / arguments.target)
+    if arguments.command == "paper":
+        from lab.pages import paper
+
+        sheets = paper.write(root, root / arguments.html, root / arguments.target)
+        print(f"{arguments.target}: {sheets} sheets, {(root / arguments.target).stat().st_size / 1e6:.0f} MB")
+        return 0
     if arguments.command == "count":
         from lab.pages import reading
 

@@ -7,7 +7,7 @@ TOLERANCE = 1e-2  # solvers stop at relative 1e-4, and an ascent of hundreds of 
 EXAMPLES = """\
   python -m lab tables                        make every table of the book that is not there yet
   python -m lab tables real-text-embedded     make one table (this one needs no corpus and no network)
-  python -m lab tables real-text --again      make it anew; the old one stays until the new one is complete
+  python -m lab tables zoo --again            make it anew; the old one stays until the new one is complete
   python -m lab tables --model bert-base-uncased       the growth atlas of another model, from a hub or a folder
   python -m lab tables --check 5              some rows of every table measured again, beside the stored ones
   LIPNB_RESULTS=elsewhere python -m lab tables real-text-embedded --lengths 2,8,32 --count 3

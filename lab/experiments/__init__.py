@@ -19,6 +19,7 @@ from lab.experiments import (
     language_model,
     mini_baselines,
     one_word,
+    own_worst,
     positions,
     real_text,
     robustness,
@@ -29,23 +30,11 @@ from lab.experiments import (
     zoo,
 )
 from lab.experiments.atlas import of_model
-from lab.experiments.real_text import measurable
 from lab.experiments.table import Table, make
 from lab.experiments.windows import again, measure, measured_with
 from lipnb.recording import remeasure
 
-__all__ = [
-    "TABLES",
-    "TRAINED",
-    "Table",
-    "again",
-    "make",
-    "measurable",
-    "measure",
-    "measured_with",
-    "of_model",
-    "remeasure",
-]
+__all__ = ["TABLES", "TRAINED", "Table", "again", "make", "measure", "measured_with", "of_model", "remeasure"]
 
 # in this order
 MODULES = (
@@ -53,6 +42,7 @@ MODULES = (
     atlas,
     interventions,
     adversarial,
+    own_worst,
     scaling_factor,
     positions,
     mini_baselines,

@@ -4,8 +4,6 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-import torch
-
 from lab import released
 from lab.experiments.loading import gpt2_attention, load
 from lab.experiments.table import Table
@@ -26,8 +24,8 @@ __all__ = [
     "mean_radius",
     "network_of",
     "norms_before",
+    "units",
     "worst_input",
-    "worst_of_layer",
 ]
 
 FAR = {False: (1000, 10**4, 10**5), True: (197, 397, 997)}  # beyond the figure, unmasked and masked
@@ -123,12 +121,6 @@ def worst_input(attention, head, n, R):
     return x if (x[0] - x[-1]) @ bias >= 0 else -x
 
 
-def worst_of_layer(attention, n, R):
-    """Largest local constant of a layer over the tokens built against each of its heads, with both signs."""
-    x = torch.stack([cluster_input(head_of(attention, h), n, R) for h in range(attention.heads)])
-    return local_lipschitz(attention, torch.cat([x, -x])).value.max().item()
-
-
 @lru_cache(maxsize=32)
 def ball_upper(attention, n, R):
     """Lemma 3.8 with Thm E.3 for each head: an upper bound on a whole layer with biases, tokens of norm at most R."""
@@ -217,8 +209,24 @@ def _layer_rows(panel, layer, few, lengths, rtol):
     return rows + [layer_row(panel, layer, worst, n, rtol=rtol) for n in lengths if n != max(few)]
 
 
-def _units(panels, rows, count, **options):
-    """A unit for each layer; what is absent is said here. `count` rows with these options, for 12 heads."""
+def units(panels, rows, count, **options):
+    """The work of a table, a unit for each layer of these panels; what is absent is said here, before any work.
+
+    Parameters
+    ----------
+    panels : sequence of tuple
+        Of `PANELS`.
+    rows : callable
+        The rows of a panel's layer with these options.
+    count : callable
+        How many rows a unit has, given whether it is masked.
+    **options
+        For `rows`; a dict has one value unmasked (False) and one masked (True).
+
+    Returns
+    -------
+    list of Unit
+    """
     work = []
     for panel in panels:
         if panel[0] == "gpt2":
@@ -252,13 +260,13 @@ def _heads(lengths):
     def count(masked):
         return 11 * len({*FEW, *(() if masked else FAR[masked])}) + len({*FEW, *lengths, *FAR[masked]})
 
-    return settings, _units(PANELS, _head_rows, count, few=FEW, lengths=lengths, far=FAR)
+    return settings, units(PANELS, _head_rows, count, few=FEW, lengths=lengths, far=FAR)
 
 
 def _layers(lengths, rtol):
     panels = tuple(panel for panel in PANELS if panel[2] in ("layer norm", "R = 100"))
     settings = {"panels": panels, "few": FEW, "lengths": lengths, "rtol": rtol, "random": RANDOM, "dtype": "float64"}
-    return settings, _units(
+    return settings, units(
         panels, _layer_rows, lambda _: 12 + len({*lengths} - {max(FEW)}), few=FEW, lengths=lengths, rtol=rtol
     )
 

@@ -7,17 +7,21 @@ import math
 from functools import lru_cache
 
 import pandas as pd
+import torch
 
 from lab import results
 from lab.experiments.table import Table
 from lab.experiments.trained_layers import feed_forward_rows, layer_rows
 from lab.training import (
     ATTENTIONS,
+    DIVIDED,
     WITHOUT,
     CharacterTransformer,
+    alphabet_of,
     bigram_loss,
     character_ids,
     character_parts,
+    sample,
     train,
     unigram_loss,
     validation_loss,
@@ -27,7 +31,7 @@ from lipnb.recording import Recording, Unit
 
 __all__ = ["CHECK", "DEPTH", "FIXED", "TABLES", "first_steps", "texts", "train_run"]
 
-SEEDS = 3
+SEEDS, MORE_SEEDS = 3, 5  # more where a claim rests on counts: the first at all depths, the others at some
 SIZES = {"length": 64, "width": 64, "heads": 4, "hidden": 256}
 ADAM = {"decay": 0.0, "betas": (0.9, 0.98), "clip": math.inf}
 WINDOWS = {"validation": 64, "test": 256, "measured": 4}  # of `length` characters each
@@ -41,6 +45,11 @@ FIXED = {"schedule": "constant", "warmup": 1, "batch": 8, "steps": 300, "evaluat
 FIXED_RATE, OTHER_RATES, DEPTHS = 1e-3, (3e-4, 3e-3), tuple(range(2, 19, 2))
 # A few steps on the text that is always there, so that a page can train them again.
 CHECK = {"corpus": "python_reference", "layers": 2, "seed": 0, "steps": 20, "evaluate_every": 10}
+# Networks with as many parameters as those of dot products: feed-forward parts that are wider by what attention lacks.
+WIDER = {"l2-tied": 32, "contractive": 34, "none": 128, "none-contractive": 130}
+SAMPLE = {"seed": 3, "characters": 200}  # what the networks of this seed write
+# What keeps a network from training: its kind, a start that adds little or much (factors), or the place of LayerNorm?
+STARTS = {"dot": (1 / 16, 1.0), "l2-untied": (1 / 16, 1.0), "l2-tied": (1.0, 16.0), DIVIDED: (1.0,), "none": (1.0,)}
 # Controls at the rate that was seen to be too much for deep dot products, among the three.
 CONTROLS = (
     ("dot", {}),
@@ -73,6 +82,7 @@ def train_run(
     start=1.0,
     norm="after",
     positions="sinusoids",
+    hidden=None,
     measured=True,
     progress=False,
 ):
@@ -88,6 +98,8 @@ def train_run(
         As for `lab.training.CharacterTransformer`; `seed` also draws the windows.
     rate, options : float, dict
         As for `lab.training.train`.
+    hidden : int, optional
+        Width of the feed-forward part, where it is not that of all other runs.
     measured : bool
         Whether to measure the test loss and the trained layers.
     progress : bool
@@ -96,11 +108,12 @@ def train_run(
     Returns
     -------
     list of dict
-        Rows named by `row`: "evaluation" (the learning curve), "test", "layer" and "feed-forward".
+        Rows named by `row`: "evaluation" (the learning curve), "test", "layer", "feed-forward" and "sample".
     """
     (training, validation, test), vocabulary = texts(corpus)
+    sizes = SIZES if hidden is None else {**SIZES, "hidden": hidden}
     network = CharacterTransformer(
-        vocabulary, attention=attention, layers=layers, start=start, norm=norm, positions=positions, seed=seed, **SIZES
+        vocabulary, attention=attention, layers=layers, start=start, norm=norm, positions=positions, seed=seed, **sizes
     )
     run = {
         "part": part,
@@ -111,11 +124,12 @@ def train_run(
         "layers": layers,
         "rate": rate,
         "seed": seed,
+        **({} if hidden is None else {"hidden": hidden}),
     }
     cache = results.folder().parent / "cache"
     cache.mkdir(parents=True, exist_ok=True)
     name = "characters-" + "-".join(map(str, run.values()))
-    record = Recording(cache / f"{name}.partial.jsonl", {**run, **options, "corpus": corpus, **SIZES})
+    record = Recording(cache / f"{name}.partial.jsonl", {**run, **options, "corpus": corpus, **sizes})
     loss = train(
         network,
         training,
@@ -161,7 +175,24 @@ def train_run(
             if attention.endswith("contractive"):
                 of_layers += feed_forward_rows(network)
             rows += [{**run, **row} for row in of_layers]
+            if seed == SAMPLE["seed"]:
+                rows.append({**run, "row": "sample", "text": written(network, corpus)})
     return rows
+
+
+def written(network, corpus, seed=0):
+    """What a network of characters writes after a space: a line, with a bar where it breaks one."""
+    alphabet = alphabet_of(character_parts(corpus)[0])
+    ids = sample(network, [alphabet.index(" ")], SAMPLE["characters"], SIZES["length"], seed)
+    return "".join(alphabet[i] if i < len(alphabet) else "?" for i in ids).replace("\n", "|")
+
+
+def _bigram_writes(corpus):
+    """What frequencies after the character before write, beside the networks."""
+    (training, _, _), vocabulary = texts(corpus)
+    pairs = torch.bincount(training[:-1] * vocabulary + training[1:], minlength=vocabulary**2).float()
+    table = torch.nn.Embedding.from_pretrained(pairs.reshape(vocabulary, vocabulary).log())  # logits of the next
+    return [{"part": "bigram", "row": "sample", "text": written(table, corpus)}]
 
 
 def first_steps(part, table, settings, kinds=ATTENTIONS):
@@ -277,31 +308,47 @@ def _without(count, depths, rate):
     return [(kind, layers, rate, seed, {}) for seed in range(count) for layers in depths for kind in WITHOUT]
 
 
+def _runs(seeds, depths, rate, kinds=ATTENTIONS):
+    """Runs of some kinds with some seeds; what the paper's bounds are not about comes last."""
+    runs = [(kind, layers, rate, seed, {}) for seed in seeds for layers in depths for kind in kinds]
+    return sorted(runs, key=lambda run: run[0] == "l2-untied" and run[3] > 0)
+
+
 def _depth(corpus, count, depths):
     """The number of seeds is no setting: rows name theirs, and more can join a table that was begun with fewer."""
     scan = [(kind, SCAN_DEPTH, rate, SCAN_SEED, {}) for kind in ATTENTIONS for rate in SCANNED]
-    runs = [(kind, layers, RATE, seed, {}) for seed in range(count) for layers in depths for kind in ATTENTIONS]
-    runs.sort(key=lambda run: run[0] == "l2-untied" and run[3] > 0)  # what the paper's bounds are not about comes last
+    runs = _runs(range(count), depths, RATE)
+    wider = [
+        (kind, depths[1], RATE, seed, {"hidden": SIZES["hidden"] + more})
+        for seed in range(count)
+        for kind, more in WIDER.items()
+    ]
     learned = [(kind, 2, RATE, 0, {"positions": "learned"}) for kind in ATTENTIONS]
     units = [
         Unit("baselines", lambda: _baselines(corpus), 1),
+        Unit("bigram writes", lambda: _bigram_writes(corpus), 1),
         *_checks("depth", DEPTH, RATE),
         *_units("scan", SCAN, corpus, scan),
         *_units("depth", DEPTH, corpus, runs),
         *_units("positions", DEPTH, corpus, learned),
-        *_units("depth", DEPTH, corpus, _without(count, depths[1::3], RATE)),
+        *_units("depth", DEPTH, corpus, _without(count, depths, RATE)),
+        *_units("matched", DEPTH, corpus, wider),
     ]
     return _settings(corpus, DEPTH, scan=SCAN, rate=RATE), units
 
 
 def _stability(corpus, count, depths):
-    runs = [(kind, layers, FIXED_RATE, seed, {}) for seed in range(count) for layers in depths for kind in ATTENTIONS]
-    runs.sort(key=lambda run: run[0] == "l2-untied" and run[3] > 0)  # not in the paper's table: last
+    """Seeds that joined later: the kinds of the claim at some depths, all others at the one in the middle."""
+    first, later = range(min(count, SEEDS)), range(SEEDS, count)
+    some, middle = depths[::4], depths[len(depths) // 2 :][:1]
+    runs = _runs(first, depths, FIXED_RATE)
+    runs += _runs(later, some, FIXED_RATE, [kind for kind in ATTENTIONS if kind != "l2-untied"])
+    runs += _without(len(first), some, FIXED_RATE)
+    runs += _runs(later, middle, FIXED_RATE, ("l2-untied", *WITHOUT))
     units = [
         Unit("baselines", lambda: _baselines(corpus), 1),
         *_checks("fixed", FIXED, FIXED_RATE),
         *_units("fixed", FIXED, corpus, runs),
-        *_units("fixed", FIXED, corpus, _without(count, depths[::4], FIXED_RATE)),
     ]
     return _settings(corpus, FIXED, rate=FIXED_RATE), units
 
@@ -311,7 +358,7 @@ def _controls(corpus, count, depths):
         (kind, layers, rate, 0, {})
         for rate in OTHER_RATES
         for layers in depths
-        for kind in ATTENTIONS
+        for kind in (*ATTENTIONS, *WITHOUT)
         if kind != "l2-untied"
     ]
     control = [
@@ -321,8 +368,22 @@ def _controls(corpus, count, depths):
     return _settings(corpus, FIXED, rates=OTHER_RATES), units
 
 
+def _factorial(corpus, count, layers):
+    """Every kind, with a start that adds little and one that adds much, with LayerNorm after and before."""
+    runs = [
+        (kind, layers, FIXED_RATE, seed, {"start": start, "norm": norm})
+        for seed in range(count)
+        for kind, starts in STARTS.items()
+        for start in starts
+        for norm in ("after", "before")
+    ]
+    units = [Unit("baselines", lambda: _baselines(corpus), 1), *_units("factorial", FIXED, corpus, runs)]
+    return _settings(corpus, FIXED, rate=FIXED_RATE, layers=layers), units
+
+
 TABLES = (
     Table("language-model", _depth, {"corpus": "ptb", "count": SEEDS, "depths": (1, 2, 3, 4, 5)}),
-    Table("training-stability", _stability, {"corpus": "ptb", "count": SEEDS, "depths": DEPTHS}),
+    Table("training-stability", _stability, {"corpus": "ptb", "count": MORE_SEEDS, "depths": DEPTHS}),
     Table("training-controls", _controls, {"corpus": "ptb", "count": SEEDS, "depths": (2, 10, 18)}),
+    Table("training-factorial", _factorial, {"corpus": "ptb", "count": MORE_SEEDS, "layers": 6}),
 )

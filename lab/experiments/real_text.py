@@ -1,4 +1,4 @@
-"""The tables of Figure 1's top row: real text, by layer of each model at hand."""
+"""The table that anyone can measure again: Figure 1's top row on the text that comes with Python."""
 
 from functools import partial
 
@@ -7,19 +7,19 @@ from lab.experiments.table import Table
 from lab.experiments.windows import units
 from lipnb import corpora
 
-__all__ = ["PRECISION", "TABLES", "load_panel", "measurable"]
+__all__ = ["PRECISION", "TABLES", "load_panel"]
 
-SHORT = tuple(range(2, 100, 2))
-LONG = tuple(range(2, 503, 10))
-COUNT = 10
+LENGTHS, COUNT = tuple(range(2, 100, 2)), 10
 PRECISION = {"dtype": "float32", "device": "cpu"}  # of the stored tables
 
 MINILM = {"name": "minilm"}
 GPT2_RANDOM = {"name": "gpt2", "random": True, "seed": 0}
-GPT2_MINI = {"name": "gpt2-mini"}
 # a panel is what `models.load` takes, and the layers measured
-MAIN = (({**MINILM, "masked": False}, (0,)), ({**MINILM, "masked": True}, (3,)))
-LAYERS = (({**MINILM, "masked": False}, range(6)), ({**MINILM, "masked": True}, range(6)), (GPT2_MINI, range(6)))
+PANELS = (
+    ({**MINILM, "masked": False}, (0,)),
+    ({**MINILM, "masked": True}, (3,)),
+    ({**GPT2_RANDOM, "tokenizer": "minilm"}, (6,)),
+)
 
 
 def load_panel(panel):
@@ -47,45 +47,10 @@ def _prepare(corpus, panels, lengths, count, rtol, seed):
     return settings, work
 
 
-def _table(name, corpus, panels, lengths):
-    options = {"lengths": lengths, "count": COUNT, "rtol": 1e-4, "seed": 0}
+def _table(name, corpus, panels):
+    options = {"lengths": LENGTHS, "count": COUNT, "rtol": 1e-4, "seed": 0}
     return Table(name, partial(_prepare, corpus, panels), options)
 
 
-# The embedded table uses the embedded tokenizer, so that anyone can measure its rows again.
-TABLES = (
-    _table("real-text-embedded", "python_reference", (*MAIN, ({**GPT2_RANDOM, "tokenizer": "minilm"}, (6,))), SHORT),
-    _table("real-text", "alice", (*LAYERS, ({**GPT2_RANDOM, "tokenizer": "gpt2"}, (6,))), SHORT),
-    _table("real-text-news", "ag_news", (*MAIN, (GPT2_MINI, (3,)), ({**GPT2_RANDOM, "tokenizer": "gpt2"}, (6,))), LONG),
-)
-
-
-def measurable(*names):
-    """The first of the tables `names` whose text and models are at hand here, and these models.
-
-    Parameters
-    ----------
-    *names : str
-        Names of tables on real text, in order of preference.
-
-    Returns
-    -------
-    name, corpus : str
-        The table that can be measured here, and its text.
-    panels : list of lipnb.models.Model
-        The models of its panels.
-
-    Raises
-    ------
-    FileNotFoundError
-        "none of the tables ... can be measured here".
-    """
-    tables = {table.name: table.prepare.args for table in TABLES}
-    for name in names:
-        corpus, panels = tables[name]
-        try:
-            corpora.read(corpus)
-            return name, corpus, [load_panel(panel) for panel, _ in panels]
-        except FileNotFoundError:
-            continue
-    raise FileNotFoundError(f"none of the tables {', '.join(names)} can be measured here: add real-text-embedded.")
+# It uses the embedded tokenizer, too.
+TABLES = (_table("real-text-embedded", "python_reference", PANELS),)

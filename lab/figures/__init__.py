@@ -30,7 +30,6 @@ from lab.figures import (
 )
 from lab.figures.book import FORMATS, draw, redraw
 from lab.figures.heat_maps import head_map, matrix, probabilities
-from lab.figures.real_text import against_length
 from lab.figures.registry import FIGURES, BookFigure
 from lab.figures.speed import residuals, speed_bars
 from lab.figures.tables import ShownTable, table
@@ -45,7 +44,6 @@ __all__ = [
     "BookFigure",
     "ShownTable",
     "adversarial",
-    "against_length",
     "atlas",
     "draw",
     "head_map",

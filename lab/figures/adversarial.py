@@ -1,15 +1,22 @@
 """Heads and layers at adversarial tokens, and how long the growth there lasts."""
 
 import matplotlib.pyplot as plt
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import LogNorm
 
 from lab import head_rates as grown
 from lab.figures.heat_maps import head_map
 from lab.head_rates import GPT2, HEAD, PANEL
 from lab.power_laws import one_series
 
-__all__ = ["head_rates", "scaling_factors", "worst_heads"]
+__all__ = ["OWN", "own_worst", "scaling_factors", "worst_heads"]
 
+OWN = {
+    "followed": "one head\nfollowed",
+    "clusters": "two clusters",
+    "random": "random\nclusters",
+    "fork": "fork",
+    "text": "text",
+}
 SHOWN = (
     ("minilm", False, "layer norm", 0, "MiniLM, layer 0"),
     ("gpt2", True, "R = 100", 6, "random GPT-2, layer 6"),
@@ -42,7 +49,7 @@ def worst_heads(alone, layers):
         n, last = own.length, own[own.length == 97].iloc[0]
         ax.plot(n, own.upper, "--", color="C1", label="Theorem 3.3")
         ax.plot(n, own.sharp, "-.", color="C3", label="tighter bound (ours)")
-        both = both[both["head"].isin(both["head"].mode())].sort_values("length")
+        both = grown.one_head(both).sort_values("length")
         both = one_series(both, f"{title}, whole layer", also=("at", "head"))
         ax.plot(both.length, both.lipschitz, "s", color="C4", label="whole layer")
         ax.plot(n, own.constant, "o", color="C0", ms=5.5, label="head, own $V$")
@@ -52,33 +59,6 @@ def worst_heads(alone, layers):
         ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local constant")
         ax.set_title(f"{title}, head {last['head']}, R = {last.R:.1f}")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9.5)
-    return figure
-
-
-def head_rates(alone):
-    """Exponent of every head from n = 7 to 97 tokens, and its constant at 97.
-
-    Parameters
-    ----------
-    alone : DataFrame
-        ``adversarial``, as for `worst_heads`.
-
-    Returns
-    -------
-    Figure
-    """
-    rates = grown.head_rates(alone)
-    text, norm = ("minilm", False, "text", "MiniLM at the radius of text"), (GPT2, True, "layer norm", "GPT-2")
-    figure, axes = plt.subplots(2, 2, figsize=(8.0, 6.0), gridspec_kw={"height_ratios": [1, 1.75]})
-    for line, (*place, title) in zip(axes, (text, norm), strict=True):
-        heads = rates[(rates[PANEL] == place).all(axis=1)]
-        looks = {
-            "exponent": {"cmap": "RdBu_r", "norm": Normalize(0.2, 0.8), "text": ".2f"},
-            "constant": {"largest": True},
-        }
-        for ax, (column, look) in zip(line, looks.items(), strict=True):
-            grid = heads.pivot(index="layer", columns="head", values=column)
-            head_map(grid, ax=ax, title=f"{title}: {column}", **look)
     return figure
 
 
@@ -106,4 +86,39 @@ def scaling_factors(table):
         image = head_map(grid, ax=ax, title=title, norm=LogNorm(4, 8000))
     axes[1, 1].axis("off")
     figure.colorbar(image, ax=axes[1, 1], location="left", fraction=0.3, label=r"$2\gamma R^2$")
+    return figure
+
+
+def own_worst(own, layers):
+    """Slope of every whole layer at its own worst inputs, beside those of controls.
+
+    Parameters
+    ----------
+    own : DataFrame
+        ``adversarial-worst``: columns clusters, fork, random, text.
+    layers : DataFrame
+        ``adversarial-layers``: columns head, length, lipschitz.
+
+    Returns
+    -------
+    Figure
+        One panel for each model and radius; hollow marks are masked.
+    """
+    slopes = grown.own_slopes(own, layers)
+    panels = (("minilm", "layer norm", "MiniLM, radius of LayerNorm"), ("minilm", "text", "MiniLM, radius of text"))
+    panels += ((GPT2, "layer norm", "GPT-2, radius of LayerNorm"),)
+    figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.7), sharey=True)
+    for ax, (model, at, title) in zip(axes, panels, strict=True):
+        rows = slopes[(slopes.model == model) & (slopes["at"] == at)]
+        for i, kind in enumerate(OWN):
+            for masked, of_mask in rows[rows.kind == kind].groupby("masked"):
+                shift = (of_mask.layer - of_mask.layer.mean()) * 0.3 / max(1, of_mask.layer.max()) + 0.16 * (
+                    masked - 0.5
+                )
+                look = {"mfc": "white" if masked else f"C{i}", "mec": f"C{i}"}
+                ax.plot(i + shift, of_mask.slope, "o", ms=4.5, **look)
+        ax.axhline(0.5, color="0.4", ls=":", lw=1.2)
+        ax.set_xticks(range(len(OWN)), OWN.values(), fontsize=8.5, rotation=35, ha="right")
+        ax.set_title(title, fontsize=10.5)
+    axes[0].set_ylabel("slope of the constant")
     return figure

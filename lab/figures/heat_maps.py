@@ -42,7 +42,7 @@ def matrix(values, *, ax=None, title=None, block=None, label=None):
     return ax
 
 
-def head_map(grid, *, ax=None, title=None, cmap="Blues", norm=None, text=".0f", largest=False):
+def head_map(grid, *, ax=None, title=None, norm=None):
     """One number for each head of each layer, written on a shade.
 
     Parameters
@@ -53,12 +53,8 @@ def head_map(grid, *, ax=None, title=None, cmap="Blues", norm=None, text=".0f", 
         Where to draw.
     title : str, optional
         What the numbers are.
-    cmap, norm : optional
-        Colours and their scale, as for `seaborn.heatmap`.
-    text : str
-        Format of a number.
-    largest : bool
-        Whether the largest number of each layer is bold.
+    norm : optional
+        Scale of the shades, as for `seaborn.heatmap`.
 
     Returns
     -------
@@ -66,12 +62,11 @@ def head_map(grid, *, ax=None, title=None, cmap="Blues", norm=None, text=".0f", 
         For a colour bar.
     """
     ax = ax or plt.subplots()[1]
-    sns.heatmap(grid, ax=ax, cmap=cmap, norm=norm, annot=True, fmt=text, annot_kws={"fontsize": 7.5}, cbar=False)
+    sns.heatmap(grid, ax=ax, cmap="Blues", norm=norm, annot=True, fmt=".0f", annot_kws={"fontsize": 7.5}, cbar=False)
     shades = ax.collections[0]
-    top = grid.eq(grid.max(axis=1), axis=0).to_numpy() & largest
-    for number, shade, bold in zip(ax.texts, shades.get_facecolors(), top.flat, strict=True):
+    for number, shade in zip(ax.texts, shades.get_facecolors(), strict=True):
         dark = np.dot(shade[:3], (0.3, 0.59, 0.11)) < 0.55
-        number.set(color="white" if dark else "black", weight="bold" if bold else "normal")
+        number.set(color="white" if dark else "black")
     ax.set(title=title, xlabel="head", ylabel="layer")
     ax.tick_params(rotation=0, length=0)
     return shades

@@ -79,7 +79,7 @@ FIGURES = {
         BookFigure(
             "real-text-jump",
             "43_why_it_grows",
-            ("real-text-news",),
+            ("atlas-minilm",),
             real_text.jump,
             "MiniLM's first layer beyond the length of its training texts",
             "windows of a text, measured now",
@@ -92,11 +92,11 @@ FIGURES = {
             "one head of a layer under attack, between its bounds",
         ),
         BookFigure(
-            "adversarial-rates",
+            "adversarial-own",
             "42_adversarial_inputs",
-            ("adversarial",),
-            adversarial.head_rates,
-            "exponent and constant of every head under attack",
+            ("adversarial-worst", "adversarial-layers"),
+            adversarial.own_worst,
+            "how whole layers grow at their own worst inputs, and at controls",
         ),
         BookFigure(
             "scaling-factor",
@@ -182,6 +182,13 @@ FIGURES = {
             ("training-stability", "training-controls"),
             training.stability,
             "which kinds still train at a fixed rate, by depth",
+        ),
+        BookFigure(
+            "training-factorial",
+            "66_training_stability",
+            ("training-factorial",),
+            training.factorial,
+            "the loss by kind of attention, start and place of LayerNorm",
         ),
         BookFigure(
             "training-layers",

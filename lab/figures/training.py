@@ -5,7 +5,7 @@ import pandas as pd
 
 from lipnb.scanning.style import panels
 
-__all__ = ["constants", "losses", "stability", "trained_layers"]
+__all__ = ["constants", "factorial", "losses", "stability", "trained_layers"]
 
 KINDS = {"dot": "C0", "l2-untied": "C4", "l2-tied": "C2", "contractive": "C1"}
 WITHOUT = {"none": ("no attention", "0.45", "x"), "none-contractive": ("contractive, no attention", "0.6", "+")}
@@ -57,6 +57,11 @@ def losses(table):
         right.fill_between(middle.index, middle["min"], middle["max"], color=colour, alpha=0.2)
         right.plot(middle.index, middle["mean"], color=colour, lw=1.2, label=kind)
     _controls(left, ends)
+    for kind, (label, colour, _) in WITHOUT.items():
+        rows = curves[(curves.attention == kind) & (curves.layers == deepest)]
+        right.plot(
+            rows.groupby("step").validation_loss.mean(), color=colour, ls="-." if kind == "none" else ":", label=label
+        )
     for ax in (left, right):
         ax.axhline(bigram, color="0.3", ls=":", lw=1)
     left.annotate("the character before", (mean.index[-1], bigram), ha="right", va="top", fontsize=9)
@@ -123,13 +128,49 @@ def stability(table, controls=None):
         _controls(ax, at)
         ax.axhline(unigram, color="0.3", ls=":", lw=1)
         ax.axhline(bigram, color="0.3", ls="--", lw=1)
-        several = at.seed.nunique()
-        ax.set(title=f"rate {rate:g}, {several} seed{'s' * (several > 1)}", xlabel="layers")
+        fewest, most = at.groupby(["attention", "layers"]).seed.nunique().agg(["min", "max"])
+        several = f"{fewest} to {most}" if fewest < most else str(most)
+        ax.set(title=f"rate {rate:g}, {several} seed{'s' * (most > 1)}", xlabel="layers")
         ax.set_xticks(depths, depths, fontsize=9)
         ax.set_ylim(rates.nats.min() - 0.05, unigram + 0.09)
     axes[0].set_ylabel("test loss, nats per character")
     axes[len(axes) // 2].legend(loc="upper left", bbox_to_anchor=(0, 0.95), fontsize=9)
     return axes[0].figure
+
+
+def factorial(table):
+    """Test loss of every kind, start and place of LayerNorm, beside networks without attention.
+
+    Parameters
+    ----------
+    table : DataFrame
+        ``training-factorial``: columns part, row, attention, start, norm, seed, nats.
+
+    Returns
+    -------
+    Figure
+        A mark for each seed, full with LayerNorm after, hollow with LayerNorm before each part.
+    """
+    ends, bigram = table[table.row == "test"], _frequencies(table, "bigram")
+    figure, ax = plt.subplots(figsize=(7.4, 3.8))
+    looks = {**KINDS, "l2-divided": "C5", "none": "0.45"}
+    groups = [group for kind in looks for group in ends[ends.attention == kind].groupby("start")]
+    names = []
+    for i, (start, rows) in enumerate(groups):
+        kind, starts = rows.attention.iloc[0], ends[ends.attention == rows.attention.iloc[0]].start
+        for shift, (norm, of_norm) in zip((-0.14, 0.14), rows.groupby("norm"), strict=True):
+            mfc = looks[kind] if norm == "after" else "white"
+            ax.plot([i + shift] * len(of_norm), of_norm.nats, "o", ms=5, mfc=mfc, mec=looks[kind])
+        several = starts.nunique() > 1
+        names.append(f"{kind}\n{'adds little' if start == starts.min() else 'adds much'}" if several else kind)
+    ax.axhline(bigram, color="0.3", ls="--", lw=1)
+    ax.annotate("the character before", (0, bigram), (0, 3), textcoords="offset points", fontsize=9, color="0.3")
+    ax.set_xticks(range(len(groups)), names, fontsize=8.5)
+    ax.set(ylabel="test loss, nats per character")
+    for mfc, norm in (("0.3", "LayerNorm after"), ("white", "LayerNorm before")):
+        ax.plot([], [], "o", ms=5, mfc=mfc, mec="0.3", label=norm)
+    ax.legend(fontsize=9, loc="lower right")
+    return figure
 
 
 def trained_layers(table):

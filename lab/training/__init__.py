@@ -1,11 +1,12 @@
 """Small language models trained here: texts, loop, baselines, the checkpoint gpt2-mini, and models of characters."""
 
 from lab.training.baselines import bigram_loss, unigram_loss
-from lab.training.characters import ATTENTIONS, WITHOUT, CharacterTransformer
+from lab.training.characters import ATTENTIONS, DIVIDED, WITHOUT, CharacterTransformer
 from lab.training.gpt2_mini import make_gpt2_mini
 from lab.training.kneser_ney import KneserNey, kneser_ney_loss
-from lab.training.loop import batch_of, fast_precision, token_losses, train, validation_loss
+from lab.training.loop import batch_of, fast_precision, sample, token_losses, train, validation_loss
 from lab.training.text import (
+    alphabet_of,
     character_ids,
     character_parts,
     gutenberg_or_embedded,
@@ -17,10 +18,12 @@ from lab.training.twins import KINDS, new_twin
 
 __all__ = [
     "ATTENTIONS",
+    "DIVIDED",
     "KINDS",
     "WITHOUT",
     "CharacterTransformer",
     "KneserNey",
+    "alphabet_of",
     "batch_of",
     "bigram_loss",
     "character_ids",
@@ -30,6 +33,7 @@ __all__ = [
     "kneser_ney_loss",
     "make_gpt2_mini",
     "new_twin",
+    "sample",
     "split_text",
     "token_ids",
     "token_losses",

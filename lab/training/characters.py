@@ -13,10 +13,11 @@ from lipnb import bounds
 from lipnb.attention import Attention
 from lipnb.invertible import ContractiveFeedForward, largest_singular_value
 
-__all__ = ["ATTENTIONS", "WITHOUT", "CausalHeads", "CharacterTransformer"]
+__all__ = ["ATTENTIONS", "DIVIDED", "WITHOUT", "CausalHeads", "CharacterTransformer"]
 
 ATTENTIONS = ("dot", "l2-untied", "l2-tied", "contractive")
 WITHOUT = ("none", "none-contractive")  # controls: attention deleted from the first and from the last kind
+DIVIDED = "l2-divided"  # a control: tied and divided by its bound like the last kind, all else as in the first
 STRENGTH = 0.9  # c in x + c f(x), for f with a Lipschitz constant of at most 1
 
 
@@ -33,9 +34,10 @@ class CausalHeads(torch.nn.Module):
 
     Parameters
     ----------
-    kind : {"dot", "l2-untied", "l2-tied", "contractive"}
-        Dot products; squared distances, with keys of their own or tied to the queries; or tied, and divided by the
-        bound on the Lipschitz constant at `length` tokens (`lipnb.bounds.l2_upper`, p = 2), whatever the weights.
+    kind : {"dot", "l2-untied", "l2-tied", "contractive", "l2-divided"}
+        Dot products; squared distances, with keys of their own or tied to the queries; or (the last two) tied, and
+        divided by the bound on the Lipschitz constant at `length` tokens (`lipnb.bounds.l2_upper`, p = 2), whatever the
+        weights.
     width, heads : int
         d and h; each head has d / h rows.
     length : int
@@ -63,8 +65,8 @@ class CausalHeads(torch.nn.Module):
         return bounds.l2_growth(self.length) / math.sqrt(self.rows) * heads
 
     def divisor(self):
-        """What the contractive kind divides by: the bound with a margin for its rounding, and 1 for the others."""
-        if self.kind != "contractive":
+        """What divided kinds are divided by: the bound with a margin for its rounding; 1 for the others."""
+        if self.kind not in ("contractive", DIVIDED):
             return 1.0
         precision = torch.finfo(self.query.dtype)
         return (self.bound() * (1 + 16 * self.query.shape[1] * precision.eps)).clamp_min(precision.tiny)
@@ -147,9 +149,10 @@ class CharacterTransformer(torch.nn.Module):
     ----------
     vocabulary : int
         Number of characters.
-    attention : {"dot", "l2-untied", "l2-tied", "contractive", "none", "none-contractive"}
-        Kind of every layer, see `CausalHeads`. The last two are controls: the first and the fourth kind with attention
-        deleted, so that no character learns anything of another.
+    attention : {"dot", "l2-untied", "l2-tied", "contractive", "none", "none-contractive", "l2-divided"}
+        Kind of every layer, see `CausalHeads`. The last three are controls: the first and the fourth kind with
+        attention deleted, so that no character learns anything of another; and the attention of the fourth kind, of
+        constant at most 1, in the network of the first, with LayerNorm.
     length, width, heads, hidden, layers : int
         Most characters in a window; d; h; width of the feed-forward part; depth.
     positions : {"sinusoids", "learned"}
@@ -191,8 +194,8 @@ class CharacterTransformer(torch.nn.Module):
         seed=0,
     ):
         super().__init__()
-        if attention not in ATTENTIONS + WITHOUT:
-            raise ValueError(f"attention must be one of {', '.join(ATTENTIONS + WITHOUT)}, got {attention!r}.")
+        if attention not in (known := (*ATTENTIONS, *WITHOUT, DIVIDED)):
+            raise ValueError(f"attention must be one of {', '.join(known)}, got {attention!r}.")
         if positions not in ("sinusoids", "learned"):
             raise ValueError(f"positions must be 'sinusoids' or 'learned', got {positions!r}.")
         if norm not in ("after", "before"):

@@ -12,11 +12,10 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from lab.pages import checks, layout
+from lab.pages import checks, layout, paper
 
 ROOT = Path(__file__).parents[2]
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TOC = checks.toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text()))
 NOTEBOOKS = [name for name in TOC if name.startswith("notebooks/")]
 
@@ -86,7 +85,7 @@ def book(tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser():
     """A browser that is installed on this machine."""
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    program = paper.browser_path()
     if program is None:
         reason = "no browser: install one, for example `apt-get install chromium`"
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)

@@ -214,13 +214,6 @@ def test_a_head_on_the_span_of_its_rows_has_its_forks(masked):
     assert torch.linalg.svdvals(small_V)[0].item() == pytest.approx(torch.linalg.svdvals(V)[0].item())
 
 
-def test_the_worst_of_a_layer_looks_at_every_head_and_both_signs():
-    f, R = layer(5, h=3, m=9), 1.7
-    inputs = [sign * cluster_input(head_of(f, h), 6, R) for h in range(3) for sign in (1, -1)]
-    each = [local_lipschitz(f, x, method="dense").value.item() for x in inputs]
-    assert adversarial.worst_of_layer(f, 6, R) == pytest.approx(max(each), rel=1e-3) and max(each) > 1.01 * min(each)
-
-
 def test_the_worst_heads_and_their_exponents_are_those_of_the_table():
     alone = results.load("adversarial")
     worst, heads = head_rates.worst_rates(alone), head_rates.head_rates(alone)
@@ -234,8 +227,6 @@ def test_the_worst_heads_and_their_exponents_are_those_of_the_table():
         drawn = own.length <= 97
         slope = np.polyfit(np.log(attending[drawn]), np.log(own.constant[drawn]), 1)[0]
         assert worst.loc[row.Index, "in N"] == pytest.approx(slope, rel=1e-6)
-    layers = head_rates.layer_rates(results.load("adversarial-layers"))
-    assert (layers.below > 1).all() and not layers.duplicated([*head_rates.PANEL, "layer"]).any()
 
 
 def test_a_fork_beside_two_clusters_and_its_bounds():

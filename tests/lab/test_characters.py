@@ -1,9 +1,11 @@
 """Models of characters: the fast modules against the maps they stand for, what training keeps, and its tables."""
 
 import copy
+import itertools
 import math
 import os
 
+import pandas as pd
 import pytest
 import torch
 from cases import relative
@@ -11,6 +13,7 @@ from cases import relative
 from lab import cli, experiments, results, training
 from lab.experiments import language_model
 from lab.experiments.trained_layers import feed_forward_rows
+from lab.factorial import effects
 from lipnb import bounds, corpora, local_lipschitz
 
 TEXT = "the cat sat on the mat, and the dog sat on the log; " * 100
@@ -219,16 +222,17 @@ def test_a_run_that_diverges_is_a_row(small, monkeypatch):
 
 def test_the_tables(small):
     tables = experiments.TRAINED
-    assert list(tables) == ["language-model", "training-stability", "training-controls"]
+    assert list(tables) == ["language-model", "training-stability", "training-controls", "training-factorial"]
     made = experiments.make([tables["language-model"]], corpus=small, depths=(1, 2), count=1, progress=False)
     table = made["language-model"]
     assert table.groupby("part", sort=False).size().to_dict() == {
         "unigram": 1,
-        "bigram": 1,
+        "bigram": 2,
         "depth again": 8,
         "scan": 12 * 7 + 3 * 3,
-        "depth": 4 * 5 + 1 + 4 * 6 + 2 + 4 + 6,
+        "depth": 4 * 5 + 1 + 4 * 6 + 2 + 2 * (4 + 5) + 1,
         "positions": 4 * 6 + 2,
+        "matched": (2 * 4 + 2) + (2 * 5 + 4),
     }
     ends = table[table.row == "test"]
     assert (ends.bits / ends.nats - 1 / math.log(2)).abs().max() < 1e-9
@@ -249,6 +253,44 @@ def test_the_tables(small):
     assert ends.groupby("part", sort=False).size().to_dict() == {"control": 5, "rate": 12}
     assert list(ends[ends.part == "control"].start) == [1, 1 / 16, 1, 1, 16]
     assert list(ends[ends.part == "control"].norm) == ["after", "after", "before", "after", "after"]
+
+
+def test_the_factorial_design_has_all_its_cells(small):
+    made = experiments.make(
+        [experiments.TRAINED["training-factorial"]], corpus=small, layers=1, count=1, progress=False
+    )
+    ends = made["training-factorial"].query("row == 'test'")
+    assert len(ends) == 16 and not ends.duplicated(["attention", "start", "norm"]).any()
+    assert set(ends.norm) == {"after", "before"} and effects(pd.concat([ends, ends.assign(seed=1)])).seeds.eq(2).all()
+
+
+def test_later_seeds_are_run_at_some_depths():
+    units = experiments.TRAINED["training-stability"].work(corpus="python_reference", count=4)[1]
+    runs = [unit.key.split("/")[1:] for unit in units if unit.key.startswith("fixed/")]
+    later = [(kind, int(layers)) for kind, layers, _, seed in runs if seed == "3"]
+    claimed = [(kind, layers) for layers in (2, 10, 18) for kind in ("dot", "l2-tied", "contractive")]
+    assert later == claimed + [("none", 10), ("none-contractive", 10), ("l2-untied", 10)]
+    assert len(runs) == 3 * (4 * 9 + 2 * 3) + len(later)
+
+
+def test_networks_with_as_many_parameters_as_those_of_dot_products():
+    def count(kind, more=0):
+        network = training.CharacterTransformer(51, attention=kind, **{**language_model.SIZES, "hidden": 256 + more})
+        return sum(parameter.numel() for parameter in network.parameters())
+
+    for kind, more in language_model.WIDER.items():
+        assert count(kind) < 0.98 * count("dot") and abs(count(kind, more) / count("dot") - 1) < 0.005
+
+
+def test_what_a_network_writes(small):
+    net = training.CharacterTransformer(language_model.texts(small)[1], attention="none")
+    text = language_model.written(net, small)
+    assert len(text) == language_model.SAMPLE["characters"] and "\n" not in text
+    assert text == language_model.written(net, small) != language_model.written(net, small, seed=1)
+    # frequencies after the character before never write a pair that the text does not have
+    (row,) = language_model._bigram_writes(small)
+    seen = "".join(training.character_parts(small)[0]).replace("\n", "|")
+    assert all(a + b in seen for a, b in itertools.pairwise(row["text"]))
 
 
 def test_seeds_can_join_a_table_that_was_begun(small):

@@ -74,7 +74,7 @@ def test_the_command_is_a_module_too():
         (("tables", "--bogus"), "there is no option --bogus: choose from --help, --model"),
         (("tables", "--count", "many"), "python -m lab tables: argument --count: invalid int value: 'many'"),
         (("tables", "--lengths"), "python -m lab tables: argument --lengths: expected one argument"),
-        (("tables", "real-txt"), "python -m lab tables: there is no table 'real-txt': did you mean real-text"),
+        (("tables", "real-txt"), "there is no table 'real-txt': did you mean released-text or real-text-embedded?"),
         (("figures", "real-txt-jump"), "lab figures: there is no figure 'real-txt-jump': did you mean real-text-jump?"),
         (("figures", "--all", "verification"), "python -m lab figures: give names or --all, not both"),
         (
@@ -82,7 +82,7 @@ def test_the_command_is_a_module_too():
             "python -m lab figures: argument --format: invalid choice: 'jpg'",
         ),
         (("verify", "--bounds", "l2_uper"), "python -m lab verify: there is no bound 'l2_uper': did you mean l2_upper"),
-        (("verify", "--quick", "--save-as", "real-text"), "'real-text' is a table of the book, which a trial does not"),
+        (("verify", "--quick", "--save-as", "zoo"), "'zoo' is a table of the book, which a trial does not"),
         (("verify", "--bounds", "yudin_upper", "--save-as", "verify"), "'verify' is a table of the book"),
         (("bench", "wrkload"), "python -m lab bench: there is no benchmark 'wrkload': did you mean workload?"),
         (("bench", "--quik"), "python -m lab bench: there is no option --quik: did you mean --quick?"),
@@ -129,13 +129,10 @@ def test_failures_and_interrupts_have_their_exit_codes(capsys, monkeypatch):
     code, _, error = said(capsys, "tables", "real-text-embedded", "--again")
     assert code == 130 and "the same command continues" in error
     monkeypatch.setenv("LIPNB_RESULTS", "no such folder")
-    monkeypatch.setattr(experiments, "make", lambda *_, **__: results.load("real-text"))
-    code, _, error = said(capsys, "tables", "real-text")
+    monkeypatch.setattr(experiments, "make", lambda *_, **__: results.load("zoo"))
+    code, _, error = said(capsys, "tables", "zoo")
     assert code == 1
-    assert (
-        error
-        == "python -m lab: the table 'real-text' is not in no such folder: `python -m lab tables real-text` makes it.\n"
-    )
+    assert error == "python -m lab: the table 'zoo' is not in no such folder: `python -m lab tables zoo` makes it.\n"
 
 
 @pytest.mark.parametrize(

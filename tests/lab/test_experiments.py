@@ -73,22 +73,9 @@ def test_rows_that_belong_together_are_measured_together():
     assert (found["value difference"] == 1).all() and len(experiments.remeasure(table, again, rows=2)) == 2
 
 
-def test_a_page_learns_what_it_can_measure_here(monkeypatch):
-    def without_alice(name):
-        raise FileNotFoundError if name == "alice" else ValueError("only alice is asked for first")
-
-    name, corpus, panels = experiments.measurable("real-text-embedded")
-    assert (name, corpus) == ("real-text-embedded", "python_reference")
-    assert [model.name for model in panels] == ["minilm", "minilm", "gpt2"]
-    assert [model.tokenizer_name for model in panels] == ["minilm"] * 3
-    monkeypatch.setattr(corpora, "read", without_alice)
-    with pytest.raises(FileNotFoundError, match="none of the tables real-text can be measured here"):
-        experiments.measurable("real-text")
-
-
 def test_a_model_that_is_not_at_hand_is_said_before_anything_is_measured(results_folder, monkeypatch):
-    panels = (*real_text.MAIN, ({"name": "no/such-model"}, (0,)))
-    table = real_text._table("broken", "python_reference", panels, (2, 4))
+    panels = (*real_text.PANELS, ({"name": "no/such-model"}, (0,)))
+    table = real_text._table("broken", "python_reference", panels)
     monkeypatch.setattr(windows, "local_lipschitz", None)  # would fail if it were called
     with pytest.raises(FileNotFoundError, match="no/such-model"):
         experiments.make([experiments.TABLES["real-text-embedded"], table], count=2, progress=False)

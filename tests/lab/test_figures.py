@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import PathCollection
-from matplotlib.colors import to_hex
 from PIL import Image
 
 from lab import figures, power_laws, results, verification
@@ -41,38 +40,16 @@ def closed():
     plt.close("all")
 
 
-def table():
-    n = np.repeat(np.arange(2, 50, 4), 3)
-    return pd.DataFrame(
-        {
-            "length": n,
-            "lipschitz": 2.0 * n**0.3,
-            "mean_radius": np.linspace(5, 6, n.size),
-            "converged": np.arange(n.size) % 10 > 0,
-        }
-    )
-
-
-def test_no_row_is_dropped():
-    rows = table()
-    ax = figures.against_length(rows, power_laws.power_law(rows.length, rows.lipschitz), title="panel")
-    drawn = [collection.get_offsets() for collection in ax.collections if len(collection.get_offsets())]
-    assert sum(map(len, drawn)) == len(rows)
-    grey = min(ax.collections, key=lambda collection: len(collection.get_offsets()) or 10**6)
-    assert to_hex(grey.get_facecolor()[0]) == figures.NOT_CONVERGED
-    assert "0.300" in ax.get_legend().get_texts()[-1].get_text()
-    assert ax.get_xscale() == ax.get_yscale() == "log"
-
-
 @pytest.mark.parametrize("column", power_laws.SERIES)
-def test_two_series_are_not_drawn_or_fitted_under_one_label(column):
-    rows = table().assign(**{column: np.arange(len(table())) % 2})
+def test_two_series_are_not_fitted_under_one_label(column):
+    n = np.repeat(np.arange(2, 50, 4), 3)
+    rows = pd.DataFrame({"length": n, "lipschitz": 2.0 * n**0.3, column: np.arange(n.size) % 2})
     said = rf"rows of one series, and these are of several .{column} 0, 1."
     with pytest.raises(power_laws.SeveralSeries, match=said):
-        figures.against_length(rows)
+        power_laws.one_series(rows, "these rows")
     with pytest.raises(power_laws.SeveralSeries, match=column):
         power_laws.rate(rows)
-    figures.against_length(rows[rows[column] == 1])
+    power_laws.rate(rows[rows[column] == 1])
 
 
 def twice(rows, **changed):
@@ -83,7 +60,7 @@ def twice(rows, **changed):
 @pytest.mark.parametrize(
     ("name", "changed"),
     [
-        ("real-text-jump", {"weights": "fine-tuned"}),
+        ("real-text-jump", {"model": "gpt2-large"}),
         ("adversarial-heads", {"weights": "fine-tuned"}),
         ("positions", {"model": "gpt2-large"}),
         ("position-norms", {"weights": "random"}),
@@ -98,28 +75,23 @@ def test_a_second_series_in_a_stored_table_is_refused(name, changed, monkeypatch
         figures.draw(name)
 
 
+def of_the_jump():
+    stored = results.load("atlas-minilm")
+    return stored[(stored.corpus == "alice") & (stored.order == "text") & (stored.layer == 0)]
+
+
 def test_other_series_of_a_table_are_not_among_the_dots():
-    news = results.load("real-text-news")
-    masked = news[(news.model == "minilm") & news.masked].assign(layer=0)
-    assert figures.points(figures.real_text.jump(pd.concat([news, masked]))) == 51 * 10
+    rows = of_the_jump()
+    assert {*rows.weights} == {"pretrained", "random"}
+    assert figures.points(figures.real_text.jump(rows)) == (rows.weights == "pretrained").sum() == 52
 
 
 def test_every_mark_is_a_row():
-    assert figures.points(figures.draw("real-text-jump")) == 51 * 10
-    ax = figures.against_length(table())
-    ax.errorbar([3, 4], [2, 2], 0.1, fmt="o", capsize=3)
-    assert figures.points(ax) == len(table()) + 2
-
-
-def test_one_radius_is_written_not_coloured():
-    rows = table().assign(mean_radius=27.7)
-    ax = figures.against_length(rows)
-    assert "27.7" in ax.texts[0].get_text() and len(ax.figure.axes) == 1
-    assert len(figures.against_length(table()).figure.axes) == 2
-
-
-def test_what_did_not_converge_is_named_also_without_a_fit():
-    assert [text.get_text() for text in figures.against_length(table()).get_legend().get_texts()] == ["not converged"]
+    assert figures.points(figures.draw("real-text-jump")) == 52
+    ax = plt.subplots()[1]
+    ax.scatter([1, 2], [3, 4])
+    ax.errorbar([3, 4, 5], [2, 2, 2], 0.1, fmt="o", capsize=3)
+    assert figures.points(ax) == 5
 
 
 def test_the_line_is_the_fit():
@@ -161,19 +133,13 @@ def test_a_method_that_misses_looks_different_and_says_how_often():
 
 
 def test_head_map_writes_each_number_in_its_place():
-    grid = pd.DataFrame([[1.0, 20.0], [3.0, 0.5]], index=[4, 7], columns=[0, 2])
-    image = figures.head_map(grid, text=".1f", largest=True)
-    ax = image.axes
-    written = {text.get_position(): (text.get_text(), text.get_weight()) for text in ax.texts}
-    assert written == {
-        (0.5, 0.5): ("1.0", "normal"),
-        (1.5, 0.5): ("20.0", "bold"),
-        (0.5, 1.5): ("3.0", "bold"),
-        (1.5, 1.5): ("0.5", "normal"),
-    }
+    grid = pd.DataFrame([[1.0, 20.0], [3.0, 8.4]], index=[4, 7], columns=[0, 2])
+    ax = figures.head_map(grid).axes
+    written = {text.get_position(): text.get_text() for text in ax.texts}
+    assert written == {(0.5, 0.5): "1", (1.5, 0.5): "20", (0.5, 1.5): "3", (1.5, 1.5): "8"}
     assert [label.get_text() for label in ax.get_yticklabels()] == ["4", "7"]
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "2"]
-    assert {text.get_text(): text.get_color() for text in ax.texts}["20.0"] == "white"  # on the darkest shade
+    assert {text.get_text(): text.get_color() for text in ax.texts}["20"] == "white"  # on the darkest shade
 
 
 def test_tokens_stand_at_their_probabilities():
@@ -250,8 +216,8 @@ def test_no_mark_lies_outside_its_axes(name):
 
 
 def test_live_measurements_join_in():
-    ax = figures.real_text.jump(results.load("real-text-news"), {64: 7.0, 160: 15.0}, "alice").axes[0]
-    assert list(ax.lines[1].get_ydata()) == [7, 15] and "alice, now" in ax.get_legend_handles_labels()[1]
+    ax = figures.real_text.jump(results.load("atlas-minilm"), {64: 7.0, 160: 15.0}).axes[0]
+    assert list(ax.lines[1].get_ydata()) == [7, 15] and "now, medians" in ax.get_legend_handles_labels()[1]
     n = np.array([2.0, 50, 1e3])
     heads = {f"head {i}": (n, np.sqrt(n), 50.0, (1e3, 30.0)) for i in range(5)}
     ends = figures.two_clusters.growth_ends(heads).axes[0]
@@ -300,7 +266,7 @@ def test_what_cannot_be_drawn_is_said_and_the_rest_is_drawn(results_folder, caps
     )
     printed, said = capsys.readouterr()
     assert printed == f"{out / 'position-norms.png'}\n" and len(said.splitlines()) == 3
-    assert "real-text-jump was not drawn" in said and "`python -m lab tables real-text-news` makes it" in said
+    assert "real-text-jump was not drawn" in said and "`python -m lab tables atlas-minilm` makes it" in said
     assert "`make verify` makes it" in said
     assert "or gpt2-mini-baselines, in " in said and "lacks rows or columns that this figure shows" in said
     assert not plt.get_fignums()  # nor is one left open that was begun

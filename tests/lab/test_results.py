@@ -29,7 +29,7 @@ def test_an_unwritable_folder_is_said_at_once(tmp_path, monkeypatch):
 
 
 def test_every_committed_table_has_its_provenance():
-    assert {"real-text", "real-text-embedded"} <= set(results.names())
+    assert {"atlas-minilm", "real-text-embedded"} <= set(results.names())
     for name in results.names():
         birth = results.provenance(name)
         assert birth["rows"] == len(results.load(name))

@@ -1,0 +1,111 @@
+"""The table of whole layers at their own worst: of inputs against any head, with both signs, the roughest counts.
+
+Figure 1 of castin2024smooth follows inputs against one head. A layer hears all of its heads, so here every head is
+attacked, with both signs, and the largest constant of the layer counts; beside it forks, which need no eigenvector,
+and as controls two clusters along random directions and windows of a text.
+"""
+
+import math
+from functools import lru_cache
+
+import torch
+
+from lab.experiments import adversarial
+from lab.experiments.table import Table
+from lab.experiments.two_clusters import cluster_input, head_of
+from lab.head_rates import GPT2
+from lipnb import corpora, models
+from lipnb.lipschitz import local_lipschitz
+from lipnb.worst_case import bulk_directions, forks
+
+__all__ = ["LENGTHS", "PANELS", "TABLES", "of_layer"]
+
+LENGTHS = (7, 12, 22, 47, 97)
+CORPUS, WINDOWS, DRAWS = "alice", 5, 8
+PANELS = adversarial.PANELS[:5] + adversarial.PANELS[6:]  # all that whole layers are shown in
+
+
+def random_clusters(d, n, R, draws, seed):
+    """Two clusters along random directions, a lone token opposite to all others: Tensor (draws, n, d), float64."""
+    u = torch.randn(draws, 1, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    factors = torch.full((n, 1), 1.0, dtype=torch.float64)
+    factors[0] = -1
+    return R * factors * u / u.norm(dim=-1, keepdim=True)
+
+
+def of_layer(attention, n, R, *, rtol=1e-4, seed=0):
+    """Largest constants of a whole layer at inputs of n tokens in the ball of radius R.
+
+    Parameters
+    ----------
+    attention : Attention
+        A layer with heads, biases and output matrix, float64.
+    n, R : int, float
+        Tokens and radius.
+    rtol, seed : float, int
+        As for `lipnb.local_lipschitz`; `seed` also draws the random directions.
+
+    Returns
+    -------
+    dict
+        clusters, the largest constant at `cluster_input` of any head, with both signs; head and sign (1 or -1) that it
+        belongs to; other, the largest with the other sign; fork, the largest at forks; random, the largest along random
+        directions.
+    """
+    own = torch.stack([cluster_input(head_of(attention, h), n, R) for h in range(attention.heads)])
+    found = local_lipschitz(attention, torch.cat([own, -own]), rtol=rtol, seed=seed).value.view(2, -1)
+    sign, head = divmod(found.argmax().item(), attention.heads)
+    few = forks(attention, n, R, bulk_directions(attention, pairs=4), seed=seed).tokens()
+    chance = random_clusters(attention.width, n, R, DRAWS, seed)
+    return {
+        "head": head,
+        "sign": 1 - 2 * sign,
+        "clusters": found.max().item(),
+        "other": found[1 - sign].max().item(),
+        "fork": local_lipschitz(attention, few, rtol=rtol, seed=seed).value.max().item(),
+        "random": local_lipschitz(attention, chance, rtol=rtol, seed=seed).value.max().item(),
+    }
+
+
+@lru_cache(maxsize=64)
+def _text(name, masked, layer, n):
+    """Largest constant of a layer on windows of a text, whatever the radius; NaN for models that read none here."""
+    if name in (GPT2, "gpt2"):
+        return math.nan
+    model = adversarial.network_of(name, masked)
+    tokens = corpora.windows(models.first_tokens(model, corpora.read(CORPUS), n * WINDOWS), n, WINDOWS)
+    return local_lipschitz(model.attention(layer), model.activations(tokens, layer)).value.max().item()
+
+
+def _rows(panel, layer, lengths, rtol, seed):
+    attention, R = adversarial.layer_of(*panel, layer)
+    at = dict(zip(("model", "masked", "at"), panel, strict=True)) | {"layer": layer, "R": R}
+    return [
+        {
+            **at,
+            "length": n,
+            **of_layer(attention, n, R, rtol=rtol, seed=seed),
+            "text": _text(*panel[:2], layer, n),
+            "upper": adversarial.ball_upper(attention, n, R),
+        }
+        for n in lengths
+    ]
+
+
+def _prepare(lengths, rtol, seed):
+    settings = {
+        "panels": PANELS,
+        "lengths": lengths,
+        "corpus": corpora.fingerprint(corpora.read(CORPUS)),
+        "windows": WINDOWS,
+        "draws": DRAWS,
+        "random": adversarial.RANDOM,
+        "rtol": rtol,
+        "seed": seed,
+        "dtype": "float64",
+    }
+    work = adversarial.units(PANELS, _rows, lambda _: len(lengths), lengths=lengths, rtol=rtol, seed=seed)
+    return settings, work
+
+
+TABLES = (Table("adversarial-worst", _prepare, {"lengths": LENGTHS, "rtol": 1e-4, "seed": 0}),)
