@@ -258,8 +258,9 @@ figures.table(moved, names={"attention": "attention"} | {c: c for c in moved.col
 # %% [markdown]
 # ## Parameters matched, and what the networks write
 #
-# Tied attention shares a matrix, and networks without attention have none. Here their feed-forward parts are wider, so
-# that all have as many parameters as those of dot products (up to biases), with {glue:text}`wide-layers` layers:
+# Tied attention shares a matrix, contractive networks have no LayerNorm, and those without attention lack all its
+# matrices. Here their feed-forward parts are wider, so that all have as many parameters as those of dot products (up to
+# half a percent), with {glue:text}`wide-layers` layers:
 
 # %% tags=["hide-input"]
 wide = stored[(stored.part == "matched") & (stored.row == "test")].astype({"seed": int, "hidden": int, "layers": int})
@@ -282,8 +283,9 @@ headings = {"attention": "attention", "share": "parameters over dot", "nats": "l
 figures.table(pd.DataFrame(rows), names=headings | {"over": "over dot, nats", "seeds": "seeds"}, digits=4)
 
 # %% [markdown]
-# The parameters gained change the loss of tied L2 attention by {glue:text}`wide-l2-tied:+.4f` nats and that without
-# attention by {glue:text}`wide-none:+.4f`: the costs are not those of missing parameters.
+# The parameters gained change the loss of tied L2 attention by {glue:text}`wide-l2-tied:+.4f` nats, that of contractive
+# attention by {glue:text}`wide-contractive:+.4f` and that without attention by {glue:text}`wide-none:+.4f`: the costs
+# are not those of missing parameters.
 #
 # What do such networks write? One network of each kind from {doc}`66_training_stability`, of
 # {glue:text}`sample-layers` layers, trained for {glue:text}`sample-steps` steps, and the frequencies after the
@@ -410,8 +412,8 @@ ledger.record(
 # ## What this shows and does not show
 #
 # - **At this size contractive attention does next to nothing.** With two layers the mean loss is
-#   {glue:text}`nats_contractive:.4f`, without any attention {glue:text}`nats_without:.4f`. Over the depths and seeds
-#   with controls, attention gains {glue:text}`attends_low:+.4f` to {glue:text}`attends_high:+.4f` nats, and no
+#   {glue:text}`nats_contractive:.4f`, without any attention {glue:text}`nats_without:.4f`. Over all
+#   depths and seeds, attention gains {glue:text}`attends_low:+.4f` to {glue:text}`attends_high:+.4f` nats, and no
 #   contractive network is below the frequencies after the character before. So "slightly worse than dot products" is
 #   not what we see here.
 # - The models are small and saw the text for minutes. The costs are those of this size and this many steps. They mix

@@ -65,8 +65,8 @@ plt.show()
 # panel only dot products and untied L2 attention lie below the dashed line of the bigram, at every depth but the
 # largest, where one run of dot products does; tied L2 and contractive L2 networks lie between the dashed and the dotted
 # line at every depth, on the grey marks of networks without attention. -->
-# *Test loss by depth at three fixed rates: a dot for each run, lines through the means. Grey: attention deleted, at the
-# rate in the middle. Dotted: frequencies of characters, the loss of a network that has learned nothing else. Dashed:
+# *Test loss by depth at three fixed rates: a dot for each run, lines through the means. Grey: attention deleted.
+# Dotted: frequencies of characters, the loss of a network that has learned nothing else. Dashed:
 # frequencies after the character before, which need no attention. In the middle panel networks of tied L2 and of
 # contractive L2 attention lie above the dashed line, beside those without attention: what they learn needs no
 # attention. Untied L2 attention lies below it at every depth but the largest, and so do dot products, of whose runs at

@@ -51,25 +51,22 @@ def losses(table):
     for shift, (kind, colour) in zip((-0.09, -0.03, 0.03, 0.09), KINDS.items(), strict=True):
         rows = ends[ends.attention == kind]
         left.plot(rows.layers + shift, rows.nats, ".", ms=5, color=colour)
-        left.plot(mean.index + shift, mean[kind], color=colour, lw=1.2)
+        left.plot(mean.index + shift, mean[kind], color=colour, lw=1.2, label=kind)
         rows = curves[(curves.attention == kind) & (curves.layers == deepest)]
         middle = rows.groupby("step").validation_loss.agg(["mean", "min", "max"])
         right.fill_between(middle.index, middle["min"], middle["max"], color=colour, alpha=0.2)
-        right.plot(middle.index, middle["mean"], color=colour, lw=1.2, label=kind)
+        right.plot(middle.index, middle["mean"], color=colour, lw=1.2)
     _controls(left, ends)
-    for kind, (label, colour, _) in WITHOUT.items():
+    for kind, (_, colour, _) in WITHOUT.items():
         rows = curves[(curves.attention == kind) & (curves.layers == deepest)]
-        right.plot(
-            rows.groupby("step").validation_loss.mean(), color=colour, ls="-." if kind == "none" else ":", label=label
-        )
+        right.plot(rows.groupby("step").validation_loss.mean(), color=colour, ls="-." if kind == "none" else ":")
     for ax in (left, right):
         ax.axhline(bigram, color="0.3", ls=":", lw=1)
     left.annotate("the character before", (mean.index[-1], bigram), ha="right", va="top", fontsize=9)
-    left.legend(loc="center right", fontsize=9)
+    left.legend(loc="center right", bbox_to_anchor=(1, 0.45), ncols=2, fontsize=8.5, columnspacing=1)
     left.set(xlabel="layers", ylabel="nats per character", title="test loss")
     left.set_xticks(list(mean.index))
     right.set(xlabel="steps", title=f"validation loss, {deepest} layers")
-    right.legend()
     return left.figure
 
 
