@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 
 from lab.power_laws import one_series
 
-__all__ = ["growth", "norms", "places", "training", "twins", "while_training"]
+__all__ = ["growth", "norms", "places", "training"]
 
 VARIANTS = {"trained": ("C6", "o"), "late": ("C0", "s"), "constant": ("C1", "D"), "removed": ("C2", "^")}
 
@@ -129,68 +129,4 @@ def growth(table):
     for ax in axes[-1]:
         ax.set_xlabel("n")
     axes[0][0].legend(fontsize=7)
-    return figure
-
-
-KINDS = {"learned": ("learned positions", "C6", "o"), "none": ("no positions", "C2", "^")}
-KINDS |= {"rotary": ("rotary positions", "C0", "s")}
-
-
-def twins(slopes):
-    """Slope of the constant in each layer of every twin after training, and before it.
-
-    Parameters
-    ----------
-    slopes : DataFrame
-        Columns positions, seed, step, layer, slope.
-
-    Returns
-    -------
-    Figure
-        One panel for each kind of positions, a line for each seed; grey before training.
-    """
-    figure, axes = plt.subplots(1, len(KINDS), figsize=(9.4, 3.4), sharey=True)
-    for ax, (kind, (label, colour, marker)) in zip(axes, KINDS.items(), strict=True):
-        here = slopes[slopes.positions == kind]
-        for step, look in ((here.step.min(), {"color": "0.6", "lw": 0.9}), (here.step.max(), {"color": colour})):
-            for _, rows in here[here.step == step].groupby("seed"):
-                ax.plot(rows.layer, rows.slope, marker=marker, ms=4.5, mfc="none", **look)
-        for level, name in ((0.25, "1/4"), (0.5, "1/2")):
-            ax.axhline(level, color="0.4", ls=":", lw=1)
-            if ax is axes[0]:
-                ax.annotate(name, (0, level), (2, 3), textcoords="offset points", color="0.3", fontsize=9)
-        ax.set(xlabel="layer", title=label, xticks=sorted(here.layer.unique()))
-    axes[0].set_ylabel("slope, 8 to 512 tokens")
-    return figure
-
-
-def while_training(slopes, losses, baselines):
-    """Median slope over the layers of each twin, and its held-out loss, against the steps of training.
-
-    Parameters
-    ----------
-    slopes : DataFrame
-        As for `twins`.
-    losses : DataFrame
-        Columns positions, seed, step, loss.
-    baselines : dict of str to float
-        Name -> loss on the same text.
-
-    Returns
-    -------
-    Figure
-    """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.4, 3.6))
-    for kind, (label, colour, marker) in KINDS.items():
-        for ax, table, column in ((left, slopes, "slope"), (right, losses, "loss")):
-            for i, (_, rows) in enumerate(table[table.positions == kind].groupby("seed")):
-                line = rows.groupby("step")[column].median()
-                ax.plot(line, color=colour, marker=marker, ms=4.5, mfc="none", lw=1.1, label=None if i else label)
-    left.set(xlabel="steps of training", ylabel="slope, median over layers", ylim=(-0.05, None))
-    left.legend(fontsize=9)
-    for style, (name, loss) in zip((":", "--", "-"), baselines.items(), strict=False):
-        right.axhline(loss, color="C4", ls=style, lw=1.2, label=name)
-    right.set(xlabel="steps of training", ylabel="held-out loss, nats per token")
-    right.set_ylim(None, right.get_lines()[0].get_ydata()[0] + 0.2)
-    right.legend(fontsize=9)
     return figure

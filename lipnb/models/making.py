@@ -80,7 +80,12 @@ def load_gpt2(folder: str | os.PathLike) -> NextToken:
 
 
 def save_gpt2(
-    network: NextToken, tokenizer: Any, end: str, folder: str | os.PathLike, *, dtype: torch.dtype | None = torch.float16
+    network: NextToken,
+    tokenizer: Any,
+    end: str,
+    folder: str | os.PathLike,
+    *,
+    dtype: torch.dtype | None = torch.float16,
 ) -> None:
     """Write a checkpoint that `lipnb.models.load` and Hugging Face read: config, safetensors in small files, tokenizer.
 
