@@ -2,7 +2,7 @@
 
 import sys
 
-from lab.pages import glued, pictures, verdicts
+from lab.pages import execution, glued, pictures, verdicts
 from lab.pages.sources import EXECUTED, sources, write_if_changed
 
 
@@ -18,6 +18,7 @@ def pair(root):
     for path in {*(root / "book" / "figures").glob("*.png")} - {*drawn}:
         path.unlink()  # no longer shown
     verdicts.store(root, verdicts.gather(root, root / "notebooks"))
+    execution.store(root, execution.gather(root, root / EXECUTED))
     return 0
 
 
@@ -40,6 +41,8 @@ def book_files(root, notebooks):
         text = glued.filled(runs, name, files[name].decode())
         if mark in text:
             text = text.replace(mark, verdicts.section(root, verdicts.gather(root, notebooks)))
+        if execution.MARK in text:
+            text = text.replace(execution.MARK, execution.section(execution.gather(root, notebooks)))
         files[name] = text.encode()
     return files
 

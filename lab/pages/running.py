@@ -8,6 +8,7 @@ from multiprocessing import get_context
 
 import nbformat
 
+from lab.pages import execution, watching
 from lab.pages.sources import EXECUTED, convert, fingerprint, is_fresh, sources
 
 
@@ -51,6 +52,11 @@ def run_page(root, source):
     before, started = fingerprint(root, source), time.monotonic()
     notebook = convert(root, source)
     nbformat.write(notebook, failed)
+    reads = failed.with_suffix(".reads.json")
+    reads.unlink(missing_ok=True)
+    kernels = root / "_build" / "ipython"
+    watching.startup(kernels / source.stem, reads)
+    os.environ["IPYTHONDIR"] = str(kernels / source.stem)
     # what the kernel itself says (it was interrupted, it crashed) goes to a file, not into the progress bar
     with failed.with_suffix(".log").open("w") as log:
         os.dup2(log.fileno(), 2)
@@ -64,6 +70,8 @@ def run_page(root, source):
     except Exception as error:  # a kernel that died, a page that took too long: the other pages go on
         return (time.monotonic() - started, f"{source.name}: {type(error).__name__}: {str(error).strip()[:200]}")
     nbformat.write(with_outputs(notebook, executed), out)
+    execution.note(out, time.monotonic() - started, reads)
+    reads.unlink(missing_ok=True)
     failed.unlink()
     failed.with_suffix(".log").unlink()
     stamp.write_text(before)

@@ -1,0 +1,70 @@
+"""What a page reads while it runs: the texts and the models whose files its kernel opens, whatever the page says.
+
+Runs inside the kernel, before the first cell, and is light: it imports nothing but the standard library.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+__all__ = ["begin", "named", "startup"]
+
+EMBEDDED = "pydoc_data.topics"  # the text that Python carries is a module
+
+
+def startup(folder, target):
+    """Make a folder for ``IPYTHONDIR`` whose kernels write what they read to a file.
+
+    Parameters
+    ----------
+    folder, target : Path
+        The folder, which is made, and the file.
+    """
+    script = folder / "profile_default" / "startup" / "00-watch.py"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(f"from lab.pages import watching\nwatching.begin({str(target)!r})\ndel watching\n")
+
+
+def begin(target):
+    """From now on, write to the file `target` what this process reads, as lists "texts" and "models"."""
+    folders = [Path(os.environ[name]).resolve() for name in ("NLTK_DATA", "LIPNB_DATA") if os.environ.get(name)]
+    found = {"texts": [], "models": []}
+
+    def listen(event, arguments):
+        if event not in ("open", "import") or not isinstance(arguments[0], str):
+            return
+        kind, name = named(event, arguments[0], folders)
+        if name and name not in found[kind]:
+            found[kind].append(name)  # first: writing opens a file, too
+            with open(target, "w", encoding="utf-8") as file:
+                json.dump(found, file)
+
+    sys.addaudithook(listen)
+
+
+def named(event, what, folders):
+    """Kind ("texts" or "models") and name of what an audit event reads; (None, None) for anything else.
+
+    Parameters
+    ----------
+    event, what : str
+        "open" and a path, or "import" and the name of a module.
+    folders : list of Path
+        Where texts are kept, resolved.
+
+    Returns
+    -------
+    tuple
+    """
+    if event == "import":
+        return ("texts", EMBEDDED) if what == EMBEDDED else (None, None)
+    path = Path(what)
+    if path.name == "config.json":
+        hub = [part.removeprefix("models--").replace("--", "/") for part in path.parts if part.startswith("models--")]
+        return "models", hub[0] if hub else path.parent.name
+    if path.suffix in (".txt", ".csv", ".tsv", ".parquet", ".zip"):
+        for folder in folders:
+            if path.is_absolute() and path.is_relative_to(folder):
+                return "texts", path.relative_to(folder).as_posix()
+    return None, None
