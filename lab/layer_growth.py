@@ -68,27 +68,29 @@ def named(table):
     return table.assign(map=maps, case=cases)
 
 
-def rates(table, *, along=ALONG):
-    """Slopes of every series of the atlas, with intervals.
+def rates(table, *, along=ALONG, key=KEY):
+    """Slopes of every series of a table, by default of the atlas, with intervals.
 
     Parameters
     ----------
     table : DataFrame
-        From `stored`, or rows of it.
+        From `stored`, or rows of it; or another table of lengths and windows.
     along : sequence of str
         Positive columns whose slopes are fitted too.
+    key : sequence of str
+        Columns that tell series apart.
 
     Returns
     -------
     DataFrame
-        One row for each map, corpus, case and layer: slope, low, high (of the constant, see `lab.growth.slope`), curve,
-        shortest, longest (tokens), windows, flattest and steepest (slope of an octave), last (that of the last one);
-        and the slope of each column in `along`, under its name.
+        One row for each series, with the columns of its key: slope, low, high (of the constant, see
+        `lab.growth.slope`), curve, shortest, longest (tokens), windows, flattest and steepest (slope of an octave),
+        last (that of the last one); and the slope of each column in `along`, under its name.
     """
     found = []
-    for key, rows in table.groupby(KEY, sort=False):
+    for place, rows in table.groupby(list(key), sort=False):
         fit, steps = slope(rows), octaves(rows).slope
-        line = dict(zip(KEY, key, strict=True)) | {"slope": fit.slope, "curve": fit.curve, "windows": fit.windows}
+        line = dict(zip(key, place, strict=True)) | {"slope": fit.slope, "curve": fit.curve, "windows": fit.windows}
         line |= {"low": fit.interval[0], "high": fit.interval[1]}
         line |= {"shortest": int(fit.low), "longest": int(fit.high)}
         line |= {"flattest": steps.min(), "steepest": steps.max(), "last": steps.iloc[-1]}

@@ -384,11 +384,11 @@ ledger.record(
 # - Places do matter, but not through the norm.
 # - A small network is not GPT-2, and its {term}`verdicts <verdict>` are recorded as variants; Figures 4 to 6
 #   themselves stay unchecked.
-# - Changed positions lead the network to inputs that it was not trained for. A network trained without positions, and
-#   more seeds, would be a cleaner test. Equal exponents can also hide curves of different shape.
+# - Changed positions lead the network to inputs that it was not trained for. Networks trained without positions, and
+#   more seeds, are a cleaner test ({doc}`47_trained_without`). Equal exponents can also hide curves of different shape.
 # - What makes the middle layers grow is not answered here.
 #
 # **One thing to try.** How much do the tokens of a window attend to one and the same token? Take the column sums of
 # the attention probabilities (`model.attention(3).probabilities(x)`) at $n = 32$ and at $n = 512$.
 #
-# **Next:** {doc}`45_released_code`, what the released experiments report.
+# **Next:** {doc}`47_trained_without`.

@@ -24,6 +24,7 @@ from lab.experiments import (
     real_text,
     robustness,
     scaling_factor,
+    twins,
     worst_inputs,
     worst_words,
     zoo,
@@ -60,4 +61,4 @@ MODULES = (
     kv_rounding,
 )
 TABLES = {table.name: table for module in MODULES for table in module.TABLES}
-TRAINED = {table.name: table for table in language_model.TABLES}
+TRAINED = {table.name: table for module in (language_model, twins) for table in module.TABLES}

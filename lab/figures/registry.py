@@ -15,6 +15,7 @@ from lab.figures import (
     speed,
     token_sinks,
     training,
+    twins,
     verified,
     zoo,
 )
@@ -118,6 +119,20 @@ FIGURES = {
             ("gpt2-mini-baselines",),
             positions.places,
             "loss by place in the window, of gpt2-mini and of n-grams",
+        ),
+        BookFigure(
+            "twins",
+            "47_trained_without",
+            ("twins",),
+            twins.slopes,
+            "how the constant grows in twins with learned, no and rotary positions",
+        ),
+        BookFigure(
+            "twins-while-training",
+            "47_trained_without",
+            ("twins",),
+            twins.while_training,
+            "the same growth at checkpoints of training, and the losses",
         ),
         BookFigure(
             "position-norms",

@@ -14,10 +14,12 @@ from lab.training.text import (
     token_ids,
     train_tokenizer,
 )
+from lab.training.twins import KINDS, new_twin
 
 __all__ = [
     "ATTENTIONS",
     "DIVIDED",
+    "KINDS",
     "WITHOUT",
     "CharacterTransformer",
     "KneserNey",
@@ -30,6 +32,7 @@ __all__ = [
     "gutenberg_or_embedded",
     "kneser_ney_loss",
     "make_gpt2_mini",
+    "new_twin",
     "sample",
     "split_text",
     "token_ids",

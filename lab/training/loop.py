@@ -140,6 +140,7 @@ def train(
     precision="float32",
     progress=True,
     on_divergence="raise",
+    at_evaluation=None,
 ):
     """Train a network on the next token, by AdamW; a killed run continues where it was.
 
@@ -178,6 +179,8 @@ def train(
         Whether to show a progress bar.
     on_divergence : {"raise", "record"}
         What to do when the loss is not finite: raise, or end the run with a row whose losses are NaN.
+    at_evaluation : callable, optional
+        Called with the step after each evaluation, before the state is saved.
 
     Returns
     -------
@@ -244,6 +247,8 @@ def train(
                 "training_loss": sum(losses) / len(losses),
                 "validation_loss": validation_loss(network, validation, length, precision),
             }
+            if at_evaluation is not None:
+                at_evaluation(step)
             _keep(state, network, optimizer, step, row)
             record.add(f"step {step}", [row], time.perf_counter() - began)
             losses, began = [], time.perf_counter()

@@ -80,7 +80,12 @@ def load_gpt2(folder: str | os.PathLike) -> NextToken:
 
 
 def save_gpt2(
-    network: NextToken, tokenizer: Any, end: str, folder: str | os.PathLike, *, dtype: torch.dtype = torch.float16
+    network: NextToken,
+    tokenizer: Any,
+    end: str,
+    folder: str | os.PathLike,
+    *,
+    dtype: torch.dtype | None = torch.float16,
 ) -> None:
     """Write a checkpoint that `lipnb.models.load` and Hugging Face read: config, safetensors in small files, tokenizer.
 
@@ -95,15 +100,19 @@ def save_gpt2(
     folder : str or path
         Made if it is not there.
     dtype : torch.dtype
-        Type of the stored weights.
+        Type of the stored weights; None for that of the network, which is then left as it is.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with quiet():
         from transformers import PreTrainedTokenizerFast
 
-        network.model.to(dtype).save_pretrained(folder, max_shard_size=SHARD)
+        model = network.model if dtype is None else network.model.to(dtype)
+        model.save_pretrained(folder, max_shard_size=SHARD)
         PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, bos_token=end, eos_token=end, model_max_length=network.model.config.n_positions
+            tokenizer_object=tokenizer,
+            bos_token=end,
+            eos_token=end,
+            model_max_length=network.model.config.max_position_embeddings,
         ).save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)  # nothing is generated here

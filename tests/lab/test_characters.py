@@ -222,7 +222,7 @@ def test_a_run_that_diverges_is_a_row(small, monkeypatch):
 
 def test_the_tables(small):
     tables = experiments.TRAINED
-    assert list(tables) == ["language-model", "training-stability", "training-controls", "training-factorial"]
+    assert list(tables) == ["language-model", "training-stability", "training-controls", "training-factorial", "twins"]
     made = experiments.make([tables["language-model"]], corpus=small, depths=(1, 2), count=1, progress=False)
     table = made["language-model"]
     assert table.groupby("part", sort=False).size().to_dict() == {
