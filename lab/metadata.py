@@ -183,7 +183,6 @@ def _paper_of_the_project(facts):
     root, name = facts["root"], "book/summary.md"
     text = glued.filled(glued.Runs(root, root / "notebooks"), name, (root / name).read_text(encoding="utf-8"))
     text = text[text.index("## Summary") :].replace("\n## ", "\n# ").replace("## Summary", "# Summary", 1)
-    text = re.sub(r"\{term\}`([^`<]*?)(?: ?<[^`]*>)?`", r"\1", text)
     text = re.sub(r"\{cite:t\}`([^`]*)`", r"@\1", text)
     text = re.sub(r"\{cite\}`([^`]*)`", lambda cited: f"[{'; '.join('@' + key for key in cited[1].split(','))}]", text)
     head = {

@@ -10,8 +10,8 @@
 # # Measured on a real model
 #
 # The theorem allows $\sqrt n$, and special inputs reach it. What does a trained layer do on text? Below are two layers
-# of MiniLM, a small pretrained encoder without a {term}`mask`, on *Alice's Adventures in Wonderland*, and one layer
-# of a GPT-2 with random weights, a model of the paper. Up to {glue:text}`three-longest` {term}`tokens <token>`, the
+# of MiniLM, a small encoder without a {term}`mask`, on *Alice's Adventures in Wonderland*, and one of a GPT-2 with
+# random weights, a model of the paper. Up to {glue:text}`three-longest` {term}`tokens <token>`, the
 # length of MiniLM's training texts, the constant of its first layer, layer 0, hardly grows. That of layer 3 grows, more
 # slowly than $\sqrt n$.
 
@@ -143,13 +143,11 @@ names |= {"flattest": "least slope of an octave", "steepest": "largest"}
 figures.table(laws, names, digits=2)
 
 # %% [markdown]
-# The slope is that of a straight line through the means of the logarithms: the {term}`exponent` of a
-# {term}`power law`, if there is one. Its interval is over windows. The last two columns give the least and the largest
-# slope from one length to the next, its double.
+# The slope is that of a line through the means of the logarithms: the {term}`exponent` of a {term}`power law`, if there
+# is one. Intervals are over windows. The last columns have the least and the largest slope over one doubling.
 #
-# Layer 0 has the slope {glue:text}`three-flat:.2f`, a few percent for each doubling of the text. Layer 3 has
-# {glue:text}`three-deep:.2f`: it grows, and its interval lies below $\frac12$. That is near $n^{1/4}$, the paper's rate
-# on text; other layers have other slopes ({doc}`04_one_index`, {doc}`41_real_text`). The random GPT-2 has
+# Layer 0 has {glue:text}`three-flat:.2f`, a few percent a doubling. Layer 3 has {glue:text}`three-deep:.2f`, about the
+# paper's $n^{1/4}$; its interval lies below $\frac12$. Other layers differ ({doc}`41_real_text`). The random GPT-2 has
 # {glue:text}`three-control:.3f`.
 
 # %% tags=["hide-input", "nbval-check-output"]

@@ -244,8 +244,8 @@ plt.show()
 # <!-- figure fig-42-own: Three panels, MiniLM at two radii and GPT-2, of the slopes of all layers for five kinds of
 # inputs. One head followed is scattered widely; two clusters lie mostly below one half, beside random clusters; all
 # forks lie together just above one half; text lies lowest. -->
-# *Slope of the constant of every whole layer; hollow: masked. One head followed: at all lengths the same head, the one
-# that is worst at the longest. The others are the largest constant at each length anew. At forks
+# *Slope of the constant of every whole layer; hollow: masked. One head followed: the one that
+# is worst at the longest input. The others are the largest constant at each length anew. At forks
 # {glue:text}`fork_law:.0f` of {glue:text}`fork_all:.0f` slopes are within 0.02 of that of $\sqrt{n - 2}$,
 # {glue:text}`own_law:.2f`; at two clusters most are below one half, dotted.*
 
@@ -264,11 +264,10 @@ headings |= {"halves": "7 to 22, 22 to 97", "constant": "constant, n = 97"}
 figures.table(lines, names=headings, digits={"middle": 2}, bold=lines.kind == "two clusters")
 
 # %% [markdown]
-# Followed in one head, a layer can have any slope from {glue:text}`followed_low:.2f` to
-# {glue:text}`followed_high:.2f`. By their own worst two clusters the median is {glue:text}`own_clusters:.2f`, and along
-# random directions, against no head at all, {glue:text}`own_random:.2f`, with constants a median of
-# {glue:text}`chance:.2f` times as large. So most of what the tokens of a head reach in a whole layer, a few random
-# directions reach too, while forks are a median of {glue:text}`fork_over:.0f` times rougher.
+# Followed in one head, layers have slopes from {glue:text}`followed_low:.2f` to {glue:text}`followed_high:.2f`. Their
+# own worst two clusters have a median of {glue:text}`own_clusters:.2f`; random directions, against no head,
+# {glue:text}`own_random:.2f`, with {glue:text}`chance:.2f` times the constant. Forks are a median of
+# {glue:text}`fork_over:.0f` times rougher.
 #
 # ## The released panel
 #

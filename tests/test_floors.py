@@ -57,7 +57,8 @@ FLOORS = {
 }
 # a heavy library enters by these rooms alone
 DOORS = {
-    "transformers": {"lipnb.models", "lab.verification"},  # the second holds the maps against its modules
+    # the second holds the maps against its modules, the third makes a twin of GPT-2 with rotary positions
+    "transformers": {"lipnb.models", "lab.verification", "lab.training"},
     "huggingface_hub": {"lipnb.models", "lipnb.hub"},
     "nltk": {"lipnb.corpora"},
     "matplotlib": {"lipnb.scanning", "lab.figures"},

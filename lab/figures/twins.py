@@ -2,6 +2,7 @@
 
 import matplotlib.pyplot as plt
 
+from lab.figures.positions import BASELINES, NAMES
 from lab.layer_growth import rates
 
 __all__ = ["NETWORK", "slopes", "while_training"]
@@ -9,7 +10,6 @@ __all__ = ["NETWORK", "slopes", "while_training"]
 KINDS = {"learned": ("learned positions", "C6", "o"), "none": ("no positions", "C2", "^")}
 KINDS |= {"rotary": ("rotary positions", "C0", "s")}
 NETWORK = ["positions", "seed", "step"]  # one network at one checkpoint
-NGRAMS = {"bigram": ":", "kneser-ney 3": "--", "kneser-ney 4": "-"}
 
 
 def slopes(table):
@@ -37,7 +37,7 @@ def slopes(table):
             if ax is axes[0]:
                 ax.annotate(name, (0, level), (2, 3), textcoords="offset points", color="0.3", fontsize=9)
         ax.set(xlabel="layer", title=label, xticks=sorted(found.layer.unique()))
-    axes[0].set_ylabel("slope, 8 to 512 tokens")
+    axes[0].set_ylabel(f"slope, {found.shortest.min()} to {found.longest.max()} tokens")
     return figure
 
 
@@ -64,8 +64,9 @@ def while_training(table):
                 ax.plot(line, color=colour, marker=marker, ms=4.5, mfc="none", lw=1.1, label=None if i else label)
     left.set(xlabel="steps of training", ylabel="slope, median over layers", ylim=(0, None))
     left.legend(fontsize=9)
-    for name, style in NGRAMS.items():
-        right.axhline(baselines[name], color="C4", ls=style, lw=1.2, label=name)
+    for name, loss in baselines.items():
+        colour, style = BASELINES[name]
+        right.axhline(loss, color=colour, ls=style, lw=1.2, label=NAMES.get(name, name))
     right.set(xlabel="steps of training", ylabel="held-out loss, nats per token")
     right.legend(fontsize=9)
     return figure
