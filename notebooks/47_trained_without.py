@@ -50,8 +50,8 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-47-slopes: Three panels, one for each kind of positions, of the slope of every layer. Grey lines, from
-# before training, lie level near zero; the coloured ones, from after it, rise from the first layer to a peak in the
-# middle or behind it, between the dotted lines, in all three panels. -->
+# before training, lie level near zero; the coloured ones, from after it, rise with the layer: to a peak in the middle
+# with learned positions, to the last layer without, to a lower peak behind the middle with rotary ones. -->
 # *Slope of the constant with $n$, from {glue:text}`twins-short` to {glue:text}`twins-long` tokens of Alice, in every
 # {term}`attention` layer: a line for each network, grey before training. Dotted: the rates $n^{1/4}$ and $\sqrt n$.*
 #
@@ -135,7 +135,7 @@ for name, value in said.items():
 # All networks pass the bigram ({glue:text}`twins-bigram:.2f` nats). Without positions the loss ends at
 # {glue:text}`twins-none-loss:.2f`, with learned ones at {glue:text}`twins-learned-loss:.2f`: so short a training hardly
 # makes use of them. Rotary positions are learned from sooner, {glue:text}`twins-rotary-loss:.2f`. The slopes do not
-# follow the loss: the networks that predict best have the smallest at the end.
+# follow the loss: the networks that predict best end with the smallest median slopes.
 #
 # ## The claim, and a mechanism
 #
@@ -148,21 +148,37 @@ for name, value in said.items():
 # layers of all twins.
 
 # %% tags=["hide-input"]
+pairs, pairs_of_middle = pd.DataFrame(over), middle["learned"] / middle["none"]
+for name, values in {"none": pairs["none"], "rotary": pairs["rotary"], "middle": pairs_of_middle}.items():
+    glue(f"twins-over-{name}-low", float(values.min()), display=False)
+    glue(f"twins-over-{name}-high", float(values.max()), display=False)
+glue("twins-seeds", len(pairs), display=False)
+places = lines.groupby("positions").layer.agg(["min", "max"])
+for kind in ("learned", "none"):
+    glue(f"twins-{kind}-layer", int(places["min"][kind]), display=False)
 ratios = pd.DataFrame(over).rename_axis("seed").reset_index()
 figures.table(ratios, names={"seed": "seed", "none": "learned over none", "rotary": "learned over rotary"}, digits=2)
+
+# %% [markdown]
+# So the steepest layer of a network with learned positions was {glue:text}`twins-over-none-low:.2f` to
+# {glue:text}`twins-over-none-high:.2f` times as steep as without, as the claim has it. With {glue:text}`twins-seeds`
+# seeds this is weak evidence, and the median layer does not agree: there the ratio is
+# {glue:text}`twins-over-middle-low:.2f` to {glue:text}`twins-over-middle-high:.2f`. The place does differ: with learned
+# positions layer {glue:text}`twins-learned-layer` is the steepest in every network, without them the last one, layer
+# {glue:text}`twins-none-layer`.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert apart["rotary, not turned"] < 1e-5 and min(apart["learned"], apart["rotary"]) > 1e-3
 assert measured.converged.all() and untrained.slope.max() < 0.1 and now.slope.abs().max() < 0.12
-assert (steepest.min() > 0.25).all() and (lines.low > untrained.slope.max()).all()
+assert (steepest.min() > 0.2).all() and (lines.low > 2 * untrained.slope.max()).all()
+assert middle["rotary"].max() < middle[["learned", "none"]].min(axis=None)
+assert (places["min"] == places["max"])[["learned", "none"]].all() and places["min"]["none"] == sizes["layers"] - 1
+assert pairs.min(axis=None) > 1 and pairs_of_middle.min() < 1 < pairs_of_middle.max()
 assert (by.loss < baselines["bigram"]).all() and by.loss["rotary"].max() < by.loss[["learned", "none"]].min()
 assert by.index.droplevel("seed").value_counts().nunique() == 1
-print(
-    "✓ untrained slopes come out again; every network passes the bigram, and in each a layer grows faster than n^(1/4)"
-)
+print("✓ untrained slopes come out again; every network passes the bigram, and in each some layers have come to grow")
 
 # %% tags=["hide-input"]
-pairs = ratios.set_index("seed")
 worst = {kind: f"seed {pairs[kind].idxmin()}: {pairs[kind].min():.2f}" for kind in pairs}
 twin = {"seen": "ours", "variant": True, "effort": "structured"}
 top = trained[trained.positions == "learned"]

@@ -250,7 +250,7 @@ def test_the_tables(small):
     assert results.provenance("language-model")["settings"]["corpus"] == small
     controls = experiments.make([tables["training-controls"]], corpus=small, depths=(1, 2), count=1, progress=False)
     ends = controls["training-controls"].query("row == 'test'")
-    assert ends.groupby("part", sort=False).size().to_dict() == {"control": 5, "rate": 12}
+    assert ends.groupby("part", sort=False).size().to_dict() == {"control": 5, "rate": 20}
     assert list(ends[ends.part == "control"].start) == [1, 1 / 16, 1, 1, 16]
     assert list(ends[ends.part == "control"].norm) == ["after", "after", "before", "after", "after"]
 
