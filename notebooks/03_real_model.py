@@ -47,9 +47,8 @@ for name, (table, weights, place, colour, marker) in series.items():
     rows = rows[(rows.weights == weights) & (rows.layer == place)]
     law, means = growth.slope(rows), rows.groupby("length").lipschitz.apply(stats.gmean)
     steps = growth.octaves(rows).slope
-    known = {"name": name, "flattest": steps.min(), "steepest": steps.max(), "windows": law.windows}
-    known |= {"converged": rows.converged.all(), "low": law.interval[0], "high": law.interval[1]}
-    laws.append(known | {"slope": law.slope})
+    known = {"name": name, "flattest": steps.min(), "steepest": steps.max(), "low": law.interval[0]}
+    laws.append(law._asdict() | known | {"converged": rows.converged.all(), "high": law.interval[1]})
     ax.plot(rows.length, rows.lipschitz, marker, color=colour, ms=4, alpha=0.5, mew=0)
     ax.plot(means, color=colour, lw=2)
     ax.annotate(name, (longest, means[longest]), (6, 0), textcoords="offset points", color=colour, va="center")

@@ -158,11 +158,11 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-04-honest: For six layers of MiniLM and a random GPT-2, two slopes each, with intervals. The
-# released one lies to the right of the defined one in all seven rows; in the first and the last row the defined one is
+# released one lies to the right of the defined one in all rows; in the first and the last row the defined one is
 # near zero. -->
 # *Slopes of both quantities, on the same {term}`windows <window>` of Alice at random places, from
 # {glue:text}`four-shortest` to {glue:text}`four-longest` {term}`tokens <token>`, with 95 % intervals over windows;
-# dashed, $\frac14$. The released quantity has the larger slope in all seven rows; we do not test the differences.*
+# dashed, $\frac14$. The released quantity has the larger slope in all rows; we do not test the differences.*
 
 # %% tags=["hide-input"]
 deeper, gpt2 = fits.iloc[1:6], fits.iloc[6]
@@ -185,10 +185,10 @@ glue("four-longest", longest, display=False)
 #   $n^{1/4}$.
 # - *MiniLM, layer 0*: {glue:text}`four-first:.3f` as defined, {glue:text}`four-first-released:.2f` as released, less
 #   than the $\frac14$ that the inequality allows.
-# - *MiniLM, layers 1 to 5*: the constant does grow, with slopes from {glue:text}`four-low:.2f` to
+# - *MiniLM, the other layers*: the constant does grow, with slopes from {glue:text}`four-low:.2f` to
 #   {glue:text}`four-high:.2f`. Some of their intervals contain $\frac14$. The released quantity has
 #   {glue:text}`four-released-low:.2f` to {glue:text}`four-released-high:.2f`. With $a$ the slope of the constant, this
-#   is more than $\frac14 + \frac a2$ in {glue:text}`four-beyond` of the five layers: the growth of the constant alone
+#   is more than $\frac14 + \frac a2$ in {glue:text}`four-beyond` of these layers: the growth of the constant alone
 #   does not explain it.
 
 # %% tags=["hide-input", "nbval-check-output"]
@@ -206,7 +206,7 @@ assert (fits.released > fits.defined).all() and (fits.rows >= 20).all()
 assert fits["defined high"].iloc[[0, 6]].max() < growth.FLAT and (deeper["defined low"] > 0.2).all()
 assert ((deeper["defined low"] < 0.25) & (deeper["defined high"] > 0.25)).any() and abs(gpt2.released - 0.25) < 0.03
 assert (deeper["released low"] > 0.25).all()
-print("✓ checked: both formulas of uniform attention; the slope is larger as released in all seven rows")
+print("✓ checked: both formulas of uniform attention; the slope is larger as released in every row")
 
 # %% [markdown]
 # ## What the $n^{1/4}$ is, and is not

@@ -234,8 +234,8 @@ plt.show()
 # more than doubles there, so no single {term}`exponent` describes lengths on both sides of the line.*
 #
 # The median constant is {glue:text}`why-before:.1f` at 120 tokens and {glue:text}`why-beyond:.1f` at 160. The same 64
-# tokens have {glue:text}`why-same:.1f` at places 0 to 63 and {glue:text}`why-moved:.1f` at places 100 to 163. With one
-# position for all places the medians of all lengths lie between {glue:text}`why-one-low:.1f` and
+# tokens have {glue:text}`why-same:.1f` at the first places and {glue:text}`why-moved:.1f` at places larger by 100. With
+# one position for all places the medians of all lengths lie between {glue:text}`why-one-low:.1f` and
 # {glue:text}`why-one-high:.1f`. So the jump comes with places beyond those that training reached.
 
 # %% tags=["hide-input"]

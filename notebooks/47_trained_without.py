@@ -119,12 +119,11 @@ by = lines.set_index(["positions", "seed"])
 steepest, middle = by.steepest.unstack("positions"), by["median"].unstack("positions")
 over = {kind: steepest["learned"] / steepest[kind] for kind in ("none", "rotary")}
 said = {"short": int(measured.length.min()), "long": int(measured.length.max()), "layers": sizes["layers"]}
-said |= {"width": sizes["width"], "steps": steps, "networks": len(lines), "before": untrained.slope.max()}
+said |= {"width": sizes["width"], "steps": steps, "before": untrained.slope.max()}
 said |= {f"{kind}-low": steepest[kind].min() for kind in KINDS}
 said |= {f"{kind}-high": steepest[kind].max() for kind in KINDS}
-said |= {f"{kind}-middle": middle[kind].mean() for kind in KINDS}
 said |= {f"{kind}-loss": by.loss[kind].mean() for kind in KINDS}
-said |= {"bigram": baselines["bigram"], "now": now.slope.abs().max()}
+said["bigram"] = baselines["bigram"]
 said |= {"batch": birth["settings"]["training"]["batch"], "windows": birth["settings"]["windows"]}
 said["way"] = slopes[slopes.step.between(1, steps - 1) & (slopes.positions == "learned")].slope.max()
 said["P"] = trained.slope.corr(trained.attention_norm)
@@ -149,7 +148,7 @@ for name, value in said.items():
 
 # %% tags=["hide-input"]
 pairs, pairs_of_middle = pd.DataFrame(over), middle["learned"] / middle["none"]
-for name, values in {"none": pairs["none"], "rotary": pairs["rotary"], "middle": pairs_of_middle}.items():
+for name, values in {"none": pairs["none"], "middle": pairs_of_middle}.items():
     glue(f"twins-over-{name}-low", float(values.min()), display=False)
     glue(f"twins-over-{name}-high", float(values.max()), display=False)
 glue("twins-seeds", len(pairs), display=False)

@@ -275,7 +275,8 @@ for kind, of in wide.groupby("attention", sort=False):
     line = {"attention": kind, "share": f"{count / dots:.3f}", "nats": of.nats.mean()}
     line["before"] = same[kind].loc[of.seed].mean()
     rows.append(line | {"over": f"{over.min():+.4f} to {over.max():+.4f}", "seeds": len(over)})
-    glue(f"wide-{kind}", float(line["nats"] - line["before"]), display=False)
+    if kind != "none-contractive":
+        glue(f"wide-{kind}", float(line["nats"] - line["before"]), display=False)
     assert over.min() > 0.3 and abs(count / dots - 1) < 0.005
     assert kind != "none" or of.nats.min() > baseline["bigram"]
 glue("wide-layers", at, display=False)

