@@ -132,8 +132,8 @@ for name, value in said.items():
 
 # %% [markdown]
 # All networks pass the bigram ({glue:text}`twins-bigram:.2f` nats). Without positions the loss ends at
-# {glue:text}`twins-none-loss:.2f`, with learned ones at {glue:text}`twins-learned-loss:.2f`: so short a training hardly
-# makes use of them. Rotary positions are learned from sooner, {glue:text}`twins-rotary-loss:.2f`. The slopes do not
+# {glue:text}`twins-none-loss:.2f`, with learned ones at {glue:text}`twins-learned-loss:.2f`: so short a training makes
+# hardly any use of them. Rotary positions are of use sooner, {glue:text}`twins-rotary-loss:.2f`. The slopes do not
 # follow the loss: the networks that predict best end with the smallest median slopes.
 #
 # ## The claim, and a mechanism
@@ -156,7 +156,7 @@ places = lines.groupby("positions").layer.agg(["min", "max"])
 for kind in ("learned", "none"):
     glue(f"twins-{kind}-layer", int(places["min"][kind]), display=False)
 ratios = pd.DataFrame(over).rename_axis("seed").reset_index()
-figures.table(ratios, names={"seed": "seed", "none": "learned over none", "rotary": "learned over rotary"}, digits=2)
+figures.table(ratios, names={"seed": "seed", "none": "learned over none", "rotary": "learned over rotary"}, digits=3)
 
 # %% [markdown]
 # So the steepest layer of a network with learned positions was {glue:text}`twins-over-none-low:.2f` to

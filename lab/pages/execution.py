@@ -70,8 +70,7 @@ def gather(root, notebooks):
 
 def _tables(root, known):
     """Facts of every table that has provenance."""
-    listed, found = results.listed(), {}
-    modules = _modules(root)
+    listed, modules, found = results.listed(), _modules(), {}
     for path in sorted((root / "data" / "results").glob("*.csv")):
         side = path.with_suffix(".json")
         birth = json.loads(side.read_text(encoding="utf-8")) if side.is_file() else None
@@ -89,15 +88,13 @@ def _tables(root, known):
     return found
 
 
-def _modules(root):
-    """The file in which each table is described: name -> path from the root, found in the sources, not by importing."""
-    described = {}
-    for path in sorted((root / "lab" / "experiments").rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        for name in results.listed().index:
-            if f'able("{name}"' in text:
-                described[name] = path.relative_to(root).as_posix()
-    return described
+def _modules():
+    """The file in which each table of the experiments is described: name -> path from the root."""
+    from lab import experiments  # only here: it takes seconds
+
+    prepares = {name: table.prepare for name, table in {**experiments.TABLES, **experiments.TRAINED}.items()}
+    modules = {name: getattr(one, "func", one).__module__ for name, one in prepares.items()}
+    return {name: f"{module.replace('.', '/')}.py" for name, module in modules.items()}
 
 
 def _changed(root, commit, module):
