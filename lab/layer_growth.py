@@ -5,7 +5,6 @@ import pandas as pd
 
 from lab import results
 from lab.growth import octaves, slope
-from lipnb.models.pictures import PICTURES
 
 __all__ = ["CLOSE", "KEY", "against", "differences", "named", "rates", "spans", "stored", "summary"]
 
@@ -190,6 +189,8 @@ def differences(rates, limit):
     pairs = own[masked].assign(map=own[masked]["map"].str.removesuffix(", masked")).set_index(KEY).slope
     texts = own.groupby(["map", "layer"])
     spread = texts.slope.agg(np.ptp)[texts.size() > 1]
+    from lipnb.models.pictures import PICTURES  # only here: figures are drawn where there is no torch
+
     on_pictures = texts.corpus.first().isin(PICTURES)[spread.index]
     found = {
         "order of the tokens": (cases["as read"] - cases["shuffled"]).abs(),
