@@ -198,7 +198,7 @@ ledger.record(
 # - The slopes of a few seeds differ by as much as those of two kinds of positions: compare the lines of one panel. A
 #   small effect of the positions would not be seen here; they are not needed for the growth.
 # - The networks are small, their windows short and their training brief: batches of {glue:text}`twins-batch` windows.
-#   GPT-2 read many thousand times as much; what its positions do to it is not known from here.
+#   GPT-2 read far more; what its positions do to it is not known from here.
 # - Half-way, layers with learned positions had slopes up to {glue:text}`twins-way:.2f`, more than at the end. A slope
 #   belongs to a checkpoint.
 # - A network without positions still knows places: its {term}`mask <mask (causal)>` lets the first token see one token,
