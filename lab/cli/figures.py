@@ -7,7 +7,7 @@ from lipnb.cli.words import Unknown, known
 
 EXAMPLES = """\
   python -m lab figures                        list the figures, their pages and the tables they need
-  python -m lab figures verification positions draw two of them, into the folder figures
+  python -m lab figures verification positions    draw two of them, into the folder figures
   python -m lab figures --all --format pdf --output drawings
   LIPNB_RESULTS=elsewhere python -m lab figures verification    draw tables of your own
 

@@ -18,9 +18,9 @@ def add(verbs):
     """Describe the verb."""
     verb = verbs.add_parser(
         "pages",
-        help="run, pair, lay out and check the pages of the book",
+        help="run, pair, lay out, print and check the pages of the book",
         epilog=f"examples:\n{EXAMPLES}",
-        description="Run the notebooks, pair them with their sources, lay the book out, check it.",
+        description="Run the notebooks, pair them with their sources, lay the book out, print and check it.",
     )
     verb.add_argument("--root", type=Path, metavar="FOLDER", help="the repository to work on (default: this one)")
     commands = verb.add_subparsers(dest="command", metavar="COMMAND", required=True)
