@@ -182,6 +182,8 @@ def differences(rates, limit):
         `limit`), all of the absolute difference, for texts, pictures and depth of the largest less the smallest slope;
         and place, that of the largest.
     """
+    from lipnb.models.pictures import PICTURES  # only here: figures are drawn where there is no torch
+
     own = rates[rates.case == "as read"]
     first = _first(rates).set_index(["map", "layer"])
     cases = {case: rows.slope for case, rows in first.groupby("case")}
@@ -189,8 +191,6 @@ def differences(rates, limit):
     pairs = own[masked].assign(map=own[masked]["map"].str.removesuffix(", masked")).set_index(KEY).slope
     texts = own.groupby(["map", "layer"])
     spread = texts.slope.agg(np.ptp)[texts.size() > 1]
-    from lipnb.models.pictures import PICTURES  # only here: figures are drawn where there is no torch
-
     on_pictures = texts.corpus.first().isin(PICTURES)[spread.index]
     found = {
         "order of the tokens": (cases["as read"] - cases["shuffled"]).abs(),

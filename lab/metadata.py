@@ -22,7 +22,7 @@ PAPERS = ("castin2024smooth", "kim2021lipschitz")
 PROFILE = "https://w3id.org/ro/crate/1.1"
 UNCHECKED = """---
 # The authors' part. Nobody has checked it yet: codechecker, report, certificate and check_time are a checker's to add.
-# The commands make what is missing: add --again to make a table anew.
+# `python -m lab tables` makes what is missing: add --again to make a table anew.
 """
 KEYWORDS = ["attention", "Lipschitz constant", "transformers", "reproducibility"]
 

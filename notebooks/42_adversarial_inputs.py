@@ -232,6 +232,8 @@ numbers |= {f"rows_{end}": getattr(flat, end) for end in ("exponent", "low", "hi
 ratio, over_it = ((own[k] / own.clusters)[own.model != "gpt2"] for k in ("random", "fork"))
 numbers |= {"chance": ratio.median(), "fork_over": over_it.median(), "own_clusters": of_kind["clusters"].median()}
 numbers["own_random"] = of_kind["random"].median()
+changing = own[own.model != "gpt2"].groupby([*panel_of, "layer"])["head"].nunique() > 1
+numbers["own_change"] = changing.sum()
 numbers |= {"own_law": np.log(95 / 5) / 2 / np.log(97 / 7), "fork_all": len(of_kind["fork"])}
 numbers |= {"fork_law": ((of_kind["fork"] - numbers["own_law"]).abs() < 0.02).sum()}
 numbers |= {f"followed_{end}": getattr(of_kind["followed"], how)() for end, how in (("low", "min"), ("high", "max"))}
@@ -244,10 +246,10 @@ plt.show()
 # <!-- figure fig-42-own: Three panels, MiniLM at two radii and GPT-2, of the slopes of all layers for five kinds of
 # inputs. One head followed is scattered widely; two clusters lie mostly below one half, beside random clusters; all
 # forks lie together just above one half; text lies lowest. -->
-# *Slope of the constant of every whole layer; hollow: masked. One head followed: the one that
-# is worst at the longest input. The others are the largest constant at each length anew. At forks
-# {glue:text}`fork_law:.0f` of {glue:text}`fork_all:.0f` slopes are within 0.02 of that of $\sqrt{n - 2}$,
-# {glue:text}`own_law:.2f`; at two clusters most are below one half, dotted.*
+# *Slope of the constant of whole layers; hollow: masked. One head followed: the one that is worst at the longest input.
+# The others are the largest constant at each length anew. At forks {glue:text}`fork_law:.0f` of
+# {glue:text}`fork_all:.0f` slopes, of layers at up to two radii, masked or not, are within 0.02 of that of $\sqrt{n -
+# 2}$, {glue:text}`own_law:.2f`; at two clusters most are below one half, dotted.*
 
 # %% tags=["hide-input"]
 lines = rates[rates.kind.isin(["clusters", "random", "fork"]) & (rates.model != "gpt2")]
@@ -265,9 +267,9 @@ figures.table(lines, names=headings, digits={"middle": 2}, bold=lines.kind == "t
 
 # %% [markdown]
 # Followed in one head, layers have slopes from {glue:text}`followed_low:.2f` to {glue:text}`followed_high:.2f`. Their
-# own worst two clusters have a median of {glue:text}`own_clusters:.2f`; random directions, against no head,
-# {glue:text}`own_random:.2f`, with {glue:text}`chance:.2f` times the constant. Forks are a median of
-# {glue:text}`fork_over:.0f` times rougher.
+# own worst two clusters, of another head at another length in {glue:text}`own_change:.0f` of the layers, have a median
+# of {glue:text}`own_clusters:.2f`; random directions, against no head, {glue:text}`own_random:.2f`, with
+# {glue:text}`chance:.2f` times the constant. Forks are a median of {glue:text}`fork_over:.0f` times rougher.
 #
 # ## The released panel
 #

@@ -9,13 +9,14 @@
 # %% [markdown]
 # # Trained with and without positions
 #
-# Do learned positions make the {term}`local Lipschitz constant` grow faster with the number $n$ of
-# {term}`tokens <token>`? In {doc}`44_gpt2_positions` we took them out of a network that was trained with them. Here
-# small networks are trained that differ in nothing else: with learned, without, and with rotary positions. Before
-# training no layer has a slope above {glue:text}`twins-before:.2f`. After it the steepest layer of a network has
+# Do learned positions make the {term}`local Lipschitz constant` grow faster with the number $n$ of {term}`tokens
+# <token>`? In {doc}`44_gpt2_positions` we took them out of a network that was trained with them. Here small networks
+# are trained that differ in nothing else: with learned, without, and with rotary positions. Before training no layer
+# has a slope above {glue:text}`twins-before:.2f`. After it the steepest layer of a network has
 # {glue:text}`twins-learned-low:.2f` to {glue:text}`twins-learned-high:.2f` with learned positions,
 # {glue:text}`twins-none-low:.2f` to {glue:text}`twins-none-high:.2f` without and {glue:text}`twins-rotary-low:.2f` to
-# {glue:text}`twins-rotary-high:.2f` with rotary ones. **The growth comes with training, and does not need positions.**
+# {glue:text}`twins-rotary-high:.2f` with rotary ones. **In these networks the growth comes with training, with
+# positions and without.**
 
 # %% tags=["parameters", "hide-input"]
 lengths = [8, 32, 128]  # of the untrained twins that are measured now
@@ -49,16 +50,16 @@ figures.twins.slopes(stored)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-47-slopes: Three panels, one for each kind of positions, of the slope of every layer. Grey lines, from
+# <!-- figure fig-47-slopes: Three panels, one for each kind of positions, of the slopes of the layers. Grey lines, from
 # before training, lie level near zero; the coloured ones, from after it, rise with the layer: to a peak in the middle
-# with learned positions, to the last layer without, to a lower peak behind the middle with rotary ones. -->
-# *Slope of the constant with $n$, from {glue:text}`twins-short` to {glue:text}`twins-long` tokens of Alice, in every
-# {term}`attention` layer: a line for each network, grey before training. Dotted: the rates $n^{1/4}$ and $\sqrt n$.*
+# with learned positions, to the last layer without, to a peak behind the middle with rotary ones. -->
+# *Slope of the constant with $n$, from {glue:text}`twins-short` to {glue:text}`twins-long` tokens of Alice, in the
+# {term}`attention` layers: a line for each network, grey before training. Dotted: the rates $n^{1/4}$ and $\sqrt n$.*
 #
 # ## What is equal, and what is not
 #
-# Every network begins with the weights of the same GPT-2 of its seed, of {glue:text}`twins-layers` layers and width
-# {glue:text}`twins-width`, and reads the same {term}`windows <window>` of books in the same order for
+# The networks of one seed begin with the weights of the same GPT-2, of {glue:text}`twins-layers` layers and width
+# {glue:text}`twins-width`, and read the same {term}`windows <window>` of books in the same order for
 # {glue:text}`twins-steps` steps. *Learned*: a trained vector for each place is added to the token. *None*: that vector
 # is zero and stays so; only the {term}`mask <mask (causal)>` tells places apart. *Rotary*: queries and keys are turned
 # by an angle that grows with the place ({doc}`74_scan_your_model`). All layers are measured at five checkpoints, at
@@ -127,6 +128,8 @@ said["bigram"] = baselines["bigram"]
 said |= {"batch": birth["settings"]["training"]["batch"], "windows": birth["settings"]["windows"]}
 said["way"] = slopes[slopes.step.between(1, steps - 1) & (slopes.positions == "learned")].slope.max()
 said["P"] = trained.slope.corr(trained.attention_norm)
+within = trained.groupby(["positions", "seed"]).apply(lambda one: one.slope.corr(one.attention_norm, "spearman"))
+said |= {"P-low": within.min(), "P-high": within.max()}
 for name, value in said.items():
     glue(f"twins-{name}", value if isinstance(value, int) else float(value), display=False)
 
@@ -141,10 +144,11 @@ for name, value in said.items():
 # Figure 4 of the paper has layers of GPT-2 that outgrow $\sqrt n$, and ascribes it to the learned positions
 # ({doc}`44_gpt2_positions`). If they were its cause, the steepest layer would be steeper with them, seed by seed. The
 # table divides its slope by that of the twin of the same seed; we decided on this number before a network without
-# positions was measured. What goes along with the growth is the same as in other models: the slope of the
+# positions was measured. What goes along with the growth in other models does so here in part: the slope of the
 # {term}`spectral norm` of the {term}`attention matrix` $P$, which says how many tokens attend to the same one
 # ({doc}`43_why_it_grows`), has the correlation {glue:text}`twins-P:.2f` with that of the constant over all trained
-# layers of all twins.
+# layers together; within one network the rank correlation is between {glue:text}`twins-P-low:.2f` and
+# {glue:text}`twins-P-high:.2f`.
 
 # %% tags=["hide-input"]
 pairs, pairs_of_middle = pd.DataFrame(over), middle["learned"] / middle["none"]
@@ -155,16 +159,19 @@ glue("twins-seeds", len(pairs), display=False)
 places = lines.groupby("positions").layer.agg(["min", "max"])
 for kind in ("learned", "none"):
     glue(f"twins-{kind}-layer", int(places["min"][kind]), display=False)
-ratios = pd.DataFrame(over).rename_axis("seed").reset_index()
-figures.table(ratios, names={"seed": "seed", "none": "learned over none", "rotary": "learned over rotary"}, digits=3)
+figures.table(
+    pairs.rename_axis("seed").reset_index(),
+    names={"seed": "seed", "none": "learned over none", "rotary": "learned over rotary"},
+    digits=3,
+)
 
 # %% [markdown]
 # So the steepest layer of a network with learned positions was {glue:text}`twins-over-none-low:.2f` to
 # {glue:text}`twins-over-none-high:.2f` times as steep as without, as the claim has it. With {glue:text}`twins-seeds`
 # seeds this is weak evidence, and the median layer does not agree: there the ratio is
-# {glue:text}`twins-over-middle-low:.2f` to {glue:text}`twins-over-middle-high:.2f`. The place does differ: with learned
-# positions layer {glue:text}`twins-learned-layer` is the steepest in every network, without them the last one, layer
-# {glue:text}`twins-none-layer`.
+# {glue:text}`twins-over-middle-low:.2f` to {glue:text}`twins-over-middle-high:.2f`. The place does differ in the
+# networks trained here: with learned positions layer {glue:text}`twins-learned-layer` is the steepest, without them the
+# last one, layer {glue:text}`twins-none-layer`.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert apart["rotary, not turned"] < 1e-5 and min(apart["learned"], apart["rotary"]) > 1e-3
@@ -199,7 +206,7 @@ ledger.record(
 #   small effect of the positions would not be seen here; they are not needed for the growth.
 # - The networks are small, their windows short and their training brief: batches of {glue:text}`twins-batch` windows.
 #   GPT-2 read far more; what its positions do to it is not known from here.
-# - Half-way, layers with learned positions had slopes up to {glue:text}`twins-way:.2f`, more than at the end. A slope
+# - On the way, layers with learned positions had slopes up to {glue:text}`twins-way:.2f`, more than at the end. A slope
 #   belongs to a checkpoint.
 # - A network without positions still knows places: its {term}`mask <mask (causal)>` lets the first token see one token,
 #   the second two.

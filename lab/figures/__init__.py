@@ -35,12 +35,11 @@ from lab.figures.registry import FIGURES, BookFigure
 from lab.figures.speed import residuals, speed_bars
 from lab.figures.tables import ShownTable, table
 from lipnb.scanning import figures as scan
-from lipnb.scanning.style import NOT_CONVERGED, STYLE, house_style, log_ticks, panels, points, rate_line
+from lipnb.scanning.style import STYLE, house_style, panels, points
 
 __all__ = [
     "FIGURES",
     "FORMATS",
-    "NOT_CONVERGED",
     "STYLE",
     "BookFigure",
     "ShownTable",
@@ -53,7 +52,6 @@ __all__ = [
     "interventions",
     "kv_rounding",
     "l2",
-    "log_ticks",
     "matrix",
     "movable",
     "objects",
@@ -61,7 +59,6 @@ __all__ = [
     "points",
     "positions",
     "probabilities",
-    "rate_line",
     "real_text",
     "redraw",
     "released",

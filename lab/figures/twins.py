@@ -13,7 +13,7 @@ NETWORK = ["positions", "seed", "step"]  # one network at one checkpoint
 
 
 def slopes(table):
-    """Slope of the constant in each layer of every twin after training, and before it.
+    """Slope of the constant in each layer of each twin after training, and before it.
 
     Parameters
     ----------

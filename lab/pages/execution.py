@@ -1,4 +1,4 @@
-"""When, how long and on what every page and table was last made: a file of facts, and the page that shows them."""
+"""When, how long and on what pages and tables were last made: a file of facts, and the page that shows them."""
 
 import hashlib
 import json
@@ -9,7 +9,6 @@ from importlib.metadata import version
 from platform import python_version
 
 from lab import results
-from lab.pages import verdicts
 from lab.pages.sources import sources, tables, write_if_changed
 from lab.pages.verdicts import table as markdown
 
@@ -40,13 +39,15 @@ def note(path, seconds, reads):
     path.with_suffix(".run.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
-def gather(root, notebooks):
+def gather(root, notebooks, ledger):
     """The facts: of pages from their runs in _build if these are the notebooks, else as stored; of tables as they are.
 
     Parameters
     ----------
     root, notebooks : Path
         The repository, and the folder of executed notebooks.
+    ledger : list of dict
+        Their verdicts, from `lab.pages.verdicts.gather`.
 
     Returns
     -------
@@ -56,7 +57,7 @@ def gather(root, notebooks):
     """
     stored = root / STORED
     known = json.loads(stored.read_text(encoding="utf-8")) if stored.is_file() else {"pages": {}, "tables": {}}
-    counts = Counter((row["page"], row["verdict"]) for row in verdicts.gather(root, notebooks))
+    counts = Counter((row["page"], row["verdict"]) for row in ledger)
     pages = {}
     for source in sources(root):
         run, facts = notebooks / f"{source.stem}.run.json", dict(known["pages"].get(source.stem, {}))
@@ -123,8 +124,8 @@ def section(facts):
     seconds = [run["seconds"] for run in pages.values() if "seconds" in run]
     versions = Counter(json.dumps(run["versions"]) for run in pages.values() if "versions" in run)
     said = [
-        f"{len(seconds)} of {len(pages)} pages have a recorded run, of {sum(seconds) / 60:.0f} minutes in all "
-        "(two at a time)."
+        f"{len(seconds)} of {len(pages)} pages have a recorded run; their times, of pages run side by side, add up to "
+        f"{sum(seconds) / 60:.0f} minutes."
     ]
     for text, count in versions.items():
         listed = ", ".join(f"{name} {number}" for name, number in json.loads(text).items())

@@ -17,8 +17,9 @@ def pair(root):
         write_if_changed(path, image)
     for path in {*(root / "book" / "figures").glob("*.png")} - {*drawn}:
         path.unlink()  # no longer shown
-    verdicts.store(root, verdicts.gather(root, root / "notebooks"))
-    execution.store(root, execution.gather(root, root / EXECUTED))
+    ledger = verdicts.gather(root, root / "notebooks")
+    verdicts.store(root, ledger)
+    execution.store(root, execution.gather(root, root / EXECUTED, ledger))
     return 0
 
 
@@ -36,13 +37,13 @@ def book_files(root, notebooks):
     prose = [path for path in prose if path.suffix == ".md"]
     for name, image in pictures.pictures(root, notebooks, *prose).items():
         files[f"book/figures/{name}.png"] = image
-    runs, mark = glued.Runs(root, notebooks), verdicts.MARK
+    runs, ledger = glued.Runs(root, notebooks), verdicts.gather(root, notebooks)
     for name in (str(path.relative_to(root)) for path in prose):
         text = glued.filled(runs, name, files[name].decode())
-        if mark in text:
-            text = text.replace(mark, verdicts.section(root, verdicts.gather(root, notebooks)))
+        if verdicts.MARK in text:
+            text = text.replace(verdicts.MARK, verdicts.section(root, ledger))
         if execution.MARK in text:
-            text = text.replace(execution.MARK, execution.section(execution.gather(root, notebooks)))
+            text = text.replace(execution.MARK, execution.section(execution.gather(root, notebooks, ledger)))
         files[name] = text.encode()
     return files
 

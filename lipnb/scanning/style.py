@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, ScalarFormatter
 
-__all__ = ["NOT_CONVERGED", "STYLE", "house_style", "log_ticks", "panels", "points", "rate_line"]
+__all__ = ["NOT_CONVERGED", "STYLE", "house_style", "log_ticks", "panels", "points"]
 
 STYLE = Path(__file__).with_name("house.mplstyle")
 NOT_CONVERGED = "#b0b0b0"
@@ -51,13 +50,3 @@ def points(drawn):
         count += sum(len(dots.get_offsets()) for dots in ax.collections if isinstance(dots, PathCollection))
         count += sum(len(line.get_xdata()) for line in ax.lines if line.get_marker() not in ("None", "", "_", "|"))
     return count
-
-
-def rate_line(ax, fit, span):
-    """Draw a fitted power law over `span`, labelled with its exponent and interval."""
-    x = np.geomspace(*span, 50)
-    label = rf"${fit.constant:.3g}\,n^{{{fit.exponent:.3f}}}$  [{fit.low:.3f}, {fit.high:.3f}]"
-    ax.plot(x, fit(x), color="C1", label=label)
-    ax.legend(loc="upper left", handlelength=1, borderaxespad=0.2)
-    low, high = ax.get_ylim()
-    ax.set_ylim(top=high * (high / low) ** 0.15)  # room for the legend above the dots

@@ -74,7 +74,7 @@ def test_a_run_is_noted_stored_and_shown(small):
     seconds, failure = running.run_page(small, source)
     assert failure is None
     executed = small / "_build" / "notebooks"
-    facts = execution.gather(small, executed)
+    facts = execution.gather(small, executed, [])
     page = facts["pages"]["01_small"]
     assert page["texts"] == ["pydoc_data.topics"] and page["models"] == [] and page["verdicts"] == {}
     assert 0 < page["seconds"] <= seconds + 1 and page["finished"][:2] == "20" and page["versions"]["torch"]
@@ -82,7 +82,7 @@ def test_a_run_is_noted_stored_and_shown(small):
     # from committed pages the stored facts are shown, and the last run stays out
     execution.store(small, facts)
     (executed / "01_small.run.json").unlink()
-    assert execution.gather(small, small / "notebooks") == facts
+    assert execution.gather(small, small / "notebooks", []) == facts
     text = execution.section(facts)
     assert "1 of 1 pages have a recorded run" in text and "{doc}`../notebooks/01_small`" in text
     assert "pydoc_data.topics" in text and f"torch {page['versions']['torch']}" in text

@@ -94,14 +94,6 @@ def test_every_mark_is_a_row():
     assert figures.points(ax) == 5
 
 
-def test_the_line_is_the_fit():
-    fit = power_laws.PowerLaw(2.0, 0.5, 0.4, 0.6, 0.95, 10)
-    ax = plt.subplots()[1]
-    figures.rate_line(ax, fit, (2, 98))
-    x, y = ax.lines[0].get_data()
-    assert np.allclose(y, 2 * np.sqrt(x)) and x[0] == 2 and np.isclose(x[-1], 98)
-
-
 def test_other_figures_draw():
     history = pd.DataFrame({"method": ["a", "a", "b"], "products": [1, 2, 1], "error": [0.1, 0.01, 0.2]})
     assert len(figures.residuals(history).lines) == 2
