@@ -54,7 +54,7 @@ for name, (table, weights, place, colour, marker) in series.items():
     ax.annotate(name, (longest, means[longest]), (6, 0), textcoords="offset points", color=colour, va="center")
 n = means.index.to_numpy()
 ax.plot(n, 0.7 * n**0.5, color="black", ls=":", lw=1.5)
-ax.annotate(r"$\sqrt{n}$", (longest, 0.7 * longest**0.5), (6, 0), textcoords="offset points", va="center")
+ax.annotate(r"like $\sqrt{n}$", (longest, 0.7 * longest**0.5), (6, 0), textcoords="offset points", va="center")
 ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="local Lipschitz constant", xlim=(7, 400))
 ax.set_xticks(n, n)
 ax.set_yticks([0.2, 0.5, 1, 2, 5, 10, 20], [0.2, 0.5, 1, 2, 5, 10, 20])
@@ -66,7 +66,8 @@ plt.show()
 # of MiniLM's layer 3 rise, less steeply than a dotted line; those of its layer 0 stay nearly level; those of the random
 # GPT-2 lie far below and rise a little. -->
 # *{term}`Local Lipschitz constants <local Lipschitz constant>` on Alice, one mark for each {term}`window` of text, from
-# random places; the lines join the means; dotted, a slope of $\sqrt n$. The random GPT-2 (layer 6) is masked.*
+# random places; the lines join the means; dotted, the slope $\frac12$ of $\sqrt n$. The random GPT-2 (layer 6) is
+# masked.*
 #
 # ## From a text to one number
 #

@@ -127,7 +127,7 @@ figures.movable.released(sharp)
 # %% [markdown]
 # <!-- figure fig-04-movable: On the left both quantities against the number of tokens; on the right their exponents, as
 # attention goes from uniform to sharp; dotted, one quarter. -->
-# *To be moved: the {term}`logit range`, from 0 (uniform) upwards. Left, both quantities for three draws of a head and
+# *Move the slider to change the {term}`logit range`, from 0 (uniform) upwards. Left, both quantities for three draws of a head and
 # its tokens, with $\norm V_2 = 1$ and a mean of length 1 for each. Right, the {term}`exponents <exponent>` fitted to
 # the three draws, the chosen range outlined; dotted, $\frac14$.*
 #
@@ -188,8 +188,8 @@ glue("four-longest", longest, display=False)
 # - *MiniLM, the other layers*: the constant does grow, with slopes from {glue:text}`four-low:.2f` to
 #   {glue:text}`four-high:.2f`. Some of their intervals contain $\frac14$. The released quantity has
 #   {glue:text}`four-released-low:.2f` to {glue:text}`four-released-high:.2f`. With $a$ the slope of the constant, this
-#   is more than $\frac14 + \frac a2$ in {glue:text}`four-beyond` of these layers: the growth of the constant alone
-#   does not explain it.
+#   is more than $\frac14 + \frac a2$ in {glue:text}`four-beyond` of these layers, by estimates that we do not test: there
+#   the growth of the constant alone may not explain it.
 
 # %% tags=["hide-input", "nbval-check-output"]
 for tokens, row in zip(inputs, table.itertuples(), strict=True):
@@ -251,6 +251,6 @@ print("✓ checked: both formulas of uniform attention; the slope is larger as r
 # :::
 #
 # :::{dropdown} 6. A plot of the released quantity follows $n^{1/4}$. What follows for the constant?
-# No rate: it may be level, as in uniform attention, or grow. MiniLM's layer 0 shows no growth; the others have
+# No rate: it may be level, as in uniform attention, or grow. MiniLM's layer 0 hardly grows; the others have
 # exponents from {glue:text}`four-low:.2f` to {glue:text}`four-high:.2f`.
 # :::

@@ -47,12 +47,12 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-41-atlas: One mark for each attention layer, in columns by model, at the height of its slope. Full
 # dots of the trained models are scattered from zero to above one half; triangles of shuffled text lie on or next to
-# them; hollow squares of random weights lie in a row close to zero. -->
+# most of them, and far below those of ALBERT; hollow squares of random weights lie in a row close to zero. -->
 # *Slope of the constant against the number of tokens in log-log axes, layer by layer from the first (left) to the last
 # of each model, on Alice (DINOv2: a picture,
 # ALBERT: chemical reactions). Full dots: trained, with 95 % intervals over {term}`windows <window>`.
 # Triangles: the same tokens in random order. Squares: random weights. Dashed, 1/4; dotted, 1/2. Neither line describes
-# the dots; training makes the growth, and order hardly matters.*
+# the dots; training makes the growth, and order hardly matters, but in ALBERT.*
 #
 # ## Two tokens
 #
@@ -212,7 +212,7 @@ headings |= {"least": "as released, smallest", "most": "as released, largest"}
 figures.table(beside.reset_index(), names=headings, digits=2)
 
 # %% [markdown]
-# The random GPT-2 is the one panel of Figure 1 that needs no trained weights. In its layer 6 the constant has the slope
+# The random GPT-2 is the one panel of Figure 1 on text that needs no trained weights. In its layer 6 the constant has the slope
 # {glue:text}`growth-random:.3f`, the {term}`released quantity` {glue:text}`growth-random-released:.2f`. Untrained
 # attention is nearly uniform; under a mask the first tokens get the most of it, and that is all
 # that grows ({doc}`43_why_it_grows`).
@@ -242,6 +242,16 @@ said |= {"factor": (longest / trained.shortest.min()) ** moved.loc["depth", "lar
 said |= {"smollm": trained[trained["map"] == "SmolLM2"].slope.median(), "tolerance": TOLERANCE}
 said |= {"bent": int((~trained.curve.isin(["power law", "flat"])).sum()), "octave": 100 * (2**TOLERANCE - 1)}
 said |= {"albert": albert["median"], "albert-shuffled": albert.shuffled}
+first = table[
+    (table["map"] == "MiniLM")
+    & (table.layer == 0)
+    & (table.case == "as read")
+    & (table.corpus == first_texts["MiniLM"])
+]
+said |= {"all": layer_growth.rates(first, along=()).slope.item()}
+said |= {"short": layer_growth.rates(first[first.length <= 128], along=()).slope.item()}
+distinct = trained[trained["map"] != "MiniLM, masked"]
+said["weights"] = len(distinct) - (distinct["map"] == "ALBERT").sum() + 1
 said |= {"odd": moved.loc["text", "beyond"], "random": flat.slope, "random-released": flat.released}
 for name, value in said.items():
     glue(f"growth-{name}", float(value), display=False)
@@ -265,7 +275,7 @@ assert abs(minilm.median() - claimed_exponent) < 0.05 < trained[trained["map"] =
 print("✓ all stored rows converged, below their certificates; some of them, measured again, agree")
 
 # %% tags=["hide-input"]
-law = "{0.map}, layer {0.layer}, {0.corpus}: slope {0.slope:.3f} [{0.low:.3f}, {0.high:.3f}]".format
+law = "{0[map]}, layer {0.layer}, {0.corpus}: slope {0.slope:.3f} [{0.low:.3f}, {0.high:.3f}]".format
 flattest, farthest = (law(trained.loc[at]) for at in (trained.high.idxmin(), near.idxmax()))
 untrained = law(flat.to_frame().T.assign(layer=6).iloc[0])
 spread = {name: moved.loc[name] for name in ("text", "mask", "depth")}
@@ -317,7 +327,11 @@ ledger.record(
 #   text is tested here, and under attack on {doc}`42_adversarial_inputs`. The four panels of BERT stay unchecked.
 # - An interval covers the choice of windows from one text. Three texts are not a sample of texts, and
 #   {glue:text}`growth-models:.0f` models are not a sample of models: counts of layers describe these models only.
-# - Slopes in whole ranges weigh each octave the same; other ranges have other slopes wherever a curve bends.
+# - Slopes in whole ranges weigh each octave the same; other ranges have other slopes wherever a curve bends. MiniLM was
+#   trained on texts of at most 128 tokens: up to there its layer 0 has {glue:text}`growth-short:.2f`, up to 512
+#   {glue:text}`growth-all:.2f` ({doc}`43_why_it_grows`).
+# - Layers are counted as run: MiniLM's twice, once with a mask that it was not trained with, and the depths of ALBERT
+#   share their weights. There are {glue:text}`growth-weights:.0f` different attention layers.
 #
 # **One thing to try.** `python -m lab tables --model FOLDER` measures the layers of a model of your own at the lengths
 # of the paper. Is its middle near 1/4?

@@ -280,8 +280,9 @@ print("✓ norms of attention lie where the proposition says; the sentences on s
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The growth of most trained layers is that of attention to the same few tokens, in size and not only in sign: the
-#   slopes have correlation {glue:text}`why-correlation:.2f`. The goal that we had set is missed all the same.
+# - In most models the growth goes along with attention to the same few tokens, and mostly has its size: the slopes have
+#   correlation {glue:text}`why-correlation:.2f`. The goal that we had set is missed, and in gpt2-mini and ALBERT few
+#   layers agree.
 # - The proposition gives the frozen part its reason; the part through keys and queries has none here, and in gpt2-mini
 #   it is what grows. The largest disagreements under changed attention are there too.
 # - $\norm P_2$ is measured at the same inputs as the constant, so the prediction is of a derivative from attention,

@@ -12,7 +12,8 @@
 # Tied {term}`L2 attention` has a {term}`Lipschitz constant <Lipschitz constant on a ball>` on the whole space; divided
 # by its {term}`bound`, it can even be inverted. Does a language model made of it still learn? We train small ones on
 # characters, beside the same networks with their {term}`attention` deleted. Tied L2 attention costs
-# {glue:text}`cost_tied_low:.2f` to {glue:text}`cost_tied_high:.2f` nats per character over dot products. Contractive
+# {glue:text}`cost_tied_low:.2f` to {glue:text}`cost_tied_high:.2f` nats per character over dot products, with sinusoids
+# for positions. Contractive
 # attention costs {glue:text}`cost_contractive_low:.2f` to {glue:text}`cost_contractive_high:.2f`, and is then at most
 # {glue:text}`attends_high:.4f` nats better than no attention.
 
@@ -54,7 +55,7 @@ plt.show()
 # line of the character before. Right, learning curves of the deepest models in the same order. -->
 # *Left: test loss by depth, one dot for each seed, lines through the means. Right: learning curves of the deepest
 # models,
-# with their range over the seeds. Grey: attention deleted. Dotted: frequencies after the character before. The
+# with their range over the seeds. Grey: no attention. Dotted: frequencies after the character before. The
 # contractive networks lie where the networks without attention lie, so their attention contributes next to nothing.*
 #
 # ## The claim and the four kinds
@@ -89,7 +90,7 @@ plt.show()
 # can.
 # Training is by Adam at a rate that rises linearly and then falls like one over the root of the steps, without dropout
 # or
-# clipping. The text is not part of this book, only numbers measured on it.
+# clipping. The text is not part of this book, only numbers measured on it and short samples of what networks write.
 
 # %% tags=["hide-input"]
 parameters = {
@@ -234,7 +235,7 @@ figures.table(pd.DataFrame(rows), names=headings)
 # {glue:text}`deepest` layers with one.
 #
 # One rate serves all kinds. In a scan of short runs with a seed that is not used again, by validation loss in nats per
-# character, no kind prefers another rate:
+# character, the rate used is the best of three for each kind:
 
 # %% tags=["hide-input"]
 scan = stored[(stored.part == "scan") & (stored.row == "evaluation")]
@@ -247,12 +248,15 @@ headings = {"attention": "attention"} | {rate: f"rate {rate:g}" for rate in scan
 figures.table(scan.loc[kinds].reset_index(), names=headings, digits=4)
 
 # %% [markdown]
-# With learned positions in place of sinusoids, the same run with two layers has these test losses:
+# With learned positions in place of sinusoids, the same run with two layers has these test losses; tied L2 costs
+# {glue:text}`cost_learned:.2f` nats there:
 
 # %% tags=["hide-input"]
 moved = stored[(stored.part == "positions") & (stored.row == "test")]
 moved = pd.concat([moved, ends[(ends.layers == 2) & (ends.seed == 0)]])
 moved = moved.pivot(index="attention", columns="positions", values="nats").loc[kinds].reset_index()
+by_place = moved.set_index("attention").learned
+glue("cost_learned", float(by_place["l2-tied"] - by_place["dot"]), display=False)
 figures.table(moved, names={"attention": "attention"} | {c: c for c in moved.columns[1:]}, digits=4)
 
 # %% [markdown]
@@ -320,8 +324,8 @@ plt.show()
 # each kind, on a logarithmic axis. Thick dashes mark the bounds for all inputs: those of tied L2 attention lie far
 # above its measured points, and that of contractive attention is 1, with measured points far below. -->
 # *Trained attention layers of the deepest models at real text: median over windows and seeds, bars from the smallest to
-# the largest. Thick dashes: the bound, valid for all inputs. Dot products and untied L2 logits have none. Text is far
-# from the worst case of either bound.*
+# the largest. Thick dashes: the bound, valid for all inputs. Dot products and untied L2 logits have none. Text uses a
+# small part of what either bound allows.*
 
 # %% tags=["hide-input"]
 layers["used"] = layers.highest / layers.bound
@@ -422,8 +426,8 @@ ledger.record(
 # - Of the recalled sentences, that tied kinds lose to dot products holds here; that invertible networks lose only
 #   *slightly* and that all improve with depth do not; the values, and the trends at the paper's size, cannot be asked.
 # - The bound holds for all inputs at all times of training, up to a margin for rounding that is divided out with it.
-#   Real text is far from its worst case: the layers use a small part of what they are allowed. That is the price of a
-#   guarantee that does not look at the input.
+#   At real text the layers use a small part of what they are allowed; how much of the rest is the bound's own is not
+#   measured here.
 # - In return, the contractive model is a chain of maps that can be inverted, with constants that were known before
 #   training began: a part $x + c f(x)$ has at most $1 + c$, its inverse at most $1 / (1 - c)$. The two parts of each of
 #   {glue:text}`deepest` layers allow the network {glue:text}`forth:.0f`, and its inverse {glue:text}`back:.0e`. The

@@ -15,7 +15,9 @@
 # tied {term}`L2 attention` and contractive attention, which is tied too, train at no depth, and dot products at every
 # depth to {glue:text}`dot_to`: the opposite of the claim, at our size. At this rate untied L2 attention, which is no
 # part of the claim, trains at these depths too. At each of the two other rates, with one run at each depth, dot
-# products train at one of the depths tried. A factorial design at one depth says what hinders: the tying, not the
+# products train at one of the depths tried: at the smaller rate by {glue:text}`barely:.3f` nats, and at the larger one
+# they end, from {glue:text}`collapse:.0f` layers on, above contractive networks, which do not collapse. A factorial
+# design at {glue:text}`factorial-layers:.0f` layers and the middle rate says what hinders there: the tying, not the
 # distances, not the start, not the place of LayerNorm.
 
 # %% tags=["parameters", "hide-input"]
@@ -65,7 +67,8 @@ plt.show()
 # panel only dot products and untied L2 attention lie below the dashed line of the bigram, at every depth but the
 # largest, where one run of dot products does; tied L2 and contractive L2 networks lie between the dashed and the dotted
 # line at every depth, on the grey marks of networks without attention. -->
-# *Test loss by depth at three fixed rates: a dot for each run, lines through the means. Grey: attention deleted.
+# *Test loss by depth at three fixed rates: a dot for each run, lines through the means; untied L2 was run at the middle
+# rate alone. Grey: no attention.
 # Dotted: frequencies of characters, the loss of a network that has learned nothing else. Dashed:
 # frequencies after the character before, which need no attention. In the middle panel networks of tied L2 and of
 # contractive L2 attention lie above the dashed line, beside those without attention: what they learn needs no
@@ -86,7 +89,7 @@ plt.show()
 #
 # A weaker threshold is {glue:text}`margin` nats below the frequencies of single characters: we call a run that passes
 # it *alive*. At this rate {glue:text}`alive-runs` of {glue:text}`all-runs` runs pass it, even those *without any
-# attention*. So it says that a network has not collapsed, and nothing about attention. The kinds and the controls
+# attention*. So it says that a network has not collapsed, and says nothing about attention. The kinds and the controls
 # without attention are those of {doc}`65_language_model`: {term}`LayerNorm <layer normalisation>` after each addition,
 # none in the contractive kind. Where the paper had LayerNorm is not known to us.
 #
@@ -180,7 +183,7 @@ figures.table(mean.reset_index(), names=names_of, digits=4)
 figures.table(counted(pairs), names=names_of)
 
 # %% [markdown]
-# ## What goes wrong: all tokens coincide
+# ## What goes wrong at the largest depth
 #
 # We train the deepest network for a few steps on the text that comes with Python. After each step, how different are
 # the tokens that the last layer receives? We divide their root mean square distance from their mean by their size: this
@@ -229,7 +232,7 @@ plt.show()
 #
 # Tied L2 attention differs from dot products in three ways: its {term}`logits <logit>` are distances, its keys are its
 # queries, and it adds little at the start. A factorial design takes them apart, at one depth and the rate above. Three
-# kinds of attention start so that they add little or much (output matrices times a factor, see the table), with
+# kinds of attention start so that they add little or much (output matrices of tied L2 times {glue:text}`factor:.0f`, those of the others divided by it, or as they are), with
 # LayerNorm after or before each part, with {glue:text}`factorial-seeds:.0f` seeds for each. Beside them: tied L2
 # attention divided by its {term}`bound`, so that its constant is at most 1 while all else stays; and no attention.
 
@@ -249,7 +252,14 @@ plt.show()
 # with Student's intervals over seeds. Where it depends on the kind, it is given for each kind.
 
 # %% tags=["hide-input"]
+assert factorial.start.max() == 1 / factorial.start.min()
+glue("factor", float(factorial.start.max()), display=False)
 effect = effects(factorial[factorial.row == "test"])
+by_rate = controls[(controls.part == "rate") & (controls.row == "test")].set_index(["attention", "rate", "layers"]).nats
+slow, fast = (by_rate["dot"][rate] for rate in by_rate["dot"].index.unique("rate").sort_values())
+glue("barely", float(pairs - slow.min()), display=False)
+falls = fast - by_rate["contractive"][by_rate["dot"].index.get_level_values("rate").max()]
+glue("collapse", float(falls[falls > 0.1].index.min()), display=False)
 deep = controls[(controls.part == "control") & (controls.row == "test") & (controls.attention == "dot")]
 deep = deep[deep.start == 1].assign(trained=deep.nats < pairs).groupby("norm").trained.agg(["sum", "size"])
 for norm in ("after", "before"):

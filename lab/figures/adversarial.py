@@ -12,7 +12,7 @@ __all__ = ["OWN", "own_worst", "scaling_factors", "worst_heads"]
 
 OWN = {
     "followed": "one head\nfollowed",
-    "clusters": "two clusters",
+    "clusters": "two\nclusters",
     "random": "random\nclusters",
     "fork": "fork",
     "text": "text",
@@ -118,7 +118,7 @@ def own_worst(own, layers):
                 look = {"mfc": "white" if masked else f"C{i}", "mec": f"C{i}"}
                 ax.plot(i + shift, of_mask.slope, "o", ms=4.5, **look)
         ax.axhline(0.5, color="0.4", ls=":", lw=1.2)
-        ax.set_xticks(range(len(OWN)), OWN.values(), fontsize=8.5, rotation=35, ha="right")
+        ax.set_xticks(range(len(OWN)), OWN.values(), fontsize=7.5)
         ax.set_title(title, fontsize=10.5)
     axes[0].set_ylabel("slope of the constant")
     return figure

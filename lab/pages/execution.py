@@ -142,6 +142,18 @@ def section(facts):
         for name, one in made.items()
     ]
     below = ["table", "command", "made", "rows", "sha256", "code"]
+    how = Counter(
+        "unchanged since"
+        if one["code"].endswith("unchanged since")
+        else "unknown"
+        if one["code"] == "unknown"
+        else "changed"
+        for one in made.values()
+    )
+    said.append(
+        f"Of {len(made)} tables the describing file of {how['unchanged since']} is unchanged since, that of "
+        f"{how['changed']} has changed, and of {how['unknown']} it is not known."
+    )
     return "\n".join(
         [" ".join(said), "", "## Pages", "", *markdown(head, lines), "", "## Tables", "", *markdown(below, rows)]
     )

@@ -12,6 +12,14 @@ from lab.pages import execution, watching
 from lab.pages.sources import EXECUTED, convert, fingerprint, is_fresh, sources
 
 
+# nothing but results in the outputs of a page, also where it is not make that runs it
+QUIET = {
+    "PYTHONWARNINGS": "ignore:IProgress not found",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+}
+
+
 def lighter(png):
     """A base64 PNG in 256 colours where that is smaller: a figure keeps its look at a quarter of its weight."""
     from base64 import b64decode, b64encode
@@ -57,6 +65,8 @@ def run_page(root, source):
     kernels = root / "_build" / "ipython"
     watching.startup(kernels / source.stem, reads)
     os.environ["IPYTHONDIR"] = str(kernels / source.stem)
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
     # what the kernel itself says (it was interrupted, it crashed) goes to a file, not into the progress bar
     with failed.with_suffix(".log").open("w") as log:
         os.dup2(log.fileno(), 2)

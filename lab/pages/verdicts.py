@@ -213,7 +213,7 @@ def section(root, rows):
         said += f", without any **{none}**"
     measured = len({row["counter_example"] for row in rows if row["verdict"] == ORDER[0]})
     if measured < total[ORDER[0]]:  # one claim may stand at several places of a paper
-        said += f"; behind the **{total[ORDER[0]]}** that are refuted stand **{measured}** counter-examples"
+        said += f"; the **{total[ORDER[0]]}** refuted rest on **{measured}** different counter-examples"
     lost = [row for row in rows if row["verdict"] in LOST]
     variants = sum(row["variant"] for row in lost)
     head = "statement", "form tested", "known from", "verdict", "worst (median)", "tried on", "page"
