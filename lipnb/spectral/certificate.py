@@ -7,6 +7,7 @@ from lipnb.spectral.krylov import Krylov
 
 __all__ = ["NOISE", "Certificate", "least_log_mass", "log_christoffel", "noisy_log_christoffel"]
 
+SMALLEST = np.finfo(float).tiny
 NOISE = 4  # rounding of one product, in units of eps times the largest eigenvalue: assumed, not measured
 
 
@@ -43,15 +44,14 @@ def log_christoffel(diagonal: np.ndarray, off_diagonal: np.ndarray, t: np.ndarra
     -------
     ndarray, shape (b,)
     """
-    # q_i is kept as a ratio to the running root of the sum, so that nothing overflows
-    log_sum, q, before = np.zeros(len(t)), np.ones(len(t)), np.zeros(len(t))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    # t - T = L D L^T has the pivots b_i q_i / q_{i-1}, all positive; one that rounding made zero or less proves nothing
+    squares, pivots, pivot = off_diagonal**2, np.empty_like(diagonal), np.inf
+    with np.errstate(divide="ignore", over="ignore"):
         for i in range(diagonal.shape[1]):
-            coupling = off_diagonal[:, i - 1] * before if i else 0.0
-            after = ((t - diagonal[:, i]) * q - coupling) / off_diagonal[:, i]
-            growth = np.hypot(1, after)
-            q, before, log_sum = after / growth, q / growth, log_sum + 2 * np.log(growth)
-    return np.where(np.isnan(log_sum), np.inf, log_sum)
+            pivot = np.maximum(t - diagonal[:, i] - (squares[:, i - 1] / pivot if i else 0), SMALLEST)
+            pivots[:, i] = pivot
+        logs = 2 * np.cumsum(np.log(pivots) - np.log(off_diagonal), axis=1)
+    return np.logaddexp.reduce(logs, axis=1, initial=0)
 
 
 def noisy_log_christoffel(krylov: Krylov, theta: np.ndarray, t: np.ndarray, noise: float) -> np.ndarray:

@@ -113,7 +113,10 @@ class Krylov:
             start = _orthogonal(_orthogonal(start, against), against)
         self.current, self.previous = scaled(inverse(norms(start)), start), start
         self.full = keep and start.dtype == torch.float64
-        self.basis: Any = self._with_room(self.current[:, None]) if keep else None
+        self.basis: Any = None
+        if keep:
+            self.basis = self._with_room(self.current[None])
+            self.current = self.basis[0]
         self.diagonal, self.off_diagonal, self.coupling = (np.zeros((len(start), 0)) for _ in range(3))
         self.fresh: np.ndarray = np.zeros((len(start), 0), dtype=bool)
         self._next_fresh: np.ndarray = np.ones(len(start), dtype=bool)
@@ -126,24 +129,30 @@ class Krylov:
 
     def advance(self) -> None:
         """One product more: a new Lanczos vector and two coefficients."""
-        step = self.steps
-        residual = self.gram(self.current).to(self.current.dtype)
-        diagonal = (self.current * residual).sum(1, dtype=torch.float64)
+        step, kept = self.steps, self.basis is not None
+        product = self.gram(self.current).to(self.current.dtype)
+        diagonal = (self.current * product).sum(1, dtype=torch.float64)
         if self.against is not None:
-            residual = _orthogonal(residual, self.against)
-        if self.full:
-            for _ in range(2):  # one pass would multiply what orthogonality has been lost, step by step
-                residual = _orthogonal(residual, self.basis[:, : step + 1])
-        else:
-            residual = residual.addcmul(diagonal.to(residual.dtype)[:, None], self.current, value=-1)
-            if step:
-                residual.addcmul_(torch.from_numpy(self.off_diagonal[:, -1:]).to(residual), self.previous, value=-1)
+            product = _orthogonal(product, self.against)
+        if kept and step + 1 == len(self.basis):
+            self.basis = self._with_room(self.basis)
+        # the next vector is made where it will be kept; the product itself may belong to whoever made it
+        residual = torch.addcmul(
+            product,
+            diagonal.to(product.dtype)[:, None],
+            self.current,
+            value=-1,
+            out=self.basis[step + 1] if kept else None,
+        )
+        if step:
+            residual.addcmul_(torch.from_numpy(self.off_diagonal[:, -1:]).to(residual), self.previous, value=-1)
+        if self.full:  # what is left along the vectors before is small after the recurrence: one pass takes it off
+            _take_off(residual, self.basis[: step + 1])
         off_diagonal = norms(residual)
-        kept, share = self.basis is not None, CANCELLED if self.full else SMALL
-        if kept and residual.dtype != torch.float64 and (off_diagonal < share * diagonal.abs()).any():
+        if kept and (off_diagonal < (CANCELLED if self.full else SMALL) * diagonal.abs()).any():
             for _ in range(PASSES):  # rounding is a large part of what is left, until a pass leaves it as it is
                 before = off_diagonal
-                residual = _orthogonal(residual, self.basis[:, : step + 1], carefully=True)
+                _take_off(residual, self.basis[: step + 1], carefully=True)
                 off_diagonal = norms(residual)
                 if (off_diagonal >= UNCHANGED * before).all():
                     break
@@ -153,11 +162,8 @@ class Krylov:
         self.coupling = np.concatenate([self.coupling, self.off_diagonal[:, -1:]], axis=1)
         self.fresh = np.concatenate([self.fresh, self._next_fresh[:, None]], axis=1)
         self._next_fresh = np.zeros(len(self.fresh), dtype=bool)
-        self.previous, self.current = self.current, scaled(inverse(off_diagonal), residual)
-        if self.basis is not None:
-            if step + 1 == self.basis.shape[1]:
-                self.basis = self._with_room(self.basis)
-            self.basis[:, step + 1] = self.current
+        residual.mul_(inverse(off_diagonal).to(residual.dtype)[:, None])
+        self.previous, self.current = self.current, residual
 
     def renew(self, items: np.ndarray, lengths: np.ndarray) -> None:
         """Add a fresh random direction, of these `lengths`, to what led out of the space of some items.
@@ -171,23 +177,22 @@ class Krylov:
             drawn = torch.randn(
                 self.current.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64
             )
-            rows, old = self.basis[item : item + 1, : self.steps], self.off_diagonal[item, -1]
+            rows, old = self.basis[: self.steps, item][None], self.off_diagonal[item, -1]
             vector = drawn.to(self.current)[None]
             for _ in range(2):
                 vector = _orthogonal(vector, rows)
             vector = scaled(length * inverse(norms(vector)), vector) + old * self.current[item : item + 1]
             vector = _orthogonal(scaled(inverse(norms(vector)), vector), rows)
             self.current[item] = scaled(inverse(norms(vector)), vector)[0]
-            self.basis[item, self.steps] = self.current[item]
             self.coupling[item, -1] = np.hypot(length, old)
             self._next_fresh[item] = True
 
     @staticmethod
     def _with_room(basis):
         """`basis` with room for as many vectors again, so that each is copied once on average."""
-        b, steps, size = basis.shape
-        grown = basis.new_empty(b, max(32, 2 * steps), size)
-        grown[:, :steps] = basis
+        steps, b, size = basis.shape
+        grown = basis.new_empty(max(32, 2 * steps), b, size)
+        grown[:steps] = basis
         return grown
 
     def ritz(self) -> Ritz:
@@ -213,17 +218,18 @@ class Krylov:
     def combine(self, coordinates: np.ndarray, items: np.ndarray) -> list[Tensor]:
         """Vectors, each of shape (N,), of some items, with coordinates (len(items), j) in their Lanczos bases."""
         weights = torch.from_numpy(coordinates).to(self.current)
-        return [weights[i] @ self.basis[item, : weights.shape[1]] for i, item in enumerate(items)]
+        return [weights[i] @ self.basis[: weights.shape[1], item] for i, item in enumerate(items)]
 
     def restrict(self, index: np.ndarray, gram: Callable[[Tensor], Tensor]) -> None:
         """Go on with the items `index` (increasing) only, by the operator `gram` for these items."""
         self.gram = gram
-        if self.basis is not None:
-            for new, old in enumerate(index):
-                if new != old:
-                    self.basis[new, : self.steps + 1] = self.basis[old, : self.steps + 1]
-            self.basis = self.basis[: len(index)]
-        self.current, self.previous = self.current[index], self.previous[index]
+        if self.basis is None:
+            self.current, self.previous = self.current[index], self.previous[index]
+        else:
+            for vectors in self.basis[: self.steps + 1]:
+                vectors[: len(index)] = vectors[index]
+            self.basis = self.basis[:, : len(index)]
+            self.current, self.previous = self.basis[self.steps], self.basis[self.steps - 1]
         self.against = None if self.against is None else self.against[index]
         self.diagonal, self.off_diagonal, self.coupling = (
             part[index] for part in (self.diagonal, self.off_diagonal, self.coupling)
@@ -231,14 +237,21 @@ class Krylov:
         self.fresh, self._next_fresh, self._seeds = self.fresh[index], self._next_fresh[index], self._seeds[index]
 
 
-def _orthogonal(vectors, basis, *, carefully=False):
+def _orthogonal(vectors, basis):
     """`vectors` (b, N) less their components along the orthonormal rows of `basis` (b, j, N)."""
+    return _take_off(vectors.clone(), basis.transpose(0, 1))
+
+
+def _take_off(vectors, basis, *, carefully=False):
+    """Take off `vectors` (b, N), in place, their components along the orthonormal rows of `basis` (j, b, N)."""
     if vectors.device.type == "cpu" and vectors.shape[1] >= LOOP_SIZE:
         product = _in_pieces if carefully and vectors.shape[1] >= LONG else torch.mv
-        along = torch.stack([product(rows, vector) for rows, vector in zip(basis, vectors, strict=True)])[:, None]
+        for rows, vector in zip(basis.unbind(1), vectors, strict=True):
+            vector.addmv_(rows.mT, product(rows, vector), alpha=-1)
     else:
-        along = torch.bmm(basis, vectors[..., None]).mT
-    return torch.baddbmm(vectors[:, None], along, basis, alpha=-1)[:, 0]
+        rows = basis.transpose(0, 1)
+        vectors[:, None].baddbmm_(torch.bmm(rows, vectors[..., None]).mT, rows, alpha=-1)
+    return vectors
 
 
 def _in_pieces(rows, vector):

@@ -13,6 +13,7 @@ from lipnb.spectral.krylov import Krylov, open_steps
 __all__ = ["lanczos"]
 
 SETTLING = 3e-2  # relative residual below which a certified run reorthogonalises in full
+PATIENCE = 3  # most steps without a look at the Ritz values while settled items wait for their proof
 CAUTION = 4  # without a certificate the estimated error must be this much smaller than rtol
 
 
@@ -107,16 +108,27 @@ def lanczos(
     krylov = Krylov(gram, start, keep=vectors or certificate is not None or start.dtype == torch.float64)
     found = _nothing_yet(b)
     vector = torch.zeros(start.shape if vectors else 0, dtype=start.dtype, device=start.device)
-    is_open = np.ones(b, dtype=bool)
+    is_open, tops, looked = np.ones(b, dtype=bool), np.full(b, np.nan), 0
     for items in open_steps(krylov, is_open, most, restrict):
-        ritz, exhausted, last = krylov.ritz(), krylov.exhausted(tiny), krylov.steps == most
-        theta, rows = np.maximum(ritz.values[:, -1], 0), is_open[items]
+        exhausted, last, rows = krylov.exhausted(tiny), krylov.steps == most, is_open[items]
+        if not (last or exhausted.any() or krylov.steps - looked > PATIENCE or np.isnan(tops[items[rows]]).any()):
+            # all are settled and wait for their proof: no Ritz value is asked for until one may have it
+            waiting = np.where(rows, tops[items], 1)
+            if not (certificate.mass(krylov, waiting, waiting * (1 + rtol) ** 2) & rows).any():
+                continue
+        ritz, looked = krylov.ritz(), krylov.steps
+        theta = np.maximum(ritz.values[:, -1], 0)
         if certificate is None:
             done, deaf = exhausted | (ritz.error <= rtol / CAUTION), np.zeros_like(rows)
         else:
             limit = theta * (1 + rtol) ** 2
-            settled = (ritz.error <= rtol) & certificate.mass(krylov, theta, limit)
-            done = settled & certificate.heard(krylov, limit)
+            settled = ritz.error <= rtol
+            tops[items] = np.where(settled, theta, np.nan)
+            if settled.any():
+                settled &= certificate.mass(krylov, theta, limit)
+            done = settled.copy()
+            if settled.any():
+                done &= certificate.heard(krylov, limit)
             done |= (krylov.steps == size) | ((theta == 0) & (krylov.off_diagonal[:, -1] == 0))
             deaf = settled & ~done & ~exhausted
             krylov.full |= bool((ritz.residual < SETTLING).any())  # orthogonality is lost as Ritz values settle

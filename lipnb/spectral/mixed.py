@@ -187,7 +187,7 @@ def _search(low, start, tolerance, most):
         rows = np.flatnonzero(is_open[items] & (done | (step == most)))
         for row, top in zip(rows, krylov.combine(ritz.vectors[rows, :, -1], rows), strict=True):
             item, unit = items[row], max(ritz.values[row, -1], np.finfo(float).tiny)
-            search.vectors[item], search.seen[item] = top, krylov.basis[row, :step].clone()
+            search.vectors[item], search.seen[item] = top, krylov.basis[:step, row].clone()
             search.values[item] = ritz.values[row, :-1] / unit
             search.couplings[item] = krylov.off_diagonal[row, -1] * ritz.last[row, :-1] / unit
             search.second[item] = search.values[item][-1] if step > 1 else 0
