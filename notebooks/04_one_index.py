@@ -127,9 +127,9 @@ figures.movable.released(sharp)
 # %% [markdown]
 # <!-- figure fig-04-movable: On the left both quantities against the number of tokens; on the right their exponents, as
 # attention goes from uniform to sharp; dotted, one quarter. -->
-# *Move the slider to change the {term}`logit range`, from 0 (uniform) upwards. Left, both quantities for three draws of a head and
-# its tokens, with $\norm V_2 = 1$ and a mean of length 1 for each. Right, the {term}`exponents <exponent>` fitted to
-# the three draws, the chosen range outlined; dotted, $\frac14$.*
+# *Move the slider to change the {term}`logit range`, from 0 (uniform) upwards. Left, both quantities for three draws of
+# a head and its tokens, with $\norm V_2 = 1$ and a mean of length 1 for each. Right, the {term}`exponents <exponent>`
+# fitted to the three draws, the chosen range outlined; dotted, $\frac14$.*
 #
 # ## Trained layers: both quantities, the same inputs
 
@@ -188,8 +188,8 @@ glue("four-longest", longest, display=False)
 # - *MiniLM, the other layers*: the constant does grow, with slopes from {glue:text}`four-low:.2f` to
 #   {glue:text}`four-high:.2f`. Some of their intervals contain $\frac14$. The released quantity has
 #   {glue:text}`four-released-low:.2f` to {glue:text}`four-released-high:.2f`. With $a$ the slope of the constant, this
-#   is more than $\frac14 + \frac a2$ in {glue:text}`four-beyond` of these layers, by estimates that we do not test: there
-#   the growth of the constant alone may not explain it.
+#   is more than $\frac14 + \frac a2$ in {glue:text}`four-beyond` of these layers, by estimates that we do not test:
+#   there the growth of the constant alone may not explain it.
 
 # %% tags=["hide-input", "nbval-check-output"]
 for tokens, row in zip(inputs, table.itertuples(), strict=True):

@@ -212,10 +212,10 @@ headings |= {"least": "as released, smallest", "most": "as released, largest"}
 figures.table(beside.reset_index(), names=headings, digits=2)
 
 # %% [markdown]
-# The random GPT-2 is the one panel of Figure 1 on text that needs no trained weights. In its layer 6 the constant has the slope
-# {glue:text}`growth-random:.3f`, the {term}`released quantity` {glue:text}`growth-random-released:.2f`. Untrained
-# attention is nearly uniform; under a mask the first tokens get the most of it, and that is all
-# that grows ({doc}`43_why_it_grows`).
+# The random GPT-2 is the one panel of Figure 1 on text that needs no trained weights. In its layer 6 the constant has
+# the slope {glue:text}`growth-random:.3f`, the {term}`released quantity` {glue:text}`growth-random-released:.2f`.
+# Untrained attention is nearly uniform; under a mask the first tokens get the most of it, and that is all that grows
+# ({doc}`43_why_it_grows`).
 
 # %% tags=["hide-input"]
 stored = table[(table["map"] == "MiniLM") & (table.corpus == corpus) & (table.case == "as read")]

@@ -13,9 +13,9 @@
 # {term}`attention head` of MiniLM and GPT-2, in the ball that its own {term}`layer normalisation` allows, and of one
 # layer of a random GPT-2, at the {term}`radius` 100 of the released script, we build {term}`tokens <token>` on which
 # the {term}`local Lipschitz constant` grows like $\sqrt n$ ({numref}`fig-42-heads`). Whole layers grow more slowly at
-# such tokens, with a median slope of {glue:text}`own_clusters:.2f`, and at {term}`forks <fork>` like $\sqrt n$. These {term}`two clusters` are not
-# the worst: at the heads of MiniLM, at the radius of text, the constant at a {term}`fork` is tens to hundreds of times
-# larger, and at the median head a fifth of what Theorem 3.3 allows.
+# such tokens, with a median slope of {glue:text}`own_clusters:.2f`, and at {term}`forks <fork>` like $\sqrt n$. These
+# {term}`two clusters` are not the worst: at the heads of MiniLM, at the radius of text, the constant at a {term}`fork`
+# is tens to hundreds of times larger, and at the median head a fifth of what Theorem 3.3 allows.
 
 # %% tags=["parameters"]
 rows_to_check = 4  # of each model, measured again now
@@ -271,9 +271,9 @@ figures.table(lines, names=headings, digits={"middle": 2}, bold=lines.kind == "t
 # %% [markdown]
 # Followed in one head, layers have slopes from {glue:text}`followed_low:.2f` to {glue:text}`followed_high:.2f`. Their
 # own worst two clusters, of another head at another length in {glue:text}`own_change:.0f` of
-# {glue:text}`own_layers:.0f` layers, have a median of {glue:text}`own_clusters:.2f`; random directions, against no head,
-# {glue:text}`own_random:.2f`, with {glue:text}`chance:.2f` times the constant. So the slope of a whole layer at two
-# clusters is no sign of an attack. Forks are a median of {glue:text}`fork_over:.0f` times rougher.
+# {glue:text}`own_layers:.0f` layers, have a median of {glue:text}`own_clusters:.2f`; random directions, against no
+# head, {glue:text}`own_random:.2f`, with {glue:text}`chance:.2f` times the constant. So the slope of a whole layer at
+# two clusters is no sign of an attack. Forks are a median of {glue:text}`fork_over:.0f` times rougher.
 #
 # ## The released panel
 #
@@ -496,9 +496,9 @@ ledger.record(
 # - The released panel of the random GPT-2 is no evidence for $\sqrt n$: its tokens belong to no head.
 # - The tokens lie in the ball, not on the ellipsoid of the LayerNorm ({doc}`14_normalisation`), and no earlier layer
 #   need be able to make them: this does not show that a text could come near.
-# - Two heads, one with and one without the mask, have promised lengths below the model's positions at their mean radius on
-#   text. The mean radius is not that of the theorem, which needs every token inside; the largest norm on the same text
-#   gives longer ones. For GPT-2 the radius is what its LayerNorm allows; its text may stay far inside.
+# - Two heads, one with and one without the mask, have promised lengths below the model's positions at their mean radius
+#   on text. The mean radius is not that of the theorem, which needs every token inside; the largest norm on the same
+#   text gives longer ones. For GPT-2 the radius is what its LayerNorm allows; its text may stay far inside.
 # - The weights of BERT are not available to us: its panels and its factors stay unchecked.
 #
 # **One thing to try.** In the plane, set `R = 3` or `n = 100`: which of the two inputs gains more?

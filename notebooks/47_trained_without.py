@@ -27,6 +27,7 @@ import tempfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import torch
 from myst_nb import glue
@@ -136,10 +137,11 @@ for name, value in said.items():
     glue(f"twins-{name}", value if isinstance(value, int) else float(value), display=False)
 
 # %% [markdown]
-# All networks pass the bigram ({glue:text}`twins-bigram:.2f` nats) and stay above the trigram. Without positions the loss ends at
-# {glue:text}`twins-none-loss:.2f`, with learned ones at {glue:text}`twins-learned-loss:.2f`: so short a training makes
-# hardly any use of them, and these twins cannot say what positions of use would do. Rotary positions are of use sooner, {glue:text}`twins-rotary-loss:.2f`. The slopes do not
-# follow the loss: the networks that predict best end with the smallest median slopes.
+# All networks pass the bigram ({glue:text}`twins-bigram:.2f` nats) and stay above the trigram. Without positions the
+# loss ends at {glue:text}`twins-none-loss:.2f`, with learned ones at {glue:text}`twins-learned-loss:.2f`: so short a
+# training makes hardly any use of them, and these twins cannot say what positions of use would do. Rotary positions are
+# of use sooner, {glue:text}`twins-rotary-loss:.2f`. The slopes do not follow the loss: the networks that predict best
+# end with the smallest median slopes.
 #
 # ## The claim, and a mechanism
 #
@@ -196,7 +198,8 @@ ledger.record(
                  pairs["none"], **twin, counter_example=worst["none"],
                  grounds=f"slopes of the steepest layer, {len(pairs)} seeds, {steps} steps"),
     ledger.lower("castin.fig-4", "small twins: the median layer is steeper with learned positions than without",
-                 pairs_of_middle, **twin, counter_example=f"seed {pairs_of_middle.idxmin()}: {pairs_of_middle.min():.2f}",
+                 pairs_of_middle, **twin,
+                 counter_example=f"seed {pairs_of_middle.idxmin()}: {pairs_of_middle.min():.2f}",
                  grounds=f"median slopes over the layers, {len(pairs)} seeds, {steps} steps"),
     ledger.lower("castin.fig-4", "small twins with learned positions: a layer outgrows sqrt(n)",
                  top.slope / 0.5, **twin,
@@ -209,8 +212,8 @@ ledger.record(
 #
 # - The slopes of a few seeds differ by as much as those of two kinds of positions: compare the lines of one panel. A
 #   small effect of the positions would not be seen here; they are not needed for the growth.
-# - The networks are small, their training windows of {glue:text}`twins-window` tokens and their training brief: batches of {glue:text}`twins-batch` windows.
-#   GPT-2 read far more; what its positions do to it is not known from here.
+# - The networks are small, their training windows of {glue:text}`twins-window` tokens and their training brief: batches
+#   of {glue:text}`twins-batch` windows. GPT-2 read far more; what its positions do to it is not known from here.
 # - A slope over all lengths is no power law: in {glue:text}`twins-level` of the {glue:text}`twins-networks` networks
 #   even the steepest layer has nearly stopped growing in the last octave.
 # - On the way, layers with learned positions had slopes up to {glue:text}`twins-way:.2f`, more than at the end. A slope

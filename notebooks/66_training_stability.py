@@ -232,9 +232,10 @@ plt.show()
 #
 # Tied L2 attention differs from dot products in three ways: its {term}`logits <logit>` are distances, its keys are its
 # queries, and it adds little at the start. A factorial design takes them apart, at one depth and the rate above. Three
-# kinds of attention start so that they add little or much (output matrices of tied L2 times {glue:text}`factor:.0f`, those of the others divided by it, or as they are), with
-# LayerNorm after or before each part, with {glue:text}`factorial-seeds:.0f` seeds for each. Beside them: tied L2
-# attention divided by its {term}`bound`, so that its constant is at most 1 while all else stays; and no attention.
+# kinds of attention start so that they add little or much (output matrices of tied L2 times {glue:text}`factor:.0f`,
+# those of the others divided by it, or as they are), with LayerNorm after or before each part, with
+# {glue:text}`factorial-seeds:.0f` seeds for each. Beside them: tied L2 attention divided by its {term}`bound`, so that
+# its constant is at most 1 while all else stays; and no attention.
 
 # %% tags=["hide-input"]
 factorial = results.load("training-factorial")
@@ -258,7 +259,8 @@ effect = effects(factorial[factorial.row == "test"])
 by_rate = controls[(controls.part == "rate") & (controls.row == "test")].set_index(["attention", "rate", "layers"]).nats
 slow, fast = (by_rate["dot"][rate] for rate in by_rate["dot"].index.unique("rate").sort_values())
 glue("barely", float(pairs - slow.min()), display=False)
-falls = fast - by_rate["contractive"][by_rate["dot"].index.get_level_values("rate").max()]
+fastest = by_rate["dot"].index.get_level_values("rate").max()
+falls = fast - by_rate["contractive"][fastest]
 glue("collapse", float(falls[falls > 0.1].index.min()), display=False)
 deep = controls[(controls.part == "control") & (controls.row == "test") & (controls.attention == "dot")]
 deep = deep[deep.start == 1].assign(trained=deep.nats < pairs).groupby("norm").trained.agg(["sum", "size"])

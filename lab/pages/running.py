@@ -11,7 +11,6 @@ import nbformat
 from lab.pages import execution, watching
 from lab.pages.sources import EXECUTED, convert, fingerprint, is_fresh, sources
 
-
 # nothing but results in the outputs of a page, also where it is not make that runs it
 QUIET = {
     "PYTHONWARNINGS": "ignore:IProgress not found",
