@@ -52,8 +52,8 @@ class LocalLipschitz:
         Where float32 can prove no more, an `Attention` goes on in float64, as does a callable that can; else `upper`
         is what is still proved, and the item has not converged. Infinite if nothing was certified. Not counted, but by
         `lipnb.certify`: the rounding of the attention probabilities themselves, and of heads that cancel, where it is
-        relative to the heads and not to what is left of them. The start follows from `seed`
-        and is the same for all items.
+        relative to the heads and not to what is left of them. Its start follows from `seed` and is the same for all
+        items.
     confidence : float or None
         Probability that goes with `upper`; 1.0 for the dense method, where nothing is random; None where no
         certificate was asked for.
@@ -113,7 +113,8 @@ def local_lipschitz(
         Most products with the Jacobian and its transpose, of each part of a mixed-precision solve; default 300
         ("lanczos") or 1000 ("power"); "dense" ignores it.
     seed : int
-        Seed of the start vector, which is the same for all items of a batch.
+        Seed of the start vector, which is the same for all items of a batch. Without a certificate, half of the start
+        is what trained attention makes likely: each token as attended, in the direction that values stretch most.
     method : {"lanczos", "power", "dense"}
         Lanczos with a certificate (very small inputs are solved by the dense method); power iteration; or the
         singular values of the dense Jacobian.
@@ -331,6 +332,8 @@ def _solve(products, x, *, method, precision, seed, rtol, max_steps, confidence)
     """The answers of one solver for products at tokens x (..., n, d)."""
     low = gemm.low_precision(x.dtype, x.device) if precision == "mixed" and products.route == "cached" else x.dtype
     gram, unit, restrict, start = products.gram, products.unit, products.restrict, _start(x, seed)
+    if confidence is None and products.route == "cached" and method == "lanczos":
+        start = start + products.likely()  # no certificate needs a start that is all random; some of it stays so
     if products.route == "dense":
         found = dense_norm(products.matrix)
     elif method == "power":

@@ -15,6 +15,7 @@ READABLE = True  # whether what lab.pages.reading finds is a complaint too: `pyt
 MOST_CODE_CELLS, MOST_LINES, MOST_BYTES = 18, 25, 300_000
 PLACES = re.compile(r"(?<![\w.])(?:/home/|/Users/|/root/|/tmp/|[A-Za-z]:\\Users\\)|/site-packages/")
 ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")
+OBJECT = re.compile(r"(?:<|&lt;)(?:bound method|function|built-in|class &#x27;|class ')")
 SCALAR = re.compile(r"\bnp\.(?:u?int|float|bool|str)\d*_?\(")
 
 
@@ -53,12 +54,14 @@ def execution(notebook):
 
 
 def portability(root, notebook):
-    """No output tells where it was made, nor changes from run to run."""
+    """No output tells where it was made, what program made it, nor changes from run to run."""
     text = "\n".join(text for _, text in evidence.shown(notebook.cells))
     if PLACES.search(text) or str(root) in text or str(Path.home()) + "/" in text:
         yield "an output holds an absolute path"
     if ADDRESS.search(text):
         yield "an output holds a memory address"
+    if found := OBJECT.search(text):
+        yield f"an output shows Python's words for an object: {found[0]}..."
 
 
 def numbers(notebook):

@@ -172,6 +172,21 @@ class CachedProducts:
         self._buffers["head"].view(b, h, n, v).copy_(joined.view(b, n, h, v).transpose(1, 2))
         return self._buffers["head"]
 
+    def likely(self) -> Tensor:
+        """Unit vectors, shape (b, n d), which the top right singular vectors of trained layers often are not far from.
+
+        Each token as far as it is attended to, in the direction that values stretch most: for attention to one token
+        alone, held fixed, this is the top singular vector. Nothing is proved of it elsewhere.
+        """
+        b, h, g, n, *_, d = self.sizes
+        rows = self.probabilities.view(b, h, n, n).sum(1, dtype=torch.float64)
+        if self.root is None:
+            attended = rows.sum(1)
+        else:
+            attended = (self.root.double() ** 2 * rows).sum(1) / self.root.double()[..., 0]
+        attended = attended / attended.norm(dim=1, keepdim=True)
+        return (attended[..., None] * self.weights.steepest(g)).to(self.dtype).view(b, n * d)
+
     def jvp(self, u: Tensor) -> Tensor:
         """J u / `unit`, shape (b n, m), of `u`, shape (b n, d)."""
         joined = self.join(self.tangent(u))

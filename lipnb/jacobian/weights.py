@@ -6,6 +6,7 @@ import torch
 
 __all__ = ["ScaledWeights", "steep"]
 
+ROUNDS = 20  # of the power iteration for the direction of the values: it need not converge
 STEEP = 1e-5  # rounding of the logits from which row sums are taken off entry by entry
 
 
@@ -43,7 +44,7 @@ class ScaledWeights:
     @torch.no_grad()
     def __init__(self, attention, dtype):
         query, key, value, output = attention.query, attention.key, attention.value, attention.output
-        self._others = {}
+        self._others, self._steepest, self.value_width = {}, None, value.shape[-2]
         self.value_unit = _power_of_two(value)
         output_unit = 1.0 if output is None else _power_of_two(output)
         self.unit = self.value_unit * output_unit
@@ -71,6 +72,24 @@ class ScaledWeights:
             setattr(new, name, None if old is None else old.to(dtype))
         self._others[dtype] = new
         return new
+
+    def steepest(self, groups):
+        """Roughly the token direction, shape (d,), that value and output matrices stretch most, for `groups` of heads.
+
+        That is what happens to a token to which all others attend. It is made once; zero where the values are.
+        """
+        if self._steepest is None:
+            d, width = len(self.projection), self.value_width
+            matrix = self.projection[:, -groups * width :].mT.double()
+            if self.output is not None:
+                output = self.output.view(len(self.output), groups, -1, width).sum(2).flatten(1)
+                matrix = output.double() @ matrix
+            u = torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(matrix.device)
+            for _ in range(ROUNDS):
+                u = matrix.mT @ (matrix @ u)
+                u = u / u.norm().clamp_min(torch.finfo(u.dtype).tiny)
+            self._steepest = u
+        return self._steepest
 
     def through_output(self, joined, out=None):
         """Product of `joined`, shape (rows, h v), with the output matrices and back.

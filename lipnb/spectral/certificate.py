@@ -45,7 +45,9 @@ def log_christoffel(diagonal: np.ndarray, off_diagonal: np.ndarray, t: np.ndarra
     ndarray, shape (b,)
     """
     # t - T = L D L^T has the pivots b_i q_i / q_{i-1}, all positive; one that rounding made zero or less proves nothing
-    squares, pivots, pivot = off_diagonal**2, np.empty_like(diagonal), np.inf
+    squares: np.ndarray = off_diagonal**2
+    pivots = np.empty_like(diagonal)
+    pivot: np.ndarray = np.full(len(t), np.inf)
     with np.errstate(divide="ignore", over="ignore"):
         for i in range(diagonal.shape[1]):
             pivot = np.maximum(t - diagonal[:, i] - (squares[:, i - 1] / pivot if i else 0), SMALLEST)

@@ -111,7 +111,8 @@ def lanczos(
     is_open, tops, looked = np.ones(b, dtype=bool), np.full(b, np.nan), 0
     for items in open_steps(krylov, is_open, most, restrict):
         exhausted, last, rows = krylov.exhausted(tiny), krylov.steps == most, is_open[items]
-        if not (last or exhausted.any() or krylov.steps - looked > PATIENCE or np.isnan(tops[items[rows]]).any()):
+        due = last or exhausted.any() or krylov.steps - looked > PATIENCE or np.isnan(tops[items[rows]]).any()
+        if certificate is not None and not due:
             # all are settled and wait for their proof: no Ritz value is asked for until one may have it
             waiting = np.where(rows, tops[items], 1)
             if not (certificate.mass(krylov, waiting, waiting * (1 + rtol) ** 2) & rows).any():

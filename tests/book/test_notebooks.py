@@ -189,6 +189,9 @@ BREAKS = {
     "a memory address": lambda root: edit_pair(
         root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text="<f at 0x7f12ab34cd>"))
     ),
+    "Python's words for an object": lambda root: edit_pair(
+        root, lambda cell, _: cell.outputs.append(output("stream", name="stdout", text="<bound method map of 3>"))
+    ),
     "a NumPy scalar": lambda root: edit_pair(
         root,
         lambda cell, _: cell.outputs.append(

@@ -169,3 +169,39 @@ def test_heads_that_cancel_keep_what_is_left(left):
     assert found.converged and found.value <= constant * (1 + 1e-6) <= found.upper * (1 + 2e-6)
     pair = singular_pair(both, x)
     assert relative(AttentionJacobian(both, x).jvp(pair.input).norm(), pair.value) < 1e-3
+
+
+@pytest.mark.parametrize("output", [False, True], ids=["no output", "output"])
+@pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
+@pytest.mark.parametrize("shared", [1, 2], ids=["own keys", "shared keys"])
+def test_likely_is_the_top_vector_where_attention_is_uniform(shared, weighted, output):
+    """With A = 0 the Jacobian is the mean, times the values: its top pair is known, and `likely` must be it."""
+    n, d, h, k, v = 5, 12, 4, 3, 3
+    draw = torch.Generator().manual_seed(3)
+    value = torch.randn(h // shared, v, d, generator=draw, dtype=torch.float64)
+    value[..., 0] *= 40  # one direction stands out
+    mix = torch.randn(h, 6, v, generator=draw, dtype=torch.float64) if output else None
+    zero = torch.zeros(h, k, d, dtype=torch.float64)
+    attention = Attention(zero, zero[: h // shared], value, mix)
+    x = torch.randn(2, n, d, generator=draw, dtype=torch.float64)
+    weights = torch.rand(2, n, generator=draw, dtype=torch.float64) + 0.1 if weighted else None
+    jacobian = AttentionJacobian(attention, x, weights)
+    dense = jacobian.dense()
+    if weighted:
+        root = weights.sqrt()
+        rows = root.repeat_interleave(dense.shape[-2] // n, dim=1)
+        dense = rows[..., None] * dense / root.repeat_interleave(d, dim=1)[:, None]
+    top = torch.linalg.svd(dense)[2][:, 0]
+    likely = jacobian.products().likely()
+    assert torch.allclose(likely.norm(dim=1), torch.ones(2, dtype=torch.float64))
+    assert ((top * likely).sum(1).abs() > 1 - 1e-6).all()
+    # float32 reads it too, and half of the start stays random
+    estimate = local_lipschitz(attention, x, weights=weights, confidence=None)
+    certified = local_lipschitz(attention, x, weights=weights)
+    assert torch.allclose(estimate.value, certified.value, rtol=1e-4) and (estimate.steps < certified.steps).all()
+
+
+def test_an_estimate_of_values_that_are_zero_is_zero():
+    zero = torch.zeros(20, 20)
+    lip = local_lipschitz(Attention.from_matrices(torch.eye(20), zero), normal(2, 6, 20).float(), confidence=None)
+    assert (lip.value == 0).all() and lip.converged.all()
