@@ -44,14 +44,15 @@ def log_christoffel(diagonal: np.ndarray, off_diagonal: np.ndarray, t: np.ndarra
     -------
     ndarray, shape (b,)
     """
-    # t - T = L D L^T has the pivots b_i q_i / q_{i-1}, all positive; one that rounding made zero or less proves nothing
+    # t - T = L D L^T has the pivots b_i q_i / q_{i-1}, positive to the right of all Ritz values
     squares: np.ndarray = off_diagonal**2
     pivots = np.empty_like(diagonal)
     pivot: np.ndarray = np.full(len(t), np.inf)
     with np.errstate(divide="ignore", over="ignore"):
         for i in range(diagonal.shape[1]):
-            pivot = np.maximum(t - diagonal[:, i] - (squares[:, i - 1] / pivot if i else 0), SMALLEST)
-            pivots[:, i] = pivot
+            pivot = t - diagonal[:, i] - (squares[:, i - 1] / pivot if i else 0)
+            pivot = np.where(np.abs(pivot) < SMALLEST, SMALLEST, pivot)
+            pivots[:, i] = np.abs(pivot)
         logs = 2 * np.cumsum(np.log(pivots) - np.log(off_diagonal), axis=1)
     return np.logaddexp.reduce(logs, axis=1, initial=0)
 

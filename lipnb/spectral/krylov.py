@@ -11,7 +11,7 @@ from lipnb.spectral.vectors import check_finite, inverse, norms, scaled
 
 __all__ = ["Krylov", "Ritz", "open_steps"]
 
-CANCELLED = 0.1  # share of a product left after orthogonalisation, below which float32 does it again
+CANCELLED = 0.1  # share of a vector left after orthogonalisation, below which it is done again
 SMALL = 1e-2  # a coupling below this share of the diagonal is made of cancellation: orthogonality goes at once
 PASSES, UNCHANGED = 6, 0.7  # of orthogonalisation at most; share of a vector that the last one must leave
 LOOP_SIZE = 2048  # from this vector length on, one matrix-vector product an item beats a batched one on the CPU
@@ -146,10 +146,12 @@ class Krylov:
         )
         if step:
             residual.addcmul_(torch.from_numpy(self.off_diagonal[:, -1:]).to(residual), self.previous, value=-1)
+        whole = diagonal.abs()
         if self.full:  # what is left along the vectors before is small after the recurrence: one pass takes it off
+            whole = torch.maximum(whole, norms(residual))
             _take_off(residual, self.basis[: step + 1])
         off_diagonal = norms(residual)
-        if kept and (off_diagonal < (CANCELLED if self.full else SMALL) * diagonal.abs()).any():
+        if kept and (off_diagonal < (CANCELLED if self.full else SMALL) * whole).any():
             for _ in range(PASSES):  # rounding is a large part of what is left, until a pass leaves it as it is
                 before = off_diagonal
                 _take_off(residual, self.basis[: step + 1], carefully=True)
