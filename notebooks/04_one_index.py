@@ -188,8 +188,7 @@ glue("four-longest", longest, display=False)
 # - *MiniLM, the other layers*: the constant does grow, with slopes from {glue:text}`four-low:.2f` to
 #   {glue:text}`four-high:.2f`. Some of their intervals contain $\frac14$. The released quantity has
 #   {glue:text}`four-released-low:.2f` to {glue:text}`four-released-high:.2f`. With $a$ the slope of the constant, this
-#   is more than $\frac14 + \frac a2$ in {glue:text}`four-beyond` of these layers, by estimates that we do not test:
-#   there the growth of the constant alone may not explain it.
+#   is more than $\frac14 + \frac a2$ in {glue:text}`four-beyond` of these layers, by estimates that we do not test.
 
 # %% tags=["hide-input", "nbval-check-output"]
 for tokens, row in zip(inputs, table.itertuples(), strict=True):

@@ -217,8 +217,8 @@ ledger.record(
 #   small effect of the positions would not be seen here; they are not needed for the growth.
 # - The networks are small, their training windows of {glue:text}`twins-window` tokens and their training brief: batches
 #   of {glue:text}`twins-batch` windows. GPT-2 read far more; what its positions do to it is not known from here.
-# - A slope over all lengths is no power law: in {glue:text}`twins-level` of the {glue:text}`twins-networks` networks
-#   even the steepest layer has nearly stopped growing from 256 to 512 tokens.
+# - A slope over all lengths is no {term}`power law`: in {glue:text}`twins-level` of the {glue:text}`twins-networks`
+#   networks even the steepest layer has nearly stopped growing from 256 to 512 tokens.
 # - On the way, layers with learned positions had slopes up to {glue:text}`twins-way:.2f`, more than at the end. A slope
 #   belongs to a checkpoint.
 # - A network without positions still knows places: its {term}`mask <mask (causal)>` lets the first token see one token,

@@ -72,8 +72,7 @@ plt.show()
 # Dotted: frequencies of characters, the loss of a network that has learned nothing else. Dashed:
 # frequencies after the character before, which need no attention. In the middle panel networks of tied L2 and of
 # contractive L2 attention lie above the dashed line, beside those without attention: what they learn needs no
-# attention. Untied L2 attention lies below it at every depth but the largest, and so do dot products, of whose runs at
-# the largest depth one lies below.*
+# attention.*
 #
 # ## The claim, and what counts as trained
 #
@@ -176,7 +175,7 @@ names_of = {"layers": "layers"} | {kind: kind.replace("none-", "none, ") for kin
 figures.table(mean.reset_index(), names=names_of, digits=4)
 
 # %% [markdown]
-# The next table counts the seeds that trained (loss below that of the bigram). The kinds of the claim
+# The next table counts the seeds that trained (below the bigram). The kinds of the claim
 # have five seeds at three of the depths, among them the largest, where one run of dot products trains:
 
 # %% tags=["hide-input"]
@@ -426,16 +425,16 @@ figures.table(pd.DataFrame(found), names={"said": "recalled", "here": "at this s
 #   {glue:text}`steps` steps, networks without attention learn as well: compare the grey marks. Untied L2 attention has
 #   no Lipschitz constant, and trains to {glue:text}`dot_to` layers, like dot products. With more steps, at a higher and
 #   falling rate, tied L2 does pass the bigram ({doc}`65_language_model`).
-# - The rate and the depth decide together: compare the panels. The factorial design is of one depth, one rate and
+# - The factorial design is of one depth, one rate and
 #   {glue:text}`steps` steps; elsewhere its effects may differ, as at the largest depth.
 # - So these runs are no evidence that a Lipschitz constant makes training stable. What hinders here is the tying, which
 #   the constant needs; and once the constant is divided out, nothing is left of what tied attention gained.
-# - Without any LayerNorm, each part of the contractive networks has a constant of at most 1 on every input, up to the
+# - Each part of the contractive networks has a constant of at most 1 on every input, up to the
 #   rounding that the margin covers: {glue:text}`guaranteed:.5f` is the largest product of norms of the trained
 #   feed-forward parts, computed from their weights. Of $x + c f(x)$ the constant is at most $1 + c$ and that of the
 #   inverse at most $1 / (1 - c)$, so $L$ layers of two such parts have at most $(1 + c)^{2 L}$, forth, and
 #   $(1 - c)^{-2 L}$, back.
-# - A local constant is a fact about one layer at one window. Nothing else here bounds a network as a whole.
+# - A local constant is a fact about one layer at one window.
 #
 # **One thing to try.** Give `spread_while_training` the kind `"contractive"`, or dot products with `norm="before"`.
 #

@@ -72,6 +72,9 @@ def _article(html, name, pages, deeper):
     article = BeautifulSoup(path.read_text(), "html.parser").find("article")
     for element in article.select(UNPRINTED):
         element.decompose()
+    for element in article.select("p"):
+        if element.get_text().startswith("Next:"):  # on paper the next page is the next page
+            element.decompose()
     for element in article.select("details"):
         element["open"] = ""  # proofs and answers; folded code was dropped above
     for element in article.select("[id]"):

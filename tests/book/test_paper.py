@@ -17,6 +17,7 @@ PAGES = {
     '<details class="sd-dropdown"><summary>Proof</summary><p>It is proved.</p></details>'
     '<details class="hide"><summary>Show code</summary><pre>hidden = 1</pre></details>',
     "notebooks/02_two": '<h1>Another</h1><h2 id="claim">A claim</h2><p><a href="#claim">here</a></p>'
+    "<p><strong>Next:</strong> nothing follows.</p>"
     '<img src="../_images/dot.png">',
 }
 HEAD = """<head><link rel="stylesheet" href="../_static/custom.css" />
@@ -57,7 +58,7 @@ def test_one_document(small):
     assert '<span class="sheet-number">7</span>' in text and "First part</h1>" in text
     assert '<details class="sd-dropdown" open="">' in text and "hidden = 1" not in text and "headerlink" not in text
     assert "<h2>Another</h2>" in text and "<h3" in text and "<h1>The front</h1>" in text
-    assert 'src="_images/dot.png"' in text and "macros" in text
+    assert 'src="_images/dot.png"' in text and "macros" in text and "nothing follows" not in text
 
 
 def test_a_page_that_is_not_rendered(small):
