@@ -176,8 +176,8 @@ figures.table(
 # {glue:text}`twins-over-none-high:.2f` times as steep as without, as the claim has it. With {glue:text}`twins-seeds`
 # seeds this is weak evidence, and the median layer does not agree: there the ratio is
 # {glue:text}`twins-over-middle-low:.2f` to {glue:text}`twins-over-middle-high:.2f`. The place does differ in the
-# networks trained here: without positions the last layer is always the steepest; with learned ones it is a flat one, of
-# slopes {glue:text}`twins-last-min:.2f` to {glue:text}`twins-last-max:.2f`.
+# networks trained here: without positions the last layer is the steepest of each network; with learned ones it is a
+# flat one, of slopes {glue:text}`twins-last-min:.2f` to {glue:text}`twins-last-max:.2f`.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert apart["rotary, not turned"] < 1e-5 and min(apart["learned"], apart["rotary"]) > 1e-3

@@ -34,6 +34,8 @@ def run(arguments):
         changed = metadata.stale(root)
         for name in changed:
             print(f"{name} is stale: `python -m lab metadata` writes it anew.", file=sys.stderr)
+        if not changed:
+            print("all five files are what they should be")
         return bool(changed)
     changed = metadata.write(root)
     print(f"wrote {', '.join(changed)}" if changed else "all five files are what they should be")

@@ -46,6 +46,8 @@ def run(arguments):
     from lab.pages import sources
 
     root = (arguments.root or sources.ROOT).resolve()
+    if not (root / "_toc.yml").is_file():
+        raise ValueError(f"{root} is no copy of this repository: it has no _toc.yml.")
     if arguments.command in ("execute", "story"):
         from lab.pages import running
     if arguments.command == "execute":

@@ -110,6 +110,8 @@ def _check(arguments):
         raise ValueError("--check takes the options that the tables were made with: leave out the others.")
     known("table", arguments.tables, experiments.TABLES)
     wanted = arguments.tables or [name for name in experiments.TABLES if name in results.names()]
+    if not wanted:
+        raise ValueError(f"there is no table in {results.folder()} to check.")
     print(f"{'table':22} {'rows':>5} {'units':>12}  worst deviation")
     off = 0
     for found in check([experiments.TABLES[name] for name in wanted], rows=arguments.check, seed=arguments.seed or 0):

@@ -1,13 +1,14 @@
 """`python -m lab train`: train gpt2-mini (`make model`)."""
 
+import os
 from pathlib import Path
 
-from lipnb.cli.words import count
+from lipnb.cli.words import count, whole
 
 EXAMPLES = """\
   python -m lab train                              train gpt2-mini where it is not there yet (an hour on two cores)
   python -m lab train --again --seed 1             train it anew from other weights
-  python -m lab train --steps 20 --folder trial    a trial of a minute, elsewhere
+  python -m lab train --steps 20 --folder trial    a trial of some minutes, elsewhere
 
 A run that is stopped, even by kill -9, continues where it was when the same command is given again.
 """
@@ -23,8 +24,8 @@ def add(verbs):
         "or without them on the text that Python carries.",
     )
     verb.add_argument("--steps", type=count, help="training steps (default: those of the checkpoint in data/models)")
-    verb.add_argument("--seed", type=int, default=0, help="seed of weights and windows (default 0)")
-    verb.add_argument("--folder", help="where the checkpoint goes (default: where load('gpt2-mini') looks)")
+    verb.add_argument("--seed", type=whole, default=0, help="seed of weights and windows (default 0)")
+    verb.add_argument("--folder", help="where the checkpoint and its table go (default: where load('gpt2-mini') looks)")
     verb.add_argument("--again", action="store_true", help="train anew even where the checkpoint is there")
     verb.set_defaults(run=run)
 
@@ -35,6 +36,8 @@ def run(arguments):
     from lipnb import models
 
     folder = arguments.folder or models.mini_folder()
+    if arguments.folder:  # a trial is no result: its table goes with it
+        os.environ.setdefault("LIPNB_RESULTS", str(Path(arguments.folder) / "training"))
     if models.holds_model(folder) and not arguments.again:
         return print("gpt2-mini is there already (--again trains it anew)")
     steps = STEPS if arguments.steps is None else arguments.steps

@@ -5,6 +5,7 @@ are those of typed_numbers and of strong_words.
 """
 
 import ast
+import sys
 
 import nbformat
 
@@ -12,6 +13,7 @@ from lab.pages import evidence
 from lab.pages.sources import EXECUTED, convert, is_fresh, page_names, rows, sources
 from lab.pages.strong_words import WORDS, reason_complaints, word_complaints
 from lab.pages.typed_numbers import NUMBERS, code_complaints, listed_numbers, number_complaints
+from lipnb.cli.words import nearest
 
 
 def executed(root, source):
@@ -89,7 +91,7 @@ def complaints(root, only=()):
 def report(root, only=()):
     """Print what is wrong with the story; return the exit status."""
     if unknown := [word for word in only if not any(word in name for name in page_names(root))]:
-        print(f"There is no page {', '.join(unknown)}.")
+        print(f"there is no page {unknown[0]!r}{nearest(unknown[0], page_names(root))}", file=sys.stderr)
         return 2
     found = complaints(root, only)
     for source in (source for source in sources(root) if any(word in source.stem for word in only)):

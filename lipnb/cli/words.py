@@ -3,7 +3,7 @@
 import argparse
 from difflib import get_close_matches
 
-__all__ = ["Parser", "Unknown", "count", "known", "layers", "lengths", "nearest", "parameter", "tolerance"]
+__all__ = ["Parser", "Unknown", "count", "known", "layers", "lengths", "nearest", "parameter", "tolerance", "whole"]
 
 
 class Unknown(ValueError):
@@ -36,6 +36,14 @@ def known(what, asked, names):
     for name in asked:
         if name not in names:
             raise Unknown(f"there is no {what} {name!r}{nearest(name, names)}")
+
+
+def whole(text):
+    """A whole number, as argparse's `type`."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"give a whole number; got {text!r}") from None
 
 
 def count(text):

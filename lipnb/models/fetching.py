@@ -241,10 +241,16 @@ def _digest(path):
 
 def _check_room(folder, needed, name):
     """Refuse before anything is written where the disk has no room."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            f"the cache {folder} cannot be made ({error.strerror}): set LIPNB_CACHE to another folder."
+        ) from None
     there = next(place for place in (folder, *folder.parents) if place.is_dir())
     if (free := shutil.disk_usage(there).free) < needed:
         raise OSError(
-            f"{name!r} needs {needed / 1e9:.1f} GB in {folder}, which has {free / 1e9:.1f}: make room, or set "
+            f"{name!r} needs {needed / 1e9:.1f} GB in {folder}, which has {free / 1e9:.1f} GB free: make room, or set "
             "LIPNB_CACHE to another folder."
         )
 

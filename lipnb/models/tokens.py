@@ -128,6 +128,11 @@ def first_tokens(model: Any, text: str, count: int) -> torch.Tensor:
     -------
     LongTensor, shape (at most count,)
 
+    Raises
+    ------
+    ValueError
+        "count must be 1 or more ...".
+
     Notes
     -----
     The text is cut at a single space between two words. WordPiece and byte-level BPE treat the words on both sides
@@ -137,6 +142,8 @@ def first_tokens(model: Any, text: str, count: int) -> torch.Tensor:
     """
     if not isinstance(text, str):
         return model.token_ids(text)  # its sentence
+    if count < 1:
+        raise ValueError(f"count must be 1 or more, got {count}.")
     size, before = 8 * (count + MARGIN), None
     while size < len(text):
         gap = GAP.search(text, size, min(len(text), 2 * size))

@@ -69,10 +69,13 @@ class Recording:
                 "and give the same command again, or delete the file to begin again."
             ) from None
         if begun and begun[0] != self._settings:
-            raise ValueError(
-                f"{self._path.name} was begun with other settings: finish it with those "
-                f"({json.dumps(begun[0])}), or delete it to begin again."
-            )
+            if units:
+                other = _differing(begun[0], self._settings)
+                raise ValueError(
+                    f"{self._path} was begun with other settings ({other}): finish it with those, or delete it to "
+                    "begin again."
+                )
+            begun, whole = [], b""  # nothing was measured yet
         os.truncate(self._path, len(whole))
         if not begun:
             self._append({"settings": self._settings})
@@ -198,6 +201,18 @@ def _timed(measure):
 def bar(total: int, unit: str, shown: bool = True) -> tqdm:
     """A progress bar over `total` of what `unit` names, for `Recording.fill`."""
     return tqdm(total=total, unit=unit, disable=not shown, smoothing=0.05)
+
+
+def _differing(old, new):
+    """Where two settings differ, in words, the first three places."""
+    keys = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
+    said = [f"{key} {_short(old.get(key))}, now {_short(new.get(key))}" for key in keys[:3]]
+    return "; ".join(said) + (f"; and {len(keys) - 3} more" if len(keys) > 3 else "")
+
+
+def _short(value):
+    text = json.dumps(value, default=_plain)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 @contextmanager

@@ -161,7 +161,7 @@ def _that_fit(lengths, windows, tokens, around, by_default):
     fit = [length for length in lengths if (length - around) * windows <= tokens]
     if len(fit) == len(lengths):
         return lengths, ""
-    most = max(lengths)
+    most = min(lengths) if by_default and not fit else max(lengths)
     need = (most - around) * windows
     said = f"the text has {tokens} tokens, but {windows} windows of {most} tokens need {need}"
     said += f" beside {around} special ones each" if around else ""
@@ -177,6 +177,6 @@ def _check_device(device):
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(
-            f"the device {device!r} cannot be used here ({str(error).splitlines()[0]}): leave it out for the CPU."
-        ) from None
+        reason = str(error).splitlines()[0]
+        reason = "there is no such kind" if reason.startswith("Expected one of") else reason
+        raise ValueError(f"the device {device!r} cannot be used here ({reason}): leave it out for the CPU.") from None

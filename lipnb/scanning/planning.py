@@ -47,7 +47,10 @@ def planned(begun: Begun) -> list[str]:
             f" {_many(layers, 'whole layer')}, the network from end to end."
         )
     seconds = _seconds(begun)
-    said.append(f"Roughly {_duration(sum(seconds))} by counting operations, at the speed of this machine now.")
+    said.append(
+        f"Roughly {_duration(sum(seconds))} by counting operations, at the speed of this machine now; "
+        "on a busy machine some times as long."
+    )
     return [*said, *shorter(begun, seconds)]
 
 

@@ -27,6 +27,7 @@ __all__ = ["UPPER_WORK", "begin", "remeasure", "scan"]
 
 UPPER_WORK = 1e11  # operations of one certified bound, up to which it is computed by default: some seconds
 LEFT_OUT = "left_out"
+ASKED = ("layers_scanned", "lengths", "windows", "object", "random", "rtol", "seed")
 
 
 def scan(
@@ -326,5 +327,7 @@ def _fingerprint(model, layers):
 
 def _difference(old, new):
     """Where two settings differ first, in words."""
-    key = next((key for key in new if old.get(key) != new[key]), "settings")
+    # weights, texts and windows follow from what was asked for: that is named first
+    keys = [*(key for key in ASKED if key in new), *new]
+    key = next((key for key in keys if old.get(key) != new[key]), "settings")
     return f"{key} {old.get(key)!r}, not {new.get(key)!r}"

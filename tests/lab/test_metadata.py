@@ -115,5 +115,5 @@ def test_a_change_makes_them_stale(tmp_path, made):
 
 
 def test_the_command(capsys):
-    assert cli.main(["metadata", "--check"]) == 0
+    assert cli.main(["metadata", "--check"]) == 0 and cli.main(["pages", "--root", "/", "check"]) == 1
     assert cli.main(["metadata"]) == 0 and "all five files are what they should be" in capsys.readouterr().out

@@ -112,3 +112,9 @@ def test_a_scan_tokenizes_a_long_text_no_further_than_its_windows(tmp_path, monk
         progress=False,
     )
     assert sum(read) < 20_000
+
+
+@pytest.mark.parametrize("count", [0, -4])
+def test_a_count_below_one_is_refused(count):
+    with pytest.raises(ValueError, match=f"count must be 1 or more, got {count}"):
+        models.first_tokens(models.load("minilm"), "some words", count)

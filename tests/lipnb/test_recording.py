@@ -53,9 +53,22 @@ def test_resumption_after_a_torn_line_gives_the_same_bytes(tmp_path):
 def test_other_settings_are_refused_and_nothing_is_lost(tmp_path):
     with recording("mine", SETTINGS, tmp_path) as record:
         fill(record, "a")
-    with pytest.raises(ValueError, match="begun with other settings"), recording("mine", {"seed": 1}, tmp_path):
+    with (
+        pytest.raises(ValueError, match=r"mine.partial.jsonl was begun with other settings \(.*seed .*, now 1"),
+        recording("mine", {"seed": 1}, tmp_path),
+    ):
         pass
     with recording("mine", SETTINGS, tmp_path) as record:
+        assert record.rows("a") is not None
+
+
+def test_settings_without_rows_bind_nobody(tmp_path):
+    """A command that failed before its first row must not block the next one."""
+    with recording("typo", {"lengths": [10**6]}, tmp_path):
+        pass
+    with recording("typo", SETTINGS, tmp_path) as record:
+        fill(record, "a")
+    with recording("typo", SETTINGS, tmp_path) as record:
         assert record.rows("a") is not None
 
 
