@@ -6,6 +6,7 @@ They can come from anybody, so they are read as plain values and checked before 
 import json
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from lipnb.origin import extra
@@ -205,6 +206,9 @@ def place_of(folder, file, name):
     if home.parent.name == "snapshots":
         home = home.parents[1]
     try:
+        if path.is_symlink():
+            with suppress(FileNotFoundError):
+                path.stat()  # from Python 3.13 on a circle resolves without a word
         inside = not path.is_symlink() or path.resolve().is_relative_to(home)
     except (OSError, RuntimeError):
         raise ValueError(f"{file} of {name!r} is a link that leads in a circle: copy the file itself.") from None
