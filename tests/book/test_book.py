@@ -168,7 +168,7 @@ def test_the_head_says_what_the_page_is_about(book, visit):
 
 
 def test_the_foot_says_licence_citation_and_where_to_ask(visit):
-    assert "BSD 3-Clause" in visit.foot and "CITATION.cff" in visit.foot and "issue" in visit.foot
+    assert "BSD 3-Clause" in visit.foot and "CITATION.cff" in visit.foot and "mistake found" in visit.foot
 
 
 @pytest.mark.parametrize("name", [name for name in TOC if name.startswith("book/api")])
