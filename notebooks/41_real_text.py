@@ -320,9 +320,8 @@ ledger.record(
 #   $\sqrt n$, the steepest that a {term}`bound` of the form $C \sqrt n$ allows in the long run. No theorem is
 #   contradicted:
 #   $\sqrt n$ bounds the size of the constant, not a {term}`local slope`.
-# - **Training, not word order.** Shuffled text has the slopes of text; random weights have next to none. What
-#   training does to
-#   attention so that it grows is the subject of {doc}`43_why_it_grows`.
+# - **Training, not word order.** Shuffled text has nearly the slopes of text, reactions apart; random weights have next
+#   to none. What training does to attention so that it grows is the subject of {doc}`43_why_it_grows`.
 # - The claim was made for BERT-base. Of the six panels of Figure 1, two need no trained weights: the random GPT-2 on
 #   text is tested here, and under attack on {doc}`42_adversarial_inputs`. The four panels of BERT stay unchecked.
 # - An interval covers the choice of windows from one text. Three texts are not a sample of texts, and
