@@ -288,7 +288,7 @@ figures.table(said, names=headings | {"high": "to", "up": "seeds with a larger l
 # {glue:text}`tying:+.3f`; no start and no place of LayerNorm changes it by more than {glue:text}`others:.3f`. Here
 # tying means both that keys are queries and that values pass through $A$: the design does not separate these two. A
 # start that adds much helps tied L2 ({glue:text}`much:+.3f`; it then gains {glue:text}`gained-much:.3f` over no
-# attention), and hurts the other two. Each interval holds by itself; together, those of the starts do not exclude 0.
+# attention), and hurts the other two. Each interval holds by itself.
 #
 # What does the constant do by itself? Tied L2 attention that adds little changes the loss of no attention by
 # {glue:text}`over-none:+.4f` nats. Its division by the bound, with LayerNorm and all else kept, changes it by

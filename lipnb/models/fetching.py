@@ -247,8 +247,7 @@ def _check_room(folder, needed, name):
         raise OSError(
             f"the cache {folder} cannot be made ({error.strerror}): set LIPNB_CACHE to another folder."
         ) from None
-    there = next(place for place in (folder, *folder.parents) if place.is_dir())
-    if (free := shutil.disk_usage(there).free) < needed:
+    if (free := shutil.disk_usage(folder).free) < needed:
         raise OSError(
             f"{name!r} needs {needed / 1e9:.1f} GB in {folder}, which has {free / 1e9:.1f} GB free: make room, or set "
             "LIPNB_CACHE to another folder."

@@ -44,7 +44,10 @@ def log_christoffel(diagonal: np.ndarray, off_diagonal: np.ndarray, t: np.ndarra
     -------
     ndarray, shape (b,)
     """
-    # t - T = L D L^T has the pivots b_i q_i / q_{i-1}, positive to the right of all Ritz values
+    # 1 - T / t = L D L^T has the pivots b_i q_i / (t q_{i-1}), positive to the right of all Ritz values; no square of a
+    # coupling in units of t is lost where all are tiny or huge
+    unit = np.where(t > 0, t, 1.0)[:, None]
+    t, diagonal, off_diagonal = t / unit[:, 0], diagonal / unit, off_diagonal / unit
     squares: np.ndarray = off_diagonal**2
     pivots = np.empty_like(diagonal)
     pivot: np.ndarray = np.full(len(t), np.inf)
