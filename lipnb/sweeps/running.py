@@ -1,6 +1,8 @@
 """Run what is missing of a sweep, and write its tables."""
 
 import os
+import signal
+import threading
 import time
 import uuid
 from contextlib import closing, contextmanager, suppress
@@ -190,14 +192,37 @@ def _run(now, folder, scheduler, progress, say):
                 if isinstance(outcome, str):
                     sign.began(point, outcome)
                     continue
-                folder.keep(point, made_from, outcome)
-                pages.point(folder.path, point, outcome)
-                sign.ended(point)
+                with _undisturbed():
+                    folder.keep(point, made_from, outcome)
+                    pages.point(folder.path, point, outcome)
+                    sign.ended(point)
                 ran, failed = ran + 1, failed + (not outcome["ok"])
                 if failed:
                     bar.set_postfix(failed=failed, refresh=False)
                 bar.update()
     return ran
+
+
+@contextmanager
+def _undisturbed():
+    """Let Ctrl-C, and whatever else Python code answers, wait until a finished point is kept with its page.
+
+    What it interrupts may be an import or a destructor, where Python lets the interruption fall.
+    """
+    if threading.current_thread() is not threading.main_thread():  # no signal comes here
+        yield
+        return
+    came, answers = [], {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    answers = {number: answer for number, answer in answers.items() if callable(answer)}
+    for number in answers:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, answer in answers.items():
+            signal.signal(number, answer)
+    if came:
+        signal.raise_signal(came[0])
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from lipnb.sweeps import folder, planning
 ROOT = Path(sweeps.__file__).parents[2]
 NOTEBOOK = """\
 # %% tags=["parameters"]
-what, n, wait = "fine", 0, 0.0
+what, n, gate = "fine", 0, ""
 
 # %%
 import os, signal, subprocess, time
@@ -29,7 +29,8 @@ from lipnb.sweeps.recorded import record
 child = subprocess.Popen(["sleep", "4321.5"], start_new_session=True)
 
 # %%
-time.sleep(wait)
+while gate and n > 0 and not os.path.exists(gate):
+    time.sleep(0.05)
 if what == "raise":
     1 / 0
 if what == "hang":
@@ -46,7 +47,8 @@ if what == "twice":
 # %%
 record(value=2 * n)
 """
-CLOCK = "notebook: odd.py\nparameters: {wait: 1.0}\ngrid: {n: {range: [6]}}\n"
+# all points but the first wait until the file "open" is there: a sweep that cannot end before a test says so
+GATED = "notebook: odd.py\nparameters: {gate: open}\ngrid: {n: {range: [6]}}\n"
 
 
 @pytest.fixture
@@ -164,7 +166,7 @@ def test_a_damaged_entry_is_named_and_its_point_runs_again(place, capsys):
 
 
 def test_two_sweeps_in_one_folder(place):
-    name = written(CLOCK)
+    name = written(GATED)
     first = command(name, "--workers", "1")
     until(entries)
     second = command(name)
@@ -173,24 +175,46 @@ def test_two_sweeps_in_one_folder(place):
     assert len(err.strip().splitlines()) == 1
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=900)
+    assert first.returncode == 130
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_sweep_that_is_stopped_keeps_what_is_finished(place, sent):
-    run = command(written(CLOCK), "--workers", "2")
+    run = command(written(GATED), "--workers", "2")
     until(entries)
     run.send_signal(sent)
     out, err = run.communicate(timeout=900)
     assert run.returncode == 130 and "stopped; what is finished is kept, the same command continues" in err
     assert "Traceback" not in err and not sleepers(place)
     kept = len(entries())
-    assert 1 <= kept < 6 and len(sweeps.load("sweeps/odd")) == kept
+    assert kept == 1 and len(sweeps.load("sweeps/odd")) == kept
+    Path("open").touch()
     sweep = sweeps.run("odd.yml", progress=False)
     assert sweep.ran == 6 - kept and list(sweep.table.value) == [0, 2, 4, 6, 8, 10]
 
 
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_that_comes_while_a_point_is_kept_waits_until_it_is(place, monkeypatch, sent):
+    def interrupted(*given):
+        with suppress(KeyboardInterrupt):  # as an import or a destructor would
+            signal.raise_signal(sent)
+        write(*given)
+
+    write, before = folder.Folder.keep, signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(folder.Folder, "keep", interrupted)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as the command does
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            sweeps.run(written(GATED), workers=1, progress=False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(entries()) == 1 and len(sweeps.load("sweeps/odd")) == 1
+
+
 def test_a_killed_client_leaves_no_kernel_and_loses_nothing(place):
-    calm = sweeps.run(written(CLOCK), output=place / "calm", progress=False)
+    Path("open").touch()
+    calm = sweeps.run(written(GATED), output=place / "calm", progress=False)
+    Path("open").unlink()
     run = command("odd.yml", "--workers", "2")
     until(entries)
     kernels = psutil.Process(run.pid).children()
@@ -199,15 +223,16 @@ def test_a_killed_client_leaves_no_kernel_and_loses_nothing(place):
     # what a notebook puts into a session of its own outlives a client that had no time to end it
     until(lambda: not any(process.is_running() and process.status() != "zombie" for process in kernels))
     (place / "sweeps" / "odd" / "points" / ".x.json.1.new").write_text("half a")  # as a power cut leaves it
+    Path("open").touch()
     sweep = sweeps.run("odd.yml", progress=False)
-    assert 0 < sweep.ran < 6 and not list((place / "sweeps").rglob("*.new"))
+    assert sweep.ran == 5 and not list((place / "sweeps").rglob("*.new"))
     assert (sweep.folder / "table.csv").read_bytes() == (calm.folder / "table.csv").read_bytes()
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(place):
     (place / "file").write_text("")
     with pytest.raises(OSError, match="the folder .*below cannot be written .*: give another one with --output"):
-        sweeps.run(written(CLOCK), output=place / "file" / "below")
+        sweeps.run(written(GATED), output=place / "file" / "below")
 
 
 def test_a_full_disk_stops_the_sweep_and_keeps_what_was_finished(place, monkeypatch):
@@ -218,9 +243,10 @@ def test_a_full_disk_stops_the_sweep_and_keeps_what_was_finished(place, monkeypa
             raise OSError(28, "No space left on device")
         real(path, text)
 
+    Path("open").touch()
     monkeypatch.setattr(folder, "write", full)
     with pytest.raises(OSError, match="cannot be written any more .No space left on device.: what is finished is kept"):
-        sweeps.run(written(CLOCK), workers=1, progress=False)
+        sweeps.run(written(GATED), workers=1, progress=False)
     monkeypatch.undo()
     os.chdir(place)
     sweep = sweeps.run("odd.yml", progress=False)
@@ -280,7 +306,9 @@ def grown(process):
 
 def test_workers_and_clients_can_be_killed_and_the_table_is_the_same(dask, place):
     address, workers = dask
-    calm = sweeps.run(written(CLOCK), output=place / "calm", progress=False)
+    Path("open").touch()
+    calm = sweeps.run(written(GATED), output=place / "calm", progress=False)
+    Path("open").unlink()
 
     # a worker: Dask gives its point to another one, the same run ends well
     run = command("odd.yml", "--scheduler", address, "--output", "lost-worker")
@@ -289,14 +317,17 @@ def test_workers_and_clients_can_be_killed_and_the_table_is_the_same(dask, place
     victims = [grown(nanny), nanny]
     for process in reversed(victims):
         process.kill()
+    Path("open").touch()
     out, err = run.communicate(timeout=900)
     assert run.returncode == 0, err
+    Path("open").unlink()
 
     # the client: the same command continues
     run = command("odd.yml", "--scheduler", address, "--output", "lost-client")
     until(lambda: entries("lost-client"))
     run.kill()
     run.communicate()
+    Path("open").touch()
     kept = len(entries("lost-client"))
     sweep = sweeps.run("odd.yml", scheduler=address, output=place / "lost-client", progress=False)
     assert sweep.ran == 6 - kept > 0
@@ -307,6 +338,7 @@ def test_workers_and_clients_can_be_killed_and_the_table_is_the_same(dask, place
         assert hosts == {socket.gethostname()}
 
     # Ctrl-C: the kernels on the workers are gone too
+    Path("open").unlink()
     run = command("odd.yml", "--scheduler", address, "--output", "stopped")
     until(lambda: entries("stopped"))
     run.send_signal(signal.SIGINT)
@@ -328,11 +360,12 @@ def test_a_worker_with_another_package_is_refused(dask, place, monkeypatch):
     address, *_ = dask
     monkeypatch.setattr("lipnb.sweeps.source.package", lambda: "0.0.9")
     with pytest.raises(RuntimeError, match="a worker could not run its point: .* this sweep was begun with 0.0.9"):
-        sweeps.run(written(CLOCK), scheduler=address, progress=False)
+        sweeps.run(written(GATED), scheduler=address, progress=False)
 
 
 def test_a_cluster_named_in_the_spec(place):
-    text = CLOCK.replace("[6]", "[2]") + (
+    Path("open").touch()
+    text = GATED.replace("[6]", "[2]") + (
         "cluster: {kind: LocalCluster, jobs: 1, options: {threads_per_worker: 1, dashboard_address: ':0'}}"
     )
     assert list(sweeps.run(written(text), progress=False).table.value) == [0, 2]
@@ -341,13 +374,13 @@ def test_a_cluster_named_in_the_spec(place):
 
 def test_no_scheduler_is_said(place):
     with pytest.raises(OSError, match="there is no Dask scheduler at tcp://127.0.0.1:9 "):
-        sweeps.run(written(CLOCK), scheduler="tcp://127.0.0.1:9", progress=False)
+        sweeps.run(written(GATED), scheduler="tcp://127.0.0.1:9", progress=False)
     with pytest.raises(OSError, match="there is no Dask scheduler at nonsense"):
         sweeps.run("odd.yml", scheduler="nonsense", progress=False)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the half-made cluster
 def test_a_cluster_with_unknown_options_is_said(place):
-    text = CLOCK + "cluster: {kind: SLURMCluster, options: {cores: 1, memory: 1GB, colour: blue}}"
+    text = GATED + "cluster: {kind: SLURMCluster, options: {cores: 1, memory: 1GB, colour: blue}}"
     with pytest.raises(ValueError, match="the option 'colour' is not taken from a spec"):
         sweeps.run(written(text), progress=False)
