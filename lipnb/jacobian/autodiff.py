@@ -28,7 +28,9 @@ class AutodiffJacobian:
     Raises
     ------
     ValueError
-        "x must have shape (..., n, d)", "the map must return ...".
+        "x must have shape (..., n, d)", "the map must return ...", "autograd finds no way from the map's output to its
+        input": all of it is cut off, as by ``detach``. A map that cuts off a part is differentiated without that part,
+        and nothing says so.
 
     Notes
     -----
@@ -51,11 +53,23 @@ class AutodiffJacobian:
             raise ValueError("x holds NaN or infinite values: remove them first.")
         self.f, self.x = f, x.detach().clone()
         self.batch_shape = x.shape[:-2]
+        joined = []
+
+        def watched(tokens):
+            out = f(tokens)
+            joined.append(not isinstance(out, torch.Tensor) or out.requires_grad)
+            return out
+
         with sdpa_kernel(SDPBackend.MATH):
-            out, self._pullback = torch.func.vjp(f, self.x)
+            out, self._pullback = torch.func.vjp(watched, self.x)
         if not isinstance(out, torch.Tensor) or out.shape[:-2] != self.batch_shape or out.ndim != x.ndim:
             got = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
             raise ValueError(f"the map must return one tensor of shape {(*self.batch_shape, 'n', 'm')}, got {got}.")
+        if not all(joined):
+            raise ValueError(
+                "autograd finds no way from the map's output to its input, so that its Jacobian would be 0: leave out "
+                "detach(), .data, no_grad() and NumPy inside the map (where it is truly constant, the answer is 0)."
+            )
         self._out_shape = out.shape
 
     @property

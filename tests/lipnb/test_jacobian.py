@@ -5,7 +5,7 @@ import torch
 from cases import CASES, random_case, relative
 from torch.nn.functional import scaled_dot_product_attention
 
-from lipnb import Attention, AttentionJacobian, AutodiffJacobian
+from lipnb import Attention, AttentionJacobian, AutodiffJacobian, local_lipschitz
 
 
 def pair(case):
@@ -106,3 +106,17 @@ def test_bad_inputs():
     wide = Attention(*(torch.zeros(1, 1, 4000) for _ in range(2)), torch.zeros(1, 4000, 4000))
     with pytest.raises(ValueError, match="use jvp and vjp"):
         AttentionJacobian(wide, torch.zeros(20, 4000)).dense()
+
+
+@pytest.mark.parametrize(
+    "f",
+    [lambda z: z.detach(), lambda z: z.data * 2, torch.no_grad()(lambda z: z * 2), torch.ones_like],
+    ids=["detached", "data", "no_grad", "constant"],
+)
+def test_an_output_cut_off_from_its_input_is_refused(f):
+    x = torch.ones(2, 3)
+    with pytest.raises(ValueError, match="no way from the map's output to its input"):
+        AutodiffJacobian(f, x)
+    with pytest.raises(ValueError, match="no way from the map's output to its input"):
+        local_lipschitz(f, x)
+    assert (AutodiffJacobian(lambda z: 0 * z, x).dense() == 0).all()
