@@ -287,7 +287,7 @@ figures.table(
 
 # %% [markdown]
 # The bound is nearly tight: stopped at the worst step, it fails as often as it may, up to the sampling error of 200
-# starts (0.035 and 0.021). A run that chooses its own stop did not fail here, because it also waits until the value has
+# starts (0.035 and 0.021). A run that chooses its own stop did not fail here: it also waits until the value has
 # settled. A failure at the default, one in a million, is too rare to be counted here; {doc}`77_solver_speed` counts
 # wrong stops over thousands of inputs.
 #

@@ -4,7 +4,7 @@ The limit is the best float32 matrix product measured in the same run, over the 
 ones and over two routes: torch's default, and oneDNN, taken by asking for lower precision on a chip without matrix
 units for it (its error is measured: a route less accurate than 1e-6 is not float32 and does not count).
 
-FLOP of one product and sequence (n tokens, width d, all heads, output projection): F = 14 n d^2 + 16 n^2 d.
+FLOP of one product and sequence (n tokens, width d, all heads, output projection): F = 16 n d^2 + 16 n^2 d.
 
 Table bench-products, one row for each part, route, length and width:
   part "gemm"      rate (GFLOP/s), error against float64
@@ -33,7 +33,7 @@ EXAMPLES = """examples:
   python -m lab bench products --quick      n = 16 only
   python -m lab bench products --memory closed 2048     one reading of memory, as the table takes them
 """
-SIZES = {16: 10, 98: 10, 512: 4, 2048: 1}  # length: sequences at once
+SIZES = {4: 10, 8: 10, 16: 10, 32: 10, 98: 10, 512: 4, 2048: 1}  # length: sequences at once
 WIDTHS = (192, 384, 768, 1536)
 FLOAT32_ERROR = 1e-6
 HEAD = 64
@@ -71,7 +71,7 @@ def tokens(width, length, count, seed=1):
 
 def flops(length, width):
     """FLOP of one product of one sequence by the closed form."""
-    return 14 * length * width**2 + 16 * length**2 * width
+    return 16 * length * width**2 + 16 * length**2 * width
 
 
 def gemms(shapes, repeats):

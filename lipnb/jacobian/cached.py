@@ -22,9 +22,8 @@ class CachedProducts:
     and transposed, with :math:`z = P \circ (g v^\top - \mathrm{rowsum}(g \circ o))`, the cotangents of q, k and v are
     :math:`z k`, :math:`z^\top q` and :math:`P^\top g`. L2 scores take :math:`2s\, k_j \cdot \dot k_j` off column j of
     the product in t: a column of ones beside q, and these numbers beside :math:`\dot k`. Between the two, :math:`J^\top
-    J` needs the output matrices only through :math:`W_O^\top W_O`. One product takes ``14 n d^2 + 16 n^2 d`` floating
-    point operations when all widths are d; values and output matrices are kept divided by powers of two, whose product
-    is `unit`.
+    J` has the output matrices and their transpose. One product takes ``16 n d^2 + 16 n^2 d`` floating point operations
+    when all widths are d; values and output matrices are kept divided by powers of two, whose product is `unit`.
 
     Queries and keys that are normalised or turn with their places do so by a `lipnb.attention.Local` after the
     projection, and before it in the transpose; the slopes of a cap multiply t and z. The r queries that share a key

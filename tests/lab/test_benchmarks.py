@@ -4,12 +4,15 @@ import json
 import platform
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from lab import results
-from lab.benchmarks import layers, near_degenerate, ours, peers, workload
-from lipnb import Attention, local_lipschitz
+from lab.benchmarks import layers, limit, near_degenerate, ours, peers, workload
+from lipnb import Attention, AttentionJacobian, local_lipschitz
+from lipnb.jacobian.cached import CachedProducts
+from lipnb.spectral import start_vectors
 
 
 @pytest.fixture(scope="module")
@@ -183,3 +186,48 @@ def test_ten_thousand_runs_are_planned_and_bounds_below_the_truth_are_counted(mo
     row = near_degenerate.runs("diagonal", 64, 4, 0.5)
     assert (row["violated"], row["violated_open"], row["converged"], row["doubled"]) == (1, 1, 3, 1)
     assert row["widest"] == pytest.approx(1.02 / 1.01) and row["widest_open"] == pytest.approx(1 / 1.01)
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """Three sequences of a random layer with more unknowns than the dense method takes."""
+    generator = torch.Generator().manual_seed(8)
+    given = [torch.randn(2, *shape, generator=generator, dtype=torch.float64) for shape in 3 * [(5, 10)] + [(10, 5)]]
+    attention, x = Attention(*given), torch.randn(3, 12, 10, generator=generator, dtype=torch.float64)
+    return attention, x, local_lipschitz(attention, x, method="dense").value
+
+
+def test_needed_products_are_those_of_the_best_quotient_over_the_krylov_space(wide):
+    """Rayleigh quotients over span(v, Av, ...), by the dense matrix and a QR of its powers, and no Lanczos."""
+    attention, x, truth = wide
+    expected = []
+    for sequence, value in zip(x, truth, strict=True):
+        dense = AttentionJacobian(attention, sequence).dense()
+        gram = dense.mT @ dense / value**2
+        basis = start_vectors(1, len(gram), seed=0, dtype=torch.float64, device="cpu").T
+        while True:
+            best = torch.linalg.eigvalsh(basis.mT @ gram @ basis)[-1].sqrt()
+            if best >= 1 - 1e-4:
+                break
+            basis = torch.linalg.qr(torch.cat([basis, gram @ basis[:, -1:]], 1))[0]
+        expected.append(basis.shape[1])
+    found = limit.needed(attention, x, truth)
+    assert found["estimate"] == np.mean(expected) and len(set(expected)) > 1
+    assert found["estimate"] <= found["certified 0.99"] <= found["certified 1-1e-6"]
+
+
+@pytest.mark.parametrize("mode", ["certified 0.99", "certified 1-1e-6"])
+def test_no_certified_solve_takes_fewer_products_than_are_needed(wide, mode):
+    attention, x, truth = wide
+    taken = ours.solve(attention, x, **ours.OURS[mode]).steps.double().mean().item()
+    assert limit.needed(attention, x, truth)[mode] <= taken < 2 * limit.needed(attention, x, truth)[mode]
+
+
+def test_the_clock_measures_products_and_leaves_them_as_they_were(wide):
+    attention, x, _ = wide
+    before = CachedProducts.gram
+    with limit.Clock() as clock:
+        found = local_lipschitz(attention, x)
+        assert CachedProducts.gram is not before
+    assert CachedProducts.gram is before and clock.seconds > 0
+    assert found.steps.sum() <= clock.sequences <= len(x) * found.steps.max()
