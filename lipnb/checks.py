@@ -5,6 +5,7 @@ The whole memory policy stands here. What is kept, such as cached products, may 
 """
 
 import math
+import operator
 import os
 from numbers import Real
 
@@ -23,6 +24,7 @@ __all__ = [
     "real_tensor",
     "refuse_large_dense",
     "square",
+    "whole",
 ]
 
 ALLOWANCE = 2**31  # bytes of what is kept on the CPU, and of a dense Jacobian in float64
@@ -136,6 +138,14 @@ def number(name, value):
         said = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
         raise TypeError(f"{name} must be a number, got {said}.")
     return value
+
+
+def whole(name, value):
+    """A whole number, checked; TypeError for anything else, 2.5 and "2" included."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}.") from None
 
 
 def count(n):

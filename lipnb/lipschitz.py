@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import check_weights, memory_allowance
+from lipnb.checks import check_weights, memory_allowance, number, whole
 from lipnb.jacobian import gemm
 from lipnb.jacobian.routes import batches, double_products, products_of
 from lipnb.spectral import (
@@ -139,7 +139,9 @@ def local_lipschitz(
     ------
     ValueError
         "x must have shape ...", "weights must be ...", "method must be ...", "rtol must lie ...",
-        "precision='mixed' needs ...": see the sentence.
+        "precision='mixed' needs ...", "x must be ...", "f must be ...": see the sentence.
+    TypeError
+        "rtol must be a number", "seed must be a whole number", and so on.
 
     Notes
     -----
@@ -161,13 +163,14 @@ def local_lipschitz(
     """
     options = {
         "rtol": rtol,
-        "max_steps": max_steps,
-        "seed": seed,
+        "max_steps": None if max_steps is None else whole("max_steps", max_steps),
+        "seed": whole("seed", seed),
         "method": method,
         "confidence": confidence,
         "precision": precision,
         "memory": memory,
     }
+    _check_map(f)
     if isinstance(x, (list, tuple)):
         shape, groups = torch.Size([len(x)]), _by_length(x, weights)
         answers = [_answers(f, group.x, group.weights, **options) for group in groups]
@@ -189,6 +192,13 @@ def local_lipschitz(
     )
 
 
+def _check_map(f):
+    if not callable(f):
+        raise ValueError(
+            f"f must be an Attention or a callable, got {type(f).__name__}: the map comes first, then the tokens."
+        )
+
+
 def _check_options(f, x, rtol, max_steps, method, confidence, precision, memory):
     """Raise one clear sentence for an option that makes no sense, before any work."""
     if method not in (*STEPS, "dense"):
@@ -198,6 +208,9 @@ def _check_options(f, x, rtol, max_steps, method, confidence, precision, memory)
             "x must be a floating point tensor of shape (..., n, d), or a list of such: "
             "use torch.as_tensor(x).double()."
         )
+    for name, value in (("rtol", rtol), ("confidence", confidence), ("memory", memory)):
+        if value is not None or name == "rtol":
+            number(name, value)
     least = 8 * torch.finfo(x.dtype).eps
     if not least <= rtol < 1:
         raise ValueError(f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {rtol}.")
@@ -209,10 +222,8 @@ def _check_options(f, x, rtol, max_steps, method, confidence, precision, memory)
         raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}.")
     if precision == "mixed" and method != "lanczos":
         raise ValueError(f"precision='mixed' needs method='lanczos', got method={method!r}.")
-    if memory is not None and memory < 1:
+    if memory is not None and not memory >= 1:
         raise ValueError(f"memory must be a positive number of bytes, got {memory}.")
-    if not callable(f):
-        raise ValueError(f"f must be an Attention or a callable, got {type(f).__name__}.")
     if precision != "input" and not isinstance(f, Attention):
         raise ValueError(f"precision={precision!r} needs an Attention, got {type(f).__name__}.")
 
@@ -227,15 +238,23 @@ class _Group(NamedTuple):
 
 def _by_length(x, weights):
     """The sequences of a list, those of equal length together."""
-    if not x or not all(isinstance(one, Tensor) and one.ndim == 2 for one in x):
-        raise ValueError("x must be a floating point tensor of shape (..., n, d), or a list of tensors (n, d).")
+    wanted = "x must be a floating point tensor of shape (..., n, d), or a list of tensors (n, d)"
+    if not x:
+        raise ValueError(f"{wanted}: this list is empty.")
+    for place, one in enumerate(x):
+        if not isinstance(one, Tensor):
+            raise ValueError(f"{wanted}: x[{place}] is of type {type(one).__name__}, use torch.as_tensor(...).")
+        if one.ndim != 2:
+            shape = tuple(one.shape)
+            raise ValueError(f"{wanted}: x[{place}] has shape {shape}; a batch of equal lengths is one tensor.")
     if len({(one.shape[1], one.dtype, one.device) for one in x}) > 1:
         raise ValueError(
             "x must be a list of tensors (n, d) of one width, dtype and device, got "
             f"{sorted({f'd = {one.shape[1]} in {one.dtype} on {one.device}' for one in x})}."
         )
     if weights is not None:
-        if not isinstance(weights, (list, tuple, Tensor)) or len(weights) != len(x):
+        one_for_all = isinstance(weights, Tensor) and weights.ndim < 2
+        if not isinstance(weights, (list, tuple, Tensor)) or one_for_all or len(weights) != len(x):
             raise ValueError(f"weights must be a list with one tensor for each of the {len(x)} inputs.")
         for heavy, one in zip(weights, x, strict=True):
             check_weights(heavy, one)

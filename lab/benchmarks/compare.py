@@ -19,6 +19,7 @@ from lab.benchmarks.peers import DENSE_LIMIT, PEERS
 from lab.benchmarks.references import reference
 from lab.benchmarks.workload import RELEASED, all_at_once, one_by_one
 from lipnb import corpora
+from lipnb.cli.words import count
 
 EXAMPLES = """examples:
   python -m lab bench compare             five inputs of two layers (minutes)
@@ -28,10 +29,10 @@ EXAMPLES = """examples:
 INPUTS = (("mini:3", 4), ("mini:3", 10), ("mini:3", 98), ("twin:3", 10), ("twin:3", 26), ("twin:3", 98))
 
 
-def measure(name, length, count, repeats, corpus):
-    """All peers and modes on `count` windows of one length, in turn; rows of the table."""
+def measure(name, length, windows, repeats, corpus):
+    """All peers and modes on some windows of one length, in turn; rows of the table."""
     attention, tokens = layer(name, corpus)[1:]
-    x = tokens(length, count)
+    x = tokens(length, windows)
     truth = reference(attention, x).numpy()
     runs = {
         peer: partial(one_by_one, run, attention, x)
@@ -43,7 +44,7 @@ def measure(name, length, count, repeats, corpus):
     for _ in range(repeats):
         for method, run in runs.items():
             answers[method], once = machine.timed(run, 1)
-            seconds[method].append(once["seconds"] / count)
+            seconds[method].append(once["seconds"] / windows)
     released = machine.spread(seconds[RELEASED])["seconds"]
     rows = []
     for method, (values, products, *_) in answers.items():
@@ -53,7 +54,7 @@ def measure(name, length, count, repeats, corpus):
                 "layer": name,
                 "length": length,
                 "method": method,
-                "count": count,
+                "count": windows,
                 **spread,
                 "products": float(products.mean()),
                 "error": float(np.abs(values / truth - 1).max()),
@@ -66,8 +67,10 @@ def measure(name, length, count, repeats, corpus):
 def main(argv=None):
     """Entry point."""
     command = machine.parser(__doc__, EXAMPLES)
-    command.add_argument("--count", type=int, default=2, help="windows of each length (default %(default)s)")
-    command.add_argument("--repeats", type=int, default=3, help="repeats of each (default %(default)s)")
+    command.add_argument(
+        "--count", type=count, metavar="N", default=2, help="windows of each length (default %(default)s)"
+    )
+    command.add_argument("--repeats", type=count, metavar="N", default=3, help="repeats of each (default %(default)s)")
     given = command.parse_args(argv)
     machine.start(given)
     corpus = corpora.available("alice", "python_reference")
@@ -97,4 +100,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    machine.enter(main)

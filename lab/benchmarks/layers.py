@@ -4,6 +4,8 @@ r"""The layers and inputs that are measured: real ones on real text, and a wide 
 ``twin:L``        two pretrained MiniLM layers, L and L + 1, side by side and rotated (d = 768, 12 heads of width 64)
 ``gpt2r:L``       randomly initialised GPT-2, layer L, masked (d = 768, 12 heads of width 64)
 
+MiniLM has 6 layers and so 5 twins, GPT-2 has 12; numbers begin at 0.
+
 A twin has the shape of a layer of BERT-base, whose weights need a download, with the spectrum of trained layers. In
 the coordinates before the rotation Q its tokens are (x, y), of width 384 each, from different windows of the text;
 head h has the queries, keys and values of head h of both layers concatenated, and the scale of one of them, so that
@@ -12,6 +14,8 @@ logits add; the output is (W_O, W_O') on the diagonal. With P_h = softmax(logits
     twin(Q (x, y)) = Q (sum_h W_O P_h v_h + b_O,  sum_h W_O' P_h v'_h + b_O').
 """
 
+import argparse
+import re
 from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import NamedTuple
@@ -21,8 +25,10 @@ import torch.nn.functional as F
 
 from lipnb import Attention, corpora, models
 
-__all__ = ["Layer", "layer", "plain_forward", "rotation", "twin_attention", "wide_tokens"]
+__all__ = ["FORMS", "Layer", "layer", "listed", "plain_forward", "rotation", "twin_attention", "wide_tokens"]
 
+DEPTHS = {"mini": 6, "twin": 5, "gpt2r": 12}
+FORMS = "mini:L, mini:L:masked, twin:L or gpt2r:L"
 WIDE_WINDOW = 512  # MiniLM's positions: a longer input of `wide_tokens` is many windows one after another
 
 
@@ -55,6 +61,26 @@ def _ids(model_of, corpus):
     return model_of().token_ids(corpora.read(corpus))
 
 
+def _parts(name):
+    """Family, number and whether a mask is asked for, of a name that there is."""
+    found = re.fullmatch(r"(mini|twin|gpt2r):([0-9]{1,2})(:masked)?", name)
+    if not found or (found[3] and found[1] != "mini") or int(found[2]) >= DEPTHS[found[1]]:
+        depths = ", ".join(f"{family}:0 to {family}:{depth - 1}" for family, depth in DEPTHS.items())
+        raise ValueError(f"a layer is {FORMS}, with {depths}; got {name!r}")
+    return found[1], int(found[2]), bool(found[3])
+
+
+def listed(text):
+    """Names of layers by comma, as argparse's `type`."""
+    names = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    try:
+        for name in names:
+            _parts(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return names
+
+
 @cache
 def layer(name, corpus="alice"):
     """A layer by its name, with inputs from a corpus.
@@ -70,15 +96,12 @@ def layer(name, corpus="alice"):
     -------
     Layer
     """
-    family, number, *rest = name.split(":")
-    if family not in ("mini", "twin", "gpt2r") or not number.isdecimal() or rest not in ([], ["masked"]):
-        raise ValueError(f"a layer is mini:L, mini:L:masked, twin:L or gpt2r:L with a number L, got {name!r}.")
-    number = int(number)
+    family, number, masked = _parts(name)
     ids = _ids(_minilm, corpus)  # MiniLM's tokenizer serves the random model too
     if family == "twin":
         twin = twin_attention(_minilm().attention(number), _minilm().attention(number + 1), rotation(2 * 384))
         return Layer(name, twin, lambda n, count, skip=0: _twin_tokens(number, _windows(ids, n, 2 * count, 2 * skip)))
-    model = _minilm(bool(rest)) if family == "mini" else models.load("gpt2", random=True, seed=0)
+    model = _minilm(masked) if family == "mini" else models.load("gpt2", random=True, seed=0)
     return Layer(
         name, model.attention(number), lambda n, count, skip=0: model.activations(_windows(ids, n, count, skip), number)
     )

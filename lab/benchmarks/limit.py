@@ -9,13 +9,15 @@ sequence, and could not be faster than the best float32 matrix product of the sa
 that rate is the distance to the limit.
 
 Table bench-limit, one row for each layer, length and mode:
+  count                       windows
   needed                      products, the least from the start of the run
   products                    that ours took, mean over the windows
   seconds                     of ours for all windows: median, fastest, slowest of the repeats
   made                        products made in all, with those of sequences that were done before the batch shrank
   in_products                 share of that time inside the products
-  rate, best                  GFLOP/s inside the products, counted by the formula, and of the best matrix product
-  ratio                       seconds, over needed products at the best rate
+  rate, best                  GFLOP/s inside the products, counted by the formula (median), and of the best matrix
+                              product (its fastest turn: so a share is rather too small, a ratio too large)
+  ratio                       seconds, over needed products at the best rate; printed beside it: share, rate over best
   error                       largest relative error of ours
 """
 
@@ -26,10 +28,11 @@ import numpy as np
 import torch
 
 from lab.benchmarks import machine, ours
-from lab.benchmarks.layers import layer
+from lab.benchmarks.layers import FORMS, layer, listed
 from lab.benchmarks.products import flops, gemms
 from lab.benchmarks.references import reference
 from lipnb import corpora
+from lipnb.cli.words import count
 from lipnb.jacobian.cached import CachedProducts
 from lipnb.spectral import start_vectors
 from lipnb.spectral.certificate import Certificate
@@ -91,15 +94,15 @@ class Clock:
         CachedProducts.gram = self._gram
 
 
-def measure(name, length, count, repeats, corpus):
+def measure(name, length, windows, repeats, corpus):
     """All modes on the windows of one length of one layer, interleaved; rows of the table."""
     given = layer(name, corpus)
-    attention, x = given.attention, given.tokens(length, count)
+    attention, x = given.attention, given.tokens(length, windows)
     truth = reference(attention, x)
     least, width = needed(attention, x, truth), x.shape[-1]
     taken, best = {mode: [] for mode in MODES}, 0.0
     for _ in range(repeats + 1):  # the first turn warms up
-        shapes = [(max(length * count, 64), width, 3 * width), (1024, 1024, 1024), (2048, 2048, 2048)]
+        shapes = [(max(length * windows, 64), width, 3 * width), (1024, 1024, 1024), (2048, 2048, 2048)]
         best = max(best, *(row["rate"] for row in gemms(shapes, 1) if row["error"] < 1e-6))
         for mode in MODES:
             with Clock() as clock:
@@ -110,17 +113,17 @@ def measure(name, length, count, repeats, corpus):
     for mode, all_turns in taken.items():
         answer, turns = all_turns[-1][0], all_turns[1:]
         spread = machine.spread([seconds for _, seconds, *_ in turns])
-        limit = 1e-9 * least[mode] * count * flops(length, width) / best
+        limit = 1e-9 * least[mode] * windows * flops(length, width) / best
         rows.append(
             {
                 "layer": name,
                 "length": length,
                 "mode": mode,
-                "count": count,
+                "count": windows,
                 "needed": least[mode],
                 "products": answer.steps.double().mean().item(),
                 **spread,
-                "made": all_turns[-1][2].sequences / count,
+                "made": all_turns[-1][2].sequences / windows,
                 "in_products": float(np.median([clock.seconds / seconds for _, seconds, clock, _ in turns])),
                 "rate": float(np.median([rate for *_, rate in turns])),
                 "best": best,
@@ -134,13 +137,15 @@ def measure(name, length, count, repeats, corpus):
 def main(argv=None):
     """Entry point."""
     command = machine.parser(__doc__, EXAMPLES)
-    command.add_argument("--layers", default=",".join(LAYERS), help="layers, by comma (default %(default)s)")
-    command.add_argument("--repeats", type=int, default=5, help="turns of each (default %(default)s)")
+    command.add_argument(
+        "--layers", type=listed, default=",".join(LAYERS), help=f"layers by comma: {FORMS} (default %(default)s)"
+    )
+    command.add_argument("--repeats", type=count, metavar="N", default=5, help="turns of each (default %(default)s)")
     command.add_argument("--corpus", help="text (default alice, else python_reference)")
     given = command.parse_args(argv)
     machine.start(given)
     corpus = given.corpus or corpora.available("alice", "python_reference")
-    names, counts = given.layers.split(","), {8: 3, 32: 3} if given.quick else COUNTS
+    names, counts = given.layers, {8: 3, 32: 3} if given.quick else COUNTS
     names = names[:1] if given.quick else names
     settings = {
         "corpus": corpus,
@@ -150,9 +155,9 @@ def main(argv=None):
         "repeats": given.repeats,
     }
     units = {
-        f"{name}/{length}": partial(measure, name, length, count, given.repeats, corpus)
+        f"{name}/{length}": partial(measure, name, length, windows, given.repeats, corpus)
         for name in names
-        for length, count in counts.items()
+        for length, windows in counts.items()
     }
     table = machine.make("limit", settings, given, units, "length")
     table["share"] = table.rate / table.best
@@ -160,4 +165,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    machine.enter(main)

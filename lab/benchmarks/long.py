@@ -18,6 +18,7 @@ import torch
 
 from lab.benchmarks import machine, ours
 from lab.benchmarks.layers import layer, wide_tokens
+from lipnb.cli.words import lengths
 
 EXAMPLES = """examples:
   python -m lab bench long                               n = 2,048 both ways; 8,192 and 16,384 streamed (an hour)
@@ -75,21 +76,39 @@ def measure(length, routes, mode, threads):
     return [{**row, "difference": abs(row["value"] / rows[0]["value"] - 1)} for row in rows]
 
 
+def _some(text):
+    """Lengths by comma, none where the text is empty."""
+    return list(lengths(text)) if text else []
+
+
 def main(argv=None):
     """Entry point."""
     command = machine.parser(__doc__, EXAMPLES)
-    command.add_argument("--lengths", default="8192,16384", help="lengths of streamed solves (default %(default)s)")
-    command.add_argument("--both", default="512,1024,2048", help="lengths solved both ways (default %(default)s)")
+    command.add_argument(
+        "--lengths",
+        type=_some,
+        metavar="N,...",
+        default="8192,16384",
+        help="lengths of streamed solves (default %(default)s)",
+    )
+    command.add_argument(
+        "--both",
+        type=_some,
+        metavar="N,...",
+        default="512,1024,2048",
+        help="lengths solved both ways (default %(default)s)",
+    )
     command.add_argument("--mode", default="certified 0.99", choices=ours.OURS, help="mode (default %(default)s)")
     command.add_argument("--solve", nargs=2, metavar=("N", "ROUTE"), help="print one solve: length, cached or streamed")
     given = command.parse_args(argv)
     torch.set_num_threads(given.threads)
     if given.solve:
-        return one(int(given.solve[0]), given.solve[1], given.mode)
+        length, route = given.solve
+        if not length.isdecimal() or int(length) < 1 or route not in ("cached", "streamed"):
+            command.error(f"--solve takes a length, and cached or streamed; got {length} {route}")
+        return one(int(length), route, given.mode)
     machine.start(given)
-    both, streamed = ([int(n) for n in text.split(",") if n] for text in (given.both, given.lengths))
-    if given.quick:
-        both, streamed = [256], []
+    both, streamed = ([256], []) if given.quick else (given.both, given.lengths)
     units = {f"{n}/both": partial(measure, n, ("cached", "streamed"), given.mode, given.threads) for n in both}
     units |= {f"{n}/streamed": partial(measure, n, ("streamed",), given.mode, given.threads) for n in streamed}
     settings = {"layer": f"twin:{LAYER}", "both": both, "streamed": streamed, "mode": given.mode}
@@ -98,4 +117,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    machine.enter(main)

@@ -1,6 +1,5 @@
 """What a table's rows were measured on and with, said without names of hosts or places."""
 
-import argparse
 import platform
 import resource
 import statistics
@@ -12,9 +11,10 @@ import torch
 
 from lab import results
 from lab.benchmarks import ours
+from lipnb.cli.words import Parser, Unknown, count
 from lipnb.recording import Unit
 
-__all__ = ["FLAGS", "held", "make", "parser", "peak", "processor", "spread", "start", "timed"]
+__all__ = ["FLAGS", "enter", "held", "make", "parser", "peak", "processor", "spread", "start", "timed"]
 
 FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_tile", "asimd", "bf16", "sve")
 
@@ -40,22 +40,40 @@ def processor():
 
 def parser(description, examples):
     """A command line with what all scripts share: --quick, --threads, --again."""
-    command = argparse.ArgumentParser(
-        prog=f"python -m lab bench {Path(sys.argv[0]).stem}",
-        description=description,
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    command = Parser(prog=_called(), description=description, epilog=examples)
     command.add_argument(
         "--quick", action="store_true", help="a trial with few and small inputs; the table says that it is one"
     )
     command.add_argument(
-        "--threads", type=int, default=torch.get_num_threads(), help="threads of torch (default %(default)s)"
+        "--threads",
+        type=count,
+        metavar="N",
+        default=torch.get_num_threads(),
+        help="threads of torch (default %(default)s)",
     )
     command.add_argument(
         "--again", action="store_true", help="forget the unfinished table of an earlier run instead of continuing it"
     )
     return command
+
+
+def _called():
+    return f"python -m lab bench {Path(sys.argv[0]).stem}"
+
+
+def enter(main):
+    """Run the entry point of a script: what cannot be done is one sentence and exit code 1 or 2.
+
+    Ctrl-C is exit code 130 without a word: `lab bench`, which gets it too, has the word.
+    """
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = 130
+    except (ValueError, OSError, RuntimeError, ImportError) as error:
+        print(f"{_called()}: {error}", file=sys.stderr)
+        code = 2 if isinstance(error, Unknown) else 1
+    sys.exit(code)
 
 
 def start(arguments):

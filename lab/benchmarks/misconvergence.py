@@ -12,6 +12,7 @@ Table bench-misconvergence, one row for each kind, chunk and mode: inputs, misse
 (largest), unconverged, above_upper (true value above the certified bound), products (mean).
 """
 
+import signal
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -23,6 +24,7 @@ from lab.benchmarks import machine, ours
 from lab.benchmarks.layers import layer
 from lab.benchmarks.references import reference_of
 from lipnb import Attention, corpora, local_lipschitz
+from lipnb.cli.words import count
 
 EXAMPLES = """examples:
   python -m lab bench misconvergence                 10,000 inputs and 3 x 2,000 starts
@@ -146,10 +148,14 @@ def work(kind, *rest):
 def main(argv=None):
     """Entry point."""
     command = machine.parser(__doc__, EXAMPLES)
-    command.add_argument("--random", type=int, default=8000, help="random inputs (default %(default)s)")
-    command.add_argument("--real", type=int, default=2000, help="windows of text (default %(default)s)")
-    command.add_argument("--starts", type=int, default=2000, help="starts of each spectrum (default %(default)s)")
-    command.add_argument("--workers", type=int, default=1, help="processes of one thread each (default %(default)s)")
+    command.add_argument("--random", type=count, metavar="N", default=8000, help="random inputs (default %(default)s)")
+    command.add_argument("--real", type=count, metavar="N", default=2000, help="windows of text (default %(default)s)")
+    command.add_argument(
+        "--starts", type=count, metavar="N", default=2000, help="starts of each spectrum (default %(default)s)"
+    )
+    command.add_argument(
+        "--workers", type=count, metavar="N", default=1, help="processes of one thread each (default %(default)s)"
+    )
     given = command.parse_args(argv)
     machine.start(given)
     wanted = {"random": given.random, "real": given.real, "coverage": given.starts}
@@ -167,7 +173,12 @@ def main(argv=None):
     }
     settings = {"corpus": corpus, "wanted": wanted, "chunk": chunk, "size": SIZE}
     # spawned, not forked: threads of torch do not survive a fork
-    pool = ProcessPoolExecutor(given.workers, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(
+        given.workers,
+        mp_context=get_context("spawn"),
+        initializer=signal.signal,  # Ctrl-C is for this process, which ends the others
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    )
     try:
         table = machine.make("misconvergence", settings, given, units, "chunk", pool)
     finally:
@@ -189,4 +200,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    main()
+    machine.enter(main)

@@ -3,13 +3,11 @@
 Run it as `python -m lab bench particles --help`.
 """
 
-import argparse
 import json
 import math
 import os
 import resource
 import statistics
-import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 
@@ -20,7 +18,9 @@ import torch
 from tqdm import tqdm
 
 from lab import results
+from lab.benchmarks import machine
 from lipnb import Attention, origin
+from lipnb.cli.words import Parser, count
 from lipnb.jacobian.particles import SeparableJacobian, TiledJacobian
 from lipnb.spectral import lanczos, start_vectors
 
@@ -46,12 +46,10 @@ process).
 
 
 def arguments():
-    parser = argparse.ArgumentParser(
-        prog="python -m lab bench particles", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog="python -m lab bench particles", description=ABOUT)
     parser.add_argument(
         "--sizes",
-        type=int,
+        type=count,
         nargs="+",
         default=[10_000, 100_000, 1_000_000],
         metavar="N",
@@ -59,7 +57,7 @@ def arguments():
     )
     parser.add_argument(
         "--exact-sizes",
-        type=int,
+        type=count,
         nargs="+",
         default=[5_000, 10_000, 20_000],
         metavar="N",
@@ -67,7 +65,7 @@ def arguments():
     )
     parser.add_argument(
         "--keops-sizes",
-        type=int,
+        type=count,
         nargs="+",
         default=[5_000, 10_000, 20_000],
         metavar="N",
@@ -76,10 +74,18 @@ def arguments():
     parser.add_argument("--radius", type=float, default=2.0, help="radius R of the disc; rho is about R^2 (default 2)")
     parser.add_argument("--rtol", type=float, default=1e-6, help="error allowed to the kernel (default 1e-6)")
     parser.add_argument("--solve-rtol", type=float, default=1e-4, help="tolerance of the solver (default 1e-4)")
-    parser.add_argument("--subset", type=int, default=10_000, help="particles solved both ways (default 10^4)")
-    parser.add_argument("--rows", type=int, default=10_000, help="exact rows at the largest n (default 10^4)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of the interleaved timing (default 3)")
-    parser.add_argument("--threads", type=int, default=1, help="torch threads (default 1); KeOps: OMP_NUM_THREADS")
+    parser.add_argument(
+        "--subset", type=count, metavar="N", default=10_000, help="particles solved both ways (default 10^4)"
+    )
+    parser.add_argument(
+        "--rows", type=count, metavar="N", default=10_000, help="exact rows at the largest n (default 10^4)"
+    )
+    parser.add_argument(
+        "--rounds", type=count, metavar="N", default=3, help="rounds of the interleaved timing (default 3)"
+    )
+    parser.add_argument(
+        "--threads", type=count, metavar="N", default=1, help="torch threads (default 1); KeOps: OMP_NUM_THREADS"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of particles, weights and start vectors")
     parser.add_argument("--float32", action="store_true", help="single precision (default double)")
     parser.add_argument("--quick", action="store_true", help="a trial with few particles; the table says so")
@@ -306,4 +312,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    machine.enter(main)

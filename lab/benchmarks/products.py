@@ -7,12 +7,13 @@ units for it (its error is measured: a route less accurate than 1e-6 is not floa
 FLOP of one product and sequence (n tokens, width d, all heads, output projection): F = 16 n d^2 + 16 n^2 d.
 
 Table bench-products, one row for each part, route, length and width:
-  part "gemm"      rate (GFLOP/s), error against float64
-  part "product"   seconds (median, fastest, slowest), rate by F, share of the best counted gemm; the route is
+  part "gemm"      rate (GFLOP/s, of the fastest turn), error against float64
+  part "product"   seconds of `count` sequences (median, fastest, slowest), rate by F from the median; the route is
                    "closed form", "autodiff" (one sequence at a time), or "autodiff, batched"
-  part "length" / "width"    seconds of the closed form against n at d = 768, and against d at n = 64
+  part "length" / "width"    seconds of the closed form for one sequence, against n at d = 768, and against d at n = 64
   part "memory"    peak resident megabytes above what the process held before, each in a process of its own
-The exponents of cost in n and d are printed with their intervals.
+Printed beside them: share, the rate over that of the best counted gemm (a median over the fastest of many, so rather
+too small), and the exponents of cost in n and d with their intervals.
 """
 
 import json
@@ -27,10 +28,11 @@ from lab import power_laws
 from lab.benchmarks import machine, ours
 from lab.benchmarks.layers import plain_forward
 from lipnb import Attention
+from lipnb.cli.words import count
 
 EXAMPLES = """examples:
   python -m lab bench products              all (some minutes)
-  python -m lab bench products --quick      n = 16 only
+  python -m lab bench products --quick      a trial: n = 16, few lengths and widths, no exponents
   python -m lab bench products --memory closed 2048     one reading of memory, as the table takes them
 """
 SIZES = {4: 10, 8: 10, 16: 10, 32: 10, 98: 10, 512: 4, 2048: 1}  # length: sequences at once
@@ -99,13 +101,13 @@ def gemms(shapes, repeats):
     return rows
 
 
-def products(length, width, count, repeats, routes=("closed form", "autodiff", "autodiff, batched")):
-    """Seconds of one product for `count` sequences, routes interleaved; rows of the table."""
-    attention, x = random_layer(width), tokens(width, length, count)
-    runs = {"closed form": partial(ours.gram(attention, x), tokens(width, length, count, seed=2))}
+def products(length, width, sequences, repeats, routes=("closed form", "autodiff", "autodiff, batched")):
+    """Seconds of one product for some sequences, routes interleaved; rows of the table."""
+    attention, x = random_layer(width), tokens(width, length, sequences)
+    runs = {"closed form": partial(ours.gram(attention, x), tokens(width, length, sequences, seed=2))}
     if "autodiff" in routes:
         forward = plain_forward(attention)
-        u = tokens(width, length, count, seed=2)
+        u = tokens(width, length, sequences, seed=2)
         pullbacks = [torch.func.vjp(forward, sequence)[1] for sequence in x]
         pullback = torch.func.vjp(forward, x)[1]
         runs["autodiff"] = lambda: [
@@ -125,9 +127,9 @@ def products(length, width, count, repeats, routes=("closed form", "autodiff", "
             "route": name,
             "length": length,
             "width": width,
-            "count": count,
+            "count": sequences,
             **machine.spread(taken),
-            "rate": 1e-9 * count * flops(length, width) / machine.spread(taken)["seconds"],
+            "rate": 1e-9 * sequences * flops(length, width) / machine.spread(taken)["seconds"],
         }
         for name, taken in seconds.items()
     ]
@@ -178,19 +180,22 @@ def with_share(table):
 def main(argv=None):
     """Entry point."""
     command = machine.parser(__doc__, EXAMPLES)
-    command.add_argument("--repeats", type=int, default=7, help="turns of each (default %(default)s)")
+    command.add_argument("--repeats", type=count, metavar="N", default=7, help="turns of each (default %(default)s)")
     command.add_argument("--memory", nargs=2, metavar=("KIND", "N"), help="print one reading: closed or autodiff, n")
     given = command.parse_args(argv)
     if given.memory:
-        return peak(given.memory[0], int(given.memory[1]))
+        kind, length = given.memory
+        if kind not in ("closed", "autodiff") or not length.isdecimal() or int(length) < 1:
+            command.error(f"--memory takes closed or autodiff, and a length; got {kind} {length}")
+        return peak(kind, int(length))
     machine.start(given)
     sizes = {16: 10} if given.quick else SIZES
     turns = given.repeats
-    shapes = [(length * count, 768, 3 * 768) for length, count in sizes.items()]
+    shapes = [(length * sequences, 768, 3 * 768) for length, sequences in sizes.items()]
     shapes += [(s, s, s) for s in ((512,) if given.quick else (1024, 2048, 4096))]
     lengths, widths = ((32, 64, 128), (192, 384)) if given.quick else ((64, 128, 256, 512, 1024, 2048), WIDTHS)
     units = {"gemm": partial(gemms, shapes, turns)}
-    units |= {f"product/{length}": partial(products, length, 768, count, turns) for length, count in sizes.items()}
+    units |= {f"product/{length}": partial(products, length, 768, some, turns) for length, some in sizes.items()}
     units |= {"gemm again": partial(gemms, shapes, turns)}
     units |= {"length": partial(growth, "length", [(n, 768) for n in lengths], turns)}
     units |= {"width": partial(growth, "width", [(64, d) for d in (*widths, 1024)], turns)}
@@ -198,11 +203,11 @@ def main(argv=None):
     settings = {"sizes": sizes, "lengths": lengths, "widths": widths, "turns": turns}
     table = machine.make("products", settings, given, units, "part")
     print(with_share(table).drop(columns=["fastest", "slowest"]).to_string(index=False, float_format="{:.3g}".format))
-    for part in ("length", "width"):
+    for part in () if given.quick else ("length", "width"):  # three points make no exponent
         rows = table[table.part == part]
         fit = power_laws.power_law(rows[part], rows.seconds)
         print(f"cost in the {part}: exponent {fit.exponent:.2f} [{fit.low:.2f}, {fit.high:.2f}]")
 
 
 if __name__ == "__main__":
-    main()
+    machine.enter(main)

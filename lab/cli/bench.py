@@ -39,6 +39,8 @@ def run(arguments):
     for name in NAMES if arguments.name == "all" else [arguments.name]:
         print(f"benchmark {name}", flush=True)
         done = subprocess.run([sys.executable, "-m", f"lab.benchmarks.{name}", *options], check=False)
+        if done.returncode == 130:
+            raise KeyboardInterrupt
         if done.returncode:
             return done.returncode
     return 0

@@ -1,7 +1,10 @@
 """Benchmarks: every peer finds the dense value, the wide layer is what it says, tables hold no path."""
 
 import json
+import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +13,11 @@ import torch
 
 from lab import results
 from lab.benchmarks import layers, limit, near_degenerate, ours, peers, workload
-from lipnb import Attention, AttentionJacobian, local_lipschitz
+from lipnb import Attention, AttentionJacobian, local_lipschitz, models
 from lipnb.jacobian.cached import CachedProducts
 from lipnb.spectral import start_vectors
+
+ROOT = Path(results.__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -231,3 +236,53 @@ def test_the_clock_measures_products_and_leaves_them_as_they_were(wide):
         assert CachedProducts.gram is not before
     assert CachedProducts.gram is before and clock.seconds > 0
     assert found.steps.sum() <= clock.sequences <= len(x) * found.steps.max()
+
+
+def test_there_are_as_many_layers_as_is_said():
+    depths = {"mini": models.load("minilm").layers, "gpt2r": models.load("gpt2", random=True, seed=0).layers}
+    assert depths | {"twin": depths["mini"] - 1} == layers.DEPTHS
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["limit", "--threads", "0"],
+        ["limit", "--repeats", "0"],
+        ["limit", "--layers", "nonsense"],
+        ["limit", "--layers", "mini:6"],
+        ["workload", "--layers", "mini:0,"],
+        ["workload", "--layers", "twin:0:masked"],
+        ["workload", "--step", "0"],
+        ["workload", "--corpus", "nope", "--quick"],
+        ["compare", "--count", "-1"],
+        ["products", "--memory", "nothing", "8"],
+        ["long", "--both", "8,x"],
+        ["long", "--solve", "8", "nowhere"],
+        ["misconvergence", "--workers", "0"],
+        ["particles", "--rounds", "0"],
+    ],
+    ids=" ".join,
+)
+def test_what_a_benchmark_cannot_do_is_one_sentence(words, tmp_path):
+    name, *options = words
+    done = subprocess.run(
+        [sys.executable, "-m", f"lab.benchmarks.{name}", *options],
+        env={**os.environ, "LIPNB_RESULTS": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (1, 2) and "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and done.stderr.startswith(f"python -m lab bench {name}: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_hold_the_table_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-m", "lab.benchmarks.near_degenerate", "--quick"],
+        env={**os.environ, "LIPNB_RESULTS": str(tmp_path / "file"), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and "set LIPNB_RESULTS to a folder that can" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,5 +1,6 @@
 """The solvers against the dense singular value, the definitions, and every bad input with its sentence."""
 
+import numpy as np
 import pytest
 import torch
 from cases import random_case, relative
@@ -157,3 +158,49 @@ def test_bad_input_is_said_in_one_sentence(change, sentence):
     good = {"f": Attention.from_matrices(matrix, matrix), "x": torch.ones(2, 3, 4, dtype=torch.float64)}
     with pytest.raises(ValueError, match=sentence):
         local_lipschitz(**{**good, **change})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_steps": 2.5}, "max_steps must be a whole number, got 2.5"),
+        ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
+        ({"seed": None}, "seed must be a whole number, got None"),
+        ({"confidence": "0.99"}, "confidence must be a number, got '0.99'"),
+        ({"rtol": None}, "rtol must be a number, got None"),
+        ({"memory": "2G"}, "memory must be a number, got '2G'"),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_named(options, said):
+    with pytest.raises(TypeError, match=said):
+        local_lipschitz(torch.tanh, torch.ones(3, 2), **options)
+
+
+def test_numbers_of_numpy_are_numbers():
+    options = {"seed": np.int64(3), "max_steps": np.int32(50), "rtol": np.float32(1e-3), "memory": 2e9}
+    assert local_lipschitz(torch.tanh, torch.ones(3, 2), **options).converged
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((torch.tanh, []), "this list is empty"),
+        ((torch.tanh, [torch.ones(3, 2), np.ones((3, 2))]), r"x\[1\] is of type ndarray"),
+        ((torch.tanh, [torch.ones(2, 3, 2)]), r"x\[0\] has shape \(2, 3, 2\)"),
+        (([torch.ones(3, 2)], torch.tanh), "got list: the map comes first"),
+        ((torch.ones(3, 2), torch.tanh), "got Tensor: the map comes first"),
+    ],
+)
+def test_a_list_that_holds_something_else_is_described(given, said):
+    with pytest.raises(ValueError, match=said):
+        local_lipschitz(*given)
+
+
+def test_a_list_of_inputs_has_weights_of_their_own():
+    with pytest.raises(ValueError, match="weights must be a list with one tensor for each of the 2 inputs"):
+        local_lipschitz(torch.tanh, [torch.ones(2, 2), torch.ones(2, 2)], weights=torch.ones(2))
+
+
+def test_memory_that_is_no_number_is_refused():
+    with pytest.raises(ValueError, match="memory must be a positive number of bytes, got nan"):
+        local_lipschitz(torch.tanh, torch.ones(3, 2), memory=float("nan"))
