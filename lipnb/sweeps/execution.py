@@ -30,6 +30,7 @@ __all__ = ["execute", "stop"]
 MARK = "LIPNB_SWEEP_POINT"
 LIVE: dict = {}  # sweep -> its kernels in this process
 TAIL = 2000  # bytes of a kernel's own last words that are kept
+STARTS = 3  # of a kernel at most: its ports are chosen before it takes them, and another process may be faster
 IOPUB = 600  # seconds that the last words of a cell may take to arrive, once it has ended: it can have printed much
 quiet = logging.getLogger("lipnb.sweeps")
 quiet.addHandler(logging.NullHandler())
@@ -49,6 +50,10 @@ class Kernel:
         """Note the process; at the end its manager has forgotten it."""
         self.process = getattr(manager.provisioner, "process", None)
         self.group = getattr(manager.provisioner, "pgid", None)
+
+    def gave_up(self):
+        """Whether the process ended by itself, with an error: neither killed nor told to end."""
+        return (getattr(self.process, "returncode", None) or 0) > 0
 
     def note_family(self):
         """Note what the notebook started: once the kernel has ended, nothing says whose child it was."""
@@ -88,29 +93,36 @@ class PointEngine(Engine):
     @classmethod
     def execute_managed_notebook(cls, nb_man, kernel_name, *, kernel, options, start_timeout, **_):
         """As papermill asks of an engine; `options` are those of the kernel's start."""
-        kernel.notebook, client = nb_man.nb, None
-        manager = AsyncKernelManager(kernel_name=kernel_name)
-        try:
-            run_sync(manager.start_kernel)(**options)
-            kernel.started(manager)
-            client = Client(
-                nb_man.nb,
-                km=manager,
-                kernel_name=kernel_name,
-                startup_timeout=start_timeout,
-                timeout=None,
-                log=quiet,
-                iopub_timeout=IOPUB,
-                raise_on_iopub_timeout=True,
-                stopped=lambda: kernel.why is not None,
-            )
-            with client.setup_kernel(cleanup_kc=False):
-                cls._cells(nb_man, client)
-        finally:
-            kernel.note_family()
-            if client is not None and client.kc is not None:
-                client.kc.stop_channels()
-            run_sync(_end)(manager)
+        kernel.notebook = nb_man.nb
+        for left in reversed(range(STARTS)):
+            client, ready = None, False
+            manager = AsyncKernelManager(kernel_name=kernel_name)
+            try:
+                run_sync(manager.start_kernel)(**options)
+                kernel.started(manager)
+                client = Client(
+                    nb_man.nb,
+                    km=manager,
+                    kernel_name=kernel_name,
+                    startup_timeout=start_timeout,
+                    timeout=None,
+                    log=quiet,
+                    iopub_timeout=IOPUB,
+                    raise_on_iopub_timeout=True,
+                    stopped=lambda: kernel.why is not None,
+                )
+                with client.setup_kernel(cleanup_kc=False):
+                    ready = True
+                    cls._cells(nb_man, client)
+                return
+            except RuntimeError:
+                if ready or not left or kernel.why is not None or not kernel.gave_up():
+                    raise  # only a kernel that ended before it answered is started again: nothing has run twice
+            finally:
+                kernel.note_family()
+                if client is not None and client.kc is not None:
+                    client.kc.stop_channels()
+                run_sync(_end)(manager)
 
     @staticmethod
     def _cells(nb_man, client):

@@ -290,7 +290,8 @@ def test_krylov_goes_on_with_the_right_items():
                 krylov.advance()
         kept = kept[chosen]
         part.restrict(np.array(chosen), Diagonal(values[kept]).gram)
-        assert np.array_equal(part.diagonal, whole.diagonal[kept])
+        # products of other batches may round otherwise; a wrong item is off by far more
+        assert np.allclose(part.diagonal, whole.diagonal[kept], rtol=1e-8, atol=0)
         whole_ritz, ritz = whole.ritz(), part.ritz()
         items = np.arange(len(kept))
         for mine, other in zip(
@@ -298,9 +299,9 @@ def test_krylov_goes_on_with_the_right_items():
             whole.combine(whole_ritz.vectors[kept, :, -1], kept),
             strict=True,
         ):
-            assert torch.equal(mine, other)
+            assert torch.allclose(mine, other, rtol=1e-6, atol=1e-8)
     part.advance(), whole.advance()
-    assert np.array_equal(part.off_diagonal, whole.off_diagonal[kept])
+    assert np.allclose(part.off_diagonal, whole.off_diagonal[kept], rtol=1e-8, atol=0)
 
 
 def test_krylov_against_vectors_stays_in_their_complement():

@@ -138,6 +138,39 @@ def test_each_way_to_fail_costs_one_point(place):
     assert len(list(Path("sweeps/odd/failed").glob("*"))) == 4
 
 
+STILLBORN = """\
+import os, sys
+from pathlib import Path
+if any("ipykernel" in word for word in sys.orig_argv):
+    starts = Path(__file__).with_name("starts")
+    left = int(starts.read_text())
+    starts.write_text(str(left - 1))
+    if left > 0:
+        os._exit(1)
+"""
+
+
+@pytest.mark.parametrize(("dead", "ran"), [(0, 1), (2, 3), (3, 3)])
+def test_a_kernel_that_ends_before_it_answers_is_started_again(place, monkeypatch, dead, ran):
+    (place / "first").mkdir()
+    (place / "first" / "sitecustomize.py").write_text(STILLBORN)
+    starts = place / "first" / "starts"
+    starts.write_text(str(dead))
+    monkeypatch.setenv("PYTHONPATH", f"{place / 'first'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    sweep = sweeps.run(written("notebook: odd.py\ngrid: {what: [fine]}"), progress=False)
+    assert (len(sweep.table), len(sweep.failures)) == ((1, 0) if dead < 3 else (0, 1))
+    assert dead - int(starts.read_text()) == ran
+    for failure in sweep.failures:
+        assert "Kernel died before replying" in failure["error"]
+    assert not sleepers(place)
+
+
+def test_a_kernel_that_dies_in_a_cell_is_not_started_again(place):
+    (place / "odd.py").write_text(NOTEBOOK.replace("import os,", "open('began', 'a').write('x')\nimport os,"))
+    sweep = sweeps.run(written("notebook: odd.py\ngrid: {what: [exits]}"), progress=False)
+    assert len(sweep.failures) == 1 and Path("began").read_text() == "x"
+
+
 def test_a_failed_point_runs_again_only_when_asked(place):
     name = written("notebook: odd.py\ngrid: {what: [exits]}")
     assert len(sweeps.run(name, progress=False).failures) == 1
