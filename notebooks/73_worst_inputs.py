@@ -361,10 +361,10 @@ for table in tables:
 assert text != "alice" or worst.value > 25 * local_lipschitz(one, windows).value.max()
 assert P[bulk][:, prongs].min() > 0.1
 off, wider = 1 / thresholds.ratio - 1, thresholds.R / thresholds.measured
-glue("page-73-radii-least", float(wider.min()), display=False)
-glue("page-73-radii-most", float(wider.max()), display=False)
-glue("page-73-radius-least", float(off.min()), display=False)
-glue("page-73-radius-most", float(off.max()), display=False)
+glue("page-73-radii-least", round(float(wider.min()), 6), display=False)
+glue("page-73-radii-most", round(float(wider.max()), 6), display=False)
+glue("page-73-radius-least", round(float(off.min()), 6), display=False)
+glue("page-73-radius-most", round(float(off.max()), 6), display=False)
 assert (heads.gain > 1 - 2e-4).all() and (layers.gain > 1 - 2e-4).all() and (wider > 1).all()
 assert heads[(heads.model == "minilm") & (heads.layer == 0)].set_index("head").ascended.idxmax() == 2  # see the end
 assert on_its_ball.value >= 0.98 * both.value and (gpt2.gain > 0.99).all()
