@@ -9,6 +9,7 @@ import nbformat
 import pytest
 
 from lab.pages import sources
+from lab.pages.recorded import rounded
 
 ROOT = Path(__file__).parents[2]
 PAGE = """\
@@ -59,6 +60,37 @@ def test_a_recorded_page_is_compared_and_not_run(page):
     edit(page, '"4\\n"', '"5\\n"')
     code, said, ran = compared(page)
     assert (code, ran) == (1, False) and "Cell outputs differ" in said
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_numbers_in_full_are_compared_to_six_digits(page, runs):
+    """The last digits differ between processors, whether the run is a recorded one or nbval's."""
+    text = PAGE.replace("2 * 2", "0.5**0.5, 1 / 10000, '.'.join(['3', '11', '15'])")
+    page.write_text(text)
+    notebook = nbformat.read(page.with_suffix(".ipynb"), as_version=4)
+    notebook.cells[0].source = text.partition("\n")[2].rstrip()
+    shown = "0.7071067811865476 0.0001 3.11.15\n"
+    notebook.cells[0].outputs[0].text = shown
+    folder = page.parents[1]
+    for path in (page.with_suffix(".ipynb"), folder / sources.EXECUTED / "00_page.ipynb"):
+        nbformat.write(notebook, path)
+    if not runs:
+        (folder / sources.EXECUTED / "00_page.sha256").write_text(sources.fingerprint(folder, page))
+    edit(page, "0.7071067811865476", "0.7071067811865391")
+    code, said, ran = compared(page)
+    assert (code, ran) == (0, runs), said
+    for old, new in [("0.7071067811865391", "0.7071077811865391"), ("0.0001 ", "0.0001001 "), ("3.11.15", "3.11.14")]:
+        edit(page, old, new)
+        code, said, ran = compared(page)
+        assert (code, ran) == (1, runs) and "Cell outputs differ" in said
+        edit(page, new, old)
+
+
+def test_what_a_number_in_full_is():
+    text = "x=-2.836440280984081e-10, 0.000123456789012345 and np.float64(1234567.89012)"
+    assert rounded(text) == "x=-2.83644e-10, 0.000123457 and np.float64(1.23457e+06)"
+    for kept in ("0.12345678901", "1.2.345678901234567", "v1.234567890123", "12345678901234", 7, None):
+        assert rounded(kept) == kept
 
 
 def test_another_source_is_run(page):
