@@ -304,9 +304,7 @@ def _of_attention(f, x, weights, memory, method, solve):
     for first in range(0, len(x), together):
         some = slice(first, first + together)
         heavy = None if weights is None else weights[some]
-        with gemm.fastest(x.dtype, x.device):
-            products = products_of(f, x[some], heavy, memory=memory, method=method)
-            parts.append(solve(products, x[some]))
+        parts.append(solve(products_of(f, x[some], heavy, memory=memory, method=method), x[some]))
     answers = _Answers(joined([part.found for part in parts]), [how for part in parts for how in part.how])
     stuck = answers.found.stuck
     if stuck.any() and x.dtype != torch.float64:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
+from lipnb.jacobian import gemm
 from lipnb.jacobian.parts import Parts
 from lipnb.jacobian.weights import ScaledWeights, steep
 
@@ -195,6 +196,7 @@ class CachedProducts:
         """J^T w / `unit`, shape (b n, d), of `w`, shape (b n, m); overwritten by the next product."""
         return self.cotangent(self.part(w if self.weights.output is None else w @ self.weights.output))
 
+    @gemm.by_fastest
     def gram(self, u: Tensor) -> Tensor:
         """M^T M u / `unit`^2, shape (b, n d), of `u`, shape (b, n d); overwritten by the next product.
 

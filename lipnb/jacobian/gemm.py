@@ -6,13 +6,14 @@ setting is put back afterwards.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cache
+from functools import cache, wraps
 
 import torch
+from torch import Tensor
 
-__all__ = ["describe", "fastest", "float32_route", "low_precision"]
+__all__ = ["by_fastest", "describe", "fastest", "float32_route", "low_precision"]
 
 SHAPE = (512, 768, 768)  # rows of tokens, width, width: about 0.6 GFLOP
 WORST_ERROR = 2e-6  # relative, in the Frobenius norm; float32 products of this size have about 3e-7
@@ -109,6 +110,20 @@ def fastest(dtype: torch.dtype, device: torch.device | str) -> Iterator[None]:
             yield
     else:
         yield
+
+
+def by_fastest(gram: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A method ``gram(self, u)`` run inside `fastest`, and nothing of what a solver does between two products.
+
+    Inside it PyTorch sends products of a matrix with one vector to oneDNN too, which took 6 to 25 times as long.
+    """
+
+    @wraps(gram)
+    def product(self, u):
+        with fastest(u.dtype, u.device):
+            return gram(self, u)
+
+    return product
 
 
 def low_precision(dtype: torch.dtype, device: torch.device | str) -> torch.dtype:

@@ -346,10 +346,9 @@ def singular_pair(
         f.check_input(x)
     _check_tolerance(rtol, x)
     flat = x.reshape(-1, *x.shape[-2:]) if isinstance(f, Attention) else x
-    with gemm.fastest(x.dtype, x.device):
-        products = products_of(f, flat, None, memory=memory_allowance(x.device), method="power")
-        start = start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=x.dtype, device=x.device)
-        found = lanczos(products.gram, start, rtol=rtol, max_steps=max_steps, vectors=True)
+    products = products_of(f, flat, None, memory=memory_allowance(x.device), method="power")
+    start = start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=x.dtype, device=x.device)
+    found = lanczos(products.gram, start, rtol=rtol, max_steps=max_steps, vectors=True)
     assert found.vector is not None  # they were asked for
     largest = found.vector.take_along_dim(found.vector.abs().argmax(1, keepdim=True), 1)
     v = (found.vector * torch.where(largest < 0, -1, 1)).view(x.shape)

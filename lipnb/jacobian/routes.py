@@ -13,6 +13,7 @@ from torch import Tensor
 from lipnb.attention import Attention
 from lipnb.checks import check_weights
 from lipnb.jacobian import AttentionJacobian, AutodiffJacobian, gemm
+from lipnb.jacobian.autodiff import RecordedJacobian
 from lipnb.jacobian.cached import CachedProducts
 from lipnb.jacobian.particles import SeparableJacobian, separable_pays
 from lipnb.jacobian.streamed import StreamedProducts
@@ -53,7 +54,7 @@ class AutodiffProducts:
     route, unit, restrict = "autodiff", 1.0, None
 
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor, weights: Tensor | None = None) -> None:
-        self.jacobian, self.shape = AutodiffJacobian(f, x), x.shape
+        self.jacobian, self.shape = RecordedJacobian(f, x), x.shape
         self.root = None if weights is None else weights.sqrt().expand(x.shape[:-1])[..., None]
 
     def gram(self, u: Tensor) -> Tensor:
@@ -76,6 +77,7 @@ class SeparableProducts:
         self.root = None if heavy is None else heavy.sqrt()
         self.jacobian = SeparableJacobian(attention, x[0], heavy, rtol=_kernel_rtol(x))
 
+    @gemm.by_fastest
     def gram(self, u: Tensor) -> Tensor:
         """M^T M u, shape (1, N), of `u`, shape (1, N)."""
         return self.jacobian.gram(u.view(self.jacobian.n, self.jacobian.d), scale=self.root).view_as(u)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lipnb.attention import Attention, Local
 from lipnb.checks import at_once
+from lipnb.jacobian import gemm
 from lipnb.jacobian.weights import ScaledWeights, steep
 
 __all__ = ["StreamedProducts"]
@@ -125,6 +126,7 @@ class StreamedProducts:
             att.local(x),
         )
 
+    @gemm.by_fastest
     def gram(self, u: Tensor) -> Tensor:
         """M^T M u / `unit`^2, shape (b, n d), as `CachedProducts.gram`."""
         return torch.stack([self._gram(item, one.view_as(self.x[0])).flatten() for item, one in enumerate(u)])

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
+from lipnb import Attention, local_lipschitz
 from lipnb.jacobian import gemm
+from lipnb.jacobian.weights import ScaledWeights
+from lipnb.spectral import krylov
 
 
 def setting():
@@ -88,3 +91,27 @@ def test_without_the_setting_of_torch_2_9_the_default_is_used(monkeypatch):
         assert gemm.describe().startswith("float32 by default, bfloat16 ")
     finally:
         gemm._measured.cache_clear()
+
+
+@pytest.mark.parametrize(("route", "memory"), [("cached", 2**30), ("streamed", 1)])
+def test_only_products_take_the_route_and_nothing_between_two_of_them(monkeypatch, route, memory):
+    """PyTorch sends a matrix times one vector to oneDNN too, where it is many times slower."""
+    monkeypatch.setattr(gemm, "float32_route", lambda: "onednn")
+    before, inside, between, take_off = setting(), [], [], krylov._take_off
+    through_output = ScaledWeights.through_output
+
+    def watched(*args, **options):
+        inside.append(setting())
+        return through_output(*args, **options)
+
+    def orthogonal(*args, **options):
+        between.append(setting())
+        return take_off(*args, **options)
+
+    monkeypatch.setattr(ScaledWeights, "through_output", watched)
+    monkeypatch.setattr(krylov, "_take_off", orthogonal)
+    generator = torch.Generator().manual_seed(0)
+    f = Attention(*torch.randn(3, 2, 8, 16, generator=generator), torch.randn(2, 16, 8, generator=generator))
+    lip = local_lipschitz(f, torch.randn(2, 9, 16, generator=generator), memory=memory)
+    assert lip.route == route and len(between) > 3 < len(inside)
+    assert set(inside) == {"bf16"} and set(between) == {before} != {"bf16"}

@@ -3,9 +3,11 @@
 import pytest
 import torch
 from cases import CASES, random_case, relative
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
 from lipnb import Attention, AttentionJacobian, AutodiffJacobian, local_lipschitz
+from lipnb.jacobian.autodiff import RecordedJacobian
 
 
 def pair(case):
@@ -120,3 +122,61 @@ def test_an_output_cut_off_from_its_input_is_refused(f):
     with pytest.raises(ValueError, match="no way from the map's output to its input"):
         local_lipschitz(f, x)
     assert (AutodiffJacobian(lambda z: 0 * z, x).dense() == 0).all()
+
+
+class Once(torch.autograd.Function):
+    """The square, which nobody can differentiate twice."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x**2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, w):
+        return 2 * ctx.saved_tensors[0] * w
+
+    @staticmethod
+    def jvp(ctx, u):
+        return 2 * ctx.saved_tensors[0] * u
+
+
+def test_products_of_one_recorded_run_are_those_of_forward_and_reverse_mode():
+    case, calls = random_case(3), []
+
+    def f(x):
+        calls.append(len(x))
+        return torch.tanh(case.attention(torch.nn.functional.gelu(x)))
+
+    twin, recorded = AutodiffJacobian(f, case.x), RecordedJacobian(f, case.x)
+    generator = torch.Generator().manual_seed(0)
+    u, w = (torch.randn(shape, generator=generator).double() for shape in (case.x.shape, f(case.x).shape))
+    calls.clear()
+    for _ in range(3):
+        forward, back = recorded.jvp(u), recorded.vjp(w)
+    assert not calls  # the map itself is not run again
+    assert relative(forward, twin.jvp(u)) < 1e-13 and relative(back, twin.vjp(w)) < 1e-13
+    assert relative(recorded.dense(), twin.dense()) < 1e-13
+
+
+@pytest.mark.parametrize("f", [Once.apply, lambda x: WrongTwice.apply(x)], ids=["not twice", "wrong twice"])
+def test_what_cannot_be_differentiated_twice_goes_by_forward_mode(f):
+    x = torch.linspace(0.1, 1, 6, dtype=torch.float64).view(2, 3)
+    J, u = RecordedJacobian(f, x), x.flip(1) - 0.3
+    assert relative(J.jvp(u), 2 * x * u) < 1e-13 and relative(J.vjp(u), 2 * x * u) < 1e-13
+    assert abs(local_lipschitz(f, x).value - 2) < 1e-3
+
+
+class WrongTwice(Once):
+    """The square, whose backward pass is linear in the cotangent in name only."""
+
+    @staticmethod
+    def backward(ctx, w):
+        return 2 * ctx.saved_tensors[0] * (3 * w - 2 * w.detach())
