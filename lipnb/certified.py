@@ -131,7 +131,8 @@ def certify(
     if not isinstance(attention, Attention):
         raise ValueError(
             f"certify needs a lipnb.Attention, whose Jacobian is known in closed form, got "
-            f"{type(attention).__name__}: for any other map lipnb.local_lipschitz gives the lower bound."
+            f"{type(attention).__name__}: for any other map lipnb.local_lipschitz gives a lower bound, and an upper "
+            "one with a probability."
         )
     attention.check_score("certify")
     attention.check_input(x, weights)

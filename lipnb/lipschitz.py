@@ -51,9 +51,9 @@ class LocalLipschitz:
         noise: what it adds along the top singular vector does not depend on the start (see `lipnb.spectral.lanczos`).
         Where float32 can prove no more, an `Attention` goes on in float64, as does a callable that can; else `upper`
         is what is still proved, and the item has not converged. Infinite if nothing was certified. Not counted, but by
-        `lipnb.certify`: the rounding of the attention probabilities themselves, and of heads that cancel, where it is
-        relative to the heads and not to what is left of them. Its start follows from `seed` and is the same for all
-        items.
+        `lipnb.certify`: the rounding of the attention probabilities themselves and of normalised queries and keys, and
+        of heads that cancel, where it is relative to the heads and not to what is left of them. Its start follows from
+        `seed` and is the same for all items.
     confidence : float or None
         Probability that goes with `upper`; 1.0 for the dense method, where nothing is random; None where no
         certificate was asked for.
@@ -101,7 +101,8 @@ def local_lipschitz(
     ----------
     f : Attention or callable
         An attention map (closed-form Jacobian), or any differentiable map from tokens (..., n, d) to (..., n, m)
-        (automatic differentiation). A callable must treat the sequences of a batch independently.
+        (automatic differentiation). A callable must treat the sequences of a batch independently
+        and give the same output each time: a module in ``.eval()``. Where it is piecewise constant, the answer is 0.
     x : Tensor, shape (..., n, d), or list of Tensors (n_i, d)
         Tokens; leading dimensions are a batch. Sequences of mixed lengths come as a list: those of equal length
         are solved together, and every field of the answer has shape (len(x),).
@@ -139,7 +140,8 @@ def local_lipschitz(
     ------
     ValueError
         "x must have shape ...", "weights must be ...", "method must be ...", "rtol must lie ...",
-        "precision='mixed' needs ...", "x must be ...", "f must be ...": see the sentence.
+        "precision='mixed' needs ...", "x must be ...", "f must be ...", "the map gives two different outputs ...",
+        "forward and reverse mode disagree ...": see the sentence.
     TypeError
         "rtol must be a number", "seed must be a whole number", and so on.
 

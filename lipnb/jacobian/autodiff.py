@@ -1,7 +1,8 @@
 """Jacobian of any differentiable map of tokens, by automatic differentiation: the slow twin."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -9,7 +10,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipnb.checks import refuse_large_dense
 
-__all__ = ["AutodiffJacobian", "RecordedJacobian"]
+__all__ = ["AutodiffJacobian", "RecordedJacobian", "plain_kernels"]
+
+PROBE = 0x5EED_0F_A_920BE  # seed of the vector that two ways to a product are compared on
+ROUNDING = 256  # units of rounding by which they may differ
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Run the block with PyTorch's plain attention and layers: fused ones have no forward-mode derivative."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 class AutodiffJacobian:
@@ -29,12 +45,12 @@ class AutodiffJacobian:
     ------
     ValueError
         "x must have shape (..., n, d)", "the map must return ...", "autograd finds no way from the map's output to its
-        input": all of it is cut off, as by ``detach``. A map that cuts off a part is differentiated without that part,
+        input": all of it is cut off, as by ``detach``. A map that detaches a part is differentiated without that part,
         and nothing says so.
 
     Notes
     -----
-    Fused attention kernels have no forward-mode derivative, so `f` runs with PyTorch's plain attention kernel.
+    Fused kernels have no forward-mode derivative, so `f` runs with PyTorch's plain attention (`plain_kernels`).
 
     Examples
     --------
@@ -48,7 +64,11 @@ class AutodiffJacobian:
 
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor) -> None:
         if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.ndim < 2 or x.numel() == 0:
-            raise ValueError("x must be a floating point tensor of shape (..., n, d) with at least one token.")
+            got = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
+            raise ValueError(
+                "x must be a floating point tensor of shape (..., n, d) with at least one token, "
+                f"got {got}: one vector is x[None]."
+            )
         if not torch.isfinite(x).all():
             raise ValueError("x holds NaN or infinite values: remove them first.")
         self.f, self.x = f, x.detach().clone()
@@ -60,7 +80,7 @@ class AutodiffJacobian:
             joined.append(not isinstance(out, torch.Tensor) or out.requires_grad)
             return out
 
-        with sdpa_kernel(SDPBackend.MATH):
+        with plain_kernels():
             out, self._pullback = torch.func.vjp(watched, self.x)
         if not isinstance(out, torch.Tensor) or out.shape[:-2] != self.batch_shape or out.ndim != x.ndim:
             got = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
@@ -70,7 +90,7 @@ class AutodiffJacobian:
                 "autograd finds no way from the map's output to its input, so that its Jacobian would be 0: leave out "
                 "detach(), .data, no_grad() and NumPy inside the map (where it is truly constant, the answer is 0)."
             )
-        self._out_shape = out.shape
+        self._out_shape, self._out = out.shape, out.detach()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -79,7 +99,7 @@ class AutodiffJacobian:
 
     def jvp(self, u: Tensor) -> Tensor:
         """Jacobian-vector product, shape (..., n, m), of `u`, shape (..., n, d)."""
-        with sdpa_kernel(SDPBackend.MATH):
+        with plain_kernels():
             return torch.func.jvp(self.f, (self.x,), (u,))[1]  # [1] is the tangent, [0] the output
 
     def vjp(self, w: Tensor) -> Tensor:
@@ -93,25 +113,37 @@ class AutodiffJacobian:
         dense = []
         for i in range(rows.shape[-1]):
             rows.zero_()[..., i] = 1
-            dense.append(self.vjp(rows.unflatten(-1, self._out_shape[-2:])).flatten(-2))
+            # a copy: what comes back may be the very tensor that went in
+            dense.append(self.vjp(rows.unflatten(-1, self._out_shape[-2:])).flatten(-2).clone())
         return torch.stack(dense, dim=-2)
 
 
 class RecordedJacobian(AutodiffJacobian):
-    r"""The same Jacobian for many products: `f` runs once, and every product goes along what was recorded.
+    r"""The same Jacobian for many products: they go along one recorded run, and `f` is not run again.
 
     Reverse mode is linear in the cotangent w, so its derivative in w gives the forward product:
 
     .. math:: J u = \nabla_w \langle J^\top w, u \rangle .
 
-    A forward-mode product computes `f` again beside its tangent; on transformers it takes three to five times as long.
-    One product of a random vector is compared with forward mode: where they differ by more than rounding, or `f` cannot
-    be differentiated twice, forward mode it is.
+    A forward-mode product computes `f` again beside its tangent; on transformers it took three to four times as long.
+    One product of a random vector is compared with forward mode, for each sequence. Forward mode is used throughout
+    where they differ by more than 256 units of rounding, or `f` cannot be differentiated twice.
 
     Parameters
     ----------
     f, x
         As for `AutodiffJacobian`.
+
+    Attributes
+    ----------
+    unit : Tensor, shape of the batch
+        Power of two near the size of the Jacobian, float64: products over it neither overflow nor underflow.
+
+    Raises
+    ------
+    ValueError
+        As `AutodiffJacobian`; "the map gives two different outputs for one input"; "forward and reverse mode
+        disagree about this map": they are of two different maps.
 
     Examples
     --------
@@ -125,25 +157,60 @@ class RecordedJacobian(AutodiffJacobian):
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor) -> None:
         super().__init__(f, x)
         self._pullback: Callable | None = None  # it holds all activations once more
-        self._record = self._recorded()
+        self._record = None
+        self._check_same()
+        generator = torch.Generator().manual_seed(PROBE)
+        probe = torch.randn(self.x.shape, generator=generator, dtype=torch.float64).to(self.x)
+        image = super().jvp(probe)
+        size = image.detach().abs().amax((-2, -1)).double()
+        size = torch.where((size > 0) & torch.isfinite(size), size, 1)
+        far = math.frexp(torch.finfo(self.x.dtype).max)[1] - 8  # a power of two that the type has, and its inverse
+        self.unit = torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent.clamp(-far, far))
+        self._record = self._recorded(probe, image)
         if self._record is None:
-            with sdpa_kernel(SDPBackend.MATH):
+            with plain_kernels():
                 self._pullback = torch.func.vjp(f, self.x)[1]
+            self._check_modes(probe, image)
 
-    def _recorded(self):
+    def _check_same(self):
+        """Raise one sentence where a second run of the map gives something else."""
+        with torch.no_grad(), plain_kernels():
+            again = self.f(self.x)
+        near, size = torch.finfo(self.x.dtype).eps ** 0.5, self._out.abs().max().item()
+        # where the output is not finite, the products will say so
+        if math.isfinite(size) and not torch.allclose(again, self._out, rtol=near, atol=near * size):
+            raise ValueError(
+                "the map gives two different outputs for one input: call .eval() on a module with dropout, and draw "
+                "random weights once, outside the map."
+            )
+
+    def _recorded(self, probe, image):
         """Tokens, outputs, a cotangent and its pullback, with their graph; None where forward mode is to be taken."""
-        probe = torch.randn(self.x.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(self.x)
-        expected = super().jvp(probe)
         try:
-            with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-                x, w = self.x.clone().requires_grad_(), torch.ones_like(expected).requires_grad_()
+            with torch.enable_grad(), plain_kernels():
+                x, w = self.x.clone().requires_grad_(), torch.ones_like(image).requires_grad_()
                 out = self.f(x)
                 (back,) = torch.autograd.grad(out, x, w, create_graph=True)
             found = _derivative(back, w, probe)
-        except RuntimeError:  # no second derivative
+        except Exception:  # whatever a map raises that cannot be differentiated twice
             return None
-        near = torch.finfo(self.x.dtype).eps ** 0.5 * expected.norm()
-        return (x, out, w, back) if (found - expected).norm() <= near else None
+        scale = self.unit.to(image)[..., None, None]
+        gap, long = (torch.linalg.vector_norm(part / scale, dim=(-2, -1)) for part in (found - image, image))
+        return (x, out, w, back) if (gap <= ROUNDING * torch.finfo(long.dtype).eps * long).all() else None
+
+    def _check_modes(self, probe, image):
+        """Raise one sentence unless reverse mode is the transpose of forward mode, as far as one vector shows."""
+        scale = self.unit.to(image)[..., None, None]
+        image = image / scale
+        back = self.vjp(image) / scale
+        forth, to = (part.double().square().sum((-2, -1)) for part in (image, back))
+        gap = ((probe * back).double().sum((-2, -1)) - forth).abs()
+        most = forth + to.sqrt() * torch.linalg.vector_norm(probe.double(), dim=(-2, -1))
+        if (gap > torch.finfo(self.x.dtype).eps ** 0.5 * most).any():
+            raise ValueError(
+                "forward and reverse mode disagree about this map: a part of it runs under no_grad() (write detach() "
+                "to leave it out), or an autograd function of its own has two different derivatives."
+            )
 
     def jvp(self, u: Tensor) -> Tensor:
         """Jacobian-vector product, shape (..., n, m), of `u`, shape (..., n, d)."""

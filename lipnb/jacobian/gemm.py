@@ -1,10 +1,11 @@
 """The fastest honest matrix product of this machine: which route float32 takes, and whether bfloat16 pays.
 
 On some processors PyTorch's default float32 product reaches half of what oneDNN reaches. A small self-test, once
-a process, times both routes and checks their accuracy; the winner is used inside `fastest` only, and the global
-setting is put back afterwards.
+a process, times both routes and checks their accuracy; the winner is used inside `fastest` only. The global setting is
+put back when no thread is inside any more; where it was inherited from that of all backends, it is set to the same.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -26,16 +27,28 @@ def _has_choice():
     return hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision")
 
 
-@contextmanager
-def _onednn():
-    """Send float32 products on the CPU through oneDNN, and put the setting back."""
-    matmul = torch.backends.mkldnn.matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "bf16"  # without matrix units for bfloat16 this is oneDNN in full float32: it is tested
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before
+class _OneDNN:
+    """Sends float32 products on the CPU through oneDNN while any thread is inside; the last one out puts it back."""
+
+    def __init__(self):
+        self.lock, self.inside, self.before = threading.Lock(), 0, None
+
+    def __enter__(self):
+        with self.lock:
+            if not self.inside:
+                self.before = torch.backends.mkldnn.matmul.fp32_precision
+                # without matrix units for bfloat16 this is oneDNN in full float32: it is tested
+                torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+            self.inside += 1
+
+    def __exit__(self, *_):
+        with self.lock:
+            self.inside -= 1
+            if not self.inside:
+                torch.backends.mkldnn.matmul.fp32_precision = self.before
+
+
+_onednn = _OneDNN()
 
 
 def _seconds(product, rounds=5):
@@ -60,7 +73,7 @@ def _measured():
     exact = left.double() @ right.double()
     with torch.no_grad():
         seconds = {"default": _seconds(lambda: torch.mm(left, right, out=out))}
-        with _onednn() if _has_choice() else nullcontext():
+        with _onednn if _has_choice() else nullcontext():
             seconds["onednn"] = _seconds(lambda: torch.mm(left, right, out=out))
             error = ((out.double() - exact).norm() / exact.norm()).item()
         low_left, low_right, low_out = left.bfloat16(), right.bfloat16(), out.bfloat16()
@@ -106,7 +119,7 @@ def describe() -> str:
 def fastest(dtype: torch.dtype, device: torch.device | str) -> Iterator[None]:
     """Run the block with the fastest accurate route for products of `dtype` on `device`; only the CPU has a choice."""
     if dtype == torch.float32 and torch.device(device).type == "cpu" and float32_route() == "onednn":
-        with _onednn():
+        with _onednn:
             yield
     else:
         yield

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipnb.attention import Attention
 from lipnb.checks import at_once, memory_allowance
 from lipnb.jacobian import gemm
-from lipnb.jacobian.autodiff import AutodiffJacobian
+from lipnb.jacobian.autodiff import AutodiffJacobian, plain_kernels
 from lipnb.jacobian.parts import Parts, parts_of
 from lipnb.jacobian.routes import KEPT_VECTORS, products_of
 from lipnb.jacobian.weights import ScaledWeights
@@ -77,8 +76,7 @@ def block_norms(f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: f
     if isinstance(f, Attention):
         f.check_input(x)
         _check_tolerance(rtol, x)
-        with gemm.fastest(x.dtype, x.device):
-            each = [_of_attention(f, one, rtol, seed) for one in x.reshape(-1, *x.shape[-2:])]
+        each = [_of_attention(f, one, rtol, seed) for one in x.reshape(-1, *x.shape[-2:])]
         return torch.stack(each).view(*x.shape[:-1], x.shape[-2])
     rows = _rows_of(f, x)
     _check_tolerance(rtol, x)
@@ -104,7 +102,8 @@ def _of_attention(f, x, rtol, seed):
         step = at_once(entries, x.dtype)
         for first in range(0, pairs.shape[1], step):
             i, j = pairs[:, first : first + step]
-            blocks = Blocks(f, parts, i, j)
+            with gemm.fastest(x.dtype, x.device):
+                blocks = Blocks(f, parts, i, j)
             found[i, j] = (blocks.dense_norms() if small else _solved(f, x, blocks, rtol, seed)).to(x.dtype)
     return found
 
@@ -176,6 +175,7 @@ class Blocks:
         first = self.attention.heads * self.attention.key_width if self._curve is None else 0
         return self.weights.projection[:, first:]
 
+    @gemm.by_fastest
     def forward(self, u: Tensor) -> Tensor:
         """Images, shape (b, m), of vectors `u`, shape (b, d), one for each pair."""
         f = self.attention
@@ -188,6 +188,7 @@ class Blocks:
             out = out + (self._curve @ query[..., None])[..., 0]
         return _joined(out) if self.weights.output is None else _joined(out) @ self.weights.output.mT
 
+    @gemm.by_fastest
     def transposed(self, w: Tensor) -> Tensor:
         """Transpose of `forward`: (b, d) of (b, m)."""
         f = self.attention
@@ -353,7 +354,7 @@ def singular_pair(
     largest = found.vector.take_along_dim(found.vector.abs().argmax(1, keepdim=True), 1)
     v = (found.vector * torch.where(largest < 0, -1, 1)).view(x.shape)
     v = v / torch.linalg.vector_norm(v, dim=(-2, -1), keepdim=True)
-    with sdpa_kernel(SDPBackend.MATH):
+    with plain_kernels():
         u = torch.func.jvp(f, (x,), (v,))[1]
     length = torch.linalg.vector_norm(u, dim=(-2, -1), keepdim=True)
     batch = x.shape[:-2]

@@ -1,8 +1,9 @@
 """Which products represent a Jacobian: cached, streamed, separable, automatic or dense, by the memory they need.
 
 All products have ``gram(u)``, M^T M u of flat vectors u (b, N), divided by the square of `unit`; `restrict`, the
-products of some items alone, or None; and the name of their `route`. M is the Jacobian J, or D^{1/2} J D^{-1/2} with
-token weights on the diagonal of D.
+products of some items alone, or None; and the name of their `route`. `unit` is a number, or one for each item, that
+keeps squares from leaving the range of the type. M is the Jacobian J, or D^{1/2} J D^{-1/2} with token weights on the
+diagonal of D.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from lipnb.jacobian.autodiff import RecordedJacobian
 from lipnb.jacobian.cached import CachedProducts
 from lipnb.jacobian.particles import SeparableJacobian, separable_pays
 from lipnb.jacobian.streamed import StreamedProducts
+from lipnb.jacobian.weights import ScaledWeights
 
 __all__ = [
     "DENSE_SIZE",
@@ -51,35 +53,41 @@ class AutodiffProducts:
         Token weights of the norm.
     """
 
-    route, unit, restrict = "autodiff", 1.0, None
+    route, restrict = "autodiff", None
 
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor, weights: Tensor | None = None) -> None:
         self.jacobian, self.shape = RecordedJacobian(f, x), x.shape
         self.root = None if weights is None else weights.sqrt().expand(x.shape[:-1])[..., None]
+        self.unit, self._scale = self.jacobian.unit.flatten(), self.jacobian.unit.to(x)[..., None, None]
 
     def gram(self, u: Tensor) -> Tensor:
-        """M^T M u, shape (b, N), of `u`, shape (b, N)."""
+        """M^T M u / `unit`^2, shape (b, N), of `u`, shape (b, N)."""
         u = u.reshape(self.shape)
-        if self.root is None:
-            out = self.jacobian.vjp(self.jacobian.jvp(u))
-        else:
-            out = self.jacobian.vjp(self.root**2 * self.jacobian.jvp(u / self.root)) / self.root
+        image = self.jacobian.jvp(u if self.root is None else u / self.root) / self._scale
+        out = self.jacobian.vjp(image if self.root is None else self.root**2 * image) / self._scale
+        out = out if self.root is None else out / self.root
         return out.reshape(self.shape[:-2].numel(), -1)
 
 
 class SeparableProducts:
     """The products of one long sequence of particles (1, n, d), from a separable kernel, in linear time."""
 
-    route, unit, restrict = "separable", 1.0, None
+    route, restrict = "separable", None
 
     def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None) -> None:
         heavy = None if weights is None else weights[0]
         self.root = None if heavy is None else heavy.sqrt()
+        scaled = ScaledWeights.of(attention, x.dtype)
+        self.unit, value_unit, changes = scaled.unit, scaled.value_unit, {}
+        for name, unit in (("value", value_unit), ("value_bias", value_unit), ("output", scaled.unit / value_unit)):
+            if (old := getattr(attention, name)) is not None:
+                changes[name] = old / unit
+        attention = attention.replace(**changes)
         self.jacobian = SeparableJacobian(attention, x[0], heavy, rtol=_kernel_rtol(x))
 
     @gemm.by_fastest
     def gram(self, u: Tensor) -> Tensor:
-        """M^T M u, shape (1, N), of `u`, shape (1, N)."""
+        """M^T M u / `unit`^2, shape (1, N), of `u`, shape (1, N)."""
         return self.jacobian.gram(u.view(self.jacobian.n, self.jacobian.d), scale=self.root).view_as(u)
 
 

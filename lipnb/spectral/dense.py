@@ -37,7 +37,7 @@ def dense_norm(matrices: Tensor) -> SpectralNorm:
     if not torch.isfinite(matrices).all():
         raise ValueError(
             "the Jacobian holds NaN or infinite values: the map is not differentiable at this input, or "
-            "overflows in its precision."
+            "overflows or underflows in its precision."
         )
     rounding = torch.finfo(matrices.dtype)
     unit = matrices.abs().amax((-2, -1)).clamp_min(rounding.tiny)  # squares of what is left are representable

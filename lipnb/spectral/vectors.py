@@ -5,6 +5,8 @@ from torch import Tensor
 
 __all__ = ["check_finite", "inverse", "norms", "scaled", "start_vectors"]
 
+APART = 0x5EED_0F_A_57A27  # from the seeds that people give to their own data: torch.manual_seed(0) is one of them
+
 
 def start_vectors(batch: int, size: int, *, seed: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
     """A Gaussian unit start vector, the same for every item, so that no answer depends on its neighbours.
@@ -33,7 +35,7 @@ def start_vectors(batch: int, size: int, *, seed: int, dtype: torch.dtype, devic
     >>> start.shape, torch.equal(start[0], start[1]), round(start[0].norm().item(), 6)
     (torch.Size([2, 3]), True, 1.0)
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed((seed + APART) % 2**64)
     start = torch.randn(size, generator=generator, dtype=torch.float64)
     return (start / start.norm()).to(dtype=dtype, device=device).expand(batch, size)
 
@@ -58,5 +60,5 @@ def check_finite(numbers: Tensor) -> None:
     if not torch.isfinite(numbers).all():
         raise ValueError(
             "a Jacobian product is NaN or infinite: the map is not differentiable at this input, or "
-            "overflows in its precision."
+            "overflows or underflows in its precision."
         )

@@ -1,9 +1,11 @@
 """The matrix product route: chosen by a self-test, used inside a block only, as accurate as float32 is."""
 
+import threading
+
 import pytest
 import torch
 
-from lipnb import Attention, local_lipschitz
+from lipnb import Attention, block_norms, local_lipschitz
 from lipnb.jacobian import gemm
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import krylov
@@ -43,6 +45,26 @@ def test_fastest_puts_the_setting_back_also_after_an_exception(monkeypatch):
     with pytest.raises(RuntimeError, match="on purpose"):
         with gemm.fastest(torch.float32, torch.device("cpu")):
             raise RuntimeError("on purpose")
+    assert setting() == before
+
+
+def test_threads_leave_the_setting_as_it_was(monkeypatch):
+    """The second one in must not take the first one's setting for the user's."""
+    monkeypatch.setattr(gemm, "float32_route", lambda: "onednn")
+    before, first_in, second_in = setting(), threading.Event(), threading.Event()
+
+    def first():
+        with gemm.fastest(torch.float32, "cpu"):
+            first_in.set()
+            assert second_in.wait(60)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert first_in.wait(60)
+    with gemm.fastest(torch.float32, "cpu"):
+        second_in.set()
+        thread.join()  # the first is out, the second still inside
+        assert setting() == "bf16"
     assert setting() == before
 
 
@@ -113,5 +135,8 @@ def test_only_products_take_the_route_and_nothing_between_two_of_them(monkeypatc
     generator = torch.Generator().manual_seed(0)
     f = Attention(*torch.randn(3, 2, 8, 16, generator=generator), torch.randn(2, 16, 8, generator=generator))
     lip = local_lipschitz(f, torch.randn(2, 9, 16, generator=generator), memory=memory)
+    wide = Attention(*torch.randn(3, 1, 8, 80, generator=generator))
+    if route == "cached":
+        block_norms(wide, torch.randn(3, 80, generator=generator))
     assert lip.route == route and len(between) > 3 < len(inside)
     assert set(inside) == {"bf16"} and set(between) == {before} != {"bf16"}

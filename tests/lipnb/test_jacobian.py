@@ -1,5 +1,7 @@
 """Closed-form products and the dense blocks against autograd, each way round."""
 
+import math
+
 import pytest
 import torch
 from cases import CASES, random_case, relative
@@ -8,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lipnb import Attention, AttentionJacobian, AutodiffJacobian, local_lipschitz
 from lipnb.jacobian.autodiff import RecordedJacobian
+from lipnb.spectral import start_vectors
 
 
 def pair(case):
@@ -166,17 +169,102 @@ def test_products_of_one_recorded_run_are_those_of_forward_and_reverse_mode():
     assert relative(recorded.dense(), twin.dense()) < 1e-13
 
 
-@pytest.mark.parametrize("f", [Once.apply, lambda x: WrongTwice.apply(x)], ids=["not twice", "wrong twice"])
-def test_what_cannot_be_differentiated_twice_goes_by_forward_mode(f):
-    x = torch.linspace(0.1, 1, 6, dtype=torch.float64).view(2, 3)
-    J, u = RecordedJacobian(f, x), x.flip(1) - 0.3
-    assert relative(J.jvp(u), 2 * x * u) < 1e-13 and relative(J.vjp(u), 2 * x * u) < 1e-13
-    assert abs(local_lipschitz(f, x).value - 2) < 1e-3
-
-
 class WrongTwice(Once):
     """The square, whose backward pass is linear in the cotangent in name only."""
 
     @staticmethod
     def backward(ctx, w):
         return 2 * ctx.saved_tensors[0] * (3 * w - 2 * w.detach())
+
+
+class RaisesTwice(Once):
+    """The square, whose backward pass refuses to be recorded by an error of its own."""
+
+    @staticmethod
+    def backward(ctx, w):
+        if torch.is_grad_enabled() and w.requires_grad:
+            raise ValueError("no second derivative here")
+        return 2 * ctx.saved_tensors[0] * w
+
+
+SQUARES = {"not twice": Once.apply, "wrong twice": WrongTwice.apply, "raises twice": RaisesTwice.apply}
+
+
+@pytest.mark.parametrize("name", SQUARES)
+def test_what_cannot_be_differentiated_twice_goes_by_forward_mode(name):
+    f, x = SQUARES[name], torch.linspace(0.1, 1, 6, dtype=torch.float64).view(2, 3)
+    J, u = RecordedJacobian(f, x), x.flip(1) - 0.3
+    assert relative(J.jvp(u), 2 * x * u) < 1e-13 and relative(J.vjp(u), 2 * x * u) < 1e-13
+    assert abs(local_lipschitz(f, x).value - 2) < 1e-3
+
+
+def test_the_record_is_compared_in_each_sequence_and_in_small_parts():
+    """A wrong derivative beside a large right one, in the map or in the batch, is still a wrong one."""
+    x = torch.ones(2, 2, 3, dtype=torch.float64)
+    large = torch.tensor([1e5, 0.0], dtype=torch.float64)[:, None, None]
+    lip = local_lipschitz(lambda t: large * t + WrongTwice.apply(t), x)
+    assert torch.allclose(lip.value, torch.tensor([1e5 + 2, 2.0], dtype=torch.float64), rtol=1e-4)
+    small = local_lipschitz(lambda t: t + 1e-4 * WrongTwice.apply(t), x[0].float(), rtol=1e-5)
+    assert small.value <= 1.0002 * (1 + 1e-6) and 1.0002 <= small.upper * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-160, 1e-30, 1e-23, 1e25, 1e150])
+def test_squares_of_tiny_and_huge_constants_stay_in_range(scale):
+    dtype = torch.float64 if abs(math.log10(scale)) > 35 else torch.float32
+    x = torch.ones(2, 3, 4, dtype=dtype)
+    sizes = torch.tensor([scale, 3e3 * scale], dtype=dtype)[:, None, None]
+    lip = local_lipschitz(lambda t: sizes * t * torch.arange(1, 5), x)
+    assert torch.allclose(lip.value / (4 * scale), torch.tensor([1, 3e3]).to(lip.value), rtol=1e-3)
+    assert (lip.upper >= 4 * sizes.flatten().double() * (1 - 1e-5)).all() and lip.converged.all()
+
+
+@pytest.mark.parametrize(
+    "f", [lambda t: t, lambda t: t + 1, lambda t: t.reshape(4, 3), lambda t: t + (t.round() - t).detach()]
+)
+def test_the_dense_jacobian_of_a_map_that_hands_its_cotangent_back(f):
+    x = torch.linspace(0, 1, 12, dtype=torch.float64).view(3, 4)
+    assert torch.equal(AutodiffJacobian(f, x).dense(), torch.eye(12, dtype=torch.float64))
+    assert abs(local_lipschitz(f, x, method="dense").value - 1) < 1e-12
+
+
+def test_two_modes_that_disagree_are_refused():
+    x = torch.linspace(0, 1, 12, dtype=torch.float64).view(3, 4)
+    with pytest.raises(ValueError, match="forward and reverse mode disagree about this map"):
+        local_lipschitz(lambda t: t + torch.no_grad()(lambda z: 100 * z)(t), x)
+
+
+def test_the_start_is_not_what_a_user_draws_with_the_same_seed():
+    """The root of x x^T would otherwise be tried from x itself, along which nothing of it moves."""
+    for seed in (0, 1):
+        x = torch.randn(6, 8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        start = start_vectors(1, 48, seed=seed, dtype=torch.float64, device="cpu")[0]
+        assert abs(start @ x.flatten() / x.norm()) < 0.5
+        f = lambda t: torch.linalg.inv(t @ t.mT + 3 * torch.eye(6, dtype=torch.float64))  # noqa: E731
+        exact = torch.linalg.matrix_norm(AutodiffJacobian(f, x).dense(), 2)
+        assert abs(local_lipschitz(f, x, seed=seed).value / exact - 1) < 1e-4
+
+
+def test_a_random_map_is_refused():
+    x = torch.linspace(0, 1, 64, dtype=torch.float64).view(2, 4, 8)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for f in (torch.nn.Dropout(0.5).train(), lambda t: t @ torch.randn(8, 8, dtype=t.dtype)):
+            with pytest.raises(ValueError, match=r"two different outputs for one input: call \.eval\(\)"):
+                local_lipschitz(f, x)
+        assert abs(local_lipschitz(torch.nn.Dropout(0.5).eval(), x).value - 1).max() < 1e-4
+
+
+def test_the_fast_path_of_a_transformer_layer_is_left_alone():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval().double()
+    for parameter in layer.parameters():
+        parameter.requires_grad_(False)  # only then the fast path is taken
+    x, before = (
+        torch.linspace(-1, 1, 80, dtype=torch.float64).view(2, 5, 8).sin(),
+        torch.backends.mha.get_fastpath_enabled(),
+    )
+    lip = local_lipschitz(layer, x)
+    assert torch.backends.mha.get_fastpath_enabled() == before
+    exact = torch.linalg.matrix_norm(AutodiffJacobian(layer, x).dense(), 2)
+    assert torch.allclose(lip.value, exact, rtol=1e-4) and (lip.upper >= exact * (1 - 1e-9)).all()
