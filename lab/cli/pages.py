@@ -10,6 +10,7 @@ EXAMPLES = """\
   python -m lab pages check             say what is stale, broken or too long
   python -m lab pages story 41 README   which numbers in prose come from nowhere, which strong words have no reason
   python -m lab pages story 41 --run    the same, after running page 41
+  python -m lab pages vary 12 13        run pages 12 and 13 with other seeds, texts, models and sizes
   python -m lab pages count             words, code in sight, tables as text, captions and links of every page
 """
 
@@ -24,14 +25,33 @@ def add(verbs):
     )
     verb.add_argument("--root", type=Path, metavar="FOLDER", help="the repository to work on (default: this one)")
     commands = verb.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    execute = commands.add_parser("execute", help="run every page whose inputs changed")
+    execute = commands.add_parser(
+        "execute",
+        help="run every page whose inputs changed",
+        description="Run every page whose source, packages, tables or models changed since its last run, into "
+        "_build/notebooks, two at a time.",
+    )
     execute.add_argument("--workers", type=int, default=2, metavar="N", help="pages at a time (default 2)")
     commands.add_parser("pair", help="write the last runs beside their sources")
-    commands.add_parser("check", help="say what is stale, broken or too long")
+    commands.add_parser(
+        "check",
+        help="say what is stale, broken or too long",
+        description="Say what is stale, broken or too long in pages and prose, one line each (a minute). The exit "
+        "status is 1 where there is something to say.",
+    )
     commands.add_parser("count", help="what a reader meets on every page, counted, and what is too much")
     story = commands.add_parser("story", help="numbers in prose that come from nowhere, strong words without a reason")
     story.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
     story.add_argument("--run", dest="again", action="store_true", help="run them first")
+    vary = commands.add_parser(
+        "vary",
+        help="run pages with other parameters than the book's",
+        description="Run pages with the other seeds, texts, models and sizes of book/story/variations.yml, each set a "
+        "point of a sweep. Nothing of the book changes; runs and tables are in _build/variations, and what has "
+        "finished is not run again. All pages take about half an hour on two cores.",
+    )
+    vary.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
+    vary.add_argument("--workers", type=int, default=2, metavar="N", help="points of a page at a time (default 2)")
     staging = commands.add_parser("stage", help="lay the book out")
     staging.add_argument("--notebooks", default="notebooks", help="the executed notebooks, from the root")
     staging.add_argument("--target", default="_build/source", help="where to lay the book out, from the root")
@@ -73,6 +93,10 @@ def run(arguments):
 
         again = running.run_chosen(root, arguments.pages) if arguments.again else 0
         return again or story.report(root, arguments.pages)
+    if arguments.command == "vary":
+        from lab.pages import variations
+
+        return variations.report(root, arguments.pages, arguments.workers)
     from lab.pages import checks
 
     return checks.report(root)

@@ -1,0 +1,76 @@
+"""Pages with other parameters: the list is whole, a page that needs the book's values is found and named."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lab.pages import variations
+from lab.pages.sources import sources
+
+ROOT = Path(__file__).parents[2]
+PAGE = """\
+# %% tags=["parameters"]
+size, names = 2, ["alice"]  # two at once
+seed = 0
+
+# %%
+assert size < 4, f"{size} is too many"
+print(size, names, seed)
+"""
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A repository of one page."""
+    for folder in ("notebooks", "book/story"):
+        (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "notebooks" / "00_page.py").write_text(PAGE)
+    return tmp_path
+
+
+def tried(root, text):
+    (root / variations.LIST).write_text(text)
+    return root
+
+
+def test_every_page_of_the_book_has_others():
+    listed = variations.listed(ROOT)
+    assert list(listed) == [source.stem for source in sources(ROOT)]
+    assert all(listed.values())
+    for source in sources(ROOT):  # another seed and another text wherever a page has one
+        known, sets = variations.defaults(ROOT, source), listed[source.stem]
+        for name in {"seed", "texts"} & known.keys():
+            assert any(name in one for one in sets), f"{source.stem}: no other {name}"
+
+
+def test_parameters_are_read_from_their_cell(root):
+    assert variations.defaults(root, root / "notebooks/00_page.py") == {"size": 2, "names": ["alice"], "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("00_page: [{seed: 1}]\n01_other: [{seed: 1}]", "page 01_other is no page"),
+        ("{}", "page 00_page is not listed"),
+        ("00_page: [{sead: 1}]", "page 00_page has no parameter 'sead': it has size, names, seed"),
+        ("00_page: [{seed: 1, size: 2}]", "size = 2 is what the book shows"),
+    ],
+)
+def test_a_list_that_is_wrong_is_one_sentence(root, text, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        variations.listed(tried(root, text))
+
+
+def test_what_fails_is_named_and_the_rest_runs(root, capsys):
+    tried(root, "00_page: [{seed: 1}, {size: 7}, {size: 3, names: [bob]}]")
+    assert variations.report(root, workers=1) == 1
+    said = capsys.readouterr()
+    assert "3 points of 1 pages: 3 run now, 1 failed" in said.out
+    assert "00_page, {'size': 7}: " in said.err and "7 is too many" in said.err
+    tried(root, "00_page: [{seed: 1}, {size: 3, names: [bob]}]")
+    assert variations.report(root, ["00"], workers=1) == 0
+    assert "2 points of 1 pages: 0 run now, 0 failed" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"no page that book/story/variations\.yml varies has 'nothing' in its name"):
+        variations.report(root, ["nothing"])
