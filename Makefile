@@ -95,7 +95,7 @@ test: setup  ## style, types, unit tests, every page run (once) and compared, th
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests lipnb --doctest-modules -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests lipnb --doctest-modules -n 2 --dist loadfile --no-loadscope-reorder
 	$(PAGES) execute
 	$(BIN)/python -m pytest -p lab.pages.recorded --nbval-lax --nbval-current-env notebooks
 

@@ -10,6 +10,20 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 import pytest
 import torch
 
+SLOWEST = (
+    "test_sweep_faults",
+    "test_book",
+    "test_experiments",
+    "test_verification",
+    "test_notebooks",
+    "test_sweep_limits",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """The slowest files first: at the end no worker is left alone with one of them."""
+    items.sort(key=lambda item: item.path.stem not in SLOWEST)
+
 
 @pytest.fixture
 def results_folder(tmp_path, monkeypatch):

@@ -171,11 +171,15 @@ def run(arguments):
         known("file or corpus", [arguments.text], corpora.NAMES)
     if not arguments.upper_work > 0:
         raise Unknown(f"--upper-work is a positive number of operations, got {arguments.upper_work:g}")
-    if arguments.dry_run:
-        print("\n".join(scanning.planned(scanning.begin(arguments.model, **_options(arguments)))))
-        return 0
     if arguments.against is not None and not _is_scan(arguments.against):
         layer_count(arguments.against, arguments.random)  # what is not there is said before anything is measured
+    if arguments.dry_run:
+        print("\n".join(scanning.planned(scanning.begin(arguments.model, **_options(arguments)))))
+        if arguments.against is not None and not _is_scan(arguments.against):
+            print(f"{arguments.against} is scanned likewise, in about as much time.")
+        return 0
+    if arguments.against is not None and _is_scan(arguments.against) and _is_scan(arguments.model):
+        scanning.compare(scanning.load(arguments.model), scanning.load(arguments.against))  # refused before it is shown
     found, output = _scanned(arguments, arguments.model, arguments.output)
     passed = found.summary.passed.all()
     report = found.report(output)

@@ -52,9 +52,9 @@ print([module for module in {HEAVY} if module in sys.modules])"""
 
 
 def test_the_command_is_a_module_too():
-    run = subprocess.run([sys.executable, "-m", "lipnb.cli", "--version"], capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-m", "lipnb", "--version"], capture_output=True, text=True, check=True)
     assert run.stdout == f"lipnb {__version__}\n"
-    run = subprocess.run([sys.executable, "-m", "lipnb.cli", "nonsense"], capture_output=True, text=True, check=False)
+    run = subprocess.run([sys.executable, "-m", "lipnb", "nonsense"], capture_output=True, text=True, check=False)
     assert run.returncode == 2 and run.stdout == "" and len(run.stderr.splitlines()) == 1
 
 

@@ -1,4 +1,4 @@
-"""`python -m lipnb.cli` is `lipnb`."""
+"""`python -m lipnb` is `lipnb`."""
 
 import sys
 
