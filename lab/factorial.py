@@ -40,7 +40,7 @@ def contrasts(losses):
     little, much = starts.groupby("attention").first(), starts.groupby("attention").last()
     found = {
         "distances in place of dot products": mean.loc["l2-untied"] - mean.loc["dot"],
-        "keys tied to the queries": mean.loc["l2-tied"] - mean.loc["l2-untied"],
+        "tied: keys are queries, values pass through A": mean.loc["l2-tied"] - mean.loc["l2-untied"],
     }
     for kind, name in CROSSED.items():
         found[f"a start that adds much: {name}"] = much.loc[kind] - little.loc[kind]
@@ -72,7 +72,7 @@ def effects(losses, confidence=0.95):
     >>> rows = [(kind, start, norm, seed, 2 + 0.01 * seed + 0.1 * (kind == "l2-tied"))
     ...         for kind in kinds for start in kinds[kind] for norm in ("after", "before") for seed in range(3)]
     >>> table = pd.DataFrame(rows, columns=["attention", "start", "norm", "seed", "nats"])
-    >>> effects(table).change.round(3).loc["keys tied to the queries"].item()
+    >>> effects(table).change.round(3).loc["tied: keys are queries, values pass through A"].item()
     0.1
     """
     each = contrasts(losses)

@@ -18,6 +18,7 @@ import pandas as pd
 
 __all__ = [
     "MIME", "Row", "Verdicts", "anchor", "depends", "equal", "lower", "record", "statements", "unchecked", "upper",
+    "worst", "written",
 ]  # fmt: skip
 
 MIME = "application/vnd.lipnb.verdicts+json"
@@ -84,7 +85,8 @@ class Row:
     median_ratio : float or None
         The median where `worst_ratio` has the worst.
     spread : float or None
-        Largest less smallest ratio of a bound.
+        Largest less smallest ratio of a bound; of an identity the largest error, which `worst_ratio` holds only to the
+        rounding of a number near 1.
     """
 
     id: str
@@ -147,6 +149,7 @@ def equal(id, form, errors, *, within, seen, effort, grounds, counter_example=No
     worst, median = (1 + float(f"{error:.{1 if error < ROUNDING else 2}g}") for error in (most, middle))
     grounds = f"{grounds} (within {within:g})"
     row = Row(id, form, errors.size, worst, "", "equal", grounds, seen, counter_example, variant, effort, median)
+    row = replace(row, spread=float(f"{most:.{1 if most < ROUNDING else 2}g}"))
     return _judged(row, errors.max() <= within)
 
 
@@ -256,14 +259,20 @@ def worst(row):
     if row.worst_ratio is None:
         return ""
     if row.kind == "equal":
-        error = row.worst_ratio - 1
-        return f"1 ± {_written(error, 1 if error < ROUNDING else 2)}" if error > 0 else "exact"
-    median = f" ({_written(row.median_ratio, 2)})" if row.cases > 1 and row.median_ratio is not None else ""
-    return f"{_written(row.worst_ratio, 4)}{median}"
+        error = row.worst_ratio - 1 if row.spread is None else row.spread
+        return f"1 ± {written(error, 1 if error < ROUNDING else 2)}" if error > 0 else "exact"
+    median = f" ({written(row.median_ratio, 2)})" if row.cases > 1 and row.median_ratio is not None else ""
+    return f"{written(row.worst_ratio, 4)}{median}"
 
 
-def _written(number, digits):
-    """A number as a person writes it: 3.2 · 10⁴ for 3.2e+04."""
+def written(number, digits):
+    """A number to so many significant digits as a person writes it.
+
+    Examples
+    --------
+    >>> written(32490.0, 2), written(4.3e-07, 1), written(0.9, 2)
+    ('3.2 · 10⁴', '4 · 10⁻⁷', '0.9')
+    """
     mantissa, e, power = f"{number:.{digits}g}".partition("e")
     return f"{mantissa} · 10{str(int(power)).translate(RAISED)}" if e else mantissa
 

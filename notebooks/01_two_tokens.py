@@ -56,8 +56,8 @@ plt.show()
 # <!-- figure fig-01-push: Two tokens far apart in the plane, each with a grey arrow of attention to the other and an
 # orange arrow for its push; beside them the two outputs, whose orange arrows are longer in total. -->
 # *Left: two tokens and the worst push of both. Right: the outputs and how they move. Each token attends mostly to the
-# other one, so each output (diamond) lies near the other token. The push is drawn long; its factor is
-# {glue:text}`two-gain:.2f`.*
+# other one, so each output (square) lies near the other token; diamonds show where both move. The push is drawn long;
+# its factor is {glue:text}`two-gain:.2f`.*
 #
 # ## The map
 #
@@ -105,7 +105,7 @@ print(f"largest singular value {largest:.4f}, local_lipschitz {local_lipschitz(h
 # ## A random push sees little
 #
 # Could we push at random and take the largest factor? With two tokens, nearly. Now let {glue:text}`two-copies` tokens
-# stand where the second one stands, and push every token separately.
+# stand where the second one stands, and push each separately.
 
 
 # %%
@@ -146,8 +146,7 @@ plt.show()
 #
 # The best random push reaches {glue:text}`two-best:.0f` % of the constant with two tokens, and
 # {glue:text}`crowd-best:.0f` % with a hundred, where the constant is {glue:text}`crowd-constant:.1f` and a typical
-# factor is {glue:text}`crowd-median:.1f`.  A random vector in many dimensions has little of any one direction, the
-# worst one included.
+# factor is {glue:text}`crowd-median:.1f`. A random vector in many dimensions has little of any one direction.
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert torch.allclose(by_hand, head(x), rtol=1e-13)
@@ -156,7 +155,7 @@ step = 1e-5 * worst
 quotient = ((head(x + step) - head(x - step)).norm() / (2 * step.norm())).item()
 assert abs(quotient / constant - 1) < 1e-6, "finite differences disagree"
 assert max(share for share, *_ in best) <= 1 + 1e-4, "a random push exceeds the constant"
-if torch.equal(A, -torch.eye(2).double()):  # the page says these of its own values
+if torch.equal(A, -torch.eye(2).double()) and (radius, copies) == (1.2, 99):  # the page says these of its own values
     assert abs(gain / constant - 1) < 0.15 and P[0, 1] > 0.9, (gain, constant)
     assert 0.9 < best[0][0] <= 1 and best[1][0] < 0.5, "what the captions say of random pushes"
 print("✓ checked: the map written by hand; the constant by differences; no random push exceeds it")

@@ -185,9 +185,9 @@ plt.show()
 # <!-- figure fig-02-growth: Three curves that rise near or above the line root n, each to a peak that lies further to
 # the right for a larger radius, and then fall. On each a short bar stands left of the peak. A dashed line lies above
 # them all. -->
-# *Local constants of two clusters for three radii, on log-log axes. The larger the radius, the further a curve follows
-# $\sqrt n$ (dotted) before it falls. A bar is where $p = \frac12$. The bound
-# for $R = 2$ (dashed) lies above all three.*
+# *Local constants of two clusters for three radii, on log-log axes. The larger the radius, the longer a curve stays
+# near or above $\sqrt n$ (dotted) before it falls. A bar is where $p = \frac12$. The bound for $R = 2$ (dashed) lies
+# above all three.*
 #
 # ## How far the rate goes
 #
@@ -212,9 +212,8 @@ figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75
 # %% [markdown]
 # <!-- figure fig-02-movable: On the left the lone token and the cluster on a line, with their outputs and how far each
 # moves; on the right the constant against the number of tokens, with the bound and the line root n. -->
-# *To be moved: two clusters of $n$ tokens at radius $R$, in the colours of {numref}`fig-02-clusters`. The number
-# beside a cluster says how far each of
-# its tokens moves. Where does the constant rise above $\sqrt n$, and where does it peak?*
+# *To be moved: two clusters of $n$ tokens at radius $R$. The number beside a cluster says how far each of its tokens
+# moves. Where does the constant rise above $\sqrt n$, and where does it peak?*
 
 # %% tags=["hide-input", "nbval-check-output"]
 for m in (3, 10, 40):

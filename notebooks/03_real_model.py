@@ -138,7 +138,7 @@ flat, deep, random = (laws.loc[name] for name in series)
 for key, row in {"flat": flat, "deep": deep, "control": random}.items():
     glue(f"three-{key}", float(row.slope), display=False)
 glue("three-longest", longest, display=False)
-names = {"name": "layer", "slope": "slope", "low": "95 % from", "high": "to", "windows": "windows a length, at least"}
+names = {"name": "layer", "slope": "slope", "low": "95 % from", "high": "to", "windows": "fewest windows at a length"}
 names |= {"flattest": "least slope of an octave", "steepest": "largest"}
 figures.table(laws, names, digits=2)
 
@@ -146,9 +146,9 @@ figures.table(laws, names, digits=2)
 # The slope is that of a line through the means of the logarithms: the {term}`exponent` of a {term}`power law`, if there
 # is one. Intervals are over windows. The last columns have the least and the largest slope over one doubling.
 #
-# Layer 0 has {glue:text}`three-flat:.2f`, a few percent a doubling. Layer 3 has {glue:text}`three-deep:.2f`, about the
-# paper's $n^{1/4}$; its interval lies below $\frac12$. Other layers differ ({doc}`41_real_text`). The random GPT-2 has
-# {glue:text}`three-control:.3f`.
+# Layer 0 has the slope {glue:text}`three-flat:.2f`: the constant rises by a few percent at each doubling. Layer 3 has
+# {glue:text}`three-deep:.2f`, about the paper's $n^{1/4}$; its interval lies below $\frac12$. Other layers differ
+# ({doc}`41_real_text`). The random GPT-2 has {glue:text}`three-control:.3f`.
 
 # %% tags=["hide-input", "nbval-check-output"]
 worst = u[gains[-1].argmax()] / u[gains[-1].argmax()].norm()

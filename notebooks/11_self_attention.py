@@ -16,7 +16,7 @@
 # computed with this code.
 
 # %% tags=["parameters"]
-model_name = "minilm"
+model_name = "minilm"  # a BERT: it can be masked or not
 layer = 2
 head = 9
 length = 14  # tokens in the window

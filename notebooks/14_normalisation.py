@@ -16,7 +16,7 @@
 # {term}`attention`: then all tokens have norm one.
 
 # %% tags=["parameters"]
-model_name = "minilm"
+model_name = "minilm"  # a BERT: its LayerNorms are read
 length, count = 64, 8  # tokens in a window, windows
 texts = ["alice", "python_reference"]  # the first that is available is used
 noise_tokens = 256  # for GPT-2, which has no text here
@@ -133,6 +133,7 @@ ellipse = layer_norm(normal(200, 3), (3,), gain, shift)
 ax.scatter(*sphere.T, s=2, color="#b0b0b0", label="RMSNorm and shift")
 ax.scatter(*ellipse.T, s=7, color="C1", label="LayerNorm")
 ax.set(box_aspect=(1, 0.7, 1.3))
+ax.locator_params(nbins=4)
 ax.legend(loc="lower center", bbox_to_anchor=(0.5, -0.12), ncols=2, markerscale=2)
 plt.show()
 
@@ -355,9 +356,10 @@ figures.table(
 #
 # $$\Lip_X(f \circ \mathrm{RMSNorm}) \le \frac{\Lip_U(f_{\tilde A, \tilde V})}{\min_i \abs{x_i}},$$
 #
-# and for LayerNorm the denominator is $\min_i \abs{C x_i}$. Without it, tokens shorter than 1 break the bound: one
-# token in the plane with $A = 0$, $\tilde V = I$ has the constant $1 / \abs x$, and Theorem 3.3 says $\sqrt 3$. The
-# table has random heads and tokens of all sizes, with the norm differentiated as well:
+# and for LayerNorm the denominator is $\min_i \abs{C x_i}$. Without it, short tokens break the bound: two equal tokens
+# $x$ in the plane, with $A = 0$ and $\tilde V = I$, have the constant $1 / \abs x$, and Theorem 3.3 says $\sqrt 6$,
+# which is too small for $\abs x < 1 / \sqrt 6$. The table has random heads and tokens of all sizes, with the norm
+# differentiated as well:
 
 # %% tags=["hide-input"]
 composed = []
@@ -395,6 +397,11 @@ figures.table(
 )
 
 # %% tags=["hide-input", "nbval-check-output"]
+nothing, eye = torch.zeros(2, 2).double(), torch.eye(2).double()
+equal = Attention.from_matrices(nothing, eye), x.new_tensor([[0.24, 0.32]] * 2)  # two equal tokens of norm 0.4
+normed = torch.func.jacrev(lambda y: equal[0](y / y.norm(dim=1, keepdim=True)))(equal[1]).reshape(4, 4)
+assert abs(torch.linalg.matrix_norm(normed, 2) - 2.5) < 1e-9
+assert abs(bounds.general_upper(nothing, eye, 2, 1) ** 2 - 6) < 1e-9
 assert torch.allclose(by_hand, by_torch)
 assert max(package) < 1e-9
 assert max(map(abs, reached)) < 1e-9 and max(never_above) < 1 + 1e-12 and max(simple) <= 1
@@ -418,11 +425,11 @@ said, read, own = ({"seen": seen, "effort": "proved"} for seen in
                    ("text of the paper", "reconstructed", "ours"))  # fmt: skip
 text, sizes = "tokens of all layers of MiniLM on text", "random heads, tokens of all sizes"
 sharp = [*never_above, *real["max"] / real["exact R*"]]
-hand = "one token, A = 0: any |x| < 1 / sqrt(3)"
+hand = "two equal tokens, A = 0: any |x| < 1 / sqrt(6)"
 # fmt: off
 ledger.record(
     ledger.equal(id, "tokens on the ellipsoid", off, within=1e-8, grounds=text, **said),
-    ledger.upper(id, "R <= sqrt(d) max gamma + |beta|", real["max"] / real["simple bound"],
+    ledger.upper(id, "R <= sqrt(d) max |g| + |beta|", real["max"] / real["simple bound"],
                  grounds=text, **read),
     ledger.equal(id, "RMSNorm absorbed", rms_errors, within=1e-12, grounds="random heads",
                  **read),
@@ -433,7 +440,7 @@ ledger.record(
                  counter_example=hand, grounds=sizes, **read | {"effort": "random"}),
     ledger.upper(after_norm, "over the shortest token (ours)", composed["factor, local"],
                  grounds=sizes, **own),
-    ledger.upper("castin.rem-c.3", "r = sqrt(d) max gamma about beta, |A x| <= |A| R*",
+    ledger.upper("castin.rem-c.3", "r = sqrt(d) max |g| about beta, |A x| <= |A| R*",
                  hypotheses, grounds=text, **said),
 )
 # fmt: on

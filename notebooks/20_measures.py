@@ -225,7 +225,7 @@ for kind, found in local_errors.items():
 
 # %% tags=["hide-input"]
 for kind, found in local_errors.items():
-    glue(f"page-20-{kind}", float(np.abs(found).max()), display=False)
+    glue(f"page-20-{kind}", ledger.written(np.abs(found).max(), 1), display=False)
 glue("page-20-measures", measures_count, display=False)
 lengths = np.geomspace(1e-6, 30, 60)
 curve = np.array([transport_quotient(cloud_map, cloud, masses, length) for length in lengths])
@@ -246,7 +246,7 @@ plt.show()
 # the constant is local. Dotted: up to here the proof guarantees that points keep their partners.*
 #
 # Over {glue:text}`page-20-measures` measures of each kind the largest difference of the quotient from the norm is
-# {glue:text}`page-20-equal:.0e` (equal weights) and {glue:text}`page-20-random:.0e` (random weights).
+# {glue:text}`page-20-equal` (equal weights) and {glue:text}`page-20-random` (random weights).
 #
 # **Large moves.** Two points on a line, $A$ a number, $V = 1$: this case is small enough to search the clouds in
 # $[-2, 2]$ on a grid. On a line the best {term}`transport plan` keeps the order, so $W_2$ is the distance of sorted
@@ -315,7 +315,7 @@ figures.table(
 #
 # Let the weights be $\frac12, \frac14, \frac14$ and the second and third token lie at one place. Sending the heavy
 # {term}`atom` to the place of the two light ones, and these to its own place, gives the same measure; and there the
-# light ones may part.
+# two light atoms may separate.
 
 # %%
 f = Attention.from_matrices(-one, one)
@@ -344,7 +344,7 @@ plt.show()
 # right place. Crossing arrows lead to the lower line, where the large disc is on the left and the two small ones are
 # on the right, slightly apart. -->
 # *Before: two light atoms at one place, a heavy one at the other. After: they have exchanged places, and the light ones
-# have parted (enlarged). The measure has hardly moved; the sequence of tokens has moved far.*
+# have separated (enlarged). The measure has hardly moved; the sequence of tokens has moved far.*
 #
 # This move has the quotient {glue:text}`page-20-parted:.4f` in $W_2$; the weighted norm of the Jacobian at the three
 # tokens is {glue:text}`page-20-blind:.4f` and misses it.

@@ -117,6 +117,8 @@ left, stretch, right = torch.linalg.svd(J)
 glue("page-22-twelve", stretch[0].item(), display=False)
 glue("page-22-twelve-bound", bounds.general_lower(A, 12, 1.5), display=False)
 moves = right[0].reshape(12, 2), (J @ right[0]).reshape(12, 2)
+glue("page-22-each", moves[1][1:].norm(dim=1).mean().item(), display=False)
+glue("page-22-eleven", moves[1][1:].norm().item(), display=False)
 figures.objects.clusters(x, moves[0], (twelve(x), moves[1]))
 plt.show()
 
@@ -124,8 +126,9 @@ plt.show()
 # <!-- figure fig-22-clusters: Two panels. Left: one token on one side, eleven on one spot of the other side, and an
 # arrow at the lone token. Right: the outputs; the eleven move together along the arrow. -->
 # *Twelve tokens in two clusters ($R = 1.5$) and the displacement that the Jacobian stretches most. Almost only the lone
-# token moves (left), and the outputs of all others follow it (right): eleven equal moves add up to a factor
-# $\sqrt{11}$.*
+# token moves (left), and the outputs of all others follow it (right): eleven equal moves of
+# {glue:text}`page-22-each:.2f` add up to $\sqrt{11}$ times that, {glue:text}`page-22-eleven:.2f`, nearly the whole
+# move of the outputs.*
 #
 # Here the local constant is {glue:text}`page-22-twelve:.2f`, and the lower bound of Proposition 3.4 is
 # {glue:text}`page-22-twelve-bound:.2f`.
@@ -242,7 +245,8 @@ lowest = table.groupby("A", sort=False)[["Prop 3.4", "C.7", "kept"]].min()
 lowest["half"] = inside.groupby("A")["half"].min()
 lowest["upper"] = table.groupby("A")["upper"].max()
 names = {"A": "matrix A", "Prop 3.4": "smallest over Proposition 3.4", "C.7": "over Lemma C.7"}
-names |= {"kept": "over our lemma", "half": "over √(n − 1)/2, if promised", "upper": "largest over upper bound"}
+names |= {"kept": "over our lemma", "half": "over ½√(n − 1), up to the promised length"}
+names |= {"upper": "largest over upper bound"}
 figures.table(lowest.reset_index(), names=names, digits=4)
 
 # %% tags=["hide-input"]
@@ -261,7 +265,7 @@ for R in (1, 1.5, 2, 2.5, 3):
 ends = pd.DataFrame(ends, columns=["R", "n", "constant", "tighter / measured", "published / measured"])
 names = {"R": "radius R", "n": "tokens n at the end", "constant": "local constant"}
 names |= {"tighter / measured": "tighter bound over it", "published / measured": "Theorem 3.3 over it"}
-figures.table(ends, names=names, bold=ends.R == 3)
+figures.table(ends, names=names)
 
 # %% [markdown]
 # Below the promised length the slope in $n - 1$ is one half: for $A = -I$ and $R = 3.5$, fitted from 10 tokens to
@@ -346,9 +350,10 @@ names = {
     "head": "head",
     "s": "2γR²",
     "promised": "tokens promised",
-    "/ promised": "growth ends, over that",
+    "/ promised": "length where growth ends / promised length",
 }
-names |= {"/ predicted": "ends, over our theorem", "constant / promise": "constant over √(n − 1)/2"}
+names |= {"/ predicted": "the same length / that of our theorem"}
+names |= {"constant / promise": "constant / ½√(n − 1) at the promised length"}
 figures.table(stops, names=names)
 
 # %% tags=["hide-input"]
@@ -415,6 +420,7 @@ assert table.upper.max() <= 1 and inside.half.min() > 1 - 1e-9
 assert np.abs(slopes - 0.5).max() < 0.01
 assert edge.general.min() > 1 - 1e-9 and (last.exponent - 1).abs().max() < 0.02
 assert gap.is_monotonic_decreasing and 2 < gap.iloc[-1] < 2.1
+assert moves[1][1:].norm() > 0.99 * stretch[0] and torch.allclose(moves[1][1:], moves[1][1:2].expand(11, -1))
 assert abs(dense / fast - 1) < 1e-9 and dense >= math.sqrt(2) / 2
 assert (P[1:, 0] - 0.5).abs().max() < 1e-9  # three tokens: half of the attention
 assert (stops["constant / promise"] >= 1).all() and stops["/ promised"].between(1, 3).all()

@@ -205,7 +205,7 @@ figures.table(moved, names=names)
 slopes = np.array([fit.exponent for fit in fits.values()])
 relative = np.array([at_64["over R^2"][n] / limits[n] - 1 for n in numbers])
 late = {shift: curves[shift][-1] for shift in shifts}
-assert abs(by_hand - 11) < 0.02 and "two tokens" in said
+assert abs(by_hand - 11) < 0.02 and "more than one token" in said
 assert np.abs(slopes - 2).max() < 0.01 and np.abs(relative).max() < 1e-3
 assert table["block error"].max() < 1e-12 and table["over lower"].min() > 1 - 1e-12
 assert all(value <= tokens**0.5 + 1e-6 for value in late.values())

@@ -383,7 +383,7 @@ ledger.record(
 #   it.
 # - This is one window and one model; the ratios in other models may differ.
 # - Power iteration converges from nearly every start, but its stop can come too early. A Gaussian start makes that
-#   unlikely; {doc}`12_local_lipschitz` bounds how unlikely, and its solver stops by that bound.
+#   unlikely; the page {doc}`12_local_lipschitz` bounds this probability, and the solver there stops by that bound.
 #
 # **One thing to try.** A query bias has the same effect as one more, constant coordinate of the tokens
 # ({py:func}`lipnb.bounds.without_query_bias`). For which size of that coordinate is Theorem 3.3 better than Theorem

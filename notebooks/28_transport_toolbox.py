@@ -258,11 +258,11 @@ turn = np.linspace(0, 2 * np.pi, 121)[:-1]
 ring = np.stack([np.cos(turn), np.sin(turn)], 1)
 arm = np.linspace(-1.4, 1.4, 30)
 cross = [(s, s * c) for c in (1, -1) for s in arm]
-cross = np.array(cross + cross) + 0.03 * rng.normal(size=(120, 2)) + [5, 0]
+cross = np.array(cross + cross) + 0.03 * rng.normal(size=(120, 2)) + [12.5, 0]
 partner = ot.emd(*uniform(120).expand(2, 120).numpy(), cdist(ring, cross) ** 2).argmax(1)
-ax = plt.subplots(figsize=(7.5, 2.9))[1]
+ax = plt.subplots(figsize=(7.5, 1.9))[1]
 for share, colour in zip(np.linspace(0, 1, 5), plt.get_cmap("viridis")(np.linspace(0, 0.9, 5)), strict=True):
-    ax.scatter(*((1 - share) * ring + share * cross[partner]).T, s=9, color=colour)
+    ax.scatter(*((1 - share) * ring + share * cross[partner]).T, s=5, color=colour)
 ax.set_aspect("equal")
 ax.axis("off")
 plt.show()
@@ -301,7 +301,8 @@ for size in (-2, -1, 0.5, 1, 2):
     convex.append((max(far, near) / norms.max() - 1).item())
     rows.append((size, norms.max().item(), far.item(), near.item()))
 rows = pd.DataFrame(rows, columns=["A", "norm", "far", "near"])
-names = {"A": "A", "norm": "largest Jacobian norm", "far": "largest quotient, far apart", "near": "close together"}
+names = {"A": "A", "norm": "largest Jacobian norm on the grid", "far": "largest quotient, far apart"}
+names |= {"near": "close together"}
 figures.table(rows, names, digits={"A": 2, "norm": 6, "far": 6, "near": 6})
 
 # %% tags=["hide-input"]
@@ -321,14 +322,14 @@ steepest = 1.0  # the supremum of 1 / |z|
 slit = np.abs(alpha - beta) / euclid / steepest
 paths = np.abs(alpha - beta) / inside / steepest
 glue("disc_first", float(np.abs(discs[0]).max()), display=False)
-glue("disc_last", float(np.abs(discs[-1]).max()), display=False)
+glue("disc_last", ledger.written(np.abs(discs[-1]).max(), 1), display=False)
 glue("slit_largest", float(slit.max()), display=False)
 glue("paths_largest", float(paths.max()), display=False)
 
 # %% [markdown]
 # *The limit of Def. B.1.* At a dozen inputs, the supremum of the quotient over a disc tends to the norm of the
 # Jacobian: the largest difference (relative) is {glue:text}`disc_first:.2f` at {term}`radius` 1 and
-# {glue:text}`disc_last:.0e` at radius $10^{-6}$.
+# {glue:text}`disc_last` at radius $10^{-6}$.
 #
 # *On the slit ring.* Over 50,000 random pairs the largest quotient by distance is {glue:text}`slit_largest:.0f`; by
 # path length it is {glue:text}`paths_largest:.5f`. Between angles that differ by $\Delta$ the path is straight if it
@@ -345,7 +346,7 @@ assert max(push["one map"]) <= 1 + 1e-9 and max(push["two maps"]) <= 1 + 1e-9
 assert all(np.abs(push[k]).max() < 1e-9 for k in ("isometry", "shift", "integral"))
 assert np.abs(speed).max() < 1e-9 and np.abs(lengths).max() < 1e-9
 assert np.abs(convex).max() < 1e-4 and np.abs(discs[-1]).max() < 1e-4
-assert all((a >= b - 1e-4).all() for a, b in pairwise(discs))  # as the discs shrink
+assert all((a >= b - 1e-3).all() for a, b in pairwise(discs))  # as the discs shrink, each on a grid
 assert across > 14 and slit.max() > 14 and 0.99 < paths.max() <= 1 + 1e-9
 print(f"✓ {clouds} pairs of clouds: every fact holds; local constants make up the global one if convex")
 

@@ -12,8 +12,8 @@
 # An upper {term}`bound` is a statement about all inputs, and one input can refute it. We tried each of
 # {glue:text}`count_bounds` upper bounds of this package on at least {glue:text}`fewest:,d` inputs with each
 # {term}`mask`, {glue:text}`total:,d` in all, built to find different mistakes. **None was exceeded**, and each bound is
-# caught when it is halved on purpose. (One formula of the package is left out on purpose: `printed_l2_upper`, which
-# fails.)
+# caught when it is halved on purpose. (One formula of the package is left out on purpose: `printed_l2_upper`, a bound
+# with the {term}`exponent` that we recall, which fails: {doc}`62_l2_attention`.)
 
 # %% tags=["parameters"]
 table_name = "verify"
@@ -125,8 +125,6 @@ figures.table(worst, columns, bold=worst.index == "general_upper")
 # below for those of gradient ascent.
 
 # %% tags=["hide-input", "hide-output"]
-for part in birth.get("made again", []):
-    print(f"made in a later run, {part['date']}: {part['rows']}")
 shown = table[table.kind == "ascended"].assign(bound=lambda rows: rows.bound.map(titles).fillna(rows.bound))
 names = {"bound": "bound", "masked": "masked", "seed": "seed", "item": "number", "n": "tokens n",
          "heat": "logit range t", "worst": "measured / bound"}  # fmt: skip

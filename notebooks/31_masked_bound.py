@@ -73,8 +73,8 @@ plt.show()
 # inputs have the same ratio, about 1.4; from radius one on the median is close to one and the band widens in both
 # directions, further down than up. -->
 # *The same random tokens (eight in four dimensions, $V = I$, $A$ random) with and without the mask. For small tokens
-# the map averages over the past, and the mask makes it rougher by the factor of $A = 0$ (dashed). For large ones the
-# ratio can go either way, further down than up.*
+# the map averages over the past, and the mask makes it rougher by the same factor as at $A = 0$ (dashed). For large
+# ones the ratio can go either way, further down than up.*
 #
 # ## The smallest case: two tokens
 #
@@ -91,7 +91,7 @@ second = [V @ (p[j] * (torch.eye(2) + torch.outer(x[j] - m, A @ x[1])) + (j == 1
 by_hand = torch.cat([torch.cat([V, torch.zeros(2, 2).double()], 1), torch.cat(second, 1)])
 dense = torch.func.jacrev(f)(x).reshape(4, 4)
 print(by_hand.numpy().round(3))
-print(f"relative difference from automatic differentiation: {(by_hand - dense).norm() / dense.norm():.0e}")
+print("relative difference from automatic differentiation:", ledger.written((by_hand - dense).norm() / dense.norm(), 1))
 
 # %% [markdown]
 # ## The statements

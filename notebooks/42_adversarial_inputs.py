@@ -12,11 +12,11 @@
 # How large can an input make the constant? On text, it grows slowly in most layers ({doc}`41_real_text`). For every
 # {term}`attention head` of MiniLM and GPT-2, in the ball that its own {term}`layer normalisation` allows, and of one
 # layer of a random GPT-2, at the {term}`radius` 100 of the released script, we build {term}`tokens <token>` on which
-# the {term}`local Lipschitz constant` grows like $\sqrt n$ ({numref}`fig-42-heads`). In whole layers
-# their growth depends on the head that is followed; the largest constant of any head, anew at each length, has a median
-# slope of {glue:text}`own_clusters:.2f`, at {term}`forks <fork>` that of $\sqrt n$. These {term}`two clusters` are not
-# the worst: at the heads of MiniLM, at the radius of text, the constant at a {term}`fork` is tens to hundreds of times
-# larger, and at the median head a fifth of what Theorem 3.3 allows.
+# the {term}`local Lipschitz constant` grows like $\sqrt n$ ({numref}`fig-42-heads`). These inputs are
+# {term}`two clusters`. Built against the worst head anew at each length, they give whole layers a median slope of
+# {glue:text}`own_clusters:.2f`; {term}`forks <fork>` give {glue:text}`own_forks:.2f`, about the slope of $\sqrt{n - 2}$
+# ({glue:text}`own_law:.2f`). Two clusters are not the worst: in MiniLM, at the mean token norm of text, forks have
+# constants tens to hundreds of times larger, at the median head a fifth of what Theorem 3.3 allows.
 
 # %% tags=["parameters"]
 rows_to_check = 4  # of each model, measured again now
@@ -53,13 +53,13 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-42-heads: Four log-log panels, the local constant against the number of tokens: one head each of
-# MiniLM, a random GPT-2 and GPT-2, and MiniLM again at the smaller radius of text. All marks lie below the two upper
-# bounds; in three panels those of the head follow a line of slope one half, in the last they turn and fall. -->
+# MiniLM, a random GPT-2 and GPT-2, and MiniLM again at the smaller mean token norm of text. All marks lie below the two
+# upper bounds; in three panels those of the head follow a line of slope one half, in the last they turn and fall. -->
 # *One head of a layer under {term}`attack`, the one with the largest constant at 97 tokens. Full blue dots: the head
 # with its own value matrix. Hollow dots: with $V = I$. Squares: the whole layer, at the tokens of the head that is
 # worst for it. Top and bottom left: the promised length of {doc}`22_tightness` is beyond all lengths, and the full dots
 # lie on the law $\norm V_2 \sqrt N$, where $N$ tokens attend to the lone one. Bottom right: at the mean
-# {term}`radius` of text the promised length of this head is short; below it full and hollow dots grow faster than
+# token norm of text the promised length of this head is short; below it full and hollow dots grow faster than
 # $\sqrt n$, and past it both fall.*
 #
 # ## Two inputs in the plane
@@ -133,8 +133,9 @@ plt.show()
 # ## Every head, alone
 #
 # Each head has its own $V$ and no biases, as in the theorems. The {term}`exponent` is fitted against $N$ over
-# $n = 7, 22, 47, 97$. There is one input for each length and no chance in it, so exponents have no error bars, only a
-# range of $n$. The worst head is the one with the largest constant at $n = 97$.
+# $n = 7, 22, 47, 97$. There is one input for each length and no chance in it: intervals below are the scatter about a
+# line. The radius *text* is the mean token norm (root mean square) of text. The worst head has the largest constant at
+# $n = 97$.
 
 # %% tags=["hide-input"]
 minilm = models.load("minilm", dtype=torch.float64)
@@ -180,8 +181,8 @@ figures.table(summary, names=shown, bold=summary["at"] == "layer norm")
 #
 # The authors call their inputs a heuristic and the results of {term}`gradient ascent` poor. The fork of
 # {prf:ref}`regimes-fork`, built on a singular pair $A v = \sigma k$ in place of an eigenvector, exists for every $A$.
-# For all heads of MiniLM at the radius of text, and for some of them with the {term}`mask <mask (causal)>`, the table
-# divides the constant at the fork of 98 tokens by the quantity in the first column.
+# For all heads of MiniLM at the mean token norm of text, and for some of them with the {term}`mask <mask (causal)>`,
+# the table divides the constant at the fork of 98 tokens by the quantity in the first column.
 
 # %% tags=["hide-input"]
 radii = alone[(alone.model == "minilm") & (alone["at"] == "text")].groupby(["masked", "layer"]).R.first()
@@ -235,6 +236,7 @@ ratio, over_it = ((own[k] / own.clusters)[own.model != "gpt2"] for k in ("random
 numbers |= {"chance": ratio.median(), "fork_over": over_it.median(), "own_clusters": of_kind["clusters"].median()}
 changing = own.assign(which=own["head"].astype(str) + own.sign.astype(str))[own.model != "gpt2"]
 changing = changing.groupby([*panel_of, "layer"]).which.nunique() > 1
+numbers |= {"own_forks": of_kind["fork"].median()}
 numbers |= {"own_change": changing.sum(), "own_layers": len(changing), "own_random": of_kind["random"].median()}
 numbers |= {"own_law": np.log(95 / 5) / 2 / np.log(97 / 7), "fork_all": len(of_kind["fork"])}
 numbers |= {"fork_law": ((of_kind["fork"] - numbers["own_law"]).abs() < 0.02).sum()}
@@ -249,11 +251,11 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-42-own: Three panels, MiniLM at two radii and GPT-2, of the slopes of all layers for five kinds of
-# inputs. One head followed is scattered widely; two clusters lie mostly below one half, beside random clusters; all
-# forks lie together just above one half; text lies lowest. -->
+# inputs; the last two panels lack one each. One head followed is scattered widely; two clusters lie mostly
+# below one half, beside random clusters; all forks lie together just above one half; text lies lowest. -->
 # *Slope of the constant of whole layers; hollow: masked. Text is MiniLM's own, the same in both
-# panels. One head followed: the worst at the longest input.
-# The others are the largest constant at each length anew. At forks {glue:text}`fork_law:.0f` of
+# panels. One head followed: the worst at the longest input. Not run: one head at the norm of text; text for GPT-2. The
+# others are the largest constant at each length anew. At forks {glue:text}`fork_law:.0f` of
 # {glue:text}`fork_all:.0f` slopes, of layers at up to two radii, masked or not, are within 0.02 of that of $\sqrt{n -
 # 2}$, {glue:text}`own_law:.2f` (GPT-2 has the least); at two clusters most are below one half, dotted.*
 
@@ -307,10 +309,10 @@ shown |= {"head 0: released": "released, true head 0", "head 0: constant": "cons
 figures.table(repeated, names=shown)
 
 # %% [markdown]
-# On tokens that belong to no head the constant has the exponent {glue:text}`rows_exponent:.2f` (95 % interval
-# {glue:text}`rows_low:.2f` to {glue:text}`rows_high:.2f`); the rate $\sqrt n$ appears at the tokens of a true head. At
-# smaller radii the constants of this head and of its layer do grow more slowly: the promised length is below the
-# longest inputs.
+# On tokens that belong to no head the constant has the exponent {glue:text}`rows_exponent:.2f` (scatter
+# {glue:text}`rows_low:.2f` to {glue:text}`rows_high:.2f`); the rate $\sqrt n$ appears at the tokens of
+# a true head. At smaller radii the constants of this head and of its layer do grow more slowly: the promised length is
+# below the longest inputs.
 #
 # ## How long does the growth last? (Figure 2)
 #
@@ -446,10 +448,10 @@ at_heads, said = "at the heads of trained and random layers", "text of the paper
 columns, rows_cut = (clusters[clusters.cut == cut] for cut in ("columns", "rows"))
 half = power_law(columns.length, columns.lipschitz)
 six, as_released = (
-    {"effort": "structured", "grounds": f"{len(rows)} lengths to {rows.length.max()}; {law}"}
+    {"effort": "structured", "grounds": f"{len(rows)} lengths to {rows.length.max()}; {law}, the scatter of the fit"}
     for rows, law in ((columns, half), (rows_cut, flat))
 )
-as_released["counter_example"] = f"tokens from rows, n to {rows_cut.length.max()}: {flat}"
+as_released["counter_example"] = f"tokens from rows, n to {rows_cut.length.max()}: {flat}, the scatter of the fit"
 worst_of = {"effort": "structured", "seen": "reconstructed", "variant": True}
 forks_of = [worst_of | {"grounds": f"forks, {(forks.masked == m).sum()} heads of MiniLM"} for m in (False, True)]
 on, off_mask = over[~forks.masked], over[forks.masked]
@@ -484,23 +486,23 @@ ledger.record(
     ledger.unchecked(window, "for BERT and the pretrained GPT-2 on text", "neither reads a text here", seen=said),
     ledger.lower(window, "2 gamma R^2 >= log(n - 1), MiniLM on text", on_text.s / np.log(context["minilm"] - 1),
                  counter_example=f"layer {short.layer}, head {short['head']}: 2 gamma R^2 = {short.s:.2f}",
-                 grounds=f"{len(on_text)} heads, mean radius, n = {context['minilm']}", **worst_of),
+                 grounds=f"{len(on_text)} heads, mean token norm, n = {context['minilm']}", **worst_of),
 )
 # fmt: on
 
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - Each head of these layers has inputs on which its constant grows like $\sqrt n$, for the trained models in balls
-#   that their normalisation allows. So the rate of the theorem does not need special matrices.
+# - Each head of these layers has inputs on which its constant grows like $\sqrt n$, for trained models in balls that
+#   their normalisation allows. So the rate does not need special matrices.
 # - At $n = 97$ Theorem 3.3 is far above two clusters, for single heads of MiniLM {glue:text}`over_low:.0f` to
-#   {glue:text}`over_high:,.0f` times. Most of that gap is due to the inputs: at forks the median head reaches about a
-#   fifth of the {term}`bound`, and more than half of its tighter form.
+#   {glue:text}`over_high:,.0f` times, mostly because of the inputs: at forks the median head reaches about a fifth of
+#   the {term}`bound`, and more than half of its tighter form.
 # - The tokens lie in the ball, not on the ellipsoid of the LayerNorm ({doc}`14_normalisation`), and no earlier layer
 #   need be able to make them: this does not show that a text could come near.
-# - Two heads, one of MiniLM and one of it masked, have promised lengths below the model's positions at their mean
-#   radius on text. The mean radius is not that of the theorem, which needs every token inside; the largest norm on the
-#   same text gives longer ones. For GPT-2 the radius is what its LayerNorm allows.
+# - Two heads, one of MiniLM and one of masked MiniLM, have promised lengths below the model's positions at their mean
+#   token norm on text. The theorem needs every token inside its radius; the largest norm on the same text gives longer
+#   ones. For GPT-2 the radius is what its LayerNorm allows.
 #
 # **One thing to try.** In the plane, set `R = 3` or `n = 100`: which of the two inputs gains more?
 #

@@ -65,7 +65,7 @@ plt.show()
 # constant. Dashed: the curves of the released figures, which follow the orange points. Left: random tokens, with token
 # types as released. Right: adversarial tokens at {term}`radius` 100, solid from rows of the weights, as released,
 # dotted from
-# the columns of the true head. The published rates are those of the released quantity.*
+# the columns of the true head. The published rates of these two panels are those of the released quantity.*
 #
 # ## Two tokens on a line
 #
@@ -99,8 +99,10 @@ print(f"tangent fed back: {twin.value:.4f} after {twin.steps} steps; norm of J: 
 # Let $f$ be differentiable at $X$, with $J^\top f(X) \ne 0$. From its second step on, the released loop reports the
 # same number, whatever its start,
 #
-# $$\rho_X(f) = \sqrt{\norm{J^\top f(X)}_F} = \sqrt{\norm{\nabla_X \tfrac12 \norm{f(X)}_F^2}_F}\,, \qquad
-#   \rho_X(f)^2 \le \norm{D_X f}_2\, \norm{f(X)}_F .$$
+# $$\begin{gathered}
+# \rho_X(f) = \sqrt{\norm{J^\top f(X)}_F} = \sqrt{\norm{\nabla_X \tfrac12 \norm{f(X)}_F^2}_F}\,, \\
+# \rho_X(f)^2 \le \norm{D_X f}_2\, \norm{f(X)}_F .
+# \end{gathered}$$
 #
 # It is neither an upper nor a lower bound on $\norm{D_X f}_2$.
 # :::
@@ -336,7 +338,7 @@ HTML(differences.effects_table(effects))
 #   place of columns hide the $\sqrt n$ of the defined constant in the adversarial panel.
 # - **Token types** add a common part to all tokens, which keeps their mean from shrinking with $n$. By
 #   {prf:ref}`released-uniform` the reported number follows that mean: it then grows like $n^{1/4}$, while the constant
-#   does not grow.
+#   hardly grows (exponent {glue:text}`released-defined:.2f`).
 # - The rest hardly changes a rate.
 
 # %% tags=["hide-input"]
@@ -373,7 +375,7 @@ print("✓ formulas, stored rows and the numbers noted from the released script 
 # - The two panels of Figure 1 with a random GPT-2 can be drawn again here from the seeds of the scripts, and they
 #   show $\rho_X$. The numbers agree to the digits that were noted from a run of the released script.
 # - For BERT and the pretrained GPT-2 the code is the same, but their weights are not available to us. What their panels
-#   would show as defined is open; {doc}`41_real_text` measures it for layers of three other models.
+#   would show as defined is open; {doc}`41_real_text` measures it for layers of other models.
 # - No theorem is touched: none uses an experiment. That explicit inputs reach $\sqrt n$ has a proof, and is measured in
 #   {doc}`22_tightness`. That real text gives $n^{1/4}$ is so far not supported by these figures.
 # - Effects are given one at a time, on the models and the text named. Together they need not add up. This is how we

@@ -169,7 +169,7 @@ figures.table(evens, names=headings, digits=2)
 # %% tags=["hide-input"]
 differences = []
 for n in again:
-    now = pd.DataFrame(tightness_rows(n, seed=seed))
+    now = pd.DataFrame(tightness_rows(n))
     stored = table[table.n == n].reset_index(drop=True)
     differences.append((now.reached / stored.reached - 1).abs().max())
 

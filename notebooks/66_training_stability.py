@@ -18,7 +18,8 @@
 # products train at one of the depths tried: at the smaller rate by {glue:text}`barely:.3f` nats, which decides nothing,
 # and at the larger one they end, from {glue:text}`collapse:.0f` layers on, above contractive networks, which do not
 # collapse. A factorial design at {glue:text}`factorial-layers:.0f` layers and the middle rate says what hinders there:
-# the tying, not the distances, not the start, not the place of LayerNorm.
+# the tying (of keys, and of values through $A$, together), not the distances, not the start, not the place of
+# LayerNorm.
 
 # %% tags=["parameters", "hide-input"]
 names = ["training-stability", "training-controls"]
@@ -64,14 +65,14 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-66-stability: three panels, one for each fixed rate, of the test loss against depth. In the middle
-# panel only dot products and untied L2 attention lie below the dashed line of the bigram, at every depth but the
-# largest, where one run of dot products does; tied L2 and contractive L2 networks lie between the dashed and the dotted
+# panel only dot products and untied L2 attention lie below the dashed line of the bigram, except at the largest depth,
+# where one run of dot products does; tied L2 and contractive L2 networks lie between the dashed and the dotted
 # line at every depth, on the grey marks of networks without attention. -->
 # *Test loss by depth at three fixed rates: a dot for each run, lines through the means; untied L2 was run at the middle
 # rate alone. Grey: no attention.
 # Dotted: frequencies of characters, the loss of a network that has learned nothing else. Dashed:
 # frequencies after the character before, which need no attention. In the middle panel networks of tied L2 and of
-# contractive L2 attention lie above the dashed line, beside those without attention: attention adds little there.*
+# contractive L2 attention lie above the dashed line, beside those without attention: attention adds little.*
 #
 # ## The claim, and what counts as trained
 #
@@ -174,8 +175,8 @@ names_of = {"layers": "layers"} | {kind: kind.replace("none-", "none, ") for kin
 figures.table(mean.reset_index(), names=names_of, digits=4)
 
 # %% [markdown]
-# The next table counts the seeds that trained (below the bigram). The kinds of the claim
-# have five seeds at three of the depths, among them the largest, where one run of dot products trains:
+# The next table counts the seeds that trained. The kinds of the claim have five seeds at three of the depths, among
+# them the largest, where one run of dot products trains:
 
 # %% tags=["hide-input"]
 figures.table(counted(pairs), names=names_of)
@@ -229,11 +230,11 @@ plt.show()
 # ## Is it the distances, the start, or the place of LayerNorm?
 #
 # Tied L2 attention differs from dot products in three ways: its {term}`logits <logit>` are distances, its keys are its
-# queries, and it adds little at the start. A factorial design takes them apart, at one depth and the rate above. Three
-# kinds of attention start so that they add little or much (output matrices of tied L2 times {glue:text}`factor:.0f`,
-# those of the others divided by it, or as they are), with LayerNorm after or before each part, with
-# {glue:text}`factorial-seeds:.0f` seeds for each. Beside them: tied L2 attention divided by its {term}`bound`, so that
-# its constant is at most 1 while all else stays; and no attention.
+# queries with values that pass through $A$, and it adds little at the start. A factorial design takes them apart, at
+# one depth and the rate above. Three kinds of attention start so that they add little or much (output matrices of tied
+# L2 times {glue:text}`factor:.0f`, those of the others divided by it, or as they are), with LayerNorm after or before
+# each part, with {glue:text}`factorial-seeds:.0f` seeds for each. Beside them: tied L2 attention divided by its
+# {term}`bound`, so that its constant is at most 1 while all else stays; and no attention.
 
 # %% tags=["hide-input"]
 factorial = results.load("training-factorial")
@@ -265,12 +266,12 @@ deep = deep[deep.start == 1].assign(trained=deep.nats < pairs).groupby("norm").t
 for norm in ("after", "before"):
     glue(f"deep-{norm}", "{} of {}".format(*deep.loc[norm]), display=False)
 small = effect[effect.index.str.startswith(("a start", "LayerNorm"))].change
-words = {"distances": "distances in place of dot products", "tying": "keys tied to the queries"}
+words = {"distances": "distances in place of dot products", "tying": "tied: keys are queries, values pass through A"}
 words |= {"divided": "tied L2 divided by its bound", "over-none": "tied L2 that adds little, for no attention"}
 words |= {"much": "a start that adds much: tied L2"}
 for key, label in words.items():
     glue(key, float(effect.change[label]), display=False)
-glue("others", float(small.abs().max()), display=False)
+glue("others", float(np.ceil(1000 * small.abs().max()) / 1000), display=False)
 cell = factorial[factorial.row == "test"].pivot_table(
     index=["norm", "seed"], columns=["attention", "start"], values="nats"
 )
@@ -433,8 +434,8 @@ figures.table(pd.DataFrame(found), names={"said": "recalled", "here": "at this s
 #   at a higher and falling rate, tied L2 does pass the bigram ({doc}`65_language_model`).
 # - The factorial design is of one depth, one rate and
 #   {glue:text}`steps` steps; elsewhere its effects may differ, as at the largest depth.
-# - So these runs are no evidence that a Lipschitz constant makes training stable. What hinders here is the tying, which
-#   the constant needs; and once the constant is divided out, nothing measurable is left of what tied attention gained.
+# - So these runs are no evidence that a Lipschitz constant makes training stable. What hinders here is the tying (both
+#   parts together), which the constant needs; and once the constant is divided out, what tied attention gained is gone.
 # - Each part of the contractive networks has a constant of at most 1 on every input, up to the
 #   rounding that the margin covers: {glue:text}`guaranteed:.5f` is the largest product of norms of the trained
 #   feed-forward parts, computed from their weights. Of $x + c f(x)$ the constant is at most $1 + c$ and that of the

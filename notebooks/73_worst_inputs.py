@@ -178,10 +178,11 @@ plt.show()
 # ## GPT-2 on any text
 #
 # Of the pretrained GPT-2 only the {term}`attention` was available, and no text passes through that alone. But the
-# layer normalisation before it lets through nothing but the points $\beta + \sqrt d\, \gamma \odot u$, where
-# $u$ has mean zero and $\abs u \le 1$: an ellipsoid that holds the tokens of every text. `on_ball(...,
-# ellipsoid=(gain, shift))` searches it: forks and two clusters in the ball of $u$, each measured by the derivative in
-# the tokens. First the head drawn above, without ascent, on its ball and on what ball and ellipsoid share.
+# layer normalisation before it lets through nothing but the points $\beta + \sqrt d\, g \odot u$, where
+# $g$ is its gain, and $u$ has mean zero and $\abs u \le 1$: an ellipsoid that holds the tokens of every text.
+# `on_ball(..., ellipsoid=(gain, shift))` searches it: forks and two clusters in the ball of $u$, each measured by the
+# derivative in the tokens. First the head drawn above, without ascent, on its ball and on what ball and ellipsoid
+# share.
 
 # %%
 norm = adversarial.norms_before(adversarial.network_of("minilm", False))[layer]

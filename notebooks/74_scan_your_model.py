@@ -9,8 +9,8 @@
 # %% [markdown]
 # # Scan your own model
 #
-# You have a transformer and a text. How far can a layer amplify a small change of what it reads, which is its
-# {term}`local Lipschitz constant`, and how good are the known {term}`bounds <bound>` at that very input? One command
+# You have a transformer and a text. By what factor can a layer amplify a small change of its input (its
+# {term}`local Lipschitz constant`), and how close are the known {term}`bounds <bound>` at that input? One command
 # answers for every layer, here for SmolLM2, a small Llama:
 #
 # ```
@@ -45,10 +45,11 @@ import torch
 from myst_nb import glue
 
 from lab import figures, results
+from lab.figures.tables import number
 from lipnb import Attention, bounds, local_lipschitz, scan, scanning
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.scanning import figures as scan_figures
-from lipnb.scanning.summary import TITLES, summarise, times
+from lipnb.scanning.summary import TITLES, summarise
 
 # %% tags=["hide-input"]
 figures.house_style()
@@ -64,7 +65,7 @@ large = {"smollm2": "SmolLM2 on Alice", "dinov2-small": "DINOv2 on pictures"}
 
 # %% tags=["hide-input"]
 names = {key: TITLES[key] for key in ("yudin", "spread", "general", "rotary_terms", "rotary_upper")}
-axes = figures.panels(len(large), width=5.2, height=4.6)
+axes = figures.panels(len(large), width=3.8, height=4.6)
 for ax, (name, title) in zip(axes, large.items(), strict=True):
     scan_figures.layers(shown[name], names, ax=ax, title=title)
     ax.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
@@ -73,8 +74,8 @@ plt.show()
 
 # %% [markdown]
 # <!-- figure fig-74-layers: Two panels, SmolLM2 and DINOv2, of bounds by layer on a logarithmic scale. The measured
-# constants lie lowest, with a dashed certified bound a little above; the bounds in closed form lie higher,
-# for DINOv2 by factors of hundreds. -->
+# constants lie lowest, with a dashed certified bound a little above; the bounds in closed form lie higher, by
+# factors of tens to thousands. -->
 # *Local Lipschitz constants (blue, with their range over two {term}`windows <window>` or pictures), certified bounds
 # (dashed; the shaded band holds the constant of the first window) and bounds in closed form, for every layer at about
 # 128 tokens. In each layer the certified bound comes nearest to the constant.*
@@ -85,7 +86,7 @@ plt.show()
 # the same tokens, and of the same weights on the tokens in random order:
 
 # %% tags=["hide-input"]
-axes = figures.panels(len(large), width=5.2, height=4.2)
+axes = figures.panels(len(large), width=3.8, height=4.2)
 for ax, (name, title) in zip(axes, large.items(), strict=True):
     scan_figures.baselines(shown[name], ax=ax, title=title)
     ax.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
@@ -95,9 +96,10 @@ plt.show()
 # %% [markdown]
 # <!-- figure fig-74-baselines: Two panels, SmolLM2 and DINOv2, of the constant by layer, with those of random weights,
 # of shuffled text for SmolLM2, and the relative constant. The trained constants lie above the random ones. -->
-# *The constants against their baselines, and the relative constant: that for changes in units of the tokens, by which
-# layers of different scales compare. The layers of SmolLM2 are rough because of its trained weights: random ones give
-# about one, and another order of the same words changes little. Pictures have no shuffled baseline.*
+# *The constants against their baselines, and the {term}`relative constant`, $\Lip_X(f)\, \norm X_F / \norm{f(X)}_F$:
+# that for changes in units of the tokens, by which layers of different scales compare. The layers of SmolLM2 are rough
+# because of its trained weights: random ones give about one, and another order of the same words changes little.
+# Pictures have no shuffled baseline.*
 #
 # ## Five models side by side
 #
@@ -114,17 +116,14 @@ for name, rows in shown.items():
     top = rows.loc[rows.lipschitz.idxmax()]
     columns[name] = [
         f"{len(rows)} layers, {top.length} tokens",
-        f"{rows.lipschitz.min():.3g} to {top.lipschitz:.3g}",
+        f"{number(rows.lipschitz.min(), 3)} to {number(top.lipschitz, 3)}",
         f"{top.layer}",
-        f"{rows.relative.min():.2g} to {rows.relative.max():.2g}",
-        f"x {random:.2g}",
-        f"x {rows.certified_over.max():.2g}",
-        *(
-            f"x {number}" if (number := times(rows.get(f"over_{key}", pd.Series(dtype=float)).mean())) else None
-            for key in names
-        ),
-        f"{ends.hidden:.3g}",
-        f"{ends.layer.prod():.2g}",
+        f"{number(rows.relative.min(), 2)} to {number(rows.relative.max(), 2)}",
+        f"× {number(random, 2)}",
+        f"× {number(rows.certified_over.max(), 2)}",
+        *(f"× {number(10 ** rows[f'over_{key}'].mean(), 2)}" if f"over_{key}" in rows else None for key in names),
+        number(ends.hidden, 3),
+        number(ends.layer.prod(), 2),
     ]
 said = ["read", "the constants", "roughest layer", "relative constants", "over random weights, mean"]
 said += ["certified bound, at most", *names.values(), "whole network", "product of its layers"]
@@ -134,9 +133,12 @@ figures.table(beside, names=headings, digits=2, bold=beside.what == "certified b
 
 # %% [markdown]
 # Rows of bounds say how many times too high a bound is, as a geometric mean over layers; a dash marks a bound that is
-# not stated for such layers. We know of no published bound for rotary positions: the two in the table are proved below.
-# The last row is the product of the constants of whole layers, by which networks are often bounded. The network's own
-# constant, above it, is far smaller: the layers do not amplify the same change.
+# not stated for such layers. The bound of {cite:t}`yudin2025attention`, their Theorem 3, uses the {term}`attention`
+# at the input: the norm of its matrix and the two largest weights of each row. Our form of Theorem C.3 of
+# {cite:t}`castin2024smooth` ({prf:ref}`spread-upper`) uses how far apart the tokens lie. We know of no published bound
+# for rotary positions: the two in the table are proved below. The last row is the product of the constants of whole
+# layers, by which networks are often bounded. The network's own constant, above it, is far smaller: the layers do not
+# amplify the same change.
 #
 # ## Heads
 #
@@ -144,7 +146,7 @@ figures.table(beside, names=headings, digits=2, bold=beside.what == "certified b
 
 # %% tags=["hide-input"]
 heads = {name: results.load(f"scan-{name}-heads") for name in large}
-axes = figures.panels(len(heads), width=5.2, height=4.2)
+axes = figures.panels(len(heads), width=3.8, height=4.2)
 for ax, (name, table) in zip(axes, heads.items(), strict=True):
     scan_figures.heads(table, ax=ax)
     ax.set_title(large[name])
@@ -240,8 +242,9 @@ print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball; by `bal
 #   + \beta \norm{(\rho_i\, \tilde q_i)_i}_2 \norm K_2 .$$
 # :::
 #
-# At every distance, the {term}`logit range` is at most $t$. The bounds of several heads are added, with $\norm{W V}_2$
-# in place of $\norm V_2$ and in the second one $W$ before $C_i$ and $Z_i^\top$ (compare {prf:ref}`several-heads`).
+# Here $t$ plays the part of the {term}`logit range`: for every pair of positions the logits lie between $-t$ and $t$.
+# The bounds of several heads are added, with $\norm{W V}_2$ in place of $\norm V_2$ and in the second one $W$ before
+# $C_i$ and $Z_i^\top$ (compare {prf:ref}`several-heads`).
 #
 # ::::{dropdown} Proof
 # :::{prf:proof}
@@ -269,7 +272,7 @@ print(f"bounds: {at_input:.4f} at this input, {on_ball:.4f} on its ball; by `bal
 # ::::
 #
 # Transformers of today also normalise queries and keys, cap logits, add a term that depends on the distance, or let
-# {term}`attention` go to a sink, a token of value zero. One bound holds for all of them, because it uses only how fast
+# attention go to a sink, a token of value zero. One bound holds for all of them, because it uses only how fast
 # a logit changes with either of its two tokens:
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
@@ -363,9 +366,10 @@ print(f"✓ {len(drift)} stored rows measured again; every constant lies below e
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - At these inputs the published bounds are {glue:text}`published_low:.0f` to {glue:text}`published_high:,.0f` times
-#   too high where they apply, the three terms of the rotary bound {glue:text}`rotary_low:.0f` to
-#   {glue:text}`rotary_high:.0f` times, the certified bound at most {glue:text}`certified_high:.1f` times.
+# - At these inputs the published bounds and our form of C.3 are {glue:text}`published_low:.0f` to
+#   {glue:text}`published_high:,.0f` times too high where they apply, the three terms of the rotary bound
+#   {glue:text}`rotary_low:.0f` to {glue:text}`rotary_high:.0f` times, the certified bound at most
+#   {glue:text}`certified_high:.1f` times.
 # - Where a certified bound costs more operations than `--upper-work` allows, as for SmolLM2 at its longest windows, it
 #   is left out, and the report of the scan says so.
 # - The numbers of a whole network are measured, to 0.1 %, and not certified.

@@ -55,20 +55,20 @@ figures.robustness.attacks(table)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-75-attacks: Two panels against the relative radius. Left, six attacks over their first-order
-# prediction: three curves run along one and part beyond a tenth of a token norm, moves of one token lie a little
-# lower, parting copies near the middle, random directions near zero.
-# Right, on a logarithmic axis, the strongest attack near one, the bound of this page above it with a hump in the
-# middle, and the bound of Theorem 3.3 thousands of times higher. -->
+# <!-- figure fig-75-attacks: Two panels against the relative length of the change. Left, six attacks over their
+# first-order prediction: three curves run along one and part beyond a tenth of a token norm, moves of one token lie a
+# little lower, parting copies near the middle, random directions near zero. Right, on a logarithmic axis, the strongest
+# attack near one, the bound of this page above it with a hump in the middle, and the bound of Theorem 3.3 thousands of
+# times higher. -->
 # *Change of the output over its first-order prediction, against the length of the change of the input. Lines: median
-# over all inputs; bars: smallest to largest; markers are drawn beside each other, at the same nine radii. Left: while a
-# change is short, the best attacks achieve what first order predicts, and no more. Right: what no attack can exceed, by
-# the theorem of this page and by Theorem 3.3.*
+# over all inputs; bars: smallest to largest; markers are drawn beside each other, at the same nine lengths. Left: while
+# a change is short, the best attacks achieve what first order predicts, and no more. Right: what no attack can exceed,
+# by the theorem of this page and by Theorem 3.3.*
 #
 # ## By hand: two tokens on a line
 #
 # Take $A = 2$, $V = 1$ and $x = (1, -\frac12)$. A change is a point in the plane, so a whole disc can be searched on a
-# grid. We measure every change in the norm of all coordinates; a *relative radius* of 1 is the root mean square norm of
+# grid. We measure every change in the norm of all coordinates; a *relative length* of 1 is the root mean square norm of
 # a token.
 
 # %%
@@ -92,7 +92,7 @@ for relative in relative_radii:
 hand = pd.DataFrame(hand).assign(relative=relative_radii)
 
 # %% tags=["hide-input"]
-heads = {"relative": "relative radius", "grid search": "grid search", "singular": "singular vector"}
+heads = {"relative": "relative length", "grid search": "grid search", "singular": "singular vector"}
 heads |= {"aligned": "aligned", "pgd": "PGD", "bound": "upper bound"}
 figures.table(hand, names=heads, digits={"relative": 1})
 
@@ -191,14 +191,14 @@ plt.show()
 # Also $\norm{D_Y f}_2 \le G$ at every $Y$ with $\norm{Y - X}_F \le \epsilon$.
 # :::
 #
-# Here $L$ is the closed form of {doc}`72_certified_bracket`. The first bound is for middle radii, the second tends to
-# $L$ times the radius for small ones, and the third is for large ones.
+# Here $L$ is the closed form of {doc}`72_certified_bracket`. The first bound is for middle lengths of the change, the
+# second tends to $L$ times the length for short ones, and the third is for long ones.
 #
 # ## Measured against stated
 
 # %% tags=["hide-input"]
 by_radius = ratio[["relative", "singular", "pgd", "one_token", "random", *bounds]].groupby("relative").median()
-heads = {"relative": "relative radius", "random": "random", "singular": "singular vector", "one_token": "one token"}
+heads = {"relative": "relative length", "random": "random", "singular": "singular vector", "one_token": "one token"}
 heads |= {"pgd": "PGD", "bound": "bound of this page", "bound_general": "Thm 3.3"}
 figures.table(by_radius.iloc[::2], names=heads, digits={"relative": 1})
 
@@ -211,14 +211,14 @@ gain = 100 * (table.pgd / table.singular - 1)
 gain = gain.groupby(table.relative).agg(["median", "max"])
 figures.table(
     gain.iloc[::2],
-    names={"relative": "relative radius", "median": "median gain, %", "max": "largest gain, %"},
+    names={"relative": "relative length", "median": "median gain, %", "max": "largest gain, %"},
     digits={"relative": 1, "median": 2, "max": 2},
 )
 
 
 # %% tags=["hide-input"]
 def carries(column, share):
-    """Largest radius up to which `share` of the inputs are within 10 % of linear."""
+    """Largest length up to which `share` of the inputs are within 10 % of linear."""
     good = (ratio[column].sub(1).abs() <= 0.1).groupby(ratio.relative).mean() >= share
     return good.index[good.cummin()].max()
 
@@ -265,7 +265,7 @@ assert copies > 0.5
 assert far.pgd.min() > 1 and (ratio[ratio.relative.between(0.09, 0.4)].pgd < 1).any()
 smallest = table[table.relative == table.relative.min()]
 assert (smallest.singular / smallest.lipschitz / smallest.epsilon - 1).abs().max() < 5e-3
-print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack on the tokens above the bound")
+print(f"✓ {count} inputs at {table.relative.nunique()} lengths: no attack on the tokens above the bound")
 
 # %% [markdown]
 # ::::{dropdown} Proof
@@ -323,9 +323,9 @@ print(f"✓ {count} inputs at {table.relative.nunique()} radii: no attack on the
 # - Copies that part do less than whole tokens while changes are short. At one token norm they do more than PGD on
 #   {glue:text}`page-75-copies:.0%` of the unmasked inputs. The theorem is for whole tokens and does not cover them.
 # - The bound of this page is {glue:text}`page-75-slack-far:.0f` times the best attack at one token norm, for the median
-#   input, and at most {glue:text}`page-75-slack-largest:.0f` times over all inputs and radii. The bound of the general
-#   theorem is at least {glue:text}`page-75-general:,.0f` times the best attack, for the median input: it covers all
-#   inputs as large as these.
+#   input, and at most {glue:text}`page-75-slack-largest:.0f` times over all inputs and lengths. The bound of the
+#   general theorem is at least {glue:text}`page-75-general:,.0f` times the best attack, for the median input: it covers
+#   all inputs as large as these.
 # - These are changes of the numbers that enter *one* attention layer, not replaced words, and not what the rest of the
 #   network makes of them.
 # - An ascent with few starts is a lower bound; the case by hand shows that it can miss the largest maximum. The windows

@@ -21,7 +21,7 @@ SHOWN = (
     ("minilm", False, "layer norm", 0, "MiniLM, layer 0"),
     ("gpt2", True, "R = 100", 6, "random GPT-2, layer 6"),
     (GPT2, True, "layer norm", 11, "GPT-2, layer 11"),
-    ("minilm", False, "text", 0, "MiniLM, layer 0, radius of text"),
+    ("minilm", False, "text", 0, "MiniLM, layer 0, mean norm on text"),
 )
 
 
@@ -105,9 +105,9 @@ def own_worst(own, layers):
         One panel for each model and radius; hollow marks are masked.
     """
     slopes = grown.own_slopes(own, layers)
-    panels = (("minilm", "layer norm", "MiniLM, radius of LayerNorm"), ("minilm", "text", "MiniLM, radius of text"))
+    panels = (("minilm", "layer norm", "MiniLM, radius of LayerNorm"), ("minilm", "text", "MiniLM, mean norm on text"))
     panels += ((GPT2, "layer norm", "GPT-2, radius of LayerNorm"),)
-    figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.7), sharey=True)
+    figure, axes = plt.subplots(1, 3, figsize=(10.4, 4.2), sharey=True, layout="constrained")
     for ax, (model, at, title) in zip(axes, panels, strict=True):
         rows = slopes[(slopes.model == model) & (slopes["at"] == at)]
         for i, kind in enumerate(OWN):
@@ -118,7 +118,7 @@ def own_worst(own, layers):
                 look = {"mfc": "white" if masked else f"C{i}", "mec": f"C{i}"}
                 ax.plot(i + shift, of_mask.slope, "o", ms=4.5, **look)
         ax.axhline(0.5, color="0.4", ls=":", lw=1.2)
-        ax.set_xticks(range(len(OWN)), OWN.values(), fontsize=7.5)
-        ax.set_title(title, fontsize=10.5)
-    axes[0].set_ylabel("slope of the constant")
+        ax.set_xticks(range(len(OWN)), OWN.values(), fontsize=10, rotation=90)
+        ax.set_title(title, fontsize=11)
+    axes[0].set_ylabel("slope of the constant", fontsize=11)
     return figure

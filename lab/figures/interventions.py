@@ -14,7 +14,7 @@ LOOKS = {  # intervention -> colour, marker
 }
 
 
-def changes(found, close=0.1):
+def changes(found, close=0.05):
     r"""Change of the slope of the constant against that of the slope of :math:`\|P\|_2`, a mark for each layer.
 
     Parameters

@@ -26,6 +26,7 @@ __all__ = ["atoms", "attack", "attention_matrix", "clusters", "tokens_and_attent
 
 MOST, MOST_IN_A_LINE = 12, 24  # what can be told apart in the plane, and in a line
 FAINT = 0.02  # attention below this is not drawn
+PUSHED = 26  # points that an arrow of attention leaves free before a token that is pushed
 GREY = "#9a9a9a"
 BEFORE = {"color": "C0", "marker": "o"}
 AFTER = {"color": "C1", "marker": "D"}
@@ -87,7 +88,9 @@ def tokens_and_attention(x, attention, *, moved=None, outputs=None, labels=None,
     window(axes, *shown)
     for i, j in zip(*np.nonzero(P > FAINT), strict=True):
         if i != j and not np.allclose(start[i], start[j]):
-            arrow(axes[0], start[i], start[j], color=GREY, width=0.4 + 4 * P[i, j], bend=0.18, shrink=7, alpha=0.7)
+            look = {"color": GREY, "width": 0.4 + 4 * P[i, j], "bend": 0.18, "shrink": 7, "alpha": 0.7}
+            ahead = 7 if np.allclose(start[j], end[j]) else PUSHED  # the head is not to lie under the mark of a push
+            arrow(axes[0], start[i], start[j], ahead=ahead, **look)
     if moved is None:
         axes[0].scatter(*start.T, s=70, zorder=4, **BEFORE)
         for at, name in zip(start, names, strict=True):
@@ -165,7 +168,7 @@ def clusters(x, move, outputs=None, *, plane=None):
     """Groups of tokens, how many stand in each, and the direction that moves their outputs most.
 
     Tokens at one place, nearer than a fiftieth of the picture, that move alike are one mark with their
-    count. All arrows of a figure have one scale, the longest a third of the window, and beside each group stands how
+    count. All arrows of a figure have one scale, the longest a quarter of the window, and beside each group stands how
     far one token of it moves.
 
     Parameters
@@ -201,7 +204,7 @@ def clusters(x, move, outputs=None, *, plane=None):
         if len(places) > MOST:
             raise ValueError(f"clusters draws 1 to {MOST} groups of equal tokens, got {len(places)}.")
     everything = np.concatenate([places for places, *_ in groups])
-    unit = span / 3 / longest if longest > 0 else 0.0
+    unit = span / 4 / longest if longest > 0 else 0.0
     figure, axes = side_by_side(len(parts))
     window(axes, everything, *(places + unit * by for places, by, *_ in groups))
     for ax, group, (_, whole, look, title), thing in zip(axes, groups, parts, ("token", "output"), strict=False):
@@ -211,16 +214,17 @@ def clusters(x, move, outputs=None, *, plane=None):
 
 
 def _grouped(ax, group, look, thing, unit, longest):
-    """Marks with their counts above, how far one of each goes below, or both below where an arrow goes up."""
+    """Marks, their counts above and how far one of each goes below; both on the far side of a steep arrow."""
     for at, step, size, count in zip(*group, strict=True):
         ax.scatter(*at, s=220 if count > 1 else 60, zorder=3, **look)
         far = np.linalg.norm(step) > 0.05 * longest
         if far:  # a shorter arrow is a blot: its length is written
             arrow(ax, at, at + unit * step, color="C1", width=2.2, shrink=0)
-        upward = far and step[1] > abs(step[0])
+        upward, downward = (far and sign * step[1] > abs(step[0]) for sign in (1, -1))
         many = f"{count:,} {thing}{'s' * (count > 1)}".replace(",", "\u202f")
-        write(ax, at, many, up=-11 if upward else 11)
-        write(ax, at, f"{size:.2g}{' each' * (count > 1)}", up=-27 if upward else -11, color="#b34700")
+        write(ax, at, many, up=-11 if upward else 27 if downward else 11)
+        length = f"{size:.2g}{' each' * (count > 1)}"
+        write(ax, at, length, up=-27 if upward else 11 if downward else -11, color="#b34700")
 
 
 def who_chooses(P, labels=None):
@@ -263,7 +267,10 @@ def who_chooses(P, labels=None):
     for at, name in zip(line, names, strict=True):
         turned = {"rotation": 60, "rotation_mode": "anchor", "ha": "right"} if labels is not None and n > 6 else {}
         place = {"textcoords": "offset points", "va": "top", "ha": "center", "fontsize": TEXT, "zorder": 5} | turned
-        ax.annotate(name, (at, -tall if forward else 0), (0, -4 if forward else -18), **place)
+        below = forward and labels is not None  # words would hide the arcs below the line
+        halo = {} if below or not forward else {"bbox": {"facecolor": "white", "alpha": 0.85, "lw": 0, "pad": 0.8}}
+        down = -4 if below else -18 if own.any() or not forward else -8
+        ax.annotate(name, (at, -tall if below else 0), (0, down), **place, **halo)
     ax.set(xlim=(-0.7, n - 0.3), ylim=(-tall if forward else -0.55, tall), xticks=[], yticks=[])
     ax.text(0, 1, "attends to the left", transform=ax.transAxes, color="C0", fontsize=TEXT, va="top")
     if forward:

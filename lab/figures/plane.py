@@ -63,10 +63,12 @@ def probabilities(P, n=None):
     return P
 
 
-def arrow(ax, start, end, *, color, width=1.8, bend=0.0, shrink=5.0, alpha=1.0):
+def arrow(ax, start, end, *, color, width=1.8, bend=0.0, shrink=5.0, alpha=1.0, ahead=None):
+    """An arrow that leaves `shrink` points at both ends, or `ahead` points before its head."""
     look = {"arrowstyle": "-|>", "color": color, "linewidth": width, "alpha": alpha}
     curve = f"arc3,rad={bend}"
-    head = {"mutation_scale": 7 + 2.5 * width, "shrinkA": shrink, "shrinkB": shrink, "connectionstyle": curve}
+    free = {"shrinkA": shrink, "shrinkB": shrink if ahead is None else ahead}
+    head = {"mutation_scale": 7 + 2.5 * width, "connectionstyle": curve} | free
     ax.add_patch(FancyArrowPatch(start, end, zorder=2, **look, **head))
 
 

@@ -111,8 +111,9 @@ def growth(table):
     if unknown := set(table.positions) - set(VARIANTS):
         raise ValueError(f"these positions have no look: {', '.join(sorted(unknown))}.")
     count = table.layer.nunique()
-    figure, axes = plt.subplots(3, count, figsize=(2 * count, 6.6), sharex=True, squeeze=False)
-    lines = {"lipschitz": "local constant", "mean_radius": "radius after LN", "stream_radius": "radius before LN"}
+    figure, axes = plt.subplots(3, count, figsize=(1.9 * count, 7.6), sharex=True, squeeze=False, layout="constrained")
+    lines = {"lipschitz": "local constant", "mean_radius": "token norm,\nreceived"}
+    lines |= {"stream_radius": "token norm,\nbefore LayerNorm"}
     for line, (column, label) in zip(axes, lines.items(), strict=True):
         is_norm = column != "lipschitz"
         for layer, ax in zip(sorted(table.layer.unique()), line, strict=True):
@@ -122,11 +123,12 @@ def growth(table):
                 ax.plot(mean.index, mean, marker, ls="-", ms=3, lw=1, color=colour, label=name)
             ax.set(xscale="log", ylim=(0, 1.25 * here[column].max()) if is_norm else (0.8, 400))
             ax.set_yscale("linear" if is_norm else "log")
-            ax.tick_params(labelsize=8, labelleft=is_norm or layer == 0)
-        line[0].set_ylabel(label)
+            ax.tick_params(labelsize=12, labelleft=is_norm or layer == 0)
+        line[0].set_ylabel(label, fontsize=13)
     for layer, ax in zip(sorted(table.layer.unique()), axes[0], strict=True):
-        ax.set_title(f"layer {layer}", fontsize=10)
+        ax.set_title(f"layer {layer}", fontsize=13)
     for ax in axes[-1]:
-        ax.set_xlabel("n")
-    axes[0][0].legend(fontsize=7)
+        ax.set_xlabel("tokens n", fontsize=13)
+    look = {"ncols": 4, "fontsize": 13, "title": "positions", "title_fontsize": 13}
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", **look)
     return figure

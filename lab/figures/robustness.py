@@ -21,7 +21,7 @@ ATTACKED = {"vector 0.01": "1 %", "vector 0.1": "10 %", "vector 1": "100 %", "wo
 
 
 def attacks(table):
-    """Change of the output over its first-order prediction, for each attack and bound, against the radius.
+    """Change of the output over its first-order prediction, for each attack and bound, against how far the input moves.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def attacks(table):
             look = {"color": colour, "marker": marker, "ls": dashes, "ms": 5}
             beside = middle.index * 1.12 ** (place - (len(lines) - 1) / 2)
             ax.errorbar(beside, middle, [middle - low, high - middle], label=label, elinewidth=0.9, **look)
-        ax.set(xscale="log", xlabel=r"relative radius $\epsilon$ / token norm")
+        ax.set(xscale="log", xlabel=r"relative length $\epsilon$ / token norm")
         ax.legend(fontsize=9, loc="upper left")
     axes[0].axhline(1, color="0.5", lw=0.8)
     axes[0].set(ylabel=r"change of the output / ($\mathrm{Lip}_X\,\epsilon$)", ylim=(0, None))

@@ -192,7 +192,7 @@ def axes(x, y, *, xticks=None, yticks=None, log=True, height=300, **ranges):
         axis.minor_tick_line_color = None
         if ticks is not None:
             axis.ticker = FixedTicker(ticks=ticks)
-            axis.major_label_overrides = {tick: tidy(tick) for tick in ticks}
+            axis.major_label_overrides = {tick: tidy(tick, 6) for tick in ticks}  # a tick stands where it says
     plot.grid.grid_line_color = "#e6e6e6"
     plot.outline_line_color = None
     plot.min_border_right = 12

@@ -115,7 +115,7 @@ def stability(table, controls=None):
     ends, unigram, bigram = _runs(table, "fixed")[1], _frequencies(table, "unigram"), _frequencies(table, "bigram")
     depths = sorted(set(ends.layers))
     rates = ends if controls is None else pd.concat([ends, _runs(controls, "rate")[1]])
-    axes = panels(rates.rate.nunique(), width=3.4, height=3.6)
+    axes = panels(rates.rate.nunique(), width=3.4, height=4.4)
     for ax, (rate, at) in zip(axes, rates.groupby("rate"), strict=True):
         for shift, (kind, colour) in zip((-0.3, -0.1, 0.1, 0.3), KINDS.items(), strict=True):
             rows = at[at.attention == kind].fillna({"nats": unigram})  # diverged
@@ -127,11 +127,14 @@ def stability(table, controls=None):
         ax.axhline(bigram, color="0.3", ls="--", lw=1)
         fewest, most = at.groupby(["attention", "layers"]).seed.nunique().agg(["min", "max"])
         several = f"{fewest} to {most}" if fewest < most else str(most)
-        ax.set(title=f"rate {rate:g}, {several} seed{'s' * (most > 1)}", xlabel="layers")
-        ax.set_xticks(depths, depths, fontsize=9)
+        ax.set_title(f"rate {rate:g}, {several} seed{'s' * (most > 1)}", fontsize=14)
+        ax.set_xlabel("layers", fontsize=14)
+        ax.set_xticks(depths[::2], depths[::2])
+        ax.tick_params(labelsize=13)
         ax.set_ylim(rates.nats.min() - 0.05, unigram + 0.09)
-    axes[0].set_ylabel("test loss, nats per character")
-    axes[len(axes) // 2].legend(loc="upper left", bbox_to_anchor=(0, 0.95), fontsize=9)
+    axes[0].set_ylabel("test loss, nats per character", fontsize=14)
+    named = axes[len(axes) // 2].get_legend_handles_labels()
+    axes[0].figure.legend(*named, loc="outside lower center", ncols=3, fontsize=13)
     return axes[0].figure
 
 

@@ -93,9 +93,13 @@ def brackets(*tables):
         ax.fill_between(rows.layer, rows.lower, rows.upper, color="C0", alpha=0.55)
         ax.plot(rows.layer, rows.upper, color="C0", lw=1, label="bracket: lower, upper")
         ax.plot(rows.layer, rows.lower, color="C0", lw=1)
-        title = f"{model}, {'masked' if masked else 'unmasked'}, n = {rows.length.iloc[0]}"
-        ax.set(yscale="log", xlabel="layer", title=title, ylim=(1, 1e8))
+        named = {"minilm": "MiniLM", "gpt2": "GPT-2"}.get(model, model)
+        title = f"{named}, {'masked' if masked else 'unmasked'}, n = {rows.length.iloc[0]}"
+        ax.set(yscale="log", ylim=(1, 1e8))
+        ax.set_title(title, fontsize=14)
+        ax.set_xlabel("layer", fontsize=14)
         ax.set_xticks(rows.layer[:: 1 + len(rows) // 8])
-    axes[0].set_ylabel("bound on the local constant")
-    axes[0].legend(loc="upper center", ncols=2, fontsize=8)
+        ax.tick_params(labelsize=13)
+    axes[0].set_ylabel("bound on the local constant", fontsize=14)
+    axes[0].figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=13)
     return axes[0].figure

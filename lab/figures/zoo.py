@@ -85,8 +85,10 @@ def at_text(table, *, layer=3, masked=False, top=1e6):
         lines = textwrap.wrap(words, LONGEST)
         place = max(np.log10(value), above + APART * len(lines) / 2)
         above = place + APART * len(lines) / 2
-        at = found.index[-1] * 1.12, 10**place
+        at = found.index[-1] * 1.4, 10**place
         ax.text(*at, "\n".join(lines), va="center", color=colour, linespacing=1)
+        leader = {"arrowstyle": "-", "color": colour, "lw": 0.8, "shrinkA": 3, "shrinkB": 4}
+        ax.annotate("", (found.index[-1], value), at, annotation_clip=False, arrowprops=leader)
     beyond = [words for key, (words, *_) in LINES.items() if key in found and found[key].min() > top]
     if beyond:
         ax.set_title(f"beyond this figure: {', '.join(beyond)}")

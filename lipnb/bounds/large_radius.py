@@ -13,7 +13,7 @@ KNOWN = ("shared keys", "rotary positions", "relative positions")
 
 @torch.no_grad()
 def chosen_tokens(attention: Attention, x: torch.Tensor) -> torch.Tensor:
-    r"""The token that each token attends to in the limit of large radius: :math:`m_i = \arg\max_j x_i^\top A^\top x_j`.
+    r"""The token that each token chooses in the limit of large radius: :math:`j(i) = \arg\max_j x_i^\top A^\top x_j`.
 
     With rotary positions the scores are :math:`s\, (R_i W_Q x_i) \cdot (R_j W_K x_j)`.
 
@@ -32,7 +32,7 @@ def chosen_tokens(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     Raises
     ------
     ValueError
-        As `Attention.check_input`; "token ... attains its largest score at two tokens ...".
+        As `Attention.check_input`; "token ... has its largest logit at more than one token ...".
 
     Notes
     -----
@@ -56,7 +56,7 @@ def chosen_tokens(attention: Attention, x: torch.Tensor) -> torch.Tensor:
         tied = (top[..., 0] - top[..., 1] <= 1e-12 * size[..., 0]).nonzero()
         if len(tied):
             raise ValueError(
-                f"token {tied[0][-1].item()} attains its largest score at two tokens: the limit needs a "
+                f"token {tied[0][-1].item()} has its largest logit at more than one token: the limit needs a "
                 "unique one for each token. Move the tokens a little, or leave out repeated ones."
             )
     return scores.argmax(-1)
@@ -66,17 +66,17 @@ def chosen_tokens(attention: Attention, x: torch.Tensor) -> torch.Tensor:
 def large_radius_limit(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     r"""Exact limit of the local Lipschitz constant at :math:`R x` as R grows.
 
-    .. math:: \lim_{R \to \infty} \mathrm{Lip}_{RX}(f) = \|V\|_2 \max_j \sqrt{\#\{i : m_i = j\}}
+    .. math:: \lim_{R \to \infty} \mathrm{Lip}_{RX}(f) = \|V\|_2 \max_j \sqrt{\#\{i : j(i) = j\}}
         \le \|V\|_2 \sqrt n
 
-    for one head; for several, the norm of :math:`U \mapsto \big(\sum_h W^{(h)} V^{(h)} u_{m_i^{(h)}}\big)_i`.
+    for one head; for several, the norm of :math:`U \mapsto \big(\sum_h W^{(h)} V^{(h)} u_{j_h(i)}\big)_i`.
 
     Parameters
     ----------
     attention : Attention
         Any heads, rotary positions and shared keys too, masked or not. Biases do not matter in the limit.
     x : Tensor, shape (..., n, d)
-        Tokens such that each has its largest score at one token only.
+        Tokens such that each has its largest logit at one token only.
 
     Returns
     -------

@@ -48,10 +48,11 @@ CATALOGUE = (
     ),
     Bound(
         "spread",
-        "Castin et al., C.3",
+        "our form of C.3",
         INPUT,
         "castin2024smooth",
-        "From how far the tokens lie apart: Theorem C.3 as its proof gives it, summed over heads.",
+        "From how far the tokens lie apart: our form of Theorem C.3 of Castin et al., whose formulas we do not have; "
+        "derived from its proof, summed over heads.",
     ),
     Bound(
         "column",

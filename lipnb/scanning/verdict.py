@@ -77,7 +77,7 @@ def _bounds(good):
         yield f"Certified upper bounds lie within a factor of {good.certified_over.max():.3g} of the constant."
     if order := closest(good):
         best = good[f"over_{order[0]}"].mean()
-        yield f"Of bounds in closed form {TITLES[order[0]]} comes closest, {times(best)} times too high on average."
+        yield f'Of bounds in closed form "{TITLES[order[0]]}" comes closest, {times(best)} times too high on average.'
 
 
 def _heads(heads):
@@ -94,6 +94,9 @@ def _tokens(tokens):
     first = as_written(tokens).loc[tokens.groupby("layer").moves.idxmax()]
     place = first.place.mode()[0]
     named = first[first.place == place]
+    if 2 * len(named) <= len(first):
+        yield "The token that moves the others most differs from layer to layer."
+        return
     yield (
         f"The token that moves the others most is in {len(named)} of {len(first)} layers number {place}, "
         f"{named.written.iloc[0]}, of {tokens.place.max() + 1}."

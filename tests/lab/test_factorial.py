@@ -29,7 +29,7 @@ def test_known_effects_are_found():
     means = found.mean(axis=1)
     assert np.ptp(found.to_numpy(), axis=1).max() < 1e-12  # what seeds share falls out
     assert means["distances in place of dot products"] == pytest.approx(-0.04 + 0.005 - 0.01)
-    assert means["keys tied to the queries"] == pytest.approx(0.1 - 0.015 + 0.04 - 0.005)
+    assert means["tied: keys are queries, values pass through A"] == pytest.approx(0.1 - 0.015 + 0.04 - 0.005)
     assert means["a start that adds much: dot products"] == pytest.approx(0.02)
     assert means["a start that adds much: tied L2"] == pytest.approx(-0.03)
     assert means["LayerNorm before: untied L2"] == pytest.approx(0.01)

@@ -162,7 +162,16 @@ def test_a_row_shows_its_typical_case_beside_the_worst():
     row = ledger.lower(ID, "a form", [1.1, 2.0, 9.0], grounds="tests", **TEXT)
     assert (row.worst_ratio, row.median_ratio) == (1.1, 2.0) and ledger.worst(row) == "1.1 (2)"
     row = ledger.equal(ID, "a form", [1e-3, -2e-3, 0.0], within=1, grounds="tests", **TEXT)
-    assert (row.worst_ratio, row.median_ratio, row.spread) == (1.002, 1.001, None)
+    assert (row.worst_ratio, row.median_ratio, row.spread) == (1.002, 1.001, 0.002)
+
+
+@pytest.mark.parametrize(("error", "shown"), [(6.2e-16, "1 ± 6 · 10⁻¹⁶"), (8.3e-16, "1 ± 8 · 10⁻¹⁶"), (0.0, "exact")])
+def test_an_error_near_rounding_is_shown_as_it_was_measured(error, shown):
+    """1 + 6.2e-16 is a number of its own only to 2.2e-16: a page's table would show 6e-16, the ledger 7e-16."""
+    row = ledger.equal(ID, "a form", [error, 0.0], within=1e-12, grounds="tests", **TEXT)
+    assert ledger.worst(row) == verdicts.worst(asdict(row)) == shown
+    old = asdict(row) | {"spread": None}  # as a page kept it before
+    assert verdicts.worst(old) == ledger.worst(ledger.Row(**old)) and (error == 0 or "± " in verdicts.worst(old))
 
 
 @pytest.mark.parametrize(
@@ -459,7 +468,7 @@ def test_the_section_counts_statements_and_shows_counter_examples(book):
         "01_first",
         row("a.one", verdict="refuted"),
         row("a.one", "corrected", variant=True, seen="ours"),
-        row("a.two", kind="equal", worst_ratio=1 + 3e-13),
+        row("a.two", kind="equal", worst_ratio=1 + 3e-13, spread=3e-13),
     )
     text = verdicts.section(root, gathered(root))
     assert text.startswith(

@@ -94,6 +94,21 @@ def test_who_chooses_draws_an_arc_for_each_choice():
     assert len(arrows(objects.who_chooses(P.T / P.T.sum(1, keepdims=True)).axes[0])) == 2
 
 
+def test_numbers_stand_under_their_dots_and_words_below_the_arcs():
+    P = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    numbered, worded = (objects.who_chooses(P, labels).axes[0] for labels in (None, ["a", "cat", "sat"]))
+    assert [text.xy for text in numbered.texts[:3]] == [(0, 0), (1, 0), (2, 0)]
+    assert all(text.xy[1] < -0.5 for text in worded.texts[:3])
+
+
+def test_attention_ends_before_a_token_that_is_pushed():
+    """Its arrowhead would lie under the mark of the push."""
+    moved = TOKENS + torch.tensor([[0.3, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    drawn = objects.tokens_and_attention(TOKENS, torch.full((3, 3), 1 / 3), moved=moved, outputs=(TOKENS, moved))
+    free = [arrow.shrinkB for arrow in arrows(drawn.axes[0])]
+    assert free.count(objects.PUSHED) == 2 and free.count(7) == 4
+
+
 def test_a_matrix_has_its_words():
     P = HEAD.probabilities(TOKENS)[0]
     ax = objects.attention_matrix(P, ["a", "cat", "sat"]).axes[0]

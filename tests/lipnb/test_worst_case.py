@@ -114,7 +114,7 @@ def test_three_tokens_are_enough_for_quadratic_growth(n):
         assert found[-1] >= ((n - 1) / n * R**2 + 1 / n) * (1 - 1e-12)
     assert power_law(radii, found).exponent == pytest.approx(2, abs=0.01)
     assert found[3] / 64**2 == pytest.approx((n - 1) / n, rel=1e-3)
-    with pytest.raises(ValueError, match="largest score at two tokens"):
+    with pytest.raises(ValueError, match="largest logit at more than one token"):
         bounds.large_radius_limit(f, quadratic_input(n, 1, u))
 
 
