@@ -344,7 +344,9 @@ def _replaced(answers, stuck, again):
 
 def _start(x, seed):
     """Start vectors (b, n d) for tokens x (..., n, d)."""
-    return start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=x.dtype, device=x.device)
+    return start_vectors(
+        x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=x.dtype, device=x.device, apart=True
+    )
 
 
 def _solve(products, x, *, method, precision, seed, rtol, max_steps, confidence):

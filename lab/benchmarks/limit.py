@@ -52,7 +52,7 @@ def needed(attention, x, truth, rtol=ours.RTOL):
     """Products that are needed from the random start of ours, told the truth: mode -> mean over the sequences x."""
     b, (n, d) = len(x), x.shape[-2:]
     wide = ours.gram(attention.to(dtype=torch.float64), x.double())
-    start = start_vectors(b, n * d, seed=0, dtype=torch.float64, device="cpu")
+    start = start_vectors(b, n * d, seed=0, dtype=torch.float64, device="cpu", apart=True)
     krylov, square = Krylov(lambda u: wide(u.view_as(x.double())).reshape(b, -1), start), truth.numpy() ** 2
     eps = torch.finfo(x.dtype).eps
     certificates = {

@@ -111,7 +111,7 @@ def _of_attention(f, x, rtol, seed):
 def _solved(f, x, blocks, rtol, seed):
     """Norms (b,) of wide blocks by the solver; those that it leaves open from their singular values, in float64."""
     b, (i, j) = len(blocks.unit), blocks.places
-    start = start_vectors(b, f.width, seed=seed, dtype=x.dtype, device=x.device)
+    start = start_vectors(b, f.width, seed=seed, dtype=x.dtype, device=x.device, apart=True)
     answer = lanczos(blocks.gram, start, rtol=rtol, restrict=lambda index: blocks.restrict(index).gram)
     norms = answer.value * blocks.unit
     f, x = f.to(dtype=torch.float64), x.double()
@@ -253,7 +253,7 @@ def _norms(matrices, rtol, seed):
     def products(some):
         return lambda u: (some.mT @ (some @ u[..., None]))[..., 0]
 
-    start = start_vectors(b, d, seed=seed, dtype=matrices.dtype, device=matrices.device)
+    start = start_vectors(b, d, seed=seed, dtype=matrices.dtype, device=matrices.device, apart=True)
     answer = lanczos(products(scaled), start, rtol=rtol, restrict=lambda index: products(scaled[index]))
     norms, open_ones = answer.value, ~answer.converged
     if open_ones.any():
@@ -348,7 +348,9 @@ def singular_pair(
     _check_tolerance(rtol, x)
     flat = x.reshape(-1, *x.shape[-2:]) if isinstance(f, Attention) else x
     products = products_of(f, flat, None, memory=memory_allowance(x.device), method="power")
-    start = start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=x.dtype, device=x.device)
+    start = start_vectors(
+        x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=x.dtype, device=x.device, apart=True
+    )
     found = lanczos(products.gram, start, rtol=rtol, max_steps=max_steps, vectors=True)
     assert found.vector is not None  # they were asked for
     largest = found.vector.take_along_dim(found.vector.abs().argmax(1, keepdim=True), 1)
