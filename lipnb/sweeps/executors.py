@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor, wait
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from lipnb.sweeps.execution import execute, stop
 
@@ -22,6 +22,7 @@ THREADS = (
     "NUMEXPR_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
+LOOK = 0.5  # seconds between looks for a signal: one that comes just before a wait, or to another thread, wakes nobody
 
 
 def cores():
@@ -119,7 +120,10 @@ def on_this_machine(tasks, workers, gpus=()):
     try:
         left = len(waiting)
         while left:
-            place, event = events.get()
+            try:
+                place, event = events.get(timeout=LOOK)
+            except Empty:
+                continue
             if isinstance(event, str):
                 yield place, event
             else:

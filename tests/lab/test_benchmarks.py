@@ -209,7 +209,7 @@ def test_needed_products_are_those_of_the_best_quotient_over_the_krylov_space(wi
     for sequence, value in zip(x, truth, strict=True):
         dense = AttentionJacobian(attention, sequence).dense()
         gram = dense.mT @ dense / value**2
-        basis = start_vectors(1, len(gram), seed=0, dtype=torch.float64, device="cpu").T
+        basis = start_vectors(1, len(gram), seed=0, dtype=torch.float64, device="cpu", apart=True).T
         while True:
             best = torch.linalg.eigvalsh(basis.mT @ gram @ basis)[-1].sqrt()
             if best >= 1 - 1e-4:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from lipnb import sweeps
-from lipnb.sweeps import folder, planning
+from lipnb.sweeps import executors, folder, planning
 
 ROOT = Path(sweeps.__file__).parents[2]
 NOTEBOOK = """\
@@ -418,3 +419,26 @@ def test_a_cluster_with_unknown_options_is_said(place):
     text = GATED + "cluster: {kind: SLURMCluster, options: {cores: 1, memory: 1GB, colour: blue}}"
     with pytest.raises(ValueError, match="the option 'colour' is not taken from a spec"):
         sweeps.run(written(text), progress=False)
+
+
+def test_a_signal_that_wakes_nobody_is_answered(monkeypatch):
+    """One that comes between the last look for signals and the wait, or to another thread, leaves the wait as it is."""
+    gate, ended = threading.Event(), []
+    monkeypatch.setattr(executors, "execute", lambda task: ended.append(gate.wait(20)))
+
+    def stopped(*_):
+        gate.set()
+        raise KeyboardInterrupt
+
+    def send():
+        time.sleep(0.5)  # by then the main thread waits
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, stopped)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            for _ in executors.on_this_machine([{"sweep": "none", "environment": {}}], 1, []):
+                threading.Thread(target=send).start()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended == [True], "the signal was answered only when the point had ended"
