@@ -135,8 +135,8 @@ figures.table(found, {"method": "method", "constant": "local constant", "product
 # ratio over the four trained layers. The machine of this table multiplies bfloat16 faster than float32, so *mixed*
 # solves made most products in it. Estimates of the wide layers then take {glue:text}`page-77-lowwide:.2f` of their
 # time; with a certificate at 0.99 a mixed solve takes {glue:text}`page-77-lowleast:.2f` to
-# {glue:text}`page-77-lowmost:.2f` times as long as one without, because its search and its proof are two runs. So
-# products stay in the precision of the input unless `precision="mixed"` asks for it.
+# {glue:text}`page-77-lowmost:.2f` times as long as one without: its search and its proof are two runs, each with
+# products of its own. So products stay in the precision of the input unless `precision="mixed"` asks for it.
 
 # %% tags=["hide-input"]
 names = ["workload", "compare", "products", "particles", "misconvergence", "long", "near-degenerate", "limit"]

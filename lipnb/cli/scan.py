@@ -218,8 +218,12 @@ def _scanned(arguments, model, output):
     if _is_scan(model):
         return scanning.load(model), Path(model)
     output = scanning.folder_of(model) if output is None else Path(output)
-    options = {"output": output, "again": arguments.again, "progress": sys.stderr.isatty()}
-    return scanning.scan(model, **_options(arguments), **options), output
+    sums, options = output / scanning.SUMS, {"again": arguments.again, "progress": sys.stderr.isatty()}
+    before = sums.stat().st_mtime_ns if sums.is_file() else None
+    found = scanning.scan(model, **_options(arguments), output=output, **options)
+    if sums.stat().st_mtime_ns == before:
+        print(f"{output} held this scan already: nothing was measured again (--again does).", file=sys.stderr)
+    return found, output
 
 
 def _against(before, after, names, output):

@@ -10,6 +10,10 @@ from lipnb.scanning.reader import Reader
 __all__ = ["Begun", "planned", "shorter"]
 
 PRODUCTS = 30  # with a Jacobian and its transpose, of a usual solve
+EACH = 0.03  # seconds that a solve takes beside its products
+SHARE = 0.4  # of the speed of one large matrix product that products of solves reach
+CERTIFIED = 0.1  # the same of the factorisations of a certified bound, in float64, and ...
+FIXED = 1000  # ... its operations that do not grow with the length, over the width cubed
 LONG = 300  # seconds from which a scan says what would shorten it
 
 
@@ -48,7 +52,7 @@ def planned(begun: Begun) -> list[str]:
         )
     seconds = _seconds(begun)
     said.append(
-        f"Roughly {_duration(sum(seconds))} by counting operations, at the speed of this machine now; "
+        f"Roughly {_duration(sum(seconds))} beside loading, by counting operations at the speed of this machine now; "
         "on a busy machine some times as long."
     )
     return [*said, *shorter(begun, seconds)]
@@ -69,15 +73,19 @@ def _seconds(begun):
     """About how long the layers take, and how long the close look, by counting operations."""
     reader, found = begun
     layers, close, d = len(found["layers_scanned"]), found["close"], found["width"]
-    kinds = found["windows"] + len(found["baselines"])
-    work = sum(kinds * layers * PRODUCTS * (14 * n * d**2 + 16 * n**2 * d) for n in found["lengths"])
-    work += layers * found["certified"] * sum(_certified(found))
-    closely = 0
-    if close is not None:
-        closely = layers * PRODUCTS * (14 * close * d**2 + 16 * close**2 * d) * found["heads"]
-        closely += 3 * 8 * PRODUCTS * close * sum(p.numel() for p in reader.model.module.parameters())
-    speed = _speed()
-    return work / speed, closely / speed
+    kinds, speed = found["windows"] + len(found["baselines"]), _speed()
+
+    def solves(n):
+        return EACH + PRODUCTS * (16 * n * d**2 + 16 * n**2 * d) / (SHARE * speed)
+
+    seconds = sum(kinds * layers * solves(n) for n in found["lengths"])
+    bounds = [work / CERTIFIED + FIXED * d**3 for work in _certified(found)]
+    seconds += layers * found["certified"] * sum(bounds) / speed
+    if close is None:
+        return seconds, 0.0
+    closely = layers * (found["heads"] + close) * solves(close)  # each head, and what each token moves
+    network = 3 * 8 * PRODUCTS * close * sum(p.numel() for p in reader.model.module.parameters())
+    return seconds, closely + network / (SHARE * speed)
 
 
 def shorter(begun: Begun, seconds: tuple[float, float] | None = None) -> list[str]:

@@ -130,6 +130,6 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
 
 
 def closest(summary: pd.DataFrame) -> list[str]:
-    """Keys of the bounds in closed form, the closest on average first."""
-    over = [key for key in TITLES if f"over_{key}" in summary]
-    return sorted(over, key=lambda key: summary[f"over_{key}"].mean())
+    """Keys of the bounds in closed form, the closest on average first; behind them those that miss more rows."""
+    over = {key: summary[f"over_{key}"] for key in TITLES if f"over_{key}" in summary}
+    return sorted(over, key=lambda key: (over[key].isna().sum(), over[key].mean()))

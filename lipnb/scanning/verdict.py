@@ -76,8 +76,12 @@ def _bounds(good):
     if good.certified_over.notna().any():
         yield f"Certified upper bounds lie within a factor of {good.certified_over.max():.3g} of the constant."
     if order := closest(good):
-        best = good[f"over_{order[0]}"].mean()
-        yield f'Of bounds in closed form "{TITLES[order[0]]}" comes closest, {times(best)} times too high on average.'
+        over = good[f"over_{order[0]}"]
+        where = f" where it is known, in {over.count()} of {len(over)} layers and lengths" if over.isna().any() else ""
+        yield (
+            f'Of bounds in closed form "{TITLES[order[0]]}" comes closest, {times(over.mean())} times too high on '
+            f"average{where}."
+        )
 
 
 def _heads(heads):

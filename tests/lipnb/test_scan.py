@@ -25,7 +25,7 @@ from lipnb.models.loading import layer_count
 from lipnb.scanning import inputs, report, terminal
 from lipnb.scanning.checking import self_check
 from lipnb.scanning.inputs import chosen_layers
-from lipnb.scanning.summary import times
+from lipnb.scanning.summary import closest, times
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
 STORIES = os.path.join(os.environ.get("LIPNB_DATA", ""), "models/stories260K")
@@ -218,6 +218,9 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text, capsys):
     assert main(command) == 0
     said = capsys.readouterr()
     assert "6 of 6 layers and lengths passed" in said.out and "\x1b" not in said.out and said.err == ""
+    assert main(command) == 0
+    again = capsys.readouterr()
+    assert again.out == said.out and "held this scan already: nothing was measured again" in again.err
     alone = scanning.scan(bert, text, lengths=[3, 5, 7], dtype="float64", output=tmp_path / "alone", **QUIET)
     pd.testing.assert_frame_equal(scanning.load(tmp_path / "out").table, alone.table)
     birth = json.loads((tmp_path / "out" / "scan.json").read_text())
@@ -464,6 +467,12 @@ def test_layer_counts_of_every_family(families):  # noqa: F811
     for folder in families.iterdir():
         assert layer_count(folder) == small(folder).layers, folder.name
     assert layer_count("gpt2", random=True) is None
+
+
+def test_a_bound_known_in_some_rows_only_is_no_closest_one():
+    """It would be compared on other inputs than the rest, and leave cells of its column empty."""
+    table = pd.DataFrame({"over_general": [2.0, 3.0], "over_yudin": [np.nan, 0.5]})
+    assert closest(table) == ["general", "yudin"] and closest(table.iloc[1:]) == ["yudin", "general"]
 
 
 @pytest.mark.parametrize(("columns", "longest"), [(None, 100), ("70", 70), ("none", 100), ("0", 100), ("160", 100)])
