@@ -243,6 +243,7 @@ attention = ContractiveAttention(16, 4, bound="sharp", dtype=torch.float64)
 block = invertible.InvertibleStack(Residual(attention, 0.9), Residual(feed_forward, 0.9))
 
 # %% tags=["hide-input"]
+torch.manual_seed(seed)  # the estimate begins at a random vector
 estimated = spectral_norm(torch.nn.Linear(16, 64, dtype=torch.float64))
 with torch.no_grad():  # a jump of the weights, such as a large step makes
     feed_forward.first.weight[:, 0] += 1.0
