@@ -266,8 +266,9 @@ heads = {"kind": "inputs", "mode": "stopping rule", "inputs": "tried", "missed":
 figures.table(counts, names=heads, digits=1, bold=counts.missed > 0)
 
 # %% [markdown]
-# The estimate is wrong now and then, by up to a tenth, and nothing in its answer shows it. This is why the certificate
-# is worth its cost.
+# The estimate is wrong now and then, here by up to {glue:text}`page-77-worst:.0f` %, with cheaper products
+# {glue:text}`page-77-lowworst:.0f` %, and nothing in its answer shows it. This is why the certificate is worth its
+# cost.
 #
 # A certificate is weakest where the first singular values are nearly equal. So we tried it on such spectra: with
 # {term}`confidence` 0.5 in float64 at most half of the upper {term}`bounds <bound>` may fail, and
@@ -329,7 +330,9 @@ assert abs(ours.value.item() / exact.value.item() - 1) < tolerance
 gpt2 = stored[stored.layer.str.startswith("gpt2r") & (stored.method == released)]
 assert (gpt2.missed == gpt2["count"]).all(), "the absolute rule fails on random GPT-2"
 promised = checked["mode"].str.startswith("certified") & asked
-assert checked[promised].missed.sum() == 0 and 0.05 < checked[asked & ~promised].error.max() < 0.1
+free = checked[asked & ~promised].groupby("mode").error.max()
+assert checked[promised].missed.sum() == 0 and sorted(free.index) == ["estimate", "estimate, mixed"]
+assert (free > 100 * tolerance).all(), "wrong by far more than asked: worth a certificate"
 coverage = checked[~asked]
 sure = near[near.confidence > 0.99]
 assert sure.runs.sum() == 10_000 and not sure.violated.any()
@@ -358,6 +361,7 @@ low = seconds["certified 0.99, mixed"] / seconds["certified 0.99"]
 wide = seconds[seconds.index.str.startswith("twin")].sum()
 told |= {"lowleast": low.min(), "lowmost": low.max(), "lowwide": wide["estimate, mixed"] / wide.estimate}
 told |= {"taken": proved.products.mean(), "above": at.loc[98:].mean(), "small": at.loc[4]}
+told |= {"worst": 100 * free["estimate"], "lowworst": 100 * free["estimate, mixed"]}
 for key, value in told.items():
     glue(f"page-77-{key}", float(value), display=False)
 counted = {"wrong": wrong.missed.sum(), "tried": wrong["count"].sum(), "gpt2": gpt2["count"].sum()}
