@@ -42,6 +42,8 @@ released = "released, tangent fed back"
 stored = results.load("bench-workload")
 
 # %% tags=["hide-input"]
+once = stored[stored.method == released]
+assert (once.fastest == once.slowest).all(), "the caption says that it had one repeat"
 figures.speed.workload(stored, layers)
 plt.show()
 
@@ -50,9 +52,10 @@ plt.show()
 # hatched; estimates have the longest bars, hatched too, and certified solvers bars several times as long as the
 # released one, all full. -->
 # *How many times as fast as the released procedure with its tangent fed back: three trained layers and {term}`windows
-# <window>` of 2 to 98 {term}`tokens <token>`, summed; whiskers: the slowest and fastest of the repeats. Full bars were
-# right on every window, hatched ones were not. Summed over these, a certificate at
-# 0.99 takes less than twice the time of an estimate.*
+# <window>` of 2 to 98 {term}`tokens <token>`, summed; whiskers: the slowest and fastest of the repeats, of which the
+# released procedure had one. Full bars missed none of these windows, hatched ones some. In each of these layers a
+# certificate at 0.99 takes less than twice the time of an estimate, in the fourth, left out here,
+# {glue:text}`page-77-fourth:.1f` times.*
 #
 # ## One window, live
 #
@@ -378,6 +381,7 @@ on_ours = speeds.loc["scipy eigsh, closed form", columns]
 behind, sure_behind = (speeds.loc[mode, columns] / on_ours for mode in ("certified 0.99", "certified 1-1e-6"))
 told |= {"eigleast": behind.min(), "eigmost": behind.max(), "defleast": sure_behind.min(), "defmost": sure_behind.max()}
 told |= {"worst": 100 * free["estimate"], "lowworst": 100 * free["estimate, mixed"]}
+told |= {"fourth": (seconds["certified 0.99"] / seconds.estimate).drop(layers).item()}
 for key, value in told.items():
     glue(f"page-77-{key}", float(value), display=False)
 counted = {"wrong": wrong.missed.sum(), "tried": wrong["count"].sum(), "gpt2": gpt2["count"].sum()}
