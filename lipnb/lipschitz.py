@@ -10,25 +10,12 @@ from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.checks import check_weights, memory_allowance, number, whole
-from lipnb.jacobian import gemm
 from lipnb.jacobian.routes import batches, double_products, products_of
-from lipnb.spectral import (
-    SpectralNorm,
-    dense_norm,
-    each_field,
-    joined,
-    lanczos,
-    mixed_lanczos,
-    power_iteration,
-    put,
-    share,
-    start_vectors,
-)
+from lipnb.spectral import SpectralNorm, dense_norm, each_field, joined, lanczos, power_iteration, put, start_vectors
 
 __all__ = ["LocalLipschitz", "local_lipschitz"]
 
 STEPS = {"lanczos": 300, "power": 1000}
-PRECISIONS = ("input", "mixed")
 
 
 @dataclass(frozen=True)
@@ -42,7 +29,8 @@ class LocalLipschitz:
     residual : Tensor, shape of the batch
         Relative residual of the singular pair, see `lipnb.spectral.SpectralNorm`.
     steps : Tensor of int, shape of the batch
-        Products with the Jacobian and its transpose that the item took; 0 for the dense method.
+        Products with the Jacobian and its transpose until the item stopped; Lanczos takes one more for `value`. 0 for
+        the dense method.
     converged : Tensor of bool, shape of the batch
         Whether the stopping rule was met. A value that did not converge is still a lower bound.
     upper : Tensor, shape of the batch
@@ -62,7 +50,7 @@ class LocalLipschitz:
         for long sequences), "separable" (a separable kernel, for many particles in few dimensions), "dense" or
         "autodiff"; several names where the inputs took several routes.
     precision : str
-        Of the products: "input", "mixed", or "float64" where float32 could prove no more; or several of these.
+        Of the products: "input", or "float64" where float32 could prove no more; or both.
     """
 
     value: Tensor
@@ -86,7 +74,6 @@ def local_lipschitz(
     seed: int = 0,
     method: str = "lanczos",
     confidence: float | None = 1 - 1e-6,
-    precision: str = "input",
     memory: int | None = None,
 ) -> LocalLipschitz:
     r"""Local Lipschitz constant of `f` at tokens `x`, in the Euclidean norm of all coordinates.
@@ -111,7 +98,7 @@ def local_lipschitz(
     rtol : float
         Relative tolerance on the value.
     max_steps : int, optional
-        Most products with the Jacobian and its transpose, of each part of a mixed-precision solve; default 300
+        Most products with the Jacobian and its transpose before the last one, which gives the value; default 300
         ("lanczos") or 1000 ("power"); "dense" ignores it.
     seed : int
         Seed of the start vector, which is the same for all items of a batch. Without a certificate, half of the start
@@ -123,10 +110,6 @@ def local_lipschitz(
         Probability with which `upper`, and so the tolerance on the value, holds over the random start (in float32
         if rounding acts like noise, see `LocalLipschitz`). None stops by the residual alone: about 40 % cheaper, and
         sometimes wrong by percents. "power" ignores it and answers None, "dense" ignores it and answers 1.0.
-    precision : {"input", "mixed"}
-        Products in the precision of `x`; or most of them in a cheaper one (float32 for float64, bfloat16 for
-        float32 where this machine multiplies it faster), with the value and its residual finished in that of `x`.
-        "mixed" needs method "lanczos" and an `Attention`; the answer's `precision` tells where it was of no use.
     memory : int, optional
         Bytes that cached matrices may take, default 2 GiB (on a GPU half of its free memory). Batches are split to
         fit; a sequence too long to fit is streamed, or taken by a separable kernel where its key dimension is small.
@@ -140,7 +123,7 @@ def local_lipschitz(
     ------
     ValueError
         "x must have shape ...", "weights must be ...", "method must be ...", "rtol must lie ...",
-        "precision='mixed' needs ...", "x must be ...", "f must be ...", "the map gives two different outputs ...",
+        "x must be ...", "f must be ...", "the map gives two different outputs ...",
         "forward and reverse mode disagree ...": see the sentence.
     TypeError
         "rtol must be a number", "seed must be a whole number", and so on.
@@ -169,7 +152,6 @@ def local_lipschitz(
         "seed": whole("seed", seed),
         "method": method,
         "confidence": confidence,
-        "precision": precision,
         "memory": memory,
     }
     _check_map(f)
@@ -201,7 +183,7 @@ def _check_map(f):
         )
 
 
-def _check_options(f, x, rtol, max_steps, method, confidence, precision, memory):
+def _check_options(f, x, rtol, max_steps, method, confidence, memory):
     """Raise one clear sentence for an option that makes no sense, before any work."""
     if method not in (*STEPS, "dense"):
         raise ValueError(f"method must be 'lanczos', 'power' or 'dense', got {method!r}.")
@@ -220,14 +202,8 @@ def _check_options(f, x, rtol, max_steps, method, confidence, precision, memory)
         raise ValueError(f"max_steps must be at least 1, got {max_steps}.")
     if confidence is not None and not 0 < confidence < 1:
         raise ValueError(f"confidence must lie strictly between 0 and 1, or be None, got {confidence}.")
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision must be one of {PRECISIONS}, got {precision!r}.")
-    if precision == "mixed" and method != "lanczos":
-        raise ValueError(f"precision='mixed' needs method='lanczos', got method={method!r}.")
     if memory is not None and not memory >= 1:
         raise ValueError(f"memory must be a positive number of bytes, got {memory}.")
-    if precision != "input" and not isinstance(f, Attention):
-        raise ValueError(f"precision={precision!r} needs an Attention, got {type(f).__name__}.")
 
 
 class _Group(NamedTuple):
@@ -285,14 +261,12 @@ class _Answers(NamedTuple):
     how: list[_How]
 
 
-def _answers(f, x, weights, *, method, precision, seed, rtol, max_steps, confidence, memory):
+def _answers(f, x, weights, *, method, seed, rtol, max_steps, confidence, memory):
     """Answers for inputs of one length, x (..., n, d)."""
-    _check_options(f, x, rtol, max_steps, method, confidence, precision, memory)
+    _check_options(f, x, rtol, max_steps, method, confidence, memory)
     memory = memory_allowance(x.device) if memory is None else memory
     steps = max_steps or STEPS.get(method)
-    solve = partial(
-        _solve, method=method, precision=precision, seed=seed, rtol=rtol, max_steps=steps, confidence=confidence
-    )
+    solve = partial(_solve, method=method, seed=seed, rtol=rtol, max_steps=steps, confidence=confidence)
     if not isinstance(f, Attention):
         return _of_callable(f, x, weights, memory, method, solve)
     f.check_input(x, weights)
@@ -311,7 +285,7 @@ def _of_attention(f, x, weights, memory, method, solve):
     stuck = answers.found.stuck
     if stuck.any() and x.dtype != torch.float64:
         f, x, heavy = f.to(dtype=torch.float64), x[stuck].double(), None if weights is None else weights[stuck].double()
-        answers = _replaced(answers, stuck, _of_attention(f, x, heavy, memory, method, _in_double(solve)))
+        answers = _replaced(answers, stuck, _of_attention(f, x, heavy, memory, method, solve))
     return answers
 
 
@@ -324,13 +298,6 @@ def _of_callable(f, x, weights, memory, method, solve):
         again = _Answers(each_field(again.found, lambda field: field[stuck]), again.how[: stuck.sum()])
         answers = _replaced(answers, stuck, again)
     return answers
-
-
-def _in_double(solve):
-    """The same solver for what float32 has left open: of a mixed solve the third part, with a third of the risk."""
-    if solve.keywords["precision"] == "mixed":
-        return partial(solve, precision="input", confidence=share(solve.keywords["confidence"]))
-    return solve
 
 
 def _replaced(answers, stuck, again):
@@ -349,9 +316,8 @@ def _start(x, seed):
     )
 
 
-def _solve(products, x, *, method, precision, seed, rtol, max_steps, confidence):
+def _solve(products, x, *, method, seed, rtol, max_steps, confidence):
     """The answers of one solver for products at tokens x (..., n, d)."""
-    low = gemm.low_precision(x.dtype, x.device) if precision == "mixed" and products.route == "cached" else x.dtype
     gram, unit, restrict, start = products.gram, products.unit, products.restrict, _start(x, seed)
     if confidence is None and products.route == "cached" and method == "lanczos":
         start = start + products.likely()  # no certificate needs a start that is all random; some of it stays so
@@ -359,11 +325,8 @@ def _solve(products, x, *, method, precision, seed, rtol, max_steps, confidence)
         found = dense_norm(products.matrix)
     elif method == "power":
         found = power_iteration(gram, start, rtol=rtol, max_steps=max_steps)
-    elif low != x.dtype:
-        options = {"rtol": rtol, "max_steps": max_steps, "confidence": confidence}
-        found = mixed_lanczos(products.to(low), products, start, _start(x, seed + 1), **options)
     else:
         some = restrict and (lambda index: restrict(index).gram)
         found = lanczos(gram, start, rtol=rtol, max_steps=max_steps, confidence=confidence, restrict=some)
-    found = found._replace(value=found.value * unit, upper=found.upper * unit)
-    return _Answers(found, [_How(products.route, "input" if low == x.dtype else "mixed")] * len(found.value))
+    found = found._replace(value=found.value * unit, upper=found.upper * unit, vector=None)
+    return _Answers(found, [_How(products.route, "input")] * len(found.value))

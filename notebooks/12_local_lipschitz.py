@@ -296,8 +296,8 @@ figures.table(
 # `lip.route` says how the products were made. Inputs of up to 48 unknowns have their Jacobian formed and decomposed
 # (`dense`). For others the attention matrices are kept (`cached`) while they fit in `memory`; beyond that, their rows
 # are computed again at each product (`streamed`), and many particles in few dimensions use a kernel that separates
-# (`separable`). The number is the same, to the tolerance. `precision="mixed"` makes most products in a cheaper
-# precision, where the machine has one; a list of {term}`sequences <sequence>` of mixed lengths is one call.
+# (`separable`). The number is the same, to the tolerance. A list of {term}`sequences <sequence>` of mixed lengths is
+# one call.
 
 # %%
 x = model.activations(ids, layer)[0]
@@ -306,7 +306,6 @@ disc = torch.randn(1500, 2, generator=generator, dtype=torch.float64) / 2
 ways = {
     "as it comes": local_lipschitz(f, x),
     "memory=1": local_lipschitz(f, x, memory=1),
-    'precision="mixed"': local_lipschitz(f, x, precision="mixed"),
     "two of mixed length": local_lipschitz(f, [x, x[:10]]),
     "1500 particles": local_lipschitz(plane, disc),
     "1500 particles, memory=1": local_lipschitz(plane, disc, memory=1),

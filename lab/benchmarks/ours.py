@@ -17,11 +17,8 @@ __all__ = ["OURS", "REFERENCE", "ROUTES", "gram", "left_out", "solve", "upper", 
 RTOL = 1e-4
 OURS = {
     "estimate": {"rtol": RTOL, "confidence": None},
-    "estimate, mixed": {"rtol": RTOL, "confidence": None, "precision": "mixed"},
     "certified 0.99": {"rtol": RTOL, "confidence": 0.99},
     "certified 1-1e-6": {"rtol": RTOL, "confidence": 1 - 1e-6},
-    "certified 0.99, mixed": {"rtol": RTOL, "confidence": 0.99, "precision": "mixed"},
-    "certified 1-1e-6, mixed": {"rtol": RTOL, "confidence": 1 - 1e-6, "precision": "mixed"},
 }
 # of references, in float64; its start differs from that of every measured run
 REFERENCE = {"rtol": 1e-10, "confidence": 1 - 1e-6, "seed": 20_240_115}

@@ -14,8 +14,7 @@ Table bench-workload, one row for each layer, length and method:
 
 Printed, summed over the lengths, for each layer and family: ratio, the released method's seconds over these (low and
 high: with the slowest and the fastest repeats), missed_percent, the share of windows off by more than 1e-4. No ratio
-(NaN) for the random GPT-2. Where the machine multiplies bfloat16 no faster than float32, "mixed" for float32 is the
-same solve as without it, measured again.
+(NaN) for the random GPT-2.
 """
 
 from functools import partial

@@ -130,11 +130,6 @@ class Local:
         new._at = at
         return new
 
-    def to(self, dtype: torch.dtype) -> "Local":
-        """The same in another floating point type."""
-        turn, at = (pair and (pair[0].to(dtype), pair[1].to(dtype)) for pair in (self._turn, self._at))
-        return self._with(turn, at)
-
     def at(self, rows: slice | Tensor) -> "Local":
         """The same for the tokens at these places of the sequence, in place of all n; a place may come again."""
         turn, at = (pair and (pair[0][..., rows, :], pair[1][..., rows, :]) for pair in (self._turn, self._at))

@@ -84,18 +84,6 @@ class CachedProducts:
             "out": torch.empty(b * n, d, **new),
         }
 
-    def to(self, dtype: torch.dtype) -> "CachedProducts":
-        """The same products in another floating point type, with buffers of their own."""
-        new = object.__new__(CachedProducts)
-        new.__dict__.update(self.__dict__)
-        new.weights, new.dtype = self.weights.to(dtype), dtype
-        for name in ("probabilities", "bend", "values", "heads", "queries", "keys", "root"):
-            old = getattr(self, name)
-            setattr(new, name, None if old is None else old.to(dtype))
-        new.local = (self.local[0].to(dtype), self.local[1].to(dtype))
-        new._buffers = new._make_buffers()
-        return new
-
     def restrict(self, index: Tensor) -> "CachedProducts":
         """The same products for the sequences `index` of the batch; a smaller batch costs less."""
         b, h, g, n, k, v, d = self.sizes

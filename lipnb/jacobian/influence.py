@@ -351,7 +351,7 @@ def singular_pair(
     start = start_vectors(
         x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=x.dtype, device=x.device, apart=True
     )
-    found = lanczos(products.gram, start, rtol=rtol, max_steps=max_steps, vectors=True)
+    found = lanczos(products.gram, start, rtol=rtol, max_steps=max_steps)
     assert found.vector is not None  # they were asked for
     largest = found.vector.take_along_dim(found.vector.abs().argmax(1, keepdim=True), 1)
     v = (found.vector * torch.where(largest < 0, -1, 1)).view(x.shape)

@@ -44,7 +44,7 @@ class ScaledWeights:
     @torch.no_grad()
     def __init__(self, attention, dtype):
         query, key, value, output = attention.query, attention.key, attention.value, attention.output
-        self._others, self._steepest, self.value_width = {}, None, value.shape[-2]
+        self._steepest, self.value_width = None, value.shape[-2]
         self.value_unit = _power_of_two(value)
         output_unit = 1.0 if output is None else _power_of_two(output)
         self.unit = self.value_unit * output_unit
@@ -60,18 +60,6 @@ class ScaledWeights:
     def of(cls, attention, dtype):
         """The weights of `attention`, made once and kept with the map, which does not change."""
         return attention.kept(("scaled weights", dtype), lambda attention: cls(attention, dtype))
-
-    def to(self, dtype):
-        """The same weights in another floating point type."""
-        if dtype in self._others:
-            return self._others[dtype]
-        new = object.__new__(ScaledWeights)
-        new.__dict__.update(self.__dict__)
-        for name in ("projection", "output"):
-            old = getattr(self, name)
-            setattr(new, name, None if old is None else old.to(dtype))
-        self._others[dtype] = new
-        return new
 
     def steepest(self, groups):
         """Roughly the token direction, shape (d,), that value and output matrices stretch most, for `groups` of heads.

@@ -7,7 +7,6 @@ start vector; `dense_norm` takes matrices.
 from lipnb.spectral.answer import SpectralNorm, each_field, evaluate, joined, put
 from lipnb.spectral.dense import dense_norm
 from lipnb.spectral.lanczos import lanczos
-from lipnb.spectral.mixed import mixed_lanczos, share
 from lipnb.spectral.power import power_iteration
 from lipnb.spectral.vectors import start_vectors
 
@@ -18,9 +17,7 @@ __all__ = [
     "evaluate",
     "joined",
     "lanczos",
-    "mixed_lanczos",
     "power_iteration",
     "put",
-    "share",
     "start_vectors",
 ]

@@ -17,20 +17,21 @@ class SpectralNorm(NamedTuple):
     Attributes
     ----------
     value : Tensor, shape (b,)
-        Square root of a Rayleigh quotient of :math:`J^\top J`: a lower bound on the norm, up to rounding.
+        :math:`\|J v\| / \|v\|` at the vector found, from a product with it: a lower bound on the norm, up to rounding.
     residual : Tensor, shape (b,)
         :math:`\|J^\top J v - \sigma^2 v\| / \sigma^2` at the vector v of `value`. Some singular value lies
         within ``residual / 2`` of `value`, relatively; the residual alone does not say that it is the largest.
     steps : Tensor of int, shape (b,)
-        Products with :math:`J^\top J` until the item stopped.
+        Products with :math:`J^\top J` until the item stopped; Lanczos takes one more for `value`.
     converged : Tensor of bool, shape (b,)
         Whether the stopping rule was met within the allowed steps.
     upper : Tensor, shape (b,)
         Upper bound on the norm that goes with the answer, infinite where the method proves none.
     vector : Tensor, shape (b, N), or None
-        Right singular vectors that go with `value`, where they were asked for.
+        Right singular vectors that go with `value`, from Lanczos.
     stuck : Tensor of bool, shape (b,), or None
-        Whether the item stopped because products of this precision can prove no more.
+        Whether the item stopped because products of this precision can prove no more, or its Lanczos vectors were not
+        orthonormal.
 
     Examples
     --------
@@ -105,8 +106,17 @@ def evaluate(gram: Callable[[Tensor], Tensor], vectors: Tensor) -> tuple[Tensor,
     (3.0, 0.0)
     """
     vectors = scaled(inverse(norms(vectors)), vectors)
-    image = gram(vectors)
-    square = (vectors * image).sum(1, dtype=torch.float64).clamp_min(0)
-    residual = norms(image - scaled(square, vectors)) * inverse(square)
-    check_finite(residual)
+    square, residual = quotient(vectors, gram(vectors))
     return square.sqrt(), residual
+
+
+def quotient(vectors: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+    """<v, w> of unit vectors v and their images w, (b, N), at least 0, and |w - <v, w> v| / <v, w>; each of shape (b,).
+
+    Where <v, w> is not positive though w is not 0, all is rounding, and the residual is 1.
+    """
+    square = (vectors * images).sum(1, dtype=torch.float64).clamp_min(0)
+    misfit, size = norms(images - scaled(square, vectors)) * inverse(square), norms(images)
+    residual = torch.where(square > 0, misfit, (size > 0).double())
+    check_finite(size + residual)
+    return square, residual

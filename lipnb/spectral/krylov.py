@@ -11,8 +11,8 @@ from lipnb.spectral.vectors import check_finite, inverse, norms, scaled
 
 __all__ = ["Krylov", "Ritz", "open_steps"]
 
-CANCELLED = 0.1  # share of a vector left after orthogonalisation, below which it is done again
-SMALL = 1e-2  # a coupling below this share of the diagonal is made of cancellation: orthogonality goes at once
+CANCELLED = 0.1  # share of a product left after orthogonalisation, below which it is done again
+ROUNDED = 1e-3  # by which rounding may lengthen what orthogonalisation leaves of a product, relatively, and no more
 PASSES, UNCHANGED = 6, 0.7  # of orthogonalisation at most; share of a vector that the last one must leave
 LOOP_SIZE = 1024  # from this vector length on, one matrix-vector product an item beats a batched one on the CPU
 # a float32 product of vectors of a million entries was off by 5e-5 (MKL on AVX2): where little is left of a vector,
@@ -78,7 +78,7 @@ def open_steps(
 
 
 class Krylov:
-    """Lanczos from a batch of start vectors.
+    """Lanczos from a batch of start vectors, each new vector orthogonalised against all before it.
 
     Parameters
     ----------
@@ -87,38 +87,29 @@ class Krylov:
         overwrite its answer at the next call.
     start : Tensor, shape (b, N)
         Start vectors of any norm but zero, in the precision of the vectors to be kept.
-    against : Tensor, shape (b, m, N), optional
-        Orthonormal rows (or zeros): the operators are restricted to their orthogonal complement.
-    keep : bool
-        Whether all vectors are kept, for Ritz vectors and reorthogonalisation, or the last two only.
 
     Attributes
     ----------
+    basis : Tensor, shape (room, b, N)
+        The Lanczos vectors, the newest at `steps`.
     diagonal, off_diagonal : ndarray, shape (b, j)
         Lanczos coefficients after j steps, float64; the last off-diagonal one couples to the next vector.
     coupling : ndarray, shape (b, j)
         Lengths of the vectors that became the next Lanczos vectors: `off_diagonal`, but where `renew` made it longer.
     fresh : ndarray of bool, shape (b, j)
         Whether the Lanczos vector of a step was drawn at random: the start, and what `renew` drew.
-    full : bool
-        Whether new vectors are made orthogonal to all before them, or to the last two only, which is cheaper and
-        enough until a Ritz value has settled. Always true at first for float64 vectors that are kept.
+    lost : ndarray of bool, shape (b,)
+        Whether orthogonalisation ever left more than the product that it began with, which it can only where the basis
+        is not orthonormal: nothing that follows means anything.
     """
 
-    def __init__(
-        self, gram: Callable[[Tensor], Tensor], start: Tensor, against: Tensor | None = None, keep: bool = True
-    ) -> None:
-        self.gram, self.against = gram, against
-        if against is not None:
-            start = _orthogonal(_orthogonal(start, against), against)
-        self.current, self.previous = scaled(inverse(norms(start)), start), start
-        self.full = keep and start.dtype == torch.float64
-        self.basis: Any = None
-        if keep:
-            self.basis = self._with_room(self.current[None])
-            self.current = self.basis[0]
+    def __init__(self, gram: Callable[[Tensor], Tensor], start: Tensor) -> None:
+        self.gram = gram
+        self.basis: Any = self._with_room(scaled(inverse(norms(start)), start)[None])
+        self.current, self.previous = self.basis[0], self.basis[0]
         self.diagonal, self.off_diagonal, self.coupling = (np.zeros((len(start), 0)) for _ in range(3))
         self.fresh: np.ndarray = np.zeros((len(start), 0), dtype=bool)
+        self.lost: np.ndarray = np.zeros(len(start), dtype=bool)
         self._next_fresh: np.ndarray = np.ones(len(start), dtype=bool)
         self._seeds = start[:, 0].double().view(torch.int64).clone()
 
@@ -129,36 +120,33 @@ class Krylov:
 
     def advance(self) -> None:
         """One product more: a new Lanczos vector and two coefficients."""
-        step, kept = self.steps, self.basis is not None
+        step = self.steps
         product = self.gram(self.current).to(self.current.dtype)
-        diagonal = (self.current * product).sum(1, dtype=torch.float64)
-        if self.against is not None:
-            product = _orthogonal(product, self.against)
-        if kept and step + 1 == len(self.basis):
+        diagonal, size = (self.current * product).sum(1, dtype=torch.float64), norms(product)
+        check_finite(size)
+        if step + 1 == len(self.basis):
             self.basis = self._with_room(self.basis)
         # the next vector is made where it will be kept; the product itself may belong to whoever made it
         residual = torch.addcmul(
-            product,
-            diagonal.to(product.dtype)[:, None],
-            self.current,
-            value=-1,
-            out=self.basis[step + 1] if kept else None,
+            product, diagonal.to(product.dtype)[:, None], self.current, value=-1, out=self.basis[step + 1]
         )
         if step:
             residual.addcmul_(torch.from_numpy(self.off_diagonal[:, -1:]).to(residual), self.previous, value=-1)
-        whole = diagonal.abs()
-        if self.full:  # what is left along the vectors before is small after the recurrence: one pass takes it off
-            whole = torch.maximum(whole, norms(residual))
-            _take_off(residual, self.basis[: step + 1])
+        # what is left along the vectors before is small after the recurrence: one pass takes it off, in every step and
+        # every precision, for a Ritz value may settle at once and orthogonality go with it
+        _take_off(residual, self.basis[: step + 1])
         off_diagonal = norms(residual)
-        if kept and (off_diagonal < (CANCELLED if self.full else SMALL) * whole).any():
+        if (off_diagonal < CANCELLED * size).any():
             for _ in range(PASSES):  # rounding is a large part of what is left, until a pass leaves it as it is
                 before = off_diagonal
                 _take_off(residual, self.basis[: step + 1], carefully=True)
                 off_diagonal = norms(residual)
                 if (off_diagonal >= UNCHANGED * before).all():
                     break
-        check_finite(diagonal + off_diagonal)
+        lost = ~(off_diagonal <= (1 + ROUNDED) * size)  # a projection shortens
+        if lost.any():
+            self.lost |= lost.cpu().numpy()
+            residual[lost], off_diagonal = 0, off_diagonal.masked_fill(lost, 0)  # so that its neighbours can go on
         self.diagonal = np.concatenate([self.diagonal, diagonal.cpu().numpy()[:, None]], axis=1)
         self.off_diagonal = np.concatenate([self.off_diagonal, off_diagonal.cpu().numpy()[:, None]], axis=1)
         self.coupling = np.concatenate([self.coupling, self.off_diagonal[:, -1:]], axis=1)
@@ -166,6 +154,16 @@ class Krylov:
         self._next_fresh = np.zeros(len(self.fresh), dtype=bool)
         residual.mul_(inverse(off_diagonal).to(residual.dtype)[:, None])
         self.previous, self.current = self.current, residual
+
+    def orthonormality(self, items: np.ndarray) -> np.ndarray:
+        """Largest entry of |V^T V - 1| for the Lanczos vectors V so far of some items, shape (len(items),)."""
+        found = []
+        for item in items:
+            rows = self.basis[: self.steps, item]
+            gram = rows @ rows.mT
+            gram.diagonal().sub_(1)
+            found.append(gram.abs().amax().item())
+        return np.array(found)
 
     def renew(self, items: np.ndarray, lengths: np.ndarray) -> None:
         """Add a fresh random direction, of these `lengths`, to what led out of the space of some items.
@@ -226,18 +224,15 @@ class Krylov:
     def restrict(self, index: np.ndarray, gram: Callable[[Tensor], Tensor]) -> None:
         """Go on with the items `index` (increasing) only, by the operator `gram` for these items."""
         self.gram = gram
-        if self.basis is None:
-            self.current, self.previous = self.current[index], self.previous[index]
-        else:
-            for vectors in self.basis[: self.steps + 1]:
-                vectors[: len(index)] = vectors[index]
-            self.basis = self.basis[:, : len(index)]
-            self.current, self.previous = self.basis[self.steps], self.basis[self.steps - 1]
-        self.against = None if self.against is None else self.against[index]
+        for vectors in self.basis[: self.steps + 1]:
+            vectors[: len(index)] = vectors[index]
+        self.basis = self.basis[:, : len(index)]
+        self.current, self.previous = self.basis[self.steps], self.basis[self.steps - 1]
         self.diagonal, self.off_diagonal, self.coupling = (
             part[index] for part in (self.diagonal, self.off_diagonal, self.coupling)
         )
-        self.fresh, self._next_fresh, self._seeds = self.fresh[index], self._next_fresh[index], self._seeds[index]
+        self.fresh, self.lost = self.fresh[index], self.lost[index]
+        self._next_fresh, self._seeds = self._next_fresh[index], self._seeds[index]
 
 
 def _orthogonal(vectors, basis):

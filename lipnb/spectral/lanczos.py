@@ -6,13 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipnb.spectral.answer import SpectralNorm, each_field
+from lipnb.spectral.answer import SpectralNorm, each_field, evaluate
 from lipnb.spectral.certificate import NOISE, Certificate
 from lipnb.spectral.krylov import Krylov, open_steps
 
 __all__ = ["lanczos"]
 
-SETTLING = 3e-2  # relative residual below which a certified run reorthogonalises in full
+LOST = 1e3  # rounding units by which Lanczos vectors may miss being orthonormal; sqrt(eps) would still do for T
+DENIAL = 4  # part of rtol by which the last product may differ from the Ritz value
 PATIENCE = 3  # most steps without a look at the Ritz values while settled items wait for their proof
 CAUTION = 4  # without a certificate the estimated error must be this much smaller than rtol
 
@@ -25,7 +26,6 @@ def lanczos(
     max_steps: int = 300,
     confidence: float | None = 1 - 1e-6,
     restrict: Callable[[Tensor], Callable[[Tensor], Tensor]] | None = None,
-    vectors: bool = False,
 ) -> SpectralNorm:
     r"""Lanczos on :math:`J^\top J` for a batch of operators, with a probabilistic certificate.
 
@@ -50,13 +50,11 @@ def lanczos(
     rtol : float
         Relative tolerance on the singular value.
     max_steps : int
-        Most products for each item; also the number of vectors kept.
+        Most products for each item before the last one, which gives the value; also the number of vectors kept.
     confidence : float, optional
         Probability of the certificate; None stops by the residual alone, which can sit on a smaller singular value.
     restrict : callable, optional
         From an index tensor to the operator of these items only; finished items then cost nothing.
-    vectors : bool
-        Whether the right singular vectors are wanted too.
 
     Returns
     -------
@@ -69,6 +67,11 @@ def lanczos(
     golub1965calculating for the equivalent bidiagonalisation; the certificate strengthens
     hochstenbach2013probabilistic by using all polynomials: the spectral measure of the start has mass at most
     :math:`1 / \sum q_i(t)^2` at any point t.
+
+    *Orthogonality.* Each vector is made orthogonal to all before it. What this leaves of a product must not be longer
+    than the product; when an item stops, its vectors V must satisfy :math:`|V^\top V - 1| \le 1000\, \mathrm{eps}` in
+    each entry; and one more product, at the Ritz vector v, must confirm the Ritz value. An item that fails is `stuck`,
+    with an infinite `upper`. Its `value` :math:`\|J v\| / \|v\|` is a lower bound all the same.
 
     *Rounding.* Let u be the top singular vector, :math:`\lambda` its eigenvalue, :math:`x_i = \langle u, v_i \rangle`
     its components along the Lanczos vectors and :math:`\varphi_i` that of all rounding in step i. Then
@@ -105,14 +108,13 @@ def lanczos(
     most, eps = min(max_steps, size), torch.finfo(start.dtype).eps
     certificate = None if confidence is None else Certificate(size, confidence, eps)
     tiny = (16 if certificate is None else NOISE) * eps
-    krylov = Krylov(gram, start, keep=vectors or certificate is not None or start.dtype == torch.float64)
-    found = _nothing_yet(b)
-    vector = torch.zeros(start.shape if vectors else 0, dtype=start.dtype, device=start.device)
+    krylov = Krylov(gram, start)
+    found, vector, square = _nothing_yet(b), torch.zeros_like(start), np.zeros(b)
     is_open, tops, looked = np.ones(b, dtype=bool), np.full(b, np.nan), 0
     for items in open_steps(krylov, is_open, most, restrict):
         exhausted, last, rows = krylov.exhausted(tiny), krylov.steps == most, is_open[items]
-        due = last or exhausted.any() or krylov.steps - looked > PATIENCE or np.isnan(tops[items[rows]]).any()
-        if certificate is not None and not due:
+        due = last or (exhausted | krylov.lost).any() or krylov.steps - looked > PATIENCE
+        if certificate is not None and not due and not np.isnan(tops[items[rows]]).any():
             # all are settled and wait for their proof: no Ritz value is asked for until one may have it
             waiting = np.where(rows, tops[items], 1)
             if not (certificate.mass(krylov, waiting, waiting * (1 + rtol) ** 2) & rows).any():
@@ -132,24 +134,35 @@ def lanczos(
                 done &= certificate.heard(krylov, limit)
             done |= (krylov.steps == size) | ((theta == 0) & (krylov.off_diagonal[:, -1] == 0))
             deaf = settled & ~done & ~exhausted
-            krylov.full |= bool((ritz.residual < SETTLING).any())  # orthogonality is lost as Ritz values settle
-        now = items[rows]
-        found.value[now], found.residual[now] = np.sqrt(theta[rows]), ritz.residual[rows]
-        found.steps[now], found.converged[now], found.stuck[now] = krylov.steps, done[rows], deaf[rows]
-        if certificate is not None:
-            found.upper[items[rows & done]] = found.value[items[rows & done]] * (1 + rtol)
-            if (unproved := rows & ~done & (deaf | last)).any():
-                found.upper[items[unproved]] = np.sqrt(certificate.largest(krylov, theta)[unproved])
-        if vectors:
-            ready = np.flatnonzero(rows & (done | deaf | last))
-            for top, item in zip(krylov.combine(ritz.vectors[ready, :, -1], ready), items[ready], strict=True):
-                vector[item] = top
-        is_open[now] = ~(done | deaf)[rows]
+        closed = np.flatnonzero(rows & (done | deaf | last | krylov.lost))
+        krylov.lost[closed] |= ~(krylov.orthonormality(closed) <= LOST * eps)
+        done, deaf = done & ~krylov.lost, deaf | krylov.lost
+        now = items[closed]
+        for top, item in zip(krylov.combine(ritz.vectors[closed, :, -1], closed), now, strict=True):
+            vector[item] = top
+        square[now], found.steps[now] = theta[closed], krylov.steps
+        found.converged[now], found.stuck[now] = done[closed], deaf[closed]
+        if certificate is not None and closed.size:
+            upper = np.where(done, limit, np.inf)
+            if (unproved := ~done & ~krylov.lost).any():
+                upper = np.where(unproved, certificate.largest(krylov, theta), upper)
+            found.upper[now] = np.sqrt(upper[closed])
+        is_open[now] = False
         if certificate is not None and not last and (spent := np.flatnonzero(is_open[items] & exhausted)).size:
             krylov.renew(spent, tiny * theta[spent])
-            krylov.full = True
     found = each_field(found, lambda field: torch.from_numpy(field).to(start.device))
-    return found._replace(vector=vector) if vectors else found
+    # one product more: |J v| / |v| is a lower bound on the norm, whatever the recurrence did
+    value, residual = evaluate(gram, vector)
+    ritz_value = torch.from_numpy(np.sqrt(square)).to(start.device)
+    denied = ~((value - ritz_value).abs() <= np.maximum(rtol / DENIAL, 16 * eps) * ritz_value)
+    return found._replace(
+        value=value,
+        residual=residual,
+        vector=vector,
+        converged=found.converged & ~denied,
+        stuck=found.stuck | denied,
+        upper=torch.where(denied, torch.inf, torch.maximum(found.upper, value)),
+    )
 
 
 def _nothing_yet(b):

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lipnb.spectral.answer import SpectralNorm
-from lipnb.spectral.vectors import check_finite, inverse, norms, scaled
+from lipnb.spectral.answer import SpectralNorm, quotient
+from lipnb.spectral.vectors import inverse, norms, scaled
 
 __all__ = ["power_iteration"]
 
@@ -57,11 +57,7 @@ def power_iteration(
     done = torch.zeros(b, dtype=torch.bool, device=start.device)
     for step in range(1, max_steps + 1):
         product = gram(vectors)
-        mu = (vectors * product).sum(1, dtype=torch.float64).clamp_min(0)
-        size = norms(product)
-        misfit = torch.where(mu > 0, norms(product - scaled(mu, vectors)) * inverse(mu), (size > 0).double())
-        check_finite(size)
-        check_finite(misfit)
+        (mu, misfit), size = quotient(vectors, product), norms(product)
         value, residual = torch.where(done, value, mu.sqrt()), torch.where(done, residual, misfit)
         steps = torch.where(done, steps, step)
         done |= (misfit / 2 <= rtol) & ((mu > 0) | (size == 0))

@@ -91,7 +91,7 @@ def singular(attention, x, *, rtol=1e-4, seed=0):
     attention.check_input(x)
     jacobian = AttentionJacobian(attention, x)
     start = start_vectors(1, x.numel(), seed=seed, dtype=x.dtype, device=x.device)
-    found = lanczos(lambda u: jacobian.gram(u.view_as(x)).view_as(u), start, rtol=rtol, vectors=True)
+    found = lanczos(lambda u: jacobian.gram(u.view_as(x)).view_as(u), start, rtol=rtol)
     direction = found.vector.view_as(x)
     return Singular(found.value.item(), found.upper.item(), direction / direction.norm())
 

@@ -6,10 +6,7 @@ import pytest
 import torch
 from cases import random_case, relative
 
-from lab.benchmarks.misconvergence import random_map
-from lipnb import Attention, AttentionJacobian, local_lipschitz
-from lipnb.jacobian import gemm
-from lipnb.spectral import mixed_lanczos, start_vectors
+from lipnb import Attention, local_lipschitz
 
 GRID = [(seed, spread) for seed in (2, 4, 5, 9, 10) for spread in (0.3, 1.0, 4.0)]
 
@@ -31,13 +28,10 @@ def with_spectrum(values, dtype=torch.float64, masked=False):
     return Attention(zero, zero, value[None], masked=masked).to(dtype=dtype)
 
 
-@pytest.fixture(params=["float64", "float32", "float32 with bfloat16"])
-def precision_pair(request, monkeypatch):
-    """Types of the input and of the cheap products, and the error to expect of the value."""
-    low = {"float64": torch.float32, "float32": torch.float32}.get(request.param, torch.bfloat16)
-    monkeypatch.setattr(gemm, "low_precision", lambda dtype, device: low)
-    single = request.param != "float64"
-    return (torch.float32, 1e-6) if single else (torch.float64, 1e-12)
+@pytest.fixture(params=[(torch.float64, 1e-12), (torch.float32, 1e-6)], ids=["float64", "float32"])
+def precision(request):
+    """Type of the input, and the error to expect of the value."""
+    return request.param
 
 
 @pytest.mark.parametrize(("seed", "spread"), GRID)
@@ -45,7 +39,7 @@ def test_upper_holds_the_dense_value_and_is_within_the_tolerance(seed, spread):
     case = random_case(seed, n=12, spread=spread)
     exact = dense(case.attention, case.x, case.weights)
     for rtol in (1e-2, 1e-4):
-        for options in ({}, {"precision": "mixed"}, {"memory": 1}, {"method": "dense"}):
+        for options in ({}, {"memory": 1}, {"method": "dense"}):
             lip = local_lipschitz(case.attention, case.x, weights=case.weights, rtol=rtol, **options)
             assert lip.converged.all() and lip.confidence == (1.0 if "method" in options else 1 - 1e-6)
             assert (lip.upper >= exact).all() and (lip.upper <= lip.value * (1 + rtol) * (1 + 1e-12)).all()
@@ -55,11 +49,10 @@ def test_upper_holds_the_dense_value_and_is_within_the_tolerance(seed, spread):
     assert (wide.upper > wide.value).all() and torch.isfinite(wide.upper).all()
 
 
-@pytest.mark.parametrize("precision", ["input", "mixed"])
-def test_without_confidence_nothing_is_certified(precision):
+def test_without_confidence_nothing_is_certified():
     case = random_case(5, n=20)
-    lip = local_lipschitz(case.attention, case.x, weights=case.weights, confidence=None, precision=precision)
-    sure = local_lipschitz(case.attention, case.x, weights=case.weights, confidence=0.9, precision=precision)
+    lip = local_lipschitz(case.attention, case.x, weights=case.weights, confidence=None)
+    sure = local_lipschitz(case.attention, case.x, weights=case.weights, confidence=0.9)
     assert lip.confidence is None and torch.isinf(lip.upper).all() and lip.converged.all()
     assert sure.confidence == 0.9 and torch.isfinite(sure.upper).all()
     assert lip.steps.sum() <= sure.steps.sum()
@@ -75,14 +68,14 @@ def test_more_confidence_costs_more_products():
     assert steps[0] < steps[1] < steps[2]
 
 
-def test_mixed_precision_meets_the_tolerance(precision_pair):
-    dtype, rounding = precision_pair
+def test_every_precision_meets_the_tolerance(precision):
+    dtype, rounding = precision
     for seed, spread in GRID:
         case = random_case(seed, n=12, spread=spread, dtype=dtype)
         heavy = case.weights
         exact = dense(case.attention, case.x, None if heavy is None else heavy.double())
         for rtol in (1e-2, 1e-4):
-            lip = local_lipschitz(case.attention, case.x, weights=heavy, precision="mixed", rtol=rtol)
+            lip = local_lipschitz(case.attention, case.x, weights=heavy, rtol=rtol)
             assert lip.converged.all(), (seed, spread)
             assert ((exact - lip.value) <= rtol * exact + rounding * exact).all(), (seed, spread)
             assert (lip.value <= exact * (1 + 4 * rounding)).all(), (seed, spread)
@@ -102,20 +95,15 @@ SPECTRA = {
 
 
 @pytest.mark.parametrize("method", ["lanczos", "power", "dense"])
-@pytest.mark.parametrize("precision", ["input", "mixed"])
 @pytest.mark.parametrize("name", SPECTRA)
-def test_adversarial_spectra(name, precision, method, precision_pair):
-    if precision == "mixed" and method != "lanczos":
-        return  # refused, see below
-    dtype, rounding = precision_pair
+def test_adversarial_spectra(name, method, precision):
+    dtype, rounding = precision
     top, rtol = max(SPECTRA[name]), 1e-4
     for n in (1, 6):
         x = normal(2, n, 20).to(dtype)
         for scale in (1e-20, 1.0, 1e20):
             attention = with_spectrum([scale * value for value in SPECTRA[name]], dtype)
-            lip = local_lipschitz(
-                attention, x, method=method, precision=precision, max_steps=100 if method == "power" else None
-            )
+            lip = local_lipschitz(attention, x, method=method, max_steps=100 if method == "power" else None)
             for field in (lip.value, lip.residual, lip.upper):
                 assert not field.isnan().any()
             # many close values: power iteration stops at any of them, as its residual says
@@ -127,12 +115,9 @@ def test_adversarial_spectra(name, precision, method, precision_pair):
 
 
 @pytest.mark.parametrize("method", ["lanczos", "power", "dense"])
-@pytest.mark.parametrize("precision", ["input", "mixed"])
-def test_units_of_the_matrices_change_nothing_but_the_unit_of_the_answer(precision, method, precision_pair):
+def test_units_of_the_matrices_change_nothing_but_the_unit_of_the_answer(method, precision):
     """Key and query matrices in inverse units are the same map; values in other units scale the answer."""
-    if precision == "mixed" and method != "lanczos":
-        return  # refused, see below
-    dtype, rounding = precision_pair
+    dtype, rounding = precision
     for seed in (2, 4, 7, 9):
         case = random_case(seed, n=8, dtype=torch.float64)
         att = case.attention
@@ -145,30 +130,27 @@ def test_units_of_the_matrices_change_nothing_but_the_unit_of_the_answer(precisi
         for power in (-20, -12, 12, 20):
             unit = 10.0**power
             for options, factor in (({"value": unit}, unit), ({"query": unit, "key": 1 / unit}, 1)):
-                lip = local_lipschitz(built(**options), case.x.to(dtype), method=method, precision=precision)
+                lip = local_lipschitz(built(**options), case.x.to(dtype), method=method)
                 assert ((lip.value / factor / exact - 1).abs() <= 1.1e-4).all() or not lip.converged.all()
                 assert not lip.value.isnan().any() and (lip.upper >= exact * factor * (1 - 1e-4)).all()
 
 
 @pytest.mark.parametrize("unit", [1e-20, 1e-3, 30.0, 1e4, 1e6, 1e20])
-def test_logits_of_any_size_give_hard_or_uniform_attention(unit, precision_pair):
-    dtype, rounding = precision_pair
+def test_logits_of_any_size_give_hard_or_uniform_attention(unit, precision):
+    dtype, rounding = precision
     for seed in (2, 4, 7):
         case = random_case(seed, n=8)
         att = case.attention
         scaled = Attention(att.query * unit, att.key, att.value, att.output, masked=att.masked).to(dtype=dtype)
         exact = dense(scaled, case.x.to(dtype))
         for method in ("lanczos", "power", "dense"):
-            for precision in ("input", "mixed") if method == "lanczos" else ("input",):
-                lip = local_lipschitz(scaled, case.x.to(dtype), method=method, precision=precision, rtol=1e-3)
-                assert not lip.value.isnan().any()
-                assert (((lip.value / exact - 1).abs() <= 1.1e-3) | ~lip.converged).all()
+            lip = local_lipschitz(scaled, case.x.to(dtype), method=method, rtol=1e-3)
+            assert not lip.value.isnan().any()
+            assert (((lip.value / exact - 1).abs() <= 1.1e-3) | ~lip.converged).all()
 
 
 @pytest.mark.parametrize("power", [-20, -12, 12, 20])
-@pytest.mark.parametrize(
-    "options", [{}, {"precision": "mixed"}, {"memory": 1}, {"method": "power"}, {"method": "dense"}]
-)
+@pytest.mark.parametrize("options", [{}, {"memory": 1}, {"method": "power"}, {"method": "dense"}])
 def test_tokens_in_other_units_are_the_same_map(power, options):
     """x / s with the value, query and key matrices times s, and with the query alone times s^2."""
     unit = 10.0**power
@@ -183,10 +165,7 @@ def test_tokens_in_other_units_are_the_same_map(power, options):
             assert ((lip.value * unit / exact - 1).abs() <= 1.1e-4).all()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"method": "power"}, {"precision": "mixed"}, {"memory": 1}, {"confidence": None}, {"method": "dense"}],
-)
+@pytest.mark.parametrize("options", [{}, {"method": "power"}, {"memory": 1}, {"confidence": None}, {"method": "dense"}])
 @pytest.mark.parametrize("seed", [0, 2, 5, 7])
 def test_a_list_of_mixed_lengths_gives_each_of_its_answers_in_order(seed, options):
     case = random_case(seed)
@@ -218,10 +197,6 @@ def test_a_list_of_mixed_lengths_gives_each_of_its_answers_in_order(seed, option
         ({"confidence": 1}, "confidence must lie"),
         ({"confidence": 0}, "confidence must lie"),
         ({"confidence": math.nan}, "confidence must lie"),
-        ({"precision": "half"}, "precision must be"),
-        ({"precision": "mixed", "method": "power"}, "precision='mixed' needs method='lanczos', got method='power'"),
-        ({"precision": "mixed", "method": "dense"}, "precision='mixed' needs method='lanczos', got method='dense'"),
-        ({"precision": "mixed", "f": lambda x: x}, "precision='mixed' needs an Attention"),
         ({"memory": 0}, "memory must be"),
         ({"memory": -5}, "memory must be"),
         ({"rtol": math.nan}, "rtol must lie"),
@@ -254,27 +229,3 @@ def test_bad_options_and_bad_lists_are_said_in_one_sentence(change, sentence):
     good = {"f": Attention.from_matrices(matrix, matrix), "x": torch.ones(2, 3, 4, dtype=torch.float64)}
     with pytest.raises(ValueError, match=sentence):
         local_lipschitz(**{**good, **change})
-
-
-@pytest.mark.parametrize("seed", [416, 1037, 2657])
-def test_low_precision_that_used_up_the_whole_space_proves_nothing(seed):
-    """Rounding led the search past all N steps to a smaller value; such an item is solved again in full."""
-    attention, x = random_map(seed)
-    products = AttentionJacobian(attention, x).products()
-    size = x[0].numel()
-    starts = [start_vectors(2, size, seed=seed + i, dtype=x.dtype, device=x.device) for i in range(2)]
-    found = mixed_lanczos(products.to(torch.bfloat16), products, *starts)
-    exact = dense(attention, x)
-    value = found.value * products.unit
-    assert (value <= exact * (1 + 1e-5)).all() and (value >= exact * (1 - 1e-4)).all()
-    assert (found.upper * products.unit >= exact * (1 - 1e-5)).all()
-
-
-def test_the_answer_says_how_precise_its_products_were(monkeypatch):
-    case = random_case(5, n=20)
-    plain = Attention(case.attention.query, case.attention.key, case.attention.value)
-    assert local_lipschitz(plain, case.x).precision == "input"
-    assert local_lipschitz(plain, case.x, precision="mixed").precision == "mixed"
-    assert local_lipschitz(plain, case.x, precision="mixed", memory=1).precision == "input"  # streamed
-    monkeypatch.setattr(gemm, "low_precision", lambda dtype, device: dtype)
-    assert local_lipschitz(plain, case.x, precision="mixed").precision == "input"  # nothing is cheaper
