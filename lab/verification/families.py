@@ -47,6 +47,10 @@ TWO = {
     "decoder_start_token_id": 2,
 }
 LOCAL = ["sliding_attention", "full_attention"]
+LINEAR = ["linear_attention", "full_attention"]
+CONVOLVED = ["conv", "full_attention"]
+STATES = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 4}
+EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
 
 # model_type -> settings of a small model, and the module of a layer that receives what the block gives: None where the
 # feed-forward part reads the same tokens as attention
@@ -151,7 +155,57 @@ SMALL = {
     "granite": (TODAY | {"attention_multiplier": 0.3, "residual_multiplier": 0.2}, "post_attention_layernorm"),
     "stablelm": (TODAY | {"qk_layernorm": True, "use_qkv_bias": True}, "post_attention_layernorm"),
     "cohere": (TODAY | {"use_qk_norm": True, "attention_bias": True}, None),
+    "siglip_vision_model": (IMAGE, "layer_norm2"),
+    "jamba": (
+        TODAY
+        | {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 8, "mamba_dt_rank": 4},
+        "pre_ff_layernorm",
+    ),
+    "bamba": (TODAY | STATES | {"attn_layer_indices": [1]}, "pre_ff_layernorm"),
+    "granitemoehybrid": (
+        TODAY
+        | STATES
+        | {
+            "layer_types": ["mamba", "attention"],
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+            "shared_intermediate_size": 16,
+            "position_embedding_type": "rope",
+            "attention_multiplier": 0.3,
+            "residual_multiplier": 0.2,
+        },
+        "post_attention_layernorm",
+    ),
+    "lfm2": (TODAY | {"layer_types": CONVOLVED, "block_multiple_of": 8}, "ffn_norm"),
+    "lfm2_moe": (TODAY | EXPERTS | {"layer_types": CONVOLVED}, "ffn_norm"),
+    "nemotron_h": (
+        WIDE
+        | {
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 16,
+            "ssm_state_size": 8,
+            "n_groups": 1,
+            "chunk_size": 4,
+            "layers_block_type": ["linear_attention", "full_attention"],
+            "n_routed_experts": 2,
+            "num_experts_per_tok": 1,
+            "moe_intermediate_size": 16,
+        },
+        None,
+    ),
+    "olmo_hybrid": (
+        TODAY
+        | {
+            "layer_types": LINEAR,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+        },
+        "mlp",
+    ),
 }
+MIXED = ("granitemoehybrid", "lfm2", "lfm2_moe", "olmo_hybrid")  # hybrids, whose layers are of other types than `LOCAL`
 BY_TYPE = ("modernbert", "gemma3_text")  # rotations by the type of a layer
 # switches that are no part of attention, or that leave no network to compare with
 APART = ("use_cache", "tie_word_embeddings", "add_cross_attention", "is_encoder_decoder", "deterministic_flash_attn")
@@ -177,7 +231,7 @@ CHOICES = {
     "inner_group_num": (1, 2),
     "relative_attention_num_buckets": (4, 8, 32),
     "relative_attention_max_distance": (5, 16),
-    "position_embedding_type": ("absolute", "relative_key"),
+    "position_embedding_type": ("absolute", "relative_key", "rope", None),
     "attention_types": ([[["global", "local"], 1]], [[["local", "global"], 1]], [[["global"], 2]]),
     "attn_config": (None, {"clip_qkv": 0.5}, {"softmax_scale": 0.1}, {"alibi_bias_max": 4}, {"qk_ln": True}),
     "rope_parameters": (
@@ -247,6 +301,8 @@ def drawn(model_type, seed):
     found = {}
     for field in dataclasses.fields(CONFIG_MAPPING[model_type]):
         if field.name in common or field.name in APART or chance.random() < 0.4:
+            continue
+        if field.name == "layer_types" and model_type in MIXED:
             continue
         if field.name == "rope_parameters" and model_type in BY_TYPE:
             found[field.name] = {kind: chance.choice(CHOICES[field.name][1:]) for kind in LOCAL}
@@ -335,7 +391,7 @@ def measure(model_type, seed):
                 "outcome": "refused",
                 "sentence": _sentence(error).replace(folder, "it").replace(Path(folder).name, "it"),
             }
-    error = max(_errors(model, layer, _end(ends, settings | switches)) for layer in range(model.layers))
+    error = max(_errors(model, layer, _end(ends, settings | switches)) for layer in model.attending)
     allowed = OF_GAIN if any(kind in str(switches) for kind in GAIN) else ALLOWED
     return row | {"outcome": "right" if error <= allowed else "wrong", "error": error}
 
@@ -349,7 +405,7 @@ def _run(folder):
     """Whether the library itself can read and run it."""
     from transformers import AutoModel
 
-    with models.files.quiet():
+    with models.files.quiet(), torch.random.fork_rng():  # some draw what they then read
         network = AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
     architecture = models.ARCHITECTURES[network.config.model_type]
     inner = architecture.network_of(network.eval())
@@ -370,9 +426,10 @@ def _errors(model, number, ends):
     inputs = some_inputs(model.module, model.architecture.reads, TOKENS, seed=2)
     whole = replace(model.architecture, attention=model.architecture.attention.removesuffix(".self"))  # BERT's
     own, layer = whole.own_attention(model.module, number), Layer(model, number, ends)
-    f, block = model.attention(number), model.attention(number, "block")
     with exactly():
         x, stream = model.activations(inputs, number), model.activations(inputs, number, "block")
+    f, block = (model.attention(number, object, x.shape[-2]) for object in ("heads+output", "block"))
+    with exactly():
         y, out = own(x), layer(stream)
         J = torch.func.jacrev(own)(x).reshape(y.numel(), x.numel())
     found = _misfit(f(x), y), _misfit(block(stream), out), _misfit(AttentionJacobian(f, x).dense()[0], J)

@@ -11,7 +11,16 @@ from pathlib import Path
 
 from lipnb.origin import extra
 
-__all__ = ["DEQUANTIZED", "check_entries", "check_folder", "check_size", "json_of", "place_of", "shards_of"]
+__all__ = [
+    "DEQUANTIZED",
+    "check_entries",
+    "check_folder",
+    "check_size",
+    "json_of",
+    "place_of",
+    "refuse_adapter",
+    "shards_of",
+]
 
 LONGEST = 50_000_000  # bytes of config.json or of an index; thousands of shards take fewer
 LONGEST_READ = 200_000_000  # bytes of another file of text, such as a tokenizer's
@@ -24,7 +33,8 @@ WHOLE = {  # entries that count something -> the most that a model has
     **dict.fromkeys(("image_size", "patch_size", "num_channels"), 100_000),
     **dict.fromkeys(("type_vocab_size", "num_labels", "chunk_size_feed_forward"), 30_000),
 }
-LEAST = {"type_vocab_size": 0, "num_labels": 0, "chunk_size_feed_forward": 0}
+# without windows a configuration may say 0 as well as null
+LEAST = {"sliding_window": 0, "type_vocab_size": 0, "num_labels": 0, "chunk_size_feed_forward": 0}
 POSITIVE = ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "rope_theta")
 NOT_NEGATIVE = ("initializer_range",)
 SHARES = (
@@ -236,8 +246,13 @@ def check_folder(folder, name):
             raise ValueError(
                 f"{path.name} of {name!r} has more than {LONGEST_READ:,} bytes, more than any sound one: not read."
             )
-    if (folder / "adapter_config.json").exists():  # the library would load the model that this one names
+    refuse_adapter(folder, name)
+
+
+def refuse_adapter(folder, name):
+    """Refuse the weights of PEFT, such as LoRA: the library would load the model that they name."""
+    if (Path(folder) / "adapter_config.json").exists():
         raise ValueError(
             f"the folder {name!r} holds an adapter (adapter_config.json), whose weights belong to another model: "
-            "merge them into that one and load the result."
+            "merge them into that one first (in PEFT merge_and_unload, then save_pretrained) and load the result."
         )

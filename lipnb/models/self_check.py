@@ -9,7 +9,8 @@ from torch import Tensor
 __all__ = ["CAUSAL", "assert_causality", "check_maps", "leak", "run", "some_inputs"]
 
 CAUSAL = 1e-5  # relative change of earlier outputs that rounding may make
-LEAST, MOST = 8, 64  # tokens; windows up to this long are tried out too
+# tokens: no multiple of a window to which a network would pad; windows up to the second are tried out too
+LEAST, MOST = 9, 64
 
 
 def some_inputs(
@@ -58,7 +59,7 @@ def some_inputs(
 def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tuple[int, int]:
     """Raise ValueError unless each layer's `Attention` gives what the network's own attention gives, on random inputs.
 
-    One pass of the network over one input of 8 tokens, or as many as the longest window up to 64 needs; images as they
+    One pass of the network over one input of 9 tokens, or as many as the longest window up to 64 needs; images as they
     are. In a float64 network, which may compute softmax in float32, relative 1e-5 is asked for; in others
     :math:`3 \\sqrt\\epsilon`.
 
@@ -84,23 +85,32 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
         "the attention of layer 3 of ... is not the map that is known here ..."
     """
     layers = architecture.layers_of(network)
-    windows = [architecture.window(network.config, layer, number) or 0 for number, layer in enumerate(layers)]
+    attending = architecture.attending(network)
+    windows = [architecture.window(network.config, layers[number], number) or 0 for number in attending]
     n = max([LEAST, *(window + 2 for window in windows if window <= MOST - 2)])
     n = min(n, architecture.longest(network.config))
     inputs = some_inputs(network, architecture.reads, n, seed=0, side=architecture.small_side(network.config))
     received, given = _seen(network, architecture, inputs)
     tolerance = max(1e-5, 3 * torch.finfo(network.dtype).eps ** 0.5)
     heads = width = 0
-    for number in range(len(layers)):
+    for number in attending:
         call = architecture.call_of(network, number)
         module, last = (at(network, number) for at in (architecture.attention_of, architecture.giver))
         x, y = received[module][call], given[last][call]
         try:
-            attention = architecture.attention_object(network, number, "heads+output", masked)
+            attention = architecture.attention_object(network, number, "heads+output", masked, x.shape[-2])
             ours = attention(x)
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(f"the attention of layer {number} of {name!r} is not known here: {error}") from error
         misfit, size = (part.double().norm().item() for part in (ours - y, y))
+        if not misfit <= tolerance * size and architecture.matrices is None:
+            why = "what its module is given beside its tokens depends on more than how many there are"
+            if architecture.reads == "input_ids" and x.shape[-2] != n:
+                why = f"where the network reads {n} tokens it receives {x.shape[-2]}, padded (to its window) or pooled"
+            raise ValueError(
+                f"the attention of layer {number} of {name!r}, a {architecture.title} model, is no map of its tokens "
+                f"alone: {why}. It is not supported."
+            )
         if not misfit <= tolerance * size:
             raise ValueError(
                 f"the attention of layer {number} of {name!r} is not the map that is known here for "
@@ -121,7 +131,7 @@ def _seen(network, architecture, inputs):
     def after(module, args, output):
         given.setdefault(module, []).append(output[0] if isinstance(output, tuple) else output)
 
-    numbers = range(len(architecture.layers_of(network)))
+    numbers = architecture.attending(network)
     try:
         for module in {architecture.attention_of(network, number) for number in numbers}:
             hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))

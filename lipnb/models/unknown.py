@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from lipnb.models.families import ARCHITECTURES
 from lipnb.models.layers import Architecture
 from lipnb.models.self_check import CAUSAL, leak
 
@@ -43,7 +44,9 @@ def unknown_family(model_type: str, name: str) -> Architecture:
 
 
 def located(network: torch.nn.Module, architecture: Architecture, name: str) -> Architecture:
-    """Where the attention of a network lies: in a list of layers, each with one module named ``...Attention``.
+    """Where the attention of a network lies: in a list of layers, with one module named ``...Attention`` in each.
+
+    In hybrids some layers of the list have none.
 
     Parameters
     ----------
@@ -62,25 +65,33 @@ def located(network: torch.nn.Module, architecture: Architecture, name: str) -> 
     from transformers import PreTrainedModel
 
     found = [
-        (path, layers, places)
+        (path, layers, place)
         for path, layers in network.named_modules()
-        if isinstance(layers, torch.nn.ModuleList) and len(layers) and (places := _places(layers)) is not None
+        if isinstance(layers, torch.nn.ModuleList) and (place := _only_place(layers)) is not None
     ]
     if not found:
         raise ValueError(
             f"{name!r} is a {architecture.title} model, which is not supported: its layers do not hold one attention "
-            "each."
+            "each, or none."
         )
-    path, _, (attention, projected) = max(found, key=lambda one: len(one[1]))
+    path, _, place = max(found, key=lambda one: len(one[1]))
     above = [name for name, module in network.named_modules() if isinstance(module, PreTrainedModel)]
     part = max((place for place in above if place == "" or path.startswith(f"{place}.")), key=len)
     reads = network.get_submodule(part).main_input_name
     if reads != "input_ids":
+        known = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.reads == reads)
         raise ValueError(
-            f"{name!r} is a {architecture.title} model, which is not supported: it reads {reads}, not tokens."
+            f"{name!r} is a {architecture.title} model, which is not supported: it reads {reads}, not tokens"
+            + (f"; of the models that do, those of the types {known} are." if known else ".")
         )
-    layers = path.removeprefix(f"{part}.")
-    return replace(architecture, layers=layers, attention=attention, projected=projected, part=part or None)
+    return replace(
+        architecture,
+        layers=path.removeprefix(f"{part}."),
+        attention=place[0],
+        projected=place[1],
+        part=part or None,
+        attends=lambda layer: bool(_attentions(layer)),
+    )
 
 
 def own_mask(network: torch.nn.Module, wanted: bool | None, name: str) -> bool:
@@ -106,15 +117,20 @@ def _longest(config):
     return next((length for length in said if isinstance(length, int) and length > 0), UNSAID)
 
 
-def _places(layers):
-    """Paths in each layer to its attention and to the module that gives its output; None unless they are the same."""
-    places = {_place(layer) for layer in layers}
+def _only_place(layers):
+    """Paths in the layers that hold attention to it and to what gives its output; None unless they are the same."""
+    places = {_place(layer) for layer in layers if _attentions(layer)}
     return places.pop() if len(places) == 1 else None
 
 
-def _place(layer):
+def _attentions(layer):
+    """Paths in a layer to its modules named ``...Attention``, but for those inside others."""
     paths = [path for path, module in layer.named_modules() if path and type(module).__name__.endswith("Attention")]
-    outer = [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
+    return [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
+
+
+def _place(layer):
+    outer = _attentions(layer)
     if len(outer) != 1:
         return None
     path = outer[0]

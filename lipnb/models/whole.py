@@ -1,7 +1,7 @@
 """A network beyond single attentions: every layer read in one pass, whole layers, and the network from end to end."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,15 +28,16 @@ class Reading(NamedTuple):
     ----------
     stream : Tensor, shape (b, n, d)
         What the layer received.
-    received, given : Tensor, shape (b, n, d)
-        What its attention received, norms before it applied, and what it gave, output projection included.
+    received, given : Tensor, shape (b, n, d), or None
+        What its attention received, norms before it applied, and what it gave, output projection included; None in a
+        layer of a hybrid that holds no attention.
     whole : callable
         The layer itself with all that it has (attention, norms, residuals, MLP), from (b, n, d) to (b, n, d).
     """
 
     stream: Tensor
-    received: Tensor
-    given: Tensor
+    received: Any
+    given: Any
     whole: Callable[[Tensor], Tensor]
 
 
@@ -70,26 +71,28 @@ def readings(model: "Model", inputs: Tensor) -> list[Reading]:
     (6, torch.Size([1, 5, 384]))
     """
     inputs, architecture, network = inputs_of(model, inputs), model.architecture, model.module
-    calls: list[tuple[Any, tuple, dict]] = []
-    received: list[Tensor] = []
-    given: list[Tensor] = []
+    read: list[Reading] = []
+
+    def begin(module, args, kwargs):
+        read.append(Reading(tokens_of(args, kwargs), None, None, _called(module, args, kwargs)))
+
+    def receive(module, args, kwargs):
+        read[-1] = read[-1]._replace(received=tokens_of(args, kwargs))
+
+    def give(module, args, output):
+        read[-1] = read[-1]._replace(given=_first(output))
+
+    attending = architecture.attending(network)
     with ExitStack() as hooks:
-        seen = set()
-        for layer, module in enumerate(architecture.layers_of(network)):
-            if id(module) in seen:  # layers may share one module
-                continue
-            seen.add(id(module))
-            hooks.enter_context(hooked(module, lambda *call: calls.append(call)))
-            receiver = architecture.receiver(network, layer, "heads+output")
-            hooks.enter_context(hooked(receiver, lambda _, *call: received.append(tokens_of(*call))))
-            giver = architecture.giver(network, layer)
-            handle = giver.register_forward_hook(lambda _, args, output: given.append(_first(output)))
-            hooks.callback(handle.remove)
+        # each module once: layers, or their attention, may share one
+        for module in dict.fromkeys(architecture.layers_of(network)):
+            hooks.enter_context(hooked(module, begin))
+        for module in dict.fromkeys(architecture.attention_of(network, layer) for layer in attending):
+            hooks.enter_context(hooked(module, receive))
+        for module in dict.fromkeys(architecture.giver(network, layer) for layer in attending):
+            hooks.callback(module.register_forward_hook(give).remove)
         network(**_options(model, inputs))
-    return [
-        Reading(tokens_of(args, kwargs), x, y, _called(module, args, kwargs))
-        for (module, args, kwargs), x, y in zip(calls, received, given, strict=True)
-    ]
+    return read
 
 
 def _options(model, inputs):
@@ -185,11 +188,36 @@ def whole_network(model: "Model", inputs: Tensor, to: str = "hidden") -> Callabl
             begun.append(True)
             return _with(args, kwargs, x)
 
-        with hooked(module, replaced):
+        with hooked(module, replaced), _tables_of_its_own(model.module):
             hidden = model.module(**_options(model, inputs)).last_hidden_state
         return hidden if matrix is None else hidden @ matrix.mT
 
     return network
+
+
+@contextmanager
+def _tables_of_its_own(network):
+    """A network whose longrope writes the table that it takes into a copy: functorch lets none write into a buffer."""
+    written = [
+        (module, name, table)
+        for module in network.modules()
+        for name, table in module.named_buffers(recurse=False)
+        if "longrope" in str(getattr(module, "rope_type", "")) and name.endswith("inv_freq") and "original" not in name
+    ]
+
+    def copied(module, args, kwargs):
+        for one, name, table in written:
+            if one is module:
+                setattr(module, name, table.clone())
+
+    with ExitStack() as hooks:
+        for module in {module for module, _, _ in written}:
+            hooks.enter_context(hooked(module, copied))
+        try:
+            yield
+        finally:
+            for module, name, table in written:
+                setattr(module, name, table)
 
 
 def _head(model):

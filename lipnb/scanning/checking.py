@@ -35,7 +35,7 @@ def self_check(model: Model, layer: int, read: Reading) -> tuple[float, float, b
         The error is within the tolerance, and the leak is there exactly without a mask.
     """
     x, given = read.received, read.given
-    f, tolerance = model.attention(layer), TOLERANCE[x.dtype]
+    f, tolerance = model.attention(layer, n=x.shape[-2]), TOLERANCE[x.dtype]
     error = ((f(x) - given).abs().max() / given.abs().max().clamp_min(1e-30)).item()
     half, leak = x.shape[1] // 2, math.nan
     if half:

@@ -52,7 +52,7 @@ def one_head(f: Attention, head: int) -> Attention:
 def heads(reader: Reader, number: int, n: int, *, object: str, rtol: float, seed: int) -> list[dict]:
     """Rows of the heads of a layer at the first window: each with its part of the output matrix, alone."""
     model, read = reader.of("text", n)
-    f, x = model.attention(number, object), read[number].received[:1]
+    f, x = model.attention(number, object, n), read[number].received[:1]
     rows: list[dict] = []
     if not isinstance(f, Attention) or not self_check(model, number, read[number])[2]:
         return rows
@@ -76,7 +76,7 @@ def heads(reader: Reader, number: int, n: int, *, object: str, rtol: float, seed
 def tokens(reader: Reader, number: int, n: int, *, object: str, rtol: float, seed: int) -> list[dict]:
     """Rows of the tokens of the first window: how far each moves the others, and its part in the steepest change."""
     model, read = reader.of("text", n)
-    f, x = model.attention(number, object), read[number].received[0]
+    f, x = model.attention(number, object, n), read[number].received[0]
     if not isinstance(f, Attention) or not self_check(model, number, read[number])[2]:
         return []
     norms, pair = block_norms(f, x, seed=seed).double(), singular_pair(f, x, rtol=rtol, seed=seed)

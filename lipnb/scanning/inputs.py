@@ -45,11 +45,14 @@ class Material:
     special: tuple[list[str], list[str]] = ([], [])
 
 
-def chosen_layers(layers, count, name):
-    """Layers as a sorted list: "all", "0,3,5", "0-5", mixtures of these, or a sequence; any if `count` is None."""
+def chosen_layers(layers, count, name, attending=None):
+    """Layers as a sorted list: "all", "0,3,5", "0-5", mixtures of these, or a sequence; any if `count` is None.
+
+    Of a hybrid those that hold attention (`attending`): all of them, or those that are asked for.
+    """
     asked = str(layers) if isinstance(layers, int | str) else ",".join(map(str, layers))
     if asked.strip() == "all":
-        return list(range(count or 0))
+        return list(range(count or 0) if attending is None else attending)
     wanted = set()
     for part in asked.split(","):
         ends = part.strip().split("-")
@@ -58,6 +61,9 @@ def chosen_layers(layers, count, name):
         wanted |= set(range(int(ends[0]), int(ends[-1]) + 1))
     if count is not None and max(wanted) >= count:
         raise ValueError(f"{name} has layers 0 to {count - 1}, but layer {max(wanted)} was asked for.")
+    if attending is not None and not wanted <= {*attending}:
+        without, those = (", ".join(map(str, some)) for some in (sorted(wanted - {*attending}), attending))
+        raise ValueError(f"{name} has no attention in layer {without}: take 'all', or of {those}.")
     return sorted(wanted)
 
 

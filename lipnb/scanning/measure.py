@@ -53,7 +53,7 @@ def measure(
     """
     model, read = reader.of("text", n)
     error, leak, passed = self_check(model, layer, read[layer])
-    f, x = model.attention(layer, object), _input(read[layer], object)
+    f, x = model.attention(layer, object, n), _input(read[layer], object)
     norms = torch.linalg.vector_norm(x.double(), dim=-1)
     place = {"layer": layer, "length": n, "self_check": error, "leak": leak, "passed": passed}
     rows = [
@@ -87,7 +87,7 @@ def measure(
     for name in reader.baselines:
         other, read = reader.of(name, n)
         rows[0][name] = local_lipschitz(
-            other.attention(layer, object), _input(read[layer], object), **options
+            other.attention(layer, object, n), _input(read[layer], object), **options
         ).value.item()
     return rows
 

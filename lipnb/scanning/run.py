@@ -180,8 +180,9 @@ def begin(
     material = prepare(model, text, **choice, **loading)
     network, (before, after) = material.model, material.special
     reader = Reader(network, material.inputs, (len(before), len(after)), seed)
-    wanted = chosen_layers(layers, network.layers, network.name)
-    first = network.attention(wanted[0], object)
+    wanted = chosen_layers(layers, network.layers, network.name, network.attending)
+    first = network.attention(wanted[0], object, min(material.inputs))
+    left_out = " ".join(filter(None, [material.left_out, _without_attention(network)]))
     settings = {
         **network.describe(),
         "weights_sha256": _fingerprint(network, wanted),
@@ -200,9 +201,18 @@ def begin(
         "upper_work": upper_work,
         "reasons": applicable(first)[1],
         "work": {n: closed_form_work(first, n) for n in material.inputs},
-        **({LEFT_OUT: material.left_out} if material.left_out else {}),
+        **({LEFT_OUT: left_out} if left_out else {}),
     }
     return Begun(reader, json.loads(json.dumps(settings)))
+
+
+def _without_attention(network):
+    """Which layers of a hybrid are not measured, in a sentence; empty where all hold attention."""
+    others = sorted({*range(network.layers)} - {*network.attending})
+    if not others:
+        return ""
+    which, verb = ("Layer", "holds") if len(others) == 1 else ("Layers", "hold")
+    return f"{which} {', '.join(map(str, others))} of {network.name} {verb} no attention: not measured."
 
 
 def _in_order(table):
@@ -308,7 +318,7 @@ def remeasure(
     def again(row):
         inputs = material.inputs[row["length"]][row["window"] : row["window"] + 1]
         read = readings(material.model, inputs)[row["layer"]]
-        f = material.model.attention(row["layer"], settings["object"])
+        f = material.model.attention(row["layer"], settings["object"], int(row["length"]))
         x = read.stream if settings["object"] == "block" else read.received
         return {"lipschitz": local_lipschitz(f, x, rtol=settings["rtol"], seed=settings["seed"]).value.item()}
 
@@ -319,7 +329,7 @@ def _fingerprint(model, layers):
     """SHA-256 of the weights of the layers' attention, the first 12 digits: which edition of a model was scanned."""
     digest = hashlib.sha256()
     for layer in layers:
-        f = model.attention(layer)
+        f = model.attention(layer, n=1)
         for tensor in getattr(f, "attention", f)._tensors().values():
             digest.update(tensor.to(device="cpu", dtype=torch.float32).contiguous().numpy().tobytes())
     return digest.hexdigest()[:12]

@@ -173,8 +173,8 @@ def test_logits_of_rotary_attention_depend_on_distances_alone(families):
 @pytest.mark.parametrize(
     ("entries", "sentence"),
     [
-        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope_type = 'dynamic'"),
-        ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "rope_type = 'longrope'"),
+        ({"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4, "factor": 2.0}}, "rope_type = 'spiral'"),
+        ({"rope_scaling": {"type": "longrope", "factor": 2.0}}, "is not a valid Llama configuration: .*short_factor"),
         ({"model_type": "mamba"}, "is a mamba model, which is not supported: its layers do not hold one attention"),
     ],
 )

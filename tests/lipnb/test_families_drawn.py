@@ -80,16 +80,8 @@ def test_the_comparison_sees_a_wrong_map_by_itself(monkeypatch):
         ("phi", {"qk_layernorm": True}, "normalised by LayerNorm with a bias, which is not known here"),
         ("mpt", {"attn_config": {"clip_qkv": 0.5}}, "has clip_qkv = 0.5, which is not supported"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "has apply_residual_connection_post_layernorm"),
-        ("gemma3_text", {"use_bidirectional_attention": True}, "has use_bidirectional_attention = True"),
-        (
-            "gemma3_text",
-            {
-                "rope_parameters": {
-                    kind: {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 2.0} for kind in families.LOCAL
-                }
-            },
-            "has rope_type = 'dynamic', which is not supported",
-        ),
+        ("gemma2", {"use_bidirectional_attention": True}, "obeys in some implementations .* write is_causal = false"),
+        ("mistral", {"sliding_window": 0}, "has sliding_window = 0, and layer 0 has that window: .* write null"),
     ],
 )
 def test_what_the_closed_form_lacks_is_refused(model_type, changes, sentence, tmp_path):
@@ -106,7 +98,166 @@ OTHERS = {
     "umt5": ({"vocab_size": 40, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}, None),
     "cohere2": (families.TODAY | {"sliding_window": 4}, None),
     "mamba": ({"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2}, None),
+    "longformer": (families.TEXT | {"attention_window": 4, "pad_token_id": 1, "max_position_embeddings": 64}, None),
+    "siglip2_vision_model": (families.SIZES | {"num_patches": 16, "patch_size": 4}, None),
+    "qwen2_moe": (families.TODAY | families.EXPERTS | {"shared_expert_intermediate_size": 16}, None),
 }
+GATED = {f"linear_{name}_head_dim": 8 for name in ("key", "value")} | {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "layer_types": families.LINEAR * 2,
+}
+FOUR = families.WIDE | {"num_hidden_layers": 4}
+SHARED = {"layers_block_type": ["mamba", "hybrid"] * 2, "mamba_d_state": 8}
+# four layers, of which the second and the last hold attention, known by its own module alone or in closed form
+HYBRIDS = {
+    "qwen3_next": FOUR | GATED | families.EXPERTS | {"shared_expert_intermediate_size": 16},
+    "qwen3_5_text": FOUR | GATED,
+    "zamba": FOUR | SHARED | {"mamba_dt_rank": 4, "n_mamba_heads": 2},
+    "zamba2": FOUR
+    | SHARED
+    | {"mamba_ngroups": 1, "n_mamba_heads": 4, "chunk_size": 4, "num_mem_blocks": 1, "adapter_rank": 4},
+    "recurrent_gemma": FOUR | {"lru_width": 32, "attention_window_size": 5, "block_types": ["recurrent", "attention"]},
+    "jamba": families.SMALL["jamba"][0] | {"num_hidden_layers": 4},
+    "nemotron_h": families.SMALL["nemotron_h"][0]
+    | {"layers_block_type": ["linear_attention", "full_attention", "mlp", "full_attention"]},
+}
+OTHERS |= {model_type: (settings, None) for model_type, settings in HYBRIDS.items()}
+
+
+def inside(model, layer, n):
+    """What one attention receives and gives in a pass of the whole network, and its dense Jacobian, by autograd."""
+    architecture, found = model.architecture, []
+    receiver, giver = architecture.attention_of(model.module, layer), architecture.giver(model.module, layer)
+    wanted, counts = architecture.call_of(model.module, layer), [0, 0]
+
+    def begin(module, args, kwargs):
+        counts[0] += 1
+        if counts[0] == wanted + 1:
+            x = (args[0] if args else kwargs["hidden_states"]).detach().requires_grad_(True)
+            found.append(x)
+            return ((x, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": x})
+
+    def end(module, args, output):
+        counts[1] += 1
+        if counts[1] == wanted + 1:
+            found.append(output[0] if isinstance(output, tuple) else output)
+
+    hooks = [receiver.register_forward_pre_hook(begin, with_kwargs=True), giver.register_forward_hook(end)]
+    inputs = some_inputs(model.module, model.architecture.reads, n, seed=2)
+    with families.exactly():
+        model.module(**{model.architecture.reads: inputs}, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    x, y = found
+    rows = [torch.autograd.grad(entry, x, retain_graph=True)[0].flatten() for entry in y.flatten()]
+    return x.detach(), y.detach(), torch.stack(rows)
+
+
+def assert_right(model, layer, n, tolerance=1e-6):
+    """Output and constant of our map against the module itself inside the whole network."""
+    x, y, J = inside(model, layer, n)
+    f = model.attention(layer, n=n)
+    with families.exactly():  # of maps by their own modules
+        assert x.shape[1] == n and relative(f(x), y) < tolerance
+        found = local_lipschitz(f, x, rtol=1e-8)
+    assert relative(found.value[0], torch.linalg.matrix_norm(J, 2)) < tolerance
+
+
+@pytest.mark.parametrize("model_type", HYBRIDS)
+def test_the_layers_of_a_hybrid_that_hold_attention_are_measured(model_type, tmp_path):
+    model = load(tmp_path, model_type, HYBRIDS[model_type])
+    assert (model.layers, model.attending, model.masked) == (4, [1, 3], True)
+    for layer in model.attending:
+        assert_right(model, layer, 7)
+    ids = some_inputs(model.module, "input_ids", 7, seed=2)
+    read = models.readings(model, ids)
+    assert [one.received is not None for one in read] == [one.given is not None for one in read] == [False, True] * 2
+    for layer in model.attending:
+        assert torch.equal(read[layer].received, model.activations(ids, layer))
+        assert torch.equal(read[layer].given, model.given(ids, layer)[1])
+        assert torch.equal(read[layer].stream, model.activations(ids, layer, "block"))
+    for call in (model.attention, lambda layer: model.activations(ids, layer)):
+        with pytest.raises(ValueError, match="layer 2 of .* holds no attention: those that do are 1, 3"):
+            call(2)
+
+
+def test_decoders_read_in_both_directions_where_their_configuration_says_so(tmp_path):
+    both = {"is_causal": False}
+    windows = {"use_sliding_window": True, "sliding_window": 3, "layer_types": families.LOCAL}
+    cases = [
+        ("llama", both, [None, None]),
+        ("qwen2", both, [None, None]),
+        ("qwen2", both | windows, [4, None]),
+        ("mistral", both, [5, 5]),  # that many on each side, beside itself
+        ("gemma", both, [None, None]),
+        ("gemma3_text", {"use_bidirectional_attention": True, "sliding_window": 6}, [4, None]),
+        ("gemma3_text", both, [5, None]),
+        ("gpt2", both, [None, None]),
+        ("opt", both, [None, None]),
+        ("bloom", both, [None, None]),
+        ("jamba", both, [None, None]),
+    ]
+    for i, (model_type, changes, expected) in enumerate(cases):
+        model = load(tmp_path / str(i), model_type, changes)
+        assert not model.masked and not model.describe()["masked"]
+        for layer in model.attending:
+            assert model.attention(layer).window == expected[layer]
+            assert_right(model, layer, 9, 1e-9)
+    with pytest.raises(ValueError, match="use_bidirectional_attention = True and cannot be loaded with masked=True"):
+        models.load(tmp_path / "5", masked=True)
+    for model_type, masked, always in (("mpt", False, "MPT is always masked"), ("vit", True, "ViT is always unmasked")):
+        with pytest.raises(ValueError, match=always):
+            load(tmp_path / model_type, model_type, masked=masked)
+    load(tmp_path / "causal", "llama")  # as LLM2Vec: the weights of a decoder, and code that is not run
+    model = models.load(tmp_path / "causal", masked=False, dtype=torch.float64)
+    assert not model.masked and not models.random_twin(model).module.config.is_causal
+    assert_right(model, 1, 9, 1e-9)
+
+
+def test_rotations_that_depend_on_the_length_are_those_of_the_length(tmp_path):
+    longrope = {
+        "rope_type": "longrope",
+        "rope_theta": 50.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 10,
+        "short_factor": [1.0, 1.5, 2.0, 2.5],
+        "long_factor": [2.0, 3.0, 4.0, 5.0],
+    }
+    dynamic = {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 2.0}
+    wide = {"head_dim": 8, "rope_parameters": {"sliding_attention": longrope, "full_attention": dynamic}}
+    cases = [
+        ("llama", {"rope_parameters": longrope}),
+        ("phi3", {"rope_parameters": longrope, "original_max_position_embeddings": 10}),
+        ("gemma3_text", wide),
+        ("llama", {"rope_parameters": dynamic}),
+    ]
+    for i, (model_type, changes) in enumerate(cases):
+        model = load(tmp_path / str(i), model_type, changes)
+        for n in (9, 10, 11, 40, 9):  # a network that has read a long text reads a short one as before
+            assert_right(model, 0, n)
+        both = [model.attention(0, n=n).frequencies for n in (10, 11)]
+        assert torch.equal(*both) == (i == 3)
+        if i < 3:
+            with pytest.raises(ValueError, match="one table up to 10 tokens and another beyond: .*attention.layer, n="):
+                model.attention(0)
+    own = model.attention(0).frequencies
+    with torch.no_grad():
+        model.module(torch.zeros(1, 50, dtype=torch.long))  # beyond its positions, by hand
+    assert torch.equal(model.attention(0).frequencies, own)
+
+
+def test_a_window_of_zero_that_no_layer_has_is_none(tmp_path):
+    model = load(tmp_path, "qwen2_moe")
+    assert json.loads((tmp_path / "config.json").read_text())["sliding_window"] == 0  # as transformers writes it
+    assert_right(model, 1, 9)
+
+
+def test_of_models_that_read_images_the_known_ones_are_named(tmp_path):
+    with pytest.raises(
+        ValueError, match="reads pixel_values, not tokens; of the models that do, .*vit,.*siglip_vision"
+    ):
+        load(tmp_path, "siglip2_vision_model")
 
 
 @pytest.mark.parametrize("model_type", ["falcon", "deberta-v2", "umt5", "cohere2"])
@@ -147,8 +298,10 @@ def test_a_network_that_the_library_cannot_run_is_refused(tmp_path):
 
 def test_a_module_that_is_given_more_than_its_tokens_say_is_refused(tmp_path, monkeypatch):
     monkeypatch.delitem(models.ARCHITECTURES, "bloom")  # its attention is given the residual too, and adds it
-    with pytest.raises(ValueError, match="the attention of layer 0 of .* is not the map that is known here for bloom"):
+    with pytest.raises(ValueError, match="a bloom model, is no map of its tokens alone: what its module is given"):
         load(tmp_path, "bloom")
+    with pytest.raises(ValueError, match="reads 9 tokens it receives 12, padded .to its window. or pooled"):
+        load(tmp_path, "longformer")
 
 
 def test_a_model_of_two_towers_asks_which(tmp_path):

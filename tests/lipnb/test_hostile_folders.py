@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from lipnb import models
 from lipnb.models import checked
+from lipnb.scanning import scan
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +91,12 @@ METHODS = ("bitsandbytes", "gptq", "awq", "fp8", "mxfp4", "compressed-tensors", 
         ("llama", {"rope_parameters": {"rope_type": "evil"}}, "rope_type = 'evil', which is not supported"),
         ("llama", {"rope_parameters": {"rope_type": "llama3", "factor": 8}}, "is not a valid Llama configuration"),
         ("llama", {"rope_parameters": {"partial_rotary_factor": 7}}, "partial_rotary_factor = 7"),
-        ("llama", {"rope_parameters": {"rope_type": "longrope", "short_factor": [1, 0]}}, "rope_type = 'longrope'"),
-        ("llama", {"sliding_window": 0}, "sliding_window = 0: it must be a whole number from 1"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "longrope", "short_factor": [1, 0]}},
+            "short_factor = .1, 0.: it must be a",
+        ),
+        ("llama", {"sliding_window": -1}, "sliding_window = -1: it must be a whole number from 0"),
         ("llama", {"num_key_value_heads": 3}, "num_attention_heads = 4, which num_key_value_heads = 3 does not divide"),
         ("llama", {"head_dim": 7}, "is not a valid Llama configuration.*even"),
         ("llama", {"head_dim": -8}, "head_dim = -8"),
@@ -172,6 +177,10 @@ def test_an_adapter_brings_no_other_models_weights(sound, tmp_path, refused):
     folder = folder_of(sound, tmp_path)
     (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(sound / "gpt2")}))
     refused(folder, "holds an adapter")
+    (folder / "config.json").unlink()  # as PEFT saves it
+    refused(folder, "holds an adapter .* merge them into that one first")
+    with pytest.raises(ValueError, match="holds an adapter .* merge them into that one first"):
+        scan(folder, progress=False)
 
 
 def test_pickles_are_not_opened(sound, tmp_path, refused):

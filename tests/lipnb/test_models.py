@@ -411,7 +411,6 @@ def test_a_damaged_folder_is_named(checkpoints, tmp_path, damage, kind, sentence
         ),
         ({"name_or_path": ""}, ValueError, "must be a name or a folder, got ''"),
         ({"name_or_path": None}, ValueError, "must be a name or a folder, got None"),
-        ({"name_or_path": "gpt2", "random": True, "masked": False}, ValueError, "GPT-2 is always masked"),
         ({"name_or_path": "minilm", "dtype": torch.int64}, ValueError, "floating point"),
         ({"name_or_path": "minilm", "dtype": "double"}, ValueError, "floating point"),
         ({"name_or_path": "minilm", "tokenizer": "nobody/nothing"}, FileNotFoundError, "no tokenizer 'nobody/nothing'"),

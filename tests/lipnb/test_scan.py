@@ -15,9 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hub import tiny_bert, tiny_gpt2
+from hub import WORDS as VOCABULARY
+from hub import tiny_bert, tiny_gpt2, write_tokenizer
 from test_families import families  # noqa: F401, a fixture
 
+from lab.verification import families as switches
 from lipnb import certify, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
@@ -126,6 +128,31 @@ def test_every_family_is_scanned_and_every_bound_holds(families, tmp_path, name)
     assert "certified" in report.html(found)
 
 
+def test_of_a_hybrid_the_layers_with_attention_are_scanned_and_the_others_named(bert, tmp_path, text):
+    settings = switches.SMALL["jamba"][0] | {"num_hidden_layers": 5, "vocab_size": len(VOCABULARY)}
+    switches.written(tmp_path / "jamba", "jamba", settings)
+    options = {"tokenizer": bert, "dtype": "float32"}
+    found = scanned(tmp_path / "jamba", text, tmp_path, close=True, **options)
+    assert found.table.passed.all() and set(found.table.layer) == {1, 3} == set(found.heads.layer)
+    assert set(found.whole.layer) == {1, 3, -1} and found.table.certified.notna().any()
+    said = "Layers 0, 2, 4 of jamba hold no attention: not measured."
+    assert said in found.about["settings"]["left_out"] and said in report.html(found)
+    with pytest.raises(ValueError, match="jamba has no attention in layer 0, 2: take 'all', or of 1, 3"):
+        scanned(tmp_path / "jamba", text, tmp_path, layers="0-3", **options)
+
+
+def test_a_rotation_of_two_tables_is_scanned_on_either_side(tmp_path, text):
+    tables = {"short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0]}
+    rope = {"rope_type": "longrope", "rope_theta": 50.0, "factor": 4.0, "original_max_position_embeddings": 8, **tables}
+    settings = switches.SMALL["llama"][0] | {"vocab_size": len(VOCABULARY), "rope_parameters": rope}
+    switches.written(tmp_path / "llama", "llama", settings)
+    write_tokenizer(tmp_path / "llama")
+    found = scanned(tmp_path / "llama", text, tmp_path, close=True, dtype="float32")
+    assert found.table.passed.all() and set(found.table.length) == {4, 9} and "hidden" in set(found.whole.part)
+    again = scanning.remeasure(found.table, found.about["settings"], tmp_path / "llama", text, rows=4)
+    assert (again["lipschitz difference"] < 1e-5).all()
+
+
 def test_rotary_bounds_hold_at_large_tokens_and_can_be_broken(families):  # noqa: F811
     """Near-uniform to near-hard attention; without the key bias in the bound it fails."""
     from lipnb import bounds, local_lipschitz
@@ -167,8 +194,8 @@ def test_a_layer_that_is_not_the_networks_is_not_measured(bert, tmp_path, text, 
     model = small(bert)
     attention = type(model).attention
 
-    def wrong(self, layer, object="heads+output"):
-        f = attention(self, layer, object)
+    def wrong(self, layer, object="heads+output", n=None):
+        f = attention(self, layer, object, n)
         if layer == 1:
             value = f.value
             value[0, 0] += 0.5
