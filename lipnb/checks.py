@@ -14,6 +14,7 @@ from torch import Tensor
 
 __all__ = [
     "at_once",
+    "check_precision",
     "check_tokens",
     "check_weights",
     "count",
@@ -77,7 +78,7 @@ def holds(condition: Tensor) -> bool:
 
 def real_tensor(name: str, value, dimensions) -> Tensor:
     """`value` as a floating point tensor, or one sentence saying what is wrong with it."""
-    tensor = torch.as_tensor(value)
+    tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)  # which moves to the default device
     if not tensor.is_floating_point():
         raise ValueError(f"{name} must be a real floating point tensor, got {tensor.dtype}: use .float() or .double().")
     if tensor.ndim != len(dimensions):
@@ -88,6 +89,14 @@ def real_tensor(name: str, value, dimensions) -> Tensor:
     if not holds(torch.isfinite(tensor)):
         raise ValueError(f"{name} holds NaN or infinite values: remove them first.")
     return tensor
+
+
+def check_precision(x: Tensor) -> None:
+    """Raise one clear sentence for tokens of 16 bits, in which no Jacobian has more than three digits."""
+    if x.dtype.itemsize < torch.float32.itemsize:
+        raise ValueError(
+            f"x is {x.dtype}, which resolves {torch.finfo(x.dtype).eps:.1e}: use .float() on the tokens and on the map."
+        )
 
 
 def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device) -> None:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import check_weights, memory_allowance, number, whole
+from lipnb.checks import check_precision, check_weights, memory_allowance, number, whole
 from lipnb.jacobian import gemm
-from lipnb.jacobian.routes import batches, double_products, products_of
+from lipnb.jacobian.routes import AutodiffProducts, batches, double_products, products_of
 from lipnb.spectral import (
     SpectralNorm,
     dense_norm,
@@ -62,7 +62,9 @@ class LocalLipschitz:
         for long sequences), "separable" (a separable kernel, for many particles in few dimensions), "dense" or
         "autodiff"; several names where the inputs took several routes.
     precision : str
-        Of the products: "input", "mixed", or "float64" where float32 could prove no more; or several of these.
+        Of the products: "input", "mixed", or "float64" where float32 could prove no more; or several of these. For a
+        callable that computes in less than the type of `x`, by measurement, the name of that type: "float32",
+        "float16" (TF32 has its digits) or "bfloat16"; value and upper bound are then exact up to 16 eps of it.
     """
 
     value: Tensor
@@ -176,7 +178,7 @@ def local_lipschitz(
     if isinstance(x, (list, tuple)):
         shape, groups = torch.Size([len(x)]), _by_length(x, weights)
         answers = [_answers(f, group.x, group.weights, **options) for group in groups]
-        order = torch.tensor([place for group in groups for place in group.places]).argsort()
+        order = torch.tensor([place for group in groups for place in group.places], device="cpu").argsort()
         found = each_field(joined([one.found for one in answers]), lambda field: field[order.to(field.device)])
     else:
         answers = [_answers(f, x, weights, **options)]
@@ -210,6 +212,7 @@ def _check_options(f, x, rtol, max_steps, method, confidence, precision, memory)
             "x must be a floating point tensor of shape (..., n, d), or a list of such: "
             "use torch.as_tensor(x).double()."
         )
+    check_precision(x)
     for name, value in (("rtol", rtol), ("confidence", confidence), ("memory", memory)):
         if value is not None or name == "rtol":
             number(name, value)
@@ -297,7 +300,8 @@ def _answers(f, x, weights, *, method, precision, seed, rtol, max_steps, confide
         return _of_callable(f, x, weights, memory, method, solve)
     f.check_input(x, weights)
     flat_weights = None if weights is None else weights.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
-    return _of_attention(f, x.reshape(-1, *x.shape[-2:]), flat_weights, memory, method, solve)
+    with gemm.full_precision(x.device):
+        return _of_attention(f, x.reshape(-1, *x.shape[-2:]), flat_weights, memory, method, solve)
 
 
 def _of_attention(f, x, weights, memory, method, solve):
@@ -317,7 +321,17 @@ def _of_attention(f, x, weights, memory, method, solve):
 
 def _of_callable(f, x, weights, memory, method, solve):
     """Answers for a batch of a callable, in float64 where float32 is stuck and `f` can."""
-    answers = solve(products_of(f, x, weights, memory=memory, method=method), x)
+    products = products_of(f, x, weights, memory=memory, method=method)
+    if isinstance(products, AutodiffProducts):
+        products.check(
+            solve.keywords["rtol"], certified=method == "lanczos" and solve.keywords["confidence"] is not None
+        )
+        answers = solve(products, x.to(products.vectors))
+    else:
+        answers = solve(products, x)
+    if products.precision != x.dtype:
+        name = str(products.precision).removeprefix("torch.")
+        answers = answers._replace(how=[one._replace(precision=name) for one in answers.how])
     stuck = answers.found.stuck
     if stuck.any() and (double := double_products(f, x, weights, _start(x.double(), solve.keywords["seed"]))):
         again = solve(double, x.double())  # all of them: `f` may know how many they are

@@ -177,7 +177,7 @@ class Krylov:
         for item, length in zip(items, lengths, strict=True):
             seed = (int(self._seeds[item]) + self.steps) % 2**63
             drawn = torch.randn(
-                self.current.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+                self.current.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device="cpu"
             )
             rows, old = self.basis[: self.steps, item][None], self.off_diagonal[item, -1]
             vector = drawn.to(self.current)[None]

@@ -41,7 +41,7 @@ def start_vectors(
     (torch.Size([2, 3]), True, 1.0)
     """
     generator = torch.Generator().manual_seed((seed + APART) % 2**64 if apart else seed)
-    start = torch.randn(size, generator=generator, dtype=torch.float64)
+    start = torch.randn(size, generator=generator, dtype=torch.float64, device="cpu")
     return (start / start.norm()).to(dtype=dtype, device=device).expand(batch, size)
 
 
