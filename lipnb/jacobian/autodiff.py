@@ -62,8 +62,8 @@ class AutodiffJacobian:
     ValueError
         "x must have shape (..., n, d)", "the map must return ...", "autograd finds no way from the map's output to its
         input": all of it is cut off, as by ``detach``. A map that detaches a part is differentiated without that part,
-        and nothing says so. "The map mixes the sequences of its batch", found by moving some of them; "reverse mode
-        fails on this map".
+        and nothing says so. "The map mixes the sequences of its batch", found by moving some of them; "the map gives
+        two different outputs for one input"; "the map gives NaN at this input"; "reverse mode fails on this map".
 
     Notes
     -----
@@ -94,7 +94,15 @@ class AutodiffJacobian:
         with torch.enable_grad(), plain_kernels():
             self.x = x.detach().clone()
             self._input = self.x.clone().requires_grad_()
-            out = f(self._input)
+            try:
+                out = f(self._input)
+            except RuntimeError as error:
+                if "Inference tensors" not in str(error):
+                    raise
+                raise ValueError(
+                    "the map holds tensors that were made under torch.inference_mode(), through which nothing can be "
+                    "differentiated: make or load it outside, or under torch.no_grad()."
+                ) from error
             fits = isinstance(out, torch.Tensor) and out.shape[:-2] == self.batch_shape and out.ndim == x.ndim
             if not fits or out.is_complex():
                 got = f"{tuple(out.shape)} in {out.dtype}" if isinstance(out, torch.Tensor) else type(out).__name__
@@ -102,6 +110,7 @@ class AutodiffJacobian:
             self._output = out.to(x.dtype)  # torch.autocast hands out another type
         self._out_shape = out.shape
         self._check_reverse()
+        self._check_same()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -146,7 +155,35 @@ class AutodiffJacobian:
                 "autograd finds no way from the map's output to its input, so that its Jacobian would be 0: leave out "
                 "detach(), .data, no_grad() and NumPy inside the map (where it is truly constant, the answer is 0)."
             )
+        self._check_number(back)
         self.gap, self.precision = _precision(back, triple)
+
+    def _check_number(self, product):
+        """Raise one sentence for a product that is NaN; what overflows is found by the solvers."""
+        if torch.isnan(product).any():
+            raise ValueError(
+                (
+                    "the map gives NaN at this input, and so has no Jacobian there: "
+                    if torch.isnan(self._output).any()
+                    else "a Jacobian product is NaN or infinite, though the map's output is not NaN: it is not "
+                    "differentiable here, or leaves the range of its precision, or hides the NaN inside: "
+                )
+                + "a softmax over a row that is masked wholly gives it (mask with torch.finfo(dtype).min in place of "
+                "-inf, or leave such tokens out), as does the direction of a vector of zeros."
+            )
+
+    def _check_same(self):
+        """Raise one sentence where a second run of the map gives something else."""
+        with torch.no_grad(), plain_kernels():
+            again = self.f(self.x)
+        once, near = self._output.detach(), torch.finfo(self.precision).eps ** 0.5
+        finite = torch.isfinite(once)  # where it is not, the products will say so
+        size = torch.where(finite, once, 0).abs().max().item()
+        if not torch.allclose(again.to(once)[finite], once[finite], rtol=near, atol=near * size):
+            raise ValueError(
+                "the map gives two different outputs for one input: call .eval() on a module with dropout, and draw "
+                "random weights once, outside the map."
+            )
 
     def _pulled(self, w):
         """`vjp`, or None where the output does not depend on the input."""
@@ -241,9 +278,8 @@ class RecordedJacobian(AutodiffJacobian):
     Raises
     ------
     ValueError
-        As `AutodiffJacobian`; "the map gives two different outputs for one input"; "forward and reverse mode
-        disagree about this map": they are of two different maps, in more than the digits of `precision`; "neither
-        forward mode nor reverse mode twice ..."; "the map gives NaN at this input".
+        As `AutodiffJacobian`; "forward and reverse mode disagree about this map": they are of two different maps, in
+        more than the digits of `precision`; "neither forward mode nor reverse mode twice ...".
 
     Examples
     --------
@@ -257,7 +293,6 @@ class RecordedJacobian(AutodiffJacobian):
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor) -> None:
         super().__init__(f, x)
         self._record = None
-        self._check_same()
         probe, image, missing = self._probe(self.x.shape, 0), None, None
         try:
             image = self._pushed(probe)
@@ -271,11 +306,7 @@ class RecordedJacobian(AutodiffJacobian):
         found = None if record is None else _derivative(record[1], record[0], probe)
         if image is None:
             image = found
-        if torch.isnan(self._output).any() and torch.isnan(image).any():
-            raise ValueError(
-                "the map gives NaN at this input, and so has no Jacobian there: a softmax over a row that is masked "
-                "wholly gives it (leave such tokens out, or let each row see itself), as does a length divided by 0."
-            )
+        self._check_number(image)
         size = image.abs().amax((-2, -1)).double()
         size = torch.where((size > 0) & torch.isfinite(size), size, 1)
         far = math.frexp(torch.finfo(self.x.dtype).max)[1] - 8  # a power of two that the type has, and its inverse
@@ -288,19 +319,6 @@ class RecordedJacobian(AutodiffJacobian):
         if self._record is None or missing is not None:
             self._check_modes(probe, image)
 
-    def _check_same(self):
-        """Raise one sentence where a second run of the map gives something else."""
-        with torch.no_grad(), plain_kernels():
-            again = self.f(self.x)
-        once, near = self._output.detach(), torch.finfo(self.precision).eps ** 0.5
-        finite = torch.isfinite(once)  # where it is not, the products will say so
-        size = torch.where(finite, once, 0).abs().max().item()
-        if not torch.allclose(again.to(once)[finite], once[finite], rtol=near, atol=near * size):
-            raise ValueError(
-                "the map gives two different outputs for one input: call .eval() on a module with dropout, and draw "
-                "random weights once, outside the map."
-            )
-
     def _check_modes(self, probe, image):
         """Raise one sentence unless reverse mode is the transpose of forward mode, as far as one vector shows."""
         scale = self.unit.to(image)[..., None, None]
@@ -312,7 +330,8 @@ class RecordedJacobian(AutodiffJacobian):
         if (gap > torch.finfo(self.precision).eps ** 0.5 * most).any():
             raise ValueError(
                 "forward and reverse mode disagree about this map: a part of it runs under no_grad() (write detach() "
-                "to leave it out), or an autograd function of its own has two different derivatives."
+                "to leave it out), a backward hook changes gradients, or an autograd function of its own has two "
+                "different derivatives."
             )
 
     def jvp(self, u: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from lipnb.jacobian.parts import Parts, parts_of
 from lipnb.jacobian.routes import KEPT_VECTORS, AutodiffProducts, products_of
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import lanczos, start_vectors
+from lipnb.spectral.vectors import check_finite
 
 __all__ = ["SingularPair", "block_norms", "singular_pair"]
 
@@ -252,6 +253,7 @@ def _rows_of(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[Tensor]:
 
 def _norms(matrices, rtol, seed):
     """Spectral norms (b,) of matrices (b, m, d)."""
+    check_finite(matrices)
     if max(matrices.shape[1:]) <= SMALL:
         return torch.linalg.matrix_norm(matrices, 2)
     b, _, d = matrices.shape
