@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "as_double",
     "at_once",
     "check_precision",
     "check_tokens",
@@ -76,9 +77,19 @@ def holds(condition: Tensor) -> bool:
         return True
 
 
+def as_double(value) -> Tensor:
+    """`value` as a float64 tensor: of a list with all its digits, of a tensor where it lies.
+
+    PyTorch alone rounds a list to its default type, and moves a tensor to its default device.
+    """
+    if isinstance(value, Tensor):
+        return value.double()
+    return torch.as_tensor(value, dtype=torch.float64, device="cpu")
+
+
 def real_tensor(name: str, value, dimensions) -> Tensor:
     """`value` as a floating point tensor, or one sentence saying what is wrong with it."""
-    tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)  # which moves to the default device
+    tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)  # moves it to the default device
     if not tensor.is_floating_point():
         raise ValueError(f"{name} must be a real floating point tensor, got {tensor.dtype}: use .float() or .double().")
     if tensor.ndim != len(dimensions):
@@ -131,7 +142,7 @@ def check_weights(weights: Tensor, x: Tensor) -> None:
 
 def square(A):
     """`A` as a finite float64 matrix of shape (d, d), or one sentence."""
-    A = torch.as_tensor(A).double()
+    A = as_double(A)
     if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.numel():
         raise ValueError(f"A must be square, shape (d, d), got {tuple(A.shape)}.")
     if not torch.isfinite(A).all():
