@@ -64,7 +64,7 @@ class LocalLipschitz:
     precision : str
         Of the products: "input", "mixed", or "float64" where float32 could prove no more; or several of these. For a
         callable that computes in less than the type of `x`, by measurement, the name of that type: "float32",
-        "float16" (TF32 has its digits) or "bfloat16"; value and upper bound are then exact up to 16 eps of it.
+        "float16" (TF32 has its digits) or "bfloat16"; value and upper bound are then exact up to its rounding.
     """
 
     value: Tensor

@@ -16,6 +16,7 @@ __all__ = ["AutodiffJacobian", "RecordedJacobian", "plain_kernels"]
 PROBE = 0x5EED_0F_A_920BE  # seed of the vectors that products are compared on
 ROUNDING = 256  # units of rounding by which two ways to a product may differ
 LINEAR = 1e-11  # products in float64 are linear up to this, relatively; those that float32 has a part in are not
+SINGLE = 1e-4  # and those in float32, up to this, where sharp attention cancels; those that TF32 has a part in are not
 
 
 @contextmanager
@@ -304,8 +305,8 @@ class RecordedJacobian(AutodiffJacobian):
                 raise _no_products(missing, record) from missing
             record = None
         found = None if record is None else _derivative(record[1], record[0], probe)
-        if image is None:
-            image = found
+        image = found if image is None else image
+        assert image is not None  # else there was an error
         self._check_number(image)
         size = image.abs().amax((-2, -1)).double()
         size = torch.where((size > 0) & torch.isfinite(size), size, 1)
@@ -347,14 +348,17 @@ def _derivative(out, x, w):
 
 
 def _precision(back, triple):
-    """How far products with w and with 3 w, shape (..., n, d), are from 1 to 3, and the type that rounds so."""
+    """How far products with w and 3 w, (..., n, d), are from 1 to 3, relatively, and the type that rounds so."""
     dtype, limits = back.dtype, torch.finfo(back.dtype)
-    size, gap = (part.double().abs().amax((-2, -1)) for part in (back, triple.double() - 3 * back.double()))
+    size = back.double().abs().amax((-2, -1))
     # numbers that nearly leave the range are rounded otherwise, and those that left it are NaN
-    counted = (size > limits.tiny / limits.eps) & torch.isfinite(size + gap)
-    gap = torch.where(counted, gap / size, 0).max().item()
-    single, half = (torch.finfo(one).eps for one in (torch.float32, torch.float16))
-    for kind, most in ((torch.float64, LINEAR), (torch.float32, ROUNDING * single), (torch.float16, half)):
+    counted = (size > limits.tiny / limits.eps) & torch.isfinite(triple).all(-1).all(-1) & torch.isfinite(size)
+    unit = torch.where(counted, size, 1)[..., None, None]
+    once, thrice = (torch.where(counted[..., None, None], part.double() / unit, 0) for part in (back, triple))
+    gap, long = (torch.linalg.vector_norm(part, dim=(-2, -1)) for part in (thrice - 3 * once, 3 * once))
+    gap = torch.where(counted, gap / long, 0).max().item()
+    half = torch.finfo(torch.float16).eps
+    for kind, most in ((torch.float64, LINEAR), (torch.float32, SINGLE), (torch.float16, half)):
         if gap <= most and kind.itemsize <= dtype.itemsize:
             return gap, kind
     return gap, torch.bfloat16

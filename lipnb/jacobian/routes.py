@@ -77,7 +77,8 @@ class AutodiffProducts:
         kind = self.precision
         if kind == self._dtype:
             return
-        least, short = 8 * max(torch.finfo(kind).eps, self.jacobian.gap), kind.itemsize < torch.float32.itemsize
+        short = kind.itemsize < torch.float32.itemsize
+        least = 8 * max(torch.finfo(kind).eps, self.jacobian.gap if short else 0)
         if rtol < least or (certified and short):
             wanted = f"rtol of at least {least:.1e}" + (" and confidence=None" if certified and short else "")
             raise ValueError(
