@@ -313,7 +313,7 @@ class SingularPair:
 def singular_pair(
     f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: float = 1e-4, max_steps: int = 300, seed: int = 0
 ) -> SingularPair:
-    """The top singular pair of the Jacobian of `f` at tokens `x`: which tokens move, and which are moved.
+    r"""The top singular pair of the Jacobian of `f` at tokens `x`: which tokens move, and which are moved.
 
     Parameters
     ----------
@@ -352,6 +352,18 @@ def singular_pair(
     >>> pair = singular_pair(f, torch.eye(3, 2, dtype=torch.float64))
     >>> pair.moving.round(decimals=2)  # the first token is in every mean
     tensor([0.9400, 0.3100, 0.1000], dtype=torch.float64)
+
+    The constant as a penalty in training: its gradient in the parameters is that of :math:`\langle u, J v \rangle` for
+    the pair held fixed (Hellmann-Feynman; the largest singular value has to be a simple one).
+
+    >>> layer = torch.nn.Linear(2, 2, bias=False)
+    >>> x = torch.eye(3, 2)
+    >>> pair = singular_pair(layer, x)
+    >>> change = torch.func.jvp(layer, (x,), (pair.input,))[1]  # J v, differentiable in the parameters
+    >>> constant = (pair.output * change).sum((-2, -1))
+    >>> (1e-2 * constant).backward()  # with the loss: loss + 1e-2 * constant
+    >>> torch.allclose(constant, pair.value.float()), round(layer.weight.grad.norm().item(), 4)
+    (True, 0.01)
     """
     if isinstance(f, Attention):
         f.check_input(x)
