@@ -103,8 +103,9 @@ def local_lipschitz(
     ----------
     f : Attention or callable
         An attention map (closed-form Jacobian), or any differentiable map from tokens (..., n, d) to (..., n, m)
-        (automatic differentiation). A callable must treat the sequences of a batch independently
-        and give the same output each time: a module in ``.eval()``. Where it is piecewise constant, the answer is 0.
+        (automatic differentiation). A callable must treat the sequences of a batch independently and give the same
+        output each time: a module in ``.eval()``. It is measured as it computes, inside ``torch.autocast`` too: see
+        the answer's `precision`. Where it is piecewise constant, the answer is 0.
     x : Tensor, shape (..., n, d), or list of Tensors (n_i, d)
         Tokens; leading dimensions are a batch. Sequences of mixed lengths come as a list: those of equal length
         are solved together, and every field of the answer has shape (len(x),).
@@ -143,7 +144,9 @@ def local_lipschitz(
     ValueError
         "x must have shape ...", "weights must be ...", "method must be ...", "rtol must lie ...",
         "precision='mixed' needs ...", "x must be ...", "f must be ...", "the map gives two different outputs ...",
-        "forward and reverse mode disagree ...": see the sentence.
+        "forward and reverse mode disagree ...", "the map mixes the sequences ...", "neither forward mode nor reverse
+        mode twice ...", "the map computes in ... or no better ..." than this tolerance needs, and other sentences of
+        `lipnb.AutodiffJacobian`: see the sentence.
     TypeError
         "rtol must be a number", "seed must be a whole number", and so on.
 

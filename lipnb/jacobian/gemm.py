@@ -41,33 +41,39 @@ class _Settings:
     """
 
     def __init__(self):
-        self.lock, self.inside, self.before = threading.Lock(), {"ieee": 0, "onednn": 0}, None
+        self.lock, self.inside = threading.Lock(), {"ieee": 0, "onednn": 0}
+        self.before, self.now = None, None  # settings by place
 
     @contextmanager
     def __call__(self, wanted):
         with self.lock:
             if self.before is None:
                 self.before = _settings()
+                self.now = dict(self.before)
             self.inside[wanted] += 1
-            self._set()
+            if self.inside[wanted] == 1:
+                self._set()
         try:
             yield
         finally:
             with self.lock:
                 self.inside[wanted] -= 1
-                self._set()
+                if not self.inside[wanted]:
+                    self._set()
                 if not any(self.inside.values()):
                     self.before = None
 
     def _set(self):
         """The settings that those inside need; what is not lower than float32 is left as it was."""
         for place, before in self.before.items():
-            now = before
+            new = before
             if any(self.inside.values()) and before in LOWER:
-                now = "ieee"
+                new = "ieee"
             if self.inside["onednn"] and place == "cpu":
-                now = "bf16"
-            _set(place, now)
+                new = "bf16"
+            if new != self.now[place]:
+                _set(place, new)
+                self.now[place] = new
 
 
 _inside = _Settings()
@@ -84,9 +90,7 @@ def _settings():
 
 def _set(place, precision):
     if place != "all":
-        backend = getattr(torch.backends, _PLACES[place]).matmul
-        if backend.fp32_precision != precision:
-            backend.fp32_precision = precision
+        getattr(torch.backends, _PLACES[place]).matmul.fp32_precision = precision
     else:
         torch.set_float32_matmul_precision({"ieee": "highest", "tf32": "high", "bf16": "medium"}[precision])
 
@@ -99,7 +103,8 @@ def _autocast(device):
 
 def lowered(device: torch.device | str) -> bool:
     """Whether PyTorch is set to round float32 products on `device` to less, outside `full_precision`."""
-    return _autocast(device) is not None or any(now in LOWER for now in _settings().values())
+    around = _inside.before or _settings()  # another thread may be inside
+    return _autocast(device) is not None or any(now in LOWER for now in around.values())
 
 
 @contextmanager
@@ -189,6 +194,9 @@ def describe() -> str:
 @contextmanager
 def fastest(dtype: torch.dtype, device: torch.device | str) -> Iterator[None]:
     """As `full_precision`, by the fastest accurate route for products of `dtype`; only the CPU has a choice."""
+    if dtype == torch.float64:  # nothing lowers it
+        yield
+        return
     with full_precision(device):
         if dtype == torch.float32 and torch.device(device).type == "cpu" and float32_route() == "onednn":
             with _inside("onednn"):
