@@ -235,7 +235,7 @@ class AutodiffJacobian:
         try:
             with plain_kernels():
                 return torch.autograd.grad(self._output, self._input, w, retain_graph=True, is_grads_batched=True)[0]
-        except Exception:  # a backward pass that cannot be vectorised
+        except RuntimeError:  # a backward pass that cannot be vectorised
             return torch.stack([self.vjp(one) for one in w])
 
     def dense(self) -> Tensor:

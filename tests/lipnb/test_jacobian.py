@@ -245,7 +245,11 @@ class OldStyle(torch.autograd.Function):
 class OldStyleOnce(OldStyle):
     """And one whose backward pass is a kernel of its own, as that of FlashAttention."""
 
-    backward = staticmethod(once_differentiable(OldStyle.backward))
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, w):
+        assert math.isfinite(w.sum().item())  # which many cotangents at once are not asked
+        return ctx.saved_tensors[0].cos() * w
 
 
 class OldStyleWrong(OldStyle):
