@@ -168,8 +168,8 @@ def _one(attention, x, weights, sizes, rtol, seed):
     """The fields of a `Bracket`, of one sequence (n, d)."""
     zero, infinite = x.new_zeros(()), x.new_full((), torch.inf)
     if not alive(attention).any():
-        return *[zero] * 7, torch.tensor(0)
-    unknown = (zero, infinite, *[infinite] * 5, torch.tensor(0))
+        return *[zero] * 7, torch.tensor(0, device="cpu")
+    unknown = (zero, infinite, *[infinite] * 5, torch.tensor(0, device="cpu"))
     times = attention.heads // attention.groups
     attention, x, tokens, outputs = in_units(attention, x)
     if attention is None:
@@ -210,7 +210,7 @@ def _in_units(pieces, sizes, rtol, seed):
     length, image = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(pieces.jvp(vector))
     lower = image / torch.where(length > 0, length, 1) * (1 - gamma(4 * x.numel() + 4 * image.numel() + 64)) - rounding
     upper = (torch.hypot(exact, sum(terms)) + rounding) * (1 + gamma(16))
-    return lower.clamp_min(0), upper, exact, *terms, rounding, torch.tensor(columns)
+    return lower.clamp_min(0), upper, exact, *terms, rounding, torch.tensor(columns, device="cpu")
 
 
 def _longest(pieces, size, rtol, seed):
@@ -219,7 +219,7 @@ def _longest(pieces, size, rtol, seed):
     if not 0 < size < torch.inf:
         return torch.ones_like(x)[None]
     if x.numel() <= SMALL:
-        images = pieces.jvp(torch.eye(x.numel()).to(x).view(-1, *x.shape)).flatten(1) / size
+        images = pieces.jvp(torch.eye(x.numel(), dtype=x.dtype, device=x.device).view(-1, *x.shape)).flatten(1) / size
         return torch.linalg.eigh(images @ images.mT).eigenvectors[:, -1].view(1, *x.shape)
 
     def gram(u):
@@ -232,10 +232,11 @@ def _longest(pieces, size, rtol, seed):
 def _exact(pieces, S, Y):
     """Norm of the Jacobian on S (x) R^d and S-perp (x) Y, from its columns; their number, and how orthonormal."""
     n, d = pieces.x.shape
-    rest = torch.linalg.qr(S, mode="complete").Q[:, S.shape[1] :] if S.shape[1] else torch.eye(n).to(S)
+    new = {"dtype": S.dtype, "device": S.device}
+    rest = torch.linalg.qr(S, mode="complete").Q[:, S.shape[1] :] if S.shape[1] else torch.eye(n, **new)
     basis = torch.cat(
         [
-            torch.einsum("nr,cd->rcnd", S, torch.eye(d).to(S)).flatten(0, 1),
+            torch.einsum("nr,cd->rcnd", S, torch.eye(d, **new)).flatten(0, 1),
             torch.einsum("nt,ds->tsnd", rest, Y).flatten(0, 1),
         ]
     )

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "as_double",
     "at_once",
+    "check_precision",
     "check_tokens",
     "check_weights",
     "count",
@@ -75,9 +77,19 @@ def holds(condition: Tensor) -> bool:
         return True
 
 
+def as_double(value) -> Tensor:
+    """`value` as a float64 tensor: of a list with all its digits, of a tensor where it lies.
+
+    PyTorch alone rounds a list to its default type, and moves a tensor to its default device.
+    """
+    if isinstance(value, Tensor):
+        return value.double()
+    return torch.as_tensor(value, dtype=torch.float64, device="cpu")
+
+
 def real_tensor(name: str, value, dimensions) -> Tensor:
     """`value` as a floating point tensor, or one sentence saying what is wrong with it."""
-    tensor = torch.as_tensor(value)
+    tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)  # moves it to the default device
     if not tensor.is_floating_point():
         raise ValueError(f"{name} must be a real floating point tensor, got {tensor.dtype}: use .float() or .double().")
     if tensor.ndim != len(dimensions):
@@ -88,6 +100,14 @@ def real_tensor(name: str, value, dimensions) -> Tensor:
     if not holds(torch.isfinite(tensor)):
         raise ValueError(f"{name} holds NaN or infinite values: remove them first.")
     return tensor
+
+
+def check_precision(x: Tensor) -> None:
+    """Raise one clear sentence for tokens of 16 bits, in which no Jacobian has more than three digits."""
+    if x.dtype.itemsize < torch.float32.itemsize:
+        raise ValueError(
+            f"x is {x.dtype}, which resolves {torch.finfo(x.dtype).eps:.1e}: use .float() on the tokens and on the map."
+        )
 
 
 def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -122,7 +142,7 @@ def check_weights(weights: Tensor, x: Tensor) -> None:
 
 def square(A):
     """`A` as a finite float64 matrix of shape (d, d), or one sentence."""
-    A = torch.as_tensor(A).double()
+    A = as_double(A)
     if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.numel():
         raise ValueError(f"A must be square, shape (d, d), got {tuple(A.shape)}.")
     if not torch.isfinite(A).all():

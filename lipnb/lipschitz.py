@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import check_weights, memory_allowance, number, whole
-from lipnb.jacobian.routes import batches, double_products, products_of
+from lipnb.checks import check_precision, check_weights, memory_allowance, number, whole
+from lipnb.jacobian import gemm
+from lipnb.jacobian.routes import AutodiffProducts, batches, double_products, products_of
 from lipnb.spectral import SpectralNorm, dense_norm, each_field, joined, lanczos, power_iteration, put, start_vectors
 
 __all__ = ["LocalLipschitz", "local_lipschitz"]
@@ -50,7 +51,9 @@ class LocalLipschitz:
         for long sequences), "separable" (a separable kernel, for many particles in few dimensions), "dense" or
         "autodiff"; several names where the inputs took several routes.
     precision : str
-        Of the products: "input", or "float64" where float32 could prove no more; or both.
+        Of the products: "input", or "float64" where float32 could prove no more; or both. For a callable that computes
+        in less than the type of `x`, by measurement, the name of that type: "float32", "float16" (TF32 has its digits)
+        or "bfloat16"; value and upper bound are then exact up to its rounding.
     """
 
     value: Tensor
@@ -88,8 +91,9 @@ def local_lipschitz(
     ----------
     f : Attention or callable
         An attention map (closed-form Jacobian), or any differentiable map from tokens (..., n, d) to (..., n, m)
-        (automatic differentiation). A callable must treat the sequences of a batch independently
-        and give the same output each time: a module in ``.eval()``. Where it is piecewise constant, the answer is 0.
+        (automatic differentiation). A callable must treat the sequences of a batch independently and give the same
+        output each time: a module in ``.eval()``. It is measured as it computes, inside ``torch.autocast`` too: see
+        the answer's `precision`. Where it is piecewise constant, the answer is 0.
     x : Tensor, shape (..., n, d), or list of Tensors (n_i, d)
         Tokens; leading dimensions are a batch. Sequences of mixed lengths come as a list: those of equal length
         are solved together, and every field of the answer has shape (len(x),).
@@ -124,7 +128,9 @@ def local_lipschitz(
     ValueError
         "x must have shape ...", "weights must be ...", "method must be ...", "rtol must lie ...",
         "x must be ...", "f must be ...", "the map gives two different outputs ...",
-        "forward and reverse mode disagree ...": see the sentence.
+        "forward and reverse mode disagree ...", "the map mixes the sequences ...", "neither forward mode nor reverse
+        mode twice ...", "the map computes in ... or no better ..." than this tolerance needs, and other sentences of
+        `lipnb.AutodiffJacobian`: see the sentence.
     TypeError
         "rtol must be a number", "seed must be a whole number", and so on.
 
@@ -158,7 +164,7 @@ def local_lipschitz(
     if isinstance(x, (list, tuple)):
         shape, groups = torch.Size([len(x)]), _by_length(x, weights)
         answers = [_answers(f, group.x, group.weights, **options) for group in groups]
-        order = torch.tensor([place for group in groups for place in group.places]).argsort()
+        order = torch.tensor([place for group in groups for place in group.places], device="cpu").argsort()
         found = each_field(joined([one.found for one in answers]), lambda field: field[order.to(field.device)])
     else:
         answers = [_answers(f, x, weights, **options)]
@@ -192,6 +198,7 @@ def _check_options(f, x, rtol, max_steps, method, confidence, memory):
             "x must be a floating point tensor of shape (..., n, d), or a list of such: "
             "use torch.as_tensor(x).double()."
         )
+    check_precision(x)
     for name, value in (("rtol", rtol), ("confidence", confidence), ("memory", memory)):
         if value is not None or name == "rtol":
             number(name, value)
@@ -271,7 +278,8 @@ def _answers(f, x, weights, *, method, seed, rtol, max_steps, confidence, memory
         return _of_callable(f, x, weights, memory, method, solve)
     f.check_input(x, weights)
     flat_weights = None if weights is None else weights.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
-    return _of_attention(f, x.reshape(-1, *x.shape[-2:]), flat_weights, memory, method, solve)
+    with gemm.full_precision(x.device):
+        return _of_attention(f, x.reshape(-1, *x.shape[-2:]), flat_weights, memory, method, solve)
 
 
 def _of_attention(f, x, weights, memory, method, solve):
@@ -291,7 +299,17 @@ def _of_attention(f, x, weights, memory, method, solve):
 
 def _of_callable(f, x, weights, memory, method, solve):
     """Answers for a batch of a callable, in float64 where float32 is stuck and `f` can."""
-    answers = solve(products_of(f, x, weights, memory=memory, method=method), x)
+    products = products_of(f, x, weights, memory=memory, method=method)
+    if isinstance(products, AutodiffProducts):
+        products.check(
+            solve.keywords["rtol"], certified=method == "lanczos" and solve.keywords["confidence"] is not None
+        )
+        answers = solve(products, x.to(products.vectors))
+    else:
+        answers = solve(products, x)
+    if products.precision != x.dtype:
+        name = str(products.precision).removeprefix("torch.")
+        answers = answers._replace(how=[one._replace(precision=name) for one in answers.how])
     stuck = answers.found.stuck
     if stuck.any() and (double := double_products(f, x, weights, _start(x.double(), solve.keywords["seed"]))):
         again = solve(double, x.double())  # all of them: `f` may know how many they are

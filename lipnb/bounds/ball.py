@@ -216,9 +216,9 @@ def regions_of(att, R, ellipsoid):
     R = number("R", R)
     if ellipsoid is None and R == math.inf:
         raise ValueError("R must be a finite number, 0 or more, or ellipsoid=(gain, shift) must be given.")
-    d, regions = att.width, []
+    d, regions, new = att.width, [], {"dtype": torch.float64, "device": "cpu"}
     if not (ellipsoid is not None and R == math.inf):
-        regions.append(Region(torch.zeros(d).double(), radius(R) * torch.eye(d).double()))
+        regions.append(Region(torch.zeros(d, **new), radius(R) * torch.eye(d, **new)))
     if ellipsoid is None:
         return regions, R
     if not (isinstance(ellipsoid, tuple | list) and len(ellipsoid) == 2):
@@ -252,12 +252,13 @@ class Rows(NamedTuple):
 
 def rows_of(att, n):
     """`Rows` of n tokens; beyond `ROWS` a row counts as seeing that many, which bounds from above."""
-    one, sinks = torch.ones(1, dtype=torch.float64), int(att.sinks is not None)
+    one, sinks = torch.ones(1, dtype=torch.float64, device="cpu"), int(att.sinks is not None)
     if not att.masked:
         return Rows(n, n * one, n * one, n * one, n, 1.0, sinks)
     widest = n if att.window is None else min(n, att.window)
     told = min(widest, ROWS)
-    seen, times, column = torch.arange(1.0, told + 1).double(), torch.ones(told).double(), torch.ones(told).double()
+    new = {"dtype": torch.float64, "device": "cpu"}
+    seen, times, column = torch.arange(1, told + 1, **new), torch.ones(told, **new), torch.ones(told, **new)
     times[-1], column[-1] = n - told + 1, widest - told + 1
     return Rows(n, seen, times, column, widest, _uniform(att, n, (column / seen).sum().item()), sinks)
 

@@ -7,7 +7,7 @@ import torch
 
 from lipnb.bounds.norms import growth_rate, heat, norms, product
 from lipnb.bounds.rounding import largest_singular, length
-from lipnb.checks import count, radius
+from lipnb.checks import as_double, count, radius
 
 __all__ = ["biased_upper", "general_lower", "general_upper", "general_upper_sharp", "multi_head_upper"]
 
@@ -162,8 +162,8 @@ def multi_head_upper(output: torch.Tensor, head_bounds: Sequence[float]) -> floa
     >>> round(multi_head_upper(output, [1.0, 2.0, 3.0]), 6)
     6.0
     """
-    output = torch.as_tensor(output).double()
-    bounds = torch.as_tensor(head_bounds, dtype=torch.float64)
+    output = as_double(output)
+    bounds = as_double(head_bounds)
     if output.ndim != 3:
         raise ValueError(f"output must have shape (h, m, v), got {tuple(output.shape)}.")
     if bounds.shape != output.shape[:1]:
@@ -207,8 +207,8 @@ def biased_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float, c: torch.Te
     14.387495
     """
     A_norm, V_norm = norms(A, V)
-    c = torch.as_tensor(c).double()
-    if c.shape != torch.as_tensor(A).shape[:1] or not torch.isfinite(c).all():
+    c = as_double(c)
+    if c.shape != as_double(A).shape[:1] or not torch.isfinite(c).all():
         raise ValueError(f"c must have shape (d,) = ({len(A)},) and finite entries, got {tuple(c.shape)}.")
     n, R = count(n), radius(R)
     reach = A_norm * R + length(c).item()

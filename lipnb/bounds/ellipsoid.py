@@ -5,6 +5,8 @@ import math
 import torch
 from scipy.optimize import brentq
 
+from lipnb.checks import as_double
+
 __all__ = ["layer_norm_radius", "norm_ellipsoid"]
 
 
@@ -69,8 +71,8 @@ def layer_norm_radius(gain: torch.Tensor, shift: torch.Tensor | None) -> float:
     >>> round(layer_norm_radius(torch.ones(4), torch.zeros(4)), 6)
     2.0
     """
-    gain = torch.as_tensor(gain).double()
-    rms, shift = shift is None, torch.zeros_like(gain) if shift is None else torch.as_tensor(shift).double()
+    gain = as_double(gain)
+    rms, shift = shift is None, torch.zeros_like(gain) if shift is None else as_double(shift)
     fits = gain.ndim == 1 and gain.shape == shift.shape and len(gain) > 1
     if not fits or not torch.isfinite(torch.cat([gain, shift])).all():
         raise ValueError(

@@ -111,7 +111,7 @@ def heads_on_ball(norms: HeadNorms, n: int, R: float, masked: bool) -> dict[str,
     >>> {name: round(log, 4) for name, log in logs.items()}
     {'general': 2.0716, 'general_sharp': 1.6094, 'mean_field': 3.3863, 'mean_field_sharp': 1.862}
     """
-    one = torch.ones(1, 1, dtype=torch.float64)
+    one = torch.ones(1, 1, dtype=torch.float64, device="cpu")
     mean_field = masked_mean_field_upper if masked else mean_field_upper
     mean_field_sharp = masked_mean_field_upper_sharp if masked else mean_field_upper_sharp
     found: dict[str, list] = {"general": [], "general_sharp": [], "mean_field": [], "mean_field_sharp": []}
@@ -130,7 +130,10 @@ def heads_on_ball(norms: HeadNorms, n: int, R: float, masked: bool) -> dict[str,
         name: [math.log(value) if value > 0 else -math.inf for value in values] if "general" in name else values
         for name, values in found.items()
     }
-    return {name: torch.tensor(values, dtype=torch.float64).logsumexp(0).item() for name, values in logs.items()}
+    return {
+        name: torch.tensor(values, dtype=torch.float64, device="cpu").logsumexp(0).item()
+        for name, values in logs.items()
+    }
 
 
 @torch.no_grad()

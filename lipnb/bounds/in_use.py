@@ -67,7 +67,7 @@ def _side(att, name, region):
     if weight is None:
         offset, spread = scale * offset, scale * spread
         return Side(scale * matrix, least_wide(offset, spread), offset, spread)
-    size, eye = scale * weight.abs().amax(1)[:, None, None], torch.eye(att.key_width, dtype=torch.float64)
+    size, eye = scale * weight.abs().amax(1)[:, None, None], torch.eye(att.key_width, dtype=torch.float64, device="cpu")
     if att.joint_norm:
         matrix, offset, spread = (part.flatten(0, 1).expand(att.heads, -1, -1) for part in (matrix, offset, spread))
     away, room, width = torch.linalg.vector_norm(offset, dim=1, keepdim=True), _norm(spread), matrix.shape[1]
@@ -102,7 +102,7 @@ def _outputs(att, region):
 def range_of_relative(att: Attention, n: int) -> torch.Tensor:
     """By how much what is added to the logits of a row by distance can differ, (h,), among n tokens."""
     if att.relative is None:
-        return torch.zeros(att.heads, dtype=torch.float64)
+        return torch.zeros(att.heads, dtype=torch.float64, device="cpu")
     back = n - 1 if att.window is None else min(n, att.window) - 1
     width = att.relative.shape[1] // 2
     there = att.relative[:, width - min(back, width) : width + 1 + (0 if att.masked else min(back, width))]
@@ -189,7 +189,7 @@ def _sizes_together(att, turns, outputs, sides, alone):
 def _slopes_together(turns, query, key):
     """Slopes of all heads one above the other, as maps of one vector of length 1."""
     offset, spread = (
-        torch.tensor(together(turns.bounding(key.moves, part), None, 0), dtype=torch.float64).exp()
+        torch.tensor(together(turns.bounding(key.moves, part), None, 0), dtype=torch.float64, device="cpu").exp()
         for part in (query.offset, query.spread)
     )
     found = [turns.bounding(key.moves, wide(query.offset, query.spread, part)) for part in shares(offset, spread)]

@@ -16,6 +16,7 @@ from scipy.sparse.linalg import ArpackError, eigsh
 from lipnb.attention import Attention
 from lipnb.bounds.norms import log_sum
 from lipnb.bounds.rounding import gamma, largest_singular
+from lipnb.checks import as_double
 
 __all__ = [
     "Region",
@@ -100,7 +101,7 @@ def output_of(att):
     if att.output is not None:
         return att.output
     h, v = att.heads, att.value_width
-    return torch.eye(h * v, dtype=torch.float64).unflatten(1, (h, v)).movedim(1, 0)
+    return torch.eye(h * v, dtype=torch.float64, device="cpu").unflatten(1, (h, v)).movedim(1, 0)
 
 
 def _factors(att, region):
@@ -119,7 +120,7 @@ def _factors(att, region):
 
 def wide(offset, spread, part):
     r""":math:`[b / \sqrt{1 - p}, B / \sqrt p]`, whose norm bounds :math:`|b + B u|` over :math:`|u| \le 1`, any p."""
-    part = torch.as_tensor(part, dtype=torch.float64).clamp(1e-12, 1 - 1e-12)
+    part = as_double(part).clamp(1e-12, 1 - 1e-12)
     return torch.cat([offset / (1 - part).sqrt(), spread / part.sqrt()], dim=-1)
 
 
@@ -250,7 +251,7 @@ def balanced(left: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
     bounds = [(one - 20 - spread, one + 20 + spread) for one in start.tolist()]
     best = minimize(slope, start.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": STEPS})
     better = best.fun <= slope(start.numpy())[0]
-    return torch.as_tensor(best.x).exp() if better else start.exp()
+    return torch.from_numpy(best.x).exp() if better else start.exp()
 
 
 def _gram(blocks, dim):
@@ -285,7 +286,7 @@ def value_of_layer(att, alone):
     With :math:`w_h = |M_h|` it is :math:`(\sum_h w_h)^{1/2}` times the norm of :math:`[M_h / \sqrt{w_h}]_h`, stacked
     either way, and at most :math:`\sum_h |M_h|`.
     """
-    sizes = torch.tensor([head.value for head in alone], dtype=torch.float64)
+    sizes = torch.tensor([head.value for head in alone], dtype=torch.float64, device="cpu")
     there = sizes > -math.inf
     if not there.any():
         return -math.inf
@@ -299,7 +300,9 @@ def value_of_layer(att, alone):
 
 def _slopes_together(of):
     """Slopes of all heads on a region one above the other and side by side, each with the better of `shares`."""
-    offset, spread = (torch.tensor(together(of.above @ part, None, 0), dtype=torch.float64).exp() for part in of.slopes)
+    offset, spread = (
+        torch.tensor(together(of.above @ part, None, 0), dtype=torch.float64, device="cpu").exp() for part in of.slopes
+    )
     found = [wide(*of.slopes, part) for part in shares(offset, spread)]
     above = min((of.above @ one for one in found), key=lambda blocks: together(blocks, None, 0))
     beside = min((of.beside @ triangle(one.mT).mT for one in found), key=lambda blocks: together(blocks, None, 1))

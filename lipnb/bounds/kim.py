@@ -229,7 +229,7 @@ def _matrices(query, value, output):
             f"value must have shape ({len(query)}, v, {query.shape[2]}) to go with query, got {tuple(value.shape)}."
         )
     if output is None:
-        return query.double(), value.double(), torch.eye(len(value) * value.shape[1], dtype=torch.float64)
+        return query.double(), value.double(), torch.eye(len(value) * value.shape[1], dtype=torch.float64, device="cpu")
     output = real_tensor("output", output, ("h", "m", "v"))
     return query.double(), value.double(), output.double().movedim(0, 1).flatten(1)
 

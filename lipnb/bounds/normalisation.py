@@ -2,7 +2,7 @@
 
 import torch
 
-from lipnb.checks import real_tensor
+from lipnb.checks import as_double, real_tensor
 
 __all__ = ["norm_layer_upper"]
 
@@ -56,8 +56,8 @@ def norm_layer_upper(
     if not gain.numel() or not 0 <= eps < float("inf"):
         raise ValueError(f"eps must be a finite number, 0 or more, and gain not empty, got eps = {eps!r}.")
     if x is None:
-        return gain.abs().amax() / torch.as_tensor(eps, dtype=torch.float64).sqrt()
-    x = torch.as_tensor(x).double()
+        return gain.abs().amax() / as_double(eps).sqrt()
+    x = as_double(x)
     if not x.ndim or x.shape[-1] != len(gain) or not torch.isfinite(x).all():
         raise ValueError(
             f"x must have shape (..., {len(gain)}), as gain has, and finite entries, got {tuple(x.shape)}."
@@ -67,4 +67,4 @@ def norm_layer_upper(
     for _ in range(2 if centred else 0):  # twice: the first mean is rounded
         x = x - x.mean(-1, keepdim=True)
     spread = size[..., 0] * x.square().mean(-1).sqrt()
-    return gain.abs().amax() / torch.hypot(spread, torch.as_tensor(eps, dtype=torch.float64).sqrt())
+    return gain.abs().amax() / torch.hypot(spread, as_double(eps).sqrt())

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 
 from lipnb.bounds.rounding import largest_singular
-from lipnb.checks import radius, square
+from lipnb.checks import as_double, radius, square
 
 __all__ = ["answer", "growth_rate", "heat", "log_sum", "norms", "product"]
 
 
 def norms(A, V):
     """Spectral norms of A (d, d) and V (m, d), as upper bounds with their rounding."""
-    A, V = square(A), torch.as_tensor(V).double()
+    A, V = square(A), as_double(V)
     if V.ndim != 2 or V.shape[1] != A.shape[0] or not V.numel():
         raise ValueError(
             f"A must be square, shape (d, d), and V of shape (m, d), got {tuple(A.shape)} and {tuple(V.shape)}."

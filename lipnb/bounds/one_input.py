@@ -5,6 +5,7 @@ import math
 import torch
 
 from lipnb.bounds.norms import norms
+from lipnb.checks import as_double
 
 __all__ = ["column_upper", "enclosing_center", "spread_upper"]
 
@@ -47,7 +48,7 @@ def column_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor, *, masked: b
     (3.0, 3.252946)
     """
     A_norm, V_norm = norms(A, V)
-    A, x = torch.as_tensor(A).double(), _tokens(x, len(A))
+    A, x = as_double(A), _tokens(x, len(A))
     logits = x @ A.mT @ x.mT
     if masked:
         logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
@@ -97,8 +98,8 @@ def spread_upper(
     4.3301
     """
     A_norm, V_norm = norms(A, V)
-    A, x = torch.as_tensor(A).double(), _tokens(x, len(A))
-    center = enclosing_center(x) if center is None else torch.as_tensor(center).double()
+    A, x = as_double(A), _tokens(x, len(A))
+    center = enclosing_center(x) if center is None else as_double(center)
     r = (x - center[..., None, :]).norm(dim=-1).amax(-1)
     reach = (x @ A.mT).norm(dim=-1).amax(-1)
     n = x.shape[-2]
@@ -107,12 +108,12 @@ def spread_upper(
 
 def _tokens(x, d):
     """Tokens (..., n, d) in float64, or one sentence."""
-    x = torch.as_tensor(x)
+    x = as_double(x)
     if x.ndim < 2 or x.shape[-1] != d or not x.numel():
         raise ValueError(f"x must have shape (..., n, d) with d = {d} and n >= 1, got {tuple(x.shape)}.")
     if not torch.isfinite(x).all():
         raise ValueError("x holds NaN or infinite values: remove them first.")
-    return x.double()
+    return x
 
 
 def enclosing_center(x, steps=200):

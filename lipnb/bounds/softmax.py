@@ -3,6 +3,7 @@
 import torch
 
 from lipnb.bounds.rounding import gamma
+from lipnb.checks import as_double
 
 __all__ = ["softmax_norm"]
 
@@ -47,7 +48,7 @@ def softmax_norm(p: torch.Tensor) -> torch.Tensor:
     >>> softmax_norm(torch.tensor([[0.5, 0.5, 0.0], [0.9, 0.1, 0.0], [1.0, 0.0, 0.0]]).double()).round(decimals=6)
     tensor([0.5000, 0.1800, 0.0000], dtype=torch.float64)
     """
-    p = torch.as_tensor(p).double()
+    p = as_double(p)
     if not p.ndim or not p.shape[-1] or not (p >= 0).all() or not torch.isfinite(p).all() or (p > 1 + 1e-6).any():
         raise ValueError("p must hold probabilities, shape (..., n) with n >= 1, entries from 0 to 1.")
     two = torch.nn.functional.pad(p, (0, 1)).topk(2, dim=-1).values

@@ -198,7 +198,7 @@ def _weighted(pieces, S, Y, norms, *, alike):
     lost = few * (absolute.square()[:, None, None] * asked).sum((0, 1))
     more = few * ((root * errors.whole).square()[:, None, None] * asked).sum((0, 1)).amax().sqrt()
     over = torch.where(columns > 0, 1 / torch.where(columns > 0, columns, 1), 0).flatten()
-    norms = _norms(torch.eye(len(R)).to(R) if whole else R * over, len(lost))
+    norms = _norms(torch.eye(len(R), device="cpu").to(R) if whole else R * over, len(lost))
     best, order = R.new_zeros(()), lost.argsort(descending=True)
     for some in order.split(at_once(max(len(keys) * att.key_width, len(R) ** 2 * (len(columns) if whole else 1)))):
         grams = _grams(pieces, reach[..., some], some, maps)

@@ -33,7 +33,7 @@ def largest_proved(gram):
     if b <= SMALL or not trace > 0:
         return largest_eigenvalue(gram).clamp_min(0) + 8 * (b + 1) * UNIT * trace
     g = torch.Generator(device="cpu").manual_seed(0)
-    y = torch.randn(b, VECTORS, generator=g, dtype=gram.dtype).to(gram)
+    y = torch.randn(b, VECTORS, generator=g, dtype=gram.dtype, device="cpu").to(gram)
     for _ in range(4 * SWEEPS):
         y = gram @ (y / y.norm(dim=0).clamp_min(1e-150))
     found = y.norm(dim=0).max()
@@ -72,7 +72,7 @@ class Prover:
     def __init__(self, R):
         b = R.shape[1]
         gram = R.mT @ R
-        self.metric = gram + SHIFT * torch.diagonal(gram).mean() * torch.eye(b).to(R)
+        self.metric = gram + SHIFT * torch.diagonal(gram).mean() * torch.eye(b, device="cpu").to(R)
         inverse = torch.cholesky_inverse(torch.linalg.cholesky(self.metric))
         self.inverse = (inverse + inverse.mT) / 2
         lost = gamma(2 * b + 8) * R.square().sum() * torch.linalg.matrix_norm(self.inverse)
@@ -83,7 +83,7 @@ class Prover:
         r"""Near the largest :math:`\|R X\|^2`, (c,): powers of K times the Gram matrix of R on a few vectors."""
         c, h, v, _ = K.shape
         g = torch.Generator(device="cpu").manual_seed(0)
-        y = torch.randn(h * v, VECTORS, generator=g, dtype=K.dtype).to(K).expand(c, -1, -1)
+        y = torch.randn(h * v, VECTORS, generator=g, dtype=K.dtype, device="cpu").to(K).expand(c, -1, -1)
         size = K.new_zeros(c)
         for _ in range(SWEEPS):
             y = self.metric @ (y / y.norm(dim=1, keepdim=True).clamp_min(1e-150))

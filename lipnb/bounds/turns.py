@@ -97,10 +97,10 @@ class Turns:
 def _plane_weights(att):
     """Positive weights of the coordinates of queries and keys, (h, k), the same for both of a plane that is turned."""
     p, k = len(att.frequencies), att.key_width
-    planes = torch.stack([torch.arange(p), torch.arange(p, 2 * p)], 1).flatten()
+    planes = torch.stack([torch.arange(p, device="cpu"), torch.arange(p, 2 * p, device="cpu")], 1).flatten()
     # those that stay follow two by two, the last one once more where they are odd
-    order = torch.cat([planes, torch.arange(2 * p, k), torch.arange(k - k % 2, k)])
-    found = torch.ones(att.heads, k, dtype=torch.float64)
+    order = torch.cat([planes, torch.arange(2 * p, k, device="cpu"), torch.arange(k - k % 2, k, device="cpu")])
+    found = torch.ones(att.heads, k, dtype=torch.float64, device="cpu")
     for h, (query, key) in enumerate(zip(att.query[:, order], att.key[:, order], strict=True)):
         weights = balanced(key.unflatten(0, (-1, 2)).mT, query.unflatten(0, (-1, 2)), 0)
         found[h, order] = weights.sqrt().repeat_interleave(2)

@@ -2,11 +2,13 @@
 
 from functools import cached_property
 
+import numpy as np
 import torch
+from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import refuse_large_dense
+from lipnb.checks import check_precision, refuse_large_dense
 from lipnb.jacobian import gemm
 from lipnb.jacobian.cached import CachedProducts
 from lipnb.jacobian.parts import parts_of
@@ -64,6 +66,7 @@ class AttentionJacobian:
 
     def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None) -> None:
         attention.check_input(x, weights)
+        check_precision(x)
         self.attention, self.x = attention, x.detach().clone()
         self.batch_shape, (self.n, self.d) = x.shape[:-2], x.shape[-2:]
         heavy = None if weights is None else weights.detach().expand(x.shape[:-1]).reshape(-1, self.n)
@@ -83,7 +86,7 @@ class AttentionJacobian:
 
     def products(self) -> CachedProducts:
         """The `CachedProducts` behind `jvp`, `vjp` and `gram`, with buffers of their own, for flat batches."""
-        with torch.no_grad():
+        with torch.no_grad(), gemm.full_precision(self.x.device):
             return CachedProducts(self.attention, self._parts, root=self._root)
 
     @cached_property
@@ -170,10 +173,54 @@ class AttentionJacobian:
             "a dense Jacobian of shape ... would hold ... entries": use the products.
         """
         refuse_large_dense(self.shape)
-        with torch.no_grad():
+        with torch.no_grad(), gemm.full_precision(self.x.device):
             return row_blocks(self.attention, self._parts).reshape(self.shape)
+
+    def linear_operator(self) -> LinearOperator:
+        """The same products for SciPy: ``scipy.sparse.linalg.svds`` and the like, of one sequence.
+
+        Returns
+        -------
+        scipy.sparse.linalg.LinearOperator, shape (n m, n d)
+            On flat NumPy vectors, and on matrices of such columns.
+
+        Raises
+        ------
+        ValueError
+            "a linear operator is of one sequence": take one of the batch.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from scipy.sparse.linalg import svds
+        >>> from lipnb import Attention, AttentionJacobian
+        >>> eye = torch.eye(3, dtype=torch.float64)
+        >>> J = AttentionJacobian(Attention.from_matrices(eye, 2 * eye), torch.eye(4, 3, dtype=torch.float64))
+        >>> svds(J.linear_operator(), 2, return_singular_vectors=False, rng=0).round(3).tolist()
+        [2.61, 2.61]
+        """
+        if self.batch_shape.numel() != 1:
+            raise ValueError(
+                f"a linear operator is of one sequence, got a batch of shape {tuple(self.batch_shape)}: "
+                "AttentionJacobian(attention, x[i])."
+            )
+
+        def columns(product, width):
+            def of(vectors):  # (N, p), one column each
+                rows = torch.as_tensor(vectors.T.copy()).to(self.x)
+                found = product(rows.view(-1, *self.batch_shape, self.n, width))
+                return found.flatten(1).T.cpu().numpy()
+
+            return of, lambda vector: of(vector.reshape(-1, 1))[:, 0]
+
+        matmat, matvec = columns(self.jvp, self.d)
+        rmatmat, rmatvec = columns(self.vjp, self.attention.output_width)
+        dtype = np.dtype(str(self.dtype).removeprefix("torch."))
+        return LinearOperator(
+            self.shape[-2:], matvec=matvec, rmatvec=rmatvec, matmat=matmat, rmatmat=rmatmat, dtype=dtype
+        )
 
     def infinity_norm(self) -> Tensor:
         """The largest absolute row sum, shape of the batch: the local constant in the maximum norm, exactly."""
-        with torch.no_grad():
+        with torch.no_grad(), gemm.full_precision(self.x.device):
             return infinity_norm(self.attention, self.x)

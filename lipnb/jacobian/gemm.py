@@ -1,25 +1,30 @@
-"""The fastest honest matrix product of this machine: which route float32 takes, and whether bfloat16 pays.
+"""Matrix products of this machine: in the full precision of their type, by the fastest route that has it.
 
-On some processors PyTorch's default float32 product reaches half of what oneDNN reaches. A small self-test, once
-a process, times both routes and checks their accuracy; the winner is used inside `fastest` only. The global setting is
-put back when no thread is inside any more; where it was inherited from that of all backends, it is set to the same.
+PyTorch lets a program lower the precision of all its float32 products (``torch.autocast``,
+``torch.set_float32_matmul_precision``, ``torch.backends``). The package's own products run inside `full_precision` or
+`fastest`, where such settings are off. On some processors PyTorch's default float32 product reaches half of what oneDNN
+reaches. A small self-test, once a process, times both routes and checks their accuracy; the winner is used inside
+`fastest` only. What is set for the whole process is put back when no thread is inside any more; where it was inherited
+from the setting of all backends, it is set to the same.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache, wraps
 
 import torch
 from torch import Tensor
 
-__all__ = ["by_fastest", "describe", "fastest", "float32_route", "low_precision"]
+__all__ = ["by_fastest", "describe", "fastest", "float32_route", "full_precision", "lowered"]
 
 SHAPE = (512, 768, 768)  # rows of tokens, width, width: about 0.6 GFLOP
+# where the route must be as accurate too: oneDNN chooses its method by shape
+MORE_SHAPES = ((64, 64, 64), (16, 2048, 16), (768, 768, 1))
+LOWER = ("bf16", "tf32")
 WORST_ERROR = 2e-6  # relative, in the Frobenius norm; float32 products of this size have about 3e-7
 GAIN = 1.05  # a route must be faster by this much to be taken
-LOW_GAIN = 1.3  # bfloat16 must be faster than float32 by this much to be worth its rounding
 
 
 def _has_choice():
@@ -27,28 +32,93 @@ def _has_choice():
     return hasattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision")
 
 
-class _OneDNN:
-    """Sends float32 products on the CPU through oneDNN while any thread is inside; the last one out puts it back."""
+class _Settings:
+    """Precision of float32 products in the whole process, while any thread is inside; the last one out puts it back.
+
+    Threads ask for "ieee", full float32, or for "onednn", which on the CPU sends products through oneDNN by allowing it
+    bfloat16: without matrix units for that type it is full float32 as well, which is tested before.
+    """
 
     def __init__(self):
-        self.lock, self.inside, self.before = threading.Lock(), 0, None
+        self.lock, self.inside = threading.Lock(), {"ieee": 0, "onednn": 0}
+        self.before, self.now = None, None  # settings by place
 
-    def __enter__(self):
+    @contextmanager
+    def __call__(self, wanted):
         with self.lock:
-            if not self.inside:
-                self.before = torch.backends.mkldnn.matmul.fp32_precision
-                # without matrix units for bfloat16 this is oneDNN in full float32: it is tested
-                torch.backends.mkldnn.matmul.fp32_precision = "bf16"
-            self.inside += 1
+            if self.before is None:
+                self.before = _settings()
+                self.now = dict(self.before)
+            self.inside[wanted] += 1
+            if self.inside[wanted] == 1:
+                self._set()
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.inside[wanted] -= 1
+                if not self.inside[wanted]:
+                    self._set()
+                if not any(self.inside.values()):
+                    self.before = None
 
-    def __exit__(self, *_):
-        with self.lock:
-            self.inside -= 1
-            if not self.inside:
-                torch.backends.mkldnn.matmul.fp32_precision = self.before
+    def _set(self):
+        """The settings that those inside need; what is not lower than float32 is left as it was."""
+        for place, before in self.before.items():
+            new = before
+            if any(self.inside.values()) and before in LOWER:
+                new = "ieee"
+            if self.inside["onednn"] and place == "cpu":
+                new = "bf16"
+            if new != self.now[place]:
+                _set(place, new)
+                self.now[place] = new
 
 
-_onednn = _OneDNN()
+_inside = _Settings()
+_PLACES = {"cpu": "mkldnn", "cuda": "cuda"}
+
+
+def _settings():
+    """What float32 products may be rounded to, by place: "none", "ieee", "bf16" or "tf32"."""
+    if _has_choice():
+        return {place: getattr(torch.backends, name).matmul.fp32_precision for place, name in _PLACES.items()}
+    legacy = {"highest": "ieee", "high": "tf32", "medium": "bf16"}  # before PyTorch 2.9: one setting for all
+    return {"all": legacy[torch.get_float32_matmul_precision()]}
+
+
+def _set(place, precision):
+    if place != "all":
+        getattr(torch.backends, _PLACES[place]).matmul.fp32_precision = precision
+    else:
+        torch.set_float32_matmul_precision({"ieee": "highest", "tf32": "high", "bf16": "medium"}[precision])
+
+
+def _autocast(device):
+    """The type of this device, if ``torch.autocast`` is on for it; else None."""
+    kind = torch.device(device).type
+    return kind if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) else None
+
+
+def lowered(device: torch.device | str) -> bool:
+    """Whether PyTorch is set to round float32 products on `device` to less, outside `full_precision`."""
+    around = _inside.before or _settings()  # another thread may be inside
+    return _autocast(device) is not None or any(now in LOWER for now in around.values())
+
+
+@contextmanager
+def full_precision(device: torch.device | str) -> Iterator[None]:
+    """Run the block with float32 products in float32, whatever PyTorch is set to around it; for own products only.
+
+    A map that a user gives runs outside, since it is measured as it is.
+    """
+    kind = _autocast(device)
+    with _inside("ieee"):
+        if kind is None:
+            yield
+        else:
+            with torch.autocast(kind, enabled=False):
+                yield
 
 
 def _seconds(product, rounds=5):
@@ -64,21 +134,24 @@ def _seconds(product, rounds=5):
 
 @cache
 def _measured():
-    """Seconds of one product by each route, and the relative error of the oneDNN route, on this CPU."""
-    rows, inner, columns = SHAPE
+    """Seconds of one product by each route, and the largest relative error of the oneDNN route, on this CPU."""
     generator = torch.Generator().manual_seed(0)
-    left = torch.randn(rows, inner, generator=generator)
-    right = torch.randn(inner, columns, generator=generator)
-    out = torch.empty(rows, columns)
-    exact = left.double() @ right.double()
-    with torch.no_grad():
+
+    def drawn(rows, inner, columns):
+        shapes = (rows, inner), (inner, columns)
+        return [torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32) for shape in shapes]
+
+    left, right = drawn(*SHAPE)
+    out = left @ right
+    with torch.no_grad(), full_precision("cpu"):
         seconds = {"default": _seconds(lambda: torch.mm(left, right, out=out))}
-        with _onednn if _has_choice() else nullcontext():
+        with _inside("onednn"):
             seconds["onednn"] = _seconds(lambda: torch.mm(left, right, out=out))
-            error = ((out.double() - exact).norm() / exact.norm()).item()
-        low_left, low_right, low_out = left.bfloat16(), right.bfloat16(), out.bfloat16()
-        seconds["bfloat16"] = _seconds(lambda: torch.mm(low_left, low_right, out=low_out))
-    return seconds, error
+            errors = []
+            for a, b in ((left, right), *(drawn(*shape) for shape in MORE_SHAPES)):
+                exact = a.double() @ b.double()
+                errors.append((((a @ b).double() - exact).norm() / exact.norm()).item())
+    return seconds, max(errors)
 
 
 def float32_route() -> str:
@@ -101,7 +174,7 @@ def describe() -> str:
     Returns
     -------
     str
-        "not chosen" as long as nothing was timed; else, for example, "float32 by onednn, bfloat16 not cheaper".
+        "not chosen" as long as nothing was timed; else, for example, "float32 by onednn".
 
     Examples
     --------
@@ -111,18 +184,21 @@ def describe() -> str:
     """
     if not _measured.cache_info().currsize:
         return "not chosen"
-    cheaper = low_precision(torch.float32, "cpu") == torch.bfloat16
-    return f"float32 by {float32_route()}, bfloat16 {'cheaper' if cheaper else 'not cheaper'}"
+    return f"float32 by {float32_route()}"
 
 
 @contextmanager
 def fastest(dtype: torch.dtype, device: torch.device | str) -> Iterator[None]:
-    """Run the block with the fastest accurate route for products of `dtype` on `device`; only the CPU has a choice."""
-    if dtype == torch.float32 and torch.device(device).type == "cpu" and float32_route() == "onednn":
-        with _onednn:
-            yield
-    else:
+    """As `full_precision`, by the fastest accurate route for products of `dtype`; only the CPU has a choice."""
+    if dtype == torch.float64:  # nothing lowers it
         yield
+        return
+    with full_precision(device):
+        if dtype == torch.float32 and torch.device(device).type == "cpu" and float32_route() == "onednn":
+            with _inside("onednn"):
+                yield
+        else:
+            yield
 
 
 def by_fastest(gram: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -137,37 +213,3 @@ def by_fastest(gram: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return gram(self, u)
 
     return product
-
-
-def low_precision(dtype: torch.dtype, device: torch.device | str) -> torch.dtype:
-    """The cheaper floating point type for products whose rounding is mended afterwards.
-
-    Parameters
-    ----------
-    dtype : torch.dtype
-        Type of the answer.
-    device : torch.device
-        Where the products run.
-
-    Returns
-    -------
-    torch.dtype
-        float32 for float64; bfloat16 for float32 on a GPU, or on a CPU that multiplies it at least 1.3 times faster;
-        else `dtype` itself.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lipnb.jacobian import gemm
-    >>> gemm.low_precision(torch.float64, "cpu")
-    torch.float32
-    """
-    if dtype == torch.float64:
-        return torch.float32
-    if dtype == torch.float32:
-        if torch.device(device).type == "cuda":
-            return torch.bfloat16
-        seconds, _ = _measured()
-        if seconds["bfloat16"] * LOW_GAIN < min(seconds["default"], seconds["onednn"]):
-            return torch.bfloat16
-    return dtype

@@ -1,19 +1,21 @@
 """Which token moves which: norms of the blocks of a Jacobian, and its top singular pair token by token."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import at_once, memory_allowance
+from lipnb.checks import at_once, check_precision, memory_allowance
 from lipnb.jacobian import gemm
 from lipnb.jacobian.autodiff import AutodiffJacobian, plain_kernels
 from lipnb.jacobian.parts import Parts, parts_of
-from lipnb.jacobian.routes import KEPT_VECTORS, products_of
+from lipnb.jacobian.routes import KEPT_VECTORS, AutodiffProducts, products_of
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import lanczos, start_vectors
+from lipnb.spectral.vectors import check_finite
 
 __all__ = ["SingularPair", "block_norms", "singular_pair"]
 
@@ -76,14 +78,21 @@ def block_norms(f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: f
     if isinstance(f, Attention):
         f.check_input(x)
         _check_tolerance(rtol, x)
-        each = [_of_attention(f, one, rtol, seed) for one in x.reshape(-1, *x.shape[-2:])]
+        with gemm.full_precision(x.device):
+            each = [_of_attention(f, one, rtol, seed) for one in x.reshape(-1, *x.shape[-2:])]
         return torch.stack(each).view(*x.shape[:-1], x.shape[-2])
-    rows = _rows_of(f, x)
+    rows, norms = _rows_of(f, x), []
     _check_tolerance(rtol, x)
-    return torch.stack([_norms(blocks.flatten(0, -3), rtol, seed).view(x.shape[:-1]) for blocks in rows], -2)
+    for blocks in rows:
+        with gemm.full_precision(x.device):
+            norms.append(_norms(blocks.flatten(0, -3), rtol, seed).view(x.shape[:-1]))
+    return torch.stack(norms, -2)
 
 
 def _check_tolerance(rtol, x):
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise ValueError("x must be a floating point tensor of shape (..., n, d): use torch.as_tensor(x).double().")
+    check_precision(x)
     least = 8 * torch.finfo(x.dtype).eps
     if not least <= rtol < 1:
         raise ValueError(f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {rtol}.")
@@ -238,12 +247,13 @@ def _rows_of(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[Tensor]:
     for i in range(x.shape[-2]):
         picks = torch.zeros(m, *x.shape[:-1], m, dtype=x.dtype, device=x.device)
         picks[..., i, :] = torch.eye(m, dtype=x.dtype, device=x.device).view(m, *[1] * (x.ndim - 2), m)
-        rows = torch.func.vmap(jacobian.vjp, chunk_size=at_once(64 * x.numel(), x.dtype))(picks)
+        rows = torch.cat([jacobian.vjps(some) for some in picks.split(at_once(64 * x.numel(), x.dtype))])
         yield rows.movedim(0, -2)
 
 
 def _norms(matrices, rtol, seed):
     """Spectral norms (b,) of matrices (b, m, d)."""
+    check_finite(matrices)
     if max(matrices.shape[1:]) <= SMALL:
         return torch.linalg.matrix_norm(matrices, 2)
     b, _, d = matrices.shape
@@ -303,7 +313,7 @@ class SingularPair:
 def singular_pair(
     f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: float = 1e-4, max_steps: int = 300, seed: int = 0
 ) -> SingularPair:
-    """The top singular pair of the Jacobian of `f` at tokens `x`: which tokens move, and which are moved.
+    r"""The top singular pair of the Jacobian of `f` at tokens `x`: which tokens move, and which are moved.
 
     Parameters
     ----------
@@ -342,22 +352,48 @@ def singular_pair(
     >>> pair = singular_pair(f, torch.eye(3, 2, dtype=torch.float64))
     >>> pair.moving.round(decimals=2)  # the first token is in every mean
     tensor([0.9400, 0.3100, 0.1000], dtype=torch.float64)
+
+    The constant as a penalty in training: its gradient in the parameters is that of :math:`\langle u, J v \rangle` for
+    the pair held fixed (Hellmann-Feynman; the largest singular value has to be a simple one).
+
+    >>> layer = torch.nn.Linear(2, 2, bias=False)
+    >>> x = torch.eye(3, 2)
+    >>> pair = singular_pair(layer, x)
+    >>> change = torch.func.jvp(layer, (x,), (pair.input,))[1]  # J v, differentiable in the parameters
+    >>> constant = (pair.output * change).sum((-2, -1))
+    >>> (1e-2 * constant).backward()  # with the loss: loss + 1e-2 * constant
+    >>> torch.allclose(constant, pair.value.float()), round(layer.weight.grad.norm().item(), 4)
+    (True, 0.01)
     """
     if isinstance(f, Attention):
         f.check_input(x)
     _check_tolerance(rtol, x)
+    # a map that a user gives is measured as PyTorch is set, ours in the precision of x
+    with gemm.full_precision(x.device) if isinstance(f, Attention) else nullcontext():
+        return _pair(f, x, rtol, max_steps, seed)
+
+
+def _pair(f, x, rtol, max_steps, seed):
+    """The top singular pair, of options that were checked."""
     flat = x.reshape(-1, *x.shape[-2:]) if isinstance(f, Attention) else x
     products = products_of(f, flat, None, memory=memory_allowance(x.device), method="power")
+    dtype = x.dtype
+    if isinstance(products, AutodiffProducts):
+        products.check(rtol, certified=False)
+        dtype = products.vectors
     start = start_vectors(
-        x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=x.dtype, device=x.device, apart=True
+        x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=dtype, device=x.device, apart=True
     )
     found = lanczos(products.gram, start, rtol=rtol, max_steps=max_steps)
     assert found.vector is not None  # they were asked for
     largest = found.vector.take_along_dim(found.vector.abs().argmax(1, keepdim=True), 1)
-    v = (found.vector * torch.where(largest < 0, -1, 1)).view(x.shape)
+    v = (found.vector * torch.where(largest < 0, -1, 1)).view(x.shape).to(x.dtype)
     v = v / torch.linalg.vector_norm(v, dim=(-2, -1), keepdim=True)
-    with plain_kernels():
-        u = torch.func.jvp(f, (x,), (v,))[1]
+    if isinstance(products, AutodiffProducts):
+        u = products.jacobian.jvp(v)
+    else:
+        with plain_kernels():
+            u = torch.func.jvp(f, (x,), (v,))[1]
     length = torch.linalg.vector_norm(u, dim=(-2, -1), keepdim=True)
     batch = x.shape[:-2]
     return SingularPair(

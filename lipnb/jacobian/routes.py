@@ -52,22 +52,48 @@ class AutodiffProducts:
         Tokens.
     weights : Tensor, shape (..., n), optional
         Token weights of the norm.
+
+    Attributes
+    ----------
+    precision : torch.dtype
+        In which `f` computes, from `AutodiffJacobian`.
+    vectors : torch.dtype
+        In which a solver keeps its vectors: `precision`, so that it counts on no more digits than the products have;
+        float64 where that is of 16 bits, or where PyTorch is set to round float32 products, the solver's own as well.
     """
 
     route, restrict = "autodiff", None
 
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor, weights: Tensor | None = None) -> None:
-        self.jacobian, self.shape = RecordedJacobian(f, x), x.shape
+        self.jacobian, self.shape, self._dtype = RecordedJacobian(f, x), x.shape, x.dtype
         self.root = None if weights is None else weights.sqrt().expand(x.shape[:-1])[..., None]
         self.unit, self._scale = self.jacobian.unit.flatten(), self.jacobian.unit.to(x)[..., None, None]
+        self.precision = self.jacobian.precision
+        whole = self.precision in (torch.float32, torch.float64) and not gemm.lowered(x.device)
+        self.vectors = self.precision if whole else torch.float64
+
+    def check(self, rtol: float, certified: bool) -> None:
+        """Raise one sentence where `f` computes in too low a precision for this tolerance, or for any certificate."""
+        kind = self.precision
+        if kind == self._dtype:
+            return
+        short = kind.itemsize < torch.float32.itemsize
+        least = 8 * max(torch.finfo(kind).eps, self.jacobian.gap if short else 0)
+        if rtol < least or (certified and short):
+            wanted = f"rtol of at least {least:.1e}" + (" and confidence=None" if certified and short else "")
+            raise ValueError(
+                f"the map computes in {_name(kind)} or no better (its products are linear to {self.jacobian.gap:.0e}): "
+                "leave torch.autocast, set torch.set_float32_matmul_precision('highest'), give the map and its tokens "
+                f"in a higher precision, or ask for {wanted}."
+            )
 
     def gram(self, u: Tensor) -> Tensor:
-        """M^T M u / `unit`^2, shape (b, N), of `u`, shape (b, N)."""
-        u = u.reshape(self.shape)
+        """M^T M u / `unit`^2, shape (b, N), of `u`, shape (b, N), in the type of u."""
+        kind, u = u.dtype, u.reshape(self.shape).to(self._dtype)
         image = self.jacobian.jvp(u if self.root is None else u / self.root) / self._scale
         out = self.jacobian.vjp(image if self.root is None else self.root**2 * image) / self._scale
         out = out if self.root is None else out / self.root
-        return out.reshape(self.shape[:-2].numel(), -1)
+        return out.reshape(self.shape[:-2].numel(), -1).to(kind)
 
 
 class SeparableProducts:
@@ -101,6 +127,7 @@ class DenseProducts:
         self, jacobian: AttentionJacobian | AutodiffJacobian, x: Tensor, weights: Tensor | None = None
     ) -> None:
         matrix = jacobian.dense()
+        self.precision = jacobian.precision if isinstance(jacobian, AutodiffJacobian) else x.dtype
         if weights is not None:
             root = weights.sqrt().expand(x.shape[:-1])[..., None]
             rows = root.expand(*root.shape[:-1], matrix.shape[-2] // x.shape[-2]).flatten(-2)
@@ -174,6 +201,10 @@ def batches(attention: Attention, x: Tensor, *, memory: int, method: str) -> int
     if _dense(x, method):
         return len(x)
     return max(1, min(len(x), memory // cached_bytes(attention, x.shape[1])))
+
+
+def _name(kind):
+    return str(kind).removeprefix("torch.")
 
 
 def _dense(x, method):

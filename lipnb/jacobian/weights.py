@@ -72,7 +72,8 @@ class ScaledWeights:
             if self.output is not None:
                 output = self.output.view(len(self.output), groups, -1, width).sum(2).flatten(1)
                 matrix = output.double() @ matrix
-            u = torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(matrix.device)
+            u = torch.randn(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64, device="cpu")
+            u = u.to(matrix.device)
             for _ in range(ROUNDS):
                 u = matrix.mT @ (matrix @ u)
                 u = u / u.norm().clamp_min(torch.finfo(u.dtype).tiny)

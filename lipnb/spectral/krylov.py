@@ -123,7 +123,6 @@ class Krylov:
         step = self.steps
         product = self.gram(self.current).to(self.current.dtype)
         diagonal, size = (self.current * product).sum(1, dtype=torch.float64), norms(product)
-        check_finite(size)
         if step + 1 == len(self.basis):
             self.basis = self._with_room(self.basis)
         # the next vector is made where it will be kept; the product itself may belong to whoever made it
@@ -135,24 +134,26 @@ class Krylov:
         # what is left along the vectors before is small after the recurrence: one pass takes it off, in every step and
         # every precision, for a Ritz value may settle at once and orthogonality go with it
         _take_off(residual, self.basis[: step + 1])
-        off_diagonal = norms(residual)
+        # all that is decided on is read at once: a GPU waits for each number that is read alone
+        diagonal, size, off_diagonal = torch.stack([diagonal, size, norms(residual)]).cpu().numpy()
+        check_finite(size)
         if (off_diagonal < CANCELLED * size).any():
             for _ in range(PASSES):  # rounding is a large part of what is left, until a pass leaves it as it is
                 before = off_diagonal
                 _take_off(residual, self.basis[: step + 1], carefully=True)
-                off_diagonal = norms(residual)
+                off_diagonal = norms(residual).cpu().numpy()
                 if (off_diagonal >= UNCHANGED * before).all():
                     break
         lost = ~(off_diagonal <= (1 + ROUNDED) * size)  # a projection shortens
         if lost.any():
-            self.lost |= lost.cpu().numpy()
-            residual[lost], off_diagonal = 0, off_diagonal.masked_fill(lost, 0)  # so that its neighbours can go on
-        self.diagonal = np.concatenate([self.diagonal, diagonal.cpu().numpy()[:, None]], axis=1)
-        self.off_diagonal = np.concatenate([self.off_diagonal, off_diagonal.cpu().numpy()[:, None]], axis=1)
+            self.lost |= lost
+            residual[lost], off_diagonal = 0, np.where(lost, 0, off_diagonal)  # so that its neighbours can go on
+        self.diagonal = np.concatenate([self.diagonal, diagonal[:, None]], axis=1)
+        self.off_diagonal = np.concatenate([self.off_diagonal, off_diagonal[:, None]], axis=1)
         self.coupling = np.concatenate([self.coupling, self.off_diagonal[:, -1:]], axis=1)
         self.fresh = np.concatenate([self.fresh, self._next_fresh[:, None]], axis=1)
         self._next_fresh = np.zeros(len(self.fresh), dtype=bool)
-        residual.mul_(inverse(off_diagonal).to(residual.dtype)[:, None])
+        residual.mul_(inverse(torch.from_numpy(off_diagonal)).to(residual)[:, None])
         self.previous, self.current = self.current, residual
 
     def orthonormality(self, items: np.ndarray) -> np.ndarray:
@@ -175,7 +176,7 @@ class Krylov:
         for item, length in zip(items, lengths, strict=True):
             seed = (int(self._seeds[item]) + self.steps) % 2**63
             drawn = torch.randn(
-                self.current.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+                self.current.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device="cpu"
             )
             rows, old = self.basis[: self.steps, item][None], self.off_diagonal[item, -1]
             vector = drawn.to(self.current)[None]

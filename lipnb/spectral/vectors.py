@@ -1,5 +1,6 @@
 """Batches of vectors, one for each operator: where a solver starts, their norms and multiples."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,7 +42,7 @@ def start_vectors(
     (torch.Size([2, 3]), True, 1.0)
     """
     generator = torch.Generator().manual_seed((seed + APART) % 2**64 if apart else seed)
-    start = torch.randn(size, generator=generator, dtype=torch.float64)
+    start = torch.randn(size, generator=generator, dtype=torch.float64, device="cpu")
     return (start / start.norm()).to(dtype=dtype, device=device).expand(batch, size)
 
 
@@ -60,9 +61,9 @@ def inverse(numbers: Tensor) -> Tensor:
     return torch.where(numbers > 0, 1 / numbers.clamp_min(torch.finfo(numbers.dtype).tiny), 0)
 
 
-def check_finite(numbers: Tensor) -> None:
+def check_finite(numbers: Tensor | np.ndarray) -> None:
     """Raise one sentence unless all `numbers` are finite."""
-    if not torch.isfinite(numbers).all():
+    if not (torch.isfinite(numbers) if isinstance(numbers, Tensor) else np.isfinite(numbers)).all():
         raise ValueError(
             "a Jacobian product is NaN or infinite: the map is not differentiable at this input, or "
             "overflows or underflows in its precision."

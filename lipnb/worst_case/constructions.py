@@ -6,7 +6,7 @@ import torch
 
 from lipnb.attention import Attention
 from lipnb.bounds.norms import growth_rate, norms
-from lipnb.checks import count, radius, square
+from lipnb.checks import as_double, count, radius, square
 from lipnb.worst_case.ascent import adam, ascend
 
 __all__ = ["climb", "eigenvector", "fork_input", "quadratic_input", "tight_input", "two_diracs"]
@@ -89,7 +89,7 @@ def tight_input(A: torch.Tensor, n: int, R: float) -> torch.Tensor:
     n, R = count(n), radius(R)
     eigenvalue, u = eigenvector(A)
     first, rest = (1.0, 0.5) if eigenvalue >= 0 else (-1.0, 1.0)
-    factors = torch.full((n, 1), rest, dtype=u.dtype)
+    factors = torch.full((n, 1), rest, dtype=u.dtype, device="cpu")
     factors[0] = first
     return R * factors * u
 
@@ -138,11 +138,11 @@ def two_diracs(A: torch.Tensor, R: float, *, share: float = 1.0) -> tuple[torch.
     if exponent + math.log(share) < -700:
         raise ValueError(f"the weight exp({exponent:.4g}) is below the smallest float: take a smaller R.")
     p = share * math.exp(exponent)
-    weights = torch.tensor([p, -math.expm1(exponent + math.log(share))], dtype=torch.float64)
+    weights = torch.tensor([p, -math.expm1(exponent + math.log(share))], dtype=torch.float64, device="cpu")
     if weights[1] <= 0:
         raise ValueError("both points need weight: take a larger R, or share below 1.")
     first, rest = (1.0, 0.5) if eigenvalue >= 0 else (-1.0, 1.0)
-    return R * torch.tensor([[first], [rest]], dtype=torch.float64) * u, weights
+    return R * torch.tensor([[first], [rest]], dtype=torch.float64, device="cpu") * u, weights
 
 
 def quadratic_input(n: int, R: float, direction: torch.Tensor) -> torch.Tensor:
@@ -181,11 +181,11 @@ def quadratic_input(n: int, R: float, direction: torch.Tensor) -> torch.Tensor:
     """
     if count(n) % 2 == 0 or n < 3:
         raise ValueError(f"n must be odd, 3 or more, got {n!r}.")
-    u = torch.as_tensor(direction).double()
+    u = as_double(direction)
     if u.ndim != 1 or not u.norm() > 0 or not torch.isfinite(u).all():
         raise ValueError("direction must be a finite vector other than 0, shape (d,).")
-    half = torch.ones((n - 1) // 2, 1, dtype=torch.float64)
-    return radius(R) * torch.cat([torch.zeros(1, 1, dtype=torch.float64), half, -half]) * u / u.norm()
+    half = torch.ones((n - 1) // 2, 1, dtype=torch.float64, device="cpu")
+    return radius(R) * torch.cat([torch.zeros(1, 1, dtype=torch.float64, device="cpu"), half, -half]) * u / u.norm()
 
 
 def fork_input(
@@ -230,15 +230,15 @@ def fork_input(
     >>> x.shape, round(lower, 4)
     (torch.Size([10, 2]), 0.5093)
     """
-    A, V = square(A), torch.as_tensor(V).double()
+    A, V = square(A), as_double(V)
     norms(A, V)
     if count(n) < 3 or len(A) < 2:
         raise ValueError(f"n must be 3 or more and tokens of width 2 or more, got n = {n!r}, width {len(A)}.")
     left, sigma, right = torch.linalg.svd(A)
-    c = torch.linspace(0, 1, angles + 1, dtype=torch.float64)[:-1]
-    s, best, best_x = (1 - c**2).sqrt(), -1.0, torch.empty(0)
+    c = torch.linspace(0, 1, angles + 1, dtype=torch.float64, device="cpu")[:-1]
+    s, best, best_x = (1 - c**2).sqrt(), -1.0, torch.empty(0, device="cpu")
     for k, size, v in zip(left.T[:pairs], sigma[:pairs], right[:pairs], strict=True):
-        off = torch.eye(len(A), dtype=torch.float64) - torch.outer(k, k)
+        off = torch.eye(len(A), dtype=torch.float64, device="cpu") - torch.outer(k, k)
         e = off @ torch.linalg.svd(V @ off).Vh[0]
         e = e / e.norm()
         tau = size * radius(R) ** 2

@@ -106,7 +106,7 @@ def domain_of(attention: Attention, R: float, ellipsoid: tuple[Tensor, Tensor | 
     regions, reach = regions_of(attention, R, ellipsoid)
     region = regions[-1]
     if ellipsoid is None:
-        size = torch.tensor(float(R), dtype=torch.float64)
+        size = torch.tensor(float(R), dtype=torch.float64, device="cpu")
         return Domain(region.centre, size, (region.centre, size), region.centre, math.inf)
     inner = nearest(region.centre, region.map)
     least = torch.linalg.vector_norm(region.centre + region.map @ inner).item()

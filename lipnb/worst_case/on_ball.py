@@ -68,6 +68,7 @@ class _Found(NamedTuple):
         return _Found(u[order], value[order], [kind[i] for i in order.tolist()])
 
 
+@torch.inference_mode(False)  # gradients are taken
 def on_ball(
     attention: Attention,
     n: int,
@@ -275,7 +276,7 @@ def _tight(g, n):
 
 def _two_sides(n, directions):
     """Half of the tokens at v, half at -v, and for odd n the first at 0, as `quadratic_input` has them."""
-    factors = torch.tensor([0.0] * (n % 2) + [1.0] * (n // 2) + [-1.0] * (n // 2), dtype=directions.dtype)
+    factors = torch.tensor([0.0] * (n % 2) + [1.0] * (n // 2) + [-1.0] * (n // 2), dtype=directions.dtype, device="cpu")
     return factors[:, None] * directions[:, None]
 
 
@@ -312,7 +313,7 @@ def _with_rates(u):
 
 def _ascended(f, domain, u, steps, seed, shown, *, weights=None):
     """Where ascents from inputs (b, n, s) of `_with_rates` lead, in the norm that goes with token weights (b, n)."""
-    rates = torch.tensor(RATES, dtype=u.dtype).repeat_interleave(len(u) // len(RATES))
+    rates = torch.tensor(RATES, dtype=u.dtype, device="cpu").repeat_interleave(len(u) // len(RATES))
     unit = rates[:, None, None]  # so that one step of Adam of size one is a step of that rate
     root = 1 if weights is None else weights.sqrt()[..., None]
     left = gaussian(seed)(*u.shape[:2], f.output_width)

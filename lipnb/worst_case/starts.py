@@ -29,6 +29,6 @@ def gaussian(seed: int | torch.Generator) -> Callable[..., torch.Tensor]:
     generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
 
     return normal

@@ -271,8 +271,8 @@ def test_another_family_goes_by_its_own_modules(model_type, tmp_path):
     # without the residual and norm that DeBERTa's module goes on to
     assert isinstance(model.architecture.giver(model.module, 0), torch.nn.Linear) == (model_type == "deberta-v2")
     J = jacrev(f)(x[0]).flatten(2).flatten(0, 1)
-    found = local_lipschitz(f, x, rtol=1e-8)
-    assert found.route == "autodiff" and relative(found.value[0], torch.linalg.matrix_norm(J, 2)) < 1e-6
+    found = local_lipschitz(f, x, rtol=1e-6)  # float32 in a part of some resolves no less
+    assert found.route == "autodiff" and relative(found.value[0], torch.linalg.matrix_norm(J, 2)) < 2e-6
     u = torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     products = vmap(lambda u: jvp(f, (x[0],), (u,))[1])(u)
     # softmax and rotations in float32 limit both

@@ -29,7 +29,7 @@ def test_a_route_is_taken_only_if_it_is_faster_and_accurate(monkeypatch):
         (1.99, 3e-7, "default"),
         (3.0, 3e-7, "default"),
     ):
-        measured = ({"default": 2.0, "onednn": seconds, "bfloat16": 1.0}, error)
+        measured = ({"default": 2.0, "onednn": seconds}, error)
         monkeypatch.setattr(gemm, "_measured", lambda measured=measured: measured)
         assert gemm.float32_route() == route
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
@@ -90,16 +90,6 @@ def test_the_product_of_the_route_is_accurate_to_float32(shape):
     assert error < 2e-6
 
 
-def test_low_precision_is_cheaper_or_the_type_itself(monkeypatch):
-    assert gemm.low_precision(torch.float64, "cpu") == torch.float32
-    assert gemm.low_precision(torch.float32, "cuda") == torch.bfloat16
-    assert gemm.low_precision(torch.bfloat16, "cpu") == torch.bfloat16
-    for seconds, kind in ((1.0, torch.bfloat16), (1.9, torch.float32)):
-        measured = ({"default": 3.0, "onednn": 2.0, "bfloat16": seconds}, 0.0)
-        monkeypatch.setattr(gemm, "_measured", lambda measured=measured: measured)
-        assert gemm.low_precision(torch.float32, "cpu") == kind
-
-
 def test_without_the_setting_of_torch_2_9_the_default_is_used(monkeypatch):
     """``torch.backends.mkldnn.matmul.fp32_precision`` came with 2.9; pyproject.toml allows older versions."""
     monkeypatch.delattr(type(torch.backends.mkldnn), "matmul")
@@ -109,8 +99,6 @@ def test_without_the_setting_of_torch_2_9_the_default_is_used(monkeypatch):
         assert gemm.float32_route() == "default"
         with gemm.fastest(torch.float32, "cpu"):
             assert torch.ones(2, 2).mm(torch.ones(2, 2)).eq(2).all()
-        assert gemm.low_precision(torch.float32, "cpu") in (torch.float32, torch.bfloat16)
-        assert gemm.describe().startswith("float32 by default, bfloat16 ")
     finally:
         gemm._measured.cache_clear()
 
@@ -122,9 +110,10 @@ def test_only_products_take_the_route_and_nothing_between_two_of_them(monkeypatc
     before, inside, between, take_off = setting(), [], [], krylov._take_off
     through_output = ScaledWeights.through_output
 
-    def watched(*args, **options):
-        inside.append(setting())
-        return through_output(*args, **options)
+    def watched(weights, joined, **options):
+        if joined.dtype == torch.float32:  # where oneDNN rounds to bfloat16 the run is made again in float64
+            inside.append(setting())
+        return through_output(weights, joined, **options)
 
     def orthogonal(*args, **options):
         between.append(setting())

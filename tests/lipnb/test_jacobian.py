@@ -2,13 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from cases import CASES, random_case, relative
+from scipy.sparse.linalg import svds
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
-from lipnb import Attention, AttentionJacobian, AutodiffJacobian, local_lipschitz
+from lipnb import Attention, AttentionJacobian, AutodiffJacobian, block_norms, certify, local_lipschitz, singular_pair
 from lipnb.jacobian.autodiff import RecordedJacobian
 from lipnb.spectral import start_vectors
 
@@ -227,6 +229,151 @@ def test_the_dense_jacobian_of_a_map_that_hands_its_cotangent_back(f):
     assert abs(local_lipschitz(f, x, method="dense").value - 1) < 1e-12
 
 
+class OldStyle(torch.autograd.Function):
+    """A sine as extensions write it: forward with a context, no forward mode, nothing for `torch.func`."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, w):
+        return ctx.saved_tensors[0].cos() * w
+
+
+class OldStyleOnce(OldStyle):
+    """And one whose backward pass is a kernel of its own, as that of FlashAttention."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, w):
+        assert math.isfinite(w.sum().item())  # which many cotangents at once are not asked
+        return ctx.saved_tensors[0].cos() * w
+
+
+class OldStyleWrong(OldStyle):
+    """And one whose backward pass cannot be recorded as a whole."""
+
+    @staticmethod
+    def backward(ctx, w):
+        return ctx.saved_tensors[0].cos() * (3 * w - 2 * w.detach())
+
+
+def test_maps_without_forward_mode_go_by_reverse_mode_twice():
+    x = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    matrix = torch.randn(3, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def inner(z):
+        return torch.sin(z @ matrix)
+
+    expected = local_lipschitz(inner, x, method="dense").value
+    for f in (
+        lambda z: OldStyle.apply(z @ matrix),
+        lambda z: torch.utils.checkpoint.checkpoint(inner, z, use_reentrant=False),
+    ):
+        lip, pair = local_lipschitz(f, x), singular_pair(f, x)
+        assert torch.allclose(lip.value, expected, rtol=1e-4) and (lip.upper >= expected * (1 - 1e-9)).all()
+        assert torch.allclose(pair.value, expected, rtol=1e-4)
+        assert relative(AutodiffJacobian(f, x).jvp(x), AutodiffJacobian(inner, x).jvp(x)) < 1e-13
+        assert torch.allclose(block_norms(f, x), block_norms(inner, x), rtol=1e-12)
+    once = lambda z: OldStyleOnce.apply(z @ matrix)  # noqa: E731
+    for f, exact in ((once, expected), (lambda z: torch.cdist(z, z + matrix[0]), None)):
+        for call in (local_lipschitz, singular_pair, lambda f, x: AutodiffJacobian(f, x).jvp(x)):
+            with pytest.raises(ValueError, match="neither forward mode .* nor reverse mode twice .* method='dense'"):
+                call(f, x)
+        dense = local_lipschitz(f, x, method="dense").value
+        assert exact is None or torch.allclose(dense, exact, rtol=1e-12)
+        assert block_norms(f, x).isfinite().all()
+    with pytest.raises(ValueError, match="forward and reverse mode disagree"):
+        local_lipschitz(lambda z: OldStyleWrong.apply(z @ matrix), x)
+    with pytest.raises(ValueError, match="reverse mode fails on this map.*use_reentrant=False"):
+        local_lipschitz(lambda z: torch.utils.checkpoint.checkpoint(inner, z, use_reentrant=True), x)
+
+
+def test_a_map_that_mixes_its_sequences_is_refused():
+    x = torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        mixing, fine = (torch.nn.MultiheadAttention(8, 2, batch_first=first).double() for first in (False, True))
+    for f in (
+        lambda z: mixing(z, z, z)[0],
+        lambda z: z - z.mean(0),
+        lambda z: z.cumsum(0),
+        lambda z: z.flip(0).cumsum(0),
+        lambda z: z + 1e-9 * z.roll(1, 0),
+    ):
+        for call in (local_lipschitz, singular_pair, block_norms, AutodiffJacobian):
+            for some in (x, x[:2]):
+                with pytest.raises(ValueError, match="the map mixes the sequences of its batch"):
+                    call(f, some)
+    for f in (lambda z: fine(z, z, z)[0], lambda z: z - z.mean(-2, keepdim=True)):
+        whole, alone = local_lipschitz(f, x), [local_lipschitz(f, one[None]).value[0] for one in x]
+        assert torch.allclose(whole.value, torch.stack(alone), rtol=1e-6)
+
+
+def test_rows_that_are_masked_wholly():
+    """PyTorch's own attention gives such rows zeros, and so a Jacobian that is 0; a softmax of -inf alone is NaN."""
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    seen = torch.ones(5, 5, dtype=torch.bool).tril()
+    seen[2] = False
+
+    def logits(z):
+        return (z @ z.mT).masked_fill(~seen, -torch.inf)
+
+    def zeros(z):
+        return torch.where(seen.any(-1, keepdim=True), logits(z).softmax(-1), 0) @ z
+
+    for f in (lambda z: torch.nn.functional.scaled_dot_product_attention(z, z, z, attn_mask=seen), zeros):
+        found = block_norms(f, x)
+        assert (found[2] == 0).all() and (found[[0, 1, 3, 4]].amax(-1) > 0).all()
+        exact = local_lipschitz(f, x, method="dense").value
+        assert local_lipschitz(f, x).value == pytest.approx(exact.item(), rel=1e-4)
+    for f, said in (
+        (lambda z: logits(z).softmax(-1) @ z, "the map gives NaN at this input.*masked wholly"),
+        (lambda z: torch.nan_to_num(logits(z).softmax(-1)) @ z, "product is NaN.*hides the NaN inside.*masked wholly"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            local_lipschitz(f, x)
+    with pytest.raises(ValueError, match="the map gives NaN"):
+        block_norms(lambda z: logits(z).softmax(-1) @ z, x)
+    # an output of -inf that does not move has no part in the Jacobian
+    half = local_lipschitz(lambda z: torch.cat([z.sin(), torch.full_like(z, -torch.inf)], -1), x).value
+    assert half == pytest.approx(x.cos().abs().max().item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_are_refused_and_the_sentence_says_float(dtype):
+    case = random_case(5)
+    f, x = case.attention.to(dtype=dtype), case.x.to(dtype)
+    for g in (f, torch.sin):
+        for call in (local_lipschitz, singular_pair, block_norms, AutodiffJacobian):
+            with pytest.raises(ValueError, match=r"use \.float\(\) on the tokens and on the map"):
+                call(g, x)
+    for call in (lambda: AttentionJacobian(f, x), lambda: local_lipschitz(f, [x[0], x[0]])):
+        with pytest.raises(ValueError, match=r"use \.float\(\) on the tokens and on the map"):
+            call()
+    assert (certify(f, x).lower > 0).all()  # of the same numbers in float64
+
+
+def test_the_jacobian_is_an_operator_of_scipy():
+    for seed in (1, 5):
+        case = random_case(seed)
+        x = case.x.reshape(-1, *case.x.shape[-2:])[0]
+        J = AttentionJacobian(case.attention, x)
+        A, dense = J.linear_operator(), J.dense().numpy()
+        assert A.shape == dense.shape and A.dtype == dense.dtype
+        assert abs(A @ np.eye(A.shape[1]) - dense).max() < 1e-12 * abs(dense).max()
+        assert abs(A.T @ np.eye(A.shape[0]) - dense.T).max() < 1e-12 * abs(dense).max()
+        assert abs(A @ dense[0] - dense @ dense[0]).max() < 1e-12 * abs(dense).max() ** 2
+        top = svds(A, 1, return_singular_vectors=False, rng=0)
+        assert top[0] == pytest.approx(local_lipschitz(case.attention, x, rtol=1e-9).value.item(), rel=1e-8)
+        single = AttentionJacobian(case.attention.to(dtype=torch.float32), x[None].float()).linear_operator()
+        assert single.dtype == np.float32 and (single @ dense[0]).dtype == np.float32
+        with pytest.raises(ValueError, match="a linear operator is of one sequence"):
+            AttentionJacobian(case.attention, torch.stack([x, x])).linear_operator()
+
+
 def test_two_modes_that_disagree_are_refused():
     x = torch.linspace(0, 1, 12, dtype=torch.float64).view(3, 4)
     with pytest.raises(ValueError, match="forward and reverse mode disagree about this map"):
@@ -266,5 +413,9 @@ def test_the_fast_path_of_a_transformer_layer_is_left_alone():
     )
     lip = local_lipschitz(layer, x)
     assert torch.backends.mha.get_fastpath_enabled() == before
-    exact = torch.linalg.matrix_norm(AutodiffJacobian(layer, x).dense(), 2)
+    J = AutodiffJacobian(layer, x)
+    exact = torch.linalg.matrix_norm(J.dense(), 2)
     assert torch.allclose(lip.value, exact, rtol=1e-4) and (lip.upper >= exact * (1 - 1e-9)).all()
+    with torch.no_grad():  # forward mode itself: without it reverse mode twice would stand in, unseen
+        pushed = J._pushed(x)
+    assert relative(pushed.flatten(1), (J.dense() @ x.flatten(1)[..., None])[..., 0]) < 1e-12

@@ -140,10 +140,10 @@ class Expansion:
         """
         generator = torch.Generator().manual_seed(seed)
         n, device = self._s.shape[1], self._s.device
-        some = torch.randint(n, (rows,), generator=generator).to(device)
+        some = torch.randint(n, (rows,), generator=generator, device="cpu").to(device)
         some = torch.cat([some, self._s.argmax(1), self._s.argmin(1)])
         cumulative = self.column.double().cumsum(0)
-        draws = torch.rand(columns, generator=generator, dtype=torch.float64).to(device) * cumulative[-1]
+        draws = torch.rand(columns, generator=generator, dtype=torch.float64, device="cpu").to(device) * cumulative[-1]
         drawn = torch.searchsorted(cumulative, draws).clamp_max(n - 1)
         s, t = self._s[:, some], self._t[:, drawn]
         exact = torch.einsum("ci,cj->ij", s, t).sub_(s.abs().sum(0)[:, None]).exp_()
