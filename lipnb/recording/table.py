@@ -19,7 +19,7 @@ from lipnb.recording.files import alone, kept, replacing
 
 with extra("scan"):
     import pandas as pd
-    from tqdm.auto import tqdm
+    from tqdm import tqdm
 
 __all__ = ["FLOAT_FORMAT", "Recording", "Unit", "bar", "make", "recording", "remeasure"]
 

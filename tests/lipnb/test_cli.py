@@ -96,11 +96,11 @@ def test_failures_and_interrupts_have_their_exit_codes(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "lacks", "sentence"),
     [
-        (("scan", "minilm"), "pandas", "lipnb: pandas is not installed: pip install 'lipnb[scan]'."),
-        (("scan", "minilm"), "rich", "lipnb: rich is not installed: pip install 'lipnb[scan]'."),
-        (("scan", "minilm", "--lengths", "4"), "huggingface_hub", "pip install 'lipnb[models]'."),
-        (("sweep", "a.yml", "--dry-run"), "yaml", "lipnb: yaml is not installed: pip install 'lipnb[sweeps]'."),
-        (("sweep", "a.yml"), "pandas", "lipnb: pandas is not installed: pip install 'lipnb[sweeps]'."),
+        (("scan", "minilm"), "pandas", "lipnb: pandas is not installed: pip install '.[scan]' in a clone of lipnb."),
+        (("scan", "minilm"), "rich", "lipnb: rich is not installed: pip install '.[scan]' in a clone of lipnb."),
+        (("scan", "minilm", "--lengths", "4"), "huggingface_hub", "pip install '.[models]' in a clone of lipnb."),
+        (("sweep", "a.yml", "--dry-run"), "yaml", "yaml is not installed: pip install '.[sweeps]' in a clone of lipnb."),
+        (("sweep", "a.yml"), "pandas", "lipnb: pandas is not installed: pip install '.[sweeps]' in a clone of lipnb."),
     ],
     ids=str,
 )

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,13 @@ def fill(record, units):
     for unit in units:
         if record.rows(unit) is None:
             record.add(unit, [{"unit": unit, "value": len(unit) / 3}], seconds=0.5)
+
+
+def test_importing_it_asks_for_no_widgets():
+    """tqdm.auto warns in a notebook without ipywidgets: a page whose outputs are compared would differ."""
+    code = "import sys, lipnb.recording, lab.figures; print('tqdm.auto' in sys.modules, 'tqdm' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"
 
 
 def test_a_table_and_its_birth_certificate(tmp_path):
