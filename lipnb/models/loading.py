@@ -147,8 +147,8 @@ def name_of(name_or_path: str | os.PathLike) -> str:
                 "tokenizer with tokenizer.save_pretrained('mine'), then give 'mine'."
             )
         raise ValueError(
-            f"this {kind} is in memory, and models of transformers are read, from a folder or by name: measure a module "
-            "of your own with lipnb.local_lipschitz(module.eval(), x)."
+            f"this {kind} is in memory, and models of transformers are read, from a folder or by name: measure a "
+            "module of your own with lipnb.local_lipschitz(module.eval(), x)."
         )
     if not isinstance(name_or_path, (str, os.PathLike)) or not os.fspath(name_or_path).strip():
         raise ValueError(f"the model (name_or_path) must be a name or a folder, got {name_or_path!r:.60}.")
