@@ -51,6 +51,20 @@ class LocalLipschitz:
         "autodiff"; several names where the inputs took several routes.
     precision : str
         Of the products: "input", or "float64" where float32 could prove no more; or both.
+
+    Examples
+    --------
+    A table, with one row for each item of a batch (b, n, d):
+
+    >>> import pandas as pd
+    >>> import torch
+    >>> from lipnb import Attention, local_lipschitz
+    >>> eye = torch.eye(3, dtype=torch.float64)
+    >>> lip = local_lipschitz(Attention.from_matrices(eye, eye), torch.stack([0 * eye, eye]))
+    >>> pd.DataFrame(vars(lip))[["value", "upper", "converged", "route"]].round(2)
+       value  upper  converged  route
+    0   1.00   1.00       True  dense
+    1   1.36   1.36       True  dense
     """
 
     value: Tensor
