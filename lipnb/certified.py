@@ -41,6 +41,18 @@ class Bracket:
         What float64 arithmetic may have changed; infinite where float64 does not resolve the attention matrix.
     columns : Tensor of int, shape of the batch
         Number of input directions treated exactly; with n d of them the bracket closes.
+
+    Examples
+    --------
+    A table, with one row for each item of a batch (b, n, d):
+
+    >>> import pandas as pd
+    >>> import torch
+    >>> from lipnb import Attention, certify
+    >>> eye = torch.eye(3, dtype=torch.float64)
+    >>> bracket = certify(Attention.from_matrices(eye, eye), torch.stack([eye, 2 * eye]))
+    >>> [*pd.DataFrame(vars(bracket))][:2], len(pd.DataFrame(vars(bracket)))
+    (['lower', 'upper'], 2)
     """
 
     lower: Tensor
@@ -94,7 +106,7 @@ def certify(
         Seed of the solver's start vector.
     columns : int, optional
         Most input directions to treat exactly; 0: closed form alone; from n d on: all. By default what takes seconds,
-        and none for inputs so long and wide that few could be afforded (n = 512, d = 768: a minute or two, no column).
+        and none for inputs so long and wide that few could be afforded (n = 256, d = 384: no column, as with 0).
 
     Returns
     -------

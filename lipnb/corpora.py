@@ -263,7 +263,7 @@ def _ag_news():
         # no FileNotFoundError: the text is there, and `available` must not take another one without a word
         raise ModuleNotFoundError(
             "the text 'ag_news' from the hub is a Parquet file, which pandas cannot read here: "
-            "pip install 'lipnb[hub]'."
+            "pip install '.[hub]' in a clone of lipnb."
         ) from None
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(

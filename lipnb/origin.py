@@ -31,21 +31,21 @@ def extra(name: str) -> Iterator[None]:
     Raises
     ------
     ModuleNotFoundError
-        "... is not installed: pip install 'lipnb[NAME]'."
+        "... is not installed: pip install '.[NAME]' in a clone of lipnb."
 
     Examples
     --------
     >>> with extra("scan"):
     ...     import no_such_package
     Traceback (most recent call last):
-    ModuleNotFoundError: no_such_package is not installed: pip install 'lipnb[scan]'.
+    ModuleNotFoundError: no_such_package is not installed: pip install '.[scan]' in a clone of lipnb.
     """
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] == "lipnb":
             raise
-        sentence = f"{error.name.split('.')[0]} is not installed: pip install 'lipnb[{name}]'."
+        sentence = f"{error.name.split('.')[0]} is not installed: pip install '.[{name}]' in a clone of lipnb."
         raise ModuleNotFoundError(sentence, name=error.name) from None
 
 

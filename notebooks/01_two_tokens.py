@@ -123,7 +123,7 @@ best = []
 for ax, tokens, (off, side) in zip(axes, (x, crowd), ((4, "left"), (-4, "right")), strict=True):
     largest, seen = local_lipschitz(head, tokens).value.item(), gains(tokens)
     best.append((seen.max().item() / largest, largest, seen.median().item()))
-    sns.histplot(x=seen.numpy(), binwidth=0.05, ax=ax, color="C0")
+    sns.histplot(x=seen.numpy(), bins=torch.arange(0, largest + 0.1, 0.05).numpy(), ax=ax, color="C0")
     ax.axvline(largest, color="C1", lw=2.5)
     at = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": side}
     ax.annotate("constant", (largest, 0.9), (off, 0), color="#b34700", **at)

@@ -46,7 +46,7 @@ for call, extra in ((lambda: lipnb.scan("minilm"), "scan"), (lambda: lipnb.sweep
     try:
         call()
     except ModuleNotFoundError as error:
-        assert str(error).endswith(f"pip install 'lipnb[{extra}]'."), error
+        assert str(error).endswith(f"pip install '.[{extra}]' in a clone of lipnb."), error
         print(error)
     else:
         raise AssertionError(extra)

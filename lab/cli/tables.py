@@ -99,7 +99,7 @@ def run(arguments):
 
 def _check(arguments):
     """Measure some rows of stored tables again."""
-    from tqdm.auto import tqdm
+    from tqdm import tqdm
 
     from lab import experiments, results
     from lab.experiments.checking import check

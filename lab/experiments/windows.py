@@ -2,7 +2,7 @@
 
 import pandas as pd
 import torch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from lab import released
 from lipnb import corpora, models

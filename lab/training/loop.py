@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from lipnb.recording import replacing
 

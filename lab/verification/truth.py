@@ -11,7 +11,9 @@ import torch
 try:
     import flint
 except ImportError as error:
-    raise ImportError("the checks in many digits need python-flint: pip install 'lipnb[test]'.") from error
+    raise ImportError(
+        "the checks in many digits need python-flint: pip install '.[test]' in a clone of lipnb."
+    ) from error
 
 __all__ = ["change", "jacobian", "largest_stretch", "seen_by", "settled", "small"]
 

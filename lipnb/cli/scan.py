@@ -29,6 +29,7 @@ A table is printed; the folder given by --output gets
   heads.csv, tokens.csv, whole.csv    the close look              against.csv    with --against
   *.json         how each was made: model, text, hashes, versions, seed, seconds
   SHA256SUMS     checksums of these tables, written last; a table that was changed since is not read again
+  *.partial.jsonl  of a scan with gaps: what is there already; the same command tries the rest again
   .*.partial.lock    empty; they keep two scans out of one folder and may be deleted when none runs
 """
 
@@ -42,9 +43,12 @@ how to read the table (`lipnb scan --columns` explains those of all files):
   / shuffled    how many times the constant of the same weights on the same tokens in random order
   column        the largest column sum of the attention matrix: how much attention one token gets, at most n
   bound         the closest bound in closed form: x 340 is 340 times too high, geometric mean over windows
-  check         the layer was taken out of the network correctly: same output, same mask; else nothing is measured
+  check         the layer was taken out of the network correctly: same output, same mask; else nothing is measured;
+                "1 of 2": one window of two could be measured, "gap": none could, and below it says why
 
-A scan that is stopped, even by kill -9, continues where it was when the same command is given again.
+A scan that is stopped, even by kill -9, continues where it was when the same command is given again. What cannot be
+measured (a product that overflows, a derivative that a layer does not have) is named and ends nothing; the exit code is
+then 1, and the same command tries it again.
 """
 
 
@@ -140,7 +144,11 @@ def add(verbs):
     verb.add_argument("--device", metavar="NAME", help="such as cuda (default: the CPU)")
     verb.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default float32")
     verb.add_argument("--seed", type=whole, default=0, metavar="N", help="of windows, start vectors, random weights")
-    verb.add_argument("--output", metavar="FOLDER", help="default scan-MODEL")
+    verb.add_argument(
+        "--output",
+        metavar="FOLDER",
+        help="default scan-MODEL; with --against, the scan of OTHER lies in FOLDER/scan-OTHER",
+    )
     verb.add_argument("--again", action="store_true", help="measure anew what the folder holds already")
     verb.add_argument("--dry-run", action="store_true", help="say what would be measured and about how long it takes")
     verb.add_argument("--columns", nargs=0, action=Explain, help="explain the columns of all tables, and exit")
@@ -148,7 +156,7 @@ def add(verbs):
 
 
 def run(arguments):
-    """Scan, write the report, print the table; 1 where a layer failed its self-check."""
+    """Scan, write the report, print the table; 1 where a layer failed its self-check or was not measured."""
     from pathlib import Path
 
     from lipnb import corpora
@@ -181,14 +189,18 @@ def run(arguments):
     if arguments.against is not None and _is_scan(arguments.against) and _is_scan(arguments.model):
         scanning.compare(scanning.load(arguments.model), scanning.load(arguments.against))  # refused before it is shown
     found, output = _scanned(arguments, arguments.model, arguments.output)
-    passed = found.summary.passed.all()
+    if arguments.output is not None:  # the folder of a scan that was given as MODEL stays as it is
+        output = Path(arguments.output)
+        output.mkdir(parents=True, exist_ok=True)
+    passed = found.summary.passed.all() and found.gaps.empty
     report = found.report(output)
     terminal.show(found)
     print(f"\nReport: {report}")
     if arguments.against is not None:
-        other, _ = _scanned(arguments, arguments.against, None)
+        beside = None if arguments.output is None else output / scanning.folder_of(arguments.against)
+        other, _ = _scanned(arguments, arguments.against, beside)
         _against(found, other, (arguments.model, arguments.against), output)
-        passed &= other.summary.passed.all()
+        passed &= other.summary.passed.all() and other.gaps.empty
     return 0 if passed else 1
 
 

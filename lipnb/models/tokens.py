@@ -48,9 +48,14 @@ def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
     FileNotFoundError
         "no tokenizer ... could be found ..."
     ValueError
-        "the tokenizer ... has ... token ids, but ... knows only ..."
+        "tokenizer must be a name or a folder ..."; "the tokenizer ... has ... token ids, but ... knows only ..."
     """
     if wanted is not None:
+        if not isinstance(wanted, (str, os.PathLike)):
+            raise ValueError(
+                f"tokenizer must be a name or a folder, got a {type(wanted).__name__}: one in memory is saved with "
+                "tokenizer.save_pretrained('mine'), then give 'mine'."
+            )
         wanted = os.fspath(wanted)
         place = minilm_folder() if wanted == "minilm" else Path(wanted)
         place = place if place.is_dir() else _by_name(wanted)

@@ -1,7 +1,8 @@
 """Tables in the making: what is measured is kept, whatever stops the run.
 
 A table is ``NAME.csv`` with ``NAME.json`` beside it. While it is made, finished units of work are appended to
-``NAME.partial.jsonl``, one line each, so that a killed run continues where it was.
+``NAME.partial.jsonl``, one line each, so that a killed run continues where it was. A unit may say that it could not
+measure all: its gaps stand in ``NAME.json``, the partial file stays, and the next run tries that unit again.
 """
 
 import json
@@ -19,11 +20,12 @@ from lipnb.recording.files import alone, kept, replacing
 
 with extra("scan"):
     import pandas as pd
-    from tqdm.auto import tqdm
+    from tqdm import tqdm
 
-__all__ = ["FLOAT_FORMAT", "Recording", "Unit", "bar", "make", "recording", "remeasure"]
+__all__ = ["FLOAT_FORMAT", "GAP", "Recording", "Unit", "bar", "make", "recording", "remeasure"]
 
 FLOAT_FORMAT = "%.6g"  # more digits differ between processors
+GAP = "gap"  # key of a row that is no row of the table: it says what could not be measured
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Unit:
     key : str
         Names the unit within its table; a run that is continued passes over the keys it finds.
     measure : callable
-        Gives its rows, a list of dictionaries. Called once, and only when the unit is not there yet.
+        Gives its rows, a list of dictionaries. Called once, and only when the unit is not there yet. A row with the key
+        ``gap`` says what could not be measured: it goes into the provenance, and the next run measures the unit again.
     size : int
         How much of the progress bar it is, such as how many rows it gives.
     """
@@ -79,7 +82,7 @@ class Recording:
         os.truncate(self._path, len(whole))
         if not begun:
             self._append({"settings": self._settings})
-        self._units = units
+        self._units = {key: unit for key, unit in units.items() if not _gaps(unit)}
 
     def _append(self, line):
         text = (json.dumps(line, default=_plain) + "\n").encode()
@@ -159,14 +162,15 @@ class Recording:
             raise failed
 
     def finish(self, join: Callable[[pd.DataFrame], pd.DataFrame] | None = None) -> pd.DataFrame:
-        """Write the table and its provenance; drop the partial file.
+        """Write the table and its provenance; drop the partial file, but where there are gaps.
 
         Parameters
         ----------
         join : callable, optional
             Makes the table from that of all units' rows, in the order they were added; default: that table itself.
         """
-        table = pd.DataFrame([row for unit in self._units.values() for row in unit["rows"]])
+        gaps = [row for unit in self._units.values() for row in _gaps(unit)]
+        table = pd.DataFrame([row for unit in self._units.values() for row in unit["rows"] if GAP not in row])
         table = table if join is None else join(table)
         seconds = sum(unit["seconds"] for unit in self._units.values())
         birth = {
@@ -175,14 +179,21 @@ class Recording:
             "seconds": round(seconds, 1),
             "finished": time.strftime("%Y-%m-%d", time.gmtime()),
             "versions": versions(),
+            **({"gaps": gaps} if gaps else {}),
         }
         final = self._path.with_name(self._path.name.replace(".partial.jsonl", ".csv"))
         with kept(final):
             with replacing(final, final.with_suffix(".json")) as (csv, about):
                 csv.write_text(table.to_csv(index=False, float_format=FLOAT_FORMAT), encoding="utf-8")
                 about.write_text(json.dumps(birth, indent=1) + "\n", encoding="utf-8")
-            self._path.unlink()
+            if not gaps:
+                self._path.unlink()
         return table
+
+
+def _gaps(unit):
+    """What a unit could not measure."""
+    return [row for row in unit["rows"] if GAP in row]
 
 
 def _plain(value):

@@ -8,7 +8,9 @@ from lipnb.attention import Attention
 from lipnb.jacobian import block_norms, singular_pair
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models import whole_network
+from lipnb.recording.table import GAP
 from lipnb.scanning.checking import self_check
+from lipnb.scanning.gaps import tried
 from lipnb.scanning.reader import Reader
 
 __all__ = ["heads", "layer", "network", "one_head", "relative", "tokens"]
@@ -57,19 +59,22 @@ def heads(reader: Reader, number: int, n: int, *, object: str, rtol: float, seed
     if not isinstance(f, Attention) or not self_check(model, number, read[number])[2]:
         return rows
     for head in range(f.heads):
-        alone = one_head(f, head)
-        found = local_lipschitz(alone, x, rtol=rtol, seed=seed)
-        rows.append(
-            {
-                "layer": number,
-                "length": n,
-                "head": head,
-                "shares_keys_with": head // (f.heads // f.groups),
-                "lipschitz": found.value.item(),
-                "relative": relative(found.value.item(), x, alone(x)),
-                "converged": found.converged.item(),
-            }
-        )
+        with tried(rows, f"head {head} of layer {number} at n = {n}"):
+            alone = one_head(f, head)
+            found = local_lipschitz(alone, x, rtol=rtol, seed=seed)
+            rows.append(
+                {
+                    "layer": number,
+                    "length": n,
+                    "head": head,
+                    "shares_keys_with": head // (f.heads // f.groups),
+                    "lipschitz": found.value.item(),
+                    "relative": relative(found.value.item(), x, alone(x)),
+                    "converged": found.converged.item(),
+                }
+            )
+    if all(GAP in row and row["reason"] == rows[0]["reason"] for row in rows):
+        return [rows[0] | {GAP: f"all heads of layer {number} at n = {n}"}]
     return rows
 
 
@@ -80,6 +85,8 @@ def tokens(reader: Reader, number: int, n: int, *, object: str, rtol: float, see
     if not isinstance(f, Attention) or not self_check(model, number, read[number])[2]:
         return []
     norms, pair = block_norms(f, x, seed=seed).double(), singular_pair(f, x, rtol=rtol, seed=seed)
+    if not norms.isfinite().all():
+        raise FloatingPointError("a block of the Jacobian is NaN or infinite.")
     others = norms - norms.diag().diag()
     rows = []
     for place in range(len(x)):
@@ -123,19 +130,56 @@ def layer(reader: Reader, number: int, n: int, *, seed: int) -> list[dict]:
     """The row of a whole layer, with residual, norms and MLP, at the first window."""
     _, read = reader.of("first", n)
     x, whole = read[number].stream, read[number].whole
-    return [_row(whole, x, "layer", number, n, seed)]
+    return [_row(whole, x, "layer", number, n, seed, True)]
 
 
 def network(reader: Reader, n: int, to: str, *, seed: int) -> list[dict]:
-    """The row of the network from what its first layer receives to its last hidden states or logits."""
-    model, read = reader.of("text", n)
-    return [_row(whole_network(model, reader.inputs[n][:1], to), read[0].stream[:1], to, -1, n, seed)]
+    """The row of the network from what its first layer receives to its last layer, last hidden states or logits.
+
+    To the last layer: no row where the last hidden states are what that layer gives.
+    """
+    model, read = reader.of("first", n)
+    inputs, x = reader.inputs[n][:1], read[0].stream
+    f = _to_last_layer(model, inputs) if to == "layers" else whole_network(model, inputs, to)
+    if to == "layers" and _alike(f(x), whole_network(model, inputs)(x)):
+        return []
+    return [_row(f, x, to, -1, n, seed, to != "logits" and _alike(f(x), _composed(read, x)))]
 
 
-def _row(f, x, part, number, n, seed):
+def _to_last_layer(model, inputs):
+    """The network as a map to what its last layer gives, before the norm, or whatever else, that may follow."""
+    whole, last = whole_network(model, inputs), model.architecture.layers_of(model.module)[-1]
+
+    def stack(x):
+        given = []  # a module that layers share gives several times
+        handle = last.register_forward_hook(lambda _, args, output: given.append(output))
+        try:
+            whole(x)
+        finally:
+            handle.remove()
+        return given[-1][0] if isinstance(given[-1], tuple) else given[-1]
+
+    return stack
+
+
+@torch.no_grad()
+def _composed(read, x):
+    """The layers one after another, from the first one's tokens."""
+    for one in read:
+        x = one.whole(x)
+    return x
+
+
+def _alike(y, z):
+    """Whether two computations of tokens are of the same map, up to rounding."""
+    return bool(y.shape == z.shape and (y - z).abs().max() <= ROUGH * z.abs().max())
+
+
+def _row(f, x, part, number, n, seed, composed):
     found = local_lipschitz(f, x, rtol=ROUGH, seed=seed)
     return {
         "part": part,
+        "composed": composed,
         "layer": number,
         "length": n,
         "lipschitz": found.value.item(),

@@ -21,6 +21,7 @@ WINDOW = {
 }
 SUMMARY = {
     "layer, length, windows": "one row for each layer and length, over so many windows",
+    "measured": "in how many of them the constant could be measured; what could not is in the json files, under gaps",
     "lipschitz, low, high": "mean, least and largest constant of the windows",
     "passed, converged, route": "whether all windows passed, whether all converged, all routes",
     "relative, column, mean_radius": "means over windows",
@@ -46,7 +47,9 @@ TOKENS = {
     "in_steepest, out_steepest": "norm here of the top singular vector of inputs, and of outputs",
 }
 WHOLE = {
-    "part": "layer: with norms, residuals and MLP; hidden, logits: the network from its first layer's input to there",
+    "part": "layer: with norms, residuals and MLP; layers, hidden, logits: the network from its first layer's input to "
+    "what its last layer gives (where a norm follows), to its last hidden states, to its logits",
+    "composed": "whether this is the layers one after another and no more: then their constants multiply to a bound",
     "layer, length": "at the first window of the shortest length; layer -1 for the network",
     "lipschitz, relative, residual, converged, steps": "as above, by automatic differentiation, to 0.1 %",
 }

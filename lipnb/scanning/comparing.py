@@ -43,9 +43,11 @@ def compare(before: Scan, after: Scan) -> pd.DataFrame:
                 "second; scan both with the same text and options."
             )
     both = before.table.merge(after.table, on=["layer", "length", "window"], suffixes=("_before", "_after"))
-    both = both[both.passed_before & both.passed_after]
+    both = both[both.passed_before & both.passed_after & both.lipschitz_before.notna() & both.lipschitz_after.notna()]
     if both.empty:
-        raise ValueError("these scans cannot be compared: they have no layer and length in common that passed.")
+        raise ValueError(
+            "these scans cannot be compared: they have no layer and length in common that passed and were measured."
+        )
     both = both.assign(
         ratio=both.lipschitz_after / both.lipschitz_before,
         higher=both.lipschitz_after * (1 - ROUNDING) > both.probable_before * (1 + ROUNDING),

@@ -10,9 +10,10 @@ from pathlib import Path
 import pandas as pd
 
 from lipnb import recording
+from lipnb.scanning import gaps
 from lipnb.scanning.summary import summarise
 
-__all__ = ["SUMS", "TABLES", "Scan", "clear", "folder_of", "load", "seal"]
+__all__ = ["NEEDED", "SUMS", "TABLES", "Scan", "clear", "folder_of", "load", "seal"]
 
 TABLES = ("scan", "heads", "tokens", "whole")
 SUMMARY, SUMS = "summary.csv", "SHA256SUMS"
@@ -39,6 +40,8 @@ class Scan:
     heads, tokens, whole : DataFrame
         The shortest length looked at closely, at its first window: one row for each head; for each token; for each
         whole layer and for the network. Empty where it was not asked for.
+    gaps : DataFrame
+        One row for each thing that could not be measured: `table` where it lacks, `gap` (what, in words), `reason`.
     """
 
     table: pd.DataFrame
@@ -47,6 +50,7 @@ class Scan:
     heads: pd.DataFrame
     tokens: pd.DataFrame
     whole: pd.DataFrame
+    gaps: pd.DataFrame
 
     def report(self, path: str | os.PathLike) -> Path:
         """Write the report, one HTML file that opens offline, to `path` (a folder: report.html in it); gives its path.
@@ -76,8 +80,9 @@ def _digest(path):
 
 
 def clear(folder: Path) -> None:
-    """Take away what says that a scan in this folder is finished."""
-    for name in (SUMS, *(f"{table}.json" for table in TABLES)):
+    """Take away what says that a scan in this folder is finished; of a finished one, what it would go on from too."""
+    partial = TABLES if (folder / SUMS).is_file() else ()
+    for name in (SUMS, *(f"{table}.json" for table in TABLES), *(f"{table}.partial.jsonl" for table in partial)):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -136,8 +141,15 @@ def load(folder: str | os.PathLike) -> Scan:
         file = "scan.json"
         about = json.loads((folder / file).read_text(encoding="utf-8"))
         about["settings"]["layers_scanned"], about["versions"]
-        about["seconds"] = round(sum(_seconds(folder / f"{name}.json") for name in TABLES if f"{name}.json" in sums), 1)
-        return Scan(tables["scan"], summarise(tables["scan"]), about, *(tables[name] for name in TABLES[1:]))
+        births = {name: _birth(folder / f"{name}.json") for name in TABLES if f"{name}.json" in sums}
+        about["seconds"] = round(sum(birth["seconds"] for birth in births.values()), 1)
+        there = [{"table": name, **gap} for name, birth in births.items() for gap in birth.get("gaps", ())]
+        return Scan(
+            **{"table" if name == "scan" else name: table for name, table in tables.items()},
+            summary=summarise(tables["scan"]),
+            about=about,
+            gaps=pd.DataFrame(there, columns=gaps.COLUMNS),
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{file} in the folder {folder.name!r} is damaged ({str(error) or type(error).__name__:.90}): measure anew "
@@ -145,5 +157,5 @@ def load(folder: str | os.PathLike) -> Scan:
         ) from None
 
 
-def _seconds(path):
-    return json.loads(path.read_text(encoding="utf-8"))["seconds"]
+def _birth(path):
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,6 +1,7 @@
 """What a scan reads: a model, a text or images, and how much of each; all said before anything is measured."""
 
 import hashlib
+import os
 from dataclasses import dataclass
 from operator import index
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import torch
 
 from lipnb import corpora, models
-from lipnb.models.loading import layer_count
+from lipnb.models.loading import layer_count, name_of
 from lipnb.scanning import images
 
 __all__ = ["Material", "chosen_layers", "prepare"]
@@ -114,8 +115,10 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, 
     """
     if windows < 1:
         raise ValueError(f"windows must be 1 or more, got {windows}.")
+    if not isinstance(text, (str, os.PathLike)):
+        raise ValueError(f"text must be a text or the name of a file or corpus, got a {type(text).__name__}.")
     lengths = None if lengths is None else _lengths(lengths)
-    name = None if isinstance(model, models.Model) else str(model)
+    name = None if isinstance(model, models.Model) else name_of(model)
     chosen_layers(layers, None, name)
     if name is not None and not _itself(text) and Path(text).is_file() and not Path(text).name.endswith(images.ENDINGS):
         corpora.read(str(text))  # a text that cannot be read is said before a model is loaded

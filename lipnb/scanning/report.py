@@ -5,15 +5,16 @@ from pathlib import Path
 
 import jinja2
 import pandas as pd
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from lipnb import corpora, recording
 from lipnb.scanning import figures
 from lipnb.scanning.catalogue import CATALOGUE, SOURCES
 from lipnb.scanning.columns import COLUMNS
 from lipnb.scanning.folder import Scan
-from lipnb.scanning.summary import TITLES, skipped, times
-from lipnb.scanning.verdict import as_written, verdicts
+from lipnb.scanning.gaps import as_sentences
+from lipnb.scanning.summary import ENDS, TITLES, measured, skipped, times
+from lipnb.scanning.verdict import NUMBER, PAGES, as_written, figures_of, roughest, verdicts
 
 __all__ = ["PLOTTED", "html", "write"]
 
@@ -47,6 +48,8 @@ def html(found: Scan) -> str:
         A whole HTML document that asks for nothing outside itself. Names and texts in it are escaped.
     """
     summary, settings = found.summary, found.about["settings"]
+    said, good = verdicts(found), measured(summary)
+    named = {page for finding in said for page in finding.pages}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         autoescape=True,
@@ -54,7 +57,14 @@ def html(found: Scan) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": _number, "times": times, "small": _small, "short": _short}
+    environment.filters |= {
+        "figures": figures_of,
+        "linked": _linked,
+        "number": _number,
+        "times": times,
+        "small": _small,
+        "short": _short,
+    }
     there = [key for key in TITLES if f"over_{key}" in summary]
     routes = sorted(
         {part for route in summary.get("route", pd.Series(dtype=str)).dropna() for part in route.split(" + ")}
@@ -73,7 +83,11 @@ def html(found: Scan) -> str:
         tokens=_most_moving(found.tokens),
         whole=found.whole.astype(object).where(found.whole.notna(), None).to_dict("records"),
         columns=COLUMNS,
-        verdicts=verdicts(found),
+        verdicts=said,
+        gaps=as_sentences(found.gaps),
+        pages={page: title for page, title in PAGES.items() if page in named},
+        ends=ENDS,
+        top=roughest(good) if len(good) else None,
         skipped=skipped(found.about, summary),
         passed=int(summary.passed.sum()),
         certified="certified" in summary and bool(summary.certified.notna().any()),
@@ -94,7 +108,7 @@ def write(found: Scan, path: str | os.PathLike) -> Path:
 
 def _plots(summary):
     """Plots as SVG, each with a caption."""
-    good, plots = summary[summary.passed], []
+    good, plots = measured(summary), []
     if good.empty:
         return plots
     for length, rows in good.groupby("length"):
@@ -126,7 +140,7 @@ def _plots(summary):
 
 def _close_plots(found):
     """Baselines, heads and tokens as SVG, each with a caption."""
-    good, plots = found.summary[found.summary.passed], []
+    good, plots = measured(found.summary), []
     if len(good):
         longest = good[good.length == good.length.max()]
         plots.append(
@@ -171,6 +185,11 @@ def _described(settings):
     """What was read, in words."""
     known = settings["text"] in corpora.NAMES
     return corpora.describe(settings["text"]).split(";")[0] if known else settings["text"]
+
+
+def _linked(means):
+    """What a finding means, with the numbers of pages as links into the list at the end."""
+    return Markup(NUMBER.sub(r'(<a href="#page-\1">page&nbsp;\1</a>)', str(escape(means))))
 
 
 def _number(value):

@@ -17,16 +17,19 @@ from lipnb.lipschitz import local_lipschitz
 from lipnb.models import OBJECTS, Model, readings, whole_network
 from lipnb.scanning import closely
 from lipnb.scanning.catalogue import applicable
-from lipnb.scanning.folder import SUMS, Scan, clear, folder_of, load, seal
+from lipnb.scanning.folder import NEEDED, SUMS, Scan, clear, folder_of, load, seal
+from lipnb.scanning.gaps import tried
 from lipnb.scanning.inputs import chosen_layers, prepare
 from lipnb.scanning.measure import closed_form_work, measure
 from lipnb.scanning.planning import Begun, shorter
 from lipnb.scanning.reader import Reader
+from lipnb.scanning.summary import ENDS
 
 __all__ = ["UPPER_WORK", "begin", "remeasure", "scan"]
 
 UPPER_WORK = 1e11  # operations of one certified bound, up to which it is computed by default: some seconds
 LEFT_OUT = "left_out"
+PARTS = ["layer", *ENDS]
 ASKED = ("layers_scanned", "lengths", "windows", "object", "random", "rtol", "seed")
 
 
@@ -96,7 +99,8 @@ def scan(
     Returns
     -------
     Scan
-        Also saved in `output`; a scan that was stopped continues where it was.
+        Also saved in `output`; a scan that was stopped continues where it was. What cannot be measured, such as a layer
+        whose products overflow, ends nothing: it stands in `Scan.gaps`, and the same call tries it again.
 
     Raises
     ------
@@ -129,13 +133,15 @@ def scan(
         clear(output)
     elif (output / SUMS).is_file():
         found = load(output)
-        if {**found.about["settings"], LEFT_OUT: 0} == {**settings, LEFT_OUT: 0}:
+        if {**found.about["settings"], LEFT_OUT: 0} != {**settings, LEFT_OUT: 0}:
+            raise ValueError(
+                f"the folder {output.name!r} holds another scan "
+                f"({_difference(found.about['settings'], settings)}): name another folder with --output, or "
+                "measure anew with --again (again=True in Python)."
+            )
+        if found.gaps.empty:
             return found
-        raise ValueError(
-            f"the folder {output.name!r} holds another scan "
-            f"({_difference(found.about['settings'], settings)}): name another folder with --output, or "
-            "measure anew with --again (again=True in Python)."
-        )
+        (output / SUMS).unlink()  # what could not be measured is tried again
     todo = {
         table: units
         for table, units in _units(begun.reader, settings).items()
@@ -149,7 +155,7 @@ def scan(
         for table, units in todo.items():
             with recording.recording(table, settings, output) as record:
                 record.fill(units, bar, title=f"{name}, {table}")
-                record.finish(_in_order if table == "scan" else None)
+                record.finish(partial(_in_order, table))
     seal(output)
     return load(output)
 
@@ -215,8 +221,14 @@ def _without_attention(network):
     return f"{which} {', '.join(map(str, others))} of {network.name} {verb} no attention: not measured."
 
 
-def _in_order(table):
-    return table.sort_values(["layer", "length", "window"], ignore_index=True)
+def _in_order(name, table):
+    """A table as it is saved; one without rows, as of heads that no closed form tells apart, says its columns still."""
+    if table.empty:
+        return pd.DataFrame(columns=NEEDED[name])
+    # what was missing and measured later came last
+    by = {"scan": ["layer", "length", "window"], "whole": ["part", "layer"]}.get(name, ["layer"])
+    places = {part: place for place, part in enumerate(PARTS)}
+    return table.sort_values(by, key=lambda column: column.replace(places), kind="stable", ignore_index=True)
 
 
 def _units(reader: Reader, settings: dict) -> dict[str, list[recording.Unit]]:
@@ -233,16 +245,28 @@ def _units(reader: Reader, settings: dict) -> dict[str, list[recording.Unit]]:
     }
     if n is None:
         return units
-    units["heads"] = [recording.Unit(str(i), partial(closely.heads, reader, i, n, **three), 1) for i in wanted]
-    units["tokens"] = [recording.Unit(str(i), partial(closely.tokens, reader, i, n, **three), 1) for i in wanted]
+
+    def unit(key, what, look, *given, **options):
+        return recording.Unit(key, partial(_or_gap, f"{what} at n = {n}", partial(look, reader, *given, **options)))
+
     seed = {"seed": settings["seed"]}
-    units["whole"] = [recording.Unit(str(i), partial(closely.layer, reader, i, n, **seed), 1) for i in wanted]
+    units["heads"] = [unit(str(i), f"heads of layer {i}", closely.heads, i, n, **three) for i in wanted]
+    units["tokens"] = [unit(str(i), f"tokens of layer {i}", closely.tokens, i, n, **three) for i in wanted]
+    units["whole"] = [unit(str(i), f"whole layer {i}", closely.layer, i, n, **seed) for i in wanted]
     units["whole"] += [
-        recording.Unit(to, partial(closely.network, reader, n, to, **seed), 1)
-        for to in ("hidden", "logits")
-        if _reaches(reader, n, to)
+        unit(to, f"the network to its {ENDS[to]}", closely.network, n, to, **seed)
+        for to in ENDS
+        if to == "layers" or _reaches(reader, n, to)
     ]
     return units
+
+
+def _or_gap(what, look):
+    """The rows of a look, or what it could not measure."""
+    rows: list[dict] = []
+    with tried(rows, what):
+        rows += look()
+    return rows
 
 
 def _reaches(reader, n, to):
@@ -255,9 +279,10 @@ def _reaches(reader, n, to):
 
 
 def _finished(path, settings):
-    """Whether this table of an unfinished scan is there already, with the same settings."""
+    """Whether this table of an unfinished scan is there already, with the same settings and without gaps."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["settings"] == settings
+        about = json.loads(path.read_text(encoding="utf-8"))
+        return about["settings"] == settings and not about.get("gaps")
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -322,7 +347,7 @@ def remeasure(
         x = read.stream if settings["object"] == "block" else read.received
         return {"lipschitz": local_lipschitz(f, x, rtol=settings["rtol"], seed=settings["seed"]).value.item()}
 
-    return recording.remeasure(table, again, rows=rows, seed=seed)
+    return recording.remeasure(table[table.lipschitz.notna()], again, rows=rows, seed=seed)
 
 
 def _fingerprint(model, layers):

@@ -5,12 +5,13 @@ import pandas as pd
 
 from lipnb.scanning.catalogue import CATALOGUE
 
-__all__ = ["BASELINES", "TITLES", "closest", "skipped", "summarise", "times"]
+__all__ = ["BASELINES", "ENDS", "TITLES", "closest", "measured", "skipped", "summarise", "times"]
 
 BASELINES = {
     "random": "random weights of the same shape, on the same tokens",
     "shuffled": "the same weights, on the tokens of the window in random order",
 }
+ENDS = {"layers": "last layer", "hidden": "last hidden states", "logits": "logits"}  # of the whole network
 TITLES = {bound.key: bound.title for bound in CATALOGUE}
 
 
@@ -40,7 +41,9 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
             "radius": group.radius.max(),
             "mean_radius": group.mean_radius.mean(),
         }
-        if row["passed"]:
+        group = group[group.lipschitz.notna()]
+        row["measured"] = len(group)
+        if row["passed"] and len(group):
             constant = group.lipschitz
             row |= {
                 "lipschitz": constant.mean(),
@@ -64,6 +67,11 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
                     row[f"over_{key}"] = (group[column] - np.log10(constant)).mean()
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def measured(summary: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a summary that have a constant."""
+    return summary[summary.passed & (summary.measured > 0)]
 
 
 def times(log10: float) -> str:
@@ -92,7 +100,7 @@ def _round(number):
 def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
     """What was not measured, and why: a list of sentences."""
     settings, said = about["settings"], []
-    failed = summary[~summary.passed]
+    failed = summary[~summary.passed & summary.self_check.notna()]
     for row in failed.itertuples():
         said.append(
             f"Layer {row.layer} at n = {row.length} failed its self-check (error {row.self_check:.1e}, leak "

@@ -8,11 +8,13 @@ import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from lipnb.scanning.folder import Scan
+from lipnb.scanning.gaps import as_sentences
 from lipnb.scanning.summary import closest, skipped, times
-from lipnb.scanning.verdict import verdicts
+from lipnb.scanning.verdict import WHERE, verdicts
 
 __all__ = ["console_for", "print_table", "show"]
 
@@ -29,7 +31,7 @@ COLUMNS: tuple[Column, ...] = (
     ("/ random", 70, lambda row: _factor(getattr(row, "over_random", None))),
     ("/ shuffled", 78, lambda row: _factor(getattr(row, "over_shuffled", None))),
     ("column", 90, lambda row: _number(row.column)),
-    ("check", 0, lambda row: "ok" if row.passed else "FAILED"),
+    ("check", 0, lambda row: _check(row)),
 )
 ALWAYS = ("layer", "n", "check")
 
@@ -82,13 +84,23 @@ def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -
     rows, sections = list(summary.itertuples()), len(settings["lengths"]) > 1
     lines = []
     for row, after in zip(rows, [*rows[1:], None], strict=True):
-        cells = [text(row) if row.passed or heading in ALWAYS else "" for heading, _, text in columns]
+        blank = not row.passed or not row.measured
+        cells = ["" if blank and heading not in ALWAYS else text(row) for heading, _, text in columns]
         ends = after is not None and after.layer != row.layer and sections
-        lines.append((cells, {"style": None if row.passed else "red", "end_section": ends}))
+        lines.append((cells, {"style": "red" if blank else None, "end_section": ends}))
     mask = "masked" if settings["masked"] else "unmasked"
     title = f"{settings['model']} ({settings['weights']}, {mask}), {settings['object']}, on {settings['text']}"
     print_table(console, title, [heading for heading, _, _ in columns], lines)
-    for sentence in (*verdicts(found), *skipped(found.about, summary)):
+    for sentence in as_sentences(found.gaps):
+        console.print(escape(sentence), soft_wrap=not console.is_terminal, style="red")
+    for finding in verdicts(found):
+        console.print(escape(finding.sentence), soft_wrap=not console.is_terminal)
+        if console.is_terminal:
+            console.print(Padding(escape(finding.means), (0, 0, 0, 4)))
+        else:
+            console.print(f"    {escape(finding.means)}", soft_wrap=True)
+    console.print(WHERE, soft_wrap=not console.is_terminal)
+    for sentence in skipped(found.about, summary):
         console.print(escape(sentence), soft_wrap=not console.is_terminal)
 
 
@@ -105,6 +117,15 @@ def _there(heading, summary):
 def _times(log10):
     said = times(log10)
     return said and f"x {said}"
+
+
+def _check(row):
+    """Whether the layer was taken out of the network correctly, and in how many windows it could be measured."""
+    if not row.passed and not pd.isna(row.self_check):
+        return "FAILED"
+    if not row.measured:
+        return "gap"
+    return "ok" if row.measured == row.windows else f"{row.measured} of {row.windows}"
 
 
 def _number(value):

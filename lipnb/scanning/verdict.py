@@ -1,14 +1,55 @@
-"""What a scan found, in a few sentences of plain words, each computed from its tables."""
+"""What a scan found, in a few sentences of plain words, each computed from its tables; and what each of them means."""
+
+import re
+from typing import NamedTuple
 
 import pandas as pd
 
 from lipnb.scanning.folder import Scan
-from lipnb.scanning.summary import TITLES, closest, times
+from lipnb.scanning.summary import ENDS, TITLES, closest, measured, times
 
-__all__ = ["as_written", "verdicts"]
+__all__ = ["NUMBER", "PAGES", "WHERE", "Finding", "as_written", "figures_of", "roughest", "verdicts"]
+
+# the book's pages that findings name, by their files in notebooks/, with their titles
+PAGES = {
+    "12_local_lipschitz": "The local Lipschitz constant",
+    "41_real_text": "Growth on real text (Figure 1)",
+    "43_why_it_grows": "Why the constant grows",
+    "46_which_token_matters": "Which token matters",
+    "64_invertible_attention": "Attention that can be inverted",
+    "71_every_bound": "Every bound side by side",
+    "72_certified_bracket": "A certified bracket of the local constant",
+    "74_scan_your_model": "Scan your own model",
+    "75_robustness": "How far an attack moves the output",
+    "78_ranking_inputs": "Which inputs are easy to attack?",
+    "80_kv_rounding": "Rounded caches: what ranks the layers?",
+}
+NUMBER = re.compile(r"\((\d\d)\)")  # of a page, in what a finding means
+WHERE = "Numbers in parentheses: pages of the book, notebooks/NN_*.ipynb in a clone of lipnb; `make html` renders them."
+TWICE = 2  # times a baseline from which a layer is told from it
 
 
-def verdicts(found: Scan) -> list[str]:
+class Finding(NamedTuple):
+    """One thing that a scan found.
+
+    Attributes
+    ----------
+    sentence : str
+        What was found.
+    means : str
+        Whether that is bad, or what would change it, in a clause or two, with the numbers of pages that explain it.
+    """
+
+    sentence: str
+    means: str
+
+    @property
+    def pages(self) -> list[str]:
+        """Keys of the `PAGES` that it names."""
+        return [page for number in NUMBER.findall(self.means) for page in PAGES if page.startswith(number)]
+
+
+def verdicts(found: Scan) -> list[Finding]:
     """Which layer is roughest and how far from its baselines, what grows, what the bounds miss; heads, tokens, network.
 
     Parameters
@@ -18,43 +59,91 @@ def verdicts(found: Scan) -> list[str]:
 
     Returns
     -------
-    list of str
+    list of Finding
     """
     summary = found.summary
-    good = summary[summary.passed]
-    if good.empty:
-        return ["No layer passed its self-check: nothing was measured."]
+    good, passed = measured(summary), int(summary.passed.sum())
+    if summary.self_check.isna().all():
+        means = "The reason is named above; what the same command cannot mend, another --dtype or model may (74)."
+        return [Finding("No layer could be measured.", means)]
+    if not passed:
+        means = "lipnb does not compute what this network computes, so it says nothing about it (74)."
+        return [Finding("No layer passed its self-check: nothing was measured.", means)]
     said = [
-        f"{len(good)} of {len(summary)} layers and lengths passed the self-check: what was measured is the model's own "
-        "attention."
+        Finding(
+            f"{passed} of {len(summary)} layers and lengths passed the self-check.",
+            "What was measured is the model's own attention: same output, same mask (74).",
+        )
     ]
-    said += [*_roughest(good), *_growth(good, found.about["settings"]["lengths"]), *_bounds(good)]
+    if len(good):
+        said += [*_roughest(good), *_growth(good, found.about["settings"]["lengths"]), *_bounds(good)]
     said += [*_heads(found.heads), *_tokens(found.tokens), *_whole(found.whole, found.about["settings"]["layers"])]
     if not good.converged.all():
         said.append(
-            f"{int((~good.converged.astype(bool)).sum())} of {len(good)} did not converge: their constants are "
-            "lower bounds that may be too low."
+            Finding(
+                f"{int((~good.converged.astype(bool)).sum())} of {len(good)} did not converge: their constants are "
+                "lower bounds that may be too low.",
+                "A larger --rtol, or --dtype float64, lets the solver end (12).",
+            )
         )
     return said
 
 
-def _roughest(good):
-    """The layer with the largest constant at the longest length, beside its baselines; and the smoothest."""
+def roughest(good: pd.DataFrame) -> pd.Series:
+    """The layer with the largest constant at the longest length, of rows of a summary that have one."""
     longest = good[good.length == good.length.max()]
-    top, low = longest.loc[longest.lipschitz.idxmax()], longest.loc[longest.lipschitz.idxmin()]
+    return longest.loc[longest.lipschitz.idxmax()]
+
+
+def _roughest(good):
+    """The roughest layer, beside its baselines; and the smoothest."""
+    longest, top = good[good.length == good.length.max()], roughest(good)
+    low = longest.loc[longest.lipschitz.idxmin()]
     words = {"over_random": "that of random weights", "over_shuffled": "that of shuffled text"}
-    beside = [f"{top[name]:.3g} times {rest}" for name, rest in words.items() if name in top and pd.notna(top[name])]
-    yield (
-        f"Roughest at {top.length} tokens: layer {top.layer}, constant {top.lipschitz:.3g}"
-        + (f", {' and '.join(beside)}" if beside else "")
-        + f". Smoothest: layer {low.layer}, {low.lipschitz:.3g}."
-    )
-    if longest.relative.notna().any():
-        most = longest.loc[longest.relative.idxmax()]
-        yield (
-            f"In units of their tokens layers compare: from {longest.relative.min():.3g} to {most.relative:.3g}, the "
-            f"largest in layer {most.layer}."
+    there = {name: top[name] for name in words if name in top and pd.notna(top[name])}
+    beside = " and ".join(f"{value:.3g} times {words[name]}" for name, value in there.items())
+    several = len(longest) > 1
+    constant = f"constant {figures_of(top.lipschitz)}"
+    if top.measured > 1:
+        constant += f" (mean of {top.measured} windows, at most {figures_of(top.high)})"
+    yield Finding(
+        (
+            f"Roughest at {top.length} tokens: layer {top.layer}, "
+            if several
+            else f"Layer {top.layer} at {top.length} tokens: "
         )
+        + constant
+        + (f", {beside}" if beside else "")
+        + "."
+        + (f" Smoothest: layer {low.layer}, {figures_of(low.lipschitz)}." if several else ""),
+        "No fault by itself: that is the worst small change of the tokens, and most changes do far less (75). "
+        + _baselines(there)
+        + "Attention that is smooth by construction can do less (64).",
+    )
+    if several and longest.relative.notna().any():
+        most = longest.loc[longest.relative.idxmax()]
+        yield Finding(
+            f"In units of their tokens layers compare: from {longest.relative.min():.3g} to {most.relative:.3g}, the "
+            f"largest in layer {most.layer}.",
+            "The number to rank layers by where vectors are changed; it need not rank them where words are replaced "
+            "(78) or caches rounded (80).",
+        )
+
+
+def _baselines(there):
+    """What the baselines of the roughest layer say."""
+    said = ""
+    if (random := there.get("over_random")) is not None:
+        if random > TWICE:
+            said += "Training made it so, not its shape (43). "
+        else:
+            said += (
+                "Random weights of this shape are as rough. " if random > 1 / TWICE else "Random weights are rougher. "
+            )
+    if (shuffled := there.get("over_shuffled")) is not None:
+        much = not 1 / TWICE < shuffled < TWICE
+        said += "The order of the words plays a part. " if much else "The order of the words plays little part. "
+    return said
 
 
 def _growth(good, lengths):
@@ -65,22 +154,31 @@ def _growth(good, lengths):
     )
     growth = (longest / shortest).dropna()
     if len(growth):
-        yield (
-            f"From {min(lengths)} to {max(lengths)} tokens the constant changes by a factor of {growth.min():.2g} to "
-            f"{growth.max():.2g}, depending on the layer; the square root of the length would give "
-            f"{(max(lengths) / min(lengths)) ** 0.5:.2g}."
+        spread = f"{growth.min():.2g} to {growth.max():.2g}, depending on the layer"
+        yield Finding(
+            f"From {min(lengths)} to {max(lengths)} tokens the constant changes by a factor of "
+            f"{spread if len(growth) > 1 else f'{growth.iloc[0]:.2g}'}; the square root of the length would give "
+            f"{(max(lengths) / min(lengths)) ** 0.5:.2g}.",
+            "Bounds of the theory grow like the square root. In most trained layers the constant grows as attention "
+            "gathers on the same few tokens (43), and no rate holds for all (41): measure at the length that you use.",
         )
 
 
 def _bounds(good):
     if good.certified_over.notna().any():
-        yield f"Certified upper bounds lie within a factor of {good.certified_over.max():.3g} of the constant."
+        yield Finding(
+            f"Certified upper bounds lie within a factor of {good.certified_over.max():.3g} of the constant.",
+            "Proved, in the windows certified: no small change of the tokens is amplified more. For short windows "
+            "lipnb.certify without columns=0 comes nearer, and takes longer (72).",
+        )
     if order := closest(good):
         over = good[f"over_{order[0]}"]
         where = f" where it is known, in {over.count()} of {len(over)} layers and lengths" if over.isna().any() else ""
-        yield (
+        yield Finding(
             f'Of bounds in closed form "{TITLES[order[0]]}" comes closest, {times(over.mean())} times too high on '
-            f"average{where}."
+            f"average{where}.",
+            "Usual on trained layers: such a formula is simple, or holds for the worst input of all. For a number to "
+            "rely on take the certified one (71).",
         )
 
 
@@ -88,7 +186,10 @@ def _heads(heads):
     if len(heads):
         top = heads.loc[heads.lipschitz.idxmax()]
         where = f"head {top['head']} of layer {top.layer}"
-        yield f"Roughest head alone: {where}, {top.lipschitz:.3g} at {top.length} tokens."
+        yield Finding(
+            f"Roughest head alone: {where}, {figures_of(top.lipschitz)} at {top.length} tokens.",
+            "The head to look at first. Heads add up or cancel, so the layer may be rougher or smoother (74).",
+        )
 
 
 def _tokens(tokens):
@@ -99,11 +200,16 @@ def _tokens(tokens):
     place = first.place.mode()[0]
     named = first[first.place == place]
     if 2 * len(named) <= len(first):
-        yield "The token that moves the others most differs from layer to layer."
-        return
-    yield (
-        f"The token that moves the others most is in {len(named)} of {len(first)} layers number {place}, "
-        f"{named.written.iloc[0]}, of {tokens.place.max() + 1}."
+        sentence = "The token that moves the others most differs from layer to layer."
+    else:
+        layers = f"in {len(named)} of {len(first)} layers " if len(first) > 1 else ""
+        sentence = (
+            f"The token that moves the others most is {layers}number {place}, {named.written.iloc[0]}, of "
+            f"{tokens.place.max() + 1}."
+        )
+    yield Finding(
+        sentence,
+        "Trained layers often lean on one token, such as the first: what changes it changes what attends to it (46).",
     )
 
 
@@ -116,17 +222,41 @@ def _whole(whole, count):
     layers, ends = whole[whole.part == "layer"], whole[whole.part != "layer"]
     if len(layers):
         top = layers.loc[layers.lipschitz.idxmax()]
-        yield (
-            f"Whole layers, with residuals, norms and MLP: {layers.lipschitz.min():.3g} to {top.lipschitz:.3g} at "
-            f"{top.length} tokens, the largest in layer {top.layer}."
+        several = len(layers) > 1
+        yield Finding(
+            "Whole layers, with residuals, norms and MLP: "
+            + (f"{figures_of(layers.lipschitz.min())} to " if several else "")
+            + f"{figures_of(top.lipschitz)} at {top.length} tokens"
+            + (f", the largest in layer {top.layer}." if several else "."),
+            "What a layer does with all that it has; the constants above are of its attention alone (74).",
         )
-    names = {"hidden": "last hidden states", "logits": "logits"}
     for row in ends.itertuples():
         rest = "" if row.converged else " (at least: not converged)"
-        product = ""
-        if row.part == "hidden" and len(layers) == count > 1:  # of some layers alone it bounds nothing
-            product = f"; the product of its layers would be {layers.lipschitz.prod():.2g}"
-        yield (
-            f"The whole network, to its {names[row.part]}: {row.lipschitz:.3g}{rest}, in units of its tokens "
-            f"{row.relative:.3g}{product}."
+        composed = getattr(row, "composed", None)  # None: a scan made before this was asked
+        # of some layers alone it bounds nothing, nor what more than the layers makes
+        multiplied = composed and len(layers) == count > 1
+        product = f"; the product of its layers, an upper bound, is {figures_of(layers.lipschitz.prod())}"
+        means = {
+            "layers": "That is before the final norm, or whatever else follows the last layer (74).",
+            "hidden": "What follows the last layer, such as a final norm, is in it (74)."
+            if composed is not None and not composed
+            else "What the worst small change of the embeddings does at the end (74).",
+            "logits": "Of all logits together, whose number and scale are large: compare the relative number (74).",
+        }[row.part]
+        yield Finding(
+            f"The whole network, to its {ENDS[row.part]}: {figures_of(row.lipschitz)}{rest}, in units of its tokens "
+            f"{row.relative:.3g}{product if multiplied else ''}.",
+            means
+            + (" Layers do not amplify the same change: a product of constants says little." if multiplied else ""),
         )
+
+
+def figures_of(value: float) -> str:
+    """A constant in three digits, as text.
+
+    Examples
+    --------
+    >>> [figures_of(value) for value in (0.07, 3.9, 647.93, 199450.0, 7.2e9)]
+    ['0.07', '3.9', '648', '199,000', '7.2e+09']
+    """
+    return f"{value:.3g}" if value < 1e3 or value >= 1e6 else f"{float(f'{value:.3g}'):,.0f}"

@@ -108,7 +108,7 @@ def opened(scheduler=None, cluster=None):
     try:
         import distributed
     except ImportError:
-        raise RuntimeError("Dask is not installed: pip install 'lipnb[sweeps]'.") from None
+        raise RuntimeError("Dask is not installed: pip install '.[sweeps]' in a clone of lipnb.") from None
     if scheduler:
         try:
             client = distributed.Client(scheduler, timeout="10s", set_as_default=False)
@@ -127,7 +127,7 @@ def opened(scheduler=None, cluster=None):
         try:
             import dask_jobqueue as home
         except ImportError:
-            raise RuntimeError("dask-jobqueue is not installed: pip install 'lipnb[sweeps]'.") from None
+            raise RuntimeError("dask-jobqueue is not installed: pip install '.[sweeps]' in a clone of lipnb.") from None
     try:
         own = getattr(home, cluster["kind"])(**_options(cluster["kind"], cluster["options"]))
     except (TypeError, ValueError) as error:

@@ -208,6 +208,7 @@ def execute(task: dict[str, Any]) -> dict[str, Any]:
     if error is None:
         try:
             values = _merged(recorded(kernel.notebook), task["parameters"])
+            error = _left(kernel.notebook, values)
         except ValueError as problem:
             error = str(problem)
     return {
@@ -278,6 +279,20 @@ def _died(kernel, error, timeout):
             nbformat.v4.new_output("error", ename=name, evalue=text, traceback=[f"{name}: {text}"])
         )
     return _line(f"code cell {running[0] + 1}: {name}: {text}" if running else f"{name}: {text}")
+
+
+def _left(notebook, values):
+    """Say where a notebook left by sys.exit(0), which papermill takes for success, before it recorded; or None."""
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for number, cell in enumerate(code):
+        if any(output.get("ename") == "SystemExit" for output in cell.outputs):
+            if values and not any(re.search(r"\brecord\(", later.source) for later in code[number + 1 :]):
+                return None
+            return (
+                f"code cell {cell.execution_count or number + 1}: SystemExit: it left by sys.exit before it recorded "
+                f"{'all its values' if values else 'a value'}: record first, or raise an error that says why not"
+            )
+    return None
 
 
 def _merged(values, parameters):

@@ -108,7 +108,7 @@ def run(
 
 def _say(words):
     """A line above the progress bar."""
-    from tqdm.auto import tqdm
+    from tqdm import tqdm
 
     tqdm.write(words)
 
@@ -175,7 +175,7 @@ def _outcomes(now, scheduler, say):
 
 def _run(now, folder, scheduler, progress, say):
     """Run the points to be run; how many ended."""
-    from tqdm.auto import tqdm
+    from tqdm import tqdm
 
     made_from, ran, failed = key(now.source), 0, 0
     there = sum(found in ("done", "failed") for found in now.states.values())

@@ -184,7 +184,7 @@ def _bar(total, wanted):
     """A progress bar where tqdm is installed, which `lipnb` alone does not bring."""
     if not wanted or find_spec("tqdm") is None:
         return nullcontext(_Silent())
-    from tqdm.auto import tqdm
+    from tqdm import tqdm
 
     return tqdm(total=total, unit="step", smoothing=0.05)
 

