@@ -163,7 +163,7 @@ def multi_head_upper(output: torch.Tensor, head_bounds: Sequence[float]) -> floa
     6.0
     """
     output = torch.as_tensor(output).double()
-    bounds = torch.as_tensor(head_bounds, dtype=torch.float64)
+    bounds = torch.as_tensor(head_bounds, dtype=torch.float64).to(output.device)
     if output.ndim != 3:
         raise ValueError(f"output must have shape (h, m, v), got {tuple(output.shape)}.")
     if bounds.shape != output.shape[:1]:

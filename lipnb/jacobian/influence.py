@@ -10,6 +10,7 @@ from lipnb.attention import Attention
 from lipnb.checks import at_once, memory_allowance
 from lipnb.jacobian import gemm
 from lipnb.jacobian.autodiff import AutodiffJacobian, plain_kernels
+from lipnb.jacobian.closed_form import AttentionJacobian
 from lipnb.jacobian.parts import Parts, parts_of
 from lipnb.jacobian.routes import KEPT_VECTORS, products_of
 from lipnb.jacobian.weights import ScaledWeights
@@ -356,8 +357,11 @@ def singular_pair(
     largest = found.vector.take_along_dim(found.vector.abs().argmax(1, keepdim=True), 1)
     v = (found.vector * torch.where(largest < 0, -1, 1)).view(x.shape)
     v = v / torch.linalg.vector_norm(v, dim=(-2, -1), keepdim=True)
-    with plain_kernels():
-        u = torch.func.jvp(f, (x,), (v,))[1]
+    if isinstance(f, Attention):
+        u = AttentionJacobian(f, x).jvp(v)
+    else:
+        with plain_kernels():
+            u = torch.func.jvp(f, (x,), (v,))[1]
     length = torch.linalg.vector_norm(u, dim=(-2, -1), keepdim=True)
     batch = x.shape[:-2]
     return SingularPair(
