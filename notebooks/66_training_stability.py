@@ -193,6 +193,8 @@ assert (ends.nats < alive).all()  # so this threshold tells nothing
 glue("deepest", int(deepest), display=False)
 for key, runs_so in {"dot-fails": fails, "dot-above": above}.items():
     glue(key, f"{runs_so.sum()} of {runs_so.size}", display=False)
+    glue(f"{key}-count", int(runs_so.sum()), display=False)  # for the front page
+    glue(f"{key}-runs", len(runs_so), display=False)
 glue("l2-behind", float(behind.drop(columns="dot").max(axis=None)), display=False)
 figures.table(counted(pairs), names=names_of)
 
