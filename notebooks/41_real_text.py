@@ -28,6 +28,7 @@ seed = 0
 
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 from myst_nb import glue
 
@@ -162,11 +163,12 @@ figures.table(shown, names=headings, digits=2)
 # %% [markdown]
 # Of the {glue:text}`growth-layers:.0f` trained layers {glue:text}`growth-close:.0f` have a slope within
 # {glue:text}`growth-closeness:.1f` of 1/4. So $n^{1/4}$ is the middle of what happens in MiniLM, the model most like
-# BERT, and not a law: layers of one model differ by up to {glue:text}`growth-depth:.2f`, and from
-# {glue:text}`growth-first:.0f` to {glue:text}`growth-longest:,.0f` tokens a slope that is off by as much is a constant
-# that is off by a factor {glue:text}`growth-factor:.0f`. SmolLM2, the largest language model here, is mostly steeper:
-# its median slope is {glue:text}`growth-smollm:.2f`. Nor is a single {term}`exponent` the right summary for every
-# layer:
+# BERT, and not a law: layers of one model differ by up to {glue:text}`growth-depth:.2f`. In
+# {glue:text}`growth-apart-map` the slopes lie {glue:text}`growth-apart:.2f` apart, so that by the fitted lines the
+# constant of its steepest layer grows, from {glue:text}`growth-apart-first:.0f` to
+# {glue:text}`growth-apart-longest:,.0f` tokens, by a factor that is {glue:text}`growth-factor:.0f` times that of its
+# flattest. SmolLM2, the largest language model here, is mostly steeper: its median slope is
+# {glue:text}`growth-smollm:.2f`. Nor is a single {term}`exponent` the right summary for every layer:
 # {glue:text}`growth-bent:.0f` curves are bent or irregular beyond the noise of their windows. Slopes octave by octave,
 # over the layers of each model:
 
@@ -245,8 +247,12 @@ said = counts | {"layers": len(trained), "models": trained["map"].str.removesuff
 said |= {"least": trained.slope.min(), "most": trained.slope.max(), "median": trained.slope.median()}
 said |= {"order": moved.loc["order of the tokens", "median"], "miss": 0.05 * len(trained)}
 said |= {"close": int(near.le(layer_growth.CLOSE).sum()), "closeness": layer_growth.CLOSE}
-said |= {"depth": moved.loc["depth", "largest"], "first": trained.shortest.min(), "longest": longest}
-said |= {"factor": (longest / trained.shortest.min()) ** moved.loc["depth", "largest"]}
+said |= {"depth": moved.loc["depth", "largest"]}
+ranges = trained.groupby("map").agg(shortest=("shortest", "min"), longest=("longest", "max"), apart=("slope", np.ptp))
+ranges["factor"] = (ranges.longest / ranges.shortest) ** ranges.apart  # each map at its own lengths
+widest = ranges.loc[ranges.factor.idxmax()]
+said |= {"factor": widest.factor, "apart": widest.apart}
+said |= {"apart-first": widest.shortest, "apart-longest": widest.longest}
 said |= {"smollm": trained[trained["map"] == "SmolLM2"].slope.median(), "tolerance": TOLERANCE}
 said |= {"bent": int((~trained.curve.isin(["power law", "flat"])).sum()), "octave": 100 * (2**TOLERANCE - 1)}
 said |= {"albert": albert["median"], "albert-shuffled": albert.shuffled}
@@ -274,6 +280,7 @@ panel_fit = power_law(panel.length, panel.lipschitz, clusters=[panel.window, pan
 said |= {"panel": panel_fit.exponent}
 for name, value in said.items():
     glue(f"growth-{name}", float(value), display=False)
+glue("growth-apart-map", widest.name, display=False)
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert table.converged.all() and drawn == len(on_first)
@@ -286,6 +293,9 @@ assert min(counts.values()) > 0 and near.le(layer_growth.CLOSE).mean() < 0.5
 assert moved.loc[["order of the tokens", "text", "mask"], "median"].max() < 0.1
 assert moved.loc[["order of the tokens", "text"], "beyond"].max() <= 2
 assert said["albert"] > 1.5 * said["albert-shuffled"]
+lines = trained[trained["map"] == widest.name]
+lines = (lines.longest / lines.shortest) ** lines.slope
+assert abs(lines.max() / lines.min() / widest.factor - 1) < 1e-9  # one model's spread over that model's lengths
 assert moved.loc["depth", "largest"] > 0.3 and moved.loc["weights", "median"] > 0.2
 random = rates[rates.case == "random weights"]
 assert random.slope.max() < 0.1 and flat.released > 2 * flat.slope

@@ -47,7 +47,7 @@ line = Attention(one, one, one)
 
 def around(hesitant, s, n, z):
     """Tokens (hesitant, + s z, - s z, ...) for each s, shape (b, n, d)."""
-    signs = torch.tensor([0.0] + [1.0, -1.0] * ((n - 1) // 2)).double()
+    signs = torch.tensor([0.0] + [(-1.0) ** j for j in range(n - 1)]).double()
     return hesitant + torch.as_tensor(s)[:, None, None].double() * signs[:, None] * z
 
 
@@ -174,6 +174,11 @@ def layer_with_hesitant_token(h, k, d, m, biased):
     return f, -torch.linalg.solve(query.flatten(0, 1), shift)
 
 
+def spread_of(n):
+    """The variance of the tokens (0, 1, -1, 1, ...): one side has a token more if n is even."""
+    return (n - 1) / n - (n % 2 == 0) / n**2
+
+
 def block_by_formula(f, x):
     W, A = f.output @ f.value, f.scale * f.key.mT @ f.query
     away = x - x.mean(0)
@@ -201,7 +206,7 @@ for case in range(random_cases):
 
 # %%
 rows = []
-for h, k, n in ((1, 1, 3), (1, 1, 9), (1, 3, 5), (2, 1, 5), (2, 2, 9), (3, 2, 3)):
+for h, k, n in ((1, 1, 2), (1, 1, 9), (1, 3, 5), (2, 1, 4), (2, 2, 9), (3, 2, 3)):
     for biased in (False, True):
         f, hesitant = layer_with_hesitant_token(h, k, h * k, 3, biased)
         z = torch.nn.functional.normalize(normal(h * k), dim=0)
@@ -250,8 +255,10 @@ figures.table(
 #
 # The middle term vanishes with $q_i$, and $\Sigma_i = \widehat{\mathrm{Cov}}(X)$. This is the formula.
 #
-# The covariance has no bound: with the others at $x_i \pm s z$ it is $\frac{N-1}N s^2 z z^\top$. An entry of $J$ is at
-# most $\norm J_p$, for every $p$. In dimension one $x_i = -b_Q / q$.
+# The covariance has no bound. With the others at $x_i \pm s z$ in turn it is $c_N\, s^2 z z^\top$. For odd $N$ both
+# sides have as many tokens, and $c_N = \frac{N-1}N$; for even $N$ one side has a token more, their mean is $s z / N$
+# from $x_i$, and $c_N = \frac{N-1}N - \frac1{N^2}$. Both are at least $\frac14$. An entry of $J$ is at most $\norm
+# J_p$, for every $p$. In dimension one $x_i = -b_Q / q$.
 # :::
 # ::::
 #
@@ -348,6 +355,10 @@ off = (slopes.slope - 2).abs()
 assert entry_error < 1e-9
 assert off.max() < 0.01 and len(slopes) == 36
 assert slopes["L2 / bound"].max() <= 1
+for n in range(2, 200):
+    on_sides = around(torch.zeros(1), [3.0], n, torch.ones(1).double())
+    assert len(on_sides[0]) == n and abs(on_sides.var(correction=0) / 9 - spread_of(n)) < 1e-12
+    assert spread_of(n) >= 1 / 4
 assert max(quotients) <= 1 + 1e-4 and np.abs(np.array(reached) - 1).max() < 1e-4
 assert max(product) <= 1 + 1e-12 and np.abs(np.array(reaches) - 1).max() < 1e-12
 print(f"✓ the formula of the block in {random_cases} cases, slope 2 within 0.01 in {len(slopes)} sweeps")
@@ -395,6 +406,6 @@ ledger.record(
 #   them that is higher by a part in ten thousand.
 #
 # **One thing to try.** Put all tokens but the first at $+s$, none at $-s$: the first still weighs both places equally,
-# and the slope is 2. Which factor comes out in place of $\frac{N-1}N$?
+# and the slope is 2. Which factor comes out in place of $c_N$?
 #
 # **Next:** {doc}`62_l2_attention`

@@ -189,8 +189,10 @@ glue("l2-new", float(new.drop("printed").max()), display=False)
 # With $e = 2$ the bound is exceeded {glue:text}`l2-over:,.0f` times, at norms of $W_Q$ from about
 # {glue:text}`l2-over-from:.2f` on; the other bounds are not exceeded. At inputs drawn when this page runs, the largest
 # of their ratios is {glue:text}`l2-new:.3f`. The tighter bound is ours; {doc}`67_euclidean_growth` proves it. A single
-# token attends to itself alone: $F$ is linear, and one head with $W_Q = cI$ has exactly the bound. Inputs of one token
-# are therefore left out of the table above.
+# token attends to itself alone: $F$ is linear. One head with $W_Q = cI$ then has the bounds with $e = 4$ as its
+# constants if $\norm{W_O W_V} = \norm{W_O} \norm{W_V}$ in the norm of the bound, and less otherwise: nothing at all
+# with $W_V = \operatorname{diag}(1, 0)$ and $W_O = \operatorname{diag}(0, 1)$. Inputs of one token are therefore left
+# out of the table above.
 #
 # No random $s$ that we tried exceeds the maximum of the lemma, and the stated point reaches it (folded).
 
@@ -205,7 +207,16 @@ for n in (2, 3, 5, 10, 100, 1000):
         seen = (s * torch.exp(-s)).sum(-1) / (1 + torch.exp(-s).sum(-1))
         into += (seen.reshape(-1) / z).tolist()
 
+# %% tags=["hide-input"]
+scaled, first, last = 3 * torch.eye(2).double()[None], *torch.eye(2).double().diag_embed()[:, None]
+single = []
+for p in (2, np.inf):
+    for output in (first, last):
+        head = AttentionJacobian(Attention.l2(scaled, first, output), torch.ones(1, 2).double()).dense()
+        single.append(torch.linalg.matrix_norm(head, p).item() / bounds.l2_upper(scaled, first, output, 1, p))
+
 # %% tags=["hide-input", "nbval-check-output"]
+assert np.allclose(single, [1, 0, 1, 0])  # one token: W_O W_V = W_V, then 0
 below = table[["inf", "two", "sharp"]], new[["inf", "two", "sharp"]]
 assert max(lemma) <= 1 + 1e-12 and abs(min(attained) - 1) < 1e-12
 assert (table.n > 1).sum() >= 10000 and max(part.max().max() for part in below) <= 1 + 1e-12

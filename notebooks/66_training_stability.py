@@ -13,13 +13,14 @@
 # run counts as trained when its test loss is below that of the bigram**, the frequencies after the character before:
 # the best that a network can do in which no position sees another one. By this count, at the rate {glue:text}`rate`,
 # tied {term}`L2 attention` and contractive attention, which is tied too, train at no depth, and dot products at every
-# depth to {glue:text}`dot_to`: the opposite of the claim, at our size. At this rate untied L2 attention, which is no
-# part of the claim, trains at these depths too. At each of the two other rates, with one run at each depth, dot
-# products train at one of the depths tried: at the smaller rate by {glue:text}`barely:.3f` nats, which decides nothing,
-# and at the larger one they end, from {glue:text}`collapse:.0f` layers on, above contractive networks, which do not
-# collapse. A factorial design at {glue:text}`factorial-layers:.0f` layers and the middle rate says what hinders there:
-# the tying (of keys, and of values through $A$, together), not the distances, not the start, not the place of
-# LayerNorm.
+# depth to {glue:text}`dot_to`: the opposite of the claim, at our size. With {glue:text}`deepest` layers dot products
+# fail at the same rate in {glue:text}`dot-fails` runs, and end above networks without attention in
+# {glue:text}`dot-above` runs, while tied and contractive networks stay beside those: so much of the claim is seen here.
+# Untied L2 attention, which is no part of the claim, trains to {glue:text}`untied_to` layers. At the two other rates,
+# with one run at each depth, dot products train at one depth each, at the smaller by {glue:text}`barely:.3f` nats only;
+# at the larger they end above contractive networks from {glue:text}`collapse:.0f` layers on. A factorial design at
+# {glue:text}`factorial-layers:.0f` layers says what hinders there: the tying (of keys, and of values through $A$,
+# together), not the distances, the start or the place of LayerNorm.
 
 # %% tags=["parameters", "hide-input"]
 names = ["training-stability", "training-controls"]
@@ -71,10 +72,15 @@ plt.show()
 # *Test loss by depth at three fixed rates: a dot for each run, lines through the means; untied L2 was run at the middle
 # rate alone. Grey: no attention.
 # Dotted: frequencies of characters, the loss of a network that has learned nothing else. Dashed:
-# frequencies after the character before, which need no attention. In the middle panel networks of tied L2 and of
-# contractive L2 attention lie above the dashed line, beside those without attention: attention adds little.*
+# frequencies after the character before, which need no attention. In the middle panel tied and contractive
+# networks lie above the dashed line, beside those without attention.*
 #
 # ## The claim, and what counts as trained
+#
+# Neither threshold nor rates were fixed before the first runs. When three seeds of the kinds of the claim had been
+# trained at every depth, a run counted as trained if it was *alive*, as defined below. Every run of the table is, even
+# without attention, so we then chose the bigram. The rates were chosen because in the first run dot products of 16
+# layers trained at the middle one. More seeds and the factorial design followed.
 #
 # {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
 #
@@ -86,11 +92,10 @@ plt.show()
 # nearly equal.
 # :::
 #
-# A weaker threshold is {glue:text}`margin` nats below the frequencies of single characters: we call a run that passes
-# it *alive*. At this rate {glue:text}`alive-runs` of {glue:text}`all-runs` runs pass it, even those *without any
-# attention*. So it says that a network has not collapsed, and says nothing about attention. The kinds and the controls
-# without attention are those of {doc}`65_language_model`: {term}`LayerNorm <layer normalisation>` after each addition,
-# none in the contractive kind. Where the paper had LayerNorm is not known to us.
+# A run is *alive* {glue:text}`margin` nats below the frequencies of single characters, as {glue:text}`alive-runs` of
+# {glue:text}`all-runs` runs are at this rate. It has not collapsed, which tells nothing of attention. The kinds and
+# the controls without attention are those of {doc}`65_language_model`: {term}`LayerNorm <layer normalisation>` after
+# each addition, none in the contractive kind. Where the paper had it we do not know.
 #
 # :::{dropdown} Test losses of the paper, as recalled and not verified; nothing here is compared with them
 # | layers | dot product | L2, tied | contractive L2 |
@@ -140,7 +145,7 @@ headings = {"attention": "attention", "added": "added / token", "local": "local 
 figures.table(pd.DataFrame(start), names=headings, digits=3)
 
 # %% [markdown]
-# The measured size of $A$ is {glue:text}`A-size:.4f`; the estimate is {glue:text}`A-expected:.4f`. At the start dot
+# The measured size of $A$ is {glue:text}`A-size:.4f`, estimated {glue:text}`A-expected:.4f`. At the start dot
 # products add {glue:text}`times:.0f` times as much to a token as tied L2 attention.
 #
 # ## Measured: which networks train, and how deep
@@ -167,6 +172,7 @@ def counted(limit):
 mean = by.mean().unstack().reindex(columns=shown)
 whole = by.agg(lambda nats: (nats < pairs).all()).unstack().reindex(columns=shown)
 glue("dot_to", int(max(d for d in depths if whole.loc[:d, "dot"].all())), display=False)
+glue("untied_to", int(max(d for d in depths if whole.loc[:d, "l2-untied"].all())), display=False)
 glue("loss-single", float(frequencies), display=False)
 glue("loss-pairs", float(pairs), display=False)
 glue("alive-runs", int((ends.nats < alive).sum()), display=False)
@@ -175,10 +181,21 @@ names_of = {"layers": "layers"} | {kind: kind.replace("none-", "none, ") for kin
 figures.table(mean.reset_index(), names=names_of, digits=4)
 
 # %% [markdown]
-# The next table counts the seeds that trained. The kinds of the claim have five seeds at three of the depths, among
-# them the largest, where one run of dot products trains:
+# The next table counts the seeds that trained. The kinds of the claim have five seeds at three of the depths:
 
 # %% tags=["hide-input"]
+seed_by_seed = ends.pivot_table(index=["layers", "seed"], columns="attention", values="nats")
+partner = {"dot": "none", "l2-tied": "none", "contractive": "none-contractive"}
+behind = pd.DataFrame({kind: seed_by_seed[kind] - seed_by_seed[none] for kind, none in partner.items()})
+fails, above = seed_by_seed.loc[deepest, "dot"] > pairs, behind["dot"].loc[deepest].dropna() > 0.02
+assert 2 * fails.sum() > fails.size and above.all() and behind.drop(columns="dot").max(axis=None) < 0.02
+assert (ends.nats < alive).all()  # so this threshold tells nothing
+glue("deepest", int(deepest), display=False)
+for key, runs_so in {"dot-fails": fails, "dot-above": above}.items():
+    glue(key, f"{runs_so.sum()} of {runs_so.size}", display=False)
+    glue(f"{key}-count", int(runs_so.sum()), display=False)  # for the front page
+    glue(f"{key}-runs", len(runs_so), display=False)
+glue("l2-behind", float(behind.drop(columns="dot").max(axis=None)), display=False)
 figures.table(counted(pairs), names=names_of)
 
 # %% [markdown]
@@ -257,7 +274,7 @@ plt.show()
 # before. Dashed: the bigram. The kind decides on which side of it a run lies; start and LayerNorm move the loss less.*
 #
 # The table has the change of the loss that each exchange makes, as a mean over all runs that differ in nothing else,
-# with Student's intervals over seeds. Where it depends on the kind, it is given for each kind.
+# with Student's interval over seeds for each. Where it depends on the kind, it is given for each kind.
 
 # %% tags=["hide-input"]
 effect = effects(factorial[factorial.row == "test"])
@@ -289,16 +306,15 @@ figures.table(said, names=headings | {"high": "to", "up": "seeds with a larger l
 # {glue:text}`tying:+.3f`; no start and no place of LayerNorm changes it by more than {glue:text}`others:.3f`. Here
 # tying means both that keys are queries and that values pass through $A$: the design does not separate these two. A
 # start that adds much helps tied L2 ({glue:text}`much:+.3f`; it then gains {glue:text}`gained-much:.3f` over no
-# attention), and hurts the other two. Each interval holds by itself.
+# attention), and hurts the other two.
 #
 # What does the constant do by itself? Tied L2 attention that adds little changes the loss of no attention by
 # {glue:text}`over-none:+.4f` nats. Its division by the bound, with LayerNorm and all else kept, changes it by
 # {glue:text}`divided:+.4f`, about as much in the other direction: divided, it differs from no attention by
 # {glue:text}`divided-none:+.4f`.
 #
-# At the largest depth and the largest of the three rates, dot products train
-# in {glue:text}`deep-after` runs with LayerNorm after each part and in {glue:text}`deep-before` with LayerNorm before.
-# There the place of LayerNorm does decide.
+# At the largest depth and rate, dot products train in {glue:text}`deep-after` runs with LayerNorm after each part and
+# in {glue:text}`deep-before` with LayerNorm before: there its place does decide.
 #
 # ## Every trained layer, measured
 #
@@ -426,21 +442,17 @@ figures.table(pd.DataFrame(found), names={"said": "recalled", "here": "at this s
 # ## What this shows and does not show
 #
 # - The networks are small and saw little text. The paper's networks were larger and trained to the end. So this does
-#   not refute its table; it answers the same question at our size, with a threshold that a network without attention
-#   cannot pass.
-# - By that threshold the order of the claim is reversed. What tied L2 and contractive L2 networks learn here in
-#   {glue:text}`steps` steps, networks without attention learn nearly as well. Untied L2
-#   attention has no Lipschitz constant, and trains to {glue:text}`dot_to` layers, like dot products. With more steps,
-#   at a higher and falling rate, tied L2 does pass the bigram ({doc}`65_language_model`).
-# - The factorial design is of one depth, one rate and
-#   {glue:text}`steps` steps; elsewhere its effects may differ, as at the largest depth.
+#   not refute its table.
+# - By our threshold, chosen after the first runs, the order of the claim is reversed. It is not if we ask instead which
+#   networks fall behind those without attention: at the largest depth dot products do, and tied and contractive
+#   networks at no depth by more than {glue:text}`l2-behind:.3f` nats. With more steps than {glue:text}`steps`, at a
+#   higher and falling rate, tied L2 does pass the bigram ({doc}`65_language_model`).
+# - The factorial design is of one depth and one rate; elsewhere its effects may differ, as at the largest depth.
 # - So these runs are no evidence that a Lipschitz constant makes training stable. What hinders here is the tying (both
 #   parts together), which the constant needs; and once the constant is divided out, what tied attention gained is gone.
 # - Each part of the contractive networks has a constant of at most 1 on every input, up to the
 #   rounding that the margin covers: {glue:text}`guaranteed:.5f` is the largest product of norms of the trained
-#   feed-forward parts, computed from their weights. Of $x + c f(x)$ the constant is at most $1 + c$ and that of the
-#   inverse at most $1 / (1 - c)$, so $L$ layers of two such parts have at most $(1 + c)^{2 L}$, forth, and
-#   $(1 - c)^{-2 L}$, back.
+#   feed-forward parts, computed from their weights.
 #
 # **One thing to try.** Give `spread_while_training` the kind `"contractive"`, or dot products with `norm="before"`.
 #

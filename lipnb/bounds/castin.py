@@ -163,7 +163,7 @@ def multi_head_upper(output: torch.Tensor, head_bounds: Sequence[float]) -> floa
     6.0
     """
     output = as_double(output)
-    bounds = as_double(head_bounds)
+    bounds = as_double(head_bounds).to(output.device)
     if output.ndim != 3:
         raise ValueError(f"output must have shape (h, m, v), got {tuple(output.shape)}.")
     if bounds.shape != output.shape[:1]:

@@ -10,7 +10,8 @@ from torch import Tensor
 from lipnb.attention import Attention
 from lipnb.checks import at_once, check_precision, memory_allowance
 from lipnb.jacobian import gemm
-from lipnb.jacobian.autodiff import AutodiffJacobian, plain_kernels
+from lipnb.jacobian.autodiff import AutodiffJacobian
+from lipnb.jacobian.closed_form import AttentionJacobian
 from lipnb.jacobian.parts import Parts, parts_of
 from lipnb.jacobian.routes import KEPT_VECTORS, AutodiffProducts, products_of
 from lipnb.jacobian.weights import ScaledWeights
@@ -389,11 +390,7 @@ def _pair(f, x, rtol, max_steps, seed):
     largest = found.vector.take_along_dim(found.vector.abs().argmax(1, keepdim=True), 1)
     v = (found.vector * torch.where(largest < 0, -1, 1)).view(x.shape).to(x.dtype)
     v = v / torch.linalg.vector_norm(v, dim=(-2, -1), keepdim=True)
-    if isinstance(products, AutodiffProducts):
-        u = products.jacobian.jvp(v)
-    else:
-        with plain_kernels():
-            u = torch.func.jvp(f, (x,), (v,))[1]
+    u = AttentionJacobian(f, x).jvp(v) if isinstance(f, Attention) else products.jacobian.jvp(v)
     length = torch.linalg.vector_norm(u, dim=(-2, -1), keepdim=True)
     batch = x.shape[:-2]
     return SingularPair(

@@ -103,7 +103,7 @@ class SeparableProducts:
 
     def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None) -> None:
         heavy = None if weights is None else weights[0]
-        self.root = None if heavy is None else heavy.sqrt()
+        self.root = x.new_ones(x.shape[1]) if heavy is None else heavy.sqrt()
         scaled = ScaledWeights.of(attention, x.dtype)
         self.unit, value_unit, changes = scaled.unit, scaled.value_unit, {}
         for name, unit in (("value", value_unit), ("value_bias", value_unit), ("output", scaled.unit / value_unit)):
@@ -115,7 +115,7 @@ class SeparableProducts:
     @gemm.by_fastest
     def gram(self, u: Tensor) -> Tensor:
         """M^T M u / `unit`^2, shape (1, N), of `u`, shape (1, N)."""
-        return self.jacobian.gram(u.view(self.jacobian.n, self.jacobian.d), scale=self.root).view_as(u)
+        return self.jacobian._gram(u.view(self.jacobian.n, self.jacobian.d), self.root).view_as(u)
 
 
 class DenseProducts:

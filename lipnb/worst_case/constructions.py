@@ -89,7 +89,7 @@ def tight_input(A: torch.Tensor, n: int, R: float) -> torch.Tensor:
     n, R = count(n), radius(R)
     eigenvalue, u = eigenvector(A)
     first, rest = (1.0, 0.5) if eigenvalue >= 0 else (-1.0, 1.0)
-    factors = torch.full((n, 1), rest, dtype=u.dtype, device="cpu")
+    factors = u.new_full((n, 1), rest)
     factors[0] = first
     return R * factors * u
 
@@ -138,11 +138,11 @@ def two_diracs(A: torch.Tensor, R: float, *, share: float = 1.0) -> tuple[torch.
     if exponent + math.log(share) < -700:
         raise ValueError(f"the weight exp({exponent:.4g}) is below the smallest float: take a smaller R.")
     p = share * math.exp(exponent)
-    weights = torch.tensor([p, -math.expm1(exponent + math.log(share))], dtype=torch.float64, device="cpu")
+    weights = u.new_tensor([p, -math.expm1(exponent + math.log(share))])
     if weights[1] <= 0:
         raise ValueError("both points need weight: take a larger R, or share below 1.")
     first, rest = (1.0, 0.5) if eigenvalue >= 0 else (-1.0, 1.0)
-    return R * torch.tensor([[first], [rest]], dtype=torch.float64, device="cpu") * u, weights
+    return R * torch.stack([first * u, rest * u]), weights
 
 
 def quadratic_input(n: int, R: float, direction: torch.Tensor) -> torch.Tensor:
@@ -184,8 +184,8 @@ def quadratic_input(n: int, R: float, direction: torch.Tensor) -> torch.Tensor:
     u = as_double(direction)
     if u.ndim != 1 or not u.norm() > 0 or not torch.isfinite(u).all():
         raise ValueError("direction must be a finite vector other than 0, shape (d,).")
-    half = torch.ones((n - 1) // 2, 1, dtype=torch.float64, device="cpu")
-    return radius(R) * torch.cat([torch.zeros(1, 1, dtype=torch.float64, device="cpu"), half, -half]) * u / u.norm()
+    half = u.new_ones((n - 1) // 2, 1)
+    return radius(R) * torch.cat([u.new_zeros(1, 1), half, -half]) * u / u.norm()
 
 
 def fork_input(
@@ -235,10 +235,10 @@ def fork_input(
     if count(n) < 3 or len(A) < 2:
         raise ValueError(f"n must be 3 or more and tokens of width 2 or more, got n = {n!r}, width {len(A)}.")
     left, sigma, right = torch.linalg.svd(A)
-    c = torch.linspace(0, 1, angles + 1, dtype=torch.float64, device="cpu")[:-1]
-    s, best, best_x = (1 - c**2).sqrt(), -1.0, torch.empty(0, device="cpu")
+    c = torch.linspace(0, 1, angles + 1, dtype=A.dtype, device=A.device)[:-1]
+    s, best, best_x = (1 - c**2).sqrt(), -1.0, A.new_empty(0)
     for k, size, v in zip(left.T[:pairs], sigma[:pairs], right[:pairs], strict=True):
-        off = torch.eye(len(A), dtype=torch.float64, device="cpu") - torch.outer(k, k)
+        off = torch.eye(len(A), dtype=A.dtype, device=A.device) - torch.outer(k, k)
         e = off @ torch.linalg.svd(V @ off).Vh[0]
         e = e / e.norm()
         tau = size * radius(R) ** 2

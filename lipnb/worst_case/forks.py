@@ -108,7 +108,7 @@ def bulk_directions(attention: Attention, *, pairs: int = 8) -> Tensor:
 
 def _bulks(attention, R, directions):
     """Bulk tokens z, unit vectors k for the prongs and slopes, each (b, l, ...): l choices for each direction."""
-    z = R * torch.tensor(LENGTHS, dtype=directions.dtype, device="cpu")[:, None] * directions[:, None]
+    z = R * directions.new_tensor(LENGTHS)[:, None] * directions[:, None]
     G = slopes(attention, z)
     if attention.heads > 1:  # the slope of the head that reads most strongly, and that of all together
         most = torch.linalg.vector_norm(G, dim=-1).argmax(-1)
@@ -190,14 +190,13 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
     """
     d = directions.shape[-1]
     if n < 3 or d < 2:  # no place for two prongs and a bulk
-        return Shapes(
-            directions.new_zeros(0, 3, d), torch.zeros(0, 3, dtype=torch.int64, device="cpu"), directions.new_zeros(0)
-        )
+        none = directions.new_zeros(0, 3, dtype=torch.int64)
+        return Shapes(directions.new_zeros(0, 3, d), none, directions.new_zeros(0))
     z, k, G = _bulks(attention, R, directions)
     choices = z.shape[1]
     z, k, G = z.flatten(0, 1), k.flatten(0, 1), G.flatten(0, 1)
     off = torch.linalg.qr(G.mT if attention.heads < d else k[..., None]).Q
-    e = _best_directions(attention, torch.einsum("bhd,bd->bh", G, k), off, gaussian(seed)(*z.shape), steps=12)
+    e = _best_directions(attention, torch.einsum("bhd,bd->bh", G, k), off, gaussian(seed)(*z.shape).to(z), steps=12)
     found = _best_on_grid(attention, n, R, z, k, G, e)
     best = found.stated.unflatten(0, (-1, choices)).max(-1)
     order = best.values.argsort(descending=True)[:keep]
@@ -222,7 +221,7 @@ class _Best(NamedTuple):
 
 def _best_on_grid(attention, n, R, z, k, G, e):
     """The shares and numbers of prongs that state most, over a grid."""
-    sides = torch.unique(torch.logspace(0, 1, 6, base=max(1, (n - 1) // 2), dtype=z.dtype, device="cpu").round())
+    sides = torch.unique(torch.logspace(0, 1, 6, base=max(1, (n - 1) // 2), dtype=z.dtype, device="cpu").round()).to(z)
     c, m = (
         part.flatten()
         for part in torch.meshgrid(torch.arange(ANGLES, device="cpu").to(z) / ANGLES, sides, indexing="ij")
@@ -277,4 +276,5 @@ def two_clusters(attention: Attention, n: int, R: float, directions: Tensor, *, 
     order = best.values.argsort(descending=True)[:keep]
     picked = order * choices + best.indices[order]
     points = torch.stack([R * k[picked], z[picked]], 1)
-    return Shapes(points, torch.tensor([1, n - 1], device="cpu").expand(len(picked), 2), stated[picked])
+    counts = picked.new_tensor([1, n - 1]).expand(len(picked), 2)
+    return Shapes(points, counts, stated[picked])

@@ -237,8 +237,12 @@ class SeparableJacobian:
             The same as ``vjp(jvp(u))`` when there is no scale.
         """
         self._check("u", u, self.d)
-        scale = u.new_ones(self.n) if scale is None else scale
-        check_weights(scale, u)
+        if scale is not None:
+            check_weights(scale, u)
+        return self._gram(u, u.new_ones(self.n) if scale is None else scale)
+
+    def _gram(self, u, scale):
+        """`gram` of what is known to be right: on a GPU the host need not wait for an answer to that."""
         forward, backward, own = self._forward_moments(u, scale), [0.0] * self._low.heads, []
         for some in self._tiles():
             image = self._rows(some, u[some] / scale[some, None], forward)
