@@ -242,12 +242,12 @@ def test_every_finite_input_has_an_answer(start):
 
 
 def test_what_no_factorisation_finds_is_unknown(monkeypatch):
-    import lipnb.certified
+    import lipnb.bounds.columns
 
     def fails(*_):
         raise torch.linalg.LinAlgError("no end")
 
-    monkeypatch.setattr(lipnb.certified, "three_terms", fails)
+    monkeypatch.setattr(lipnb.bounds.columns, "three_terms", fails)
     case = random_case(3, n=3)
     found = certify(case.attention, case.x[0])
     assert found.lower == 0 and found.upper == torch.inf
