@@ -7,18 +7,15 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.bounds.accuracy import MORE, TINY, Accuracy, orthogonality
+from lipnb.bounds.accuracy import Accuracy
+from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
 from lipnb.bounds.pieces import Pieces
-from lipnb.bounds.rounding import UNIT, gamma, largest_singular
-from lipnb.bounds.terms import bases, three_terms
+from lipnb.bounds.rounding import gamma
 from lipnb.bounds.units import alive, in_units, scaled
-from lipnb.checks import at_once
 from lipnb.spectral import lanczos, start_vectors
 
 __all__ = ["Bracket", "certify"]
 
-WORK = 1e11  # floating point operations that the exact columns may cost by default, for each sequence
-MOST_COLUMNS = 1024
 SMALL = 64  # tokens times width up to which the lower bound takes the whole Jacobian
 
 
@@ -154,26 +151,11 @@ def certify(
         raise ValueError(f"rtol must lie between 1e-14 and 1, got {rtol}.")
     attention, batch, (n, d) = attention.to(dtype=torch.float64), x.shape[:-2], x.shape[-2:]
     x = x.double()
-    sizes = _sizes(attention, n, d, columns)
+    sizes = sizes_of_columns(attention, n, d, columns)
     sequences = x.reshape(-1, n, d)
     spread = [None] * len(sequences) if weights is None else weights.double().expand(x.shape[:-1]).reshape(-1, n)
     items = [_one(attention, x, a, sizes, rtol, seed) for x, a in zip(sequences, spread, strict=True)]
     return Bracket(*(torch.stack(field).reshape(batch) for field in zip(*items, strict=True)))
-
-
-def _sizes(attention, n, d, columns):
-    """Candidates (r, s): all of the columns for features, or one token direction first."""
-    if columns is None:
-        m = attention.output_width
-        product = 4 * attention.heads * n * n * (attention.key_width + attention.value_width) + 8 * n * d * m
-        # product c + 2 n m c^2 = WORK
-        columns = int(2 * WORK / (product + (product**2 + 8 * n * m * WORK) ** 0.5))
-        columns = min(columns, MOST_COLUMNS)
-        if columns < min(4 * n, d):  # so few help less than they cost
-            columns = 0
-    if columns >= n * d:
-        return [(n, 0)]
-    return [(r, min(d, (columns - r * d) // (n - r))) for r in (0, 1) if r * d <= columns and r < n]
 
 
 def _one(attention, x, weights, sizes, rtol, seed):
@@ -203,26 +185,22 @@ def _one(attention, x, weights, sizes, rtol, seed):
 
 def _in_units(pieces, sizes, rtol, seed):
     """The same, before units and the last rounding; None where the attention matrix is not resolved."""
-    accuracy, x = Accuracy(pieces), pieces.x
+    accuracy = Accuracy(pieces)
     if not accuracy.resolved():
         return None
-    S, Y = bases(pieces) if sizes != [(0, 0)] else (x[:, :0], x.T[:, :0])
-    choices = [(S[:, :r], Y[:, :s]) for r, s in sizes]
-    each = [three_terms(pieces, S, Y) for S, Y in choices]
-    # the exact part is never above the constant: what remains decides
-    best = min(range(len(each)), key=lambda i: sum(each[i]))
-    terms, (S, Y) = each[best], choices[best]
-    exact, columns, defect = _exact(pieces, S, Y)
-    if 0 < columns < x.numel() and sum(closed := three_terms(pieces)) < torch.hypot(exact, sum(terms)):
-        terms, exact, columns, defect, (S, Y) = closed, torch.zeros_like(exact), 0, 0.0, (x[:, :0], x.T[:, :0])
-    size, relative = accuracy.arithmetic()
-    paths = columns**0.5 + (2 + 2 * S.shape[1] ** 0.5 + 2 * Y.shape[1] ** 0.5 if columns < x.numel() else 1)
-    rounding = MORE * (accuracy.change() + (relative * paths + 16 * defect) * size + TINY)
-    vector = _longest(pieces, size, rtol, seed)  # any vector gives a lower bound
+    found = upper_by_columns(pieces, accuracy, sizes)
+    vector = _longest(pieces, found.size, rtol, seed)  # any vector gives a lower bound
     length, image = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(pieces.jvp(vector))
-    lower = image / torch.where(length > 0, length, 1) * (1 - gamma(4 * x.numel() + 4 * image.numel() + 64)) - rounding
-    upper = (torch.hypot(exact, sum(terms)) + rounding) * (1 + gamma(16))
-    return lower.clamp_min(0), upper, exact, *terms, rounding, torch.tensor(columns, device="cpu")
+    stretch = image / torch.where(length > 0, length, 1)
+    lower = stretch * (1 - gamma(4 * pieces.x.numel() + 4 * image.numel() + 64)) - found.rounding
+    return (
+        lower.clamp_min(0),
+        found.upper,
+        found.exact,
+        *found.terms,
+        found.rounding,
+        torch.tensor(found.columns, device="cpu"),
+    )
 
 
 def _longest(pieces, size, rtol, seed):
@@ -239,22 +217,3 @@ def _longest(pieces, size, rtol, seed):
 
     start = start_vectors(1, x.numel(), seed=seed, dtype=x.dtype, device=x.device, apart=True)
     return lanczos(gram, start, rtol=rtol).vector.view(1, *x.shape)
-
-
-def _exact(pieces, S, Y):
-    """Norm of the Jacobian on S (x) R^d and S-perp (x) Y, from its columns; their number, and how orthonormal."""
-    n, d = pieces.x.shape
-    new = {"dtype": S.dtype, "device": S.device}
-    rest = torch.linalg.qr(S, mode="complete").Q[:, S.shape[1] :] if S.shape[1] else torch.eye(n, **new)
-    basis = torch.cat(
-        [
-            torch.einsum("nr,cd->rcnd", S, torch.eye(d, **new)).flatten(0, 1),
-            torch.einsum("nt,ds->tsnd", rest, Y).flatten(0, 1),
-        ]
-    )
-    if not len(basis):
-        return S.new_zeros(()), 0, 0.0
-    step = at_once(pieces.heads * n * max(n, d // 4))
-    images = torch.cat([pieces.jvp(u).flatten(1) for u in basis.split(step)])
-    whole = torch.cat([S, rest], 1) if S.shape[1] else S
-    return largest_singular(images), len(basis), orthogonality(whole) + orthogonality(Y) + 4 * UNIT

@@ -6,7 +6,7 @@ import sys
 
 from lipnb.cli.words import known
 
-NAMES = ("workload", "compare", "products", "particles", "misconvergence", "near_degenerate", "long", "limit")
+NAMES = ("workload", "compare", "products", "particles", "misconvergence", "near_degenerate", "long", "limit", "nearby")
 EXAMPLES = """\
   python -m lab bench workload --quick        one benchmark, a trial of it
   python -m lab bench products --help         each has options of its own

@@ -3,9 +3,55 @@ r"""How far the output can move when the tokens move by at most a given amount: 
 With :math:`\ell_{ij} = s\, q_i \cdot k_j`, :math:`b_i = s W_K^\top q_i`, :math:`a_j = s W_Q^\top k_j`,
 :math:`w_j = W_O v_j`, :math:`M = \|W_O W_V\|_2`, :math:`N = \|s W_Q^\top W_K\|_2` of a head, everything below bounds
 the spread of a and w under the attention of each token, and how that attention can change in the ball.
+
+The bound `taylor`, line by line. Let :math:`Y_t = X + t \Delta`, :math:`\|\Delta\|_F \le \epsilon`.
+
+1. *Taylor's formula.* :math:`\|f(X + \Delta) - f(X)\| \le \|J \Delta\| + \int_0^1 (1 - t) \|\ddot f(Y_t)\|\, dt`, and
+   :math:`\|J \Delta\| \le \epsilon L`, L the certified upper bound of `lipnb.bounds.columns`. The rest is what the
+   change of the Jacobian over the ball adds: with :math:`\|\ddot f(Y)\| \le H(r) \|\Delta\|^2` for all
+   :math:`\|Y - X\| \le r`, it is at most
+   :math:`\epsilon^2 \sum_p H(p \epsilon / 8) \int_{(p - 1) / 8}^{p / 8} (1 - t)\, dt`.
+2. *Attention in the ball of radius r.* Logits of row i differ from those at X, up to a number for the row, by at most
+   :math:`\omega_i = r\, (\mathrm{diam}(a) + \sqrt 2\, |b_i| + \sqrt 2 N r)`, as :math:`|\delta_i| \le r` and
+   :math:`|\delta_j - \delta_l| \le \sqrt 2 r`. So :math:`P_{ij}(Y) \le \min(1, e^{\omega_i} P_{ij}) =: p_{ij}`.
+3. *Its spreads.* About any point, deviations under P(Y) are at most :math:`e^{\omega_i / 2}` times those under P, and
+   half the diameter; what moves adds M r or N r: :math:`\sigma_i` for w and :math:`s_i` for a. Slopes:
+   :math:`|b_i(Y)| \le \beta_i = |b_i| + N r`. Values: :math:`|w_j(Y) - o_i(Y)| \le D_i = \min(\max_j |w_j - o_i| +
+   (e^{\omega_i} - 1) \sigma_i(X), \mathrm{diam}(w)) + \sqrt 2 M r`, because the mean under P(Y) of the old w moves by
+   at most :math:`|e^{\omega_i} - 1|` times their mean absolute deviation in some direction.
+4. *Second derivative of row i of one head*, :math:`\dot w_j = W_O W_V \delta_j`,
+   :math:`\dot\ell_j = \delta_i \cdot a_j + b_i \cdot \delta_j`, :math:`\ddot\ell_j = 2 \delta_i^\top A^\top \delta_j`:
+   :math:`2\,\mathrm{Cov}(\dot w, \dot\ell) + \mathrm{Cov}(w, \ddot\ell) + \mathrm{E}[(w - o)(\dot\ell - \mathrm{E}
+   \dot\ell)^2]`. With E the mean under :math:`p_i` its length is at most
+   :math:`2\, (\mathrm{E} |\dot w|^2)^{1/2} S + 2 \sigma_i N |\delta_i| (\mathrm{E} |\delta|^2)^{1/2} + D_i S^2`, where
+   :math:`S = (\delta_i^\top \mathrm{Cov}(a)\, \delta_i)^{1/2} + (\mathrm{E} (b_i \cdot \delta)^2)^{1/2}`.
+5. *As a sum over tokens.* By :math:`2 x y \le z x^2 + y^2 / z` for the two products and in :math:`S^2`, with any
+   positive weights, here :math:`m_i = \max_j p_{ij}^{1/2}` and :math:`\zeta_i = s_i + \beta_i m_i`, it is at most
+   :math:`\sum_j \delta_j^\top K_{ij} \delta_j` with positive semidefinite
+
+   .. math::
+        K_{ij} = p_{ij} \Big[\frac{\zeta_i}{M m_i} (W_O W_V)^\top W_O W_V + \Big(M + \frac{D_i \zeta_i}{m_i}\Big)
+            \frac{b_i b_i^\top}{\beta_i} + \frac{\sigma_i N}{m_i} I\Big]
+            + \delta_{ij} \Big[(M m_i + D_i \zeta_i) \frac{\mathrm{Cov}(a)}{s_i} + \sigma_i N m_i I\Big].
+
+   In the ball :math:`b b^\top / \beta` at Y is at most :math:`b_i b_i^\top / |b_i| + N r I` at X, by the same
+   inequality, and so the covariance.
+6. *All rows and heads.* :math:`\sum_i \big(\sum_j \delta_j^\top K_{ij} \delta_j\big)^2`, K now summed over heads, is
+   convex in the matrices :math:`\delta_j \delta_j^\top`, positive semidefinite and of trace
+   :math:`\|\Delta\|^2` together: it is largest where one token j moves. With :math:`k_{ij} \ge \|K_{ij}\|_2`, the sum
+   of the norms of its parts,
+
+   .. math:: H(r) = \max_j \min\Big(\sum_i k_{ij}^2,\ \Big\|\sum_i k_{ij} K_{ij}\Big\|_2\Big)^{1/2} .
+
+7. *Rounding.* M, N, :math:`|b_i|`, spreads, diameters and distances are computed as upper bounds with their rounding,
+   and so is :math:`p_{ij}`, from probabilities that may be larger by their error. Step 5 takes any positive weights,
+   those computed too. :math:`\sum_i k_{ij} K_{ij} = F^\top F + c I` with rows of F that are known up to the errors of
+   :math:`W_O W_V`, of b and of a: the Frobenius norm of all of them is added to the norm of F. What is left are sums
+   and products of positive numbers: `MORE`.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,13 +59,17 @@ import torch
 from lipnb.attention import Attention
 from lipnb.bounds.accuracy import MORE, TINY, Accuracy
 from lipnb.bounds.castin import biased_upper
+from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import gamma, largest_singular, length
-from lipnb.bounds.terms import three_terms
 from lipnb.bounds.units import alive, in_units, scaled, with_own_keys
 from lipnb.checks import at_once
 
 __all__ = ["Nearby", "nearby_upper"]
+
+PARTS = 8  # of the way to the end of a ball, each with the second derivative at its end
+WORK = 1e11  # floating point operations that the norms of columns of the second derivative may cost, all together
+STEEPEST = 700.0  # change of the logits beyond which its exponential leaves float64
 
 
 class Nearby(NamedTuple):
@@ -30,13 +80,13 @@ class Nearby(NamedTuple):
     jacobian : Tensor, shape (r,)
         Radius times a bound on :math:`\|D_Y f\|_2` for every Y in the ball.
     taylor : Tensor, shape (r,)
-        First order at the input plus a bound on the second derivative in the ball.
+        First order at the input, from its certified constant, plus bounds on the second derivative on the way.
     outputs : Tensor, shape (r,)
         Every output is a mean of values: what all attention there is could change.
     general : Tensor, shape (r,)
         Radius times the general bound on all tokens as large as those of the ball, summed over heads.
     local : Tensor, shape ()
-        Bound on the local constant at the input that `taylor` starts from.
+        Bound on the local constant at the input that `taylor` starts from: `upper` of `lipnb.certify`, or smaller.
     """
 
     jacobian: torch.Tensor
@@ -56,11 +106,11 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     r"""Change of the output of attention over a ball around its input: upper bounds.
 
     .. math:: \|f(X + \Delta) - f(X)\|_F \le \min\Big(\epsilon\, G(\epsilon),\
-        \epsilon\, L + \tfrac12 \epsilon^2 H(\epsilon),\ O(\epsilon)\Big)
+        \epsilon\, L + \epsilon^2 \int_0^1 (1 - t) H(t \epsilon)\, dt,\ O(\epsilon)\Big)
         \qquad \text{for all } \|\Delta\|_F \le \epsilon ,
 
-    where L bounds the local constant at X (`lipnb.bounds.three_terms`), G the Jacobian and H the second derivative in
-    the ball, and O is what outputs can differ as means of values.
+    where L bounds the local constant at X (as `lipnb.certify` does), G the Jacobian and H the second derivative in
+    balls, and O is what outputs can differ as means of values. The integral is bounded by a sum.
 
     Parameters
     ----------
@@ -85,17 +135,18 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
 
     Notes
     -----
-    Ours, proved in the book. Rounding: probabilities, values and keys with their distances from the truth, see
-    `lipnb.bounds.accuracy`; spreads are taken about the mean of each row, with the largest probabilities that the truth
-    may have. `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, as recovered), with
-    Lemma 3.8.
+    Ours, proved in the book. Costs what `lipnb.certify` does, and some norms of (d, d) matrices for each radius; for
+    long and wide inputs these are replaced by sums of norms. Rounding: probabilities, values and keys with their
+    distances from the truth, see `lipnb.bounds.accuracy`; spreads are taken about the mean of each row, with the
+    largest probabilities that the truth may have. `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, as
+    recovered), with Lemma 3.8.
 
     Examples
     --------
     >>> f = Attention.from_matrices(torch.eye(2).double(), torch.eye(2).double())
     >>> bounds = nearby_upper(f, torch.eye(2).double(), [0.0, 0.1])
     >>> [round(bound, 4) for bound in bounds.best.tolist()], round(bounds.local.item(), 4)
-    ([0.0, 0.2384], 1.7864)
+    ([0.0, 0.1819], 1.4536)
     """
     attention = with_own_keys(attention)
     attention.check_plain("nearby_upper")
@@ -125,30 +176,98 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
 def _in_units(pieces, x, eps):
     """The four bounds, each (r,), and the local one, before units and the last rounding."""
     accuracy = Accuracy(pieces)
-    M, N, sigma_w, sigma_a, diam_w, diam_a, beta, column = (one[:, None] for one in _heads(pieces, accuracy))
+    head = _heads(pieces, accuracy)
+    M, N, diam_w, diam_a = (one[:, None] for one in (head.M, head.N, head.diam_w, head.diam_a))
+    sigma_w, sigma_a, beta = (one.amax(-1)[:, None] for one in (head.sigma_w, head.sigma_a, head.beta))
+    column = MORE * head.P.sum(1).amax(-1)[:, None]
     n, root = len(x), math.sqrt(2)
     omega = MORE * eps * (diam_a + root * beta + root * N * eps)  # (h, r): how far a row of logits can change
-    grow = torch.where(omega < 700, omega.exp() * MORE, torch.inf)
+    grow = torch.where(omega < STEEPEST, omega.exp() * MORE, torch.inf)
     c = (column * grow).clamp_max(n).sqrt()
     spread_w, spread_a = (
-        torch.where(omega < 700, torch.minimum(sigma * omega.clamp_max(700).exp().sqrt(), diam / 2), diam / 2)
-        + norm * eps
+        _spread_in_ball(sigma, diam, omega) + norm * eps
         for sigma, diam, norm in ((sigma_w, diam_w, M), (sigma_a, diam_a, N))
     )
-    slope, wide = beta + N * eps, diam_w + root * M * eps
+    slope = beta + N * eps
     G = (spread_w * (spread_a + slope * c) + M * c).sum(0)
-    H = (2 * M * (spread_a + slope * c) + 2 * N * spread_w + wide * (spread_a + slope) * (spread_a + slope * c)).sum(0)
     L = (sigma_w * (sigma_a + beta * column.sqrt()) + M * column.sqrt()).sum()
     if accuracy.resolved():
-        size, relative = accuracy.arithmetic()
-        L = torch.minimum(sum(three_terms(pieces)) + accuracy.change() + 2 * relative * size, L)
+        certified = upper_by_columns(pieces, accuracy, sizes_of_columns(pieces.attention, *x.shape))
+        L = torch.fmin(certified.upper, L)
     return (
         eps * G,
-        eps * (L + eps * H / 2),
-        _reach(pieces, accuracy, diam_w) + eps * (M * c).sum(0),
+        eps * L + _remainder(head, eps),
+        head.farthest.sum(0).norm() + eps * (M * c).sum(0),
         eps * _general(pieces, x, M, N, eps),
         L,
     )
+
+
+def _spread_in_ball(sigma, diameter, omega):
+    """Spreads of points that stay, where logits of a row change by at most omega."""
+    grown = sigma * MORE * (omega.clamp_max(STEEPEST) / 2).exp()
+    return torch.where(omega < STEEPEST, torch.minimum(grown, diameter / 2), diameter / 2)
+
+
+def _remainder(head, eps):
+    """Bounds (r,) on what first order leaves, step 1: the second derivative at the ends of parts of the way."""
+    h, n, d = head.slopes.shape
+    column = d * d * (h * (2 * n + head.maps.shape[1]) + 10 * d)  # operations, about
+    most = int(WORK / (len(eps) * PARTS * column))
+    found = []
+    for radius in eps:
+        total = torch.zeros_like(radius)
+        for part in range(1, PARTS + 1):
+            total = total + _second(head, radius * part / PARTS * MORE, most) * (2 * (PARTS - part) + 1)
+        found.append(radius**2 * total / (2 * PARTS**2))
+    return torch.stack(found) if found else eps
+
+
+def _second(head, r, most):
+    """H(r) of the module's words; for at most this many tokens by the norm of a matrix, those of the largest sums."""
+    M, N, diam_w, diam_a = (one[:, None] for one in (head.M, head.N, head.diam_w, head.diam_a))
+    omega = MORE * r * (diam_a + 2**0.5 * head.beta + 2**0.5 * N * r)  # (h, i)
+    if not (omega < STEEPEST).all():
+        return torch.full_like(r, torch.inf)
+    grow = omega.exp() * MORE
+    p = (MORE * grow[..., None] * head.P).clamp_max(1)
+    m = p.amax(-1).sqrt()
+    sigma, still = _spread_in_ball(head.sigma_w, diam_w, omega) + M * r, _spread_in_ball(head.sigma_a, diam_a, omega)
+    moved = torch.expm1(omega) * MORE * head.sigma_w
+    D = torch.minimum(head.farthest + moved, diam_w) + 2**0.5 * M * r
+    s, beta = still + N * r, head.beta + N * r
+    zeta = s + beta * m
+    along, own = M + D * zeta / m, M * m + D * zeta
+    k = torch.einsum("hij,hi->ij", p, zeta * M / m + along * beta + sigma * N / m)
+    k = MORE * (k + torch.diag((own * s + sigma * N * m).sum(0)))
+    sums = length(k, 0) * MORE
+    largest = torch.zeros_like(r)
+    for count, j in enumerate(sums.argsort(descending=True).tolist()):
+        if count == most or not torch.isfinite(sums[j]):
+            return torch.maximum(largest, sums[j])
+        if sums[j] <= largest:
+            break
+        weights = k[:, j] * p[..., j]  # (h, i)
+        by_map = ((weights * zeta / m).sum(1) / head.M).sqrt()  # (h,)
+        by_slope = (weights * along / head.beta).sqrt()
+        # the covariance where its growth is known, else the square of the spread in all directions
+        known, own_j = head.sigma_a[:, j] * grow[:, j].sqrt() <= still[:, j] * MORE, k[j, j] * own[:, j]
+        by_key = torch.where(known, own_j * grow[:, j] / still[:, j], 0).sqrt()
+        even = (weights * (along * N * r + sigma * N / m)).sum()
+        even = even + (own_j * torch.where(known, N[:, 0] * r, s[:, j]) + k[j, j] * (sigma * N * m)[:, j]).sum()
+        rows = torch.cat(
+            [
+                (by_map[:, None, None] * head.maps).flatten(0, 1),
+                (by_slope[..., None] * head.slopes).flatten(0, 1),
+                (by_key[:, None, None] * head.apart(j)).flatten(0, 1),
+            ]
+        )
+        lost = torch.stack(
+            [length(by_map * head.maps_error), length(by_slope * head.slopes_error, (0, 1)), length(by_key * head.lost)]
+        )
+        top = largest_singular(rows) + MORE * (lost.sum() + gamma(64) * length(rows, (0, 1)))
+        largest = torch.maximum(largest, torch.minimum(MORE * (top**2 + even).sqrt(), sums[j]))
+    return largest
 
 
 def _whole(bound, power):
@@ -157,9 +276,44 @@ def _whole(bound, power):
     return torch.nextafter(scaled(MORE**4 * bound + TINY, power), bound.new_tensor(torch.inf))
 
 
+class _Heads(NamedTuple):
+    """What each head has at the input, upper bounds with their rounding, each at least `TINY`.
+
+    Attributes
+    ----------
+    M, N, diam_w, diam_a : Tensor, shape (h,)
+        Norms of the maps, and diameters of w and a.
+    sigma_w, sigma_a, beta, farthest : Tensor, shape (h, n)
+        Of each row: spreads of w and a, length of the slope, and the longest :math:`|w_j - o_i|` that it sees.
+    P : Tensor, shape (h, n, n)
+        Attention.
+    maps, slopes : Tensor, shape (h, p, d) and (h, n, d)
+        Not bounds: W_O W_V up to a rotation, and b; `maps_error` (h,) and `slopes_error` (h, n) away from the truth.
+    lost : Tensor, shape (h,)
+        How far the rows of `apart` are from the truth, all together.
+    apart : callable
+        From a token j, :math:`P_{jl}^{1/2} (a_l - \\bar a)`, shape (h, n, d).
+    """
+
+    M: torch.Tensor
+    N: torch.Tensor
+    diam_w: torch.Tensor
+    diam_a: torch.Tensor
+    sigma_w: torch.Tensor
+    sigma_a: torch.Tensor
+    beta: torch.Tensor
+    farthest: torch.Tensor
+    P: torch.Tensor
+    maps: torch.Tensor
+    maps_error: torch.Tensor
+    slopes: torch.Tensor
+    slopes_error: torch.Tensor
+    lost: torch.Tensor
+    apart: Callable[[int], torch.Tensor]
+
+
 def _heads(pieces, accuracy):
-    """M, N, the largest spreads and diameters of w and a, the longest slope and the largest column sum, each (h,)."""
-    att = pieces.attention
+    att, P = pieces.attention, MORE * (pieces.P + accuracy.E)
     # |W_O v| = |R v| and |s W_Q^T k| = |S k|: triangular factors, small
     R, S = (torch.linalg.qr(matrix, mode="r").R for matrix in (pieces.output, att.query.mT))
     found = []
@@ -169,46 +323,69 @@ def _heads(pieces, accuracy):
     ):
         whole, longest = length(factor, (-2, -1)), length(points).amax(-1)
         few = gamma(16 * (len(pieces.x) + sum(matrix.shape) + att.output_width) + 256)
-        norm = largest_singular(factor @ matrix) + few * whole * length(matrix, (-2, -1))
+        product = factor @ matrix
+        lost = few * whole * length(matrix, (-2, -1))
+        norm = largest_singular(product) + lost
         z = points @ factor.mT
         error = MORE * whole * (length(errors).amax(-1) + few * longest)
         diameter = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").amax((1, 2)) * MORE + 2 * error
         sigma = _spread(pieces, accuracy, z, error)
-        found.append([unit * one + TINY for one in (norm, sigma, diameter)])
-    (M, sigma_w, diam_w), (N, sigma_a, diam_a) = found
-    beta = (length(pieces.slopes) * MORE + accuracy.slopes).amax(-1)
-    return M, N, sigma_w, sigma_a, diam_w, diam_a, beta, MORE * (pieces.P + accuracy.E).sum(1).amax(-1)
+        found.append([*[unit * one + TINY for one in (norm, sigma, diameter)], product, lost, unit * error])
+    (M, sigma_w, diam_w, maps, maps_error, _), (N, sigma_a, diam_a, *_, error) = found
+    beta = length(pieces.slopes) * MORE + accuracy.slopes + TINY
+
+    def apart(j):
+        away = pieces.keys - pieces.P[:, j, None] @ pieces.keys
+        return P[:, j].sqrt()[..., None] * (att.scale * away @ att.query)
+
+    return _Heads(
+        M=M,
+        N=N,
+        diam_w=diam_w,
+        diam_a=diam_a,
+        sigma_w=sigma_w,
+        sigma_a=sigma_a,
+        beta=beta,
+        farthest=_farthest(pieces, accuracy, diam_w) + TINY,
+        P=P,
+        maps=maps,
+        maps_error=maps_error,
+        slopes=pieces.slopes,
+        slopes_error=accuracy.slopes,
+        lost=2 * error * P.sum(-1).amax(-1).sqrt(),
+        apart=apart,
+    )
 
 
 def _spread(pieces, accuracy, points, error):
-    r"""Largest standard deviation in any direction of points (h, n, k), known to `error` (h,), under any row of P.
+    r"""Standard deviations (h, n), in any direction, of points (h, n, k), known to `error` (h,), under the rows of P.
 
     .. math:: \mathrm{Var}_P(z) \le \sum_j P_j (z_j - c)^2 \quad \text{for any } c,
 
     so that the computed mean of a row may take the place of c: no difference of second moments, which would lose the
     variance of nearly hard attention.
     """
-    largest = []
+    found = []
     step = at_once(points.numel())
     for rows in torch.arange(pieces.n, device=points.device).split(step):
         upper = (pieces.P[:, rows] + accuracy.E[:, rows]).sqrt()  # (h, i, j)
         away = points[:, None] - (pieces.P[:, rows] @ points)[:, :, None]
-        largest.append(largest_singular(upper[..., None] * away).amax(-1))
-    return MORE * (torch.stack(largest).amax(0) + error * (1 + accuracy.e.amax(-1)).sqrt())
+        found.append(largest_singular(upper[..., None] * away))
+    return MORE * (torch.cat(found, -1) + error[:, None] * (1 + accuracy.e.amax(-1, keepdim=True)).sqrt())
 
 
-def _reach(pieces, accuracy, diameter):
-    """Length of all the changes that another attention to the same values could make, at most."""
+def _farthest(pieces, accuracy, diameter):
+    """How far at most another attention to the same values could move each row of each head, (h, n)."""
     w = torch.einsum("hmv,hjv->hjm", pieces.output, pieces.values)
     distance = torch.cdist(pieces.P @ w, w, compute_mode="donot_use_mm_for_euclid_dist")
     longest = length(w).amax(-1)[:, None]
     few = gamma(16 * (pieces.n + pieces.values.shape[-1]) + 256)
     lost = (length(accuracy.values).amax(-1) + few * length(pieces.values).amax(-1))[:, None]
     error = accuracy.e * longest + 4 * lost * length(pieces.output, (-2, -1))[:, None]
-    distance = torch.minimum(MORE * (distance + error[..., None]), diameter[..., None])
+    distance = torch.minimum(MORE * (distance + error[..., None]), diameter[:, None, None])
     if pieces.hidden is not None:
         distance = distance.masked_fill(pieces.hidden, 0)
-    return distance.amax(-1).sum(0).norm()
+    return distance.amax(-1)
 
 
 def _general(pieces, x, M, N, eps):

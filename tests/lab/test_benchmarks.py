@@ -1,6 +1,7 @@
 """Benchmarks: every peer finds the dense value, the wide layer is what it says, tables hold no path."""
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from lab import results
-from lab.benchmarks import layers, limit, near_degenerate, ours, peers, workload
+from lab.benchmarks import layers, limit, near_degenerate, nearby, ours, peers, workload
 from lipnb import Attention, AttentionJacobian, local_lipschitz, models
 from lipnb.jacobian.cached import CachedProducts
 from lipnb.spectral import start_vectors
@@ -238,6 +239,18 @@ def test_the_clock_measures_products_and_leaves_them_as_they_were(wide):
     assert found.steps.sum() <= clock.sequences <= len(x) * found.steps.max()
 
 
+def test_the_bound_in_a_ball_is_measured_with_or_without_its_peer(monkeypatch):
+    attention, x = nearby.case(2, 8, 5)
+    assert torch.allclose(nearby.Plain(attention)(x[None])[0], attention(x).flatten(), atol=1e-12)
+    monkeypatch.setattr(nearby, "installed", lambda: None)
+    alone = nearby.measure(1, 8, 4, 0.01)
+    assert alone["first_order"] * 0.99 < alone["attack"] <= alone["bound"] <= 1.05 * alone["attack"]
+    assert math.isnan(alone["lirpa"]) and math.isnan(alone["lirpa_seconds"])
+    monkeypatch.setattr(nearby, "installed", lambda: "a version")
+    monkeypatch.setattr(nearby, "lirpa", lambda f, x, epsilon, method: {"CROWN": 2.0}.get(method, 3.0))
+    assert nearby.measure(1, 8, 4, 0.01)["lirpa"] == 2.0
+
+
 def test_there_are_as_many_layers_as_is_said():
     depths = {"mini": models.load("minilm").layers, "gpt2r": models.load("gpt2", random=True, seed=0).layers}
     assert depths | {"twin": depths["mini"] - 1} == layers.DEPTHS
@@ -260,6 +273,7 @@ def test_there_are_as_many_layers_as_is_said():
         ["long", "--solve", "8", "nowhere"],
         ["misconvergence", "--workers", "0"],
         ["particles", "--rounds", "0"],
+        ["nearby", "--threads", "0"],
     ],
     ids=" ".join,
 )

@@ -1,5 +1,6 @@
 """The least bound on a ball: above everything found by chance and by ascent, below every bound it replaces, tight."""
 
+import itertools
 import math
 
 import pytest
@@ -125,6 +126,20 @@ def test_it_is_never_above_the_bounds_of_the_heads(masked):
         f = layer(normal, h, d, bias=case % 2 == 1, masked=masked)
         others = heads_on_ball(head_norms(f), n, R, masked).values()
         assert ball_upper(f, n, R, log=True) <= min(others) + 1e-8
+
+
+def test_layers_with_orthogonal_weights_have_a_bound():
+    """Their blocks' largest singular values are alike, and LAPACK, asked for the last pair alone, returned none."""
+    for heads, width, scale, seed in itertools.product((2, 4, 8), (32, 48, 96), (1.0, 0.1, 0.01), (0, 1)):
+        normal, k, R = gaussian(seed), width // heads, math.sqrt(width)
+        turns = [scale * torch.linalg.qr(normal(width, width)).Q for _ in range(4)]
+        query, key, value = (turn.view(heads, k, width) for turn in turns[:3])
+        f = Attention(query, key, value, turns[3].view(width, heads, k).movedim(1, 0), scale=1 / k)
+        upper, others = ball_upper(f, 6, R, log=True), heads_on_ball(head_norms(f), 6, R, False)
+        assert upper <= min(others.values()) + 1e-8
+        if width == 32:
+            x = R * in_ball(normal, 1, 6, width)
+            assert local_lipschitz(f, x).value.log().max() <= upper
 
 
 def test_one_head_is_below_the_closed_formula_and_that_below_the_older():

@@ -9,8 +9,9 @@ from cases import extreme_case, random_case
 from lab.verification import truth
 from lipnb import Attention, local_lipschitz
 from lipnb.bounds import nearby_upper, yudin_upper
+from lipnb.bounds.columns import sizes_of_columns
 from lipnb.bounds.rounding import largest_singular, length
-from lipnb.certified import _sizes, certify
+from lipnb.certified import certify
 
 ROOT = Path(__file__).parents[2]
 
@@ -246,12 +247,12 @@ def test_every_finite_input_has_an_answer(start):
 
 
 def test_what_no_factorisation_finds_is_unknown(monkeypatch):
-    import lipnb.certified
+    import lipnb.bounds.columns
 
     def fails(*_):
         raise torch.linalg.LinAlgError("no end")
 
-    monkeypatch.setattr(lipnb.certified, "three_terms", fails)
+    monkeypatch.setattr(lipnb.bounds.columns, "three_terms", fails)
     case = random_case(3, n=3)
     found = certify(case.attention, case.x[0])
     assert found.lower == 0 and found.upper == torch.inf
@@ -343,5 +344,5 @@ def test_what_columns_are_by_default_is_what_the_readme_says():
     assert "a thousand or so at these 32 tokens, none at 256, where `columns=0` changes nothing" in said
     f = Attention(*(torch.zeros(12, 32, 384) for _ in range(3)), torch.zeros(12, 384, 32))
     for n, most in ((32, 1024), (256, 0)):
-        r, s = _sizes(f, n, 384, None)[0]
+        r, s = sizes_of_columns(f, n, 384, None)[0]
         assert 0.9 * most <= 384 * r + (n - r) * s <= most

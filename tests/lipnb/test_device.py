@@ -27,7 +27,7 @@ from lipnb.jacobian.routes import products_of
 from lipnb.worst_case import attacks
 
 N, D = 9, 8  # more unknowns than the dense method takes
-READ = 5  # values read back in a Lanczos step, and in one of power iteration; what a solve reads once comes beside them
+READ = 3  # values read back in a step of any method and precision; what a solve reads once comes beside them
 ONCE = 24
 
 
@@ -145,8 +145,8 @@ def _few_reads():
 
 
 def test_no_value_is_read_back_inside_a_product_and_few_in_a_step(apart):
-    for method, reads in apart(_few_reads).items():
-        assert reads <= READ, f"{method}: {reads} a step"
+    reads = apart(_few_reads)
+    assert reads["lanczos"] <= 1 and reads["power"] <= READ, reads
 
 
 def _certificates():

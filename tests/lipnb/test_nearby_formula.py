@@ -26,18 +26,63 @@ def diameter(points):
     return max((one - two).norm().item() for one in points for two in points)
 
 
+def seen_by(f, n):
+    return torch.ones(n, n).tril().bool() if f.masked else torch.ones(n, n).bool()
+
+
+def head_of(f, x, h):
+    """P, w, a, b, the output matrix and the query bias of one head."""
+    out = f.output[h] if f.output is not None else torch.eye(f.value_width).double()
+    bias = torch.zeros(f.key_width).double() if f.query_bias is None else f.query_bias[h]
+    q, k = f.scale * (x @ f.query[h].mT + bias), x @ f.key[h].mT
+    P = (q @ k.mT).masked_fill(~seen_by(f, len(x)), -math.inf).softmax(-1)
+    return P, x @ f.value[h].mT @ out.mT, f.scale * k @ f.query[h], q @ f.key[h], out, bias
+
+
+def second_derivative(f, x, r):
+    """H(r), from matrices K_ij and numbers k_ij made one by one, from normed factors."""
+    (n, d), root = x.shape, 2**0.5
+    K, k, eye = torch.zeros(n, n, d, d).double(), torch.zeros(n, n).double(), torch.eye(d).double()
+    for h in range(f.heads):
+        P, w, a, b, out, _ = head_of(f, x, h)
+        map = out @ f.value[h]
+        M, N = norm(map), norm(f.scale * f.query[h].mT @ f.key[h])
+        for i in range(n):
+            omega = r * (diameter(a) + root * b[i].norm().item() + root * N * r)
+            if omega >= 700:
+                return math.inf
+            g = math.exp(omega)
+            p = (g * P[i]).clamp_max(1)
+            m = p.max().item() ** 0.5
+            deviation_w, deviation_a = spread(w, P[i]), spread(a, P[i])
+            sigma = min(g**0.5 * deviation_w, diameter(w) / 2) + M * r
+            s = min(g**0.5 * deviation_a, diameter(a) / 2) + N * r
+            away = (w - P[i] @ w)[seen_by(f, n)[i]].norm(dim=-1).max().item()
+            D = min(away + (g - 1) * deviation_w, diameter(w)) + root * M * r
+            beta = b[i].norm().item() + N * r
+            zeta = s + beta * m + 1e-300
+            slopes = torch.outer(b[i], b[i]) / (b[i].norm() + 1e-300) + N * r * eye
+            centred = a - P[i] @ a
+            keys = g * centred.mT @ (P[i][:, None] * centred) / (s - N * r + 1e-300) + N * r * eye
+            if g**0.5 * deviation_a > diameter(a) / 2:
+                keys = s * eye
+            for j in range(n):
+                K[i, j] += p[j] * (zeta / (M * m) * map.mT @ map + (M + D * zeta / m) * slopes + sigma * N / m * eye)
+                k[i, j] += p[j] * (zeta * M / m + (M + D * zeta / m) * beta + sigma * N / m)
+            K[i, i] += (M * m + D * zeta) * keys + sigma * N * m * eye
+            k[i, i] += (M * m + D * zeta) * s + sigma * N * m
+    one = [min(norm((k[:, j, None, None] * K[:, j]).sum(0)), k[:, j].square().sum().item()) for j in range(n)]
+    return max(one) ** 0.5
+
+
 def written_out(f, x, eps, local):
-    """The bounds `jacobian`, `outputs`, `general`, and the second derivative of `taylor`, as the book states them."""
+    """The bounds `jacobian`, `taylor`, `outputs`, `general`, as the book states them."""
     n, root = len(x), 2**0.5
-    seen = torch.ones(n, n).tril().bool() if f.masked else torch.ones(n, n).bool()
-    G = H = general = moved = 0.0
+    seen = seen_by(f, n)
+    G = general = moved = 0.0
     reach = torch.zeros(n)
     for h in range(f.heads):
-        out = f.output[h] if f.output is not None else torch.eye(f.value_width).double()
-        bias = torch.zeros(f.key_width).double() if f.query_bias is None else f.query_bias[h]
-        q, k = f.scale * (x @ f.query[h].mT + bias), x @ f.key[h].mT
-        P = (q @ k.mT).masked_fill(~seen, -math.inf).softmax(-1)
-        w, a, b = x @ f.value[h].mT @ out.mT, f.scale * k @ f.query[h], q @ f.key[h]
+        P, w, a, b, out, bias = head_of(f, x, h)
         M, N = norm(out @ f.value[h]), norm(f.scale * f.query[h].mT @ f.key[h])
         beta, column = b.norm(dim=-1).max().item(), P.sum(0).max().item()
         omega = eps * (diameter(a) + root * beta + root * N * eps)
@@ -47,16 +92,16 @@ def written_out(f, x, eps, local):
             min(max(spread(z, row) for row in P) * grow**0.5, diameter(z) / 2) + size * eps
             for z, size in ((w, M), (a, N))
         )
-        slope, wide = beta + N * eps, diameter(w) + root * M * eps
+        slope = beta + N * eps
         G += wide_w * (wide_a + slope * c) + M * c
-        H += 2 * M * (wide_a + slope * c) + 2 * N * wide_w + wide * (wide_a + slope) * (wide_a + slope * c)
         away = (P @ w)[:, None] - w
         reach += away.norm(dim=-1).masked_fill(~seen, 0).amax(-1)
         moved += M * c
         size = x.norm(dim=-1).max().item() + eps
         c_bias = f.scale * f.key[h].mT @ bias
         general += biased_upper(torch.tensor([[N]]), torch.tensor([[M]]), n, size, c_bias.norm()[None])
-    taylor = eps * (local + eps * H / 2)
+    parts = ((part / 8, (2 * (8 - part) + 1) / 128) for part in range(1, 9))
+    taylor = eps * local + eps**2 * sum(share * second_derivative(f, x, eps * way) for way, share in parts)
     return {
         "jacobian": eps * G,
         "taylor": taylor,

@@ -1,0 +1,81 @@
+"""The local constant at an input from above: some input directions exactly, from columns, all others by three terms."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lipnb.bounds.accuracy import MORE, TINY, Accuracy, orthogonality
+from lipnb.bounds.pieces import Pieces
+from lipnb.bounds.rounding import UNIT, gamma, largest_singular
+from lipnb.bounds.terms import Terms, bases, three_terms
+from lipnb.checks import at_once
+
+__all__ = ["Upper", "sizes_of_columns", "upper_by_columns"]
+
+WORK = 1e11  # floating point operations that the exact columns may cost by default, for each sequence
+MOST_COLUMNS = 1024
+
+
+class Upper(NamedTuple):
+    """An upper bound and its parts, as in `lipnb.Bracket`; `size` bounds the Jacobian of the pieces, roughly."""
+
+    upper: Tensor
+    exact: Tensor
+    terms: Terms
+    rounding: Tensor
+    columns: int
+    size: Tensor
+
+
+def sizes_of_columns(attention, n, d, columns=None):
+    """Candidates (r, s): all of the columns for features, or one token direction first."""
+    if columns is None:
+        m = attention.output_width
+        product = 4 * attention.heads * n * n * (attention.key_width + attention.value_width) + 8 * n * d * m
+        # product c + 2 n m c^2 = WORK
+        columns = int(2 * WORK / (product + (product**2 + 8 * n * m * WORK) ** 0.5))
+        columns = min(columns, MOST_COLUMNS)
+        if columns < min(4 * n, d):  # so few help less than they cost
+            columns = 0
+    if columns >= n * d:
+        return [(n, 0)]
+    return [(r, min(d, (columns - r * d) // (n - r))) for r in (0, 1) if r * d <= columns and r < n]
+
+
+def upper_by_columns(pieces: Pieces, accuracy: Accuracy, sizes: list[tuple[int, int]]) -> Upper:
+    """`Upper` of the best of these sizes (r, s), rounding included, where `accuracy` is resolved."""
+    x = pieces.x
+    S, Y = bases(pieces) if sizes != [(0, 0)] else (x[:, :0], x.T[:, :0])
+    choices = [(S[:, :r], Y[:, :s]) for r, s in sizes]
+    each = [three_terms(pieces, S, Y) for S, Y in choices]
+    # the exact part is never above the constant: what remains decides
+    best = min(range(len(each)), key=lambda i: sum(each[i]))
+    terms, (S, Y) = each[best], choices[best]
+    exact, columns, defect = _exact(pieces, S, Y)
+    if 0 < columns < x.numel() and sum(closed := three_terms(pieces)) < torch.hypot(exact, sum(terms)):
+        terms, exact, columns, defect, (S, Y) = closed, torch.zeros_like(exact), 0, 0.0, (x[:, :0], x.T[:, :0])
+    size, relative = accuracy.arithmetic()
+    paths = columns**0.5 + (2 + 2 * S.shape[1] ** 0.5 + 2 * Y.shape[1] ** 0.5 if columns < x.numel() else 1)
+    rounding = MORE * (accuracy.change() + (relative * paths + 16 * defect) * size + TINY)
+    upper = (torch.hypot(exact, sum(terms)) + rounding) * (1 + gamma(16))
+    return Upper(upper, exact, terms, rounding, columns, size)
+
+
+def _exact(pieces, S, Y):
+    """Norm of the Jacobian on S (x) R^d and S-perp (x) Y, from its columns; their number, and how orthonormal."""
+    n, d = pieces.x.shape
+    new = {"dtype": S.dtype, "device": S.device}
+    rest = torch.linalg.qr(S, mode="complete").Q[:, S.shape[1] :] if S.shape[1] else torch.eye(n, **new)
+    basis = torch.cat(
+        [
+            torch.einsum("nr,cd->rcnd", S, torch.eye(d, **new)).flatten(0, 1),
+            torch.einsum("nt,ds->tsnd", rest, Y).flatten(0, 1),
+        ]
+    )
+    if not len(basis):
+        return S.new_zeros(()), 0, 0.0
+    step = at_once(pieces.heads * n * max(n, d // 4))
+    images = torch.cat([pieces.jvp(u).flatten(1) for u in basis.split(step)])
+    whole = torch.cat([S, rest], 1) if S.shape[1] else S
+    return largest_singular(images), len(basis), orthogonality(whole) + orthogonality(Y) + 4 * UNIT
