@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lipnb.models.calls import first_of, tokens_of, with_tokens, without_cache
+from lipnb.models.changes import Draws
 from lipnb.models.files import quiet
-from lipnb.models.passes import Captured, hooked, inputs_of, tokens_of
+from lipnb.models.passes import Captured, hooked, inputs_of
+from lipnb.models.self_check import refuse_draws, refuse_filling, run
 
 if TYPE_CHECKING:
     from lipnb.models.model import Model
@@ -81,37 +84,27 @@ def readings(model: "Model", inputs: Tensor) -> list[Reading]:
             seen.add(id(module))
             hooks.enter_context(hooked(module, lambda *call: calls.append(call)))
             receiver = architecture.receiver(network, layer, "heads+output")
-            hooks.enter_context(hooked(receiver, lambda _, *call: received.append(tokens_of(*call))))
+            hooks.enter_context(hooked(receiver, lambda *call: received.append(tokens_of(*call))))
             giver = architecture.giver(network, layer)
-            handle = giver.register_forward_hook(lambda _, args, output: given.append(_first(output)))
+            handle = giver.register_forward_hook(lambda _, args, output: given.append(first_of(output)))
             hooks.callback(handle.remove)
-        network(**_options(model, inputs))
+        draws = Draws()
+        run(network, architecture.reads, inputs, draws)
+    if draws.moved:
+        refuse_draws(network, architecture.reads, inputs)
+    refuse_filling(received[0], inputs, architecture.reads, model.name)
     return [
-        Reading(tokens_of(args, kwargs), x, y, _called(module, args, kwargs))
+        Reading(tokens_of(module, args, kwargs), x, y, _called(module, args, kwargs))
         for (module, args, kwargs), x, y in zip(calls, received, given, strict=True)
     ]
-
-
-def _options(model, inputs):
-    reads = model.architecture.reads
-    return {reads: inputs} | ({"use_cache": False} if reads == "input_ids" else {})
-
-
-def _first(output):
-    return output[0] if isinstance(output, tuple) else output
-
-
-def _with(args, kwargs, x):
-    """The arguments of a call with other tokens."""
-    return ((x, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": x})
 
 
 def _called(module, args, kwargs):
     """A layer as a map of its tokens: the rest of its arguments stays."""
 
     def layer(x):
-        args_of_x, kwargs_of_x = _with(args, kwargs, x)
-        return _first(module(*args_of_x, **kwargs_of_x))
+        args_of_x, kwargs_of_x = with_tokens(module, args, without_cache(kwargs), x)
+        return first_of(module(*args_of_x, **kwargs_of_x))
 
     return layer
 
@@ -122,11 +115,11 @@ def answer(model: "Model", layer: int, read: Reading, change: Callable[[Tensor],
     found = []
 
     def stop(module, args, output):
-        found.append(_first(output))
+        found.append(first_of(output))
         raise Captured
 
     def changed(module, args, kwargs):
-        return _with(args, kwargs, change(tokens_of(args, kwargs)))
+        return with_tokens(module, args, kwargs, change(tokens_of(module, args, kwargs)))
 
     stopping = model.architecture.giver(model.module, layer).register_forward_hook(stop)
     try:
@@ -183,10 +176,10 @@ def whole_network(model: "Model", inputs: Tensor, to: str = "hidden") -> Callabl
             if begun:  # a module that other layers share
                 return None
             begun.append(True)
-            return _with(args, kwargs, x)
+            return with_tokens(module, args, kwargs, x)
 
         with hooked(module, replaced):
-            hidden = model.module(**_options(model, inputs)).last_hidden_state
+            hidden = run(model.module, model.architecture.reads, inputs).last_hidden_state
         return hidden if matrix is None else hidden @ matrix.mT
 
     return network
