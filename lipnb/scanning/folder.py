@@ -12,7 +12,7 @@ import pandas as pd
 from lipnb import recording
 from lipnb.scanning.summary import summarise
 
-__all__ = ["SUMS", "TABLES", "Scan", "clear", "folder_of", "load", "seal"]
+__all__ = ["NEEDED", "SUMS", "TABLES", "Scan", "clear", "folder_of", "load", "seal"]
 
 TABLES = ("scan", "heads", "tokens", "whole")
 SUMMARY, SUMS = "summary.csv", "SHA256SUMS"

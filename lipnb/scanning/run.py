@@ -17,7 +17,7 @@ from lipnb.lipschitz import local_lipschitz
 from lipnb.models import OBJECTS, Model, readings, whole_network
 from lipnb.scanning import closely
 from lipnb.scanning.catalogue import applicable
-from lipnb.scanning.folder import SUMS, Scan, clear, folder_of, load, seal
+from lipnb.scanning.folder import NEEDED, SUMS, Scan, clear, folder_of, load, seal
 from lipnb.scanning.inputs import chosen_layers, prepare
 from lipnb.scanning.measure import closed_form_work, measure
 from lipnb.scanning.planning import Begun, shorter
@@ -149,7 +149,7 @@ def scan(
         for table, units in todo.items():
             with recording.recording(table, settings, output) as record:
                 record.fill(units, bar, title=f"{name}, {table}")
-                record.finish(_in_order if table == "scan" else None)
+                record.finish(partial(_in_order, table))
     seal(output)
     return load(output)
 
@@ -205,8 +205,11 @@ def begin(
     return Begun(reader, json.loads(json.dumps(settings)))
 
 
-def _in_order(table):
-    return table.sort_values(["layer", "length", "window"], ignore_index=True)
+def _in_order(name, table):
+    """A table as it is saved; one without rows, as of heads that no closed form tells apart, says its columns still."""
+    if table.empty:
+        return pd.DataFrame(columns=NEEDED[name])
+    return table.sort_values(["layer", "length", "window"], ignore_index=True) if name == "scan" else table
 
 
 def _units(reader: Reader, settings: dict) -> dict[str, list[recording.Unit]]:
