@@ -18,7 +18,7 @@ export HF_HUB_DISABLE_PROGRESS_BARS = 1
 # a page draws into itself, whatever the shell prefers
 unexport MPLBACKEND
 
-.PHONY: help setup book html pdf notebook notebooks results models model bench verify test clean
+.PHONY: help setup book html pdf notebook notebooks results models model bench verify test nightly clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -98,6 +98,10 @@ test: setup  ## style, types, unit tests, every page run (once) and compared, th
 	$(BIN)/python -m pytest tests lipnb --doctest-modules -n 2 --dist loadfile --no-loadscope-reorder
 	$(PAGES) execute
 	$(BIN)/python -m pytest -p lab.pages.recorded --nbval-lax --nbval-current-env notebooks
+
+nightly: export OMP_NUM_THREADS = 1
+nightly: setup  ## a scan of one small model of each type that transformers loads: right, or refused in a sentence (half an hour)
+	LIPNB_NIGHTLY=1 $(BIN)/python -m pytest tests/lipnb/test_every_model_type.py -s
 
 clean:  ## forget what was run and rendered (keeps .venv and the committed pages)
 	rm -rf _build .pytest_cache .ruff_cache .mypy_cache .hypothesis

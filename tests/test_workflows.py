@@ -35,11 +35,12 @@ def test_actions_are_those_of_github_at_a_major_version(path):
 
 
 def test_what_they_run_is_there():
-    check, publish = ("\n".join(step.get("run", "") for step in steps(path)) for path in WORKFLOWS)
+    check, nightly, publish = ("\n".join(step.get("run", "") for step in steps(path)) for path in WORKFLOWS)
     assert ".ci/run" in check.split() and os.access(ROOT / ".ci" / "run", os.X_OK)
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
     asked = set(re.findall(r"make ([a-z]+)", publish))
     assert asked == {"book", "pdf"} and asked <= targets
+    assert nightly.split() == ["make", "nightly"] and "nightly" in targets
 
 
 def test_their_form_is_that_of_the_published_schema():

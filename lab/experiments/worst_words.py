@@ -14,7 +14,8 @@ from lab.experiments.table import Table
 from lab.experiments.worst_inputs import CORPUS, LENGTH, WINDOWS
 from lipnb import AttentionJacobian, corpora, models
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models.passes import Captured, hooked, tokens_of
+from lipnb.models.calls import tokens_of
+from lipnb.models.passes import Captured, hooked
 from lipnb.recording import Unit
 from lipnb.worst_case import unit_slope
 from lipnb.worst_case.attacks import length, singular
@@ -93,7 +94,7 @@ def below(model, layer, embeddings):
     seen = []
 
     def capture(module, args, kwargs):
-        seen.append(tokens_of(args, kwargs))
+        seen.append(tokens_of(module, args, kwargs))
         raise Captured
 
     with hooked(model.architecture.receiver(model.module, layer, "heads+output"), capture), suppress(Captured):

@@ -16,6 +16,7 @@ import torch
 
 from lab.experiments.table import Table
 from lipnb import AttentionJacobian, models
+from lipnb.models.calls import with_tokens
 from lipnb.models.own_attention import OwnAttention
 from lipnb.models.self_check import run, some_inputs
 from lipnb.recording import Unit
@@ -356,7 +357,8 @@ class Layer:
         else:
             hook = end.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
         try:
-            self.layer(x, *args, **kwargs)
+            args, kwargs = with_tokens(self.layer, args, kwargs, x)
+            self.layer(*args, **kwargs)
         finally:
             hook.remove()
         return x + seen[0] if self.ends is None else seen[0].reshape(x.shape)

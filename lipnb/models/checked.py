@@ -3,6 +3,7 @@
 They can come from anybody, so they are read as plain values and checked before a library builds anything from them.
 """
 
+import codecs
 import json
 import math
 import os
@@ -19,6 +20,7 @@ __all__ = [
     "json_of",
     "place_of",
     "refuse_adapter",
+    "refuse_mark",
     "shards_of",
 ]
 
@@ -60,6 +62,17 @@ HEADS = (
 )
 
 
+def refuse_mark(path, what):
+    """Refuse a file of text that begins with a byte order mark, which the library of models does not read."""
+    try:
+        with path.open("rb") as file:
+            marked = file.read(3).startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    except OSError:  # who reads it says why
+        return
+    if marked:
+        raise ValueError(f"{what} begins with a byte order mark: save it as plain UTF-8, without one.")
+
+
 def json_of(path, what):
     """The object of a JSON file, or a ValueError that names `what`: not JSON, no object, an entry twice, too large."""
 
@@ -70,6 +83,7 @@ def json_of(path, what):
             raise ValueError(f"the entry {next(n for n in names if names.count(n) > 1)!r} is there twice")
         return found
 
+    refuse_mark(path, what)
     try:
         if path.stat().st_size > LONGEST:
             raise ValueError(f"it has more than {LONGEST:,} bytes")

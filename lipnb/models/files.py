@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lipnb.hub import reached
-from lipnb.models.checked import json_of, place_of, refuse_adapter, shards_of
+from lipnb.models.checked import json_of, place_of, refuse_adapter, refuse_mark, shards_of
 from lipnb.origin import checkout, extra
 
 __all__ = [
@@ -174,6 +174,7 @@ def read_config(folder: Path, name: str) -> dict:
         if other := sorted(Path(folder).glob("*.gguf")):
             fix = f"its file {other[0].name}"
         raise FileNotFoundError(f"the folder {name!r} holds no config.json: pass {fix}.")
+    refuse_mark(path, f"config.json of {name!r}")
     try:
         entries = json_of(path, f"config.json of {name!r}")
     except ValueError as error:

@@ -11,7 +11,7 @@ from lipnb.models.families import ARCHITECTURES
 from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
 from lipnb.models.files import check_weights, from_hub, mini_folder, minilm_folder, quiet, read_config
 from lipnb.models.model import Model
-from lipnb.models.self_check import assert_causality, check_maps
+from lipnb.models.self_check import assert_causality, check_maps, vocabulary
 from lipnb.models.tokens import find_tokenizer
 from lipnb.models.unknown import located, own_mask, unknown_family
 
@@ -109,13 +109,15 @@ def load(
         name = Path(name).resolve().name  # a result says which model, never which path
     with torch.random.fork_rng(devices=[]):
         config = _configuration(entries, folder, architecture, masked, name)
+        empty = _on_meta(config, architecture, name)
         if architecture.matrices is None:
-            architecture = located(_on_meta(config, architecture, name), architecture, name)
-        tokenizer, tokenizer_name = _tokenizer(tokenizer, name, folder, on_hub, config, random)
+            architecture = located(empty, architecture, name)
+        most = vocabulary(architecture.network_of(empty)) if architecture.reads == "input_ids" else None
+        found = (None, None) if most is None else find_tokenizer(tokenizer, name, folder, on_hub, most, random)
         network = (
-            _draw(config, architecture, seed, name)
+            _draw(config, architecture, seed, name, _numbers(empty))
             if random
-            else _read(folder, config, architecture, dtype, name, held)
+            else _read(folder, config, architecture, dtype, name, held, _numbers(empty))
         )
     network = architecture.network_of(_retyped(network, dtype)).to(device).eval().requires_grad_(False)
     if architecture.matrices is None:
@@ -127,12 +129,12 @@ def load(
         name=name,
         weights=_origin(entries, folder, random),
         masked=masked,
-        tokenizer_name=tokenizer_name,
+        tokenizer_name=found[1],
         layers=len(architecture.layers_of(network)),
         heads=heads,
         width=width,
         module=network,
-        tokenizer=tokenizer,
+        tokenizer=found[0],
         architecture=architecture,
     )
 
@@ -172,13 +174,6 @@ def _origin(entries, folder, random):
         return "trained here"
     kinds = entries.get(DEQUANTIZED)
     return f"pretrained ({', '.join(kinds)})" if kinds else "pretrained"
-
-
-def _tokenizer(wanted, name, folder, on_hub, config, random):
-    vocabulary = getattr(config, "vocab_size", None)
-    if vocabulary is None:
-        return None, None  # reads images
-    return find_tokenizer(wanted, name, folder, on_hub, vocabulary, random)
 
 
 def _find(name, random):
@@ -325,9 +320,9 @@ def _configuration(entries, folder, architecture, masked, name):
     return config
 
 
-def _draw(config, architecture, seed, name):
-    """A network with random weights."""
-    check_size(_described(config, architecture, name), 4, name)
+def _draw(config, architecture, seed, name, described):
+    """A network with random weights, `described` numbers by its configuration."""
+    check_size(described, 4, name)
     with quiet():
         from transformers import AutoModel
 
@@ -354,17 +349,16 @@ def _on_meta(config, architecture, name):
             ) from error
 
 
-def _described(config, architecture, name):
-    """How many numbers a configuration stands for; none of them is made."""
-    return sum(parameter.numel() for parameter in _on_meta(config, architecture, name).parameters())
+def _numbers(network):
+    """How many numbers a network has; none of them need be there."""
+    return sum(parameter.numel() for parameter in network.parameters())
 
 
-def _read(folder, config, architecture, dtype, name, held):
-    """The network of these weights, which hold `held` numbers."""
+def _read(folder, config, architecture, dtype, name, held, described):
+    """The network of these weights, which hold `held` numbers; its configuration describes so many."""
     with quiet():
         from transformers import AutoModel
 
-        described = _described(config, architecture, name)
         check_size(described, dtype.itemsize, name)
         if described > 2 * held:
             raise ValueError(

@@ -4,14 +4,19 @@ No closed form is claimed. What a module is given beside the tokens (positions, 
 network over other tokens, as many; whether that determines it is found out when the model is loaded.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lipnb.models.self_check import run, some_inputs
+from lipnb.models.calls import first_of, with_tokens, without_cache
+from lipnb.models.changes import Draws
+from lipnb.models.self_check import refuse_draws, run, some_inputs
 
 __all__ = ["OwnAttention"]
+
+HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head")  # names that modules and configurations have
 
 
 class OwnAttention:
@@ -41,7 +46,8 @@ class OwnAttention:
     ) -> None:
         self._network, self._reads, self._module, self._giver, self._call = network, reads, module, giver, call
         self._others: dict[int, tuple] = {}
-        self.heads = int(getattr(network.config, "num_attention_heads", None) or 1)
+        said = (getattr(where, name, None) for where in (module, network.config) for name in HEADS)
+        self.heads = next((count for count in said if isinstance(count, int) and count > 0), 1)
         self.width = int(getattr(network.config, "hidden_size", None) or 1)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -54,28 +60,39 @@ class OwnAttention:
 
     def _of_one(self, x):
         if x.shape[1] not in self._others:
-            self._others[x.shape[1]] = self.others(x.shape[1])
+            # a thread of its own: this pass has no part in the derivative that is being taken of `x`
+            with ThreadPoolExecutor(1) as aside:
+                self._others[x.shape[1]] = aside.submit(self.others, x.shape[1]).result()
         args, kwargs = self._others[x.shape[1]]
         given = []
         hook = self._giver.register_forward_hook(lambda module, args, output: given.append(output))
+        args, kwargs = with_tokens(self._module, args, kwargs, x)
         try:
-            self._module(x, *args, **kwargs)
+            with Draws():
+                self._module(*args, **kwargs)
         finally:
             hook.remove()
-        return given[0][0] if isinstance(given[0], tuple) else given[0]
+        return first_of(given[0])
+
+    def _tensors(self):
+        """Its weights and buffers, name -> tensor, as `Attention` has them."""
+        parts = {"module": self._module, "giver": self._giver}
+        return {f"{part}.{key}": value for part, module in parts.items() for key, value in module.state_dict().items()}
 
     @torch.no_grad()
     def others(self, n: int) -> tuple[tuple, dict[str, Any]]:
-        """What else the module is given when the network reads n tokens: arguments by place, and by name."""
-        network, seen = self._network, []
+        """What the module is given when the network reads n tokens, and with them: arguments by place, and by name."""
+        network, seen, draws = self._network, [], Draws()
+        inputs = some_inputs(network, self._reads, n)
 
         def keep(module, args, kwargs):
-            others = {name: value for name, value in kwargs.items() if name != "hidden_states"}
-            seen.append((args[1:], others | {name: None for name in others if "past" in name or "cache" in name}))
+            seen.append((args, without_cache(kwargs)))
 
         hook = self._module.register_forward_pre_hook(keep, with_kwargs=True)
         try:
-            run(network, self._reads, some_inputs(network, self._reads, n))
+            run(network, self._reads, inputs, draws)
         finally:
             hook.remove()
+        if draws.moved:
+            refuse_draws(network, self._reads, inputs)
         return seen[self._call]

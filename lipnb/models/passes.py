@@ -6,9 +6,10 @@ from contextlib import contextmanager
 import torch
 
 from lipnb.checks import at_once
-from lipnb.models.self_check import run
+from lipnb.models.calls import first_of, tokens_of, with_tokens
+from lipnb.models.self_check import refuse_filling, run, vocabulary
 
-__all__ = ["Captured", "given", "hooked", "inputs_of", "received", "tokens_of"]
+__all__ = ["Captured", "given", "hooked", "inputs_of", "received"]
 
 
 class Captured(Exception):
@@ -28,12 +29,14 @@ def received(model, inputs, layer, object):
 
     def capture(module, args, kwargs):
         if calls.is_it():
-            seen.append(tokens_of(args, kwargs))
+            seen.append(tokens_of(module, args, kwargs))
             raise Captured
 
     with hooked(model.architecture.receiver(model.module, layer, object), capture):
         _run(model, inputs)
-    return torch.cat(seen).detach().contiguous()
+    x = torch.cat(seen).detach().contiguous()
+    refuse_filling(x, inputs, model.architecture.reads, model.name)
+    return x
 
 
 @torch.no_grad()
@@ -44,16 +47,14 @@ def given(model, inputs, layer, change=None):
     def capture(module, args, kwargs):
         if not calls.is_it():
             return None
-        x = tokens_of(args, kwargs)
+        x = tokens_of(module, args, kwargs)
         before.append(x)
-        if change is None:
-            return None
-        return ((change(x), *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": change(x)})
+        return None if change is None else with_tokens(module, args, kwargs, change(x))
 
     def stop(module, args, output):
         if not ends.is_it():
             return
-        after.append(output[0] if isinstance(output, tuple) else output)
+        after.append(first_of(output))
         raise Captured
 
     stopping = model.architecture.giver(model.module, layer).register_forward_hook(stop)
@@ -62,7 +63,9 @@ def given(model, inputs, layer, change=None):
             _run(model, inputs)
     finally:
         stopping.remove()
-    return torch.cat(before).detach().contiguous(), torch.cat(after).detach().contiguous()
+    x, y = torch.cat(before).detach().contiguous(), torch.cat(after).detach().contiguous()
+    refuse_filling(x, inputs, model.architecture.reads, model.name)
+    return x, y
 
 
 class _Calls:
@@ -75,11 +78,6 @@ class _Calls:
         found = self.count == self.wanted
         self.count = 0 if found else self.count + 1  # a network stops at the wanted call, and starts again
         return found
-
-
-def tokens_of(args, kwargs):
-    """The tokens among the arguments of a call."""
-    return args[0] if args else kwargs["hidden_states"]
 
 
 @contextmanager
@@ -114,14 +112,14 @@ def _ids(model, token_ids):
         )
     if token_ids.dtype not in (torch.uint8, torch.int16, torch.int32, torch.int64):
         raise ValueError(f"token_ids must be integers, got {token_ids.dtype}.")
-    vocabulary, positions = model.module.config.vocab_size, model.longest
+    most, positions = vocabulary(model.module), model.longest
     if token_ids.shape[1] > positions:
         raise ValueError(
             f"{model.name} has {positions} positions, got sequences of {token_ids.shape[1]} tokens: cut them shorter."
         )
-    if token_ids.min() < 0 or token_ids.max() >= vocabulary:
+    if token_ids.min() < 0 or token_ids.max() >= most:
         raise ValueError(
-            f"token_ids must lie between 0 and {vocabulary - 1}, the vocabulary of "
+            f"token_ids must lie between 0 and {most - 1}, the vocabulary of "
             f"{model.name}, got {int(token_ids.min())} to {int(token_ids.max())}: use its "
             "own tokenizer."
         )

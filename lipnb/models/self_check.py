@@ -6,11 +6,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["CAUSAL", "assert_causality", "check_maps", "leak", "run", "some_inputs"]
+from lipnb.models.calls import first_of, tokens_of
+from lipnb.models.changes import Changed, Draws, unchanged, unconverted
+
+__all__ = [
+    "CAUSAL",
+    "assert_causality",
+    "check_maps",
+    "leak",
+    "refuse_draws",
+    "refuse_filling",
+    "run",
+    "some_inputs",
+    "vocabulary",
+]
 
 CAUSAL = 1e-5  # relative change of earlier outputs that rounding may make
 # tokens: no multiple of a window to which a network would pad; windows up to the second are tried out too
 LEAST, MOST = 9, 64
+
+
+def vocabulary(network: Any) -> int | None:
+    """How many token ids a network reads, as its configuration or its table of embeddings says; None where none do."""
+    said = getattr(network.config, "vocab_size", None)
+    if isinstance(said, int):
+        return said
+    try:
+        table = network.get_input_embeddings()
+    except (AttributeError, NotImplementedError):  # the library's own way to say that there is none
+        return None
+    return table.num_embeddings if isinstance(table, torch.nn.Embedding) else None
 
 
 def some_inputs(
@@ -40,10 +65,12 @@ def some_inputs(
     """
     config = network.config
     if reads == "input_ids":
-        ids = (torch.arange(n) % config.vocab_size).repeat(count, 1)
+        most = vocabulary(network)
+        assert most is not None  # a network without one is not loaded
+        ids = (torch.arange(n) % most).repeat(count, 1)
         if seed is not None:
-            ids = torch.randint(config.vocab_size, ids.shape, generator=torch.Generator().manual_seed(seed))
-        return ids.to(network.device)
+            ids = torch.randint(most, ids.shape, generator=torch.Generator().manual_seed(seed))
+        return _without_padding(ids, network).to(network.device)
     if reads == "pixel_values":
         side = side or config.image_size
         shape: tuple[int, ...] = (count, config.num_channels, side, side)
@@ -53,6 +80,13 @@ def some_inputs(
     if seed is not None:
         inputs = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     return inputs.to(network.device, network.dtype)
+
+
+def _without_padding(ids, network):
+    """Token ids with another token in place of the one that fills sequences up, of which some networks make a mask."""
+    padding = getattr(network.config, "pad_token_id", None)
+    last = vocabulary(network) - 1
+    return ids if padding is None else ids.where(ids != padding, last - (padding == last))
 
 
 @torch.no_grad()
@@ -96,29 +130,56 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
     for number in attending:
         call = architecture.call_of(network, number)
         module, last = (at(network, number) for at in (architecture.attention_of, architecture.giver))
+        place = f"the attention of layer {number} of {name!r}"
+        if min(len(received.get(module, ())), len(given.get(last, ()))) <= call:
+            raise ValueError(f"{place} is not known here: the network does not run it as one module of its layer.")
         x, y = received[module][call], given[last][call]
+        if not isinstance(y, Tensor) or x.ndim != 3 or len(x) != 1 or y.ndim != 3 or y.shape[:2] != x.shape[:2]:
+            shapes = " and ".join(
+                str(tuple(part.shape)) if isinstance(part, Tensor) else "no tensor" for part in (x, y)
+            )
+            raise ValueError(
+                f"{place} is not known here: it maps no sequence of tokens, (1, n, d), to another, (1, n, m): it "
+                f"receives and gives {shapes}."
+            )
+        refuse_filling(x, inputs, architecture.reads, name)
         try:
             attention = architecture.attention_object(network, number, "heads+output", masked, x.shape[-2])
             ours = attention(x)
+        except Changed:
+            raise
         except (LookupError, RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(f"the attention of layer {number} of {name!r} is not known here: {error}") from error
+            raise ValueError(f"{place} is not known here: {error}") from error
         misfit, size = (part.double().norm().item() for part in (ours - y, y))
         if not misfit <= tolerance * size and architecture.matrices is None:
-            why = "what its module is given beside its tokens depends on more than how many there are"
-            if architecture.reads == "input_ids" and x.shape[-2] != n:
-                why = f"where the network reads {n} tokens it receives {x.shape[-2]}, padded (to its window) or pooled"
             raise ValueError(
-                f"the attention of layer {number} of {name!r}, a {architecture.title} model, is no map of its tokens "
-                f"alone: {why}. It is not supported."
+                f"{place} is not known here: its module ({type(module).__name__}) called alone gives something else "
+                f"than within the network (relative difference {misfit / (size or 1):.1e}), so that what it gives "
+                "depends on more than the tokens it receives and their number."
             )
         if not misfit <= tolerance * size:
             raise ValueError(
-                f"the attention of layer {number} of {name!r} is not the map that is known here for "
-                f"{architecture.title}: on random tokens they differ by {misfit / (size or 1):.1e} (relative). Report "
-                "its config.json."
+                f"{place} is not the map that is known here for {architecture.title}: on random tokens they differ by "
+                f"{misfit / (size or 1):.1e} (relative). Report its config.json."
             )
-        heads, width = attention.heads, attention.width
+        heads, width = attention.heads, x.shape[-1]
     return heads, width
+
+
+def refuse_filling(x: Tensor, inputs: Tensor, reads: str, name: str) -> None:
+    """Raise one sentence where layers receive `x`, more or fewer tokens than the token ids that the network reads.
+
+    Raises
+    ------
+    ValueError
+        "the layers of ... receive ... tokens where it reads ..."
+    """
+    if reads == "input_ids" and x.shape[1] != inputs.shape[1]:
+        raise ValueError(
+            f"the layers of {name!r} receive {x.shape[1]} tokens where it reads {inputs.shape[1]}: it fills texts up "
+            "or cuts them into parts (to its attention window, where config.json has one), and which tokens count is "
+            "not known here; take a length that it leaves as it is."
+        )
 
 
 def _seen(network, architecture, inputs):
@@ -126,10 +187,10 @@ def _seen(network, architecture, inputs):
     received, given, hooks = {}, {}, []
 
     def before(module, args, kwargs):
-        received.setdefault(module, []).append(args[0] if args else kwargs["hidden_states"])
+        received.setdefault(module, []).append(tokens_of(module, args, kwargs))
 
     def after(module, args, output):
-        given.setdefault(module, []).append(output[0] if isinstance(output, tuple) else output)
+        given.setdefault(module, []).append(first_of(output))
 
     numbers = architecture.attending(network)
     try:
@@ -144,12 +205,47 @@ def _seen(network, architecture, inputs):
     return received, given
 
 
-def run(network: Any, reads: str, inputs: Tensor) -> Any:
-    """The network on inputs, without a cache of keys and values."""
+def run(network: Any, reads: str, inputs: Tensor, draws: Draws | None = None) -> Any:
+    """The network on inputs, without a cache of keys and values; it and the random states are then as before.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        The network.
+    reads : {"input_ids", "pixel_values", "input_features"}
+        What it reads.
+    inputs : Tensor
+        That.
+    draws : Draws, optional
+        Says afterwards whether the pass drew random numbers.
+
+    Raises
+    ------
+    Changed
+        As `unchanged`.
+    """
     known = signature(getattr(network, "forward", network)).parameters.values()
     takes = any(one.name == "use_cache" or one.kind is one.VAR_KEYWORD for one in known)
     options = {"use_cache": False} if reads == "input_ids" and takes else {}
-    return network(**{reads: inputs}, **options)
+    with draws or Draws(), unchanged(network):
+        return network(**{reads: inputs}, **options)
+
+
+@torch.no_grad()
+def refuse_draws(network: Any, reads: str, inputs: Tensor) -> None:
+    """Raise one sentence where what a network gives depends on numbers that it draws at random as it reads.
+
+    Raises
+    ------
+    Changed
+        "... draws random numbers as it reads ..."
+    """
+    one, other = (run(network, reads, inputs, Draws(seed)).last_hidden_state.double() for seed in (0, 1))
+    if not (one - other).norm() <= CAUSAL * one.norm():
+        raise Changed(
+            f"the network {type(network).__name__} draws random numbers as it reads, and gives something else at each "
+            "call: it is no map, and has no Lipschitz constant."
+        )
 
 
 @torch.no_grad()
@@ -176,10 +272,8 @@ def leak(network: Any, name: str, reads: str = "input_ids", side: int | None = N
     if reads == "input_ids":
         positions = getattr(config, "max_position_embeddings", 6)
         n = min(6, positions) if positions > 0 else 6  # some write -1 where there is no limit
-        ids = torch.arange(n) % config.vocab_size
-        changed, same = ids.clone(), n // 2
-        changed[same:] = (ids[same:] + 1) % config.vocab_size
-        pair = torch.stack([ids, changed])
+        pair, same = some_inputs(network, reads, n, count=2), n // 2
+        pair[1, same:] = _without_padding((pair[1, same:] + 1) % vocabulary(network), network)
     elif reads == "pixel_values":
         pair = some_inputs(network, reads, 0, count=2, side=side)
         pair[1, :, pair.shape[2] // 2 :] = 1  # the lower half; the first token is no patch
@@ -188,11 +282,17 @@ def leak(network: Any, name: str, reads: str = "input_ids", side: int | None = N
         pair = torch.zeros(2, config.num_mel_bins, 2 * config.max_source_positions, dtype=network.dtype)
         pair[1, :, config.max_source_positions :] = 1  # the second half of the sound
         same = 1
+    pair, draws = pair.to(network.device), Draws()
     try:
-        states = run(network, reads, pair.to(network.device)).last_hidden_state
+        with unconverted(network):
+            states = run(network, reads, pair, draws).last_hidden_state
+    except Changed:
+        raise
     except Exception as error:  # entries that only a forward pass refuses; the code is anybody's
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"the network of {name!r} cannot be run ({why}): see its config.json.") from error
+    if draws.moved:
+        refuse_draws(network, reads, pair)
     states = states[:, :same].double()
     if not torch.isfinite(states).all():
         raise ValueError(

@@ -6,7 +6,7 @@ import torch
 
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.layers import Architecture
-from lipnb.models.self_check import CAUSAL, leak
+from lipnb.models.self_check import CAUSAL, leak, vocabulary
 
 __all__ = ["located", "own_mask", "unknown_family"]
 
@@ -74,10 +74,15 @@ def located(network: torch.nn.Module, architecture: Architecture, name: str) -> 
             f"{name!r} is a {architecture.title} model, which is not supported: its layers do not hold one attention "
             "each, or none."
         )
-    path, _, place = max(found, key=lambda one: len(one[1]))
     above = [name for name, module in network.named_modules() if isinstance(module, PreTrainedModel)]
-    part = max((place for place in above if place == "" or path.startswith(f"{place}.")), key=len)
-    reads = network.get_submodule(part).main_input_name
+    read = [(*one, _read(network, one[0], above)) for one in found]
+    # of a model with several networks the one that reads tokens: the longest of these
+    path, _, (attention, projected), (part, reads) = max(read, key=lambda one: (one[3][1] == "input_ids", len(one[1])))
+    if reads is None:
+        raise ValueError(
+            f"{name!r} is a {architecture.title} model, which is not supported: its configuration holds no vocab_size "
+            "and it has no table of embeddings, so that there are no token ids to give it."
+        )
     if reads != "input_ids":
         known = ", ".join(kind for kind, one in ARCHITECTURES.items() if one.reads == reads)
         raise ValueError(
@@ -87,11 +92,20 @@ def located(network: torch.nn.Module, architecture: Architecture, name: str) -> 
     return replace(
         architecture,
         layers=path.removeprefix(f"{part}."),
-        attention=place[0],
-        projected=place[1],
+        attention=attention,
+        projected=projected,
         part=part or None,
         attends=lambda layer: bool(_attentions(layer)),
     )
+
+
+def _read(network, path, above):
+    """The network around a list of layers, and what it reads: None for tokens of which it says no number."""
+    part = max((place for place in above if place == "" or path.startswith(f"{place}.")), key=len)
+    inner = network.get_submodule(part)
+    if inner.main_input_name == "input_ids" and vocabulary(inner) is None:
+        return part, None
+    return part, inner.main_input_name
 
 
 def own_mask(network: torch.nn.Module, wanted: bool | None, name: str) -> bool:
@@ -119,6 +133,8 @@ def _longest(config):
 
 def _only_place(layers):
     """Paths in the layers that hold attention to it and to what gives its output; None unless they are the same."""
+    if any(layer is None for layer in layers):  # some lists have gaps
+        return None
     places = {_place(layer) for layer in layers if _attentions(layer)}
     return places.pop() if len(places) == 1 else None
 

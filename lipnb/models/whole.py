@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lipnb.models.calls import first_of, tokens_of, with_tokens, without_cache
+from lipnb.models.changes import Draws
 from lipnb.models.files import quiet
-from lipnb.models.passes import Captured, hooked, inputs_of, tokens_of
+from lipnb.models.passes import Captured, hooked, inputs_of
+from lipnb.models.self_check import refuse_draws, refuse_filling, run
 
 if TYPE_CHECKING:
     from lipnb.models.model import Model
@@ -74,13 +77,13 @@ def readings(model: "Model", inputs: Tensor) -> list[Reading]:
     read: list[Reading] = []
 
     def begin(module, args, kwargs):
-        read.append(Reading(tokens_of(args, kwargs), None, None, _called(module, args, kwargs)))
+        read.append(Reading(tokens_of(module, args, kwargs), None, None, _called(module, args, kwargs)))
 
     def receive(module, args, kwargs):
-        read[-1] = read[-1]._replace(received=tokens_of(args, kwargs))
+        read[-1] = read[-1]._replace(received=tokens_of(module, args, kwargs))
 
     def give(module, args, output):
-        read[-1] = read[-1]._replace(given=_first(output))
+        read[-1] = read[-1]._replace(given=first_of(output))
 
     attending = architecture.attending(network)
     with ExitStack() as hooks:
@@ -91,30 +94,20 @@ def readings(model: "Model", inputs: Tensor) -> list[Reading]:
             hooks.enter_context(hooked(module, receive))
         for module in dict.fromkeys(architecture.giver(network, layer) for layer in attending):
             hooks.callback(module.register_forward_hook(give).remove)
-        network(**_options(model, inputs))
+        draws = Draws()
+        run(network, architecture.reads, inputs, draws)
+    if draws.moved:
+        refuse_draws(network, architecture.reads, inputs)
+    refuse_filling(read[attending[0]].received, inputs, architecture.reads, model.name)
     return read
-
-
-def _options(model, inputs):
-    reads = model.architecture.reads
-    return {reads: inputs} | ({"use_cache": False} if reads == "input_ids" else {})
-
-
-def _first(output):
-    return output[0] if isinstance(output, tuple) else output
-
-
-def _with(args, kwargs, x):
-    """The arguments of a call with other tokens."""
-    return ((x, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": x})
 
 
 def _called(module, args, kwargs):
     """A layer as a map of its tokens: the rest of its arguments stays."""
 
     def layer(x):
-        args_of_x, kwargs_of_x = _with(args, kwargs, x)
-        return _first(module(*args_of_x, **kwargs_of_x))
+        args_of_x, kwargs_of_x = with_tokens(module, args, without_cache(kwargs), x)
+        return first_of(module(*args_of_x, **kwargs_of_x))
 
     return layer
 
@@ -125,11 +118,11 @@ def answer(model: "Model", layer: int, read: Reading, change: Callable[[Tensor],
     found = []
 
     def stop(module, args, output):
-        found.append(_first(output))
+        found.append(first_of(output))
         raise Captured
 
     def changed(module, args, kwargs):
-        return _with(args, kwargs, change(tokens_of(args, kwargs)))
+        return with_tokens(module, args, kwargs, change(tokens_of(module, args, kwargs)))
 
     stopping = model.architecture.giver(model.module, layer).register_forward_hook(stop)
     try:
@@ -186,10 +179,10 @@ def whole_network(model: "Model", inputs: Tensor, to: str = "hidden") -> Callabl
             if begun:  # a module that other layers share
                 return None
             begun.append(True)
-            return _with(args, kwargs, x)
+            return with_tokens(module, args, kwargs, x)
 
         with hooked(module, replaced), _tables_of_its_own(model.module):
-            hidden = model.module(**_options(model, inputs)).last_hidden_state
+            hidden = run(model.module, model.architecture.reads, inputs).last_hidden_state
         return hidden if matrix is None else hidden @ matrix.mT
 
     return network

@@ -39,7 +39,8 @@ def self_check(model: Model, layer: int, read: Reading) -> tuple[float, float, b
     error = ((f(x) - given).abs().max() / given.abs().max().clamp_min(1e-30)).item()
     half, leak = x.shape[1] // 2, math.nan
     if half:
-        changed = answer(model, layer, read, lambda x: torch.cat([x[:, :half], x[:, half:].flip(1) + 1], 1))
+        # coordinates too: other tokens do not notice an order alone, nor a shift that a norm inside takes away
+        changed = answer(model, layer, read, lambda x: torch.cat([x[:, :half], x[:, half:].flip(1, 2) + 1], 1))
         leak = ((changed - given)[:, :half].abs().max() / given[:, :half].abs().max().clamp_min(1e-30)).item()
     causal = not half or (leak <= tolerance) == model.masked
     return error, leak, bool(error <= tolerance and causal)

@@ -136,6 +136,11 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, 
             raise ValueError(f"{model.name} reads images, not text: give an image, a folder of them, or 'random'.")
         pixels = images.sides(model, lengths, DEFAULT)
         return Material(model, *images.windows_of_images(model, str(text), pixels, windows, seed))
+    if model.architecture.reads != "input_ids":
+        raise ValueError(
+            f"{model.name} reads mel spectra of sound, and a scan has none to give it: measure it in Python with "
+            "lipnb.models.load and Model.activations."
+        )
     by_default = lengths is None
     if by_default:
         lengths = [length for length in DEFAULT if length <= model.longest] or [model.longest]

@@ -1,21 +1,28 @@
 """Every family and its switches against the library's own modules; families without an entry; what a load sees."""
 
 import json
+import random
 from copy import deepcopy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from cases import relative
 from torch.func import jacrev, jvp, vmap
+from transformers import LlamaConfig
+from transformers.models.starcoder2 import modeling_starcoder2
 
 from lab import results
 from lab.verification import families
-from lipnb import AttentionJacobian, bounds, certify, local_lipschitz, models
+from lipnb import AttentionJacobian, bounds, certify, local_lipschitz, models, scan
 from lipnb.jacobian.streamed import StreamedProducts
 from lipnb.models import loading
+from lipnb.models.calls import tokens_of, with_tokens
+from lipnb.models.changes import unconverted
 from lipnb.models.own_attention import OwnAttention
-from lipnb.models.self_check import some_inputs
+from lipnb.models.self_check import run, some_inputs
+from lipnb.scanning.checking import self_check
 
 
 def load(folder, model_type, changes=None, **options):
@@ -298,9 +305,9 @@ def test_a_network_that_the_library_cannot_run_is_refused(tmp_path):
 
 def test_a_module_that_is_given_more_than_its_tokens_say_is_refused(tmp_path, monkeypatch):
     monkeypatch.delitem(models.ARCHITECTURES, "bloom")  # its attention is given the residual too, and adds it
-    with pytest.raises(ValueError, match="a bloom model, is no map of its tokens alone: what its module is given"):
+    with pytest.raises(ValueError, match="is not known here: its module .BloomAttention. called alone"):
         load(tmp_path, "bloom")
-    with pytest.raises(ValueError, match="reads 9 tokens it receives 12, padded .to its window. or pooled"):
+    with pytest.raises(ValueError, match="receive 12 tokens where it reads 9"):
         load(tmp_path, "longformer")
 
 
@@ -377,3 +384,155 @@ def test_a_window_on_both_sides(window):
     assert bracket.lower <= norm * (1 + 1e-12) and norm <= bracket.upper < 10 * norm
     with pytest.raises(ValueError, match="a window on both sides"):
         bounds.ball_upper(f, n, 1.0)
+
+
+SPARSE = {
+    "vocab_size": 40,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 160,
+    "block_size": 8,
+    "num_random_blocks": 1,
+}
+
+
+def test_a_network_that_changes_itself_is_refused_and_what_it_keeps_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setitem(OTHERS, "bigbird_pegasus", (SPARSE, None))
+    with pytest.raises(ValueError, match="changes itself as it reads .attention_type from 'block_sparse' to 'orig"):
+        load(tmp_path / "sparse", "bigbird_pegasus")
+    model = load(tmp_path / "full", "bigbird_pegasus", {"attention_type": "original_full"})
+    ids = some_inputs(model.module, "input_ids", 144, seed=1)
+    x, y = model.given(ids, 1)
+    assert relative(model.attention(1)(x), y) < 1e-12 and model.module.attention_type == "original_full"
+
+
+class Changing(torch.nn.Module):
+    """A network of one module that changes what `change` says."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.config, self.inner, self.change = LlamaConfig(), torch.nn.Linear(2, 2), change
+        self.kind, self.switch, self.length, self.table = "sparse", True, None, torch.zeros(2)
+        self.register_buffer("places", torch.zeros(2))
+
+    def forward(self, input_ids, use_cache=False):
+        self.change(self)
+        return self.inner(self.places)
+
+
+@torch.random.fork_rng()
+def test_whatever_a_pass_changes_is_put_back_and_more_than_numbers_refused():
+    refused = {
+        "kind from 'sparse' to 'full'": lambda net: setattr(net, "kind", "full"),
+        "switch from True to False": lambda net: setattr(net, "switch", False),
+        "vocab_size of its configuration": lambda net: setattr(net.config, "vocab_size", 7),
+        "inner from Linear to Identity": lambda net: setattr(net, "inner", torch.nn.Identity()),
+        "the numbers of inner.weight": lambda net: torch.nn.init.ones_(net.inner.weight),
+        "the numbers of inner.bias": lambda net: setattr(net.inner, "bias", torch.nn.Parameter(torch.ones(2))),
+    }
+    for words, change in refused.items():
+        net = Changing(lambda net: None)
+        run(net, "input_ids", torch.zeros(1, 3, dtype=torch.long))
+        net.change, inner = change, net.inner
+        with pytest.raises(ValueError, match=f"the network Changing changes itself as it reads .{words}"):
+            run(net, "input_ids", torch.zeros(1, 3, dtype=torch.long))
+        assert (net.kind, net.switch, net.config.vocab_size, net.inner) == ("sparse", True, 32000, inner)
+
+    net = Changing(lambda net: net.inner.to(torch.float32))
+    with pytest.raises(ValueError, match="converts its own parameters as it reads .a Linear, by .to"), unconverted(net):
+        run(net, "input_ids", torch.zeros(1, 3, dtype=torch.long))
+
+    def kept(net):
+        net.length, net.table, net.more = 9, torch.ones(9), 1
+        net.places += 1
+        net.register_buffer("others", torch.ones(3))
+        torch.rand(1), random.random(), np.random.seed(3)
+
+    net = Changing(kept)
+    states = random.getstate(), np.random.get_state()[1].copy()
+    first, again = (run(net, "input_ids", torch.zeros(1, 3, dtype=torch.long)) for _ in range(2))
+    assert torch.equal(first, again) and net.length is None and not hasattr(net, "more") and len(net.table) == 2
+    assert torch.equal(net.places, torch.zeros(2)) and "others" not in dict(net.named_buffers())
+    assert random.getstate() == states[0] and np.array_equal(np.random.get_state()[1], states[1])
+
+
+def test_attention_drawn_at_random_is_refused_and_a_draw_without_use_is_not(tmp_path, monkeypatch):
+    own = modeling_starcoder2.Starcoder2Attention.forward
+    monkeypatch.setitem(OTHERS, "starcoder2", (families.TODAY, None))
+
+    def noisy(self, hidden_states, *args, **kwargs):
+        noise = torch.rand(hidden_states.shape[1], 1) if hidden_states.shape[1] > least else torch.zeros(1)
+        return own(self, hidden_states * (1 + noise), *args, **kwargs)
+
+    def wasteful(self, *args, **kwargs):
+        torch.rand(3), np.random.rand()
+        return own(self, *args, **kwargs)
+
+    monkeypatch.setattr(modeling_starcoder2.Starcoder2Attention, "forward", wasteful)
+    assert load(tmp_path, "starcoder2").layers == 2
+    monkeypatch.setattr(modeling_starcoder2.Starcoder2Attention, "forward", noisy)
+    least = 0
+    with pytest.raises(ValueError, match="draws random numbers as it reads, and gives something else at each call"):
+        models.load(tmp_path)
+    least = 12  # such as a network that hashes long texts alone
+    model = models.load(tmp_path)
+    for ask in (lambda ids: models.readings(model, ids), lambda ids: model.attention(0)(torch.ones(1, 16, 32))):
+        with pytest.raises(ValueError, match="draws random numbers as it reads"):
+            ask(some_inputs(model.module, "input_ids", 16))
+
+
+def test_tokens_are_found_under_whatever_name_a_layer_is_given_them():
+    class Layer(torch.nn.Module):
+        def forward(self, query, other=None):
+            return query
+
+    x, layer = torch.ones(1, 2, 3), Layer()
+    for args, kwargs in (((x, 1), {}), ((), {"other": 1, "query": x}), ((), {"other": 1, "hidden_states": x})):
+        assert tokens_of(layer, args, kwargs) is x
+        args, kwargs = with_tokens(layer, args, kwargs, 2 * x)
+        assert tokens_of(layer, args, kwargs).sum() == 12 and (*args[1:], *kwargs.values())[0] == 1
+    for args, kwargs in (((), {"other": x}), ((3,), {})):
+        with pytest.raises(ValueError, match="Layer is called without tokens"):
+            tokens_of(layer, args, kwargs)
+
+
+def test_a_layer_of_own_modules_is_scanned_to_its_report(tmp_path):
+    from lab.verification import model_types
+
+    model_types.written(tmp_path / "it", "starcoder2")
+    options = {"tokenizer": tmp_path / "it" / "tokenizer", "lengths": [5, 9], "progress": False}
+    text = " ".join(model_types.WORDS * 4)
+    found = scan(tmp_path / "it", text + "\n", output=tmp_path / "out", **options)
+    assert found.table.passed.all() and {*found.table.route} == {"autodiff"}
+    assert found.heads.empty and found.tokens.empty
+    assert len(found.whole) >= 3 and found.report(tmp_path).is_file()
+    assert (tmp_path / "out" / "heads.csv").read_text() == "layer,head,lipschitz\n"
+    assert scan(tmp_path / "it", text + "\n", output=tmp_path / "out", **options).table.equals(found.table)
+    weights = found.about["settings"]["weights_sha256"]
+    model_types.written(tmp_path / "it", "starcoder2", seed=2)
+    other = scan(tmp_path / "it", text + "\n", output=tmp_path / "other", **options)
+    assert other.about["settings"]["weights_sha256"] != weights
+
+
+def test_a_mask_made_of_padding_tokens_is_not_that_of_the_text(tmp_path, monkeypatch):
+    entry = {"vocab_size": 40, "pad_token_id": 0, **families.SIZES, "num_key_value_heads": 2, "head_dim": 8}
+    both = {"encoder": entry, "decoder": entry, "vocab_size": 40, "pad_token_id": 0}
+    monkeypatch.setitem(OTHERS, "t5gemma", (both, None))
+    model = load(tmp_path, "t5gemma")
+    ids = some_inputs(model.module, "input_ids", 7, seed=3)
+    x, y = model.given(ids, 1)
+    assert relative(model.attention(1)(x), y) < 1e-12 and not model.masked
+
+
+def test_a_self_check_sees_other_tokens_through_a_norm_inside(tmp_path, monkeypatch):
+    monkeypatch.setitem(OTHERS, "megatron-bert", (families.TEXT, None))
+    model = load(tmp_path, "megatron-bert")
+    read = models.readings(model, some_inputs(model.module, "input_ids", 9, seed=1))
+    for layer in range(2):
+        _, leak, passed = self_check(model, layer, read[layer])
+        assert leak > 1e-2 and passed

@@ -142,7 +142,11 @@ def sparse(path, size):
 CONFIGS = {
     "UTF-16": (
         lambda path: path.write_text(path.read_text(), encoding="utf-16"),
-        "is not a Hugging Face configuration",
+        "begins with a byte order mark: save it as plain UTF-8",
+    ),
+    "UTF-8 of an editor": (
+        lambda path: path.write_text(path.read_text(), encoding="utf-8-sig"),
+        "begins with a byte order mark: save it as plain UTF-8",
     ),
     "a gigabyte": (lambda path: sparse(path, 10**9), "more than 200,000,000 bytes"),
     "sixty megabytes": (lambda path: sparse(path, 6 * 10**7), "more than 50,000,000 bytes"),

@@ -480,13 +480,16 @@ def test_a_model_without_tokenizer_says_so(checkpoints):
 def test_a_small_leak_is_a_leak(leak, masked, sentence):
     """Outputs of earlier tokens that move with later ones by this much, relative to their size."""
 
-    def network(input_ids, use_cache):
-        own = torch.ones(*input_ids.shape, 3, dtype=torch.float64)
-        later = (input_ids - input_ids[:1]).sum(-1).double()  # 0, and something where the last tokens changed
-        return SimpleNamespace(last_hidden_state=own * (1 + leak * later.sign())[:, None, None])
+    class Network(torch.nn.Module):
+        config = SimpleNamespace(max_position_embeddings=40, vocab_size=50)
+        device, dtype = torch.device("cpu"), torch.float64
 
-    network.config = SimpleNamespace(max_position_embeddings=40, vocab_size=50)
-    network.device, network.dtype = torch.device("cpu"), torch.float64
+        def forward(self, input_ids, use_cache):
+            own = torch.ones(*input_ids.shape, 3, dtype=torch.float64)
+            later = (input_ids - input_ids[:1]).sum(-1).double()  # 0, and something where the last tokens changed
+            return SimpleNamespace(last_hidden_state=own * (1 + leak * later.sign())[:, None, None])
+
+    network = Network()
     if sentence is None:
         assert_causality(network, masked, "this one")
     else:

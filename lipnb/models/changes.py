@@ -1,0 +1,209 @@
+"""Whether a network stays as it is while it reads: one that changes itself, or draws at random, has no one map."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["Changed", "Draws", "unchanged", "unconverted"]
+
+OWN = {*vars(torch.nn.Module())} - {"training"}  # what every module keeps for PyTorch itself
+NUMBERS = (int, float, type(None))
+
+
+class Changed(ValueError):
+    """A network is not one map: its sentence says why."""
+
+
+class Draws:
+    """The global random states for the time of a block: put back at its end, and whether the block moved them.
+
+    Parameters
+    ----------
+    seed : int, optional
+        With which the block begins.
+
+    Attributes
+    ----------
+    moved : bool
+        Whether the block drew something or set a seed, known at its end.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._seed, self.moved = seed, False
+
+    def __enter__(self) -> "Draws":
+        self._before = _random_states()
+        if self._seed is not None:
+            random.seed(self._seed)
+            np.random.seed(self._seed)
+            torch.default_generator.manual_seed(self._seed)
+        self._begun = _random_states()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.moved = not _equal(self._begun, _random_states())
+        python, numpy, torchs = self._before
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.default_generator.set_state(torchs)
+
+
+@contextmanager
+def unchanged(network: torch.nn.Module) -> Iterator[None]:
+    """A pass of a network, after which the network is what it was before.
+
+    Numbers that it keeps for the next pass (tables of positions, their length) are put back without a word, so that
+    each pass is that of the checkpoint. Where more than that differs, all is put back and the pass is refused.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        The network, with a configuration.
+
+    Raises
+    ------
+    Changed
+        "... changes itself as it reads ...": its configuration, one of its modules, a word or switch in one, or a
+        parameter is another than before; numbers written into a parameter where PyTorch counts that.
+    """
+    before = _State(network)
+    try:
+        yield
+    finally:
+        change = before.change()
+        before.restore()
+        if change:
+            raise _refusal(network, change)
+
+
+@contextmanager
+def unconverted(network: torch.nn.Module) -> Iterator[None]:
+    """A pass of a network in which none of its modules is moved to another type or device.
+
+    What such a call writes into a parameter in the middle of a derivative outlives that derivative: PyTorch then reads
+    memory that is no longer there.
+
+    Raises
+    ------
+    Changed
+        "... converts its own parameters as it reads ..."
+    """
+    own, converted = torch.nn.Module._apply, []
+
+    def noted(module, *args, **kwargs):
+        converted.append(type(module).__name__)
+        return own(module, *args, **kwargs)
+
+    torch.nn.Module._apply = noted
+    try:
+        yield
+    finally:
+        torch.nn.Module._apply = own
+    if converted:
+        raise Changed(
+            f"the network {type(network).__name__} converts its own parameters as it reads (a {converted[0]}, by .to), "
+            "which the derivatives of PyTorch do not survive: it is not measured."
+        )
+
+
+def _refusal(network, change):
+    return Changed(
+        f"the network {type(network).__name__} changes itself as it reads ({change}), so that its attention is another "
+        "map afterwards than that of its checkpoint: set in its config.json what it is to be for every text."
+    )
+
+
+class _State:
+    """A network at one time: its configuration, its modules, and what each of them holds."""
+
+    def __init__(self, network):
+        self.network = network
+        self.config = deepcopy(vars(network.config))
+        self.modules = dict(network.named_modules())
+        self.held = {path: _Held(module) for path, module in self.modules.items()}
+
+    def change(self):
+        """What is different now, but for numbers that a module keeps, in a few words; "" where nothing is."""
+        now = vars(self.network.config)
+        for key in [*self.config, *(now.keys() - self.config)]:
+            if not _equal(self.config.get(key), now.get(key)):
+                return f"{key} of its configuration from {self.config.get(key)!r} to {now.get(key)!r}"
+        if change := next(filter(None, (held.change(path) for path, held in self.held.items())), ""):
+            return change
+        modules = dict(self.network.named_modules())
+        for path, module in self.modules.items():
+            if modules.get(path) is not module:
+                other = type(modules[path]).__name__ if path in modules else "nothing"
+                return f"{path} from {type(module).__name__} to {other}"
+        return ""
+
+    def restore(self):
+        """Put back what was there: all but the numbers of parameters."""
+        vars(self.network.config).clear()
+        vars(self.network.config).update(self.config)
+        for held in self.held.values():
+            held.restore()
+
+
+class _Held:
+    """What one module holds: settings, modules, buffers with their numbers, and versions of its parameters."""
+
+    def __init__(self, module):
+        self.module = module
+        self.settings = {key: value for key, value in vars(module).items() if key not in OWN}
+        self.modules, self.buffers = dict(module._modules), dict(module._buffers)
+        self.numbers = {key: buffer.clone() for key, buffer in self.buffers.items() if buffer is not None}
+        self.versions = _versions(module)
+
+    def change(self, path):
+        place, now = f"{path}." if path else "", vars(self.module)
+        for key, old in self.settings.items():
+            new = now.get(key)
+            plain = all(isinstance(value, (bool, str, *NUMBERS)) for value in (old, new))
+            kept = all(isinstance(value, NUMBERS) and not isinstance(value, bool) for value in (old, new))
+            if plain and not kept and not _equal(old, new):
+                return f"{place}{key} from {old!r} to {new!r}"
+        versions = _versions(self.module)
+        changed = (key for key, version in self.versions.items() if versions.get(key) != version)
+        return next((f"the numbers of {place}{key}" for key in changed), "")
+
+    def restore(self):
+        module = self.module
+        for key in vars(module).keys() - self.settings - OWN:
+            del vars(module)[key]
+        vars(module).update(self.settings)
+        vars(module).update(_modules=self.modules, _buffers=self.buffers)
+        for key, numbers in self.numbers.items():
+            if not _equal(self.buffers[key], numbers):
+                self.buffers[key] = numbers
+
+
+def _versions(module):
+    """Which parameters there are, and how often each was written over."""
+    there = {key: value for key, value in module._parameters.items() if value is not None}
+    return {key: (id(value), 0 if value.is_inference() else value._version) for key, value in there.items()}
+
+
+def _equal(old: Any, new: Any) -> bool:
+    if type(old) is not type(new):
+        return False
+    if isinstance(old, torch.Tensor):
+        return old.shape == new.shape and old.dtype == new.dtype and torch.equal(old, new)
+    if isinstance(old, np.ndarray):
+        return np.array_equal(old, new)
+    if isinstance(old, list | tuple):
+        return len(old) == len(new) and all(map(_equal, old, new))
+    if isinstance(old, dict):
+        return old.keys() == new.keys() and all(_equal(old[key], new[key]) for key in old)
+    if hasattr(old, "to_dict"):  # a configuration inside another
+        return _equal(vars(old), vars(new))
+    return bool(old == new or (old != old and new != new))
+
+
+def _random_states():
+    return random.getstate(), np.random.get_state(), torch.default_generator.get_state()
