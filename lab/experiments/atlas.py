@@ -342,7 +342,7 @@ def of_model(name):
     model = models.load(name)
     conditions = SMALL if model.architecture.reads == "input_ids" else IMAGES
     title = f"atlas-{model.name.replace('/', '-')}"
-    masks = model.architecture.masks if len(model.architecture.masks) > 1 else (None,)
+    masks = (None,) if model.masked else model.architecture.masks  # a decoder as it is, a BERT as a decoder too
     return tuple(
         _table(f"{title}-masked" if masked else title, {"name": str(name), "masked": masked}, conditions)
         for masked in masks

@@ -21,7 +21,7 @@ SAMPLE = {
     "t5gemma": "right",  # a mask made of padding tokens
     "granite_docling": "right",  # the language model of one that reads images too
     "fsmt": "it maps no sequence of tokens",
-    "pegasus_x": "receive 512 tokens where it reads 8",
+    "pegasus_x": "receive 512 tokens where it reads 9",
     "mobilebert": "called alone gives something else",
     "canine": "holds no vocab_size",
     "bigbird_pegasus": "changes itself as it reads",

@@ -170,7 +170,6 @@ def test_cached_and_streamed_products_and_the_constant(seed):
     cached = AttentionJacobian(f, x, weights).products()
     assert relative(cached.gram(u) * cached.unit**2, expected) < 10 * CLOSE
     assert relative(cached.restrict(torch.tensor([1])).gram(u[1:]) * cached.unit**2, expected[1:]) < 10 * CLOSE
-    assert relative(cached.to(torch.float32).gram(u).double() * cached.unit**2, expected) < 1e-3
     for rows in (1, 4, 64):
         streamed = StreamedProducts(f, x, weights, rows=rows)
         assert relative(streamed.gram(u) * streamed.unit**2, expected) < 10 * CLOSE
