@@ -126,19 +126,17 @@ class AutodiffJacobian:
     def _check_reverse(self):
         """Find `precision`, or raise one sentence: no way to the input, or from one sequence to another."""
         w, b = self._probe(self._out_shape, 1), self.batch_shape.numel()
-        # half of the sequences: the first among them, the last not
-        half = self._probe((b,), 2) > 0
-        half[0], half[-1] = True, b == 1
-        half = half.view(*self.batch_shape, 1, 1)
+        number = torch.arange(b, device=self.x.device).view(*self.batch_shape, 1, 1)
         try:
-            back = self._pulled(torch.where(half, w, 0))
+            back = self._pulled(w)
             found = back is not None
-            if found and b > 1:
-                other = self._pulled(torch.where(half, 0, w))
-                mixed = torch.where(half, other, back)  # of sequences that bore no cotangent: zero, whatever rounds
+            for bit in range((b - 1).bit_length() if found else 0):  # two sequences differ in some bit of their numbers
+                half = (number >> bit) % 2 == 0
+                one, other = self._pulled(torch.where(half, w, 0)), self._pulled(torch.where(half, 0, w))
+                mixed = torch.where(half, other, one)  # of sequences that bore no cotangent: zero, whatever rounds
                 if (torch.isfinite(mixed) & (mixed != 0)).any():
                     raise _Mixed
-                back = torch.where(half, back, other)
+                back = torch.where(half, one, other)
             triple = self._pulled(3 * w) if found else None
         except _Mixed:
             raise ValueError(

@@ -307,6 +307,11 @@ def test_a_map_that_mixes_its_sequences_is_refused():
             for some in (x, x[:2]):
                 with pytest.raises(ValueError, match="the map mixes the sequences of its batch"):
                     call(f, some)
+    for i, j in ((0, 1), (0, 2), (1, 2), (3, 0), (3, 2)):  # one sequence moves one other alone
+        matrix = torch.eye(4, dtype=torch.float64)
+        matrix[i, j] = 1
+        with pytest.raises(ValueError, match="the map mixes the sequences of its batch"):
+            local_lipschitz(lambda z, matrix=matrix: torch.einsum("ab,bnd->and", matrix, z), x)
     for f in (lambda z: fine(z, z, z)[0], lambda z: z - z.mean(-2, keepdim=True)):
         whole, alone = local_lipschitz(f, x), [local_lipschitz(f, one[None]).value[0] for one in x]
         assert torch.allclose(whole.value, torch.stack(alone), rtol=1e-6)
