@@ -157,7 +157,7 @@ class Krylov:
         self.previous, self.current = self.current, residual
 
     def orthonormality(self, items: np.ndarray) -> np.ndarray:
-        """Largest entry of |V^T V - 1| for the Lanczos vectors V so far of some items, shape (len(items),)."""
+        """By how much the Lanczos vectors so far of some items miss being orthonormal: largest entry, (len(items),)."""
         found = []
         for item in items:
             rows = self.basis[: self.steps, item]
