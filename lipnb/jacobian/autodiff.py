@@ -38,6 +38,14 @@ def plain_kernels() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
+MIXES = (
+    "the map mixes the sequences of its batch: moving one of them moves the output of another, so that none has a "
+    "Jacobian of its own. The leading dimensions of x are the batch, and each tensor of a list comes as a batch: give "
+    "batch_first=True to nn.MultiheadAttention, call .eval() on a module with batch norm, take means over dim=-2, not "
+    "dim=0; or give one sequence (n, d) at a time."
+)
+
+
 class AutodiffJacobian:
     """Jacobian of any differentiable map of tokens at an input, by automatic differentiation.
 
@@ -112,6 +120,8 @@ class AutodiffJacobian:
         self._out_shape = out.shape
         self._check_reverse()
         self._check_same()
+        if self.batch_shape and self.batch_shape.numel() == 1:
+            self._check_alone()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -139,12 +149,7 @@ class AutodiffJacobian:
                 back = torch.where(half, one, other)
             triple = self._pulled(3 * w) if found else None
         except _Mixed:
-            raise ValueError(
-                "the map mixes the sequences of its batch: moving one of them moves the output of another, so that "
-                "none has a Jacobian of its own. The leading dimensions of x are the batch: give batch_first=True to "
-                "nn.MultiheadAttention, call .eval() on a module with batch norm, take means over dim=-2, not dim=0; "
-                "or give one sequence (n, d) at a time."
-            ) from None
+            raise ValueError(MIXES) from None
         except Exception as error:
             raise ValueError(
                 f"reverse mode fails on this map, {_short(error)}; torch.utils.checkpoint needs use_reentrant=False."
@@ -170,6 +175,21 @@ class AutodiffJacobian:
                 + "a softmax over a row that is masked wholly gives it (mask with torch.finfo(dtype).min in place of "
                 "-inf, or leave such tokens out), as does the direction of a vector of zeros."
             )
+
+    def _check_alone(self):
+        """Raise one sentence where the sequence of a batch of one, as of a list, is mapped otherwise beside another."""
+        beside = self.x + self._probe(self.x.shape, 3) * self.x.abs().max().clamp_min(1)
+        try:
+            with torch.no_grad(), plain_kernels():
+                both = self.f(torch.cat([self.x, beside]))
+        except Exception:  # a map may know that it has one sequence
+            return
+        once, near = self._output.detach(), torch.finfo(self.precision).eps ** 0.5
+        if both.shape != (2 * len(once), *once.shape[1:]):
+            return
+        size = once.abs().max().item()
+        if not torch.allclose(both[: len(once)].to(once), once, rtol=near, atol=near * size, equal_nan=True):
+            raise ValueError(MIXES)
 
     def _check_same(self):
         """Raise one sentence where a second run of the map gives something else."""

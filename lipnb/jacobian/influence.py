@@ -391,6 +391,8 @@ def _pair(f, x, rtol, max_steps, seed):
     v = (found.vector * torch.where(largest < 0, -1, 1)).view(x.shape).to(x.dtype)
     v = v / torch.linalg.vector_norm(v, dim=(-2, -1), keepdim=True)
     u = AttentionJacobian(f, x).jvp(v) if isinstance(f, Attention) else products.jacobian.jvp(v)
+    size = u.abs().amax((-2, -1), keepdim=True)  # squares of what is divided by it stay in the range of the type
+    u = u / torch.where(size > 0, size, 1)
     length = torch.linalg.vector_norm(u, dim=(-2, -1), keepdim=True)
     batch = x.shape[:-2]
     return SingularPair(

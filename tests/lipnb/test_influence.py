@@ -155,3 +155,12 @@ def test_what_cannot_be_taken_is_said(find):
         find(f, x, rtol=0.0)
     with pytest.raises(ValueError, match="the map must return one tensor"):
         find(lambda x: x[0], x)
+
+
+@pytest.mark.parametrize(("dtype", "units"), [(torch.float32, (1e20, 1e-22)), (torch.float64, (1e160, 1e-170))])
+def test_outputs_have_length_one_where_squares_leave_the_type(dtype, units):
+    x, eye = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).to(dtype), torch.eye(4, dtype=dtype)
+    for unit in units:
+        for f in (lambda z, unit=unit: unit * z, Attention.from_matrices(eye / 2, unit * eye)):
+            pair = singular_pair(f, x)
+            assert pair.converged and pair.value > 0 and abs(pair.output.norm() - 1) < 1e-5

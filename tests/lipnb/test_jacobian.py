@@ -307,6 +307,10 @@ def test_a_map_that_mixes_its_sequences_is_refused():
             for some in (x, x[:2]):
                 with pytest.raises(ValueError, match="the map mixes the sequences of its batch"):
                     call(f, some)
+    for f in (lambda z: z - z.mean(0), lambda z: z.softmax(0), lambda z: mixing(z, z, z)[0]):
+        for one in ([x[0]], [x[0], x[1, :3]], x[:1]):  # each a batch of one sequence
+            with pytest.raises(ValueError, match="the map mixes the sequences of its batch"):
+                local_lipschitz(f, one)
     for i, j in ((0, 1), (0, 2), (1, 2), (3, 0), (3, 2)):  # one sequence moves one other alone
         matrix = torch.eye(4, dtype=torch.float64)
         matrix[i, j] = 1
