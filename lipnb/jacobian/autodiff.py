@@ -38,6 +38,11 @@ def plain_kernels() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
+DISAGREE = (
+    "forward and reverse mode disagree about this map: a part of it runs under no_grad() (write detach() to leave it "
+    "out), a backward hook changes gradients, an autograd function of its own has two different derivatives, or it "
+    "draws random numbers."
+)
 MIXES = (
     "the map mixes the sequences of its batch: moving one of them moves the output of another, so that none has a "
     "Jacobian of its own. The leading dimensions of x are the batch, and each tensor of a list comes as a batch: give "
@@ -99,21 +104,26 @@ class AutodiffJacobian:
         check_precision(x)
         if not torch.isfinite(x).all():
             raise ValueError("x holds NaN or infinite values: remove them first.")
-        self.f, self.batch_shape = f, x.shape[:-2]
+        self.f, self.batch_shape = (lambda tokens: f(tokens.clone())), x.shape[:-2]  # a map may change what it is given
         with torch.enable_grad(), plain_kernels():
             self.x = x.detach().clone()
             self._input = self.x.clone().requires_grad_()
             try:
-                out = f(self._input)
+                out = self.f(self._input)
             except RuntimeError as error:
-                if "Inference tensors" not in str(error):
-                    raise
-                raise ValueError(
-                    "the map holds tensors that were made under torch.inference_mode(), through which nothing can be "
-                    "differentiated: make or load it outside, or under torch.no_grad()."
-                ) from error
+                if "Inference tensors" in str(error):
+                    raise ValueError(
+                        "the map holds tensors that were made under torch.inference_mode(), through which nothing can "
+                        "be differentiated: make or load it outside, or under torch.no_grad()."
+                    ) from error
+                if "numpy()" in str(error):
+                    raise ValueError(
+                        "the map goes through NumPy, where autograd cannot follow: write it in PyTorch, or wrap that "
+                        "part in a torch.autograd.Function with its derivative."
+                    ) from error
+                raise
             fits = isinstance(out, torch.Tensor) and out.shape[:-2] == self.batch_shape and out.ndim == x.ndim
-            if not fits or out.is_complex():
+            if not fits or out.is_complex() or not out.numel():
                 got = f"{tuple(out.shape)} in {out.dtype}" if isinstance(out, torch.Tensor) else type(out).__name__
                 raise ValueError(f"the map must return one tensor of shape {(*self.batch_shape, 'n', 'm')}, got {got}.")
             self._output = out.to(x.dtype)  # torch.autocast hands out another type
@@ -265,7 +275,25 @@ class AutodiffJacobian:
             rows.zero_()[..., i] = 1
             # a copy: what comes back may be the very tensor that went in
             dense.append(self.vjp(rows.unflatten(-1, self._out_shape[-2:])).flatten(-2).clone())
-        return torch.stack(dense, dim=-2)
+        matrix = torch.stack(dense, dim=-2)
+        self._check_matrix(matrix)
+        return matrix
+
+    def _check_matrix(self, matrix):
+        """Raise one sentence where forward mode, of a map that has it, gives another product of a random vector."""
+        probe = self._probe(self.x.shape, 0)
+        try:
+            image = self._pushed(probe).flatten(-2)
+        except Exception:  # whatever a map raises that has no forward mode
+            return
+        own = (matrix @ probe.flatten(-2)[..., None])[..., 0]
+        unit = torch.maximum(own.abs().amax(-1), image.abs().amax(-1))[..., None].double()
+        unit = torch.where((unit > 0) & torch.isfinite(unit), unit, 1)
+        gap, one, other = (
+            torch.linalg.vector_norm(part, dim=-1) for part in (own / unit - image / unit, own / unit, image / unit)
+        )
+        if (gap > torch.finfo(self.precision).eps ** 0.5 * (one + other)).any():
+            raise ValueError(DISAGREE)
 
 
 class _Mixed(Exception):
@@ -347,11 +375,7 @@ class RecordedJacobian(AutodiffJacobian):
         gap = ((probe * back).double().sum((-2, -1)) - forth).abs()
         most = forth + to.sqrt() * torch.linalg.vector_norm(probe.double(), dim=(-2, -1))
         if (gap > torch.finfo(self.precision).eps ** 0.5 * most).any():
-            raise ValueError(
-                "forward and reverse mode disagree about this map: a part of it runs under no_grad() (write detach() "
-                "to leave it out), a backward hook changes gradients, or an autograd function of its own has two "
-                "different derivatives."
-            )
+            raise ValueError(DISAGREE)
 
     def jvp(self, u: Tensor) -> Tensor:
         """Jacobian-vector product, shape (..., n, m), of `u`, shape (..., n, d)."""

@@ -321,6 +321,41 @@ def test_a_map_that_mixes_its_sequences_is_refused():
         assert torch.allclose(whole.value, torch.stack(alone), rtol=1e-6)
 
 
+def test_the_dense_method_compares_the_two_modes_too():
+    """Random parts behind one large activation, a part under no_grad, a hook that changes gradients."""
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    large, dropout = x.clone(), torch.nn.Dropout(0.5)
+    large[0, 0] = 1e9
+
+    def hooked(z):
+        out = 3 * z
+        if out.requires_grad:
+            out.register_hook(lambda gradient: 2 * gradient)
+        return out
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for f, at in (
+            (lambda z: z + dropout(z.tanh()), large),
+            (lambda z: z + torch.no_grad()(torch.sin)(z), x),
+            (hooked, x),
+        ):
+            with pytest.raises(ValueError, match="forward and reverse mode disagree"):
+                local_lipschitz(f, at, method="dense")
+
+
+def test_maps_that_write_into_what_they_are_given_or_leave_pytorch():
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    before = x.clone()
+    for method in ("lanczos", "power", "dense"):
+        lip = local_lipschitz(lambda z: z.mul_(2), x, method=method)
+        assert lip.value.item() == pytest.approx(2) and torch.equal(x, before)
+        with pytest.raises(ValueError, match="goes through NumPy"):
+            local_lipschitz(lambda z: torch.from_numpy(np.tanh(z.numpy())), x, method=method)
+        with pytest.raises(ValueError, match="must return one tensor"):
+            local_lipschitz(lambda z: z[..., :0], x, method=method)
+
+
 def test_rows_that_are_masked_wholly():
     """PyTorch's own attention gives such rows zeros, and so a Jacobian that is 0; a softmax of -inf alone is NaN."""
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
