@@ -207,7 +207,7 @@ class AttentionJacobian:
 
         def columns(product, width):
             def of(vectors):  # (N, p), one column each
-                rows = torch.as_tensor(vectors.T.copy()).to(self.x)
+                rows = torch.from_numpy(vectors.T.copy()).to(self.x)
                 found = product(rows.view(-1, *self.batch_shape, self.n, width))
                 return found.flatten(1).T.cpu().numpy()
 

@@ -97,6 +97,7 @@ OWN = {
     "vjp": lambda: AttentionJacobian(ATTENTION, X).vjp(X),
     "gram": lambda: AttentionJacobian(ATTENTION, X).gram(X),
     "matrix": lambda: AttentionJacobian(ATTENTION, X).dense(),
+    "operator": lambda: torch.from_numpy(AttentionJacobian(ATTENTION, X[0]).linear_operator() @ X[0].numpy().ravel()),
     "row sums": lambda: AttentionJacobian(ATTENTION, X).infinity_norm(),
     "blocks": lambda: block_norms(ATTENTION, X),
     "wide blocks": lambda: block_norms(WIDE, FEW),
