@@ -1,10 +1,10 @@
 """A device that is not there: CPU tensors that claim another device, and refuse to meet CPU tensors as a GPU's would.
 
-Importing this module gives PyTorch's free backend the name "pretend" and sets it up in Python alone
-(`torch.utils.backend_registration`, experimental, PyTorch 2.9 or later), until the process ends. Inside
-``PretendDevice()`` tensors are made on it by ``device="pretend"`` or ``.to("pretend")``, and operations on them run on
-the CPU. What raises here raises on a GPU: an operation that mixes devices, a generator of the CPU, ``.numpy()`` without
-``.cpu()``.
+`begin` gives PyTorch's free backend the name "pretend" and sets it up in Python alone
+(`torch.utils.backend_registration`, experimental, PyTorch 2.9 or later), until the process ends: it is for a process of
+its own, and importing this module does nothing. After it, inside ``PretendDevice()``, tensors are made on the device by
+``device="pretend"`` or ``.to("pretend")``, and operations on them run on the CPU. What raises here raises on a GPU: an
+operation that mixes devices, a generator of the CPU, ``.numpy()`` without ``.cpu()``.
 
 Not seen: wrong results of a GPU's own kernels, its memory, reduced precision, speed. Autograd and `torch.func` do not
 work on these tensors: dispatch modes and subclasses come after them.
@@ -14,18 +14,25 @@ from collections import Counter
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-__all__ = ["DEVICE", "LOG", "PretendDevice"]
+__all__ = ["DEVICE", "LOG", "PretendDevice", "begin"]
 
-_setup_privateuseone_for_python_backend("pretend")
-DEVICE = torch.device("pretend", 0)
+DEVICE = None  # until `begin`
 LOG = Counter()  # "waits": values read back, for each of which the host waits; "copies": those that are whole tensors
 aten = torch.ops.aten
 # the value of a tensor, or the shape of an answer, is wanted on the host, which waits for the device
 WAITS = ("_local_scalar_dense", "equal", "nonzero", "masked_select", "repeat_interleave", "_unique2")
 # an index may lie on the CPU
 INDEXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
+
+
+def begin():
+    """Set the device up in this process, for good."""
+    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+    global DEVICE
+    _setup_privateuseone_for_python_backend("pretend")
+    DEVICE = torch.device("pretend", 0)
 
 
 class OnDevice(torch.Tensor):

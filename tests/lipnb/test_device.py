@@ -10,6 +10,7 @@ from multiprocessing import get_context
 import pytest
 import torch
 from hub import tiny_bert
+from pretend_device import begin
 from torch.utils import backend_registration
 
 from lipnb import (
@@ -36,7 +37,7 @@ def apart():
     """Calls a function of this module in the process that has the device; what it raises is raised here."""
     if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip("a backend in Python alone needs PyTorch 2.9")
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=begin) as pool:
         yield lambda check, *arguments: pool.submit(check, *arguments).result()
 
 
