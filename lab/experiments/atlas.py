@@ -279,10 +279,11 @@ _twins: dict = {}
 
 def _twin(model, seed):
     """The model with random weights; only the last one is kept."""
-    if (model.name, seed) not in _twins:
+    which = model.name, model.masked, seed
+    if which not in _twins:
         _twins.clear()
-        _twins[model.name, seed] = models.random_twin(model, seed)
-    return _twins[model.name, seed]
+        _twins[which] = models.random_twin(model, seed)
+    return _twins[which]
 
 
 def _place(name):

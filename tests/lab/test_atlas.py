@@ -140,6 +140,14 @@ def test_random_weights_are_another_network_on_the_same_windows():
     assert (abs(own.lipschitz / random.lipschitz - 1) > 0.1).all()
 
 
+def test_random_weights_of_a_decoder_are_not_those_of_the_encoder_before_it():
+    """Two tables made in one process: the second one took the network of the first, without its mask."""
+    from lab.experiments.loading import load
+
+    for masked in (False, True):
+        assert atlas._twin(load("minilm", masked=masked), 0).masked == masked
+
+
 def test_of_model_measures_a_bert_masked_too():
     tables = atlas.of_model("minilm")
     assert [table.name for table in tables] == ["atlas-minilm", "atlas-minilm-masked"]
