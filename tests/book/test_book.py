@@ -171,11 +171,6 @@ def test_the_foot_says_licence_citation_and_where_to_ask(visit):
     assert "BSD 3-Clause" in visit.foot and "CITATION.cff" in visit.foot and "mistake found" in visit.foot
 
 
-@pytest.mark.parametrize("name", [name for name in TOC if name.startswith("book/api")])
-def test_no_page_of_the_reference_is_endless(visits, name):
-    assert visits[name, 1300].height <= 15_000
-
-
 def test_the_table_of_verdicts_is_filtered_and_shows_the_row_that_a_page_names(browser, book):
     page = Visit(browser, book / "book/evidence.html", 1300).page
     rows, shown = "table.ledger tbody tr", "table.ledger tbody tr:not([hidden])"
