@@ -144,8 +144,8 @@ def lanczos(
         found.converged[now], found.stuck[now] = done[closed], deaf[closed]
         if certificate is not None and closed.size:
             upper = np.where(done, limit, np.inf)
-            if (unproved := ~done & ~krylov.lost).any():
-                upper = np.where(unproved, certificate.largest(krylov, theta), upper)
+            if (unproved := (~done & ~krylov.lost)[closed]).any():
+                upper[closed[unproved]] = certificate.largest(krylov, theta)[closed[unproved]]
             found.upper[now] = np.sqrt(upper[closed])
         is_open[now] = False
         if certificate is not None and not last and (spent := np.flatnonzero(is_open[items] & exhausted)).size:
