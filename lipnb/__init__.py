@@ -9,7 +9,6 @@ MODULES = (
     "bounds",
     "certified",
     "corpora",
-    "invertible",
     "jacobian",
     "lipschitz",
     "measures",

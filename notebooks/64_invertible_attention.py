@@ -32,11 +32,10 @@ import torch
 from myst_nb import glue
 from torch.nn.utils.parametrizations import spectral_norm
 
-from lab import figures, ledger, results
+from lab import figures, invertible, ledger, results
 from lab.experiments import inversion
 from lab.experiments.inversion_curves import curve, inputs, make_layer
-from lipnb import invertible
-from lipnb.invertible import ContractiveAttention, Residual
+from lab.invertible import ContractiveAttention, Residual
 
 figures.house_style()
 tolerance = 1e-10

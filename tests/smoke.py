@@ -35,7 +35,7 @@ assert bracket.upper.item() <= lipnb.bounds.yudin_upper(f, x).item() * (1 + 1e-9
 one = lipnb.Attention.from_matrices(normal(6, 6), normal(6, 6))
 assert lipnb.local_lipschitz(one, x).value.item() <= lipnb.bounds.general_upper(
     normal(6, 6), normal(6, 6), 5, x.norm(dim=-1).max().item())
-lipnb.measures, lipnb.worst_case, lipnb.invertible, lipnb.spectral
+lipnb.measures, lipnb.worst_case, lipnb.spectral
 worst = lipnb.worst_case.on_ball(one, 5, 1.0)  # no tqdm here: no bar
 assert worst.value <= lipnb.bounds.ball_upper(one, 5, 1.0)
 known = lipnb.reference_cases()[0]

@@ -25,7 +25,6 @@ FLOORS = {
         "models": 2,
         "reference": 2,
         "certified": 3,
-        "invertible": 3,
         "lipschitz": 3,
         "measures": 4,
         "scanning": 4,
@@ -35,6 +34,7 @@ FLOORS = {
     },
     "lab": {
         "factorial": 0,
+        "invertible": 0,
         "ledger": 0,
         "power_laws": 0,
         "resampling": 0,

@@ -9,9 +9,9 @@ import math
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from lab.invertible import ContractiveFeedForward, largest_singular_value
 from lipnb import bounds
 from lipnb.attention import Attention
-from lipnb.invertible import ContractiveFeedForward, largest_singular_value
 
 __all__ = ["ATTENTIONS", "DIVIDED", "WITHOUT", "CausalHeads", "CharacterTransformer"]
 
@@ -143,7 +143,7 @@ class CharacterTransformer(torch.nn.Module):
 
     Positions are sinusoids and LayerNorm stands after each addition, as in the first Transformer; or they are learned,
     and it stands before each part. The contractive kind has no LayerNorm: its blocks are x + c f(x) with f of a
-    Lipschitz constant of at most 1: attention divided by its bound, and `lipnb.invertible.ContractiveFeedForward`.
+    Lipschitz constant of at most 1: attention divided by its bound, and `lab.invertible.ContractiveFeedForward`.
 
     Parameters
     ----------

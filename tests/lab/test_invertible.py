@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.experiments import inversion
-from lipnb import Attention, bounds, local_lipschitz
-from lipnb.invertible import (
+from lab.invertible import (
     ContractiveAttention,
     ContractiveFeedForward,
     DotProductAttention,
@@ -18,6 +17,7 @@ from lipnb.invertible import (
     largest_singular_value,
     predicted_iterations,
 )
+from lipnb import Attention, bounds, local_lipschitz
 from lipnb.jacobian.rows import infinity_norm
 
 KINDS = [(2, "theorem"), (2, "sharp"), (math.inf, "theorem")]
