@@ -19,9 +19,10 @@ from tqdm import tqdm
 
 from lab import results
 from lab.benchmarks import machine
+from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, origin
 from lipnb.cli.words import Parser, count
-from lipnb.jacobian.particles import SeparableJacobian, TiledJacobian
+from lipnb.jacobian.separable import SeparableJacobian
 from lipnb.spectral import lanczos, start_vectors
 
 ABOUT = """\

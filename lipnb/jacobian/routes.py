@@ -16,7 +16,7 @@ from lipnb.checks import check_weights
 from lipnb.jacobian import AttentionJacobian, AutodiffJacobian, gemm
 from lipnb.jacobian.autodiff import RecordedJacobian
 from lipnb.jacobian.cached import CachedProducts
-from lipnb.jacobian.particles import SeparableJacobian, separable_pays
+from lipnb.jacobian.separable import SeparableJacobian, separable_pays
 from lipnb.jacobian.streamed import StreamedProducts
 from lipnb.jacobian.weights import ScaledWeights
 

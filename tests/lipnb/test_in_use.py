@@ -10,10 +10,11 @@ import pytest
 import torch
 from cases import relative
 
+from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz
 from lipnb.bounds.pieces import Pieces
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.jacobian.particles import SeparableJacobian, TiledJacobian
+from lipnb.jacobian.separable import SeparableJacobian
 from lipnb.jacobian.streamed import StreamedProducts
 from lipnb.measures import splitting, transport
 from lipnb.worst_case.forks import bulk_directions, slopes

@@ -8,10 +8,11 @@ from cases import random_case, relative
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.benchmarks.tiled import TiledJacobian
 from lab.released import head_matrix
 from lipnb import Attention, AttentionJacobian, AutodiffJacobian, bounds, certify, local_lipschitz, measures
-from lipnb.jacobian.particles import SeparableJacobian, TiledJacobian, separable_pays
 from lipnb.jacobian.rows import infinity_norm
+from lipnb.jacobian.separable import SeparableJacobian, separable_pays
 from lipnb.measures import splitting
 
 

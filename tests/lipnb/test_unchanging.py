@@ -8,8 +8,8 @@ import pytest
 import torch
 from cases import relative
 
+from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, AttentionJacobian, certify, local_lipschitz
-from lipnb.jacobian.particles import TiledJacobian
 from lipnb.jacobian.streamed import StreamedProducts
 from lipnb.jacobian.weights import ScaledWeights
 

@@ -7,8 +7,9 @@ import torch
 from cases import relative
 from test_families import LLAMA, loaded, some_input, written
 
+from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz, models
-from lipnb.jacobian.particles import SeparableJacobian, TiledJacobian, separable_pays
+from lipnb.jacobian.separable import SeparableJacobian, separable_pays
 from lipnb.jacobian.streamed import StreamedProducts
 from lipnb.scanning import catalogue
 from lipnb.scanning.checking import self_check

@@ -12,8 +12,8 @@ __all__ = ["TiledJacobian"]
 class TiledJacobian:
     r"""Exact Jacobian of attention at n particles, the probabilities recomputed tile by tile.
 
-    The twin of `SeparableJacobian`, and the route for masks and for kernels that are too sharp to expand. A tile of
-    probabilities meets thin matrices only: with :math:`C_i = \sum_j P_{ij} (v_j - o_i) k_j^\top` computed once,
+    What the separable kernel is measured against, and KeOps with it. A tile of probabilities meets thin matrices
+    only: with :math:`C_i = \sum_j P_{ij} (v_j - o_i) k_j^\top` computed once,
 
     .. math::
         \dot f_i = C_i \dot q_i + \sum_j P_{ij} \dot v_j + \sum_j P_{ij} v_j (\dot k_j \cdot q_i)
@@ -47,7 +47,7 @@ class TiledJacobian:
     --------
     >>> import torch
     >>> from lipnb import Attention
-    >>> from lipnb.jacobian.particles import TiledJacobian
+    >>> from lab.benchmarks.tiled import TiledJacobian
     >>> eye = torch.eye(2, dtype=torch.float64)
     >>> J = TiledJacobian(Attention.from_matrices(0 * eye, eye), torch.zeros(4, 2, dtype=torch.float64))
     >>> J.jvp(torch.ones(4, 2, dtype=torch.float64))[0]  # uniform attention: the mean of the perturbation
@@ -154,7 +154,7 @@ class TiledJacobian:
         return out.index_add_(0, self.rows, torch.einsum("hnk,hkd->nd", d_query, att.query))
 
     def gram(self, u: Tensor, scale: Tensor | None = None) -> Tensor:
-        """As `SeparableJacobian.gram`: vjp(jvp(u)), or with the square roots of the weights as `scale`, shape (n,)."""
+        """vjp(jvp(u)), or with the square roots of the weights as `scale`, shape (n,), as `SeparableJacobian.gram`."""
         if scale is None:
             return self.vjp(self.jvp(u))
         check_weights(scale, u)

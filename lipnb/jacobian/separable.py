@@ -1,0 +1,555 @@
+"""Jacobian of unmasked attention on many weighted particles, in time linear in their number.
+
+For at most 3 key dimensions and no mask: the attention is rewritten with the fewest key and value dimensions
+(`narrowed`), and the kernel exp(q . k) of each head as a short sum of products (`Expansion`).
+"""
+
+import math
+
+import numpy as np
+import torch
+from scipy.special import ive
+from torch import Tensor
+
+from lipnb.attention import Attention
+from lipnb.checks import check_weights
+
+__all__ = ["SeparableJacobian", "separable_pays"]
+
+PARTICLES_PER_NODE = 4  # with fewer for each node, choosing the nodes costs more than a solve in exact tiles
+PARTICLES = {"cpu": 4096, "cuda": 2**17}  # of a tile: what is fast, far below what memory allows
+
+
+class SeparableJacobian:
+    r"""Jacobian of unmasked attention at n particles through a separable kernel: :math:`O(n p^k)` a product.
+
+    With :math:`P_{ij} \approx r_i \sum_q F_{iq} \, c_j L_q(k_j)`, q running over the nodes, the tangent of a head is
+
+    .. math::
+        \dot f_i = C_i \dot q_i + r_i \sum_q F_{iq} \big(\dot M_q - o_i \dot N_q\big), \qquad
+        \dot M_q = \sum_j c_j \big[(\nabla L_q(k_j) \cdot \dot k_j) v_j + L_q(k_j) \dot v_j\big], \quad
+        \dot N_q = \sum_j c_j \nabla L_q(k_j) \cdot \dot k_j ,
+
+    where :math:`C_i = \sum_j P_{ij} (v_j - o_i) k_j^\top`, the head's output :math:`o_i` and the normaliser
+    :math:`1 / r_i` are computed once. Only the particles' own coordinates are kept, about 14 words a particle for
+    d = 2; the factors are computed again in tiles.
+
+    Parameters
+    ----------
+    attention : Attention
+        Unmasked; any heads, biases and output. Its logits must depend on the keys through at most 3 dimensions: key
+        width at most 3, or tokens of width at most 3, or key and query matrices whose product has rank at most 3.
+    x : Tensor, shape (n, d)
+        Particles, one set.
+    weights : Tensor, shape (n,), optional
+        Positive weights: the Jacobian is that of the weighted map :math:`f_a`. For the norm of W2, see `gram`.
+    rtol : float
+        Error allowed to the kernel, relative to each row's sum; raised to 64 times the rounding unit of the dtype.
+
+    Attributes
+    ----------
+    kernel_error : float
+        Largest error of the kernel and of its slope on fresh sampled rows, relative to the row sums (see
+        `Expansion.error`). Measured, so it is neither an upper nor a lower bound on the error of a product, but
+        products of unit vectors err by a small multiple of it times the size of the summands.
+    nodes : tuple of tuple of int
+        Nodes of each head and key dimension.
+
+    Raises
+    ------
+    ValueError
+        "masked attention has no separable kernel", "the key width is ...", "x must have shape (n, d)", "queries and
+        keys spread too far for a separable kernel ...".
+
+    Notes
+    -----
+    castin2024smooth, Lemma C.6, for the Jacobian with weights. The exact twin is `AttentionJacobian`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb import Attention
+    >>> from lipnb import AttentionJacobian
+    >>> from lipnb.jacobian.separable import SeparableJacobian
+    >>> eye, x = torch.eye(1, dtype=torch.float64), torch.linspace(-1, 1, 500, dtype=torch.float64)[:, None]
+    >>> attention = Attention.from_matrices(eye, eye)
+    >>> J = SeparableJacobian(attention, x)
+    >>> J.shape, J.kernel_error < 1e-6, torch.dist(J.jvp(x), AttentionJacobian(attention, x).jvp(x)).item() < 1e-5
+    ((500, 500), True, True)
+    """
+
+    @torch.no_grad()
+    def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None, *, rtol: float = 1e-6) -> None:
+        low, expansions = kernels(attention, x, weights)
+        self.n, self.d = x.shape
+        self.attention, self._low = attention, low
+        self.tile = PARTICLES.get(x.device.type, PARTICLES["cuda"])
+        rtol = max(rtol, 64 * torch.finfo(x.dtype).eps)
+        self._kernels = [kernel.choose(rtol) for kernel in expansions]
+        self.nodes = tuple(kernel.nodes for kernel in self._kernels)
+        self.kernel_error = max(kernel.error(seed=1) for kernel in self._kernels)  # rows that chose no nodes
+        # channels that are linear in the tangent: the tangent itself, or the values' and keys' if they are fewer
+        v, k, d = low.value_width, low.key_width, low.width
+        both = torch.cat([low.value, low.key], 1)
+        eye = torch.eye(min(d, v + k), dtype=x.dtype, device=x.device).expand(low.heads, -1, -1)
+        self._front, self._back = (eye, both) if d <= v + k else (both, eye)
+        self._prepare(x)
+
+    def _prepare(self, x):
+        """Values, normalisers, head outputs and cross-covariances of all particles, tokens last."""
+        low, dtype = self._low, x.dtype
+        _, key, value = (part.mT for part in low.project(x))  # (h, ., n)
+        self._value = value - value.mean(-1, keepdim=True)
+        key = key - key.mean(-1, keepdim=True)
+        self._inverse, self._output, self._covariance = [], [], []
+        for kernel, k, v in zip(self._kernels, key, self._value, strict=True):
+            channels = torch.cat([torch.ones_like(v[:1]), v, k, (v[:, None] * k).flatten(0, 1)]) * kernel.column
+            moments = sum(contract(kernel.keys(some), channels[:, some]).double() for some in self._tiles())
+            moments = kernel.to_nodes(moments).to(dtype)
+            sums = torch.cat([expand(kernel.queries(some), moments) for some in self._tiles()], 1)
+            sums[1:] /= sums[0]
+            mean, mean_key, covariance = sums[1:].split([len(v), len(k), len(v) * len(k)])
+            self._inverse.append(1 / sums[0])
+            self._output.append(mean.clone())
+            self._covariance.append(covariance.unflatten(0, (len(v), len(k))) - mean[:, None] * mean_key)
+
+    def _tiles(self):
+        return (slice(start, start + self.tile) for start in range(0, self.n, self.tile))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n m, n d)."""
+        return (self.n * self.attention.output_width, self.n * self.d)
+
+    def _check(self, name, u, width):
+        if u.shape != (self.n, width):
+            raise ValueError(f"{name} must have shape {(self.n, width)}, got {tuple(u.shape)}.")
+
+    def _forward_moments(self, u, scale):
+        """Tangents of M and N at the nodes, (v + 1, p_1, .., p_k) for each head, of a tangent (n, d) over `scale`."""
+        low = self._low
+        k, v = low.key_width, low.value_width
+        total = [0.0] * low.heads
+        for some in self._tiles():
+            ut = u[some].mT / scale[some]
+            for h, kernel in enumerate(self._kernels):
+                pairs = (low.key[h] @ ut)[:, None] * self._value[h][:, some]
+                channels = torch.cat([self._front[h] @ ut, pairs.flatten(0, 1)]) * kernel.column[some]
+                total[h] = total[h] + contract(kernel.keys(some), channels).double()
+        moments = []
+        for h, kernel in enumerate(self._kernels):
+            linear = torch.tensordot(self._back[h].double(), total[h][: -k * v], 1)
+            pairs = total[h][-k * v :].unflatten(0, (k, v))
+            value = linear[:v] + sum(kernel.slopes(c, pairs[c]) for c in range(k))
+            normaliser = sum(kernel.slopes(c, linear[v + c]) for c in range(k))
+            moments.append(kernel.to_nodes(torch.cat([value, normaliser[None]])).to(u.dtype))
+        return moments
+
+    def _rows(self, some, u, moments):
+        """Output tangents, shape (t, m), of the particles `some`."""
+        low = self._low
+        heads = []
+        for h, kernel in enumerate(self._kernels):
+            sums = expand(kernel.queries(some), moments[h])
+            query = low.scale * (low.query[h] @ u.mT)
+            own = (self._covariance[h][..., some] * query).sum(1)
+            heads.append(((sums[:-1] - self._output[h][:, some] * sums[-1]) * self._inverse[h][some] + own).mT)
+        return low.combine(torch.stack(heads))
+
+    def _rows_transposed(self, some, w, moments):
+        """Adds to `moments` what cotangents (t, m) of the particles `some` send through the kernel; returns (t, d)."""
+        low, own = self._low, 0.0
+        cotangents = low.combine_transposed(w).mT  # (h, v, t)
+        for h, kernel in enumerate(self._kernels):
+            g = cotangents[h]
+            g_row = g * self._inverse[h][some]
+            channels = torch.cat([g_row, -(g_row * self._output[h][:, some]).sum(0, keepdim=True)])
+            moments[h] = moments[h] + contract(kernel.queries(some), channels).double()
+            query = (self._covariance[h][..., some] * g[:, None]).sum(0)
+            own = own + low.scale * (query.mT @ low.query[h])
+        return own
+
+    def _add_backward(self, gradient, moments):
+        """Adds to `gradient`, shape (n, d), what the `moments` at the nodes send back to the keys and values."""
+        low = self._low
+        k, v = low.key_width, low.value_width
+        sources = []
+        for h, kernel in enumerate(self._kernels):
+            source = kernel.to_nodes(moments[h], transposed=True)
+            pairs = torch.stack([kernel.slopes(c, source, transposed=True) for c in range(k)])  # (k, v + 1, nodes)
+            linear = torch.tensordot(self._back[h].double().mT, torch.cat([source[:v], pairs[:, v]]), 1)
+            sources.append(torch.cat([linear, pairs[:, :v].flatten(0, 1)]).to(gradient.dtype))
+        for some in self._tiles():
+            for h, kernel in enumerate(self._kernels):
+                channels = expand(kernel.keys(some), sources[h]) * kernel.column[some]
+                key = (channels[-k * v :].unflatten(0, (k, v)) * self._value[h][:, some]).sum(1)
+                gradient[some] += channels[: -k * v].mT @ self._front[h] + key.mT @ low.key[h]
+        return gradient
+
+    @torch.no_grad()
+    def jvp(self, u: Tensor) -> Tensor:
+        """Jacobian-vector product: change of the outputs, shape (n, m), for a perturbation `u`, shape (n, d)."""
+        self._check("u", u, self.d)
+        moments = self._forward_moments(u, u.new_ones(self.n))
+        return torch.cat([self._rows(some, u[some], moments) for some in self._tiles()])
+
+    @torch.no_grad()
+    def vjp(self, w: Tensor) -> Tensor:
+        """Vector-Jacobian product, the exact transpose of `jvp`: (n, d) from cotangents `w`, shape (n, m)."""
+        self._check("w", w, self.attention.output_width)
+        moments = [0.0] * self._low.heads
+        own = torch.cat([self._rows_transposed(some, w[some], moments) for some in self._tiles()])
+        return self._add_backward(own, moments)
+
+    @torch.no_grad()
+    def gram(self, u: Tensor, scale: Tensor | None = None) -> Tensor:
+        r"""Product with :math:`S^{-1} J^\top S^2 J S^{-1}`, S = diag(`scale`), in one sweep over the query factors.
+
+        Parameters
+        ----------
+        u : Tensor, shape (n, d)
+            Vector to multiply.
+        scale : Tensor, shape (n,), optional
+            Square roots of the weights, for the Jacobian in the norm of W2 (Lemma C.6); default 1, plain J^T J.
+
+        Returns
+        -------
+        Tensor, shape (n, d)
+            The same as ``vjp(jvp(u))`` when there is no scale.
+        """
+        self._check("u", u, self.d)
+        if scale is not None:
+            check_weights(scale, u)
+        return self._gram(u, u.new_ones(self.n) if scale is None else scale)
+
+    def _gram(self, u, scale):
+        """`gram` of what is known to be right: on a GPU the host need not wait for an answer to that."""
+        forward, backward, own = self._forward_moments(u, scale), [0.0] * self._low.heads, []
+        for some in self._tiles():
+            image = self._rows(some, u[some] / scale[some, None], forward)
+            own.append(self._rows_transposed(some, image * scale[some, None] ** 2, backward))
+        return self._add_backward(torch.cat(own), backward) / scale[:, None]
+
+
+@torch.no_grad()
+def separable_pays(attention: Attention, x: Tensor, weights: Tensor | None = None, *, rtol: float = 1e-6) -> bool:
+    """Whether `SeparableJacobian` applies at these particles and is worth it against exact tiles.
+
+    Parameters
+    ----------
+    attention, x, weights
+        As `SeparableJacobian` takes them.
+    rtol : float
+        As `SeparableJacobian` takes it.
+
+    Returns
+    -------
+    bool
+        True where the attention is unmasked, depends on at most 3 key dimensions, its queries and keys spread little
+        enough, and there are at least four times as many particles as nodes. Costs O(n).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb import Attention
+    >>> from lipnb.jacobian.separable import separable_pays
+    >>> eye, x = torch.eye(1, dtype=torch.float64), torch.linspace(-1, 1, 500, dtype=torch.float64)[:, None]
+    >>> separable_pays(Attention.from_matrices(eye, eye), x), separable_pays(Attention.from_matrices(eye, eye), x[:9])
+    (True, False)
+    """
+    if attention.score != "dot" or attention.more:
+        return False
+    try:
+        _, expansions = kernels(attention, x, weights)
+        rtol = max(rtol, 64 * torch.finfo(x.dtype).eps)
+        nodes = max(math.prod(kernel.choose(rtol).nodes) for kernel in expansions)
+    except NotSeparable:
+        return False
+    return len(x) >= PARTICLES_PER_NODE * nodes
+
+
+MAX_KEY_WIDTH = 3
+
+
+def kernels(attention, x, weights):
+    """The attention with the narrowest keys and values, and one `Expansion` for each of its heads."""
+    attention.check_plain("a separable kernel")
+    attention.check_input(x, weights)
+    if attention.masked:
+        raise NotSeparable("masked attention has no separable kernel: AttentionJacobian takes it.")
+    if x.ndim != 2:
+        raise ValueError(f"x must have shape (n, d), one set of particles, got {tuple(x.shape)}.")
+    low = narrowed(attention)
+    if low.key_width > MAX_KEY_WIDTH:
+        raise NotSeparable(
+            f"the logits depend on {low.key_width} key dimensions and a separable kernel serves at most "
+            f"{MAX_KEY_WIDTH}: AttentionJacobian takes them."
+        )
+    query, key, _ = low.project(x)
+    return low, [Expansion(q.mT, k.mT, weights) for q, k in zip(query, key, strict=True)]
+
+
+def narrowed(attention):
+    r"""The same Jacobian from the fewest key and value dimensions.
+
+    The logits need only :math:`W_K^\top [s W_Q, s b_Q]`, whose rank r may be below k; values wider than the tokens are
+    the tokens themselves, the value matrix joined to the output. Biases that never change the Jacobian are dropped.
+
+    Returns
+    -------
+    Attention
+        Key width r (at least 1, the largest of the heads), value width at most d.
+    """
+    h, k, d = attention.query.shape
+    bias = attention.query.new_zeros(h, k) if attention.query_bias is None else attention.query_bias
+    joint = attention.scale * torch.cat([attention.query, bias[..., None]], -1)
+    # W_K^T [s W_Q, s b_Q] through triangular factors: its rank is at most k, far below d in wide layers
+    Q1, R1 = torch.linalg.qr(attention.key.mT.double())
+    Q2, R2 = torch.linalg.qr(joint.mT.double())
+    U, values, Vh = torch.linalg.svd(R1 @ R2.mT, full_matrices=False)
+    left, right = Q1 @ U, Vh @ Q2.mT
+    rank = int((values > 16 * max(k, d) * torch.finfo(attention.dtype).eps * values[:, :1]).sum(1).max())
+    rank = max(rank, 1)
+    if rank < k:
+        key = left[..., :rank].mT.to(attention.dtype)
+        joint = (values[:, :rank, None] * right[:, :rank]).to(attention.dtype)
+    else:
+        key = attention.key
+    value, output = attention.value, attention.output
+    if attention.value_width > d:
+        output = _outputs(attention) @ value
+        value = torch.eye(d, dtype=attention.dtype, device=attention.device).expand(h, d, d)
+    return Attention(joint[..., :-1], key, value, output, query_bias=joint[..., -1], scale=1.0)
+
+
+def _outputs(attention):
+    """Output matrices, shape (h, m, v); those that place the heads side by side where the attention has none."""
+    if attention.output is not None:
+        return attention.output
+    eye = torch.eye(attention.output_width, dtype=attention.dtype, device=attention.device)
+    return eye.view(attention.output_width, attention.heads, attention.value_width).movedim(0, 1)
+
+
+MAX_NODES = 2**14  # nodes of one head, all dimensions together; beyond it the exact kernel is the better route
+MAX_DEGREE = 256  # nodes of one dimension
+LEAST_RHO = 0.5  # a narrower box of keys is widened: the slope of the kernel needs two distinct nodes
+
+
+class NotSeparable(ValueError):
+    """These particles have no separable kernel that is worth having; any other route serves them."""
+
+
+class Expansion:
+    r"""Separable kernel of one head, with the slope of the kernel in the keys.
+
+    .. math::
+        e^{q_i \cdot k_j} = \epsilon_i \, c_j \, e^{s_i \cdot t_j}, \qquad
+        e^{s \cdot t} \approx \prod_{c=1}^{k} \sum_{a=1}^{p_c} e^{s_c y_a} \, \ell_a(t_c),
+
+    with :math:`t \in [-1, 1]^k` the keys in the coordinates of their bounding box, :math:`s` the queries, less the
+    point of their box nearest to zero, times the half-widths of the keys' box, and :math:`\ell_a` the Lagrange
+    polynomials of the Chebyshev nodes :math:`y_a`. The row factor cancels in a softmax and is chosen so that no
+    exponential exceeds 1; the column factor joins the weights. From that origin the error of a row stays relative to
+    the row's own largest possible term; from the centre of the queries it would not.
+
+    Parameters
+    ----------
+    query, key : Tensor, shape (k, n)
+        Queries (scale folded in) and keys.
+    weights : Tensor, shape (n,), optional
+        Positive weights of the particles.
+
+    Attributes
+    ----------
+    rho : ndarray, shape (k,)
+        Largest :math:`|s_c|`: reach of the queries times half-width of the keys. It decides how many nodes are needed.
+    nodes : tuple of int, length k
+        Nodes of each dimension; set by `choose` or `use`.
+    column : Tensor, shape (n,)
+        Column factors c, weights included, at most 1.
+
+    Notes
+    -----
+    L. N. Trefethen, Approximation Theory and Approximation Practice (2013), chapters 3 (coefficients) and 8
+    (analytic functions converge geometrically, entire ones faster).
+    """
+
+    def __init__(self, query, key, weights=None):
+        low, high = torch.aminmax(query, dim=1)
+        origin = torch.zeros_like(low).clamp(low, high)
+        reach = torch.maximum(high - origin, origin - low)
+        low, high = torch.aminmax(key, dim=1)
+        least = torch.where(reach > 0, LEAST_RHO / reach.clamp_min(1e-30), 1.0)
+        half = torch.maximum((high - low) / 2, least)
+        centred = key - ((low + high) / 2)[:, None]
+        self._s = (query - origin[:, None]) * half[:, None]
+        self._t = centred / half[:, None]
+        logarithm = origin @ centred
+        if weights is not None:
+            logarithm = logarithm + weights.log()
+        self.column = (logarithm - logarithm.max()).exp()
+        self.rho = (reach * half).double().cpu().numpy()
+        self._origin, self._half = origin.double(), half.double()
+        self._largest_query = query.abs().amax(1)
+
+    def use(self, nodes):
+        """Take `nodes`, a tuple of k numbers of Chebyshev nodes; prepare the small matrices that go with them."""
+        self.nodes = tuple(nodes)
+        self._points, self._to_nodes, self._slopes = [], [], []
+        for c, p in enumerate(self.nodes):
+            angle = (torch.arange(p, dtype=torch.float64, device=self._s.device) + 0.5) * math.pi / p
+            degree = torch.arange(p, dtype=torch.float64, device=self._s.device)
+            interpolation = torch.cos(angle[:, None] * degree) * (2 / p)  # node a from coefficient m
+            interpolation[:, 0] /= 2
+            # T_m' = 2 m (T_{m-1} + T_{m-3} + ...), the last term halved if it is T_0
+            gap = degree[:, None] - degree
+            derivative = torch.where((gap > 0) & (gap % 2 == 1), 2 * degree[:, None], 0.0)
+            derivative[:, 0] /= 2
+            identity = torch.eye(p, dtype=torch.float64, device=self._s.device)
+            self._points.append(torch.cos(angle).to(self._s.dtype))
+            self._to_nodes.append(interpolation)
+            self._slopes.append(derivative / self._half[c] + self._origin[c] * identity)
+        return self
+
+    def choose(self, rtol):
+        """Take the fewest nodes whose sampled error is at most `rtol`.
+
+        Parameters
+        ----------
+        rtol : float
+            Bound on `error` over a sample of rows and columns.
+
+        Raises
+        ------
+        ValueError
+            "queries and keys spread too far for a separable kernel": names the exact route.
+        """
+        nodes = [fewest_nodes(rho, rtol) for rho in self.rho]
+        error = math.inf
+        while math.prod(nodes) <= MAX_NODES and max(nodes) <= MAX_DEGREE:
+            before, error = error, self.use(nodes).error()
+            if error <= rtol:
+                return self
+            if (before < 1e3 * rtol and error >= before) or not self.rho.any():  # rounding: more nodes do not help
+                break
+            step = 1 if error < 1e3 * rtol else 2 + max(nodes) // 8
+            nodes = [p + step if rho > 0 else p for p, rho in zip(nodes, self.rho, strict=True)]
+        spread = ", ".join(f"{rho:.3g}" for rho in self.rho)
+        raise NotSeparable(
+            f"queries and keys spread too far for a separable kernel (rho = {spread}; an affordable "
+            f"number of nodes does not reach rtol = {rtol:.1e} in {self._s.dtype}): AttentionJacobian takes them."
+        )
+
+    def error(self, seed=0, rows=256, columns=2048):
+        r"""Relative error of the separable kernel and of its slope on sampled rows, the largest over the rows.
+
+        .. math::
+            \max_i \frac{\sum_j c_j |\tilde K_{ij} - K_{ij}|}{\sum_j c_j K_{ij}}, \qquad
+            \max_{i, c} \frac{\sum_j c_j |\partial_c \tilde K_{ij} - q_{ic} K_{ij}|}{\max_l |q_{lc}| \sum_j c_j K_{ij}}
+
+        The rows are random ones and the outermost ones of each dimension; the columns are drawn in proportion to
+        their factor, which is how the sums weigh them. Exact kernel entries, rounding included.
+
+        Returns
+        -------
+        float
+        """
+        generator = torch.Generator().manual_seed(seed)
+        n, device = self._s.shape[1], self._s.device
+        some = torch.randint(n, (rows,), generator=generator, device="cpu").to(device)
+        some = torch.cat([some, self._s.argmax(1), self._s.argmin(1)])
+        cumulative = self.column.double().cumsum(0)
+        draws = torch.rand(columns, generator=generator, dtype=torch.float64, device="cpu").to(device) * cumulative[-1]
+        drawn = torch.searchsorted(cumulative, draws).clamp_max(n - 1)
+        s, t = self._s[:, some], self._t[:, drawn]
+        exact = torch.einsum("ci,cj->ij", s, t).sub_(s.abs().sum(0)[:, None]).exp_()
+        total = exact.sum(1)
+        one, slope = [], []
+        for left, right, to_nodes, slopes in zip(
+            self.queries(some), self.keys(drawn), self._to_nodes, self._slopes, strict=True
+        ):
+            one.append(left.mT @ (to_nodes.to(right.dtype) @ right))
+            slope.append(left.mT @ ((to_nodes @ slopes).to(right.dtype) @ right))
+        worst = ((math.prod(one) - exact).abs().sum(1) / total).max()
+        for c, tilted in enumerate(slope):
+            query = s[c] / self._half[c].to(s.dtype) + self._origin[c].to(s.dtype)
+            others = math.prod(one[:c] + one[c + 1 :])
+            gap = (tilted * others - query[:, None] * exact).abs().sum(1) / total
+            worst = torch.maximum(worst, (gap / self._largest_query[c].clamp_min(1e-30)).max())
+        return float(worst) if torch.isfinite(worst) else math.inf
+
+    def queries(self, some):
+        """Factors of the queries `some` (a slice or an index), k tensors of shape (p_c, t): exponentials at nodes."""
+        return [
+            torch.exp(torch.addcmul(-s.abs(), points[:, None], s))
+            for s, points in zip(self._s[:, some], self._points, strict=True)
+        ]
+
+    def keys(self, some):
+        """Factors of the keys `some`, k tensors of shape (p_c, t): Chebyshev polynomials of degree 0 to p_c - 1."""
+        return [chebyshev(t, p) for t, p in zip(self._t[:, some], self.nodes, strict=True)]
+
+    def slopes(self, c, moments, transposed=False):
+        """Moments of the slope in key dimension `c` from moments (..., p_1, .., p_k) of the kernel; or transposed."""
+        return along(self._slopes[c].mT if transposed else self._slopes[c], moments, c - len(self.nodes))
+
+    def to_nodes(self, moments, transposed=False):
+        """Moments at the nodes from moments in Chebyshev polynomials, shape (..., p_1, .., p_k); or transposed."""
+        for c, matrix in enumerate(self._to_nodes):
+            moments = along(matrix.mT if transposed else matrix, moments, c - len(self.nodes))
+        return moments
+
+
+def fewest_nodes(rho, rtol):
+    """Fewest nodes for which the Chebyshev tail of exp(rho t) on [-1, 1], relative to its maximum, is below `rtol`."""
+    if rho == 0:
+        return 1
+    degrees = np.arange(2, 2 * MAX_DEGREE)
+    terms = 2 * ive(degrees, rho)
+    tail = np.cumsum(terms[::-1])[::-1]
+    return int(degrees[np.argmax(tail <= rtol)]) if tail[-1] <= rtol else 2 * MAX_DEGREE
+
+
+def along(matrix, moments, axis):
+    """`matrix` (p, p) applied to one axis of `moments`."""
+    return (moments.movedim(axis, -1) @ matrix.mT).movedim(-1, axis)
+
+
+def chebyshev(t, p):
+    """Chebyshev polynomials of degree 0 to p - 1 at `t`, shape (n,), by doubling; shape (p, n)."""
+    values = torch.empty(p, *t.shape, dtype=t.dtype, device=t.device)
+    values[0] = 1
+    if p > 1:
+        values[1] = t
+    m = 1  # T_{m+l} = 2 T_m T_l - T_{m-l}
+    while m + 1 < p:
+        count = min(m, p - 1 - m)
+        torch.mul(values[1 : 1 + count], 2 * values[m], out=values[m + 1 : m + 1 + count])
+        values[m + 1 : m + 1 + count] -= values[m - count : m].flip(0)
+        m += count
+    return values
+
+
+def _columns(factors):
+    """Column-wise Kronecker product of the factors (p_c, t) after the first, or of the only one; shape (p, t)."""
+    joined = factors[-1]
+    for factor in reversed(factors[1:-1]):
+        joined = (factor[:, None] * joined).flatten(0, 1)
+    return joined
+
+
+def contract(factors, channels):
+    """Sum over particles: moments, shape (C, p_1, .., p_k), of `channels` (C, t) with k `factors` (p_c, t)."""
+    if len(factors) == 1:
+        return channels @ factors[0].mT
+    spread = channels[:, None] * factors[0]
+    moments = spread.flatten(0, 1) @ _columns(factors).mT
+    return moments.view(len(channels), *(len(factor) for factor in factors))
+
+
+def expand(factors, moments):
+    """Transpose of `contract`: channels, shape (C, t), at particles, of `moments` (C, p_1, .., p_k)."""
+    if len(factors) == 1:
+        return moments @ factors[0]
+    spread = moments.flatten(2).flatten(0, 1) @ _columns(factors)
+    return spread.view(*moments.shape[:2], -1).mul_(factors[0]).sum(1)
