@@ -215,5 +215,5 @@ def _longest(pieces, size, rtol, seed):
     def gram(u):
         return (pieces.vjp(pieces.jvp(u.view(1, *x.shape))) / size**2).view_as(u)
 
-    start = start_vectors(1, x.numel(), seed=seed, dtype=x.dtype, device=x.device, apart=True)
+    start = start_vectors(1, x.numel(), seed=seed, dtype=x.dtype, device=x.device)
     return lanczos(gram, start, rtol=rtol).vector.view(1, *x.shape)

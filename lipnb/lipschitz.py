@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from lipnb.attention import Attention
 from lipnb.checks import check_precision, check_weights, memory_allowance, number, whole
 from lipnb.jacobian import gemm
-from lipnb.jacobian.routes import AutodiffProducts, batches, double_products, products_of
+from lipnb.jacobian.operators import AutodiffGram, DenseGram, batches, double_operator, operator_of
 from lipnb.spectral import SpectralNorm, dense_norm, each_field, joined, lanczos, power_iteration, put, start_vectors
 
 __all__ = ["LocalLipschitz", "local_lipschitz"]
@@ -166,22 +165,22 @@ def local_lipschitz(
     >>> lips.value.round(decimals=3)
     tensor([2.0000, 2.6100], dtype=torch.float64)
     """
-    options = {
-        "rtol": rtol,
-        "max_steps": None if max_steps is None else whole("max_steps", max_steps),
-        "seed": whole("seed", seed),
-        "method": method,
-        "confidence": confidence,
-        "memory": memory,
-    }
     _check_map(f)
+    options = Options(
+        method=method,
+        rtol=rtol,
+        max_steps=None if max_steps is None else whole("max_steps", max_steps),
+        seed=whole("seed", seed),
+        confidence=confidence,
+        memory=memory,
+    )
     if isinstance(x, (list, tuple)):
         shape, groups = torch.Size([len(x)]), _by_length(x, weights)
-        answers = [_answers(f, group.x, group.weights, **options) for group in groups]
+        answers = [_answers(f, group.x, group.weights, options) for group in groups]
         order = torch.tensor([place for group in groups for place in group.places], device="cpu").argsort()
         found = each_field(joined([one.found for one in answers]), lambda field: field[order.to(field.device)])
     else:
-        answers = [_answers(f, x, weights, **options)]
+        answers = [_answers(f, x, weights, options)]
         shape, found = x.shape[:-2], answers[0].found
     hows = {how for one in answers for how in one.how}
     return LocalLipschitz(
@@ -203,28 +202,57 @@ def _check_map(f):
         )
 
 
-def _check_options(f, x, rtol, max_steps, method, confidence, memory):
-    """Raise one clear sentence for an option that makes no sense, before any work."""
-    if method not in (*STEPS, "dense"):
-        raise ValueError(f"method must be 'lanczos', 'power' or 'dense', got {method!r}.")
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise ValueError(
-            "x must be a floating point tensor of shape (..., n, d), or a list of such: "
-            "use torch.as_tensor(x).double()."
-        )
-    check_precision(x)
-    for name, value in (("rtol", rtol), ("confidence", confidence), ("memory", memory)):
-        if value is not None or name == "rtol":
-            number(name, value)
-    least = 8 * torch.finfo(x.dtype).eps
-    if not least <= rtol < 1:
-        raise ValueError(f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {rtol}.")
-    if max_steps is not None and max_steps < 1:
-        raise ValueError(f"max_steps must be at least 1, got {max_steps}.")
-    if confidence is not None and not 0 < confidence < 1:
-        raise ValueError(f"confidence must lie strictly between 0 and 1, or be None, got {confidence}.")
-    if memory is not None and not memory >= 1:
-        raise ValueError(f"memory must be a positive number of bytes, got {memory}.")
+@dataclass(frozen=True)
+class Options:
+    """How a constant is to be found, as `local_lipschitz` takes it."""
+
+    method: str
+    rtol: float
+    max_steps: int | None
+    seed: int
+    confidence: float | None
+    memory: int | None
+
+    def check(self, x: Tensor) -> None:
+        """Raise one clear sentence for an option that makes no sense, or tokens of no use, before any work."""
+        if self.method not in (*STEPS, "dense"):
+            raise ValueError(f"method must be 'lanczos', 'power' or 'dense', got {self.method!r}.")
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            raise ValueError(
+                "x must be a floating point tensor of shape (..., n, d), or a list of such: "
+                "use torch.as_tensor(x).double()."
+            )
+        check_precision(x)
+        for name in ("rtol", "confidence", "memory"):
+            if getattr(self, name) is not None or name == "rtol":
+                number(name, getattr(self, name))
+        least = 8 * torch.finfo(x.dtype).eps
+        if not least <= self.rtol < 1:
+            raise ValueError(f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {self.rtol}.")
+        if self.max_steps is not None and self.max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
+        if self.confidence is not None and not 0 < self.confidence < 1:
+            raise ValueError(f"confidence must lie strictly between 0 and 1, or be None, got {self.confidence}.")
+        if self.memory is not None and not self.memory >= 1:
+            raise ValueError(f"memory must be a positive number of bytes, got {self.memory}.")
+
+    @property
+    def dense(self) -> bool | None:
+        """Whether the matrix itself is asked for; None: where it is small."""
+        return {"dense": True, "power": False}.get(self.method)
+
+    @property
+    def certified(self) -> bool:
+        """Whether the answer is to come with a certificate."""
+        return self.method == "lanczos" and self.confidence is not None
+
+    def bytes(self, x: Tensor) -> int:
+        """Bytes that cached matrices may take."""
+        return memory_allowance(x.device) if self.memory is None else self.memory  # type: ignore[return-value]
+
+    def start(self, x: Tensor) -> Tensor:
+        """Start vectors (b, n d) for tokens x (..., n, d)."""
+        return start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=self.seed, dtype=x.dtype, device=x.device)
 
 
 class _Group(NamedTuple):
@@ -282,83 +310,73 @@ class _Answers(NamedTuple):
     how: list[_How]
 
 
-def _answers(f, x, weights, *, method, seed, rtol, max_steps, confidence, memory):
+def _answers(f, x, weights, options):
     """Answers for inputs of one length, x (..., n, d)."""
-    _check_options(f, x, rtol, max_steps, method, confidence, memory)
-    memory = memory_allowance(x.device) if memory is None else memory
-    steps = max_steps or STEPS.get(method)
-    solve = partial(_solve, method=method, seed=seed, rtol=rtol, max_steps=steps, confidence=confidence)
+    options.check(x)
     if not isinstance(f, Attention):
-        return _of_callable(f, x, weights, memory, method, solve)
+        return _of_callable(f, x, weights, options)
     f.check_input(x, weights)
     flat_weights = None if weights is None else weights.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
     with gemm.full_precision(x.device):
-        return _of_attention(f, x.reshape(-1, *x.shape[-2:]), flat_weights, memory, method, solve)
+        return _of_attention(f, x.reshape(-1, *x.shape[-2:]), flat_weights, options)
 
 
-def _of_attention(f, x, weights, memory, method, solve):
-    """Answers for sequences x (b, n, d), in parts that fit in memory, and in float64 where float32 is stuck."""
-    together, parts = batches(f, x, memory=memory, method=method), []
+def _of_attention(f, x, weights, options):
+    """Answers for sequences x (b, n, d), in parts that fit in memory; in float64 where float32 proves too little."""
+    memory, parts = options.bytes(x), []
+    together = batches(f, x, memory=memory, dense=options.dense)
     for first in range(0, len(x), together):
         some = slice(first, first + together)
         heavy = None if weights is None else weights[some]
-        parts.append(solve(products_of(f, x[some], heavy, memory=memory, method=method), x[some]))
+        operator = operator_of(f, x[some], heavy, memory=memory, dense=options.dense)
+        parts.append(_solve(operator, x[some], options))
     answers = _Answers(joined([part.found for part in parts]), [how for part in parts for how in part.how])
-    stuck = answers.found.stuck
-    if stuck.any() and x.dtype != torch.float64:
-        f, x, heavy = f.to(dtype=torch.float64), x[stuck].double(), None if weights is None else weights[stuck].double()
-        answers = _replaced(answers, stuck, _of_attention(f, x, heavy, memory, method, solve))
+    limited = answers.found.precision_limited
+    if limited.any() and x.dtype != torch.float64:
+        f, x = f.to(dtype=torch.float64), x[limited].double()
+        heavy = None if weights is None else weights[limited].double()
+        answers = _replaced(answers, limited, _of_attention(f, x, heavy, options))
     return answers
 
 
-def _of_callable(f, x, weights, memory, method, solve):
-    """Answers for a batch of a callable, in float64 where float32 is stuck and `f` can."""
-    products = products_of(f, x, weights, memory=memory, method=method)
-    if isinstance(products, AutodiffProducts):
-        products.check(
-            solve.keywords["rtol"], certified=method == "lanczos" and solve.keywords["confidence"] is not None
-        )
-        answers = solve(products, x.to(products.vectors))
+def _of_callable(f, x, weights, options):
+    """Answers for a batch of a callable, in float64 where float32 proves too little and `f` can."""
+    operator = operator_of(f, x, weights, memory=options.bytes(x), dense=options.dense)
+    if isinstance(operator, AutodiffGram):
+        operator.check(options.rtol, options.certified)
+        answers = _solve(operator, x.to(operator.vectors), options)
     else:
-        answers = solve(products, x)
-    if products.precision != x.dtype:
-        name = str(products.precision).removeprefix("torch.")
+        answers = _solve(operator, x, options)
+    if operator.precision != x.dtype:
+        name = str(operator.precision).removeprefix("torch.")
         answers = answers._replace(how=[one._replace(precision=name) for one in answers.how])
-    stuck = answers.found.stuck
-    if stuck.any() and (double := double_products(f, x, weights, _start(x.double(), solve.keywords["seed"]))):
-        again = solve(double, x.double())  # all of them: `f` may know how many they are
-        again = _Answers(each_field(again.found, lambda field: field[stuck]), again.how[: stuck.sum()])
-        answers = _replaced(answers, stuck, again)
+    limited = answers.found.precision_limited
+    if limited.any() and (double := double_operator(f, x, weights, options.start(x.double()))):
+        again = _solve(double, x.double(), options)  # all of them: `f` may know how many they are
+        again = _Answers(each_field(again.found, lambda field: field[limited]), again.how[: limited.sum()])
+        answers = _replaced(answers, limited, again)
     return answers
 
 
-def _replaced(answers, stuck, again):
-    """The answers with those of the items `stuck` found again in float64; their products add up."""
-    found = put(answers.found, stuck, again.found._replace(steps=answers.found.steps[stuck] + again.found.steps))
+def _replaced(answers, limited, again):
+    """The answers with those of the items `limited` found again in float64; their products add up."""
+    found = put(answers.found, limited, again.found._replace(steps=answers.found.steps[limited] + again.found.steps))
     how = list(answers.how)
-    for item, one in zip(stuck.nonzero()[:, 0].tolist(), again.how, strict=True):
+    for item, one in zip(limited.nonzero()[:, 0].tolist(), again.how, strict=True):
         how[item] = one._replace(precision="float64")
     return _Answers(found, how)
 
 
-def _start(x, seed):
-    """Start vectors (b, n d) for tokens x (..., n, d)."""
-    return start_vectors(
-        x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=x.dtype, device=x.device, apart=True
-    )
-
-
-def _solve(products, x, *, method, seed, rtol, max_steps, confidence):
-    """The answers of one solver for products at tokens x (..., n, d)."""
-    gram, unit, restrict, start = products.gram, products.unit, products.restrict, _start(x, seed)
-    if confidence is None and products.route == "cached" and method == "lanczos":
-        start = start + products.likely()  # no certificate needs a start that is all random; some of it stays so
-    if products.route == "dense":
-        found = dense_norm(products.matrix)
-    elif method == "power":
-        found = power_iteration(gram, start, rtol=rtol, max_steps=max_steps)
+def _solve(operator, x, options):
+    """The answers of one solver for an operator at tokens x (..., n, d)."""
+    steps, start = options.max_steps or STEPS.get(options.method), options.start(x)
+    if isinstance(operator, DenseGram):
+        found = dense_norm(operator.matrix)
+    elif options.method == "power":
+        found = power_iteration(operator, start, rtol=options.rtol, max_steps=steps)
     else:
-        some = restrict and (lambda index: restrict(index).gram)
-        found = lanczos(gram, start, rtol=rtol, max_steps=max_steps, confidence=confidence, restrict=some)
-    found = found._replace(value=found.value * unit, upper=found.upper * unit, vector=None)
-    return _Answers(found, [_How(products.route, "input")] * len(found.value))
+        if options.confidence is None and (likely := operator.heuristic_start()) is not None:
+            start = start + likely  # no certificate needs a start that is all random; some of it stays so
+        found = lanczos(operator, start, rtol=options.rtol, max_steps=steps, confidence=options.confidence)
+    found = found._replace(value=found.value * operator.unit, upper=found.upper * operator.unit, vector=None)
+    return _Answers(found, [_How(operator.name, "input")] * len(found.value))

@@ -33,8 +33,8 @@ from lab.benchmarks.products import flops, gemms
 from lab.benchmarks.references import reference
 from lipnb import corpora
 from lipnb.cli.words import count
-from lipnb.jacobian.cached import CachedProducts
-from lipnb.spectral import start_vectors
+from lipnb.jacobian.cached import CachedGram
+from lipnb.spectral import FunctionGram, start_vectors
 from lipnb.spectral.certificate import Certificate
 from lipnb.spectral.krylov import Krylov
 
@@ -52,8 +52,11 @@ def needed(attention, x, truth, rtol=ours.RTOL):
     """Products that are needed from the random start of ours, told the truth: mode -> mean over the sequences x."""
     b, (n, d) = len(x), x.shape[-2:]
     wide = ours.gram(attention.to(dtype=torch.float64), x.double())
-    start = start_vectors(b, n * d, seed=0, dtype=torch.float64, device="cpu", apart=True)
-    krylov, square = Krylov(lambda u: wide(u.view_as(x.double())).reshape(b, -1), start), truth.numpy() ** 2
+    start = start_vectors(b, n * d, seed=0, dtype=torch.float64, device="cpu")
+    krylov, square = (
+        Krylov(FunctionGram(lambda u: wide(u.view_as(x.double())).reshape(b, -1)), start),
+        truth.numpy() ** 2,
+    )
     eps = torch.finfo(x.dtype).eps
     certificates = {
         mode: Certificate(n * d, confidence, eps)
@@ -62,11 +65,11 @@ def needed(attention, x, truth, rtol=ours.RTOL):
     }
     found = {mode: np.zeros(b, dtype=int) for mode in MODES}
     while not all((steps > 0).all() for steps in found.values()):
-        krylov.advance()
+        krylov.extend()
         near = krylov.ritz().values[:, -1] >= square * (1 - rtol) ** 2
         found["estimate"][near & (found["estimate"] == 0)] = krylov.steps
         for mode, certificate in certificates.items():
-            proved = near & certificate.mass(krylov, square, square * (1 + rtol) ** 2)
+            proved = near & certificate.christoffel(krylov, square, square * (1 + rtol) ** 2)
             found[mode][proved & (found[mode] == 0)] = krylov.steps
     return {mode: float(steps.mean()) for mode, steps in found.items()}
 
@@ -78,7 +81,7 @@ class Clock:
     """
 
     def __enter__(self):
-        self.seconds, self.sequences, self._gram = 0.0, 0, CachedProducts.gram
+        self.seconds, self.sequences, self._gram = 0.0, 0, CachedGram.gram
 
         def timed(products, u):
             began = perf_counter()
@@ -87,11 +90,11 @@ class Clock:
             self.sequences += products.sizes[0]
             return answer
 
-        CachedProducts.gram = timed
+        CachedGram.gram = timed
         return self
 
     def __exit__(self, *_):
-        CachedProducts.gram = self._gram
+        CachedGram.gram = self._gram
 
 
 def measure(name, length, windows, repeats, corpus):

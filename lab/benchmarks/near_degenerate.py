@@ -27,7 +27,7 @@ from scipy.stats import binom
 
 from lab.benchmarks import machine
 from lipnb import Attention, local_lipschitz
-from lipnb.spectral import lanczos, start_vectors
+from lipnb.spectral import GramOperator, lanczos, start_vectors
 
 EXAMPLES = """examples:
   python -m lab bench near_degenerate             10,000 runs at 1 - 1e-6, 2,100 each at 0.9 and 0.5
@@ -57,6 +57,19 @@ def factors_of(size, seed):
     return factors
 
 
+class Diagonal(GramOperator):
+    """Diagonal maps with these singular values, shape (b, N)."""
+
+    def __init__(self, factors):
+        self.factors = factors
+
+    def gram(self, u):
+        return self.factors * (self.factors * u)
+
+    def restrict(self, index):
+        return Diagonal(self.factors[index])
+
+
 def diagonal(size, seeds, confidence):
     """Answers for diagonal maps solved together, as `local_lipschitz` solves an `Attention`."""
     together = max(1, ENTRIES // size)
@@ -74,11 +87,8 @@ def diagonal(size, seeds, confidence):
 
 def _solved(factors, start, confidence):
     """Upper bound, convergence and products in the precision of `factors`; which items are stuck."""
-    squared = lambda factors: lambda u: factors * (factors * u)  # noqa: E731
-    found = lanczos(
-        squared(factors), start.to(factors.dtype), confidence=confidence, restrict=lambda index: squared(factors[index])
-    )
-    return torch.stack([found.upper, found.converged.double(), found.steps.double()], 1), found.stuck
+    found = lanczos(Diagonal(factors), start.to(factors.dtype), confidence=confidence)
+    return torch.stack([found.upper, found.converged.double(), found.steps.double()], 1), found.precision_limited
 
 
 def one_by_one(kind, size, seeds, confidence):

@@ -6,7 +6,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipnb.attention import Attention
 from lipnb.jacobian import SingularPair
-from lipnb.spectral import lanczos, start_vectors
+from lipnb.spectral import MatrixGram, lanczos, start_vectors
 
 __all__ = ["concentration", "parts", "popularity"]
 
@@ -48,14 +48,8 @@ def popularity(f: Attention, x: Tensor) -> dict[str, Tensor]:
     b, h, n, _ = P.shape
     flat = P.reshape(b * h, n, n)
 
-    def products(matrices):
-        def gram(vectors):
-            return (matrices.mT @ (matrices @ vectors[..., None])).squeeze(-1)
-
-        return gram
-
     start = start_vectors(b * h, n, seed=0, dtype=x.dtype, device=x.device)
-    found = lanczos(products(flat), start, rtol=NORM_RTOL, restrict=lambda index: products(flat[index]))
+    found = lanczos(MatrixGram(flat), start, rtol=NORM_RTOL)
     return {
         "column": columns.amax(-1),
         "popular": columns.mean(-1),

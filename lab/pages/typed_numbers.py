@@ -24,7 +24,7 @@ CALL = re.compile(r"\w+\([^()]*\)")
 
 
 def facts(root, expression):
-    """The names that an expression of the list uses, such as `table("verify")` or `at("lipnb.jacobian.routes.X")`."""
+    """The names that an expression of the list uses, such as `table("verify")` or `at("lipnb.attention.X")`."""
     stored = root / "data" / "results"
     known = {
         "ledger": lambda: pd.read_json(stored / "ledger.json"),

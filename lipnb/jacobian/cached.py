@@ -7,11 +7,12 @@ from lipnb.attention import Attention
 from lipnb.jacobian import gemm
 from lipnb.jacobian.parts import Parts
 from lipnb.jacobian.weights import ScaledWeights, steep
+from lipnb.spectral import GramOperator
 
-__all__ = ["CachedProducts"]
+__all__ = ["CachedGram"]
 
 
-class CachedProducts:
+class CachedGram(GramOperator):
     r"""Products with the Jacobian of a batch of sequences, by matrix multiplications into buffers made once.
 
     With :math:`[\dot q, \dot k, \dot v] = u\,[W_Q, W_K, W_V]^\top` and cached probabilities P,
@@ -40,7 +41,7 @@ class CachedProducts:
         Square roots of token weights, for the norm that goes with them.
     """
 
-    route = "cached"
+    name = "cached"
 
     def __init__(self, attention: Attention, parts: Parts, root: Tensor | None = None) -> None:
         dtype = attention.dtype
@@ -84,10 +85,10 @@ class CachedProducts:
             "out": torch.empty(b * n, d, **new),
         }
 
-    def restrict(self, index: Tensor) -> "CachedProducts":
+    def restrict(self, index: Tensor) -> "CachedGram":
         """The same products for the sequences `index` of the batch; a smaller batch costs less."""
         b, h, g, n, k, v, d = self.sizes
-        new = object.__new__(CachedProducts)
+        new = object.__new__(CachedGram)
         new.__dict__.update(self.__dict__)
         new.sizes = (len(index), h, g, n, k, v, d)
         for name in ("probabilities", "bend", "values", "heads", "queries", "keys"):
@@ -160,7 +161,7 @@ class CachedProducts:
         self._buffers["head"].view(b, h, n, v).copy_(joined.view(b, n, h, v).transpose(1, 2))
         return self._buffers["head"]
 
-    def likely(self) -> Tensor:
+    def heuristic_start(self) -> Tensor:
         """Unit vectors, shape (b, n d), which the top right singular vectors of trained layers often are not far from.
 
         Each token as far as it is attended to, in the direction that values stretch most: for attention to one token

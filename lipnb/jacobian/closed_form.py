@@ -10,7 +10,7 @@ from torch import Tensor
 from lipnb.attention import Attention
 from lipnb.checks import check_precision, refuse_large_dense
 from lipnb.jacobian import gemm
-from lipnb.jacobian.cached import CachedProducts
+from lipnb.jacobian.cached import CachedGram
 from lipnb.jacobian.parts import parts_of
 from lipnb.jacobian.rows import infinity_norm, row_blocks
 
@@ -84,14 +84,14 @@ class AttentionJacobian:
         """Floating point type of the products."""
         return self.x.dtype
 
-    def products(self) -> CachedProducts:
-        """The `CachedProducts` behind `jvp`, `vjp` and `gram`, with buffers of their own, for flat batches."""
+    def operator(self) -> CachedGram:
+        """The `CachedGram` behind `jvp`, `vjp` and `gram`, with buffers of their own, for flat batches."""
         with torch.no_grad(), gemm.full_precision(self.x.device):
-            return CachedProducts(self.attention, self._parts, root=self._root)
+            return CachedGram(self.attention, self._parts, root=self._root)
 
     @cached_property
     def _products(self):
-        return self.products()
+        return self.operator()
 
     def _each(self, name, product, u, width):
         """`product` for each perturbation in `u`, shape (..., *batch, n, width), as (..., *batch, n, other width)."""

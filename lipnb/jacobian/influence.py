@@ -12,10 +12,10 @@ from lipnb.checks import at_once, check_precision, memory_allowance
 from lipnb.jacobian import gemm
 from lipnb.jacobian.autodiff import AutodiffJacobian
 from lipnb.jacobian.closed_form import AttentionJacobian
+from lipnb.jacobian.operators import KEPT_VECTORS, AutodiffGram, operator_of
 from lipnb.jacobian.parts import Parts, parts_of
-from lipnb.jacobian.routes import KEPT_VECTORS, AutodiffProducts, products_of
 from lipnb.jacobian.weights import ScaledWeights
-from lipnb.spectral import lanczos, start_vectors
+from lipnb.spectral import GramOperator, MatrixGram, lanczos, start_vectors
 from lipnb.spectral.vectors import check_finite
 
 __all__ = ["SingularPair", "block_norms", "singular_pair"]
@@ -121,8 +121,8 @@ def _of_attention(f, x, rtol, seed):
 def _solved(f, x, blocks, rtol, seed):
     """Norms (b,) of wide blocks by the solver; those that it leaves open from their singular values, in float64."""
     b, (i, j) = len(blocks.unit), blocks.places
-    start = start_vectors(b, f.width, seed=seed, dtype=x.dtype, device=x.device, apart=True)
-    answer = lanczos(blocks.gram, start, rtol=rtol, restrict=lambda index: blocks.restrict(index).gram)
+    start = start_vectors(b, f.width, seed=seed, dtype=x.dtype, device=x.device)
+    answer = lanczos(blocks, start, rtol=rtol)
     norms = answer.value * blocks.unit
     f, x = f.to(dtype=torch.float64), x.double()
     for some in (~answer.converged).nonzero():  # one by one: they are few
@@ -130,7 +130,7 @@ def _solved(f, x, blocks, rtol, seed):
     return norms
 
 
-class Blocks:
+class Blocks(GramOperator):
     r"""Products with blocks :math:`D_j f_i` of the Jacobian of attention at one input, for many pairs at once.
 
     .. math::
@@ -261,11 +261,8 @@ def _norms(matrices, rtol, seed):
     unit = matrices.abs().amax((1, 2))
     scaled = matrices / torch.where(unit > 0, unit, 1)[:, None, None]
 
-    def products(some):
-        return lambda u: (some.mT @ (some @ u[..., None]))[..., 0]
-
-    start = start_vectors(b, d, seed=seed, dtype=matrices.dtype, device=matrices.device, apart=True)
-    answer = lanczos(products(scaled), start, rtol=rtol, restrict=lambda index: products(scaled[index]))
+    start = start_vectors(b, d, seed=seed, dtype=matrices.dtype, device=matrices.device)
+    answer = lanczos(MatrixGram(scaled), start, rtol=rtol)
     norms, open_ones = answer.value, ~answer.converged
     if open_ones.any():
         norms[open_ones] = torch.linalg.matrix_norm(scaled[open_ones].double(), 2)
@@ -377,26 +374,24 @@ def singular_pair(
 def _pair(f, x, rtol, max_steps, seed):
     """The top singular pair, of options that were checked."""
     flat = x.reshape(-1, *x.shape[-2:]) if isinstance(f, Attention) else x
-    products = products_of(f, flat, None, memory=memory_allowance(x.device), method="power")
+    operator = operator_of(f, flat, None, memory=memory_allowance(x.device), dense=False)
     dtype = x.dtype
-    if isinstance(products, AutodiffProducts):
-        products.check(rtol, certified=False)
-        dtype = products.vectors
-    start = start_vectors(
-        x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=dtype, device=x.device, apart=True
-    )
-    found = lanczos(products.gram, start, rtol=rtol, max_steps=max_steps)
+    if isinstance(operator, AutodiffGram):
+        operator.check(rtol, certified=False)
+        dtype = operator.vectors
+    start = start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=seed, dtype=dtype, device=x.device)
+    found = lanczos(operator, start, rtol=rtol, max_steps=max_steps)
     assert found.vector is not None  # they were asked for
     largest = found.vector.take_along_dim(found.vector.abs().argmax(1, keepdim=True), 1)
     v = (found.vector * torch.where(largest < 0, -1, 1)).view(x.shape).to(x.dtype)
     v = v / torch.linalg.vector_norm(v, dim=(-2, -1), keepdim=True)
-    u = AttentionJacobian(f, x).jvp(v) if isinstance(f, Attention) else products.jacobian.jvp(v)
+    u = AttentionJacobian(f, x).jvp(v) if isinstance(f, Attention) else operator.jacobian.jvp(v)
     size = u.abs().amax((-2, -1), keepdim=True)  # squares of what is divided by it stay in the range of the type
     u = u / torch.where(size > 0, size, 1)
     length = torch.linalg.vector_norm(u, dim=(-2, -1), keepdim=True)
     batch = x.shape[:-2]
     return SingularPair(
-        (found.value * products.unit).view(batch),
+        (found.value * operator.unit).view(batch),
         v,
         u / torch.where(length > 0, length, 1),
         found.residual.view(batch),

@@ -10,8 +10,9 @@ from lipnb.attention import Attention, Local
 from lipnb.checks import at_once
 from lipnb.jacobian import gemm
 from lipnb.jacobian.weights import ScaledWeights, steep
+from lipnb.spectral import GramOperator
 
-__all__ = ["StreamedProducts"]
+__all__ = ["StreamedGram"]
 
 ROWS = (16, 512)  # fewest and most of a tile, whatever fits: fewer waste matrix products, more leave the cache
 
@@ -29,8 +30,8 @@ class _Item(NamedTuple):
     local: tuple[Local, Local]
 
 
-class StreamedProducts:
-    r"""The products of `CachedProducts` without its n x n matrices, one tile of rows at a time.
+class StreamedGram(GramOperator):
+    r"""The products of `CachedGram` without its n x n matrices, one tile of rows at a time.
 
     A row of :math:`J^\top J u` needs one row of P only, twice: for the tangent of that row, and, once the output
     matrices are applied to it, for its share of the cotangents. So each tile of P is recomputed once a product from
@@ -49,7 +50,7 @@ class StreamedProducts:
         Rows of a tile; chosen from n and h by default.
     """
 
-    route = "streamed"
+    name = "streamed"
 
     def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None, rows: int | None = None) -> None:
         self.attention, self.x, self.weighted = attention, x, weights
@@ -61,9 +62,9 @@ class StreamedProducts:
         self._tile_buffers = x.new_empty(2 if attention.cap is None else 3, attention.heads * self.rows * n)
         self._cached = [self._cache(item) for item in range(len(x))]
 
-    def restrict(self, index: Tensor) -> "StreamedProducts":
+    def restrict(self, index: Tensor) -> "StreamedGram":
         """The same products for the sequences `index` of the batch."""
-        new = object.__new__(StreamedProducts)
+        new = object.__new__(StreamedGram)
         new.__dict__.update(self.__dict__)
         new.x = self.x[index]
         for name in ("root", "weighted"):
@@ -128,7 +129,7 @@ class StreamedProducts:
 
     @gemm.by_fastest
     def gram(self, u: Tensor) -> Tensor:
-        """M^T M u / `unit`^2, shape (b, n d), as `CachedProducts.gram`."""
+        """M^T M u / `unit`^2, shape (b, n d), as `CachedGram.gram`."""
         return torch.stack([self._gram(item, one.view_as(self.x[0])).flatten() for item, one in enumerate(u)])
 
     def _gram(self, item, u):

@@ -1,16 +1,20 @@
 r"""Largest singular value of an operator known by its products, batched, with the residual of every answer.
 
-Nothing here knows of attention: the solvers take a function ``gram``, the product with :math:`J^\top J`, and a
-start vector; `dense_norm` takes matrices.
+Nothing here knows of attention: the solvers take a `GramOperator`, or the product with :math:`J^\top J` as a function,
+and a start vector; `dense_norm` takes matrices. `krylov` extends a basis, `stopping` decides, `lanczos` is the loop.
 """
 
 from lipnb.spectral.answer import SpectralNorm, each_field, evaluate, joined, put
 from lipnb.spectral.dense import dense_norm
 from lipnb.spectral.lanczos import lanczos
+from lipnb.spectral.operator import FunctionGram, GramOperator, MatrixGram
 from lipnb.spectral.power import power_iteration
 from lipnb.spectral.vectors import start_vectors
 
 __all__ = [
+    "FunctionGram",
+    "GramOperator",
+    "MatrixGram",
     "SpectralNorm",
     "dense_norm",
     "each_field",

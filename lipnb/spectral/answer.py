@@ -29,7 +29,7 @@ class SpectralNorm(NamedTuple):
         Upper bound on the norm that goes with the answer, infinite where the method proves none.
     vector : Tensor, shape (b, N), or None
         Right singular vectors that go with `value`, from Lanczos.
-    stuck : Tensor of bool, shape (b,), or None
+    precision_limited : Tensor of bool, shape (b,), or None
         Whether the item stopped because products of this precision can prove no more, or its Lanczos vectors were not
         orthonormal.
 
@@ -50,7 +50,7 @@ class SpectralNorm(NamedTuple):
     converged: Tensor
     upper: Tensor
     vector: Tensor | None = None
-    stuck: Tensor | None = None
+    precision_limited: Tensor | None = None
 
 
 def each_field(found: SpectralNorm, change: Callable[[Tensor], Tensor]) -> SpectralNorm:

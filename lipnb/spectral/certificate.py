@@ -72,13 +72,17 @@ def noisy_log_christoffel(krylov: Krylov, theta: np.ndarray, t: np.ndarray, nois
 class Certificate:
     r"""When a run has shown, with the confidence asked for, that no eigenvalue lies beyond a point t.
 
-    Two conditions. *Mass*: the Christoffel sum at t is at least :math:`1 / \gamma^2`. No coupling counts as smaller
-    than the noise :math:`\nu = 4\, \mathrm{eps}\, \theta` in this sum: a smaller one is rounding, and no sign that
-    the space is invariant. *Hearing*: the weakest start that the confidence counts on would still be heard. Spread
-    evenly over the N dimensions, the rounding of the first product has a component
-    :math:`4\, \mathrm{eps} \sqrt{t a_1} / \sqrt N` along the top vector; the start's own part in that product beyond
-    :math:`a_1` is :math:`\gamma (t - a_1)`. The first must not exceed the second. Where a run was begun again from
-    fresh random directions (`Krylov.renew`) it is deaf only if it is deaf to each of them: the ratios multiply.
+    Two conditions.
+
+    `christoffel`: the Christoffel sum at t is at least :math:`1 / \gamma^2`. No coupling counts as smaller than the
+    noise :math:`\nu = 4\, \mathrm{eps}\, \theta` in this sum: a smaller one is rounding, and no sign that the space is
+    invariant.
+
+    `above_rounding`: the weakest start that the confidence counts on would still be heard. Spread evenly over the N
+    dimensions, the rounding of the first product has a component :math:`4\, \mathrm{eps} \sqrt{t a_1} / \sqrt N`
+    along the top vector; the start's own part in that product beyond :math:`a_1` is :math:`\gamma (t - a_1)`. The
+    first must not exceed the second. Where a run was begun again from fresh random directions (`Krylov.restart`),
+    rounding has to hide each of them: the ratios multiply.
 
     Parameters
     ----------
@@ -95,22 +99,22 @@ class Certificate:
         self.log_sum, self.noise = -log_mass, NOISE * eps
         self.log_component = (np.log(size) + log_mass) / 2  # log of gamma sqrt(N)
 
-    def mass(self, krylov: Krylov, theta: np.ndarray, t: np.ndarray) -> np.ndarray:
+    def christoffel(self, krylov: Krylov, theta: np.ndarray, t: np.ndarray) -> np.ndarray:
         """Whether the Christoffel sum is large enough at t, for a run whose largest Ritz value is theta, shape (b,)."""
         return noisy_log_christoffel(krylov, theta, t, self.noise) >= self.log_sum
 
-    def heard(self, krylov: Krylov, t: np.ndarray) -> np.ndarray:
+    def above_rounding(self, krylov: Krylov, t: np.ndarray) -> np.ndarray:
         """Whether the weakest start that counts stands above the rounding of the products, shape (b,)."""
         own = np.maximum(krylov.diagonal, 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.log(self.noise * np.sqrt(t[:, None] * own) / (t[:, None] - own))
-        return np.where(krylov.fresh, np.minimum(ratio, 0), 0).sum(axis=1) <= self.log_component
+        return np.where(krylov.random, np.minimum(ratio, 0), 0).sum(axis=1) <= self.log_component
 
     def proves(self, krylov: Krylov, theta: np.ndarray, t: np.ndarray) -> np.ndarray:
         """Both conditions at t, shape (b,)."""
-        return self.mass(krylov, theta, t) & self.heard(krylov, t)
+        return self.christoffel(krylov, theta, t) & self.above_rounding(krylov, t)
 
-    def largest(self, krylov: Krylov, theta: np.ndarray) -> np.ndarray:
+    def upper(self, krylov: Krylov, theta: np.ndarray) -> np.ndarray:
         """The least point beyond theta at which both hold, by bisection, shape (b,); infinite where theta is 0."""
         low, high = np.full(len(theta), -40.0), np.full(len(theta), 60.0)  # log of (t - theta) / theta
         for _ in range(60):

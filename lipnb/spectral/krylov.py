@@ -1,15 +1,18 @@
-"""Lanczos on many symmetric operators at once: orthonormal vectors, coefficients and Ritz values."""
+"""The Lanczos recurrence on many symmetric operators at once: orthonormal vectors, coefficients and Ritz values.
 
-from collections.abc import Callable, Iterator
+Nothing here decides when to stop: `lipnb.spectral.stopping` does.
+"""
+
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lipnb.spectral.operator import GramOperator
 from lipnb.spectral.vectors import check_finite, inverse, norms, scaled
 
-__all__ = ["Krylov", "Ritz", "open_steps"]
+__all__ = ["Krylov", "Ritz"]
 
 CANCELLED = 0.1  # share of a product left after orthogonalisation, below which it is done again
 ROUNDED = 1e-3  # by which rounding may lengthen what orthogonalisation leaves of a product, relatively, and no more
@@ -19,6 +22,7 @@ LOOP_SIZE = 1024  # from this vector length on, one matrix-vector product an ite
 # sums are made piece by piece from this length on
 LONG, PIECE = 2**16, 2**12
 COMPACT = 0.25  # share of closed items at which the batch is made smaller
+LOST = 1e3  # rounding units by which Lanczos vectors may miss being orthonormal; sqrt(eps) would still do for T
 
 
 class Ritz(NamedTuple):
@@ -43,74 +47,44 @@ class Ritz(NamedTuple):
     error: np.ndarray
 
 
-def open_steps(
-    krylov: "Krylov", is_open: np.ndarray, most: int, restrict: Callable[[Tensor], Callable] | None = None
-) -> Iterator[np.ndarray]:
-    """Lanczos steps for as long as items are open: after each, the items that the rows of `krylov` stand for.
-
-    The one place where a batch is made smaller: when a quarter of the items it still holds are closed, the others go
-    on alone.
-
-    Parameters
-    ----------
-    krylov : Krylov
-        One row an item, at first.
-    is_open : ndarray of bool, shape (b,)
-        Which items go on: all at first; the caller closes them between steps.
-    most : int
-        Most steps.
-    restrict : callable, optional
-        From an index tensor to ``gram`` of these items only; without it the batch stays whole.
-
-    Yields
-    ------
-    ndarray of int, shape (b',)
-        The items, increasing.
-    """
-    items = np.arange(len(is_open))
-    while krylov.steps < most and is_open.any():
-        rows = np.flatnonzero(is_open[items])
-        if restrict is not None and len(rows) <= (1 - COMPACT) * len(items):
-            items = items[rows]
-            krylov.restrict(rows, restrict(torch.from_numpy(items).to(krylov.current.device)))
-        krylov.advance()
-        yield items
-
-
 class Krylov:
     """Lanczos from a batch of start vectors, each new vector orthogonalised against all before it.
 
     Parameters
     ----------
-    gram : callable
-        Symmetric positive semidefinite operators, (b, N) -> (b, N); may answer in a lower precision, and may
-        overwrite its answer at the next call.
+    operator : GramOperator
+        Symmetric positive semidefinite; may answer in a lower precision.
     start : Tensor, shape (b, N)
         Start vectors of any norm but zero, in the precision of the vectors to be kept.
 
     Attributes
     ----------
+    items : ndarray of int, shape (b',)
+        Items of the batch that the rows stand for, increasing: fewer as items are closed.
+    open : ndarray of bool, shape (b',)
+        Which of them go on.
     basis : Tensor, shape (room, b, N)
         The Lanczos vectors, the newest at `steps`.
     diagonal, off_diagonal : ndarray, shape (b, j)
         Lanczos coefficients after j steps, float64; the last off-diagonal one couples to the next vector.
     coupling : ndarray, shape (b, j)
-        Lengths of the vectors that became the next Lanczos vectors: `off_diagonal`, but where `renew` made it longer.
-    fresh : ndarray of bool, shape (b, j)
-        Whether the Lanczos vector of a step was drawn at random: the start, and what `renew` drew.
+        Lengths of the vectors that became the next Lanczos vectors: `off_diagonal`, but where `restart` made it longer.
+    random : ndarray of bool, shape (b, j)
+        Whether the Lanczos vector of a step was drawn at random: the start, and what `restart` drew.
     lost : ndarray of bool, shape (b,)
         Whether orthogonalisation ever left more than the product that it began with, which it can only where the basis
         is not orthonormal: nothing that follows means anything.
     """
 
-    def __init__(self, gram: Callable[[Tensor], Tensor], start: Tensor) -> None:
-        self.gram = gram
+    def __init__(self, operator: GramOperator, start: Tensor) -> None:
+        self.operator = operator
+        self.items, self.open = np.arange(len(start)), np.ones(len(start), dtype=bool)
         self.basis: Any = self._with_room(scaled(inverse(norms(start)), start)[None])
         self.current, self.previous = self.basis[0], self.basis[0]
         self.diagonal, self.off_diagonal, self.coupling = (np.zeros((len(start), 0)) for _ in range(3))
-        self.fresh: np.ndarray = np.zeros((len(start), 0), dtype=bool)
+        self.random: np.ndarray = np.zeros((len(start), 0), dtype=bool)
         self.lost: np.ndarray = np.zeros(len(start), dtype=bool)
-        self._next_fresh: np.ndarray = np.ones(len(start), dtype=bool)
+        self._next_random: np.ndarray = np.ones(len(start), dtype=bool)
         self._seeds = start[:, 0].double().view(torch.int64).clone()
 
     @property
@@ -118,10 +92,15 @@ class Krylov:
         """Products taken so far."""
         return self.diagonal.shape[1]
 
-    def advance(self) -> None:
-        """One product more: a new Lanczos vector and two coefficients."""
-        step = self.steps
-        product = self.gram(self.current).to(self.current.dtype)
+    def extend(self) -> None:
+        """One product more: a new Lanczos vector and two coefficients.
+
+        When a quarter of the rows are closed, the others go on alone, where the operator can be taken apart.
+        """
+        rows, step = np.flatnonzero(self.open), self.steps
+        if len(rows) <= (1 - COMPACT) * len(self.items):
+            self.restrict(rows)
+        product = self.operator.gram(self.current).to(self.current.dtype)
         diagonal, size = (self.current * product).sum(1, dtype=torch.float64), norms(product)
         if step + 1 == len(self.basis):
             self.basis = self._with_room(self.basis)
@@ -151,42 +130,43 @@ class Krylov:
         self.diagonal = np.concatenate([self.diagonal, diagonal[:, None]], axis=1)
         self.off_diagonal = np.concatenate([self.off_diagonal, off_diagonal[:, None]], axis=1)
         self.coupling = np.concatenate([self.coupling, self.off_diagonal[:, -1:]], axis=1)
-        self.fresh = np.concatenate([self.fresh, self._next_fresh[:, None]], axis=1)
-        self._next_fresh = np.zeros(len(self.fresh), dtype=bool)
+        self.random = np.concatenate([self.random, self._next_random[:, None]], axis=1)
+        self._next_random = np.zeros(len(self.random), dtype=bool)
         residual.mul_(inverse(torch.from_numpy(off_diagonal)).to(residual)[:, None])
         self.previous, self.current = self.current, residual
 
-    def orthonormality(self, items: np.ndarray) -> np.ndarray:
-        """By how much the Lanczos vectors so far of some items miss being orthonormal: largest entry, (len(items),)."""
-        found = []
-        for item in items:
-            rows = self.basis[: self.steps, item]
-            gram = rows @ rows.mT
+    def close(self, rows: np.ndarray) -> None:
+        """Let the items of `rows`, a mask, go on no longer; those whose vectors are not orthonormal are `lost`."""
+        for row in np.flatnonzero(rows):
+            vectors = self.basis[: self.steps, row]
+            gram = vectors @ vectors.mT
             gram.diagonal().sub_(1)
-            found.append(gram.abs().amax().item())
-        return np.array(found)
+            # |V^T V - 1| in each entry
+            self.lost[row] |= not gram.abs().amax().item() <= LOST * torch.finfo(gram.dtype).eps
+        self.open = self.open & ~rows
 
-    def renew(self, items: np.ndarray, lengths: np.ndarray) -> None:
-        """Add a fresh random direction, of these `lengths`, to what led out of the space of some items.
+    def restart(self, lengths: np.ndarray) -> None:
+        """Add a fresh random direction, of these `lengths`, to what led out of each row's space; NaN: none.
 
         Where nothing but rounding is left of a product, the next vector is this rounding, or nothing. With a random
         part of the same size it is a random vector again, orthogonal to all before, and the recurrence still holds up
         to rounding. `coupling` tells the length; `off_diagonal` stays what was measured.
         """
-        for item, length in zip(items, lengths, strict=True):
-            seed = (int(self._seeds[item]) + self.steps) % 2**63
+        for row in np.flatnonzero(~np.isnan(lengths)):
+            length = lengths[row]
+            seed = (int(self._seeds[row]) + self.steps) % 2**63
             drawn = torch.randn(
                 self.current.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device="cpu"
             )
-            rows, old = self.basis[: self.steps, item][None], self.off_diagonal[item, -1]
+            basis, old = self.basis[: self.steps, row][None], self.off_diagonal[row, -1]
             vector = drawn.to(self.current)[None]
             for _ in range(2):
-                vector = _orthogonal(vector, rows)
-            vector = scaled(length * inverse(norms(vector)), vector) + old * self.current[item : item + 1]
-            vector = _orthogonal(scaled(inverse(norms(vector)), vector), rows)
-            self.current[item] = scaled(inverse(norms(vector)), vector)[0]
-            self.coupling[item, -1] = np.hypot(length, old)
-            self._next_fresh[item] = True
+                vector = _orthogonal(vector, basis)
+            vector = scaled(length * inverse(norms(vector)), vector) + old * self.current[row : row + 1]
+            vector = _orthogonal(scaled(inverse(norms(vector)), vector), basis)
+            self.current[row] = scaled(inverse(norms(vector)), vector)[0]
+            self.coupling[row, -1] = np.hypot(length, old)
+            self._next_random[row] = True
 
     @staticmethod
     def _with_room(basis):
@@ -212,19 +192,22 @@ class Krylov:
             error = np.where(top > 0, np.fmin(residual, residual**2 / gap), residual) / 2
         return Ritz(values, last, vectors, residual, error)
 
-    def exhausted(self, tiny: float) -> np.ndarray:
+    def breakdown(self, tiny: float) -> np.ndarray:
         """Whether nothing but rounding leads out of the space, shape (b,): a reason to stop, and no proof."""
         scale = np.maximum(self.diagonal.max(axis=1), self.off_diagonal.max(axis=1))
         return (self.steps >= self.current.shape[1]) | (self.off_diagonal[:, -1] <= tiny * scale)
 
-    def combine(self, coordinates: np.ndarray, items: np.ndarray) -> list[Tensor]:
-        """Vectors, each of shape (N,), of some items, with coordinates (len(items), j) in their Lanczos bases."""
+    def combine(self, coordinates: np.ndarray, rows: np.ndarray) -> list[Tensor]:
+        """Vectors, each of shape (N,), of some rows, with coordinates (len(rows), j) in their Lanczos bases."""
         weights = torch.from_numpy(coordinates).to(self.current)
-        return [weights[i] @ self.basis[: weights.shape[1], item] for i, item in enumerate(items)]
+        return [weights[i] @ self.basis[: weights.shape[1], row] for i, row in enumerate(rows)]
 
-    def restrict(self, index: np.ndarray, gram: Callable[[Tensor], Tensor]) -> None:
-        """Go on with the items `index` (increasing) only, by the operator `gram` for these items."""
-        self.gram = gram
+    def restrict(self, index: np.ndarray) -> None:
+        """Go on with the rows `index` (increasing) only, where the operator can be taken apart."""
+        operator = self.operator.restrict(torch.from_numpy(index).to(self.current.device))
+        if operator is None:
+            return
+        self.operator, self.items, self.open = operator, self.items[index], self.open[index]
         for vectors in self.basis[: self.steps + 1]:
             vectors[: len(index)] = vectors[index]
         self.basis = self.basis[:, : len(index)]
@@ -232,8 +215,8 @@ class Krylov:
         self.diagonal, self.off_diagonal, self.coupling = (
             part[index] for part in (self.diagonal, self.off_diagonal, self.coupling)
         )
-        self.fresh, self.lost = self.fresh[index], self.lost[index]
-        self._next_fresh, self._seeds = self._next_fresh[index], self._seeds[index]
+        self.random, self.lost = self.random[index], self.lost[index]
+        self._next_random, self._seeds = self._next_random[index], self._seeds[index]
 
 
 def _orthogonal(vectors, basis):

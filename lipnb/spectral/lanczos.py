@@ -1,31 +1,30 @@
 """Lanczos, the default solver: stopped by a certificate on the norm, or by the residual alone."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lipnb.spectral.answer import SpectralNorm, each_field, evaluate
-from lipnb.spectral.certificate import NOISE, Certificate
-from lipnb.spectral.krylov import Krylov, open_steps
+from lipnb.spectral.answer import SpectralNorm, evaluate
+from lipnb.spectral.certificate import Certificate
+from lipnb.spectral.krylov import Krylov
+from lipnb.spectral.operator import GramOperator, operator_of
+from lipnb.spectral.stopping import Certified, Estimated, Policy
 
 __all__ = ["lanczos"]
 
-LOST = 1e3  # rounding units by which Lanczos vectors may miss being orthonormal; sqrt(eps) would still do for T
 DENIAL = 4  # part of rtol by which the last product may differ from the Ritz value
-PATIENCE = 3  # most steps without a look at the Ritz values while settled items wait for their proof
-CAUTION = 4  # without a certificate the estimated error must be this much smaller than rtol
 
 
 def lanczos(
-    gram: Callable[[Tensor], Tensor],
+    operator: GramOperator | Callable[[Tensor], Tensor],
     start: Tensor,
     *,
     rtol: float = 1e-4,
     max_steps: int = 300,
     confidence: float | None = 1 - 1e-6,
-    restrict: Callable[[Tensor], Callable[[Tensor], Tensor]] | None = None,
 ) -> SpectralNorm:
     r"""Lanczos on :math:`J^\top J` for a batch of operators, with a probabilistic certificate.
 
@@ -43,8 +42,8 @@ def lanczos(
 
     Parameters
     ----------
-    gram : callable
-        Products with :math:`J^\top J`, (b, N) -> (b, N).
+    operator : GramOperator or callable
+        Products with :math:`J^\top J`, (b, N) -> (b, N). Finished items leave an operator that can be restricted.
     start : Tensor, shape (b, N)
         Start vectors, drawn uniformly from the sphere if the certificate is to mean what it says.
     rtol : float
@@ -53,8 +52,6 @@ def lanczos(
         Most products for each item before the last one, which gives the value; also the number of vectors kept.
     confidence : float, optional
         Probability of the certificate; None stops by the residual alone, which can sit on a smaller singular value.
-    restrict : callable, optional
-        From an index tensor to the operator of these items only; finished items then cost nothing.
 
     Returns
     -------
@@ -70,8 +67,8 @@ def lanczos(
 
     *Orthogonality.* Each vector is made orthogonal to all before it. What this leaves of a product must not be longer
     than the product; when an item stops, its vectors V must satisfy :math:`|V^\top V - 1| \le 1000\, \mathrm{eps}` in
-    each entry; and one more product, at the Ritz vector v, must confirm the Ritz value. An item that fails is `stuck`,
-    with an infinite `upper`. Its `value` :math:`\|J v\| / \|v\|` is a lower bound all the same.
+    each entry; and one more product, at the Ritz vector v, must confirm the Ritz value. An item that fails is
+    `precision_limited`, with an infinite `upper`. Its `value` :math:`\|J v\| / \|v\|` is a lower bound all the same.
 
     *Rounding.* Let u be the top singular vector, :math:`\lambda` its eigenvalue, :math:`x_i = \langle u, v_i \rangle`
     its components along the Lanczos vectors and :math:`\varphi_i` that of all rounding in step i. Then
@@ -85,14 +82,14 @@ def lanczos(
     - rounding whose part r along u does not depend on :math:`x_1`: at most :math:`\delta` again, because a Gaussian
       component is nowhere likelier than around 0. This is what is assumed in float32 ("rounding acts like noise"):
       there the second term exceeds :math:`10^{-6}`, and nothing is proved for every rounding. The evidence is the
-      count of failures in benchmarks/near_degenerate.py.
+      count of failures in lab/benchmarks/near_degenerate.py.
 
     The assumption is wrong where a product is swallowed whole by rounding. So no coupling counts as smaller than
     4 eps (a small one is no proof that the space is invariant; random directions of that size are added, and the run
     goes on), and nothing is taken for certified where the weakest start that counts, :math:`\gamma`, would not be
     heard above 4 eps in the first product: see `lipnb.spectral.certificate.Certificate`. Such an item stops as
-    `stuck`, with the upper bound that is still proved. Value and upper bound themselves are exact up to a relative
-    16 eps. After N steps the space is whole, and the value is exact up to rounding.
+    `precision_limited`, with the upper bound that is still proved. Value and upper bound themselves are exact up to a
+    relative 16 eps. After N steps the space is whole, and the value is exact up to rounding.
 
     Examples
     --------
@@ -106,72 +103,58 @@ def lanczos(
     """
     b, size = start.shape
     most, eps = min(max_steps, size), torch.finfo(start.dtype).eps
-    certificate = None if confidence is None else Certificate(size, confidence, eps)
-    tiny = (16 if certificate is None else NOISE) * eps
-    krylov = Krylov(gram, start)
-    found, vector, square = _nothing_yet(b), torch.zeros_like(start), np.zeros(b)
-    is_open, tops, looked = np.ones(b, dtype=bool), np.full(b, np.nan), 0
-    for items in open_steps(krylov, is_open, most, restrict):
-        exhausted, last, rows = krylov.exhausted(tiny), krylov.steps == most, is_open[items]
-        due = last or (exhausted | krylov.lost).any() or krylov.steps - looked > PATIENCE
-        if certificate is not None and not due and not np.isnan(tops[items[rows]]).any():
-            # all are settled and wait for their proof: no Ritz value is asked for until one may have it
-            waiting = np.where(rows, tops[items], 1)
-            if not (certificate.mass(krylov, waiting, waiting * (1 + rtol) ** 2) & rows).any():
-                continue
-        ritz, looked = krylov.ritz(), krylov.steps
-        theta = np.maximum(ritz.values[:, -1], 0)
-        if certificate is None:
-            done, deaf = exhausted | (ritz.error <= rtol / CAUTION), np.zeros_like(rows)
-        else:
-            limit = theta * (1 + rtol) ** 2
-            settled = ritz.error <= rtol
-            tops[items] = np.where(settled, theta, np.nan)
-            if settled.any():
-                settled &= certificate.mass(krylov, theta, limit)
-            done = settled.copy()
-            if settled.any():
-                done &= certificate.heard(krylov, limit)
-            done |= (krylov.steps == size) | ((theta == 0) & (krylov.off_diagonal[:, -1] == 0))
-            deaf = settled & ~done & ~exhausted
-        closed = np.flatnonzero(rows & (done | deaf | last | krylov.lost))
-        krylov.lost[closed] |= ~(krylov.orthonormality(closed) <= LOST * eps)
-        done, deaf = done & ~krylov.lost, deaf | krylov.lost
-        now = items[closed]
-        for top, item in zip(krylov.combine(ritz.vectors[closed, :, -1], closed), now, strict=True):
-            vector[item] = top
-        square[now], found.steps[now] = theta[closed], krylov.steps
-        found.converged[now], found.stuck[now] = done[closed], deaf[closed]
-        if certificate is not None and closed.size:
-            upper = np.where(done, limit, np.inf)
-            if (unproved := (~done & ~krylov.lost)[closed]).any():
-                upper[closed[unproved]] = certificate.largest(krylov, theta)[closed[unproved]]
-            found.upper[now] = np.sqrt(upper[closed])
-        is_open[now] = False
-        if certificate is not None and not last and (spent := np.flatnonzero(is_open[items] & exhausted)).size:
-            krylov.renew(spent, tiny * theta[spent])
-    found = each_field(found, lambda field: torch.from_numpy(field).to(start.device))
-    # one product more: |J v| / |v| is a lower bound on the norm, whatever the recurrence did
-    value, residual = evaluate(gram, vector)
-    ritz_value = torch.from_numpy(np.sqrt(square)).to(start.device)
-    denied = ~((value - ritz_value).abs() <= np.maximum(rtol / DENIAL, 16 * eps) * ritz_value)
-    return found._replace(
-        value=value,
-        residual=residual,
-        vector=vector,
-        converged=found.converged & ~denied,
-        stuck=found.stuck | denied,
-        upper=torch.where(denied, torch.inf, torch.maximum(found.upper, value)),
+    operator = operator_of(operator)
+    krylov = Krylov(operator, start)
+    policy: Policy = (
+        Estimated(rtol, eps)
+        if confidence is None
+        else Certified(Certificate(size, confidence, eps), batch=b, size=size, rtol=rtol)
     )
+    stopped = _Stopped(b, start)
+    while krylov.open.any() and krylov.steps < most:
+        krylov.extend()  # one product for all; closed items leave the batch on the way
+        last = krylov.steps == most
+        decision = policy.decide(krylov, last)
+        if decision is None:  # no Ritz value can have changed the answer
+            continue
+        closing = krylov.open & (decision.done | decision.precision_limited | krylov.lost | last)
+        krylov.close(closing)  # which tests that their vectors are orthonormal
+        stopped.record(krylov, decision, closing, policy.upper(krylov, decision, closing))
+        krylov.restart(np.where(krylov.open, decision.restart, np.nan))
+    return stopped.answer(operator, rtol)
 
 
-def _nothing_yet(b):
-    """An answer for b items to write into, of arrays; the vectors stay out."""
-    return SpectralNorm(
-        value=np.zeros(b),
-        residual=np.zeros(b),
-        steps=np.zeros(b, dtype=np.int64),
-        converged=np.zeros(b, dtype=bool),
-        upper=np.full(b, np.inf),
-        stuck=np.zeros(b, dtype=bool),
-    )
+class _Stopped:
+    """What is known of the items that have stopped, by item of the batch."""
+
+    def __init__(self, b, start):
+        self.vector = torch.zeros_like(start)
+        self.theta, self.upper = np.zeros(b), np.full(b, np.inf)
+        self.steps = np.zeros(b, dtype=np.int64)
+        self.converged, self.limited = np.zeros(b, dtype=bool), np.zeros(b, dtype=bool)
+
+    def record(self, krylov, decision, closing, upper):
+        """Put down the rows that are `closing`."""
+        rows = np.flatnonzero(closing)
+        items = krylov.items[rows]
+        for item, vector in zip(items, krylov.combine(decision.ritz.vectors[rows, :, -1], rows), strict=True):
+            self.vector[item] = vector
+        self.theta[items], self.upper[items], self.steps[items] = decision.theta[rows], upper[rows], krylov.steps
+        self.converged[items] = (decision.done & ~krylov.lost)[rows]
+        self.limited[items] = (decision.precision_limited | krylov.lost)[rows]
+
+    def answer(self, operator, rtol):
+        """The answer: one product more gives the value, whatever the recurrence did, and must confirm theta."""
+        value, residual = evaluate(operator.gram, self.vector)  # |J v| / |v|, a lower bound on the norm
+        place = partial(torch.as_tensor, device=value.device)
+        ritz_value, eps = place(np.sqrt(self.theta)), torch.finfo(self.vector.dtype).eps
+        denied = ~((value - ritz_value).abs() <= max(rtol / DENIAL, 16 * eps) * ritz_value)
+        return SpectralNorm(
+            value,
+            residual,
+            steps=place(self.steps),
+            converged=place(self.converged) & ~denied,
+            upper=torch.where(denied, torch.inf, torch.maximum(place(np.sqrt(self.upper)), value)),
+            vector=self.vector,
+            precision_limited=place(self.limited) | denied,
+        )

@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from lipnb.spectral.answer import SpectralNorm, quotient
+from lipnb.spectral.operator import GramOperator, operator_of
 from lipnb.spectral.vectors import inverse, norms, scaled
 
 __all__ = ["power_iteration"]
 
 
 def power_iteration(
-    gram: Callable[[Tensor], Tensor], start: Tensor, *, rtol: float = 1e-4, max_steps: int = 1000
+    operator: GramOperator | Callable[[Tensor], Tensor], start: Tensor, *, rtol: float = 1e-4, max_steps: int = 1000
 ) -> SpectralNorm:
     r"""Power iteration on :math:`J^\top J`, the tangent fed back, stopped by a relative residual.
 
@@ -22,7 +23,7 @@ def power_iteration(
 
     Parameters
     ----------
-    gram : callable
+    operator : GramOperator or callable
         Products with :math:`J^\top J`, (b, N) -> (b, N).
     start : Tensor, shape (b, N)
         Start vectors, not orthogonal to the top right singular vectors.
@@ -50,13 +51,13 @@ def power_iteration(
     >>> round(power_iteration(lambda u: factors**2 * u, start).value.item(), 3)
     3.0
     """
-    vectors = scaled(inverse(norms(start)), start)
+    operator, vectors = operator_of(operator), scaled(inverse(norms(start)), start)
     b = len(start)
     value, residual = (torch.zeros(b, dtype=torch.float64, device=start.device) for _ in range(2))
     steps = torch.zeros(b, dtype=torch.int64, device=start.device)
     done = torch.zeros(b, dtype=torch.bool, device=start.device)
     for step in range(1, max_steps + 1):
-        product = gram(vectors)
+        product = operator.gram(vectors)
         (mu, misfit), size = quotient(vectors, product), norms(product)
         value, residual = torch.where(done, value, mu.sqrt()), torch.where(done, residual, misfit)
         steps = torch.where(done, steps, step)
@@ -65,5 +66,5 @@ def power_iteration(
             break
         vectors = scaled(inverse(size), product)
     return SpectralNorm(
-        value, residual, steps, done, upper=torch.full_like(value, torch.inf), stuck=torch.zeros_like(done)
+        value, residual, steps, done, upper=torch.full_like(value, torch.inf), precision_limited=torch.zeros_like(done)
     )

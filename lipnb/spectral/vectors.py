@@ -9,9 +9,7 @@ __all__ = ["check_finite", "inverse", "norms", "scaled", "start_vectors"]
 APART = 0x5EED_0F_A_57A27  # from the seeds that people give to their own data: torch.manual_seed(0) is one of them
 
 
-def start_vectors(
-    batch: int, size: int, *, seed: int, dtype: torch.dtype, device: torch.device | str, apart: bool = False
-) -> Tensor:
+def start_vectors(batch: int, size: int, *, seed: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
     """A Gaussian unit start vector, the same for every item, so that no answer depends on its neighbours.
 
     Parameters
@@ -21,12 +19,11 @@ def start_vectors(
     size : int
         Dimension N of one vector.
     seed : int
-        Seed of a generator of its own; the global random state is neither read nor changed.
+        Seed of a generator of its own; the global random state is neither read nor changed. The numbers are others
+        than those that ``torch.manual_seed(seed)`` gives, as a certificate over the start needs it: a user may have
+        drawn the tokens with them.
     dtype, device
         Of the vectors returned.
-    apart : bool
-        Whether it is drawn from other numbers than those that ``torch.manual_seed(seed)`` gives, as a certificate over
-        the start needs it: a user may have drawn the tokens with them.
 
     Returns
     -------
@@ -41,7 +38,7 @@ def start_vectors(
     >>> start.shape, torch.equal(start[0], start[1]), round(start[0].norm().item(), 6)
     (torch.Size([2, 3]), True, 1.0)
     """
-    generator = torch.Generator().manual_seed((seed + APART) % 2**64 if apart else seed)
+    generator = torch.Generator().manual_seed((seed + APART) % 2**64)
     start = torch.randn(size, generator=generator, dtype=torch.float64, device="cpu")
     return (start / start.norm()).to(dtype=dtype, device=device).expand(batch, size)
 

@@ -24,7 +24,7 @@ from lipnb import (
     singular_pair,
     worst_case,
 )
-from lipnb.jacobian.routes import products_of
+from lipnb.jacobian.operators import operator_of
 from lipnb.worst_case import attacks
 
 N, D = 9, 8  # more unknowns than the dense method takes
@@ -119,22 +119,22 @@ def _few_reads():
 
     with PretendDevice():
         normal = drawn()
-        x, wide = normal(2, 24, D) / 2, {"memory": 2**30, "method": "lanczos"}
+        x, wide = normal(2, 24, D) / 2, {"memory": 2**30, "dense": None}
         for name, f in every_map(normal).items():
-            for options in (wide, {**wide, "memory": 1}, {**wide, "method": "dense"}):
+            for options in (wide, {**wide, "memory": 1}, {**wide, "dense": True}):
                 if name == "relative":
                     continue  # of fewer distances
-                products = products_of(f, x, None, **options)
+                products = operator_of(f, x, None, **options)
                 u = normal(2, x[0].numel())
                 LOG.clear()
                 products.gram(u)
-                assert LOG["waits"] == 0, (name, products.route, LOG["waits"])
+                assert LOG["waits"] == 0, (name, products.name, LOG["waits"])
         particles = Attention(*normal(3, 1, 1, 2))
-        products = products_of(particles, normal(1, 4000, 2) / 3, None, memory=1, method="lanczos")
+        products = operator_of(particles, normal(1, 4000, 2) / 3, None, memory=1, dense=None)
         u = normal(1, 8000)
         LOG.clear()
         products.gram(u)
-        assert products.route == "separable" and LOG["waits"] == 0, LOG["waits"]
+        assert products.name == "separable" and LOG["waits"] == 0, LOG["waits"]
         f, x, reads = every_map(normal)["plain"], normal(1, 40, D), {}
         for method in ("lanczos", "power"):
             for most in (5, 15):

@@ -16,7 +16,7 @@ from transformers.models.starcoder2 import modeling_starcoder2
 from lab import results
 from lab.verification import families
 from lipnb import AttentionJacobian, bounds, certify, local_lipschitz, models, scan
-from lipnb.jacobian.streamed import StreamedProducts
+from lipnb.jacobian.streamed import StreamedGram
 from lipnb.models import loading
 from lipnb.models.calls import tokens_of, with_tokens
 from lipnb.models.changes import unconverted
@@ -377,7 +377,7 @@ def test_a_window_on_both_sides(window):
     assert relative(f(x), torch.einsum("hnm,md,hvd->nhv", P, x, parts[2]).flatten(1)) < 1e-13
     J, u = jacrev(f)(x).flatten(2).flatten(0, 1), x.flip(0).reshape(1, -1)
     assert relative(AttentionJacobian(f, x).dense(), J) < 1e-12
-    streamed = StreamedProducts(f, x[None], rows=3)
+    streamed = StreamedGram(f, x[None], rows=3)
     assert relative(streamed.gram(u) * streamed.unit**2, u @ J.T @ J) < 1e-12
     assert f"window {window}" in repr(f) and f.replace(window=None).more == ()
     bracket, norm = certify(f, x, columns=0), torch.linalg.matrix_norm(J, 2)

@@ -15,7 +15,7 @@ from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz
 from lipnb.bounds.pieces import Pieces
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.jacobian.separable import SeparableJacobian
-from lipnb.jacobian.streamed import StreamedProducts
+from lipnb.jacobian.streamed import StreamedGram
 from lipnb.measures import splitting, transport
 from lipnb.worst_case.forks import bulk_directions, slopes
 
@@ -168,11 +168,11 @@ def test_cached_and_streamed_products_and_the_constant(seed):
     f, x, weights = case(seed, n=13)
     M, u = symmetrised(f, x, weights), Draw(seed).normal(2, x[0].numel())
     expected = (M.mT @ (M @ u[..., None]))[..., 0]
-    cached = AttentionJacobian(f, x, weights).products()
+    cached = AttentionJacobian(f, x, weights).operator()
     assert relative(cached.gram(u) * cached.unit**2, expected) < 10 * CLOSE
     assert relative(cached.restrict(torch.tensor([1])).gram(u[1:]) * cached.unit**2, expected[1:]) < 10 * CLOSE
     for rows in (1, 4, 64):
-        streamed = StreamedProducts(f, x, weights, rows=rows)
+        streamed = StreamedGram(f, x, weights, rows=rows)
         assert relative(streamed.gram(u) * streamed.unit**2, expected) < 10 * CLOSE
         assert relative(streamed.restrict(torch.tensor([1])).gram(u[1:]) * streamed.unit**2, expected[1:]) < 10 * CLOSE
     norm = torch.linalg.matrix_norm(M, 2)
@@ -258,7 +258,7 @@ def test_shared_keys_are_repeated_keys():
         apart = f.replace(**{name: getattr(f, name).repeat_interleave(times, 0) for name in names})
         assert relative(f(x, weights), apart(x, weights)) < CLOSE
         assert relative(AttentionJacobian(f, x).dense(), AttentionJacobian(apart, x).dense()) < CLOSE
-        shared, repeated = (AttentionJacobian(one, x).products() for one in (f, apart))
+        shared, repeated = (AttentionJacobian(one, x).operator() for one in (f, apart))
         assert shared.keys.numel() * times == repeated.keys.numel()
 
 

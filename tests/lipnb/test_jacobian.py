@@ -46,7 +46,7 @@ def test_row_sums_taken_off_entry_by_entry_give_the_same_products(seed, score, m
     monkeypatch.setattr("lipnb.jacobian.weights.STEEP", 0.0)
     case = random_case(seed, score=score)
     closed, twin = pair(case)
-    assert closed.products().steep
+    assert closed.operator().steep
     generator = torch.Generator().manual_seed(seed)
     u = torch.randn(case.x.shape, generator=generator, dtype=torch.float64)
     w = torch.randn(*case.x.shape[:-1], case.attention.output_width, generator=generator, dtype=torch.float64)
@@ -428,7 +428,7 @@ def test_the_start_is_not_what_a_user_draws_with_the_same_seed():
     """The root of x x^T would otherwise be tried from x itself, along which nothing of it moves."""
     for seed in (0, 1):
         x = torch.randn(6, 8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        start = start_vectors(1, 48, seed=seed, dtype=torch.float64, device="cpu", apart=True)[0]
+        start = start_vectors(1, 48, seed=seed, dtype=torch.float64, device="cpu")[0]
         assert abs(start @ x.flatten() / x.norm()) < 0.5
         f = lambda t: torch.linalg.inv(t @ t.mT + 3 * torch.eye(6, dtype=torch.float64))  # noqa: E731
         exact = torch.linalg.matrix_norm(AutodiffJacobian(f, x).dense(), 2)

@@ -23,7 +23,7 @@ from transformers.models.t5 import modeling_t5 as t5
 
 from lab.verification.families import exactly
 from lipnb import Attention, AttentionJacobian, local_lipschitz
-from lipnb.jacobian.streamed import StreamedProducts
+from lipnb.jacobian.streamed import StreamedGram
 
 CLOSE, N = 1e-12, 7
 SIZES = {
@@ -206,7 +206,7 @@ def test_jacobians(twin):
     assert relative(J.dense(), twin.J) < CLOSE
     expected = (twin.J.T @ (twin.J @ u.T)).T
     assert relative(J.gram(u.view(N, 24)).view(1, -1), expected) < CLOSE
-    streamed = StreamedProducts(twin.f, twin.x[None], rows=3)
+    streamed = StreamedGram(twin.f, twin.x[None], rows=3)
     assert relative(streamed.gram(u) * streamed.unit**2, expected) < CLOSE
     found = local_lipschitz(twin.f, twin.x, rtol=1e-10)
     assert found.route == "cached" and relative(found.value, torch.linalg.matrix_norm(twin.J, 2)) < 1e-10

@@ -37,7 +37,7 @@ def test_gram_is_vjp_of_jvp(seed, spread):
         a = case.weights[..., None]
         expected = jacobian.vjp(a * jacobian.jvp(u / a.sqrt())) / a.sqrt()
     assert relative(jacobian.gram(u), expected) < 1e-11
-    flat = jacobian.products()
+    flat = jacobian.operator()
     one = flat.gram(u[1].flatten(1)).view_as(case.x) * flat.unit**2
     assert relative(one, expected[1]) < 1e-11
 
@@ -83,7 +83,7 @@ def test_part_of_a_batch_gives_the_same_products(weighted):
     case = random_case(4, n=7)
     x = normal(5, 7, case.x.shape[-1])
     weights = torch.rand(5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.1
-    products = AttentionJacobian(case.attention, x, weights if weighted else None).products()
+    products = AttentionJacobian(case.attention, x, weights if weighted else None).operator()
     u = normal(5, x[0].numel(), seed=2)
     whole = products.gram(u).clone()
     for chosen in ([0, 1, 2, 3, 4], [1, 2, 4], [4], [0, 3], [2]):  # each of the original, after another was used
@@ -104,8 +104,8 @@ def test_value_and_output_matrices_of_any_size_do_not_overflow_in_float32(seed, 
         scaled = Attention(
             att.query, att.key, att.value * value_unit, output, query_bias=att.query_bias, masked=att.masked
         ).to(dtype=torch.float32)
-        exact = AttentionJacobian(scaled.to(dtype=torch.float64), case.x.float().double()).products()
-        single = AttentionJacobian(scaled, case.x.float()).products()
+        exact = AttentionJacobian(scaled.to(dtype=torch.float64), case.x.float().double()).operator()
+        single = AttentionJacobian(scaled, case.x.float()).operator()
         u = normal(*case.x.flatten(1).shape)
         assert relative(single.gram(u.float()).double() * single.unit**2, exact.gram(u) * exact.unit**2) < 1e-4
 
@@ -115,7 +115,7 @@ def test_units_are_powers_of_two_and_zeros_stay_zeros():
     for seed in (1, 2, 9):  # with and without output matrices, no biases
         case = random_case(seed, n=5)
         att, u = case.attention, normal(*case.x.shape, seed=seed)
-        flat = AttentionJacobian(att, case.x).products()
+        flat = AttentionJacobian(att, case.x).operator()
         assert math.frexp(flat.unit)[0] == math.frexp(flat.weights.value_unit)[0] == 0.5
         if att.output is not None:
             size = flat.unit / flat.weights.value_unit
@@ -177,7 +177,7 @@ def test_likely_is_the_top_vector_where_attention_is_uniform(shared, weighted, o
         rows = root.repeat_interleave(dense.shape[-2] // n, dim=1)
         dense = rows[..., None] * dense / root.repeat_interleave(d, dim=1)[:, None]
     top = torch.linalg.svd(dense)[2][:, 0]
-    likely = jacobian.products().likely()
+    likely = jacobian.operator().heuristic_start()
     assert torch.allclose(likely.norm(dim=1), torch.ones(2, dtype=torch.float64))
     assert ((top * likely).sum(1).abs() > 1 - 1e-6).all()
     # float32 reads it too, and half of the start stays random

@@ -5,8 +5,8 @@ import torch
 from cases import random_case, relative
 
 from lipnb import AttentionJacobian, local_lipschitz
-from lipnb.jacobian.routes import cached_bytes
-from lipnb.jacobian.streamed import StreamedProducts
+from lipnb.jacobian.operators import cached_bytes
+from lipnb.jacobian.streamed import StreamedGram
 
 
 def vectors(x, seed=0):
@@ -20,9 +20,9 @@ def test_streamed_products_equal_cached_ones(seed, rows, score):
     """Eleven tokens: tiles of one row, tiles that end short, just fit, or hold everything."""
     case = random_case(5 * seed if seed < 4 else seed, n=11, score=score)  # the first four have weights
     u = vectors(case.x, seed)
-    cached = AttentionJacobian(case.attention, case.x, case.weights).products()
+    cached = AttentionJacobian(case.attention, case.x, case.weights).operator()
     expected = cached.gram(u)
-    streamed = StreamedProducts(case.attention, case.x, case.weights, rows=rows)
+    streamed = StreamedGram(case.attention, case.x, case.weights, rows=rows)
     assert streamed.unit == cached.unit
     given = u.clone()
     for _ in range(2):  # nothing of a first product is left for the second
@@ -34,7 +34,7 @@ def test_tiles_hold_no_column_that_none_of_their_rows_sees():
     case = random_case(7, n=10)
 
     def tiles(**changes):
-        made = StreamedProducts(case.attention.replace(**changes), case.x, rows=4)._tiles()
+        made = StreamedGram(case.attention.replace(**changes), case.x, rows=4)._tiles()
         return [(rows.start, rows.stop, columns.start, columns.stop) for rows, columns in made]
 
     assert case.attention.masked and tiles() == [(0, 4, 0, 4), (4, 8, 0, 8), (8, 10, 0, 10)]
@@ -47,7 +47,7 @@ def test_part_of_a_batch_gives_the_same_streamed_products(seed):
     case = random_case(seed, n=6)
     x = torch.cat([case.x, case.x.flip(1), case.x + 1])
     weights = None if case.weights is None else torch.cat([case.weights, case.weights.flip(1), case.weights**2])
-    streamed, u = StreamedProducts(case.attention, x, weights, rows=4), vectors(x)
+    streamed, u = StreamedGram(case.attention, x, weights, rows=4), vectors(x)
     whole = streamed.gram(u)
     for chosen in ([1, 2, 5], [4], [0, 3]):
         index = torch.tensor(chosen)

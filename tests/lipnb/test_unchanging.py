@@ -10,7 +10,7 @@ from cases import relative
 
 from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, AttentionJacobian, certify, local_lipschitz
-from lipnb.jacobian.streamed import StreamedProducts
+from lipnb.jacobian.streamed import StreamedGram
 from lipnb.jacobian.weights import ScaledWeights
 
 NAMES = ("query", "key", "value", "output", "query_bias", "value_bias", "output_bias")
@@ -39,7 +39,7 @@ def parts(seed=0, n=20, h=2, k=3, d=4):
 def answers(f, x):
     """What every route says of a map at tokens x, as one vector."""
     u, flat = normal(*x.shape, seed=5), AttentionJacobian(f, x)
-    streamed = StreamedProducts(f, x[None], rows=7)
+    streamed = StreamedGram(f, x[None], rows=7)
     tiled = TiledJacobian(f, x, tile=6)
     bracket = certify(f, x, columns=4)
     kept = [getattr(f, name) for name in NAMES]

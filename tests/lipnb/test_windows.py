@@ -10,7 +10,7 @@ from test_families import LLAMA, loaded, some_input, written
 from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz, models
 from lipnb.jacobian.separable import SeparableJacobian, separable_pays
-from lipnb.jacobian.streamed import StreamedProducts
+from lipnb.jacobian.streamed import StreamedGram
 from lipnb.scanning import catalogue
 from lipnb.scanning.checking import self_check
 
@@ -101,7 +101,7 @@ def test_every_route_has_the_jacobian_of_autograd(w, weighted, score):
     gram = (M.mT @ (M @ u.flatten())).view_as(u)
     assert relative(jacobian.gram(u), gram) < 1e-11
     for rows in (1, 3, 16, 20):
-        streamed = StreamedProducts(f, x[None], None if a is None else a[None], rows=rows)
+        streamed = StreamedGram(f, x[None], None if a is None else a[None], rows=rows)
         assert relative(streamed.gram(u[None].flatten(1)).view_as(u) * streamed.unit**2, gram) < 1e-11
     if score == "dot":
         some = torch.tensor([17, 3, 4, 11])

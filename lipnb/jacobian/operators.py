@@ -1,9 +1,6 @@
-"""Which products represent a Jacobian: cached, streamed, separable, automatic or dense, by the memory they need.
+"""The `GramOperator` of a Jacobian: cached, streamed, separable, automatic or dense, by the memory it needs.
 
-All products have ``gram(u)``, M^T M u of flat vectors u (b, N), divided by the square of `unit`; `restrict`, the
-products of some items alone, or None; and the name of their `route`. `unit` is a number, or one for each item, that
-keeps squares from leaving the range of the type. M is the Jacobian J, or D^{1/2} J D^{-1/2} with token weights on the
-diagonal of D.
+Each is M^T M with M the Jacobian J, or D^{1/2} J D^{-1/2} with token weights on the diagonal of D.
 """
 
 from collections.abc import Callable
@@ -15,20 +12,20 @@ from lipnb.attention import Attention
 from lipnb.checks import check_weights
 from lipnb.jacobian import AttentionJacobian, AutodiffJacobian, gemm
 from lipnb.jacobian.autodiff import RecordedJacobian
-from lipnb.jacobian.cached import CachedProducts
 from lipnb.jacobian.separable import SeparableJacobian, separable_pays
-from lipnb.jacobian.streamed import StreamedProducts
+from lipnb.jacobian.streamed import StreamedGram
 from lipnb.jacobian.weights import ScaledWeights
+from lipnb.spectral import GramOperator, MatrixGram
 
 __all__ = [
     "DENSE_SIZE",
-    "AutodiffProducts",
-    "DenseProducts",
-    "SeparableProducts",
+    "AutodiffGram",
+    "DenseGram",
+    "SeparableGram",
     "batches",
     "cached_bytes",
-    "double_products",
-    "products_of",
+    "double_operator",
+    "operator_of",
 ]
 
 # unknowns n d up to which a dense singular value decomposition is as fast as Lanczos: measured at 24 for 1,000 inputs
@@ -41,7 +38,7 @@ LINEAR = 1e-11  # products in float64 are linear up to this, relatively; those t
 KEPT_VECTORS = 32  # Lanczos vectors that a solve is expected to keep
 
 
-class AutodiffProducts:
+class AutodiffGram(GramOperator):
     """The products of any differentiable map, from automatic differentiation.
 
     Parameters
@@ -62,7 +59,7 @@ class AutodiffProducts:
         float64 where that is of 16 bits, or where PyTorch is set to round float32 products, the solver's own as well.
     """
 
-    route, restrict = "autodiff", None
+    name = "autodiff"
 
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor, weights: Tensor | None = None) -> None:
         self.jacobian, self.shape, self._dtype = RecordedJacobian(f, x), x.shape, x.dtype
@@ -96,10 +93,10 @@ class AutodiffProducts:
         return out.reshape(self.shape[:-2].numel(), -1).to(kind)
 
 
-class SeparableProducts:
+class SeparableGram(GramOperator):
     """The products of one long sequence of particles (1, n, d), from a separable kernel, in linear time."""
 
-    route, restrict = "separable", None
+    name = "separable"
 
     def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None) -> None:
         heavy = None if weights is None else weights[0]
@@ -118,10 +115,8 @@ class SeparableProducts:
         return self.jacobian._gram(u.view(self.jacobian.n, self.jacobian.d), self.root).view_as(u)
 
 
-class DenseProducts:
+class DenseGram(MatrixGram):
     """The `matrix`, shape (b, M, N), of a Jacobian at tokens x (..., n, d), with weights (..., n) or none."""
-
-    route, unit, restrict = "dense", 1.0, None
 
     def __init__(
         self, jacobian: AttentionJacobian | AutodiffJacobian, x: Tensor, weights: Tensor | None = None
@@ -132,20 +127,13 @@ class DenseProducts:
             root = weights.sqrt().expand(x.shape[:-1])[..., None]
             rows = root.expand(*root.shape[:-1], matrix.shape[-2] // x.shape[-2]).flatten(-2)
             matrix = rows[..., :, None] * matrix / root.expand(x.shape).flatten(-2)[..., None, :]
-        self.matrix = matrix.flatten(0, -3) if matrix.ndim > 2 else matrix[None]
-
-    def gram(self, u: Tensor) -> Tensor:
-        """M^T M u, shape (b, N), of `u`, shape (b, N)."""
-        return (self.matrix.mT @ (self.matrix @ u[..., None]))[..., 0]
+        super().__init__(matrix.flatten(0, -3) if matrix.ndim > 2 else matrix[None])
 
 
-Products = CachedProducts | StreamedProducts | SeparableProducts | AutodiffProducts | DenseProducts
-
-
-def products_of(
-    f: Attention | Callable[[Tensor], Tensor], x: Tensor, weights: Tensor | None, *, memory: int, method: str
-) -> Products:
-    """The products that represent the Jacobian of `f` at `x`.
+def operator_of(
+    f: Attention | Callable[[Tensor], Tensor], x: Tensor, weights: Tensor | None, *, memory: int, dense: bool | None
+) -> GramOperator:
+    """The operator of the Jacobian of `f` at `x`.
 
     Parameters
     ----------
@@ -157,12 +145,12 @@ def products_of(
         Token weights.
     memory : int
         Bytes that cached products may take.
-    method : str
-        "dense" asks for the matrix, as "lanczos" does for attention with at most `DENSE_SIZE` unknowns.
+    dense : bool, optional
+        Whether it is to be the matrix; None: that of an attention with at most `DENSE_SIZE` unknowns.
 
     Returns
     -------
-    products
+    GramOperator
         Automatic or dense of a callable. Of an `Attention` cached where it fits; else separable for particles in few
         dimensions whose kernel allows it; else streamed, as is masked attention of `MASKED_STREAM` tokens or more.
 
@@ -170,35 +158,33 @@ def products_of(
     --------
     >>> import torch
     >>> from lipnb import Attention
-    >>> from lipnb.jacobian.routes import products_of
+    >>> from lipnb.jacobian.operators import operator_of
     >>> eye = torch.eye(4)
     >>> attention, x = Attention.from_matrices(eye, eye), torch.zeros(1, 20, 4)
-    >>> [products_of(attention, x, None, memory=memory, method="lanczos").route for memory in (2**30, 1)]
+    >>> [operator_of(attention, x, None, memory=memory, dense=None).name for memory in (2**30, 1)]
     ['cached', 'streamed']
-    >>> [products_of(torch.sin, x, None, memory=1, method=method).route for method in ("power", "dense")]
+    >>> [operator_of(torch.sin, x, None, memory=1, dense=dense).name for dense in (None, True)]
     ['autodiff', 'dense']
     """
     if not isinstance(f, Attention):
         if weights is not None:
             check_weights(weights, x)
-        return (
-            DenseProducts(AutodiffJacobian(f, x), x, weights) if method == "dense" else AutodiffProducts(f, x, weights)
-        )
-    if _dense(x, method):
-        return DenseProducts(AttentionJacobian(f, x, weights), x, weights)
+        return DenseGram(AutodiffJacobian(f, x), x, weights) if dense else AutodiffGram(f, x, weights)
+    if _dense(x, dense):
+        return DenseGram(AttentionJacobian(f, x, weights), x, weights)
     with gemm.fastest(x.dtype, x.device):
         long_masked = f.masked and x.shape[1] >= MASKED_STREAM
         if cached_bytes(f, x.shape[1]) <= memory and not long_masked:
-            return AttentionJacobian(f, x, weights).products()
+            return AttentionJacobian(f, x, weights).operator()
         heavy = None if weights is None else weights[0]
         if len(x) == 1 and separable_pays(f, x[0], heavy, rtol=_kernel_rtol(x)):
-            return SeparableProducts(f, x, weights)
-        return StreamedProducts(f, x, weights)
+            return SeparableGram(f, x, weights)
+        return StreamedGram(f, x, weights)
 
 
-def batches(attention: Attention, x: Tensor, *, memory: int, method: str) -> int:
+def batches(attention: Attention, x: Tensor, *, memory: int, dense: bool | None) -> int:
     """How many of the sequences x (b, n, d) are solved together: all if dense, else what `memory` holds, 1 or more."""
-    if _dense(x, method):
+    if _dense(x, dense):
         return len(x)
     return max(1, min(len(x), memory // cached_bytes(attention, x.shape[1])))
 
@@ -207,8 +193,8 @@ def _name(kind):
     return str(kind).removeprefix("torch.")
 
 
-def _dense(x, method):
-    return method == "dense" or (method == "lanczos" and x[0].numel() <= DENSE_SIZE)
+def _dense(x, dense):
+    return x[0].numel() <= DENSE_SIZE if dense is None else dense
 
 
 def cached_bytes(attention: Attention, n: int) -> int:
@@ -224,10 +210,10 @@ def _kernel_rtol(x):
     return max(KERNEL_RTOL, 64 * torch.finfo(x.dtype).eps)
 
 
-def double_products(
+def double_operator(
     f: Callable[[Tensor], Tensor], x: Tensor, weights: Tensor | None, start: Tensor
-) -> AutodiffProducts | None:
-    """Products of a callable at inputs in lower precision made in float64, or None where `f` cannot.
+) -> AutodiffGram | None:
+    """The operator of a callable at inputs in lower precision made in float64, or None where `f` cannot.
 
     A callable that holds float32 tensors refuses float64 tokens, or mixes the two. It is found out by products that
     are not linear: the sum of two differs from the product of the sum by far more than float64 rounds.
@@ -235,18 +221,18 @@ def double_products(
     Parameters
     ----------
     f, x, weights
-        As for `AutodiffProducts`.
+        As for `AutodiffGram`.
     start : Tensor, shape (b, N), float64
         Vectors to try.
 
     Returns
     -------
-    AutodiffProducts or None
+    AutodiffGram or None
     """
     if x.dtype == torch.float64:
         return None
     try:
-        products = AutodiffProducts(f, x.double(), None if weights is None else weights.double())
+        products = AutodiffGram(f, x.double(), None if weights is None else weights.double())
         parts = products.gram(start), products.gram(start.flip(1))
         misfit = products.gram(start + start.flip(1)) - sum(parts)
     except (RuntimeError, TypeError, ValueError):  # what PyTorch and callables raise for a precision they do not take
