@@ -32,7 +32,7 @@ from myst_nb import glue
 from lab import figures, ledger, results
 from lab.experiments.l2_tightness import largest_row, printed_witness, row_sum, tightness_rows, witness
 from lipnb import Attention, AttentionJacobian, bounds
-from lipnb.jacobian.rows import infinity_norm
+from lipnb.jacobian import infinity_norm
 
 figures.house_style()
 generator = torch.Generator().manual_seed(seed)

@@ -38,7 +38,7 @@ from scipy.special import lambertw
 from lab import figures, ledger
 from lipnb import Attention, AttentionJacobian, bounds
 from lipnb import local_lipschitz as constant
-from lipnb.jacobian.rows import infinity_norm
+from lipnb.jacobian import infinity_norm
 from lipnb.worst_case import climb
 
 figures.house_style()

@@ -11,7 +11,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from lab.experiments.table import Table
 from lab.invertible import ContractiveAttention, Residual, predicted_iterations
-from lipnb.jacobian.rows import infinity_norm
+from lipnb.jacobian import infinity_norm
 from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Unit
 

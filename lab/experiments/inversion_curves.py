@@ -8,7 +8,7 @@ import torch
 from lab.experiments.inversion import denoising_batch, fit
 from lab.experiments.table import Table
 from lab.invertible import ContractiveAttention, DotProductAttention, Residual
-from lipnb.jacobian.rows import infinity_norm
+from lipnb.jacobian import infinity_norm
 from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Unit
 

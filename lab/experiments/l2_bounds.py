@@ -8,8 +8,7 @@ import torch
 from lab.experiments.table import Table
 from lipnb import bounds
 from lipnb.attention import Attention
-from lipnb.jacobian.parts import parts_of
-from lipnb.jacobian.rows import row_blocks
+from lipnb.jacobian.linearization import Linearization
 from lipnb.recording import Unit
 from lipnb.worst_case import adam, ascend
 
@@ -22,7 +21,7 @@ STEPS, RATE = 40, 0.15  # of the ascent, in units of the distance at which atten
 
 def dense_l2(attention, x):
     """Dense Jacobian of attention, shape (..., n m, n d), through which gradients flow to the tokens."""
-    return row_blocks(attention, parts_of(attention, x)).flatten(-4, -3).flatten(-2, -1)
+    return Linearization.of(attention, x).blocks().flatten(-4, -3).flatten(-2, -1)
 
 
 def _norms(attention, x):

@@ -1,12 +1,13 @@
 """The cached products behind `AttentionJacobian`: tangents and cotangents of all heads of all sequences at once."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from lipnb.attention import Attention
 from lipnb.jacobian import gemm
-from lipnb.jacobian.parts import Parts
-from lipnb.jacobian.weights import ScaledWeights, steep
+from lipnb.jacobian.linearization import Linearization, near_hard
+from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator
 
 __all__ = ["CachedGram"]
@@ -33,41 +34,37 @@ class CachedGram(GramOperator):
 
     Parameters
     ----------
-    attention : Attention
-        The map.
-    parts : Parts
-        Of a batch (b, n, d), from `lipnb.jacobian.parts.parts_of`.
-    root : Tensor, shape (b, n), optional
-        Square roots of token weights, for the norm that goes with them.
+    at : Linearization
+        Of a batch (b, n, d).
     """
 
     name = "cached"
 
-    def __init__(self, attention: Attention, parts: Parts, root: Tensor | None = None) -> None:
-        dtype = attention.dtype
-        b, h, n, k = parts.query.shape
-        g, v, d = attention.groups, attention.value_width, attention.width
-        self.sizes = (b, h, g, n, k, v, d)
-        self.weights = ScaledWeights.of(attention, dtype)
-        self.unit, self.dtype = self.weights.unit, dtype
-        value_unit = self.weights.value_unit
-
-        self.steep, self.local = steep(parts.query, parts.key), parts.local
-
-        def flat(tensor):  # (b g, n, .) of keys and values, (b g, r n, .) of what there is for each query
-            return tensor.reshape(b * g, -1, tensor.shape[-1]).to(dtype)
-
-        self.probabilities, self.values = flat(parts.probabilities), flat(parts.value / value_unit)
-        self.bend = None if parts.bend is None else flat(parts.bend)
-        self.heads = flat(parts.heads / value_unit)
-        new = {"dtype": dtype, "device": parts.query.device}
-        self.slope = attention.slope if attention.score == "l2" else None
-        more = self.slope is not None  # L2 scores have one more column
-        self.queries = torch.ones(b * g, h // g * n, 2 * k + more, **new)  # [tangent, query] and 1
-        self.keys = torch.empty(b * g, n, 2 * k + more, **new)  # [key, tangent] and -2s key . tangent
-        self.queries[..., k : 2 * k], self.keys[..., :k] = flat(parts.query), flat(parts.key)
-        self.root = None if root is None else root.to(dtype)[..., None]
+    def __init__(self, at: Linearization) -> None:
+        self.weights = ScaledWeights.of(at.attention, at.attention.dtype)
+        self.unit, value_unit = self.weights.unit, self.weights.value_unit
+        self.near_hard = near_hard(at.query, at.key)
+        self._place(replace(at, value=at.value / value_unit, heads=at.heads / value_unit))
         self._buffers = self._make_buffers()
+
+    def _place(self, at):
+        """Put queries and keys into the matrices that are multiplied; `at` keeps views of them."""
+        att, (b, h, n, k) = at.attention, at.query.shape
+        g, self.dtype = att.groups, att.dtype
+        self.sizes = (b, h, g, n, k, att.value_width, att.width)
+        self.slope = att.slope if att.score == "l2" else None
+        columns, new = 2 * k + (self.slope is not None), {"dtype": self.dtype, "device": at.query.device}
+        self.queries = torch.ones(b * g, h // g * n, columns, **new)  # [tangent, query] and 1
+        self.keys = torch.empty(b * g, n, columns, **new)  # [key, tangent] and -2s key . tangent
+        self.queries[..., k : 2 * k], self.keys[..., :k] = self._flat(at.query), self._flat(at.key)
+        query, key = self.queries.view(b, h, n, -1)[..., k : 2 * k], self.keys.view(b, g, n, -1)[..., :k]
+        self.at = replace(at, query=query, key=key)
+        self.probabilities, self.values, self.heads = map(self._flat, (at.probabilities, at.value, at.heads))
+        self.cap_slope = None if at.cap_slope is None else self._flat(at.cap_slope)
+
+    def _flat(self, rows):
+        """(b g, n, .) of keys and values, (b g, r n, .) of what there is for each query."""
+        return rows.reshape(self.sizes[0] * self.sizes[2], -1, rows.shape[-1])
 
     def _make_buffers(self):
         b, h, g, n, k, v, d = self.sizes
@@ -87,16 +84,9 @@ class CachedGram(GramOperator):
 
     def restrict(self, index: Tensor) -> "CachedGram":
         """The same products for the sequences `index` of the batch; a smaller batch costs less."""
-        b, h, g, n, k, v, d = self.sizes
-        new = object.__new__(CachedGram)
-        new.__dict__.update(self.__dict__)
-        new.sizes = (len(index), h, g, n, k, v, d)
-        for name in ("probabilities", "bend", "values", "heads", "queries", "keys"):
-            old = getattr(self, name)
-            setattr(new, name, None if old is None else old.unflatten(0, (b, g))[index].flatten(0, 1))
-        new.local = (self.local[0].restrict(index), self.local[1].restrict(index))
-        if self.root is not None:
-            new.root = self.root[index]
+        new, b = object.__new__(CachedGram), self.sizes[0]
+        new.weights, new.unit, new.near_hard = self.weights, self.unit, self.near_hard
+        new._place(self.at.restrict(index))
         new._buffers = {name: buffer[: len(buffer) // b * len(index)] for name, buffer in self._buffers.items()}
         return new
 
@@ -111,41 +101,41 @@ class CachedGram(GramOperator):
         b, h, g, n, k, *_ = self.sizes
         buffers, P = self._buffers, self.probabilities
         query, key, value = self._split(torch.mm(u, self.weights.projection, out=buffers["projected"]))
-        self.queries.view(b, h, n, -1)[..., :k].copy_(self.local[0].forward(query))
-        self.keys.view(b, g, n, -1)[..., k : 2 * k].copy_(self.local[1].forward(key))
+        self.queries.view(b, h, n, -1)[..., :k].copy_(self.at.of_query.forward(query))
+        self.keys.view(b, g, n, -1)[..., k : 2 * k].copy_(self.at.of_key.forward(key))
         if self.slope is not None:
             tangent = self.keys[..., k : 2 * k]
             self.keys[..., -1] = torch.sum(self.keys[..., :k] * tangent, dim=-1).mul_(-self.slope)
         buffers["value"].view(b, g, n, -1).copy_(value)
         t = torch.bmm(self.queries, self.keys.mT, out=buffers["square"]).mul_(P)
-        if self.bend is not None:
-            t.mul_(self.bend)
+        if self.cap_slope is not None:
+            t.mul_(self.cap_slope)
         total = t.sum(-1, keepdim=True)
-        if self.steep:
+        if self.near_hard:
             t.addcmul_(P, total, value=-1)
         out = torch.bmm(t, self.values, out=buffers["head"])
         out.baddbmm_(P, buffers["value"])
-        return out if self.steep else out.addcmul_(total, self.heads, value=-1)
+        return out if self.near_hard else out.addcmul_(total, self.heads, value=-1)
 
     def cotangent(self, w):
         """Token cotangents, shape (b n, d), of head output cotangents `w`, shape (b g, r n, v)."""
         b, h, g, n, k, *_ = self.sizes
         buffers, P = self._buffers, self.probabilities
         z = torch.bmm(w, self.values.mT, out=buffers["square"])
-        if self.steep:
+        if self.near_hard:
             z.mul_(P)
             z.addcmul_(P, z.sum(-1, keepdim=True), value=-1)
         else:
             z.sub_((w * self.heads).sum(-1, keepdim=True)).mul_(P)
-        if self.bend is not None:
-            z.mul_(self.bend)
+        if self.cap_slope is not None:
+            z.mul_(self.cap_slope)
         query, key, value = self._split(buffers["projected"])
         back = torch.bmm(z, self.keys[..., :k], out=buffers["query"])
-        query.copy_(self.local[0].transposed(back.view(b, h, n, k)))
+        query.copy_(self.at.of_query.transposed(back.view(b, h, n, k)))
         back = torch.bmm(z.mT, self.queries[..., k:], out=buffers["key"])
         if self.slope is not None:
             back = back[..., :-1].addcmul_(self.keys[..., :k], back[..., -1:], value=-self.slope)
-        key.copy_(self.local[1].transposed(back.unflatten(0, (b, g))))
+        key.copy_(self.at.of_key.transposed(back.unflatten(0, (b, g))))
         value.copy_(torch.bmm(P.mT, w, out=buffers["value"]).view(b, g, n, -1))
         return torch.mm(buffers["projected"], self.weights.projection.mT, out=buffers["out"])
 
@@ -169,10 +159,10 @@ class CachedGram(GramOperator):
         """
         b, h, g, n, *_, d = self.sizes
         rows = self.probabilities.view(b, h, n, n).sum(1, dtype=torch.float64)
-        if self.root is None:
+        if self.at.root is None:
             attended = rows.sum(1)
         else:
-            attended = (self.root.double() ** 2 * rows).sum(1) / self.root.double()[..., 0]
+            attended = (self.at.root.double() ** 2 * rows).sum(1) / self.at.root.double()[..., 0]
         attended = attended / attended.norm(dim=1, keepdim=True)
         return (attended[..., None] * self.weights.steepest(g)).to(self.dtype).view(b, n * d)
 
@@ -193,14 +183,14 @@ class CachedGram(GramOperator):
         """
         b, _, _, n, *_, d = self.sizes
         u = u.to(self.dtype).view(b, n, d)
-        u = u if self.root is None else u / self.root
+        u = u if self.at.root is None else u / self.at.root
         heads = self.tangent(u.reshape(b * n, d))
-        if self.weights.output is not None or self.root is not None:
+        if self.weights.output is not None or self.at.root is not None:
             joined = self.join(heads)
-            if self.root is not None:
-                joined.view(b, n, -1).mul_(self.root**2)
+            if self.at.root is not None:
+                joined.view(b, n, -1).mul_(self.at.root**2)
             heads = self.part(self.weights.through_output(joined, out=self._buffers["joined2"]))
         out = self.cotangent(heads).view(b, n, d)
-        if self.root is not None:
-            out.div_(self.root)
+        if self.at.root is not None:
+            out.div_(self.at.root)
         return out.view(b, n * d)

@@ -11,8 +11,7 @@ from lipnb.attention import Attention
 from lipnb.checks import check_precision, refuse_large_dense
 from lipnb.jacobian import gemm
 from lipnb.jacobian.cached import CachedGram
-from lipnb.jacobian.parts import parts_of
-from lipnb.jacobian.rows import infinity_norm, row_blocks
+from lipnb.jacobian.linearization import Linearization, infinity_norm
 
 __all__ = ["AttentionJacobian"]
 
@@ -70,9 +69,8 @@ class AttentionJacobian:
         self.attention, self.x = attention, x.detach().clone()
         self.batch_shape, (self.n, self.d) = x.shape[:-2], x.shape[-2:]
         heavy = None if weights is None else weights.detach().expand(x.shape[:-1]).reshape(-1, self.n)
-        self._root = None if heavy is None else heavy.sqrt()
         with torch.no_grad(), gemm.fastest(x.dtype, x.device):
-            self._parts = parts_of(attention, self.x.reshape(-1, self.n, self.d), heavy)  # of a flat batch
+            self._at = Linearization.of(attention, self.x.reshape(-1, self.n, self.d), heavy)  # of a flat batch
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -87,7 +85,7 @@ class AttentionJacobian:
     def operator(self) -> CachedGram:
         """The `CachedGram` behind `jvp`, `vjp` and `gram`, with buffers of their own, for flat batches."""
         with torch.no_grad(), gemm.full_precision(self.x.device):
-            return CachedGram(self.attention, self._parts, root=self._root)
+            return CachedGram(self._at)
 
     @cached_property
     def _products(self):
@@ -159,7 +157,7 @@ class AttentionJacobian:
         return self._each("u", product, u, self.d)
 
     def dense(self) -> Tensor:
-        r"""The matrix itself, block by block from the lemma (not by products): `lipnb.jacobian.rows.row_blocks`.
+        r"""The matrix itself, block by block from the lemma (not by products): `Linearization.blocks`.
 
         Returns
         -------
@@ -174,7 +172,7 @@ class AttentionJacobian:
         """
         refuse_large_dense(self.shape)
         with torch.no_grad(), gemm.full_precision(self.x.device):
-            return row_blocks(self.attention, self._parts).reshape(self.shape)
+            return self._at.blocks().reshape(self.shape)
 
     def linear_operator(self) -> LinearOperator:
         """The same products for SciPy: ``scipy.sparse.linalg.svds`` and the like, of one sequence.

@@ -12,8 +12,8 @@ from lipnb.checks import at_once, check_precision, memory_allowance
 from lipnb.jacobian import gemm
 from lipnb.jacobian.autodiff import AutodiffJacobian
 from lipnb.jacobian.closed_form import AttentionJacobian
+from lipnb.jacobian.linearization import Linearization
 from lipnb.jacobian.operators import KEPT_VECTORS, AutodiffGram, operator_of
-from lipnb.jacobian.parts import Parts, parts_of
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator, MatrixGram, lanczos, start_vectors
 from lipnb.spectral.vectors import check_finite
@@ -104,7 +104,7 @@ def _of_attention(f, x, rtol, seed):
     n = len(x)
     found, hidden = x.new_zeros(n, n), f.hidden(n)
     seen = torch.ones(n, n, dtype=torch.bool, device=x.device) if hidden is None else ~hidden
-    parts, places = parts_of(f, x), torch.arange(n, device=x.device)
+    at, places = Linearization.of(f, x), torch.arange(n, device=x.device)
     small, heads = max(f.width, f.output_width) <= SMALL, f.heads * max(f.key_width, f.value_width)
     each = (f.width if small else KEPT_VECTORS) * f.width + 8 * heads
     own, others = places.expand(2, n), (seen & (places[:, None] != places)).nonzero().T
@@ -113,7 +113,7 @@ def _of_attention(f, x, rtol, seed):
         for first in range(0, pairs.shape[1], step):
             i, j = pairs[:, first : first + step]
             with gemm.fastest(x.dtype, x.device):
-                blocks = Blocks(f, parts, i, j)
+                blocks = Blocks(at, i, j)
             found[i, j] = (blocks.dense_norms() if small else _solved(f, x, blocks, rtol, seed)).to(x.dtype)
     return found
 
@@ -126,7 +126,7 @@ def _solved(f, x, blocks, rtol, seed):
     norms = answer.value * blocks.unit
     f, x = f.to(dtype=torch.float64), x.double()
     for some in (~answer.converged).nonzero():  # one by one: they are few
-        norms[some] = Blocks(f, parts_of(f, x), i[some], j[some]).dense_norms()
+        norms[some] = Blocks(Linearization.of(f, x), i[some], j[some]).dense_norms()
     return norms
 
 
@@ -139,10 +139,8 @@ class Blocks(GramOperator):
 
     Parameters
     ----------
-    attention : Attention
-        The map.
-    parts : Parts
-        Of one sequence (n, d), from `lipnb.jacobian.parts.parts_of`.
+    at : Linearization
+        Of one sequence (n, d).
     i, j : Tensor of int, shape (b,)
         The pairs; either all with i = j, or none.
 
@@ -152,23 +150,24 @@ class Blocks(GramOperator):
         What each block is divided by in the products, so that no norm leaves the range of its type.
     """
 
-    def __init__(self, attention: Attention, parts: Parts, i: Tensor, j: Tensor) -> None:
-        self.attention, self.parts, self.places = attention, parts, (i, j)
+    def __init__(self, at: Linearization, i: Tensor, j: Tensor) -> None:
+        self.at, self.places, attention = at, (i, j), at.attention
+        self.attention = attention
         self.weights = ScaledWeights.of(attention, attention.dtype)
         group = torch.arange(attention.heads, device=i.device) // (attention.heads // attention.groups)
         P, values, heads = (
-            parts.probabilities,
-            parts.value[group] / self.weights.value_unit,
-            parts.heads[:, i] / self.weights.value_unit,
+            at.probabilities,
+            at.value[group] / self.weights.value_unit,
+            at.heads[:, i] / self.weights.value_unit,
         )
-        slopes = P if parts.bend is None else P * parts.bend
-        p, spread, meet, curve = P[:, i, j], slopes[:, i, j, None] * (values[:, j] - heads), parts.query[:, i], None
+        slopes = P if at.cap_slope is None else P * at.cap_slope
+        p, spread, meet, curve = P[:, i, j], slopes[:, i, j, None] * (values[:, j] - heads), at.query[:, i], None
         if attention.score == "l2":
-            meet = meet - attention.slope * parts.key[group][:, j]
-        unit, self._of_query, self._of_key = p.amax(0), parts.local[0].at(i), parts.local[1].at(j)
+            meet = meet - attention.slope * at.key[group][:, j]
+        unit, self._of_query, self._of_key = p.amax(0), at.of_query.at(i), at.of_key.at(j)
         if len(i) and i[0] == j[0]:
             weighted = slopes[:, i, :, None] * (values[:, None] - heads[:, :, None])  # w_il for all l, (h, b, n, v)
-            curve = weighted.mT @ parts.key[group][:, None]
+            curve = weighted.mT @ at.key[group][:, None]
             unit = torch.maximum(unit, curve.abs().amax((0, 2, 3)))
         unit = torch.where(unit > 0, unit, 1)  # a block of zeros stays one
         self._p, self._spread, self._meet = p[..., None] / unit[:, None], spread / unit[:, None], meet
@@ -177,7 +176,7 @@ class Blocks(GramOperator):
 
     def restrict(self, index: Tensor) -> "Blocks":
         """The same for the pairs `index` alone."""
-        return Blocks(self.attention, self.parts, self.places[0][index], self.places[1][index])
+        return Blocks(self.at, self.places[0][index], self.places[1][index])
 
     @property
     def _matrix(self):

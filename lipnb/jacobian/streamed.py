@@ -9,7 +9,8 @@ from torch import Tensor
 from lipnb.attention import Attention, Local
 from lipnb.checks import at_once
 from lipnb.jacobian import gemm
-from lipnb.jacobian.weights import ScaledWeights, steep
+from lipnb.jacobian.linearization import near_hard
+from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator
 
 __all__ = ["StreamedGram"]
@@ -20,7 +21,7 @@ ROWS = (16, 512)  # fewest and most of a tile, whatever fits: fewer waste matrix
 class _Item(NamedTuple):
     """What is kept of one sequence; queries, keys and values with one more column."""
 
-    steep: bool
+    near_hard: bool
     query: Tensor  # (h, n, k + 1): the last column is minus the logarithm of the row's sum, or 0 with a cap
     key: Tensor  # (g, n, k + 1): 1
     value: Tensor  # (g, n, v + 1): 1
@@ -117,7 +118,7 @@ class StreamedGram(GramOperator):
             heads[:, rows] = att.ungrouped(logits @ value[:, columns], len(x[rows]))
         one = torch.ones_like(key[..., :1])
         return _Item(
-            steep(query, key),
+            near_hard(query, key),
             torch.cat([query, -sums if att.cap is None else torch.zeros_like(sums)], -1),
             torch.cat([key, one], -1),
             torch.cat([value, one], -1),
@@ -134,7 +135,7 @@ class StreamedGram(GramOperator):
 
     def _gram(self, item, u):
         # one more column makes the products subtract log-sum-exponentials and row sums without a pass of their own
-        att, (is_steep, query1, key1, value1, heads, sums, added, local) = self.attention, self._cached[item]
+        att, (is_near_hard, query1, key1, value1, heads, sums, added, local) = self.attention, self._cached[item]
         query, key, value = query1[..., :-1], key1[..., :-1], value1[..., :-1]
         root = None if self.root is None else self.root[item]
         h, g, k, v = att.heads, att.groups, att.key_width, att.value_width
@@ -157,19 +158,19 @@ class StreamedGram(GramOperator):
             t = torch.bmm(queries_here, keys[:, columns].mT, out=self._tile(1, rows, columns)).mul_(P)
             t = t if bend is None else t.mul_(bend)
             total = t.sum(-1, keepdim=True)
-            if is_steep:
+            if is_near_hard:
                 t.addcmul_(P, total, value=-1)
             o = torch.bmm(t, value[:, columns]).baddbmm_(P, d_value[:, columns])
-            if not is_steep:
+            if not is_near_hard:
                 o.addcmul_(total, heads_here, value=-1)
             joined = att.ungrouped(o, many).transpose(0, 1).flatten(1)
             if root is not None:
                 joined = joined * root[rows] ** 2
             w = att.grouped(self.weights.through_output(joined).unflatten(-1, (h, v)).transpose(0, 1)).contiguous()
             back_value[:, columns].baddbmm_(P.mT, w)
-            spread = torch.zeros_like(total) if is_steep else -(w * heads_here).sum(-1, keepdim=True)
+            spread = torch.zeros_like(total) if is_near_hard else -(w * heads_here).sum(-1, keepdim=True)
             z = torch.bmm(torch.cat([w, spread], -1), value1[:, columns].mT, out=t).mul_(P)
-            if is_steep:
+            if is_near_hard:
                 z.addcmul_(P, z.sum(-1, keepdim=True), value=-1)
             z = z if bend is None else z.mul_(bend)
             back_query[:, rows] = att.ungrouped(torch.bmm(z, key[:, columns]), many)

@@ -4,10 +4,9 @@ import math
 
 import torch
 
-__all__ = ["ScaledWeights", "steep"]
+__all__ = ["ScaledWeights"]
 
 ROUNDS = 20  # of the power iteration for the direction of the values: it need not converge
-STEEP = 1e-5  # rounding of the logits from which row sums are taken off entry by entry
 
 
 def _power_of_two(tensor):
@@ -17,15 +16,6 @@ def _power_of_two(tensor):
     """
     largest = tensor.abs().max().item() if tensor.numel() else 0.0
     return 2.0 ** math.frexp(largest)[1] if largest > 0 else 1.0
-
-
-def steep(query, key):
-    """Whether logits are so large that row sums must be taken off t and z themselves, which takes one pass more.
-
-    For nearly hard attention ``t v - rowsum(t) o`` is a small difference of numbers as large as the logits.
-    """
-    largest = torch.linalg.vector_norm(query, dim=-1).amax() * torch.linalg.vector_norm(key, dim=-1).amax()
-    return bool(largest * torch.finfo(query.dtype).eps > STEEP)
 
 
 class ScaledWeights:

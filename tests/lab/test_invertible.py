@@ -18,7 +18,7 @@ from lab.invertible import (
     predicted_iterations,
 )
 from lipnb import Attention, bounds, local_lipschitz
-from lipnb.jacobian.rows import infinity_norm
+from lipnb.jacobian import infinity_norm
 
 KINDS = [(2, "theorem"), (2, "sharp"), (math.inf, "theorem")]
 

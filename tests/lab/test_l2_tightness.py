@@ -8,7 +8,7 @@ from lab import results
 from lab.experiments import l2_tightness
 from lab.experiments.l2_tightness import ascended, largest_row, printed_witness, row_sum, uniform_starts, witness
 from lipnb import Attention, bounds
-from lipnb.jacobian.rows import infinity_norm
+from lipnb.jacobian import infinity_norm
 
 ONE = torch.ones(1, 1, 1, dtype=torch.float64)
 

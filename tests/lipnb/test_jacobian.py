@@ -43,10 +43,10 @@ def test_products_equal_autograd_and_are_adjoint(seed, spread, score):
 @pytest.mark.parametrize("seed", range(8))
 def test_row_sums_taken_off_entry_by_entry_give_the_same_products(seed, score, monkeypatch):
     """The way of nearly hard attention, on attention where autograd has all digits."""
-    monkeypatch.setattr("lipnb.jacobian.weights.STEEP", 0.0)
+    monkeypatch.setattr("lipnb.jacobian.linearization.NEAR_HARD", 0.0)
     case = random_case(seed, score=score)
     closed, twin = pair(case)
-    assert closed.operator().steep
+    assert closed.operator().near_hard
     generator = torch.Generator().manual_seed(seed)
     u = torch.randn(case.x.shape, generator=generator, dtype=torch.float64)
     w = torch.randn(*case.x.shape[:-1], case.attention.output_width, generator=generator, dtype=torch.float64)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lab.benchmarks.tiled import TiledJacobian
 from lab.released import head_matrix
 from lipnb import Attention, AttentionJacobian, AutodiffJacobian, bounds, certify, local_lipschitz, measures
-from lipnb.jacobian.rows import infinity_norm
+from lipnb.jacobian import infinity_norm
 from lipnb.jacobian.separable import SeparableJacobian, separable_pays
 from lipnb.measures import splitting
 

@@ -7,6 +7,7 @@ import torch
 from cases import CASES, random_case, relative
 
 from lipnb import Attention, AttentionJacobian, local_lipschitz, singular_pair
+from lipnb.jacobian import Linearization
 
 PLAIN = [(seed, spread) for seed, spread in CASES if spread != 0.3]
 
@@ -48,6 +49,17 @@ def test_gram_is_that_of_the_dense_matrix(seed):
     dense, u = symmetrised(case), normal(*case.x.shape, seed=seed)
     expected = (dense.mT @ (dense @ u.flatten(1)[..., None])).view_as(u)
     assert relative(AttentionJacobian(case.attention, case.x, case.weights).gram(u), expected) < 1e-11
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_plain_products_of_a_linearization_are_those_of_the_matrix(seed):
+    case = random_case(seed)
+    at, J = (
+        Linearization.of(case.attention, case.x, case.weights),
+        AttentionJacobian(case.attention, case.x, case.weights),
+    )
+    u, w = normal(*case.x.shape, seed=seed), normal(*case.attention(case.x).shape, seed=seed + 1)
+    assert relative(at.jvp(u), J.jvp(u)) < 1e-12 and relative(at.vjp(w), J.vjp(w)) < 1e-12
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -1,0 +1,225 @@
+"""The Jacobian of attention at an input: all that it is made of, its plain products and its blocks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lipnb.attention import Attention, Local
+from lipnb.checks import at_once
+
+__all__ = ["Linearization", "infinity_norm", "near_hard"]
+
+NEAR_HARD = 1e-5  # rounding of the logits from which row sums are taken off entry by entry
+
+
+@dataclass(frozen=True, eq=False)
+class Linearization:
+    r"""Queries, keys, values, attention and head outputs at tokens (..., n, d), and how they depend on them.
+
+    The products of every route are made of these, and so is the matrix. `jvp` and `vjp` here are the plain ones, as
+    the formulas have them; `lipnb.jacobian.cached` writes the same into buffers, `lipnb.jacobian.streamed` by tiles.
+
+    Attributes
+    ----------
+    attention : Attention
+        The map.
+    query, key, value : Tensor, shape (..., h, n, k), (..., g, n, k) and (..., g, n, v)
+        Queries (slope folded in) and keys, both centred, and values.
+    probabilities : Tensor, shape (..., h, n, n)
+        Attention probabilities.
+    cap_slope : Tensor, shape (..., h, n, n), or None
+        Slopes of the cap of the logits; None without a cap.
+    heads : Tensor, shape (..., h, n, v)
+        Head outputs.
+    of_query, of_key : Local
+        Derivatives of queries and of keys in their projections: normalised, and turned by their places.
+    root : Tensor, shape (..., n, 1), or None
+        Square roots of the token weights, for the norm that goes with them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb import Attention
+    >>> from lipnb.jacobian.linearization import Linearization
+    >>> at = Linearization.of(Attention.from_matrices(torch.zeros(2, 2), torch.eye(2)), torch.eye(2))
+    >>> at.heads
+    tensor([[[0.5000, 0.5000],
+             [0.5000, 0.5000]]])
+    """
+
+    attention: Attention
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    probabilities: Tensor
+    cap_slope: Tensor | None
+    heads: Tensor
+    of_query: Local
+    of_key: Local
+    root: Tensor | None
+
+    @classmethod
+    def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> "Linearization":
+        """At tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
+        query, key, value = attention.project(x)
+        query, key = attention.centred(query, key)
+        P, cap_slope = attention.probabilities_of(query, key, weights), None
+        if attention.cap is not None:
+            _, cap_slope = attention.capped(attention.products(query, key))
+        heads, root = attention.average(P, value), None if weights is None else weights.sqrt()[..., None]
+        return cls(attention, query, key, value, P, cap_slope, heads, *attention.local(x), root)
+
+    def map(self, change: Callable[[Any], Any]) -> "Linearization":
+        """The same with each tensor and derivative of it changed."""
+        each = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: change(one) for name, one in each.items() if isinstance(one, (Tensor, Local))})
+
+    def restrict(self, index: Tensor) -> "Linearization":
+        """Of the sequences `index` of a batch alone."""
+        return self.map(lambda one: one.restrict(index) if isinstance(one, Local) else one[index])
+
+    def jvp(self, u: Tensor) -> Tensor:
+        r"""J u, shape (..., n, m), of changes `u` of the tokens, shape (..., n, d). Differentiable.
+
+        .. math::
+            t = P \circ \kappa' \circ (\dot q k^\top + q \dot k^\top), \qquad
+            \dot o = t v + P \dot v - \mathrm{rowsum}(t)\, o
+
+        with :math:`\dot q_i \cdot k_j + (q_i - \sigma k_j) \cdot \dot k_j` in brackets for L2 scores.
+        """
+        att, shared = self.attention, self._shared
+        query, key, value = (
+            torch.einsum("...nd,hkd->...hnk", u, matrix) for matrix in (att.slope * att.query, att.key, att.value)
+        )
+        query, key = self.of_query.forward(query), self.of_key.forward(key)
+        products = query @ shared(self.key).mT + self.query @ shared(key).mT
+        if att.score == "l2":
+            products = products - att.slope * shared((self.key * key).sum(-1)[..., None, :])
+        t = self._slopes * products
+        heads = t @ shared(self.value) + self.probabilities @ shared(value) - t.sum(-1, keepdim=True) * self.heads
+        return att.combine(heads)
+
+    def vjp(self, w: Tensor) -> Tensor:
+        """J^T w, shape (..., n, d), of cotangents `w` of the outputs, shape (..., n, m): `jvp` transposed."""
+        att, shared = self.attention, self._shared
+        g = att.combine_transposed(w)
+        z = self._slopes * (g @ shared(self.value).mT - (g * self.heads).sum(-1, keepdim=True))
+        query, key, value = z @ shared(self.key), z.mT @ self.query, self.probabilities.mT @ g
+        if att.score == "l2":
+            key = key - att.slope * shared(self.key) * z.sum(-2)[..., None]
+        query, key = self.of_query.transposed(query), self.of_key.transposed(self._summed(key))
+        parts = ((query, att.slope * att.query), (key, att.key), (self._summed(value), att.value))
+        return sum(torch.einsum("...hnk,hkd->...nd", part, matrix) for part, matrix in parts)  # type: ignore[return-value]
+
+    @property
+    def _slopes(self):
+        """Derivatives of the softmax's weights in the logits before the cap, short of the row sums."""
+        return self.probabilities if self.cap_slope is None else self.probabilities * self.cap_slope
+
+    def _shared(self, rows):
+        """Rows (..., g, ., .) of keys and values as those of their heads, (..., h, ., .)."""
+        return rows.repeat_interleave(self.attention.heads // self.attention.groups, -3)
+
+    def _summed(self, rows):
+        """Transpose of `_shared`."""
+        return rows.unflatten(-3, (self.attention.groups, -1)).sum(-3)
+
+    def blocks(self, first: int = 0, last: int | None = None) -> Tensor:
+        r"""Blocks of the Jacobian in the rows of tokens first <= i < last.
+
+        .. math::
+            J_{ij} = \sum_h W_O^{(h)} \Big[P_{ij}\big(W_V + (v_j - o_i)\, b_{ij}^\top\big)
+                     + \delta_{ij} \sum_l P_{il} (v_l - o_i)\, c_{il}^\top\Big],
+
+        with :math:`b_{ij} = \sigma K_j^\top q_i` and :math:`\sigma = s` for dot products, :math:`b_{ij} = \sigma
+        K_j^\top (q_i - k_j)` and :math:`\sigma = 2s` for L2 scores, and :math:`c_{il} = \sigma Q_i^\top k_l`. The
+        derivatives of queries and keys in their tokens, :math:`Q_i` and :math:`K_j`, are :math:`W_Q` and :math:`W_K`
+        for plain heads; a cap multiplies b and c by its slope. Keys and values that heads share are repeated here.
+
+        Parameters
+        ----------
+        first, last : int
+            The tokens i.
+
+        Returns
+        -------
+        Tensor, shape (..., last - first, m, n, d)
+
+        Notes
+        -----
+        castin2024smooth, Lemma C.2, D.1, E.2; kim2021lipschitz, the Jacobian of L2 attention.
+        """
+        attention = self.attention
+        times = attention.heads // attention.groups
+        query, P, heads = (part[..., first:last, :] for part in (self.query, self.probabilities, self.heads))
+        key, value = (part.repeat_interleave(times, -3) for part in (self.key, self.value))
+        of_query = self.of_query.matrices(attention.query)  # (..., h, n or 1, k, d)
+        of_key = self.of_key.matrices(attention.key).repeat_interleave(times, -4)
+        of_query = of_query[..., first:last, :, :] if of_query.shape[-3] > 1 else of_query
+        slope = torch.einsum("...hik,...hjkd->...hijd", query, of_key)
+        curve = attention.slope * torch.einsum("...hlk,...hikd->...hild", key, of_query)
+        spread = P[..., None] * (value[..., None, :, :] - heads[..., None, :])  # P_ij (v_j - o_i)
+        if self.cap_slope is not None:
+            spread = spread * self.cap_slope[..., first:last, :, None]
+        matrix = attention.value.repeat_interleave(times, 0)
+        blocks = torch.einsum("...hij,hvd->...hivjd", P, matrix) + torch.einsum(
+            "...hijv,...hijd->...hivjd", spread, slope.expand(*spread.shape[:-1], -1)
+        )
+        if attention.score == "l2":
+            ends = attention.slope * (key[..., None, :] @ of_key)[..., 0, :]
+            blocks = blocks - torch.einsum("...hijv,...hjd->...hivjd", spread, ends)
+        own = torch.einsum("...hilv,...hild->...hvdi", spread, curve.expand(*spread.shape[:-1], -1))
+        torch.diagonal(blocks, offset=first, dim1=-4, dim2=-2).add_(own)
+        if attention.output is None:
+            return blocks.movedim(-5, -4).flatten(-4, -3)
+        return torch.einsum("...hivjd,hmv->...imjd", blocks, attention.output)
+
+
+def near_hard(query: Tensor, key: Tensor) -> bool:
+    """Whether logits are so large that row sums must be taken off t and z themselves, which takes one pass more.
+
+    For nearly hard attention ``t v - rowsum(t) o`` is a small difference of numbers as large as the logits.
+    """
+    largest = torch.linalg.vector_norm(query, dim=-1).amax() * torch.linalg.vector_norm(key, dim=-1).amax()
+    return bool(largest * torch.finfo(query.dtype).eps > NEAR_HARD)
+
+
+def infinity_norm(attention: Attention, x: Tensor) -> Tensor:
+    r"""Norm of the Jacobian in the maximum norm of all coordinates, exactly: its largest absolute row sum.
+
+    .. math:: \|J\|_\infty = \max_{i, a} \sum_{j, c} \big|(J_{ij})_{ac}\big|
+
+    Parameters
+    ----------
+    attention : Attention
+        The map.
+    x : Tensor, shape (..., n, d)
+        Tokens. Gradients flow to them.
+
+    Returns
+    -------
+    Tensor, shape of the batch
+        The local Lipschitz constant in the maximum norm.
+
+    Raises
+    ------
+    ValueError
+        As `Attention.check_input`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from lipnb import Attention
+    >>> from lipnb.jacobian import infinity_norm
+    >>> zero, value = torch.zeros(2, 2), torch.tensor([[1.0, 2.0], [0.0, 1.0]])
+    >>> infinity_norm(Attention.from_matrices(zero, value), torch.zeros(3, 2)).item()  # uniform: the norm of V
+    3.0
+    """
+    attention.check_input(x)
+    at, n = Linearization.of(attention, x), x.shape[-2]
+    step = at_once(x[..., 0].numel() * attention.heads * attention.value_width * attention.width)
+    largest = [at.blocks(first, min(first + step, n)).abs().sum((-2, -1)).amax((-2, -1)) for first in range(0, n, step)]
+    return torch.stack(largest).amax(0)
