@@ -175,9 +175,9 @@ plt.show()
 # The command prints a table and leaves a folder with `report.html` (one file, opens offline), tables and checksums.
 # Some forty families are known in closed form, any other language model by automatic differentiation. Of a hybrid, such
 # as Jamba, LFM2 or Qwen3-Next, the layers that hold attention are measured, and the scan names the others. A decoder
-# that reads in both directions is measured without a mask: EmbeddingGemma, and embedding models on Llama or Qwen2 whose
-# `config.json` says `"is_causal": false`, as that of GTE does. From Python, for all layers of MiniLM on a few words of
-# Python's language reference:
+# that reads in both directions is measured without a mask: EmbeddingGemma, and models for embedding on Llama or Qwen2,
+# such as GTE and those of LLM2Vec, where their `config.json` says `"is_causal": false` or Python `masked=False`. From
+# Python, for all layers of MiniLM on a few words of Python's language reference:
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
