@@ -341,8 +341,8 @@ print(f"✓ {count} inputs at {table.relative.nunique()} lengths: no attack on t
 #   \end{aligned}$$
 #
 # summed over heads, with norm at most $k_{ij}$. In the ball $r_i r_i^\top / \hat\rho_i$ at $Y$ is at most
-# $r_i r_i^\top / \rho_i + \norm{A}_2 \epsilon I$ at $X$. In the same way $\operatorname{Cov}_i(u) / \hat\sigma_{u,i}$ at
-# $Y$ is at most $e^{\omega_i / 2} \operatorname{Cov}_i(u) / \sigma_{u,i} + \norm{A}_2 \epsilon I$ at $X$ where
+# $r_i r_i^\top / \rho_i + \norm{A}_2 \epsilon I$ at $X$. In the same way $\operatorname{Cov}_i(u) / \hat\sigma_{u,i}$
+# at $Y$ is at most $e^{\omega_i / 2} \operatorname{Cov}_i(u) / \sigma_{u,i} + \norm{A}_2 \epsilon I$ at $X$ where
 # $e^{\omega_i / 2} \sigma_{u,i} \le \frac12 D_u$, and at most $\hat\sigma_{u,i} I$ where not.
 #
 # The norm of these sums over $i$ is a convex function of the matrices $\delta_j \delta_j^\top$, which are positive
