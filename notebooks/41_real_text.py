@@ -252,14 +252,6 @@ said |= {"least": trained.slope.min(), "most": trained.slope.max(), "median": tr
 said |= {"order": moved.loc["order of the tokens", "median"], "miss": 0.05 * len(trained)}
 said |= {"close": int(near.le(layer_growth.CLOSE).sum()), "closeness": layer_growth.CLOSE}
 said |= {"depth": moved.loc["depth", "largest"], "weights-median": moved.loc["weights", "median"]}
-cases = common[common.corpus == common["map"].map(first_texts)]
-cases = cases.pivot(index=["map", "layer"], columns="case", values="slope").dropna(subset="shuffled")
-order = cases.shuffled - cases["as read"]
-assert abs(order.abs().median() - said["order"]) < 1e-9
-said |= {"order-most": order.abs().max(), "order-beyond": int((order.abs() > 0.05).sum())}
-said |= {"order-albert": order.abs()["ALBERT"].median(), "order-single": order.drop("ALBERT").abs().max()}
-middles = cases.groupby("map")[["as read", "shuffled"]].median()
-said |= {"order-medians": (middles.shuffled - middles["as read"]).abs().drop("ALBERT").max()}
 ranges = trained.groupby("map").agg(shortest=("shortest", "min"), longest=("longest", "max"), apart=("slope", np.ptp))
 ranges["factor"] = (ranges.longest / ranges.shortest) ** ranges.apart  # each map at its own lengths
 widest = ranges.loc[ranges.factor.idxmax()]
@@ -279,6 +271,16 @@ said |= {"short": layer_growth.rates(first[first.length <= 128], along=()).slope
 distinct = trained[trained["map"] != "MiniLM, masked"]
 said["weights"] = len(distinct) - (distinct["map"] == "ALBERT").sum() + 1
 said |= {"random": flat.slope, "random-released": flat.released}
+
+# %% tags=["hide-input"]
+cases = common[common.corpus == common["map"].map(first_texts)]
+cases = cases.pivot(index=["map", "layer"], columns="case", values="slope").dropna(subset="shuffled")
+order = cases.shuffled - cases["as read"]
+assert abs(order.abs().median() - said["order"]) < 1e-9
+said |= {"order-most": order.abs().max(), "order-beyond": int((order.abs() > 0.05).sum())}
+said |= {"order-albert": order.abs()["ALBERT"].median(), "order-single": order.drop("ALBERT").abs().max()}
+middles = cases.groupby("map")[["as read", "shuffled"]].median()
+said |= {"order-medians": (middles.shuffled - middles["as read"]).abs().drop("ALBERT").max()}
 
 # %% tags=["hide-input"]
 spread = {name: moved.loc[name] for name in ("text", "mask", "picture", "depth")}

@@ -20,8 +20,8 @@
 #
 # (*Alice* is a text that NLTK fetches once. Without `--text` the command reads one that Python itself carries.)
 #
-# Two {term}`windows <window>` of 128 {term}`tokens <token>` were read ({numref}`fig-74-layers`). The roughest attention
-# layer of SmolLM2 can amplify a small change {glue:text}`smollm2_most:,.0f` times at one of them and
+# Two {term}`windows <window>` of 128 {term}`tokens <token>` were read ({numref}`fig-74-layers`). The roughest
+# {term}`attention` layer of SmolLM2 can amplify a small change {glue:text}`smollm2_most:,.0f` times at one of them and
 # {glue:text}`smollm2_other:,.0f` times at the other. Its smoothest layer can do so {glue:text}`smollm2_least:.1f` times
 # at both. In all layers of the five models below, the certified bound of this book ({doc}`72_certified_bracket`) is at
 # most {glue:text}`certified_high:.1f` times too high, wherever it was computed. No bound in closed form is less than
@@ -175,9 +175,9 @@ plt.show()
 # The command prints a table and leaves a folder with `report.html` (one file, opens offline), tables and checksums.
 # Some forty families are known in closed form, any other language model by automatic differentiation. Of a hybrid, such
 # as Jamba, LFM2 or Qwen3-Next, the layers that hold attention are measured, and the scan names the others. A decoder
-# that reads in both directions is measured without a mask: EmbeddingGemma, and models for embedding on Llama or Qwen2,
-# such as GTE and those of LLM2Vec, where their `config.json` says `"is_causal": false` or Python `masked=False`. From
-# Python, for all layers of MiniLM on a few words of Python's language reference:
+# that reads in both directions is measured without a {term}`mask <mask (causal)>`: EmbeddingGemma, and models for
+# embedding on Llama or Qwen2, such as GTE and those of LLM2Vec, where their `config.json` says `"is_causal": false` or
+# Python `masked=False`. From Python, for all layers of MiniLM on a few words of Python's language reference:
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -191,13 +191,12 @@ figures.table(found.summary, names=headings, digits=3)
 
 # %% [markdown]
 # Before a layer is measured, its map is checked against the network: it must give the same output for the tokens that
-# the network itself feeds it, under the same {term}`mask <mask (causal)>`. A layer that fails is reported and not
+# the network itself feeds it, under the same mask. A layer that fails is reported and not
 # measured.
 
 # %% tags=["hide-input"]
-products = {name: table.set_index("part").lipschitz for name, table in whole.items()}
-products = {name: ends.layer.prod() / ends.get("layers", ends.hidden) for name, ends in products.items()}
-glue("product_least", float(min(products.values())), display=False)
+ends = [table.set_index("part").lipschitz for table in whole.values()]
+glue("product_least", float(min(one.layer.prod() / one.get("layers", one.hidden) for one in ends)), display=False)
 rows = pd.concat([table.assign(model=name) for name, table in stored.items()])
 logs = rows.filter(like="log10_").assign(log10_certified=np.log10(rows.certified))
 logs = logs.sub(np.log10(rows.lipschitz), axis=0).rename(columns=lambda name: name.removeprefix("log10_"))
