@@ -15,7 +15,7 @@
 # tied {term}`L2 attention` and contractive attention, which is tied too, train at no depth, and dot products at every
 # depth to {glue:text}`dot_to`: the opposite of the claim, at our size. With {glue:text}`deepest` layers dot products
 # fail at the same rate in {glue:text}`dot-fails` runs, and end above networks without attention in
-# {glue:text}`dot-above` runs, while tied and contractive networks stay beside those: so much of the claim is seen here.
+# {glue:text}`dot-above` runs, while tied and contractive networks stay beside those, as the claim has it.
 # Untied L2 attention, which is no part of the claim, trains to {glue:text}`untied_to` layers.
 #
 # At two other rates, {glue:text}`rate-slow` and {glue:text}`rate-fast`, one network of each kind but the untied one was
@@ -97,8 +97,8 @@ plt.show()
 # :::
 #
 # A run is *alive* {glue:text}`margin` nats below the frequencies of single characters, as {glue:text}`alive-runs` of
-# {glue:text}`all-runs` runs are at this rate. It has not collapsed, which tells nothing of attention. In this weak
-# sense all kinds are stable at this rate; passing the bigram asks for more, that attention was learned. The kinds and
+# {glue:text}`all-runs` runs are at this rate. In this weak sense all kinds are stable at this rate, even without
+# attention; passing the bigram asks for more. The kinds and
 # the controls without attention are those of {doc}`65_language_model`: {term}`LayerNorm <layer normalisation>` after
 # each addition, none in the contractive kind. Where the paper had it we do not know.
 #
@@ -245,15 +245,15 @@ plt.show()
 # <!-- figure fig-66-spread: relative spread of the tokens against training steps, logarithmic. The curve of dot
 # products falls at every step; those of tied L2 attention and of dot products with a small start fall at first, rise
 # again and end far higher. -->
-# *Spread of the tokens that the last of the layers receives, in the first steps of training at the fixed rate, of one
-# network each. All three lose spread at first. With tied L2 attention or a small start the tokens separate again within
-# these steps; with dot products they do not.*
+# *Spread of the tokens that the last of the layers receives, in the first steps of training, of one network each. All
+# three lose spread at first. With tied L2 attention or a small start the tokens separate again; with dot products they
+# do not.*
 #
 # ## Is it the distances, the start, or the place of LayerNorm?
 #
 # Tied L2 attention differs from dot products in three ways: its {term}`logits <logit>` are distances, its keys are its
-# queries with values that pass through $A$, and it adds little at the start. A factorial design takes them apart, at
-# one depth and the rate above. Three kinds of attention start so that they add little or much (output matrices of tied
+# queries with values that pass through $A$, and it adds little at the start. A factorial design takes them
+# apart. Three kinds of attention start so that they add little or much (output matrices of tied
 # L2 times {glue:text}`factor:.0f`, those of the others divided by it, or as they are), with LayerNorm after or before
 # each part, with {glue:text}`factorial-seeds:.0f` seeds for each. Beside them: tied L2 attention divided by its
 # {term}`bound`, so that its constant is at most 1 while all else stays; and no attention.
@@ -321,15 +321,13 @@ figures.table(said, names=headings | {"high": "to", "up": "seeds with a larger l
 
 # %% [markdown]
 # Distances in place of dot products change the loss by {glue:text}`distances:+.3f` nats, tying by
-# {glue:text}`tying:+.3f`; no start and no place of LayerNorm changes it by more than {glue:text}`others:.3f`. Here
-# tying means both that keys are queries and that values pass through $A$: the design does not separate these two. A
+# {glue:text}`tying:+.3f`; no start and no place of LayerNorm changes it by more than {glue:text}`others:.3f`. A
 # start that adds much helps tied L2 ({glue:text}`much:+.3f`; it then gains {glue:text}`gained-much:.3f` over no
 # attention), and hurts the other two.
 #
 # What does the constant do by itself? Tied L2 attention that adds little changes the loss of no attention by
-# {glue:text}`over-none:+.4f` nats. Its division by the bound, with LayerNorm and all else kept, changes it by
-# {glue:text}`divided:+.4f`, about as much in the other direction: divided, it differs from no attention by
-# {glue:text}`divided-none:+.4f`.
+# {glue:text}`over-none:+.4f` nats, its division by the bound, with all else kept, by {glue:text}`divided:+.4f`:
+# divided, it differs from no attention by {glue:text}`divided-none:+.4f`.
 #
 # At the largest depth and rate, dot products train in {glue:text}`deep-after` runs with LayerNorm after each part and
 # in {glue:text}`deep-before` with LayerNorm before: there its place does decide.
@@ -337,8 +335,8 @@ figures.table(said, names=headings | {"high": "to", "up": "seeds with a larger l
 # ## Every trained layer, measured
 #
 # The solver measures each attention layer of the deepest networks after training, at {term}`windows <window>` of the
-# test text. The spread of a layer's outputs over that of its inputs tells how much of the differences between tokens it
-# passes on.
+# test text. The spread of a layer's outputs over that of its inputs tells how much of the tokens' differences it passes
+# on.
 
 # %% tags=["hide-input"]
 figures.training.trained_layers(stored)
@@ -348,7 +346,7 @@ plt.show()
 # <!-- figure fig-66-layers: two panels against the layer of the deepest networks. Left, local Lipschitz constants on a
 # logarithmic axis, with dashed bounds for tied L2 and contractive L2 attention far above. Right, spread of the
 # outputs over spread of the inputs, on a logarithmic axis, for the four kinds. -->
-# *Attention layers of the deepest networks after training, whether they trained or not. Left: local constants at real
+# *Attention layers of the deepest networks after training. Left: local constants at real
 # text, with the {term}`bounds <bound>` of the tied and the contractive kind, valid for all inputs, dashed; text stays
 # far below them. Dot products and untied L2 attention have no such bound. Right: how much of the spread of tokens
 # attention passes on. Lines: medians; shades: all seeds.*
@@ -372,8 +370,7 @@ rows = pd.DataFrame(rows).astype(object).where(lambda frame: frame.notna(), None
 figures.table(rows, names=headings | {"passed": "spread passed on"}, digits=4)
 
 # %% [markdown]
-# The first steps of one run of each kind, on the text that comes with Python, are trained again when this page runs
-# and must give the stored losses.
+# The first steps of one run of each kind are trained again when this page runs, and must give the stored losses.
 
 # %% tags=["hide-input", "nbval-check-output"]
 again, same_text = language_model.first_steps("fixed", stored, settings)
@@ -459,16 +456,16 @@ figures.table(pd.DataFrame(found), names={"said": "recalled", "here": "at this s
 # %% [markdown]
 # ## What this shows and does not show
 #
-# - The networks are small and saw little text. The paper's networks were larger and trained to the end. So this does
-#   not refute its table.
-# - By our threshold, chosen after the first runs, the order of the claim is reversed. It is not if we ask instead which
+# - The networks are small and saw little text; the paper's were larger and trained to the end. So this does not refute
+#   its table.
+# - By our threshold, chosen after the first runs, the order of the claim is reversed. It is not if we ask which
 #   networks fall behind those without attention: at the largest depth dot products do, and tied and contractive
 #   networks at no depth by more than {glue:text}`l2-behind:.3f` nats. With more steps than {glue:text}`steps`, at a
 #   higher and falling rate, tied L2 does pass the bigram ({doc}`65_language_model`).
 # - The factorial design is of one depth and one rate; elsewhere its effects may differ.
 # - At the rate {glue:text}`rate` these runs are no evidence that a Lipschitz constant helps deep networks to train.
-#   What hinders there is the tying (both parts together), which the constant needs; and once the constant is divided
-#   out, what tied attention gained is gone.
+#   What hinders there is the tying, which the constant needs; and once the constant is divided out, what tied attention
+#   gained is gone.
 # - At the rate {glue:text}`rate-fast` the contractive network with {glue:text}`deepest` layers keeps the loss of
 #   shallow ones, where dot products, tied L2 and no attention lose it. So does the contractive network without
 #   attention: this stability, of one run each, is not owed to attention.

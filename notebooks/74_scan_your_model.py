@@ -175,8 +175,8 @@ plt.show()
 # The command prints a table and leaves a folder with `report.html` (one file, opens offline), tables and checksums.
 # Some forty families are known in closed form, any other language model by automatic differentiation. Of a hybrid, such
 # as Jamba, LFM2 or Qwen3-Next, the layers that hold attention are measured, and the scan names the others. A decoder
-# that reads in both directions is measured without a {term}`mask <mask (causal)>`: EmbeddingGemma, and models for
-# embedding on Llama or Qwen2, such as GTE and those of LLM2Vec, where their `config.json` says `"is_causal": false` or
+# that reads in both directions is measured without a {term}`mask`: EmbeddingGemma, and models for embedding
+# on Llama or Qwen2, such as GTE and those of LLM2Vec, where their `config.json` says `"is_causal": false` or
 # Python `masked=False`. From Python, for all layers of MiniLM on a few words of Python's language reference:
 
 # %%
@@ -191,7 +191,7 @@ figures.table(found.summary, names=headings, digits=3)
 
 # %% [markdown]
 # Before a layer is measured, its map is checked against the network: it must give the same output for the tokens that
-# the network itself feeds it, under the same mask. A layer that fails is reported and not
+# the network itself feeds it, under the same {term}`mask <mask (causal)>`. A layer that fails is reported and not
 # measured.
 
 # %% tags=["hide-input"]
