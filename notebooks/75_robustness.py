@@ -254,7 +254,7 @@ for key, value in told.items():
 glue("page-75-count", count, display=False)
 
 # %% [markdown]
-# One of the stored windows of MiniLM, drawn at random, is attacked again whenever this page runs.
+# One of the stored windows of MiniLM, which the seed of this page draws, is attacked again whenever it runs.
 
 # %% tags=["hide-input"]
 short = table[table.length == table.length.min()]
