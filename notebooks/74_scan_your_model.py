@@ -116,7 +116,6 @@ plt.show()
 columns = {}
 for name, rows in shown.items():
     ends = whole[name].set_index("part").lipschitz
-    stack = ends.get("layers", ends.hidden)  # where no norm follows the last layer, it gives the last hidden states
     random = 10 ** np.log10(rows.over_random).mean()
     top = rows.loc[rows.lipschitz.idxmax()]
     columns[name] = [
@@ -129,7 +128,7 @@ for name, rows in shown.items():
         f"× {number(rows.certified_over.max(), 2)}",
         *(f"× {number(10 ** rows[f'over_{key}'].mean(), 2)}" if f"over_{key}" in rows else None for key in names),
         number(ends.hidden, 3),
-        number(stack, 3),
+        number(ends.get("layers", ends.hidden), 3),  # the same where no norm follows
         number(ends.layer.prod(), 2),
     ]
 said = ["read", "the constants, means", "largest at one input", "roughest layer by its mean"]
