@@ -1,6 +1,6 @@
 """Attention maps: `Attention`, and what becomes of queries and keys before they meet."""
 
 from lipnb.attention.heads import Attention
-from lipnb.attention.local import Local
+from lipnb.attention.rope_norm import Local
 
 __all__ = ["Attention", "Local"]

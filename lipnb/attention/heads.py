@@ -7,8 +7,8 @@ mean-field map of a discrete measure is this map, not a second implementation (c
 import torch
 from torch import Tensor
 
-from lipnb.attention.local import Local, Norm, normalised, rotation, turned
 from lipnb.attention.parameters import checked_settings, checked_tensors, more_than_plain
+from lipnb.attention.rope_norm import Local, Norm, normalised, rotation, turned
 from lipnb.attention.unchanging import Unchanging, copy_of
 from lipnb.checks import check_tokens, check_weights, real_tensor
 

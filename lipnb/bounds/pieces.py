@@ -3,7 +3,7 @@
 import torch
 
 from lipnb.attention import Local
-from lipnb.attention.local import Norm, normalised, rotation, turned
+from lipnb.attention.rope_norm import Norm, normalised, rotation, turned
 from lipnb.bounds.units import fixed_keys, loose_keys, side_by_side, with_own_keys
 from lipnb.checks import at_once
 

@@ -11,7 +11,7 @@ import math
 import torch
 
 from lipnb.attention import Attention
-from lipnb.attention.local import rotation
+from lipnb.attention.rope_norm import rotation
 from lipnb.bounds.joint import triangle
 from lipnb.bounds.rounding import largest_singular, largest_singular_of_each
 from lipnb.checks import at_once

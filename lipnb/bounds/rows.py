@@ -19,7 +19,7 @@ import math
 
 import torch
 
-from lipnb.attention.local import normalised
+from lipnb.attention.rope_norm import normalised
 from lipnb.bounds.rounding import gamma, largest_singular, length
 
 __all__ = ["MORE", "TINY", "RowErrors"]

@@ -3,7 +3,7 @@
 import torch
 
 from lipnb.attention import Attention
-from lipnb.attention.local import rotation, turned
+from lipnb.attention.rope_norm import rotation, turned
 from lipnb.bounds.joint import balanced, triangle
 from lipnb.bounds.rounding import UNIT, largest_singular, largest_singular_of_each
 

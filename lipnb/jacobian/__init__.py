@@ -5,8 +5,8 @@ Both give the two products that a solver needs, and a dense matrix that tests an
 
 from lipnb.jacobian.autodiff import AutodiffJacobian
 from lipnb.jacobian.closed_form import AttentionJacobian
-from lipnb.jacobian.influence import SingularPair, block_norms, singular_pair
 from lipnb.jacobian.linearization import Linearization, infinity_norm
+from lipnb.jacobian.token_norms import SingularPair, block_norms, singular_pair
 
 __all__ = [
     "AttentionJacobian",

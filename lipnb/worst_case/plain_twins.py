@@ -3,7 +3,7 @@
 import torch
 
 from lipnb.attention import Attention
-from lipnb.attention.local import rotation, turned
+from lipnb.attention.rope_norm import rotation, turned
 
 __all__ = ["plain_twins"]
 

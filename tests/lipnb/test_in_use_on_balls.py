@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lipnb import Attention, bounds, local_lipschitz
-from lipnb.attention.local import rotation, turned
+from lipnb.attention.rope_norm import rotation, turned
 from lipnb.bounds.in_use import range_of_relative, sizes_in_use
 from lipnb.bounds.joint import Region
 from lipnb.bounds.turns import PLACES, Turns

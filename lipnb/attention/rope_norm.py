@@ -1,4 +1,4 @@
-"""What becomes of projected rows before queries meet keys: normalised, and turned by their places (RoPE)."""
+"""Rotary positions and norms of queries and keys, each with its derivative."""
 
 from typing import NamedTuple
 
