@@ -150,6 +150,8 @@ class Blocks(GramOperator):
         What each block is divided by in the products, so that no norm leaves the range of its type.
     """
 
+    unit: Tensor
+
     def __init__(self, at: Linearization, i: Tensor, j: Tensor) -> None:
         self.at, self.places, attention = at, (i, j), at.attention
         self.attention = attention

@@ -78,7 +78,8 @@ class Krylov:
 
     def __init__(self, operator: GramOperator, start: Tensor) -> None:
         self.operator = operator
-        self.items, self.open = np.arange(len(start)), np.ones(len(start), dtype=bool)
+        self.items: np.ndarray = np.arange(len(start))
+        self.open: np.ndarray = np.ones(len(start), dtype=bool)
         self.basis: Any = self._with_room(scaled(inverse(norms(start)), start)[None])
         self.current, self.previous = self.basis[0], self.basis[0]
         self.diagonal, self.off_diagonal, self.coupling = (np.zeros((len(start), 0)) for _ in range(3))
