@@ -6,7 +6,7 @@ from cases import relative
 from test_in_use import case
 
 from lipnb import Attention, AttentionJacobian, block_norms, local_lipschitz, singular_pair
-from lipnb.jacobian import influence
+from lipnb.jacobian import token_norms
 
 
 def dense_norms(f, x):
@@ -40,7 +40,7 @@ def test_small_blocks_are_those_of_the_dense_jacobian(seed):
 @pytest.mark.parametrize("seed", range(0, 60, 4))
 def test_products_with_wide_blocks_are_those_with_the_dense_ones(seed, monkeypatch):
     """The same maps, each block by the solver."""
-    monkeypatch.setattr(influence, "SMALL", 0)
+    monkeypatch.setattr(token_norms, "SMALL", 0)
     f, x, _ = case(seed)
     assert relative(block_norms(f, x[0], rtol=1e-6), dense_norms(f, x[0])) < 1e-6
 
@@ -59,7 +59,7 @@ def test_wide_blocks(masked, dtype, close):
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("small", [0, 64])
 def test_the_autodiff_twin(seed, small, monkeypatch):
-    monkeypatch.setattr(influence, "SMALL", small)
+    monkeypatch.setattr(token_norms, "SMALL", small)
     f, x, _ = case(seed)
     twin = block_norms(lambda x: f(x), x, rtol=1e-7)
     assert relative(twin, block_norms(f, x, rtol=1e-7)) < 1e-6
@@ -67,8 +67,8 @@ def test_the_autodiff_twin(seed, small, monkeypatch):
 
 def test_blocks_that_the_solver_leaves_open_are_taken_whole(monkeypatch):
     f, x = wide()
-    solved = influence.lanczos
-    monkeypatch.setattr(influence, "lanczos", lambda *a, **k: solved(*a, **{**k, "max_steps": 2}))
+    solved = token_norms.lanczos
+    monkeypatch.setattr(token_norms, "lanczos", lambda *a, **k: solved(*a, **{**k, "max_steps": 2}))
     assert relative(block_norms(f, x), dense_norms(f, x)) < 1e-12
     assert relative(block_norms(lambda x: f(x), x), dense_norms(f, x)) < 1e-12
 
