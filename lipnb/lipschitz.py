@@ -197,10 +197,26 @@ def local_lipschitz(
 
 
 def _check_map(f):
-    if not callable(f):
+    """Raise one sentence for what is no map of tokens, with the map that was likely meant."""
+    kind = type(f).__name__
+    if isinstance(f, torch.nn.MultiheadAttention):
         raise ValueError(
-            f"f must be an Attention or a callable, got {type(f).__name__}: the map comes first, then the tokens."
+            "nn.MultiheadAttention takes queries, keys and values and gives two outputs, no map of tokens alone: with "
+            "one made with batch_first=True, and in .eval(), give f = lambda x: mha(x, x, x, need_weights=False)[0]."
         )
+    if isinstance(f, torch.nn.Module) and hasattr(f, "save_pretrained"):
+        raise ValueError(
+            f"this {kind} reads token ids or images, and f must be a map of tokens (..., n, d): load it from its folder "
+            "with model = lipnb.models.load(...), and give model.attention(layer) for a layer or model.network() for "
+            "all of it."
+        )
+    if hasattr(f, "attention") and hasattr(f, "network") and hasattr(f, "activations"):  # lipnb.models.Model
+        raise ValueError(
+            f"{f.name} is a whole model: give one of its layers, f = model.attention(layer) at x = "
+            "model.activations(token_ids, layer), or all of it, f = model.network()."
+        )
+    if not callable(f):
+        raise ValueError(f"f must be an Attention or a callable, got {kind}: the map comes first, then the tokens.")
 
 
 def _check_options(f, x, rtol, max_steps, method, confidence, memory):

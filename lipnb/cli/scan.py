@@ -3,7 +3,7 @@
 import sys
 from argparse import Action
 
-from lipnb.cli.words import Unknown, count, known, layers, lengths, tolerance, whole
+from lipnb.cli.words import Stopped, Unknown, count, known, layers, lengths, tolerance, whole
 
 EXAMPLES = """\
   lipnb scan minilm --text python_reference --lengths 32    the embedded model, on a text that is always there
@@ -232,18 +232,25 @@ def _scanned(arguments, model, output):
     output = scanning.folder_of(model) if output is None else Path(output)
     sums, options = output / scanning.SUMS, {"again": arguments.again, "progress": sys.stderr.isatty()}
     before = sums.stat().st_mtime_ns if sums.is_file() else None
-    found = scanning.scan(model, **_options(arguments), output=output, **options)
+    try:
+        found = scanning.scan(model, **_options(arguments), output=output, **options)
+    except KeyboardInterrupt:
+        said = scanning.state(output)
+        raise Stopped(f"stopped; {output} holds {said}" if said else "stopped; nothing was measured yet") from None
     if sums.stat().st_mtime_ns == before:
         print(f"{output} held this scan already: nothing was measured again (--again does).", file=sys.stderr)
     return found, output
 
 
 def _against(before, after, names, output):
-    """Print how two scans compare, and keep the table in the folder of the first."""
+    """Print how two scans compare; keep the table in the folder of the first, and show it in the report there."""
     from lipnb import recording, scanning
-    from lipnb.scanning.comparing import show_comparison
+    from lipnb.scanning.comparing import Comparison, show_comparison
+    from lipnb.scanning.report import write
 
-    table = scanning.compare(before, after)
-    recording.write(output / "against.csv", table.to_csv(index=False, float_format=recording.FLOAT_FORMAT))
+    comparison = Comparison(scanning.compare(before, after), *names)
+    text = comparison.table.to_csv(index=False, float_format=recording.FLOAT_FORMAT)
+    recording.write(output / "against.csv", text)
     print()
-    show_comparison(table, names)
+    show_comparison(comparison)
+    print(f"\nReport, with the comparison: {write(before, output, comparison)}")

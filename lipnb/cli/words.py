@@ -3,11 +3,27 @@
 import argparse
 from difflib import get_close_matches
 
-__all__ = ["Parser", "Unknown", "count", "known", "layers", "lengths", "nearest", "parameter", "tolerance", "whole"]
+__all__ = [
+    "Parser",
+    "Stopped",
+    "Unknown",
+    "count",
+    "known",
+    "layers",
+    "lengths",
+    "nearest",
+    "parameter",
+    "tolerance",
+    "whole",
+]
 
 
 class Unknown(ValueError):
     """What was asked for by name does not exist: exit code 2."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Stopped by Ctrl-C, with a sentence on what is kept: exit code 130."""
 
 
 def nearest(word, words):

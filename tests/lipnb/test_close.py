@@ -357,7 +357,7 @@ def test_the_product_of_layers_is_told_only_where_all_were_scanned():
     def said(whole, count):
         return " ".join(finding.sentence for finding in verdict._whole(whole, count))
 
-    assert "the product of its layers, an upper bound, is 6." in said(whole, 2)
+    assert "the product of its layers, an upper bound, is about 6." in said(whole, 2)
     assert "product" not in said(whole, 30)
     assert "product" not in said(whole.assign(composed=[True, True, False]), 2)  # with a final norm
 

@@ -271,7 +271,7 @@ def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(
     assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == len(first.summary)
     with pytest.raises(
         ValueError,
-        match=r"'out' holds another scan \(lengths \[4, 9\], not \[4\]\): name another "
+        match=r"'out' holds another scan \(lengths 4,9, not 4\): name another "
         "folder with --output, or measure anew with --again",
     ):
         scanned(model, text, tmp_path, lengths=[4])
