@@ -63,13 +63,21 @@ class Explain(Action):
         parser.exit()
 
 
+def _epilog():
+    """The end of the help: the built-in texts, how to read the table, examples."""
+    from lipnb import corpora
+
+    texts = "\n".join(f"  {name:18}{about}" for name, about in corpora.NAMES.items())
+    return f"built-in texts, for --text:\n{texts}\n\n{READING}\nexamples:\n{EXAMPLES}"
+
+
 def add(verbs):
     """Describe the verb."""
     verb = verbs.add_parser(
         "scan",
         help="measure every layer of a model on a text, beside the published bounds",
         description=DESCRIPTION,
-        epilog=f"{READING}\nexamples:\n{EXAMPLES}",
+        epilog=_epilog,
     )
     verb.add_argument("model", metavar="MODEL", help="a name, a folder or a .gguf file, see above")
     verb.add_argument(
@@ -164,7 +172,10 @@ def run(arguments):
 
     # what a look at the disk can tell is said before anything is loaded
     if ("/" in arguments.text or Path(arguments.text).suffix) and not Path(arguments.text).exists():
-        raise FileNotFoundError(f"the text {arguments.text!r} was not found: it is no file, and no folder of images.")
+        raise FileNotFoundError(
+            f"the text {arguments.text!r} was not found: it is no file, and no folder of images; built-in texts are "
+            f"{', '.join(corpora.NAMES)}."
+        )
     if arguments.output is not None and Path(arguments.output).is_file():
         raise FileExistsError(f"--output {arguments.output} is a file: name a folder.")
     with extra("scan"):
@@ -176,7 +187,7 @@ def run(arguments):
     text = Path(arguments.text)
     images = ("random", "pictures", *PICTURES)
     if not text.exists() and not text.suffix and "/" not in arguments.text and arguments.text not in images:
-        known("file or corpus", [arguments.text], corpora.NAMES)
+        known("file or corpus", [arguments.text], [*corpora.NAMES, "pictures", "random"], every=True)
     if not arguments.upper_work > 0:
         raise Unknown(f"--upper-work is a positive number of operations, got {arguments.upper_work:g}")
     if arguments.against is not None and not _is_scan(arguments.against):

@@ -38,9 +38,7 @@ def plain_kernels() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-FIRST = (
-    ": where the tokens are its first part, give lambda x: module(x)[0], or of its attributes the one that holds them"
-)
+FIRST = ": give the part that holds the tokens, such as lambda x: module(x)[0]"
 DISAGREE = (
     "forward and reverse mode disagree about this map: a part of it runs under no_grad() (write detach() to leave it "
     "out), a backward hook changes gradients, an autograd function of its own has two different derivatives, or it "
