@@ -255,11 +255,14 @@ def _scanned(arguments, model, output):
 
 def _against(before, after, names, output):
     """Print how two scans compare; keep the table in the folder of the first, and show it in the report there."""
+    from pathlib import Path
+
     from lipnb import recording, scanning
     from lipnb.scanning.comparing import Comparison, show_comparison
     from lipnb.scanning.report import write
 
-    comparison = Comparison(scanning.compare(before, after), *names)
+    short = [Path(name).resolve().name if Path(name).exists() else name for name in names]  # never a path in a report
+    comparison = Comparison(scanning.compare(before, after), *(short if short[0] != short[1] else names))
     text = comparison.table.to_csv(index=False, float_format=recording.FLOAT_FORMAT)
     recording.write(output / "against.csv", text)
     print()

@@ -288,6 +288,22 @@ def test_a_dry_run_measures_nothing(bert, story, tmp_path, capsys, monkeypatch):
     assert "takes about 100 minutes, most of that the close look: --no-close (close=False in Python) or fewer" in said
 
 
+def test_the_time_of_a_close_look_is_that_of_the_layers_as_often_as_they_are_used(tmp_path, story, monkeypatch):
+    """It counted the table of embeddings, which no product meets, and a shared layer once."""
+    monkeypatch.setattr(planning, "_speed", lambda: 1e6)  # so slow that operations alone count
+
+    def seconds(folder):
+        return planning._seconds(scanning.begin(models.load(folder, tokenizer=wordy), story, lengths=[8]))[1]
+
+    wordy, sizes = tiny_bert(tmp_path / "bert"), families.SMALL["albert"][0] | {"num_hidden_groups": 1}
+    for layers, vocabulary in ((2, 63), (4, 63), (2, 6300)):
+        settings = sizes | {"num_hidden_layers": layers, "vocab_size": vocabulary}
+        families.written(tmp_path / f"{layers} {vocabulary}", "albert", settings)
+    plain = seconds(tmp_path / "2 63")
+    assert seconds(tmp_path / "4 63") == pytest.approx(2 * plain, rel=0.01)
+    assert seconds(tmp_path / "2 6300") == pytest.approx(plain, rel=1e-9)
+
+
 class Spelling:
     """A tokenizer of four tokens: GPT's space, SentencePiece's space, the end of a line, and half a character."""
 
