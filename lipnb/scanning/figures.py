@@ -165,7 +165,9 @@ def heads(table, *, ax=None):
 def tokens(table, *, ax=None):
     """How far each token moves the others, over the most in its layer: one row for each layer, one column a place."""
     grid = table.pivot(index="layer", columns="place", values="moves")
-    return _map(grid.div(grid.max(axis=1), axis=0), "place of the token", ax)
+    ax = _map(grid.div(grid.max(axis=1), axis=0), "place of the token", ax)
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    return ax
 
 
 def _map(grid, across, ax):
