@@ -183,6 +183,7 @@ def run(arguments):
         from lipnb.models import PICTURES
         from lipnb.models.loading import layer_count
         from lipnb.scanning import terminal
+        from lipnb.scanning.comparing import check_alike
 
     text = Path(arguments.text)
     images = ("random", "pictures", *PICTURES)
@@ -199,6 +200,8 @@ def run(arguments):
         return 0
     if arguments.against is not None and _is_scan(arguments.against) and _is_scan(arguments.model):
         scanning.compare(scanning.load(arguments.model), scanning.load(arguments.against))  # refused before it is shown
+    elif arguments.against is not None:  # or before it is measured
+        check_alike(*(_settings(arguments, model) for model in (arguments.model, arguments.against)))
     found, output = _scanned(arguments, arguments.model, arguments.output)
     if arguments.output is not None:  # the folder of a scan that was given as MODEL stays as it is
         output = Path(arguments.output)
@@ -230,6 +233,14 @@ def _is_scan(model):
     from lipnb import scanning
 
     return (Path(model) / scanning.SUMS).is_file() and not (Path(model) / "config.json").is_file()
+
+
+def _settings(arguments, model):
+    """The settings of the scan of a model, or of that in a folder; nothing is measured."""
+    from lipnb import scanning
+
+    scan = scanning.load(model).about["settings"] if _is_scan(model) else None
+    return scan or scanning.begin(model, **_options(arguments)).settings
 
 
 def _scanned(arguments, model, output):

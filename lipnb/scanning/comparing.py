@@ -8,7 +8,7 @@ from rich.markup import escape
 from lipnb.scanning.folder import Scan, in_words
 from lipnb.scanning.terminal import console_for, print_table
 
-__all__ = ["Comparison", "compare", "compared", "show_comparison"]
+__all__ = ["Comparison", "check_alike", "compare", "compared", "show_comparison"]
 
 SAME = ("text_sha256", "special", "windows", "object", "seed", "masked")  # what must be equal, or nothing is compared
 ROUNDING = 1e-6  # of a constant in float32, relative; added to what the solver leaves open
@@ -43,10 +43,7 @@ def compare(before: Scan, after: Scan) -> pd.DataFrame:
     ValueError
         "these scans cannot be compared: ...".
     """
-    old, new = before.about["settings"], after.about["settings"]
-    for name in SAME:
-        if old[name] != new[name]:
-            raise ValueError(f"these scans cannot be compared: {_unlike(name, old, new)}.")
+    check_alike(before.about["settings"], after.about["settings"])
     both = before.table.merge(after.table, on=["layer", "length", "window"], suffixes=("_before", "_after"))
     both = both[both.passed_before & both.passed_after & both.lipschitz_before.notna() & both.lipschitz_after.notna()]
     if both.empty:
@@ -78,6 +75,13 @@ def compare(before: Scan, after: Scan) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def check_alike(old: dict, new: dict) -> None:
+    """Raise one sentence where scans with these settings cannot be compared."""
+    for name in SAME:
+        if old[name] != new[name]:
+            raise ValueError(f"these scans cannot be compared: {_unlike(name, old, new)}.")
+
+
 def _unlike(name, old, new):
     """What two scans have not in common, and how they would, in a clause or two."""
     one, other = (in_words(name, settings[name]) for settings in (old, new))
@@ -102,18 +106,19 @@ def _unlike(name, old, new):
 def compared(table: pd.DataFrame) -> list[str]:
     """What a comparison found, in sentences."""
     higher, lower = (table[table.differs == word] for word in ("higher", "lower"))
-    said = [
+    if not len(higher) + len(lower):
+        return [
+            "The two cannot be told apart: nowhere do all windows differ by more than the solver may have left open."
+        ]
+    told = table[table.differs != ""]
+    far = told.loc[told.ratio.clip(lower=1e-300).map(lambda ratio: max(ratio, 1 / ratio)).idxmax()]
+    return [
         f"Of {len(table)} layers and lengths {len(higher)} {'is' if len(higher) == 1 else 'are'} higher and "
         f"{len(lower)} lower in every window, by more than the solver may have left open"
-        + ("; the others cannot be told apart." if len(higher) + len(lower) < len(table) else ".")
+        + ("; the others cannot be told apart." if len(told) < len(table) else "."),
+        f"Farthest: layer {far.layer} at {far.length} tokens, from {far.before:.4g} to {far.after:.4g}, "
+        f"a factor of {far.ratio:.3g}.",
     ]
-    if len(higher) + len(lower):
-        far = table.loc[table.ratio.clip(lower=1e-300).map(lambda ratio: max(ratio, 1 / ratio)).idxmax()]
-        said.append(
-            f"Farthest: layer {far.layer} at {far.length} tokens, from {far.before:.4g} to {far.after:.4g}, "
-            f"a factor of {far.ratio:.3g}."
-        )
-    return said
 
 
 def show_comparison(comparison: Comparison, *, file: TextIO | None = None, width: int | None = None) -> None:

@@ -257,6 +257,10 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     assert 'id="against"' not in report.html(before)
     other.about["settings"]["seed"] = 0
     assert 'id="against"' in before.report(tmp_path / "both.html", against=other).read_text(encoding="utf-8")
+    unlike = tiny_gpt2(tmp_path / "gpt2")  # without special tokens
+    given = ["--text", str(story), "--lengths", "4,6", "--tokenizer", str(bert), "--output", str(tmp_path / "none")]
+    assert main(["scan", str(bert), "--against", str(unlike), *given]) == 1
+    assert "scans cannot be compared: " in capsys.readouterr().err and not (tmp_path / "none").exists()
     assert main(["scan", str(tmp_path / "first"), "--against", str(second)]) == 0
     assert "2 are higher" in capsys.readouterr().out  # folders of scans, without the models
     third = tmp_path / "third"
@@ -302,6 +306,8 @@ def test_a_difference_is_told_where_every_window_shows_it_beyond_the_solvers_err
 
     row = scanning.compare(scan((1.0, 7.0)), scan((factors[0], 7.0 * factors[1]))).iloc[0]
     assert row.differs == differs
+    said = comparing.compared(pd.DataFrame([row]))[0]
+    assert said.startswith("Of 1 layers" if differs else "The two cannot be told apart")
     assert row.ratio == pytest.approx(sum(factors) / 2) and row.error == pytest.approx(0.01)
 
 
