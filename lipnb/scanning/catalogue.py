@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lipnb import bounds
 from lipnb.attention import Attention
+from lipnb.models import OwnAttention
 
 __all__ = ["CATALOGUE", "SOURCES", "Bound", "applicable", "evaluate", "prepare"]
 
@@ -121,6 +122,9 @@ def applicable(f: Callable) -> tuple[list[str], dict[str, str]]:
         The others -> one sentence.
     """
     reasons = {"l2": "stated for L2 attention; dot products have no finite constant on all inputs (Kim et al., 3.1)"}
+    if isinstance(f, OwnAttention):
+        own = "needs the matrices of the attention; of this family lipnb runs the network's own module and reads none"
+        reasons = {bound.key: own for bound in CATALOGUE}
     for bound in CATALOGUE:
         if not isinstance(f, Attention):
             reasons.setdefault(bound.key, "stated for attention, not for a block with residual and norm")
