@@ -9,6 +9,7 @@ know a head; `ellipsoid` the radius that a LayerNorm imposes; `heads` these boun
 formulas on numbers; `ball` the least that is proved for a whole layer on a ball, with what its heads share, from
 `joint`, and what attention of today has, from `in_use` and `turns`; `rotary` what holds of rotary positions;
 `max_token` bounds in the norm of the largest token; `softmax` and `normalisation` the parts of a layer by themselves.
+`catalogue` lists all upper bounds, for scans, the survey of bounds and the verification.
 """
 
 from lipnb.bounds.ball import ball_upper, general_upper_optimal

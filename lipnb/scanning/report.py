@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from lipnb import corpora, recording
 from lipnb.scanning import figures
-from lipnb.scanning.catalogue import CATALOGUE, SOURCES
+from lipnb.scanning.catalogue import SCANNED, SOURCES
 from lipnb.scanning.columns import COLUMNS
 from lipnb.scanning.folder import Scan
 from lipnb.scanning.gaps import as_sentences
@@ -76,7 +76,7 @@ def html(found: Scan) -> str:
         rows=summary.astype(object).where(summary.notna(), None).to_dict("records"),
         there=there,
         titles=TITLES,
-        catalogue=[(bound, *_range(summary, bound.key)) for bound in CATALOGUE],
+        catalogue=[(bound, *_range(summary, bound.column)) for bound in SCANNED],
         routes=[(route, ROUTES.get(route, route)) for route in routes],
         plots=_plots(summary) + _close_plots(found),
         heads=found.heads.sort_values("lipschitz", ascending=False).head(MOST).to_dict("records"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from lipnb.scanning.catalogue import CATALOGUE
+from lipnb.scanning.catalogue import SCANNED
 
 __all__ = ["BASELINES", "ENDS", "TITLES", "closest", "measured", "skipped", "summarise", "times"]
 
@@ -12,7 +12,7 @@ BASELINES = {
     "shuffled": "the same weights, on the tokens of the window in random order",
 }
 ENDS = {"layers": "last layer", "hidden": "last hidden states", "logits": "logits"}  # of the whole network
-TITLES = {bound.key: bound.title for bound in CATALOGUE}
+TITLES = {bound.column: bound.title for bound in SCANNED}
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
