@@ -31,6 +31,7 @@ from myst_nb import glue
 
 from lab import figures, results, verification
 from lab.experiments import remeasure
+from lab.figures.verified import bound_titles
 from lipnb import Attention, bounds, local_lipschitz
 
 figures.house_style()
@@ -48,7 +49,7 @@ glue("total", int(table.cases.sum()), display=False)
 glue("minutes", round(birth["seconds"] / 60), display=False)
 
 # %% tags=["hide-input"]
-titles = figures.verified.TITLES
+titles = bound_titles()
 worst["title"] = [titles[name] for name in worst.index]
 figures.verified.worst_cases(table)
 plt.show()

@@ -31,8 +31,9 @@ from myst_nb import glue
 from lab import figures, ledger, results
 from lab.experiments import zoo as tables
 from lab.figures.zoo import medians
-from lab.zoo import ENTRIES, LEFT_OUT, Case
+from lab.zoo import ENTRIES, LEFT_OUT
 from lipnb import Attention, bounds, local_lipschitz
+from lipnb.bounds.catalogue import Case
 
 layer = 3  # of MiniLM, the one that the table follows over lengths
 figures.house_style()
@@ -76,7 +77,7 @@ for entry in ENTRIES.values():
             value = entry.at(case)
         except ValueError:  # not for this map
             continue
-        small.append((entry.title, entry.about, value, value / constant))
+        small.append((entry.title, entry.scope, value, value / constant))
 small = pd.DataFrame(small, columns=["bound", "holds for", "value", "over"]).sort_values("value")
 figures.table(small, names={"bound": "bound", "holds for": "holds for", "value": "value", "over": "over the constant"})
 
@@ -94,7 +95,7 @@ figures.table(small, names={"bound": "bound", "holds for": "holds for", "value":
 # %% tags=["hide-input"]
 over = stored.dropna(subset="over").groupby("bound", sort=False).over.agg(["min", "max", "size"])
 rows = [
-    (e.key, e.title, e.about + ("" if e.norm == "Euclidean" else f", {e.norm}"), e.seen, "yes" if e.free else "no")
+    (e.key, e.title, e.scope + ("" if e.norm == "Euclidean" else f", {e.norm}"), e.seen, "yes" if e.free else "no")
     for e in ENTRIES.values()
 ]
 rows = pd.DataFrame(rows, columns=["bound", "title", "about", "seen", "free"]).set_index("bound").join(over)

@@ -7,7 +7,8 @@ import torch
 from lab.experiments.loading import load
 from lab.experiments.table import Table
 from lab.zoo import ENTRIES, KINDS, draw, rougher
-from lipnb import Attention, bounds, certify, corpora, local_lipschitz, models
+from lipnb import Attention, certify, corpora, local_lipschitz, models
+from lipnb.bounds.catalogue import CATALOGUE, Case
 from lipnb.recording import Unit
 from lipnb.worst_case import fork_input
 
@@ -19,7 +20,6 @@ TEXT = "python_reference"
 CURVE = {"layer": 3, "lengths": (8, 16, 32, 64, 128), "windows": 3}  # of the layer that is followed over lengths
 LENGTH = 32  # of the inputs of all layers
 AT_FORK = {"along n": ((4, 8, 16, 32, 64, 128, 256, 512), (6.0,)), "along R": ((64,), (0.25, 0.5, 1, 2, 4, 8, 16, 32))}
-ON_BALL = ("general", "general_sharp", "mean_field", "mean_field_sharp")
 
 
 def zoo_rows(key, masked, kind, count):
@@ -69,14 +69,9 @@ def layer_bounds(attention, x):
     dict
         Key of `lab.zoo.ENTRIES` -> logarithm, heads summed by Lemma 3.8 but for `ball_upper`.
     """
-    R, norms = x.norm(dim=-1).max().item(), bounds.head_norms(attention)
-    found = {**bounds.heads_on_ball(norms, len(x), R, attention.masked)}
-    if attention.masked:
-        found = {f"masked_{key}" if key.startswith("mean_field") else key: value for key, value in found.items()}
-    found |= bounds.heads_at_input(attention, norms, x)
-    found["yudin_sharp"] = bounds.yudin_upper_sharp(attention, x).log().item()
-    found["ball_upper"] = bounds.ball_upper(attention, len(x), R, log=True)
-    return found
+    case = Case(attention, x)
+    shown = [bound for bound in CATALOGUE if bound.column or bound.key in ("yudin_sharp", "ball_upper")]
+    return {bound.key: bound.log(case) for bound in shown if bound.applies(attention, layer=True) is None}
 
 
 def text_rows(masked, layer, length, window):

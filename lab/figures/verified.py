@@ -1,46 +1,30 @@
 """Upper bounds: against thousands of inputs, and as brackets of single ones."""
 
+import ast
+from pathlib import Path
+
 import pandas as pd
 
+import lipnb
 from lipnb.scanning.style import panels
 
-__all__ = ["TITLES", "brackets", "worst_cases"]
+__all__ = ["bound_titles", "brackets", "worst_cases"]
 
-TITLES = {
-    "general_upper": "Theorem 3.3, 4.3",
-    "general_upper_sharp": "Theorem 3.3, tighter (ours)",
-    "general_upper_optimal": "Theorem 3.3, exact leading constant (ours)",
-    "column_upper": "by column sums, at an input (ours)",
-    "spread_upper": "by the spread, at an input (ours)",
-    "yudin_upper": "Yudin et al., at an input",
-    "yudin_upper_sharp": "Yudin et al., norm of the softmax",
-    "biased_upper": "Theorem E.3, with biases",
-    "multi_head_upper": "Lemma 3.8, several heads",
-    "mean_field_upper": "Theorem 3.5, mean field",
-    "mean_field_upper_sharp": "Theorem 3.5, tighter (ours)",
-    "masked_mean_field_upper": "Theorem 4.4, corrected (ours)",
-    "masked_mean_field_upper_sharp": "Theorem 4.4, half the exponent (ours)",
-    "large_radius_upper": "Theorem 3.7, 4.5, limit",
-    "certify": "certificate, upper side (ours)",
-    "certify_no_column": "certificate, closed form (ours)",
-    "three_terms": "closed form, no rounding (ours)",
-    "nearby_upper": "change near an input (ours)",
-    "heads_on_ball": "all heads on a ball",
-    "ball_upper": "a whole layer on a ball (ours)",
-    "max_token_upper": "largest token, ball (ours)",
-    "max_token_terms": "largest token, input (ours)",
-    "heads_at_input": "all heads at an input",
-    "rotary_upper": "rotary attention, ball (ours)",
-    "rotary_terms": "rotary attention, input (ours)",
-    "l2_upper": "L2 attention, 2-norm",
-    "l2_upper_maximum": "L2 attention, maximum norm",
-    "l2_upper_sharp": "L2 attention, tighter (ours)",
-}
-BOUNDS = {
-    "general": ("Thm 3.3", "C1", "s"),
-    "yudin": ("Yudin et al.", "C4", "^"),
-    "closed_form": ("three terms", "C2", "D"),
-}
+BOUNDS = {"general": ("C1", "s"), "yudin": ("C4", "^"), "closed_form": ("C2", "D")}
+
+
+def bound_titles():
+    """Titles in the catalogue of bounds by key, and by the names of rows of ``verify``: a dictionary.
+
+    They are read from its text, because figures are drawn where torch is not installed.
+    """
+    text = (Path(lipnb.__file__).parent / "bounds" / "catalogue.py").read_text(encoding="utf-8")
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
+    rows = [[part.value for part in node.args[:3]] for node in calls if getattr(node.func, "id", "") == "Bound"]
+    keys = {key: title for _, key, title in rows}
+    names = {name: title for name, _, title in reversed(rows)}  # of two of one function the first
+    others = {"l2_upper_maximum": keys["l2_maximum"], "large_radius_upper": keys["large_radius"]}
+    return keys | names | others | {"certify_no_column": f"{keys['three_terms']}, rounding included"}
 
 
 def worst_cases(table):
@@ -62,7 +46,7 @@ def worst_cases(table):
     ax.plot(worst.worst, place, "o", ms=9, mfc="none", color="C0", label="all inputs")
     ax.plot(worst.worst_hot, place, "D", ms=5, color="C1", label="logit range t ≥ 1 only")
     ax.axvline(1, color="black", lw=1, zorder=0)
-    ax.set_yticks(place, [TITLES.get(name, name.replace("_", " ")) for name in worst.index], fontsize=9)
+    ax.set_yticks(place, [bound_titles()[name] for name in worst.index], fontsize=9)
     ax.set(xlim=(0, 1.03), ylim=(len(worst) - 0.5, -0.5), xlabel="largest measured / bound")
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9)
     return ax.figure
@@ -85,11 +69,12 @@ def brackets(*tables):
     longest = stored[stored.length == stored.groupby("model").length.transform("max")]
     groups = longest.groupby(["model", "masked"], sort=False)
     axes = panels(len(groups), width=3.7, height=3.9)
+    words = bound_titles() | {"closed_form": bound_titles()["three_terms"]}
     for ax, ((model, masked), rows) in zip(axes, groups, strict=True):
         if not rows.layer.is_unique:
             raise ValueError(f"{model}: more than one row of a layer at n = {rows.length.iloc[0]}.")
-        for name, (label, colour, marker) in BOUNDS.items():
-            ax.plot(rows.layer, rows[name], color=colour, marker=marker, label=label)
+        for name, (colour, marker) in BOUNDS.items():
+            ax.plot(rows.layer, rows[name], color=colour, marker=marker, label=words[name])
         ax.fill_between(rows.layer, rows.lower, rows.upper, color="C0", alpha=0.55)
         ax.plot(rows.layer, rows.upper, color="C0", lw=1, label="bracket: lower, upper")
         ax.plot(rows.layer, rows.lower, color="C0", lw=1)

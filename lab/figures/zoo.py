@@ -9,19 +9,21 @@ import textwrap
 import matplotlib.pyplot as plt
 import numpy as np
 
+from lab.figures.verified import bound_titles
+
 __all__ = ["LINES", "at_text", "at_worst", "medians"]
 
-# key: title in the catalogue, colour, line, marker
+# key: colour, line, marker
 LINES = {
-    "mean_field_sharp": ("Thm 3.5, tighter", "C0", ":", "v"),
-    "general": ("Castin, Thm 3.3", "C1", "--", "s"),
-    "ball_upper": ("whole layer on a ball", "C0", "--", "P"),
-    "general_sharp": ("Thm 3.3, tighter", "C0", "--", "o"),
-    "spread": ("Castin, C.3 by its proof", "C1", "-", "D"),
-    "yudin": ("Yudin, Thm 3", "C3", "-", "^"),
-    "yudin_sharp": ("Yudin, exact softmax", "C3", ":", "<"),
-    "column": ("column sums", "C2", "-", "X"),
-    "three_terms": ("three terms", "C2", "-", "o"),
+    "mean_field_sharp": ("C0", ":", "v"),
+    "general": ("C1", "--", "s"),
+    "ball_upper": ("C0", "--", "P"),
+    "general_sharp": ("C0", "--", "o"),
+    "spread": ("C1", "-", "D"),
+    "yudin": ("C3", "-", "^"),
+    "yudin_sharp": ("C3", ":", "<"),
+    "column": ("C2", "-", "X"),
+    "three_terms": ("C2", "-", "o"),
 }
 SAME = ("yudin_sharp",)  # as another line, to the width of it
 APART = 0.19  # of lines of labels, in decades
@@ -73,13 +75,15 @@ def at_text(table, *, layer=3, masked=False, top=1e6):
     """
     found = medians(table[(table.layer == layer) & (table.masked == masked)])
     ax = plt.subplots(figsize=(5.0, 6.2))[1]
+    named = bound_titles()
     shown = [key for key in LINES if key in found and key not in SAME and found[key].min() <= top]
     for key in shown:
-        _, colour, line, marker = LINES[key]
+        colour, line, marker = LINES[key]
         ax.plot(found.index, found[key], ls=line, marker=marker, color=colour, lw=1.4)
     ax.fill_between(found.index, found.truth, found.three_terms, color="C2", alpha=0.15, lw=0)
     ax.plot(found.index, found.truth, "k-", marker=".", lw=2.4)
-    labels = [(found[key].iloc[-1], *LINES[key][:2]) for key in shown] + [(found.truth.iloc[-1], "the constant", "k")]
+    labels = [(found[key].iloc[-1], named[key], LINES[key][0]) for key in shown]
+    labels.append((found.truth.iloc[-1], "the constant", "k"))
     above = 0.0  # where the last label ends, in decades
     for value, words, colour in sorted(labels):
         lines = textwrap.wrap(words, LONGEST)
@@ -89,7 +93,7 @@ def at_text(table, *, layer=3, masked=False, top=1e6):
         ax.text(*at, "\n".join(lines), va="center", color=colour, linespacing=1)
         leader = {"arrowstyle": "-", "color": colour, "lw": 0.8, "shrinkA": 3, "shrinkB": 4}
         ax.annotate("", (found.index[-1], value), at, annotation_clip=False, arrowprops=leader)
-    beyond = [words for key, (words, *_) in LINES.items() if key in found and found[key].min() > top]
+    beyond = [named[key] for key in LINES if key in found and found[key].min() > top]
     if beyond:
         ax.set_title(f"beyond this figure: {', '.join(beyond)}")
     ax.set(xscale="log", yscale="log", xlabel="tokens n", ylabel="Lipschitz constant and bounds")
@@ -112,14 +116,15 @@ def at_worst(table):
     Figure
     """
     figure, grid = plt.subplots(2, 2, figsize=(5.0, 6.8), sharey=True, sharex="col")
+    named = bound_titles()
     table = table.assign(over=10.0 ** table.log10.clip(upper=300) / table.truth)
     for axes, given in zip(grid, ("fork", "random"), strict=True):
         for ax, along, place in zip(axes, ("along n", "along R"), ("n", "t"), strict=True):
             rows = table[(table.along == along) & (table.input == given)]
-            for key, (words, colour, line, marker) in LINES.items():
+            for key, (colour, line, marker) in LINES.items():
                 one = rows[rows.bound == key].sort_values(place)
                 one = one[one.over < WORST]
-                ax.plot(one[place], one.over, ls=line, marker=marker, color=colour, lw=1.3, label=words)
+                ax.plot(one[place], one.over, ls=line, marker=marker, color=colour, lw=1.3, label=named[key])
             ax.axhline(1, color="black", lw=1)
             ax.set(xscale="log", yscale="log", ylim=(0.7, WORST))
             fixed = f"t = {rows.t.iloc[0]:g}" if place == "n" else f"n = {rows.n.iloc[0]}"

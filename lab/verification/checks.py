@@ -1,6 +1,5 @@
 """The upper bounds that are checked: what is measured against each, and what an ascent against it maximises."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -8,9 +7,10 @@ import torch
 
 from lab.verification import goals
 from lab.verification.ascent import weighted_dense
-from lab.zoo.truth import blocks, largest_token
+from lab.zoo.catalogue import reached_limit
+from lab.zoo.truth import jacobian, largest_token
 from lipnb import bounds
-from lipnb.bounds.terms import Pieces
+from lipnb.bounds.catalogue import CATALOGUE
 from lipnb.certified import certify
 from lipnb.jacobian import AttentionJacobian
 
@@ -32,7 +32,9 @@ class Check(NamedTuple):
     Attributes
     ----------
     name : str
-        The bound, as the package calls it.
+        The bound, as the package calls it; of two of one function, and of a limit, another name.
+    function : str
+        The function of the package that is held.
     family : str
         Which problems it is for, see `lab.verification.draw`.
     bound : callable
@@ -43,25 +45,18 @@ class Check(NamedTuple):
         Of a `Problem`: a function of tokens (b, n, d) and weights that an ascent maximises, shape (b,).
     masked : tuple of bool
         For which masks.
-    of : str
-        The function of the package that is held, where it is not `name`.
     slow : bool
         Whether it takes so long that a quarter of the inputs must do.
     """
 
     name: str
+    function: str
     family: str
     bound: Callable
     measured: Callable
     goal: Callable
-    masked: tuple = (False, True)
-    of: str = ""
-    slow: bool = False
-
-    @property
-    def function(self):
-        """The function of the package that is held."""
-        return self.of or self.name
+    masked: tuple
+    slow: bool
 
 
 def jacobian_norm(problem):
@@ -69,84 +64,14 @@ def jacobian_norm(problem):
     return torch.linalg.svdvals(weighted_dense(problem.attention, problem.x, problem.weights))[..., 0]
 
 
-def _on_its_ball(of_one):
-    """A bound on a ball, for each input on the smallest ball around 0 that holds it."""
-
-    def bound(problem):
-        return torch.tensor([of_one(problem, R) for R in problem.radii.tolist()], dtype=torch.float64)
-
-    return bound
+def _each(of_case):
+    """What a function of a case says at each input of a problem."""
+    return lambda problem: torch.tensor([float(of_case(case)) for case in problem.cases()], dtype=torch.float64)
 
 
-def _one_map(problem):
-    return problem.A[0], problem.V[0]
-
-
-def _general(problem, R):
-    return bounds.general_upper(*_one_map(problem), problem.x.shape[-2], R)
-
-
-def _general_sharp(problem, R):
-    return bounds.general_upper_sharp(*_one_map(problem), problem.x.shape[-2], R)
-
-
-def _general_optimal(problem, R):
-    return bounds.general_upper_optimal(*_one_map(problem), problem.x.shape[-2], R)
-
-
-def _ball(problem, R):
-    return math.exp(min(bounds.ball_upper(problem.attention, problem.x.shape[-2], R, log=True), 700))
-
-
-def _biased(problem, R):
-    f = problem.attention
-    return bounds.biased_upper(*_one_map(problem), problem.x.shape[-2], R, f.scale * f.query_bias[0] @ f.key[0])
-
-
-def _mean_field(problem, R):
-    return bounds.mean_field_upper(*_one_map(problem), R)
-
-
-def _mean_field_sharp(problem, R):
-    return bounds.mean_field_upper_sharp(*_one_map(problem), R)
-
-
-def _masked_mean_field(problem, R):
-    return bounds.masked_mean_field_upper(*_one_map(problem), R, p=2)
-
-
-def _masked_mean_field_sharp(problem, R):
-    return bounds.masked_mean_field_upper_sharp(*_one_map(problem), R)
-
-
-def _column(problem):
-    return bounds.column_upper(*_one_map(problem), problem.x, masked=problem.attention.masked)
-
-
-def _spread(problem):
-    return bounds.spread_upper(*_one_map(problem), problem.x)
-
-
-def _yudin(problem):
-    return bounds.yudin_upper(problem.attention, problem.x)
-
-
-def _yudin_sharp(problem):
-    return bounds.yudin_upper_sharp(problem.attention, problem.x)
-
-
-def _max_token(problem, R):
-    return bounds.max_token_upper(problem.attention, R)
-
-
-def _max_token_terms(problem):
-    sizes = ROUNDING * _sizes(problem)
-    return torch.stack([bounds.max_token_terms(problem.attention, x) for x in problem.x]) + sizes
-
-
-def largest_token_norm(problem):
-    """Norm of the Jacobian for the largest token, a lower bound that is nearly it."""
-    return torch.tensor([largest_token(blocks(problem.attention, x)) for x in problem.x], dtype=torch.float64)
+def _up_to_rounding(of_case):
+    """A bound that holds up to rounding, with that."""
+    return lambda problem: _each(of_case)(problem) + ROUNDING * _sizes(problem)
 
 
 def _certified(problem):
@@ -157,13 +82,6 @@ def _certified(problem):
 
 def _closed_form(problem):
     return certify(problem.attention, problem.x, weights=problem.weights, columns=0).upper
-
-
-def _three_terms(problem):
-    weights = [None] * len(problem.x) if problem.weights is None else problem.weights
-    return torch.stack(
-        [sum(bounds.three_terms(Pieces(problem.attention, x, a))) for x, a in zip(problem.x, weights, strict=True)]
-    ) + ROUNDING * _sizes(problem)
 
 
 def _sizes(problem):
@@ -179,50 +97,6 @@ def _sizes(problem):
     )
     R = problem.radii[:, None]
     return (V * (1 + A * R**2 + reach * R)).sum(-1) * problem.x.shape[-2]
-
-
-def _layer_on_ball(problem):
-    """The smallest of the bounds that it gives, so that all are held."""
-    norms, f = bounds.head_norms(problem.attention), problem.attention
-    return torch.tensor(
-        [
-            math.exp(min(min(bounds.heads_on_ball(norms, problem.x.shape[-2], R, f.masked).values()), 700))
-            for R in problem.radii.tolist()
-        ],
-        dtype=torch.float64,
-    )
-
-
-def _layer_at_input(problem):
-    norms = bounds.head_norms(problem.attention)
-    return torch.tensor(
-        [math.exp(min(min(bounds.heads_at_input(problem.attention, norms, x).values()), 700)) for x in problem.x],
-        dtype=torch.float64,
-    )
-
-
-def _rotary(problem, R):
-    return bounds.rotary_upper(problem.attention, problem.x.shape[-2], R)
-
-
-def _rotary_terms(problem):
-    return torch.tensor([bounds.rotary_terms(problem.attention, x) for x in problem.x], dtype=torch.float64)
-
-
-def _l2(problem, p=2):
-    f = problem.attention
-    bound = bounds.l2_upper(f.query, problem.unfolded, f.output, problem.x.shape[-2], p)
-    return torch.full_like(problem.radii, bound)
-
-
-def _l2_maximum(problem):
-    return _l2(problem, math.inf)
-
-
-def _l2_sharp(problem):
-    f = problem.attention
-    bound = bounds.l2_upper_sharp(f.query, problem.unfolded, f.output, problem.x.shape[-2], f.masked)
-    return torch.full_like(problem.radii, bound)
 
 
 def _maximum_norm(problem):
@@ -259,57 +133,38 @@ def _multi_head(problem):
     )
 
 
-def _limit(problem):
-    """The limit where there is one, NaN where a token's largest score is attained twice."""
-    limits = []
-    for x in problem.x:
-        try:
-            limits.append(bounds.large_radius_limit(problem.attention, x).item())
-        except ValueError:
-            limits.append(float("nan"))
-    return torch.tensor(limits, dtype=torch.float64)
+BOUNDS = {bound.key: bound for bound in CATALOGUE}
 
 
-def _limit_bound(problem):
-    return (torch.linalg.matrix_norm(problem.V[0], 2) * problem.x.shape[-2] ** 0.5).expand(len(problem.x))
+def _check(key, family, goal, *, name="", bound=None, measured=jacobian_norm, slow=False):
+    """The check of a bound of the catalogue: by itself, or by a function of problems where it needs more."""
+    of = BOUNDS[key]
+    return Check(name or of.name, of.name, family, bound or _each(of.evaluate), measured, goal, of.masks, slow)
 
 
+at_input, largest = goals.over(goals.yudin_form), _each(lambda case: largest_token(jacobian(case)))
 CHECKS = (
-    Check("general_upper", "head", _on_its_ball(_general), jacobian_norm, goals.norm),
-    Check("general_upper_sharp", "head", _on_its_ball(_general_sharp), jacobian_norm, goals.norm),
-    Check("general_upper_optimal", "head", _on_its_ball(_general_optimal), jacobian_norm, goals.norm),
-    Check("column_upper", "head", _column, jacobian_norm, goals.over(goals.column_form)),
-    Check("spread_upper", "head", _spread, jacobian_norm, goals.over(goals.spread_form)),
-    Check("yudin_upper", "head", _yudin, jacobian_norm, goals.over(goals.yudin_form)),
-    Check("yudin_upper_sharp", "head", _yudin_sharp, jacobian_norm, goals.over(goals.yudin_form)),
-    Check("biased_upper", "bias", _on_its_ball(_biased), jacobian_norm, goals.norm),
-    Check("multi_head_upper", "heads", _multi_head, jacobian_norm, goals.over(goals.heads_form)),
-    Check("mean_field_upper", "measure", _on_its_ball(_mean_field), jacobian_norm, goals.norm, (False,)),
-    Check("mean_field_upper_sharp", "measure", _on_its_ball(_mean_field_sharp), jacobian_norm, goals.norm, (False,)),
-    Check("masked_mean_field_upper", "measure", _on_its_ball(_masked_mean_field), jacobian_norm, goals.norm, (True,)),
-    Check(
-        "masked_mean_field_upper_sharp",
-        "measure",
-        _on_its_ball(_masked_mean_field_sharp),
-        jacobian_norm,
-        goals.norm,
-        (True,),
-    ),
-    Check("large_radius_upper", "choice", _limit_bound, _limit, goals.followers, of="large_radius_limit"),
-    Check("certify", "full", _certified, jacobian_norm, goals.over(goals.yudin_form), slow=True),
-    Check(
-        "certify_no_column", "full", _closed_form, jacobian_norm, goals.over(goals.yudin_form), of="certify", slow=True
-    ),
-    Check("three_terms", "full", _three_terms, jacobian_norm, goals.over(goals.yudin_form), slow=True),
-    Check("nearby_upper", "heads", _nearby, _change, goals.over(goals.small_form), slow=True),
-    Check("heads_on_ball", "layer", _layer_on_ball, jacobian_norm, goals.norm, slow=True),
-    Check("ball_upper", "layer", _on_its_ball(_ball), jacobian_norm, goals.norm, slow=True),
-    Check("max_token_upper", "layer", _on_its_ball(_max_token), largest_token_norm, goals.norm, slow=True),
-    Check("max_token_terms", "layer", _max_token_terms, largest_token_norm, goals.over(goals.small_form), slow=True),
-    Check("heads_at_input", "layer", _layer_at_input, jacobian_norm, goals.over(goals.yudin_form), slow=True),
-    Check("rotary_upper", "rotary", _on_its_ball(_rotary), jacobian_norm, goals.norm, slow=True),
-    Check("rotary_terms", "rotary", _rotary_terms, jacobian_norm, goals.over(goals.small_form), slow=True),
-    Check("l2_upper", "l2", _l2, jacobian_norm, goals.norm, slow=True),
-    Check("l2_upper_maximum", "l2", _l2_maximum, _maximum_norm, goals.norm, of="l2_upper", slow=True),
-    Check("l2_upper_sharp", "l2", _l2_sharp, jacobian_norm, goals.norm, slow=True),
-)
+    *(_check(key, "head", goals.norm) for key in ("general", "general_sharp", "general_optimal")),
+    _check("column", "head", goals.over(goals.column_form)),
+    _check("spread", "head", goals.over(goals.spread_form)),
+    *(_check(key, "head", at_input) for key in ("yudin", "yudin_sharp")),
+    _check("biased", "bias", goals.norm),
+    _check("multi_head", "heads", goals.over(goals.heads_form), bound=_multi_head),
+    *(_check(key, "measure", goals.norm) for key in ("mean_field", "mean_field_sharp")),
+    *(_check(key, "measure", goals.norm) for key in ("masked_mean_field", "masked_mean_field_sharp")),
+    _check("large_radius", "choice", goals.followers, name="large_radius_upper", measured=_each(reached_limit)),
+    _check("certify", "full", at_input, bound=_certified, slow=True),
+    _check("certify", "full", at_input, name="certify_no_column", bound=_closed_form, slow=True),
+    _check("three_terms", "full", at_input, bound=_up_to_rounding(BOUNDS["three_terms"].evaluate), slow=True),
+    _check("nearby", "heads", goals.over(goals.small_form), bound=_nearby, measured=_change, slow=True),
+    *(_check(key, "layer", goals.norm, slow=True) for key in ("heads_on_ball", "ball_upper")),
+    _check("max_token", "layer", goals.norm, measured=largest, slow=True),
+    _check("max_token_terms", "layer", goals.over(goals.small_form), measured=largest, slow=True,
+           bound=_up_to_rounding(BOUNDS["max_token_terms"].evaluate)),
+    _check("heads_at_input", "layer", at_input, slow=True),
+    _check("rotary", "rotary", goals.norm, slow=True),
+    _check("rotary_terms", "rotary", goals.over(goals.small_form), slow=True),
+    _check("l2", "l2", goals.norm, slow=True),
+    _check("l2_maximum", "l2", goals.norm, name="l2_upper_maximum", measured=_maximum_norm, slow=True),
+    _check("l2_sharp", "l2", goals.norm, slow=True),
+)  # fmt: skip

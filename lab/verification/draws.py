@@ -7,6 +7,7 @@ from zlib import crc32
 import torch
 
 from lipnb.attention import Attention
+from lipnb.bounds.catalogue import Case
 from lipnb.worst_case import quadratic_input, tight_input, two_diracs
 
 __all__ = ["FAMILIES", "KINDS", "Problem", "draw"]
@@ -53,6 +54,11 @@ class Problem:
     def radii(self):
         """Largest token norm of each input, shape (b,)."""
         return torch.linalg.vector_norm(self.x, dim=-1).amax(-1)
+
+    def cases(self):
+        """Each input as a case of `lipnb.bounds.catalogue`."""
+        weights = [None] * len(self.x) if self.weights is None else self.weights
+        return [Case(self.attention, x, a, self.unfolded) for x, a in zip(self.x, weights, strict=True)]
 
     def at(self, x, weights=None):
         """The same map on other inputs."""

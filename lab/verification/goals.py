@@ -4,19 +4,14 @@ import torch
 
 from lab.verification.ascent import Norm
 from lab.verification.draws import Problem
-from lipnb.attention import Attention
+from lab.zoo.catalogue import heads_of
 
 __all__ = ["column_form", "followers", "heads", "heads_form", "norm", "over", "small_form", "spread_form", "yudin_form"]
 
 
 def heads(problem):
     """Each head without its output matrix, and its problem."""
-    f = problem.attention
-    alone = [
-        Attention(f.query[[h]], f.key[[h]], f.value[[h]], scale=f.scale, masked=f.masked, window=f.window)
-        for h in range(f.heads)
-    ]
-    return [Problem(head, problem.x) for head in alone]
+    return [Problem(head, problem.x) for head in heads_of(problem.attention)]
 
 
 def norm(problem):

@@ -1,67 +1,21 @@
 """Maps and inputs to hold against each bound: random ones, explicit rough ones, and those that a search makes worse."""
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
 from zlib import crc32
 
 import torch
 
 from lab.zoo.maps import CosineAttention, SigmoidAttention, softmax
-from lab.zoo.truth import blocks
 from lipnb.attention import Attention
+from lipnb.bounds.catalogue import Case
 from lipnb.worst_case import ascend, fork_input, unit_slope
 
-__all__ = ["FAMILIES", "KINDS", "Case", "draw", "rougher"]
+__all__ = ["FAMILIES", "KINDS", "draw", "rougher"]
 
 KINDS = ("random", "rough", "ascended")
 FAMILIES = ("head", "bias", "layer", "measure", "rotary", "l2", "cosine", "sigmoid", "softmax", "norm", "stacked")
 STEPS, TRIALS = 40, 60  # of an ascent, and of the trials after it
-
-
-class Case(NamedTuple):
-    """One map and one input, float64.
-
-    Attributes
-    ----------
-    f : callable
-        The map of tokens.
-    x : Tensor, shape (n, d)
-        The tokens.
-    weights : Tensor, shape (n,), or None
-        Token weights of total one.
-    unfolded : Tensor, shape (h, v, d), or None
-        Of L2 attention, the value matrices before the query matrices are folded into them.
-    """
-
-    f: Callable
-    x: torch.Tensor
-    weights: torch.Tensor | None = None
-    unfolded: torch.Tensor | None = None
-
-    @property
-    def n(self):
-        """Number of tokens."""
-        return len(self.x)
-
-    @property
-    def R(self):
-        """Largest token norm."""
-        return self.x.norm(dim=-1).amax().item()
-
-    @property
-    def A(self):
-        """Logit matrix of the first head, shape (d, d)."""
-        return self.f.scale * self.f.key[0].mT @ self.f.query[0]
-
-    @property
-    def V(self):
-        """Value matrix of the first head, the output matrix included, shape (m, d)."""
-        return self.f.value[0] if self.f.output is None else self.f.output[0] @ self.f.value[0]
-
-    def jacobian(self):
-        """Blocks (n, m, n, d) of the Jacobian by autograd, at the weights where there are any."""
-        return blocks(self.f if self.weights is None else lambda x: self.f(x, self.weights), self.x)
 
 
 def draw(family, kind, seed, *, masked=False):
@@ -210,11 +164,11 @@ def rougher(case, ratio, *, seed=0):
         return (kept(point[0] + 0.3 * size * 0.9**step * slope),)
 
     (x,), _ = ascend(goal, (case.x[None],), move, steps=STEPS)
-    best = max((case, case._replace(x=x[0])), key=ratio)
+    best = max((case, replace(case, x=x[0])), key=ratio)
     top = ratio(best)
     for trial in range(TRIALS):
         step = 0.3 * 0.93**trial * torch.randn(case.x.shape, generator=g, dtype=torch.float64)
-        other = best._replace(x=kept(best.x + size / math.sqrt(case.x.shape[1]) * step))
+        other = replace(best, x=kept(best.x + size / math.sqrt(case.x.shape[1]) * step))
         if (now := ratio(other)) > top:
             best, top = other, now
     return best

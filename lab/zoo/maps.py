@@ -22,7 +22,7 @@ class CosineAttention:
     qi2023lipsformer, as transcribed by others.
     """
 
-    masked = False
+    masked, kind = False, "cosine attention"
 
     def __init__(self, query, key, value, *, tau=1.0, nu=1.0, eps=1e-2):
         self.query, self.key, self.value, self.tau, self.nu, self.eps = query, key, value, tau, nu, eps
@@ -52,7 +52,7 @@ class SigmoidAttention:
     ramapuram2024theory.
     """
 
-    masked = False
+    masked, kind = False, "sigmoid attention"
 
     def __init__(self, A, V, *, bias=0.0):
         self.A, self.V, self.bias = A, V, bias
@@ -65,3 +65,6 @@ class SigmoidAttention:
 def softmax(x):
     """The softmax of logits (1, n), as a map of one token."""
     return x.softmax(-1)
+
+
+softmax.kind = "the softmax"

@@ -6,12 +6,17 @@ import torch
 
 from lipnb.jacobian import AutodiffJacobian
 
-__all__ = ["blocks", "largest_row", "largest_token", "row_sums", "sign_norm", "spectral"]
+__all__ = ["blocks", "jacobian", "largest_row", "largest_token", "row_sums", "sign_norm", "spectral"]
 
 
 def blocks(f, x):
     """Jacobian of a map of tokens (n, d) to (n', m), shape (n', m, n, d)."""
     return AutodiffJacobian(f, x).dense().unflatten(-1, x.shape).unflatten(0, (len(f(x)), -1))
+
+
+def jacobian(case):
+    """The same of a `Case`, at its weights where there are any."""
+    return blocks(case.f if case.weights is None else lambda x: case.f(x, case.weights), case.x)
 
 
 def spectral(J, weights=None):

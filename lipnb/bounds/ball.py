@@ -13,10 +13,10 @@ import torch
 
 from lipnb.attention import Attention
 from lipnb.bounds.ellipsoid import layer_norm_radius, norm_ellipsoid
-from lipnb.bounds.heads import IN_USE, head_norms, heads_on_ball
+from lipnb.bounds.heads import IN_USE, heads_on_ball
 from lipnb.bounds.in_use import range_of_relative, sizes_in_use
 from lipnb.bounds.joint import Region, Sizes, sizes_of_heads, sizes_of_layer
-from lipnb.bounds.norms import answer, heat, log_sum, norms, product
+from lipnb.bounds.norms import answer, head_norms, heat, log_sum, norms, product
 from lipnb.bounds.rounding import largest_singular
 from lipnb.bounds.units import with_own_keys
 from lipnb.checks import count, number, radius, real_tensor

@@ -9,7 +9,25 @@ from lipnb.bounds.norms import growth_rate, heat, norms, product
 from lipnb.bounds.rounding import largest_singular, length
 from lipnb.checks import as_double, count, radius
 
-__all__ = ["biased_upper", "general_lower", "general_upper", "general_upper_sharp", "multi_head_upper"]
+__all__ = [
+    "biased_upper",
+    "general",
+    "general_lower",
+    "general_sharp",
+    "general_upper",
+    "general_upper_sharp",
+    "multi_head_upper",
+]
+
+
+def general(t, key, V, n):
+    r"""Theorems 3.3 and E.3 on numbers: :math:`t = \|A\|_2 R^2`, `key` at least :math:`R\, |A x_i + c|`, |V|."""
+    return product(math.sqrt(3), V, math.hypot(t, 2 * math.sqrt(n) * key, math.sqrt(n)))
+
+
+def general_sharp(t, V, n):
+    """`general_upper_sharp` on numbers: the largest logit t, the norm of V."""
+    return product(V, t + math.sqrt(n) * (1 + t))
 
 
 def general_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
@@ -50,8 +68,8 @@ def general_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
     7.937254
     """
     A_norm, V_norm = norms(A, V)
-    n, t = count(n), heat(A_norm, R)
-    return product(math.sqrt(3), V_norm, math.hypot(t * math.sqrt(4 * n + 1), math.sqrt(n)))
+    t = heat(A_norm, R)
+    return general(t, t, V_norm, count(n))
 
 
 def general_upper_sharp(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
@@ -88,8 +106,7 @@ def general_upper_sharp(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> f
     5.0
     """
     A_norm, V_norm = norms(A, V)
-    n, t = count(n), heat(A_norm, R)
-    return product(V_norm, t + math.sqrt(n) * (1 + t))
+    return general_sharp(heat(A_norm, R), V_norm, count(n))
 
 
 def general_lower(A: torch.Tensor, n: int, R: float) -> float:
@@ -210,7 +227,5 @@ def biased_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float, c: torch.Te
     c = as_double(c)
     if c.shape != as_double(A).shape[:1] or not torch.isfinite(c).all():
         raise ValueError(f"c must have shape (d,) = ({len(A)},) and finite entries, got {tuple(c.shape)}.")
-    n, R = count(n), radius(R)
-    reach = A_norm * R + length(c).item()
-    parts = heat(A_norm, R), 2 * math.sqrt(n) * R * reach, math.sqrt(n)
-    return product(math.sqrt(3), V_norm, math.hypot(*parts) if R else math.sqrt(n))
+    reach = A_norm * radius(R) + length(c).item()
+    return general(heat(A_norm, R), product(R, reach), V_norm, count(n))

@@ -7,7 +7,7 @@ Output token i moves by :math:`\sum_h W_O [\sum_j P_{ij} W_V \varepsilon_j + \su
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.heads import head_norms
+from lipnb.bounds.norms import head_norms
 from lipnb.bounds.rounding import largest_singular, largest_singular_of_each
 from lipnb.bounds.units import with_own_keys
 from lipnb.checks import at_once, radius

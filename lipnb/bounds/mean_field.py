@@ -5,9 +5,13 @@ import math
 import torch
 from scipy.special import beta, betainc
 
-from lipnb.bounds.norms import answer, growth_rate, heat, log_sum, norms
+from lipnb.bounds.norms import answer, growth_rate, heat, log_of, log_sum, norms
 
 __all__ = [
+    "log_masked",
+    "log_masked_sharp",
+    "log_mean_field",
+    "log_mean_field_sharp",
     "masked_mean_field_upper",
     "masked_mean_field_upper_sharp",
     "mean_field_lower",
@@ -16,13 +20,32 @@ __all__ = [
 ]
 
 
-def _log(number):
-    return math.log(number) if number > 0 else -math.inf
-
-
 def _exponent(p):
     if not p > 1:
         raise ValueError(f"p must be more than 1, got {p!r}: at p = 1 no bound is uniform in the measure.")
+
+
+def log_mean_field(t, V):
+    """Logarithm of `mean_field_upper` on numbers: the largest logit t, the norm of V."""
+    return log_of(V) + math.log1p(3 * t) + 2 * t
+
+
+def log_mean_field_sharp(t, V):
+    """The same of `mean_field_upper_sharp`."""
+    return log_of(V) + log_sum([log_of(t), math.log1p(t) + t])
+
+
+def log_masked(t, V, p=2):
+    """The same of `masked_mean_field_upper`."""
+    hardy = 0.0 if math.isinf(p) else math.log(p / (p - 1))
+    return log_of(V) + log_sum([log_of(t), hardy + math.log1p(2 * t) + 2 * t])
+
+
+def log_masked_sharp(t, V, p=2):
+    """The same of `masked_mean_field_upper_sharp`."""
+    values, keys = _past_averages(t, p)
+    past = 2 * t / p + log_sum([log_of(values), log_of(2 * t) + log_of(keys)])
+    return log_of(V) + log_sum([log_of(t), past])
 
 
 def mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = False) -> float:
@@ -62,8 +85,7 @@ def mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = Fal
     (29.556224, 20010.31)
     """
     A_norm, V_norm = norms(A, V)
-    t = heat(A_norm, R)
-    return answer(_log(V_norm) + math.log1p(3 * t) + 2 * t, log)
+    return answer(log_mean_field(heat(A_norm, R), V_norm), log)
 
 
 def mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = False) -> float:
@@ -99,8 +121,7 @@ def mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, log: bool
     6.436564
     """
     A_norm, V_norm = norms(A, V)
-    t = heat(A_norm, R)
-    return answer(_log(V_norm) + log_sum([_log(t), math.log1p(t) + t]), log)
+    return answer(log_mean_field_sharp(heat(A_norm, R), V_norm), log)
 
 
 def mean_field_lower(A: torch.Tensor, R: float, log: bool = False) -> float:
@@ -139,7 +160,7 @@ def mean_field_lower(A: torch.Tensor, R: float, log: bool = False) -> float:
     109.1963
     """
     t = min(heat(growth_rate(A), R), torch.finfo(torch.float64).max)  # a lower bound must not become infinite
-    return answer(_log(t / 2) + t, log)
+    return answer(log_of(t / 2) + t, log)
 
 
 def masked_mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, p: float = 2, log: bool = False) -> float:
@@ -180,9 +201,7 @@ def masked_mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, p: float
     """
     _exponent(p)
     A_norm, V_norm = norms(A, V)
-    t = heat(A_norm, R)
-    hardy = 0.0 if math.isinf(p) else math.log(p / (p - 1))
-    return answer(_log(V_norm) + log_sum([_log(t), hardy + math.log1p(2 * t) + 2 * t]), log)
+    return answer(log_masked(heat(A_norm, R), V_norm, p), log)
 
 
 def masked_mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, p: float = 2, log: bool = False) -> float:
@@ -224,10 +243,7 @@ def masked_mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, p:
     """
     _exponent(p)
     A_norm, V_norm = norms(A, V)
-    t = heat(A_norm, R)
-    values, keys = _past_averages(t, p)
-    past = 2 * t / p + log_sum([_log(values), _log(2 * t) + _log(keys)])
-    return answer(_log(V_norm) + log_sum([_log(t), past]), log)
+    return answer(log_masked_sharp(heat(A_norm, R), V_norm, p), log)
 
 
 def _past_averages(t, p):

@@ -1,14 +1,19 @@
 """The numbers by which bounds on a ball know a head: the norms of A and V, the largest logit, the growth rate."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from lipnb.attention import Attention
 from lipnb.bounds.rounding import largest_singular
+from lipnb.bounds.units import with_own_keys
 from lipnb.checks import as_double, radius, square
 
-__all__ = ["answer", "growth_rate", "heat", "log_sum", "norms", "product"]
+__all__ = ["LEAST", "HeadNorms", "answer", "growth_rate", "head_norms", "heat", "log_of", "log_sum", "norms", "product"]
+
+LEAST = 1e-300  # what the norm of a product counts at least: entries that underflow are smaller
 
 
 def norms(A, V):
@@ -23,6 +28,59 @@ def norms(A, V):
     return largest_singular(A).item(), largest_singular(V).item()
 
 
+class HeadNorms(NamedTuple):
+    r"""Spectral norms of the maps of each head; the bounds know the heads by these alone.
+
+    Attributes
+    ----------
+    A : Tensor, shape (h,)
+        :math:`\|A\|_2`, :math:`A = s W_K^\top W_Q`.
+    V, W, WV : Tensor, shape (h,)
+        :math:`\|W_V\|_2`, :math:`\|W_O\|_2` (1 for heads side by side) and :math:`\|W_O W_V\|_2`.
+    c : Tensor, shape (h,)
+        :math:`|c|`, :math:`c = s W_K^\top b_Q`; 0 without query biases.
+    """
+
+    A: torch.Tensor
+    V: torch.Tensor
+    W: torch.Tensor
+    WV: torch.Tensor
+    c: torch.Tensor
+
+
+def head_norms(attention: Attention) -> HeadNorms:
+    """`HeadNorms` of an `Attention` with dot products; float64, up to rounding.
+
+    Examples
+    --------
+    >>> f = Attention.from_matrices(torch.eye(2).double(), torch.eye(2).double())
+    >>> [round(norm.item(), 6) for norm in head_norms(f)]
+    [1.0, 1.0, 1.0, 1.0, 0.0]
+    """
+    attention = with_own_keys(attention)
+    attention.check_plain("this bound")
+    att = attention.to(dtype=torch.float64)
+
+    def factor(matrix):  # |M y| = |R y|
+        return torch.linalg.qr(matrix, mode="r").R
+
+    def joined(left, right, scale=1.0):  # of what does not vanish: never below `LEAST`, to which it may underflow
+        there = (left != 0).any(-1).any(-1) & (right != 0).any(-1).any(-1) & (scale != 0)
+        norm = scale * largest_singular(left @ right.mT)
+        return torch.where(there, norm.clamp_min(LEAST), norm)
+
+    key, query, value = (factor(matrix.mT) for matrix in (att.key, att.query, att.value))
+    V = largest_singular(value)
+    W, WV = torch.ones_like(V), V
+    if att.output is not None:
+        output = factor(att.output)
+        W, WV = largest_singular(output), joined(output, value)
+    c = torch.zeros_like(V)
+    if att.query_bias is not None:
+        c = joined(key, att.query_bias[:, None], abs(att.scale))
+    return HeadNorms(joined(key, query, abs(att.scale)), V, W, WV, c)
+
+
 def heat(A_norm, R):
     r""":math:`t = \|A\|_2 R^2`, the largest logit on the ball: bounds know A and R by it; infinite beyond float64."""
     return product(A_norm, radius(R), R)
@@ -31,6 +89,11 @@ def heat(A_norm, R):
 def product(*factors):
     """The product of numbers, 0 or more: zero with any that is zero, infinite where it leaves the range of float64."""
     return math.prod(map(float, factors)) if all(factors) else 0.0
+
+
+def log_of(number):
+    """The natural logarithm, minus infinity of zero."""
+    return math.log(number) if number > 0 else -math.inf
 
 
 def log_sum(logs):

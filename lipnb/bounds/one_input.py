@@ -7,7 +7,17 @@ import torch
 from lipnb.bounds.norms import norms
 from lipnb.checks import as_double
 
-__all__ = ["column_upper", "enclosing_center", "spread_upper"]
+__all__ = ["column", "column_upper", "enclosing_center", "spread", "spread_upper"]
+
+
+def column(t, key, V, P):
+    r"""`column_upper` of heads: :math:`t = \|A\|_2 R^2`, `key` at least :math:`R\, |A x_i + c|`, probabilities P."""
+    return V * (t + P.sum(-2).amax(-1).sqrt() * (1 + key))
+
+
+def spread(A, V, r, reach, n):
+    """`spread_upper` of heads: norms of A and V, the radius r of the tokens, the largest |A x_i + c|, n of them."""
+    return math.sqrt(3) * V * (A**2 * r**4 + n * (4 * reach**2 * r**2 + 1)).sqrt()
 
 
 @torch.no_grad()
@@ -52,9 +62,8 @@ def column_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor, *, masked: b
     logits = x @ A.mT @ x.mT
     if masked:
         logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
-    column = logits.softmax(-1).sum(-2).amax(-1)
     t = A_norm * x.square().sum(-1).amax(-1)
-    return V_norm * (t + column.sqrt() * (1 + t)) * (1 + 1e-12)
+    return column(t, t, V_norm, logits.softmax(-1)) * (1 + 1e-12)
 
 
 @torch.no_grad()
@@ -102,8 +111,7 @@ def spread_upper(
     center = enclosing_center(x) if center is None else as_double(center)
     r = (x - center[..., None, :]).norm(dim=-1).amax(-1)
     reach = (x @ A.mT).norm(dim=-1).amax(-1)
-    n = x.shape[-2]
-    return math.sqrt(3) * V_norm * (A_norm**2 * r**4 + n * (4 * reach**2 * r**2 + 1)).sqrt() * (1 + 1e-12)
+    return spread(A_norm, V_norm, r, reach, x.shape[-2]) * (1 + 1e-12)
 
 
 def _tokens(x, d):

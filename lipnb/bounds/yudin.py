@@ -3,11 +3,29 @@
 import torch
 
 from lipnb.attention import Attention
+from lipnb.bounds.norms import head_norms
 from lipnb.bounds.rounding import largest_singular
 from lipnb.bounds.softmax import softmax_norm
 from lipnb.bounds.units import with_own_keys
 
-__all__ = ["yudin_upper", "yudin_upper_sharp"]
+__all__ = ["attention_at", "two_largest", "without_query_bias", "yudin", "yudin_upper", "yudin_upper_sharp"]
+
+
+def attention_at(att, x):
+    """Attention matrices (..., h, n, n) at tokens, and the :math:`A x_i + c` in coordinates that keep lengths."""
+    query, key, _ = att.project(x)
+    return att.probabilities_of(query, key), query @ torch.linalg.qr(att.key.mT, mode="r").R.mT  # |W_K^T q| = |R q|
+
+
+def two_largest(P):
+    """:math:`g_1` of each row, from its two largest entries, the second 0 where there is one token."""
+    first, second = torch.nn.functional.pad(P, (0, 1)).topk(2, dim=-1).values.unbind(-1)
+    return first * (1 - first + second)
+
+
+def yudin(P, rows, tokens, A, keys, V):
+    """Both forms, of heads: bounds on the softmax of each row, norms of X and A, of the A x_i + c as rows, and of V."""
+    return V * (largest_singular(P) + rows.amax(-1) * tokens * (tokens * A + keys))
 
 
 @torch.no_grad()
@@ -56,10 +74,9 @@ def yudin_upper(attention: Attention, x: torch.Tensor) -> torch.Tensor:
             "this bound is for attention without query biases: use lipnb.certify, or "
             "lipnb.bounds.without_query_bias first."
         )
-    _, _, value, logits, tokens, P = _parts(attention, x)
-    first, second = _two_largest(P)
-    spread = (first * (1 - first + second)).amax(-1)  # g1, worst row: (..., h)
-    return (value * (largest_singular(P) + 2 * tokens**2 * logits * spread)).sum(-1)
+    norms, tokens = head_norms(attention), largest_singular(x.double())[..., None]
+    P, _ = attention_at(attention.to(dtype=torch.float64), x.double())
+    return yudin(P, two_largest(P), tokens, norms.A, tokens * norms.A, norms.WV).sum(-1)
 
 
 @torch.no_grad()
@@ -108,23 +125,60 @@ def yudin_upper_sharp(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     attention = with_own_keys(attention)
     attention.check_plain("yudin_upper_sharp")
     attention.check_input(x)
-    query, key, value, logits, tokens, P = _parts(attention, x)
-    slopes = largest_singular(query @ torch.linalg.qr(key.mT, mode="r").R.mT)  # |W_K^T q| = |R q|
-    heads = largest_singular(P) + softmax_norm(P).amax(-1) * tokens * (tokens * logits + slopes)
-    return (value * heads).sum(-1) * (1 + 1e-12)
+    norms, tokens = head_norms(attention), largest_singular(x.double())[..., None]
+    P, slopes = attention_at(attention.to(dtype=torch.float64), x.double())
+    return yudin(P, softmax_norm(P), tokens, norms.A, largest_singular(slopes), norms.WV).sum(-1) * (1 + 1e-12)
 
 
-def _parts(attention, x):
-    """Queries, key matrices, norms of the value maps and of A, (h,), and of X, (..., 1); probabilities."""
-    attention, x = attention.to(dtype=torch.float64), x.double()
-    query, key, _ = attention.project(x)
-    value = attention.value if attention.output is None else attention.output @ attention.value
-    logits = largest_singular(abs(attention.scale) * attention.key.mT @ attention.query)
-    tokens = largest_singular(x)[..., None]
-    return query, attention.key, largest_singular(value), logits, tokens, attention.probabilities_of(query, key)
+def without_query_bias(attention: Attention, x: torch.Tensor, size: float) -> tuple[Attention, torch.Tensor]:
+    r"""The same map without a query bias, on tokens with one constant coordinate more.
 
+    .. math:: W_Q x + b_Q = (W_Q, b_Q / t)\,(x, t), \qquad \|D_x f\|_2 \le \|D_{(x, t)} f'\|_2 .
 
-def _two_largest(P):
-    """Largest and second largest entry of each row, the second 0 where there is one token."""
-    top = P.topk(min(2, P.shape[-1]), dim=-1).values
-    return top[..., 0], top[..., 1] if top.shape[-1] > 1 else torch.zeros_like(top[..., 0])
+    Parameters
+    ----------
+    attention : Attention
+        Any heads and biases. Key, value and output biases change no derivative and are left out.
+    x : Tensor, shape (..., n, d)
+        Tokens.
+    size : float
+        The constant t, positive. Bounds depend on it; each is valid.
+
+    Returns
+    -------
+    Attention, Tensor
+        The map f' of width d + 1 and its tokens, shape (..., n, d + 1); the arguments where there is no query bias.
+
+    Notes
+    -----
+    Compare castin2024smooth, Thm E.3, where the tokens are moved instead.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2)[None]
+    >>> f = Attention(eye, eye, eye, query_bias=torch.ones(1, 2))
+    >>> same, wider = without_query_bias(f, torch.zeros(3, 2), 1.0)
+    >>> same.width, same.query_bias, wider.shape
+    (3, None, torch.Size([3, 3]))
+    """
+    attention = with_own_keys(attention)
+    attention.check_plain("without_query_bias")
+    if attention.query_bias is None:
+        return attention, x
+    if not size > 0:
+        raise ValueError(f"size must be positive, got {size!r}.")
+    blank = torch.zeros_like(attention.query_bias[..., None])
+
+    def wider(matrix, column):
+        return torch.cat([matrix, column], dim=-1)
+
+    same = attention.replace(
+        query=wider(attention.query, attention.query_bias[..., None] / size),
+        key=wider(attention.key, blank),
+        value=wider(attention.value, attention.value.new_zeros(*attention.value.shape[:2], 1)),
+        query_bias=None,
+        key_bias=None,
+        value_bias=None,
+        output_bias=None,
+    )
+    return same, wider(x, torch.full_like(x[..., :1], size))

@@ -8,8 +8,6 @@ from importlib import import_module
 from lipnb.origin import extra
 
 HOMES = {
-    "CATALOGUE": "catalogue",
-    "Bound": "catalogue",
     "SUMS": "folder",
     "Scan": "folder",
     "begin": "run",

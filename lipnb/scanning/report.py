@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from lipnb import corpora, recording
 from lipnb.scanning import figures
-from lipnb.scanning.catalogue import CATALOGUE, SOURCES
+from lipnb.scanning.catalogue import SCANNED, SOURCES
 from lipnb.scanning.columns import COLUMNS
 from lipnb.scanning.comparing import Comparison, compared
 from lipnb.scanning.folder import Scan
@@ -81,7 +81,7 @@ def html(found: Scan, against: Comparison | None = None) -> str:
         rows=summary.astype(object).where(summary.notna(), None).to_dict("records"),
         there=there,
         titles=TITLES,
-        catalogue=[(bound, _range(summary, bound.key)) for bound in CATALOGUE if bound.key in there],
+        catalogue=[(bound, _range(summary, bound.column)) for bound in SCANNED if bound.column in there],
         inapplicable=_inapplicable(settings, there),
         known={name for name in SOME if name in summary and summary[name].notna().any()},
         against=against,

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from lipnb.scanning.catalogue import CATALOGUE
+from lipnb.scanning.catalogue import SCANNED
 
 __all__ = [
     "BASELINES",
@@ -23,7 +23,7 @@ BASELINES = {  # and why there is none
     "shuffled": "No baseline of shuffled tokens: this model reads images, which are not put in another order.",
 }
 ENDS = {"layers": "last layer", "hidden": "last hidden states", "logits": "logits"}  # of the whole network
-TITLES = {bound.key: bound.title for bound in CATALOGUE}
+TITLES = {bound.column: bound.title for bound in SCANNED}
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:

@@ -6,8 +6,6 @@ import matplotlib.pyplot as plt
 import pytest
 
 from lab import figures, results
-from lab.figures.zoo import LINES
-from lab.zoo import ENTRIES
 
 PHONE = 350  # pixels that a figure has on a phone
 LEGIBLE = 9  # pixels of a letter's size
@@ -32,10 +30,6 @@ def drawn(request):
 def texts(figure):
     """What is written in a figure: titles, labels, numbers of the axes, legends."""
     return [one for one in figure.findobj(plt.Text) if one.get_text().strip() and one.get_visible()]
-
-
-def test_lines_bear_the_names_of_the_table():
-    assert {key: words for key, (words, *_) in LINES.items()} == {key: ENTRIES[key].title for key in LINES}
 
 
 def test_letters_are_legible_on_a_phone(drawn):

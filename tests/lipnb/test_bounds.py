@@ -2,12 +2,13 @@
 
 import math
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from cases import random_case
 
-from lipnb import Attention, AttentionJacobian, certify, local_lipschitz
+from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz
 from lipnb.bounds import (
     biased_upper,
     general_lower,
@@ -21,6 +22,7 @@ from lipnb.bounds import (
     without_query_bias,
     yudin_upper,
 )
+from lipnb.bounds.catalogue import CATALOGUE, Case
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each
 from lipnb.bounds.terms import Pieces
 from lipnb.bounds.tested import Computed, Prover, largest_proved, sandwich
@@ -199,6 +201,56 @@ def test_traces_of_powers_stay_above(monkeypatch):
 
 
 EYE = torch.eye(3, dtype=torch.float64)
+
+
+def test_the_catalogue_names_functions_and_sources_that_are_there():
+    assert {bound.name for bound in CATALOGUE} <= {*bounds.__all__, "certify"}
+    assert len({bound.key for bound in CATALOGUE}) == len(CATALOGUE)
+    known = (Path(__file__).parents[2] / "book" / "references.bib").read_text(encoding="utf-8")
+    assert all(bound.source == "ours" or f"{{{bound.source}," in known for bound in CATALOGUE)
+    masks = [(bound.column, masked) for bound in CATALOGUE if bound.column for masked in bound.masks]
+    assert len(set(masks)) == len(masks)  # one bound fills a column
+    assert {bound.instead.split()[0] for bound in CATALOGUE} <= {bound.key for bound in CATALOGUE}
+
+
+MORE = {
+    "plain": {},
+    "window": {"masked": True, "window": 2},
+    "window on both sides": {"masked": False, "window": 1},
+    "rotary": {"frequencies": torch.ones(1).double()},
+    "cap": {"cap": 1.0},
+    "sinks": {"sinks": torch.zeros(2).double()},
+}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("more", MORE)
+@pytest.mark.parametrize("heads", [1, 2])
+def test_what_the_catalogue_says_applies_holds(heads, more, masked):
+    """As stated, and for a whole layer where it has a column; for a map with query biases and for one without."""
+    stated, columns = set(), set()
+    for seed in range(12):
+        Q, K, V, x = (normal(*shape, seed=40 * seed + i) for i, shape in enumerate([(heads, 2, 3)] * 3 + [(5, 3)]))
+        added = MORE[more] | ({"sinks": MORE[more]["sinks"][:heads]} if more == "sinks" else {})
+        f = Attention(Q, K, V, normal(heads, 3, 2, seed=seed), masked=masked).replace(**added)
+        f = f.replace(query_bias=3 * normal(heads, 2, seed=seed + 1)) if seed % 2 else f
+        x = (0.03, 0.3, 1.0)[seed % 3] * x
+        if seed % 4 == 3:  # a large bias that makes no difference between tokens
+            f, c = f.replace(query_bias=100 * f.query_bias), f.query_bias[0] @ K[0]
+            x = x - torch.outer(x @ c, c) / (c @ c)
+        case, norm = Case(f, x), local_lipschitz(f, x, method="dense").value.item()
+        for bound in CATALOGUE:
+            if bound.evaluate is None or bound.norm == "largest token" or bound.scope == "limit":
+                continue
+            if bound.applies(f) is None:
+                stated.add(bound.key)
+                assert norm <= float(bound.evaluate(case)) * (1 + 1e-9), (seed, bound.key)
+            if bound.column and bound.applies(f, layer=True) is None:
+                columns.add(bound.column)
+                assert math.log(norm) <= bound.log(case) + 1e-9, (seed, bound.key)
+    assert "three_terms" in stated and (columns == {"rotary_terms", "rotary_upper"}) == (more == "rotary")
+    assert len(columns) == {"plain": 7, "window": 5, "rotary": 2}.get(more, 0)
+    assert ("general" in stated) == (heads == 1 and more in ("plain", "window"))
 
 
 @pytest.mark.parametrize(
