@@ -93,14 +93,19 @@ class Case:
         return self.x.new_zeros(self.x.shape[1]) if bias is None else self.f.scale * bias[0] @ self.f.key[0]
 
     @cached_property
+    def norms(self) -> HeadNorms:
+        """`head_norms` of the map."""
+        return self.prepared or head_norms(self.f)
+
+    @cached_property
     def on_ball(self) -> dict[str, float]:
         """Logarithms of `heads_on_ball`."""
-        return heads_on_ball(self.prepared or head_norms(self.f), self.n, self.R, self.f.masked)
+        return heads_on_ball(self.norms, self.n, self.R, self.f.masked)
 
     @cached_property
     def at_input(self) -> dict[str, float]:
         """Logarithms of `heads_at_input`."""
-        return heads_at_input(self.f, self.prepared or head_norms(self.f), self.x)
+        return heads_at_input(self.f, self.norms, self.x)
 
 
 @dataclass(frozen=True)
@@ -191,7 +196,7 @@ class Bound:
         return None
 
     def log(self, case: Case) -> float:
-        """Natural logarithm of the bound for a whole layer."""
+        """Natural logarithm of the bound for a whole layer, where it is for layers or has a column."""
         if self.heads and self.biased and self.evaluate is not None:
             return log_of(float(self.evaluate(case)))
         return {**case.on_ball, **case.at_input}[self.column or self.key]
