@@ -26,7 +26,6 @@ from lipnb.bounds.catalogue import (
     Bound,
     kind_of,
 )
-from lipnb.bounds.units import side_by_side
 from lipnb.certified import certify
 
 __all__ = ["ENTRIES", "LEFT_OUT", "Entry", "heads_of", "reached_limit"]
@@ -114,7 +113,7 @@ def heads_of(f):
 
 def _heads(case):
     """Lemma 3.8 over the dense norms of the heads themselves."""
-    output = side_by_side(case.f) if case.f.output is None else case.f.output
+    output = case.f.output_matrices()
     return bounds.multi_head_upper(output, [truth.spectral(truth.blocks(f, case.x)) for f in heads_of(case.f)])
 
 

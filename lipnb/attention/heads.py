@@ -380,6 +380,29 @@ class Attention(Unchanging):
         self.check_input(x, weights)
         return self.probabilities_of(*self.project(x)[:2], weights)
 
+    def output_matrices(self) -> Tensor:
+        """Output matrices, shape (h, m, v); where there are none, those that put heads side by side."""
+        if self._own["output"] is not None:
+            return self.output
+        eye = torch.eye(self.output_width, dtype=self.dtype, device=self.device)
+        return eye.unflatten(1, (self.heads, -1)).movedim(1, 0)
+
+    def expand_groups(self) -> "Attention":
+        """The same map with the keys and values of each head written out, where several heads share them.
+
+        Examples
+        --------
+        >>> eye = torch.eye(2)[None]
+        >>> Attention(torch.cat([eye, -eye]), eye, eye).expand_groups()
+        Attention(2 heads, width 2, key width 2, output width 4, unmasked, no bias, float32)
+        """
+        times = self.heads // self.groups
+        if times == 1:
+            return self
+        names = ("key", "value", "key_bias", "value_bias", "key_norm")
+        shared = {name: part for name in names if (part := self._own[name]) is not None}
+        return self.replace(**{name: part.repeat_interleave(times, 0) for name, part in shared.items()})
+
     def combine(self, heads: Tensor) -> Tensor:
         """Output tokens without the output bias, shape (..., n, m), of head outputs (..., h, n, v)."""
         if self._own["output"] is None:

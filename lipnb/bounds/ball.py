@@ -18,7 +18,6 @@ from lipnb.bounds.in_use import range_of_relative, sizes_in_use
 from lipnb.bounds.joint import Region, Sizes, sizes_of_heads, sizes_of_layer
 from lipnb.bounds.norms import answer, head_norms, heat, log_sum, norms, product
 from lipnb.bounds.rounding import largest_singular
-from lipnb.bounds.units import with_own_keys
 from lipnb.checks import count, number, radius, real_tensor
 
 __all__ = ["ball_upper", "general_upper_optimal"]
@@ -170,7 +169,7 @@ def ball_upper(
         )
     attention.check_plain("ball_upper", also=IN_USE)
     n = count(n)
-    att, size = in_units(with_own_keys(attention).to("cpu", torch.float64))
+    att, size = in_units(attention.expand_groups().to("cpu", torch.float64))
     regions, reach = regions_of(att, R, ellipsoid)
     rows, apart = rows_of(att, n), {*att.more} <= {"relative positions"}
     heads, layer = _plain_sizes(att, regions, n) if apart else sizes_in_use(att, regions, n)

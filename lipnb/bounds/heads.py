@@ -10,7 +10,6 @@ from lipnb.bounds.mean_field import log_masked, log_masked_sharp, log_mean_field
 from lipnb.bounds.norms import LEAST, HeadNorms, answer, log_of
 from lipnb.bounds.one_input import column, enclosing_center, spread
 from lipnb.bounds.rounding import largest_singular
-from lipnb.bounds.units import with_own_keys
 from lipnb.bounds.yudin import attention_at, two_largest, yudin
 from lipnb.checks import count, radius
 
@@ -105,7 +104,7 @@ def heads_at_input(attention: Attention, norms: HeadNorms, x: torch.Tensor) -> d
     >>> {name: round(log, 4) for name, log in logs.items()}
     {'spread': 1.4656, 'column': 1.0986, 'yudin': 0.5802}
     """
-    attention = with_own_keys(attention)
+    attention = attention.expand_groups()
     attention.check_plain("this bound")
     att, x = attention.to(dtype=torch.float64), x.double()
     P, slopes = attention_at(att, x)

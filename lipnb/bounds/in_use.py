@@ -18,20 +18,8 @@ from typing import NamedTuple
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.joint import (
-    Region,
-    Sizes,
-    balanced,
-    least_wide,
-    log_of_sum,
-    output_of,
-    shares,
-    together,
-    triangle,
-    value_of_layer,
-    wide,
-)
-from lipnb.bounds.norms import log_sum
+from lipnb.bounds.joint import Region, Sizes, balanced, least_wide, log_of_sum, shares, together, value_of_layer, wide
+from lipnb.bounds.norms import log_sum, triangle
 from lipnb.bounds.rounding import largest_singular
 from lipnb.bounds.turns import Turns
 
@@ -91,12 +79,12 @@ def _outputs(att, region):
     """M G, (h, m, c): what all tokens differ by in the outputs, and from 0, which is what a sink gives."""
     spread = att.value @ region.map
     if att.sinks is None:
-        return output_of(att) @ triangle(spread.mT).mT
+        return att.output_matrices() @ triangle(spread.mT).mT
     offset = (att.value @ region.centre)[..., None]
     if att.value_bias is not None:
         offset = offset + att.value_bias[..., None]
     # 0 and c + L u lie at c / 2 + [L, c / 2] (u, 1) or (u, -1)
-    return least_wide(output_of(att) @ offset / 2, output_of(att) @ spread)
+    return least_wide(att.output_matrices() @ offset / 2, att.output_matrices() @ spread)
 
 
 def range_of_relative(att: Attention, n: int) -> torch.Tensor:
@@ -140,7 +128,7 @@ def sizes_in_use(att: Attention, regions: list[Region], n: int) -> tuple[list[Si
         for meet in (_log_slopes, _log_changes, _log_differences)
     )
     differ = (differ.clamp_max(700).exp() + range_of_relative(att, n)).log()
-    value = largest_singular(output_of(att) @ triangle(att.value.mT).mT).log()
+    value = largest_singular(att.output_matrices() @ triangle(att.value.mT).mT).log()
     rows = zip(value, output + slope, output + change, differ, value, strict=True)
     alone = [Sizes(*(size.item() for size in row)) for row in rows]
     return alone, _sizes_together(att, turns, outputs, sides, alone)

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from scipy.sparse.linalg import ArpackError, eigsh
 
 from lipnb.attention import Attention
-from lipnb.bounds.norms import log_sum
+from lipnb.bounds.norms import log_sum, triangle
 from lipnb.bounds.rounding import gamma, largest_singular
 from lipnb.checks import as_double
 
@@ -23,12 +23,10 @@ __all__ = [
     "balanced",
     "least_wide",
     "log_of_sum",
-    "output_of",
     "shares",
     "sizes_of_heads",
     "sizes_of_layer",
     "together",
-    "triangle",
     "value_of_layer",
     "wide",
 ]
@@ -90,26 +88,13 @@ class _Factors(NamedTuple):
     queries: torch.Tensor
 
 
-def triangle(matrix):
-    """R of matrix = Q R: :math:`|M y| = |R y|`."""
-    return torch.linalg.qr(matrix, mode="r").R
-
-
-def output_of(att):
-    """Output matrices, shape (h, m, v): heads side by side have the columns of an identity."""
-    if att.output is not None:
-        return att.output
-    h, v = att.heads, att.value_width
-    return torch.eye(h * v, dtype=torch.float64, device="cpu").unflatten(1, (h, v)).movedim(1, 0)
-
-
 def _factors(att, region):
     query, key, s = att.query, att.key, abs(att.scale)
     at_centre = query @ region.centre
     if att.query_bias is not None:
         at_centre = at_centre + att.query_bias
     return _Factors(
-        outputs=output_of(att) @ triangle((att.value @ region.map).mT).mT,
+        outputs=att.output_matrices() @ triangle((att.value @ region.map).mT).mT,
         above=triangle(key.mT),
         beside=key.mT,
         slopes=(s * at_centre[..., None], s * query @ region.map),
@@ -157,7 +142,7 @@ def sizes_of_heads(att: Attention, regions: list[Region]) -> list[Sizes]:
     -------
     list of Sizes, length h
     """
-    value = largest_singular(output_of(att) @ triangle(att.value.mT).mT).log()
+    value = largest_singular(att.output_matrices() @ triangle(att.value.mT).mT).log()
     outputs, slopes, queries, spreads = [], [], [], []
     for region in regions:
         of = _factors(att, region)
@@ -275,7 +260,7 @@ def _top(gram, start):
 
 def log_of_sum(att):
     r"""Logarithm of a bound on :math:`|\sum_h M_h|`, the rounding of the sum included: heads may cancel."""
-    output, value = torch.cat([*output_of(att)], 1), att.value.flatten(0, 1)
+    output, value = torch.cat([*att.output_matrices()], 1), att.value.flatten(0, 1)
     lost = gamma(len(value)) * torch.linalg.matrix_norm(output) * torch.linalg.matrix_norm(value)
     return (largest_singular(output @ value) + lost).log().item()
 
@@ -292,7 +277,7 @@ def value_of_layer(att, alone):
     if not there.any():
         return -math.inf
     weights = 1 / sizes[there].exp()
-    output, values = output_of(att)[there], att.value[there]
+    output, values = att.output_matrices()[there], att.value[there]
     beside = output @ triangle(values.mT).mT
     above = triangle(output) @ values
     half = 0.5 * sizes[there].logsumexp(0).item()

@@ -3,7 +3,6 @@
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.units import with_own_keys
 from lipnb.spectral import lanczos, start_vectors
 
 __all__ = ["chosen_tokens", "large_radius_limit"]
@@ -100,7 +99,7 @@ def large_radius_limit(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     2.0
     """
     chosen = chosen_tokens(attention, x)
-    n, attention = x.shape[-2], with_own_keys(attention)
+    n, attention = x.shape[-2], attention.expand_groups()
     value = attention.value.double()
     if attention.output is None or attention.heads == 1:
         if attention.output is not None:

@@ -7,9 +7,8 @@ Output token i moves by :math:`\sum_h W_O [\sum_j P_{ij} W_V \varepsilon_j + \su
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.norms import head_norms
+from lipnb.bounds.norms import head_norms, triangle
 from lipnb.bounds.rounding import largest_singular, largest_singular_of_each
-from lipnb.bounds.units import with_own_keys
 from lipnb.checks import at_once, radius
 
 __all__ = ["max_token_terms", "max_token_upper"]
@@ -55,7 +54,7 @@ def max_token_upper(attention: Attention, R: float) -> float:
     >>> round(max_token_upper(f, 3.0), 6)
     19.0
     """
-    attention = with_own_keys(attention)
+    attention = attention.expand_groups()
     attention.check_plain("max_token_upper", also=("relative positions",))
     # what is added by distance changes no derivative of the logits
     norms, R = head_norms(attention.replace(relative=None)), radius(R)
@@ -100,7 +99,7 @@ def max_token_terms(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> round(max_token_terms(f, torch.eye(2).double()).item(), 4)
     1.9493
     """
-    attention = with_own_keys(attention)
+    attention = attention.expand_groups()
     attention.check_plain("max_token_terms", also=("relative positions",))
     attention.check_input(x)
     if x.ndim != 2:
@@ -111,9 +110,9 @@ def max_token_terms(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     maps = att.value if att.output is None else att.output @ att.value
     # triangular factors keep the norms of W_O y, W_K^T y and M W_Q, and are small
     eye = torch.eye(att.value_width, dtype=x.dtype, device=x.device).expand(att.heads, -1, -1)
-    out = eye if att.output is None else torch.linalg.qr(att.output, mode="r").R
-    slopes = torch.linalg.vector_norm(query @ torch.linalg.qr(att.key.mT, mode="r").R.mT, dim=-1)
-    W_Q = att.slope * torch.linalg.qr(att.query.mT, mode="r").R.mT
+    out = eye if att.output is None else triangle(att.output)
+    slopes = torch.linalg.vector_norm(query @ triangle(att.key.mT).mT, dim=-1)
+    W_Q = att.slope * triangle(att.query.mT).mT
     value, alone = value @ out.mT, largest_singular(maps)
     rows = x.new_zeros(att.heads, len(x))
     for h in range(att.heads):

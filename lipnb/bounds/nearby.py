@@ -64,9 +64,10 @@ from lipnb.attention import Attention
 from lipnb.bounds.accuracy import MORE, TINY, Accuracy
 from lipnb.bounds.castin import biased_upper
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
+from lipnb.bounds.norms import triangle
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import gamma, largest_singular, length
-from lipnb.bounds.units import alive, in_units, scaled, with_own_keys
+from lipnb.bounds.units import alive, in_units, scaled
 from lipnb.checks import at_once
 
 __all__ = ["Nearby", "nearby_upper"]
@@ -152,7 +153,7 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     >>> [round(bound, 4) for bound in bounds.best.tolist()], round(bounds.local.item(), 4)
     ([0.0, 0.1819], 1.4536)
     """
-    attention = with_own_keys(attention)
+    attention = attention.expand_groups()
     attention.check_plain("nearby_upper")
     attention.check_input(x)
     if x.ndim != 2:
@@ -319,7 +320,7 @@ class _Heads(NamedTuple):
 def _heads(pieces, accuracy):
     att, P = pieces.attention, MORE * (pieces.P + accuracy.E)
     # |W_O v| = |R v| and |s W_Q^T k| = |S k|: triangular factors, small
-    R, S = (torch.linalg.qr(matrix, mode="r").R for matrix in (pieces.output, att.query.mT))
+    R, S = (triangle(matrix) for matrix in (pieces.output, att.query.mT))
     found = []
     for factor, points, errors, matrix, unit in (
         (R, pieces.values, accuracy.values, att.value, 1.0),

@@ -8,7 +8,6 @@ import torch
 
 from lipnb.attention import Attention
 from lipnb.bounds.rounding import largest_singular
-from lipnb.bounds.units import with_own_keys
 from lipnb.checks import as_double, radius, square
 
 __all__ = ["LEAST", "HeadNorms", "answer", "growth_rate", "head_norms", "heat", "log_of", "log_sum", "norms", "product"]
@@ -26,6 +25,11 @@ def norms(A, V):
     if not torch.isfinite(V).all():
         raise ValueError("A or V holds NaN or infinite values: remove them first.")
     return largest_singular(A).item(), largest_singular(V).item()
+
+
+def triangle(matrix):
+    """R of matrix = Q R: :math:`|M y| = |R y|`."""
+    return torch.linalg.qr(matrix, mode="r").R
 
 
 class HeadNorms(NamedTuple):
@@ -57,23 +61,20 @@ def head_norms(attention: Attention) -> HeadNorms:
     >>> [round(norm.item(), 6) for norm in head_norms(f)]
     [1.0, 1.0, 1.0, 1.0, 0.0]
     """
-    attention = with_own_keys(attention)
+    attention = attention.expand_groups()
     attention.check_plain("this bound")
     att = attention.to(dtype=torch.float64)
-
-    def factor(matrix):  # |M y| = |R y|
-        return torch.linalg.qr(matrix, mode="r").R
 
     def joined(left, right, scale=1.0):  # of what does not vanish: never below `LEAST`, to which it may underflow
         there = (left != 0).any(-1).any(-1) & (right != 0).any(-1).any(-1) & (scale != 0)
         norm = scale * largest_singular(left @ right.mT)
         return torch.where(there, norm.clamp_min(LEAST), norm)
 
-    key, query, value = (factor(matrix.mT) for matrix in (att.key, att.query, att.value))
+    key, query, value = (triangle(matrix.mT) for matrix in (att.key, att.query, att.value))
     V = largest_singular(value)
     W, WV = torch.ones_like(V), V
     if att.output is not None:
-        output = factor(att.output)
+        output = triangle(att.output)
         W, WV = largest_singular(output), joined(output, value)
     c = torch.zeros_like(V)
     if att.query_bias is not None:

@@ -4,7 +4,7 @@ import torch
 
 from lipnb.attention import Local
 from lipnb.attention.rope_norm import Norm, normalised, rotation, turned
-from lipnb.bounds.units import fixed_keys, loose_keys, side_by_side, with_own_keys
+from lipnb.bounds.units import fixed_keys, loose_keys
 from lipnb.checks import at_once
 
 __all__ = ["Pieces"]
@@ -54,7 +54,7 @@ class Pieces:
     def __init__(self, attention, x, weights=None, *, times=None):
         attention.check_score("this bound")
         self.times = attention.heads // attention.groups if times is None else times
-        self.attention = att = with_own_keys(attention)
+        self.attention = att = attention.expand_groups()
         self.n, self.heads, self.x = len(x), att.heads, x
         centred = x - x.mean(0)
         self.fixed_keys, loose = fixed_keys(att), loose_keys(att)
@@ -77,7 +77,7 @@ class Pieces:
         self._attend(weights)
         self.means = self.P @ self.values
         self.slopes = self.local[1].transposed(self.query) @ att.key
-        self.output = side_by_side(att) if att.output is None else att.output
+        self.output = att.output_matrices()
         # outputs in orthonormal coordinates: |W_O y| = |R y|
         self.R = torch.linalg.qr(self.output.movedim(0, 1).flatten(1), mode="r").R
 

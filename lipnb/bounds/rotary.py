@@ -12,7 +12,7 @@ import torch
 
 from lipnb.attention import Attention
 from lipnb.attention.rope_norm import rotation
-from lipnb.bounds.joint import triangle
+from lipnb.bounds.norms import triangle
 from lipnb.bounds.rounding import largest_singular, largest_singular_of_each
 from lipnb.checks import at_once
 
@@ -148,8 +148,8 @@ def rotary_terms(attention: Attention, x: torch.Tensor) -> float:
     P = att.probabilities_of(query, key)
     key, value = (part.repeat_interleave(att.heads // att.groups, 0) for part in (key, value))
     eye = torch.eye(att.value_width, dtype=x.dtype, device=x.device).expand(att.heads, -1, -1)
-    output = eye if att.output is None else torch.linalg.qr(att.output, mode="r").R  # |W_O y| = |R y|
-    W_Q = torch.linalg.qr(att.query.mT, mode="r").R.mT  # (h, k, k'): |M W_Q| = |M R^T|
+    output = eye if att.output is None else triangle(att.output)  # |W_O y| = |R y|
+    W_Q = triangle(att.query.mT).mT  # (h, k, k'): |M W_Q| = |M R^T|
     turned = att.local(x)[0].matrices(W_Q)  # (h, n, k, k')
     step = at_once(len(x) * max(att.value_width, att.key_width))
     total = 0.0

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 
 from lipnb.attention import Local
+from lipnb.bounds.norms import triangle
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each, length
 from lipnb.bounds.rows import RowErrors
@@ -185,7 +186,7 @@ def _weighted(pieces, S, Y, norms, *, alike):
     asked = length(pieces.query).square()[..., None] * reach
     root = 1 + 2 * Y.shape[1] ** 0.5
     keys = _without(att.key[:: pieces.times].flatten(0, 1), Y)  # (g k, d), each key once
-    R = torch.linalg.qr(keys.mT, mode="r").R
+    R = triangle(keys.mT)
     norm = pieces.norms["key"]
     # a norm of all heads joins their blocks; one of keys wider than tokens may leave what R sends to nearly nothing
     whole = norm is not None and (norm.joint or len(keys) > att.width)

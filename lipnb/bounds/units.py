@@ -4,9 +4,7 @@ import math
 
 import torch
 
-from lipnb.attention import Attention
-
-__all__ = ["alive", "fixed_keys", "in_units", "loose_keys", "scaled", "side_by_side", "with_own_keys"]
+__all__ = ["alive", "fixed_keys", "in_units", "loose_keys", "scaled"]
 
 STEEPEST = 150  # power of two beyond which a scale of the logits, in units, is refused
 FAINTEST = 800  # power of two by which a head may lie below the largest; what is fainter is taken to be that strong
@@ -24,29 +22,6 @@ def _power(tensor):
     """The power of two that brings the largest entry below one and not below a half; `ZERO` for zeros and None."""
     largest = 0.0 if tensor is None else tensor.abs().max().item()
     return math.frexp(largest)[1] if largest > 0 else ZERO
-
-
-def side_by_side(attention):
-    """Output matrices (h, m, v) that put the outputs of heads one after another."""
-    eye = torch.eye(attention.heads * attention.value_width, dtype=attention.dtype, device=attention.device)
-    return eye.unflatten(1, (attention.heads, -1)).movedim(1, 0)
-
-
-def with_own_keys(attention: Attention) -> Attention:
-    """The same map with the keys and values of each head written out, where several heads share them.
-
-    Examples
-    --------
-    >>> eye = torch.eye(2)[None]
-    >>> with_own_keys(Attention(torch.cat([eye, -eye]), eye, eye))
-    Attention(2 heads, width 2, key width 2, output width 4, unmasked, no bias, float32)
-    """
-    times = attention.heads // attention.groups
-    if times == 1:
-        return attention
-    names = ("key", "value", "key_bias", "value_bias", "key_norm")
-    shared = {name: part for name in names if (part := getattr(attention, name)) is not None}
-    return attention.replace(**{name: part.repeat_interleave(times, 0) for name, part in shared.items()})
 
 
 def fixed_keys(attention):
@@ -119,7 +94,7 @@ def in_units(attention, x):
         The powers a and o.
     """
     heads, together = alive(attention), attention.groups < attention.heads or attention.joint_norm
-    own, steep = with_own_keys(attention), math.frexp(attention.scale)[1]
+    own, steep = attention.expand_groups(), math.frexp(attention.scale)[1]
     key_bias = None if loose_keys(own) else own.key_bias
     value_bias = None if own.sinks is None else own.value_bias
     query, key = _power(own.query), _power(own.key)
@@ -138,7 +113,7 @@ def in_units(attention, x):
         for size, norm in ((q, own.query_norm), (k, own.key_norm))
     ]
     kept = slice(None) if together else heads
-    output = side_by_side(own) if own.output is None else own.output
+    output = own.output_matrices()
     value, bias, output, o = _balanced(
         own.value[kept], None if value_bias is None else value_bias[kept], output[kept], a
     )

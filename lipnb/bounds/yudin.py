@@ -3,10 +3,9 @@
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.norms import head_norms
+from lipnb.bounds.norms import head_norms, triangle
 from lipnb.bounds.rounding import largest_singular
 from lipnb.bounds.softmax import softmax_norm
-from lipnb.bounds.units import with_own_keys
 
 __all__ = ["attention_at", "two_largest", "without_query_bias", "yudin", "yudin_upper", "yudin_upper_sharp"]
 
@@ -14,7 +13,7 @@ __all__ = ["attention_at", "two_largest", "without_query_bias", "yudin", "yudin_
 def attention_at(att, x):
     """Attention matrices (..., h, n, n) at tokens, and the :math:`A x_i + c` in coordinates that keep lengths."""
     query, key, _ = att.project(x)
-    return att.probabilities_of(query, key), query @ torch.linalg.qr(att.key.mT, mode="r").R.mT  # |W_K^T q| = |R q|
+    return att.probabilities_of(query, key), query @ triangle(att.key.mT).mT  # |W_K^T q| = |R q|
 
 
 def two_largest(P):
@@ -66,7 +65,7 @@ def yudin_upper(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> round(yudin_upper(f, torch.eye(2).double()).item(), 6)
     1.786448
     """
-    attention = with_own_keys(attention)
+    attention = attention.expand_groups()
     attention.check_plain("yudin_upper")
     attention.check_input(x)
     if attention.query_bias is not None and attention.query_bias.any():
@@ -122,7 +121,7 @@ def yudin_upper_sharp(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> round(yudin_upper(f, x).item(), 4), round(yudin_upper_sharp(f, x).item(), 4)
     (2.5432, 2.4848)
     """
-    attention = with_own_keys(attention)
+    attention = attention.expand_groups()
     attention.check_plain("yudin_upper_sharp")
     attention.check_input(x)
     norms, tokens = head_norms(attention), largest_singular(x.double())[..., None]
@@ -161,7 +160,7 @@ def without_query_bias(attention: Attention, x: torch.Tensor, size: float) -> tu
     >>> same.width, same.query_bias, wider.shape
     (3, None, torch.Size([3, 3]))
     """
-    attention = with_own_keys(attention)
+    attention = attention.expand_groups()
     attention.check_plain("without_query_bias")
     if attention.query_bias is None:
         return attention, x

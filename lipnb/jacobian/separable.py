@@ -317,17 +317,9 @@ def narrowed(attention):
         key = attention.key
     value, output = attention.value, attention.output
     if attention.value_width > d:
-        output = _outputs(attention) @ value
+        output = attention.output_matrices() @ value
         value = torch.eye(d, dtype=attention.dtype, device=attention.device).expand(h, d, d)
     return Attention(joint[..., :-1], key, value, output, query_bias=joint[..., -1], scale=1.0)
-
-
-def _outputs(attention):
-    """Output matrices, shape (h, m, v); those that place the heads side by side where the attention has none."""
-    if attention.output is not None:
-        return attention.output
-    eye = torch.eye(attention.output_width, dtype=attention.dtype, device=attention.device)
-    return eye.view(attention.output_width, attention.heads, attention.value_width).movedim(0, 1)
 
 
 MAX_NODES = 2**14  # nodes of one head, all dimensions together; beyond it the exact kernel is the better route

@@ -37,9 +37,7 @@ def one_head(f: Attention, head: int) -> Attention:
     """
     group = head // (f.heads // f.groups)
     if f.joint_norm:  # a norm of all heads together: the others stay, without a part in the output
-        output = f.output
-        if output is None:
-            output = torch.eye(f.output_width, dtype=f.dtype, device=f.device).unflatten(1, (f.heads, -1)).movedim(1, 0)
+        output = f.output_matrices()
         alone = torch.zeros_like(output)
         alone[head] = output[head]
         return f.replace(output=alone, output_bias=None)

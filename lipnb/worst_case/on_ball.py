@@ -9,7 +9,6 @@ from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.bounds.heads import IN_USE
-from lipnb.bounds.units import with_own_keys
 from lipnb.checks import count, number
 from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
@@ -154,7 +153,7 @@ def on_ball(
         raise ValueError(f"R must be positive, got {R!r}.")
     if isinstance(effort, bool) or not isinstance(effort, int) or effort < 0:
         raise ValueError(f"effort must be 0 or more, a whole number of rounds, got {effort!r}.")
-    f = _without_idle_biases(with_own_keys(attention).to("cpu", torch.float64))
+    f = _without_idle_biases(attention.expand_groups().to("cpu", torch.float64))
     if n == 1 and not f.more:  # the map is linear
         effort = 0
     f, domain = domain_of(f, R, ellipsoid).spanned(f)

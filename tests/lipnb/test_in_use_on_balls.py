@@ -11,7 +11,6 @@ from lipnb.attention.rope_norm import rotation, turned
 from lipnb.bounds.in_use import range_of_relative, sizes_in_use
 from lipnb.bounds.joint import Region
 from lipnb.bounds.turns import PLACES, Turns
-from lipnb.bounds.units import with_own_keys
 from lipnb.worst_case import climb, gaussian, on_ball
 from lipnb.worst_case.plain_twins import plain_twins
 
@@ -79,7 +78,7 @@ def test_sums_of_the_heads_are_no_smaller_and_bounds_of_rotary_heads_neither():
         n, R = (1, 2, 9, PLACES + 1)[case % 4], (0.1, 1.0, 10.0)[case % 3]
         upper = bounds.ball_upper(f, n, R)
         assert upper <= bounds.rotary_upper(f, n, R) * (1 + 1e-9)
-        heads, whole = sizes_in_use(with_own_keys(f), [Region(torch.zeros(3).double(), R * torch.eye(3).double())], n)
+        heads, whole = sizes_in_use(f.expand_groups(), [Region(torch.zeros(3).double(), R * torch.eye(3).double())], n)
         for name in ("value", "key", "query"):
             assert getattr(whole, name) <= math.log(sum(math.exp(getattr(head, name)) for head in heads)) + 1e-9
 
@@ -90,7 +89,7 @@ def test_turned_queries_meet_keys_no_more_than_stated(monkeypatch, places):
     normal, n = gaussian(2), 8
     for frequencies in (torch.tensor([1.0, 0.2]), torch.tensor([0.5]).double(), torch.tensor([3000.0, 7.0])):
         for masked in (False, True):
-            f = with_own_keys(layer(normal, frequencies=frequencies, masked=masked))
+            f = layer(normal, frequencies=frequencies, masked=masked).expand_groups()
             left, right, turns = normal(4, 5, 3), normal(4, 5, 2), Turns(f, n)
             cos, sin = rotation(frequencies, n, torch.float64)
             R = turned(torch.eye(5).double()[:, None].expand(-1, n, -1), (cos, sin)).movedim(0, -1)  # (n, 5, 5)
@@ -157,8 +156,8 @@ def test_rows_that_may_vanish_are_refused_without_epsilon():
 def test_shared_keys_are_those_of_plain_heads_written_out():
     normal = gaussian(6)
     f, x = layer(normal, masked=True, window=3), normal(6, 3)
-    apart = with_own_keys(f)
-    assert apart.groups == 4 and torch.allclose(apart(x), f(x)) and with_own_keys(apart) is apart
+    apart = f.expand_groups()
+    assert apart.groups == 4 and torch.allclose(apart(x), f(x)) and apart.expand_groups() is apart
     R = x.norm(dim=-1).max().item()
     for bound in (
         lambda g: bounds.ball_upper(g, 6, R),
@@ -227,7 +226,7 @@ def test_the_search_stays_in_the_ball_under_the_bound_and_beats_its_starts(added
 
 def test_twins_are_the_plain_heads_and_turn_their_keys():
     normal = gaussian(12)
-    f = with_own_keys(layer(normal, bias=False))
+    f = layer(normal, bias=False).expand_groups()
     assert plain_twins(f, 5) == [f]
     x, turning = normal(7, 3), f.replace(frequencies=torch.tensor([0.6, 0.2]).double())
     query, key, _ = turning.project(x)
