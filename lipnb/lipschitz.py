@@ -197,10 +197,20 @@ def local_lipschitz(
 
 
 def _check_map(f):
-    if not callable(f):
+    """Raise one sentence for what is no map of tokens, with the map that was likely meant."""
+    kind = type(f).__name__
+    if isinstance(f, torch.nn.MultiheadAttention):
         raise ValueError(
-            f"f must be an Attention or a callable, got {type(f).__name__}: the map comes first, then the tokens."
+            "nn.MultiheadAttention takes queries, keys and values and gives two outputs, no map of tokens alone: with "
+            "one made with batch_first=True, and in .eval(), give f = lambda x: mha(x, x, x, need_weights=False)[0]."
         )
+    if hasattr(f, "attention") and hasattr(f, "network") and hasattr(f, "activations"):  # lipnb.models.Model
+        raise ValueError(
+            f"{f.name} is a whole model: give one of its layers, f = model.attention(layer) at x = "
+            "model.activations(token_ids, layer), or all of it, f = model.network()."
+        )
+    if not callable(f):
+        raise ValueError(f"f must be an Attention or a callable, got {kind}: the map comes first, then the tokens.")
 
 
 def _check_options(f, x, rtol, max_steps, method, confidence, memory):
@@ -313,7 +323,16 @@ def _of_attention(f, x, weights, memory, method, solve):
 
 def _of_callable(f, x, weights, memory, method, solve):
     """Answers for a batch of a callable, in float64 where float32 is stuck and `f` can."""
-    products = products_of(f, x, weights, memory=memory, method=method)
+    try:
+        products = products_of(f, x, weights, memory=memory, method=method)
+    except Exception as error:
+        if not (isinstance(f, torch.nn.Module) and hasattr(f, "save_pretrained")):
+            raise
+        raise ValueError(
+            f"this {type(f).__name__} is no map of tokens (..., n, d), as one that reads token ids or images is none: "
+            "take model = lipnb.models.load(folder), and give model.attention(layer) or, for all of it, "
+            "model.network()."
+        ) from error
     if isinstance(products, AutodiffProducts):
         products.check(
             solve.keywords["rtol"], certified=method == "lanczos" and solve.keywords["confidence"] is not None

@@ -284,7 +284,7 @@ figures.table(
 #
 # We tested both directions on attention by dot products and by distances. On a segment between two inputs, no quotient
 # exceeded the largest norm found on the segment: over {glue:text}`segments-tried` quotients the largest ratio was
-# {glue:text}`quotient-most:.4f`. A step of $10^{-6}$ along the direction in which the Jacobian attains its norm reached
+# {glue:text}`quotient-most:.3f`. A step of $10^{-6}$ along the direction in which the Jacobian attains its norm reached
 # that norm.
 
 

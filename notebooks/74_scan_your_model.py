@@ -18,12 +18,14 @@
 # lipnb scan smollm2 --text alice --lengths 32,128,512
 # ```
 #
-# At 128 {term}`tokens <token>` its roughest layer amplifies a change up to {glue:text}`smollm2_most:,.0f` times at one
-# {term}`window` of the text and up to {glue:text}`smollm2_other:,.0f` times at another; its smoothest layer up to
-# {glue:text}`smollm2_least:,.0f` times at either ({numref}`fig-74-layers`). In the five models below the
-# certified bound of this book ({doc}`72_certified_bracket`) is at most {glue:text}`certified_high:.1f` times too high.
-# The bounds in closed form are, on average over the layers of a model, at least {glue:text}`closed_low:.0f` times too
-# high.
+# (*Alice* is a text that NLTK fetches once. Without `--text` the command reads one that Python itself carries.)
+#
+# Two {term}`windows <window>` of 128 {term}`tokens <token>` were read ({numref}`fig-74-layers`). The roughest
+# {term}`attention` layer of SmolLM2 can amplify a small change {glue:text}`smollm2_most:,.0f` times at one of them and
+# {glue:text}`smollm2_other:,.0f` times at the other. Its smoothest layer can do so {glue:text}`smollm2_least:.1f` times
+# at both. In all layers of the five models below, the certified bound of this book ({doc}`72_certified_bracket`) is at
+# most {glue:text}`certified_high:.1f` times too high, wherever it was computed. No bound in closed form is less than
+# {glue:text}`closed_low:.0f` times too high on average over the layers of a model.
 
 # %% tags=["parameters", "hide-input"]
 live_model = "minilm"
@@ -106,8 +108,9 @@ plt.show()
 #
 # The scans were made with this command and stored: SmolLM2 on Alice, DINOv2 (a vision transformer) on two photographs
 # that Python packages ship, and three small models on Python's language reference, MiniLM (BERT type), gpt2-mini
-# (trained for this book) and stories260K (Llama type, trained on children's stories by A. Karpathy). The network from
-# end to end is one map, from what its first layer receives to its last hidden states, measured at the shortest length:
+# (trained for this book) and stories260K (Llama type, trained on children's stories by A. Karpathy). The last rows are
+# about the whole network, measured at the shortest length: from what its first layer receives to what its last layer
+# gives, and to its last hidden states, which come after a final norm in four of the models:
 
 # %% tags=["hide-input"]
 columns = {}
@@ -125,24 +128,27 @@ for name, rows in shown.items():
         f"× {number(rows.certified_over.max(), 2)}",
         *(f"× {number(10 ** rows[f'over_{key}'].mean(), 2)}" if f"over_{key}" in rows else None for key in names),
         number(ends.hidden, 3),
+        number(ends.get("layers", ends.hidden), 3),  # the same where no norm follows
         number(ends.layer.prod(), 2),
     ]
 said = ["read", "the constants, means", "largest at one input", "roughest layer by its mean"]
 said += ["relative constants, means", "over random weights, mean"]
-said += ["certified bound, at most", *names.values(), "whole network", "product of its layers"]
+said += ["certified bound, at most", *names.values(), "network to its last hidden states"]
+said += ["all its layers, without the final norm", "product of its layers, likewise"]
 beside = pd.DataFrame(columns).assign(what=said)
 headings = {"what": "what"} | {name: f"{name} ({made[name]['architecture']})" for name in models}
 figures.table(beside, names=headings, digits=2, bold=beside.what == "certified bound, at most")
 
 # %% [markdown]
-# A constant here is a mean over two windows or pictures, except in the second row and for the whole network. Rows of
+# A constant here is a mean over two windows or pictures, except in the third row and in the last three. Rows of
 # bounds say how many times too high a bound is, as a geometric mean over layers; a dash marks a bound that is
 # not stated for such layers. The bound of {cite:t}`yudin2025attention`, their Theorem 3, uses the {term}`attention`
 # at the input: the norm of its matrix and the two largest weights of each row. Our form of Theorem C.3 of
 # {cite:t}`castin2024smooth` ({prf:ref}`spread-upper`) uses how far apart the tokens lie. We know of no published bound
 # for rotary positions: the two in the table are proved below. The last row is the product of the constants of whole
-# layers, by which networks are often bounded. The network's own constant, above it, is far smaller: the layers do not
-# amplify the same change.
+# layers, by which networks are often bounded. The constant of the same layers one after another, in the row above it,
+# is smaller by a factor of {glue:text}`product_least:,.0f` or more: the layers do not amplify the same change. The
+# final norm is in neither of the two.
 #
 # ## Heads
 #
@@ -166,8 +172,11 @@ plt.show()
 # ## A scan, live
 #
 # The command prints a table and leaves a folder with `report.html` (one file, opens offline), tables and checksums.
-# Some forty families are known in closed form, any other language model by automatic differentiation. From Python, for
-# all layers of MiniLM on a few words of Python's language reference:
+# Some forty families are known in closed form, any other language model by automatic differentiation. Of a hybrid, such
+# as Jamba, LFM2 or Qwen3-Next, the layers that hold attention are measured, and the scan names the others. A decoder
+# that reads in both directions is measured without a {term}`mask`: EmbeddingGemma, and models for embedding
+# on Llama or Qwen2, such as GTE and those of LLM2Vec, where their `config.json` says `"is_causal": false` or
+# Python `masked=False`. From Python, for all layers of MiniLM on a few words of Python's language reference:
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -185,6 +194,8 @@ figures.table(found.summary, names=headings, digits=3)
 # measured.
 
 # %% tags=["hide-input"]
+ends = [table.set_index("part").lipschitz for table in whole.values()]
+glue("product_least", float(min(one.layer.prod() / one.get("layers", one.hidden) for one in ends)), display=False)
 rows = pd.concat([table.assign(model=name) for name, table in stored.items()])
 logs = rows.filter(like="log10_").assign(log10_certified=np.log10(rows.certified))
 logs = logs.sub(np.log10(rows.lipschitz), axis=0).rename(columns=lambda name: name.removeprefix("log10_"))
@@ -371,6 +382,8 @@ assert [*of_both.sort_values()] == [roughest.low, roughest.high] and f"{smoothes
 assert roughest.high == stored["smollm2"].query("length == @roughest.length").lipschitz.max()  # "up to" is no mean
 assert len(found.table) == 6 * len(lengths) and all(table.converged.all() for table in heads.values())
 assert all(each.converged.all() for each in whole.values())
+assert [name for name, each in whole.items() if "layers" not in [*each.part]] == ["minilm"]
+assert all(each[each.part.isin(["layer", "layers"])].composed.all() for each in whole.values())
 print(f"✓ {len(drift)} stored rows measured again; every constant lies below every bound that applies to it")
 
 # %% [markdown]

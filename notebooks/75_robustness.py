@@ -61,9 +61,11 @@ plt.show()
 # attack near one, the bound of this page above it with a hump in the middle, and the bound of Theorem 3.3 thousands of
 # times higher. -->
 # *Change of the output over its first-order prediction, against the length of the change of the input. Lines: median
-# over all inputs; bars: smallest to largest; markers are drawn beside each other, at the same nine lengths. Left: while
-# a change is short, the best attacks achieve what first order predicts, and no more. Right: what no attack can exceed,
-# by the theorem of this page and by Theorem 3.3.*
+# over all inputs (of parting copies, over the unmasked ones); bars: smallest to largest. The markers are drawn beside
+# each other, and stand for the same nine lengths. Left: six attacks. Up to a hundredth of a token norm the singular
+# vector, aligned steps and PGD are within {glue:text}`page-75-short:.1%` of the prediction, for every input. Right: PGD
+# again, and above it what no change of the tokens can exceed, by the theorem of this page and by Theorem 3.3; neither
+# covers copies that part.*
 #
 # ## By hand: two tokens on a line
 #
@@ -99,16 +101,18 @@ figures.table(hand, names=heads, digits={"relative": 1})
 # %% [markdown]
 # Each entry is the change of the output over its first-order prediction. Here the output saturates: it moves less than
 # predicted. At three token norms the *aligned* steps, which start at the {term}`singular vector`, end at a smaller
-# maximum than the grid search finds. Projected {term}`gradient ascent` (*PGD*) also has a random start, from which it
-# reaches the larger one. A trained layer allows no such grid: there, every attack is a lower {term}`bound` on the worst
-# change.
+# maximum than the grid search finds. Projected {term}`gradient ascent` (*PGD*) has one start more, which is fixed: the
+# direction one fifth of the way around the circle. From there it reaches the larger maximum. On layers, below, this
+# start is drawn at random, once for a given seed. A trained layer allows no such grid: there, every attack is a lower
+# {term}`bound` on the worst change.
 #
 # ## The attacks
 #
 # - *Random*: the largest of several uniform directions.
 # - *Singular vector*: the top right singular vector of the {term}`Jacobian`, with the better sign.
 # - *Aligned*: from there, each step goes to the point of the sphere along the gradient of the change.
-# - *PGD*: gradient steps and projection on the ball, from where *aligned* ended and from a random direction.
+# - *PGD*: gradient steps and projection on the ball, from where *aligned* ended and from one random direction, the same
+#   for all lengths.
 # - *One token*: aligned steps of the one token that the singular vector moves most.
 # - *Parting copies*: one token becomes two copies of half its weight, as in {doc}`51_mass_splitting`, which part and
 #   are then moved by PGD; layers without a {term}`mask` only. Lengths on both sides count a token with weight 1, a copy
@@ -141,11 +145,10 @@ plt.show()
 # <!-- figure fig-75-one-attack: Left, tokens as points in a plane, one of them with an arrow far longer than the
 # others. Right, a bar for
 # each word of the window: the size of its move, with one bar much longer than most. -->
-# *One attack by PGD, from the singular vector, on layer 3 of MiniLM. Left: the plane spanned by the largest move and
-# by the main direction of the
-# tokens across it. Right: how far each token goes; the attack spends most of its length on a single token.*
+# *One attack by PGD, from the singular vector, on layer 3 of MiniLM. Left: the tokens and their moves, projected on the
+# plane of the largest move and the main direction of the tokens across it. Right: how far each token goes.*
 #
-# That token receives {glue:text}`page-75-share:.0%` of the squared length of this attack.
+# One token receives {glue:text}`page-75-share:.0%` of the squared length of this attack.
 #
 # ## What no change can exceed
 #
@@ -172,19 +175,8 @@ plt.show()
 # $$\norm{f(X + \Delta) - f(X)}_F \le
 #   \min\Big(\epsilon\, G,\ \ \epsilon L + \epsilon^2 \int_0^1 (1 - t)\, H(t \epsilon)\, dt,\ \ O\Big),$$
 #
-# where, with sums over heads,
-#
-# $$\begin{aligned}
-#   G &= \textstyle\sum \hat\sigma_w (\hat\sigma_u + \hat\rho \hat c) + \kappa \hat c, \\
-#   H(\epsilon)^2 &= \max_j \textstyle\sum_i k_{ij}^2, \\
-#   k_{ij} &= \textstyle\sum p_{ij} \Big(\frac{\kappa \zeta_i}{m_i} + \kappa \hat\rho_i +
-#     \frac{\hat D_i \zeta_i \hat\rho_i}{m_i} + \frac{\norm{A}_2 \hat\sigma_{w,i}}{m_i}\Big) \\
-#     &\quad + [i = j] \big(\kappa m_i \hat\sigma_{u,i} + \hat D_i \zeta_i \hat\sigma_{u,i} +
-#     \norm{A}_2 \hat\sigma_{w,i} m_i\big), \\
-#   O &= \norm{\textstyle \sum D_i}_{\ell^2(i)} + \epsilon \textstyle\sum \kappa \hat c,
-#   \end{aligned}$$
-#
-# and in each head, without an index $i$ for the largest $\rho_i, \sigma_{w,i}, \sigma_{u,i}$,
+# where the integral, $G$ and $O$ are made of the following. In each head, without an index $i$ for the largest $\rho_i,
+# \sigma_{w,i}, \sigma_{u,i}$, $\omega_i$, let
 #
 # $$\begin{aligned}
 #   \omega_i &= \epsilon D_u + \sqrt2\, \epsilon \rho_i + \sqrt2 \norm{A}_2 \epsilon^2, \qquad
@@ -194,6 +186,18 @@ plt.show()
 #   \hat D_i &= \min(D_i + (e^{\omega_i} - 1) \sigma_{w,i}, D_w) + \sqrt2 \kappa \epsilon, \\
 #   p_{ij} &= \min(1, e^{\omega_i} P_{ij}), \qquad m_i^2 = \max_j p_{ij}, \qquad
 #     \zeta_i = \hat\sigma_{u,i} + \hat\rho_i m_i .
+#   \end{aligned}$$
+#
+# Then, with sums over heads,
+#
+# $$\begin{aligned}
+#   G &= \textstyle\sum \hat\sigma_w (\hat\sigma_u + \hat\rho \hat c) + \kappa \hat c, \\
+#   H(\epsilon)^2 &= \max_j \textstyle\sum_i k_{ij}^2, \\
+#   k_{ij} &= \textstyle\sum p_{ij} \Big(\frac{\kappa \zeta_i}{m_i} + \kappa \hat\rho_i +
+#     \frac{\hat D_i \zeta_i \hat\rho_i}{m_i} + \frac{\norm{A}_2 \hat\sigma_{w,i}}{m_i}\Big) \\
+#     &\quad + [i = j] \big(\kappa m_i \hat\sigma_{u,i} + \hat D_i \zeta_i \hat\sigma_{u,i} +
+#     \norm{A}_2 \hat\sigma_{w,i} m_i\big), \\
+#   O &= \norm{\textstyle \sum D_i}_{\ell^2(i)} + \epsilon \textstyle\sum \kappa \hat c .
 #   \end{aligned}$$
 #
 # Also $\norm{D_Y f}_2 \le G$ at every $Y$ with $\norm{Y - X}_F \le \epsilon$.
@@ -243,12 +247,14 @@ told = {"reach": carries("pgd", 1), "far": ends.pgd.iloc[-1], "slack-near": slac
 told |= {"far-most": far.pgd.max(), "slack-far": slack.iloc[-1], "slack-largest": largest.max()}
 told |= {"general": general.min(), "random": ends["random"].iloc[0], "alone": ends.one_token.iloc[0]}
 told |= {"copies": copies, "share": (sizes.max() / sizes.norm()).item() ** 2}
+short = ratio[ratio.relative < 0.011]
+told |= {"short": short[["singular", "aligned", "pgd"]].sub(1).abs().max(axis=None)}
 for key, value in told.items():
     glue(f"page-75-{key}", float(value), display=False)
 glue("page-75-count", count, display=False)
 
 # %% [markdown]
-# One of the stored windows of MiniLM, drawn at random, is attacked again whenever this page runs.
+# One of the stored windows of MiniLM, which the seed of this page draws, is attacked again whenever it runs.
 
 # %% tags=["hide-input"]
 short = table[table.length == table.length.min()]
@@ -300,10 +306,11 @@ print(f"✓ {count} inputs at {table.relative.nunique()} lengths: no attack on t
 # $\dot\ell_{ij} = \delta_i \cdot u_j + r_i \cdot \delta_j$, and the mean of a row by
 # $\dot o_i = \mathbb{E}_i[\dot w] + \operatorname{Cov}_i(w, \dot\ell)$, where $\dot w_j = W V \delta_j$.
 #
-# Put $p_i = (\sum_j P_{ij} \abs{\delta_j}^2)^{1/2}$. The deviation of $\dot\ell$ in row $i$ is at most
-# $\zeta_i = \hat\sigma_u \abs{\delta_i} + \hat\rho p_i$, so $\abs{\dot o_i} \le \kappa p_i + \hat\sigma_w \zeta_i$.
+# Put $y_i = (\sum_j P_{ij} \abs{\delta_j}^2)^{1/2}$ with $P$ at $Y_s$. The deviation of $\dot\ell$ in row $i$ is at
+# most $\hat\sigma_u \abs{\delta_i} + \hat\rho y_i$, so
+# $\abs{\dot o_i} \le \kappa y_i + \hat\sigma_w (\hat\sigma_u \abs{\delta_i} + \hat\rho y_i)$.
 #
-# Since $\sum_i p_i^2 \le \hat c^2 \epsilon^2$, the sum over rows gives $\norm{\dot o} \le \epsilon\,(\kappa \hat c +
+# Since $\sum_i y_i^2 \le \hat c^2 \epsilon^2$, the sum over rows gives $\norm{\dot o} \le \epsilon\,(\kappa \hat c +
 # \hat\sigma_w(\hat\sigma_u + \hat\rho \hat c))$. Summed over heads this is $\epsilon\, G$.
 #
 # *Second derivative.* With $\ddot\ell_{ij} = 2\, \delta_i^\top A^\top \delta_j$,
@@ -312,13 +319,19 @@ print(f"✓ {count} inputs at {table.relative.nunique()} lengths: no attack on t
 #   + \mathbb{E}_i\big[(w - o_i)(\dot\ell - \mathbb{E}_i \dot\ell)^2\big],$$
 #
 # where the mean and the covariances are under row $i$ of $P(Y)$. Let $\mathbb{E}_i$ now be the sum over $j$ with
-# weights $p_{ij}$, and $S_i = (\delta_i^\top \operatorname{Cov}_i(u)\, \delta_i)^{1/2} +
-# \mathbb{E}_i[(r_i \cdot \delta)^2]^{1/2}$, at $Y$. The length of $\ddot o_i$ is at most
-# $2\, \mathbb{E}_i[\abs{W V \delta}^2]^{1/2} S_i
-# + 2 \norm{A}_2 \hat\sigma_{w,i} \abs{\delta_i}\, \mathbb{E}_i[\abs{\delta}^2]^{1/2} + \hat D_i S_i^2$.
+# weights $p_{ij}$, and put, at $Y$,
 #
-# Each product is bounded by $2 a b \le z a^2 + b^2 / z$, also the one in $S_i^2$, with weights $z$ that give $k_{ij}$:
-# $\abs{\ddot o_i} \le \sum_j \delta_j^\top K_{ij} \delta_j$, where
+# $$S_i = \big(\delta_i^\top \operatorname{Cov}_i(u)\, \delta_i\big)^{1/2} +
+#   \mathbb{E}_i\big[(r_i \cdot \delta)^2\big]^{1/2} .$$
+#
+# The length of $\ddot o_i$ is at most
+#
+# $$2\, \mathbb{E}_i\big[\abs{W V \delta}^2\big]^{1/2} S_i
+#   + 2 \norm{A}_2 \hat\sigma_{w,i} \abs{\delta_i}\, \mathbb{E}_i\big[\abs{\delta}^2\big]^{1/2}
+#   + \hat D_i S_i^2 .$$
+#
+# Each product is bounded by $2 a b \le z a^2 + b^2 / z$, also the one in $S_i^2$, with weights $z$ for which $\zeta_i =
+# \hat\sigma_{u,i} + \hat\rho_i m_i$ comes out: $\abs{\ddot o_i} \le \sum_j \delta_j^\top K_{ij} \delta_j$, where
 #
 # $$\begin{aligned}
 #   K_{ij} &= p_{ij} \Big[\frac{\zeta_i}{\kappa m_i} (W V)^\top W V + \Big(\kappa + \frac{\hat D_i \zeta_i}{m_i}\Big)
@@ -328,7 +341,9 @@ print(f"✓ {count} inputs at {table.relative.nunique()} lengths: no attack on t
 #   \end{aligned}$$
 #
 # summed over heads, with norm at most $k_{ij}$. In the ball $r_i r_i^\top / \hat\rho_i$ at $Y$ is at most
-# $r_i r_i^\top / \rho_i + \norm{A}_2 \epsilon I$ at $X$, and the covariance is bounded in the same way.
+# $r_i r_i^\top / \rho_i + \norm{A}_2 \epsilon I$ at $X$. In the same way $\operatorname{Cov}_i(u) / \hat\sigma_{u,i}$
+# at $Y$ is at most $e^{\omega_i / 2} \operatorname{Cov}_i(u) / \sigma_{u,i} + \norm{A}_2 \epsilon I$ at $X$ where
+# $e^{\omega_i / 2} \sigma_{u,i} \le \frac12 D_u$, and at most $\hat\sigma_{u,i} I$ where not.
 #
 # The norm of these sums over $i$ is a convex function of the matrices $\delta_j \delta_j^\top$, which are positive
 # semidefinite and have traces of sum $\norm{\Delta}_F^2$. So it is largest where a single token $j$ moves, and there
@@ -343,8 +358,9 @@ print(f"✓ {count} inputs at {table.relative.nunique()} lengths: no attack on t
 # ## Beside bound propagation
 #
 # Programs that verify networks bound each output by linear functions of the inputs, layer by layer; for attention this
-# was done by {cite:t}`shi2020robustness`. We compare with auto_LiRPA {cite}`xu2020automatic` on nine random layers: the
-# same map, the same ball, the Frobenius norm of the change.
+# was done by {cite:t}`shi2020robustness`. We compare with auto_LiRPA {cite}`xu2020automatic`, version
+# {glue:text}`page-75-lirpa-version`, on nine random layers. Both bound the same thing: the Frobenius norm of the
+# output's change, when all tokens together move by at most the given length in the Euclidean norm.
 
 # %% tags=["hide-input"]
 beside = results.load("bench-nearby")
@@ -369,9 +385,10 @@ assert short.ours.max() < 1.05
 # Both bounds are over the largest change that gradient ascent finds, so 1 is the best possible. The bound of this page
 # is {glue:text}`page-75-lirpa-least:.1f` to {glue:text}`page-75-lirpa-most:.0f` times tighter in these nine cases, and
 # at length {glue:text}`page-75-lirpa-length:.2f` within a factor {glue:text}`page-75-lirpa-short:.3f` of the ascent. It
-# is made for attention; auto_LiRPA takes any network. We used version {glue:text}`page-75-lirpa-version`, the newest on
-# PyPI, with five names mended for the present libraries, and the better of its methods CROWN and intervals followed by
-# CROWN; later versions may be tighter. It bounds every coordinate of the output, and the norm follows from these.
+# is made for attention; auto_LiRPA takes any network. It bounds every coordinate of the output, and we take the norm of
+# these bounds: a bound on the norm itself could be tighter. Version {glue:text}`page-75-lirpa-version` is the newest on
+# PyPI; five names in it had to be mended for the present libraries. Version 0.7.1, which is published elsewhere, could
+# not be reached from here, and may be tighter. We took the better of the methods CROWN and intervals followed by CROWN.
 #
 # ## What this shows and does not show
 #

@@ -9,17 +9,21 @@
 # %% [markdown]
 # # How fast the solver is, and how often wrong
 #
-# A faster way to a wrong number is worth nothing, so this page shows speed and errors together. On text, summed over
-# three trained layers, the solver of this book with a {term}`certificate` at 0.99 is {glue:text}`page-77-summed:.0f`
-# times as fast as the released procedure with its tangent fed back ({numref}`fig-77-speed`); over all lengths of a
-# layer it is {glue:text}`page-77-slowest:.2g` to {glue:text}`page-77-fastest:.2g`, with the default certificate
-# {glue:text}`page-77-sureslow:.2g` to {glue:text}`page-77-surefast:.2g`. Of {glue:text}`page-77-certified` answers,
-# half with each certificate, none is off by more than $10^{-4}$. The released procedure, which stops by its rule or at
-# its cap of steps, misses {glue:text}`page-77-wrong` of {glue:text}`page-77-tried` on trained layers, and all
-# {glue:text}`page-77-gpt2` on a random GPT-2.
+# This page shows speed and errors together. **All stored tables are of the solver of version 0.2 or of one before it.**
+# The present solver makes each new vector orthogonal to all before it from the first step on, and takes one product
+# more at the end. What that costs is not in these tables.
+#
+# On {term}`windows <window>` of text, summed over four trained layers, the solver with a {term}`certificate` at 0.99
+# was {glue:text}`page-77-summed:.0f` times as fast as the released procedure with its tangent fed back
+# ({numref}`fig-77-speed`). By layer it was {glue:text}`page-77-slowest:.2g` to {glue:text}`page-77-fastest:.2g`
+# times as fast, and with the default certificate {glue:text}`page-77-sureslow:.2g` to
+# {glue:text}`page-77-surefast:.2g` times. On these windows and those of a random GPT-2 it gave
+# {glue:text}`page-77-certified` answers, half with each certificate. None of them was off by more than $10^{-4}$. The
+# released procedure was off by more than that at {glue:text}`page-77-wrong` of {glue:text}`page-77-tried` windows on
+# trained layers, and at all {glue:text}`page-77-gpt2` on the random GPT-2.
 
 # %% tags=["parameters"]
-layers = ["mini:0", "mini:3", "twin:0"]  # the layers of the figure, summed
+layers = ["mini:0", "mini:3", "twin:0", "twin:3"]  # the layers of the figure, summed
 length = 24  # of the live case
 layer = 3
 tolerance = 1e-4
@@ -54,11 +58,11 @@ plt.show()
 # <!-- figure fig-77-speed: Horizontal bars, one for each method. The released procedure has the shortest bar and is
 # hatched; estimates have the longest bars, hatched too, and certified solvers bars several times as long as the
 # released one, all full. -->
-# *How many times as fast as the released procedure with its tangent fed back: three trained layers and {term}`windows
-# <window>` of 2 to 98 {term}`tokens <token>`, summed; whiskers: the slowest and fastest of the repeats, of which the
-# released procedure had one. Full bars missed none of these windows, hatched ones some. In each of these layers a
-# certificate at 0.99 takes less than twice the time of an estimate, in the fourth, left out here,
-# {glue:text}`page-77-fourth:.1f` times.*
+# *How many times as fast as the released procedure with its tangent fed back: four trained layers (layers 0 and 3 of
+# MiniLM, and two wide ones that are made of two layers of MiniLM each) and windows of 2 to 98 {term}`tokens <token>`,
+# summed; whiskers: the slowest and fastest of the repeats, of which the released procedure had one. Full bars missed
+# none of these windows, hatched ones some. A certificate at 0.99 took {glue:text}`page-77-overleast:.1f` to
+# {glue:text}`page-77-overmost:.1f` times the time of an estimate, most in one of the wide layers.*
 #
 # ## One window, live
 #
@@ -92,13 +96,14 @@ between = time.perf_counter()
 ours = local_lipschitz(f, x)
 ratio = (between - began) / (time.perf_counter() - between)
 exact = local_lipschitz(f.to(dtype=torch.float64), x.double(), rtol=1e-10, seed=1)
-found = [(released, theirs[0], theirs[1]), ("certified 1-1e-6", ours.value.item(), ours.steps.item())]
-found.append(("reference, float64 to 1e-10", exact.value.item(), exact.steps.item()))
+# the present solver: a product for each step, and one for the value
+found = [(released, theirs[0], theirs[1]), ("certified 1-1e-6", ours.value.item(), ours.steps.item() + 1)]
+found.append(("reference, float64 to 1e-10", exact.value.item(), exact.steps.item() + 1))
 found = pd.DataFrame(found, columns=["method", "constant", "products"])
 figures.table(found, {"method": "method", "constant": "local constant", "products": "products"}, digits=6)
 
 # %% [markdown]
-# One window alone cannot be batched with others. Even so, the solver with its default certificate was
+# One window alone cannot be batched. Even so, the solver with its default certificate was
 # {glue:text}`page-77-live:.0f` times as fast when this page ran; one run says little about time.
 #
 # ## What is compared
@@ -108,9 +113,9 @@ figures.table(found, {"method": "method", "constant": "local constant", "product
 # :::{prf:observation} Speed and errors
 # :label: solver-speed
 #
-# On the windows of Figure 1 of {cite:t}`castin2024smooth` and the trained layers tried, the certified solver is several
-# times faster than the released procedure with its tangent fed back, and no answer of it was off by more than
-# $10^{-4}$, relatively.
+# On windows of the lengths of Figure 1 of {cite:t}`castin2024smooth` and the trained layers tried, the certified solver
+# of version 0.2 was several times as fast as the released procedure with its tangent fed back, and no answer of it was
+# off by more than $10^{-4}$, relatively.
 # :::
 #
 # A *product* is one $J^\top J u$. An answer is *wrong* when it is off by more than $10^{-4}$ from a value that was
@@ -127,22 +132,21 @@ figures.table(found, {"method": "method", "constant": "local constant", "product
 #   so we do not compare its time.
 # - **Ours.** The {term}`Lanczos method` on the closed-form product, all windows of a length at once. *Estimate* stops
 #   when its value has settled; *certified 0.99* and *certified 1-1e-6* stop when, with that probability over the random
-#   start, no larger singular value is left ({doc}`12_local_lipschitz`).
-#   What is counted of it are Lanczos steps, of one product each. The tables are of version 0.2; since then the
-#   value is taken from one product more, at the end ({doc}`../book/solver`).
+#   start, no singular value exceeds the value found by more than $10^{-4}$ of it ({doc}`12_local_lipschitz`). What is
+#   counted of it are Lanczos steps, of one product each; the product more of the present solver is not in the tables.
 # - **General-purpose solvers.** SciPy's `svds` and `eigsh`, which are ARPACK {cite}`lehoucq1998arpack`; SciPy's
 #   `lobpcg` {cite}`knyazev2001toward`; PRIMME {cite}`stathopoulos2010primme,wu2017primme`; the dense {term}`Jacobian`,
 #   where it is small; and power iteration. Their products are by automatic differentiation, or, where the name says so,
 #   by our closed form.
-# - **Layers.** MiniLM's, and layers of the width of BERT-base (768, twelve heads of 64), each made of two pretrained
-#   MiniLM layers side by side on different windows, their {term}`logits <logit>` added, all rotated by a random
-#   orthogonal matrix: the spectrum is that of trained layers.
+# - **Layers.** MiniLM's, and *wide* ones of the width of BERT-base (768, twelve heads of 64), each made of two
+#   pretrained MiniLM layers side by side on different windows, their {term}`logits <logit>` added, all rotated by a
+#   random orthogonal matrix: the spectrum is that of trained layers.
 # :::
 #
 # ## The windows of Figure 1
 #
 # We took every fourth length of the figure, with ten windows each. The columns of speed have the least and the largest
-# ratio over the four trained layers.
+# ratio over the four trained layers. The list says where each stored table was made and by which version.
 
 # %% tags=["hide-input"]
 names = ["workload", "compare", "products", "particles", "misconvergence", "long", "near-degenerate", "limit"]
@@ -151,7 +155,8 @@ for name in names:
     machine, versions = birth["settings"].get("processor", {}), birth["versions"]
     trial = ", a short trial" if birth["settings"]["trial"] else ""
     where = f"{machine.get('threads', '?')} threads, {', '.join(machine.get('flags', ['not recorded']))}"
-    print(f"bench-{name}{trial}: {where}; torch {versions['torch']}, lipnb {versions['commit']}")
+    assert tuple(map(int, versions["lipnb"].split("."))) <= (0, 2, 0), "a table of a later solver"
+    print(f"bench-{name}{trial}: {where}; torch {versions['torch']}, lipnb {versions['lipnb']} ({versions['commit']})")
 
 # %% tags=["hide-input"]
 summed = {"count": "sum", "seconds": "sum", "products": "sum", "missed": "sum", "unconverged": "sum", "error": "max"}
@@ -159,6 +164,9 @@ sums = stored.assign(products=stored.products * stored["count"])
 sums = sums.groupby(["layer", "method"], sort=False).agg(summed)
 theirs_at = sums.xs(released, level="method").seconds
 sums["ratio"] = theirs_at.reindex(sums.index, level="layer") / sums.seconds
+cost = sums.seconds.unstack().loc[layers]
+cost = (cost["certified 0.99"] / cost.estimate).sort_values()
+assert cost.index[-1].startswith("twin"), "the caption says that a wide layer has the most"
 random_gpt2 = sums.index.get_level_values("layer").str.startswith("gpt2r")
 trained = sums[~random_gpt2].reset_index()
 ways = trained.groupby("method", sort=False)
@@ -251,16 +259,17 @@ ways = limit.groupby(["mode", "length"], sort=False)[["needed", "products", "sha
 heads = {"mode": "mode", "length": "tokens n", "needed": "random start needs", "products": "ours"}
 heads |= {"share": "rate, of the best", "in_products": "time in products", "ratio": "time / limit"}
 some = ways.reset_index()
-figures.table(some[some.length.isin([4, 16, 98, 512])], names=heads, digits=2)
 shortest = limit[limit.length == 4].groupby(limit.layer.str.startswith("mini")).ratio.mean()
 assert shortest[True] > shortest[False], "narrow layers more"
+figures.table(some[some.length.isin([4, 16, 98, 512])], names=heads, digits=2)
 
 # %% [markdown]
-# A certificate at 0.99 takes {glue:text}`page-77-taken:.2f` products, over all lengths, where
-# {glue:text}`page-77-needed:.2f` are needed: not knowing the truth costs nothing, though a certificate of another kind
-# may need fewer. Estimates take fewer than a random start needs, because half of their start is not random; for them
-# that column is no bound. What is left is the rate of the products, most of all of few {term}`tokens <token>`, and the
-# time outside them. At 98 and 512 tokens an answer with a certificate at 0.99 takes {glue:text}`page-77-above:.1f`
+# A certificate at 0.99 took {glue:text}`page-77-taken:.2f` products, over all lengths, where
+# {glue:text}`page-77-needed:.2f` are needed: not knowing the truth cost nothing here, though a certificate of another
+# kind may need fewer, and the present solver takes one more. Estimates take fewer than a random start needs, because
+# half of their start is not random; for them that column is no bound. What is left is the rate of the products, most of
+# all of few {term}`tokens <token>`, and the
+# time outside them. At 98 and 512 tokens an answer with a certificate at 0.99 took {glue:text}`page-77-above:.1f`
 # times the limit on average, at four {glue:text}`page-77-small:.1f` times, narrow layers more. The rates are lower than
 # in the table before, which has wide random layers alone; means of ratios do not multiply. No GPU was available, so
 # nothing is said of one.
@@ -299,7 +308,10 @@ figures.table(near, names=heads, digits={"confidence": 6}, bold=near.violated > 
 
 # %% [markdown]
 # *Violated* counts upper bounds below the truth by more than the stated rounding. If the certificate keeps its promise,
-# there are with 99.9 % probability at most as many as *allowed*. *Float32 alone* may not continue in float64.
+# there are with 99.9 % probability at most as many as *allowed*. *Float32 alone* may not continue in float64: of the
+# {glue:text}`page-77-sure:,d` runs at a confidence above 0.99, {glue:text}`page-77-sureopen` did not converge, all of
+# this kind. Their bounds, up to {glue:text}`page-77-widest:.1f` times the truth, are counted too. Of the
+# {glue:text}`page-77-sureclosed:,d` runs that converged, none has a bound below the truth.
 #
 # ## Long inputs and many particles
 #
@@ -347,18 +359,18 @@ assert checked[promised].missed.sum() == 0 and [*free.index] == ["estimate"]
 assert (free > 100 * tolerance).all(), "wrong by far more than asked: worth a certificate"
 coverage = checked[~asked]
 sure = near[near.confidence > 0.99]
-assert sure.runs.sum() == 10_000 and not sure.violated.any()
+assert not sure.violated.any() and (sure[sure.open > 0].kind == "float32 alone").all()
 assert (near.violated <= near.allowed).all()
 assert coverage.above_upper.sum() <= coverage.inputs.sum() / 2
-cost = sums.seconds.unstack()[["estimate", "certified 0.99"]].loc[layers]
 assert (limit.needed <= limit.products + 1e-9)[limit["mode"] != "estimate"].all() and limit.error.max() < tolerance
 assert sorted(stored.length.unique()) == list(range(2, 99, 8))
 spare = limit[limit["mode"] != "estimate"]
 assert (spare.products - spare.needed).mean() < 0.1, "the stop is nearly as if told"
 assert ways.loc["estimate"].products.mean() < ways.loc["estimate"].needed.mean(), "because its start is not random"
-assert (cost["certified 0.99"] < 2 * cost.estimate).all(), "the caption says less than twice"
 assert (long.difference.dropna() < 1e-5).all() and (cloud.error.dropna() < 1e-6).all()
-print(f"✓ certified: 0 of {certified['count'].sum()} answers wrong, 0 of {sure.runs.sum()} bounds violated")
+closed = sure.runs.sum() - sure.open.sum()
+print(f"✓ certified: 0 of {certified['count'].sum()} answers wrong; 0 of {closed} bounds of converged runs violated,")
+print(f"  nor any of {sure.open.sum()} bounds of runs that did not converge")
 
 # %% tags=["hide-input"]
 wrong = stored[(stored.method == released) & ~stored.index.isin(gpt2.index)]
@@ -368,19 +380,20 @@ proved = limit[limit["mode"] == "certified 0.99"]
 at = proved.groupby("length").ratio.mean()
 told = {"slowest": fast.least, "fastest": fast.most, "live": ratio, "needed": proved.needed.mean()}
 told |= {"summed": whole[released] / whole["certified 0.99"], "sureslow": sure_fast.least, "surefast": sure_fast.most}
-seconds = sums.seconds.unstack()[~sums.seconds.unstack().index.str.startswith("gpt2r")]
 told |= {"taken": proved.products.mean(), "above": at.loc[98:].mean(), "small": at.loc[4]}
 columns = ["small4", "small98", "wide10", "wide98"]
 on_ours = speeds.loc["scipy eigsh, closed form", columns]
 behind, sure_behind = (speeds.loc[mode, columns] / on_ours for mode in ("certified 0.99", "certified 1-1e-6"))
 told |= {"eigleast": behind.min(), "eigmost": behind.max(), "defleast": sure_behind.min(), "defmost": sure_behind.max()}
 told |= {"worst": 100 * free["estimate"]}
-told |= {"fourth": (seconds["certified 0.99"] / seconds.estimate).drop(layers).item()}
+told |= {"overleast": cost.iloc[0], "overmost": cost.iloc[-1]}
+told |= {"widest": results.load("bench-near-degenerate").query("confidence > 0.99").widest_open.max()}
 for key, value in told.items():
     glue(f"page-77-{key}", float(value), display=False)
 counted = {"wrong": wrong.missed.sum(), "tried": wrong["count"].sum(), "gpt2": gpt2["count"].sum()}
 counted |= {"certified": certified["count"].sum(), "failed": coverage.above_upper.sum()}
 counted |= {"coverage": coverage.inputs.sum(), "sure": sure.runs.sum()}
+counted |= {"sureopen": sure.open.sum(), "sureclosed": closed}
 for key, value in counted.items():
     glue(f"page-77-{key}", int(value), display=False)
 
@@ -392,9 +405,9 @@ for key, value in counted.items():
 # - The released procedure is given a lean forward pass, not the module of a model library, and keeps the forward pass
 #   of its transpose, so it is not slowed down. It is not batched, because the released code is not.
 # - A certificate at 0.99 may fail once in a hundred starts by what is proved; that it failed on none of these inputs is
-#   measured, not proved. The {glue:text}`page-77-sure` runs at a confidence above 0.99, which begin in float32, did not
-#   contradict the assumption on rounding; so few would not show failures of one in a hundred thousand.
-# - The wide layer is made of trained layers, but it is no BERT-base.
+#   measured, not proved. The {glue:text}`page-77-sureclosed:,d` converged runs at a confidence above 0.99, which begin
+#   in float32, did not contradict the assumption on rounding; so few would not show failures of one in a hundred
+#   thousand.
 #
 # **One thing to try.** Scale the output projection of the layer down by a hundred: the constant is divided by a
 # hundred, and the absolute rule stops at once.

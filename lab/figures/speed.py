@@ -50,7 +50,7 @@ def speed_bars(table, *, ax=None, title=None):
     return ax
 
 
-def workload(table, layers=("mini:0", "mini:3", "twin:0")):
+def workload(table, layers=("mini:0", "mini:3", "twin:0", "twin:3")):
     """How many times as fast as the released procedure, with its tangent fed back, each method is.
 
     Parameters

@@ -15,7 +15,9 @@ The bound `taylor`, line by line. Let :math:`Y_t = X + t \Delta`, :math:`\|\Delt
    :math:`\omega_i = r\, (\mathrm{diam}(a) + \sqrt 2\, |b_i| + \sqrt 2 N r)`, as :math:`|\delta_i| \le r` and
    :math:`|\delta_j - \delta_l| \le \sqrt 2 r`. So :math:`P_{ij}(Y) \le \min(1, e^{\omega_i} P_{ij}) =: p_{ij}`.
 3. *Its spreads.* About any point, deviations under P(Y) are at most :math:`e^{\omega_i / 2}` times those under P, and
-   half the diameter; what moves adds M r or N r: :math:`\sigma_i` for w and :math:`s_i` for a. Slopes:
+   half the diameter; what moves adds M r or N r. With the deviations :math:`\sigma_i(X)` of w and :math:`s_i(X)` of a,
+   those at Y are at most :math:`\sigma_i = \min(e^{\omega_i / 2} \sigma_i(X), \mathrm{diam}(w) / 2) + M r` and
+   :math:`s_i = \min(e^{\omega_i / 2} s_i(X), \mathrm{diam}(a) / 2) + N r`. Slopes:
    :math:`|b_i(Y)| \le \beta_i = |b_i| + N r`. Values: :math:`|w_j(Y) - o_i(Y)| \le D_i = \min(\max_j |w_j - o_i| +
    (e^{\omega_i} - 1) \sigma_i(X), \mathrm{diam}(w)) + \sqrt 2 M r`, because the mean under P(Y) of the old w moves by
    at most :math:`|e^{\omega_i} - 1|` times their mean absolute deviation in some direction.
@@ -34,8 +36,10 @@ The bound `taylor`, line by line. Let :math:`Y_t = X + t \Delta`, :math:`\|\Delt
             \frac{b_i b_i^\top}{\beta_i} + \frac{\sigma_i N}{m_i} I\Big]
             + \delta_{ij} \Big[(M m_i + D_i \zeta_i) \frac{\mathrm{Cov}(a)}{s_i} + \sigma_i N m_i I\Big].
 
-   In the ball :math:`b b^\top / \beta` at Y is at most :math:`b_i b_i^\top / |b_i| + N r I` at X, by the same
-   inequality, and so the covariance.
+   The slope and the covariance in it are those at Y. By the same inequality :math:`b b^\top / \beta_i` is at most
+   :math:`b_i b_i^\top / |b_i| + N r I` at X, and :math:`\mathrm{Cov}(a) / s_i` at most :math:`e^{\omega_i}
+   \mathrm{Cov}_X(a) / (s_i - N r) + N r I` where :math:`s_i - N r = e^{\omega_i / 2} s_i(X)`; where it is half the
+   diameter, at most :math:`s_i I`. The norms in step 6 are of the matrices with these in their places.
 6. *All rows and heads.* :math:`\sum_i \big(\sum_j \delta_j^\top K_{ij} \delta_j\big)^2`, K now summed over heads, is
    convex in the matrices :math:`\delta_j \delta_j^\top`, positive semidefinite and of trace
    :math:`\|\Delta\|^2` together: it is largest where one token j moves. With :math:`k_{ij} \ge \|K_{ij}\|_2`, the sum

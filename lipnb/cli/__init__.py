@@ -95,8 +95,9 @@ def enter(prog: str, description: str, package: str, verbs: Sequence[str], argv:
     except (ValueError, OSError, RuntimeError, ImportError, FloatingPointError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"{prog}: stopped; what is finished is kept, the same command continues", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        said = str(stop) or "stopped; what is finished is kept, the same command continues"
+        print(f"{prog}: {said}", file=sys.stderr)
         return 130
 
 

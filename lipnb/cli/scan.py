@@ -3,7 +3,7 @@
 import sys
 from argparse import Action
 
-from lipnb.cli.words import Unknown, count, known, layers, lengths, tolerance, whole
+from lipnb.cli.words import Stopped, Unknown, count, known, layers, lengths, tolerance, whole
 
 EXAMPLES = """\
   lipnb scan minilm --text python_reference --lengths 32    the embedded model, on a text that is always there
@@ -63,13 +63,21 @@ class Explain(Action):
         parser.exit()
 
 
+def _epilog():
+    """The end of the help: the built-in texts, how to read the table, examples."""
+    from lipnb import corpora
+
+    texts = "\n".join(f"  {name:18}{about}" for name, about in corpora.NAMES.items())
+    return f"built-in texts, for --text:\n{texts}\n\n{READING}\nexamples:\n{EXAMPLES}"
+
+
 def add(verbs):
     """Describe the verb."""
     verb = verbs.add_parser(
         "scan",
         help="measure every layer of a model on a text, beside the published bounds",
         description=DESCRIPTION,
-        epilog=f"{READING}\nexamples:\n{EXAMPLES}",
+        epilog=_epilog,
     )
     verb.add_argument("model", metavar="MODEL", help="a name, a folder or a .gguf file, see above")
     verb.add_argument(
@@ -164,7 +172,10 @@ def run(arguments):
 
     # what a look at the disk can tell is said before anything is loaded
     if ("/" in arguments.text or Path(arguments.text).suffix) and not Path(arguments.text).exists():
-        raise FileNotFoundError(f"the text {arguments.text!r} was not found: it is no file, and no folder of images.")
+        raise FileNotFoundError(
+            f"the text {arguments.text!r} was not found: it is no file, and no folder of images; built-in texts are "
+            f"{', '.join(corpora.NAMES)}."
+        )
     if arguments.output is not None and Path(arguments.output).is_file():
         raise FileExistsError(f"--output {arguments.output} is a file: name a folder.")
     with extra("scan"):
@@ -172,11 +183,12 @@ def run(arguments):
         from lipnb.models import PICTURES
         from lipnb.models.loading import layer_count
         from lipnb.scanning import terminal
+        from lipnb.scanning.comparing import check_alike
 
     text = Path(arguments.text)
     images = ("random", "pictures", *PICTURES)
     if not text.exists() and not text.suffix and "/" not in arguments.text and arguments.text not in images:
-        known("file or corpus", [arguments.text], corpora.NAMES)
+        known("file or corpus", [arguments.text], [*corpora.NAMES, "pictures", "random"], every=True)
     if not arguments.upper_work > 0:
         raise Unknown(f"--upper-work is a positive number of operations, got {arguments.upper_work:g}")
     if arguments.against is not None and not _is_scan(arguments.against):
@@ -188,6 +200,8 @@ def run(arguments):
         return 0
     if arguments.against is not None and _is_scan(arguments.against) and _is_scan(arguments.model):
         scanning.compare(scanning.load(arguments.model), scanning.load(arguments.against))  # refused before it is shown
+    elif arguments.against is not None:  # or before it is measured
+        check_alike(*(_settings(arguments, model) for model in (arguments.model, arguments.against)))
     found, output = _scanned(arguments, arguments.model, arguments.output)
     if arguments.output is not None:  # the folder of a scan that was given as MODEL stays as it is
         output = Path(arguments.output)
@@ -221,6 +235,14 @@ def _is_scan(model):
     return (Path(model) / scanning.SUMS).is_file() and not (Path(model) / "config.json").is_file()
 
 
+def _settings(arguments, model):
+    """The settings of the scan of a model, or of that in a folder; nothing is measured."""
+    from lipnb import scanning
+
+    scan = scanning.load(model).about["settings"] if _is_scan(model) else None
+    return scan or scanning.begin(model, **_options(arguments)).settings
+
+
 def _scanned(arguments, model, output):
     """The scan of a model, or that of a folder of one; and where it lies."""
     from pathlib import Path
@@ -232,18 +254,28 @@ def _scanned(arguments, model, output):
     output = scanning.folder_of(model) if output is None else Path(output)
     sums, options = output / scanning.SUMS, {"again": arguments.again, "progress": sys.stderr.isatty()}
     before = sums.stat().st_mtime_ns if sums.is_file() else None
-    found = scanning.scan(model, **_options(arguments), output=output, **options)
+    try:
+        found = scanning.scan(model, **_options(arguments), output=output, **options)
+    except KeyboardInterrupt:
+        said = scanning.state(output)
+        raise Stopped(f"stopped; {output} holds {said}" if said else "stopped; nothing was measured yet") from None
     if sums.stat().st_mtime_ns == before:
         print(f"{output} held this scan already: nothing was measured again (--again does).", file=sys.stderr)
     return found, output
 
 
 def _against(before, after, names, output):
-    """Print how two scans compare, and keep the table in the folder of the first."""
-    from lipnb import recording, scanning
-    from lipnb.scanning.comparing import show_comparison
+    """Print how two scans compare; keep the table in the folder of the first, and show it in the report there."""
+    from pathlib import Path
 
-    table = scanning.compare(before, after)
-    recording.write(output / "against.csv", table.to_csv(index=False, float_format=recording.FLOAT_FORMAT))
+    from lipnb import recording, scanning
+    from lipnb.scanning.comparing import Comparison, show_comparison
+    from lipnb.scanning.report import write
+
+    short = [Path(name).resolve().name if Path(name).exists() else name for name in names]  # never a path in a report
+    comparison = Comparison(scanning.compare(before, after), *(short if short[0] != short[1] else names))
+    text = comparison.table.to_csv(index=False, float_format=recording.FLOAT_FORMAT)
+    recording.write(output / "against.csv", text)
     print()
-    show_comparison(table, names)
+    show_comparison(comparison)
+    print(f"\nReport, with the comparison: {write(before, output, comparison)}")

@@ -1,4 +1,4 @@
-"""The verb `lipnb status`: how far the sweep in a folder is."""
+"""The verb `lipnb status`: how far the sweep, or the scan, in a folder is."""
 
 import json
 import statistics
@@ -8,6 +8,7 @@ EXAMPLES = """\
   lipnb status sweeps/quick                         how far it is, what is running, by whom, what failed
   lipnb status sweeps/quick --points                every point with its state
   watch -n 10 lipnb status sweeps/quick             the same every ten seconds
+  lipnb status scan-minilm                          what the folder of a scan holds
 """
 STATES = """the states of a point:
   done       it has a row in table.csv
@@ -27,18 +28,21 @@ def add(verbs):
     """Describe the verb to the parser."""
     verb = verbs.add_parser(
         "status",
-        help="how far the sweep in a folder is",
-        description="Say of a sweep what is done, failed, running and left, how long it takes, and who runs it where. "
-        "Nothing is\nwritten; a sweep that is running is not disturbed.",
+        help="how far the sweep, or the scan, in a folder is",
+        description="Say of a sweep what is done, failed, running and left, how long it takes, and who runs it where; "
+        "of a scan\nwhat is kept of it. Nothing is written, and what is running there is not disturbed.",
         epilog=f"{STATES}\nexamples:\n{EXAMPLES}",
     )
-    verb.add_argument("folder", metavar="FOLDER", help="the output folder of the sweep")
+    verb.add_argument("folder", metavar="FOLDER", help="the output folder of the sweep or scan")
     verb.add_argument("--points", action="store_true", help="list every point")
     verb.set_defaults(run=run)
 
 
 def run(arguments):
-    """Print what `lipnb.sweeps.status` knows."""
+    """Print what `lipnb.sweeps.status` knows, or what the folder of a scan holds."""
+    if said := _no_sweep(arguments.folder):
+        print(said)
+        return 0
     from lipnb import sweeps
 
     now = sweeps.status(arguments.folder)
@@ -56,6 +60,24 @@ def run(arguments):
         print(_line(point))
     print(f"  executed notebooks: {now.folder / 'index.html'}")
     return 0
+
+
+def _no_sweep(folder):
+    """What a folder holds that is the output of no sweep: a scan or a model; empty where neither is known."""
+    from pathlib import Path
+
+    if (Path(folder) / "plan.json").is_file():
+        return ""
+    if any((Path(folder) / f"scan.{ending}").is_file() for ending in ("json", "partial.jsonl")):
+        from lipnb.origin import extra
+
+        with extra("scan"):
+            from lipnb.scanning.folder import state
+        said = state(folder)
+        return f"{folder}: {said}" if said else ""
+    if (Path(folder) / "config.json").is_file():
+        return f"{folder}: a model, not the folder of a sweep or scan; `lipnb scan {folder}` measures it."
+    return ""
 
 
 def lasted(seconds):

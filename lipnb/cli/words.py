@@ -3,11 +3,27 @@
 import argparse
 from difflib import get_close_matches
 
-__all__ = ["Parser", "Unknown", "count", "known", "layers", "lengths", "nearest", "parameter", "tolerance", "whole"]
+__all__ = [
+    "Parser",
+    "Stopped",
+    "Unknown",
+    "count",
+    "known",
+    "layers",
+    "lengths",
+    "nearest",
+    "parameter",
+    "tolerance",
+    "whole",
+]
 
 
 class Unknown(ValueError):
     """What was asked for by name does not exist: exit code 2."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Stopped by Ctrl-C, with a sentence on what is kept: exit code 130."""
 
 
 def nearest(word, words):
@@ -16,7 +32,7 @@ def nearest(word, words):
     return f": did you mean {' or '.join(near)}?" if near else f": choose from {', '.join(words)}"
 
 
-def known(what, asked, names):
+def known(what, asked, names, every=False):
     """Refuse names that do not exist.
 
     Parameters
@@ -27,6 +43,8 @@ def known(what, asked, names):
         Names that were given.
     names : sequence of str
         Names there are.
+    every : bool
+        Whether all of them are said where one is near, too.
 
     Raises
     ------
@@ -35,7 +53,9 @@ def known(what, asked, names):
     """
     for name in asked:
         if name not in names:
-            raise Unknown(f"there is no {what} {name!r}{nearest(name, names)}")
+            near = nearest(name, names)
+            rest = f" There are {', '.join(names)}" if every and near.startswith(": did") else ""
+            raise Unknown(f"there is no {what} {name!r}{near}{rest}")
 
 
 def whole(text):

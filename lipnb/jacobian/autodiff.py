@@ -38,6 +38,7 @@ def plain_kernels() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
+FIRST = ": give the part that holds the tokens, such as lambda x: module(x)[0]"
 DISAGREE = (
     "forward and reverse mode disagree about this map: a part of it runs under no_grad() (write detach() to leave it "
     "out), a backward hook changes gradients, an autograd function of its own has two different derivatives, or it "
@@ -110,6 +111,13 @@ class AutodiffJacobian:
             self._input = self.x.clone().requires_grad_()
             try:
                 out = self.f(self._input)
+            except TypeError as error:
+                if "required positional argument" in str(error):
+                    raise ValueError(
+                        f"the map takes more than the tokens ({_short(error)}): give one that holds the rest, such as "
+                        "lambda x: module(x, ...)."
+                    ) from error
+                raise
             except RuntimeError as error:
                 if "Inference tensors" in str(error):
                     raise ValueError(
@@ -125,7 +133,9 @@ class AutodiffJacobian:
             fits = isinstance(out, torch.Tensor) and out.shape[:-2] == self.batch_shape and out.ndim == x.ndim
             if not fits or out.is_complex() or not out.numel():
                 got = f"{tuple(out.shape)} in {out.dtype}" if isinstance(out, torch.Tensor) else type(out).__name__
-                raise ValueError(f"the map must return one tensor of shape {(*self.batch_shape, 'n', 'm')}, got {got}.")
+                shape = ", ".join(map(str, (*self.batch_shape, "n", "m")))
+                first = "" if isinstance(out, torch.Tensor) else FIRST
+                raise ValueError(f"the map must return one tensor of shape ({shape}), got {got}{first}.")
             self._output = out.to(x.dtype)  # torch.autocast hands out another type
         self._out_shape = out.shape
         self._check_reverse()

@@ -17,6 +17,7 @@ from lipnb.models.unknown import located, own_mask, unknown_family
 
 __all__ = ["layer_count", "load"]
 
+BEHIND = re.compile(r"(?:^|\.)(?:pooler|contact_head)\.")  # what reads the last hidden states, and no layer
 BOTH_WAYS = "use_bidirectional_attention"  # Gemma 3, of which EmbeddingGemma is one
 # Names whose plain configuration is known without any file.
 PLAIN = {"gpt2": "gpt2", "bert-base-uncased": "bert"}
@@ -383,6 +384,9 @@ def _read(folder, config, architecture, dtype, name, held, described):
             raise ValueError(f"the weights of {name!r} could not be read ({_first_line(error)}).") from error
     _refuse_more_layers(report["unexpected_keys"], config, architecture, name)
     missing = sorted(report["missing_keys"])
+    for key in [key for key in missing if BEHIND.search(key)]:  # checkpoints of a task often lack them
+        network.get_parameter(key).data.fill_(torch.nan)  # nothing that is measured may depend on them
+        missing.remove(key)
     if missing:  # the library would fill them with random numbers
         raise ValueError(
             f"the weights of {name!r} are not complete: {len(missing)} tensors of its "

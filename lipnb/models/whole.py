@@ -18,7 +18,7 @@ from lipnb.models.self_check import refuse_draws, refuse_filling, run
 if TYPE_CHECKING:
     from lipnb.models.model import Model
 
-__all__ = ["Reading", "answer", "random_twin", "readings", "whole_network"]
+__all__ = ["Reading", "answer", "random_twin", "readings", "why_no_logits", "whole_network"]
 
 TO = ("hidden", "logits")
 SCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")  # entries of a configuration that change logits
@@ -215,14 +215,24 @@ def _tables_of_its_own(network):
 
 def _head(model):
     """The matrix (vocabulary, d) between hidden states and logits; one sentence where that is not all."""
-    config = model.module.config
-    tied = model.architecture.reads == "input_ids" and model.architecture.masks[0]
-    if not tied or not getattr(config, "tie_word_embeddings", False) or any(getattr(config, x, None) for x in SCALED):
-        raise ValueError(
-            f"{model.name} has no logits here: its output layer is not the matrix of its embeddings alone, and is not "
-            "read; take to='hidden'."
-        )
+    if why := why_no_logits(model):
+        raise ValueError(f"{model.name} has no logits here: {why}; take to='hidden'.")
     return model.module.get_input_embeddings().weight.detach()
+
+
+def why_no_logits(model: "Model") -> str:
+    """Why the logits of a model are not read, in a clause; empty where they are the embeddings' matrix alone."""
+    config, architecture = model.module.config, model.architecture
+    if architecture.reads != "input_ids":
+        return f"it reads {'images' if architecture.reads == 'pixel_values' else 'sound'}, not text"
+    if architecture.matrices is None:  # what follows the layers may be more than a matrix, and nothing would check it
+        return f"of {architecture.title} models lipnb knows the attention as a map alone, and no output layer"
+    if not architecture.masks[0]:
+        return "it is an encoder, and what may follow its last hidden states is not read"
+    if not getattr(config, "tie_word_embeddings", False):
+        return "its output layer has a matrix of its own, not that of the embeddings, and is not read"
+    scaled = [name for name in SCALED if getattr(config, name, None)]
+    return f"its config.json has {scaled[0]}, by which logits are more than a matrix" if scaled else ""
 
 
 def random_twin(model: "Model", seed: int = 0) -> "Model":

@@ -17,6 +17,7 @@ HOMES = {
     "planned": "planning",
     "remeasure": "run",
     "scan": "run",
+    "state": "folder",
 }
 __all__ = [*HOMES]
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from lipnb.attention import Attention
 from lipnb.bounds import HeadNorms, head_norms
 from lipnb.bounds.catalogue import CATALOGUE, Case
+from lipnb.models import OwnAttention
 
 __all__ = ["SCANNED", "SOURCES", "applicable", "evaluate", "prepare"]
 
@@ -27,9 +28,15 @@ SOURCES = {
 
 def _applying(f):
     """Column -> the bound that fills it for a map; column -> why none does, one sentence."""
-    found, reasons = {}, {}
+    found, reasons, no_heads = {}, {}, None
+    if isinstance(f, OwnAttention):
+        no_heads = (
+            "needs the matrices of the attention; of this family lipnb runs the network's own module and reads none"
+        )
+    elif not isinstance(f, Attention):
+        no_heads = "for attention, not for a block with residual and norm"
     for bound in CATALOGUE:
-        if bound.column and (why := bound.applies(f, layer=True)) is None:
+        if bound.column and (why := no_heads or bound.applies(f, layer=True)) is None:
             found[bound.column] = bound
         elif bound.column:
             reasons[bound.column] = why

@@ -9,7 +9,7 @@ from matplotlib.colors import LogNorm
 
 from lipnb.scanning.style import NOT_CONVERGED, STYLE, log_ticks
 
-__all__ = ["baselines", "growth", "heads", "in_report", "layers", "radii", "tokens"]
+__all__ = ["baselines", "comparison", "growth", "heads", "in_report", "layers", "radii", "tokens"]
 
 SIZE = (4.5, 3.7)  # one panel
 MEASURED = "#1f83c4"
@@ -132,6 +132,31 @@ def baselines(rows, *, ax=None, title=None):
     return ax
 
 
+def comparison(table, names, *, ax=None):
+    """Constants of two scans layer by layer, at the longest length that both have.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From `lipnb.scanning.compare`.
+    names : tuple of str
+        What to call the first and the second.
+    ax : matplotlib Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    Axes
+    """
+    ax = ax or plt.subplots(figsize=SIZE)[1]
+    rows = table[table.length == table.length.max()]
+    for column, name, (colour, marker) in zip(("before", "after"), names, ((MEASURED, "o"), LOOKS[0]), strict=True):
+        ax.plot(rows.layer, rows[column], color=colour, marker=marker, lw=1.6, label=f"{column}: {name}")
+    ax.set(yscale="log", xlabel="layer", ylabel="local Lipschitz constant")
+    ax.set_xticks(rows.layer[:: 1 + len(rows) // 12])
+    return ax
+
+
 def heads(table, *, ax=None):
     """The constant of each head alone: one row for each layer, one column for each head, logarithmic colours."""
     return _map(table.pivot(index="layer", columns="head", values="lipschitz"), "head", ax)
@@ -140,7 +165,9 @@ def heads(table, *, ax=None):
 def tokens(table, *, ax=None):
     """How far each token moves the others, over the most in its layer: one row for each layer, one column a place."""
     grid = table.pivot(index="layer", columns="place", values="moves")
-    return _map(grid.div(grid.max(axis=1), axis=0), "place of the token", ax)
+    ax = _map(grid.div(grid.max(axis=1), axis=0), "place of the token", ax)
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    return ax
 
 
 def _map(grid, across, ax):

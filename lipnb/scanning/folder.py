@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -13,7 +14,7 @@ from lipnb import recording
 from lipnb.scanning import gaps
 from lipnb.scanning.summary import summarise
 
-__all__ = ["NEEDED", "SUMS", "TABLES", "Scan", "clear", "folder_of", "load", "seal"]
+__all__ = ["KEYS", "NEEDED", "SUMS", "TABLES", "Scan", "clear", "folder_of", "in_words", "load", "seal", "state"]
 
 TABLES = ("scan", "heads", "tokens", "whole")
 SUMMARY, SUMS = "summary.csv", "SHA256SUMS"
@@ -22,6 +23,16 @@ NEEDED = {
     "heads": ["layer", "head", "lipschitz"],
     "tokens": ["layer", "place", "token", "moves"],
     "whole": ["part", "layer", "lipschitz"],
+}
+KEYS = {  # settings of a scan, in words
+    "layers_scanned": "layers",
+    "weights_sha256": "weights (SHA-256)",
+    "text_sha256": "text (SHA-256)",
+    "special": "special tokens",
+    "masked": "causal mask",
+    "certified": "windows certified",
+    "upper_work": "most operations of a certified bound",
+    "close": "length of the close look",
 }
 
 
@@ -52,27 +63,103 @@ class Scan:
     whole: pd.DataFrame
     gaps: pd.DataFrame
 
-    def report(self, path: str | os.PathLike) -> Path:
+    def report(self, path: str | os.PathLike, against: "Scan | None" = None) -> Path:
         """Write the report, one HTML file that opens offline, to `path` (a folder: report.html in it); gives its path.
 
         Parameters
         ----------
         path : str or path
             A file, or a folder that exists.
+        against : Scan, optional
+            Another scan, of the same windows: the report compares the two, see `lipnb.scanning.compare`.
 
         Returns
         -------
         Path
         """
-        from lipnb.scanning.report import write  # which imports this module
+        from lipnb.scanning.comparing import Comparison, compare  # which import this module
+        from lipnb.scanning.report import write
 
-        return write(self, path)
+        if against is None:
+            return write(self, path)
+        names = (scan.about["settings"]["model"] for scan in (self, against))
+        return write(self, path, Comparison(compare(self, against), *names))
 
 
 def folder_of(model: str | os.PathLike) -> Path:
     """Where a scan of a model goes by default: ``scan-<model>``, with plain characters only."""
     name = Path(str(model)).name if Path(str(model)).is_dir() else str(model)
     return Path(f"scan-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'model'}")
+
+
+def in_words(key: str, value: Any) -> str:
+    """A setting of a scan as a reader would write it.
+
+    Examples
+    --------
+    >>> in_words("lengths", [4, 9]), in_words("special", [["[CLS]"], []]), in_words("masked", True)
+    ('4,9', '[CLS] ...', 'yes')
+    """
+    if key == "special" and value:
+        return " ".join([*value[0], "...", *value[1]]) if any(value) else "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+def state(folder: str | os.PathLike) -> str | None:
+    """What the folder of a scan holds, and what continues it, in sentences; None where it is none.
+
+    Parameters
+    ----------
+    folder : str or path
+        Nothing in it is changed.
+
+    Returns
+    -------
+    str or None
+    """
+    folder = Path(folder)
+    if (folder / SUMS).is_file():
+        found = load(folder)
+        said = f"a finished scan of {_of_what(found.about['settings'])}: {len(found.summary)} rows in summary.csv."
+        if len(found.gaps):
+            said += f" Not measured: {len(found.gaps)}; the same command tries again."
+        return said + (" report.html shows it." if (folder / "report.html").is_file() else "")
+    begun = {table: _begun(folder, table) for table in TABLES}
+    settings = next((settings for settings, _ in begun.values() if settings), None)
+    if settings is None:
+        return None
+    layers = len(settings["layers_scanned"])
+    most = {"scan": layers * len(settings["lengths"]), "heads": layers, "tokens": layers}
+    what = {"scan": "layers and lengths", "heads": "layers' heads", "tokens": "layers' tokens", "whole": "whole layers"}
+    kept = []
+    for table, (there, count) in begun.items():
+        if there and table in most:
+            kept.append(f"{most[table] if count is None else count} of {most[table]} {what[table]}")
+        elif there:
+            kept.append(what[table] if count is None else f"{count} {what[table]} or ends of the network")
+    return f"a scan of {_of_what(settings)} that has not ended: it keeps {', '.join(kept)}. The same command goes on."
+
+
+def _begun(folder, table):
+    """The settings of a table in the making and how many of its units are kept, None of these for all of them."""
+    partial, about = folder / f"{table}.partial.jsonl", folder / f"{table}.json"
+    try:
+        if not partial.is_file():
+            return json.loads(about.read_text(encoding="utf-8"))["settings"], None
+        raw = partial.read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in raw[: raw.rfind("\n") + 1].splitlines()]  # the last may be half a line
+        return lines[0]["settings"], len({line["unit"] for line in lines[1:]})
+    except (OSError, ValueError, LookupError, TypeError):
+        return None, None
+
+
+def _of_what(settings):
+    """Which model a scan is of, and what it read."""
+    return f"{settings['model']} on {settings['text']} at n = {', '.join(map(str, settings['lengths']))}"
 
 
 def _digest(path):

@@ -16,6 +16,7 @@ __all__ = ["Material", "chosen_layers", "prepare"]
 
 DEFAULT = (32, 128, 512)  # tokens of a window
 DTYPES = ("float32", "float64")
+TEXTS = f"give a text file or one of {', '.join(corpora.NAMES)}"
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,10 @@ def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, 
             f"{model.name} reads mel spectra of sound, and a scan has none to give it: measure it in Python with "
             "lipnb.models.load and Model.activations."
         )
+    if not _itself(text) and not Path(text).is_file() and str(text) in ("random", "pictures", *models.PICTURES):
+        raise ValueError(f"{model.name} reads text, and {str(text)!r} is for a model that reads images: {TEXTS}.")
+    if not _itself(text) and (Path(text).is_dir() or Path(text).suffix.lower() in images.ENDINGS):
+        raise ValueError(f"{model.name} reads text, not images, and {Path(text).name!r} is no text file: {TEXTS}.")
     by_default = lengths is None
     if by_default:
         lengths = [length for length in DEFAULT if length <= model.longest] or [model.longest]

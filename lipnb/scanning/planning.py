@@ -11,6 +11,9 @@ __all__ = ["Begun", "planned", "shorter"]
 
 PRODUCTS = 30  # with a Jacobian and its transpose, of a usual solve
 EACH = 0.03  # seconds that a solve takes beside its products
+LAYER = 0.3  # seconds that a layer and length take beside solves: self-check, norms of heads, baselines
+PAIR = 120  # operations of the norm of one block, from a token to another, over the width squared
+WHOLE, AROUND = 3, 0.1  # operations of a product with a whole layer, for each weight and token, and seconds beside them
 SHARE = 0.4  # of the speed of one large matrix product that products of solves reach
 CERTIFIED = 0.1  # the same of the factorisations of a certified bound, in float64, and ...
 FIXED = 1000  # ... its operations that do not grow with the length, over the width cubed
@@ -78,14 +81,24 @@ def _seconds(begun):
     def solves(n):
         return EACH + PRODUCTS * (16 * n * d**2 + 16 * n**2 * d) / (SHARE * speed)
 
-    seconds = sum(kinds * layers * solves(n) for n in found["lengths"])
+    seconds = layers * sum(LAYER + kinds * solves(n) for n in found["lengths"])
     bounds = [work / CERTIFIED + FIXED * d**3 for work in _certified(found)]
     seconds += layers * found["certified"] * sum(bounds) / speed
     if close is None:
         return seconds, 0.0
-    closely = layers * (found["heads"] + close) * solves(close)  # each head, and what each token moves
-    network = 3 * 8 * PRODUCTS * close * sum(p.numel() for p in reader.model.module.parameters())
-    return seconds, closely + network / (SHARE * speed)
+    head = EACH + (solves(close) - EACH) / found["heads"]
+    pairs = close * (close + 1) / 2 if found["masked"] else close**2
+    closely = layers * (found["heads"] * head + solves(close) + pairs * PAIR * d**2 / (SHARE * speed))
+    each = [sum(p.numel() for p in layer.parameters()) for layer in _layers_of(reader.model)]
+    ends = 3 if not found.get("no_logits") else 2
+    passed = sum(each[layer] for layer in found["layers_scanned"]) + ends * sum(each)
+    around = AROUND * (layers + ends * len(each))
+    return seconds, closely + around + WHOLE * PRODUCTS * close * passed / (SHARE * speed)
+
+
+def _layers_of(model):
+    """The layers of a network in the order of their use: one that is used again is there again."""
+    return model.architecture.layers_of(model.module)
 
 
 def shorter(begun: Begun, seconds: tuple[float, float] | None = None) -> list[str]:

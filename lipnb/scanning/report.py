@@ -11,9 +11,10 @@ from lipnb import corpora, recording
 from lipnb.scanning import figures
 from lipnb.scanning.catalogue import SCANNED, SOURCES
 from lipnb.scanning.columns import COLUMNS
+from lipnb.scanning.comparing import Comparison, compared
 from lipnb.scanning.folder import Scan
 from lipnb.scanning.gaps import as_sentences
-from lipnb.scanning.summary import ENDS, TITLES, measured, skipped, times
+from lipnb.scanning.summary import ENDS, TITLES, measured, range_of, rounded_up, skipped, times
 from lipnb.scanning.verdict import NUMBER, PAGES, as_written, figures_of, roughest, verdicts
 
 __all__ = ["PLOTTED", "html", "write"]
@@ -21,6 +22,7 @@ __all__ = ["PLOTTED", "html", "write"]
 HERE = Path(__file__).parent
 MOST = 12  # heads in the table of the report; all are in heads.csv
 PLOTTED = ("yudin", "spread", "general", "rotary_terms", "rotary_upper")  # those of measures are too far away
+SOME = ("over_random", "over_shuffled", "column", "relative")  # columns that not every scan has
 OBJECTS = {
     "heads+output": "multi-head attention with its output projection",
     "heads": "the concatenated heads, before the output projection",
@@ -34,13 +36,15 @@ ROUTES = {
 }
 
 
-def html(found: Scan) -> str:
+def html(found: Scan, against: Comparison | None = None) -> str:
     """The report of a scan.
 
     Parameters
     ----------
     found : lipnb.scanning.Scan
         From `lipnb.scan` or `lipnb.scanning.load`.
+    against : Comparison, optional
+        With another scan, of which this one is the first: a section of its own, with a plot and a table.
 
     Returns
     -------
@@ -64,6 +68,7 @@ def html(found: Scan) -> str:
         "times": times,
         "small": _small,
         "short": _short,
+        "up": rounded_up,
     }
     there = [key for key in TITLES if f"over_{key}" in summary]
     routes = sorted(
@@ -76,7 +81,12 @@ def html(found: Scan) -> str:
         rows=summary.astype(object).where(summary.notna(), None).to_dict("records"),
         there=there,
         titles=TITLES,
-        catalogue=[(bound, *_range(summary, bound.column)) for bound in SCANNED],
+        catalogue=[(bound, _range(summary, bound.column)) for bound in SCANNED if bound.column in there],
+        inapplicable=_inapplicable(settings, there),
+        known={name for name in SOME if name in summary and summary[name].notna().any()},
+        against=against,
+        compared=[] if against is None else compared(against.table),
+        versus=None if against is None else _versus(against),
         routes=[(route, ROUTES.get(route, route)) for route in routes],
         plots=_plots(summary) + _close_plots(found),
         heads=found.heads.sort_values("lipschitz", ascending=False).head(MOST).to_dict("records"),
@@ -97,12 +107,12 @@ def html(found: Scan) -> str:
     )
 
 
-def write(found: Scan, path: str | os.PathLike) -> Path:
+def write(found: Scan, path: str | os.PathLike, against: Comparison | None = None) -> Path:
     """Write the report to a file in one step, ``report.html`` of a folder that exists; gives its path."""
     path = Path(path)
     path = path / "report.html" if path.is_dir() else path
     with recording.kept(path):
-        recording.write(path, html(found))
+        recording.write(path, html(found, against))
     return path
 
 
@@ -116,8 +126,8 @@ def _plots(summary):
         plots.append(
             (
                 Markup(drawn),
-                f"Every layer at {length} tokens: the measured constant with its range over "
-                "windows, and upper bounds on it, logarithmic scale.",
+                f"Every layer at {length} tokens: the measured constant with its range over windows"
+                f"{', and upper bounds on it' if _bounded(rows) else ''}, logarithmic scale.",
             )
         )
     if good.length.nunique() > 1:
@@ -146,8 +156,8 @@ def _close_plots(found):
         plots.append(
             (
                 Markup(figures.in_report(figures.baselines, longest)),
-                f"Constants at {good.length.max()} tokens beside random weights of the same shape and the same tokens "
-                "in random order; dashed: in units of token norms, so that layers compare.",
+                f"Constants at {good.length.max()} tokens{_beside(longest)}; dashed: in units of token norms, so that "
+                "layers compare.",
             )
         )
     if len(found.heads):
@@ -176,9 +186,38 @@ def _most_moving(tokens):
 
 
 def _range(summary, key):
-    """Smallest and largest factor by which a bound is too high, as text, or None twice."""
-    column = f"over_{key}"
-    return (times(summary[column].min()), times(summary[column].max())) if column in summary else (None, None)
+    """Smallest and largest factor by which a bound is too high, as text."""
+    over = summary[f"over_{key}"]
+    return range_of(times(over.min()), times(over.max()))
+
+
+def _inapplicable(settings, there):
+    """Why the other bounds are not there: titles of those of one reason, and the reason."""
+    groups: dict[str, list[str]] = {}
+    for key, title in TITLES.items():
+        if key not in there:
+            groups.setdefault(settings["reasons"].get(key, "it could not be computed here"), []).append(title)
+    return [(titles, reason) for reason, titles in groups.items()]
+
+
+def _bounded(rows):
+    """Whether any upper bound is drawn beside the constants."""
+    columns = ["certified", *(f"over_{key}" for key in PLOTTED)]
+    return any(name in rows and rows[name].notna().any() for name in columns)
+
+
+def _beside(rows):
+    """Which baselines there are, in words."""
+    words = {"over_random": "random weights of the same shape", "over_shuffled": "the same tokens in random order"}
+    named = [said for name, said in words.items() if name in rows and rows[name].notna().any()]
+    return f" beside {' and '.join(named)}" if named else ""
+
+
+def _versus(against):
+    """The plot of a comparison as SVG, with its caption."""
+    names, table = (against.before, against.after), against.table
+    drawn = figures.in_report(figures.comparison, table, names)
+    return Markup(drawn), f"Every layer at {table.length.max()} tokens, before and after, logarithmic scale."
 
 
 def _described(settings):

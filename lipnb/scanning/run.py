@@ -15,9 +15,10 @@ import torch
 from lipnb import recording
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models import OBJECTS, Model, readings, whole_network
+from lipnb.models.whole import why_no_logits
 from lipnb.scanning import closely
 from lipnb.scanning.catalogue import applicable
-from lipnb.scanning.folder import NEEDED, SUMS, Scan, clear, folder_of, load, seal
+from lipnb.scanning.folder import KEYS, NEEDED, SUMS, Scan, clear, folder_of, in_words, load, seal
 from lipnb.scanning.gaps import tried
 from lipnb.scanning.inputs import chosen_layers, prepare
 from lipnb.scanning.measure import closed_form_work, measure
@@ -29,6 +30,7 @@ __all__ = ["UPPER_WORK", "begin", "remeasure", "scan"]
 
 UPPER_WORK = 1e11  # operations of one certified bound, up to which it is computed by default: some seconds
 LEFT_OUT = "left_out"
+WORDS = (LEFT_OUT, "no_logits", "reasons")  # settings that explain, and on which no number depends
 PARTS = ["layer", *ENDS]
 ASKED = ("layers_scanned", "lengths", "windows", "object", "random", "rtol", "seed")
 
@@ -133,13 +135,14 @@ def scan(
         clear(output)
     elif (output / SUMS).is_file():
         found = load(output)
-        if {**found.about["settings"], LEFT_OUT: 0} != {**settings, LEFT_OUT: 0}:
+        if _numbers(found.about["settings"]) != _numbers(settings):
             raise ValueError(
                 f"the folder {output.name!r} holds another scan "
                 f"({_difference(found.about['settings'], settings)}): name another folder with --output, or "
                 "measure anew with --again (again=True in Python)."
             )
         if found.gaps.empty:
+            found.about["settings"] |= {key: settings[key] for key in WORDS[1:] if key in settings}  # as said today
             return found
         (output / SUMS).unlink()  # what could not be measured is tried again
     todo = {
@@ -208,6 +211,7 @@ def begin(
         "reasons": applicable(first)[1],
         "work": {n: closed_form_work(first, n) for n in material.inputs},
         **({LEFT_OUT: left_out} if left_out else {}),
+        **({"no_logits": f"No logits of {network.name}: {why}."} if (why := why_no_logits(network)) else {}),
     }
     return Begun(reader, json.loads(json.dumps(settings)))
 
@@ -282,7 +286,7 @@ def _finished(path, settings):
     """Whether this table of an unfinished scan is there already, with the same settings and without gaps."""
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-        return about["settings"] == settings and not about.get("gaps")
+        return _numbers(about["settings"]) == _numbers(settings) and not about.get("gaps")
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -360,9 +364,15 @@ def _fingerprint(model, layers):
     return digest.hexdigest()[:12]
 
 
+def _numbers(settings):
+    """The settings on which numbers depend."""
+    return {key: value for key, value in settings.items() if key not in WORDS}
+
+
 def _difference(old, new):
     """Where two settings differ first, in words."""
+    old, new = _numbers(old), _numbers(new)
     # weights, texts and windows follow from what was asked for: that is named first
     keys = [*(key for key in ASKED if key in new), *new]
     key = next((key for key in keys if old.get(key) != new[key]), "settings")
-    return f"{key} {old.get(key)!r}, not {new.get(key)!r}"
+    return f"{KEYS.get(key, key)} {in_words(key, old.get(key))}, not {in_words(key, new.get(key))}"

@@ -5,11 +5,22 @@ import pandas as pd
 
 from lipnb.scanning.catalogue import SCANNED
 
-__all__ = ["BASELINES", "ENDS", "TITLES", "closest", "measured", "skipped", "summarise", "times"]
+__all__ = [
+    "BASELINES",
+    "ENDS",
+    "TITLES",
+    "closest",
+    "measured",
+    "range_of",
+    "rounded_up",
+    "skipped",
+    "summarise",
+    "times",
+]
 
-BASELINES = {
-    "random": "random weights of the same shape, on the same tokens",
-    "shuffled": "the same weights, on the tokens of the window in random order",
+BASELINES = {  # and why there is none
+    "random": "No baseline of random weights: those of this model are random themselves.",
+    "shuffled": "No baseline of shuffled tokens: this model reads images, which are not put in another order.",
 }
 ENDS = {"layers": "last layer", "hidden": "last hidden states", "logits": "logits"}  # of the whole network
 TITLES = {bound.column: bound.title for bound in SCANNED}
@@ -92,6 +103,31 @@ def times(log10: float) -> str:
     return f"{10 ** (log10 - exponent):.1f}e{exponent}" if log10 < 15 else f"1e{log10:.0f}"
 
 
+def range_of(low: str, high: str) -> str:
+    """Two numbers as text, or one where both are written alike.
+
+    Examples
+    --------
+    >>> range_of("1.1", "2"), range_of("1.1", "1.1")
+    ('1.1 to 2', '1.1')
+    """
+    return low if low == high else f"{low} to {high}"
+
+
+def rounded_up(value: float) -> str:
+    """A number that is an upper bound, in three digits that are no less than it.
+
+    Examples
+    --------
+    >>> rounded_up(2.7101), rounded_up(2.71), rounded_up(1234.0)
+    ('2.72', '2.71', '1.24e+03')
+    """
+    said = f"{value:.3g}"
+    if not np.isfinite(value) or float(said) >= value:
+        return said
+    return f"{float(said) + 10.0 ** (np.floor(np.log10(abs(value))) - 2):.3g}"
+
+
 def _round(number):
     """A large number in few characters: 2.5e6."""
     return f"{number:.1e}".replace("e+0", "e").replace("e+", "e").replace(".0e", "e")
@@ -110,7 +146,14 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
     if not settings["certified"]:
         said.append("Certified upper bounds were not asked for.")
     elif all(operations is None for operations in work.values()):
-        said.append("No certified bracket: lipnb.certify knows attention in closed form, not whole blocks or autodiff.")
+        why = (
+            "lipnb.certify knows attention in closed form, not whole blocks with residual and norm"
+            if settings["object"] == "block"
+            else f"lipnb knows no closed form of the attention of {settings['architecture']}, and measured the "
+            "network's own module by automatic differentiation"
+        )
+        close = settings["close"] is not None
+        said.append(f"No certified bounds{', and no look at single heads and tokens' if close else ''}: {why}.")
     else:
         for n, operations in work.items():
             if operations > settings["upper_work"]:
@@ -127,8 +170,9 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
         said.append(f"Each window is {' '.join([*before, '...', *after])}: special tokens are among its n.")
     elif settings["tokenizer"]:
         said.append("No special tokens stand around the windows.")
-    missing = [BASELINES[name] for name in BASELINES if name not in settings["baselines"]]
-    said += [f"No baseline: {words}." for words in missing]
+    said += [BASELINES[name] for name in BASELINES if name not in settings["baselines"]]
+    if settings["close"] is not None and settings.get("no_logits"):
+        said.append(settings["no_logits"])
     if settings.get("left_out"):
         said.append(settings["left_out"])
     for n in (int(n) for n in settings["lengths"]):

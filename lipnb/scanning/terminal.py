@@ -13,7 +13,7 @@ from rich.table import Table
 
 from lipnb.scanning.folder import Scan
 from lipnb.scanning.gaps import as_sentences
-from lipnb.scanning.summary import closest, skipped, times
+from lipnb.scanning.summary import closest, rounded_up, skipped, times
 from lipnb.scanning.verdict import WHERE, verdicts
 
 __all__ = ["console_for", "print_table", "show"]
@@ -26,7 +26,7 @@ COLUMNS: tuple[Column, ...] = (
     ("layer", 0, lambda row: str(row.layer)),
     ("n", 0, lambda row: str(row.length)),
     ("constant", 0, lambda row: _number(row.lipschitz) + ("" if row.converged else " !")),
-    ("certified", 50, lambda row: _factor(row.certified_over)),
+    ("certified", 50, lambda row: "" if pd.isna(row.certified_over) else f"x {rounded_up(row.certified_over)}"),
     ("relative", 60, lambda row: _number(row.relative)),
     ("/ random", 70, lambda row: _factor(getattr(row, "over_random", None))),
     ("/ shuffled", 78, lambda row: _factor(getattr(row, "over_shuffled", None))),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from lipnb.scanning.folder import Scan
-from lipnb.scanning.summary import ENDS, TITLES, closest, measured, times
+from lipnb.scanning.summary import ENDS, TITLES, closest, measured, range_of, rounded_up, times
 
 __all__ = ["NUMBER", "PAGES", "WHERE", "Finding", "as_written", "figures_of", "roughest", "verdicts"]
 
@@ -26,7 +26,7 @@ PAGES = {
 }
 NUMBER = re.compile(r"\((\d\d)\)")  # of a page, in what a finding means
 WHERE = "Numbers in parentheses: pages of the book, notebooks/NN_*.ipynb in a clone of lipnb; `make html` renders them."
-TWICE = 2  # times a baseline from which a layer is told from it
+TWICE, LITTLE = 2, 1.1  # times a baseline from which a layer is told from it, and below which it is as large
 
 
 class Finding(NamedTuple):
@@ -61,8 +61,8 @@ def verdicts(found: Scan) -> list[Finding]:
     -------
     list of Finding
     """
-    summary = found.summary
-    good, passed = measured(summary), int(summary.passed.sum())
+    summary, settings = found.summary, found.about["settings"]
+    good, passed, trained = measured(summary), int(summary.passed.sum()), settings["weights"] != "random"
     if summary.self_check.isna().all():
         means = "The reason is named above; what the same command cannot mend, another --dtype or model may (74)."
         return [Finding("No layer could be measured.", means)]
@@ -76,8 +76,9 @@ def verdicts(found: Scan) -> list[Finding]:
         )
     ]
     if len(good):
-        said += [*_roughest(good), *_growth(good, found.about["settings"]["lengths"]), *_bounds(good)]
-    said += [*_heads(found.heads), *_tokens(found.tokens), *_whole(found.whole, found.about["settings"]["layers"])]
+        said += [*_roughest(good, _closely(found, roughest(good))), *_growth(good, settings["lengths"], trained)]
+        said += _bounds(good, trained)
+    said += [*_heads(found.heads), *_tokens(found.tokens, trained), *_whole(found.whole, settings["layers"])]
     if not good.converged.all():
         said.append(
             Finding(
@@ -95,17 +96,39 @@ def roughest(good: pd.DataFrame) -> pd.Series:
     return longest.loc[longest.lipschitz.idxmax()]
 
 
-def _roughest(good):
-    """The roughest layer, beside its baselines; and the smoothest."""
+def _closely(found, top):
+    """The roughest head of a layer and the token that moves the others most there, in a sentence, where known."""
+    heads, tokens = (table[table.layer == top.layer] for table in (found.heads, found.tokens))
+    parts = []
+    if len(heads):
+        parts.append(f"its roughest head is head {heads.loc[heads.lipschitz.idxmax(), 'head']}")
+    if len(tokens):
+        parts.append(f"the token that moves the others most is {_named(as_written(tokens).loc[tokens.moves.idxmax()])}")
+    if not parts:
+        return ""
+    length, said = (heads if len(heads) else tokens).length.iloc[0], " and ".join(parts)
+    return f" {said[0].upper()}{said[1:]}." if length == top.length else f" At {length} tokens {said}."
+
+
+def _named(token):
+    """A token by its number and, of a text, how it is written."""
+    return f"number {token.place}" + ("" if token.written == f"#{token.place}" else f", {token.written}")
+
+
+def _roughest(good, closely=""):
+    """The roughest layer, beside its baselines, and what is known of it `closely`; and the smoothest."""
     longest, top = good[good.length == good.length.max()], roughest(good)
     low = longest.loc[longest.lipschitz.idxmin()]
     words = {"over_random": "that of random weights", "over_shuffled": "that of shuffled text"}
     there = {name: top[name] for name in words if name in top and pd.notna(top[name])}
-    beside = " and ".join(f"{value:.3g} times {words[name]}" for name, value in there.items())
+    beside = " and ".join(
+        f"as large as {words[name]}" if f"{value:.2g}" == "1" else f"{value:.3g} times {words[name]}"
+        for name, value in there.items()
+    )
     several = len(longest) > 1
     constant = f"constant {figures_of(top.lipschitz)}"
     if top.measured > 1:
-        constant += f" (mean of {top.measured} windows, at most {figures_of(top.high)})"
+        constant += f" (mean of {top.measured} windows, the largest {figures_of(top.high)})"
     yield Finding(
         (
             f"Roughest at {top.length} tokens: layer {top.layer}, "
@@ -115,6 +138,7 @@ def _roughest(good):
         + constant
         + (f", {beside}" if beside else "")
         + "."
+        + closely
         + (f" Smoothest: layer {low.layer}, {figures_of(low.lipschitz)}." if several else ""),
         "No fault by itself: that is the worst small change of the tokens, and most changes do far less (75). "
         + _baselines(there)
@@ -122,11 +146,14 @@ def _roughest(good):
     )
     if several and longest.relative.notna().any():
         most = longest.loc[longest.relative.idxmax()]
+        smallest, largest = f"{longest.relative.min():.3g}", f"{most.relative:.3g}"
         yield Finding(
-            f"In units of their tokens layers compare: from {longest.relative.min():.3g} to {most.relative:.3g}, the "
-            f"largest in layer {most.layer}.",
-            "The number to rank layers by where vectors are changed; it need not rank them where words are replaced "
-            "(78) or caches rounded (80).",
+            f"In units of their tokens layers compare: from {smallest} to {largest}, the largest in layer {most.layer}."
+            if smallest != largest
+            else f"In units of their tokens layers are alike: {largest}.",
+            f"At {largest} a small change by one part in a thousand of the tokens can move the outputs by {largest} "
+            "parts in a thousand of theirs. The number to rank layers by where vectors are changed; it need not rank "
+            "them where words are replaced (78) or caches rounded (80).",
         )
 
 
@@ -138,15 +165,18 @@ def _baselines(there):
             said += "Training made it so, not its shape (43). "
         else:
             said += (
-                "Random weights of this shape are as rough. " if random > 1 / TWICE else "Random weights are rougher. "
+                "Random weights of this shape come within a factor of two. "
+                if random > 1 / TWICE
+                else "Random weights of this shape are rougher. "
             )
     if (shuffled := there.get("over_shuffled")) is not None:
-        much = not 1 / TWICE < shuffled < TWICE
-        said += "The order of the words plays a part. " if much else "The order of the words plays little part. "
+        far = max(shuffled, 1 / shuffled) if shuffled > 0 else float("inf")
+        part = "little part" if far < LITTLE else "some part, less than a factor of two" if far < TWICE else "a part"
+        said += f"The order of the tokens plays {part}. "
     return said
 
 
-def _growth(good, lengths):
+def _growth(good, lengths, trained=True):
     if len(lengths) < 2:
         return
     shortest, longest = (
@@ -154,20 +184,25 @@ def _growth(good, lengths):
     )
     growth = (longest / shortest).dropna()
     if len(growth):
-        spread = f"{growth.min():.2g} to {growth.max():.2g}, depending on the layer"
+        spread = range_of(f"{growth.min():.2g}", f"{growth.max():.2g}")
         yield Finding(
-            f"From {min(lengths)} to {max(lengths)} tokens the constant changes by a factor of "
-            f"{spread if len(growth) > 1 else f'{growth.iloc[0]:.2g}'}; the square root of the length would give "
+            f"From {min(lengths)} to {max(lengths)} tokens the constant changes by a factor of {spread}"
+            f"{', depending on the layer' if ' to ' in spread else ''}; the square root of the length would give "
             f"{(max(lengths) / min(lengths)) ** 0.5:.2g}.",
-            "Bounds of the theory grow like the square root. In most trained layers the constant grows as attention "
-            "gathers on the same few tokens (43), and no rate holds for all (41): measure at the length that you use.",
+            "Bounds of the theory grow like the square root. "
+            + (
+                "In most trained layers the constant grows as attention gathers on the same few tokens (43), and no "
+                "rate holds for all (41): measure at the length that you use."
+                if trained
+                else "Trained layers need not grow as random ones do (43)."
+            ),
         )
 
 
-def _bounds(good):
+def _bounds(good, trained=True):
     if good.certified_over.notna().any():
         yield Finding(
-            f"Certified upper bounds lie within a factor of {good.certified_over.max():.3g} of the constant.",
+            f"Certified upper bounds lie within a factor of {rounded_up(good.certified_over.max())} of the constant.",
             "Proved, in the windows certified: no small change of the tokens is amplified more. For short windows "
             "lipnb.certify without columns=0 comes nearer, and takes longer (72).",
         )
@@ -177,8 +212,8 @@ def _bounds(good):
         yield Finding(
             f'Of bounds in closed form "{TITLES[order[0]]}" comes closest, {times(over.mean())} times too high on '
             f"average{where}.",
-            "Usual on trained layers: such a formula is simple, or holds for the worst input of all. For a number to "
-            "rely on take the certified one (71).",
+            f"Usual{' on trained layers' if trained else ''}: such a formula is simple, or holds for the worst input "
+            "of all. For a number to rely on take the certified one (71).",
         )
 
 
@@ -186,31 +221,39 @@ def _heads(heads):
     if len(heads):
         top = heads.loc[heads.lipschitz.idxmax()]
         where = f"head {top['head']} of layer {top.layer}"
+        beside = heads[heads.layer == top.layer].lipschitz
+        usual = f", {top.lipschitz / beside.median():.2g} times the median of that layer's heads" * (len(beside) > 1)
         yield Finding(
-            f"Roughest head alone: {where}, {figures_of(top.lipschitz)} at {top.length} tokens.",
+            f"Roughest head alone: {where}, {figures_of(top.lipschitz)} at {top.length} tokens{usual}.",
             "The head to look at first. Heads add up or cancel, so the layer may be rougher or smoother (74).",
         )
 
 
-def _tokens(tokens):
+def _tokens(tokens, trained=True):
     """Which token moves the others most, in how many layers."""
     if not len(tokens):
         return
     first = as_written(tokens).loc[tokens.groupby("layer").moves.idxmax()]
     place = first.place.mode()[0]
     named = first[first.place == place]
+    top = first.loc[first.moves.idxmax()]
+    median = tokens[tokens.layer == top.layer].moves.median()
+    usual = f"{top.moves / median:.2g} times as far as the median token of layer {top.layer}" if median > 0 else ""
     if 2 * len(named) <= len(first):
-        sentence = "The token that moves the others most differs from layer to layer."
+        sentence = "The token that moves the others most differs from layer to layer; farthest moves "
+        sentence += f"{_named(top)}, in layer {top.layer}" + (f", {usual}." if usual else ".")
     else:
         layers = f"in {len(named)} of {len(first)} layers " if len(first) > 1 else ""
         sentence = (
-            f"The token that moves the others most is {layers}number {place}, {named.written.iloc[0]}, of "
-            f"{tokens.place.max() + 1}."
+            f"The token that moves the others most is {layers}{_named(named.iloc[0])}, of {tokens.place.max() + 1}"
+            + (
+                f"; {'it moves' if top.place == place else f'{_named(top)} moves'} them up to {usual}."
+                if usual
+                else "."
+            )
         )
-    yield Finding(
-        sentence,
-        "Trained layers often lean on one token, such as the first: what changes it changes what attends to it (46).",
-    )
+    often = "Trained layers often lean on one token, such as the first: what"
+    yield Finding(sentence, f"{often if trained else 'What'} changes it changes what attends to it (46).")
 
 
 def as_written(tokens: pd.DataFrame) -> pd.DataFrame:
@@ -222,12 +265,10 @@ def _whole(whole, count):
     layers, ends = whole[whole.part == "layer"], whole[whole.part != "layer"]
     if len(layers):
         top = layers.loc[layers.lipschitz.idxmax()]
-        several = len(layers) > 1
+        spread = range_of(figures_of(layers.lipschitz.min()), figures_of(top.lipschitz))
         yield Finding(
-            "Whole layers, with residuals, norms and MLP: "
-            + (f"{figures_of(layers.lipschitz.min())} to " if several else "")
-            + f"{figures_of(top.lipschitz)} at {top.length} tokens"
-            + (f", the largest in layer {top.layer}." if several else "."),
+            f"Whole layers, with residuals, norms and MLP: {spread} at {top.length} tokens"
+            + (f", the largest in layer {top.layer}." if " to " in spread else "."),
             "What a layer does with all that it has; the constants above are of its attention alone (74).",
         )
     for row in ends.itertuples():
@@ -235,7 +276,7 @@ def _whole(whole, count):
         composed = getattr(row, "composed", None)  # None: a scan made before this was asked
         # of some layers alone it bounds nothing, nor what more than the layers makes
         multiplied = composed and len(layers) == count > 1
-        product = f"; the product of its layers, an upper bound, is {figures_of(layers.lipschitz.prod())}"
+        product = f"; the product of its layers, an upper bound, is about {figures_of(layers.lipschitz.prod())}"
         means = {
             "layers": "That is before the final norm, or whatever else follows the last layer (74).",
             "hidden": "What follows the last layer, such as a final norm, is in it (74)."

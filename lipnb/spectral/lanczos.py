@@ -31,7 +31,8 @@ def lanczos(
 
     From a random start, tridiagonal matrices whose largest eigenvalues :math:`\theta_j` increase to
     :math:`\|J\|_2^2`. An item stops when its Ritz value is settled (``min(r, r^2 / gap) / 2 <= rtol``, relative
-    residual r) *and* when, with probability at least `confidence` over the start, no larger singular value hides:
+    residual r) *and* when, with probability at least `confidence` over the start, no singular value exceeds
+    :math:`(1 + \mathrm{rtol}) \sqrt{\theta_j}`:
 
     .. math::
         \sum_{i=0}^{j} q_i\big(\theta_j (1 + \mathrm{rtol})^2\big)^2 \ge 1 / \gamma^2 ,
@@ -69,8 +70,9 @@ def lanczos(
     :math:`1 / \sum q_i(t)^2` at any point t.
 
     *Orthogonality.* Each vector is made orthogonal to all before it. What this leaves of a product must not be longer
-    than the product; when an item stops, its vectors V must satisfy :math:`|V^\top V - 1| \le 1000\, \mathrm{eps}` in
-    each entry; and one more product, at the Ritz vector v, must confirm the Ritz value. An item that fails is `stuck`,
+    than the product; when an item stops, the vectors V that products were made with must satisfy
+    :math:`|V^\top V - 1| \le 1000\, \mathrm{eps}` in each entry (the one that comes next is not checked); and one more
+    product, at the Ritz vector v, must confirm the Ritz value to a quarter of rtol. An item that fails is `stuck`,
     with an infinite `upper`. Its `value` :math:`\|J v\| / \|v\|` is a lower bound all the same.
 
     *Rounding.* Let u be the top singular vector, :math:`\lambda` its eigenvalue, :math:`x_i = \langle u, v_i \rangle`
@@ -83,9 +85,10 @@ def lanczos(
       at the default options and N up to 10^6, the second term is below 10^-7 if no :math:`\varphi_i` exceeds
       4 eps :math:`\lambda`: r is then at most :math:`4\, \mathrm{eps} \sqrt{300} / (2\, \mathrm{rtol})`;
     - rounding whose part r along u does not depend on :math:`x_1`: at most :math:`\delta` again, because a Gaussian
-      component is nowhere likelier than around 0. This is what is assumed in float32 ("rounding acts like noise"):
-      there the second term exceeds :math:`10^{-6}`, and nothing is proved for every rounding. The evidence is the
-      count of failures in benchmarks/near_degenerate.py.
+      component is nowhere likelier than around 0: a heuristic, because :math:`T_k` in :math:`r_k` comes from the same
+      start. This is what is assumed in float32 ("rounding acts like noise"): there the second term exceeds
+      :math:`10^{-6}`, and nothing is proved for every rounding. The evidence is the count of failures in
+      lab/benchmarks/near_degenerate.py.
 
     The assumption is wrong where a product is swallowed whole by rounding. So no coupling counts as smaller than
     4 eps (a small one is no proof that the space is invariant; random directions of that size are added, and the run

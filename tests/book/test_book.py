@@ -42,8 +42,12 @@ FACTS = r"""() => {
     const room = Math.max(frame.width, ...rooms.map((one) => one.scrollWidth));
     return drawn.left < frame.left - 1 || drawn.right > frame.left + room + 1;
   };
+  // words as a reader sees them when all boxes are open: no formulas, no code
+  const words = document.querySelector('article').cloneNode(true);
+  words.querySelectorAll('.math, mjx-container, code, pre, script, style').forEach((one) => one.remove());
   return {
     title: document.title,
+    raw: words.textContent.match(/.{0,40}\\[a-zA-Z]{2,}.{0,40}/g) ?? [],
     heading: document.querySelector('h1').innerText,
     text: document.querySelector('article').innerText,
     foot: document.querySelector('.bd-footer-content').innerText,
@@ -152,6 +156,7 @@ def test_every_formula_is_drawn(visit):
     assert visit.unparsed == []
     shown = re.search(r"\\\(|\\\[|\$\$|\{(cite|prf:ref|doc|eq|numref)[:}]", visit.text)
     assert not shown, "raw markup is shown"
+    assert visit.raw == [], "a formula that begins or ends where no formula can: a line of it opens with + or -"
 
 
 def test_nothing_is_asked_from_outside(visit):

@@ -17,7 +17,7 @@ from hub import tiny_bert, tiny_gpt2
 from test_in_use import case
 
 import lipnb
-from lab.verification import families
+from lab.verification import families, model_types
 from lipnb import corpora, local_lipschitz, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
@@ -241,6 +241,11 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     second = tmp_path / "first" / "scan-after"
     said = capsys.readouterr().out
     assert "Of 4 layers and lengths 2 are higher and 0 lower" in said and "Farthest: layer 1" in said
+    page = (tmp_path / "first" / "report.html").read_text(encoding="utf-8")
+    section = page[page.index('id="against"') : page.index("<h2>Every layer")]
+    assert section.count("<svg") == 1 and section.count('<td class="text">higher</td>') == 2
+    assert section.count('<td class="main">2</td>') == 2 and "Of 4 layers and lengths 2 are higher" in section
+    assert 'href="#against"' in page and str(tmp_path) not in page
     table = pd.read_csv(tmp_path / "first" / "against.csv", keep_default_na=False)
     assert table.differs.tolist() == ["", "", "higher", "higher"]
     assert table.ratio.tolist() == pytest.approx([1, 1, 2, 2], rel=1e-4)
@@ -249,11 +254,42 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     other.about["settings"]["seed"] = 5
     with pytest.raises(ValueError, match="cannot be compared: seed is 0 in the first and 5 in the second"):
         scanning.compare(before, other)
+    assert 'id="against"' not in report.html(before)
+    other.about["settings"]["seed"] = 0
+    assert 'id="against"' in before.report(tmp_path / "both.html", against=other).read_text(encoding="utf-8")
+    unlike = tiny_gpt2(tmp_path / "gpt2")  # without special tokens
+    given = ["--text", str(story), "--lengths", "4,6", "--tokenizer", str(bert), "--output", str(tmp_path / "none")]
+    assert main(["scan", str(bert), "--against", str(unlike), *given]) == 1
+    assert "scans cannot be compared: " in capsys.readouterr().err and not (tmp_path / "none").exists()
     assert main(["scan", str(tmp_path / "first"), "--against", str(second)]) == 0
     assert "2 are higher" in capsys.readouterr().out  # folders of scans, without the models
     third = tmp_path / "third"
     assert main(["scan", str(tmp_path / "first"), "--against", str(second), "--output", str(third)]) == 0
     assert {path.name for path in third.iterdir()} == {"against.csv", "report.html"}
+
+
+SETTINGS = {"text": "a.txt", "text_sha256": "0123456789ab", "special": [[], []], "windows": 2, "object": "heads"}
+SETTINGS |= {"seed": 0, "masked": False}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"text": "b.txt", "text_sha256": "ba9876543210"}, "the first read a.txt (SHA-256 01234567), the second b.txt"),
+        (
+            {"special": [["[CLS]"], ["[SEP]"]]},
+            "are none in the first and [CLS] ... [SEP] in the second; scan both with",
+        ),
+        ({"windows": 3}, "the number of windows is 2 in the first and 3 in the second; scan both with one --windows"),
+        ({"object": "block"}, "what is measured is heads in the first and block in the second; scan both with one --o"),
+        ({"masked": True}, "the second attends to earlier tokens alone, the first to all"),
+    ],
+)
+def test_scans_that_cannot_be_compared_are_told_apart_in_words(changed, said):
+    before, after = (SimpleNamespace(about={"settings": one}) for one in (SETTINGS, SETTINGS | changed))
+    with pytest.raises(ValueError) as refused:
+        scanning.compare(before, after)
+    assert said in str(refused.value) and not re.search(r"\[\[|'|True|_", str(refused.value))
 
 
 @pytest.mark.parametrize(
@@ -270,6 +306,8 @@ def test_a_difference_is_told_where_every_window_shows_it_beyond_the_solvers_err
 
     row = scanning.compare(scan((1.0, 7.0)), scan((factors[0], 7.0 * factors[1]))).iloc[0]
     assert row.differs == differs
+    said = comparing.compared(pd.DataFrame([row]))[0]
+    assert said.startswith("Of 1 layers" if differs else "The two cannot be told apart")
     assert row.ratio == pytest.approx(sum(factors) / 2) and row.error == pytest.approx(0.01)
 
 
@@ -286,6 +324,22 @@ def test_a_dry_run_measures_nothing(bert, story, tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().out
     assert "Constants: 1 layer at n = 4, 1 window each" in said and "4 heads, 1 map of 4 x 4 tokens, 1 whole" in said
     assert "takes about 100 minutes, most of that the close look: --no-close (close=False in Python) or fewer" in said
+
+
+def test_the_time_of_a_close_look_is_that_of_the_layers_as_often_as_they_are_used(tmp_path, story, monkeypatch):
+    """It counted the table of embeddings, which no product meets, and a shared layer once."""
+    monkeypatch.setattr(planning, "_speed", lambda: 1e6)  # so slow that operations alone count
+
+    def seconds(folder):
+        return planning._seconds(scanning.begin(models.load(folder, tokenizer=wordy), story, lengths=[8]))[1]
+
+    wordy, sizes = tiny_bert(tmp_path / "bert"), families.SMALL["albert"][0] | {"num_hidden_groups": 1}
+    for layers, vocabulary in ((2, 63), (4, 63), (2, 6300)):
+        settings = sizes | {"num_hidden_layers": layers, "vocab_size": vocabulary}
+        families.written(tmp_path / f"{layers} {vocabulary}", "albert", settings)
+    plain = seconds(tmp_path / "2 63")
+    assert seconds(tmp_path / "4 63") == pytest.approx(2 * plain, rel=0.01)
+    assert seconds(tmp_path / "2 6300") == pytest.approx(plain, rel=1e-9)
 
 
 class Spelling:
@@ -357,7 +411,7 @@ def test_the_product_of_layers_is_told_only_where_all_were_scanned():
     def said(whole, count):
         return " ".join(finding.sentence for finding in verdict._whole(whole, count))
 
-    assert "the product of its layers, an upper bound, is 6." in said(whole, 2)
+    assert "the product of its layers, an upper bound, is about 6." in said(whole, 2)
     assert "product" not in said(whole, 30)
     assert "product" not in said(whole.assign(composed=[True, True, False]), 2)  # with a final norm
 
@@ -489,6 +543,107 @@ def test_each_finding_says_what_it_means_and_names_pages_that_are_there(found):
     top = verdict.roughest(scan.summary)
     assert f"<b>{verdict.figures_of(top.lipschitz)}</b>" in page  # the tile says what the sentence says
     assert f"constant {verdict.figures_of(top.lipschitz)} (mean of 2 windows" in findings[1].sentence
+
+
+@pytest.mark.parametrize(
+    ("there", "said", "not_said"),
+    [
+        ({"over_random": 3.0, "over_shuffled": 1.05}, ["Training made it so", "order of the tokens plays little"], []),
+        ({"over_random": 1.5, "over_shuffled": 0.6}, ["within a factor of two", "some part, less than a factor"], []),
+        ({"over_random": 0.4, "over_shuffled": 0.3}, ["are rougher", "plays a part."], ["Training made"]),
+        ({}, [], ["order", "andom"]),
+    ],
+)
+def test_words_on_baselines_follow_their_numbers(there, said, not_said):
+    words = verdict._baselines(there)
+    assert all(part in words for part in said) and not any(part in words for part in not_said)
+
+
+def test_a_range_of_one_number_is_one_number_and_a_bound_is_rounded_upward(found):
+    scan, _ = found
+    alike = scan.summary.assign(
+        lipschitz=0.4004, low=0.4004, high=0.4004, relative=3.0, over_shuffled=1.001, over_yudin=2.0
+    )
+    told = [
+        one.sentence for one in [*verdict._roughest(alike), *verdict._growth(alike, [5, 9]), *verdict._bounds(alike)]
+    ]
+    assert "(mean of 2 windows, the largest 0.4)" in told[0] and "as large as that of shuffled text" in told[0]
+    assert told[1] == "In units of their tokens layers are alike: 3."
+    assert "changes by a factor of 1; the square root" in told[2]
+    within = float(re.search(r"within a factor of (\S+) of", told[3])[1])
+    assert alike.certified_over.max() <= within < alike.certified_over.max() * 1.01
+    assert not any("at most" in one or re.search(r"(\d\S*) to \1[ ,.]", one) for one in told)
+    whole = pd.DataFrame({"part": "layer", "layer": [0, 1], "length": 8, "lipschitz": 2.0, "relative": 1.0})
+    assert [one.sentence for one in verdict._whole(whole, 2)][0].endswith("MLP: 2 at 8 tokens.")
+    page = report.html(SimpleNamespace(**{**vars(scan), "summary": alike}))
+    assert '<td class="text">100</td>' in page and "100 to 100" not in page
+
+
+def test_nothing_is_said_of_training_where_there_was_none(found):
+    scan, _ = found
+    about = {**scan.about, "settings": scan.about["settings"] | {"weights": "random"}}
+    trained, random = (
+        " ".join(f"{one.sentence} {one.means}" for one in verdict.verdicts(SimpleNamespace(**{**vars(scan), **more})))
+        for more in ({}, {"about": about, "summary": scan.summary.drop(columns="over_random")})
+    )
+    assert "Usual on trained layers" in trained and "Trained layers often lean" in trained
+    assert "on trained layers" not in random and "often lean" not in random and "Training made" not in random
+
+
+def test_a_finding_names_head_and_token_and_what_is_usual(found):
+    scan, _ = found
+    told = [one.sentence for one in verdict.verdicts(scan)]
+    top = verdict.roughest(scan.summary)
+    heads, tokens = (table[table.layer == top.layer] for table in (scan.heads, scan.tokens))
+    head = heads.loc[heads.lipschitz.idxmax(), "head"]
+    token = tokens.loc[tokens.moves.idxmax()]
+    assert f"its roughest head is head {head} and the token that moves the others most is" in told[1]
+    assert f"number {token.place}, {token.written}." in told[1]
+    most = scan.heads.loc[scan.heads.lipschitz.idxmax()]
+    usual = most.lipschitz / scan.heads[scan.heads.layer == most.layer].lipschitz.median()
+    assert f"{usual:.2g} times the median of that layer's heads" in next(one for one in told if "Roughest head" in one)
+    far = scan.tokens.loc[scan.tokens.moves.idxmax()]
+    usual = far.moves / scan.tokens[scan.tokens.layer == far.layer].moves.median()
+    assert f"{usual:.2g} times as far as the median token of layer {far.layer}" in " ".join(told)
+
+
+def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, story):
+    """They were those of a block, and logits of an ESM were those of its embeddings' matrix, which it does not use."""
+    from safetensors.torch import load_file, save_file
+
+    model_types.written(tmp_path / "esm", "esm")
+    weights = load_file(tmp_path / "esm" / "model.safetensors")
+    kept = {key: value for key, value in weights.items() if not key.startswith(("pooler.", "contact_head."))}
+    assert len(kept) == len(weights) - 4  # as in the checkpoints of ESM-2, whose task has no pooler
+    save_file(kept, tmp_path / "esm" / "model.safetensors", metadata={"format": "pt"})
+    options = {"tokenizer": tmp_path / "esm" / "tokenizer", "lengths": [6], "windows": 1, "progress": False}
+    out = lipnb.scan(tmp_path / "esm", story, output=tmp_path / "out", **options)
+    assert out.gaps.empty and out.table.passed.all() and {*out.whole.part} == {"layer", "layers", "hidden"}
+    page, reasons = report.html(out), out.about["settings"]["reasons"]
+    assert "of this family lipnb runs the network" in page and "block with residual" not in page
+    assert {*reasons} == {*report.TITLES} and len({*reasons.values()}) == 1
+    assert page.count("Not applicable here:") == 1 and page.count(reasons["yudin"].partition("'")[0]) == 1
+    assert "no look at single heads and tokens: lipnb knows no closed form of the attention of esm" in page
+    assert "No logits of esm: of esm models lipnb knows the attention as a map alone" in page
+    del kept[next(key for key in kept if key.endswith("query.weight"))]
+    save_file(kept, tmp_path / "esm" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ValueError, match="are not complete: 1 tensors of its config.json are missing, such as .*query.weight"
+    ):
+        models.load(tmp_path / "esm")
+
+
+def test_why_there_are_no_logits_is_named(bert, found, tmp_path):
+    from lipnb.models.whole import why_no_logits
+
+    page = report.html(found[0])
+    assert "No logits of bert: it is an encoder, and what may follow its last hidden states is not read." in page
+    plain = models.load(tiny_gpt2(tmp_path / "plain"))
+    assert why_no_logits(plain) == ""
+    plain.module.config.logit_scale = 2.0
+    assert "its config.json has logit_scale" in why_no_logits(plain)
+    plain.module.config.tie_word_embeddings = False
+    assert "its output layer has a matrix of its own" in why_no_logits(plain)
 
 
 def test_one_layer_is_neither_roughest_nor_smoothest(found):

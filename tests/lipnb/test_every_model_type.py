@@ -45,7 +45,7 @@ def test_a_wrong_map_is_seen(monkeypatch):
     assert model_types.measure("starcoder2")["outcome"] == "wrong"
 
 
-@pytest.mark.skipif("LIPNB_NIGHTLY" not in os.environ, reason="half an hour: make nightly")
+@pytest.mark.skipif("LIPNB_NIGHTLY" not in os.environ, reason="a quarter of an hour: make nightly")
 def test_no_type_is_wrong_or_a_traceback():
     context, names, rows = multiprocessing.get_context("spawn"), model_types.types(), []
     for first in range(0, len(names), 50):  # what a type imports and keeps goes with its process

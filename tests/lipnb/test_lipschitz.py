@@ -7,7 +7,7 @@ from cases import random_case, relative
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipnb import Attention, local_lipschitz, spectral
+from lipnb import Attention, local_lipschitz, models, spectral
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0, 4.0])
@@ -158,6 +158,29 @@ def test_bad_input_is_said_in_one_sentence(change, sentence):
     good = {"f": Attention.from_matrices(matrix, matrix), "x": torch.ones(2, 3, 4, dtype=torch.float64)}
     with pytest.raises(ValueError, match=sentence):
         local_lipschitz(**{**good, **change})
+
+
+def test_a_module_that_is_no_map_of_tokens_is_answered_with_the_map_that_was_meant():
+    """It was a TypeError, or an error from inside a network."""
+    from transformers import BertConfig, BertModel
+
+    with torch.random.fork_rng():
+        mha = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
+        decoder = torch.nn.TransformerDecoderLayer(8, 2, batch_first=True).eval()
+        sizes = dict(num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8)
+        bert = BertModel(BertConfig(**sizes)).eval()
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match=r"give f = lambda x: mha\(x, x, x, need_weights=False\)\[0\]"):
+        local_lipschitz(mha, x)
+    assert local_lipschitz(lambda x: mha(x, x, x, need_weights=False)[0], x).converged.all()
+    with pytest.raises(ValueError, match="takes more than the tokens .*: give one that holds the rest"):
+        local_lipschitz(decoder, x)
+    with pytest.raises(ValueError, match=r"this BertModel is no map of tokens .*model.attention\(layer\)"):
+        local_lipschitz(bert, x)
+    with pytest.raises(ValueError, match=r"shape \(2, n, m\), got tuple: give the part .*module\(x\)\[0\]"):
+        local_lipschitz(bert.encoder.layer[0].attention, x)
+    with pytest.raises(ValueError, match="minilm is a whole model: give one of its layers"):
+        local_lipschitz(models.load("minilm"), x)
 
 
 @pytest.mark.parametrize(

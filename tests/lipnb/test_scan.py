@@ -20,11 +20,11 @@ from hub import tiny_bert, tiny_gpt2, write_tokenizer
 from test_families import families  # noqa: F401, a fixture
 
 from lab.verification import families as switches
-from lipnb import certify, models, scanning
+from lipnb import certify, corpora, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models.loading import layer_count
-from lipnb.scanning import inputs, report, terminal
+from lipnb.scanning import inputs, measure, report, terminal
 from lipnb.scanning.checking import self_check
 from lipnb.scanning.inputs import chosen_layers
 from lipnb.scanning.summary import closest, times
@@ -255,6 +255,37 @@ def test_killed_and_started_again_it_continues(bert, tmp_path, text, capsys):
     assert birth["settings"]["text"] == "story.txt"
 
 
+def test_stopped_by_ctrl_c_it_says_what_is_kept_and_status_does(bert, tmp_path, text, capsys, monkeypatch):
+    command = ["scan", str(bert), "--text", str(text), "--lengths", "3,5", "--no-close", "--no-upper"]
+    command += ["--output", str(tmp_path / "out")]
+    calls = []
+
+    def stopped(*given, **options):
+        calls.append(given)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return measure.measure(*given, **options)
+
+    monkeypatch.setattr("lipnb.scanning.run.measure", stopped)
+    monkeypatch.chdir(tmp_path)
+    assert main(command) == 130
+    kept = "a scan of bert on story.txt at n = 3, 5 that has not ended: it keeps 3 of 4 layers and lengths. "
+    assert capsys.readouterr().err == f"lipnb: stopped; {tmp_path / 'out'} holds {kept}The same command goes on.\n"
+    assert main(["status", "out"]) == 0 and f"out: {kept}" in capsys.readouterr().out
+    with (tmp_path / "out" / "scan.partial.jsonl").open("a") as file:
+        file.write('{"unit": "1/5", "rows": [{"lay}')  # half a line
+    assert main(["status", "out"]) == 0 and "3 of 4" in capsys.readouterr().out
+    assert main(command) == 0 and len(calls) == 5
+    capsys.readouterr()
+    assert main(["status", "out"]) == 0
+    done = "out: a finished scan of bert on story.txt at n = 3, 5: 4 rows in summary.csv. report.html shows it.\n"
+    assert capsys.readouterr().out == done
+    assert main(["status", str(bert)]) == 0 and "a model, not the folder of a sweep or scan" in capsys.readouterr().out
+    monkeypatch.setattr("lipnb.scanning.run.begin", lambda *given, **options: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert main(["scan", str(bert), "--text", str(text), "--output", str(tmp_path / "new")]) == 130
+    assert capsys.readouterr().err == "lipnb: stopped; nothing was measured yet\n"
+
+
 @pytest.mark.parametrize("name", ["bert", "llama"])
 def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(
     families,  # noqa: F811
@@ -271,7 +302,7 @@ def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(
     assert len(pd.read_csv(tmp_path / "out" / "summary.csv")) == len(first.summary)
     with pytest.raises(
         ValueError,
-        match=r"'out' holds another scan \(lengths \[4, 9\], not \[4\]\): name another "
+        match=r"'out' holds another scan \(lengths 4,9, not 4\): name another "
         "folder with --output, or measure anew with --again",
     ):
         scanned(model, text, tmp_path, lengths=[4])
@@ -401,6 +432,10 @@ def test_how_many_times(log10, said):
     [
         (["minilm", "--text", "alise"], 2, "there is no file or corpus 'alise': did you mean alice?"),
         (["minilm", "--text", "nowhere/x.txt"], 1, "the text 'nowhere/x.txt' was not found"),
+        (["minilm", "--text", "alise"], 2, "There are alice, ag_news, ptb, reactions, python_reference"),
+        (["minilm", "--text", "nowhere/x.txt"], 1, "built-in texts are alice, ag_news, ptb"),
+        (["minilm", "--text", "pictures"], 1, "minilm reads text, and 'pictures' is for a model that reads images"),
+        (["minilm", "--text", "FOLDER"], 1, "minilm reads text, not images, and 'folder' is no text file: give a text"),
         (["minilm", "--text", "EMPTY"], 1, "the file empty.txt is empty"),
         (["minilm", "--text", "LATIN"], 1, "the file latin.txt is not UTF-8 text"),
         (
@@ -440,6 +475,8 @@ def test_what_cannot_be_scanned_is_said_in_a_sentence(tmp_path, monkeypatch, cap
     for name, (file, content) in places.items():
         (tmp_path / file).write_bytes(content)
         arguments = [file if argument == name else argument for argument in arguments]
+    (tmp_path / "folder").mkdir()
+    arguments = ["folder" if argument == "FOLDER" else argument for argument in arguments]
     try:
         got = main(["scan", *arguments])
     except SystemExit as stop:
@@ -543,7 +580,8 @@ def test_the_help_and_the_report_say_which_columns_are_logarithms(finished, caps
     assert "over_NAME logarithm to base 10" in told and "each of the same window; a plain ratio" in told
     with pytest.raises(SystemExit):
         main(["scan", "--help"])
-    assert ".*.partial.lock" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert ".*.partial.lock" in told and all(f"\n  {name} " in told for name in corpora.NAMES)
     found = finished
     said = " ".join(report.html(found).split())
     assert "over_* hold its logarithm to base 10, and certified_over a plain ratio" in said

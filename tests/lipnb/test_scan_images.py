@@ -5,7 +5,7 @@ import torch
 from test_families import SIZES, written
 
 from lipnb import models, scan
-from lipnb.scanning import images
+from lipnb.scanning import images, report
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +29,9 @@ def test_the_same_pictures_are_scanned_at_each_length(dino, tmp_path):
     found = scan(dino, "pictures", lengths=[5, 26], output=tmp_path / "out", close=False, upper=False, progress=False)
     assert found.table.passed.all() and found.table.converged.all() and set(found.table.length) == {5, 26}
     assert found.about["settings"]["text"] == "grace_hopper, china"
+    page = report.html(found)
+    assert "No baseline of shuffled tokens: this model reads images" in page and "over shuffled" not in page
+    assert "random weights of the same shape" in page and "the same tokens in random order" not in page
     again = scan(dino, "china", lengths=[26], windows=1, output=tmp_path / "one", close=False, progress=False).table
     second = found.table[(found.table.length == 26) & (found.table.window == 1)]
     assert again.lipschitz.to_numpy() == pytest.approx(second.lipschitz.to_numpy(), rel=1e-3)
