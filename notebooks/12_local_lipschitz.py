@@ -172,7 +172,7 @@ for name, label in (("power", "power iteration"), ("lanczos", "Lanczos")):
         if error < 1e-12:
             break
 jacobian, counted = AttentionJacobian(f, x), []
-own_start = spectral.start_vectors(1, x.numel(), seed=0, dtype=x.dtype, device="cpu", apart=True)
+own_start = spectral.start_vectors(1, x.numel(), seed=0, dtype=x.dtype, device="cpu")
 own = spectral.lanczos(lambda u: counted.append(1) or jacobian.gram(u.view_as(x)).view_as(u), own_start)
 glue("page-12-products", spent["lanczos"], display=False)
 glue("page-12-steps", answer["lanczos"].steps.item(), display=False)
