@@ -299,16 +299,21 @@ class AutodiffJacobian:
         own = (matrix @ probe.flatten(-2)[..., None])[..., 0]
         unit = torch.maximum(own.abs().amax(-1), image.abs().amax(-1))[..., None].double()
         unit = torch.where((unit > 0) & torch.isfinite(unit), unit, 1)
-        gap, one, other = (
-            torch.linalg.vector_norm(part, dim=-1) for part in (own / unit - image / unit, own / unit, image / unit)
-        )
-        # where all cancels, both are the rounding of outputs, over that of tokens
+
+        def length(part):
+            return torch.linalg.vector_norm(part / unit, dim=-1)
+
         eps = torch.finfo(self.precision).eps
-        slope = self._output.detach().abs().max().double() / self.x.abs().max().clamp_min(
-            torch.finfo(self.x.dtype).tiny
-        )
-        noise = ROUNDING * eps * slope * torch.linalg.vector_norm(probe.double()) / unit[..., 0]
-        if (gap > eps**0.5 * (one + other) + noise).any():
+        allowed = eps**0.5 * (length(own) + length(image))
+        if (length(own - image) > allowed).any():
+            # where all cancels, a product is rounding alone, and no longer linear: a sum of two shows how much it is
+            beside = self._probe(self.x.shape, 4)
+            both = self._pushed(beside).flatten(-2) + image - self._pushed(probe + beside).flatten(-2)
+            outputs, tokens = (part.detach().abs().max().double() for part in (self._output, self.x))
+            slope = outputs / tokens.clamp_min(torch.finfo(self.x.dtype).tiny)
+            largest = eps**0.5 * slope * torch.linalg.vector_norm(probe.double()) / unit[..., 0]
+            allowed = allowed + torch.minimum(ROUNDING * length(both), largest)
+        if (length(own - image) > allowed).any():
             raise ValueError(DISAGREE)
 
 

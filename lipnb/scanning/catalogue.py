@@ -28,9 +28,15 @@ SOURCES = {
 
 def _applying(f):
     """Column -> the bound that fills it for a map; column -> why none does, one sentence."""
-    found, reasons = {}, {}
+    found, reasons, no_heads = {}, {}, None
+    if isinstance(f, OwnAttention):
+        no_heads = (
+            "needs the matrices of the attention; of this family lipnb runs the network's own module and reads none"
+        )
+    elif not isinstance(f, Attention):
+        no_heads = "for attention, not for a block with residual and norm"
     for bound in CATALOGUE:
-        if bound.column and (why := bound.applies(f, layer=True)) is None:
+        if bound.column and (why := no_heads or bound.applies(f, layer=True)) is None:
             found[bound.column] = bound
         elif bound.column:
             reasons[bound.column] = why
@@ -52,9 +58,6 @@ def applicable(f: Callable) -> tuple[list[str], dict[str, str]]:
     reasons : dict
         The others -> one sentence.
     """
-    if isinstance(f, OwnAttention):
-        own = "needs the matrices of the attention; of this family lipnb runs the network's own module and reads none"
-        return [], {bound.column: own for bound in SCANNED}
     found, reasons = _applying(f)
     return [*found], reasons
 

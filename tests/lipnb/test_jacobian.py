@@ -418,6 +418,37 @@ def test_the_jacobian_is_an_operator_of_scipy():
             AttentionJacobian(case.attention, torch.stack([x, x])).linear_operator()
 
 
+class Constant(torch.autograd.Function):
+    """A map of derivative 0, whose forward mode gives what `tangent` makes of a change."""
+
+    tangent = None
+
+    @staticmethod
+    def forward(z):
+        return torch.ones_like(z)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, w):
+        return torch.zeros_like(w)
+
+    @staticmethod
+    def jvp(ctx, u):
+        return Constant.tangent(u)
+
+
+def test_where_all_cancels_rounding_is_no_disagreement_of_the_two_modes(monkeypatch):
+    x = torch.linspace(1, 2, 12, dtype=torch.float64).view(3, 4)
+    monkeypatch.setattr(Constant, "tangent", lambda u: (1e4 / 3 * u + 1e4 / 7 * u) - (1e4 / 3 + 1e4 / 7) * u)
+    assert local_lipschitz(Constant.apply, x, method="dense").value == 0
+    monkeypatch.setattr(Constant, "tangent", lambda u: 1e-12 * u)  # as small, and linear: no rounding
+    with pytest.raises(ValueError, match="forward and reverse mode disagree"):
+        local_lipschitz(Constant.apply, x, method="dense")
+
+
 def test_two_modes_that_disagree_are_refused():
     x = torch.linspace(0, 1, 12, dtype=torch.float64).view(3, 4)
     with pytest.raises(ValueError, match="forward and reverse mode disagree about this map"):
