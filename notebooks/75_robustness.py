@@ -386,9 +386,10 @@ assert short.ours.max() < 1.05
 # is {glue:text}`page-75-lirpa-least:.1f` to {glue:text}`page-75-lirpa-most:.0f` times tighter in these nine cases, and
 # at length {glue:text}`page-75-lirpa-length:.2f` within a factor {glue:text}`page-75-lirpa-short:.3f` of the ascent. It
 # is made for attention; auto_LiRPA takes networks of many kinds. It bounds every coordinate of the output, and we take
-# the norm of these bounds: a bound on the norm itself could be tighter. Version {glue:text}`page-75-lirpa-version` is the newest on
-# PyPI; five names in it had to be mended for the present libraries. Version 0.7.1, which is published elsewhere, could
-# not be reached from here, and may be tighter. We took the better of the methods CROWN and intervals followed by CROWN.
+# the norm of these bounds: a bound on the norm itself could be tighter. Version
+# {glue:text}`page-75-lirpa-version` is the newest on PyPI; five names in it had to be mended for the present libraries.
+# Version 0.7.1, which is published elsewhere, could not be reached from here, and may be tighter. We took the better of
+# the methods CROWN and intervals followed by CROWN.
 #
 # ## What this shows and does not show
 #
