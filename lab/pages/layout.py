@@ -1,9 +1,12 @@
 """Lay the book out: the executed pages beside their sources, and everything that the book is rendered from."""
 
+import re
 import sys
 
 from lab.pages import execution, glued, pictures, verdicts
 from lab.pages.sources import EXECUTED, sources, write_if_changed
+
+QUOTED = re.compile(r"^```\{literalinclude\} \.\./(\S+)$", re.MULTILINE)  # code that a prose page shows
 
 
 def pair(root):
@@ -40,6 +43,7 @@ def book_files(root, notebooks):
     runs, ledger = glued.Runs(root, notebooks), verdicts.gather(root, notebooks)
     for name in (str(path.relative_to(root)) for path in prose):
         text = glued.filled(runs, name, files[name].decode())
+        files |= {quoted: (root / quoted).read_bytes() for quoted in QUOTED.findall(text)}
         if verdicts.MARK in text:
             text = text.replace(verdicts.MARK, verdicts.section(root, ledger))
         if execution.MARK in text:
