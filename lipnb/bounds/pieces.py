@@ -4,7 +4,7 @@ import torch
 
 from lipnb.attention import Local
 from lipnb.attention.rope_norm import Norm, normalised, rotation, turned
-from lipnb.bounds.units import fixed_keys, loose_keys
+from lipnb.bounds.scaling import fixed_keys, loose_keys
 from lipnb.checks import at_once
 
 __all__ = ["Pieces"]

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import torch
 
 from lipnb.attention import Local
+from lipnb.bounds.cholesky_certificates import Computed, Prover, largest_proved, sandwich
 from lipnb.bounds.norms import triangle
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each, length
-from lipnb.bounds.rows import RowErrors
-from lipnb.bounds.tested import Computed, Prover, largest_proved, sandwich
+from lipnb.bounds.rounding_errors import RowErrors
 from lipnb.checks import at_once
 
 __all__ = ["Pieces", "Terms", "bases", "three_terms"]
@@ -102,7 +102,7 @@ def three_terms(pieces: Pieces, S: torch.Tensor | None = None, Y: torch.Tensor |
     Returns
     -------
     Terms
-        Upper bounds up to rounding; `lipnb.certify` adds what that may be, see `lipnb.bounds.accuracy`.
+        Upper bounds up to rounding; `lipnb.certify` adds what that may be, see `lipnb.bounds.rounding_errors`.
 
     Examples
     --------

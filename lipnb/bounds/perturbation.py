@@ -61,13 +61,13 @@ from typing import NamedTuple
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.accuracy import MORE, TINY, Accuracy
 from lipnb.bounds.castin import biased_upper
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
 from lipnb.bounds.norms import triangle
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import gamma, largest_singular, length
-from lipnb.bounds.units import alive, in_units, scaled
+from lipnb.bounds.rounding_errors import MORE, TINY, Accuracy
+from lipnb.bounds.scaling import alive, in_units, scaled
 from lipnb.checks import at_once
 
 __all__ = ["Nearby", "nearby_upper"]
@@ -142,7 +142,7 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     -----
     Ours, proved in the book. Costs what `lipnb.certify` does, and some norms of (d, d) matrices for each radius; for
     long and wide inputs these are replaced by sums of norms. Rounding: probabilities, values and keys with their
-    distances from the truth, see `lipnb.bounds.accuracy`; spreads are taken about the mean of each row, with the
+    distances from the truth, see `lipnb.bounds.rounding_errors`; spreads are taken about the mean of each row, with the
     largest probabilities that the truth may have. `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, as
     recovered), with Lemma 3.8.
 
