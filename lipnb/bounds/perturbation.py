@@ -405,8 +405,8 @@ def _general(pieces, x, M, N, eps):
     return eps.new_tensor(
         [
             sum(
-                biased_upper(heat[None], value[None], len(x), size, c[None])
-                for heat, value, c in zip(N, M, bias, strict=True)
+                biased_upper(A[None], value[None], len(x), size, c[None])
+                for A, value, c in zip(N, M, bias, strict=True)
             )
             if math.isfinite(size)
             else math.inf
