@@ -123,7 +123,8 @@ def certify(
     Rounding is counted to every order, line by line in `lipnb.bounds.rounding_errors` and in the book: errors of
     projections and logits with all products of errors, any change of the probabilities that they allow, the change of
     the Jacobian for all such probabilities, and the arithmetic of columns, terms and norms. Matrices and tokens are
-    first scaled by powers of two, values and outputs of each head by its own; heads whose values or outputs are zero are left out.
+    first scaled by powers of two, values and outputs of each head by its own; heads whose values or outputs are zero
+    are left out.
     Cosines and sines of rotary positions are those that the map has, in the type of its frequencies: they define it.
     Where float64 does not resolve the attention matrix, numbers leave its range, or a factorisation finds no end, the
     answer is :math:`[0, \infty]`, not an error.
