@@ -327,12 +327,12 @@ def _heads(pieces, accuracy):
         (S, pieces.keys, accuracy.keys, att.key, abs(att.scale)),
     ):
         whole, longest = length(factor, (-2, -1)), length(points).amax(-1)
-        few = gamma(16 * (len(pieces.x) + sum(matrix.shape) + att.output_width) + 256)
+        gamma_n = gamma(16 * (len(pieces.x) + sum(matrix.shape) + att.output_width) + 256)
         product = factor @ matrix
-        lost = few * whole * length(matrix, (-2, -1))
+        lost = gamma_n * whole * length(matrix, (-2, -1))
         norm = largest_singular(product) + lost
         z = points @ factor.mT
-        error = MORE * whole * (length(errors).amax(-1) + few * longest)
+        error = MORE * whole * (length(errors).amax(-1) + gamma_n * longest)
         diameter = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").amax((1, 2)) * MORE + 2 * error
         sigma = _spread(pieces, accuracy, z, error)
         found.append([*[unit * one + TINY for one in (norm, sigma, diameter)], product, lost, unit * error])
@@ -384,8 +384,8 @@ def _farthest(pieces, accuracy, diameter):
     w = torch.einsum("hmv,hjv->hjm", pieces.output, pieces.values)
     distance = torch.cdist(pieces.P @ w, w, compute_mode="donot_use_mm_for_euclid_dist")
     longest = length(w).amax(-1)[:, None]
-    few = gamma(16 * (pieces.n + pieces.values.shape[-1]) + 256)
-    lost = (length(accuracy.values).amax(-1) + few * length(pieces.values).amax(-1))[:, None]
+    gamma_n = gamma(16 * (pieces.n + pieces.values.shape[-1]) + 256)
+    lost = (length(accuracy.values).amax(-1) + gamma_n * length(pieces.values).amax(-1))[:, None]
     error = accuracy.e * longest + 4 * lost * length(pieces.output, (-2, -1))[:, None]
     distance = torch.minimum(MORE * (distance + error[..., None]), diameter[:, None, None])
     if pieces.hidden is not None:

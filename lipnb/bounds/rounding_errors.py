@@ -177,15 +177,15 @@ class Accuracy:
         self.E, self.Et = (one[..., : pieces.n] for one in self._probabilities(t))
         self.e = MORE * self.E.sum(-1)
         self.D, self.Dt = (
-            (error if pieces.bend is None else MORE * (error + P * self._bends()))
+            (error if pieces.cap_slope is None else MORE * (error + P * self._bends()))
             for error, P in ((self.E, pieces.P), (self.Et, pieces.Pt))
         )
 
     def _products(self):
         """Bounds on the errors of the products of queries and keys, (h, n, n)."""
         pieces, keys = self.pieces, self.pieces.keys.abs()
-        few = gamma(pieces.attention.key_width + 4)
-        return pieces.query.abs() @ (few * keys + self.keys).mT + self.query @ (keys + self.keys).mT
+        gamma_k = gamma(pieces.attention.key_width + 4)
+        return pieces.query.abs() @ (gamma_k * keys + self.keys).mT + self.query @ (keys + self.keys).mT
 
     def _bends(self):
         """Bounds on the errors of the slopes of the cap, (h, n, n)."""
