@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.bounds.accuracy import Accuracy
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import gamma
-from lipnb.bounds.units import alive, in_units, scaled
+from lipnb.bounds.rounding_errors import Accuracy
+from lipnb.bounds.scaling import alive, in_units, scaled
 from lipnb.spectral import lanczos, start_vectors
 
 __all__ = ["Bracket", "certify"]
@@ -120,10 +120,11 @@ def certify(
     -----
     The terms are those of castin2024smooth, Lemma C.2; the bracket is derived in the book.
 
-    Rounding is counted to every order, line by line in `lipnb.bounds.accuracy` and in the book: errors of projections
-    and logits with all products of errors, any change of the probabilities that they allow, the change of the Jacobian
-    for all such probabilities, and the arithmetic of columns, terms and norms. Matrices and tokens are first scaled by
-    powers of two, values and outputs of each head by its own; heads whose values or outputs are zero are left out.
+    Rounding is counted to every order, line by line in `lipnb.bounds.rounding_errors` and in the book: errors of
+    projections and logits with all products of errors, any change of the probabilities that they allow, the change of
+    the Jacobian for all such probabilities, and the arithmetic of columns, terms and norms. Matrices and tokens are
+    first scaled by powers of two, values and outputs of each head by its own; heads whose values or outputs are zero
+    are left out.
     Cosines and sines of rotary positions are those that the map has, in the type of its frequencies: they define it.
     Where float64 does not resolve the attention matrix, numbers leave its range, or a factorisation finds no end, the
     answer is :math:`[0, \infty]`, not an error.

@@ -293,8 +293,8 @@ def _by_length(x, weights):
         one_for_all = isinstance(weights, Tensor) and weights.ndim < 2
         if not isinstance(weights, (list, tuple, Tensor)) or one_for_all or len(weights) != len(x):
             raise ValueError(f"weights must be a list with one tensor for each of the {len(x)} inputs.")
-        for heavy, one in zip(weights, x, strict=True):
-            check_weights(heavy, one)
+        for some, one in zip(weights, x, strict=True):
+            check_weights(some, one)
     places = {}
     for place, one in enumerate(x):
         places.setdefault(len(one), []).append(place)
@@ -337,15 +337,16 @@ def _of_attention(f, x, weights, options):
     together = batches(f, x, memory=memory, dense=options.dense)
     for first in range(0, len(x), together):
         some = slice(first, first + together)
-        heavy = None if weights is None else weights[some]
-        operator = operator_of(f, x[some], heavy, memory=memory, dense=options.dense)
+        operator = operator_of(
+            f, x[some], None if weights is None else weights[some], memory=memory, dense=options.dense
+        )
         parts.append(_solve(operator, x[some], options))
     answers = _Answers(joined([part.found for part in parts]), [how for part in parts for how in part.how])
     limited = answers.found.precision_limited
     if limited.any() and x.dtype != torch.float64:
-        f, x = f.to(dtype=torch.float64), x[limited].double()
-        heavy = None if weights is None else weights[limited].double()
-        answers = _replaced(answers, limited, _of_attention(f, x, heavy, options))
+        weights = None if weights is None else weights[limited].double()
+        again = _of_attention(f.to(dtype=torch.float64), x[limited].double(), weights, options)
+        answers = _replaced(answers, limited, again)
     return answers
 
 

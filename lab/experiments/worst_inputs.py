@@ -20,7 +20,7 @@ from lipnb import Attention, bounds, corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Unit
 from lipnb.worst_case import bulk_directions, forks, on_ball
-from lipnb.worst_case.domain import domain_of
+from lipnb.worst_case.region import domain_of
 
 __all__ = ["TABLES", "Place", "again", "bounded", "layer_at", "measure", "one_head", "place_of", "two_clusters_of"]
 

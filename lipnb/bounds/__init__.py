@@ -26,13 +26,13 @@ from lipnb.bounds.mean_field import (
     mean_field_upper,
     mean_field_upper_sharp,
 )
-from lipnb.bounds.nearby import Nearby, nearby_upper
 from lipnb.bounds.normalisation import norm_layer_upper
 from lipnb.bounds.norms import HeadNorms, growth_rate, head_norms
 from lipnb.bounds.one_input import column_upper, spread_upper
+from lipnb.bounds.perturbation import Nearby, nearby_upper
 from lipnb.bounds.rotary import rotary_terms, rotary_upper
 from lipnb.bounds.softmax import softmax_norm
-from lipnb.bounds.terms import Terms, three_terms
+from lipnb.bounds.term_bounds import Terms, three_terms
 from lipnb.bounds.yudin import without_query_bias, yudin_upper, yudin_upper_sharp
 
 __all__ = [

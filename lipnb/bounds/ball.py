@@ -14,10 +14,10 @@ import torch
 from lipnb.attention import Attention
 from lipnb.bounds.ellipsoid import layer_norm_radius, norm_ellipsoid
 from lipnb.bounds.heads import IN_USE, heads_on_ball
-from lipnb.bounds.in_use import range_of_relative, sizes_in_use
-from lipnb.bounds.joint import Region, Sizes, sizes_of_heads, sizes_of_layer
-from lipnb.bounds.norms import answer, head_norms, heat, log_sum, norms, product
+from lipnb.bounds.multihead_norms import Region, Sizes, sizes_of_heads, sizes_of_layer
+from lipnb.bounds.norms import answer, head_norms, log_sum, logit_bound, norms, product
 from lipnb.bounds.rounding import largest_singular
+from lipnb.bounds.transformer_heads import range_of_relative, sizes_in_use
 from lipnb.checks import count, number, radius, real_tensor
 
 __all__ = ["ball_upper", "general_upper_optimal"]
@@ -65,7 +65,7 @@ def general_upper_optimal(A: torch.Tensor, V: torch.Tensor, n: int, R: float) ->
     (514.57, 776.0)
     """
     A_norm, V_norm = norms(A, V)
-    n, t = count(n), heat(A_norm, R)
+    n, t = count(n), logit_bound(A_norm, R)
     rho = math.hypot(1, t / math.sqrt(2))
     by_terms = t + math.sqrt(n) * rho
     whole = math.hypot(
@@ -141,7 +141,8 @@ def ball_upper(
     up to 1e-7 of the sum of the norms of the heads, of which little is left where heads cancel.
 
     Relative positions change none of these proofs: they make :math:`\delta` larger, and only the sums of
-    `heads_on_ball` are left out. For all else (`lipnb.bounds.in_use`) key and value terms are added, not their squares.
+    `heads_on_ball` are left out. For all else (`lipnb.bounds.transformer_heads`) key and value terms are added,
+    not their squares.
     Over all distances :math:`i - j` the largest :math:`\|s W_K^\top R_{i-j} W_Q\|_2` stands for :math:`\|A\|_2`, or for
     more than 512 tokens a product of norms; it is never above `rotary_upper`. Capped logits differ by at most 2 c. A
     normalised query or key has length at most :math:`\sqrt k \max |w|` wherever tokens are, but changes by up to

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from lipnb.bounds.norms import growth_rate, heat, norms, product
+from lipnb.bounds.norms import growth_rate, logit_bound, norms, product
 from lipnb.bounds.rounding import largest_singular, length
 from lipnb.checks import as_double, count, radius
 
@@ -68,7 +68,7 @@ def general_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
     7.937254
     """
     A_norm, V_norm = norms(A, V)
-    t = heat(A_norm, R)
+    t = logit_bound(A_norm, R)
     return general(t, t, V_norm, count(n))
 
 
@@ -106,7 +106,7 @@ def general_upper_sharp(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> f
     5.0
     """
     A_norm, V_norm = norms(A, V)
-    return general_sharp(heat(A_norm, R), V_norm, count(n))
+    return general_sharp(logit_bound(A_norm, R), V_norm, count(n))
 
 
 def general_lower(A: torch.Tensor, n: int, R: float) -> float:
@@ -144,7 +144,7 @@ def general_lower(A: torch.Tensor, n: int, R: float) -> float:
     1.99732
     """
     n, rate = count(n), growth_rate(A)
-    return math.sqrt(n - 1) / (1 + (n - 1) * math.exp(-2 * heat(rate, R)))
+    return math.sqrt(n - 1) / (1 + (n - 1) * math.exp(-2 * logit_bound(rate, R)))
 
 
 def multi_head_upper(output: torch.Tensor, head_bounds: Sequence[float]) -> float:
@@ -228,4 +228,4 @@ def biased_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float, c: torch.Te
     if c.shape != as_double(A).shape[:1] or not torch.isfinite(c).all():
         raise ValueError(f"c must have shape (d,) = ({len(A)},) and finite entries, got {tuple(c.shape)}.")
     reach = A_norm * radius(R) + length(c).item()
-    return general(heat(A_norm, R), product(R, reach), V_norm, count(n))
+    return general(logit_bound(A_norm, R), product(R, reach), V_norm, count(n))

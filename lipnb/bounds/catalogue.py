@@ -29,7 +29,7 @@ from lipnb.bounds.norms import HeadNorms, head_norms, log_of
 from lipnb.bounds.one_input import column_upper, spread_upper
 from lipnb.bounds.rotary import rotary_terms, rotary_upper
 from lipnb.bounds.softmax import softmax_norm
-from lipnb.bounds.terms import Pieces, three_terms
+from lipnb.bounds.term_bounds import Pieces, three_terms
 from lipnb.bounds.yudin import yudin_upper, yudin_upper_sharp
 
 __all__ = ["CATALOGUE", "Bound", "Case", "kind_of"]

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lipnb.bounds.accuracy import MORE, TINY, Accuracy, orthogonality
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular
-from lipnb.bounds.terms import Terms, bases, three_terms
+from lipnb.bounds.rounding_errors import MORE, TINY, Accuracy, orthogonality
+from lipnb.bounds.term_bounds import Terms, bases, three_terms
 from lipnb.checks import at_once
 
 __all__ = ["Upper", "sizes_of_columns", "upper_by_columns"]

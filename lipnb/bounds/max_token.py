@@ -1,7 +1,8 @@
 r"""Bounds in the norm of the largest token, :math:`|X|_{\infty} = \max_i |x_i|`: no number of tokens enters.
 
 Output token i moves by :math:`\sum_h W_O [\sum_j P_{ij} W_V \varepsilon_j + \sum_j P_{ij} (v_j - o_i)\,
-(b_i \cdot \varepsilon_j) + C_i\, s W_Q \varepsilon_i]` with `lipnb.bounds.terms`' letters, and a row of P sums to one.
+(b_i \cdot \varepsilon_j) + C_i\, s W_Q \varepsilon_i]` with the letters of
+`lipnb.bounds.term_bounds`, and a row of P sums to one.
 """
 
 import torch

@@ -5,7 +5,7 @@ import math
 import torch
 from scipy.special import beta, betainc
 
-from lipnb.bounds.norms import answer, growth_rate, heat, log_of, log_sum, norms
+from lipnb.bounds.norms import answer, growth_rate, log_of, log_sum, logit_bound, norms
 
 __all__ = [
     "log_masked",
@@ -85,7 +85,7 @@ def mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = Fal
     (29.556224, 20010.31)
     """
     A_norm, V_norm = norms(A, V)
-    return answer(log_mean_field(heat(A_norm, R), V_norm), log)
+    return answer(log_mean_field(logit_bound(A_norm, R), V_norm), log)
 
 
 def mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, log: bool = False) -> float:
@@ -121,7 +121,7 @@ def mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, log: bool
     6.436564
     """
     A_norm, V_norm = norms(A, V)
-    return answer(log_mean_field_sharp(heat(A_norm, R), V_norm), log)
+    return answer(log_mean_field_sharp(logit_bound(A_norm, R), V_norm), log)
 
 
 def mean_field_lower(A: torch.Tensor, R: float, log: bool = False) -> float:
@@ -159,7 +159,7 @@ def mean_field_lower(A: torch.Tensor, R: float, log: bool = False) -> float:
     >>> round(mean_field_lower(-torch.eye(2), 2.0), 6)
     109.1963
     """
-    t = min(heat(growth_rate(A), R), torch.finfo(torch.float64).max)  # a lower bound must not become infinite
+    t = min(logit_bound(growth_rate(A), R), torch.finfo(torch.float64).max)  # a lower bound must not become infinite
     return answer(log_of(t / 2) + t, log)
 
 
@@ -201,7 +201,7 @@ def masked_mean_field_upper(A: torch.Tensor, V: torch.Tensor, R: float, p: float
     """
     _exponent(p)
     A_norm, V_norm = norms(A, V)
-    return answer(log_masked(heat(A_norm, R), V_norm, p), log)
+    return answer(log_masked(logit_bound(A_norm, R), V_norm, p), log)
 
 
 def masked_mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, p: float = 2, log: bool = False) -> float:
@@ -243,7 +243,7 @@ def masked_mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, p:
     """
     _exponent(p)
     A_norm, V_norm = norms(A, V)
-    return answer(log_masked_sharp(heat(A_norm, R), V_norm, p), log)
+    return answer(log_masked_sharp(logit_bound(A_norm, R), V_norm, p), log)
 
 
 def _past_averages(t, p):

@@ -10,7 +10,18 @@ from lipnb.attention import Attention
 from lipnb.bounds.rounding import largest_singular
 from lipnb.checks import as_double, radius, square
 
-__all__ = ["LEAST", "HeadNorms", "answer", "growth_rate", "head_norms", "heat", "log_of", "log_sum", "norms", "product"]
+__all__ = [
+    "LEAST",
+    "HeadNorms",
+    "answer",
+    "growth_rate",
+    "head_norms",
+    "logit_bound",
+    "log_of",
+    "log_sum",
+    "norms",
+    "product",
+]
 
 LEAST = 1e-300  # what the norm of a product counts at least: entries that underflow are smaller
 
@@ -82,7 +93,7 @@ def head_norms(attention: Attention) -> HeadNorms:
     return HeadNorms(joined(key, query, abs(att.scale)), V, W, WV, c)
 
 
-def heat(A_norm, R):
+def logit_bound(A_norm, R):
     r""":math:`t = \|A\|_2 R^2`, the largest logit on the ball: bounds know A and R by it; infinite beyond float64."""
     return product(A_norm, radius(R), R)
 

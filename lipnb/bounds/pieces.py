@@ -4,7 +4,7 @@ import torch
 
 from lipnb.attention import Local
 from lipnb.attention.rope_norm import Norm, normalised, rotation, turned
-from lipnb.bounds.units import fixed_keys, loose_keys
+from lipnb.bounds.scaling import fixed_keys, loose_keys
 from lipnb.checks import at_once
 
 __all__ = ["Pieces"]
@@ -38,7 +38,7 @@ class Pieces:
         Logits below the largest of their row; with sinks these are the last column.
     P, Pt : Tensor, shape (h, n, n)
         Attention, and :math:`P_{ij} \sqrt{a_i / a_j}`.
-    bend : Tensor, shape (h, n, n), or None
+    cap_slope : Tensor, shape (h, n, n), or None
         Slopes of the cap.
     steep, steep_t : Tensor, shape (h, n, n)
         `P` and `Pt` times these slopes.
@@ -84,7 +84,7 @@ class Pieces:
     def _attend(self, weights):
         att, n = self.attention, self.n
         self.products, self.logs, largest = self.query @ self.keys.mT, None, 0.0
-        logits, self.bend = att.capped(self.products)
+        logits, self.cap_slope = att.capped(self.products)
         if weights is not None:
             self.logs = weights.log()
             self.log_size, largest = self.logs.abs().max(), self.logs.max()
@@ -101,7 +101,9 @@ class Pieces:
             else (self.below + self.half_ratio() - self.below.logsumexp(-1, keepdim=True)).exp()
         )
         self.P, self.Pt = self.whole[..., :n], self.whole_t[..., :n]
-        self.steep, self.steep_t = (one if self.bend is None else one * self.bend for one in (self.P, self.Pt))
+        self.steep, self.steep_t = (
+            one if self.cap_slope is None else one * self.cap_slope for one in (self.P, self.Pt)
+        )
 
     def half_ratio(self):
         """Half the logarithm of a_i / a_j, shape (n, n); with sinks one more column, of zeros."""

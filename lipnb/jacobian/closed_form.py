@@ -68,9 +68,9 @@ class AttentionJacobian:
         check_precision(x)
         self.attention, self.x = attention, x.detach().clone()
         self.batch_shape, (self.n, self.d) = x.shape[:-2], x.shape[-2:]
-        heavy = None if weights is None else weights.detach().expand(x.shape[:-1]).reshape(-1, self.n)
+        flat = None if weights is None else weights.detach().expand(x.shape[:-1]).reshape(-1, self.n)
         with torch.no_grad(), gemm.fastest(x.dtype, x.device):
-            self._at = Linearization.of(attention, self.x.reshape(-1, self.n, self.d), heavy)  # of a flat batch
+            self._at = Linearization.of(attention, self.x.reshape(-1, self.n, self.d), flat)  # of a flat batch
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -99,15 +99,15 @@ class SeparableGram(GramOperator):
     name = "separable"
 
     def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None) -> None:
-        heavy = None if weights is None else weights[0]
-        self.root = x.new_ones(x.shape[1]) if heavy is None else heavy.sqrt()
+        own = None if weights is None else weights[0]
+        self.root = x.new_ones(x.shape[1]) if own is None else own.sqrt()
         scaled = ScaledWeights.of(attention, x.dtype)
         self.unit, value_unit, changes = scaled.unit, scaled.value_unit, {}
         for name, unit in (("value", value_unit), ("value_bias", value_unit), ("output", scaled.unit / value_unit)):
             if (old := getattr(attention, name)) is not None:
                 changes[name] = old / unit
         attention = attention.replace(**changes)
-        self.jacobian = SeparableJacobian(attention, x[0], heavy, rtol=_kernel_rtol(x))
+        self.jacobian = SeparableJacobian(attention, x[0], own, rtol=_kernel_rtol(x))
 
     @gemm.by_fastest
     def gram(self, u: Tensor) -> Tensor:
@@ -176,8 +176,8 @@ def operator_of(
         long_masked = f.masked and x.shape[1] >= MASKED_STREAM
         if cached_bytes(f, x.shape[1]) <= memory and not long_masked:
             return AttentionJacobian(f, x, weights).operator()
-        heavy = None if weights is None else weights[0]
-        if len(x) == 1 and separable_pays(f, x[0], heavy, rtol=_kernel_rtol(x)):
+        own = None if weights is None else weights[0]
+        if len(x) == 1 and separable_pays(f, x[0], own, rtol=_kernel_rtol(x)):
             return SeparableGram(f, x, weights)
         return StreamedGram(f, x, weights)
 

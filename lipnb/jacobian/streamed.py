@@ -19,16 +19,47 @@ ROWS = (16, 512)  # fewest and most of a tile, whatever fits: fewer waste matrix
 
 
 class _Item(NamedTuple):
-    """What is kept of one sequence; queries, keys and values with one more column."""
+    """What is kept of one sequence.
+
+    Queries, keys and values have one more column, so that products subtract logarithms of row sums, and row sums,
+    without a pass of their own.
+    """
 
     near_hard: bool
-    query: Tensor  # (h, n, k + 1): the last column is minus the logarithm of the row's sum, or 0 with a cap
-    key: Tensor  # (g, n, k + 1): 1
-    value: Tensor  # (g, n, v + 1): 1
+    query_column: Tensor  # (h, n, k + 1): the last column is minus the logarithm of the row's sum, or 0 with a cap
+    key_column: Tensor  # (g, n, k + 1): 1
+    value_column: Tensor  # (g, n, v + 1): 1
     heads: Tensor  # (h, n, v)
     sums: Tensor | None  # (h, n, 1): those logarithms where a cap keeps them out of the products
     added: Tensor | None
-    local: tuple[Local, Local]
+    of_query: Local
+    of_key: Local
+
+    @property
+    def query(self) -> Tensor:
+        """Queries alone, (h, n, k)."""
+        return self.query_column[..., :-1]
+
+    @property
+    def key(self) -> Tensor:
+        """Keys alone, (g, n, k)."""
+        return self.key_column[..., :-1]
+
+    @property
+    def value(self) -> Tensor:
+        """Values alone, (g, n, v)."""
+        return self.value_column[..., :-1]
+
+
+class _Tangents(NamedTuple):
+    """What becomes of a change u of one sequence, and where its image under J^T J is collected."""
+
+    queries: Tensor  # (h, n, 2 k or 2 k + 1): [tangent, query] and, with L2 scores, 1
+    keys: Tensor  # (g, n, as many): [key, tangent] and -2s key . tangent
+    value: Tensor  # (g, n, v): the values' tangents
+    back_query: Tensor  # (h, n, k)
+    back_key: Tensor  # (g, n, k or k + 1)
+    back_value: Tensor  # (g, n, v)
 
 
 class StreamedGram(GramOperator):
@@ -91,16 +122,16 @@ class StreamedGram(GramOperator):
 
         Mask, relative positions and token weights are included.
         """
-        att, bend = self.attention, None
+        att, cap_slope = self.attention, None
         logits = torch.bmm(query, key[:, columns].mT, out=self._tile(0, rows, columns))
         if att.cap is not None:
-            bend = torch.cosh(logits.div_(att.cap), out=self._tile(2, rows, columns)).square_().reciprocal_()
+            cap_slope = torch.cosh(logits.div_(att.cap), out=self._tile(2, rows, columns)).square_().reciprocal_()
             logits.tanh_().mul_(att.cap)
         each = logits.view(att.heads, -1, logits.shape[-1])
         if added is not None:
             each += added[..., columns]
         att.place(each, self.x.shape[1], rows, columns)
-        return logits, bend
+        return logits, cap_slope
 
     def _cache(self, item):
         """Queries, keys, values, head outputs and log-sum-exponentials of one sequence."""
@@ -125,7 +156,7 @@ class StreamedGram(GramOperator):
             heads,
             None if att.cap is None else sums,
             added,
-            att.local(x),
+            *att.local(x),
         )
 
     @gemm.by_fastest
@@ -134,51 +165,70 @@ class StreamedGram(GramOperator):
         return torch.stack([self._gram(item, one.view_as(self.x[0])).flatten() for item, one in enumerate(u)])
 
     def _gram(self, item, u):
-        # one more column makes the products subtract log-sum-exponentials and row sums without a pass of their own
-        att, (is_near_hard, query1, key1, value1, heads, sums, added, local) = self.attention, self._cached[item]
-        query, key, value = query1[..., :-1], key1[..., :-1], value1[..., :-1]
-        root = None if self.root is None else self.root[item]
-        h, g, k, v = att.heads, att.groups, att.key_width, att.value_width
+        """J^T J u of one sequence, (n, d) of (n, d): project, tile by tile through the heads and back, pull back."""
+        one, root = self._cached[item], None if self.root is None else self.root[item]
         projected = (u if root is None else u / root) @ self.weights.projection
-        parts = projected.split([h * k, g * k, g * v], -1)
-        parts = [part.unflatten(-1, (-1, width)).transpose(0, 1) for part, width in zip(parts, (k, k, v), strict=True)]
-        queries = torch.cat([local[0].forward(parts[0]), query], -1)  # [tangent, query] and, with L2 scores, 1
-        d_key = local[1].forward(parts[1])
-        keys = torch.cat([key, d_key], -1)  # [key, tangent] and -2s key . tangent
-        if att.score == "l2":
-            queries = torch.cat([queries, torch.ones_like(query[..., :1])], -1)
-            keys = torch.cat([keys, -att.slope * (key * d_key).sum(-1, keepdim=True)], -1)
-        d_value = parts[2].contiguous()
-        back_query = torch.empty_like(query)
-        back_key, back_value = key.new_zeros(*key.shape[:2], queries.shape[-1] - k), torch.zeros_like(value)
+        parts = self._parts(projected)
+        tangents = self._tangents(one, parts)
         for rows, columns in self._tiles():
-            many, queries_here, heads_here = len(u[rows]), att.grouped(queries[:, rows]), att.grouped(heads[:, rows])
-            P, bend = self._logits(att.grouped(query1[:, rows]), key1, added, rows, columns)
-            P = (P if sums is None else P.sub_(att.grouped(sums[:, rows]))).exp_()
-            t = torch.bmm(queries_here, keys[:, columns].mT, out=self._tile(1, rows, columns)).mul_(P)
-            t = t if bend is None else t.mul_(bend)
-            total = t.sum(-1, keepdim=True)
-            if is_near_hard:
-                t.addcmul_(P, total, value=-1)
-            o = torch.bmm(t, value[:, columns]).baddbmm_(P, d_value[:, columns])
-            if not is_near_hard:
-                o.addcmul_(total, heads_here, value=-1)
-            joined = att.ungrouped(o, many).transpose(0, 1).flatten(1)
-            if root is not None:
-                joined = joined * root[rows] ** 2
-            w = att.grouped(self.weights.through_output(joined).unflatten(-1, (h, v)).transpose(0, 1)).contiguous()
-            back_value[:, columns].baddbmm_(P.mT, w)
-            spread = torch.zeros_like(total) if is_near_hard else -(w * heads_here).sum(-1, keepdim=True)
-            z = torch.bmm(torch.cat([w, spread], -1), value1[:, columns].mT, out=t).mul_(P)
-            if is_near_hard:
-                z.addcmul_(P, z.sum(-1, keepdim=True), value=-1)
-            z = z if bend is None else z.mul_(bend)
-            back_query[:, rows] = att.ungrouped(torch.bmm(z, key[:, columns]), many)
-            back_key[:, columns].baddbmm_(z.mT, queries_here[..., k:])
-        if att.score == "l2":
-            back_key = back_key[..., :-1].addcmul(key, back_key[..., -1:], value=-att.slope)
-        parts[0].copy_(local[0].transposed(back_query))
-        parts[1].copy_(local[1].transposed(back_key))
-        parts[2].copy_(back_value)
+            self._add_tile(one, tangents, None if root is None else root[rows], rows, columns)
+        back_key = tangents.back_key
+        if self.attention.score == "l2":
+            back_key = back_key[..., :-1].addcmul(one.key, back_key[..., -1:], value=-self.attention.slope)
+        # the parts are views of what is multiplied by the matrices
+        parts[0].copy_(one.of_query.transposed(tangents.back_query))
+        parts[1].copy_(one.of_key.transposed(back_key))
+        parts[2].copy_(tangents.back_value)
         out = projected @ self.weights.projection.mT
         return out if root is None else out / root
+
+    def _parts(self, projected):
+        """Views (h or g, n, width) of the query, key and value parts of `projected`, (n, h k + g (k + v))."""
+        att = self.attention
+        h, g, k, v = att.heads, att.groups, att.key_width, att.value_width
+        parts = projected.split([h * k, g * k, g * v], -1)
+        return [part.unflatten(-1, (-1, width)).transpose(0, 1) for part, width in zip(parts, (k, k, v), strict=True)]
+
+    def _tangents(self, one, parts):
+        """Tangents of queries, keys and values beside what they are multiplied with, and zeros for the way back."""
+        att, d_key = self.attention, one.of_key.forward(parts[1])
+        queries = torch.cat([one.of_query.forward(parts[0]), one.query], -1)
+        keys = torch.cat([one.key, d_key], -1)
+        if att.score == "l2":
+            queries = torch.cat([queries, torch.ones_like(one.query[..., :1])], -1)
+            keys = torch.cat([keys, -att.slope * (one.key * d_key).sum(-1, keepdim=True)], -1)
+        back_key = one.key.new_zeros(*one.key.shape[:2], queries.shape[-1] - att.key_width)
+        return _Tangents(
+            queries, keys, parts[2].contiguous(), torch.empty_like(one.query), back_key, torch.zeros_like(one.value)
+        )
+
+    def _add_tile(self, one, tangents, root, rows, columns):
+        """The tangents of the heads in these rows, through the output matrices, and their share of the way back."""
+        att, count = self.attention, rows.stop - rows.start
+        queries, heads = att.grouped(tangents.queries[:, rows]), att.grouped(one.heads[:, rows])
+        P, cap_slope = self._logits(att.grouped(one.query_column[:, rows]), one.key_column, one.added, rows, columns)
+        P = (P if one.sums is None else P.sub_(att.grouped(one.sums[:, rows]))).exp_()
+        # t = P (q' k + q k'), o' = t v + P v' - rowsum(t) o
+        t = torch.bmm(queries, tangents.keys[:, columns].mT, out=self._tile(1, rows, columns)).mul_(P)
+        t = t if cap_slope is None else t.mul_(cap_slope)
+        total = t.sum(-1, keepdim=True)
+        if one.near_hard:
+            t.addcmul_(P, total, value=-1)
+        o = torch.bmm(t, one.value[:, columns]).baddbmm_(P, tangents.value[:, columns])
+        if not one.near_hard:
+            o.addcmul_(total, heads, value=-1)
+        # W_O^T W_O, with the token weights between
+        joined = att.ungrouped(o, count).transpose(0, 1).flatten(1)
+        if root is not None:
+            joined = joined * root**2
+        through = self.weights.through_output(joined).unflatten(-1, (att.heads, att.value_width))
+        w = att.grouped(through.transpose(0, 1)).contiguous()
+        # z = P (w v - rowsum(w o)), and back: z k, z^T q, P^T w
+        tangents.back_value[:, columns].baddbmm_(P.mT, w)
+        spread = torch.zeros_like(total) if one.near_hard else -(w * heads).sum(-1, keepdim=True)
+        z = torch.bmm(torch.cat([w, spread], -1), one.value_column[:, columns].mT, out=t).mul_(P)
+        if one.near_hard:
+            z.addcmul_(P, z.sum(-1, keepdim=True), value=-1)
+        z = z if cap_slope is None else z.mul_(cap_slope)
+        tangents.back_query[:, rows] = att.ungrouped(torch.bmm(z, one.key[:, columns]), count)
+        tangents.back_key[:, columns].baddbmm_(z.mT, queries[..., att.key_width :])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.terms import DEAR
+from lipnb.bounds.term_bounds import DEAR
 from lipnb.certified import certify
 from lipnb.lipschitz import local_lipschitz
 from lipnb.scanning import catalogue

@@ -10,8 +10,8 @@ from lab.verification.ascent import weighted_dense, worsened
 from lab.verification.cancelling import CANCELLING, draw_cancelling
 from lab.verification.checks import jacobian_norm
 from lipnb import bounds, local_lipschitz
-from lipnb.bounds.accuracy import Accuracy
 from lipnb.bounds.catalogue import CATALOGUE
+from lipnb.bounds.rounding_errors import Accuracy
 
 NAMES = [check.name for check in CHECKS]
 COUPLES = [(check, masked) for check in CHECKS for masked in check.masked]

@@ -18,7 +18,7 @@ from lipnb.bounds import (
     mean_field_upper_sharp,
 )
 from lipnb.bounds.ball import _log_of_rows, _through_few, _uniform, rows_of
-from lipnb.bounds.joint import Region, Sizes, balanced, sizes_of_heads
+from lipnb.bounds.multihead_norms import Region, Sizes, balanced, sizes_of_heads
 from lipnb.worst_case import adam, ascend, climb, fork_input, gaussian
 
 EYE = torch.eye(3, dtype=torch.float64)

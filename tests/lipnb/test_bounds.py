@@ -23,9 +23,9 @@ from lipnb.bounds import (
     yudin_upper,
 )
 from lipnb.bounds.catalogue import CATALOGUE, Case
+from lipnb.bounds.cholesky_certificates import Computed, Prover, largest_proved, sandwich
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each
-from lipnb.bounds.terms import Pieces
-from lipnb.bounds.tested import Computed, Prover, largest_proved, sandwich
+from lipnb.bounds.term_bounds import Pieces
 
 
 def matrices(seed, d=5, m=4):
@@ -346,7 +346,7 @@ def test_a_head_with_small_keys_or_none_costs_no_digits(route, turned, power, mo
     frequencies = torch.tensor([1.0, 0.1]).double() if turned else None
     moved = torch.tensor([1.0, 2.0**power]).double()[:, None, None]
     without = torch.tensor([1.0, 0.0]).double()[:, None, None]
-    monkeypatch.setattr("lipnb.bounds.terms.DEAR", route)
+    monkeypatch.setattr("lipnb.bounds.term_bounds.DEAR", route)
     terms = [
         three_terms(Pieces(Attention(query, key, V).replace(frequencies=frequencies), x)).key
         for query, key in ((Q, K), (Q * moved, K / moved), (Q, K * without), (30 * Q, K * without))
@@ -362,7 +362,7 @@ def test_zero_keys_and_faint_tokens_are_answered_by_a_factorisation_too(masked, 
     g = torch.Generator().manual_seed(2)
     Q, K, V = (torch.randn(2, 4, 8, generator=g).double() for _ in range(3))
     x = torch.randn(6, 8, generator=g).double()
-    monkeypatch.setattr("lipnb.bounds.terms.DEAR", 0)
+    monkeypatch.setattr("lipnb.bounds.term_bounds.DEAR", 0)
     for f, tokens in ((Attention(Q, 0 * K, V, masked=masked), x), (Attention(Q, K, V, masked=masked), x * 2.0**-150)):
         bracket = certify(f, tokens, columns=0)
         assert bracket.upper <= 3 * bracket.lower

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lipnb import Attention, local_lipschitz
-from lipnb.bounds import joint
+from lipnb.bounds import multihead_norms
 
 
 def normal(*shape, seed=0):
@@ -26,9 +26,9 @@ def test_many_particles_in_the_plane_take_the_separable_kernel():
 
 
 def test_the_top_eigenvalue_of_a_wide_matrix_is_that_of_all():
-    factor = normal(joint.DENSE + 50, 40).numpy()
+    factor = normal(multihead_norms.DENSE + 50, 40).numpy()
     gram = factor @ factor.T
-    value, vector = joint._top(gram, None)
+    value, vector = multihead_norms._top(gram, None)
     assert value == pytest.approx(torch.linalg.eigvalsh(torch.as_tensor(gram))[-1].item(), rel=1e-4)
     assert abs(vector @ gram @ vector / value - 1) < 1e-4
-    assert joint._top(gram, vector)[0] == pytest.approx(value, rel=1e-4)
+    assert multihead_norms._top(gram, vector)[0] == pytest.approx(value, rel=1e-4)

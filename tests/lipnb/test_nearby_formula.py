@@ -8,8 +8,8 @@ from cases import random_case
 
 from lipnb import Attention, certify
 from lipnb.bounds import biased_upper, nearby_upper
-from lipnb.bounds.accuracy import Accuracy
 from lipnb.bounds.pieces import Pieces
+from lipnb.bounds.rounding_errors import Accuracy
 
 
 def norm(matrix):

@@ -18,10 +18,20 @@ from typing import NamedTuple
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.joint import Region, Sizes, balanced, least_wide, log_of_sum, shares, together, value_of_layer, wide
+from lipnb.bounds.multihead_norms import (
+    Region,
+    Sizes,
+    balanced,
+    least_wide,
+    log_of_sum,
+    shares,
+    together,
+    value_of_layer,
+    wide,
+)
 from lipnb.bounds.norms import log_sum, triangle
+from lipnb.bounds.rope_norms import Turns
 from lipnb.bounds.rounding import largest_singular
-from lipnb.bounds.turns import Turns
 
 __all__ = ["range_of_relative", "sizes_in_use"]
 

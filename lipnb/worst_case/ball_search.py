@@ -14,9 +14,9 @@ from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case.ascent import adam, ascend, unit_slope
 from lipnb.worst_case.constructions import tight_input
-from lipnb.worst_case.domain import domain_of
 from lipnb.worst_case.forks import Shapes, bulk_directions, forks, two_clusters
 from lipnb.worst_case.plain_twins import plain_twins
+from lipnb.worst_case.region import domain_of
 from lipnb.worst_case.starts import gaussian
 
 __all__ = ["WorstCase", "on_ball"]

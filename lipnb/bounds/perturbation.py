@@ -61,13 +61,13 @@ from typing import NamedTuple
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.accuracy import MORE, TINY, Accuracy
 from lipnb.bounds.castin import biased_upper
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
 from lipnb.bounds.norms import triangle
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import gamma, largest_singular, length
-from lipnb.bounds.units import alive, in_units, scaled
+from lipnb.bounds.rounding_errors import MORE, TINY, Accuracy
+from lipnb.bounds.scaling import alive, in_units, scaled
 from lipnb.checks import at_once
 
 __all__ = ["Nearby", "nearby_upper"]
@@ -142,7 +142,7 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     -----
     Ours, proved in the book. Costs what `lipnb.certify` does, and some norms of (d, d) matrices for each radius; for
     long and wide inputs these are replaced by sums of norms. Rounding: probabilities, values and keys with their
-    distances from the truth, see `lipnb.bounds.accuracy`; spreads are taken about the mean of each row, with the
+    distances from the truth, see `lipnb.bounds.rounding_errors`; spreads are taken about the mean of each row, with the
     largest probabilities that the truth may have. `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, as
     recovered), with Lemma 3.8.
 
@@ -327,12 +327,12 @@ def _heads(pieces, accuracy):
         (S, pieces.keys, accuracy.keys, att.key, abs(att.scale)),
     ):
         whole, longest = length(factor, (-2, -1)), length(points).amax(-1)
-        few = gamma(16 * (len(pieces.x) + sum(matrix.shape) + att.output_width) + 256)
+        gamma_n = gamma(16 * (len(pieces.x) + sum(matrix.shape) + att.output_width) + 256)
         product = factor @ matrix
-        lost = few * whole * length(matrix, (-2, -1))
+        lost = gamma_n * whole * length(matrix, (-2, -1))
         norm = largest_singular(product) + lost
         z = points @ factor.mT
-        error = MORE * whole * (length(errors).amax(-1) + few * longest)
+        error = MORE * whole * (length(errors).amax(-1) + gamma_n * longest)
         diameter = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").amax((1, 2)) * MORE + 2 * error
         sigma = _spread(pieces, accuracy, z, error)
         found.append([*[unit * one + TINY for one in (norm, sigma, diameter)], product, lost, unit * error])
@@ -384,8 +384,8 @@ def _farthest(pieces, accuracy, diameter):
     w = torch.einsum("hmv,hjv->hjm", pieces.output, pieces.values)
     distance = torch.cdist(pieces.P @ w, w, compute_mode="donot_use_mm_for_euclid_dist")
     longest = length(w).amax(-1)[:, None]
-    few = gamma(16 * (pieces.n + pieces.values.shape[-1]) + 256)
-    lost = (length(accuracy.values).amax(-1) + few * length(pieces.values).amax(-1))[:, None]
+    gamma_n = gamma(16 * (pieces.n + pieces.values.shape[-1]) + 256)
+    lost = (length(accuracy.values).amax(-1) + gamma_n * length(pieces.values).amax(-1))[:, None]
     error = accuracy.e * longest + 4 * lost * length(pieces.output, (-2, -1))[:, None]
     distance = torch.minimum(MORE * (distance + error[..., None]), diameter[:, None, None])
     if pieces.hidden is not None:
@@ -405,8 +405,8 @@ def _general(pieces, x, M, N, eps):
     return eps.new_tensor(
         [
             sum(
-                biased_upper(heat[None], value[None], len(x), size, c[None])
-                for heat, value, c in zip(N, M, bias, strict=True)
+                biased_upper(A[None], value[None], len(x), size, c[None])
+                for A, value, c in zip(N, M, bias, strict=True)
             )
             if math.isfinite(size)
             else math.inf

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import torch
 
 from lipnb.attention import Local
+from lipnb.bounds.cholesky_certificates import Computed, Prover, largest_proved, sandwich
 from lipnb.bounds.norms import triangle
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each, length
-from lipnb.bounds.rows import RowErrors
-from lipnb.bounds.tested import Computed, Prover, largest_proved, sandwich
+from lipnb.bounds.rounding_errors import RowErrors
 from lipnb.checks import at_once
 
 __all__ = ["Pieces", "Terms", "bases", "three_terms"]
@@ -102,7 +102,7 @@ def three_terms(pieces: Pieces, S: torch.Tensor | None = None, Y: torch.Tensor |
     Returns
     -------
     Terms
-        Upper bounds up to rounding; `lipnb.certify` adds what that may be, see `lipnb.bounds.accuracy`.
+        Upper bounds up to rounding; `lipnb.certify` adds what that may be, see `lipnb.bounds.rounding_errors`.
 
     Examples
     --------
@@ -174,38 +174,45 @@ def _key(pieces, S, Y, norms):
 
 
 def _weighted(pieces, S, Y, norms, *, alike):
-    """The largest norm, over tokens j, of the slopes times rho_i and weights, one above the other for all i and h."""
+    r"""Bound on the key term with weights T: the largest norm, over tokens j, of all rows (i, h) of this matrix.
+
+    .. math:: \rho_i T^{(h)}_{ij}\, (F b^{(h)}_{ij})^\top = \rho_i T^{(h)}_{ij}\, q_i^\top D_j\, W_K F
+
+    with D_j the derivative of key j in its row. With :math:`(W_K F)^\top = Q R` the norm is that of
+    :math:`\rho_i T_{ij}\, q_i^\top D_j R^\top`, from the Gram matrices :math:`\sum_{ih} (\rho_i T_{ij})^2 D_j^\top q_i
+    q_i^\top D_j` of small order.
+    """
     att, errors = pieces.attention, RowErrors(pieces, "key", pieces.key_tokens)
-    few = gamma(16 * (pieces.times * pieces.n + sum(pieces.R.shape) + sum(att.key.shape)) + 256)
-    weights = _weights(pieces, Y, alike, few)
-    reach = weights.movedim(1, 0) * _rho(pieces, weights, S, norms, few)[:, None]  # (h, i, j or 1)
+    gamma_n = gamma(16 * (pieces.times * pieces.n + sum(pieces.R.shape) + sum(att.key.shape)) + 256)
+    weights = _weights(pieces, Y, alike, gamma_n)
+    factors = weights.movedim(1, 0) * _rho(pieces, weights, S, norms, gamma_n)[:, None]  # rho_i T_ij, (h, i, j or 1)
     if pieces.hidden is not None and not alike:
-        reach = reach.masked_fill(pieces.hidden, 0)
-    size = reach.amax()
-    reach = (reach / torch.where(size > 0, size, 1)).square()
-    asked = length(pieces.query).square()[..., None] * reach
-    root = 1 + 2 * Y.shape[1] ** 0.5
-    keys = _without(att.key[:: pieces.times].flatten(0, 1), Y)  # (g k, d), each key once
+        factors = factors.masked_fill(pieces.hidden, 0)
+    unit = factors.amax()  # put back in the last line
+    squares = (factors / torch.where(unit > 0, unit, 1)).square()
+    row_squares = length(pieces.query).square()[..., None] * squares  # |q_i|^2 (rho_i T_ij)^2
+    projection = 1 + 2 * Y.shape[1] ** 0.5  # by which computed directions Y may stretch what they are taken out of
+    keys = _without(att.key[:: pieces.times].flatten(0, 1), Y)  # W_K F, (g k, d), each key once
     R = triangle(keys.mT)
     norm = pieces.norms["key"]
     # a norm of all heads joins their blocks; one of keys wider than tokens may leave what R sends to nearly nothing
-    whole = norm is not None and (norm.joint or len(keys) > att.width)
-    maps = R.mT.unflatten(0, (-1, att.key_width)) if whole else None
+    joined = norm is not None and (norm.joint or len(keys) > att.width)
+    maps = R.mT.unflatten(0, (-1, att.key_width)) if joined else None
     # R X = (R / c)(c X), columns alike in size: small keys of large queries cost no digits, zero keys nothing
-    columns = _powers(length(R, 0)).unflatten(0, (-1, att.key_width))  # (g, k)
-    # what rounding may move: of the Gram matrices, and of the keys
-    largest = columns.amax(-1).repeat_interleave(pieces.times)
-    absolute = root * errors.whole if whole else largest * errors.absolute
-    lost = few * (absolute.square()[:, None, None] * asked).sum((0, 1))
-    more = few * ((root * errors.whole).square()[:, None, None] * asked).sum((0, 1)).amax().sqrt()
-    over = torch.where(columns > 0, 1 / torch.where(columns > 0, columns, 1), 0).flatten()
-    norms = _norms(torch.eye(len(R), device="cpu").to(R) if whole else R * over, len(lost))
-    best, order = R.new_zeros(()), lost.argsort(descending=True)
-    for some in order.split(at_once(max(len(keys) * att.key_width, len(R) ** 2 * (len(columns) if whole else 1)))):
-        grams = _grams(pieces, reach[..., some], some, maps)
-        grams = grams if whole else columns[..., None] * grams * columns[:, None]
-        best = norms.upper(grams, lost[some], together=best)
-    return size * (best + more) * (1 + 8 * UNIT)
+    c = _powers(length(R, 0)).unflatten(0, (-1, att.key_width))  # (g, k)
+    inverse = torch.where(c > 0, 1 / torch.where(c > 0, c, 1), 0).flatten()
+    # rounding of the Gram matrices, by token j; and of the rows themselves, from the keys' own errors
+    stretch = projection * errors.whole if joined else c.amax(-1).repeat_interleave(pieces.times) * errors.absolute
+    gram_errors = gamma_n * (stretch.square()[:, None, None] * row_squares).sum((0, 1))
+    key_errors = (projection * errors.whole).square()[:, None, None] * row_squares
+    rows_error = gamma_n * key_errors.sum((0, 1)).amax().sqrt()
+    norms = _norms(torch.eye(len(R), device="cpu").to(R) if joined else R * inverse, len(gram_errors))
+    best, order = R.new_zeros(()), gram_errors.argsort(descending=True)
+    for some in order.split(at_once(max(len(keys) * att.key_width, len(R) ** 2 * (len(c) if joined else 1)))):
+        grams = _grams(pieces, squares[..., some], some, maps)
+        grams = grams if joined else c[..., None] * grams * c[:, None]
+        best = norms.upper(grams, gram_errors[some], together=best)
+    return unit * (best + rows_error) * (1 + 8 * UNIT)
 
 
 def _powers(sizes):
@@ -235,7 +242,7 @@ def _grams(pieces, reach, tokens, maps=None):
     return grams.movedim(0, 1)
 
 
-def _weights(pieces, Y, alike, few):
+def _weights(pieces, Y, alike, gamma_n):
     r"""Positive weights T of :math:`z_{ij}`, (n, h, n), or (n, h, 1) where they are alike for all j.
 
     Any are valid; nearly optimal for the Frobenius norms are roots of :math:`|W_O z_{ij}| / |b_i|`, times a number for
@@ -249,7 +256,7 @@ def _weights(pieces, Y, alike, few):
     # |v_j - o_i| is at most (1 - P) times what values differ by; the root resolves no more than half the digits
     most = size * (1 - pieces.P)
     apart = torch.minimum(torch.maximum(apart.clamp_min(0).sqrt(), 1e-7 * size), most)
-    long = pieces.steep_t * apart + few * size * pieces.Pt  # (h, i, j)
+    long = pieces.steep_t * apart + gamma_n * size * pieces.Pt  # (h, i, j)
     if alike:
         long = length(long)[..., None]
     slope = length(_without(pieces.slopes, Y))[..., None]
@@ -271,7 +278,7 @@ def _weights(pieces, Y, alike, few):
     return (weights * torch.where(size > 0, size, 1)).movedim(0, 1)
 
 
-def _rho(pieces, weights, S, norms, few):
+def _rho(pieces, weights, S, norms, gamma_n):
     """rho_i of these weights, (n,)."""
     size = 3 * length(pieces.values).amax(-1) * length(pieces.output, (-2, -1)) * (1 + 2 * S.shape[1] ** 0.5)
     found = []
@@ -281,7 +288,7 @@ def _rho(pieces, weights, S, norms, few):
             Z = Z - torch.einsum("jr,ihrv->ihjv", S, torch.einsum("jr,ihjv->ihrv", S, Z))
         grams = Z.mT @ Z
         lost = 2 * gamma(pieces.n + 8) * torch.diagonal(grams, dim1=2, dim2=3).sum((1, 2))
-        rounding = few * length(size * length(pieces.Pt[:, rows].movedim(0, 1) / T))
+        rounding = gamma_n * length(size * length(pieces.Pt[:, rows].movedim(0, 1) / T))
         found.append(norms.upper(grams, lost) + rounding)
     return torch.cat(found)
 

@@ -4,7 +4,7 @@ import torch
 
 from lipnb.attention import Attention
 from lipnb.attention.rope_norm import rotation, turned
-from lipnb.bounds.joint import balanced
+from lipnb.bounds.multihead_norms import balanced
 from lipnb.bounds.norms import triangle
 from lipnb.bounds.rounding import UNIT, largest_singular, largest_singular_of_each
 
