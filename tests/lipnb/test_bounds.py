@@ -17,7 +17,6 @@ from lipnb.bounds import (
     mean_field_lower,
     mean_field_upper,
     rounding,
-    terms,
     three_terms,
     without_query_bias,
     yudin_upper,
@@ -139,7 +138,7 @@ def test_blocks_and_chunks_change_nothing(monkeypatch):
         case = random_case(seed, n=12)
         expected = three_terms(Pieces(case.attention, case.x[0]))
         with monkeypatch.context() as patch:
-            patch.setattr(terms, "AT_ONCE", 1)
+            patch.setattr("lipnb.bounds.term_bounds.AT_ONCE", 1)
             patch.setattr("lipnb.checks.TILE", 1)
             found = three_terms(Pieces(case.attention, case.x[0]))
         assert torch.allclose(torch.stack(found), torch.stack(expected), rtol=1e-10), seed
