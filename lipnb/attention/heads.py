@@ -68,6 +68,8 @@ class Attention(Unchanging):
         Soft-capping: the c of :math:`\kappa`.
     relative : Tensor, shape (h, 2 w + 1), optional
         B at the distances j - i from -w to w, at both ends for tokens farther apart (ALiBi, learned relative biases).
+        Distances may share a number, as T5's do: ``table[:, bucket(torch.arange(-w, w + 1))]`` of a table (h, buckets),
+        w the first distance of the last bucket or more; gradients add up in the table.
     sinks : Tensor, shape (h,), optional
         Logits of one more token that all see, of value zero: rows of P then sum to less than one.
 

@@ -90,7 +90,7 @@ class Pieces:
             self.log_size, largest = self.logs.abs().max(), self.logs.max()
             self.logs = self.logs - largest
             logits = logits + self.logs
-        logits = att.place(logits if att.relative is None else logits.clone(), n)
+        logits = att.place(logits.clone(), n)  # which writes: `products` are to stay what they are
         if att.sinks is not None:
             logits = torch.cat([logits, (att.sinks - largest)[:, None, None].expand(-1, n, 1)], -1)
         self.below = logits - logits.amax(-1, keepdim=True)
