@@ -137,9 +137,9 @@ def ball_upper(
     :math:`P_{ij} \le 1 / (1 + (n_i - 1) e^{-\delta})` for row i that sees :math:`n_i` tokens, :math:`\delta` the
     largest difference of logits; either with :math:`\|U\|_2 (|\sum_h M_h| + \eta \beta)` for the values, where
     :math:`|P^{(h)} - U| \le \eta U` entry by entry, U the averages over what each row sees; the sums of
-    `heads_on_ball`, on sequences of any length. Exact for one token, and, without relative positions and sinks, for
-    R = 0 without a mask or up to 512 tokens, up to 1e-7 of the sum of the norms of the heads, of which little is left
-    where heads cancel.
+    `heads_on_ball`, on sequences of any length. Exact for one token, and for R = 0 without a mask or up to
+    512 tokens, up to 1e-7 of the sum of the norms of the heads, of which little is left where heads cancel; not so, at
+    R = 0, with relative positions, with sinks, and with biases that are turned or normalised.
 
     Relative positions change none of these proofs: they make :math:`\delta` larger, and only the sums of
     `heads_on_ball` are left out. For all else (`lipnb.bounds.transformer_heads`) key and value terms are added,
