@@ -25,7 +25,8 @@ class LocalLipschitz:
     Attributes
     ----------
     value : Tensor, shape of the batch
-        Lower bound on the local constant, up to rounding; within the tolerance where `converged`.
+        Lower bound on the local constant, up to rounding. Where `converged`, at most ``1.25 rtol`` below it: with the
+        probability of `upper`, likely by power iteration, surely by the dense method.
     residual : Tensor, shape of the batch
         Relative residual of the singular pair, see `lipnb.spectral.SpectralNorm`.
     steps : Tensor of int, shape of the batch
@@ -34,17 +35,19 @@ class LocalLipschitz:
     converged : Tensor of bool, shape of the batch
         Whether the stopping rule was met. A value that did not converge is still a lower bound.
     upper : Tensor, shape of the batch
-        Upper bound on the local constant, up to a relative rounding of 16 eps: it fails with probability at most
-        ``1 - confidence`` over the random start. In float32 this rests on an assumption, that rounding acts like
-        noise: what it adds along the top singular vector does not depend on the start (see `lipnb.spectral.lanczos`).
+        Upper bound on the local constant, up to a relative rounding of 16 eps: for each item by itself, and an input
+        that was not chosen by looking at answers from this start, it fails with probability at most ``1 - confidence``
+        over the random start if products are exact. With rounding, in float64 that and a term below 1e-7 at the default
+        options; at much smaller rtol, and in float32, it rests on an assumption, that rounding acts like noise: what it
+        adds along the top singular vector does not depend on the start (see `lipnb.spectral.lanczos`).
         Where float32 can prove no more, an `Attention` goes on in float64, as does a callable that can; else `upper`
         is what is still proved, and the item has not converged. Infinite if nothing was certified. Not counted, but by
         `lipnb.certify`: the rounding of the attention probabilities themselves and of normalised queries and keys, and
-        of heads that cancel, where it is relative to the heads and not to what is left of them. Its start follows from
-        `seed` and is the same for all items.
+        of heads that cancel, where it is relative to the heads and not to what is left of them. The start
+        vector follows from `seed` and is the same for all items.
     confidence : float or None
-        Probability that goes with `upper`; 1.0 for the dense method, where nothing is random; None where no
-        certificate was asked for.
+        Probability that goes with `upper`: what was asked for; 1.0 for ``method="dense"``, where nothing is random;
+        None where no certificate was asked for.
     route : str
         How the products were made: "cached", "streamed" (rows of the attention matrix made again at each product,
         for long sequences), "separable" (a separable kernel, for many particles in few dimensions), "dense" or

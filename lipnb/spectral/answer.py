@@ -19,8 +19,9 @@ class SpectralNorm(NamedTuple):
     value : Tensor, shape (b,)
         :math:`\|J v\| / \|v\|` at the vector found, from a product with it: a lower bound on the norm, up to rounding.
     residual : Tensor, shape (b,)
-        :math:`\|J^\top J v - \sigma^2 v\| / \sigma^2` at the vector v of `value`. Some singular value lies
-        within ``residual / 2`` of `value`, relatively; the residual alone does not say that it is the largest.
+        :math:`\|J^\top J v - \sigma^2 v\| / \sigma^2` at the vector v of `value`. Where it is
+        small, some singular value lies within about ``residual / 2`` of `value`, relatively; that it is the largest,
+        the residual alone does not say.
     steps : Tensor of int, shape (b,)
         Products with :math:`J^\top J` until the item stopped; Lanczos takes one more for `value`.
     converged : Tensor of bool, shape (b,)

@@ -12,14 +12,14 @@ NOISE = 4  # rounding of one product, in units of eps times the largest eigenval
 
 
 def least_log_mass(size: int, confidence: float) -> float:
-    """log of the squared component that a random unit vector has along any fixed direction, with this confidence.
+    r"""Log of :math:`\gamma^2`: a random unit vector's squared component along a fixed direction is at least that.
 
     Parameters
     ----------
     size : int
         Dimension N of the space; the squared component follows Beta(1/2, (N - 1)/2).
     confidence : float
-        Probability that the component is at least this large.
+        The probability.
 
     Returns
     -------
@@ -31,14 +31,16 @@ def least_log_mass(size: int, confidence: float) -> float:
 def log_christoffel(diagonal: np.ndarray, off_diagonal: np.ndarray, t: np.ndarray) -> np.ndarray:
     r"""log of :math:`\sum_{i=0}^{j} q_i(t)^2`, with q_i the orthonormal polynomials of the Lanczos coefficients.
 
-    The spectral measure of the start vector has mass at most one over this sum at the point t.
+    The spectral measure of the start vector has mass at most one over this sum at the point t. The zeros of all q_i lie
+    at or below the largest Ritz value, so the sum increases beyond it: where it has reached :math:`1 / \gamma^2`, a
+    larger eigenvalue would have less mass than :math:`\gamma^2`.
 
     Parameters
     ----------
     diagonal, off_diagonal : ndarray, shape (b, j)
         Lanczos coefficients a_1..a_j and b_1..b_j; a zero b_i means an invariant space, and gives an infinite sum.
     t : ndarray, shape (b,)
-        Points to the right of the Ritz values.
+        Points to the right of the Ritz values, where the sum increases.
 
     Returns
     -------
@@ -72,7 +74,8 @@ def noisy_log_christoffel(krylov: Krylov, theta: np.ndarray, t: np.ndarray, nois
 class Certificate:
     r"""When a run has shown, with the confidence asked for, that no eigenvalue lies beyond a point t.
 
-    Two conditions.
+    With that confidence, the squared component of the start along the top vector is at least :math:`\gamma^2`
+    (`least_log_mass`). Two conditions.
 
     `christoffel`: the Christoffel sum at t is at least :math:`1 / \gamma^2`. No coupling counts as smaller than the
     noise :math:`\nu = 4\, \mathrm{eps}\, \theta` in this sum: a smaller one is rounding, and no sign that the space is
@@ -96,19 +99,20 @@ class Certificate:
 
     def __init__(self, size: int, confidence: float, eps: float) -> None:
         log_mass = least_log_mass(size, confidence)
-        self.log_sum, self.noise = -log_mass, NOISE * eps
-        self.log_component = (np.log(size) + log_mass) / 2  # log of gamma sqrt(N)
+        self.log_threshold = -log_mass  # of 1 / gamma^2
+        self.noise = NOISE * eps  # relative to the largest eigenvalue
+        self.log_gamma_root = (np.log(size) + log_mass) / 2  # of gamma sqrt(N)
 
     def christoffel(self, krylov: Krylov, theta: np.ndarray, t: np.ndarray) -> np.ndarray:
         """Whether the Christoffel sum is large enough at t, for a run whose largest Ritz value is theta, shape (b,)."""
-        return noisy_log_christoffel(krylov, theta, t, self.noise) >= self.log_sum
+        return noisy_log_christoffel(krylov, theta, t, self.noise) >= self.log_threshold
 
     def above_rounding(self, krylov: Krylov, t: np.ndarray) -> np.ndarray:
         """Whether the weakest start that counts stands above the rounding of the products, shape (b,)."""
         own = np.maximum(krylov.diagonal, 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.log(self.noise * np.sqrt(t[:, None] * own) / (t[:, None] - own))
-        return np.where(krylov.random, np.minimum(ratio, 0), 0).sum(axis=1) <= self.log_component
+        return np.where(krylov.random, np.minimum(ratio, 0), 0).sum(axis=1) <= self.log_gamma_root
 
     def proves(self, krylov: Krylov, theta: np.ndarray, t: np.ndarray) -> np.ndarray:
         """Both conditions at t, shape (b,)."""

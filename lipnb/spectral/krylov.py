@@ -53,7 +53,8 @@ class Krylov:
     Parameters
     ----------
     operator : GramOperator
-        Symmetric positive semidefinite; may answer in a lower precision.
+        Symmetric positive semidefinite. It may answer in a lower precision than that of the vectors where no
+        certificate is asked for, which counts rounding in the latter.
     start : Tensor, shape (b, N)
         Start vectors of any norm but zero, in the precision of the vectors to be kept.
 
@@ -179,7 +180,7 @@ class Krylov:
 
     def ritz(self) -> Ritz:
         """Ritz values and vectors of the steps so far."""
-        (b, j), coupling = self.diagonal.shape, self.off_diagonal[:, -1]
+        (b, j), leaving = self.diagonal.shape, self.off_diagonal[:, -1]
         matrix, index = np.zeros((b, j, j)), np.arange(j)
         matrix[:, index, index] = self.diagonal
         matrix[:, index[1:], index[:-1]] = self.off_diagonal[:, : j - 1]  # eigh reads the lower triangle
@@ -188,7 +189,7 @@ class Krylov:
         last, top = vectors[:, -1, :], np.maximum(values[:, -1], 0)
         with np.errstate(divide="ignore", invalid="ignore"):
             # no positive value though not zero: rounding alone
-            residual = np.where(top > 0, coupling * np.abs(last[:, -1]) / top, coupling > 0)
+            residual = np.where(top > 0, leaving * np.abs(last[:, -1]) / top, leaving > 0)
             gap = 1 - values[:, -2] / top if j > 1 else np.ones(b)
             error = np.where(top > 0, np.fmin(residual, residual**2 / gap), residual) / 2
         return Ritz(values, last, vectors, residual, error)

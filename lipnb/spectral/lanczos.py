@@ -15,7 +15,7 @@ from lipnb.spectral.stopping import Certified, Estimated, Policy
 
 __all__ = ["lanczos"]
 
-DENIAL = 4  # part of rtol by which the last product may differ from the Ritz value
+DENIAL = 4  # the last product may differ from the Ritz value by rtol over this, relatively
 
 
 def lanczos(

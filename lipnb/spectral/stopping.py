@@ -94,13 +94,14 @@ class Certified:
         theta, settled = np.maximum(ritz.values[:, -1], 0), ritz.error <= self.rtol
         self.settled_at[krylov.items] = np.where(settled, theta, np.nan)
         limit = theta * (1 + self.rtol) ** 2
-        proved = settled & (settled.any() and certificate.christoffel(krylov, theta, limit))
-        above = proved & (proved.any() and certificate.above_rounding(krylov, limit))
+        # both conditions of the certificate, the dearer one where the other holds
+        enough = settled & (settled.any() and certificate.christoffel(krylov, theta, limit))
+        certified = enough & (enough.any() and certificate.above_rounding(krylov, limit))
         # the space is whole, or the operator is zero: the value is exact
         exact = (krylov.steps == self.size) | ((theta == 0) & (krylov.off_diagonal[:, -1] == 0))
-        done = above | exact
+        done = certified | exact
         # more steps lower the Christoffel function further, but rounding hides the start all the same
-        limited = proved & ~done & ~breakdown
+        limited = enough & ~done & ~breakdown
         again = breakdown & ~done & ~limited & ~krylov.lost & (not last)
         return Decision(ritz, theta, done, limited, np.where(again, certificate.noise * theta, np.nan))
 
