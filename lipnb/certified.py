@@ -31,13 +31,14 @@ class Bracket:
     lower, upper : Tensor, shape of the batch
         Float64. The constant lies between them, rounding included.
     exact : Tensor, shape of the batch
-        Norm of the Jacobian on the input directions that were treated exactly.
+        Norm of the Jacobian on the input directions that are taken column by column.
     query, key, value : Tensor, shape of the batch
-        Bounds on the three terms of the Jacobian on all other input directions.
+        Of the three terms of the Jacobian on all other input directions: upper bounds with `rounding`, not without.
     rounding : Tensor, shape of the batch
-        What float64 arithmetic may have changed; infinite where float64 does not resolve the attention matrix.
+        What is added for the rounding that the other parts do not hold already; infinite where float64 does not resolve
+        the attention matrix.
     columns : Tensor of int, shape of the batch
-        Number of input directions treated exactly; with n d of them the bracket closes.
+        Number of input directions taken column by column; with n d of them the bracket closes, up to rounding.
 
     Examples
     --------
@@ -120,11 +121,17 @@ def certify(
     -----
     The terms are those of castin2024smooth, Lemma C.2; the bracket is derived in the book.
 
-    Rounding is counted to every order, line by line in `lipnb.bounds.rounding_errors` and in the book: errors of
-    projections and logits with all products of errors, any change of the probabilities that they allow, the change of
-    the Jacobian for all such probabilities, and the arithmetic of columns, terms and norms. Matrices and tokens are
-    first scaled by powers of two, values and outputs of each head by its own; heads whose values or outputs are zero
-    are left out.
+    Rounding is counted to every order: errors of projections and logits with all products of errors, any change of the
+    probabilities that they allow, the change of the Jacobian for all such probabilities (line by line in
+    `lipnb.bounds.rounding_errors` and in the book), and the arithmetic of columns, terms and norms (there, and in
+    `term_bounds`, `cholesky_certificates`, `columns` and `rounding`). Matrices and tokens are first scaled by powers of
+    two, values and outputs of each head by its own; heads whose values or outputs are zero are left out.
+
+    Assumed, not proved: float64 with gradual underflow and sums by additions and products alone; eigenvalues of a
+    symmetric matrix of order p to 8 p u times its trace; triangular factors, singular and eigenvectors that are those
+    of a matrix eight units a row away; exp, log, tanh and cosh to four units. ``make verify`` holds brackets against
+    fifty digits.
+
     Cosines and sines of rotary positions are those that the map has, in the type of its frequencies: they define it.
     Where float64 does not resolve the attention matrix, numbers leave its range, or a factorisation finds no end, the
     answer is :math:`[0, \infty]`, not an error.

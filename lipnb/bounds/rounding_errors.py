@@ -3,8 +3,9 @@ r"""How far the pieces that float64 has are from the true ones, to every order: 
 Hats are computed, :math:`u = 2^{-53}`, :math:`\gamma_c = c u / (1 - c u)`; a sum of c products errs by
 :math:`\gamma_c` times the sum of their absolute values, in any order. Sums of positive numbers below are themselves
 computed, with relative errors below :math:`2^{-32}`, the `MORE` by which they are enlarged. In the units of `in_units`
-no number that multiplies a later one exceeds :math:`2^{500}`, so that what underflow takes, :math:`2^{-1074}` an
-operation, stays below `TINY` in the logits and in the result. A norm that squares its entries would take more, all of
+what multiplies a number later on is below :math:`2^{700}` (lengths :math:`2^{400}`, scale and norms of rows
+:math:`2^{150}` each), so that what underflow takes, :math:`2^{-1074}` an operation, stays below `TINY` in the logits
+and in the result. A norm that squares its entries would take more, all of
 a vector below :math:`2^{-537}`: those that are factors of a bound divide by the largest entry first (`length`).
 
 1. *Projections.* :math:`|\hat k - k| \le \gamma_{d+4} |W_K| |x - \bar x| =: r^k`, and so :math:`r^v`;

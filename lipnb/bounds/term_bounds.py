@@ -37,7 +37,7 @@ class Terms(NamedTuple):
     Attributes
     ----------
     query, key, value : Tensor, shape ()
-        What moves when only the queries, only the keys, only the values do.
+        What moves when only the queries, only the keys, only the values do; up to rounding, which `certify` adds.
     """
 
     query: torch.Tensor
