@@ -98,7 +98,9 @@ def singular(attention, x, *, rtol=1e-4, seed=0):
 
 def random_directions(x, count, *, seed=0):
     """Random moves of length 1, uniform on the sphere, shape (count, n, d)."""
-    vectors = start_vectors(1, count * x.numel(), seed=seed, dtype=x.dtype, device=x.device).view(count, *x.shape)
+    generator = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(count, *x.shape, generator=generator, dtype=torch.float64, device="cpu")
+    vectors = (vectors / vectors.norm()).to(x)
     return vectors / length(vectors)[:, None, None]
 
 
