@@ -268,6 +268,9 @@ def measure(model_type):
             return row | {"outcome": "traceback", "sentence": f"scan: {_sentence(error)}"} | _place(error)
         if not found.table.passed.all():
             return row | {"outcome": "refused", "sentence": "scan: a layer failed its self-check, and is not measured"}
+        if found.table.lipschitz.isna().any():
+            gap = found.about["gaps"][0]
+            return row | {"outcome": "refused", "sentence": f"scan: {gap['gap']}: {gap['reason']}"}
         inputs = _inputs(model, text, images)
         errors = [
             abs(float(one.lipschitz) / constant(model, inputs, one.layer) - 1) for one in found.table.itertuples()

@@ -190,6 +190,8 @@ def begin(
     network, (before, after) = material.model, material.special
     reader = Reader(network, material.inputs, (len(before), len(after)), seed)
     wanted = chosen_layers(layers, network.layers, network.name, network.attending)
+    if not wanted:
+        raise ValueError(f"{network.name} has no layer that holds attention: there is nothing to scan.")
     first = network.attention(wanted[0], object, min(material.inputs))
     left_out = " ".join(filter(None, [material.left_out, _without_attention(network)]))
     settings = {

@@ -79,7 +79,7 @@ def verdicts(found: Scan) -> list[Finding]:
         said += [*_roughest(good, _closely(found, roughest(good))), *_growth(good, settings["lengths"], trained)]
         said += _bounds(good, trained)
     said += [*_heads(found.heads), *_tokens(found.tokens, trained), *_whole(found.whole, settings["layers"])]
-    if not good.converged.all():
+    if len(good) and not good.converged.all():
         said.append(
             Finding(
                 f"{int((~good.converged.astype(bool)).sum())} of {len(good)} did not converge: their constants are "
