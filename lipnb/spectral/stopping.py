@@ -52,7 +52,7 @@ class Estimated:
     """Stop by the estimated error alone, which can sit on a smaller singular value; nothing is proved."""
 
     def __init__(self, rtol: float, eps: float) -> None:
-        self.rtol, self.tiny, self.looked = rtol, ESTIMATE_NOISE * eps, 0
+        self.rtol, self.tiny = rtol, ESTIMATE_NOISE * eps
 
     def decide(self, krylov, last):
         """As `Policy.decide`."""
