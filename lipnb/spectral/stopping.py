@@ -95,7 +95,7 @@ class Certified:
         self.settled_at[krylov.items] = np.where(settled, theta, np.nan)
         limit = theta * (1 + self.rtol) ** 2
         # both conditions of the certificate, the dearer one where the other holds
-        enough = settled & (settled.any() and certificate.christoffel(krylov, theta, limit))
+        enough = settled & (settled.any() and certificate.christoffel(krylov, limit))
         certified = enough & (enough.any() and certificate.above_rounding(krylov, limit))
         # the space is whole, or the operator is zero: the value is exact
         exact = (krylov.steps == self.size) | ((theta == 0) & (krylov.off_diagonal[:, -1] == 0))
@@ -111,7 +111,7 @@ class Certified:
         if np.isnan(theta[krylov.open]).any():
             return True
         theta = np.where(krylov.open, theta, 1)
-        return (self.certificate.christoffel(krylov, theta, theta * (1 + self.rtol) ** 2) & krylov.open).any()
+        return (self.certificate.christoffel(krylov, theta * (1 + self.rtol) ** 2) & krylov.open).any()
 
     def upper(self, krylov, decision, closing):
         """As `Policy.upper`: rtol above the Ritz value where proved, else the least point at which anything is."""

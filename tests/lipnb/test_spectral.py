@@ -1,5 +1,7 @@
 """The solvers on diagonal operators, whose singular values are known, and the certificate on its own."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -466,9 +468,57 @@ def test_the_upper_bound_of_what_is_not_heard_lies_where_it_is():
         krylov.extend()
     theta = krylov.ritz().values[:, -1]
     near = theta * (1 + 1e-4) ** 2
-    assert certificate.christoffel(krylov, theta, near).all() and not certificate.above_rounding(krylov, near).any()
+    assert certificate.christoffel(krylov, near).all() and not certificate.above_rounding(krylov, near).any()
     upper = certificate.upper(krylov, theta)
     assert certificate.above_rounding(krylov, upper * (1 + 1e-12)).all() and (upper > near).all()
+
+
+def run_of(diagonal, coupling):
+    """A run with these coefficients, from one random vector."""
+    random = np.arange(len(diagonal))[None] == 0
+    return SimpleNamespace(
+        diagonal=np.array([diagonal]), coupling=np.array([coupling]), random=random, steps=len(diagonal)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_coefficient_below_zero_is_zero_up_to_the_noise_and_certifies_nothing_beyond_it(dtype):
+    """No square of a length is negative: rounding beyond what the certificate assumes."""
+    eps, theta, t = torch.finfo(dtype).eps, np.ones(1), np.full(1, 1.001)
+    certificate = Certificate(100, 1 - 1e-6, eps)
+    for own, shown in ((0.0, True), (-3 * eps, True), (-5 * eps, False), (-0.1, False)):
+        for diagonal in ((own, 0.5), (0.5, own)):
+            run = run_of(diagonal, (1e-3, 1e-3))
+            assert certificate.above_rounding(run, t).item() is shown
+            upper = certificate.upper(run, theta).item()  # so large that this is noise there
+            assert 4 * eps * upper >= -own
+
+
+def test_the_noise_is_relative_to_the_largest_eigenvalue_not_to_the_product():
+    """A start with hardly a product is heard no better: a confidence beyond float32 is not certified in it."""
+    run, t = run_of((1e-12,), (1e-3,)), np.full(1, 1.001)
+    heard = {
+        (dtype, far): Certificate(100, 1 - far, torch.finfo(dtype).eps).above_rounding(run, t).item()
+        for dtype in (torch.float32, torch.float64)
+        for far in (1e-6, 1e-7)
+    }
+    assert [*heard.values()] == [True, False, True, True]
+
+
+def test_the_upper_bound_is_infinite_where_its_far_end_is_not_shown_either():
+    """One step in float32: however far the point, no coupling counts as less than the noise there."""
+    certificate = Certificate(1000, 1 - 1e-6, torch.finfo(torch.float32).eps)
+    assert np.isinf(certificate.upper(run_of((0.3,), (0.2,)), np.full(1, 0.3))).all()
+    assert np.isfinite(certificate.upper(run_of((0.3, 0.3), (0.2, 0.2)), np.full(1, 0.5))).all()
+    assert np.isinf(certificate.upper(run_of((0.0, 0.0), (0.0, 0.0)), np.zeros(1))).all()
+
+
+def test_vectors_that_are_nearly_orthonormal_need_a_larger_sum():
+    """At the point where the sum is just what exact vectors need, nothing is certified; a little further on it is."""
+    certificate, run = Certificate(100, 1 - 1e-6, torch.finfo(torch.float32).eps), run_of((0.3, 0.3), (0.2, 0.2))
+    t = certificate.upper(run, np.full(1, 0.5))
+    missing = log_christoffel(run.diagonal, run.coupling, t) - certificate.log_threshold
+    assert missing == pytest.approx(3 * 1e3 * torch.finfo(torch.float32).eps, rel=1e-3)
 
 
 @pytest.mark.parametrize("rtol", [1e-1, 1e-2, 1e-3])
