@@ -33,7 +33,7 @@ from scipy.special import betaincinv
 
 from lipnb.spectral.krylov import LOST, NOISE, Krylov
 
-__all__ = ["Certificate", "least_log_mass", "log_christoffel"]
+__all__ = ["Certificate", "log_christoffel"]
 
 SMALLEST = np.finfo(float).tiny
 

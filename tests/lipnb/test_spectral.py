@@ -9,7 +9,7 @@ import torch
 from lipnb import Attention, local_lipschitz
 from lipnb.spectral import FunctionGram, GramOperator, evaluate, lanczos, power_iteration, start_vectors
 from lipnb.spectral.certificate import Certificate, least_log_mass, log_christoffel
-from lipnb.spectral.krylov import Krylov, _in_pieces
+from lipnb.spectral.krylov import Krylov, _blocked_product
 
 ROUNDING = 16 * torch.finfo(torch.float32).eps
 
@@ -138,7 +138,7 @@ def test_a_lower_bound_holds_whatever_the_recurrence_did(monkeypatch):
     from lipnb.spectral import krylov
 
     values = torch.stack([few_large_values(300, 0.02, draw) for draw in range(40)])
-    monkeypatch.setattr(krylov, "_take_off", lambda vectors, basis, carefully=False: vectors)
+    monkeypatch.setattr(krylov, "_project_out", lambda vectors, basis, blocked=False: vectors)
     for max_steps in (5, 12, 20, 40, 300):
         found = lanczos(
             lambda u: values * (values * u), random_starts(40, 300, 7).float(), rtol=1e-6, max_steps=max_steps
@@ -152,7 +152,7 @@ def test_an_item_that_loses_its_basis_leaves_its_neighbours_as_they_are(monkeypa
     """One of two is made longer by its orthogonalisation, as a lost basis does, step by step beyond all numbers."""
     from lipnb.spectral import krylov
 
-    values, take_off = torch.stack([few_large_values(300, 0.02, 0)] * 2), krylov._take_off
+    values, take_off = torch.stack([few_large_values(300, 0.02, 0)] * 2), krylov._project_out
 
     def amplified(vectors, basis, **how):
         take_off(vectors, basis, **how)[0].mul_(1e4)
@@ -160,7 +160,7 @@ def test_an_item_that_loses_its_basis_leaves_its_neighbours_as_they_are(monkeypa
 
     start = random_starts(2, 300, 7).float()
     alone = lanczos(lambda u: values * (values * u), start)
-    monkeypatch.setattr(krylov, "_take_off", amplified)
+    monkeypatch.setattr(krylov, "_project_out", amplified)
     found = lanczos(lambda u: values * (values * u), start)
     assert found.precision_limited.tolist() == [True, False] and found.converged.tolist() == [False, True]
     assert torch.isinf(found.upper[0]) and found.value[0] <= 1 + ROUNDING
@@ -180,9 +180,9 @@ def test_a_ritz_value_that_the_last_product_denies_is_not_certified():
 def test_a_run_that_lost_its_basis_in_float32_is_made_again_in_float64(monkeypatch):
     from lipnb.spectral import krylov
 
-    take_off = krylov._take_off
+    take_off = krylov._project_out
     monkeypatch.setattr(
-        krylov, "_take_off", lambda v, *basis, **how: v if v.dtype == torch.float32 else take_off(v, *basis, **how)
+        krylov, "_project_out", lambda v, *basis, **how: v if v.dtype == torch.float32 else take_off(v, *basis, **how)
     )
     values = few_large_values(300, 0.02, 0)
     f = Attention(torch.zeros(1, 1, 300), torch.zeros(1, 1, 300), torch.diag(values)[None])
@@ -390,13 +390,13 @@ def test_sums_that_are_off_make_no_value_too_large(monkeypatch, seed):
     assert lip.value.item() <= exact * (1 + 1e-4) and lip.upper.item() >= exact * (1 - ROUNDING)
 
 
-def test_products_in_pieces_are_products():
+def test_blocked_products_are_products():
     draw = torch.Generator().manual_seed(0)
     rows, vector = (torch.randn(*shape, 100_003, generator=draw, dtype=torch.float64) for shape in ((3,), ()))
-    assert torch.allclose(_in_pieces(rows, vector), rows @ vector, rtol=0, atol=1e-9)
+    assert torch.allclose(_blocked_product(rows, vector), rows @ vector, rtol=0, atol=1e-9)
     near = (rows[0] / rows[0].norm()).float()
     exact = near.double() @ near.double()
-    assert abs(_in_pieces(near[None], near).item() - exact.item()) < 1e-6
+    assert abs(_blocked_product(near[None], near).item() - exact.item()) < 1e-6
 
 
 @pytest.mark.parametrize("size", [64, 1000, 30000])
