@@ -17,6 +17,7 @@ __all__ = [
     "at_once",
     "check_precision",
     "check_tokens",
+    "check_tolerance",
     "check_weights",
     "count",
     "holds",
@@ -108,6 +109,16 @@ def check_precision(x: Tensor) -> None:
         raise ValueError(
             f"x is {x.dtype}, which resolves {torch.finfo(x.dtype).eps:.1e}: use .float() on the tokens and on the map."
         )
+
+
+def check_tolerance(rtol: float, x: Tensor) -> None:
+    """Raise one clear sentence unless `rtol` is one that numbers of the type of `x`, floating point, resolve."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise ValueError("x must be a floating point tensor of shape (..., n, d): use torch.as_tensor(x).double().")
+    check_precision(x)
+    least = 8 * torch.finfo(x.dtype).eps
+    if not least <= rtol < 1:
+        raise ValueError(f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {rtol}.")
 
 
 def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device) -> None:
