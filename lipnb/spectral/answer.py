@@ -78,7 +78,7 @@ def put(found: SpectralNorm, items: Tensor, new: SpectralNorm) -> SpectralNorm:
 
 
 def evaluate(gram: Callable[[Tensor], Tensor], vectors: Tensor) -> tuple[Tensor, Tensor]:
-    r""":math:`\|J v\| / \|v\|`, a lower bound, and :func:`quotient`'s residual, each (b,), at `vectors`, (b, N)."""
+    r""":math:`\|J v\| / \|v\|`, a lower bound, and `quotient`'s residual, each (b,), at `vectors`, (b, N)."""
     vectors = scaled(inverse(norms(vectors)), vectors)
     square, residual = quotient(vectors, gram(vectors))
     return square.sqrt(), residual
