@@ -521,6 +521,26 @@ def test_vectors_that_are_nearly_orthonormal_need_a_larger_sum():
     assert missing == pytest.approx(3 * 1e3 * torch.finfo(torch.float32).eps, rel=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("units", [8, 50, 1000])
+def test_nothing_certified_is_wrong_at_the_least_tolerances(dtype, units):
+    """One value above a cluster, a few tolerances apart; products off by all the rounding that is assumed."""
+    eps, runs, size, draw = torch.finfo(dtype).eps, 200, 60, torch.Generator().manual_seed(units)
+    rtol = units * eps
+    gap = rtol * 10 ** (2 * torch.rand(runs, 1, generator=draw, dtype=torch.float64) - 0.5)
+    values = torch.where(torch.arange(size) < 30, 1 - gap, 0.5 * torch.rand(runs, size, generator=draw))
+    values[:, 0] = 1
+    values = values.to(dtype)
+
+    def gram(u):
+        noise = torch.randn(runs, size, generator=draw, dtype=torch.float64)
+        return (values * (values * u) + 4 * eps * noise / noise.norm(dim=1, keepdim=True)).to(dtype)
+
+    found = lanczos(gram, random_starts(runs, size, units).to(dtype), rtol=rtol)
+    assert found.converged.sum() > runs / 2 and not found.upper.isnan().any()
+    assert (found.value <= 1 + 16 * eps).all() and (found.upper >= 1 - 16 * eps).all()
+
+
 @pytest.mark.parametrize("rtol", [1e-1, 1e-2, 1e-3])
 def test_an_answer_without_certificate_is_settled_four_times_finer_than_asked(rtol):
     """At the step where it stops the estimated error is a quarter of what is asked, and not before."""
