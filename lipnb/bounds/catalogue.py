@@ -13,24 +13,28 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.bounds.ball import ball_upper, general_upper_optimal
-from lipnb.bounds.castin import biased_upper, general_upper, general_upper_sharp
-from lipnb.bounds.heads import IN_USE, heads_at_input, heads_on_ball
+from lipnb.bounds.ball import ball_upper
+from lipnb.bounds.castin import (
+    biased_upper,
+    column_upper,
+    general_upper,
+    general_upper_optimal,
+    general_upper_sharp,
+    spread_upper,
+)
+from lipnb.bounds.heads import IN_USE, heads_at_input, heads_on_ball, max_token_terms, max_token_upper
 from lipnb.bounds.kim import l2_upper, l2_upper_sharp
-from lipnb.bounds.max_token import max_token_terms, max_token_upper
+from lipnb.bounds.layer_norm import norm_layer_upper
 from lipnb.bounds.mean_field import (
     masked_mean_field_upper,
     masked_mean_field_upper_sharp,
     mean_field_upper,
     mean_field_upper_sharp,
 )
-from lipnb.bounds.normalisation import norm_layer_upper
 from lipnb.bounds.norms import HeadNorms, head_norms, log_of
-from lipnb.bounds.one_input import column_upper, spread_upper
 from lipnb.bounds.rotary import rotary_terms, rotary_upper
-from lipnb.bounds.softmax import softmax_norm
 from lipnb.bounds.term_bounds import Pieces, three_terms
-from lipnb.bounds.yudin import yudin_upper, yudin_upper_sharp
+from lipnb.bounds.yudin import softmax_norm, yudin_upper, yudin_upper_sharp
 
 __all__ = ["CATALOGUE", "Bound", "Case", "kind_of"]
 
