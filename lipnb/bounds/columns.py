@@ -11,8 +11,6 @@ from lipnb.bounds.rounding_errors import MORE, TINY, Accuracy, orthogonality
 from lipnb.bounds.term_bounds import Terms, bases, three_terms
 from lipnb.checks import at_once
 
-__all__ = ["Upper", "sizes_of_columns", "upper_by_columns"]
-
 WORK = 1e11  # floating point operations that the exact columns may cost by default, for each sequence
 MOST_COLUMNS = 1024
 

@@ -8,10 +8,6 @@ from scipy.special import beta, betainc
 from lipnb.bounds.norms import answer, growth_rate, log_of, log_sum, logit_bound, norms
 
 __all__ = [
-    "log_masked",
-    "log_masked_sharp",
-    "log_mean_field",
-    "log_mean_field_sharp",
     "masked_mean_field_upper",
     "masked_mean_field_upper_sharp",
     "mean_field_lower",

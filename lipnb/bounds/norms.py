@@ -10,18 +10,7 @@ from lipnb.attention import Attention
 from lipnb.bounds.rounding import largest_singular
 from lipnb.checks import as_double, radius, square
 
-__all__ = [
-    "LEAST",
-    "HeadNorms",
-    "answer",
-    "growth_rate",
-    "head_norms",
-    "logit_bound",
-    "log_of",
-    "log_sum",
-    "norms",
-    "product",
-]
+__all__ = ["HeadNorms", "growth_rate", "head_norms"]
 
 LEAST = 1e-300  # what the norm of a product counts at least: entries that underflow are smaller
 

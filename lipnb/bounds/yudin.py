@@ -25,7 +25,7 @@ def two_largest(P):
 
 
 def yudin(P, rows, tokens, A, keys, V):
-    """Both forms, of heads: bounds on the softmax of each row, norms of X and A, of the A x_i + c as rows, and of V."""
+    """Both forms, of heads: bounds `rows` on the softmax, norms of X and A, of the A x_i + c as rows, and of V."""
     return V * (largest_singular(P) + rows.amax(-1) * tokens * (tokens * A + keys))
 
 

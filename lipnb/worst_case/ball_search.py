@@ -12,12 +12,10 @@ from lipnb.bounds.heads import IN_USE
 from lipnb.checks import count, number
 from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
-from lipnb.worst_case.ascent import adam, ascend, unit_slope
+from lipnb.worst_case.ascent import adam, ascend, gaussian, unit_slope
 from lipnb.worst_case.constructions import tight_input
-from lipnb.worst_case.forks import Shapes, bulk_directions, forks, two_clusters
-from lipnb.worst_case.plain_twins import plain_twins
+from lipnb.worst_case.forks import Shapes, bulk_directions, forks, plain_twins, two_clusters
 from lipnb.worst_case.region import domain_of
-from lipnb.worst_case.starts import gaussian
 
 __all__ = ["WorstCase", "on_ball"]
 
@@ -28,8 +26,6 @@ LINE = 24  # forks that are kept, whatever the effort: the first rounds are the 
 STARTS = 6  # forks whose points one round ascends from, with each of the rates
 TOLD = 10  # steps of the bar for the constructions
 TOGETHER = 8  # inputs that are compared at once
-
-
 PLACES = {"rotary positions", "relative positions"}  # where a token stands counts beyond what a mask hides
 
 
@@ -141,18 +137,7 @@ def on_ball(
     >>> found.kind, round(found.value, 2), bool(found.x.norm(dim=1).max() < 2 + 1e-9)
     ('fork, ascended', 8.88, True)
     """
-    if not isinstance(attention, Attention):
-        raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TypeError(f"seed must be an int, got {seed!r}.")
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"seed must be 0 or more and below 2**63, got {seed}.")
-    attention.check_plain("on_ball", also=IN_USE)
-    n, R = count(n), number("R", R)
-    if not R > 0:
-        raise ValueError(f"R must be positive, got {R!r}.")
-    if isinstance(effort, bool) or not isinstance(effort, int) or effort < 0:
-        raise ValueError(f"effort must be 0 or more, a whole number of rounds, got {effort!r}.")
+    n, R = _checked(attention, n, R, seed, effort)
     f = _without_idle_biases(attention.expand_groups().to("cpu", torch.float64))
     if n == 1 and not f.more:  # the map is linear
         effort = 0
@@ -167,6 +152,23 @@ def on_ball(
             some = line.some(slice(turn * STARTS, (turn + 1) * STARTS))
             found = _round(f, found, some, domain, seed + turn, shown)
         return _answer(attention, domain.whole_tokens(found.u[0]), found.kind[0])
+
+
+def _checked(attention, n, R, seed, effort):
+    """Tokens and radius as numbers, or one sentence on what was given."""
+    if not isinstance(attention, Attention):
+        raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(f"seed must be an int, got {seed!r}.")
+    if not 0 <= seed < 2**63:
+        raise ValueError(f"seed must be 0 or more and below 2**63, got {seed}.")
+    attention.check_plain("on_ball", also=IN_USE)
+    n, R = count(n), number("R", R)
+    if not R > 0:
+        raise ValueError(f"R must be positive, got {R!r}.")
+    if isinstance(effort, bool) or not isinstance(effort, int) or effort < 0:
+        raise ValueError(f"effort must be 0 or more, a whole number of rounds, got {effort!r}.")
+    return n, R
 
 
 class _Silent:

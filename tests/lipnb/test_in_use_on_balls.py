@@ -12,7 +12,7 @@ from lipnb.bounds.multihead_norms import Region
 from lipnb.bounds.rotary import PLACES, RotaryNorms
 from lipnb.bounds.transformer_heads import range_of_relative, sizes_in_use
 from lipnb.worst_case import climb, gaussian, on_ball
-from lipnb.worst_case.plain_twins import plain_twins
+from lipnb.worst_case.forks import plain_twins
 
 on_ball_module = importlib.import_module("lipnb.worst_case.ball_search")
 ADDED = {
