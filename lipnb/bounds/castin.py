@@ -112,11 +112,6 @@ def general_upper_sharp(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> f
     float
         An upper bound, unmasked and masked alike, never above `general_upper`.
 
-    Raises
-    ------
-    ValueError
-        As `general_upper`.
-
     Notes
     -----
     Ours. The proof of castin2024smooth, Thm 3.3, with the weights of the attention in the Cauchy-Schwarz inequality of
@@ -150,11 +145,6 @@ def general_upper_optimal(A: torch.Tensor, V: torch.Tensor, n: int, R: float) ->
     -------
     float
         An upper bound, unmasked and masked alike, never above `general_upper_sharp`.
-
-    Raises
-    ------
-    ValueError
-        As `general_upper`.
 
     Notes
     -----

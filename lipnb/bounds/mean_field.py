@@ -99,11 +99,6 @@ def mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, log: bool
     float
         An upper bound, never above `mean_field_upper`.
 
-    Raises
-    ------
-    ValueError, OverflowError
-        As `mean_field_upper`.
-
     Notes
     -----
     Ours. In :math:`L^2(\mu)` the attention operator has norm at most
@@ -219,11 +214,6 @@ def masked_mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, p:
     float
         An upper bound in the conditional distance of order p, for any law of the positions, with atoms or without;
         so for p = 2 one for masked sequences of any length, with any weights. Never above `masked_mean_field_upper`.
-
-    Raises
-    ------
-    ValueError, OverflowError
-        As `masked_mean_field_upper`.
 
     Notes
     -----

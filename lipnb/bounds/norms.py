@@ -145,12 +145,6 @@ def growth_rate(A: torch.Tensor) -> float:
     >>> round(growth_rate(torch.diag(torch.tensor([-1.0, 4.0]))), 6)
     1.0
     """
-    real = real_eigenvalues(A)
-    return max(-real.min().item(), real.max().item() / 8, 0.0)
-
-
-def real_eigenvalues(A):
-    """Real eigenvalues of A, shape (r,), r >= 1, increasing; one sentence where there are none."""
     A = square(A)
     values = torch.linalg.eigvals(A)
     real = values.real[values.imag.abs() <= 1e-10 * values.abs().max()]
@@ -159,4 +153,4 @@ def real_eigenvalues(A):
             "A has no real eigenvalue, and the construction follows a real eigenvector: there is no "
             "statement for such a matrix."
         )
-    return real.sort().values
+    return max(-real.min().item(), real.max().item() / 8, 0.0)

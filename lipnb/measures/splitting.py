@@ -108,11 +108,6 @@ def splitting(
     Splitting
         `together`, `apart`, `token`, `rtol` and `split`.
 
-    Raises
-    ------
-    ValueError
-        As `query_blocks`.
-
     Notes
     -----
     castin2024smooth, version 1 (definitions as reconstructed); the criterion is ours.

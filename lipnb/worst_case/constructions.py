@@ -72,11 +72,6 @@ def tight_input(A: torch.Tensor, n: int, R: float) -> torch.Tensor:
     Tensor, shape (n, d)
         Float64. With :math:`V = I` the local constant is at least `lipnb.bounds.general_lower`.
 
-    Raises
-    ------
-    ValueError
-        As `lipnb.bounds.general_lower`.
-
     Notes
     -----
     castin2024smooth, Lemma C.7 (as recovered).

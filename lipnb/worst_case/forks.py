@@ -14,7 +14,7 @@ from lipnb.bounds.norms import triangle
 from lipnb.worst_case.ascent import gaussian
 from lipnb.worst_case.constructions import eigenvector
 
-__all__ = ["Shapes", "bulk_directions", "forks", "slopes", "two_clusters"]
+__all__ = ["Shapes", "bulk_directions", "forks", "two_clusters"]
 
 ANGLES = 32  # values of c, the share of a prong along the slope
 LENGTHS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.2)  # of the bulk token, in radii: shorter ones need less room before the prongs
@@ -47,23 +47,7 @@ class Shapes(NamedTuple):
 
 
 def slopes(attention: Attention, x: Tensor) -> Tensor:
-    r"""The direction in which each head reads, shape (..., h, d): :math:`g^h = s W_K^\top (W_Q x + b_Q)`.
-
-    The logits that a token x gives are :math:`g^h \cdot x_j`, up to one number for all j.
-
-    Parameters
-    ----------
-    attention : Attention
-        With dot products.
-    x : Tensor, shape (..., d)
-        Tokens.
-
-    Examples
-    --------
-    >>> f = Attention.from_matrices(2 * torch.eye(2), torch.eye(2))
-    >>> slopes(f, torch.tensor([1.0, 3.0]))
-    tensor([[2., 6.]])
-    """
+    r"""The :math:`g^h = s W_K^\top (W_Q x + b_Q)`, (..., h, d), of x (..., d): its logits, up to one number for all."""
     attention.check_plain("slopes")
     query = torch.einsum("...d,hkd->...hk", x, attention.query)
     if attention.query_bias is not None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from lipnb import Attention, bounds, local_lipschitz
-from lipnb.worst_case import bulk_directions, fork_input, forks, on_ball, slopes, tight_input, two_clusters
+from lipnb.worst_case import bulk_directions, fork_input, forks, on_ball, tight_input, two_clusters
+from lipnb.worst_case.forks import slopes
 from lipnb.worst_case.region import domain_of
 
 on_ball_module = importlib.import_module("lipnb.worst_case.ball_search")
