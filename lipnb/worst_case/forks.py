@@ -41,8 +41,8 @@ class Shapes(NamedTuple):
         """The inputs themselves, shape (b, n, d)."""
         return torch.stack([x.repeat_interleave(many, 0) for x, many in zip(self.points, self.counts, strict=True)])
 
-    def some(self, places: slice | Tensor) -> "Shapes":
-        """Some of them."""
+    def take(self, places: slice | Tensor) -> "Shapes":
+        """Those at `places`."""
         return Shapes(self.points[places], self.counts[places], self.stated[places])
 
 
@@ -197,7 +197,7 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
     side = (1 - c**2).sqrt() * e  # s e
     order = stated.argsort(descending=True)
     points = torch.stack([R * (c * k + side), R * (c * k - side), z], 1)
-    return Shapes(points, torch.stack([m, m, n - 2 * m], 1), stated).some(order)
+    return Shapes(points, torch.stack([m, m, n - 2 * m], 1), stated).take(order)
 
 
 class _Best(NamedTuple):
