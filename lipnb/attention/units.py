@@ -1,5 +1,7 @@
 """The same attention in units in which nothing overflows: powers of two, exact."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -54,7 +56,7 @@ def _of_rows(attention, a, key_bias):
     return (max(q, k),) * 2 if both_normalised else (q, k)  # one epsilon for both
 
 
-def in_units(attention: Attention, x: Tensor) -> tuple[Attention | None, Tensor, float, float]:
+def in_units(attention: Attention, x: Tensor) -> tuple[Any, Tensor, float, float]:
     r"""The same map in units in which all tokens and all matrices have entries up to one.
 
     With :math:`x = 2^a x'`, :math:`2^a W_Q = 2^q W_Q'` (the same factor for its bias), :math:`2^a W_K = 2^k W_K'`, the
