@@ -112,8 +112,8 @@ def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device
         raise ValueError("x holds NaN or infinite values: remove them first.")
 
 
-def check_list(x: list, weights: list | Tensor | None) -> None:
-    """Raise one clear sentence unless `x` is a list of tokens (n, d), with weights (n,) for each or none."""
+def check_list(x: list) -> None:
+    """Raise one clear sentence unless `x` is a list of tokens (n, d) of one kind."""
     wanted = "x must be a floating point tensor of shape (..., n, d), or a list of tensors (n, d)"
     if not x:
         raise ValueError(f"{wanted}: this list is empty.")
@@ -126,8 +126,10 @@ def check_list(x: list, weights: list | Tensor | None) -> None:
     kinds = {f"d = {one.shape[1]} in {one.dtype} on {one.device}" for one in x}
     if len(kinds) > 1:
         raise ValueError(f"x must be a list of tensors (n, d) of one width, dtype and device, got {sorted(kinds)}.")
-    if weights is None:
-        return
+
+
+def check_list_of_weights(weights: list | Tensor, x: list) -> None:
+    """Raise one clear sentence unless `weights` is a list with weights (n,) for each of the tokens (n, d)."""
     one_for_all = isinstance(weights, Tensor) and weights.ndim < 2
     if not isinstance(weights, (list, tuple, Tensor)) or one_for_all or len(weights) != len(x):
         raise ValueError(f"weights must be a list with one tensor for each of the {len(x)} inputs.")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import check_list, check_precision, check_weights, number, whole
+from lipnb.checks import check_list, check_list_of_weights, check_precision, check_weights, number, whole
 from lipnb.jacobian import gemm
 from lipnb.jacobian.operators import AutodiffGram, DenseGram, double_operator, operator_of, operators_of
 from lipnb.spectral import SpectralNorm, dense_norm, each_field, joined, lanczos, power_iteration, put, start_vectors
@@ -240,9 +240,9 @@ class Options:
             )
         check_precision(x)
         rtol, steps, confidence, memory = self.rtol, self.max_steps, self.confidence, self.memory
-        for name, value in (("rtol", rtol), ("confidence", confidence), ("memory", memory)):
-            if value is not None or name == "rtol":
-                number(name, value)
+        number("rtol", rtol)
+        for name, value in {"confidence": confidence, "memory": memory}.items():
+            _ = value is None or number(name, value)
         least = 8 * torch.finfo(x.dtype).eps
         for fits, sentence in (
             (least <= rtol < 1, f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {rtol}."),
@@ -283,7 +283,9 @@ def _checked(f, x, weights, options):
     """The inputs, those of a list by length; ValueError or TypeError for whatever of map, inputs, options is wrong."""
     _check_map(f)
     if isinstance(x, (list, tuple)):
-        check_list(x, weights)
+        check_list(x)
+        if weights is not None:
+            check_list_of_weights(weights, x)
         groups = [_stacked(x, weights, length) for length in sorted({len(one) for one in x})]
     else:
         groups = [_Group(x, weights)]

@@ -43,5 +43,8 @@ def shifted(tensor: Tensor, power: float) -> Tensor:
 
 
 def shifted_number(number: float, power: float) -> float:
-    """The same of one number, rounded once; OverflowError beyond the largest."""
-    return math.ldexp(number, int(power))
+    """The same of one number, rounded once at most; infinite beyond the largest."""
+    try:
+        return math.ldexp(number, int(power))
+    except OverflowError:
+        return math.copysign(math.inf, number)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipnb.attention.features import Feature, features
 from lipnb.attention.parameters import Frozen, Parameter, checked_settings, checked_tensors
-from lipnb.attention.rope_norm import Local, Norm, normalised, rotation, turned
+from lipnb.attention.rope_norm import Local, Norm, rotation
 from lipnb.checks import check_tokens, check_weights, real_tensor
 
 __all__ = ["Attention"]
@@ -135,7 +135,7 @@ class Attention(Frozen):
         m = h * v if own["output"] is None else own["output"].shape[1]
         vars(self).update(settings, own=own, _settings=settings, _kept={})
         vars(self).update(heads=h, groups=g, key_width=k, width=d, value_width=v, output_width=m)
-        vars(self).update(more=features(self))
+        vars(self).update(dtype=own["query"].dtype, device=own["query"].device, more=features(self))
 
     query = Parameter[Tensor]("h k d", required=True)
     key = Parameter[Tensor]("g k d", " with g = {h}, as query has, or fewer heads, a divisor of {h}", required=True)
@@ -273,18 +273,18 @@ class Attention(Frozen):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (slope folded in), keys and values: shapes (..., h, n, k), (..., g, n, k) and (..., g, n, v)."""
-        turn = rotation(self.own["frequencies"], x.shape[-2], x.dtype)
-        query, key = (turned(normalised(self.rows(name, x), self.norm(name)), turn) for name in ("query", "key"))
-        return self.slope * query, key, self.rows("value", x)
+        return self.project_with_derivatives(x)[:3]
 
     def local(self, x: Tensor) -> tuple[Local, Local]:
         """Derivatives of queries and keys in their projections at tokens `x`, shape (..., n, d); slope not included."""
+        return self.project_with_derivatives(x)[3:]
+
+    def project_with_derivatives(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Local, Local]:
+        """Queries (slope folded in), keys and values, and the derivatives of queries and keys in their rows."""
         turn = rotation(self.own["frequencies"], x.shape[-2], x.dtype)
-        query, key = (
-            Local(turn) if (norm := self.norm(name)) is None else Local(turn, norm, self.rows(name, x))
-            for name in ("query", "key")
-        )
-        return query, key
+        query, key, value = (self.rows(name, x) for name in ("query", "key", "value"))
+        of_query, of_key = Local(turn, self.norm("query"), query), Local(turn, self.norm("key"), key)
+        return self.slope * of_query.value(query), of_key.value(key), value, of_query, of_key
 
     def grouped(self, rows: Tensor) -> Tensor:
         """Rows (..., h, n, w) of heads that share keys one under another, (..., g, h / g n, w)."""

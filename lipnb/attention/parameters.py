@@ -68,6 +68,8 @@ class Frozen:
     """A record of tensors and settings that never change: what is made of them can be kept."""
 
     own: dict[str, Any]  # its tensors, or None, by name: for reading; who may write is given the copies of `Parameter`
+    dtype: torch.dtype  # of its tensors; inputs must have the same
+    device: torch.device
     _settings: dict[str, Any]
     _kept: dict
 
@@ -101,15 +103,9 @@ class Frozen:
     def _tensors(self):
         return {name: tensor for name, tensor in self.own.items() if tensor is not None}
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Floating point type of the parameters; inputs must have the same."""
-        return self.own["query"].dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the parameters; inputs must lie on the same."""
-        return self.own["query"].device
+    def of_heads(self, name: str) -> bool:
+        """Whether the first axis of this tensor is that of heads, or of groups of them."""
+        return self.table()[name].axes[0] in ("h", "g")
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """The same map on another device or in another floating point type; frequencies keep theirs."""

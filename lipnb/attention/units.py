@@ -1,5 +1,6 @@
 """The same attention in units in which nothing overflows: powers of two, exact."""
 
+import math
 from typing import Any
 
 import torch
@@ -29,31 +30,37 @@ def _balanced(value, bias, output, tokens):
     top, made = max(sum(one) for one in powers), []
     for i, one in enumerate(powers):
         v, w, faint = value[i], output[i], min(FAINTEST, top - sum(one))
-        b = torch.zeros_like(v[:, 0]) if bias is None else bias[i]
+        b = torch.zeros_like(v[:, 0]) if bias is None else bias[i]  # stands for none
         if sum(one) == ZERO:
             v, w, b, one, faint = torch.ones_like(v), torch.ones_like(w), torch.zeros_like(b), (tokens, 0), FAINTEST
         first, second = -one[0] - faint // 2, -one[1] - (faint - faint // 2)
         made.append((shifted(v, tokens + first), shifted(b, first), shifted(w, second)))
-    return *(torch.stack(parts) for parts in zip(*made, strict=True)), top
+    value, own, output = (torch.stack(parts) for parts in zip(*made, strict=True))
+    return value, None if bias is None else own, output, top
 
 
-def _of_tokens(attention, x, steep):
+def _of_tokens(attention, x):
     """The power a of the tokens. Zeros have none: it is then at most 0, and the scale of the logits at most about 1."""
     if (a := exponent(x)) > ZERO:
         return a
     query, bias, key = (exponent(attention.own[name]) for name in ("query", "query_bias", "key"))
-    return min([0, *(-(size + key + steep) // n for size, n in ((query, 2), (bias, 1)) if size + key > ZERO)])
+    logits = ((size + key + exponent(attention.scale), tokens) for size, tokens in ((query, 2), (bias, 1)))
+    return min([0, *(-size // tokens for size, tokens in logits if size > ZERO)])
 
 
-def _of_rows(attention, a, key_bias):
+def _of_rows(own, a):
     """The powers q and k of the rows that become queries and keys, of tokens of power a."""
-    own = attention.own
     q = max(exponent(own["query"]) + a, exponent(own["query_bias"]))
-    k = max(exponent(own["key"]) + a, exponent(key_bias))
+    k = max(exponent(own["key"]) + a, exponent(own["key_bias"]))
     q = 0 if q == ZERO else q
     k = -q if k == ZERO else k  # without keys all logits are zero, whatever the queries
     both_normalised = own["query_norm"] is not None and own["key_norm"] is not None
     return (max(q, k),) * 2 if both_normalised else (q, k)  # one epsilon for both
+
+
+def _gain(power, norm):
+    """The power by which the scale of the logits grows for rows of this power: normalised, for that of the weights."""
+    return power if norm is None else max(exponent(norm), -STEEPEST)
 
 
 def in_units(attention: Attention, x: Tensor) -> tuple[Any, Tensor, float, float]:
@@ -73,45 +80,32 @@ def in_units(attention: Attention, x: Tensor) -> tuple[Any, Tensor, float, float
     float64 answers then; and where no head has both values and outputs.
     """
     heads, together = alive(attention), attention.groups < attention.heads or attention.joint_norm
-    map_, steep = attention.expand_groups(), exponent(attention.scale) if attention.scale else 0
-    own = map_.own
-    a = _of_tokens(map_, x, steep)
+    whole = attention.expand_groups()
+    a = _of_tokens(whole, x)
     if not heads.any():
         return None, x, a, 0
-    key_bias = None if loose_keys(map_) else own["key_bias"]
-    q, k = _of_rows(map_, a, key_bias)
-    # what the logits gain: rows that are normalised have the size of their weights
-    gain_q, gain_k = (
-        power if norm is None else max(exponent(norm), -STEEPEST)
-        for power, norm in ((q, own["query_norm"]), (k, own["key_norm"]))
-    )
-    kept = slice(None) if together else heads
-    value_bias = None if own["sinks"] is None or own["value_bias"] is None else own["value_bias"][kept]
-    value, bias, output, o = _balanced(own["value"][kept], value_bias, map_.output_matrices()[kept], a)
-    try:
-        eps = shifted_number(map_.norm_eps, -2 * (k if own["query_norm"] is None else q))
-    except OverflowError:
-        return None, x, a, o
-    if steep + gain_q + gain_k > STEEPEST:
+    own = whole.own | {
+        "output": whole.output_matrices(),
+        "key_bias": None if loose_keys(whole) else whole.own["key_bias"],
+        "value_bias": None if whole.own["sinks"] is None else whole.own["value_bias"],
+    }
+    q, k = _of_rows(own, a)
+    gains = _gain(q, own["query_norm"]), _gain(k, own["key_norm"])
+    if not together:
+        own = {name: part[heads] if part is not None and whole.of_heads(name) else part for name, part in own.items()}
+    value, value_bias, output, o = _balanced(own["value"], own["value_bias"], own["output"], a)
+    eps = shifted_number(whole.norm_eps, -2 * (k if own["query_norm"] is None else q))
+    if exponent(whole.scale) + sum(gains) > STEEPEST or eps == math.inf:
         return None, x, a, o
     powers = {
         "query": a - q,
         "query_bias": -q,
         "key": a - k,
         "key_bias": -k,
-        "query_norm": -gain_q,
-        "key_norm": -gain_k,
-        "relative": 0,
-        "sinks": 0,
+        "query_norm": -gains[0],
+        "key_norm": -gains[1],
     }
-    given = own | {"key_bias": key_bias}
-    unit = map_.replace(
-        **{name: None if given[name] is None else shifted(given[name][kept], by) for name, by in powers.items()},
-        value=value,
-        output=output,
-        value_bias=None if value_bias is None else bias,
-        output_bias=None,
-        norm_eps=eps,
-        scale=shifted_number(map_.scale, gain_q + gain_k),
-    )
+    own |= {name: shifted(own[name], power) for name, power in powers.items() if own[name] is not None}
+    own |= {"value": value, "value_bias": value_bias, "output": output, "output_bias": None}
+    unit = whole.replace(**own, norm_eps=eps, scale=shifted_number(whole.scale, sum(gains)))
     return unit, shifted(x, -a), a, o

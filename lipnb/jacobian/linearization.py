@@ -31,9 +31,8 @@ class Projected:
     @classmethod
     def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> Self:
         """At tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
-        query, key, value = attention.project(x)
+        query, key, value, of_query, of_key = attention.project_with_derivatives(x)
         query, key = attention.centred(query, key)
-        of_query, of_key = attention.local(x)
         return cls(
             attention=attention,
             query=query,
