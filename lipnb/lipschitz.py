@@ -229,6 +229,12 @@ class Options:
     confidence: float | None
     memory: int | None
 
+    def __post_init__(self):
+        number("rtol", self.rtol)
+        for name in ("confidence", "memory"):
+            if getattr(self, name) is not None:
+                number(name, getattr(self, name))
+
     def check_with(self, x: Tensor) -> None:
         """Raise one clear sentence for an option that makes no sense, or tokens of no use, before any work."""
         if self.method not in (*STEPS, "dense"):
@@ -240,9 +246,6 @@ class Options:
             )
         check_precision(x)
         rtol, steps, confidence, memory = self.rtol, self.max_steps, self.confidence, self.memory
-        number("rtol", rtol)
-        for name, value in {"confidence": confidence, "memory": memory}.items():
-            _ = value is None or number(name, value)
         least = 8 * torch.finfo(x.dtype).eps
         for fits, sentence in (
             (least <= rtol < 1, f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {rtol}."),

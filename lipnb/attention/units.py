@@ -63,6 +63,11 @@ def _gain(power, norm):
     return power if norm is None else max(exponent(norm), -STEEPEST)
 
 
+def _of_these(own, heads, attention):
+    """The tensors of some heads alone, heads boolean."""
+    return {name: part[heads] if part is not None and attention.of_heads(name) else part for name, part in own.items()}
+
+
 def in_units(attention: Attention, x: Tensor) -> tuple[Any, Tensor, float, float]:
     r"""The same map in units in which all tokens and all matrices have entries up to one.
 
@@ -79,10 +84,9 @@ def in_units(attention: Attention, x: Tensor) -> tuple[Any, Tensor, float, float
     None where the scale of the logits exceeds :math:`2^{150}` in these units, or an :math:`\epsilon` leaves float64: no
     float64 answers then; and where no head has both values and outputs.
     """
-    heads, together = alive(attention), attention.groups < attention.heads or attention.joint_norm
     whole = attention.expand_groups()
     a = _of_tokens(whole, x)
-    if not heads.any():
+    if not alive(attention).any():
         return None, x, a, 0
     own = whole.own | {
         "output": whole.output_matrices(),
@@ -91,8 +95,8 @@ def in_units(attention: Attention, x: Tensor) -> tuple[Any, Tensor, float, float
     }
     q, k = _of_rows(own, a)
     gains = _gain(q, own["query_norm"]), _gain(k, own["key_norm"])
-    if not together:
-        own = {name: part[heads] if part is not None and whole.of_heads(name) else part for name, part in own.items()}
+    if not (attention.groups < attention.heads or attention.joint_norm):  # none share keys or a mean square
+        own = _of_these(own, alive(attention), whole)
     value, value_bias, output, o = _balanced(own["value"], own["value_bias"], own["output"], a)
     eps = shifted_number(whole.norm_eps, -2 * (k if own["query_norm"] is None else q))
     if exponent(whole.scale) + sum(gains) > STEEPEST or eps == math.inf:
