@@ -76,7 +76,8 @@ class Frozen:
     @classmethod
     def table(cls) -> dict[str, Parameter]:
         """What is declared of each tensor, by name, in the order of the class."""
-        return {name: one for name, one in vars(cls).items() if isinstance(one, Parameter)}
+        declared = {name: one for kind in reversed(cls.__mro__) for name, one in vars(kind).items()}
+        return {name: one for name, one in declared.items() if isinstance(one, Parameter)}
 
     def __setattr__(self, name, value):
         raise AttributeError(f"an Attention does not change once made: make a new one, e.g. f.replace({name}=...).")

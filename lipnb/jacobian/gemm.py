@@ -17,7 +17,7 @@ from functools import cache, wraps
 import torch
 from torch import Tensor
 
-__all__ = ["by_fastest", "describe", "fastest", "float32_route", "full_precision", "lowered"]
+__all__ = ["by_fastest", "fastest", "float32_route", "full_precision", "lowered"]
 
 SHAPE = (512, 768, 768)  # rows of tokens, width, width: about 0.6 GFLOP
 # where the route must be as accurate too: oneDNN chooses its method by shape
@@ -160,13 +160,6 @@ def float32_route() -> str:
         return "default"
     seconds, error = _measured()
     return "onednn" if error <= WORST_ERROR and seconds["onednn"] * GAIN < seconds["default"] else "default"
-
-
-def describe() -> str:
-    """The choices of this process, for the record, as two can differ in rounding: "float32 by onednn", "not chosen"."""
-    if not _measured.cache_info().currsize:
-        return "not chosen"
-    return f"float32 by {float32_route()}"
 
 
 @contextmanager
