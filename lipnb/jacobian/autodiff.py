@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipnb.checks import check_precision, refuse_large_dense
+from lipnb.scaling import exponent, powers_of_two
 
 __all__ = ["AutodiffJacobian", "plain_kernels"]
 
@@ -406,11 +407,11 @@ def _check_output(out, x):
 
 
 def _unit(image):
-    """Powers of two near the sizes of products (..., n, m), shape of the batch, float64: the type has their inverse."""
+    """Powers of two near the sizes of products (..., n, m), shape of the batch, float64."""
     size = image.abs().amax((-2, -1)).double()
     size = torch.where((size > 0) & torch.isfinite(size), size, 1)
-    far = math.frexp(torch.finfo(image.dtype).max)[1] - 8
-    return torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent.clamp(-far, far))
+    far = exponent(torch.finfo(image.dtype).max) - 8  # a power of two that the type has, and its inverse
+    return powers_of_two(size, -far, far)
 
 
 def _derivative(out, x, w):
