@@ -26,6 +26,7 @@ from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, papermill_engines
 
 from lipnb.sweeps import source
+from lipnb.sweeps.folder import now_utc
 from lipnb.sweeps.recorded import MIME, recorded
 from lipnb.sweeps.spec import COLUMNS
 
@@ -242,7 +243,7 @@ def execute(task: dict[str, Any]) -> dict[str, Any]:
         "notebook": nbformat.writes(kernel.notebook),
         "seconds": round(time.monotonic() - began, 3),
         "host": platform.node(),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "finished": now_utc(),
     }
 
 

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 __all__ = ["Folder", "Status", "claimed", "load", "status"]
 
 
+def now_utc():
+    """The time, as tables say it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
 def _signed(entry):
     return hashlib.sha256(canonical(entry).encode()).hexdigest()[:16]
 
@@ -96,17 +101,7 @@ class Folder:
         self._add({"point": point.id, "begun": time.time(), "where": where})
 
     def keep(self, point, made_from, outcome):
-        """Save a finished point: its notebook first, then the line that counts.
-
-        Parameters
-        ----------
-        point : Point
-            Which one.
-        made_from : dict
-            Hashes of its notebook and package.
-        outcome : dict
-            As `lipnb.sweeps.execution.execute` gives it.
-        """
+        """Save the outcome of a finished point, see `execute`: its notebook first, then the line that counts."""
         told = {name: outcome[name] for name in ("ok", "values", "error", "seconds", "host", "finished")}
         self._write(self.notebook(point.id, outcome["ok"]), outcome["notebook"])
         self._add({"point": point.id, "parameters": point.parameters, "key": made_from, **told})
@@ -118,15 +113,7 @@ class Folder:
         self._write(self.path / "sweep.json", json.dumps(plan, indent=1) + "\n")
 
     def plan(self):
-        """What ``sweep.json`` says.
-
-        Raises
-        ------
-        FileNotFoundError
-            "there is no sweep in ...".
-        ValueError
-            "... is damaged".
-        """
+        """What ``sweep.json`` says; FileNotFoundError or ValueError where it is not there, or not whole."""
         try:
             plan = json.loads((self.path / "sweep.json").read_bytes())
             points = [Point(name, dict(parameters)) for name, parameters in plan["points"].items()]
@@ -144,15 +131,7 @@ class Folder:
     def tables(self, states):
         """Write ``table.csv``, ``failures.csv``, and ``stale.csv`` where a good row is not, or no longer, in the table.
 
-        Parameters
-        ----------
-        states : dict
-            Point -> state, in the order of the sweep.
-
-        Returns
-        -------
-        done, failed, stale : list of dict
-            The rows.
+        `states` are the points with their states, in the order of the sweep; the rows of the three are returned.
         """
         known = [(point, found, self.last.get(point.id)) for point, found in states.items()]
         done = [_row(entry) for _, found, entry in known if found == "done"]
@@ -199,25 +178,7 @@ def _csv(rows, columns):
 
 @contextmanager
 def claimed(path):
-    """The folder of a sweep, for one run at a time.
-
-    Parameters
-    ----------
-    path : Path
-        Made where it is missing.
-
-    Yields
-    ------
-    Folder
-        Ready to be written.
-
-    Raises
-    ------
-    OSError
-        "... cannot be written": another folder can be given.
-    RuntimeError
-        "another sweep is running in ...".
-    """
+    """The folder of a sweep, for one run at a time; OSError where it cannot be written, RuntimeError where one runs."""
     busy = f"another sweep is running in {path}: wait for it, or give this one another folder with --output."
     with alone(path, ".lock", fix="give another one with --output", busy=busy):
         for part in ("notebooks", "failed"):
@@ -230,22 +191,9 @@ def claimed(path):
 
 
 def load(folder: str | os.PathLike) -> "pd.DataFrame":
-    """The table of a sweep.
+    """The table of a sweep: a row for each finished point, with its id, its parameters and what it recorded.
 
-    Parameters
-    ----------
-    folder : path-like
-        Where it ran.
-
-    Returns
-    -------
-    DataFrame
-        One row for each finished point: its id, its parameters, what it recorded.
-
-    Raises
-    ------
-    FileNotFoundError
-        "there is no table of a sweep in ...".
+    `folder` is where it ran; FileNotFoundError where no table is there.
     """
     import pandas as pd
 
@@ -314,24 +262,10 @@ class Status:
 
 
 def status(folder: str | os.PathLike) -> Status:
-    """How far a sweep is; nothing is written, and a run at work is not disturbed.
+    """How far the sweep in a folder is; nothing is written, and a run at work is not disturbed.
 
-    Parameters
-    ----------
-    folder : path-like
-        Its output folder.
-
-    Returns
-    -------
-    Status
-        Of the plan of its last run; whether the notebook has changed since, only the next run sees.
-
-    Raises
-    ------
-    FileNotFoundError
-        "there is no sweep in ...".
-    ValueError
-        "... is damaged".
+    Whether the notebook has changed since the last run, only the next one sees. FileNotFoundError where no sweep is
+    there, ValueError where what it has planned is damaged.
     """
     home = Folder(folder)
     plan = home.plan()

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -23,7 +23,7 @@ from typing import Any
 from lipnb.origin import versions
 from lipnb.sweeps import source
 from lipnb.sweeps import spec as specs
-from lipnb.sweeps.folder import Folder, claimed, load, sign
+from lipnb.sweeps.folder import Folder, claimed, load, now_utc, sign
 
 __all__ = ["Plan", "Sweep", "plan", "run"]
 
@@ -194,30 +194,26 @@ def run(
 def _tables(now, folder):
     """Write the tables; their rows, and how many points are still to run."""
     states = {point: folder.state(point, now.key) for point in now.states}
-    left = sum(found not in ("done", "failed") for found in states.values())
-    return *folder.tables(states), left
+    return *folder.tables(states), sum(found not in ("done", "failed") for found in states.values())
 
 
 def _run(now, folder, scheduler, progress, say):
     """Run the points to be run; how many ended."""
     from tqdm import tqdm
 
-    birth = {
-        "notebook": str(now.spec.notebook),
-        "key": now.key,
-        "spec": now.spec.text,
-        "parameters": now.spec.parameters,
-        "points": {point.id: point.parameters for point in now.states},
-    }
+    points = {point.id: point.parameters for point in now.states}
+    birth = {"notebook": str(now.spec.notebook), "key": now.key, "spec": now.spec.text, "points": points}
     if not now.todo:
-        folder.planned({**_before(folder), **birth})
+        with suppress(FileNotFoundError, ValueError):  # what is known of the run before stays
+            birth = {**folder.plan(), **birth, "run": None}
+        folder.planned(birth)
         return 0
     ran, failed, there = 0, 0, sum(found in ("done", "failed") for found in now.states.values())
     with _stoppable() as stopped, _opened(now, scheduler) as (client, workers, words):
-        birth |= {"where": words, "cores": cores(), "versions": versions(), "started": _now(), "finished": None}
-        folder.planned({**birth, "run": sign(words)})
-        points = f"{len(now.states)} point{'s' * (len(now.states) != 1)}"
-        say(f"{points} of {now.spec.notebook.name}: {there} there, {len(now.todo)} to run; {words}")
+        birth |= {"where": words, "cores": cores(), "versions": versions(), "started": now_utc(), "finished": None}
+        folder.planned(birth | {"run": sign(words)})
+        shown = f"{len(points)} point{'s' * (len(points) != 1)} of {now.spec.notebook.name}"
+        say(f"{shown}: {there} there, {len(now.todo)} to run; {words}")
         try:
             with (
                 closing(_outcomes(now, client, workers, stopped, say)) as outcomes,
@@ -232,22 +228,11 @@ def _run(now, folder, scheduler, progress, say):
                     if failed:
                         bar.set_postfix(failed=failed, refresh=False)
                     bar.update()
-            birth["finished"] = _now()
+            birth["finished"] = now_utc()
         finally:
             with suppress(OSError):
                 folder.planned(birth)
     return ran
-
-
-def _before(folder):
-    """What is known of the run before, whatever was planned then."""
-    with suppress(FileNotFoundError, ValueError):
-        return {**folder.plan(), "run": None}
-    return {}
-
-
-def _now():
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 @contextmanager
@@ -285,22 +270,9 @@ def cores():
 
 
 def devices(wanted=None):
-    """The GPUs to share out.
+    """The GPUs to share out, as CUDA_VISIBLE_DEVICES names them: `wanted` of them, or those; None takes all there are.
 
-    Parameters
-    ----------
-    wanted : int, list or None
-        How many, or which; None takes those that CUDA_VISIBLE_DEVICES names, else all of this machine.
-
-    Returns
-    -------
-    list of str
-        Values for CUDA_VISIBLE_DEVICES.
-
-    Raises
-    ------
-    ValueError
-        "there are only ... GPUs".
+    ValueError ("there are only ... GPUs here") where there are fewer.
     """
     if isinstance(wanted, list):
         return [str(device) for device in wanted]
@@ -309,8 +281,7 @@ def devices(wanted=None):
         there = [name.strip() for name in visible.split(",") if name.strip()]
     elif shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
-        listed = subprocess.run(query, capture_output=True, text=True, check=False)
-        there = listed.stdout.split() if listed.returncode == 0 else []
+        there = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
     if wanted is not None and wanted > len(there):
         raise ValueError(f"there are only {len(there)} GPUs here, not {wanted}: say a smaller number of 'gpus'.")
     return there[:wanted]
@@ -321,26 +292,35 @@ def _opened(now, scheduler):
     """A client, the environments of its workers on this machine or None for those of a cluster, and both in words."""
     import distributed
 
-    spec = now.spec
-    if scheduler or spec.cluster:
-        with _cluster(scheduler, spec.cluster) as client:
-            address, count = client.scheduler.address, len(client.nthreads())
-            yield client, None, f"Dask at {address}, {count} workers at the start"
-        return
-    gpus = devices(spec.gpus)
-    hidden = [""] if spec.gpus == 0 else gpus
-    workers = min(spec.workers or len(gpus) or cores(), len(now.todo))
-    threads = spec.threads or max(1, cores() // workers)
-    words = f"{workers} local worker{'s' * (workers > 1)} of {threads} thread{'s' * (threads > 1)}"
-    words += f", GPU {', '.join(gpus)}" if gpus else ""
-    own = [{"CUDA_VISIBLE_DEVICES": hidden[n % len(hidden)]} if hidden else {} for n in range(workers)]
-    options = {"n_workers": 1, "threads_per_worker": workers, "processes": False, "memory_limit": 0}
-    ports = {"dashboard_address": HERE, "worker_dashboard_address": HERE}
-    with (
-        distributed.LocalCluster(**options, **ports) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
-        yield client, [{**_threads(threads), **device} for device in own], words
+    spec, gpus, own = now.spec, [], None
+    with ExitStack() as stack:
+        if scheduler:
+            server = scheduler
+        elif spec.cluster:
+            server = stack.enter_context(_cluster(**spec.cluster))
+        else:
+            gpus = devices(spec.gpus)
+            workers = min(spec.workers or len(gpus) or cores(), len(now.todo))
+            threads = spec.threads or max(1, cores() // workers)
+            hidden = [""] if spec.gpus == 0 else gpus
+            own = [
+                _threads(threads) | ({"CUDA_VISIBLE_DEVICES": hidden[n % len(hidden)]} if hidden else {})
+                for n in range(workers)
+            ]
+            shape = {"n_workers": 1, "threads_per_worker": workers, "processes": False, "memory_limit": 0}
+            ports = {"dashboard_address": HERE, "worker_dashboard_address": HERE}
+            server = stack.enter_context(distributed.LocalCluster(**shape, **ports))
+        try:
+            client = distributed.Client(server, timeout=CONNECT, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise ConnectionError(
+                f"there is no Dask scheduler at {scheduler} ({type(error).__name__}): start one with `dask "
+                "scheduler`, which prints its address."
+            ) from None
+        words = f"Dask at {client.scheduler.address}, {len(client.nthreads())} workers at the start"
+        if own:
+            words = f"{workers} local worker{'s' * (workers > 1)} of {threads} thread{'s' * (threads > 1)}"
+        yield stack.enter_context(client), own, words + (f", GPU {', '.join(gpus)}" if gpus else "")
 
 
 def _threads(count):
@@ -350,39 +330,24 @@ def _threads(count):
     return {f"{name}_NUM_THREADS": str(count) for name in THREADS} | wait
 
 
-@contextmanager
-def _cluster(scheduler, cluster):
-    """A client of a cluster that runs, or of one that is started and ends with the sweep."""
+def _cluster(kind, jobs, options):
+    """The cluster that a spec names, which ends with the sweep; its class says which options there are."""
+    import dask_jobqueue
     import distributed
 
-    if scheduler:
-        try:
-            client = distributed.Client(scheduler, timeout=CONNECT, set_as_default=False)
-        except (OSError, ValueError) as error:
-            raise ConnectionError(
-                f"there is no Dask scheduler at {scheduler} ({type(error).__name__}): start one with `dask "
-                "scheduler`, which prints its address."
-            ) from None
-        with client:
-            yield client
-        return
-    import dask_jobqueue
-
-    kind, jobs, options = cluster["kind"], cluster["jobs"], dict(cluster["options"])
-    home = distributed if kind == "LocalCluster" else dask_jobqueue
-    if not (kind.endswith("Cluster") and hasattr(home, kind)):
-        there = ", ".join(name for name in vars(dask_jobqueue) if name.endswith("Cluster") and name[0].isupper())
-        raise ValueError(f"'cluster': there is no kind {kind!r}: it is one of LocalCluster, {there}.")
+    there = {name: value for name, value in vars(dask_jobqueue).items() if name.endswith("Cluster")}
+    there["LocalCluster"] = distributed.LocalCluster
+    if kind not in there:
+        raise ValueError(f"'cluster': there is no kind {kind!r}: it is one of {', '.join(sorted(there))}.")
     if kind == "LocalCluster":
         options = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": HERE, **options}
     try:
-        own = getattr(home, kind)(**options)
+        cluster = there[kind](**options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"'cluster': {kind} could not be started: {error}") from None
-    with own, distributed.Client(own, set_as_default=False) as client:
-        if kind != "LocalCluster":
-            own.scale(jobs=jobs)
-        yield client
+    if kind != "LocalCluster":
+        cluster.scale(jobs=jobs)
+    return cluster
 
 
 def _outcomes(now, client, workers, stopped, say):
@@ -453,12 +418,11 @@ class _Pool:
     """The workers of a cluster, looked at now and then: one that is gone is named, all of them are not waited for."""
 
     def __init__(self, client, say):
-        self._client, self._say, self._given = client, say, {}
-        self._there, self._looked, self._seen = {}, -EVERY, time.monotonic()
+        self._client, self._say, self._address = client, say, client.scheduler.address
+        self._there, self._given, self._last, self._looked, self._seen = {}, {}, None, -EVERY, time.monotonic()
         self.look("")
         if not self.size:
-            address = client.scheduler.address
-            say(f"no worker at {address} yet: waiting (start some with `dask worker {address}`)")
+            say(f"no worker at {self._address} yet: waiting (start some with `dask worker {self._address}`)")
 
     @property
     def size(self):
@@ -466,28 +430,26 @@ class _Pool:
         return sum(self._there.values())
 
     def look(self, sweep):
-        """Where points of a sweep are now, as far as that is news; RuntimeError where no worker is there too long."""
+        """Where points of a sweep are, as far as that is news; RuntimeError where there is no worker for too long."""
         now = time.monotonic()
         if now - self._looked < EVERY or self._client.status != "running":
             return {}
-        self._looked, before, address = now, self._there, self._client.scheduler.address
-        self._there = self._client.nthreads()
+        self._looked, before, self._there = now, self._there, self._client.nthreads()
         for worker in before.keys() - self._there.keys():
             self._say(f"the worker {worker} is gone: what it had in work goes to another one")
             self._last = worker
         if self._there:
-            self._seen, self._some = now, True
-        elif now - self._seen >= (GONE if hasattr(self, "_some") else NEVER):
-            last = f"; the last one was {self._last}" if hasattr(self, "_last") else ""
+            self._seen = now
+        elif now - self._seen >= (GONE if self._last else NEVER):
             raise RuntimeError(
-                f"there is no worker at {address}, since {now - self._seen:.0f} s{last}. What is finished is kept: see "
-                f"what ended them (memory, time limit), start some with `dask worker {address}`, then give the same "
-                "command again."
+                f"there is no worker at {self._address}, since {now - self._seen:.0f} s"
+                + (f"; the last one was {self._last}" if self._last else "")
+                + ". What is finished is kept: see what ended them (memory, time limit), start some with "
+                f"`dask worker {self._address}`, then give the same command again."
             )
         given = {key: worker for worker, keys in self._client.processing().items() for key in keys}
-        news = {key: worker for key, worker in given.items() if self._given.get(key) != worker}
-        self._given = given
-        return {key.rpartition("-")[2]: worker for key, worker in news.items() if str(key).startswith(f"{sweep}-")}
+        news, self._given = given.items() - self._given.items(), given
+        return {key.removeprefix(f"{sweep}-"): worker for key, worker in news if str(key).startswith(f"{sweep}-")}
 
 
 def _lost(notebook, error):
@@ -501,5 +463,5 @@ def _lost(notebook, error):
         "seconds": 0.0,
         "host": last,
         "error": lost if hasattr(error, "last_worker") else f"KernelNeverStarted: {error}",
-        "finished": _now(),
+        "finished": now_utc(),
     }

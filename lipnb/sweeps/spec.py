@@ -82,15 +82,7 @@ KEYS = tuple("zip" if f.name == "zipped" else f.name for f in fields(Spec) if f.
 
 @dataclass(frozen=True)
 class Point:
-    """One setting of the parameters.
-
-    Parameters
-    ----------
-    id : str
-        Twelve hexadecimal digits made from the parameters; it names the point's files.
-    parameters : dict
-        Name -> value, what papermill injects.
-    """
+    """One setting of the parameters, which papermill injects, with twelve hexadecimal digits made from them: its name."""
 
     id: str
     parameters: dict = field(compare=False)
@@ -285,23 +277,8 @@ def _plain(name, value):
 def overridden(spec: Spec, parameters: dict[str, Any]) -> Spec:
     """The sweep in which some parameters have one value in every point, whatever the spec says of them.
 
-    Parameters
-    ----------
-    spec : Spec
-        What to sweep.
-    parameters : dict
-        Name -> value. An axis of the grid with that name is gone, and so is the name in a zipped group; of the
-        exclusions those stay that agree with the value.
-
-    Returns
-    -------
-    Spec
-        The same where `parameters` is empty.
-
-    Raises
-    ------
-    ValueError
-        "... is not the name of a parameter", "...: ... is a ...; parameters are numbers, ...".
+    An axis of the grid with that name is gone, and so is the name in a zipped group; of the exclusions those stay that
+    agree with the value. ValueError where a parameter is no name, or its value would change on its way.
 
     Examples
     --------
@@ -355,26 +332,7 @@ def _spaced(kind, arguments):
 
 
 def axis(name: str, values: list | dict) -> list:
-    """The values of one axis of a grid.
-
-    Parameters
-    ----------
-    name : str
-        The parameter.
-    values : list or dict
-        A list, or one of ``{range: [start, stop, step]}``, ``{linspace: [first, last, count]}``, ``{geomspace: ...}``,
-        ``{logspace: [first exponent, last exponent, count]}``.
-
-    Returns
-    -------
-    list
-        At least one value, none of them twice.
-
-    Raises
-    ------
-    ValueError
-        "grid: NAME ...": what is wrong with them.
-    """
+    """The values of one axis of a grid, at least one and none twice: those of a list, or as NumPy spaces them."""
     if isinstance(values, dict):
         if len(values) != 1 or next(iter(values)) not in SPACED or not isinstance(next(iter(values.values())), list):
             raise ValueError(f"{name}: give a list of values, or one of {', '.join(SPACED)} with a list of numbers.")
@@ -405,22 +363,13 @@ def _matches(parameters, part):
 
 
 def expand(spec: Spec) -> list[Point]:
-    """All points of a sweep, in the order of the grid: its last axis moves fastest.
-
-    Parameters
-    ----------
-    spec : Spec
-        What to sweep.
-
-    Returns
-    -------
-    list of Point
-        No two with the same parameters.
+    """All points of a sweep, in the order of the grid: its last axis moves fastest; no two have the same parameters.
 
     Raises
     ------
     ValueError
-        "... points are too many", "exclude: ... matches no point", "sample: ...", "... no point left".
+        "... points are too many", "exclude: ... matches no point", "sample: ...", "... no point left", and those of
+        values that would not arrive in the notebook as they are.
     """
     _parameters(spec.parameters, spec.grid, *spec.zipped)
     axes = [[{name: value} for value in axis(f"grid: {name}", values)] for name, values in spec.grid.items()]

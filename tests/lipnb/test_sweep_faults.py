@@ -275,7 +275,7 @@ def test_a_notebook_itself_is_a_sweep_of_one_point(place, capsys):
     assert cli.main(words) == 0
     table = sweeps.load("sweeps/odd")
     assert list(table.result) == [8] and list(table.gate) == [False] and table.value.isna().all()
-    assert json.loads(Path("sweeps/odd/sweep.json").read_text())["parameters"]["n"] == 4
+    assert sweeps.status("sweeps/odd").points[0]["parameters"]["n"] == 4
     notebook = nbformat.read(Path("sweeps/odd/notebooks", f"{table.point[0]}.ipynb"), 4)
     nbformat.validate(notebook)
     assert "n = 4" in notebook.cells[1].source and "input_path" not in notebook.metadata.papermill
@@ -320,8 +320,7 @@ def test_a_kernel_that_dies_in_a_cell_is_not_started_again(place):
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_a_sweep_keeps_others_out_and_what_is_finished_when_it_is_stopped(place, sent):
+def test_a_sweep_keeps_others_out_and_what_is_finished_when_it_is_stopped(place):
     run = command(written(GATED), "--workers", "2")
     until(ended)
     out, err = (second := command("odd.yml")).communicate(timeout=900)
@@ -329,7 +328,7 @@ def test_a_sweep_keeps_others_out_and_what_is_finished_when_it_is_stopped(place,
     assert len(err.strip().splitlines()) == 1
     now = sweeps.status("sweeps/odd")
     assert now.alive and now.run["process"] == run.pid and now.count("done") == 1 and now.count("running") >= 1
-    run.send_signal(sent)
+    run.send_signal(signal.SIGTERM)  # a batch system's notice
     out, err = run.communicate(timeout=900)
     assert run.returncode == 130 and "stopped; what is finished is kept, the same command continues" in err
     assert "Traceback" not in err and not sleepers(place)
@@ -350,10 +349,7 @@ def test_ctrl_c_ends_a_sweep_whose_point_prints_without_end(place):
 
 
 def test_a_killed_command_leaves_no_kernel_and_loses_nothing(place):
-    Path("open").touch()
-    calm = sweeps.run(written(GATED), output=place / "calm", progress=False)
-    Path("open").unlink()
-    run = command("odd.yml", "--workers", "2")
+    run = command(written(GATED), "--workers", "2")
     until(ended)
     until(lambda: sweeps.status("sweeps/odd").count("running") == 2)
     left = kernels(psutil.Process(run.pid))
@@ -366,7 +362,7 @@ def test_a_killed_command_leaves_no_kernel_and_loses_nothing(place):
     Path("open").touch()
     sweep = sweeps.run("odd.yml", progress=False)
     assert sweep.ran == 5 and not list((place / "sweeps").rglob("*.new"))
-    assert (sweep.folder / "table.csv").read_bytes() == (calm.folder / "table.csv").read_bytes()
+    assert list(sweep.table.n) == [*range(6)] and list(sweep.table.result) == [0, 2, 4, 6, 8, 10]
 
 
 # --- Dask -------------------------------------------------------------------------------------------------------------
@@ -467,7 +463,7 @@ def test_a_cluster_named_in_the_spec(place):
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ("{kind: SlurmCluster}", "there is no kind 'SlurmCluster': it is one of LocalCluster, .*SLURMCluster"),
+        ("{kind: SlurmCluster}", "there is no kind 'SlurmCluster': it is one of .*LocalCluster, .*SLURMCluster"),
         ("{kind: SLURMCluster, options: {cores: 1, memory: 1GB, colour: blue}}", "SLURMCluster could not be started: "),
     ],
 )
