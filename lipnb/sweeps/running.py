@@ -5,6 +5,7 @@ no port to others, and needs no ``if __name__ == "__main__"`` in a script that c
 processes. Only this process writes the folder of a sweep: workers send their notebooks back.
 """
 
+import logging
 import os
 import platform
 import shutil
@@ -308,6 +309,7 @@ def _opened(now, scheduler):
                 for n in range(workers)
             ]
             shape = {"n_workers": 1, "threads_per_worker": workers, "processes": False, "memory_limit": 0}
+            shape["silence_logs"] = logging.ERROR  # warnings would stand in the progress bar
             ports = {"dashboard_address": HERE, "worker_dashboard_address": HERE}
             server = stack.enter_context(distributed.LocalCluster(**shape, **ports))
         try:
@@ -375,6 +377,8 @@ def _outcomes(now, client, workers, stopped, say):
         while todo or waiting:
             if stopped():
                 raise KeyboardInterrupt
+            news = pool.look(sweep) if pool else {}
+            yield from ((point, news[point.id]) for point, _ in waiting.values() if point.id in news)
             while todo and (free if pool is None else len(waiting) < pool.size):
                 point, own = todo.popleft(), free.popleft() if free else _threads(now.spec.threads or 1)
                 task = {**common, "parameters": point.parameters, "environment": own}
@@ -389,8 +393,6 @@ def _outcomes(now, client, workers, stopped, say):
             except Empty:
                 if client.status not in ("running", "connecting"):
                     raise RuntimeError(_away(client)) from None
-                news = pool.look(sweep) if pool else {}
-                yield from ((point, news[point.id]) for point, _ in waiting.values() if point.id in news)
                 continue
             point, own = waiting.pop(future)
             if free is not None:

@@ -82,7 +82,7 @@ KEYS = tuple("zip" if f.name == "zipped" else f.name for f in fields(Spec) if f.
 
 @dataclass(frozen=True)
 class Point:
-    """One setting of the parameters, which papermill injects, with twelve hexadecimal digits made from them: its name."""
+    """One setting of the parameters, which papermill injects, and its name, twelve hexadecimal digits made of them."""
 
     id: str
     parameters: dict = field(compare=False)
