@@ -8,9 +8,8 @@ from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
-from lipnb.bounds.pieces import Pieces
-from lipnb.bounds.rounding import gamma
-from lipnb.bounds.rounding_errors import Accuracy
+from lipnb.bounds.rounded_linearization import RoundedLinearization
+from lipnb.bounds.rounding import RoundingErrors, gamma
 from lipnb.bounds.scaling import alive, in_units, scaled
 from lipnb.spectral import lanczos, start_vectors
 
@@ -123,7 +122,7 @@ def certify(
 
     Rounding is counted to every order: errors of projections and logits with all products of errors, any change of the
     probabilities that they allow, the change of the Jacobian for all such probabilities (line by line in
-    `lipnb.bounds.rounding_errors` and in the book), and the arithmetic of columns, terms and norms (there, and in
+    `lipnb.bounds.rounding` and in the book), and the arithmetic of columns, terms and norms (there, and in
     `term_bounds`, `cholesky_certificates`, `columns` and `rounding`). Matrices and tokens are first scaled by powers of
     two, values and outputs of each head by its own; heads whose values or outputs are zero are left out.
 
@@ -172,12 +171,12 @@ def _one(attention, x, weights, sizes, rtol, seed):
     if not alive(attention).any():
         return *[zero] * 7, torch.tensor(0, device="cpu")
     unknown = (zero, infinite, *[infinite] * 5, torch.tensor(0, device="cpu"))
-    times = attention.heads // attention.groups
+    heads_per_key = attention.heads // attention.groups
     attention, x, tokens, outputs = in_units(attention, x)
     if attention is None:
         return unknown
     try:
-        found = _in_units(Pieces(attention, x, weights, times=times), sizes, rtol, seed)
+        found = _in_units(RoundedLinearization(attention, x, weights, heads_per_key=heads_per_key), sizes, rtol, seed)
     except torch.linalg.LinAlgError:  # of numbers that are not finite, or an iteration without end
         return unknown
     if found is None:
@@ -191,16 +190,16 @@ def _one(attention, x, weights, sizes, rtol, seed):
     return lower, upper, *fields[2:], found[-1]
 
 
-def _in_units(pieces, sizes, rtol, seed):
+def _in_units(at, sizes, rtol, seed):
     """The same, before units and the last rounding; None where the attention matrix is not resolved."""
-    accuracy = Accuracy(pieces)
-    if not accuracy.resolved():
+    errors = RoundingErrors(at)
+    if not errors.resolved():
         return None
-    found = upper_by_columns(pieces, accuracy, sizes)
-    vector = _longest(pieces, found.size, rtol, seed)  # any vector gives a lower bound
-    length, image = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(pieces.jvp(vector))
+    found = upper_by_columns(at, errors, sizes)
+    vector = _longest(at, found.size, rtol, seed)  # any vector gives a lower bound
+    length, image = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(at.jvp(vector))
     stretch = image / torch.where(length > 0, length, 1)
-    lower = stretch * (1 - gamma(4 * pieces.x.numel() + 4 * image.numel() + 64)) - found.rounding
+    lower = stretch * (1 - gamma(4 * at.x.numel() + 4 * image.numel() + 64)) - found.rounding
     return (
         lower.clamp_min(0),
         found.upper,
@@ -211,17 +210,17 @@ def _in_units(pieces, sizes, rtol, seed):
     )
 
 
-def _longest(pieces, size, rtol, seed):
+def _longest(at, size, rtol, seed):
     """A perturbation (1, n, d) that the Jacobian makes long: of the whole of a small one, or by the solver."""
-    x = pieces.x
+    x = at.x
     if not 0 < size < torch.inf:
         return torch.ones_like(x)[None]
     if x.numel() <= SMALL:
-        images = pieces.jvp(torch.eye(x.numel(), dtype=x.dtype, device=x.device).view(-1, *x.shape)).flatten(1) / size
+        images = at.jvp(torch.eye(x.numel(), dtype=x.dtype, device=x.device).view(-1, *x.shape)).flatten(1) / size
         return torch.linalg.eigh(images @ images.mT).eigenvectors[:, -1].view(1, *x.shape)
 
     def gram(u):
-        return (pieces.vjp(pieces.jvp(u.view(1, *x.shape))) / size**2).view_as(u)
+        return (at.vjp(at.jvp(u.view(1, *x.shape))) / size**2).view_as(u)
 
     start = start_vectors(1, x.numel(), seed=seed, dtype=x.dtype, device=x.device)
     return lanczos(gram, start, rtol=rtol).vector.view(1, *x.shape)
