@@ -23,14 +23,14 @@ class Bracket:
     r"""Guaranteed bounds on local Lipschitz constants, and what the upper one is made of.
 
     .. math:: \text{lower} \le \|D_X f\|_2 \le \text{upper}
-        = \big(\text{exact}^2 + (\text{query} + \text{key} + \text{value})^2\big)^{1/2} + \text{rounding}
+        = \big(\|J \Pi\|_2^2 + (\text{query} + \text{key} + \text{value})^2\big)^{1/2} + \text{rounding}
 
     Attributes
     ----------
     lower, upper : Tensor, shape of the batch
         Float64. The constant lies between them, rounding included.
-    exact : Tensor, shape of the batch
-        Norm of the Jacobian on the input directions that are taken column by column.
+    columns_norm : Tensor, shape of the batch
+        :math:`\|J \Pi\|_2`, the norm of the Jacobian on the input directions taken column by column; 0 if none.
     query, key, value : Tensor, shape of the batch
         Of the three terms of the Jacobian on all other input directions: upper bounds with `rounding`, not without.
     rounding : Tensor, shape of the batch
@@ -54,7 +54,7 @@ class Bracket:
 
     lower: Tensor
     upper: Tensor
-    exact: Tensor
+    columns_norm: Tensor
     query: Tensor
     key: Tensor
     value: Tensor
@@ -127,13 +127,14 @@ def certify(
     two, values and outputs of each head by its own; heads whose values or outputs are zero are left out.
 
     Assumed, not proved: float64 with gradual underflow and sums by additions and products alone; eigenvalues of a
-    symmetric matrix of order p to 8 p u times its trace; triangular factors, singular and eigenvectors that are those
-    of a matrix eight units a row away; exp, log, tanh and cosh to four units. ``make verify`` holds brackets against
+    symmetric matrix of order p to 8 p u times its trace; triangular factors that are those of a matrix eight units a
+    row away; exp, log, tanh and cosh to four units. Of singular and eigenvectors nothing is assumed: how far they are
+    from orthonormal, and products of them from what they stand for, is measured. ``make verify`` holds brackets against
     fifty digits.
 
     Cosines and sines of rotary positions are those that the map has, in the type of its frequencies: they define it.
-    Where float64 does not resolve the attention matrix, numbers leave its range, or a factorisation finds no end, the
-    answer is :math:`[0, \infty]`, not an error.
+    Where float64 does not resolve the attention matrix, numbers leave its range, a factorisation finds no end, or a
+    width or the number of tokens exceeds :math:`2^{20}`, the answer is :math:`[0, \infty]`, not an error.
 
     Examples
     --------
@@ -203,7 +204,7 @@ def _in_units(at, sizes, rtol, seed):
     return (
         lower.clamp_min(0),
         found.upper,
-        found.exact,
+        found.columns_norm,
         *found.terms,
         found.rounding,
         torch.tensor(found.columns, device="cpu"),

@@ -3,9 +3,9 @@
 `castin`: all inputs in a ball. `one_input`: one input, from its spread and its attention. `nearby`: all inputs close to
 one. `mean_field`: all measures in a ball, in W_2. `large_radius`: the limit of large tokens. `yudin`: one input, from
 its attention matrix. `kim`: L2 attention on all inputs, in the maximum norm too. `terms`: one input, each term of the
-Jacobian kept as a norm that can be computed; `lipnb.certify` is made of it, of a
-`rounded_linearization`. `rounding` holds its errors and what makes a computed norm an upper bound; `norms` the numbers by which bounds
-know a head; `ellipsoid` the radius that a LayerNorm imposes; `heads` these bounds for all heads at once, of the same
+Jacobian kept as a norm that can be computed; `lipnb.certify` is made of it, of a `rounded_linearization`. `rounding`
+holds its errors and what makes a computed norm an upper bound; `norms` the numbers by which bounds know a head;
+`ellipsoid` the radius that a LayerNorm imposes; `heads` these bounds for all heads at once, of the same
 formulas on numbers; `ball` the least that is proved for a whole layer on a ball, with what its heads share, from
 `joint`, and what attention of today has, from `in_use` and `turns`; `rotary` what holds of rotary positions;
 `max_token` bounds in the norm of the largest token; `softmax` and `normalisation` the parts of a layer by themselves.

@@ -20,7 +20,7 @@ class Upper(NamedTuple):
     """An upper bound and its parts, as in `lipnb.Bracket`; `size` bounds the computed Jacobian, roughly."""
 
     upper: Tensor
-    exact: Tensor
+    columns_norm: Tensor
     terms: Terms
     rounding: Tensor
     columns: int
@@ -48,20 +48,20 @@ def upper_by_columns(at: RoundedLinearization, errors: RoundingErrors, sizes: li
     S, Y = bases(at) if sizes != [(0, 0)] else (x[:, :0], x.T[:, :0])
     choices = [(S[:, :r], Y[:, :s]) for r, s in sizes]
     each = [three_terms(at, S, Y) for S, Y in choices]
-    # the exact part is never above the constant: what remains decides
+    # the part from columns is never above the constant: what remains decides
     best = min(range(len(each)), key=lambda i: sum(each[i]))
     terms, (S, Y) = each[best], choices[best]
-    exact, columns, defect = _exact(at, S, Y)
-    if 0 < columns < x.numel() and sum(closed := three_terms(at)) < torch.hypot(exact, sum(terms)):
-        terms, exact, columns, defect, (S, Y) = closed, torch.zeros_like(exact), 0, 0.0, (x[:, :0], x.T[:, :0])
+    norm, columns, defect = _on_columns(at, S, Y)
+    if 0 < columns < x.numel() and sum(closed := three_terms(at)) < torch.hypot(norm, sum(terms)):
+        terms, norm, columns, defect, (S, Y) = closed, torch.zeros_like(norm), 0, 0.0, (x[:, :0], x.T[:, :0])
     size, relative = errors.arithmetic()
     paths = columns**0.5 + (2 + 2 * S.shape[1] ** 0.5 + 2 * Y.shape[1] ** 0.5 if columns < x.numel() else 1)
     rounding = MORE * (errors.jacobian_error() + (relative * paths + 16 * defect) * size + TINY)
-    upper = (torch.hypot(exact, sum(terms)) + rounding) * (1 + gamma(16))
-    return Upper(upper, exact, terms, rounding, columns, size)
+    upper = (torch.hypot(norm, sum(terms)) + rounding) * (1 + gamma(16))
+    return Upper(upper, norm, terms, rounding, columns, size)
 
 
-def _exact(at, S, Y):
+def _on_columns(at, S, Y):
     """Norm of the Jacobian on S (x) R^d and S-perp (x) Y, from its columns; their number, and how orthonormal."""
     n, d = at.x.shape
     new = {"dtype": S.dtype, "device": S.device}

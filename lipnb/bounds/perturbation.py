@@ -65,7 +65,7 @@ from lipnb.bounds.castin import biased_upper
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
 from lipnb.bounds.norms import triangle
 from lipnb.bounds.rounded_linearization import RoundedLinearization
-from lipnb.bounds.rounding import MORE, TINY, RoundingErrors, gamma, largest_singular, length
+from lipnb.bounds.rounding import MORE, TINY, RoundingErrors, gamma, largest_singular, length, sums_counted
 from lipnb.bounds.scaling import alive, in_units, scaled
 from lipnb.checks import at_once
 
@@ -170,7 +170,10 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
         return nothing
     eps = torch.nextafter(scaled(radii, -tokens), radii.new_tensor(torch.inf))
     try:
-        J, taylor, outer, general, L = _in_units(RoundedLinearization(attention, x), x, eps)
+        at = RoundedLinearization(attention, x)
+        if not sums_counted(at):
+            return nothing
+        J, taylor, outer, general, L = _in_units(at, x, eps)
     except torch.linalg.LinAlgError:  # of numbers that are not finite, or an iteration without end
         return nothing
     J, taylor, outer, general = (_out_of_units(one, outputs) for one in (J, taylor, outer, general))

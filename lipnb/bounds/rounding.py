@@ -7,7 +7,9 @@ flush to zero. Symmetric eigenvalues of order p are taken to err by at most ``8 
 what LAPACK shows.
 
 What `lipnb.certify` adds as rounding, to every order; hats are computed. Sums of positive numbers below are themselves
-computed, with relative errors below :math:`2^{-32}`, the `MORE` by which they are enlarged. In the units of `in_units`
+computed, with relative errors below :math:`2^{-32}`, the `MORE` by which they are enlarged: sums of up to `MOST`
+numbers, over tokens, heads, or one width. Larger ones are refused (`sums_counted`); a `length`, of matrices too, counts
+its own. In the units of `in_units`
 what multiplies a number later on is below :math:`2^{700}` (lengths :math:`2^{400}`, scale and norms of rows
 :math:`2^{150}` each), so that what underflow takes, :math:`2^{-1074}` an operation, stays below `TINY` in the logits
 and in the result. A norm that squares its entries would take more, all of a vector below :math:`2^{-537}`: those that
@@ -43,7 +45,8 @@ from lipnb.attention.rope_norm import normalised
 __all__ = ["gamma", "largest_singular", "largest_singular_of_each"]
 
 UNIT = 2.0**-53
-MORE = 1 + 2.0**-32  # sums of 2^20 positive numbers
+MOST = 2**20
+MORE = 1 + 2.0**-32  # sums of so many positive numbers: gamma of 2^20 is about 2^-33
 TINY = 2.0**-300
 EXACT_WORK = 2e9  # matrices times order^3 up to which eigenvalues are computed, not bounded by a trace
 FARTHEST = 2.0**400  # of lengths that norms divide by: squares beyond it, or below its inverse, are not trusted
@@ -56,12 +59,16 @@ def gamma(count):
 
 
 def length(tensor, dim=-1):
-    """Euclidean length over one dimension or several, divided by the largest entry first: squares cannot underflow."""
+    """Upper bound on the Euclidean length over one dimension or several, its own rounding counted, however many.
+
+    Divided by the largest entry first, so that squares cannot underflow. Of c entries the quotients err by a unit each,
+    the sum of squares by c units, the root by half of both, the product by a unit.
+    """
     if not tensor.numel():
         return torch.linalg.vector_norm(tensor, dim=dim)
     size = tensor.abs().amax(dim, keepdim=True)
     unit = torch.linalg.vector_norm(tensor / torch.where(size > 0, size, 1), dim=dim)
-    return size.amax(dim) * unit
+    return size.amax(dim) * unit * (1 + gamma(tensor.numel() // max(1, unit.numel()) + 8))
 
 
 def largest_eigenvalue(gram):
@@ -132,13 +139,23 @@ def largest_singular_of_each(matrices, lot=None):
     return size * (power + 2 * (gamma(a + 2) + gamma(b**2 + 2)) * trace).sqrt() * (1 + 8 * UNIT)
 
 
+def sums_counted(at):
+    """Whether no sum that `MORE` stands for has more than `MOST` numbers."""
+    att = at.attention
+    return max(at.n, at.heads, att.width, att.key_width, att.value_width) <= MOST
+
+
 def orthogonality(basis):
-    """How far the columns of `basis` (n, r) are from orthonormal, at most: the norm of their Gram matrix less one."""
+    r"""How far the columns of `basis` B (n, r) are from orthonormal, at most: :math:`\|B^\top B - I\|_F`.
+
+    The computed Gram matrix errs by at most :math:`\gamma_n |B|^\top |B|`, whose Frobenius norm is at most that of B
+    squared; the difference from I by a unit of each.
+    """
     n, r = basis.shape
     if r == 0:
         return 0.0
     gram = basis.mT @ basis - torch.eye(r, dtype=basis.dtype, device=basis.device)
-    return MORE * (torch.linalg.matrix_norm(gram).item() + 2 * gamma(n + 4) * math.sqrt(r) * n**0.5)
+    return MORE * (length(gram, (0, 1)) + gamma(n + 4) * (length(basis, (0, 1)).square() + math.sqrt(r))).item()
 
 
 class RowErrors:
@@ -346,7 +363,7 @@ class RoundingErrors:
 
     def resolved(self):
         """Whether float64 resolves attention and norms: every row to within one half, and nothing too large."""
-        known = self._of_query.resolved and self._of_key.resolved
+        known = self._of_query.resolved and self._of_key.resolved and sums_counted(self.at)
         return known and bool((self.e <= 0.5).all() and torch.isfinite(self.Et).all() and (self.at.Pt <= LARGEST).all())
 
     def lengths(self):

@@ -17,7 +17,16 @@ from lipnb.attention import Local
 from lipnb.bounds.cholesky_certificates import Computed, Prover, largest_proved, sandwich
 from lipnb.bounds.norms import triangle
 from lipnb.bounds.rounded_linearization import RoundedLinearization
-from lipnb.bounds.rounding import UNIT, RowErrors, gamma, largest_singular, largest_singular_of_each, length
+from lipnb.bounds.rounding import (
+    MORE,
+    UNIT,
+    RowErrors,
+    gamma,
+    largest_singular,
+    largest_singular_of_each,
+    length,
+    orthogonality,
+)
 from lipnb.checks import at_once
 
 __all__ = ["RoundedLinearization", "Terms", "bases", "three_terms"]
@@ -319,25 +328,43 @@ def _positive(numbers, dim, least):
 
 def _value(at, S, Y):
     """Two ways, the smaller: all heads' P E at once, and that after the leading token directions."""
-    att = at.attention
-    W = _without(att.value, Y)
-    # W_O W_V F = L M with balanced factors, through triangular factors of both
-    Q1, R1 = torch.linalg.qr(at.output)
-    Q2, R2 = torch.linalg.qr(W.mT)
-    U, sigma, Vh = torch.linalg.svd(R1 @ R2.mT, full_matrices=False)
-    L, M = (Q1 @ U) * sigma.sqrt()[:, None], (Q2 @ Vh.mT) * sigma.sqrt()[:, None]  # (h, m, p), (h, d, p)
+    W = _without(at.attention.value, Y)  # W_V F
+    L, M, LM_error = _balanced_factors(at.output, W)
     P = at.Pt - (at.Pt @ S) @ S.T
+    kappa = largest_singular(P)
 
-    def heads_together(P):
-        root = largest_singular(P).sqrt()[:, None, None]
+    def heads_together(kappa):
+        root = kappa.sqrt()[:, None, None]
         left, right = (root * L).movedim(0, 1).flatten(1), (root * M).movedim(0, 1).flatten(1)
         return largest_singular(left) * largest_singular(right)
 
-    size = torch.linalg.matrix_norm(sigma[..., None], 2)
+    size = torch.linalg.vector_norm(length(L, 1) * length(M, 1), dim=-1)  # of the singular values of L M^T
     leading = torch.linalg.eigh(torch.einsum("h,hij,hil->jl", _unit(size) ** 2, P, P)).eigenvectors.flip(1)
-    leading = leading[:, : max(1, min(LEADING, 2048 // att.width))]
-    split = torch.hypot(_exactly(P @ leading, L, M), heads_together(P - (P @ leading) @ leading.mT))
-    return torch.minimum(heads_together(P), split) * (1 + 16 * UNIT)
+    V = leading[:, : max(1, min(LEADING, 2048 // at.attention.width))]
+    # with T = sum_h P_h (x) L_h M_h and Q = V (V^T V)^(-1/2), orthonormal: |T|^2 <= |T Q|^2 + |T (I - Q Q^T)|^2, where
+    # |T Q| <= |T V| / sqrt(1 - defect), and T (I - Q Q^T) = T (I - V V^T)(I - Q Q^T), as V^T (I - Q Q^T) = 0
+    bound, defect = heads_together(kappa), orthogonality(V)
+    if defect < 1:
+        # P V and P - P V V^T err by at most gamma_{n+4} (1 + 2 |V|_F + |V|_F^2) |P|_F, of 4 columns 9 times: counted
+        # by `columns` among the two paths of gamma_{16 n}
+        others = heads_together(largest_singular(P - (P @ V) @ V.mT))
+        bound = torch.minimum(bound, torch.hypot(_exactly(P @ V, L, M) / (1 - defect) ** 0.5, others))
+    return (bound + MORE * (kappa * LM_error).sum()) * (1 + 16 * UNIT)
+
+
+def _balanced_factors(output, W):
+    r"""L (h, m, p) and M (h, d, p), columns of like length, with :math:`W_O W_V F = L M^\top` up to the error, (h,).
+
+    From singular vectors, of which nothing is assumed: the error is that of the product, and what computing it loses.
+    """
+    Q1, R1 = torch.linalg.qr(output)
+    Q2, R2 = torch.linalg.qr(W.mT)
+    U, sigma, Vh = torch.linalg.svd(R1 @ R2.mT, full_matrices=False)
+    L, M = (Q1 @ U) * sigma.sqrt()[:, None], (Q2 @ Vh.mT) * sigma.sqrt()[:, None]
+    v, p = W.shape[1], L.shape[-1]
+    error = torch.stack([length(output[h] @ W[h] - L[h] @ M[h].mT, (0, 1)) for h in range(len(W))])
+    WO, WV, L_norm, M_norm = (length(one, (-2, -1)) for one in (output, W, L, M))
+    return L, M, MORE * (error + gamma(v + 4) * WO * WV + gamma(p + 4) * L_norm * M_norm)
 
 
 def _exactly(columns, L, M):
