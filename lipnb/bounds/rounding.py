@@ -42,7 +42,7 @@ import torch
 
 from lipnb.attention.rope_norm import normalised
 
-__all__ = ["gamma", "largest_singular", "largest_singular_of_each"]
+__all__ = ["largest_singular"]
 
 UNIT = 2.0**-53
 MOST = 2**20
@@ -109,22 +109,12 @@ def largest_singular(matrix):
 
 
 def largest_singular_of_each(matrices, lot=None):
-    r"""Upper bounds on the spectral norms of many matrices, from a trace of powers where that is much cheaper.
+    r"""(c,): upper bounds on the norms of matrices (c, a, b), from a trace of powers where that is much cheaper.
 
-    .. math:: \|M\|_2 \le \big(\mathrm{tr}\,(M^\top M)^4\big)^{1/8} = \|(M^\top M)^2\|_F^{1/4} .
+    .. math:: \|M\|_2 \le \big(\mathrm{tr}\,(M^\top M)^4\big)^{1/8} = \|(M^\top M)^2\|_F^{1/4} ,
 
-    Parameters
-    ----------
-    matrices : Tensor, shape (c, a, b)
-        Float64.
-    lot : int, optional
-        How many matrices the choice of the method counts; default c. With it the answer for a matrix does not depend
-        on how many others come along.
-
-    Returns
-    -------
-    Tensor, shape (c,)
-        Upper bounds, above the norm by at most the eighth root of the rank.
+    above the norm by at most the eighth root of the rank. The choice counts `lot` matrices, or these c: with a lot the
+    answer for a matrix does not depend on how many others come along.
     """
     c, a, b = matrices.shape
     if b > a:

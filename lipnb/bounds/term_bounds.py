@@ -29,10 +29,10 @@ from lipnb.bounds.rounding import (
 )
 from lipnb.checks import at_once
 
-__all__ = ["RoundedLinearization", "Terms", "bases", "three_terms"]
+__all__ = ["Terms", "three_terms"]
 
-DEAR = 5e8  # matrices times order^3 from which norms are tested by a factorisation, not computed
-FEW = 4  # of them tested together
+DEAR = 5e8  # matrices times order^3 from which norms are proved by a factorisation, not computed
+FEW = 4  # of them proved together
 LEADING = 4  # token directions, at most, that the value term treats exactly
 BALANCED = 4  # times that weights of tokens are brought nearer to their best
 FARTHEST = 1e3  # that one is from another
@@ -143,18 +143,19 @@ def _query(at, Y, norms):
     """The largest diagonal block."""
     W = torch.linalg.qr(_without(at.attention.query.flatten(0, 1), Y).mT, mode="r").R.mT  # (h k, p')
     if isinstance(norms, Prover) and not at.attention.joint_norm:
-        return _largest_tested(at, W, norms)
+        return _largest_proved(at, W, norms)
     return _largest_block(at, lambda rows: at.query_term(rows) @ W)
 
 
-def _largest_tested(at, W, tested):
+def _largest_proved(at, W, prover):
     """Bound on the largest norm of R diag_h(C) W over all tokens, with blocks C (tokens, h, v, k) and W (h k, p')."""
     best, gram = W.new_zeros(()), W @ W.mT
-    heads = length(W.unflatten(0, (at.heads, -1)), (-2, -1))
+    W_norms = length(W.unflatten(0, (at.heads, -1)), (-2, -1))  # Frobenius, of each head
     for rows in torch.arange(at.n, device=W.device).split(FEW):
         C = at.in_query_rows(rows, at.covariance(rows))
-        lost = gamma(W.shape[1] + 2 * C.shape[-1] + 16) * (length(C, (-2, -1)) * heads).square().sum(-1)
-        best = tested.upper(sandwich(C, gram)[:, None], 2 * lost, together=best)
+        # K = C (W W^T) C^T errs by gamma |C| |W| |W|^T |C|^T
+        K_errors = 2 * gamma(W.shape[1] + 2 * C.shape[-1] + 16) * (length(C, (-2, -1)) * W_norms).square().sum(-1)
+        best = prover.upper(sandwich(C, gram)[:, None], K_errors, at_least=best)
     return best
 
 
@@ -219,7 +220,7 @@ def _weighted(at, S, Y, norms, *, each):
     for tokens in order.split(at_once(max(len(W) * att.key_width, each_token))):
         grams = _grams(at, squares[..., tokens], tokens, maps)
         grams = grams if joined else c[..., None] * grams * c[:, None]
-        best = norms.upper(grams, gram_errors[tokens], together=best)
+        best = norms.upper(grams, gram_errors[tokens], at_least=best)
     return unit * (best + rows_error) * (1 + 8 * UNIT)
 
 
@@ -305,19 +306,19 @@ def _gaps(at, size):
     return torch.minimum(torch.maximum(squares.clamp_min(0).sqrt(), 1e-7 * size), size * (1 - at.P))
 
 
-def _rho(at, weights, S, norms, gamma_n):
-    """rho_i of these weights, (n,)."""
+def _rho(at, T, S, norms, gamma_n):
+    r"""(n,): :math:`\rho_i = \|[W_O z_{ij} / T_{ij}]_{(j,h)} E\|` of weights T, (n, h, n or 1)."""
     size = 3 * length(at.value).amax(-1) * length(at.output, (-2, -1)) * (1 + 2 * S.shape[1] ** 0.5)
-    found = []
+    rho = []
     for rows in at.row_blocks():
-        Z, T = at.z(rows, weights[rows]), weights[rows]
+        Z = at.z(rows, T[rows])
         if S.shape[1]:
             Z = Z - torch.einsum("jr,ihrv->ihjv", S, torch.einsum("jr,ihjv->ihrv", S, Z))
         grams = Z.mT @ Z
-        lost = 2 * gamma(at.n + 8) * torch.diagonal(grams, dim1=2, dim2=3).sum((1, 2))
-        rounding = gamma_n * length(size * length(at.Pt[:, rows].movedim(0, 1) / T))
-        found.append(norms.upper(grams, lost) + rounding)
-    return torch.cat(found)
+        gram_errors = 2 * gamma(at.n + 8) * torch.diagonal(grams, dim1=2, dim2=3).sum((1, 2))  # gamma |Z|_F^2
+        Z_rounding = gamma_n * length(size * length(at.Pt[:, rows].movedim(0, 1) / T[rows]))
+        rho.append(norms.upper(grams, gram_errors) + Z_rounding)
+    return torch.cat(rho)
 
 
 def _positive(numbers, dim, least):
@@ -348,7 +349,7 @@ def _value(at, S, Y):
         # P V and P - P V V^T err by at most gamma_{n+4} (1 + 2 |V|_F + |V|_F^2) |P|_F, of 4 columns 9 times: counted
         # by `columns` among the two paths of gamma_{16 n}
         others = heads_together(largest_singular(P - (P @ V) @ V.mT))
-        bound = torch.minimum(bound, torch.hypot(_exactly(P @ V, L, M) / (1 - defect) ** 0.5, others))
+        bound = torch.minimum(bound, torch.hypot(_on_tokens(P @ V, L, M) / (1 - defect) ** 0.5, others))
     return (bound + MORE * (kappa * LM_error).sum()) * (1 + 16 * UNIT)
 
 
@@ -367,7 +368,7 @@ def _balanced_factors(output, W):
     return L, M, MORE * (error + gamma(v + 4) * WO * WV + gamma(p + 4) * L_norm * M_norm)
 
 
-def _exactly(columns, L, M):
+def _on_tokens(columns, L, M):
     r"""Norm of :math:`\sum_h c_h \otimes L_h M_h^\top`, from above; columns c (h, n, r), L (h, m, p), M (h, d, p).
 
     Block (a, b) of its Gram matrix is :math:`\sum_{hg} (c_h^\top c_g)_{ab}\, M_h L_h^\top L_g M_g^\top`.
@@ -378,10 +379,11 @@ def _exactly(columns, L, M):
     blocks = {}
     for i in range(r):
         for j in range(i + 1):
-            meet = (columns[..., i] @ columns[..., j].mT).repeat_interleave(p, 0).repeat_interleave(p, 1)
-            blocks[i, j] = right @ (meet * inner) @ right.mT
+            overlap = (columns[..., i] @ columns[..., j].mT).repeat_interleave(p, 0).repeat_interleave(p, 1)
+            blocks[i, j] = right @ (overlap * inner) @ right.mT
             blocks[j, i] = blocks[i, j].mT
     gram = torch.cat([torch.cat([blocks[i, j] for j in range(r)], 1) for i in range(r)])
     size = (length(columns, 1) * (length(L, (1, 2)) * length(M, (1, 2)))[:, None]).sum(0)  # (r,)
-    lost = gamma(n + len(left) + 2 * left.shape[1] + 16) * size.square().sum()
-    return (largest_proved(gram) + lost).sqrt() * (1 + 8 * UNIT)
+    # in Frobenius norm the Gram matrix errs by gamma (sum_a size_a^2), size_a = sum_h |c_ha| |L_h| |M_h|
+    gram_error = gamma(n + len(left) + 2 * left.shape[1] + 16) * size.square().sum()
+    return (largest_proved(gram) + gram_error).sqrt() * (1 + 8 * UNIT)

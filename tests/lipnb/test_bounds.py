@@ -316,9 +316,9 @@ def test_norms_of_many_matrices_from_above(shape, h, kind):
     found = norms.upper(K, none)
     near = 1.04 if kind is Prover else 1 + 1e-7
     assert (found >= exact).all() and (found <= near * exact + 1e-5 * exact.max()).all()
-    one = norms.upper(K, none, together=torch.tensor(0.0).double())
+    one = norms.upper(K, none, at_least=torch.tensor(0.0).double())
     assert exact.max() <= one <= near * exact.max()
-    assert norms.upper(K, none, together=2 * one) == pytest.approx(2 * one.item(), rel=1e-6)
+    assert norms.upper(K, none, at_least=2 * one) == pytest.approx(2 * one.item(), rel=1e-6)
     away = norms.upper(K, 1 + none)
     assert (away**2 >= exact**2 + torch.linalg.matrix_norm(R, 2) ** 2 * (1 - 1e-9)).all()
 
@@ -326,12 +326,12 @@ def test_norms_of_many_matrices_from_above(shape, h, kind):
 def test_a_wrong_guess_is_mended():
     g = torch.Generator().manual_seed(0)
     R, X = torch.randn(9, 9, generator=g).double(), torch.randn(6, 1, 9, 5, generator=g).double()
-    exact, tested, none = torch.linalg.matrix_norm(R @ X[:, 0], 2), Prover(R), torch.zeros(6).double()
-    tested.guess = lambda K: torch.full((len(K),), 1e-3 * exact.max().item() ** 2)
-    assert (tested.upper(X @ X.mT, none) >= exact).all()
-    for together in (None, torch.tensor(1e9).double()):
+    exact, prover, none = torch.linalg.matrix_norm(R @ X[:, 0], 2), Prover(R), torch.zeros(6).double()
+    prover.guess = lambda K: torch.full((len(K),), 1e-3 * exact.max().item() ** 2)
+    assert (prover.upper(X @ X.mT, none) >= exact).all()
+    for at_least in (None, torch.tensor(1e9).double()):
         with pytest.raises(torch.linalg.LinAlgError, match="no bound was proved"):
-            tested.upper(torch.nan * X @ X.mT, none, together=together)
+            prover.upper(torch.nan * X @ X.mT, none, at_least=at_least)
 
 
 @pytest.mark.parametrize("route", [0, 1e30])
