@@ -82,7 +82,7 @@ class Prover:
         r"""(c,): upper bounds on :math:`\|R X\|`; or (), one on the largest and on the number `at_least`.
 
         K, (c, h, v, v), are the diagonal blocks of :math:`X X^\top` as computed, and there is nothing beside them;
-        `K_errors`, (c,), bounds how far they are from it, in the Frobenius norm. A LinAlgError where they are not finite.
+        `K_errors`, (c,), bounds their errors in the Frobenius norm. A LinAlgError where they are not finite.
         """
         size = K.abs().amax()
         if not torch.isfinite(size):
