@@ -10,9 +10,8 @@ from lipnb.attention import Attention
 from lipnb.attention.features import alive
 from lipnb.attention.units import in_units
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
-from lipnb.bounds.pieces import Pieces
-from lipnb.bounds.rounding import gamma
-from lipnb.bounds.rounding_errors import Accuracy
+from lipnb.bounds.rounded_linearization import RoundedLinearization
+from lipnb.bounds.rounding import RoundingErrors, gamma
 from lipnb.scaling import shifted
 from lipnb.spectral import lanczos, start_vectors
 
@@ -26,14 +25,14 @@ class Bracket:
     r"""Guaranteed bounds on local Lipschitz constants, and what the upper one is made of.
 
     .. math:: \text{lower} \le \|D_X f\|_2 \le \text{upper}
-        = \big(\text{exact}^2 + (\text{query} + \text{key} + \text{value})^2\big)^{1/2} + \text{rounding}
+        = \big(\|J \Pi\|_2^2 + (\text{query} + \text{key} + \text{value})^2\big)^{1/2} + \text{rounding}
 
     Attributes
     ----------
     lower, upper : Tensor, shape of the batch
         Float64. The constant lies between them, rounding included.
-    exact : Tensor, shape of the batch
-        Norm of the Jacobian on the input directions that are taken column by column.
+    columns_norm : Tensor, shape of the batch
+        :math:`\|J \Pi\|_2`, the norm of the Jacobian on the input directions taken column by column; 0 if none.
     query, key, value : Tensor, shape of the batch
         Of the three terms of the Jacobian on all other input directions: upper bounds with `rounding`, not without.
     rounding : Tensor, shape of the batch
@@ -57,7 +56,7 @@ class Bracket:
 
     lower: Tensor
     upper: Tensor
-    exact: Tensor
+    columns_norm: Tensor
     query: Tensor
     key: Tensor
     value: Tensor
@@ -125,18 +124,19 @@ def certify(
 
     Rounding is counted to every order: errors of projections and logits with all products of errors, any change of the
     probabilities that they allow, the change of the Jacobian for all such probabilities (line by line in
-    `lipnb.bounds.rounding_errors` and in the book), and the arithmetic of columns, terms and norms (there, and in
+    `lipnb.bounds.rounding` and in the book), and the arithmetic of columns, terms and norms (there, and in
     `term_bounds`, `cholesky_certificates`, `columns` and `rounding`). Matrices and tokens are first scaled by powers of
     two, values and outputs of each head by its own; heads whose values or outputs are zero are left out.
 
     Assumed, not proved: float64 with gradual underflow and sums by additions and products alone; eigenvalues of a
-    symmetric matrix of order p to 8 p u times its trace; triangular factors, singular and eigenvectors that are those
-    of a matrix eight units a row away; exp, log, tanh and cosh to four units. ``make verify`` holds brackets against
+    symmetric matrix of order p to 8 p u times its trace; triangular factors that are those of a matrix eight units a
+    row away; exp, log, tanh and cosh to four units. Of singular and eigenvectors nothing is assumed: how far they are
+    from orthonormal, and products of them from what they stand for, is measured. ``make verify`` holds brackets against
     fifty digits.
 
     Cosines and sines of rotary positions are those that the map has, in the type of its frequencies: they define it.
-    Where float64 does not resolve the attention matrix, numbers leave its range, or a factorisation finds no end, the
-    answer is :math:`[0, \infty]`, not an error.
+    Where float64 does not resolve the attention matrix, numbers leave its range, a factorisation finds no end, or a
+    width or the number of tokens exceeds :math:`2^{20}`, the answer is :math:`[0, \infty]`, not an error.
 
     Examples
     --------
@@ -174,12 +174,12 @@ def _one(attention, x, weights, sizes, rtol, seed):
     if not alive(attention).any():
         return *[zero] * 7, torch.tensor(0, device="cpu")
     unknown = (zero, infinite, *[infinite] * 5, torch.tensor(0, device="cpu"))
-    times = attention.heads // attention.groups
+    heads_per_key = attention.heads // attention.groups
     attention, x, tokens, outputs = in_units(attention, x)
     if attention is None:
         return unknown
     try:
-        found = _in_units(Pieces(attention, x, weights, times=times), sizes, rtol, seed)
+        found = _in_units(RoundedLinearization(attention, x, weights, heads_per_key=heads_per_key), sizes, rtol, seed)
     except torch.linalg.LinAlgError:  # of numbers that are not finite, or an iteration without end
         return unknown
     if found is None:
@@ -193,37 +193,37 @@ def _one(attention, x, weights, sizes, rtol, seed):
     return lower, upper, *fields[2:], found[-1]
 
 
-def _in_units(pieces, sizes, rtol, seed):
+def _in_units(at, sizes, rtol, seed):
     """The same, before units and the last rounding; None where the attention matrix is not resolved."""
-    accuracy = Accuracy(pieces)
-    if not accuracy.resolved():
+    errors = RoundingErrors(at)
+    if not errors.resolved():
         return None
-    found = upper_by_columns(pieces, accuracy, sizes)
-    vector = _longest(pieces, found.size, rtol, seed)  # any vector gives a lower bound
-    length, image = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(pieces.jvp(vector))
+    found = upper_by_columns(at, errors, sizes)
+    vector = _longest(at, found.size, rtol, seed)  # any vector gives a lower bound
+    length, image = torch.linalg.vector_norm(vector), torch.linalg.vector_norm(at.jvp(vector))
     stretch = image / torch.where(length > 0, length, 1)
-    lower = stretch * (1 - gamma(4 * pieces.x.numel() + 4 * image.numel() + 64)) - found.rounding
+    lower = stretch * (1 - gamma(4 * at.x.numel() + 4 * image.numel() + 64)) - found.rounding
     return (
         lower.clamp_min(0),
         found.upper,
-        found.exact,
+        found.columns_norm,
         *found.terms,
         found.rounding,
         torch.tensor(found.columns, device="cpu"),
     )
 
 
-def _longest(pieces, size, rtol, seed):
+def _longest(at, size, rtol, seed):
     """A perturbation (1, n, d) that the Jacobian makes long: of the whole of a small one, or by the solver."""
-    x = pieces.x
+    x = at.x
     if not 0 < size < torch.inf:
         return torch.ones_like(x)[None]
     if x.numel() <= SMALL:
-        images = pieces.jvp(torch.eye(x.numel(), dtype=x.dtype, device=x.device).view(-1, *x.shape)).flatten(1) / size
+        images = at.jvp(torch.eye(x.numel(), dtype=x.dtype, device=x.device).view(-1, *x.shape)).flatten(1) / size
         return torch.linalg.eigh(images @ images.mT).eigenvectors[:, -1].view(1, *x.shape)
 
     def gram(u):
-        return (pieces.vjp(pieces.jvp(u.view(1, *x.shape))) / size**2).view_as(u)
+        return (at.vjp(at.jvp(u.view(1, *x.shape))) / size**2).view_as(u)
 
     start = start_vectors(1, x.numel(), seed=seed, dtype=x.dtype, device=x.device)
     return lanczos(gram, start, rtol=rtol).vector.view(1, *x.shape)

@@ -105,8 +105,8 @@ def measure(attention, x, *, columns=None):
     seconds = time.perf_counter() - began
     closed = certify(attention, x, columns=0)
     row = {
-        name: getattr(found, name).item()
-        for name in ("lower", "upper", "exact", "query", "key", "value", "rounding", "columns")
+        name.replace("columns_norm", "exact"): getattr(found, name).item()
+        for name in ("lower", "upper", "columns_norm", "query", "key", "value", "rounding", "columns")
     }
     return {
         **row,

@@ -13,8 +13,8 @@ What `ball_upper` is made of, the least that is proved for a whole layer on a ba
 the maps of all heads together, and `transformer_heads`, of heads as transformers have them.
 
 What `lipnb.certify` and `nearby_upper` (`perturbation`) are made of: `term_bounds`, each term of the Jacobian at an
-input as a norm that is computed, of the `pieces` of the Jacobian; `columns`, some input directions exactly;
-`cholesky_certificates` and `rounding`, computed norms as upper bounds; `rounding_errors`.
+input as a norm that is computed, of a `rounded_linearization`; `columns`, some input directions exactly;
+`cholesky_certificates`, computed norms as upper bounds; `rounding`, its errors and what counts them.
 """
 
 from lipnb.bounds.ball import ball_upper

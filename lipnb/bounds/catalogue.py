@@ -33,7 +33,7 @@ from lipnb.bounds.mean_field import (
 )
 from lipnb.bounds.norms import HeadNorms, head_norms, log_of
 from lipnb.bounds.rotary import rotary_terms, rotary_upper
-from lipnb.bounds.term_bounds import Pieces, three_terms
+from lipnb.bounds.term_bounds import RoundedLinearization, three_terms
 from lipnb.bounds.yudin import softmax_norm, yudin_upper, yudin_upper_sharp
 
 __all__ = ["CATALOGUE", "Bound", "Case", "kind_of"]
@@ -246,7 +246,7 @@ CATALOGUE = (
     Bound("certify", "certify", "certificate", INPUT, OURS, "Proved, rounding included.", more=_ANY),
     Bound("three_terms", "three_terms", "three terms", INPUT, OURS,
           "Each term of the Jacobian as a norm that is computed, for all heads together.",
-          lambda c: sum(three_terms(Pieces(c.f, c.x, c.weights))), more=_ANY),
+          lambda c: sum(three_terms(RoundedLinearization(c.f, c.x, c.weights))), more=_ANY),
     Bound("yudin_upper", "yudin", "Yudin, Thm 3", INPUT, YUDIN,
           "From the attention matrix: Theorem 3 for one head, summed over heads. A query bias enters in the key term.",
           lambda c: yudin_upper(c.f, c.x), statement="Thm 3", biased=False, column="yudin"),

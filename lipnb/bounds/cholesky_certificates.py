@@ -17,8 +17,6 @@ from lipnb.bounds.rounding import UNIT, gamma, largest_eigenvalue, largest_singu
 from lipnb.checks import at_once
 from lipnb.scaling import powers_of_two
 
-__all__ = ["Computed", "Prover", "largest_proved", "sandwich"]
-
 SHIFT = 1e-4  # of the mean square of the singular values of R, added to its Gram matrix before that is inverted
 ROUGH = 1.03  # factor of a guess of lambda^2
 RAISED = 1.05  # and of one that failed
@@ -48,13 +46,7 @@ def largest_proved(gram):
 
 
 def sandwich(inner, gram):
-    r"""The matrices :math:`\mathrm{diag}_h(C_h)\, G\, \mathrm{diag}_h(C_h)^\top`, (c, h a, h a), of C (c, h, a, k).
-
-    Parameters
-    ----------
-    inner : Tensor, shape (c, h, a, k)
-    gram : Tensor, shape (h k, h k)
-    """
+    r""":math:`\mathrm{diag}_h(C_h)\, G\, \mathrm{diag}_h(C_h)^\top`, (c, h a, h a), of C (c, h, a, k), G (h k, h k)."""
     c, h, a, k = inner.shape
     half = inner @ gram.view(h, k, h * k)  # (c, h, a, h k)
     half = half.view(c, h * a, h, k).transpose(1, 2)  # (c, h', h a, k)
@@ -62,23 +54,18 @@ def sandwich(inner, gram):
 
 
 class Prover:
-    """Upper bounds on norms of R X.
-
-    Parameters
-    ----------
-    R : Tensor, shape (p, b)
-        Float64.
-    """
+    """Upper bounds on norms of R X, for one R (p, b)."""
 
     def __init__(self, R):
         b = R.shape[1]
         gram = R.mT @ R
-        self.metric = gram + SHIFT * torch.diagonal(gram).mean() * torch.eye(b, device="cpu").to(R)
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(self.metric))
-        self.inverse = (inverse + inverse.mT) / 2
-        lost = gamma(2 * b + 8) * R.square().sum() * torch.linalg.matrix_norm(self.inverse)
-        self.slack = largest_singular(R @ self.inverse @ R.mT) + 2 * lost
-        self.norm, self.trace = largest_singular(R), torch.trace(self.inverse)
+        # at least R^T R, and S its inverse, nearly
+        self.gram = gram + SHIFT * torch.diagonal(gram).mean() * torch.eye(b, device="cpu").to(R)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(self.gram))
+        self.S = (inverse + inverse.mT) / 2
+        rounding = gamma(2 * b + 8) * R.square().sum() * torch.linalg.matrix_norm(self.S)
+        self.RSR = largest_singular(R @ self.S @ R.mT) + 2 * rounding  # |R S R^T|
+        self.norm, self.trace = largest_singular(R), torch.trace(self.S)
 
     def guess(self, K):
         r"""Near the largest :math:`\|R X\|^2`, (c,): powers of K times the Gram matrix of R on a few vectors."""
@@ -87,70 +74,59 @@ class Prover:
         y = torch.randn(h * v, VECTORS, generator=g, dtype=K.dtype, device="cpu").to(K).expand(c, -1, -1)
         size = K.new_zeros(c)
         for _ in range(SWEEPS):
-            y = self.metric @ (y / y.norm(dim=1, keepdim=True).clamp_min(1e-150))
+            y = self.gram @ (y / y.norm(dim=1, keepdim=True).clamp_min(1e-150))
             y = (K @ y.unflatten(1, (h, v))).flatten(1, 2)
             size = y.norm(dim=1).amax(-1)
         return size
 
-    def upper(self, K, sizes, *, together=None):
-        r"""Upper bounds on :math:`\|R X\|`, (c,), or one on the largest.
+    def upper(self, K, K_errors, *, at_least=None):
+        r"""(c,): upper bounds on :math:`\|R X\|`; or (), one on the largest and on the number `at_least`.
 
-        Parameters
-        ----------
-        K : Tensor, shape (c, h, v, v)
-            The diagonal blocks of :math:`X X^\top`, as computed; there is nothing beside them.
-        sizes : Tensor, shape (c,)
-            Bounds on how far K is from it, in the Frobenius norm.
-        together : Tensor, shape (), optional
-            A number to begin with: the answer is one bound on all norms, at least that number.
-
-        Returns
-        -------
-        Tensor, shape (c,) or ()
-
-        Raises
-        ------
-        torch.linalg.LinAlgError
-            "no bound was proved: entries that are not finite."
+        K, (c, h, v, v), are the diagonal blocks of :math:`X X^\top` as computed, and there is nothing beside them;
+        `K_errors`, (c,), bounds their errors in the Frobenius norm. A LinAlgError where they are not finite.
         """
         size = K.abs().amax()
         if not torch.isfinite(size):
             raise torch.linalg.LinAlgError("no bound was proved: entries that are not finite.")
         if size > 0:  # exact, and no power of K leaves the range
             unit = powers_of_two(size.sqrt())
-            found = self._upper(K / unit**2, sizes / unit**2, None if together is None else together / unit)
+            found = self._upper(K / unit**2, K_errors / unit**2, None if at_least is None else at_least / unit)
             return unit * found
-        found = sizes.sqrt() * self.norm
-        return found if together is None else torch.maximum(found.max(), together)
+        found = K_errors.sqrt() * self.norm
+        return found if at_least is None else torch.maximum(found.max(), at_least)
 
-    def _upper(self, K, sizes, together):
-        b = len(self.metric)
-        rough = (_blocks(self.metric, K.shape[1]) * K).sum((1, 2, 3)) + sizes * torch.trace(self.metric)
-        rough = rough + 2 * gamma(b * b + b) * torch.trace(self.metric) * torch.linalg.vector_norm(K, dim=(1, 2, 3))
-        if together is not None:  # whose Frobenius norm is no larger need no proof
-            far = ~(rough <= together**2)  # so is what is no number
-            if not far.any():
-                return together
-            K, sizes, rough = K[far], sizes[far], rough[far]
-        square = ROUGH * self.guess(K)
+    def _upper(self, K, K_errors, at_least):
+        b = len(self.gram)
+        # |R X|_F^2 = <R^T R, K>
+        frobenius = (_blocks(self.gram, K.shape[1]) * K).sum((1, 2, 3)) + K_errors * torch.trace(self.gram)
+        frobenius = frobenius + 2 * gamma(b * b + b) * torch.trace(self.gram) * torch.linalg.vector_norm(
+            K, dim=(1, 2, 3)
+        )
+        if at_least is not None:  # whose Frobenius norm is no larger need no proof; what is no number does
+            larger = ~(frobenius <= at_least**2)
+            if not larger.any():
+                return at_least
+            K, K_errors, frobenius = K[larger], K_errors[larger], frobenius[larger]
+        square = ROUGH * self.guess(K)  # lambda^2
         square = square.clamp_min(1e-12 * square.max() + torch.finfo(K.dtype).tiny)
-        if together is not None:
-            square = torch.maximum(square.max(), (together / (1 + 1e-9)) ** 2 / self.slack).expand(len(K)).clone()
-        left = range(len(K))
+        if at_least is not None:
+            square = torch.maximum(square.max(), (at_least / (1 + 1e-9)) ** 2 / self.RSR).expand(len(K)).clone()
+        unproved = range(len(K))
         for _ in range(TRIES):
-            left = [i for i in left if self._fails(K[i], square[i])]
-            if not left:
-                epsilon = (8 * b + 16) * UNIT * square * self.trace + sizes
-                found = (square * self.slack + epsilon * self.norm**2).sqrt() * (1 + 16 * UNIT)
+            unproved = [i for i in unproved if self._fails(K[i], square[i])]
+            if not unproved:
+                # K <= lambda^2 S + epsilon I: what the factorisation loses, and what K lacks
+                epsilon = (8 * b + 16) * UNIT * square * self.trace + K_errors
+                found = (square * self.RSR + epsilon * self.norm**2).sqrt() * (1 + 16 * UNIT)
                 break
-            square[left if together is None else slice(None)] *= RAISED
+            square[unproved if at_least is None else slice(None)] *= RAISED
         else:
-            found = rough.sqrt() * (1 + 16 * UNIT)
-        return found if together is None else torch.maximum(found.max(), together)
+            found = frobenius.sqrt() * (1 + 16 * UNIT)
+        return found if at_least is None else torch.maximum(found.max(), at_least)
 
     def _fails(self, K, square):
-        """Whether this multiple of the inverse metric is not seen to be above K."""
-        gap = torch.mul(self.inverse, square)
+        """Whether this multiple of S is not seen to be above K."""
+        gap = torch.mul(self.S, square)
         _blocks(gap, len(K)).sub_(K)
         return torch.linalg.cholesky_ex(gap).info != 0
 
@@ -161,37 +137,34 @@ def _blocks(matrix, h):
 
 
 class Computed:
-    r"""The same bounds as those of a `Prover`, from eigenvalues of :math:`R K R^\top`: tighter, and slower for many.
-
-    Parameters
-    ----------
-    R : Tensor, shape (p, b)
-        Float64.
-    """
+    r"""The same bounds as those of a `Prover`, from eigenvalues of :math:`R K R^\top`: tighter, and slower for many."""
 
     def __init__(self, R):
-        self.R, self.square = R, largest_singular(R) ** 2 * (1 + 4 * UNIT)
+        self.R, self.norm_square = R, largest_singular(R) ** 2 * (1 + 4 * UNIT)
 
-    def upper(self, K, sizes, *, together=None):
+    def upper(self, K, K_errors, *, at_least=None):
         r"""As `Prover.upper`: :math:`\lambda_{\max}(\hat H) + 8 (p + 1) u\, \mathrm{tr}\, \hat H` and what
         :math:`H = R K R^\top = \sum_h R_h K_h R_h^\top` loses.
         """
-        best = self.R.new_zeros(()) if together is None else together
+        best = self.R.new_zeros(()) if at_least is None else at_least
         p, (_, h, v, _) = len(self.R), K.shape
         R = self.R.unflatten(1, (h, v)).movedim(1, 0)  # (h, p, v)
-        long = length(R, (-2, -1)).square()
+        R_squares = length(R, (-2, -1)).square()
         found = []
-        for some in torch.arange(len(K), device=K.device).split(at_once(p * max(p, h * v))):
-            H = (R @ K[some]).transpose(1, 2).flatten(2) @ self.R.mT
+        for tokens in torch.arange(len(K), device=K.device).split(at_once(p * max(p, h * v))):
+            H = (R @ K[tokens]).transpose(1, 2).flatten(2) @ self.R.mT
             trace = torch.diagonal(H, dim1=1, dim2=2).sum(-1)
-            errors = gamma(h * v + v + 16) * (long * length(K[some], (-2, -1))).sum(-1) + sizes[some] * self.square
+            errors = (
+                gamma(h * v + v + 16) * (R_squares * length(K[tokens], (-2, -1))).sum(-1)
+                + K_errors[tokens] * self.norm_square
+            )
             errors = errors + 8 * (p + 1) * UNIT * trace.clamp_min(0)
-            if together is not None:
-                rough = torch.linalg.matrix_norm(H) * (1 + gamma(p * p + 2)) + errors
-                H, errors = (part[~(rough <= best**2)] for part in (H, errors))
+            if at_least is not None:
+                frobenius = torch.linalg.matrix_norm(H) * (1 + gamma(p * p + 2)) + errors
+                H, errors = (part[~(frobenius <= best**2)] for part in (H, errors))
                 if not len(H):
                     continue
             norms = (largest_eigenvalue(H).clamp_min(0) + errors).sqrt() * (1 + 8 * UNIT)
             best = torch.maximum(best, norms.max())
             found.append(norms)
-        return best if together is not None else torch.cat(found)
+        return best if at_least is not None else torch.cat(found)

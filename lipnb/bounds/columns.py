@@ -5,9 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lipnb.bounds.pieces import Pieces
-from lipnb.bounds.rounding import UNIT, gamma, largest_singular
-from lipnb.bounds.rounding_errors import MORE, TINY, Accuracy, orthogonality
+from lipnb.bounds.rounded_linearization import RoundedLinearization
+from lipnb.bounds.rounding import MORE, TINY, UNIT, RoundingErrors, gamma, largest_singular, orthogonality
 from lipnb.bounds.term_bounds import Terms, bases, three_terms
 from lipnb.checks import at_once
 
@@ -16,10 +15,10 @@ MOST_COLUMNS = 1024
 
 
 class Upper(NamedTuple):
-    """An upper bound and its parts, as in `lipnb.Bracket`; `size` bounds the Jacobian of the pieces, roughly."""
+    """An upper bound and its parts, as in `lipnb.Bracket`; `size` bounds the computed Jacobian, roughly."""
 
     upper: Tensor
-    exact: Tensor
+    columns_norm: Tensor
     terms: Terms
     rounding: Tensor
     columns: int
@@ -41,29 +40,29 @@ def sizes_of_columns(attention, n, d, columns=None):
     return [(r, min(d, (columns - r * d) // (n - r))) for r in (0, 1) if r * d <= columns and r < n]
 
 
-def upper_by_columns(pieces: Pieces, accuracy: Accuracy, sizes: list[tuple[int, int]]) -> Upper:
-    """`Upper` of the best of these sizes (r, s), rounding included, where `accuracy` is resolved."""
-    x = pieces.x
-    S, Y = bases(pieces) if sizes != [(0, 0)] else (x[:, :0], x.T[:, :0])
+def upper_by_columns(at: RoundedLinearization, errors: RoundingErrors, sizes: list[tuple[int, int]]) -> Upper:
+    """`Upper` of the best of these sizes (r, s), rounding included, where `errors` are resolved."""
+    x = at.x
+    S, Y = bases(at) if sizes != [(0, 0)] else (x[:, :0], x.T[:, :0])
     choices = [(S[:, :r], Y[:, :s]) for r, s in sizes]
-    each = [three_terms(pieces, S, Y) for S, Y in choices]
-    # the exact part is never above the constant: what remains decides
+    each = [three_terms(at, S, Y) for S, Y in choices]
+    # the part from columns is never above the constant: what remains decides
     best = min(range(len(each)), key=lambda i: sum(each[i]))
     terms, (S, Y) = each[best], choices[best]
-    exact, columns, defect = _exact(pieces, S, Y)
-    if 0 < columns < x.numel() and sum(closed := three_terms(pieces)) < torch.hypot(exact, sum(terms)):
-        terms, exact, columns, defect, (S, Y) = closed, torch.zeros_like(exact), 0, 0.0, (x[:, :0], x.T[:, :0])
-    size, relative = accuracy.arithmetic()
+    norm, columns, defect = _on_columns(at, S, Y)
+    if 0 < columns < x.numel() and sum(closed := three_terms(at)) < torch.hypot(norm, sum(terms)):
+        terms, norm, columns, defect, (S, Y) = closed, torch.zeros_like(norm), 0, 0.0, (x[:, :0], x.T[:, :0])
+    size, relative = errors.arithmetic()
     paths = columns**0.5 + (2 + 2 * S.shape[1] ** 0.5 + 2 * Y.shape[1] ** 0.5 if columns < x.numel() else 1)
-    rounding = MORE * (accuracy.change() + (relative * paths + 16 * defect) * size + TINY)
+    rounding = MORE * (errors.jacobian_error() + (relative * paths + 16 * defect) * size + TINY)
     # |J|^2 <= |J on S (x) R^d and S-perp (x) Y|^2 + |J (E (x) F)|^2: the two parts of the inputs are orthogonal
-    upper = (torch.hypot(exact, sum(terms)) + rounding) * (1 + gamma(16))
-    return Upper(upper, exact, terms, rounding, columns, size)
+    upper = (torch.hypot(norm, sum(terms)) + rounding) * (1 + gamma(16))
+    return Upper(upper, norm, terms, rounding, columns, size)
 
 
-def _exact(pieces, S, Y):
+def _on_columns(at, S, Y):
     """Norm of the Jacobian on S (x) R^d and S-perp (x) Y, from its columns; their number, and how orthonormal."""
-    n, d = pieces.x.shape
+    n, d = at.x.shape
     new = {"dtype": S.dtype, "device": S.device}
     rest = torch.linalg.qr(S, mode="complete").Q[:, S.shape[1] :] if S.shape[1] else torch.eye(n, **new)
     basis = torch.cat(
@@ -74,7 +73,7 @@ def _exact(pieces, S, Y):
     )
     if not len(basis):
         return S.new_zeros(()), 0, 0.0
-    step = at_once(pieces.heads * n * max(n, d // 4))
-    images = torch.cat([pieces.jvp(u).flatten(1) for u in basis.split(step)])
+    step = at_once(at.heads * n * max(n, d // 4))
+    images = torch.cat([at.jvp(u).flatten(1) for u in basis.split(step)])
     whole = torch.cat([S, rest], 1) if S.shape[1] else S
     return largest_singular(images), len(basis), orthogonality(whole) + orthogonality(Y) + 4 * UNIT

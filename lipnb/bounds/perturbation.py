@@ -66,9 +66,8 @@ from lipnb.attention.units import in_units
 from lipnb.bounds.castin import biased_upper
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
 from lipnb.bounds.norms import triangle
-from lipnb.bounds.pieces import Pieces
-from lipnb.bounds.rounding import gamma, largest_singular, length
-from lipnb.bounds.rounding_errors import MORE, TINY, Accuracy
+from lipnb.bounds.rounded_linearization import RoundedLinearization
+from lipnb.bounds.rounding import MORE, TINY, RoundingErrors, gamma, largest_singular, length, sums_counted
 from lipnb.checks import at_once
 from lipnb.scaling import shifted
 
@@ -144,7 +143,7 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     -----
     Ours, proved in the book. Costs what `lipnb.certify` does, and some norms of (d, d) matrices for each radius; for
     long and wide inputs these are replaced by sums of norms. Rounding: probabilities, values and keys with their
-    distances from the truth, see `lipnb.bounds.rounding_errors`; spreads are taken about the mean of each row, with the
+    distances from the truth, see `lipnb.bounds.rounding`; spreads are taken about the mean of each row, with the
     largest probabilities that the truth may have. `general` is castin2024smooth, Thm 3.3 or E.3 (with query biases, as
     recovered), with Lemma 3.8.
 
@@ -173,22 +172,25 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
         return nothing
     eps = torch.nextafter(shifted(radii, -tokens), radii.new_tensor(torch.inf))
     try:
-        J, taylor, outer, general, L = _in_units(Pieces(attention, x), x, eps)
+        at = RoundedLinearization(attention, x)
+        if not sums_counted(at):
+            return nothing
+        J, taylor, outer, general, L = _in_units(at, x, eps)
     except torch.linalg.LinAlgError:  # of numbers that are not finite, or an iteration without end
         return nothing
-    J, taylor, outer, general = (_whole(one, outputs) for one in (J, taylor, outer, general))
-    return Nearby(J, taylor, outer, general, _whole(L, outputs - tokens))
+    J, taylor, outer, general = (_out_of_units(one, outputs) for one in (J, taylor, outer, general))
+    return Nearby(J, taylor, outer, general, _out_of_units(L, outputs - tokens))
 
 
-def _in_units(pieces, x, eps):
+def _in_units(at, x, eps):
     """The four bounds, each (r,), and the local one, before units and the last rounding."""
-    accuracy = Accuracy(pieces)
-    head = _heads(pieces, accuracy)
+    errors = RoundingErrors(at)
+    head = _heads(at, errors)
     M, N, diam_w, diam_a = (one[:, None] for one in (head.M, head.N, head.diam_w, head.diam_a))
     sigma_w, sigma_a, beta = (one.amax(-1)[:, None] for one in (head.sigma_w, head.sigma_a, head.beta))
     column = MORE * head.P.sum(1).amax(-1)[:, None]
-    n, root = len(x), math.sqrt(2)
-    omega = MORE * eps * (diam_a + root * beta + root * N * eps)  # (h, r): how far a row of logits can change
+    n = len(x)
+    omega = _logit_change(eps, diam_a, beta, N)  # (h, r)
     grow = torch.where(omega < STEEPEST, omega.exp() * MORE, torch.inf)
     c = (column * grow).clamp_max(n).sqrt()
     spread_w, spread_a = (
@@ -198,26 +200,31 @@ def _in_units(pieces, x, eps):
     slope = beta + N * eps
     G = (spread_w * (spread_a + slope * c) + M * c).sum(0)
     L = (sigma_w * (sigma_a + beta * column.sqrt()) + M * column.sqrt()).sum()
-    if accuracy.resolved():
-        certified = upper_by_columns(pieces, accuracy, sizes_of_columns(pieces.attention, *x.shape))
+    if errors.resolved():
+        certified = upper_by_columns(at, errors, sizes_of_columns(at.attention, *x.shape))
         L = torch.fmin(certified.upper, L)
     return (
         eps * G,
-        eps * L + _remainder(head, eps),
+        eps * L + _remainder(head, eps),  # step 1
         head.farthest.sum(0).norm() + eps * (M * c).sum(0),
-        eps * _general(pieces, x, M, N, eps),
+        eps * _general(at, x, M, N, eps),
         L,
     )
 
 
+def _logit_change(r, diam_a, beta, N):
+    """omega of step 2: how far logits of a row can change, up to a number for the row, in a ball of radius r."""
+    return MORE * r * (diam_a + 2**0.5 * beta + 2**0.5 * N * r)
+
+
 def _spread_in_ball(sigma, diameter, omega):
-    """Spreads of points that stay, where logits of a row change by at most omega."""
+    """Step 3: spreads min(e^(omega / 2) sigma, diameter / 2) of points that stay, where logits change by omega."""
     grown = sigma * MORE * (omega.clamp_max(STEEPEST) / 2).exp()
     return torch.where(omega < STEEPEST, torch.minimum(grown, diameter / 2), diameter / 2)
 
 
 def _remainder(head, eps):
-    """Bounds (r,) on what first order leaves, step 1: the second derivative at the ends of parts of the way."""
+    """Step 1, (r,): eps^2 sum_p H(p eps / 8) int (1 - t) dt, the integral of part p (2 (8 - p) + 1) / (2 8^2)."""
     h, n, d = head.slopes.shape
     column = d * d * (h * (2 * n + head.maps.shape[1]) + 10 * d)  # operations, about
     most = int(WORK / (len(eps) * PARTS * column))
@@ -225,124 +232,136 @@ def _remainder(head, eps):
     for radius in eps:
         total = torch.zeros_like(radius)
         for part in range(1, PARTS + 1):
-            total = total + _second(head, radius * part / PARTS * MORE, most) * (2 * (PARTS - part) + 1)
+            total = total + _second_derivative(head, radius * part / PARTS * MORE, most) * (2 * (PARTS - part) + 1)
         found.append(radius**2 * total / (2 * PARTS**2))
     return torch.stack(found) if found else eps
 
 
-def _second(head, r, most):
-    """H(r) of the module's words; for at most this many tokens by the norm of a matrix, those of the largest sums."""
-    M, N, diam_w, diam_a = (one[:, None] for one in (head.M, head.N, head.diam_w, head.diam_a))
-    omega = MORE * r * (diam_a + 2**0.5 * head.beta + 2**0.5 * N * r)  # (h, i)
-    if not (omega < STEEPEST).all():
+def _second_derivative(head, r, most):
+    """H(r) of step 6; for at most this many tokens j by the norm of a matrix, those of the largest sums."""
+    ball = _in_ball(head, r)
+    if ball is None:
         return torch.full_like(r, torch.inf)
-    grow = omega.exp() * MORE
-    p = (MORE * grow[..., None] * head.P).clamp_max(1)
-    m = p.amax(-1).sqrt()
-    sigma, still = _spread_in_ball(head.sigma_w, diam_w, omega) + M * r, _spread_in_ball(head.sigma_a, diam_a, omega)
-    moved = torch.expm1(omega) * MORE * head.sigma_w
-    D = torch.minimum(head.farthest + moved, diam_w) + 2**0.5 * M * r
-    s, beta = still + N * r, head.beta + N * r
-    zeta = s + beta * m
-    along, own = M + D * zeta / m, M * m + D * zeta
-    k = torch.einsum("hij,hi->ij", p, zeta * M / m + along * beta + sigma * N / m)
-    k = MORE * (k + torch.diag((own * s + sigma * N * m).sum(0)))
-    sums = length(k, 0) * MORE
+    sums = length(ball.k, 0) * MORE  # (sum_i k_ij^2)^(1/2)
     largest = torch.zeros_like(r)
     for count, j in enumerate(sums.argsort(descending=True).tolist()):
         if count == most or not torch.isfinite(sums[j]):
             return torch.maximum(largest, sums[j])
         if sums[j] <= largest:
             break
-        weights = k[:, j] * p[..., j]  # (h, i)
-        by_map = ((weights * zeta / m).sum(1) / head.M).sqrt()  # (h,)
-        by_slope = (weights * along / head.beta).sqrt()
-        # the covariance where its growth is known, else the square of the spread in all directions
-        known, own_j = head.sigma_a[:, j] * grow[:, j].sqrt() <= still[:, j] * MORE, k[j, j] * own[:, j]
-        by_key = torch.where(known, own_j * grow[:, j] / still[:, j], 0).sqrt()
-        even = (weights * (along * N * r + sigma * N / m)).sum()
-        even = even + (own_j * torch.where(known, N[:, 0] * r, s[:, j]) + k[j, j] * (sigma * N * m)[:, j]).sum()
-        rows = torch.cat(
-            [
-                (by_map[:, None, None] * head.maps).flatten(0, 1),
-                (by_slope[..., None] * head.slopes).flatten(0, 1),
-                (by_key[:, None, None] * head.apart(j)).flatten(0, 1),
-            ]
-        )
-        lost = torch.stack(
-            [length(by_map * head.maps_error), length(by_slope * head.slopes_error, (0, 1)), length(by_key * head.lost)]
-        )
-        top = largest_singular(rows) + MORE * (lost.sum() + gamma(64) * length(rows, (0, 1)))
-        largest = torch.maximum(largest, torch.minimum(MORE * (top**2 + even).sqrt(), sums[j]))
+        largest = torch.maximum(largest, torch.minimum(_norm_at_token(head, ball, r, j), sums[j]))
     return largest
 
 
-def _whole(bound, power):
+class _Ball(NamedTuple):
+    r"""What steps 2 to 5 make of a ball of radius r, each (h, n): of head and row i.
+
+    m, zeta, sigma and beta are those of the proof; grow, `e^omega`; p, (h, n, n), the probabilities; `spread_a`, the
+    part of s_i that is not N r; `along` and `own` the factors M + D zeta / m of slopes and M m + D zeta of Cov(a); k,
+    (n, n), summed over heads.
+    """
+
+    grow: torch.Tensor
+    p: torch.Tensor
+    m: torch.Tensor
+    zeta: torch.Tensor
+    sigma: torch.Tensor
+    spread_a: torch.Tensor
+    along: torch.Tensor
+    own: torch.Tensor
+    k: torch.Tensor
+
+
+def _in_ball(head, r):
+    """`_Ball` of this radius; None where some logits change too much."""
+    M, N, diam_w, diam_a = (one[:, None] for one in (head.M, head.N, head.diam_w, head.diam_a))
+    omega = _logit_change(r, diam_a, head.beta, N)  # step 2
+    if not (omega < STEEPEST).all():
+        return None
+    grow = omega.exp() * MORE
+    p = (MORE * grow[..., None] * head.P).clamp_max(1)
+    m = p.amax(-1).sqrt()
+    # step 3
+    sigma, spread_a = _spread_in_ball(head.sigma_w, diam_w, omega) + M * r, _spread_in_ball(head.sigma_a, diam_a, omega)
+    mean_moved = torch.expm1(omega) * MORE * head.sigma_w
+    D = torch.minimum(head.farthest + mean_moved, diam_w) + 2**0.5 * M * r
+    s, beta = spread_a + N * r, head.beta + N * r
+    zeta = s + beta * m
+    # step 5: k_ij = p_ij (zeta M / m + (M + D zeta / m) beta + sigma N / m) + delta_ij ((M m + D zeta) s + sigma N m)
+    along, own = M + D * zeta / m, M * m + D * zeta
+    k = torch.einsum("hij,hi->ij", p, zeta * M / m + along * beta + sigma * N / m)
+    k = MORE * (k + torch.diag((own * s + sigma * N * m).sum(0)))
+    return _Ball(grow, p, m, zeta, sigma, spread_a, along, own, k)
+
+
+def _norm_at_token(head, ball, r, j):
+    r"""Step 6, one token j: a bound on :math:`\|\sum_i k_{ij} K_{ij}\|_2^{1/2} = (\|F\|_2^2 + c)^{1/2}` of step 7."""
+    N, m, k = head.N[:, None], ball.m, ball.k
+    weights = k[:, j] * ball.p[..., j]  # k_ij p_ij, (h, i)
+    # rows of F: zeta / (M m) (W_O W_V)^T W_O W_V, and (M + D zeta / m) b b^T / |b|
+    by_map = ((weights * ball.zeta / m).sum(1) / head.M).sqrt()  # (h,)
+    by_slope = (weights * ball.along / head.beta).sqrt()
+    # (M m + D zeta) e^omega Cov(a) / (s - N r) where its growth is known, else s I: all directions
+    known = head.sigma_a[:, j] * ball.grow[:, j].sqrt() <= ball.spread_a[:, j] * MORE
+    own = k[j, j] * ball.own[:, j]
+    by_key = torch.where(known, own * ball.grow[:, j] / ball.spread_a[:, j], 0).sqrt()
+    # c: what stands with I
+    c = (weights * (ball.along * N * r + ball.sigma * N / m)).sum()
+    c_own = own * torch.where(known, head.N * r, ball.spread_a[:, j] + head.N * r)
+    c = c + (c_own + k[j, j] * (ball.sigma * N * m)[:, j]).sum()
+    F = torch.cat(
+        [
+            (by_map[:, None, None] * head.maps).flatten(0, 1),
+            (by_slope[..., None] * head.slopes).flatten(0, 1),
+            (by_key[:, None, None] * head.centred_a(j)).flatten(0, 1),
+        ]
+    )
+    F_errors = torch.stack(
+        [
+            length(by_map * head.maps_error),
+            length(by_slope * head.slopes_error, (0, 1)),
+            length(by_key * head.centred_error),
+        ]
+    )
+    F_norm = largest_singular(F) + MORE * (F_errors.sum() + gamma(64) * length(F, (0, 1)))
+    return MORE * (F_norm**2 + c).sqrt()
+
+
+def _out_of_units(bound, power):
     """A bound in units as a bound: rounding of what was done with positive numbers, underflow, and the units."""
     bound = torch.where(torch.isnan(bound), torch.inf, bound)
     return torch.nextafter(shifted(MORE**4 * bound + TINY, power), bound.new_tensor(torch.inf))
 
 
 class _Heads(NamedTuple):
-    """What each head has at the input, upper bounds with their rounding, each at least `TINY`.
+    """What each head has at the input, upper bounds with their rounding, each at least `TINY`."""
 
-    Attributes
-    ----------
-    M, N, diam_w, diam_a : Tensor, shape (h,)
-        Norms of the maps, and diameters of w and a.
-    sigma_w, sigma_a, beta, farthest : Tensor, shape (h, n)
-        Of each row: spreads of w and a, length of the slope, and the longest :math:`|w_j - o_i|` that it sees.
-    P : Tensor, shape (h, n, n)
-        Attention.
-    maps, slopes : Tensor, shape (h, p, d) and (h, n, d)
-        Not bounds: W_O W_V up to a rotation, and b; `maps_error` (h,) and `slopes_error` (h, n) away from the truth.
-    lost : Tensor, shape (h,)
-        How far the rows of `apart` are from the truth, all together.
-    apart : callable
-        From a token j, :math:`P_{jl}^{1/2} (a_l - \\bar a)`, shape (h, n, d).
-    """
-
-    M: torch.Tensor
-    N: torch.Tensor
-    diam_w: torch.Tensor
+    M: torch.Tensor  # |W_O W_V|, (h,)
+    N: torch.Tensor  # |s W_Q^T W_K|, (h,)
+    diam_w: torch.Tensor  # diameters of w and a, (h,)
     diam_a: torch.Tensor
-    sigma_w: torch.Tensor
+    sigma_w: torch.Tensor  # spreads of w and a under row i, (h, n)
     sigma_a: torch.Tensor
-    beta: torch.Tensor
-    farthest: torch.Tensor
-    P: torch.Tensor
-    maps: torch.Tensor
+    beta: torch.Tensor  # |b_i|, (h, n)
+    farthest: torch.Tensor  # max_j |w_j - o_i| of what row i sees, (h, n)
+    P: torch.Tensor  # attention, (h, n, n)
+    maps: torch.Tensor  # W_O W_V up to a rotation, (h, p, d): no bound, `maps_error` (h,) away from the truth
     maps_error: torch.Tensor
-    slopes: torch.Tensor
+    slopes: torch.Tensor  # b_i, (h, n, d): no bound, `slopes_error` (h, n) away
     slopes_error: torch.Tensor
-    lost: torch.Tensor
-    apart: Callable[[int], torch.Tensor]
+    centred_a: Callable[[int], torch.Tensor]  # from a token j, rows P_jl^(1/2) (a_l - mean), (h, n, d): no bound,
+    centred_error: torch.Tensor  # all together (h,) away
 
 
-def _heads(pieces, accuracy):
-    att, P = pieces.attention, MORE * (pieces.P + accuracy.E)
+def _heads(at, errors):
+    att, P = at.attention, MORE * (at.P + errors.E)
     # |W_O v| = |R v| and |s W_Q^T k| = |S k|: triangular factors, small
-    R, S = (triangle(matrix) for matrix in (pieces.output, att.query.mT))
-    found = []
-    for factor, points, errors, matrix, unit in (
-        (R, pieces.values, accuracy.values, att.value, 1.0),
-        (S, pieces.keys, accuracy.keys, att.key, abs(att.scale)),
-    ):
-        whole, longest = length(factor, (-2, -1)), length(points).amax(-1)
-        gamma_n = gamma(16 * (len(pieces.x) + sum(matrix.shape) + att.output_width) + 256)
-        product = factor @ matrix
-        lost = gamma_n * whole * length(matrix, (-2, -1))
-        norm = largest_singular(product) + lost
-        z = points @ factor.mT
-        error = MORE * whole * (length(errors).amax(-1) + gamma_n * longest)
-        diameter = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").amax((1, 2)) * MORE + 2 * error
-        sigma = _spread(pieces, accuracy, z, error)
-        found.append([*[unit * one + TINY for one in (norm, sigma, diameter)], product, lost, unit * error])
-    (M, sigma_w, diam_w, maps, maps_error, _), (N, sigma_a, diam_a, *_, error) = found
-    beta = length(pieces.slopes) * MORE + accuracy.slopes + TINY
+    R, S = triangle(at.output), triangle(att.query.mT)
+    M, maps_error, diam_w, sigma_w, _, maps = _norms(at, errors, R, att.value, at.value, errors.value)
+    N, _, diam_a, sigma_a, a_error, _ = _norms(at, errors, S, att.key, at.key, errors.key, abs(att.scale))
 
-    def apart(j):
-        away = pieces.keys - pieces.P[:, j, None] @ pieces.keys
+    def centred_a(j):
+        away = at.key - at.P[:, j, None] @ at.key
         return P[:, j].sqrt()[..., None] * (att.scale * away @ att.query)
 
     return _Heads(
@@ -352,19 +371,37 @@ def _heads(pieces, accuracy):
         diam_a=diam_a,
         sigma_w=sigma_w,
         sigma_a=sigma_a,
-        beta=beta,
-        farthest=_farthest(pieces, accuracy, diam_w) + TINY,
+        beta=length(at.slope) * MORE + errors.slope + TINY,
+        farthest=_farthest(at, errors, diam_w) + TINY,
         P=P,
         maps=maps,
         maps_error=maps_error,
-        slopes=pieces.slopes,
-        slopes_error=accuracy.slopes,
-        lost=2 * error * P.sum(-1).amax(-1).sqrt(),
-        apart=apart,
+        slopes=at.slope,
+        slopes_error=errors.slope,
+        centred_a=centred_a,
+        centred_error=2 * a_error * P.sum(-1).amax(-1).sqrt(),
     )
 
 
-def _spread(pieces, accuracy, points, error):
+def _norms(at, errors, factor, matrix, points, points_error, unit=1.0):
+    """Of the map factor times matrix, and of the points z_j = factor times point j, in this unit.
+
+    Its norm and error, (h,), the diameter and the spreads of z, (h,) and (h, n), the error of z, (h,), and the map.
+    """
+    frobenius, longest = length(factor, (-2, -1)), length(points).amax(-1)
+    gamma_n = gamma(16 * (len(at.x) + sum(matrix.shape) + at.attention.output_width) + 256)
+    product = factor @ matrix
+    product_error = gamma_n * frobenius * length(matrix, (-2, -1))
+    norm = largest_singular(product) + product_error
+    z = points @ factor.mT
+    z_error = MORE * frobenius * (length(points_error).amax(-1) + gamma_n * longest)
+    diameter = torch.cdist(z, z, compute_mode="donot_use_mm_for_euclid_dist").amax((1, 2)) * MORE + 2 * z_error
+    sigma = _spread(at, errors, z, z_error)
+    norm, diameter, sigma = (unit * one + TINY for one in (norm, diameter, sigma))
+    return norm, product_error, diameter, sigma, unit * z_error, product
+
+
+def _spread(at, errors, points, error):
     r"""Standard deviations (h, n), in any direction, of points (h, n, k), known to `error` (h,), under the rows of P.
 
     .. math:: \mathrm{Var}_P(z) \le \sum_j P_j (z_j - c)^2 \quad \text{for any } c,
@@ -374,30 +411,30 @@ def _spread(pieces, accuracy, points, error):
     """
     found = []
     step = at_once(points.numel())
-    for rows in torch.arange(pieces.n, device=points.device).split(step):
-        upper = (pieces.P[:, rows] + accuracy.E[:, rows]).sqrt()  # (h, i, j)
-        away = points[:, None] - (pieces.P[:, rows] @ points)[:, :, None]
+    for rows in torch.arange(at.n, device=points.device).split(step):
+        upper = (at.P[:, rows] + errors.E[:, rows]).sqrt()  # (h, i, j)
+        away = points[:, None] - (at.P[:, rows] @ points)[:, :, None]
         found.append(largest_singular(upper[..., None] * away))
-    return MORE * (torch.cat(found, -1) + error[:, None] * (1 + accuracy.e.amax(-1, keepdim=True)).sqrt())
+    return MORE * (torch.cat(found, -1) + error[:, None] * (1 + errors.e.amax(-1, keepdim=True)).sqrt())
 
 
-def _farthest(pieces, accuracy, diameter):
+def _farthest(at, errors, diameter):
     """How far at most another attention to the same values could move each row of each head, (h, n)."""
-    w = torch.einsum("hmv,hjv->hjm", pieces.output, pieces.values)
-    distance = torch.cdist(pieces.P @ w, w, compute_mode="donot_use_mm_for_euclid_dist")
+    w = torch.einsum("hmv,hjv->hjm", at.output, at.value)
+    distance = torch.cdist(at.P @ w, w, compute_mode="donot_use_mm_for_euclid_dist")
     longest = length(w).amax(-1)[:, None]
-    gamma_n = gamma(16 * (pieces.n + pieces.values.shape[-1]) + 256)
-    lost = (length(accuracy.values).amax(-1) + gamma_n * length(pieces.values).amax(-1))[:, None]
-    error = accuracy.e * longest + 4 * lost * length(pieces.output, (-2, -1))[:, None]
+    gamma_n = gamma(16 * (at.n + at.value.shape[-1]) + 256)
+    lost = (length(errors.value).amax(-1) + gamma_n * length(at.value).amax(-1))[:, None]
+    error = errors.e * longest + 4 * lost * length(at.output, (-2, -1))[:, None]
     distance = torch.minimum(MORE * (distance + error[..., None]), diameter[:, None, None])
-    if pieces.hidden is not None:
-        distance = distance.masked_fill(pieces.hidden, 0)
+    if at.hidden is not None:
+        distance = distance.masked_fill(at.hidden, 0)
     return distance.amax(-1)
 
 
-def _general(pieces, x, M, N, eps):
+def _general(at, x, M, N, eps):
     """The general bound of each head, from the norms of its maps, on tokens as large as any in the balls, summed."""
-    att, largest = pieces.attention, length(x).max() * MORE
+    att, largest = at.attention, length(x).max() * MORE
     bias = 0 * M[:, 0]
     if att.query_bias is not None:
         c = length(att.scale * torch.einsum("hkd,hk->hd", att.key, att.query_bias))

@@ -1,18 +1,56 @@
-r"""Spectral norms as numbers that are upper bounds, rounding included.
+r"""Rounding, counted: computed norms as upper bounds, and how far the linearization that float64 has is from the truth.
 
 The model: float64, every operation exact up to a factor :math:`1 + \delta`, :math:`|\delta| \le u = 2^{-53}`, so that a
 sum of c products errs by at most :math:`\gamma_c = c u / (1 - c u)` times the sum of the absolute products, in any
 order (higham2002accuracy, section 3.1); no overflow, underflow only of numbers that do not matter, and gradual: no
-flush to zero. Symmetric
-eigenvalues of order p are taken to err by at most ``8 p u`` times the trace, generously above what LAPACK shows.
+flush to zero. Symmetric eigenvalues of order p are taken to err by at most ``8 p u`` times the trace, generously above
+what LAPACK shows.
+
+What `lipnb.certify` adds as rounding, to every order; hats are computed. Sums of positive numbers below are themselves
+computed, with relative errors below :math:`2^{-32}`, the `MORE` by which they are enlarged: sums of up to `MOST`
+numbers, over tokens, heads, or one width. Larger ones are refused (`sums_counted`); a `length`, of matrices too, counts
+its own. In the units of `in_units`
+what multiplies a number later on is below :math:`2^{700}` (lengths :math:`2^{400}`, scale and norms of rows
+:math:`2^{150}` each), so that what underflow takes, :math:`2^{-1074}` an operation, stays below `TINY` in the logits
+and in the result. A norm that squares its entries would take more, all of a vector below :math:`2^{-537}`: those that
+are factors of a bound divide by the largest entry first (`length`).
+
+1. *Projections.* :math:`|\hat k - k| \le \gamma_{d+4} |W_K| |x - \bar x| =: r^k`, and so :math:`r^v`;
+   :math:`|\hat q - q| \le |s| \gamma_{d+4} (|W_Q| |x| + |b_Q|) =: r^q`. Rows that are normalised or turned:
+   `RowErrors`.
+2. *Logits.* :math:`\hat\ell = \mathrm{fl}(\hat q \cdot \hat k + \log a)`, no product of errors dropped:
+   :math:`|\hat\ell_{ij} - \ell_{ij}| \le |\hat q_i| \cdot (\gamma_{k+4} |\hat k_j| + r^k_j) + r^q_i \cdot
+   (|\hat k_j| + r^k_j) + 8 u\, (|\log a_j - \max \log a| + \max |\log a|)`. Subtracting the maximum adds u times
+   the difference, exp, sum and quotient together :math:`\gamma_{n+16}` (exp, log, tanh and cosh are taken to be
+   within four units): :math:`t_{ij}`. A cap c has slopes in [0, 1] and values in [-c, c]: an error t of the product
+   becomes at most :math:`\min(t + 2 u |\hat\ell|, 2 c) + 16 u c`, and its slope :math:`\kappa' = \cosh^{-2}(\ell / c)`
+   moves by at most :math:`0.77\, (t + 2 u |\hat\ell|) / c + 32 u`. What is added by distance, B, costs
+   :math:`8 u |B|`. A sink is one more column, whose logit is given.
+3. *Probabilities.* :math:`P_{ij} = \hat P_{ij} e^{\theta_{ij}} / \sum_l \hat P_{il} e^{\theta_{il}}` with
+   :math:`|\theta_{ij}| \le t_{ij}`. The denominator lies between :math:`e^{-T_i}` and :math:`e^{T_i}`,
+   :math:`T_i = \log \sum_l \hat P_{il} e^{t_{il}}` (below by Jensen: :math:`\sum \hat P \theta \ge -\sum \hat P t \ge
+   -T_i`). So :math:`|\hat P_{ij} - P_{ij}| \le \hat P_{ij} (e^{t_{ij} + T_i} - 1) =: E_{ij}`, and as rows add up to
+   one, the largest entry of a row changes by no more than all others together: this is hard attention, where
+   :math:`E_{ij}` is below :math:`e^{\text{gap}}` though the errors of the logits are large. With weights
+   :math:`\sqrt{a_i / a_j}` multiplies both sides.
+4. *Jacobian*, for any P within E: `jacobian_error`. 5. *Its arithmetic*: `arithmetic`.
 """
+
+import math
 
 import torch
 
-__all__ = ["UNIT", "gamma", "largest_eigenvalue", "largest_singular", "largest_singular_of_each", "length"]
+from lipnb.attention.rope_norm import normalised
+
+__all__ = ["largest_singular"]
 
 UNIT = 2.0**-53
+MOST = 2**20
+MORE = 1 + 2.0**-32  # sums of so many positive numbers: gamma of 2^20 is about 2^-33
+TINY = 2.0**-300
 EXACT_WORK = 2e9  # matrices times order^3 up to which eigenvalues are computed, not bounded by a trace
+FARTHEST = 2.0**400  # of lengths that norms divide by: squares beyond it, or below its inverse, are not trusted
+LARGEST = 2.0**150  # of the probabilities with the root of the weights
 
 
 def gamma(count):
@@ -21,12 +59,16 @@ def gamma(count):
 
 
 def length(tensor, dim=-1):
-    """Euclidean length over one dimension or several, divided by the largest entry first: squares cannot underflow."""
+    """Upper bound on the Euclidean length over one dimension or several, its own rounding counted, however many.
+
+    Divided by the largest entry first, so that squares cannot underflow. Of c entries the quotients err by a unit each,
+    the sum of squares by c units, the root by half of both, the product by a unit.
+    """
     if not tensor.numel():
         return torch.linalg.vector_norm(tensor, dim=dim)
     size = tensor.abs().amax(dim, keepdim=True)
     unit = torch.linalg.vector_norm(tensor / torch.where(size > 0, size, 1), dim=dim)
-    return size.amax(dim) * unit
+    return size.amax(dim) * unit * (1 + gamma(tensor.numel() // max(1, unit.numel()) + 8))
 
 
 def largest_eigenvalue(gram):
@@ -67,22 +109,12 @@ def largest_singular(matrix):
 
 
 def largest_singular_of_each(matrices, lot=None):
-    r"""Upper bounds on the spectral norms of many matrices, from a trace of powers where that is much cheaper.
+    r"""(c,): upper bounds on the norms of matrices (c, a, b), from a trace of powers where that is much cheaper.
 
-    .. math:: \|M\|_2 \le \big(\mathrm{tr}\,(M^\top M)^4\big)^{1/8} = \|(M^\top M)^2\|_F^{1/4} .
+    .. math:: \|M\|_2 \le \big(\mathrm{tr}\,(M^\top M)^4\big)^{1/8} = \|(M^\top M)^2\|_F^{1/4} ,
 
-    Parameters
-    ----------
-    matrices : Tensor, shape (c, a, b)
-        Float64.
-    lot : int, optional
-        How many matrices the choice of the method counts; default c. With it the answer for a matrix does not depend
-        on how many others come along.
-
-    Returns
-    -------
-    Tensor, shape (c,)
-        Upper bounds, above the norm by at most the eighth root of the rank.
+    above the norm by at most the eighth root of the rank. The choice counts `lot` matrices, or these c: with a lot the
+    answer for a matrix does not depend on how many others come along.
     """
     c, a, b = matrices.shape
     if b > a:
@@ -95,3 +127,307 @@ def largest_singular_of_each(matrices, lot=None):
     trace = torch.diagonal(gram, dim1=-2, dim2=-1).sum(-1)
     power = torch.linalg.matrix_norm(gram @ gram).sqrt()  # >= the largest eigenvalue of the computed Gram matrix
     return size * (power + 2 * (gamma(a + 2) + gamma(b**2 + 2)) * trace).sqrt() * (1 + 8 * UNIT)
+
+
+def sums_counted(at):
+    """Whether no sum that `MORE` stands for has more than `MOST` numbers."""
+    att = at.attention
+    return max(at.n, at.heads, att.width, att.key_width, att.value_width) <= MOST
+
+
+def orthogonality(basis):
+    r"""How far the columns of `basis` B (n, r) are from orthonormal, at most: :math:`\|B^\top B - I\|_F`.
+
+    The computed Gram matrix errs by at most :math:`\gamma_n |B|^\top |B|`, whose Frobenius norm is at most that of B
+    squared; the difference from I by a unit of each.
+    """
+    n, r = basis.shape
+    if r == 0:
+        return 0.0
+    gram = basis.mT @ basis - torch.eye(r, dtype=basis.dtype, device=basis.device)
+    return MORE * (length(gram, (0, 1)) + gamma(n + 4) * (length(basis, (0, 1)).square() + math.sqrt(r))).item()
+
+
+class RowErrors:
+    r"""Rounding of the rows that become queries (without their scale) or keys, and of their derivatives.
+
+    A row :math:`y = W x + b` becomes :math:`R\, N(y)`, or one of the two, or stays. The rotation R is the table of
+    cosines and sines that the map itself has, exact by definition, and not quite orthogonal. With
+    :math:`N(y) = w \circ r y`, :math:`r = (|y|^2 / K + \epsilon)^{-1/2}`, :math:`u = r y`, errors
+    :math:`|\hat y - y| \le r^y` and :math:`\eta = |r^y| / \sqrt K`:
+
+    1. :math:`1 / r` is the length of :math:`(y / \sqrt K, \sqrt \epsilon)`, so it moves by at most :math:`\eta`. Hence
+       :math:`r \le r^+ := (1 / \hat r - \eta)^{-1}`, if that is positive, and
+       :math:`|\hat r - r| \le \delta := r^+ \hat r \eta + \gamma_{K+16} \hat r`.
+    2. Entry by entry :math:`|\hat u - u| \le |\hat y| \delta + r^+ r^y + \gamma_8 |\hat y| \hat r`.
+    3. The derivative :math:`w \circ r (I - u u^\top / K)` has norm at most :math:`\max |w|\, r^+`, for
+       :math:`|u|^2 \le K`, and moves by at most :math:`\max |w| (\delta + 3 r^+ |\hat u - u| / \sqrt K)`.
+    4. R stretches by at most :math:`g = \max (\cos^2 + \sin^2)^{1/2}`, entry by entry as :math:`|R|`; its products
+       err by :math:`\gamma_8 |R| |y|`.
+
+    Made of `at`, the `name` "query" or "key", and the tokens (n, d) that the rows are made of.
+
+    Attributes
+    ----------
+    error : Tensor, shape (h, n, k)
+        Entrywise, of the finished rows: :math:`r^q / |s|` or :math:`r^k`.
+    identity : bool
+        Whether the finished rows are the rows: no norm, no rotation.
+    derivative, derivative_error : Tensor, shape (h,)
+        Largest norm of the derivative of a finished row in its token, true or computed; and of its error.
+    absolute_in_row, absolute_in_token : Tensor, shape (h,)
+        Largest norm of the derivative of a finished row in its row, and in its token, with all numbers replaced by
+        their absolute values.
+    resolved : bool
+        Whether every length that a norm divides by is known to be positive.
+    """
+
+    def __init__(self, at, name, tokens):
+        matrix, bias = getattr(at.attention, name), getattr(at.attention, f"{name}_bias")
+        sizes = torch.einsum("nd,hkd->hnk", tokens.abs(), matrix.abs())
+        if bias is not None:
+            sizes = sizes + bias.abs()[:, None]
+        rows, norm = at.rows[name], at.norms[name]
+        self.error = gamma(tokens.shape[1] + 4) * MORE * sizes + TINY**2  # r^y = gamma_{d+4} (|W| |x| + |b|)
+        self.identity, self.resolved = norm is None and at.turn is None, True
+        if norm is not None and norm.joint:
+            matrix = matrix.flatten(0, 1)  # one mean square for all heads: their rows are one
+        self.derivative = MORE * largest_singular(matrix).expand(at.heads)
+        self.derivative_error = torch.zeros_like(self.derivative)
+        self.absolute_in_row = torch.ones_like(self.derivative)
+        if norm is not None:
+            factor, factor_error = self._normalise(rows, norm)
+            self.derivative, self.derivative_error = factor * self.derivative, factor_error * self.derivative
+            self.absolute_in_row = 2 * factor  # |I| + |u| |u|^T / K has norm 2
+        if at.turn is not None:
+            g = MORE * max(1.0, sum(part.square() for part in at.turn).amax().sqrt().item())
+            turned_sizes = self._turned(normalised(rows, norm).abs(), at.turn)  # |R| |y|
+            self.error = MORE * (self._turned(self.error, at.turn) + gamma(8) * turned_sizes)  # line 4
+            self.derivative, self.derivative_error = g * self.derivative, g * self.derivative_error
+            self.absolute_in_row = 2 * self.absolute_in_row  # | |R| | <= |cos| + |sin| <= sqrt(2) g
+        self.absolute_in_row = MORE * self.absolute_in_row.expand(at.heads)
+        self.absolute_in_token = MORE * self.absolute_in_row * length(matrix, (-2, -1))
+
+    def _normalise(self, rows, norm):
+        """Errors of normalised rows; the norm of the derivative of N, and its error, (h,) each."""
+        dims, K = ((-3, -1), rows.shape[-3] * rows.shape[-1]) if norm.joint else ((-1,), rows.shape[-1])
+
+        def root_mean_square(tensor):  # (h or 1, n, 1)
+            return MORE * length(tensor, dims).reshape(-1, rows.shape[-2], 1) / math.sqrt(K)
+
+        r, eta = (norm.mean(rows.square()) + norm.eps).rsqrt(), root_mean_square(self.error)
+        least = (1 - gamma(K + 16)) / r - eta  # line 1: of 1 / r
+        inside = (least > 0) & (r <= FARTHEST) & (r >= 1 / FARTHEST)
+        self.resolved = bool(inside.all())
+        r_upper = MORE / torch.where(inside, least, 1)  # r^+
+        delta = MORE * (r_upper * r * eta + gamma(K + 16) * r)
+        unit_error = MORE * (rows.abs() * (delta + gamma(8) * r) + r_upper * self.error)  # line 2
+        weight = norm.weight.abs()
+        self.error = MORE * weight[:, None] * unit_error + TINY**2
+        largest = weight.amax(-1)[:, None, None]
+        derivative_error = largest * (delta + 3 * r_upper * root_mean_square(unit_error))  # line 3
+        return MORE * (largest * r_upper).amax((1, 2)), MORE * derivative_error.amax((1, 2))
+
+    @staticmethod
+    def _turned(sizes, turn):
+        """Positive rows under the absolute values of the rotation."""
+        cos, sin = (part.abs() for part in turn)
+        p = cos.shape[-1]
+        first, second, rest = sizes.split([p, p, sizes.shape[-1] - 2 * p], -1)
+        return torch.cat([first * cos + second * sin, second * cos + first * sin, rest], -1)
+
+
+class RoundingErrors:
+    r"""Distances of a `RoundedLinearization` from the truth: :math:`r^q, r^k, r^v`, E and what follows from them.
+
+    Attributes
+    ----------
+    E, Et : Tensor, shape (h, n, n)
+        Entrywise, of `P` and `Pt`: line 3.
+    e : Tensor, shape (h, n)
+        Row sums of E.
+    capped_E, capped_Et : Tensor, shape (h, n, n)
+        Entrywise, of `capped_P` and `capped_Pt`: E and Et without a cap.
+    query, key, value : Tensor, shape (h, n, k) or (h, n, v)
+        Entrywise, :math:`r^q`, :math:`r^k` and :math:`r^v`: line 1.
+    slope, longest_slope : Tensor, shape (h, n)
+        Largest length of the error of a slope :math:`b_{ij} = (M^k_j)^\top q_i`, and of the slope, true or computed.
+    """
+
+    def __init__(self, at):
+        att, self.at = at.attention, at
+        self._of_query = RowErrors(at, "query", at.x)
+        self._of_key = RowErrors(at, "key", at.key_tokens)
+        # line 1
+        self.key, self.query = self._of_key.error, abs(att.scale) * self._of_query.error + TINY**2
+        sizes = torch.einsum("nd,hkd->hnk", at.value_tokens.abs(), att.value.abs())
+        if att.sinks is not None and att.value_bias is not None:
+            sizes = sizes + att.value_bias.abs()[:, None]
+        self.value = gamma(at.x.shape[1] + 4) * MORE * sizes + TINY**2
+        self.slope, self.longest_slope = self._slopes()
+        # lines 2 and 3
+        self.E, self.Et = (one[..., : at.n] for one in self._probability_errors(self._logit_errors()))
+        self.e = MORE * self.E.sum(-1)
+        # |P^ k^ - P k| <= |P^ - P| + P^ |k^ - k|, for slopes k of the cap, at most 1
+        self.capped_E, self.capped_Et = (
+            (error if at.cap_slope is None else MORE * (error + P * self._cap_slope_errors()))
+            for error, P in ((self.E, at.P), (self.Et, at.Pt))
+        )
+
+    def _slopes(self):
+        """Bounds on the errors of slopes, and on slopes."""
+        at, att = self.at, self.at.attention
+        if at.fixed_keys:  # |W_K^T|(r^q + gamma |q|)
+            by_query = torch.einsum("hnk,hkd->hnd", self.query, att.key.abs())
+            sizes = torch.einsum("hnk,hkd->hnd", at.query.abs(), att.key.abs())
+            error = MORE * length(by_query + gamma(att.key_width + 4) * sizes)
+            return error, length(at.slope) * MORE + error
+        # |M^k^T q| in norms: |M^k| |r^q| + |M^k's error| |q|
+        query, query_error = MORE * length(at.query), MORE * length(self.query)
+        M, M_error = self._of_key.derivative[:, None], self._of_key.derivative_error[:, None]
+        error = MORE * (M * query_error + M_error * query)
+        return error, MORE * (M * (query + query_error) + M_error * query)
+
+    def _product_errors(self):
+        """Bounds on the errors of the products of queries and keys, (h, n, n)."""
+        at, key = self.at, self.at.key.abs()
+        gamma_k = gamma(at.attention.key_width + 4)
+        # |q^| (gamma_{k+4} |k^| + r^k) + r^q (|k^| + r^k)
+        return at.query.abs() @ (gamma_k * key + self.key).mT + self.query @ (key + self.key).mT
+
+    def _cap_slope_errors(self):
+        """Bounds on the errors of the slopes of the cap, (h, n, n): 0.77 (t + 2 u |logit|) / c + 32 u."""
+        t = self._product_errors() + 2 * UNIT * self.at.products.abs()
+        return MORE * (0.77 * t / self.at.attention.cap).clamp_max(1) + 32 * UNIT
+
+    def _logit_errors(self):
+        """Bounds t on the errors of the logits below the largest of their rows, exp and sum included, as `logits`."""
+        at, att = self.at, self.at.attention
+        n, t = at.n, self._product_errors()
+        if att.cap is not None:  # min(t + 2 u |logit|, 2 c) + 16 u c
+            t = (MORE * t + 2 * UNIT * at.products.abs()).clamp_max(2 * att.cap) + 16 * UNIT * att.cap
+        if at.log_weights is not None:
+            t = t + 8 * UNIT * (at.log_weights.abs() + at.log_size)
+        if att.relative is not None:
+            t = t + 8 * UNIT * att.place(torch.zeros_like(t), n).abs()
+        # the difference from the largest; exp, sum and quotient
+        t = t + 2 * UNIT * at.logits[..., :n].abs() + gamma(n + 16)
+        t = MORE * (t if at.hidden is None else t.masked_fill(at.hidden, 0))
+        if att.sinks is None:
+            return t
+        size = att.sinks.abs()[:, None] + (0 if at.log_weights is None else at.log_size)
+        sink = 8 * UNIT * (size + at.logits[..., n].abs()) + gamma(n + 16)
+        return torch.cat([t, MORE * sink[..., None]], -1)
+
+    def _probability_errors(self, t):
+        """E and Et, from the errors t of the logits, a column for sinks among them."""
+        at = self.at
+        seen = torch.isfinite(at.logits)
+        log_sum = at.logits.logsumexp(-1, keepdim=True)
+        T = (at.logits + t).logsumexp(-1, keepdim=True) - log_sum  # log sum_l P_il e^t_il
+        exponent_error = MORE * (t + MORE * T.clamp_min(0) + gamma(4 * at.n + 64))
+
+        def error(P, log_P, exponent_error):
+            far = (log_P + exponent_error).exp()  # |P - P'| <= max(P, P')
+            near = P * torch.expm1(exponent_error.clamp_max(1))  # P (e^{t + T} - 1)
+            return torch.where(seen, MORE * torch.where(exponent_error < 0.5, near, far) + TINY**3, 0)
+
+        E = error(at.P_with_sink, at.logits - log_sum, exponent_error).clamp_max(1)
+        # rows add up to one: the largest entry changes by no more than all others together
+        top = at.logits.argmax(-1, keepdim=True)
+        others = MORE * E.scatter(-1, top, 0).sum(-1, keepdim=True) + gamma(at.n + 16)
+        at_top = torch.minimum(others, E.gather(-1, top))
+        E = E.scatter(-1, top, at_top)
+        if at.log_weights is None:
+            return E, E
+        # with weights sqrt(a_i / a_j) multiplies both sides; `rounding` is that of its logarithm, added to the logit
+        half = at.log_root_ratio().expand_as(E)
+        log_Pt = at.logits + half - log_sum
+        rounding = 16 * UNIT * (torch.where(seen, at.logits.abs(), 0) + half.abs() + at.log_size + log_sum)
+        Et = error(at.Pt_with_sink, log_Pt, MORE * (exponent_error + rounding))
+        top_rounding = torch.expm1(2 * MORE * (rounding + gamma(at.n + 16)).gather(-1, top))
+        at_top = torch.minimum(
+            half.gather(-1, top).exp() * at_top + top_rounding * at.Pt_with_sink.gather(-1, top), Et.gather(-1, top)
+        )
+        return E, Et.scatter(-1, top, MORE * at_top)
+
+    def resolved(self):
+        """Whether float64 resolves attention and norms: every row to within one half, and nothing too large."""
+        known = self._of_query.resolved and self._of_key.resolved and sums_counted(self.at)
+        return known and bool((self.e <= 0.5).all() and torch.isfinite(self.Et).all() and (self.at.Pt <= LARGEST).all())
+
+    def lengths(self):
+        r"""(h,) each: :math:`\nu, \kappa, \alpha, \delta\alpha`.
+
+        The largest lengths of values, of keys and of :math:`s (M^q_i)^\top k_j`, errors included, and of the errors of
+        the last.
+        """
+        at, att = self.at, self.at.attention
+        nu, kappa = (
+            (length(known) + length(error)).amax(-1) * MORE
+            for known, error in ((at.value, self.value), (at.key, self.key))
+        )
+        if self._of_query.identity:  # |W_Q^T|(r^k + gamma |k|)
+            error = abs(att.scale) * (gamma(att.key_width + 4) * at.key.abs() + self.key) @ att.query.abs()
+            error = length(error) * MORE
+            alpha = (length(att.scale * at.key @ att.query) + error).amax(-1) * MORE
+            return nu, kappa, alpha, error.amax(-1)
+        # |M^q| |r^k| + |M^q's error| |k|
+        M, M_error, key_error = self._of_query.derivative, self._of_query.derivative_error, length(self.key).amax(-1)
+        error = MORE * abs(att.scale) * (M * (MORE * key_error) + M_error * kappa)
+        return nu, kappa, MORE * (abs(att.scale) * M * kappa + error), error
+
+    def jacobian_error(self):
+        r"""Bound on the norm of the change of the Jacobian from the linearization to the truth.
+
+        With :math:`\nu = \max |v_j|`, :math:`\rho = \max |r^v_j|`, :math:`e_i = \sum_l E_{il} \le 1/2`: the mean moves
+        by :math:`|\hat o_i - o_i| = |\sum_l (\hat P - P)_{il} \hat v_l + P_{il} (\hat v - v)_l| \le \nu e_i + \rho`, so
+        the gap :math:`g_{ij} = v_j - o_i`, of length at most :math:`2 \nu`, by :math:`\nu e_i + 2 \rho`, and
+        :math:`|\hat g_{ij}| \le 5 \nu`. In telescoping sums, nothing dropped, for each head
+
+        .. math::
+            |\hat P \hat g \hat b - P g b| &\le |\hat P - P| |g| |b| + \hat P |\hat g - g| |b|
+                + \hat P |\hat g| |\hat b - b|, \\
+            |\hat C_i - C_i| &\le 5 \nu e_i \alpha + (\nu e_i + 2 \rho) \alpha + 2 \nu\, \delta\alpha,
+
+        :math:`\alpha` and :math:`\delta\alpha` the largest :math:`|s W_Q^\top k_j|` and its error; the value term moves
+        by :math:`\|E\|_F \|W_V\|`. The query term is block diagonal, the largest block counts; :math:`\|W_O\|`
+        multiplies all.
+        """
+        at, att = self.at, self.at.attention
+        nu, _, alpha, alpha_error = self.lengths()
+        rho, nu = MORE * length(self.value).amax(-1)[:, None], nu[:, None]
+        gap_error, b = nu * self.e + 2 * rho, self.longest_slope
+        # Frobenius norms over j here and over i below
+        key = 2 * nu * b * length(self.capped_Et) + length(at.Pt) * (gap_error * b + 5 * nu * self.slope)
+        query = (5 * nu * MORE * self.capped_E.sum(-1) + gap_error) * alpha[:, None] + 2 * nu * alpha_error[:, None]
+        value = length(self.Et, (-2, -1)) * largest_singular(att.value)
+        return MORE**4 * (largest_singular(at.output) * (value + length(key) + query.amax(-1))).sum()
+
+    def arithmetic(self):
+        r"""A number that bounds the computed Jacobian, and :math:`\gamma_c`: together they bound its arithmetic.
+
+        Every number replaced by its absolute value or a factor by its Frobenius norm, which no orthogonal
+        transformation changes: :math:`\sum_h \|W_O\|_F \big(\|\hat P\|_F \|W_V\|_F + 5 \nu \|W_K\|_F \|(\hat P_{ij}
+        |\hat q_i|)\|_F + 5 \nu \kappa |s| \|W_Q\|_F\big)`, :math:`\kappa = \max |k_j|`. Returned with its
+        :math:`\gamma_c`: c counts all sums on the way from the linearization to a norm, and eight units for each row of
+        a factorisation.
+        """
+        at, att = self.at, self.at.attention
+
+        def frobenius(matrix):
+            return length(matrix, (-2, -1))
+
+        nu, kappa, *_ = self.lengths()
+        key = 5 * nu * self._of_key.absolute_in_token * length(length(at.Pt) * length(at.query))
+        query = 5 * nu * kappa * abs(att.scale) * self._of_query.absolute_in_token
+        heads = frobenius(at.output) * (frobenius(at.Pt) * frobenius(att.value) + key + query)
+        n, d = at.x.shape
+        count = (
+            16 * (n + d + att.key_width + att.value_width + att.output_width)
+            + 4 * att.heads * (att.value_width + att.key_width)
+            + 256
+        )
+        if any(at.norms.values()):
+            count += 16 * att.heads * att.key_width
+        return MORE**4 * heads.sum(), gamma(count)

@@ -16,16 +16,24 @@ import torch
 from lipnb.attention import Local
 from lipnb.bounds.cholesky_certificates import Computed, Prover, largest_proved, sandwich
 from lipnb.bounds.norms import triangle
-from lipnb.bounds.pieces import Pieces
-from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each, length
-from lipnb.bounds.rounding_errors import RowErrors
+from lipnb.bounds.rounded_linearization import RoundedLinearization
+from lipnb.bounds.rounding import (
+    MORE,
+    UNIT,
+    RowErrors,
+    gamma,
+    largest_singular,
+    largest_singular_of_each,
+    length,
+    orthogonality,
+)
 from lipnb.checks import at_once
 from lipnb.scaling import powers_of_two
 
-__all__ = ["Pieces", "Terms", "bases", "three_terms"]
+__all__ = ["Terms", "three_terms"]
 
-DEAR = 5e8  # matrices times order^3 from which norms are tested by a factorisation, not computed
-FEW = 4  # of them tested together
+DEAR = 5e8  # matrices times order^3 from which norms are proved by a factorisation, not computed
+FEW = 4  # of them proved together
 LEADING = 4  # token directions, at most, that the value term treats exactly
 BALANCED = 4  # times that weights of tokens are brought nearer to their best
 FARTHEST = 1e3  # that one is from another
@@ -46,20 +54,20 @@ class Terms(NamedTuple):
     value: torch.Tensor
 
 
-def bases(pieces):
+def bases(at):
     """Orthonormal token directions, columns of (n, n), and feature directions, of (d, d), the weightiest first.
 
     S: the right singular directions of the attention matrices, each with the size of its value map. Y: of the slopes
     b_i, each with the size of its z_i, and of the query terms. Any orthonormal directions give valid bounds.
     """
-    att = pieces.attention
-    size = torch.linalg.matrix_norm(pieces.output) * torch.linalg.matrix_norm(att.value)
-    S = torch.linalg.eigh(_unit(torch.einsum("h,hij,hil->jl", _unit(size) ** 2, pieces.Pt, pieces.Pt))).eigenvectors
-    centred = pieces.values - pieces.values.mean(1, keepdim=True)
-    reach = torch.einsum("hij,hjv->hi", pieces.Pt**2, _unit(centred) ** 2).sqrt()
-    reach = reach * torch.linalg.matrix_norm(pieces.output)[:, None] * centred.abs().amax()
-    b = (reach[..., None] * pieces.slopes).flatten(0, 1)
-    N = sum((M := pieces.query_term(rows)).flatten(0, 1).T @ M.flatten(0, 1) for rows in pieces.some_rows())
+    att = at.attention
+    size = torch.linalg.matrix_norm(at.output) * torch.linalg.matrix_norm(att.value)
+    S = torch.linalg.eigh(_unit(torch.einsum("h,hij,hil->jl", _unit(size) ** 2, at.Pt, at.Pt))).eigenvectors
+    centred = at.value - at.value.mean(1, keepdim=True)
+    reach = torch.einsum("hij,hjv->hi", at.Pt**2, _unit(centred) ** 2).sqrt()
+    reach = reach * torch.linalg.matrix_norm(at.output)[:, None] * centred.abs().amax()
+    b = (reach[..., None] * at.slope).flatten(0, 1)
+    N = sum((M := at.query_term(rows)).flatten(0, 1).T @ M.flatten(0, 1) for rows in at.row_blocks())
     W = att.query.flatten(0, 1)
     Y = torch.linalg.eigh(_unit(b.T @ b + W.T @ N @ W)).eigenvectors
     return S.flip(1), Y.flip(1)
@@ -72,7 +80,7 @@ def _unit(tensor):
 
 
 @torch.no_grad()
-def three_terms(pieces: Pieces, S: torch.Tensor | None = None, Y: torch.Tensor | None = None) -> Terms:
+def three_terms(at: RoundedLinearization, S: torch.Tensor | None = None, Y: torch.Tensor | None = None) -> Terms:
     r"""Upper bounds on the query, key and value terms of the Jacobian times :math:`E \otimes F`.
 
     .. math::
@@ -93,7 +101,7 @@ def three_terms(pieces: Pieces, S: torch.Tensor | None = None, Y: torch.Tensor |
 
     Parameters
     ----------
-    pieces : Pieces
+    at : RoundedLinearization
         Of an attention and an input.
     S : Tensor, shape (n, r), optional
         Orthonormal token directions to leave out.
@@ -103,23 +111,23 @@ def three_terms(pieces: Pieces, S: torch.Tensor | None = None, Y: torch.Tensor |
     Returns
     -------
     Terms
-        Upper bounds up to rounding; `lipnb.certify` adds what that may be, see `lipnb.bounds.rounding_errors`.
+        Upper bounds up to rounding; `lipnb.certify` adds what that may be, see `lipnb.bounds.rounding`.
 
     Examples
     --------
     >>> from lipnb import Attention
     >>> eye = torch.eye(2).double()
-    >>> terms = three_terms(Pieces(Attention.from_matrices(eye, eye), eye))
+    >>> terms = three_terms(RoundedLinearization(Attention.from_matrices(eye, eye), eye))
     >>> [round(term.item(), 4) for term in terms]
     [0.3932, 0.3932, 1.0]
     """
-    if S is not None and S.shape[1] == pieces.n:
-        return Terms(*[pieces.P.new_zeros(())] * 3)
-    d = pieces.attention.width
-    S = pieces.P.new_zeros(pieces.n, 0) if S is None else S
-    Y = pieces.P.new_zeros(d, 0) if Y is None else Y
-    norms = _norms(pieces.R, pieces.n)
-    return Terms(_query(pieces, Y, norms), _key(pieces, S, Y, norms), _value(pieces, S, Y))
+    if S is not None and S.shape[1] == at.n:
+        return Terms(*[at.P.new_zeros(())] * 3)
+    d = at.attention.width
+    S = at.P.new_zeros(at.n, 0) if S is None else S
+    Y = at.P.new_zeros(d, 0) if Y is None else Y
+    norms = _norms(at.R, at.n)
+    return Terms(_query(at, Y, norms), _key(at, S, Y, norms), _value(at, S, Y))
 
 
 def _without(rows, Y):
@@ -132,29 +140,30 @@ def _norms(R, count):
     return Prover(R) if count * max(R.shape) ** 3 > DEAR and R.any() else Computed(R)
 
 
-def _query(pieces, Y, norms):
+def _query(at, Y, norms):
     """The largest diagonal block."""
-    W = torch.linalg.qr(_without(pieces.attention.query.flatten(0, 1), Y).mT, mode="r").R.mT  # (h k, p')
-    if isinstance(norms, Prover) and not pieces.attention.joint_norm:
-        return _largest_tested(pieces, W, norms)
-    return _largest_block(pieces, lambda rows: pieces.query_term(rows) @ W)
+    W = torch.linalg.qr(_without(at.attention.query.flatten(0, 1), Y).mT, mode="r").R.mT  # (h k, p')
+    if isinstance(norms, Prover) and not at.attention.joint_norm:
+        return _largest_proved(at, W, norms)
+    return _largest_block(at, lambda rows: at.query_term(rows) @ W)
 
 
-def _largest_tested(pieces, W, tested):
+def _largest_proved(at, W, prover):
     """Bound on the largest norm of R diag_h(C) W over all tokens, with blocks C (tokens, h, v, k) and W (h k, p')."""
     best, gram = W.new_zeros(()), W @ W.mT
-    heads = length(W.unflatten(0, (pieces.heads, -1)), (-2, -1))
-    for rows in torch.arange(pieces.n, device=W.device).split(FEW):
-        C = pieces.pulled(rows, pieces.covariance(rows))
-        lost = gamma(W.shape[1] + 2 * C.shape[-1] + 16) * (length(C, (-2, -1)) * heads).square().sum(-1)
-        best = tested.upper(sandwich(C, gram)[:, None], 2 * lost, together=best)
+    W_norms = length(W.unflatten(0, (at.heads, -1)), (-2, -1))  # Frobenius, of each head
+    for rows in torch.arange(at.n, device=W.device).split(FEW):
+        C = at.in_query_rows(rows, at.covariance(rows))
+        # K = C (W W^T) C^T errs by gamma |C| |W| |W|^T |C|^T
+        K_errors = 2 * gamma(W.shape[1] + 2 * C.shape[-1] + 16) * (length(C, (-2, -1)) * W_norms).square().sum(-1)
+        best = prover.upper(sandwich(C, gram)[:, None], K_errors, at_least=best)
     return best
 
 
-def _largest_block(pieces, blocks):
+def _largest_block(at, blocks):
     """Largest norm of one matrix for each token, in the order of Frobenius norms until no later one can be larger."""
     frobenius = []
-    for rows in pieces.some_rows():
+    for rows in at.row_blocks():
         N = blocks(rows)
         size = N.abs().amax()
         frobenius.append(size * torch.linalg.matrix_norm(_unit(N)) * (1 + gamma(N[0].numel() + 2)))
@@ -167,53 +176,69 @@ def _largest_block(pieces, blocks):
     return best
 
 
-def _key(pieces, S, Y, norms):
+def _key(at, S, Y, norms):
     """One weight for all tokens j, where keys are one matrix times the tokens; one for each, where S mixes none."""
-    alike, each = pieces.fixed_keys, S.shape[1] == 0 or not pieces.fixed_keys
-    found = [_weighted(pieces, S, Y, norms, alike=True)] if alike else []
-    return min([_weighted(pieces, S[:, :0], Y, norms, alike=False), *found] if each else found)
+    found = []
+    if S.shape[1] == 0 or not at.fixed_keys:
+        found.append(_weighted(at, S[:, :0], Y, norms, each=True))
+    if at.fixed_keys:
+        found.append(_weighted(at, S, Y, norms, each=False))
+    return min(found)
 
 
-def _weighted(pieces, S, Y, norms, *, alike):
+def _weighted(at, S, Y, norms, *, each):
     r"""Bound on the key term with weights T: the largest norm, over tokens j, of all rows (i, h) of this matrix.
 
     .. math:: \rho_i T^{(h)}_{ij}\, (F b^{(h)}_{ij})^\top = \rho_i T^{(h)}_{ij}\, q_i^\top D_j\, W_K F
 
     with D_j the derivative of key j in its row. With :math:`(W_K F)^\top = Q R` the norm is that of
     :math:`\rho_i T_{ij}\, q_i^\top D_j R^\top`, from the Gram matrices :math:`\sum_{ih} (\rho_i T_{ij})^2 D_j^\top q_i
-    q_i^\top D_j` of small order.
+    q_i^\top D_j` of small order. `each`: a weight for each token j; else one for all.
     """
-    att, errors = pieces.attention, RowErrors(pieces, "key", pieces.key_tokens)
-    gamma_n = gamma(16 * (pieces.times * pieces.n + sum(pieces.R.shape) + sum(att.key.shape)) + 256)
-    weights = _weights(pieces, Y, alike, gamma_n)
-    factors = weights.movedim(1, 0) * _rho(pieces, weights, S, norms, gamma_n)[:, None]  # rho_i T_ij, (h, i, j or 1)
-    if pieces.hidden is not None and not alike:
-        factors = factors.masked_fill(pieces.hidden, 0)
-    unit = factors.amax()  # put back in the last line
-    squares = (factors / torch.where(unit > 0, unit, 1)).square()
-    row_squares = length(pieces.query).square()[..., None] * squares  # |q_i|^2 (rho_i T_ij)^2
-    projection = 1 + 2 * Y.shape[1] ** 0.5  # by which computed directions Y may stretch what they are taken out of
-    keys = _without(att.key[:: pieces.times].flatten(0, 1), Y)  # W_K F, (g k, d), each key once
-    R = triangle(keys.mT)
-    norm = pieces.norms["key"]
+    att = at.attention
+    gamma_n = gamma(16 * (at.heads_per_key * at.n + sum(at.R.shape) + sum(att.key.shape)) + 256)
+    T = _weights(at, Y, each, gamma_n)
+    rho_T = T.movedim(1, 0) * _rho(at, T, S, norms, gamma_n)[:, None]  # rho_i T_ij, (h, i, j or 1)
+    if at.hidden is not None and each:
+        rho_T = rho_T.masked_fill(at.hidden, 0)
+    unit = rho_T.amax()  # put back in the last line
+    squares = (rho_T / torch.where(unit > 0, unit, 1)).square()
+    W = _without(att.key[:: at.heads_per_key].flatten(0, 1), Y)  # W_K F, (g k, d), each key once
+    R = triangle(W.mT)
+    norm = at.norms["key"]
     # a norm of all heads joins their blocks; one of keys wider than tokens may leave what R sends to nearly nothing
-    joined = norm is not None and (norm.joint or len(keys) > att.width)
-    maps = R.mT.unflatten(0, (-1, att.key_width)) if joined else None
-    # R X = (R / c)(c X), columns alike in size: small keys of large queries cost no digits, zero keys nothing
-    c = _powers(length(R, 0)).unflatten(0, (-1, att.key_width))  # (g, k)
-    inverse = torch.where(c > 0, 1 / torch.where(c > 0, c, 1), 0).flatten()
-    # rounding of the Gram matrices, by token j; and of the rows themselves, from the keys' own errors
-    stretch = projection * errors.whole if joined else c.amax(-1).repeat_interleave(pieces.times) * errors.absolute
-    gram_errors = gamma_n * (stretch.square()[:, None, None] * row_squares).sum((0, 1))
-    key_errors = (projection * errors.whole).square()[:, None, None] * row_squares
-    rows_error = gamma_n * key_errors.sum((0, 1)).amax().sqrt()
-    norms = _norms(torch.eye(len(R), device="cpu").to(R) if joined else R * inverse, len(gram_errors))
+    joined = norm is not None and (norm.joint or len(W) > att.width)
+    if joined:
+        maps, c, factor = R.mT.unflatten(0, (-1, att.key_width)), None, torch.eye(len(R), device="cpu").to(R)
+    else:
+        # R X = (R / c)(c X), columns alike in size: small keys of large queries cost no digits, zero keys nothing
+        maps, c = None, _powers(length(R, 0)).unflatten(0, (-1, att.key_width))  # c (g, k)
+        factor = R * torch.where(c > 0, 1 / torch.where(c > 0, c, 1), 0).flatten()
+    gram_errors, rows_error = _key_rounding(at, Y, squares, c, gamma_n)
+    norms = _norms(factor, len(gram_errors))
     best, order = R.new_zeros(()), gram_errors.argsort(descending=True)
-    for some in order.split(at_once(max(len(keys) * att.key_width, len(R) ** 2 * (len(c) if joined else 1)))):
-        grams = _grams(pieces, squares[..., some], some, maps)
+    each_token = len(R) ** 2 * (len(W) // att.key_width if joined else 1)  # entries of its Gram matrices
+    for tokens in order.split(at_once(max(len(W) * att.key_width, each_token))):
+        grams = _grams(at, squares[..., tokens], tokens, maps)
         grams = grams if joined else c[..., None] * grams * c[:, None]
-        best = norms.upper(grams, gram_errors[some], together=best)
+        best = norms.upper(grams, gram_errors[tokens], at_least=best)
     return unit * (best + rows_error) * (1 + 8 * UNIT)
+
+
+def _key_rounding(at, Y, squares, c, gamma_n):
+    r"""Rounding of the Gram matrices, by token j, and of the rows :math:`\rho_i T_{ij} q_i^\top D_j W_K F` themselves.
+
+    Both from :math:`\sum_{ih} (\rho_i T_{ij})^2 |q_i|^2 |X|^2`, X what stands behind the queries with all numbers
+    positive: :math:`D_j W_K F` (of the rows, and where c is None), c D_j. Of the rows it is a square: its root counts.
+    """
+    errors = RowErrors(at, "key", at.key_tokens)
+    projection = 1 + 2 * Y.shape[1] ** 0.5  # by which computed directions Y may stretch what they are taken out of
+    query_squares = length(at.query).square()[..., None] * squares  # |q_i|^2 (rho_i T_ij)^2
+    in_token = projection * errors.absolute_in_token
+    X = in_token if c is None else c.amax(-1).repeat_interleave(at.heads_per_key) * errors.absolute_in_row
+    gram_errors = gamma_n * (X.square()[:, None, None] * query_squares).sum((0, 1))
+    rows_squares = in_token.square()[:, None, None] * query_squares
+    return gram_errors, gamma_n * rows_squares.sum((0, 1)).amax().sqrt()
 
 
 def _powers(sizes):
@@ -221,77 +246,80 @@ def _powers(sizes):
     return torch.where(sizes > 0, powers_of_two(sizes, least=-900), 0)
 
 
-def _grams(pieces, reach, tokens, maps=None):
-    r"""Gram matrices of :math:`R_j^\top q_i`, times the root of `reach`, for these tokens j: blocks (j, g, k, k).
+def _grams(at, squares, tokens, maps=None):
+    r"""Gram matrices of the rows :math:`(\rho_i T_{ij}) q_i^\top D_j`, for these tokens j: blocks (j, g, k, k).
 
-    With `maps`, the matrices of keys (g, k, p): of the slopes, (j, 1, p, p).
+    `squares`, (h, i, j or 1): of :math:`\rho_i T_{ij}`. With `maps`, the matrices of keys (g, k, p): of the rows times
+    them, (j, 1, p, p).
     """
-    k, found = pieces.query.shape[-1], []
-    for one, asking in zip(reach, pieces.query, strict=True):
-        found.append(one.mT @ (asking[:, :, None] * asking[:, None]).flatten(1))  # (j, k k)
-    grams = torch.stack(found).unflatten(0, (-1, pieces.times)).sum(1).unflatten(-1, (k, k))  # (g, j, k, k)
-    if pieces.fixed_keys:
+    k, by_head = at.query.shape[-1], []
+    for head_squares, query in zip(squares, at.query, strict=True):
+        outer = (query[:, :, None] * query[:, None]).flatten(1)  # q_i q_i^T, (i, k k)
+        by_head.append(head_squares.mT @ outer)  # (j, k k)
+    grams = torch.stack(by_head).unflatten(0, (-1, at.heads_per_key)).sum(1).unflatten(-1, (k, k))  # (g, j, k, k)
+    if at.fixed_keys:
         return grams.movedim(0, 1)
-    shared, norm = slice(None, None, pieces.times), pieces.norms["key"]
+    shared, norm = slice(None, None, at.heads_per_key), at.norms["key"]
     norm = norm and norm._replace(weight=norm.weight[shared])
-    local = Local(pieces.turn, norm, pieces.rows["key"][shared]).at(tokens)
+    D = Local(at.turn, norm, at.rows["key"][shared]).at(tokens)
     if maps is not None:
-        moved = local.matrices(maps)  # (g, j, k, p)
-        return (moved.mT @ grams @ moved).sum(0)[:, None]
+        D_maps = D.matrices(maps)  # D_j R^T, (g, j, k, p)
+        return (D_maps.mT @ grams @ D_maps).sum(0)[:, None]
     for _ in range(2):  # G D, and D^T G D
-        grams = local.transposed(grams.movedim(2, 0)).movedim(0, 3)
+        grams = D.transposed(grams.movedim(2, 0)).movedim(0, 3)
     return grams.movedim(0, 1)
 
 
-def _weights(pieces, Y, alike, gamma_n):
-    r"""Positive weights T of :math:`z_{ij}`, (n, h, n), or (n, h, 1) where they are alike for all j.
+def _weights(at, Y, each, gamma_n):
+    r"""Positive weights T of :math:`z_{ij}`, (n, h, n), one for `each` token j, or (n, h, 1), one for all.
 
-    Any are valid; nearly optimal for the Frobenius norms are roots of :math:`|W_O z_{ij}| / |b_i|`, times a number for
-    each token j that makes the norms of its slopes alike.
+    Any are valid; nearly optimal for the Frobenius norms are roots of :math:`|W_O z_{ij}| / |b_i|`, times a number t_j
+    for each token that makes the norms of its slopes alike.
     """
-    R = pieces.R.unflatten(1, (pieces.heads, -1))
-    alone = torch.linalg.matrix_norm(R.movedim(1, 0), 2)[:, None, None]
-    values, means = pieces.values, pieces.means
-    apart = values.square().sum(-1)[:, None] + means.square().sum(-1)[..., None] - 2 * means @ values.mT
-    size = 3 * length(values).amax(-1)[:, None, None]
-    # |v_j - o_i| is at most (1 - P) times what values differ by; the root resolves no more than half the digits
-    most = size * (1 - pieces.P)
-    apart = torch.minimum(torch.maximum(apart.clamp_min(0).sqrt(), 1e-7 * size), most)
-    long = pieces.steep_t * apart + gamma_n * size * pieces.Pt  # (h, i, j)
-    if alike:
-        long = length(long)[..., None]
-    slope = length(_without(pieces.slopes, Y))[..., None]
-    if not alike and pieces.norms["key"] is not None:  # slopes at token j in place of token i
-        gain = pieces.norms["key"].gain(pieces.rows["key"])[1].abs().amax(-1)
+    output_norm = torch.linalg.matrix_norm(at.R.unflatten(1, (at.heads, -1)).movedim(1, 0), 2)[:, None, None]
+    size = 3 * length(at.value).amax(-1)[:, None, None]
+    z = at.capped_Pt * _gaps(at, size) + gamma_n * size * at.Pt  # |z_ij|, (h, i, j)
+    if not each:
+        z = length(z)[..., None]
+    slope = length(_without(at.slope, Y))[..., None]
+    if each and at.norms["key"] is not None:  # slopes at token j in place of token i
+        gain = at.norms["key"].gain(at.rows["key"])[1].abs().amax(-1)
         slope = slope / gain[..., None] * gain[:, None]
-    moved, slope = _positive(alone * long, (0, 2), 1e-16), _positive(slope, (0, 1, 2), 1e-8)
-    weights = (moved / slope).sqrt()
-    if not alike:
-        both = (alone * long * slope).sum(0)
-        if pieces.hidden is not None:
-            both = both.masked_fill(pieces.hidden, 0)
-        t = both.new_ones(pieces.n)
+    outputs, slope = _positive(output_norm * z, (0, 2), 1e-16), _positive(slope, (0, 1, 2), 1e-8)
+    T = (outputs / slope).sqrt()
+    if each:
+        both = (output_norm * z * slope).sum(0)
+        if at.hidden is not None:
+            both = both.masked_fill(at.hidden, 0)
+        t = both.new_ones(at.n)
         for _ in range(BALANCED):
-            found = t**2 * ((both / t**2).sum(1) @ both)
-            t = (t / _positive(found, 0, 1e-16) ** 0.25).clamp_max(FARTHEST)
-        weights = weights * t
-    size = (long / weights).amax((0, 2), keepdim=True)
-    return (weights * torch.where(size > 0, size, 1)).movedim(0, 1)
+            norms = t**2 * ((both / t**2).sum(1) @ both)
+            t = (t / _positive(norms, 0, 1e-16) ** 0.25).clamp_max(FARTHEST)
+        T = T * t
+    size = (z / T).amax((0, 2), keepdim=True)
+    return (T * torch.where(size > 0, size, 1)).movedim(0, 1)
 
 
-def _rho(pieces, weights, S, norms, gamma_n):
-    """rho_i of these weights, (n,)."""
-    size = 3 * length(pieces.values).amax(-1) * length(pieces.output, (-2, -1)) * (1 + 2 * S.shape[1] ** 0.5)
-    found = []
-    for rows in pieces.some_rows():
-        Z, T = pieces.spread(rows, weights[rows]), weights[rows]
+def _gaps(at, size):
+    """|v_j - o_i|, (h, n, n), roughly: from squares, whose root resolves no more than half the digits."""
+    squares = at.value.square().sum(-1)[:, None] + at.mean.square().sum(-1)[..., None] - 2 * at.mean @ at.value.mT
+    # at most (1 - P) times what values differ by
+    return torch.minimum(torch.maximum(squares.clamp_min(0).sqrt(), 1e-7 * size), size * (1 - at.P))
+
+
+def _rho(at, T, S, norms, gamma_n):
+    r"""(n,): :math:`\rho_i = \|[W_O z_{ij} / T_{ij}]_{(j,h)} E\|` of weights T, (n, h, n or 1)."""
+    size = 3 * length(at.value).amax(-1) * length(at.output, (-2, -1)) * (1 + 2 * S.shape[1] ** 0.5)
+    rho = []
+    for rows in at.row_blocks():
+        Z = at.z(rows, T[rows])
         if S.shape[1]:
             Z = Z - torch.einsum("jr,ihrv->ihjv", S, torch.einsum("jr,ihjv->ihrv", S, Z))
         grams = Z.mT @ Z
-        lost = 2 * gamma(pieces.n + 8) * torch.diagonal(grams, dim1=2, dim2=3).sum((1, 2))
-        rounding = gamma_n * length(size * length(pieces.Pt[:, rows].movedim(0, 1) / T))
-        found.append(norms.upper(grams, lost) + rounding)
-    return torch.cat(found)
+        gram_errors = 2 * gamma(at.n + 8) * torch.diagonal(grams, dim1=2, dim2=3).sum((1, 2))  # gamma |Z|_F^2
+        Z_rounding = gamma_n * length(size * length(at.Pt[:, rows].movedim(0, 1) / T[rows]))
+        rho.append(norms.upper(grams, gram_errors) + Z_rounding)
+    return torch.cat(rho)
 
 
 def _positive(numbers, dim, least):
@@ -300,30 +328,48 @@ def _positive(numbers, dim, least):
     return (numbers / torch.where(top > 0, top, 1)).clamp_min(least)
 
 
-def _value(pieces, S, Y):
+def _value(at, S, Y):
     """Two ways, the smaller: all heads' P E at once, and that after the leading token directions."""
-    att = pieces.attention
-    W = _without(att.value, Y)
-    # W_O W_V F = L M with balanced factors, through triangular factors of both
-    Q1, R1 = torch.linalg.qr(pieces.output)
-    Q2, R2 = torch.linalg.qr(W.mT)
-    U, sigma, Vh = torch.linalg.svd(R1 @ R2.mT, full_matrices=False)
-    L, M = (Q1 @ U) * sigma.sqrt()[:, None], (Q2 @ Vh.mT) * sigma.sqrt()[:, None]  # (h, m, p), (h, d, p)
-    P = pieces.Pt - (pieces.Pt @ S) @ S.T
+    W = _without(at.attention.value, Y)  # W_V F
+    L, M, LM_error = _balanced_factors(at.output, W)
+    P = at.Pt - (at.Pt @ S) @ S.T
+    kappa = largest_singular(P)
 
-    def heads_together(P):
-        root = largest_singular(P).sqrt()[:, None, None]
+    def heads_together(kappa):
+        root = kappa.sqrt()[:, None, None]
         left, right = (root * L).movedim(0, 1).flatten(1), (root * M).movedim(0, 1).flatten(1)
         return largest_singular(left) * largest_singular(right)
 
-    size = torch.linalg.matrix_norm(sigma[..., None], 2)
+    size = torch.linalg.vector_norm(length(L, 1) * length(M, 1), dim=-1)  # of the singular values of L M^T
     leading = torch.linalg.eigh(torch.einsum("h,hij,hil->jl", _unit(size) ** 2, P, P)).eigenvectors.flip(1)
-    leading = leading[:, : max(1, min(LEADING, 2048 // att.width))]
-    split = torch.hypot(_exactly(P @ leading, L, M), heads_together(P - (P @ leading) @ leading.mT))
-    return torch.minimum(heads_together(P), split) * (1 + 16 * UNIT)
+    V = leading[:, : max(1, min(LEADING, 2048 // at.attention.width))]
+    # with T = sum_h P_h (x) L_h M_h and Q = V (V^T V)^(-1/2), orthonormal: |T|^2 <= |T Q|^2 + |T (I - Q Q^T)|^2, where
+    # |T Q| <= |T V| / sqrt(1 - defect), and T (I - Q Q^T) = T (I - V V^T)(I - Q Q^T), as V^T (I - Q Q^T) = 0
+    bound, defect = heads_together(kappa), orthogonality(V)
+    if defect < 1:
+        # P V and P - P V V^T err by at most gamma_{n+4} (1 + 2 |V|_F + |V|_F^2) |P|_F, of 4 columns 9 times: counted
+        # by `columns` among the two paths of gamma_{16 n}
+        others = heads_together(largest_singular(P - (P @ V) @ V.mT))
+        bound = torch.minimum(bound, torch.hypot(_on_tokens(P @ V, L, M) / (1 - defect) ** 0.5, others))
+    return (bound + MORE * (kappa * LM_error).sum()) * (1 + 16 * UNIT)
 
 
-def _exactly(columns, L, M):
+def _balanced_factors(output, W):
+    r"""L (h, m, p) and M (h, d, p), columns of like length, with :math:`W_O W_V F = L M^\top` up to the error, (h,).
+
+    From singular vectors, of which nothing is assumed: the error is that of the product, and what computing it loses.
+    """
+    Q1, R1 = torch.linalg.qr(output)
+    Q2, R2 = torch.linalg.qr(W.mT)
+    U, sigma, Vh = torch.linalg.svd(R1 @ R2.mT, full_matrices=False)
+    L, M = (Q1 @ U) * sigma.sqrt()[:, None], (Q2 @ Vh.mT) * sigma.sqrt()[:, None]
+    v, p = W.shape[1], L.shape[-1]
+    error = torch.stack([length(output[h] @ W[h] - L[h] @ M[h].mT, (0, 1)) for h in range(len(W))])
+    WO, WV, L_norm, M_norm = (length(one, (-2, -1)) for one in (output, W, L, M))
+    return L, M, MORE * (error + gamma(v + 4) * WO * WV + gamma(p + 4) * L_norm * M_norm)
+
+
+def _on_tokens(columns, L, M):
     r"""Norm of :math:`\sum_h c_h \otimes L_h M_h^\top`, from above; columns c (h, n, r), L (h, m, p), M (h, d, p).
 
     Block (a, b) of its Gram matrix is :math:`\sum_{hg} (c_h^\top c_g)_{ab}\, M_h L_h^\top L_g M_g^\top`.
@@ -334,10 +380,11 @@ def _exactly(columns, L, M):
     blocks = {}
     for i in range(r):
         for j in range(i + 1):
-            meet = (columns[..., i] @ columns[..., j].mT).repeat_interleave(p, 0).repeat_interleave(p, 1)
-            blocks[i, j] = right @ (meet * inner) @ right.mT
+            overlap = (columns[..., i] @ columns[..., j].mT).repeat_interleave(p, 0).repeat_interleave(p, 1)
+            blocks[i, j] = right @ (overlap * inner) @ right.mT
             blocks[j, i] = blocks[i, j].mT
     gram = torch.cat([torch.cat([blocks[i, j] for j in range(r)], 1) for i in range(r)])
     size = (length(columns, 1) * (length(L, (1, 2)) * length(M, (1, 2)))[:, None]).sum(0)  # (r,)
-    lost = gamma(n + len(left) + 2 * left.shape[1] + 16) * size.square().sum()
-    return (largest_proved(gram) + lost).sqrt() * (1 + 8 * UNIT)
+    # in Frobenius norm the Gram matrix errs by gamma (sum_a size_a^2), size_a = sum_h |c_ha| |L_h| |M_h|
+    gram_error = gamma(n + len(left) + 2 * left.shape[1] + 16) * size.square().sum()
+    return (largest_proved(gram) + gram_error).sqrt() * (1 + 8 * UNIT)

@@ -33,52 +33,44 @@ from lipnb.bounds.norms import log_sum, triangle
 from lipnb.bounds.rotary import RotaryNorms
 from lipnb.bounds.rounding import largest_singular
 
-__all__ = ["range_of_relative", "sizes_in_use"]
+
+class Projection(NamedTuple):
+    """Queries (scale folded in), or keys, of the heads for tokens in a region, before their places turn them."""
+
+    change: torch.Tensor  # a change of the token times this, (h, r, d); where rows are normalised, no more than this
+    reach: torch.Tensor  # where they are: this times vectors of length at most 1, (h, k, c)
+    offset: torch.Tensor  # before norms they are at offset + spread u, (h, k, 1) and (h, k, d),
+    spread: torch.Tensor  # one u of length at most 1 for all heads
 
 
-class Side(NamedTuple):
-    r"""Queries, or keys, of the heads on a region, before their places turn them.
-
-    Attributes
-    ----------
-    moves : Tensor, shape (h, r, d)
-        They change by this times the change of a token; where they are normalised, by no more than this.
-    reach : Tensor, shape (h, k, c)
-        Where they are: this times vectors of length at most 1.
-    offset, spread : Tensor, shapes (h, k, 1) and (h, k, d)
-        Where they are before they are normalised: offset + spread u, with one u of length at most 1 for all heads.
-    """
-
-    moves: torch.Tensor
-    reach: torch.Tensor
-    offset: torch.Tensor
-    spread: torch.Tensor
-
-
-def _side(att, name, region):
-    """`Side` of the queries, with the scale, or of the keys."""
+def _projection(att, name, region):
+    """`Projection` of "query" or "key"."""
     matrix, bias, weight = (getattr(att, f"{name}{part}") for part in ("", "_bias", "_norm"))
     scale = abs(att.scale) if name == "query" else 1.0
+    # W (beta + G u) + b = offset + spread u
     offset, spread = (matrix @ region.centre)[..., None], matrix @ region.map
     if bias is not None:
         offset = offset + bias[..., None]
     if weight is None:
         offset, spread = scale * offset, scale * spread
-        return Side(scale * matrix, least_wide(offset, spread), offset, spread)
-    size, eye = scale * weight.abs().amax(1)[:, None, None], torch.eye(att.key_width, dtype=torch.float64, device="cpu")
-    if att.joint_norm:
+        return Projection(scale * matrix, least_wide(offset, spread), offset, spread)
+    largest = scale * weight.abs().amax(1)[:, None, None]  # max |w|
+    eye = torch.eye(att.key_width, dtype=torch.float64, device="cpu")
+    if att.joint_norm:  # one mean square: the rows of all heads are one
         matrix, offset, spread = (part.flatten(0, 1).expand(att.heads, -1, -1) for part in (matrix, offset, spread))
-    away, room, width = torch.linalg.vector_norm(offset, dim=1, keepdim=True), _norm(spread), matrix.shape[1]
-    least, most = ((1 - 1e-12) * away - room).clamp_min(0), (1 + 1e-12) * away + room
-    shortest = (least.square() / width + att.norm_eps).sqrt()
-    if not (shortest > 0).all():
+    width = matrix.shape[1]
+    # |offset| - |spread| <= |y| <= |offset| + |spread|
+    offset_norm, spread_norm = torch.linalg.vector_norm(offset, dim=1, keepdim=True), _norm(spread)
+    least, most = ((1 - 1e-12) * offset_norm - spread_norm).clamp_min(0), (1 + 1e-12) * offset_norm + spread_norm
+    least_root = (least.square() / width + att.norm_eps).sqrt()  # sqrt(|y|^2 / k + eps), at least
+    if not (least_root > 0).all():
         raise ValueError(
             f"no bound holds with norm_eps=0 where the projection of a {name} may vanish: its direction jumps there. "
             "Give the norm_eps of the network."
         )
     # |N(y)| = |w o y| / sqrt(|y|^2 / k + eps) grows with |y|, and |DN(y)| <= max w / sqrt(|y|^2 / k + eps)
     longest = most / (most.square() / width + att.norm_eps).sqrt()
-    return Side(size / shortest * matrix, size * longest * eye, offset, spread)
+    return Projection(largest / least_root * matrix, largest * longest * eye, offset, spread)
 
 
 def _norm(matrices):
@@ -98,103 +90,95 @@ def _outputs(att, region):
 
 
 def range_of_relative(att: Attention, n: int) -> torch.Tensor:
-    """By how much what is added to the logits of a row by distance can differ, (h,), among n tokens."""
+    """(h,): by how much what is added to the logits of a row by distance can differ, among n tokens."""
     if att.relative is None:
         return torch.zeros(att.heads, dtype=torch.float64, device="cpu")
-    back = n - 1 if att.window is None else min(n, att.window) - 1
+    farthest = n - 1 if att.window is None else min(n, att.window) - 1
     width = att.relative.shape[1] // 2
-    there = att.relative[:, width - min(back, width) : width + 1 + (0 if att.masked else min(back, width))]
-    return there.amax(1) - there.amin(1)
+    back, ahead = min(farthest, width), 0 if att.masked else min(farthest, width)
+    biases = att.relative[:, width - back : width + 1 + ahead]
+    return biases.amax(1) - biases.amin(1)
 
 
 def sizes_in_use(att: Attention, regions: list[Region], n: int) -> tuple[list[Sizes], Sizes]:
-    """`Sizes` of each head alone and of all together, the tokens in all `regions`.
+    """`Sizes` of each head alone, (h,), and of all together, of n tokens in all `regions` (one or more).
 
-    Parameters
-    ----------
-    att : Attention
-        Float64, dot products, each head with keys of its own; whatever else it has.
-    regions : list of Region
-        One or more.
-    n : int
-        Number of tokens.
-
-    Returns
-    -------
-    list of Sizes, length h, and Sizes
-        The key sizes are for a triangle inequality with the value sizes, not for the sum of their squares.
-
-    Raises
-    ------
-    ValueError
-        "no bound holds with norm_eps=0 where ...".
+    The map is in float64, with dot products and keys for each head, and has whatever else it has. The key sizes are for
+    a triangle inequality with the value sizes, not for the sum of their squares. Raises ValueError where a normalised
+    row may vanish.
     """
     turns = RotaryNorms(att, n)
     outputs = [_outputs(att, region) for region in regions]
-    sides = [(_side(att, "query", region), _side(att, "key", region)) for region in regions]
-    output = torch.stack([largest_singular(one).log() for one in outputs]).amin(0)
-    slope, change, differ = (
-        torch.stack([meet(att, turns, query, key) for query, key in sides]).amin(0)
-        for meet in (_log_slopes, _log_changes, _log_differences)
-    )
-    differ = (differ.clamp_max(700).exp() + range_of_relative(att, n)).log()
-    value = largest_singular(att.output_matrices() @ triangle(att.value.mT).mT).log()
-    rows = zip(value, output + slope, output + change, differ, value, strict=True)
-    alone = [Sizes(*(size.item() for size in row)) for row in rows]
-    return alone, _sizes_together(att, turns, outputs, sides, alone)
+    projections = [(_projection(att, "query", region), _projection(att, "key", region)) for region in regions]
+
+    def least(log_norms):
+        """The least over the regions, (h,)."""
+        return torch.stack([log_norms(att, turns, query, key) for query, key in projections]).amin(0)
+
+    value = largest_singular(att.output_matrices() @ triangle(att.value.mT).mT).log()  # |M|
+    output = torch.stack([largest_singular(one).log() for one in outputs]).amin(0)  # |M G|
+    key, query = output + least(_log_key_term), output + least(_log_query_term)
+    spread = (least(_log_differences).clamp_max(700).exp() + range_of_relative(att, n)).log()
+    each = torch.stack([value, key, query, spread, value], 1).tolist()
+    alone = [Sizes(value=v, key=k, query=q, spread=s, same=same) for v, k, q, s, same in each]
+    return alone, _sizes_together(att, turns, outputs, projections, alone)
 
 
-def _log_slopes(att, turns, query, key):
-    r"""Logarithms of what bounds :math:`q_i^\top R_i^\top R_j \dot k_j` for changes of tokens of length 1, (h,)."""
+def _log_key_term(att, turns, query, key):
+    r"""(h,): logarithm of a bound on :math:`q_i^\top R_i^\top R_j \dot k_j`, for changes of tokens of length 1."""
     if att.key_norm is None:
-        return turns.log_norms(key.moves, query.reach)
-    return _apart(turns, key.moves, query.reach)
+        return turns.log_norms(key.change, query.reach)
+    return _log_product(turns, key.change, query.reach)
 
 
-def _log_changes(att, turns, query, key):
-    r"""The same of :math:`\dot q_i^\top R_i^\top R_j k_j`."""
+def _log_query_term(att, turns, query, key):
+    r"""(h,): the same of :math:`\dot q_i^\top R_i^\top R_j k_j`."""
     if att.query_norm is None:
-        return turns.log_norms(key.reach, query.moves)
-    return _apart(turns, key.reach, query.moves)
+        return turns.log_norms(key.reach, query.change)
+    return _log_product(turns, key.reach, query.change)
 
 
-def _apart(turns, left, right):
-    """Where one of them changes in a direction that is not known: the product of the norms."""
+def _log_product(turns, left, right):
+    """Where one of them changes in a direction that is not known: the product of the norms, |R_i^T R_j| <= g^2."""
     return largest_singular(left).log() + largest_singular(right).log() + 2 * math.log(turns.gain)
 
 
 def _log_differences(att, turns, query, key):
-    """Logarithms of by how much logits of a row can differ before anything is added to them, (h,)."""
+    """(h,): by how much logits of a row can differ before anything is added to them, twice their largest."""
     logits = turns.log_norms(key.reach, query.reach)
     return math.log(2) + (logits if att.cap is None else logits.clamp_max(math.log(att.cap)))
 
 
-def _sizes_together(att, turns, outputs, sides, alone):
+def _sizes_together(att, turns, outputs, projections, alone):
     """`Sizes` of all heads together: the first three never more than the sums over heads."""
     if att.heads == 1:
         return alone[0]
     value = value_of_layer(att, alone)
     key, query = [log_sum(head.key for head in alone)], [log_sum(head.query for head in alone)]
     if att.query_norm is None and att.key_norm is None:
-        for output, (asking, asked) in zip(outputs, sides, strict=True):
-            key.append(_product(output, _slopes_together(turns, asking, asked)))
-            query.append(_product(output, turns.bounding(asked.reach, asking.moves)))
-    # where sinks take a part, heads do not attend alike
-    same = value if att.sinks is not None else log_of_sum(att)
-    return Sizes(value, min(key), min(query), max(head.spread for head in alone), same)
+        for output, (queries, keys) in zip(outputs, projections, strict=True):
+            key.append(_log_weighted_product(output, _slopes_together(turns, queries, keys)))
+            query.append(_log_weighted_product(output, turns.bounding(keys.reach, queries.change)))
+    return Sizes(
+        value=value,
+        key=min(key),
+        query=min(query),
+        spread=max(head.spread for head in alone),
+        same=value if att.sinks is not None else log_of_sum(att),  # with sinks heads do not attend alike
+    )
 
 
 def _slopes_together(turns, query, key):
     """Slopes of all heads one above the other, as maps of one vector of length 1."""
     offset, spread = (
-        torch.tensor(together(turns.bounding(key.moves, part), None, 0), dtype=torch.float64, device="cpu").exp()
+        torch.tensor(together(turns.bounding(key.change, part), None, 0), dtype=torch.float64, device="cpu").exp()
         for part in (query.offset, query.spread)
     )
-    found = [turns.bounding(key.moves, wide(query.offset, query.spread, part)) for part in shares(offset, spread)]
+    found = [turns.bounding(key.change, wide(query.offset, query.spread, part)) for part in shares(offset, spread)]
     return min(found, key=lambda blocks: together(blocks, None, 0))
 
 
-def _product(output, blocks):
-    """Logarithm of the norm of outputs side by side times that of blocks one above the other, with weights."""
+def _log_weighted_product(output, blocks):
+    r"""Logarithm of :math:`\|[M_h / \sqrt{w_h}]_h\|\, \|[\sqrt{w_h} B_h]_h\|`, blocks above each other."""
     w = balanced(output, blocks, 0)
     return together(output, 1 / w, 1) + together(blocks, w, 0)

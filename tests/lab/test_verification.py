@@ -11,7 +11,7 @@ from lab.verification.cancelling import CANCELLING, draw_cancelling
 from lab.verification.checks import jacobian_norm
 from lipnb import bounds, local_lipschitz
 from lipnb.bounds.catalogue import CATALOGUE
-from lipnb.bounds.rounding_errors import Accuracy
+from lipnb.bounds.rounding import RoundingErrors
 
 NAMES = [check.name for check in CHECKS]
 COUPLES = [(check, masked) for check in CHECKS for masked in check.masked]
@@ -67,22 +67,22 @@ def test_the_two_truths_are_one():
     assert all(abs(a - b) < 1e-40 for a, b in zip(one.entries(), two.entries(), strict=True)) and bits >= 256
 
 
-def first_order_logits(accuracy):
-    """As `Accuracy._logits`, without the product of the errors of queries and keys."""
-    return honest_logits(accuracy) - accuracy.query @ accuracy.keys.mT * (1 + 1e-12)
+def first_order_logits(errors):
+    """As `RoundingErrors._logit_errors`, without the product of the errors of queries and keys."""
+    return honest_logits(errors) - errors.query @ errors.key.mT * (1 + 1e-12)
 
 
-honest_logits = Accuracy._logits
+honest_logits = RoundingErrors._logit_errors
 
 
 @pytest.mark.parametrize(
     ("name", "fault"),
-    [("_logits", first_order_logits), ("_probabilities", lambda accuracy, t: (torch.zeros_like(t),) * 2)],
+    [("_logit_errors", first_order_logits), ("_probability_errors", lambda errors, t: (torch.zeros_like(t),) * 2)],
 )
 def test_rounding_left_out_is_seen_in_fifty_digits(monkeypatch, name, fault):
     seeds = [15, 61, 77]
     assert all(digits.bracketed(draw_cancelling("products", seed)).margin > 0 for seed in seeds)
-    monkeypatch.setattr(Accuracy, name, fault)
+    monkeypatch.setattr(RoundingErrors, name, fault)
     assert all(digits.bracketed(draw_cancelling("products", seed)).margin < 0 for seed in seeds)
 
 

@@ -24,7 +24,7 @@ from lipnb.bounds import (
 from lipnb.bounds.catalogue import CATALOGUE, Case
 from lipnb.bounds.cholesky_certificates import Computed, Prover, largest_proved, sandwich
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each
-from lipnb.bounds.term_bounds import Pieces
+from lipnb.bounds.term_bounds import RoundedLinearization
 
 
 def matrices(seed, d=5, m=4):
@@ -99,7 +99,7 @@ def test_each_term_is_above_the_dense_term_on_what_is_kept(directions):
         case = random_case(seed, n=4 + seed % 5, spread=(0.3, 1.0, 3.0)[seed % 3])
         x, (n, d) = case.x[0], case.x.shape[1:]
         weights = None if case.weights is None else case.weights[0]
-        made = Pieces(case.attention, x, weights)
+        made = RoundedLinearization(case.attention, x, weights)
         generator = torch.Generator().manual_seed(seed)
         S, Y = (
             torch.linalg.qr(torch.randn(rows, min(rows, count), generator=generator, dtype=x.dtype)).Q
@@ -121,26 +121,26 @@ def test_feature_directions_left_out_cost_nothing(seed):
     turned = torch.linalg.qr(normal(d, d, seed=seed)).Q
     Y = turned[:, : 1 + d // 3]
     x = x - (x @ Y) @ Y.T
-    plain = three_terms(Pieces(f, x), Y=Y)
+    plain = three_terms(RoundedLinearization(f, x), Y=Y)
     query, key, value = (
         one + 3 * normal(*one.shape, seed=seed + i) @ Y @ Y.T for i, one in enumerate((f.query, f.key, f.value))
     )
-    found = three_terms(Pieces(f.replace(query=query, key=key, value=value), x), Y=Y)
+    found = three_terms(RoundedLinearization(f.replace(query=query, key=key, value=value), x), Y=Y)
     assert found.query.item() == pytest.approx(plain.query.item(), rel=1e-6, abs=1e-12)
     assert found.value.item() == pytest.approx(plain.value.item(), rel=1e-6, abs=1e-12)
-    nothing = torch.stack(three_terms(Pieces(f, x), Y=turned))
-    assert (nothing <= 1e-6 * torch.stack(three_terms(Pieces(f, x)))).all()
+    nothing = torch.stack(three_terms(RoundedLinearization(f, x), Y=turned))
+    assert (nothing <= 1e-6 * torch.stack(three_terms(RoundedLinearization(f, x)))).all()
 
 
 def test_blocks_and_chunks_change_nothing(monkeypatch):
     """The largest diagonal block may be any: rows are passed over only when they cannot be the largest."""
     for seed in range(20):
         case = random_case(seed, n=12)
-        expected = three_terms(Pieces(case.attention, case.x[0]))
+        expected = three_terms(RoundedLinearization(case.attention, case.x[0]))
         with monkeypatch.context() as patch:
             patch.setattr("lipnb.bounds.term_bounds.AT_ONCE", 1)
             patch.setattr("lipnb.checks.TILE", 1)
-            found = three_terms(Pieces(case.attention, case.x[0]))
+            found = three_terms(RoundedLinearization(case.attention, case.x[0]))
         assert torch.allclose(torch.stack(found), torch.stack(expected), rtol=1e-10), seed
 
 
@@ -156,7 +156,7 @@ def test_one_head_is_never_above_yudin():
             A, V, x = matrices(seed, d=1 + seed % 6, m=1 + seed % 4)
             x = (0.2, 1.0, 3.0)[seed % 3] * x[: 1 + seed % 7]
             attention = Attention.from_matrices(A, V, masked=masked)
-            assert sum(three_terms(Pieces(attention, x))) <= yudin_upper(attention, x) * (1 + 1e-7)
+            assert sum(three_terms(RoundedLinearization(attention, x))) <= yudin_upper(attention, x) * (1 + 1e-7)
 
 
 def test_a_query_bias_is_one_more_coordinate():
@@ -296,9 +296,9 @@ def test_the_size_of_tiles_loosens_no_bound(monkeypatch):
     f = Attention(*(normal(2, 16, 48) / 48**0.5 for _ in range(3)), normal(2, 48, 16) / 8)
     x = normal(24, 48)
     monkeypatch.setattr(rounding, "EXACT_WORK", 4e5)  # eigenvalues for some rows, traces for all of them together
-    whole = [float(term) for term in three_terms(Pieces(f, x))]
+    whole = [float(term) for term in three_terms(RoundedLinearization(f, x))]
     monkeypatch.setattr("lipnb.checks.TILE", 1)
-    assert [float(term) for term in three_terms(Pieces(f, x))] == pytest.approx(whole, rel=1e-9)
+    assert [float(term) for term in three_terms(RoundedLinearization(f, x))] == pytest.approx(whole, rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", [Prover, Computed])
@@ -316,9 +316,9 @@ def test_norms_of_many_matrices_from_above(shape, h, kind):
     found = norms.upper(K, none)
     near = 1.04 if kind is Prover else 1 + 1e-7
     assert (found >= exact).all() and (found <= near * exact + 1e-5 * exact.max()).all()
-    one = norms.upper(K, none, together=torch.tensor(0.0).double())
+    one = norms.upper(K, none, at_least=torch.tensor(0.0).double())
     assert exact.max() <= one <= near * exact.max()
-    assert norms.upper(K, none, together=2 * one) == pytest.approx(2 * one.item(), rel=1e-6)
+    assert norms.upper(K, none, at_least=2 * one) == pytest.approx(2 * one.item(), rel=1e-6)
     away = norms.upper(K, 1 + none)
     assert (away**2 >= exact**2 + torch.linalg.matrix_norm(R, 2) ** 2 * (1 - 1e-9)).all()
 
@@ -326,12 +326,12 @@ def test_norms_of_many_matrices_from_above(shape, h, kind):
 def test_a_wrong_guess_is_mended():
     g = torch.Generator().manual_seed(0)
     R, X = torch.randn(9, 9, generator=g).double(), torch.randn(6, 1, 9, 5, generator=g).double()
-    exact, tested, none = torch.linalg.matrix_norm(R @ X[:, 0], 2), Prover(R), torch.zeros(6).double()
-    tested.guess = lambda K: torch.full((len(K),), 1e-3 * exact.max().item() ** 2)
-    assert (tested.upper(X @ X.mT, none) >= exact).all()
-    for together in (None, torch.tensor(1e9).double()):
+    exact, prover, none = torch.linalg.matrix_norm(R @ X[:, 0], 2), Prover(R), torch.zeros(6).double()
+    prover.guess = lambda K: torch.full((len(K),), 1e-3 * exact.max().item() ** 2)
+    assert (prover.upper(X @ X.mT, none) >= exact).all()
+    for at_least in (None, torch.tensor(1e9).double()):
         with pytest.raises(torch.linalg.LinAlgError, match="no bound was proved"):
-            tested.upper(torch.nan * X @ X.mT, none, together=together)
+            prover.upper(torch.nan * X @ X.mT, none, at_least=at_least)
 
 
 @pytest.mark.parametrize("route", [0, 1e30])
@@ -347,12 +347,14 @@ def test_a_head_with_small_keys_or_none_costs_no_digits(route, turned, power, mo
     without = torch.tensor([1.0, 0.0]).double()[:, None, None]
     monkeypatch.setattr("lipnb.bounds.term_bounds.DEAR", route)
     terms = [
-        three_terms(Pieces(Attention(query, key, V).replace(frequencies=frequencies), x)).key
+        three_terms(RoundedLinearization(Attention(query, key, V).replace(frequencies=frequencies), x)).key
         for query, key in ((Q, K), (Q * moved, K / moved), (Q, K * without), (30 * Q, K * without))
     ]
     assert terms[1] == pytest.approx(terms[0].item(), rel=1e-3)
     # steeper queries sharpen the other head alone: nothing is left of the head without keys
-    alone = three_terms(Pieces(Attention(30 * Q[:1], K[:1], V[:1]).replace(frequencies=frequencies), x)).key
+    alone = three_terms(
+        RoundedLinearization(Attention(30 * Q[:1], K[:1], V[:1]).replace(frequencies=frequencies), x)
+    ).key
     assert terms[3] <= 1.06 * alone + 1e-9
 
 
@@ -388,13 +390,13 @@ def test_tokens_of_unlike_weight_cost_the_key_term_little(masked):
     Q[..., 1], V[..., 0] = Q[..., 1] + 2 * K[..., 0], 0
     x[:, 1], x[0] = 2, 3 * torch.eye(d)[0]
     attention = Attention(Q, K, V, masked=masked)
-    pieces = Pieces(attention, x)
+    at = RoundedLinearization(attention, x)
     eye = torch.eye(n * d).double().view(-1, n, d)
     key = torch.einsum("cnd,hkd->chnk", eye, attention.key)
-    t = pieces.P * (pieces.query @ key.mT)
-    moved = t @ pieces.values - t.sum(-1, keepdim=True) * pieces.means
+    t = at.P * (at.query @ key.mT)
+    moved = t @ at.value - t.sum(-1, keepdim=True) * at.mean
     truth = torch.linalg.matrix_norm(moved.movedim(1, 2).flatten(1), 2)
-    assert truth <= three_terms(pieces).key <= 1.25 * truth
+    assert truth <= three_terms(at).key <= 1.25 * truth
 
 
 def test_blocks_between_a_gram_matrix():

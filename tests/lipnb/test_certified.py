@@ -1,6 +1,8 @@
 """The bracket holds the dense value, on both sides, whatever is treated exactly."""
 
+from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,8 +10,9 @@ from cases import extreme_case, random_case
 
 from lab.verification import truth
 from lipnb import Attention, local_lipschitz
-from lipnb.bounds import nearby_upper, yudin_upper
+from lipnb.bounds import nearby_upper, three_terms, yudin_upper
 from lipnb.bounds.columns import sizes_of_columns
+from lipnb.bounds.rounded_linearization import RoundedLinearization
 from lipnb.bounds.rounding import largest_singular, length
 from lipnb.certified import certify
 
@@ -30,7 +33,7 @@ def test_the_dense_value_lies_inside(spread, columns):
         assert (found.lower <= exact + room).all() and (exact <= found.upper + room).all(), (seed, spread)
         assert (found.lower >= exact * (1 - 2e-4)).all(), (seed, spread)
         assert (found.ratio >= 1).all() and (found.ratio < (1.001 if columns is None else 7)).all(), (seed, spread)
-        parts = torch.hypot(found.exact, found.query + found.key + found.value) + found.rounding
+        parts = torch.hypot(found.columns_norm, found.query + found.key + found.value) + found.rounding
         assert torch.allclose(parts, found.upper, rtol=1e-12)
 
 
@@ -41,7 +44,7 @@ def test_more_columns_close_the_bracket():
     assert ratios[0] > 1.2 and ratios[-1] < 1 + 1e-3
     found = certify(case.attention, case.x, columns=10**9)
     assert (found.columns == 8 * d).all() and (found.query == 0).all()
-    assert torch.allclose(found.exact, dense(case), rtol=1e-6)
+    assert torch.allclose(found.columns_norm, dense(case), rtol=1e-6)
 
 
 def test_one_head_is_never_above_yudin():
@@ -227,10 +230,46 @@ def test_heads_far_apart_with_logits_hardly_resolved(seed):
 
 
 def test_lengths_whose_squares_underflow():
-    rows = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64)
-    for unit in (1.0, 2.0**-600, 2.0**-1074, 2.0**1000):
-        assert torch.equal(length(rows * unit), torch.tensor([5.0, 0.0], dtype=torch.float64) * unit)
-        assert length(rows * unit, (-2, -1)) == 5 * unit
+    rows, five = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64), torch.tensor(5.0, dtype=torch.float64)
+    for unit in (1.0, 2.0**-600, 2.0**-1000, 2.0**1000):
+        for found in (length(rows * unit)[0], length(rows * unit, (-2, -1))):
+            assert five * unit <= found <= five * unit * (1 + 1e-14)
+        assert length(rows * unit)[1] == 0
+    assert length(rows * 2.0**-1074)[0] == 5 * 2.0**-1074
+
+
+def test_a_length_counts_the_rounding_of_its_sum():
+    """64 ones hide 2^16 squares of 2^-54, each below half a unit of the sum: it was 8, below the truth."""
+    entries = torch.full((256, 256), 2.0**-27, dtype=torch.float64)
+    entries.view(-1)[:64] = 1
+    truth = 64 + (2**16 - 64) * Fraction(1, 2**54)
+    assert Fraction(length(entries, (-2, -1)).item()) ** 2 >= truth
+
+
+def test_sums_that_no_count_of_rounding_covers_are_unknown():
+    x = torch.zeros(1, 2**20 + 1, dtype=torch.float64)
+    x[0, 0] = 1
+    f = Attention(*x.expand(3, 1, 1, -1))
+    found = certify(f, x, columns=0)
+    assert found.lower == 0 and found.upper == torch.inf
+    assert nearby_upper(f, x, [1.0]).best.item() == torch.inf
+    found = certify(Attention(*x[:, 1:].expand(3, 1, 1, -1)), x[:, 1:], columns=0)
+    assert found.upper < torch.inf
+
+
+def test_singular_and_eigenvectors_may_be_wrong(monkeypatch):
+    """All that is made of them is measured: vectors a thousandth too short gave a value term below the truth."""
+    V = torch.diag(torch.tensor([1.0, 0.5, 0.25], dtype=torch.float64))
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    at = RoundedLinearization(Attention.from_matrices(0 * V, V), x)  # uniform attention: the value term has norm 1
+    assert 1 <= three_terms(at).value <= 1 + 1e-7
+    svd, eigh = torch.linalg.svd, torch.linalg.eigh
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.linalg, "eigh", lambda gram: SimpleNamespace(eigenvectors=0.999 * eigh(gram).eigenvectors))
+        assert 1 <= three_terms(at).value <= 1.01
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.linalg, "svd", lambda A, **how: (0.999 * (found := svd(A, **how))[0], *found[1:]))
+        assert 1 <= three_terms(at).value <= 1.01
 
 
 @pytest.mark.parametrize("start", range(0, 80, 10))

@@ -12,7 +12,7 @@ from cases import relative
 
 from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz
-from lipnb.bounds.pieces import Pieces
+from lipnb.bounds.rounded_linearization import RoundedLinearization
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.jacobian.separable import SeparableJacobian
 from lipnb.jacobian.streamed import StreamedGram
@@ -212,9 +212,9 @@ def test_the_constant_lies_in_its_bracket(seed):
 def test_terms_tested_by_a_factorisation_are_those_computed(seed, monkeypatch):
     f, x, weights = case(seed)
     x, weights = x[0], None if weights is None else weights[0]
-    computed = torch.stack(bounds.three_terms(Pieces(f, x, weights)))
+    computed = torch.stack(bounds.three_terms(RoundedLinearization(f, x, weights)))
     monkeypatch.setattr("lipnb.bounds.term_bounds.DEAR", 0)
-    tested = torch.stack(bounds.three_terms(Pieces(f, x, weights)))
+    tested = torch.stack(bounds.three_terms(RoundedLinearization(f, x, weights)))
     # of a width of one, what the output sends to nothing costs more than a few percent of a tiny term
     assert (tested >= computed * (1 - 1e-6)).all() and (tested <= 1.05 * computed + 1e-5 * computed.sum()).all()
 

@@ -8,8 +8,8 @@ from cases import random_case
 
 from lipnb import Attention, certify
 from lipnb.bounds import biased_upper, nearby_upper
-from lipnb.bounds.pieces import Pieces
-from lipnb.bounds.rounding_errors import Accuracy
+from lipnb.bounds.rounded_linearization import RoundedLinearization
+from lipnb.bounds.rounding import RoundingErrors
 
 
 def norm(matrix):
@@ -136,11 +136,11 @@ def test_no_probability_errs_by_more_than_its_bound():
         for seed in range(40):
             case = random_case(seed, n=2 + seed % 5, spread=(0.3, 3.0, 30.0)[seed % 3])
             f, x = case.attention.replace(key_bias=None, value_bias=None, output_bias=None), case.x[0]
-            pieces = Pieces(f, x)
-            errors, largest = Accuracy(pieces).E, pieces.P.argmax(-1)
+            at = RoundedLinearization(f, x)
+            errors, largest = RoundingErrors(at).E, at.P.argmax(-1)
             for h, (*_, exact) in enumerate(truth._heads(f, x, None)):
                 for i, j in [(i, j) for i in range(len(x)) for j in range(len(x))]:
-                    apart = abs(exact[i][j] - flint.arb(pieces.P[h, i, j].item()))
+                    apart = abs(exact[i][j] - flint.arb(at.P[h, i, j].item()))
                     assert apart <= flint.arb(errors[h, i, j].item()), (seed, h, i, j)
                     rounded += j == largest[h, i] and bool(apart > 0)
     finally:
