@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.models.cutting import Rotation, arguments
+from lipnb.models.module_attention import OwnAttention
 from lipnb.models.norms import after_attention, token_norm
-from lipnb.models.own_attention import OwnAttention
+from lipnb.models.split_heads import Rotation, arguments
 
-__all__ = ["OBJECTS", "ROPES", "Architecture", "Block", "attention_object"]
+__all__ = ["OBJECTS", "ROPES", "Architecture", "Block"]
 
 OBJECTS = ("heads", "heads+output", "block")
 # rotations that are the same for every length that a network reads, and longrope, which has two tables
@@ -36,14 +36,15 @@ class Architecture:
         The masks it can have; the first is its own when `mask_setting` is None.
     attends : callable
         layer -> whether it holds attention: in hybrids others hold a state space or a convolution in its place.
-    layers, attention, projected : str
-        Attribute paths: from the network to its layers, from a layer to the module that receives the tokens
-        and makes queries, keys and values of them, and from a layer to the module that gives the output of attention
-        (output projection included).
+    layers, attention : str
+        Attribute paths: from the network to its layers, and from a layer to the module that receives the tokens and
+        makes queries, keys and values of them.
+    projected : str, optional
+        Attribute path from a layer to the module that gives the output of attention, output projection included; None
+        where it is the same.
     matrices : callable, or None
-        layer -> weights (h k, d), (g k, d), (g v, d), (m, h v), biases, numbers h of heads and g of those of keys,
-        scale, and where there are any the modules that normalise queries and keys in the head, and the cap of the
-        logits. None where the network's own modules alone know, which are then differentiated: no closed form.
+        layer -> what `split_heads.arguments` reads: see `separate` and `fused` there. None where the network's own
+        modules alone know, which are then differentiated: no closed form.
     norm : str or None
         Attribute path from a layer to the norm of its tokens; None where there is none.
     after : str, optional
@@ -90,9 +91,9 @@ class Architecture:
     masks: tuple
     layers: str
     attention: str
-    projected: str
     matrices: Any
     norm: str | None
+    projected: str | None = None
     after: str | None = None
     pre_norm: bool | Callable = True
     positions: str | None = None
@@ -145,7 +146,7 @@ class Architecture:
 
     def giver(self, network, layer):
         """The module whose output is that of the attention of that layer, output projection included."""
-        return self.layers_of(network)[layer].get_submodule(self.projected)
+        return self.layers_of(network)[layer].get_submodule(self.projected or self.attention)
 
     def rotation(self, network, number, n):
         """The `Rotation` of a layer of `network` for n tokens, or None."""
@@ -169,15 +170,30 @@ class Architecture:
     def attention_object(
         self, network: Any, number: int, object: str, masked: bool, n: int | None = None
     ) -> "Attention | Block | OwnAttention":
-        """The attention of one layer of a network: `attention_object`, or the network's own modules."""
-        if self.matrices is not None:
-            return attention_object(self, network, number, object, masked, n)
-        if object != "heads+output":
-            raise ValueError(
-                f"the attention of {self.title} is known by automatic differentiation of its own module alone, which "
-                f"has no object={object!r}: take 'heads+output' (--object)."
-            )
-        return self.own_attention(network, number)
+        """The attention of one layer of a network, with a copy of its weights; or by the network's own modules.
+
+        `Model.attention` says what `object` and `n` are; a ValueError what its attention has that `Attention` has not.
+        """
+        if self.matrices is None:
+            if object != "heads+output":
+                raise ValueError(
+                    f"the attention of {self.title} is known by automatic differentiation of its own module alone, "
+                    f"which has no object={object!r}: take 'heads+output' (--object)."
+                )
+            return self.own_attention(network, number)
+        layer = self.layers_of(network)[number]
+        given = arguments(self.matrices(layer), self.rotation(network, number, n))
+        if self.relative is not None:
+            given["relative"] = self.relative(network).to(given["query"])
+        if object == "heads":
+            given |= {"output": None, "output_bias": None}
+        attention = Attention(**given, masked=masked, window=self.window(network.config, layer, number))
+        if object != "block":
+            return attention
+        pre_norm = self.pre_norm(network.config) if callable(self.pre_norm) else self.pre_norm
+        norm: Any = token_norm(torch.nn.Identity() if self.norm is None else layer.get_submodule(self.norm))
+        after: Any = None if self.after is None else after_attention(attrgetter(self.after)(layer))
+        return Block(attention, norm, pre_norm, after)
 
     def own_attention(self, network: Any, number: int) -> OwnAttention:
         """The attention of one layer by the network's own modules."""
@@ -244,52 +260,3 @@ class Block:
     def __repr__(self):
         before = "x + att(norm(x))" if self.after is None else "x + after(att(norm(x)))"
         return f"Block({before if self.pre_norm else 'norm(x + att(x))'}, {self.attention!r})"
-
-
-def attention_object(architecture, network, number, object, masked, n=None):
-    r"""The attention of one layer of a network, as a map of its own.
-
-    Parameters
-    ----------
-    architecture : Architecture
-        How its layers store their weights.
-    network : torch.nn.Module
-        The network.
-    number : int
-        Which layer, from 0.
-    object : {"heads", "heads+output", "block"}
-        Concatenated heads before the output projection; with the output projection and its bias; with
-        residual and LayerNorm.
-    masked : bool
-        Whether the network is causal.
-    n : int, optional
-        Tokens; needed where the map itself depends on their number (longrope).
-
-    Returns
-    -------
-    Attention or Block
-        A copy of the weights, cut into heads: query (h, k, d), key (g, k, d), value (g, v, d), output (h, m, v).
-
-    Raises
-    ------
-    ValueError
-        What its attention has that `Attention` has not, in a sentence.
-
-    Notes
-    -----
-    castin2024smooth, Def. 2.2 and 2.5.
-    """
-    layer = architecture.layers_of(network)[number]
-    given = arguments(architecture.matrices(layer), architecture.rotation(network, number, n))
-    if architecture.relative is not None:
-        given["relative"] = architecture.relative(network).to(given["query"])
-    if object == "heads":
-        given |= {"output": None, "output_bias": None}
-    window = architecture.window(network.config, layer, number)
-    attention = Attention(**given, masked=masked, window=window)
-    if object != "block":
-        return attention
-    pre_norm = architecture.pre_norm(network.config) if callable(architecture.pre_norm) else architecture.pre_norm
-    norm = torch.nn.Identity() if architecture.norm is None else layer.get_submodule(architecture.norm)
-    after = None if architecture.after is None else after_attention(attrgetter(architecture.after)(layer))
-    return Block(attention, token_norm(norm), pre_norm, after)

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import torch
 
-from lipnb.models.checked import DEQUANTIZED, check_entries, check_folder, check_size
+from lipnb.models.config_checks import DEQUANTIZED, check_entries, check_folder, check_size, check_weights
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
-from lipnb.models.files import check_weights, from_hub, mini_folder, minilm_folder, quiet, read_config
+from lipnb.models.files import from_hub, mini_folder, minilm_folder, quiet, read_config
+from lipnb.models.generic import located, own_mask, unknown_family
 from lipnb.models.model import Model
-from lipnb.models.self_check import assert_causality, check_maps, vocabulary
-from lipnb.models.tokens import find_tokenizer
-from lipnb.models.unknown import located, own_mask, unknown_family
+from lipnb.models.network import vocabulary
+from lipnb.models.self_check import assert_causality, check_maps
+from lipnb.models.tokenizers import find_tokenizer
 
 __all__ = ["layer_count", "load"]
 

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.models.layers import OBJECTS, Architecture, Block
-from lipnb.models.own_attention import OwnAttention
-from lipnb.models.passes import given, inputs_of, received
-from lipnb.models.whole import whole_network
+from lipnb.models.module_attention import OwnAttention
+from lipnb.models.network import given, inputs_of, received, whole_network
 
 __all__ = ["Model"]
 

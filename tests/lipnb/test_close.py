@@ -21,7 +21,7 @@ from lab.verification import families, model_types
 from lipnb import corpora, local_lipschitz, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.models.self_check import some_inputs
+from lipnb.models.network import some_inputs
 from lipnb.scanning import closely, columns, comparing, inputs, measure, planning, report, terminal, verdict
 from lipnb.scanning.reader import Reader, shuffled
 
@@ -634,7 +634,7 @@ def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, sto
 
 
 def test_why_there_are_no_logits_is_named(bert, found, tmp_path):
-    from lipnb.models.whole import why_no_logits
+    from lipnb.models.network import why_no_logits
 
     page = report.html(found[0])
     assert "No logits of bert: it is an encoder, and what may follow its last hidden states is not read." in page

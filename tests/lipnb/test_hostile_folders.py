@@ -11,7 +11,7 @@ from hub import tiny_bert, tiny_gpt2, write_tokenizer
 from safetensors.torch import load_file, save_file
 
 from lipnb import models
-from lipnb.models import checked
+from lipnb.models import config_checks
 from lipnb.scanning import scan
 
 
@@ -262,5 +262,5 @@ def test_without_a_tokenizer_a_text_is_answered(sound, tmp_path):
 
 def test_a_large_tokenizer_is_not_read(sound, tmp_path, refused):
     folder = folder_of(sound, tmp_path)
-    sparse(folder / "tokenizer.json", checked.LONGEST_READ + 1)
+    sparse(folder / "tokenizer.json", config_checks.LONGEST_READ + 1)
     refused(folder, "tokenizer.json of .* has more than 200,000,000 bytes")

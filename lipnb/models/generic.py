@@ -6,7 +6,8 @@ import torch
 
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.layers import Architecture
-from lipnb.models.self_check import CAUSAL, leak, vocabulary
+from lipnb.models.network import ROUNDING, vocabulary
+from lipnb.models.self_check import leak
 
 __all__ = ["located", "own_mask", "unknown_family"]
 
@@ -35,7 +36,6 @@ def unknown_family(model_type: str, name: str) -> Architecture:
         masks=(True, False),
         layers="",
         attention="",
-        projected="",
         matrices=None,
         norm=None,
         longest=_longest,
@@ -116,7 +116,7 @@ def own_mask(network: torch.nn.Module, wanted: bool | None, name: str) -> bool:
     ValueError
         "the network of ... cannot be run ...", "... is causal and cannot be loaded with masked=False ..."
     """
-    masked = leak(network, name) <= CAUSAL
+    masked = leak(network, name) <= ROUNDING
     if wanted is not None and bool(wanted) != masked:
         found = "causal" if masked else "not causal"
         raise ValueError(
