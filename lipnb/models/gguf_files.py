@@ -13,8 +13,6 @@ import numpy as np
 from lipnb.models.config_checks import DEQUANTIZED, check_entries, check_size
 from lipnb.origin import extra
 
-__all__ = ["unpack_gguf"]
-
 READS = 10_000_000  # numbers and texts in the entries of a file; the largest vocabularies take a quarter
 FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 # entry of the file, after the name of its family -> entry of config.json
@@ -53,24 +51,6 @@ ENDS = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}  # speci
 def unpack_gguf(path: Path, folder: Path, name: str) -> None:
     """Write the model of a GGUF file as a folder that `load` reads like any other.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    folder : Path
-        Where config.json, model.safetensors and tokenizer.json go.
-    name : str
-        What sentences call the model.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        "gguf is not installed: pip install '.[weights]' in a clone of lipnb."
-    ValueError
-        "... is not a whole GGUF file ...", "... is a ... GGUF, which is not read ...", "... is not known here ..."
-
-    Notes
-    -----
     Quantized numbers become the float32 values that the `gguf` library gives them: the weights of the map that is
     measured are those of the file, already rounded to its few bits, and not those that were rounded.
     """

@@ -26,93 +26,45 @@ ROPES = ("default", "linear", "proportional", "llama3", "yarn", "dynamic", "long
 
 @dataclass(frozen=True)
 class Architecture:
-    """How one family of transformers stores multi-head attention.
+    """How one family of transformers stores multi-head attention; paths are those of attributes."""
 
-    Parameters
-    ----------
-    title : str
-        Name for people.
-    masks : tuple of bool
-        The masks it can have; the first is its own when `mask_setting` is None.
-    attends : callable
-        layer -> whether it holds attention: in hybrids others hold a state space or a convolution in its place.
-    layers, attention : str
-        Attribute paths: from the network to its layers, and from a layer to the module that receives the tokens and
-        makes queries, keys and values of them.
-    projected : str, optional
-        Attribute path from a layer to the module that gives the output of attention, output projection included; None
-        where it is the same.
-    matrices : callable, or None
-        layer -> what `split_heads.arguments` reads: see `separate` and `fused` there. None where the network's own
-        modules alone know, which are then differentiated: no closed form.
-    norm : str or None
-        Attribute path from a layer to the norm of its tokens; None where there is none.
-    after : str, optional
-        Attribute path from a layer to what is done to the output of attention before the residual: a norm, LayerScale
-        or a factor.
-    pre_norm : bool or callable
-        Whether the block is ``x + after(att(norm(x)))`` (else ``norm(x + att(x))``); callable: configuration -> bool.
-    positions : str or None
-        Attribute path from the network to its learned position embeddings; None where there are none.
-    mask_setting : str, optional
-        Entry of config.json that switches the causal mask on.
-    settings : dict
-        Entries of config.json that are always overridden.
-    required : dict
-        Entries of config.json that, where present, must have this value for the maps to be ours.
-    options : dict
-        Keyword arguments of the network's class.
-    reads : {"input_ids", "pixel_values", "input_features"}
-        What the network reads: token ids, images, or spectra of sound.
-    rotary : str, optional
-        Attribute path from the network to the module that turns queries and keys by their places (RoPE).
-    turns : callable
-        layer -> whether that layer turns them at all.
-    pairs : {"halves", "neighbours"}
-        Which coordinates a rotation turns together: c and c + p, or 2 c and 2 c + 1.
-    window : callable
-        configuration, layer module, its number -> how many tokens a token of that layer sees on each side, itself
-        included (sliding window); None: all.
-    relative : callable, optional
-        network -> what is added to the logits by distance, (h, 2 w + 1), as `Attention` has it.
-    longest : callable
-        configuration -> most tokens that a sequence may have.
-    interpolates : bool
-        Whether it reads smaller images too, with its position embeddings interpolated.
-    order : callable, optional
-        network -> its layers in the order of their use, where `layers` do not stand in it.
-    part : str, optional
-        Attribute path from what the library loads to the network that is looked at: the encoder, or one of two towers.
-    parts : dict
-        Of a model with two towers, name -> the architecture of each.
-    """
-
-    title: str
-    masks: tuple
-    layers: str
-    attention: str
+    title: str  # for people
+    masks: tuple  # of bool, those that it can have; the first is its own where `mask_setting` is None
+    layers: str  # from the network to its layers
+    attention: str  # from a layer to the module that receives the tokens and makes queries, keys and values of them
+    # layer -> what `split_heads.arguments` reads, see `separate` and `fused` there; None where the network's own
+    # modules alone know, which are then differentiated: no closed form
     matrices: Any
-    norm: str | None
+    norm: str | None  # from a layer to the norm of its tokens
+    # from a layer to the module that gives the output of attention, output projection included; None: the same
     projected: str | None = None
+    # from a layer to what is done to the output of attention before the residual: a norm, LayerScale or a factor
     after: str | None = None
+    # whether the block is x + after(att(norm(x))), else norm(x + att(x)); or configuration -> bool
     pre_norm: bool | Callable = True
-    positions: str | None = None
-    mask_setting: str | None = None
-    settings: dict = field(default_factory=dict)
+    positions: str | None = None  # from the network to its learned position embeddings
+    mask_setting: str | None = None  # entry of config.json that switches the causal mask on
+    settings: dict = field(default_factory=dict)  # entries of config.json that are always overridden
+    # entries of config.json that, where present, must have one of these values for the maps to be ours
     required: dict = field(default_factory=dict)
-    options: dict = field(default_factory=dict)
-    reads: str = "input_ids"
-    rotary: str | None = None
-    turns: Callable = lambda layer: True
+    options: dict = field(default_factory=dict)  # keyword arguments of the network's class
+    reads: str = "input_ids"  # or "pixel_values", or "input_features", spectra of sound
+    rotary: str | None = None  # from the network to the module that turns queries and keys by their places (RoPE)
+    turns: Callable = lambda layer: True  # whether that layer turns them at all
+    # which coordinates turn together: c and c + p ("halves"), or 2 c and 2 c + 1 ("neighbours")
     pairs: str = "halves"
+    # configuration, layer, its number -> tokens that a token sees on each side, itself included; None: all
     window: Callable = lambda config, layer, number: None
+    # network -> what is added to the logits by distance, (h, 2 w + 1), as `Attention` has it
     relative: Callable | None = None
-    longest: Callable = attrgetter("max_position_embeddings")
+    longest: Callable = attrgetter("max_position_embeddings")  # configuration -> most tokens of a sequence
+    # network -> its layers in the order of their use, where `layers` do not stand in it
     order: Callable | None = None
+    # from what the library loads to the network that is looked at: the encoder, or one of two towers
     part: str | None = None
-    parts: dict = field(default_factory=dict)
-    interpolates: bool = False
-    attends: Callable = lambda layer: True
+    parts: dict = field(default_factory=dict)  # of a model with two towers, name -> the architecture of each
+    interpolates: bool = False  # whether it reads smaller images too, with its position embeddings interpolated
+    attends: Callable = lambda layer: True  # whether a layer holds attention: in hybrids others hold something else
 
     def network_of(self, loaded):
         """The network that is looked at, of what the library loads."""

@@ -162,56 +162,25 @@ def refuse_filling(x: Tensor, inputs: Tensor, reads: str, name: str) -> None:
 @torch.no_grad()
 def received(model: Any, inputs: Tensor, layer: int, object: str) -> Tensor:
     """What `object` of a layer receives, shape (b, n, d). Layers after it are not run."""
-    place = (
-        model.architecture.receiver(model.module, layer, object),
-        model.architecture.call_of(model.module, layer, object),
-    )
-    found = []
-    for part in _parts(model, inputs):
-        with capture(before=place) as calls:
-            run(model.module, model.architecture.reads, part)
+    reads, found = model.architecture.reads, []
+    receiver = model.architecture.receiver(model.module, layer, object)
+    number = model.architecture.call_of(model.module, layer, object)
+    n = inputs.shape[1] if reads == "input_ids" else model.longest
+    if reads == "pixel_values":
+        n = math.prod(inputs.shape[2:]) // model.module.config.patch_size**2 + 1
+    for part in inputs.split(at_once(n * (2 * model.heads * n + 8 * model.width), model.module.dtype)):
+        with capture(before=(receiver, number)) as calls:
+            run(model.module, reads, part)
         found.append(calls[-1].tokens)
-    return _whole(model, inputs, found)
-
-
-@torch.no_grad()
-def given(
-    model: Any, inputs: Tensor, layer: int, change: Callable[[Tensor], Tensor] | None = None
-) -> tuple[Tensor, Tensor]:
-    """What the attention of a layer receives, and what it gives of that or of its `change`; both (b, n, d)."""
-    architecture, network = model.architecture, model.module
-    receiver, giver = architecture.receiver(network, layer, "heads+output"), architecture.giver(network, layer)
-    number, before, after = architecture.call_of(network, layer), [], []
-
-    def changed(call):
-        return call.with_tokens(change(call.tokens)) if (call.module, call.number) == (receiver, number) else None
-
-    for part in _parts(model, inputs):
-        with capture(receiver, after=(giver, number), change=changed if change else None) as calls:
-            run(network, architecture.reads, part)
-        before.append(one_call(calls, receiver, number).tokens)
-        after.append(one_call(calls, giver, number).given)
-    return _whole(model, inputs, before), torch.cat(after).detach().contiguous()
+    x = torch.cat(found).detach().contiguous()
+    refuse_filling(x, inputs, reads, model.name)
+    return x
 
 
 def one_call(calls: list[Call], module: torch.nn.Module, number: int) -> Call:
     """One call of a module among those that were noted; LookupError where it was not called so often."""
     found = [call for call in calls if call.module is module]
     return found[number]
-
-
-def _parts(model, inputs):
-    """Parts of the inputs that fit into memory."""
-    n = inputs.shape[1] if model.architecture.reads == "input_ids" else model.longest
-    if model.architecture.reads == "pixel_values":
-        n = math.prod(inputs.shape[2:]) // model.module.config.patch_size**2 + 1
-    return inputs.split(at_once(n * (2 * model.heads * n + 8 * model.width), model.module.dtype))
-
-
-def _whole(model, inputs, parts):
-    x = torch.cat(parts).detach().contiguous()
-    refuse_filling(x, inputs, model.architecture.reads, model.name)
-    return x
 
 
 class Reading(NamedTuple):

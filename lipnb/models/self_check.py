@@ -18,8 +18,6 @@ from lipnb.models.network import (
     without_padding,
 )
 
-__all__ = ["assert_causality", "check_maps", "leak"]
-
 # tokens: no multiple of a window to which a network would pad; windows up to the second are tried out too
 LEAST, MOST = 9, 64
 
@@ -30,28 +28,7 @@ def check_maps(network: Any, architecture: Any, masked: bool, name: str) -> tupl
 
     One pass of the network over one input of 9 tokens, or as many as the longest window up to 64 needs; images as they
     are. In a float64 network, which may compute softmax in float32, relative 1e-5 is asked for; in others
-    :math:`3 \\sqrt\\epsilon`.
-
-    Parameters
-    ----------
-    network : torch.nn.Module
-        The network.
-    architecture : Architecture
-        How its layers store their weights.
-    masked : bool
-        Whether it is causal.
-    name : str
-        Of the model, for the sentence.
-
-    Returns
-    -------
-    tuple of int
-        Heads and width of the last layer.
-
-    Raises
-    ------
-    ValueError
-        "the attention of layer 3 of ... is not the map that is known here ..."
+    :math:`3 \\sqrt\\epsilon`. Gives heads and width of the last layer.
     """
     layers = architecture.layers_of(network)
     attending = architecture.attending(network)

@@ -14,20 +14,11 @@ from torch import Tensor
 
 from lipnb.models.norms import TokenNorm, token_norm
 
-__all__ = ["Rotation", "arguments", "fused", "linear_maps", "separate"]
-
 
 class Rotation(NamedTuple):
-    """Rotary positions of one layer.
+    """Rotary positions of a layer: frequencies (p,), the factor of cosines and sines, and which coordinates turn.
 
-    Attributes
-    ----------
-    frequencies : Tensor, shape (p,)
-        What a place is multiplied with.
-    gain : float
-        Factor of cosines and sines.
-    neighbours : bool
-        Whether coordinates 2 c and 2 c + 1 turn together, in place of c and c + p.
+    With `neighbours` 2 c and 2 c + 1 turn together, in place of c and c + p.
     """
 
     frequencies: Tensor
@@ -125,11 +116,6 @@ def arguments(said: dict[str, Any], rotation: Rotation | None = None) -> dict[st
         like; "heads" h, "groups" g, "scale"; and optionally "query_norm" and "key_norm", modules, and "cap".
     rotation : Rotation, optional
         What turns queries and keys.
-
-    Raises
-    ------
-    ValueError
-        "its queries and keys are normalised ..." in a way that `Attention` does not know.
     """
     h, g = said["heads"], said["groups"]
     given = {"scale": said["scale"], "cap": said.get("cap"), "output_bias": _copy(said["output_bias"])}

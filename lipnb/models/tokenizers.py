@@ -6,8 +6,6 @@ from pathlib import Path
 from lipnb.models.config_checks import check_folder
 from lipnb.models.files import TOKENIZER_FILES, minilm_folder, quiet, tokenizer_from_hub
 
-__all__ = ["find_tokenizer"]
-
 
 def find_tokenizer(wanted, name, folder, on_hub, vocabulary, random):
     """The tokenizer of a model and whose it is, or None, None; with `wanted` that one and no other.

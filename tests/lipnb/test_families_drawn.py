@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cases import relative
+from hub import given
 from torch.func import jacrev, jvp, vmap
 from transformers import LlamaConfig
 from transformers.models.starcoder2 import modeling_starcoder2
@@ -182,7 +183,6 @@ def test_the_layers_of_a_hybrid_that_hold_attention_are_measured(model_type, tmp
     assert [one.received is not None for one in read] == [one.given is not None for one in read] == [False, True] * 2
     for layer in model.attending:
         assert torch.equal(read[layer].received, model.activations(ids, layer))
-        assert torch.equal(read[layer].given, model.given(ids, layer)[1])
         assert torch.equal(read[layer].stream, model.activations(ids, layer, "block"))
     for call in (model.attention, lambda layer: model.activations(ids, layer)):
         with pytest.raises(ValueError, match="layer 2 of .* holds no attention: those that do are 1, 3"):
@@ -273,7 +273,7 @@ def test_another_family_goes_by_its_own_modules(model_type, tmp_path):
     assert model.masked == (model_type in ("falcon", "cohere2")) and (model.heads, model.width) == (4, 32)
     inputs = some_inputs(model.module, "input_ids", 7, count=2, seed=3)
     for layer in range(model.layers):
-        f, (x, y) = model.attention(layer), model.given(inputs, layer)
+        f, (x, y) = model.attention(layer), given(model, inputs, layer)
         assert isinstance(f, OwnAttention) and relative(f(x), y) < 1e-12
     # without the residual and norm that DeBERTa's module goes on to
     assert isinstance(model.architecture.giver(model.module, 0), torch.nn.Linear) == (model_type == "deberta-v2")
@@ -325,7 +325,7 @@ def test_a_model_of_two_towers_asks_which(tmp_path):
         model = models.load(tmp_path, part=tower)
         assert (model.masked, model.layers, model.width) == (masked, layers, 32)
         inputs = some_inputs(model.module, model.architecture.reads, 6, seed=1)
-        x, y = model.given(inputs, layers - 1)
+        x, y = given(model, inputs, layers - 1)
         assert relative(model.attention(layers - 1)(x), y) < 1e-5
 
 
@@ -338,7 +338,7 @@ def test_layers_that_share_a_module_receive_their_own_tokens(tmp_path):
     hook.remove()
     for layer in range(4):
         assert torch.equal(model.activations(inputs, layer), seen[layer])
-        assert torch.equal(model.given(inputs, layer)[0], seen[layer])
+        assert torch.equal(given(model, inputs, layer)[0], seen[layer])
 
 
 def test_a_network_whose_layers_share_a_module_begins_once(tmp_path):
@@ -407,7 +407,7 @@ def test_a_network_that_changes_itself_is_refused_and_what_it_keeps_is_loaded(tm
         load(tmp_path / "sparse", "bigbird_pegasus")
     model = load(tmp_path / "full", "bigbird_pegasus", {"attention_type": "original_full"})
     ids = some_inputs(model.module, "input_ids", 144, seed=1)
-    x, y = model.given(ids, 1)
+    x, y = given(model, ids, 1)
     assert relative(model.attention(1)(x), y) < 1e-12 and model.module.attention_type == "original_full"
 
 
@@ -560,7 +560,7 @@ def test_a_mask_made_of_padding_tokens_is_not_that_of_the_text(tmp_path, monkeyp
     monkeypatch.setitem(OTHERS, "t5gemma", (both, None))
     model = load(tmp_path, "t5gemma")
     ids = some_inputs(model.module, "input_ids", 7, seed=3)
-    x, y = model.given(ids, 1)
+    x, y = given(model, ids, 1)
     assert relative(model.attention(1)(x), y) < 1e-12 and not model.masked
 
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 import torch
-from hub import tiny_bert, tiny_gpt2, write_tokenizer
+from hub import given, tiny_bert, tiny_gpt2, write_tokenizer
 from safetensors.torch import load_file, save_file
 
 from lipnb import models
@@ -112,7 +112,7 @@ def test_an_entry_that_misleads_is_named(sound, tmp_path, refused, kind, entries
 @pytest.mark.parametrize("entries", [{"return_dict": False}, {"output_attentions": True}, {"is_encoder_decoder": True}])
 def test_an_entry_that_changes_no_map_is_no_hindrance(sound, tmp_path, entries):
     model = models.load(configured(folder_of(sound, tmp_path), **entries))
-    x, y = model.given(torch.arange(5)[None], 1)
+    x, y = given(model, torch.arange(5)[None], 1)
     torch.testing.assert_close(model.attention(1)(x), y)
 
 
