@@ -230,7 +230,15 @@ def _from_a_word(stretch):
 
 
 def decoded(tokenizer: Any, number: int) -> str:
-    """What a tokenizer reads a token as: a space before it counts, and part of a character stays the vocabulary's."""
+    """What a tokenizer reads a token as: a space before it counts, and part of a character stays the vocabulary's.
+
+    Examples
+    --------
+    >>> from lipnb import models
+    >>> tokenizer = models.load("minilm").tokenizer
+    >>> decoded(tokenizer, 102), decoded(tokenizer, 2_000)
+    ('[SEP]', 'to')
+    """
     token = str(tokenizer.convert_ids_to_tokens(number))
     read = tokenizer.decode([number], clean_up_tokenization_spaces=False)
     if token.startswith("\u2581") and not read.startswith(" "):  # SentencePiece drops the space that begins a text

@@ -27,7 +27,7 @@ class Call:
     module : torch.nn.Module
         Which.
     number : int
-        The how-manieth of its calls, from 0: layers may share a module.
+        Which of its calls, from 0: layers may share a module.
     args, kwargs : tuple, dict
         Its arguments.
     given : Tensor
