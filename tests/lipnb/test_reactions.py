@@ -139,6 +139,7 @@ def test_the_stored_model_shares_one_attention(monkeypatch):
         ("ClCc1cc[nH]c1.[Na+]>>BrCO", "Cl C c 1 c c [nH] c 1 . [Na+] >> Br C O"),
         ("C%11=O.\nCl>>C%11", "C %11 = O . Cl >> C %11"),  # lines are of the file, and no part of SMILES
         ("C(=O)[K+]~N", "C ( = O ) [UNK] [UNK] N"),
+        ("CXO", "C [UNK] O"),  # no part of SMILES stands alone, too
     ],
 )
 def test_reactions_are_cut_into_atoms_and_bonds(text, expected, tmp_path):
