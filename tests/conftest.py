@@ -16,7 +16,6 @@ SLOWEST = (
     "test_experiments",
     "test_verification",
     "test_notebooks",
-    "test_sweep_limits",
 )
 
 

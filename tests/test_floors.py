@@ -17,6 +17,7 @@ FLOORS = {
         "hub": 0,
         "origin": 0,
         "windows": 0,
+        "scaling": 0,
         "attention": 1,
         "corpora": 1,
         "recording": 1,

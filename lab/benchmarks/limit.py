@@ -69,7 +69,7 @@ def needed(attention, x, truth, rtol=ours.RTOL):
         near = krylov.ritz().values[:, -1] >= square * (1 - rtol) ** 2
         found["estimate"][near & (found["estimate"] == 0)] = krylov.steps
         for mode, certificate in certificates.items():
-            proved = near & certificate.christoffel(krylov, square, square * (1 + rtol) ** 2)
+            proved = near & certificate.christoffel(krylov, square * (1 + rtol) ** 2)
             found[mode][proved & (found[mode] == 0)] = krylov.steps
     return {mode: float(steps.mean()) for mode, steps in found.items()}
 

@@ -15,8 +15,7 @@ STATES = """the states of a point:
   failed     its notebook raised, or was stopped; `lipnb sweep SPEC.yml --retry-failed` runs it again
   running    its notebook is being executed now; on a Dask cluster: a worker has it, to run it now or next
   left       it has not run yet
-  stale      it ran with an earlier notebook or package; it will run again, unless --keep-stale is given
-  damaged    its file in points/ was changed or cut; it will run again
+  stale      it ran with an earlier notebook or package; it will run again
 
 The time left is that of the median point times what is left, over the number of points that run now.
 The exit code is 0 whatever the states are: `lipnb sweep` itself says by its own whether a point has failed.
@@ -46,7 +45,7 @@ def run(arguments):
     from lipnb import sweeps
 
     now = sweeps.status(arguments.folder)
-    states = ("done", "failed", "running", "left", "stale", "damaged")
+    states = ("done", "failed", "running", "left", "stale")
     counts = ", ".join(f"{now.count(state)} {state}" for state in states if state in states[:4] or now.count(state))
     points = f"{len(now.points)} point{'s' * (len(now.points) != 1)}"
     print(f"{now.folder}: {points} of {now.notebook.rsplit('/')[-1]}\n  {counts}")
@@ -58,7 +57,10 @@ def run(arguments):
         print(f"  {took}{left}")
     for point in _chosen(now.points, arguments.points):
         print(_line(point))
-    print(f"  executed notebooks: {now.folder / 'index.html'}")
+    print(
+        f"  executed notebooks: {now.folder / 'notebooks'}"
+        + (f", {now.folder / 'failed'}" if now.count("failed") else "")
+    )
     return 0
 
 
@@ -66,7 +68,7 @@ def _no_sweep(folder):
     """What a folder holds that is the output of no sweep: a scan or a model; empty where neither is known."""
     from pathlib import Path
 
-    if (Path(folder) / "plan.json").is_file():
+    if (Path(folder) / "sweep.json").is_file():
         return ""
     if any((Path(folder) / f"scan.{ending}").is_file() for ending in ("json", "partial.jsonl")):
         from lipnb.origin import extra
@@ -93,7 +95,7 @@ def _by_whom(now):
     if now.run is None:
         return "no run is at work"
     who = f"{now.run['user']} on {now.run['host']} (process {now.run['process']})"
-    since = f"{lasted(max(0.0, time.time() - now.run['started']))} ago"
+    since = f"{lasted(max(0.0, time.time() - now.run['since']))} ago"
     if now.alive:
         return f"run by {who}, begun {since}: {now.run['where']}"
     if now.alive is None:

@@ -14,7 +14,6 @@ EXAMPLES = """\
   lipnb sweep examples/quick.yml --retry-failed     those that failed, once more
   lipnb sweep examples/quick.yml -p tokens=64       the same grid with one value of `tokens`, and no other
   lipnb sweep examples/two_clusters.py -p tokens=4 -p radius=0.5     one point, without a spec
-  lipnb sweep examples/quick.yml --keep-stale       after an edit of the notebook: run the rest, keep what is there
   lipnb sweep examples/quick.yml --scheduler tcp://10.0.0.1:8786     on a Dask cluster
 
 The exit code is 0 when no point has failed, 1 when some have, 130 when the sweep was stopped.
@@ -25,16 +24,17 @@ SPEC = """the spec; every key but the first is optional:
   grid:                                           every combination
     layer: [0, 1, 2]
     length: {range: [16, 65, 16]}                 also linspace, geomspace, logspace: [first, last, count]
-  zip: {model_name: [minilm, gpt2-mini], masked: [false, true]}     these go together
+  zip: {model_name: [minilm, gpt2-mini], masked: [false, true]}     these go together; or a list of such groups
   exclude: [{layer: 2, length: 64}]               whatever agrees with one of these is left out
   sample: {count: 10, seed: 0}                    a random part of what is left
-  output: sweeps/mine                             below the current folder; --output may say any other
+  output: sweeps/mine                             from the current folder; default: sweeps/ with the name of the spec
   workers: 2                                      notebooks at the same time
   threads: 1                                      of each notebook
   gpus: 2                                         how many, or which: [0, 3]; each worker gets one
   timeout: 600                                    seconds for a point
   kernel: python3
-  cluster: {kind: SLURMCluster, jobs: 4, options: {cores: 8, memory: 16GB, queue: normal}}
+  cluster: {kind: SLURMCluster, jobs: 4, options: {cores: 8, memory: 16GB, queue: normal}}     of Dask-Jobqueue
+values are those of YAML, null and .inf among them, lists and mappings too; the notebook gets each as it is
 
 the notebook: a cell tagged `parameters` sets defaults; two lines fill the table:
   from lipnb.sweeps import record
@@ -42,17 +42,13 @@ the notebook: a cell tagged `parameters` sets defaults; two lines fill the table
 of its output 1,000,000 characters are kept, and it says where it was cut; recorded values are never cut
 
 the output folder:
-  index.html            every point with its state, parameters, time and executed notebook; opens offline
   table.csv             a row for each finished point: its parameters, its recorded values
-  stale.csv             rows of an earlier notebook, package or spec, where there are some; a good row stays there,
-                        and its notebook in notebooks/, as long as the re-run of its point fails
-                        with --keep-stale these rows stay in table.csv instead, the reason in the column `stale`
   failures.csv          what went wrong, and where
-  notebooks/, failed/   the executed notebooks, named by the table's column `point`
-  pages/                the same to read in a browser, without what is neither text nor picture
-  points/, sweep.json   what was done, with which versions, when and where
-  plan.json             the points, and what they are made from
-  running.json          while it runs: by whom, since when, which points; `lipnb status FOLDER` reads it
+  notebooks/, failed/   the executed notebooks, named by the tables' column `point`
+  stale.csv             good rows of an earlier notebook, package or spec, where there are some, with the reason; a row
+                        stays there, and its notebook in notebooks/, as long as the re-run of its point fails
+  points.jsonl          what became of each point, when and where; the other tables are made from it
+  sweep.json            the points, what they are made from, by whom and with which versions; `lipnb status FOLDER`
   .lock                 empty; it keeps two sweeps out of one folder and may be deleted when none runs
 """
 SHOWN = 20  # failed points on the terminal; failures.csv has all
@@ -90,11 +86,6 @@ def add(verbs):
     verb.add_argument("--dry-run", action="store_true", help="show the points and what would run; write nothing")
     verb.add_argument("--limit", type=count, metavar="N", help="run at most N points now")
     verb.add_argument("--retry-failed", action="store_true", help="run the points again that failed before")
-    verb.add_argument(
-        "--keep-stale",
-        action="store_true",
-        help="good rows of an earlier notebook, package or spec stay in the table, and their points do not run",
-    )
     verb.add_argument(
         "--output",
         type=Path,
@@ -135,18 +126,6 @@ def _overriding(pairs):
     return given
 
 
-def _stale(sweep, kept):
-    """Where the rows of an earlier version are."""
-    rows = "1 row" if sweep.stale == 1 else f"{sweep.stale} rows"
-    where = (
-        "stay in that table, the reason in its column `stale`"
-        if kept
-        else f"are not in that table: {sweep.folder / 'stale.csv'} keeps them, with the reason"
-    )
-    again = f"; {sweep.failed_again} because the re-run failed" if sweep.failed_again else ""
-    return f"{rows} of an earlier notebook, package or spec {where}{again}"
-
-
 def _stop(*_):
     raise KeyboardInterrupt
 
@@ -165,9 +144,9 @@ def run(arguments):
     from lipnb.origin import extra
 
     with extra("sweeps"):
-        from lipnb.sweeps.planning import plan
+        from lipnb.sweeps.running import plan
 
-    names = ("output", "workers", "threads", "timeout", "limit", "retry_failed", "keep_stale")
+    names = ("output", "workers", "threads", "timeout", "limit", "retry_failed")
     options = {name: getattr(arguments, name) for name in names} | {"parameters": _overriding(arguments.parameters)}
     if arguments.dry_run:
         return _show(plan(arguments.spec, **options))
@@ -176,7 +155,8 @@ def run(arguments):
     left = f", {sweep.left} still to run" if sweep.left else ""
     print(f"{len(sweep.table)} point{'s' * (len(sweep.table) != 1)} done{left}: {sweep.folder / 'table.csv'}")
     if sweep.stale:
-        print(_stale(sweep, arguments.keep_stale))
+        rows = "1 good row" if sweep.stale == 1 else f"{sweep.stale} good rows"
+        print(f"{rows} not in that table, with the reason: {sweep.folder / 'stale.csv'}")
     if len(sweep.table) and not sweep.recorded:
         print("no value was recorded; in the notebook: from lipnb.sweeps import record; record(name=value)")
     if sweep.failures:

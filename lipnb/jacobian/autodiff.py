@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipnb.checks import check_precision, refuse_large_dense
+from lipnb.scaling import exponent, powers_of_two
 
-__all__ = ["AutodiffJacobian", "RecordedJacobian", "plain_kernels"]
+__all__ = ["AutodiffJacobian", "plain_kernels"]
 
 PROBE = 0x5EED_0F_A_920BE  # seed of the vectors that products are compared on
 ROUNDING = 256  # units of rounding by which two ways to a product may differ
@@ -96,46 +97,13 @@ class AutodiffJacobian:
     """
 
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor) -> None:
-        if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.ndim < 2 or x.numel() == 0:
-            got = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
-            raise ValueError(
-                "x must be a floating point tensor of shape (..., n, d) with at least one token, "
-                f"got {got}: one vector is x[None]."
-            )
-        check_precision(x)
-        if not torch.isfinite(x).all():
-            raise ValueError("x holds NaN or infinite values: remove them first.")
+        _check_input(x)
         self.f, self.batch_shape = (lambda tokens: f(tokens.clone())), x.shape[:-2]  # a map may change what it is given
         with torch.enable_grad(), plain_kernels():
             self.x = x.detach().clone()
             self._input = self.x.clone().requires_grad_()
-            try:
-                out = self.f(self._input)
-            except TypeError as error:
-                if "required positional argument" in str(error):
-                    raise ValueError(
-                        f"the map takes more than the tokens ({_short(error)}): give one that holds the rest, such as "
-                        "lambda x: module(x, ...)."
-                    ) from error
-                raise
-            except RuntimeError as error:
-                if "Inference tensors" in str(error):
-                    raise ValueError(
-                        "the map holds tensors that were made under torch.inference_mode(), through which nothing can "
-                        "be differentiated: make or load it outside, or under torch.no_grad()."
-                    ) from error
-                if "numpy()" in str(error):
-                    raise ValueError(
-                        "the map goes through NumPy, where autograd cannot follow: write it in PyTorch, or wrap that "
-                        "part in a torch.autograd.Function with its derivative."
-                    ) from error
-                raise
-            fits = isinstance(out, torch.Tensor) and out.shape[:-2] == self.batch_shape and out.ndim == x.ndim
-            if not fits or out.is_complex() or not out.numel():
-                got = f"{tuple(out.shape)} in {out.dtype}" if isinstance(out, torch.Tensor) else type(out).__name__
-                shape = ", ".join(map(str, (*self.batch_shape, "n", "m")))
-                first = "" if isinstance(out, torch.Tensor) else FIRST
-                raise ValueError(f"the map must return one tensor of shape ({shape}), got {got}{first}.")
+            out = _first_run(self.f, self._input)
+            _check_output(out, x)
             self._output = out.to(x.dtype)  # torch.autocast hands out another type
         self._out_shape = out.shape
         self._check_reverse()
@@ -147,82 +115,6 @@ class AutodiffJacobian:
     def shape(self) -> tuple[int, ...]:
         """Batch shape, then (outputs, inputs) of one sequence, both flattened."""
         return (*self.batch_shape, math.prod(self._out_shape[-2:]), math.prod(self.x.shape[-2:]))
-
-    def _probe(self, shape, place):
-        """A random tensor of this shape, the same each time, another at each place."""
-        generator = torch.Generator().manual_seed(PROBE + place)
-        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(self.x)
-
-    def _check_reverse(self):
-        """Find `precision`, or raise one sentence: no way to the input, or from one sequence to another."""
-        w, b = self._probe(self._out_shape, 1), self.batch_shape.numel()
-        number = torch.arange(b, device=self.x.device).view(*self.batch_shape, 1, 1)
-        try:
-            back = self._pulled(w)
-            found = back is not None
-            for bit in range((b - 1).bit_length() if found else 0):  # two sequences differ in some bit of their numbers
-                half = (number >> bit) % 2 == 0
-                one, other = self._pulled(torch.where(half, w, 0)), self._pulled(torch.where(half, 0, w))
-                mixed = torch.where(half, other, one)  # of sequences that bore no cotangent: zero, whatever rounds
-                if (torch.isfinite(mixed) & (mixed != 0)).any():
-                    raise _Mixed
-                back = torch.where(half, one, other)
-            triple = self._pulled(3 * w) if found else None
-        except _Mixed:
-            raise ValueError(MIXES) from None
-        except Exception as error:
-            raise ValueError(
-                f"reverse mode fails on this map, {_short(error)}; torch.utils.checkpoint needs use_reentrant=False."
-            ) from error
-        if not found:
-            raise ValueError(
-                "autograd finds no way from the map's output to its input, so that its Jacobian would be 0: leave out "
-                "detach(), .data, no_grad() and NumPy inside the map (where it is truly constant, the answer is 0)."
-            )
-        self._check_number(back)
-        self.gap, self.precision = _precision(back, triple)
-
-    def _check_number(self, product):
-        """Raise one sentence for a product that is NaN; what overflows is found by the solvers."""
-        if torch.isnan(product).any():
-            raise ValueError(
-                (
-                    "the map gives NaN at this input, and so has no Jacobian there: "
-                    if torch.isnan(self._output).any()
-                    else "a Jacobian product is NaN or infinite, though the map's output is not NaN: it is not "
-                    "differentiable here, or leaves the range of its precision, or hides the NaN inside: "
-                )
-                + "a softmax over a row that is masked wholly gives it (mask with torch.finfo(dtype).min in place of "
-                "-inf, or leave such tokens out), as does the direction of a vector of zeros."
-            )
-
-    def _check_alone(self):
-        """Raise one sentence where the sequence of a batch of one, as of a list, is mapped otherwise beside another."""
-        beside = self.x + self._probe(self.x.shape, 3) * self.x.abs().max().clamp_min(1)
-        try:
-            with torch.no_grad(), plain_kernels():
-                both = self.f(torch.cat([self.x, beside]))
-        except Exception:  # a map may know that it has one sequence
-            return
-        once, near = self._output.detach(), torch.finfo(self.precision).eps ** 0.5
-        if both.shape != (2 * len(once), *once.shape[1:]):
-            return
-        size = once.abs().max().item()
-        if not torch.allclose(both[: len(once)].to(once), once, rtol=near, atol=near * size, equal_nan=True):
-            raise ValueError(MIXES)
-
-    def _check_same(self):
-        """Raise one sentence where a second run of the map gives something else."""
-        with torch.no_grad(), plain_kernels():
-            again = self.f(self.x)
-        once, near = self._output.detach(), torch.finfo(self.precision).eps ** 0.5
-        finite = torch.isfinite(once)  # where it is not, the products will say so
-        size = torch.where(finite, once, 0).abs().max().item()
-        if not torch.allclose(again.to(once)[finite], once[finite], rtol=near, atol=near * size):
-            raise ValueError(
-                "the map gives two different outputs for one input: call .eval() on a module with dropout, and draw "
-                "random weights once, outside the map."
-            )
 
     def _pulled(self, w):
         """`vjp`, or None where the output does not depend on the input."""
@@ -289,8 +181,95 @@ class AutodiffJacobian:
         self._check_matrix(matrix)
         return matrix
 
+    # what is asked of a map before any of its products is believed: each check is one sentence to who gave it
+
+    def _probe(self, shape, place):
+        """A random tensor of this shape, the same each time, another at each place."""
+        generator = torch.Generator().manual_seed(PROBE + place)
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(self.x)
+
+    def _check_reverse(self):
+        """Reverse mode goes through the map, and no sequence reaches another; find `precision` on the way."""
+        w, apart, triple = self._probe(self._out_shape, 1), None, None
+        try:
+            back = self._pulled(w)
+            if back is not None:
+                apart = self._pulled_apart(w, back)
+                triple = None if apart is None else self._pulled(3 * w)
+        except Exception as error:
+            raise ValueError(
+                f"reverse mode fails on this map, {_short(error)}; torch.utils.checkpoint needs use_reentrant=False."
+            ) from error
+        if back is None:
+            raise ValueError(
+                "autograd finds no way from the map's output to its input, so that its Jacobian would be 0: leave out "
+                "detach(), .data, no_grad() and NumPy inside the map (where it is truly constant, the answer is 0)."
+            )
+        if apart is None:
+            raise ValueError(MIXES)
+        self._check_number(apart)
+        self.gap, self.precision = _precision(apart, triple)
+
+    def _pulled_apart(self, w, back):
+        """The pullback `back` of w, made of halves of the batch alone; None where a half reaches the other.
+
+        Two sequences differ in some bit of their numbers: once for each bit, cotangents of half the batch are pulled.
+        """
+        b = self.batch_shape.numel()
+        number = torch.arange(b, device=self.x.device).view(*self.batch_shape, 1, 1)
+        for bit in range((b - 1).bit_length()):
+            half = (number >> bit) % 2 == 0
+            one, other = self._pulled(torch.where(half, w, 0)), self._pulled(torch.where(half, 0, w))
+            mixed = torch.where(half, other, one)  # of sequences that bore no cotangent: zero, whatever rounds
+            if (torch.isfinite(mixed) & (mixed != 0)).any():
+                return None
+            back = torch.where(half, one, other)
+        return back
+
+    def _check_number(self, product):
+        """No product is NaN; what overflows is found by the solvers."""
+        if torch.isnan(product).any():
+            raise ValueError(
+                (
+                    "the map gives NaN at this input, and so has no Jacobian there: "
+                    if torch.isnan(self._output).any()
+                    else "a Jacobian product is NaN or infinite, though the map's output is not NaN: it is not "
+                    "differentiable here, or leaves the range of its precision, or hides the NaN inside: "
+                )
+                + "a softmax over a row that is masked wholly gives it (mask with torch.finfo(dtype).min in place of "
+                "-inf, or leave such tokens out), as does the direction of a vector of zeros."
+            )
+
+    def _check_alone(self):
+        """The sequence of a batch of one, as of a list, is mapped as it is beside another."""
+        beside = self.x + self._probe(self.x.shape, 3) * self.x.abs().max().clamp_min(1)
+        try:
+            with torch.no_grad(), plain_kernels():
+                both = self.f(torch.cat([self.x, beside]))
+        except Exception:  # a map may know that it has one sequence
+            return
+        once, near = self._output.detach(), torch.finfo(self.precision).eps ** 0.5
+        if both.shape != (2 * len(once), *once.shape[1:]):
+            return
+        size = once.abs().max().item()
+        if not torch.allclose(both[: len(once)].to(once), once, rtol=near, atol=near * size, equal_nan=True):
+            raise ValueError(MIXES)
+
+    def _check_same(self):
+        """A second run of the map gives the same."""
+        with torch.no_grad(), plain_kernels():
+            again = self.f(self.x)
+        once, near = self._output.detach(), torch.finfo(self.precision).eps ** 0.5
+        finite = torch.isfinite(once)  # where it is not, the products will say so
+        size = torch.where(finite, once, 0).abs().max().item()
+        if not torch.allclose(again.to(once)[finite], once[finite], rtol=near, atol=near * size):
+            raise ValueError(
+                "the map gives two different outputs for one input: call .eval() on a module with dropout, and draw "
+                "random weights once, outside the map."
+            )
+
     def _check_matrix(self, matrix):
-        """Raise one sentence where forward mode, of a map that has it, gives another product of a random vector."""
+        """Forward mode, of a map that has it, gives the matrix's product of a random vector."""
         probe = self._probe(self.x.shape, 0)
         try:
             image = self._pushed(probe).flatten(-2)
@@ -317,50 +296,26 @@ class AutodiffJacobian:
             raise ValueError(DISAGREE)
 
 
-class _Mixed(Exception):
-    """Sequences of a batch are mixed."""
-
-
 class RecordedJacobian(AutodiffJacobian):
-    r"""The same Jacobian for many products: they go along one recorded run, and `f` is not run again.
+    r"""The same Jacobian for many products, along one recorded run; products over `unit` neither over- nor underflow.
 
-    Reverse mode is linear in the cotangent w, so its derivative in w gives the forward product:
+    *What is recorded.* One run of `f` at x, and one reverse pass through it, :math:`J^\top w` as a function of w.
+
+    *Why it may be replayed.* x stays, so J stays. The reverse pass is linear in w, so its derivative in w is J at
+    whichever w it was recorded, and gives the forward product
 
     .. math:: J u = \nabla_w \langle J^\top w, u \rangle .
 
-    A forward-mode product computes `f` again beside its tangent; on transformers it took three to four times as long.
-    One product of a random vector is compared with forward mode, for each sequence. Forward mode is used throughout
-    where they differ by more than 256 units of rounding of `precision` (or its square root, where that is less), or
-    `f` cannot be differentiated twice; where it is missing, the record is compared with reverse mode alone.
+    A forward-mode product runs `f` again beside its tangent: on transformers that took three to four times as long.
 
-    Parameters
-    ----------
-    f, x
-        As for `AutodiffJacobian`.
-
-    Attributes
-    ----------
-    unit : Tensor, shape of the batch
-        Power of two near the size of the Jacobian, float64: products over it neither overflow nor underflow.
-
-    Raises
-    ------
-    ValueError
-        As `AutodiffJacobian`; "forward and reverse mode disagree about this map": they are of two different maps, in
-        more than the digits of `precision`; "neither forward mode nor reverse mode twice ...".
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lipnb.jacobian.autodiff import RecordedJacobian
-    >>> J = RecordedJacobian(torch.square, torch.tensor([[1.0, 2.0]]))
-    >>> J.jvp(torch.ones(1, 2))
-    tensor([[2., 4.]])
+    *When not.* Where `f` cannot be differentiated twice; and where the replayed product of a random vector differs from
+    that of forward mode, in any sequence, by more than 256 units of rounding of `precision` (or its square root, where
+    that is less): a backward pass of its own need not be linear. Forward mode is then used throughout. Where forward
+    mode is missing, the record is compared with reverse mode alone.
     """
 
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor) -> None:
         super().__init__(f, x)
-        self._record = None
         probe, image, missing = self._probe(self.x.shape, 0), None, None
         try:
             image = self._pushed(probe)
@@ -371,24 +326,24 @@ class RecordedJacobian(AutodiffJacobian):
             if image is None:
                 raise _no_products(missing, record) from missing
             record = None
-        found = None if record is None else _derivative(record[1], record[0], probe)
-        image = found if image is None else image
+        replayed = None if record is None else _derivative(record[1], record[0], probe)
+        image = replayed if image is None else image
         assert image is not None  # else there was an error
         self._check_number(image)
-        size = image.abs().amax((-2, -1)).double()
-        size = torch.where((size > 0) & torch.isfinite(size), size, 1)
-        far = math.frexp(torch.finfo(self.x.dtype).max)[1] - 8  # a power of two that the type has, and its inverse
-        self.unit = torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent.clamp(-far, far))
-        if found is not None:
-            scale = self.unit.to(image)[..., None, None]
-            gap, long = (torch.linalg.vector_norm(part / scale, dim=(-2, -1)) for part in (found - image, image))
-            rounding = torch.finfo(self.precision).eps
-            self._record = record if (gap <= min(ROUNDING * rounding, rounding**0.5) * long).all() else None
+        self.unit = _unit(image)
+        self._record = None if replayed is None or not self._same(replayed, image) else record
         if self._record is None or missing is not None:
             self._check_modes(probe, image)
 
+    def _same(self, replayed, image):
+        """Whether two products of the probe are the same, up to rounding, in each sequence."""
+        scale = self.unit.to(image)[..., None, None]
+        gap, long = (torch.linalg.vector_norm(part / scale, dim=(-2, -1)) for part in (replayed - image, image))
+        rounding = torch.finfo(self.precision).eps
+        return (gap <= min(ROUNDING * rounding, rounding**0.5) * long).all()
+
     def _check_modes(self, probe, image):
-        """Raise one sentence unless reverse mode is the transpose of forward mode, as far as one vector shows."""
+        """Reverse mode is the transpose of forward mode, as far as one vector shows."""
         scale = self.unit.to(image)[..., None, None]
         image = image / scale
         back = self.vjp(image) / scale
@@ -401,6 +356,62 @@ class RecordedJacobian(AutodiffJacobian):
     def jvp(self, u: Tensor) -> Tensor:
         """Jacobian-vector product, shape (..., n, m), of `u`, shape (..., n, d)."""
         return self._pushed(u) if self._record is None else _derivative(self._record[1], self._record[0], u)
+
+
+def _check_input(x):
+    """Tokens are finite numbers of a type with enough digits, shape (..., n, d)."""
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.ndim < 2 or x.numel() == 0:
+        got = tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
+        raise ValueError(
+            "x must be a floating point tensor of shape (..., n, d) with at least one token, "
+            f"got {got}: one vector is x[None]."
+        )
+    check_precision(x)
+    if not torch.isfinite(x).all():
+        raise ValueError("x holds NaN or infinite values: remove them first.")
+
+
+def _first_run(f, tokens):
+    """The map's output, or one sentence for what the first run of a map that is none raises."""
+    try:
+        return f(tokens)
+    except TypeError as error:
+        if "required positional argument" in str(error):
+            raise ValueError(
+                f"the map takes more than the tokens ({_short(error)}): give one that holds the rest, such as "
+                "lambda x: module(x, ...)."
+            ) from error
+        raise
+    except RuntimeError as error:
+        if "Inference tensors" in str(error):
+            raise ValueError(
+                "the map holds tensors that were made under torch.inference_mode(), through which nothing can "
+                "be differentiated: make or load it outside, or under torch.no_grad()."
+            ) from error
+        if "numpy()" in str(error):
+            raise ValueError(
+                "the map goes through NumPy, where autograd cannot follow: write it in PyTorch, or wrap that "
+                "part in a torch.autograd.Function with its derivative."
+            ) from error
+        raise
+
+
+def _check_output(out, x):
+    """The output is one real tensor of the batch and dimensions of x."""
+    fits = isinstance(out, torch.Tensor) and out.shape[:-2] == x.shape[:-2] and out.ndim == x.ndim
+    if not fits or out.is_complex() or not out.numel():
+        got = f"{tuple(out.shape)} in {out.dtype}" if isinstance(out, torch.Tensor) else type(out).__name__
+        shape = ", ".join(map(str, (*x.shape[:-2], "n", "m")))
+        first = "" if isinstance(out, torch.Tensor) else FIRST
+        raise ValueError(f"the map must return one tensor of shape ({shape}), got {got}{first}.")
+
+
+def _unit(image):
+    """Powers of two near the sizes of products (..., n, m), shape of the batch, float64."""
+    size = image.abs().amax((-2, -1)).double()
+    size = torch.where((size > 0) & torch.isfinite(size), size, 1)
+    far = exponent(torch.finfo(image.dtype).max) - 8  # a power of two that the type has, and its inverse
+    return powers_of_two(size, -far, far)
 
 
 def _derivative(out, x, w):

@@ -1,7 +1,8 @@
 """Jacobian of unmasked attention on many weighted particles, in time linear in their number.
 
-For at most 3 key dimensions and no mask: the attention is rewritten with the fewest key and value dimensions
-(`narrowed`), and the kernel exp(q . k) of each head as a short sum of products (`Expansion`).
+For at most 3 key dimensions and no mask, in this order: the attention is rewritten with the fewest key and value
+dimensions (`of_least_rank`), the kernel exp(q . k) of each head as a short sum of products (`Expansion`), and products
+with the Jacobian go through these sums (`SeparableJacobian`).
 """
 
 import math
@@ -16,8 +17,253 @@ from lipnb.checks import check_weights
 
 __all__ = ["SeparableJacobian", "separable_pays"]
 
+MAX_KEY_WIDTH = 3
+MAX_NODES = 2**14  # nodes of one head, all dimensions together; beyond it the exact kernel is the better route
+MAX_DEGREE = 256  # nodes of one dimension
+LEAST_RHO = 0.5  # a narrower box of keys is widened: the slope of the kernel needs two distinct nodes
 PARTICLES_PER_NODE = 4  # with fewer for each node, choosing the nodes costs more than a solve in exact tiles
 PARTICLES = {"cpu": 4096, "cuda": 2**17}  # of a tile: what is fast, far below what memory allows
+
+
+class NotSeparable(ValueError):
+    """These particles have no separable kernel that is worth having; any other route serves them."""
+
+
+def of_least_rank(attention):
+    r"""An `Attention` of the same Jacobian with the fewest key and value dimensions.
+
+    The logits need only :math:`W_K^\top [s W_Q, s b_Q]`, whose rank r may be below k; values wider than the tokens are
+    the tokens themselves, the value matrix joined to the output. Biases that never change the Jacobian are dropped. The
+    key width is r (at least 1, the largest of the heads), the value width at most d.
+    """
+    h, k, d = attention.query.shape
+    bias = attention.query.new_zeros(h, k) if attention.query_bias is None else attention.query_bias
+    joint = attention.scale * torch.cat([attention.query, bias[..., None]], -1)
+    # W_K^T [s W_Q, s b_Q] = Q1 (R1 R2^T) Q2^T = (Q1 U) diag(values) (Vh Q2^T): its rank is at most k, far below d in
+    # wide layers
+    Q1, R1 = torch.linalg.qr(attention.key.mT.double())
+    Q2, R2 = torch.linalg.qr(joint.mT.double())
+    U, values, Vh = torch.linalg.svd(R1 @ R2.mT, full_matrices=False)
+    left, right = Q1 @ U, Vh @ Q2.mT
+    rank = int((values > 16 * max(k, d) * torch.finfo(attention.dtype).eps * values[:, :1]).sum(1).max())
+    rank = max(rank, 1)
+    if rank < k:
+        key = left[..., :rank].mT.to(attention.dtype)
+        joint = (values[:, :rank, None] * right[:, :rank]).to(attention.dtype)
+    else:
+        key = attention.key
+    value, output = attention.value, attention.output
+    if attention.value_width > d:
+        output = attention.output_matrices() @ value
+        value = torch.eye(d, dtype=attention.dtype, device=attention.device).expand(h, d, d)
+    return Attention(joint[..., :-1], key, value, output, query_bias=joint[..., -1], scale=1.0)
+
+
+class Expansion:
+    r"""Separable kernel of one head, with the slope of the kernel in the keys.
+
+    .. math::
+        e^{q_i \cdot k_j} = \epsilon_i \, c_j \, e^{s_i \cdot t_j}, \qquad
+        e^{s \cdot t} \approx \prod_{c=1}^{k} \sum_{a=1}^{p_c} e^{s_c y_a} \, \ell_a(t_c),
+
+    with :math:`t \in [-1, 1]^k` the keys in the coordinates of their bounding box, :math:`s` the queries, less the
+    point of their box nearest to zero, times the half-widths of the keys' box, and :math:`\ell_a` the Lagrange
+    polynomials of the Chebyshev nodes :math:`y_a`. The row factor cancels in a softmax and is chosen so that no
+    exponential exceeds 1; the column factor joins the weights. From that origin the error of a row stays relative to
+    the row's own largest possible term; from the centre of the queries it would not.
+
+    `rho`, (k,), is the largest :math:`|s_c|`: reach of the queries times half-width of the keys, which decides how many
+    nodes are needed; `nodes`, k numbers :math:`p_c`, are set by `choose` or `use`; `column`, (n,), are the factors c,
+    weights included, at most 1. Queries (scale folded in) and keys come as (k, n).
+
+    L. N. Trefethen, Approximation Theory and Approximation Practice (2013), chapters 3 (coefficients) and 8
+    (analytic functions converge geometrically, entire ones faster).
+    """
+
+    def __init__(self, query, key, weights=None):
+        low, high = torch.aminmax(query, dim=1)
+        # the point of the queries' box nearest to 0: q = origin + s / half, k = centre + half t
+        origin = torch.zeros_like(low).clamp(low, high)
+        reach = torch.maximum(high - origin, origin - low)
+        low, high = torch.aminmax(key, dim=1)
+        least = torch.where(reach > 0, LEAST_RHO / reach.clamp_min(1e-30), 1.0)
+        half = torch.maximum((high - low) / 2, least)
+        centred = key - ((low + high) / 2)[:, None]
+        self._s = (query - origin[:, None]) * half[:, None]
+        self._t = centred / half[:, None]
+        logarithm = origin @ centred  # q . k = [q . centre] + origin . (k - centre) + s . t, the first of the row alone
+        if weights is not None:
+            logarithm = logarithm + weights.log()
+        self.column = (logarithm - logarithm.max()).exp()
+        self.rho = (reach * half).double().cpu().numpy()
+        self._origin, self._half = origin.double(), half.double()
+        self._largest_query = query.abs().amax(1)
+
+    def use(self, nodes):
+        """Take `nodes`, a tuple of k numbers of Chebyshev nodes; prepare the small matrices that go with them."""
+        self.nodes = tuple(nodes)
+        self._points, self._to_nodes, self._slopes = [], [], []
+        for c, p in enumerate(self.nodes):
+            angle = (torch.arange(p, dtype=torch.float64, device=self._s.device) + 0.5) * math.pi / p
+            degree = torch.arange(p, dtype=torch.float64, device=self._s.device)
+            interpolation = torch.cos(angle[:, None] * degree) * (2 / p)  # node a from coefficient m
+            interpolation[:, 0] /= 2
+            # T_m' = 2 m (T_{m-1} + T_{m-3} + ...), the last term halved if it is T_0
+            gap = degree[:, None] - degree
+            derivative = torch.where((gap > 0) & (gap % 2 == 1), 2 * degree[:, None], 0.0)
+            derivative[:, 0] /= 2
+            identity = torch.eye(p, dtype=torch.float64, device=self._s.device)
+            self._points.append(torch.cos(angle).to(self._s.dtype))
+            self._to_nodes.append(interpolation)
+            # d/dk of e^{origin . k} e^{s . t}: t' = 1 / half, and origin
+            self._slopes.append(derivative / self._half[c] + self._origin[c] * identity)
+        return self
+
+    def choose(self, rtol):
+        """Take the fewest nodes whose sampled `error` is at most `rtol`, or say that the exact route is better."""
+        nodes, error = np.array([fewest_nodes(rho, rtol) for rho in self.rho]), math.inf
+        while nodes.prod() <= MAX_NODES and nodes.max() <= MAX_DEGREE:
+            before, error = error, self.use(nodes.tolist()).error()
+            if error <= rtol:
+                return self
+            if (before < 1e3 * rtol and error >= before) or not self.rho.any():  # rounding: more nodes do not help
+                break
+            step = 1 if error < 1e3 * rtol else 2 + nodes.max() // 8
+            nodes = nodes + step * (self.rho > 0)
+        spread = ", ".join(f"{rho:.3g}" for rho in self.rho)
+        raise NotSeparable(
+            f"queries and keys spread too far for a separable kernel (rho = {spread}; an affordable "
+            f"number of nodes does not reach rtol = {rtol:.1e} in {self._s.dtype}): AttentionJacobian takes them."
+        )
+
+    def error(self, seed=0, rows=256, columns=2048):
+        r"""Relative error of the separable kernel and of its slope on sampled rows, the largest over the rows.
+
+        .. math::
+            \max_i \frac{\sum_j c_j |\tilde K_{ij} - K_{ij}|}{\sum_j c_j K_{ij}}, \qquad
+            \max_{i, c} \frac{\sum_j c_j |\partial_c \tilde K_{ij} - q_{ic} K_{ij}|}{\max_l |q_{lc}| \sum_j c_j K_{ij}}
+
+        The rows are random ones and the outermost ones of each dimension; the columns are drawn in proportion to
+        their factor, which is how the sums weigh them. Exact kernel entries, rounding included.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        n, device = self._s.shape[1], self._s.device
+        some = torch.randint(n, (rows,), generator=generator, device="cpu").to(device)
+        some = torch.cat([some, self._s.argmax(1), self._s.argmin(1)])
+        cumulative = self.column.double().cumsum(0)
+        draws = torch.rand(columns, generator=generator, dtype=torch.float64, device="cpu").to(device) * cumulative[-1]
+        drawn = torch.searchsorted(cumulative, draws).clamp_max(n - 1)
+        s, t = self._s[:, some], self._t[:, drawn]
+        # e^{s . t - |s|_1}
+        exact = torch.einsum("ci,cj->ij", s, t).sub_(s.abs().sum(0)[:, None]).exp_()
+        total = exact.sum(1)
+        one, slope = [], []
+        for left, right, to_nodes, slopes in zip(
+            self.queries(some), self.keys(drawn), self._to_nodes, self._slopes, strict=True
+        ):
+            one.append(left.mT @ (to_nodes.to(right.dtype) @ right))
+            slope.append(left.mT @ ((to_nodes @ slopes).to(right.dtype) @ right))
+        worst = ((math.prod(one) - exact).abs().sum(1) / total).max()
+        for c, tilted in enumerate(slope):
+            query = s[c] / self._half[c].to(s.dtype) + self._origin[c].to(s.dtype)
+            others = math.prod(one[:c] + one[c + 1 :])
+            gap = (tilted * others - query[:, None] * exact).abs().sum(1) / total
+            worst = torch.maximum(worst, (gap / self._largest_query[c].clamp_min(1e-30)).max())
+        return float(worst) if torch.isfinite(worst) else math.inf
+
+    def queries(self, some):
+        """Factors of the queries `some` (a slice or an index), k tensors of shape (p_c, t): exponentials at nodes."""
+        return [
+            torch.exp(torch.addcmul(-s.abs(), points[:, None], s))  # e^{s y_a - |s|}, at most 1
+            for s, points in zip(self._s[:, some], self._points, strict=True)
+        ]
+
+    def keys(self, some):
+        """Factors of the keys `some`, k tensors of shape (p_c, t): Chebyshev polynomials of degree 0 to p_c - 1."""
+        return [chebyshev(t, p) for t, p in zip(self._t[:, some], self.nodes, strict=True)]
+
+    def slopes(self, c, moments, transposed=False):
+        """Moments of the slope in key dimension `c` from moments (..., p_1, .., p_k) of the kernel; or transposed."""
+        return along(self._slopes[c].mT if transposed else self._slopes[c], moments, c - len(self.nodes))
+
+    def to_nodes(self, moments, transposed=False):
+        """Moments at the nodes from moments in Chebyshev polynomials, shape (..., p_1, .., p_k); or transposed."""
+        for c, matrix in enumerate(self._to_nodes):
+            moments = along(matrix.mT if transposed else matrix, moments, c - len(self.nodes))
+        return moments
+
+
+def fewest_nodes(rho, rtol):
+    """Fewest nodes for which the Chebyshev tail of exp(rho t) on [-1, 1], relative to its maximum, is below `rtol`."""
+    if rho == 0:
+        return 1
+    degrees = np.arange(2, 2 * MAX_DEGREE)
+    terms = 2 * ive(degrees, rho)
+    tail = np.cumsum(terms[::-1])[::-1]
+    return int(degrees[np.argmax(tail <= rtol)]) if tail[-1] <= rtol else 2 * MAX_DEGREE
+
+
+def along(matrix, moments, axis):
+    """`matrix` (p, p) applied to one axis of `moments`."""
+    return (moments.movedim(axis, -1) @ matrix.mT).movedim(-1, axis)
+
+
+def chebyshev(t, p):
+    """Chebyshev polynomials of degree 0 to p - 1 at `t`, shape (n,), by doubling; shape (p, n)."""
+    values = torch.empty(p, *t.shape, dtype=t.dtype, device=t.device)
+    values[0] = 1
+    if p > 1:
+        values[1] = t
+    m = 1  # T_{m+l} = 2 T_m T_l - T_{m-l}
+    while m + 1 < p:
+        count = min(m, p - 1 - m)
+        torch.mul(values[1 : 1 + count], 2 * values[m], out=values[m + 1 : m + 1 + count])
+        values[m + 1 : m + 1 + count] -= values[m - count : m].flip(0)
+        m += count
+    return values
+
+
+def _columns(factors):
+    """Column-wise Kronecker product of the factors (p_c, t) after the first, or of the only one; shape (p, t)."""
+    joined = factors[-1]
+    for factor in reversed(factors[1:-1]):
+        joined = (factor[:, None] * joined).flatten(0, 1)
+    return joined
+
+
+def contract(factors, channels):
+    """Sum over particles: moments, shape (C, p_1, .., p_k), of `channels` (C, t) with k `factors` (p_c, t)."""
+    if len(factors) == 1:
+        return channels @ factors[0].mT
+    spread = channels[:, None] * factors[0]
+    moments = spread.flatten(0, 1) @ _columns(factors).mT
+    return moments.view(len(channels), *(len(factor) for factor in factors))
+
+
+def expand(factors, moments):
+    """Transpose of `contract`: channels, shape (C, t), at particles, of `moments` (C, p_1, .., p_k)."""
+    if len(factors) == 1:
+        return moments @ factors[0]
+    spread = moments.flatten(2).flatten(0, 1) @ _columns(factors)
+    return spread.view(*moments.shape[:2], -1).mul_(factors[0]).sum(1)
+
+
+def kernels(attention, x, weights):
+    """The attention with the narrowest keys and values, and one `Expansion` for each of its heads."""
+    attention.check_plain("a separable kernel")
+    attention.check_input(x, weights)
+    if attention.masked:
+        raise NotSeparable("masked attention has no separable kernel: AttentionJacobian takes it.")
+    if x.ndim != 2:
+        raise ValueError(f"x must have shape (n, d), one set of particles, got {tuple(x.shape)}.")
+    low = of_least_rank(attention)
+    if low.key_width > MAX_KEY_WIDTH:
+        raise NotSeparable(
+            f"the logits depend on {low.key_width} key dimensions and a separable kernel serves at most "
+            f"{MAX_KEY_WIDTH}: AttentionJacobian takes them."
+        )
+    query, key, _ = low.project(x)
+    return low, [Expansion(q.mT, k.mT, weights) for q, k in zip(query, key, strict=True)]
 
 
 class SeparableJacobian:
@@ -106,6 +352,7 @@ class SeparableJacobian:
             channels = torch.cat([torch.ones_like(v[:1]), v, k, (v[:, None] * k).flatten(0, 1)]) * kernel.column
             moments = sum(contract(kernel.keys(some), channels[:, some]).double() for some in self._tiles())
             moments = kernel.to_nodes(moments).to(dtype)
+            # r_i^{-1} = sum_j K_ij, and of v, k, v k^T the means under P_i
             sums = torch.cat([expand(kernel.queries(some), moments) for some in self._tiles()], 1)
             sums[1:] /= sums[0]
             mean, mean_key, covariance = sums[1:].split([len(v), len(k), len(v) * len(k)])
@@ -126,20 +373,21 @@ class SeparableJacobian:
             raise ValueError(f"{name} must have shape {(self.n, width)}, got {tuple(u.shape)}.")
 
     def _forward_moments(self, u, scale):
-        """Tangents of M and N at the nodes, (v + 1, p_1, .., p_k) for each head, of a tangent (n, d) over `scale`."""
+        """M' and N' at the nodes, (v + 1, p_1, .., p_k) for each head, of a tangent (n, d) over `scale`."""
         low = self._low
         k, v = low.key_width, low.value_width
         total = [0.0] * low.heads
         for some in self._tiles():
             ut = u[some].mT / scale[some]
             for h, kernel in enumerate(self._kernels):
-                pairs = (low.key[h] @ ut)[:, None] * self._value[h][:, some]
+                pairs = (low.key[h] @ ut)[:, None] * self._value[h][:, some]  # k'_c v, (k, v, t)
                 channels = torch.cat([self._front[h] @ ut, pairs.flatten(0, 1)]) * kernel.column[some]
                 total[h] = total[h] + contract(kernel.keys(some), channels).double()
         moments = []
         for h, kernel in enumerate(self._kernels):
             linear = torch.tensordot(self._back[h].double(), total[h][: -k * v], 1)
             pairs = total[h][-k * v :].unflatten(0, (k, v))
+            # M' = sum_j c_j [L v' + sum_c (d_c L) k'_c v], N' = sum_j c_j sum_c (d_c L) k'_c
             value = linear[:v] + sum(kernel.slopes(c, pairs[c]) for c in range(k))
             normaliser = sum(kernel.slopes(c, linear[v + c]) for c in range(k))
             moments.append(kernel.to_nodes(torch.cat([value, normaliser[None]])).to(u.dtype))
@@ -151,8 +399,9 @@ class SeparableJacobian:
         heads = []
         for h, kernel in enumerate(self._kernels):
             sums = expand(kernel.queries(some), moments[h])
-            query = low.scale * (low.query[h] @ u.mT)
+            query = low.scale * (low.query[h] @ u.mT)  # q'
             own = (self._covariance[h][..., some] * query).sum(1)
+            # o' = C q' + r [sum_q F_q M'_q - o sum_q F_q N'_q]
             heads.append(((sums[:-1] - self._output[h][:, some] * sums[-1]) * self._inverse[h][some] + own).mT)
         return low.combine(torch.stack(heads))
 
@@ -162,10 +411,10 @@ class SeparableJacobian:
         cotangents = low.combine_transposed(w).mT  # (h, v, t)
         for h, kernel in enumerate(self._kernels):
             g = cotangents[h]
-            g_row = g * self._inverse[h][some]
+            g_row = g * self._inverse[h][some]  # cotangents of M': r g, of N': -r <g, o>
             channels = torch.cat([g_row, -(g_row * self._output[h][:, some]).sum(0, keepdim=True)])
             moments[h] = moments[h] + contract(kernel.queries(some), channels).double()
-            query = (self._covariance[h][..., some] * g[:, None]).sum(0)
+            query = (self._covariance[h][..., some] * g[:, None]).sum(0)  # C^T g
             own = own + low.scale * (query.mT @ low.query[h])
         return own
 
@@ -203,19 +452,9 @@ class SeparableJacobian:
 
     @torch.no_grad()
     def gram(self, u: Tensor, scale: Tensor | None = None) -> Tensor:
-        r"""Product with :math:`S^{-1} J^\top S^2 J S^{-1}`, S = diag(`scale`), in one sweep over the query factors.
+        r""":math:`S^{-1} J^\top S^2 J S^{-1} u`, (n, d), in one sweep over the query factors; S = diag(`scale`), or 1.
 
-        Parameters
-        ----------
-        u : Tensor, shape (n, d)
-            Vector to multiply.
-        scale : Tensor, shape (n,), optional
-            Square roots of the weights, for the Jacobian in the norm of W2 (Lemma C.6); default 1, plain J^T J.
-
-        Returns
-        -------
-        Tensor, shape (n, d)
-            The same as ``vjp(jvp(u))`` when there is no scale.
+        With the square roots of the weights for `scale`, (n,), the Jacobian in the norm of W2 (Lemma C.6).
         """
         self._check("u", u, self.d)
         if scale is not None:
@@ -233,30 +472,7 @@ class SeparableJacobian:
 
 @torch.no_grad()
 def separable_pays(attention: Attention, x: Tensor, weights: Tensor | None = None, *, rtol: float = 1e-6) -> bool:
-    """Whether `SeparableJacobian` applies at these particles and is worth it against exact tiles.
-
-    Parameters
-    ----------
-    attention, x, weights
-        As `SeparableJacobian` takes them.
-    rtol : float
-        As `SeparableJacobian` takes it.
-
-    Returns
-    -------
-    bool
-        True where the attention is unmasked, depends on at most 3 key dimensions, its queries and keys spread little
-        enough, and there are at least four times as many particles as nodes. Costs O(n).
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lipnb import Attention
-    >>> from lipnb.jacobian.separable import separable_pays
-    >>> eye, x = torch.eye(1, dtype=torch.float64), torch.linspace(-1, 1, 500, dtype=torch.float64)[:, None]
-    >>> separable_pays(Attention.from_matrices(eye, eye), x), separable_pays(Attention.from_matrices(eye, eye), x[:9])
-    (True, False)
-    """
+    """Whether `SeparableJacobian` applies at these particles and is worth it against exact tiles; costs O(n)."""
     if attention.score != "dot" or attention.more:
         return False
     try:
@@ -266,282 +482,3 @@ def separable_pays(attention: Attention, x: Tensor, weights: Tensor | None = Non
     except NotSeparable:
         return False
     return len(x) >= PARTICLES_PER_NODE * nodes
-
-
-MAX_KEY_WIDTH = 3
-
-
-def kernels(attention, x, weights):
-    """The attention with the narrowest keys and values, and one `Expansion` for each of its heads."""
-    attention.check_plain("a separable kernel")
-    attention.check_input(x, weights)
-    if attention.masked:
-        raise NotSeparable("masked attention has no separable kernel: AttentionJacobian takes it.")
-    if x.ndim != 2:
-        raise ValueError(f"x must have shape (n, d), one set of particles, got {tuple(x.shape)}.")
-    low = narrowed(attention)
-    if low.key_width > MAX_KEY_WIDTH:
-        raise NotSeparable(
-            f"the logits depend on {low.key_width} key dimensions and a separable kernel serves at most "
-            f"{MAX_KEY_WIDTH}: AttentionJacobian takes them."
-        )
-    query, key, _ = low.project(x)
-    return low, [Expansion(q.mT, k.mT, weights) for q, k in zip(query, key, strict=True)]
-
-
-def narrowed(attention):
-    r"""The same Jacobian from the fewest key and value dimensions.
-
-    The logits need only :math:`W_K^\top [s W_Q, s b_Q]`, whose rank r may be below k; values wider than the tokens are
-    the tokens themselves, the value matrix joined to the output. Biases that never change the Jacobian are dropped.
-
-    Returns
-    -------
-    Attention
-        Key width r (at least 1, the largest of the heads), value width at most d.
-    """
-    h, k, d = attention.query.shape
-    bias = attention.query.new_zeros(h, k) if attention.query_bias is None else attention.query_bias
-    joint = attention.scale * torch.cat([attention.query, bias[..., None]], -1)
-    # W_K^T [s W_Q, s b_Q] through triangular factors: its rank is at most k, far below d in wide layers
-    Q1, R1 = torch.linalg.qr(attention.key.mT.double())
-    Q2, R2 = torch.linalg.qr(joint.mT.double())
-    U, values, Vh = torch.linalg.svd(R1 @ R2.mT, full_matrices=False)
-    left, right = Q1 @ U, Vh @ Q2.mT
-    rank = int((values > 16 * max(k, d) * torch.finfo(attention.dtype).eps * values[:, :1]).sum(1).max())
-    rank = max(rank, 1)
-    if rank < k:
-        key = left[..., :rank].mT.to(attention.dtype)
-        joint = (values[:, :rank, None] * right[:, :rank]).to(attention.dtype)
-    else:
-        key = attention.key
-    value, output = attention.value, attention.output
-    if attention.value_width > d:
-        output = attention.output_matrices() @ value
-        value = torch.eye(d, dtype=attention.dtype, device=attention.device).expand(h, d, d)
-    return Attention(joint[..., :-1], key, value, output, query_bias=joint[..., -1], scale=1.0)
-
-
-MAX_NODES = 2**14  # nodes of one head, all dimensions together; beyond it the exact kernel is the better route
-MAX_DEGREE = 256  # nodes of one dimension
-LEAST_RHO = 0.5  # a narrower box of keys is widened: the slope of the kernel needs two distinct nodes
-
-
-class NotSeparable(ValueError):
-    """These particles have no separable kernel that is worth having; any other route serves them."""
-
-
-class Expansion:
-    r"""Separable kernel of one head, with the slope of the kernel in the keys.
-
-    .. math::
-        e^{q_i \cdot k_j} = \epsilon_i \, c_j \, e^{s_i \cdot t_j}, \qquad
-        e^{s \cdot t} \approx \prod_{c=1}^{k} \sum_{a=1}^{p_c} e^{s_c y_a} \, \ell_a(t_c),
-
-    with :math:`t \in [-1, 1]^k` the keys in the coordinates of their bounding box, :math:`s` the queries, less the
-    point of their box nearest to zero, times the half-widths of the keys' box, and :math:`\ell_a` the Lagrange
-    polynomials of the Chebyshev nodes :math:`y_a`. The row factor cancels in a softmax and is chosen so that no
-    exponential exceeds 1; the column factor joins the weights. From that origin the error of a row stays relative to
-    the row's own largest possible term; from the centre of the queries it would not.
-
-    Parameters
-    ----------
-    query, key : Tensor, shape (k, n)
-        Queries (scale folded in) and keys.
-    weights : Tensor, shape (n,), optional
-        Positive weights of the particles.
-
-    Attributes
-    ----------
-    rho : ndarray, shape (k,)
-        Largest :math:`|s_c|`: reach of the queries times half-width of the keys. It decides how many nodes are needed.
-    nodes : tuple of int, length k
-        Nodes of each dimension; set by `choose` or `use`.
-    column : Tensor, shape (n,)
-        Column factors c, weights included, at most 1.
-
-    Notes
-    -----
-    L. N. Trefethen, Approximation Theory and Approximation Practice (2013), chapters 3 (coefficients) and 8
-    (analytic functions converge geometrically, entire ones faster).
-    """
-
-    def __init__(self, query, key, weights=None):
-        low, high = torch.aminmax(query, dim=1)
-        origin = torch.zeros_like(low).clamp(low, high)
-        reach = torch.maximum(high - origin, origin - low)
-        low, high = torch.aminmax(key, dim=1)
-        least = torch.where(reach > 0, LEAST_RHO / reach.clamp_min(1e-30), 1.0)
-        half = torch.maximum((high - low) / 2, least)
-        centred = key - ((low + high) / 2)[:, None]
-        self._s = (query - origin[:, None]) * half[:, None]
-        self._t = centred / half[:, None]
-        logarithm = origin @ centred
-        if weights is not None:
-            logarithm = logarithm + weights.log()
-        self.column = (logarithm - logarithm.max()).exp()
-        self.rho = (reach * half).double().cpu().numpy()
-        self._origin, self._half = origin.double(), half.double()
-        self._largest_query = query.abs().amax(1)
-
-    def use(self, nodes):
-        """Take `nodes`, a tuple of k numbers of Chebyshev nodes; prepare the small matrices that go with them."""
-        self.nodes = tuple(nodes)
-        self._points, self._to_nodes, self._slopes = [], [], []
-        for c, p in enumerate(self.nodes):
-            angle = (torch.arange(p, dtype=torch.float64, device=self._s.device) + 0.5) * math.pi / p
-            degree = torch.arange(p, dtype=torch.float64, device=self._s.device)
-            interpolation = torch.cos(angle[:, None] * degree) * (2 / p)  # node a from coefficient m
-            interpolation[:, 0] /= 2
-            # T_m' = 2 m (T_{m-1} + T_{m-3} + ...), the last term halved if it is T_0
-            gap = degree[:, None] - degree
-            derivative = torch.where((gap > 0) & (gap % 2 == 1), 2 * degree[:, None], 0.0)
-            derivative[:, 0] /= 2
-            identity = torch.eye(p, dtype=torch.float64, device=self._s.device)
-            self._points.append(torch.cos(angle).to(self._s.dtype))
-            self._to_nodes.append(interpolation)
-            self._slopes.append(derivative / self._half[c] + self._origin[c] * identity)
-        return self
-
-    def choose(self, rtol):
-        """Take the fewest nodes whose sampled error is at most `rtol`.
-
-        Parameters
-        ----------
-        rtol : float
-            Bound on `error` over a sample of rows and columns.
-
-        Raises
-        ------
-        ValueError
-            "queries and keys spread too far for a separable kernel": names the exact route.
-        """
-        nodes = [fewest_nodes(rho, rtol) for rho in self.rho]
-        error = math.inf
-        while math.prod(nodes) <= MAX_NODES and max(nodes) <= MAX_DEGREE:
-            before, error = error, self.use(nodes).error()
-            if error <= rtol:
-                return self
-            if (before < 1e3 * rtol and error >= before) or not self.rho.any():  # rounding: more nodes do not help
-                break
-            step = 1 if error < 1e3 * rtol else 2 + max(nodes) // 8
-            nodes = [p + step if rho > 0 else p for p, rho in zip(nodes, self.rho, strict=True)]
-        spread = ", ".join(f"{rho:.3g}" for rho in self.rho)
-        raise NotSeparable(
-            f"queries and keys spread too far for a separable kernel (rho = {spread}; an affordable "
-            f"number of nodes does not reach rtol = {rtol:.1e} in {self._s.dtype}): AttentionJacobian takes them."
-        )
-
-    def error(self, seed=0, rows=256, columns=2048):
-        r"""Relative error of the separable kernel and of its slope on sampled rows, the largest over the rows.
-
-        .. math::
-            \max_i \frac{\sum_j c_j |\tilde K_{ij} - K_{ij}|}{\sum_j c_j K_{ij}}, \qquad
-            \max_{i, c} \frac{\sum_j c_j |\partial_c \tilde K_{ij} - q_{ic} K_{ij}|}{\max_l |q_{lc}| \sum_j c_j K_{ij}}
-
-        The rows are random ones and the outermost ones of each dimension; the columns are drawn in proportion to
-        their factor, which is how the sums weigh them. Exact kernel entries, rounding included.
-
-        Returns
-        -------
-        float
-        """
-        generator = torch.Generator().manual_seed(seed)
-        n, device = self._s.shape[1], self._s.device
-        some = torch.randint(n, (rows,), generator=generator, device="cpu").to(device)
-        some = torch.cat([some, self._s.argmax(1), self._s.argmin(1)])
-        cumulative = self.column.double().cumsum(0)
-        draws = torch.rand(columns, generator=generator, dtype=torch.float64, device="cpu").to(device) * cumulative[-1]
-        drawn = torch.searchsorted(cumulative, draws).clamp_max(n - 1)
-        s, t = self._s[:, some], self._t[:, drawn]
-        exact = torch.einsum("ci,cj->ij", s, t).sub_(s.abs().sum(0)[:, None]).exp_()
-        total = exact.sum(1)
-        one, slope = [], []
-        for left, right, to_nodes, slopes in zip(
-            self.queries(some), self.keys(drawn), self._to_nodes, self._slopes, strict=True
-        ):
-            one.append(left.mT @ (to_nodes.to(right.dtype) @ right))
-            slope.append(left.mT @ ((to_nodes @ slopes).to(right.dtype) @ right))
-        worst = ((math.prod(one) - exact).abs().sum(1) / total).max()
-        for c, tilted in enumerate(slope):
-            query = s[c] / self._half[c].to(s.dtype) + self._origin[c].to(s.dtype)
-            others = math.prod(one[:c] + one[c + 1 :])
-            gap = (tilted * others - query[:, None] * exact).abs().sum(1) / total
-            worst = torch.maximum(worst, (gap / self._largest_query[c].clamp_min(1e-30)).max())
-        return float(worst) if torch.isfinite(worst) else math.inf
-
-    def queries(self, some):
-        """Factors of the queries `some` (a slice or an index), k tensors of shape (p_c, t): exponentials at nodes."""
-        return [
-            torch.exp(torch.addcmul(-s.abs(), points[:, None], s))
-            for s, points in zip(self._s[:, some], self._points, strict=True)
-        ]
-
-    def keys(self, some):
-        """Factors of the keys `some`, k tensors of shape (p_c, t): Chebyshev polynomials of degree 0 to p_c - 1."""
-        return [chebyshev(t, p) for t, p in zip(self._t[:, some], self.nodes, strict=True)]
-
-    def slopes(self, c, moments, transposed=False):
-        """Moments of the slope in key dimension `c` from moments (..., p_1, .., p_k) of the kernel; or transposed."""
-        return along(self._slopes[c].mT if transposed else self._slopes[c], moments, c - len(self.nodes))
-
-    def to_nodes(self, moments, transposed=False):
-        """Moments at the nodes from moments in Chebyshev polynomials, shape (..., p_1, .., p_k); or transposed."""
-        for c, matrix in enumerate(self._to_nodes):
-            moments = along(matrix.mT if transposed else matrix, moments, c - len(self.nodes))
-        return moments
-
-
-def fewest_nodes(rho, rtol):
-    """Fewest nodes for which the Chebyshev tail of exp(rho t) on [-1, 1], relative to its maximum, is below `rtol`."""
-    if rho == 0:
-        return 1
-    degrees = np.arange(2, 2 * MAX_DEGREE)
-    terms = 2 * ive(degrees, rho)
-    tail = np.cumsum(terms[::-1])[::-1]
-    return int(degrees[np.argmax(tail <= rtol)]) if tail[-1] <= rtol else 2 * MAX_DEGREE
-
-
-def along(matrix, moments, axis):
-    """`matrix` (p, p) applied to one axis of `moments`."""
-    return (moments.movedim(axis, -1) @ matrix.mT).movedim(-1, axis)
-
-
-def chebyshev(t, p):
-    """Chebyshev polynomials of degree 0 to p - 1 at `t`, shape (n,), by doubling; shape (p, n)."""
-    values = torch.empty(p, *t.shape, dtype=t.dtype, device=t.device)
-    values[0] = 1
-    if p > 1:
-        values[1] = t
-    m = 1  # T_{m+l} = 2 T_m T_l - T_{m-l}
-    while m + 1 < p:
-        count = min(m, p - 1 - m)
-        torch.mul(values[1 : 1 + count], 2 * values[m], out=values[m + 1 : m + 1 + count])
-        values[m + 1 : m + 1 + count] -= values[m - count : m].flip(0)
-        m += count
-    return values
-
-
-def _columns(factors):
-    """Column-wise Kronecker product of the factors (p_c, t) after the first, or of the only one; shape (p, t)."""
-    joined = factors[-1]
-    for factor in reversed(factors[1:-1]):
-        joined = (factor[:, None] * joined).flatten(0, 1)
-    return joined
-
-
-def contract(factors, channels):
-    """Sum over particles: moments, shape (C, p_1, .., p_k), of `channels` (C, t) with k `factors` (p_c, t)."""
-    if len(factors) == 1:
-        return channels @ factors[0].mT
-    spread = channels[:, None] * factors[0]
-    moments = spread.flatten(0, 1) @ _columns(factors).mT
-    return moments.view(len(channels), *(len(factor) for factor in factors))
-
-
-def expand(factors, moments):
-    """Transpose of `contract`: channels, shape (C, t), at particles, of `moments` (C, p_1, .., p_k)."""
-    if len(factors) == 1:
-        return moments @ factors[0]
-    spread = moments.flatten(2).flatten(0, 1) @ _columns(factors)
-    return spread.view(*moments.shape[:2], -1).mul_(factors[0]).sum(1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import at_once, check_precision, memory_allowance
+from lipnb.checks import at_once, check_tolerance, memory_allowance
 from lipnb.jacobian import gemm
 from lipnb.jacobian.autodiff import AutodiffJacobian
 from lipnb.jacobian.closed_form import AttentionJacobian
@@ -78,25 +78,16 @@ def block_norms(f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: f
     """
     if isinstance(f, Attention):
         f.check_input(x)
-        _check_tolerance(rtol, x)
+        check_tolerance(rtol, x)
         with gemm.full_precision(x.device):
             each = [_of_attention(f, one, rtol, seed) for one in x.reshape(-1, *x.shape[-2:])]
         return torch.stack(each).view(*x.shape[:-1], x.shape[-2])
     rows, norms = _rows_of(f, x), []
-    _check_tolerance(rtol, x)
+    check_tolerance(rtol, x)
     for blocks in rows:
         with gemm.full_precision(x.device):
             norms.append(_norms(blocks.flatten(0, -3), rtol, seed).view(x.shape[:-1]))
     return torch.stack(norms, -2)
-
-
-def _check_tolerance(rtol, x):
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise ValueError("x must be a floating point tensor of shape (..., n, d): use torch.as_tensor(x).double().")
-    check_precision(x)
-    least = 8 * torch.finfo(x.dtype).eps
-    if not least <= rtol < 1:
-        raise ValueError(f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {rtol}.")
 
 
 def _of_attention(f, x, rtol, seed):
@@ -131,49 +122,41 @@ def _solved(f, x, blocks, rtol, seed):
 
 
 class Blocks(GramOperator):
-    r"""Products with blocks :math:`D_j f_i` of the Jacobian of attention at one input, for many pairs at once.
+    r"""Blocks :math:`D_j f_i` of the Jacobian of attention at one input, (m, d), for b pairs (i, j) at once.
 
     .. math::
-        u \mapsto \sum_h W_O \big[P_{ij} \dot v + w_{ij}\, (q_i \cdot \dot k) + C_i\, \dot q\big], \qquad
-        C_i = \textstyle\sum_l w_{il} k_l^\top \text{ where } i = j
+        D_j f_i\, u = \sum_h W_O \big[P_{ij} W_V u + w_{ij}\, (q_i \cdot \dot k) + C_i\, \dot q\big], \qquad
+        w_{ij} = P_{ij} \kappa'_{ij} (v_j - o_i), \qquad C_i = \textstyle\sum_l w_{il} k_l^\top
 
-    Parameters
-    ----------
-    at : Linearization
-        Of one sequence (n, d).
-    i, j : Tensor of int, shape (b,)
-        The pairs; either all with i = j, or none.
-
-    Attributes
-    ----------
-    unit : Tensor, shape (b,)
-        What each block is divided by in the products, so that no norm leaves the range of its type.
+    with :math:`\dot k = K_j u`, :math:`\dot q = Q_i u` the derivatives of key and query (of scores -s |q - k|^2 with
+    :math:`q_i - 2 s k_j` for :math:`q_i`), and the last term only where i = j. The pairs are either all of that kind or
+    none. `at` is of one sequence (n, d). Each block is divided by its `unit`, so that no norm leaves the range of its
+    type.
     """
 
     unit: Tensor
 
     def __init__(self, at: Linearization, i: Tensor, j: Tensor) -> None:
-        self.at, self.places, attention = at, (i, j), at.attention
-        self.attention = attention
-        self.weights = ScaledWeights.of(attention, attention.dtype)
+        self.at, self.places, self.attention = at, (i, j), at.attention
+        attention, self.weights = at.attention, ScaledWeights.of(at.attention, at.attention.dtype)
         group = torch.arange(attention.heads, device=i.device) // (attention.heads // attention.groups)
         P, values, heads = (
             at.probabilities,
             at.value[group] / self.weights.value_unit,
             at.heads[:, i] / self.weights.value_unit,
         )
-        slopes = P if at.cap_slope is None else P * at.cap_slope
-        p, spread, meet, curve = P[:, i, j], slopes[:, i, j, None] * (values[:, j] - heads), at.query[:, i], None
+        slopes = P if at.cap_slope is None else P * at.cap_slope  # P kappa'
+        p, w, query, own = P[:, i, j], slopes[:, i, j, None] * (values[:, j] - heads), at.query[:, i], None
         if attention.score == "l2":
-            meet = meet - attention.slope * at.key[group][:, j]
+            query = query - attention.slope * at.key[group][:, j]
         unit, self._of_query, self._of_key = p.amax(0), at.of_query.at(i), at.of_key.at(j)
         if len(i) and i[0] == j[0]:
-            weighted = slopes[:, i, :, None] * (values[:, None] - heads[:, :, None])  # w_il for all l, (h, b, n, v)
-            curve = weighted.mT @ at.key[group][:, None]
-            unit = torch.maximum(unit, curve.abs().amax((0, 2, 3)))
+            every = slopes[:, i, :, None] * (values[:, None] - heads[:, :, None])  # w_il for all l, (h, b, n, v)
+            own = every.mT @ at.key[group][:, None]
+            unit = torch.maximum(unit, own.abs().amax((0, 2, 3)))
         unit = torch.where(unit > 0, unit, 1)  # a block of zeros stays one
-        self._p, self._spread, self._meet = p[..., None] / unit[:, None], spread / unit[:, None], meet
-        self._curve = None if curve is None else curve / unit[:, None, None]
+        self._P, self._w, self._query = p[..., None] / unit[:, None], w / unit[:, None], query
+        self._C = None if own is None else own / unit[:, None, None]
         self.unit = unit.double() * self.weights.unit
 
     def restrict(self, index: Tensor) -> "Blocks":
@@ -183,7 +166,7 @@ class Blocks(GramOperator):
     @property
     def _matrix(self):
         """Key and value matrices, before them those of queries where i = j; (d, columns)."""
-        first = self.attention.heads * self.attention.key_width if self._curve is None else 0
+        first = self.attention.heads * self.attention.key_width if self._C is None else 0
         return self.weights.projection[:, first:]
 
     @gemm.by_fastest
@@ -192,23 +175,23 @@ class Blocks(GramOperator):
         f = self.attention
         projected, g = u @ self._matrix, f.groups
         key, value = projected[:, -g * (f.key_width + f.value_width) :].split([g * f.key_width, g * f.value_width], 1)
-        key = self._shared(self._of_key.forward(_parted(key, g)))
-        out = self._p * self._shared(_parted(value, g)) + (key * self._meet).sum(-1, keepdim=True) * self._spread
-        if self._curve is not None:
-            query = self._of_query.forward(_parted(projected[:, : f.heads * f.key_width], f.heads))
-            out = out + (self._curve @ query[..., None])[..., 0]
-        return _joined(out) if self.weights.output is None else _joined(out) @ self.weights.output.mT
+        key = self._to_heads(self._of_key.forward(_split(key, g)))
+        out = self._P * self._to_heads(_split(value, g)) + (key * self._query).sum(-1, keepdim=True) * self._w
+        if self._C is not None:
+            query = self._of_query.forward(_split(projected[:, : f.heads * f.key_width], f.heads))
+            out = out + (self._C @ query[..., None])[..., 0]
+        return _merged(out) if self.weights.output is None else _merged(out) @ self.weights.output.mT
 
     @gemm.by_fastest
     def transposed(self, w: Tensor) -> Tensor:
         """Transpose of `forward`: (b, d) of (b, m)."""
         f = self.attention
-        back = _parted(w if self.weights.output is None else w @ self.weights.output, f.heads)
-        key = (self._spread * back).sum(-1, keepdim=True) * self._meet
-        parts = [_joined(self._of_key.transposed(self._sums(key))), _joined(self._sums(self._p * back))]
-        if self._curve is not None:
-            query = (self._curve.mT @ back[..., None])[..., 0]
-            parts.insert(0, _joined(self._of_query.transposed(query)))
+        back = _split(w if self.weights.output is None else w @ self.weights.output, f.heads)
+        key = (self._w * back).sum(-1, keepdim=True) * self._query
+        parts = [_merged(self._of_key.transposed(self._to_groups(key))), _merged(self._to_groups(self._P * back))]
+        if self._C is not None:
+            query = (self._C.mT @ back[..., None])[..., 0]
+            parts.insert(0, _merged(self._of_query.transposed(query)))
         return torch.cat(parts, 1) @ self._matrix.mT
 
     def gram(self, u: Tensor) -> Tensor:
@@ -223,22 +206,22 @@ class Blocks(GramOperator):
         images = self.restrict(every).forward(eye.repeat(b, 1)).view(b, d, -1)
         return torch.linalg.matrix_norm(images, 2).double() * self.unit
 
-    def _shared(self, rows):
+    def _to_heads(self, rows):
         """Rows (g, b, w) of the groups as those of their heads, (h, b, w)."""
         return rows.repeat_interleave(self.attention.heads // self.attention.groups, 0)
 
-    def _sums(self, rows):
-        """Transpose of `_shared`."""
+    def _to_groups(self, rows):
+        """Transpose of `_to_heads`."""
         return rows.unflatten(0, (self.attention.groups, -1)).sum(1)
 
 
-def _parted(rows, heads):
+def _split(rows, heads):
     """Rows (b, h w) cut into heads, (h, b, w)."""
     return rows.unflatten(1, (heads, -1)).movedim(1, 0)
 
 
-def _joined(rows):
-    """Transpose of `_parted`."""
+def _merged(rows):
+    """Transpose of `_split`."""
     return rows.movedim(0, 1).flatten(1)
 
 
@@ -280,6 +263,8 @@ class SingularPair:
     ----------
     value : Tensor, shape of the batch
         :math:`\sigma`, from below.
+    upper : Tensor, shape of the batch
+        From above, with probability 1 - 10^-6, as `lipnb.LocalLipschitz.upper`.
     input : Tensor, shape (..., n, d)
         v: the change of the tokens that is made longest; its largest entry is positive.
     output : Tensor, shape (..., n, m)
@@ -292,6 +277,7 @@ class SingularPair:
     """
 
     value: Tensor
+    upper: Tensor
     input: Tensor
     output: Tensor
     residual: Tensor
@@ -366,7 +352,7 @@ def singular_pair(
     """
     if isinstance(f, Attention):
         f.check_input(x)
-    _check_tolerance(rtol, x)
+    check_tolerance(rtol, x)
     # a map that a user gives is measured as PyTorch is set, ours in the precision of x
     with gemm.full_precision(x.device) if isinstance(f, Attention) else nullcontext():
         return _pair(f, x, rtol, max_steps, seed)
@@ -393,6 +379,7 @@ def _pair(f, x, rtol, max_steps, seed):
     batch = x.shape[:-2]
     return SingularPair(
         (found.value * operator.unit).view(batch),
+        (found.upper * operator.unit).view(batch),
         v,
         u / torch.where(length > 0, length, 1),
         found.residual.view(batch),

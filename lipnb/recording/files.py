@@ -1,16 +1,18 @@
 """Files that are replaced whole or not at all, and folders that one process at a time writes into."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from lipnb.origin import extra
 
 with extra("scan"):
     from filelock import FileLock, Timeout
 
-__all__ = ["alone", "kept", "replacing", "write"]
+__all__ = ["Lines", "alone", "kept", "replacing", "write"]
 
 
 @contextmanager
@@ -69,6 +71,52 @@ def kept(path: Path) -> Iterator[None]:
             f"{path} cannot be written any more ({error.strerror or error}): what is measured is kept. Make "
             "room, then give the same command again."
         ) from error
+
+
+class Lines:
+    """A file of JSON lines that only grows: a run that is killed leaves whole lines, and at most half of one.
+
+    Parameters
+    ----------
+    path : Path
+        Of the file; it need not be there.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def read(self) -> list[Any]:
+        """Every whole line; what follows the last one, which a killed run left, is passed over."""
+        return [json.loads(line) for line in self.raw()]
+
+    def raw(self) -> list[bytes]:
+        """Every whole line as it stands, none where there is no file."""
+        return self.path.read_bytes().split(b"\n")[:-1] if self.path.exists() else []
+
+    def keep(self, lines: int) -> None:
+        """Cut the file after so many whole lines."""
+        os.truncate(self.path, sum(len(line) + 1 for line in self.raw()[:lines]))
+
+    def append(self, line: dict, default: Any = None) -> None:
+        """Add a line, on the disk when this returns; where it cannot be written whole, none of it stays.
+
+        Parameters
+        ----------
+        line : dict
+            Of numbers, strings, booleans, None, and lists and mappings of them.
+        default : callable, optional
+            Makes such a value of any other, as for `json.dumps`.
+        """
+        text = (json.dumps(line, default=default) + "\n").encode()
+        with kept(self.path), self.path.open("ab", buffering=0) as file:
+            before = file.seek(0, os.SEEK_END)
+            try:
+                if (written := file.write(text)) < len(text):  # the next write says why
+                    file.write(text[written:])
+                os.fsync(file.fileno())
+            except OSError:
+                os.truncate(self.path, before)  # half a line would spoil the next one
+                raise
 
 
 @contextmanager

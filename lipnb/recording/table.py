@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lipnb.origin import extra, versions
-from lipnb.recording.files import alone, kept, replacing
+from lipnb.recording.files import Lines, alone, kept, replacing
 
 with extra("scan"):
     import pandas as pd
@@ -52,7 +52,7 @@ class Recording:
     """A table in the making; see `recording`."""
 
     def __init__(self, path: Path, settings: dict):
-        self._path, self._settings = path, settings
+        self._path, self._settings, self._lines = path, settings, Lines(path)
         self._units: dict[str, dict] = {}
         self._read()
 
@@ -60,10 +60,8 @@ class Recording:
         if not self._path.exists():
             self._append({"settings": self._settings})
             return
-        raw = self._path.read_bytes()
-        whole = raw[: raw.rfind(b"\n") + 1]  # a killed run can leave half a line
         try:
-            lines = [json.loads(line) for line in whole.splitlines()]
+            lines = self._lines.read()
             begun = [line["settings"] for line in lines[:1]]
             units = {line["unit"]: {name: line[name] for name in ("unit", "seconds", "rows")} for line in lines[1:]}
         except (ValueError, TypeError, KeyError):
@@ -78,23 +76,14 @@ class Recording:
                     f"{self._path} was begun with other settings ({other}): finish it with those, or delete it to "
                     "begin again."
                 )
-            begun, whole = [], b""  # nothing was measured yet
-        os.truncate(self._path, len(whole))
+            begun, lines = [], []  # nothing was measured yet
+        self._lines.keep(len(lines))
         if not begun:
             self._append({"settings": self._settings})
         self._units = {key: unit for key, unit in units.items() if not _gaps(unit)}
 
     def _append(self, line):
-        text = (json.dumps(line, default=_plain) + "\n").encode()
-        with kept(self._path), self._path.open("ab", buffering=0) as file:
-            before = file.seek(0, os.SEEK_END)
-            try:
-                if (written := file.write(text)) < len(text):  # the next write says why
-                    file.write(text[written:])
-                os.fsync(file.fileno())
-            except OSError:
-                os.truncate(self._path, before)  # half a line would spoil the next one
-                raise
+        self._lines.append(line, _plain)
 
     def rows(self, unit: str) -> list[dict] | None:
         """Rows of a finished unit, as dictionaries, or None when it is still to be measured."""

@@ -1,14 +1,14 @@
 r"""Largest singular value of an operator known by its products, batched, with the residual of every answer.
 
 Nothing here knows of attention: the solvers take a `GramOperator`, or the product with :math:`J^\top J` as a function,
-and a start vector; `dense_norm` takes matrices. `krylov` extends a basis, `stopping` decides, `lanczos` is the loop.
+and a start vector; `dense_norm` takes matrices. `krylov` extends a basis, `certificate` proves, `stopping` decides, and
+`lanczos` is the loop.
 """
 
 from lipnb.spectral.answer import SpectralNorm, each_field, evaluate, joined, put
-from lipnb.spectral.dense import dense_norm
+from lipnb.spectral.baselines import dense_norm, power_iteration
 from lipnb.spectral.lanczos import lanczos
 from lipnb.spectral.operator import FunctionGram, GramOperator, MatrixGram
-from lipnb.spectral.power import power_iteration
 from lipnb.spectral.vectors import start_vectors
 
 __all__ = [

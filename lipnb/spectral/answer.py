@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lipnb.spectral.vectors import check_finite, inverse, norms, scaled
 
-__all__ = ["SpectralNorm", "each_field", "evaluate", "joined", "put"]
+__all__ = ["SpectralNorm"]
 
 
 class SpectralNorm(NamedTuple):
@@ -78,34 +78,7 @@ def put(found: SpectralNorm, items: Tensor, new: SpectralNorm) -> SpectralNorm:
 
 
 def evaluate(gram: Callable[[Tensor], Tensor], vectors: Tensor) -> tuple[Tensor, Tensor]:
-    r"""The quotient :math:`\|J v\| / \|v\|` and its relative residual at given vectors.
-
-    Parameters
-    ----------
-    gram : callable
-        Products with :math:`J^\top J`, (b, N) -> (b, N).
-    vectors : Tensor, shape (b, N)
-        Approximate right singular vectors, of any norm.
-
-    Returns
-    -------
-    value, residual : Tensor, shape (b,)
-        A lower bound on the spectral norm, and :math:`\|J^\top J v - \sigma^2 v\| / \sigma^2` for unit v.
-
-    Raises
-    ------
-    ValueError
-        "a Jacobian product is NaN or infinite ...".
-
-    Examples
-    --------
-    >>> import torch
-    >>> from lipnb.spectral import evaluate
-    >>> factors = torch.tensor([3.0, 2.0], dtype=torch.float64)
-    >>> value, residual = evaluate(lambda u: factors**2 * u, torch.tensor([[5.0, 0.0]], dtype=torch.float64))
-    >>> value.item(), residual.item()
-    (3.0, 0.0)
-    """
+    r""":math:`\|J v\| / \|v\|`, a lower bound, and `quotient`'s residual, each (b,), at `vectors`, (b, N)."""
     vectors = scaled(inverse(norms(vectors)), vectors)
     square, residual = quotient(vectors, gram(vectors))
     return square.sqrt(), residual

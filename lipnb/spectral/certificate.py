@@ -1,53 +1,62 @@
-r"""What a Lanczos run proves about the largest eigenvalue, with the rounding of its products taken into account."""
+r"""Why `upper` holds with the stated probability, and what computes each step of the proof.
+
+Let :math:`\lambda` be the largest eigenvalue of :math:`J^\top J`, of size N x N, with unit eigenvector u; let
+:math:`v_1, v_2, \dots` be the Lanczos vectors, from a start :math:`v_1` drawn uniformly from the sphere, T the matrix
+of coefficients :math:`a_i, b_i`, :math:`\theta` its largest eigenvalue, and :math:`\delta` = 1 - confidence.
+
+1. *Probability.* :math:`\langle u, v_1 \rangle^2` follows Beta(1/2, (N - 1)/2). But for an event of probability
+   :math:`\delta` it is at least the quantile :math:`\gamma^2`: `least_log_mass`. Nothing else is random, so what
+   follows holds at every step at once, and a run may stop because the bound is small.
+2. *Christoffel function.* :math:`v_{i+1} = q_i(J^\top J) v_1` with the orthonormal polynomials q_i of T. So
+   :math:`\langle u, v_{i+1} \rangle = q_i(\lambda) \langle u, v_1 \rangle`, and by Bessel's inequality
+   :math:`\langle u, v_1 \rangle^2 \le 1 / \sum_{i \le j} q_i(\lambda)^2`: the sum is `log_christoffel`.
+3. *Together.* The sum increases beyond :math:`\theta`. Where it has reached :math:`1 / \gamma^2` at a point t,
+   :math:`\lambda > t` contradicts 1: `Certificate.christoffel`; the least such t is found by `Certificate.upper`.
+4. *Vectors that are orthonormal up to e in each entry of their Gram matrix* turn the 1 of Bessel's inequality into
+   :math:`1 + (j + 1) e`: `Certificate.christoffel` counts :math:`e` = `krylov.LOST` eps, which `Krylov.close` checks of
+   all vectors but the last.
+5. *Rounded products* are taken to be off by at most :math:`\nu` = `krylov.NOISE` eps :math:`\lambda` along u; a
+   direction added by `Krylov.restart` is as long, and counts as rounding too. Then :math:`\langle u, v_1 \rangle =
+   \langle u, v_{i+1} \rangle / q_i(\lambda) + r_i`, with r_i made of rounding (theorem in the notes of `lanczos`), and
+   the failure has probability :math:`\delta` plus what they say of r_i: proved in float64 where rtol is far above eps,
+   else assumed ("rounding acts like noise"). Where it is sure to be wrong, as part of a product is swallowed whole,
+   nothing is certified: no coupling counts as less than :math:`\nu` (`Certificate.christoffel`), and the least
+   component that 1 counts on must stand above :math:`\nu` (`Certificate.above_rounding`). Both use :math:`\lambda = t`,
+   which covers all :math:`\lambda > t`.
+
+Restarts need no union bound, as they are no second start. Of a batch each item fails with probability
+:math:`\delta` at most, and so any of B items with at most :math:`B \delta`, whether or not they share a start.
+"""
 
 import numpy as np
 from scipy.special import betaincinv
 
-from lipnb.spectral.krylov import Krylov
+from lipnb.spectral.krylov import LOST, NOISE, Krylov
 
-__all__ = ["NOISE", "Certificate", "least_log_mass", "log_christoffel", "noisy_log_christoffel"]
+__all__ = ["Certificate", "log_christoffel"]
 
 SMALLEST = np.finfo(float).tiny
-NOISE = 4  # rounding of one product, in units of eps times the largest eigenvalue: assumed, not measured
 
 
 def least_log_mass(size: int, confidence: float) -> float:
-    r"""Log of :math:`\gamma^2`: a random unit vector's squared component along a fixed direction is at least that.
-
-    Parameters
-    ----------
-    size : int
-        Dimension N of the space; the squared component follows Beta(1/2, (N - 1)/2).
-    confidence : float
-        The probability.
-
-    Returns
-    -------
-    float
-    """
+    r"""Log of :math:`\gamma^2`: with this probability a random unit vector's squared component is at least that."""
     return float(np.log(betaincinv(0.5, (size - 1) / 2, 1 - confidence))) if size > 1 else 0.0
 
 
 def log_christoffel(diagonal: np.ndarray, off_diagonal: np.ndarray, t: np.ndarray) -> np.ndarray:
-    r"""log of :math:`\sum_{i=0}^{j} q_i(t)^2`, with q_i the orthonormal polynomials of the Lanczos coefficients.
+    r"""log of :math:`\sum_{i=0}^{j} q_i(t)^2`, shape (b,), with q_i the orthonormal polynomials of the coefficients.
 
-    The spectral measure of the start vector has mass at most one over this sum at the point t. The zeros of all q_i lie
-    at or below the largest Ritz value, so the sum increases beyond it: where it has reached :math:`1 / \gamma^2`, a
-    larger eigenvalue would have less mass than :math:`\gamma^2`.
+    .. math:: q_0 = 1, \qquad b_i\, q_i(t) = (t - a_i)\, q_{i-1}(t) - b_{i-1}\, q_{i-2}(t)
 
     Parameters
     ----------
     diagonal, off_diagonal : ndarray, shape (b, j)
         Lanczos coefficients a_1..a_j and b_1..b_j; a zero b_i means an invariant space, and gives an infinite sum.
     t : ndarray, shape (b,)
-        Points to the right of the Ritz values, where the sum increases.
-
-    Returns
-    -------
-    ndarray, shape (b,)
+        Points to the right of the Ritz values, where the sum increases: all zeros of all q_i lie at or below them.
     """
-    # 1 - T / t = L D L^T has the pivots b_i q_i / (t q_{i-1}), positive to the right of all Ritz values; no square of a
-    # coupling in units of t is lost where all are tiny or huge
+    # p_i = b_i q_i / (t q_{i-1}) are the pivots of 1 - T / t = L D L^T, positive to the right of all Ritz values:
+    # p_i = 1 - a_i / t - (b_{i-1} / t)^2 / p_{i-1}; in units of t no square of a tiny or huge coupling is lost
     unit = np.where(t > 0, t, 1.0)[:, None]
     t, diagonal, off_diagonal = t / unit[:, 0], diagonal / unit, off_diagonal / unit
     squares: np.ndarray = off_diagonal**2
@@ -58,34 +67,12 @@ def log_christoffel(diagonal: np.ndarray, off_diagonal: np.ndarray, t: np.ndarra
             pivot = t - diagonal[:, i] - (squares[:, i - 1] / pivot if i else 0)
             pivot = np.where(np.abs(pivot) < SMALLEST, SMALLEST, pivot)
             pivots[:, i] = np.abs(pivot)
-        logs = 2 * np.cumsum(np.log(pivots) - np.log(off_diagonal), axis=1)
-    return np.logaddexp.reduce(logs, axis=1, initial=0)
-
-
-def noisy_log_christoffel(krylov: Krylov, theta: np.ndarray, t: np.ndarray, noise: float) -> np.ndarray:
-    """`log_christoffel` of a run at t, shape (b,), with no coupling smaller than the noise times theta.
-
-    A smaller one is rounding, and no sign that the space is invariant: a space that is used up proves nothing.
-    """
-    floor = noise * np.maximum(theta, 0)
-    return log_christoffel(krylov.diagonal, np.maximum(krylov.coupling, floor[:, None]), t)
+        logs = 2 * np.cumsum(np.log(pivots) - np.log(off_diagonal), axis=1)  # of q_i^2 = (p_i t / b_i)^2 q_{i-1}^2
+    return np.logaddexp.reduce(logs, axis=1, initial=0)  # q_0^2 = 1
 
 
 class Certificate:
     r"""When a run has shown, with the confidence asked for, that no eigenvalue lies beyond a point t.
-
-    With that confidence, the squared component of the start along the top vector is at least :math:`\gamma^2`
-    (`least_log_mass`). Two conditions.
-
-    `christoffel`: the Christoffel sum at t is at least :math:`1 / \gamma^2`. No coupling counts as smaller than the
-    noise :math:`\nu = 4\, \mathrm{eps}\, \theta` in this sum: a smaller one is rounding, and no sign that the space is
-    invariant.
-
-    `above_rounding`: the weakest start that the confidence counts on would still be heard. Spread evenly over the N
-    dimensions, the rounding of the first product has a component :math:`4\, \mathrm{eps} \sqrt{t a_1} / \sqrt N`
-    along the top vector; the start's own part in that product beyond :math:`a_1` is :math:`\gamma (t - a_1)`. The
-    first must not exceed the second. Where a run was begun again from fresh random directions (`Krylov.restart`),
-    rounding has to hide each of them: the ratios multiply.
 
     Parameters
     ----------
@@ -94,35 +81,55 @@ class Certificate:
     confidence : float
         Probability over the random start.
     eps : float
-        Rounding unit of the products, `torch.finfo(dtype).eps`.
+        Rounding unit of the products and vectors, `torch.finfo(dtype).eps`.
     """
 
     def __init__(self, size: int, confidence: float, eps: float) -> None:
         log_mass = least_log_mass(size, confidence)
         self.log_threshold = -log_mass  # of 1 / gamma^2
-        self.noise = NOISE * eps  # relative to the largest eigenvalue
+        self.noise = NOISE * eps  # nu / lambda
+        self.not_orthonormal = LOST * eps  # e
         self.log_gamma_root = (np.log(size) + log_mass) / 2  # of gamma sqrt(N)
 
-    def christoffel(self, krylov: Krylov, theta: np.ndarray, t: np.ndarray) -> np.ndarray:
-        """Whether the Christoffel sum is large enough at t, for a run whose largest Ritz value is theta, shape (b,)."""
-        return noisy_log_christoffel(krylov, theta, t, self.noise) >= self.log_threshold
+    def christoffel(self, krylov: Krylov, t: np.ndarray) -> np.ndarray:
+        r"""Steps 3 and 4: whether the sum at t, shape (b,), is at least :math:`(1 + (j + 1) e) / \gamma^2`.
+
+        No coupling counts as smaller than :math:`\nu(t)`: a smaller one is rounding, and no sign that the space is
+        invariant. So the sum increases in t still: in units of t all coefficients decrease, or stay at the noise.
+        """
+        couplings = np.maximum(krylov.coupling, self.noise * np.maximum(t, 0)[:, None])
+        bessel = np.log1p((krylov.steps + 1) * self.not_orthonormal)
+        return log_christoffel(krylov.diagonal, couplings, t) >= self.log_threshold + bessel
 
     def above_rounding(self, krylov: Krylov, t: np.ndarray) -> np.ndarray:
-        """Whether the weakest start that counts stands above the rounding of the products, shape (b,)."""
-        own = np.maximum(krylov.diagonal, 0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.log(self.noise * np.sqrt(t[:, None] * own) / (t[:, None] - own))
-        return np.where(krylov.random, np.minimum(ratio, 0), 0).sum(axis=1) <= self.log_gamma_root
+        r"""Step 5: whether the least component that counts stands above the rounding of a product, shape (b,).
 
-    def proves(self, krylov: Krylov, theta: np.ndarray, t: np.ndarray) -> np.ndarray:
+        A vector with component :math:`\gamma` along u gives :math:`\gamma (\lambda - a_1)` of its product to u. The
+        rounding there, spread evenly over N dimensions, is :math:`\nu / \sqrt N`, and must not exceed it:
+        :math:`\nu / (\lambda - a_1) \le \gamma \sqrt N`, where the left decreases in :math:`\lambda`. Of a run with
+        restarts rounding has to hide each random vector: their ratios, of at most 1, multiply. A coefficient
+        :math:`a_i = \|J v_i\|^2` below :math:`-\nu` shows rounding beyond what is assumed: nothing is certified. One
+        between that and 0 is 0 up to rounding, and counts as 0.
+        """
+        noise, t = self.noise * t[:, None], t[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.log(noise / (t - np.maximum(krylov.diagonal, 0)))  # NaN, and so not shown, where t <= a_i
+        hidden = np.where(krylov.random, np.minimum(ratio, 0), 0).sum(axis=1)
+        return (hidden <= self.log_gamma_root) & (krylov.diagonal >= -noise).all(axis=1)
+
+    def proves(self, krylov: Krylov, t: np.ndarray) -> np.ndarray:
         """Both conditions at t, shape (b,)."""
-        return self.christoffel(krylov, theta, t) & self.above_rounding(krylov, t)
+        return self.christoffel(krylov, t) & self.above_rounding(krylov, t)
 
     def upper(self, krylov: Krylov, theta: np.ndarray) -> np.ndarray:
-        """The least point beyond theta at which both hold, by bisection, shape (b,); infinite where theta is 0."""
+        """The least point beyond the Ritz values theta at which both hold, shape (b,), by bisection.
+
+        Infinite where they do not hold at the far end of the bracket either, or theta is 0.
+        """
         low, high = np.full(len(theta), -40.0), np.full(len(theta), 60.0)  # log of (t - theta) / theta
+        shown = (theta > 0) & self.proves(krylov, theta * (1 + np.exp(high)))
         for _ in range(60):
             middle = (low + high) / 2
-            enough = self.proves(krylov, theta, theta * (1 + np.exp(middle)))
+            enough = self.proves(krylov, theta * (1 + np.exp(middle)))
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        return np.where(theta > 0, theta * (1 + np.exp(high)), np.inf)
+        return np.where(shown, theta * (1 + np.exp(high)), np.inf)

@@ -12,7 +12,7 @@ from torch import Tensor
 from lipnb.spectral.operator import GramOperator
 from lipnb.spectral.vectors import check_finite, inverse, norms, scaled
 
-__all__ = ["Krylov", "Ritz"]
+__all__ = ["Krylov"]
 
 CANCELLED = 0.1  # share of a product left after orthogonalisation, below which it is done again
 ROUNDED = 1e-3  # by which rounding may lengthen what orthogonalisation leaves of a product, relatively, and no more
@@ -20,9 +20,14 @@ PASSES, UNCHANGED = 6, 0.7  # of orthogonalisation at most; share of a vector th
 LOOP_SIZE = 1024  # from this vector length on, one matrix-vector product an item beats a batched one on the CPU
 # a float32 product of vectors of a million entries was off by 5e-5 (MKL on AVX2): where little is left of a vector,
 # sums are made piece by piece from this length on
-LONG, PIECE = 2**16, 2**12
+LONG, BLOCK = 2**16, 2**12
 COMPACT = 0.25  # share of closed items at which the batch is made smaller
-LOST = 1e3  # rounding units by which Lanczos vectors may miss being orthonormal; sqrt(eps) would still do for T
+# what the certificate counts on, in rounding units of the vectors' type. Products: assumed of the operator, relative to
+# the largest eigenvalue; what it adds in one step goes straight into a bound, so it is tight. Lanczos vectors: checked,
+# |V^T V - 1| in each entry; it adds up over the steps, and is loose, as it only turns 1 into 1 + (j + 1) LOST eps there
+# (float32: 1.04 after 300 steps) and sqrt(eps) would still do for T
+NOISE = 4
+LOST = 1e3
 
 
 class Ritz(NamedTuple):
@@ -95,7 +100,7 @@ class Krylov:
         return self.diagonal.shape[1]
 
     def extend(self) -> None:
-        """One product more: a new Lanczos vector and two coefficients.
+        """One product more, j: a_j = <v_j, A v_j>, and b_j v_{j+1} = A v_j - a_j v_j - b_{j-1} v_{j-1}.
 
         When a quarter of the rows are closed, the others go on alone, where the operator can be taken apart.
         """
@@ -114,28 +119,37 @@ class Krylov:
             residual.addcmul_(torch.from_numpy(self.off_diagonal[:, -1:]).to(residual), self.previous, value=-1)
         # what is left along the vectors before is small after the recurrence: one pass takes it off, in every step and
         # every precision, for a Ritz value may settle at once and orthogonality go with it
-        _take_off(residual, self.basis[: step + 1])
+        _project_out(residual, self.basis[: step + 1])
         # all that is decided on is read at once: a GPU waits for each number that is read alone
         diagonal, size, off_diagonal = torch.stack([diagonal, size, norms(residual)]).cpu().numpy()
         check_finite(size)
         if (off_diagonal < CANCELLED * size).any():
-            for _ in range(PASSES):  # rounding is a large part of what is left, until a pass leaves it as it is
-                before = off_diagonal
-                _take_off(residual, self.basis[: step + 1], carefully=True)
-                off_diagonal = norms(residual).cpu().numpy()
-                if (off_diagonal >= UNCHANGED * before).all():
-                    break
+            off_diagonal = self._project_out_again(residual, off_diagonal)
         lost = ~(off_diagonal <= (1 + ROUNDED) * size)  # a projection shortens
         if lost.any():
             self.lost |= lost
             residual[lost], off_diagonal = 0, np.where(lost, 0, off_diagonal)  # so that its neighbours can go on
+        self._append(diagonal, off_diagonal)
+        residual.mul_(inverse(torch.from_numpy(off_diagonal)).to(residual)[:, None])
+        self.previous, self.current = self.current, residual
+
+    def _project_out_again(self, residual, lengths):
+        """Orthogonalise again and again where rounding is a large part of what is left, of these `lengths`; the new."""
+        for _ in range(PASSES):
+            before = lengths
+            _project_out(residual, self.basis[: self.steps + 1], blocked=True)
+            lengths = norms(residual).cpu().numpy()
+            if (lengths >= UNCHANGED * before).all():  # a pass leaves it as it is
+                break
+        return lengths
+
+    def _append(self, diagonal, off_diagonal):
+        """Coefficients of one step more, each of shape (b,)."""
         self.diagonal = np.concatenate([self.diagonal, diagonal[:, None]], axis=1)
         self.off_diagonal = np.concatenate([self.off_diagonal, off_diagonal[:, None]], axis=1)
         self.coupling = np.concatenate([self.coupling, self.off_diagonal[:, -1:]], axis=1)
         self.random = np.concatenate([self.random, self._next_random[:, None]], axis=1)
         self._next_random = np.zeros(len(self.random), dtype=bool)
-        residual.mul_(inverse(torch.from_numpy(off_diagonal)).to(residual)[:, None])
-        self.previous, self.current = self.current, residual
 
     def close(self, rows: np.ndarray) -> None:
         """Let the items of `rows`, a mask, go on no longer; those whose vectors are not orthonormal are `lost`."""
@@ -223,13 +237,13 @@ class Krylov:
 
 def _orthogonal(vectors, basis):
     """`vectors` (b, N) less their components along the orthonormal rows of `basis` (b, j, N)."""
-    return _take_off(vectors.clone(), basis.transpose(0, 1))
+    return _project_out(vectors.clone(), basis.transpose(0, 1))
 
 
-def _take_off(vectors, basis, *, carefully=False):
+def _project_out(vectors, basis, *, blocked=False):
     """Take off `vectors` (b, N), in place, their components along the orthonormal rows of `basis` (j, b, N)."""
     if vectors.device.type == "cpu" and vectors.shape[1] >= LOOP_SIZE:
-        product = _in_pieces if carefully and vectors.shape[1] >= LONG else torch.mv
+        product = _blocked_product if blocked and vectors.shape[1] >= LONG else torch.mv
         for rows, vector in zip(basis.unbind(1), vectors, strict=True):
             vector.addmv_(rows.mT, product(rows, vector), alpha=-1)
     else:
@@ -238,8 +252,8 @@ def _take_off(vectors, basis, *, carefully=False):
     return vectors
 
 
-def _in_pieces(rows, vector):
-    """Products of rows (j, N) with a vector (N,), in sums of `PIECE` entries: some times slower than one sum."""
-    whole = len(vector) // PIECE * PIECE
-    pieces = rows[:, :whole].unflatten(1, (-1, PIECE)).transpose(0, 1) @ vector[:whole].view(-1, PIECE, 1)
+def _blocked_product(rows, vector):
+    """Products of rows (j, N) with a vector (N,), in sums of `BLOCK` entries: some times slower than one sum."""
+    whole = len(vector) // BLOCK * BLOCK
+    pieces = rows[:, :whole].unflatten(1, (-1, BLOCK)).transpose(0, 1) @ vector[:whole].view(-1, BLOCK, 1)
     return pieces.squeeze(-1).sum(0) + torch.mv(rows[:, whole:], vector[whole:])

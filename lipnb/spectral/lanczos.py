@@ -15,7 +15,7 @@ from lipnb.spectral.stopping import Certified, Estimated, Policy
 
 __all__ = ["lanczos"]
 
-DENIAL = 4  # the last product may differ from the Ritz value by rtol over this, relatively
+CONFIRMED = 4  # the last product may differ from the Ritz value by rtol over this, relatively
 
 
 def lanczos(
@@ -66,11 +66,12 @@ def lanczos(
     hochstenbach2013probabilistic by using all polynomials: the spectral measure of the start has mass at most
     :math:`1 / \sum q_i(t)^2` at any point t.
 
-    *Orthogonality.* Each vector is made orthogonal to all before it. What this leaves of a product must not be longer
-    than the product; when an item stops, the vectors V that products were made with must satisfy
-    :math:`|V^\top V - 1| \le 1000\, \mathrm{eps}` in each entry (the one that comes next is not checked); and one more
-    product, at the Ritz vector v, must confirm the Ritz value to a quarter of rtol. An item that fails is
-    `precision_limited`, with an infinite `upper`. Its `value` :math:`\|J v\| / \|v\|` is a lower bound all the same.
+    *Orthogonality.* Each vector is made orthogonal to all before it. What this leaves of a product must not be
+    longer than the product; when an item stops, the vectors V that products were made with must satisfy
+    :math:`|V^\top V - 1| \le 1000\, \mathrm{eps}` in each entry, which the certificate allows for (the one that
+    comes next is not checked); and one more product, at the Ritz vector v, must confirm the Ritz value to a quarter
+    of rtol. An item that fails is `precision_limited`, with an infinite `upper`. Its `value` :math:`\|J v\| /
+    \|v\|` is a lower bound all the same.
 
     *Rounding.* Let u be the top singular vector, :math:`\lambda` its eigenvalue, :math:`x_i = \langle u, v_i \rangle`
     its components along the Lanczos vectors and :math:`\varphi_i` that of all rounding in step i. Then
@@ -84,15 +85,16 @@ def lanczos(
     - rounding whose part r along u does not depend on :math:`x_1`: at most :math:`\delta` again, because a Gaussian
       component is nowhere likelier than around 0: a heuristic, because :math:`T_k` in :math:`r_k` comes from the same
       start. This is what is assumed in float32 ("rounding acts like noise"): there the second term exceeds
-      :math:`10^{-6}`, and nothing is proved for every rounding. The evidence is the count of failures in
-      lab/benchmarks/near_degenerate.py.
+      :math:`10^{-6}`, and nothing is proved for every rounding; likewise in float64 where rtol is below
+      :math:`10^{-5}` or so. The evidence is the count of failures in lab/benchmarks/near_degenerate.py.
 
     The assumption is wrong where a product is swallowed whole by rounding. So no coupling counts as smaller than
-    4 eps (a small one is no proof that the space is invariant; random directions of that size are added, and the run
-    goes on), and nothing is taken for certified where the weakest start that counts, :math:`\gamma`, would not be
-    heard above 4 eps in the first product: see `lipnb.spectral.certificate.Certificate`. Such an item stops as
+    4 eps :math:`\lambda` (a small one is no proof that the space is invariant; random directions of that size are
+    added, and the run goes on), and nothing is taken for certified where the weakest start that counts,
+    :math:`\gamma`, would not stand above 4 eps :math:`\lambda` in the first product. Such an item stops as
     `precision_limited`, with the upper bound that is still proved. Value and upper bound themselves are exact up to a
-    relative 16 eps. After N steps the space is whole, and the value is exact up to rounding.
+    relative 16 eps. After N steps the space is whole, and the value is exact up to rounding. The head of
+    `lipnb.spectral.certificate` names what computes each step of the proof.
 
     Examples
     --------
@@ -151,13 +153,13 @@ class _Stopped:
         value, residual = evaluate(operator.gram, self.vector)  # |J v| / |v|, a lower bound on the norm
         place = partial(torch.as_tensor, device=value.device)
         ritz_value, eps = place(np.sqrt(self.theta)), torch.finfo(self.vector.dtype).eps
-        denied = ~((value - ritz_value).abs() <= max(rtol / DENIAL, 16 * eps) * ritz_value)
+        unconfirmed = ~((value - ritz_value).abs() <= max(rtol / CONFIRMED, 16 * eps) * ritz_value)
         return SpectralNorm(
             value,
             residual,
             steps=place(self.steps),
-            converged=place(self.converged) & ~denied,
-            upper=torch.where(denied, torch.inf, torch.maximum(place(np.sqrt(self.upper)), value)),
+            converged=place(self.converged) & ~unconfirmed,
+            upper=torch.where(unconfirmed, torch.inf, torch.maximum(place(np.sqrt(self.upper)), value)),
             vector=self.vector,
-            precision_limited=place(self.limited) | denied,
+            precision_limited=place(self.limited) | unconfirmed,
         )

@@ -7,10 +7,10 @@ import numpy as np
 from lipnb.spectral.certificate import Certificate
 from lipnb.spectral.krylov import Krylov, Ritz
 
-__all__ = ["Certified", "Decision", "Estimated", "Policy"]
+__all__ = ["Certified", "Decision", "Estimated"]
 
-PATIENCE = 3  # most steps without a look at the Ritz values while settled items wait for their proof
-CAUTION = 4  # without a certificate the estimated error must be this much smaller than rtol
+LOOK_WITHIN = 3  # most steps without a look at the Ritz values while settled items wait for their proof
+MARGIN = 4  # without a certificate the estimated error must be this much smaller than rtol
 ESTIMATE_NOISE = 16  # rounding units below which a coupling of an estimate counts as rounding
 
 
@@ -57,7 +57,7 @@ class Estimated:
     def decide(self, krylov, last):
         """As `Policy.decide`."""
         ritz = krylov.ritz()
-        done = krylov.breakdown(self.tiny) | (ritz.error <= self.rtol / CAUTION)
+        done = krylov.breakdown(self.tiny) | (ritz.error <= self.rtol / MARGIN)
         none = np.full(len(done), np.nan)
         return Decision(ritz, np.maximum(ritz.values[:, -1], 0), done, np.zeros_like(done), none)
 
@@ -87,7 +87,7 @@ class Certified:
     def decide(self, krylov, last):
         """As `Policy.decide`."""
         certificate, breakdown = self.certificate, krylov.breakdown(self.certificate.noise)
-        due = last or (breakdown | krylov.lost).any() or krylov.steps - self.looked > PATIENCE
+        due = last or (breakdown | krylov.lost).any() or krylov.steps - self.looked > LOOK_WITHIN
         if not due and not self._may_be_proved(krylov):
             return None
         ritz, self.looked = krylov.ritz(), krylov.steps
@@ -95,7 +95,7 @@ class Certified:
         self.settled_at[krylov.items] = np.where(settled, theta, np.nan)
         limit = theta * (1 + self.rtol) ** 2
         # both conditions of the certificate, the dearer one where the other holds
-        enough = settled & (settled.any() and certificate.christoffel(krylov, theta, limit))
+        enough = settled & (settled.any() and certificate.christoffel(krylov, limit))
         certified = enough & (enough.any() and certificate.above_rounding(krylov, limit))
         # the space is whole, or the operator is zero: the value is exact
         exact = (krylov.steps == self.size) | ((theta == 0) & (krylov.off_diagonal[:, -1] == 0))
@@ -111,7 +111,7 @@ class Certified:
         if np.isnan(theta[krylov.open]).any():
             return True
         theta = np.where(krylov.open, theta, 1)
-        return (self.certificate.christoffel(krylov, theta, theta * (1 + self.rtol) ** 2) & krylov.open).any()
+        return (self.certificate.christoffel(krylov, theta * (1 + self.rtol) ** 2) & krylov.open).any()
 
     def upper(self, krylov, decision, closing):
         """As `Policy.upper`: rtol above the Ritz value where proved, else the least point at which anything is."""

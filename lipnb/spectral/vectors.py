@@ -4,9 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["check_finite", "inverse", "norms", "scaled", "start_vectors"]
+__all__ = ["start_vectors"]
 
-APART = 0x5EED_0F_A_57A27  # from the seeds that people give to their own data: torch.manual_seed(0) is one of them
+SEED_OFFSET = (
+    0x5EED_0F_A_57A27  # from the seeds that people give to their own data: torch.manual_seed(0) is one of them
+)
 
 
 def start_vectors(batch: int, size: int, *, seed: int, dtype: torch.dtype, device: torch.device | str) -> Tensor:
@@ -38,7 +40,7 @@ def start_vectors(batch: int, size: int, *, seed: int, dtype: torch.dtype, devic
     >>> start.shape, torch.equal(start[0], start[1]), round(start[0].norm().item(), 6)
     (torch.Size([2, 3]), True, 1.0)
     """
-    generator = torch.Generator().manual_seed((seed + APART) % 2**64)
+    generator = torch.Generator().manual_seed((seed + SEED_OFFSET) % 2**64)
     start = torch.randn(size, generator=generator, dtype=torch.float64, device="cpu")
     return (start / start.norm()).to(dtype=dtype, device=device).expand(batch, size)
 

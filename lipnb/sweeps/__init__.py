@@ -11,13 +11,13 @@ from lipnb.sweeps.recorded import record
 
 HOMES = {
     "Spec": "spec",
-    "Status": "progress",
+    "Status": "folder",
     "Sweep": "running",
-    "expand": "points",
+    "expand": "spec",
     "load": "folder",
     "read": "spec",
     "run": "running",
-    "status": "progress",
+    "status": "folder",
 }
 __all__ = ["record", *HOMES]
 

@@ -1,5 +1,11 @@
-"""One point: a notebook executed by papermill, in a kernel of its own that is gone at the end, whatever happens."""
+"""One point: a notebook executed by papermill, in a kernel of its own that is gone at the end, whatever happens.
 
+Papermill has limits for cells and none for a notebook, lets a kernel's children live, and keeps all that a cell prints.
+So its engine and its client are extended, as it provides for: the client hands out the process of its kernel, which
+a timer kills with all it started, and keeps no more output than `KEPT`.
+"""
+
+import json
 import logging
 import os
 import platform
@@ -7,60 +13,55 @@ import re
 import signal
 import threading
 import time
-import uuid
 from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import Any
 
 import nbformat
 import psutil
-from jupyter_client import AsyncKernelManager
-from jupyter_core.utils import ensure_event_loop, run_sync
-from nbclient.exceptions import CellExecutionError, DeadKernelError
+from jupyter_core.utils import ensure_event_loop
+from nbclient.exceptions import DeadKernelError
 from papermill import PapermillExecutionError, execute_notebook
-from papermill.engines import Engine, papermill_engines
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import NBClientEngine, papermill_engines
 
 from lipnb.sweeps import source
-from lipnb.sweeps.output import Client
-from lipnb.sweeps.recorded import recorded
+from lipnb.sweeps.folder import now_utc
+from lipnb.sweeps.recorded import MIME, recorded
 from lipnb.sweeps.spec import COLUMNS
 
-__all__ = ["execute", "stop"]
+__all__ = ["KEPT", "NeverStarted", "execute", "stop"]
 
-MARK = "LIPNB_SWEEP_POINT"
-LIVE: dict = {}  # sweep -> its kernels in this process
-TAIL = 2000  # bytes of a kernel's own last words that are kept
-STARTS = 3  # of a kernel at most: its ports are chosen before it takes them, and another process may be faster
+KEPT = 1_000_000  # characters of output that a point keeps; what it records is never cut
+ERROR = 20_000  # characters of a traceback, its last ones
+CUT = f"[cut here: a sweep keeps {KEPT:,} characters of the output of a point]"
+REPLACING = ("update_display_data", "comm_open", "comm_msg", "comm_close")  # what is shown already changes
+PRINTING = ("stream", "display_data", "execute_result", *REPLACING)
 IOPUB = 600  # seconds that the last words of a cell may take to arrive, once it has ended: it can have printed much
+TAIL = 2000  # bytes of a kernel's own last words that are kept
+LIVE: dict = {}  # sweep -> its kernels in this process
 quiet = logging.getLogger("lipnb.sweeps")
 quiet.addHandler(logging.NullHandler())
 quiet.propagate = False
 logging.getLogger("papermill").setLevel(logging.ERROR)  # it warns of parameters that share a line
 
 
+class NeverStarted(RuntimeError):
+    """A kernel that ended before it answered, as where another process took its port: nothing of the point has run."""
+
+
 class Kernel:
     """The process in which a notebook runs, and how to be rid of it."""
 
-    def __init__(self):
-        self.notebook = self.process = self.group = self.why = None
-        self.family, self.mark = set(), uuid.uuid4().hex
-        self.over = threading.Event()
-
-    def started(self, manager):
-        """Note the process; at the end its manager has forgotten it."""
-        self.process = getattr(manager.provisioner, "process", None)
-        self.group = getattr(manager.provisioner, "pgid", None)
-
-    def gave_up(self):
-        """Whether the process ended by itself, with an error: neither killed nor told to end."""
-        return (getattr(self.process, "returncode", None) or 0) > 0
+    def __init__(self, notebook):
+        self.notebook, self.why = notebook, None
+        self.process = self.parent = None  # as it was started, and as psutil knows it from a later one of its number
+        self.family, self.over = set(), threading.Event()
 
     def note_family(self):
         """Note what the notebook started: once the kernel has ended, nothing says whose child it was."""
-        if self.process is not None:
-            with suppress(psutil.Error):
-                parent = psutil.Process(self.process.pid)
-                self.family.update([parent, *parent.children(recursive=True)])
+        with suppress(psutil.Error):
+            self.family.update(self.parent.children(recursive=True))
 
     def kill(self, why):
         """Kill the kernel and all it started, until papermill has given up."""
@@ -69,96 +70,120 @@ class Kernel:
             self.sweep_away()
             self.over.wait(0.1)
 
-    def sweep_away(self, orphans=False):
-        """Kill whatever is left of the kernel's family; `orphans` too, which a kernel that died leaves behind."""
-        if self.process is None:
+    def sweep_away(self):
+        """Kill whatever is left: the processes that were seen, and the process group of the kernel."""
+        if self.parent is None:
             return
         self.note_family()
-        if orphans:  # they carry the mark in their environment
-            for process in psutil.process_iter():
-                with suppress(psutil.Error):
-                    if process.environ().get(MARK) == self.mark:
-                        self.family.add(process)
-        for process in list(self.family):
-            with suppress(psutil.Error):  # psutil knows a process from a later one of the same number
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for process in self.family:
+            with suppress(psutil.Error):
                 process.kill()
-        if self.group and self.group != os.getpgrp():
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.group, signal.SIGKILL)
 
 
-class PointEngine(Engine):
-    """An engine for papermill with a kernel of ours: with an environment, a handle on it, and a limit on its output."""
+class Client(PapermillNotebookClient):
+    """Papermill's client, which hands out its kernel's process and keeps no more of the output than there is room for.
+
+    A point can print without end, and then this process must neither fill the memory nor the disk.
+    """
+
+    def __init__(self, manager, kernel, **options):
+        super().__init__(manager, **options)
+        self._kernel, self._used, self._cut = kernel, {}, set()
+
+    def start_new_kernel(self, **options):
+        """Start it, and note its process."""
+        super().start_new_kernel(**options)
+        self._kernel.process = self.km.provisioner.process
+        self._kernel.parent = psutil.Process(self._kernel.process.pid)
+
+    def start_new_kernel_client(self):
+        """Connect to it; an own error says that nothing has run yet."""
+        try:
+            super().start_new_kernel_client()
+        except RuntimeError as error:
+            if self._kernel.why is None:
+                raise NeverStarted(str(error)) from None
+            raise
+
+    def papermill_execute_cells(self):
+        """Execute the cells, and note what they leave running."""
+        try:
+            super().papermill_execute_cells()
+        finally:
+            self._kernel.note_family()
+
+    def process_message(self, msg, cell, cell_index):
+        """Take one message of the kernel, or what there is room for of it."""
+        kind, content = msg["msg_type"], msg["content"]
+        if kind == "clear_output":  # an animation keeps its last picture only
+            self._used.pop((cell_index, False), None)
+            self._cut.discard((cell_index, False))
+        elif kind == "error":
+            traceback = "\n".join(content["traceback"])[-ERROR:]
+            content.update(evalue=content["evalue"][:ERROR], traceback=traceback.split("\n"))
+        elif kind in PRINTING and MIME not in (content.get("data") or {}):
+            place = (cell_index, kind in REPLACING)
+            if kind == "stream" and "\r" in content["text"] and place not in self._cut:
+                self._join(cell, content, place)
+            left = KEPT - sum(used for (_, replacing), used in self._used.items() if replacing == place[1])
+            text = content.get("text") or json.dumps(content.get("data", ""), default=str)
+            size = len(text)
+            if size > left:
+                if place in self._cut or kind.startswith("comm"):
+                    return None
+                self._cut.add(place)
+                cut = f"{text[:left]}\n{CUT}\n"
+                content.update({"text": cut} if kind == "stream" else {"data": {"text/plain": CUT}, "metadata": {}})
+                size = left if kind == "stream" else 0
+            self._used[place] = self._used.get(place, 0) + size
+        return super().process_message(msg, cell, cell_index)
+
+    def _join(self, cell, content, place):
+        """Let a stream go on where it was: it writes over its last line, as progress bars do.
+
+        (`coalesce_streams` of nbclient does that too, in a time that grows with the square of a line: 1.7 s for 40,000
+        characters, a quarter of an hour for a million.)
+        """
+        last, text = cell.outputs[-1] if cell.outputs and not self.clear_before_next_output else {}, content["text"]
+        if last.get("name") == content["name"]:
+            text = cell.outputs.pop()["text"] + text
+            self._used[place] -= len(last["text"])
+        content["text"] = _written_over(text, text.rfind("\n", 0, len(text) - len(content["text"])) + 1)
+
+
+def _written_over(text, start=0):
+    """A text, from `start` on with the last state alone of a line written over with carriage returns."""
+    lines = text[start:].replace("\r\n", "\n").split("\n")
+    # what follows the last return; one at the end stays, for what comes next
+    return text[:start] + "\n".join(line[line.rstrip("\r").rfind("\r") + 1 :] for line in lines)
+
+
+class Engine(NBClientEngine):
+    """Papermill's engine with the client above."""
 
     @classmethod
     def execute_managed_notebook(cls, nb_man, kernel_name, *, kernel, options, start_timeout, **_):
         """As papermill asks of an engine; `options` are those of the kernel's start."""
         kernel.notebook = nb_man.nb
-        for left in reversed(range(STARTS)):
-            client, ready = None, False
-            manager = AsyncKernelManager(kernel_name=kernel_name)
-            try:
-                run_sync(manager.start_kernel)(**options)
-                kernel.started(manager)
-                client = Client(
-                    nb_man.nb,
-                    km=manager,
-                    kernel_name=kernel_name,
-                    startup_timeout=start_timeout,
-                    timeout=None,
-                    log=quiet,
-                    iopub_timeout=IOPUB,
-                    raise_on_iopub_timeout=True,
-                    stopped=lambda: kernel.why is not None,
-                )
-                with client.setup_kernel(cleanup_kc=False):
-                    ready = True
-                    cls._cells(nb_man, client)
-                return
-            except RuntimeError:
-                if ready or not left or kernel.why is not None or not kernel.gave_up():
-                    raise  # only a kernel that ended before it answered is started again: nothing has run twice
-            finally:
-                kernel.note_family()
-                if client is not None and client.kc is not None:
-                    client.kc.stop_channels()
-                run_sync(_end)(manager)
-
-    @staticmethod
-    def _cells(nb_man, client):
-        """Each cell in its turn, until one fails; papermill is told when each begins and ends."""
-        for index, cell in enumerate(nb_man.nb.cells):
-            try:
-                nb_man.cell_start(cell, index)
-                client.execute_cell(cell, index)
-            except CellExecutionError:
-                nb_man.cell_exception(cell, cell_index=index)
-                break
-            finally:
-                nb_man.cell_complete(cell, cell_index=index)
-        info = client.wait_for_reply(client.kc.kernel_info())
-        nb_man.nb.metadata["language_info"] = info["content"]["language_info"]
-        client.set_widgets_metadata()
+        client = Client(
+            nb_man,
+            kernel,
+            kernel_name=kernel_name,
+            startup_timeout=start_timeout,
+            timeout=None,
+            iopub_timeout=IOPUB,
+            log=quiet,
+        )
+        client.execute(**options)
 
 
-async def _end(manager):
-    """Let a kernel end, and forget what belonged to it."""
-    if manager.has_kernel and await manager.is_alive():
-        await manager.shutdown_kernel()
-    await manager.cleanup_resources()
-
-
-papermill_engines.register("lipnb-sweeps", PointEngine)
+papermill_engines.register("lipnb-sweeps", Engine)
 
 
 def stop(sweep: str) -> None:
-    """Kill every kernel of a sweep in this process.
-
-    Parameters
-    ----------
-    sweep : str
-        Its name in the tasks.
-    """
+    """Kill every kernel of a sweep in this process."""
     for kernel in [kernel for kernel in list(LIVE.get(sweep, ())) if kernel.why is None]:
         threading.Thread(target=kernel.kill, args=("stopped",), daemon=True).start()
 
@@ -169,18 +194,20 @@ def execute(task: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     task : dict
-        ``sweep``, ``package``, ``notebook`` (JSON), ``parameters``, ``kernel``, ``cwd``, ``environment``, ``timeout``.
+        ``sweep``, ``package``, ``notebook`` (JSON), ``parameters``, ``cwd``, ``environment``, ``timeout``.
 
     Returns
     -------
     dict
         ``ok``, ``values`` recorded, ``error`` in one line or None, ``notebook`` (JSON, executed as far as it came),
-        ``log`` (the kernel's own last words), ``seconds``, ``host``, ``finished``.
+        ``seconds``, ``host``, ``finished``.
 
     Raises
     ------
+    NeverStarted
+        Its kernel ended before it answered.
     RuntimeError
-        "... has lipnb ..., the sweep was begun with ...": on a worker with another package.
+        "... has lipnb ..., the sweep was begun with ...", "... has no folder ...": on a worker of another machine.
     """
     if source.package() != task["package"]:
         raise RuntimeError(
@@ -192,19 +219,17 @@ def execute(task: dict[str, Any]) -> dict[str, Any]:
             f"{platform.node()} has no folder {task['cwd']}, where the notebook lies: let all machines "
             "see it at the same place."
         )
-    kernel, began = Kernel(), time.monotonic()
-    kernel.notebook = nbformat.reads(task["notebook"], as_version=4)
-    LIVE.setdefault(task["sweep"], set()).add(kernel)
-    limit = threading.Timer(task["timeout"] or 0, kernel.kill, args=("timeout",))
+    kernel, began, values = Kernel(nbformat.reads(task["notebook"], as_version=4)), time.monotonic(), {}
+    kernels = LIVE.setdefault(task["sweep"], set())
+    kernels.add(kernel)
+    limit = threading.Timer(task["timeout"] or threading.TIMEOUT_MAX, kernel.kill, args=("timeout",))
     limit.daemon = True
-    if task["timeout"]:
-        limit.start()
-    with TemporaryFile() as log:
-        error, values = _run(kernel, task, log), {}
+    limit.start()
+    try:
+        error = _run(kernel, task)
+    finally:
         limit.cancel()
-        log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL))
-        said = log.read().decode(errors="replace").strip()
-    LIVE[task["sweep"]].discard(kernel)
+        kernels.discard(kernel)
     if error is None:
         try:
             values = _merged(recorded(kernel.notebook), task["parameters"])
@@ -216,40 +241,41 @@ def execute(task: dict[str, Any]) -> dict[str, Any]:
         "values": values,
         "error": error,
         "notebook": nbformat.writes(kernel.notebook),
-        "log": said if error else "",
         "seconds": round(time.monotonic() - began, 3),
         "host": platform.node(),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "finished": now_utc(),
     }
 
 
-def _run(kernel, task, log):
+def _run(kernel, task):
     """Let papermill execute; the error in one line, or None."""
-    environment = {**os.environ, **task["environment"], MARK: kernel.mark}
     loop = ensure_event_loop()  # the one of this thread, which papermill will use
-    try:
-        execute_notebook(
-            kernel.notebook,
-            None,
-            task["parameters"],
-            engine_name="lipnb-sweeps",
-            kernel_name=task["kernel"],
-            progress_bar=False,
-            request_save_on_cell_execute=False,
-            start_timeout=120,
-            kernel=kernel,
-            options={"cwd": task["cwd"], "env": environment, "stdout": log, "stderr": log},
-        )
-    except PapermillExecutionError as error:
-        return _line(f"code cell {error.exec_count}: {error.ename}: {error.evalue}")
-    except Exception as error:  # a kernel that died or never started: one failed point
-        kernel.sweep_away(orphans=True)
-        return _died(kernel, error, task["timeout"])
-    finally:
-        loop.close()
-        kernel.over.set()
-        kernel.sweep_away()
-        kernel.notebook.metadata.get("papermill", {}).pop("input_path", None)  # the whole notebook once more
+    with TemporaryFile() as log:
+        options = {"cwd": task["cwd"], "env": {**os.environ, **task["environment"]}, "stdout": log, "stderr": log}
+        try:
+            execute_notebook(
+                kernel.notebook,
+                None,
+                task["parameters"],
+                engine_name="lipnb-sweeps",
+                progress_bar=False,
+                request_save_on_cell_execute=False,
+                start_timeout=120,
+                kernel=kernel,
+                options=options,
+            )
+        except PapermillExecutionError as error:
+            return _line(f"code cell {error.exec_count}: {error.ename}: {error.evalue}")
+        except NeverStarted:
+            raise
+        except Exception as error:  # a kernel that died: one failed point
+            log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL))
+            return _died(kernel, error, task["timeout"], log.read().decode(errors="replace").strip())
+        finally:
+            loop.close()
+            kernel.over.set()
+            kernel.sweep_away()
+            kernel.notebook.metadata.get("papermill", {}).pop("input_path", None)  # the whole notebook once more
     return None
 
 
@@ -258,8 +284,8 @@ def _line(text):
     return re.sub(r"\x1b\[[0-9;]*m", "", text).strip().split("\n")[0][:300]
 
 
-def _died(kernel, error, timeout):
-    """Say why there is no result, in the running cell too."""
+def _died(kernel, error, timeout, words):
+    """Say why there is no result; in the running cell too, with the kernel's own last words."""
     code = getattr(kernel.process, "returncode", None)
     if kernel.why == "timeout":
         name, text = "Timeout", f"stopped after {timeout:g} s, the limit of a point"
@@ -275,9 +301,8 @@ def _died(kernel, error, timeout):
     cells = [cell for cell in kernel.notebook.cells if cell.cell_type == "code"]
     running = [number for number, cell in enumerate(cells) if cell.metadata.get("papermill", {}).get("start_time")][-1:]
     if running:
-        cells[running[0]].outputs.append(
-            nbformat.v4.new_output("error", ename=name, evalue=text, traceback=[f"{name}: {text}"])
-        )
+        trace = [*words.splitlines(), f"{name}: {text}"]
+        cells[running[0]].outputs.append(nbformat.v4.new_output("error", ename=name, evalue=text, traceback=trace))
     return _line(f"code cell {running[0] + 1}: {name}: {text}" if running else f"{name}: {text}")
 
 
@@ -303,5 +328,5 @@ def _merged(values, parameters):
         del values[name]
     for name in COLUMNS:
         if name in values:
-            raise ValueError(f"{name!r} is the name of a column of the table: record the value under another name.")
+            raise ValueError(f"{name!r} is the name of a column of the tables: record the value under another name.")
     return values

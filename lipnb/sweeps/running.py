@@ -1,23 +1,67 @@
-"""Run what is missing of a sweep, and write its tables."""
+"""Run what is missing of a sweep on a Dask cluster, on this machine where none is named, and write its tables.
 
+On this machine the cluster is one worker with a thread for each kernel, within this process: it starts in 0.03 s, opens
+no port to others, and needs no ``if __name__ == "__main__"`` in a script that calls `run`. The kernels are the
+processes. Only this process writes the folder of a sweep: workers send their notebooks back.
+"""
+
+import logging
 import os
+import platform
+import shutil
 import signal
+import subprocess
 import threading
 import time
 import uuid
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from collections import deque
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from lipnb.origin import versions
-from lipnb.sweeps import pages, source
+from lipnb.sweeps import source
 from lipnb.sweeps import spec as specs
-from lipnb.sweeps.folder import claimed, load
-from lipnb.sweeps.planning import key, plan, state
-from lipnb.sweeps.progress import Sign, status
+from lipnb.sweeps.folder import Folder, claimed, load, now_utc, sign
 
-__all__ = ["Sweep", "run"]
+__all__ = ["Plan", "Sweep", "plan", "run"]
+
+HERE = "127.0.0.1:0"  # a dashboard for this machine, at any free port
+LOOK = 0.5  # seconds between looks for a signal, which wakes nobody where it comes to another thread
+EVERY = 2  # seconds between looks at the workers of a cluster
+GONE = 120  # seconds without a worker, where there were some: a nanny has started a new one long before
+NEVER = 24 * 3600  # seconds that a first worker may take: jobs wait in their queue
+CONNECT = 10  # seconds that a scheduler may take to answer
+THREADS = ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep has and what it lacks.
+
+    Parameters
+    ----------
+    spec : lipnb.sweeps.Spec
+        With the options of this run.
+    source : lipnb.sweeps.source.Source
+        Its notebook.
+    states : dict
+        Point -> "done", "failed", "new", or why it runs again: "stale: the notebook changed".
+    todo : list of Point
+        Those to run now.
+    """
+
+    spec: specs.Spec
+    source: source.Source
+    states: dict
+    todo: list
+
+    @property
+    def key(self) -> dict[str, str]:
+        """What its points are made from; a point made from anything else is stale."""
+        return {"notebook": self.source.hash, "package": source.package()}
 
 
 @dataclass(frozen=True)
@@ -37,10 +81,7 @@ class Sweep:
     recorded : bool
         Whether any point recorded a value.
     stale : int
-        Rows of an earlier notebook, package or spec: they are in ``stale.csv``, or with ``keep_stale`` in the table,
-        with the reason in its column ``stale``.
-    failed_again : int
-        How many of these stay because the re-run of their point failed.
+        Good rows of an earlier notebook, package or spec, or whose point failed since: ``stale.csv`` has them.
     """
 
     folder: Path
@@ -49,8 +90,58 @@ class Sweep:
     ran: int
     left: int
     recorded: bool
-    stale: int = 0
-    failed_again: int = 0
+    stale: int
+
+
+def plan(
+    spec: str | os.PathLike | specs.Spec,
+    *,
+    parameters: dict[str, Any] | None = None,
+    retry_failed: bool = False,
+    limit: int | None = None,
+    **options: Any,
+) -> Plan:
+    """Read a spec, its notebook and its folder: what is there, and what would run.
+
+    Parameters
+    ----------
+    spec : path-like or Spec
+        What to sweep; a notebook is a sweep of one point.
+    parameters : dict, optional
+        Values for every point that override the spec's, see `lipnb.sweeps.spec.overridden`.
+    retry_failed : bool
+        Whether points that failed run again.
+    limit : int, optional
+        Run at most so many now.
+    **options
+        Fields of `Spec` that replace the spec's own, where not None.
+
+    Returns
+    -------
+    Plan
+        Nothing is written.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        The sentences of `lipnb.sweeps.read`, of `expand`, and "... has no parameter ...".
+    """
+    name = getattr(spec, "notebook", spec)
+    spec = spec if isinstance(spec, specs.Spec) else specs.read(spec)
+    spec = replace(spec, **{option: value for option, value in options.items() if value is not None})
+    try:
+        spec = specs.overridden(spec, parameters or {})
+        points = specs.expand(spec)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    notebook = source.read(spec.notebook, spec.kernel)
+    if notebook.names is not None and (unknown := [n for n in points[0].parameters if n not in notebook.names]):
+        known = f"it has {', '.join(notebook.names)}" if notebook.names else "it has no cell tagged 'parameters'"
+        raise ValueError(f"{spec.notebook.name} has no parameter {unknown[0]!r}: {known}.")
+    now, folder = Plan(spec, notebook, {}, []), Folder(spec.output)
+    states = {point: folder.state(point, now.key) for point in points}
+    kept = {"done"} if retry_failed else {"done", "failed"}
+    return replace(now, states=states, todo=[point for point, found in states.items() if found not in kept][:limit])
 
 
 def run(
@@ -67,7 +158,7 @@ def run(
     progress : bool
         Whether to show the progress bar and what runs where.
     **options
-        As for `lipnb.sweeps.planning.plan`, such as ``workers=4``, ``limit=2`` or ``output=Path("elsewhere")``.
+        As for `plan`, such as ``workers=4``, ``limit=2`` or ``output=Path("elsewhere")``.
 
     Returns
     -------
@@ -79,184 +170,300 @@ def run(
     FileNotFoundError, ValueError
         As `plan`, before anything runs.
     RuntimeError, OSError
-        "another sweep is running in ...", "... cannot be written", and those of `lipnb.sweeps.clusters`.
+        "another sweep is running in ...", "... cannot be written", "there is no Dask scheduler at ...".
     """
-    where = plan(spec, **options).spec.output  # a spec with a mistake makes no folder
-    with claimed(Path(where)) as folder:
-        now = plan(spec, **options)
-        folder.planned(now.spec.notebook, key(now.source), now.states)
-        pages.index(status(folder.path))
-        say = _say if progress else lambda *_: None
-        for found in now.states.values():
-            if found.startswith("damaged"):
-                say(f"{found.removeprefix('damaged: ')}: that point runs again")
-        ran = _run(now, folder, scheduler, progress, say) if now.todo else 0
-        entries, left, *old = _tables(now, folder)
-    failures = [
-        {
-            "point": entry["id"],
-            **entry["parameters"],
-            "error": entry["error"],
-            "notebook": str(folder.notebook(point, False)),
-        }
-        for point, entry in entries.items()
-        if not entry["ok"]
-    ]
-    recorded = any(entry["values"] for entry in entries.values())
-    return Sweep(folder.path, load(folder.path), failures, ran, left, recorded, *old)
-
-
-def _say(words):
-    """A line above the progress bar."""
     from tqdm import tqdm
 
-    tqdm.write(words)
+    say = tqdm.write if progress else lambda _: None  # above the progress bar
+    where = plan(spec, **options).spec.output  # a spec with a mistake makes no folder
+    with claimed(Path(where)) as folder:
+        for line in folder.damaged:
+            say(f"points.jsonl: line {line} is damaged: its point runs again")
+        now = plan(spec, **options)
+        try:
+            ran = _run(now, folder, scheduler, progress, say)
+        except KeyboardInterrupt:
+            with suppress(OSError):
+                _tables(now, folder)
+            raise
+        done, failed, stale, left = _tables(now, folder)
+    failures = [{**row, "notebook": str(folder.path / row["notebook"])} for row in failed]
+    recorded = any(folder.last[row["point"]]["values"] for row in done)
+    return Sweep(folder.path, load(folder.path), failures, ran, left, recorded, len(stale))
 
 
 def _tables(now, folder):
-    """Write the tables and pages from the entries that hold now.
-
-    Gives these entries, how many points are still to run, and the counts of `Folder.tables`.
-    """
-    entries, stale, made_from = {}, [], key(now.source)
-    for point in now.states:
-        found = state(folder, point, made_from)
-        if found in ("done", "failed"):
-            entries[point] = folder.entry(point)
-        elif found.startswith("stale"):
-            stale.append((found.removeprefix("stale: "), folder.entry(point)))
-    kept = sum(entry["ok"] for _, entry in stale) if now.keep_stale else 0
-    stale += [("not a point of this spec", entry) for entry in folder.others(now.states)]
-    counts = folder.tables(entries.values(), stale, now.keep_stale)
-    pages.index(status(folder.path))
-    return entries, len(now.states) - len(entries) - kept, *counts
-
-
-def _tasks(now, threads):
-    from lipnb.sweeps.executors import environment
-
-    common = {
-        "sweep": f"sweep-{uuid.uuid4().hex[:12]}",
-        "package": source.package(),
-        "notebook": now.source.text,
-        "kernel": None,
-        "cwd": str(now.spec.notebook.parent),
-        "environment": environment(threads),
-        "timeout": now.spec.timeout,
-    }
-    return [{**common, "parameters": point.parameters} for point in now.todo]
-
-
-@contextmanager
-def _outcomes(now, scheduler, say):
-    """The generator of outcomes, and where they come from in words."""
-    from lipnb.sweeps import clusters, executors
-
-    spec = now.spec
-    if scheduler or spec.cluster:
-        with clusters.opened(scheduler, spec.cluster) as client:
-            address = client.scheduler.address
-            workers = len(clusters.workers_of(client))
-            if not workers:
-                say(f"no worker at {address} yet: waiting (start some with `dask worker {address}`)")
-            words = f"Dask at {address}, {workers} workers at the start"
-            with closing(clusters.on_dask(_tasks(now, spec.threads or 1), client, say)) as outcomes:
-                yield outcomes, words
-        return
-    gpus = executors.devices(spec.gpus)
-    hidden = [""] if spec.gpus == 0 else gpus
-    workers = min(spec.workers or len(gpus) or executors.cores(), len(now.todo))
-    threads = spec.threads or max(1, executors.cores() // workers)
-    words = f"{workers} local worker{'s' * (workers > 1)} of {threads} thread{'s' * (threads > 1)}"
-    words += f", GPU {', '.join(gpus)}" if gpus else ""
-    with closing(executors.on_this_machine(_tasks(now, threads), workers, hidden)) as outcomes:
-        yield outcomes, words
+    """Write the tables; their rows, and how many points are still to run."""
+    states = {point: folder.state(point, now.key) for point in now.states}
+    return *folder.tables(states), sum(found not in ("done", "failed") for found in states.values())
 
 
 def _run(now, folder, scheduler, progress, say):
     """Run the points to be run; how many ended."""
     from tqdm import tqdm
 
-    made_from, ran, failed = key(now.source), 0, 0
-    there = sum(found in ("done", "failed") for found in now.states.values())
-    with _outcomes(now, scheduler, say) as (outcomes, words):
-        points = f"{len(now.states)} point{'s' * (len(now.states) != 1)}"
-        say(f"{points} of {now.spec.notebook.name}: {there} there, {len(now.todo)} to run; {words}")
-        with (
-            _born(now, folder, words),
-            Sign(folder.path, words) as sign,
-            tqdm(total=len(now.todo), unit="point", disable=not progress, smoothing=0.1) as bar,
-        ):
-            for place, outcome in outcomes:
-                point = now.todo[place]
-                if isinstance(outcome, str):
-                    sign.began(point, outcome)
-                    continue
-                with _undisturbed():
-                    folder.keep(point, made_from, outcome)
-                    pages.point(folder.path, point, outcome)
-                    sign.ended(point)
-                ran, failed = ran + 1, failed + (not outcome["ok"])
-                if failed:
-                    bar.set_postfix(failed=failed, refresh=False)
-                bar.update()
+    points = {point.id: point.parameters for point in now.states}
+    birth = {"notebook": str(now.spec.notebook), "key": now.key, "spec": now.spec.text, "points": points}
+    if not now.todo:
+        with suppress(FileNotFoundError, ValueError):  # what is known of the run before stays
+            birth = {**folder.plan(), **birth, "run": None}
+        folder.planned(birth)
+        return 0
+    ran, failed, there = 0, 0, sum(found in ("done", "failed") for found in now.states.values())
+    with _stoppable() as stopped, _opened(now, scheduler) as (client, workers, words):
+        birth |= {"where": words, "cores": cores(), "versions": versions(), "started": now_utc(), "finished": None}
+        folder.planned(birth | {"run": sign(words)})
+        shown = f"{len(points)} point{'s' * (len(points) != 1)} of {now.spec.notebook.name}"
+        say(f"{shown}: {there} there, {len(now.todo)} to run; {words}")
+        try:
+            with (
+                closing(_outcomes(now, client, workers, stopped, say)) as outcomes,
+                tqdm(total=len(now.todo), unit="point", disable=not progress, smoothing=0.1) as bar,
+            ):
+                for point, outcome in outcomes:
+                    if isinstance(outcome, str):
+                        folder.began(point, outcome)
+                        continue
+                    folder.keep(point, now.key, outcome)
+                    ran, failed = ran + 1, failed + (not outcome["ok"])
+                    if failed:
+                        bar.set_postfix(failed=failed, refresh=False)
+                    bar.update()
+            birth["finished"] = now_utc()
+        finally:
+            with suppress(OSError):
+                folder.planned(birth)
     return ran
 
 
 @contextmanager
-def _undisturbed():
-    """Let Ctrl-C, and whatever else Python code answers, wait until a finished point is kept with its page.
+def _stoppable():
+    """Let Ctrl-C, and whatever else Python code answers, wait until it is asked for: gives what asks.
 
-    What it interrupts may be an import or a destructor, where Python lets the interruption fall.
+    What it interrupts may be an import or a destructor, where Python lets the interruption fall. The second one counts
+    at once.
     """
-    if threading.current_thread() is not threading.main_thread():  # no signal comes here
-        yield
-        return
-    came, answers = [], {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    answers = {number: answer for number, answer in answers.items() if callable(answer)}
-    for number in answers:
-        signal.signal(number, lambda number, _: came.append(number))
+    came, answers = [], {}
+
+    def note(number, _):
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    if threading.current_thread() is threading.main_thread():  # no signal comes to another one
+        answers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        answers = {number: answer for number, answer in answers.items() if callable(answer)}
+        for number in answers:
+            signal.signal(number, note)
     try:
-        yield
+        yield lambda: bool(came)
     finally:
         for number, answer in answers.items():
             signal.signal(number, answer)
-    if came:
-        signal.raise_signal(came[0])
+
+
+# --- where points run -------------------------------------------------------------------------------------------------
+
+
+def cores():
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def devices(wanted=None):
+    """The GPUs to share out, as CUDA_VISIBLE_DEVICES names them: `wanted` of them, or those; None takes all there are.
+
+    ValueError ("there are only ... GPUs here") where there are fewer.
+    """
+    if isinstance(wanted, list):
+        return [str(device) for device in wanted]
+    visible, there = os.environ.get("CUDA_VISIBLE_DEVICES"), []
+    if visible is not None:
+        there = [name.strip() for name in visible.split(",") if name.strip()]
+    elif shutil.which("nvidia-smi"):
+        query = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+        there = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
+    if wanted is not None and wanted > len(there):
+        raise ValueError(f"there are only {len(there)} GPUs here, not {wanted}: say a smaller number of 'gpus'.")
+    return there[:wanted]
 
 
 @contextmanager
-def _born(now, folder, words):
-    """Provenance: written at the start, and again with the end; tables too when the run is stopped."""
-    from lipnb.sweeps.executors import cores
+def _opened(now, scheduler):
+    """A client, the environments of its workers on this machine or None for those of a cluster, and both in words."""
+    import distributed
 
-    birth = {
-        "spec": now.spec.text,
-        "parameters": now.spec.parameters,
-        "notebook": str(now.spec.notebook),
-        "key": key(now.source),
-        "points": len(now.states),
-        "to_run": len(now.todo),
-        "where": words,
-        "cores": cores(),
-        "versions": versions(),
-        "started": _now(),
-        "finished": None,
-    }
+    spec, gpus, own = now.spec, [], None
+    with ExitStack() as stack:
+        if scheduler:
+            server = scheduler
+        elif spec.cluster:
+            server = stack.enter_context(_cluster(**spec.cluster))
+        else:
+            gpus = devices(spec.gpus)
+            workers = min(spec.workers or len(gpus) or cores(), len(now.todo))
+            threads = spec.threads or max(1, cores() // workers)
+            hidden = [""] if spec.gpus == 0 else gpus
+            own = [
+                _threads(threads) | ({"CUDA_VISIBLE_DEVICES": hidden[n % len(hidden)]} if hidden else {})
+                for n in range(workers)
+            ]
+            shape = {"n_workers": 1, "threads_per_worker": workers, "processes": False, "memory_limit": 0}
+            shape["silence_logs"] = logging.ERROR  # warnings would stand in the progress bar
+            ports = {"dashboard_address": HERE, "worker_dashboard_address": HERE}
+            server = stack.enter_context(distributed.LocalCluster(**shape, **ports))
+        try:
+            client = distributed.Client(server, timeout=CONNECT, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise ConnectionError(
+                f"there is no Dask scheduler at {scheduler} ({type(error).__name__}): start one with `dask "
+                "scheduler`, which prints its address."
+            ) from None
+        words = f"Dask at {client.scheduler.address}, {len(client.nthreads())} workers at the start"
+        if own:
+            words = f"{workers} local worker{'s' * (workers > 1)} of {threads} thread{'s' * (threads > 1)}"
+        yield stack.enter_context(client), own, words + (f", GPU {', '.join(gpus)}" if gpus else "")
+
+
+def _threads(count):
+    """Variables that keep the kernels of one machine from fighting for its cores."""
+    # waiting threads that spin slow their neighbours down, up to a hundred times
+    wait = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+    return {f"{name}_NUM_THREADS": str(count) for name in THREADS} | wait
+
+
+def _cluster(kind, jobs, options):
+    """The cluster that a spec names, which ends with the sweep; its class says which options there are."""
+    import dask_jobqueue
+    import distributed
+
+    there = {name: value for name, value in vars(dask_jobqueue).items() if name.endswith("Cluster")}
+    there["LocalCluster"] = distributed.LocalCluster
+    if kind not in there:
+        raise ValueError(f"'cluster': there is no kind {kind!r}: it is one of {', '.join(sorted(there))}.")
+    if kind == "LocalCluster":
+        options = {"n_workers": jobs, "threads_per_worker": 1, "dashboard_address": HERE, **options}
     try:
-        folder.provenance(birth)
-        yield
-        folder.provenance({**birth, "finished": _now()})
-    except OSError as error:
-        raise OSError(
-            f"{folder.path} cannot be written any more ({error.strerror or error}): what is finished is "
-            "kept. Make room, then give the same command again."
-        ) from None
-    except KeyboardInterrupt:
-        with suppress(OSError):
-            _tables(now, folder)
-        raise
+        cluster = there[kind](**options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"'cluster': {kind} could not be started: {error}") from None
+    if kind != "LocalCluster":
+        cluster.scale(jobs=jobs)
+    return cluster
 
 
-def _now():
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+def _outcomes(now, client, workers, stopped, say):
+    """Points as they begin, with the place in words, and as they end, with what `execute` gave; closing it ends all.
+
+    No more points are in work than there are threads of workers, so that a point given to Dask is one that runs; a
+    worker that is lost gives its point to another one, and takes no other with it.
+    """
+    from distributed.scheduler import KilledWorker
+
+    from lipnb.sweeps.execution import NeverStarted, execute, stop
+
+    sweep = f"sweep-{uuid.uuid4().hex[:12]}"  # a scheduler may remember points of an earlier run
+    common = {
+        "sweep": sweep,
+        "package": source.package(),
+        "notebook": now.source.text,
+        "cwd": str(now.spec.notebook.parent),
+        "timeout": now.spec.timeout,
+    }
+    todo, waiting, ended = deque(now.todo), {}, SimpleQueue()
+    free = None if workers is None else deque(workers)
+    pool = _Pool(client, say) if workers is None else None
+    try:
+        while todo or waiting:
+            if stopped():
+                raise KeyboardInterrupt
+            news = pool.look(sweep) if pool else {}
+            yield from ((point, news[point.id]) for point, _ in waiting.values() if point.id in news)
+            while todo and (free if pool is None else len(waiting) < pool.size):
+                point, own = todo.popleft(), free.popleft() if free else _threads(now.spec.threads or 1)
+                task = {**common, "parameters": point.parameters, "environment": own}
+                # another kernel, should one not start
+                future = client.submit(execute, task, key=f"{sweep}-{point.id}", pure=False, retries=2)
+                waiting[future] = point, own
+                future.add_done_callback(ended.put)
+                device = own.get("CUDA_VISIBLE_DEVICES")
+                yield point, (platform.node() if pool is None else "") + (f", GPU {device}" if device else "")
+            try:
+                future = ended.get(timeout=LOOK)
+            except Empty:
+                if client.status not in ("running", "connecting"):
+                    raise RuntimeError(_away(client)) from None
+                continue
+            point, own = waiting.pop(future)
+            if free is not None:
+                free.append(own)
+            if future.status == "finished":
+                yield point, future.result()
+            elif future.status != "error":
+                raise RuntimeError(_away(client))
+            elif isinstance(error := future.exception(), KilledWorker | NeverStarted):
+                yield point, _lost(now.source.text, error)
+            else:
+                raise RuntimeError(f"a worker could not run its point: {type(error).__name__}: {error}")
+            future.release()
+    finally:
+        if waiting and client.status == "running":
+            client.cancel(list(waiting), force=True)
+            client.run(stop, sweep)
+
+
+def _away(client):
+    return f"the scheduler {client.scheduler.address} went away: start it again, then give the same command."
+
+
+class _Pool:
+    """The workers of a cluster, looked at now and then: one that is gone is named, all of them are not waited for."""
+
+    def __init__(self, client, say):
+        self._client, self._say, self._address = client, say, client.scheduler.address
+        self._there, self._given, self._last, self._looked, self._seen = {}, {}, None, -EVERY, time.monotonic()
+        self.look("")
+        if not self.size:
+            say(f"no worker at {self._address} yet: waiting (start some with `dask worker {self._address}`)")
+
+    @property
+    def size(self):
+        """How many points can be in work."""
+        return sum(self._there.values())
+
+    def look(self, sweep):
+        """Where points of a sweep are, as far as that is news; RuntimeError where there is no worker for too long."""
+        now = time.monotonic()
+        if now - self._looked < EVERY or self._client.status != "running":
+            return {}
+        self._looked, before, self._there = now, self._there, self._client.nthreads()
+        for worker in before.keys() - self._there.keys():
+            self._say(f"the worker {worker} is gone: what it had in work goes to another one")
+            self._last = worker
+        if self._there:
+            self._seen = now
+        elif now - self._seen >= (GONE if self._last else NEVER):
+            raise RuntimeError(
+                f"there is no worker at {self._address}, since {now - self._seen:.0f} s"
+                + (f"; the last one was {self._last}" if self._last else "")
+                + ". What is finished is kept: see what ended them (memory, time limit), start some with "
+                f"`dask worker {self._address}`, then give the same command again."
+            )
+        given = {key: worker for worker, keys in self._client.processing().items() for key in keys}
+        news, self._given = given.items() - self._given.items(), given
+        return {key.removeprefix(f"{sweep}-"): worker for key, worker in news if str(key).startswith(f"{sweep}-")}
+
+
+def _lost(notebook, error):
+    """The outcome of a point that never ran to an end: it took several workers with it, or no kernel of it started."""
+    last = getattr(getattr(error, "last_worker", None), "address", "unknown")
+    lost = f"WorkerLost: several workers died while they ran it, the last one {last}, most often for want of memory"
+    return {
+        "ok": False,
+        "values": {},
+        "notebook": notebook,
+        "seconds": 0.0,
+        "host": last,
+        "error": lost if hasattr(error, "last_worker") else f"KernelNeverStarted: {error}",
+        "finished": now_utc(),
+    }

@@ -36,26 +36,10 @@ class Source:
 
 
 def read(path: Path, kernel: str | None = None) -> Source:
-    """Read a notebook to sweep.
+    """Read a notebook to sweep, ``.ipynb`` or ``.py`` in jupytext's percent format, and drop its outputs.
 
-    Parameters
-    ----------
-    path : Path
-        ``.ipynb``, or ``.py`` in jupytext's percent format.
-    kernel : str, optional
-        Kernel to run it with; default: the notebook's own, else ``python3``.
-
-    Returns
-    -------
-    Source
-        With outputs dropped.
-
-    Raises
-    ------
-    FileNotFoundError
-        "there is no notebook ...".
-    ValueError
-        "... is no notebook", "there is no kernel ...".
+    `kernel` is the one to run it with; default: the notebook's own, else ``python3``. FileNotFoundError and ValueError
+    say that there is no such notebook or kernel.
     """
     with extra("sweeps"):
         import jupytext
@@ -113,13 +97,7 @@ def _names(notebook, language):
 
 @lru_cache
 def package() -> str:
-    """What is installed as lipnb: its version, and in a checkout a hash of its files.
-
-    Returns
-    -------
-    str
-        Such as ``0.1.0+3f2a91c0b7de``.
-    """
+    """What is installed as lipnb: its version, in a checkout with a hash of its files, as ``0.1.0+3f2a91c0b7de``."""
     if (own := checkout()) is None:
         return lipnb.__version__
     home = own / "lipnb"

@@ -1,18 +1,30 @@
-"""What to sweep, read from YAML: checked whole, with a sentence for each mistake, before anything runs."""
+"""What to sweep, read from YAML: checked whole, with a sentence for each mistake, and expanded to its points.
 
+A point is one setting of the parameters: every combination of a grid and of zipped groups, less exclusions, or a
+sample of them. Each value must arrive in the notebook as it stands in the spec, so what papermill would write as
+something else (a date or a tuple as text, a number that is a key of a mapping) is refused here.
+"""
+
+import hashlib
+import json
 import math
 import os
-from dataclasses import dataclass, field, replace
+import re
+from collections import Counter
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from lipnb.sweeps.clusters import checked
-from lipnb.sweeps.documents import document
-from lipnb.sweeps.points import canonical
+import yaml
 
-__all__ = ["COLUMNS", "Spec", "overridden", "read"]
+__all__ = ["LARGEST", "Point", "Spec", "axis", "expand", "overridden", "read"]
 
-COLUMNS = ("point", "stale")  # of the table itself: no parameter and no recorded value has one of these names
+COLUMNS = ("point", "stale")  # of the tables themselves: no parameter and no recorded value has one of these names
+FAILURES = ("error", "notebook")  # of failures.csv, where no values stand
+LARGEST = 1_000_000  # points; more is a slip of the pen
+DIGITS = 12  # of a spaced value: the same on every machine, and short to read
+SPACED = ("range", "linspace", "geomspace", "logspace")
 
 
 @dataclass(frozen=True)
@@ -65,24 +77,36 @@ class Spec:
     text: str = ""
 
 
-KEYS = (
-    "notebook",
-    "parameters",
-    "grid",
-    "zip",
-    "exclude",
-    "sample",
-    "output",
-    "workers",
-    "threads",
-    "gpus",
-    "timeout",
-    "kernel",
-    "cluster",
+KEYS = tuple("zip" if f.name == "zipped" else f.name for f in fields(Spec) if f.name != "text")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting of the parameters, which papermill injects, and its name, twelve hexadecimal digits made of them."""
+
+    id: str
+    parameters: dict = field(compare=False)
+
+
+# --- from a file ------------------------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which 1e-3 is a number, as everywhere else, and a key given twice is an error."""
+
+    def construct_mapping(self, node, deep=False):
+        names = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<")
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 
 
-def read(path: str | os.PathLike, base: str | os.PathLike | None = None) -> Spec:
+def read(path: str | os.PathLike) -> Spec:
     """Read a sweep from a file and check everything that can be checked without its notebook.
 
     Parameters
@@ -90,13 +114,11 @@ def read(path: str | os.PathLike, base: str | os.PathLike | None = None) -> Spec
     path : path-like
         YAML; the keys are those of `Spec`, with ``zip`` for ``zipped``. Or a notebook, .py or .ipynb: a sweep of one
         point, with the notebook's own defaults.
-    base : path-like, optional
-        The folder in which ``output`` must lie; default: the current one.
 
     Returns
     -------
     Spec
-        Its output folder and its notebook resolved.
+        Its notebook resolved from the folder of the file, its output folder from the current one.
 
     Raises
     ------
@@ -107,17 +129,25 @@ def read(path: str | os.PathLike, base: str | os.PathLike | None = None) -> Spec
     """
     path = Path(path)
     if path.suffix in (".py", ".ipynb"):
-        return Spec(notebook=path.resolve(), output=_inside(f"sweeps/{path.stem}", Path(base or Path.cwd())))
+        return Spec(notebook=path.resolve(), output=Path("sweeps", path.stem).resolve())
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}: a sweep is described in YAML, see `lipnb sweep --help`.")
-    text, given = document(path)
     try:
-        return _checked(given, path, Path(base or Path.cwd()), text)
+        text = path.read_text(encoding="utf-8")
+        return _checked(yaml.load(text, _Loader), path, text)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a text file: a sweep is described in YAML.") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise ValueError(f"{path}{where}: not YAML: {getattr(error, 'problem', None) or error}.") from None
+    except RecursionError:
+        raise ValueError(f"{path}: its lists and mappings are nested too deeply, or within themselves.") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _checked(given, path, base, text):
+def _checked(given, path, text):
     """The spec, or a ValueError that names the key."""
     if not isinstance(given, dict):
         raise ValueError(f"a mapping is wanted, with the keys {', '.join(KEYS)}.")
@@ -127,27 +157,9 @@ def _checked(given, path, base, text):
     given = {key: value for key, value in given.items() if value is not None}
     if not isinstance(given.get("notebook"), str):
         raise ValueError("'notebook' is missing: the path of a .py or .ipynb from the folder of this file.")
-    groups = given.get("zip", [])
-    groups = [groups] if isinstance(groups, dict) else groups
     parameters = {key: _mapping(given, key) for key in ("parameters", "grid")}
-    if not (isinstance(groups, list) and all(isinstance(group, dict) and group for group in groups)):
-        raise ValueError("'zip' takes name: list pairs, or a list of such groups.")
-    for group in groups:
-        lengths = {name: len(values) if isinstance(values, list) else None for name, values in group.items()}
-        if None in lengths.values() or len(set(lengths.values())) > 1 or 0 in lengths.values():
-            shown = ", ".join(f"{name} {'no list' if n is None else n}" for name, n in lengths.items())
-            raise ValueError(f"'zip': the lists of a group must be equally long and not empty; here: {shown}.")
-    named = [*parameters["parameters"], *parameters["grid"], *(name for group in groups for name in group)]
-    for name in named:
-        _name(name)
-        if named.count(name) > 1:
-            raise ValueError(f"the parameter {name!r} is there twice: in one of 'parameters', 'grid' and 'zip' only.")
-    for name, value in [
-        *parameters["parameters"].items(),
-        *parameters["grid"].items(),
-        *(pair for group in groups for pair in group.items()),
-    ]:
-        _plain(name, value)
+    groups = _groups(given.get("zip", []))
+    named = _parameters(*parameters.values(), *groups)
     exclude = given.get("exclude", [])
     if not (isinstance(exclude, list) and all(isinstance(part, dict) and part for part in exclude)):
         raise ValueError("'exclude' takes a list of partial points, such as - {layer: 3, length: 512}.")
@@ -160,13 +172,13 @@ def _checked(given, path, base, text):
         zipped=groups,
         exclude=exclude,
         sample=_sample(given),
-        output=_inside(given.get("output", f"sweeps/{path.stem}"), base),
-        workers=_count(given, "workers"),
-        threads=_count(given, "threads"),
-        gpus=_gpus(given.get("gpus")),
-        timeout=_seconds(given.get("timeout")),
-        kernel=_text(given, "kernel"),
-        cluster=checked(cluster) if (cluster := _mapping(given, "cluster")) else None,
+        output=Path(_take(given, "output", _text, "a folder") or f"sweeps/{path.stem}").resolve(),
+        workers=_take(given, "workers", _count, "a whole number from 1 on"),
+        threads=_take(given, "threads", _count, "a whole number from 1 on"),
+        gpus=_take(given, "gpus", _gpus, "how many, or a list of which"),
+        timeout=_take(given, "timeout", _seconds, "a number of seconds for each point"),
+        kernel=_take(given, "kernel", _text, "a name"),
+        cluster=_cluster(_mapping(given, "cluster")),
         text=text,
     )
 
@@ -177,26 +189,96 @@ def _mapping(given, key):
     return value
 
 
+def _take(given, key, good, wanted):
+    """The value of a key, or None where it is not given."""
+    if (value := given.get(key)) is not None and not good(value):
+        raise ValueError(f"{key!r} is {wanted}; got {value!r}.")
+    return value
+
+
+def _count(value):
+    return type(value) is int and value >= 1
+
+
+def _text(value):
+    return isinstance(value, str) and value != ""
+
+
+def _seconds(value):
+    return type(value) in (int, float) and 0 < value < math.inf
+
+
+def _gpus(value):
+    listed = isinstance(value, list) and all(type(device) in (int, str) for device in value)
+    return listed or type(value) is int and value >= 0
+
+
+def _groups(given):
+    groups = [given] if isinstance(given, dict) else given
+    if not (isinstance(groups, list) and all(isinstance(group, dict) and group for group in groups)):
+        raise ValueError("'zip' takes name: list pairs, or a list of such groups.")
+    for group in groups:
+        lengths = {name: len(values) if isinstance(values, list) else None for name, values in group.items()}
+        if None in lengths.values() or len(set(lengths.values())) > 1 or 0 in lengths.values():
+            shown = ", ".join(f"{name} {'no list' if n is None else n}" for name, n in lengths.items())
+            raise ValueError(f"'zip': the lists of a group must be equally long and not empty; here: {shown}.")
+    return groups
+
+
+def _sample(given):
+    sample = _mapping(given, "sample") or None
+    whole = sample and set(sample) <= {"count", "seed"} and all(type(n) is int and n >= 0 for n in sample.values())
+    if sample and not (whole and sample.get("count")):
+        raise ValueError("'sample' takes a count from 1 on and, if wanted, a seed: {count: 20, seed: 0}.")
+    return sample
+
+
+def _cluster(given):
+    """``kind``, ``jobs`` and ``options`` of a cluster; what the options may be, its own class says."""
+    if not given:
+        return None
+    kind, jobs, options = given.get("kind"), given.get("jobs", 1), given.get("options") or {}
+    if not (_text(kind) and set(given) <= {"kind", "jobs", "options"} and isinstance(options, dict)):
+        raise ValueError("'cluster' takes kind (LocalCluster, SLURMCluster, ...), jobs (how many) and options.")
+    if not _count(jobs):
+        raise ValueError(f"'jobs' is a whole number from 1 on; got {jobs!r}.")
+    return {"kind": kind, "jobs": jobs, "options": options}
+
+
+def _parameters(*parts):
+    """Names of all parameters; ValueError where one is no name, is there twice, or has a value that would change."""
+    names = [name for part in parts for name in part]
+    for name, value in (pair for part in parts for pair in part.items()):
+        if not (isinstance(name, str) and name.isidentifier()):
+            raise ValueError(f"{name!r} is not the name of a parameter.")
+        if name in COLUMNS + FAILURES:
+            raise ValueError(f"{name!r} is a column of the tables: give the parameter of the notebook another name.")
+        if names.count(name) > 1:
+            raise ValueError(f"the parameter {name!r} is there twice: in one of 'parameters', 'grid' and 'zip' only.")
+        _plain(name, value)
+    return names
+
+
+def _plain(name, value):
+    """Refuse what papermill would write into a notebook as something else."""
+    if isinstance(value, list | dict):
+        for key in value if isinstance(value, dict) else ():
+            if not isinstance(key, str):
+                raise ValueError(f"{name}: the key {key!r} of a mapping is no text: put it in quotes.")
+        for part in value.values() if isinstance(value, dict) else value:
+            _plain(name, part)
+    elif not (value is None or isinstance(value, bool | int | float | str)):
+        raise ValueError(
+            f"{name}: {value!r} is a {type(value).__name__}; parameters are numbers, strings, booleans, "
+            "null and lists or mappings of them (put a date in quotes)."
+        )
+
+
 def overridden(spec: Spec, parameters: dict[str, Any]) -> Spec:
     """The sweep in which some parameters have one value in every point, whatever the spec says of them.
 
-    Parameters
-    ----------
-    spec : Spec
-        What to sweep.
-    parameters : dict
-        Name -> value. An axis of the grid with that name is gone, and so is the name in a zipped group; of the
-        exclusions those stay that agree with the value.
-
-    Returns
-    -------
-    Spec
-        The same where `parameters` is empty.
-
-    Raises
-    ------
-    ValueError
-        "... is not the name of a parameter", "...: ... is a ...; parameters are numbers, ...".
+    An axis of the grid with that name is gone, and so is the name in a zipped group; of the exclusions those stay that
+    agree with the value. ValueError where a parameter is no name, or its value would change on its way.
 
     Examples
     --------
@@ -205,9 +287,7 @@ def overridden(spec: Spec, parameters: dict[str, Any]) -> Spec:
     >>> one.parameters, one.grid
     ({'seed': 7, 'layer': 2}, {'length': [32, 64]})
     """
-    for name, value in parameters.items():
-        _name(name)
-        _plain(name, value)
+    _parameters(parameters)
     groups = [{name: group[name] for name in group if name not in parameters} for group in spec.zipped]
     agree = [
         part
@@ -223,72 +303,107 @@ def overridden(spec: Spec, parameters: dict[str, Any]) -> Spec:
     )
 
 
-def _name(name):
-    if not (isinstance(name, str) and name.isidentifier()):
-        raise ValueError(f"{name!r} is not the name of a parameter.")
-    if name in COLUMNS:
-        raise ValueError(f"{name!r} is a column of every table: give the parameter of the notebook another name.")
+# --- to points --------------------------------------------------------------------------------------------------------
 
 
-def _plain(name, value):
-    """Refuse what papermill cannot write into a notebook."""
-    if isinstance(value, dict | list):
-        for part in value.values() if isinstance(value, dict) else value:
-            _plain(name, part)
-    elif not (value is None or isinstance(value, bool | int | float | str)):
+def canonical(value):
+    """JSON with sorted keys: equal values, equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _spaced(kind, arguments):
+    """Values of a range as NumPy names them."""
+    import numpy as np
+
+    whole = all(type(number) is int for number in arguments)
+    if kind == "range":
+        if not (1 <= len(arguments) <= 3 and whole and (len(arguments) < 3 or arguments[2])):
+            raise ValueError(
+                "range takes one to three whole numbers, [start, stop, step], as in Python; "
+                "for numbers that are not whole there is linspace: [first, last, count]"
+            )
+        return list(range(*arguments)[: LARGEST + 1])
+    numbers = all(isinstance(number, int | float) and not isinstance(number, bool) for number in arguments)
+    if not (len(arguments) == 3 and numbers and type(arguments[2]) is int and 1 <= arguments[2] <= LARGEST):
+        raise ValueError(f"{kind} takes [first, last, count], as in NumPy")
+    if kind == "geomspace" and not arguments[0] * arguments[1] > 0:
+        raise ValueError("geomspace takes two numbers of the same sign, neither of them zero")
+    return [float(f"{value:.{DIGITS}g}") for value in getattr(np, kind)(*arguments)]
+
+
+def axis(name: str, values: list | dict) -> list:
+    """The values of one axis of a grid, at least one and none twice: those of a list, or as NumPy spaces them."""
+    if isinstance(values, dict):
+        if len(values) != 1 or next(iter(values)) not in SPACED or not isinstance(next(iter(values.values())), list):
+            raise ValueError(f"{name}: give a list of values, or one of {', '.join(SPACED)} with a list of numbers.")
+        try:
+            values = _spaced(*next(iter(values.items())))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}.") from None
+    if not isinstance(values, list) or not values:
         raise ValueError(
-            f"{name}: {value!r} is a {type(value).__name__}; parameters are numbers, strings, booleans, "
-            "null and lists or mappings of them (put a date in quotes)."
+            f"{name}: give a list with at least one value (one value for all points belongs in 'parameters')."
         )
+    if len(values) > LARGEST:
+        raise ValueError(f"{name}: more than {LARGEST} values are too many.")
+    texts = [canonical(value) for value in values]
+    if len(set(texts)) < len(texts):
+        twice = next(text for text in texts if texts.count(text) > 1)
+        raise ValueError(f"{name}: the value {twice} is there twice.")
+    return values
 
 
-def _count(given, key):
-    value = given.get(key)
-    if value is not None and not (type(value) is int and value >= 1):
-        raise ValueError(f"{key!r} is a whole number from 1 on; got {value!r}.")
-    return value
+def _point(parameters):
+    text = canonical(parameters)
+    return Point(hashlib.sha256(text.encode()).hexdigest()[:12], parameters)
 
 
-def _text(given, key):
-    value = given.get(key)
-    if value is not None and not isinstance(value, str):
-        raise ValueError(f"{key!r} is a name; got {value!r}.")
-    return value
+def _matches(parameters, part):
+    return all(canonical(parameters[name]) == canonical(value) for name, value in part.items())
 
 
-def _seconds(value):
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and not (number and 0 < value < math.inf):
-        raise ValueError(f"'timeout' is a number of seconds for each point; got {value!r}.")
-    return value
+def expand(spec: Spec) -> list[Point]:
+    """All points of a sweep, in the order of the grid: its last axis moves fastest; no two have the same parameters.
 
-
-def _gpus(value):
-    whole = type(value) is int and value >= 0
-    listed = isinstance(value, list) and all(type(device) in (int, str) for device in value)
-    if value is not None and not (whole or listed):
-        raise ValueError(f"'gpus' is how many, or a list of which; got {value!r}.")
-    return value
-
-
-def _sample(given):
-    sample = _mapping(given, "sample") or None
-    if sample and not (
-        "count" in sample
-        and set(sample) <= {"count", "seed"}
-        and all(type(number) is int and number >= 0 for number in sample.values())
-        and sample["count"]
-    ):
-        raise ValueError("'sample' takes a count from 1 on and, if wanted, a seed: {count: 20, seed: 0}.")
-    return sample
-
-
-def _inside(name, base):
-    """The output folder, which a spec can only have below the folder where the command runs."""
-    folder = base.resolve() / name if isinstance(name, str) and name else base.resolve()
-    if folder.resolve() == base.resolve() or not folder.resolve().is_relative_to(base.resolve()):
+    Raises
+    ------
+    ValueError
+        "... points are too many", "exclude: ... matches no point", "sample: ...", "... no point left", and those of
+        values that would not arrive in the notebook as they are.
+    """
+    _parameters(spec.parameters, spec.grid, *spec.zipped)
+    axes = [[{name: value} for value in axis(f"grid: {name}", values)] for name, values in spec.grid.items()]
+    for group in spec.zipped:
+        rows = [dict(zip(group, row, strict=True)) for row in zip(*group.values(), strict=True)]
+        axes.append(axis(f"zip: {', '.join(group)}", rows))
+    size = math.prod(len(values) for values in axes)
+    if size > LARGEST:
         raise ValueError(
-            f"'output' is a folder below the current one; got {name!r}. Any other folder can be said on "
-            "the command line, with --output."
+            f"{size} points are too many: at most {LARGEST}. A sample is taken of a grid that is written "
+            "down, so the grid itself must be smaller."
         )
-    return folder
+    points = []
+    used = [False] * len(spec.exclude)
+    for combination in product(*axes):
+        parameters = dict(spec.parameters)
+        for part in combination:
+            parameters |= part
+        hits = [_matches(parameters, part) for part in spec.exclude]
+        used = [old or new for old, new in zip(used, hits, strict=True)]
+        if not any(hits):
+            points.append(_point(parameters))
+    if not all(used):
+        idle = canonical(spec.exclude[used.index(False)])
+        raise ValueError(f"exclude: {idle} matches no point: mend it, or drop it.")
+    if not points:
+        raise ValueError("exclude: there is no point left.")
+    return _drawn(points, **spec.sample) if spec.sample else points
+
+
+def _drawn(points, count, seed=0):
+    """A random sample, in the order of the grid; a larger count or a larger grid keeps the points it can."""
+    if count > len(points):
+        raise ValueError(f"sample: there are only {len(points)} points, not {count}.")
+    drawn = sorted(points, key=lambda point: hashlib.sha256(f"{seed} {point.id}".encode()).digest())[:count]
+    chosen = {point.id for point in drawn}
+    return [point for point in points if point.id in chosen]

@@ -1,5 +1,7 @@
 """The solvers on diagonal operators, whose singular values are known, and the certificate on its own."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch
 from lipnb import Attention, local_lipschitz
 from lipnb.spectral import FunctionGram, GramOperator, evaluate, lanczos, power_iteration, start_vectors
 from lipnb.spectral.certificate import Certificate, least_log_mass, log_christoffel
-from lipnb.spectral.krylov import Krylov, _in_pieces
+from lipnb.spectral.krylov import Krylov, _blocked_product
 
 ROUNDING = 16 * torch.finfo(torch.float32).eps
 
@@ -136,7 +138,7 @@ def test_a_lower_bound_holds_whatever_the_recurrence_did(monkeypatch):
     from lipnb.spectral import krylov
 
     values = torch.stack([few_large_values(300, 0.02, draw) for draw in range(40)])
-    monkeypatch.setattr(krylov, "_take_off", lambda vectors, basis, carefully=False: vectors)
+    monkeypatch.setattr(krylov, "_project_out", lambda vectors, basis, blocked=False: vectors)
     for max_steps in (5, 12, 20, 40, 300):
         found = lanczos(
             lambda u: values * (values * u), random_starts(40, 300, 7).float(), rtol=1e-6, max_steps=max_steps
@@ -150,7 +152,7 @@ def test_an_item_that_loses_its_basis_leaves_its_neighbours_as_they_are(monkeypa
     """One of two is made longer by its orthogonalisation, as a lost basis does, step by step beyond all numbers."""
     from lipnb.spectral import krylov
 
-    values, take_off = torch.stack([few_large_values(300, 0.02, 0)] * 2), krylov._take_off
+    values, take_off = torch.stack([few_large_values(300, 0.02, 0)] * 2), krylov._project_out
 
     def amplified(vectors, basis, **how):
         take_off(vectors, basis, **how)[0].mul_(1e4)
@@ -158,7 +160,7 @@ def test_an_item_that_loses_its_basis_leaves_its_neighbours_as_they_are(monkeypa
 
     start = random_starts(2, 300, 7).float()
     alone = lanczos(lambda u: values * (values * u), start)
-    monkeypatch.setattr(krylov, "_take_off", amplified)
+    monkeypatch.setattr(krylov, "_project_out", amplified)
     found = lanczos(lambda u: values * (values * u), start)
     assert found.precision_limited.tolist() == [True, False] and found.converged.tolist() == [False, True]
     assert torch.isinf(found.upper[0]) and found.value[0] <= 1 + ROUNDING
@@ -178,9 +180,9 @@ def test_a_ritz_value_that_the_last_product_denies_is_not_certified():
 def test_a_run_that_lost_its_basis_in_float32_is_made_again_in_float64(monkeypatch):
     from lipnb.spectral import krylov
 
-    take_off = krylov._take_off
+    take_off = krylov._project_out
     monkeypatch.setattr(
-        krylov, "_take_off", lambda v, *basis, **how: v if v.dtype == torch.float32 else take_off(v, *basis, **how)
+        krylov, "_project_out", lambda v, *basis, **how: v if v.dtype == torch.float32 else take_off(v, *basis, **how)
     )
     values = few_large_values(300, 0.02, 0)
     f = Attention(torch.zeros(1, 1, 300), torch.zeros(1, 1, 300), torch.diag(values)[None])
@@ -388,13 +390,13 @@ def test_sums_that_are_off_make_no_value_too_large(monkeypatch, seed):
     assert lip.value.item() <= exact * (1 + 1e-4) and lip.upper.item() >= exact * (1 - ROUNDING)
 
 
-def test_products_in_pieces_are_products():
+def test_blocked_products_are_products():
     draw = torch.Generator().manual_seed(0)
     rows, vector = (torch.randn(*shape, 100_003, generator=draw, dtype=torch.float64) for shape in ((3,), ()))
-    assert torch.allclose(_in_pieces(rows, vector), rows @ vector, rtol=0, atol=1e-9)
+    assert torch.allclose(_blocked_product(rows, vector), rows @ vector, rtol=0, atol=1e-9)
     near = (rows[0] / rows[0].norm()).float()
     exact = near.double() @ near.double()
-    assert abs(_in_pieces(near[None], near).item() - exact.item()) < 1e-6
+    assert abs(_blocked_product(near[None], near).item() - exact.item()) < 1e-6
 
 
 @pytest.mark.parametrize("size", [64, 1000, 30000])
@@ -466,9 +468,77 @@ def test_the_upper_bound_of_what_is_not_heard_lies_where_it_is():
         krylov.extend()
     theta = krylov.ritz().values[:, -1]
     near = theta * (1 + 1e-4) ** 2
-    assert certificate.christoffel(krylov, theta, near).all() and not certificate.above_rounding(krylov, near).any()
+    assert certificate.christoffel(krylov, near).all() and not certificate.above_rounding(krylov, near).any()
     upper = certificate.upper(krylov, theta)
     assert certificate.above_rounding(krylov, upper * (1 + 1e-12)).all() and (upper > near).all()
+
+
+def run_of(diagonal, coupling):
+    """A run with these coefficients, from one random vector."""
+    random = np.arange(len(diagonal))[None] == 0
+    return SimpleNamespace(
+        diagonal=np.array([diagonal]), coupling=np.array([coupling]), random=random, steps=len(diagonal)
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_coefficient_below_zero_is_zero_up_to_the_noise_and_certifies_nothing_beyond_it(dtype):
+    """No square of a length is negative: rounding beyond what the certificate assumes."""
+    eps, theta, t = torch.finfo(dtype).eps, np.ones(1), np.full(1, 1.001)
+    certificate = Certificate(100, 1 - 1e-6, eps)
+    for own, shown in ((0.0, True), (-3 * eps, True), (-5 * eps, False), (-0.1, False)):
+        for diagonal in ((own, 0.5), (0.5, own)):
+            run = run_of(diagonal, (1e-3, 1e-3))
+            assert certificate.above_rounding(run, t).item() is shown
+            upper = certificate.upper(run, theta).item()  # so large that this is noise there
+            assert 4 * eps * upper >= -own
+
+
+def test_the_noise_is_relative_to_the_largest_eigenvalue_not_to_the_product():
+    """A start with hardly a product is heard no better: a confidence beyond float32 is not certified in it."""
+    run, t = run_of((1e-12,), (1e-3,)), np.full(1, 1.001)
+    heard = {
+        (dtype, far): Certificate(100, 1 - far, torch.finfo(dtype).eps).above_rounding(run, t).item()
+        for dtype in (torch.float32, torch.float64)
+        for far in (1e-6, 1e-7)
+    }
+    assert [*heard.values()] == [True, False, True, True]
+
+
+def test_the_upper_bound_is_infinite_where_its_far_end_is_not_shown_either():
+    """One step in float32: however far the point, no coupling counts as less than the noise there."""
+    certificate = Certificate(1000, 1 - 1e-6, torch.finfo(torch.float32).eps)
+    assert np.isinf(certificate.upper(run_of((0.3,), (0.2,)), np.full(1, 0.3))).all()
+    assert np.isfinite(certificate.upper(run_of((0.3, 0.3), (0.2, 0.2)), np.full(1, 0.5))).all()
+    assert np.isinf(certificate.upper(run_of((0.0, 0.0), (0.0, 0.0)), np.zeros(1))).all()
+
+
+def test_vectors_that_are_nearly_orthonormal_need_a_larger_sum():
+    """At the point where the sum is just what exact vectors need, nothing is certified; a little further on it is."""
+    certificate, run = Certificate(100, 1 - 1e-6, torch.finfo(torch.float32).eps), run_of((0.3, 0.3), (0.2, 0.2))
+    t = certificate.upper(run, np.full(1, 0.5))
+    missing = log_christoffel(run.diagonal, run.coupling, t) - certificate.log_threshold
+    assert missing == pytest.approx(3 * 1e3 * torch.finfo(torch.float32).eps, rel=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("units", [8, 50, 1000])
+def test_nothing_certified_is_wrong_at_the_least_tolerances(dtype, units):
+    """One value above a cluster, a few tolerances apart; products off by all the rounding that is assumed."""
+    eps, runs, size, draw = torch.finfo(dtype).eps, 200, 60, torch.Generator().manual_seed(units)
+    rtol = units * eps
+    gap = rtol * 10 ** (2 * torch.rand(runs, 1, generator=draw, dtype=torch.float64) - 0.5)
+    values = torch.where(torch.arange(size) < 30, 1 - gap, 0.5 * torch.rand(runs, size, generator=draw))
+    values[:, 0] = 1
+    values = values.to(dtype)
+
+    def gram(u):
+        noise = torch.randn(runs, size, generator=draw, dtype=torch.float64)
+        return (values * (values * u) + 4 * eps * noise / noise.norm(dim=1, keepdim=True)).to(dtype)
+
+    found = lanczos(gram, random_starts(runs, size, units).to(dtype), rtol=rtol)
+    assert found.converged.sum() > runs / 2 and not found.upper.isnan().any()
+    assert (found.value <= 1 + 16 * eps).all() and (found.upper >= 1 - 16 * eps).all()
 
 
 @pytest.mark.parametrize("rtol", [1e-1, 1e-2, 1e-3])

@@ -1,7 +1,9 @@
-"""Sweeps that survive: notebooks that fail in every way, folders that cannot be written, workers and clients killed."""
+"""Sweeps that survive: notebooks that fail in every way, output without end, workers and clients that are killed."""
 
 import json
+import math
 import os
+import platform
 import signal
 import socket
 import subprocess
@@ -11,23 +13,26 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import psutil
 import pytest
 
-from lipnb import sweeps
-from lipnb.sweeps import executors, folder, planning
+from lipnb import cli, sweeps
+from lipnb.sweeps import execution, folder, running
 
 ROOT = Path(sweeps.__file__).parents[2]
 NOTEBOOK = """\
 # %% tags=["parameters"]
-what, n, gate = "fine", 0, ""
+what, n, gate, value = "fine", 0, "", None
 
 # %%
-import os, signal, subprocess, time
-from lipnb.sweeps.recorded import record
-child = subprocess.Popen(["sleep", "4321.5"], start_new_session=True)
+import os, signal, subprocess, sys, time
+from IPython.display import HTML, clear_output, display
+from lipnb.sweeps import record
+child = subprocess.Popen(["sleep", "4321.5"], start_new_session=what != "killed")
+size = 3_000_000
 
 # %%
 while gate and n > 0 and not os.path.exists(gate):
@@ -42,13 +47,49 @@ if what == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 if what == "exits":
     os._exit(3)
+if what == "memory":
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, (8 * 2**30, 8 * 2**30))
+    bytearray(30 * 2**30)
+if what == "long":
+    raise ValueError("y" * size)
+if what == "much recorded":
+    record(text="r" * size)
 if what in ("twice", "half"):
-    record(**{"value" if what == "twice" else "first": 1})
+    record(**{"result" if what == "twice" else "first": 1})
 if what in ("leaves", "half"):
     raise SystemExit
+if what == "forever":
+    while True:
+        print("z" * 1000)
+if what == "endless line":
+    while True:
+        print("z" * 100_000, end="")
+if what == "line":
+    print("x" * size)
+if what == "errors":
+    print("e" * size, file=sys.stderr)
+if what == "both":
+    for _ in range(3000):
+        print("a" * 300)
+        print("b" * 300, file=sys.stderr)
+if what == "display":
+    display(HTML("h" * size))
+if what == "update":
+    handle = display(HTML("u"), display_id=True)
+    for step in range(30):
+        handle.update(HTML("u" * 100_000 * step))
+if what == "bar":
+    for step in range(200):
+        print(f"\\r{step:6d}" + "=" * 2000, end="", flush=True)
+if what == "frames":
+    for step in range(30):
+        clear_output(wait=True)
+        display(HTML(f"frame {step}" + "f" * 100_000))
 
 # %%
-record(value=2 * n)
+print("the last word")
+record(result=2 * n)
 if what == "fine":
     raise SystemExit
 """
@@ -69,7 +110,7 @@ def place(tmp_path, monkeypatch):
 
 
 def sleepers(place):
-    """What notebooks of this folder started in sessions of their own and left behind."""
+    """What notebooks of this folder started and left behind."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -93,7 +134,7 @@ def written(text, name="odd.yml"):
     return name
 
 
-def command(*words, **options):
+def command(*words):
     """The command in a process of its own."""
     code = "import sys; from lipnb.cli import main; sys.exit(main(sys.argv[1:]))"
     # Ctrl-C counts even where the tests themselves run in the background, with it ignored
@@ -103,7 +144,6 @@ def command(*words, **options):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-        **options,
     )
 
 
@@ -115,36 +155,133 @@ def until(condition, seconds=240):
         time.sleep(0.05)
 
 
-def entries(where="sweeps/odd"):
-    return list(Path(where, "points").glob("*.json"))
+def ended(where="sweeps/odd"):
+    """Lines of the points that have ended."""
+    lines = folder.Lines(Path(where, "points.jsonl")).raw()
+    return [json.loads(line) for line in lines if b'"begun"' not in line]
+
+
+def outputs(home, row):
+    """Outputs of a point's executed notebook, which is a valid one."""
+    notebook = nbformat.read(home / "notebooks" / f"{row.point}.ipynb", 4)
+    nbformat.validate(notebook)
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+# --- one notebook -----------------------------------------------------------------------------------------------------
 
 
 def test_each_way_to_fail_costs_one_point(place):
-    ways = "raise, hang, fine, killed, exits, twice, leaves, half"
-    text = f"notebook: odd.py\ngrid: {{what: [{ways}]}}\ntimeout: 15\nworkers: 3"
-    sweep = sweeps.run(written(text), progress=False)
-    assert list(sweep.table.what) == ["fine"] and list(sweep.table.value) == [0]
+    ways = "raise, fine, killed, exits, twice, leaves, half, memory, long"
+    sweep = sweeps.run(written(f"notebook: odd.py\ngrid: {{what: [{ways}]}}\nworkers: 3"), progress=False)
+    assert list(sweep.table.what) == ["fine"] and list(sweep.table.result) == [0]
     errors = {failure["what"]: failure["error"] for failure in sweep.failures}
+    long = errors.pop("long")
+    assert long.startswith("code cell 4: ValueError: yyy") and len(long) <= 300
     assert errors == {
         "raise": "code cell 4: ZeroDivisionError: division by zero",
-        "hang": "code cell 4: Timeout: stopped after 15 s, the limit of a point",
         "killed": "code cell 4: KernelDied: its kernel was killed by SIGKILL, most often for want of memory",
         "exits": "code cell 4: KernelDied: its kernel ended with exit code 3",
         "leaves": f"{LEFT} a value: record first, or raise an error that says why not",
         "half": f"{LEFT} all its values: record first, or raise an error that says why not",
-        "twice": "'value' is recorded twice: give each value a name of its own.",
+        "twice": "'result' is recorded twice: give each value a name of its own.",
+        "memory": "code cell 4: MemoryError:",
     }
     for failure in sweep.failures:  # each keeps its notebook, with the error where it happened
         notebook = nbformat.read(failure["notebook"], 4)
         nbformat.validate(notebook)
-        shown = [output.ename for cell in notebook.cells for output in cell.get("outputs", []) if "ename" in output]
+        assert os.path.getsize(failure["notebook"]) < 0.2 * execution.KEPT
+        shown = [output for cell in notebook.cells for output in cell.get("outputs", []) if "ename" in output]
         assert len(shown) == (failure["what"] != "twice")
-    assert not sleepers(place)
-    assert sweeps.run("odd.yml", progress=False).ran == 0
-    (place / "odd.py").write_text(NOTEBOOK.replace("1 / 0", "1 / 1"))
-    again = sweeps.run("odd.yml", progress=False, limit=1)  # another notebook: every point is stale
-    assert (again.ran, list(again.table.what), again.failures) == (1, ["raise"], [])
-    assert len(list(Path("sweeps/odd/failed").glob("*"))) == 6
+        assert all("".join(output.traceback) for output in shown)
+    # a session of its own outlives a kernel that ended by itself in the middle, and nothing else does
+    assert len(sleepers(place)) <= 1
+
+
+def test_a_point_that_hangs_or_prints_without_end_meets_its_limit(place):
+    text = "notebook: odd.py\ngrid: {what: [hang, forever, endless line]}\ntimeout: 8\nworkers: 3"
+    sweep = sweeps.run(written(text), progress=False)
+    assert len(sweep.failures) == 3 and not sleepers(place)
+    for failure in sweep.failures:
+        assert failure["error"].endswith("Timeout: stopped after 8 s, the limit of a point")
+        assert os.path.getsize(failure["notebook"]) < 2 * execution.KEPT
+
+
+def test_a_points_output_is_capped_and_what_it_records_is_not(place):
+    cut = ["line", "errors", "both", "display", "update"]
+    whole = ["bar", "frames", "much recorded"]
+    sweep = sweeps.run(written(f"notebook: odd.py\ngrid: {{what: {cut + whole}}}\nworkers: 3"), progress=False)
+    assert sweep.failures == [] and set(sweep.table.result) == {0}
+    kept = {row.what: outputs(sweep.folder, row) for row in sweep.table.itertuples()}
+    for what, shown in kept.items():
+        text = json.dumps(shown)
+        assert (execution.CUT in text) == (what in cut), what
+        assert len(text) < 1.3 * execution.KEPT or what == "much recorded", what
+    assert sweep.table.set_index("what").text["much recorded"] == "r" * 3_000_000
+    bar = "".join(part.text for part in kept["bar"] if part["output_type"] == "stream")
+    assert bar == "   199" + "=" * 2000 + "the last word\n"  # its last state only
+    frames = [part.data["text/html"][:8] for part in kept["frames"] if "text/html" in part.get("data", {})]
+    assert frames == ["frame 29"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (["one\ntwo\n"], "one\ntwo\n"),
+        (["a", "b", "\n"], "ab\n"),
+        (["10%\r", "20%\r", "done\n"], "20%\rdone\n"),
+        (["\r10%", "\r20%", "\n"], "20%\n"),
+        (["a\r\nb\r", "\nc"], "a\nb\r\nc"),
+        (["kept\nlost\rnew"], "kept\nnew"),
+        (["x" * 900_000 + "\r", "\ry"], "y"),
+    ],
+)
+def test_lines_written_over_keep_their_last_state(parts, expected):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("")])
+    client = execution.Client(SimpleNamespace(nb=notebook, autosave_cell=lambda: None), None)
+    client.reset_execution_trackers()
+    client.clear_before_next_output = False
+    for part in parts:
+        content = {"name": "stdout", "text": part}
+        client.process_message(
+            {"msg_type": "stream", "content": content, "parent_header": {}, "header": {"msg_type": "stream"}},
+            notebook.cells[0],
+            0,
+        )
+    assert "".join(output.text for output in notebook.cells[0].outputs) == expected
+
+
+def test_a_parameter_arrives_as_the_spec_says_it(place):
+    (place / "odd.py").write_text(
+        '# %% tags=["parameters"]\na = b = c = d = None\n\n# %%\nfrom lipnb.sweeps import record\n'
+        "import os\nrecord(**{'got ' + k: repr(v) for k, v in dict(a=a, b=b, c=c, d=d).items()})\n"
+        "record(here=os.getcwd(), omp=os.environ['OMP_NUM_THREADS'], gpu=os.environ['CUDA_VISIBLE_DEVICES'])"
+    )
+    text = (
+        "parameters:\n  a: [1, [null, {b: .inf, 'c d': [-.inf, yes, 2.0]}], 'null', \"q\\\"\\\\ \\né\"]\n  b: .nan\n"
+        "  c: null\ngrid: {d: ['2024-01-01', 1e-3]}\ngpus: [4, MIG-7]\nthreads: 3"
+    )
+    sweep = sweeps.run(written("notebook: odd.py\n" + text), progress=False)
+    assert sweep.failures == []
+    got = [line["values"] for line in sorted(ended(), key=lambda line: line["parameters"]["d"] == 1e-3)]
+    expected = [1, [None, {"b": math.inf, "c d": [-math.inf, True, 2.0]}], "null", 'q"\\ \né']
+    for values, d, gpu in zip(got, ("2024-01-01", 0.001), ("4", "MIG-7"), strict=True):
+        told = {"got a": repr(expected), "got b": "nan", "got c": "None", "got d": repr(d)}
+        assert values == {**told, "here": str(place), "omp": "3", "gpu": gpu}
+
+
+def test_a_notebook_itself_is_a_sweep_of_one_point(place, capsys):
+    words = ["sweep", "odd.py", "-p", "n=4", "-p", "value=nan", "-p", "gate=False"]
+    assert cli.main(words) == 0
+    table = sweeps.load("sweeps/odd")
+    assert list(table.result) == [8] and list(table.gate) == [False] and table.value.isna().all()
+    assert sweeps.status("sweeps/odd").points[0]["parameters"]["n"] == 4
+    notebook = nbformat.read(Path("sweeps/odd/notebooks", f"{table.point[0]}.ipynb"), 4)
+    nbformat.validate(notebook)
+    assert "n = 4" in notebook.cells[1].source and "input_path" not in notebook.metadata.papermill
+    capsys.readouterr()
+    assert cli.main([*words, "--dry-run"]) == 0
+    assert "1 point, 0 would run" in capsys.readouterr().out  # not a number is the same parameter the next time
 
 
 STILLBORN = """\
@@ -159,7 +296,7 @@ if any("ipykernel" in word for word in sys.orig_argv):
 """
 
 
-@pytest.mark.parametrize(("dead", "ran"), [(0, 1), (2, 3), (3, 3)])
+@pytest.mark.parametrize(("dead", "ran"), [(2, 3), (3, 3)])
 def test_a_kernel_that_ends_before_it_answers_is_started_again(place, monkeypatch, dead, ran):
     (place / "first").mkdir()
     (place / "first" / "sitecustomize.py").write_text(STILLBORN)
@@ -180,273 +317,249 @@ def test_a_kernel_that_dies_in_a_cell_is_not_started_again(place):
     assert len(sweep.failures) == 1 and Path("began").read_text() == "x"
 
 
-def test_a_failed_point_runs_again_only_when_asked(place):
-    name = written("notebook: odd.py\ngrid: {what: [exits]}")
-    assert len(sweeps.run(name, progress=False).failures) == 1
-    assert sweeps.run(name, progress=False).ran == 0
-    assert sweeps.run(name, retry_failed=True, progress=False).ran == 1
+# --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_entry_is_named_and_its_point_runs_again(place, capsys):
-    spoils = [
-        lambda raw: raw[: len(raw) // 2],
-        lambda raw: b"",
-        lambda raw: b"[]",
-        lambda raw: b"\xff" + raw,
-        lambda raw: raw.replace(b'"value": ', b'"value": 9'),
-    ]  # the last one is valid JSON, and false
-    name = written("notebook: odd.py\ngrid: {n: {range: [6]}}")
-    whole = sweeps.run(name, workers=3, progress=False)
-    table = (whole.folder / "table.csv").read_bytes()
-    paths = [whole.folder / "points" / f"{point}.json" for point in whole.table.point[1:]]
-    for path, spoil in zip(paths, spoils, strict=True):
-        path.write_bytes(spoil(path.read_bytes()))
-    again = sweeps.run(name, workers=3)
-    assert again.ran == 5 and (whole.folder / "table.csv").read_bytes() == table
-    said = capsys.readouterr().out
-    assert all(f"points/{path.name} is damaged: that point runs again" in said for path in paths)
-
-
-def test_two_sweeps_in_one_folder(place):
-    name = written(GATED)
-    first = command(name, "--workers", "1")
-    until(entries)
-    second = command(name)
-    out, err = second.communicate(timeout=900)
+def test_a_sweep_keeps_others_out_and_what_is_finished_when_it_is_stopped(place):
+    run = command(written(GATED), "--workers", "2")
+    until(ended)
+    out, err = (second := command("odd.yml")).communicate(timeout=900)
     assert second.returncode == 1 and "another sweep is running in" in err and "--output" in err
     assert len(err.strip().splitlines()) == 1
-    first.send_signal(signal.SIGINT)
-    first.communicate(timeout=900)
-    assert first.returncode == 130
-
-
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_a_sweep_that_is_stopped_keeps_what_is_finished(place, sent):
-    run = command(written(GATED), "--workers", "2")
-    until(entries)
-    run.send_signal(sent)
+    now = sweeps.status("sweeps/odd")
+    assert now.alive and now.run["process"] == run.pid and now.count("done") == 1 and now.count("running") >= 1
+    run.send_signal(signal.SIGTERM)  # a batch system's notice
     out, err = run.communicate(timeout=900)
     assert run.returncode == 130 and "stopped; what is finished is kept, the same command continues" in err
     assert "Traceback" not in err and not sleepers(place)
-    kept = len(entries())
-    assert kept == 1 and len(sweeps.load("sweeps/odd")) == kept
+    assert len(ended()) == 1 and len(sweeps.load("sweeps/odd")) == 1
+    assert sweeps.status("sweeps/odd").run is None
     Path("open").touch()
     sweep = sweeps.run("odd.yml", progress=False)
-    assert sweep.ran == 6 - kept and list(sweep.table.value) == [0, 2, 4, 6, 8, 10]
+    assert sweep.ran == 5 and list(sweep.table.result) == [0, 2, 4, 6, 8, 10]
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_that_comes_while_a_point_is_kept_waits_until_it_is(place, monkeypatch, sent):
-    def interrupted(*given):
-        with suppress(KeyboardInterrupt):  # as an import or a destructor would
-            signal.raise_signal(sent)
-        write(*given)
-
-    write, before = folder.Folder.keep, signal.getsignal(sent)
-    monkeypatch.setattr(folder.Folder, "keep", interrupted)
-    signal.signal(sent, signal.default_int_handler)  # as in the command; tests in the background ignore Ctrl-C
-    Path("open").touch()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            sweeps.run(written(GATED), workers=1, progress=False)
-    finally:
-        signal.signal(sent, before)
-    assert len(entries()) == 1 and len(sweeps.load("sweeps/odd")) == 1
+def test_ctrl_c_ends_a_sweep_whose_point_prints_without_end(place):
+    run = command(written("notebook: odd.py\nparameters: {what: endless line}"))
+    until(lambda: kernels(psutil.Process(run.pid)))
+    time.sleep(3)
+    run.send_signal(signal.SIGINT)
+    _, said = run.communicate(timeout=900)
+    assert run.returncode == 130 and "what is finished is kept" in said
 
 
-def test_a_killed_client_leaves_no_kernel_and_loses_nothing(place):
-    Path("open").touch()
-    calm = sweeps.run(written(GATED), output=place / "calm", progress=False)
-    Path("open").unlink()
-    run = command("odd.yml", "--workers", "2")
-    until(entries)
-    kernels = psutil.Process(run.pid).children()
+def test_a_killed_command_leaves_no_kernel_and_loses_nothing(place):
+    run = command(written(GATED), "--workers", "2")
+    until(ended)
+    until(lambda: sweeps.status("sweeps/odd").count("running") == 2)
+    left = kernels(psutil.Process(run.pid))
     run.kill()
     run.communicate()
-    # what a notebook puts into a session of its own outlives a client that had no time to end it
-    until(lambda: not any(process.is_running() and process.status() != "zombie" for process in kernels))
-    (place / "sweeps" / "odd" / "points" / ".x.json.1.new").write_text("half a")  # as a power cut leaves it
+    assert not sweeps.status("sweeps/odd").alive and sweeps.status("sweeps/odd").count("left") == 5
+    # what a notebook puts into a session of its own outlives a command that had no time to end it
+    until(lambda: not any(process.is_running() and process.status() != "zombie" for process in left))
+    (place / "sweeps" / "odd" / "notebooks" / ".x.ipynb.new").write_text("half a")  # as a power cut leaves it
     Path("open").touch()
     sweep = sweeps.run("odd.yml", progress=False)
     assert sweep.ran == 5 and not list((place / "sweeps").rglob("*.new"))
-    assert (sweep.folder / "table.csv").read_bytes() == (calm.folder / "table.csv").read_bytes()
-
-
-def test_a_folder_that_cannot_be_written_is_said_before_anything_runs(place):
-    (place / "file").write_text("")
-    with pytest.raises(OSError, match="the folder .*below cannot be written .*: give another one with --output"):
-        sweeps.run(written(GATED), output=place / "file" / "below")
-
-
-def test_a_full_disk_stops_the_sweep_and_keeps_what_was_finished(place, monkeypatch):
-    real = folder.write
-
-    def full(path, text):
-        if path.suffix == ".ipynb" and len(entries()) == 2:
-            raise OSError(28, "No space left on device")
-        real(path, text)
-
-    Path("open").touch()
-    monkeypatch.setattr(folder, "write", full)
-    with pytest.raises(OSError, match="cannot be written any more .No space left on device.: what is finished is kept"):
-        sweeps.run(written(GATED), workers=1, progress=False)
-    monkeypatch.undo()
-    os.chdir(place)
-    sweep = sweeps.run("odd.yml", progress=False)
-    assert sweep.ran == 4 and len(sweep.table) == 6
-
-
-def test_a_torn_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
-    path = tmp_path / "a.json"
-    folder.write(path, "old")
-    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "full")))
-    with pytest.raises(OSError):
-        folder.write(path, "new")
-    assert path.read_text() == "old" and os.listdir(tmp_path) == ["a.json"]
+    assert list(sweep.table.n) == [*range(6)] and list(sweep.table.result) == [0, 2, 4, 6, 8, 10]
 
 
 # --- Dask -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def dask(tmp_path_factory):
-    """A scheduler and two workers on loopback, as somebody would start them; gives address, start and workers."""
-    home = tmp_path_factory.mktemp("dask")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address, running = f"tcp://127.0.0.1:{port}", []
+def cluster():
+    """A cluster of two workers on this machine, as somebody would start one."""
+    from distributed import LocalCluster
 
-    def start(*words):
-        with open(home / f"dask-{len(running)}.log", "w") as log:
-            running.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "dask", *words],
-                    stdout=log,
-                    stderr=log,
-                    env={**os.environ, "PYTHONPATH": str(ROOT)},
-                )
-            )
-        return running[-1]
-
-    def worker():
-        return start("worker", address, "--nthreads", "1", "--no-dashboard", "--local-directory", str(home))
-
-    start("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
-    workers = [worker(), worker()]
-    until(lambda: sum("Registered to" in (home / f"dask-{n}.log").read_text() for n in (1, 2)) == 2)
-    yield address, workers
-    for process in running:
-        process.terminate()
-    for process in running:
-        process.wait(30)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(ROOT)
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
+        yield cluster
+    os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
 
 
-def grown(process):
-    """The worker that a nanny watches over."""
-    return next(child for child in process.children(recursive=True) if "spawn_main" in " ".join(child.cmdline()))
+def machine(address, home):
+    """A worker on a machine of its own, as far as this one can play it, and what is to be killed of it."""
+    words = ["worker", address, "--nthreads", "1", "--name", "far", "--local-directory", str(home), "--no-dashboard"]
+    with open(home / "worker.log", "w") as log:
+        nanny = subprocess.Popen([sys.executable, "-m", "dask", *words], stdout=log, stderr=log)
+    until(lambda: "Registered to" in (home / "worker.log").read_text())
+    return nanny
 
 
-def test_workers_and_clients_can_be_killed_and_the_table_is_the_same(dask, place):
-    address, workers = dask
-    Path("open").touch()
-    calm = sweeps.run(written(GATED), output=place / "calm", progress=False)
-    Path("open").unlink()
+def vanish(nanny):
+    """Kill a machine: the nanny first, or it starts another worker."""
+    family = [psutil.Process(nanny.pid), *psutil.Process(nanny.pid).children(recursive=True)]
+    for process in family:
+        with suppress(psutil.Error):
+            process.kill()
+    nanny.wait()
 
-    # a worker: Dask gives its point to another one, the same run ends well
-    run = command("odd.yml", "--scheduler", address, "--output", "lost-worker")
-    until(lambda: entries("lost-worker"))
-    nanny = psutil.Process(workers[0].pid)
-    victims = [grown(nanny), nanny]
-    for process in reversed(victims):
-        process.kill()
+
+def test_workers_and_commands_can_be_killed_and_the_table_is_the_same(cluster, place):
+    address, results = cluster.scheduler_address, {n: 2 * n for n in range(6)}
+
+    # a worker and a whole machine: Dask gives their points to others, the same run ends well
+    far = machine(address, place)
+    run = command(written(GATED), "--scheduler", address, "--output", "lost-workers")
+    until(lambda: ended("lost-workers") and sweeps.status("lost-workers").count("running") == 3)
+    vanish(far)
+    psutil.Process(next(iter(cluster.workers.values())).pid).kill()  # its nanny starts another one
     Path("open").touch()
     out, err = run.communicate(timeout=900)
     assert run.returncode == 0, err
+    assert "is gone: what it had in work goes to another one" in out
     Path("open").unlink()
 
-    # the client: the same command continues
-    run = command("odd.yml", "--scheduler", address, "--output", "lost-client")
-    until(lambda: entries("lost-client"))
+    # the command: the same one continues
+    run = command("odd.yml", "--scheduler", address, "--output", "lost-command")
+    until(lambda: ended("lost-command"))
     run.kill()
     run.communicate()
+    kept = len(ended("lost-command"))
     Path("open").touch()
-    kept = len(entries("lost-client"))
-    sweep = sweeps.run("odd.yml", scheduler=address, output=place / "lost-client", progress=False)
+    sweep = sweeps.run("odd.yml", scheduler=address, output=place / "lost-command", progress=False)
     assert sweep.ran == 6 - kept > 0
-    for name in ("lost-worker", "lost-client"):
-        assert (place / name / "table.csv").read_bytes() == (calm.folder / "table.csv").read_bytes()
-        assert len(entries(name)) == 6
-        hosts = {json.loads(path.read_text())["host"] for path in entries(name)}
-        assert hosts == {socket.gethostname()}
+    tables = [Path(name, "table.csv").read_bytes() for name in ("lost-workers", "lost-command")]
+    assert dict(zip(sweep.table.n, sweep.table.result, strict=True)) == results and tables[0] == tables[1]
+    assert {line["host"] for line in ended("lost-command")} == {socket.gethostname()}
+    assert len(ended("lost-workers")) == 6
+    Path("open").unlink()
 
     # Ctrl-C: the kernels on the workers are gone too
-    Path("open").unlink()
     run = command("odd.yml", "--scheduler", address, "--output", "stopped")
-    until(lambda: entries("stopped"))
+    until(lambda: ended("stopped"))
     run.send_signal(signal.SIGINT)
     out, err = run.communicate(timeout=900)
     assert run.returncode == 130 and "what is finished is kept" in err
-    left = psutil.Process(workers[1].pid)
-    until(lambda: not kernels(left), 60)
-
-    # a notebook that fails on a worker is one failed point there as here
-    failed = sweeps.run(
-        written("notebook: odd.py\ngrid: {what: [killed, hang, fine]}\ntimeout: 10", "bad.yml"),
-        scheduler=address,
-        progress=False,
-    )
-    assert len(failed.failures) == 2 and list(failed.table.what) == ["fine"]
+    until(lambda: not kernels(psutil.Process()), 60)
 
 
-def test_a_worker_with_another_package_is_refused(dask, place, monkeypatch):
-    address, *_ = dask
+def test_a_point_that_fails_on_a_worker_is_one_failed_point_there_as_here(cluster, place):
+    (place / "odd.py").write_text(NOTEBOOK.replace("os._exit(3)", "os.kill(os.getppid(), 9); time.sleep(99)"))
+    text = "notebook: odd.py\ngrid: {what: [killed, exits, fine]}"  # the second one kills its worker, again and again
+    sweep = sweeps.run(written(text), scheduler=cluster.scheduler_address, progress=False)
+    assert list(sweep.table.what) == ["fine"]
+    errors = {failure["what"]: failure["error"] for failure in sweep.failures}
+    assert "KernelDied: its kernel was killed by SIGKILL" in errors["killed"]
+    assert errors["exits"].startswith("WorkerLost: several workers died while they ran it, the last one tcp://127")
+
+
+def test_a_worker_with_another_package_is_refused(cluster, place, monkeypatch):
     monkeypatch.setattr("lipnb.sweeps.source.package", lambda: "0.0.9")
     with pytest.raises(RuntimeError, match="a worker could not run its point: .* this sweep was begun with 0.0.9"):
-        sweeps.run(written(GATED), scheduler=address, progress=False)
+        sweeps.run(written(GATED), scheduler=cluster.scheduler_address, progress=False)
 
 
 def test_a_cluster_named_in_the_spec(place):
     Path("open").touch()
-    text = GATED.replace("[6]", "[2]") + (
-        "cluster: {kind: LocalCluster, jobs: 1, options: {threads_per_worker: 1, dashboard_address: ':0'}}"
-    )
-    assert list(sweeps.run(written(text), progress=False).table.value) == [0, 2]
-    assert "LocalCluster" in planning.plan("odd.yml").spec.text
-
-
-def test_no_scheduler_is_said(place):
-    with pytest.raises(OSError, match="there is no Dask scheduler at tcp://127.0.0.1:9 "):
-        sweeps.run(written(GATED), scheduler="tcp://127.0.0.1:9", progress=False)
-    with pytest.raises(OSError, match="there is no Dask scheduler at nonsense"):
-        sweeps.run("odd.yml", scheduler="nonsense", progress=False)
+    text = GATED.replace("[6]", "[2]") + "cluster: {kind: LocalCluster, options: {processes: false}}"
+    assert list(sweeps.run(written(text), progress=False).table.result) == [0, 2]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the half-made cluster
-def test_a_cluster_with_unknown_options_is_said(place):
-    text = GATED + "cluster: {kind: SLURMCluster, options: {cores: 1, memory: 1GB, colour: blue}}"
-    with pytest.raises(ValueError, match="the option 'colour' is not taken from a spec"):
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("{kind: SlurmCluster}", "there is no kind 'SlurmCluster': it is one of .*LocalCluster, .*SLURMCluster"),
+        ("{kind: SLURMCluster, options: {cores: 1, memory: 1GB, colour: blue}}", "SLURMCluster could not be started: "),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_said(place, spec, sentence):
+    with pytest.raises(ValueError, match=f"'cluster': {sentence}"):
+        sweeps.run(written(f"{GATED}cluster: {spec}"), progress=False)
+
+
+def test_no_scheduler_is_said(place, monkeypatch):
+    monkeypatch.setattr(running, "CONNECT", 0.5)
+    for address in ("tcp://127.0.0.1:9", "nonsense"):
+        with pytest.raises(OSError, match=f"there is no Dask scheduler at {address} "):
+            sweeps.run(written(GATED), scheduler=address, progress=False)
+
+
+def test_a_pool_whose_workers_are_gone_is_named_and_not_waited_for_without_end(monkeypatch):
+    looks = iter([{"tcp://a:1": 1, "tcp://b:2": 2}, {"tcp://b:2": 2}, {"tcp://b:2": 2}, {}, {}])
+    said, news = [], []
+    client = SimpleNamespace(
+        status="running",
+        scheduler=SimpleNamespace(address="tcp://s:3"),
+        nthreads=lambda: next(looks),
+        processing=lambda: {"tcp://b:2": ["s-p1", "other-p2"]},
+    )
+    pool = running._Pool(client, said.append)
+    assert pool.size == 3
+    pool._given = {}  # it has looked already
+    for size in (2, 2, 0):
+        pool._looked -= running.EVERY
+        news.append(pool.look("s"))
+        assert pool.size == size
+    assert news == [{"p1": "tcp://b:2"}, {}, {}]
+    assert pool.look("s") == {}  # it is too early for another look
+    assert said == [
+        f"the worker tcp://{name} is gone: what it had in work goes to another one" for name in ("a:1", "b:2")
+    ]
+    pool._looked -= running.EVERY
+    monkeypatch.setattr(running, "GONE", 0)
+    with pytest.raises(RuntimeError, match="no worker at tcp://s:3, since .* the last one was tcp://b:2. What is fin"):
+        pool.look("s")
+
+
+def test_a_pool_to_which_no_worker_comes_is_not_waited_for_without_end(place, monkeypatch):
+    monkeypatch.setattr(running, "NEVER", 0)
+    text = GATED + "cluster: {kind: LocalCluster, options: {processes: false, n_workers: 0}}"
+    with pytest.raises(RuntimeError, match="there is no worker at .*: see what ended them .*`dask worker "):
         sweeps.run(written(text), progress=False)
 
 
-def test_a_signal_that_wakes_nobody_is_answered(monkeypatch):
-    """One that comes between the last look for signals and the wait, or to another thread, leaves the wait as it is."""
-    gate, ended = threading.Event(), []
-    monkeypatch.setattr(executors, "execute", lambda task: ended.append(gate.wait(20)))
+GATE, OVER = threading.Event(), []
 
-    def stopped(*_):
-        gate.set()
-        raise KeyboardInterrupt
+
+def waits(task):
+    """A point that ends by `GATE` alone, in this process."""
+    OVER.append(GATE.wait(20))
+
+
+def opens(sweep):
+    """What ends it."""
+    GATE.set()
+
+
+def test_a_signal_that_wakes_nobody_is_answered(place, monkeypatch):
+    """One that comes between the last look for signals and the wait, or to another thread, leaves the wait as it is."""
 
     def send():
         time.sleep(0.5)  # by then the main thread waits
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
-    before = signal.signal(signal.SIGTERM, stopped)
+    def began(*given):
+        real(*given)
+        threading.Thread(target=send).start()
+
+    monkeypatch.setattr(execution, "execute", waits)
+    monkeypatch.setattr(execution, "stop", opens)
+    real = folder.Folder.began
+    monkeypatch.setattr(folder.Folder, "began", began)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            for _ in executors.on_this_machine([{"sweep": "none", "environment": {}}], 1, []):
-                threading.Thread(target=send).start()
+            sweeps.run(written("notebook: odd.py\nparameters: {n: 1}"), progress=False)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert ended == [True], "the signal was answered only when the point had ended"
+    assert OVER == [True], "the signal was answered only when the point had ended"
+
+
+def test_this_machine_as_a_cluster_listens_on_loopback_alone(place):
+    """Every port that the process opens; and a point begins where it is said."""
+
+    def listening():
+        return {c.laddr for c in psutil.Process().net_connections() if c.status == psutil.CONN_LISTEN}
+
+    now, before = running.plan(written("notebook: odd.py\ngrid: {n: [1, 2]}\ngpus: [3]")), listening()
+    with running._opened(now, None) as (client, workers, words):
+        assert {address.ip for address in listening() - before} <= {"127.0.0.1", "::1"}
+        assert words == f"1 local worker of {running.cores()} thread{'s' * (running.cores() > 1)}, GPU 3"
+        first = next(outcomes := running._outcomes(now, client, workers, lambda: False, print))
+        assert first == (now.todo[0], f"{platform.node()}, GPU 3")
+        outcomes.close()

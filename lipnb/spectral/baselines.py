@@ -1,0 +1,70 @@
+"""What Lanczos is compared with: power iteration, the method of the paper, and a decomposition of the whole matrix."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lipnb.spectral.answer import SpectralNorm, evaluate, quotient
+from lipnb.spectral.operator import GramOperator, operator_of
+from lipnb.spectral.vectors import inverse, norms, scaled
+
+__all__ = ["dense_norm", "power_iteration"]
+
+
+def power_iteration(
+    operator: GramOperator | Callable[[Tensor], Tensor], start: Tensor, *, rtol: float = 1e-4, max_steps: int = 1000
+) -> SpectralNorm:
+    r"""Power iteration on :math:`J^\top J` from `start`, (b, N), the tangent fed back; `value` is a lower bound.
+
+    .. math::
+        v_{m+1} = J^\top J u_m, \qquad \mu_{m+1} = \langle u_m, v_{m+1} \rangle = \|J u_m\|^2, \qquad
+        u_{m+1} = v_{m+1} / \|v_{m+1}\|, \qquad \sqrt{\mu_m} \to \|J\|_2 .
+
+    castin2024smooth, appendix E.1, with a relative rule where the released code has an absolute one: an item stops when
+    half its relative residual is at most `rtol`. Some singular value is then within `rtol`, relatively; that it is the
+    largest is likely, not certain.
+    """
+    operator, vectors = operator_of(operator), scaled(inverse(norms(start)), start)
+    b = len(start)
+    value, residual = (torch.zeros(b, dtype=torch.float64, device=start.device) for _ in range(2))
+    steps = torch.zeros(b, dtype=torch.int64, device=start.device)
+    done = torch.zeros(b, dtype=torch.bool, device=start.device)
+    for step in range(1, max_steps + 1):
+        product = operator.gram(vectors)
+        (mu, misfit), size = quotient(vectors, product), norms(product)
+        value, residual = torch.where(done, value, mu.sqrt()), torch.where(done, residual, misfit)
+        steps = torch.where(done, steps, step)
+        done |= (misfit / 2 <= rtol) & ((mu > 0) | (size == 0))
+        if done.all():
+            break
+        vectors = scaled(inverse(size), product)
+    return SpectralNorm(
+        value, residual, steps, done, upper=torch.full_like(value, torch.inf), precision_limited=torch.zeros_like(done)
+    )
+
+
+def dense_norm(matrices: Tensor) -> SpectralNorm:
+    """Largest singular values of matrices (b, M, N) of any unit, by a decomposition of each: what tests compare with.
+
+    `steps` is 0 and `converged` true. `upper` is the value and the rounding of a decomposition, 8 (M + N) eps.
+    """
+    if not torch.isfinite(matrices).all():
+        raise ValueError(
+            "the Jacobian holds NaN or infinite values: the map is not differentiable at this input, or "
+            "overflows or underflows in its precision."
+        )
+    rounding = torch.finfo(matrices.dtype)
+    unit = matrices.abs().amax((-2, -1)).clamp_min(rounding.tiny)  # squares of what is left are representable
+    matrices = matrices / unit[:, None, None]
+    _, values, vectors = torch.linalg.svd(matrices, full_matrices=False)
+    _, residual = evaluate(lambda u: (matrices.mT @ (matrices @ u[..., None]))[..., 0], vectors[..., 0, :])
+    value = values[..., 0].double() * unit
+    return SpectralNorm(
+        value,
+        residual,
+        steps=torch.zeros_like(value, dtype=torch.int64),
+        converged=torch.ones_like(value, dtype=torch.bool),
+        upper=value * (1 + 8 * sum(matrices.shape[-2:]) * rounding.eps),
+        precision_limited=torch.zeros_like(value, dtype=torch.bool),
+    )
