@@ -5,14 +5,10 @@ import os
 import zipfile
 from io import StringIO
 from pathlib import Path
-from random import Random
-from typing import TYPE_CHECKING
 
 from lipnb import hub
 from lipnb.origin import cache_folder, extra
-
-if TYPE_CHECKING:  # a text needs no torch
-    from torch import Tensor
+from lipnb.windows import disjoint, windows
 
 __all__ = ["NAMES", "available", "describe", "disjoint", "fingerprint", "gutenberg", "penn_treebank", "read", "windows"]
 
@@ -101,79 +97,6 @@ def describe(name: str) -> str:
 def fingerprint(text: str) -> str:
     """First 12 hexadecimal digits of the SHA-256 of a text: which edition a row was measured on."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def windows(token_ids: "Tensor", length: int, count: int) -> "Tensor":
-    """The first `count` windows of `length` tokens: never overlapping, never wrapping around.
-
-    Parameters
-    ----------
-    token_ids : Tensor, shape (t,)
-        Tokens of a text.
-    length : int
-        Tokens in a window, n.
-    count : int
-        Number of windows.
-
-    Returns
-    -------
-    Tensor, shape (count, n)
-
-    Raises
-    ------
-    ValueError
-        "the text has ... tokens, but ... windows of ... tokens need ...": take fewer or shorter windows.
-
-    Examples
-    --------
-    >>> import torch
-    >>> windows(torch.arange(10), 3, 2)
-    tensor([[0, 1, 2],
-            [3, 4, 5]])
-    """
-    if length < 1 or count < 1:
-        raise ValueError(f"windows need a length and a count of at least 1, got length {length}, count {count}.")
-    if token_ids.ndim != 1:
-        raise ValueError(f"token_ids must have shape (t,), got {tuple(token_ids.shape)}.")
-    if len(token_ids) < length * count:
-        raise ValueError(
-            f"the text has {len(token_ids)} tokens, but {count} windows of {length} tokens need "
-            f"{length * count}: take fewer or shorter windows, or a longer text."
-        )
-    return token_ids[: length * count].reshape(count, length)
-
-
-def disjoint(total: int, length: int, count: int, seed: int = 0) -> list[int]:
-    """Random places of `count` stretches of `length` among `total` that do not overlap, every placement equally likely.
-
-    Parameters
-    ----------
-    total, length, count : int
-        Of what, how long and how many; ``length * count <= total``.
-    seed : int
-        Of the draw; the global random state stays.
-
-    Returns
-    -------
-    list of int
-        Where they begin, in order.
-
-    Raises
-    ------
-    ValueError
-        "... do not fit ...".
-
-    Examples
-    --------
-    >>> disjoint(10, 5, 2), len(disjoint(1000, 32, 8))
-    ([0, 5], 8)
-    """
-    room = total - length * count
-    if room < 0:
-        raise ValueError(f"{count} stretches of {length} do not fit into {total} without overlap: take fewer.")
-    # of `room` free places and `count` stretches in a row, which are the stretches
-    chosen = sorted(Random(seed).sample(range(room + count), count))
-    return [place + i * (length - 1) for i, place in enumerate(chosen)]
 
 
 def gutenberg() -> dict[str, str]:

@@ -1,6 +1,14 @@
 """The Hugging Face hub, asked once: its client alone would go on asking for half a minute without a network."""
 
-__all__ = ["dataset_file", "reached"]
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["ABSENT", "dataset_file", "reached", "snapshot"]
+
+ABSENT = (
+    "{name!r} could not be found on the Hugging Face hub or in its cache, and is not a folder. Without "
+    "network take 'minilm', which is embedded, or a local folder holding config.json and model.safetensors."
+)
 
 
 def reached(address: str) -> bool:
@@ -17,25 +25,42 @@ def reached(address: str) -> bool:
     return True
 
 
-def dataset_file(name: str, file: str) -> str:
-    """Path of one file of a dataset, from the cache of the hub's client or downloaded into it.
+def snapshot(name: str, patterns: list[str], enough: Callable[[Callable[[str], bool]], bool]) -> Path:
+    """Folder of the hub's cache with the files of a model that match; they are fetched unless `enough` are there.
 
-    Parameters
-    ----------
-    name : str
-        Name of the dataset on the hub.
-    file : str
-        Path of the file in the dataset.
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    FileNotFoundError
-        "... is neither in the cache nor to be had from the hub".
+    `enough` is asked whether they are, with a test whether a file is there. What is neither there nor to be had is a
+    FileNotFoundError, PermissionError or ConnectionError with the fix.
     """
+    from huggingface_hub import hf_hub_url, snapshot_download, try_to_load_from_cache
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, HTTPError
+
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
+        if enough(lambda file: (folder / file).is_file()):
+            return folder
+    except HFValidationError:
+        raise FileNotFoundError(ABSENT.format(name=name)) from None
+    except OSError:  # nothing of it there, or not all
+        pass
+    if not reached(hf_hub_url(name, "config.json")):
+        if isinstance(config := try_to_load_from_cache(name, "config.json"), str):
+            return Path(config).parent  # what is not there is said by those who need it
+        raise FileNotFoundError(ABSENT.format(name=name))
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except GatedRepoError:
+        raise PermissionError(
+            f"{name!r} is gated on the Hugging Face hub: accept its terms there, then log in with 'hf auth login'."
+        ) from None
+    except (OSError, HTTPError) as error:
+        raise ConnectionError(
+            f"the files of {name!r} could not be fetched from the Hugging Face hub ({type(error).__name__}): "
+            "try again with network."
+        ) from error
+
+
+def dataset_file(name: str, file: str) -> str:
+    """Path of one file of a dataset, from the cache of the hub's client or downloaded into it; FileNotFoundError."""
     from huggingface_hub import hf_hub_download, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import HTTPError
 

@@ -10,6 +10,7 @@ from threading import Thread
 
 import torch
 
+from lipnb import models
 from lipnb.models.files import quiet
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -79,6 +80,12 @@ def tiny_gpt2(folder, **settings):
     with torch.random.fork_rng():
         network = GPT2Model(GPT2Config(**{**sizes, **settings}))
     return save(network, folder)
+
+
+def given(model, inputs, layer):
+    """What the attention of one layer receives and gives when the network itself reads these inputs."""
+    read = models.readings(model, inputs)[layer]
+    return read.received, read.given
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from lab.experiments.loading import load
 from lab.experiments.table import Table
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
+from lipnb.models.hooks import capture
 from lipnb.recording import Unit
 from lipnb.worst_case import tight_input
 
@@ -19,10 +20,6 @@ VOCABULARY = 50257  # token ids of GPT-2
 LAYER, RATE = 6, 0.1  # of the random GPT-2: the layer measured, and its dropout
 RULE = {"threshold": 1e-3, "most": 1000}  # as released for the random GPT-2
 DEFINED = {"rtol": 1e-4, "seed": 0}
-
-
-class _Seen(Exception):
-    """Stops a forward pass once the wanted tokens have been seen."""
 
 
 def _gpt2(seed=0, text="random"):
@@ -57,27 +54,18 @@ def received(model, token_ids, layer, *, token_types=False, dropout=False, seed=
     Tensor, shape (b, n, d)
         With both off: `model.activations`.
     """
-    seen = []
-
-    def capture(module, args, kwargs):
-        seen.append(args[0] if args else kwargs["hidden_states"])
-        raise _Seen
-
-    hook = model.architecture.receiver(model.module, layer, "heads+output").register_forward_pre_hook(
-        capture, with_kwargs=True
-    )
     types = {"token_type_ids": torch.zeros_like(token_ids)} if token_types else {}
     model.module.train(dropout)
     try:
-        with torch.random.fork_rng(devices=[]):
+        with (
+            torch.random.fork_rng(devices=[]),
+            capture(before=(model.architecture.receiver(model.module, layer, "heads+output"), 0)) as calls,
+        ):
             torch.default_generator.manual_seed(seed)
             model.module(input_ids=token_ids, use_cache=False, **types)
-    except _Seen:
-        pass
     finally:
-        hook.remove()
         model.module.eval()
-    return seen[0]
+    return calls[0].tokens
 
 
 def random_ids(length, count, *, seed=0):

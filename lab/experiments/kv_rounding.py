@@ -4,7 +4,6 @@ Beside each row stands what might rank the layers: the layer's local constant, t
 much of it arrives at the end of the network.
 """
 
-from contextlib import ExitStack
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -14,7 +13,8 @@ from lab.experiments.loading import load
 from lab.experiments.table import Table
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models.passes import hooked
+from lipnb.models.hooks import capture
+from lipnb.models.network import one_call
 from lipnb.recording import Unit
 
 __all__ = ["COMPARED", "PLACE", "TABLES", "Cache", "Start", "again", "begin", "by_token", "loss", "rounded", "through"]
@@ -159,18 +159,14 @@ def round_layer(start, layer, kind, bits):
         hidden states to first order, and `hidden`, the measured one (all three `by_token`); `kl` of the next token.
     """
     model, read = start.model, start.read
-    cache, given = Cache(kind, bits), []
+    cache = Cache(kind, bits)
+    attention = model.architecture.receiver(model.module, layer, "heads+output")
+    giver = model.architecture.giver(model.module, layer)
 
-    def with_cache(module, args, kwargs):
-        return args, {**kwargs, "past_key_values": cache}
+    def with_cache(call):
+        return (call.args, {**call.kwargs, "past_key_values": cache}) if call.module is attention else None
 
-    def keep(module, args, output):
-        given.append(output[0] if isinstance(output, tuple) else output)
-
-    with ExitStack() as hooks:
-        attention = model.architecture.receiver(model.module, layer, "heads+output")
-        hooks.enter_context(hooked(attention, with_cache))
-        hooks.callback(model.architecture.giver(model.module, layer).register_forward_hook(keep).remove)
+    with capture(attention, giver, change=with_cache) as calls:
         after = read[layer].whole(read[layer].stream)
     before = _after(start, layer)
     hidden = through(model, read, after, layer + 1)
@@ -178,7 +174,7 @@ def round_layer(start, layer, kind, bits):
     return {
         "error": cache.error,
         "relative_error": cache.error / cache.size,
-        "given_change": (given[0] - read[layer].given).flatten(1).norm(dim=1),
+        "given_change": (one_call(calls, giver, 0).given - read[layer].given).flatten(1).norm(dim=1),
         "stream_change": by_token(after - before, before),
         "carried": by_token(little - start.hidden, start.hidden) / PART,
         "hidden": by_token(hidden - start.hidden, start.hidden),

@@ -9,6 +9,7 @@ from lab import results
 from lab.experiments.table import Table
 from lab.training import KneserNey, gutenberg_or_embedded, split_text, token_ids, token_losses
 from lab.training.baselines import bigram_losses, unigram_losses
+from lab.training.gpt2 import load_gpt2
 from lab.training.text import END
 from lipnb import corpora, models
 from lipnb.recording import Unit
@@ -78,7 +79,7 @@ def _losses(name, corpus, length):
     ids = texts[corpus]
     ids = ids[: (len(ids) - 1) // length * length + 1]
     if name.startswith("network"):
-        network = models.load_gpt2(models.mini_folder())
+        network = load_gpt2(models.mini_folder())
         return (
             token_losses(network, ids, length) if name == "network" else short_sighted(network, ids, length)
         ).numpy()

@@ -3,7 +3,6 @@
 They begin at a window of Alice, and at one word repeated: at a fork, too, most tokens are alike.
 """
 
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -14,8 +13,7 @@ from lab.experiments.table import Table
 from lab.experiments.worst_inputs import CORPUS, LENGTH, WINDOWS
 from lipnb import AttentionJacobian, corpora, models
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models.calls import tokens_of
-from lipnb.models.passes import Captured, hooked
+from lipnb.models.hooks import capture
 from lipnb.recording import Unit
 from lipnb.worst_case import unit_slope
 from lipnb.worst_case.attacks import length, singular
@@ -91,15 +89,9 @@ def below(model, layer, embeddings):
 
     Positions are added, and the layers below the one asked for applied, as the network itself does.
     """
-    seen = []
-
-    def capture(module, args, kwargs):
-        seen.append(tokens_of(module, args, kwargs))
-        raise Captured
-
-    with hooked(model.architecture.receiver(model.module, layer, "heads+output"), capture), suppress(Captured):
+    with capture(before=(model.architecture.receiver(model.module, layer, "heads+output"), 0)) as calls:
         model.module(inputs_embeds=embeddings, use_cache=False)
-    return seen[0]
+    return calls[0].tokens
 
 
 def first_order(text, attention, ids, left, right):

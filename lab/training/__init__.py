@@ -2,6 +2,7 @@
 
 from lab.training.baselines import bigram_loss, unigram_loss
 from lab.training.characters import ATTENTIONS, DIVIDED, WITHOUT, CharacterTransformer
+from lab.training.gpt2 import NextToken, load_gpt2, new_gpt2
 from lab.training.gpt2_mini import make_gpt2_mini
 from lab.training.kneser_ney import KneserNey, kneser_ney_loss
 from lab.training.loop import batch_of, fast_precision, sample, token_losses, train, validation_loss
@@ -23,6 +24,7 @@ __all__ = [
     "WITHOUT",
     "CharacterTransformer",
     "KneserNey",
+    "NextToken",
     "alphabet_of",
     "batch_of",
     "bigram_loss",
@@ -31,7 +33,9 @@ __all__ = [
     "fast_precision",
     "gutenberg_or_embedded",
     "kneser_ney_loss",
+    "load_gpt2",
     "make_gpt2_mini",
+    "new_gpt2",
     "new_twin",
     "sample",
     "split_text",

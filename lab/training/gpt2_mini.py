@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lab import results
 from lab.training.baselines import bigram_loss, unigram_loss
+from lab.training.gpt2 import new_gpt2
 from lab.training.kneser_ney import kneser_ney_loss
 from lab.training.loop import fast_precision, train
 from lab.training.text import END, gutenberg_or_embedded, split_text, token_ids, train_tokenizer
@@ -116,7 +117,7 @@ def make_gpt2_mini(
         tokenizer = train_tokenizer(beginnings, sizes["vocabulary"])
         vocabulary = tokenizer.get_vocab_size()
         training, validation = token_ids(tokenizer, beginnings), token_ids(tokenizer, ends)
-        network = models.new_gpt2(
+        network = new_gpt2(
             vocabulary,
             **{k: v for k, v in sizes.items() if k != "vocabulary"},
             end=tokenizer.token_to_id(END),

@@ -2,9 +2,8 @@
 
 import torch
 
-from lipnb.models import new_gpt2
+from lab.training.gpt2 import NextToken, new_gpt2
 from lipnb.models.files import quiet
-from lipnb.models.making import NextToken
 
 __all__ = ["KINDS", "new_twin"]
 

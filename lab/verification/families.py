@@ -16,9 +16,9 @@ import torch
 
 from lab.experiments.table import Table
 from lipnb import AttentionJacobian, models
-from lipnb.models.calls import with_tokens
-from lipnb.models.own_attention import OwnAttention
-from lipnb.models.self_check import run, some_inputs
+from lipnb.models.hooks import capture
+from lipnb.models.module_attention import OwnAttention
+from lipnb.models.network import run, some_inputs
 from lipnb.recording import Unit
 
 __all__ = ["ALLOWED", "SMALL", "TABLE", "Layer", "drawn", "exactly", "measure", "written"]
@@ -344,24 +344,14 @@ class Layer:
         architecture, network = model.architecture, model.module
         self.layer, self.ends = architecture.layers_of(network)[number], ends
         self.giver, call = architecture.giver(network, number), architecture.call_of(network, number)
-        self.others = OwnAttention(network, architecture.reads, self.layer, self.giver, call).others
+        self.call = OwnAttention(network, architecture.reads, self.layer, self.giver, call).call
 
     def __call__(self, x):
         """What the block gives of tokens x, shape (1, n, d)."""
-        seen, (args, kwargs) = [], self.others(x.shape[1])
-        end = self.giver if self.ends is None else self.layer.get_submodule(self.ends)
-        if self.ends is None:
-            hook = end.register_forward_hook(
-                lambda module, args, out: seen.append(out[0] if isinstance(out, tuple) else out)
-            )
-        else:
-            hook = end.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-        try:
-            args, kwargs = with_tokens(self.layer, args, kwargs, x)
-            self.layer(*args, **kwargs)
-        finally:
-            hook.remove()
-        return x + seen[0] if self.ends is None else seen[0].reshape(x.shape)
+        call = self.call(x.shape[1])
+        with capture(self.giver if self.ends is None else self.layer.get_submodule(self.ends)) as ends:
+            call.again(x)
+        return x + ends[0].given if self.ends is None else ends[0].args[0].reshape(x.shape)
 
 
 def _misfit(ours, theirs):

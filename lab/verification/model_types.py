@@ -11,10 +11,9 @@ import torch
 
 import lipnb
 from lipnb import models
-from lipnb.models.calls import first_of
-from lipnb.models.passes import inputs_of
-from lipnb.models.self_check import run
-from lipnb.models.unknown import located, unknown_family
+from lipnb.models.generic import located, unknown_family
+from lipnb.models.hooks import capture
+from lipnb.models.network import inputs_of, one_call, run
 
 __all__ = ["ALLOWED", "measure", "small", "types", "written"]
 
@@ -311,29 +310,18 @@ def constant(model, inputs, number):
     float
     """
     architecture, network = model.architecture, model.module
-    wanted, tokens, given, calls = architecture.call_of(network, number), [], [], []
-
-    def replaced(module, args, kwargs):
-        calls.append(1)
-        if len(calls) != wanted + 1:
-            return None
-        name = None if args else "hidden_states"
-        x = (args[0] if args else kwargs[name]).detach().clone().requires_grad_()
-        tokens.append(x)
-        return ((x, *args[1:]), kwargs) if args else (args, {**kwargs, name: x})
-
+    wanted, tokens = architecture.call_of(network, number), []
     module, giver = architecture.attention_of(network, number), architecture.giver(network, number)
-    hooks = [
-        module.register_forward_pre_hook(replaced, with_kwargs=True),
-        giver.register_forward_hook(lambda module, args, out: given.append(first_of(out))),
-    ]
-    try:
-        with torch.enable_grad():
-            run(network, architecture.reads, inputs_of(model, inputs))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    (x,), y = tokens, given[wanted]
+
+    def replaced(call):
+        if (call.module, call.number) != (module, wanted):
+            return None
+        tokens.append(call.tokens.detach().clone().requires_grad_())
+        return call.with_tokens(tokens[0])
+
+    with torch.enable_grad(), capture(module, giver, change=replaced) as calls:
+        run(network, architecture.reads, inputs_of(model, inputs))
+    (x,), y = tokens, one_call(calls, giver, wanted).given
     rows = [torch.autograd.grad(one, x, retain_graph=True)[0].flatten() for one in y.flatten()]
     return torch.linalg.matrix_norm(torch.stack(rows).double(), 2).item()
 

@@ -4,20 +4,25 @@
 as a `lipnb.Attention`, with the weights, biases and mask of the network.
 """
 
-from lipnb.models.attention_only import AttentionLayer, gpt2_attention_folder, load_attention
-from lipnb.models.drawn import random_windows, special_tokens
+from lipnb.models.attention_only import AttentionLayer, gpt2_attention_folder, load_attention, load_positions
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.fetching import SOURCES, fetch
-from lipnb.models.files import holds_model, mini_folder
+from lipnb.models.files import holds_model, mini_folder, save_gpt2
 from lipnb.models.layers import OBJECTS, Block
 from lipnb.models.loading import load
-from lipnb.models.making import load_gpt2, new_gpt2, save_gpt2
 from lipnb.models.model import Model
-from lipnb.models.own_attention import OwnAttention
+from lipnb.models.module_attention import OwnAttention
+from lipnb.models.network import (
+    Reading,
+    answer,
+    position_embeddings,
+    random_twin,
+    readings,
+    whole_network,
+    with_positions,
+)
 from lipnb.models.pictures import PICTURES, picture
-from lipnb.models.positions import load_positions, position_embeddings, with_positions
-from lipnb.models.tokens import first_tokens
-from lipnb.models.whole import Reading, answer, random_twin, readings, whole_network
+from lipnb.windows import first_tokens, random_windows, special_tokens
 
 __all__ = [
     "load",
@@ -35,8 +40,6 @@ __all__ = [
     "Reading",
     "load_attention",
     "gpt2_attention_folder",
-    "load_gpt2",
-    "new_gpt2",
     "save_gpt2",
     "mini_folder",
     "holds_model",

@@ -1,4 +1,4 @@
-"""Attention sub-layers of a GPT-2 whose other parts are not at hand: weights in, maps out, no text."""
+"""A GPT-2 of which attention and positions alone are at hand: weights in, maps out, no text."""
 
 import json
 import os
@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 
 from lipnb.attention import Attention
-from lipnb.models.cutting import arguments
 from lipnb.models.families import ARCHITECTURES
+from lipnb.models.split_heads import arguments
 from lipnb.origin import extra
 
-__all__ = ["AttentionLayer", "gpt2_attention_folder", "load_attention"]
+__all__ = ["AttentionLayer", "gpt2_attention_folder", "load_attention", "load_positions"]
 
 WEIGHTS = "attention.safetensors"
 
@@ -108,3 +108,14 @@ def load_attention(folder: str | os.PathLike, *, dtype: torch.dtype = torch.floa
         attention = Attention(**arguments(ARCHITECTURES["gpt2"].matrices(SimpleNamespace(attn=inner))), masked=True)
         layers.append(AttentionLayer(attention, norm["weight"], norm["bias"]))
     return layers
+
+
+def load_positions(folder: str | os.PathLike) -> torch.Tensor:
+    """Position embeddings of a GPT-2 whose other parts are not at hand: ``wpe.weight``, (positions, d), in float64."""
+    with extra("models"):
+        from safetensors import safe_open
+    path = Path(folder) / WEIGHTS
+    if not path.is_file():
+        raise FileNotFoundError(f"{path.parent.name!r} holds no {WEIGHTS}: name a folder that does.")
+    with safe_open(path, framework="pt") as file:
+        return file.get_tensor("wpe.weight").double()

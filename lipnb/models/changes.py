@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["Changed", "Draws", "unchanged", "unconverted"]
-
 OWN = {*vars(torch.nn.Module())} - {"training"}  # what every module keeps for PyTorch itself
 NUMBERS = (int, float, type(None))
 
@@ -20,18 +18,7 @@ class Changed(ValueError):
 
 
 class Draws:
-    """The global random states for the time of a block: put back at its end, and whether the block moved them.
-
-    Parameters
-    ----------
-    seed : int, optional
-        With which the block begins.
-
-    Attributes
-    ----------
-    moved : bool
-        Whether the block drew something or set a seed, known at its end.
-    """
+    """The global random states for the time of a block: put back at its end, `moved` if it drew or seeded anything."""
 
     def __init__(self, seed: int | None = None) -> None:
         self._seed, self.moved = seed, False
@@ -60,16 +47,8 @@ def unchanged(network: torch.nn.Module) -> Iterator[None]:
     Numbers that it keeps for the next pass (tables of positions, their length) are put back without a word, so that
     each pass is that of the checkpoint. Where more than that differs, all is put back and the pass is refused.
 
-    Parameters
-    ----------
-    network : torch.nn.Module
-        The network, with a configuration.
-
-    Raises
-    ------
-    Changed
-        "... changes itself as it reads ...": its configuration, one of its modules, a word or switch in one, or a
-        parameter is another than before; numbers written into a parameter where PyTorch counts that.
+    `Changed` says what else is another than before: an entry of its configuration, one of its modules, a word or switch
+    in one, or a parameter; numbers written into a parameter where PyTorch counts that.
     """
     before = _State(network)
     try:
@@ -87,11 +66,6 @@ def unconverted(network: torch.nn.Module) -> Iterator[None]:
 
     What such a call writes into a parameter in the middle of a derivative outlives that derivative: PyTorch then reads
     memory that is no longer there.
-
-    Raises
-    ------
-    Changed
-        "... converts its own parameters as it reads ..."
     """
     own, converted = torch.nn.Module._apply, []
 

@@ -9,96 +9,12 @@ from operator import attrgetter
 
 import torch
 
-from lipnb.models.cutting import fused, separate
 from lipnb.models.layers import ROPES, Architecture
+from lipnb.models.split_heads import fused, linear_maps, separate
 
 __all__ = ["ARCHITECTURES"]
 
 EXACT = {"experts_implementation": "eager"}  # the fast sums over experts know no float64
-
-
-def _bert(layer):
-    inner = layer.attention.self
-    return separate(
-        inner.query,
-        inner.key,
-        inner.value,
-        layer.attention.output.dense,
-        heads=inner.num_attention_heads,
-        scale=inner.scaling,
-    )
-
-
-def _albert(layer):
-    inner = layer.attention
-    heads, scale = inner.num_attention_heads, inner.scaling
-    return separate(inner.query, inner.key, inner.value, inner.dense, heads=heads, scale=scale)
-
-
-def _gpt2(layer):
-    inner = layer.attn
-    # Conv1D computes x W + b, so W is (in, out): queries, keys, values are blocks of columns, so are heads
-    said = fused(inner.c_attn.weight.T, inner.c_attn.bias, inner.c_proj, heads=inner.num_heads, scale=inner.scaling)
-    return said | {"output": inner.c_proj.weight.T}
-
-
-def _gpt_neo(layer):
-    inner = layer.attn.attention
-    # nothing divides its logits
-    return separate(inner.q_proj, inner.k_proj, inner.v_proj, inner.out_proj, heads=inner.num_heads, scale=1.0)
-
-
-def _gpt_neox(layer):
-    inner = layer.attention
-    rows = inner.query_key_value
-    heads = inner.config.num_attention_heads
-    return fused(rows.weight, rows.bias, inner.dense, heads=heads, by_head=True, scale=inner.scaling)
-
-
-def _bloom(layer):
-    inner = layer.self_attention
-    rows, scale = inner.query_key_value, inner.inv_norm_factor
-    return fused(rows.weight, rows.bias, inner.dense, heads=inner.num_heads, by_head=True, scale=scale)
-
-
-def _mpt(layer):
-    inner = layer.attn
-    return fused(inner.Wqkv.weight, inner.Wqkv.bias, inner.out_proj, heads=inner.n_heads, scale=inner.softmax_scale)
-
-
-def _modernbert(layer):
-    inner = layer.attn
-    heads = inner.config.num_attention_heads
-    return fused(inner.Wqkv.weight, inner.Wqkv.bias, inner.Wo, heads=heads, scale=inner.head_dim**-0.5)
-
-
-def _phi3(layer):
-    inner, heads = layer.self_attn, layer.self_attn.config.num_attention_heads
-    rows, groups = inner.qkv_proj, inner.num_key_value_heads
-    return fused(rows.weight, rows.bias, inner.o_proj, heads=heads, groups=groups, scale=inner.scaling)
-
-
-def _distilbert(layer):
-    inner = layer.attention
-    return separate(inner.q_lin, inner.k_lin, inner.v_lin, inner.out_lin, heads=inner.n_heads, scale=inner.scaling)
-
-
-def _vit(layer):
-    inner = layer.attention
-    return separate(
-        inner.q_proj, inner.k_proj, inner.v_proj, inner.o_proj, heads=inner.num_attention_heads, scale=inner.scaling
-    )
-
-
-def _t5(layer):
-    inner = layer.layer[0].SelfAttention
-    return separate(inner.q, inner.k, inner.v, inner.o, heads=inner.n_heads, scale=inner.scaling)
-
-
-def _bart(layer):
-    inner = layer.self_attn
-    scale = inner.scale if hasattr(inner, "scale") else inner.scaling  # CLIP's name, and the others'
-    return separate(inner.q_proj, inner.k_proj, inner.v_proj, inner.out_proj, heads=inner.num_heads, scale=scale)
 
 
 def _llama(layer):
@@ -115,8 +31,8 @@ def _separate_in(inner):
     found = next((kind for kind in ("norm", "layernorm") if hasattr(inner, f"q_{kind}")), None)
     norms = {} if found is None else {f"{name}_norm": getattr(inner, f"{name[0]}_{found}") for name in ("query", "key")}
     heads, groups = (linear.out_features // inner.head_dim for linear in (inner.q_proj, inner.k_proj))
-    linear = (inner.q_proj, inner.k_proj, inner.v_proj, output)
-    return separate(*linear, heads=heads, groups=groups, scale=inner.scaling, **norms)
+    maps = linear_maps(inner.q_proj, inner.k_proj, inner.v_proj, output)
+    return maps | {"heads": heads, "groups": groups, "scale": inner.scaling} | norms
 
 
 def _gemma2(layer):
@@ -203,8 +119,9 @@ BERT = Architecture(
     norm="attention.output.LayerNorm",
     positions="embeddings.position_embeddings",
     pre_norm=False,
-    matrices=_bert,
-    settings={"use_cache": False},
+    matrices=separate(
+        "attention", "self.query self.key self.value output.dense", "self.num_attention_heads", "self.scaling"
+    ),
     required={"position_embedding_type": ("absolute",)},
     options={"add_pooling_layer": False},
 )
@@ -214,10 +131,9 @@ VIT = Architecture(
     masks=(False,),
     layers="layers",
     attention="attention",
-    projected="attention",
     norm="layernorm_before",
     positions="embeddings.position_embeddings",
-    matrices=_vit,
+    matrices=separate("attention", "q_proj k_proj v_proj o_proj", "num_attention_heads"),
     options={"add_pooling_layer": False},
     reads="pixel_values",
     longest=_patches_and_one,
@@ -228,10 +144,8 @@ LLAMA = Architecture(
     mask_setting="is_causal",
     layers="layers",
     attention="self_attn",
-    projected="self_attn",
     norm="input_layernorm",
     matrices=_llama,
-    settings={"use_cache": False},
     required={"rope_type": ROPES},
     rotary="rotary_emb",
 )
@@ -241,12 +155,11 @@ GPT2 = Architecture(
     mask_setting="is_causal",
     layers="h",
     attention="attn",
-    projected="attn",
     norm="ln_1",
     positions="wpe",
-    matrices=_gpt2,
+    matrices=fused("attn", "c_attn c_proj", "num_heads", columns=True),
     # the same map, but it would compute the logits of a float64 network in float32
-    settings={"use_cache": False, "reorder_and_upcast_attn": False},
+    settings={"reorder_and_upcast_attn": False},
 )
 BART = Architecture(
     title="BART encoder",
@@ -254,25 +167,30 @@ BART = Architecture(
     part="encoder",
     layers="layers",
     attention="self_attn",
-    projected="self_attn",
     norm="self_attn_layer_norm",
     pre_norm=False,
-    matrices=_bart,
+    matrices=separate("self_attn", "q_proj k_proj v_proj out_proj", "num_heads"),
 )
 T5 = replace(
     BART,
     title="T5 encoder",
     layers="block",
     attention="layer.0.SelfAttention",
-    projected="layer.0.SelfAttention",
     norm="layer.0.layer_norm",
     pre_norm=True,
-    matrices=_t5,
+    matrices=separate("layer.0.SelfAttention", "q k v o", "n_heads"),
     relative=_t5_relative,
     longest=lambda config: getattr(config, "n_positions", 512),
 )
 CLIP = replace(
-    BART, title="CLIP text", masks=(True,), part=None, layers="encoder.layers", norm="layer_norm1", pre_norm=True
+    BART,
+    title="CLIP text",
+    masks=(True,),
+    part=None,
+    layers="encoder.layers",
+    norm="layer_norm1",
+    pre_norm=True,
+    matrices=separate("self_attn", "q_proj k_proj v_proj out_proj", "num_heads", "scale"),
 )
 CLIP_VISION = replace(CLIP, title="CLIP vision", masks=(False,), reads="pixel_values", longest=_patches_and_one)
 SIGLIP = replace(CLIP, title="SigLIP text", masks=(False,))
@@ -315,28 +233,25 @@ ARCHITECTURES = {
         projected="attention.dense",
         norm="attention.LayerNorm",
         positions=None,
-        matrices=_albert,
-        settings={},
+        matrices=separate("attention", "query key value dense", "num_attention_heads"),
     ),
     "distilbert": Architecture(
         title="DistilBERT",
         masks=(False,),
         layers="transformer.layer",
         attention="attention",
-        projected="attention",
         norm="sa_layer_norm",
         positions="embeddings.position_embeddings",
         pre_norm=False,
-        matrices=_distilbert,
+        matrices=separate("attention", "q_lin k_lin v_lin out_lin", "n_heads"),
     ),
     "modernbert": Architecture(
         title="ModernBERT",
         masks=(False,),
         layers="layers",
         attention="attn",
-        projected="attn",
         norm="attn_norm",
-        matrices=_modernbert,
+        matrices=fused("attn", "Wqkv Wo", "config.num_attention_heads", scale=lambda inner: inner.head_dim**-0.5),
         required={"rope_type": ROPES},
         rotary="rotary_emb",
         window=lambda config, layer, number: layer.attn.sliding_window,
@@ -369,20 +284,22 @@ ARCHITECTURES = {
         mask_setting="is_causal",
         part="decoder",
         pre_norm=attrgetter("do_layer_norm_before"),
-        settings={"use_cache": False},
     ),
     "gpt_neo": replace(
         GPT2,
         title="GPT-Neo",
         attention="attn.attention",
-        projected="attn.attention",
-        matrices=_gpt_neo,
+        matrices=separate("attn.attention", "q_proj k_proj v_proj out_proj", "num_heads", 1.0),  # nothing divides
         masks=(True,),
         mask_setting=None,
-        settings={"use_cache": False},
         window=lambda config, layer, number: config.window_size if config.attention_layers[number] == "local" else None,
     ),
-    "gpt_neox": replace(LLAMA, title="GPT-NeoX", attention="attention", projected="attention", matrices=_gpt_neox),
+    "gpt_neox": replace(
+        LLAMA,
+        title="GPT-NeoX",
+        attention="attention",
+        matrices=fused("attention", "query_key_value dense", "config.num_attention_heads", by_head=True),
+    ),
     "bloom": replace(
         GPT2,
         title="BLOOM",
@@ -390,8 +307,7 @@ ARCHITECTURES = {
         projected="self_attention.dense",  # the module itself adds the residual
         norm="input_layernorm",
         positions=None,
-        matrices=_bloom,
-        settings={"use_cache": False},
+        matrices=fused("self_attention", "query_key_value dense", "num_heads", scale="inv_norm_factor", by_head=True),
         required={"slow_but_exact": (False,), "apply_residual_connection_post_layernorm": (False,)},
         relative=_bloom_relative,
         longest=_bloom_longest,
@@ -402,10 +318,9 @@ ARCHITECTURES = {
         layers="blocks",
         norm="norm_1",
         positions=None,
-        matrices=_mpt,
+        matrices=fused("attn", "Wqkv out_proj", "n_heads", scale="softmax_scale"),
         masks=(True,),
         mask_setting=None,
-        settings={"use_cache": False},
         required={"clip_qkv": (0,)},
         relative=_mpt_relative,
         longest=attrgetter("max_seq_len"),
@@ -426,7 +341,12 @@ ARCHITECTURES = {
         required=GEMMA2.required | {"is_causal": (True,)},
     ),
     "phi": replace(LLAMA, title="Phi"),
-    "phi3": replace(LLAMA, title="Phi-3", matrices=_phi3, window=_window_everywhere),
+    "phi3": replace(
+        LLAMA,
+        title="Phi-3",
+        matrices=fused("self_attn", "qkv_proj o_proj", "config.num_attention_heads", "num_key_value_heads"),
+        window=_window_everywhere,
+    ),
     "olmo2": replace(LLAMA, title="OLMo 2", norm=None, after="post_attention_layernorm"),
     "smollm3": replace(LLAMA, title="SmolLM3", turns=lambda layer: layer.self_attn.use_rope, window=_window_of_some),
     "granite": replace(LLAMA, title="Granite", after="residual_multiplier"),
@@ -443,7 +363,6 @@ ARCHITECTURES = {
         JAMBA,
         title="Nemotron-H",
         attention="mixer",
-        projected="mixer",
         norm="norm",
         matrices=_nemotron_h,
         attends=lambda layer: layer.block_type == "full_attention",

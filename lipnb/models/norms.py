@@ -8,27 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
-__all__ = ["TokenNorm", "after_attention", "token_norm"]
-
 
 class TokenNorm(NamedTuple):
-    r"""LayerNorm or RMSNorm of rows y of k numbers.
-
-    .. math::
-        w \circ \frac{y - \bar y}{\sqrt{|y - \bar y|^2 / k + \epsilon}} + \beta, \qquad
-        w \circ \frac{y}{\sqrt{|y|^2 / k + \epsilon}}
-
-    Attributes
-    ----------
-    centred : bool
-        Whether the mean is taken off (LayerNorm).
-    weight, bias : Tensor or None
-        w, ones where it is None, and :math:`\beta`, with LayerNorm alone.
-    size : int
-        k.
-    eps : float
-        :math:`\epsilon`.
-    """
+    """LayerNorm (`centred`) or RMSNorm of rows of `size` numbers, with weights and, for LayerNorm, a bias."""
 
     centred: bool
     weight: Tensor | None
@@ -48,22 +30,10 @@ class TokenNorm(NamedTuple):
 
 
 def token_norm(module: torch.nn.Module) -> TokenNorm | Callable[[Tensor], Tensor]:
-    """A norm of a network, as a function with a copy of its weights.
+    """A norm of a network, or the identity, as a function with a copy of its weights, differentiable in `torch.func`.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        LayerNorm or RMSNorm under any name, its gain kept as w or as w - 1; or the identity.
-
-    Returns
-    -------
-    TokenNorm, or the identity
-        The one of these that gives what the module gives of a row at random. Differentiable under `torch.func`.
-
-    Raises
-    ------
-    ValueError
-        "the norm ... is none that is known here ..."
+    The module is LayerNorm or RMSNorm under any name, its gain kept as w or as w - 1: of these the one that gives what
+    the module gives of a row at random. ValueError: "the norm ... is none that is known here ...".
 
     Examples
     --------

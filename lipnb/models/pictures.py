@@ -81,14 +81,12 @@ def picture(
         raise ValueError(f"size must be pixels, one whole number or two, got {size!r}.")
     path = _path(os.fspath(name))
     with extra("weights"):
-        from PIL import Image
+        from PIL import Image, ImageOps
     try:
         with Image.open(path) as opened:
             if opened.width * opened.height > MOST:
                 raise ValueError(f"it has {opened.width:,} x {opened.height:,} pixels")
-            pixels = opened.convert("RGB").resize(
-                (width, height), Image.Resampling.BICUBIC, _middle(opened, height, width)
-            )
+            pixels = ImageOps.fit(opened.convert("RGB"), (width, height), Image.Resampling.BICUBIC)
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(
             f"the file {path.name} is not a picture that can be read ({str(error).splitlines()[0]})."
@@ -113,11 +111,3 @@ def _path(name):
             f"the picture {name!r} was not found: it comes with {known.package}, which is not installed here."
         )
     return path
-
-
-def _middle(opened, height, width):
-    """The box of the largest part in the middle that has the proportions of height and width."""
-    scale = min(opened.width / width, opened.height / height)
-    wide, high = min(scale * width, opened.width), min(scale * height, opened.height)  # rounding goes beyond
-    left, top = (opened.width - wide) / 2, (opened.height - high) / 2
-    return left, top, left + wide, top + high

@@ -15,7 +15,7 @@ import torch
 from lipnb import recording
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models import OBJECTS, Model, readings, whole_network
-from lipnb.models.whole import why_no_logits
+from lipnb.models.network import why_no_logits
 from lipnb.scanning import closely
 from lipnb.scanning.catalogue import applicable
 from lipnb.scanning.folder import KEYS, NEEDED, SUMS, Scan, clear, folder_of, in_words, load, seal

@@ -13,7 +13,7 @@ from lipnb import models
 
 @pytest.fixture(scope="module")
 def network():
-    return models.new_gpt2(40, positions=16, width=16, layers=1, heads=2, seed=2).eval()
+    return training.new_gpt2(40, positions=16, width=16, layers=1, heads=2, seed=2).eval()
 
 
 def test_octaves_cover_each_place_once():
@@ -42,7 +42,7 @@ def test_rows_compare_all_models_on_the_same_tokens(network, monkeypatch):
     generator = np.random.default_rng(0)
     ids, other = (torch.from_numpy(generator.geometric(0.1, size).clip(max=39)) for size in (3000, 300))
     monkeypatch.setattr(mini_baselines, "_texts", lambda: (ids, {"toy": other}, 40))
-    monkeypatch.setattr(models, "load_gpt2", lambda folder: network)
+    monkeypatch.setattr(mini_baselines, "load_gpt2", lambda folder: network)
     monkeypatch.setattr(mini_baselines.short_sighted, "__defaults__", (8,))
     rows = mini_baselines._rows("toy", 16)
     assert len(rows) == len(mini_baselines.MODELS) * (1 + len(mini_baselines.octaves(16)))

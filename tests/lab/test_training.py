@@ -32,7 +32,7 @@ SMALL = {
 
 
 def network(**changes):
-    return models.new_gpt2(60, **{"positions": 8, "width": 16, "layers": 1, "heads": 2, **changes})
+    return training.new_gpt2(60, **{"positions": 8, "width": 16, "layers": 1, "heads": 2, **changes})
 
 
 def test_the_end_of_each_text_is_held_out():
@@ -181,7 +181,7 @@ def test_a_checkpoint_is_written_and_loaded(results_folder, tmp_path):
     facts = json.loads((folder / "training.json").read_text())
     curve = results.load("tiny")
     assert facts["loss"] == pytest.approx(curve.validation_loss.iloc[-1], rel=1e-5) and list(curve.step) == [4, 8, 12]
-    whole = models.load_gpt2(folder)  # the stored float16 weights, as a language model
+    whole = training.load_gpt2(folder)  # the stored float16 weights, as a language model
     beginnings, ends = training.split_text(list(SMALL["texts"].values()))
     held_out = training.token_ids(model.tokenizer.backend_tokenizer, ends)
     assert training.validation_loss(whole, held_out, 16) == pytest.approx(facts["loss"], rel=2e-3)

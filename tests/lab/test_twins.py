@@ -20,7 +20,7 @@ def logits(network):
 @pytest.mark.parametrize("seed", [0, 3])
 def test_twins_begin_as_the_same_network(seed):
     learned, none, rotary = (training.new_twin(kind, 50, seed=seed, **SIZES) for kind in training.KINDS)
-    given = models.new_gpt2(50, positions=24, width=16, layers=2, heads=2, seed=seed)
+    given = training.new_gpt2(50, positions=24, width=16, layers=2, heads=2, seed=seed)
     assert torch.equal(logits(learned), logits(given))
     assert not torch.allclose(logits(learned), logits(none), atol=1e-3)
     assert not torch.allclose(logits(rotary), logits(none), atol=1e-6)

@@ -21,7 +21,7 @@ from lab.verification import families, model_types
 from lipnb import corpora, local_lipschitz, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
-from lipnb.models.self_check import some_inputs
+from lipnb.models.network import some_inputs
 from lipnb.scanning import closely, columns, comparing, inputs, measure, planning, report, terminal, verdict
 from lipnb.scanning.reader import Reader, shuffled
 
@@ -146,11 +146,11 @@ def test_one_pass_reads_what_every_layer_receives(bert):
     model = small(bert)
     ids = models.random_windows(model, WORDS, 6, 3)
     for layer, read in enumerate(models.readings(model, ids)):
-        x, y = model.given(ids, layer)
-        assert torch.equal(read.received, x) and torch.equal(read.given, y)
+        assert torch.equal(read.received, model.activations(ids, layer))
         assert torch.equal(read.stream, model.activations(ids, layer, "block"))
         changed = models.answer(model, layer, read, lambda x: x.flip(1))
-        assert torch.equal(changed, model.given(ids, layer, lambda x: x.flip(1))[1])
+        assert torch.allclose(changed, model.attention(layer)(read.received.flip(1)), rtol=0, atol=1e-5)
+        assert torch.equal(read.given, models.answer(model, layer, read, lambda x: x))
 
 
 def test_the_whole_network_is_its_layers_one_after_another_at_any_tokens(bert):
@@ -634,7 +634,7 @@ def test_of_a_family_without_closed_form_the_reasons_are_true_ones(tmp_path, sto
 
 
 def test_why_there_are_no_logits_is_named(bert, found, tmp_path):
-    from lipnb.models.whole import why_no_logits
+    from lipnb.models.network import why_no_logits
 
     page = report.html(found[0])
     assert "No logits of bert: it is an encoder, and what may follow its last hidden states is not read." in page

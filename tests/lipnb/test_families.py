@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 from cases import relative
-from hub import WORDS, tiny_bert, tiny_gpt2
+from hub import WORDS, given, tiny_bert, tiny_gpt2
 
 from lipnb import AttentionJacobian, local_lipschitz, models
 from lipnb.jacobian import AutodiffJacobian
@@ -85,15 +85,15 @@ def test_our_map_of_what_a_layer_receives_is_what_the_network_gives(families, na
     model, tolerance = loaded(families, name), FAMILIES[name][2]
     inputs = some_input(model)
     for layer in range(model.layers):
-        x, given = model.given(inputs, layer)
+        x, out = given(model, inputs, layer)
         assert torch.equal(x, model.activations(inputs, layer))
-        assert relative(model.attention(layer)(x), given) <= tolerance, f"layer {layer}"
+        assert relative(model.attention(layer)(x), out) <= tolerance, f"layer {layer}"
         heads = model.attention(layer, "heads")(x)
         module = model.architecture.layers_of(model.module)[layer]
         last = {"distilbert": "attention.out_lin", "vit": "attention.o_proj", "gpt2": "attn.c_proj"}.get(
             name, "attention.output.dense" if "bert" in name else "self_attn.o_proj"
         )
-        assert relative(module.get_submodule(last)(heads), given) <= tolerance, f"layer {layer}, heads"
+        assert relative(module.get_submodule(last)(heads), out) <= tolerance, f"layer {layer}, heads"
 
 
 @NAMES
@@ -127,8 +127,8 @@ def test_masks_are_those_of_the_family(families, name):
 def test_a_roberta_can_be_a_decoder(families, name):
     model = loaded(families, name, masked=True)
     inputs = some_input(model)
-    x, given = model.given(inputs, 1)
-    assert model.masked and relative(model.attention(1)(x), given) <= 1e-10
+    x, out = given(model, inputs, 1)
+    assert model.masked and relative(model.attention(1)(x), out) <= 1e-10
 
 
 @NAMES

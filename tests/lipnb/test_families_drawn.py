@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from cases import relative
+from hub import given
 from torch.func import jacrev, jvp, vmap
 from transformers import LlamaConfig
 from transformers.models.starcoder2 import modeling_starcoder2
@@ -18,10 +19,10 @@ from lab.verification import families
 from lipnb import AttentionJacobian, bounds, certify, local_lipschitz, models, scan
 from lipnb.jacobian.streamed import StreamedGram
 from lipnb.models import loading
-from lipnb.models.calls import tokens_of, with_tokens
 from lipnb.models.changes import unconverted
-from lipnb.models.own_attention import OwnAttention
-from lipnb.models.self_check import run, some_inputs
+from lipnb.models.hooks import Call, capture
+from lipnb.models.module_attention import OwnAttention
+from lipnb.models.network import run, some_inputs
 from lipnb.scanning.checking import self_check
 
 
@@ -182,7 +183,6 @@ def test_the_layers_of_a_hybrid_that_hold_attention_are_measured(model_type, tmp
     assert [one.received is not None for one in read] == [one.given is not None for one in read] == [False, True] * 2
     for layer in model.attending:
         assert torch.equal(read[layer].received, model.activations(ids, layer))
-        assert torch.equal(read[layer].given, model.given(ids, layer)[1])
         assert torch.equal(read[layer].stream, model.activations(ids, layer, "block"))
     for call in (model.attention, lambda layer: model.activations(ids, layer)):
         with pytest.raises(ValueError, match="layer 2 of .* holds no attention: those that do are 1, 3"):
@@ -273,7 +273,7 @@ def test_another_family_goes_by_its_own_modules(model_type, tmp_path):
     assert model.masked == (model_type in ("falcon", "cohere2")) and (model.heads, model.width) == (4, 32)
     inputs = some_inputs(model.module, "input_ids", 7, count=2, seed=3)
     for layer in range(model.layers):
-        f, (x, y) = model.attention(layer), model.given(inputs, layer)
+        f, (x, y) = model.attention(layer), given(model, inputs, layer)
         assert isinstance(f, OwnAttention) and relative(f(x), y) < 1e-12
     # without the residual and norm that DeBERTa's module goes on to
     assert isinstance(model.architecture.giver(model.module, 0), torch.nn.Linear) == (model_type == "deberta-v2")
@@ -325,7 +325,7 @@ def test_a_model_of_two_towers_asks_which(tmp_path):
         model = models.load(tmp_path, part=tower)
         assert (model.masked, model.layers, model.width) == (masked, layers, 32)
         inputs = some_inputs(model.module, model.architecture.reads, 6, seed=1)
-        x, y = model.given(inputs, layers - 1)
+        x, y = given(model, inputs, layers - 1)
         assert relative(model.attention(layers - 1)(x), y) < 1e-5
 
 
@@ -338,7 +338,7 @@ def test_layers_that_share_a_module_receive_their_own_tokens(tmp_path):
     hook.remove()
     for layer in range(4):
         assert torch.equal(model.activations(inputs, layer), seen[layer])
-        assert torch.equal(model.given(inputs, layer)[0], seen[layer])
+        assert torch.equal(given(model, inputs, layer)[0], seen[layer])
 
 
 def test_a_network_whose_layers_share_a_module_begins_once(tmp_path):
@@ -407,7 +407,7 @@ def test_a_network_that_changes_itself_is_refused_and_what_it_keeps_is_loaded(tm
         load(tmp_path / "sparse", "bigbird_pegasus")
     model = load(tmp_path / "full", "bigbird_pegasus", {"attention_type": "original_full"})
     ids = some_inputs(model.module, "input_ids", 144, seed=1)
-    x, y = model.given(ids, 1)
+    x, y = given(model, ids, 1)
     assert relative(model.attention(1)(x), y) < 1e-12 and model.module.attention_type == "original_full"
 
 
@@ -493,12 +493,47 @@ def test_tokens_are_found_under_whatever_name_a_layer_is_given_them():
 
     x, layer = torch.ones(1, 2, 3), Layer()
     for args, kwargs in (((x, 1), {}), ((), {"other": 1, "query": x}), ((), {"other": 1, "hidden_states": x})):
-        assert tokens_of(layer, args, kwargs) is x
-        args, kwargs = with_tokens(layer, args, kwargs, 2 * x)
-        assert tokens_of(layer, args, kwargs).sum() == 12 and (*args[1:], *kwargs.values())[0] == 1
+        call = Call(layer, 0, args, kwargs)
+        assert call.tokens is x
+        args, kwargs = call.with_tokens(2 * x)
+        assert Call(layer, 0, args, kwargs).tokens.sum() == 12 and (*args[1:], *kwargs.values())[0] == 1
     for args, kwargs in (((), {"other": x}), ((3,), {})):
         with pytest.raises(ValueError, match="Layer is called without tokens"):
-            tokens_of(layer, args, kwargs)
+            _ = Call(layer, 0, args, kwargs).tokens
+
+
+def test_calls_are_noted_changed_and_stopped():
+    ran = []
+
+    class Layer(torch.nn.Module):
+        def forward(self, x):
+            ran.append(x)
+            return x + 1, "weights"
+
+    one, two = Layer(), Layer()
+
+    def network(x):
+        for layer in (one, two, one, two):
+            x, _ = layer(x)
+        return x
+
+    x = torch.zeros(1, 1, 1)
+    with capture(one, two, one) as calls:
+        assert network(x) == 4
+    assert [(call.module, call.number) for call in calls] == [(one, 0), (two, 0), (one, 1), (two, 1)]
+    assert [call.given.item() for call in calls] == [1, 2, 3, 4]
+    for stop, count in (({"before": (one, 1)}, 2), ({"after": (one, 1)}, 3), ({"after": (two, 0)}, 2)):
+        ran.clear()
+        with capture(two, **stop) as calls:
+            network(x)
+        assert len(ran) == count and calls[-1].module is [*stop.values()][0][0]
+        assert (calls[-1].given is None) == ("before" in stop)
+    with capture(two, change=lambda call: call.with_tokens(call.tokens + 10) if call.number == 1 else None) as calls:
+        assert network(x) == 14
+    assert calls[1].tokens == 3  # what it would have been given
+    with pytest.raises(ZeroDivisionError), capture(one):
+        network(1 / 0)
+    assert not one._forward_hooks and not two._forward_pre_hooks
 
 
 def test_a_layer_of_own_modules_is_scanned_to_its_report(tmp_path):
@@ -525,7 +560,7 @@ def test_a_mask_made_of_padding_tokens_is_not_that_of_the_text(tmp_path, monkeyp
     monkeypatch.setitem(OTHERS, "t5gemma", (both, None))
     model = load(tmp_path, "t5gemma")
     ids = some_inputs(model.module, "input_ids", 7, seed=3)
-    x, y = model.given(ids, 1)
+    x, y = given(model, ids, 1)
     assert relative(model.attention(1)(x), y) < 1e-12 and not model.masked
 
 

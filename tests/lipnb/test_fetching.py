@@ -12,8 +12,7 @@ from hub import tiny_bert
 from lipnb import models
 from lipnb.cli import main
 from lipnb.models import fetching
-from lipnb.models.fetching import SOURCES, TEXTS, fetch, fetched_folder
-from lipnb.models.from_onnx import unpack_dinov2
+from lipnb.models.fetching import SOURCES, TEXTS, fetch, fetched_folder, unpack_dinov2
 from lipnb.origin import cache_folder
 
 NAMES = [*SOURCES, *TEXTS]
@@ -219,14 +218,10 @@ def test_matrices_of_an_export_are_named_by_their_nodes_not_by_their_order(tmp_p
     nodes += [node("Concat", ["first", "x"], ["c"], name="/backbone/embeddings/Concat_6", axis=1)]
     nodes += [node("Reshape", ["rest", "x"], ["r"], name="/backbone/embeddings/Reshape_1")]
     tensors = [onnx.numpy_helper.from_array(value.numpy(), key) for key, value in held.items()]
-    for kept, folder in ((nodes, tmp_path / "whole"), (nodes[:3], tmp_path / "part")):
-        folder.mkdir()
-        onnx.save(onnx.helper.make_model(onnx.helper.make_graph(kept, "g", [], [], tensors)), folder / "x.onnx")
-    unpack_dinov2(tmp_path / "whole" / "x.onnx", tmp_path / "whole", "tiny")
-    found = load_file(tmp_path / "whole" / "model.safetensors")
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [], [], tensors)), tmp_path / "x.onnx")
+    unpack_dinov2(tmp_path / "x.onnx", tmp_path, "tiny")
+    found = load_file(tmp_path / "model.safetensors")
     for part in parts:
         assert torch.equal(found[f"encoder.layer.0.attention.attention.{part}.weight"], weights[part].T)
     assert torch.equal(found["embeddings.position_embeddings"], torch.cat([places["first"], places["rest"]], 1))
     assert len(found) == 5 and torch.equal(found["layernorm.weight"], norm["backbone.layernorm.weight"])
-    with pytest.raises(ValueError, match="'tiny' is not the export that is known here"):
-        unpack_dinov2(tmp_path / "part" / "x.onnx", tmp_path / "part", "tiny")

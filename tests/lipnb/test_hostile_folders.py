@@ -7,11 +7,11 @@ import struct
 
 import pytest
 import torch
-from hub import tiny_bert, tiny_gpt2, write_tokenizer
+from hub import given, tiny_bert, tiny_gpt2, write_tokenizer
 from safetensors.torch import load_file, save_file
 
 from lipnb import models
-from lipnb.models import checked
+from lipnb.models import config_checks
 from lipnb.scanning import scan
 
 
@@ -112,7 +112,7 @@ def test_an_entry_that_misleads_is_named(sound, tmp_path, refused, kind, entries
 @pytest.mark.parametrize("entries", [{"return_dict": False}, {"output_attentions": True}, {"is_encoder_decoder": True}])
 def test_an_entry_that_changes_no_map_is_no_hindrance(sound, tmp_path, entries):
     model = models.load(configured(folder_of(sound, tmp_path), **entries))
-    x, y = model.given(torch.arange(5)[None], 1)
+    x, y = given(model, torch.arange(5)[None], 1)
     torch.testing.assert_close(model.attention(1)(x), y)
 
 
@@ -262,5 +262,5 @@ def test_without_a_tokenizer_a_text_is_answered(sound, tmp_path):
 
 def test_a_large_tokenizer_is_not_read(sound, tmp_path, refused):
     folder = folder_of(sound, tmp_path)
-    sparse(folder / "tokenizer.json", checked.LONGEST_READ + 1)
+    sparse(folder / "tokenizer.json", config_checks.LONGEST_READ + 1)
     refused(folder, "tokenizer.json of .* has more than 200,000,000 bytes")

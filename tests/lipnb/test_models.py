@@ -13,7 +13,7 @@ from hub import WORDS, tiny_bert, tiny_gpt2, write_tokenizer
 from safetensors.torch import load_file, save_file
 
 from lipnb import models
-from lipnb.models import files, tokens
+from lipnb.models import files, tokenizers
 from lipnb.models.loading import assert_causality
 
 TEXT = "Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do."
@@ -290,7 +290,7 @@ def test_loading_is_silent_and_leaves_no_setting_behind(capfd, caplog):
 def test_whose_tokenizer_reads_is_never_silent(checkpoints, tmp_path, monkeypatch):
     monkeypatch.setenv("LIPNB_DATA", str(tmp_path))
     write_tokenizer(tmp_path / "tokenizers" / "gpt2")
-    find = partial(tokens.find_tokenizer, None, "gpt2", None, True)
+    find = partial(tokenizers.find_tokenizer, None, "gpt2", None, True)
     tokenizer, name = find(vocabulary=50257, random=True)
     assert name == "gpt2" and len(tokenizer) == len(WORDS)
     shutil.rmtree(tmp_path / "tokenizers")

@@ -5,6 +5,8 @@ that turn), rotations of neighbouring coordinates (their rows in another order),
 projection centred, then RMSNorm).
 """
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -12,20 +14,11 @@ from torch import Tensor
 
 from lipnb.models.norms import TokenNorm, token_norm
 
-__all__ = ["Rotation", "arguments", "fused", "separate"]
-
 
 class Rotation(NamedTuple):
-    """Rotary positions of one layer.
+    """Rotary positions of a layer: frequencies (p,), the factor of cosines and sines, and which coordinates turn.
 
-    Attributes
-    ----------
-    frequencies : Tensor, shape (p,)
-        What a place is multiplied with.
-    gain : float
-        Factor of cosines and sines.
-    neighbours : bool
-        Whether coordinates 2 c and 2 c + 1 turn together, in place of c and c + p.
+    With `neighbours` 2 c and 2 c + 1 turn together, in place of c and c + p.
     """
 
     frequencies: Tensor
@@ -33,56 +26,84 @@ class Rotation(NamedTuple):
     neighbours: bool
 
 
-def separate(
-    query: Any, key: Any, value: Any, output: Any, *, heads: int, groups: int | None = None, scale: float, **more: Any
-) -> dict[str, Any]:
-    """What `arguments` reads, of four linear maps."""
-    linear = {"query": query, "key": key, "value": value, "output": output}
-    weights = {name: module.weight for name, module in linear.items()}
-    biases = {f"{name}_bias": module.bias for name, module in linear.items()}
-    return weights | biases | {"heads": heads, "groups": groups or heads, "scale": scale} | more
-
-
-def fused(
-    weight: Tensor,
-    bias: Tensor | None,
-    output: Any,
-    *,
-    heads: int,
-    groups: int | None = None,
-    by_head: bool = False,
-    scale: float,
-) -> dict[str, Any]:
-    """What `arguments` reads, of one map that makes queries, keys and values.
+def separate(inner: str, names: str, heads: str, scale: str | float = "scaling") -> Callable[[Any], dict[str, Any]]:
+    """How layers are read whose queries, keys and values come of three linear maps, see `arguments`.
 
     Parameters
     ----------
-    weight, bias : Tensor, shape ((h + 2 g) k, d) and ((h + 2 g) k,), or None
-        Queries of all heads first, then keys, then values; with `by_head` all three of the first head first.
-    output : torch.nn.Linear
-        The output projection.
-    heads, groups : int
-        Heads h, and g of keys and values, h by default.
-    by_head : bool
-        In which order rows stand.
-    scale : float
-        Factor of the logits.
+    inner : str
+        Attribute path from a layer to the module that all others lie in.
+    names : str
+        Attribute paths to the linear maps of queries, keys, values and output.
+    heads, scale : str
+        Attribute paths to the number of heads and the factor of the logits; a number is that factor.
     """
-    groups = groups or heads
 
-    def parts(rows):
-        if rows is None:
-            return None, None, None
-        if by_head:
-            return (part.flatten(0, 1) for part in rows.unflatten(0, (heads, 3, -1)).unbind(1))
-        k = len(rows) // (heads + 2 * groups)
-        return rows.split([heads * k, groups * k, groups * k])
+    def read(layer):
+        module = attrgetter(inner)(layer)
+        count = attrgetter(heads)(module)
+        factor = attrgetter(scale)(module) if isinstance(scale, str) else scale
+        return linear_maps(*attrgetter(*names.split())(module)) | {"heads": count, "groups": count, "scale": factor}
 
-    names = ("query", "key", "value")
-    weights = dict(zip(names, parts(weight), strict=True))
-    biases = dict(zip((f"{name}_bias" for name in names), parts(bias), strict=True))
-    last = {"output": output.weight, "output_bias": output.bias}
-    return weights | biases | last | {"heads": heads, "groups": groups, "scale": scale}
+    return read
+
+
+def linear_maps(query: Any, key: Any, value: Any, output: Any) -> dict[str, Any]:
+    """Weights and biases of four linear maps, as `arguments` reads them."""
+    linear = {"query": query, "key": key, "value": value, "output": output}
+    weights = {name: module.weight for name, module in linear.items()}
+    return weights | {f"{name}_bias": module.bias for name, module in linear.items()}
+
+
+def fused(
+    inner: str,
+    names: str,
+    heads: str,
+    groups: str | None = None,
+    scale: str | Callable[[Any], float] = "scaling",
+    *,
+    by_head: bool = False,
+    columns: bool = False,
+) -> Callable[[Any], dict[str, Any]]:
+    """How layers are read of which one linear map makes queries, keys and values.
+
+    Parameters
+    ----------
+    inner : str
+        Attribute path from a layer to the module that both maps lie in.
+    names : str
+        Attribute paths to that map and to the output's.
+    heads, groups : str
+        Attribute paths to the number of heads h, and g of those of keys and values, h by default.
+    scale : str or callable
+        Attribute path to the factor of the logits, or that of the module.
+    by_head : bool
+        Whether all three of the first head come first; else queries of all heads, then keys, then values.
+    columns : bool
+        Whether both maps are ``Conv1D``, x W + b with W (in, out), so that rows are its columns.
+    """
+
+    def read(layer):
+        module = attrgetter(inner)(layer)
+        rows, output = attrgetter(*names.split())(module)
+        h = attrgetter(heads)(module)
+        g = h if groups is None else attrgetter(groups)(module)
+
+        def parts(rows):
+            if rows is None:
+                return None, None, None
+            if by_head:
+                return (part.flatten(0, 1) for part in rows.unflatten(0, (h, 3, -1)).unbind(1))
+            k = len(rows) // (h + 2 * g)
+            return rows.split([h * k, g * k, g * k])
+
+        weight, last = (each.weight.T if columns else each.weight for each in (rows, output))
+        said = dict(zip(("query", "key", "value"), parts(weight), strict=True))
+        said |= dict(zip(("query_bias", "key_bias", "value_bias"), parts(rows.bias), strict=True))
+        said |= {"output": last, "output_bias": output.bias, "heads": h, "groups": g}
+        return said | {"scale": attrgetter(scale)(module) if isinstance(scale, str) else scale(module)}
+
+    return read
 
 
 def arguments(said: dict[str, Any], rotation: Rotation | None = None) -> dict[str, Any]:
@@ -95,11 +116,6 @@ def arguments(said: dict[str, Any], rotation: Rotation | None = None) -> dict[st
         like; "heads" h, "groups" g, "scale"; and optionally "query_norm" and "key_norm", modules, and "cap".
     rotation : Rotation, optional
         What turns queries and keys.
-
-    Raises
-    ------
-    ValueError
-        "its queries and keys are normalised ..." in a way that `Attention` does not know.
     """
     h, g = said["heads"], said["groups"]
     given = {"scale": said["scale"], "cap": said.get("cap"), "output_bias": _copy(said["output_bias"])}

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipnb.models.calls import first_of, with_tokens, without_cache
 from lipnb.models.changes import Draws
-from lipnb.models.self_check import refuse_draws, run, some_inputs
+from lipnb.models.hooks import Call, capture
+from lipnb.models.network import one_call, refuse_draws, run, some_inputs
 
 __all__ = ["OwnAttention"]
 
@@ -45,7 +45,7 @@ class OwnAttention:
         self, network: Any, reads: str, module: torch.nn.Module, giver: torch.nn.Module, call: int = 0
     ) -> None:
         self._network, self._reads, self._module, self._giver, self._call = network, reads, module, giver, call
-        self._others: dict[int, tuple] = {}
+        self._calls: dict[int, Call] = {}
         said = (getattr(where, name, None) for where in (module, network.config) for name in HEADS)
         self.heads = next((count for count in said if isinstance(count, int) and count > 0), 1)
         self.width = int(getattr(network.config, "hidden_size", None) or 1)
@@ -59,20 +59,13 @@ class OwnAttention:
         return f"OwnAttention({type(self._module).__name__}, width {self.width}, by automatic differentiation)"
 
     def _of_one(self, x):
-        if x.shape[1] not in self._others:
+        if x.shape[1] not in self._calls:
             # a thread of its own: this pass has no part in the derivative that is being taken of `x`
             with ThreadPoolExecutor(1) as aside:
-                self._others[x.shape[1]] = aside.submit(self.others, x.shape[1]).result()
-        args, kwargs = self._others[x.shape[1]]
-        given = []
-        hook = self._giver.register_forward_hook(lambda module, args, output: given.append(output))
-        args, kwargs = with_tokens(self._module, args, kwargs, x)
-        try:
-            with Draws():
-                self._module(*args, **kwargs)
-        finally:
-            hook.remove()
-        return first_of(given[0])
+                self._calls[x.shape[1]] = aside.submit(self.call, x.shape[1]).result()
+        with capture(self._giver) as calls, Draws():
+            self._calls[x.shape[1]].again(x)
+        return calls[0].given
 
     def _tensors(self):
         """Its weights and buffers, name -> tensor, as `Attention` has them."""
@@ -80,19 +73,11 @@ class OwnAttention:
         return {f"{part}.{key}": value for part, module in parts.items() for key, value in module.state_dict().items()}
 
     @torch.no_grad()
-    def others(self, n: int) -> tuple[tuple, dict[str, Any]]:
-        """What the module is given when the network reads n tokens, and with them: arguments by place, and by name."""
-        network, seen, draws = self._network, [], Draws()
-        inputs = some_inputs(network, self._reads, n)
-
-        def keep(module, args, kwargs):
-            seen.append((args, without_cache(kwargs)))
-
-        hook = self._module.register_forward_pre_hook(keep, with_kwargs=True)
-        try:
-            run(network, self._reads, inputs, draws)
-        finally:
-            hook.remove()
+    def call(self, n: int) -> Call:
+        """The call of the module when the network reads n tokens: what else it is given, with them."""
+        inputs, draws = some_inputs(self._network, self._reads, n), Draws()
+        with capture(self._module) as calls:
+            run(self._network, self._reads, inputs, draws)
         if draws.moved:
-            refuse_draws(network, self._reads, inputs)
-        return seen[self._call]
+            refuse_draws(self._network, self._reads, inputs)
+        return one_call(calls, self._module, self._call)

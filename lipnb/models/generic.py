@@ -6,9 +6,8 @@ import torch
 
 from lipnb.models.families import ARCHITECTURES
 from lipnb.models.layers import Architecture
-from lipnb.models.self_check import CAUSAL, leak, vocabulary
-
-__all__ = ["located", "own_mask", "unknown_family"]
+from lipnb.models.network import ROUNDING, vocabulary
+from lipnb.models.self_check import leak
 
 EXACT = {"experts_implementation": "eager"}  # the fast sums over experts know no float64
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
@@ -16,13 +15,7 @@ UNSAID = 2048  # tokens, where a configuration says none of these
 
 
 def unknown_family(model_type: str, name: str) -> Architecture:
-    """What is known of a family without an entry here before its network is there.
-
-    Raises
-    ------
-    ValueError
-        "... is a ... model, which is not supported ...", where the library of models has none of that type.
-    """
+    """What is known of a family without an entry here before its network is there; ValueError where there is none."""
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     if model_type not in MODEL_MAPPING_NAMES:
@@ -35,7 +28,6 @@ def unknown_family(model_type: str, name: str) -> Architecture:
         masks=(True, False),
         layers="",
         attention="",
-        projected="",
         matrices=None,
         norm=None,
         longest=_longest,
@@ -46,21 +38,8 @@ def unknown_family(model_type: str, name: str) -> Architecture:
 def located(network: torch.nn.Module, architecture: Architecture, name: str) -> Architecture:
     """Where the attention of a network lies: in a list of layers, with one module named ``...Attention`` in each.
 
-    In hybrids some layers of the list have none.
-
-    Parameters
-    ----------
-    network : torch.nn.Module
-        Any network of transformers; its weights are not looked at.
-    architecture : Architecture
-        From `unknown_family`.
-    name : str
-        Of the model, for the sentence.
-
-    Raises
-    ------
-    ValueError
-        "... is a ... model, which is not supported: ..."
+    In hybrids some layers of the list have none. A network where it cannot be found, or that reads no tokens, is a
+    ValueError: "... is a ... model, which is not supported: ...".
     """
     from transformers import PreTrainedModel
 
@@ -109,14 +88,8 @@ def _read(network, path, above):
 
 
 def own_mask(network: torch.nn.Module, wanted: bool | None, name: str) -> bool:
-    """Whether a network of a family without an entry is causal, found by running it.
-
-    Raises
-    ------
-    ValueError
-        "the network of ... cannot be run ...", "... is causal and cannot be loaded with masked=False ..."
-    """
-    masked = leak(network, name) <= CAUSAL
+    """Whether a network of a family without an entry is causal, found by running it; ValueError if not as wanted."""
+    masked = leak(network, name) <= ROUNDING
     if wanted is not None and bool(wanted) != masked:
         found = "causal" if masked else "not causal"
         raise ValueError(

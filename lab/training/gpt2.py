@@ -1,16 +1,14 @@
-"""A new GPT-2 of any size to train, and its checkpoint."""
+"""A new GPT-2 of any size to train, and a trained one; `lipnb.models.save_gpt2` writes it."""
 
 import os
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from lipnb.models.files import check_weights, quiet
+from lipnb.models.config_checks import check_weights
+from lipnb.models.files import quiet
 
-__all__ = ["load_gpt2", "new_gpt2", "save_gpt2"]
-
-SHARD = "4MB"  # the repository keeps no large file
+__all__ = ["NextToken", "load_gpt2", "new_gpt2"]
 
 
 class NextToken(torch.nn.Module):
@@ -77,42 +75,3 @@ def load_gpt2(folder: str | os.PathLike) -> NextToken:
             folder, dtype=torch.float32, local_files_only=True, use_safetensors=True
         )
     return NextToken(model.eval().requires_grad_(False))
-
-
-def save_gpt2(
-    network: NextToken,
-    tokenizer: Any,
-    end: str,
-    folder: str | os.PathLike,
-    *,
-    dtype: torch.dtype | None = torch.float16,
-) -> None:
-    """Write a checkpoint that `lipnb.models.load` and Hugging Face read: config, safetensors in small files, tokenizer.
-
-    Parameters
-    ----------
-    network : NextToken
-        From `new_gpt2`.
-    tokenizer : tokenizers.Tokenizer
-        Its tokenizer.
-    end : str
-        The token that ends a text.
-    folder : str or path
-        Made if it is not there.
-    dtype : torch.dtype
-        Type of the stored weights; None for that of the network, which is then left as it is.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    with quiet():
-        from transformers import PreTrainedTokenizerFast
-
-        model = network.model if dtype is None else network.model.to(dtype)
-        model.save_pretrained(folder, max_shard_size=SHARD)
-        PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer,
-            bos_token=end,
-            eos_token=end,
-            model_max_length=network.model.config.max_position_embeddings,
-        ).save_pretrained(folder)
-    (folder / "generation_config.json").unlink(missing_ok=True)  # nothing is generated here
