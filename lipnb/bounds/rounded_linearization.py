@@ -176,14 +176,11 @@ class RoundedLinearization:
 def _logits(att, products, log_weights, largest):
     """Logits (h, n, n or n + 1), with the sinks' column, and slopes of the cap, of products of queries and keys.
 
-    As `Attention` makes them, but for the sinks, which are a column here: cap, log weights, places, sinks. The weights
-    were divided by their largest, and so is what the exponential of a sink is.
+    As `Attention.logits` makes them; the sinks are a column here. The weights were divided by their largest, and so is
+    what the exponential of a sink is.
     """
     n = products.shape[-1]
-    logits, cap_slope = att.capped(products)
-    if log_weights is not None:
-        logits = logits + log_weights
-    logits = att.place(logits.clone(), n)  # which writes: `products` are to stay what they are
+    logits, cap_slope = att.logits(products.clone(), log_weights, n)  # which may write: `products` stay what they are
     if att.sinks is not None:
         logits = torch.cat([logits, (att.sinks - largest)[:, None, None].expand(-1, n, 1)], -1)
     return logits, cap_slope
