@@ -16,13 +16,6 @@ from lipnb.cli.words import Parser, Unknown, nearest
 
 __all__ = ["enter", "main"]
 
-# verbs of the other command, and what they were called before
-MOVED = {
-    "scan": "lipnb scan",
-    "sweep": "lipnb sweep",
-    "results": "python -m lab tables",
-    **{verb: f"python -m lab {verb}" for verb in ("tables", "figures", "train", "verify", "bench", "pages")},
-}
 VERBS = ("scan", "sweep", "status", "fetch")  # in the order of the help; each is lipnb/cli/VERB.py
 
 EPILOG = """examples:
@@ -53,8 +46,7 @@ def _arguments(parser, verbs, argv):
         parser.print_help()
         return None
     if not argv[0].startswith("-") and argv[0] not in verbs:
-        moved = f": it is `{MOVED[argv[0]]}`" if argv[0] in MOVED else nearest(argv[0], verbs)
-        parser.error(f"there is no verb {argv[0]!r}{moved}")
+        parser.error(f"there is no verb {argv[0]!r}{nearest(argv[0], verbs)}")
     arguments, rest = parser.parse_known_args(argv)
     if rest:
         verbs.get(arguments.verb, parser).refuse(rest)

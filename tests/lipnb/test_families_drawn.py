@@ -22,7 +22,7 @@ from lipnb.models.calls import tokens_of, with_tokens
 from lipnb.models.changes import unconverted
 from lipnb.models.own_attention import OwnAttention
 from lipnb.models.self_check import run, some_inputs
-from lipnb.scanning.checking import self_check
+from lipnb.scanning.measure import self_check
 
 
 def load(folder, model_type, changes=None, **options):

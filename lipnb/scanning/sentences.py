@@ -1,14 +1,16 @@
-"""What a scan found, in a few sentences of plain words, each computed from its tables; and what each of them means."""
+"""What a scan found, and what it could not: in a few sentences of plain words, each computed from its tables."""
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from lipnb.scanning.folder import Scan
-from lipnb.scanning.summary import ENDS, TITLES, closest, measured, range_of, rounded_up, times
+from lipnb.recording.table import GAP
+from lipnb.scanning import fmt
+from lipnb.scanning.fmt import figures, range_of, short
+from lipnb.scanning.summary import TITLES, closest, measured
 
-__all__ = ["NUMBER", "PAGES", "WHERE", "Finding", "as_written", "figures_of", "roughest", "verdicts"]
+__all__ = ["Finding", "findings"]
 
 # the book's pages that findings name, by their files in notebooks/, with their titles
 PAGES = {
@@ -26,6 +28,13 @@ PAGES = {
 }
 NUMBER = re.compile(r"\((\d\d)\)")  # of a page, in what a finding means
 WHERE = "Numbers in parentheses: pages of the book, notebooks/NN_*.ipynb in a clone of lipnb; `make html` renders them."
+ENDS = {"layers": "last layer", "hidden": "last hidden states", "logits": "logits"}  # of the whole network
+BASELINES = {  # and why there is none
+    "random": "No baseline of random weights: those of this model are random themselves.",
+    "shuffled": "No baseline of shuffled tokens: this model reads images, which are not put in another order.",
+}
+AGAIN = "What is shown was measured all the same; the same command tries the rest again."
+MOST = 12  # places that a sentence names
 TWICE, LITTLE = 2, 1.1  # times a baseline from which a layer is told from it, and below which it is as large
 
 
@@ -49,7 +58,7 @@ class Finding(NamedTuple):
         return [page for number in NUMBER.findall(self.means) for page in PAGES if page.startswith(number)]
 
 
-def verdicts(found: Scan) -> list[Finding]:
+def findings(found: Any) -> list[Finding]:
     """Which layer is roughest and how far from its baselines, what grows, what the bounds miss; heads, tokens, network.
 
     Parameters
@@ -103,7 +112,7 @@ def _closely(found, top):
     if len(heads):
         parts.append(f"its roughest head is head {heads.loc[heads.lipschitz.idxmax(), 'head']}")
     if len(tokens):
-        parts.append(f"the token that moves the others most is {_named(as_written(tokens).loc[tokens.moves.idxmax()])}")
+        parts.append(f"the token that moves the others most is {_named(tokens.loc[tokens.moves.idxmax()])}")
     if not parts:
         return ""
     length, said = (heads if len(heads) else tokens).length.iloc[0], " and ".join(parts)
@@ -122,31 +131,24 @@ def _roughest(good, closely=""):
     words = {"over_random": "that of random weights", "over_shuffled": "that of shuffled text"}
     there = {name: top[name] for name in words if name in top and pd.notna(top[name])}
     beside = " and ".join(
-        f"as large as {words[name]}" if f"{value:.2g}" == "1" else f"{value:.3g} times {words[name]}"
+        f"as large as {words[name]}" if short(value, 2) == "1" else f"{short(value)} times {words[name]}"
         for name, value in there.items()
     )
-    several = len(longest) > 1
-    constant = f"constant {figures_of(top.lipschitz)}"
+    several, at = len(longest) > 1, f"at {top.length} tokens"
+    said = f"Roughest {at}: layer {top.layer}, " if several else f"Layer {top.layer} {at}: "
+    said += f"constant {figures(top.lipschitz)}"
     if top.measured > 1:
-        constant += f" (mean of {top.measured} windows, the largest {figures_of(top.high)})"
+        said += f" (mean of {top.measured} windows, the largest {figures(top.high)})"
+    said += (f", {beside}" if beside else "") + "." + closely
     yield Finding(
-        (
-            f"Roughest at {top.length} tokens: layer {top.layer}, "
-            if several
-            else f"Layer {top.layer} at {top.length} tokens: "
-        )
-        + constant
-        + (f", {beside}" if beside else "")
-        + "."
-        + closely
-        + (f" Smoothest: layer {low.layer}, {figures_of(low.lipschitz)}." if several else ""),
+        said + (f" Smoothest: layer {low.layer}, {figures(low.lipschitz)}." if several else ""),
         "No fault by itself: that is the worst small change of the tokens, and most changes do far less (75). "
         + _baselines(there)
         + "Attention that is smooth by construction can do less (64).",
     )
     if several and longest.relative.notna().any():
         most = longest.loc[longest.relative.idxmax()]
-        smallest, largest = f"{longest.relative.min():.3g}", f"{most.relative:.3g}"
+        smallest, largest = short(longest.relative.min()), short(most.relative)
         yield Finding(
             f"In units of their tokens layers compare: from {smallest} to {largest}, the largest in layer {most.layer}."
             if smallest != largest
@@ -159,16 +161,12 @@ def _roughest(good, closely=""):
 
 def _baselines(there):
     """What the baselines of the roughest layer say."""
-    said = ""
-    if (random := there.get("over_random")) is not None:
-        if random > TWICE:
-            said += "Training made it so, not its shape (43). "
-        else:
-            said += (
-                "Random weights of this shape come within a factor of two. "
-                if random > 1 / TWICE
-                else "Random weights of this shape are rougher. "
-            )
+    said, random = "", there.get("over_random")
+    if random is not None and random > TWICE:
+        said = "Training made it so, not its shape (43). "
+    elif random is not None:
+        near = "come within a factor of two" if random > 1 / TWICE else "are rougher"
+        said = f"Random weights of this shape {near}. "
     if (shuffled := there.get("over_shuffled")) is not None:
         far = max(shuffled, 1 / shuffled) if shuffled > 0 else float("inf")
         part = "little part" if far < LITTLE else "some part, less than a factor of two" if far < TWICE else "a part"
@@ -179,30 +177,29 @@ def _baselines(there):
 def _growth(good, lengths, trained=True):
     if len(lengths) < 2:
         return
-    shortest, longest = (
-        good[good.length == length].set_index("layer").lipschitz for length in (min(lengths), max(lengths))
-    )
+    ends = min(lengths), max(lengths)
+    shortest, longest = (good[good.length == length].set_index("layer").lipschitz for length in ends)
     growth = (longest / shortest).dropna()
+    means = "Trained layers need not grow as random ones do (43)."
+    if trained:
+        means = (
+            "In most trained layers the constant grows as attention gathers on the same few tokens (43), and no rate "
+            "holds for all (41): measure at the length that you use."
+        )
     if len(growth):
-        spread = range_of(f"{growth.min():.2g}", f"{growth.max():.2g}")
+        spread = range_of(short(growth.min(), 2), short(growth.max(), 2))
         yield Finding(
-            f"From {min(lengths)} to {max(lengths)} tokens the constant changes by a factor of {spread}"
+            f"From {ends[0]} to {ends[1]} tokens the constant changes by a factor of {spread}"
             f"{', depending on the layer' if ' to ' in spread else ''}; the square root of the length would give "
-            f"{(max(lengths) / min(lengths)) ** 0.5:.2g}.",
-            "Bounds of the theory grow like the square root. "
-            + (
-                "In most trained layers the constant grows as attention gathers on the same few tokens (43), and no "
-                "rate holds for all (41): measure at the length that you use."
-                if trained
-                else "Trained layers need not grow as random ones do (43)."
-            ),
+            f"{short((ends[1] / ends[0]) ** 0.5, 2)}.",
+            f"Bounds of the theory grow like the square root. {means}",
         )
 
 
 def _bounds(good, trained=True):
     if good.certified_over.notna().any():
         yield Finding(
-            f"Certified upper bounds lie within a factor of {rounded_up(good.certified_over.max())} of the constant.",
+            f"Certified upper bounds lie within a factor of {fmt.up(good.certified_over.max())} of the constant.",
             "Proved, in the windows certified: no small change of the tokens is amplified more. For short windows "
             "lipnb.certify without columns=0 comes nearer, and takes longer (72).",
         )
@@ -210,7 +207,7 @@ def _bounds(good, trained=True):
         over = good[f"over_{order[0]}"]
         where = f" where it is known, in {over.count()} of {len(over)} layers and lengths" if over.isna().any() else ""
         yield Finding(
-            f'Of bounds in closed form "{TITLES[order[0]]}" comes closest, {times(over.mean())} times too high on '
+            f'Of bounds in closed form "{TITLES[order[0]]}" comes closest, {fmt.times(over.mean())} times too high on '
             f"average{where}.",
             f"Usual{' on trained layers' if trained else ''}: such a formula is simple, or holds for the worst input "
             "of all. For a number to rely on take the certified one (71).",
@@ -222,9 +219,10 @@ def _heads(heads):
         top = heads.loc[heads.lipschitz.idxmax()]
         where = f"head {top['head']} of layer {top.layer}"
         beside = heads[heads.layer == top.layer].lipschitz
-        usual = f", {top.lipschitz / beside.median():.2g} times the median of that layer's heads" * (len(beside) > 1)
+        usual = f", {short(top.lipschitz / beside.median(), 2)} times the median of that layer's heads"
+        usual *= len(beside) > 1
         yield Finding(
-            f"Roughest head alone: {where}, {figures_of(top.lipschitz)} at {top.length} tokens{usual}.",
+            f"Roughest head alone: {where}, {figures(top.lipschitz)} at {top.length} tokens{usual}.",
             "The head to look at first. Heads add up or cancel, so the layer may be rougher or smoother (74).",
         )
 
@@ -233,39 +231,30 @@ def _tokens(tokens, trained=True):
     """Which token moves the others most, in how many layers."""
     if not len(tokens):
         return
-    first = as_written(tokens).loc[tokens.groupby("layer").moves.idxmax()]
+    first = tokens.loc[tokens.groupby("layer").moves.idxmax()]
     place = first.place.mode()[0]
     named = first[first.place == place]
     top = first.loc[first.moves.idxmax()]
     median = tokens[tokens.layer == top.layer].moves.median()
-    usual = f"{top.moves / median:.2g} times as far as the median token of layer {top.layer}" if median > 0 else ""
+    usual = f"{short(top.moves / median, 2)} times as far as the median token of layer {top.layer}" * bool(median > 0)
+    sentence = "The token that moves the others most "
     if 2 * len(named) <= len(first):
-        sentence = "The token that moves the others most differs from layer to layer; farthest moves "
-        sentence += f"{_named(top)}, in layer {top.layer}" + (f", {usual}." if usual else ".")
+        sentence += f"differs from layer to layer; farthest moves {_named(top)}, in layer {top.layer}"
+        sentence += f", {usual}" if usual else ""
     else:
         layers = f"in {len(named)} of {len(first)} layers " if len(first) > 1 else ""
-        sentence = (
-            f"The token that moves the others most is {layers}{_named(named.iloc[0])}, of {tokens.place.max() + 1}"
-            + (
-                f"; {'it moves' if top.place == place else f'{_named(top)} moves'} them up to {usual}."
-                if usual
-                else "."
-            )
-        )
-    often = "Trained layers often lean on one token, such as the first: what"
-    yield Finding(sentence, f"{often if trained else 'What'} changes it changes what attends to it (46).")
-
-
-def as_written(tokens: pd.DataFrame) -> pd.DataFrame:
-    """Tokens with a column `written`: folders of scans made before there was one have the vocabulary's signs."""
-    return tokens if "written" in tokens else tokens.assign(written=tokens.token.map(repr))
+        sentence += f"is {layers}{_named(named.iloc[0])}, of {tokens.place.max() + 1}"
+        moves = "it moves" if top.place == place else f"{_named(top)} moves"
+        sentence += f"; {moves} them up to {usual}" if usual else ""
+    often = "Trained layers often lean on one token, such as the first: what" if trained else "What"
+    yield Finding(f"{sentence}.", f"{often} changes it changes what attends to it (46).")
 
 
 def _whole(whole, count):
     layers, ends = whole[whole.part == "layer"], whole[whole.part != "layer"]
     if len(layers):
         top = layers.loc[layers.lipschitz.idxmax()]
-        spread = range_of(figures_of(layers.lipschitz.min()), figures_of(top.lipschitz))
+        spread = range_of(figures(layers.lipschitz.min()), figures(top.lipschitz))
         yield Finding(
             f"Whole layers, with residuals, norms and MLP: {spread} at {top.length} tokens"
             + (f", the largest in layer {top.layer}." if " to " in spread else "."),
@@ -273,31 +262,86 @@ def _whole(whole, count):
         )
     for row in ends.itertuples():
         rest = "" if row.converged else " (at least: not converged)"
-        composed = getattr(row, "composed", None)  # None: a scan made before this was asked
         # of some layers alone it bounds nothing, nor what more than the layers makes
-        multiplied = composed and len(layers) == count > 1
-        product = f"; the product of its layers, an upper bound, is about {figures_of(layers.lipschitz.prod())}"
+        multiplied = row.composed and len(layers) == count > 1
+        sentence = (
+            f"The whole network, to its {ENDS[row.part]}: {figures(row.lipschitz)}{rest}, in units of its tokens "
+        )
+        sentence += short(row.relative)
         means = {
             "layers": "That is before the final norm, or whatever else follows the last layer (74).",
-            "hidden": "What follows the last layer, such as a final norm, is in it (74)."
-            if composed is not None and not composed
-            else "What the worst small change of the embeddings does at the end (74).",
+            "hidden": "What follows the last layer, such as a final norm, is in it (74).",
             "logits": "Of all logits together, whose number and scale are large: compare the relative number (74).",
         }[row.part]
-        yield Finding(
-            f"The whole network, to its {ENDS[row.part]}: {figures_of(row.lipschitz)}{rest}, in units of its tokens "
-            f"{row.relative:.3g}{product if multiplied else ''}.",
-            means
-            + (" Layers do not amplify the same change: a product of constants says little." if multiplied else ""),
+        if row.part == "hidden" and row.composed:
+            means = "What the worst small change of the embeddings does at the end (74)."
+        if multiplied:
+            sentence += f"; the product of its layers, an upper bound, is about {figures(layers.lipschitz.prod())}"
+            means += " Layers do not amplify the same change: a product of constants says little."
+        yield Finding(f"{sentence}.", means)
+
+
+def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
+    """What was not measured, and why, in sentences."""
+    settings, said = about["settings"], []
+    failed = summary[~summary.passed & summary.self_check.notna()]
+    for row in failed.itertuples():
+        said.append(
+            f"Layer {row.layer} at n = {row.length} failed its self-check (error {row.self_check:.1e}, leak "
+            f"{row.leak:.1e}): not measured."
         )
+    work = {int(n): operations for n, operations in settings["work"].items()}
+    if not settings["certified"]:
+        said.append("Certified upper bounds were not asked for.")
+    elif all(operations is None for operations in work.values()):
+        why = (
+            "lipnb.certify knows attention in closed form, not whole blocks with residual and norm"
+            if settings["object"] == "block"
+            else f"lipnb knows no closed form of the attention of {settings['architecture']}, and measured the "
+            "network's own module by automatic differentiation"
+        )
+        close = settings["close"] is not None
+        said.append(f"No certified bounds{', and no look at single heads and tokens' if close else ''}: {why}.")
+    else:
+        for n, operations in work.items():
+            if operations > settings["upper_work"]:
+                said.append(
+                    f"No certified bound at n = {n}: about {fmt.large(operations)} operations each, more than "
+                    f"the limit of {fmt.large(settings['upper_work'])} (--upper-work)."
+                )
+        if settings["certified"] < settings["windows"]:
+            said.append(
+                f"Certified: {settings['certified']} of {settings['windows']} windows of each length (upper_windows in "
+                "Python)."
+            )
+    before, after = settings["special"]
+    if before or after:
+        said.append(f"Each window is {' '.join([*before, '...', *after])}: special tokens are among its n.")
+    elif settings["tokenizer"]:
+        said.append("No special tokens stand around the windows.")
+    said += [BASELINES[name] for name in BASELINES if name not in settings["baselines"]]
+    if settings["close"] is not None and settings.get("no_logits"):
+        said.append(settings["no_logits"])
+    if settings.get("left_out"):
+        said.append(settings["left_out"])
+    if 1 in settings["lengths"]:
+        said.append("A window of one token has no mask to check.")
+    return said
 
 
-def figures_of(value: float) -> str:
-    """A constant in three digits, as text.
+def as_sentences(gaps: pd.DataFrame) -> list[str]:
+    """What was not measured, those of one reason in one sentence, and what to do; nothing where there are no gaps.
 
     Examples
     --------
-    >>> [figures_of(value) for value in (0.07, 3.9, 647.93, 199450.0, 7.2e9)]
-    ['0.07', '3.9', '648', '199,000', '7.2e+09']
+    >>> rows = [("scan", "layer 2", "overflow"), ("heads", "head 0 of layer 2", "overflow")]
+    >>> as_sentences(pd.DataFrame(rows, columns=["table", "gap", "reason"]))[0]
+    'Not measured: layer 2; head 0 of layer 2. Reason: overflow.'
     """
-    return f"{value:.3g}" if value < 1e3 or value >= 1e6 else f"{float(f'{value:.3g}'):,.0f}"
+    said = []
+    for reason, group in gaps.groupby("reason", sort=False):
+        named = [*group[GAP].iloc[:MOST]]
+        if len(group) > MOST:
+            named.append(f"and {len(group) - MOST} more, which the *.json files name")
+        said.append(f"Not measured: {'; '.join(named)}. Reason: {str(reason).rstrip('.')}.")
+    return [*said, AGAIN] if said else said
