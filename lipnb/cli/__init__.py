@@ -54,23 +54,9 @@ def _arguments(parser, verbs, argv):
 
 
 def enter(prog: str, description: str, package: str, verbs: Sequence[str], argv: Sequence[str] | None = None) -> int:
-    """Do what a command of several verbs was asked for.
+    """Do what a command was asked for, whose `verbs` are modules of `package`, in the order of the help; its exit code.
 
-    Parameters
-    ----------
-    prog, description : str
-        What the command is called, and what it does.
-    package : str
-        Package whose modules are the verbs.
-    verbs : sequence of str
-        Names of these modules, in the order of the help.
-    argv : list of str, optional
-        The words after the command; default: those of the command line.
-
-    Returns
-    -------
-    int
-        Exit code: an expected failure is one sentence on stderr and 1; what does not exist, 2.
+    An expected failure is one sentence on stderr and 1; what does not exist, 2.
     """
     parser, choices = _parser(prog, description, package, verbs)
     arguments = _arguments(parser, choices, sys.argv[1:] if argv is None else argv)

@@ -115,7 +115,8 @@ def run(arguments):
         options = ScanOptions(**_asked(arguments))
     except ValueError as error:
         raise Unknown(str(error).rstrip(".")) from None
-    _check_places(text, output)  # said before anything is loaded
+    if output is not None and output.is_file():
+        raise FileExistsError(f"--output {output} is a file: name a folder.")
 
     from lipnb.origin import extra
 
@@ -127,7 +128,7 @@ def run(arguments):
         from lipnb.scanning.run import begin
         from lipnb.scanning.summary import check_alike
 
-    _check_name(text)
+    _check_text(text)
     places = [place for place in (model, against) if place is not None]
     stored = [_stored(place) for place in places]
     if against is not None and stored[1] is None:
@@ -165,25 +166,19 @@ def _asked(arguments):
     return {one.name: getattr(arguments, one.name) for one in fields(ScanOptions) if one.metadata}
 
 
-def _check_places(text, output):
-    """Refuse what a look at the disk can tell."""
+def _check_text(text):
+    """Refuse a text that is there under no name, before a model is loaded."""
     from lipnb import corpora
+    from lipnb.models import PICTURES
 
-    if ("/" in text or Path(text).suffix) and not Path(text).exists():
+    if Path(text).exists():
+        return
+    if "/" in text or Path(text).suffix:
         raise FileNotFoundError(
             f"the text {text!r} was not found: it is no file, and no folder of images; built-in texts are "
             f"{', '.join(corpora.NAMES)}."
         )
-    if output is not None and output.is_file():
-        raise FileExistsError(f"--output {output} is a file: name a folder.")
-
-
-def _check_name(text):
-    """Refuse a text that is the name of nothing, with the nearest one."""
-    from lipnb import corpora
-    from lipnb.models import PICTURES
-
-    if not ("/" in text or Path(text).suffix or Path(text).exists() or text in PICTURES):
+    if text not in PICTURES:
         known("file or corpus", [text], [*corpora.NAMES, "pictures", "random"], every=True)
 
 

@@ -32,7 +32,8 @@ class Scan:
     Attributes
     ----------
     table : DataFrame
-        One row for each layer, length and window. `lipnb.scanning.columns` explains its columns and those below.
+        One row for each layer, length and window. `lipnb.scanning.summary.COLUMNS` explains its columns and
+        those below.
     summary : DataFrame
         One row for each layer and length: means, ranges, and how many times too high each bound is.
     about : dict

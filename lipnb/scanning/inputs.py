@@ -22,18 +22,10 @@ TEXTS = f"give a text file or one of {', '.join(corpora.NAMES)}"
 
 
 class Reader:
-    """The network on the inputs of each length, as it is and as its baselines; only the last length read is kept.
+    """The network on its inputs, as it is and as its baselines; only the last length read is kept.
 
-    Parameters
-    ----------
-    model : lipnb.models.Model
-        What is scanned.
-    inputs : dict
-        Length n -> token ids (windows, n) or images (windows, c, h, w).
-    ends : tuple of int
-        Special tokens before and after each window, which no shuffle moves.
-    seed : int
-        Of random weights and of the shuffle.
+    The inputs are by their length n: token ids (windows, n), or images (windows, c, h, w). No shuffle moves the special
+    tokens before and after each window, `ends`; the seed is of random weights and of the shuffle.
     """
 
     def __init__(self, model: Model, inputs: dict[int, Tensor], ends: tuple[int, int] = (0, 0), seed: int = 0) -> None:

@@ -47,17 +47,11 @@ def tried(rows: list[dict], what: str) -> Iterator[None]:
 
 @torch.no_grad()
 def self_check(model: Model, layer: int, read: Reading) -> tuple[float, float, bool]:
-    """Whether our map of a layer is that of the network, and the mask that of the model, at what the layer received.
+    """Whether our map of a layer is that of the network, and the mask that of the model: error, leak, passed.
 
-    Returns
-    -------
-    error : float
-        Largest difference between our output and the network's, relative to the network's largest entry.
-    leak : float
-        How much the first half of the network's own outputs moves when the tokens that its attention receives in the
-        second half are replaced, relative; 0 for a causal layer. NaN where there is one token.
-    passed : bool
-        The error is within the tolerance, and the leak is there exactly without a mask.
+    The error is the largest difference between our output and the network's, over its largest entry. The leak is how
+    much the first half of the network's own outputs moves, relative, when the tokens that its attention receives in the
+    second half are replaced: 0 for a causal layer, NaN where there is one token. It is there exactly without a mask.
     """
     x, given = read.received, read.given
     f, tolerance = model.attention(layer, n=x.shape[-2]), TOLERANCE[x.dtype]
@@ -172,16 +166,7 @@ def relative(lipschitz: float, x, y) -> float:
 
 
 def one_head(f: Attention, head: int) -> Attention:
-    """One head of an attention alone, with its part of the output matrix and no output bias.
-
-    Examples
-    --------
-    >>> import torch
-    >>> f = Attention(*(torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(i)) for i in range(3)))
-    >>> x = torch.ones(5, 4)
-    >>> torch.equal(one_head(f, 1)(x), f(x)[:, 3:])
-    True
-    """
+    """One head of an attention alone, with its part of the output matrix and no output bias."""
     group = head // (f.heads // f.groups)
     if f.joint_norm:  # a norm of all heads together: the others stay, without a part in the output
         output = f.output_matrices()

@@ -33,23 +33,7 @@ ROUTES = {
 def write_report(
     found: Any, path: str | os.PathLike, against: Any = None, names: tuple[str, str] | None = None
 ) -> Path:
-    """Write the report to a file in one step, ``report.html`` of a folder that exists; gives its path.
-
-    Parameters
-    ----------
-    found : Scan
-        From `lipnb.scan` or `lipnb.scanning.load`.
-    path : str or path
-        A file, or a folder.
-    against : Scan, optional
-        Another scan, of the same windows, to which the report compares this one.
-    names : tuple of str, optional
-        What to call the two; default: by their models.
-
-    Returns
-    -------
-    Path
-    """
+    """Write the report in one step, as `Scan.report`; `names` of the two compared are by default the models'."""
     path = Path(path)
     path = path / "report.html" if path.is_dir() else path
     with recording.kept(path):
@@ -69,7 +53,7 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {name: getattr(fmt, name) for name in ("figures", "short", "small", "times", "up")}
+    environment.filters |= {name: getattr(fmt, name) for name in fmt.__all__}
     environment.filters["linked"] = _linked
     there = [key for key in TITLES if f"over_{key}" in summary]
     routes = {part for route in summary.get("route", pd.Series(dtype=str)).dropna() for part in route.split(" + ")}
@@ -83,7 +67,7 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         titles=TITLES,
         catalogue=[(bound, _range(summary, bound.column)) for bound in SCANNED if bound.column in there],
         inapplicable=_inapplicable(settings, there),
-        known={name for name in summary if summary[name].notna().any()},
+        known=_there(summary, summary),
         against=against and _against(found, against, names),
         routes=[(route, ROUTES.get(route, route)) for route in sorted(routes)],
         plots=_plots(found, good),
@@ -98,7 +82,6 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         top=sentences.roughest(good) if len(good) else None,
         skipped=sentences.skipped(found.about, summary),
         passed=int(summary.passed.sum()),
-        certified="certified" in summary and bool(summary.certified.notna().any()),
         text=_described(settings),
         sources=SOURCES,
         vacuous=[TITLES[key] for key in there if summary[f"over_{key}"].mean() > 3],
@@ -117,45 +100,36 @@ def _plots(found, good):
     def plot(caption, draw, *given, **options):
         plots.append((Markup(figures.in_report(draw, *given, **options)), caption))
 
-    for length, rows in good.groupby("length"):
-        bounded = any(
-            name in rows and rows[name].notna().any() for name in ("certified", *map("over_{}".format, PLOTTED))
-        )
-        plot(
-            f"Every layer at {length} tokens: the measured constant with its range over windows"
-            f"{', and upper bounds on it' if bounded else ''}, logarithmic scale.",
-            figures.layers,
-            rows,
-            {key: TITLES[key] for key in PLOTTED},
-            title=f"{length} tokens",
-        )
+    for n, rows in good.groupby("length"):
+        bounded = _there(rows, ["certified", *(f"over_{key}" for key in PLOTTED)])
+        said = f"Every layer at {n} tokens: the measured constant with its range over windows"
+        said += f"{', and upper bounds on it' if bounded else ''}, logarithmic scale."
+        plot(said, figures.layers, rows, {key: TITLES[key] for key in PLOTTED}, title=f"{n} tokens")
     if good.length.nunique() > 1:
         plot("How the constant grows with the number of tokens, layer by layer.", figures.growth, good)
     if len(good):
         n = good.length.max()
         longest = good[good.length == n]
-        plot(
-            f"Norms of the tokens that each layer receives, at {n} tokens: bounds on a ball grow with the square of "
-            "the largest.",
-            figures.radii,
-            longest,
+        said = f"Norms of the tokens that each layer receives, at {n} tokens: bounds on a ball grow with the square of "
+        plot(f"{said}the largest.", figures.radii, longest)
+        words = {"over_random": "random weights of the same shape", "over_shuffled": "the same tokens in random order"}
+        named = " and ".join(words[name] for name in _there(longest, words))
+        said = (
+            f"Constants at {n} tokens{named and f' beside {named}'}; dashed: in units of token norms, so that layers "
         )
-        plot(
-            f"Constants at {n} tokens{_beside(longest)}; dashed: in units of token norms, so that layers compare.",
-            figures.baselines,
-            longest,
-        )
+        plot(f"{said}compare.", figures.baselines, longest)
     if len(found.heads):
         n = found.heads.length.max()
         plot(f"Each head alone, with its part of the output matrix, at {n} tokens.", figures.heads, found.heads)
     if len(found.tokens):
-        n = found.tokens.length.max()
-        plot(
-            f"How far each of {n} tokens moves the outputs of the others, over the most in its layer.",
-            figures.tokens,
-            found.tokens,
-        )
+        said = f"How far each of {found.tokens.length.max()} tokens moves the outputs of the others, over the most in "
+        plot(f"{said}its layer.", figures.tokens, found.tokens)
     return plots
+
+
+def _there(rows, names):
+    """Those of some columns that hold a number."""
+    return [name for name in names if name in rows and rows[name].notna().any()]
 
 
 def _range(summary, key):
@@ -171,13 +145,6 @@ def _inapplicable(settings, there):
         if key not in there:
             groups.setdefault(settings["reasons"].get(key, "it could not be computed here"), []).append(title)
     return [(titles, reason) for reason, titles in groups.items()]
-
-
-def _beside(rows):
-    """Which baselines there are, in words."""
-    words = {"over_random": "random weights of the same shape", "over_shuffled": "the same tokens in random order"}
-    named = [said for name, said in words.items() if name in rows and rows[name].notna().any()]
-    return f" beside {' and '.join(named)}" if named else ""
 
 
 def _against(found, other, names):

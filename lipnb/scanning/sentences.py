@@ -39,15 +39,7 @@ TWICE, LITTLE = 2, 1.1  # times a baseline from which a layer is told from it, a
 
 
 class Finding(NamedTuple):
-    """One thing that a scan found.
-
-    Attributes
-    ----------
-    sentence : str
-        What was found.
-    means : str
-        Whether that is bad, or what would change it, in a clause or two, with the numbers of pages that explain it.
-    """
+    """What was found; and whether that is bad, or what would change it, with the numbers of pages that explain it."""
 
     sentence: str
     means: str
@@ -78,24 +70,16 @@ def findings(found: Any) -> list[Finding]:
     if not passed:
         means = "lipnb does not compute what this network computes, so it says nothing about it (74)."
         return [Finding("No layer passed its self-check: nothing was measured.", means)]
-    said = [
-        Finding(
-            f"{passed} of {len(summary)} layers and lengths passed the self-check.",
-            "What was measured is the model's own attention: same output, same mask (74).",
-        )
-    ]
+    means = "What was measured is the model's own attention: same output, same mask (74)."
+    said = [Finding(f"{passed} of {len(summary)} layers and lengths passed the self-check.", means)]
     if len(good):
         said += [*_roughest(good, _closely(found, roughest(good))), *_growth(good, settings["lengths"], trained)]
         said += _bounds(good, trained)
     said += [*_heads(found.heads), *_tokens(found.tokens, trained), *_whole(found.whole, settings["layers"])]
     if len(good) and not good.converged.all():
-        said.append(
-            Finding(
-                f"{int((~good.converged.astype(bool)).sum())} of {len(good)} did not converge: their constants are "
-                "lower bounds that may be too low.",
-                "A larger --rtol, or --dtype float64, lets the solver end (12).",
-            )
-        )
+        sentence = f"{int((~good.converged.astype(bool)).sum())} of {len(good)} did not converge: their constants are "
+        means = "A larger --rtol, or --dtype float64, lets the solver end (12)."
+        said.append(Finding(f"{sentence}lower bounds that may be too low.", means))
     return said
 
 
@@ -130,10 +114,8 @@ def _roughest(good, closely=""):
     low = longest.loc[longest.lipschitz.idxmin()]
     words = {"over_random": "that of random weights", "over_shuffled": "that of shuffled text"}
     there = {name: top[name] for name in words if name in top and pd.notna(top[name])}
-    beside = " and ".join(
-        f"as large as {words[name]}" if short(value, 2) == "1" else f"{short(value)} times {words[name]}"
-        for name, value in there.items()
-    )
+    far = {name: "as large as" if short(value, 2) == "1" else f"{short(value)} times" for name, value in there.items()}
+    beside = " and ".join(f"{said} {words[name]}" for name, said in far.items())
     several, at = len(longest) > 1, f"at {top.length} tokens"
     said = f"Roughest {at}: layer {top.layer}, " if several else f"Layer {top.layer} {at}: "
     said += f"constant {figures(top.lipschitz)}"
@@ -286,10 +268,8 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
     settings, said = about["settings"], []
     failed = summary[~summary.passed & summary.self_check.notna()]
     for row in failed.itertuples():
-        said.append(
-            f"Layer {row.layer} at n = {row.length} failed its self-check (error {row.self_check:.1e}, leak "
-            f"{row.leak:.1e}): not measured."
-        )
+        what = f"(error {row.self_check:.1e}, leak {row.leak:.1e})"
+        said.append(f"Layer {row.layer} at n = {row.length} failed its self-check {what}: not measured.")
     work = {int(n): operations for n, operations in settings["work"].items()}
     if not settings["certified"]:
         said.append("Certified upper bounds were not asked for.")
@@ -310,10 +290,8 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
                     f"the limit of {fmt.large(settings['upper_work'])} (--upper-work)."
                 )
         if settings["certified"] < settings["windows"]:
-            said.append(
-                f"Certified: {settings['certified']} of {settings['windows']} windows of each length (upper_windows in "
-                "Python)."
-            )
+            some = f"{settings['certified']} of {settings['windows']} windows"
+            said.append(f"Certified: {some} of each length (upper_windows in Python).")
     before, after = settings["special"]
     if before or after:
         said.append(f"Each window is {' '.join([*before, '...', *after])}: special tokens are among its n.")

@@ -93,7 +93,8 @@ def show_comparison(
     table: pd.DataFrame, before: str, after: str, *, file: TextIO | None = None, width: int | None = None
 ) -> None:
     """Print a comparison of two scans, from `lipnb.scanning.compare`, and what they are called."""
-    console, lines = console_for(file, width), []
+    console = console_for(file, width)
+    lines: list[tuple[list[str], dict]] = []
     for row in table.itertuples():
         cells = [str(row.layer), str(row.length), *(short(one, 4) for one in (row.before, row.after, row.ratio))]
         cells += [small(row.error), short(row.relative_before), short(row.relative_after), row.differs]
