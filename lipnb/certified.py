@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
+from lipnb.attention.features import alive
+from lipnb.attention.units import in_units
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import gamma
 from lipnb.bounds.rounding_errors import Accuracy
-from lipnb.bounds.scaling import alive, in_units, scaled
+from lipnb.scaling import shifted
 from lipnb.spectral import lanczos, start_vectors
 
 __all__ = ["Bracket", "certify"]
@@ -182,7 +184,7 @@ def _one(attention, x, weights, sizes, rtol, seed):
         return unknown
     if found is None:
         return unknown
-    fields = [scaled(field, outputs - tokens) for field in found[:-1]]
+    fields = [shifted(field, outputs - tokens) for field in found[:-1]]
     if not torch.isfinite(torch.stack(fields)).all():
         return unknown
     lower, upper = torch.nextafter(fields[0], zero), torch.nextafter(fields[1], infinite)

@@ -12,22 +12,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-__all__ = [
-    "as_double",
-    "at_once",
-    "check_precision",
-    "check_tokens",
-    "check_weights",
-    "count",
-    "holds",
-    "memory_allowance",
-    "number",
-    "radius",
-    "real_tensor",
-    "refuse_large_dense",
-    "square",
-    "whole",
-]
+__all__ = ["at_once", "check_weights", "memory_allowance", "real_tensor"]
 
 ALLOWANCE = 2**31  # bytes of what is kept on the CPU, and of a dense Jacobian in float64
 TILE = 2**27  # bytes of one intermediate array
@@ -125,6 +110,31 @@ def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device
         )
     if not holds(torch.isfinite(x)):
         raise ValueError("x holds NaN or infinite values: remove them first.")
+
+
+def check_list(x: list) -> None:
+    """Raise one clear sentence unless `x` is a list of tokens (n, d) of one kind."""
+    wanted = "x must be a floating point tensor of shape (..., n, d), or a list of tensors (n, d)"
+    if not x:
+        raise ValueError(f"{wanted}: this list is empty.")
+    for place, one in enumerate(x):
+        if not isinstance(one, Tensor):
+            raise ValueError(f"{wanted}: x[{place}] is of type {type(one).__name__}, use torch.as_tensor(...).")
+        if one.ndim != 2:
+            shape = tuple(one.shape)
+            raise ValueError(f"{wanted}: x[{place}] has shape {shape}; a batch of equal lengths is one tensor.")
+    kinds = {f"d = {one.shape[1]} in {one.dtype} on {one.device}" for one in x}
+    if len(kinds) > 1:
+        raise ValueError(f"x must be a list of tensors (n, d) of one width, dtype and device, got {sorted(kinds)}.")
+
+
+def check_list_of_weights(weights: list | Tensor, x: list) -> None:
+    """Raise one clear sentence unless `weights` is a list with weights (n,) for each of the tokens (n, d)."""
+    one_for_all = isinstance(weights, Tensor) and weights.ndim < 2
+    if not isinstance(weights, (list, tuple, Tensor)) or one_for_all or len(weights) != len(x):
+        raise ValueError(f"weights must be a list with one tensor for each of the {len(x)} inputs.")
+    for some, one in zip(weights, x, strict=True):
+        check_weights(some, one)
 
 
 def check_weights(weights: Tensor, x: Tensor) -> None:

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import check_precision, check_weights, memory_allowance, number, whole
+from lipnb.checks import check_list, check_list_of_weights, check_precision, check_weights, number, whole
 from lipnb.jacobian import gemm
-from lipnb.jacobian.operators import AutodiffGram, DenseGram, batches, double_operator, operator_of
+from lipnb.jacobian.operators import AutodiffGram, DenseGram, double_operator, operator_of, operators_of
 from lipnb.spectral import SpectralNorm, dense_norm, each_field, joined, lanczos, power_iteration, put, start_vectors
 
 __all__ = ["LocalLipschitz", "local_lipschitz"]
@@ -168,7 +168,6 @@ def local_lipschitz(
     >>> lips.value.round(decimals=3)
     tensor([2.0000, 2.6100], dtype=torch.float64)
     """
-    _check_map(f)
     options = Options(
         method=method,
         rtol=rtol,
@@ -177,15 +176,19 @@ def local_lipschitz(
         confidence=confidence,
         memory=memory,
     )
-    if isinstance(x, (list, tuple)):
-        shape, groups = torch.Size([len(x)]), _by_length(x, weights)
-        answers = [_answers(f, group.x, group.weights, options) for group in groups]
+    groups = _checked(f, x, weights, options)
+    answers = _Answers.joined(
+        [
+            _of_attention(f, one.x, one.weights, options)
+            if isinstance(f, Attention)
+            else _of_callable(f, one.x, one.weights, options)
+            for one in groups
+        ]
+    )
+    found, shape = answers.found, groups[0].x.shape[:-2]
+    if groups[0].places:  # of a list: back into its order
         order = torch.tensor([place for group in groups for place in group.places], device="cpu").argsort()
-        found = each_field(joined([one.found for one in answers]), lambda field: field[order.to(field.device)])
-    else:
-        answers = [_answers(f, x, weights, options)]
-        shape, found = x.shape[:-2], answers[0].found
-    hows = {how for one in answers for how in one.how}
+        found, shape = each_field(found, lambda field: field[order.to(field.device)]), order.shape
     return LocalLipschitz(
         value=found.value.reshape(shape),
         residual=found.residual.reshape(shape),
@@ -193,8 +196,8 @@ def local_lipschitz(
         converged=found.converged.reshape(shape),
         upper=found.upper.reshape(shape),
         confidence={"power": None, "dense": 1.0}.get(method, confidence),
-        route=" + ".join(sorted({how.route for how in hows})),
-        precision=" + ".join(sorted({how.precision for how in hows})),
+        route=" + ".join(sorted({how.route for how in answers.how})),
+        precision=" + ".join(sorted({how.precision for how in answers.how})),
     )
 
 
@@ -226,7 +229,13 @@ class Options:
     confidence: float | None
     memory: int | None
 
-    def check(self, x: Tensor) -> None:
+    def __post_init__(self):
+        number("rtol", self.rtol)
+        for name in ("confidence", "memory"):
+            if getattr(self, name) is not None:
+                number(name, getattr(self, name))
+
+    def check_with(self, x: Tensor) -> None:
         """Raise one clear sentence for an option that makes no sense, or tokens of no use, before any work."""
         if self.method not in (*STEPS, "dense"):
             raise ValueError(f"method must be 'lanczos', 'power' or 'dense', got {self.method!r}.")
@@ -236,18 +245,19 @@ class Options:
                 "use torch.as_tensor(x).double()."
             )
         check_precision(x)
-        for name in ("rtol", "confidence", "memory"):
-            if getattr(self, name) is not None or name == "rtol":
-                number(name, getattr(self, name))
+        rtol, steps, confidence, memory = self.rtol, self.max_steps, self.confidence, self.memory
         least = 8 * torch.finfo(x.dtype).eps
-        if not least <= self.rtol < 1:
-            raise ValueError(f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {self.rtol}.")
-        if self.max_steps is not None and self.max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1, got {self.max_steps}.")
-        if self.confidence is not None and not 0 < self.confidence < 1:
-            raise ValueError(f"confidence must lie strictly between 0 and 1, or be None, got {self.confidence}.")
-        if self.memory is not None and not self.memory >= 1:
-            raise ValueError(f"memory must be a positive number of bytes, got {self.memory}.")
+        for fits, sentence in (
+            (least <= rtol < 1, f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {rtol}."),
+            (steps is None or steps >= 1, f"max_steps must be at least 1, got {steps}."),
+            (
+                confidence is None or 0 < confidence < 1,
+                f"confidence must lie strictly between 0 and 1, or be None, got {confidence}.",
+            ),
+            (memory is None or memory >= 1, f"memory must be a positive number of bytes, got {memory}."),
+        ):
+            if not fits:
+                raise ValueError(sentence)
 
     @property
     def dense(self) -> bool | None:
@@ -259,56 +269,43 @@ class Options:
         """Whether the answer is to come with a certificate."""
         return self.method == "lanczos" and self.confidence is not None
 
-    def bytes(self, x: Tensor) -> int:
-        """Bytes that cached matrices may take."""
-        return memory_allowance(x.device) if self.memory is None else self.memory  # type: ignore[return-value]
-
     def start(self, x: Tensor) -> Tensor:
         """Start vectors (b, n d) for tokens x (..., n, d)."""
         return start_vectors(x.shape[:-2].numel(), x.shape[-2:].numel(), seed=self.seed, dtype=x.dtype, device=x.device)
 
 
 class _Group(NamedTuple):
-    """Sequences of one length, stacked to (b, n, d) and (b, n), and their places in the list they come from."""
+    """Inputs that are solved together, x (..., n, d) and weights, and their places in the list they come from."""
 
-    places: list[int]
     x: Tensor
     weights: Tensor | None
+    places: list[int] | None = None
 
 
-def _by_length(x, weights):
-    """The sequences of a list, those of equal length together."""
-    wanted = "x must be a floating point tensor of shape (..., n, d), or a list of tensors (n, d)"
-    if not x:
-        raise ValueError(f"{wanted}: this list is empty.")
-    for place, one in enumerate(x):
-        if not isinstance(one, Tensor):
-            raise ValueError(f"{wanted}: x[{place}] is of type {type(one).__name__}, use torch.as_tensor(...).")
-        if one.ndim != 2:
-            shape = tuple(one.shape)
-            raise ValueError(f"{wanted}: x[{place}] has shape {shape}; a batch of equal lengths is one tensor.")
-    if len({(one.shape[1], one.dtype, one.device) for one in x}) > 1:
-        raise ValueError(
-            "x must be a list of tensors (n, d) of one width, dtype and device, got "
-            f"{sorted({f'd = {one.shape[1]} in {one.dtype} on {one.device}' for one in x})}."
-        )
-    if weights is not None:
-        one_for_all = isinstance(weights, Tensor) and weights.ndim < 2
-        if not isinstance(weights, (list, tuple, Tensor)) or one_for_all or len(weights) != len(x):
-            raise ValueError(f"weights must be a list with one tensor for each of the {len(x)} inputs.")
-        for some, one in zip(weights, x, strict=True):
-            check_weights(some, one)
-    places = {}
-    for place, one in enumerate(x):
-        places.setdefault(len(one), []).append(place)
-    return [
-        _Group(
-            places[length],
-            torch.stack([x[place] for place in places[length]]),
-            None if weights is None else torch.stack([weights[place] for place in places[length]]),
-        )
-        for length in sorted(places)
-    ]
+def _checked(f, x, weights, options):
+    """The inputs, those of a list by length; ValueError or TypeError for whatever of map, inputs, options is wrong."""
+    _check_map(f)
+    if isinstance(x, (list, tuple)):
+        check_list(x)
+        if weights is not None:
+            check_list_of_weights(weights, x)
+        groups = [_stacked(x, weights, length) for length in sorted({len(one) for one in x})]
+    else:
+        groups = [_Group(x, weights)]
+    for group in groups:
+        options.check_with(group.x)
+        if isinstance(f, Attention):
+            f.check_input(group.x, group.weights)
+        elif group.weights is not None:
+            check_weights(group.weights, group.x)
+    return groups
+
+
+def _stacked(x, weights, length):
+    """The sequences of one length of a list, (b, n, d) and (b, n)."""
+    places = [place for place, one in enumerate(x) if len(one) == length]
+    own = None if weights is None else torch.stack([weights[place] for place in places])
+    return _Group(torch.stack([x[place] for place in places]), own, places)
 
 
 class _How(NamedTuple):
@@ -322,41 +319,40 @@ class _Answers(NamedTuple):
     found: SpectralNorm
     how: list[_How]
 
+    @classmethod
+    def joined(cls, parts: list[Self]) -> Self:
+        """One after another."""
+        return cls(joined([part.found for part in parts]), [how for part in parts for how in part.how])
 
-def _answers(f, x, weights, options):
-    """Answers for inputs of one length, x (..., n, d)."""
-    options.check(x)
-    if not isinstance(f, Attention):
-        return _of_callable(f, x, weights, options)
-    f.check_input(x, weights)
-    flat_weights = None if weights is None else weights.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
-    with gemm.full_precision(x.device):
-        return _of_attention(f, x.reshape(-1, *x.shape[-2:]), flat_weights, options)
+    def replaced(self, limited: Tensor, again: Self) -> Self:
+        """The answers with those of the items `limited` found again in float64; their products add up."""
+        steps = self.found.steps[limited] + again.found.steps
+        how, new = list(self.how), iter(again.how)
+        for item in limited.nonzero()[:, 0].tolist():
+            how[item] = next(new)._replace(precision="float64")
+        return type(self)(put(self.found, limited, again.found._replace(steps=steps)), how)
 
 
 def _of_attention(f, x, weights, options):
-    """Answers for sequences x (b, n, d), in parts that fit in memory; in float64 where float32 proves too little."""
-    memory, parts = options.bytes(x), []
-    together = batches(f, x, memory=memory, dense=options.dense)
-    for first in range(0, len(x), together):
-        some = slice(first, first + together)
-        operator = operator_of(
-            f, x[some], None if weights is None else weights[some], memory=memory, dense=options.dense
-        )
-        parts.append(_solve(operator, x[some], options))
-    answers = _Answers(joined([part.found for part in parts]), [how for part in parts for how in part.how])
-    limited = answers.found.precision_limited
-    if limited.any() and x.dtype != torch.float64:
-        weights = None if weights is None else weights[limited].double()
-        again = _of_attention(f.to(dtype=torch.float64), x[limited].double(), weights, options)
-        answers = _replaced(answers, limited, again)
+    """Answers for sequences x (..., n, d), in parts that fit in memory; in float64 where float32 proves too little."""
+    weights = None if weights is None else weights.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
+    x, start, parts = x.reshape(-1, *x.shape[-2:]), options.start(x), []
+    with gemm.full_precision(x.device):
+        for some, operator in operators_of(f, x, weights, memory=options.memory, dense=options.dense):
+            parts.append(_solve(operator, start[some], options))
+        answers = _Answers.joined(parts)
+        limited = answers.found.precision_limited
+        if limited.any() and x.dtype != torch.float64:
+            weights = None if weights is None else weights[limited].double()
+            again = _of_attention(f.to(dtype=torch.float64), x[limited].double(), weights, options)
+            answers = answers.replaced(limited, again)
     return answers
 
 
 def _of_callable(f, x, weights, options):
     """Answers for a batch of a callable, in float64 where float32 proves too little and `f` can."""
     try:
-        operator = operator_of(f, x, weights, memory=options.bytes(x), dense=options.dense)
+        operator = operator_of(f, x, weights, dense=options.dense)
     except Exception as error:
         if not (isinstance(f, torch.nn.Module) and hasattr(f, "save_pretrained")):
             raise
@@ -365,34 +361,25 @@ def _of_callable(f, x, weights, options):
             "take model = lipnb.models.load(folder), and give model.attention(layer) or, for all of it, "
             "model.network()."
         ) from error
+    start = x
     if isinstance(operator, AutodiffGram):
         operator.check(options.rtol, options.certified)
-        answers = _solve(operator, x.to(operator.vectors), options)
-    else:
-        answers = _solve(operator, x, options)
+        start = x.to(operator.vectors)
+    answers = _solve(operator, options.start(start), options)
     if operator.precision != x.dtype:
         name = str(operator.precision).removeprefix("torch.")
         answers = answers._replace(how=[one._replace(precision=name) for one in answers.how])
     limited = answers.found.precision_limited
     if limited.any() and (double := double_operator(f, x, weights, options.start(x.double()))):
-        again = _solve(double, x.double(), options)  # all of them: `f` may know how many they are
+        again = _solve(double, options.start(x.double()), options)  # all of them: `f` may know how many they are
         again = _Answers(each_field(again.found, lambda field: field[limited]), again.how[: limited.sum()])
-        answers = _replaced(answers, limited, again)
+        answers = answers.replaced(limited, again)
     return answers
 
 
-def _replaced(answers, limited, again):
-    """The answers with those of the items `limited` found again in float64; their products add up."""
-    found = put(answers.found, limited, again.found._replace(steps=answers.found.steps[limited] + again.found.steps))
-    how = list(answers.how)
-    for item, one in zip(limited.nonzero()[:, 0].tolist(), again.how, strict=True):
-        how[item] = one._replace(precision="float64")
-    return _Answers(found, how)
-
-
-def _solve(operator, x, options):
-    """The answers of one solver for an operator at tokens x (..., n, d)."""
-    steps, start = options.max_steps or STEPS.get(options.method), options.start(x)
+def _solve(operator, start, options):
+    """The answers of one solver for an operator, from `start`, shape (b, N)."""
+    steps = options.max_steps or STEPS.get(options.method)
     if isinstance(operator, DenseGram):
         found = dense_norm(operator.matrix)
     elif options.method == "power":

@@ -16,6 +16,7 @@ FLOORS = {
         "checks": 0,
         "hub": 0,
         "origin": 0,
+        "scaling": 0,
         "attention": 1,
         "corpora": 1,
         "recording": 1,

@@ -7,15 +7,17 @@ mean-field map of a discrete measure is this map, not a second implementation (c
 import torch
 from torch import Tensor
 
-from lipnb.attention.parameters import checked_settings, checked_tensors, more_than_plain
-from lipnb.attention.rope_norm import Local, Norm, normalised, rotation, turned
-from lipnb.attention.unchanging import Unchanging, copy_of
+from lipnb.attention.features import Feature, features
+from lipnb.attention.parameters import Frozen, Parameter, checked_settings, checked_tensors
+from lipnb.attention.rope_norm import Local, Norm, rotation
 from lipnb.checks import check_tokens, check_weights, real_tensor
 
 __all__ = ["Attention"]
 
+ALL = slice(None)
 
-class Attention(Unchanging):
+
+class Attention(Frozen):
     r"""Multi-head attention, by dot products or by distances.
 
     .. math::
@@ -75,7 +77,7 @@ class Attention(Unchanging):
 
     Attributes
     ----------
-    more : tuple of str
+    more : tuple of Feature
         What the map has that heads of the theorems have not, in words: "rotary positions" and the like.
 
     Raises
@@ -127,20 +129,27 @@ class Attention(Unchanging):
         relative: Tensor | None = None,
         sinks: Tensor | None = None,
     ) -> None:
-        own = checked_tensors(locals())
+        own = checked_tensors(self.table(), locals())
         settings = checked_settings(own, locals())
         (h, k, d), (g, v, _) = own["query"].shape, own["value"].shape
-        # its own, and never changed: what is made of them can be kept
-        vars(self).update(settings, _own=own, _settings=settings, _kept={})
-        vars(self).update(
-            heads=h,
-            groups=g,
-            more=more_than_plain(own, settings),
-            key_width=k,
-            width=d,
-            value_width=v,
-            output_width=h * v if own["output"] is None else own["output"].shape[1],
-        )
+        m = h * v if own["output"] is None else own["output"].shape[1]
+        vars(self).update(settings, own=own, _settings=settings, _kept={})
+        vars(self).update(heads=h, groups=g, key_width=k, width=d, value_width=v, output_width=m)
+        vars(self).update(dtype=own["query"].dtype, device=own["query"].device, more=features(self))
+
+    query = Parameter[Tensor]("h k d", required=True)
+    key = Parameter[Tensor]("g k d", " with g = {h}, as query has, or fewer heads, a divisor of {h}", required=True)
+    value = Parameter[Tensor]("g v d", " to go with key", required=True)
+    output = Parameter[Tensor | None]("h m v", " to go with value")
+    query_bias = Parameter[Tensor | None]("h k")
+    key_bias = Parameter[Tensor | None]("g k")
+    value_bias = Parameter[Tensor | None]("g v")
+    output_bias = Parameter[Tensor | None]("m")
+    frequencies = Parameter[Tensor | None]("p", own_type=True)  # in which angles are computed
+    query_norm = Parameter[Tensor | None]("h k")
+    key_norm = Parameter[Tensor | None]("g k")
+    relative = Parameter[Tensor | None]("h 2w+1", ", distances -w to w")
+    sinks = Parameter[Tensor | None]("h")
 
     scale: float
     masked: bool
@@ -151,17 +160,11 @@ class Attention(Unchanging):
     joint_norm: bool
     heads: int
     groups: int
-    more: tuple[str, ...]
+    more: tuple[Feature, ...]
     key_width: int
     width: int
     value_width: int
     output_width: int
-
-    query, key, value, output = (copy_of(name) for name in ("query", "key", "value", "output"))
-    query_bias, key_bias = copy_of("query_bias"), copy_of("key_bias")
-    value_bias, output_bias = copy_of("value_bias"), copy_of("output_bias")
-    frequencies, query_norm, key_norm = (copy_of(name) for name in ("frequencies", "query_norm", "key_norm"))
-    relative, sinks = copy_of("relative"), copy_of("sinks")
 
     @classmethod
     def from_matrices(cls, A: Tensor, V: Tensor, *, masked: bool = False) -> "Attention":
@@ -258,28 +261,30 @@ class Attention(Unchanging):
         """Factor of the products q . k in the logits: `scale`, or twice that with L2 scores."""
         return self.scale if self.score == "dot" else 2 * self.scale
 
-    def _rows(self, name, x):
-        rows, bias = torch.einsum("...nd,hkd->...hnk", x, self._own[name]), self._own[f"{name}_bias"]
+    def rows(self, name: str, x: Tensor) -> Tensor:
+        """The projected rows (..., h or g, n, .) of "query", "key" or "value": bias included, nothing else."""
+        rows, bias = torch.einsum("...nd,hkd->...hnk", x, self.own[name]), self.own[f"{name}_bias"]
         return rows if bias is None else rows + bias[:, None, :]
 
-    def _norm(self, name):
-        weight = self._own[f"{name}_norm"]
+    def norm(self, name: str) -> Norm | None:
+        """What normalises the rows of "query" or "key"."""
+        weight = self.own[f"{name}_norm"]
         return None if weight is None else Norm(weight, self.norm_eps, self.joint_norm)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (slope folded in), keys and values: shapes (..., h, n, k), (..., g, n, k) and (..., g, n, v)."""
-        turn = rotation(self._own["frequencies"], x.shape[-2], x.dtype)
-        query, key = (turned(normalised(self._rows(name, x), self._norm(name)), turn) for name in ("query", "key"))
-        return self.slope * query, key, self._rows("value", x)
+        return self.project_with_derivatives(x)[:3]
 
     def local(self, x: Tensor) -> tuple[Local, Local]:
         """Derivatives of queries and keys in their projections at tokens `x`, shape (..., n, d); slope not included."""
-        turn = rotation(self._own["frequencies"], x.shape[-2], x.dtype)
-        query, key = (
-            Local(turn) if (norm := self._norm(name)) is None else Local(turn, norm, self._rows(name, x))
-            for name in ("query", "key")
-        )
-        return query, key
+        return self.project_with_derivatives(x)[3:]
+
+    def project_with_derivatives(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Local, Local]:
+        """Queries (slope folded in), keys and values, and the derivatives of queries and keys in their rows."""
+        turn = rotation(self.own["frequencies"], x.shape[-2], x.dtype)
+        query, key, value = (self.rows(name, x) for name in ("query", "key", "value"))
+        of_query, of_key = Local(turn, self.norm("query"), query), Local(turn, self.norm("key"), key)
+        return self.slope * of_query.value(query), of_key.value(key), value, of_query, of_key
 
     def grouped(self, rows: Tensor) -> Tensor:
         """Rows (..., h, n, w) of heads that share keys one under another, (..., g, h / g n, w)."""
@@ -314,28 +319,25 @@ class Attention(Unchanging):
         size = size.repeat_interleave(self.heads // self.groups, -3)
         return size if added is None else size + added
 
-    def capped(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Logits after the cap, and the slopes of the cap there; the logits as they are and None without a cap."""
+    def capped(self, logits: Tensor, slopes: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Logits after the cap, and the slopes of the cap there; the logits as they are and None without a cap.
+
+        With a buffer for the `slopes` both are written in place, into it and over the logits.
+        """
         if self.cap is None:
             return logits, None
-        ratio = logits / self.cap
-        return self.cap * ratio.tanh(), ratio.cosh().square().reciprocal()  # more digits than 1 - tanh^2
+        if slopes is None:
+            ratio = logits / self.cap
+            return self.cap * ratio.tanh(), ratio.cosh().square().reciprocal()  # more digits than 1 - tanh^2
+        slopes = torch.cosh(logits.div_(self.cap), out=slopes).square_().reciprocal_()
+        return logits.tanh_().mul_(self.cap), slopes
 
-    def place(self, logits: Tensor, n: int, rows=slice(None), columns=slice(None)) -> Tensor:
-        """The `logits` of these rows and columns, (..., h, rows, columns), with what places do to them, in place."""
-        table = self._own["relative"]
-        if table is not None:
-            places, width = torch.arange(n, device=self.device), table.shape[1] // 2
-            distance = places[columns] - places[rows][:, None]
-            logits += table[:, distance.clamp(-width, width) + width]
-        return self.hide(logits, n, rows, columns)
+    def bias_at(self, distance: Tensor) -> Tensor:
+        """B at these distances j - i, whole numbers: shape (h, ...)."""
+        width = self.own["relative"].shape[1] // 2
+        return self.own["relative"][:, distance.clamp(-width, width) + width]
 
-    def log_sums(self, logits: Tensor) -> Tensor:
-        """Logarithms of the sums that probabilities are divided by, (..., h, rows, 1), the sinks' among them."""
-        sums, sinks = logits.logsumexp(-1, keepdim=True), self._own["sinks"]
-        return sums if sinks is None else torch.logaddexp(sums, sinks[:, None, None])
-
-    def hidden(self, n: int, rows=slice(None), columns=slice(None)) -> Tensor | None:
+    def hidden(self, n: int, rows=ALL, columns=ALL) -> Tensor | None:
         """Which of n tokens j token i does not see, boolean, shape (n, n); None where all are seen.
 
         Hidden are ``j > i`` with a mask, ``j <= i - window`` with a window, ``j >= i + window`` with a window alone.
@@ -349,7 +351,7 @@ class Attention(Unchanging):
             return j > i
         return (j > i if self.masked else j >= i + self.window) | (j <= i - self.window)
 
-    def hide(self, logits: Tensor, n: int, rows=slice(None), columns=slice(None)) -> Tensor:
+    def hide(self, logits: Tensor, n: int, rows=ALL, columns=ALL) -> Tensor:
         """The `logits` of these rows and columns of n tokens, shape (..., rows, columns), with the mask, in place.
 
         Minus infinity where `hidden`. The one place where a mask is applied.
@@ -363,19 +365,49 @@ class Attention(Unchanging):
         part.masked_fill_(self.hidden(n, rows, slice(first, columns.stop)), -torch.inf)
         return logits
 
+    def place(self, logits: Tensor, n: int, rows=ALL, columns=ALL) -> Tensor:
+        """The `logits` of these rows and columns, (..., h, rows, columns), with what places do to them, in place."""
+        if self.own["relative"] is not None:
+            places = torch.arange(n, device=self.device)
+            logits += self.bias_at(places[columns] - places[rows][:, None])
+        return self.hide(logits, n, rows, columns)
+
+    def logits(
+        self, products: Tensor, added: Tensor | None, n: int, rows=ALL, columns=ALL, slopes: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits of these rows and columns, (..., h, rows, columns), of the products q . k, and the slopes of the cap.
+
+        The one place where they are made: capped, then with what each key adds (see `added_to_logits`), then with the
+        biases by distance and the mask. The products may be overwritten. With a buffer for the `slopes` they always
+        are: logits are where products were, and there are no gradients.
+        """
+        logits, cap_slope = self.capped(products, slopes)
+        if added is not None:
+            added = added[..., columns]
+            logits = logits + added if slopes is None else logits.add_(added)
+        return self.place(logits, n, rows, columns), cap_slope
+
+    def log_sums(self, logits: Tensor) -> Tensor:
+        """Logarithms of the sums that probabilities are divided by, (..., h, rows, 1), the sinks' among them."""
+        sums, sinks = logits.logsumexp(-1, keepdim=True), self.own["sinks"]
+        return sums if sinks is None else torch.logaddexp(sums, sinks[:, None, None])
+
     def seen(self, n: int, first: int, last: int) -> slice:
         """The slice of n tokens outside which tokens first <= i < last see none."""
         if self.window is None:
             return slice(0, last if self.masked else n)
         return slice(max(0, first + 1 - self.window), last if self.masked else min(n, last - 1 + self.window))
 
+    def attend(self, query: Tensor, key: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """P and the slopes of the cap, (..., h, n, n), of `centred` queries and keys; see `added_to_logits`."""
+        logits, cap_slope = self.logits(self.products(query, key), added, key.shape[-2])
+        P = logits.softmax(-1) if self.own["sinks"] is None else (logits - self.log_sums(logits)).exp()
+        return P, cap_slope
+
     def probabilities_of(self, query: Tensor, key: Tensor, weights: Tensor | None = None) -> Tensor:
         """Attention probabilities, shape (..., h, n, n), of queries (slope folded in) and keys (..., g, n, k)."""
-        n, (query, key) = key.shape[-2], self.centred(query, key)
-        logits, _ = self.capped(self.products(query, key))
-        added = self.added_to_logits(key, weights)
-        logits = self.place(logits if added is None else logits + added, n)
-        return logits.softmax(-1) if self._own["sinks"] is None else (logits - self.log_sums(logits)).exp()
+        query, key = self.centred(query, key)
+        return self.attend(query, key, self.added_to_logits(key, weights))[0]
 
     def probabilities(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Attention probabilities P, shape (..., h, n, n), at tokens `x`, shape (..., n, d)."""
@@ -384,7 +416,7 @@ class Attention(Unchanging):
 
     def output_matrices(self) -> Tensor:
         """Output matrices, shape (h, m, v); where there are none, those that put heads side by side."""
-        if self._own["output"] is not None:
+        if self.own["output"] is not None:
             return self.output
         eye = torch.eye(self.output_width, dtype=self.dtype, device=self.device)
         return eye.unflatten(1, (self.heads, -1)).movedim(1, 0)
@@ -401,25 +433,24 @@ class Attention(Unchanging):
         times = self.heads // self.groups
         if times == 1:
             return self
-        names = ("key", "value", "key_bias", "value_bias", "key_norm")
-        shared = {name: part for name in names if (part := self._own[name]) is not None}
+        shared = {name: part for name, part in self._tensors().items() if self.table()[name].axes[0] == "g"}
         return self.replace(**{name: part.repeat_interleave(times, 0) for name, part in shared.items()})
 
     def combine(self, heads: Tensor) -> Tensor:
         """Output tokens without the output bias, shape (..., n, m), of head outputs (..., h, n, v)."""
-        if self._own["output"] is None:
+        if self.own["output"] is None:
             return heads.movedim(-3, -2).flatten(-2)
-        return torch.einsum("...hnv,hmv->...nm", heads, self._own["output"])
+        return torch.einsum("...hnv,hmv->...nm", heads, self.own["output"])
 
     def combine_transposed(self, w: Tensor) -> Tensor:
         """Transpose of `combine`: head outputs (..., h, n, v) of output tokens `w`, shape (..., n, m)."""
-        if self._own["output"] is None:
+        if self.own["output"] is None:
             return w.unflatten(-1, (self.heads, self.value_width)).movedim(-2, -3)
-        return torch.einsum("...nm,hmv->...hnv", w, self._own["output"])
+        return torch.einsum("...nm,hmv->...hnv", w, self.own["output"])
 
     def __call__(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Output tokens, shape (..., n, m), of tokens `x`, shape (..., n, d), with optional `weights` (..., n)."""
         self.check_input(x, weights)
         query, key, value = self.project(x)
         out = self.combine(self.average(self.probabilities_of(query, key, weights), value))
-        return out if self._own["output_bias"] is None else out + self._own["output_bias"]
+        return out if self.own["output_bias"] is None else out + self.own["output_bias"]

@@ -1,152 +1,169 @@
-"""The parameters of attention heads, checked and copied; or one sentence on what does not fit."""
+"""The tensors and settings of attention heads: what fits, who owns them, and that they never change."""
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, Self, TypeVar, overload
 
 import torch
 from torch import Tensor
 
 from lipnb.checks import real_tensor
 
-__all__ = ["TENSORS", "checked_settings", "checked_tensors", "more_than_plain"]
+__all__ = ["Frozen", "Parameter", "checked_settings", "checked_tensors"]
 
 SCORES = ("dot", "l2")
-# names of the tensors of a map, in the order of its signature
-TENSORS = (
-    *("query", "key", "value", "output", "query_bias", "key_bias", "value_bias", "output_bias"),
-    *("frequencies", "query_norm", "key_norm", "relative", "sinks"),
-)
+Kind = TypeVar("Kind")
 
 
-def checked_tensors(tensors: dict[str, Tensor | None]) -> dict[str, Any]:
-    """Copies of the tensors, name -> tensor or None.
+class Parameter(Generic[Kind]):
+    """A tensor of a `Frozen` record, declared in its class; who reads it there is given a copy, his to change.
+
+    The declarations are the table of tensors: what is checked, copied, moved and repeated follows from them.
 
     Parameters
     ----------
-    tensors : dict
-        A tensor or None for each of `TENSORS`; what else it holds is left alone.
-
-    Raises
-    ------
-    ValueError
-        "key must have shape ..., as query has", and the like: shapes that do not fit, NaN, mixed dtypes.
+    axes : str
+        Names of the dimensions, such as "h k d": heads, groups of heads that share keys (g), widths. One name is one
+        size, in the first tensor that has it. What begins with g repeats for each head where groups are expanded.
+    hint : str
+        What a sentence adds to the shape that is needed; "{h}" is a size.
+    required : bool
+        Whether it must be there and not be empty.
+    own_type : bool
+        Whether it has a floating point type of its own, which `Frozen.to` leaves as it is.
     """
-    own = {
-        name: real_tensor(name, tensors[name], axes)
-        for name, axes in zip(TENSORS[:3], ("hkd", "gkd", "gvd"), strict=True)
-    }
-    (h, k, d), (g, _, _), v = own["query"].shape, own["key"].shape, own["value"].shape[1]
-    if 0 in own["query"].shape or 0 in own["key"].shape or 0 in own["value"].shape:
-        raise ValueError("query, key and value need at least one head, one row and one column.")
-    if own["key"].shape != (g, k, d) or h % g:
-        raise ValueError(
-            f"key must have shape {(h, k, d)}, as query has, or fewer heads, a divisor of {h}, got "
-            f"{tuple(own['key'].shape)}."
+
+    def __init__(self, axes: str, hint: str = "", *, required: bool = False, own_type: bool = False) -> None:
+        self.axes, self.hint, self.required, self.own_type = axes.split(), hint, required, own_type
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    @overload
+    def __get__(self, f: None, owner: type) -> "Parameter[Kind]": ...
+    @overload
+    def __get__(self, f: "Frozen", owner: type) -> Kind: ...
+    def __get__(self, f, owner):
+        if f is None:
+            return self
+        tensor = f.own[self.name]
+        return None if tensor is None else tensor.clone()
+
+    def checked(self, tensor: Any, sizes: dict[str, int]) -> Tensor | None:
+        """The tensor if it fits the `sizes` known so far, to which it adds its own; else one sentence."""
+        if tensor is None and not self.required:
+            return None
+        known = [str(sizes.get(axis, axis)) for axis in self.axes]
+        tensor = real_tensor(self.name, tensor, known)
+        if self.required and not tensor.numel():
+            raise ValueError("query, key and value need at least one head, one row and one column.")
+        fits = all(sizes.setdefault(axis, size) == size for axis, size in zip(self.axes, tensor.shape, strict=True))
+        if not (fits and sizes["h"] % sizes.get("g", 1) == 0 and sizes.get("2w+1", 1) % 2):
+            shape = f"({', '.join(known)}{',' * (len(known) == 1)}){self.hint.format(**sizes)}"
+            raise ValueError(f"{self.name} must have shape {shape}, got {tuple(tensor.shape)}.")
+        return tensor
+
+
+class Frozen:
+    """A record of tensors and settings that never change: what is made of them can be kept."""
+
+    own: dict[str, Any]  # its tensors, or None, by name: for reading; who may write is given the copies of `Parameter`
+    dtype: torch.dtype  # of its tensors; inputs must have the same
+    device: torch.device
+    _settings: dict[str, Any]
+    _kept: dict
+
+    @classmethod
+    def table(cls) -> dict[str, Parameter]:
+        """What is declared of each tensor, by name, in the order of the class."""
+        declared = {name: one for kind in reversed(cls.__mro__) for name, one in vars(kind).items()}
+        return {name: one for name, one in declared.items() if isinstance(one, Parameter)}
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"an Attention does not change once made: make a new one, e.g. f.replace({name}=...).")
+
+    def __delattr__(self, name):
+        self.__setattr__(name, None)
+
+    def __getstate__(self):
+        return {**vars(self), "_kept": {}}  # made again where it is needed
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def replace(self, **changes) -> Self:
+        """A new map with other arguments: ``f.replace(value=2 * f.value, masked=True)``; the others stay."""
+        return type(self)(**{**self.own, **self._settings, **changes})
+
+    def kept(self, name, make: Callable):
+        """What `make` makes of this map, made once for each `name` and kept with it: the map never changes."""
+        if name not in self._kept:
+            self._kept[name] = make(self)
+        return self._kept[name]
+
+    def _tensors(self):
+        return {name: tensor for name, tensor in self.own.items() if tensor is not None}
+
+    def of_heads(self, name: str) -> bool:
+        """Whether the first axis of this tensor is that of heads, or of groups of them."""
+        return self.table()[name].axes[0] in ("h", "g")
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """The same map on another device or in another floating point type; frequencies keep theirs."""
+        return self.replace(
+            **{
+                name: tensor.to(device=device, dtype=None if self.table()[name].own_type else dtype)
+                for name, tensor in self._tensors().items()
+            }
         )
-    if own["value"].shape != (g, v, d):
-        raise ValueError(f"value must have shape ({g}, v, {d}) to go with key, got {tuple(own['value'].shape)}.")
-    output = own["output"] = None if tensors["output"] is None else real_tensor("output", tensors["output"], "hmv")
-    if output is not None and (output.shape[0], output.shape[2]) != (h, v):
-        raise ValueError(f"output must have shape ({h}, m, {v}) to go with value, got {tuple(output.shape)}.")
-    m = h * v if output is None else output.shape[1]
-    shapes = {
-        "query_bias": (h, k),
-        "key_bias": (g, k),
-        "value_bias": (g, v),
-        "output_bias": (m,),
-        "query_norm": (h, k),
-        "key_norm": (g, k),
-        "sinks": (h,),
-    }
-    for name, shape in shapes.items():
-        own[name] = _of_shape(name, tensors[name], shape)
-    own["relative"] = _relative(tensors["relative"], h)
-    if len(kinds := {(tensor.dtype, tensor.device) for tensor in own.values() if tensor is not None}) > 1:
+
+
+def checked_tensors(table: dict[str, Parameter], given: dict[str, Any]) -> dict[str, Any]:
+    """Copies of the tensors `given`, or None, for each name of the `table`; ValueError for what does not fit."""
+    sizes: dict[str, int] = {}
+    own: dict[str, Any] = {}
+    for name, one in table.items():
+        own[name] = one.checked(given[name], sizes)
+        if name == "output":
+            sizes.setdefault("m", sizes["h"] * sizes["v"])  # without output matrices heads stand side by side
+    kinds = {(own[name].dtype, own[name].device) for name in own if own[name] is not None and not table[name].own_type}
+    if len(kinds) > 1:
         raise ValueError(f"all parameters must share one dtype and device, got {sorted(map(str, kinds))}.")
-    own["frequencies"] = _frequencies(tensors["frequencies"], k, own["query"].device)
-    return {name: None if own[name] is None else own[name].clone() for name in TENSORS}
+    if (frequencies := own["frequencies"]) is not None:
+        k = sizes["k"]
+        if not 1 <= len(frequencies) <= k // 2 or frequencies.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"frequencies must have shape (p,) with 1 <= p <= {k // 2}, half the width {k} of the keys, in float32 "
+                f"or float64, got {tuple(frequencies.shape)} in {frequencies.dtype}."
+            )
+        own["frequencies"] = frequencies.to(own["query"].device)
+    return {name: None if tensor is None else tensor.clone() for name, tensor in own.items()}
 
 
-def _of_shape(name, tensor, shape):
-    if tensor is None:
-        return None
-    tensor = real_tensor(name, tensor, [str(size) for size in shape])
-    if tensor.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}.")
-    return tensor
-
-
-def _relative(table, h):
-    if table is None:
-        return None
-    table = real_tensor("relative", table, ("h", "2 w + 1"))
-    if table.shape[0] != h or table.shape[1] % 2 == 0:
-        raise ValueError(f"relative must have shape ({h}, 2 w + 1), distances -w to w, got {tuple(table.shape)}.")
-    return table
-
-
-def _frequencies(frequencies, k, device):
-    """In a type of their own, in which angles are computed."""
-    if frequencies is None:
-        return None
-    frequencies = real_tensor("frequencies", frequencies, ("p",))
-    if not 1 <= len(frequencies) <= k // 2 or frequencies.dtype not in (torch.float32, torch.float64):
-        raise ValueError(
-            f"frequencies must have shape (p,) with 1 <= p <= {k // 2}, half the width {k} of the keys, in float32 or "
-            f"float64, got {tuple(frequencies.shape)} in {frequencies.dtype}."
-        )
-    return frequencies.to(device)
-
-
-def checked_settings(own: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a map with the tensors `own`.
-
-    Parameters
-    ----------
-    own : dict
-        From `checked_tensors`.
-    settings : dict
-        "scale", "masked", "score", "window", "cap", "norm_eps" and "joint_norm"; what else it holds is left alone.
-
-    Raises
-    ------
-    ValueError
-        "score must be one of ...", "window must be ...", "cap must be ...", "norm_eps must be ...", or "cap and sinks
-        go with dot-product scores only".
-    """
-    scale, masked, score, window, cap, norm_eps = (
-        settings[name] for name in ("scale", "masked", "score", "window", "cap", "norm_eps")
-    )
-    if score not in SCORES:
-        raise ValueError(f"score must be one of {SCORES}, got {score!r}.")
-    if window is not None and not (type(window) is int and window > 0):
-        raise ValueError(f"window must be None or how many tokens each one sees on a side, 1 or more, got {window!r}.")
-    if cap is not None and not 0 < cap < math.inf:
-        raise ValueError(f"cap must be None or a positive number, got {cap!r}.")
-    if not 0 <= norm_eps < math.inf:
-        raise ValueError(f"norm_eps must be a finite number, 0 or more, got {norm_eps!r}.")
-    if score == "l2" and not (cap is None and own["sinks"] is None):
-        raise ValueError("cap and sinks go with dot-product scores only: leave them out, or use score='dot'.")
+def checked_settings(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """The settings `given` of a map with the tensors `own`, each in its type; ValueError for what makes no sense."""
+    scale, score, window, cap, norm_eps = (given[name] for name in ("scale", "score", "window", "cap", "norm_eps"))
+    for fits, sentence in (
+        (score in SCORES, f"score must be one of {SCORES}, got {score!r}."),
+        (
+            window is None or (type(window) is int and window > 0),
+            f"window must be None or how many tokens each one sees on a side, 1 or more, got {window!r}.",
+        ),
+        (cap is None or 0 < cap < math.inf, f"cap must be None or a positive number, got {cap!r}."),
+        (0 <= norm_eps < math.inf, f"norm_eps must be a finite number, 0 or more, got {norm_eps!r}."),
+        (
+            score == "dot" or (cap is None and own["sinks"] is None),
+            "cap and sinks go with dot-product scores only: leave them out, or use score='dot'.",
+        ),
+    ):
+        if not fits:
+            raise ValueError(sentence)
     return {
         "scale": own["query"].shape[1] ** -0.5 if scale is None else float(scale),
-        "masked": bool(masked),
+        "masked": bool(given["masked"]),
         "score": score,
         "window": window,
         "cap": None if cap is None else float(cap),
         "norm_eps": float(norm_eps),
-        "joint_norm": bool(settings["joint_norm"]),
+        "joint_norm": bool(given["joint_norm"]),
     }
-
-
-def more_than_plain(own: dict[str, Any], settings: dict[str, Any]) -> tuple[str, ...]:
-    """What a map has that heads of the theorems have not, in words; nothing for plain heads and for L2 scores."""
-    words = {
-        "shared keys": len(own["key"]) < len(own["query"]),
-        "rotary positions": own["frequencies"] is not None,
-        "normalised queries or keys": own["query_norm"] is not None or own["key_norm"] is not None,
-        "capped logits": settings["cap"] is not None,
-        "relative positions": own["relative"] is not None,
-        "sinks": own["sinks"] is not None,
-        "a window on both sides": settings["window"] is not None and not settings["masked"],
-    }
-    return tuple(word for word, there in words.items() if there)

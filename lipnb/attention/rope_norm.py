@@ -105,6 +105,10 @@ class Local:
         unit, _ = self._at
         return rows - unit * self._norm.mean(unit * rows)
 
+    def value(self, rows: Tensor) -> Tensor:
+        """The queries or keys themselves, of the rows at which this is the derivative."""
+        return turned(rows if self._at is None else self._at[1] * rows, self._turn)
+
     def forward(self, rows: Tensor) -> Tensor:
         """Change of the queries or keys, (..., h, n, k), for a change of the projected rows, (..., h, n, k)."""
         return turned(rows if self._at is None else self._at[1] * self._tangential(rows), self._turn)

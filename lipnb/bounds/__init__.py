@@ -1,24 +1,37 @@
-"""Bounds on the Lipschitz constant of attention, one module for each source; in the Euclidean norm unless said.
+"""Bounds on the Lipschitz constant of attention, in the Euclidean norm unless said.
 
-`castin`: all inputs in a ball. `one_input`: one input, from its spread and its attention. `nearby`: all inputs close to
-one. `mean_field`: all measures in a ball, in W_2. `large_radius`: the limit of large tokens. `yudin`: one input, from
-its attention matrix. `kim`: L2 attention on all inputs, in the maximum norm too. `terms`: one input, each term of the
-Jacobian kept as a norm that can be computed; `lipnb.certify` is made of it, of the `pieces` of the Jacobian in units
-and of their `accuracy`. `rounding` holds what makes a computed norm an upper bound; `norms` the numbers by which bounds
-know a head; `ellipsoid` the radius that a LayerNorm imposes; `heads` these bounds for all heads at once, of the same
-formulas on numbers; `ball` the least that is proved for a whole layer on a ball, with what its heads share, from
-`joint`, and what attention of today has, from `in_use` and `turns`; `rotary` what holds of rotary positions;
-`max_token` bounds in the norm of the largest token; `softmax` and `normalisation` the parts of a layer by themselves.
-`catalogue` lists all upper bounds, for scans, the survey of bounds and the verification.
+Published formulas and their sharper forms, each written once, on numbers, and one module for each source:
+
+- `castin`: sequences of n tokens, in a ball and at one input; `mean_field`: measures in a ball, in W_2; `large_radius`:
+  the limit of large tokens.
+- `yudin`: one input, from its attention matrix, and the norm of the softmax. `kim`: L2 attention on all inputs.
+- `heads`: the same for all heads with their biases, and the norm of the largest token; `norms` holds the numbers by
+  which they know a head. `rotary`: rotary positions. `layer_norm`: the norm layer before attention.
+- `catalogue`: all upper bounds in one list, for scans, the survey of bounds and the verification.
+
+What `ball_upper` is made of, the least that is proved for a whole layer on a ball (`ball`): `multihead_norms`, norms of
+the maps of all heads together, and `transformer_heads`, of heads as transformers have them.
+
+What `lipnb.certify` and `nearby_upper` (`perturbation`) are made of: `term_bounds`, each term of the Jacobian at an
+input as a norm that is computed, of the `pieces` of the Jacobian; `columns`, some input directions exactly;
+`cholesky_certificates` and `rounding`, computed norms as upper bounds; `rounding_errors`.
 """
 
-from lipnb.bounds.ball import ball_upper, general_upper_optimal
-from lipnb.bounds.castin import biased_upper, general_lower, general_upper, general_upper_sharp, multi_head_upper
-from lipnb.bounds.ellipsoid import layer_norm_radius
-from lipnb.bounds.heads import heads_at_input, heads_on_ball
+from lipnb.bounds.ball import ball_upper
+from lipnb.bounds.castin import (
+    biased_upper,
+    column_upper,
+    general_lower,
+    general_upper,
+    general_upper_optimal,
+    general_upper_sharp,
+    multi_head_upper,
+    spread_upper,
+)
+from lipnb.bounds.heads import heads_at_input, heads_on_ball, max_token_terms, max_token_upper
 from lipnb.bounds.kim import l2_growth, l2_growth_sharp, l2_upper, l2_upper_sharp, phi_inverse, printed_l2_upper
 from lipnb.bounds.large_radius import chosen_tokens, large_radius_limit
-from lipnb.bounds.max_token import max_token_terms, max_token_upper
+from lipnb.bounds.layer_norm import layer_norm_radius, norm_layer_upper
 from lipnb.bounds.mean_field import (
     masked_mean_field_upper,
     masked_mean_field_upper_sharp,
@@ -26,14 +39,11 @@ from lipnb.bounds.mean_field import (
     mean_field_upper,
     mean_field_upper_sharp,
 )
-from lipnb.bounds.normalisation import norm_layer_upper
 from lipnb.bounds.norms import HeadNorms, growth_rate, head_norms
-from lipnb.bounds.one_input import column_upper, spread_upper
 from lipnb.bounds.perturbation import Nearby, nearby_upper
 from lipnb.bounds.rotary import rotary_terms, rotary_upper
-from lipnb.bounds.softmax import softmax_norm
 from lipnb.bounds.term_bounds import Terms, three_terms
-from lipnb.bounds.yudin import without_query_bias, yudin_upper, yudin_upper_sharp
+from lipnb.bounds.yudin import softmax_norm, without_query_bias, yudin_upper, yudin_upper_sharp
 
 __all__ = [
     "HeadNorms",

@@ -1,9 +1,11 @@
-r"""The least proved bound on a ball: each row of the Jacobian through two tokens, then all rows, then all heads.
+r"""The least that is proved of a layer on a ball: each row of the Jacobian through two tokens, all rows, all heads.
 
 Row i of the Jacobian of a head moves the output by :math:`V (q_i + k_i + v_i)`: its own query, then keys and values of
 the tokens it sees. The lemma behind every bound here: :math:`k_i + v_i` is at most
 :math:`(1 + \tau^2 / 2)^{1/2}` times the Euclidean norm of the *two largest* perturbations of tokens, where
-:math:`\tau = R\,|A x_i|`. `joint` says what several heads share.
+:math:`\tau = R\,|A x_i|`. The `Sizes` of
+`multihead_norms` hold the norms that enter, of one head or of several together, and `transformer_heads` those of heads
+with rotary positions, norms, caps and sinks.
 """
 
 import math
@@ -12,66 +14,19 @@ from typing import NamedTuple
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.ellipsoid import layer_norm_radius, norm_ellipsoid
 from lipnb.bounds.heads import IN_USE, heads_on_ball
+from lipnb.bounds.layer_norm import layer_norm_radius, norm_ellipsoid
 from lipnb.bounds.multihead_norms import Region, Sizes, sizes_of_heads, sizes_of_layer
-from lipnb.bounds.norms import answer, head_norms, log_sum, logit_bound, norms, product
+from lipnb.bounds.norms import answer, head_norms, log_sum
 from lipnb.bounds.rounding import largest_singular
 from lipnb.bounds.transformer_heads import range_of_relative, sizes_in_use
 from lipnb.checks import count, number, radius, real_tensor
 
-__all__ = ["ball_upper", "general_upper_optimal"]
+__all__ = ["ball_upper"]
 
 ROWS = 4096  # rows of a mask that are told apart; later rows count as if they saw so many tokens
 AVERAGES = 512  # tokens up to which the norm of their masked averages is computed
 ROUNDING = 1e-10  # relative, for the scalars after the norms
-
-
-def general_upper_optimal(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
-    r"""Lipschitz constant of one head in a ball: an upper bound with the exact leading constant of long sequences.
-
-    .. math:: \mathrm{Lip}(f_{|B_R^n}) \le \|V\|_2 \min\Big\{ t + \sqrt n\, \rho,\
-        \big(n \rho^2 + 2 \sqrt 2\, t \rho + 2 t^2\big)^{1/2} \Big\}, \qquad
-        t = \|A\|_2 R^2, \quad \rho^2 = 1 + \frac{t^2}2 .
-
-    Parameters
-    ----------
-    A, V, n, R
-        As for `general_upper`.
-
-    Returns
-    -------
-    float
-        An upper bound, unmasked and masked alike, never above `general_upper_sharp`.
-
-    Raises
-    ------
-    ValueError
-        As `general_upper`.
-
-    Notes
-    -----
-    Ours. For large t it is :math:`t \sqrt{n/2 + 4}`, from five tokens on. The constant :math:`1 / \sqrt 2` of
-    :math:`t \sqrt n` is exact: where :math:`-\|A\|_2` is an eigenvalue of A and V is largest off its eigenvector,
-    `lipnb.worst_case.fork_input` reaches :math:`t \sqrt{n/2}` in the limit of large t and then large n.
-
-    Examples
-    --------
-    >>> from lipnb.bounds import general_upper_sharp
-    >>> eye = torch.eye(2, dtype=torch.float64)
-    >>> general_upper_optimal(eye, eye, 4, 1.0) < general_upper_sharp(eye, eye, 4, 1.0)
-    True
-    >>> round(general_upper_optimal(eye, eye, 400, 6.0), 2), round(general_upper_sharp(eye, eye, 400, 6.0), 2)
-    (514.57, 776.0)
-    """
-    A_norm, V_norm = norms(A, V)
-    n, t = count(n), logit_bound(A_norm, R)
-    rho = math.hypot(1, t / math.sqrt(2))
-    by_terms = t + math.sqrt(n) * rho
-    whole = math.hypot(
-        math.sqrt(n) * rho, math.sqrt(2) * t, math.sqrt(2 * math.sqrt(2)) * math.sqrt(t) * math.sqrt(rho)
-    )
-    return product(V_norm, min(by_terms, whole))
 
 
 def ball_upper(
@@ -171,7 +126,7 @@ def ball_upper(
         )
     attention.check_plain("ball_upper", also=IN_USE)
     n = count(n)
-    att, size = in_units(attention.expand_groups().to("cpu", torch.float64))
+    att, size = _of_size_one(attention.expand_groups().to("cpu", torch.float64))
     regions, reach = regions_of(att, R, ellipsoid)
     rows, apart = rows_of(att, n), {*att.more} <= {"relative positions"}
     heads, layer = _plain_sizes(att, regions, n) if apart else sizes_in_use(att, regions, n)
@@ -198,12 +153,12 @@ def _plain_sizes(att, regions, n):
     return heads, layer._replace(spread=max(head.spread for head in heads))
 
 
-def in_units(att):
+def _of_size_one(att):
     """The layer with values and outputs of size one, so that no product of them underflows, and the log of the rest."""
     # the bias of the values matters where there are sinks
-    parts = {"value": ("value", "value_bias") if att.sinks is not None else ("value",), "output": ("output",)}
+    values = ("value", "value_bias") if att.sinks is not None else ("value",)
     scaled, log = {}, 0.0
-    for names in parts.values():
+    for names in (values, ("output",)):
         there = {name: part for name in names if (part := getattr(att, name)) is not None and part.any()}
         if there:
             size = max(part.abs().amax() for part in there.values())
@@ -218,10 +173,17 @@ def regions_of(att, R, ellipsoid):
     if ellipsoid is None and R == math.inf:
         raise ValueError("R must be a finite number, 0 or more, or ellipsoid=(gain, shift) must be given.")
     d, regions, new = att.width, [], {"dtype": torch.float64, "device": "cpu"}
-    if not (ellipsoid is not None and R == math.inf):
+    if R != math.inf:
         regions.append(Region(torch.zeros(d, **new), radius(R) * torch.eye(d, **new)))
     if ellipsoid is None:
         return regions, R
+    gain, shift, reach = _layer_norm(ellipsoid, d)
+    regions.append(Region(*norm_ellipsoid(gain, shift)))
+    return regions, min(R, reach * (1 + ROUNDING))
+
+
+def _layer_norm(ellipsoid, d):
+    """Gain, shift or None, and `layer_norm_radius` of what was given as `ellipsoid`, or one sentence."""
     if not (isinstance(ellipsoid, tuple | list) and len(ellipsoid) == 2):
         raise ValueError("ellipsoid must be (gain, shift), two tensors of shape (d,), or (gain, None) for an RMSNorm.")
     gain, shift = (
@@ -231,8 +193,7 @@ def regions_of(att, R, ellipsoid):
     reach = layer_norm_radius(gain, shift)
     if len(gain) != d:
         raise ValueError(f"ellipsoid must be (gain, shift) of the width of the layer, {d}, got {len(gain)}.")
-    regions.append(Region(*norm_ellipsoid(gain, shift)))
-    return regions, min(R, reach * (1 + ROUNDING))
+    return gain, shift, reach
 
 
 class Rows(NamedTuple):
@@ -285,7 +246,11 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
     if not several.any():
         return sizes.same
     delta = math.exp(min(sizes.spread, 20))  # the largest difference of logits in a row
-    most = 1 / (1 + (rows.seen - 1) * math.exp(-delta))  # of the attention, in a row
+    most = 1 / (1 + (rows.seen - 1) * math.exp(-delta))  # P_ij is at most p_i, of a row that sees so many tokens
+
+    # 1. |J| <= q + (sum_i r_i^2)^(1/2) with the values and keys of row i together at most r_i. Apart,
+    #    r_i^2 = min(p_i (v^2 + k^2), v^2 + k^2 / 2); else r_i = p_i^(1/2) v + min(p_i, 1/2)^(1/2) k.
+    #    Or, for the sum, by columns: that of the p_i of all rows that see one token, times v^2 + k^2 or (v + k)^2.
     if apart:
         free = value**2 + key**2
         squares = torch.minimum(most * (value**2 + several * key**2), value**2 + several * key**2 / 2)
@@ -295,13 +260,17 @@ def _log_of_rows(sizes: Sizes, rows: Rows, *, heads: int, apart: bool) -> float:
         squares = (most.sqrt() * value + several * most.clamp_max(0.5).sqrt() * key).square()
         kappa = value + key / math.sqrt(2)
     by_terms = query + math.sqrt(min((rows.times * squares).sum().item(), free * (rows.column * most).sum().item()))
-    # attention is an average of all that is seen, the same in all heads, and at most `off` times that besides
-    off = -math.expm1(-delta) * (rows.widest - 1) / (1 + (rows.widest - 1) * math.exp(-delta))
-    averages = rows.uniform * (math.exp(sizes.same - scale) + off * value)
+
+    # 2. Attention is an average of all that is seen, U, the same in all heads, and at most eta U besides:
+    #    |J| <= q + |U| (|sum_h M_h| + eta v) + k (sum_i min(p_i, 1/2) or, by columns, of p_i)^(1/2).
+    eta = -math.expm1(-delta) * (rows.widest - 1) / (1 + (rows.widest - 1) * math.exp(-delta))
+    averages = rows.uniform * (math.exp(sizes.same - scale) + eta * value)
     halves, columns = rows.times * several * most.clamp_max(0.5), rows.column * several * most
     if rows.n > rows.widest:  # not the first token, whose own row has no key term, is seen most, but the second
         columns[-1] += most[-1]
     nearly_uniform = query + averages + key * math.sqrt(min(halves.sum().item(), columns.sum().item()))
+
+    # 3. Each row through the two largest perturbations of each head, kappa^2 = v^2 + k^2 / 2; a token alone has v only.
     first = value**2 - kappa**2 if not several.all() else 0.0
     few = _through_few(query, kappa, n * kappa**2 + first, min(2 * heads, n), n)
     return scale + math.log(min(by_terms, nearly_uniform, few))

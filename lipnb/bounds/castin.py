@@ -1,4 +1,8 @@
-"""Bounds of castin2024smooth on all sequences of n tokens in a ball, and the sharper forms their proof allows."""
+"""Bounds of castin2024smooth on sequences of n tokens, in a ball and at an input, and sharper forms of their proofs.
+
+First each formula, once, on the numbers that enter it (norms of A and V, the largest logit t); then the bounds of one
+head by its matrices. `heads` has the same formulas for all heads of an attention, `mean_field` those on measures.
+"""
 
 import math
 from collections.abc import Sequence
@@ -11,23 +15,44 @@ from lipnb.checks import as_double, count, radius
 
 __all__ = [
     "biased_upper",
-    "general",
+    "column_upper",
     "general_lower",
-    "general_sharp",
     "general_upper",
+    "general_upper_optimal",
     "general_upper_sharp",
     "multi_head_upper",
+    "spread_upper",
 ]
 
 
 def general(t, key, V, n):
-    r"""Theorems 3.3 and E.3 on numbers: :math:`t = \|A\|_2 R^2`, `key` at least :math:`R\, |A x_i + c|`, |V|."""
+    r"""Theorems 3.3 and E.3 on numbers: :math:`t = \|A\|_2 R^2`, `key` at least :math:`R\, |A x_i + c|`, norm of V."""
     return product(math.sqrt(3), V, math.hypot(t, 2 * math.sqrt(n) * key, math.sqrt(n)))
 
 
 def general_sharp(t, V, n):
-    """`general_upper_sharp` on numbers: the largest logit t, the norm of V."""
+    """`general_upper_sharp` on numbers: the largest logit t, the norm of V, n tokens."""
     return product(V, t + math.sqrt(n) * (1 + t))
+
+
+def general_optimal(t, V, n):
+    """`general_upper_optimal` on the same numbers; its root of a sum as a length, in which nothing overflows."""
+    rho = math.hypot(1, t / math.sqrt(2))
+    by_terms = t + math.sqrt(n) * rho
+    whole = math.hypot(
+        math.sqrt(n) * rho, math.sqrt(2) * t, math.sqrt(2 * math.sqrt(2)) * math.sqrt(t) * math.sqrt(rho)
+    )
+    return product(V, min(by_terms, whole))
+
+
+def column(t, key, V, P):
+    r"""`column_upper` of heads: :math:`t = \|A\|_2 R^2`, `key` at least :math:`R\, |A x_i + c|`, probabilities P."""
+    return V * (t + P.sum(-2).amax(-1).sqrt() * (1 + key))
+
+
+def spread(A, V, r, reach, n):
+    """`spread_upper` of heads: norms of A and V, the radius r of the tokens, the largest |A x_i + c|, n of them."""
+    return math.sqrt(3) * V * (A**2 * r**4 + n * (4 * reach**2 * r**2 + 1)).sqrt()
 
 
 def general_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
@@ -87,11 +112,6 @@ def general_upper_sharp(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> f
     float
         An upper bound, unmasked and masked alike, never above `general_upper`.
 
-    Raises
-    ------
-    ValueError
-        As `general_upper`.
-
     Notes
     -----
     Ours. The proof of castin2024smooth, Thm 3.3, with the weights of the attention in the Cauchy-Schwarz inequality of
@@ -107,6 +127,41 @@ def general_upper_sharp(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> f
     """
     A_norm, V_norm = norms(A, V)
     return general_sharp(logit_bound(A_norm, R), V_norm, count(n))
+
+
+def general_upper_optimal(A: torch.Tensor, V: torch.Tensor, n: int, R: float) -> float:
+    r"""Lipschitz constant of one head in a ball: an upper bound with the exact leading constant of long sequences.
+
+    .. math:: \mathrm{Lip}(f_{|B_R^n}) \le \|V\|_2 \min\Big\{ t + \sqrt n\, \rho,\
+        \big(n \rho^2 + 2 \sqrt 2\, t \rho + 2 t^2\big)^{1/2} \Big\}, \qquad
+        t = \|A\|_2 R^2, \quad \rho^2 = 1 + \frac{t^2}2 .
+
+    Parameters
+    ----------
+    A, V, n, R
+        As for `general_upper`.
+
+    Returns
+    -------
+    float
+        An upper bound, unmasked and masked alike, never above `general_upper_sharp`.
+
+    Notes
+    -----
+    Ours. For large t it is :math:`t \sqrt{n/2 + 4}`, from five tokens on. The constant :math:`1 / \sqrt 2` of
+    :math:`t \sqrt n` is exact: where :math:`-\|A\|_2` is an eigenvalue of A and V is largest off its eigenvector,
+    `lipnb.worst_case.fork_input` reaches :math:`t \sqrt{n/2}` in the limit of large t and then large n.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> general_upper_optimal(eye, eye, 4, 1.0) < general_upper_sharp(eye, eye, 4, 1.0)
+    True
+    >>> round(general_upper_optimal(eye, eye, 400, 6.0), 2), round(general_upper_sharp(eye, eye, 400, 6.0), 2)
+    (514.57, 776.0)
+    """
+    A_norm, V_norm = norms(A, V)
+    return general_optimal(logit_bound(A_norm, R), V_norm, count(n))
 
 
 def general_lower(A: torch.Tensor, n: int, R: float) -> float:
@@ -229,3 +284,113 @@ def biased_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float, c: torch.Te
         raise ValueError(f"c must have shape (d,) = ({len(A)},) and finite entries, got {tuple(c.shape)}.")
     reach = A_norm * radius(R) + length(c).item()
     return general(logit_bound(A_norm, R), product(R, reach), V_norm, count(n))
+
+
+@torch.no_grad()
+def column_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor, *, masked: bool = False) -> torch.Tensor:
+    r"""Local Lipschitz constant of one head at an input, from the largest column sum of its attention matrix.
+
+    .. math:: \|D_X f\|_2 \le \|V\|_2 \big(t + \sqrt{c(P)}\, (1 + t)\big), \qquad
+        c(P) = \max_j \sum_i P_{ij} \le n, \quad t = \|A\|_2 \max_i |x_i|^2 .
+
+    Parameters
+    ----------
+    A, V : Tensor, shapes (d, d) and (m, d)
+        As for `general_upper`.
+    x : Tensor, shape (..., n, d)
+        Tokens.
+    masked : bool
+        Whether token i attends to tokens j <= i only.
+
+    Returns
+    -------
+    Tensor, shape of the batch
+        An upper bound up to the rounding of the logits, float64, never above `general_upper_sharp` with the radius of
+        the input.
+
+    Raises
+    ------
+    ValueError
+        As `general_upper`, and "x must have shape ...".
+
+    Notes
+    -----
+    Ours, the local form of `general_upper_sharp`.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> round(column_upper(eye, eye, eye).item(), 6), round(column_upper(eye, eye, eye, masked=True).item(), 6)
+    (3.0, 3.252946)
+    """
+    A_norm, V_norm = norms(A, V)
+    A, x = as_double(A), _tokens(x, len(A))
+    logits = x @ A.mT @ x.mT
+    if masked:
+        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
+    t = A_norm * x.square().sum(-1).amax(-1)
+    return column(t, t, V_norm, logits.softmax(-1)) * (1 + 1e-12)
+
+
+@torch.no_grad()
+def spread_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    r"""Local Lipschitz constant of one head at an input, from the spread of its tokens.
+
+    .. math:: \|D_X f\|_2 \le \sqrt 3\, \|V\|_2 \big(\|A\|_2^2 r^4 + n (4 R^2 r^2 + 1)\big)^{1/2}, \qquad
+        r = \max_i |x_i - x_0|, \quad R = \max_i |A x_i|
+
+    for any :math:`x_0`; taken close to the centre of the smallest ball that holds the tokens.
+
+    Parameters
+    ----------
+    A, V : Tensor, shapes (d, d) and (m, d)
+        As for `general_upper`.
+    x : Tensor, shape (..., n, d)
+        Tokens.
+
+    Returns
+    -------
+    Tensor, shape of the batch
+        An upper bound up to the rounding of the logits, float64, unmasked and masked alike.
+
+    Raises
+    ------
+    ValueError
+        As `general_upper`, and "x must have shape ...".
+
+    Notes
+    -----
+    castin2024smooth, Thm C.3, in the form that its proof gives (as recovered). With distances between tokens and
+    :math:`|A x_i|` alone, as in the released code, the bound fails.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2, dtype=torch.float64)
+    >>> round(spread_upper(eye, eye, eye).item(), 4)
+    4.3301
+    """
+    A_norm, V_norm = norms(A, V)
+    A, x = as_double(A), _tokens(x, len(A))
+    r = (x - enclosing_center(x)[..., None, :]).norm(dim=-1).amax(-1)
+    reach = (x @ A.mT).norm(dim=-1).amax(-1)
+    return spread(A_norm, V_norm, r, reach, x.shape[-2]) * (1 + 1e-12)
+
+
+def _tokens(x, d):
+    """Tokens (..., n, d) in float64, or one sentence."""
+    x = as_double(x)
+    if x.ndim < 2 or x.shape[-1] != d or not x.numel():
+        raise ValueError(f"x must have shape (..., n, d) with d = {d} and n >= 1, got {tuple(x.shape)}.")
+    if not torch.isfinite(x).all():
+        raise ValueError("x holds NaN or infinite values: remove them first.")
+    return x
+
+
+def enclosing_center(x):
+    """A point near the centre of the smallest ball around tokens (..., n, d): repeated steps to the farthest one."""
+    center = x.mean(-2)
+    for step in range(1, 201):
+        far = (x - center[..., None, :]).norm(dim=-1).argmax(-1)
+        farthest = x.gather(-2, far[..., None, None].expand(*far.shape, 1, x.shape[-1]))[..., 0, :]
+        center = center + (farthest - center) / (step + 1)
+    return center

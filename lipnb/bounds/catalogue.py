@@ -13,24 +13,28 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.bounds.ball import ball_upper, general_upper_optimal
-from lipnb.bounds.castin import biased_upper, general_upper, general_upper_sharp
-from lipnb.bounds.heads import IN_USE, heads_at_input, heads_on_ball
+from lipnb.bounds.ball import ball_upper
+from lipnb.bounds.castin import (
+    biased_upper,
+    column_upper,
+    general_upper,
+    general_upper_optimal,
+    general_upper_sharp,
+    spread_upper,
+)
+from lipnb.bounds.heads import IN_USE, heads_at_input, heads_on_ball, max_token_terms, max_token_upper
 from lipnb.bounds.kim import l2_upper, l2_upper_sharp
-from lipnb.bounds.max_token import max_token_terms, max_token_upper
+from lipnb.bounds.layer_norm import norm_layer_upper
 from lipnb.bounds.mean_field import (
     masked_mean_field_upper,
     masked_mean_field_upper_sharp,
     mean_field_upper,
     mean_field_upper_sharp,
 )
-from lipnb.bounds.normalisation import norm_layer_upper
 from lipnb.bounds.norms import HeadNorms, head_norms, log_of
-from lipnb.bounds.one_input import column_upper, spread_upper
 from lipnb.bounds.rotary import rotary_terms, rotary_upper
-from lipnb.bounds.softmax import softmax_norm
 from lipnb.bounds.term_bounds import Pieces, three_terms
-from lipnb.bounds.yudin import yudin_upper, yudin_upper_sharp
+from lipnb.bounds.yudin import softmax_norm, yudin_upper, yudin_upper_sharp
 
 __all__ = ["CATALOGUE", "Bound", "Case", "kind_of"]
 
@@ -177,21 +181,33 @@ class Bound:
         >>> general.applies(two), general.applies(two, layer=True)
         ('for one head, not for 2: use multi_head or biased', None)
         """
-        kind = kind_of(f)
-        if kind != self.of and not (kind == ROTARY and "rotary positions" in self.more):
-            why = ", where each distance has a matrix A of its own" if (self.of, kind) == (DOT, ROTARY) else ""
-            return f"for {self.of}, not for {kind}{why}"
-        if not isinstance(f, Attention):
+        why = self._other_kind(kind_of(f))
+        if why is None and isinstance(f, Attention):
+            why = self._other_heads(f) or self._other_mask(f, layer) or (None if layer else self._heads_and_biases(f))
+        return why
+
+    def _other_kind(self, kind):
+        if kind == self.of or (kind == ROTARY and "rotary positions" in self.more):
             return None
-        if others := [word for word in f.more if word not in self.more]:
-            return f"for plain heads, not for {', '.join(others)}"
+        why = ", where each distance has a matrix A of its own" if (self.of, kind) == (DOT, ROTARY) else ""
+        return f"for {self.of}, not for {kind}{why}"
+
+    def _other_heads(self, f):
+        others = [word for word in f.more if word not in self.more]
+        return f"for plain heads, not for {', '.join(others)}" if others else None
+
+    def _other_mask(self, f, layer):
         if f.masked not in self.masks:
             return f"for attention {'with' if self.masks == (True,) else 'without'} a mask: use {self.instead}"
+        # the logarithm of what is at one input is taken of the attention itself, whatever it sees
         if f.window is not None and not self.windows and not (layer and self.scope == INPUT):
             return "for attention to all earlier tokens, without a window: use ball_upper"
-        if not self.heads and f.heads > 1 and not layer:
+        return None
+
+    def _heads_and_biases(self, f):
+        if not self.heads and f.heads > 1:
             return f"for one head, not for {f.heads}: use multi_head or {self.instead}"
-        if not self.biased and f.query_bias is not None and f.query_bias.any() and not layer:
+        if not self.biased and f.query_bias is not None and f.query_bias.any():
             return f"for attention without query biases: use {self.instead}"
         return None
 

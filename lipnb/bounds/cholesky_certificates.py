@@ -15,6 +15,7 @@ import torch
 
 from lipnb.bounds.rounding import UNIT, gamma, largest_eigenvalue, largest_singular, length
 from lipnb.checks import at_once
+from lipnb.scaling import powers_of_two
 
 __all__ = ["Computed", "Prover", "largest_proved", "sandwich"]
 
@@ -116,8 +117,7 @@ class Prover:
         if not torch.isfinite(size):
             raise torch.linalg.LinAlgError("no bound was proved: entries that are not finite.")
         if size > 0:  # exact, and no power of K leaves the range
-            half = torch.frexp(size).exponent // 2
-            unit = torch.ldexp(torch.ones_like(size), half)
+            unit = powers_of_two(size.sqrt())
             found = self._upper(K / unit**2, sizes / unit**2, None if together is None else together / unit)
             return unit * found
         found = sizes.sqrt() * self.norm

@@ -11,8 +11,6 @@ from lipnb.bounds.rounding_errors import MORE, TINY, Accuracy, orthogonality
 from lipnb.bounds.term_bounds import Terms, bases, three_terms
 from lipnb.checks import at_once
 
-__all__ = ["Upper", "sizes_of_columns", "upper_by_columns"]
-
 WORK = 1e11  # floating point operations that the exact columns may cost by default, for each sequence
 MOST_COLUMNS = 1024
 
@@ -58,6 +56,7 @@ def upper_by_columns(pieces: Pieces, accuracy: Accuracy, sizes: list[tuple[int, 
     size, relative = accuracy.arithmetic()
     paths = columns**0.5 + (2 + 2 * S.shape[1] ** 0.5 + 2 * Y.shape[1] ** 0.5 if columns < x.numel() else 1)
     rounding = MORE * (accuracy.change() + (relative * paths + 16 * defect) * size + TINY)
+    # |J|^2 <= |J on S (x) R^d and S-perp (x) Y|^2 + |J (E (x) F)|^2: the two parts of the inputs are orthogonal
     upper = (torch.hypot(exact, sum(terms)) + rounding) * (1 + gamma(16))
     return Upper(upper, exact, terms, rounding, columns, size)
 

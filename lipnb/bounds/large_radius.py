@@ -82,11 +82,6 @@ def large_radius_limit(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     Tensor, shape of the batch
         The limit, float64: exact for one head and for concatenated heads, else to 1e-10.
 
-    Raises
-    ------
-    ValueError
-        As `chosen_tokens`.
-
     Notes
     -----
     castin2024smooth, Thm 3.7 and 4.5, give the upper bound :math:`\|V\|_2 \sqrt n`; the exact limit is ours.

@@ -8,10 +8,6 @@ from scipy.special import beta, betainc
 from lipnb.bounds.norms import answer, growth_rate, log_of, log_sum, logit_bound, norms
 
 __all__ = [
-    "log_masked",
-    "log_masked_sharp",
-    "log_mean_field",
-    "log_mean_field_sharp",
     "masked_mean_field_upper",
     "masked_mean_field_upper_sharp",
     "mean_field_lower",
@@ -102,11 +98,6 @@ def mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, log: bool
     -------
     float
         An upper bound, never above `mean_field_upper`.
-
-    Raises
-    ------
-    ValueError, OverflowError
-        As `mean_field_upper`.
 
     Notes
     -----
@@ -223,11 +214,6 @@ def masked_mean_field_upper_sharp(A: torch.Tensor, V: torch.Tensor, R: float, p:
     float
         An upper bound in the conditional distance of order p, for any law of the positions, with atoms or without;
         so for p = 2 one for masked sequences of any length, with any weights. Never above `masked_mean_field_upper`.
-
-    Raises
-    ------
-    ValueError, OverflowError
-        As `masked_mean_field_upper`.
 
     Notes
     -----

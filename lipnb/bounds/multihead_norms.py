@@ -1,7 +1,11 @@
-r"""What the heads of a layer share: norms of all heads side by side or one above the other, with the best weights.
+r"""Norms of the maps of heads, one by one and together: side by side or one above the other, with weights.
 
-With weights :math:`w_h > 0` and :math:`|z_h| \le |b_h|`, :math:`|\sum_h M_h z_h|^2 \le \|[M_h / \sqrt{w_h}]_h\|^2
-\sum_h w_h |b_h|^2`. Any weights give a bound: those used come from a convex problem, solved roughly.
+Of head h: :math:`M_h = W_O W_V`, :math:`a_h(x) = s W_K^\top (W_Q x + b_Q)` with linear part :math:`A_h`. With weights
+:math:`w_h > 0` and :math:`|z_h| \le |b_h|`,
+
+.. math:: \Big|\sum_h M_h z_h\Big|^2 \le \big\|[M_h / \sqrt{w_h}]_h\big\|^2 \sum_h w_h |b_h|^2 .
+
+Any weights give a bound: those used come from a convex problem, solved roughly.
 """
 
 import math
@@ -17,20 +21,6 @@ from lipnb.bounds.norms import log_sum, triangle
 from lipnb.bounds.rounding import gamma, largest_singular
 from lipnb.checks import as_double
 
-__all__ = [
-    "Region",
-    "Sizes",
-    "balanced",
-    "least_wide",
-    "log_of_sum",
-    "shares",
-    "sizes_of_heads",
-    "sizes_of_layer",
-    "together",
-    "value_of_layer",
-    "wide",
-]
-
 STEPS = 12  # of the search for weights
 DENSE = 64  # order up to which all eigenvalues are computed
 
@@ -43,49 +33,23 @@ class Region(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    r"""What bounds one row of the Jacobian; natural logarithms.
+    """What bounds one row of the Jacobian; natural logarithms."""
 
-    Attributes
-    ----------
-    value : float
-        Of :math:`\sum_h M_h v_h`, for averages :math:`v_h` of perturbations that have together norm at most 1.
-    key : float
-        Of the key term, before the factor :math:`1 / \sqrt 2` of two tokens.
-    query : float
-        Of :math:`\sum_h M_h C_h A_h`, :math:`C_h` the covariances of attention.
-    spread : float
-        Of the difference of two logits of one row.
-    same : float
-        Of :math:`\sum_h M_h`: the value term where all heads attend alike.
-    """
-
-    value: float
-    key: float
-    query: float
-    spread: float
-    same: float
+    value: float  # of sum_h M_h v_h, for averages v_h of perturbations that have together norm at most 1
+    key: float  # of the key term, before the factor 1 / sqrt(2) of two tokens
+    query: float  # of sum_h M_h C_h A_h, C_h the covariances of attention
+    spread: float  # of the difference of two logits of one row
+    same: float  # of sum_h M_h: the value term where all heads attend alike
 
 
 class _Factors(NamedTuple):
-    """The heads on one region, each map by a factor of few rows or columns that has its norm.
+    """The heads on one region, each map by a factor of few rows or columns that has its norm."""
 
-    Attributes
-    ----------
-    outputs : Tensor, shape (h, m, r)
-        Of M G, side by side.
-    above, beside : Tensor, shape (h, k, k) and (h, d, k)
-        W_K^T by its triangle, for heads one above the other, and as it is, for heads side by side.
-    slopes : tuple of Tensor, shapes (h, k, 1) and (h, k, d)
-        Queries at the centre, and how they change: s (W_Q beta + b_Q) and s W_Q G.
-    queries : Tensor, shape (h, r, d)
-        Of G^T A, one above the other.
-    """
-
-    outputs: torch.Tensor
-    above: torch.Tensor
-    beside: torch.Tensor
-    slopes: tuple[torch.Tensor, torch.Tensor]
-    queries: torch.Tensor
+    outputs: torch.Tensor  # of M G, side by side, (h, m, r)
+    above: torch.Tensor  # W_K^T by its triangle, (h, k, k), for heads one above the other
+    beside: torch.Tensor  # W_K^T as it is, (h, d, k), for heads side by side
+    slopes: tuple[torch.Tensor, torch.Tensor]  # queries at the centre, s (W_Q beta + b_Q), and s W_Q G
+    queries: torch.Tensor  # of G^T A, one above the other, (h, r, d)
 
 
 def _factors(att, region):
@@ -129,87 +93,66 @@ def _least_norm(left, offset, spread):
 
 
 def sizes_of_heads(att: Attention, regions: list[Region]) -> list[Sizes]:
-    """`Sizes` of each head alone, the tokens in all `regions`.
-
-    Parameters
-    ----------
-    att : Attention
-        Float64, dot products.
-    regions : list of Region
-        One or more.
-
-    Returns
-    -------
-    list of Sizes, length h
-    """
+    """`Sizes` of each head alone, (h,), the tokens in all of one or more `regions`; a float64 map with dot products."""
     value = largest_singular(att.output_matrices() @ triangle(att.value.mT).mT).log()
     outputs, slopes, queries, spreads = [], [], [], []
     for region in regions:
         of = _factors(att, region)
         output = largest_singular(of.outputs).log()
-        outputs.append(output)
-        slopes.append(_least_norm(of.above, *of.slopes).log())
-        queries.append(output + largest_singular(of.queries).log())
-        keys = triangle((att.key @ region.map).mT)
+        outputs.append(output)  # |M_h G|
+        slopes.append(_least_norm(of.above, *of.slopes).log())  # sup |a_h(x)|
+        queries.append(output + largest_singular(of.queries).log())  # |M_h C_h A_h| <= |M_h G| |G^T A_h|
+        keys = triangle((att.key @ region.map).mT)  # two logits of a row differ by at most 2 |G^T a_h(x)|
         size = keys.abs().amax().clamp_min(1e-300)  # their product with the slopes may overflow
         spreads.append(math.log(2) + _least_norm(keys / size, *of.slopes).log() + size.log())
     key = torch.stack(outputs).amin(0) + torch.stack(slopes).amin(0)
-    rows = zip(value, key, torch.stack(queries).amin(0), torch.stack(spreads).amin(0), value, strict=True)
-    return [Sizes(*(size.item() for size in row)) for row in rows]
+    query, spread = torch.stack(queries).amin(0), torch.stack(spreads).amin(0)
+    each = torch.stack([value, key, query, spread, value], 1)
+    return [Sizes(*row) for row in each.tolist()]
 
 
 def sizes_of_layer(att: Attention, regions: list[Region]) -> Sizes:
-    """`Sizes` of all heads together: the first three never more than the sums over heads of `sizes_of_heads`.
-
-    Parameters
-    ----------
-    att, regions
-        As for `sizes_of_heads`.
-
-    Returns
-    -------
-    Sizes
-    """
+    """`Sizes` of all heads together: the first three never more than the sums over heads of `sizes_of_heads`."""
     alone = sizes_of_heads(att, regions)
     if att.heads == 1:
         return alone[0]
     made = [_factors(att, region) for region in regions]
-    outputs, queries = [of.outputs for of in made], [of.queries for of in made]
-    above, beside = zip(*(_slopes_together(of) for of in made), strict=True)
-    key, query = [log_sum(head.key for head in alone)], [log_sum(head.query for head in alone)]
-    for output, *slopes in zip(outputs, above, beside, strict=True):
-        for slope, dim in zip(slopes, (0, 1), strict=True):
-            w = balanced(output, slope, dim)
-            by_output = [together(one, 1 / w, 1) for one in outputs]
-            by_query = [together(one, w, 0) for one in queries]
-            by_slope = [together(one, w, 0) for one in above] + [together(one, w, 1) for one in beside]
-            key.append(min(by_output) + min(by_slope))
-            query += [left + right for left, right in zip(by_output, by_query, strict=True)]
-    spread = max(head.spread for head in alone)
-    return Sizes(value_of_layer(att, alone), min(key), min(query), spread, log_of_sum(att))
+    slopes = [_slopes_together(of) for of in made]
+    # any weights give a bound: those that suit the outputs of a region and its slopes, either way
+    weights = [
+        balanced(of.outputs, slope, dim)
+        for of, pair in zip(made, slopes, strict=True)
+        for dim, slope in enumerate(pair)
+    ]
+    keys, queries = zip(*(_key_and_query(made, slopes, w) for w in weights), strict=True)
+    return Sizes(
+        value=value_of_layer(att, alone),
+        key=min(*keys, log_sum(head.key for head in alone)),
+        query=min(*queries, log_sum(head.query for head in alone)),
+        spread=max(head.spread for head in alone),
+        same=log_of_sum(att),
+    )
+
+
+def _key_and_query(made, slopes, w):
+    r"""Logarithms of the key and of the query size of all heads, by weights w: the least over the regions.
+
+    Of the key, :math:`\|[M_h G / \sqrt{w_h}]_h\|\, \sup_x \|[\sqrt{w_h}\, a_h(x)]_h\|`; of the query the same with
+    :math:`G^\top A_h` in place of the slopes, where both factors are of one region.
+    """
+    by_output = [together(of.outputs, 1 / w, 1) for of in made]
+    by_slope = [together(slope, w, dim) for pair in slopes for dim, slope in enumerate(pair)]
+    by_query = [together(of.queries, w, 0) for of in made]
+    return min(by_output) + min(by_slope), min(map(sum, zip(by_output, by_query, strict=True)))
 
 
 def balanced(left: torch.Tensor, right: torch.Tensor, dim: int) -> torch.Tensor:
-    r"""Weights that make :math:`\|[L_h / \sqrt{w_h}]_h\|_2\, \|[\sqrt{w_h} S_h]_h\|_2` small.
+    r"""Weights (h,) that make :math:`\|[L_h / \sqrt{w_h}]_h\|_2\, \|[\sqrt{w_h} S_h]_h\|_2` small.
 
-    The logarithm is convex in :math:`\log w`; its slope is the difference of what head h has of the two top singular
-    vectors. The start, :math:`w_h = |L_h| / |S_h|`, gives at most :math:`\sum_h |L_h| |S_h|`.
+    Blocks `left` (h, m, r) are side by side, `right` (h, a, b) one above the other (`dim` 0) or side by side (1). The
+    logarithm is convex in :math:`\log w`; its slope is the difference of what head h has of the two top singular
+    vectors. The start, :math:`w_h = |L_h| / |S_h|`, gives at most :math:`\sum_h |L_h| |S_h|`: the answer is no worse.
 
-    Parameters
-    ----------
-    left : Tensor, shape (h, m, r)
-        Blocks side by side.
-    right : Tensor, shape (h, a, b)
-        Blocks one above the other (`dim` 0) or side by side (1).
-    dim : int
-
-    Returns
-    -------
-    Tensor, shape (h,)
-        Positive; no worse than the start.
-
-    Examples
-    --------
     >>> eye = torch.eye(2).double()
     >>> balanced(eye[:, :, None], torch.tensor([1.0, 4.0]).double()[:, None, None] * eye[:, None], 0).tolist()
     [1.0, 0.25]

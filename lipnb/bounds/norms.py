@@ -10,18 +10,7 @@ from lipnb.attention import Attention
 from lipnb.bounds.rounding import largest_singular
 from lipnb.checks import as_double, radius, square
 
-__all__ = [
-    "LEAST",
-    "HeadNorms",
-    "answer",
-    "growth_rate",
-    "head_norms",
-    "logit_bound",
-    "log_of",
-    "log_sum",
-    "norms",
-    "product",
-]
+__all__ = ["HeadNorms", "growth_rate", "head_norms"]
 
 LEAST = 1e-300  # what the norm of a product counts at least: entries that underflow are smaller
 
@@ -156,12 +145,6 @@ def growth_rate(A: torch.Tensor) -> float:
     >>> round(growth_rate(torch.diag(torch.tensor([-1.0, 4.0]))), 6)
     1.0
     """
-    real = real_eigenvalues(A)
-    return max(-real.min().item(), real.max().item() / 8, 0.0)
-
-
-def real_eigenvalues(A):
-    """Real eigenvalues of A, shape (r,), r >= 1, increasing; one sentence where there are none."""
     A = square(A)
     values = torch.linalg.eigvals(A)
     real = values.real[values.imag.abs() <= 1e-10 * values.abs().max()]
@@ -170,4 +153,4 @@ def real_eigenvalues(A):
             "A has no real eigenvalue, and the construction follows a real eigenvector: there is no "
             "statement for such a matrix."
         )
-    return real.sort().values
+    return max(-real.min().item(), real.max().item() / 8, 0.0)

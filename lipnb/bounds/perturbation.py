@@ -61,14 +61,16 @@ from typing import NamedTuple
 import torch
 
 from lipnb.attention import Attention
+from lipnb.attention.features import alive
+from lipnb.attention.units import in_units
 from lipnb.bounds.castin import biased_upper
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
 from lipnb.bounds.norms import triangle
 from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import gamma, largest_singular, length
 from lipnb.bounds.rounding_errors import MORE, TINY, Accuracy
-from lipnb.bounds.scaling import alive, in_units, scaled
 from lipnb.checks import at_once
+from lipnb.scaling import shifted
 
 __all__ = ["Nearby", "nearby_upper"]
 
@@ -169,7 +171,7 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     attention, x, tokens, outputs = in_units(attention.to(dtype=torch.float64), x.double())
     if attention is None:
         return nothing
-    eps = torch.nextafter(scaled(radii, -tokens), radii.new_tensor(torch.inf))
+    eps = torch.nextafter(shifted(radii, -tokens), radii.new_tensor(torch.inf))
     try:
         J, taylor, outer, general, L = _in_units(Pieces(attention, x), x, eps)
     except torch.linalg.LinAlgError:  # of numbers that are not finite, or an iteration without end
@@ -278,7 +280,7 @@ def _second(head, r, most):
 def _whole(bound, power):
     """A bound in units as a bound: rounding of what was done with positive numbers, underflow, and the units."""
     bound = torch.where(torch.isnan(bound), torch.inf, bound)
-    return torch.nextafter(scaled(MORE**4 * bound + TINY, power), bound.new_tensor(torch.inf))
+    return torch.nextafter(shifted(MORE**4 * bound + TINY, power), bound.new_tensor(torch.inf))
 
 
 class _Heads(NamedTuple):

@@ -3,8 +3,8 @@
 import torch
 
 from lipnb.attention import Local
+from lipnb.attention.features import fixed_keys, loose_keys
 from lipnb.attention.rope_norm import Norm, normalised, rotation, turned
-from lipnb.bounds.scaling import fixed_keys, loose_keys
 from lipnb.checks import at_once
 
 __all__ = ["Pieces"]

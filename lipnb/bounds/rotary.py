@@ -3,7 +3,8 @@ r"""Bounds for attention with rotary positions, for which none was published: th
 Tokens at places i and j meet as :math:`s\, \tilde q_i \cdot \tilde k_j` with :math:`\tilde q_i = R_i (W_Q x_i + b_Q)`
 and :math:`\tilde k_j = R_j (W_K x_j + b_K)`. There is no one matrix A, so :math:`\|A\|_2` is replaced by norms that a
 rotation keeps. Networks compute cosines and sines in float32: their :math:`R_i` are rotations to seven digits only, and
-:math:`g = \max_i \|R_i\|_2`, next to 1, is taken of the very numbers that the map has.
+:math:`g = \max_i \|R_i\|_2`, next to 1, is taken of the very numbers that the map has. `RotaryNorms` is what
+`lipnb.bounds.ball_upper` takes in place of :math:`\|A\|_2`: the norms at all distances :math:`i - j`.
 """
 
 import math
@@ -11,12 +12,16 @@ import math
 import torch
 
 from lipnb.attention import Attention
-from lipnb.attention.rope_norm import rotation
+from lipnb.attention.rope_norm import rotation, turned
+from lipnb.bounds.heads import rows_of_heads
+from lipnb.bounds.multihead_norms import balanced
 from lipnb.bounds.norms import triangle
-from lipnb.bounds.rounding import largest_singular, largest_singular_of_each
-from lipnb.checks import at_once
+from lipnb.bounds.rounding import UNIT, largest_singular, largest_singular_of_each
 
 __all__ = ["rotary_terms", "rotary_upper"]
+
+PLACES = 512  # tokens up to which queries and keys meet at each distance in turn
+AT_ONCE = 16  # distances whose norms are computed together
 
 
 def _checked(attention, what):
@@ -150,17 +155,93 @@ def rotary_terms(attention: Attention, x: torch.Tensor) -> float:
     eye = torch.eye(att.value_width, dtype=x.dtype, device=x.device).expand(att.heads, -1, -1)
     output = eye if att.output is None else triangle(att.output)  # |W_O y| = |R y|
     W_Q = triangle(att.query.mT).mT  # (h, k, k'): |M W_Q| = |M R^T|
-    turned = att.local(x)[0].matrices(W_Q)  # (h, n, k, k')
-    step = at_once(len(x) * max(att.value_width, att.key_width))
-    total = 0.0
-    for h in range(att.heads):
-        largest, rho = x.new_zeros(()), []
-        for rows in torch.arange(len(x), device=x.device).split(step):
-            gap = value[h] - (P[h, rows] @ value[h])[:, None]  # v_j - o_i, (rows, n, v)
-            Z = P[h, rows, :, None] * gap
-            rho.append(largest_singular_of_each(Z @ output[h].mT))
-            C = output[h] @ (Z.mT @ key[h]) @ turned[h, rows]
-            largest = torch.maximum(largest, largest_singular_of_each(abs(att.scale) * C).max())
-        keys = largest_singular(torch.cat(rho)[:, None] * query[h]) * gain * K[h]
-        total += (largest_singular(P[h]) * WV[h] + largest + keys).item()
-    return total * (1 + 1e-12)
+    at_places = att.local(x)[0].matrices(W_Q)  # R_i W_Q, (h, n, k, k')
+    rho, queries = x.new_zeros(2, att.heads, len(x))
+    for h, rows, p, gap in rows_of_heads(P, value, max(att.value_width, att.key_width)):
+        Z = p[..., None] * gap
+        rho[h, rows] = largest_singular_of_each(Z @ output[h].mT)
+        C = output[h] @ (Z.mT @ key[h]) @ at_places[h, rows]
+        queries[h, rows] = largest_singular_of_each(abs(att.scale) * C)
+    keys = largest_singular(rho[..., None] * query) * gain * K
+    return (largest_singular(P) * WV + queries.amax(1) + keys).sum().item() * (1 + 1e-12)
+
+
+class RotaryNorms:
+    r"""Norms of rotary queries against keys among n tokens: :math:`|L^\top R_j^\top R_i Z|` where token i sees token j.
+
+    Two bounds are proved. For any plane-wise weights D, which rotations leave alone, it is at most
+    :math:`g^2 |D^{-1} L|\, |D Z|`. And it is at most the largest :math:`|L^\top R_m Z|` over distances m (each in turn
+    up to `PLACES` tokens), and :math:`\eta\, |D^{-1} L|\, |D Z|` more. Cosines and sines are those of the network: g,
+    `gain`, is the largest length of such a pair, and :math:`\eta` how far :math:`R_j^\top R_i` is from
+    :math:`R_{i - j}` in any plane. Without rotary positions it is :math:`|L^\top Z|`.
+
+    >>> from lipnb import Attention
+    >>> eye = torch.eye(2).double()
+    >>> f = Attention.from_matrices(eye, eye).replace(frequencies=torch.tensor([torch.pi / 2]).double())
+    >>> left, right = eye[None, :, :1], eye[None, :, 1:]  # two axes that a quarter turn brings together
+    >>> [round(RotaryNorms(f, n).log_norms(left, right).exp().item(), 6) for n in (1, 2)]
+    [0.0, 1.0]
+    """
+
+    def __init__(self, att: Attention, n: int) -> None:
+        self._weights, self._tables, self.gain, self._off = None, None, 1.0, 0.0
+        turn = rotation(att.frequencies, n, torch.float64)
+        if turn is None:
+            return
+        cos, sin = turn
+        self._weights = _plane_weights(att)[..., None]
+        self.gain = (cos.square() + sin.square()).amax().sqrt().item()
+        if n > PLACES:
+            return
+        reach = n if att.window is None else min(n, att.window)
+        place = torch.complex(cos, sin)
+        apart = (place[m:] * place[: n - m].conj() - place[m] for m in range(reach))
+        self._off = max(gap.abs().amax().item() for gap in apart) + 8 * UNIT
+        ahead = slice(1, 1 if att.masked else reach)  # tokens that come later
+        self._tables = torch.cat([cos[:reach], cos[ahead]]), torch.cat([sin[:reach], -sin[ahead]])
+
+    def log_norms(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """Logarithms of the bounds, shape (h,), on maps L of keys (h, k, a) and Z of queries (h, k, b)."""
+        sizes = [part.abs().amax().clamp_min(1e-300) for part in (left, right)]
+        left, right = triangle((left / sizes[0]).mT), triangle((right / sizes[1]).mT).mT
+        return self._norms(left, right).log() + sizes[0].log() + sizes[1].log()
+
+    def _norms(self, left, right):
+        if self._weights is None:
+            return largest_singular(left @ right)
+        by_planes = largest_singular(left / self._weights.mT) * largest_singular(self._weights * right)
+        if self._tables is None:
+            return self.gain**2 * by_planes
+        at_distances = torch.stack([self._largest(*pair) for pair in zip(left, right, strict=True)])
+        return torch.minimum(self.gain**2 * by_planes, at_distances + self._off * by_planes)
+
+    def _largest(self, left, right):
+        """The largest norm over all distances, in the order of an upper bound until no later one can be larger."""
+        columns = right.mT[:, None].expand(-1, len(self._tables[0]), -1)
+        matrices = left @ turned(columns, self._tables).movedim(0, -1)  # (distances, a, b)
+        upper = largest_singular_of_each(matrices, lot=10**12)
+        best, order = upper.new_zeros(()), upper.argsort(descending=True)
+        for some in order.split(AT_ONCE):
+            if upper[some[0]] <= best:
+                break
+            best = torch.maximum(best, largest_singular(matrices[some]).max())
+        return best
+
+    def bounding(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        r"""F, (h, r, b), with :math:`|L^\top R_j^\top R_i Z y| \le |F y|` for every y; L (h, k, a), Z (h, k, b)."""
+        if self._weights is None:
+            return triangle(left.mT) @ right
+        return self.gain**2 * largest_singular(left / self._weights)[:, None, None] * self._weights * right
+
+
+def _plane_weights(att):
+    """Positive weights of the coordinates of queries and keys, (h, k), the same for both of a plane that is turned."""
+    p, k = len(att.frequencies), att.key_width
+    planes = torch.stack([torch.arange(p, device="cpu"), torch.arange(p, 2 * p, device="cpu")], 1).flatten()
+    # those that stay follow two by two, the last one once more where they are odd
+    order = torch.cat([planes, torch.arange(2 * p, k, device="cpu"), torch.arange(k - k % 2, k, device="cpu")])
+    found = torch.ones(att.heads, k, dtype=torch.float64, device="cpu")
+    for h, (query, key) in enumerate(zip(att.query[:, order], att.key[:, order], strict=True)):
+        weights = balanced(key.unflatten(0, (-1, 2)).mT, query.unflatten(0, (-1, 2)), 0)
+        found[h, order] = weights.sqrt().repeat_interleave(2)
+    return found

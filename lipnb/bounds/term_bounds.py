@@ -20,6 +20,7 @@ from lipnb.bounds.pieces import Pieces
 from lipnb.bounds.rounding import UNIT, gamma, largest_singular, largest_singular_of_each, length
 from lipnb.bounds.rounding_errors import RowErrors
 from lipnb.checks import at_once
+from lipnb.scaling import powers_of_two
 
 __all__ = ["Pieces", "Terms", "bases", "three_terms"]
 
@@ -217,7 +218,7 @@ def _weighted(pieces, S, Y, norms, *, alike):
 
 def _powers(sizes):
     """The powers of two next to positive numbers, 2^-900 at least, and zero for zero."""
-    return torch.where(sizes > 0, torch.ldexp(torch.ones_like(sizes), torch.frexp(sizes).exponent.clamp_min(-900)), 0)
+    return torch.where(sizes > 0, powers_of_two(sizes, least=-900), 0)
 
 
 def _grams(pieces, reach, tokens, maps=None):

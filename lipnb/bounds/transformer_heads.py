@@ -30,7 +30,7 @@ from lipnb.bounds.multihead_norms import (
     wide,
 )
 from lipnb.bounds.norms import log_sum, triangle
-from lipnb.bounds.rope_norms import Turns
+from lipnb.bounds.rotary import RotaryNorms
 from lipnb.bounds.rounding import largest_singular
 
 __all__ = ["range_of_relative", "sizes_in_use"]
@@ -129,7 +129,7 @@ def sizes_in_use(att: Attention, regions: list[Region], n: int) -> tuple[list[Si
     ValueError
         "no bound holds with norm_eps=0 where ...".
     """
-    turns = Turns(att, n)
+    turns = RotaryNorms(att, n)
     outputs = [_outputs(att, region) for region in regions]
     sides = [(_side(att, "query", region), _side(att, "key", region)) for region in regions]
     output = torch.stack([largest_singular(one).log() for one in outputs]).amin(0)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipnb.checks import check_precision, refuse_large_dense
+from lipnb.scaling import exponent, powers_of_two
 
 __all__ = ["AutodiffJacobian", "RecordedJacobian", "plain_kernels"]
 
@@ -377,8 +378,8 @@ class RecordedJacobian(AutodiffJacobian):
         self._check_number(image)
         size = image.abs().amax((-2, -1)).double()
         size = torch.where((size > 0) & torch.isfinite(size), size, 1)
-        far = math.frexp(torch.finfo(self.x.dtype).max)[1] - 8  # a power of two that the type has, and its inverse
-        self.unit = torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent.clamp(-far, far))
+        far = exponent(torch.finfo(self.x.dtype).max) - 8  # a power of two that the type has, and its inverse
+        self.unit = powers_of_two(size, -far, far)
         if found is not None:
             scale = self.unit.to(image)[..., None, None]
             gap, long = (torch.linalg.vector_norm(part / scale, dim=(-2, -1)) for part in (found - image, image))

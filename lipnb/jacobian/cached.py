@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lipnb.jacobian import gemm
-from lipnb.jacobian.linearization import Linearization, near_hard
+from lipnb.jacobian.linearization import Linearization
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator
 
@@ -43,7 +43,7 @@ class CachedGram(GramOperator):
     def __init__(self, at: Linearization) -> None:
         self.weights = ScaledWeights.of(at.attention, at.attention.dtype)
         self.unit, value_unit = self.weights.unit, self.weights.value_unit
-        self.near_hard = near_hard(at.query, at.key)
+        self.near_hard = at.near_hard
         self._place(replace(at, value=at.value / value_unit, heads=at.heads / value_unit))
         self._buffers = self._make_buffers()
 

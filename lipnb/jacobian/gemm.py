@@ -17,7 +17,7 @@ from functools import cache, wraps
 import torch
 from torch import Tensor
 
-__all__ = ["by_fastest", "describe", "fastest", "float32_route", "full_precision", "lowered"]
+__all__ = ["by_fastest", "fastest", "float32_route", "full_precision", "lowered"]
 
 SHAPE = (512, 768, 768)  # rows of tokens, width, width: about 0.6 GFLOP
 # where the route must be as accurate too: oneDNN chooses its method by shape
@@ -155,36 +155,11 @@ def _measured():
 
 
 def float32_route() -> str:
-    """Name of the route that float32 products on the CPU take inside `fastest`.
-
-    Returns
-    -------
-    {"default", "onednn"}
-        "onednn" where it is at least 5 % faster on a 512 x 768 x 768 product and as accurate as float32 is.
-    """
+    """The route of float32 products: "default", or "onednn" where that is 5 % faster and as accurate as float32 is."""
     if not (torch.backends.mkldnn.is_available() and _has_choice()):
         return "default"
     seconds, error = _measured()
     return "onednn" if error <= WORST_ERROR and seconds["onednn"] * GAIN < seconds["default"] else "default"
-
-
-def describe() -> str:
-    """The choices of this process in a few words, for the record: they are timed, so two runs can differ in rounding.
-
-    Returns
-    -------
-    str
-        "not chosen" as long as nothing was timed; else, for example, "float32 by onednn".
-
-    Examples
-    --------
-    >>> from lipnb.jacobian import gemm
-    >>> isinstance(gemm.describe(), str)
-    True
-    """
-    if not _measured.cache_info().currsize:
-        return "not chosen"
-    return f"float32 by {float32_route()}"
 
 
 @contextmanager

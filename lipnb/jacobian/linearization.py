@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -10,13 +10,61 @@ from torch import Tensor
 from lipnb.attention import Attention, Local
 from lipnb.checks import at_once
 
-__all__ = ["Linearization", "infinity_norm", "near_hard"]
+__all__ = ["Linearization", "infinity_norm"]
 
 NEAR_HARD = 1e-5  # rounding of the logits from which row sums are taken off entry by entry
 
 
-@dataclass(frozen=True, eq=False)
-class Linearization:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Projected:
+    """Queries, keys and values at tokens (..., n, d), and how they depend on them: a `Linearization` without P."""
+
+    attention: Attention
+    query: Tensor  # (..., h, n, k): slope folded in, centred
+    key: Tensor  # (..., g, n, k): centred
+    value: Tensor  # (..., g, n, v)
+    of_query: Local  # derivatives of queries and of keys in their projections: normalised, and turned by their places
+    of_key: Local
+    added: Tensor | None  # (..., h or 1, 1, n): what each key adds to its logits
+    root: Tensor | None  # (..., n, 1): square roots of the token weights, for the norm that goes with them
+
+    @classmethod
+    def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> Self:
+        """At tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
+        query, key, value, of_query, of_key = attention.project_with_derivatives(x)
+        query, key = attention.centred(query, key)
+        return cls(
+            attention=attention,
+            query=query,
+            key=key,
+            value=value,
+            of_query=of_query,
+            of_key=of_key,
+            added=attention.added_to_logits(key, weights),
+            root=None if weights is None else weights.sqrt()[..., None],
+        )
+
+    def map(self, change: Callable[[Any], Any]) -> Self:
+        """The same with each tensor and derivative of it changed."""
+        each = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: change(one) for name, one in each.items() if isinstance(one, (Tensor, Local))})
+
+    def restrict(self, index: Tensor) -> Self:
+        """Of the sequences `index` of a batch alone."""
+        return self.map(lambda one: one.restrict(index) if isinstance(one, Local) else one[index])
+
+    @property
+    def near_hard(self) -> bool:
+        """Whether logits are so large that row sums must be taken off t and z themselves, which takes one pass more.
+
+        For nearly hard attention ``t v - rowsum(t) o`` is a small difference of numbers as large as the logits.
+        """
+        query, key = (torch.linalg.vector_norm(rows, dim=-1).amax() for rows in (self.query, self.key))
+        return bool(query * key * torch.finfo(self.query.dtype).eps > NEAR_HARD)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Linearization(Projected):
     r"""Queries, keys, values, attention and head outputs at tokens (..., n, d), and how they depend on them.
 
     The products of every route are made of these, and so is the matrix. `jvp` and `vjp` here are the plain ones, as
@@ -28,16 +76,18 @@ class Linearization:
         The map.
     query, key, value : Tensor, shape (..., h, n, k), (..., g, n, k) and (..., g, n, v)
         Queries (slope folded in) and keys, both centred, and values.
+    of_query, of_key : Local
+        Derivatives of queries and of keys in their projections: normalised, and turned by their places.
+    added : Tensor, shape (..., h or 1, 1, n), or None
+        What each key adds to its logits.
+    root : Tensor, shape (..., n, 1), or None
+        Square roots of the token weights, for the norm that goes with them.
     probabilities : Tensor, shape (..., h, n, n)
         Attention probabilities.
     cap_slope : Tensor, shape (..., h, n, n), or None
         Slopes of the cap of the logits; None without a cap.
     heads : Tensor, shape (..., h, n, v)
         Head outputs.
-    of_query, of_key : Local
-        Derivatives of queries and of keys in their projections: normalised, and turned by their places.
-    root : Tensor, shape (..., n, 1), or None
-        Square roots of the token weights, for the norm that goes with them.
 
     Examples
     --------
@@ -50,36 +100,16 @@ class Linearization:
              [0.5000, 0.5000]]])
     """
 
-    attention: Attention
-    query: Tensor
-    key: Tensor
-    value: Tensor
     probabilities: Tensor
     cap_slope: Tensor | None
     heads: Tensor
-    of_query: Local
-    of_key: Local
-    root: Tensor | None
 
     @classmethod
-    def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> "Linearization":
+    def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> Self:
         """At tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
-        query, key, value = attention.project(x)
-        query, key = attention.centred(query, key)
-        P, cap_slope = attention.probabilities_of(query, key, weights), None
-        if attention.cap is not None:
-            _, cap_slope = attention.capped(attention.products(query, key))
-        heads, root = attention.average(P, value), None if weights is None else weights.sqrt()[..., None]
-        return cls(attention, query, key, value, P, cap_slope, heads, *attention.local(x), root)
-
-    def map(self, change: Callable[[Any], Any]) -> "Linearization":
-        """The same with each tensor and derivative of it changed."""
-        each = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{name: change(one) for name, one in each.items() if isinstance(one, (Tensor, Local))})
-
-    def restrict(self, index: Tensor) -> "Linearization":
-        """Of the sequences `index` of a batch alone."""
-        return self.map(lambda one: one.restrict(index) if isinstance(one, Local) else one[index])
+        base = Projected.of(attention, x, weights)
+        P, cap_slope = attention.attend(base.query, base.key, base.added)
+        return cls(**vars(base), probabilities=P, cap_slope=cap_slope, heads=attention.average(P, base.value))
 
     def jvp(self, u: Tensor) -> Tensor:
         r"""J u, shape (..., n, m), of changes `u` of the tokens, shape (..., n, d). Differentiable.
@@ -92,7 +122,8 @@ class Linearization:
         """
         att, shared = self.attention, self._shared
         query, key, value = (
-            torch.einsum("...nd,hkd->...hnk", u, matrix) for matrix in (att.slope * att.query, att.key, att.value)
+            torch.einsum("...nd,hkd->...hnk", u, matrix)
+            for matrix in (att.slope * att.own["query"], att.own["key"], att.own["value"])
         )
         query, key = self.of_query.forward(query), self.of_key.forward(key)
         products = query @ shared(self.key).mT + self.query @ shared(key).mT
@@ -111,7 +142,8 @@ class Linearization:
         if att.score == "l2":
             key = key - att.slope * shared(self.key) * z.sum(-2)[..., None]
         query, key = self.of_query.transposed(query), self.of_key.transposed(self._summed(key))
-        parts = ((query, att.slope * att.query), (key, att.key), (self._summed(value), att.value))
+        matrices = att.slope * att.own["query"], att.own["key"], att.own["value"]
+        parts = zip((query, key, self._summed(value)), matrices, strict=True)
         return sum(torch.einsum("...hnk,hkd->...nd", part, matrix) for part, matrix in parts)  # type: ignore[return-value]
 
     @property
@@ -152,39 +184,30 @@ class Linearization:
         -----
         castin2024smooth, Lemma C.2, D.1, E.2; kim2021lipschitz, the Jacobian of L2 attention.
         """
-        attention = self.attention
+        attention, own = self.attention, self.attention.own
         times = attention.heads // attention.groups
         query, P, heads = (part[..., first:last, :] for part in (self.query, self.probabilities, self.heads))
         key, value = (part.repeat_interleave(times, -3) for part in (self.key, self.value))
-        of_query = self.of_query.matrices(attention.query)  # (..., h, n or 1, k, d)
-        of_key = self.of_key.matrices(attention.key).repeat_interleave(times, -4)
+        of_query = self.of_query.matrices(own["query"])  # (..., h, n or 1, k, d)
+        of_key = self.of_key.matrices(own["key"]).repeat_interleave(times, -4)
         of_query = of_query[..., first:last, :, :] if of_query.shape[-3] > 1 else of_query
         slope = torch.einsum("...hik,...hjkd->...hijd", query, of_key)
         curve = attention.slope * torch.einsum("...hlk,...hikd->...hild", key, of_query)
         spread = P[..., None] * (value[..., None, :, :] - heads[..., None, :])  # P_ij (v_j - o_i)
         if self.cap_slope is not None:
             spread = spread * self.cap_slope[..., first:last, :, None]
-        matrix = attention.value.repeat_interleave(times, 0)
+        matrix = own["value"].repeat_interleave(times, 0)
         blocks = torch.einsum("...hij,hvd->...hivjd", P, matrix) + torch.einsum(
             "...hijv,...hijd->...hivjd", spread, slope.expand(*spread.shape[:-1], -1)
         )
         if attention.score == "l2":
             ends = attention.slope * (key[..., None, :] @ of_key)[..., 0, :]
             blocks = blocks - torch.einsum("...hijv,...hjd->...hivjd", spread, ends)
-        own = torch.einsum("...hilv,...hild->...hvdi", spread, curve.expand(*spread.shape[:-1], -1))
-        torch.diagonal(blocks, offset=first, dim1=-4, dim2=-2).add_(own)
-        if attention.output is None:
+        diagonal = torch.einsum("...hilv,...hild->...hvdi", spread, curve.expand(*spread.shape[:-1], -1))
+        torch.diagonal(blocks, offset=first, dim1=-4, dim2=-2).add_(diagonal)
+        if own["output"] is None:
             return blocks.movedim(-5, -4).flatten(-4, -3)
-        return torch.einsum("...hivjd,hmv->...imjd", blocks, attention.output)
-
-
-def near_hard(query: Tensor, key: Tensor) -> bool:
-    """Whether logits are so large that row sums must be taken off t and z themselves, which takes one pass more.
-
-    For nearly hard attention ``t v - rowsum(t) o`` is a small difference of numbers as large as the logits.
-    """
-    largest = torch.linalg.vector_norm(query, dim=-1).amax() * torch.linalg.vector_norm(key, dim=-1).amax()
-    return bool(largest * torch.finfo(query.dtype).eps > NEAR_HARD)
+        return torch.einsum("...hivjd,hmv->...imjd", blocks, own["output"])
 
 
 def infinity_norm(attention: Attention, x: Tensor) -> Tensor:

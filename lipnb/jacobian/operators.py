@@ -3,30 +3,22 @@
 Each is M^T M with M the Jacobian J, or D^{1/2} J D^{-1/2} with token weights on the diagonal of D.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import check_weights
-from lipnb.jacobian import AttentionJacobian, AutodiffJacobian, gemm
+from lipnb.checks import memory_allowance
+from lipnb.jacobian import AttentionJacobian, AutodiffJacobian, Linearization, gemm
 from lipnb.jacobian.autodiff import RecordedJacobian
+from lipnb.jacobian.cached import CachedGram
 from lipnb.jacobian.separable import SeparableJacobian, separable_pays
 from lipnb.jacobian.streamed import StreamedGram
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator, MatrixGram
 
-__all__ = [
-    "DENSE_SIZE",
-    "AutodiffGram",
-    "DenseGram",
-    "SeparableGram",
-    "batches",
-    "cached_bytes",
-    "double_operator",
-    "operator_of",
-]
+__all__ = ["operator_of"]
 
 # unknowns n d up to which a dense singular value decomposition is as fast as Lanczos: measured at 24 for 1,000 inputs
 # at once, 40 to 48 for 100, 85 to 128 for 10 and 200 for one; one number, so that no answer depends on how many are
@@ -130,29 +122,20 @@ class DenseGram(MatrixGram):
         super().__init__(matrix.flatten(0, -3) if matrix.ndim > 2 else matrix[None])
 
 
+@torch.no_grad()
 def operator_of(
-    f: Attention | Callable[[Tensor], Tensor], x: Tensor, weights: Tensor | None, *, memory: int, dense: bool | None
+    f: Attention | Callable[[Tensor], Tensor],
+    x: Tensor,
+    weights: Tensor | None,
+    *,
+    memory: float = 0,
+    dense: bool | None = None,
 ) -> GramOperator:
-    """The operator of the Jacobian of `f` at `x`.
+    """The operator of the Jacobian of `f` at `x`, shape (b, n, d), of a callable (..., n, d), with weights (b, n).
 
-    Parameters
-    ----------
-    f : Attention or callable
-        The map.
-    x : Tensor, shape (b, n, d), of a callable (..., n, d)
-        Tokens.
-    weights : Tensor, shape (b, n), of a callable (n,) or (..., n), optional
-        Token weights.
-    memory : int
-        Bytes that cached products may take.
-    dense : bool, optional
-        Whether it is to be the matrix; None: that of an attention with at most `DENSE_SIZE` unknowns.
-
-    Returns
-    -------
-    GramOperator
-        Automatic or dense of a callable. Of an `Attention` cached where it fits; else separable for particles in few
-        dimensions whose kernel allows it; else streamed, as is masked attention of `MASKED_STREAM` tokens or more.
+    Automatic or dense of a callable. Of an `Attention` cached where `memory` holds it, in bytes; else separable for
+    particles in few dimensions whose kernel allows it; else streamed, as is masked attention of `MASKED_STREAM` tokens
+    or more. `dense`: whether it is to be the matrix; None: that of an attention with at most `DENSE_SIZE` unknowns.
 
     Examples
     --------
@@ -167,26 +150,27 @@ def operator_of(
     ['autodiff', 'dense']
     """
     if not isinstance(f, Attention):
-        if weights is not None:
-            check_weights(weights, x)
         return DenseGram(AutodiffJacobian(f, x), x, weights) if dense else AutodiffGram(f, x, weights)
     if _dense(x, dense):
         return DenseGram(AttentionJacobian(f, x, weights), x, weights)
+    n, long_masked = x.shape[1], f.masked and x.shape[1] >= MASKED_STREAM
     with gemm.fastest(x.dtype, x.device):
-        long_masked = f.masked and x.shape[1] >= MASKED_STREAM
-        if cached_bytes(f, x.shape[1]) <= memory and not long_masked:
-            return AttentionJacobian(f, x, weights).operator()
-        own = None if weights is None else weights[0]
-        if len(x) == 1 and separable_pays(f, x[0], own, rtol=_kernel_rtol(x)):
+        if cached_bytes(f, n) <= memory and not long_masked:
+            return CachedGram(Linearization.of(f, x, weights))
+        if len(x) == 1 and separable_pays(f, x[0], None if weights is None else weights[0], rtol=_kernel_rtol(x)):
             return SeparableGram(f, x, weights)
         return StreamedGram(f, x, weights)
 
 
-def batches(attention: Attention, x: Tensor, *, memory: int, dense: bool | None) -> int:
-    """How many of the sequences x (b, n, d) are solved together: all if dense, else what `memory` holds, 1 or more."""
-    if _dense(x, dense):
-        return len(x)
-    return max(1, min(len(x), memory // cached_bytes(attention, x.shape[1])))
+def operators_of(
+    f: Attention, x: Tensor, weights: Tensor | None, *, memory: float | None, dense: bool | None
+) -> Iterator[tuple[slice, GramOperator]]:
+    """The operators of an attention at x (b, n, d): of all sequences if dense, else of as many as `memory` holds."""
+    memory = memory_allowance(x.device) if memory is None else memory
+    together = len(x) if _dense(x, dense) else max(1, int(memory // cached_bytes(f, x.shape[1])))
+    for first in range(0, len(x), together):
+        some = slice(first, first + together)
+        yield some, operator_of(f, x[some], None if weights is None else weights[some], memory=memory, dense=dense)
 
 
 def _name(kind):
@@ -216,18 +200,8 @@ def double_operator(
     """The operator of a callable at inputs in lower precision made in float64, or None where `f` cannot.
 
     A callable that holds float32 tensors refuses float64 tokens, or mixes the two. It is found out by products that
-    are not linear: the sum of two differs from the product of the sum by far more than float64 rounds.
-
-    Parameters
-    ----------
-    f, x, weights
-        As for `AutodiffGram`.
-    start : Tensor, shape (b, N), float64
-        Vectors to try.
-
-    Returns
-    -------
-    AutodiffGram or None
+    are not linear: the sum of two differs from the product of the sum by far more than float64 rounds. They are those
+    of `start`, vectors (b, N) in float64.
     """
     if x.dtype == torch.float64:
         return None

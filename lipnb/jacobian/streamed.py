@@ -1,15 +1,16 @@
 """Products with the Jacobian of long sequences, in memory linear in n: rows of P are made again at each product."""
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lipnb.attention import Attention, Local
+from lipnb.attention import Attention
 from lipnb.checks import at_once
 from lipnb.jacobian import gemm
-from lipnb.jacobian.linearization import near_hard
+from lipnb.jacobian.linearization import Projected
 from lipnb.jacobian.weights import ScaledWeights
 from lipnb.spectral import GramOperator
 
@@ -18,37 +19,20 @@ __all__ = ["StreamedGram"]
 ROWS = (16, 512)  # fewest and most of a tile, whatever fits: fewer waste matrix products, more leave the cache
 
 
-class _Item(NamedTuple):
+class _Sequence(NamedTuple):
     """What is kept of one sequence.
 
     Queries, keys and values have one more column, so that products subtract logarithms of row sums, and row sums,
     without a pass of their own.
     """
 
-    near_hard: bool
-    query_column: Tensor  # (h, n, k + 1): the last column is minus the logarithm of the row's sum, or 0 with a cap
-    key_column: Tensor  # (g, n, k + 1): 1
-    value_column: Tensor  # (g, n, v + 1): 1
+    at: Projected  # its queries, keys and values are views of the first columns of these:
+    queries: Tensor  # (h, n, k + 1): the last column is minus the logarithm of the row's sum, or 0 with a cap
+    keys: Tensor  # (g, n, k + 1): 1
+    values: Tensor  # (g, n, v + 1): 1
     heads: Tensor  # (h, n, v)
     sums: Tensor | None  # (h, n, 1): those logarithms where a cap keeps them out of the products
-    added: Tensor | None
-    of_query: Local
-    of_key: Local
-
-    @property
-    def query(self) -> Tensor:
-        """Queries alone, (h, n, k)."""
-        return self.query_column[..., :-1]
-
-    @property
-    def key(self) -> Tensor:
-        """Keys alone, (g, n, k)."""
-        return self.key_column[..., :-1]
-
-    @property
-    def value(self) -> Tensor:
-        """Values alone, (g, n, v)."""
-        return self.value_column[..., :-1]
+    near_hard: bool
 
 
 class _Tangents(NamedTuple):
@@ -85,34 +69,31 @@ class StreamedGram(GramOperator):
     name = "streamed"
 
     def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None, rows: int | None = None) -> None:
-        self.attention, self.x, self.weighted = attention, x, weights
-        self.root = None if weights is None else weights.sqrt()[..., None]
+        self.attention, self.n = attention, x.shape[1]
         self.weights = ScaledWeights.of(attention, x.dtype)
         self.unit = self.weights.unit
-        n = x.shape[1]
-        self.rows = rows or max(ROWS[0], min(ROWS[1], at_once(n * attention.heads, x.dtype)))
-        self._tile_buffers = x.new_empty(2 if attention.cap is None else 3, attention.heads * self.rows * n)
-        self._cached = [self._cache(item) for item in range(len(x))]
+        self.rows = rows or max(ROWS[0], min(ROWS[1], at_once(self.n * attention.heads, x.dtype)))
+        # for logits, for t and z, and for the slopes of a cap
+        self._tile_buffers = x.new_empty(2 if attention.cap is None else 3, attention.heads * self.rows * self.n)
+        self._sequences = [
+            self._cache(Projected.of(attention, one, None if weights is None else weights[i]))
+            for i, one in enumerate(x)
+        ]
 
     def restrict(self, index: Tensor) -> "StreamedGram":
         """The same products for the sequences `index` of the batch."""
         new = object.__new__(StreamedGram)
-        new.__dict__.update(self.__dict__)
-        new.x = self.x[index]
-        for name in ("root", "weighted"):
-            setattr(new, name, None if getattr(self, name) is None else getattr(self, name)[index])
-        new._cached = [self._cached[i] for i in index.tolist()]
+        new.__dict__.update(self.__dict__, _sequences=[self._sequences[i] for i in index.tolist()])
         return new
 
     def _tiles(self):
         """Rows and columns of each tile, two slices."""
-        n = self.x.shape[1]
-        for first in range(0, n, self.rows):
-            last = min(first + self.rows, n)
-            yield slice(first, last), self.attention.seen(n, first, last)
+        for first in range(0, self.n, self.rows):
+            last = min(first + self.rows, self.n)
+            yield slice(first, last), self.attention.seen(self.n, first, last)
 
     def _tile(self, which, rows, columns):
-        """Buffer 0, 1 or 2 as a tensor of shape (g, r rows, columns)."""
+        """One of the buffers as a tensor of shape (g, r rows, columns)."""
         g, r = self.attention.groups, self.attention.heads // self.attention.groups
         shape = (g, r * (rows.stop - rows.start), columns.stop - columns.start)
         return self._tile_buffers[which, : math.prod(shape)].view(shape)
@@ -122,62 +103,50 @@ class StreamedGram(GramOperator):
 
         Mask, relative positions and token weights are included.
         """
-        att, cap_slope = self.attention, None
-        logits = torch.bmm(query, key[:, columns].mT, out=self._tile(0, rows, columns))
-        if att.cap is not None:
-            cap_slope = torch.cosh(logits.div_(att.cap), out=self._tile(2, rows, columns)).square_().reciprocal_()
-            logits.tanh_().mul_(att.cap)
-        each = logits.view(att.heads, -1, logits.shape[-1])
-        if added is not None:
-            each += added[..., columns]
-        att.place(each, self.x.shape[1], rows, columns)
-        return logits, cap_slope
+        products, heads = torch.bmm(query, key[:, columns].mT, out=self._tile(0, rows, columns)), self.attention.heads
+        slopes = self._tile(-1, rows, columns)  # without a cap nothing is written there; t stands there, later
+        each, slopes_of_each = (tile.view(heads, -1, tile.shape[-1]) for tile in (products, slopes))
+        self.attention.logits(each, added, self.n, rows, columns, slopes=slopes_of_each)
+        return products, None if self.attention.cap is None else slopes
 
-    def _cache(self, item):
-        """Queries, keys, values, head outputs and log-sum-exponentials of one sequence."""
-        att, x = self.attention, self.x[item]
-        query, key, value = att.project(x)
-        query, key = att.centred(query, key)
-        added = att.added_to_logits(key, None if self.weighted is None else self.weighted[item])
-        value = value / self.weights.value_unit
-        heads, sums = x.new_empty(att.heads, len(x), att.value_width), x.new_empty(att.heads, len(x), 1)
+    def _cache(self, at):
+        """What is kept of one sequence: its columns, head outputs and logarithms of row sums."""
+        att, query, key, value = at.attention, at.query, at.key, at.value / self.weights.value_unit
+        heads, sums = value.new_empty(att.heads, self.n, att.value_width), value.new_empty(att.heads, self.n, 1)
         for rows, columns in self._tiles():
-            logits, _ = self._logits(att.grouped(query[:, rows]), key, added, rows, columns)
+            logits, _ = self._logits(att.grouped(query[:, rows]), key, at.added, rows, columns)
             each = logits.view(att.heads, -1, logits.shape[-1])
             sums[:, rows] = total = att.log_sums(each)
             each.sub_(total).exp_()
-            heads[:, rows] = att.ungrouped(logits @ value[:, columns], len(x[rows]))
+            heads[:, rows] = att.ungrouped(logits @ value[:, columns], rows.stop - rows.start)
         one = torch.ones_like(key[..., :1])
-        return _Item(
-            near_hard(query, key),
-            torch.cat([query, -sums if att.cap is None else torch.zeros_like(sums)], -1),
-            torch.cat([key, one], -1),
-            torch.cat([value, one], -1),
-            heads,
-            None if att.cap is None else sums,
-            added,
-            *att.local(x),
+        queries = torch.cat([query, -sums if att.cap is None else torch.zeros_like(sums)], -1)
+        keys, values = torch.cat([key, one], -1), torch.cat([value, one], -1)
+        views = {"query": queries[..., :-1], "key": keys[..., :-1], "value": values[..., :-1]}
+        return _Sequence(
+            replace(at, **views), queries, keys, values, heads, None if att.cap is None else sums, at.near_hard
         )
 
     @gemm.by_fastest
     def gram(self, u: Tensor) -> Tensor:
         """M^T M u / `unit`^2, shape (b, n d), as `CachedGram.gram`."""
-        return torch.stack([self._gram(item, one.view_as(self.x[0])).flatten() for item, one in enumerate(u)])
+        pairs = zip(self._sequences, u, strict=True)
+        return torch.stack([self._gram(one, change.view(self.n, -1)).flatten() for one, change in pairs])
 
-    def _gram(self, item, u):
+    def _gram(self, one, u):
         """J^T J u of one sequence, (n, d) of (n, d): project, tile by tile through the heads and back, pull back."""
-        one, root = self._cached[item], None if self.root is None else self.root[item]
+        at, root = one.at, one.at.root
         projected = (u if root is None else u / root) @ self.weights.projection
         parts = self._parts(projected)
-        tangents = self._tangents(one, parts)
+        tangents = self._tangents(at, parts)
         for rows, columns in self._tiles():
-            self._add_tile(one, tangents, None if root is None else root[rows], rows, columns)
+            self._add_tile(one, tangents, rows, columns)
         back_key = tangents.back_key
         if self.attention.score == "l2":
-            back_key = back_key[..., :-1].addcmul(one.key, back_key[..., -1:], value=-self.attention.slope)
+            back_key = back_key[..., :-1].addcmul(at.key, back_key[..., -1:], value=-self.attention.slope)
         # the parts are views of what is multiplied by the matrices
-        parts[0].copy_(one.of_query.transposed(tangents.back_query))
-        parts[1].copy_(one.of_key.transposed(back_key))
+        parts[0].copy_(at.of_query.transposed(tangents.back_query))
+        parts[1].copy_(at.of_key.transposed(back_key))
         parts[2].copy_(tangents.back_value)
         out = projected @ self.weights.projection.mT
         return out if root is None else out / root
@@ -189,24 +158,24 @@ class StreamedGram(GramOperator):
         parts = projected.split([h * k, g * k, g * v], -1)
         return [part.unflatten(-1, (-1, width)).transpose(0, 1) for part, width in zip(parts, (k, k, v), strict=True)]
 
-    def _tangents(self, one, parts):
+    def _tangents(self, at, parts):
         """Tangents of queries, keys and values beside what they are multiplied with, and zeros for the way back."""
-        att, d_key = self.attention, one.of_key.forward(parts[1])
-        queries = torch.cat([one.of_query.forward(parts[0]), one.query], -1)
-        keys = torch.cat([one.key, d_key], -1)
+        att, d_key = self.attention, at.of_key.forward(parts[1])
+        queries = torch.cat([at.of_query.forward(parts[0]), at.query], -1)
+        keys = torch.cat([at.key, d_key], -1)
         if att.score == "l2":
-            queries = torch.cat([queries, torch.ones_like(one.query[..., :1])], -1)
-            keys = torch.cat([keys, -att.slope * (one.key * d_key).sum(-1, keepdim=True)], -1)
-        back_key = one.key.new_zeros(*one.key.shape[:2], queries.shape[-1] - att.key_width)
+            queries = torch.cat([queries, torch.ones_like(at.query[..., :1])], -1)
+            keys = torch.cat([keys, -att.slope * (at.key * d_key).sum(-1, keepdim=True)], -1)
+        back_key = at.key.new_zeros(*at.key.shape[:2], queries.shape[-1] - att.key_width)
         return _Tangents(
-            queries, keys, parts[2].contiguous(), torch.empty_like(one.query), back_key, torch.zeros_like(one.value)
+            queries, keys, parts[2].contiguous(), torch.empty_like(at.query), back_key, torch.zeros_like(at.value)
         )
 
-    def _add_tile(self, one, tangents, root, rows, columns):
+    def _add_tile(self, one, tangents, rows, columns):
         """The tangents of the heads in these rows, through the output matrices, and their share of the way back."""
         att, count = self.attention, rows.stop - rows.start
         queries, heads = att.grouped(tangents.queries[:, rows]), att.grouped(one.heads[:, rows])
-        P, cap_slope = self._logits(att.grouped(one.query_column[:, rows]), one.key_column, one.added, rows, columns)
+        P, cap_slope = self._logits(att.grouped(one.queries[:, rows]), one.keys, one.at.added, rows, columns)
         P = (P if one.sums is None else P.sub_(att.grouped(one.sums[:, rows]))).exp_()
         # t = P (q' k + q k'), o' = t v + P v' - rowsum(t) o
         t = torch.bmm(queries, tangents.keys[:, columns].mT, out=self._tile(1, rows, columns)).mul_(P)
@@ -214,21 +183,21 @@ class StreamedGram(GramOperator):
         total = t.sum(-1, keepdim=True)
         if one.near_hard:
             t.addcmul_(P, total, value=-1)
-        o = torch.bmm(t, one.value[:, columns]).baddbmm_(P, tangents.value[:, columns])
+        o = torch.bmm(t, one.at.value[:, columns]).baddbmm_(P, tangents.value[:, columns])
         if not one.near_hard:
             o.addcmul_(total, heads, value=-1)
         # W_O^T W_O, with the token weights between
         joined = att.ungrouped(o, count).transpose(0, 1).flatten(1)
-        if root is not None:
-            joined = joined * root**2
+        if (root := one.at.root) is not None:
+            joined = joined * root[rows] ** 2
         through = self.weights.through_output(joined).unflatten(-1, (att.heads, att.value_width))
         w = att.grouped(through.transpose(0, 1)).contiguous()
         # z = P (w v - rowsum(w o)), and back: z k, z^T q, P^T w
         tangents.back_value[:, columns].baddbmm_(P.mT, w)
         spread = torch.zeros_like(total) if one.near_hard else -(w * heads).sum(-1, keepdim=True)
-        z = torch.bmm(torch.cat([w, spread], -1), one.value_column[:, columns].mT, out=t).mul_(P)
+        z = torch.bmm(torch.cat([w, spread], -1), one.values[:, columns].mT, out=t).mul_(P)
         if one.near_hard:
             z.addcmul_(P, z.sum(-1, keepdim=True), value=-1)
         z = z if cap_slope is None else z.mul_(cap_slope)
-        tangents.back_query[:, rows] = att.ungrouped(torch.bmm(z, one.key[:, columns]), count)
+        tangents.back_query[:, rows] = att.ungrouped(torch.bmm(z, one.at.key[:, columns]), count)
         tangents.back_key[:, columns].baddbmm_(z.mT, queries[..., att.key_width :])

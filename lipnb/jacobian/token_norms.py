@@ -280,6 +280,8 @@ class SingularPair:
     ----------
     value : Tensor, shape of the batch
         :math:`\sigma`, from below.
+    upper : Tensor, shape of the batch
+        From above, with probability 1 - 10^-6, as `lipnb.LocalLipschitz.upper`.
     input : Tensor, shape (..., n, d)
         v: the change of the tokens that is made longest; its largest entry is positive.
     output : Tensor, shape (..., n, m)
@@ -292,6 +294,7 @@ class SingularPair:
     """
 
     value: Tensor
+    upper: Tensor
     input: Tensor
     output: Tensor
     residual: Tensor
@@ -393,6 +396,7 @@ def _pair(f, x, rtol, max_steps, seed):
     batch = x.shape[:-2]
     return SingularPair(
         (found.value * operator.unit).view(batch),
+        (found.upper * operator.unit).view(batch),
         v,
         u / torch.where(length > 0, length, 1),
         found.residual.view(batch),

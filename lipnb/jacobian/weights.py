@@ -1,21 +1,12 @@
 """Weight matrices of an attention map, stacked and scaled for its Jacobian's products."""
 
-import math
-
 import torch
+
+from lipnb.scaling import power_of_two
 
 __all__ = ["ScaledWeights"]
 
 ROUNDS = 20  # of the power iteration for the direction of the values: it need not converge
-
-
-def _power_of_two(tensor):
-    """The power of two just above the largest entry of `tensor` in absolute value; 1 for zero.
-
-    Dividing by it is exact, and keeps squares of very large or very small weights representable.
-    """
-    largest = tensor.abs().max().item() if tensor.numel() else 0.0
-    return 2.0 ** math.frexp(largest)[1] if largest > 0 else 1.0
 
 
 class ScaledWeights:
@@ -33,10 +24,10 @@ class ScaledWeights:
 
     @torch.no_grad()
     def __init__(self, attention, dtype):
-        query, key, value, output = attention.query, attention.key, attention.value, attention.output
+        query, key, value, output = (attention.own[name] for name in ("query", "key", "value", "output"))
         self._steepest, self.value_width = None, value.shape[-2]
-        self.value_unit = _power_of_two(value)
-        output_unit = 1.0 if output is None else _power_of_two(output)
+        self.value_unit = power_of_two(value)
+        output_unit = 1.0 if output is None else power_of_two(output)
         self.unit = self.value_unit * output_unit
         stacked = torch.cat(
             [attention.slope * query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1) / self.value_unit]

@@ -7,7 +7,7 @@ from scipy.sparse.csgraph import connected_components
 
 from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz
-from lipnb.measures.transport import mean_field_map, uniform
+from lipnb.measures.transport import check_field, mean_field_map, uniform
 
 __all__ = ["Splitting", "far_splitting", "query_blocks", "splitting"]
 
@@ -67,10 +67,10 @@ def query_blocks(attention: Attention, x: torch.Tensor, weights: torch.Tensor | 
     ValueError
         As `Attention.check_input`; "a masked map has no one field ...", "x must hold one measure ...".
     """
-    _check(attention, x, weights)
+    check_field(attention, x, weights)
     query, key, value = attention.project(x)
     P = attention.probabilities_of(query, key, weights)
-    spread = P[..., None] * (value[:, None] - (P @ value)[:, :, None])  # (h, n, l, v)
+    spread = P[..., None] * (value[:, None] - (P @ value)[:, :, None])  # P_il (v_l - o_i), (h, n, l, v)
     C = torch.einsum("hilv,hlk->hivk", spread, key)
     heads = attention.slope * torch.einsum("hivk,hkd->hivd", C, attention.query)
     if attention.output is None:
@@ -108,23 +108,15 @@ def splitting(
     Splitting
         `together`, `apart`, `token`, `rtol` and `split`.
 
-    Raises
-    ------
-    ValueError
-        As `query_blocks`.
-
     Notes
     -----
     castin2024smooth, version 1 (definitions as reconstructed); the criterion is ours.
     """
-    _check(attention, x, weights)
+    check_field(attention, x, weights)
     first, weights = _atoms(x, weights)
     x = x[first]
     blocks = query_blocks(attention, x, weights)
-    if blocks.shape[1] > blocks.shape[2]:
-        gram = blocks.mT @ blocks
-    else:
-        gram = blocks @ blocks.mT
+    gram = blocks.mT @ blocks if blocks.shape[1] > blocks.shape[2] else blocks @ blocks.mT
     apart = torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0).sqrt()  # accurate for the largest
     together = local_lipschitz(attention, x, weights=weights, rtol=rtol).value
     return Splitting(together.item(), apart.max().item(), int(first[apart.argmax()]), rtol)
@@ -167,7 +159,7 @@ def far_splitting(attention: Attention, x: torch.Tensor, weights: torch.Tensor, 
     -----
     Ours, on a question of castin2024smooth, version 1.
     """
-    _check(attention, x, weights)
+    check_field(attention, x, weights)
     attention.check_input(z)
     gaps = (z - x[:, None]).norm(dim=-1).amin(0)
     z = z[gaps > SAME_POINT * max(x.norm(dim=-1).max(), torch.finfo(x.dtype).tiny)]
@@ -203,12 +195,3 @@ def _atoms(x, weights):
     return first, weights.new_zeros(count).index_add_(
         0, place, (weights / weights.amax()).clamp_min(torch.finfo(x.dtype).tiny)
     )
-
-
-def _check(attention, x, weights):
-    attention.check_plain("the mean-field map", ("dot", "l2"))
-    attention.check_input(x, weights)
-    if x.ndim != 2:
-        raise ValueError(f"x must hold one measure, shape (n, d), got {tuple(x.shape)}.")
-    if attention.masked:
-        raise ValueError("a masked map has no one field: what a point sees depends on its position.")

@@ -199,15 +199,22 @@ def mean_field_map(attention: Attention, x: torch.Tensor, weights: torch.Tensor,
     >>> mean_field_map(f, x, uniform(2), torch.zeros(1, 1).double())
     tensor([[0.]], dtype=torch.float64)
     """
-    attention.check_plain("mean_field_map", ("dot", "l2"))
-    attention.check_input(x, weights)
+    check_field(attention, x, weights)
     attention.check_input(z)
-    if attention.masked:
-        raise ValueError("a masked map has no one field: what a point sees depends on its position.")
     query = attention.project(z)[0]
     _, key, value = attention.project(x)
     out = attention.combine(attention.probabilities_of(query, key, weights) @ value)
     return out if attention.output_bias is None else out + attention.output_bias
+
+
+def check_field(attention, x, weights):
+    """One sentence unless attention to the measure of atoms x (n, d) with these weights is a map of its own."""
+    attention.check_plain("the mean-field map", ("dot", "l2"))
+    attention.check_input(x, weights)
+    if x.ndim != 2:
+        raise ValueError(f"x must hold one measure, shape (n, d), got {tuple(x.shape)}.")
+    if attention.masked:
+        raise ValueError("a masked map has no one field: what a point sees depends on its position.")
 
 
 def _points(x):

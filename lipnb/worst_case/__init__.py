@@ -1,10 +1,9 @@
 """Inputs that make attention rough: explicit constructions, random ones, a search by gradient ascent, attacks."""
 
-from lipnb.worst_case.ascent import adam, ascend, unit_slope
+from lipnb.worst_case.ascent import adam, ascend, climb, gaussian, unit_slope
 from lipnb.worst_case.ball_search import WorstCase, on_ball
-from lipnb.worst_case.constructions import climb, eigenvector, fork_input, quadratic_input, tight_input, two_diracs
-from lipnb.worst_case.forks import Shapes, bulk_directions, forks, slopes, two_clusters
-from lipnb.worst_case.starts import gaussian
+from lipnb.worst_case.constructions import eigenvector, fork_input, quadratic_input, tight_input, two_diracs
+from lipnb.worst_case.forks import Shapes, bulk_directions, forks, two_clusters
 
 __all__ = [
     "Shapes",
@@ -19,7 +18,6 @@ __all__ = [
     "gaussian",
     "on_ball",
     "quadratic_input",
-    "slopes",
     "tight_input",
     "two_clusters",
     "two_diracs",

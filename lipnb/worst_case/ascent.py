@@ -1,10 +1,40 @@
-"""The one gradient ascent: every search for rough inputs is this loop, with a goal and a way to move."""
+"""Random starts, and the one gradient ascent: every search for rough inputs is this loop, with a goal and moves."""
 
 from collections.abc import Callable
 
 import torch
 
-__all__ = ["adam", "ascend", "unit_slope"]
+from lipnb.attention import Attention
+from lipnb.checks import radius
+
+__all__ = ["adam", "ascend", "climb", "gaussian", "unit_slope"]
+
+
+def gaussian(seed: int | torch.Generator) -> Callable[..., torch.Tensor]:
+    """What draws tensors of independent standard normal numbers, float64, one after the other from one seed.
+
+    Parameters
+    ----------
+    seed : int or torch.Generator
+        A generator goes on from where it is, and may be used for other draws between.
+
+    Returns
+    -------
+    callable
+        Of the sizes of a tensor. The global random state is left alone.
+
+    Examples
+    --------
+    >>> normal = gaussian(0)
+    >>> normal(2, 3).shape, normal(4).shape
+    (torch.Size([2, 3]), torch.Size([4]))
+    """
+    generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
+
+    return normal
 
 
 @torch.enable_grad()
@@ -107,3 +137,59 @@ def unit_slope(slope: torch.Tensor, dim: int | tuple[int, ...]) -> torch.Tensor:
     """
     size = torch.linalg.vector_norm(slope, dim=dim, keepdim=True)
     return slope / torch.where(size > 0, size, 1)
+
+
+def climb(
+    attention: Attention, x: torch.Tensor, R: float, *, steps: int = 150, rate: float = 0.1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    r"""Tokens in a ball with larger local constants, by gradient ascent from given ones.
+
+    Adam on :math:`\log \|D_X f\|_2` of the dense Jacobian; after each step, tokens outside the ball are put on its
+    sphere.
+
+    Parameters
+    ----------
+    attention : Attention
+        Small: the dense Jacobian is differentiated.
+    x : Tensor, shape (..., n, d)
+        Starts, float64; leading dimensions are a batch.
+    R : float
+        Radius of the ball, positive.
+    steps : int
+        Steps of Adam.
+    rate : float
+        Size of a step, in units of R.
+
+    Returns
+    -------
+    Tensor, shape (..., n, d), and Tensor, shape of the batch
+        The best tokens seen, and their local Lipschitz constants: lower bounds on that of the ball, each at least that
+        of its start. No search shows that there are no worse inputs.
+
+    Raises
+    ------
+    ValueError
+        "R must be positive ...", and as `Attention.check_input`.
+
+    Examples
+    --------
+    >>> eye = torch.eye(2).double()
+    >>> start = climb(Attention.from_matrices(eye, eye), eye, 1.0, steps=0)[1]
+    >>> best = climb(Attention.from_matrices(eye, eye), eye, 1.0, steps=20)[1]
+    >>> bool(best > start)
+    True
+    """
+    attention.check_input(x)
+    if not radius(R) > 0:
+        raise ValueError(f"R must be positive, got {R!r}.")
+    jacobian = torch.func.vmap(torch.func.jacrev(attention))
+
+    def projected(tokens):
+        return tokens / (tokens.norm(dim=-1, keepdim=True) / R).clamp_min(1)
+
+    def norm(tokens):
+        return torch.linalg.matrix_norm(jacobian(tokens).flatten(3).flatten(1, 2), 2)
+
+    start = projected(x.detach().reshape(-1, *x.shape[-2:]))
+    (best,), largest = ascend(norm, (start,), adam(rate * R, inside=projected), steps=steps, log=True)
+    return best.reshape(x.shape), largest.reshape(x.shape[:-2])

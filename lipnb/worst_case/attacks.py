@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from lipnb.jacobian import AttentionJacobian
-from lipnb.spectral import lanczos, start_vectors
+from lipnb.jacobian import singular_pair
 from lipnb.worst_case.ascent import ascend, unit_slope
 
 __all__ = ["Singular", "change", "length", "parting", "push", "random_directions", "singular"]
@@ -69,9 +68,8 @@ def change(f, x, moves, weights=None):
     return length(apply(x + moves) - apply(x), weights)
 
 
-@torch.no_grad()
 def singular(attention, x, *, rtol=1e-4, seed=0):
-    """Local constant of attention and the first-order worst direction, from the vector of the Lanczos solver.
+    """Local constant of attention and the first-order worst direction: `lipnb.singular_pair` of one input, as numbers.
 
     Parameters
     ----------
@@ -88,12 +86,8 @@ def singular(attention, x, *, rtol=1e-4, seed=0):
     -------
     Singular
     """
-    attention.check_input(x)
-    jacobian = AttentionJacobian(attention, x)
-    start = start_vectors(1, x.numel(), seed=seed, dtype=x.dtype, device=x.device)
-    found = lanczos(lambda u: jacobian.gram(u.view_as(x)).view_as(u), start, rtol=rtol)
-    direction = found.vector.view_as(x)
-    return Singular(found.value.item(), found.upper.item(), direction / direction.norm())
+    pair = singular_pair(attention, x, rtol=rtol, seed=seed)
+    return Singular(pair.value.item(), pair.upper.item(), pair.input)
 
 
 def random_directions(x, count, *, seed=0):

@@ -12,24 +12,20 @@ from lipnb.bounds.heads import IN_USE
 from lipnb.checks import count, number
 from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
-from lipnb.worst_case.ascent import adam, ascend, unit_slope
+from lipnb.worst_case.ascent import adam, ascend, gaussian, unit_slope
 from lipnb.worst_case.constructions import tight_input
-from lipnb.worst_case.forks import Shapes, bulk_directions, forks, two_clusters
-from lipnb.worst_case.plain_twins import plain_twins
+from lipnb.worst_case.forks import Shapes, bulk_directions, forks, plain_twins, two_clusters
 from lipnb.worst_case.region import domain_of
-from lipnb.worst_case.starts import gaussian
 
 __all__ = ["WorstCase", "on_ball"]
 
 POINTS, TOKENS = (60, 200), 30  # steps of one ascent: of a few distinct points, for one head and several; of all tokens
 PLACED = 100  # steps of the ascent of all tokens where places count, and few points cannot stand for many
 RATES = (0.0001, 0.001, 0.01, 0.05)  # first steps of Adam, in radii: a fork is stiff, a random input is not
-LINE = 24  # forks that are kept, whatever the effort: the first rounds are the same
+FORKS = 24  # forks that are kept, whatever the effort: the first rounds are the same
 STARTS = 6  # forks whose points one round ascends from, with each of the rates
-TOLD = 10  # steps of the bar for the constructions
-TOGETHER = 8  # inputs that are compared at once
-
-
+CONSTRUCTION_STEPS = 10  # of the progress bar, for the constructions
+BATCH = 8  # inputs that are compared at once
 PLACES = {"rotary positions", "relative positions"}  # where a token stands counts beyond what a mask hides
 
 
@@ -141,6 +137,25 @@ def on_ball(
     >>> found.kind, round(found.value, 2), bool(found.x.norm(dim=1).max() < 2 + 1e-9)
     ('fork, ascended', 8.88, True)
     """
+    n, R = _checked(attention, n, R, seed, effort)
+    f = _without_idle_biases(attention.expand_groups().to("cpu", torch.float64))
+    if n == 1 and not f.more:  # the map is linear
+        effort = 0
+    f, domain = domain_of(f, R, ellipsoid).spanned(f)
+    placed = not PLACES.isdisjoint(f.more)
+    with _bar(CONSTRUCTION_STEPS + effort * (PLACED if placed else POINTS[f.heads > 1] + TOKENS), progress) as bar:
+        shapes, found = _constructions(f, n, domain, seed, bar)
+        for i in range(effort):
+            if placed:
+                found = _with_tokens(f, found, domain, PLACED, seed + i, bar)
+                continue
+            some = shapes.take(slice(i * STARTS, (i + 1) * STARTS))
+            found = _round(f, found, some, domain, seed + i, bar)
+        return _answer(attention, domain.whole_tokens(found.u[0]), found.kind[0])
+
+
+def _checked(attention, n, R, seed, effort):
+    """Tokens and radius as numbers, or one sentence on what was given."""
     if not isinstance(attention, Attention):
         raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
     if isinstance(seed, bool) or not isinstance(seed, int):
@@ -153,20 +168,7 @@ def on_ball(
         raise ValueError(f"R must be positive, got {R!r}.")
     if isinstance(effort, bool) or not isinstance(effort, int) or effort < 0:
         raise ValueError(f"effort must be 0 or more, a whole number of rounds, got {effort!r}.")
-    f = _without_idle_biases(attention.expand_groups().to("cpu", torch.float64))
-    if n == 1 and not f.more:  # the map is linear
-        effort = 0
-    f, domain = domain_of(f, R, ellipsoid).spanned(f)
-    placed = not PLACES.isdisjoint(f.more)
-    with _bar(TOLD + effort * (PLACED if placed else POINTS[f.heads > 1] + TOKENS), progress) as shown:
-        line, found = _constructions(f, n, domain, seed, shown)
-        for turn in range(effort):
-            if placed:
-                found = _with_tokens(f, found, domain, PLACED, seed + turn, shown)
-                continue
-            some = line.some(slice(turn * STARTS, (turn + 1) * STARTS))
-            found = _round(f, found, some, domain, seed + turn, shown)
-        return _answer(attention, domain.whole_tokens(found.u[0]), found.kind[0])
+    return n, R
 
 
 class _Silent:
@@ -201,44 +203,44 @@ def _without_idle_biases(f):
     return f.replace(**dict.fromkeys(idle))
 
 
-def _constructions(f, n, domain, seed, shown):
+def _constructions(f, n, domain, seed, bar):
     """Forks, and explicit and random inputs with the roughest forks among them: each the roughest first."""
-    shown.set_description("constructions")
+    bar.set_description("constructions")
     twins = plain_twins(domain.pulled(f), n)
     directions = [bulk_directions(g, pairs=8 if f.heads == 1 else 4) for g in twins]
-    shown.update()
+    bar.update()
     each = [
-        forks(g, n, 1.0, some, keep=LINE // len(twins), seed=seed) for g, some in zip(twins, directions, strict=True)
+        forks(g, n, 1.0, some, keep=FORKS // len(twins), seed=seed) for g, some in zip(twins, directions, strict=True)
     ]
-    line = _by_constant(f, domain, Shapes(*(torch.cat(parts) for parts in zip(*each, strict=True))))
-    shown.update(TOLD // 2)
+    shapes = _by_constant(f, domain, Shapes(*(torch.cat(parts) for parts in zip(*each, strict=True))))
+    bar.update(CONSTRUCTION_STEPS // 2)
     inputs = [(_random(twins[0], n, seed), "random")]
-    if len(line.points):
-        inputs.append((line.some(slice(8)).tokens(), "fork"))
+    if len(shapes.points):
+        inputs.append((shapes.take(slice(8)).tokens(), "fork"))
     for g, some in zip(twins, directions, strict=True) if n > 1 else ():
         inputs += [(two_clusters(g, n, 1.0, some).tokens(), "two clusters"), (_tight(g, n), "two clusters")]
         inputs.append((_two_sides(n, some[: 2 * f.heads]), "two sides"))
     u = torch.cat([part for part, _ in inputs])
     nothing = _Found(u[:0], u.new_zeros(0), [])
     found = _with_best(f, domain, nothing, u, [kind for part, kind in inputs for _ in part], most=12)
-    shown.update(TOLD - 1 - TOLD // 2)
-    return line, found
+    bar.update(CONSTRUCTION_STEPS - 1 - CONSTRUCTION_STEPS // 2)
+    return shapes, found
 
 
-def _by_constant(f, domain, line):
+def _by_constant(f, domain, shapes):
     """Forks that state anything, the roughest first: by the constant of their weighted points, without a mask.
 
     Where places count, by that of all tokens.
     """
-    line = line.some(line.stated > 0)
-    if not len(line.points):
-        return line
+    shapes = shapes.take(shapes.stated > 0)
+    if not len(shapes.points):
+        return shapes
     if not PLACES.isdisjoint(f.more):
-        return line.some(_rough(f, domain, domain.inside(line.tokens())).argsort(descending=True, stable=True))
-    points, weights = domain.tokens(domain.inside(line.points)), line.counts / line.counts.sum(1, keepdim=True)
+        return shapes.take(_rough(f, domain, domain.inside(shapes.tokens())).argsort(descending=True, stable=True))
+    points, weights = domain.tokens(domain.inside(shapes.points)), shapes.counts / shapes.counts.sum(1, keepdim=True)
     bare = f.replace(masked=False, window=None)
     value = local_lipschitz(bare, points, weights=weights.double(), rtol=0.01, confidence=None).value
-    return line.some(value.argsort(descending=True, stable=True))
+    return shapes.take(value.argsort(descending=True, stable=True))
 
 
 def _with_best(f, domain, found, u, kind, *, most):
@@ -251,7 +253,7 @@ def _with_best(f, domain, found, u, kind, *, most):
 
 def _rough(f, domain, u):
     """Constants of inputs u (b, n, s), to a few percent."""
-    some = [local_lipschitz(f, domain.tokens(part), rtol=0.03, confidence=None).value for part in u.split(TOGETHER)]
+    some = [local_lipschitz(f, domain.tokens(part), rtol=0.03, confidence=None).value for part in u.split(BATCH)]
     return torch.cat(some)
 
 
@@ -279,28 +281,28 @@ def _two_sides(n, directions):
     return factors[:, None] * directions[:, None]
 
 
-def _round(f, found, line, domain, seed, shown):
-    """With what ascents reach: of the distinct points of the forks in `line`, then of all tokens of the roughest."""
-    shown.set_description("ascent")
-    if len(line.points):
+def _round(f, found, shapes, domain, seed, bar):
+    """With what ascents reach: of the distinct points of the forks in `shapes`, then of all tokens of the roughest."""
+    bar.set_description("ascent")
+    if len(shapes.points):
         # without a mask copies stay together, and few weighted points stand for all tokens
-        points, counts = (_with_rates(part) for part in (line.points, line.counts))
+        points, counts = (_with_rates(part) for part in (shapes.points, shapes.counts))
         bare, n = f.replace(masked=False, window=None), counts[0].sum()
-        points = _ascended(bare, domain, points, POINTS[f.heads > 1], seed, shown, weights=counts.to(points) / n)
-        inputs = line._replace(points=points, counts=counts, stated=None).tokens()
+        points = _ascended(bare, domain, points, POINTS[f.heads > 1], seed, bar, weights=counts.to(points) / n)
+        inputs = shapes._replace(points=points, counts=counts, stated=None).tokens()
         found = _with_best(f, domain, found, inputs, ["fork, ascended"] * len(inputs), most=2)
-    return _with_tokens(f, found, domain, TOKENS, seed, shown)
+    return _with_tokens(f, found, domain, TOKENS, seed, bar)
 
 
-def _with_tokens(f, found, domain, steps, seed, shown):
+def _with_tokens(f, found, domain, steps, seed, bar):
     """With what ascents of all tokens reach, from the roughest found so far."""
-    shown.set_description("ascent")
+    bar.set_description("ascent")
     other = [i for i, kind in enumerate(found.kind) if not kind.startswith(found.kind[0].split(",")[0])]
     # the roughest, and the roughest of another kind; where the constant is 0 no direction leads up
     starts = [i for i in (0, *other[:1]) if found.value[i] > 0]
     if not starts:
         return found
-    u = _ascended(f, domain, _with_rates(found.u[starts]), steps, seed, shown)
+    u = _ascended(f, domain, _with_rates(found.u[starts]), steps, seed, bar)
     kinds = [found.kind[i].removesuffix(", ascended") + ", ascended" for i in starts * len(RATES)]
     return found.and_more(u, local_lipschitz(f, domain.tokens(u)).value, kinds)
 
@@ -310,7 +312,7 @@ def _with_rates(u):
     return u.repeat(len(RATES), *[1] * (u.ndim - 1))
 
 
-def _ascended(f, domain, u, steps, seed, shown, *, weights=None):
+def _ascended(f, domain, u, steps, seed, bar, *, weights=None):
     """Where ascents from inputs (b, n, s) of `_with_rates` lead, in the norm that goes with token weights (b, n)."""
     rates = torch.tensor(RATES, dtype=u.dtype, device="cpu").repeat_interleave(len(u) // len(RATES))
     unit = rates[:, None, None]  # so that one step of Adam of size one is a step of that rate
@@ -327,7 +329,7 @@ def _ascended(f, domain, u, steps, seed, shown, *, weights=None):
             right = unit_slope(jacobian.vjp(root * left) / root, (-2, -1))
             left = unit_slope(root * jacobian.jvp(right / root), (-2, -1))
         refinements = 2  # from here on the last vector is a good start
-        shown.update()
+        bar.update()
         (pulled,) = torch.autograd.grad((f(x, weights) * root * left).sum(), x, create_graph=True)
         return torch.linalg.vector_norm(pulled / root, dim=(-2, -1))
 

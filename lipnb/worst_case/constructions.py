@@ -1,15 +1,15 @@
-"""Inputs that make attention rough: the explicit constructions of castin2024smooth, and a search by gradient ascent."""
+"""Inputs that make one head rough, in closed form: the constructions of castin2024smooth, and a fork for any A."""
 
 import math
 
 import torch
 
-from lipnb.attention import Attention
 from lipnb.bounds.norms import growth_rate, norms
 from lipnb.checks import as_double, count, radius, square
-from lipnb.worst_case.ascent import adam, ascend
 
-__all__ = ["climb", "eigenvector", "fork_input", "quadratic_input", "tight_input", "two_diracs"]
+__all__ = ["eigenvector", "fork_input", "quadratic_input", "tight_input", "two_diracs"]
+
+PAIRS = 8  # singular pairs that `fork_input` compares
 
 
 def eigenvector(A: torch.Tensor) -> tuple[float, torch.Tensor]:
@@ -71,11 +71,6 @@ def tight_input(A: torch.Tensor, n: int, R: float) -> torch.Tensor:
     -------
     Tensor, shape (n, d)
         Float64. With :math:`V = I` the local constant is at least `lipnb.bounds.general_lower`.
-
-    Raises
-    ------
-    ValueError
-        As `lipnb.bounds.general_lower`.
 
     Notes
     -----
@@ -188,9 +183,7 @@ def quadratic_input(n: int, R: float, direction: torch.Tensor) -> torch.Tensor:
     return radius(R) * torch.cat([u.new_zeros(1, 1), half, -half]) * u / u.norm()
 
 
-def fork_input(
-    A: torch.Tensor, V: torch.Tensor, n: int, R: float, *, pairs: int = 8, angles: int = 33
-) -> tuple[torch.Tensor, float]:
+def fork_input(A: torch.Tensor, V: torch.Tensor, n: int, R: float, *, angles: int = 33) -> tuple[torch.Tensor, float]:
     r"""Tokens at which the local constant of any A grows like :math:`R^2 \sqrt n`: no eigenvalue is needed.
 
     With a singular pair :math:`A v = \sigma k` and a unit :math:`e \perp k`: n - 2 tokens at R v and two prongs,
@@ -211,8 +204,8 @@ def fork_input(
         Number of tokens, 3 or more.
     R : float
         Radius.
-    pairs, angles : int
-        How many singular pairs, the largest, and how many values of c between 0 and 1 are compared by the bound.
+    angles : int
+        How many values of c between 0 and 1 are compared by the bound; of singular pairs the eight largest.
 
     Returns
     -------
@@ -234,12 +227,12 @@ def fork_input(
     norms(A, V)
     if count(n) < 3 or len(A) < 2:
         raise ValueError(f"n must be 3 or more and tokens of width 2 or more, got n = {n!r}, width {len(A)}.")
-    left, sigma, right = torch.linalg.svd(A)
+    left, sigma, right = torch.linalg.svd(A)  # rows v of `right` and columns k of `left`: A v = sigma k
     c = torch.linspace(0, 1, angles + 1, dtype=A.dtype, device=A.device)[:-1]
     s, best, best_x = (1 - c**2).sqrt(), -1.0, A.new_empty(0)
-    for k, size, v in zip(left.T[:pairs], sigma[:pairs], right[:pairs], strict=True):
+    for k, size, v in zip(left.T[:PAIRS], sigma[:PAIRS], right[:PAIRS], strict=True):
         off = torch.eye(len(A), dtype=A.dtype, device=A.device) - torch.outer(k, k)
-        e = off @ torch.linalg.svd(V @ off).Vh[0]
+        e = off @ torch.linalg.svd(V @ off).Vh[0]  # |V e| is largest, e orthogonal to k
         e = e / e.norm()
         tau = size * radius(R) ** 2
         q = 1 / (2 + (n - 2) * torch.exp(-(c - k @ v) * tau))
@@ -249,59 +242,3 @@ def fork_input(
             prongs = c[at] * k + torch.stack([s[at] * e, -s[at] * e])
             best, best_x = stated[at].item(), R * torch.cat([prongs, v.expand(n - 2, -1)])
     return best_x, best
-
-
-def climb(
-    attention: Attention, x: torch.Tensor, R: float, *, steps: int = 150, rate: float = 0.1
-) -> tuple[torch.Tensor, torch.Tensor]:
-    r"""Tokens in a ball with larger local constants, by gradient ascent from given ones.
-
-    Adam on :math:`\log \|D_X f\|_2` of the dense Jacobian; after each step, tokens outside the ball are put on its
-    sphere.
-
-    Parameters
-    ----------
-    attention : Attention
-        Small: the dense Jacobian is differentiated.
-    x : Tensor, shape (..., n, d)
-        Starts, float64; leading dimensions are a batch.
-    R : float
-        Radius of the ball, positive.
-    steps : int
-        Steps of Adam.
-    rate : float
-        Size of a step, in units of R.
-
-    Returns
-    -------
-    Tensor, shape (..., n, d), and Tensor, shape of the batch
-        The best tokens seen, and their local Lipschitz constants: lower bounds on that of the ball, each at least that
-        of its start. No search shows that there are no worse inputs.
-
-    Raises
-    ------
-    ValueError
-        "R must be positive ...", and as `Attention.check_input`.
-
-    Examples
-    --------
-    >>> eye = torch.eye(2).double()
-    >>> start = climb(Attention.from_matrices(eye, eye), eye, 1.0, steps=0)[1]
-    >>> best = climb(Attention.from_matrices(eye, eye), eye, 1.0, steps=20)[1]
-    >>> bool(best > start)
-    True
-    """
-    attention.check_input(x)
-    if not radius(R) > 0:
-        raise ValueError(f"R must be positive, got {R!r}.")
-    jacobian = torch.func.vmap(torch.func.jacrev(attention))
-
-    def projected(tokens):
-        return tokens / (tokens.norm(dim=-1, keepdim=True) / R).clamp_min(1)
-
-    def norm(tokens):
-        return torch.linalg.matrix_norm(jacobian(tokens).flatten(3).flatten(1, 2), 2)
-
-    start = projected(x.detach().reshape(-1, *x.shape[-2:]))
-    (best,), largest = ascend(norm, (start,), adam(rate * R, inside=projected), steps=steps, log=True)
-    return best.reshape(x.shape), largest.reshape(x.shape[:-2])

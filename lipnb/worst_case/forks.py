@@ -1,4 +1,7 @@
-"""Rough inputs of whole layers in closed form: forks and two clusters, with what they reach at least."""
+"""Rough inputs of whole layers in closed form: forks and two clusters, with what they reach at least.
+
+They are of plain heads; `plain_twins` are the plain heads most like a map with rotary positions, norms and so on.
+"""
 
 from typing import NamedTuple
 
@@ -6,10 +9,12 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
+from lipnb.attention.rope_norm import rotation, turned
+from lipnb.bounds.norms import triangle
+from lipnb.worst_case.ascent import gaussian
 from lipnb.worst_case.constructions import eigenvector
-from lipnb.worst_case.starts import gaussian
 
-__all__ = ["Shapes", "bulk_directions", "forks", "slopes", "two_clusters"]
+__all__ = ["Shapes", "bulk_directions", "forks", "two_clusters"]
 
 ANGLES = 32  # values of c, the share of a prong along the slope
 LENGTHS = (1.0, 0.85, 0.7, 0.55, 0.4, 0.2)  # of the bulk token, in radii: shorter ones need less room before the prongs
@@ -36,29 +41,13 @@ class Shapes(NamedTuple):
         """The inputs themselves, shape (b, n, d)."""
         return torch.stack([x.repeat_interleave(many, 0) for x, many in zip(self.points, self.counts, strict=True)])
 
-    def some(self, places: slice | Tensor) -> "Shapes":
-        """Some of them."""
+    def take(self, places: slice | Tensor) -> "Shapes":
+        """Those at `places`."""
         return Shapes(self.points[places], self.counts[places], self.stated[places])
 
 
 def slopes(attention: Attention, x: Tensor) -> Tensor:
-    r"""The direction in which each head reads, shape (..., h, d): :math:`g^h = s W_K^\top (W_Q x + b_Q)`.
-
-    The logits that a token x gives are :math:`g^h \cdot x_j`, up to one number for all j.
-
-    Parameters
-    ----------
-    attention : Attention
-        With dot products.
-    x : Tensor, shape (..., d)
-        Tokens.
-
-    Examples
-    --------
-    >>> f = Attention.from_matrices(2 * torch.eye(2), torch.eye(2))
-    >>> slopes(f, torch.tensor([1.0, 3.0]))
-    tensor([[2., 6.]])
-    """
+    r"""The :math:`g^h = s W_K^\top (W_Q x + b_Q)`, (..., h, d), of x (..., d): its logits, up to one number for all."""
     attention.check_plain("slopes")
     query = torch.einsum("...d,hkd->...hk", x, attention.query)
     if attention.query_bias is not None:
@@ -100,7 +89,7 @@ def bulk_directions(attention: Attention, *, pairs: int = 8) -> Tensor:
             pass
         found.append(torch.cat(rows) @ basis.mT)
     if attention.heads > 1:
-        joint = torch.einsum("hkd,hke->de", *[torch.linalg.qr(key.mT).R @ query] * 2)
+        joint = torch.einsum("hkd,hke->de", *[triangle(key.mT) @ query] * 2)
         found.append(torch.linalg.eigh(joint).eigenvectors.mT.flip(0)[:pairs])
     units = torch.cat(found)
     return units if attention.query_bias is None else torch.cat([units, -units])
@@ -109,7 +98,7 @@ def bulk_directions(attention: Attention, *, pairs: int = 8) -> Tensor:
 def _bulks(attention, R, directions):
     """Bulk tokens z, unit vectors k for the prongs and slopes, each (b, l, ...): l choices for each direction."""
     z = R * directions.new_tensor(LENGTHS)[:, None] * directions[:, None]
-    G = slopes(attention, z)
+    G = slopes(attention, z)  # g^h at z, (b, l, h, d)
     if attention.heads > 1:  # the slope of the head that reads most strongly, and that of all together
         most = torch.linalg.vector_norm(G, dim=-1).argmax(-1)
         follow = torch.stack([_rows(G, most), G.sum(-2)], 2).flatten(1, 2)
@@ -195,28 +184,29 @@ def forks(attention: Attention, n: int, R: float, directions: Tensor, *, keep: i
     z, k, G = _bulks(attention, R, directions)
     choices = z.shape[1]
     z, k, G = z.flatten(0, 1), k.flatten(0, 1), G.flatten(0, 1)
+    # e orthogonal to all g^h, so that both prongs get as much; k alone where as many heads as coordinates leave no room
     off = torch.linalg.qr(G.mT if attention.heads < d else k[..., None]).Q
     e = _best_directions(attention, torch.einsum("bhd,bd->bh", G, k), off, gaussian(seed)(*z.shape).to(z), steps=12)
     found = _best_on_grid(attention, n, R, z, k, G, e)
-    best = found.stated.unflatten(0, (-1, choices)).max(-1)
+    best = found.stated.unflatten(0, (-1, choices)).max(-1)  # one fork of each direction
     order = best.values.argsort(descending=True)[:keep]
     picked = order * choices + best.indices[order]
     z, k, G, off, e, factors = (part[picked] for part in (z, k, G, off, e, found.factors))
     e = _best_directions(attention, factors, off, e, steps=150)
     stated, c, m, _ = _best_on_grid(attention, n, R, z, k, G, e)
-    side = (1 - c**2).sqrt() * e
+    side = (1 - c**2).sqrt() * e  # s e
     order = stated.argsort(descending=True)
     points = torch.stack([R * (c * k + side), R * (c * k - side), z], 1)
-    return Shapes(points, torch.stack([m, m, n - 2 * m], 1), stated).some(order)
+    return Shapes(points, torch.stack([m, m, n - 2 * m], 1), stated).take(order)
 
 
 class _Best(NamedTuple):
-    """Of forks with given z, k, e the best share c, (b, 1), and number of prongs m, (b,), and what they state."""
+    """Of forks with given z, k, e (b, d): those of the best c and m."""
 
-    stated: Tensor
-    c: Tensor
-    m: Tensor
-    factors: Tensor  # q_h (g^h . k), shape (b, h)
+    stated: Tensor  # (b,)
+    c: Tensor  # share of a prong along k, (b, 1)
+    m: Tensor  # prongs on each side, (b,)
+    factors: Tensor  # q_h (g^h . k), (b, h)
 
 
 def _best_on_grid(attention, n, R, z, k, G, e):
@@ -227,10 +217,10 @@ def _best_on_grid(attention, n, R, z, k, G, e):
         for part in torch.meshgrid(torch.arange(ANGLES, device="cpu").to(z) / ANGLES, sides, indexing="ij")
     )
     along, own = torch.einsum("bhd,bd->bh", G, k), torch.einsum("bhd,bd->bh", G, z)
-    gaps = R * c[:, None] * along[:, None] - own[:, None]
-    q = 1 / (2 * m[:, None] + (n - 2 * m[:, None]) * torch.exp(-gaps))  # (b, grid, h)
-    factors = q * along[:, None]
-    each = _of_heads(attention, e)
+    gaps = R * c[:, None] * along[:, None] - own[:, None]  # g^h . (R c k - z), (b, grid, h)
+    q = 1 / (2 * m[:, None] + (n - 2 * m[:, None]) * torch.exp(-gaps))
+    factors = q * along[:, None]  # q_h (g^h . k)
+    each = _of_heads(attention, e)  # W_O W_V e; the square is that of their sum with these factors
     square = torch.einsum("bgh,bhi,bgi->bg", factors, each @ each.mT, factors)
     stated, at = (R * (2 * m * (n - 2 * m) * (1 - c**2) * square.clamp_min(0)).sqrt()).max(-1)
     return _Best(stated, c[at, None], m[at].long(), _rows(factors, at))
@@ -270,6 +260,7 @@ def two_clusters(attention: Attention, n: int, R: float, directions: Tensor, *, 
     z, k, G = z.flatten(0, 1), k.flatten(0, 1), G.flatten(0, 1)
     along, gaps = torch.einsum("bhd,bd->bh", G, k), torch.einsum("bhd,bd->bh", G, R * k - z)
     q = 1 / (1 + (n - 1) * torch.exp(-gaps))
+    # W_O W_V (q (1 - q) (g . k) (R k - z) + q k) of each head: (b, h, m)
     moved = (q * (1 - q) * along)[..., None] * _of_heads(attention, R * k - z) + q[..., None] * _of_heads(attention, k)
     stated = (n - 1) ** 0.5 * torch.linalg.vector_norm(moved.sum(1), dim=-1)
     best = stated.unflatten(0, (b, choices)).max(-1)
@@ -278,3 +269,46 @@ def two_clusters(attention: Attention, n: int, R: float, directions: Tensor, *, 
     points = torch.stack([R * k[picked], z[picked]], 1)
     counts = picked.new_tensor([1, n - 1]).expand(len(picked), 2)
     return Shapes(points, counts, stated[picked])
+
+
+def plain_twins(attention: Attention, n: int) -> list[Attention]:
+    r"""Plain heads that read like those of a map with all that transformers have, one for each of a few distances.
+
+    At the distance m = i - j rotary logits are :math:`q_i^\top R_m^\top k_j`: the keys of that twin are
+    :math:`R_m^\top W_K`. Norms become the scaling that they are for the longest rows of tokens of length 1; caps,
+    relative positions, sinks and the biases of keys and values are left out. Nothing is claimed of the twins: what they
+    suggest is measured with the map itself. Of a plain map, nothing but that map.
+
+    >>> eye = torch.eye(2)
+    >>> f = Attention.from_matrices(eye, eye).replace(frequencies=torch.tensor([torch.pi / 2]))
+    >>> [(twin.key.round() + 0).tolist() for twin in plain_twins(f, 2)]
+    [[[[1.0, 0.0], [0.0, 1.0]]], [[[0.0, 1.0], [-1.0, 0.0]]]]
+    """
+    if not attention.more:
+        return [attention]
+    without = ("key_bias", "value_bias", "query_norm", "key_norm", "cap", "relative", "sinks", "frequencies")
+    plain = attention.replace(**dict.fromkeys(without), **_scaled(attention))
+    return [plain] if attention.frequencies is None else _at_distances(attention, plain, n)
+
+
+def _at_distances(attention, plain, n):
+    """The plain heads with keys turned back by a few distances, from none to the largest."""
+    far = (n if attention.window is None else min(n, attention.window)) - 1
+    cos, sin = rotation(attention.frequencies, far + 1, attention.dtype)
+    chosen = sorted({0, min(1, far), far // 2, far})
+    return [plain.replace(key=turned(plain.key.mT, (cos[m], -sin[m])).mT) for m in chosen]
+
+
+def _scaled(attention):
+    """Queries with their biases, and keys, as norms scale the longest rows."""
+    parts = {name: getattr(attention, name) for name in ("query", "key", "query_bias")}
+    for name in ("query", "key"):
+        weight = getattr(attention, f"{name}_norm")
+        if weight is None:
+            continue
+        longest = torch.linalg.matrix_norm(parts[name], 2).square() / attention.key_width
+        scale = weight * (longest + attention.norm_eps).rsqrt()[:, None]
+        parts[name] = scale[..., None] * parts[name]
+        if name == "query" and parts["query_bias"] is not None:
+            parts["query_bias"] = scale * parts["query_bias"]
+    return parts

@@ -10,29 +10,17 @@ from torch import Tensor
 from lipnb.attention import Attention
 from lipnb.bounds.ball import regions_of
 
-__all__ = ["Domain", "domain_of", "nearest"]
+__all__ = ["domain_of"]
 
 
 class Domain(NamedTuple):
-    r"""Tokens :math:`c + B u` with :math:`|u| \le 1`, of norm at most R where that cuts something off.
+    r"""Tokens :math:`c + B u` with :math:`|u| \le 1`, of norm at most R where that cuts something off."""
 
-    Attributes
-    ----------
-    centre, map : Tensor, shapes (r,) and (r, s)
-        c and B in the coordinates of the map that is searched; a number as B is that multiple of the identity.
-    whole : tuple of Tensor, shapes (d,) and (d, s)
-        c and B in all coordinates.
-    inner : Tensor, shape (s,)
-        Where tokens too long are moved to: the u of a shortest token.
-    R : float
-        Radius; infinite where the ball cuts nothing off.
-    """
-
-    centre: Tensor
-    map: Tensor
-    whole: tuple[Tensor, Tensor]
-    inner: Tensor
-    R: float
+    centre: Tensor  # c, (r,), and
+    map: Tensor  # B, (r, s), in the coordinates of the map that is searched; a number is that multiple of the identity
+    whole: tuple[Tensor, Tensor]  # c and B in all coordinates, (d,) and (d, s)
+    inner: Tensor  # where tokens too long are moved to: the u of a shortest token, (s,)
+    R: float  # infinite where the ball cuts nothing off
 
     def tokens(self, u: Tensor) -> Tensor:
         """Tokens as the map that is searched takes them, shape (..., r), of u (..., s)."""
@@ -87,22 +75,7 @@ def _affine(centre, matrix, u):
 
 
 def domain_of(attention: Attention, R: float, ellipsoid: tuple[Tensor, Tensor | None] | None) -> Domain:
-    """The tokens in the ball of radius R and, with an `ellipsoid`, among those that this LayerNorm can make.
-
-    Parameters
-    ----------
-    attention, R, ellipsoid
-        As for `lipnb.bounds.ball_upper`; the map in float64 on the CPU.
-
-    Returns
-    -------
-    Domain
-
-    Raises
-    ------
-    ValueError
-        "R must be ...", "ellipsoid must be (gain, shift) ...", "no token of the ellipsoid is in the ball ...".
-    """
+    """Tokens in the ball and of the LayerNorm of `ellipsoid`, as for `ball_upper`; the map in float64, on the CPU."""
     regions, reach = regions_of(attention, R, ellipsoid)
     region = regions[-1]
     if ellipsoid is None:
@@ -123,12 +96,6 @@ def nearest(centre: Tensor, matrix: Tensor) -> Tensor:
 
     with :math:`\lambda = 0` where that is short enough, else the one that gives length 1.
 
-    Parameters
-    ----------
-    centre, matrix : Tensor, shapes (d,) and (d, s)
-
-    Examples
-    --------
     >>> nearest(torch.tensor([3.0, 1.0]).double(), torch.tensor([[2.0, 0.0], [0.0, 4.0]]).double()).norm().item() <= 1
     True
     >>> nearest(torch.tensor([1.0, 1.0]).double(), torch.tensor([[2.0, 0.0], [0.0, 4.0]]).double()).tolist()

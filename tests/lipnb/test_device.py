@@ -194,7 +194,7 @@ def _other_bounds():
             *(getattr(bounds, name)(plain, x) for name in ("yudin_upper", "yudin_upper_sharp", "large_radius_limit")),
             *(getattr(bounds, name)(plain, x) for name in ("max_token_terms", "chosen_tokens")),
             *(bounds.column_upper(A, V, x, masked=masked) for masked in (False, True)),
-            *(bounds.spread_upper(A, V, x, center=center) for center in (None, x[0])),
+            bounds.spread_upper(A, V, x),
             bounds.softmax_norm(torch.softmax(x[0], 0)),
             *(bounds.norm_layer_upper(x[0], 1e-5, tokens) for tokens in (None, x)),
             bounds.without_query_bias(maps["biased"], x, 1.0)[1],

@@ -300,7 +300,7 @@ MORE = {
 PLAIN_ONLY = {
     "slopes": lambda f, x: slopes(f, x),
     "bulk_directions": lambda f, x: bulk_directions(f),
-    "mean_field_map": lambda f, x: transport.mean_field_map(f, x, torch.ones(4).double(), x),
+    "mean-field map": lambda f, x: transport.mean_field_map(f, x, torch.ones(4).double(), x),
     "the mean-field map": splitting.query_blocks,
     "TiledJacobian": TiledJacobian,
     "a separable kernel": SeparableJacobian,

@@ -9,10 +9,10 @@ import torch
 from lipnb import Attention, bounds, local_lipschitz
 from lipnb.attention.rope_norm import rotation, turned
 from lipnb.bounds.multihead_norms import Region
-from lipnb.bounds.rope_norms import PLACES, Turns
+from lipnb.bounds.rotary import PLACES, RotaryNorms
 from lipnb.bounds.transformer_heads import range_of_relative, sizes_in_use
 from lipnb.worst_case import climb, gaussian, on_ball
-from lipnb.worst_case.plain_twins import plain_twins
+from lipnb.worst_case.forks import plain_twins
 
 on_ball_module = importlib.import_module("lipnb.worst_case.ball_search")
 ADDED = {
@@ -85,12 +85,12 @@ def test_sums_of_the_heads_are_no_smaller_and_bounds_of_rotary_heads_neither():
 
 @pytest.mark.parametrize("places", [(), (8,)], ids=["weights", "each distance"])
 def test_turned_queries_meet_keys_no_more_than_stated(monkeypatch, places):
-    monkeypatch.setattr("lipnb.bounds.rope_norms.PLACES", 0 if not places else 512)
+    monkeypatch.setattr("lipnb.bounds.rotary.PLACES", 0 if not places else 512)
     normal, n = gaussian(2), 8
     for frequencies in (torch.tensor([1.0, 0.2]), torch.tensor([0.5]).double(), torch.tensor([3000.0, 7.0])):
         for masked in (False, True):
             f = layer(normal, frequencies=frequencies, masked=masked).expand_groups()
-            left, right, turns = normal(4, 5, 3), normal(4, 5, 2), Turns(f, n)
+            left, right, turns = normal(4, 5, 3), normal(4, 5, 2), RotaryNorms(f, n)
             cos, sin = rotation(frequencies, n, torch.float64)
             R = turned(torch.eye(5).double()[:, None].expand(-1, n, -1), (cos, sin)).movedim(0, -1)  # (n, 5, 5)
             met = torch.einsum("hka,jlk,ilm,hmb->hijab", left, R, R, right)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from lipnb import Attention, bounds, local_lipschitz
-from lipnb.worst_case import bulk_directions, fork_input, forks, on_ball, slopes, tight_input, two_clusters
+from lipnb.worst_case import bulk_directions, fork_input, forks, on_ball, tight_input, two_clusters
+from lipnb.worst_case.forks import slopes
 from lipnb.worst_case.region import domain_of
 
 on_ball_module = importlib.import_module("lipnb.worst_case.ball_search")
@@ -252,10 +253,10 @@ def test_the_bar_moves_during_the_constructions(monkeypatch):
 
     monkeypatch.setattr(on_ball_module, "_bar", lambda total, wanted: contextlib.nullcontext(Bar()))
     on_ball(layer(0, 2), 5, 1.0, effort=0)
-    assert len(seen) >= 3 and sum(seen) == on_ball_module.TOLD
+    assert len(seen) >= 3 and sum(seen) == on_ball_module.CONSTRUCTION_STEPS
     seen.clear()
     on_ball(layer(0, 2), 5, 1.0)
-    assert sum(seen) == on_ball_module.TOLD + on_ball_module.POINTS[True] + on_ball_module.TOKENS
+    assert sum(seen) == on_ball_module.CONSTRUCTION_STEPS + on_ball_module.POINTS[True] + on_ball_module.TOKENS
 
 
 def test_bad_input_gets_a_sentence():

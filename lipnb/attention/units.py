@@ -1,0 +1,115 @@
+"""The same attention in units in which nothing overflows: powers of two, exact."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lipnb.attention.features import alive, loose_keys
+from lipnb.attention.heads import Attention
+from lipnb.scaling import ZERO, exponent, shifted, shifted_number
+
+__all__ = ["in_units"]
+
+STEEPEST = 150  # power of two beyond which a scale of the logits, in units, is refused
+FAINTEST = 800  # power of two by which a head may lie below the largest; what is fainter is taken to be that strong
+
+
+def _balanced(value, bias, output, tokens):
+    r"""Values of :math:`2^a x'`, their biases and output matrices, in units, and the power of the largest head.
+
+    Each head has its own power; what it lies below the largest is shared by its two matrices, so that their squares
+    do not underflow. A head more than :math:`2^{800}` below it is raised to there: that adds less than `TINY` to the
+    Jacobian, and every sum over heads of bounds only grows. A head that is zero has entries of that size.
+    """
+    powers = [
+        (max(exponent(v) + tokens, exponent(None if bias is None else bias[i])), exponent(w))
+        for i, (v, w) in enumerate(zip(value, output, strict=True))
+    ]
+    top, made = max(sum(one) for one in powers), []
+    for i, one in enumerate(powers):
+        v, w, faint = value[i], output[i], min(FAINTEST, top - sum(one))
+        b = torch.zeros_like(v[:, 0]) if bias is None else bias[i]  # stands for none
+        if sum(one) == ZERO:
+            v, w, b, one, faint = torch.ones_like(v), torch.ones_like(w), torch.zeros_like(b), (tokens, 0), FAINTEST
+        first, second = -one[0] - faint // 2, -one[1] - (faint - faint // 2)
+        made.append((shifted(v, tokens + first), shifted(b, first), shifted(w, second)))
+    value, own, output = (torch.stack(parts) for parts in zip(*made, strict=True))
+    return value, None if bias is None else own, output, top
+
+
+def _of_tokens(attention, x):
+    """The power a of the tokens. Zeros have none: it is then at most 0, and the scale of the logits at most about 1."""
+    if (a := exponent(x)) > ZERO:
+        return a
+    query, bias, key = (exponent(attention.own[name]) for name in ("query", "query_bias", "key"))
+    logits = ((size + key + exponent(attention.scale), tokens) for size, tokens in ((query, 2), (bias, 1)))
+    return min([0, *(-size // tokens for size, tokens in logits if size > ZERO)])
+
+
+def _of_rows(own, a):
+    """The powers q and k of the rows that become queries and keys, of tokens of power a."""
+    q = max(exponent(own["query"]) + a, exponent(own["query_bias"]))
+    k = max(exponent(own["key"]) + a, exponent(own["key_bias"]))
+    q = 0 if q == ZERO else q
+    k = -q if k == ZERO else k  # without keys all logits are zero, whatever the queries
+    both_normalised = own["query_norm"] is not None and own["key_norm"] is not None
+    return (max(q, k),) * 2 if both_normalised else (q, k)  # one epsilon for both
+
+
+def _gain(power, norm):
+    """The power by which the scale of the logits grows for rows of this power: normalised, for that of the weights."""
+    return power if norm is None else max(exponent(norm), -STEEPEST)
+
+
+def _of_these(own, heads, attention):
+    """The tensors of some heads alone, heads boolean."""
+    return {name: part[heads] if part is not None and attention.of_heads(name) else part for name, part in own.items()}
+
+
+def in_units(attention: Attention, x: Tensor) -> tuple[Any, Tensor, float, float]:
+    r"""The same map in units in which all tokens and all matrices have entries up to one.
+
+    With :math:`x = 2^a x'`, :math:`2^a W_Q = 2^q W_Q'` (the same factor for its bias), :math:`2^a W_K = 2^k W_K'`, the
+    scale of the logits becomes :math:`2^{q + k} s`. Values and outputs have a power of two for each head; with
+    :math:`2^o` that of the head whose :math:`2^a W_V` and :math:`W_O` are largest together,
+    :math:`f(x) = 2^o f'(x')` up to a constant. Rows that are normalised do not grow with q, but
+    :math:`\epsilon' = 4^{-q} \epsilon`; the power of their weights goes into the scale. Biases of outputs, and of keys
+    and values where they change no derivative, are left out, and so are heads whose values or outputs are zero, unless
+    they share keys or a mean square with others. Where all tokens are zero, a is at most 0 and such that the scale of
+    the logits is at most about one.
+
+    `attention` and `x`, shape (n, d), are in float64. Answers the map with keys for each head, x', a and o. The map is
+    None where the scale of the logits exceeds :math:`2^{150}` in these units, or an :math:`\epsilon` leaves float64: no
+    float64 answers then; and where no head has both values and outputs.
+    """
+    whole = attention.expand_groups()
+    a = _of_tokens(whole, x)
+    if not alive(attention).any():
+        return None, x, a, 0
+    own = whole.own | {
+        "output": whole.output_matrices(),
+        "key_bias": None if loose_keys(whole) else whole.own["key_bias"],
+        "value_bias": None if whole.own["sinks"] is None else whole.own["value_bias"],
+    }
+    q, k = _of_rows(own, a)
+    gains = _gain(q, own["query_norm"]), _gain(k, own["key_norm"])
+    if not (attention.groups < attention.heads or attention.joint_norm):  # none share keys or a mean square
+        own = _of_these(own, alive(attention), whole)
+    value, value_bias, output, o = _balanced(own["value"], own["value_bias"], own["output"], a)
+    eps = shifted_number(whole.norm_eps, -2 * (k if own["query_norm"] is None else q))
+    if exponent(whole.scale) + sum(gains) > STEEPEST or eps == math.inf:
+        return None, x, a, o
+    powers = {
+        "query": a - q,
+        "query_bias": -q,
+        "key": a - k,
+        "key_bias": -k,
+        "query_norm": -gains[0],
+        "key_norm": -gains[1],
+    }
+    own |= {name: shifted(own[name], power) for name, power in powers.items() if own[name] is not None}
+    own |= {"value": value, "value_bias": value_bias, "output": output, "output_bias": None}
+    unit = whole.replace(**own, norm_eps=eps, scale=shifted_number(whole.scale, sum(gains)))
+    return unit, shifted(x, -a), a, o
