@@ -110,20 +110,18 @@ def _plots(found, good):
     if len(good):
         n = good.length.max()
         longest = good[good.length == n]
-        said = f"Norms of the tokens that each layer receives, at {n} tokens: bounds on a ball grow with the square of "
-        plot(f"{said}the largest.", figures.radii, longest)
+        said = f"Norms of the tokens that each layer receives, at {n} tokens"
+        plot(f"{said}: bounds on a ball grow with the square of the largest.", figures.radii, longest)
         words = {"over_random": "random weights of the same shape", "over_shuffled": "the same tokens in random order"}
         named = " and ".join(words[name] for name in _there(longest, words))
-        said = (
-            f"Constants at {n} tokens{named and f' beside {named}'}; dashed: in units of token norms, so that layers "
-        )
-        plot(f"{said}compare.", figures.baselines, longest)
+        said = f"Constants at {n} tokens{named and f' beside {named}'}"
+        plot(f"{said}; dashed: in units of token norms, so that layers compare.", figures.baselines, longest)
     if len(found.heads):
         n = found.heads.length.max()
         plot(f"Each head alone, with its part of the output matrix, at {n} tokens.", figures.heads, found.heads)
     if len(found.tokens):
-        said = f"How far each of {found.tokens.length.max()} tokens moves the outputs of the others, over the most in "
-        plot(f"{said}its layer.", figures.tokens, found.tokens)
+        said = f"How far each of {found.tokens.length.max()} tokens moves the outputs of the others"
+        plot(f"{said}, over the most in its layer.", figures.tokens, found.tokens)
     return plots
 
 

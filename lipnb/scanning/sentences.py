@@ -77,9 +77,9 @@ def findings(found: Any) -> list[Finding]:
         said += _bounds(good, trained)
     said += [*_heads(found.heads), *_tokens(found.tokens, trained), *_whole(found.whole, settings["layers"])]
     if len(good) and not good.converged.all():
-        sentence = f"{int((~good.converged.astype(bool)).sum())} of {len(good)} did not converge: their constants are "
+        sentence = f"{int((~good.converged.astype(bool)).sum())} of {len(good)} did not converge"
         means = "A larger --rtol, or --dtype float64, lets the solver end (12)."
-        said.append(Finding(f"{sentence}lower bounds that may be too low.", means))
+        said.append(Finding(f"{sentence}: their constants are lower bounds that may be too low.", means))
     return said
 
 
