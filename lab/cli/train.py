@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from lipnb.cli.words import count, whole
+from lipnb.cli.words import count
 
 EXAMPLES = """\
   python -m lab train                              train gpt2-mini where it is not there yet (an hour on two cores)
@@ -24,7 +24,7 @@ def add(verbs):
         "or without them on the text that Python carries.",
     )
     verb.add_argument("--steps", type=count, help="training steps (default: those of the checkpoint in data/models)")
-    verb.add_argument("--seed", type=whole, default=0, help="seed of weights and windows (default 0)")
+    verb.add_argument("--seed", type=int, default=0, help="seed of weights and windows (default 0)")
     verb.add_argument("--folder", help="where the checkpoint and its table go (default: where load('gpt2-mini') looks)")
     verb.add_argument("--again", action="store_true", help="train anew even where the checkpoint is there")
     verb.set_defaults(run=run)

@@ -25,8 +25,8 @@ from lipnb.certified import certify
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models.pictures import PICTURES, picture
 from lipnb.recording import Unit
-from lipnb.scanning.closely import relative
-from lipnb.scanning.reader import shuffled
+from lipnb.scanning.inputs import shuffled
+from lipnb.scanning.measure import relative
 
 __all__ = ["ATLAS", "TABLES", "Condition", "crops", "lengths_of", "of_model", "windows_of"]
 

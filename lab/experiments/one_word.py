@@ -15,7 +15,7 @@ from lab.experiments.table import Table
 from lab.experiments.worst_words import below, read_back
 from lipnb import corpora, models
 from lipnb.recording import Unit
-from lipnb.scanning.closely import relative
+from lipnb.scanning.measure import relative
 from lipnb.worst_case.attacks import length
 
 __all__ = ["COMPARED", "PLACE", "TABLES", "Word", "again", "gains", "reads_back", "worst_word"]

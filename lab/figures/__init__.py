@@ -2,7 +2,7 @@
 
 `FIGURES` lists those that need stored tables only, and `redraw` draws them into files. Each is a function of a module
 named after its subject, which its page calls too; the rest are panels of which pages make their own. Colours are named
-C0 to C6, by their place in `lipnb/scanning/house.mplstyle`: they are set there alone, and what each stands for at the
+C0 to C6, by their place in `lipnb/scanning/lipnb.mplstyle`: they are set there alone, and what each stands for at the
 head of a module.
 """
 
@@ -33,9 +33,10 @@ from lab.figures.book import FORMATS, draw, redraw
 from lab.figures.heat_maps import head_map, matrix, probabilities
 from lab.figures.registry import FIGURES, BookFigure
 from lab.figures.speed import residuals, speed_bars
+from lab.figures.style import house_style, panels, points
 from lab.figures.tables import ShownTable, table
 from lipnb.scanning import figures as scan
-from lipnb.scanning.style import STYLE, house_style, panels, points
+from lipnb.scanning.figures import STYLE
 
 __all__ = [
     "FIGURES",

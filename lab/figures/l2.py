@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from scipy.special import lambertw
 
-from lipnb.scanning.style import panels
+from lab.figures.style import panels
 
 __all__ = ["bound_exponents", "inversion", "tightness"]
 

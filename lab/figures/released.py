@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from lab.figures.style import panels
 from lab.power_laws import one_series, rate
-from lipnb.scanning.style import panels
 
 __all__ = ["two_quantities"]
 

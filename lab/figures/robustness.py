@@ -1,6 +1,7 @@
 """What attacks on the input of a layer achieve, beside the local constant."""
 
-from lipnb.scanning.style import log_ticks, panels
+from lab.figures.style import panels
+from lipnb.scanning.figures import log_ticks
 
 __all__ = ["ATTACKED", "attacks", "ranks", "worst"]
 

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from lipnb.scanning.style import panels
+from lab.figures.style import panels
 
 __all__ = ["constants", "factorial", "losses", "stability", "trained_layers"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 import lipnb
-from lipnb.scanning.style import panels
+from lab.figures.style import panels
 
 __all__ = ["bound_titles", "brackets", "worst_cases"]
 

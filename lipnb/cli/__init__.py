@@ -16,13 +16,6 @@ from lipnb.cli.words import Parser, Unknown, nearest
 
 __all__ = ["enter", "main"]
 
-# verbs of the other command, and what they were called before
-MOVED = {
-    "scan": "lipnb scan",
-    "sweep": "lipnb sweep",
-    "results": "python -m lab tables",
-    **{verb: f"python -m lab {verb}" for verb in ("tables", "figures", "train", "verify", "bench", "pages")},
-}
 VERBS = ("scan", "sweep", "status", "fetch")  # in the order of the help; each is lipnb/cli/VERB.py
 
 EPILOG = """examples:
@@ -53,8 +46,7 @@ def _arguments(parser, verbs, argv):
         parser.print_help()
         return None
     if not argv[0].startswith("-") and argv[0] not in verbs:
-        moved = f": it is `{MOVED[argv[0]]}`" if argv[0] in MOVED else nearest(argv[0], verbs)
-        parser.error(f"there is no verb {argv[0]!r}{moved}")
+        parser.error(f"there is no verb {argv[0]!r}{nearest(argv[0], verbs)}")
     arguments, rest = parser.parse_known_args(argv)
     if rest:
         verbs.get(arguments.verb, parser).refuse(rest)
@@ -62,23 +54,9 @@ def _arguments(parser, verbs, argv):
 
 
 def enter(prog: str, description: str, package: str, verbs: Sequence[str], argv: Sequence[str] | None = None) -> int:
-    """Do what a command of several verbs was asked for.
+    """Do what a command was asked for, whose `verbs` are modules of `package`, in the order of the help; its exit code.
 
-    Parameters
-    ----------
-    prog, description : str
-        What the command is called, and what it does.
-    package : str
-        Package whose modules are the verbs.
-    verbs : sequence of str
-        Names of these modules, in the order of the help.
-    argv : list of str, optional
-        The words after the command; default: those of the command line.
-
-    Returns
-    -------
-    int
-        Exit code: an expected failure is one sentence on stderr and 1; what does not exist, 2.
+    An expected failure is one sentence on stderr and 1; what does not exist, 2.
     """
     parser, choices = _parser(prog, description, package, verbs)
     arguments = _arguments(parser, choices, sys.argv[1:] if argv is None else argv)

@@ -2,8 +2,11 @@
 
 import sys
 from argparse import Action
+from dataclasses import fields
+from pathlib import Path
 
-from lipnb.cli.words import Stopped, Unknown, count, known, layers, lengths, tolerance, whole
+from lipnb.cli.words import Stopped, Unknown, known
+from lipnb.scanning.options import ScanOptions
 
 EXAMPLES = """\
   lipnb scan minilm --text python_reference --lengths 32    the embedded model, on a text that is always there
@@ -57,7 +60,7 @@ class Explain(Action):
 
     def __call__(self, parser, namespace, values, option=None):
         """Print it and end, as `--help` does."""
-        from lipnb.scanning.columns import explained
+        from lipnb.scanning.summary import explained
 
         print(explained())
         parser.exit()
@@ -72,13 +75,9 @@ def _epilog():
 
 
 def add(verbs):
-    """Describe the verb."""
-    verb = verbs.add_parser(
-        "scan",
-        help="measure every layer of a model on a text, beside the published bounds",
-        description=DESCRIPTION,
-        epilog=_epilog,
-    )
+    """Describe the verb: the options of a scan are those fields of `ScanOptions` that say how the command has them."""
+    about = "measure every layer of a model on a text, beside the published bounds"
+    verb = verbs.add_parser("scan", help=about, description=DESCRIPTION, epilog=_epilog)
     verb.add_argument("model", metavar="MODEL", help="a name, a folder or a .gguf file, see above")
     verb.add_argument(
         "--text",
@@ -87,73 +86,19 @@ def add(verbs):
         help="a text file (UTF-8), or alice, ag_news, ptb, reactions, python_reference (default); for a vision "
         "model an image, a folder of images, pictures (some that packages ship) or random",
     )
-    verb.add_argument(
-        "--layers", type=layers, default="all", metavar="L,L,...", help="all (default), or such as 0,3,5-7"
-    )
-    verb.add_argument(
-        "--lengths",
-        type=lengths,
-        metavar="N,N,...",
-        help="tokens of a window (default: those of 32,128,512 that the model can read and the text is "
-        "long enough for)",
-    )
-    verb.add_argument(
-        "--windows",
-        type=count,
-        default=2,
-        metavar="N",
-        help="windows for each length, at random places of the text, disjoint; no more is tokenized (default 2)",
-    )
-    verb.add_argument(
-        "--no-special",
-        action="store_true",
-        help="windows without the special tokens of the model's own convention, such as [CLS] and [SEP]",
-    )
-    verb.add_argument(
-        "--object",
-        choices=("heads+output", "heads", "block"),
-        default="heads+output",
-        help="attention with its output projection (default), without it, or with residual and norm",
-    )
-    verb.add_argument("--masked", action="store_true", default=None, help="make a causal decoder of a BERT")
-    verb.add_argument("--random", action="store_true", help="draw the weights at random, with --seed")
-    verb.add_argument("--tokenizer", metavar="NAME", help="read with another tokenizer than the model's own")
-    verb.add_argument("--no-upper", action="store_true", help="no certified bounds: they take most of the time")
-    verb.add_argument(
-        "--upper-windows",
-        type=count,
-        default=1,
-        metavar="N",
-        help="windows of each length that are certified (default 1)",
-    )
-    verb.add_argument(
-        "--upper-work",
-        type=float,
-        default=1e11,
-        metavar="X",
-        help="most operations for one certified bound (default 1e11: some seconds); costlier ones are "
-        "left out, and it is said",
-    )
-    verb.add_argument(
-        "--no-close", action="store_true", help="no close look at heads, tokens, whole layers and the network"
-    )
+    for one in fields(ScanOptions):
+        if one.metadata:
+            name, switch = one.name.replace("_", "-"), {"action": "store_false"} if one.default is True else {}
+            flag = f"--no-{name}" if switch else f"--{name}"
+            verb.add_argument(flag, dest=one.name, default=one.default, **switch, **one.metadata)
     verb.add_argument(
         "--against",
         metavar="OTHER",
         help="compare with another model, scanned likewise, or with the folder of a scan: MODEL is before, OTHER after",
     )
     verb.add_argument(
-        "--rtol",
-        type=tolerance,
-        default=1e-4,
-        metavar="X",
-        help="relative tolerance, from 1e-6 to below 1 (default 1e-4)",
-    )
-    verb.add_argument("--device", metavar="NAME", help="such as cuda (default: the CPU)")
-    verb.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="default float32")
-    verb.add_argument("--seed", type=whole, default=0, metavar="N", help="of windows, start vectors, random weights")
-    verb.add_argument(
         "--output",
+        type=Path,
         metavar="FOLDER",
         help="default scan-MODEL; with --against, the scan of OTHER lies in FOLDER/scan-OTHER",
     )
@@ -165,117 +110,114 @@ def add(verbs):
 
 def run(arguments):
     """Scan, write the report, print the table; 1 where a layer failed its self-check or was not measured."""
-    from pathlib import Path
+    model, text, against, output = (getattr(arguments, name) for name in ("model", "text", "against", "output"))
+    try:
+        options = ScanOptions(**_asked(arguments))
+    except ValueError as error:
+        raise Unknown(str(error).rstrip(".")) from None
+    if output is not None and output.is_file():
+        raise FileExistsError(f"--output {output} is a file: name a folder.")
 
-    from lipnb import corpora
     from lipnb.origin import extra
 
-    # what a look at the disk can tell is said before anything is loaded
-    if ("/" in arguments.text or Path(arguments.text).suffix) and not Path(arguments.text).exists():
-        raise FileNotFoundError(
-            f"the text {arguments.text!r} was not found: it is no file, and no folder of images; built-in texts are "
-            f"{', '.join(corpora.NAMES)}."
-        )
-    if arguments.output is not None and Path(arguments.output).is_file():
-        raise FileExistsError(f"--output {arguments.output} is a file: name a folder.")
     with extra("scan"):
-        from lipnb import scanning
-        from lipnb.models import PICTURES
         from lipnb.models.loading import layer_count
-        from lipnb.scanning import terminal
-        from lipnb.scanning.comparing import check_alike
+        from lipnb.scanning import compare, terminal
+        from lipnb.scanning.folder import folder_of
+        from lipnb.scanning.planning import planned
+        from lipnb.scanning.run import begin
+        from lipnb.scanning.summary import check_alike
 
-    text = Path(arguments.text)
-    images = ("random", "pictures", *PICTURES)
-    if not text.exists() and not text.suffix and "/" not in arguments.text and arguments.text not in images:
-        known("file or corpus", [arguments.text], [*corpora.NAMES, "pictures", "random"], every=True)
-    if not arguments.upper_work > 0:
-        raise Unknown(f"--upper-work is a positive number of operations, got {arguments.upper_work:g}")
-    if arguments.against is not None and not _is_scan(arguments.against):
-        layer_count(arguments.against, arguments.random)  # what is not there is said before anything is measured
+    _check_text(text)
+    places = [place for place in (model, against) if place is not None]
+    stored = [_stored(place) for place in places]
+    if against is not None and stored[1] is None:
+        layer_count(against, options.random)  # what is not there is said before anything is measured
     if arguments.dry_run:
-        print("\n".join(scanning.planned(scanning.begin(arguments.model, **_options(arguments)))))
-        if arguments.against is not None and not _is_scan(arguments.against):
-            print(f"{arguments.against} is scanned likewise, in about as much time.")
+        print("\n".join(planned(begin(model, text, options))))
+        if against is not None and stored[1] is None:
+            print(f"{against} is scanned likewise, in about as much time.")
         return 0
-    if arguments.against is not None and _is_scan(arguments.against) and _is_scan(arguments.model):
-        scanning.compare(scanning.load(arguments.model), scanning.load(arguments.against))  # refused before it is shown
-    elif arguments.against is not None:  # or before it is measured
-        check_alike(*(_settings(arguments, model) for model in (arguments.model, arguments.against)))
-    found, output = _scanned(arguments, arguments.model, arguments.output)
-    if arguments.output is not None:  # the folder of a scan that was given as MODEL stays as it is
-        output = Path(arguments.output)
-        output.mkdir(parents=True, exist_ok=True)
-    passed = found.summary.passed.all() and found.gaps.empty
-    report = found.report(output)
+    if against is not None:  # what cannot be compared is refused before it is measured or shown
+        if None not in stored:
+            compare(*stored)
+        settings = [
+            begin(place, text, options).settings if one is None else one.about["settings"]
+            for place, one in zip(places, stored, strict=True)
+        ]
+        check_alike(*settings)
+    found, folder = _scanned(arguments, model, stored[0], output)
+    if output is not None:  # the folder of a scan that was given as MODEL stays as it is
+        folder = output
+        folder.mkdir(parents=True, exist_ok=True)
+    report = found.report(folder)
     terminal.show(found)
     print(f"\nReport: {report}")
-    if arguments.against is not None:
-        beside = None if arguments.output is None else output / scanning.folder_of(arguments.against)
-        other, _ = _scanned(arguments, arguments.against, beside)
-        _against(found, other, (arguments.model, arguments.against), output)
-        passed &= other.summary.passed.all() and other.gaps.empty
-    return 0 if passed else 1
+    scans = [found]
+    if against is not None:
+        beside = None if output is None else output / folder_of(against)
+        scans.append(_scanned(arguments, against, stored[1], beside)[0])
+        _compare(scans, places, folder)
+    return 0 if all(scan.summary.passed.all() and scan.gaps.empty for scan in scans) else 1
 
 
-def _options(arguments):
-    """What the verb was given, as `lipnb.scan` calls it."""
-    names = ("text", "layers", "lengths", "windows", "object", "masked", "random", "tokenizer", "device", "dtype")
-    given = {name: getattr(arguments, name) for name in (*names, "upper_windows", "upper_work", "rtol", "seed")}
-    switches = {"upper": "no_upper", "special": "no_special", "close": "no_close"}
-    return given | {name: not getattr(arguments, switch) for name, switch in switches.items()}
+def _asked(arguments):
+    """What the verb was given of the options of `lipnb.scan`."""
+    return {one.name: getattr(arguments, one.name) for one in fields(ScanOptions) if one.metadata}
 
 
-def _is_scan(model):
-    """Whether this is the folder of a scan, and not of a model."""
-    from pathlib import Path
+def _check_text(text):
+    """Refuse a text that is there under no name, before a model is loaded."""
+    from lipnb import corpora
+    from lipnb.models import PICTURES
 
-    from lipnb import scanning
-
-    return (Path(model) / scanning.SUMS).is_file() and not (Path(model) / "config.json").is_file()
-
-
-def _settings(arguments, model):
-    """The settings of the scan of a model, or of that in a folder; nothing is measured."""
-    from lipnb import scanning
-
-    scan = scanning.load(model).about["settings"] if _is_scan(model) else None
-    return scan or scanning.begin(model, **_options(arguments)).settings
+    if Path(text).exists():
+        return
+    if "/" in text or Path(text).suffix:
+        raise FileNotFoundError(
+            f"the text {text!r} was not found: it is no file, and no folder of images; built-in texts are "
+            f"{', '.join(corpora.NAMES)}."
+        )
+    if text not in PICTURES:
+        known("file or corpus", [text], [*corpora.NAMES, "pictures", "random"], every=True)
 
 
-def _scanned(arguments, model, output):
-    """The scan of a model, or that of a folder of one; and where it lies."""
-    from pathlib import Path
+def _stored(place):
+    """The scan that a folder holds; None where it is that of a model, or none."""
+    from lipnb.scanning.folder import SUMS, load
 
-    from lipnb import scanning
+    return load(place) if (Path(place) / SUMS).is_file() and not (Path(place) / "config.json").is_file() else None
 
-    if _is_scan(model):
-        return scanning.load(model), Path(model)
-    output = scanning.folder_of(model) if output is None else Path(output)
-    sums, options = output / scanning.SUMS, {"again": arguments.again, "progress": sys.stderr.isatty()}
+
+def _scanned(arguments, model, stored, output):
+    """The scan of a model, or that of the folder of one; and where it lies."""
+    from lipnb.scanning import folder, scan
+
+    if stored is not None:
+        return stored, Path(model)
+    output = folder.folder_of(model) if output is None else output
+    sums, options = output / folder.SUMS, {"again": arguments.again, "progress": sys.stderr.isatty()}
     before = sums.stat().st_mtime_ns if sums.is_file() else None
     try:
-        found = scanning.scan(model, **_options(arguments), output=output, **options)
+        found = scan(model, arguments.text, **_asked(arguments), output=output, **options)
     except KeyboardInterrupt:
-        said = scanning.state(output)
+        said = folder.state(output)
         raise Stopped(f"stopped; {output} holds {said}" if said else "stopped; nothing was measured yet") from None
     if sums.stat().st_mtime_ns == before:
         print(f"{output} held this scan already: nothing was measured again (--again does).", file=sys.stderr)
     return found, output
 
 
-def _against(before, after, names, output):
+def _compare(scans, places, folder):
     """Print how two scans compare; keep the table in the folder of the first, and show it in the report there."""
-    from pathlib import Path
+    from lipnb import recording
+    from lipnb.scanning import compare, terminal
+    from lipnb.scanning.report import write_report
 
-    from lipnb import recording, scanning
-    from lipnb.scanning.comparing import Comparison, show_comparison
-    from lipnb.scanning.report import write
-
-    short = [Path(name).resolve().name if Path(name).exists() else name for name in names]  # never a path in a report
-    comparison = Comparison(scanning.compare(before, after), *(short if short[0] != short[1] else names))
-    text = comparison.table.to_csv(index=False, float_format=recording.FLOAT_FORMAT)
-    recording.write(output / "against.csv", text)
+    names = [Path(place).resolve().name if Path(place).exists() else place for place in places]  # no path in a report
+    names = names if names[0] != names[1] else places
+    table = compare(*scans)
+    recording.write(folder / "against.csv", table.to_csv(index=False, float_format=recording.FLOAT_FORMAT))
     print()
-    show_comparison(comparison)
-    print(f"\nReport, with the comparison: {write(before, output, comparison)}")
+    terminal.show_comparison(table, *names)
+    print(f"\nReport, with the comparison: {write_report(scans[0], folder, scans[1], names)}")

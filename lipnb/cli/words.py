@@ -1,25 +1,15 @@
-"""How the command answers what it does not understand: one sentence, with the word that was likely meant."""
+"""How the command reads its words, and answers what it does not understand: one sentence, with the likely meaning."""
 
 import argparse
 from difflib import get_close_matches
 
-__all__ = [
-    "Parser",
-    "Stopped",
-    "Unknown",
-    "count",
-    "known",
-    "layers",
-    "lengths",
-    "nearest",
-    "parameter",
-    "tolerance",
-    "whole",
-]
+from lipnb.scanning import options
+
+__all__ = ["Parser", "Stopped", "Unknown", "count", "known", "lengths", "nearest", "parameter"]
 
 
 class Unknown(ValueError):
-    """What was asked for by name does not exist: exit code 2."""
+    """What was asked for by name does not exist, or cannot be: exit code 2."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -33,37 +23,12 @@ def nearest(word, words):
 
 
 def known(what, asked, names, every=False):
-    """Refuse names that do not exist.
-
-    Parameters
-    ----------
-    what : str
-        What the names are of, as "table".
-    asked : sequence of str
-        Names that were given.
-    names : sequence of str
-        Names there are.
-    every : bool
-        Whether all of them are said where one is near, too.
-
-    Raises
-    ------
-    Unknown
-        "there is no table 'x': did you mean ...?"
-    """
+    """Refuse names that do not exist, with the nearest one; with `every`, all there are are said too."""
     for name in asked:
         if name not in names:
             near = nearest(name, names)
             rest = f" There are {', '.join(names)}" if every and near.startswith(": did") else ""
             raise Unknown(f"there is no {what} {name!r}{near}{rest}")
-
-
-def whole(text):
-    """A whole number, as argparse's `type`."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"give a whole number; got {text!r}") from None
 
 
 def count(text):
@@ -76,21 +41,9 @@ def count(text):
 def lengths(text):
     """Comma-separated lengths as a tuple, as argparse's `type`."""
     try:
-        found = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        found = (0,)
-    if min(found) < 1:
-        raise argparse.ArgumentTypeError(f"lengths are whole numbers from 1 on, such as 2,8,32; got {text!r}")
-    return found
-
-
-def layers(text):
-    """Layers such as all, 0,3,5 or 0-5, still as text, as argparse's `type`; a model knows how many it has."""
-    for part in [] if text.strip() == "all" else text.split(","):
-        ends = part.strip().split("-")
-        if not (len(ends) <= 2 and all(end.isdecimal() for end in ends) and int(ends[0]) <= int(ends[-1])):
-            raise argparse.ArgumentTypeError(f"layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got {text!r}")
-    return text
+        return tuple(options.lengths_of(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def parameter(text):
@@ -113,16 +66,6 @@ def parameter(text):
         except ValueError:
             continue
     return name, value
-
-
-def tolerance(text):
-    """A relative tolerance from 1e-6 to below 1, as argparse's `type`."""
-    try:
-        if 1e-6 <= float(text) < 1:
-            return float(text)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(f"a tolerance lies between 1e-6 and 1; got {text!r}")
 
 
 class Parser(argparse.ArgumentParser):

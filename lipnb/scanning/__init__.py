@@ -5,19 +5,13 @@
 
 from importlib import import_module
 
-from lipnb.origin import extra
-
 HOMES = {
-    "SUMS": "folder",
     "Scan": "folder",
-    "begin": "run",
-    "compare": "comparing",
-    "folder_of": "folder",
+    "ScanOptions": "options",
+    "compare": "summary",
     "load": "folder",
-    "planned": "planning",
     "remeasure": "run",
     "scan": "run",
-    "state": "folder",
 }
 __all__ = [*HOMES]
 
@@ -25,6 +19,8 @@ __all__ = [*HOMES]
 def __getattr__(name):
     """Imported when first named: the look of its figures serves others that have no model, and no torch."""
     if name in HOMES:
+        from lipnb.origin import extra
+
         with extra("scan"):
             return getattr(import_module(f"lipnb.scanning.{HOMES[name]}"), name)
     raise AttributeError(f"module 'lipnb.scanning' has no attribute {name!r}")

@@ -11,13 +11,14 @@ from lipnb.bounds import HeadNorms, head_norms
 from lipnb.bounds.catalogue import CATALOGUE, Case
 from lipnb.models import OwnAttention
 
-__all__ = ["SCANNED", "SOURCES", "applicable", "evaluate", "prepare"]
+__all__ = ["SCANNED", "SOURCES", "TITLES"]
 
 MOST_TERMS = 128  # tokens up to which `rotary_terms`, a norm for each token and head, is computed
 FEW = {"rotary_terms": f" First window, up to {MOST_TERMS} tokens.", "rotary_upper": " First window."}
 # one bound a column: of two, for attention without a mask and with one, the first
 _FIRST = {bound.column: bound for bound in reversed(CATALOGUE) if bound.column}
 SCANNED = tuple(replace(bound, about=bound.about + FEW.get(column, "")) for column, bound in _FIRST.items())[::-1]
+TITLES = {bound.column: bound.title for bound in SCANNED}
 SOURCES = {
     "castin2024smooth": "Castin, Ablin and Peyré, How Smooth Is Attention?, 2024",
     "yudin2025attention": "Yudin et al., 2025",
@@ -26,8 +27,8 @@ SOURCES = {
 }
 
 
-def _applying(f):
-    """Column -> the bound that fills it for a map; column -> why none does, one sentence."""
+def applicable(f):
+    """Column -> the bound that holds for a map; the other columns -> why none does, one sentence."""
     found, reasons, no_heads = {}, {}, None
     if isinstance(f, OwnAttention):
         no_heads = (
@@ -43,25 +44,6 @@ def _applying(f):
     return found, {column: why for column, why in reasons.items() if column not in found}
 
 
-def applicable(f: Callable) -> tuple[list[str], dict[str, str]]:
-    """Which bounds hold for a map, and why the others do not.
-
-    Parameters
-    ----------
-    f : Attention or callable
-        What is measured.
-
-    Returns
-    -------
-    columns : list of str
-        Those that hold.
-    reasons : dict
-        The others -> one sentence.
-    """
-    found, reasons = _applying(f)
-    return [*found], reasons
-
-
 def prepare(f: Callable) -> HeadNorms | None:
     """What the bounds need of a map, whatever the input: norms of its heads."""
     return head_norms(f) if isinstance(f, Attention) and {*f.more} <= {"shared keys"} else None
@@ -69,7 +51,7 @@ def prepare(f: Callable) -> HeadNorms | None:
 
 def evaluate(f: Callable, prepared: HeadNorms | None, x: Tensor) -> dict[str, float]:
     """Base 10 logarithms of all bounds that hold for a map at tokens `x` of shape (n, d): column -> number."""
-    case, found = Case(f, x, prepared=prepared), _applying(f)[0]
+    case, found = Case(f, x, prepared=prepared), applicable(f)[0]
     if len(x) > MOST_TERMS:
         found.pop("rotary_terms", None)
     return {column: bound.log(case) / math.log(10) for column, bound in found.items()}

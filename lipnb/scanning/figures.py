@@ -2,19 +2,46 @@
 
 from io import StringIO
 from itertools import cycle
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.colors import LogNorm
+from matplotlib.ticker import NullLocator, ScalarFormatter
 
-from lipnb.scanning.style import NOT_CONVERGED, STYLE, log_ticks
+__all__ = ["NOT_CONVERGED", "STYLE", "baselines", "growth", "heads", "layers", "log_ticks", "radii", "tokens"]
 
-__all__ = ["baselines", "comparison", "growth", "heads", "in_report", "layers", "radii", "tokens"]
-
+STYLE = Path(__file__).with_name("lipnb.mplstyle")
 SIZE = (4.5, 3.7)  # one panel
+NOT_CONVERGED = "#b0b0b0"
 MEASURED = "#1f83c4"
 LOOKS = (("#d55e00", "s"), ("#e69f00", "^"), ("#009e73", "D"), ("#cc79a7", "v"), ("#56b4e9", "P"), ("#8c564b", "X"))
 INK = "#1a2b3c"  # stands for the colour of the text around a plot
+
+
+def log_ticks(axis, low, high):
+    """Plain numbers on a logarithmic axis that spans less than two decades.
+
+    Parameters
+    ----------
+    axis : matplotlib XAxis or YAxis
+        The axis.
+    low, high : float
+        Its ends.
+    """
+    if high / low < 100:
+        steps = (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8) if high / low < 5 else (1, 2, 5)
+        candidates = [step * 10.0**e for e in range(-6, 7) for step in steps]
+        axis.set_ticks([tick for tick in candidates if low / 1.05 <= tick <= high * 1.05])
+        axis.set_major_formatter(ScalarFormatter())
+        axis.set_minor_locator(NullLocator())
+
+
+def _by_layer(ax, rows, ylabel="local Lipschitz constant", **look):
+    """Axes with a tick at each layer, or at some of many."""
+    ax.set(xlabel="layer", ylabel=ylabel, **look)
+    ax.set_xticks(rows.layer[:: 1 + len(rows) // 12])
+    return ax
 
 
 def layers(rows, bounds, *, ax=None, title=None):
@@ -42,39 +69,18 @@ def layers(rows, bounds, *, ax=None, title=None):
         bound = 10 ** (rows[f"over_{key}"] + np.log10(rows.lipschitz))
         ax.plot(rows.layer, bound, color=colour, marker=marker, lw=1.2, label=label)
     if rows.certified.notna().any():
-        ax.fill_between(
-            rows.layer,
-            rows.certified_lower,
-            rows.certified,
-            color=MEASURED,
-            alpha=0.22,
-            lw=0,
-            where=rows.certified.notna().to_numpy(),
-        )
+        proved, look = rows.certified.notna().to_numpy(), {"color": MEASURED, "alpha": 0.22, "lw": 0}
+        ax.fill_between(rows.layer, rows.certified_lower, rows.certified, where=proved, **look)
         ax.plot(rows.layer, rows.certified, color=MEASURED, ls="--", lw=1.2, label="certified upper bound")
     error = [rows.lipschitz - rows.low, rows.high - rows.lipschitz]
     ax.errorbar(rows.layer, rows.lipschitz, error, color=MEASURED, marker="o", capsize=2, lw=2, label="measured")
     rest = rows[~rows.converged.astype(bool)]
     ax.plot(rest.layer, rest.lipschitz, "x", color=NOT_CONVERGED, zorder=5)
-    ax.set(yscale="log", xlabel="layer", ylabel="local Lipschitz constant", title=title)
-    ax.set_xticks(rows.layer[:: 1 + len(rows) // 12])
-    return ax
+    return _by_layer(ax, rows, yscale="log", title=title)
 
 
 def growth(summary, *, ax=None):
-    """The constant of each layer against the length, in log-log axes, with a line of slope one half.
-
-    Parameters
-    ----------
-    summary : DataFrame
-        Of a scan.
-    ax : matplotlib Axes, optional
-        Where to draw.
-
-    Returns
-    -------
-    Axes
-    """
+    """The constant of each layer against the length, in log-log axes, with a line of slope one half."""
     ax = ax or plt.subplots(figsize=SIZE)[1]
     good = summary[summary.passed]
     found = sorted(good.layer.unique())
@@ -98,9 +104,7 @@ def radii(rows, *, ax=None, title=None):
     ax = ax or plt.subplots(figsize=SIZE)[1]
     ax.plot(rows.layer, rows.radius, color="#d55e00", marker="^", label="largest")
     ax.plot(rows.layer, rows.mean_radius, color="#009e73", marker="o", label="mean (root mean square)")
-    ax.set(xlabel="layer", ylabel="norm of a token", title=title, ylim=(0, None))
-    ax.set_xticks(rows.layer[:: 1 + len(rows) // 12])
-    return ax
+    return _by_layer(ax, rows, "norm of a token", title=title, ylim=(0, None))
 
 
 def baselines(rows, *, ax=None, title=None):
@@ -121,26 +125,30 @@ def baselines(rows, *, ax=None, title=None):
     """
     ax = ax or plt.subplots(figsize=SIZE)[1]
     ax.plot(rows.layer, rows.lipschitz, color=MEASURED, marker="o", lw=2, label="the model")
-    for (name, label), (colour, marker) in zip(
-        (("over_random", "random weights"), ("over_shuffled", "shuffled text")), LOOKS[:2], strict=True
-    ):
+    others = (("over_random", "random weights"), ("over_shuffled", "shuffled text"))
+    for (name, label), (colour, marker) in zip(others, LOOKS[:2], strict=True):
         if name in rows and rows[name].notna().any():
             ax.plot(rows.layer, rows.lipschitz / rows[name], color=colour, marker=marker, lw=1.2, label=label)
     ax.plot(rows.layer, rows.relative, color=LOOKS[2][0], ls="--", lw=1.2, label="relative to token norms")
-    ax.set(yscale="log", xlabel="layer", ylabel="local Lipschitz constant", title=title)
-    ax.set_xticks(rows.layer[:: 1 + len(rows) // 12])
-    return ax
+    return _by_layer(ax, rows, yscale="log", title=title)
 
 
 def comparison(table, names, *, ax=None):
-    """Constants of two scans layer by layer, at the longest length that both have.
+    """Constants of two scans by layer, at the longest length that both have; `names` of the first and the second."""
+    ax = ax or plt.subplots(figsize=SIZE)[1]
+    rows = table[table.length == table.length.max()]
+    for column, name, (colour, marker) in zip(("before", "after"), names, ((MEASURED, "o"), LOOKS[0]), strict=True):
+        ax.plot(rows.layer, rows[column], color=colour, marker=marker, lw=1.6, label=f"{column}: {name}")
+    return _by_layer(ax, rows, yscale="log")
+
+
+def heads(table, *, ax=None):
+    """The constant of each head alone: one row for each layer, one column for each head, logarithmic colours.
 
     Parameters
     ----------
     table : DataFrame
-        From `lipnb.scanning.compare`.
-    names : tuple of str
-        What to call the first and the second.
+        `Scan.heads`.
     ax : matplotlib Axes, optional
         Where to draw.
 
@@ -148,17 +156,6 @@ def comparison(table, names, *, ax=None):
     -------
     Axes
     """
-    ax = ax or plt.subplots(figsize=SIZE)[1]
-    rows = table[table.length == table.length.max()]
-    for column, name, (colour, marker) in zip(("before", "after"), names, ((MEASURED, "o"), LOOKS[0]), strict=True):
-        ax.plot(rows.layer, rows[column], color=colour, marker=marker, lw=1.6, label=f"{column}: {name}")
-    ax.set(yscale="log", xlabel="layer", ylabel="local Lipschitz constant")
-    ax.set_xticks(rows.layer[:: 1 + len(rows) // 12])
-    return ax
-
-
-def heads(table, *, ax=None):
-    """The constant of each head alone: one row for each layer, one column for each head, logarithmic colours."""
     return _map(table.pivot(index="layer", columns="head", values="lipschitz"), "head", ax)
 
 
@@ -186,37 +183,13 @@ def _map(grid, across, ax):
 
 
 def in_report(draw, *arguments, **options):
-    """A plot as SVG text to stand inside a page: no background, ink in the colour of the page's text, no address.
+    """What one of the functions here draws as an ``<svg>`` to stand inside a page: in the ink of the page, no address.
 
-    Parameters
-    ----------
-    draw : callable
-        One of the functions here; gets the rest of the arguments.
-
-    Returns
-    -------
-    str
-        One ``<svg>`` element. The same table gives the same text.
+    The same table gives the same text.
     """
-    ink = {
-        key: INK
-        for key in (
-            "text.color",
-            "axes.labelcolor",
-            "axes.edgecolor",
-            "axes.titlecolor",
-            "xtick.color",
-            "ytick.color",
-            "grid.color",
-        )
-    }
-    look = {
-        **ink,
-        "grid.alpha": 0.15,
-        "svg.fonttype": "none",
-        "svg.hashsalt": draw.__name__,
-        "savefig.transparent": True,
-    }
+    inked = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
+    look = dict.fromkeys((*inked, "grid.color"), INK) | {"grid.alpha": 0.15, "savefig.transparent": True}
+    look |= {"svg.fonttype": "none", "svg.hashsalt": draw.__name__}
     with plt.style.context([STYLE, look]):
         ax = draw(*arguments, **options)
         handles, labels = ax.get_legend_handles_labels()

@@ -6,33 +6,22 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from lipnb import recording
-from lipnb.scanning import gaps
+from lipnb.recording.table import GAP
 from lipnb.scanning.summary import summarise
 
-__all__ = ["KEYS", "NEEDED", "SUMS", "TABLES", "Scan", "clear", "folder_of", "in_words", "load", "seal", "state"]
+__all__ = ["Scan", "load"]
 
 TABLES = ("scan", "heads", "tokens", "whole")
 SUMMARY, SUMS = "summary.csv", "SHA256SUMS"
 NEEDED = {
     "scan": ["layer", "length", "window", "passed", "self_check", "radius", "mean_radius"],
     "heads": ["layer", "head", "lipschitz"],
-    "tokens": ["layer", "place", "token", "moves"],
-    "whole": ["part", "layer", "lipschitz"],
-}
-KEYS = {  # settings of a scan, in words
-    "layers_scanned": "layers",
-    "weights_sha256": "weights (SHA-256)",
-    "text_sha256": "text (SHA-256)",
-    "special": "special tokens",
-    "masked": "causal mask",
-    "certified": "windows certified",
-    "upper_work": "most operations of a certified bound",
-    "close": "length of the close look",
+    "tokens": ["layer", "place", "token", "written", "moves"],
+    "whole": ["part", "composed", "layer", "lipschitz"],
 }
 
 
@@ -43,7 +32,8 @@ class Scan:
     Attributes
     ----------
     table : DataFrame
-        One row for each layer, length and window. `lipnb.scanning.columns` explains its columns and those below.
+        One row for each layer, length and window. `lipnb.scanning.summary.COLUMNS` explains its columns and
+        those below.
     summary : DataFrame
         One row for each layer and length: means, ranges, and how many times too high each bound is.
     about : dict
@@ -77,13 +67,9 @@ class Scan:
         -------
         Path
         """
-        from lipnb.scanning.comparing import Comparison, compare  # which import this module
-        from lipnb.scanning.report import write
+        from lipnb.scanning.report import write_report  # only now: plots take a second to import
 
-        if against is None:
-            return write(self, path)
-        names = (scan.about["settings"]["model"] for scan in (self, against))
-        return write(self, path, Comparison(compare(self, against), *names))
+        return write_report(self, path, against)
 
 
 def folder_of(model: str | os.PathLike) -> Path:
@@ -92,35 +78,8 @@ def folder_of(model: str | os.PathLike) -> Path:
     return Path(f"scan-{re.sub(r'[^A-Za-z0-9._-]+', '-', name).strip('-.') or 'model'}")
 
 
-def in_words(key: str, value: Any) -> str:
-    """A setting of a scan as a reader would write it.
-
-    Examples
-    --------
-    >>> in_words("lengths", [4, 9]), in_words("special", [["[CLS]"], []]), in_words("masked", True)
-    ('4,9', '[CLS] ...', 'yes')
-    """
-    if key == "special" and value:
-        return " ".join([*value[0], "...", *value[1]]) if any(value) else "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
-
-
 def state(folder: str | os.PathLike) -> str | None:
-    """What the folder of a scan holds, and what continues it, in sentences; None where it is none.
-
-    Parameters
-    ----------
-    folder : str or path
-        Nothing in it is changed.
-
-    Returns
-    -------
-    str or None
-    """
+    """What the folder of a scan holds, and what continues it, in sentences; None where it is none."""
     folder = Path(folder)
     if (folder / SUMS).is_file():
         found = load(folder)
@@ -226,23 +185,23 @@ def load(folder: str | os.PathLike) -> Scan:
             if missing := {*NEEDED[name]} - {*tables[name]}:
                 raise ValueError(f"it has no column {sorted(missing)[0]!r}")
         file = "scan.json"
-        about = json.loads((folder / file).read_text(encoding="utf-8"))
+        births = {
+            name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+            for name in TABLES
+            if f"{name}.json" in sums
+        }
+        about = births["scan"]
         about["settings"]["layers_scanned"], about["versions"]
-        births = {name: _birth(folder / f"{name}.json") for name in TABLES if f"{name}.json" in sums}
         about["seconds"] = round(sum(birth["seconds"] for birth in births.values()), 1)
         there = [{"table": name, **gap} for name, birth in births.items() for gap in birth.get("gaps", ())]
         return Scan(
             **{"table" if name == "scan" else name: table for name, table in tables.items()},
             summary=summarise(tables["scan"]),
             about=about,
-            gaps=pd.DataFrame(there, columns=gaps.COLUMNS),
+            gaps=pd.DataFrame(there, columns=["table", GAP, "reason"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{file} in the folder {folder.name!r} is damaged ({str(error) or type(error).__name__:.90}): measure anew "
             "with --again (again=True in Python), or name another folder."
         ) from None
-
-
-def _birth(path):
-    return json.loads(path.read_text(encoding="utf-8"))

@@ -2,65 +2,87 @@
 
 import hashlib
 import os
-from dataclasses import dataclass
-from operator import index
+from math import isqrt
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from lipnb import corpora, models
+from lipnb.models import PICTURES, Model, Reading, picture, random_twin, readings
 from lipnb.models.loading import layer_count, name_of
-from lipnb.scanning import images
+from lipnb.scanning.options import numbers_of
 
-__all__ = ["Material", "chosen_layers", "prepare"]
+__all__ = ["shuffled"]
 
 DEFAULT = (32, 128, 512)  # tokens of a window
-DTYPES = ("float32", "float64")
+ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+HALF = (0.5, 0.5, 0.5)  # mean and deviation with which a usual ViT was trained: from 0 ... 1 to -1 ... 1
 TEXTS = f"give a text file or one of {', '.join(corpora.NAMES)}"
 
 
-@dataclass(frozen=True)
-class Material:
-    """A model and the inputs that it reads.
+class Reader:
+    """The network on its inputs, as it is and as its baselines; only the last length read is kept.
 
-    Attributes
-    ----------
-    model : lipnb.models.Model
-        What is scanned.
-    source : str
-        Name of the text or images, without folders.
-    sha256 : str
-        Of the text, or of the images as the model reads them.
-    inputs : dict
-        Length n -> inputs of the network: token ids (windows, n) or images (windows, c, h, w).
-    left_out : str
-        Which default lengths the text is too short for, in a sentence; empty where it is long enough.
-    special : tuple of list of str
-        Special tokens before and after each window.
+    The inputs are by their length n: token ids (windows, n), or images (windows, c, h, w). No shuffle moves the special
+    tokens before and after each window, `ends`; the seed is of random weights and of the shuffle.
     """
 
-    model: models.Model
-    source: str
-    sha256: str
-    inputs: dict
-    left_out: str = ""
-    special: tuple[list[str], list[str]] = ([], [])
+    def __init__(self, model: Model, inputs: dict[int, Tensor], ends: tuple[int, int] = (0, 0), seed: int = 0) -> None:
+        self.model, self.inputs, self.ends, self.seed = model, inputs, ends, seed
+        # no other random weights for random ones, no shuffle of images
+        there = {"random": model.weights != "random", "shuffled": model.architecture.reads == "input_ids"}
+        self.baselines = tuple(name for name in there if there[name])
+        self._twin: Model | None = None
+        self._kept: dict[tuple[str, int], list[Reading]] = {}
+
+    def of(self, kind: str, n: int) -> tuple[Model, list[Reading]]:
+        """The model and what its layers receive: all windows ("text"), the first, or a baseline of it."""
+        model = self.model
+        if kind == "random":
+            model = self._twin = self._twin or random_twin(self.model, self.seed)
+        if (kind, n) not in self._kept:
+            self._kept = {key: read for key, read in self._kept.items() if key[1] == n}
+            inputs = self.inputs[n] if kind == "text" else self.inputs[n][:1]
+            if kind == "shuffled":
+                inputs = shuffled(inputs, self.ends, self.seed)
+            self._kept[kind, n] = readings(model, inputs)
+        return model, self._kept[kind, n]
+
+
+def shuffled(ids: Tensor, ends: tuple[int, int], seed: int) -> Tensor:
+    """Token ids in one random order, but for special tokens at either end.
+
+    Parameters
+    ----------
+    ids : Tensor
+        Token ids (b, n).
+    ends : tuple of int
+        How many tokens before and after stay where they are.
+    seed : int
+        Of the order.
+
+    Returns
+    -------
+    Tensor
+        Token ids (b, n).
+
+    Examples
+    --------
+    >>> import torch
+    >>> shuffled(torch.arange(6)[None], (1, 1), 0)[0, [0, 5]].tolist()
+    [0, 5]
+    """
+    first, last = ends[0], ids.shape[1] - ends[1]
+    order = first + torch.randperm(last - first, generator=torch.Generator().manual_seed(seed))
+    return torch.cat([ids[:, :first], ids[:, order], ids[:, last:]], 1)
 
 
 def chosen_layers(layers, count, name, attending=None):
-    """Layers as a sorted list: "all", "0,3,5", "0-5", mixtures of these, or a sequence; any if `count` is None.
-
-    Of a hybrid those that hold attention (`attending`): all of them, or those that are asked for.
-    """
-    asked = str(layers) if isinstance(layers, int | str) else ",".join(map(str, layers))
-    if asked.strip() == "all":
+    """Layers as a sorted list; of a hybrid those that hold attention (`attending`): all, or those asked for."""
+    wanted = numbers_of(layers)
+    if wanted is None:
         return list(range(count or 0) if attending is None else attending)
-    wanted = set()
-    for part in asked.split(","):
-        ends = part.strip().split("-")
-        if not 1 <= len(ends) <= 2 or not all(end.isdecimal() for end in ends) or int(ends[0]) > int(ends[-1]):
-            raise ValueError(f"layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got {asked!r}.")
-        wanted |= set(range(int(ends[0]), int(ends[-1]) + 1))
     if count is not None and max(wanted) >= count:
         raise ValueError(f"{name} has layers 0 to {count - 1}, but layer {max(wanted)} was asked for.")
     if attending is not None and not wanted <= {*attending}:
@@ -69,107 +91,56 @@ def chosen_layers(layers, count, name, attending=None):
     return sorted(wanted)
 
 
-def _lengths(lengths):
-    """Different whole numbers from 1 on: a sequence of them, one, or a text such as "32,128"."""
-    parts = lengths.split(",") if isinstance(lengths, str) else [lengths] if isinstance(lengths, int) else [*lengths]
-    try:
-        found = [int(part) if isinstance(part, str) else index(part) for part in parts]
-    except (TypeError, ValueError):
-        found = []
-    if not found or min(found) < 1 or len(set(found)) < len(found):
-        raise ValueError(f"lengths must be different whole numbers from 1 on, got {','.join(map(str, parts))}.")
-    return found
-
-
-def prepare(model, text, *, lengths, windows, seed, layers="all", special=True, **options):
-    """Load the model and what it reads.
-
-    Parameters
-    ----------
-    model : str, path or lipnb.models.Model
-        As for `lipnb.models.load`.
-    text : str or path
-        A text file, the name of a corpus of `lipnb.corpora`, or a text itself, of several lines or over 255 characters;
-        for a model that reads images as for `images.windows_of_images`.
-    lengths : sequence of int, int or str, optional
-        Tokens of a window, several as a text "32,128"; None for those of (32, 128, 512) that the model can read
-        and the text is long enough for; of images see `images.sides`.
-    windows : int
-        Windows for each length.
-    seed : int
-        Seed of where the windows lie, of random weights and of random images.
-    special : bool
-        Whether windows stand between the special tokens of the model's own convention.
-    layers : str or sequence of int
-        As for `chosen_layers`; checked before weights are read.
-    **options
-        For `lipnb.models.load`.
-
-    Returns
-    -------
-    Material
-
-    Raises
-    ------
-    ValueError, FileNotFoundError
-        One sentence each: unknown model or text, lengths that the model cannot read, a text that is too short.
-    """
-    if windows < 1:
-        raise ValueError(f"windows must be 1 or more, got {windows}.")
+def prepare(model, text, options):
+    """The network on its inputs, and what was read: `text`, `text_sha256`, `special`, `left_out`."""
     if not isinstance(text, (str, os.PathLike)):
         raise ValueError(f"text must be a text or the name of a file or corpus, got a {type(text).__name__}.")
-    lengths = None if lengths is None else _lengths(lengths)
-    name = None if isinstance(model, models.Model) else name_of(model)
-    chosen_layers(layers, None, name)
-    if name is not None and not _itself(text) and Path(text).is_file() and not Path(text).name.endswith(images.ENDINGS):
-        corpora.read(str(text))  # a text that cannot be read is said before a model is loaded
-    if name is not None:
-        dtype = options.pop("dtype", "float32")
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}.")
-        device = options.get("device")
-        if device is not None:
-            _check_device(device)
-        chosen_layers(layers, layer_count(name, options.get("random", False)), name)
-        model = models.load(name, dtype=getattr(torch, dtype), seed=seed, **options)
+    itself = isinstance(text, str) and (len(text) > 255 or "\n" in text)  # and not the name of one
+    if not isinstance(model, Model):
+        name = name_of(model)
+        if not itself and Path(text).is_file() and not Path(text).name.endswith(ENDINGS):
+            corpora.read(str(text))  # a text that cannot be read is said before a model is loaded
+        if options.device is not None:
+            _check_device(options.device)
+        chosen_layers(options.layers, layer_count(name, options.random), name)
+        model = models.load(name, dtype=getattr(torch, options.dtype), **options.loading)
     if model.architecture.reads == "pixel_values":
-        if _itself(text):
+        if itself:
             raise ValueError(f"{model.name} reads images, not text: give an image, a folder of them, or 'random'.")
-        pixels = images.sides(model, lengths, DEFAULT)
-        return Material(model, *images.windows_of_images(model, str(text), pixels, windows, seed))
+        pixels = sides(model, options.lengths, DEFAULT)
+        source, digest, inputs = windows_of_images(model, str(text), pixels, options.windows, options.seed)
+        return Reader(model, inputs, seed=options.seed), _read(source, digest)
     if model.architecture.reads != "input_ids":
         raise ValueError(
             f"{model.name} reads mel spectra of sound, and a scan has none to give it: measure it in Python with "
             "lipnb.models.load and Model.activations."
         )
-    if not _itself(text) and not Path(text).is_file() and str(text) in ("random", "pictures", *models.PICTURES):
+    if not itself and not Path(text).is_file() and str(text) in ("random", "pictures", *PICTURES):
         raise ValueError(f"{model.name} reads text, and {str(text)!r} is for a model that reads images: {TEXTS}.")
-    if not _itself(text) and (Path(text).is_dir() or Path(text).suffix.lower() in images.ENDINGS):
+    if not itself and (Path(text).is_dir() or Path(text).suffix.lower() in ENDINGS):
         raise ValueError(f"{model.name} reads text, not images, and {Path(text).name!r} is no text file: {TEXTS}.")
-    by_default = lengths is None
-    if by_default:
-        lengths = [length for length in DEFAULT if length <= model.longest] or [model.longest]
+    lengths = options.lengths or [length for length in DEFAULT if length <= model.longest] or [model.longest]
     if max(lengths) > model.longest:
         raise ValueError(
             f"{model.name} reads at most {model.longest} tokens, but a length of {max(lengths)} was asked "
             f"for: take lengths up to {model.longest}."
         )
-    words, source = (text, "a text given as such") if _itself(text) else (corpora.read(str(text)), Path(text).name)
-    ends = models.special_tokens(model) if special else ([], [])
-    around = len(ends[0]) + len(ends[1])
+    words, source = (text, "a text given as such") if itself else (corpora.read(str(text)), Path(text).name)
+    before, after = models.special_tokens(model) if options.special else ([], [])
+    around, windows = len(before) + len(after), options.windows
     found = len(models.first_tokens(model, words, windows * max(lengths)))  # enough to know which lengths fit
-    lengths, left_out = _that_fit(lengths, windows, found, around, by_default)
+    lengths, left_out = _that_fit(lengths, windows, found, around, by_default=options.lengths is None)
     inputs = {
-        length: models.random_windows(model, words, length, windows, seed=seed, special=special and around > 0)
+        length: models.random_windows(model, words, length, windows, seed=options.seed, special=around > 0)
         for length in sorted(lengths)
     }
     digest, named = hashlib.sha256(words.encode()).hexdigest(), model.tokenizer.convert_ids_to_tokens
-    return Material(model, source, digest, inputs, left_out, (named(ends[0]), named(ends[1])))
+    read = _read(source, digest, [named(before), named(after)], left_out)
+    return Reader(model, inputs, (len(before), len(after)), options.seed), read
 
 
-def _itself(text):
-    """Whether this is a text and not the name of one."""
-    return isinstance(text, str) and (len(text) > 255 or "\n" in text)
+def _read(source, digest, special=((), ()), left_out=""):
+    return {"text": source, "text_sha256": digest, "special": special, "left_out": left_out}
 
 
 def _that_fit(lengths, windows, tokens, around, by_default):
@@ -199,3 +170,65 @@ def _check_device(device):
         reason = str(error).splitlines()[0]
         reason = "there is no such kind" if reason.startswith("Expected one of") else reason
         raise ValueError(f"the device {device!r} cannot be used here ({reason}): leave it out for the CPU.") from None
+
+
+def sides(model: Model, lengths: list[int] | None, default: tuple[int, ...]) -> dict[int, int]:
+    """Tokens n of an image -> pixels of its side; by default the largest squares of at most `default` tokens.
+
+    A model reads images of its own size alone or, as DINOv2, any square that its patches fill.
+    """
+    config, longest = model.module.config, model.longest
+    if not model.architecture.interpolates:
+        if lengths is not None and list(lengths) != [longest]:
+            raise ValueError(f"{model.name} reads images, each of {longest} tokens: leave the lengths out.")
+        return {longest: config.image_size}
+    rest = longest - (config.image_size // config.patch_size) ** 2  # tokens that are no part of the image
+    squares = {side**2 + rest: side * config.patch_size for side in range(1, isqrt(longest - rest) + 1)}
+    largest = [max((n for n in squares if n <= most), default=min(squares)) for most in default]
+    wanted = dict.fromkeys(largest if lengths is None else lengths)
+    if wrong := [n for n in wanted if n not in squares]:
+        raise ValueError(
+            f"{model.name} reads square images, of s x s patches and {rest} token{'s' * (rest > 1)} more: not "
+            f"{wrong[0]} tokens; take lengths such as {','.join(map(str, dict.fromkeys(largest)))}, at most {longest}."
+        )
+    return {n: squares[n] for n in sorted(wanted)}
+
+
+def windows_of_images(
+    model: Model, source: str, pixels: dict[int, int], windows: int, seed: int
+) -> tuple[str, str, dict[int, Tensor]]:
+    """The same images at each size: what was read, its SHA-256 as the model reads it, n -> (windows, c, h, w).
+
+    `source` is an image file, a folder of them, the name of one of `lipnb.models.PICTURES`, "pictures" for all of
+    these, or "random".
+    """
+    channels = model.module.config.num_channels
+    if source == "random":
+        generator = torch.Generator().manual_seed(seed)
+        inputs = {n: torch.randn(windows, channels, side, side, generator=generator) for n, side in pixels.items()}
+        name = f"random images, seed {seed}"
+    else:
+        if channels != 3:
+            raise ValueError(f"{model.name} reads images of {channels} channels, not of three: use 'random'.")
+        found = _images(source)
+        if len(found) < windows:
+            raise ValueError(
+                f"{model.name} reads images, and {Path(source).name!r} holds fewer than {windows} of them: give a "
+                f"folder with {', '.join(ENDINGS)}, 'pictures' ({', '.join(PICTURES)}), 'random', or --windows 1 for "
+                "one image."
+            )
+        taken = found[:windows]
+        scale = {} if model.architecture.interpolates else {"mean": HALF, "deviation": HALF}
+        inputs = {n: torch.cat([picture(each, side, **scale) for each in taken]) for n, side in pixels.items()}
+        name = ", ".join(taken) if source in ("pictures", *PICTURES) else Path(source).name
+    digest = hashlib.sha256(b"".join(images.numpy().tobytes() for images in inputs.values())).hexdigest()
+    return name, digest, inputs
+
+
+def _images(source):
+    """Names or paths of the images that `source` names, in order."""
+    if source in ("pictures", *PICTURES):
+        return [*PICTURES] if source == "pictures" else [source]
+    path = Path(source)
+    files = sorted(path.iterdir()) if path.is_dir() else [path] * path.is_file()
+    return [str(file) for file in files if file.suffix.lower() in ENDINGS]

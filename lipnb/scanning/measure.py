@@ -1,21 +1,68 @@
-"""One layer at one length: the constants, the certified bounds and the published ones, and the baselines."""
+"""What a scan measures: layers at each length, and at the shortest one heads, tokens, whole layers and the network."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from textwrap import shorten
 
 import torch
 
 from lipnb.attention import Attention
 from lipnb.bounds.term_bounds import DEAR
 from lipnb.certified import certify
+from lipnb.jacobian import block_norms, singular_pair
 from lipnb.lipschitz import local_lipschitz
+from lipnb.models import Model, Reading, answer, whole_network
+from lipnb.recording.table import GAP
 from lipnb.scanning import catalogue
-from lipnb.scanning.checking import self_check
-from lipnb.scanning.closely import relative
-from lipnb.scanning.gaps import tried
-from lipnb.scanning.reader import Reader
+from lipnb.scanning.inputs import Reader
 
-__all__ = ["closed_form_work", "measure"]
+__all__ = ["relative"]
+
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-5}  # networks compute softmax in float32 whatever their type
+ROUGH = 1e-3  # tolerance of what automatic differentiation measures
+PLAIN = (ValueError, RuntimeError, ArithmeticError)  # that say in words what is wrong
+
+
+@contextmanager
+def tried(rows: list[dict], what: str) -> Iterator[None]:
+    """Whatever fails inside becomes a row of `rows` that names it, and what comes after goes on.
+
+    Examples
+    --------
+    >>> rows = []
+    >>> with tried(rows, "layer 2"):
+    ...     raise ValueError("a product is infinite")
+    >>> rows
+    [{'gap': 'layer 2', 'reason': 'a product is infinite'}]
+    """
+    try:
+        yield
+    except Exception as error:  # of a map that anyone wrote: no list of kinds would be whole
+        said = (str(error).strip() or "no reason given").splitlines()[0]
+        plain = type(error) in PLAIN or isinstance(error, ArithmeticError)
+        said = said if plain else f"{type(error).__name__}: {said}"
+        rows.append({GAP: what, "reason": shorten(said, 300, placeholder=" ...")})
+
+
+@torch.no_grad()
+def self_check(model: Model, layer: int, read: Reading) -> tuple[float, float, bool]:
+    """Whether our map of a layer is that of the network, and the mask that of the model: error, leak, passed.
+
+    The error is the largest difference between our output and the network's, over its largest entry. The leak is how
+    much the first half of the network's own outputs moves, relative, when the tokens that its attention receives in the
+    second half are replaced: 0 for a causal layer, NaN where there is one token. It is there exactly without a mask.
+    """
+    x, given = read.received, read.given
+    f, tolerance = model.attention(layer, n=x.shape[-2]), TOLERANCE[x.dtype]
+    error = ((f(x) - given).abs().max() / given.abs().max().clamp_min(1e-30)).item()
+    half, leak = x.shape[1] // 2, math.nan
+    if half:
+        # coordinates too: other tokens do not notice an order alone, nor a shift that a norm inside takes away
+        changed = answer(model, layer, read, lambda x: torch.cat([x[:, :half], x[:, half:].flip(1, 2) + 1], 1))
+        leak = ((changed - given)[:, :half].abs().max() / given[:, :half].abs().max().clamp_min(1e-30)).item()
+    causal = not half or (leak <= tolerance) == model.masked
+    return error, leak, bool(error <= tolerance and causal)
 
 
 def closed_form_work(f: Callable, n: int) -> float | None:
@@ -30,28 +77,9 @@ def closed_form_work(f: Callable, n: int) -> float | None:
 def measure(
     reader: Reader, layer: int, n: int, *, object: str, rtol: float, seed: int, certified: int, upper_work: float
 ) -> list[dict]:
-    """Rows of one layer at one length, a dictionary for each window.
+    """Rows of one layer at one length, one for each window; the first `certified` ones get a certified upper bound.
 
-    Parameters
-    ----------
-    reader : Reader
-        The network on its inputs.
-    layer, n : int
-        Layer and tokens of a window.
-    object : {"heads+output", "heads", "block"}
-        What is measured, see `lipnb.models`.
-    rtol, seed : float, int
-        As for `lipnb.local_lipschitz`.
-    certified : int
-        How many windows get a certified upper bound, the first ones.
-    upper_work : float
-        Most operations that one may take.
-
-    Returns
-    -------
-    list of dict
-        What `lipnb.scanning.columns` explains. Where the self-check failed, rows without measurements. Behind them what
-        could not be measured, as of `lipnb.scanning.gaps.tried`.
+    Where the self-check failed, rows without measurements; behind them what could not be measured, as `tried` says it.
     """
     unknown = {"self_check": math.nan, "leak": math.nan, "passed": False, "radius": math.nan, "mean_radius": math.nan}
     place = {"layer": layer, "length": n} | unknown | {"lipschitz": math.nan}
@@ -79,17 +107,8 @@ def _fill(rows, gaps, reader, layer, n, object, options, certified, upper_work):
     for i, row in enumerate(rows):
         one, here = x[i : i + 1], f"{where}, window {i}"
         with tried(gaps, here):
-            lip = local_lipschitz(f, one, **options)
-            row |= {
-                "lipschitz": lip.value.item(),
-                "relative": relative(lip.value.item(), one, f(one)),
-                "residual": lip.residual.item(),
-                "converged": lip.converged.item(),
-                "steps": lip.steps.item(),
-                "probable": lip.upper.item(),
-                "route": lip.route,
-                "column": _largest_column(f, one),
-            }
+            found, solved = _solved(f, one, **options)
+            row |= solved | {"probable": found.upper.item(), "route": found.route, "column": _largest_column(f, one)}
         row |= {"certified_lower": math.nan, "certified": math.nan}
         if i < certified and work is not None and work <= upper_work:
             with tried(gaps, f"certified bound of {here}"):
@@ -106,6 +125,18 @@ def _fill(rows, gaps, reader, layer, n, object, options, certified, upper_work):
             rows[0][name] = local_lipschitz(base, received, **options).value.item()
 
 
+def _solved(f, x, rtol, seed):
+    """What the solver found, and the columns that say so."""
+    found = local_lipschitz(f, x, rtol=rtol, seed=seed)
+    return found, {
+        "lipschitz": found.value.item(),
+        "relative": relative(found.value.item(), x, f(x)),
+        "residual": found.residual.item(),
+        "converged": found.converged.item(),
+        "steps": found.steps.item(),
+    }
+
+
 def _input(read, object):
     return read.stream if object == "block" else read.received
 
@@ -113,3 +144,155 @@ def _input(read, object):
 def _largest_column(f, x):
     """The largest column sum of the attention matrices at tokens (1, n, d): how much attention one token gets."""
     return f.probabilities(x).sum(-2).amax().item() if isinstance(f, Attention) else math.nan
+
+
+def relative(lipschitz: float, x, y) -> float:
+    r"""The constant for changes in units of their tokens, :math:`L |x|_F / |f(x)|_F`.
+
+    Parameters
+    ----------
+    lipschitz : float
+        Local Lipschitz constant of a map f at `x`.
+    x, y : Tensor
+        Tokens, and f(x).
+
+    Returns
+    -------
+    float
+        NaN where f(x) is zero.
+    """
+    x, y = (torch.linalg.vector_norm(tokens.double()).item() for tokens in (x, y))
+    return lipschitz * x / y if y > 0 else math.nan
+
+
+def one_head(f: Attention, head: int) -> Attention:
+    """One head of an attention alone, with its part of the output matrix and no output bias."""
+    group = head // (f.heads // f.groups)
+    if f.joint_norm:  # a norm of all heads together: the others stay, without a part in the output
+        output = f.output_matrices()
+        alone = torch.zeros_like(output)
+        alone[head] = output[head]
+        return f.replace(output=alone, output_bias=None)
+    parts = {}
+    for name, tensor in f._tensors().items():
+        if name not in ("frequencies", "output_bias"):
+            place = group if name.startswith(("key", "value")) else head
+            parts[name] = tensor[place : place + 1]
+    return f.replace(**parts, output_bias=None)
+
+
+def heads(reader: Reader, number: int, n: int, *, object: str, rtol: float, seed: int) -> list[dict]:
+    """Rows of the heads of a layer at the first window: each with its part of the output matrix, alone."""
+    model, read = reader.of("text", n)
+    f, x = model.attention(number, object, n), read[number].received[:1]
+    rows: list[dict] = []
+    if not isinstance(f, Attention) or not self_check(model, number, read[number])[2]:
+        return rows
+    for head in range(f.heads):
+        with tried(rows, f"head {head} of layer {number} at n = {n}"):
+            _, solved = _solved(one_head(f, head), x, rtol, seed)
+            kept = {name: solved[name] for name in ("lipschitz", "relative", "converged")}
+            place = {"layer": number, "length": n, "head": head}
+            rows.append(place | {"shares_keys_with": head // (f.heads // f.groups)} | kept)
+    if all(GAP in row and row["reason"] == rows[0]["reason"] for row in rows):
+        return [rows[0] | {GAP: f"all heads of layer {number} at n = {n}"}]
+    return rows
+
+
+def tokens(reader: Reader, number: int, n: int, *, object: str, rtol: float, seed: int) -> list[dict]:
+    """Rows of the tokens of the first window: how far each moves the others, and its part in the steepest change."""
+    model, read = reader.of("text", n)
+    f, x = model.attention(number, object, n), read[number].received[0]
+    if not isinstance(f, Attention) or not self_check(model, number, read[number])[2]:
+        return []
+    norms, pair = block_norms(f, x, seed=seed).double(), singular_pair(f, x, rtol=rtol, seed=seed)
+    if not norms.isfinite().all():
+        raise FloatingPointError("a block of the Jacobian is NaN or infinite.")
+    others = norms - norms.diag().diag()
+    return [
+        {
+            "layer": number,
+            "length": n,
+            "place": place,
+            **_word(model, reader.inputs[n], place),
+            "radius": torch.linalg.vector_norm(x[place].double()).item(),
+            "own": norms[place, place].item(),
+            "moves": torch.linalg.vector_norm(others[:, place]).item(),
+            "moves_most": int(others[:, place].argmax()),
+            "moved": torch.linalg.vector_norm(others[place]).item(),
+            "moved_most_by": int(others[place].argmax()),
+            "in_steepest": pair.moving[place].item(),
+            "out_steepest": pair.moved[place].item(),
+        }
+        for place in range(len(x))
+    ]
+
+
+def _word(model, inputs, place):
+    """A token as the vocabulary has it and, in quotes, as a reader would write it; a part of an image by its place."""
+    if model.tokenizer is None or inputs.ndim != 2:
+        return {"token": f"#{place}", "written": f"#{place}"}
+    number = int(inputs[0, place])
+    token = str(model.tokenizer.convert_ids_to_tokens(number))
+    return {"token": token, "written": repr(_decoded(model.tokenizer, number, token))}
+
+
+def _decoded(tokenizer, number, token):
+    """What the tokenizer reads a token as: a space before it counts, and part of a character stays a sign."""
+    read = tokenizer.decode([number], clean_up_tokenization_spaces=False)
+    if token.startswith("\u2581") and not read.startswith(" "):  # SentencePiece drops the space that begins a text
+        read = f" {read}"
+    return token if not read or "\ufffd" in read else read
+
+
+def layer(reader: Reader, number: int, n: int, *, seed: int) -> list[dict]:
+    """The row of a whole layer, with residual, norms and MLP, at the first window."""
+    _, read = reader.of("first", n)
+    x, whole = read[number].stream, read[number].whole
+    return [_row(whole, x, "layer", number, n, seed, True)]
+
+
+def network(reader: Reader, n: int, to: str, *, seed: int) -> list[dict]:
+    """The row of the network from what its first layer receives to its last layer, last hidden states or logits.
+
+    To the last layer: no row where the last hidden states are what that layer gives.
+    """
+    model, read = reader.of("first", n)
+    inputs, x = reader.inputs[n][:1], read[0].stream
+    f = _to_last_layer(model, inputs) if to == "layers" else whole_network(model, inputs, to)
+    if to == "layers" and _alike(f(x), whole_network(model, inputs)(x)):
+        return []
+    return [_row(f, x, to, -1, n, seed, to != "logits" and _alike(f(x), _composed(read, x)))]
+
+
+def _to_last_layer(model, inputs):
+    """The network as a map to what its last layer gives, before the norm, or whatever else, that may follow."""
+    whole, last = whole_network(model, inputs), model.architecture.layers_of(model.module)[-1]
+
+    def stack(x):
+        given = []  # a module that layers share gives several times
+        handle = last.register_forward_hook(lambda _, args, output: given.append(output))
+        try:
+            whole(x)
+        finally:
+            handle.remove()
+        return given[-1][0] if isinstance(given[-1], tuple) else given[-1]
+
+    return stack
+
+
+@torch.no_grad()
+def _composed(read, x):
+    """The layers one after another, from the first one's tokens."""
+    for one in read:
+        x = one.whole(x)
+    return x
+
+
+def _alike(y, z):
+    """Whether two computations of tokens are of the same map, up to rounding."""
+    return bool(y.shape == z.shape and (y - z).abs().max() <= ROUGH * z.abs().max())
+
+
+def _row(f, x, part, number, n, seed, composed):
+    return {"part": part, "composed": composed, "layer": number, "length": n, **_solved(f, x, ROUGH, seed)[1]}

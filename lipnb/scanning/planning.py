@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lipnb.scanning.reader import Reader
+from lipnb.scanning.inputs import Reader
 
-__all__ = ["Begun", "planned", "shorter"]
+__all__: list[str] = []
 
 PRODUCTS = 30  # with a Jacobian and its transpose, of a usual solve
 EACH = 0.03  # seconds that a solve takes beside its products
@@ -27,18 +27,8 @@ class Begun(NamedTuple):
     settings: dict[str, Any]
 
 
-def planned(begun: Begun) -> list[str]:
-    """What a scan will measure and about how long it takes, in sentences; nothing is measured but one product.
-
-    Parameters
-    ----------
-    begun : Begun
-        From `begin`.
-
-    Returns
-    -------
-    list of str
-    """
+def planned(begun):
+    """What a scan will measure and about how long it takes, in sentences; nothing is measured but one product."""
     reader, found = begun
     layers, lengths, windows = len(found["layers_scanned"]), found["lengths"], found["windows"]
     kinds, close, h = windows + len(found["baselines"]), found["close"], found["heads"]
@@ -89,32 +79,16 @@ def _seconds(begun):
     head = EACH + (solves(close) - EACH) / found["heads"]
     pairs = close * (close + 1) / 2 if found["masked"] else close**2
     closely = layers * (found["heads"] * head + solves(close) + pairs * PAIR * d**2 / (SHARE * speed))
-    each = [sum(p.numel() for p in layer.parameters()) for layer in _layers_of(reader.model)]
+    in_use = reader.model.architecture.layers_of(reader.model.module)  # one that is used again is there again
+    each = [sum(p.numel() for p in layer.parameters()) for layer in in_use]
     ends = 3 if not found.get("no_logits") else 2
     passed = sum(each[layer] for layer in found["layers_scanned"]) + ends * sum(each)
     around = AROUND * (layers + ends * len(each))
     return seconds, closely + around + WHOLE * PRODUCTS * close * passed / (SHARE * speed)
 
 
-def _layers_of(model):
-    """The layers of a network in the order of their use: one that is used again is there again."""
-    return model.architecture.layers_of(model.module)
-
-
 def shorter(begun: Begun, seconds: tuple[float, float] | None = None) -> list[str]:
-    """What would shorten a scan that takes more than five minutes, in at most one sentence.
-
-    Parameters
-    ----------
-    begun : Begun
-        From `begin`.
-    seconds : tuple of float, optional
-        Of the layers, and of the close look; counted if not given.
-
-    Returns
-    -------
-    list of str
-    """
+    """What would shorten a scan of more than five minutes, in at most one sentence; `seconds` of layers, close look."""
     layers, close = _seconds(begun) if seconds is None else seconds
     if layers + close < LONG:
         return []

@@ -1,10 +1,10 @@
 """The whole scan: length by length and layer by layer, each saved as soon as it is measured."""
 
 import hashlib
+import inspect
 import json
 import os
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,89 +14,60 @@ import torch
 
 from lipnb import recording
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models import OBJECTS, Model, readings, whole_network
+from lipnb.models import Model, readings, whole_network
 from lipnb.models.network import why_no_logits
-from lipnb.scanning import closely
 from lipnb.scanning.catalogue import applicable
-from lipnb.scanning.folder import KEYS, NEEDED, SUMS, Scan, clear, folder_of, in_words, load, seal
-from lipnb.scanning.gaps import tried
+from lipnb.scanning.folder import NEEDED, SUMS, Scan, clear, folder_of, load, seal
 from lipnb.scanning.inputs import chosen_layers, prepare
-from lipnb.scanning.measure import closed_form_work, measure
+from lipnb.scanning.measure import closed_form_work, heads, layer, measure, network, tokens, tried
+from lipnb.scanning.options import ScanOptions, in_words
 from lipnb.scanning.planning import Begun, shorter
-from lipnb.scanning.reader import Reader
-from lipnb.scanning.summary import ENDS
+from lipnb.scanning.sentences import ENDS
 
-__all__ = ["UPPER_WORK", "begin", "remeasure", "scan"]
+__all__ = ["remeasure", "scan"]
 
-UPPER_WORK = 1e11  # operations of one certified bound, up to which it is computed by default: some seconds
-LEFT_OUT = "left_out"
-WORDS = (LEFT_OUT, "no_logits", "reasons")  # settings that explain, and on which no number depends
+EXPLAIN = ("left_out", "no_logits", "reasons")  # settings on which no number depends
 PARTS = ["layer", *ENDS]
+# weights, texts and windows follow from what was asked for: where two settings differ that is named first
 ASKED = ("layers_scanned", "lengths", "windows", "object", "random", "rtol", "seed")
+KEYS = {  # settings of a scan, in words
+    "layers_scanned": "layers",
+    "weights_sha256": "weights (SHA-256)",
+    "text_sha256": "text (SHA-256)",
+    "special": "special tokens",
+    "masked": "causal mask",
+    "certified": "windows certified",
+    "upper_work": "most operations of a certified bound",
+    "close": "length of the close look",
+}
 
 
 def scan(
     model: str | os.PathLike | Model,
     text: str | os.PathLike = "python_reference",
     *,
-    layers: str | Sequence[int] = "all",
-    lengths: str | Sequence[int] | int | None = None,
-    windows: int = 2,
-    special: bool = True,
-    object: str = "heads+output",
-    masked: bool | None = None,
-    random: bool = False,
-    tokenizer: str | os.PathLike | None = None,
-    device: torch.device | str | None = None,
-    dtype: str = "float32",
-    upper: bool = True,
-    upper_windows: int = 1,
-    upper_work: float = UPPER_WORK,
-    close: bool = True,
-    rtol: float = 1e-4,
-    seed: int = 0,
     output: str | os.PathLike | None = None,
     again: bool = False,
     progress: bool = True,
+    **options: Any,
 ) -> Scan:
     """Measure the local Lipschitz constants of the layers of a model on a text, and bound them.
 
     Parameters
     ----------
     model : str, path or lipnb.models.Model
-        As for `lipnb.models.load`; `masked`, `random`, `tokenizer`, `device` and `dtype` are for loading it.
+        As for `lipnb.models.load`.
     text : str or path
         A text file, a corpus of `lipnb.corpora`, or a text itself (of several lines or over 255 characters); for a
         model of images an image, a folder of them, "pictures", one of `lipnb.models.PICTURES`, or "random".
-    layers : str or sequence of int
-        "all", "0,3,5", "0-5".
-    lengths : sequence of int, int or str, optional
-        Tokens n of the windows, as a text "32,128"; default those of 32, 128 and 512 that the model reads and the
-        text allows. Images have one length, but for a model that reads squares of any size, such as DINOv2: by default
-        the largest within these.
-    windows : int
-        Windows for each length, at random places of the text, never overlapping.
-    special : bool
-        Whether each window stands between the special tokens of the model's own convention, which count among its n.
-    object : {"heads+output", "heads", "block"}
-        What is measured, see `lipnb.models`.
-    upper : bool
-        Whether to certify.
-    upper_windows : int
-        How many windows of each length are certified, the first ones.
-    upper_work : float
-        Most floating point operations for one certified bound; costlier ones are passed over, and it is said.
-    close : bool
-        Whether to look closely at the first window of the shortest length: each head, each token, each whole layer,
-        the network from end to end.
-    rtol, seed : float, int
-        Of the solver; the seed also draws windows, random weights and random images.
     output : str or path, optional
         Folder of the result, default ``scan-<model>``.
     again : bool
         Whether to measure anew what the folder holds already.
     progress : bool
         Whether to show a progress bar.
+    **options
+        Layers, lengths, windows and all else: the fields of `ScanOptions`, which explains them.
 
     Returns
     -------
@@ -109,26 +80,7 @@ def scan(
     ValueError, FileNotFoundError, OSError, RuntimeError
         One sentence each, before anything is measured.
     """
-    begun = begin(
-        model,
-        text,
-        layers=layers,
-        lengths=lengths,
-        windows=windows,
-        special=special,
-        object=object,
-        masked=masked,
-        random=random,
-        tokenizer=tokenizer,
-        device=device,
-        dtype=dtype,
-        upper=upper,
-        upper_windows=upper_windows,
-        upper_work=upper_work,
-        close=close,
-        rtol=rtol,
-        seed=seed,
-    )
+    begun = begin(model, text, ScanOptions(**options))
     name, settings = begun.reader.model.name, begun.settings
     output = folder_of(name) if output is None else Path(output)
     if again:
@@ -142,7 +94,6 @@ def scan(
                 "measure anew with --again (again=True in Python)."
             )
         if found.gaps.empty:
-            found.about["settings"] |= {key: settings[key] for key in WORDS[1:] if key in settings}  # as said today
             return found
         (output / SUMS).unlink()  # what could not be measured is tried again
     todo = {
@@ -163,57 +114,41 @@ def scan(
     return load(output)
 
 
-def begin(
-    model: str | os.PathLike | Model,
-    text: str | os.PathLike = "python_reference",
-    *,
-    layers: str | Sequence[int] = "all",
-    lengths: str | Sequence[int] | int | None = None,
-    windows: int = 2,
-    special: bool = True,
-    object: str = "heads+output",
-    upper: bool = True,
-    upper_windows: int = 1,
-    upper_work: float = UPPER_WORK,
-    close: bool = True,
-    rtol: float = 1e-4,
-    seed: int = 0,
-    **loading: Any,
-) -> Begun:
-    """Load the model and draw the windows; parameters and refusals are those of `scan`."""
-    if object not in OBJECTS:
-        raise ValueError(f"object must be one of {', '.join(OBJECTS)}, got {object!r}.")
-    if not 1e-6 <= rtol < 1:
-        raise ValueError(f"rtol must lie between 1e-6 and 1, got {rtol}.")
-    choice = {"lengths": lengths, "windows": windows, "seed": seed, "layers": layers, "special": special}
-    material = prepare(model, text, **choice, **loading)
-    network, (before, after) = material.model, material.special
-    reader = Reader(network, material.inputs, (len(before), len(after)), seed)
-    wanted = chosen_layers(layers, network.layers, network.name, network.attending)
+def _signature():
+    """That of `scan`, with each of the options by its name."""
+    own = inspect.signature(scan)
+    fields = [one.replace(kind=one.KEYWORD_ONLY) for one in inspect.signature(ScanOptions).parameters.values()]
+    given = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    return own.replace(parameters=[*given[:2], *fields, *given[2:]])
+
+
+scan.__signature__ = _signature()  # type: ignore[attr-defined]
+
+
+def begin(model, text, options):
+    """Load the model and draw the windows; refusals are those of `scan`."""
+    reader, read = prepare(model, text, options)
+    model, lengths = reader.model, [*reader.inputs]
+    wanted = chosen_layers(options.layers, model.layers, model.name, model.attending)
     if not wanted:
-        raise ValueError(f"{network.name} has no layer that holds attention: there is nothing to scan.")
-    first = network.attention(wanted[0], object, min(material.inputs))
-    left_out = " ".join(filter(None, [material.left_out, _without_attention(network)]))
+        raise ValueError(f"{model.name} has no layer that holds attention: there is nothing to scan.")
+    first = model.attention(wanted[0], options.object, min(lengths))
+    left_out = " ".join(filter(None, [read.pop("left_out"), _without_attention(model)]))
+    why = why_no_logits(model)
     settings = {
-        **network.describe(),
-        "weights_sha256": _fingerprint(network, wanted),
-        "text": material.source,
-        "text_sha256": material.sha256,
-        "special": [before, after],
+        **model.describe(),
+        **options.recorded,
+        **read,
+        "weights_sha256": _fingerprint(model, wanted),
         "layers_scanned": wanted,
-        "lengths": list(material.inputs),
-        "windows": windows,
-        "baselines": list(reader.baselines),
-        "close": min(material.inputs) if close else None,
-        "object": object,
-        "rtol": rtol,
-        "seed": seed,
-        "certified": min(upper_windows, windows) if upper else 0,
-        "upper_work": upper_work,
+        "lengths": lengths,
+        "baselines": reader.baselines,
+        "close": min(lengths) if options.close else None,
+        "certified": min(options.upper_windows, options.windows) if options.upper else 0,
         "reasons": applicable(first)[1],
-        "work": {n: closed_form_work(first, n) for n in material.inputs},
-        **({LEFT_OUT: left_out} if left_out else {}),
-        **({"no_logits": f"No logits of {network.name}: {why}."} if (why := why_no_logits(network)) else {}),
+        "work": {n: closed_form_work(first, n) for n in lengths},
+        **({"left_out": left_out} if left_out else {}),
+        **({"no_logits": f"No logits of {model.name}: {why}."} if why else {}),
     }
     return Begun(reader, json.loads(json.dumps(settings)))
 
@@ -237,16 +172,16 @@ def _in_order(name, table):
     return table.sort_values(by, key=lambda column: column.replace(places), kind="stable", ignore_index=True)
 
 
-def _units(reader: Reader, settings: dict) -> dict[str, list[recording.Unit]]:
+def _units(reader, settings):
     """The units of each table, those of one length together: the network reads each length once."""
     wanted, n = settings["layers_scanned"], settings["close"]
     three = {name: settings[name] for name in ("object", "rtol", "seed")}
     options = three | {name: settings[name] for name in ("certified", "upper_work")}
     units = {
         "scan": [
-            recording.Unit(f"{layer}/{n}", partial(measure, reader, layer, n, **options), len(inputs))
+            recording.Unit(f"{i}/{n}", partial(measure, reader, i, n, **options), len(inputs))
             for n, inputs in reader.inputs.items()
-            for layer in wanted
+            for i in wanted
         ]
     }
     if n is None:
@@ -256,11 +191,11 @@ def _units(reader: Reader, settings: dict) -> dict[str, list[recording.Unit]]:
         return recording.Unit(key, partial(_or_gap, f"{what} at n = {n}", partial(look, reader, *given, **options)))
 
     seed = {"seed": settings["seed"]}
-    units["heads"] = [unit(str(i), f"heads of layer {i}", closely.heads, i, n, **three) for i in wanted]
-    units["tokens"] = [unit(str(i), f"tokens of layer {i}", closely.tokens, i, n, **three) for i in wanted]
-    units["whole"] = [unit(str(i), f"whole layer {i}", closely.layer, i, n, **seed) for i in wanted]
+    units["heads"] = [unit(str(i), f"heads of layer {i}", heads, i, n, **three) for i in wanted]
+    units["tokens"] = [unit(str(i), f"tokens of layer {i}", tokens, i, n, **three) for i in wanted]
+    units["whole"] = [unit(str(i), f"whole layer {i}", layer, i, n, **seed) for i in wanted]
     units["whole"] += [
-        unit(to, f"the network to its {ENDS[to]}", closely.network, n, to, **seed)
+        unit(to, f"the network to its {ENDS[to]}", network, n, to, **seed)
         for to in ENDS
         if to == "layers" or _reaches(reader, n, to)
     ]
@@ -327,29 +262,22 @@ def remeasure(
     ValueError
         "... is another edition ...": the text or the weights here are not those of the table.
     """
-    material = prepare(
-        model,
-        text,
-        lengths=settings["lengths"],
-        windows=settings["windows"],
-        seed=settings["seed"],
+    options = ScanOptions(
+        **{name: settings[name] for name in ("lengths", "windows", "seed", "masked", "dtype")},
         special=any(settings["special"]),
-        masked=settings["masked"],
         random=settings["weights"] == "random",
-        dtype=settings["dtype"],
     )
-    if (material.sha256, _fingerprint(material.model, settings["layers_scanned"])) != (
-        settings["text_sha256"],
-        settings["weights_sha256"],
-    ):
+    reader, read = prepare(model, text, options)
+    read["weights_sha256"] = _fingerprint(reader.model, settings["layers_scanned"])
+    if any(read[name] != settings[name] for name in ("text_sha256", "weights_sha256")):
         raise ValueError(
             "the text or the weights here are another edition than those of the table: no row can be compared."
         )
 
     def again(row):
-        inputs = material.inputs[row["length"]][row["window"] : row["window"] + 1]
-        read = readings(material.model, inputs)[row["layer"]]
-        f = material.model.attention(row["layer"], settings["object"], int(row["length"]))
+        inputs = reader.inputs[row["length"]][row["window"] : row["window"] + 1]
+        read = readings(reader.model, inputs)[row["layer"]]
+        f = reader.model.attention(row["layer"], settings["object"], int(row["length"]))
         x = read.stream if settings["object"] == "block" else read.received
         return {"lipschitz": local_lipschitz(f, x, rtol=settings["rtol"], seed=settings["seed"]).value.item()}
 
@@ -359,8 +287,8 @@ def remeasure(
 def _fingerprint(model, layers):
     """SHA-256 of the weights of the layers' attention, the first 12 digits: which edition of a model was scanned."""
     digest = hashlib.sha256()
-    for layer in layers:
-        f = model.attention(layer, n=1)
+    for number in layers:
+        f = model.attention(number, n=1)
         for tensor in getattr(f, "attention", f)._tensors().values():
             digest.update(tensor.to(device="cpu", dtype=torch.float32).contiguous().numpy().tobytes())
     return digest.hexdigest()[:12]
@@ -368,13 +296,12 @@ def _fingerprint(model, layers):
 
 def _numbers(settings):
     """The settings on which numbers depend."""
-    return {key: value for key, value in settings.items() if key not in WORDS}
+    return {key: value for key, value in settings.items() if key not in EXPLAIN}
 
 
 def _difference(old, new):
     """Where two settings differ first, in words."""
     old, new = _numbers(old), _numbers(new)
-    # weights, texts and windows follow from what was asked for: that is named first
     keys = [*(key for key in ASKED if key in new), *new]
     key = next((key for key in keys if old.get(key) != new[key]), "settings")
     return f"{KEYS.get(key, key)} {in_words(key, old.get(key))}, not {in_words(key, new.get(key))}"

@@ -1,29 +1,79 @@
-"""What a scan says of each layer at each length, and in a few sentences."""
+"""What a scan's tables hold: their columns in words, a row for each layer and length, and two scans side by side."""
+
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from lipnb.scanning.catalogue import SCANNED
+from lipnb.scanning.catalogue import TITLES
+from lipnb.scanning.fmt import short
+from lipnb.scanning.options import in_words
 
-__all__ = [
-    "BASELINES",
-    "ENDS",
-    "TITLES",
-    "closest",
-    "measured",
-    "range_of",
-    "rounded_up",
-    "skipped",
-    "summarise",
-    "times",
-]
+__all__ = ["COLUMNS", "TITLES", "compare", "summarise"]
 
-BASELINES = {  # and why there is none
-    "random": "No baseline of random weights: those of this model are random themselves.",
-    "shuffled": "No baseline of shuffled tokens: this model reads images, which are not put in another order.",
+SAME = ("text_sha256", "special", "windows", "object", "seed", "masked")  # what must be equal, or nothing is compared
+ROUNDING = 1e-6  # of a constant in float32, relative; added to what the solver leaves open
+
+WINDOW = {
+    "layer, length, window": "layer from 0, tokens n of the window, number of the window from 0",
+    "self_check": "largest difference between our map of the layer and the network's, over its largest entry",
+    "leak": "how far earlier outputs move when later tokens change: 0 under a causal mask; blank with one token",
+    "passed": "whether both are as they should be; else nothing is measured",
+    "radius, mean_radius": "norms of the tokens that are received: largest, and root mean square",
+    "lipschitz": "local Lipschitz constant, from below: the largest singular value of the Jacobian",
+    "relative": "lipschitz |x| / |f(x)|: the constant for changes in units of their tokens, so that layers compare",
+    "residual, converged, steps": "of the singular pair (relative), whether the solver met --rtol, its products",
+    "probable": "upper bound on the constant, which fails with probability 10^-6 over the solver's random start",
+    "route": "how products with the Jacobian were made",
+    "column": "largest column sum of the attention matrix over heads: how much attention one token gets, at most n",
+    "certified_lower, certified": "the constant lies between the two, proved, rounding included",
+    "random": "lipschitz of random weights of the same shape, same tokens, first window",
+    "shuffled": "lipschitz of the same weights on the tokens of the first window in random order",
+    "log10_NAME": "logarithm to base 10 of the bound NAME, which the report explains",
 }
-ENDS = {"layers": "last layer", "hidden": "last hidden states", "logits": "logits"}  # of the whole network
-TITLES = {bound.column: bound.title for bound in SCANNED}
+SUMMARY = {
+    "layer, length, windows": "one row for each layer and length, over so many windows",
+    "measured": "in how many of them the constant could be measured; what could not is in the json files, under gaps",
+    "lipschitz, low, high": "mean, least and largest constant of the windows",
+    "passed, converged, route": "whether all windows passed, whether all converged, all routes",
+    "relative, column, mean_radius": "means over windows",
+    "self_check, leak, residual, radius": "largest over windows",
+    "certified, certified_lower": "means of the windows that have them",
+    "certified_over": "largest ratio certified / lipschitz, each of the same window; a plain ratio",
+    "certified_constant": "mean constant of those windows",
+    "over_random, over_shuffled": "lipschitz over that of the baseline, both of the first window; plain ratios",
+    "over_NAME": "logarithm to base 10 of bound NAME / lipschitz, mean over windows: 2 means 100 times too high",
+}
+HEADS = {
+    "layer, length, head": "at the first window of the shortest length, each head alone",
+    "shares_keys_with": "number of the keys and values that the head reads; heads of one number share them",
+    "lipschitz, relative, converged": "as above, of the head with its part of the output matrix",
+}
+TOKENS = {
+    "layer, length, place, token": "at the first window of the shortest length: place from 0, and the token there",
+    "written": "the same token as a reader would write it, in quotes: a space or the end of a line is seen",
+    "radius": "norm of the token that the layer receives",
+    "own": "norm of the block of the Jacobian from the token to its own output",
+    "moves, moves_most": "root of the sum of squared norms of the blocks to other outputs; place of the largest",
+    "moved, moved_most_by": "the same for the blocks from other tokens to this output",
+    "in_steepest, out_steepest": "norm here of the top singular vector of inputs, and of outputs",
+}
+WHOLE = {
+    "part": "layer: with norms, residuals and MLP; layers, hidden, logits: the network from its first layer's input to "
+    "what its last layer gives (where a norm follows), to its last hidden states, to its logits",
+    "composed": "whether this is the layers one after another and no more: then their constants multiply to a bound",
+    "layer, length": "at the first window of the shortest length; layer -1 for the network",
+    "lipschitz, relative, residual, converged, steps": "as above, by automatic differentiation, to 0.1 %",
+}
+COLUMNS = {"scan.csv": WINDOW, "summary.csv": SUMMARY, "heads.csv": HEADS, "tokens.csv": TOKENS, "whole.csv": WHOLE}
+
+
+def explained() -> str:
+    """All columns of all tables, one a line or two, for `lipnb scan --columns`."""
+    return "\n\n".join(
+        "\n".join([file, *(f"  {names}\n      {words}" for names, words in columns.items())])
+        for file, columns in COLUMNS.items()
+    )
 
 
 def summarise(table: pd.DataFrame) -> pd.DataFrame:
@@ -32,13 +82,13 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     table : DataFrame
-        One row for each window, from `lipnb.scanning.scan`.
+        One row for each window, from `lipnb.scan`.
 
     Returns
     -------
     DataFrame
-        Its columns are explained in `lipnb.scanning.columns`, those of summary.csv. The names look alike; only those of
-        bounds are logarithms.
+        Its columns are explained in `COLUMNS`, those of summary.csv. The names look alike; only those of bounds are
+        logarithms.
     """
     rows = []
     for (layer, length), group in table.groupby(["layer", "length"], sort=True):
@@ -70,7 +120,7 @@ def summarise(table: pd.DataFrame) -> pd.DataFrame:
                 "certified_over": (group.certified / constant).max(),
                 "certified_constant": constant[group.certified.notna()].mean(),
             }
-            for name in BASELINES:
+            for name in ("random", "shuffled"):
                 if name in group and group[name].notna().any():
                     row[f"over_{name}"] = (constant / group[name]).mean()
             for key in TITLES:
@@ -85,103 +135,105 @@ def measured(summary: pd.DataFrame) -> pd.DataFrame:
     return summary[summary.passed & (summary.measured > 0)]
 
 
-def times(log10: float) -> str:
-    """How many times too high, from its logarithm to base 10, in few characters.
-
-    Examples
-    --------
-    >>> [times(log10) for log10 in (0.41, 2.53, 5.08, 151.2)]
-    ['2.6', '340', '1.2e5', '1e151']
-    """
-    if pd.isna(log10):
-        return ""
-    if log10 < 2:
-        return f"{10**log10:.2g}"
-    if log10 < 4:
-        return f"{round(10**log10, -1):.0f}"
-    exponent = int(np.floor(log10))
-    return f"{10 ** (log10 - exponent):.1f}e{exponent}" if log10 < 15 else f"1e{log10:.0f}"
-
-
-def range_of(low: str, high: str) -> str:
-    """Two numbers as text, or one where both are written alike.
-
-    Examples
-    --------
-    >>> range_of("1.1", "2"), range_of("1.1", "1.1")
-    ('1.1 to 2', '1.1')
-    """
-    return low if low == high else f"{low} to {high}"
-
-
-def rounded_up(value: float) -> str:
-    """A number that is an upper bound, in three digits that are no less than it.
-
-    Examples
-    --------
-    >>> rounded_up(2.7101), rounded_up(2.71), rounded_up(1234.0)
-    ('2.72', '2.71', '1.24e+03')
-    """
-    said = f"{value:.3g}"
-    if not np.isfinite(value) or float(said) >= value:
-        return said
-    return f"{float(said) + 10.0 ** (np.floor(np.log10(abs(value))) - 2):.3g}"
-
-
-def _round(number):
-    """A large number in few characters: 2.5e6."""
-    return f"{number:.1e}".replace("e+0", "e").replace("e+", "e").replace(".0e", "e")
-
-
-def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
-    """What was not measured, and why: a list of sentences."""
-    settings, said = about["settings"], []
-    failed = summary[~summary.passed & summary.self_check.notna()]
-    for row in failed.itertuples():
-        said.append(
-            f"Layer {row.layer} at n = {row.length} failed its self-check (error {row.self_check:.1e}, leak "
-            f"{row.leak:.1e}): not measured."
-        )
-    work = {int(n): operations for n, operations in settings["work"].items()}
-    if not settings["certified"]:
-        said.append("Certified upper bounds were not asked for.")
-    elif all(operations is None for operations in work.values()):
-        why = (
-            "lipnb.certify knows attention in closed form, not whole blocks with residual and norm"
-            if settings["object"] == "block"
-            else f"lipnb knows no closed form of the attention of {settings['architecture']}, and measured the "
-            "network's own module by automatic differentiation"
-        )
-        close = settings["close"] is not None
-        said.append(f"No certified bounds{', and no look at single heads and tokens' if close else ''}: {why}.")
-    else:
-        for n, operations in work.items():
-            if operations > settings["upper_work"]:
-                said.append(
-                    f"No certified bound at n = {n}: about {_round(operations)} operations each, more than "
-                    f"the limit of {_round(settings['upper_work'])} (--upper-work)."
-                )
-        if settings["certified"] < settings["windows"]:
-            said.append(
-                f"Certified: {settings['certified']} of {settings['windows']} windows of each length (--upper-windows)."
-            )
-    before, after = settings["special"]
-    if before or after:
-        said.append(f"Each window is {' '.join([*before, '...', *after])}: special tokens are among its n.")
-    elif settings["tokenizer"]:
-        said.append("No special tokens stand around the windows.")
-    said += [BASELINES[name] for name in BASELINES if name not in settings["baselines"]]
-    if settings["close"] is not None and settings.get("no_logits"):
-        said.append(settings["no_logits"])
-    if settings.get("left_out"):
-        said.append(settings["left_out"])
-    for n in (int(n) for n in settings["lengths"]):
-        if n == 1:
-            said.append("A window of one token has no mask to check.")
-    return said
-
-
 def closest(summary: pd.DataFrame) -> list[str]:
     """Keys of the bounds in closed form, the closest on average first; behind them those that miss more rows."""
     over = {key: summary[f"over_{key}"] for key in TITLES if f"over_{key}" in summary}
     return sorted(over, key=lambda key: (over[key].isna().sum(), over[key].mean()))
+
+
+def compare(before: Any, after: Any) -> pd.DataFrame:
+    """Where the constants of two scans on the same windows differ by more than the solver may have left open.
+
+    Parameters
+    ----------
+    before, after : Scan
+        Of the same text, windows, mask and object, with layers and lengths in common.
+
+    Returns
+    -------
+    DataFrame
+        One row for each layer and length that both have: `before`, `after` (mean constants), `ratio` (after / before,
+        mean over windows), `error` (largest relative width of what the solver leaves open, of both), `relative_before`
+        and `relative_after`, and `differs`: "higher" or "lower" where the intervals from constant to probable bound of
+        the two scans lie apart in every window, the same way each time; else "".
+
+    Raises
+    ------
+    ValueError
+        "these scans cannot be compared: ...".
+    """
+    check_alike(before.about["settings"], after.about["settings"])
+    both = before.table.merge(after.table, on=["layer", "length", "window"], suffixes=("_before", "_after"))
+    both = both[both.passed_before & both.passed_after & both.lipschitz_before.notna() & both.lipschitz_after.notna()]
+    if both.empty:
+        raise ValueError(
+            "these scans cannot be compared: they have no layer and length in common that passed and were measured."
+        )
+    both = both.assign(
+        ratio=both.lipschitz_after / both.lipschitz_before,
+        higher=both.lipschitz_after * (1 - ROUNDING) > both.probable_before * (1 + ROUNDING),
+        lower=both.probable_after * (1 + ROUNDING) < both.lipschitz_before * (1 - ROUNDING),
+    )
+    for when in ("before", "after"):
+        both[f"error_{when}"] = both[f"probable_{when}"] / both[f"lipschitz_{when}"] - 1
+    rows = []
+    for (layer, length), group in both.groupby(["layer", "length"]):
+        row = {
+            "layer": layer,
+            "length": length,
+            "before": group.lipschitz_before.mean(),
+            "after": group.lipschitz_after.mean(),
+            "ratio": group.ratio.mean(),
+            "error": group[["error_before", "error_after"]].max(axis=None),
+            "relative_before": group.relative_before.mean(),
+            "relative_after": group.relative_after.mean(),
+            "differs": "higher" if group.higher.all() else "lower" if group.lower.all() else "",
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def check_alike(old: dict, new: dict) -> None:
+    """Raise one sentence where scans with these settings cannot be compared."""
+    for name in SAME:
+        if old[name] != new[name]:
+            raise ValueError(f"these scans cannot be compared: {_unlike(name, old, new)}.")
+
+
+def _unlike(name, old, new):
+    """What two scans have not in common, and how they would, in a clause or two."""
+    one, other = (in_words(name, settings[name]) for settings in (old, new))
+    if name == "text_sha256":
+        texts = (settings["text"] for settings in (old, new))
+        one, other = (
+            f"{text} (SHA-256 {settings[name][:8]})" for text, settings in zip(texts, (old, new), strict=True)
+        )
+        return f"the first read {one}, the second {other}; scan both with one --text"
+    if name == "special":
+        return (
+            f"special tokens around each window are {one} in the first and {other} in the second; scan both with "
+            "--no-special"
+        )
+    if name == "masked":
+        causal, both = ("first", "second") if old[name] else ("second", "first")
+        return f"the {causal} attends to earlier tokens alone, the {both} to all; a BERT becomes causal with --masked"
+    named = {"windows": "the number of windows", "object": "what is measured"}.get(name, name)
+    return f"{named} is {one} in the first and {other} in the second; scan both with one --{name}"
+
+
+def compared(table: pd.DataFrame) -> list[str]:
+    """What a comparison found, in sentences."""
+    higher, lower = (table[table.differs == word] for word in ("higher", "lower"))
+    if not len(higher) + len(lower):
+        return [
+            "The two cannot be told apart: nowhere do all windows differ by more than the solver may have left open."
+        ]
+    told = table[table.differs != ""]
+    far = told.loc[told.ratio.clip(lower=1e-300).map(lambda ratio: max(ratio, 1 / ratio)).idxmax()]
+    return [
+        f"Of {len(table)} layers and lengths {len(higher)} {'is' if len(higher) == 1 else 'are'} higher and "
+        f"{len(lower)} lower in every window, by more than the solver may have left open"
+        + ("; the others cannot be told apart." if len(told) < len(table) else "."),
+        f"Farthest: layer {far.layer} at {far.length} tokens, from {short(far.before, 4)} to {short(far.after, 4)}, "
+        f"a factor of {short(far.ratio)}.",
+    ]

@@ -1,7 +1,7 @@
 """A scan on the terminal: one line for each layer and length, at most 100 characters."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
 import pandas as pd
@@ -11,27 +11,25 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from lipnb.scanning.fmt import short, small, times, up
 from lipnb.scanning.folder import Scan
-from lipnb.scanning.gaps import as_sentences
-from lipnb.scanning.summary import closest, rounded_up, skipped, times
-from lipnb.scanning.verdict import WHERE, verdicts
+from lipnb.scanning.sentences import WHERE, as_sentences, findings, skipped
+from lipnb.scanning.summary import closest, compared
 
-__all__ = ["console_for", "print_table", "show"]
+__all__: list[str] = []
 
 WIDEST = 100  # characters of a line, however wide the terminal
-Column = tuple[str, int, Callable]
-
-# heading, least width at which it is shown, text of a row
-COLUMNS: tuple[Column, ...] = (
-    ("layer", 0, lambda row: str(row.layer)),
-    ("n", 0, lambda row: str(row.length)),
-    ("constant", 0, lambda row: _number(row.lipschitz) + ("" if row.converged else " !")),
-    ("certified", 50, lambda row: "" if pd.isna(row.certified_over) else f"x {rounded_up(row.certified_over)}"),
-    ("relative", 60, lambda row: _number(row.relative)),
-    ("/ random", 70, lambda row: _factor(getattr(row, "over_random", None))),
-    ("/ shuffled", 78, lambda row: _factor(getattr(row, "over_shuffled", None))),
-    ("column", 90, lambda row: _number(row.column)),
-    ("check", 0, lambda row: _check(row)),
+# heading, least width at which it is shown, column of the summary without which it is not, text of a row
+COLUMNS = (
+    ("layer", 0, None, lambda row: str(row.layer)),
+    ("n", 0, None, lambda row: str(row.length)),
+    ("constant", 0, None, lambda row: short(row.lipschitz, 4) + ("" if row.converged else " !")),
+    ("certified", 50, "certified_over", lambda row: _x(up(row.certified_over))),
+    ("relative", 60, "relative", lambda row: short(row.relative, 4)),
+    ("/ random", 70, "over_random", lambda row: _x(short(row.over_random))),
+    ("/ shuffled", 78, "over_shuffled", lambda row: _x(short(row.over_shuffled))),
+    ("column", 90, "column", lambda row: short(row.column, 4)),
+    ("check", 0, None, lambda row: _check(row)),
 )
 ALWAYS = ("layer", "n", "check")
 
@@ -64,59 +62,57 @@ def print_table(console: Console, title: str, headings: Sequence[str], rows: Seq
 
 
 def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -> None:
-    """Print a scan.
-
-    Parameters
-    ----------
-    found : lipnb.scanning.Scan
-        From `lipnb.scan`.
-    file : file, optional
-        Default: standard output; what is no terminal gets plain text.
-    width : int, optional
-        Characters of a line of the table; default: those of the environment variable COLUMNS, else of the terminal, at
-        most 100.
-    """
+    """Print a scan to a file, by default standard output; what is no terminal gets plain text."""
     console, summary, settings = console_for(file, width), found.summary, found.about["settings"]
-    columns = [column for column in COLUMNS if console.width >= column[1] and _there(column[0], summary)]
+    there = {name for name in summary if summary[name].notna().any()} | {None}
+    columns = [(heading, text) for heading, wide, name, text in COLUMNS if console.width >= wide and name in there]
     order = closest(summary)
     if order and console.width >= 84:
-        columns.insert(-1, ("bound", 84, lambda row: _times(getattr(row, f"over_{order[0]}"))))
+        columns.insert(-1, ("bound", lambda row: _x(times(getattr(row, f"over_{order[0]}")))))
     rows, sections = list(summary.itertuples()), len(settings["lengths"]) > 1
-    lines = []
+    lines: list[tuple[list[str], dict]] = []
     for row, after in zip(rows, [*rows[1:], None], strict=True):
         blank = not row.passed or not row.measured
-        cells = ["" if blank and heading not in ALWAYS else text(row) for heading, _, text in columns]
+        cells = ["" if blank and heading not in ALWAYS else text(row) for heading, text in columns]
         ends = after is not None and after.layer != row.layer and sections
         lines.append((cells, {"style": "red" if blank else None, "end_section": ends}))
     mask = "masked" if settings["masked"] else "unmasked"
     title = f"{settings['model']} ({settings['weights']}, {mask}), {settings['object']}, on {settings['text']}"
-    print_table(console, title, [heading for heading, _, _ in columns], lines)
-    for sentence in as_sentences(found.gaps):
-        console.print(escape(sentence), soft_wrap=not console.is_terminal, style="red")
-    for finding in verdicts(found):
-        console.print(escape(finding.sentence), soft_wrap=not console.is_terminal)
+    print_table(console, title, [heading for heading, _ in columns], lines)
+    _say(console, as_sentences(found.gaps), style="red")
+    for finding in findings(found):
+        _say(console, [finding.sentence])
         if console.is_terminal:
             console.print(Padding(escape(finding.means), (0, 0, 0, 4)))
         else:
-            console.print(f"    {escape(finding.means)}", soft_wrap=True)
-    console.print(WHERE, soft_wrap=not console.is_terminal)
-    for sentence in skipped(found.about, summary):
-        console.print(escape(sentence), soft_wrap=not console.is_terminal)
+            _say(console, [f"    {finding.means}"])
+    _say(console, [WHERE, *skipped(found.about, summary)])
 
 
-def _there(heading, summary):
-    """Whether any row has such a number."""
-    name = {"certified": "certified_over", "/ random": "over_random", "/ shuffled": "over_shuffled"}.get(
-        heading, heading
-    )
-    return name not in ("certified_over", "over_random", "over_shuffled", "relative", "column") or (
-        name in summary and summary[name].notna().any()
-    )
+def show_comparison(
+    table: pd.DataFrame, before: str, after: str, *, file: TextIO | None = None, width: int | None = None
+) -> None:
+    """Print a comparison of two scans, from `lipnb.scanning.compare`, and what they are called."""
+    console = console_for(file, width)
+    lines: list[tuple[list[str], dict]] = []
+    for row in table.itertuples():
+        cells = [str(row.layer), str(row.length), *(short(one, 4) for one in (row.before, row.after, row.ratio))]
+        cells += [small(row.error), short(row.relative_before), short(row.relative_after), row.differs]
+        lines.append((cells, {}))
+    headings = ["layer", "n", "before", "after", "ratio", "error", "relative", "after", "differs"]
+    print_table(console, f"before: {before}, after: {after}", headings, lines)
+    _say(console, compared(table))
 
 
-def _times(log10):
-    said = times(log10)
-    return said and f"x {said}"
+def _say(console, sentences, **look):
+    """Sentences, each on a line of its own where a pipe reads them."""
+    for sentence in sentences:
+        console.print(escape(sentence), soft_wrap=not console.is_terminal, **look)
+
+
+def _x(text):
+    """A factor; empty where there is none."""
+    return text and f"x {text}"
 
 
 def _check(row):
@@ -126,12 +122,3 @@ def _check(row):
     if not row.measured:
         return "gap"
     return "ok" if row.measured == row.windows else f"{row.measured} of {row.windows}"
-
-
-def _number(value):
-    """Four digits at most."""
-    return "" if pd.isna(value) else f"{value:.4g}"
-
-
-def _factor(value):
-    return "" if value is None or pd.isna(value) else f"x {value:.3g}"

@@ -63,7 +63,6 @@ def test_the_command_is_a_module_too():
     ("words", "sentence"),
     [
         (("tabels",), "python -m lab: there is no verb 'tabels': did you mean tables? (`python -m lab --help`)"),
-        (("scan",), "python -m lab: there is no verb 'scan': it is `lipnb scan`"),
         (("xyzzy",), "python -m lab: there is no verb 'xyzzy': choose from tables"),
         (
             ("--versoin",),

@@ -64,7 +64,6 @@ def test_the_command_is_a_module_too():
     ("words", "sentence"),
     [
         (("scna",), "lipnb: there is no verb 'scna': did you mean scan? (`lipnb --help`)"),
-        (("results",), "lipnb: there is no verb 'results': it is `python -m lab tables`"),
         (("xyzzy",), "lipnb: there is no verb 'xyzzy': choose from scan, sweep"),
         (("--versoin",), "lipnb: there is no option --versoin: did you mean --version? (`lipnb --help`)"),
         (("scan", "minilm", "--againn"), "lipnb scan: there is no option --againn: did you mean --again or --against?"),
@@ -129,4 +128,4 @@ def test_the_first_scan_of_the_readme_needs_no_text_from_anywhere():
     assert len(scans) == 3
     parser, _ = cli._parser("lipnb", "", "lipnb.cli", cli.VERBS)
     first = parser.parse_args(scans[0].split())
-    assert (first.model, first.text, first.lengths) == ("smollm2", "python_reference", (32, 128, 512))
+    assert (first.model, first.text, first.lengths) == ("smollm2", "python_reference", "32,128,512")

@@ -4,6 +4,7 @@ import re
 import shutil
 from copy import deepcopy
 from functools import cache
+from hashlib import sha256
 from io import StringIO
 from itertools import count
 from pathlib import Path
@@ -22,8 +23,8 @@ from lipnb import corpora, local_lipschitz, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models.network import some_inputs
-from lipnb.scanning import closely, columns, comparing, inputs, measure, planning, report, terminal, verdict
-from lipnb.scanning.reader import Reader, shuffled
+from lipnb.scanning import fmt, measure, options, planning, report, run, sentences, summary, terminal
+from lipnb.scanning.inputs import Reader, shuffled
 
 ROOT = Path(__file__).parents[2]
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
@@ -59,7 +60,7 @@ def exact(f, x):
 
 def test_every_column_is_explained(found):
     scan, where = found
-    for file, names in columns.COLUMNS.items():
+    for file, names in summary.COLUMNS.items():
         told = {name.strip() for names in names for name in names.split(",")}
         for column in pd.read_csv(where / file):
             generic = {"log10_NAME": "log10_", "over_NAME": "over_"}
@@ -90,10 +91,10 @@ def test_constants_are_those_of_the_network_itself(bert, found):
 def test_heads_alone_add_up_to_all(seed):
     f, x, _ = case(seed)
     if f.output is None:
-        alone = [closely.one_head(f, head)(x) for head in range(f.heads)]
+        alone = [measure.one_head(f, head)(x) for head in range(f.heads)]
         total = sum(alone) if f.joint_norm else torch.cat(alone, -1)
     else:
-        total = sum(closely.one_head(f, head)(x) for head in range(f.heads))
+        total = sum(measure.one_head(f, head)(x) for head in range(f.heads))
     bias = 0 if f.output_bias is None else f.output_bias
     assert torch.allclose(total + bias, f(x), rtol=1e-12, atol=1e-12)
 
@@ -107,7 +108,7 @@ def test_tables_of_heads_and_tokens(bert, found):
     heads = scan.heads[scan.heads.layer == 1]
     assert len(heads) == 4
     for row in heads.itertuples():
-        assert row.lipschitz == pytest.approx(exact(closely.one_head(f, row.head), x), rel=1e-4)
+        assert row.lipschitz == pytest.approx(exact(measure.one_head(f, row.head), x), rel=1e-4)
     tokens, norms = scan.tokens[scan.tokens.layer == 1], lipnb.block_norms(f, x[0]).numpy()
     assert tokens.token.tolist() == model.tokenizer.convert_ids_to_tokens(ids[0].tolist())
     others = norms - np.diag(np.diag(norms))
@@ -302,11 +303,11 @@ def test_a_difference_is_told_where_every_window_shows_it_beyond_the_solvers_err
     def scan(constants):
         table = pd.DataFrame({"layer": 0, "length": 8, "window": [0, 1], "passed": True, "relative": 1.0})
         table = table.assign(lipschitz=constants, probable=[1.01 * one for one in constants])
-        return SimpleNamespace(table=table, about={"settings": dict.fromkeys(comparing.SAME)})
+        return SimpleNamespace(table=table, about={"settings": dict.fromkeys(summary.SAME)})
 
     row = scanning.compare(scan((1.0, 7.0)), scan((factors[0], 7.0 * factors[1]))).iloc[0]
     assert row.differs == differs
-    said = comparing.compared(pd.DataFrame([row]))[0]
+    said = summary.compared(pd.DataFrame([row]))[0]
     assert said.startswith("Of 1 layers" if differs else "The two cannot be told apart")
     assert row.ratio == pytest.approx(sum(factors) / 2) and row.error == pytest.approx(0.01)
 
@@ -331,7 +332,8 @@ def test_the_time_of_a_close_look_is_that_of_the_layers_as_often_as_they_are_use
     monkeypatch.setattr(planning, "_speed", lambda: 1e6)  # so slow that operations alone count
 
     def seconds(folder):
-        return planning._seconds(scanning.begin(models.load(folder, tokenizer=wordy), story, lengths=[8]))[1]
+        model = models.load(folder, tokenizer=wordy)
+        return planning._seconds(run.begin(model, story, options.ScanOptions(lengths=[8])))[1]
 
     wordy, sizes = tiny_bert(tmp_path / "bert"), families.SMALL["albert"][0] | {"num_hidden_groups": 1}
     for layers, vocabulary in ((2, 63), (4, 63), (2, 6300)):
@@ -357,19 +359,18 @@ class Spelling:
 
 def test_tokens_are_shown_as_a_reader_would_write_them(found):
     model, ids = SimpleNamespace(tokenizer=Spelling()), torch.arange(4)[None]
-    words = [closely._word(model, ids, place) for place in range(4)]
+    words = [measure._word(model, ids, place) for place in range(4)]
     assert [word["token"] for word in words] == Spelling.tokens
     assert [word["written"] for word in words] == ["' is'", "' is'", r"'\n'", "'ð'"]
     table = found[0].tokens
     assert table.written.tolist() == [repr(token) for token in table.token]  # words of BERT, through the file
-    assert verdict.as_written(table.drop(columns="written")).equals(table[[*table.drop(columns="written"), "written"]])
 
 
 @pytest.mark.parametrize("lengths", ["2,x", "", [2.5], "2,2", (0,)])
 def test_lengths_are_a_text_as_at_the_terminal_or_refused(lengths):
-    assert inputs._lengths("32,128") == inputs._lengths([32, 128]) == [32, 128] and inputs._lengths(7) == [7]
+    assert options.lengths_of("32,128") == options.lengths_of([32, 128]) == [32, 128] and options.lengths_of(7) == [7]
     with pytest.raises(ValueError, match="lengths must be different whole numbers from 1 on"):
-        inputs._lengths(lengths)
+        options.lengths_of(lengths)
 
 
 @pytest.mark.parametrize("place", ["./nosuch", "/no/such", "no/such/", "a/b/c"])
@@ -384,6 +385,18 @@ def test_a_table_changed_later_is_not_read_again(found, tmp_path):
     table = pd.read_csv(folder / "heads.csv")
     table.assign(lipschitz=1.0).to_csv(folder / "heads.csv", index=False)
     with pytest.raises(ValueError, match="heads.csv in the folder 'out' is damaged .it is not the file that the scan"):
+        scanning.load(folder)
+
+
+@pytest.mark.parametrize(("name", "column"), [("tokens", "written"), ("whole", "composed")])
+def test_a_folder_of_an_older_scan_is_refused_with_the_way_out(found, tmp_path, name, column):
+    folder = shutil.copytree(found[1], tmp_path / "out")
+    table, sums = pd.read_csv(folder / f"{name}.csv"), (folder / "SHA256SUMS").read_text()
+    before = sha256((folder / f"{name}.csv").read_bytes()).hexdigest()
+    table.drop(columns=column).to_csv(folder / f"{name}.csv", index=False)
+    after = sha256((folder / f"{name}.csv").read_bytes()).hexdigest()
+    (folder / "SHA256SUMS").write_text(sums.replace(before, after))
+    with pytest.raises(ValueError, match=f"{name}.csv .* .it has no column '{column}'.: measure anew with --again"):
         scanning.load(folder)
 
 
@@ -409,7 +422,7 @@ def test_the_product_of_layers_is_told_only_where_all_were_scanned():
     )
 
     def said(whole, count):
-        return " ".join(finding.sentence for finding in verdict._whole(whole, count))
+        return " ".join(finding.sentence for finding in sentences._whole(whole, count))
 
     assert "the product of its layers, an upper bound, is about 6." in said(whole, 2)
     assert "product" not in said(whole, 30)
@@ -429,8 +442,8 @@ def test_no_product_of_layers_is_below_the_network_that_it_is_compared_with(tmp_
             model.module.norm.weight.mul_(100)
         side = model.architecture.small_side(model.module.config)
         reader = Reader(model, {6: some_inputs(model.module, model.architecture.reads, 6, seed=1, side=side)})
-        rows = [row for layer in range(model.layers) for row in closely.layer(reader, layer, 6, seed=0)]
-        rows += [row for to in ("layers", "hidden") for row in closely.network(reader, 6, to, seed=0)]
+        rows = [row for layer in range(model.layers) for row in measure.layer(reader, layer, 6, seed=0)]
+        rows += [row for to in ("layers", "hidden") for row in measure.network(reader, 6, to, seed=0)]
         whole = pd.DataFrame(rows)
         product = whole[whole.part == "layer"].lipschitz.prod()
         compared = whole[whole.composed & (whole.part != "layer")]
@@ -438,9 +451,9 @@ def test_no_product_of_layers_is_below_the_network_that_it_is_compared_with(tmp_
         ends[name] = compared.part.item()
         if whole[whole.part == "hidden"].lipschitz.item() > product:
             above.append(name)
-        told = [said.sentence for said in verdict._whole(whole, model.layers)]
+        told = [said.sentence for said in sentences._whole(whole, model.layers)]
         assert ["product of its layers" in one for one in told].count(True) == 1
-        assert "product" in next(one for one in told if verdict.ENDS[ends[name]] in one)
+        assert "product" in next(one for one in told if sentences.ENDS[ends[name]] in one)
     assert above == ["qwen3"]
     assert [name for name in SEVERAL if ends[name] == "hidden"] == ["bert", "albert"]  # no norm follows
 
@@ -466,9 +479,9 @@ def test_what_cannot_be_measured_is_named_and_ends_nothing(bert, story, found, t
         # four constants of a layer and length: two windows, two baselines
         patched.setattr(measure, "local_lipschitz", fails(measure.local_lipschitz, {1, 2, 14, 16}, overflow))
         patched.setattr(measure, "certify", fails(measure.certify, {2}, MemoryError()))
-        patched.setattr(closely, "one_head", fails(closely.one_head, {3}, overflow))
-        patched.setattr(closely, "block_norms", fails(closely.block_norms, {1}, NotImplementedError("no rule\nmore")))
-        patched.setattr(closely, "_row", fails(closely._row, {1, 3}, overflow))
+        patched.setattr(measure, "one_head", fails(measure.one_head, {3}, overflow))
+        patched.setattr(measure, "block_norms", fails(measure.block_norms, {1}, NotImplementedError("no rule\nmore")))
+        patched.setattr(measure, "_row", fails(measure._row, {1, 3}, overflow))
         assert main(command) == 1
     said = capsys.readouterr()
     assert "Traceback" not in said.err
@@ -515,7 +528,7 @@ def test_a_network_that_cannot_be_run_at_a_length_leaves_the_others(bert, story,
             raise RuntimeError("out of memory")
         return real(model, inputs)
 
-    monkeypatch.setattr("lipnb.scanning.reader.readings", readings)
+    monkeypatch.setattr("lipnb.scanning.inputs.readings", readings)
     options = {"lengths": [5, 9], "windows": 1, "dtype": "float64", "progress": False, "output": tmp_path / "out"}
     lost = {9}
     out = lipnb.scan(small(bert), story, **options)
@@ -532,17 +545,17 @@ def test_a_network_that_cannot_be_run_at_a_length_leaves_the_others(bert, story,
 
 def test_each_finding_says_what_it_means_and_names_pages_that_are_there(found):
     scan, _ = found
-    findings = verdict.verdicts(scan)
+    findings = sentences.findings(scan)
     assert len(findings) >= 9 and all(finding.pages for finding in findings)
     book = ROOT / "notebooks"
-    for page, title in verdict.PAGES.items():
+    for page, title in sentences.PAGES.items():
         assert f"# # {title}\n" in (book / f"{page}.py").read_text(encoding="utf-8"), page
     page = report.html(scan)
     links, places = set(re.findall(r'href="#([^"]+)"', page)), set(re.findall(r'id="([^"]+)"', page))
     assert links and links <= places
-    top = verdict.roughest(scan.summary)
-    assert f"<b>{verdict.figures_of(top.lipschitz)}</b>" in page  # the tile says what the sentence says
-    assert f"constant {verdict.figures_of(top.lipschitz)} (mean of 2 windows" in findings[1].sentence
+    top = sentences.roughest(scan.summary)
+    assert f"<b>{fmt.figures(top.lipschitz)}</b>" in page  # the tile says what the sentence says
+    assert f"constant {fmt.figures(top.lipschitz)} (mean of 2 windows" in findings[1].sentence
 
 
 @pytest.mark.parametrize(
@@ -555,7 +568,7 @@ def test_each_finding_says_what_it_means_and_names_pages_that_are_there(found):
     ],
 )
 def test_words_on_baselines_follow_their_numbers(there, said, not_said):
-    words = verdict._baselines(there)
+    words = sentences._baselines(there)
     assert all(part in words for part in said) and not any(part in words for part in not_said)
 
 
@@ -565,7 +578,8 @@ def test_a_range_of_one_number_is_one_number_and_a_bound_is_rounded_upward(found
         lipschitz=0.4004, low=0.4004, high=0.4004, relative=3.0, over_shuffled=1.001, over_yudin=2.0
     )
     told = [
-        one.sentence for one in [*verdict._roughest(alike), *verdict._growth(alike, [5, 9]), *verdict._bounds(alike)]
+        one.sentence
+        for one in [*sentences._roughest(alike), *sentences._growth(alike, [5, 9]), *sentences._bounds(alike)]
     ]
     assert "(mean of 2 windows, the largest 0.4)" in told[0] and "as large as that of shuffled text" in told[0]
     assert told[1] == "In units of their tokens layers are alike: 3."
@@ -574,7 +588,7 @@ def test_a_range_of_one_number_is_one_number_and_a_bound_is_rounded_upward(found
     assert alike.certified_over.max() <= within < alike.certified_over.max() * 1.01
     assert not any("at most" in one or re.search(r"(\d\S*) to \1[ ,.]", one) for one in told)
     whole = pd.DataFrame({"part": "layer", "layer": [0, 1], "length": 8, "lipschitz": 2.0, "relative": 1.0})
-    assert [one.sentence for one in verdict._whole(whole, 2)][0].endswith("MLP: 2 at 8 tokens.")
+    assert [one.sentence for one in sentences._whole(whole, 2)][0].endswith("MLP: 2 at 8 tokens.")
     page = report.html(SimpleNamespace(**{**vars(scan), "summary": alike}))
     assert '<td class="text">100</td>' in page and "100 to 100" not in page
 
@@ -583,7 +597,7 @@ def test_nothing_is_said_of_training_where_there_was_none(found):
     scan, _ = found
     about = {**scan.about, "settings": scan.about["settings"] | {"weights": "random"}}
     trained, random = (
-        " ".join(f"{one.sentence} {one.means}" for one in verdict.verdicts(SimpleNamespace(**{**vars(scan), **more})))
+        " ".join(f"{one.sentence} {one.means}" for one in sentences.findings(SimpleNamespace(**{**vars(scan), **more})))
         for more in ({}, {"about": about, "summary": scan.summary.drop(columns="over_random")})
     )
     assert "Usual on trained layers" in trained and "Trained layers often lean" in trained
@@ -592,8 +606,8 @@ def test_nothing_is_said_of_training_where_there_was_none(found):
 
 def test_a_finding_names_head_and_token_and_what_is_usual(found):
     scan, _ = found
-    told = [one.sentence for one in verdict.verdicts(scan)]
-    top = verdict.roughest(scan.summary)
+    told = [one.sentence for one in sentences.findings(scan)]
+    top = sentences.roughest(scan.summary)
     heads, tokens = (table[table.layer == top.layer] for table in (scan.heads, scan.tokens))
     head = heads.loc[heads.lipschitz.idxmax(), "head"]
     token = tokens.loc[tokens.moves.idxmax()]
@@ -649,6 +663,6 @@ def test_why_there_are_no_logits_is_named(bert, found, tmp_path):
 def test_one_layer_is_neither_roughest_nor_smoothest(found):
     scan, _ = found
     one = scan.summary[scan.summary.layer == 1]
-    told = " ".join(finding.sentence for finding in [*verdict._roughest(one), *verdict._growth(one, [5, 9])])
+    told = " ".join(finding.sentence for finding in [*sentences._roughest(one), *sentences._growth(one, [5, 9])])
     assert "Layer 1 at 9 tokens: constant" in told
     assert not any(word in told for word in ("Roughest", "Smoothest", "depending on the layer", "compare"))

@@ -23,7 +23,7 @@ from lipnb.models.changes import unconverted
 from lipnb.models.hooks import Call, capture
 from lipnb.models.module_attention import OwnAttention
 from lipnb.models.network import run, some_inputs
-from lipnb.scanning.checking import self_check
+from lipnb.scanning.measure import self_check
 
 
 def load(folder, model_type, changes=None, **options):

@@ -24,10 +24,11 @@ from lipnb import certify, corpora, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models.loading import layer_count
-from lipnb.scanning import inputs, measure, report, terminal
-from lipnb.scanning.checking import self_check
+from lipnb.scanning import inputs, measure, report, run, terminal
+from lipnb.scanning.fmt import times
 from lipnb.scanning.inputs import chosen_layers
-from lipnb.scanning.summary import closest, times
+from lipnb.scanning.measure import self_check
+from lipnb.scanning.summary import closest
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
 STORIES = os.path.join(os.environ.get("LIPNB_DATA", ""), "models/stories260K")
@@ -374,7 +375,7 @@ def test_a_full_disk_is_a_sentence_and_what_was_measured_is_kept(bert, tmp_path,
     (partial,) = tmp_path.rglob("scan.partial.jsonl")
     kept = partial.read_text().count('"unit"')
     measured = []
-    measure = scanning.run.measure
+    measure = run.measure
     monkeypatch.setattr("lipnb.scanning.run.measure", lambda *a, **k: measured.append(1) or measure(*a, **k))
     assert len(scanned(model, text, tmp_path, upper=False).table) == 8 and len(measured) == 4 - kept < 4
 
@@ -390,7 +391,7 @@ def test_names_and_texts_are_escaped_and_the_report_asks_for_nothing(bert, tmp_p
     story = tmp_path / (NASTY.replace("/", "_") + ".txt")
     story.write_text(NASTY + WORDS)
     found = scanned(folder, story, tmp_path)
-    said = report.write(found, tmp_path / "out").read_text(encoding="utf-8")
+    said = report.write_report(found, tmp_path / "out").read_text(encoding="utf-8")
     assert "<script" not in said and "&lt;script&gt;" in said and "alert(1)&lt;_script&gt;" in said
     assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#)|url\((?!#)|@import|<link|<iframe""", said)
     assert {address.split("/")[2] for address in re.findall(r"https?://[^\s\"'<)]+", said)} <= {
@@ -444,20 +445,20 @@ def test_how_many_times(log10, said):
             "tokens, but 2 windows of 32 tokens need 60 beside 2 special ones each",
         ),
         (["minilm", "--lengths", "32,1024"], 1, "minilm reads at most 512 tokens, but a length of 1024 was asked for"),
-        (["minilm", "--lengths", "0,3"], 2, "lengths are whole numbers from 1 on"),
+        (["minilm", "--lengths", "0,3"], 2, "lengths must be different whole numbers from 1 on, got 0,3"),
         (["minilm", "--layers", "0-9"], 1, "minilm has layers 0 to 5, but layer 9 was asked for"),
         (["minilm", "--layers", "first"], 2, "layers are 'all', numbers or ranges"),
         (["minilm", "--layers", "3-1"], 2, "layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got '3-1'"),
-        (["minilm", "--rtol", "-1"], 2, "a tolerance lies between 1e-6 and 1; got '-1'"),
-        (["minilm", "--rtol", "nan"], 2, "a tolerance lies between 1e-6 and 1"),
+        (["minilm", "--rtol", "-1"], 2, "rtol must lie between 1e-6 and 1, got -1.0"),
+        (["minilm", "--rtol", "nan"], 2, "rtol must lie between 1e-6 and 1, got nan"),
         (
             ["minilm", "--text", "SHORT"],
             1,
             "2 windows of 32 tokens need 60 beside 2 special ones each: take --lengths 4 or a longer text.",
         ),
-        (["minilm", "--windows", "0"], 2, "give a whole number from 1 on"),
-        (["minilm", "--seed", "abc"], 2, "give a whole number; got 'abc'"),
-        (["minilm", "--upper-work", "nan"], 2, "--upper-work is a positive number of operations"),
+        (["minilm", "--windows", "0"], 2, "windows must be 1 or more, got 0"),
+        (["minilm", "--seed", "abc"], 2, "argument --seed: invalid int value: 'abc'"),
+        (["minilm", "--upper-work", "nan"], 2, "upper_work must be a positive number of operations, got nan"),
         (["minilm", "--output", "SHORT"], 1, "is a file: name a folder"),
         (["minilm", "--device", "warp"], 1, "the device 'warp' cannot be used here (there is no such kind)"),
         (["minilm", "--objekt", "heads"], 2, "there is no option --objekt: did you mean --object?"),

@@ -12,7 +12,7 @@ from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz, models
 from lipnb.jacobian.separable import SeparableJacobian, separable_pays
 from lipnb.jacobian.streamed import StreamedGram
 from lipnb.scanning import catalogue
-from lipnb.scanning.checking import self_check
+from lipnb.scanning.measure import self_check
 
 WINDOWS = [(n, w) for n in (1, 5, 23) for w in (1, 2, 7, 22, 23, 40)]
 

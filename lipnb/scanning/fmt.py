@@ -1,0 +1,66 @@
+"""How numbers are written, wherever a scan shows them."""
+
+import math
+
+__all__ = ["figures", "large", "range_of", "short", "small", "times", "up"]
+
+
+def short(value: float | None, digits: int = 3) -> str:
+    """So many digits at most; empty where nothing is known."""
+    return "" if value is None or math.isnan(value) else f"{value:.{digits}g}"
+
+
+def small(value: float | None) -> str:
+    """An error, by its order of magnitude."""
+    return "0" if value == 0 else "" if value is None or math.isnan(value) else f"{value:.0e}"
+
+
+def figures(value: float) -> str:
+    """A constant in three digits, thousands apart.
+
+    Examples
+    --------
+    >>> [figures(value) for value in (0.07, 3.9, 647.93, 199450.0, 7.2e9)]
+    ['0.07', '3.9', '648', '199,000', '7.2e+09']
+    """
+    return f"{value:.3g}" if value < 1e3 or value >= 1e6 else f"{float(f'{value:.3g}'):,.0f}"
+
+
+def large(value: float) -> str:
+    """A large number in few characters: 2.5e6."""
+    return f"{value:.1e}".replace("e+0", "e").replace("e+", "e").replace(".0e", "e")
+
+
+def times(log10: float) -> str:
+    """How many times too high, from its logarithm to base 10.
+
+    Examples
+    --------
+    >>> [times(log10) for log10 in (0.41, 2.53, 5.08, 151.2)]
+    ['2.6', '340', '1.2e5', '1e151']
+    """
+    if math.isnan(log10):
+        return ""
+    if log10 < 4:
+        return f"{10**log10:.2g}" if log10 < 2 else f"{round(10**log10, -1):.0f}"
+    exponent = math.floor(log10)
+    return f"{10 ** (log10 - exponent):.1f}e{exponent}" if log10 < 15 else f"1e{log10:.0f}"
+
+
+def up(value: float) -> str:
+    """An upper bound, in three digits that are no less than it.
+
+    Examples
+    --------
+    >>> up(2.7101), up(2.71), up(1234.0)
+    ('2.72', '2.71', '1.24e+03')
+    """
+    said = short(value)
+    if not math.isfinite(value) or float(said) >= value:
+        return said
+    return f"{float(said) + 10.0 ** (math.floor(math.log10(abs(value))) - 2):.3g}"
+
+
+def range_of(low: str, high: str) -> str:
+    """Two numbers as text, or one where both are written alike."""
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,161 @@
+"""What a scan can be asked for: one record, from which its signature, its command and its settings come."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from operator import index
+from os import PathLike
+from typing import Any
+
+__all__ = ["ScanOptions", "in_words", "lengths_of", "numbers_of"]
+
+
+def _option(default: Any, about: str = "", **argument: Any) -> Any:
+    """A field, and what `lipnb scan --help` says of it; without words it is an option of Python alone."""
+    return field(default=default, metadata={"help": about, **argument} if about else {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanOptions:
+    """What a scan measures, and how; each field is an option of `lipnb.scan`.
+
+    Parameters
+    ----------
+    layers : str or sequence of int
+        "all", "0,3,5", "0-5".
+    lengths : sequence of int, int or str, optional
+        Tokens n of the windows, as a text "32,128"; default those of 32, 128 and 512 that the model reads and the
+        text allows. Images have one length, but for a model that reads squares of any size, such as DINOv2: by default
+        the largest within these.
+    windows : int
+        Windows for each length, at random places of the text, never overlapping.
+    special : bool
+        Whether each window stands between the special tokens of the model's own convention, which count among its n.
+    object : {"heads+output", "heads", "block"}
+        What is measured, see `lipnb.models`.
+    masked, random, tokenizer, device, dtype
+        For loading the model, see `lipnb.models.load`; `dtype` is "float32" or "float64".
+    upper : bool
+        Whether to certify.
+    upper_windows : int
+        How many windows of each length are certified, the first ones.
+    upper_work : float
+        Most floating point operations for one certified bound; costlier ones are passed over, and it is said.
+    close : bool
+        Whether to look closely at the first window of the shortest length: each head, each token, each whole layer,
+        the network from end to end.
+    rtol, seed : float, int
+        Of the solver; the seed also draws windows, random weights and random images.
+
+    Raises
+    ------
+    ValueError
+        One sentence on the first value that cannot be.
+    """
+
+    layers: str | Sequence[int] = _option("all", "all (default), or such as 0,3,5-7", metavar="L,L,...")
+    lengths: str | Sequence[int] | int | None = _option(
+        None,
+        "tokens of a window (default: those of 32,128,512 that the model can read and the text is long enough for)",
+        metavar="N,N,...",
+    )
+    windows: int = _option(
+        2,
+        "windows for each length, at random places of the text, disjoint; no more is tokenized (default 2)",
+        type=int,
+        metavar="N",
+    )
+    special: bool = _option(
+        True, "windows without the special tokens of the model's own convention, such as [CLS] and [SEP]"
+    )
+    object: str = _option(
+        "heads+output",
+        "attention with its output projection (default), without it, or with residual and norm",
+        choices=("heads+output", "heads", "block"),
+    )
+    masked: bool | None = _option(None, "make a causal decoder of a BERT", action="store_true")
+    random: bool = _option(False, "draw the weights at random, with --seed", action="store_true")
+    tokenizer: str | PathLike | None = _option(None, "read with another tokenizer than the model's own", metavar="NAME")
+    device: Any = _option(None, "such as cuda (default: the CPU)", metavar="NAME")
+    dtype: str = _option("float32", "default float32", choices=("float32", "float64"))
+    upper: bool = _option(True, "no certified bounds: they take most of the time")
+    upper_windows: int = _option(1)
+    upper_work: float = _option(
+        1e11,
+        "most operations for one certified bound (default 1e11: some seconds); costlier ones are left out, and it is "
+        "said",
+        type=float,
+        metavar="X",
+    )
+    close: bool = _option(True, "no close look at heads, tokens, whole layers and the network")
+    rtol: float = _option(1e-4, "relative tolerance, from 1e-6 to below 1 (default 1e-4)", type=float, metavar="X")
+    seed: int = _option(0, "of windows, start vectors, random weights", type=int, metavar="N")
+
+    def __post_init__(self):
+        numbers_of(self.layers)
+        if self.lengths is not None:
+            object.__setattr__(self, "lengths", lengths_of(self.lengths))
+        for name in ("windows", "upper_windows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more, got {getattr(self, name)}.")
+        for one in fields(self):
+            known, given = one.metadata.get("choices"), getattr(self, one.name)
+            if known and given not in known:
+                raise ValueError(f"{one.name} must be one of {', '.join(known)}, got {given!r}.")
+        if not 1e-6 <= self.rtol < 1:
+            raise ValueError(f"rtol must lie between 1e-6 and 1, got {self.rtol}.")
+        if not self.upper_work > 0:
+            raise ValueError(f"upper_work must be a positive number of operations, got {self.upper_work:g}.")
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """What `lipnb.models.load` is given."""
+        names = ("masked", "random", "tokenizer", "device", "seed")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What stands in the settings of a table as it was asked for; the rest does so as it was found."""
+        return {name: getattr(self, name) for name in ("windows", "object", "rtol", "seed", "upper_work")}
+
+
+def numbers_of(layers: str | int | Sequence[int]) -> set[int] | None:
+    """The numbers that "0,3,5-7", a number or a sequence of them name; None for "all"."""
+    asked = str(layers) if isinstance(layers, int | str) else ",".join(map(str, layers))
+    if asked.strip() == "all":
+        return None
+    wanted: set[int] = set()
+    for part in asked.split(","):
+        ends = part.strip().split("-")
+        if len(ends) > 2 or not all(end.isdecimal() for end in ends) or int(ends[0]) > int(ends[-1]):
+            raise ValueError(f"layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got {asked!r}.")
+        wanted |= {*range(int(ends[0]), int(ends[-1]) + 1)}
+    return wanted
+
+
+def lengths_of(lengths: str | int | Sequence[int]) -> list[int]:
+    """Different whole numbers from 1 on: a sequence of them, one, or a text such as "32,128"."""
+    parts = lengths.split(",") if isinstance(lengths, str) else [lengths] if isinstance(lengths, int) else [*lengths]
+    try:
+        found = [int(part) if isinstance(part, str) else index(part) for part in parts]
+    except (TypeError, ValueError):
+        found = []
+    if not found or min(found) < 1 or len({*found}) < len(found):
+        raise ValueError(f"lengths must be different whole numbers from 1 on, got {','.join(map(str, parts))}.")
+    return found
+
+
+def in_words(key: str, value: Any) -> str:
+    """A setting of a scan as a reader would write it.
+
+    Examples
+    --------
+    >>> in_words("lengths", [4, 9]), in_words("special", [["[CLS]"], []]), in_words("masked", True)
+    ('4,9', '[CLS] ...', 'yes')
+    """
+    if key == "special" and value:
+        return " ".join([*value[0], "...", *value[1]]) if any(value) else "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

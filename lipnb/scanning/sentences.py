@@ -1,0 +1,325 @@
+"""What a scan found, and what it could not: in a few sentences of plain words, each computed from its tables."""
+
+import re
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from lipnb.recording.table import GAP
+from lipnb.scanning import fmt
+from lipnb.scanning.fmt import figures, range_of, short
+from lipnb.scanning.summary import TITLES, closest, measured
+
+__all__ = ["Finding", "findings"]
+
+# the book's pages that findings name, by their files in notebooks/, with their titles
+PAGES = {
+    "12_local_lipschitz": "The local Lipschitz constant",
+    "41_real_text": "Growth on real text (Figure 1)",
+    "43_why_it_grows": "Why the constant grows",
+    "46_which_token_matters": "Which token matters",
+    "64_invertible_attention": "Attention that can be inverted",
+    "71_every_bound": "Every bound side by side",
+    "72_certified_bracket": "A certified bracket of the local constant",
+    "74_scan_your_model": "Scan your own model",
+    "75_robustness": "How far an attack moves the output",
+    "78_ranking_inputs": "Which inputs are easy to attack?",
+    "80_kv_rounding": "Rounded caches: what ranks the layers?",
+}
+NUMBER = re.compile(r"\((\d\d)\)")  # of a page, in what a finding means
+WHERE = "Numbers in parentheses: pages of the book, notebooks/NN_*.ipynb in a clone of lipnb; `make html` renders them."
+ENDS = {"layers": "last layer", "hidden": "last hidden states", "logits": "logits"}  # of the whole network
+BASELINES = {  # and why there is none
+    "random": "No baseline of random weights: those of this model are random themselves.",
+    "shuffled": "No baseline of shuffled tokens: this model reads images, which are not put in another order.",
+}
+AGAIN = "What is shown was measured all the same; the same command tries the rest again."
+MOST = 12  # places that a sentence names
+TWICE, LITTLE = 2, 1.1  # times a baseline from which a layer is told from it, and below which it is as large
+
+
+class Finding(NamedTuple):
+    """What was found; and whether that is bad, or what would change it, with the numbers of pages that explain it."""
+
+    sentence: str
+    means: str
+
+    @property
+    def pages(self) -> list[str]:
+        """Keys of the `PAGES` that it names."""
+        return [page for number in NUMBER.findall(self.means) for page in PAGES if page.startswith(number)]
+
+
+def findings(found: Any) -> list[Finding]:
+    """Which layer is roughest and how far from its baselines, what grows, what the bounds miss; heads, tokens, network.
+
+    Parameters
+    ----------
+    found : Scan
+        From `lipnb.scan`.
+
+    Returns
+    -------
+    list of Finding
+    """
+    summary, settings = found.summary, found.about["settings"]
+    good, passed, trained = measured(summary), int(summary.passed.sum()), settings["weights"] != "random"
+    if summary.self_check.isna().all():
+        means = "The reason is named above; what the same command cannot mend, another --dtype or model may (74)."
+        return [Finding("No layer could be measured.", means)]
+    if not passed:
+        means = "lipnb does not compute what this network computes, so it says nothing about it (74)."
+        return [Finding("No layer passed its self-check: nothing was measured.", means)]
+    means = "What was measured is the model's own attention: same output, same mask (74)."
+    said = [Finding(f"{passed} of {len(summary)} layers and lengths passed the self-check.", means)]
+    if len(good):
+        said += [*_roughest(good, _closely(found, roughest(good))), *_growth(good, settings["lengths"], trained)]
+        said += _bounds(good, trained)
+    said += [*_heads(found.heads), *_tokens(found.tokens, trained), *_whole(found.whole, settings["layers"])]
+    if len(good) and not good.converged.all():
+        sentence = f"{int((~good.converged.astype(bool)).sum())} of {len(good)} did not converge"
+        means = "A larger --rtol, or --dtype float64, lets the solver end (12)."
+        said.append(Finding(f"{sentence}: their constants are lower bounds that may be too low.", means))
+    return said
+
+
+def roughest(good: pd.DataFrame) -> pd.Series:
+    """The layer with the largest constant at the longest length, of rows of a summary that have one."""
+    longest = good[good.length == good.length.max()]
+    return longest.loc[longest.lipschitz.idxmax()]
+
+
+def _closely(found, top):
+    """The roughest head of a layer and the token that moves the others most there, in a sentence, where known."""
+    heads, tokens = (table[table.layer == top.layer] for table in (found.heads, found.tokens))
+    parts = []
+    if len(heads):
+        parts.append(f"its roughest head is head {heads.loc[heads.lipschitz.idxmax(), 'head']}")
+    if len(tokens):
+        parts.append(f"the token that moves the others most is {_named(tokens.loc[tokens.moves.idxmax()])}")
+    if not parts:
+        return ""
+    length, said = (heads if len(heads) else tokens).length.iloc[0], " and ".join(parts)
+    return f" {said[0].upper()}{said[1:]}." if length == top.length else f" At {length} tokens {said}."
+
+
+def _named(token):
+    """A token by its number and, of a text, how it is written."""
+    return f"number {token.place}" + ("" if token.written == f"#{token.place}" else f", {token.written}")
+
+
+def _roughest(good, closely=""):
+    """The roughest layer, beside its baselines, and what is known of it `closely`; and the smoothest."""
+    longest, top = good[good.length == good.length.max()], roughest(good)
+    low = longest.loc[longest.lipschitz.idxmin()]
+    words = {"over_random": "that of random weights", "over_shuffled": "that of shuffled text"}
+    there = {name: top[name] for name in words if name in top and pd.notna(top[name])}
+    far = {name: "as large as" if short(value, 2) == "1" else f"{short(value)} times" for name, value in there.items()}
+    beside = " and ".join(f"{said} {words[name]}" for name, said in far.items())
+    several, at = len(longest) > 1, f"at {top.length} tokens"
+    said = f"Roughest {at}: layer {top.layer}, " if several else f"Layer {top.layer} {at}: "
+    said += f"constant {figures(top.lipschitz)}"
+    if top.measured > 1:
+        said += f" (mean of {top.measured} windows, the largest {figures(top.high)})"
+    said += (f", {beside}" if beside else "") + "." + closely
+    yield Finding(
+        said + (f" Smoothest: layer {low.layer}, {figures(low.lipschitz)}." if several else ""),
+        "No fault by itself: that is the worst small change of the tokens, and most changes do far less (75). "
+        + _baselines(there)
+        + "Attention that is smooth by construction can do less (64).",
+    )
+    if several and longest.relative.notna().any():
+        most = longest.loc[longest.relative.idxmax()]
+        smallest, largest = short(longest.relative.min()), short(most.relative)
+        yield Finding(
+            f"In units of their tokens layers compare: from {smallest} to {largest}, the largest in layer {most.layer}."
+            if smallest != largest
+            else f"In units of their tokens layers are alike: {largest}.",
+            f"At {largest} a small change by one part in a thousand of the tokens can move the outputs by {largest} "
+            "parts in a thousand of theirs. The number to rank layers by where vectors are changed; it need not rank "
+            "them where words are replaced (78) or caches rounded (80).",
+        )
+
+
+def _baselines(there):
+    """What the baselines of the roughest layer say."""
+    said, random = "", there.get("over_random")
+    if random is not None and random > TWICE:
+        said = "Training made it so, not its shape (43). "
+    elif random is not None:
+        near = "come within a factor of two" if random > 1 / TWICE else "are rougher"
+        said = f"Random weights of this shape {near}. "
+    if (shuffled := there.get("over_shuffled")) is not None:
+        far = max(shuffled, 1 / shuffled) if shuffled > 0 else float("inf")
+        part = "little part" if far < LITTLE else "some part, less than a factor of two" if far < TWICE else "a part"
+        said += f"The order of the tokens plays {part}. "
+    return said
+
+
+def _growth(good, lengths, trained=True):
+    if len(lengths) < 2:
+        return
+    ends = min(lengths), max(lengths)
+    shortest, longest = (good[good.length == length].set_index("layer").lipschitz for length in ends)
+    growth = (longest / shortest).dropna()
+    means = "Trained layers need not grow as random ones do (43)."
+    if trained:
+        means = (
+            "In most trained layers the constant grows as attention gathers on the same few tokens (43), and no rate "
+            "holds for all (41): measure at the length that you use."
+        )
+    if len(growth):
+        spread = range_of(short(growth.min(), 2), short(growth.max(), 2))
+        yield Finding(
+            f"From {ends[0]} to {ends[1]} tokens the constant changes by a factor of {spread}"
+            f"{', depending on the layer' if ' to ' in spread else ''}; the square root of the length would give "
+            f"{short((ends[1] / ends[0]) ** 0.5, 2)}.",
+            f"Bounds of the theory grow like the square root. {means}",
+        )
+
+
+def _bounds(good, trained=True):
+    if good.certified_over.notna().any():
+        yield Finding(
+            f"Certified upper bounds lie within a factor of {fmt.up(good.certified_over.max())} of the constant.",
+            "Proved, in the windows certified: no small change of the tokens is amplified more. For short windows "
+            "lipnb.certify without columns=0 comes nearer, and takes longer (72).",
+        )
+    if order := closest(good):
+        over = good[f"over_{order[0]}"]
+        where = f" where it is known, in {over.count()} of {len(over)} layers and lengths" if over.isna().any() else ""
+        yield Finding(
+            f'Of bounds in closed form "{TITLES[order[0]]}" comes closest, {fmt.times(over.mean())} times too high on '
+            f"average{where}.",
+            f"Usual{' on trained layers' if trained else ''}: such a formula is simple, or holds for the worst input "
+            "of all. For a number to rely on take the certified one (71).",
+        )
+
+
+def _heads(heads):
+    if len(heads):
+        top = heads.loc[heads.lipschitz.idxmax()]
+        where = f"head {top['head']} of layer {top.layer}"
+        beside = heads[heads.layer == top.layer].lipschitz
+        usual = f", {short(top.lipschitz / beside.median(), 2)} times the median of that layer's heads"
+        usual *= len(beside) > 1
+        yield Finding(
+            f"Roughest head alone: {where}, {figures(top.lipschitz)} at {top.length} tokens{usual}.",
+            "The head to look at first. Heads add up or cancel, so the layer may be rougher or smoother (74).",
+        )
+
+
+def _tokens(tokens, trained=True):
+    """Which token moves the others most, in how many layers."""
+    if not len(tokens):
+        return
+    first = tokens.loc[tokens.groupby("layer").moves.idxmax()]
+    place = first.place.mode()[0]
+    named = first[first.place == place]
+    top = first.loc[first.moves.idxmax()]
+    median = tokens[tokens.layer == top.layer].moves.median()
+    usual = f"{short(top.moves / median, 2)} times as far as the median token of layer {top.layer}" * bool(median > 0)
+    sentence = "The token that moves the others most "
+    if 2 * len(named) <= len(first):
+        sentence += f"differs from layer to layer; farthest moves {_named(top)}, in layer {top.layer}"
+        sentence += f", {usual}" if usual else ""
+    else:
+        layers = f"in {len(named)} of {len(first)} layers " if len(first) > 1 else ""
+        sentence += f"is {layers}{_named(named.iloc[0])}, of {tokens.place.max() + 1}"
+        moves = "it moves" if top.place == place else f"{_named(top)} moves"
+        sentence += f"; {moves} them up to {usual}" if usual else ""
+    often = "Trained layers often lean on one token, such as the first: what" if trained else "What"
+    yield Finding(f"{sentence}.", f"{often} changes it changes what attends to it (46).")
+
+
+def _whole(whole, count):
+    layers, ends = whole[whole.part == "layer"], whole[whole.part != "layer"]
+    if len(layers):
+        top = layers.loc[layers.lipschitz.idxmax()]
+        spread = range_of(figures(layers.lipschitz.min()), figures(top.lipschitz))
+        yield Finding(
+            f"Whole layers, with residuals, norms and MLP: {spread} at {top.length} tokens"
+            + (f", the largest in layer {top.layer}." if " to " in spread else "."),
+            "What a layer does with all that it has; the constants above are of its attention alone (74).",
+        )
+    for row in ends.itertuples():
+        rest = "" if row.converged else " (at least: not converged)"
+        # of some layers alone it bounds nothing, nor what more than the layers makes
+        multiplied = row.composed and len(layers) == count > 1
+        sentence = (
+            f"The whole network, to its {ENDS[row.part]}: {figures(row.lipschitz)}{rest}, in units of its tokens "
+        )
+        sentence += short(row.relative)
+        means = {
+            "layers": "That is before the final norm, or whatever else follows the last layer (74).",
+            "hidden": "What follows the last layer, such as a final norm, is in it (74).",
+            "logits": "Of all logits together, whose number and scale are large: compare the relative number (74).",
+        }[row.part]
+        if row.part == "hidden" and row.composed:
+            means = "What the worst small change of the embeddings does at the end (74)."
+        if multiplied:
+            sentence += f"; the product of its layers, an upper bound, is about {figures(layers.lipschitz.prod())}"
+            means += " Layers do not amplify the same change: a product of constants says little."
+        yield Finding(f"{sentence}.", means)
+
+
+def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
+    """What was not measured, and why, in sentences."""
+    settings, said = about["settings"], []
+    failed = summary[~summary.passed & summary.self_check.notna()]
+    for row in failed.itertuples():
+        what = f"(error {row.self_check:.1e}, leak {row.leak:.1e})"
+        said.append(f"Layer {row.layer} at n = {row.length} failed its self-check {what}: not measured.")
+    work = {int(n): operations for n, operations in settings["work"].items()}
+    if not settings["certified"]:
+        said.append("Certified upper bounds were not asked for.")
+    elif all(operations is None for operations in work.values()):
+        why = (
+            "lipnb.certify knows attention in closed form, not whole blocks with residual and norm"
+            if settings["object"] == "block"
+            else f"lipnb knows no closed form of the attention of {settings['architecture']}, and measured the "
+            "network's own module by automatic differentiation"
+        )
+        close = settings["close"] is not None
+        said.append(f"No certified bounds{', and no look at single heads and tokens' if close else ''}: {why}.")
+    else:
+        for n, operations in work.items():
+            if operations > settings["upper_work"]:
+                said.append(
+                    f"No certified bound at n = {n}: about {fmt.large(operations)} operations each, more than "
+                    f"the limit of {fmt.large(settings['upper_work'])} (--upper-work)."
+                )
+        if settings["certified"] < settings["windows"]:
+            some = f"{settings['certified']} of {settings['windows']} windows"
+            said.append(f"Certified: {some} of each length (upper_windows in Python).")
+    before, after = settings["special"]
+    if before or after:
+        said.append(f"Each window is {' '.join([*before, '...', *after])}: special tokens are among its n.")
+    elif settings["tokenizer"]:
+        said.append("No special tokens stand around the windows.")
+    said += [BASELINES[name] for name in BASELINES if name not in settings["baselines"]]
+    if settings["close"] is not None and settings.get("no_logits"):
+        said.append(settings["no_logits"])
+    if settings.get("left_out"):
+        said.append(settings["left_out"])
+    if 1 in settings["lengths"]:
+        said.append("A window of one token has no mask to check.")
+    return said
+
+
+def as_sentences(gaps: pd.DataFrame) -> list[str]:
+    """What was not measured, those of one reason in one sentence, and what to do; nothing where there are no gaps.
+
+    Examples
+    --------
+    >>> rows = [("scan", "layer 2", "overflow"), ("heads", "head 0 of layer 2", "overflow")]
+    >>> as_sentences(pd.DataFrame(rows, columns=["table", "gap", "reason"]))[0]
+    'Not measured: layer 2; head 0 of layer 2. Reason: overflow.'
+    """
+    said = []
+    for reason, group in gaps.groupby("reason", sort=False):
+        named = [*group[GAP].iloc[:MOST]]
+        if len(group) > MOST:
+            named.append(f"and {len(group) - MOST} more, which the *.json files name")
+        said.append(f"Not measured: {'; '.join(named)}. Reason: {str(reason).rstrip('.')}.")
+    return [*said, AGAIN] if said else said
