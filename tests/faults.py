@@ -4,7 +4,7 @@ An entry names a place and, in it, an expression or statements (`old`) and what 
 file and the qualified name of a function, class or constant there: `lipnb/spectral/krylov.py::Krylov.extend`; nothing
 after `::` is the whole file. Trees are compared, not text: layout, quotes and comments count for nothing. Nor do names
 of local variables: a name in `old` that the function no longer holds stands for any other of its local variables. A
-place that has left its file is looked for in all of lipnb and lab; one whose name is nowhere, in the whole of its file.
+place that has left its file is looked for in all of lipnb and lab; what is not in its place, in the whole of its file.
 """
 
 import ast
@@ -137,13 +137,14 @@ def planted(fault, package):
         paths = sorted(path for top in ("lipnb", "lab") for path in (package / top).rglob("*.py"))
         texts = {path: path.read_text(encoding="utf-8") for path in paths}
     trees = [(path, tree) for path, text in texts.items() for tree in places(text).get(name, [])]
-    trees = trees or [(path, places(text)[""][0]) for path, text in own.items()]  # renamed
     old, new = ast.parse(fault["old"]).body, ast.parse(fault["new"]).body
     if all(len(body) == 1 and isinstance(body[0], ast.Expr) for body in (old, new)):
         old, new = [old[0].value], [new[0].value]
+    wholes = [(path, places(text)[""][0]) for path, text in own.items()]  # for what was renamed, or split
     found = [(path, *match) for path, tree in trees for match in matches(old, tree)]
+    found = found or [(path, *match) for path, tree in wholes for match in matches(old, tree)]
     if len(found) != 1:
-        where = "; ".join(f"{path.relative_to(package)}, line {run[0].lineno}" for path, run, _ in found)
+        where = "; ".join(f"{path.relative_to(package)}, line {run[0].lineno}" for path, run, _ in found[:4])
         raise ValueError(f"{fault['place']} holds {fault['old']!r} {len(found)} times, not once. {where}")
     path, run, names = found[0]
     for node in [node for tree in new for node in ast.walk(tree) if type(node) in VARIABLE]:

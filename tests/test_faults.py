@@ -80,9 +80,11 @@ def test_a_function_that_moved_is_found(tmp_path):
     )
 
 
-def test_a_function_that_was_renamed_is_found_in_its_file(tmp_path):
+def test_a_function_that_was_renamed_or_split_is_found_in_its_file(tmp_path):
     files = {"a": "def new(x): return 1 + x\ndef other(): return 1", "b": "def g(x): return 1 + x"}
-    assert plant(tmp_path, "1 + x", "2", **files)[1] == "def new(x): return (2)\ndef other(): return 1"
+    for name in ("old", "other"):
+        found = plant(tmp_path, "1 + x", "2", place=f"lipnb/a.py::{name}", **files)
+        assert found == ("a.py", "def new(x): return (2)\ndef other(): return 1")
     with pytest.raises(ValueError, match="2 times, not once"):
         plant(tmp_path, "1", "2", **files)
 
