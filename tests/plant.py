@@ -1,7 +1,7 @@
 """Plant faults in a copy of the package, one at a time, and see whether the tests named for each turn red.
 
     python tests/plant.py             all faults of tests/faults.toml (an hour on two cores; resumes)
-    python tests/plant.py kim terms   those whose file or text holds one of these words
+    python tests/plant.py kim terms   those whose place or text holds one of these words
 
 What is known is kept in _build/planted.json as long as the package and its tests stay as they are. Exit status 1 when a
 fault survives.
@@ -14,30 +14,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
 from threading import Lock
 
+from faults import ROOT, faults, planted
 from tqdm import tqdm
 
-ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("lipnb", "lab", "tests")  # the rest of the repository is linked beside them
 WORKERS = 2
-
-
-def faults():
-    """All faults of the list: dictionaries with file, old, new and tests."""
-    return tomllib.loads((ROOT / "tests" / "faults.toml").read_text(encoding="utf-8"))["fault"]
-
-
-def planted(fault, package):
-    """Text of the faulty file, or a ValueError unless what is replaced stands there exactly once."""
-    text = (package / fault["file"]).read_text(encoding="utf-8")
-    if text.count(fault["old"]) != 1:
-        raise ValueError(f"{fault['file']} holds {fault['old']!r} {text.count(fault['old'])} times, not once.")
-    return text.replace(fault["old"], fault["new"])
 
 
 def copy(folder):
@@ -86,12 +72,12 @@ class Known:
 def survives(fault, copies):
     """Whether no test named for a fault notices it."""
     folder = copies.get()
-    place = folder / fault["file"]
+    file, text = planted(fault, ROOT)
     try:
-        place.write_text(planted(fault, ROOT), encoding="utf-8")
+        (folder / file).write_text(text, encoding="utf-8")
         return all(passes(folder, [name]) for name in fault["tests"])
     finally:
-        shutil.copyfile(ROOT / fault["file"], place)
+        shutil.copyfile(ROOT / file, folder / file)
         copies.put(folder)
 
 
@@ -106,7 +92,7 @@ def sound(test, copies):
 
 def main(words):
     """Plant what was asked for; print the survivors; return the exit status."""
-    chosen = [fault for fault in faults() if not words or any(word in fault["file"] + fault["old"] for word in words)]
+    chosen = [fault for fault in faults() if not words or any(word in fault["place"] + fault["old"] for word in words)]
     for fault in chosen:
         planted(fault, ROOT)
     named = sorted({test for fault in chosen for test in fault["tests"]})
@@ -126,8 +112,8 @@ def main(words):
         for fault, survived in zip(chosen, tqdm(runs, total=len(chosen), unit="fault"), strict=True):
             if survived:
                 left += 1
-                said = f"survived: {fault['file']}, {', '.join(fault['tests'])}\n  - {fault['old']}\n  + {fault['new']}"
-                tqdm.write(said)
+                told = f"{fault['place']}, {', '.join(fault['tests'])}\n  - {fault['old']}\n  + {fault['new']}"
+                tqdm.write(f"survived: {told}")
     print(f"{len(chosen)} planted, {len(chosen) - left} caught, {left} survived")
     return 1 if left else 0
 
