@@ -140,7 +140,9 @@ def lengths_of(lengths: str | int | Sequence[int]) -> list[int]:
     except (TypeError, ValueError):
         found = []
     if not found or min(found) < 1 or len({*found}) < len(found):
-        raise ValueError(f"lengths must be different whole numbers from 1 on, got {','.join(map(str, parts))}.")
+        raise ValueError(
+            f"lengths must be different whole numbers from 1 on, such as 2,8,32, got {','.join(map(str, parts))}."
+        )
     return found
 
 
