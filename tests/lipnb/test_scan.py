@@ -445,7 +445,7 @@ def test_how_many_times(log10, said):
             "tokens, but 2 windows of 32 tokens need 60 beside 2 special ones each",
         ),
         (["minilm", "--lengths", "32,1024"], 1, "minilm reads at most 512 tokens, but a length of 1024 was asked for"),
-        (["minilm", "--lengths", "0,3"], 2, "lengths must be different whole numbers from 1 on, got 0,3"),
+        (["minilm", "--lengths", "0,3"], 2, "lengths must be different whole numbers from 1 on, such as 2,8,32, got 0,3"),
         (["minilm", "--layers", "0-9"], 1, "minilm has layers 0 to 5, but layer 9 was asked for"),
         (["minilm", "--layers", "first"], 2, "layers are 'all', numbers or ranges"),
         (["minilm", "--layers", "3-1"], 2, "layers are 'all', numbers or ranges such as 0,3,5 or 0-5; got '3-1'"),
