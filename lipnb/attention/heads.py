@@ -334,8 +334,13 @@ class Attention(Frozen):
 
     def bias_at(self, distance: Tensor) -> Tensor:
         """B at these distances j - i, whole numbers: shape (h, ...)."""
-        width = self.own["relative"].shape[1] // 2
-        return self.own["relative"][:, distance.clamp(-width, width) + width]
+        reach = self.bias_reach
+        return self.own["relative"][:, distance.clamp(-reach, reach) + reach]
+
+    @property
+    def bias_reach(self) -> int:
+        """The distance, either way, from which B stays what it is."""
+        return self.own["relative"].shape[1] // 2
 
     def hidden(self, n: int, rows=ALL, columns=ALL) -> Tensor | None:
         """Which of n tokens j token i does not see, boolean, shape (n, n); None where all are seen.
@@ -367,7 +372,7 @@ class Attention(Frozen):
 
     def place(self, logits: Tensor, n: int, rows=ALL, columns=ALL) -> Tensor:
         """The `logits` of these rows and columns, (..., h, rows, columns), with what places do to them, in place."""
-        if self.own["relative"] is not None:
+        if Feature.RELATIVE in self.more:
             places = torch.arange(n, device=self.device)
             logits += self.bias_at(places[columns] - places[rows][:, None])
         return self.hide(logits, n, rows, columns)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from lipnb.attention import Attention
+from lipnb.attention import Attention, Feature
 from lipnb.bounds.heads import IN_USE, heads_on_ball
 from lipnb.bounds.layer_norm import layer_norm_radius, norm_ellipsoid
 from lipnb.bounds.multihead_norms import Region, Sizes, sizes_of_heads, sizes_of_layer
@@ -128,7 +128,7 @@ def ball_upper(
     n = count(n)
     att, size = _of_size_one(attention.expand_groups().to("cpu", torch.float64))
     regions, reach = regions_of(att, R, ellipsoid)
-    rows, apart = rows_of(att, n), {*att.more} <= {"relative positions"}
+    rows, apart = rows_of(att, n), {*att.more} <= {Feature.RELATIVE}
     heads, layer = _plain_sizes(att, regions, n) if apart else sizes_in_use(att, regions, n)
     logs = [
         log_sum(_log_of_rows(head, rows, heads=1, apart=apart) for head in heads),

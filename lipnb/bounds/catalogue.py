@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipnb.attention import Attention
+from lipnb.attention import Attention, Feature
 from lipnb.bounds.ball import ball_upper
 from lipnb.bounds.castin import (
     biased_upper,
@@ -159,7 +159,7 @@ class Bound:
     biased: bool = True
     windows: bool = True
     free: bool = False
-    more: tuple[str, ...] = ("shared keys",)
+    more: tuple[str, ...] = (Feature.SHARED_KEYS,)
     instead: str = "certify"
     form: str = ""
     column: str = ""
@@ -187,7 +187,7 @@ class Bound:
         return why
 
     def _other_kind(self, kind):
-        if kind == self.of or (kind == ROTARY and "rotary positions" in self.more):
+        if kind == self.of or (kind == ROTARY and Feature.ROTARY in self.more):
             return None
         why = ", where each distance has a matrix A of its own" if (self.of, kind) == (DOT, ROTARY) else ""
         return f"for {self.of}, not for {kind}{why}"
@@ -236,11 +236,11 @@ def _norm_layer(layer, x):
     return norm_layer_upper(layer.weight.detach(), layer.eps, x, centred=isinstance(layer, torch.nn.LayerNorm))
 
 
-_ANY = (*IN_USE, "a window on both sides")
+_ANY = (*IN_USE, Feature.TWO_SIDED_WINDOW)
 _HEAD: dict[str, Any] = {"heads": False, "biased": False}
 _FIELD: dict[str, Any] = {**_HEAD, "windows": False, "free": True}
-_LARGEST: dict[str, Any] = {"norm": TOKEN, "free": True, "more": ("shared keys", "relative positions")}
-_ROTARY: dict[str, Any] = {"of": ROTARY, "more": ("shared keys", "rotary positions")}
+_LARGEST: dict[str, Any] = {"norm": TOKEN, "free": True, "more": (Feature.SHARED_KEYS, Feature.RELATIVE)}
+_ROTARY: dict[str, Any] = {"of": ROTARY, "more": (Feature.SHARED_KEYS, Feature.ROTARY)}
 
 CATALOGUE = (
     Bound("certify", "certify", "certificate", INPUT, OURS, "Proved, rounding included.", more=_ANY),

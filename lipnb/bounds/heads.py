@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import torch
 
-from lipnb.attention import Attention
+from lipnb.attention import Attention, Feature
 from lipnb.bounds.castin import column, enclosing_center, general, general_sharp, spread
 from lipnb.bounds.mean_field import log_masked, log_masked_sharp, log_mean_field, log_mean_field_sharp
 from lipnb.bounds.norms import LEAST, HeadNorms, answer, head_norms, log_of, triangle
@@ -26,10 +26,7 @@ from lipnb.checks import at_once, count, radius
 __all__ = ["heads_at_input", "heads_on_ball", "max_token_terms", "max_token_upper"]
 
 # what a map may have that heads of the theorems have not, for what knows it all
-IN_USE = (
-    *("shared keys", "rotary positions", "normalised queries or keys"),
-    *("capped logits", "relative positions", "sinks"),
-)
+IN_USE = (*(Feature.SHARED_KEYS, Feature.ROTARY, Feature.NORM), *(Feature.CAP, Feature.RELATIVE, Feature.SINKS))
 ON_BALL = ("general", "general_sharp", "mean_field", "mean_field_sharp")
 
 
@@ -172,7 +169,7 @@ def max_token_upper(attention: Attention, R: float) -> float:
     19.0
     """
     attention = attention.expand_groups()
-    attention.check_plain("max_token_upper", also=("relative positions",))
+    attention.check_plain("max_token_upper", also=(Feature.RELATIVE,))
     # what is added by distance changes no derivative of the logits
     norms, R = head_norms(attention.replace(relative=None)), radius(R)
     heads = norms.WV * (1 + 2 * norms.A * R * R + norms.c * R)
@@ -217,7 +214,7 @@ def max_token_terms(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     1.9493
     """
     attention = attention.expand_groups()
-    attention.check_plain("max_token_terms", also=("relative positions",))
+    attention.check_plain("max_token_terms", also=(Feature.RELATIVE,))
     attention.check_input(x)
     if x.ndim != 2:
         raise ValueError(f"x must hold one sequence, shape (n, d), got {tuple(x.shape)}.")

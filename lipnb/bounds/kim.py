@@ -93,7 +93,7 @@ def l2_upper(query: torch.Tensor, value: torch.Tensor, output: torch.Tensor | No
     if p not in (2, math.inf):
         raise ValueError(f"p must be 2 or math.inf, got {p!r}.")
     if p == 2:
-        return l2_growth(n) * _heads(query, value, output, 4)
+        return l2_growth(n) * _heads(query, value, output, exponent=4)
     query, value, joined = _matrices(query, value, output)
     norms = [_infinity(matrix).max().item() for matrix in (value, joined)]
     growth = 4 * phi_inverse(count(n) - 1) + 1 / math.sqrt(query.shape[1])
@@ -129,7 +129,7 @@ def l2_upper_sharp(
     >>> round(l2_upper_sharp(eye, eye, None, 16), 4)
     6.8709
     """
-    return l2_growth_sharp(n, masked) * _heads(query, value, output, 4)
+    return l2_growth_sharp(n, masked) * _heads(query, value, output, exponent=4)
 
 
 def printed_l2_upper(query: torch.Tensor, value: torch.Tensor, output: torch.Tensor | None, n: int) -> float:
@@ -151,7 +151,7 @@ def printed_l2_upper(query: torch.Tensor, value: torch.Tensor, output: torch.Ten
     >>> round(l2_upper(query, value, None, 16) / printed_l2_upper(query, value, None, 16), 6)
     3.0
     """
-    return l2_growth(n) * _heads(query, value, output, 2)
+    return l2_growth(n) * _heads(query, value, output, exponent=2)
 
 
 def l2_growth(n: int) -> float:

@@ -2,12 +2,12 @@
 
 import torch
 
-from lipnb.attention import Attention
+from lipnb.attention import Attention, Feature
 from lipnb.spectral import lanczos, start_vectors
 
 __all__ = ["chosen_tokens", "large_radius_limit"]
 
-KNOWN = ("shared keys", "rotary positions", "relative positions")
+KNOWN = (Feature.SHARED_KEYS, Feature.ROTARY, Feature.RELATIVE)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ import math
 
 import torch
 
-from lipnb.attention import Attention
+from lipnb.attention import Attention, Feature
 from lipnb.attention.rope_norm import rotation, turned
 from lipnb.bounds.heads import rows_of_heads
 from lipnb.bounds.multihead_norms import balanced
@@ -26,7 +26,7 @@ AT_ONCE = 16  # distances whose norms are computed together
 
 def _checked(attention, what):
     """The map in float64, or one sentence unless it is plain but for rotary positions and shared keys."""
-    if attention.frequencies is None or not {*attention.more} <= {"rotary positions", "shared keys"}:
+    if attention.frequencies is None or not {*attention.more} <= {Feature.ROTARY, Feature.SHARED_KEYS}:
         raise ValueError(
             f"{what} is for rotary positions, with or without shared keys, got an attention with "
             f"{', '.join(attention.more) or 'plain heads'}."

@@ -40,6 +40,7 @@ import math
 
 import torch
 
+from lipnb.attention import Feature
 from lipnb.attention.rope_norm import normalised
 
 __all__ = ["largest_singular"]
@@ -308,7 +309,7 @@ class RoundingErrors:
             t = (MORE * t + 2 * UNIT * at.products.abs()).clamp_max(2 * att.cap) + 16 * UNIT * att.cap
         if at.log_weights is not None:
             t = t + 8 * UNIT * (at.log_weights.abs() + at.log_size)
-        if att.relative is not None:
+        if Feature.RELATIVE in att.more:
             t = t + 8 * UNIT * att.place(torch.zeros_like(t), n).abs()
         # the difference from the largest; exp, sum and quotient
         t = t + 2 * UNIT * at.logits[..., :n].abs() + gamma(n + 16)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from lipnb.attention import Attention
+from lipnb.attention import Attention, Feature
 from lipnb.bounds.multihead_norms import (
     Region,
     Sizes,
@@ -91,12 +91,10 @@ def _outputs(att, region):
 
 def range_of_relative(att: Attention, n: int) -> torch.Tensor:
     """(h,): by how much what is added to the logits of a row by distance can differ, among n tokens."""
-    if att.relative is None:
+    if Feature.RELATIVE not in att.more:
         return torch.zeros(att.heads, dtype=torch.float64, device="cpu")
-    farthest = n - 1 if att.window is None else min(n, att.window) - 1
-    width = att.relative.shape[1] // 2
-    back, ahead = min(farthest, width), 0 if att.masked else min(farthest, width)
-    biases = att.relative[:, width - back : width + 1 + ahead]
+    farthest = min(n if att.window is None else min(n, att.window), att.bias_reach + 1) - 1
+    biases = att.bias_at(torch.arange(-farthest, 1 if att.masked else farthest + 1, device=att.device))
     return biases.amax(1) - biases.amin(1)
 
 

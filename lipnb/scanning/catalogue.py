@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from lipnb.attention import Attention
+from lipnb.attention import Attention, Feature
 from lipnb.bounds import HeadNorms, head_norms
 from lipnb.bounds.catalogue import CATALOGUE, Case
 from lipnb.models import OwnAttention
@@ -46,7 +46,7 @@ def applicable(f):
 
 def prepare(f: Callable) -> HeadNorms | None:
     """What the bounds need of a map, whatever the input: norms of its heads."""
-    return head_norms(f) if isinstance(f, Attention) and {*f.more} <= {"shared keys"} else None
+    return head_norms(f) if isinstance(f, Attention) and {*f.more} <= {Feature.SHARED_KEYS} else None
 
 
 def evaluate(f: Callable, prepared: HeadNorms | None, x: Tensor) -> dict[str, float]:

@@ -108,7 +108,7 @@ class Krylov:
         if len(rows) <= (1 - COMPACT) * len(self.items):
             self.restrict(rows)
         product = self.operator.gram(self.current).to(self.current.dtype)
-        diagonal, size = (self.current * product).sum(1, dtype=torch.float64), norms(product)
+        diagonal, length = (self.current * product).sum(1, dtype=torch.float64), norms(product)
         if step + 1 == len(self.basis):
             self.basis = self._with_room(self.basis)
         # the next vector is made where it will be kept; the product itself may belong to whoever made it
@@ -121,11 +121,11 @@ class Krylov:
         # every precision, for a Ritz value may settle at once and orthogonality go with it
         _project_out(residual, self.basis[: step + 1])
         # all that is decided on is read at once: a GPU waits for each number that is read alone
-        diagonal, size, off_diagonal = torch.stack([diagonal, size, norms(residual)]).cpu().numpy()
-        check_finite(size)
-        if (off_diagonal < CANCELLED * size).any():
+        diagonal, length, off_diagonal = torch.stack([diagonal, length, norms(residual)]).cpu().numpy()
+        check_finite(length)
+        if (off_diagonal < CANCELLED * length).any():
             off_diagonal = self._project_out_again(residual, off_diagonal)
-        lost = ~(off_diagonal <= (1 + ROUNDED) * size)  # a projection shortens
+        lost = ~(off_diagonal <= (1 + ROUNDED) * length)  # a projection shortens
         if lost.any():
             self.lost |= lost
             residual[lost], off_diagonal = 0, np.where(lost, 0, off_diagonal)  # so that its neighbours can go on

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lipnb.attention import Attention
+from lipnb.attention import Attention, Feature
 from lipnb.bounds.heads import IN_USE
 from lipnb.checks import count, number
 from lipnb.jacobian import AttentionJacobian
@@ -26,7 +26,7 @@ FORKS = 24  # forks that are kept, whatever the effort: the first rounds are the
 STARTS = 6  # forks whose points one round ascends from, with each of the rates
 CONSTRUCTION_STEPS = 10  # of the progress bar, for the constructions
 BATCH = 8  # inputs that are compared at once
-PLACES = {"rotary positions", "relative positions"}  # where a token stands counts beyond what a mask hides
+PLACES = {Feature.ROTARY, Feature.RELATIVE}  # where a token stands counts beyond what a mask hides
 
 
 class WorstCase(NamedTuple):
@@ -199,7 +199,7 @@ def _answer(attention, x, kind):
 
 def _without_idle_biases(f):
     """The map without the biases that change no derivative."""
-    idle = ["output_bias"] + ["value_bias"] * (f.sinks is None) + ["key_bias"] * ({*f.more} <= {"relative positions"})
+    idle = ["output_bias"] + ["value_bias"] * (f.sinks is None) + ["key_bias"] * ({*f.more} <= {Feature.RELATIVE})
     return f.replace(**dict.fromkeys(idle))
 
 

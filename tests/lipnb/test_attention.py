@@ -1,5 +1,7 @@
 """The maps: against PyTorch's own attention, the definitions, and every bad input with its sentence."""
 
+import inspect
+
 import pytest
 import torch
 from cases import CASES, random_case, relative
@@ -121,3 +123,11 @@ def test_bad_inputs_are_said_in_one_sentence(x, weights, sentence):
     attention = Attention(normal(2, 3, 4), normal(2, 3, 4, seed=1), normal(2, 3, 4, seed=2))
     with pytest.raises(ValueError, match=sentence):
         attention(x, weights)
+
+
+def test_what_a_map_keeps_is_what_it_was_made_of():
+    """`replace`, pickles and copies go through these: a new argument that is not kept would be lost there."""
+    eye = torch.eye(2)[None]
+    f = Attention(eye, eye, eye)
+    arguments = set(inspect.signature(Attention).parameters)
+    assert {*f.own, *f._settings} == arguments and not {*f.own} & {*f._settings}
