@@ -42,9 +42,9 @@ class LocalLipschitz:
         adds along the top singular vector does not depend on the start (see `lipnb.spectral.lanczos`).
         Where float32 can prove no more, an `Attention` goes on in float64, as does a callable that can; else `upper`
         is what is still proved, and the item has not converged. Infinite if nothing was certified. Not counted, but by
-        `lipnb.certify`: the rounding of the attention probabilities themselves and of normalised queries and keys, and
-        of heads that cancel, where it is relative to the heads and not to what is left of them. The start
-        vector follows from `seed` and is the same for all items.
+        `lipnb.certify`: the rounding of queries, keys, values and attention probabilities themselves, which grows with
+        the logits and with the tokens' distance from zero, and of heads that cancel, where it is relative to the heads
+        and not to what is left of them. The start vector follows from `seed` and is the same for all items.
     confidence : float or None
         Probability that goes with `upper`: what was asked for; 1.0 for ``method="dense"``, where nothing is random;
         None where no certificate was asked for.
@@ -386,5 +386,9 @@ def _solve(operator, start, options):
         if options.confidence is None and (likely := operator.heuristic_start()) is not None:
             start = start + likely  # no certificate needs a start that is all random; some of it stays so
         found = lanczos(operator, start, rtol=options.rtol, max_steps=steps, confidence=options.confidence)
+    # J^T J underflows where J need not: float64 may hold it
+    kind = torch.finfo(start.dtype)
+    underflow = kind.tiny / kind.eps if isinstance(operator, DenseGram) else (kind.tiny / kind.eps) ** 0.5
+    found = found._replace(precision_limited=found.precision_limited | (found.value < underflow))
     found = found._replace(value=found.value * operator.unit, upper=found.upper * operator.unit, vector=None)
     return _Answers(found, [_How(operator.name, "input")] * len(found.value))

@@ -57,7 +57,13 @@ def fixed_keys(f) -> bool:
 
 def loose_keys(f) -> bool:
     """Whether one vector added to all keys changes nothing, because it adds one number to each row of logits."""
-    return fixed_keys(f) and f.cap is None and f.own["sinks"] is None
+    return f.score == "dot" and fixed_keys(f) and f.cap is None and f.own["sinks"] is None
+
+
+def idle_biases(f) -> tuple[str, ...]:
+    """The biases that `f` has and that change no derivative."""
+    idle = {"output_bias": True, "value_bias": f.own["sinks"] is None, "key_bias": loose_keys(f)}
+    return tuple(name for name, is_idle in idle.items() if is_idle and f.own[name] is not None)
 
 
 def alive(f) -> Tensor:

@@ -7,7 +7,7 @@ mean-field map of a discrete measure is this map, not a second implementation (c
 import torch
 from torch import Tensor
 
-from lipnb.attention.features import Feature, features
+from lipnb.attention.features import Feature, features, idle_biases
 from lipnb.attention.parameters import Frozen, Parameter, checked_settings, checked_tensors
 from lipnb.attention.rope_norm import Local, Norm, rotation
 from lipnb.checks import check_tokens, check_weights, real_tensor
@@ -392,10 +392,10 @@ class Attention(Frozen):
             logits = logits + added if slopes is None else logits.add_(added)
         return self.place(logits, n, rows, columns), cap_slope
 
-    def log_sums(self, logits: Tensor) -> Tensor:
-        """Logarithms of the sums that probabilities are divided by, (..., h, rows, 1), the sinks' among them."""
-        sums, sinks = logits.logsumexp(-1, keepdim=True), self.own["sinks"]
-        return sums if sinks is None else torch.logaddexp(sums, sinks[:, None, None])
+    def with_sinks(self, logits: Tensor) -> Tensor:
+        """The logits (..., h, rows, columns) with the sinks' as a last column."""
+        sinks = self.own["sinks"]
+        return torch.cat([logits, sinks[:, None, None].expand(*logits.shape[:-1], 1)], -1)
 
     def seen(self, n: int, first: int, last: int) -> slice:
         """The slice of n tokens outside which tokens first <= i < last see none."""
@@ -406,8 +406,10 @@ class Attention(Frozen):
     def attend(self, query: Tensor, key: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """P and the slopes of the cap, (..., h, n, n), of `centred` queries and keys; see `added_to_logits`."""
         logits, cap_slope = self.logits(self.products(query, key), added, key.shape[-2])
-        P = logits.softmax(-1) if self.own["sinks"] is None else (logits - self.log_sums(logits)).exp()
-        return P, cap_slope
+        if self.own["sinks"] is None:
+            return logits.softmax(-1), cap_slope
+        # not exp(logits - log of their sum): that has an error of eps times the logits in common to a row
+        return self.with_sinks(logits).softmax(-1)[..., :-1], cap_slope
 
     def probabilities_of(self, query: Tensor, key: Tensor, weights: Tensor | None = None) -> Tensor:
         """Attention probabilities, shape (..., h, n, n), of queries (slope folded in) and keys (..., g, n, k)."""
@@ -440,6 +442,11 @@ class Attention(Frozen):
             return self
         shared = {name: part for name, part in self._tensors().items() if self.table()[name].axes[0] == "g"}
         return self.replace(**{name: part.repeat_interleave(times, 0) for name, part in shared.items()})
+
+    def without_idle_biases(self) -> "Attention":
+        """The map without the biases that change no derivative, and whose size would cost digits; made once."""
+        idle = idle_biases(self)
+        return self.kept("no idle biases", lambda f: f.replace(**dict.fromkeys(idle))) if idle else self
 
     def combine(self, heads: Tensor) -> Tensor:
         """Output tokens without the output bias, shape (..., n, m), of head outputs (..., h, n, v)."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipnb.attention.features import alive, loose_keys
+from lipnb.attention.features import alive
 from lipnb.attention.heads import Attention
 from lipnb.scaling import ZERO, exponent, shifted, shifted_number
 
@@ -88,11 +88,7 @@ def in_units(attention: Attention, x: Tensor) -> tuple[Any, Tensor, float, float
     a = _of_tokens(whole, x)
     if not alive(attention).any():
         return None, x, a, 0
-    own = whole.own | {
-        "output": whole.output_matrices(),
-        "key_bias": None if loose_keys(whole) else whole.own["key_bias"],
-        "value_bias": None if whole.own["sinks"] is None else whole.own["value_bias"],
-    }
+    own = whole.without_idle_biases().own | {"output": whole.output_matrices()}
     q, k = _of_rows(own, a)
     gains = _gain(q, own["query_norm"]), _gain(k, own["key_norm"])
     if not (attention.groups < attention.heads or attention.joint_norm):  # none share keys or a mean square
@@ -110,6 +106,6 @@ def in_units(attention: Attention, x: Tensor) -> tuple[Any, Tensor, float, float
         "key_norm": -gains[1],
     }
     own |= {name: shifted(own[name], power) for name, power in powers.items() if own[name] is not None}
-    own |= {"value": value, "value_bias": value_bias, "output": output, "output_bias": None}
+    own |= {"value": value, "value_bias": value_bias, "output": output}
     unit = whole.replace(**own, norm_eps=eps, scale=shifted_number(whole.scale, sum(gains)))
     return unit, shifted(x, -a), a, o

@@ -17,7 +17,10 @@ NEAR_HARD = 1e-5  # rounding of the logits from which row sums are taken off ent
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Projected:
-    """Queries, keys and values at tokens (..., n, d), and how they depend on them: a `Linearization` without P."""
+    """Queries, keys and values at tokens (..., n, d), and how they depend on them: a `Linearization` without P.
+
+    Of the map without the biases that change no derivative: float32 tokens beside a bias of 1e6 would lose all digits.
+    """
 
     attention: Attention
     query: Tensor  # (..., h, n, k): slope folded in, centred
@@ -31,6 +34,7 @@ class Projected:
     @classmethod
     def of(cls, attention: Attention, x: Tensor, weights: Tensor | None = None) -> Self:
         """At tokens `x`, shape (..., n, d), with optional token weights (..., n). Differentiable."""
+        attention = attention.without_idle_biases()
         query, key, value, of_query, of_key = attention.project_with_derivatives(x)
         query, key = attention.centred(query, key)
         return cls(

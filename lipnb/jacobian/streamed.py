@@ -116,7 +116,8 @@ class StreamedGram(GramOperator):
         for rows, columns in self._tiles():
             logits, _ = self._logits(att.grouped(query[:, rows]), key, at.added, rows, columns)
             each = logits.view(att.heads, -1, logits.shape[-1])
-            sums[:, rows] = total = att.log_sums(each)
+            with_sinks = each if att.own["sinks"] is None else att.with_sinks(each)
+            sums[:, rows] = total = with_sinks.logsumexp(-1, keepdim=True)
             each.sub_(total).exp_()
             heads[:, rows] = att.ungrouped(logits @ value[:, columns], rows.stop - rows.start)
         one = torch.ones_like(key[..., :1])
@@ -171,12 +172,28 @@ class StreamedGram(GramOperator):
             queries, keys, parts[2].contiguous(), torch.empty_like(at.query), back_key, torch.zeros_like(at.value)
         )
 
+    def _normalised(self, one, logits, rows):
+        """P of whole rows of logits less the stored logarithms of their sums, in place, by sums of its own.
+
+        The products that made those logarithms may have been rounded otherwise, by eps times logits, which are large.
+        Rows of P would not sum to one, and what is left of total - total * sum of P is not small beside t.
+        """
+        sink, top = self.attention.own["sinks"], logits.amax(-1, keepdim=True)
+        if sink is not None:
+            stored = -one.queries[:, rows, -1:] if one.sums is None else one.sums[:, rows]
+            sink = self.attention.grouped(sink[:, None, None] - stored)
+            top = torch.maximum(top, sink)
+        P = logits.sub_(top).exp_()
+        sums = P.sum(-1, keepdim=True)
+        return P.div_(sums if sink is None else sums + (sink - top).exp())
+
     def _add_tile(self, one, tangents, rows, columns):
         """The tangents of the heads in these rows, through the output matrices, and their share of the way back."""
         att, count = self.attention, rows.stop - rows.start
         queries, heads = att.grouped(tangents.queries[:, rows]), att.grouped(one.heads[:, rows])
         P, cap_slope = self._logits(att.grouped(one.queries[:, rows]), one.keys, one.at.added, rows, columns)
-        P = (P if one.sums is None else P.sub_(att.grouped(one.sums[:, rows]))).exp_()
+        P = P if one.sums is None else P.sub_(att.grouped(one.sums[:, rows]))
+        P = self._normalised(one, P, rows) if one.near_hard else P.exp_()
         # t = P (q' k + q k'), o' = t v + P v' - rowsum(t) o
         t = torch.bmm(queries, tangents.keys[:, columns].mT, out=self._tile(1, rows, columns)).mul_(P)
         t = t if cap_slope is None else t.mul_(cap_slope)

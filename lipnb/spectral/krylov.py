@@ -79,7 +79,7 @@ class Krylov:
         Whether the Lanczos vector of a step was drawn at random: the start, and what `restart` drew.
     lost : ndarray of bool, shape (b,)
         Whether orthogonalisation ever left more than the product that it began with, which it can only where the basis
-        is not orthonormal: nothing that follows means anything.
+        is not orthonormal, or a product has underflowed: nothing that follows means anything.
     """
 
     def __init__(self, operator: GramOperator, start: Tensor) -> None:
@@ -125,10 +125,13 @@ class Krylov:
         check_finite(length)
         if (off_diagonal < CANCELLED * length).any():
             off_diagonal = self._project_out_again(residual, off_diagonal)
+        tiny = torch.finfo(residual.dtype).tiny
         lost = ~(off_diagonal <= (1 + ROUNDED) * length)  # a projection shortens
+        lost |= (length > 0) & (length * torch.finfo(residual.dtype).eps < tiny)  # a product that has underflowed
         if lost.any():
             self.lost |= lost
             residual[lost], off_diagonal = 0, np.where(lost, 0, off_diagonal)  # so that its neighbours can go on
+        off_diagonal = np.where(off_diagonal < tiny, 0, off_diagonal)  # its inverse may overflow
         self._append(diagonal, off_diagonal)
         residual.mul_(inverse(torch.from_numpy(off_diagonal)).to(residual)[:, None])
         self.previous, self.current = self.current, residual

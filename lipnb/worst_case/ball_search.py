@@ -138,7 +138,7 @@ def on_ball(
     ('fork, ascended', 8.88, True)
     """
     n, R = _checked(attention, n, R, seed, effort)
-    f = _without_idle_biases(attention.expand_groups().to("cpu", torch.float64))
+    f = attention.expand_groups().to("cpu", torch.float64).without_idle_biases()
     if n == 1 and not f.more:  # the map is linear
         effort = 0
     f, domain = domain_of(f, R, ellipsoid).spanned(f)
@@ -195,12 +195,6 @@ def _answer(attention, x, kind):
     x = x.to(attention.dtype)
     f = attention.to("cpu", torch.float64)
     return WorstCase(x.to(attention.device), local_lipschitz(f, x.double(), rtol=1e-6).value.item(), kind)
-
-
-def _without_idle_biases(f):
-    """The map without the biases that change no derivative."""
-    idle = ["output_bias"] + ["value_bias"] * (f.sinks is None) + ["key_bias"] * ({*f.more} <= {Feature.RELATIVE})
-    return f.replace(**dict.fromkeys(idle))
 
 
 def _constructions(f, n, domain, seed, bar):
