@@ -446,7 +446,8 @@ class Attention(Frozen):
     def without_idle_biases(self) -> "Attention":
         """The map without the biases that change no derivative, and whose size would cost digits; made once."""
         idle = idle_biases(self)
-        return self.kept("no idle biases", lambda f: f.replace(**dict.fromkeys(idle))) if idle else self
+        with torch.enable_grad():  # whoever asks first: gradients reach the tensors of the map
+            return self.kept("no idle biases", lambda f: f.replace(**dict.fromkeys(idle))) if idle else self
 
     def combine(self, heads: Tensor) -> Tensor:
         """Output tokens without the output bias, shape (..., n, m), of head outputs (..., h, n, v)."""

@@ -40,7 +40,8 @@ class ScaledWeights:
     @classmethod
     def of(cls, attention, dtype):
         """The weights of `attention`, made once and kept with the map, which does not change."""
-        return attention.kept(("scaled weights", dtype), lambda attention: cls(attention, dtype))
+        bare = attention.without_idle_biases()  # whose products these are: made once for both
+        return bare.kept(("scaled weights", dtype), lambda attention: cls(attention, dtype))
 
     def steepest(self, groups):
         """Roughly the token direction, shape (d,), that value and output matrices stretch most, for `groups` of heads.

@@ -10,6 +10,7 @@ from cases import relative
 
 from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, AttentionJacobian, certify, local_lipschitz
+from lipnb.jacobian import infinity_norm
 from lipnb.jacobian.streamed import StreamedGram
 from lipnb.jacobian.weights import ScaledWeights
 
@@ -139,8 +140,12 @@ def test_gradients_reach_the_tensors_that_a_map_was_made_of():
         assert relative(found[name], expected) < 1e-12 and expected.abs().max() > 0
     f = Attention(**leaves)
     assert local_lipschitz(f, x.repeat(4, 1)).converged and not any(
-        getattr(f.kept(("scaled weights", f.dtype), None), name).requires_grad for name in ("projection", "output")
+        getattr(f.without_idle_biases().kept(("scaled weights", f.dtype), None), name).requires_grad
+        for name in ("projection", "output")
     )
+    leaves["value"].grad = None
+    infinity_norm(f, x).sum().backward()  # by the map without idle biases, which the solve made
+    assert leaves["value"].grad.abs().max() > 0
     f(x).sum().backward()  # after a solve too
 
 
