@@ -125,13 +125,12 @@ class Krylov:
         check_finite(length)
         if (off_diagonal < CANCELLED * length).any():
             off_diagonal = self._project_out_again(residual, off_diagonal)
-        tiny = torch.finfo(residual.dtype).tiny
+        kind = torch.finfo(residual.dtype)
         lost = ~(off_diagonal <= (1 + ROUNDED) * length)  # a projection shortens
-        lost |= (length > 0) & (length * torch.finfo(residual.dtype).eps < tiny)  # a product that has underflowed
+        lost |= (length > 0) & (length * kind.eps < kind.tiny)  # a product that has underflowed
         if lost.any():
             self.lost |= lost
             residual[lost], off_diagonal = 0, np.where(lost, 0, off_diagonal)  # so that its neighbours can go on
-        off_diagonal = np.where(off_diagonal < tiny, 0, off_diagonal)  # its inverse may overflow
         self._append(diagonal, off_diagonal)
         residual.mul_(inverse(torch.from_numpy(off_diagonal)).to(residual)[:, None])
         self.previous, self.current = self.current, residual
