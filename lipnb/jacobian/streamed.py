@@ -188,13 +188,21 @@ class StreamedGram(GramOperator):
         return P.div_(sums if sink is None else sums + (sink - top).exp())
 
     def _add_tile(self, one, tangents, rows, columns):
-        """The tangents of the heads in these rows, through the output matrices, and their share of the way back."""
+        r"""The tangents of the heads in these rows, through the output matrices, and their share of the way back.
+
+        .. math::
+            t = P \circ \kappa' \circ (\dot q k^\top + q \dot k^\top), \quad
+            \dot o = t v + P \dot v - \mathrm{rowsum}(t)\, o, \quad
+            w = W_O^\top W_O \dot o, \quad z = P \circ \kappa' \circ (w v^\top - \mathrm{rowsum}(w \circ o)),
+
+        and back: z k to the queries, :math:`z^\top q` to the keys, :math:`P^\top w` to the values. Where attention is
+        nearly hard, the sums of rows are taken off t and z themselves.
+        """
         att, count = self.attention, rows.stop - rows.start
         queries, heads = att.grouped(tangents.queries[:, rows]), att.grouped(one.heads[:, rows])
         P, cap_slope = self._logits(att.grouped(one.queries[:, rows]), one.keys, one.at.added, rows, columns)
         P = P if one.sums is None else P.sub_(att.grouped(one.sums[:, rows]))
         P = self._normalised(one, P, rows) if one.near_hard else P.exp_()
-        # t = P (q' k + q k'), o' = t v + P v' - rowsum(t) o
         t = torch.bmm(queries, tangents.keys[:, columns].mT, out=self._tile(1, rows, columns)).mul_(P)
         t = t if cap_slope is None else t.mul_(cap_slope)
         total = t.sum(-1, keepdim=True)
@@ -203,13 +211,12 @@ class StreamedGram(GramOperator):
         o = torch.bmm(t, one.at.value[:, columns]).baddbmm_(P, tangents.value[:, columns])
         if not one.near_hard:
             o.addcmul_(total, heads, value=-1)
-        # W_O^T W_O, with the token weights between
+        # w, with the token weights between W_O and its transpose
         joined = att.ungrouped(o, count).transpose(0, 1).flatten(1)
         if (root := one.at.root) is not None:
             joined = joined * root[rows] ** 2
         through = self.weights.through_output(joined).unflatten(-1, (att.heads, att.value_width))
         w = att.grouped(through.transpose(0, 1)).contiguous()
-        # z = P (w v - rowsum(w o)), and back: z k, z^T q, P^T w
         tangents.back_value[:, columns].baddbmm_(P.mT, w)
         spread = torch.zeros_like(total) if one.near_hard else -(w * heads).sum(-1, keepdim=True)
         z = torch.bmm(torch.cat([w, spread], -1), one.values[:, columns].mT, out=t).mul_(P)

@@ -13,8 +13,8 @@ of coefficients :math:`a_i, b_i`, :math:`\theta` its largest eigenvalue, and :ma
 3. *Together.* The sum increases beyond :math:`\theta`. Where it has reached :math:`1 / \gamma^2` at a point t,
    :math:`\lambda > t` contradicts 1: `Certificate.christoffel`; the least such t is found by `Certificate.upper`.
 4. *Vectors that are orthonormal up to e in each entry of their Gram matrix* turn the 1 of Bessel's inequality into
-   :math:`1 + (j + 1) e`: `Certificate.christoffel` counts :math:`e` = `krylov.LOST` eps, which `Krylov.close` checks of
-   all vectors but the last.
+   :math:`1 + (j + 1) e`: `Certificate.christoffel` counts :math:`e` = `krylov.LOST` eps, which
+   `Krylov.check_orthonormal` checks of all vectors but the last.
 5. *Rounded products* are taken to be off by at most :math:`\nu` = `krylov.NOISE` eps :math:`\lambda` along u; a
    direction added by `Krylov.restart` is as long, and counts as rounding too. Then :math:`\langle u, v_1 \rangle =
    \langle u, v_{i+1} \rangle / q_i(\lambda) + r_i`, with r_i made of rounding (theorem in the notes of `lanczos`), and

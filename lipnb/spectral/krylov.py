@@ -154,14 +154,17 @@ class Krylov:
         self._next_random = np.zeros(len(self.random), dtype=bool)
 
     def close(self, rows: np.ndarray) -> None:
-        """Let the items of `rows`, a mask, go on no longer; those whose vectors are not orthonormal are `lost`."""
+        """Let the items of `rows`, a mask, go on no longer."""
+        self.open = self.open & ~rows
+
+    def check_orthonormal(self, rows: np.ndarray) -> None:
+        """Of the items of `rows`, a mask, those whose vectors are not orthonormal are `lost`."""
         for row in np.flatnonzero(rows):
             vectors = self.basis[: self.steps, row]
             gram = vectors @ vectors.mT
             gram.diagonal().sub_(1)
             # |V^T V - 1| in each entry
             self.lost[row] |= not gram.abs().amax().item() <= LOST * torch.finfo(gram.dtype).eps
-        self.open = self.open & ~rows
 
     def restart(self, lengths: np.ndarray) -> None:
         """Add a fresh random direction, of these `lengths`, to what led out of each row's space; NaN: none.

@@ -123,7 +123,8 @@ def lanczos(
         if decision is None:  # no Ritz value can have changed the answer
             continue
         closing = krylov.open & (decision.done | decision.precision_limited | krylov.lost | last)
-        krylov.close(closing)  # which tests that their vectors are orthonormal
+        krylov.check_orthonormal(closing)
+        krylov.close(closing)
         stopped.record(krylov, decision, closing, policy.upper(krylov, decision, closing))
         krylov.restart(np.where(krylov.open, decision.restart, np.nan))
     return stopped.answer(operator, rtol)
