@@ -1,17 +1,17 @@
 """Two-sided, guaranteed bounds on the local Lipschitz constant of attention at an input."""
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lipnb.attention import Attention
+from lipnb.attention import Attention, check_attention
 from lipnb.attention.features import alive
 from lipnb.attention.units import in_units
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
 from lipnb.bounds.rounded_linearization import RoundedLinearization
 from lipnb.bounds.rounding import RoundingErrors, gamma
+from lipnb.checks import number, whole
 from lipnb.scaling import shifted
 from lipnb.spectral import lanczos, start_vectors
 
@@ -116,7 +116,9 @@ def certify(
     ------
     ValueError
         As `Attention.check_input`; "certify needs a lipnb.Attention ..."; "certify knows dot-product scores only ...";
-        "columns must be ..."; "rtol must lie ...".
+        "columns must be 0 or more ..."; "rtol must lie ...".
+    TypeError
+        "columns must be a whole number ...", "seed must be ...", "rtol must be a number ...".
 
     Notes
     -----
@@ -147,17 +149,11 @@ def certify(
     >>> round(bracket.lower.item(), 6), round(bracket.upper.item(), 6)  # few unknowns: all columns are exact
     (2.610362, 2.610362)
     """
-    if not isinstance(attention, Attention):
-        raise ValueError(
-            f"certify needs a lipnb.Attention, whose Jacobian is known in closed form, got "
-            f"{type(attention).__name__}: for any other map lipnb.local_lipschitz gives a lower bound, and an upper "
-            "one with a probability."
-        )
+    check_attention(attention, "certify")
     attention.check_score("certify")
     attention.check_input(x, weights)
-    if columns is not None and not (math.isfinite(columns) and int(columns) == columns and columns >= 0):
-        raise ValueError(f"columns must be a whole number, 0 or more, got {columns!r}.")
-    if not 1e-14 <= rtol < 1:
+    seed, columns = whole("seed", seed), None if columns is None else whole("columns", columns, 0)
+    if not 1e-14 <= number("rtol", rtol) < 1:
         raise ValueError(f"rtol must lie between 1e-14 and 1, got {rtol}.")
     attention, batch, (n, d) = attention.to(dtype=torch.float64), x.shape[:-2], x.shape[-2:]
     x = x.double()

@@ -62,20 +62,36 @@ def holds(condition: Tensor) -> bool:
         return True
 
 
-def as_double(value) -> Tensor:
-    """`value` as a float64 tensor: of a list with all its digits, of a tensor where it lies.
+def dense(name: str, value, **new) -> Tensor:
+    """`value`, a `new` tensor of it where it is none, with real numbers that can be read; else one sentence."""
+    try:
+        tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, **new)
+    except (TypeError, ValueError, RuntimeError) as error:  # what PyTorch raises differs
+        kind = type(value).__name__
+        raise ValueError(f"{name} must be a tensor of real numbers, got {kind}: use torch.as_tensor(...).") from error
+    for wrong, sentence in (
+        (tensor.is_complex(), "real, got complex numbers: use .real"),
+        (tensor.layout != torch.strided, "dense, got a sparse or nested tensor: use .to_dense()"),
+        (tensor.is_meta, "on a device, got a meta tensor, which holds no numbers: load them first"),
+    ):
+        if wrong:
+            raise ValueError(f"{name} must be {sentence}.")
+    return tensor
+
+
+def as_double(name: str, value) -> Tensor:
+    """`value` as a float64 tensor, checked: of a list with all its digits, of a tensor where it lies.
 
     PyTorch alone rounds a list to its default type, and moves a tensor to its default device.
     """
-    if isinstance(value, Tensor):
-        return value.double()
-    return torch.as_tensor(value, dtype=torch.float64, device="cpu")
+    exact = {} if hasattr(value, "dtype") else {"dtype": torch.float64}  # of an array, it would drop imaginary parts
+    return dense(name, value, device="cpu", **exact).double()
 
 
 def real_tensor(name: str, value, dimensions) -> Tensor:
     """`value` as a floating point tensor, or one sentence saying what is wrong with it."""
-    tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)  # moves it to the default device
-    if not tensor.is_floating_point():
+    tensor = dense(name, value)  # of a list: on the default device
+    if not tensor.is_floating_point() or tensor.dtype.itemsize < torch.float16.itemsize:
         raise ValueError(f"{name} must be a real floating point tensor, got {tensor.dtype}: use .float() or .double().")
     if tensor.ndim != len(dimensions):
         raise ValueError(
@@ -100,6 +116,7 @@ def check_tolerance(rtol: float, x: Tensor) -> None:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise ValueError("x must be a floating point tensor of shape (..., n, d): use torch.as_tensor(x).double().")
     check_precision(x)
+    number("rtol", rtol)
     least = 8 * torch.finfo(x.dtype).eps
     if not least <= rtol < 1:
         raise ValueError(f"rtol must lie between {least:.1e} (what {x.dtype} resolves) and 1, got {rtol}.")
@@ -118,6 +135,7 @@ def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device
             f"x is {x.dtype} on {x.device} but the attention is {dtype} on {device}: "
             "use x.to(...) or attention.to(...)."
         )
+    dense("x", x)
     if not holds(torch.isfinite(x)):
         raise ValueError("x holds NaN or infinite values: remove them first.")
 
@@ -160,9 +178,23 @@ def check_weights(weights: Tensor, x: Tensor) -> None:
         raise ValueError("weights must be positive and finite: leave out the tokens of weight zero.")
 
 
+def check_vector(name: str, u: Tensor, shape: tuple[int, ...], x: Tensor, *, several: bool) -> None:
+    """Raise one clear sentence unless a Jacobian at `x` can be multiplied with `u` of this shape, or `several` such.
+
+    Numbers are not looked at, which would wait for a GPU at each product: NaN gives NaN.
+    """
+    fits = isinstance(u, Tensor) and u.shape[-len(shape) if several else 0 :] == shape and u.numel()
+    if not fits or (u.dtype, u.device, u.layout) != (x.dtype, x.device, torch.strided):
+        got = f"{tuple(u.shape)} in {u.dtype} on {u.device}" if isinstance(u, Tensor) else type(u).__name__
+        raise ValueError(
+            f"{name} must have shape {tuple(shape)}{' (leading dimensions may be added)' * several} and be a dense "
+            f"tensor in {x.dtype} on {x.device}, as x is, got {got}."
+        )
+
+
 def square(A):
     """`A` as a finite float64 matrix of shape (d, d), or one sentence."""
-    A = as_double(A)
+    A = as_double("A", A)
     if A.ndim != 2 or A.shape[0] != A.shape[1] or not A.numel():
         raise ValueError(f"A must be square, shape (d, d), got {tuple(A.shape)}.")
     if not torch.isfinite(A).all():
@@ -180,12 +212,17 @@ def number(name, value):
     return value
 
 
-def whole(name, value):
-    """A whole number, checked; TypeError for anything else, 2.5 and "2" included."""
+def whole(name, value, least=-math.inf):
+    """A whole number from `least` on, checked; TypeError for anything else, 2.5, "2" and True included."""
     try:
-        return operator.index(value)
+        found = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be a whole number, got {value!r}.") from None
+        found = None
+    if found is None or isinstance(value, bool):
+        raise TypeError(f"{name} must be a whole number, got {value!r}.")
+    if found < least:
+        raise ValueError(f"{name} must be {least} or more, got {found}.")
+    return found
 
 
 def count(n):

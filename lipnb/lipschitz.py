@@ -10,6 +10,7 @@ from torch import Tensor
 from lipnb.attention import Attention
 from lipnb.checks import check_list, check_list_of_weights, check_tolerance, check_weights, number, whole
 from lipnb.jacobian import gemm
+from lipnb.jacobian.autodiff import check_map
 from lipnb.jacobian.operators import AutodiffGram, DenseGram, double_operator, operator_of, operators_of
 from lipnb.spectral import SpectralNorm, dense_norm, each_field, joined, lanczos, power_iteration, put, start_vectors
 
@@ -201,23 +202,6 @@ def local_lipschitz(
     )
 
 
-def _check_map(f):
-    """Raise one sentence for what is no map of tokens, with the map that was likely meant."""
-    kind = type(f).__name__
-    if isinstance(f, torch.nn.MultiheadAttention):
-        raise ValueError(
-            "nn.MultiheadAttention takes queries, keys and values and gives two outputs, no map of tokens alone: with "
-            "one made with batch_first=True, and in .eval(), give f = lambda x: mha(x, x, x, need_weights=False)[0]."
-        )
-    if hasattr(f, "attention") and hasattr(f, "network") and hasattr(f, "activations"):  # lipnb.models.Model
-        raise ValueError(
-            f"{f.name} is a whole model: give one of its layers, f = model.attention(layer) at x = "
-            "model.activations(token_ids, layer), or all of it, f = model.network()."
-        )
-    if not callable(f):
-        raise ValueError(f"f must be an Attention or a callable, got {kind}: the map comes first, then the tokens.")
-
-
 @dataclass(frozen=True)
 class Options:
     """How a constant is to be found, as `local_lipschitz` takes it."""
@@ -282,7 +266,7 @@ class _Group(NamedTuple):
 
 def _checked(f, x, weights, options):
     """The inputs, those of a list by length; ValueError or TypeError for whatever of map, inputs, options is wrong."""
-    _check_map(f)
+    check_map(f)
     if isinstance(x, (list, tuple)):
         check_list(x)
         if weights is not None:

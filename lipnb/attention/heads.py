@@ -12,7 +12,7 @@ from lipnb.attention.parameters import Frozen, Parameter, checked_settings, chec
 from lipnb.attention.rope_norm import Local, Norm, rotation
 from lipnb.checks import check_tokens, check_weights, real_tensor
 
-__all__ = ["Attention"]
+__all__ = ["Attention", "check_attention"]
 
 ALL = slice(None)
 
@@ -133,7 +133,7 @@ class Attention(Frozen):
         settings = checked_settings(own, locals())
         (h, k, d), (g, v, _) = own["query"].shape, own["value"].shape
         m = h * v if own["output"] is None else own["output"].shape[1]
-        vars(self).update(settings, own=own, _settings=settings, _kept={})
+        vars(self).update(settings, _own=own, _settings=settings, _kept={})
         vars(self).update(heads=h, groups=g, key_width=k, width=d, value_width=v, output_width=m)
         vars(self).update(dtype=own["query"].dtype, device=own["query"].device, more=features(self))
 
@@ -224,7 +224,9 @@ class Attention(Frozen):
         kim2021lipschitz, L2 multi-head attention. `lipnb.bounds.l2_upper` bounds its Lipschitz constant.
         """
         query, value = real_tensor("query", query, ("h", "k", "d")), real_tensor("value", value, ("h", "v", "d"))
-        folded = value @ query.mT @ query * query.shape[1] ** -0.5 if value.shape[2] == query.shape[2] else value
+        kinds = ((one.shape[0], one.shape[2], one.dtype, one.device) for one in (query, value))
+        same = len({*kinds}) == 1  # else the constructor says what differs
+        folded = value @ query.mT @ query * query.shape[1] ** -0.5 if same else value
         return cls(query, query, folded, output, masked=masked, score="l2")
 
     def __repr__(self) -> str:
@@ -467,3 +469,12 @@ class Attention(Frozen):
         query, key, value = self.project(x)
         out = self.combine(self.average(self.probabilities_of(query, key, weights), value))
         return out if self.own["output_bias"] is None else out + self.own["output_bias"]
+
+
+def check_attention(f, what: str) -> None:
+    """Raise one clear sentence unless `f` is an `Attention`, which `what` needs."""
+    if not isinstance(f, Attention):
+        raise ValueError(
+            f"{what} needs a lipnb.Attention, whose Jacobian is known in closed form, got {type(f).__name__}: a layer "
+            "of a model is model.attention(layer), and lipnb.local_lipschitz measures any other map of tokens."
+        )

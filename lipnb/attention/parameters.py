@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any, Generic, Self, TypeVar, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lipnb.checks import real_tensor
+from lipnb.checks import number, real_tensor
 
 __all__ = ["Frozen", "Parameter", "checked_settings", "checked_tensors"]
 
@@ -28,7 +30,7 @@ class Parameter(Generic[Kind]):
     hint : str
         What a sentence adds to the shape that is needed; "{h}" is a size.
     required : bool
-        Whether it must be there and not be empty.
+        Whether it must be there.
     own_type : bool
         Whether it has a floating point type of its own, which `Frozen.to` leaves as it is.
     """
@@ -55,8 +57,9 @@ class Parameter(Generic[Kind]):
             return None
         known = [str(sizes.get(axis, axis)) for axis in self.axes]
         tensor = real_tensor(self.name, tensor, known)
-        if self.required and not tensor.numel():
-            raise ValueError("query, key and value need at least one head, one row and one column.")
+        if not (tensor.numel() or self.own_type):
+            got = tuple(tensor.shape)
+            raise ValueError(f"{self.name} needs at least one head, one row and one column, got shape {got}.")
         fits = all(sizes.setdefault(axis, size) == size for axis, size in zip(self.axes, tensor.shape, strict=True))
         if not (fits and sizes["h"] % sizes.get("g", 1) == 0 and sizes.get("2w+1", 1) % 2):
             shape = f"({', '.join(known)}{',' * (len(known) == 1)}){self.hint.format(**sizes)}"
@@ -67,11 +70,16 @@ class Parameter(Generic[Kind]):
 class Frozen:
     """A record of tensors and settings that never change: what is made of them can be kept."""
 
-    own: dict[str, Any]  # its tensors, or None, by name: for reading; who may write is given the copies of `Parameter`
     dtype: torch.dtype  # of its tensors; inputs must have the same
     device: torch.device
+    _own: dict[str, Any]
     _settings: dict[str, Any]
     _kept: dict
+
+    @property
+    def own(self) -> MappingProxyType[str, Any]:
+        """Its tensors, or None, by name: for reading; who may write is given the copies of `Parameter`."""
+        return MappingProxyType(self._own)
 
     @classmethod
     def table(cls) -> dict[str, Parameter]:
@@ -142,13 +150,20 @@ def checked_tensors(table: dict[str, Parameter], given: dict[str, Any]) -> dict[
 
 def checked_settings(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """The settings `given` of a map with the tensors `own`, each in its type; ValueError for what makes no sense."""
-    scale, score, window, cap, norm_eps = (given[name] for name in ("scale", "score", "window", "cap", "norm_eps"))
+    score, window = given["score"], given["window"]
+    scale, cap = (None if given[name] is None else float(number(name, given[name])) for name in ("scale", "cap"))
+    norm_eps = float(number("norm_eps", given["norm_eps"]))
     for fits, sentence in (
+        *(
+            (isinstance(given[name], bool | np.bool_), f"{name} must be True or False, got {given[name]!r}.")
+            for name in ("masked", "joint_norm")
+        ),
         (score in SCORES, f"score must be one of {SCORES}, got {score!r}."),
         (
             window is None or (type(window) is int and window > 0),
             f"window must be None or how many tokens each one sees on a side, 1 or more, got {window!r}.",
         ),
+        (scale is None or math.isfinite(scale), f"scale must be None or a finite number, got {scale!r}."),
         (cap is None or 0 < cap < math.inf, f"cap must be None or a positive number, got {cap!r}."),
         (0 <= norm_eps < math.inf, f"norm_eps must be a finite number, 0 or more, got {norm_eps!r}."),
         (
@@ -159,11 +174,11 @@ def checked_settings(own: dict[str, Any], given: dict[str, Any]) -> dict[str, An
         if not fits:
             raise ValueError(sentence)
     return {
-        "scale": own["query"].shape[1] ** -0.5 if scale is None else float(scale),
+        "scale": own["query"].shape[1] ** -0.5 if scale is None else scale,
         "masked": bool(given["masked"]),
         "score": score,
         "window": window,
-        "cap": None if cap is None else float(cap),
-        "norm_eps": float(norm_eps),
+        "cap": cap,
+        "norm_eps": norm_eps,
         "joint_norm": bool(given["joint_norm"]),
     }

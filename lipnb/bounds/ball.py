@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from lipnb.attention import Attention, Feature
+from lipnb.attention import Attention, Feature, check_attention
 from lipnb.bounds.heads import IN_USE, heads_on_ball
 from lipnb.bounds.layer_norm import layer_norm_radius, norm_ellipsoid
 from lipnb.bounds.multihead_norms import Region, Sizes, sizes_of_heads, sizes_of_layer
@@ -76,12 +76,12 @@ def ball_upper(
     Raises
     ------
     TypeError
-        "attention must be a lipnb.Attention ..." (of other maps, such as those that `lipnb.models` knows by automatic
-        differentiation alone, nothing is proved on a ball), "n must be a number ...", "R must be a number ...".
+        "n must be a number ...", "R must be a number ...".
     ValueError
-        "ball_upper knows dot-product scores only ...", "... not a window on both sides ...", "R must be ...",
-        "ellipsoid must be (gain, shift) ...", "gain must ...", "shift must ...",
-        "no bound holds with norm_eps=0 where ...".
+        "ball_upper needs a lipnb.Attention ..." (of other maps, such as those that `lipnb.models` knows by automatic
+        differentiation alone, nothing is proved on a ball), "ball_upper knows dot-product scores only ...", "... not a
+        window on both sides ...", "R must be ...", "ellipsoid must be (gain, shift) ...", "gain must ...", "shift must
+        ...", "no bound holds with norm_eps=0 where ...".
     OverflowError
         "the bound is exp(...), beyond the largest float: use log=True."
 
@@ -119,11 +119,7 @@ def ball_upper(
     >>> second.heads, math.isfinite(ball_upper(second, 10, 1.0))
     (1, True)
     """
-    if not isinstance(attention, Attention):
-        raise TypeError(
-            f"attention must be a lipnb.Attention, got {type(attention).__name__}: of other maps no bound on a ball is "
-            "proved here; lipnb.local_lipschitz measures them at an input."
-        )
+    check_attention(attention, "ball_upper")
     attention.check_plain("ball_upper", also=IN_USE)
     n = count(n)
     att, size = _of_size_one(attention.expand_groups().to("cpu", torch.float64))

@@ -234,8 +234,8 @@ def multi_head_upper(output: torch.Tensor, head_bounds: Sequence[float]) -> floa
     >>> round(multi_head_upper(output, [1.0, 2.0, 3.0]), 6)
     6.0
     """
-    output = as_double(output)
-    bounds = as_double(head_bounds).to(output.device)
+    output = as_double("output", output)
+    bounds = as_double("head_bounds", head_bounds).to(output.device)
     if output.ndim != 3:
         raise ValueError(f"output must have shape (h, m, v), got {tuple(output.shape)}.")
     if bounds.shape != output.shape[:1]:
@@ -279,8 +279,8 @@ def biased_upper(A: torch.Tensor, V: torch.Tensor, n: int, R: float, c: torch.Te
     14.387495
     """
     A_norm, V_norm = norms(A, V)
-    c = as_double(c)
-    if c.shape != as_double(A).shape[:1] or not torch.isfinite(c).all():
+    c = as_double("c", c)
+    if c.shape != as_double("A", A).shape[:1] or not torch.isfinite(c).all():
         raise ValueError(f"c must have shape (d,) = ({len(A)},) and finite entries, got {tuple(c.shape)}.")
     reach = A_norm * radius(R) + length(c).item()
     return general(logit_bound(A_norm, R), product(R, reach), V_norm, count(n))
@@ -324,7 +324,7 @@ def column_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor, *, masked: b
     (3.0, 3.252946)
     """
     A_norm, V_norm = norms(A, V)
-    A, x = as_double(A), _tokens(x, len(A))
+    A, x = as_double("A", A), _tokens(x, len(A))
     logits = x @ A.mT @ x.mT
     if masked:
         logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
@@ -370,7 +370,7 @@ def spread_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor) -> torch.Ten
     4.3301
     """
     A_norm, V_norm = norms(A, V)
-    A, x = as_double(A), _tokens(x, len(A))
+    A, x = as_double("A", A), _tokens(x, len(A))
     r = (x - enclosing_center(x)[..., None, :]).norm(dim=-1).amax(-1)
     reach = (x @ A.mT).norm(dim=-1).amax(-1)
     return spread(A_norm, V_norm, r, reach, x.shape[-2]) * (1 + 1e-12)
@@ -378,7 +378,7 @@ def spread_upper(A: torch.Tensor, V: torch.Tensor, x: torch.Tensor) -> torch.Ten
 
 def _tokens(x, d):
     """Tokens (..., n, d) in float64, or one sentence."""
-    x = as_double(x)
+    x = as_double("x", x)
     if x.ndim < 2 or x.shape[-1] != d or not x.numel():
         raise ValueError(f"x must have shape (..., n, d) with d = {d} and n >= 1, got {tuple(x.shape)}.")
     if not torch.isfinite(x).all():

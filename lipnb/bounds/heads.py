@@ -18,7 +18,7 @@ import torch
 from lipnb.attention import Attention, Feature
 from lipnb.bounds.castin import column, enclosing_center, general, general_sharp, spread
 from lipnb.bounds.mean_field import log_masked, log_masked_sharp, log_mean_field, log_mean_field_sharp
-from lipnb.bounds.norms import LEAST, HeadNorms, answer, head_norms, log_of, triangle
+from lipnb.bounds.norms import LEAST, HeadNorms, answer, check_sequence, head_norms, log_of, plain_heads, triangle
 from lipnb.bounds.rounding import largest_singular, largest_singular_of_each
 from lipnb.bounds.yudin import attention_at, two_largest, yudin
 from lipnb.checks import at_once, count, radius
@@ -62,6 +62,8 @@ def heads_on_ball(norms: HeadNorms, n: int, R: float, masked: bool) -> dict[str,
     >>> {name: round(log, 4) for name, log in logs.items()}
     {'general': 2.0716, 'general_sharp': 1.6094, 'mean_field': 3.3863, 'mean_field_sharp': 1.862}
     """
+    if not isinstance(norms, HeadNorms):
+        raise ValueError(f"norms must be those of head_norms(attention), got {type(norms).__name__}.")
     n, R = count(n), radius(R)
     field, field_sharp = (log_masked, log_masked_sharp) if masked else (log_mean_field, log_mean_field_sharp)
     heads = []
@@ -111,8 +113,8 @@ def heads_at_input(attention: Attention, norms: HeadNorms, x: torch.Tensor) -> d
     >>> {name: round(log, 4) for name, log in logs.items()}
     {'spread': 1.4656, 'column': 1.0986, 'yudin': 0.5802}
     """
-    attention = attention.expand_groups()
-    attention.check_plain("this bound")
+    attention = plain_heads("heads_at_input", attention)
+    check_sequence(attention, x)
     att, x = attention.to(dtype=torch.float64), x.double()
     P, slopes = attention_at(att, x)
     R, n = torch.linalg.vector_norm(x, dim=-1).max(), len(x)
@@ -168,8 +170,7 @@ def max_token_upper(attention: Attention, R: float) -> float:
     >>> round(max_token_upper(f, 3.0), 6)
     19.0
     """
-    attention = attention.expand_groups()
-    attention.check_plain("max_token_upper", also=(Feature.RELATIVE,))
+    attention = plain_heads("max_token_upper", attention, also=(Feature.RELATIVE,))
     # what is added by distance changes no derivative of the logits
     norms, R = head_norms(attention.replace(relative=None)), radius(R)
     heads = norms.WV * (1 + 2 * norms.A * R * R + norms.c * R)
@@ -213,11 +214,8 @@ def max_token_terms(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> round(max_token_terms(f, torch.eye(2).double()).item(), 4)
     1.9493
     """
-    attention = attention.expand_groups()
-    attention.check_plain("max_token_terms", also=(Feature.RELATIVE,))
-    attention.check_input(x)
-    if x.ndim != 2:
-        raise ValueError(f"x must hold one sequence, shape (n, d), got {tuple(x.shape)}.")
+    attention = plain_heads("max_token_terms", attention, also=(Feature.RELATIVE,))
+    check_sequence(attention, x)
     att, x = attention.to(dtype=torch.float64), x.double()
     query, key, value = att.project(x)
     P = att.probabilities_of(query, key)

@@ -6,7 +6,7 @@ import torch
 from scipy.special import lambertw
 
 from lipnb.bounds.rounding import largest_singular
-from lipnb.checks import count, real_tensor
+from lipnb.checks import count, number, real_tensor
 
 __all__ = ["l2_growth", "l2_growth_sharp", "l2_upper", "l2_upper_sharp", "phi_inverse", "printed_l2_upper"]
 
@@ -41,6 +41,7 @@ def phi_inverse(y: float) -> float:
     >>> round(x, 6), round(x * math.exp(x + 1), 6)
     (1.383462, 15.0)
     """
+    y = number("y", y)
     if not 0 <= y < math.inf:
         raise ValueError(f"y must be a number of at least 0, got {y!r}.")
     return float(lambertw(y / math.e).real)
@@ -90,7 +91,7 @@ def l2_upper(query: torch.Tensor, value: torch.Tensor, output: torch.Tensor | No
     >>> round(l2_upper(eye, eye, None, 16), 4), round(l2_upper(eye, eye, None, 16, math.inf), 4)
     (18.4805, 6.241)
     """
-    if p not in (2, math.inf):
+    if number("p", p) not in (2, math.inf):
         raise ValueError(f"p must be 2 or math.inf, got {p!r}.")
     if p == 2:
         return l2_growth(n) * _heads(query, value, output, exponent=4)

@@ -2,7 +2,7 @@
 
 import torch
 
-from lipnb.attention import Attention, Feature
+from lipnb.attention import Attention, Feature, check_attention
 from lipnb.spectral import lanczos, start_vectors
 
 __all__ = ["chosen_tokens", "large_radius_limit"]
@@ -43,6 +43,7 @@ def chosen_tokens(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> chosen_tokens(f, torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]).double())
     tensor([[1, 1, 2]])
     """
+    check_attention(attention, "chosen_tokens")
     attention.check_plain("chosen_tokens", also=KNOWN)
     attention.check_input(x)
     x, bare = x.double(), attention.to(dtype=torch.float64).replace(query_bias=None, key_bias=None)

@@ -5,7 +5,7 @@ import math
 import torch
 from scipy.optimize import brentq
 
-from lipnb.checks import as_double, real_tensor
+from lipnb.checks import as_double, number, real_tensor
 
 __all__ = ["layer_norm_radius", "norm_layer_upper"]
 
@@ -54,8 +54,8 @@ def layer_norm_radius(gain: torch.Tensor, shift: torch.Tensor | None) -> float:
     >>> round(layer_norm_radius(torch.ones(4), torch.zeros(4)), 6)
     2.0
     """
-    gain = as_double(gain)
-    rms, shift = shift is None, torch.zeros_like(gain) if shift is None else as_double(shift)
+    gain = as_double("gain", gain)
+    rms, shift = shift is None, torch.zeros_like(gain) if shift is None else as_double("shift", shift)
     fits = gain.ndim == 1 and gain.shape == shift.shape and len(gain) > 1
     if not fits or not torch.isfinite(torch.cat([gain, shift])).all():
         raise ValueError(
@@ -124,11 +124,11 @@ def norm_layer_upper(
     2.0
     """
     gain = real_tensor("gain", gain, "d").double()
-    if not gain.numel() or not 0 <= eps < float("inf"):
+    if not gain.numel() or not 0 <= number("eps", eps) < math.inf:
         raise ValueError(f"eps must be a finite number, 0 or more, and gain not empty, got eps = {eps!r}.")
     if x is None:
-        return gain.abs().amax() / as_double(eps).sqrt()
-    x = as_double(x)
+        return gain.abs().amax() / as_double("eps", eps).sqrt()
+    x = as_double("x", x)
     if not x.ndim or x.shape[-1] != len(gain) or not torch.isfinite(x).all():
         raise ValueError(
             f"x must have shape (..., {len(gain)}), as gain has, and finite entries, got {tuple(x.shape)}."
@@ -138,4 +138,4 @@ def norm_layer_upper(
     for _ in range(2 if centred else 0):  # twice: the first mean is rounded
         x = x - x.mean(-1, keepdim=True)
     spread = size[..., 0] * x.square().mean(-1).sqrt()
-    return gain.abs().amax() / torch.hypot(spread, as_double(eps).sqrt())
+    return gain.abs().amax() / torch.hypot(spread, as_double("eps", eps).sqrt())

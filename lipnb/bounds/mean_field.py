@@ -6,6 +6,7 @@ import torch
 from scipy.special import beta, betainc
 
 from lipnb.bounds.norms import answer, growth_rate, log_of, log_sum, logit_bound, norms
+from lipnb.checks import number
 
 __all__ = [
     "masked_mean_field_upper",
@@ -17,7 +18,7 @@ __all__ = [
 
 
 def _exponent(p):
-    if not p > 1:
+    if not number("p", p) > 1:
         raise ValueError(f"p must be more than 1, got {p!r}: at p = 1 no bound is uniform in the measure.")
 
 

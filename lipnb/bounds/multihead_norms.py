@@ -68,7 +68,7 @@ def _factors(att, region):
 
 def wide(offset, spread, part):
     r""":math:`[b / \sqrt{1 - p}, B / \sqrt p]`, whose norm bounds :math:`|b + B u|` over :math:`|u| \le 1`, any p."""
-    part = as_double(part).clamp(1e-12, 1 - 1e-12)
+    part = as_double("part", part).clamp(1e-12, 1 - 1e-12)
     return torch.cat([offset / (1 - part).sqrt(), spread / part.sqrt()], dim=-1)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lipnb.attention import Attention
+from lipnb.attention import Attention, Feature, check_attention
 from lipnb.bounds.rounding import largest_singular
 from lipnb.checks import as_double, radius, square
 
@@ -17,7 +17,7 @@ LEAST = 1e-300  # what the norm of a product counts at least: entries that under
 
 def norms(A, V):
     """Spectral norms of A (d, d) and V (m, d), as upper bounds with their rounding."""
-    A, V = square(A), as_double(V)
+    A, V = square(A), as_double("V", V)
     if V.ndim != 2 or V.shape[1] != A.shape[0] or not V.numel():
         raise ValueError(
             f"A must be square, shape (d, d), and V of shape (m, d), got {tuple(A.shape)} and {tuple(V.shape)}."
@@ -30,6 +30,21 @@ def norms(A, V):
 def triangle(matrix):
     """R of matrix = Q R: :math:`|M y| = |R y|`."""
     return torch.linalg.qr(matrix, mode="r").R
+
+
+def plain_heads(what: str, attention: Attention, also: tuple[Feature, ...] = ()) -> Attention:
+    """The map that `what` was given, keys written out; one sentence unless it has heads that `what` knows."""
+    check_attention(attention, what)
+    attention = attention.expand_groups()
+    attention.check_plain(what, also=also)
+    return attention
+
+
+def check_sequence(attention: Attention, x: torch.Tensor) -> None:
+    """Raise one clear sentence unless `x` holds the tokens (n, d) of one sequence for this map."""
+    attention.check_input(x)
+    if x.ndim != 2:
+        raise ValueError(f"x must hold one sequence, shape (n, d), got {tuple(x.shape)}.")
 
 
 class HeadNorms(NamedTuple):
@@ -61,9 +76,7 @@ def head_norms(attention: Attention) -> HeadNorms:
     >>> [round(norm.item(), 6) for norm in head_norms(f)]
     [1.0, 1.0, 1.0, 1.0, 0.0]
     """
-    attention = attention.expand_groups()
-    attention.check_plain("this bound")
-    att = attention.to(dtype=torch.float64)
+    att = plain_heads("head_norms", attention).to(dtype=torch.float64)
 
     def joined(left, right, scale=1.0):  # of what does not vanish: never below `LEAST`, to which it may underflow
         there = (left != 0).any(-1).any(-1) & (right != 0).any(-1).any(-1) & (scale != 0)

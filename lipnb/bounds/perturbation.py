@@ -65,10 +65,10 @@ from lipnb.attention.features import alive
 from lipnb.attention.units import in_units
 from lipnb.bounds.castin import biased_upper
 from lipnb.bounds.columns import sizes_of_columns, upper_by_columns
-from lipnb.bounds.norms import triangle
+from lipnb.bounds.norms import check_sequence, plain_heads, triangle
 from lipnb.bounds.rounded_linearization import RoundedLinearization
 from lipnb.bounds.rounding import MORE, TINY, RoundingErrors, gamma, largest_singular, length, sums_counted
-from lipnb.checks import at_once
+from lipnb.checks import as_double, at_once
 from lipnb.scaling import shifted
 
 __all__ = ["Nearby", "nearby_upper"]
@@ -154,14 +154,11 @@ def nearby_upper(attention: Attention, x: torch.Tensor, radii: torch.Tensor) -> 
     >>> [round(bound, 4) for bound in bounds.best.tolist()], round(bounds.local.item(), 4)
     ([0.0, 0.1819], 1.4536)
     """
-    attention = attention.expand_groups()
-    attention.check_plain("nearby_upper")
-    attention.check_input(x)
-    if x.ndim != 2:
-        raise ValueError(f"x must hold one sequence, shape (n, d), got {tuple(x.shape)}.")
-    radii = torch.as_tensor(radii, dtype=torch.float64, device=x.device)
-    if radii.ndim != 1 or not torch.isfinite(radii).all() or not (radii >= 0).all():
-        raise ValueError("radii must be finite numbers, 0 or more, shape (r,).")
+    attention = plain_heads("nearby_upper", attention)
+    check_sequence(attention, x)
+    radii = as_double("radii", radii).to(x.device)
+    if radii.ndim != 1 or not len(radii) or not torch.isfinite(radii).all() or not (radii >= 0).all():
+        raise ValueError("radii must be finite numbers, 0 or more, shape (r,) with r >= 1: [0.1] for one.")
     if not alive(attention).any():
         none = torch.zeros_like(radii)
         return Nearby(none, none, none, none, radii.new_zeros(()))

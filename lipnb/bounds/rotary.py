@@ -11,12 +11,13 @@ import math
 
 import torch
 
-from lipnb.attention import Attention, Feature
+from lipnb.attention import Attention, Feature, check_attention
 from lipnb.attention.rope_norm import rotation, turned
 from lipnb.bounds.heads import rows_of_heads
 from lipnb.bounds.multihead_norms import balanced
-from lipnb.bounds.norms import triangle
+from lipnb.bounds.norms import check_sequence, triangle
 from lipnb.bounds.rounding import UNIT, largest_singular, largest_singular_of_each
+from lipnb.checks import count, radius
 
 __all__ = ["rotary_terms", "rotary_upper"]
 
@@ -26,6 +27,7 @@ AT_ONCE = 16  # distances whose norms are computed together
 
 def _checked(attention, what):
     """The map in float64, or one sentence unless it is plain but for rotary positions and shared keys."""
+    check_attention(attention, what)
     if attention.frequencies is None or not {*attention.more} <= {Feature.ROTARY, Feature.SHARED_KEYS}:
         raise ValueError(
             f"{what} is for rotary positions, with or without shared keys, got an attention with "
@@ -80,7 +82,7 @@ def rotary_upper(attention: Attention, n: int, R: float) -> float:
     Raises
     ------
     ValueError
-        "rotary_upper is for rotary positions, with or without shared keys, got ...".
+        "rotary_upper is for rotary positions, with or without shared keys, got ...", "n must be ...", "R must be ...".
 
     Notes
     -----
@@ -98,7 +100,7 @@ def rotary_upper(attention: Attention, n: int, R: float) -> float:
     >>> round(rotary_upper(f, 4, 1.0), 6)
     5.0
     """
-    att = _checked(attention, "rotary_upper")
+    att, n, R = _checked(attention, "rotary_upper"), count(n), radius(R)
     Q, K, WV, bq, bk, gain = _sizes(att, n)
     s = abs(att.scale) * gain**2
     query, key = s * Q * R * (K * R + bk), s * K * R * (Q * R + bq)
@@ -130,7 +132,7 @@ def rotary_terms(attention: Attention, x: torch.Tensor) -> float:
     Raises
     ------
     ValueError
-        "rotary_terms is for rotary positions, with or without shared keys, got ...".
+        "rotary_terms is for rotary positions, with or without shared keys, got ..."; as `Attention.check_input`.
 
     Notes
     -----
@@ -147,7 +149,9 @@ def rotary_terms(attention: Attention, x: torch.Tensor) -> float:
     >>> round(rotary_terms(f, eye), 4)
     1.6413
     """
-    att, x = _checked(attention, "rotary_terms"), x.double()
+    att = _checked(attention, "rotary_terms")
+    check_sequence(attention, x)
+    x = x.double()
     _, K, WV, *_, gain = _sizes(att, len(x))
     query, key, value = att.project(x)  # the scale is in the query
     P = att.probabilities_of(query, key)

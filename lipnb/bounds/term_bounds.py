@@ -121,6 +121,11 @@ def three_terms(at: RoundedLinearization, S: torch.Tensor | None = None, Y: torc
     >>> [round(term.item(), 4) for term in terms]
     [0.3932, 0.3932, 1.0]
     """
+    if not isinstance(at, RoundedLinearization):
+        raise ValueError(
+            f"three_terms needs an attention at its tokens, three_terms(RoundedLinearization(attention, x)), got "
+            f"{type(at).__name__}."
+        )
     if S is not None and S.shape[1] == at.n:
         return Terms(*[at.P.new_zeros(())] * 3)
     d = at.attention.width

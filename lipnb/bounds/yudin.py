@@ -1,14 +1,17 @@
 """The local bound of yudin2025attention, from the attention matrix at the input, and with the norm of the softmax."""
 
+import math
+
 import torch
 
 from lipnb.attention import Attention
-from lipnb.bounds.norms import head_norms, triangle
+from lipnb.bounds.norms import head_norms, plain_heads, triangle
 from lipnb.bounds.rounding import gamma, largest_singular
-from lipnb.checks import as_double
+from lipnb.checks import as_double, number
 
 __all__ = ["softmax_norm", "without_query_bias", "yudin_upper", "yudin_upper_sharp"]
 
+SUM = 2**-8  # rounding of sums of probabilities in bfloat16
 HALVINGS = 60  # of the interval that holds the norm of the softmax: to the last digit of float64
 
 
@@ -67,8 +70,7 @@ def yudin_upper(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> round(yudin_upper(f, torch.eye(2).double()).item(), 6)
     1.786448
     """
-    attention = attention.expand_groups()
-    attention.check_plain("yudin_upper")
+    attention = plain_heads("yudin_upper", attention)
     attention.check_input(x)
     if attention.query_bias is not None and attention.query_bias.any():
         raise ValueError(
@@ -123,8 +125,7 @@ def yudin_upper_sharp(attention: Attention, x: torch.Tensor) -> torch.Tensor:
     >>> round(yudin_upper(f, x).item(), 4), round(yudin_upper_sharp(f, x).item(), 4)
     (2.5432, 2.4848)
     """
-    attention = attention.expand_groups()
-    attention.check_plain("yudin_upper_sharp")
+    attention = plain_heads("yudin_upper_sharp", attention)
     attention.check_input(x)
     norms, tokens = head_norms(attention), largest_singular(x.double())[..., None]
     P, slopes = attention_at(attention.to(dtype=torch.float64), x.double())
@@ -143,7 +144,7 @@ def without_query_bias(attention: Attention, x: torch.Tensor, size: float) -> tu
     x : Tensor, shape (..., n, d)
         Tokens.
     size : float
-        The constant t, positive. Bounds depend on it; each is valid.
+        The constant t, positive and finite. Bounds depend on it; each is valid.
 
     Returns
     -------
@@ -162,12 +163,12 @@ def without_query_bias(attention: Attention, x: torch.Tensor, size: float) -> tu
     >>> same.width, same.query_bias, wider.shape
     (3, None, torch.Size([3, 3]))
     """
-    attention = attention.expand_groups()
-    attention.check_plain("without_query_bias")
+    attention = plain_heads("without_query_bias", attention)
+    attention.check_input(x)
+    if not 0 < number("size", size) < math.inf:
+        raise ValueError(f"size must be positive and finite, got {size!r}.")
     if attention.query_bias is None:
         return attention, x
-    if not size > 0:
-        raise ValueError(f"size must be positive, got {size!r}.")
     blank = torch.zeros_like(attention.query_bias[..., None])
 
     def wider(matrix, column):
@@ -198,7 +199,7 @@ def softmax_norm(p: torch.Tensor) -> torch.Tensor:
     Parameters
     ----------
     p : Tensor, shape (..., n)
-        Probabilities; zeros are welcome.
+        Probabilities; zeros are welcome, as are rows that sum to less than one, as with sinks.
 
     Returns
     -------
@@ -223,9 +224,9 @@ def softmax_norm(p: torch.Tensor) -> torch.Tensor:
     >>> softmax_norm(torch.tensor([[0.5, 0.5, 0.0], [0.9, 0.1, 0.0], [1.0, 0.0, 0.0]]).double()).round(decimals=6)
     tensor([0.5000, 0.1800, 0.0000], dtype=torch.float64)
     """
-    p = as_double(p)
-    if not p.ndim or not p.shape[-1] or not (p >= 0).all() or not torch.isfinite(p).all() or (p > 1 + 1e-6).any():
-        raise ValueError("p must hold probabilities, shape (..., n) with n >= 1, entries from 0 to 1.")
+    p = as_double("p", p)
+    if not p.ndim or not p.shape[-1] or not (p >= 0).all() or not (p.sum(-1) <= 1 + SUM).all():
+        raise ValueError("p must hold probabilities, shape (..., n) with n >= 1: from 0 to 1, with a sum of at most 1.")
     two = torch.nn.functional.pad(p, (0, 1)).topk(2, dim=-1).values
     high, low = two.unbind(-1)
     for _ in range(HALVINGS):

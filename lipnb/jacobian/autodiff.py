@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lipnb.checks import check_precision, refuse_large_dense
+from lipnb.checks import check_precision, check_vector, refuse_large_dense
 from lipnb.scaling import exponent, powers_of_two
 
 __all__ = ["AutodiffJacobian", "plain_kernels"]
@@ -97,6 +97,7 @@ class AutodiffJacobian:
     """
 
     def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor) -> None:
+        check_map(f)
         _check_input(x)
         self.f, self.batch_shape = (lambda tokens: f(tokens.clone())), x.shape[:-2]  # a map may change what it is given
         with torch.enable_grad(), plain_kernels():
@@ -130,7 +131,9 @@ class AutodiffJacobian:
         ------
         ValueError
             "neither forward mode nor reverse mode twice ...": one of them is needed; `vjp` and `dense` need none.
+            "u must have shape ...".
         """
+        check_vector("u", u, self.x.shape, self.x, several=False)
         try:
             return self._pushed(u)
         except Exception as error:  # whatever a map raises that has no forward mode
@@ -158,10 +161,12 @@ class AutodiffJacobian:
 
     def vjp(self, w: Tensor) -> Tensor:
         """Vector-Jacobian product, shape (..., n, d), of `w`, shape (..., n, m)."""
+        check_vector("w", w, self._out_shape, self.x, several=False)
         return _derivative(self._output, self._input, w)
 
     def vjps(self, w: Tensor) -> Tensor:
         """`vjp` of several cotangents at once, shape (p, ..., n, d), of `w`, shape (p, ..., n, m)."""
+        check_vector("w", w, self._out_shape, self.x, several=True)
         try:
             with plain_kernels():
                 return torch.autograd.grad(self._output, self._input, w, retain_graph=True, is_grads_batched=True)[0]
@@ -355,7 +360,25 @@ class RecordedJacobian(AutodiffJacobian):
 
     def jvp(self, u: Tensor) -> Tensor:
         """Jacobian-vector product, shape (..., n, m), of `u`, shape (..., n, d)."""
+        check_vector("u", u, self.x.shape, self.x, several=False)
         return self._pushed(u) if self._record is None else _derivative(self._record[1], self._record[0], u)
+
+
+def check_map(f):
+    """Raise one sentence for what is no map of tokens, with the map that was likely meant."""
+    kind = type(f).__name__
+    if isinstance(f, torch.nn.MultiheadAttention):
+        raise ValueError(
+            "nn.MultiheadAttention takes queries, keys and values and gives two outputs, no map of tokens alone: with "
+            "one made with batch_first=True, and in .eval(), give f = lambda x: mha(x, x, x, need_weights=False)[0]."
+        )
+    if hasattr(f, "attention") and hasattr(f, "network") and hasattr(f, "activations"):  # lipnb.models.Model
+        raise ValueError(
+            f"{f.name} is a whole model: give one of its layers, f = model.attention(layer) at x = "
+            "model.activations(token_ids, layer), or all of it, f = model.network()."
+        )
+    if not callable(f):
+        raise ValueError(f"f must be an Attention or a callable, got {kind}: the map comes first, then the tokens.")
 
 
 def _check_input(x):

@@ -1,14 +1,15 @@
 """Jacobian of an attention map at an input, in closed form: products, and the dense matrix."""
 
 from functools import cached_property
+from threading import Lock
 
 import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
-from lipnb.attention import Attention
-from lipnb.checks import check_precision, refuse_large_dense
+from lipnb.attention import Attention, check_attention
+from lipnb.checks import check_precision, check_vector, refuse_large_dense
 from lipnb.jacobian import gemm
 from lipnb.jacobian.cached import CachedGram
 from lipnb.jacobian.linearization import Linearization, infinity_norm
@@ -64,13 +65,21 @@ class AttentionJacobian:
     """
 
     def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None) -> None:
+        check_attention(attention, "AttentionJacobian")
         attention.check_input(x, weights)
         check_precision(x)
+        self._lock = Lock()  # products share buffers, and threads a Jacobian
         self.attention, self.x = attention, x.detach().clone()
         self.batch_shape, (self.n, self.d) = x.shape[:-2], x.shape[-2:]
         flat = None if weights is None else weights.detach().expand(x.shape[:-1]).reshape(-1, self.n)
         with torch.no_grad(), gemm.fastest(x.dtype, x.device):
             self._at = Linearization.of(attention, self.x.reshape(-1, self.n, self.d), flat)  # of a flat batch
+
+    def __getstate__(self):
+        return {name: part for name, part in vars(self).items() if name not in ("_lock", "_products")}
+
+    def __setstate__(self, state):
+        vars(self).update(state, _lock=Lock())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -93,13 +102,9 @@ class AttentionJacobian:
 
     def _each(self, name, product, u, width):
         """`product` for each perturbation in `u`, shape (..., *batch, n, width), as (..., *batch, n, other width)."""
-        expected = (*self.batch_shape, self.n, width)
-        if u.ndim < len(expected) or u.shape[-len(expected) :] != expected:
-            raise ValueError(
-                f"{name} must have shape {expected} (leading dimensions may be added), got {tuple(u.shape)}."
-            )
+        check_vector(name, u, (*self.batch_shape, self.n, width), self.x, several=True)
         rows = u.detach().reshape(-1, self.batch_shape.numel() * self.n, width)
-        with torch.no_grad(), gemm.fastest(self.dtype, u.device):
+        with self._lock, torch.no_grad(), gemm.fastest(self.dtype, u.device):
             out = torch.stack([product(one) for one in rows])
         return out.view(*u.shape[:-1], -1)
 

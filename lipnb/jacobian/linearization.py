@@ -7,7 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lipnb.attention import Attention, Local
+from lipnb.attention import Attention, Local, check_attention
 from lipnb.checks import at_once
 
 __all__ = ["Linearization", "infinity_norm"]
@@ -245,6 +245,7 @@ def infinity_norm(attention: Attention, x: Tensor) -> Tensor:
     >>> infinity_norm(Attention.from_matrices(zero, value), torch.zeros(3, 2)).item()  # uniform: the norm of V
     3.0
     """
+    check_attention(attention, "infinity_norm")
     attention.check_input(x)
     at, n = Linearization.of(attention, x), x.shape[-2]
     step = at_once(x[..., 0].numel() * attention.heads * attention.value_width * attention.width)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lipnb.attention import Attention
-from lipnb.checks import at_once, check_tolerance, memory_allowance
+from lipnb.checks import at_once, check_tolerance, memory_allowance, whole
 from lipnb.jacobian import gemm
 from lipnb.jacobian.autodiff import AutodiffJacobian
 from lipnb.jacobian.closed_form import AttentionJacobian
@@ -76,6 +76,7 @@ def block_norms(f: Attention | Callable[[Tensor], Tensor], x: Tensor, *, rtol: f
             [1.5000, 1.5000, 0.0000],
             [1.0000, 1.0000, 1.0000]], dtype=torch.float64)
     """
+    seed = whole("seed", seed)
     if isinstance(f, Attention):
         f.check_input(x)
         check_tolerance(rtol, x)
@@ -350,6 +351,7 @@ def singular_pair(
     >>> torch.allclose(constant, pair.value.float()), round(layer.weight.grad.norm().item(), 4)
     (True, 0.01)
     """
+    seed, max_steps = whole("seed", seed), whole("max_steps", max_steps, 1)
     if isinstance(f, Attention):
         f.check_input(x)
     check_tolerance(rtol, x)

@@ -7,7 +7,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from lipnb.attention import Attention
+from lipnb.attention import Attention, check_attention
 from lipnb.origin import extra
 
 __all__ = ["conditional_wasserstein", "mean_field_map", "repeat", "uniform", "wasserstein"]
@@ -209,6 +209,7 @@ def mean_field_map(attention: Attention, x: torch.Tensor, weights: torch.Tensor,
 
 def check_field(attention, x, weights):
     """One sentence unless attention to the measure of atoms x (n, d) with these weights is a map of its own."""
+    check_attention(attention, "the mean-field map")
     attention.check_plain("the mean-field map", ("dot", "l2"))
     attention.check_input(x, weights)
     if x.ndim != 2:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lipnb.attention import Attention, Feature
+from lipnb.attention import Attention, Feature, check_attention
 from lipnb.bounds.heads import IN_USE
-from lipnb.checks import count, number
+from lipnb.checks import count, number, whole
 from lipnb.jacobian import AttentionJacobian
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case.ascent import adam, ascend, gaussian, unit_slope
@@ -119,12 +119,11 @@ def on_ball(
     Raises
     ------
     TypeError
-        "attention must be a lipnb.Attention ...", "n must be a number ...", "R must be a number ...", "seed must be an
-        int ...".
+        "n must be a number ...", "R must be a number ...", "seed must be a whole number ...".
     ValueError
-        "n must be a positive integer ...", "R must be positive ...", "effort must be 0 or more ...", "on_ball knows
-        dot-product scores only ...", "no token of the ellipsoid is in the ball ...", and as
-        `lipnb.bounds.ball_upper`.
+        "on_ball needs a lipnb.Attention ...", "n must be a positive integer ...", "R must be positive ...", "effort
+        must be 0 or more ...", "on_ball knows dot-product scores only ...", "no token of the ellipsoid is in the ball
+        ...", and as `lipnb.bounds.ball_upper`.
 
     Notes
     -----
@@ -156,11 +155,8 @@ def on_ball(
 
 def _checked(attention, n, R, seed, effort):
     """Tokens and radius as numbers, or one sentence on what was given."""
-    if not isinstance(attention, Attention):
-        raise TypeError(f"attention must be a lipnb.Attention, got {type(attention).__name__}.")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TypeError(f"seed must be an int, got {seed!r}.")
-    if not 0 <= seed < 2**63:
+    check_attention(attention, "on_ball")
+    if not 0 <= whole("seed", seed) < 2**63:
         raise ValueError(f"seed must be 0 or more and below 2**63, got {seed}.")
     attention.check_plain("on_ball", also=IN_USE)
     n, R = count(n), number("R", R)

@@ -5,7 +5,7 @@ import math
 import torch
 
 from lipnb.bounds.norms import growth_rate, norms
-from lipnb.checks import as_double, count, radius, square
+from lipnb.checks import as_double, count, radius, square, whole
 
 __all__ = ["eigenvector", "fork_input", "quadratic_input", "tight_input", "two_diracs"]
 
@@ -176,7 +176,7 @@ def quadratic_input(n: int, R: float, direction: torch.Tensor) -> torch.Tensor:
     """
     if count(n) % 2 == 0 or n < 3:
         raise ValueError(f"n must be odd, 3 or more, got {n!r}.")
-    u = as_double(direction)
+    u = as_double("direction", direction)
     if u.ndim != 1 or not u.norm() > 0 or not torch.isfinite(u).all():
         raise ValueError("direction must be a finite vector other than 0, shape (d,).")
     half = u.new_ones((n - 1) // 2, 1)
@@ -223,7 +223,7 @@ def fork_input(A: torch.Tensor, V: torch.Tensor, n: int, R: float, *, angles: in
     >>> x.shape, round(lower, 4)
     (torch.Size([10, 2]), 0.5093)
     """
-    A, V = square(A), as_double(V)
+    A, V, angles = square(A), as_double("V", V), whole("angles", angles, 1)
     norms(A, V)
     if count(n) < 3 or len(A) < 2:
         raise ValueError(f"n must be 3 or more and tokens of width 2 or more, got n = {n!r}, width {len(A)}.")
