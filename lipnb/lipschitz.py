@@ -54,9 +54,9 @@ class LocalLipschitz:
         for long sequences), "separable" (a separable kernel, for many particles in few dimensions), "dense" or
         "autodiff"; several names where the inputs took several routes.
     precision : str
-        Of the products: "input", or "float64" where float32 could prove no more; or both. For a callable that computes
-        in less than the type of `x`, by measurement, the name of that type: "float32", "float16" (TF32 has its digits)
-        or "bfloat16"; value and upper bound are then exact up to its rounding.
+        Of the products: "input", or "float64" where float32 could prove no more; or both. For a callable whose
+        products have fewer digits than the type of `x`, by measurement, the type that has as many: "float32", "float16"
+        (TF32 has its digits) or "bfloat16"; value and upper bound are then exact up to its rounding.
 
     Examples
     --------
@@ -146,7 +146,7 @@ def local_lipschitz(
         "x must have shape ...", "weights must be ...", "method must be ...", "rtol must lie ...",
         "x must be ...", "f must be ...", "the map gives two different outputs ...",
         "forward and reverse mode disagree ...", "the map mixes the sequences ...", "neither forward mode nor reverse
-        mode twice ...", "the map computes in ... or no better ..." than this tolerance needs, and other sentences of
+        mode twice ...", "products of this map have the digits of ... at most ...", and other sentences of
         `lipnb.AutodiffJacobian`: see the sentence.
     TypeError
         "rtol must be a number", "seed must be a whole number", and so on.

@@ -70,8 +70,8 @@ class AutodiffJacobian:
     ----------
     precision : torch.dtype
         In which `f` computes, by measurement: that of `x`, or a lower one whose rounding its products show, because of
-        ``torch.autocast``, of ``torch.set_float32_matmul_precision``, or of a part of `f` in that type. The digits of
-        TF32 are those of float16.
+        ``torch.autocast``, of ``torch.set_float32_matmul_precision``, of a part of `f` in that type, or of large
+        numbers that cancel in `f`. The digits of TF32 are those of float16.
 
     Raises
     ------

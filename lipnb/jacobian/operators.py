@@ -62,7 +62,7 @@ class AutodiffGram(GramOperator):
         self.vectors = self.precision if whole else torch.float64
 
     def check(self, rtol: float, certified: bool) -> None:
-        """Raise one sentence where `f` computes in too low a precision for this tolerance, or for any certificate."""
+        """Raise one sentence where products of `f` have too few digits for this tolerance, or for any certificate."""
         kind = self.precision
         if kind == self._dtype:
             return
@@ -70,10 +70,13 @@ class AutodiffGram(GramOperator):
         least = 8 * max(torch.finfo(kind).eps, self.jacobian.gap if short else 0)
         if rtol < least or (certified and short):
             wanted = f"rtol of at least {least:.1e}" + (" and confidence=None" if certified and short else "")
+            why = "a part of it is in such a type, or large numbers cancel in it"
+            if gemm.lowered(self.jacobian.x.device):
+                why = "leave torch.autocast, set torch.set_float32_matmul_precision('highest')"
             raise ValueError(
-                f"the map computes in {_name(kind)} or no better (its products are linear to {self.jacobian.gap:.0e}): "
-                "leave torch.autocast, set torch.set_float32_matmul_precision('highest'), give the map and its tokens "
-                f"in a higher precision, or ask for {wanted}."
+                f"products of this map have the digits of {_name(kind)} at most (they are linear to "
+                f"{self.jacobian.gap:.0e}): {why}; give the map and its tokens in a higher precision, or ask for "
+                f"{wanted}."
             )
 
     def gram(self, u: Tensor) -> Tensor:

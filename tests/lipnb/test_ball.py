@@ -387,7 +387,9 @@ def test_large_biases_and_small_radii_have_a_bound(R, bias):
 
 def test_what_is_no_layer_or_no_ball_is_refused_in_a_sentence():
     f = Attention.from_matrices(torch.eye(2), torch.eye(2))
-    with pytest.raises(TypeError, match="a lipnb.Attention, got Identity: .* lipnb.local_lipschitz measures them"):
+    with pytest.raises(
+        ValueError, match="a lipnb.Attention, .* got Identity: .* lipnb.local_lipschitz measures any other"
+    ):
         ball_upper(torch.nn.Identity(), 3, 1.0)
     with pytest.raises(ValueError, match="or ellipsoid=.gain, shift. must be given"):
         ball_upper(f, 3, math.inf)

@@ -351,9 +351,7 @@ def test_other_scores_are_refused():
         ({"x": torch.full((3, 4), torch.nan, dtype=torch.float64)}, "NaN"),
         ({"x": torch.ones(3, 4)}, "x is torch.float32"),
         ({"weights": torch.zeros(3, dtype=torch.float64)}, "weights must be positive"),
-        ({"columns": -1}, "columns must be"),
-        ({"columns": 2.5}, "columns must be"),
-        ({"columns": float("inf")}, "columns must be"),
+        ({"columns": -1}, "columns must be 0 or more"),
         ({"rtol": 0.0}, "rtol must lie"),
     ],
 )

@@ -304,7 +304,7 @@ PLAIN_ONLY = {
     "the mean-field map": splitting.query_blocks,
     "TiledJacobian": TiledJacobian,
     "a separable kernel": SeparableJacobian,
-    "this bound": lambda f, x: bounds.head_norms(f),
+    "head_norms": lambda f, x: bounds.head_norms(f),
     "nearby_upper": lambda f, x: bounds.nearby_upper(f, x, torch.ones(1).double()),
     **{
         name: getattr(bounds, name) for name in ("max_token_terms", "yudin_upper", "yudin_upper_sharp", "chosen_tokens")
@@ -313,7 +313,7 @@ PLAIN_ONLY = {
 }
 
 
-FOLDS = ("this bound", "nearby_upper", "max_token_terms", "max_token_upper", "yudin_upper", "yudin_upper_sharp")
+FOLDS = ("head_norms", "nearby_upper", "max_token_terms", "max_token_upper", "yudin_upper", "yudin_upper_sharp")
 KNOWN = {(name, "shared keys") for name in (*FOLDS, "chosen_tokens")}
 KNOWN |= {(name, "relative positions") for name in ("max_token_terms", "max_token_upper", "chosen_tokens")}
 KNOWN |= {("chosen_tokens", "rotary positions")}

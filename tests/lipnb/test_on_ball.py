@@ -270,7 +270,7 @@ def test_bad_input_gets_a_sentence():
     with pytest.raises(ValueError, match="R must be positive"):
         on_ball(f, 3, math.nan)
     for seed in ("0", 1.0, None):
-        with pytest.raises(TypeError, match="seed must be an int"):
+        with pytest.raises(TypeError, match="seed must be a whole number"):
             on_ball(f, 3, 1.0, seed=seed)
     for ellipsoid in (1.0, (torch.ones(5),), (torch.ones(4), torch.ones(4))):
         with pytest.raises(ValueError, match="ellipsoid must be"):

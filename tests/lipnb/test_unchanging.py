@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,6 +12,7 @@ from cases import relative
 from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, AttentionJacobian, certify, local_lipschitz
 from lipnb.jacobian import infinity_norm
+from lipnb.jacobian.cached import CachedGram
 from lipnb.jacobian.streamed import StreamedGram
 from lipnb.jacobian.weights import ScaledWeights
 
@@ -170,6 +172,21 @@ def test_many_threads_solve_with_one_map():
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda one: local_lipschitz(f, one).value, xs))
     assert torch.equal(torch.stack(found), torch.stack(expected))
+
+
+def test_many_threads_multiply_with_one_jacobian(monkeypatch):
+    """Its products share buffers; here each product lets the others run between its two halves."""
+    given, x = parts()
+    J, us = AttentionJacobian(Attention(**given), x), [normal(20, 4, seed=seed) for seed in range(6)]
+    products = [lambda u: J.jvp(u), lambda u: J.gram(u), lambda u: J.vjp(J.jvp(u))]
+    expected = [torch.cat([product(u) for product in products], -1) for u in us]
+    inner = CachedGram.join
+    monkeypatch.setattr(CachedGram, "join", lambda self, heads: time.sleep(0.002) or inner(self, heads))
+    with ThreadPoolExecutor(6) as pool:
+        found = list(pool.map(lambda u: torch.cat([product(u) for product in products], -1), us))
+    assert all(map(torch.equal, found, expected))
+    for again in (pickle.loads(pickle.dumps(J)), copy.copy(J), copy.deepcopy(J)):
+        assert torch.equal(again.gram(x), J.gram(x)) and again._products is not J._products
 
 
 def test_a_map_is_pickled_copied_and_moved():
