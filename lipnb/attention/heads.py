@@ -85,6 +85,8 @@ class Attention(Frozen):
     ValueError
         "key must have shape ..., as query has", and the like: shapes that do not fit, NaN, mixed dtypes; "score must
         be ...", "window must be ...", "cap must be ...", "cap and sinks go with dot-product scores only".
+    TypeError
+        "scale must be a number ...", and the like.
 
     Notes
     -----
