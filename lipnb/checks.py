@@ -62,7 +62,7 @@ def holds(condition: Tensor) -> bool:
         return True
 
 
-def dense(name: str, value, **new) -> Tensor:
+def as_tensor(name: str, value, **new) -> Tensor:
     """`value`, a `new` tensor of it where it is none, with real numbers that can be read; else one sentence."""
     try:
         tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, **new)
@@ -85,12 +85,12 @@ def as_double(name: str, value) -> Tensor:
     PyTorch alone rounds a list to its default type, and moves a tensor to its default device.
     """
     exact = {} if hasattr(value, "dtype") else {"dtype": torch.float64}  # of an array, it would drop imaginary parts
-    return dense(name, value, device="cpu", **exact).double()
+    return as_tensor(name, value, device="cpu", **exact).double()
 
 
 def real_tensor(name: str, value, dimensions) -> Tensor:
     """`value` as a floating point tensor, or one sentence saying what is wrong with it."""
-    tensor = dense(name, value)  # of a list: on the default device
+    tensor = as_tensor(name, value)  # of a list: on the default device
     if not tensor.is_floating_point() or tensor.dtype.itemsize < torch.float16.itemsize:
         raise ValueError(f"{name} must be a real floating point tensor, got {tensor.dtype}: use .float() or .double().")
     if tensor.ndim != len(dimensions):
@@ -135,7 +135,7 @@ def check_tokens(x: Tensor, width: int, dtype: torch.dtype, device: torch.device
             f"x is {x.dtype} on {x.device} but the attention is {dtype} on {device}: "
             "use x.to(...) or attention.to(...)."
         )
-    dense("x", x)
+    as_tensor("x", x)
     if not holds(torch.isfinite(x)):
         raise ValueError("x holds NaN or infinite values: remove them first.")
 
