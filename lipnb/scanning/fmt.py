@@ -7,7 +7,7 @@ __all__ = ["figures", "large", "many", "range_of", "short", "small", "times", "u
 
 def many(count: int, what: str) -> str:
     """A number of things, in words."""
-    return f"{count} {what}{'s' * (count != 1)}"
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def short(value: float | None, digits: int = 3) -> str:

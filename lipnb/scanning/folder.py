@@ -215,8 +215,8 @@ def load(folder: str | os.PathLike) -> Scan:
             gaps=pd.DataFrame(there, columns=["table", GAP, "reason"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        missing = "it is missing" if isinstance(error, FileNotFoundError) else "it cannot be read"
+        why = "it is missing" if isinstance(error, FileNotFoundError) else "it cannot be read"
         raise ValueError(
-            f"{file} in the folder {folder.name!r} is damaged ({error if isinstance(error, _Damaged) else missing}): "
+            f"{file} in the folder {folder.name!r} is damaged ({error if isinstance(error, _Damaged) else why}): "
             "measure anew with --again (again=True in Python), or name another folder."
         ) from None

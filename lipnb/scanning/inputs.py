@@ -197,7 +197,8 @@ def sides(model: Model, lengths: list[int] | None, default: tuple[int, ...]) -> 
     if wrong := [n for n in wanted if n not in squares]:
         raise ValueError(
             f"{model.name} reads square images, of s x s patches and {rest} token{'s' * (rest > 1)} more: not "
-            f"{many(wrong[0], 'token')}; take lengths such as {','.join(map(str, dict.fromkeys(largest)))}, at most {longest}."
+            f"{many(wrong[0], 'token')}; take lengths such as {','.join(map(str, dict.fromkeys(largest)))}, at most "
+            f"{longest}."
         )
     return {n: squares[n] for n in sorted(wanted)}
 
@@ -222,7 +223,8 @@ def windows_of_images(
         if len(found) < windows:
             few = f"holds fewer than {windows} of them" if found else "is none, and no folder of them"
             raise ValueError(
-                f"{model.name} reads images, and {Path(source).name!r} {few}: give a folder with {', '.join(ENDINGS)}, 'pictures' ({', '.join(PICTURES)}), 'random', or --windows 1 for "
+                f"{model.name} reads images, and {Path(source).name!r} {few}: give a "
+                f"folder with {', '.join(ENDINGS)}, 'pictures' ({', '.join(PICTURES)}), 'random', or --windows 1 for "
                 "one image."
             )
         taken = found[:windows]

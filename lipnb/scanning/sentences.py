@@ -302,7 +302,8 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
     before, after = settings["special"]
     if before or after:
         said.append(
-            f"Each window is {' '.join([*before, '...', *after])}: special tokens are among its n; --no-special leaves them out."
+            f"Each window is {' '.join([*before, '...', *after])}: special tokens are among its n; --no-special "
+            "leaves them out."
         )
     elif settings["tokenizer"]:
         said.append("No special tokens stand around the windows.")

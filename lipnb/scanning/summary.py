@@ -239,6 +239,6 @@ def compared(table: pd.DataFrame) -> list[str]:
     return [
         f"Of {len(table)} layers and lengths {' and '.join(parts)} in every window, by more than the solver may "
         "have left open" + ("; of the others not every window differs by so much." if len(told) < len(table) else "."),
-        f"Farthest: layer {far.layer} at {many(far.length, 'token')}, from {short(far.before, 4)} to {short(far.after, 4)}, "
-        f"a factor of {short(far.ratio)}.",
+        f"Farthest: layer {far.layer} at {many(far.length, 'token')}, from {short(far.before, 4)} to "
+        f"{short(far.after, 4)}, a factor of {short(far.ratio)}.",
     ]

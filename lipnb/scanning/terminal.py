@@ -71,8 +71,8 @@ def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -
     if len(bound) and console.width >= 84:
         named = bound.title.unique()
         letters = dict(zip(named, ascii_lowercase, strict=False)) if len(named) > 1 else {}
-        cells = {at: f"{_x(times(one.over))} {letters.get(one.title, '')}".strip() for at, one in bound.iterrows()}
-        columns.insert(-1, ("bound", lambda row: cells.get(row.Index, "")))
+        factors = {at: f"{_x(times(one.over))} {letters.get(one.title, '')}".strip() for at, one in bound.iterrows()}
+        columns.insert(-1, ("bound", lambda row: factors.get(row.Index, "")))
     rows, sections = list(summary.itertuples()), len(settings["lengths"]) > 1
     lines: list[tuple[list[str], dict]] = []
     for row, after in zip(rows, [*rows[1:], None], strict=True):
@@ -81,8 +81,8 @@ def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -
         ends = after is not None and after.layer != row.layer and sections
         lines.append((cells, {"style": "red" if blank else None, "end_section": ends}))
     mask = "masked" if settings["masked"] else "unmasked"
-    made = f"{weights}, " * bool(weights := weights_of(settings))
-    title = f"{settings['model']} ({made}{mask}), {settings['object']}, on {settings['text']}"
+    known = ", ".join(filter(None, [weights_of(settings), mask]))
+    title = f"{settings['model']} ({known}), {settings['object']}, on {settings['text']}"
     print_table(console, title, [heading for heading, _ in columns], lines)
     if letters:
         _say(console, ["bound: " + ", ".join(f"{letter} {name}" for name, letter in letters.items())])
