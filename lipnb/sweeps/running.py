@@ -132,7 +132,7 @@ def plan(
     """
     name = getattr(spec, "notebook", spec)
     spec = spec if isinstance(spec, specs.Spec) else specs.read(spec)
-    if parameters and options.get("output") is None:  # the table of the whole grid stays
+    if parameters and (spec.grid or spec.zipped) and options.get("output") is None:  # the table of the whole grid stays
         named = "-".join(f"{parameter}={value}" for parameter, value in parameters.items())
         spec = replace(spec, output=spec.output.with_name(f"{spec.output.name}-{re.sub(PLAIN, '-', named)[:80]}"))
     spec = replace(spec, **{option: value for option, value in options.items() if value is not None})

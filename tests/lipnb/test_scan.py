@@ -547,7 +547,8 @@ def test_a_text_too_short_names_the_options(tokens, lengths, ways):
         inputs._that_fit(lengths, 2, tokens, 0, by_default=False)
     need = 2 * max(lengths)
     assert str(said.value) == (
-        f"the text has {tokens} token{'s' * (tokens > 1)}, but 2 windows of {max(lengths)} tokens need {need}: take {ways}."
+        f"the text has {tokens} token{'s' * (tokens > 1)}, but 2 windows of {max(lengths)} tokens need {need}: take "
+        f"{ways}."
     )
 
 
