@@ -132,7 +132,8 @@ def begin(model, text, options):
     model, lengths = reader.model, [*reader.inputs]
     wanted = chosen_layers(options.layers, model.layers, model.name, model.attending)
     first = model.attention(wanted[0], options.object, min(lengths))
-    left_out = " ".join(filter(None, [read.pop("left_out"), _without_attention(model)]))
+    said = [read.pop("left_out"), _without_attention(model), options.masked and _causal_anyway(model)]
+    left_out = " ".join(filter(None, said))
     why = why_no_logits(model)
     settings = {
         **model.describe(),
@@ -159,6 +160,14 @@ def _without_attention(network):
         return ""
     which, verb = ("Layer", "holds") if len(others) == 1 else ("Layers", "hold")
     return f"{which} {', '.join(map(str, others))} of {network.name} {verb} no attention: not measured."
+
+
+def _causal_anyway(model):
+    """That --masked made no difference, in a sentence; empty where it may have made one."""
+    kind = model.architecture
+    if not kind.masks[0] or getattr(model.module.config, kind.mask_setting or "", None):
+        return ""
+    return f"{model.name} is causal by itself: --masked changed nothing."
 
 
 def _in_order(name, table):

@@ -343,7 +343,9 @@ def _answers(scheduler):
     if kind not in ("tcp", "tls") or not host or not port.isdecimal():
         raise ValueError(f"a Dask scheduler has an address such as tcp://10.0.0.1:8786; got {scheduler!r}.")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT).close()
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT) as peer:
+            if kind == "tcp" and not peer.recv(1):  # Dask's client waits for a scheduler's greeting without end
+                raise ConnectionError
     except (OSError, OverflowError) as error:
         raise ConnectionError(_NOBODY.format(scheduler, type(error).__name__)) from None
 

@@ -272,6 +272,10 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
         "against.csv",
         "report.html",
     }
+    given = [*command[2:4], "--no-upper", "--no-close", "--dtype", "float64", "--output", str(tmp_path / "more")]
+    assert main(["scan", str(bert), *given, "--lengths", "4,6,8", "--against", str(second)]) == 0
+    told = "after has no lengths 8: measured, but not compared; --lengths 4,6 measures what is compared.\n"
+    assert capsys.readouterr().err.endswith(told)
     third = tmp_path / "third"
     assert main(["scan", str(tmp_path / "first"), "--against", str(second), "--output", str(third)]) == 0
     assert {path.name for path in third.iterdir()} == {"against.csv", "report.html"}

@@ -25,11 +25,12 @@ from lipnb import certify, corpora, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models.loading import layer_count
-from lipnb.scanning import inputs, measure, report, run, sentences, terminal
+from lipnb.scanning import figures, inputs, measure, report, run, sentences, terminal
 from lipnb.scanning.fmt import times
 from lipnb.scanning.folder import state
 from lipnb.scanning.inputs import chosen_layers
 from lipnb.scanning.measure import self_check
+from lipnb.scanning.options import ScanOptions
 from lipnb.scanning.summary import TITLES, closest
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
@@ -142,6 +143,9 @@ def test_of_a_hybrid_the_layers_with_attention_are_scanned_and_the_others_named(
     assert said in found.about["settings"]["left_out"] and said in report.html(found)
     with pytest.raises(ValueError, match="jamba has no attention in layer 0, 2: take 'all', or of 1, 3"):
         scanned(tmp_path / "jamba", text, tmp_path, layers="0-3", **options)
+    switches.written(tmp_path / "none", "jamba", settings | {"num_hidden_layers": 1})  # ended in an IndexError
+    with pytest.raises(ValueError, match="none' has no layer that holds attention: there is nothing to measure"):
+        models.load(tmp_path / "none")
 
 
 def test_a_rotation_of_two_tables_is_scanned_on_either_side(tmp_path, text):
@@ -574,6 +578,35 @@ def test_a_text_is_refused_before_weights_are_read(bert, tmp_path, monkeypatch):
         scanned(bert, "alise", tmp_path)
 
 
+def test_a_mask_that_changes_nothing_is_said(bert, families, text):  # noqa: F811
+    for name, own in (("gpt2", True), ("llama biased", True), ("bert", False)):
+        asked = run.begin(families / name, text, ScanOptions(lengths=[4], masked=True, tokenizer=bert)).settings
+        said = asked.get("left_out", "")
+        assert said == (f"{name} is causal by itself: --masked changed nothing." if own else ""), name
+
+
+def test_weights_that_the_seed_drew_are_no_baseline_of_themselves(tmp_path, text):
+    """A network saved as it was drawn stood beside itself, at exactly one times its constant."""
+    model = models.load("gpt2-mini", random=True)
+    model.weights = "pretrained"
+    twin, _ = inputs.Reader(model, {4: torch.tensor([[5, 6, 7, 8]])}).of("random", 4)
+    name, own = next(iter(model.module.state_dict().items()))
+    assert not torch.equal(twin.module.state_dict()[name], own)
+
+
+@pytest.mark.parametrize(("weights", "said"), [("pretrained", "(unmasked)"), ("random", "(random, unmasked)")])
+def test_of_a_folder_it_is_not_said_that_it_is_pretrained(finished, weights, said):
+    about = {**finished.about, "settings": {**finished.about["settings"], "weights": weights}}
+    out, found = StringIO(), dataclasses.replace(finished, about=about)
+    terminal.show(found, file=out)
+    assert said in out.getvalue().splitlines()[0] and "pretrained" not in out.getvalue() + report.html(found)
+
+
+def test_norms_that_are_all_alike_are_drawn_inside_the_plot(finished):
+    ax = figures.radii(finished.summary.assign(radius=24.0, mean_radius=24.0))
+    assert ax.get_ylim()[1] > 24.5
+
+
 def test_layers_are_checked_before_weights_are_read(bert, tmp_path, text, monkeypatch):
     monkeypatch.setattr(models, "load", lambda *a, **k: pytest.fail("loaded"))
     for layers, sentence in (("9", "has layers 0 to 1, but layer 9 was asked for"), ("3-1", "layers are 'all'")):
@@ -680,6 +713,8 @@ def test_images_are_read_from_a_folder(families, tmp_path):  # noqa: F811
     assert found.table.passed.all() and set(found.table.length) == {17}
     with pytest.raises(ValueError, match="holds fewer than 3 of them"):
         scanned(families / "vit", tmp_path, tmp_path, lengths=None, windows=3)
+    with pytest.raises(ValueError, match="vit reads images, and 'alice' is none, and no folder of them: give a folder"):
+        scanned(families / "vit", "alice", tmp_path, lengths=None)
     with pytest.raises(ValueError, match="reads images, each of 17 tokens: leave the lengths out"):
         scanned(families / "vit", "random", tmp_path, lengths=[4])
 
