@@ -221,7 +221,11 @@ def windows_of_images(
             raise ValueError(f"{model.name} reads images of {channels} channels, not of three: use 'random'.")
         found = _images(source)
         if len(found) < windows:
-            few = f"holds fewer than {windows} of them" if found else "is none, and no folder of them"
+            few = (
+                f"holds fewer than {windows} of them"
+                if found or Path(source).is_dir()
+                else "is none, and no folder of them"
+            )
             raise ValueError(
                 f"{model.name} reads images, and {Path(source).name!r} {few}: give a "
                 f"folder with {', '.join(ENDINGS)}, 'pictures' ({', '.join(PICTURES)}), 'random', or --windows 1 for "
