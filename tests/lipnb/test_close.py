@@ -268,7 +268,7 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
         assert main(["scan", str(tmp_path / "first"), "--against", str(second)]) == 0
     assert "2 are higher" in capsys.readouterr().out  # folders of scans, without the models, which stay as they are
     assert (tmp_path / "first" / "report.html").read_bytes() == kept
-    assert {path.name for path in (tmp_path / "here" / "first-against-after").iterdir()} == {
+    assert {path.name for path in (tmp_path / "here" / "first-against-scan-after").iterdir()} == {
         "against.csv",
         "report.html",
     }

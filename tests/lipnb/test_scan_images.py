@@ -39,7 +39,9 @@ def test_the_same_pictures_are_scanned_at_each_length(dino, tmp_path):
 
 def test_too_few_images_and_other_channels_are_answered(dino, tmp_path):
     for source in ("flower", str(tmp_path), str(tmp_path / "none")):
-        with pytest.raises(ValueError, match="(holds fewer than 2|is none, and no folder) of them.*--windows 1 for one image"):
+        with pytest.raises(
+            ValueError, match="(holds fewer than 2|is none, and no folder) of them.*--windows 1 for one image"
+        ):
             inputs.windows_of_images(dino, source, {5: 8}, 2, 0)
     written(tmp_path / "grey", "Dinov2", dict(SIZES, image_size=28, patch_size=4, num_channels=1))
     grey = models.load(tmp_path / "grey")
