@@ -120,7 +120,8 @@ def _roughest(good, closely=""):
     said = f"Roughest {at}: layer {top.layer}, " if several else f"Layer {top.layer} {at}: "
     said += f"constant {figures(top.lipschitz)}"
     if top.measured > 1:
-        said += f" (mean of {many(top.measured, 'window')}, the largest {figures(top.high)})"
+        largest = f", the largest {figures(top.high)}" if figures(top.high) != figures(top.lipschitz) else ""
+        said += f" (mean of {many(top.measured, 'window')}{largest})"
     said += (f", {beside}" if beside else "") + "." + closely
     yield Finding(
         said + (f" Smoothest: layer {low.layer}, {figures(low.lipschitz)}." if several else ""),
@@ -189,10 +190,11 @@ def _bounds(good, trained=True):
         first, *others = found.title.value_counts().items()
         where = f" in {first[1]} of {len(found)} layers and lengths" if others else ""
         where += "".join(f', "{title}" in {count}' for title, count in others)
+        far = range_of(fmt.times(found.over.min()), fmt.times(found.over.max()))
         known = f" where one is known, in {len(found)} of {len(good)} layers and lengths" * (len(found) < len(good))
         yield Finding(
             f'Of bounds in closed form "{first[0]}" comes closest{where}{";" if others else ","}'
-            f"{' the closest is' if others else ''} {fmt.times(found.over.mean())} times too high on average{known}.",
+            f"{' the closest is' if others else ''} {far} times too high{known}.",
             f"Usual{' on trained layers' if trained else ''}: such a formula is simple, or holds for the worst input "
             "of all. For a number to rely on take the certified one (71).",
         )

@@ -593,7 +593,7 @@ def test_a_range_of_one_number_is_one_number_and_a_bound_is_rounded_upward(found
         one.sentence
         for one in [*sentences._roughest(alike), *sentences._growth(alike, [5, 9]), *sentences._bounds(alike)]
     ]
-    assert "(mean of 2 windows, the largest 0.4)" in told[0] and "as large as that of shuffled text" in told[0]
+    assert "(mean of 2 windows), " in told[0] and "as large as that of shuffled text" in told[0]
     assert told[1] == "In units of their tokens layers are alike: 3."
     assert "changes by a factor of 1; the square root" in told[2]
     within = float(re.search(r"within a factor of (\S+) of", told[3])[1])
