@@ -105,8 +105,8 @@ def prepare(model, text, options):
     itself = isinstance(text, str) and (len(text) > 255 or "\n" in text)  # and not the name of one
     if not isinstance(model, Model):
         name = name_of(model)
-        known = Path(text).is_dir() or str(text) in (*corpora.NAMES, "random", "pictures", *PICTURES)
-        if not itself and not known and not (Path(text).is_file() and Path(text).name.endswith(ENDINGS)):
+        known = itself or Path(text).is_dir() or str(text) in (*corpora.NAMES, "random", "pictures", *PICTURES)
+        if not known and not (Path(text).is_file() and Path(text).name.endswith(ENDINGS)):
             corpora.read(str(text))  # a text that cannot be read is said before a model is loaded
         if options.device is not None:
             _check_device(options.device)
