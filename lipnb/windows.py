@@ -205,7 +205,7 @@ def random_windows(model: Any, text: str, length: int, count: int, *, seed: int 
     if content < 1:
         raise ValueError(
             f"a window of {length} tokens has no room for text beside {length - content} special tokens: take longer "
-            "windows, or leave special tokens out."
+            "windows, or leave special tokens out (--no-special; special=False in Python)."
         )
     size = CHARACTERS * (content + MARGIN)
     drawn: list[Tensor] = []

@@ -116,8 +116,10 @@ class Frozen:
         """Whether the first axis of this tensor is that of heads, or of groups of them."""
         return self.table()[name].axes[0] in ("h", "g")
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+    def to(self, device: torch.device | torch.dtype | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """The same map on another device or in another floating point type; frequencies keep theirs."""
+        if isinstance(device, torch.dtype) and dtype is None:  # f.to(torch.float64), as of a tensor
+            device, dtype = None, device
         return self.replace(
             **{
                 name: tensor.to(device=device, dtype=None if self.table()[name].own_type else dtype)

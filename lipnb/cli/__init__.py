@@ -7,8 +7,11 @@ well. Only `run` imports what is heavy, so that help is there at once.
 
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import contextmanager
 from importlib import import_module
 
 import lipnb
@@ -62,21 +65,52 @@ def enter(prog: str, description: str, package: str, verbs: Sequence[str], argv:
     arguments = _arguments(parser, choices, sys.argv[1:] if argv is None else argv)
     if arguments is None:
         return 0
-    try:
-        return arguments.run(arguments) or 0
-    except Unknown as error:
-        print(f"{prog} {arguments.verb}: {error} (`{prog} {arguments.verb} --help`)", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (ValueError, OSError, RuntimeError, ImportError, FloatingPointError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as stop:
-        said = str(stop) or "stopped; what is finished is kept, the same command continues"
+    said = "stopped; what is finished is kept, the same command continues"
+    with _interrupts() as came:
+        try:
+            code = arguments.run(arguments) or 0
+            if not came:
+                return code
+        except KeyboardInterrupt as stop:
+            said = str(stop) or said
+        except Exception as error:
+            if not came:
+                return _failed(prog, arguments.verb, error)
         print(f"{prog}: {said}", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _interrupts():
+    """Notes each Ctrl-C: one that falls into an import or a destructor ends there, as another error or as none."""
+    came: list[int] = []
+
+    def note(number, frame):
+        came.append(number)
+        signal.default_int_handler(number, frame)
+
+    mine = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if mine := mine and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield came
+    finally:
+        if mine:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _failed(prog, verb, error):
+    """Say an expected failure in a sentence; its exit code."""
+    if isinstance(error, Unknown):
+        print(f"{prog} {verb}: {error} (`{prog} {verb} --help`)", file=sys.stderr)
+        return 2
+    if isinstance(error, BrokenPipeError):  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    if isinstance(error, ValueError | OSError | RuntimeError | ImportError | FloatingPointError):
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 1
+    raise error
 
 
 def main(argv: Sequence[str] | None = None) -> int:

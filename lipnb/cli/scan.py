@@ -45,7 +45,8 @@ how to read the table (`lipnb scan --columns` explains those of all files):
   / random      how many times the constant of random weights of the same shape, on the same tokens
   / shuffled    how many times the constant of the same weights on the same tokens in random order
   column        the largest column sum of the attention matrix: how much attention one token gets, at most n
-  bound         the closest bound in closed form: x 340 is 340 times too high, geometric mean over windows
+  bound         the closest bound in closed form of that layer and length: x 340 is 340 times too high, geometric mean
+                over windows; a letter names it below the table, where several come closest
   check         the layer was taken out of the network correctly: same output, same mask; else nothing is measured;
                 "1 of 2": one window of two could be measured, "gap": none could, and below it says why
 
@@ -100,7 +101,8 @@ def add(verbs):
         "--output",
         type=Path,
         metavar="FOLDER",
-        help="default scan-MODEL; with --against, the scan of OTHER lies in FOLDER/scan-OTHER",
+        help="default scan-MODEL; with --against, the scan of OTHER lies in FOLDER/scan-OTHER, and two folders are "
+        "compared in FIRST-against-SECOND",
     )
     verb.add_argument("--again", action="store_true", help="measure anew what the folder holds already")
     verb.add_argument("--dry-run", action="store_true", help="say what would be measured and about how long it takes")
@@ -146,9 +148,11 @@ def run(arguments):
             for place, one in zip(places, stored, strict=True)
         ]
         check_alike(*settings)
+        for line in _in_vain(places, stored, settings):
+            print(line, file=sys.stderr)
     found, folder = _scanned(arguments, model, stored[0], output)
-    if output is not None:  # the folder of a scan that was given as MODEL stays as it is
-        folder = output
+    if output is not None or (stored[0] is not None and against is not None):  # the folder given stays as it is
+        folder = output or Path(f"{Path(model).resolve().name}-against-{folder_of(against).name.removeprefix('scan-')}")
         folder.mkdir(parents=True, exist_ok=True)
     report = found.report(folder)
     terminal.show(found)
@@ -187,6 +191,20 @@ def _stored(place):
     from lipnb.scanning.folder import SUMS, load
 
     return load(place) if (Path(place) / SUMS).is_file() and not (Path(place) / "config.json").is_file() else None
+
+
+def _in_vain(places, stored, settings):
+    """What will be measured of one of two models, and the folder given for the other has nothing to compare with."""
+    for new, old in ((0, 1), (1, 0)):
+        if stored[new] is None and stored[old] is not None:
+            for name, option in (("lengths", "--lengths"), ("layers_scanned", "--layers")):
+                there = settings[old][name]
+                if lacking := [str(n) for n in settings[new][name] if n not in there]:
+                    both = [str(n) for n in settings[new][name] if n in there]
+                    yield (
+                        f"{places[old]} has no {name.split('_')[0]} {', '.join(lacking)}: measured, but not compared; "
+                        f"{option} {','.join(both or map(str, there))} measures what is compared."
+                    )
 
 
 def _scanned(arguments, model, stored, output):

@@ -65,7 +65,7 @@ def run(arguments):
 
 
 def _no_sweep(folder):
-    """What a folder holds that is the output of no sweep: a scan or a model; empty where neither is known."""
+    """What a folder that is no sweep's holds, a scan or a model; FileNotFoundError where it is neither."""
     from pathlib import Path
 
     if (Path(folder) / "sweep.json").is_file():
@@ -79,7 +79,8 @@ def _no_sweep(folder):
         return f"{folder}: {said}" if said else ""
     if (Path(folder) / "config.json").is_file():
         return f"{folder}: a model, not the folder of a sweep or scan; `lipnb scan {folder}` measures it."
-    return ""
+    holds = "holds neither a sweep nor a scan" if Path(folder).is_dir() else "is no folder"
+    raise FileNotFoundError(f"{folder} {holds}: give the folder that `lipnb sweep` or `lipnb scan` made.")
 
 
 def lasted(seconds):

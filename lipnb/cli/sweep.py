@@ -80,8 +80,8 @@ def add(verbs):
         type=parameter,
         action="append",
         metavar="NAME=VALUE",
-        help="a parameter's value in every point, whatever the spec says of it; numbers, True, False and None are read "
-        "as such, all else is text (may be given several times)",
+        help="a parameter's value in every point, whatever the spec says of it, in YAML as there: 64, true, null, "
+        "[1, 2], text (may be given several times); results go to a folder of their own",
     )
     verb.add_argument("--dry-run", action="store_true", help="show the points and what would run; write nothing")
     verb.add_argument("--limit", type=count, metavar="N", help="run at most N points now")

@@ -47,25 +47,22 @@ def lengths(text):
 
 
 def parameter(text):
-    """``NAME=VALUE`` as a pair, the value typed as ``papermill -p`` does, as argparse's `type`.
+    """``NAME=VALUE`` as a pair, the value read as in the spec of a sweep, as argparse's `type`.
 
     Examples
     --------
-    >>> [parameter(f"x={value}")[1] for value in ("3", "1e-3", "True", "None", "minilm", "a=b")]
-    [3, 0.001, True, None, 'minilm', 'a=b']
+    >>> [parameter(f"x={value}")[1] for value in ("3", "1e-3", "True", "null", "minilm", "a=b", "[1, 2]")]
+    [3, 0.001, True, None, 'minilm', 'a=b', [1, 2]]
     """
     name, equals, value = text.partition("=")
     if not (equals and name.isidentifier()):
         raise argparse.ArgumentTypeError(f"give a parameter and its value, such as -p layer=3; got {text!r}")
-    words = {"True": True, "False": False, "None": None}
-    if value in words:
-        return name, words[value]
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value
+    from lipnb.sweeps.spec import value_of
+
+    try:
+        return name, value_of(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{name}: {error}; got {value!r}") from None
 
 
 class Parser(argparse.ArgumentParser):

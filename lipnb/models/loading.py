@@ -114,6 +114,8 @@ def load(
         empty = _on_meta(config, architecture, name)
         if architecture.matrices is None:
             architecture = located(empty, architecture, name)
+        if not architecture.attending(architecture.network_of(empty)):
+            raise ValueError(f"{name!r} has no layer that holds attention: there is nothing to measure.")
         most = vocabulary(architecture.network_of(empty)) if architecture.reads == "input_ids" else None
         found = (None, None) if most is None else find_tokenizer(tokenizer, name, folder, on_hub, most, random)
         network = (

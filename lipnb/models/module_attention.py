@@ -67,7 +67,8 @@ class OwnAttention:
             self._calls[x.shape[1]].again(x)
         return calls[0].given
 
-    def _tensors(self):
+    @property
+    def own(self) -> dict[str, Tensor]:
         """Its weights and buffers, name -> tensor, as `Attention` has them."""
         parts = {"module": self._module, "giver": self._giver}
         return {f"{part}.{key}": value for part, module in parts.items() for key, value in module.state_dict().items()}

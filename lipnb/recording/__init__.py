@@ -1,6 +1,6 @@
 """The one resumable table, and the one writer of files: what is measured is kept, whatever stops the run."""
 
-from lipnb.recording.files import Lines, alone, kept, replacing, write
+from lipnb.recording.files import Lines, alone, held, kept, replacing, write
 from lipnb.recording.table import FLOAT_FORMAT, Recording, Unit, bar, make, recording, remeasure
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Unit",
     "alone",
     "bar",
+    "held",
     "kept",
     "make",
     "recording",

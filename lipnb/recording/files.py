@@ -12,7 +12,9 @@ from lipnb.origin import extra
 with extra("scan"):
     from filelock import FileLock, Timeout
 
-__all__ = ["Lines", "alone", "kept", "replacing", "write"]
+__all__ = ["Lines", "alone", "held", "kept", "replacing", "write"]
+
+LOOK = 0.5  # seconds that a lock is waited for: `held` may just be looking at it
 
 
 @contextmanager
@@ -146,8 +148,8 @@ def alone(folder: Path, lock: str, *, fix: str, busy: str) -> Iterator[None]:
         probe = folder / f"{lock}.probe"
         probe.touch()
         probe.unlink()
-        held = FileLock(folder / lock, timeout=0)
-        held.acquire()
+        mine = FileLock(folder / lock, timeout=LOOK)
+        mine.acquire()
     except Timeout:
         raise RuntimeError(busy) from None
     except OSError as error:
@@ -155,4 +157,15 @@ def alone(folder: Path, lock: str, *, fix: str, busy: str) -> Iterator[None]:
     try:
         yield
     finally:
-        held.release()
+        mine.release()
+
+
+def held(lock: Path) -> bool:
+    """Whether a run holds this lock now."""
+    with suppress(OSError):  # such as in the folder of somebody else
+        try:
+            if lock.is_file():
+                FileLock(lock, timeout=0).acquire().lock.release()
+        except Timeout:
+            return True
+    return False

@@ -104,7 +104,8 @@ def radii(rows, *, ax=None, title=None):
     ax = ax or plt.subplots(figsize=SIZE)[1]
     ax.plot(rows.layer, rows.radius, color="#d55e00", marker="^", label="largest")
     ax.plot(rows.layer, rows.mean_radius, color="#009e73", marker="o", label="mean (root mean square)")
-    return _by_layer(ax, rows, "norm of a token", title=title, ylim=(0, None))
+    top = 1.05 * rows.radius.max()  # norms that are all alike lay on the edge
+    return _by_layer(ax, rows, "norm of a token", title=title, ylim=(0, top))
 
 
 def baselines(rows, *, ax=None, title=None):

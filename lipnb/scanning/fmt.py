@@ -2,7 +2,12 @@
 
 import math
 
-__all__ = ["figures", "large", "range_of", "short", "small", "times", "up"]
+__all__ = ["figures", "large", "many", "range_of", "short", "small", "times", "up"]
+
+
+def many(count: int, what: str) -> str:
+    """A number of things, in words."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def short(value: float | None, digits: int = 3) -> str:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from lipnb import recording
 from lipnb.recording.table import GAP
+from lipnb.scanning.fmt import many
 from lipnb.scanning.summary import summarise
 
 __all__ = ["Scan", "load"]
@@ -83,12 +84,15 @@ def state(folder: str | os.PathLike) -> str | None:
     folder = Path(folder)
     if (folder / SUMS).is_file():
         found = load(folder)
-        said = f"a finished scan of {_of_what(found.about['settings'])}: {len(found.summary)} rows in summary.csv."
+        said = (
+            f"a finished scan of {_of_what(found.about['settings'])}: {many(len(found.summary), 'row')} in summary.csv."
+        )
         if len(found.gaps):
             said += f" Not measured: {len(found.gaps)}; the same command tries again."
         return said + (" report.html shows it." if (folder / "report.html").is_file() else "")
     begun = {table: _begun(folder, table) for table in TABLES}
     settings = next((settings for settings, _ in begun.values() if settings), None)
+    running = any(recording.held(folder / f".{table}.partial.lock") for table in TABLES)
     if settings is None:
         return None
     layers = len(settings["layers_scanned"])
@@ -100,7 +104,13 @@ def state(folder: str | os.PathLike) -> str | None:
             kept.append(f"{most[table] if count is None else count} of {most[table]} {what[table]}")
         elif there:
             kept.append(what[table] if count is None else f"{count} {what[table]} or ends of the network")
-    return f"a scan of {_of_what(settings)} that has not ended: it keeps {', '.join(kept)}. The same command goes on."
+    said = f"a scan of {_of_what(settings)} that {'is running' if running else 'has not ended'}: it keeps "
+    return f"{said}{', '.join(kept)}." + ("" if running else " The same command goes on.")
+
+
+def settings_in(folder: Path) -> list[dict]:
+    """Those of each table that is there, finished or begun: of one scan they are alike."""
+    return [settings for settings, count in (_begun(folder, table) for table in TABLES) if settings and count != 0]
 
 
 def _begun(folder, table):
@@ -121,14 +131,18 @@ def _of_what(settings):
     return f"{settings['model']} on {settings['text']} at n = {', '.join(map(str, settings['lengths']))}"
 
 
+class _Damaged(ValueError):
+    """Why a file is not what it was, in words."""
+
+
 def _digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def clear(folder: Path) -> None:
-    """Take away what says that a scan in this folder is finished; of a finished one, what it would go on from too."""
-    partial = TABLES if (folder / SUMS).is_file() else ()
-    for name in (SUMS, *(f"{table}.json" for table in TABLES), *(f"{table}.partial.jsonl" for table in partial)):
+def clear(folder: Path, other: bool) -> None:
+    """Take away the tables in this folder, and what a finished scan, or another one (`other`), would go on from."""
+    endings = ("csv", "json", "partial.jsonl") if other or (folder / SUMS).is_file() else ("csv", "json")
+    for name in (SUMS, *(f"{table}.{ending}" for table in TABLES for ending in endings)):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -174,16 +188,16 @@ def load(folder: str | os.PathLike) -> Scan:
         sums = {name: digest for digest, name in lines}
         for file in ("scan.csv", "scan.json", SUMMARY):
             if file not in sums:
-                raise ValueError(f"{SUMS} does not name it")
+                raise _Damaged(f"{SUMS} does not name it")
         for file, digest in sums.items():
             if Path(file).name != file or _digest(folder / file) != digest:
-                raise ValueError("it is not the file that the scan wrote")
+                raise _Damaged("it is not the file that the scan wrote")
         tables = {}
         for name in TABLES:
             file = f"{name}.csv"
             tables[name] = pd.read_csv(folder / file) if file in sums else pd.DataFrame(columns=NEEDED[name])
             if missing := {*NEEDED[name]} - {*tables[name]}:
-                raise ValueError(f"it has no column {sorted(missing)[0]!r}")
+                raise _Damaged(f"it has no column {sorted(missing)[0]!r}")
         file = "scan.json"
         births = {
             name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
@@ -201,7 +215,8 @@ def load(folder: str | os.PathLike) -> Scan:
             gaps=pd.DataFrame(there, columns=["table", GAP, "reason"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = "it is missing" if isinstance(error, FileNotFoundError) else "it cannot be read"
         raise ValueError(
-            f"{file} in the folder {folder.name!r} is damaged ({str(error) or type(error).__name__:.90}): measure anew "
-            "with --again (again=True in Python), or name another folder."
+            f"{file} in the folder {folder.name!r} is damaged ({error if isinstance(error, _Damaged) else why}): "
+            "measure anew with --again (again=True in Python), or name another folder."
         ) from None

@@ -11,6 +11,7 @@ from torch import Tensor
 from lipnb import corpora, models
 from lipnb.models import PICTURES, Model, Reading, picture, random_twin, readings
 from lipnb.models.loading import layer_count, name_of
+from lipnb.scanning.fmt import many
 from lipnb.scanning.options import numbers_of
 
 __all__ = ["shuffled"]
@@ -40,7 +41,7 @@ class Reader:
         """The model and what its layers receive: all windows ("text"), the first, or a baseline of it."""
         model = self.model
         if kind == "random":
-            model = self._twin = self._twin or random_twin(self.model, self.seed)
+            model = self._twin = self._twin or self._drawn()
         if (kind, n) not in self._kept:
             self._kept = {key: read for key, read in self._kept.items() if key[1] == n}
             inputs = self.inputs[n] if kind == "text" else self.inputs[n][:1]
@@ -48,6 +49,12 @@ class Reader:
                 inputs = shuffled(inputs, self.ends, self.seed)
             self._kept[kind, n] = readings(model, inputs)
         return model, self._kept[kind, n]
+
+    def _drawn(self):
+        """Random weights, and other ones than the model's, which may have been drawn with the same seed."""
+        own, twin = self.model.module.state_dict(), random_twin(self.model, self.seed)
+        alike = all(torch.equal(one, own[name]) for name, one in twin.module.state_dict().items())
+        return random_twin(self.model, self.seed + 1) if alike else twin
 
 
 def shuffled(ids: Tensor, ends: tuple[int, int], seed: int) -> Tensor:
@@ -98,7 +105,8 @@ def prepare(model, text, options):
     itself = isinstance(text, str) and (len(text) > 255 or "\n" in text)  # and not the name of one
     if not isinstance(model, Model):
         name = name_of(model)
-        if not itself and Path(text).is_file() and not Path(text).name.endswith(ENDINGS):
+        known = itself or Path(text).is_dir() or str(text) in (*corpora.NAMES, "random", "pictures", *PICTURES)
+        if not known and not (Path(text).is_file() and Path(text).name.endswith(ENDINGS)):
             corpora.read(str(text))  # a text that cannot be read is said before a model is loaded
         if options.device is not None:
             _check_device(options.device)
@@ -122,7 +130,7 @@ def prepare(model, text, options):
     lengths = options.lengths or [length for length in DEFAULT if length <= model.longest] or [model.longest]
     if max(lengths) > model.longest:
         raise ValueError(
-            f"{model.name} reads at most {model.longest} tokens, but a length of {max(lengths)} was asked "
+            f"{model.name} reads at most {many(model.longest, 'token')}, but a length of {max(lengths)} was asked "
             f"for: take lengths up to {model.longest}."
         )
     words, source = (text, "a text given as such") if itself else (corpora.read(str(text)), Path(text).name)
@@ -153,7 +161,7 @@ def _that_fit(lengths, windows, tokens, around, by_default):
         return lengths, ""
     most = min(lengths) if by_default and not fit else max(lengths)
     need = (most - around) * windows
-    said = f"the text has {tokens} tokens, but {windows} windows of {most} tokens need {need}"
+    said = f"the text has {many(tokens, 'token')}, but {many(windows, 'window')} of {many(most, 'token')} need {need}"
     said += f" beside {around} special ones each" if around else ""
     if by_default and fit:
         return fit, f"Lengths {','.join(map(str, fit))} only: {said}."
@@ -180,7 +188,7 @@ def sides(model: Model, lengths: list[int] | None, default: tuple[int, ...]) -> 
     config, longest = model.module.config, model.longest
     if not model.architecture.interpolates:
         if lengths is not None and list(lengths) != [longest]:
-            raise ValueError(f"{model.name} reads images, each of {longest} tokens: leave the lengths out.")
+            raise ValueError(f"{model.name} reads images, each of {many(longest, 'token')}: leave the lengths out.")
         return {longest: config.image_size}
     rest = longest - (config.image_size // config.patch_size) ** 2  # tokens that are no part of the image
     squares = {side**2 + rest: side * config.patch_size for side in range(1, isqrt(longest - rest) + 1)}
@@ -189,7 +197,8 @@ def sides(model: Model, lengths: list[int] | None, default: tuple[int, ...]) -> 
     if wrong := [n for n in wanted if n not in squares]:
         raise ValueError(
             f"{model.name} reads square images, of s x s patches and {rest} token{'s' * (rest > 1)} more: not "
-            f"{wrong[0]} tokens; take lengths such as {','.join(map(str, dict.fromkeys(largest)))}, at most {longest}."
+            f"{many(wrong[0], 'token')}; take lengths such as {','.join(map(str, dict.fromkeys(largest)))}, at most "
+            f"{longest}."
         )
     return {n: squares[n] for n in sorted(wanted)}
 
@@ -212,8 +221,13 @@ def windows_of_images(
             raise ValueError(f"{model.name} reads images of {channels} channels, not of three: use 'random'.")
         found = _images(source)
         if len(found) < windows:
+            few = (
+                f"holds fewer than {windows} of them"
+                if found or Path(source).is_dir()
+                else "is none, and no folder of them"
+            )
             raise ValueError(
-                f"{model.name} reads images, and {Path(source).name!r} holds fewer than {windows} of them: give a "
+                f"{model.name} reads images, and {Path(source).name!r} {few}: give a "
                 f"folder with {', '.join(ENDINGS)}, 'pictures' ({', '.join(PICTURES)}), 'random', or --windows 1 for "
                 "one image."
             )

@@ -16,6 +16,7 @@ from lipnb.models import Model, Reading, answer, whole_network
 from lipnb.recording.table import GAP
 from lipnb.scanning import catalogue
 from lipnb.scanning.inputs import Reader
+from lipnb.windows import decoded
 
 __all__ = ["relative"]
 
@@ -174,8 +175,8 @@ def one_head(f: Attention, head: int) -> Attention:
         alone[head] = output[head]
         return f.replace(output=alone, output_bias=None)
     parts = {}
-    for name, tensor in f._tensors().items():
-        if name not in ("frequencies", "output_bias"):
+    for name, tensor in f.own.items():
+        if tensor is not None and name not in ("frequencies", "output_bias"):
             place = group if name.startswith(("key", "value")) else head
             parts[name] = tensor[place : place + 1]
     return f.replace(**parts, output_bias=None)
@@ -234,15 +235,7 @@ def _word(model, inputs, place):
         return {"token": f"#{place}", "written": f"#{place}"}
     number = int(inputs[0, place])
     token = str(model.tokenizer.convert_ids_to_tokens(number))
-    return {"token": token, "written": repr(_decoded(model.tokenizer, number, token))}
-
-
-def _decoded(tokenizer, number, token):
-    """What the tokenizer reads a token as: a space before it counts, and part of a character stays a sign."""
-    read = tokenizer.decode([number], clean_up_tokenization_spaces=False)
-    if token.startswith("\u2581") and not read.startswith(" "):  # SentencePiece drops the space that begins a text
-        read = f" {read}"
-    return token if not read or "\ufffd" in read else read
+    return {"token": token, "written": repr(decoded(model.tokenizer, number))}
 
 
 def layer(reader: Reader, number: int, n: int, *, seed: int) -> list[dict]:

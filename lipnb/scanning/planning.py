@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from lipnb.scanning.fmt import many
 from lipnb.scanning.inputs import Reader
 
 __all__: list[str] = []
@@ -33,15 +34,15 @@ def planned(begun):
     layers, lengths, windows = len(found["layers_scanned"]), found["lengths"], found["windows"]
     kinds, close, h = windows + len(found["baselines"]), found["close"], found["heads"]
     said = [
-        f"Constants: {_many(layers, 'layer')} at n = {', '.join(map(str, lengths))}, {_many(windows, 'window')} each"
+        f"Constants: {many(layers, 'layer')} at n = {', '.join(map(str, lengths))}, {many(windows, 'window')} each"
         + (f" and baselines ({', '.join(found['baselines'])}) of the first" if found["baselines"] else "")
         + f": {layers * len(lengths) * kinds}.",
         f"Certified upper bounds: {layers * len(_certified(found)) * found['certified']}.",
     ]
     if close is not None:
         said.append(
-            f"Closely, at n = {close}: {_many(layers * h, 'head')}, {_many(layers, 'map')} of {close} x {close} tokens,"
-            f" {_many(layers, 'whole layer')}, the network from end to end."
+            f"Closely, at n = {close}: {many(layers * h, 'head')}, {many(layers, 'map')} of {close} x {close} tokens,"
+            f" {many(layers, 'whole layer')}, the network from end to end."
         )
     seconds = _seconds(begun)
     said.append(
@@ -49,11 +50,6 @@ def planned(begun):
         "on a busy machine some times as long."
     )
     return [*said, *shorter(begun, seconds)]
-
-
-def _many(count, what):
-    """A number of things, in words."""
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _certified(found):

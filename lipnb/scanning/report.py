@@ -83,6 +83,7 @@ def html(found: Any, against: Any = None, names: tuple[str, str] | None = None) 
         skipped=sentences.skipped(found.about, summary),
         passed=int(summary.passed.sum()),
         text=_described(settings),
+        weights=sentences.weights_of(settings),
         sources=SOURCES,
         vacuous=[TITLES[key] for key in there if summary[f"over_{key}"].mean() > 3],
     )
@@ -102,25 +103,29 @@ def _plots(found, good):
 
     for n, rows in good.groupby("length"):
         bounded = _there(rows, ["certified", *(f"over_{key}" for key in PLOTTED)])
-        said = f"Every layer at {n} tokens: the measured constant with its range over windows"
+        said = f"Every layer at {fmt.many(n, 'token')}: the measured constant with its range over windows"
         said += f"{', and upper bounds on it' if bounded else ''}, logarithmic scale."
-        plot(said, figures.layers, rows, {key: TITLES[key] for key in PLOTTED}, title=f"{n} tokens")
+        plot(said, figures.layers, rows, {key: TITLES[key] for key in PLOTTED}, title=f"{fmt.many(n, 'token')}")
     if good.length.nunique() > 1:
         plot("How the constant grows with the number of tokens, layer by layer.", figures.growth, good)
     if len(good):
         n = good.length.max()
         longest = good[good.length == n]
-        said = f"Norms of the tokens that each layer receives, at {n} tokens"
+        said = f"Norms of the tokens that each layer receives, at {fmt.many(n, 'token')}"
         plot(f"{said}: bounds on a ball grow with the square of the largest.", figures.radii, longest)
         words = {"over_random": "random weights of the same shape", "over_shuffled": "the same tokens in random order"}
         named = " and ".join(words[name] for name in _there(longest, words))
-        said = f"Constants at {n} tokens{named and f' beside {named}'}"
+        said = f"Constants at {fmt.many(n, 'token')}{named and f' beside {named}'}"
         plot(f"{said}; dashed: in units of token norms, so that layers compare.", figures.baselines, longest)
     if len(found.heads):
         n = found.heads.length.max()
-        plot(f"Each head alone, with its part of the output matrix, at {n} tokens.", figures.heads, found.heads)
+        plot(
+            f"Each head alone, with its part of the output matrix, at {fmt.many(n, 'token')}.",
+            figures.heads,
+            found.heads,
+        )
     if len(found.tokens):
-        said = f"How far each of {found.tokens.length.max()} tokens moves the outputs of the others"
+        said = f"How far each of {fmt.many(found.tokens.length.max(), 'token')} moves the outputs of the others"
         plot(f"{said}, over the most in its layer.", figures.tokens, found.tokens)
     return plots
 
@@ -155,7 +160,7 @@ def _against(found, other, names):
         "rows": _records(table),
         "said": " ".join(compared(table)),
         "plot": Markup(figures.in_report(figures.comparison, table, (before, after))),
-        "caption": f"Every layer at {table.length.max()} tokens, before and after, logarithmic scale.",
+        "caption": f"Every layer at {fmt.many(table.length.max(), 'token')}, before and after, logarithmic scale.",
     }
 
 

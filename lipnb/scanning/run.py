@@ -17,7 +17,7 @@ from lipnb.lipschitz import local_lipschitz
 from lipnb.models import Model, readings, whole_network
 from lipnb.models.network import why_no_logits
 from lipnb.scanning.catalogue import applicable
-from lipnb.scanning.folder import NEEDED, SUMS, Scan, clear, folder_of, load, seal
+from lipnb.scanning.folder import NEEDED, SUMS, Scan, clear, folder_of, load, seal, settings_in
 from lipnb.scanning.inputs import chosen_layers, prepare
 from lipnb.scanning.measure import closed_form_work, heads, layer, measure, network, tokens, tried
 from lipnb.scanning.options import ScanOptions, in_words
@@ -29,7 +29,7 @@ __all__ = ["remeasure", "scan"]
 EXPLAIN = ("left_out", "no_logits", "reasons")  # settings on which no number depends
 PARTS = ["layer", *ENDS]
 # weights, texts and windows follow from what was asked for: where two settings differ that is named first
-ASKED = ("layers_scanned", "lengths", "windows", "object", "random", "rtol", "seed")
+ASKED = ("model", "text", "layers_scanned", "lengths", "windows", "object", "random", "rtol", "seed")
 KEYS = {  # settings of a scan, in words
     "layers_scanned": "layers",
     "weights_sha256": "weights (SHA-256)",
@@ -83,16 +83,17 @@ def scan(
     begun = begin(model, text, ScanOptions(**options))
     name, settings = begun.reader.model.name, begun.settings
     output = folder_of(name) if output is None else Path(output)
+    others = [one for one in settings_in(output) if _numbers(one) != _numbers(settings)]
     if again:
-        clear(output)
+        clear(output, bool(others))
+    elif others:
+        ended = "" if (output / SUMS).is_file() else ", which has not ended,"
+        raise ValueError(
+            f"the folder {output.name!r} holds another scan{ended} ({_difference(others[0], settings)}): name another "
+            "folder with --output, or measure anew with --again (again=True in Python)."
+        )
     elif (output / SUMS).is_file():
         found = load(output)
-        if _numbers(found.about["settings"]) != _numbers(settings):
-            raise ValueError(
-                f"the folder {output.name!r} holds another scan "
-                f"({_difference(found.about['settings'], settings)}): name another folder with --output, or "
-                "measure anew with --again (again=True in Python)."
-            )
         if found.gaps.empty:
             return found
         (output / SUMS).unlink()  # what could not be measured is tried again
@@ -130,10 +131,9 @@ def begin(model, text, options):
     reader, read = prepare(model, text, options)
     model, lengths = reader.model, [*reader.inputs]
     wanted = chosen_layers(options.layers, model.layers, model.name, model.attending)
-    if not wanted:
-        raise ValueError(f"{model.name} has no layer that holds attention: there is nothing to scan.")
     first = model.attention(wanted[0], options.object, min(lengths))
-    left_out = " ".join(filter(None, [read.pop("left_out"), _without_attention(model)]))
+    said = [read.pop("left_out"), _without_attention(model), options.masked and _causal_anyway(model)]
+    left_out = " ".join(filter(None, said))
     why = why_no_logits(model)
     settings = {
         **model.describe(),
@@ -160,6 +160,14 @@ def _without_attention(network):
         return ""
     which, verb = ("Layer", "holds") if len(others) == 1 else ("Layers", "hold")
     return f"{which} {', '.join(map(str, others))} of {network.name} {verb} no attention: not measured."
+
+
+def _causal_anyway(model):
+    """That --masked made no difference, in a sentence; empty where it may have made one."""
+    kind = model.architecture
+    if not kind.masks[0] or getattr(model.module.config, kind.mask_setting or "", None):
+        return ""
+    return f"{model.name} is causal by itself: --masked changed nothing."
 
 
 def _in_order(name, table):
@@ -289,7 +297,9 @@ def _fingerprint(model, layers):
     digest = hashlib.sha256()
     for number in layers:
         f = model.attention(number, n=1)
-        for tensor in getattr(f, "attention", f)._tensors().values():
+        for tensor in getattr(f, "attention", f).own.values():
+            if tensor is None:
+                continue
             digest.update(tensor.to(device="cpu", dtype=torch.float32).contiguous().numpy().tobytes())
     return digest.hexdigest()[:12]
 

@@ -7,8 +7,8 @@ import pandas as pd
 
 from lipnb.recording.table import GAP
 from lipnb.scanning import fmt
-from lipnb.scanning.fmt import figures, range_of, short
-from lipnb.scanning.summary import TITLES, closest, measured
+from lipnb.scanning.fmt import figures, many, range_of, short
+from lipnb.scanning.summary import closest, measured
 
 __all__ = ["Finding", "findings"]
 
@@ -100,7 +100,7 @@ def _closely(found, top):
     if not parts:
         return ""
     length, said = (heads if len(heads) else tokens).length.iloc[0], " and ".join(parts)
-    return f" {said[0].upper()}{said[1:]}." if length == top.length else f" At {length} tokens {said}."
+    return f" {said[0].upper()}{said[1:]}." if length == top.length else f" At {many(length, 'token')} {said}."
 
 
 def _named(token):
@@ -116,11 +116,12 @@ def _roughest(good, closely=""):
     there = {name: top[name] for name in words if name in top and pd.notna(top[name])}
     far = {name: "as large as" if short(value, 2) == "1" else f"{short(value)} times" for name, value in there.items()}
     beside = " and ".join(f"{said} {words[name]}" for name, said in far.items())
-    several, at = len(longest) > 1, f"at {top.length} tokens"
+    several, at = len(longest) > 1, f"at {many(top.length, 'token')}"
     said = f"Roughest {at}: layer {top.layer}, " if several else f"Layer {top.layer} {at}: "
     said += f"constant {figures(top.lipschitz)}"
     if top.measured > 1:
-        said += f" (mean of {top.measured} windows, the largest {figures(top.high)})"
+        largest = f", the largest {figures(top.high)}" if figures(top.high) != figures(top.lipschitz) else ""
+        said += f" (mean of {many(top.measured, 'window')}{largest})"
     said += (f", {beside}" if beside else "") + "." + closely
     yield Finding(
         said + (f" Smoothest: layer {low.layer}, {figures(low.lipschitz)}." if several else ""),
@@ -171,7 +172,7 @@ def _growth(good, lengths, trained=True):
     if len(growth):
         spread = range_of(short(growth.min(), 2), short(growth.max(), 2))
         yield Finding(
-            f"From {ends[0]} to {ends[1]} tokens the constant changes by a factor of {spread}"
+            f"From {ends[0]} to {many(ends[1], 'token')} the constant changes by a factor of {spread}"
             f"{', depending on the layer' if ' to ' in spread else ''}; the square root of the length would give "
             f"{short((ends[1] / ends[0]) ** 0.5, 2)}.",
             f"Bounds of the theory grow like the square root. {means}",
@@ -185,12 +186,15 @@ def _bounds(good, trained=True):
             "Proved, in the windows certified: no small change of the tokens is amplified more. For short windows "
             "lipnb.certify without columns=0 comes nearer, and takes longer (72).",
         )
-    if order := closest(good):
-        over = good[f"over_{order[0]}"]
-        where = f" where it is known, in {over.count()} of {len(over)} layers and lengths" if over.isna().any() else ""
+    if len(found := closest(good)):
+        first, *others = found.title.value_counts().items()
+        where = f" in {first[1]} of {len(found)} layers and lengths" if others else ""
+        where += "".join(f', "{title}" in {count}' for title, count in others)
+        far = range_of(fmt.times(found.over.min()), fmt.times(found.over.max()))
+        known = f" where one is known, in {len(found)} of {len(good)} layers and lengths" * (len(found) < len(good))
         yield Finding(
-            f'Of bounds in closed form "{TITLES[order[0]]}" comes closest, {fmt.times(over.mean())} times too high on '
-            f"average{where}.",
+            f'Of bounds in closed form "{first[0]}" comes closest{where}{";" if others else ","}'
+            f"{' the closest is' if others else ''} {far} times too high{known}.",
             f"Usual{' on trained layers' if trained else ''}: such a formula is simple, or holds for the worst input "
             "of all. For a number to rely on take the certified one (71).",
         )
@@ -204,7 +208,7 @@ def _heads(heads):
         usual = f", {short(top.lipschitz / beside.median(), 2)} times the median of that layer's heads"
         usual *= len(beside) > 1
         yield Finding(
-            f"Roughest head alone: {where}, {figures(top.lipschitz)} at {top.length} tokens{usual}.",
+            f"Roughest head alone: {where}, {figures(top.lipschitz)} at {many(top.length, 'token')}{usual}.",
             "The head to look at first. Heads add up or cancel, so the layer may be rougher or smoother (74).",
         )
 
@@ -238,7 +242,7 @@ def _whole(whole, count):
         top = layers.loc[layers.lipschitz.idxmax()]
         spread = range_of(figures(layers.lipschitz.min()), figures(top.lipschitz))
         yield Finding(
-            f"Whole layers, with residuals, norms and MLP: {spread} at {top.length} tokens"
+            f"Whole layers, with residuals, norms and MLP: {spread} at {many(top.length, 'token')}"
             + (f", the largest in layer {top.layer}." if " to " in spread else "."),
             "What a layer does with all that it has; the constants above are of its attention alone (74).",
         )
@@ -261,6 +265,11 @@ def _whole(whole, count):
             sentence += f"; the product of its layers, an upper bound, is about {figures(layers.lipschitz.prod())}"
             means += " Layers do not amplify the same change: a product of constants says little."
         yield Finding(f"{sentence}.", means)
+
+
+def weights_of(settings: dict) -> str:
+    """Where the weights come from, as far as it is known: of any folder it is said that they are pretrained."""
+    return settings["weights"].removeprefix("pretrained").strip(" ()")
 
 
 def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
@@ -290,11 +299,14 @@ def skipped(about: dict, summary: pd.DataFrame) -> list[str]:
                     f"the limit of {fmt.large(settings['upper_work'])} (--upper-work)."
                 )
         if settings["certified"] < settings["windows"]:
-            some = f"{settings['certified']} of {settings['windows']} windows"
+            some = f"{settings['certified']} of {many(settings['windows'], 'window')}"
             said.append(f"Certified: {some} of each length (upper_windows in Python).")
     before, after = settings["special"]
     if before or after:
-        said.append(f"Each window is {' '.join([*before, '...', *after])}: special tokens are among its n.")
+        said.append(
+            f"Each window is {' '.join([*before, '...', *after])}: special tokens are among its n; --no-special "
+            "leaves them out."
+        )
     elif settings["tokenizer"]:
         said.append("No special tokens stand around the windows.")
     said += [BASELINES[name] for name in BASELINES if name not in settings["baselines"]]

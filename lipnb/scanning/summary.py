@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lipnb.scanning.catalogue import TITLES
-from lipnb.scanning.fmt import short
+from lipnb.scanning.fmt import many, short
 from lipnb.scanning.options import in_words
 
 __all__ = ["COLUMNS", "TITLES", "compare", "summarise"]
@@ -135,10 +135,13 @@ def measured(summary: pd.DataFrame) -> pd.DataFrame:
     return summary[summary.passed & (summary.measured > 0)]
 
 
-def closest(summary: pd.DataFrame) -> list[str]:
-    """Keys of the bounds in closed form, the closest on average first; behind them those that miss more rows."""
-    over = {key: summary[f"over_{key}"] for key in TITLES if f"over_{key}" in summary}
-    return sorted(over, key=lambda key: (over[key].isna().sum(), over[key].mean()))
+def closest(summary: pd.DataFrame) -> pd.DataFrame:
+    """Of each row that has a bound in closed form the closest one: its `title`, and `over` as in summary.csv."""
+    over = summary[[f"over_{key}" for key in TITLES if f"over_{key}" in summary]].dropna(how="all")
+    if over.empty:
+        return pd.DataFrame(columns=["title", "over"])
+    titles = over.idxmin(axis=1).str.removeprefix("over_").map(TITLES)
+    return pd.DataFrame({"title": titles, "over": over.min(axis=1)})
 
 
 def compare(before: Any, after: Any) -> pd.DataFrame:
@@ -225,15 +228,17 @@ def compared(table: pd.DataFrame) -> list[str]:
     """What a comparison found, in sentences."""
     higher, lower = (table[table.differs == word] for word in ("higher", "lower"))
     if not len(higher) + len(lower):
-        return [
-            "The two cannot be told apart: nowhere do all windows differ by more than the solver may have left open."
-        ]
+        return ["At no layer and length do all windows differ by more than the solver may have left open."]
     told = table[table.differs != ""]
     far = told.loc[told.ratio.clip(lower=1e-300).map(lambda ratio: max(ratio, 1 / ratio)).idxmax()]
+    parts = [
+        f"{len(rows)} {'is' if len(rows) == 1 else 'are'} {word}"
+        for rows, word in ((higher, "higher"), (lower, "lower"))
+        if len(rows)
+    ]
     return [
-        f"Of {len(table)} layers and lengths {len(higher)} {'is' if len(higher) == 1 else 'are'} higher and "
-        f"{len(lower)} lower in every window, by more than the solver may have left open"
-        + ("; the others cannot be told apart." if len(told) < len(table) else "."),
-        f"Farthest: layer {far.layer} at {far.length} tokens, from {short(far.before, 4)} to {short(far.after, 4)}, "
-        f"a factor of {short(far.ratio)}.",
+        f"Of {len(table)} layers and lengths {' and '.join(parts)} in every window, by more than the solver may "
+        "have left open" + ("; of the others not every window differs by so much." if len(told) < len(table) else "."),
+        f"Farthest: layer {far.layer} at {many(far.length, 'token')}, from {short(far.before, 4)} to "
+        f"{short(far.after, 4)}, a factor of {short(far.ratio)}.",
     ]

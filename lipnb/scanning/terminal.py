@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from string import ascii_lowercase
 from typing import TextIO
 
 import pandas as pd
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from lipnb.scanning.fmt import short, small, times, up
 from lipnb.scanning.folder import Scan
-from lipnb.scanning.sentences import WHERE, as_sentences, findings, skipped
+from lipnb.scanning.sentences import WHERE, as_sentences, findings, skipped, weights_of
 from lipnb.scanning.summary import closest, compared
 
 __all__: list[str] = []
@@ -66,9 +67,12 @@ def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -
     console, summary, settings = console_for(file, width), found.summary, found.about["settings"]
     there = {name for name in summary if summary[name].notna().any()} | {None}
     columns = [(heading, text) for heading, wide, name, text in COLUMNS if console.width >= wide and name in there]
-    order = closest(summary)
-    if order and console.width >= 84:
-        columns.insert(-1, ("bound", lambda row: _x(times(getattr(row, f"over_{order[0]}")))))
+    bound, letters = closest(summary), {}
+    if len(bound) and console.width >= 84:
+        named = bound.title.unique()
+        letters = dict(zip(named, ascii_lowercase, strict=False)) if len(named) > 1 else {}
+        factors = {at: f"{_x(times(one.over))} {letters.get(one.title, '')}".strip() for at, one in bound.iterrows()}
+        columns.insert(-1, ("bound", lambda row: factors.get(row.Index, "")))
     rows, sections = list(summary.itertuples()), len(settings["lengths"]) > 1
     lines: list[tuple[list[str], dict]] = []
     for row, after in zip(rows, [*rows[1:], None], strict=True):
@@ -77,8 +81,11 @@ def show(found: Scan, *, file: TextIO | None = None, width: int | None = None) -
         ends = after is not None and after.layer != row.layer and sections
         lines.append((cells, {"style": "red" if blank else None, "end_section": ends}))
     mask = "masked" if settings["masked"] else "unmasked"
-    title = f"{settings['model']} ({settings['weights']}, {mask}), {settings['object']}, on {settings['text']}"
+    known = ", ".join(filter(None, [weights_of(settings), mask]))
+    title = f"{settings['model']} ({known}), {settings['object']}, on {settings['text']}"
     print_table(console, title, [heading for heading, _ in columns], lines)
+    if letters:
+        _say(console, ["bound: " + ", ".join(f"{letter} {name}" for name, letter in letters.items())])
     _say(console, as_sentences(found.gaps), style="red")
     for finding in findings(found):
         _say(console, [finding.sentence])

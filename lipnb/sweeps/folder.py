@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from lipnb.recording import Lines, alone, kept, write
+from lipnb.sweeps import source
 from lipnb.sweeps.spec import Point, canonical
 
 if TYPE_CHECKING:
@@ -264,16 +265,16 @@ class Status:
 def status(folder: str | os.PathLike) -> Status:
     """How far the sweep in a folder is; nothing is written, and a run at work is not disturbed.
 
-    Whether the notebook has changed since the last run, only the next one sees. FileNotFoundError where no sweep is
-    there, ValueError where what it has planned is damaged.
+    Whether the spec has changed since the last run, only the next one sees. FileNotFoundError where no sweep is there,
+    ValueError where what it has planned is damaged.
     """
     home = Folder(folder)
     plan = home.plan()
     run = plan.get("run")
     alive = _alive(run)
-    points = []
+    key, points = plan["key"] if alive else _key_now(plan), []
     for point in plan["points"]:
-        found, entry = home.state(point, plan["key"]), home.last.get(point.id)
+        found, entry = home.state(point, key), home.last.get(point.id)
         row = {"point": point.id, "parameters": point.parameters, "state": "left" if found == "new" else found}
         begun = home.begun.get(point.id) if run and alive is not False else None
         if begun is not None and begun["begun"] >= run["since"]:
@@ -282,6 +283,13 @@ def status(folder: str | os.PathLike) -> Status:
             row |= {name: entry[name] for name in ("values", "error", "seconds", "finished")} | {"where": entry["host"]}
         points.append(row)
     return Status(home.path, plan["notebook"], points, run, alive)
+
+
+def _key_now(plan):
+    """What points would be made from now, as the next run sees it; where the notebook is gone, what they were."""
+    with suppress(FileNotFoundError, ValueError, ImportError, KeyError):  # an older sweep.json names no kernel
+        return {"notebook": source.read(Path(plan["notebook"]), plan["kernel"]).hash, "package": source.package()}
+    return plan["key"]
 
 
 def _alive(run):

@@ -8,8 +8,10 @@ processes. Only this process writes the folder of a sweep: workers send their no
 import logging
 import os
 import platform
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -29,11 +31,13 @@ from lipnb.sweeps.folder import Folder, claimed, load, now_utc, sign
 __all__ = ["Plan", "Sweep", "plan", "run"]
 
 HERE = "127.0.0.1:0"  # a dashboard for this machine, at any free port
+PLAIN = r"[^A-Za-z0-9._=+-]+"  # what no folder is named by
 LOOK = 0.5  # seconds between looks for a signal, which wakes nobody where it comes to another thread
 EVERY = 2  # seconds between looks at the workers of a cluster
 GONE = 120  # seconds without a worker, where there were some: a nanny has started a new one long before
 NEVER = 24 * 3600  # seconds that a first worker may take: jobs wait in their queue
 CONNECT = 10  # seconds that a scheduler may take to answer
+_NOBODY = "there is no Dask scheduler at {} ({}): start one with `dask scheduler`, which prints its address."
 THREADS = ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
 
 
@@ -128,6 +132,9 @@ def plan(
     """
     name = getattr(spec, "notebook", spec)
     spec = spec if isinstance(spec, specs.Spec) else specs.read(spec)
+    if parameters and (spec.grid or spec.zipped) and options.get("output") is None:  # the table of the whole grid stays
+        named = "-".join(f"{parameter}={value}" for parameter, value in parameters.items())
+        spec = replace(spec, output=spec.output.with_name(f"{spec.output.name}-{re.sub(PLAIN, '-', named)[:80]}"))
     spec = replace(spec, **{option: value for option, value in options.items() if value is not None})
     try:
         spec = specs.overridden(spec, parameters or {})
@@ -174,6 +181,8 @@ def run(
     """
     from tqdm import tqdm
 
+    if scheduler:
+        _answers(scheduler)
     say = tqdm.write if progress else lambda _: None  # above the progress bar
     where = plan(spec, **options).spec.output  # a spec with a mistake makes no folder
     with claimed(Path(where)) as folder:
@@ -203,18 +212,21 @@ def _run(now, folder, scheduler, progress, say):
     from tqdm import tqdm
 
     points = {point.id: point.parameters for point in now.states}
-    birth = {"notebook": str(now.spec.notebook), "key": now.key, "spec": now.spec.text, "points": points}
+    notebook = {"notebook": str(now.spec.notebook), "kernel": now.spec.kernel}
+    birth = {**notebook, "key": now.key, "spec": now.spec.text, "points": points}
     if not now.todo:
         with suppress(FileNotFoundError, ValueError):  # what is known of the run before stays
             birth = {**folder.plan(), **birth, "run": None}
         folder.planned(birth)
         return 0
-    ran, failed, there = 0, 0, sum(found in ("done", "failed") for found in now.states.values())
+    ran, failed = 0, 0
+    kept = [found for point, found in now.states.items() if point not in {*now.todo}]
+    before = "".join(f"{kept.count(found)} {found} before, " for found in ("done", "failed") if found in kept)
     with _stoppable() as stopped, _opened(now, scheduler) as (client, workers, words):
         birth |= {"where": words, "cores": cores(), "versions": versions(), "started": now_utc(), "finished": None}
         folder.planned(birth | {"run": sign(words)})
         shown = f"{len(points)} point{'s' * (len(points) != 1)} of {now.spec.notebook.name}"
-        say(f"{shown}: {there} there, {len(now.todo)} to run; {words}")
+        say(f"{shown}: {before}{len(now.todo)} to run; {words}")
         try:
             with (
                 closing(_outcomes(now, client, workers, stopped, say)) as outcomes,
@@ -260,6 +272,8 @@ def _stoppable():
     finally:
         for number, answer in answers.items():
             signal.signal(number, answer)
+    if came:  # nobody asked any more
+        raise KeyboardInterrupt
 
 
 # --- where points run -------------------------------------------------------------------------------------------------
@@ -315,14 +329,25 @@ def _opened(now, scheduler):
         try:
             client = distributed.Client(server, timeout=CONNECT, set_as_default=False)
         except (OSError, ValueError) as error:
-            raise ConnectionError(
-                f"there is no Dask scheduler at {scheduler} ({type(error).__name__}): start one with `dask "
-                "scheduler`, which prints its address."
-            ) from None
+            raise ConnectionError(_NOBODY.format(scheduler, type(error).__name__)) from None
         words = f"Dask at {client.scheduler.address}, {len(client.nthreads())} workers at the start"
         if own:
             words = f"{workers} local worker{'s' * (workers > 1)} of {threads} thread{'s' * (threads > 1)}"
         yield stack.enter_context(client), own, words + (f", GPU {', '.join(gpus)}" if gpus else "")
+
+
+def _answers(scheduler):
+    """Refuse an address at which no scheduler can be, or is, before a folder is made or anything waits."""
+    kind, _, place = str(scheduler).partition("://")
+    host, _, port = place.rpartition(":")
+    if kind not in ("tcp", "tls") or not host or not port.isdecimal():
+        raise ValueError(f"a Dask scheduler has an address such as tcp://10.0.0.1:8786; got {scheduler!r}.")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT) as peer:
+            if kind == "tcp" and not peer.recv(1):  # Dask's client waits for a scheduler's greeting without end
+                raise ConnectionError
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(_NOBODY.format(scheduler, type(error).__name__)) from None
 
 
 def _threads(count):

@@ -147,6 +147,14 @@ def read(path: str | os.PathLike) -> Spec:
         raise ValueError(f"{path}: {error}") from None
 
 
+def value_of(text: str) -> Any:
+    """A value as YAML writes it in a spec; Python's None is null too."""
+    try:
+        return None if text == "None" else yaml.load(text, _Loader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise ValueError("a value is written as in YAML, a text that begins as something else in quotes") from None
+
+
 def _checked(given, path, text):
     """The spec, or a ValueError that names the key."""
     if not isinstance(given, dict):

@@ -77,7 +77,7 @@ def test_transforms_and_casting():
     case = random_case(5)
     one_by_one = torch.stack([case.attention(x) for x in case.x])
     assert relative(torch.func.vmap(case.attention)(case.x), one_by_one) < 1e-13
-    single = case.attention.to(dtype=torch.float32)
+    single = case.attention.to(torch.float32)  # the type at its place, as of a tensor
     assert relative(single(case.x.float()).double(), case.attention(case.x)) < 1e-4
     assert repr(case.attention).startswith("Attention(")
 

@@ -9,6 +9,7 @@ import pytest
 
 from lipnb import __version__, cli, sweeps
 
+STOPPED = "lipnb: stopped; what is finished is kept, the same command continues\n"
 HEAVY = ("torch", "transformers", "matplotlib", "scipy", "nltk", "papermill", "pandas")
 
 
@@ -84,6 +85,28 @@ def test_what_is_not_understood_is_said_in_a_sentence(words, sentence, capsys):
     assert sentence in error
 
 
+@pytest.mark.parametrize("end", ["None", "RecursionError()", "AttributeError('half a module')"])
+def test_ctrl_c_is_answered_wherever_it_falls(end):
+    """In a destructor it was swallowed, and in an import it became another error."""
+    code = f"""import signal, sys
+from pathlib import Path
+from lipnb import cli, sweeps
+def run(*_, **__):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        if error := {end}:
+            raise error
+    return type("Sweep", (), dict(table=[], left=0, folder=Path(), stale=0, failures=[]))
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sweeps.run = run
+code = cli.main(["sweep", "any.yml"])
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+sys.exit(code)"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (130, STOPPED), run.stderr
+
+
 def test_failures_and_interrupts_have_their_exit_codes(capsys, monkeypatch):
     def stopped(*_, **__):
         raise KeyboardInterrupt
@@ -91,7 +114,9 @@ def test_failures_and_interrupts_have_their_exit_codes(capsys, monkeypatch):
     assert said(capsys, "sweep", "nowhere.yml")[0] == 1
     monkeypatch.setattr(sweeps, "run", stopped, raising=False)
     code, _, error = said(capsys, "sweep", "any.yml")
-    assert code == 130 and error == "lipnb: stopped; what is finished is kept, the same command continues\n"
+    assert code == 130 and error == STOPPED
+    missing = said(capsys, "status", "nowhere")
+    assert missing == (1, "", "lipnb: nowhere is no folder: give the folder that `lipnb sweep` or `lipnb scan` made.\n")
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ def test_no_more_is_tokenized_than_is_measured(bert, monkeypatch):
 
 
 def test_scans_are_compared(bert, story, tmp_path, capsys):
-    """A layer with twice its values is higher, the others cannot be told apart."""
+    """A layer with twice its values is higher, the others are not."""
     from safetensors.torch import load_file, save_file
 
     after = shutil.copytree(bert, tmp_path / "after")
@@ -241,7 +241,7 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     assert not list((tmp_path / "here").iterdir())  # all lies where --output says
     second = tmp_path / "first" / "scan-after"
     said = capsys.readouterr().out
-    assert "Of 4 layers and lengths 2 are higher and 0 lower" in said and "Farthest: layer 1" in said
+    assert "Of 4 layers and lengths 2 are higher in every window, by more" in said and "Farthest: layer 1" in said
     page = (tmp_path / "first" / "report.html").read_text(encoding="utf-8")
     section = page[page.index('id="against"') : page.index("<h2>Every layer")]
     assert section.count("<svg") == 1 and section.count('<td class="text">higher</td>') == 2
@@ -262,8 +262,20 @@ def test_scans_are_compared(bert, story, tmp_path, capsys):
     given = ["--text", str(story), "--lengths", "4,6", "--tokenizer", str(bert), "--output", str(tmp_path / "none")]
     assert main(["scan", str(bert), "--against", str(unlike), *given]) == 1
     assert "scans cannot be compared: " in capsys.readouterr().err and not (tmp_path / "none").exists()
-    assert main(["scan", str(tmp_path / "first"), "--against", str(second)]) == 0
-    assert "2 are higher" in capsys.readouterr().out  # folders of scans, without the models
+    kept = (tmp_path / "first" / "report.html").read_bytes()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(tmp_path / "here")
+        assert main(["scan", str(tmp_path / "first"), "--against", str(second)]) == 0
+    assert "2 are higher" in capsys.readouterr().out  # folders of scans, without the models, which stay as they are
+    assert (tmp_path / "first" / "report.html").read_bytes() == kept
+    assert {path.name for path in (tmp_path / "here" / "first-against-scan-after").iterdir()} == {
+        "against.csv",
+        "report.html",
+    }
+    given = [*command[2:4], "--no-upper", "--no-close", "--dtype", "float64", "--output", str(tmp_path / "more")]
+    assert main(["scan", str(bert), *given, "--lengths", "4,6,8", "--against", str(second)]) == 0
+    told = "after has no lengths 8: measured, but not compared; --lengths 4,6 measures what is compared.\n"
+    assert capsys.readouterr().err.endswith(told)
     third = tmp_path / "third"
     assert main(["scan", str(tmp_path / "first"), "--against", str(second), "--output", str(third)]) == 0
     assert {path.name for path in third.iterdir()} == {"against.csv", "report.html"}
@@ -308,7 +320,7 @@ def test_a_difference_is_told_where_every_window_shows_it_beyond_the_solvers_err
     row = scanning.compare(scan((1.0, 7.0)), scan((factors[0], 7.0 * factors[1]))).iloc[0]
     assert row.differs == differs
     said = summary.compared(pd.DataFrame([row]))[0]
-    assert said.startswith("Of 1 layers" if differs else "The two cannot be told apart")
+    assert said.startswith("Of 1 layers" if differs else "At no layer and length do all windows differ")
     assert row.ratio == pytest.approx(sum(factors) / 2) and row.error == pytest.approx(0.01)
 
 
@@ -581,7 +593,7 @@ def test_a_range_of_one_number_is_one_number_and_a_bound_is_rounded_upward(found
         one.sentence
         for one in [*sentences._roughest(alike), *sentences._growth(alike, [5, 9]), *sentences._bounds(alike)]
     ]
-    assert "(mean of 2 windows, the largest 0.4)" in told[0] and "as large as that of shuffled text" in told[0]
+    assert "(mean of 2 windows), " in told[0] and "as large as that of shuffled text" in told[0]
     assert told[1] == "In units of their tokens layers are alike: 3."
     assert "changes by a factor of 1; the square root" in told[2]
     within = float(re.search(r"within a factor of (\S+) of", told[3])[1])

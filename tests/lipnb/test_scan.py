@@ -1,5 +1,6 @@
 """A scan of a model: against the dense Jacobian, below every bound, continued when killed, reported safely."""
 
+import dataclasses
 import json
 import os
 import re
@@ -24,11 +25,13 @@ from lipnb import certify, corpora, models, scanning
 from lipnb.cli import main
 from lipnb.jacobian import AutodiffJacobian
 from lipnb.models.loading import layer_count
-from lipnb.scanning import inputs, measure, report, run, terminal
+from lipnb.scanning import figures, inputs, measure, report, run, sentences, terminal
 from lipnb.scanning.fmt import times
+from lipnb.scanning.folder import state
 from lipnb.scanning.inputs import chosen_layers
 from lipnb.scanning.measure import self_check
-from lipnb.scanning.summary import closest
+from lipnb.scanning.options import ScanOptions
+from lipnb.scanning.summary import TITLES, closest
 
 WORDS = " ".join(["the alice rabbit sat by her sister on the bank and had nothing to do ."] * 60)
 STORIES = os.path.join(os.environ.get("LIPNB_DATA", ""), "models/stories260K")
@@ -140,6 +143,9 @@ def test_of_a_hybrid_the_layers_with_attention_are_scanned_and_the_others_named(
     assert said in found.about["settings"]["left_out"] and said in report.html(found)
     with pytest.raises(ValueError, match="jamba has no attention in layer 0, 2: take 'all', or of 1, 3"):
         scanned(tmp_path / "jamba", text, tmp_path, layers="0-3", **options)
+    switches.written(tmp_path / "none", "jamba", settings | {"num_hidden_layers": 1})  # ended in an IndexError
+    with pytest.raises(ValueError, match="none' has no layer that holds attention: there is nothing to measure"):
+        models.load(tmp_path / "none")
 
 
 def test_a_rotation_of_two_tables_is_scanned_on_either_side(tmp_path, text):
@@ -311,6 +317,45 @@ def test_a_finished_scan_is_not_measured_again_and_another_is_not_mixed(
     assert len(scanned(model, text, tmp_path, lengths=[4], again=True).table) == 4
 
 
+@pytest.mark.parametrize("lost", ["SHA256SUMS", "scan.partial.jsonl"])
+def test_a_scan_that_has_not_ended_is_not_mixed_with_another(bert, tmp_path, text, monkeypatch, capsys, lost):
+    """Without SHA256SUMS another scan went over the first table, or went on without some of its layers."""
+    model, folder = small(bert), tmp_path / "out"
+    look = {"close": True, "lengths": [4], "upper": False}
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "heads" if lost == "SHA256SUMS" else "seal", lambda *a, **k: sys.exit("stopped"))
+        with pytest.raises(SystemExit):
+            scanned(model, text, tmp_path, **look)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".csv", ".json")}
+    assert "scan.csv" in before and not (folder / lost).exists()
+    for other, named in (({"layers": "0"}, "layers 0,1, not 0"), ({"windows": 1}, "windows 2, not 1")):
+        with pytest.raises(ValueError, match=rf"'out' holds another scan, which has not ended, \({named}\): name ano"):
+            scanned(model, text, tmp_path, **look, **other)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".csv", ".json")} == before
+    found = scanned(model, text, tmp_path, layers="0", again=True, lengths=[4], upper=False)
+    assert set(found.table.layer) == {0} and found.heads.empty and not (folder / "heads.csv").exists()
+    other = shutil.copytree(bert, tmp_path / "other")
+    with pytest.raises(ValueError, match=r"holds another scan \(model bert, not other\)"):
+        scanned(other, text, tmp_path, **look)
+
+
+def test_status_of_a_scan_at_work_does_not_send_for_its_command(bert, tmp_path, text, monkeypatch):
+    said = []
+    monkeypatch.setattr(run, "seal", lambda folder: pytest.fail("sealed"))
+
+    def looked(*given, **options):
+        said.append(state(tmp_path / "out"))
+        return measure.measure(*given, **options)
+
+    monkeypatch.setattr(run, "measure", looked)
+    with pytest.raises(pytest.fail.Exception):
+        scanned(bert, text, tmp_path, upper=False)
+    assert said[1] == "a scan of bert on story.txt at n = 4, 9 that is running: it keeps 1 of 4 layers and lengths."
+    assert state(tmp_path / "out").endswith(
+        "that has not ended: it keeps 4 of 4 layers and lengths. The same command goes on."
+    )
+
+
 def test_remeasure_compares_the_same_text_and_weights_only(bert, tmp_path, text):
     found = scanned(bert, text, tmp_path, windows=1)
     again = scanning.remeasure(found.table, found.about["settings"], bert, text)
@@ -343,13 +388,17 @@ def brief(bert, story, tmp_path_factory):
         ("scan.json", lambda text: text[:-9]),
         ("scan.json", lambda text: "[]"),
         ("scan.json", lambda text: ""),
+        ("scan.csv", None),
     ],
 )
 def test_a_damaged_scan_is_named_with_the_way_out(bert, brief, tmp_path, text, file, spoil):
     model = small(bert)
     path = shutil.copytree(brief, tmp_path / "out") / file
-    path.write_text(spoil(path.read_text()))
-    with pytest.raises(ValueError, match=f"{file} in the folder 'out' is damaged .*measure anew with --again"):
+    path.write_text(spoil(path.read_text())) if spoil else path.unlink()
+    why = "it is not the file that the scan wrote" if spoil else "it is missing"
+    with pytest.raises(
+        ValueError, match=rf"{file} in the folder 'out' is damaged \({why}\): measure anew with --again"
+    ):
         scanned(model, text, tmp_path, **BRIEF)
     assert len(scanned(model, text, tmp_path, **BRIEF, again=True).table) == 2
 
@@ -436,6 +485,7 @@ def test_how_many_times(log10, said):
         (["minilm", "--text", "alise"], 2, "There are alice, ag_news, ptb, reactions, python_reference"),
         (["minilm", "--text", "nowhere/x.txt"], 1, "built-in texts are alice, ag_news, ptb"),
         (["minilm", "--text", "pictures"], 1, "minilm reads text, and 'pictures' is for a model that reads images"),
+        (["minilm", "--lengths", "2"], 1, "take longer windows, or leave special tokens out (--no-special; "),
         (["minilm", "--text", "FOLDER"], 1, "minilm reads text, not images, and 'folder' is no text file: give a text"),
         (["minilm", "--text", "EMPTY"], 1, "the file empty.txt is empty"),
         (["minilm", "--text", "LATIN"], 1, "the file latin.txt is not UTF-8 text"),
@@ -501,7 +551,8 @@ def test_a_text_too_short_names_the_options(tokens, lengths, ways):
         inputs._that_fit(lengths, 2, tokens, 0, by_default=False)
     need = 2 * max(lengths)
     assert str(said.value) == (
-        f"the text has {tokens} tokens, but 2 windows of {max(lengths)} tokens need {need}: take {ways}."
+        f"the text has {tokens} token{'s' * (tokens > 1)}, but 2 windows of {max(lengths)} tokens need {need}: take "
+        f"{ways}."
     )
 
 
@@ -519,6 +570,42 @@ def test_default_lengths_are_those_that_the_text_allows(bert, tmp_path, monkeypa
     assert sentence in out.getvalue().splitlines() and sentence in report.html(found)
     monkeypatch.setattr("lipnb.scanning.run.measure", lambda *a, **k: pytest.fail("measured again"))
     assert len(scanned(bert, short, tmp_path, lengths=[4, 8], upper=False).table) == 8  # the same scan, asked otherwise
+
+
+def test_a_text_is_refused_before_weights_are_read(bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "load", lambda *a, **k: pytest.fail("loaded"))
+    with pytest.raises(FileNotFoundError, match="the text 'alise' was not found: it is no file, and no corpus of"):
+        scanned(bert, "alise", tmp_path)
+
+
+def test_a_mask_that_changes_nothing_is_said(bert, families, text):  # noqa: F811
+    for name, own in (("gpt2", True), ("llama biased", True), ("bert", False)):
+        asked = run.begin(families / name, text, ScanOptions(lengths=[4], masked=True, tokenizer=bert)).settings
+        said = asked.get("left_out", "")
+        assert said == (f"{name} is causal by itself: --masked changed nothing." if own else ""), name
+
+
+def test_weights_that_the_seed_drew_are_no_baseline_of_themselves(tmp_path, text):
+    """A network saved as it was drawn stood beside itself, at exactly one times its constant."""
+    model = models.load("gpt2-mini", random=True)
+    model.weights = "pretrained"
+    twin, _ = inputs.Reader(model, {4: torch.tensor([[5, 6, 7, 8]])}).of("random", 4)
+    name, own = next(iter(model.module.state_dict().items()))
+    assert not torch.equal(twin.module.state_dict()[name], own)
+
+
+@pytest.mark.parametrize(("weights", "said"), [("pretrained", "(unmasked)"), ("random", "(random, unmasked)")])
+def test_of_a_folder_it_is_not_said_that_it_is_pretrained(finished, weights, said):
+    about = {**finished.about, "settings": {**finished.about["settings"], "weights": weights}}
+    out, found = StringIO(), dataclasses.replace(finished, about=about)
+    terminal.show(found, file=out)
+    assert said in out.getvalue().splitlines()[0] and "pretrained" not in out.getvalue() + report.html(found)
+
+
+def test_norms_that_are_all_alike_are_drawn_inside_the_plot(finished):
+    alike = np.linspace(24, 24.001, len(finished.summary))
+    ax = figures.radii(finished.summary.assign(radius=alike, mean_radius=alike))
+    assert ax.get_ylim()[1] > 24.5
 
 
 def test_layers_are_checked_before_weights_are_read(bert, tmp_path, text, monkeypatch):
@@ -555,10 +642,38 @@ def test_layer_counts_of_every_family(families):  # noqa: F811
     assert layer_count("gpt2", random=True) is None
 
 
-def test_a_bound_known_in_some_rows_only_is_no_closest_one():
-    """It would be compared on other inputs than the rest, and leave cells of its column empty."""
-    table = pd.DataFrame({"over_general": [2.0, 3.0], "over_yudin": [np.nan, 0.5]})
-    assert closest(table) == ["general", "yudin"] and closest(table.iloc[1:]) == ["yudin", "general"]
+def test_the_closest_bound_is_chosen_for_each_layer_and_length():
+    """One that is not known at some length was left out everywhere, and a far one stood in its place."""
+    table = pd.DataFrame({"over_general": [2.0, 3.0, np.nan, 1.0], "over_yudin": [np.nan, 0.5, np.nan, 2.0]})
+    found, (yudin, general) = closest(table), (TITLES[key] for key in ("yudin", "general"))
+    assert found.title.tolist() == [general, yudin, general] and found.over.tolist() == [2.0, 0.5, 1.0]
+    assert found.index.tolist() == [0, 1, 3] and closest(table[["over_yudin"]].iloc[:1]).empty
+    [said] = [one.sentence for one in sentences._bounds(table.assign(certified_over=np.nan))]
+    assert said == (
+        f'Of bounds in closed form "{general}" comes closest in 2 of 3 layers and lengths, "{yudin}" in 1; the closest '
+        "is 3.2 to 100 times too high where one is known, in 3 of 4 layers and lengths."
+    )
+    [said] = [
+        one.sentence for one in sentences._bounds(table[["over_yudin"]].iloc[[1, 3]].assign(certified_over=np.nan))
+    ]
+    assert said == f'Of bounds in closed form "{yudin}" comes closest, 3.2 to 100 times too high.'
+
+
+def test_the_table_names_the_closest_bound_of_each_row(finished):
+    summary = finished.summary.assign(over_general=[1.0, 3.0, 3.0, 3.0], over_yudin=[2.0, 2.0, np.nan, np.nan])
+    others = [name for name in summary if name in {f"over_{key}" for key in TITLES} - {"over_general", "over_yudin"}]
+    out, only = StringIO(), StringIO()
+    terminal.show(dataclasses.replace(finished, summary=summary.drop(columns=others)), file=out)
+    rows = [line for line in out.getvalue().splitlines() if line.endswith(" ok")]
+    assert [re.search(r"x \d+ \w", row.split("certified")[-1][-25:])[0] for row in rows] == [
+        "x 10 a",
+        "x 100 b",
+        "x 1000 a",
+        "x 1000 a",
+    ]
+    assert f"\nbound: a {TITLES['general']}, b {TITLES['yudin']}\n" in out.getvalue()
+    terminal.show(dataclasses.replace(finished, summary=summary.drop(columns=[*others, "over_yudin"])), file=only)
+    assert "bound: a" not in only.getvalue() and "x 1000 a" not in only.getvalue()
 
 
 @pytest.mark.parametrize(("columns", "longest"), [(None, 100), ("70", 70), ("none", 100), ("0", 100), ("160", 100)])
@@ -599,6 +714,8 @@ def test_images_are_read_from_a_folder(families, tmp_path):  # noqa: F811
     assert found.table.passed.all() and set(found.table.length) == {17}
     with pytest.raises(ValueError, match="holds fewer than 3 of them"):
         scanned(families / "vit", tmp_path, tmp_path, lengths=None, windows=3)
+    with pytest.raises(ValueError, match="vit reads images, and 'alice' is none, and no folder of them: give a folder"):
+        scanned(families / "vit", "alice", tmp_path, lengths=None)
     with pytest.raises(ValueError, match="reads images, each of 17 tokens: leave the lengths out"):
         scanned(families / "vit", "random", tmp_path, lengths=[4])
 

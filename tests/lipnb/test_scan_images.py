@@ -20,7 +20,7 @@ def test_lengths_of_a_model_that_interpolates_are_squares_and_one_token(dino):
     assert inputs.sides(dino, None, (11, 12, 10**6)) == {10: 12, 50: 28}  # the largest within; none twice, none beyond
     assert inputs.sides(dino, None, (1,)) == {2: 4}
     for n in (1, 6, 65):
-        with pytest.raises(ValueError, match=f"not {n} tokens; take lengths such as 26,50, at most 50"):
+        with pytest.raises(ValueError, match=f"not {n} tokens?; take lengths such as 26,50, at most 50"):
             inputs.sides(dino, [n], (32, 128))
 
 
@@ -39,7 +39,9 @@ def test_the_same_pictures_are_scanned_at_each_length(dino, tmp_path):
 
 def test_too_few_images_and_other_channels_are_answered(dino, tmp_path):
     for source in ("flower", str(tmp_path), str(tmp_path / "none")):
-        with pytest.raises(ValueError, match="holds fewer than 2 of them.*--windows 1 for one image"):
+        with pytest.raises(
+            ValueError, match="(holds fewer than 2|is none, and no folder) of them.*--windows 1 for one image"
+        ):
             inputs.windows_of_images(dino, source, {5: 8}, 2, 0)
     written(tmp_path / "grey", "Dinov2", dict(SIZES, image_size=28, patch_size=4, num_channels=1))
     grey = models.load(tmp_path / "grey")

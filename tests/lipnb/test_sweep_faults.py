@@ -271,7 +271,7 @@ def test_a_parameter_arrives_as_the_spec_says_it(place):
 
 
 def test_a_notebook_itself_is_a_sweep_of_one_point(place, capsys):
-    words = ["sweep", "odd.py", "-p", "n=4", "-p", "value=nan", "-p", "gate=False"]
+    words = ["sweep", "odd.py", "-p", "n=4", "-p", "value=.nan", "-p", "gate=False"]
     assert cli.main(words) == 0
     table = sweeps.load("sweeps/odd")
     assert list(table.result) == [8] and list(table.gate) == [False] and table.value.isna().all()
@@ -474,7 +474,10 @@ def test_a_cluster_that_cannot_be_is_said(place, spec, sentence):
 
 def test_no_scheduler_is_said(place, monkeypatch):
     monkeypatch.setattr(running, "CONNECT", 0.5)
-    for address in ("tcp://127.0.0.1:9", "nonsense"):
+    with pytest.raises(OSError, match="there is no Dask scheduler at tcp://127.0.0.1:9 "):
+        sweeps.run(written(GATED), scheduler="tcp://127.0.0.1:9", progress=False)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # something answers there, and is none
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(OSError, match=f"there is no Dask scheduler at {address} "):
             sweeps.run(written(GATED), scheduler=address, progress=False)
 

@@ -18,7 +18,6 @@ import pandas as pd
 import psutil
 import pytest
 import torch
-from papermill.cli import _resolve_type
 
 from lipnb import cli, recording, sweeps
 from lipnb.cli import words
@@ -450,6 +449,8 @@ def test_a_stop_that_comes_while_a_point_is_kept_waits_until_it_is(answered, mon
         with pytest.raises(KeyboardInterrupt), running._stoppable():  # the second one counts at once
             signal.raise_signal(sent)
             signal.raise_signal(sent)
+        with pytest.raises(KeyboardInterrupt), running._stoppable():  # and one that nobody asks for any more
+            signal.raise_signal(sent)
     finally:
         signal.signal(sent, before)
     assert len(sweeps.load("sweeps/small")) == 1
@@ -537,11 +538,14 @@ def test_the_help_says_what_is_cut_and_kept(capsys):
 
 @pytest.mark.parametrize(
     "value",
-    ["3", "-3", "1_000", "0.5", "1e-3", "1e400", "inf", "True", "true", "None", "", "minilm", "[1, 2]", "a=b", " 3"],
+    ["3", "-3", "1_000", "0.5", "1e-3", ".inf", "True", "true", "null", "", "minilm", "[1, 2]", "{a: 1}", "a=b", "'3'"],
 )
-def test_values_are_typed_as_papermill_types_them(value):
+def test_values_are_those_of_yaml_as_in_a_spec(place, value):
+    """Lists and null came as text, though the same in a spec did not."""
     name, got = words.parameter(f"n={value}")
-    assert name == "n" and got == _resolve_type(value) and type(got) is type(_resolve_type(value))
+    expected = spec.read(written(f"parameters: {{n: {value}}}")).parameters["n"]
+    assert name == "n" and got == expected and type(got) is type(expected)
+    assert words.parameter("n=None") == ("n", None)
 
 
 def test_a_parameter_overrides_whatever_the_spec_says_of_it(place):
@@ -559,6 +563,17 @@ def test_a_parameter_overrides_whatever_the_spec_says_of_it(place):
     assert one in running.plan("small.yml").states
 
 
+def test_the_table_of_a_grid_stays_where_a_parameter_overrides_it(answered):
+    """It lost the rows of all other points to stale.csv."""
+    name = written("grid: {n: [1, 2]}")
+    whole = sweeps.run(name, progress=False)
+    one = sweeps.run(name, parameters={"n": 4, "who": "a/b c"}, progress=False)
+    assert one.folder.name == "small-n=4-who=a-b-c" and one.folder.parent == whole.folder.parent
+    assert len(one.table) == 1 and len(sweeps.load(whole.folder)) == 2
+    assert sweeps.run(name, parameters={"n": 2}, output=whole.folder, progress=False).ran == 0
+    assert running.plan("small.py", parameters={"n": 4}).spec.output.name == "small"
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -567,6 +582,11 @@ def test_a_parameter_overrides_whatever_the_spec_says_of_it(place):
         (["-p", "depth=1"], "small.py has no parameter 'depth': it has n, slope, who, words, m"),
         (["-p", "n=1", "-p", "n=2"], "-p n is given twice: several values are a grid"),
         (["-p", "stale=1"], "'stale' is a column of the tables"),
+        (["-p", "n=[1, 2"], "argument -p: n: a value is written as in YAML, a text that begins as something else in"),
+        (["-p", "n=2026-01-01"], "parameters are numbers, strings, booleans, null and lists or mappings of them"),
+        (["--scheduler", "nonsense"], "a Dask scheduler has an address such as tcp://10.0.0.1:8786; got 'nonsense'."),
+        (["--scheduler", "10.0.0.1:8786"], "has an address such as tcp://10.0.0.1:8786; got '10.0.0.1:8786'."),
+        (["--scheduler", "tcp://127.0.0.1:9"], "there is no Dask scheduler at tcp://127.0.0.1:9 (ConnectionRefusedErr"),
     ],
 )
 def test_a_parameter_that_cannot_be_is_one_sentence_and_nothing_runs(place, given, sentence, capsys):
@@ -584,7 +604,7 @@ def test_a_parameter_that_cannot_be_is_one_sentence_and_nothing_runs(place, give
 
 def test_the_status_of_each_point(answered, capsys):
     name = written("grid: {n: [1, 2, 3, 4, 5, 13]}")
-    sweeps.run(name, parameters={"n": 13}, progress=False)
+    sweeps.run(name, parameters={"n": 13}, output=Path("sweeps/small"), progress=False)
     sweeps.run(name, limit=3, progress=False)
     now = sweeps.status("sweeps/small")
     assert [row["state"] for row in now.points] == ["done"] * 3 + ["left"] * 2 + ["failed"]
@@ -597,8 +617,14 @@ def test_the_status_of_each_point(answered, capsys):
     assert "n=1 " not in said
     assert cli.main(["status", "sweeps/small", "--points"]) == 0
     assert capsys.readouterr().out.count("n=") == 6
-    # the notebook is edited: nothing is said before a run plans with it, then all that it has not made again is stale
+    # the notebook is edited: all that it has not made again is stale, for `--dry-run` and here alike
     edited()
+    planned = [state for state in running.plan(name).states.values() if state != "new"]
+    assert planned == ["stale: the notebook changed"] * 4
+    assert [row["state"] for row in sweeps.status("sweeps/small").points if row["state"] != "left"] == planned
+    Path("small.py").rename("gone.py")
+    assert sweeps.status("sweeps/small").count("done") == 3
+    Path("gone.py").rename("small.py")
     sweeps.run(name, limit=1, progress=False)
     now = sweeps.status("sweeps/small")
     assert (now.count("done"), now.count("stale"), now.count("left")) == (1, 3, 2)
