@@ -38,14 +38,15 @@ class LocalLipschitz:
     upper : Tensor, shape of the batch
         Upper bound on the local constant, up to a relative rounding of 16 eps: for each item by itself, and an input
         that was not chosen by looking at answers from this start, it fails with probability at most ``1 - confidence``
-        over the random start if products are exact. With rounding, in float64 that and a term below 1e-7 at the default
+        over the random start if products are exact. With rounding, in float64 that and a term below 2e-7 at the default
         options; at much smaller rtol, and in float32, it rests on an assumption, that rounding acts like noise: what it
         adds along the top singular vector does not depend on the start (see `lipnb.spectral.lanczos`).
         Where float32 can prove no more, an `Attention` goes on in float64, as does a callable that can; else `upper`
         is what is still proved, and the item has not converged. Infinite if nothing was certified. Not counted, but by
         `lipnb.certify`: the rounding of queries, keys, values and attention probabilities themselves, which grows with
         the logits and with the tokens' distance from zero, and of heads that cancel, where it is relative to the heads
-        and not to what is left of them. The start vector follows from `seed` and is the same for all items.
+        and not to what is left of them; and the error of a separable kernel, at most a tenth of rtol where it was
+        sampled. The start vector follows from `seed` and is the same for all items.
     confidence : float or None
         Probability that goes with `upper`: what was asked for; 1.0 for ``method="dense"``, where nothing is random;
         None where no certificate was asked for.
@@ -320,7 +321,9 @@ def _of_attention(f, x, weights, options):
     weights = None if weights is None else weights.expand(x.shape[:-1]).reshape(-1, x.shape[-2])
     x, start, parts = x.reshape(-1, *x.shape[-2:]), options.start(x), []
     with gemm.full_precision(x.device):
-        for some, operator in operators_of(f, x, weights, memory=options.memory, dense=options.dense):
+        for some, operator in operators_of(
+            f, x, weights, memory=options.memory, dense=options.dense, rtol=options.rtol
+        ):
             parts.append(_solve(operator, start[some], options))
         answers = _Answers.joined(parts)
         limited = answers.found.precision_limited
@@ -370,9 +373,9 @@ def _solve(operator, start, options):
         if options.confidence is None and (likely := operator.heuristic_start()) is not None:
             start = start + likely  # no certificate needs a start that is all random; some of it stays so
         found = lanczos(operator, start, rtol=options.rtol, max_steps=steps, confidence=options.confidence)
-    # J^T J underflows where J need not: float64 may hold it
+    # float64 may hold what is zero in float32, or nearly: J^T J, long before J
     kind = torch.finfo(start.dtype)
-    underflow = kind.tiny / kind.eps if isinstance(operator, DenseGram) else (kind.tiny / kind.eps) ** 0.5
-    found = found._replace(precision_limited=found.precision_limited | (found.value < underflow))
+    least = kind.tiny / kind.eps if isinstance(operator, DenseGram) else 0
+    found = found._replace(precision_limited=found.precision_limited | (found.value <= least))
     found = found._replace(value=found.value * operator.unit, upper=found.upper * operator.unit, vector=None)
     return _Answers(found, [_How(operator.name, "input")] * len(found.value))

@@ -31,7 +31,7 @@ are factors of a bound divide by the largest entry first (`length`).
    :math:`T_i = \log \sum_l \hat P_{il} e^{t_{il}}` (below by Jensen: :math:`\sum \hat P \theta \ge -\sum \hat P t \ge
    -T_i`). So :math:`|\hat P_{ij} - P_{ij}| \le \hat P_{ij} (e^{t_{ij} + T_i} - 1) =: E_{ij}`, and as rows add up to
    one, the largest entry of a row changes by no more than all others together: this is hard attention, where
-   :math:`E_{ij}` is below :math:`e^{\text{gap}}` though the errors of the logits are large. With weights
+   :math:`E_{ij}` is below :math:`e^{-\text{gap}}` though the errors of the logits are large. With weights
    :math:`\sqrt{a_i / a_j}` multiplies both sides.
 4. *Jacobian*, for any P within E: `jacobian_error`. 5. *Its arithmetic*: `arithmetic`.
 """

@@ -25,7 +25,7 @@ __all__ = ["operator_of"]
 # asked for
 DENSE_SIZE = 48
 MASKED_STREAM = 1024  # tokens from which masked attention is streamed: skipping its empty half then saves more
-KERNEL_RTOL = 1e-8  # error of a separable kernel, well below the tolerance of any solve; float32 has its own limit
+KERNEL_RTOL, KERNEL_SHARE = 1e-8, 0.1  # error of a separable kernel at most, and its share in the solver's tolerance
 LINEAR = 1e-11  # products in float64 are linear up to this, relatively; those that float32 has a part in are not
 KEPT_VECTORS = 32  # Lanczos vectors that a solve is expected to keep
 
@@ -60,6 +60,7 @@ class AutodiffGram(GramOperator):
         self.precision = self.jacobian.precision
         whole = self.precision in (torch.float32, torch.float64) and not gemm.lowered(x.device)
         self.vectors = self.precision if whole else torch.float64
+        self.eps = torch.finfo(self.precision).eps
 
     def check(self, rtol: float, certified: bool) -> None:
         """Raise one sentence where products of `f` have too few digits for this tolerance, or for any certificate."""
@@ -93,7 +94,7 @@ class SeparableGram(GramOperator):
 
     name = "separable"
 
-    def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None) -> None:
+    def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None, *, rtol: float) -> None:
         own = None if weights is None else weights[0]
         self.root = x.new_ones(x.shape[1]) if own is None else own.sqrt()
         scaled = ScaledWeights.of(attention, x.dtype)
@@ -102,7 +103,7 @@ class SeparableGram(GramOperator):
             if (old := getattr(attention, name)) is not None:
                 changes[name] = old / unit
         attention = attention.replace(**changes)
-        self.jacobian = SeparableJacobian(attention, x[0], own, rtol=_kernel_rtol(x))
+        self.jacobian = SeparableJacobian(attention, x[0], own, rtol=rtol)
 
     @gemm.by_fastest
     def gram(self, u: Tensor) -> Tensor:
@@ -133,6 +134,7 @@ def operator_of(
     *,
     memory: float = 0,
     dense: bool | None = None,
+    rtol: float = 1e-4,
 ) -> GramOperator:
     """The operator of the Jacobian of `f` at `x`, shape (b, n, d), of a callable (..., n, d), with weights (b, n).
 
@@ -146,7 +148,7 @@ def operator_of(
     >>> from lipnb import Attention
     >>> from lipnb.jacobian.operators import operator_of
     >>> eye = torch.eye(4)
-    >>> attention, x = Attention.from_matrices(eye, eye), torch.zeros(1, 20, 4)
+    >>> attention, x = Attention.from_matrices(eye, eye), torch.ones(1, 20, 4)
     >>> [operator_of(attention, x, None, memory=memory, dense=None).name for memory in (2**30, 1)]
     ['cached', 'streamed']
     >>> [operator_of(torch.sin, x, None, memory=1, dense=dense).name for dense in (None, True)]
@@ -160,20 +162,23 @@ def operator_of(
     with gemm.fastest(x.dtype, x.device):
         if cached_bytes(f, n) <= memory and not long_masked:
             return CachedGram(Linearization.of(f, x, weights))
-        if len(x) == 1 and separable_pays(f, x[0], None if weights is None else weights[0], rtol=_kernel_rtol(x)):
-            return SeparableGram(f, x, weights)
+        error = min(KERNEL_RTOL, KERNEL_SHARE * rtol) if x.dtype == torch.float64 else KERNEL_SHARE * rtol
+        fine = error >= 64 * torch.finfo(x.dtype).eps  # no kernel is closer
+        if len(x) == 1 and fine and separable_pays(f, x[0], None if weights is None else weights[0], rtol=error):
+            return SeparableGram(f, x, weights, rtol=error)
         return StreamedGram(f, x, weights)
 
 
 def operators_of(
-    f: Attention, x: Tensor, weights: Tensor | None, *, memory: float | None, dense: bool | None
+    f: Attention, x: Tensor, weights: Tensor | None, *, memory: float | None, dense: bool | None, rtol: float
 ) -> Iterator[tuple[slice, GramOperator]]:
     """The operators of an attention at x (b, n, d): of all sequences if dense, else of as many as `memory` holds."""
     memory = memory_allowance(x.device) if memory is None else memory
     together = len(x) if _dense(x, dense) else max(1, int(memory // cached_bytes(f, x.shape[1])))
     for first in range(0, len(x), together):
         some = slice(first, first + together)
-        yield some, operator_of(f, x[some], None if weights is None else weights[some], memory=memory, dense=dense)
+        own = None if weights is None else weights[some]
+        yield some, operator_of(f, x[some], own, memory=memory, dense=dense, rtol=rtol)
 
 
 def _name(kind):
@@ -191,10 +196,6 @@ def cached_bytes(attention: Attention, n: int) -> int:
     squares = (3 if attention.cap is None else 5) * h * n * n
     rows = n * (h * (10 * k + 12 * v) + (KEPT_VECTORS + 6) * d)
     return (squares + rows) * attention.dtype.itemsize
-
-
-def _kernel_rtol(x):
-    return max(KERNEL_RTOL, 64 * torch.finfo(x.dtype).eps)
 
 
 def double_operator(

@@ -24,32 +24,37 @@ LEAST_RHO = 0.5  # a narrower box of keys is widened: the slope of the kernel ne
 PARTICLES_PER_NODE = 4  # with fewer for each node, choosing the nodes costs more than a solve in exact tiles
 PARTICLES = {"cpu": 4096, "cuda": 2**17}  # of a tile: what is fast, far below what memory allows
 
+SMALLEST = 1e-30  # what the reach of tokens counts at least
+
 
 class NotSeparable(ValueError):
     """These particles have no separable kernel that is worth having; any other route serves them."""
 
 
-def of_least_rank(attention):
-    r"""An `Attention` of the same Jacobian with the fewest key and value dimensions.
+def of_least_rank(attention, reach, rtol):
+    r"""An `Attention` of the same Jacobian with the fewest key and value dimensions, at tokens of norm up to `reach`.
 
-    The logits need only :math:`W_K^\top [s W_Q, s b_Q]`, whose rank r may be below k; values wider than the tokens are
+    The logits need only :math:`W_K^\top [s W_Q, s b_Q]`, whose rank r may be below k: what is left out of it changes
+    no logit, and no slope of a logit times a token, by more than `rtol`. Values wider than the tokens are
     the tokens themselves, the value matrix joined to the output. Biases that never change the Jacobian are dropped. The
     key width is r (at least 1, the largest of the heads), the value width at most d.
     """
     h, k, d = attention.query.shape
+    # a token and the 1 of the bias, in units of their largest
+    units = torch.full((d + 1,), max(float(reach), SMALLEST), dtype=torch.float64, device=attention.device)
+    units[-1] = 1
     bias = attention.query.new_zeros(h, k) if attention.query_bias is None else attention.query_bias
     joint = attention.scale * torch.cat([attention.query, bias[..., None]], -1)
     # W_K^T [s W_Q, s b_Q] = Q1 (R1 R2^T) Q2^T = (Q1 U) diag(values) (Vh Q2^T): its rank is at most k, far below d in
     # wide layers
-    Q1, R1 = torch.linalg.qr(attention.key.mT.double())
-    Q2, R2 = torch.linalg.qr(joint.mT.double())
+    Q1, R1 = torch.linalg.qr(units[0] * attention.key.mT.double())
+    Q2, R2 = torch.linalg.qr(units[:, None] * joint.mT.double())
     U, values, Vh = torch.linalg.svd(R1 @ R2.mT, full_matrices=False)
     left, right = Q1 @ U, Vh @ Q2.mT
-    rank = int((values > 16 * max(k, d) * torch.finfo(attention.dtype).eps * values[:, :1]).sum(1).max())
-    rank = max(rank, 1)
+    rank = max(1, int((values > rtol / 2).sum(1).max()))  # |(x / reach, 1)|^2 is at most 2
     if rank < k:
         key = left[..., :rank].mT.to(attention.dtype)
-        joint = (values[:, :rank, None] * right[:, :rank]).to(attention.dtype)
+        joint = (values[:, :rank, None] * right[:, :rank] / units[0] / units).to(attention.dtype)
     else:
         key = attention.key
     value, output = attention.value, attention.output
@@ -248,22 +253,23 @@ def expand(factors, moments):
     return spread.view(*moments.shape[:2], -1).mul_(factors[0]).sum(1)
 
 
-def kernels(attention, x, weights):
-    """The attention with the narrowest keys and values, and one `Expansion` for each of its heads."""
+def kernels(attention, x, weights, rtol):
+    """The attention with the narrowest keys and values, and one `Expansion` for each of its heads, to `rtol`."""
     attention.check_plain("a separable kernel")
     attention.check_input(x, weights)
     if attention.masked:
         raise NotSeparable("masked attention has no separable kernel: AttentionJacobian takes it.")
     if x.ndim != 2:
         raise ValueError(f"x must have shape (n, d), one set of particles, got {tuple(x.shape)}.")
-    low = of_least_rank(attention)
+    rtol = max(rtol, 64 * torch.finfo(x.dtype).eps)
+    low = of_least_rank(attention, torch.linalg.vector_norm(x, dim=1).amax(), rtol)
     if low.key_width > MAX_KEY_WIDTH:
         raise NotSeparable(
             f"the logits depend on {low.key_width} key dimensions and a separable kernel serves at most "
             f"{MAX_KEY_WIDTH}: AttentionJacobian takes them."
         )
     query, key, _ = low.project(x)
-    return low, [Expansion(q.mT, k.mT, weights) for q, k in zip(query, key, strict=True)]
+    return low, [Expansion(q.mT, k.mT, weights).choose(rtol) for q, k in zip(query, key, strict=True)]
 
 
 class SeparableJacobian:
@@ -326,12 +332,10 @@ class SeparableJacobian:
 
     @torch.no_grad()
     def __init__(self, attention: Attention, x: Tensor, weights: Tensor | None = None, *, rtol: float = 1e-6) -> None:
-        low, expansions = kernels(attention, x, weights)
+        low, self._kernels = kernels(attention, x, weights, rtol)
         self.n, self.d = x.shape
         self.attention, self._low = attention, low
         self.tile = PARTICLES.get(x.device.type, PARTICLES["cuda"])
-        rtol = max(rtol, 64 * torch.finfo(x.dtype).eps)
-        self._kernels = [kernel.choose(rtol) for kernel in expansions]
         self.nodes = tuple(kernel.nodes for kernel in self._kernels)
         self.kernel_error = max(kernel.error(seed=1) for kernel in self._kernels)  # rows that chose no nodes
         # channels that are linear in the tangent: the tangent itself, or the values' and keys' if they are fewer
@@ -476,9 +480,7 @@ def separable_pays(attention: Attention, x: Tensor, weights: Tensor | None = Non
     if attention.score != "dot" or attention.more:
         return False
     try:
-        _, expansions = kernels(attention, x, weights)
-        rtol = max(rtol, 64 * torch.finfo(x.dtype).eps)
-        nodes = max(math.prod(kernel.choose(rtol).nodes) for kernel in expansions)
+        nodes = max(math.prod(kernel.nodes) for kernel in kernels(attention, x, weights, rtol)[1])
     except NotSeparable:
         return False
     return len(x) >= PARTICLES_PER_NODE * nodes

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lipnb.spectral.answer import SpectralNorm, evaluate, quotient
 from lipnb.spectral.operator import GramOperator, operator_of
-from lipnb.spectral.vectors import inverse, norms, scaled
+from lipnb.spectral.vectors import inverse, least_norm, norms, scaled
 
 __all__ = ["dense_norm", "power_iteration"]
 
@@ -35,7 +35,8 @@ def power_iteration(
         (mu, misfit), size = quotient(vectors, product), norms(product)
         value, residual = torch.where(done, value, mu.sqrt()), torch.where(done, residual, misfit)
         steps = torch.where(done, steps, step)
-        done |= (misfit / 2 <= rtol) & ((mu > 0) | (size == 0))
+        underflowed = (size < least_norm(vectors.dtype)) & ((size > 0) | (mu > 0))
+        done |= (misfit / 2 <= rtol) & ((mu > 0) | (size == 0)) & ~underflowed
         if done.all():
             break
         vectors = scaled(inverse(size), product)

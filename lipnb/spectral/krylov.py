@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lipnb.spectral.operator import GramOperator
-from lipnb.spectral.vectors import check_finite, inverse, norms, scaled
+from lipnb.spectral.vectors import check_finite, inverse, least_norm, norms, scaled
 
 __all__ = ["Krylov"]
 
@@ -125,9 +125,8 @@ class Krylov:
         check_finite(length)
         if (off_diagonal < CANCELLED * length).any():
             off_diagonal = self._project_out_again(residual, off_diagonal)
-        kind = torch.finfo(residual.dtype)
         lost = ~(off_diagonal <= (1 + ROUNDED) * length)  # a projection shortens
-        lost |= (length > 0) & (length * kind.eps < kind.tiny)  # a product that has underflowed
+        lost |= (length < least_norm(residual.dtype)) & ((length > 0) | (diagonal != 0))
         if lost.any():
             self.lost |= lost
             residual[lost], off_diagonal = 0, np.where(lost, 0, off_diagonal)  # so that its neighbours can go on

@@ -80,8 +80,10 @@ def lanczos(
 
     - exact products: it fails with probability at most :math:`\delta` = 1 - confidence;
     - any rounding with :math:`|r_k| \le r`: at most :math:`\delta + r \sqrt{2 N / \pi}` for large N. In float64,
-      at the default options and N up to 10^6, the second term is below 10^-7 if no :math:`\varphi_i` exceeds
-      4 eps :math:`\lambda`: r is then at most :math:`4\, \mathrm{eps} \sqrt{300} / (2\, \mathrm{rtol})`;
+      at the default options and N up to 10^6, the second term is below 2 10^-7 if no :math:`\varphi_i` exceeds
+      12 eps :math:`\lambda` (4 of a product, 8 where `Krylov.restart` adds): r is then at most
+      :math:`12\, \mathrm{eps} \sqrt{300} / (2\, \mathrm{rtol})` at a bound rtol above the Ritz value, as that of an
+      item that has converged;
     - rounding whose part r along u does not depend on :math:`x_1`: at most :math:`\delta` again, because a Gaussian
       component is nowhere likelier than around 0: a heuristic, because :math:`T_k` in :math:`r_k` comes from the same
       start. This is what is assumed in float32 ("rounding acts like noise"): there the second term exceeds
@@ -113,7 +115,7 @@ def lanczos(
     policy: Policy = (
         Estimated(rtol, eps)
         if confidence is None
-        else Certified(Certificate(size, confidence, eps), batch=b, size=size, rtol=rtol)
+        else Certified(Certificate(size, confidence, max(eps, operator.eps)), batch=b, size=size, rtol=rtol)
     )
     stopped = _Stopped(b, start)
     while krylov.open.any() and krylov.steps < most:

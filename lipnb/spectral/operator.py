@@ -17,10 +17,13 @@ class GramOperator(ABC):
         How products are made, such as "cached": the `route` of an answer.
     unit : float or Tensor of shape (b,)
         What the matrices are divided by in `gram`, a power of two that keeps squares in the range of the type.
+    eps : float
+        Rounding unit of the products where it is coarser than that of the vectors.
     """
 
     name = ""
     unit: float | Tensor = 1.0
+    eps: float = 0.0
 
     @abstractmethod
     def gram(self, u: Tensor) -> Tensor:

@@ -50,6 +50,12 @@ def norms(vectors: Tensor) -> Tensor:
     return torch.linalg.vector_norm(vectors.flatten(1), dim=1, dtype=torch.float64)
 
 
+def least_norm(dtype: torch.dtype) -> float:
+    """Below this a norm that is not 0 has lost digits: entries underflow, or their squares in float64."""
+    kind = torch.finfo(dtype)
+    return max(kind.tiny, torch.finfo(torch.float64).tiny ** 0.5) / kind.eps
+
+
 def scaled(factors: Tensor, vectors: Tensor) -> Tensor:
     """`vectors` (b, ...), each times its entry of `factors` (b,)."""
     return vectors * factors.to(vectors.dtype).view(-1, *[1] * (vectors.ndim - 1))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lipnb import Attention, local_lipschitz
+from lipnb import Attention, certify, local_lipschitz
 from lipnb.spectral import lanczos, start_vectors
 
 ONE = torch.ones(1, 1, 1)
@@ -97,3 +97,63 @@ def test_products_that_underflow_are_not_certified(factor):
     factors = factor * torch.linspace(0.1, 1, 200)
     found = lanczos(lambda u: factors**2 * u, start_vectors(1, 200, seed=0, dtype=torch.float32, device="cpu"))
     assert found.precision_limited.all() and found.upper.isinf().all() or found.value.item() == 0
+
+
+@pytest.mark.parametrize("sink", [190.0, 200.0, 210.0, 400.0])
+def test_float64_certifies_nothing_whose_squares_underflow(sink):
+    generator = torch.Generator().manual_seed(0)
+    x, eye = torch.randn(40, 3, generator=generator).double(), torch.eye(3).double()[None]
+    f = Attention(torch.randn(1, 3, 3, generator=generator).double(), eye, eye, sinks=torch.tensor([sink]).double())
+    for method in ("lanczos", "power"):
+        answer, truth = local_lipschitz(f, x, method=method), by_autograd(f, x)
+        certified = answer.converged.item() and answer.upper.item() < torch.inf
+        assert answer.value.item() == 0 or not answer.converged or answer.value.item() == pytest.approx(truth, rel=1e-4)
+        assert not certified or answer.upper.item() >= truth or (answer.value.item() == 0 and truth < 1e-146)
+
+
+def test_certify_answers_where_products_leave_float64():
+    x, eye = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)).double(), torch.eye(3).double()[None]
+    for sink in (300.0, 380.0, 700.0):
+        bracket = certify(Attention(0 * eye, eye, eye, sinks=torch.tensor([sink]).double()), x)
+        assert bracket.lower.item() <= 40 * 2.8**-sink <= bracket.upper.item()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("small", [1e-6, 1e-9, 1e-15])
+def test_particles_whose_coordinates_differ_in_size_keep_all_of_their_logits(small, dtype):
+    """A direction of keys is small beside the others, and of the logits as large as they: it is not left out."""
+    generator, n = torch.Generator().manual_seed(0), 3000
+    units = torch.tensor([1.0, small**-0.5], dtype=torch.float64)
+    x = ((2 * torch.rand(n, 2, generator=generator) - 1).double() * units).to(dtype)
+    A, V = (torch.diag(torch.stack([torch.ones(()), torch.tensor(s)])).to(dtype) for s in (small, small**0.5))
+    f = Attention.from_matrices(A, V)
+    separable, exact = local_lipschitz(f, x, memory=1), local_lipschitz(f, x, memory=2**40)
+    assert separable.route == "separable" and exact.route == "cached"
+    assert separable.upper.item() >= exact.value.item() * (1 - 1e-5)
+    assert separable.value.item() == pytest.approx(exact.value.item(), rel=2e-4)
+
+
+def test_a_kernel_is_no_coarser_than_the_answer_asked_for():
+    x, one = torch.randn(3000, 1, generator=torch.Generator().manual_seed(0)).double(), torch.ones(1, 1).double()
+    f = Attention.from_matrices(one, one)
+    routes = {rtol: local_lipschitz(f, x, memory=1, rtol=rtol) for rtol in (1e-4, 1e-11, 1e-13)}
+    assert routes[1e-4].route == "separable" and routes[1e-13].route == "streamed"
+    exact = local_lipschitz(f, x, memory=2**40, rtol=1e-13)
+    for rtol, answer in routes.items():
+        assert answer.upper.item() >= exact.value.item() * (1 - 1e-14)
+        assert answer.value.item() == pytest.approx(exact.value.item(), rel=2 * rtol + 1e-12)
+
+
+def test_lowered_float32_products_are_certified_with_their_own_rounding():
+    matrix = torch.randn(400, 400, generator=torch.Generator().manual_seed(0))
+    Q, R = (torch.linalg.qr(part).Q for part in (matrix, matrix.mT))
+    M = (Q * torch.linspace(0, 1, 400)) @ R.mT
+    before, answers = torch.get_float32_matmul_precision(), {}
+    try:
+        for precision in ("highest", "high"):
+            torch.set_float32_matmul_precision(precision)
+            answers[precision] = local_lipschitz(lambda x: x @ M, torch.zeros(1, 400), confidence=1 - 1e-9)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    for answer in answers.values():
+        assert not answer.converged and answer.upper.isinf()
