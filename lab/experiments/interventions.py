@@ -14,18 +14,18 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lab.experiments.atlas import Condition, _place, windows_of
-from lab.experiments.loading import load
+from lab.experiments.atlas import Condition, _place, named, windows_of
+from lab.experiments.loading import edition, load
 from lab.experiments.portrait import parts, popularity
 from lab.experiments.positions import variant
-from lab.experiments.table import Table
+from lab.experiments.table import by_window, table
 from lab.growth import slope
 from lipnb import corpora, models, singular_pair
 from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Unit
 
-__all__ = ["INTERVENTIONS", "TABLES", "agreement", "altered", "changes", "scaled", "without_most_attended"]
+__all__ = ["INTERVENTIONS", "agreement", "altered", "changes", "scaled", "without_most_attended"]
 
 RTOL = 1e-3  # of a constant, as in the atlas
 MODELS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"}, {"name": "stories260K"})
@@ -167,27 +167,14 @@ def _rows(options, condition, length, seed):
         for layer in range(model.layers):
             f, x, deleted = altered(name, model.attention(layer), read[layer].received)
             found = _measured(f, x, seed) | {"deleted": deleted}
-            rows += [
-                {
-                    "corpus": condition.corpus,
-                    "order": condition.order,
-                    "model": model.name,
-                    "weights": model.weights,
-                    "masked": model.masked,
-                    "layer": layer,
-                    "object": "heads+output",
-                    "intervention": name,
-                    "length": length,
-                    "window": i,
-                    "text": corpora.fingerprint(" ".join(map(str, one.tolist()))),
-                    **{column: values[i].item() for column, values in found.items()},
-                }
-                for i, one in enumerate(ids)
-            ]
+            at = {"corpus": condition.corpus, "order": condition.order, **named(model, layer), "length": length}
+            at |= {"intervention": name}
+            rows += [at | {"text": edition(one)} | row for one, row in zip(ids, by_window(found), strict=True)]
     return rows
 
 
-def _prepare(lengths, count, seed):
+@table("interventions", "slopes of every layer after changes of its attention, in up to five ways")
+def _prepare(lengths=LENGTHS, count=6, seed=0):
     condition, described, work = Condition("alice", count=count), [], []
     for options in MODELS:
         options = {**options, "name": _place(options["name"]), "dtype": "float32"}
@@ -208,9 +195,6 @@ def _prepare(lengths, count, seed):
         "seed": seed,
     }
     return settings, work
-
-
-TABLES = (Table("interventions", _prepare, {"lengths": LENGTHS, "count": 6, "seed": 0}),)
 
 
 def changes(table):

@@ -5,14 +5,13 @@ from zlib import crc32
 
 import torch
 
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lipnb import bounds
 from lipnb.attention import Attention
 from lipnb.jacobian.linearization import Linearization
-from lipnb.recording import Unit
 from lipnb.worst_case import adam, ascend
 
-__all__ = ["KINDS", "TABLES", "dense_l2", "l2_problem", "l2_rows"]
+__all__ = ["KINDS", "dense_l2", "l2_problem", "l2_rows"]
 
 KINDS = {"random": 180, "structured": 120, "ascended": 120}  # maps of each kind
 INPUTS = 25  # inputs of each map
@@ -98,6 +97,13 @@ def _ascended(attention, x, goal):
     return ascend(lambda x: _norms(attention, x)[goal], (x,), move, steps=STEPS, log=True)[0][0]
 
 
+@table(
+    "l2-bounds",
+    "L2 attention against its bounds, both norms, over 10,000 inputs",
+    over=[(kind, number) for kind, count in KINDS.items() for number in range(count)],
+    size=INPUTS,
+    settings={"kinds": KINDS, "inputs": INPUTS, "steps": STEPS, "rate": RATE, "dtype": "float64"},
+)
 def l2_rows(kind, number):
     """Rows of the table `l2-bounds`: one map, measured over bound at each of its inputs.
 
@@ -124,29 +130,10 @@ def l2_rows(kind, number):
         bounds.l2_upper_sharp(query, value, output, n, masked),
         bounds.printed_l2_upper(query, value, output, n),
     ]
-    about = {
-        "kind": kind,
-        "number": number,
-        "masked": masked,
-        "heads": len(query),
-        "n": n,
-        "d": x.shape[-1],
-        "query": torch.linalg.matrix_norm(query, 2).amax().item(),
-    }
+    about = {"masked": masked, "heads": len(query), "n": n, "d": x.shape[-1]}
+    about |= {"query": torch.linalg.matrix_norm(query, 2).amax().item()}
     ratios = [maximum / stated[0], *(euclidean / bound for bound in stated[1:])]
     return [
         {**about, "inf": one, "two": two, "sharp": sharp, "printed": printed}
         for one, two, sharp, printed in zip(*(ratio.tolist() for ratio in ratios), strict=True)
     ]
-
-
-def _prepare():
-    units = [
-        Unit(f"{kind}/{number}", lambda kind=kind, number=number: l2_rows(kind, number), INPUTS)
-        for kind, count in KINDS.items()
-        for number in range(count)
-    ]
-    return {"kinds": KINDS, "inputs": INPUTS, "steps": STEPS, "rate": RATE, "dtype": "float64"}, units
-
-
-TABLES = (Table("l2-bounds", _prepare),)

@@ -5,9 +5,9 @@ from functools import lru_cache
 
 import torch
 
-from lipnb import models
+from lipnb import corpora, models
 
-__all__ = ["gpt2_attention", "load"]
+__all__ = ["edition", "gpt2_attention", "load"]
 
 
 @lru_cache(maxsize=2)
@@ -49,3 +49,8 @@ def _gpt2_attention(folder):
 def gpt2_attention():
     """The attention layers of GPT-2, as `lipnb.models.load_attention` gives them, read once."""
     return _gpt2_attention(models.gpt2_attention_folder())
+
+
+def edition(ids):
+    """Fingerprint of a window of token ids, so that a row is only compared with a measurement of the same tokens."""
+    return corpora.fingerprint(" ".join(map(str, ids.flatten().tolist())))

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from lab import results
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lab.training import KneserNey, gutenberg_or_embedded, split_text, token_ids, token_losses
 from lab.training.baselines import bigram_losses, unigram_losses
 from lab.training.gpt2 import load_gpt2
@@ -14,7 +14,7 @@ from lab.training.text import END
 from lipnb import corpora, models
 from lipnb.recording import Unit
 
-__all__ = ["MODELS", "TABLES", "octaves", "short_sighted"]
+__all__ = ["MODELS", "octaves", "short_sighted"]
 
 SHORT = 64
 MODELS = ("network", f"network, {SHORT} tokens", "unigram", "bigram", "kneser-ney 3", "kneser-ney 4")
@@ -107,26 +107,14 @@ def _rows(corpus, length):
             loss, error = _mean(mine)
             lead, lead_error = _mean(mine - network)
             gained, gained_error = _mean(mine - network - reference)
-            rows.append(
-                {
-                    "corpus": corpus,
-                    "model": name,
-                    "part": part,
-                    "first": first,
-                    "last": last,
-                    "windows": len(found),
-                    "loss": loss,
-                    "error": error,
-                    "lead": lead,
-                    "lead_error": lead_error,
-                    "gained": gained,
-                    "gained_error": gained_error,
-                }
-            )
+            row = {"corpus": corpus, "model": name, "part": part, "first": first, "last": last, "windows": len(found)}
+            row |= {"loss": loss, "error": error, "lead": lead, "lead_error": lead_error}
+            rows.append(row | {"gained": gained, "gained_error": gained_error})
     return rows
 
 
-def _prepare(corpora_read):
+@table("gpt2-mini-baselines", "gpt2-mini's loss beside smoothed n-grams, by place")
+def _prepare(corpora_read=CORPORA):
     source, texts = gutenberg_or_embedded()
     if "gpt2-mini-training" in results.names():
         trained = results.provenance("gpt2-mini-training")["settings"]["texts"]
@@ -140,6 +128,3 @@ def _prepare(corpora_read):
     settings |= {"alice": corpora.fingerprint(corpora.read("alice")), "dtype": "float32"}
     size = len(MODELS) * (1 + len(octaves(length)))
     return settings, [Unit(name, lambda name=name: _rows(name, length), size) for name in corpora_read]
-
-
-TABLES = (Table("gpt2-mini-baselines", _prepare, {"corpora_read": CORPORA}),)

@@ -3,11 +3,11 @@
 from functools import partial
 
 from lab.experiments.loading import load
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lab.experiments.windows import units
 from lipnb import corpora
 
-__all__ = ["PRECISION", "TABLES", "load_panel"]
+__all__ = ["PRECISION", "embedded", "load_panel"]
 
 LENGTHS, COUNT = tuple(range(2, 100, 2)), 10
 PRECISION = {"dtype": "float32", "device": "cpu"}  # of the stored tables
@@ -27,8 +27,9 @@ def load_panel(panel):
     return load(**PRECISION, **panel)
 
 
-def _prepare(corpus, panels, lengths, count, rtol, seed):
-    """Settings and units of one table; every model is loaded once here, so that an absent one is said first."""
+@table("real-text-embedded", "Figure 1, top row, on the text that comes with Python")
+def embedded(corpus="python_reference", panels=PANELS, lengths=LENGTHS, count=COUNT, rtol=1e-4, seed=0):
+    """Settings and units; every model is loaded once here, so that an absent one is said first."""
     work, named = [], []
     for panel, layers in panels:
         model = load_panel(panel)
@@ -45,12 +46,3 @@ def _prepare(corpus, panels, lengths, count, rtol, seed):
         **PRECISION,
     }
     return settings, work
-
-
-def _table(name, corpus, panels):
-    options = {"lengths": LENGTHS, "count": COUNT, "rtol": 1e-4, "seed": 0}
-    return Table(name, partial(_prepare, corpus, panels), options)
-
-
-# It uses the embedded tokenizer, too.
-TABLES = (_table("real-text-embedded", "python_reference", PANELS),)

@@ -5,6 +5,8 @@ import torch
 from tqdm import tqdm
 
 from lab import released
+from lab.experiments.loading import edition
+from lab.experiments.table import by_window, solved
 from lipnb import corpora, models
 from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz
@@ -13,11 +15,6 @@ from lipnb.recording import Unit
 __all__ = ["again", "measure", "measured_with", "units"]
 
 ATTENTION_ENTRIES = 2**27  # attention probabilities held at once: 512 MiB in float32
-
-
-def _edition(token_ids):
-    """Fingerprint of one window, so that a row is only compared with a measurement of the same tokens."""
-    return corpora.fingerprint(" ".join(map(str, token_ids.tolist())))
 
 
 def _rows(model, corpus, layer, length, tokens, object, rtol, seed):
@@ -32,29 +29,13 @@ def _rows(model, corpus, layer, length, tokens, object, rtol, seed):
         # in float64, so that a row has the same digits wherever its tokens lie in memory
         reported = released.reported(f, x) if exact is None else released.reported(exact, x.double())
         norms = torch.linalg.vector_norm(x.double(), dim=-1)
-        for i in range(len(x)):
-            rows.append(
-                {
-                    "model": model.name,
-                    "weights": model.weights,
-                    "masked": model.masked,
-                    "tokenizer": model.tokenizer_name,
-                    "corpus": corpus,
-                    "text": _edition(tokens[first + i]),
-                    "layer": layer,
-                    "object": object,
-                    "length": length,
-                    "window": first + i,
-                    "radius": norms[i].max().item(),
-                    "mean_radius": norms[i].square().mean().sqrt().item(),
-                    "lipschitz": lip.value[i].item(),
-                    "residual": lip.residual[i].item(),
-                    "upper": lip.upper[i].item(),
-                    "steps": lip.steps[i].item(),
-                    "converged": lip.converged[i].item(),
-                    "released": reported[i].item(),
-                }
-            )
+        columns = {"radius": norms.amax(-1), "mean_radius": norms.square().mean(-1).sqrt(), **solved(lip)}
+        at = {"model": model.name, "weights": model.weights, "masked": model.masked, "tokenizer": model.tokenizer_name}
+        at |= {"corpus": corpus, "layer": layer, "object": object, "length": length}
+        rows += [
+            at | {"text": edition(tokens[first + i])} | row | {"window": first + i}
+            for i, row in enumerate(by_window(columns | {"released": reported}))
+        ]
     return rows
 
 
@@ -177,7 +158,7 @@ def again(model, *, rtol=1e-4):
         length, window = row["length"], row["window"]
         token_ids = models.first_tokens(model, corpora.read(row["corpus"]), length * (window + 1))
         tokens = corpora.windows(token_ids, length, window + 1)[window:]
-        if _edition(tokens[0]) != row["text"]:
+        if edition(tokens[0]) != row["text"]:
             return None
         x = model.activations(tokens, row["layer"], object=row["object"])
         f = model.attention(row["layer"], row["object"])

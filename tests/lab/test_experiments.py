@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -75,7 +76,7 @@ def test_rows_that_belong_together_are_measured_together():
 
 def test_a_model_that_is_not_at_hand_is_said_before_anything_is_measured(results_folder, monkeypatch):
     panels = (*real_text.PANELS, ({"name": "no/such-model"}, (0,)))
-    table = real_text._table("broken", "python_reference", panels)
+    table = experiments.Table("broken", partial(real_text.embedded, panels=panels))
     monkeypatch.setattr(windows, "local_lipschitz", None)  # would fail if it were called
     with pytest.raises(FileNotFoundError, match="no/such-model"):
         experiments.make([experiments.TABLES["real-text-embedded"], table], count=2, progress=False)
