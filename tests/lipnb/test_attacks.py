@@ -9,8 +9,8 @@ from cases import extreme_case, random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.benchmarks import nearby
 from lab import experiments
+from lab.benchmarks import nearby
 from lab.experiments import remeasure, robustness
 from lab.verification import digits, truth
 from lab.verification.cancelling import Case
