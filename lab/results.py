@@ -1,6 +1,5 @@
 """The stored tables that the book's pages load, each with its birth certificate: ``NAME.csv`` and ``NAME.json``."""
 
-import ast
 import json
 import os
 from functools import cache
@@ -9,25 +8,11 @@ from pathlib import Path
 import pandas as pd
 
 import lipnb.recording
-from lab.benchmarks import BENCHMARKS
+from lab import described
 from lipnb.origin import checkout
 
 __all__ = ["folder", "listed", "load", "make", "names", "provenance", "recording"]
 
-# tables of `lipnb scan`, copied from its folder: of which model, with what options, and which of `PARTS`
-ALL, WHOLE = ("", "-heads", "-whole"), ("", "-whole")
-SCANS = {
-    "smollm2": ("SmolLM2", "smollm2 --text alice --lengths 32,128,512", ALL),
-    "dinov2-small": ("DINOv2", "dinov2-small --text pictures --lengths 26,122,485", ALL),
-    "minilm": ("MiniLM", "minilm --text python_reference --lengths 32,128", WHOLE),
-    "gpt2-mini": ("gpt2-mini", "gpt2-mini --text python_reference --lengths 32,128,512", WHOLE),
-    "stories260k": ("stories260K", "LIPNB_DATA/models/stories260K --text python_reference --lengths 32,128,512", WHOLE),
-}
-PARTS = {
-    "": "every layer of {}: certified, beside the bounds and baselines",
-    "-heads": "every head of {} alone, at the shortest length",
-    "-whole": "whole layers of {} and the network from end to end, at the shortest length",
-}
 FIX = "set LIPNB_RESULTS to a folder that can"  # where the results folder cannot be written
 
 
@@ -47,31 +32,12 @@ def names():
 def listed():
     """Every table that the book knows, there or not.
 
-    Those of experiments and verification are read from the decorators `lab.experiments.table.table` in their source:
-    help and figures need the list, and neither torch nor seconds.
-
     Returns
     -------
     DataFrame
-        Index name; columns command (what makes it), trains (whether networks are trained for it), about (what it
-        holds, in a few words), module (the file that describes it, from the root, or empty).
+        Index name; columns as in `lab.described.tables`.
     """
-    lab, found = Path(__file__).parent, {}
-    for path in sorted([*lab.glob("experiments/*.py"), *lab.glob("verification/*.py")]):
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "table":
-                name, about = map(ast.literal_eval, call.args)
-                more = {one.arg: one.value.value for one in call.keywords if one.arg in ("command", "trains")}
-                where = {"about": about, "module": path.relative_to(lab.parent).as_posix()}
-                found[name] = {"command": f"python -m lab tables {name}", "trains": False} | more | where
-    rest = [(f"bench-{name.replace('_', '-')}", "make bench", about) for name, about in BENCHMARKS.items()]
-    rest += [("gpt2-mini-training", "make model", "losses of gpt2-mini while it was trained")]
-    for name, (model, options, parts) in SCANS.items():
-        rest += [(f"scan-{name}{part}", f"lipnb scan {options}", PARTS[part].format(model)) for part in parts]
-    for name, command, about in rest:
-        trains = name == "gpt2-mini-training"
-        found[name] = {"command": command, "trains": trains, "about": about, "module": ""}
-    return pd.DataFrame.from_dict(found, orient="index").rename_axis("name")
+    return pd.DataFrame.from_dict(described.tables(), orient="index").rename_axis("name")
 
 
 def load(name):

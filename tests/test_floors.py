@@ -35,6 +35,7 @@ FLOORS = {
         "cli": 5,
     },
     "lab": {
+        "described": 0,
         "factorial": 0,
         "invertible": 0,
         "ledger": 0,
@@ -44,7 +45,7 @@ FLOORS = {
         "head_rates": 1,
         "ranking": 0,
         "released": 0,
-        "results": 0,
+        "results": 1,
         "layer_growth": 2,
         "figures": 3,
         "training": 3,

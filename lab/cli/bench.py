@@ -4,9 +4,10 @@ import argparse
 import subprocess
 import sys
 
-from lab.benchmarks import BENCHMARKS as NAMES
+from lab import described
 from lipnb.cli.words import known
 
+NAMES = tuple(described.benchmarks())
 EXAMPLES = """\
   python -m lab bench workload --quick        one benchmark, a trial of it
   python -m lab bench products --help         each has options of its own
