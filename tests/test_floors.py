@@ -40,7 +40,6 @@ FLOORS = {
         "invertible": 0,
         "ledger": 0,
         "power_laws": 0,
-        "resampling": 0,
         "growth": 1,
         "head_rates": 1,
         "ranking": 0,
