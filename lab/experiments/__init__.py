@@ -10,10 +10,9 @@ from pkgutil import iter_modules
 from lab.experiments import table
 from lab.experiments.atlas import of_model
 from lab.experiments.table import Table, make
-from lab.experiments.windows import again, measure, measured_with
 from lipnb.recording import remeasure
 
-__all__ = ["TABLES", "TRAINED", "Table", "again", "make", "measure", "measured_with", "of_model", "remeasure"]
+__all__ = ["TABLES", "TRAINED", "Table", "make", "of_model", "remeasure"]
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
