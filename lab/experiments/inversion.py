@@ -11,6 +11,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from lab.experiments.table import table
 from lab.invertible import ContractiveAttention, Residual, predicted_iterations
+from lab.zoo.draws import integer
 from lipnb.jacobian import infinity_norm
 from lipnb.lipschitz import local_lipschitz
 
@@ -110,12 +111,8 @@ def drawn_layers(group, count):
         Number of tokens, 2 to 16.
     """
     generator = torch.Generator().manual_seed(7919 + group)
-
-    def integer(low, high):
-        return int(torch.randint(low, high + 1, (), generator=generator))
-
-    heads, n, masked = integer(1, 4), integer(2, 16), group % 2 == 1
-    width, (p, bound) = heads * integer(1, 3), NORMS[group % 3]
+    heads, n, masked = integer(generator, 1, 4), integer(generator, 2, 16), group % 2 == 1
+    width, (p, bound) = heads * integer(generator, 1, 3), NORMS[group % 3]
     draws = torch.rand(3, count, generator=generator, dtype=torch.float64)
     residuals = []
     for i, (c, size) in enumerate(zip(0.5 + 0.45 * draws[0], 10 ** (2 * draws[1] - 1), strict=True)):

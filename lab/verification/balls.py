@@ -11,7 +11,7 @@ import torch
 from lab.experiments.table import table
 from lab.ledger import SLACK
 from lab.verification.ascent import weighted_dense
-from lab.verification.draws import integer, normal, uniform
+from lab.zoo.draws import integer, normal, uniform
 from lipnb.attention import Attention
 from lipnb.bounds import ball_upper, layer_norm_radius
 from lipnb.worst_case import adam, ascend, unit_slope

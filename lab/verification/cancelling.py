@@ -6,7 +6,7 @@ from zlib import crc32
 
 import torch
 
-from lab.verification import draws
+from lab.zoo import draws
 from lipnb.attention import Attention
 
 __all__ = ["CANCELLING", "IN_USE", "Case", "draw_cancelling", "draw_in_use"]
