@@ -6,9 +6,7 @@ tokens in random order, and random weights on the same windows.
 """
 
 import math
-import os
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +14,9 @@ import torch
 from torch.nn.functional import interpolate
 
 from lab import released
-from lab.experiments.loading import edition, load
+from lab.experiments.loading import edition, load, place
 from lab.experiments.portrait import concentration, parts, popularity
-from lab.experiments.table import Table, by_window, table
+from lab.experiments.table import Table, by_window, solved, table
 from lipnb import corpora, models, singular_pair
 from lipnb.attention import Attention
 from lipnb.certified import certify
@@ -210,18 +208,26 @@ def named(model, layer):
     }
 
 
+def proved(f, x, seed):
+    """The singular pair of a layer at windows x (b, n, d), and the columns lipschitz, residual, converged.
+
+    What float32 cannot prove, the solver proves in float64.
+    """
+    pair = singular_pair(f, x, rtol=RTOL, seed=seed)
+    found = {"lipschitz": pair.value.clone(), "residual": pair.residual.clone(), "converged": pair.converged.clone()}
+    for i in (~pair.converged).nonzero().flatten().tolist():
+        again = solved(local_lipschitz(f, x[i], rtol=RTOL, seed=seed))
+        for name, column in found.items():
+            column[i] = again[name]
+    return pair, found
+
+
 def _layer_rows(f, x, *, certified, seed):
     """Rows of one layer at windows x (b, n, d)."""
-    pair = singular_pair(f, x, rtol=RTOL, seed=seed)
-    value, converged = pair.value.clone(), pair.converged.clone()
-    for i in (~converged).nonzero().flatten().tolist():  # what float32 cannot prove, the solver proves in float64
-        again = local_lipschitz(f, x[i], rtol=RTOL, seed=seed)
-        value[i], converged[i] = again.value, again.converged
+    pair, columns = proved(f, x, seed)
     norms, y = torch.linalg.vector_norm(x.double(), dim=-1), f(x)
-    found = concentration(pair) | {
-        "lipschitz": value,
-        "residual": pair.residual,
-        "converged": converged,
+    found = concentration(pair) | columns
+    found |= {
         "released": released.reported(f, x),
         "radius": norms.amax(-1),
         "mean_radius": norms.square().mean(-1).sqrt(),
@@ -269,15 +275,9 @@ def _twin(model, seed):
     return _twins[which]
 
 
-def _place(name):
-    """Where a model is: in the folder models of LIPNB_DATA, where it is there."""
-    folder = Path(os.environ.get("LIPNB_DATA", ""), "models", name)
-    return str(folder) if "LIPNB_DATA" in os.environ and folder.is_dir() else name
-
-
 def _prepare(options, conditions, lengths=None, count=None, seed=0):
     """Settings and units; whatever is not there (weights, texts, pictures) is said before anything is measured."""
-    options = {**options, "name": _place(options["name"]), "dtype": "float32"}
+    options = {**options, "name": place(options["name"]), "dtype": "float32"}
     model, work, read = load(**options), [], {}
     for condition in conditions:
         if count is not None:
