@@ -13,7 +13,7 @@ from lipnb.lipschitz import local_lipschitz
 __all__ = ["VARIANTS", "variant"]
 
 LENGTHS = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-CORPUS = "alice"
+CORPUS, MODELS = "alice", ("gpt2", "gpt2-mini")
 VARIANTS = ("trained", "late", "constant", "removed")
 
 
@@ -88,7 +88,13 @@ def _rows(model, name, tokens, rtol, seed):
     return rows
 
 
-@table("position-norms", "norms of the learned positions of GPT-2 and gpt2-mini", over=("gpt2", "gpt2-mini"), size=1024)
+@table(
+    "position-norms",
+    "norms of the learned positions of GPT-2 and gpt2-mini",
+    over=MODELS,
+    settings={"models": MODELS},
+    size=1024,
+)
 def norm_rows(model):
     """Norm of each position embedding of a model, and its distance to the next."""
     if model == "gpt2":

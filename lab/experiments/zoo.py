@@ -129,15 +129,8 @@ def text_rows(masked, layer, length, window):
     return [{**about, "bound": key, "log10": value / math.log(10)} for key, value in found.items()]
 
 
-@table(
-    "zoo-growth",
-    "bounds of one head at its worst inputs, by length and radius",
-    over=[(along, n, t) for along, (lengths, ranges) in AT_FORK.items() for n in lengths for t in ranges],
-    size=20,
-    settings={"at": AT_FORK, "dtype": "float64"},
-)
 def growth_rows(along, n, t, *, width=8, seed=0):
-    """Rows of the table ``zoo-growth``: bounds of one random head at its fork, and at random tokens of the same ball.
+    """Bounds of one random head at its fork, and at random tokens of the same ball.
 
     Parameters
     ----------
@@ -163,6 +156,18 @@ def growth_rows(along, n, t, *, width=8, seed=0):
     for name, x in (("fork", fork_input(A, V, n, R)[0]), ("random", R * noise)):
         truth = local_lipschitz(f, x).value.item()
         found = {"three_terms": certify(f, x, columns=0).upper.log().item(), **layer_bounds(f, x)}
-        about = {"input": name, "truth": truth}
+        about = {"along": along, "n": n, "t": t, "input": name, "truth": truth}
         rows += [{**about, "bound": key, "log10": value / math.log(10)} for key, value in found.items()]
     return rows
+
+
+@table(
+    "zoo-growth",
+    "bounds of one head at its worst inputs, by length and radius",
+    over=[(along, n, t) for along, (lengths, ranges) in AT_FORK.items() for n in lengths for t in ranges],
+    size=20,
+    settings={"at": AT_FORK, "dtype": "float64"},
+)
+def fork_rows(along, n, t):
+    """Rows of the table ``zoo-growth``: `growth_rows` of the head that the book shows."""
+    return growth_rows(along, n, t)

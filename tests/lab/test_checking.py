@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from lab import results
+from lab import experiments, results
 from lab.experiments import Table
 from lab.experiments import table as registry
 from lab.experiments.checking import check, deviation
@@ -88,3 +88,9 @@ def test_a_table_is_registered_where_its_rows_are_measured(stored, monkeypatch):
     assert list(table.columns) == ["n", "kind", "power"] and list(table.power) == [4, 8, 9, 27]
     (found,) = check([made], rows=9, progress=False)
     assert found["rows"] == 4 and found["deviation"] == found["other"] == 0
+
+
+@pytest.mark.parametrize("name", [name for name in experiments.TABLES if name in results.names()])
+def test_options_are_among_the_settings_of_the_stored_table(name):
+    """Else `--check` could not make it again, or would refuse it."""
+    assert set(experiments.TABLES[name].options) <= set(results.provenance(name)["settings"])
