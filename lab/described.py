@@ -55,8 +55,15 @@ def tables():
     for path, tree in (*_parsed("experiments/*.py"), *_parsed("verification/*.py")):
         for call in ast.walk(tree):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "table":
-                name, about = map(ast.literal_eval, call.args)
-                more = {one.arg: one.value.value for one in call.keywords if one.arg in ("command", "trains")}
+                try:
+                    name, about = map(ast.literal_eval, call.args)
+                    named = {one.arg: one.value for one in call.keywords if one.arg in ("command", "trains")}
+                    more = {one: ast.literal_eval(value) for one, value in named.items()}
+                except ValueError:
+                    raise ValueError(
+                        f"{path.name}, line {call.lineno}: write the name of a table, what it holds and its command as "
+                        "they are, so that they can be read without running anything."
+                    ) from None
                 where = {"about": about, "module": path.relative_to(LAB.parent).as_posix()}
                 found[name] = {"command": f"python -m lab tables {name}", "trains": False} | more | where
     other = {f"bench-{name.replace('_', '-')}": ("make bench", about) for name, about in benchmarks().items()}

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from lab import experiments, results
+from lab import described, experiments, results
 from lab.experiments import Table
 from lab.experiments import table as registry
 from lab.experiments.checking import check, deviation
@@ -94,3 +94,11 @@ def test_a_table_is_registered_where_its_rows_are_measured(stored, monkeypatch):
 def test_options_are_among_the_settings_of_the_stored_table(name):
     """Else `--check` could not make it again, or would refuse it."""
     assert set(experiments.TABLES[name].options) <= set(results.provenance(name)["settings"])
+
+
+def test_a_table_whose_name_is_computed_is_refused_in_a_sentence(tmp_path, monkeypatch):
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "some.py").write_text('@table("a" + NAME, "what it holds")\ndef rows():\n    ...\n')
+    monkeypatch.setattr(described, "LAB", tmp_path)
+    with pytest.raises(ValueError, match="some.py, line 1: write the name of a table, what it holds and its command"):
+        described.tables.__wrapped__()
