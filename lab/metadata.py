@@ -13,6 +13,7 @@ import tomllib
 
 import yaml
 
+from lab import results
 from lab.pages import glued
 from lab.pages.checks import toc_pages
 
@@ -97,16 +98,10 @@ def _facts(root):
         "date": released[1] if released else None,
         "papers": [_paper(root, key) for key in PAPERS],
         "tables": tables,
-        "listed": _listed(root),
+        "listed": results.listed(),
         "pages": toc_pages(yaml.safe_load((root / "_toc.yml").read_text())),
         "figures": sorted((root / "book" / "figures").glob("*.png")),
     }
-
-
-def _listed(root):
-    import pandas as pd
-
-    return pd.read_csv(root / "lab" / "tables.csv", index_col="name")
 
 
 def _paper(root, key):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 import lipnb.recording
+from lab import described
 from lipnb.origin import checkout
 
 __all__ = ["folder", "listed", "load", "make", "names", "provenance", "recording"]
@@ -34,12 +35,9 @@ def listed():
     Returns
     -------
     DataFrame
-        Index name; columns command (what makes it), trains (whether networks are trained for it), about (what it
-        holds, in a few words).
+        Index name; columns as in `lab.described.tables`.
     """
-    return pd.read_csv(
-        Path(__file__).with_name("tables.csv"), index_col="name", true_values=["yes"], false_values=["no"]
-    )
+    return pd.DataFrame.from_dict(described.tables(), orient="index").rename_axis("name")
 
 
 def load(name):

@@ -18,7 +18,7 @@ from lab.benchmarks import ours
 from lab.benchmarks.layers import plain_forward
 from lipnb import AttentionJacobian
 
-__all__ = ["PEERS", "Answer", "Products", "power", "released_as_is", "released_fed_back"]
+__all__ = ["PEERS", "Answer", "Products", "power", "released_fed_back"]
 
 DENSE_LIMIT = 1600  # columns of the largest dense Jacobian: beyond it minutes pass
 
@@ -52,7 +52,7 @@ class Products:
         else:
             forward = plain_forward(attention)
             # as released: the forward pass of the transpose is made once, that of the tangent each time
-            self.output, pullback = torch.func.vjp(forward, x)
+            _, pullback = torch.func.vjp(forward, x)
             self._jvp = lambda u: torch.func.jvp(forward, (x,), (u,))[1]
             self._vjp = lambda w: pullback(w)[0]
             self._gram = lambda u: self._vjp(self._jvp(u))
@@ -121,27 +121,6 @@ def released_fed_back(attention, x, *, seed=0, threshold=1e-4, max_iter=100, **_
         if settled or products.count > max_iter:  # the first product is not counted by their cap
             return Answer(max(mu, 0.0) ** 0.5, products.count, settled)
         before = mu
-
-
-def released_as_is(attention, x, *, seed=0, threshold=1e-4, max_iter=100, **_):
-    """What the released code computes: it goes on from the *output* of `torch.func.jvp`, not from the tangent.
-
-    The vector J^T f(x) then never changes, and the answer is the square root of its norm. For a note, never timed.
-
-    Returns
-    -------
-    Answer
-    """
-    products = Products(attention, x)
-    u, before, mu = _start(x, seed), 0.0, None
-    while products.count <= max_iter:
-        v = products.vjp(products.output)
-        mu = torch.dot(u.flatten(), v.flatten()).item()
-        u = v / v.norm()
-        if abs(mu - before) <= threshold:
-            break
-        before = mu
-    return Answer(max(mu, 0.0) ** 0.5, products.count)
 
 
 def power(attention, x, *, seed=0, rtol=1e-4, truth=None, closed=True, max_iter=5000, **_):

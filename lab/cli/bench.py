@@ -4,9 +4,10 @@ import argparse
 import subprocess
 import sys
 
+from lab import described
 from lipnb.cli.words import known
 
-NAMES = ("workload", "compare", "products", "particles", "misconvergence", "near_degenerate", "long", "limit", "nearby")
+NAMES = tuple(described.benchmarks())
 EXAMPLES = """\
   python -m lab bench workload --quick        one benchmark, a trial of it
   python -m lab bench products --help         each has options of its own

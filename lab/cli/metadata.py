@@ -8,7 +8,7 @@ EXAMPLES = """\
   python -m lab metadata --check    write nothing, and fail if one of them is not what it should be
 
 What they say stands elsewhere: version in lipnb/__init__.py, date in CHANGELOG.md, authors and licence in
-pyproject.toml, title in _config.yml, papers in book/references.bib, tables in lab/tables.csv, pages in _toc.yml, the
+pyproject.toml, title in _config.yml, papers in book/references.bib, tables in lab.results, pages in _toc.yml, the
 text of paper.md in book/summary.md.
 """
 

@@ -42,7 +42,7 @@ def run(arguments):
     """Make the tables; 1 where a bound is exceeded."""
     from lab import results
     from lab.experiments import make
-    from lab.verification import CHECKS, KINDS, TABLE, balls, balls_in_use, digits, families, in_use
+    from lab.verification import CHECKS, KINDS, balls, digits, families  # noqa: F401  (these register their tables)
 
     trial = arguments.quick or arguments.bounds is not None
     name = arguments.save_as or ("verify-trial" if trial else "verify")
@@ -51,28 +51,31 @@ def run(arguments):
     if not name.replace("-", "").replace("_", "").isalnum():
         raise Unknown(f"--save-as takes a name of letters, digits, - and _, not {name!r}: LIPNB_RESULTS names a folder")
     known("bound", arguments.bounds or [], [check.name for check in CHECKS])
-    slice_of_it = {"blocks": dict.fromkeys(KINDS, 1), "maps": 4} if arguments.quick else {}
-    table = make([TABLE], save_as=name, checks=arguments.bounds, **slice_of_it)[name]
+
+    def made(part, **few):
+        """One of the tables, whole or a slice."""
+        return make([f"verify{part}"], save_as=f"{name}{part}", **(few if arguments.quick else {}))[f"{name}{part}"]
+
+    every = {"blocks": dict.fromkeys(KINDS, 1), "maps": 4} if arguments.quick else {}
+    table = make(["verify"], save_as=name, checks=arguments.bounds, **every)[name]
     show = table.pivot(index=["bound", "masked"], columns="kind", values="worst")
     print("largest measured / bound, by kind of input\n" + show.to_string(float_format="{:.4f}".format))
     violations = int(table.violations.sum())
     print(f"{table.cases.sum():,d} inputs, {violations} violations; table {name!r} in {results.folder()}")
     if arguments.bounds is None:
-        few = {"blocks": {"certify": 6, "nearby_upper": 6}, "cases": 10} if arguments.quick else {}
-        exact = make([digits.TABLE], save_as=f"{name}-digits", **few)[f"{name}-digits"]
+        exact = made("-digits", blocks={"certify": 6, "nearby_upper": 6}, cases=10)
         print("guarantees that include rounding, against fifty digits\n" + exact.to_string(index=False))
-        few = {"blocks": len(in_use.IN_USE), "cases": 5} if arguments.quick else {}
-        used = make([in_use.TABLE], save_as=f"{name}-in-use", **few)[f"{name}-in-use"]
+        used = made("-in-use", blocks=6, cases=5)
         print("the same for attention as models have it\n" + used.to_string(index=False))
         violations += int(sum(one.violations.sum() + one.errors.sum() for one in (exact, used)))
-        few = {"blocks": {"3 to 12": 1}, "layers": {"3 to 12": 3}}, {"blocks": 1, "layers": 3}
-        for what, less in zip((balls.TABLE, balls_in_use.TABLE), few, strict=True):
-            saved = what.name.replace("verify", name, 1)
-            ball = make([what], save_as=saved, **(less if arguments.quick else {}))[saved]
-            print(f"ascended inputs of layers, over the bound on a ball: {saved}\n" + ball.to_string(index=False))
+        for part, few in (
+            ("-ball", {"blocks": {"3 to 12": 1}, "layers": {"3 to 12": 3}}),
+            ("-ball-in-use", {"layers": 3}),
+        ):
+            ball = made(part, **few)
+            print(f"ascended inputs of layers, over the bound on a ball: {name}{part}\n" + ball.to_string(index=False))
             violations += int(ball.violations.sum())
-        few = {"families": ["qwen3", "phi"], "each": 2} if arguments.quick else {}
-        drawn = make([families.TABLE], save_as=f"{name}-families", **few)[f"{name}-families"]
+        drawn = made("-families", families=["qwen3", "phi"], each=2)
         print("configurations of models, by outcome\n" + drawn.outcome.value_counts().to_string())
         violations += int((drawn.outcome == "wrong").sum())
     return 1 if violations else 0

@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 from lab import released
 from lab.experiments.loading import gpt2_attention, load
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lab.experiments.two_clusters import ball_bounds, cluster_constants, cluster_input, head_of
 from lab.head_rates import FEW, GPT2, LENGTHS
 from lipnb import bounds, corpora, models
 from lipnb.attention import Attention
 from lipnb.lipschitz import local_lipschitz
-from lipnb.recording import Unit
 
 __all__ = [
-    "TABLES",
     "Layer",
     "ball_upper",
     "layer_of",
+    "head_rows",
     "layer_row",
+    "layer_rows",
     "layers_of",
     "mean_radius",
     "network_of",
@@ -40,6 +40,7 @@ PANELS = (
     (GPT2, True, "R = 10"),
     ("gpt2", True, "R = 100"),
 )
+LAYER_PANELS = tuple(panel for panel in PANELS if panel[2] in ("layer norm", "R = 100"))
 
 
 class Layer(NamedTuple):
@@ -128,48 +129,64 @@ def ball_upper(attention, n, R):
     return math.exp(bounds.heads_on_ball(norms, n, R, attention.masked)["general"])
 
 
-def _name(panel, layer):
-    name, masked, at = panel
-    return {
-        "model": name,
-        "weights": "random" if name == "gpt2" else "pretrained",
-        "masked": masked,
-        "at": at,
-        "layer": layer,
-    }
+def units(panels):
+    """The layers of these panels, as `layer_of` takes them; what is absent is said here, before any work.
+
+    Parameters
+    ----------
+    panels : sequence of tuple
+        Of `PANELS`.
+
+    Returns
+    -------
+    list of tuple
+    """
+    found = []
+    for panel in panels:
+        if panel[0] == "gpt2":
+            layers = [RANDOM["layer"]]
+        else:
+            layer_of(*panel, 0)
+            layers = range(layers_of(*panel[:2]))
+        found += [(*panel, layer) for layer in layers]
+    return found
 
 
-def _head_rows(panel, layer, few, lengths, far):
-    attention, R = layer_of(*panel, layer)
+def _head_count(masked, lengths):
+    return 11 * len({*FEW, *(() if masked else FAR[masked])}) + len({*FEW, *lengths, *FAR[masked]})
+
+
+@table(
+    "adversarial",
+    "Figure 1, bottom row: adversarial tokens, every head at hand alone",
+    over=lambda: units(PANELS),
+    size=_head_count,
+    settings={"panels": PANELS, "few": FEW, "far": [FAR[False], FAR[True]], "random": RANDOM, "dtype": "float64"}
+    | {"extracts": [EXTRACTS, EXTRACT]},
+)
+def head_rows(model, masked, at, layer, *, lengths=LENGTHS):
+    """Rows of the table `adversarial`: each head of a layer of `layer_of`, at its adversarial tokens."""
+    attention, R = layer_of(model, masked, at, layer)
     heads = [head_of(attention, h) for h in range(attention.heads)]
-    last = [cluster_constants(head, [max(few)], R).item() for head in heads]
-    worst, rows = last.index(max(last)), []
+    last = [cluster_constants(head, [max(FEW)], R).item() for head in heads]
+    worst, rows, far = last.index(max(last)), [], FAR[masked]
     for h, head in enumerate(heads):
-        mine = sorted({*few, *(lengths if h == worst else ()), *(far if h == worst or not panel[1] else ())})
+        mine = sorted({*FEW, *(lengths if h == worst else ()), *(far if h == worst or not masked else ())})
         own, plain = (cluster_constants(head, mine, R, identity=identity) for identity in (False, True))
         for n, constant, identity in zip(mine, own.tolist(), plain.tolist(), strict=True):
             lower, upper, sharp = ball_bounds(head, n, R)
-            rows.append(
-                {
-                    **_name(panel, layer),
-                    "head": h,
-                    "R": R,
-                    "eigenvalue": head.eigenvalue,
-                    "rate": head.rate,
-                    "V_norm": head.V_norm,
-                    "length": n,
-                    "constant": constant,
-                    "identity": identity,
-                    "lower": lower,
-                    "upper": upper,
-                    "sharp": sharp,
-                }
-            )
+            row = {"weights": _weights(model), "head": h, "R": R, "eigenvalue": head.eigenvalue, "rate": head.rate}
+            row |= {"V_norm": head.V_norm, "length": n, "constant": constant, "identity": identity}
+            rows.append(row | {"lower": lower, "upper": upper, "sharp": sharp})
     return rows
 
 
+def _weights(name):
+    return "random" if name == "gpt2" else "pretrained"
+
+
 def layer_row(panel, layer, head, n, *, rtol=1e-4):
-    """Row of the table `adversarial-layers`: a whole layer at the tokens that are adversarial for one of its heads.
+    """A whole layer at the tokens that are adversarial for one of its heads.
 
     Parameters
     ----------
@@ -183,13 +200,13 @@ def layer_row(panel, layer, head, n, *, rtol=1e-4):
     Returns
     -------
     dict
-        What is measured, and the columns lipschitz, residual, steps, converged, released, upper.
+        The columns weights, head, R, length, lipschitz, residual, steps, converged, released, upper.
     """
     attention, R = layer_of(*panel, layer)
     x = worst_input(attention, head, n, R)
     lip = local_lipschitz(attention, x, rtol=rtol)
     return {
-        **_name(panel, layer),
+        "weights": _weights(panel[0]),
         "head": head,
         "R": R,
         "length": n,
@@ -202,76 +219,17 @@ def layer_row(panel, layer, head, n, *, rtol=1e-4):
     }
 
 
-def _layer_rows(panel, layer, few, lengths, rtol):
-    heads = range(layer_of(*panel, layer).attention.heads)
-    rows = [layer_row(panel, layer, h, max(few), rtol=rtol) for h in heads]
-    worst = max(rows, key=lambda row: row["lipschitz"])["head"]
-    return rows + [layer_row(panel, layer, worst, n, rtol=rtol) for n in lengths if n != max(few)]
-
-
-def units(panels, rows, count, **options):
-    """The work of a table, a unit for each layer of these panels; what is absent is said here, before any work.
-
-    Parameters
-    ----------
-    panels : sequence of tuple
-        Of `PANELS`.
-    rows : callable
-        The rows of a panel's layer with these options.
-    count : callable
-        How many rows a unit has, given whether it is masked.
-    **options
-        For `rows`; a dict has one value unmasked (False) and one masked (True).
-
-    Returns
-    -------
-    list of Unit
-    """
-    work = []
-    for panel in panels:
-        if panel[0] == "gpt2":
-            layers = [RANDOM["layer"]]
-        else:
-            layer_of(*panel, 0)
-            layers = range(layers_of(*panel[:2]))
-        for layer in layers:
-            mine = {name: value[panel[1]] if isinstance(value, dict) else value for name, value in options.items()}
-            work.append(
-                Unit(
-                    "/".join(map(str, (*panel, layer))),
-                    lambda panel=panel, layer=layer, mine=mine: rows(panel, layer, **mine),
-                    count(panel[1]),
-                )
-            )
-    return work
-
-
-def _heads(lengths):
-    settings = {
-        "panels": PANELS,
-        "few": FEW,
-        "lengths": lengths,
-        "far": [FAR[False], FAR[True]],
-        "random": RANDOM,
-        "extracts": [EXTRACTS, EXTRACT],
-        "dtype": "float64",
-    }
-
-    def count(masked):
-        return 11 * len({*FEW, *(() if masked else FAR[masked])}) + len({*FEW, *lengths, *FAR[masked]})
-
-    return settings, units(PANELS, _head_rows, count, few=FEW, lengths=lengths, far=FAR)
-
-
-def _layers(lengths, rtol):
-    panels = tuple(panel for panel in PANELS if panel[2] in ("layer norm", "R = 100"))
-    settings = {"panels": panels, "few": FEW, "lengths": lengths, "rtol": rtol, "random": RANDOM, "dtype": "float64"}
-    return settings, units(
-        panels, _layer_rows, lambda _: 12 + len({*lengths} - {max(FEW)}), few=FEW, lengths=lengths, rtol=rtol
-    )
-
-
-TABLES = (
-    Table("adversarial", _heads, {"lengths": LENGTHS}),
-    Table("adversarial-layers", _layers, {"lengths": LENGTHS, "rtol": 1e-4}),
+@table(
+    "adversarial-layers",
+    "adversarial tokens, the whole layer, with the released quantity",
+    over=lambda: units(LAYER_PANELS),
+    size=lambda lengths: 12 + len({*lengths} - {max(FEW)}),
+    settings={"panels": LAYER_PANELS, "few": FEW, "random": RANDOM, "dtype": "float64"},
 )
+def layer_rows(model, masked, at, layer, *, lengths=LENGTHS, rtol=1e-4):
+    """Rows of the table `adversarial-layers`: of `layer_row` at each head, and at the worst head for each length."""
+    panel = model, masked, at
+    heads = range(layer_of(*panel, layer).attention.heads)
+    rows = [layer_row(panel, layer, h, max(FEW), rtol=rtol) for h in heads]
+    worst = max(rows, key=lambda row: row["lipschitz"])["head"]
+    return rows + [layer_row(panel, layer, worst, n, rtol=rtol) for n in lengths if n != max(FEW)]

@@ -6,9 +6,7 @@ tokens in random order, and random weights on the same windows.
 """
 
 import math
-import os
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +14,9 @@ import torch
 from torch.nn.functional import interpolate
 
 from lab import released
-from lab.experiments.loading import load
+from lab.experiments.loading import edition, load, place
 from lab.experiments.portrait import concentration, parts, popularity
-from lab.experiments.table import Table
+from lab.experiments.table import Table, by_window, solved, table
 from lipnb import corpora, models, singular_pair
 from lipnb.attention import Attention
 from lipnb.certified import certify
@@ -28,7 +26,7 @@ from lipnb.recording import Unit
 from lipnb.scanning.inputs import shuffled
 from lipnb.scanning.measure import relative
 
-__all__ = ["ATLAS", "TABLES", "Condition", "crops", "lengths_of", "of_model", "windows_of"]
+__all__ = ["Condition", "crops", "lengths_of", "of_model", "windows_of"]
 
 RTOL = 1e-3  # of a constant: far below how much windows differ
 CERTIFIED = 32  # tokens up to which the first window of Alice is certified
@@ -89,20 +87,7 @@ IMAGES = (
     *(Condition(name, weights="random", count=3, longest=CONTROLS_TO) for name in PICTURES),
 )
 SMALL = _texts(8, 512, 8)
-# name of a table -> what `models.load` takes, and the conditions
-ATLAS = {
-    "atlas-minilm": ({"name": "minilm", "masked": False}, SMALL),
-    "atlas-minilm-masked": ({"name": "minilm", "masked": True}, SMALL),
-    "atlas-gpt2-mini": ({"name": "gpt2-mini"}, SMALL),
-    "atlas-stories260k": ({"name": "stories260K"}, SMALL),
-    "atlas-smollm2": ({"name": "smollm2"}, _texts(6, 2048, 4)),
-    "atlas-gpt2-random": (
-        {"name": "gpt2", "random": True, "seed": 0, "tokenizer": "gpt2"},
-        tuple(Condition(corpus, count=4, longest=CONTROLS_TO) for corpus in ("alice", "ag_news")),
-    ),
-    "atlas-dinov2-small": ({"name": "dinov2-small"}, IMAGES),
-    "atlas-albert": ({"name": "rxnmapper-albert"}, REACTIONS),
-}
+FEW = tuple(Condition(corpus, count=4, longest=CONTROLS_TO) for corpus in ("alice", "ag_news"))
 
 
 def lengths_of(model, longest=LONGEST):
@@ -216,25 +201,40 @@ def windows_of(model, condition, length, *, count=None, seed=0):
     return pixels
 
 
+def named(model, layer):
+    """The columns that name a layer."""
+    return {"model": model.name, "weights": model.weights, "masked": model.masked, "layer": layer} | {
+        "object": "heads+output"
+    }
+
+
+def proved(f, x, seed):
+    """The singular pair of a layer at windows x (b, n, d), and the columns lipschitz, residual, converged.
+
+    What float32 cannot prove, the solver proves in float64.
+    """
+    pair = singular_pair(f, x, rtol=RTOL, seed=seed)
+    found = {"lipschitz": pair.value.clone(), "residual": pair.residual.clone(), "converged": pair.converged.clone()}
+    for i in (~pair.converged).nonzero().flatten().tolist():
+        again = solved(local_lipschitz(f, x[i], rtol=RTOL, seed=seed))
+        for name, column in found.items():
+            column[i] = again[name]
+    return pair, found
+
+
 def _layer_rows(f, x, *, certified, seed):
     """Rows of one layer at windows x (b, n, d)."""
-    pair = singular_pair(f, x, rtol=RTOL, seed=seed)
-    value, converged = pair.value.clone(), pair.converged.clone()
-    for i in (~converged).nonzero().flatten().tolist():  # what float32 cannot prove, the solver proves in float64
-        again = local_lipschitz(f, x[i], rtol=RTOL, seed=seed)
-        value[i], converged[i] = again.value, again.converged
+    pair, columns = proved(f, x, seed)
     norms, y = torch.linalg.vector_norm(x.double(), dim=-1), f(x)
-    found = concentration(pair) | {
-        "lipschitz": value,
-        "residual": pair.residual,
-        "converged": converged,
+    found = concentration(pair) | columns
+    found |= {
         "released": released.reported(f, x),
         "radius": norms.amax(-1),
         "mean_radius": norms.square().mean(-1).sqrt(),
     }
     if isinstance(f, Attention):
         found |= popularity(f, x) | parts(f, x, pair)
-    rows = [{name: tensor[i].item() for name, tensor in found.items()} for i in range(len(x))]
+    rows = by_window(found)
     for i, row in enumerate(rows):
         row["relative"] = relative(row["lipschitz"], x[i], y[i])
         row["certified"] = math.nan
@@ -255,21 +255,10 @@ def _rows(options, condition, length, seed):
         certified = first == 0 and length <= CERTIFIED and condition[:3] == Condition("alice")[:3]
         for layer, read in enumerate(models.readings(model, some)):
             found = _layer_rows(model.attention(layer), read.received, certified=certified, seed=seed)
+            at = {"corpus": condition.corpus, "order": condition.order, **named(model, layer), "length": length}
             rows += [
-                {
-                    "corpus": condition.corpus,
-                    "order": condition.order,
-                    "model": model.name,
-                    "weights": model.weights,
-                    "masked": model.masked,
-                    "layer": layer,
-                    "object": "heads+output",
-                    "length": length,
-                    "window": first + i,
-                    "text": corpora.fingerprint(" ".join(map(str, some[i].flatten().tolist()))),
-                    **row,
-                }
-                for i, row in enumerate(found)
+                at | {"text": edition(ids)} | row | {"window": first + i}
+                for i, (ids, row) in enumerate(zip(some, found, strict=True))
             ]
     return rows
 
@@ -286,15 +275,9 @@ def _twin(model, seed):
     return _twins[which]
 
 
-def _place(name):
-    """Where a model is: in the folder models of LIPNB_DATA, where it is there."""
-    folder = Path(os.environ.get("LIPNB_DATA", ""), "models", name)
-    return str(folder) if "LIPNB_DATA" in os.environ and folder.is_dir() else name
-
-
-def _prepare(options, conditions, lengths, count, seed):
+def _prepare(options, conditions, lengths=None, count=None, seed=0):
     """Settings and units; whatever is not there (weights, texts, pictures) is said before anything is measured."""
-    options = {**options, "name": _place(options["name"]), "dtype": "float32"}
+    options = {**options, "name": place(options["name"]), "dtype": "float32"}
     model, work, read = load(**options), [], {}
     for condition in conditions:
         if count is not None:
@@ -303,7 +286,7 @@ def _prepare(options, conditions, lengths, count, seed):
         wanted = wanted if lengths is None else [n for n in lengths if n <= condition.longest]
         for n in (wanted[0], wanted[-1]):
             windows = windows_of(model, condition, n, seed=seed)
-        read[condition.corpus] = corpora.fingerprint(" ".join(map(str, windows.flatten()[:4096].tolist())))
+        read[condition.corpus] = edition(windows.flatten()[:4096])
         for n in wanted:
             key = "/".join(map(str, (*condition[:3], n)))
             size = len(windows_of(model, condition, n, seed=seed)) * model.layers
@@ -320,11 +303,28 @@ def _prepare(options, conditions, lengths, count, seed):
     return settings, work
 
 
-def _table(name, options, conditions):
-    return Table(name, partial(_prepare, options, conditions), {"lengths": None, "count": None, "seed": 0})
-
-
-TABLES = tuple(_table(name, *parts) for name, parts in ATLAS.items())
+table("atlas-minilm", "the growth atlas: every layer of MiniLM, 8 to 512 tokens, three texts and two controls")(
+    partial(_prepare, {"name": "minilm", "masked": False}, SMALL)
+)
+table("atlas-minilm-masked", "the growth atlas of MiniLM as a decoder")(
+    partial(_prepare, {"name": "minilm", "masked": True}, SMALL)
+)
+table("atlas-gpt2-mini", "the growth atlas of gpt2-mini")(partial(_prepare, {"name": "gpt2-mini"}, SMALL))
+table("atlas-stories260k", "the growth atlas of stories260K, of Llama type")(
+    partial(_prepare, {"name": "stories260K"}, SMALL)
+)
+table("atlas-smollm2", "the growth atlas of SmolLM2, to 2,048 tokens on Alice")(
+    partial(_prepare, {"name": "smollm2"}, _texts(6, 2048, 4))
+)
+table("atlas-gpt2-random", "the growth atlas of a random GPT-2, on two texts")(
+    partial(_prepare, {"name": "gpt2", "random": True, "seed": 0, "tokenizer": "gpt2"}, FEW)
+)
+table("atlas-dinov2-small", "the growth atlas of DINOv2 on pictures, to 1,370 tokens")(
+    partial(_prepare, {"name": "dinov2-small"}, IMAGES)
+)
+table("atlas-albert", "the growth atlas of an ALBERT on reactions of chemistry: one attention at all depths")(
+    partial(_prepare, {"name": "rxnmapper-albert"}, REACTIONS)
+)
 
 
 def of_model(name):
@@ -345,6 +345,10 @@ def of_model(name):
     title = f"atlas-{model.name.replace('/', '-')}"
     masks = (None,) if model.masked else model.architecture.masks  # a decoder as it is, a BERT as a decoder too
     return tuple(
-        _table(f"{title}-masked" if masked else title, {"name": str(name), "masked": masked}, conditions)
+        Table(
+            f"{title}-masked" if masked else title,
+            partial(_prepare, {"name": str(name), "masked": masked}, conditions),
+            {"lengths": None, "count": None, "seed": 0},
+        )
         for masked in masks
     )

@@ -5,15 +5,15 @@ from functools import lru_cache
 import torch
 
 from lab import released
-from lab.experiments.loading import load
-from lab.experiments.table import Table
+from lab.experiments.loading import edition, load
+from lab.experiments.table import by_window, table
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models.hooks import capture
 from lipnb.recording import Unit
 from lipnb.worst_case import tight_input
 
-__all__ = ["TABLES", "adversarial_row", "layer_row", "random_ids", "received", "text_rows"]
+__all__ = ["adversarial_row", "layer_row", "random_ids", "received", "text_rows"]
 
 LENGTHS, SOME, ADVERSARIAL = tuple(range(2, 100, 2)), tuple(range(2, 100, 8)), tuple(range(2, 100, 5))
 VOCABULARY = 50257  # token ids of GPT-2
@@ -87,33 +87,13 @@ def _values(f, x, windows):
     alone = isinstance(f, released.DropoutAttention)  # its masks are of one sequence, whatever the batch
     lip = local_lipschitz(f, x[0] if alone else x, **DEFINED)
     reported, norms = released.reported(f, x), x.double().norm(dim=-1)
-    values = zip(
-        norms.amax(dim=-1).tolist(),
-        norms.square().mean(dim=-1).sqrt().tolist(),
-        lip.value.reshape(len(x)).tolist(),
-        lip.converged.reshape(len(x)).tolist(),
-        reported.tolist(),
-        strict=True,
-    )
-    rows = []
-    for one, window, (radius, mean, lipschitz, converged, gradient) in zip(x, windows, values, strict=True):
-        looped = (
-            released.DropoutAttention(f.attention, rate=f.rate, seed=f.seed + 1, fresh=True)
-            if isinstance(f, released.DropoutAttention)
-            else f
-        )
+    columns = {"radius": norms.amax(dim=-1), "mean_radius": norms.square().mean(dim=-1).sqrt()}
+    columns |= {"lipschitz": lip.value.reshape(-1), "converged": lip.converged.reshape(-1), "released": reported}
+    rows = by_window(columns)
+    for one, window, row in zip(x, windows, rows, strict=True):
+        looped = released.DropoutAttention(f.attention, rate=f.rate, seed=f.seed + 1, fresh=True) if alone else f
         loop = released.estimate(looped, one, **RULE, seed=1000 * len(one) + window)
-        rows.append(
-            {
-                "radius": radius,
-                "mean_radius": mean,
-                "lipschitz": lipschitz,
-                "converged": converged,
-                "released": gradient,
-                "loop": loop.value,
-                "loop_steps": loop.steps,
-            }
-        )
+        row |= {"window": window, "loop": loop.value, "loop_steps": loop.steps}
     return rows
 
 
@@ -131,22 +111,12 @@ def text_rows(text, length, windows, embedding, dropout, *, seed=0, count=10):
     f = model.attention(LAYER)
     if dropout:
         f = released.DropoutAttention(f, rate=RATE, seed=100_000 * windows[0])
-    return [
-        {
-            "text": text,
-            "edition": corpora.fingerprint(" ".join(map(str, tokens))),
-            "embedding": embedding,
-            "dropout": dropout,
-            "length": length,
-            "window": window,
-            **values,
-        }
-        for tokens, window, values in zip(ids.tolist(), windows, _values(f, x, windows), strict=True)
-    ]
+    at = {"text": text, "embedding": embedding, "dropout": dropout, "length": length}
+    return [at | {"edition": edition(tokens)} | row for tokens, row in zip(ids, _values(f, x, windows), strict=True)]
 
 
-def _text(texts, lengths, count, seed):
-    lengths = list(lengths)
+@table("released-text", "the released quantity beside the defined one: random GPT-2")
+def _text(texts=("random", "alice"), lengths=LENGTHS, count=10, seed=0):
     for text in texts:  # an absent text is said before the first measurement
         _token_ids(text, max(lengths), count, seed=seed)
 
@@ -164,18 +134,8 @@ def _text(texts, lengths, count, seed):
             sum(len(windows) for *_, windows in variants),
         )
 
-    settings = {
-        "model": "gpt2, random",
-        "layer": LAYER,
-        "texts": list(texts),
-        "lengths": lengths,
-        "count": count,
-        "seed": seed,
-        "dropout": RATE,
-        **RULE,
-        **DEFINED,
-        "dtype": "float32",
-    }
+    settings = {"model": "gpt2, random", "layer": LAYER, "texts": texts, "lengths": lengths, "count": count}
+    settings |= {"seed": seed, "dropout": RATE, **RULE, **DEFINED, "dtype": "float32"}
     return settings, [unit(text, length) for text in texts for length in lengths]
 
 
@@ -192,6 +152,17 @@ LAYERS = (
 TEXT = "python_reference"
 
 
+@table(
+    "released-layers",
+    "the released quantity on MiniLM, one difference at a time",
+    over=lambda lengths, count: [(*one, n, window) for one in LAYERS for n in lengths for window in range(count)],
+    settings=lambda: (
+        {"model": "minilm", "text": corpora.fingerprint(corpora.read(TEXT)), "maps": LAYERS}
+        | {**DEFINED, "dtype": "float32"}
+    ),
+    lengths=SOME,
+    count=5,
+)
 def layer_row(windows, tokens_masked, map_masked, layer, object, length, window):
     """One row of the table "released-layers", measured now."""
     model = _minilm(tokens_masked)
@@ -202,14 +173,7 @@ def layer_row(windows, tokens_masked, map_masked, layer, object, length, window)
     x, f = model.activations(ids, layer, object)[0], _minilm(map_masked).attention(layer, object)
     lip, norms = local_lipschitz(f, x, **DEFINED), x.double().norm(dim=-1)
     return {
-        "windows": windows,
-        "tokens_masked": tokens_masked,
-        "map_masked": map_masked,
-        "layer": layer,
-        "object": object,
-        "edition": corpora.fingerprint(" ".join(map(str, ids[0].tolist()))),
-        "length": length,
-        "window": window,
+        "edition": edition(ids),
         "radius": norms.max().item(),
         "mean_radius": norms.square().mean().sqrt().item(),
         "lipschitz": lip.value.item(),
@@ -221,28 +185,6 @@ def layer_row(windows, tokens_masked, map_masked, layer, object, length, window)
 @lru_cache(maxsize=1)
 def _minilm_ids():
     return _minilm(False).token_ids(corpora.read(TEXT))
-
-
-def _layers(lengths, count):
-    lengths = list(lengths)
-    settings = {
-        "model": "minilm",
-        "text": corpora.fingerprint(corpora.read(TEXT)),
-        "maps": list(map(list, LAYERS)),
-        "lengths": lengths,
-        "count": count,
-        **DEFINED,
-        "dtype": "float32",
-    }
-
-    def unit(one, length):
-        return Unit(
-            "/".join(map(str, (*one, length))),
-            lambda: [layer_row(*one, length, window) for window in range(count)],
-            count,
-        )
-
-    return settings, [unit(one, length) for one in LAYERS for length in lengths]
 
 
 # model, how A is cut, layer, head, what is measured
@@ -269,6 +211,13 @@ def _tight(model, cut, layer, head):
     return tight_input(A.double(), max(ADVERSARIAL), RADII[model]).float()
 
 
+@table(
+    "released-adversarial",
+    "the released quantity on adversarial tokens",
+    over=lambda lengths: [(*one, length) for one in WORST for length in lengths],
+    settings={"maps": WORST, "seed": SEED, "radii": RADII, **DEFINED, "dtype": "float32"},
+    lengths=ADVERSARIAL,
+)
 def adversarial_row(model, cut, layer, head, object, length):
     """One row of the table "released-adversarial", measured now."""
     x = _tight(model, cut, layer, head)[:length]
@@ -276,38 +225,8 @@ def adversarial_row(model, cut, layer, head, object, length):
     f = released.with_keys_and_values(f) if "keys" in object else f
     lip = local_lipschitz(f, x, **DEFINED)
     return {
-        "model": model,
-        "cut": cut,
-        "layer": layer,
-        "head": head,
-        "object": object,
         "radius": RADII[model],
-        "length": length,
         "lipschitz": lip.value.item(),
         "converged": lip.converged.item(),
         "released": released.reported(f, x).item(),
     }
-
-
-def _adversarial(lengths):
-    lengths = list(lengths)
-    settings = {
-        "maps": list(map(list, WORST)),
-        "lengths": lengths,
-        "seed": SEED,
-        "radii": RADII,
-        **DEFINED,
-        "dtype": "float32",
-    }
-
-    def unit(one, length):
-        return Unit("/".join(map(str, (*one, length))), lambda: [adversarial_row(*one, length)], 1)
-
-    return settings, [unit(one, length) for one in WORST for length in lengths]
-
-
-TABLES = (
-    Table("released-text", _text, {"texts": ("random", "alice"), "lengths": LENGTHS, "count": 10, "seed": 0}),
-    Table("released-layers", _layers, {"lengths": SOME, "count": 5}),
-    Table("released-adversarial", _adversarial, {"lengths": ADVERSARIAL}),
-)

@@ -2,22 +2,19 @@
 
 import math
 import time
-from functools import partial
 
 import torch
 
 from lab.experiments.loading import gpt2_attention, load
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lipnb import corpora, models
 from lipnb.bounds import general_upper, without_query_bias, yudin_upper
 from lipnb.certified import certify
-from lipnb.recording import Unit
 
-__all__ = ["TABLES", "again", "at", "inputs", "layers_of", "measure", "published"]
+__all__ = ["again", "at", "inputs", "layer_row", "layers_of", "measure", "published"]
 
-# model, masked or not, lengths; text is Python's own reference, which is always at hand
+# model, masked or not; text is Python's own reference, which is always at hand
 MODELS = {"bracket-minilm": (("minilm", False), ("minilm", True)), "bracket-gpt2": (("gpt2", True),)}
-LENGTHS = {"bracket-minilm": (16, 48), "bracket-gpt2": (32,)}
 TEXT = "python_reference"
 
 
@@ -117,38 +114,35 @@ def measure(attention, x, *, columns=None):
     }
 
 
-def _prepare(name, lengths, seed):
-    """Settings and units, one for each layer."""
-    settings = {
-        "models": MODELS[name],
-        "lengths": list(lengths),
-        "seed": seed,
-        "text": TEXT,
-        "edition": corpora.fingerprint(corpora.read(TEXT)),
-        "dtype": "float64",
-        "device": "cpu",
-    }
+def _layers(name, lengths):
+    return [(*which, layer, n) for n in lengths for which in MODELS[name] for layer in range(layers_of(*which))]
 
-    def unit(model, masked, layer, length):
-        def rows():
-            place = {"model": model, "masked": masked, "layer": layer, "length": length}
-            return [{**place, **measure(*at(model, masked, layer, length, seed=seed))}]
 
-        return Unit(f"{model}/{masked}/{layer}/{length}", rows, 1)
+def _settings(name):
+    edition = corpora.fingerprint(corpora.read(TEXT))
+    return {"models": MODELS[name], "text": TEXT, "edition": edition, "dtype": "float64", "device": "cpu"}
 
-    work = [
-        unit(model, masked, layer, length)
-        for length in lengths
-        for model, masked in MODELS[name]
-        for layer in range(layers_of(model, masked))
-    ]
-    return settings, work
+
+@table(
+    "bracket-minilm",
+    "brackets of every layer of MiniLM, with and without mask",
+    over=lambda lengths: _layers("bracket-minilm", lengths),
+    settings=lambda: _settings("bracket-minilm"),
+    lengths=(16, 48),
+)
+@table(
+    "bracket-gpt2",
+    "brackets of every layer of GPT-2",
+    over=lambda lengths: _layers("bracket-gpt2", lengths),
+    settings=lambda: _settings("bracket-gpt2"),
+    lengths=(32,),
+)
+def layer_row(model, masked, layer, length, *, seed=0):
+    """One row of the tables: `measure` at a layer."""
+    return measure(*at(model, masked, layer, length, seed=seed))
 
 
 def again(row):
     """Both ends of a row of a stored table measured again, columns aside; for `lab.experiments.remeasure`."""
     found = certify(*at(row["model"], row["masked"], row["layer"], row["length"]), columns=0)
     return {"lower": found.lower.item(), "closed_form": found.upper.item()}
-
-
-TABLES = tuple(Table(name, partial(_prepare, name), {"lengths": LENGTHS[name], "seed": 0}) for name in MODELS)

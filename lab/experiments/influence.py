@@ -4,19 +4,17 @@ How much a token pushes the others is the root mean square of the norms of its b
 it; how much it is looked at, the mean over these of the attention it gets. Both are compared with the median token.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from lab.experiments.loading import load
-from lab.experiments.table import Table
+from lab.experiments.table import by_window, table
 from lipnb import AttentionJacobian, block_norms, corpora, models
 from lipnb.lipschitz import local_lipschitz
-from lipnb.models.pictures import picture
-from lipnb.recording import Unit
+from lipnb.models import pictures
 
-__all__ = ["TABLES", "Push", "again", "embedded", "pushed", "pushes", "received", "row_norms", "with_special"]
+__all__ = ["Push", "again", "embedded", "pushed", "pushes", "received", "row_norms", "with_special"]
 
 CORPUS, LENGTH, APART = "alice", 32, 40
 WINDOWS = {"minilm": 3, "gpt2-mini": 1, "smollm2": 1}  # of random weights always one
@@ -87,24 +85,19 @@ def _described(attention, x):
     looks = torch.stack([attention.probabilities(tokens).mean(0) for tokens in x])
     push, look = received(norms, seen), received(looks.sqrt(), seen).square()  # the mean of what is given
     values = local_lipschitz(attention, x)
-    rows = []
-    for one, seen_most, value, good in zip(push, look, values.value, values.converged, strict=True):
-        rows.append(
-            {
-                "tokens": n,
-                "first_push": one[0].item(),
-                "median_push": one[1:].nanmedian().item(),
-                "largest_push": one.nan_to_num().max().item(),
-                "pushes_most": one.nan_to_num().argmax().item(),
-                "first_look": seen_most[0].item(),
-                "median_look": seen_most[1:].nanmedian().item(),
-                "middle_push": one[n // 2].item(),
-                "middle_look": seen_most[n // 2].item(),
-                "lipschitz": value.item(),
-                "converged": good.item(),
-            }
-        )
-    return rows
+    columns = {
+        "first_push": push[:, 0],
+        "median_push": push[:, 1:].nanmedian(1).values,
+        "largest_push": push.nan_to_num().amax(1),
+        "pushes_most": push.nan_to_num().argmax(1),
+        "first_look": look[:, 0],
+        "median_look": look[:, 1:].nanmedian(1).values,
+        "middle_push": push[:, n // 2],
+        "middle_look": look[:, n // 2],
+        "lipschitz": values.value,
+        "converged": values.converged,
+    }
+    return [{"tokens": n, **row} for row in by_window(columns)]
 
 
 def _windows(model, count):
@@ -131,35 +124,41 @@ def _model(name, weights):
     return load(name) if weights == "trained" else load(name, random=True, seed=int(weights.split()[-1]))
 
 
-def _sink_rows(name, weights, order, special, layer):
-    model = _model(name, weights)
-    x = model.activations(_ids(model, order, special, _count(name, weights)), layer)
-    at = {"model": name, "weights": weights, "order": order, "special": special, "masked": model.masked, "layer": layer}
-    rows = _described(model.attention(layer), x)
-    return [at | {"window": window} | row for window, row in enumerate(rows)]
+def _sinks():
+    cases = [("trained", "text", special) for special in SPECIAL]
+    cases += [("trained", "shuffled", "none")]
+    return [
+        (name, *case, layer)
+        for name, layers in LAYERS.items()
+        for case in [*cases, *((f"random {seed}", "text", "none") for seed in range(SEEDS[name]))]
+        for layer in layers
+    ]
+
+
+@table(
+    "token-sinks",
+    "how much the first token of a window pushes the others, in trained layers and in controls",
+    over=_sinks,
+    size=lambda model, weights: _count(model, weights),
+    settings=lambda: (
+        {"corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS)), "length": LENGTH}
+        | {"windows": WINDOWS, "apart": APART, "seeds": SEEDS, "rtol": RTOL, "dtype": "float32"}
+    ),
+)
+def sink_rows(model, weights, order, special, layer):
+    """Rows of one layer of a model, one for each window."""
+    network = _model(model, weights)
+    x = network.activations(_ids(network, order, special, _count(model, weights)), layer)
+    return [{"masked": network.masked} | row for row in _described(network.attention(layer), x)]
 
 
 def again(row):
     """A stored row of `token-sinks` measured again, for `lipnb.recording.remeasure`; None without its model."""
     try:
-        rows = _sink_rows(*(row[name] for name in ("model", "weights", "order", "special", "layer")))
+        rows = sink_rows(*(row[name] for name in ("model", "weights", "order", "special", "layer")))
     except FileNotFoundError:
         return None
     return {name: rows[row["window"]][name] for name in ("first_push", "median_push", "first_look", "lipschitz")}
-
-
-def _sinks():
-    cases = [("trained", "text", special) for special in SPECIAL]
-    cases += [("trained", "shuffled", "none")]
-    units = [
-        Unit("/".join(map(str, (name, *case, layer))), partial(_sink_rows, name, *case, layer), _count(name, case[0]))
-        for name, layers in LAYERS.items()
-        for case in [*cases, *((f"random {seed}", "text", "none") for seed in range(SEEDS[name]))]
-        for layer in layers
-    ]
-    text = {"corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS))}
-    settings = {"length": LENGTH, "windows": WINDOWS, "apart": APART, "seeds": SEEDS, "rtol": RTOL, "dtype": "float32"}
-    return settings | text, units
 
 
 class Push(NamedTuple):
@@ -284,30 +283,23 @@ def row_norms(attention, x, i=0, at_once=32, rounds=40):
     return image.norm(dim=(1, 2))
 
 
-def _picture_rows(layer):
+@table(
+    "token-picture",
+    "which patches of a picture move the class token of DINOv2-small",
+    over=[(PICTURE, layer) for layer in SEEN],
+    size=(SIZE // 14) ** 2,
+    settings={"picture": PICTURE, "size": SIZE, "dtype": "float32"},
+)
+def picture_rows(picture, layer):
+    """Rows of one layer, a row for each patch."""
     model = load("dinov2-small")
     attention = model.attention(layer)
-    x = model.activations(picture(PICTURE, SIZE), layer)
+    x = model.activations(pictures.picture(picture, SIZE), layer)
     side = round((x.shape[1] - 1) ** 0.5)
     norms, looks = row_norms(attention, x[0]), attention.probabilities(x[0]).mean(0)
     value = local_lipschitz(attention, x).value.item()
-    at = {"model": "dinov2-small", "layer": layer, "picture": PICTURE, "tokens": len(norms), "lipschitz": value}
+    at = {"model": "dinov2-small", "tokens": len(norms), "lipschitz": value, "own": norms[0].item()}
+    places = zip(norms[1:].tolist(), looks[0, 1:].tolist(), strict=True)
     return [
-        at
-        | {
-            "row": j // side,
-            "column": j % side,
-            "norm": norms[1 + j].item(),
-            "look": looks[0, 1 + j].item(),
-            "own": norms[0].item(),
-        }
-        for j in range(side * side)
+        at | {"row": j // side, "column": j % side, "norm": norm, "look": look} for j, (norm, look) in enumerate(places)
     ]
-
-
-def _pictures():
-    units = [Unit(f"{PICTURE}/{layer}", partial(_picture_rows, layer), (SIZE // 14) ** 2) for layer in SEEN]
-    return {"picture": PICTURE, "size": SIZE, "dtype": "float32"}, units
-
-
-TABLES = (Table("token-sinks", _sinks), Table("token-picture", _pictures))

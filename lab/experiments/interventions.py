@@ -14,20 +14,18 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lab.experiments.atlas import Condition, _place, windows_of
-from lab.experiments.loading import load
+from lab.experiments.atlas import RTOL, Condition, named, proved, windows_of
+from lab.experiments.loading import edition, load, place
 from lab.experiments.portrait import parts, popularity
 from lab.experiments.positions import variant
-from lab.experiments.table import Table
+from lab.experiments.table import by_window, table
 from lab.growth import slope
-from lipnb import corpora, models, singular_pair
+from lipnb import corpora, models
 from lipnb.attention import Attention
-from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Unit
 
-__all__ = ["INTERVENTIONS", "TABLES", "agreement", "altered", "changes", "scaled", "without_most_attended"]
+__all__ = ["INTERVENTIONS", "agreement", "altered", "changes", "scaled", "without_most_attended"]
 
-RTOL = 1e-3  # of a constant, as in the atlas
 MODELS = ({"name": "minilm", "masked": False}, {"name": "gpt2-mini"}, {"name": "stories260K"})
 LENGTHS = (16, 32, 64, 128, 256)
 AS_READ, DELETED, ONE_POSITION = "as read", "without the most attended", "one position"
@@ -142,12 +140,8 @@ def altered(name: str, f: Attention, x: Tensor) -> tuple[Attention, Tensor, Tens
 
 def _measured(f, x, seed):
     """Columns of one layer at windows x (b, n, d), name -> Tensor (b,)."""
-    pair = singular_pair(f, x, rtol=RTOL, seed=seed)
-    value, residual, converged = pair.value.clone(), pair.residual.clone(), pair.converged.clone()
-    for i in (~converged).nonzero().flatten().tolist():  # what float32 cannot prove, the solver proves in float64
-        again = local_lipschitz(f, x[i], rtol=RTOL, seed=seed)
-        value[i], residual[i], converged[i] = again.value, again.residual, again.converged
-    found = {"lipschitz": value, "residual": residual, "converged": converged, **popularity(f, x)}
+    pair, found = proved(f, x, seed)
+    found |= popularity(f, x)
     mean_radius = x.double().square().sum(-1).mean(-1).sqrt()
     return found | {"mean_radius": mean_radius, "by_value": parts(f, x, pair)["by_value"]}
 
@@ -167,30 +161,17 @@ def _rows(options, condition, length, seed):
         for layer in range(model.layers):
             f, x, deleted = altered(name, model.attention(layer), read[layer].received)
             found = _measured(f, x, seed) | {"deleted": deleted}
-            rows += [
-                {
-                    "corpus": condition.corpus,
-                    "order": condition.order,
-                    "model": model.name,
-                    "weights": model.weights,
-                    "masked": model.masked,
-                    "layer": layer,
-                    "object": "heads+output",
-                    "intervention": name,
-                    "length": length,
-                    "window": i,
-                    "text": corpora.fingerprint(" ".join(map(str, one.tolist()))),
-                    **{column: values[i].item() for column, values in found.items()},
-                }
-                for i, one in enumerate(ids)
-            ]
+            at = {"corpus": condition.corpus, "order": condition.order, **named(model, layer), "length": length}
+            at |= {"intervention": name}
+            rows += [at | {"text": edition(one)} | row for one, row in zip(ids, by_window(found), strict=True)]
     return rows
 
 
-def _prepare(lengths, count, seed):
+@table("interventions", "slopes of every layer after changes of its attention, in up to five ways")
+def _prepare(lengths=LENGTHS, count=6, seed=0):
     condition, described, work = Condition("alice", count=count), [], []
     for options in MODELS:
-        options = {**options, "name": _place(options["name"]), "dtype": "float32"}
+        options = {**options, "name": place(options["name"]), "dtype": "float32"}
         model = load(**options)
         described.append(model.describe())
         windows_of(model, condition, max(lengths), seed=seed)  # the text is there, and long enough
@@ -208,9 +189,6 @@ def _prepare(lengths, count, seed):
         "seed": seed,
     }
     return settings, work
-
-
-TABLES = (Table("interventions", _prepare, {"lengths": LENGTHS, "count": 6, "seed": 0}),)
 
 
 def changes(table):

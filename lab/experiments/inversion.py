@@ -9,13 +9,13 @@ import math
 import torch
 from torch.func import functional_call, stack_module_state, vmap
 
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lab.invertible import ContractiveAttention, Residual, predicted_iterations
+from lab.zoo.draws import integer
 from lipnb.jacobian import infinity_norm
 from lipnb.lipschitz import local_lipschitz
-from lipnb.recording import Unit
 
-__all__ = ["TABLES", "denoising_batch", "drawn_layers", "fit", "group_rows", "largest_constant", "tried"]
+__all__ = ["denoising_batch", "drawn_layers", "fit", "group_rows", "largest_constant", "tried"]
 
 NORMS = ((2, "theorem"), (2, "sharp"), (math.inf, "theorem"))
 RTOL = 1e-10
@@ -111,12 +111,8 @@ def drawn_layers(group, count):
         Number of tokens, 2 to 16.
     """
     generator = torch.Generator().manual_seed(7919 + group)
-
-    def integer(low, high):
-        return int(torch.randint(low, high + 1, (), generator=generator))
-
-    heads, n, masked = integer(1, 4), integer(2, 16), group % 2 == 1
-    width, (p, bound) = heads * integer(1, 3), NORMS[group % 3]
+    heads, n, masked = integer(generator, 1, 4), integer(generator, 2, 16), group % 2 == 1
+    width, (p, bound) = heads * integer(generator, 1, 3), NORMS[group % 3]
     draws = torch.rand(3, count, generator=generator, dtype=torch.float64)
     residuals = []
     for i, (c, size) in enumerate(zip(0.5 + 0.45 * draws[0], 10 ** (2 * draws[1] - 1), strict=True)):
@@ -179,6 +175,14 @@ def tried(residual, x):
     }
 
 
+@table(
+    "inversion",
+    "random contractive layers inverted, before and after training",
+    over=lambda groups: range(groups),
+    size=lambda count: 2 * count,
+    settings={"rtol": RTOL, "dtype": "float64"},
+    groups=25,
+)
 def group_rows(group, count=40, *, steps=500, rate=1e-2):
     """Rows of one group: each layer as drawn and after training; `steps` of 0 leaves out the second.
 
@@ -193,30 +197,8 @@ def group_rows(group, count=40, *, steps=500, rate=1e-2):
             losses = fit(residuals, words, n, steps=steps, rate=rate, demand=demand, seed=group)
         for i, g in enumerate(residuals):
             layer = g.layer
-            shape = {
-                "group": group,
-                "layer": i,
-                "width": layer.width,
-                "heads": layer.heads,
-                "n": n,
-                "p": layer.p,
-                "bound": layer.bound,
-                "masked": layer.masked,
-                "c": g.c,
-                "demand": demand,
-                "trained": trained,
-            }
+            shape = {"layer": i, "width": layer.width, "heads": layer.heads, "n": n, "p": layer.p, "bound": layer.bound}
+            shape |= {"masked": layer.masked, "c": g.c, "demand": demand, "trained": trained}
             means = {"loss_first": losses[:20, i].mean().item(), "loss": losses[-20:, i].mean().item()}
             rows.append({**shape, "divisor": layer.divisor(n).item(), **means, **tried(g, x[i])})
     return rows
-
-
-def _prepare(groups, count, steps, rate):
-    settings = {"groups": groups, "count": count, "steps": steps, "rate": rate, "rtol": RTOL, "dtype": "float64"}
-    return settings, [
-        Unit(str(group), lambda group=group: group_rows(group, count, steps=steps, rate=rate), 2 * count)
-        for group in range(groups)
-    ]
-
-
-TABLES = (Table("inversion", _prepare, {"groups": 25, "count": 40, "steps": 500, "rate": 1e-2}),)

@@ -6,13 +6,12 @@ from functools import partial
 import torch
 
 from lab.experiments.inversion import denoising_batch, fit
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lab.invertible import ContractiveAttention, DotProductAttention, Residual
 from lipnb.jacobian import infinity_norm
 from lipnb.lipschitz import local_lipschitz
-from lipnb.recording import Unit
 
-__all__ = ["FACTORS", "LAYERS", "TABLES", "cluster_tokens", "curve", "curve_rows", "inputs", "make_layer"]
+__all__ = ["FACTORS", "LAYERS", "cluster_tokens", "curve", "curve_rows", "inputs", "make_layer"]
 
 LAYERS = {
     "L2": partial(ContractiveAttention, p=2),
@@ -83,8 +82,16 @@ def curve(layer, x, c, steps=60):
     return errors
 
 
-def curve_rows(name, trained, *, width=64, heads=8, n=64, rate=1e-2, seed=0):
-    """Rows of the table for one layer, as drawn (`trained` = 0) or after that many steps.
+@table(
+    "inversion-curves",
+    "reconstruction error against iterations, L2 attention and dot products",
+    over=lambda steps: [(name, trained) for trained in (0, steps) for name in LAYERS],
+    size=2 * len(FACTORS) * 61,
+    settings={"dtype": "float64"},
+    steps=500,
+)
+def curve_rows(layer, trained, *, width=64, heads=8, n=64, rate=1e-2, seed=0):
+    """Rows of the table for one layer of `LAYERS`, as drawn (`trained` = 0) or after that many steps.
 
     Returns
     -------
@@ -92,47 +99,19 @@ def curve_rows(name, trained, *, width=64, heads=8, n=64, rate=1e-2, seed=0):
         layer, trained, loss (of the last steps), input, constant (largest local one of f over the inputs, in the norm
         of the layer), c, k (iterations), error (largest, relative).
     """
-    layer = make_layer(name, width, heads, seed=seed)
+    made = make_layer(layer, width, heads, seed=seed)
     words = torch.randn(1, 8, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     loss = math.nan
     if trained:
-        loss = fit([Residual(layer, 0.9)], words, n, steps=trained, rate=rate, seed=seed)[-20:].mean().item()
+        loss = fit([Residual(made, 0.9)], words, n, steps=trained, rate=rate, seed=seed)[-20:].mean().item()
     rows = []
-    for given, x in inputs(layer, words, n, seed=seed).items():
+    for given, x in inputs(made, words, n, seed=seed).items():
         with torch.no_grad():
-            f = layer.attention(n)
-            constant = (local_lipschitz(f, x).value if layer.p == 2 else infinity_norm(f, x)).max().item()
+            f = made.attention(n)
+            constant = (local_lipschitz(f, x).value if made.p == 2 else infinity_norm(f, x)).max().item()
         rows += [
-            {
-                "layer": name,
-                "trained": trained,
-                "loss": loss,
-                "input": given,
-                "constant": constant,
-                "c": c,
-                "k": k,
-                "error": error,
-            }
+            {"loss": loss, "input": given, "constant": constant, "c": c, "k": k, "error": error}
             for c in FACTORS
-            for k, error in enumerate(curve(layer, x, c))
+            for k, error in enumerate(curve(made, x, c))
         ]
     return rows
-
-
-def _prepare(width, heads, n, steps, rate, seed):
-    settings = {"width": width, "heads": heads, "n": n, "steps": steps, "rate": rate, "seed": seed, "dtype": "float64"}
-    rows = 2 * len(FACTORS) * 61
-    return settings, [
-        Unit(
-            f"{name}, {trained} steps",
-            partial(curve_rows, name, trained, width=width, heads=heads, n=n, rate=rate, seed=seed),
-            rows,
-        )
-        for trained in (0, steps)
-        for name in LAYERS
-    ]
-
-
-TABLES = (
-    Table("inversion-curves", _prepare, {"width": 64, "heads": 8, "n": 64, "steps": 500, "rate": 1e-2, "seed": 0}),
-)

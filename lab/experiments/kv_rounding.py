@@ -4,20 +4,19 @@ Beside each row stands what might rank the layers: the layer's local constant, t
 much of it arrives at the end of the network.
 """
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 
-from lab.experiments.loading import load
-from lab.experiments.table import Table
+from lab.experiments.loading import edition, load
+from lab.experiments.table import by_window, table
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models.hooks import capture
 from lipnb.models.network import one_call
-from lipnb.recording import Unit
 
-__all__ = ["COMPARED", "PLACE", "TABLES", "Cache", "Start", "again", "begin", "by_token", "loss", "rounded", "through"]
+__all__ = ["COMPARED", "PLACE", "Cache", "Start", "again", "begin", "by_token", "loss", "rounded", "through"]
 
 MODELS = ("gpt2-mini", "smollm2")
 TEXTS = ("alice", "ag_news", "python_reference")
@@ -216,40 +215,36 @@ def _start(name, corpus):
     return begin(model, ids)
 
 
-def _rows(name, corpus, layer):
-    start = _start(name, corpus)
+@table(
+    "kv-rounding",
+    "caches rounded one layer at a time, and what may rank the layers",
+    over=lambda texts: [(name, corpus, i) for name in MODELS for corpus in texts for i in range(load(name).layers)],
+    size=len(KINDS) * len(BITS) * WINDOWS,
+    settings=lambda texts: (
+        {"texts": {name: corpora.fingerprint(corpora.read(name)) for name in texts}}
+        | {"models": MODELS, "length": LENGTH, "windows": WINDOWS, "bits": BITS, "part": PART, "rtol": RTOL}
+        | {"dtype": "float32"}
+    ),
+    texts=TEXTS,
+)
+def layer_rows(model, corpus, layer):
+    """Rows of one layer on the windows of a text: for each kind, number of bits and window."""
+    start = _start(model, corpus)
     same, rows = _of_layer(start, layer, seed=layer), []
     for kind in KINDS:
         for bits in BITS:
             found = same | round_layer(start, layer, kind, bits)
-            for window, ids in enumerate(start.ids.tolist()):
-                at = {"model": name, "corpus": corpus, "text": corpora.fingerprint(" ".join(map(str, ids)))}
-                at |= {"layer": layer, "length": LENGTH, "window": window, "kind": kind, "bits": bits}
-                rows.append(at | {key: values[window].item() for key, values in found.items()})
+            for ids, row in zip(start.ids, by_window(found), strict=True):
+                rows.append({"text": edition(ids), "length": LENGTH, "kind": kind, "bits": bits} | row)
     return rows
 
 
 def again(row):
     """A stored row measured again, for `lipnb.recording.remeasure`; None without its model or its text."""
     try:
-        rows = _rows(row["model"], row["corpus"], row["layer"])
+        rows = layer_rows(*(row[name] for name in PLACE))
     except FileNotFoundError:
         return None
     keys = ("text", "window", "kind", "bits")
     same = [found for found in rows if all(found[key] == row[key] for key in keys)]
     return {key: same[0][key] for key in COMPARED} if same else None
-
-
-def _prepare(texts):
-    units = [
-        Unit(f"{name}/{corpus}/{layer}", partial(_rows, name, corpus, layer), len(KINDS) * len(BITS) * WINDOWS)
-        for name in MODELS
-        for corpus in texts
-        for layer in range(load(name).layers)
-    ]
-    settings = {"texts": {name: corpora.fingerprint(corpora.read(name)) for name in texts}, "models": MODELS}
-    settings |= {"length": LENGTH, "windows": WINDOWS, "bits": BITS, "part": PART, "rtol": RTOL, "dtype": "float32"}
-    return settings, units
-
-
-TABLES = (Table("kv-rounding", _prepare, {"texts": TEXTS}),)

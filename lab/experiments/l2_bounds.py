@@ -5,14 +5,14 @@ from zlib import crc32
 
 import torch
 
-from lab.experiments.table import Table
+from lab.experiments.table import table
+from lab.zoo.draws import integer, normal
 from lipnb import bounds
 from lipnb.attention import Attention
 from lipnb.jacobian.linearization import Linearization
-from lipnb.recording import Unit
 from lipnb.worst_case import adam, ascend
 
-__all__ = ["KINDS", "TABLES", "dense_l2", "l2_problem", "l2_rows"]
+__all__ = ["KINDS", "dense_l2", "l2_problem", "l2_rows"]
 
 KINDS = {"random": 180, "structured": 120, "ascended": 120}  # maps of each kind
 INPUTS = 25  # inputs of each map
@@ -48,29 +48,26 @@ def l2_problem(kind, number):
         tokens, shape (b, n, d).
     """
     g = torch.Generator().manual_seed(crc32(f"l2/{kind}/{number}".encode()))
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=g, dtype=torch.float64)
-
-    def integer(low, high):
-        return int(torch.randint(low, high + 1, (), generator=g))
-
-    h, d = integer(1, 3), integer(1, 4)
-    n = integer(2, 8)
+    h, d = integer(g, 1, 3), integer(g, 1, 4)
+    n = integer(g, 2, 8)
     if kind == "random" and number % 10 == 9:
-        n, d = integer(12, 24), integer(1, 2)
+        n, d = integer(g, 12, 24), integer(g, 1, 2)
     if kind == "structured":
-        h, n = integer(1, 2), integer(1, 9)
-    k, v, m = integer(1, d), integer(1, d), integer(1, 4)
+        h, n = integer(g, 1, 2), integer(g, 1, 9)
+    k, v, m = integer(g, 1, d), integer(g, 1, d), integer(g, 1, 4)
     size = 10 ** (2 * torch.rand((), generator=g, dtype=torch.float64) - 1)  # of queries: a tenth to ten
-    query, value, output = size * normal(h, k, d), normal(h, v, d), normal(h, m, v) if integer(0, 1) else None
+    query, value, output = (
+        size * normal(g, h, k, d),
+        normal(g, h, v, d),
+        normal(g, h, m, v) if integer(g, 0, 1) else None,
+    )
     if kind == "structured" or (kind == "ascended" and number % 3):  # nothing is lost between heads, or in matrices
         h = h if kind == "structured" else 1
         value = torch.eye(d, dtype=torch.float64).expand(h, d, d).clone()
         query, output = size * value, None
     reach = (query.shape[1] ** 0.5 / torch.linalg.matrix_norm(query, 2).amax() ** 2).sqrt()
     spread = 10 ** (1.7 * torch.rand(INPUTS, 1, 1, generator=g, dtype=torch.float64) - 1)  # a tenth to five
-    x = spread * normal(INPUTS, n, d)
+    x = spread * normal(g, INPUTS, n, d)
     if kind == "structured":
         x = torch.stack([_structured(g, one, number + i) for i, one in enumerate(x)])
     return query, value, output, number % 2 == 1, reach * x
@@ -98,6 +95,13 @@ def _ascended(attention, x, goal):
     return ascend(lambda x: _norms(attention, x)[goal], (x,), move, steps=STEPS, log=True)[0][0]
 
 
+@table(
+    "l2-bounds",
+    "L2 attention against its bounds, both norms, over 10,000 inputs",
+    over=[(kind, number) for kind, count in KINDS.items() for number in range(count)],
+    size=INPUTS,
+    settings={"kinds": KINDS, "inputs": INPUTS, "steps": STEPS, "rate": RATE, "dtype": "float64"},
+)
 def l2_rows(kind, number):
     """Rows of the table `l2-bounds`: one map, measured over bound at each of its inputs.
 
@@ -124,29 +128,10 @@ def l2_rows(kind, number):
         bounds.l2_upper_sharp(query, value, output, n, masked),
         bounds.printed_l2_upper(query, value, output, n),
     ]
-    about = {
-        "kind": kind,
-        "number": number,
-        "masked": masked,
-        "heads": len(query),
-        "n": n,
-        "d": x.shape[-1],
-        "query": torch.linalg.matrix_norm(query, 2).amax().item(),
-    }
+    about = {"masked": masked, "heads": len(query), "n": n, "d": x.shape[-1]}
+    about |= {"query": torch.linalg.matrix_norm(query, 2).amax().item()}
     ratios = [maximum / stated[0], *(euclidean / bound for bound in stated[1:])]
     return [
         {**about, "inf": one, "two": two, "sharp": sharp, "printed": printed}
         for one, two, sharp, printed in zip(*(ratio.tolist() for ratio in ratios), strict=True)
     ]
-
-
-def _prepare():
-    units = [
-        Unit(f"{kind}/{number}", lambda kind=kind, number=number: l2_rows(kind, number), INPUTS)
-        for kind, count in KINDS.items()
-        for number in range(count)
-    ]
-    return {"kinds": KINDS, "inputs": INPUTS, "steps": STEPS, "rate": RATE, "dtype": "float64"}, units
-
-
-TABLES = (Table("l2-bounds", _prepare),)

@@ -8,14 +8,12 @@ import math
 import torch
 from scipy.special import lambertw
 
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lipnb import bounds
-from lipnb.recording import Unit
 from lipnb.worst_case import adam, ascend
 
 __all__ = [
     "LENGTHS",
-    "TABLES",
     "ascended",
     "largest_row",
     "printed_witness",
@@ -141,6 +139,14 @@ def ascended(x, *, steps=600, rate=0.05):
     return best, where
 
 
+@table(
+    "l2-tightness",
+    "Figure 2 of Kim et al.: row sums of L2 attention, ascended from 50 random starts",
+    over=lambda lengths: lengths,
+    size=lambda starts: starts + 1,
+    settings={"dtype": "float64"},
+    lengths=LENGTHS,
+)
 def tightness_rows(n, *, starts=50, reach=3.0, steps=600, rate=0.05, seed=0):
     """Rows of the table for one number of tokens: one for each random start, and one that begins at the witness.
 
@@ -163,7 +169,6 @@ def tightness_rows(n, *, starts=50, reach=3.0, steps=600, rate=0.05, seed=0):
     reached, x = ascended(begin, steps=steps, rate=rate)
     return [
         {
-            "n": n,
             "start": str(i) if i < starts else "witness",
             "began": before,
             "reached": after,
@@ -173,31 +178,3 @@ def tightness_rows(n, *, starts=50, reach=3.0, steps=600, rate=0.05, seed=0):
         }
         for i, (before, after, place) in enumerate(zip(row_sum(begin).tolist(), reached.tolist(), x, strict=True))
     ]
-
-
-def _prepare(lengths, starts, reach, steps, rate, seed):
-    settings = {
-        "lengths": list(lengths),
-        "starts": starts,
-        "reach": reach,
-        "steps": steps,
-        "rate": rate,
-        "seed": seed,
-        "dtype": "float64",
-    }
-
-    def unit(n):
-        return Unit(
-            str(n), lambda: tightness_rows(n, starts=starts, reach=reach, steps=steps, rate=rate, seed=seed), starts + 1
-        )
-
-    return settings, [unit(n) for n in lengths]
-
-
-TABLES = (
-    Table(
-        "l2-tightness",
-        _prepare,
-        {"lengths": LENGTHS, "starts": 50, "reach": 3.0, "steps": 600, "rate": 0.05, "seed": 0},
-    ),
-)

@@ -4,13 +4,13 @@ They train networks: half an hour each on one core. `python -m lab tables` makes
 """
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pandas as pd
 import torch
 
 from lab import results
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lab.experiments.trained_layers import feed_forward_rows, layer_rows
 from lab.training import (
     ATTENTIONS,
@@ -29,7 +29,7 @@ from lab.training import (
 from lipnb import bounds, corpora
 from lipnb.recording import Recording, Unit
 
-__all__ = ["CHECK", "DEPTH", "FIXED", "TABLES", "first_steps", "texts", "train_run"]
+__all__ = ["CHECK", "DEPTH", "FIXED", "first_steps", "texts", "train_run"]
 
 SEEDS, MORE_SEEDS = 3, 5  # more where a claim rests on counts: the first at all depths, the others at some
 SIZES = {"length": 64, "width": 64, "heads": 4, "hidden": 256}
@@ -146,29 +146,13 @@ def train_run(
     )
     curve = [row for step in range(options["steps"] + 1) for row in record.rows(f"step {step}") or ()]
     (cache / f"{name}.partial.jsonl").unlink()
-    rows = [
-        {
-            **run,
-            "row": "evaluation",
-            "step": row["step"],
-            "training_loss": row["training_loss"],
-            "validation_loss": row["validation_loss"],
-        }
-        for row in curve
-    ]
+    names = ("step", "training_loss", "validation_loss")
+    rows = [{**run, "row": "evaluation", **{name: row[name] for name in names}} for row in curve]
     if measured:
         nats = validation_loss(network, _part(test, WINDOWS["test"]), SIZES["length"])
         network.eval()
-        rows.append(
-            {
-                **run,
-                "row": "test",
-                "step": curve[-1]["step"],
-                "diverged": not math.isfinite(loss),
-                "nats": nats,
-                "bits": nats / math.log(2),
-            }
-        )
+        test_row = {"row": "test", "step": curve[-1]["step"], "diverged": not math.isfinite(loss)}
+        rows.append(run | test_row | {"nats": nats, "bits": nats / math.log(2)})
         if math.isfinite(loss):
             windows = corpora.windows(test, SIZES["length"], WINDOWS["measured"])
             of_layers = [] if attention in WITHOUT else layer_rows(network, windows)
@@ -252,26 +236,12 @@ def _baselines(corpus):
 
 def _units(part, options, corpus, runs, **more):
     """A unit for each run: attention, layers, rate, seed, and what else differs."""
-
-    def unit(attention, layers, rate, seed, changes):
+    units = []
+    for attention, layers, rate, seed, changes in runs:
         key = "/".join(map(str, (part, attention, *changes.values(), layers, rate, seed)))
-        return Unit(
-            key,
-            lambda: train_run(
-                part,
-                corpus=corpus,
-                attention=attention,
-                layers=layers,
-                rate=rate,
-                seed=seed,
-                options=options,
-                **changes,
-                **more,
-            ),
-            options["steps"],
-        )
-
-    return [unit(*run) for run in runs]
+        run = {"attention": attention, "layers": layers, "rate": rate, "seed": seed, "options": options}
+        units.append(Unit(key, partial(train_run, part, corpus=corpus, **run, **changes, **more), options["steps"]))
+    return units
 
 
 def _checks(part, options, rate):
@@ -314,7 +284,8 @@ def _runs(seeds, depths, rate, kinds=ATTENTIONS):
     return sorted(runs, key=lambda run: run[0] == "l2-untied" and run[3] > 0)
 
 
-def _depth(corpus, count, depths):
+@table("language-model", "losses by depth: four kinds of attention, trained on Penn Treebank characters", trains=True)
+def _depth(corpus="ptb", count=SEEDS, depths=(1, 2, 3, 4, 5)):
     """The number of seeds is no setting: rows name theirs, and more can join a table that was begun with fewer."""
     scan = [(kind, SCAN_DEPTH, rate, SCAN_SEED, {}) for kind in ATTENTIONS for rate in SCANNED]
     runs = _runs(range(count), depths, RATE)
@@ -337,7 +308,8 @@ def _depth(corpus, count, depths):
     return _settings(corpus, DEPTH, scan=SCAN, rate=RATE), units
 
 
-def _stability(corpus, count, depths):
+@table("training-stability", "which of them train at a fixed rate, 2 to 18 layers", trains=True)
+def _stability(corpus="ptb", count=MORE_SEEDS, depths=DEPTHS):
     """Seeds that joined later: the kinds of the claim at some depths, all others at the one in the middle."""
     first, later = range(min(count, SEEDS)), range(SEEDS, count)
     some, middle = depths[::4], depths[len(depths) // 2 :][:1]
@@ -353,7 +325,10 @@ def _stability(corpus, count, depths):
     return _settings(corpus, FIXED, rate=FIXED_RATE), units
 
 
-def _controls(corpus, count, depths):
+@table(
+    "training-controls", "which of them train at other rates, other starts and another place of LayerNorm", trains=True
+)
+def _controls(corpus="ptb", count=SEEDS, depths=(2, 10, 18)):
     other = [
         (kind, layers, rate, 0, {})
         for rate in OTHER_RATES
@@ -368,7 +343,8 @@ def _controls(corpus, count, depths):
     return _settings(corpus, FIXED, rates=OTHER_RATES), units
 
 
-def _factorial(corpus, count, layers):
+@table("training-factorial", "what the kind, the start and the place of LayerNorm each do, at one depth", trains=True)
+def _factorial(corpus="ptb", count=MORE_SEEDS, layers=6):
     """Every kind, with a start that adds little and one that adds much, with LayerNorm after and before."""
     runs = [
         (kind, layers, FIXED_RATE, seed, {"start": start, "norm": norm})
@@ -379,11 +355,3 @@ def _factorial(corpus, count, layers):
     ]
     units = [Unit("baselines", lambda: _baselines(corpus), 1), *_units("factorial", FIXED, corpus, runs)]
     return _settings(corpus, FIXED, rate=FIXED_RATE, layers=layers), units
-
-
-TABLES = (
-    Table("language-model", _depth, {"corpus": "ptb", "count": SEEDS, "depths": (1, 2, 3, 4, 5)}),
-    Table("training-stability", _stability, {"corpus": "ptb", "count": MORE_SEEDS, "depths": DEPTHS}),
-    Table("training-controls", _controls, {"corpus": "ptb", "count": SEEDS, "depths": (2, 10, 18)}),
-    Table("training-factorial", _factorial, {"corpus": "ptb", "count": MORE_SEEDS, "layers": 6}),
-)

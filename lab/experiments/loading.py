@@ -1,13 +1,15 @@
 """The models that tables measure: all come through here, and only the last two are kept."""
 
 import gc
+import os
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 
-from lipnb import models
+from lipnb import corpora, models
 
-__all__ = ["gpt2_attention", "load"]
+__all__ = ["edition", "gpt2_attention", "load", "place"]
 
 
 @lru_cache(maxsize=2)
@@ -49,3 +51,14 @@ def _gpt2_attention(folder):
 def gpt2_attention():
     """The attention layers of GPT-2, as `lipnb.models.load_attention` gives them, read once."""
     return _gpt2_attention(models.gpt2_attention_folder())
+
+
+def edition(ids):
+    """Fingerprint of a window of token ids, so that a row is only compared with a measurement of the same tokens."""
+    return corpora.fingerprint(" ".join(map(str, ids.flatten().tolist())))
+
+
+def place(name):
+    """Where a model is: in the folder models of LIPNB_DATA, where it is there."""
+    folder = Path(os.environ.get("LIPNB_DATA", ""), "models", name)
+    return str(folder) if "LIPNB_DATA" in os.environ and folder.is_dir() else name

@@ -6,15 +6,16 @@ import numpy as np
 import torch
 
 from lab import results
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lab.training import KneserNey, gutenberg_or_embedded, split_text, token_ids, token_losses
 from lab.training.baselines import bigram_losses, unigram_losses
 from lab.training.gpt2 import load_gpt2
 from lab.training.text import END
-from lipnb import corpora, models
+from lipnb import models
+from lipnb.corpora import fingerprint, read
 from lipnb.recording import Unit
 
-__all__ = ["MODELS", "TABLES", "octaves", "short_sighted"]
+__all__ = ["MODELS", "octaves", "short_sighted"]
 
 SHORT = 64
 MODELS = ("network", f"network, {SHORT} tokens", "unigram", "bigram", "kneser-ney 3", "kneser-ney 4")
@@ -40,7 +41,7 @@ def _texts():
 
     tokenizer = Tokenizer.from_file(str(models.mini_folder() / "tokenizer.json"))
     beginnings, ends = split_text(list(gutenberg_or_embedded()[1].values()))
-    alice = token_ids(tokenizer, [corpora.read("alice")])[:-1]
+    alice = token_ids(tokenizer, [read("alice")])[:-1]
     assert tokenizer.token_to_id(END) == token_ids(tokenizer, [""])[0]
     texts = {"held out": token_ids(tokenizer, ends), "alice": alice}
     return token_ids(tokenizer, beginnings), texts, tokenizer.get_vocab_size()
@@ -107,39 +108,24 @@ def _rows(corpus, length):
             loss, error = _mean(mine)
             lead, lead_error = _mean(mine - network)
             gained, gained_error = _mean(mine - network - reference)
-            rows.append(
-                {
-                    "corpus": corpus,
-                    "model": name,
-                    "part": part,
-                    "first": first,
-                    "last": last,
-                    "windows": len(found),
-                    "loss": loss,
-                    "error": error,
-                    "lead": lead,
-                    "lead_error": lead_error,
-                    "gained": gained,
-                    "gained_error": gained_error,
-                }
-            )
+            row = {"corpus": corpus, "model": name, "part": part, "first": first, "last": last, "windows": len(found)}
+            row |= {"loss": loss, "error": error, "lead": lead, "lead_error": lead_error}
+            rows.append(row | {"gained": gained, "gained_error": gained_error})
     return rows
 
 
-def _prepare(corpora_read):
+@table("gpt2-mini-baselines", "gpt2-mini's loss beside smoothed n-grams, by place")
+def _prepare(corpora=CORPORA):
     source, texts = gutenberg_or_embedded()
     if "gpt2-mini-training" in results.names():
         trained = results.provenance("gpt2-mini-training")["settings"]["texts"]
-        if trained != {name: corpora.fingerprint(text) for name, text in texts.items()}:
+        if trained != {name: fingerprint(text) for name, text in texts.items()}:
             raise FileNotFoundError(
                 f"gpt2-mini was trained on other texts than those found here ({source}): install NLTK's Gutenberg "
                 "corpus with `python -m nltk.downloader gutenberg`."
             )
     length = models.load("gpt2-mini").module.config.n_positions
-    settings = {"model": "gpt2-mini", "corpora": list(corpora_read), "length": length, "models": list(MODELS)}
-    settings |= {"alice": corpora.fingerprint(corpora.read("alice")), "dtype": "float32"}
+    settings = {"model": "gpt2-mini", "corpora": list(corpora), "length": length, "models": list(MODELS)}
+    settings |= {"alice": fingerprint(read("alice")), "dtype": "float32"}
     size = len(MODELS) * (1 + len(octaves(length)))
-    return settings, [Unit(name, lambda name=name: _rows(name, length), size) for name in corpora_read]
-
-
-TABLES = (Table("gpt2-mini-baselines", _prepare, {"corpora_read": CORPORA}),)
+    return settings, [Unit(name, lambda name=name: _rows(name, length), size) for name in corpora]

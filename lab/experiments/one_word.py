@@ -4,21 +4,20 @@ The vectors are those of `lab.experiments.robustness`, of three lengths; the wor
 the layers below, and the most promising ones measured. Beside each change stands what might rank the inputs.
 """
 
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 
 from lab.experiments import robustness
-from lab.experiments.loading import load
-from lab.experiments.table import Table
+from lab.experiments.loading import edition, load
+from lab.experiments.table import table
 from lab.experiments.worst_words import below, read_back
 from lipnb import corpora, models
-from lipnb.recording import Unit
 from lipnb.scanning.measure import relative
 from lipnb.worst_case.attacks import length
 
-__all__ = ["COMPARED", "PLACE", "TABLES", "Word", "again", "gains", "reads_back", "worst_word"]
+__all__ = ["COMPARED", "PLACE", "Word", "again", "gains", "reads_back", "worst_word"]
 
 MODELS = {"minilm": {"masked": False}, "gpt2-mini": {}}
 TEXTS = ("alice", "python_reference")
@@ -174,13 +173,35 @@ def _tried(model, layer, ids, pairs):
     return {pair: (out.item(), moved.item()) for pair, (out, moved) in zip(made, changes, strict=True)}
 
 
-def _rows(name, corpus, layer, window):
-    model, double = load(name, **MODELS[name]), load(name, dtype="float64", **MODELS[name])
-    ids = _windows(name, corpus)[window]
+def _places(texts):
+    return [
+        (name, corpus, layer, window)
+        for name in MODELS
+        for corpus in texts
+        for layer in range(load(name, **MODELS[name]).layers)
+        for window in range(len(_windows(name, corpus)))
+    ]
+
+
+@table(
+    "one-word",
+    "one word, and vectors, against every layer of two models",
+    over=_places,
+    size=len(RADII) + 1,
+    settings=lambda texts: (
+        {"texts": {name: corpora.fingerprint(corpora.read(name)) for name in texts}}
+        | {"models": list(MODELS), "length": LENGTH, "windows": WINDOWS, "radii": RADII, "probes": PROBES}
+        | {"tried": [EACH, PLACES, MORE], "dtype": "float64, words float32"}
+    ),
+    texts=TEXTS,
+)
+def window_rows(model, corpus, layer, window):
+    """Rows of one layer at one window: a vector of each length, and a word."""
+    network, double = load(model, **MODELS[model]), load(model, dtype="float64", **MODELS[model])
+    ids = _windows(model, corpus)[window]
     f, x = double.attention(layer), double.activations(ids[None], layer)[0]
     size, given = length(x).item(), length(f(x)).item()
-    at = {"model": name, "masked": model.masked, "corpus": corpus, "text": _edition(ids), "layer": layer}
-    at |= {"length": LENGTH, "window": window}
+    at = {"masked": network.masked, "text": edition(ids), "length": LENGTH}
     rows = []
     for row in robustness.attack(f, x, RADII, copies=False):
         same = {
@@ -194,14 +215,10 @@ def _rows(name, corpus, layer, window):
         best = max(row["pgd"], row["one_token"])
         found = {"attack": f"vector {row['relative']:g}", "epsilon": row["epsilon"], "change": best}
         rows.append(at | same | found | {"random": row["random_median"], "bound": row["bound"]})
-    word = worst_word(model, layer, ids, _words(name))
+    word = worst_word(network, layer, ids, _words(model))
     found = {"attack": "word", "epsilon": word.moved, "change": word.change, "random": word.random}
     found |= {"random_best": word.random_best, "place": word.place, "word": word.token}
     return [*rows, at | same | found]
-
-
-def _edition(ids):
-    return corpora.fingerprint(" ".join(map(str, ids.tolist())))
 
 
 def again(row):
@@ -215,7 +232,7 @@ def again(row):
         ids = _windows(name, row["corpus"])[row["window"]]
     except FileNotFoundError:
         return None
-    if _edition(ids) != row["text"]:
+    if edition(ids) != row["text"]:
         return None
     f, x = model.attention(layer), model.activations(ids[None], layer)[0]
     kind, *radius = row["attack"].split()
@@ -227,19 +244,3 @@ def again(row):
         change = _changes(model, layer, ids, candidate[None])[0].item()
     value = found["lipschitz"]
     return {"lipschitz": value, "relative": relative(value, x, f(x)), "change": change}
-
-
-def _prepare(texts):
-    units = [
-        Unit(f"{name}/{corpus}/{layer}/{window}", partial(_rows, name, corpus, layer, window), len(RADII) + 1)
-        for name in MODELS
-        for corpus in texts
-        for layer in range(load(name, **MODELS[name]).layers)
-        for window in range(len(_windows(name, corpus)))
-    ]
-    settings = {"texts": {name: corpora.fingerprint(corpora.read(name)) for name in texts}, "models": list(MODELS)}
-    settings |= {"length": LENGTH, "windows": WINDOWS, "radii": RADII, "probes": PROBES, "tried": [EACH, PLACES, MORE]}
-    return settings | {"dtype": "float64, words float32"}, units
-
-
-TABLES = (Table("one-word", _prepare, {"texts": TEXTS}),)

@@ -11,14 +11,14 @@ from functools import lru_cache
 import torch
 
 from lab.experiments import adversarial
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_input, head_of
 from lab.head_rates import GPT2
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.worst_case import bulk_directions, forks
 
-__all__ = ["LENGTHS", "PANELS", "TABLES", "of_layer"]
+__all__ = ["LENGTHS", "PANELS", "layer_rows", "of_layer"]
 
 LENGTHS = (7, 12, 22, 47, 97)
 CORPUS, WINDOWS, DRAWS = "alice", 5, 8
@@ -77,35 +77,26 @@ def _text(name, masked, layer, n):
     return local_lipschitz(model.attention(layer), model.activations(tokens, layer)).value.max().item()
 
 
-def _rows(panel, layer, lengths, rtol, seed):
-    attention, R = adversarial.layer_of(*panel, layer)
-    at = dict(zip(("model", "masked", "at"), panel, strict=True)) | {"layer": layer, "R": R}
+@table(
+    "adversarial-worst",
+    "whole layers at their own worst: any head, both signs, forks; random directions and text beside",
+    over=lambda: adversarial.units(PANELS),
+    size=lambda lengths: len(lengths),
+    settings=lambda: (
+        {"panels": PANELS, "corpus": corpora.fingerprint(corpora.read(CORPUS)), "windows": WINDOWS}
+        | {"draws": DRAWS, "random": adversarial.RANDOM, "dtype": "float64"}
+    ),
+)
+def layer_rows(model, masked, at, layer, *, lengths=LENGTHS, rtol=1e-4, seed=0):
+    """Rows of the table: `of_layer` at each length, a text, and the bound on the ball."""
+    attention, R = adversarial.layer_of(model, masked, at, layer)
     return [
         {
-            **at,
+            "R": R,
             "length": n,
             **of_layer(attention, n, R, rtol=rtol, seed=seed),
-            "text": _text(*panel[:2], layer, n),
+            "text": _text(model, masked, layer, n),
             "upper": adversarial.ball_upper(attention, n, R),
         }
         for n in lengths
     ]
-
-
-def _prepare(lengths, rtol, seed):
-    settings = {
-        "panels": PANELS,
-        "lengths": lengths,
-        "corpus": corpora.fingerprint(corpora.read(CORPUS)),
-        "windows": WINDOWS,
-        "draws": DRAWS,
-        "random": adversarial.RANDOM,
-        "rtol": rtol,
-        "seed": seed,
-        "dtype": "float64",
-    }
-    work = adversarial.units(PANELS, _rows, lambda _: len(lengths), lengths=lengths, rtol=rtol, seed=seed)
-    return settings, work
-
-
-TABLES = (Table("adversarial-worst", _prepare, {"lengths": LENGTHS, "rtol": 1e-4, "seed": 0}),)

@@ -1,16 +1,19 @@
 """The tables behind Figures 4 to 6: what learned positions do to token norms and to the local constant."""
 
+import itertools
+
 import torch
 from torch.nn.functional import layer_norm
 
-from lab.experiments.table import Table
+from lab.experiments.loading import gpt2_attention, load
+from lab.experiments.table import by_window, solved, table
 from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
-from lipnb.recording import Unit
 
-__all__ = ["TABLES", "VARIANTS", "variant"]
+__all__ = ["VARIANTS", "variant"]
 
 LENGTHS = (2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+CORPUS, MODELS = "alice", ("gpt2", "gpt2-mini")
 VARIANTS = ("trained", "late", "constant", "removed")
 
 
@@ -44,114 +47,79 @@ def _rms(x):
     return x.double().square().sum(-1).mean(-1).sqrt()
 
 
-def _rows(model, name, text, tokens, rtol, seed):
-    """Rows of all layers, for windows of one length."""
-    n = tokens.shape[1]
+def _read(lengths, count):
+    """The text in tokens of gpt2-mini, long enough."""
+    token_ids = models.first_tokens(load("gpt2-mini"), corpora.read(CORPUS), max(lengths) * count)
+    corpora.windows(token_ids, max(lengths), count)
+    return token_ids
+
+
+def _places(lengths, count):
+    _read(lengths, count)  # an absent text is said now
+    return itertools.product(VARIANTS, lengths)
+
+
+@table(
+    "positions",
+    "Figures 4 to 6: gpt2-mini with and without its learned positions",
+    over=_places,
+    size=lambda count: count * load("gpt2-mini").layers,
+    settings=lambda: (
+        {"model": "gpt2-mini", "corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS))}
+        | {"positions": VARIANTS, "dtype": "float32"}
+    ),
+)
+def variant_rows(positions, length, *, lengths=LENGTHS, count=10, rtol=1e-4, seed=0):
+    """Rows of all layers of gpt2-mini with positions of one of `VARIANTS`, at the windows of one length."""
+    tokens = corpora.windows(_read(lengths, count), length, count)
+    return _rows(load("gpt2-mini"), positions, tokens, rtol, seed)
+
+
+def _rows(model, name, tokens, rtol, seed):
+    n, rows = tokens.shape[1], []
     places = len(models.position_embeddings(model))
     changed = variant(model, places - n if name == "late" else name)
-    rows = []
     for layer in range(model.layers):
         f, x = changed.attention(layer), changed.activations(tokens, layer)
-        stream = changed.activations(tokens, layer, object="block")
-        lip = local_lipschitz(f, x, rtol=rtol, seed=seed)
-        for i in range(len(x)):
-            rows.append(
-                {
-                    "model": model.name,
-                    "weights": model.weights,
-                    "corpus": text,
-                    "positions": name,
-                    "layer": layer,
-                    "length": n,
-                    "window": i,
-                    "stream_radius": _rms(stream)[i].item(),
-                    "mean_radius": _rms(x)[i].item(),
-                    "radius": x[i].double().norm(dim=-1).max().item(),
-                    "lipschitz": lip.value[i].item(),
-                    "residual": lip.residual[i].item(),
-                    "upper": lip.upper[i].item(),
-                    "steps": lip.steps[i].item(),
-                    "converged": lip.converged[i].item(),
-                }
-            )
+        found = {"stream_radius": _rms(changed.activations(tokens, layer, object="block")), "mean_radius": _rms(x)}
+        found |= {"radius": x.double().norm(dim=-1).amax(-1), **solved(local_lipschitz(f, x, rtol=rtol, seed=seed))}
+        at = {"model": model.name, "weights": model.weights, "corpus": CORPUS, "layer": layer}
+        rows += [at | row for row in by_window(found)]
     return rows
 
 
-def _prepare(lengths, count, rtol, seed):
-    corpus = "alice"
-    model = models.load("gpt2-mini")
-    token_ids = models.first_tokens(model, corpora.read(corpus), max(lengths) * count)
-    corpora.windows(token_ids, max(lengths), count)
-    settings = {
-        "model": "gpt2-mini",
-        "corpus": corpus,
-        "text": corpora.fingerprint(corpora.read(corpus)),
-        "positions": list(VARIANTS),
-        "lengths": list(lengths),
-        "count": count,
-        "rtol": rtol,
-        "seed": seed,
-        "dtype": "float32",
-    }
-
-    def unit(name, length):
-        def rows():
-            return _rows(model, name, corpus, corpora.windows(token_ids, length, count), rtol, seed)
-
-        return Unit(f"{name}/{length}", rows, count * model.layers)
-
-    return settings, [unit(name, length) for name in VARIANTS for length in lengths]
-
-
-def _norm_rows(name, weights, places):
-    """Norm of each position embedding, and its distance to the next."""
+@table(
+    "position-norms",
+    "norms of the learned positions of GPT-2 and gpt2-mini",
+    over=MODELS,
+    settings={"models": MODELS},
+    size=1024,
+)
+def norm_rows(model):
+    """Norm of each position embedding of a model, and its distance to the next."""
+    if model == "gpt2":
+        places = models.load_positions(models.gpt2_attention_folder())
+    else:
+        places = models.position_embeddings(load(model)).double()
     steps = (places[1:] - places[:-1]).norm(dim=1).tolist()
     return [
-        {"model": name, "weights": weights, "place": i, "norm": norm, "step": step}
+        {"weights": "pretrained" if model == "gpt2" else "trained here", "place": i, "norm": norm, "step": step}
         for i, (norm, step) in enumerate(zip(places.norm(dim=1).tolist(), [*steps, None], strict=True))
     ]
 
 
-def _prepare_norms():
-    real = models.load_positions(models.gpt2_attention_folder())
-    mini = models.position_embeddings(models.load("gpt2-mini")).double()
-
-    def rows():
-        return _norm_rows("gpt2", "pretrained", real) + _norm_rows("gpt2-mini", "trained here", mini)
-
-    return {"models": ["gpt2", "gpt2-mini"]}, [Unit("all places", rows, len(real) + len(mini))]
-
-
-def _alone(layer, places, n, rtol, seed):
-    """The first attention of the real GPT-2 on LayerNorm of its position embeddings: no token, no lower layer."""
-    x = layer_norm(places[:n], places.shape[1:], layer.gain, layer.shift, 1e-5)
-    lip = local_lipschitz(layer.attention, x, rtol=rtol, seed=seed)
-    return {
-        "model": "gpt2",
-        "weights": "pretrained",
-        "layer": 0,
-        "length": n,
-        "stream_radius": _rms(places[:n]).item(),
-        "mean_radius": _rms(x).item(),
-        "lipschitz": lip.value.item(),
-        "upper": lip.upper.item(),
-        "converged": lip.converged.item(),
-    }
-
-
-def _prepare_alone(lengths, rtol, seed):
-    folder = models.gpt2_attention_folder()
-    places, first = models.load_positions(folder), models.load_attention(folder)[0]
-
-    def unit(n):
-        return Unit(str(n), lambda: [_alone(first, places, n, rtol, seed)], 1)
-
-    settings = {"model": "gpt2", "lengths": list(lengths), "rtol": rtol, "seed": seed, "dtype": "float64"}
-    return settings, [unit(n) for n in lengths]
-
-
-TABLES = (
-    Table("positions", _prepare, {"lengths": LENGTHS, "count": 10, "rtol": 1e-4, "seed": 0}),
-    Table("position-norms", _prepare_norms),
-    Table("positions-alone", _prepare_alone, {"lengths": (*LENGTHS, 768, 1024), "rtol": 1e-4, "seed": 0}),
+@table(
+    "positions-alone",
+    "GPT-2's first attention on its learned positions alone",
+    over=lambda lengths: lengths if gpt2_attention() else (),
+    settings={"model": "gpt2", "dtype": "float64"},
+    lengths=(*LENGTHS, 768, 1024),
 )
+def alone(length, *, rtol=1e-4, seed=0):
+    """The first attention of the real GPT-2 on LayerNorm of its position embeddings: no token, no lower layer."""
+    places, first = models.load_positions(models.gpt2_attention_folder()), gpt2_attention()[0]
+    x = layer_norm(places[:length], places.shape[1:], first.gain, first.shift, 1e-5)
+    lip = local_lipschitz(first.attention, x, rtol=rtol, seed=seed)
+    found = {"stream_radius": _rms(places[:length]), "mean_radius": _rms(x), "lipschitz": lip.value, "upper": lip.upper}
+    found |= {"converged": lip.converged}
+    return {"model": "gpt2", "weights": "pretrained", "layer": 0, **{name: one.item() for name, one in found.items()}}

@@ -1,17 +1,16 @@
 """The table that anyone can measure again: Figure 1's top row on the text that comes with Python."""
 
-from functools import partial
+import torch
 
-from lab.experiments.loading import load
-from lab.experiments.table import Table
-from lab.experiments.windows import units
-from lipnb import corpora
+from lab import released
+from lab.experiments.loading import edition, load
+from lab.experiments.table import by_window, solved, table
+from lipnb import corpora, models
+from lipnb.lipschitz import local_lipschitz
 
-__all__ = ["PRECISION", "TABLES", "load_panel"]
+__all__ = ["length_rows"]
 
-LENGTHS, COUNT = tuple(range(2, 100, 2)), 10
-PRECISION = {"dtype": "float32", "device": "cpu"}  # of the stored tables
-
+PRECISION = {"dtype": "float32", "device": "cpu"}  # of the stored table
 MINILM = {"name": "minilm"}
 GPT2_RANDOM = {"name": "gpt2", "random": True, "seed": 0}
 # a panel is what `models.load` takes, and the layers measured
@@ -22,35 +21,51 @@ PANELS = (
 )
 
 
-def load_panel(panel):
-    """The model of a panel, with the tokenizer that the panel names and no other."""
+def _model(name, masked):
+    (panel,) = (one for one, _ in PANELS if (one["name"], one.get("masked", True)) == (name, masked))
     return load(**PRECISION, **panel)
 
 
-def _prepare(corpus, panels, lengths, count, rtol, seed):
-    """Settings and units of one table; every model is loaded once here, so that an absent one is said first."""
-    work, named = [], []
-    for panel, layers in panels:
-        model = load_panel(panel)
-        named.append([{**panel, "name": model.name}, list(layers)])  # of a folder the name, never the path
-        work += units(model, corpus, layers, lengths, count, rtol=rtol, seed=seed, again=partial(load_panel, panel))
-    settings = {
-        "corpus": corpus,
-        "text": corpora.fingerprint(corpora.read(corpus)),
-        "panels": named,
-        "lengths": list(lengths),
-        "count": count,
-        "rtol": rtol,
-        "seed": seed,
-        **PRECISION,
-    }
-    return settings, work
+def _windows(model, corpus, length, count):
+    """Token ids (count, length): windows from the beginning of a text for each length, which never overlap."""
+    return corpora.windows(models.first_tokens(model, corpora.read(corpus), length * count), length, count)
 
 
-def _table(name, corpus, panels):
-    options = {"lengths": LENGTHS, "count": COUNT, "rtol": 1e-4, "seed": 0}
-    return Table(name, partial(_prepare, corpus, panels), options)
+def _places(corpus, lengths, count):
+    """Model, mask, layer and length of each unit; what is absent or too short is said here."""
+    if not lengths:
+        raise ValueError("lengths is empty: give at least one length, for example (2, 4, 8).")
+    for panel, layers in PANELS:
+        model = _model(panel["name"], panel.get("masked", True))
+        _windows(model, corpus, max(lengths), count)
+        yield from ((model.name, model.masked, layer, n) for layer in layers for n in lengths)
 
 
-# It uses the embedded tokenizer, too.
-TABLES = (_table("real-text-embedded", "python_reference", PANELS),)
+@table(
+    "real-text-embedded",
+    "Figure 1, top row, on the text that comes with Python",
+    over=_places,
+    size=lambda count: count,
+    settings=lambda corpus: {"text": corpora.fingerprint(corpora.read(corpus)), "panels": PANELS, **PRECISION},
+    lengths=tuple(range(2, 100, 2)),
+)
+def length_rows(model, masked, layer, length, *, corpus="python_reference", count=10, rtol=1e-4, seed=0):
+    """Rows of one layer at the windows of one length.
+
+    Returns
+    -------
+    list of dict
+        For each window: weights, tokenizer, corpus, text (fingerprint of the window), object, window, radius (largest
+        token norm), mean_radius (root mean square token norm), lipschitz (lower bound), residual, upper (upper bound
+        with probability 1 - 1e-6), steps, converged, released (what the released experiments report instead).
+    """
+    network = _model(model, masked)
+    tokens = _windows(network, corpus, length, count)
+    f, x = network.attention(layer), network.activations(tokens, layer)
+    norms = torch.linalg.vector_norm(x.double(), dim=-1)
+    columns = {"radius": norms.amax(-1), "mean_radius": norms.square().mean(-1).sqrt()}
+    columns |= solved(local_lipschitz(f, x, rtol=rtol, seed=seed))
+    # in float64, so that a row has the same digits wherever its tokens lie in memory
+    columns |= {"released": released.reported(f.to(dtype=torch.float64), x.double())}
+    at = {"weights": network.weights, "tokenizer": network.tokenizer_name, "corpus": corpus, "object": "heads+output"}
+    return [at | {"text": edition(ids)} | row for ids, row in zip(tokens, by_window(columns), strict=True)]

@@ -2,16 +2,15 @@
 
 import torch
 
-from lab.experiments.loading import load
+from lab.experiments.loading import edition, load
 from lab.experiments.real_text import GPT2_RANDOM, MINILM
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lipnb import corpora, models
 from lipnb.bounds import nearby_upper
 from lipnb.measures.splitting import query_blocks
-from lipnb.recording import Unit
 from lipnb.worst_case import attacks
 
-__all__ = ["ATTACKS", "COMPARED", "PLACE", "TABLES", "again", "attack"]
+__all__ = ["ATTACKS", "COMPARED", "PLACE", "again", "attack"]
 
 RADII = tuple(10.0 ** (-4 + k / 2) for k in range(9))  # relative to the root mean square token norm
 DIRECTIONS = 16  # random ones
@@ -115,89 +114,57 @@ def _load(panel):
     return load(**PRECISION, **panel)
 
 
-def _unit(panel, corpus, layer, n, window, options):
-    """Rows of one window, the model read when they are wanted."""
-
-    def rows():
-        model = _load(panel)
-        tokens = _tokens(model, corpus, n, window)
-        named = {
-            "model": model.name,
-            "weights": model.weights,
-            "masked": model.masked,
-            "corpus": corpus,
-            "text": _edition(tokens),
-            "layer": layer,
-            "length": n,
-            "window": window,
-        }
-        x = model.activations(tokens, layer)[0]
-        return [named | row for row in attack(model.attention(layer), x, **options)]
-
-    parts = (
-        panel["name"],
-        "random" if panel.get("random") else "pretrained",
-        panel.get("masked", True),
-        corpus,
-        layer,
-        n,
-        window,
-    )
-    return Unit("/".join(map(str, parts)), rows, len(options["radii"]))
-
-
-def _edition(tokens):
-    """Fingerprint of one window, so that a row is only compared with an attack on the same tokens."""
-    return corpora.fingerprint(" ".join(map(str, tokens[0].tolist())))
+def _panel(model, masked):
+    """What `models.load` takes for a model of the table, which is named by these two columns."""
+    (panel,) = (one for one, *_ in PANELS if (one["name"], one.get("masked", True)) == (model, masked))
+    return panel
 
 
 def _tokens(model, corpus, n, window):
     return corpora.windows(models.first_tokens(model, corpora.read(corpus), n * (window + 1)), n, window + 1)[window:]
 
 
-def _prepare(texts, count, radii, steps, seed):
-    """Settings and units; what is not at hand is said here."""
-    options = {"radii": list(radii), "steps": steps, "seed": seed}
-    work = []
-    for panel, layers, lengths in PANELS:
-        model = _load(panel)
+def _windows(texts, count):
+    """Model, mask, text, layer, length and number of each window; what is not at hand is said here."""
+    for panel, _, lengths in PANELS:
         for corpus in texts:
-            _tokens(model, corpus, max(lengths), count - 1)  # a text too short is said now
-            work += [
-                _unit(panel, corpus, layer, n, window, options)
-                for layer in layers
-                for n in lengths
-                for window in range(count)
-            ]
-    settings = {
-        "texts": {name: corpora.fingerprint(corpora.read(name)) for name in texts},
-        "count": count,
-        "panels": [[panel, list(layers), list(lengths)] for panel, layers, lengths in PANELS],
-        **options,
-        **PRECISION,
-    }
-    return settings, work
+            _tokens(_load(panel), corpus, max(lengths), count - 1)  # a text too short is said now
+    return [
+        (panel["name"], panel.get("masked", True), corpus, layer, n, window)
+        for panel, layers, lengths in PANELS
+        for corpus in texts
+        for layer in layers
+        for n in lengths
+        for window in range(count)
+    ]
+
+
+@table(
+    "robustness",
+    "attacks on the input of a layer, beside first order and proved bounds",
+    over=_windows,
+    size=lambda radii: len(radii),
+    settings=lambda texts: (
+        {"texts": {name: corpora.fingerprint(corpora.read(name)) for name in texts}} | {"panels": PANELS, **PRECISION}
+    ),
+    texts=("alice", "python_reference"),
+    count=3,
+)
+def window_rows(model, masked, corpus, layer, length, window, *, radii=RADII, steps=STEPS, seed=0):
+    """Rows of one window: `attack` on what a layer receives of it."""
+    network = _load(_panel(model, masked))
+    tokens = _tokens(network, corpus, length, window)
+    x = network.activations(tokens, layer)[0]
+    named = {"weights": network.weights, "text": edition(tokens)}
+    return [named | row for row in attack(network.attention(layer), x, radii, steps=steps, seed=seed)]
 
 
 def again(row):
     """A row of MiniLM attacked again, for `lab.experiments.remeasure`; None where its text is not here as it was."""
-    panel = {**MINILM, "masked": bool(row["masked"])}
-    place = row["layer"], row["length"], row["window"]
+    if row["model"] != MINILM["name"]:
+        return None
     try:
-        tokens = _tokens(_load(panel), row["corpus"], *place[1:])
+        (found,) = window_rows(*(row[name] for name in PLACE), radii=[row["relative"]])
     except FileNotFoundError:
         return None
-    if row["model"] != MINILM["name"] or _edition(tokens) != row["text"]:
-        return None
-    options = {"radii": [row["relative"]], "steps": STEPS, "seed": 0}
-    (found,) = _unit(panel, row["corpus"], *place, options).measure()
-    return {name: found[name] for name in COMPARED}
-
-
-TABLES = (
-    Table(
-        "robustness",
-        _prepare,
-        {"texts": ("alice", "python_reference"), "count": 3, "radii": RADII, "steps": STEPS, "seed": 0},
-    ),
-)
+    return {name: found[name] for name in COMPARED} if found["text"] == row["text"] else None

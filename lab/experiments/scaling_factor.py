@@ -1,16 +1,14 @@
 """The table of Figure 2: how long the window of each head is, at the radii of text and of normalisation."""
 
 import math
-from functools import partial
 
 from lab.experiments import adversarial
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lab.experiments.two_clusters import cluster_constants, head_of
 from lab.head_rates import GPT2
 from lipnb import corpora, models
-from lipnb.recording import Unit
 
-__all__ = ["TABLES", "growth_ends", "head_rows", "mean_factors", "peak_factor", "text_radii"]
+__all__ = ["growth_ends", "layer_rows", "mean_factors", "peak_factor", "text_radii"]
 
 CORPUS, EXTRACTS, EXTRACT = "alice", adversarial.EXTRACTS, adversarial.EXTRACT
 
@@ -115,73 +113,30 @@ def growth_ends(head, R, *, steps=60):
     return math.exp((low + high) / 2), constant((low + high) / 2)
 
 
-def head_rows(panel, layer, attention, radii):
-    """Rows of one layer, a row for each head and radius.
+def _layers():
+    corpora.read(CORPUS)
+    models_read = (("minilm", False), ("minilm", True), (GPT2, True))
+    return [(*which, layer) for which in models_read for layer in range(adversarial.layers_of(*which))]
 
-    Parameters
-    ----------
-    panel : dict
-        Columns that name the model.
-    layer : int
-        Layer, from 0.
-    attention : Attention
-        The layer.
-    radii : list of (str, int, float)
-        Kind of radius, extract of the text (-1 for none), and the radius.
 
-    Returns
-    -------
-    list of dict
-        model, masked, layer, head, radius, extract, R, eigenvalue, rate, and `factor`, which is gamma R^2.
-    """
+@table(
+    "scaling-factor",
+    "Figure 2: gamma R^2 of every head, on text and at the radius of its LayerNorm",
+    over=_layers,
+    size=lambda model, extracts: 12 * (1 if model == GPT2 else extracts + 2),
+    settings=lambda: {"corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS)), "dtype": "float64"},
+)
+def layer_rows(model, masked, layer, *, extracts=EXTRACTS, length=EXTRACT):
+    """A row for each head of a layer, at the radius of its LayerNorm and, but for GPT-2, at those of the text."""
+    attention, radius = adversarial.layer_of(model, masked, "layer norm", layer)
+    radii = [("layer norm", -1, radius)]
+    if model != GPT2:
+        means, largest = text_radii(adversarial.network_of(model, masked), layer, extracts=extracts, length=length)
+        radii += [("text", i, mean) for i, mean in enumerate(means)] + [("text, largest", -1, largest)]
     heads = [head_of(attention, h) for h in range(attention.heads)]
     return [
-        {
-            **panel,
-            "layer": layer,
-            "head": h,
-            "radius": kind,
-            "extract": extract,
-            "R": R,
-            "eigenvalue": head.eigenvalue,
-            "rate": head.rate,
-            "factor": head.rate * R**2,
-        }
+        {"head": h, "radius": kind, "extract": extract, "R": R, "eigenvalue": head.eigenvalue, "rate": head.rate}
+        | {"factor": head.rate * R**2}
         for h, head in enumerate(heads)
         for kind, extract, R in radii
     ]
-
-
-def _rows(name, masked, layer, extracts, length):
-    attention, radius = adversarial.layer_of(name, masked, "layer norm", layer)
-    radii = [("layer norm", -1, radius)]
-    if name != GPT2:
-        means, largest = text_radii(adversarial.network_of(name, masked), layer, extracts=extracts, length=length)
-        radii += [("text", i, mean) for i, mean in enumerate(means)] + [("text, largest", -1, largest)]
-    return head_rows({"model": name, "masked": masked}, layer, attention, radii)
-
-
-def _prepare(extracts, length):
-    corpora.read(CORPUS)
-    work = []
-    for name, masked in (("minilm", False), ("minilm", True), (GPT2, True)):
-        real = name == GPT2
-        for layer in range(adversarial.layers_of(name, masked)):
-            work.append(
-                Unit(
-                    f"{name}/{masked}/{layer}",
-                    partial(_rows, name, masked, layer, extracts, length),
-                    12 * (1 if real else extracts + 2),
-                )
-            )
-    settings = {
-        "corpus": CORPUS,
-        "text": corpora.fingerprint(corpora.read(CORPUS)),
-        "extracts": extracts,
-        "length": length,
-        "dtype": "float64",
-    }
-    return settings, work
-
-
-TABLES = (Table("scaling-factor", _prepare, {"extracts": EXTRACTS, "length": EXTRACT}),)

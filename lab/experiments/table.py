@@ -1,12 +1,14 @@
-"""Tables that can be made, one after the other with one progress bar."""
+"""Tables that the book loads: each is registered where its rows are measured, and nowhere else."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial, wraps
 
 from lab import results
-from lipnb.recording import bar
+from lipnb.recording import Unit, bar
 
-__all__ = ["Table", "make"]
+__all__ = ["TABLES", "Table", "by_window", "make", "solved", "table"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class Table:
     Parameters
     ----------
     name : str
-        Its name in the results folder; `lab.results.listed` says in a few words what it holds.
+        Its name in the results folder.
     prepare : callable
         ``prepare(**options)`` gives the settings that the rows depend on, a dictionary, and the list of its units.
         What is not at hand (texts, models) is said here, before anything is measured.
@@ -24,16 +26,119 @@ class Table:
         Names and default values of the options that `prepare` takes.
     join : callable, optional
         Makes the table from that of all units' rows; default: that table itself.
+    trains : bool
+        Whether each row takes the training of a network, so that it is made only when it is named.
     """
 
     name: str
     prepare: Callable[..., tuple]
     options: dict = field(default_factory=dict)
     join: Callable | None = None
+    trains: bool = False
 
     def work(self, **options):
         """Settings and units, with those of these options that the table has, others as by default."""
         return self.prepare(**{name: options.get(name, default) for name, default in self.options.items()})
+
+
+TABLES: dict[str, Table] = {}  # all whose modules have been imported, by name
+
+
+def table(name, about, *, over=None, size=1, settings=(), join=None, command=None, trains=False, **options):
+    """Register a table: a decorator of the function that measures one unit, or of one that prepares all of them.
+
+    Parameters
+    ----------
+    name, about : str
+        Its name, and what it holds in a few words. Literals: `lab.results.listed` reads them without importing this.
+    over : iterable or callable, optional
+        The units, in the order of their rows: for each the first arguments of the function, a tuple, or one. Without
+        it the function is `Table.prepare`.
+    size : int or callable
+        Rows of a unit, about.
+    settings : dict or callable
+        What the rows depend on beside the options.
+    join, trains
+        As for `Table`.
+    command : str, optional
+        What makes it, a literal. Default: ``python -m lab tables NAME``.
+    **options
+        Options that only `over`, `size` or `settings` take. Keyword arguments of the function are options too, with
+        their defaults. What is callable gets those that it names, `size` also the arguments of the unit.
+
+    Returns
+    -------
+    callable
+        The function; with `over` its row, a dictionary, or list of them, begins with its arguments.
+    """
+
+    def register(function):
+        mine = {**_defaults(function), **options}
+        if over is None:
+            TABLES[name] = Table(name, function, mine, join, trains)
+            return function
+        measure = _with_arguments(function)
+        TABLES[name] = Table(name, partial(_planned, measure, over, size, settings), mine, join, trains)
+        return measure
+
+    return register
+
+
+def _defaults(function):
+    parameters = inspect.signature(function).parameters.items()
+    return {name: one.default for name, one in parameters if one.default is not one.empty}
+
+
+def _arguments(function):
+    return [name for name, one in inspect.signature(function).parameters.items() if one.default is one.empty]
+
+
+def _with_arguments(function):
+    """The function whose rows begin with those of its arguments that are words or numbers."""
+    names = _arguments(function)
+
+    @wraps(function)
+    def measure(*arguments, **options):
+        found, given = function(*arguments, **options), zip(names, arguments, strict=False)
+        same = {name: value for name, value in given if isinstance(value, (str, int, float))}
+        return same | found if isinstance(found, dict) else [same | row for row in found]
+
+    return measure
+
+
+def _planned(measure, over, size, settings, **options):
+    """Settings and units of a table that is measured over arguments."""
+    names, mine = _arguments(measure), {name: options[name] for name in _defaults(measure)}
+    settings, units = options | dict(_given(settings, options)), []
+    for one in _given(over, options):
+        arguments = one if isinstance(one, tuple) else (one,)
+        known = options | dict(zip(names, arguments, strict=False))
+        key = "/".join(map(str, arguments))
+        units.append(Unit(key, partial(_listed, measure, *arguments, **mine), _given(size, known)))
+    return settings, units
+
+
+def _given(value, known):
+    """A value, or what a callable gives of those arguments that it names."""
+    return value(**{name: known[name] for name in inspect.signature(value).parameters}) if callable(value) else value
+
+
+def _listed(measure, *arguments, **options):
+    found = measure(*arguments, **options)
+    return [found] if isinstance(found, dict) else found
+
+
+def solved(lip):
+    """The columns of a solve, a `lipnb.LocalLipschitz`, by the names that tables give them."""
+    names = ("residual", "upper", "steps", "converged")
+    return {"lipschitz": lip.value, **{name: getattr(lip, name) for name in names}}
+
+
+def by_window(columns):
+    """A row for each window: `window`, and its entries of tensors (b,), as numbers of Python."""
+    values = {name: one.tolist() for name, one in columns.items()}
+    count = len(next(iter(values.values())))
+    return [{"window": i, **{name: one[i] for name, one in values.items()}} for i in range(count)]
 
 
 def make(tables, *, save_as=None, progress=True, **options):
@@ -41,8 +146,8 @@ def make(tables, *, save_as=None, progress=True, **options):
 
     Parameters
     ----------
-    tables : sequence of Table
-        All are prepared before the first one is measured.
+    tables : sequence of Table or str
+        Names are those of `TABLES`. All are prepared before the first one is measured.
     save_as : str, optional
         Another name, where there is one table.
     progress : bool
@@ -60,6 +165,7 @@ def make(tables, *, save_as=None, progress=True, **options):
     ValueError, FileNotFoundError, OSError, RuntimeError
         The sentences of the tables and of `lab.results.recording`.
     """
+    tables = [TABLES[one] if isinstance(one, str) else one for one in tables]
     for option in options.keys() - {name for table in tables for name in table.options}:
         if tables:
             raise ValueError(f"no table to make here has an option {option!r}: leave it out.")

@@ -9,7 +9,7 @@ import shutil
 
 from lab import results
 from lab.experiments.portrait import popularity
-from lab.experiments.table import Table
+from lab.experiments.table import by_window, table
 from lab.training import (
     KINDS,
     bigram_loss,
@@ -26,7 +26,7 @@ from lipnb import corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.recording import Recording, Unit
 
-__all__ = ["CHECKPOINTS", "SIZES", "STEPS", "TABLES", "measured_rows", "train_twin"]
+__all__ = ["CHECKPOINTS", "SIZES", "STEPS", "measured_rows", "train_twin"]
 
 SIZES = {"length": 512, "width": 128, "layers": 6, "heads": 4}
 VOCABULARY, END = 2048, "<|endoftext|>"
@@ -114,18 +114,10 @@ def measured_rows(folder, lengths=LENGTHS, windows=WINDOWS, corpus=CORPUS):
         for layer, read in enumerate(models.readings(model, tokens)):
             f, x = model.attention(layer), read.received
             lip, who = local_lipschitz(f, x, rtol=RTOL), popularity(f, x)
-            for i in range(len(x)):
-                rows.append(
-                    {
-                        "layer": layer,
-                        "length": n,
-                        "window": i,
-                        "lipschitz": lip.value[i].item(),
-                        "converged": lip.converged[i].item(),
-                        "mean_radius": x[i].double().square().sum(-1).mean().sqrt().item(),
-                        **{name: who[name][i].item() for name in ("column", "attention_norm", "entropy")},
-                    }
-                )
+            columns = {"lipschitz": lip.value, "converged": lip.converged}
+            columns |= {"mean_radius": x.double().square().sum(-1).mean(-1).sqrt()}
+            columns |= {name: who[name] for name in ("column", "attention_norm", "entropy")}
+            rows += [{"layer": layer, "length": n, **row} for row in by_window(columns)]
     return rows
 
 
@@ -148,7 +140,10 @@ def _baselines(ids, vocabulary):
     return [{"positions": name, "row": "baseline", "loss": loss} for name, loss in losses.items()]
 
 
-def _prepare(seeds):
+@table(
+    "twins", "the growth in small networks trained with learned, no and rotary positions, by checkpoint", trains=True
+)
+def _prepare(seeds=3):
     source, texts = gutenberg_or_embedded()
     beginnings, ends = split_text(list(texts.values()))
     tokenizer = train_tokenizer(beginnings, VOCABULARY)
@@ -172,6 +167,3 @@ def _prepare(seeds):
 
     work = [unit(positions, seed) for seed in range(seeds) for positions in KINDS]
     return settings, [Unit("baselines", lambda: _baselines(ids, vocabulary), 100), *work]
-
-
-TABLES = (Table("twins", _prepare, {"seeds": 3}),)

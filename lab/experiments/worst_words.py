@@ -3,22 +3,20 @@
 They begin at a window of Alice, and at one word repeated: at a fork, too, most tokens are alike.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from lab.experiments import adversarial
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lab.experiments.worst_inputs import CORPUS, LENGTH, WINDOWS
 from lipnb import AttentionJacobian, corpora, models
 from lipnb.lipschitz import local_lipschitz
 from lipnb.models.hooks import capture
-from lipnb.recording import Unit
 from lipnb.worst_case import unit_slope
 from lipnb.worst_case.attacks import length, singular
 
-__all__ = ["TABLES", "Text", "again", "below", "first_order", "greedy", "read_back", "text_at", "text_of"]
+__all__ = ["Text", "again", "below", "first_order", "greedy", "read_back", "text_at", "text_of"]
 
 MODEL = "minilm"
 COUNTS = (0, 1, 2, 5, 10, 20, 40)  # changed words
@@ -210,24 +208,47 @@ def again(row):
     return {"greedy": _constants(text, text.ids[None]).item()}
 
 
-def _rows(layer, window=0, *, seed):
-    text = text_at(layer, window)
+def _layers():
+    return [(MODEL, layer) for layer in range(adversarial.layers_of(MODEL, False))]
+
+
+@table(
+    "worst-words",
+    "how far greedily substituted words move each layer of MiniLM toward its worst input",
+    over=_layers,
+    size=len(COUNTS),
+    settings=lambda: (
+        SETTINGS
+        | {"corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS)), "counts": COUNTS, "random": RANDOM}
+    ),
+)
+def word_rows(model, layer, *, seed=0):
+    """Rows of one layer: after some numbers of words changed in its first window, greedily and at random."""
+    text = text_at(layer)
     changes = greedy(text, max(COUNTS))
     counts = sorted({min(count, len(changes)) for count in COUNTS})
     controls = [_random(text, max(counts), seed + i) for i in range(RANDOM)]
     ids = torch.stack([_substituted(text.ids, made[:count]) for made in controls for count in counts])
     random = _constants(text, ids).view(RANDOM, -1).median(0).values.tolist()
-    at = {"model": MODEL, "masked": False, "layer": layer, "window": window, "length": len(text.ids)}
+    at = {"masked": False, "window": 0, "length": len(text.ids)}
     return [at | row | {"random": value} for row, value in zip(_path(text, changes, counts), random, strict=True)]
 
 
-def _repeated_rows(layer, *, seed):
+@table(
+    "worst-repeats",
+    "how far words move layers of MiniLM toward their worst inputs, from one word repeated",
+    over=_layers,
+    size=FEW + 1,
+    settings=SETTINGS | {"repeated": REPEATED, "few": FEW},
+)
+def repeated_rows(model, layer, *, seed=0):
+    """Rows of one layer: the roughest of some words, repeated, after each of the words changed in it."""
     text, generator = text_at(layer), torch.Generator().manual_seed(seed)
     words = text.words.nonzero().flatten()
     ids = words[torch.randint(len(words), (REPEATED, 1), generator=generator)].repeat(1, len(text.ids))
     text = text._replace(ids=ids[_constants(text, ids).argmax()])
     changes = greedy(text, FEW)
-    at = {"model": MODEL, "masked": False, "layer": layer, "length": len(text.ids), "word": text.ids[0].item()}
+    at = {"masked": False, "length": len(text.ids), "word": text.ids[0].item()}
     return [at | row for row in _path(text, changes, range(len(changes) + 1))]
 
 
@@ -244,22 +265,3 @@ def _path(text, changes, counts):
         }
         for count, constant, radius in zip(counts, constants, radii, strict=True)
     ]
-
-
-def _units(rows, size, seed):
-    layers = range(adversarial.layers_of(MODEL, False))
-    return [Unit(f"{MODEL}/{layer}", partial(rows, layer, seed=seed), size) for layer in layers]
-
-
-def _words(seed):
-    text = {"corpus": CORPUS, "text": corpora.fingerprint(corpora.read(CORPUS))}
-    more = {"counts": COUNTS, "random": RANDOM, "seed": seed}
-    return SETTINGS | text | more, _units(_rows, len(COUNTS), seed)
-
-
-def _repeats(seed):
-    more = {"repeated": REPEATED, "few": FEW, "seed": seed}
-    return SETTINGS | more, _units(_repeated_rows, FEW + 1, seed)
-
-
-TABLES = (Table("worst-words", _words, {"seed": 0}), Table("worst-repeats", _repeats, {"seed": 0}))

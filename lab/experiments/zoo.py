@@ -5,14 +5,13 @@ import math
 import torch
 
 from lab.experiments.loading import load
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lab.zoo import ENTRIES, KINDS, draw, rougher
 from lipnb import Attention, certify, corpora, local_lipschitz, models
 from lipnb.bounds.catalogue import CATALOGUE, Case
-from lipnb.recording import Unit
 from lipnb.worst_case import fork_input
 
-__all__ = ["TABLES", "again", "growth_rows", "layer_bounds", "text_rows", "zoo_rows"]
+__all__ = ["again", "growth_rows", "layer_bounds", "text_rows", "zoo_rows"]
 
 COUNTS = {"random": 24, "rough": 12, "ascended": 4}  # of each bound and mask
 MASKED = ("head", "bias", "layer", "measure", "rotary", "l2")  # families that may be causal
@@ -22,19 +21,36 @@ LENGTH = 32  # of the inputs of all layers
 AT_FORK = {"along n": ((4, 8, 16, 32, 64, 128, 256, 512), (6.0,)), "along R": ((64,), (0.25, 0.5, 1, 2, 4, 8, 16, 32))}
 
 
-def zoo_rows(key, masked, kind, count):
+def _cases():
+    """Bounds, masks and kinds of input."""
+    return [
+        (key, masked, kind)
+        for key, entry in ENTRIES.items()
+        for masked in (entry.masks if entry.family in MASKED else (False,))
+        for kind in KINDS
+    ]
+
+
+@table(
+    "zoo",
+    "every bound over what it bounds, on random, rough and ascended inputs",
+    over=_cases,
+    size=lambda kind, counts: counts[kind],
+    settings={"dtype": "float64"},
+)
+def zoo_rows(bound, masked, kind, *, counts=COUNTS):
     """Rows of the table ``zoo`` for one bound, mask and kind of input.
 
     Parameters
     ----------
-    key : str
+    bound : str
         Of `lab.zoo.ENTRIES`.
     masked : bool
         Whether the maps are causal.
     kind : str
         One of `lab.zoo.KINDS`.
-    count : int
-        Cases.
+    counts : dict
+        Cases, by kind.
 
     Returns
     -------
@@ -42,16 +58,22 @@ def zoo_rows(key, masked, kind, count):
         bound (its key), masked, kind, seed, n, R, truth, stated, and over, stated over truth: below one where a formula
         is exceeded.
     """
-    entry, rows = ENTRIES[key], []
-    for seed in range(count):
-        case = draw(entry.family, kind, seed, masked=masked)
-        if kind == "ascended":
-            case = rougher(case, entry.ratio)
-        measured, stated = entry.truth(case), entry.at(case)
-        about = {"bound": key, "masked": masked, "kind": kind, "seed": seed, "n": case.n, "R": case.R}
-        over = stated / measured if measured > 0 else math.nan
-        rows.append({**about, "truth": measured, "stated": stated, "over": over})
-    return rows
+    return [_case_row(bound, masked, kind, seed) for seed in range(counts[kind])]
+
+
+def _case_row(bound, masked, kind, seed):
+    entry = ENTRIES[bound]
+    case = draw(entry.family, kind, seed, masked=masked)
+    case = rougher(case, entry.ratio) if kind == "ascended" else case
+    truth, stated = entry.truth(case), entry.at(case)
+    over = stated / truth if truth > 0 else math.nan
+    return {"seed": seed, "n": case.n, "R": case.R, "truth": truth, "stated": stated, "over": over}
+
+
+def again(row):
+    """A row of the table ``zoo`` measured again; for `lab.experiments.remeasure`."""
+    found = _case_row(*(row[name] for name in ("bound", "masked", "kind", "seed")))
+    return {name: found[name] for name in ("truth", "stated")}
 
 
 def layer_bounds(attention, x):
@@ -74,6 +96,21 @@ def layer_bounds(attention, x):
     return {bound.key: bound.log(case) for bound in shown if bound.applies(attention, layer=True) is None}
 
 
+def _windows(length):
+    """Mask, layer, length and window: one layer over lengths, and all at one length."""
+    curve = [(False, CURVE["layer"], n, window) for n in CURVE["lengths"] for window in range(CURVE["windows"])]
+    layers = range(load("minilm", masked=False, dtype="float64").layers)
+    return dict.fromkeys([*curve, *((masked, layer, length, 0) for masked in (False, True) for layer in layers)])
+
+
+@table(
+    "zoo-text",
+    "bounds of whole layers of MiniLM at text, by length",
+    over=_windows,
+    size=10,
+    settings=lambda: {"text": TEXT, "edition": corpora.fingerprint(corpora.read(TEXT)), "curve": CURVE},
+    length=LENGTH,
+)
 def text_rows(masked, layer, length, window):
     """Rows of the table ``zoo-text``: one layer of MiniLM at one window of Python's reference.
 
@@ -88,13 +125,12 @@ def text_rows(masked, layer, length, window):
     attention, x = network.attention(layer), network.activations(tokens, layer)[0]
     truth = local_lipschitz(attention, x).value.item()
     found = {"three_terms": certify(attention, x, columns=0).upper.log().item(), **layer_bounds(attention, x)}
-    about = {"masked": masked, "layer": layer, "length": length, "window": window}
-    about |= {"R": x.norm(dim=-1).max().item(), "truth": truth}
+    about = {"R": x.norm(dim=-1).max().item(), "truth": truth}
     return [{**about, "bound": key, "log10": value / math.log(10)} for key, value in found.items()]
 
 
 def growth_rows(along, n, t, *, width=8, seed=0):
-    """Rows of the table ``zoo-growth``: bounds of one random head at its fork, and at random tokens of the same ball.
+    """Bounds of one random head at its fork, and at random tokens of the same ball.
 
     Parameters
     ----------
@@ -125,47 +161,13 @@ def growth_rows(along, n, t, *, width=8, seed=0):
     return rows
 
 
-def _prepare_zoo(counts):
-    units = [
-        Unit(
-            f"{key}/{masked}/{kind}",
-            lambda key=key, masked=masked, kind=kind: zoo_rows(key, masked, kind, counts[kind]),
-            counts[kind],
-        )
-        for key, entry in ENTRIES.items()
-        for masked in (entry.masks if entry.family in MASKED else (False,))
-        for kind in KINDS
-    ]
-    return {"counts": counts, "dtype": "float64"}, units
-
-
-def _prepare_text(length):
-    settings = {"text": TEXT, "edition": corpora.fingerprint(corpora.read(TEXT)), "curve": CURVE, "length": length}
-    places = [(False, CURVE["layer"], n, window) for n in CURVE["lengths"] for window in range(CURVE["windows"])]
-    layers = range(load("minilm", masked=False, dtype="float64").layers)
-    places += [(masked, layer, length, 0) for masked in (False, True) for layer in layers]
-    units = [
-        Unit("/".join(map(str, place)), lambda place=place: text_rows(*place), 10) for place in dict.fromkeys(places)
-    ]
-    return settings, units
-
-
-def _prepare_growth():
-    places = [(along, n, t) for along, (lengths, heats) in AT_FORK.items() for n in lengths for t in heats]
-    units = [Unit("/".join(map(str, place)), lambda place=place: growth_rows(*place), 20) for place in places]
-    return {"at": AT_FORK, "dtype": "float64"}, units
-
-
-def again(row):
-    """A row of the table ``zoo`` measured again; for `lab.experiments.remeasure`."""
-    entry = ENTRIES[row["bound"]]
-    case = draw(entry.family, row["kind"], row["seed"], masked=row["masked"])
-    case = rougher(case, entry.ratio) if row["kind"] == "ascended" else case
-    return {"truth": entry.truth(case), "stated": entry.at(case)}
-
-
-TABLES = (
-    Table("zoo", _prepare_zoo, {"counts": COUNTS}),
-    Table("zoo-text", _prepare_text, {"length": LENGTH}),
-    Table("zoo-growth", _prepare_growth),
+@table(
+    "zoo-growth",
+    "bounds of one head at its worst inputs, by length and radius",
+    over=[(along, n, t) for along, (lengths, ranges) in AT_FORK.items() for n in lengths for t in ranges],
+    size=20,
+    settings={"at": AT_FORK, "dtype": "float64"},
 )
+def fork_rows(along, n, t):
+    """Rows of the table ``zoo-growth``: `growth_rows` of the head that the book shows."""
+    return growth_rows(along, n, t)

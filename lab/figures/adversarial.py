@@ -5,6 +5,7 @@ from matplotlib.colors import LogNorm
 
 from lab import head_rates as grown
 from lab.figures.heat_maps import head_map
+from lab.figures.registry import figure
 from lab.head_rates import GPT2, HEAD, PANEL
 from lab.power_laws import one_series
 
@@ -25,6 +26,12 @@ SHOWN = (
 )
 
 
+@figure(
+    "adversarial-heads",
+    page="42_adversarial_inputs",
+    tables=("adversarial", "adversarial-layers"),
+    about="one head of a layer under attack, between its bounds",
+)
 def worst_heads(alone, layers):
     """One head of a layer under attack, alone and in its layer, against the number of tokens.
 
@@ -62,6 +69,12 @@ def worst_heads(alone, layers):
     return figure
 
 
+@figure(
+    "scaling-factor",
+    page="42_adversarial_inputs",
+    tables=("scaling-factor",),
+    about="2 gamma R^2 of every head, the logarithm of its window",
+)
 def scaling_factors(table):
     r""":math:`2 \gamma R^2` of every head: the growth lasts for as many tokens as its exponential.
 
@@ -89,6 +102,12 @@ def scaling_factors(table):
     return figure
 
 
+@figure(
+    "adversarial-own",
+    page="42_adversarial_inputs",
+    tables=("adversarial-worst", "adversarial-layers"),
+    about="how whole layers grow at their own worst inputs, and at controls",
+)
 def own_worst(own, layers):
     """Slope of every whole layer at its own worst inputs, beside those of controls.
 

@@ -7,6 +7,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from scipy.stats import gmean
 
+from lab.figures.registry import figure
+
 __all__ = ["PREDICTORS", "by_layer", "depth", "predicted", "ranks"]
 
 KINDS = {"keys": ("C0", "o"), "values": ("C1", "s")}
@@ -53,6 +55,12 @@ def by_layer(table, columns):
     return table.groupby("layer")[list(columns)].agg(gmean)
 
 
+@figure(
+    "kv-rounding",
+    page="80_kv_rounding",
+    tables=("kv-rounding",),
+    about="loss by rounding one layer's keys or values, against the constant and the change of the residual stream",
+)
 def ranks(table, bits=3, model="smollm2"):
     """Loss by rounding against the local constant, and against the change of the residual stream: one mark a layer.
 
@@ -82,6 +90,12 @@ def ranks(table, bits=3, model="smollm2"):
     return figure
 
 
+@figure(
+    "kv-rounding-depth",
+    page="80_kv_rounding",
+    tables=("kv-rounding",),
+    about="constants, norms of the residual stream and loss by rounding, layer by layer",
+)
 def depth(table, bits=3, model="smollm2"):
     """Local constant, norms of the residual stream and loss by rounding, layer by layer.
 

@@ -4,11 +4,19 @@ import matplotlib.pyplot as plt
 import numpy as np
 from scipy.special import lambertw
 
+from lab.figures.registry import figure
 from lab.figures.style import panels
 
 __all__ = ["bound_exponents", "inversion", "tightness"]
 
 
+@figure(
+    "l2-exponents",
+    page="62_l2_attention",
+    tables=("l2-bounds",),
+    about="L2 attention over its bounds with two exponents",
+    live="two tokens in width one",
+)
 def bound_exponents(table, sweep=None, example=None):
     """Measured over bound against the norm of the query matrix, for the exponents 2 and 4 of Theorem 3.2.
 
@@ -49,6 +57,12 @@ def bound_exponents(table, sweep=None, example=None):
     return axes[0].figure
 
 
+@figure(
+    "l2-tightness",
+    page="63_l2_tightness",
+    tables=("l2-tightness",),
+    about="ascents of the row sum, the bound and the constant",
+)
 def tightness(table):
     """Every ascent of the row sum, the bound and the constant, against the number of tokens.
 
@@ -95,6 +109,12 @@ def tightness(table):
     return figure
 
 
+@figure(
+    "inversion-curves",
+    page="64_invertible_attention",
+    tables=("inversion-curves",),
+    about="error of the inverse against iterations",
+)
 def inversion(curves):
     """Error of the fixed-point inverse against iterations, for L2 attention and dot products.
 

@@ -2,6 +2,7 @@
 
 import matplotlib.pyplot as plt
 
+from lab.figures.registry import figure
 from lab.power_laws import one_series
 
 __all__ = ["growth", "norms", "places", "training"]
@@ -15,6 +16,12 @@ COMPARED = {"network": "gpt2-mini", "kneser-ney 4": NAMES["kneser-ney 4"], "knes
 COMPARED |= {"bigram": "bigram", "unigram": "unigram"}  # models of the table, in the order of their losses
 
 
+@figure(
+    "gpt2-mini-training",
+    page="44_gpt2_positions",
+    tables=("gpt2-mini-training", "gpt2-mini-baselines"),
+    about="the loss of gpt2-mini while it was trained, and that of n-grams",
+)
 def training(curve, baselines):
     """The loss of gpt2-mini while it was trained, and what frequencies and n-grams reach on the same held-out text.
 
@@ -40,6 +47,12 @@ def training(curve, baselines):
     return figure
 
 
+@figure(
+    "gpt2-mini-places",
+    page="44_gpt2_positions",
+    tables=("gpt2-mini-baselines",),
+    about="loss by place in the window, of gpt2-mini and of n-grams",
+)
 def places(baselines):
     """Loss by place in the window, of gpt2-mini, of the same with few tokens before, and of smoothed 4-grams.
 
@@ -73,6 +86,12 @@ def places(baselines):
     return figure
 
 
+@figure(
+    "position-norms",
+    page="44_gpt2_positions",
+    tables=("position-norms",),
+    about="norm of the learned position of each place",
+)
 def norms(table):
     """Norm of the learned position of each place.
 
@@ -96,6 +115,12 @@ def norms(table):
     return figure
 
 
+@figure(
+    "positions",
+    page="44_gpt2_positions",
+    tables=("positions",),
+    about="constants and norms with positions as trained and changed",
+)
 def growth(table):
     """Constants and token norms of gpt2-mini against length, with its positions as trained and changed.
 

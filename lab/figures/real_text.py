@@ -2,11 +2,19 @@
 
 import matplotlib.pyplot as plt
 
+from lab.figures.registry import figure
 from lab.power_laws import one_series
 
 __all__ = ["jump"]
 
 
+@figure(
+    "real-text-jump",
+    page="43_why_it_grows",
+    tables=("atlas-minilm",),
+    about="MiniLM's first layer beyond the length of its training texts",
+    live="windows of a text, measured now",
+)
 def jump(table, live=None, text="alice"):
     """Constant of MiniLM's first layer, unmasked, beyond the length at which its training ended.
 

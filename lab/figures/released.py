@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from lab.figures.registry import figure
 from lab.figures.style import panels
 from lab.power_laws import one_series, rate
 
@@ -10,6 +11,12 @@ __all__ = ["two_quantities"]
 LOOKS = {"released": ("released", "C1", "s"), "defined": ("lipschitz", "C0", "o")}
 
 
+@figure(
+    "released-code",
+    page="45_released_code",
+    tables=("released-text", "released-adversarial"),
+    about="what the released loop reports, beside the constant",
+)
 def two_quantities(text, worst):
     """A random GPT-2 at random and at adversarial tokens: both quantities, and the curves that were published.
 

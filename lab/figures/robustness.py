@@ -1,5 +1,6 @@
 """What attacks on the input of a layer achieve, beside the local constant."""
 
+from lab.figures.registry import figure
 from lab.figures.style import panels
 from lipnb.scanning.figures import log_ticks
 
@@ -21,6 +22,12 @@ BANDS = (
 ATTACKED = {"vector 0.01": "1 %", "vector 0.1": "10 %", "vector 1": "100 %", "word": "one word"}
 
 
+@figure(
+    "robustness-attacks",
+    page="75_robustness",
+    tables=("robustness",),
+    about="attacks and bounds over the first-order prediction",
+)
 def attacks(table):
     """Change of the output over its first-order prediction, for each attack and bound, against how far the input moves.
 
@@ -68,6 +75,12 @@ def worst(table):
     return table.assign(worst=found, relative_change=found / table.given, certified=certified)
 
 
+@figure(
+    "robustness-ranks",
+    page="78_ranking_inputs",
+    tables=("one-word",),
+    about="how far a vector and a word move every layer, against the relative constant",
+)
 def ranks(table, attacks=("vector 1", "word")):
     """How far attacks move each input of two models, against the relative constant.
 

@@ -4,6 +4,8 @@ from itertools import cycle
 
 import matplotlib.pyplot as plt
 
+from lab.figures.registry import figure
+
 __all__ = ["residuals", "speed_bars", "workload"]
 
 
@@ -50,6 +52,12 @@ def speed_bars(table, *, ax=None, title=None):
     return ax
 
 
+@figure(
+    "solver-speed",
+    page="77_solver_speed",
+    tables=("bench-workload",),
+    about="how fast each method is, and how often wrong",
+)
 def workload(table, layers=("mini:0", "mini:3", "twin:0", "twin:3")):
     """How many times as fast as the released procedure, with its tangent fed back, each method is.
 

@@ -6,6 +6,8 @@ C0 is the trained model on a text, C1 its first token a special one, C3 shuffled
 import matplotlib.pyplot as plt
 import numpy as np
 
+from lab.figures.registry import figure
+
 __all__ = ["NAMES", "against_median", "sinks"]
 
 CASES = {  # weights, order, special -> how it is called and drawn
@@ -41,6 +43,12 @@ def against_median(table):
     return means.assign(push=np.exp(means.push), look=np.exp(means["look"]))
 
 
+@figure(
+    "token-sinks",
+    page="46_which_token_matters",
+    tables=("token-sinks",),
+    about="how hard the first token pushes the others, with and without a special token, and in controls",
+)
 def sinks(table):
     """How many times harder than the median token the first one pushes the others, layer by layer, with controls.
 

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from lab.figures.registry import figure
 from lab.figures.style import panels
 
 __all__ = ["constants", "factorial", "losses", "stability", "trained_layers"]
@@ -32,6 +33,12 @@ def _controls(ax, ends):
         ax.plot(rows.layers, rows.nats, mark, ms=5, color=colour, label=label if len(rows) else None)
 
 
+@figure(
+    "language-model",
+    page="65_language_model",
+    tables=("language-model",),
+    about="losses of several kinds of attention by depth, with curves",
+)
 def losses(table):
     """Test loss by depth, and learning curves of the deepest models.
 
@@ -70,6 +77,12 @@ def losses(table):
     return left.figure
 
 
+@figure(
+    "language-model-layers",
+    page="65_language_model",
+    tables=("language-model",),
+    about="local constants of the trained layers, below their bounds",
+)
 def constants(table):
     """Local constants of the trained layers of the deepest models, with the bounds for all inputs.
 
@@ -98,6 +111,12 @@ def constants(table):
     return figure
 
 
+@figure(
+    "training-stability",
+    page="66_training_stability",
+    tables=("training-stability", "training-controls"),
+    about="which kinds still train at a fixed rate, by depth",
+)
 def stability(table, controls=None):
     """Test loss by depth at fixed rates: which kinds of attention still train.
 
@@ -138,6 +157,12 @@ def stability(table, controls=None):
     return axes[0].figure
 
 
+@figure(
+    "training-factorial",
+    page="66_training_stability",
+    tables=("training-factorial",),
+    about="the loss by kind of attention, start and place of LayerNorm",
+)
 def factorial(table):
     """Test loss of every kind, start and place of LayerNorm, beside networks without attention.
 
@@ -173,6 +198,12 @@ def factorial(table):
     return figure
 
 
+@figure(
+    "training-layers",
+    page="66_training_stability",
+    tables=("training-stability",),
+    about="constants of the trained layers, and the spread they pass on",
+)
 def trained_layers(table):
     """Local constants, and the spread of tokens that attention passes on, in the deepest networks.
 

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 
 from lab.figures.positions import BASELINES, NAMES
+from lab.figures.registry import figure
 from lab.layer_growth import rates
 
 __all__ = ["NETWORK", "slopes", "while_training"]
@@ -12,6 +13,12 @@ KINDS |= {"rotary": ("rotary positions", "C0", "s")}
 NETWORK = ["positions", "seed", "step"]  # one network at one checkpoint
 
 
+@figure(
+    "twins",
+    page="47_trained_without",
+    tables=("twins",),
+    about="how the constant grows in twins with learned, no and rotary positions",
+)
 def slopes(table):
     """Slope of the constant in each layer of each twin after training, and before it.
 
@@ -41,6 +48,12 @@ def slopes(table):
     return figure
 
 
+@figure(
+    "twins-while-training",
+    page="47_trained_without",
+    tables=("twins",),
+    about="the same growth at checkpoints of training, and the losses",
+)
 def while_training(table):
     """Median slope over the layers of each twin, and its held-out loss, against the steps of training.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 import lipnb
+from lab.figures.registry import figure
 from lab.figures.style import panels
 
 __all__ = ["bound_titles", "brackets", "worst_cases"]
@@ -27,6 +28,12 @@ def bound_titles():
     return keys | names | others | {"certify_no_column": f"{keys['three_terms']}, rounding included"}
 
 
+@figure(
+    "verification",
+    page="29_verification",
+    tables=("verify",),
+    about="the worst of many inputs against each upper bound",
+)
 def worst_cases(table):
     """Largest measured over bound, for every upper bound: over all inputs, and where attention is not nearly uniform.
 
@@ -52,6 +59,12 @@ def worst_cases(table):
     return ax.figure
 
 
+@figure(
+    "brackets",
+    page="72_certified_bracket",
+    tables=("bracket-minilm", "bracket-gpt2"),
+    about="certified brackets of every layer, below published bounds",
+)
 def brackets(*tables):
     """The bracket of every layer, at the longest inputs, with published upper bounds above it.
 

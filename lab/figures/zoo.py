@@ -9,6 +9,7 @@ import textwrap
 import matplotlib.pyplot as plt
 import numpy as np
 
+from lab.figures.registry import figure
 from lab.figures.verified import bound_titles
 
 __all__ = ["LINES", "at_text", "at_worst", "medians"]
@@ -57,6 +58,12 @@ def medians(table):
     return found
 
 
+@figure(
+    "zoo-text",
+    page="71_every_bound",
+    tables=("zoo-text",),
+    about="all bounds of one layer of MiniLM against the length of its text",
+)
 def at_text(table, *, layer=3, masked=False, top=1e6):
     """All bounds of one trained layer against the length of its text, with the constant, in log-log axes.
 
@@ -103,6 +110,12 @@ def at_text(table, *, layer=3, masked=False, top=1e6):
     return ax.figure
 
 
+@figure(
+    "zoo-growth",
+    page="71_every_bound",
+    tables=("zoo-growth",),
+    about="bounds of one head over its constant, by length and radius",
+)
 def at_worst(table):
     """Bounds over the constant of one head, along the length and along the logit range, at forks and random tokens.
 

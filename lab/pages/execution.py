@@ -71,7 +71,7 @@ def gather(root, notebooks, ledger):
 
 def _tables(root, known):
     """Facts of every table that has provenance."""
-    listed, modules, found = results.listed(), _modules(), {}
+    listed, found = results.listed(), {}
     for path in sorted((root / "data" / "results").glob("*.csv")):
         side = path.with_suffix(".json")
         birth = json.loads(side.read_text(encoding="utf-8")) if side.is_file() else None
@@ -84,18 +84,9 @@ def _tables(root, known):
             "rows": birth["rows"],
             "seconds": birth["seconds"],
             "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-            "code": _changed(root, made, modules.get(path.stem)) or known.get(path.stem, {}).get("code", "unknown"),
+            "code": _changed(root, made, listed.module[path.stem]) or known.get(path.stem, {}).get("code", "unknown"),
         }
     return found
-
-
-def _modules():
-    """The file in which each table of the experiments is described: name -> path from the root."""
-    from lab import experiments  # only here: it takes seconds
-
-    prepares = {name: table.prepare for name, table in {**experiments.TABLES, **experiments.TRAINED}.items()}
-    modules = {name: getattr(one, "func", one).__module__ for name, one in prepares.items()}
-    return {name: f"{module.replace('.', '/')}.py" for name, module in modules.items()}
 
 
 def _changed(root, commit, module):

@@ -1,4 +1,4 @@
-"""Ascended inputs against `lipnb.bounds.ball_upper`: each of a random layer of its own, with logits that matter."""
+"""Ascended inputs against `lipnb.bounds.ball_upper`: layers of their own, plain or with what attention has in use."""
 
 import itertools
 import math
@@ -8,26 +8,28 @@ from zlib import crc32
 
 import torch
 
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lab.ledger import SLACK
 from lab.verification.ascent import weighted_dense
-from lab.verification.draws import integer, normal, uniform
+from lab.zoo.draws import integer, normal, uniform
 from lipnb.attention import Attention
 from lipnb.bounds import ball_upper, layer_norm_radius
-from lipnb.recording import Unit
 from lipnb.worst_case import adam, ascend, unit_slope
 from lipnb.worst_case.forks import bulk_directions, forks, two_clusters
 
-__all__ = ["BLOCKS", "CLASSES", "TABLE", "Class", "Layers", "ascended", "draw", "measure"]
+__all__ = ["BLOCKS", "CLASSES", "IN_USE", "Class", "ClassInUse", "Layers", "ascended", "draw", "measure"]
 
 LAYERS = {"3 to 12": 75, "64": 9}  # of one block, by how many tokens there are
 BLOCKS = {"3 to 12": 6, "64": 1}
+LAYERS_IN_USE = 40  # of one block
 STEPS = 40  # of an ascent
 STARTS = {"fork": 0.003, "two clusters": 0.01, "random": 0.06}  # first steps of Adam from there, in radii
+ADDED = ("rotary", "partial rotary", "normalised", "capped", "relative", "sinks", "all but normalised", "all")
+EPS = 0.05  # of the norms in the heads: bounds grow like its root
 
 
 class Class(NamedTuple):
-    """What the layers of a block have in common."""
+    """What the plain layers of a block have in common."""
 
     heads: str
     mask: str
@@ -36,12 +38,20 @@ class Class(NamedTuple):
     tokens: str
 
 
+class ClassInUse(NamedTuple):
+    """What layers of attention in use have in common: what is added to plain heads, and where tokens are."""
+
+    added: str
+    region: str
+
+
 CLASSES = [
     Class(*one)
     for one in itertools.product(
         ("one", "several"), ("none", "causal", "window"), ("ball", "ellipsoid"), (False, True), LAYERS
     )
 ]
+IN_USE = [ClassInUse(*one) for one in itertools.product(ADDED, ("ball", "RMSNorm"))]
 
 
 @dataclass(frozen=True)
@@ -50,58 +60,112 @@ class Layers:
 
     Attributes
     ----------
-    query, key, value, output : Tensor, shapes (b, h, k, d) twice, (b, h, v, d) and (b, h, m, v)
-    query_bias : Tensor, shape (b, h, k)
-    hidden : Tensor, shape (n, n)
-        Whether token i does not see token j.
-    window : int or None
-        As for `Attention`; `hidden` says the same.
-    gain, shift : Tensor, shape (b, d), or None
-        Of a LayerNorm that gives the tokens; None for tokens in the ball of radius `radius`.
+    n : int
+        Tokens.
+    query, key, value, output : Tensor, shapes (b, h, k, d), (b, g, k, d), (b, g, v, d) and (b, h, m, v)
+        Keys and values for g heads, each shared by h / g heads of queries.
+    query_bias, key_bias, value_bias : Tensor, shapes (b, h, k), (b, g, k) and (b, g, v)
+    sees : Tensor of int, shape (b,)
+        How many tokens each token sees under a mask, itself included; 0 without a mask.
     radius : Tensor, shape (b,)
         Of a ball that holds the tokens.
+    gain : Tensor, shape (b, d), or None
+        Of a norm layer that gives the tokens; None for tokens in the ball.
+    shift : Tensor, shape (b, d), or None
+        Of a LayerNorm; without it the norm layer is an RMSNorm.
+    frequencies : Tensor, shape (p,), or None
+    norms : tuple of Tensor, shapes (b, h, k) and (b, g, k), or None
+    cap : float or None
+    relative : Tensor, shape (b, h, 2 w + 1), or None
+    sinks : Tensor, shape (b, h), or None
     """
 
+    n: int
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
     output: torch.Tensor
     query_bias: torch.Tensor
-    hidden: torch.Tensor
-    window: int | None
-    gain: torch.Tensor | None
-    shift: torch.Tensor | None
+    sees: torch.Tensor
     radius: torch.Tensor
+    gain: torch.Tensor | None = None
+    shift: torch.Tensor | None = None
+    key_bias: torch.Tensor | None = None
+    value_bias: torch.Tensor | None = None
+    frequencies: torch.Tensor | None = None
+    norms: tuple[torch.Tensor, torch.Tensor] | None = None
+    cap: float | None = None
+    relative: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
 
     def __call__(self, x):
         """Outputs (b, n, m) of tokens (b, n, d)."""
-        query = torch.einsum("bhkd,bnd->bhnk", self.query, x) + self.query_bias[:, :, None]
-        key = torch.einsum("bhkd,bnd->bhnk", self.key, x)
-        logits = (query @ key.mT).masked_fill(self.hidden, -torch.inf)
-        values = logits.softmax(-1) @ torch.einsum("bhvd,bnd->bhnv", self.value, x)
-        return torch.einsum("bhmv,bhnv->bnm", self.output, values)
+        times, ahead = self.query.shape[1] // self.key.shape[1], torch.arange(x.shape[1])
+        ahead = ahead - ahead[:, None]
+        query, key, value = (self._rows(name, x) for name in ("query", "key", "value"))
+        if self.norms is not None:
+            query, key = (
+                w[:, :, None] * y / (y.square().mean(-1, keepdim=True) + EPS).sqrt()
+                for w, y in zip(self.norms, (query, key), strict=True)
+            )
+        query, key = self._turned(query), self._turned(key)
+        key, value = (rows.repeat_interleave(times, 1) for rows in (key, value))
+        logits = query @ key.mT
+        if self.cap is not None:
+            logits = self.cap * torch.tanh(logits / self.cap)
+        if self.relative is not None:
+            w = self.relative.shape[-1] // 2
+            logits = logits + self.relative[:, :, ahead.clamp(-w, w) + w]
+        sees = self.sees[:, None, None]
+        logits = logits.masked_fill(((sees > 0) & ((ahead > 0) | (ahead <= -sees)))[:, None], -torch.inf)
+        if self.sinks is not None:
+            logits = torch.cat([logits, self.sinks[..., None, None].expand(*logits.shape[:-1], 1)], -1)
+        return torch.einsum("bhmv,bhnv->bnm", self.output, logits.softmax(-1)[..., : x.shape[1]] @ value)
+
+    def _rows(self, name, x):
+        """Queries, keys or values of tokens, (b, h, n, k)."""
+        rows, bias = torch.einsum("bhkd,bnd->bhnk", getattr(self, name), x), getattr(self, f"{name}_bias")
+        return rows if bias is None else rows + bias[:, :, None]
+
+    def _turned(self, rows):
+        """Rows (b, h, n, k) as complex numbers times those of their places."""
+        if self.frequencies is None:
+            return rows
+        p = len(self.frequencies)
+        angle = torch.arange(rows.shape[2], dtype=torch.float64)[:, None] * self.frequencies
+        plane = torch.complex(rows[..., :p], rows[..., p : 2 * p]) * torch.polar(torch.ones_like(angle), angle)
+        return torch.cat([plane.real, plane.imag, rows[..., 2 * p :]], -1)
 
     def attention(self, i):
         """Layer i as the package knows it."""
-        biases = {"query_bias": self.query_bias[i]} if self.query_bias[i].any() else {}
-        masked = bool(self.hidden.any())
-        f = Attention(self.query[i], self.key[i], self.value[i], self.output[i], scale=1.0, masked=masked, **biases)
-        return f.replace(window=self.window)
+        names = ("query", "key", "value", "output", "query_bias", "key_bias", "value_bias", "relative", "sinks")
+        given = {name: part[i] for name in names if (part := getattr(self, name)) is not None}
+        if self.key_bias is None and not self.query_bias[i].any():
+            del given["query_bias"]
+        if self.norms is not None:
+            given |= {"query_norm": self.norms[0][i], "key_norm": self.norms[1][i], "norm_eps": EPS}
+        sees = int(self.sees[i])
+        window = sees if 0 < sees < self.n else None
+        return Attention(**given, scale=1.0, masked=sees > 0, window=window, frequencies=self.frequencies, cap=self.cap)
 
     def maps(self):
         r"""G (b, d, d) and :math:`\beta` (b, 1, d): the tokens are :math:`\beta + G u`, u in the unit ball."""
         b, d = len(self.radius), self.query.shape[-1]
-        eye = torch.eye(d, dtype=torch.float64)
+        eye, still = torch.eye(d, dtype=torch.float64), torch.zeros(b, 1, d, dtype=torch.float64)
         if self.gain is None:
-            return self.radius[:, None, None] * eye, torch.zeros(b, 1, d, dtype=torch.float64)
+            return self.radius[:, None, None] * eye, still
+        if self.shift is None:
+            return math.sqrt(d) * torch.diag_embed(self.gain), still
         return math.sqrt(d) * self.gain[:, :, None] * (eye - 1 / d), self.shift[:, None]
 
     def upper(self):
         """`ball_upper` of each layer, shape (b,)."""
-        n, found = len(self.hidden), []
+        found = []
         for i, R in enumerate(self.radius.tolist()):
-            where = {"R": R} if self.gain is None else {"R": math.inf, "ellipsoid": (self.gain[i], self.shift[i])}
-            found.append(ball_upper(self.attention(i), n, **where))
+            where = {"R": R}
+            if self.gain is not None:
+                where = {"R": math.inf, "ellipsoid": (self.gain[i], None if self.shift is None else self.shift[i])}
+            found.append(ball_upper(self.attention(i), self.n, **where))
         return torch.tensor(found, dtype=torch.float64)
 
 
@@ -110,19 +174,24 @@ def draw(kind, block, *, layers=None):
 
     Parameters
     ----------
-    kind : Class
+    kind : Class or ClassInUse
     block : int
-        Its seed, 0 or more. Even blocks hold random layers, odd ones those whose heads a fork suits.
+        Its seed, 0 or more. Even blocks hold random layers, odd ones of plain layers those whose heads a fork suits.
     layers : int, optional
-        How many; default `LAYERS`.
+        How many; default `LAYERS` or `LAYERS_IN_USE`.
 
     Returns
     -------
     Layers
-        With largest logits t from 1 to 100, half of them from 10 on.
+        With largest logits t from 1 to 100, before caps and norms; of plain layers half of them from 10 on.
     Tensor, shape (b, n, d)
-        Points of the unit ball, see `Layers.maps`: forks, two clusters and random ones in turn.
+        Points of the unit ball, see `Layers.maps`: of plain layers forks, two clusters and random ones in turn; else
+        two sides of one direction, or random.
     """
+    if isinstance(kind, ClassInUse):
+        name = f"in use/Class(added={kind.added!r}, region={kind.region!r})/{block}"
+        g = torch.Generator().manual_seed(crc32(name.encode()))
+        return _draw_in_use(g, kind, LAYERS_IN_USE if layers is None else layers)
     g = torch.Generator().manual_seed(crc32(f"{kind}/{block}".encode()))
     b = LAYERS[kind.tokens] if layers is None else layers
     n, d = (64, 2) if kind.tokens == "64" else (integer(g, 3, 12), integer(g, 2, 6))
@@ -143,10 +212,8 @@ def draw(kind, block, *, layers=None):
         "query": scale[..., None] * made["query"],
         "query_bias": scale * radius[:, None, None] * made["query_bias"],
     }
-    window = integer(g, 2, n - 1) if kind.mask == "window" else None
-    i = torch.arange(n)[:, None]
-    hidden = (i < i.T) & (kind.mask != "none") | (i - i.T >= (window or n))
-    drawn = Layers(**made, hidden=hidden, window=window, gain=gain, shift=shift, radius=radius)
+    sees = {"none": 0, "causal": n}[kind.mask] if kind.mask != "window" else integer(g, 2, n - 1)
+    drawn = Layers(n, **made, sees=torch.full((b,), sees), radius=radius, gain=gain, shift=shift)
     noise = unit_slope(normal(g, b, n, d), -1)
     return drawn, torch.stack([_start(drawn, i, noise[i]) for i in range(b)])
 
@@ -189,25 +256,57 @@ def _start(layers, i, noise):
     return found.tokens()[0] if len(found.points) else noise
 
 
-def worsened(layers, u):
-    """Tokens (b, n, d) where the norm of the Jacobian is large, with the steps that go with the start of each."""
-    rates = torch.tensor([STARTS[_kind_of_start(i)] for i in range(len(u))], dtype=torch.float64)
-    return ascended(layers, u, rates)
+def _draw_in_use(g, kind, b):
+    n, d, k, h = integer(g, 3, 10), integer(g, 2, 5), integer(g, 2, 5), integer(g, 1, 4)
+    groups = [one for one in range(1, h + 1) if h % one == 0][integer(g, 0, h) % (1 + (h > 1))]
+    v, m = integer(g, 1, 3), integer(g, 1, 4)
+    query, key = normal(g, b, h, k, d), normal(g, b, groups, k, d)
+    gain = (0.3 * normal(g, b, d)).exp() if kind.region == "RMSNorm" else None
+    radius = 10 ** uniform(g, b, low=-1, high=1) if gain is None else math.sqrt(d) * gain.amax(1)
+    steepest = torch.linalg.matrix_norm(query, 2).amax(-1) * torch.linalg.matrix_norm(key, 2).amax(-1)
+    scale = (10 ** uniform(g, b, low=0, high=2) / steepest / radius**2)[:, None, None]
+    # half of the layers have no biases, a third no mask, a third no window
+    bias = torch.randint(0, 2, (b, 1, 1), generator=g) * radius[:, None, None]
+    sees = torch.stack([torch.zeros(b).long(), torch.full((b,), n), torch.randint(2, n, (b,), generator=g)])
+    sees = sees[torch.randint(0, 3, (b,), generator=g), torch.arange(b)]
+    made = {"query": scale[..., None] * query, "key": key, "value": normal(g, b, groups, v, d)}
+    made |= {"output": normal(g, b, h, m, v), "query_bias": scale * bias * normal(g, b, h, k)}
+    u = unit_slope(normal(g, b, n, d), -1)
+    sides = torch.randint(0, 2, (b, n, 1), generator=g) * 2 - 1
+    u = torch.where(torch.randint(0, 2, (b, 1, 1), generator=g) > 0, u, sides * u[:, :1])
+    made |= {"key_bias": bias * normal(g, b, groups, k), "value_bias": bias * normal(g, b, groups, v)}
+    more = _added(g, kind.added, b, h, groups, n, k)
+    return Layers(n, **made, sees=sees, radius=radius, gain=gain, **more), u
 
 
-def ascended(layers, u, rates):
+def _added(g, added, b, h, groups, n, k):
+    """What the layers have beyond plain heads."""
+    more, every = {}, added.startswith("all")
+    if "rotary" in added or every:
+        p = max(1, k // 4) if added == "partial rotary" else k // 2
+        more["frequencies"] = uniform(g, p, low=0.01, high=3)
+    if added in ("normalised", "all"):
+        more["norms"] = normal(g, b, h, k).exp(), normal(g, b, groups, k).exp()
+    if added == "capped" or every:
+        more["cap"] = 10 ** uniform(g, 1, low=-0.5, high=1.5).item()
+    if added == "relative" or every:
+        more["relative"] = 10 ** uniform(g, b, h, 1, low=-1, high=0.5) * normal(g, b, h, 2 * integer(g, 1, n) + 1)
+    if added == "sinks" or every:
+        more["sinks"] = 3 * normal(g, b, h)
+    return more
+
+
+def ascended(layers, u):
     """Tokens (b, n, d) where the norm of the Jacobian is large: steps of Adam in the unit ball, from u.
 
     Parameters
     ----------
     layers : Layers
-        Or others with `maps`.
     u : Tensor, shape (b, n, d)
-        Where to begin.
-    rates : Tensor, shape (b,)
-        First steps, in radii.
+        Where to begin; the first step goes with the kind of start that has its turn.
     """
-    (G, shift), rates = layers.maps(), rates[:, None, None]
+    rates = torch.tensor([STARTS[_kind_of_start(i)] for i in range(len(u))], dtype=torch.float64)[:, None, None]
+    G, shift = layers.maps()
     left, refinements = layers(u).detach().flip(1), 8
 
     def norm(x):
@@ -238,7 +337,7 @@ def measure(kind, block, *, layers=None, factor=1.0):
 
     Parameters
     ----------
-    kind : Class
+    kind : Class or ClassInUse
     block, layers
         As for `draw`.
     factor : float
@@ -248,51 +347,59 @@ def measure(kind, block, *, layers=None, factor=1.0):
     -------
     dict
         The class; cases, violations (measured above the bound beyond rounding); worst, the largest measured / bound,
-        and of that case: block, item, n, d, h, start, logits (norm of A times radius squared), measured (dense
-        Jacobian of the plain twin, by autograd), stated.
+        and of that case: block, item, n, d, h, measured (dense Jacobian of the plain twin, by autograd), stated; of a
+        plain layer start and logits (norm of A times radius squared), else g and sees.
     """
     drawn, u = draw(kind, block, layers=layers)
-    found = torch.linalg.matrix_norm(weighted_dense(drawn, worsened(drawn, u)), 2)
+    found = torch.linalg.matrix_norm(weighted_dense(drawn, ascended(drawn, u)), 2)
     stated = factor * drawn.upper()
     ratios = found / stated
     if not torch.isfinite(ratios).all():
         raise ArithmeticError(f"{kind}, block {block}: a measured value or a bound is not finite.")
-    item = int(ratios.argmax())
-    logits = torch.linalg.matrix_norm(drawn.key[item].mT @ drawn.query[item], 2).amax() * drawn.radius[item] ** 2
-    return {
-        **kind._asdict(),
-        "cases": len(u),
-        "violations": int((ratios > 1 + SLACK).sum()),
-        "worst": ratios[item].item(),
-        "block": block,
-        "item": item,
-        "n": u.shape[1],
-        "d": u.shape[2],
-        "h": drawn.query.shape[1],
-        "start": _kind_of_start(item),
-        "logits": logits.item(),
-        "measured": found[item].item(),
-        "stated": stated[item].item(),
-    }
+    item, violations = int(ratios.argmax()), int((ratios > 1 + SLACK).sum())
+    row = {"cases": len(u), "violations": violations, "worst": ratios[item].item(), "block": block, "item": item}
+    row |= {"n": u.shape[1], "d": u.shape[2], "h": drawn.query.shape[1]}
+    if isinstance(kind, ClassInUse):
+        row |= {"g": drawn.key.shape[1], "sees": int(drawn.sees[item])}
+    else:
+        steepest = torch.linalg.matrix_norm(drawn.key[item].mT @ drawn.query[item], 2).amax()
+        row |= {"start": _kind_of_start(item), "logits": (steepest * drawn.radius[item] ** 2).item()}
+    return kind._asdict() | row | {"measured": found[item].item(), "stated": stated[item].item()}
 
 
-def joined(table, fields=Class._fields):
+def joined(rows):
     """Rows of blocks joined: for each class the sums of cases and violations, and the worst case."""
-    groups = table.groupby(list(fields), sort=False)
-    worst = table.loc[groups.worst.idxmax()].set_index(list(fields))
+    fields = [name for name in dict.fromkeys((*Class._fields, *ClassInUse._fields)) if name in rows]
+    groups = rows.groupby(fields, sort=False)
+    worst = rows.loc[groups.worst.idxmax()].set_index(fields)
     worst[["cases", "violations"]] = groups[["cases", "violations"]].sum()
     return worst.reset_index()
 
 
-def _prepare(blocks, layers):
-    settings = {"blocks": blocks, "layers": layers, "slack": SLACK, "dtype": "float64", "device": "cpu"}
-
-    def unit(kind, block):
-        key = "/".join(map(str, (*kind, block)))
-        return Unit(key, lambda: [measure(kind, block, layers=layers[kind.tokens])], 1)
-
-    return settings, [unit(kind, block) for kind in CLASSES for block in range(blocks.get(kind.tokens, 0))]
+HOW = {"join": joined, "settings": {"slack": SLACK, "dtype": "float64", "device": "cpu"}}
 
 
-# by the number of tokens: blocks of each class, and layers of a block
-TABLE = Table("verify-ball", _prepare, {"blocks": BLOCKS, "layers": LAYERS}, joined)
+@table(
+    "verify-ball",
+    "ascended inputs of 11,000 layers against the bound on a ball",
+    over=lambda blocks: [(*kind, block) for kind in CLASSES for block in range(blocks.get(kind.tokens, 0))],
+    command="make verify",
+    blocks=BLOCKS,
+    **HOW,
+)
+def block_row(heads, mask, region, bias, tokens, block, *, layers=LAYERS):
+    """One row of the table before it is joined; `layers` of a block, by the number of tokens."""
+    return measure(Class(heads, mask, region, bias, tokens), block, layers=layers[tokens])
+
+
+@table(
+    "verify-ball-in-use",
+    "ascended inputs of 640 layers of attention in use against the bound on a ball",
+    over=lambda blocks: [(*kind, block) for kind in IN_USE for block in range(blocks)],
+    command="make verify",
+    blocks=1,
+    **HOW,
+)
+def block_row_in_use(added, region, block, *, layers=LAYERS_IN_USE):
+    """One row of the table before it is joined; `layers` of a block."""
+    return measure(ClassInUse(added, region), block, layers=layers)

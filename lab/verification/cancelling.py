@@ -1,15 +1,18 @@
 """Maps and tokens on which float64 loses digits: cancellation, ties, offsets, weights and units far apart."""
 
+from functools import partial
 from typing import NamedTuple
 from zlib import crc32
 
 import torch
 
+from lab.zoo import draws
 from lipnb.attention import Attention
 
-__all__ = ["CANCELLING", "Case", "draw_cancelling"]
+__all__ = ["CANCELLING", "IN_USE", "Case", "draw_cancelling", "draw_in_use"]
 
 CANCELLING = ("products", "ties", "offsets", "weights", "units", "plain")
+IN_USE = ("shared keys", "rotary", "norms", "cap", "relative", "sinks")
 
 
 class Case(NamedTuple):
@@ -39,12 +42,7 @@ def draw_cancelling(kind, seed, *, name="certify"):
     Case
     """
     g = torch.Generator().manual_seed(crc32(f"cancelling/{name}/{kind}/{seed}".encode()))
-
-    def integer(low, high):
-        return int(torch.randint(low, high + 1, (), generator=g))
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=g, dtype=torch.float64)
+    integer, normal = partial(draws.integer, g), partial(draws.normal, g)
 
     def power(low, high):
         return 2.0 ** integer(low, high)
@@ -123,3 +121,61 @@ def _products(integer, normal, power, most, units):
         x, query, key = x * unit, query / unit, key / unit
     biases = {"query_bias": normal(1, 1)} if integer(0, 2) == 0 else {}
     return query, key, value, x, biases, 1.0
+
+
+def draw_in_use(kind, seed):
+    """Case number `seed` of a kind: a case of `draw_cancelling` with that kind's part, and each other part or not.
+
+    Parameters
+    ----------
+    kind : one of `IN_USE`
+    seed : int
+
+    Returns
+    -------
+    Case
+    """
+    base = draw_cancelling(CANCELLING[seed % len(CANCELLING)], seed, name=f"in use/{kind}")
+    g = torch.Generator().manual_seed(crc32(f"in use/{kind}/{seed}".encode()))
+    integer, normal = partial(draws.integer, g), partial(draws.normal, g)
+
+    def chosen(part):
+        return part == kind or integer(0, 3) == 0
+
+    f = base.attention
+    given = {name: getattr(f, name) for name in ("query", "key", "value", "output", "query_bias", "key_bias")}
+    given |= {"value_bias": f.value_bias, "masked": f.masked, "window": f.window, "scale": f.scale}
+    if chosen("rotary"):
+        if f.key_width == 1:  # a second coordinate, for a plane
+            given |= {name: torch.cat([given[name], normal(f.heads, 1, f.width)], 1) for name in ("query", "key")}
+            for name in ("query_bias", "key_bias"):
+                if given[name] is not None:
+                    given[name] = torch.cat([given[name], normal(f.heads, 1)], 1)
+        given["frequencies"] = (normal(1).abs() * 10.0 ** integer(-4, 1)).to(
+            (torch.float32, torch.float64)[integer(0, 1)]
+        )
+    if chosen("shared keys"):
+        given |= {
+            name: None
+            if given[name] is None
+            else given[name].repeat_interleave(2, 0) * (1 + normal(2 * f.heads).view(-1, *[1] * (given[name].ndim - 1)))
+            for name in ("query", "query_bias", "output")
+        }
+    (h, k, _), groups = given["query"].shape, f.groups
+    if chosen("norms"):
+        given |= {"norm_eps": (0.0, 1e-6, 0.3)[integer(0, 2)], "joint_norm": integer(0, 1) == 1}
+        which = integer(0, 2)
+        given["query_norm"] = normal(h, k) * 2.0 ** integer(-4, 4) if which < 2 else None
+        given["key_norm"] = normal(groups, k) if which > 0 else None
+    if chosen("cap"):
+        given["cap"] = 2.0 ** integer(-3, 6)
+    if chosen("relative"):
+        given["relative"] = normal(h, 2 * integer(0, 4) + 1) * 2.0 ** integer(-2, 6)
+    if chosen("sinks"):
+        given["sinks"] = normal(h) * 2.0 ** integer(-1, 6)
+    dtype = f.dtype
+    given = {
+        name: one.to(dtype) if isinstance(one, torch.Tensor) and name != "frequencies" else one
+        for name, one in given.items()
+    }
+    return base._replace(attention=type(f)(**given))

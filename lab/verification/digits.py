@@ -5,16 +5,15 @@ from typing import NamedTuple
 
 import torch
 
-from lab.experiments.table import Table
-from lab.verification.cancelling import CANCELLING, draw_cancelling
+from lab.experiments.table import table
+from lab.verification.cancelling import CANCELLING, IN_USE, draw_cancelling, draw_in_use
 from lipnb.bounds import nearby_upper
 from lipnb.certified import certify
 from lipnb.jacobian import AttentionJacobian
-from lipnb.recording import Unit
 
-__all__ = ["BLOCKS", "TABLE", "Outcome", "again", "bracketed", "measure", "moved"]
+__all__ = ["BLOCKS", "Outcome", "again", "again_in_use", "bracketed", "in_use", "measure", "moved"]
 
-BLOCK = 500  # cases
+BLOCK, BLOCK_IN_USE = 500, 200  # cases
 BLOCKS = {"certify": 200, "nearby_upper": 40}  # shared by the kinds in turn
 
 
@@ -25,11 +24,8 @@ class Outcome(NamedTuple):
     unknown: bool
 
 
-def bracketed(case, jacobian=None):
-    """A case of `draw_cancelling` by `lipnb.certify`: both ends against the norm in fifty digits.
-
-    `jacobian` makes the true one; default that of plain heads, `lab.verification.truth.jacobian`.
-    """
+def bracketed(case):
+    """A case by `lipnb.certify`: both ends against the norm in fifty digits."""
     import flint
 
     from lab.verification import truth
@@ -38,7 +34,7 @@ def bracketed(case, jacobian=None):
     lower, upper = found.lower.item(), found.upper.item()
     if upper == math.inf:
         return Outcome(math.inf if lower == 0 else -math.inf, True)
-    J, bits = (jacobian or truth.jacobian)(case.attention, case.x, case.weights)
+    J, bits = truth.jacobian(case.attention, case.x, case.weights)
     norm = truth.largest_stretch(J, bits)
     return Outcome(min(truth.margin(norm, flint.arb(upper)), truth.margin(flint.arb(lower), norm)), False)
 
@@ -89,6 +85,49 @@ def _moves(f, x, g):
     return [move for move in units if torch.isfinite(move).all()]
 
 
+def joined(rows):
+    """Rows of blocks joined: for each bound and kind the sums, and the smallest margin with its seed."""
+    keys, sums = ["bound", "kind"], ["cases", "violations", "errors", "unknown"]
+    groups = rows.groupby(keys, sort=False)
+    worst = rows.loc[groups.margin.idxmin()].set_index(keys)[[*sums, "margin", "seed"]]
+    worst[sums] = groups[sums].sum()
+    return worst.reset_index()
+
+
+HOW = {"settings": {"digits": 50, "dtype": "float32 and float64", "device": "cpu"}, "join": joined}
+
+
+def _block(kind, seeds, tried):
+    """The outcomes of some cases, as a row."""
+    violations = errors = unknown = 0
+    margin, worst = math.inf, -1
+    for seed in seeds:
+        try:
+            outcome = tried(seed)
+        except Exception:  # whatever it is: an answer was due
+            errors += 1
+            continue
+        violations, unknown = violations + (outcome.margin < 0), unknown + outcome.unknown
+        if outcome.margin < margin:
+            margin, worst = outcome.margin, seed
+    counts = {"cases": len(seeds), "violations": violations, "errors": errors, "unknown": unknown}
+    return {"kind": kind, **counts, "margin": margin, "seed": worst}
+
+
+def _tried(bound, kind, seed):
+    case = draw_cancelling(kind, seed, name=bound)
+    return bracketed(case) if bound == "certify" else moved(case._replace(weights=None), seed)
+
+
+# blocks for each bound, the kinds taking turns: 100,000 cases for `certify`; cases of a block
+@table(
+    "verify-digits",
+    "guarantees that include rounding, against fifty digits",
+    over=lambda blocks: [(bound, block) for bound, count in blocks.items() for block in range(count)],
+    blocks=BLOCKS,
+    command="make verify",
+    **HOW,
+)
 def measure(bound, block, *, cases=BLOCK):
     """One block of cases of one kind against one bound.
 
@@ -99,55 +138,29 @@ def measure(bound, block, *, cases=BLOCK):
         of a bracket); margin, the smallest bound / truth - 1 (of both sides of a bracket), and its seed.
     """
     kind = CANCELLING[block % len(CANCELLING)]
-    violations = errors = unknown = 0
-    margin, worst = math.inf, -1
-    for seed in range(block * cases, (block + 1) * cases):
-        case = draw_cancelling(kind, seed, name=bound)
-        try:
-            outcome = bracketed(case) if bound == "certify" else moved(case._replace(weights=None), seed)
-        except Exception:  # whatever it is: an answer was due
-            errors += 1
-            continue
-        violations, unknown = violations + (outcome.margin < 0), unknown + outcome.unknown
-        if outcome.margin < margin:
-            margin, worst = outcome.margin, seed
-    return {
-        "bound": bound,
-        "kind": kind,
-        "cases": cases,
-        "violations": violations,
-        "errors": errors,
-        "unknown": unknown,
-        "margin": margin,
-        "seed": worst,
-    }
+    return _block(kind, range(block * cases, (block + 1) * cases), lambda seed: _tried(bound, kind, seed))
 
 
-def joined(table):
-    """Rows of blocks joined: for each bound and kind the sums, and the smallest margin with its seed."""
-    keys = ["bound", "kind"]
-    groups = table.groupby(keys, sort=False)
-    worst = table.loc[groups.margin.idxmin()].set_index(keys)
-    sums = ["cases", "violations", "errors", "unknown"]
-    worst[sums] = groups[sums].sum()
-    return worst.reset_index()
-
-
-def _prepare(blocks, cases):
-    settings = {"blocks": blocks, "cases": cases, "digits": 50, "dtype": "float32 and float64", "device": "cpu"}
-
-    def unit(bound, block):
-        return Unit(f"{bound}/{block}", lambda: [measure(bound, block, cases=cases)], 1)
-
-    return settings, [unit(bound, block) for bound, count in blocks.items() for block in range(count)]
-
-
-# blocks for each bound, the kinds taking turns: 100,000 cases for `certify`; cases of a block
-TABLE = Table("verify-digits", _prepare, {"blocks": BLOCKS, "cases": BLOCK}, joined)
+@table(
+    "verify-in-use",
+    "brackets of attention as models have it, against fifty digits",
+    over=lambda blocks: [("certify", block) for block in range(blocks)],
+    blocks=30,
+    command="make verify",
+    **HOW,
+)
+def in_use(bound, block, *, cases=BLOCK_IN_USE):
+    """As `measure`, of cases of `draw_in_use`; the bound is `lipnb.certify`."""
+    kind = IN_USE[block % len(IN_USE)]
+    seeds = range(block * cases, (block + 1) * cases)
+    return _block(kind, seeds, lambda seed: bracketed(draw_in_use(kind, seed)))
 
 
 def again(row):
-    """The tightest case of a row of a stored table measured again; for `lab.experiments.remeasure`."""
-    case = draw_cancelling(row["kind"], int(row["seed"]), name=row["bound"])
-    found = bracketed(case) if row["bound"] == "certify" else moved(case._replace(weights=None), int(row["seed"]))
-    return {"margin": found.margin}
+    """The tightest case of a row of `verify-digits` measured again; for `lab.experiments.remeasure`."""
+    return {"margin": _tried(row["bound"], row["kind"], int(row["seed"])).margin}
+
+
+def again_in_use(row):
+    """The same of `verify-in-use`."""
+    return {"margin": bracketed(draw_in_use(row["kind"], int(row["seed"]))).margin}

@@ -6,6 +6,7 @@ from zlib import crc32
 
 import torch
 
+from lab.zoo.draws import integer, normal, uniform
 from lipnb.attention import Attention
 from lipnb.bounds.catalogue import Case
 from lipnb.worst_case import quadratic_input, tight_input, two_diracs
@@ -108,18 +109,6 @@ def draw(name, family, kind, seed, *, masked=False):
     x, weights = place(g, f, n, d, R, family)
     weighted = family == "measure" or (family == "full" and seed % 3 == 0)
     return Problem(f, x, weights if weighted else None, unfolded)
-
-
-def integer(g, low, high):
-    return int(torch.randint(low, high + 1, (), generator=g))
-
-
-def uniform(g, *shape, low=0.0, high=1.0):
-    return low + (high - low) * torch.rand(*shape, generator=g, dtype=torch.float64)
-
-
-def normal(g, *shape):
-    return torch.randn(*shape, generator=g, dtype=torch.float64)
 
 
 def _pick(g, choices):

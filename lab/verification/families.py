@@ -14,14 +14,13 @@ from unittest.mock import patch
 
 import torch
 
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lipnb import AttentionJacobian, models
 from lipnb.models.hooks import capture
 from lipnb.models.module_attention import OwnAttention
 from lipnb.models.network import run, some_inputs
-from lipnb.recording import Unit
 
-__all__ = ["ALLOWED", "SMALL", "TABLE", "Layer", "drawn", "exactly", "measure", "written"]
+__all__ = ["ALLOWED", "SMALL", "Layer", "drawn", "exactly", "measure", "written"]
 
 ALLOWED = 1e-9  # relative error, far above what float64 rounds and far below what any switch changes
 GAIN, OF_GAIN = ("yarn", "longrope"), 1e-6  # the library multiplies cosines and sines in float32 there
@@ -358,7 +357,16 @@ def _misfit(ours, theirs):
     return ((ours - theirs).norm() / theirs.norm()).item()
 
 
-def measure(model_type, seed):
+@table(
+    "verify-families",
+    "small random models of every family, switches drawn, against the library's own modules",
+    over=lambda families, each: [(one, seed) for one in families or SMALL for seed in range(each)],
+    settings=lambda families: {"families": families or list(SMALL), "tokens": TOKENS, "allowed": ALLOWED},
+    command="make verify",
+    families=None,
+    each=EACH,
+)
+def measure(family, seed):
     """One configuration: loaded and compared layer by layer, or refused.
 
     Returns
@@ -367,12 +375,12 @@ def measure(model_type, seed):
         outcome ("right", "refused", "wrong", or "none" where the library has no such network); error, the largest of
         the relative errors of outputs, Jacobians and blocks; sentence, of what was refused.
     """
-    settings, ends = SMALL[model_type]
-    switches = drawn(model_type, seed) if seed else {}
-    row = {"family": model_type, "seed": seed, "switches": str(switches), "error": float("nan"), "sentence": ""}
+    settings, ends = SMALL[family]
+    switches = drawn(family, seed) if seed else {}
+    row = {"switches": str(switches), "error": float("nan"), "sentence": ""}
     with tempfile.TemporaryDirectory() as folder:
         try:
-            written(folder, model_type, deepcopy(settings | switches))  # configurations write into what they are given
+            written(folder, family, deepcopy(settings | switches))  # configurations write into what they are given
             _run(folder)
         except Exception as error:  # the library has many ways to refuse a value
             return row | {"outcome": "none", "sentence": _sentence(error)}
@@ -426,16 +434,3 @@ def _errors(model, number, ends):
         J = torch.func.jacrev(own)(x).reshape(y.numel(), x.numel())
     found = _misfit(f(x), y), _misfit(block(stream), out), _misfit(AttentionJacobian(f, x).dense()[0], J)
     return max(found)
-
-
-def _prepare(families, each):
-    settings = {"families": families or list(SMALL), "each": each, "tokens": TOKENS, "allowed": ALLOWED}
-
-    def unit(model_type, seed):
-        return Unit(f"{model_type}/{seed}", lambda: [measure(model_type, seed)], 1)
-
-    return settings, [unit(model_type, seed) for model_type in settings["families"] for seed in range(each)]
-
-
-# families: keys of `SMALL`, all by default; each: configurations of one, the first with no switch drawn
-TABLE = Table("verify-families", _prepare, {"families": None, "each": EACH})

@@ -4,14 +4,14 @@ import math
 
 import torch
 
-from lab.experiments.table import Table
+from lab.experiments.table import table
 from lab.ledger import SLACK
 from lab.verification.ascent import worsened
 from lab.verification.checks import CHECKS
 from lab.verification.draws import KINDS, draw
 from lipnb.recording import Unit
 
-__all__ = ["BLOCKS", "HOT", "TABLE", "again", "measure", "worst_case", "worst_of_blocks"]
+__all__ = ["BLOCKS", "HOT", "again", "measure", "worst_case", "worst_of_blocks"]
 
 MAPS = {"random": 40, "degenerate": 40, "structured": 40, "ascended": 20}  # of one block
 BLOCKS = {"random": 8, "degenerate": 4, "structured": 8, "ascended": 10}
@@ -93,40 +93,29 @@ def worst_of_blocks(table):
     return worst.reset_index()
 
 
-def _prepare(checks, blocks, maps):
-    """Settings and units, one for each block of a bound, a mask and a kind."""
+# blocks: of each kind, a quarter of them for what is slow: more than 10,000 inputs against a bound, 3,000 where it is
+# slow, for each mask; maps of a block: see `measure`
+@table("verify", "every upper bound against thousands of inputs", join=worst_of_blocks, command="make verify")
+def _prepare(checks=None, blocks=BLOCKS, maps=MAPS):
+    """Settings and units, one for each block of a bound, a mask and a kind; `checks`: names of `CHECKS`, or all."""
     known = [check.name for check in CHECKS]
     if unknown := sorted(set(checks or ()) - set(known)):
         raise ValueError(f"there is no check {unknown[0]!r}: choose from {', '.join(known)}.")
     chosen = [check for check in CHECKS if check.name in (checks or known)]
-    settings = {
-        "checks": [check.name for check in chosen],
-        "blocks": blocks,
-        "maps": maps,
-        "dtype": "float64",
-        "device": "cpu",
-        "slack": SLACK,
-        "hot": HOT,
-    }
+    settings = {"checks": [check.name for check in chosen], "blocks": blocks, "maps": maps, "slack": SLACK, "hot": HOT}
 
     def unit(check, masked, kind, block):
         key = f"{check.name}/{masked}/{kind}/{block}"
         count = maps[kind] if isinstance(maps, dict) else maps
         return Unit(key, lambda: [measure(check, kind, block, masked=masked, maps=count)], 1)
 
-    work = [
+    return settings | {"dtype": "float64", "device": "cpu"}, [
         unit(check, masked, kind, block)
         for check in chosen
         for masked in check.masked
         for kind in KINDS
         for block in range(math.ceil(blocks.get(kind, 0) / (4 if check.slow else 1)))
     ]
-    return settings, work
-
-
-# checks: names of `CHECKS`, all by default; blocks: of each kind, a quarter of them for what is slow: more than 10,000
-# inputs against a bound, 3,000 where it is slow, for each mask; maps of a block: see `measure`
-TABLE = Table("verify", _prepare, {"checks": None, "blocks": BLOCKS, "maps": MAPS}, worst_of_blocks)
 
 
 def worst_case(row):

@@ -11,7 +11,7 @@ from lipnb.attention import Attention
 from lipnb.bounds.catalogue import Case
 from lipnb.worst_case import ascend, fork_input, unit_slope
 
-__all__ = ["FAMILIES", "KINDS", "draw", "rougher"]
+__all__ = ["FAMILIES", "KINDS", "draw", "integer", "normal", "rougher", "uniform"]
 
 KINDS = ("random", "rough", "ascended")
 FAMILIES = ("head", "bias", "layer", "measure", "rotary", "l2", "cosine", "sigmoid", "softmax", "norm", "stacked")
@@ -47,7 +47,7 @@ def draw(family, kind, seed, *, masked=False):
     if family not in FAMILIES or kind not in KINDS:
         raise ValueError(f"family must be one of {FAMILIES}, kind one of {KINDS}, got {family!r} and {kind!r}.")
     g = torch.Generator().manual_seed(crc32(f"zoo/{family}/{kind}/{seed}/{masked}".encode()))
-    n, d = _integer(g, 2, 9 if kind == "rough" else 6), _integer(g, 2, 4)
+    n, d = integer(g, 2, 9 if kind == "rough" else 6), integer(g, 2, 4)
     t = 10 ** (1.5 * torch.rand((), generator=g, dtype=torch.float64).item())
     rough = kind == "rough" or (kind == "ascended" and seed % 2 == 1)
     f, unfolded = _map(g, family, d, masked, rough, seed)
@@ -59,53 +59,58 @@ def draw(family, kind, seed, *, masked=False):
     return Case(f, x, weights, unfolded)
 
 
-def _integer(g, low, high):
+def integer(g, low, high):
+    """A whole number from a generator, both ends included."""
     return int(torch.randint(low, high + 1, (), generator=g))
+
+
+def uniform(g, *shape, low=0.0, high=1.0):
+    return low + (high - low) * torch.rand(*shape, generator=g, dtype=torch.float64)
+
+
+def normal(g, *shape):
+    return torch.randn(*shape, generator=g, dtype=torch.float64)
 
 
 def _map(g, family, d, masked, rough, seed):
     """A map of a family and, of L2 attention, its value matrices before folding."""
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=g, dtype=torch.float64)
-
     if family in ("head", "measure"):
         eye = torch.eye(d).double()
         if rough and seed % 4 == 3:  # no query term in |A x|
             return Attention.from_matrices(5 * torch.outer(eye[0], eye[1]), eye, masked=masked), None
         if rough and seed % 2:  # where forks are the worst inputs
             return Attention.from_matrices(-eye, eye, masked=masked), None
-        return Attention.from_matrices(normal(d, d), normal(_integer(g, 1, d), d), masked=masked), None
+        return Attention.from_matrices(normal(g, d, d), normal(g, integer(g, 1, d), d), masked=masked), None
     if family == "cosine":
-        return CosineAttention(*normal(3, d, d), tau=1 + 4 * normal(1).abs().item()), None
+        return CosineAttention(*normal(g, 3, d, d), tau=1 + 4 * normal(g, 1).abs().item()), None
     if family == "sigmoid":
-        return SigmoidAttention(normal(d, d), normal(d, d), bias=normal(1).item()), None
+        return SigmoidAttention(normal(g, d, d), normal(g, d, d), bias=normal(g, 1).item()), None
     if family == "softmax":
         return softmax, None
     if family == "norm":
-        return torch.nn.LayerNorm(d, eps=10.0 ** -_integer(g, 1, 6), bias=False).double(), None
+        return torch.nn.LayerNorm(d, eps=10.0 ** -integer(g, 1, 6), bias=False).double(), None
     if family == "layer" and rough and seed % 4 == 1:
         eye = torch.eye(d).double()
         return Attention.from_matrices(-eye, eye, masked=masked).replace(output=eye[None]), None
-    h, k = (1 if family == "bias" else _integer(g, 1, 3)), 2
+    h, k = (1 if family == "bias" else integer(g, 1, 3)), 2
     if family == "l2":
-        query, value = normal(h, k, d) * 2 ** normal(1).item(), normal(h, d, d)
-        output = normal(h, d, d) if _integer(g, 0, 1) else None
+        query, value = normal(g, h, k, d) * 2 ** normal(g, 1).item(), normal(g, h, d, d)
+        output = normal(g, h, d, d) if integer(g, 0, 1) else None
         return Attention.l2(query, value, output, masked=masked), value
     if family == "stacked":  # one head of four reads and writes, in a plane of eight dimensions
         query, key, value = torch.zeros(3, 4, 2, 8).double()
         key[0, :, :2] = value[0, :, :2] = torch.eye(2)
-        query[0] = -key[0] if rough else normal(2, 8)
+        query[0] = -key[0] if rough else normal(g, 2, 8)
         return Attention(query, key, value, torch.eye(8).double().view(8, 4, 2).movedim(1, 0), scale=0.5), None
-    parts = normal(h, k, d), normal(h, k, d), normal(h, k, d), normal(h, d, k)
+    parts = normal(g, h, k, d), normal(g, h, k, d), normal(g, h, k, d), normal(g, h, d, k)
     if family == "rotary":
         return Attention(*parts, masked=masked, frequencies=torch.ones(1)), None
-    return Attention(*parts, query_bias=normal(h, k), key_bias=normal(h, k), masked=masked), None
+    return Attention(*parts, query_bias=normal(g, h, k), key_bias=normal(g, h, k), masked=masked), None
 
 
 def _tokens(g, f, family, n, d, t, seed, rough):
     """Tokens (n, d) of which the largest logit of their ball is t, where the map has such a number."""
-    x = torch.randn(n, d, generator=g, dtype=torch.float64)
+    x = normal(g, n, d)
     if family == "softmax":
         return min(t, 6) * x[:1] if not rough else torch.tensor([[0.0, 0.0] + [-30.0] * (d - 1)]).double()
     if family == "norm":

@@ -6,7 +6,7 @@ import torch
 
 from lipnb.jacobian import AutodiffJacobian
 
-__all__ = ["blocks", "jacobian", "largest_row", "largest_token", "row_sums", "sign_norm", "spectral"]
+__all__ = ["blocks", "jacobian", "largest_row", "largest_token", "sign_norm", "spectral"]
 
 
 def blocks(f, x):
@@ -30,11 +30,6 @@ def spectral(J, weights=None):
 def largest_row(J):
     """Norm for the largest coordinate of inputs and outputs: the largest absolute row sum."""
     return J.abs().sum((-2, -1)).amax().item()
-
-
-def row_sums(J):
-    """Largest sum of the spectral norms of the blocks of a row: at least the norm for the largest token."""
-    return torch.linalg.matrix_norm(J.movedim(1, 2), 2).sum(-1).amax().item()
 
 
 def largest_token(J, rounds=60):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lab import cli, experiments, results, training
-from lab.experiments import real_text, windows
+from lab.experiments import real_text
 from lipnb import corpora, lipschitz, models
 from lipnb.recording import Unit
 
@@ -26,31 +26,29 @@ def minilm():
 COMMAND = [sys.executable, "-m", "lab", "tables", "real-text-embedded", "--lengths", "2,5,9,12,16", "--count", "2"]
 
 
+def rows_of(length, count, layer=0, **options):
+    return pd.DataFrame(real_text.length_rows("minilm", False, layer, length, count=count, **options))
+
+
 def test_one_row_for_each_window(minilm):
-    table = experiments.measure(minilm, "python_reference", 1, [3, 6], 2, progress=False)
-    assert list(table.length) == [3, 3, 6, 6] and list(table.window) == [0, 1, 0, 1]
+    table = rows_of(6, 2, layer=1)
+    assert list(table.length) == [6, 6] and list(table.window) == [0, 1] and table.text.nunique() == 2
     assert table.converged.all() and (table.lipschitz > 0).all() and (table.mean_radius <= table.radius).all()
     row = table.iloc[-1]
     tokens = minilm.token_ids(corpora.read("python_reference"))[6:12][None]
     x = minilm.activations(tokens, 1)
-    dense = lipschitz.local_lipschitz(minilm.attention(1), x[:, :1], method="dense")
-    assert dense.value.item() > 0
     assert abs(lipschitz.local_lipschitz(minilm.attention(1), x).value.item() / row.lipschitz - 1) < 1e-4
-    assert table.text.nunique() == 4
+    assert row.radius == pytest.approx(x.norm(dim=-1).max().item(), rel=1e-5)
 
 
-def test_long_windows_are_measured_in_smaller_batches(minilm, monkeypatch):
-    whole = experiments.measure(minilm, "python_reference", 0, [8], 3, progress=False)
-    monkeypatch.setattr(windows, "ATTENTION_ENTRIES", 1)
-    pieces = experiments.measure(minilm, "python_reference", 0, [8], 3, progress=False)
-    assert (pieces.lipschitz / whole.lipschitz - 1).abs().max() < 1e-5
-    assert list(pieces.window) == [0, 1, 2]
+def test_rows_are_measured_again_and_a_false_row_is_seen():
+    table = pd.concat([rows_of(4, 3), rows_of(8, 3)])
 
+    def measured(row):
+        now = rows_of(row["length"], 3).iloc[row["window"]]
+        return None if now.text != row["text"] else {name: now[name] for name in ("lipschitz", "released")}
 
-def test_rows_are_measured_again_and_a_false_row_is_seen(minilm):
-    table = experiments.measure(minilm, "python_reference", 0, [4, 8], 3, progress=False)
-    measured = experiments.again(minilm)
-    again = experiments.remeasure(experiments.measured_with(table, minilm), measured, rows=6)
+    again = experiments.remeasure(table, measured, rows=6)
     assert len(again) == 6 and again["lipschitz difference"].max() < 1e-5
     assert again["released difference"].max() < 1e-5
     assert len(experiments.remeasure(table, measured, rows=2)) == 2
@@ -58,8 +56,6 @@ def test_rows_are_measured_again_and_a_false_row_is_seen(minilm):
     assert false["lipschitz difference"].max() > 5e-3
     with pytest.raises(ValueError, match="same edition"):
         experiments.remeasure(table.assign(text="other"), measured)
-    with pytest.raises(ValueError, match="no row of this table was measured with minilm"):
-        experiments.measured_with(table.assign(masked=True), minilm)
 
 
 def test_rows_that_belong_together_are_measured_together():
@@ -74,11 +70,10 @@ def test_rows_that_belong_together_are_measured_together():
 
 
 def test_a_model_that_is_not_at_hand_is_said_before_anything_is_measured(results_folder, monkeypatch):
-    panels = (*real_text.PANELS, ({"name": "no/such-model"}, (0,)))
-    table = real_text._table("broken", "python_reference", panels)
-    monkeypatch.setattr(windows, "local_lipschitz", None)  # would fail if it were called
+    monkeypatch.setattr(real_text, "PANELS", (*real_text.PANELS, ({"name": "no/such-model"}, (0,))))
+    monkeypatch.setattr(real_text, "local_lipschitz", None)  # would fail if it were called
     with pytest.raises(FileNotFoundError, match="no/such-model"):
-        experiments.make([experiments.TABLES["real-text-embedded"], table], count=2, progress=False)
+        experiments.make(["real-text-embedded"], count=2, progress=False)
     assert results.names() == []
 
 
@@ -143,7 +138,7 @@ def test_finished_units_are_not_measured_twice(results_folder):
 
 
 def test_the_released_quantity_stands_beside_the_defined_one(minilm):
-    table = experiments.measure(minilm, "python_reference", 2, [5], 2, progress=False)
+    table = rows_of(5, 2, layer=2)
     f = minilm.attention(2).to(dtype=torch.float64)
     x = minilm.activations(minilm.token_ids(corpora.read("python_reference"))[:10].view(2, 5), 2).double()
     for row, tokens in zip(table.itertuples(), x, strict=True):
@@ -180,7 +175,7 @@ def test_tables_of_a_model_of_ones_own(tmp_path, results_folder, monkeypatch):
 
 def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):
     assert cli.main(["tables", "nonsense"]) == 2
-    assert "there is no table 'nonsense': choose from real-text-embedded" in capsys.readouterr().err
+    assert "there is no table 'nonsense': choose from adversarial," in capsys.readouterr().err
     assert cli.main(["tables", "real-text-embedded", "--lengths", "2", "--count", "1000000"]) == 1
     assert "the text has" in capsys.readouterr().err
     (results_folder / "file").write_text("")
@@ -197,15 +192,12 @@ def test_the_command_speaks_plainly(results_folder, capsys, monkeypatch):
         assert said in "".join(capsys.readouterr())
 
 
-def test_bad_input_is_said_before_anything_is_measured(minilm, monkeypatch):
-    monkeypatch.setattr(windows, "local_lipschitz", None)
-    with pytest.raises(ValueError, match="layer"):
-        experiments.measure(minilm, "python_reference", 6, [2], 1)
-    with pytest.raises(ValueError, match="object"):
-        experiments.measure(minilm, "python_reference", 0, [2], 1, object="mind")
-    with pytest.raises(FileNotFoundError, match="was not found"):
-        experiments.measure(minilm, "no corpus", 0, [2], 1)
-    with pytest.raises(ValueError, match="lengths is empty"):
-        experiments.measure(minilm, "python_reference", 0, [], 1)
-    with pytest.raises(ValueError, match="the text has"):
-        experiments.measure(minilm, "python_reference", 0, [2, 400], 1000)
+def test_bad_input_is_said_before_anything_is_measured(monkeypatch):
+    monkeypatch.setattr(real_text, "local_lipschitz", None)
+    for options, error, said in (
+        ({"corpus": "no corpus"}, FileNotFoundError, "was not found"),
+        ({"lengths": ()}, ValueError, "lengths is empty"),
+        ({"lengths": (2, 400), "count": 1000}, ValueError, "the text has"),
+    ):
+        with pytest.raises(error, match=said):
+            experiments.TABLES["real-text-embedded"].work(**options)

@@ -68,7 +68,7 @@ def test_other_texts_are_refused(results_folder, monkeypatch):
     assert results.names() == ["gpt2-mini-training"]
     monkeypatch.setattr(mini_baselines, "gutenberg_or_embedded", lambda: ("one text", {"b": "text"}))
     with pytest.raises(FileNotFoundError, match="trained on other texts than those found here .one text.: install"):
-        experiments.make(mini_baselines.TABLES)
+        experiments.make(["gpt2-mini-baselines"])
 
 
 def test_the_stored_table_is_of_the_network_that_is_here():

@@ -50,12 +50,12 @@ def test_other_positions_change_nothing_else(model):
 
 def test_rows_of_each_variant(model):
     tokens = torch.tensor([[3, 1, 4, 1], [5, 9, 2, 6]])
-    rows = positions._rows(model, "removed", "none", tokens[:, :3], 1e-4, 0)
+    rows = positions._rows(model, "removed", tokens[:, :3], 1e-4, 0)
     assert len(rows) == model.layers * 2 and all(row["converged"] for row in rows)
     x = positions.variant(model, "removed").activations(tokens[:, :3], 1)
     row = next(row for row in rows if (row["layer"], row["window"]) == (1, 1))
     assert row["mean_radius"] == pytest.approx(x[1].square().sum(-1).mean().sqrt().item(), rel=1e-5)
-    late = positions._rows(model, "late", "none", tokens, 1e-4, 0)[0]
+    late = positions._rows(model, "late", tokens, 1e-4, 0)[0]
     stream = positions.variant(model, 60).activations(tokens, 0, object="block")[0]
     assert late["stream_radius"] == pytest.approx(stream.norm(dim=-1).square().mean().sqrt().item(), rel=1e-5)
 

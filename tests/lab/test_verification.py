@@ -1,13 +1,15 @@
 """The checks of all upper bounds: they pass, they would fail, they resume, and their worst cases come back."""
 
+import mpmath
 import pytest
 import torch
 
 from lab import cli, results, verification
 from lab.experiments import make, remeasure
-from lab.verification import CHECKS, KINDS, NOT_CHECKED, balls, balls_in_use, digits, draws, in_use, table, truth
+from lab.experiments.exact import definition
+from lab.verification import CHECKS, KINDS, NOT_CHECKED, balls, digits, draws, table, truth
 from lab.verification.ascent import weighted_dense, worsened
-from lab.verification.cancelling import CANCELLING, draw_cancelling
+from lab.verification.cancelling import CANCELLING, IN_USE, draw_cancelling, draw_in_use
 from lab.verification.checks import jacobian_norm
 from lipnb import bounds, local_lipschitz
 from lipnb.bounds.catalogue import CATALOGUE
@@ -51,20 +53,31 @@ def test_rounding_is_counted_in_fifty_digits(bound, kind):
     assert row["unknown"] < 15
 
 
-@pytest.mark.parametrize("kind", in_use.IN_USE)
+@pytest.mark.parametrize("kind", IN_USE)
 def test_brackets_of_attention_in_use_hold_in_fifty_digits(kind):
-    row = in_use.measure(in_use.IN_USE.index(kind), cases=18)
+    row = digits.in_use("certify", IN_USE.index(kind), cases=18)
     assert row["kind"] == kind and row["violations"] == row["errors"] == 0 < row["margin"] and row["unknown"] < 9
-    case = in_use.draw_in_use(kind, 5)  # number 5 of six is a plain one
+    case = draw_in_use(kind, 5)  # number 5 of six is a plain one
     f = case.attention.to(dtype=torch.float64)
     dense = local_lipschitz(f, case.x.double(), method="dense").value.item()
-    assert float(truth.largest_stretch(*in_use.jacobian(case.attention, case.x))) == pytest.approx(dense, rel=1e-8)
+    assert float(truth.largest_stretch(*truth.jacobian(case.attention, case.x))) == pytest.approx(dense, rel=1e-8)
 
 
-def test_the_two_truths_are_one():
-    case = draw_cancelling("plain", 3, name="twins")
-    (one, bits), (two, _) = (made(case.attention, case.x) for made in (truth.jacobian, in_use.jacobian))
-    assert all(abs(a - b) < 1e-40 for a, b in zip(one.entries(), two.entries(), strict=True)) and bits >= 256
+@pytest.mark.parametrize("kind", ["plain", "offsets", "weights"])
+def test_truth_is_that_of_the_definition_alone(kind):
+    """Balls with derivatives against complex steps: two ways that share nothing, to forty digits."""
+    for seed in range(4):
+        case = draw_cancelling(kind, seed, name="twins")
+        names = ("query", "key", "value", "output", "query_bias", "key_bias", "value_bias")
+        parts = {name: getattr(case.attention, name) for name in names}
+        f = {name: None if part is None else part.tolist() for name, part in parts.items()}
+        f |= {"scale": case.attention.scale, "masked": case.attention.masked, "window": case.attention.window}
+        weights = None if case.weights is None else case.weights.tolist()
+        exact = definition.constant({"attention": f | {"score": "dot"}, "x": case.x.tolist(), "weights": weights})
+        J, bits = truth.jacobian(case.attention, case.x, case.weights)
+        with mpmath.workdps(60):
+            ours = mpmath.matrix([[mpmath.mpf(one.mid().str(60, radius=False)) for one in row] for row in J.tolist()])
+            assert abs(mpmath.svd_r(ours, compute_uv=False)[0] / exact - 1) < 1e-38 and bits >= 256
 
 
 def first_order_logits(errors):
@@ -101,7 +114,7 @@ def test_truth_is_the_dense_norm():
 
 def test_fifty_digits_make_a_table(results_folder):
     few = {"blocks": {"certify": 7, "nearby_upper": 1}, "cases": 3, "progress": False}
-    table = make([digits.TABLE], **few, save_as="few")["few"]
+    table = make(["verify-digits"], **few, save_as="few")["few"]
     assert len(table) == 7 and table.cases.sum() == 24 and table.violations.sum() == table.errors.sum() == 0
     again = remeasure(table, digits.again, rows=2)
     assert (again["margin again"] == again.margin).all()
@@ -119,7 +132,7 @@ def test_a_bound_whose_constant_is_broken_is_caught(results_folder, monkeypatch,
 
 def made(save_as="verify", **options):
     """The table of checks, small."""
-    return make([verification.TABLE], save_as=save_as, **options)[save_as]
+    return make(["verify"], save_as=save_as, **options)[save_as]
 
 
 def test_a_stopped_run_continues_and_ends_the_same(results_folder, monkeypatch):
@@ -239,7 +252,7 @@ SHORT = [kind for kind in balls.CLASSES if kind.tokens != "64"]
 @pytest.mark.parametrize("kind", SHORT[::5] + balls.CLASSES[9:10], ids=lambda kind: "-".join(map(str, kind)))
 def test_ascended_layers_stay_in_their_ball_and_under_its_bound(kind):
     drawn, u = balls.draw(kind, 7, layers=6)
-    x, (G, shift) = balls.worsened(drawn, u), drawn.maps()
+    x, (G, shift) = balls.ascended(drawn, u), drawn.maps()
     assert (torch.linalg.vector_norm(x, dim=-1) <= drawn.radius[:, None] * (1 + 1e-12)).all()
     if kind.region == "ellipsoid":  # undo the LayerNorm: what is left has mean 0 and at most its length
         inner = (x - shift) / drawn.gain[:, None]
@@ -255,7 +268,7 @@ def test_ascended_layers_stay_in_their_ball_and_under_its_bound(kind):
 
 def test_ascended_layers_make_a_table(results_folder):
     few = {"blocks": {"3 to 12": 2}, "layers": {"3 to 12": 2}, "progress": False}
-    table = make([balls.TABLE], **few, save_as="few")["few"]
+    table = make(["verify-ball"], **few, save_as="few")["few"]
     assert len(table) == len(SHORT) and set(table.cases) == {4} and table.violations.sum() == 0
     measured = [balls.measure(SHORT[0], block, layers=2)["worst"] for block in range(2)]
     assert table.worst[0] == max(measured) and table.block[0] == measured.index(max(measured))
@@ -269,19 +282,19 @@ def test_ascended_layers_come_near_the_bound_on_a_ball():
     assert all(near[heads, mask] > 0.9 for heads in ("one", "several") for mask in ("none", "causal"))
 
 
-@pytest.mark.parametrize("kind", balls_in_use.CLASSES[::3], ids=lambda kind: "-".join(kind))
+@pytest.mark.parametrize("kind", balls.IN_USE[::3], ids=lambda kind: "-".join(kind))
 def test_ascended_layers_in_use_are_those_of_the_package_and_stay_under_the_bound(kind):
-    drawn, u = balls_in_use.draw(kind, 3, layers=6)
+    drawn, u = balls.draw(kind, 3, layers=6)
     x = u @ drawn.maps()[0].mT
     assert (torch.linalg.vector_norm(x, dim=-1) <= drawn.radius[:, None] * (1 + 1e-12)).all()
     for i in range(6):
         assert torch.allclose(drawn.attention(i)(x[i]), drawn(x)[i], rtol=1e-9, atol=1e-12)
-    row = balls_in_use.measure(kind, 3, layers=6)
+    row = balls.measure(kind, 3, layers=6)
     assert row["violations"] == 0 and 0 < row["worst"] <= 1 and row["cases"] == 6
-    assert balls_in_use.measure(kind, 3, layers=6, factor=0.9 * row["worst"])["violations"] > 0
+    assert balls.measure(kind, 3, layers=6, factor=0.9 * row["worst"])["violations"] > 0
 
 
 def test_ascended_layers_in_use_never_exceed_the_bound():
     stored = results.load("verify-ball-in-use")
-    assert len(stored) == len(balls_in_use.CLASSES) and stored.violations.sum() == 0 and stored.worst.max() <= 1
-    assert set(stored.cases) == {balls_in_use.LAYERS} and stored.cases.sum() == 640
+    assert len(stored) == len(balls.IN_USE) and stored.violations.sum() == 0 and stored.worst.max() <= 1
+    assert set(stored.cases) == {balls.LAYERS_IN_USE} and stored.cases.sum() == 640

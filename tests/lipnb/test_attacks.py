@@ -9,6 +9,7 @@ from cases import extreme_case, random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab import experiments
 from lab.benchmarks import nearby
 from lab.experiments import remeasure, robustness
 from lab.verification import digits, truth
@@ -222,7 +223,9 @@ def test_one_input_attacked_at_all_radii():
 
 def test_stored_windows_are_attacked_again(monkeypatch):
     monkeypatch.setattr(robustness, "PANELS", (({**robustness.MINILM, "masked": False}, (0,), (3, 4)),))
-    settings, units = robustness.TABLES[0].work(texts=("python_reference",), count=1, radii=(1e-3, 0.3), steps=15)
+    settings, units = experiments.TABLES["robustness"].work(
+        texts=("python_reference",), count=1, radii=(1e-3, 0.3), steps=15
+    )
     assert settings["count"] == 1 and len(units) == 2 and sum(unit.size for unit in units) == 4
     table = pd.DataFrame([row for unit in units for row in unit.measure()])
     found = remeasure(table, robustness.again, rows=2, seed=1, by=robustness.PLACE)
