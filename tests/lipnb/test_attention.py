@@ -4,14 +4,10 @@ import inspect
 
 import pytest
 import torch
-from cases import CASES, random_case, relative
+from cases import CASES, normal, random_case, relative
 from torch.nn.functional import scaled_dot_product_attention
 
 from lipnb import Attention
-
-
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -92,7 +88,7 @@ def test_transforms_and_casting():
         ({"query_bias": normal(2, 4)}, "query_bias must have shape"),
         ({"output_bias": normal(5)}, "output_bias must have shape"),
         ({"query": normal(2, 3, 4) * torch.nan}, "query holds NaN"),
-        ({"value": normal(2, 3, 4, dtype=torch.float32)}, "must share one dtype"),
+        ({"value": normal(2, 3, 4).float()}, "must share one dtype"),
         ({"query": torch.ones(2, 3, 4, dtype=torch.int64)}, "floating point"),
         ({"score": "cosine"}, "score must be one of"),
         ({"query": normal(0, 3, 4), "key": normal(0, 3, 4), "value": normal(0, 3, 4)}, "at least one head"),
@@ -111,7 +107,7 @@ def test_bad_parameters_are_said_in_one_sentence(change, sentence):
         (normal(4), None, "x must have shape"),
         (normal(0, 4), None, "holds no token"),
         (normal(5, 4) * torch.inf, None, "x holds NaN or infinite"),
-        (normal(5, 4, dtype=torch.float32), None, "x is torch.float32"),
+        (normal(5, 4).float(), None, "x is torch.float32"),
         ([[1.0, 2.0, 3.0, 4.0]], None, "x must be a torch tensor"),
         (normal(5, 4), torch.ones(4).double(), "one entry per token"),
         (normal(5, 4), torch.ones(2, 5).double(), "weights must have shape"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import random_case
+from cases import normal, random_case
 
 from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz
 from lipnb.bounds import (
@@ -30,10 +30,6 @@ from lipnb.bounds.term_bounds import RoundedLinearization
 def matrices(seed, d=5, m=4):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (m, d), (7, d))]
-
-
-def normal(*shape, seed):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 @pytest.mark.parametrize("masked", [False, True])

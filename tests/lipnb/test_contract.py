@@ -4,15 +4,11 @@ import math
 
 import pytest
 import torch
+from cases import normal
 from hub import tiny_bert
 
 import lipnb
 from lipnb import bounds, corpora, models
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
 
 A, V, X = normal(3, 3), normal(2, 3, seed=1), normal(4, 3, seed=2)
 QUERY, KEY, VALUE, OUTPUT = (normal(*shape, seed=3) for shape in ((2, 2, 3), (2, 2, 3), (2, 2, 3), (2, 3, 2)))

@@ -1,11 +1,11 @@
-"""Closed-form products and the dense blocks against autograd, each way round."""
+"""Closed form and automatic differentiation at their edges; the routes themselves are in `test_routes.py`."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from cases import CASES, random_case, relative
+from cases import random_case, relative
 from scipy.sparse.linalg import svds
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
@@ -13,57 +13,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from lipnb import Attention, AttentionJacobian, AutodiffJacobian, block_norms, certify, local_lipschitz, singular_pair
 from lipnb.jacobian.autodiff import RecordedJacobian
 from lipnb.spectral import start_vectors
-
-
-def pair(case):
-    """The closed form and its autodiff twin at the case's input."""
-    return (
-        AttentionJacobian(case.attention, case.x, case.weights),
-        AutodiffJacobian(lambda x: case.attention(x, case.weights), case.x),
-    )
-
-
-@pytest.mark.parametrize("score", ["dot", "l2"])
-@pytest.mark.parametrize(("seed", "spread"), CASES)
-def test_products_equal_autograd_and_are_adjoint(seed, spread, score):
-    case = random_case(seed, spread=spread, score=score)
-    closed, twin = pair(case)
-    generator = torch.Generator().manual_seed(seed)
-    u = torch.randn(case.x.shape, generator=generator, dtype=torch.float64)
-    w = torch.randn(*case.x.shape[:-1], case.attention.output_width, generator=generator, dtype=torch.float64)
-    assert closed.shape == twin.shape
-    tangent, gradient = closed.jvp(u), closed.vjp(w)
-    assert relative(tangent, twin.jvp(u)) < 1e-10
-    assert relative(gradient, twin.vjp(w)) < 1e-10
-    size = torch.linalg.vector_norm(tangent) * torch.linalg.vector_norm(w)
-    assert abs((tangent * w).sum() - (u * gradient).sum()) <= 1e-12 * size
-
-
-@pytest.mark.parametrize("score", ["dot", "l2"])
-@pytest.mark.parametrize("seed", range(8))
-def test_row_sums_taken_off_entry_by_entry_give_the_same_products(seed, score, monkeypatch):
-    """The way of nearly hard attention, on attention where autograd has all digits."""
-    monkeypatch.setattr("lipnb.jacobian.linearization.NEAR_HARD", 0.0)
-    case = random_case(seed, score=score)
-    closed, twin = pair(case)
-    assert closed.operator().near_hard
-    generator = torch.Generator().manual_seed(seed)
-    u = torch.randn(case.x.shape, generator=generator, dtype=torch.float64)
-    w = torch.randn(*case.x.shape[:-1], case.attention.output_width, generator=generator, dtype=torch.float64)
-    assert relative(closed.jvp(u), twin.jvp(u)) < 1e-10
-    assert relative(closed.vjp(w), twin.vjp(w)) < 1e-10
-
-
-@pytest.mark.parametrize("score", ["dot", "l2"])
-@pytest.mark.parametrize(("seed", "spread"), [(seed, spread) for seed, spread in CASES if seed // 8 % 2 == 0])
-def test_dense_blocks_equal_autograd_and_products(seed, spread, score):
-    case = random_case(seed, spread=spread, score=score)
-    closed, twin = pair(case)
-    dense = closed.dense()
-    assert relative(dense, twin.dense()) < 1e-10
-    n, d = case.x.shape[1:]
-    basis = torch.eye(n * d, dtype=torch.float64).reshape(n * d, 1, n, d).expand(-1, 2, -1, -1)
-    assert relative(closed.jvp(basis).flatten(-2).movedim(0, -1), dense) < 1e-10
 
 
 def test_one_token_and_equal_tokens():

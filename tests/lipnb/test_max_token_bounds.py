@@ -4,15 +4,12 @@ import math
 
 import pytest
 import torch
+from cases import normal
 
 from lipnb import Attention, bounds
 from lipnb.worst_case import fork_input
 
 EYE = torch.eye(3, dtype=torch.float64)
-
-
-def normal(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def dense(f, x):
@@ -32,11 +29,11 @@ def reached(J, rounds=40):
 
 def heads(seed, masked, output):
     """Two heads of width 3 with biases, and tokens."""
-    query, key, value = (normal(seed + k, 2, 2, 3) for k in range(3))
-    joined = normal(seed + 3, 2, 3, 2) if output else None
-    bias = normal(seed + 4, 2, 2)
+    query, key, value = (normal(2, 2, 3, seed=seed + k) for k in range(3))
+    joined = normal(2, 3, 2, seed=seed + 3) if output else None
+    bias = normal(2, 2, seed=seed + 4)
     f = Attention(query, key, value, joined, query_bias=bias, key_bias=bias.flip(0), masked=masked)
-    return f, 2.0 ** (seed % 4 - 2) * normal(seed + 5, 2 + seed % 4, 3)
+    return f, 2.0 ** (seed % 4 - 2) * normal(2 + seed % 4, 3, seed=seed + 5)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -103,7 +100,7 @@ def test_the_norm_of_the_softmax():
 def test_norm_layers():
     for seed in range(20):
         d = 2 + seed % 4
-        gain, x = normal(seed, d), normal(seed + 50, 5, d) * 10 ** (seed % 5 - 3)
+        gain, x = normal(d, seed=seed), normal(5, d, seed=seed + 50) * 10 ** (seed % 5 - 3)
         layers = (
             (True, lambda y, g=gain, d=d: torch.nn.functional.layer_norm(y, (d,), g, None, 1e-3)),
             (False, lambda y, g=gain, d=d: torch.nn.functional.rms_norm(y, (d,), g, 1e-3)),

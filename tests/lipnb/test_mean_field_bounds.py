@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from cases import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,10 +26,6 @@ quickly = settings(derandomize=True, deadline=None, max_examples=60)
 seeds = st.integers(0, 10**6)
 
 
-def normal(seed, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def constant(A, V, x, a):
     return local_lipschitz(Attention.from_matrices(A, V), x, weights=a, method="dense").value.item()
 
@@ -40,15 +37,15 @@ def largest_norm(x):
 @given(seed=seeds, n=st.integers(1, 6), d=st.integers(1, 4), size=st.sampled_from([0.0, 0.01, 0.3, 1.0, 4.0]))
 @quickly
 def test_upper_bounds_hold_for_any_measure(seed, n, d, size):
-    A, V, x = size * normal(seed, d, d), normal(seed + 1, 3, d), normal(seed + 2, n, d)
-    a = (3 * normal(seed + 3, n)).softmax(0)
+    A, V, x = size * normal(d, d, seed=seed), normal(3, d, seed=seed + 1), normal(n, d, seed=seed + 2)
+    a = (3 * normal(n, seed=seed + 3)).softmax(0)
     measured = math.log(constant(A, V, x, a))
     sharp, printed = (bound(A, V, largest_norm(x), log=True) for bound in reversed(UPPER))
     assert measured <= sharp + 1e-9 and sharp <= printed + 1e-9
 
 
 def test_upper_bounds_are_reached_where_nothing_is_attended():
-    V, x, a = normal(0, 3, 2), normal(1, 5, 2), normal(2, 5).softmax(0)
+    V, x, a = normal(3, 2, seed=0), normal(5, 2, seed=1), normal(5, seed=2).softmax(0)
     exact = constant(0 * EYE, V, x, a)
     for bound in UPPER:
         assert bound(0 * EYE, V, 1.7) == pytest.approx(exact, rel=1e-7)
@@ -64,7 +61,7 @@ def weighted_norm(A, V, x, a):
 def test_ascent_does_not_pass_the_sharp_bound(heat):
     """Matrices, points and weights climb from a two-Dirac measure; the norms of A and of the points are held."""
     x, a = two_diracs(-heat * EYE[:1, :1], 1.0, share=1 / 3)
-    x = torch.cat([x, 0.1 * normal(2, 2, 1)], 1)
+    x = torch.cat([x, 0.1 * normal(2, 1, seed=2)], 1)
     free = [one.clone().requires_grad_() for one in (-EYE, EYE, x, a.log())]
     climber = torch.optim.Adam(free, lr=0.03)
     reached = []
@@ -190,9 +187,15 @@ def test_no_real_eigenvalue_no_lower_bound():
 def case_of_heads(seed, *, masked):
     """Heads, tokens, and the smallest gap between the two best scores of a token."""
     h, n, d = 1 + seed % 3, 2 + seed % 6, 3
-    output = None if seed % 4 == 1 else normal(seed + 3, h, 4, 3)
-    f = Attention(normal(seed, h, 2, d), normal(seed + 1, h, 2, d), normal(seed + 2, h, 3, d), output, masked=masked)
-    x = normal(seed + 4, n, d)
+    output = None if seed % 4 == 1 else normal(h, 4, 3, seed=seed + 3)
+    f = Attention(
+        normal(h, 2, d, seed=seed),
+        normal(h, 2, d, seed=seed + 1),
+        normal(h, 3, d, seed=seed + 2),
+        output,
+        masked=masked,
+    )
+    x = normal(n, d, seed=seed + 4)
     query, key, _ = f.project(x)
     scores = query @ key.mT
     if masked:
@@ -216,7 +219,7 @@ def test_the_limit_is_that_of_scaled_tokens(masked):
 @pytest.mark.parametrize("seed", range(12))
 def test_one_head_counts_followers_and_the_rate_is_explicit(seed):
     n, d = 2 + seed % 6, 3
-    A, V, x = normal(seed, d, d), normal(seed + 50, 2, d), normal(seed + 99, n, d)
+    A, V, x = normal(d, d, seed=seed), normal(2, d, seed=seed + 50), normal(n, d, seed=seed + 99)
     f = Attention.from_matrices(A, V)
     followers = torch.bincount((x @ A.T @ x.T).argmax(1)).max().item()
     size = torch.linalg.matrix_norm(V, 2).item()
@@ -241,9 +244,9 @@ def test_biases_do_not_matter_in_the_limit():
         f.key,
         f.value,
         f.output,
-        query_bias=normal(1, f.heads, 2),
-        key_bias=normal(2, f.heads, 2),
-        value_bias=normal(3, f.heads, 3),
+        query_bias=normal(f.heads, 2, seed=1),
+        key_bias=normal(f.heads, 2, seed=2),
+        value_bias=normal(f.heads, 3, seed=3),
     )
     limit = large_radius_limit(f, x).item()
     assert large_radius_limit(biased, x).item() == pytest.approx(limit, rel=1e-12)
@@ -266,7 +269,7 @@ def test_ties_are_refused():
 
 @pytest.mark.parametrize("case", range(len(MATRICES)))
 def test_another_value_matrix_multiplies_the_lower_bound(case):
-    A, V = MATRICES[case], normal(case, 3, 2)
+    A, V = MATRICES[case], normal(3, 2, seed=case)
     _, u = eigenvector(A)
     for s in (0.3, 3.0, 30.0):
         R = math.sqrt(s / growth_rate(A))

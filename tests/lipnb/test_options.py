@@ -4,15 +4,11 @@ import math
 
 import pytest
 import torch
-from cases import random_case, relative
+from cases import normal, random_case, relative
 
 from lipnb import Attention, local_lipschitz
 
 GRID = [(seed, spread) for seed in (2, 4, 5, 9, 10) for spread in (0.3, 1.0, 4.0)]
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def dense(attention, x, weights=None):

@@ -81,6 +81,7 @@ def test_separable_products_equal_autograd_and_are_adjoint(seed, shape, weighted
 def test_tiled_products_equal_closed_form(seed):
     case = random_case(seed, n=37)
     attention, x = case.attention, case.x[0]
+    attention = attention.replace(window=(None, 3, 40)[seed // 2 % 3] if attention.masked else None)
     weights = None if case.weights is None else case.weights[0]
     tiled, closed = TiledJacobian(attention, x, weights, tile=8), AttentionJacobian(attention, x, weights)
     generator = torch.Generator().manual_seed(seed)

@@ -1,93 +1,12 @@
-"""The cached products: J^T J in one go, token weights, parts of a batch, other precisions and other units."""
+"""The cached products: parts of a batch, other precisions, other units, and where a solve starts."""
 
 import math
 
 import pytest
 import torch
-from cases import CASES, random_case, relative
+from cases import normal, random_case, relative
 
 from lipnb import Attention, AttentionJacobian, local_lipschitz, singular_pair
-from lipnb.jacobian import Linearization
-
-PLAIN = [(seed, spread) for seed, spread in CASES if spread != 0.3]
-
-
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def symmetrised(case):
-    """The dense matrix D^{1/2} J D^{-1/2} of each sequence; J itself without weights."""
-    dense = AttentionJacobian(case.attention, case.x, case.weights).dense()
-    if case.weights is None:
-        return dense
-    root = case.weights.sqrt()
-    rows = root.repeat_interleave(case.attention.output_width, -1)
-    return rows[..., :, None] * dense / root.repeat_interleave(case.x.shape[-1], -1)[..., None, :]
-
-
-@pytest.mark.parametrize(("seed", "spread"), PLAIN)
-def test_gram_is_vjp_of_jvp(seed, spread):
-    """J^T J u; with weights D^{-1/2} J^T D J D^{-1/2} u."""
-    case = random_case(seed, spread=spread)
-    jacobian = AttentionJacobian(case.attention, case.x, case.weights)
-    u = normal(3, *case.x.shape, seed=seed)
-    if case.weights is None:
-        expected = jacobian.vjp(jacobian.jvp(u))
-    else:
-        a = case.weights[..., None]
-        expected = jacobian.vjp(a * jacobian.jvp(u / a.sqrt())) / a.sqrt()
-    assert relative(jacobian.gram(u), expected) < 1e-11
-    flat = jacobian.operator()
-    one = flat.gram(u[1].flatten(1)).view_as(case.x) * flat.unit**2
-    assert relative(one, expected[1]) < 1e-11
-
-
-@pytest.mark.parametrize("seed", [seed for seed in range(24) if seed // 8 % 2 == 0])
-def test_gram_is_that_of_the_dense_matrix(seed):
-    case = random_case(seed)
-    dense, u = symmetrised(case), normal(*case.x.shape, seed=seed)
-    expected = (dense.mT @ (dense @ u.flatten(1)[..., None])).view_as(u)
-    assert relative(AttentionJacobian(case.attention, case.x, case.weights).gram(u), expected) < 1e-11
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_the_plain_products_of_a_linearization_are_those_of_the_matrix(seed):
-    case = random_case(seed)
-    at, J = (
-        Linearization.of(case.attention, case.x, case.weights),
-        AttentionJacobian(case.attention, case.x, case.weights),
-    )
-    u, w = normal(*case.x.shape, seed=seed), normal(*case.attention(case.x).shape, seed=seed + 1)
-    assert relative(at.jvp(u), J.jvp(u)) < 1e-12 and relative(at.vjp(w), J.vjp(w)) < 1e-12
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("m", [None, 1, 3, 9, 12, 40])
-def test_output_widths_of_any_size(m, biased, masked):
-    """h v = 12: fewer output coordinates, as many, and more."""
-    h, k, v, d, n = 3, 2, 4, 5, 6
-    biases = (
-        {"query_bias": normal(h, k, seed=4), "key_bias": normal(h, k, seed=5), "value_bias": normal(h, v, seed=6)}
-        if biased
-        else {}
-    )
-    attention = Attention(
-        normal(h, k, d, seed=1),
-        normal(h, k, d, seed=2),
-        normal(h, v, d, seed=3),
-        None if m is None else normal(h, m, v, seed=7),
-        masked=masked,
-        **biases,
-    )
-    jacobian = AttentionJacobian(attention, normal(2, n, d))
-    dense, u = jacobian.dense(), normal(2, n, d, seed=8)
-    w = normal(2, n, attention.output_width, seed=9)
-    image = dense @ u.flatten(1)[..., None]
-    assert relative(jacobian.jvp(u).flatten(1), image[..., 0]) < 1e-12
-    assert relative(jacobian.vjp(w).flatten(1), (dense.mT @ w.flatten(1)[..., None])[..., 0]) < 1e-12
-    assert relative(jacobian.gram(u).flatten(1), (dense.mT @ image)[..., 0]) < 1e-12
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from cases import relative
+from cases import normal, relative
 
 from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, AttentionJacobian, certify, local_lipschitz
@@ -17,10 +17,6 @@ from lipnb.jacobian.streamed import StreamedGram
 from lipnb.jacobian.weights import ScaledWeights
 
 NAMES = ("query", "key", "value", "output", "query_bias", "value_bias", "output_bias")
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def parts(seed=0, n=20, h=2, k=3, d=4):

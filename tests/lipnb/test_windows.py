@@ -4,21 +4,15 @@ import math
 
 import pytest
 import torch
-from cases import relative
+from cases import normal, relative
 from test_families import LLAMA, loaded, some_input, written
 
-from lab.benchmarks.tiled import TiledJacobian
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz, models
 from lipnb.jacobian.separable import SeparableJacobian, separable_pays
-from lipnb.jacobian.streamed import StreamedGram
 from lipnb.scanning import catalogue
 from lipnb.scanning.measure import self_check
 
 WINDOWS = [(n, w) for n in (1, 5, 23) for w in (1, 2, 7, 22, 23, 40)]
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def windowed(w, seed=0, *, h=2, k=3, d=4, score="dot"):
@@ -82,39 +76,6 @@ def test_outputs_and_probabilities(n, w, weighted):
         assert torch.equal(f(x, weights), f.replace(window=None)(x, weights))
     elif n > 1:
         assert relative(f(x, weights), f.replace(window=None)(x, weights)) > 1e-3
-
-
-@pytest.mark.parametrize("score", ["dot", "l2"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("w", [1, 2, 6, 19, 30])
-def test_every_route_has_the_jacobian_of_autograd(w, weighted, score):
-    n, d = 20, 4
-    f, x = windowed(w, seed=w, score=score), normal(n, d, seed=77)
-    a = normal(n, seed=78).exp() if weighted else None
-    J = torch.func.jacrev(lambda x: by_hand(f, x, a))(x).flatten(2).flatten(0, 1)
-    jacobian, u, y = AttentionJacobian(f, x, a), normal(n, d, seed=5), normal(n, 5, seed=6)
-    assert relative(jacobian.dense(), J) < 1e-11
-    assert relative(jacobian.jvp(u).flatten(), J @ u.flatten()) < 1e-11
-    assert relative(jacobian.vjp(y).flatten(), J.mT @ y.flatten()) < 1e-11
-    root = torch.ones(n, dtype=x.dtype) if a is None else a.sqrt()
-    M = root.repeat_interleave(5)[:, None] * J / root.repeat_interleave(d)
-    gram = (M.mT @ (M @ u.flatten())).view_as(u)
-    assert relative(jacobian.gram(u), gram) < 1e-11
-    for rows in (1, 3, 16, 20):
-        streamed = StreamedGram(f, x[None], None if a is None else a[None], rows=rows)
-        assert relative(streamed.gram(u[None].flatten(1)).view_as(u) * streamed.unit**2, gram) < 1e-11
-    if score == "dot":
-        some = torch.tensor([17, 3, 4, 11])
-        for tile, chosen in ((2, None), (5, some), (256, some)):
-            tiled = TiledJacobian(f, x, a, tile=tile, rows=chosen)
-            image = (J @ u.flatten()).view(n, 5)
-            assert relative(tiled.jvp(u), image if chosen is None else image[chosen]) < 1e-11
-        assert relative(TiledJacobian(f, x, a, tile=3).vjp(y).flatten(), J.mT @ y.flatten()) < 1e-11
-    if a is None:
-        assert relative(jacobian.infinity_norm(), J.abs().sum(1).max()) < 1e-11
-    norm = torch.linalg.matrix_norm(M, 2)
-    for options in ({}, {"memory": 1}, {"method": "dense"}, {"method": "power", "rtol": 1e-10}):
-        assert relative(local_lipschitz(f, x, weights=a, **{"rtol": 1e-8, **options}).value, norm) < 1e-6, options
 
 
 def test_a_separable_kernel_is_refused_and_not_chosen():
