@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import relative
+from cases import normal, relative
 from hub import given
 from torch.func import jacrev, jvp, vmap
 from transformers import LlamaConfig
@@ -33,17 +33,17 @@ def load(folder, model_type, changes=None, **options):
     return models.load(folder, **{"dtype": torch.float64, **options})
 
 
-@pytest.mark.parametrize("model_type", families.SMALL)
-def test_outputs_blocks_and_jacobians_are_those_of_the_library(model_type):
-    found = families.measure(model_type, 0)
-    assert found["outcome"] == "right" and found["error"] < 1e-12, found
+def test_outputs_blocks_and_jacobians_are_those_of_the_library():
+    for model_type in families.SMALL:
+        found = families.measure(model_type, 0)
+        assert found["outcome"] == "right" and found["error"] < 1e-12, found
 
 
-@pytest.mark.parametrize(("model_type", "seed"), [("modernbert", 1), ("opt", 3), ("gemma3_text", 4), ("phi", 1)])
-def test_drawn_switches_are_right_or_refused(model_type, seed):
-    found = families.measure(model_type, seed)
-    assert found["outcome"] in ("right", "refused"), found
-    assert (found["outcome"] == "refused") == bool(found["sentence"])
+def test_drawn_switches_are_right_or_refused():
+    for model_type, seed in [("modernbert", 1), ("opt", 3), ("gemma3_text", 4), ("phi", 1)]:
+        found = families.measure(model_type, seed)
+        assert found["outcome"] in ("right", "refused"), found
+        assert (found["outcome"] == "refused") == bool(found["sentence"])
 
 
 def test_of_all_stored_configurations_none_is_wrong():
@@ -280,7 +280,7 @@ def test_another_family_goes_by_its_own_modules(model_type, tmp_path):
     J = jacrev(f)(x[0]).flatten(2).flatten(0, 1)
     found = local_lipschitz(f, x, rtol=1e-6)  # float32 in a part of some resolves no less
     assert found.route == "autodiff" and relative(found.value[0], torch.linalg.matrix_norm(J, 2)) < 2e-6
-    u = torch.randn(3, 7, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    u = normal(3, 7, 32)
     products = vmap(lambda u: jvp(f, (x[0],), (u,))[1])(u)
     # softmax and rotations in float32 limit both
     assert relative(products.flatten(1), u.flatten(1) @ J.T) < 1e-5
@@ -360,30 +360,33 @@ def test_rotations_are_computed_in_float32_whatever_the_type(tmp_path):
     assert entries["model_type"] == "llama"
 
 
-@pytest.mark.parametrize("window", [1, 3, 9])
-def test_a_window_on_both_sides(window):
-    generator, n = torch.Generator().manual_seed(0), 8
-    parts = [torch.randn(2, 3, 4, generator=generator, dtype=torch.float64) for _ in range(3)]
-    f, x = models.model.Attention(*parts, window=window), torch.randn(n, 4, generator=generator, dtype=torch.float64)
-    places = torch.arange(n)
-    assert torch.equal(f.hidden(n), (places - places[:, None]).abs() >= window)
-    hidden = f.hidden(n)
-    for first in range(n):
-        for last in range(first + 1, n + 1):
-            used = (~hidden[first:last]).any(0).nonzero()
-            assert f.seen(n, first, last) == slice(used.min().item(), used.max().item() + 1)
-    logits = torch.einsum("nd,hkd,hke,me->hnm", x, parts[0], parts[1], x) * 3**-0.5
-    P = logits.masked_fill(hidden, -torch.inf).softmax(-1)
-    assert relative(f(x), torch.einsum("hnm,md,hvd->nhv", P, x, parts[2]).flatten(1)) < 1e-13
-    J, u = jacrev(f)(x).flatten(2).flatten(0, 1), x.flip(0).reshape(1, -1)
-    assert relative(AttentionJacobian(f, x).dense(), J) < 1e-12
-    streamed = StreamedGram(f, x[None], rows=3)
-    assert relative(streamed.gram(u) * streamed.unit**2, u @ J.T @ J) < 1e-12
-    assert f"window {window}" in repr(f) and f.replace(window=None).more == ()
-    bracket, norm = certify(f, x, columns=0), torch.linalg.matrix_norm(J, 2)
-    assert bracket.lower <= norm * (1 + 1e-12) and norm <= bracket.upper < 10 * norm
-    with pytest.raises(ValueError, match="a window on both sides"):
-        bounds.ball_upper(f, n, 1.0)
+def test_a_window_on_both_sides():
+    for window in [1, 3, 9]:
+        generator, n = torch.Generator().manual_seed(0), 8
+        parts = [torch.randn(2, 3, 4, generator=generator, dtype=torch.float64) for _ in range(3)]
+        f, x = (
+            models.model.Attention(*parts, window=window),
+            torch.randn(n, 4, generator=generator, dtype=torch.float64),
+        )
+        places = torch.arange(n)
+        assert torch.equal(f.hidden(n), (places - places[:, None]).abs() >= window)
+        hidden = f.hidden(n)
+        for first in range(n):
+            for last in range(first + 1, n + 1):
+                used = (~hidden[first:last]).any(0).nonzero()
+                assert f.seen(n, first, last) == slice(used.min().item(), used.max().item() + 1)
+        logits = torch.einsum("nd,hkd,hke,me->hnm", x, parts[0], parts[1], x) * 3**-0.5
+        P = logits.masked_fill(hidden, -torch.inf).softmax(-1)
+        assert relative(f(x), torch.einsum("hnm,md,hvd->nhv", P, x, parts[2]).flatten(1)) < 1e-13
+        J, u = jacrev(f)(x).flatten(2).flatten(0, 1), x.flip(0).reshape(1, -1)
+        assert relative(AttentionJacobian(f, x).dense(), J) < 1e-12
+        streamed = StreamedGram(f, x[None], rows=3)
+        assert relative(streamed.gram(u) * streamed.unit**2, u @ J.T @ J) < 1e-12
+        assert f"window {window}" in repr(f) and f.replace(window=None).more == ()
+        bracket, norm = certify(f, x, columns=0), torch.linalg.matrix_norm(J, 2)
+        assert bracket.lower <= norm * (1 + 1e-12) and norm <= bracket.upper < 10 * norm
+        with pytest.raises(ValueError, match="a window on both sides"):
+            bounds.ball_upper(f, n, 1.0)
 
 
 SPARSE = {

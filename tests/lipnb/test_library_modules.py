@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
-from cases import relative
+from cases import normal, relative
 from torch.func import jacrev
 from transformers.models.cohere import modeling_cohere as cohere
 from transformers.models.gemma2 import modeling_gemma2 as gemma2
@@ -191,7 +191,7 @@ MODULES = {
 def twin(request):
     """A module as a function, our map of it, tokens, and the Jacobian of the module by automatic differentiation."""
     theirs, given = MODULES[request.param]()
-    f, x = Attention(**given), torch.randn(N, 24, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    f, x = Attention(**given), normal(N, 24, seed=1)
     with exactly():
         y, J = theirs(x), jacrev(theirs)(x).flatten(2).flatten(0, 1)
     return SimpleNamespace(f=f, x=x, y=y, J=J)

@@ -49,28 +49,31 @@ def test_random_inputs_near_and_far_from_the_origin(seed, n, d, m, size, far, ma
     never_below(A, V, size * x + far * shift, masked)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("n", [2, 3, 7, 25])
-def test_structured_inputs(n, masked):
-    for A in (EYE, -EYE, torch.diag(torch.tensor([-1.0, 0.2, 3.0], dtype=torch.float64))):
-        for R in (0.1, 1.0, 2.0, 6.0):
-            never_below(A, EYE, tight_input(A, n, R), masked)
-            if n % 2 and n > 1:
-                never_below(A, EYE, quadratic_input(n, R, [1.0, 0.0, 0.0]), masked)
-                never_below(A, EYE, quadratic_input(n, R, [0.0, 1.0, 1.0]).flip(0), masked)  # the last token at 0
+def test_structured_inputs():
+    for masked in [False, True]:
+        for n in [2, 3, 7, 25]:
+            for A in (EYE, -EYE, torch.diag(torch.tensor([-1.0, 0.2, 3.0], dtype=torch.float64))):
+                for R in (0.1, 1.0, 2.0, 6.0):
+                    never_below(A, EYE, tight_input(A, n, R), masked)
+                    if n % 2 and n > 1:
+                        never_below(A, EYE, quadratic_input(n, R, [1.0, 0.0, 0.0]), masked)
+                        never_below(
+                            A, EYE, quadratic_input(n, R, [0.0, 1.0, 1.0]).flip(0), masked
+                        )  # the last token at 0
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("R", [0.3, 1.0, 2.5])
-def test_inputs_climbed_to_by_gradient_ascent(R, masked):
-    for seed in range(3):
-        generator = torch.Generator().manual_seed(seed)
-        A, V, x = (
-            torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 2), (3, 2), (4, 4, 2))
-        )
-        best, found = climb(Attention.from_matrices(A, V, masked=masked), R * x, R, steps=40)
-        never_below(A, V, best, masked)
-        assert (found <= general_upper_sharp(A, V, 4, R)).all()
+def test_inputs_climbed_to_by_gradient_ascent():
+    for masked in [False, True]:
+        for R in [0.3, 1.0, 2.5]:
+            for seed in range(3):
+                generator = torch.Generator().manual_seed(seed)
+                A, V, x = (
+                    torch.randn(*shape, generator=generator, dtype=torch.float64)
+                    for shape in ((2, 2), (3, 2), (4, 4, 2))
+                )
+                best, found = climb(Attention.from_matrices(A, V, masked=masked), R * x, R, steps=40)
+                never_below(A, V, best, masked)
+                assert (found <= general_upper_sharp(A, V, 4, R)).all()
 
 
 def test_the_formulas_are_what_they_say():
@@ -128,15 +131,15 @@ def from_distances(A, V, x, both_sides):
     return math.sqrt(3 * ((reach * r) ** 2 * (n + 1) + n)) * torch.linalg.matrix_norm(V, 2).item()
 
 
-@pytest.mark.parametrize(("a", "fails"), [(2.0, False), (2.1, True), (50.0, True)])
-def test_the_form_from_distances_needs_both_sides(a, fails):
-    plane = torch.eye(2, dtype=torch.float64)
-    A, x = a * torch.outer(plane[0], plane[1]), torch.stack([plane[0], -plane[0]])
-    measured = exact(A, plane, x).item()
-    assert measured == pytest.approx((a + math.sqrt(a * a + 4)) / 2)
-    assert (measured > from_distances(A, plane, x, both_sides=False)) == fails
-    assert measured <= from_distances(A, plane, x, both_sides=True)
-    assert measured <= spread_upper(A, plane, x).item()
+def test_the_form_from_distances_needs_both_sides():
+    for a, fails in [(2.0, False), (2.1, True), (50.0, True)]:
+        plane = torch.eye(2, dtype=torch.float64)
+        A, x = a * torch.outer(plane[0], plane[1]), torch.stack([plane[0], -plane[0]])
+        measured = exact(A, plane, x).item()
+        assert measured == pytest.approx((a + math.sqrt(a * a + 4)) / 2)
+        assert (measured > from_distances(A, plane, x, both_sides=False)) == fails
+        assert measured <= from_distances(A, plane, x, both_sides=True)
+        assert measured <= spread_upper(A, plane, x).item()
 
 
 @some
@@ -159,28 +162,27 @@ def test_any_centre_is_valid_and_the_one_taken_is_good():
         assert (measured <= found).all() and (best <= found * 1.01).all()
 
 
-@pytest.mark.parametrize("bound", [column_upper, spread_upper])
-@pytest.mark.parametrize(
-    ("A", "V", "x", "sentence"),
-    [
-        (EYE[:2], EYE, EYE, "A must be square"),
-        (EYE, EYE[:, :2], EYE, "V of shape"),
-        (EYE * torch.nan, EYE, EYE, "NaN"),
-        (EYE, EYE, EYE[0], "x must have shape"),
-        (EYE, EYE, EYE[:, :2], "x must have shape"),
-        (EYE, EYE, EYE * torch.inf, "x holds NaN"),
-    ],
-)
-def test_bad_input_gives_its_sentence(bound, A, V, x, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        bound(A, V, x)
+def test_bad_input_gives_its_sentence():
+    for bound in [column_upper, spread_upper]:
+        for A, V, x, sentence in [
+            (EYE[:2], EYE, EYE, "A must be square"),
+            (EYE, EYE[:, :2], EYE, "V of shape"),
+            (EYE * torch.nan, EYE, EYE, "NaN"),
+            (EYE, EYE, EYE[0], "x must have shape"),
+            (EYE, EYE, EYE[:, :2], "x must have shape"),
+            (EYE, EYE, EYE * torch.inf, "x holds NaN"),
+        ]:
+            with pytest.raises(ValueError, match=sentence):
+                bound(A, V, x)
 
 
-@pytest.mark.parametrize("bound", [general_upper, general_upper_sharp])
-@pytest.mark.parametrize(
-    ("n", "R", "sentence"),
-    [(0, 1.0, "n must be"), (1.5, 1.0, "n must be"), (2, -1.0, "R must be"), (2, math.nan, "R must be")],
-)
-def test_bad_sizes_give_their_sentence(bound, n, R, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        bound(EYE, EYE, n, R)
+def test_bad_sizes_give_their_sentence():
+    for bound in [general_upper, general_upper_sharp]:
+        for n, R, sentence in [
+            (0, 1.0, "n must be"),
+            (1.5, 1.0, "n must be"),
+            (2, -1.0, "R must be"),
+            (2, math.nan, "R must be"),
+        ]:
+            with pytest.raises(ValueError, match=sentence):
+                bound(EYE, EYE, n, R)

@@ -131,21 +131,21 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("wrong", FAULTS)
-def test_wrong_implementations_fail(wrong):
-    assert caught(wrong) >= FAULTS[wrong]
+def test_wrong_implementations_fail():
+    for wrong in FAULTS:
+        assert caught(wrong) >= FAULTS[wrong]
 
 
-@pytest.mark.parametrize("case", MOVING, ids=lambda case: case.name)
-def test_no_input_of_the_ball_exceeds_the_largest_constant(case):
-    generator = torch.Generator().manual_seed(0)
-    radius = case.radius or 3.0
-    x = torch.randn(4000, *case.x.shape, generator=generator, dtype=torch.float64)
-    length = radius * torch.rand(4000, 1, 1, generator=generator, dtype=torch.float64)
-    tried = local_lipschitz(case.attention, x / x.norm(dim=-1, keepdim=True) * length, method="dense").value
-    climbed = climb(case.attention, x[:8], radius, steps=100)[1]
-    assert tried.max() <= case.value * (1 + 1e-12) and climbed.max() <= case.value * (1 + 1e-12)
-    assert climbed.max() >= case.value * (1 - 1e-4)
+def test_no_input_of_the_ball_exceeds_the_largest_constant():
+    for case in MOVING:
+        generator = torch.Generator().manual_seed(0)
+        radius = case.radius or 3.0
+        x = torch.randn(4000, *case.x.shape, generator=generator, dtype=torch.float64)
+        length = radius * torch.rand(4000, 1, 1, generator=generator, dtype=torch.float64)
+        tried = local_lipschitz(case.attention, x / x.norm(dim=-1, keepdim=True) * length, method="dense").value
+        climbed = climb(case.attention, x[:8], radius, steps=100)[1]
+        assert tried.max() <= case.value * (1 + 1e-12) and climbed.max() <= case.value * (1 + 1e-12)
+        assert climbed.max() >= case.value * (1 - 1e-4)
 
 
 def test_the_file_is_what_the_command_makes():

@@ -39,21 +39,21 @@ def by_hand(f, x, weights=None):
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize(("n", "w"), WINDOWS)
-def test_what_is_hidden(n, w):
-    f = windowed(w)
-    expected = torch.tensor([[not i - w < j <= i for j in range(n)] for i in range(n)])
-    assert torch.equal(f.hidden(n), expected)
-    assert torch.equal(f.replace(window=None).hidden(n), torch.ones(n, n, dtype=torch.bool).triu(1))
-    assert f.replace(masked=False, window=None).hidden(n) is None
-    for rows, columns in ((slice(1, 4), slice(0, 3)), (torch.tensor([n - 1, 0]), slice(None))):
-        assert torch.equal(f.hidden(n, rows, columns), expected[rows][:, columns])
-    for first in range(n):
-        for last in range(first + 1, n + 1):
-            for g in (f, f.replace(window=None), f.replace(masked=False, window=None)):
-                shown = torch.ones(n, n, dtype=torch.bool) if g.hidden(n) is None else ~g.hidden(n)
-                used = shown[first:last].any(0).nonzero()
-                assert g.seen(n, first, last) == slice(used.min().item(), used.max().item() + 1)
+def test_what_is_hidden():
+    for n, w in WINDOWS:
+        f = windowed(w)
+        expected = torch.tensor([[not i - w < j <= i for j in range(n)] for i in range(n)])
+        assert torch.equal(f.hidden(n), expected)
+        assert torch.equal(f.replace(window=None).hidden(n), torch.ones(n, n, dtype=torch.bool).triu(1))
+        assert f.replace(masked=False, window=None).hidden(n) is None
+        for rows, columns in ((slice(1, 4), slice(0, 3)), (torch.tensor([n - 1, 0]), slice(None))):
+            assert torch.equal(f.hidden(n, rows, columns), expected[rows][:, columns])
+        for first in range(n):
+            for last in range(first + 1, n + 1):
+                for g in (f, f.replace(window=None), f.replace(masked=False, window=None)):
+                    shown = torch.ones(n, n, dtype=torch.bool) if g.hidden(n) is None else ~g.hidden(n)
+                    used = shown[first:last].any(0).nonzero()
+                    assert g.seen(n, first, last) == slice(used.min().item(), used.max().item() + 1)
 
 
 def test_it_is_the_window_of_the_library_of_models():
@@ -64,18 +64,18 @@ def test_it_is_the_window_of_the_library_of_models():
         assert torch.equal(windowed(w).hidden(30), ~theirs)
 
 
-@pytest.mark.parametrize(("n", "w"), WINDOWS)
-@pytest.mark.parametrize("weighted", [False, True])
-def test_outputs_and_probabilities(n, w, weighted):
-    f, x = windowed(w, seed=n + w), normal(n, 4, seed=77)
-    weights = normal(n, seed=78).exp() if weighted else None
-    assert relative(f(x, weights), by_hand(f, x, weights)) < 1e-13
-    P = f.probabilities(x, weights)
-    assert (P[:, f.hidden(n)] == 0).all() and (P[:, ~f.hidden(n)] > 0).all()
-    if w >= n:
-        assert torch.equal(f(x, weights), f.replace(window=None)(x, weights))
-    elif n > 1:
-        assert relative(f(x, weights), f.replace(window=None)(x, weights)) > 1e-3
+def test_outputs_and_probabilities():
+    for n, w in WINDOWS:
+        for weighted in [False, True]:
+            f, x = windowed(w, seed=n + w), normal(n, 4, seed=77)
+            weights = normal(n, seed=78).exp() if weighted else None
+            assert relative(f(x, weights), by_hand(f, x, weights)) < 1e-13
+            P = f.probabilities(x, weights)
+            assert (P[:, f.hidden(n)] == 0).all() and (P[:, ~f.hidden(n)] > 0).all()
+            if w >= n:
+                assert torch.equal(f(x, weights), f.replace(window=None)(x, weights))
+            elif n > 1:
+                assert relative(f(x, weights), f.replace(window=None)(x, weights)) > 1e-3
 
 
 def test_a_separable_kernel_is_refused_and_not_chosen():
@@ -86,29 +86,29 @@ def test_a_separable_kernel_is_refused_and_not_chosen():
     assert local_lipschitz(f, x, memory=1).route == "streamed"
 
 
-@pytest.mark.parametrize(("window", "masked"), [(0, True), (-1, True), (2.0, True), ("4", True), (True, False)])
-def test_what_is_no_window(window, masked):
-    with pytest.raises(ValueError, match="window must be None or how many tokens each one sees on a side"):
-        windowed(2).replace(window=window, masked=masked)
+def test_what_is_no_window():
+    for window, masked in [(0, True), (-1, True), (2.0, True), ("4", True), (True, False)]:
+        with pytest.raises(ValueError, match="window must be None or how many tokens each one sees on a side"):
+            windowed(2).replace(window=window, masked=masked)
 
 
 def test_the_window_stands_in_the_representation_and_survives_a_move():
     assert "window 3" in repr(windowed(3)) and windowed(3).to(dtype=torch.float32).window == 3
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_bounds_that_read_the_map_hold_with_a_window(seed):
-    f, x = windowed(1 + seed % 5, seed=10 * seed), (0.3 + seed / 4) * normal(9, 4, seed=99 + seed)
-    norm = torch.linalg.matrix_norm(AttentionJacobian(f, x).dense(), 2).item()
-    R, prepared = x.norm(dim=-1).max().item(), bounds.head_norms(f)
-    found = {**bounds.heads_at_input(f, prepared, x), **bounds.heads_on_ball(prepared, len(x), R, True)}
-    assert set(found) >= {"spread", "column", "yudin", "general"}
-    for name in ("spread", "column", "yudin", "general", "general_sharp"):
-        assert math.log(norm) <= found[name] + 1e-9, name
-    assert norm <= bounds.yudin_upper(f.replace(query_bias=None), x) * (1 + 1e-9) or f.heads > 1
-    wider, tokens = bounds.without_query_bias(f, x, 1.0)
-    assert wider.window == f.window and relative(wider(tokens), f(x)) < 1e-12
-    assert norm <= torch.linalg.matrix_norm(AttentionJacobian(wider, tokens).dense(), 2).item() * (1 + 1e-9)
+def test_bounds_that_read_the_map_hold_with_a_window():
+    for seed in range(12):
+        f, x = windowed(1 + seed % 5, seed=10 * seed), (0.3 + seed / 4) * normal(9, 4, seed=99 + seed)
+        norm = torch.linalg.matrix_norm(AttentionJacobian(f, x).dense(), 2).item()
+        R, prepared = x.norm(dim=-1).max().item(), bounds.head_norms(f)
+        found = {**bounds.heads_at_input(f, prepared, x), **bounds.heads_on_ball(prepared, len(x), R, True)}
+        assert set(found) >= {"spread", "column", "yudin", "general"}
+        for name in ("spread", "column", "yudin", "general", "general_sharp"):
+            assert math.log(norm) <= found[name] + 1e-9, name
+        assert norm <= bounds.yudin_upper(f.replace(query_bias=None), x) * (1 + 1e-9) or f.heads > 1
+        wider, tokens = bounds.without_query_bias(f, x, 1.0)
+        assert wider.window == f.window and relative(wider(tokens), f(x)) < 1e-12
+        assert norm <= torch.linalg.matrix_norm(AttentionJacobian(wider, tokens).dense(), 2).item() * (1 + 1e-9)
 
 
 def test_a_scan_states_no_bound_that_is_not_proved_for_windows():
@@ -120,17 +120,19 @@ def test_a_scan_states_no_bound_that_is_not_proved_for_windows():
         assert set(catalogue.evaluate(f, catalogue.prepare(f), x)) == set(keys)
 
 
-@pytest.mark.parametrize("w", [1, 2, 4, 8])
-def test_the_limit_at_large_radius(w):
-    f, x = windowed(w, seed=3, h=1, d=3).replace(query_bias=None), normal(8, 3, seed=40 + w)
-    chosen = bounds.chosen_tokens(f, x)
-    place = torch.arange(8)
-    assert ((chosen <= place) & (chosen > place - w)).all()
-    for far in (1e3, 1e4):
-        measured = torch.linalg.matrix_norm(AttentionJacobian(f, far * x).dense(), 2)
-        assert relative(measured, bounds.large_radius_limit(f, x)) < 1e-6
-    if w < 4:
-        assert relative(bounds.large_radius_limit(f, x), bounds.large_radius_limit(f.replace(window=None), x)) > 1e-3
+def test_the_limit_at_large_radius():
+    for w in [1, 2, 4, 8]:
+        f, x = windowed(w, seed=3, h=1, d=3).replace(query_bias=None), normal(8, 3, seed=40 + w)
+        chosen = bounds.chosen_tokens(f, x)
+        place = torch.arange(8)
+        assert ((chosen <= place) & (chosen > place - w)).all()
+        for far in (1e3, 1e4):
+            measured = torch.linalg.matrix_norm(AttentionJacobian(f, far * x).dense(), 2)
+            assert relative(measured, bounds.large_radius_limit(f, x)) < 1e-6
+        if w < 4:
+            assert (
+                relative(bounds.large_radius_limit(f, x), bounds.large_radius_limit(f.replace(window=None), x)) > 1e-3
+            )
 
 
 MODELS = {
@@ -174,25 +176,25 @@ def of_the_network(model, ids, layer):
     return seen[0]["hidden_states"][0], lambda x: module(hidden_states=x[None], **rest)[0][0]
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("layer", [0, 1])
-def test_the_constant_is_that_of_the_networks_own_module(folders, name, layer):
+def test_the_constant_is_that_of_the_networks_own_module(folders):
     """24 tokens, more than a window: the same map, the same Jacobian by autograd, the same norm."""
-    model, window = loaded(folders, name), MODELS[name][2][layer]
-    ids = some_input(model, n=24, b=1)
-    x, module = of_the_network(model, ids, layer)
-    f = model.attention(layer)
-    assert f.window == window and model.longest == 40
-    assert torch.equal(model.activations(ids, layer)[0], x)
-    assert relative(f(x), module(x)) < 1e-6
-    assert relative(model.attention(layer, "block").attention(x), module(x)) < 1e-6
-    J = torch.autograd.functional.jacobian(module, x, vectorize=True).flatten(2).flatten(0, 1)
-    theirs = torch.linalg.matrix_norm(J, 2)
-    assert relative(local_lipschitz(f, x, rtol=1e-7).value, theirs) < 1e-5
-    assert theirs.item() <= bounds.rotary_terms(f, x)
-    assert theirs.item() <= bounds.rotary_upper(f, 24, x.norm(dim=-1).max().item())
-    assert self_check(model, layer, models.readings(model, ids)[layer])[-1]
-    if window is not None:  # the map without its window is another one
-        bare = f.replace(window=None)
-        assert relative(bare(x), module(x)) > 1e-3
-        assert abs(local_lipschitz(bare, x, rtol=1e-7).value.item() / theirs.item() - 1) > 1e-4
+    for name in MODELS:
+        for layer in [0, 1]:
+            model, window = loaded(folders, name), MODELS[name][2][layer]
+            ids = some_input(model, n=24, b=1)
+            x, module = of_the_network(model, ids, layer)
+            f = model.attention(layer)
+            assert f.window == window and model.longest == 40
+            assert torch.equal(model.activations(ids, layer)[0], x)
+            assert relative(f(x), module(x)) < 1e-6
+            assert relative(model.attention(layer, "block").attention(x), module(x)) < 1e-6
+            J = torch.autograd.functional.jacobian(module, x, vectorize=True).flatten(2).flatten(0, 1)
+            theirs = torch.linalg.matrix_norm(J, 2)
+            assert relative(local_lipschitz(f, x, rtol=1e-7).value, theirs) < 1e-5
+            assert theirs.item() <= bounds.rotary_terms(f, x)
+            assert theirs.item() <= bounds.rotary_upper(f, 24, x.norm(dim=-1).max().item())
+            assert self_check(model, layer, models.readings(model, ids)[layer])[-1]
+            if window is not None:  # the map without its window is another one
+                bare = f.replace(window=None)
+                assert relative(bare(x), module(x)) > 1e-3
+                assert abs(local_lipschitz(bare, x, rtol=1e-7).value.item() / theirs.item() - 1) > 1e-4
