@@ -293,6 +293,8 @@ def test_code_beside_the_weights_is_not_run(folder, tmp_path):
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match="tokenizer in the folder .* could not be read"):
         models.load(folder)
+    configured(folder, model_type="their own")
+    refused(folder, "is a their own model, which is not supported: this version")
     assert not (tmp_path / "ran").exists()
 
 

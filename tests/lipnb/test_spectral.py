@@ -384,10 +384,9 @@ def test_float32_sees_one_entry_in_a_million_that_is_a_little_larger():
         assert lip.value.item() == pytest.approx(exact, rel=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_sums_that_are_off_make_no_value_too_large(monkeypatch, seed):
+def test_sums_that_are_off_make_no_value_too_large(monkeypatch):
     """Those of a million entries are, on one processor: orthogonality was lost, and the value was 23.87 for 1.0003."""
-    product, draw = torch.mv, torch.Generator().manual_seed(seed)
+    product, draw = torch.mv, torch.Generator().manual_seed(0)
 
     def rough(rows, vector):
         exact = product(rows, vector)
@@ -395,8 +394,9 @@ def test_sums_that_are_off_make_no_value_too_large(monkeypatch, seed):
 
     monkeypatch.setattr(torch, "mv", rough)
     f, exact = nearly_equal(10**4, 3e-4)
-    lip = local_lipschitz(f, torch.zeros(10**4, 1), seed=seed)
-    assert lip.value.item() <= exact * (1 + 1e-4) and lip.upper.item() >= exact * (1 - ROUNDING)
+    for seed in range(12):
+        lip = local_lipschitz(f, torch.zeros(10**4, 1), seed=seed)
+        assert lip.value.item() <= exact * (1 + 1e-4) and lip.upper.item() >= exact * (1 - ROUNDING)
 
 
 def test_blocked_products_are_products():

@@ -5,12 +5,10 @@ import math
 import pytest
 import torch
 from cases import normal, relative
-from test_families import LLAMA, loaded, some_input, written
 
-from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz, models
+from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.jacobian.separable import SeparableJacobian, separable_pays
 from lipnb.scanning import catalogue
-from lipnb.scanning.measure import self_check
 
 WINDOWS = [(n, w) for n in (1, 5, 23) for w in (1, 2, 7, 22, 23, 40)]
 
@@ -133,68 +131,3 @@ def test_the_limit_at_large_radius():
             assert (
                 relative(bounds.large_radius_limit(f, x), bounds.large_radius_limit(f.replace(window=None), x)) > 1e-3
             )
-
-
-MODELS = {
-    "mistral": ("Mistral", dict(LLAMA, num_key_value_heads=2, sliding_window=16), (16, 16)),
-    "mistral without": ("Mistral", dict(LLAMA, num_key_value_heads=2, sliding_window=None), (None, None)),
-    "qwen2": ("Qwen2", dict(LLAMA, num_key_value_heads=4), (None, None)),
-    "qwen2 in some layers": (
-        "Qwen2",
-        dict(LLAMA, num_key_value_heads=2, use_sliding_window=True, sliding_window=5, max_window_layers=1),
-        (None, 5),
-    ),
-    "qwen2 by a list": (
-        "Qwen2",
-        dict(
-            LLAMA,
-            num_key_value_heads=2,
-            use_sliding_window=True,
-            sliding_window=3,
-            layer_types=["sliding_attention", "full_attention"],
-        ),
-        (3, None),
-    ),
-}
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    root = tmp_path_factory.mktemp("windows")
-    for name, (kind, settings, _) in MODELS.items():
-        written(root / name, kind, settings)
-    return root
-
-
-def of_the_network(model, ids, layer):
-    """What the layer's own attention module receives, and that module as a map of it, mask and places as they come."""
-    module, seen = model.architecture.layers_of(model.module)[layer].self_attn, []
-    hook = module.register_forward_pre_hook(lambda m, args, kwargs: seen.append(kwargs), with_kwargs=True)
-    model.module(input_ids=ids, use_cache=False)
-    hook.remove()
-    rest = {key: value for key, value in seen[0].items() if key != "hidden_states"}
-    return seen[0]["hidden_states"][0], lambda x: module(hidden_states=x[None], **rest)[0][0]
-
-
-def test_the_constant_is_that_of_the_networks_own_module(folders):
-    """24 tokens, more than a window: the same map, the same Jacobian by autograd, the same norm."""
-    for name in MODELS:
-        for layer in [0, 1]:
-            model, window = loaded(folders, name), MODELS[name][2][layer]
-            ids = some_input(model, n=24, b=1)
-            x, module = of_the_network(model, ids, layer)
-            f = model.attention(layer)
-            assert f.window == window and model.longest == 40
-            assert torch.equal(model.activations(ids, layer)[0], x)
-            assert relative(f(x), module(x)) < 1e-6
-            assert relative(model.attention(layer, "block").attention(x), module(x)) < 1e-6
-            J = torch.autograd.functional.jacobian(module, x, vectorize=True).flatten(2).flatten(0, 1)
-            theirs = torch.linalg.matrix_norm(J, 2)
-            assert relative(local_lipschitz(f, x, rtol=1e-7).value, theirs) < 1e-5
-            assert theirs.item() <= bounds.rotary_terms(f, x)
-            assert theirs.item() <= bounds.rotary_upper(f, 24, x.norm(dim=-1).max().item())
-            assert self_check(model, layer, models.readings(model, ids)[layer])[-1]
-            if window is not None:  # the map without its window is another one
-                bare = f.replace(window=None)
-                assert relative(bare(x), module(x)) > 1e-3
-                assert abs(local_lipschitz(bare, x, rtol=1e-7).value.item() / theirs.item() - 1) > 1e-4
