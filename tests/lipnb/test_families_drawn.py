@@ -16,8 +16,7 @@ from transformers.models.starcoder2 import modeling_starcoder2
 
 from lab import results
 from lab.verification import families
-from lipnb import AttentionJacobian, bounds, certify, local_lipschitz, models, scan
-from lipnb.jacobian.streamed import StreamedGram
+from lipnb import local_lipschitz, models, scan
 from lipnb.models import loading
 from lipnb.models.changes import unconverted
 from lipnb.models.hooks import Call, capture
@@ -358,35 +357,6 @@ def test_rotations_are_computed_in_float32_whatever_the_type(tmp_path):
         assert model.attention(0).frequencies.dtype == torch.float32 and model.attention(0).dtype == dtype
     entries = json.loads((tmp_path / "config.json").read_text())
     assert entries["model_type"] == "llama"
-
-
-def test_a_window_on_both_sides():
-    for window in [1, 3, 9]:
-        generator, n = torch.Generator().manual_seed(0), 8
-        parts = [torch.randn(2, 3, 4, generator=generator, dtype=torch.float64) for _ in range(3)]
-        f, x = (
-            models.model.Attention(*parts, window=window),
-            torch.randn(n, 4, generator=generator, dtype=torch.float64),
-        )
-        places = torch.arange(n)
-        assert torch.equal(f.hidden(n), (places - places[:, None]).abs() >= window)
-        hidden = f.hidden(n)
-        for first in range(n):
-            for last in range(first + 1, n + 1):
-                used = (~hidden[first:last]).any(0).nonzero()
-                assert f.seen(n, first, last) == slice(used.min().item(), used.max().item() + 1)
-        logits = torch.einsum("nd,hkd,hke,me->hnm", x, parts[0], parts[1], x) * 3**-0.5
-        P = logits.masked_fill(hidden, -torch.inf).softmax(-1)
-        assert relative(f(x), torch.einsum("hnm,md,hvd->nhv", P, x, parts[2]).flatten(1)) < 1e-13
-        J, u = jacrev(f)(x).flatten(2).flatten(0, 1), x.flip(0).reshape(1, -1)
-        assert relative(AttentionJacobian(f, x).dense(), J) < 1e-12
-        streamed = StreamedGram(f, x[None], rows=3)
-        assert relative(streamed.gram(u) * streamed.unit**2, u @ J.T @ J) < 1e-12
-        assert f"window {window}" in repr(f) and f.replace(window=None).more == ()
-        bracket, norm = certify(f, x, columns=0), torch.linalg.matrix_norm(J, 2)
-        assert bracket.lower <= norm * (1 + 1e-12) and norm <= bracket.upper < 10 * norm
-        with pytest.raises(ValueError, match="a window on both sides"):
-            bounds.ball_upper(f, n, 1.0)
 
 
 SPARSE = {

@@ -26,16 +26,6 @@ def test_one_token_and_equal_tokens():
     assert abs(torch.linalg.matrix_norm(dense, 2) / torch.linalg.matrix_norm(V, 2) - 1) < 1e-12
 
 
-def test_masked_blocks_are_triangular():
-    case = random_case(7)
-    assert case.attention.masked
-    n, d, m = *case.x.shape[1:], case.attention.output_width
-    blocks = AttentionJacobian(case.attention, case.x).dense().reshape(2, n, m, n, d)
-    for i in range(n):
-        assert (blocks[:, i, :, i + 1 :] == 0).all()
-        assert (blocks[:, i, :, : i + 1] != 0).any()
-
-
 def test_autodiff_goes_through_fused_attention():
     x = normal(2, 5, 4)
     twin = AutodiffJacobian(lambda y: scaled_dot_product_attention(y, y, y), x)

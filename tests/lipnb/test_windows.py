@@ -1,5 +1,6 @@
-"""Sliding windows: token i sees the last w tokens up to itself, on every route and in the maps of models."""
+"""Sliding windows: token i sees the last w tokens up to itself, or w - 1 on each side; what bounds make of them."""
 
+import itertools
 import math
 
 import pytest
@@ -9,8 +10,6 @@ from cases import normal, relative
 from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.jacobian.separable import SeparableJacobian, separable_pays
 from lipnb.scanning import catalogue
-
-WINDOWS = [(n, w) for n in (1, 5, 23) for w in (1, 2, 7, 22, 23, 40)]
 
 
 def windowed(w, seed=0, *, h=2, k=3, d=4, score="dot"):
@@ -26,32 +25,21 @@ def windowed(w, seed=0, *, h=2, k=3, d=4, score="dot"):
     )
 
 
-def by_hand(f, x, weights=None):
-    """The map from its definition: each token attends to the last w up to itself, the others are cut away."""
-    a = torch.ones(len(x), dtype=x.dtype) if weights is None else weights
-    rows = []
-    for i in range(len(x)):
-        some = slice(max(0, i - f.window + 1), i + 1)
-        alone = f.replace(masked=False, window=None)
-        rows.append(alone(x[some], a[some])[-1])
-    return torch.stack(rows)
-
-
-def test_what_is_hidden():
-    for n, w in WINDOWS:
-        f = windowed(w)
-        expected = torch.tensor([[not i - w < j <= i for j in range(n)] for i in range(n)])
-        assert torch.equal(f.hidden(n), expected)
-        assert torch.equal(f.replace(window=None).hidden(n), torch.ones(n, n, dtype=torch.bool).triu(1))
-        assert f.replace(masked=False, window=None).hidden(n) is None
-        for rows, columns in ((slice(1, 4), slice(0, 3)), (torch.tensor([n - 1, 0]), slice(None))):
-            assert torch.equal(f.hidden(n, rows, columns), expected[rows][:, columns])
-        for first in range(n):
-            for last in range(first + 1, n + 1):
-                for g in (f, f.replace(window=None), f.replace(masked=False, window=None)):
-                    shown = torch.ones(n, n, dtype=torch.bool) if g.hidden(n) is None else ~g.hidden(n)
-                    used = shown[first:last].any(0).nonzero()
-                    assert g.seen(n, first, last) == slice(used.min().item(), used.max().item() + 1)
+def test_what_is_hidden_and_which_tokens_some_rows_see():
+    for n, w, masked in itertools.product((1, 5, 23), (None, 1, 2, 7, 22, 23, 40), (True, False)):
+        f, reach = windowed(2).replace(window=w, masked=masked), w or n
+        expected = torch.tensor(
+            [[j <= i - reach or (j > i if masked else j >= i + reach) for j in range(n)] for i in range(n)]
+        )
+        if w is None and not masked:
+            assert f.hidden(n) is None
+        else:
+            assert torch.equal(f.hidden(n), expected)
+            for rows, columns in ((slice(1, 4), slice(0, 3)), (torch.tensor([n - 1, 0]), slice(None))):
+                assert torch.equal(f.hidden(n, rows, columns), expected[rows][:, columns])
+        for first, last in itertools.combinations(range(n + 1), 2):
+            used = (~expected[first:last]).any(0).nonzero()
+            assert f.seen(n, first, last) == slice(used.min().item(), used.max().item() + 1)
 
 
 def test_it_is_the_window_of_the_library_of_models():
@@ -60,20 +48,6 @@ def test_it_is_the_window_of_the_library_of_models():
     for w in (1, 4, 16):
         theirs = masks.sliding_window_causal_mask_function(w)(0, 0, i, j)
         assert torch.equal(windowed(w).hidden(30), ~theirs)
-
-
-def test_outputs_and_probabilities():
-    for n, w in WINDOWS:
-        for weighted in [False, True]:
-            f, x = windowed(w, seed=n + w), normal(n, 4, seed=77)
-            weights = normal(n, seed=78).exp() if weighted else None
-            assert relative(f(x, weights), by_hand(f, x, weights)) < 1e-13
-            P = f.probabilities(x, weights)
-            assert (P[:, f.hidden(n)] == 0).all() and (P[:, ~f.hidden(n)] > 0).all()
-            if w >= n:
-                assert torch.equal(f(x, weights), f.replace(window=None)(x, weights))
-            elif n > 1:
-                assert relative(f(x, weights), f.replace(window=None)(x, weights)) > 1e-3
 
 
 def test_a_separable_kernel_is_refused_and_not_chosen():
@@ -107,6 +81,13 @@ def test_bounds_that_read_the_map_hold_with_a_window():
         wider, tokens = bounds.without_query_bias(f, x, 1.0)
         assert wider.window == f.window and relative(wider(tokens), f(x)) < 1e-12
         assert norm <= torch.linalg.matrix_norm(AttentionJacobian(wider, tokens).dense(), 2).item() * (1 + 1e-9)
+
+
+def test_a_window_on_both_sides_is_said_and_has_no_bound_on_a_ball():
+    f = windowed(2).replace(masked=False)
+    assert "window 2" in repr(f) and f.replace(window=None).more == ()
+    with pytest.raises(ValueError, match="a window on both sides"):
+        bounds.ball_upper(f, 8, 1.0)
 
 
 def test_a_scan_states_no_bound_that_is_not_proved_for_windows():
