@@ -95,35 +95,33 @@ def test_the_slope_of_a_head_gives_its_logits():
 
 
 def test_the_search_stays_in_the_ball_and_its_value_can_be_measured_again():
-    for masked in [False, True]:
-        for heads, output in [(1, False), (3, True), (2, False)]:
-            for seed, n, R in ((0, 2, 1.0), (1, 5, 1.5), (2, 9, 3.0)):
-                f = layer(seed, heads, output=output, masked=masked)
-                found = on_ball(f, n, R, seed=seed, progress=False)
-                assert found.x.shape == (n, 5) and found.x.norm(dim=1).max() <= R * (1 + 1e-12)
-                assert found.value == pytest.approx(dense(f, found.x), rel=1e-5)
-                assert found.value == pytest.approx(local_lipschitz(f, found.x).value.item(), rel=2e-4)
-                assert found.kind.removesuffix(", ascended") in ("fork", "two clusters", "two sides", "random")
-                norms = bounds.heads_on_ball(bounds.head_norms(f), n, R, masked)
-                assert found.value <= math.exp(min(norms.values())) * (1 + 1e-9)
+    for seed, (heads, output) in enumerate([(1, False), (3, True), (2, False), (1, True), (3, False), (2, True)]):
+        (n, R), masked = ((2, 1.0), (5, 1.5), (9, 3.0))[seed // 2], seed % 2 == 1
+        f = layer(seed, heads, output=output, masked=masked)
+        found = on_ball(f, n, R, seed=seed, progress=False)
+        assert found.x.shape == (n, 5) and found.x.norm(dim=1).max() <= R * (1 + 1e-12)
+        assert found.value == pytest.approx(dense(f, found.x), rel=1e-5)
+        assert found.value == pytest.approx(local_lipschitz(f, found.x).value.item(), rel=2e-4)
+        assert found.kind.removesuffix(", ascended") in ("fork", "two clusters", "two sides", "random")
+        norms = bounds.heads_on_ball(bounds.head_norms(f), n, R, masked)
+        assert found.value <= math.exp(min(norms.values())) * (1 + 1e-9)
 
 
 def test_the_search_finds_no_less_than_the_constructions():
-    for masked in [False, True]:
-        for seed in range(4):
-            f = layer(seed, bias=False, output=False, masked=masked)
-            A, V = f.scale * f.key[0].mT @ f.query[0], f.value[0]
-            n, R = 12, 2.0
-            known = [fork_input(A, V, n, R)[0]] + ([tight_input(A, n, R)] if seed else [])
-            found = on_ball(f, n, R, progress=False).value
-            assert found >= 0.98 * max(local_lipschitz(f, x).value.item() for x in known)
+    for seed in range(4):
+        f = layer(seed, bias=False, output=False, masked=seed % 2 == 1)
+        A, V = f.scale * f.key[0].mT @ f.query[0], f.value[0]
+        n, R = 12, 2.0
+        known = [fork_input(A, V, n, R)[0]] + ([tight_input(A, n, R)] if seed else [])
+        found = on_ball(f, n, R, progress=False).value
+        assert found >= 0.98 * max(local_lipschitz(f, x).value.item() for x in known)
 
 
 def test_more_effort_gives_no_less_and_often_more():
     gained = 0
     for seed in range(4):
         f = layer(seed, 2, masked=seed % 2 == 1)
-        values = [on_ball(f, 6, 1.5, seed=seed, effort=effort, progress=False).value for effort in range(4)]
+        values = [on_ball(f, 6, 1.5, seed=seed, effort=effort, progress=False).value for effort in range(3)]
         assert all(later >= earlier * (1 - 1e-4) for earlier, later in zip(values, values[1:], strict=False))
         gained += values[1] > 1.01 * values[0]
     assert gained >= 2
@@ -178,23 +176,22 @@ def in_ellipsoid(x, gain, shift):
 
 def test_on_an_ellipsoid_tokens_are_what_a_layer_norm_makes():
     """Alone and met with a ball; below its bound; one head on the span of its rows, 12 coordinates, and whole."""
-    for masked in [False, True]:
-        for heads, output, d in [(1, False, 12), (1, True, 5), (2, True, 5)]:
-            f, ellipsoid = layer(heads, heads, output=output, masked=masked, d=d), ellipsoid_of(heads + d, d)
-            reach = bounds.layer_norm_radius(*ellipsoid)
-            region = domain_of(f, math.inf, ellipsoid)
-            least = region.whole_tokens(region.inner).norm().item()
-            values = []
-            for R in (math.inf, (reach + least) / 2, least * (1 + 1e-4)):
-                found = on_ball(f, 7, R, ellipsoid=ellipsoid, progress=False)
-                rest, most = in_ellipsoid(found.x, *ellipsoid)
-                assert found.x.shape == (7, d) and rest < 1e-9 and most <= 1 + 1e-9
-                assert found.x.norm(dim=1).max() <= R * (1 + 1e-12)
-                assert found.value == pytest.approx(dense(f, found.x), rel=1e-5)
-                assert found.value <= bounds.ball_upper(f, 7, R, ellipsoid=ellipsoid)
-                values.append(found.value)
-            assert values[1] < values[0]
-            assert domain_of(f, 2 * reach, ellipsoid).R == math.inf  # a ball around the ellipsoid cuts nothing off
+    for heads, output, d, masked in [(1, False, 12, False), (1, True, 5, True), (2, True, 5, False)]:
+        f, ellipsoid = layer(heads, heads, output=output, masked=masked, d=d), ellipsoid_of(heads + d, d)
+        reach = bounds.layer_norm_radius(*ellipsoid)
+        region = domain_of(f, math.inf, ellipsoid)
+        least = region.whole_tokens(region.inner).norm().item()
+        values = []
+        for R in (math.inf, (reach + least) / 2, least * (1 + 1e-4)):
+            found = on_ball(f, 7, R, ellipsoid=ellipsoid, progress=False)
+            rest, most = in_ellipsoid(found.x, *ellipsoid)
+            assert found.x.shape == (7, d) and rest < 1e-9 and most <= 1 + 1e-9
+            assert found.x.norm(dim=1).max() <= R * (1 + 1e-12)
+            assert found.value == pytest.approx(dense(f, found.x), rel=1e-5)
+            assert found.value <= bounds.ball_upper(f, 7, R, ellipsoid=ellipsoid)
+            values.append(found.value)
+        assert values[1] < values[0]
+        assert domain_of(f, 2 * reach, ellipsoid).R == math.inf  # a ball around the ellipsoid cuts nothing off
 
 
 def test_a_ball_as_an_ellipsoid_is_searched_as_well():

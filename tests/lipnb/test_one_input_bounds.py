@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from cases import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,7 +52,7 @@ def test_random_inputs_near_and_far_from_the_origin(seed, n, d, m, size, far, ma
 
 def test_structured_inputs():
     for masked in [False, True]:
-        for n in [2, 3, 7, 25]:
+        for n in [2, 3, 25]:
             for A in (EYE, -EYE, torch.diag(torch.tensor([-1.0, 0.2, 3.0], dtype=torch.float64))):
                 for R in (0.1, 1.0, 2.0, 6.0):
                     never_below(A, EYE, tight_input(A, n, R), masked)
@@ -63,17 +64,12 @@ def test_structured_inputs():
 
 
 def test_inputs_climbed_to_by_gradient_ascent():
-    for masked in [False, True]:
-        for R in [0.3, 1.0, 2.5]:
-            for seed in range(3):
-                generator = torch.Generator().manual_seed(seed)
-                A, V, x = (
-                    torch.randn(*shape, generator=generator, dtype=torch.float64)
-                    for shape in ((2, 2), (3, 2), (4, 4, 2))
-                )
-                best, found = climb(Attention.from_matrices(A, V, masked=masked), R * x, R, steps=40)
-                never_below(A, V, best, masked)
-                assert (found <= general_upper_sharp(A, V, 4, R)).all()
+    for seed, R in enumerate((0.3, 1.0, 2.5) * 2):
+        normal, masked = drawn(seed), seed > 2
+        A, V, x = normal(2, 2), normal(3, 2), normal(4, 4, 2)
+        best, found = climb(Attention.from_matrices(A, V, masked=masked), R * x, R, steps=40)
+        never_below(A, V, best, masked)
+        assert (found <= general_upper_sharp(A, V, 4, R)).all()
 
 
 def test_the_formulas_are_what_they_say():

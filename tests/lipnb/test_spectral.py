@@ -375,11 +375,11 @@ def nearly_equal(size, top):
 
 
 def test_float32_sees_one_entry_in_a_million_that_is_a_little_larger():
-    """An exhausted space was once taken for a proof: upper 1.00010 where the truth is 1.00030, for all twelve seeds."""
-    for seed in range(12):
-        f, exact = nearly_equal(10**6, 3e-4)
+    """An exhausted space was once taken for a proof: upper 1.00010 where the truth is 1.00030, for any seed."""
+    f, exact = nearly_equal(10**6, 3e-4)
+    assert exact == pytest.approx(1.0003, abs=1e-7)
+    for seed in range(4):
         lip = local_lipschitz(f, torch.zeros(10**6, 1), seed=seed)
-        assert exact == pytest.approx(1.0003, abs=1e-7)
         assert lip.converged and lip.upper.item() >= exact * (1 - ROUNDING) and lip.upper.item() < 1.00041
         assert lip.value.item() == pytest.approx(exact, rel=1e-4)
 
@@ -417,14 +417,13 @@ def test_the_identity_in_float32_is_certified_without_a_proof_by_exhaustion():
 
 def test_near_degenerate_float32_fails_at_most_as_often_as_it_says():
     """Three standard deviations of 200 starts are allowed."""
+    f, exact = nearly_equal(400, 1e-3)
+    operator = Diagonal(f(torch.ones(400, 1))[:, 0].expand(200, -1), torch.float32)
     for confidence in [0.5, 0.9]:
-        f, exact = nearly_equal(400, 1e-3)
-        failed = sum(
-            local_lipschitz(f, torch.zeros(400, 1), seed=seed, confidence=confidence).upper.item()
-            < exact * (1 - ROUNDING)
-            for seed in range(200)
-        )
+        found = lanczos(operator, random_starts(200, 400, 7).float(), confidence=confidence)
+        failed = (found.upper < exact * (1 - ROUNDING)).sum()
         assert failed <= 200 * (1 - confidence) + 3 * (200 * confidence * (1 - confidence)) ** 0.5
+        assert found.upper.isfinite().sum() > 100
 
 
 BULK = torch.cat([torch.linspace(0.95, 1, 99), torch.tensor([1.01])])  # close below the top, float32
