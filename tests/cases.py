@@ -23,6 +23,12 @@ def normal(*shape, seed=0):
     return drawn(seed)(*shape)
 
 
+def normals(seed, *shapes):
+    """Random tensors of these shapes."""
+    normal = drawn(seed)
+    return [normal(*shape) for shape in shapes]
+
+
 def drawn(seed):
     """A function that draws one tensor after another."""
     generator = torch.Generator().manual_seed(seed)

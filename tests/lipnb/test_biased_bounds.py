@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cases import normal
+from cases import normal, normals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,10 +30,7 @@ def biased(A, V, c, masked=False):
     masked=st.booleans(),
 )
 def test_the_biased_bound_is_never_below_the_constant(seed, n, d, heat, push, masked):
-    generator = torch.Generator().manual_seed(seed)
-    A, V, x, c = (
-        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (3, d), (n, d), (d,))
-    )
+    A, V, x, c = normals(seed, (d, d), (3, d), (n, d), (d,))
     A, c = 10**heat * A, 10**push * c
     R = x.norm(dim=1).max().item()
     norm = local_lipschitz(biased(A, V, c, masked), x, method="dense").value.item()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from cases import drawn, extreme_case, normal, random_case
+from cases import drawn, extreme_case, normal, normals, random_case
 
 from lab.verification import truth
 from lipnb import Attention, local_lipschitz
@@ -52,8 +52,7 @@ def test_more_columns_close_the_bracket():
 
 def test_one_head_is_never_above_yudin():
     for seed in range(30):
-        generator = torch.Generator().manual_seed(seed)
-        A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((4, 4), (3, 4), (6, 4)))
+        A, V, x = normals(seed, (4, 4), (3, 4), (6, 4))
         attention = Attention.from_matrices(A, V, masked=seed % 2 == 1)
         for columns in (0, 8):
             assert certify(attention, x, columns=columns).upper <= yudin_upper(attention, x) * (1 + 1e-6)

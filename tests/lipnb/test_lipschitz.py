@@ -7,7 +7,7 @@ import pytest
 import torch
 from cases import normal, random_case, relative
 
-from lipnb import Attention, local_lipschitz, models, spectral
+from lipnb import Attention, local_lipschitz, spectral
 
 
 def test_lanczos_equals_the_dense_singular_value():
@@ -117,7 +117,7 @@ def test_weighted_constant_is_that_of_repeated_tokens_moved_together():
     assert relative(local_lipschitz(attention, x, weights=copies.double()).value, expected) < 1e-10
 
 
-def test_a_module_that_is_no_map_of_tokens_is_answered_with_the_map_that_was_meant():
+def test_a_module_that_is_no_map_of_tokens_is_answered_with_the_map_that_was_meant(minilm):
     """It was a TypeError, or an error from inside a network."""
     from transformers import BertConfig, BertModel
 
@@ -137,7 +137,7 @@ def test_a_module_that_is_no_map_of_tokens_is_answered_with_the_map_that_was_mea
     with pytest.raises(ValueError, match=r"shape \(2, n, m\), got tuple: give the part .*module\(x\)\[0\]"):
         local_lipschitz(bert.encoder.layer[0].attention, x)
     with pytest.raises(ValueError, match="minilm is a whole model: give one of its layers"):
-        local_lipschitz(models.load("minilm"), x)
+        local_lipschitz(minilm, x)
 
 
 def test_numbers_of_numpy_are_numbers():

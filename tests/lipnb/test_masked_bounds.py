@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from cases import normal
+from cases import normal, normals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,8 +25,7 @@ def averaging(n):
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 7), d=st.integers(1, 4), heat=st.floats(-3, 2), close=st.booleans())
 def test_masked_bounds_are_never_below_the_constant(seed, n, d, heat, close):
-    generator = torch.Generator().manual_seed(seed)
-    A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (3, d), (n, d)))
+    A, V, x = normals(seed, (d, d), (3, d), (n, d))
     A = 10**heat * A
     x = x[:1] + 1e-3 * x if close else x
     R = x.norm(dim=1).max().item()

@@ -106,21 +106,14 @@ def test_attention_equals_the_running_network(checkpoints, case):
         agrees(network, network.token_ids(TEXT)[None] if case == "minilm" else some_ids(network), tolerance)
 
 
+WHOLE = {"model": "gpt2", "architecture": "GPT-2", "weights": "random", "masked": True, "tokenizer": "minilm"}
+WHOLE |= {"layers": 12, "heads": 12, "width": 768, "dtype": "float32", "device": "cpu"}
+
+
 def test_attention_equals_the_running_network_at_full_size(monkeypatch):
     monkeypatch.delenv("LIPNB_DATA", raising=False)
     network = models.load("gpt2", random=True)
-    assert network.describe() == {
-        "model": "gpt2",
-        "architecture": "GPT-2",
-        "weights": "random",
-        "masked": True,
-        "tokenizer": "minilm",
-        "layers": 12,
-        "heads": 12,
-        "width": 768,
-        "dtype": "float32",
-        "device": "cpu",
-    }
+    assert network.describe() == WHOLE
     generator = torch.Generator().manual_seed(0)
     for name, parameter in network.module.named_parameters():
         if name.endswith(".bias"):  # zero when drawn
@@ -142,9 +135,9 @@ def test_later_tokens_reach_earlier_ones_only_without_mask(checkpoints, case):
 
 
 def test_activations_of_bert_are_its_hidden_states():
-    for masked in [False, True]:
-        from transformers import BertModel
+    from transformers import BertModel
 
+    for masked in [False, True]:
         with files.quiet():
             network = BertModel.from_pretrained(files.minilm_folder(), is_decoder=masked, dtype=torch.float64)
         ours = models.load("minilm", masked=masked, dtype=torch.float64)
@@ -243,24 +236,19 @@ def test_random_weights_follow_the_seed_alone(checkpoints):
     assert not torch.equal(first.attention(0).query, other.attention(0).query)
 
 
-def test_minilm_is_what_it_says():
-    network = models.load("minilm")
-    assert network.describe() == {
+def test_minilm_is_what_it_says(minilm):
+    assert minilm.describe() == WHOLE | {
         "model": "minilm",
         "architecture": "BERT",
         "weights": "pretrained",
         "masked": False,
-        "tokenizer": "minilm",
         "layers": 6,
-        "heads": 12,
         "width": 384,
-        "dtype": "float32",
-        "device": "cpu",
     }
-    assert not network.module.training and not any(p.requires_grad for p in network.module.parameters())
-    ids = network.token_ids("hello world [SEP]")
+    assert not minilm.module.training and not any(p.requires_grad for p in minilm.module.parameters())
+    ids = minilm.token_ids("hello world [SEP]")
     assert ids.dtype == torch.long and ids.tolist() == [7592, 2088, 1031, 19802, 1033]  # the text, no marker
-    assert len(network.token_ids("rabbit " * 700)) == 700
+    assert len(minilm.token_ids("rabbit " * 700)) == 700
 
 
 def test_loading_is_silent_and_leaves_no_setting_behind(capfd, caplog):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from cases import drawn
+from cases import drawn, normals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,10 +43,7 @@ def never_below(A, V, x, masked):
     masked=st.booleans(),
 )
 def test_random_inputs_near_and_far_from_the_origin(seed, n, d, m, size, far, masked):
-    generator = torch.Generator().manual_seed(seed)
-    A, V, x, shift = (
-        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (m, d), (5, n, d), (d,))
-    )
+    A, V, x, shift = normals(seed, (d, d), (m, d), (5, n, d), (d,))
     never_below(A, V, size * x + far * shift, masked)
 
 
@@ -108,8 +105,7 @@ def test_the_powers_of_n_and_of_the_radius():
 
 
 def test_equal_tokens_have_the_constant_of_the_value_matrix_and_the_column_form_is_exact_there():
-    generator = torch.Generator().manual_seed(1)
-    A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((3, 3), (2, 3), (1, 3)))
+    A, V, x = normals(1, (3, 3), (2, 3), (1, 3))
     norm = torch.linalg.matrix_norm(V, 2).item()
     for size in (1e-4, 1.0, 50.0):
         for n in (1, 2, 9):
@@ -141,16 +137,12 @@ def test_the_form_from_distances_needs_both_sides():
 @some
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 8), d=st.integers(1, 4), far=st.sampled_from([0.0, 3.0]))
 def test_the_form_from_distances_holds_with_both_sides(seed, n, d, far):
-    generator = torch.Generator().manual_seed(seed)
-    A, V, x, shift = (
-        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (2, d), (n, d), (d,))
-    )
+    A, V, x, shift = normals(seed, (d, d), (2, d), (n, d), (d,))
     assert exact(A, V, x + far * shift).item() <= from_distances(A, V, x + far * shift, both_sides=True)
 
 
 def test_any_centre_is_valid_and_the_one_taken_is_good():
-    generator = torch.Generator().manual_seed(0)
-    A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((3, 3), (3, 3), (20, 6, 3)))
+    A, V, x = normals(0, (3, 3), (3, 3), (20, 6, 3))
     measured, best = exact(A, V, x + 4), spread_upper(A, V, x + 4)
     for center in (torch.zeros(20, 3), x.mean(1) + 4, (x + 4)[:, 0]):
         r, reach = (x + 4 - center[:, None]).norm(dim=-1).amax(-1), ((x + 4) @ A.mT).norm(dim=-1).amax(-1)

@@ -217,9 +217,9 @@ def test_inference_mode_before_and_after():
 
 
 def test_a_jacobian_stays_at_its_input():
-    for closed in [True, False]:
-        from lipnb.jacobian import AutodiffJacobian
+    from lipnb.jacobian import AutodiffJacobian
 
+    for closed in [True, False]:
         given, x = parts(n=6)
         f, u = Attention(**given), normal(6, 4, seed=3)
         jacobian = AttentionJacobian(f, x) if closed else AutodiffJacobian(f, x)
