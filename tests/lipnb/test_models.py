@@ -121,49 +121,6 @@ def test_attention_equals_the_running_network_at_full_size(monkeypatch):
     agrees(network, network.token_ids(TEXT)[None], 1e-5)
 
 
-@NETWORKS
-def test_later_tokens_reach_earlier_ones_only_without_mask(checkpoints, case):
-    network = loaded(checkpoints, case, torch.float64)
-    assert network.masked == (case not in ("minilm", "bert"))
-    x = network.activations(some_ids(network), 1)
-    changed = x.clone()
-    changed[:, 8:] += 1.0
-    attention = network.attention(1)
-    change = (attention(changed) - attention(x))[:, :8].abs().max()
-    assert attention.masked == network.masked
-    assert change == 0 if network.masked else change > 1e-3
-
-
-def test_activations_of_bert_are_its_hidden_states():
-    from transformers import BertModel
-
-    for masked in [False, True]:
-        with files.quiet():
-            network = BertModel.from_pretrained(files.minilm_folder(), is_decoder=masked, dtype=torch.float64)
-        ours = models.load("minilm", masked=masked, dtype=torch.float64)
-        ids = ours.token_ids(TEXT)[None]
-        with torch.no_grad():
-            states = network(input_ids=ids, output_hidden_states=True).hidden_states
-        for layer in range(6):
-            for object in models.OBJECTS:
-                assert relative(ours.activations(ids, layer, object), states[layer]) < 1e-10
-
-
-def test_activations_of_gpt2_are_its_hidden_states_after_norm(checkpoints):
-    from transformers import GPT2Model
-
-    with files.quiet():
-        network = GPT2Model.from_pretrained(checkpoints / "gpt2", dtype=torch.float64)
-    ours = loaded(checkpoints, "gpt2", torch.float64)
-    ids = some_ids(ours)
-    with torch.no_grad():
-        states = network(input_ids=ids, output_hidden_states=True).hidden_states
-        for layer, module in enumerate(network.h):
-            assert relative(ours.activations(ids, layer, "block"), states[layer]) < 1e-10
-            assert relative(ours.activations(ids, layer, "heads"), module.ln_1(states[layer])) < 1e-10
-            assert relative(ours.activations(ids, layer), module.ln_1(states[layer])) < 1e-10
-
-
 def test_activations_do_not_depend_on_the_chunks_and_stop_at_their_layer(checkpoints, monkeypatch):
     network = loaded(checkpoints, "bert", torch.float64)
     ids = some_ids(network, b=5)
