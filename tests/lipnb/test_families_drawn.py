@@ -45,6 +45,11 @@ def test_drawn_switches_are_right_or_refused():
         assert (found["outcome"] == "refused") == bool(found["sentence"])
 
 
+def test_a_gain_of_rotations_is_in_the_map():
+    found = families.measure("llama", 7)
+    assert "yarn" in found["switches"] and found["outcome"] == "right", found
+
+
 def test_of_all_stored_configurations_none_is_wrong():
     stored = results.load("verify-families")
     assert {*stored.family} == {*families.SMALL} and not (stored.outcome == "wrong").any()
