@@ -100,8 +100,10 @@ test: setup  ## style, types, unit tests, every page run (once) and compared, th
 	$(BIN)/python -m pytest -p lab.pages.recorded --nbval-lax --nbval-current-env notebooks
 
 nightly: export OMP_NUM_THREADS = 1
-nightly: setup  ## a scan of one small model of each type that transformers loads: right, or refused in a sentence (a quarter of an hour)
+nightly: setup  ## what is slow and rare: every model type, every planted fault, the extra `scan` in an empty environment (two hours)
 	LIPNB_NIGHTLY=1 $(BIN)/python -m pytest tests/lipnb/test_every_model_type.py -s
+	$(BIN)/python tests/smoke.py
+	$(BIN)/python tests/plant.py
 
 clean:  ## forget what was run and rendered (keeps .venv and the committed pages)
 	rm -rf _build .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,10 +1,13 @@
-"""Attention maps to test on: sizes x seeds x masks x biases x projections x weights, float64."""
+"""Attention maps to test on, float64: random sizes and options, every pair of features, extreme numbers."""
 
+import itertools
+import random
+from functools import cache
 from typing import NamedTuple
 
 import torch
 
-from lipnb import Attention
+from lipnb import Attention, AutodiffJacobian
 
 
 class Case(NamedTuple):
@@ -13,6 +16,23 @@ class Case(NamedTuple):
     attention: Attention
     x: torch.Tensor
     weights: torch.Tensor | None
+
+
+def normal(*shape, seed=0):
+    """Random numbers, the same each time."""
+    return drawn(seed)(*shape)
+
+
+def normals(seed, *shapes):
+    """Random tensors of these shapes."""
+    normal = drawn(seed)
+    return [normal(*shape) for shape in shapes]
+
+
+def drawn(seed):
+    """A function that draws one tensor after another."""
+    generator = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def random_case(seed, *, n=None, spread=1.0, dtype=torch.float64, score="dot"):
@@ -48,6 +68,103 @@ def random_case(seed, *, n=None, spread=1.0, dtype=torch.float64, score="dot"):
 
 
 CASES = [(seed, spread) for seed in range(24) for spread in (0.3, 1.0, 4.0)]
+
+
+FEATURES = {
+    "score": ("dot", "l2"),
+    "hidden": ("nothing", "later tokens", "all but a window", "what is far"),
+    "weighted": (False, True),
+    "output": (None, 1, 5),
+    "biased": (False, True),
+    "shared keys": (False, True),
+    "rotary": (None, torch.float64, torch.float32),
+    "norms": ("none", "queries", "keys", "all heads together"),
+    "distances": (None, 1, 31),
+    "cap": (None, 0.5, 3.0),
+    "sinks": (False, True),
+    "spread": (0.3, 1.0, 4.0),
+    "tokens": (1, 2, 6, 13),
+}
+
+
+def pairs(features):
+    """All pairs of features that a choice of them has."""
+    return set(itertools.combinations(features.items(), 2))
+
+
+def possible(score="dot", cap=None, sinks=False, **others):
+    """Whether there is such attention: caps and sinks go with dot products only."""
+    return score == "dot" or (cap is None and not sinks)
+
+
+@cache
+def covering(tries=300):
+    """Choices of features, each with as many pairs that none before it has as one of some random tries finds."""
+    draw, chosen = random.Random(3), []
+    every = [
+        itertools.product(*({(a, x) for x in FEATURES[a]} for a in two)) for two in itertools.combinations(FEATURES, 2)
+    ]
+    left = {pair for two in every for pair in two if possible(**dict(pair))}
+    while left:
+        random_ones = ({name: draw.choice(values) for name, values in FEATURES.items()} for _ in range(tries))
+        best = max(filter(lambda one: possible(**one), random_ones), key=lambda one: len(pairs(one) & left))
+        chosen, left = [*chosen, best], left - pairs(best)
+    return chosen
+
+
+KINDS = range(24)  # any two features stand together in one of them
+
+
+def of_a_kind(number, *, n=None, seed=0):
+    """What `Attention` is made of for one choice of `covering`, two sequences and weights or None."""
+    kind, draw = covering()[number], random.Random(100 * seed + number)
+    normal = drawn(1000 * seed + number)
+    g, times = draw.choice((1, 2, 3)), draw.choice((2, 3)) if kind["shared keys"] else 1
+    k, d, v, n = draw.choice((2, 3, 6)), draw.choice((1, 4, 7)), draw.choice((1, 3)), n or kind["tokens"]
+    h, hidden = g * times, kind["hidden"]
+    given = {"query": normal(h, k, d), "key": normal(g, k, d), "value": normal(g, v, d), "score": kind["score"]}
+    given |= {
+        "scale": draw.choice((None, 0.7)),
+        "cap": kind["cap"],
+        "masked": hidden in ("later tokens", "all but a window"),
+    }
+    given["window"] = draw.choice((1, 3)) if hidden in ("all but a window", "what is far") else None
+    given["output"] = kind["output"] and normal(h, kind["output"], v)
+    if kind["biased"]:
+        given |= {"query_bias": normal(h, k), "key_bias": normal(g, k), "value_bias": normal(g, v)}
+        given["output_bias"] = normal(kind["output"] or h * v)
+    if kind["rotary"]:
+        given["frequencies"] = normal(draw.choice((1, k // 2))).abs().to(kind["rotary"])
+    if kind["norms"] in ("queries", "all heads together"):
+        given |= {"query_norm": normal(h, k), "norm_eps": draw.choice((1e-6, 0.3))}
+    if kind["norms"] in ("keys", "all heads together"):
+        given["key_norm"] = normal(g, k)
+    given["joint_norm"] = kind["norms"] == "all heads together"
+    if kind["distances"]:
+        given["relative"] = normal(h, kind["distances"])
+    if kind["sinks"]:
+        given["sinks"] = normal(h)
+    return given, kind["spread"] * normal(2, n, d), normal(2, n).exp() if kind["weighted"] else None
+
+
+def every_kind(number, *, n=None, seed=0):
+    """A map of one choice of `covering`, two sequences and weights or None."""
+    given, x, weights = of_a_kind(number, n=n, seed=seed)
+    return Case(Attention(**given), x, weights)
+
+
+def derivative(f, x, weights=None):
+    """The dense Jacobian of each sequence (b, n m, n d) by automatic differentiation."""
+    return AutodiffJacobian(lambda y: f(y, weights), x).dense()
+
+
+def weighted(J, x, weights):
+    """D^{1/2} J D^{-1/2} of each sequence, of which the constant is the norm; J itself without weights."""
+    if weights is None:
+        return J
+    root = weights.sqrt()
+    rows = root.repeat_interleave(J.shape[-2] // x.shape[-2], -1)
+    return rows[..., :, None] * J / root.repeat_interleave(x.shape[-1], -1)[..., None, :]
 
 
 def relative(got, expected):

@@ -25,6 +25,14 @@ def results_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def minilm():
+    """The embedded model, loaded once; no test changes it."""
+    from lipnb import models
+
+    return models.load("minilm")
+
+
 @pytest.fixture(autouse=True)
 def global_seed_untouched():
     """No code of ours may read or move the global random state."""

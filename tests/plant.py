@@ -1,6 +1,6 @@
 """Plant faults in a copy of the package, one at a time, and see whether the tests named for each turn red.
 
-    python tests/plant.py             all faults of tests/faults.toml (an hour on two cores; resumes)
+    python tests/plant.py             all faults of tests/faults.toml (an hour on two cores; resumes; `make nightly`)
     python tests/plant.py kim terms   those whose place or text holds one of these words
 
 What is known is kept in _build/planted.json as long as the package and its tests stay as they are. Exit status 1 when a

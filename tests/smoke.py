@@ -1,7 +1,7 @@
 """A wheel built from this tree, installed into an empty environment outside it: does it work for a stranger?
 
-    python tests/smoke.py             the base install alone, then with the extra `scan`
-    python tests/smoke.py --base      the base install alone
+    python tests/smoke.py             the base install alone, then with the extra `scan` (`make nightly`)
+    python tests/smoke.py --base      the base install alone (on each change)
 
 Exit status 0 when all of it works. Versions are those of constraints.txt.
 """

@@ -19,19 +19,19 @@ def steps(path):
     return [step for job in jobs.values() for step in job["steps"]]
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_job_may_write_only_what_it_publishes(path):
-    said = yaml.safe_load(path.read_text())
-    assert said["permissions"] == {"contents": "read"}
-    for name, job in said["jobs"].items():
-        written = {what for what, right in job.get("permissions", {}).items() if right == "write"}
-        assert written == WRITES.get((path.stem, name), set())
+def test_a_job_may_write_only_what_it_publishes():
+    for path in WORKFLOWS:
+        said = yaml.safe_load(path.read_text())
+        assert said["permissions"] == {"contents": "read"}
+        for name, job in said["jobs"].items():
+            written = {what for what, right in job.get("permissions", {}).items() if right == "write"}
+            assert written == WRITES.get((path.stem, name), set())
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_actions_are_those_of_github_at_a_major_version(path):
-    used = [step["uses"] for step in steps(path) if "uses" in step]
-    assert used and all(re.fullmatch(r"actions/[a-z-]+@v\d+", name) for name in used)
+def test_actions_are_those_of_github_at_a_major_version():
+    for path in WORKFLOWS:
+        used = [step["uses"] for step in steps(path) if "uses" in step]
+        assert used and all(re.fullmatch(r"actions/[a-z-]+@v\d+", name) for name in used)
 
 
 def test_what_they_run_is_there():
@@ -40,7 +40,7 @@ def test_what_they_run_is_there():
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
     asked = set(re.findall(r"make ([a-z]+)", publish))
     assert asked == {"book", "pdf"} and asked <= targets
-    assert nightly.split() == ["make", "nightly"] and "nightly" in targets
+    assert "make nightly" in nightly.splitlines() and {"nightly", "setup"} <= targets
 
 
 def test_their_form_is_that_of_the_published_schema():

@@ -39,18 +39,18 @@ ATTENTION_ONLY = {
 }
 
 
-@pytest.mark.parametrize("name", ATTENTION_ONLY)
-def test_what_is_no_attention(name):
-    for f, kind in ((None, "NoneType"), (3, "int"), ("a", "str"), (lambda x: x, "function")):
-        with pytest.raises(ValueError, match=f"^{name} needs a lipnb.Attention, .*, got {kind}: .*local_lipschitz"):
-            ATTENTION_ONLY[name](f)
+def test_what_is_no_attention():
+    for name in ATTENTION_ONLY:
+        for f, kind in ((None, "NoneType"), (3, "int"), ("a", "str"), (lambda x: x, "function")):
+            with pytest.raises(ValueError, match=f"^{name} needs a lipnb.Attention, .*, got {kind}: .*local_lipschitz"):
+                ATTENTION_ONLY[name](f)
 
 
-@pytest.mark.parametrize("measure", [local_lipschitz, singular_pair, block_norms, AutodiffJacobian])
-def test_what_is_no_map_at_all(measure):
-    for f in (None, 3, "a"):
-        with pytest.raises(ValueError, match="^f must be an Attention or a callable, got"):
-            measure(f, X)
+def test_what_is_no_map_at_all():
+    for measure in [local_lipschitz, singular_pair, block_norms, AutodiffJacobian]:
+        for f in (None, 3, "a"):
+            with pytest.raises(ValueError, match="^f must be an Attention or a callable, got"):
+                measure(f, X)
 
 
 def test_results_of_other_functions_are_asked_for_by_name():
@@ -60,14 +60,14 @@ def test_results_of_other_functions_are_asked_for_by_name():
         bounds.three_terms(F)
 
 
-@pytest.mark.parametrize("product", ["jvp", "vjp", "gram", "jvp by autodiff", "vjp by autodiff", "vjps by autodiff"])
-def test_what_no_jacobian_multiplies(product):
-    product, _, autodiff = product.partition(" by ")
-    J = (AutodiffJacobian if autodiff else AttentionJacobian)(F, X)
-    wrong = (X.float(), X.long(), X.to(torch.complex128), X[:2], X[None][:0], X.to_sparse(), X.to("meta"))
-    for u in (X.tolist(), None, "a", X.numpy(), *wrong):
-        with pytest.raises(ValueError, match=r"^[uw] must have shape \(3, 2\).* in torch.float64 on cpu, .* got "):
-            getattr(J, product)(u)
+def test_what_no_jacobian_multiplies():
+    for product in ["jvp", "vjp", "gram", "jvp by autodiff", "vjp by autodiff", "vjps by autodiff"]:
+        product, _, autodiff = product.partition(" by ")
+        J = (AutodiffJacobian if autodiff else AttentionJacobian)(F, X)
+        wrong = (X.float(), X.long(), X.to(torch.complex128), X[:2], X[None][:0], X.to_sparse(), X.to("meta"))
+        for u in (X.tolist(), None, "a", X.numpy(), *wrong):
+            with pytest.raises(ValueError, match=r"^[uw] must have shape \(3, 2\).* in torch.float64 on cpu, .* got "):
+                getattr(J, product)(u)
 
 
 NO_NUMBERS = {
@@ -94,15 +94,15 @@ MATRIX_DOORS = {
 }
 
 
-@pytest.mark.parametrize("name", MATRIX_DOORS)
-def test_what_is_no_tensor_of_real_numbers(name):
-    for door in MATRIX_DOORS[name]:
-        for sentence, value in NO_NUMBERS.items():
-            with pytest.raises(ValueError, match=f"^{name} must be (a )?{sentence}"):
-                door(value)
-    assert bounds.general_upper([[1, 0], [0, 1]], np.eye(2), 3, 1.0) == bounds.general_upper(EYE, EYE, 3, 1.0)
-    with pytest.raises(ValueError, match="complex numbers"):
-        bounds.growth_rate(np.eye(2) * 1j)
+def test_what_is_no_tensor_of_real_numbers():
+    for name in MATRIX_DOORS:
+        for door in MATRIX_DOORS[name]:
+            for sentence, value in NO_NUMBERS.items():
+                with pytest.raises(ValueError, match=f"^{name} must be (a )?{sentence}"):
+                    door(value)
+        assert bounds.general_upper([[1, 0], [0, 1]], np.eye(2), 3, 1.0) == bounds.general_upper(EYE, EYE, 3, 1.0)
+        with pytest.raises(ValueError, match="complex numbers"):
+            bounds.growth_rate(np.eye(2) * 1j)
 
 
 NUMBERS = {
@@ -135,18 +135,17 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("name", [*NUMBERS, *WHOLE])
-def test_what_is_no_number(name):
-    kind, doors = ("number", NUMBERS[name]) if name in NUMBERS else ("whole number", WHOLE[name])
-    for door in doors:
-        for value in (True, "a", None, 1j, torch.ones(2), *([1.5, math.inf] if name in WHOLE else [])):
-            with pytest.raises(TypeError, match=f"^{name} must be a {kind}, got "):
-                door(value)
+def test_what_is_no_number():
+    for name in [*NUMBERS, *WHOLE]:
+        kind, doors = ("number", NUMBERS[name]) if name in NUMBERS else ("whole number", WHOLE[name])
+        for door in doors:
+            for value in (True, "a", None, 1j, torch.ones(2), *([1.5, math.inf] if name in WHOLE else [])):
+                with pytest.raises(TypeError, match=f"^{name} must be a {kind}, got "):
+                    door(value)
 
 
-@pytest.mark.parametrize(
-    ("call", "sentence"),
-    [
+def test_values_that_make_no_sense():
+    for call, sentence in [
         (lambda: F.replace(scale=math.nan), "scale must be None or a finite number, got nan"),
         (lambda: F.replace(scale=math.inf), "scale must be None or a finite number, got inf"),
         *((lambda v=v: F.replace(masked=v), "masked must be True or False, got") for v in ("no", None, torch.ones(2))),
@@ -168,11 +167,9 @@ def test_what_is_no_number(name):
         (lambda: bounds.rotary_terms(TURNED, X[None]), "x must hold one sequence"),
         (lambda: bounds.heads_at_input(F, NORMS, X[None]), "x must hold one sequence"),
         (lambda: bounds.rotary_upper(TURNED, 3, -1.0), "R must be a finite number, 0 or more"),
-    ],
-)
-def test_values_that_make_no_sense(call, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        call()
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            call()
 
 
 def test_what_means_the_same_is_taken():

@@ -44,69 +44,69 @@ def dense_norms(f, x):
     return torch.linalg.matrix_norm(J.flatten(3).flatten(1, 2), 2)
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("bias", [False, True], ids=["plain", "biased"])
-@pytest.mark.parametrize("h", [1, 2, 4])
-def test_no_input_exceeds_it(h, bias, mask):
-    normal = gaussian(100 * h + 10 * bias + len(mask))
-    for case in range(6):
-        n, d, R = (1, 2, 3, 5, 8, 12)[case], 2 + case % 3, (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)[(case + h) % 6]
-        f = layer(normal, h, d, bias=bias, side_by_side=case == 4, **MASKS[mask])
-        x = R * in_ball(normal, 30, n, d)
-        found = dense_norms(f, x)
-        start = x[found.topk(2).indices]
-        best = climb(f, start, R, steps=25)[1].max()
-        assert max(found.max(), best) <= ball_upper(f, n, R)
+def test_no_input_exceeds_it():
+    for mask in MASKS:
+        for bias in [False, True]:
+            for h in [1, 2, 4]:
+                normal = gaussian(100 * h + 10 * bias + len(mask))
+                for case in range(6):
+                    n, d, R = (1, 2, 3, 5, 8, 12)[case], 2 + case % 3, (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)[(case + h) % 6]
+                    f = layer(normal, h, d, bias=bias, side_by_side=case == 4, **MASKS[mask])
+                    x = R * in_ball(normal, 30, n, d)
+                    found = dense_norms(f, x)
+                    start = x[found.topk(2).indices]
+                    best = climb(f, start, R, steps=25)[1].max()
+                    assert max(found.max(), best) <= ball_upper(f, n, R)
 
 
-@pytest.mark.parametrize("mask", MASKS)
-def test_no_fork_exceeds_it_and_some_come_near(mask):
-    normal, ratios = gaussian(len(mask)), []
-    for case in range(8):
-        n, d, R = 10 * (case + 1), 2 + case % 3, (1.0, 2.0, 3.0, 5.0)[case % 4]
-        A, V = normal(d, d), normal(2, d)
-        if case % 2:
-            A, V = -A @ A.mT - torch.eye(d), torch.eye(d).double()
-        f = Attention.from_matrices(A, V).replace(**MASKS[mask])
-        x = fork_input(A, V, n, R)[0]
-        ratios.append((local_lipschitz(f, x).value / ball_upper(f, n, R)).item())
-    assert max(ratios) <= 1
-    assert mask == "window" or max(ratios) > 0.9
+def test_no_fork_exceeds_it_and_some_come_near():
+    for mask in MASKS:
+        normal, ratios = gaussian(len(mask)), []
+        for case in range(8):
+            n, d, R = 10 * (case + 1), 2 + case % 3, (1.0, 2.0, 3.0, 5.0)[case % 4]
+            A, V = normal(d, d), normal(2, d)
+            if case % 2:
+                A, V = -A @ A.mT - torch.eye(d), torch.eye(d).double()
+            f = Attention.from_matrices(A, V).replace(**MASKS[mask])
+            x = fork_input(A, V, n, R)[0]
+            ratios.append((local_lipschitz(f, x).value / ball_upper(f, n, R)).item())
+        assert max(ratios) <= 1
+        assert mask == "window" or max(ratios) > 0.9
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_several_heads_of_one_fork_come_near(masked):
-    h, n, R, A = 4, 200, 4.5, -torch.diag(torch.tensor([1.0, 0.7, 0.4]).double())
-    s, same = torch.linspace(1, 1.5, h).double()[:, None, None], EYE.expand(h, 3, 3)
-    f = Attention(s * A, same, same, s.flip(0) * EYE, scale=1.0, masked=masked)
-    found = local_lipschitz(f, fork_input(A, EYE, n, R)[0]).value
-    assert 0.95 < found / ball_upper(f, n, R) <= 1
+def test_several_heads_of_one_fork_come_near():
+    for masked in [False, True]:
+        h, n, R, A = 4, 200, 4.5, -torch.diag(torch.tensor([1.0, 0.7, 0.4]).double())
+        s, same = torch.linspace(1, 1.5, h).double()[:, None, None], EYE.expand(h, 3, 3)
+        f = Attention(s * A, same, same, s.flip(0) * EYE, scale=1.0, masked=masked)
+        found = local_lipschitz(f, fork_input(A, EYE, n, R)[0]).value
+        assert 0.95 < found / ball_upper(f, n, R) <= 1
 
 
-@pytest.mark.parametrize("both", [False, True], ids=["ellipsoid", "and ball"])
-def test_no_output_of_a_layer_norm_exceeds_it(both):
-    normal = gaussian(5)
-    for case in range(8):
-        d, n, h = 3 + case % 2, 2 + case, 1 + case % 3
-        gain, shift = normal(d).exp(), normal(d)
-        f = layer(normal, h, d, bias=case % 2 == 1, masked=case % 3 == 0)
-        G = math.sqrt(d) * gain[:, None] * (torch.eye(d).double() - 1 / d)
-        u, _ = ascend(
-            lambda u, f=f, G=G, shift=shift: dense_norms(f, shift + u @ G.mT),
-            (in_ball(normal, 10, n, d),),
-            adam(0.05, inside=lambda u: u / u.norm(dim=-1, keepdim=True).clamp_min(1)),
-            steps=25,
-            log=True,
-        )
-        x = shift + torch.cat([u[0], in_ball(normal, 10, n, d)]) @ G.mT
-        sizes = x.norm(dim=-1).amax(-1)
-        reach = layer_norm_radius(gain, shift)
-        R = (1 + 1e-12) * sizes.median().item() if both else math.inf
-        upper = ball_upper(f, n, R, ellipsoid=(gain, shift))
-        assert sizes.max() <= reach * (1 + 1e-9)
-        assert dense_norms(f, x)[sizes <= R].max() <= upper
-        assert upper <= ball_upper(f, n, math.inf, ellipsoid=(gain, shift)) * (1 + 1e-9)
-        assert upper <= ball_upper(f, n, min(R, reach * (1 + 1e-9))) * (1 + 1e-9)
+def test_no_output_of_a_layer_norm_exceeds_it():
+    for both in [False, True]:
+        normal = gaussian(5)
+        for case in range(8):
+            d, n, h = 3 + case % 2, 2 + case, 1 + case % 3
+            gain, shift = normal(d).exp(), normal(d)
+            f = layer(normal, h, d, bias=case % 2 == 1, masked=case % 3 == 0)
+            G = math.sqrt(d) * gain[:, None] * (torch.eye(d).double() - 1 / d)
+            u, _ = ascend(
+                lambda u, f=f, G=G, shift=shift: dense_norms(f, shift + u @ G.mT),
+                (in_ball(normal, 10, n, d),),
+                adam(0.05, inside=lambda u: u / u.norm(dim=-1, keepdim=True).clamp_min(1)),
+                steps=25,
+                log=True,
+            )
+            x = shift + torch.cat([u[0], in_ball(normal, 10, n, d)]) @ G.mT
+            sizes = x.norm(dim=-1).amax(-1)
+            reach = layer_norm_radius(gain, shift)
+            R = (1 + 1e-12) * sizes.median().item() if both else math.inf
+            upper = ball_upper(f, n, R, ellipsoid=(gain, shift))
+            assert sizes.max() <= reach * (1 + 1e-9)
+            assert dense_norms(f, x)[sizes <= R].max() <= upper
+            assert upper <= ball_upper(f, n, math.inf, ellipsoid=(gain, shift)) * (1 + 1e-9)
+            assert upper <= ball_upper(f, n, min(R, reach * (1 + 1e-9))) * (1 + 1e-9)
 
 
 def test_a_narrow_ellipsoid_helps():
@@ -117,15 +117,15 @@ def test_a_narrow_ellipsoid_helps():
     assert ball_upper(f, 50, math.inf, ellipsoid=ellipsoid) < 0.2 * ball_upper(f, 50, layer_norm_radius(*ellipsoid))
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_it_is_never_above_the_bounds_of_the_heads(masked):
-    normal = gaussian(3)
-    for case in range(60):
-        h, d, n = 1 + case % 4, 1 + case % 3, (1, 2, 5, 40, 10**6, 10**12)[case % 6]
-        R = (0.0, 1e-3, 0.3, 1.0, 4.0, 30.0, 1e4)[case % 7]
-        f = layer(normal, h, d, bias=case % 2 == 1, masked=masked)
-        others = heads_on_ball(head_norms(f), n, R, masked).values()
-        assert ball_upper(f, n, R, log=True) <= min(others) + 1e-8
+def test_it_is_never_above_the_bounds_of_the_heads():
+    for masked in [False, True]:
+        normal = gaussian(3)
+        for case in range(60):
+            h, d, n = 1 + case % 4, 1 + case % 3, (1, 2, 5, 40, 10**6, 10**12)[case % 6]
+            R = (0.0, 1e-3, 0.3, 1.0, 4.0, 30.0, 1e4)[case % 7]
+            f = layer(normal, h, d, bias=case % 2 == 1, masked=masked)
+            others = heads_on_ball(head_norms(f), n, R, masked).values()
+            assert ball_upper(f, n, R, log=True) <= min(others) + 1e-8
 
 
 def test_layers_with_orthogonal_weights_have_a_bound():
@@ -196,28 +196,28 @@ def summed(f):
     )
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("h", [1, 3])
-def test_one_token_and_no_radius_are_exact(h, mask):
-    normal = gaussian(h + len(mask))
-    for case in range(8):
-        n, d = 2 + case, 2 + case % 3
-        f = layer(normal, h, d, bias=case % 2 == 0, side_by_side=case == 3, **MASKS[mask])
-        M = torch.linalg.matrix_norm(summed(f), 2).item()
-        assert M * (1 - 1e-12) <= ball_upper(f, 1, 7.0) <= M * (1 + 1e-7)
-        still = dense_norms(f, torch.zeros(1, n, d).double()).item()
-        assert still * (1 - 1e-12) <= ball_upper(f, n, 0.0) <= still * (1 + 1e-7)
-        assert ball_upper(f, n, 1e-5) <= still * 1.01
+def test_one_token_and_no_radius_are_exact():
+    for mask in MASKS:
+        for h in [1, 3]:
+            normal = gaussian(h + len(mask))
+            for case in range(8):
+                n, d = 2 + case, 2 + case % 3
+                f = layer(normal, h, d, bias=case % 2 == 0, side_by_side=case == 3, **MASKS[mask])
+                M = torch.linalg.matrix_norm(summed(f), 2).item()
+                assert M * (1 - 1e-12) <= ball_upper(f, 1, 7.0) <= M * (1 + 1e-7)
+                still = dense_norms(f, torch.zeros(1, n, d).double()).item()
+                assert still * (1 - 1e-12) <= ball_upper(f, n, 0.0) <= still * (1 + 1e-7)
+                assert ball_upper(f, n, 1e-5) <= still * 1.01
 
 
-@pytest.mark.parametrize("mask", MASKS)
-def test_short_logits_cost_little(mask):
-    normal = gaussian(20)
-    for case in range(12):
-        n, h, R = 2 + case % 5, 1 + case % 3, (0.01, 0.03, 0.1, 0.3)[case % 4]
-        f = layer(normal, h, 3, bias=case % 2 == 1, **MASKS[mask])
-        start = R * in_ball(normal, 4, n, 3)
-        assert climb(f, start, R, steps=25)[1].max() <= ball_upper(f, n, R)
+def test_short_logits_cost_little():
+    for mask in MASKS:
+        normal = gaussian(20)
+        for case in range(12):
+            n, h, R = 2 + case % 5, 1 + case % 3, (0.01, 0.03, 0.1, 0.3)[case % 4]
+            f = layer(normal, h, 3, bias=case % 2 == 1, **MASKS[mask])
+            start = R * in_ball(normal, 4, n, 3)
+            assert climb(f, start, R, steps=25)[1].max() <= ball_upper(f, n, R)
 
 
 def test_heads_that_cancel_leave_rounding():
@@ -231,13 +231,13 @@ def test_heads_that_cancel_leave_rounding():
     assert 2**-60 <= ball_upper(f, 1, 1.0) < 1e-14  # the sum of the values is -2^-60, computed 0
 
 
-@pytest.mark.parametrize("delta", [0.01, 1.0, 5.0])
-def test_heads_that_cancel_and_attend_otherwise_attain_the_part_of_the_values(delta):
-    P = torch.tensor([[delta, 0.0], [0.0, delta]], dtype=torch.float64).softmax(-1)
-    found = 0.5 * torch.linalg.matrix_norm((P[0] - P[1]).expand(2, 2), 2)  # values 1/2 and -1/2
-    sizes = Sizes(value=0.0, key=-math.inf, query=-math.inf, spread=math.log(delta), same=-math.inf)
-    rows = rows_of(Attention.from_matrices(EYE, EYE), 2)
-    assert _log_of_rows(sizes, rows, heads=2, apart=False) == pytest.approx(found.log().item(), abs=1e-12)
+def test_heads_that_cancel_and_attend_otherwise_attain_the_part_of_the_values():
+    for delta in [0.01, 1.0, 5.0]:
+        P = torch.tensor([[delta, 0.0], [0.0, delta]], dtype=torch.float64).softmax(-1)
+        found = 0.5 * torch.linalg.matrix_norm((P[0] - P[1]).expand(2, 2), 2)  # values 1/2 and -1/2
+        sizes = Sizes(value=0.0, key=-math.inf, query=-math.inf, spread=math.log(delta), same=-math.inf)
+        rows = rows_of(Attention.from_matrices(EYE, EYE), 2)
+        assert _log_of_rows(sizes, rows, heads=2, apart=False) == pytest.approx(found.log().item(), abs=1e-12)
 
 
 @pytest.mark.parametrize("window", [None, 1, 2, 5, 40])
@@ -251,23 +251,25 @@ def test_averages_of_many_tokens_are_bounded_by_a_number(window, monkeypatch):
     assert _uniform(f, 10**6, 1e9) == (2 if window is None else math.sqrt(5))
 
 
-@pytest.mark.parametrize(("n", "R"), [(5, 1e-6), (6, 0.1), (12, 1e-6), (40, 0.1)])
-def test_behind_a_window_the_second_token_is_seen_most(n, R):
-    one = torch.ones(2, 1, 1, dtype=torch.float64)
-    sign = torch.tensor([1.0, -1.0], dtype=torch.float64)
-    f = Attention(0 * one, one, sign[:, None, None], one, query_bias=sign[:, None], scale=1.0, masked=True, window=2)
-    x = R * torch.tensor([(-1.0) ** i for i in range(n)], dtype=torch.float64)[:, None]
-    constant = local_lipschitz(f, x, method="dense").value.item()
-    assert constant <= ball_upper(f, n, R) <= 1.6 * constant  # without the row of one more: 0.93 to 0.98 of it
+def test_behind_a_window_the_second_token_is_seen_most():
+    for n, R in [(5, 1e-6), (6, 0.1), (12, 1e-6), (40, 0.1)]:
+        one = torch.ones(2, 1, 1, dtype=torch.float64)
+        sign = torch.tensor([1.0, -1.0], dtype=torch.float64)
+        f = Attention(
+            0 * one, one, sign[:, None, None], one, query_bias=sign[:, None], scale=1.0, masked=True, window=2
+        )
+        x = R * torch.tensor([(-1.0) ** i for i in range(n)], dtype=torch.float64)[:, None]
+        constant = local_lipschitz(f, x, method="dense").value.item()
+        assert constant <= ball_upper(f, n, R) <= 1.6 * constant  # without the row of one more: 0.93 to 0.98 of it
 
 
-@pytest.mark.parametrize(("n", "R"), [("4", 1.0), (None, 1.0), (torch.ones(2), 1.0), (True, 1.0), (4, "3"), (4, 1j)])
-def test_what_is_no_number_is_refused_by_name(n, R):
-    f = Attention.from_matrices(torch.eye(2), torch.eye(2))
-    with pytest.raises(TypeError, match="^[nR] must be a number, got "):
-        ball_upper(f, n, R)
-    with pytest.raises(ValueError, match="^gain must be a real floating point tensor"):
-        ball_upper(f, 4, 1.0, ellipsoid=(torch.ones(2).long(), torch.zeros(2)))
+def test_what_is_no_number_is_refused_by_name():
+    for n, R in [("4", 1.0), (None, 1.0), (torch.ones(2), 1.0), (True, 1.0), (4, "3"), (4, 1j)]:
+        f = Attention.from_matrices(torch.eye(2), torch.eye(2))
+        with pytest.raises(TypeError, match="^[nR] must be a number, got "):
+            ball_upper(f, n, R)
+        with pytest.raises(ValueError, match="^gain must be a real floating point tensor"):
+            ball_upper(f, 4, 1.0, ellipsoid=(torch.ones(2).long(), torch.zeros(2)))
 
 
 def test_heads_of_their_own_directions_cost_no_more_than_one():
@@ -303,20 +305,19 @@ def test_zero_heads_count_nothing():
     assert ball_upper(wider, 20, 3.0) <= 1.2 * ball_upper(f, 20, 3.0)
 
 
-@pytest.mark.parametrize(
-    ("n", "few", "query", "kappa"), [(50, 2, 1.0, 0.7), (9, 4, 2.0, 0.5), (7, 7, 1.0, 3.0), (30, 2, 0.0, 1.0)]
-)
-def test_rows_through_few_tokens_add_up_as_their_worst_perturbation(n, few, query, kappa):
-    def norm(sizes):  # of rows query |eps_i| + kappa tau
-        sizes = sizes / sizes.norm(dim=-1, keepdim=True)
-        tau = sizes.abs().sort(descending=True).values[..., :few].norm(dim=-1, keepdim=True)
-        return (query * sizes.abs() + kappa * tau).norm(dim=-1).max().item()
+def test_rows_through_few_tokens_add_up_as_their_worst_perturbation():
+    for n, few, query, kappa in [(50, 2, 1.0, 0.7), (9, 4, 2.0, 0.5), (7, 7, 1.0, 3.0), (30, 2, 0.0, 1.0)]:
 
-    stated = _through_few(query, kappa, n * kappa**2, few, n)
-    level = torch.ones(2001, n).double()
-    level[:, few:] = torch.linspace(0, 1, 2001).double()[:, None]
-    assert norm(gaussian(0)(5000, n)) <= stated
-    assert norm(level) == pytest.approx(stated, rel=1e-6)
+        def norm(sizes):  # of rows query |eps_i| + kappa tau
+            sizes = sizes / sizes.norm(dim=-1, keepdim=True)
+            tau = sizes.abs().sort(descending=True).values[..., :few].norm(dim=-1, keepdim=True)
+            return (query * sizes.abs() + kappa * tau).norm(dim=-1).max().item()
+
+        stated = _through_few(query, kappa, n * kappa**2, few, n)
+        level = torch.ones(2001, n).double()
+        level[:, few:] = torch.linspace(0, 1, 2001).double()[:, None]
+        assert norm(gaussian(0)(5000, n)) <= stated
+        assert norm(level) == pytest.approx(stated, rel=1e-6)
 
 
 def test_rows_of_a_long_mask_are_counted_once():
@@ -364,25 +365,25 @@ def test_logits_of_a_row_differ_by_no_more_than_the_spread():
     )
 
 
-@pytest.mark.parametrize("at", [1e-170, 1e-150])
-def test_products_that_underflow_count_what_they_may_be(at):
-    scale = 1.0 if at < 1e-160 else 1e-30
-    R = 3 / (at * scale**0.5)
-    eye = torch.eye(2).double()[None]
-    f = Attention(-at * eye, at * eye, eye, scale=scale)
-    same = Attention.from_matrices(-9 * eye[0], eye[0])  # the same map in units of R
-    x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [1.0, 0.1]]).double() / 1.01
-    assert ball_upper(f, 4, R, log=True) >= math.log(local_lipschitz(same, x, method="dense").value.item())
-    small = Attention(-9 * eye, eye, 1e-170 * eye, 1e-170 * eye, scale=1.0)
-    known = ball_upper(same, 4, 1.0, log=True) + 2 * math.log(1e-170)
-    assert ball_upper(small, 4, 1.0, log=True) == pytest.approx(known, rel=1e-9)
+def test_products_that_underflow_count_what_they_may_be():
+    for at in [1e-170, 1e-150]:
+        scale = 1.0 if at < 1e-160 else 1e-30
+        R = 3 / (at * scale**0.5)
+        eye = torch.eye(2).double()[None]
+        f = Attention(-at * eye, at * eye, eye, scale=scale)
+        same = Attention.from_matrices(-9 * eye[0], eye[0])  # the same map in units of R
+        x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [1.0, 0.1]]).double() / 1.01
+        assert ball_upper(f, 4, R, log=True) >= math.log(local_lipschitz(same, x, method="dense").value.item())
+        small = Attention(-9 * eye, eye, 1e-170 * eye, 1e-170 * eye, scale=1.0)
+        known = ball_upper(same, 4, 1.0, log=True) + 2 * math.log(1e-170)
+        assert ball_upper(small, 4, 1.0, log=True) == pytest.approx(known, rel=1e-9)
 
 
-@pytest.mark.parametrize(("R", "bias"), [(1e-320, 1.0), (1e-300, 1e10), (1e-160, 1e150), (3.0, 1e160)])
-def test_large_biases_and_small_radii_have_a_bound(R, bias):
-    eye = torch.eye(1).double()[None]
-    f = Attention(eye, eye, eye, query_bias=torch.tensor([[bias]], dtype=torch.float64), scale=1.0)
-    assert ball_upper(f, 3, R, log=True) >= 0
+def test_large_biases_and_small_radii_have_a_bound():
+    for R, bias in [(1e-320, 1.0), (1e-300, 1e10), (1e-160, 1e150), (3.0, 1e160)]:
+        eye = torch.eye(1).double()[None]
+        f = Attention(eye, eye, eye, query_bias=torch.tensor([[bias]], dtype=torch.float64), scale=1.0)
+        assert ball_upper(f, 3, R, log=True) >= 0
 
 
 def test_what_is_no_layer_or_no_ball_is_refused_in_a_sentence():

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from cases import KINDS, every_kind
 from hub import tiny_bert, tiny_gpt2
-from test_in_use import case
 
 import lipnb
 from lab.verification import families, model_types
@@ -87,16 +87,16 @@ def test_constants_are_those_of_the_network_itself(bert, found):
         assert row.column == pytest.approx(f.probabilities(x).sum(-2).max().item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(0, 60, 3))
-def test_heads_alone_add_up_to_all(seed):
-    f, x, _ = case(seed)
-    if f.output is None:
-        alone = [measure.one_head(f, head)(x) for head in range(f.heads)]
-        total = sum(alone) if f.joint_norm else torch.cat(alone, -1)
-    else:
-        total = sum(measure.one_head(f, head)(x) for head in range(f.heads))
-    bias = 0 if f.output_bias is None else f.output_bias
-    assert torch.allclose(total + bias, f(x), rtol=1e-12, atol=1e-12)
+def test_heads_alone_add_up_to_all():
+    for kind in KINDS:
+        f, x, _ = every_kind(kind)
+        if f.output is None:
+            alone = [measure.one_head(f, head)(x) for head in range(f.heads)]
+            total = sum(alone) if f.joint_norm else torch.cat(alone, -1)
+        else:
+            total = sum(measure.one_head(f, head)(x) for head in range(f.heads))
+        bias = 0 if f.output_bias is None else f.output_bias
+        assert torch.allclose(total + bias, f(x), rtol=1e-12, atol=1e-12)
 
 
 def test_tables_of_heads_and_tokens(bert, found):
@@ -137,10 +137,10 @@ def test_baselines_are_what_they_say(bert, found):
     assert Reader(twin, {}).baselines == ("shuffled",)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_special_tokens_do_not_move(seed):
-    mixed = shuffled(torch.arange(7)[None], (1, 2), seed)[0].tolist()
-    assert (mixed[0], mixed[5:]) == (0, [5, 6]) and sorted(mixed) == list(range(7))
+def test_special_tokens_do_not_move():
+    for seed in range(4):
+        mixed = shuffled(torch.arange(7)[None], (1, 2), seed)[0].tolist()
+        assert (mixed[0], mixed[5:]) == (0, [5, 6]) and sorted(mixed) == list(range(7))
 
 
 def test_one_pass_reads_what_every_layer_receives(bert):
@@ -182,20 +182,23 @@ def test_logits_that_are_more_than_a_matrix_are_refused(bert):
         models.whole_network(small(bert), torch.tensor([[3, 4]]), "logits")
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("special", [True, False])
-def test_windows_are_random_disjoint_and_of_the_text(bert, seed, special):
-    model, text = small(bert), "".join(f"{word} " for word in np.random.default_rng(0).choice(list("abcdefgh"), 20_000))
-    ids = models.random_windows(model, text, 12, 3, seed=seed, special=special)
-    bare = ids[:, 1:-1] if special else ids
-    assert ids.shape == (3, 12) and ((ids[:, 0] == 2) & (ids[:, -1] == 3)).all() == special
-    whole = " ".join(map(str, model.token_ids(text).tolist()))
-    places = [whole.index(" ".join(map(str, window.tolist()))) for window in bare]
-    assert places == sorted(places) and np.diff(places).min() > len("12 " * bare.shape[1]) / 2
-    other = models.random_windows(model, text, 12, 3, seed=seed + 1, special=special)
-    assert not torch.equal(ids, other) and torch.equal(
-        ids, models.random_windows(model, text, 12, 3, seed=seed, special=special)
-    )
+def test_windows_are_random_disjoint_and_of_the_text(bert):
+    for seed in range(5):
+        for special in [True, False]:
+            model, text = (
+                small(bert),
+                "".join(f"{word} " for word in np.random.default_rng(0).choice(list("abcdefgh"), 20_000)),
+            )
+            ids = models.random_windows(model, text, 12, 3, seed=seed, special=special)
+            bare = ids[:, 1:-1] if special else ids
+            assert ids.shape == (3, 12) and ((ids[:, 0] == 2) & (ids[:, -1] == 3)).all() == special
+            whole = " ".join(map(str, model.token_ids(text).tolist()))
+            places = [whole.index(" ".join(map(str, window.tolist()))) for window in bare]
+            assert places == sorted(places) and np.diff(places).min() > len("12 " * bare.shape[1]) / 2
+            other = models.random_windows(model, text, 12, 3, seed=seed + 1, special=special)
+            assert not torch.equal(ids, other) and torch.equal(
+                ids, models.random_windows(model, text, 12, 3, seed=seed, special=special)
+            )
 
 
 def test_windows_of_a_short_text_fill_it_or_are_refused(bert):
@@ -285,9 +288,8 @@ SETTINGS = {"text": "a.txt", "text_sha256": "0123456789ab", "special": [[], []],
 SETTINGS |= {"seed": 0, "masked": False}
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
+def test_scans_that_cannot_be_compared_are_told_apart_in_words():
+    for changed, said in [
         ({"text": "b.txt", "text_sha256": "ba9876543210"}, "the first read a.txt (SHA-256 01234567), the second b.txt"),
         (
             {"special": [["[CLS]"], ["[SEP]"]]},
@@ -296,32 +298,33 @@ SETTINGS |= {"seed": 0, "masked": False}
         ({"windows": 3}, "the number of windows is 2 in the first and 3 in the second; scan both with one --windows"),
         ({"object": "block"}, "what is measured is heads in the first and block in the second; scan both with one --o"),
         ({"masked": True}, "the second attends to earlier tokens alone, the first to all"),
-    ],
-)
-def test_scans_that_cannot_be_compared_are_told_apart_in_words(changed, said):
-    before, after = (SimpleNamespace(about={"settings": one}) for one in (SETTINGS, SETTINGS | changed))
-    with pytest.raises(ValueError) as refused:
-        scanning.compare(before, after)
-    assert said in str(refused.value) and not re.search(r"\[\[|'|True|_", str(refused.value))
+    ]:
+        before, after = (SimpleNamespace(about={"settings": one}) for one in (SETTINGS, SETTINGS | changed))
+        with pytest.raises(ValueError) as refused:
+            scanning.compare(before, after)
+        assert said in str(refused.value) and not re.search(r"\[\[|'|True|_", str(refused.value))
 
 
-@pytest.mark.parametrize(
-    ("factors", "differs"),
-    [((2, 3), "higher"), ((0.5, 0.3), "lower"), ((0.9, 5), ""), ((1.005, 1.005), ""), ((0.995, 0.995), "")],
-)
-def test_a_difference_is_told_where_every_window_shows_it_beyond_the_solvers_error(factors, differs):
+def test_a_difference_is_told_where_every_window_shows_it_beyond_the_solvers_error():
     """Constants known to one percent: of two windows both differ, one each way, or neither by enough."""
+    for factors, differs in [
+        ((2, 3), "higher"),
+        ((0.5, 0.3), "lower"),
+        ((0.9, 5), ""),
+        ((1.005, 1.005), ""),
+        ((0.995, 0.995), ""),
+    ]:
 
-    def scan(constants):
-        table = pd.DataFrame({"layer": 0, "length": 8, "window": [0, 1], "passed": True, "relative": 1.0})
-        table = table.assign(lipschitz=constants, probable=[1.01 * one for one in constants])
-        return SimpleNamespace(table=table, about={"settings": dict.fromkeys(summary.SAME)})
+        def scan(constants):
+            table = pd.DataFrame({"layer": 0, "length": 8, "window": [0, 1], "passed": True, "relative": 1.0})
+            table = table.assign(lipschitz=constants, probable=[1.01 * one for one in constants])
+            return SimpleNamespace(table=table, about={"settings": dict.fromkeys(summary.SAME)})
 
-    row = scanning.compare(scan((1.0, 7.0)), scan((factors[0], 7.0 * factors[1]))).iloc[0]
-    assert row.differs == differs
-    said = summary.compared(pd.DataFrame([row]))[0]
-    assert said.startswith("Of 1 layers" if differs else "At no layer and length do all windows differ")
-    assert row.ratio == pytest.approx(sum(factors) / 2) and row.error == pytest.approx(0.01)
+        row = scanning.compare(scan((1.0, 7.0)), scan((factors[0], 7.0 * factors[1]))).iloc[0]
+        assert row.differs == differs
+        said = summary.compared(pd.DataFrame([row]))[0]
+        assert said.startswith("Of 1 layers" if differs else "At no layer and length do all windows differ")
+        assert row.ratio == pytest.approx(sum(factors) / 2) and row.error == pytest.approx(0.01)
 
 
 def test_a_dry_run_measures_nothing(bert, story, tmp_path, capsys, monkeypatch):
@@ -378,11 +381,13 @@ def test_tokens_are_shown_as_a_reader_would_write_them(found):
     assert table.written.tolist() == [repr(token) for token in table.token]  # words of BERT, through the file
 
 
-@pytest.mark.parametrize("lengths", ["2,x", "", [2.5], "2,2", (0,)])
-def test_lengths_are_a_text_as_at_the_terminal_or_refused(lengths):
-    assert options.lengths_of("32,128") == options.lengths_of([32, 128]) == [32, 128] and options.lengths_of(7) == [7]
-    with pytest.raises(ValueError, match="lengths must be different whole numbers from 1 on"):
-        options.lengths_of(lengths)
+def test_lengths_are_a_text_as_at_the_terminal_or_refused():
+    for lengths in ["2,x", "", [2.5], "2,2", (0,)]:
+        assert options.lengths_of("32,128") == options.lengths_of([32, 128]) == [32, 128] and options.lengths_of(7) == [
+            7
+        ]
+        with pytest.raises(ValueError, match="lengths must be different whole numbers from 1 on"):
+            options.lengths_of(lengths)
 
 
 @pytest.mark.parametrize("place", ["./nosuch", "/no/such", "no/such/", "a/b/c"])
@@ -570,18 +575,15 @@ def test_each_finding_says_what_it_means_and_names_pages_that_are_there(found):
     assert f"constant {fmt.figures(top.lipschitz)} (mean of 2 windows" in findings[1].sentence
 
 
-@pytest.mark.parametrize(
-    ("there", "said", "not_said"),
-    [
+def test_words_on_baselines_follow_their_numbers():
+    for there, said, not_said in [
         ({"over_random": 3.0, "over_shuffled": 1.05}, ["Training made it so", "order of the tokens plays little"], []),
         ({"over_random": 1.5, "over_shuffled": 0.6}, ["within a factor of two", "some part, less than a factor"], []),
         ({"over_random": 0.4, "over_shuffled": 0.3}, ["are rougher", "plays a part."], ["Training made"]),
         ({}, [], ["order", "andom"]),
-    ],
-)
-def test_words_on_baselines_follow_their_numbers(there, said, not_said):
-    words = sentences._baselines(there)
-    assert all(part in words for part in said) and not any(part in words for part in not_said)
+    ]:
+        words = sentences._baselines(there)
+        assert all(part in words for part in said) and not any(part in words for part in not_said)
 
 
 def test_a_range_of_one_number_is_one_number_and_a_bound_is_rounded_upward(found):

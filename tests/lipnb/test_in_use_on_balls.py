@@ -42,33 +42,35 @@ def dense_norms(f, x):
     return torch.linalg.matrix_norm(J.flatten(3).flatten(1, 2), 2)
 
 
-@pytest.mark.parametrize("added", ADDED)
-def test_no_input_exceeds_the_bound_on_its_ball(added):
-    normal = gaussian(len(added))
-    for case, (n, R) in enumerate(((1, 2.0), (2, 0.3), (4, 1.0), (7, 4.0))):
-        f = layer(normal, bias=case != 2, **ADDED[added](normal), **MASKS[case % 3])
-        x = normal(30, n, 3)
-        x = R * x / x.norm(dim=-1, keepdim=True)
-        x[::3] = x[::3, :1] * (2.0 * torch.randint(0, 2, (10, n, 1), generator=torch.Generator().manual_seed(n)) - 1)
-        x[1::3] *= 0.1
-        found = dense_norms(f, x)
-        best = climb(f, x[found.topk(2).indices], R, steps=20)[1].max()
-        upper = bounds.ball_upper(f, n, R)
-        assert max(found.max(), best) <= upper * (1 + 1e-9)
-        assert upper < 1e4 * best, "no bound of this size says anything"
-        assert bounds.ball_upper(f, n, R, log=True) == pytest.approx(math.log(upper))
+def test_no_input_exceeds_the_bound_on_its_ball():
+    for added in ADDED:
+        normal = gaussian(len(added))
+        for case, (n, R) in enumerate(((1, 2.0), (2, 0.3), (4, 1.0), (7, 4.0))):
+            f = layer(normal, bias=case != 2, **ADDED[added](normal), **MASKS[case % 3])
+            x = normal(30, n, 3)
+            x = R * x / x.norm(dim=-1, keepdim=True)
+            x[::3] = x[::3, :1] * (
+                2.0 * torch.randint(0, 2, (10, n, 1), generator=torch.Generator().manual_seed(n)) - 1
+            )
+            x[1::3] *= 0.1
+            found = dense_norms(f, x)
+            best = climb(f, x[found.topk(2).indices], R, steps=20)[1].max()
+            upper = bounds.ball_upper(f, n, R)
+            assert max(found.max(), best) <= upper * (1 + 1e-9)
+            assert upper < 1e4 * best, "no bound of this size says anything"
+            assert bounds.ball_upper(f, n, R, log=True) == pytest.approx(math.log(upper))
 
 
-@pytest.mark.parametrize("added", [*ADDED])
-def test_no_output_of_an_rms_norm_exceeds_the_bound_on_its_ellipsoid(added):
-    normal = gaussian(3)
-    f, gain = layer(normal, **ADDED[added](normal)), torch.tensor([3.0, 1.0, 0.1]).double()
-    x = normal(40, 5, 3)
-    x = gain * x / x.square().mean(-1, keepdim=True).sqrt()
-    radius = bounds.layer_norm_radius(gain, None)
-    assert radius == pytest.approx(3 * math.sqrt(3)) and x.norm(dim=-1).max() <= radius
-    upper = bounds.ball_upper(f, 5, math.inf, ellipsoid=(gain, None))
-    assert dense_norms(f, x).max() <= upper <= bounds.ball_upper(f, 5, radius) * (1 + 1e-9)
+def test_no_output_of_an_rms_norm_exceeds_the_bound_on_its_ellipsoid():
+    for added in [*ADDED]:
+        normal = gaussian(3)
+        f, gain = layer(normal, **ADDED[added](normal)), torch.tensor([3.0, 1.0, 0.1]).double()
+        x = normal(40, 5, 3)
+        x = gain * x / x.square().mean(-1, keepdim=True).sqrt()
+        radius = bounds.layer_norm_radius(gain, None)
+        assert radius == pytest.approx(3 * math.sqrt(3)) and x.norm(dim=-1).max() <= radius
+        upper = bounds.ball_upper(f, 5, math.inf, ellipsoid=(gain, None))
+        assert dense_norms(f, x).max() <= upper <= bounds.ball_upper(f, 5, radius) * (1 + 1e-9)
 
 
 def test_sums_of_the_heads_are_no_smaller_and_bounds_of_rotary_heads_neither():
@@ -135,13 +137,13 @@ def test_a_sink_moves_even_values_that_are_constant():
     assert bounds.ball_upper(unseen, 1, 2.0) == 0
 
 
-@pytest.mark.parametrize("added", ADDED)
-def test_biases_left_out_of_the_search_change_no_derivative(added):
-    normal = gaussian(13)
-    f, x = layer(normal, **ADDED[added](normal)), normal(4, 3)
-    bare = f.replace(output_bias=normal(3)).without_idle_biases()
-    assert bare.output_bias is None and (bare.value_bias is None) == (added != "sinks")
-    assert torch.allclose(torch.func.jacrev(bare)(x), torch.func.jacrev(f)(x), rtol=1e-9, atol=1e-12)
+def test_biases_left_out_of_the_search_change_no_derivative():
+    for added in ADDED:
+        normal = gaussian(13)
+        f, x = layer(normal, **ADDED[added](normal)), normal(4, 3)
+        bare = f.replace(output_bias=normal(3)).without_idle_biases()
+        assert bare.output_bias is None and (bare.value_bias is None) == (added != "sinks")
+        assert torch.allclose(torch.func.jacrev(bare)(x), torch.func.jacrev(f)(x), rtol=1e-9, atol=1e-12)
 
 
 def test_rows_that_may_vanish_are_refused_without_epsilon():
@@ -173,11 +175,13 @@ def test_shared_keys_are_those_of_plain_heads_written_out():
         assert torch.allclose(torch.as_tensor(bound(f)), torch.as_tensor(bound(apart)))
 
 
-@pytest.mark.parametrize("added", ["rotary", "relative"])
-def test_large_tokens_choose_one_each(added):
-    normal = gaussian(7)
-    f, x = layer(normal, **ADDED[added](normal), masked=True), normal(5, 3)
-    assert local_lipschitz(f, 1e4 * x).value.item() == pytest.approx(bounds.large_radius_limit(f, x).item(), rel=1e-5)
+def test_large_tokens_choose_one_each():
+    for added in ["rotary", "relative"]:
+        normal = gaussian(7)
+        f, x = layer(normal, **ADDED[added](normal), masked=True), normal(5, 3)
+        assert local_lipschitz(f, 1e4 * x).value.item() == pytest.approx(
+            bounds.large_radius_limit(f, x).item(), rel=1e-5
+        )
 
 
 def test_relative_positions_leave_the_bound_in_the_norm_of_the_largest_token():
@@ -192,20 +196,20 @@ def test_relative_positions_leave_the_bound_in_the_norm_of_the_largest_token():
     assert moved <= blocks.sum(1).max() and moved <= terms <= bounds.max_token_upper(f, x.norm(dim=-1).max().item())
 
 
-@pytest.mark.parametrize("added", ADDED)
-def test_the_slope_of_the_ascent_is_that_of_the_constant(added):
+def test_the_slope_of_the_ascent_is_that_of_the_constant():
     """Against differences of the constant itself, by all singular values."""
-    normal = gaussian(9)
-    f = layer(normal, **ADDED[added](normal), masked=True)
-    x, v = normal(5, 3), normal(5, 3)
-    constant = torch.linalg.svd(torch.func.jacrev(f)(x).flatten(2).flatten(0, 1))
-    left, right = constant.U[:, 0].view(5, 3), constant.Vh[0].view(5, 3)
-    x.requires_grad_()
-    (pulled,) = torch.autograd.grad((f(x) * left).sum(), x, create_graph=True)
-    (slope,) = torch.autograd.grad((pulled * right).sum(), x)
-    step, x = 1e-5, x.detach()
-    ahead, back = dense_norms(f, torch.stack([x + step * v, x - step * v]))
-    assert (slope * v).sum().item() == pytest.approx(((ahead - back) / (2 * step)).item(), rel=1e-5)
+    for added in ADDED:
+        normal = gaussian(9)
+        f = layer(normal, **ADDED[added](normal), masked=True)
+        x, v = normal(5, 3), normal(5, 3)
+        constant = torch.linalg.svd(torch.func.jacrev(f)(x).flatten(2).flatten(0, 1))
+        left, right = constant.U[:, 0].view(5, 3), constant.Vh[0].view(5, 3)
+        x.requires_grad_()
+        (pulled,) = torch.autograd.grad((f(x) * left).sum(), x, create_graph=True)
+        (slope,) = torch.autograd.grad((pulled * right).sum(), x)
+        step, x = 1e-5, x.detach()
+        ahead, back = dense_norms(f, torch.stack([x + step * v, x - step * v]))
+        assert (slope * v).sum().item() == pytest.approx(((ahead - back) / (2 * step)).item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("added", ["shared", "rotary", "normalised", "capped", "relative", "sinks"])

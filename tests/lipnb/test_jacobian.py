@@ -1,11 +1,11 @@
-"""Closed-form products and the dense blocks against autograd, each way round."""
+"""Closed form and automatic differentiation at their edges; the routes themselves are in `test_routes.py`."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from cases import CASES, random_case, relative
+from cases import normal, random_case, relative
 from scipy.sparse.linalg import svds
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
@@ -15,82 +15,21 @@ from lipnb.jacobian.autodiff import RecordedJacobian
 from lipnb.spectral import start_vectors
 
 
-def pair(case):
-    """The closed form and its autodiff twin at the case's input."""
-    return (
-        AttentionJacobian(case.attention, case.x, case.weights),
-        AutodiffJacobian(lambda x: case.attention(x, case.weights), case.x),
-    )
-
-
-@pytest.mark.parametrize("score", ["dot", "l2"])
-@pytest.mark.parametrize(("seed", "spread"), CASES)
-def test_products_equal_autograd_and_are_adjoint(seed, spread, score):
-    case = random_case(seed, spread=spread, score=score)
-    closed, twin = pair(case)
-    generator = torch.Generator().manual_seed(seed)
-    u = torch.randn(case.x.shape, generator=generator, dtype=torch.float64)
-    w = torch.randn(*case.x.shape[:-1], case.attention.output_width, generator=generator, dtype=torch.float64)
-    assert closed.shape == twin.shape
-    tangent, gradient = closed.jvp(u), closed.vjp(w)
-    assert relative(tangent, twin.jvp(u)) < 1e-10
-    assert relative(gradient, twin.vjp(w)) < 1e-10
-    size = torch.linalg.vector_norm(tangent) * torch.linalg.vector_norm(w)
-    assert abs((tangent * w).sum() - (u * gradient).sum()) <= 1e-12 * size
-
-
-@pytest.mark.parametrize("score", ["dot", "l2"])
-@pytest.mark.parametrize("seed", range(8))
-def test_row_sums_taken_off_entry_by_entry_give_the_same_products(seed, score, monkeypatch):
-    """The way of nearly hard attention, on attention where autograd has all digits."""
-    monkeypatch.setattr("lipnb.jacobian.linearization.NEAR_HARD", 0.0)
-    case = random_case(seed, score=score)
-    closed, twin = pair(case)
-    assert closed.operator().near_hard
-    generator = torch.Generator().manual_seed(seed)
-    u = torch.randn(case.x.shape, generator=generator, dtype=torch.float64)
-    w = torch.randn(*case.x.shape[:-1], case.attention.output_width, generator=generator, dtype=torch.float64)
-    assert relative(closed.jvp(u), twin.jvp(u)) < 1e-10
-    assert relative(closed.vjp(w), twin.vjp(w)) < 1e-10
-
-
-@pytest.mark.parametrize("score", ["dot", "l2"])
-@pytest.mark.parametrize(("seed", "spread"), [(seed, spread) for seed, spread in CASES if seed // 8 % 2 == 0])
-def test_dense_blocks_equal_autograd_and_products(seed, spread, score):
-    case = random_case(seed, spread=spread, score=score)
-    closed, twin = pair(case)
-    dense = closed.dense()
-    assert relative(dense, twin.dense()) < 1e-10
-    n, d = case.x.shape[1:]
-    basis = torch.eye(n * d, dtype=torch.float64).reshape(n * d, 1, n, d).expand(-1, 2, -1, -1)
-    assert relative(closed.jvp(basis).flatten(-2).movedim(0, -1), dense) < 1e-10
-
-
 def test_one_token_and_equal_tokens():
     case = random_case(1, n=1)
     values = torch.einsum("hmv,hvd->md", case.attention.output, case.attention.value)
     assert relative(AttentionJacobian(case.attention, case.x).dense()[0], values) < 1e-13
     # all tokens equal: attention averages, and the norm is that of V
-    V = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    V = normal(3, 3)
     attention = Attention.from_matrices(torch.eye(3, dtype=torch.float64), V)
     dense = AttentionJacobian(attention, torch.ones(6, 3, dtype=torch.float64)).dense()
     assert abs(torch.linalg.matrix_norm(dense, 2) / torch.linalg.matrix_norm(V, 2) - 1) < 1e-12
 
 
-def test_masked_blocks_are_triangular():
-    case = random_case(7)
-    assert case.attention.masked
-    n, d, m = *case.x.shape[1:], case.attention.output_width
-    blocks = AttentionJacobian(case.attention, case.x).dense().reshape(2, n, m, n, d)
-    for i in range(n):
-        assert (blocks[:, i, :, i + 1 :] == 0).all()
-        assert (blocks[:, i, :, : i + 1] != 0).any()
-
-
 def test_autodiff_goes_through_fused_attention():
-    x = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = normal(2, 5, 4)
     twin = AutodiffJacobian(lambda y: scaled_dot_product_attention(y, y, y), x)
-    step = torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    step = normal(x.shape, seed=1)
     difference = (twin.f(x + 1e-6 * step) - twin.f(x - 1e-6 * step)) / 2e-6
     assert relative(twin.jvp(step), difference) < 1e-7
 
@@ -115,18 +54,14 @@ def test_bad_inputs():
         AttentionJacobian(wide, torch.zeros(20, 4000)).dense()
 
 
-@pytest.mark.parametrize(
-    "f",
-    [lambda z: z.detach(), lambda z: z.data * 2, torch.no_grad()(lambda z: z * 2), torch.ones_like],
-    ids=["detached", "data", "no_grad", "constant"],
-)
-def test_an_output_cut_off_from_its_input_is_refused(f):
-    x = torch.ones(2, 3)
-    with pytest.raises(ValueError, match="no way from the map's output to its input"):
-        AutodiffJacobian(f, x)
-    with pytest.raises(ValueError, match="no way from the map's output to its input"):
-        local_lipschitz(f, x)
-    assert (AutodiffJacobian(lambda z: 0 * z, x).dense() == 0).all()
+def test_an_output_cut_off_from_its_input_is_refused():
+    for f in [lambda z: z.detach(), lambda z: z.data * 2, torch.no_grad()(lambda z: z * 2), torch.ones_like]:
+        x = torch.ones(2, 3)
+        with pytest.raises(ValueError, match="no way from the map's output to its input"):
+            AutodiffJacobian(f, x)
+        with pytest.raises(ValueError, match="no way from the map's output to its input"):
+            local_lipschitz(f, x)
+        assert (AutodiffJacobian(lambda z: 0 * z, x).dense() == 0).all()
 
 
 class Once(torch.autograd.Function):
@@ -192,12 +127,12 @@ class RaisesTwice(Once):
 SQUARES = {"not twice": Once.apply, "wrong twice": WrongTwice.apply, "raises twice": RaisesTwice.apply}
 
 
-@pytest.mark.parametrize("name", SQUARES)
-def test_what_cannot_be_differentiated_twice_goes_by_forward_mode(name):
-    f, x = SQUARES[name], torch.linspace(0.1, 1, 6, dtype=torch.float64).view(2, 3)
-    J, u = RecordedJacobian(f, x), x.flip(1) - 0.3
-    assert relative(J.jvp(u), 2 * x * u) < 1e-13 and relative(J.vjp(u), 2 * x * u) < 1e-13
-    assert abs(local_lipschitz(f, x).value - 2) < 1e-3
+def test_what_cannot_be_differentiated_twice_goes_by_forward_mode():
+    for name in SQUARES:
+        f, x = SQUARES[name], torch.linspace(0.1, 1, 6, dtype=torch.float64).view(2, 3)
+        J, u = RecordedJacobian(f, x), x.flip(1) - 0.3
+        assert relative(J.jvp(u), 2 * x * u) < 1e-13 and relative(J.vjp(u), 2 * x * u) < 1e-13
+        assert abs(local_lipschitz(f, x).value - 2) < 1e-3
 
 
 def test_the_record_is_compared_in_each_sequence_and_in_small_parts():
@@ -210,23 +145,21 @@ def test_the_record_is_compared_in_each_sequence_and_in_small_parts():
     assert small.value <= 1.0002 * (1 + 1e-6) and 1.0002 <= small.upper * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("scale", [1e-200, 1e-160, 1e-30, 1e-23, 1e25, 1e150])
-def test_squares_of_tiny_and_huge_constants_stay_in_range(scale):
-    dtype = torch.float64 if abs(math.log10(scale)) > 35 else torch.float32
-    x = torch.ones(2, 3, 4, dtype=dtype)
-    sizes = torch.tensor([scale, 3e3 * scale], dtype=dtype)[:, None, None]
-    lip = local_lipschitz(lambda t: sizes * t * torch.arange(1, 5), x)
-    assert torch.allclose(lip.value / (4 * scale), torch.tensor([1, 3e3]).to(lip.value), rtol=1e-3)
-    assert (lip.upper >= 4 * sizes.flatten().double() * (1 - 1e-5)).all() and lip.converged.all()
+def test_squares_of_tiny_and_huge_constants_stay_in_range():
+    for scale in [1e-200, 1e-160, 1e-30, 1e-23, 1e25, 1e150]:
+        dtype = torch.float64 if abs(math.log10(scale)) > 35 else torch.float32
+        x = torch.ones(2, 3, 4, dtype=dtype)
+        sizes = torch.tensor([scale, 3e3 * scale], dtype=dtype)[:, None, None]
+        lip = local_lipschitz(lambda t: sizes * t * torch.arange(1, 5), x)
+        assert torch.allclose(lip.value / (4 * scale), torch.tensor([1, 3e3]).to(lip.value), rtol=1e-3)
+        assert (lip.upper >= 4 * sizes.flatten().double() * (1 - 1e-5)).all() and lip.converged.all()
 
 
-@pytest.mark.parametrize(
-    "f", [lambda t: t, lambda t: t + 1, lambda t: t.reshape(4, 3), lambda t: t + (t.round() - t).detach()]
-)
-def test_the_dense_jacobian_of_a_map_that_hands_its_cotangent_back(f):
-    x = torch.linspace(0, 1, 12, dtype=torch.float64).view(3, 4)
-    assert torch.equal(AutodiffJacobian(f, x).dense(), torch.eye(12, dtype=torch.float64))
-    assert abs(local_lipschitz(f, x, method="dense").value - 1) < 1e-12
+def test_the_dense_jacobian_of_a_map_that_hands_its_cotangent_back():
+    for f in [lambda t: t, lambda t: t + 1, lambda t: t.reshape(4, 3), lambda t: t + (t.round() - t).detach()]:
+        x = torch.linspace(0, 1, 12, dtype=torch.float64).view(3, 4)
+        assert torch.equal(AutodiffJacobian(f, x).dense(), torch.eye(12, dtype=torch.float64))
+        assert abs(local_lipschitz(f, x, method="dense").value - 1) < 1e-12
 
 
 class OldStyle(torch.autograd.Function):
@@ -261,8 +194,8 @@ class OldStyleWrong(OldStyle):
 
 
 def test_maps_without_forward_mode_go_by_reverse_mode_twice():
-    x = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    matrix = torch.randn(3, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x = normal(2, 4, 3)
+    matrix = normal(3, 3, seed=1)
 
     def inner(z):
         return torch.sin(z @ matrix)
@@ -292,7 +225,7 @@ def test_maps_without_forward_mode_go_by_reverse_mode_twice():
 
 
 def test_a_map_that_mixes_its_sequences_is_refused():
-    x = torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = normal(4, 5, 8)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         mixing, fine = (torch.nn.MultiheadAttention(8, 2, batch_first=first).double() for first in (False, True))
@@ -323,7 +256,7 @@ def test_a_map_that_mixes_its_sequences_is_refused():
 
 def test_the_dense_method_compares_the_two_modes_too():
     """Random parts behind one large activation, a part under no_grad, a hook that changes gradients."""
-    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = normal(5, 4)
     large, dropout = x.clone(), torch.nn.Dropout(0.5)
     large[0, 0] = 1e9
 
@@ -345,7 +278,7 @@ def test_the_dense_method_compares_the_two_modes_too():
 
 
 def test_maps_that_write_into_what_they_are_given_or_leave_pytorch():
-    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = normal(5, 4)
     before = x.clone()
     for method in ("lanczos", "power", "dense"):
         lip = local_lipschitz(lambda z: z.mul_(2), x, method=method)
@@ -358,7 +291,7 @@ def test_maps_that_write_into_what_they_are_given_or_leave_pytorch():
 
 def test_rows_that_are_masked_wholly():
     """PyTorch's own attention gives such rows zeros, and so a Jacobian that is 0; a softmax of -inf alone is NaN."""
-    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = normal(5, 4)
     seen = torch.ones(5, 5, dtype=torch.bool).tril()
     seen[2] = False
 
@@ -386,18 +319,18 @@ def test_rows_that_are_masked_wholly():
     assert half == pytest.approx(x.cos().abs().max().item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_sixteen_bits_are_refused_and_the_sentence_says_float(dtype):
-    case = random_case(5)
-    f, x = case.attention.to(dtype=dtype), case.x.to(dtype)
-    for g in (f, torch.sin):
-        for call in (local_lipschitz, singular_pair, block_norms, AutodiffJacobian):
+def test_sixteen_bits_are_refused_and_the_sentence_says_float():
+    for dtype in [torch.bfloat16, torch.float16]:
+        case = random_case(5)
+        f, x = case.attention.to(dtype=dtype), case.x.to(dtype)
+        for g in (f, torch.sin):
+            for call in (local_lipschitz, singular_pair, block_norms, AutodiffJacobian):
+                with pytest.raises(ValueError, match=r"use \.float\(\) on the tokens and on the map"):
+                    call(g, x)
+        for call in (lambda: AttentionJacobian(f, x), lambda: local_lipschitz(f, [x[0], x[0]])):
             with pytest.raises(ValueError, match=r"use \.float\(\) on the tokens and on the map"):
-                call(g, x)
-    for call in (lambda: AttentionJacobian(f, x), lambda: local_lipschitz(f, [x[0], x[0]])):
-        with pytest.raises(ValueError, match=r"use \.float\(\) on the tokens and on the map"):
-            call()
-    assert (certify(f, x).lower > 0).all()  # of the same numbers in float64
+                call()
+        assert (certify(f, x).lower > 0).all()  # of the same numbers in float64
 
 
 def test_the_jacobian_is_an_operator_of_scipy():
@@ -458,7 +391,7 @@ def test_two_modes_that_disagree_are_refused():
 def test_the_start_is_not_what_a_user_draws_with_the_same_seed():
     """The root of x x^T would otherwise be tried from x itself, along which nothing of it moves."""
     for seed in (0, 1):
-        x = torch.randn(6, 8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        x = normal(6, 8, seed=seed)
         start = start_vectors(1, 48, seed=seed, dtype=torch.float64, device="cpu")[0]
         assert abs(start @ x.flatten() / x.norm()) < 0.5
         f = lambda t: torch.linalg.inv(t @ t.mT + 3 * torch.eye(6, dtype=torch.float64))  # noqa: E731

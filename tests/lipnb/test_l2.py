@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lab.benchmarks.tiled import TiledJacobian
 from lab.released import head_matrix
-from lipnb import Attention, AttentionJacobian, AutodiffJacobian, bounds, certify, local_lipschitz, measures
+from lipnb import Attention, AttentionJacobian, bounds, certify, local_lipschitz, measures
 from lipnb.jacobian import infinity_norm
 from lipnb.jacobian.separable import SeparableJacobian, separable_pays
 from lipnb.measures import splitting
@@ -31,21 +31,6 @@ def tokens(seed, n, d, size=1.0):
     return size * torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_probabilities_are_of_squared_distances(seed):
-    case = random_case(seed, score="l2")
-    f, x = case.attention, case.x
-    query, key, _ = f.project(x)
-    query = query / f.slope
-    square = torch.cdist(query, key, compute_mode="donot_use_mm_for_euclid_dist") ** 2
-    logits = -f.scale * square
-    if f.masked:
-        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
-    assert relative(f.probabilities(x), logits.softmax(-1)) < 1e-10
-    wrong = (-f.scale * square.sqrt()).softmax(-1)  # the distance itself
-    assert f.masked or relative(f.probabilities(x), wrong) > 1e-2
-
-
 def test_far_from_the_origin_no_digit_is_lost():
     query, value, _ = parameters(1)
     f, x = Attention.l2(query, value), tokens(0, 9, query.shape[2])
@@ -54,29 +39,22 @@ def test_far_from_the_origin_no_digit_is_lost():
     assert relative(single.probabilities((x + 100).float()).double(), f.probabilities(x)) < 1e-3
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_tied_heads_are_those_of_the_paper(seed):
+def test_tied_heads_are_those_of_the_paper():
     """P X A_h W_V W_O, row by row as in the paper."""
-    query, value, output = parameters(seed)
-    x = tokens(seed, 7, query.shape[2])
-    heads = []
-    for h in range(len(query)):
-        W, k = query[h].T, query.shape[1]
-        P = (-(torch.cdist(x @ W, x @ W) ** 2) / k**0.5).softmax(-1)
-        heads.append(P @ x @ (W @ W.T / k**0.5) @ value[h].T)
-    expected = (
-        torch.cat(heads, -1)
-        if output is None
-        else sum(head @ matrix.T for head, matrix in zip(heads, output, strict=True))
-    )
-    assert relative(Attention.l2(query, value, output)(x), expected) < 1e-9
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_infinity_norm_is_the_largest_row_sum(seed):
-    case = random_case(seed, score="l2" if seed % 2 else "dot")
-    closed, twin = AttentionJacobian(case.attention, case.x), AutodiffJacobian(case.attention, case.x)
-    assert relative(closed.infinity_norm(), twin.dense().abs().sum(-1).amax(-1)) < 1e-10
+    for seed in range(12):
+        query, value, output = parameters(seed)
+        x = tokens(seed, 7, query.shape[2])
+        heads = []
+        for h in range(len(query)):
+            W, k = query[h].T, query.shape[1]
+            P = (-(torch.cdist(x @ W, x @ W) ** 2) / k**0.5).softmax(-1)
+            heads.append(P @ x @ (W @ W.T / k**0.5) @ value[h].T)
+        expected = (
+            torch.cat(heads, -1)
+            if output is None
+            else sum(head @ matrix.T for head, matrix in zip(heads, output, strict=True))
+        )
+        assert relative(Attention.l2(query, value, output)(x), expected) < 1e-9
 
 
 def test_infinity_norm_in_tiles_and_its_gradient(monkeypatch):
@@ -109,18 +87,18 @@ def test_bounds_hold_in_both_norms(seed, n, size, spread, masked):
     assert maximum <= bounds.l2_upper(query, value, output, n, math.inf) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("n", [2, 3, 10, 101, 1001])
-def test_phi_inverse_is_the_inverse_and_the_largest_spread(n):
-    z = bounds.phi_inverse(n - 1)
-    assert abs(z * math.exp(z + 1) / (n - 1) - 1) < 1e-12
+def test_phi_inverse_is_the_inverse_and_the_largest_spread():
+    for n in [2, 3, 10, 101, 1001]:
+        z = bounds.phi_inverse(n - 1)
+        assert abs(z * math.exp(z + 1) / (n - 1) - 1) < 1e-12
 
-    def spread(s):
-        return (s * torch.exp(-s)).sum(-1) / (1 + torch.exp(-s).sum(-1))
+        def spread(s):
+            return (s * torch.exp(-s)).sum(-1) / (1 + torch.exp(-s).sum(-1))
 
-    best = torch.full((n - 1,), 1 + z, dtype=torch.float64)
-    assert abs(spread(best) / z - 1) < 1e-12
-    others = torch.rand(2000, n - 1, generator=torch.Generator().manual_seed(n), dtype=torch.float64) * 3 * (1 + z)
-    assert spread(others).max() < z
+        best = torch.full((n - 1,), 1 + z, dtype=torch.float64)
+        assert abs(spread(best) / z - 1) < 1e-12
+        others = torch.rand(2000, n - 1, generator=torch.Generator().manual_seed(n), dtype=torch.float64) * 3 * (1 + z)
+        assert spread(others).max() < z
 
 
 def test_the_smaller_exponent_is_no_bound():
@@ -149,9 +127,8 @@ def test_what_is_not_lipschitz():
     assert (local_lipschitz(Attention.l2(one, one), triple).value <= bounds.l2_upper(one, one, None, 3)).all()
 
 
-@pytest.mark.parametrize(
-    ("what", "call"),
-    [
+def test_what_knows_dot_products_only_says_so():
+    for what, call in [
         ("certify", lambda f, x: certify(f, x)),
         ("yudin_upper", lambda f, x: bounds.yudin_upper(f, x)),
         ("chosen_tokens", lambda f, x: bounds.large_radius_limit(f, x)),
@@ -160,35 +137,33 @@ def test_what_is_not_lipschitz():
         ("TiledJacobian", lambda f, x: TiledJacobian(f, x)),
         ("without_query_bias", lambda f, x: bounds.without_query_bias(f, x, 1.0)),
         ("matrix A", lambda f, x: head_matrix(f, 0)),
-    ],
-)
-def test_what_knows_dot_products_only_says_so(what, call):
-    query, value, output = parameters(2)
-    with pytest.raises(ValueError, match=f"{what}.* knows dot-product scores only"):
-        call(Attention.l2(query, value, output), tokens(0, 4, query.shape[2]))
-    assert not separable_pays(Attention.l2(query, value, output), tokens(0, 4, query.shape[2]))
+    ]:
+        query, value, output = parameters(2)
+        with pytest.raises(ValueError, match=f"{what}.* knows dot-product scores only"):
+            call(Attention.l2(query, value, output), tokens(0, 4, query.shape[2]))
+        assert not separable_pays(Attention.l2(query, value, output), tokens(0, 4, query.shape[2]))
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_fields_and_blocks_of_queries(seed):
+def test_fields_and_blocks_of_queries():
     """What a point sees of an L2 measure: the map at its own tokens, and derivatives in the query alone."""
-    query, value, output = parameters(seed)
-    f, x = Attention.l2(query, value, output), tokens(seed, 6, query.shape[2])
-    weights = torch.rand(6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
-    assert relative(measures.mean_field_map(f, x, weights, x), f(x, weights)) < 1e-12
-    blocks = splitting.query_blocks(f, x, weights)
-    step = 1e-6 * tokens(seed + 1, 6, x.shape[1])
-    ends = [measures.mean_field_map(f, x, weights, x + sign * step) for sign in (1, -1)]
-    assert relative(torch.einsum("nmd,nd->nm", blocks, step), (ends[0] - ends[1]) / 2) < 1e-6
+    for seed in range(6):
+        query, value, output = parameters(seed)
+        f, x = Attention.l2(query, value, output), tokens(seed, 6, query.shape[2])
+        weights = torch.rand(6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.1
+        assert relative(measures.mean_field_map(f, x, weights, x), f(x, weights)) < 1e-12
+        blocks = splitting.query_blocks(f, x, weights)
+        step = 1e-6 * tokens(seed + 1, 6, x.shape[1])
+        ends = [measures.mean_field_map(f, x, weights, x + sign * step) for sign in (1, -1)]
+        assert relative(torch.einsum("nmd,nd->nm", blocks, step), (ends[0] - ends[1]) / 2) < 1e-6
 
 
-@pytest.mark.parametrize(("p", "n", "word"), [(1, 3, "p must be"), (2, 0, "n must be"), (2, 2.5, "n must be")])
-def test_bad_input(p, n, word):
-    with pytest.raises(ValueError, match=word):
-        bounds.l2_upper(*parameters(1), n, p)
-    with pytest.raises(ValueError, match="value must have shape"):
-        bounds.l2_upper(torch.ones(2, 1, 3), torch.ones(1, 1, 3), None, 3)
-    with pytest.raises(ValueError, match="value must have shape"):
-        Attention.l2(torch.ones(1, 1, 3), torch.ones(1, 1, 4))
-    with pytest.raises(ValueError, match="y must be"):
-        bounds.phi_inverse(-1)
+def test_bad_input():
+    for p, n, word in [(1, 3, "p must be"), (2, 0, "n must be"), (2, 2.5, "n must be")]:
+        with pytest.raises(ValueError, match=word):
+            bounds.l2_upper(*parameters(1), n, p)
+        with pytest.raises(ValueError, match="value must have shape"):
+            bounds.l2_upper(torch.ones(2, 1, 3), torch.ones(1, 1, 3), None, 3)
+        with pytest.raises(ValueError, match="value must have shape"):
+            Attention.l2(torch.ones(1, 1, 3), torch.ones(1, 1, 4))
+        with pytest.raises(ValueError, match="y must be"):
+            bounds.phi_inverse(-1)

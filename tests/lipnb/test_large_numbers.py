@@ -1,5 +1,7 @@
 """Constants where attention is nearly hard, where sinks take nearly all, and beside biases that dwarf the tokens."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -21,25 +23,25 @@ def by_autograd(f, x, weights=None):
     return torch.linalg.matrix_norm(matrix, 2).item()
 
 
-@pytest.mark.parametrize("memory", [2**30, 1])
-@pytest.mark.parametrize("kind", ["plain", "weights", "relative", "window", "sinks", "cap", "masked"])
-def test_nearly_hard_attention_far_from_the_origin(kind, memory):
+def test_nearly_hard_attention_far_from_the_origin():
     """Logits of 4e4 in float32: their rounding is far above the tolerance, and moves the constant by little."""
-    generator = torch.Generator().manual_seed(1)
-    x, eye = torch.randn(64, 4, generator=generator) + 100, torch.eye(4)[None]
-    weights = torch.rand(64, generator=generator) + 0.1
-    f = {
-        "relative": Attention(eye, eye, eye, relative=torch.randn(1, 9, generator=generator)),
-        "window": Attention(eye, eye, eye, window=5),
-        "sinks": Attention(eye, eye, eye, sinks=torch.tensor([2e4])),
-        "cap": Attention(eye, eye, eye, cap=50.0, scale=1e-2),
-        "masked": Attention(eye, eye, eye, masked=True),
-    }.get(kind, Attention(eye, eye, eye))
-    weights = weights if kind == "weights" else None
-    truth = by_autograd(f, x, weights)
-    answer = local_lipschitz(f, x, weights=weights, memory=memory)
-    assert answer.route == ("streamed" if memory == 1 else "cached")
-    assert answer.value.item() == pytest.approx(truth, rel=1e-2)
+    for memory in [2**30, 1]:
+        for kind in ["plain", "weights", "relative", "window", "sinks", "cap", "masked"]:
+            generator = torch.Generator().manual_seed(1)
+            x, eye = torch.randn(64, 4, generator=generator) + 100, torch.eye(4)[None]
+            weights = torch.rand(64, generator=generator) + 0.1
+            f = {
+                "relative": Attention(eye, eye, eye, relative=torch.randn(1, 9, generator=generator)),
+                "window": Attention(eye, eye, eye, window=5),
+                "sinks": Attention(eye, eye, eye, sinks=torch.tensor([2e4])),
+                "cap": Attention(eye, eye, eye, cap=50.0, scale=1e-2),
+                "masked": Attention(eye, eye, eye, masked=True),
+            }.get(kind, Attention(eye, eye, eye))
+            weights = weights if kind == "weights" else None
+            truth = by_autograd(f, x, weights)
+            answer = local_lipschitz(f, x, weights=weights, memory=memory)
+            assert answer.route == ("streamed" if memory == 1 else "cached")
+            assert answer.value.item() == pytest.approx(truth, rel=1e-2)
 
 
 def test_streamed_rows_of_logits_of_a_trillion_sum_to_one():
@@ -51,60 +53,62 @@ def test_streamed_rows_of_logits_of_a_trillion_sum_to_one():
     assert streamed.value.item() == pytest.approx(cached.value.item(), rel=1e-3)
 
 
-@pytest.mark.parametrize("method", ["dense", "lanczos"])
-@pytest.mark.parametrize("memory", [2**30, 1])
-@pytest.mark.parametrize("size", [1e2, 1e4, 1e6, 1e10])
-def test_equal_tokens_beside_a_sink_that_nobody_sees(size, memory, method):
+def test_equal_tokens_beside_a_sink_that_nobody_sees():
     """The mean of equal tokens: constant 1, whatever the logits, as long as they are far above the sink."""
-    f, x = Attention(ONE, ONE, ONE, sinks=torch.zeros(1)), torch.full((5, 1), size**0.5)
-    answer = local_lipschitz(f, x, memory=memory, method=method)
-    assert answer.value.item() == pytest.approx(1, rel=1e-5) and answer.upper.item() >= 1
+    for method in ["dense", "lanczos"]:
+        for memory in [2**30, 1]:
+            for size in [1e2, 1e4, 1e6, 1e10]:
+                f, x = Attention(ONE, ONE, ONE, sinks=torch.zeros(1)), torch.full((5, 1), size**0.5)
+                answer = local_lipschitz(f, x, memory=memory, method=method)
+                assert answer.value.item() == pytest.approx(1, rel=1e-5) and answer.upper.item() >= 1
 
 
-@pytest.mark.parametrize("method", ["dense", "lanczos"])
-@pytest.mark.parametrize("memory", [2**30, 1])
-@pytest.mark.parametrize("bias", ["value_bias", "key_bias", "output_bias"])
-def test_a_bias_that_changes_no_derivative_costs_no_digits(bias, memory, method):
-    f = Attention(ONE, ONE, ONE)
-    truth = by_autograd(f, POINTS)
-    biased = Attention(ONE, ONE, ONE, ONE, **{bias: torch.full((1,) if bias == "output_bias" else (1, 1), 1e6)})
-    answer = local_lipschitz(biased, POINTS, memory=memory, method=method)
-    assert answer.value.item() == pytest.approx(truth, rel=1e-5)
+def test_a_bias_that_changes_no_derivative_costs_no_digits():
+    for method in ["dense", "lanczos"]:
+        for memory in [2**30, 1]:
+            for bias in ["value_bias", "key_bias", "output_bias"]:
+                f = Attention(ONE, ONE, ONE)
+                truth = by_autograd(f, POINTS)
+                biased = Attention(
+                    ONE, ONE, ONE, ONE, **{bias: torch.full((1,) if bias == "output_bias" else (1, 1), 1e6)}
+                )
+                answer = local_lipschitz(biased, POINTS, memory=memory, method=method)
+                assert answer.value.item() == pytest.approx(truth, rel=1e-5)
 
 
-@pytest.mark.parametrize("added", [{"score": "l2"}, {"cap": 2.0}, {"sinks": torch.zeros(1)}])
-def test_a_key_bias_that_changes_derivatives_is_kept(added):
-    f = Attention(ONE, ONE, ONE, key_bias=torch.ones(1, 1), **added)
-    answer = local_lipschitz(f, POINTS, memory=1)
-    assert answer.value.item() == pytest.approx(by_autograd(f, POINTS), rel=1e-5)
-    assert answer.value.item() != pytest.approx(by_autograd(f.replace(key_bias=None), POINTS), rel=1e-2)
+def test_a_key_bias_that_changes_derivatives_is_kept():
+    for added in [{"score": "l2"}, {"cap": 2.0}, {"sinks": torch.zeros(1)}]:
+        f = Attention(ONE, ONE, ONE, key_bias=torch.ones(1, 1), **added)
+        answer = local_lipschitz(f, POINTS, memory=1)
+        assert answer.value.item() == pytest.approx(by_autograd(f, POINTS), rel=1e-5)
+        assert answer.value.item() != pytest.approx(by_autograd(f.replace(key_bias=None), POINTS), rel=1e-2)
 
 
-@pytest.mark.parametrize("memory", [2**30, 1])
-@pytest.mark.parametrize("sink", [40.0, 50.0, 55.0, 60.0, 80.0, 100.0])
-def test_sinks_that_take_nearly_all_leave_a_constant_that_is_found(sink, memory):
+def test_sinks_that_take_nearly_all_leave_a_constant_that_is_found():
     """Squares of it underflow in float32, and it is found in float64; at 50 they are just above zero."""
-    generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(1, 4, 4, generator=generator) for _ in range(3))
-    f, x = Attention(query / 4, key, value, sinks=torch.tensor([sink])), torch.randn(40, 4, generator=generator)
-    answer, truth = local_lipschitz(f, x, memory=memory), by_autograd(f, x)
-    assert answer.value.item() == pytest.approx(truth, rel=1e-4) and answer.upper.item() >= truth * (1 - 1e-6)
-    assert truth < 1e-12 and answer.precision == ("input" if sink < 50 else "float64")
+    for memory in [2**30, 1]:
+        for sink in [40.0, 50.0, 55.0, 60.0, 80.0, 100.0]:
+            generator = torch.Generator().manual_seed(0)
+            query, key, value = (torch.randn(1, 4, 4, generator=generator) for _ in range(3))
+            f, x = Attention(query / 4, key, value, sinks=torch.tensor([sink])), torch.randn(40, 4, generator=generator)
+            answer, truth = local_lipschitz(f, x, memory=memory), by_autograd(f, x)
+            assert answer.value.item() == pytest.approx(truth, rel=1e-4) and answer.upper.item() >= truth * (1 - 1e-6)
+            assert truth < 1e-12 and answer.precision == ("input" if sink < 50 else "float64")
 
 
-@pytest.mark.parametrize("factor", [1e-20, 1e-21, 1e-22, 3e-23])
-def test_products_that_underflow_are_not_certified(factor):
-    factors = factor * torch.linspace(0.1, 1, 200)
-    found = lanczos(lambda u: factors**2 * u, start_vectors(1, 200, seed=0, dtype=torch.float32, device="cpu"))
-    assert found.precision_limited.all() and found.upper.isinf().all() or found.value.item() == 0
+def test_products_that_underflow_are_not_certified():
+    for factor in [1e-20, 1e-21, 1e-22, 3e-23]:
+        factors = factor * torch.linspace(0.1, 1, 200)
+        found = lanczos(lambda u: factors**2 * u, start_vectors(1, 200, seed=0, dtype=torch.float32, device="cpu"))
+        assert found.precision_limited.all() and found.upper.isinf().all() or found.value.item() == 0
 
 
-@pytest.mark.parametrize("sink", [190.0, 200.0, 210.0, 400.0])
-def test_float64_certifies_nothing_whose_squares_underflow(sink):
+def test_float64_certifies_nothing_whose_squares_underflow():
     generator = torch.Generator().manual_seed(0)
     x, eye = torch.randn(40, 3, generator=generator).double(), torch.eye(3).double()[None]
-    f = Attention(torch.randn(1, 3, 3, generator=generator).double(), eye, eye, sinks=torch.tensor([sink]).double())
-    for method in ("lanczos", "power"):
+    A = torch.randn(1, 3, 3, generator=generator).double()
+    for sink, method in itertools.product([190.0, 200.0, 210.0, 400.0], ["lanczos", "power"]):
+        f = Attention(A, eye, eye, sinks=torch.tensor([sink]).double())
         answer, truth = local_lipschitz(f, x, method=method), by_autograd(f, x)
         certified = answer.converged.item() and answer.upper.item() < torch.inf
         assert answer.value.item() == 0 or not answer.converged or answer.value.item() == pytest.approx(truth, rel=1e-4)
@@ -118,19 +122,16 @@ def test_certify_answers_where_products_leave_float64():
         assert bracket.lower.item() <= 40 * 2.8**-sink <= bracket.upper.item()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("small", [1e-6, 1e-9, 1e-15])
-def test_particles_whose_coordinates_differ_in_size_keep_all_of_their_logits(small, dtype):
+def test_particles_whose_coordinates_differ_in_size_keep_all_of_their_logits():
     """A direction of keys is small beside the others, and of the logits as large as they: it is not left out."""
-    generator, n = torch.Generator().manual_seed(0), 3000
-    units = torch.tensor([1.0, small**-0.5], dtype=torch.float64)
-    x = ((2 * torch.rand(n, 2, generator=generator) - 1).double() * units).to(dtype)
-    A, V = (torch.diag(torch.stack([torch.ones(()), torch.tensor(s)])).to(dtype) for s in (small, small**0.5))
-    f = Attention.from_matrices(A, V)
-    separable, exact = local_lipschitz(f, x, memory=1), local_lipschitz(f, x, memory=2**40)
-    assert separable.route == "separable" and exact.route == "cached"
-    assert separable.upper.item() >= exact.value.item() * (1 - 1e-5)
-    assert separable.value.item() == pytest.approx(exact.value.item(), rel=2e-4)
+    points = 2 * torch.rand(3000, 2, generator=torch.Generator().manual_seed(0)) - 1
+    for small, dtype in itertools.product([1e-6, 1e-9, 1e-15], [torch.float32, torch.float64]):
+        x = (points.double() * torch.tensor([1.0, small**-0.5], dtype=torch.float64)).to(dtype)
+        f = Attention.from_matrices(*(torch.diag(torch.tensor([1.0, s], dtype=dtype)) for s in (small, small**0.5)))
+        separable, exact = local_lipschitz(f, x, memory=1), local_lipschitz(f, x, memory=2**40)
+        assert separable.route == "separable" and exact.route == "cached"
+        assert separable.upper.item() >= exact.value.item() * (1 - 1e-5)
+        assert separable.value.item() == pytest.approx(exact.value.item(), rel=2e-4)
 
 
 def test_a_kernel_is_no_coarser_than_the_answer_asked_for():

@@ -2,13 +2,10 @@
 
 import pytest
 import torch
+from cases import normal
 
 from lipnb import Attention, local_lipschitz
 from lipnb.bounds import multihead_norms
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_many_particles_in_the_plane_take_the_separable_kernel():

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from cases import normal, normals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,8 +25,7 @@ def averaging(n):
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 7), d=st.integers(1, 4), heat=st.floats(-3, 2), close=st.booleans())
 def test_masked_bounds_are_never_below_the_constant(seed, n, d, heat, close):
-    generator = torch.Generator().manual_seed(seed)
-    A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (3, d), (n, d)))
+    A, V, x = normals(seed, (d, d), (3, d), (n, d))
     A = 10**heat * A
     x = x[:1] + 1e-3 * x if close else x
     R = x.norm(dim=1).max().item()
@@ -57,7 +57,7 @@ def test_ascent_does_not_pass_the_masked_bounds():
     for t in (0.05, 0.5, 3.0):
         A = -t * EYE
         f = Attention.from_matrices(A, EYE, masked=True)
-        start = torch.randn(4, 5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        start = normal(4, 5, 2, seed=1)
         best = worst_case.climb(f, start, 1.0, steps=40)[1].max().item()
         assert best <= bounds.masked_mean_field_upper(A, EYE, 1.0)
         assert best <= bounds.general_upper_sharp(A, EYE, 5, 1.0)
@@ -75,7 +75,7 @@ def test_averages_over_the_past_refute_the_recalled_form():
 
 
 def test_equal_tokens_average_whatever_the_scores_are():
-    A = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    A = normal(3, 3)
     f = Attention.from_matrices(A, torch.eye(3).double(), masked=True)
     x = torch.ones(10, 3, dtype=torch.float64)
     assert local_lipschitz(f, x).value.item() == pytest.approx(averaging(10), rel=1e-6)
@@ -106,16 +106,16 @@ def test_the_factor_of_p_enters_once():
         bounds.masked_mean_field_upper(1e4 * EYE, EYE, 1.0)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_small_moves_cost_what_the_masked_jacobian_says(seed):
-    generator = torch.Generator().manual_seed(seed)
-    A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 2), (2, 2), (5, 2)))
-    f = Attention.from_matrices(A, V, masked=True)
-    s = torch.rand(5, generator=generator, dtype=torch.float64).sort().values
-    _, sigma, Vh = torch.linalg.svd(AttentionJacobian(f, x).dense())
-    y = x + 1e-6 * Vh[0].view_as(x)
-    quotient = measures.conditional_wasserstein(s, f(x), s, f(y)) / measures.conditional_wasserstein(s, x, s, y)
-    assert quotient == pytest.approx(sigma[0].item(), rel=1e-5)
+def test_small_moves_cost_what_the_masked_jacobian_says():
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 2), (2, 2), (5, 2)))
+        f = Attention.from_matrices(A, V, masked=True)
+        s = torch.rand(5, generator=generator, dtype=torch.float64).sort().values
+        _, sigma, Vh = torch.linalg.svd(AttentionJacobian(f, x).dense())
+        y = x + 1e-6 * Vh[0].view_as(x)
+        quotient = measures.conditional_wasserstein(s, f(x), s, f(y)) / measures.conditional_wasserstein(s, x, s, y)
+        assert quotient == pytest.approx(sigma[0].item(), rel=1e-5)
 
 
 def two_clusters(t, tokens=2000, step=0.02):
@@ -127,14 +127,14 @@ def two_clusters(t, tokens=2000, step=0.02):
     return local_lipschitz(f, x, weights=weights / weights.sum(), rtol=1e-6).value.item()
 
 
-@pytest.mark.parametrize("t", [0.03, 0.16, 0.17])
-def test_two_clusters_refute_the_recalled_form_beyond_equal_tokens(t):
+def test_two_clusters_refute_the_recalled_form_beyond_equal_tokens():
     """The proof on the page: the constant of the ball is at least 2 + t / cosh(t)^2, the recalled form below it."""
-    one = torch.ones(1, 1, dtype=torch.float64)
-    norm, lower = two_clusters(t), 2 + t / math.cosh(t) ** 2
-    assert 0.98 * lower < norm <= lower
-    assert norm > bounds.mean_field_upper(t * one, one, 1.0)
-    assert lower < bounds.masked_mean_field_upper(t * one, one, 1.0)
+    for t in [0.03, 0.16, 0.17]:
+        one = torch.ones(1, 1, dtype=torch.float64)
+        norm, lower = two_clusters(t), 2 + t / math.cosh(t) ** 2
+        assert 0.98 * lower < norm <= lower
+        assert norm > bounds.mean_field_upper(t * one, one, 1.0)
+        assert lower < bounds.masked_mean_field_upper(t * one, one, 1.0)
 
 
 def averaging_in_lp(p):

@@ -42,29 +42,29 @@ def autograd_norm(A, V, x, a):
     return torch.linalg.matrix_norm(J.flatten(2).flatten(0, 1), 2)
 
 
-@pytest.mark.parametrize("p", EXPONENTS)
-@pytest.mark.parametrize("t", HEATS)
-def test_the_formula_is_the_integral(t, p):
-    eta, rho, power = -math.expm1(-2 * t), bend(t), 1 / (1 - 1 / p)  # q = y^power takes the singularity away
+def test_the_formula_is_the_integral():
+    for p in EXPONENTS:
+        for t in HEATS:
+            eta, rho, power = -math.expm1(-2 * t), bend(t), 1 / (1 - 1 / p)  # q = y^power takes the singularity away
 
-    def density(y):
-        q = y**power
-        return power * (1 + 2 * t * max(1 - 2 * q, 2 * rho - 1)) * (1 - eta * q) ** (1 / p)
+            def density(y):
+                q = y**power
+                return power * (1 + 2 * t * max(1 - 2 * q, 2 * rho - 1)) * (1 - eta * q) ** (1 / p)
 
-    corner = (1 - rho) ** (1 / power)
-    integral = quad(density, 0, corner, epsabs=0, epsrel=1e-11)[0] + quad(density, corner, 1, epsabs=1e-13)[0]
-    assert upper(t, p) == pytest.approx(t + math.exp(2 * t / p) * integral, rel=1e-8)
-    twice = masked_mean_field_upper_sharp(t * ONE / 4, -2 * ONE, 2.0, p=p)
-    assert twice == pytest.approx(2 * upper(t, p), rel=1e-12)
+            corner = (1 - rho) ** (1 / power)
+            integral = quad(density, 0, corner, epsabs=0, epsrel=1e-11)[0] + quad(density, corner, 1, epsabs=1e-13)[0]
+            assert upper(t, p) == pytest.approx(t + math.exp(2 * t / p) * integral, rel=1e-8)
+            twice = masked_mean_field_upper_sharp(t * ONE / 4, -2 * ONE, 2.0, p=p)
+            assert twice == pytest.approx(2 * upper(t, p), rel=1e-12)
 
 
-@pytest.mark.parametrize("p", [1.001, *EXPONENTS, 17.0])
-def test_it_is_never_above_the_older_bound(p):
-    for t in np.concatenate([[0.0], np.geomspace(1e-6, 100, 60)]):
-        hardy = 1.0 if math.isinf(p) else p / (p - 1)
-        plain = t + hardy * (1 + 2 ** (1 / p) * t) * math.exp(2 * t / p)
-        assert upper(t, p) <= plain * (1 + 1e-12)
-        assert plain <= masked_mean_field_upper(t * ONE, ONE, 1.0, p=p) * (1 + 1e-12)
+def test_it_is_never_above_the_older_bound():
+    for p in [1.001, *EXPONENTS, 17.0]:
+        for t in np.concatenate([[0.0], np.geomspace(1e-6, 100, 60)]):
+            hardy = 1.0 if math.isinf(p) else p / (p - 1)
+            plain = t + hardy * (1 + 2 ** (1 / p) * t) * math.exp(2 * t / p)
+            assert upper(t, p) <= plain * (1 + 1e-12)
+            assert plain <= masked_mean_field_upper(t * ONE, ONE, 1.0, p=p) * (1 + 1e-12)
 
 
 def test_its_ends():
@@ -79,10 +79,10 @@ def test_its_ends():
     assert masked_mean_field_upper_sharp(ONE, 0 * ONE, 1e3) == 0
 
 
-@pytest.mark.parametrize("p", [1, 0.5, math.nan])
-def test_no_bound_at_one(p):
-    with pytest.raises(ValueError, match="p must be more than 1"):
-        masked_mean_field_upper_sharp(ONE, ONE, 1.0, p=p)
+def test_no_bound_at_one():
+    for p in [1, 0.5, math.nan]:
+        with pytest.raises(ValueError, match="p must be more than 1"):
+            masked_mean_field_upper_sharp(ONE, ONE, 1.0, p=p)
 
 
 def test_bad_matrices_and_radii():
@@ -145,65 +145,67 @@ def test_step_three_of_the_proof_averages_over_the_past():
     assert 0.5 < worst <= 1
 
 
-@pytest.mark.parametrize("t", [0.0, 0.05, 0.5, 2.0, 10.0, 30.0])
-def test_random_measures_stay_below(t):
-    for seed in range(25):
-        g = torch.Generator().manual_seed(seed)
-        n, d = 1 + seed % 6, 1 + seed % 3
-        A, V, x = (torch.randn(*s, generator=g, dtype=torch.float64) for s in ((d, d), (2, d), (n, d)))
-        A = t * A / torch.linalg.matrix_norm(A, 2)
-        x = torch.nn.functional.normalize(x, dim=1)
-        a = (4 * torch.randn(n, generator=g, dtype=torch.float64)).softmax(0)
-        slow = autograd_norm(A, V, x, a).item()
-        fast = local_lipschitz(Attention.from_matrices(A, V, masked=True), x, weights=a, method="dense").value.item()
-        assert slow == pytest.approx(fast, rel=1e-7)
-        assert slow <= masked_mean_field_upper_sharp(A, V, 1.0) * (1 + 1e-9)
+def test_random_measures_stay_below():
+    for t in [0.0, 0.05, 0.5, 2.0, 10.0, 30.0]:
+        for seed in range(25):
+            g = torch.Generator().manual_seed(seed)
+            n, d = 1 + seed % 6, 1 + seed % 3
+            A, V, x = (torch.randn(*s, generator=g, dtype=torch.float64) for s in ((d, d), (2, d), (n, d)))
+            A = t * A / torch.linalg.matrix_norm(A, 2)
+            x = torch.nn.functional.normalize(x, dim=1)
+            a = (4 * torch.randn(n, generator=g, dtype=torch.float64)).softmax(0)
+            slow = autograd_norm(A, V, x, a).item()
+            fast = local_lipschitz(
+                Attention.from_matrices(A, V, masked=True), x, weights=a, method="dense"
+            ).value.item()
+            assert slow == pytest.approx(fast, rel=1e-7)
+            assert slow <= masked_mean_field_upper_sharp(A, V, 1.0) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("t", [0.1, 0.5, 2.0])
-def test_ascent_over_everything_does_not_pass_it(t):
+def test_ascent_over_everything_does_not_pass_it():
     """Matrices, tokens and weights climb from two clusters of growing weights."""
-    g = torch.Generator().manual_seed(0)
-    x = torch.ones(12, 2, dtype=torch.float64) * torch.tensor([1.0, 0.1])
-    x[1::2] *= -1
-    noise = 0.01 * torch.randn(2, 2, generator=g, dtype=torch.float64)
-    free = [noise - torch.eye(2).double(), torch.eye(2).double(), x, torch.linspace(-6, 0, 12).double()]
-    free = [one.clone().requires_grad_() for one in free]
-    climber, reached = torch.optim.Adam(free, lr=0.05), []
-    for _ in range(100):
-        A, V = (M / torch.linalg.matrix_norm(M, 2) for M in free[:2])
-        points = free[2] / free[2].norm(dim=1, keepdim=True).clamp_min(1)
-        value = autograd_norm(t * A, V, points, free[3].softmax(0))
-        reached.append(value.item())
-        climber.zero_grad()
-        (-value.log()).backward()
-        climber.step()
-    assert max(reached) > 1.03 * reached[0] and 0.3 * upper(t) < max(reached) <= upper(t)
+    for t in [0.1, 0.5, 2.0]:
+        g = torch.Generator().manual_seed(0)
+        x = torch.ones(12, 2, dtype=torch.float64) * torch.tensor([1.0, 0.1])
+        x[1::2] *= -1
+        noise = 0.01 * torch.randn(2, 2, generator=g, dtype=torch.float64)
+        free = [noise - torch.eye(2).double(), torch.eye(2).double(), x, torch.linspace(-6, 0, 12).double()]
+        free = [one.clone().requires_grad_() for one in free]
+        climber, reached = torch.optim.Adam(free, lr=0.05), []
+        for _ in range(100):
+            A, V = (M / torch.linalg.matrix_norm(M, 2) for M in free[:2])
+            points = free[2] / free[2].norm(dim=1, keepdim=True).clamp_min(1)
+            value = autograd_norm(t * A, V, points, free[3].softmax(0))
+            reached.append(value.item())
+            climber.zero_grad()
+            (-value.log()).backward()
+            climber.step()
+        assert max(reached) > 1.03 * reached[0] and 0.3 * upper(t) < max(reached) <= upper(t)
 
 
-@pytest.mark.parametrize("p", [1.3, 4.0])
-@pytest.mark.parametrize("t", [0.05, 0.5, 3.0])
-def test_in_other_orders_moves_of_tokens_do_not_pass_it(t, p):
+def test_in_other_orders_moves_of_tokens_do_not_pass_it():
     """Weighted tokens and their velocities climb on the ratio of the velocities' norms in L^p."""
-    g = torch.Generator().manual_seed(0)
-    x, moves = (torch.randn(8, 2, generator=g, dtype=torch.float64).requires_grad_() for _ in range(2))
-    logs = torch.linspace(-8, 0, 8, dtype=torch.float64).requires_grad_()
-    climber, reached = torch.optim.Adam([x, moves, logs], lr=0.05), []
-    hidden = torch.ones(8, 8).triu(1).bool()
-    for _ in range(120):
-        a = logs.softmax(0)
+    for p in [1.3, 4.0]:
+        for t in [0.05, 0.5, 3.0]:
+            g = torch.Generator().manual_seed(0)
+            x, moves = (torch.randn(8, 2, generator=g, dtype=torch.float64).requires_grad_() for _ in range(2))
+            logs = torch.linspace(-8, 0, 8, dtype=torch.float64).requires_grad_()
+            climber, reached = torch.optim.Adam([x, moves, logs], lr=0.05), []
+            hidden = torch.ones(8, 8).triu(1).bool()
+            for _ in range(120):
+                a = logs.softmax(0)
 
-        def f(y, a=a):
-            return (-t * y @ y.T + a.log()).masked_fill(hidden, -torch.inf).softmax(1) @ y
+                def f(y, a=a):
+                    return (-t * y @ y.T + a.log()).masked_fill(hidden, -torch.inf).softmax(1) @ y
 
-        velocities = torch.func.jvp(f, (x / x.norm(dim=1, keepdim=True).clamp_min(1),), (moves,))[1]
-        after, before = ((a * v.norm(dim=1) ** p).sum() for v in (velocities, moves))
-        value = (after / before) ** (1 / p)
-        reached.append(value.item())
-        climber.zero_grad()
-        (-value.log()).backward()
-        climber.step()
-    assert max(1.05 * reached[0], 0.15 * upper(t, p)) < max(reached) <= upper(t, p)
+                velocities = torch.func.jvp(f, (x / x.norm(dim=1, keepdim=True).clamp_min(1),), (moves,))[1]
+                after, before = ((a * v.norm(dim=1) ** p).sum() for v in (velocities, moves))
+                value = (after / before) ** (1 / p)
+                reached.append(value.item())
+                climber.zero_grad()
+                (-value.log()).backward()
+                climber.step()
+            assert max(1.05 * reached[0], 0.15 * upper(t, p)) < max(reached) <= upper(t, p)
 
 
 def two_clusters(t, share, tokens=2000, step=0.02):
@@ -215,9 +217,9 @@ def two_clusters(t, share, tokens=2000, step=0.02):
     return local_lipschitz(f, x, weights=a / a.sum(), rtol=1e-6).value.item()
 
 
-@pytest.mark.parametrize(("t", "odds"), [(0.6, 1.9), (3.0, 7.0), (10.0, 21.0)])
-def test_two_clusters_reach_more_than_half(t, odds):
-    assert 0.52 < two_clusters(t, 1 / (1 + math.exp(odds))) / upper(t) <= 1
+def test_two_clusters_reach_more_than_half():
+    for t, odds in [(0.6, 1.9), (3.0, 7.0), (10.0, 21.0)]:
+        assert 0.52 < two_clusters(t, 1 / (1 + math.exp(odds))) / upper(t) <= 1
 
 
 def test_beyond_0_29_the_recalled_form_holds():
@@ -230,8 +232,8 @@ def test_beyond_0_29_the_recalled_form_holds():
     assert plain < mean_field_upper(0.43 * ONE, ONE, 1.0)
 
 
-@pytest.mark.parametrize("p", [1 + 7.328e-9, 1 + 1e-6, 1.05, 2.0, 1e6, math.inf])
-def test_without_logits_it_is_the_constant_of_averages(p):
-    eye = torch.eye(2).double()
-    known = 1.0 if math.isinf(p) else p / (p - 1)
-    assert masked_mean_field_upper_sharp(0 * eye, eye, 1.0, p=p) == pytest.approx(known, rel=1e-12)
+def test_without_logits_it_is_the_constant_of_averages():
+    for p in [1 + 7.328e-9, 1 + 1e-6, 1.05, 2.0, 1e6, math.inf]:
+        eye = torch.eye(2).double()
+        known = 1.0 if math.isinf(p) else p / (p - 1)
+        assert masked_mean_field_upper_sharp(0 * eye, eye, 1.0, p=p) == pytest.approx(known, rel=1e-12)

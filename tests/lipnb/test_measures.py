@@ -6,6 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
+from cases import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import wasserstein_distance
@@ -123,54 +124,51 @@ def test_conditional_distance_by_hand():
     assert conditional_wasserstein([0.0, 1.0], y, [0.0, 0.5], y) == np.inf
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_the_mean_field_map_is_its_integrals_and_attention_at_its_points(seed):
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    A, V, x, z, a = normal(3, 3), normal(2, 3), normal(5, 3), normal(4, 3), normal(5).exp()
-    f = Attention.from_matrices(A, V)
-    kernel = a * (z @ A.T @ x.T).exp()
-    assert torch.allclose(mean_field_map(f, x, a, z), kernel @ x @ V.T / kernel.sum(1, keepdim=True), atol=1e-12)
-    assert torch.allclose(mean_field_map(f, x, 7 * a, z), mean_field_map(f, x, a, z), atol=1e-12)
-    heads = Attention(
-        normal(2, 2, 3),
-        normal(2, 2, 3),
-        normal(2, 4, 3),
-        normal(2, 5, 4),
-        query_bias=normal(2, 2),
-        value_bias=normal(2, 4),
-        output_bias=normal(5),
-    )
-    assert torch.allclose(mean_field_map(heads, x, a, x), heads(x, a), atol=1e-12)
-    counts = torch.tensor([1, 2, 3, 1, 2])
-    copies = repeat(x, counts)
-    assert torch.allclose(mean_field_map(heads, x, counts.double(), x), heads(copies)[counts.cumsum(0) - 1], atol=1e-12)
+def test_the_mean_field_map_is_its_integrals_and_attention_at_its_points():
+    for seed in range(8):
+        normal = drawn(seed)
+        A, V, x, z, a = normal(3, 3), normal(2, 3), normal(5, 3), normal(4, 3), normal(5).exp()
+        f = Attention.from_matrices(A, V)
+        kernel = a * (z @ A.T @ x.T).exp()
+        assert torch.allclose(mean_field_map(f, x, a, z), kernel @ x @ V.T / kernel.sum(1, keepdim=True), atol=1e-12)
+        assert torch.allclose(mean_field_map(f, x, 7 * a, z), mean_field_map(f, x, a, z), atol=1e-12)
+        heads = Attention(
+            normal(2, 2, 3),
+            normal(2, 2, 3),
+            normal(2, 4, 3),
+            normal(2, 5, 4),
+            query_bias=normal(2, 2),
+            value_bias=normal(2, 4),
+            output_bias=normal(5),
+        )
+        assert torch.allclose(mean_field_map(heads, x, a, x), heads(x, a), atol=1e-12)
+        counts = torch.tensor([1, 2, 3, 1, 2])
+        copies = repeat(x, counts)
+        assert torch.allclose(
+            mean_field_map(heads, x, counts.double(), x), heads(copies)[counts.cumsum(0) - 1], atol=1e-12
+        )
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_the_quotient_of_distances_is_the_weighted_norm(seed):
-    generator = torch.Generator().manual_seed(seed)
-    A, V, x = torch.randn(3, 2, 2, generator=generator, dtype=torch.float64)
-    x = torch.cat([x, x.flip(1) + 1])
-    a = torch.randn(4, generator=generator, dtype=torch.float64).softmax(0)
-    f = Attention.from_matrices(A, V)
-    norm = local_lipschitz(f, x, weights=a, method="dense").value.item()
-    reached = 0.0
-    for _ in range(60):
-        y = x + 1e-6 * torch.randn(4, 2, generator=generator, dtype=torch.float64) / a.sqrt()[:, None]
-        reached = max(reached, wasserstein(f(x, a), f(y, a), a, a) / wasserstein(x, y, a, a))
-    assert 0.7 * norm < reached <= norm * (1 + 1e-4)
+def test_the_quotient_of_distances_is_the_weighted_norm():
+    for seed in range(6):
+        generator = torch.Generator().manual_seed(seed)
+        A, V, x = torch.randn(3, 2, 2, generator=generator, dtype=torch.float64)
+        x = torch.cat([x, x.flip(1) + 1])
+        a = torch.randn(4, generator=generator, dtype=torch.float64).softmax(0)
+        f = Attention.from_matrices(A, V)
+        norm = local_lipschitz(f, x, weights=a, method="dense").value.item()
+        reached = 0.0
+        for _ in range(60):
+            y = x + 1e-6 * torch.randn(4, 2, generator=generator, dtype=torch.float64) / a.sqrt()[:, None]
+            reached = max(reached, wasserstein(f(x, a), f(y, a), a, a) / wasserstein(x, y, a, a))
+        assert 0.7 * norm < reached <= norm * (1 + 1e-4)
 
 
 X = np.zeros((2, 3))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
+def test_bad_measures():
+    for arguments, sentence in [
         (dict(x=X, y=np.zeros((2, 2))), "x and y must have shapes"),
         (dict(x=X[0], y=X), "points must have shape"),
         (dict(x=X[:0], y=X), "points must have shape"),
@@ -180,11 +178,9 @@ X = np.zeros((2, 3))
         (dict(x=X, y=X, a=[1.0]), "weights must be 2 numbers"),
         (dict(x=X, y=X, b=[0.5, 0.6]), "total one"),
         (dict(x=X, y=X, a=[-0.5, 1.5]), "0 or more"),
-    ],
-)
-def test_bad_measures(arguments, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        wasserstein(**arguments)
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            wasserstein(**arguments)
 
 
 def test_bad_positions_and_masks():

@@ -47,38 +47,38 @@ def exact(f, x):
     return local_lipschitz(f, x, method="dense").value.item()
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("block", range(5))
-def test_no_layer_exceeds_the_sum_over_its_heads(block, masked):
-    for seed in range(20 * block, 20 * block + 20):
-        f, x = layer(seed, masked=masked)
-        each = [exact(head(f, h), x) for h in range(f.heads)]
-        bound = multi_head_upper(f.output, each)
-        assert exact(f, x) <= bound * (1 + 1e-9)
-        formula = sum(torch.linalg.matrix_norm(W, 2).item() * L for W, L in zip(f.output, each, strict=True))
-        assert bound == pytest.approx(formula, rel=1e-7)
+def test_no_layer_exceeds_the_sum_over_its_heads():
+    for masked in [False, True]:
+        for block in range(5):
+            for seed in range(20 * block, 20 * block + 20):
+                f, x = layer(seed, masked=masked)
+                each = [exact(head(f, h), x) for h in range(f.heads)]
+                bound = multi_head_upper(f.output, each)
+                assert exact(f, x) <= bound * (1 + 1e-9)
+                formula = sum(torch.linalg.matrix_norm(W, 2).item() * L for W, L in zip(f.output, each, strict=True))
+                assert bound == pytest.approx(formula, rel=1e-7)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_bounds_of_heads_on_a_ball_bound_the_layer_on_it(seed):
-    f, x = layer(seed)
-    R = x.norm(dim=1).max().item()
-    f = Attention(f.query, f.key, f.value, f.output)
-    each = [general_upper(f.scale * K.T @ Q, V, len(x), R) for Q, K, V in zip(f.query, f.key, f.value, strict=True)]
-    assert exact(f, x) <= multi_head_upper(f.output, each)
+def test_bounds_of_heads_on_a_ball_bound_the_layer_on_it():
+    for seed in range(5):
+        f, x = layer(seed)
+        R = x.norm(dim=1).max().item()
+        f = Attention(f.query, f.key, f.value, f.output)
+        each = [general_upper(f.scale * K.T @ Q, V, len(x), R) for Q, K, V in zip(f.query, f.key, f.value, strict=True)]
+        assert exact(f, x) <= multi_head_upper(f.output, each)
 
 
-@pytest.mark.parametrize("degrees", [0, 40, 90, 179, 180])
-def test_exact_for_aligned_heads_and_half_angle_for_rotated_ones(degrees):
-    generator = torch.Generator().manual_seed(degrees)
-    q, k, v, x = (torch.randn(2, 2, generator=generator, dtype=torch.float64) for _ in range(4))
-    angle = math.radians(degrees)
-    rotation = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]).double()
-    W = torch.stack([torch.eye(2, dtype=torch.float64), rotation])
-    alone = exact(Attention(q[None], k[None], v[None]), x)
-    f = Attention(*(matrix.expand(2, 2, 2) for matrix in (q, k, v)), W)
-    ratio = exact(f, x) / multi_head_upper(W, [alone, alone])
-    assert ratio == pytest.approx(abs(math.cos(angle / 2)), abs=1e-7)
+def test_exact_for_aligned_heads_and_half_angle_for_rotated_ones():
+    for degrees in [0, 40, 90, 179, 180]:
+        generator = torch.Generator().manual_seed(degrees)
+        q, k, v, x = (torch.randn(2, 2, generator=generator, dtype=torch.float64) for _ in range(4))
+        angle = math.radians(degrees)
+        rotation = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]).double()
+        W = torch.stack([torch.eye(2, dtype=torch.float64), rotation])
+        alone = exact(Attention(q[None], k[None], v[None]), x)
+        f = Attention(*(matrix.expand(2, 2, 2) for matrix in (q, k, v)), W)
+        ratio = exact(f, x) / multi_head_upper(W, [alone, alone])
+        assert ratio == pytest.approx(abs(math.cos(angle / 2)), abs=1e-7)
 
 
 def test_heads_of_any_positive_size_written_alike_are_exact():
@@ -97,16 +97,13 @@ def test_zero_heads_add_nothing_and_infinite_bounds_stay():
     assert multi_head_upper(W, [math.inf, 3.0]) == math.inf
 
 
-@pytest.mark.parametrize(
-    ("shape", "each", "sentence"),
-    [
+def test_bad_inputs_get_one_sentence():
+    for shape, each, sentence in [
         ((2, 2), [1.0, 1.0], r"output must have shape \(h, m, v\)"),
         ((2, 2, 2), [1.0], "one bound for each of the 2 heads"),
         ((2, 2, 2), [[1.0, 1.0]], "one bound for each of the 2 heads"),
         ((2, 2, 2), [1.0, -1.0], "0 or more"),
         ((2, 2, 2), [1.0, math.nan], "no NaN"),
-    ],
-)
-def test_bad_inputs_get_one_sentence(shape, each, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        multi_head_upper(torch.ones(shape, dtype=torch.float64), each)
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            multi_head_upper(torch.ones(shape, dtype=torch.float64), each)

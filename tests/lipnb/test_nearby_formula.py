@@ -110,20 +110,18 @@ def written_out(f, x, eps, local):
     }
 
 
-@pytest.mark.parametrize("eps", [0.0, 1e-3, 0.1, 1.0])
-@pytest.mark.parametrize("unit", [0.1, 1.0])
-@pytest.mark.parametrize("seed", range(12))
-def test_bounds_are_those_of_the_book(seed, unit, eps):
+def test_bounds_are_those_of_the_book():
     """Neither below the formulas, which are proved, nor above by more than the rounding that they add."""
-    case = random_case(seed, n=2 + seed % 5, spread=unit)
-    f, x = case.attention, case.x[0]
-    if f.output is None and f.heads > 1:
-        eye = torch.eye(f.heads * f.value_width).double().unflatten(1, (f.heads, -1)).movedim(1, 0)
-        f = Attention(f.query, f.key, f.value, eye, query_bias=f.query_bias, masked=f.masked)
-    found = nearby_upper(f, x, [eps])
-    expected = written_out(f, x, eps, found.local.item())
-    for name, value in expected.items():
-        assert getattr(found, name).item() == pytest.approx(value, rel=1e-7, abs=1e-80), name
+    for number in range(32):  # each radius with each size of the tokens, and most maps with both
+        seed, eps, unit = number % 12, (0.0, 1e-3, 0.1, 1.0)[number % 4], (0.1, 1.0)[number // 4 % 2]
+        case = random_case(seed, n=2 + seed % 5, spread=unit)
+        f, x = case.attention, case.x[0]
+        if f.output is None and f.heads > 1:
+            eye = torch.eye(f.heads * f.value_width).double().unflatten(1, (f.heads, -1)).movedim(1, 0)
+            f = Attention(f.query, f.key, f.value, eye, query_bias=f.query_bias, masked=f.masked)
+        found = nearby_upper(f, x, [eps])
+        for name, value in written_out(f, x, eps, found.local.item()).items():
+            assert getattr(found, name).item() == pytest.approx(value, rel=1e-7, abs=1e-80), (name, number)
 
 
 def test_no_probability_errs_by_more_than_its_bound():
@@ -148,13 +146,13 @@ def test_no_probability_errs_by_more_than_its_bound():
     assert rounded > 100  # so that zero is no bound for the largest entries
 
 
-@pytest.mark.parametrize("seed", range(0, 24, 3))
-def test_a_certificate_computes_the_columns_it_says(seed):
+def test_a_certificate_computes_the_columns_it_says():
     """Features of all tokens, or all features of one token first: no other choice, and never more than asked for."""
-    case = random_case(seed, n=5)
-    f, x = case.attention, case.x[0]
-    n, d = x.shape
-    for most in range(0, n * d, max(1, d // 2)):
-        count = int(certify(f, x, columns=most).columns)
-        assert count in {0, most // n * n, d + (n - 1) * ((most - d) // (n - 1))}, most
-        assert count <= most
+    for seed in range(0, 24, 3):
+        case = random_case(seed, n=5)
+        f, x = case.attention, case.x[0]
+        n, d = x.shape
+        for most in range(0, n * d, max(1, d // 2)):
+            count = int(certify(f, x, columns=most).columns)
+            assert count in {0, most // n * n, d + (n - 1) * ((most - d) // (n - 1))}, most
+            assert count <= most

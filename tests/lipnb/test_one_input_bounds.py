@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from cases import drawn, normals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,32 +43,27 @@ def never_below(A, V, x, masked):
     masked=st.booleans(),
 )
 def test_random_inputs_near_and_far_from_the_origin(seed, n, d, m, size, far, masked):
-    generator = torch.Generator().manual_seed(seed)
-    A, V, x, shift = (
-        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (m, d), (5, n, d), (d,))
-    )
+    A, V, x, shift = normals(seed, (d, d), (m, d), (5, n, d), (d,))
     never_below(A, V, size * x + far * shift, masked)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("n", [2, 3, 7, 25])
-def test_structured_inputs(n, masked):
-    for A in (EYE, -EYE, torch.diag(torch.tensor([-1.0, 0.2, 3.0], dtype=torch.float64))):
-        for R in (0.1, 1.0, 2.0, 6.0):
-            never_below(A, EYE, tight_input(A, n, R), masked)
-            if n % 2 and n > 1:
-                never_below(A, EYE, quadratic_input(n, R, [1.0, 0.0, 0.0]), masked)
-                never_below(A, EYE, quadratic_input(n, R, [0.0, 1.0, 1.0]).flip(0), masked)  # the last token at 0
+def test_structured_inputs():
+    for masked in [False, True]:
+        for n in [2, 3, 25]:
+            for A in (EYE, -EYE, torch.diag(torch.tensor([-1.0, 0.2, 3.0], dtype=torch.float64))):
+                for R in (0.1, 1.0, 2.0, 6.0):
+                    never_below(A, EYE, tight_input(A, n, R), masked)
+                    if n % 2 and n > 1:
+                        never_below(A, EYE, quadratic_input(n, R, [1.0, 0.0, 0.0]), masked)
+                        never_below(
+                            A, EYE, quadratic_input(n, R, [0.0, 1.0, 1.0]).flip(0), masked
+                        )  # the last token at 0
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("R", [0.3, 1.0, 2.5])
-def test_inputs_climbed_to_by_gradient_ascent(R, masked):
-    for seed in range(3):
-        generator = torch.Generator().manual_seed(seed)
-        A, V, x = (
-            torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 2), (3, 2), (4, 4, 2))
-        )
+def test_inputs_climbed_to_by_gradient_ascent():
+    for seed, R in enumerate((0.3, 1.0, 2.5) * 2):
+        normal, masked = drawn(seed), seed > 2
+        A, V, x = normal(2, 2), normal(3, 2), normal(4, 4, 2)
         best, found = climb(Attention.from_matrices(A, V, masked=masked), R * x, R, steps=40)
         never_below(A, V, best, masked)
         assert (found <= general_upper_sharp(A, V, 4, R)).all()
@@ -109,8 +105,7 @@ def test_the_powers_of_n_and_of_the_radius():
 
 
 def test_equal_tokens_have_the_constant_of_the_value_matrix_and_the_column_form_is_exact_there():
-    generator = torch.Generator().manual_seed(1)
-    A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((3, 3), (2, 3), (1, 3)))
+    A, V, x = normals(1, (3, 3), (2, 3), (1, 3))
     norm = torch.linalg.matrix_norm(V, 2).item()
     for size in (1e-4, 1.0, 50.0):
         for n in (1, 2, 9):
@@ -128,30 +123,26 @@ def from_distances(A, V, x, both_sides):
     return math.sqrt(3 * ((reach * r) ** 2 * (n + 1) + n)) * torch.linalg.matrix_norm(V, 2).item()
 
 
-@pytest.mark.parametrize(("a", "fails"), [(2.0, False), (2.1, True), (50.0, True)])
-def test_the_form_from_distances_needs_both_sides(a, fails):
-    plane = torch.eye(2, dtype=torch.float64)
-    A, x = a * torch.outer(plane[0], plane[1]), torch.stack([plane[0], -plane[0]])
-    measured = exact(A, plane, x).item()
-    assert measured == pytest.approx((a + math.sqrt(a * a + 4)) / 2)
-    assert (measured > from_distances(A, plane, x, both_sides=False)) == fails
-    assert measured <= from_distances(A, plane, x, both_sides=True)
-    assert measured <= spread_upper(A, plane, x).item()
+def test_the_form_from_distances_needs_both_sides():
+    for a, fails in [(2.0, False), (2.1, True), (50.0, True)]:
+        plane = torch.eye(2, dtype=torch.float64)
+        A, x = a * torch.outer(plane[0], plane[1]), torch.stack([plane[0], -plane[0]])
+        measured = exact(A, plane, x).item()
+        assert measured == pytest.approx((a + math.sqrt(a * a + 4)) / 2)
+        assert (measured > from_distances(A, plane, x, both_sides=False)) == fails
+        assert measured <= from_distances(A, plane, x, both_sides=True)
+        assert measured <= spread_upper(A, plane, x).item()
 
 
 @some
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 8), d=st.integers(1, 4), far=st.sampled_from([0.0, 3.0]))
 def test_the_form_from_distances_holds_with_both_sides(seed, n, d, far):
-    generator = torch.Generator().manual_seed(seed)
-    A, V, x, shift = (
-        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d, d), (2, d), (n, d), (d,))
-    )
+    A, V, x, shift = normals(seed, (d, d), (2, d), (n, d), (d,))
     assert exact(A, V, x + far * shift).item() <= from_distances(A, V, x + far * shift, both_sides=True)
 
 
 def test_any_centre_is_valid_and_the_one_taken_is_good():
-    generator = torch.Generator().manual_seed(0)
-    A, V, x = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((3, 3), (3, 3), (20, 6, 3)))
+    A, V, x = normals(0, (3, 3), (3, 3), (20, 6, 3))
     measured, best = exact(A, V, x + 4), spread_upper(A, V, x + 4)
     for center in (torch.zeros(20, 3), x.mean(1) + 4, (x + 4)[:, 0]):
         r, reach = (x + 4 - center[:, None]).norm(dim=-1).amax(-1), ((x + 4) @ A.mT).norm(dim=-1).amax(-1)
@@ -159,28 +150,27 @@ def test_any_centre_is_valid_and_the_one_taken_is_good():
         assert (measured <= found).all() and (best <= found * 1.01).all()
 
 
-@pytest.mark.parametrize("bound", [column_upper, spread_upper])
-@pytest.mark.parametrize(
-    ("A", "V", "x", "sentence"),
-    [
-        (EYE[:2], EYE, EYE, "A must be square"),
-        (EYE, EYE[:, :2], EYE, "V of shape"),
-        (EYE * torch.nan, EYE, EYE, "NaN"),
-        (EYE, EYE, EYE[0], "x must have shape"),
-        (EYE, EYE, EYE[:, :2], "x must have shape"),
-        (EYE, EYE, EYE * torch.inf, "x holds NaN"),
-    ],
-)
-def test_bad_input_gives_its_sentence(bound, A, V, x, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        bound(A, V, x)
+def test_bad_input_gives_its_sentence():
+    for bound in [column_upper, spread_upper]:
+        for A, V, x, sentence in [
+            (EYE[:2], EYE, EYE, "A must be square"),
+            (EYE, EYE[:, :2], EYE, "V of shape"),
+            (EYE * torch.nan, EYE, EYE, "NaN"),
+            (EYE, EYE, EYE[0], "x must have shape"),
+            (EYE, EYE, EYE[:, :2], "x must have shape"),
+            (EYE, EYE, EYE * torch.inf, "x holds NaN"),
+        ]:
+            with pytest.raises(ValueError, match=sentence):
+                bound(A, V, x)
 
 
-@pytest.mark.parametrize("bound", [general_upper, general_upper_sharp])
-@pytest.mark.parametrize(
-    ("n", "R", "sentence"),
-    [(0, 1.0, "n must be"), (1.5, 1.0, "n must be"), (2, -1.0, "R must be"), (2, math.nan, "R must be")],
-)
-def test_bad_sizes_give_their_sentence(bound, n, R, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        bound(EYE, EYE, n, R)
+def test_bad_sizes_give_their_sentence():
+    for bound in [general_upper, general_upper_sharp]:
+        for n, R, sentence in [
+            (0, 1.0, "n must be"),
+            (1.5, 1.0, "n must be"),
+            (2, -1.0, "R must be"),
+            (2, math.nan, "R must be"),
+        ]:
+            with pytest.raises(ValueError, match=sentence):
+                bound(EYE, EYE, n, R)

@@ -1,18 +1,14 @@
 """Certificates, precisions, memory and lists of `local_lipschitz`, against dense values in float64."""
 
-import math
+import itertools
 
 import pytest
 import torch
-from cases import random_case, relative
+from cases import normal, random_case
 
 from lipnb import Attention, local_lipschitz
 
 GRID = [(seed, spread) for seed in (2, 4, 5, 9, 10) for spread in (0.3, 1.0, 4.0)]
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def dense(attention, x, weights=None):
@@ -34,19 +30,22 @@ def precision(request):
     return request.param
 
 
-@pytest.mark.parametrize(("seed", "spread"), GRID)
-def test_upper_holds_the_dense_value_and_is_within_the_tolerance(seed, spread):
-    case = random_case(seed, n=12, spread=spread)
-    exact = dense(case.attention, case.x, case.weights)
-    for rtol in (1e-2, 1e-4):
-        for options in ({}, {"memory": 1}, {"method": "dense"}):
-            lip = local_lipschitz(case.attention, case.x, weights=case.weights, rtol=rtol, **options)
+def test_every_precision_meets_the_tolerance(precision):
+    dtype, rounding = precision
+    for seed, spread in GRID:
+        f, x, heavy = random_case(seed, n=12, spread=spread, dtype=dtype)
+        exact = dense(f, x, None if heavy is None else heavy.double())
+        for rtol, options in itertools.product((1e-2, 1e-4), ({}, {"memory": 1}, {"method": "dense"})):
+            lip = local_lipschitz(f, x, weights=heavy, rtol=rtol, **options)
             assert lip.converged.all() and lip.confidence == (1.0 if "method" in options else 1 - 1e-6)
-            assert (lip.upper >= exact).all() and (lip.upper <= lip.value * (1 + rtol) * (1 + 1e-12)).all()
-            assert (lip.value <= exact * (1 + 1e-12)).all()
-    wide = local_lipschitz(case.attention, case.x, weights=case.weights, max_steps=3)
-    assert (wide.upper >= exact).all() and (wide.value <= exact * (1 + 1e-12)).all()
-    assert (wide.upper > wide.value).all() and torch.isfinite(wide.upper).all()
+            assert (lip.value >= exact * (1 - rtol - rounding)).all() and (
+                lip.value <= exact * (1 + 4 * rounding)
+            ).all()
+            assert (lip.upper >= exact * (1 - rounding)).all()
+            assert dtype == torch.float32 or (lip.upper <= lip.value * (1 + rtol) * (1 + 1e-12)).all()
+        wide = local_lipschitz(f, x, weights=heavy, max_steps=3)
+        assert (wide.upper >= exact * (1 - rounding)).all() and (wide.value <= exact * (1 + 4 * rounding)).all()
+        assert (wide.upper > wide.value).all() and torch.isfinite(wide.upper).all()
 
 
 def test_without_confidence_nothing_is_certified():
@@ -68,20 +67,6 @@ def test_more_confidence_costs_more_products():
     assert steps[0] < steps[1] < steps[2]
 
 
-def test_every_precision_meets_the_tolerance(precision):
-    dtype, rounding = precision
-    for seed, spread in GRID:
-        case = random_case(seed, n=12, spread=spread, dtype=dtype)
-        heavy = case.weights
-        exact = dense(case.attention, case.x, None if heavy is None else heavy.double())
-        for rtol in (1e-2, 1e-4):
-            lip = local_lipschitz(case.attention, case.x, weights=heavy, rtol=rtol)
-            assert lip.converged.all(), (seed, spread)
-            assert ((exact - lip.value) <= rtol * exact + rounding * exact).all(), (seed, spread)
-            assert (lip.value <= exact * (1 + 4 * rounding)).all(), (seed, spread)
-            assert (lip.upper >= exact * (1 - rounding)).all(), (seed, spread)
-
-
 SPECTRA = {
     "repeated": [2.0] * 6 + [1.0] * 14,
     "gap 1e-8": [1.0, 1 - 1e-8] + [0.5] * 18,
@@ -94,138 +79,94 @@ SPECTRA = {
 }
 
 
-@pytest.mark.parametrize("method", ["lanczos", "power", "dense"])
-@pytest.mark.parametrize("name", SPECTRA)
-def test_adversarial_spectra(name, method, precision):
-    dtype, rounding = precision
-    top, rtol = max(SPECTRA[name]), 1e-4
-    for n in (1, 6):
-        x = normal(2, n, 20).to(dtype)
-        for scale in (1e-20, 1.0, 1e20):
-            attention = with_spectrum([scale * value for value in SPECTRA[name]], dtype)
-            lip = local_lipschitz(attention, x, method=method, max_steps=100 if method == "power" else None)
-            for field in (lip.value, lip.residual, lip.upper):
-                assert not field.isnan().any()
-            # many close values: power iteration stops at any of them, as its residual says
-            right = lip.value >= scale * top * (1 - rtol - 4 * rounding)
-            assert (right | ~lip.converged | torch.tensor(method == "power")).all()
-            assert right.all() or method == "power" and name in ("gap 1e-3", "near")
-            assert (lip.value <= scale * top * (1 + 8 * rounding)).all()
-            assert (lip.upper >= scale * top * (1 - 8 * rounding)).all()
+def test_adversarial_spectra(precision):
+    for method in ["lanczos", "power", "dense"]:
+        for name in SPECTRA:
+            dtype, rounding = precision
+            top, rtol = max(SPECTRA[name]), 1e-4
+            for n in (1, 6):
+                x = normal(2, n, 20).to(dtype)
+                for scale in (1e-20, 1.0, 1e20):
+                    attention = with_spectrum([scale * value for value in SPECTRA[name]], dtype)
+                    lip = local_lipschitz(attention, x, method=method, max_steps=100 if method == "power" else None)
+                    for field in (lip.value, lip.residual, lip.upper):
+                        assert not field.isnan().any()
+                    # many close values: power iteration stops at any of them, as its residual says
+                    right = lip.value >= scale * top * (1 - rtol - 4 * rounding)
+                    assert (right | ~lip.converged | torch.tensor(method == "power")).all()
+                    assert right.all() or method == "power" and name in ("gap 1e-3", "near")
+                    assert (lip.value <= scale * top * (1 + 8 * rounding)).all()
+                    assert (lip.upper >= scale * top * (1 - 8 * rounding)).all()
 
 
-@pytest.mark.parametrize("method", ["lanczos", "power", "dense"])
-def test_units_of_the_matrices_change_nothing_but_the_unit_of_the_answer(method, precision):
+def test_units_of_the_matrices_change_nothing_but_the_unit_of_the_answer(precision):
     """Key and query matrices in inverse units are the same map; values in other units scale the answer."""
-    dtype, rounding = precision
-    for seed in (2, 4, 7, 9):
-        case = random_case(seed, n=8, dtype=torch.float64)
-        att = case.attention
+    for method in ["lanczos", "power", "dense"]:
+        dtype, rounding = precision
+        for seed in (2, 4, 7, 9):
+            case = random_case(seed, n=8, dtype=torch.float64)
+            att = case.attention
 
-        def built(query=1.0, key=1.0, value=1.0, att=att):
-            tensors = (att.query * query, att.key * key, att.value * value, att.output)
-            return Attention(*tensors, masked=att.masked).to(dtype=dtype)
+            def built(query=1.0, key=1.0, value=1.0, att=att):
+                tensors = (att.query * query, att.key * key, att.value * value, att.output)
+                return Attention(*tensors, masked=att.masked).to(dtype=dtype)
 
-        exact = dense(built(), case.x.to(dtype))
-        for power in (-20, -12, 12, 20):
-            unit = 10.0**power
-            for options, factor in (({"value": unit}, unit), ({"query": unit, "key": 1 / unit}, 1)):
-                lip = local_lipschitz(built(**options), case.x.to(dtype), method=method)
-                assert ((lip.value / factor / exact - 1).abs() <= 1.1e-4).all() or not lip.converged.all()
-                assert not lip.value.isnan().any() and (lip.upper >= exact * factor * (1 - 1e-4)).all()
-
-
-@pytest.mark.parametrize("unit", [1e-20, 1e-3, 30.0, 1e4, 1e6, 1e20])
-def test_logits_of_any_size_give_hard_or_uniform_attention(unit, precision):
-    dtype, rounding = precision
-    for seed in (2, 4, 7):
-        case = random_case(seed, n=8)
-        att = case.attention
-        scaled = Attention(att.query * unit, att.key, att.value, att.output, masked=att.masked).to(dtype=dtype)
-        exact = dense(scaled, case.x.to(dtype))
-        for method in ("lanczos", "power", "dense"):
-            lip = local_lipschitz(scaled, case.x.to(dtype), method=method, rtol=1e-3)
-            assert not lip.value.isnan().any()
-            assert (((lip.value / exact - 1).abs() <= 1.1e-3) | ~lip.converged).all()
+            exact = dense(built(), case.x.to(dtype))
+            for power in (-20, -12, 12, 20):
+                unit = 10.0**power
+                for options, factor in (({"value": unit}, unit), ({"query": unit, "key": 1 / unit}, 1)):
+                    lip = local_lipschitz(built(**options), case.x.to(dtype), method=method)
+                    assert ((lip.value / factor / exact - 1).abs() <= 1.1e-4).all() or not lip.converged.all()
+                    assert not lip.value.isnan().any() and (lip.upper >= exact * factor * (1 - 1e-4)).all()
 
 
-@pytest.mark.parametrize("power", [-20, -12, 12, 20])
-@pytest.mark.parametrize("options", [{}, {"memory": 1}, {"method": "power"}, {"method": "dense"}])
-def test_tokens_in_other_units_are_the_same_map(power, options):
+def test_logits_of_any_size_give_hard_or_uniform_attention(precision):
+    for unit in [1e-20, 1e-3, 30.0, 1e4, 1e6, 1e20]:
+        dtype, rounding = precision
+        for seed in (2, 4, 7):
+            case = random_case(seed, n=8)
+            att = case.attention
+            scaled = Attention(att.query * unit, att.key, att.value, att.output, masked=att.masked).to(dtype=dtype)
+            exact = dense(scaled, case.x.to(dtype))
+            for method in ("lanczos", "power", "dense"):
+                lip = local_lipschitz(scaled, case.x.to(dtype), method=method, rtol=1e-3)
+                assert not lip.value.isnan().any()
+                assert (((lip.value / exact - 1).abs() <= 1.1e-3) | ~lip.converged).all()
+
+
+def test_tokens_in_other_units_are_the_same_map():
     """x / s with the value, query and key matrices times s, and with the query alone times s^2."""
-    unit = 10.0**power
-    for seed in (2, 7):
-        case = random_case(seed, n=8)
-        att = case.attention
-        plain = Attention(att.query, att.key, att.value, att.output, masked=att.masked)
-        exact = dense(plain, case.x)
-        for query, key in ((1 / unit, 1 / unit), (1 / unit**2, 1.0), (1.0, 1 / unit**2)):
-            scaled = Attention(att.query * query, att.key * key, att.value / unit, att.output, masked=att.masked)
-            lip = local_lipschitz(scaled, case.x * unit, **options)
-            assert ((lip.value * unit / exact - 1).abs() <= 1.1e-4).all()
+    for power in [-20, -12, 12, 20]:
+        for options in [{}, {"memory": 1}, {"method": "power"}, {"method": "dense"}]:
+            unit = 10.0**power
+            for seed in (2, 7):
+                case = random_case(seed, n=8)
+                att = case.attention
+                plain = Attention(att.query, att.key, att.value, att.output, masked=att.masked)
+                exact = dense(plain, case.x)
+                for query, key in ((1 / unit, 1 / unit), (1 / unit**2, 1.0), (1.0, 1 / unit**2)):
+                    scaled = Attention(
+                        att.query * query, att.key * key, att.value / unit, att.output, masked=att.masked
+                    )
+                    lip = local_lipschitz(scaled, case.x * unit, **options)
+                    assert ((lip.value * unit / exact - 1).abs() <= 1.1e-4).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "power"}, {"memory": 1}, {"confidence": None}, {"method": "dense"}])
-@pytest.mark.parametrize("seed", [0, 2, 5, 7])
-def test_a_list_of_mixed_lengths_gives_each_of_its_answers_in_order(seed, options):
-    case = random_case(seed)
-    d = case.x.shape[-1]
-    lengths = [9, 3, 12, 9, 1, 12, 5, 9]
-    x = [normal(n, d, seed=i) for i, n in enumerate(lengths)]
-    weights = [
-        torch.rand(n, generator=torch.Generator().manual_seed(n + i), dtype=torch.float64) + 0.1
-        for i, n in enumerate(lengths)
-    ]
-    for heavy in (None, weights, tuple(weights)):
-        together = local_lipschitz(case.attention, x, weights=heavy, **options)
-        assert together.value.shape == together.steps.shape == (8,)
-        routes = set()
-        for i, tokens in enumerate(x):
-            alone = local_lipschitz(case.attention, tokens, weights=None if heavy is None else heavy[i], **options)
-            routes.add(alone.route)
-            assert abs(together.value[i] / alone.value - 1) < 1e-7 and together.converged[i] == alone.converged
-            assert together.steps[i] == alone.steps and together.confidence == alone.confidence
-            assert together.upper[i] == alone.upper or abs(together.upper[i] / alone.upper - 1) < 1e-7
-        assert together.route == " + ".join(sorted(routes))
-    assert relative(local_lipschitz(case.attention, tuple(x)).value, local_lipschitz(case.attention, x).value) < 1e-12
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        ({"confidence": 1.5}, "confidence must lie"),
-        ({"confidence": 1}, "confidence must lie"),
-        ({"confidence": 0}, "confidence must lie"),
-        ({"confidence": math.nan}, "confidence must lie"),
-        ({"memory": 0}, "memory must be"),
-        ({"memory": -5}, "memory must be"),
-        ({"rtol": math.nan}, "rtol must lie"),
-        ({"x": []}, "x must be"),
-        ({"x": [1.0, 2.0]}, "x must be"),
-        ({"x": [torch.ones(3)]}, "x must be"),
-        ({"x": [torch.ones(2, 3, 4).double()]}, "x must be"),
-        ({"x": [torch.ones(3, 4, dtype=torch.int64)]}, "x must be"),
-        ({"x": [torch.ones(3, 5).double()]}, "d = 4"),
-        ({"x": [torch.ones(3, 4).double(), torch.ones(3, 5).double()]}, "d = 4|one width"),
-        ({"x": [torch.ones(3, 4).double(), torch.ones(3, 4)]}, "float32"),
-        ({"x": [torch.ones(3, 4).double(), torch.ones(5, 4)]}, "float32"),
-        ({"x": [torch.ones(0, 4).double()]}, "holds no token"),
-        ({"x": [torch.ones(3, 4).double()] * 2, "weights": [torch.ones(3).double()]}, "weights must be a list"),
-        (
-            {"x": [torch.ones(3, 4).double()] * 2, "weights": [torch.ones(3).double(), torch.ones(2).double()]},
-            "weights must be",
-        ),
-        (
-            {"x": [torch.ones(3, 4).double()] * 2, "weights": [torch.ones(3).double(), [1.0, 1.0, 1.0]]},
-            "weights must be",
-        ),
-        ({"x": [torch.ones(3, 4).double()], "weights": [torch.ones(4).double()]}, "weights must be"),
-        ({"x": [torch.ones(3, 4).double()], "weights": [torch.zeros(3).double()]}, "weights must be positive"),
-        ({"x": [torch.ones(3, 4).double()] * 2, "weights": 3.0}, "weights must be a list"),
-    ],
-)
-def test_bad_options_and_bad_lists_are_said_in_one_sentence(change, sentence):
-    matrix = torch.eye(4, dtype=torch.float64)
-    good = {"f": Attention.from_matrices(matrix, matrix), "x": torch.ones(2, 3, 4, dtype=torch.float64)}
-    with pytest.raises(ValueError, match=sentence):
-        local_lipschitz(**{**good, **change})
+def test_a_list_of_mixed_lengths_gives_each_of_its_answers_in_order():
+    for number, options in enumerate(
+        [{}, {"method": "power"}, {"memory": 1}, {"confidence": None}, {"method": "dense"}]
+    ):
+        f, x, _ = random_case((0, 2, 5, 7)[number % 4])
+        x = [normal(n, f.width, seed=i) for i, n in enumerate([9, 3, 12, 9, 1, 12, 5, 9])]
+        weights = [tokens[:, 0].exp() for tokens in x]
+        for given, heavy in ((x, None), (x, weights), (tuple(x), tuple(weights))):
+            together = local_lipschitz(f, given, weights=heavy, **options)
+            assert together.value.shape == together.steps.shape == (8,)
+            routes = set()
+            for i, tokens in enumerate(x):
+                alone = local_lipschitz(f, tokens, weights=None if heavy is None else heavy[i], **options)
+                routes.add(alone.route)
+                assert abs(together.value[i] / alone.value - 1) < 1e-7 and together.converged[i] == alone.converged
+                assert together.steps[i] == alone.steps and together.confidence == alone.confidence
+                assert together.upper[i] == alone.upper or abs(together.upper[i] / alone.upper - 1) < 1e-7
+            assert together.route == " + ".join(sorted(routes))

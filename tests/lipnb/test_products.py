@@ -1,125 +1,43 @@
-"""The cached products: J^T J in one go, token weights, parts of a batch, other precisions and other units."""
+"""The cached products: parts of a batch, other precisions, other units, and where a solve starts."""
 
 import math
 
-import pytest
 import torch
-from cases import CASES, random_case, relative
+from cases import normal, random_case, relative
 
 from lipnb import Attention, AttentionJacobian, local_lipschitz, singular_pair
-from lipnb.jacobian import Linearization
-
-PLAIN = [(seed, spread) for seed, spread in CASES if spread != 0.3]
 
 
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+def test_part_of_a_batch_gives_the_same_products():
+    for weighted in [False, True]:
+        case = random_case(4, n=7)
+        x = normal(5, 7, case.x.shape[-1])
+        weights = torch.rand(5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.1
+        products = AttentionJacobian(case.attention, x, weights if weighted else None).operator()
+        u = normal(5, x[0].numel(), seed=2)
+        whole = products.gram(u).clone()
+        for chosen in ([0, 1, 2, 3, 4], [1, 2, 4], [4], [0, 3], [2]):  # each of the original, after another was used
+            index = torch.tensor(chosen)
+            assert relative(products.restrict(index).gram(u[index]), whole[index]) < 1e-13
+        again = products.restrict(torch.tensor([1, 3, 4])).restrict(torch.tensor([0, 2]))
+        assert relative(again.gram(u[[1, 4]]), whole[[1, 4]]) < 1e-13
+        assert relative(products.gram(u), whole) < 1e-13
 
 
-def symmetrised(case):
-    """The dense matrix D^{1/2} J D^{-1/2} of each sequence; J itself without weights."""
-    dense = AttentionJacobian(case.attention, case.x, case.weights).dense()
-    if case.weights is None:
-        return dense
-    root = case.weights.sqrt()
-    rows = root.repeat_interleave(case.attention.output_width, -1)
-    return rows[..., :, None] * dense / root.repeat_interleave(case.x.shape[-1], -1)[..., None, :]
-
-
-@pytest.mark.parametrize(("seed", "spread"), PLAIN)
-def test_gram_is_vjp_of_jvp(seed, spread):
-    """J^T J u; with weights D^{-1/2} J^T D J D^{-1/2} u."""
-    case = random_case(seed, spread=spread)
-    jacobian = AttentionJacobian(case.attention, case.x, case.weights)
-    u = normal(3, *case.x.shape, seed=seed)
-    if case.weights is None:
-        expected = jacobian.vjp(jacobian.jvp(u))
-    else:
-        a = case.weights[..., None]
-        expected = jacobian.vjp(a * jacobian.jvp(u / a.sqrt())) / a.sqrt()
-    assert relative(jacobian.gram(u), expected) < 1e-11
-    flat = jacobian.operator()
-    one = flat.gram(u[1].flatten(1)).view_as(case.x) * flat.unit**2
-    assert relative(one, expected[1]) < 1e-11
-
-
-@pytest.mark.parametrize("seed", [seed for seed in range(24) if seed // 8 % 2 == 0])
-def test_gram_is_that_of_the_dense_matrix(seed):
-    case = random_case(seed)
-    dense, u = symmetrised(case), normal(*case.x.shape, seed=seed)
-    expected = (dense.mT @ (dense @ u.flatten(1)[..., None])).view_as(u)
-    assert relative(AttentionJacobian(case.attention, case.x, case.weights).gram(u), expected) < 1e-11
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_the_plain_products_of_a_linearization_are_those_of_the_matrix(seed):
-    case = random_case(seed)
-    at, J = (
-        Linearization.of(case.attention, case.x, case.weights),
-        AttentionJacobian(case.attention, case.x, case.weights),
-    )
-    u, w = normal(*case.x.shape, seed=seed), normal(*case.attention(case.x).shape, seed=seed + 1)
-    assert relative(at.jvp(u), J.jvp(u)) < 1e-12 and relative(at.vjp(w), J.vjp(w)) < 1e-12
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("m", [None, 1, 3, 9, 12, 40])
-def test_output_widths_of_any_size(m, biased, masked):
-    """h v = 12: fewer output coordinates, as many, and more."""
-    h, k, v, d, n = 3, 2, 4, 5, 6
-    biases = (
-        {"query_bias": normal(h, k, seed=4), "key_bias": normal(h, k, seed=5), "value_bias": normal(h, v, seed=6)}
-        if biased
-        else {}
-    )
-    attention = Attention(
-        normal(h, k, d, seed=1),
-        normal(h, k, d, seed=2),
-        normal(h, v, d, seed=3),
-        None if m is None else normal(h, m, v, seed=7),
-        masked=masked,
-        **biases,
-    )
-    jacobian = AttentionJacobian(attention, normal(2, n, d))
-    dense, u = jacobian.dense(), normal(2, n, d, seed=8)
-    w = normal(2, n, attention.output_width, seed=9)
-    image = dense @ u.flatten(1)[..., None]
-    assert relative(jacobian.jvp(u).flatten(1), image[..., 0]) < 1e-12
-    assert relative(jacobian.vjp(w).flatten(1), (dense.mT @ w.flatten(1)[..., None])[..., 0]) < 1e-12
-    assert relative(jacobian.gram(u).flatten(1), (dense.mT @ image)[..., 0]) < 1e-12
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_part_of_a_batch_gives_the_same_products(weighted):
-    case = random_case(4, n=7)
-    x = normal(5, 7, case.x.shape[-1])
-    weights = torch.rand(5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.1
-    products = AttentionJacobian(case.attention, x, weights if weighted else None).operator()
-    u = normal(5, x[0].numel(), seed=2)
-    whole = products.gram(u).clone()
-    for chosen in ([0, 1, 2, 3, 4], [1, 2, 4], [4], [0, 3], [2]):  # each of the original, after another was used
-        index = torch.tensor(chosen)
-        assert relative(products.restrict(index).gram(u[index]), whole[index]) < 1e-13
-    again = products.restrict(torch.tensor([1, 3, 4])).restrict(torch.tensor([0, 2]))
-    assert relative(again.gram(u[[1, 4]]), whole[[1, 4]]) < 1e-13
-    assert relative(products.gram(u), whole) < 1e-13
-
-
-@pytest.mark.parametrize("power", [-20, -12, 12, 20])
-@pytest.mark.parametrize("seed", [1, 3, 4])
-def test_value_and_output_matrices_of_any_size_do_not_overflow_in_float32(seed, power):
-    case, unit = random_case(seed, n=6), 10.0**power
-    att = case.attention
-    for value_unit, output_unit in ((unit, 1.0), (1.0, unit), (unit, 1 / unit)):
-        output = None if att.output is None else att.output * output_unit
-        scaled = Attention(
-            att.query, att.key, att.value * value_unit, output, query_bias=att.query_bias, masked=att.masked
-        ).to(dtype=torch.float32)
-        exact = AttentionJacobian(scaled.to(dtype=torch.float64), case.x.float().double()).operator()
-        single = AttentionJacobian(scaled, case.x.float()).operator()
-        u = normal(*case.x.flatten(1).shape)
-        assert relative(single.gram(u.float()).double() * single.unit**2, exact.gram(u) * exact.unit**2) < 1e-4
+def test_value_and_output_matrices_of_any_size_do_not_overflow_in_float32():
+    for power in [-20, -12, 12, 20]:
+        for seed in [1, 3, 4]:
+            case, unit = random_case(seed, n=6), 10.0**power
+            att = case.attention
+            for value_unit, output_unit in ((unit, 1.0), (1.0, unit), (unit, 1 / unit)):
+                output = None if att.output is None else att.output * output_unit
+                scaled = Attention(
+                    att.query, att.key, att.value * value_unit, output, query_bias=att.query_bias, masked=att.masked
+                ).to(dtype=torch.float32)
+                exact = AttentionJacobian(scaled.to(dtype=torch.float64), case.x.float().double()).operator()
+                single = AttentionJacobian(scaled, case.x.float()).operator()
+                u = normal(*case.x.flatten(1).shape)
+                assert relative(single.gram(u.float()).double() * single.unit**2, exact.gram(u) * exact.unit**2) < 1e-4
 
 
 def test_units_are_powers_of_two_and_zeros_stay_zeros():
@@ -154,48 +72,51 @@ def test_answers_of_jvp_vjp_and_gram_are_not_overwritten():
             assert torch.equal(answer, kept) and torch.equal(first, given), name
 
 
-@pytest.mark.parametrize("left", [1e-4, 1e-8])
-def test_heads_that_cancel_keep_what_is_left(left):
+def test_heads_that_cancel_keep_what_is_left():
     """Two heads that differ by the factor -(1 + left) of their outputs: `left` times the constant of one of them."""
-    query, key, value = (normal(1, 2, 20, seed=seed).expand(2, -1, -1) for seed in (1, 2, 3))
-    output, x = normal(1, 20, 2, seed=4), normal(30, 20, seed=5)
-    one = Attention(query[:1], key[:1], value[:1], output)
-    both = Attention(query, key, value, torch.cat([output, -(1 + left) * output]))
-    constant = left * local_lipschitz(one, x, rtol=1e-10).value
-    found = local_lipschitz(both, x)
-    assert found.converged and found.value <= constant * (1 + 1e-6) <= found.upper * (1 + 2e-6)
-    pair = singular_pair(both, x)
-    assert relative(AttentionJacobian(both, x).jvp(pair.input).norm(), pair.value) < 1e-3
+    for left in [1e-4, 1e-8]:
+        query, key, value = (normal(1, 2, 20, seed=seed).expand(2, -1, -1) for seed in (1, 2, 3))
+        output, x = normal(1, 20, 2, seed=4), normal(30, 20, seed=5)
+        one = Attention(query[:1], key[:1], value[:1], output)
+        both = Attention(query, key, value, torch.cat([output, -(1 + left) * output]))
+        constant = left * local_lipschitz(one, x, rtol=1e-10).value
+        found = local_lipschitz(both, x)
+        assert found.converged and found.value <= constant * (1 + 1e-6) <= found.upper * (1 + 2e-6)
+        pair = singular_pair(both, x)
+        assert relative(AttentionJacobian(both, x).jvp(pair.input).norm(), pair.value) < 1e-3
 
 
-@pytest.mark.parametrize("output", [False, True], ids=["no output", "output"])
-@pytest.mark.parametrize("weighted", [False, True], ids=["unweighted", "weighted"])
-@pytest.mark.parametrize("shared", [1, 2], ids=["own keys", "shared keys"])
-def test_likely_is_the_top_vector_where_attention_is_uniform(shared, weighted, output):
+def test_likely_is_the_top_vector_where_attention_is_uniform():
     """With A = 0 the Jacobian is the mean, times the values: its top pair is known, and `likely` must be it."""
-    n, d, h, k, v = 5, 12, 4, 3, 3
-    draw = torch.Generator().manual_seed(3)
-    value = torch.randn(h // shared, v, d, generator=draw, dtype=torch.float64)
-    value[..., 0] *= 40  # one direction stands out
-    mix = torch.randn(h, 6, v, generator=draw, dtype=torch.float64) if output else None
-    zero = torch.zeros(h, k, d, dtype=torch.float64)
-    attention = Attention(zero, zero[: h // shared], value, mix)
-    x = torch.randn(2, n, d, generator=draw, dtype=torch.float64)
-    weights = torch.rand(2, n, generator=draw, dtype=torch.float64) + 0.1 if weighted else None
-    jacobian = AttentionJacobian(attention, x, weights)
-    dense = jacobian.dense()
-    if weighted:
-        root = weights.sqrt()
-        rows = root.repeat_interleave(dense.shape[-2] // n, dim=1)
-        dense = rows[..., None] * dense / root.repeat_interleave(d, dim=1)[:, None]
-    top = torch.linalg.svd(dense)[2][:, 0]
-    likely = jacobian.operator().heuristic_start()
-    assert torch.allclose(likely.norm(dim=1), torch.ones(2, dtype=torch.float64))
-    assert ((top * likely).sum(1).abs() > 1 - 1e-6).all()
-    # float32 reads it too, and half of the start stays random
-    estimate = local_lipschitz(attention, x, weights=weights, confidence=None)
-    certified = local_lipschitz(attention, x, weights=weights)
-    assert torch.allclose(estimate.value, certified.value, rtol=1e-4) and (estimate.steps < certified.steps).all()
+    for output in [False, True]:
+        for weighted in [False, True]:
+            for shared in [1, 2]:
+                n, d, h, k, v = 5, 12, 4, 3, 3
+                draw = torch.Generator().manual_seed(3)
+                value = torch.randn(h // shared, v, d, generator=draw, dtype=torch.float64)
+                value[..., 0] *= 40  # one direction stands out
+                mix = torch.randn(h, 6, v, generator=draw, dtype=torch.float64) if output else None
+                zero = torch.zeros(h, k, d, dtype=torch.float64)
+                attention = Attention(zero, zero[: h // shared], value, mix)
+                x = torch.randn(2, n, d, generator=draw, dtype=torch.float64)
+                weights = torch.rand(2, n, generator=draw, dtype=torch.float64) + 0.1 if weighted else None
+                jacobian = AttentionJacobian(attention, x, weights)
+                dense = jacobian.dense()
+                if weighted:
+                    root = weights.sqrt()
+                    rows = root.repeat_interleave(dense.shape[-2] // n, dim=1)
+                    dense = rows[..., None] * dense / root.repeat_interleave(d, dim=1)[:, None]
+                top = torch.linalg.svd(dense)[2][:, 0]
+                likely = jacobian.operator().heuristic_start()
+                assert torch.allclose(likely.norm(dim=1), torch.ones(2, dtype=torch.float64))
+                assert ((top * likely).sum(1).abs() > 1 - 1e-6).all()
+                # float32 reads it too, and half of the start stays random
+                estimate = local_lipschitz(attention, x, weights=weights, confidence=None)
+                certified = local_lipschitz(attention, x, weights=weights)
+                assert (
+                    torch.allclose(estimate.value, certified.value, rtol=1e-4)
+                    and (estimate.steps < certified.steps).all()
+                )
 
 
 def test_an_estimate_of_values_that_are_zero_is_zero():

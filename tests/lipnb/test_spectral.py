@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from cases import normal
 
 from lipnb import Attention, local_lipschitz
 from lipnb.spectral import FunctionGram, GramOperator, evaluate, lanczos, power_iteration, start_vectors
@@ -55,7 +56,7 @@ NAMES = list(SPECTRA)
 
 
 def random_starts(batch, size, seed):
-    start = torch.randn(batch, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    start = normal(batch, size, seed=seed)
     return start / start.norm(dim=1, keepdim=True)
 
 
@@ -66,33 +67,35 @@ def check(found, exact, rtol, rounding=1e-12):
     assert (found.value >= exact * (1 - rtol)).all(), NAMES[int((found.value / exact).nan_to_num(1).argmin())]
 
 
-@pytest.mark.parametrize("rtol", [1e-2, 1e-4, 1e-7])
-@pytest.mark.parametrize("seed", range(2))
-def test_lanczos_finds_the_top_of_any_spectrum(seed, rtol):
-    operator = Diagonal(torch.stack([*SPECTRA.values()]))
-    exact = operator.values.max(1).values
-    start = start_vectors(len(exact), 120, seed=seed, dtype=torch.float64, device="cpu")
-    found = lanczos(operator, start, rtol=rtol)
-    check(found, exact, rtol)
-    assert (found.upper >= exact).all() and (found.upper <= found.value * (1 + rtol) * (1 + 1e-12)).all()
-    alone = lanczos(operator.gram, start, rtol=rtol)  # no batch made smaller on the way: the same answers
-    assert torch.equal(alone.steps, found.steps) and torch.allclose(alone.value, found.value, rtol=1e-12, atol=0)
+def test_lanczos_finds_the_top_of_any_spectrum():
+    for rtol in [1e-2, 1e-4, 1e-7]:
+        for seed in range(2):
+            operator = Diagonal(torch.stack([*SPECTRA.values()]))
+            exact = operator.values.max(1).values
+            start = start_vectors(len(exact), 120, seed=seed, dtype=torch.float64, device="cpu")
+            found = lanczos(operator, start, rtol=rtol)
+            check(found, exact, rtol)
+            assert (found.upper >= exact).all() and (found.upper <= found.value * (1 + rtol) * (1 + 1e-12)).all()
+            alone = lanczos(operator.gram, start, rtol=rtol)  # no batch made smaller on the way: the same answers
+            assert torch.equal(alone.steps, found.steps) and torch.allclose(
+                alone.value, found.value, rtol=1e-12, atol=0
+            )
 
 
-@pytest.mark.parametrize("max_steps", range(1, 40, 3))
-def test_upper_holds_at_whichever_step_it_stops(max_steps):
+def test_upper_holds_at_whichever_step_it_stops():
     """Also where some items finish in the very last step and the batch is made smaller."""
-    operator = Diagonal(torch.stack([*SPECTRA.values()]))
-    exact = operator.values.max(1).values
-    start = start_vectors(len(exact), 120, seed=4, dtype=torch.float64, device="cpu")
-    found = lanczos(operator, start, max_steps=max_steps)
-    assert (found.steps <= max_steps).all() and (found.upper >= exact).all() and not found.upper.isnan().any()
-    plain = lanczos(operator.gram, start, max_steps=max_steps)
-    assert torch.allclose(plain.upper, found.upper, rtol=1e-9, atol=0)
-    open_ = ~found.converged
-    assert (found.upper[open_] > found.value[open_] * (1 + 1e-4)).all()
-    without = lanczos(operator, start, max_steps=max_steps, confidence=None)
-    assert torch.isinf(without.upper).all() and (without.value <= exact * (1 + 1e-12)).all()
+    for max_steps in range(1, 40, 3):
+        operator = Diagonal(torch.stack([*SPECTRA.values()]))
+        exact = operator.values.max(1).values
+        start = start_vectors(len(exact), 120, seed=4, dtype=torch.float64, device="cpu")
+        found = lanczos(operator, start, max_steps=max_steps)
+        assert (found.steps <= max_steps).all() and (found.upper >= exact).all() and not found.upper.isnan().any()
+        plain = lanczos(operator.gram, start, max_steps=max_steps)
+        assert torch.allclose(plain.upper, found.upper, rtol=1e-9, atol=0)
+        open_ = ~found.converged
+        assert (found.upper[open_] > found.value[open_] * (1 + 1e-4)).all()
+        without = lanczos(operator, start, max_steps=max_steps, confidence=None)
+        assert torch.isinf(without.upper).all() and (without.value <= exact * (1 + 1e-12)).all()
 
 
 def test_a_batch_made_smaller_in_the_last_step_keeps_its_upper_bounds():
@@ -104,12 +107,12 @@ def test_a_batch_made_smaller_in_the_last_step_keeps_its_upper_bounds():
     assert (found.upper >= 1).all() and found.upper[0] < 1.001 < found.upper[2]
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("tops", [[1.0, 0.999] + [0.5] * 18, [1 - 1e-4 * i for i in range(20)]])
-def test_float32_vectors_stay_orthogonal_when_the_space_is_nearly_used_up(tops, seed):
-    operator = Diagonal(one(*tops, rest=0.0).expand(2, -1), torch.float32)
-    found = lanczos(operator.gram, random_starts(2, 120, seed).float(), rtol=1e-5)
-    assert (found.value <= 1 + 1e-6).all() and (found.value >= 1 - 1e-5).all() and found.converged.all()
+def test_float32_vectors_stay_orthogonal_when_the_space_is_nearly_used_up():
+    for seed in range(4):
+        for tops in [[1.0, 0.999] + [0.5] * 18, [1 - 1e-4 * i for i in range(20)]]:
+            operator = Diagonal(one(*tops, rest=0.0).expand(2, -1), torch.float32)
+            found = lanczos(operator.gram, random_starts(2, 120, seed).float(), rtol=1e-5)
+            assert (found.value <= 1 + 1e-6).all() and (found.value >= 1 - 1e-5).all() and found.converged.all()
 
 
 def few_large_values(size, bulk, draw):
@@ -119,18 +122,23 @@ def few_large_values(size, bulk, draw):
     return values
 
 
-@pytest.mark.parametrize("max_steps", [300, 30])
-@pytest.mark.parametrize(("size", "bulk"), [(100, 0.05), (300, 0.02), (1000, 0.01)])
-def test_float32_is_right_where_the_top_settles_in_a_few_steps(size, bulk, max_steps):
+def test_float32_is_right_where_the_top_settles_in_a_few_steps():
     """One item at a time: 30 of these 144 gave NaN or bounds of 1e9, and one a certified 1.08 for 1."""
-    for draw in range(8):
-        values = few_large_values(size, bulk, draw)
-        for seed in (104, 105, 106):
-            found = lanczos(
-                lambda u, v=values: v * (v * u), random_starts(1, size, seed).float(), rtol=1e-2, max_steps=max_steps
-            )
-            assert found.converged and 0.99 <= found.value.item() <= 1 + ROUNDING and found.upper >= 1 - ROUNDING
-            assert (found.vector.norm() - 1).abs() < 1e-5
+    for max_steps in [300, 30]:
+        for size, bulk in [(100, 0.05), (300, 0.02), (1000, 0.01)]:
+            for draw in range(8):
+                values = few_large_values(size, bulk, draw)
+                for seed in (104, 105, 106):
+                    found = lanczos(
+                        lambda u, v=values: v * (v * u),
+                        random_starts(1, size, seed).float(),
+                        rtol=1e-2,
+                        max_steps=max_steps,
+                    )
+                    assert (
+                        found.converged and 0.99 <= found.value.item() <= 1 + ROUNDING and found.upper >= 1 - ROUNDING
+                    )
+                    assert (found.vector.norm() - 1).abs() < 1e-5
 
 
 def test_a_lower_bound_holds_whatever_the_recurrence_did(monkeypatch):
@@ -211,12 +219,12 @@ def test_what_is_left_of_a_product_is_made_orthogonal_until_a_pass_leaves_it_as_
     assert along.abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("size", [16, 32, 64])
-def test_float32_values_stay_below_the_norm_when_the_whole_space_is_used(size):
+def test_float32_values_stay_below_the_norm_when_the_whole_space_is_used():
     """With one pass of orthogonalisation a step the vectors were lost after some twenty, and 1 came out as 3.6."""
-    operator = Diagonal(torch.linspace(0.4, 1, size, dtype=torch.float64).expand(16, -1), torch.float32)
-    found = lanczos(operator.gram, random_starts(16, size, 3).float(), rtol=1e-3)
-    assert (found.value <= 1 + 1e-6).all() and (found.value >= 1 - 1e-3).all() and found.converged.all()
+    for size in [16, 32, 64]:
+        operator = Diagonal(torch.linspace(0.4, 1, size, dtype=torch.float64).expand(16, -1), torch.float32)
+        found = lanczos(operator.gram, random_starts(16, size, 3).float(), rtol=1e-3)
+        assert (found.value <= 1 + 1e-6).all() and (found.value >= 1 - 1e-3).all() and found.converged.all()
 
 
 def test_products_that_are_rounding_alone_never_converge():
@@ -239,21 +247,21 @@ HARD = {
 }
 
 
-@pytest.mark.parametrize("max_steps", [300, 8])
-@pytest.mark.parametrize("name", HARD)
-def test_the_certificate_fails_at_most_as_often_as_it_says(name, max_steps):
+def test_the_certificate_fails_at_most_as_often_as_it_says():
     """400 starts: at most half fail, plus three standard deviations; some do fail, so the test is live."""
-    starts = 400
-    operator = Diagonal(HARD[name].expand(starts, -1))
-    start = random_starts(starts, 120, seed=7)
-    found = lanczos(operator, start, confidence=CONFIDENCE, max_steps=max_steps)
-    failed = (found.upper < 1 - 1e-12).sum().item()
-    assert failed <= (1 - CONFIDENCE) * starts + 3 * (CONFIDENCE * (1 - CONFIDENCE) * starts) ** 0.5
-    if name != "alone" and (name, max_steps) != ("hidden top", 300):
-        assert failed >= starts * 0.02, failed
-    sure = lanczos(operator.gram, start, confidence=0.99, max_steps=max_steps)
-    assert (sure.upper < 1 - 1e-12).sum() <= 0.01 * starts + 3 * (0.01 * 0.99 * starts) ** 0.5
-    assert (sure.upper >= sure.value).all()
+    for max_steps in [300, 8]:
+        for name in HARD:
+            starts = 400
+            operator = Diagonal(HARD[name].expand(starts, -1))
+            start = random_starts(starts, 120, seed=7)
+            found = lanczos(operator, start, confidence=CONFIDENCE, max_steps=max_steps)
+            failed = (found.upper < 1 - 1e-12).sum().item()
+            assert failed <= (1 - CONFIDENCE) * starts + 3 * (CONFIDENCE * (1 - CONFIDENCE) * starts) ** 0.5
+            if name != "alone" and (name, max_steps) != ("hidden top", 300):
+                assert failed >= starts * 0.02, failed
+            sure = lanczos(operator.gram, start, confidence=0.99, max_steps=max_steps)
+            assert (sure.upper < 1 - 1e-12).sum() <= 0.01 * starts + 3 * (0.01 * 0.99 * starts) ** 0.5
+            assert (sure.upper >= sure.value).all()
 
 
 @pytest.mark.parametrize("solver", ["lanczos", "power"])
@@ -314,49 +322,49 @@ def coefficients(nodes, mass, steps):
     return krylov.diagonal, krylov.off_diagonal
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 4])
-@pytest.mark.parametrize("seed", range(4))
-def test_the_christoffel_sum_is_that_of_the_monomials(seed, steps):
+def test_the_christoffel_sum_is_that_of_the_monomials():
     """K(t, t) = m(t)^T G^{-1} m(t), with m the monomials up to the degree and G their Gram matrix."""
-    random = np.random.default_rng(seed)
-    nodes, mass = np.sort(random.uniform(0.1, 1, 7)), random.dirichlet(np.ones(7))
-    powers = np.vander(nodes, steps + 1)
-    gram = powers.T @ (mass[:, None] * powers)
-    diagonal, off_diagonal = coefficients(nodes, mass, steps)
-    for t in (nodes[-1] * 1.001, 1.1, 2.0, 50.0):
-        monomials = np.vander([t], steps + 1)[0]
-        expected = monomials @ np.linalg.solve(gram, monomials)
-        assert abs(log_christoffel(diagonal, off_diagonal, np.array([t]))[0] - np.log(expected)) < 1e-5
+    for steps in [1, 2, 3, 4]:
+        for seed in range(4):
+            random = np.random.default_rng(seed)
+            nodes, mass = np.sort(random.uniform(0.1, 1, 7)), random.dirichlet(np.ones(7))
+            powers = np.vander(nodes, steps + 1)
+            gram = powers.T @ (mass[:, None] * powers)
+            diagonal, off_diagonal = coefficients(nodes, mass, steps)
+            for t in (nodes[-1] * 1.001, 1.1, 2.0, 50.0):
+                monomials = np.vander([t], steps + 1)[0]
+                expected = monomials @ np.linalg.solve(gram, monomials)
+                assert abs(log_christoffel(diagonal, off_diagonal, np.array([t]))[0] - np.log(expected)) < 1e-5
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_mass_at_an_eigenvalue_is_at_most_one_over_the_sum_and_all_of_it_in_the_end(seed):
-    random = np.random.default_rng(seed)
-    nodes, mass = np.sort(random.uniform(0.1, 1, 8)), random.dirichlet(np.ones(8))
-    sums = []
-    for steps in range(1, 8):
-        diagonal, off_diagonal = coefficients(nodes, mass, steps)
-        sums.append([log_christoffel(diagonal, off_diagonal, np.array([t]))[0] for t in nodes])
-        assert (np.log(mass) <= -np.array(sums[-1]) + 1e-9).all()
-    assert (np.diff(sums, axis=0) >= 0).all()
-    assert np.allclose(np.log(mass), -np.array(sums[-1]), atol=1e-6)
-    diagonal, off_diagonal = coefficients(nodes, mass, 7)
-    assert log_christoffel(diagonal, np.zeros_like(off_diagonal), np.array([2.0]))[0] == np.inf
-    assert np.isfinite(log_christoffel(diagonal, off_diagonal, np.array([1e200]))[0])
-    usual = log_christoffel(diagonal, off_diagonal, np.array([1.1]))
-    for unit in (1e-200, 1e200):  # squares of such couplings are no numbers
-        assert np.allclose(log_christoffel(unit * diagonal, unit * off_diagonal, np.array([1.1 * unit])), usual)
+def test_mass_at_an_eigenvalue_is_at_most_one_over_the_sum_and_all_of_it_in_the_end():
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        nodes, mass = np.sort(random.uniform(0.1, 1, 8)), random.dirichlet(np.ones(8))
+        sums = []
+        for steps in range(1, 8):
+            diagonal, off_diagonal = coefficients(nodes, mass, steps)
+            sums.append([log_christoffel(diagonal, off_diagonal, np.array([t]))[0] for t in nodes])
+            assert (np.log(mass) <= -np.array(sums[-1]) + 1e-9).all()
+        assert (np.diff(sums, axis=0) >= 0).all()
+        assert np.allclose(np.log(mass), -np.array(sums[-1]), atol=1e-6)
+        diagonal, off_diagonal = coefficients(nodes, mass, 7)
+        assert log_christoffel(diagonal, np.zeros_like(off_diagonal), np.array([2.0]))[0] == np.inf
+        assert np.isfinite(log_christoffel(diagonal, off_diagonal, np.array([1e200]))[0])
+        usual = log_christoffel(diagonal, off_diagonal, np.array([1.1]))
+        for unit in (1e-200, 1e200):  # squares of such couplings are no numbers
+            assert np.allclose(log_christoffel(unit * diagonal, unit * off_diagonal, np.array([1.1 * unit])), usual)
 
 
-@pytest.mark.parametrize("size", [2, 3, 10, 300])
-@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
-def test_the_least_mass_is_a_quantile_of_random_unit_vectors(size, confidence):
-    draws = 20000
-    vectors = np.random.default_rng(size).standard_normal((draws, size))
-    component = vectors[:, 0] ** 2 / (vectors**2).sum(1)
-    below = (component < np.exp(least_log_mass(size, confidence))).mean()
-    assert abs(below - (1 - confidence)) <= 4 * (confidence * (1 - confidence) / draws) ** 0.5
-    assert least_log_mass(1, confidence) == 0
+def test_the_least_mass_is_a_quantile_of_random_unit_vectors():
+    for size in [2, 3, 10, 300]:
+        for confidence in [0.5, 0.9, 0.99]:
+            draws = 20000
+            vectors = np.random.default_rng(size).standard_normal((draws, size))
+            component = vectors[:, 0] ** 2 / (vectors**2).sum(1)
+            below = (component < np.exp(least_log_mass(size, confidence))).mean()
+            assert abs(below - (1 - confidence)) <= 4 * (confidence * (1 - confidence) / draws) ** 0.5
+            assert least_log_mass(1, confidence) == 0
 
 
 def nearly_equal(size, top):
@@ -366,20 +374,19 @@ def nearly_equal(size, top):
     return lambda x: factors * x, factors.double().max().item()
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_float32_sees_one_entry_in_a_million_that_is_a_little_larger(seed):
-    """An exhausted space was once taken for a proof: upper 1.00010 where the truth is 1.00030, for all twelve seeds."""
+def test_float32_sees_one_entry_in_a_million_that_is_a_little_larger():
+    """An exhausted space was once taken for a proof: upper 1.00010 where the truth is 1.00030, for any seed."""
     f, exact = nearly_equal(10**6, 3e-4)
-    lip = local_lipschitz(f, torch.zeros(10**6, 1), seed=seed)
     assert exact == pytest.approx(1.0003, abs=1e-7)
-    assert lip.converged and lip.upper.item() >= exact * (1 - ROUNDING) and lip.upper.item() < 1.00041
-    assert lip.value.item() == pytest.approx(exact, rel=1e-4)
+    for seed in range(4):
+        lip = local_lipschitz(f, torch.zeros(10**6, 1), seed=seed)
+        assert lip.converged and lip.upper.item() >= exact * (1 - ROUNDING) and lip.upper.item() < 1.00041
+        assert lip.value.item() == pytest.approx(exact, rel=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_sums_that_are_off_make_no_value_too_large(monkeypatch, seed):
+def test_sums_that_are_off_make_no_value_too_large(monkeypatch):
     """Those of a million entries are, on one processor: orthogonality was lost, and the value was 23.87 for 1.0003."""
-    product, draw = torch.mv, torch.Generator().manual_seed(seed)
+    product, draw = torch.mv, torch.Generator().manual_seed(0)
 
     def rough(rows, vector):
         exact = product(rows, vector)
@@ -387,8 +394,9 @@ def test_sums_that_are_off_make_no_value_too_large(monkeypatch, seed):
 
     monkeypatch.setattr(torch, "mv", rough)
     f, exact = nearly_equal(10**4, 3e-4)
-    lip = local_lipschitz(f, torch.zeros(10**4, 1), seed=seed)
-    assert lip.value.item() <= exact * (1 + 1e-4) and lip.upper.item() >= exact * (1 - ROUNDING)
+    for seed in range(12):
+        lip = local_lipschitz(f, torch.zeros(10**4, 1), seed=seed)
+        assert lip.value.item() <= exact * (1 + 1e-4) and lip.upper.item() >= exact * (1 - ROUNDING)
 
 
 def test_blocked_products_are_products():
@@ -400,22 +408,22 @@ def test_blocked_products_are_products():
     assert abs(_blocked_product(near[None], near).item() - exact.item()) < 1e-6
 
 
-@pytest.mark.parametrize("size", [64, 1000, 30000])
-def test_the_identity_in_float32_is_certified_without_a_proof_by_exhaustion(size):
-    lip = local_lipschitz(lambda x: 1 * x, torch.zeros(size, 1))
-    assert lip.converged and 2 <= lip.steps <= 6 and 1 <= lip.upper.item() <= 1 + 1.01e-4
-    assert lip.value.item() == pytest.approx(1, abs=ROUNDING)
+def test_the_identity_in_float32_is_certified_without_a_proof_by_exhaustion():
+    for size in [64, 1000, 30000]:
+        lip = local_lipschitz(lambda x: 1 * x, torch.zeros(size, 1))
+        assert lip.converged and 2 <= lip.steps <= 6 and 1 <= lip.upper.item() <= 1 + 1.01e-4
+        assert lip.value.item() == pytest.approx(1, abs=ROUNDING)
 
 
-@pytest.mark.parametrize("confidence", [0.5, 0.9])
-def test_near_degenerate_float32_fails_at_most_as_often_as_it_says(confidence):
+def test_near_degenerate_float32_fails_at_most_as_often_as_it_says():
     """Three standard deviations of 200 starts are allowed."""
     f, exact = nearly_equal(400, 1e-3)
-    failed = sum(
-        local_lipschitz(f, torch.zeros(400, 1), seed=seed, confidence=confidence).upper.item() < exact * (1 - ROUNDING)
-        for seed in range(200)
-    )
-    assert failed <= 200 * (1 - confidence) + 3 * (200 * confidence * (1 - confidence)) ** 0.5
+    operator = Diagonal(f(torch.ones(400, 1))[:, 0].expand(200, -1), torch.float32)
+    for confidence in [0.5, 0.9]:
+        found = lanczos(operator, random_starts(200, 400, 7).float(), confidence=confidence)
+        failed = (found.upper < exact * (1 - ROUNDING)).sum()
+        assert failed <= 200 * (1 - confidence) + 3 * (200 * confidence * (1 - confidence)) ** 0.5
+        assert found.upper.isfinite().sum() > 100
 
 
 BULK = torch.cat([torch.linspace(0.95, 1, 99), torch.tensor([1.01])])  # close below the top, float32
@@ -426,28 +434,31 @@ INSIDE = {
 }
 
 
-@pytest.mark.parametrize("inside", INSIDE)
-def test_what_float32_cannot_hear_is_not_certified(inside):
+def test_what_float32_cannot_hear_is_not_certified():
     """A bulk close below the top: the rounding of the first product is louder than the weakest start that counts.
 
     None of these maps can go on in float64, whatever the type of its answer.
     """
-    lip = local_lipschitz(INSIDE[inside], torch.zeros(100, 1))
-    assert not lip.converged and 1.01 <= lip.upper < 3 and lip.precision == "input"
+    for inside in INSIDE:
+        lip = local_lipschitz(INSIDE[inside], torch.zeros(100, 1))
+        assert not lip.converged and 1.01 <= lip.upper < 3 and lip.precision == "input"
 
 
-@pytest.mark.parametrize("map_", ["attention", "callable", "callable, weighted"])
-def test_what_float32_cannot_hear_goes_on_in_float64_where_the_map_can(map_):
-    exact, weights = BULK.double().max(), None
-    if map_ == "attention":
-        f, x = Attention(torch.zeros(1, 1, 100), torch.zeros(1, 1, 100), torch.diag(BULK)[None]), torch.zeros(1, 100)
-    else:
-        f, x = (lambda x: BULK[:, None] * x), torch.zeros(100, 1)
-        weights = torch.linspace(1, 2, 100) if map_.endswith("weighted") else None  # a diagonal map keeps its norm
-    lip = local_lipschitz(f, x, weights=weights)
-    assert lip.converged and exact <= lip.upper <= exact * (1 + 2.1e-4) and lip.precision == "float64"
-    single = local_lipschitz(f, x, weights=weights, max_steps=int(lip.steps) // 2)
-    assert single.upper >= exact * (1 - ROUNDING)
+def test_what_float32_cannot_hear_goes_on_in_float64_where_the_map_can():
+    for map_ in ["attention", "callable", "callable, weighted"]:
+        exact, weights = BULK.double().max(), None
+        if map_ == "attention":
+            f, x = (
+                Attention(torch.zeros(1, 1, 100), torch.zeros(1, 1, 100), torch.diag(BULK)[None]),
+                torch.zeros(1, 100),
+            )
+        else:
+            f, x = (lambda x: BULK[:, None] * x), torch.zeros(100, 1)
+            weights = torch.linspace(1, 2, 100) if map_.endswith("weighted") else None  # a diagonal map keeps its norm
+        lip = local_lipschitz(f, x, weights=weights)
+        assert lip.converged and exact <= lip.upper <= exact * (1 + 2.1e-4) and lip.precision == "float64"
+        single = local_lipschitz(f, x, weights=weights, max_steps=int(lip.steps) // 2)
+        assert single.upper >= exact * (1 - ROUNDING)
 
 
 def test_of_a_batch_of_a_callable_only_what_is_stuck_goes_on_in_float64():
@@ -482,17 +493,17 @@ def run_of(diagonal, coupling):
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_coefficient_below_zero_is_zero_up_to_the_noise_and_certifies_nothing_beyond_it(dtype):
+def test_a_coefficient_below_zero_is_zero_up_to_the_noise_and_certifies_nothing_beyond_it():
     """No square of a length is negative: rounding beyond what the certificate assumes."""
-    eps, theta, t = torch.finfo(dtype).eps, np.ones(1), np.full(1, 1.001)
-    certificate = Certificate(100, 1 - 1e-6, eps)
-    for own, shown in ((0.0, True), (-3 * eps, True), (-5 * eps, False), (-0.1, False)):
-        for diagonal in ((own, 0.5), (0.5, own)):
-            run = run_of(diagonal, (1e-3, 1e-3))
-            assert certificate.above_rounding(run, t).item() is shown
-            upper = certificate.upper(run, theta).item()  # so large that this is noise there
-            assert 4 * eps * upper >= -own
+    for dtype in [torch.float32, torch.float64]:
+        eps, theta, t = torch.finfo(dtype).eps, np.ones(1), np.full(1, 1.001)
+        certificate = Certificate(100, 1 - 1e-6, eps)
+        for own, shown in ((0.0, True), (-3 * eps, True), (-5 * eps, False), (-0.1, False)):
+            for diagonal in ((own, 0.5), (0.5, own)):
+                run = run_of(diagonal, (1e-3, 1e-3))
+                assert certificate.above_rounding(run, t).item() is shown
+                upper = certificate.upper(run, theta).item()  # so large that this is noise there
+                assert 4 * eps * upper >= -own
 
 
 def test_the_noise_is_relative_to_the_largest_eigenvalue_not_to_the_product():
@@ -522,36 +533,36 @@ def test_vectors_that_are_nearly_orthonormal_need_a_larger_sum():
     assert missing == pytest.approx(3 * 1e3 * torch.finfo(torch.float32).eps, rel=1e-3)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("units", [8, 50, 1000])
-def test_nothing_certified_is_wrong_at_the_least_tolerances(dtype, units):
+def test_nothing_certified_is_wrong_at_the_least_tolerances():
     """One value above a cluster, a few tolerances apart; products off by all the rounding that is assumed."""
-    eps, runs, size, draw = torch.finfo(dtype).eps, 200, 60, torch.Generator().manual_seed(units)
-    rtol = units * eps
-    gap = rtol * 10 ** (2 * torch.rand(runs, 1, generator=draw, dtype=torch.float64) - 0.5)
-    values = torch.where(torch.arange(size) < 30, 1 - gap, 0.5 * torch.rand(runs, size, generator=draw))
-    values[:, 0] = 1
-    values = values.to(dtype)
+    for dtype in [torch.float32, torch.float64]:
+        for units in [8, 50, 1000]:
+            eps, runs, size, draw = torch.finfo(dtype).eps, 200, 60, torch.Generator().manual_seed(units)
+            rtol = units * eps
+            gap = rtol * 10 ** (2 * torch.rand(runs, 1, generator=draw, dtype=torch.float64) - 0.5)
+            values = torch.where(torch.arange(size) < 30, 1 - gap, 0.5 * torch.rand(runs, size, generator=draw))
+            values[:, 0] = 1
+            values = values.to(dtype)
 
-    def gram(u):
-        noise = torch.randn(runs, size, generator=draw, dtype=torch.float64)
-        return (values * (values * u) + 4 * eps * noise / noise.norm(dim=1, keepdim=True)).to(dtype)
+            def gram(u):
+                noise = torch.randn(runs, size, generator=draw, dtype=torch.float64)
+                return (values * (values * u) + 4 * eps * noise / noise.norm(dim=1, keepdim=True)).to(dtype)
 
-    found = lanczos(gram, random_starts(runs, size, units).to(dtype), rtol=rtol)
-    assert found.converged.sum() > runs / 2 and not found.upper.isnan().any()
-    assert (found.value <= 1 + 16 * eps).all() and (found.upper >= 1 - 16 * eps).all()
+            found = lanczos(gram, random_starts(runs, size, units).to(dtype), rtol=rtol)
+            assert found.converged.sum() > runs / 2 and not found.upper.isnan().any()
+            assert (found.value <= 1 + 16 * eps).all() and (found.upper >= 1 - 16 * eps).all()
 
 
-@pytest.mark.parametrize("rtol", [1e-1, 1e-2, 1e-3])
-def test_an_answer_without_certificate_is_settled_four_times_finer_than_asked(rtol):
+def test_an_answer_without_certificate_is_settled_four_times_finer_than_asked():
     """At the step where it stops the estimated error is a quarter of what is asked, and not before."""
-    start, gram = random_starts(1, 120, 0), Diagonal(SPECTRA["bulk"][None]).gram
-    found = lanczos(gram, start, rtol=rtol, confidence=None)
-    krylov, errors = Krylov(FunctionGram(gram), start), []
-    for _ in range(int(found.steps)):
-        krylov.extend()
-        errors.append(krylov.ritz().error[0])
-    assert errors[-1] <= rtol / 4 < min(errors[:-1])
+    for rtol in [1e-1, 1e-2, 1e-3]:
+        start, gram = random_starts(1, 120, 0), Diagonal(SPECTRA["bulk"][None]).gram
+        found = lanczos(gram, start, rtol=rtol, confidence=None)
+        krylov, errors = Krylov(FunctionGram(gram), start), []
+        for _ in range(int(found.steps)):
+            krylov.extend()
+            errors.append(krylov.ritz().error[0])
+        assert errors[-1] <= rtol / 4 < min(errors[:-1])
 
 
 def test_a_larger_value_that_shows_late_is_looked_at():

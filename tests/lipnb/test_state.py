@@ -125,21 +125,21 @@ def test_where_units_round_products_no_route_goes_through_them(monkeypatch):
         gemm._measured.cache_clear()
 
 
-@pytest.mark.parametrize("call", OWN)
-def test_own_answers_do_not_depend_on_the_state_of_pytorch(call, monkeypatch):
-    monkeypatch.setattr(gemm, "float32_route", lambda: "default")  # as on a machine that has what `Units` imitates
-    expected = OWN[call]()
-    for name in LOWERED if call != "worst case" else ():  # its products are in float64
-        before = gemm._settings()
-        with setting(name), Units():
-            inside = gemm._settings()
-            found = OWN[call]()
-            assert gemm._settings() == inside
-        assert gemm._settings() == before
-        assert torch.allclose(found.double(), expected.double(), rtol=2e-6, atol=1e-6 * expected.abs().max()), name
-    for name in OTHER:
-        with setting(name):
-            assert torch.equal(OWN[call](), expected), name
+def test_own_answers_do_not_depend_on_the_state_of_pytorch(monkeypatch):
+    for call in OWN:
+        monkeypatch.setattr(gemm, "float32_route", lambda: "default")  # as on a machine that has what `Units` imitates
+        expected = OWN[call]()
+        for name in LOWERED if call != "worst case" else ():  # its products are in float64
+            before = gemm._settings()
+            with setting(name), Units():
+                inside = gemm._settings()
+                found = OWN[call]()
+                assert gemm._settings() == inside
+            assert gemm._settings() == before
+            assert torch.allclose(found.double(), expected.double(), rtol=2e-6, atol=1e-6 * expected.abs().max()), name
+        for name in OTHER:
+            with setting(name):
+                assert torch.equal(OWN[call](), expected), name
 
 
 def layer(x):

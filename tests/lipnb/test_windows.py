@@ -1,24 +1,15 @@
-"""Sliding windows: token i sees the last w tokens up to itself, on every route and in the maps of models."""
+"""Sliding windows: token i sees the last w tokens up to itself, or w - 1 on each side; what bounds make of them."""
 
+import itertools
 import math
 
 import pytest
 import torch
-from cases import relative
-from test_families import LLAMA, loaded, some_input, written
+from cases import normal, relative
 
-from lab.benchmarks.tiled import TiledJacobian
-from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz, models
+from lipnb import Attention, AttentionJacobian, bounds, local_lipschitz
 from lipnb.jacobian.separable import SeparableJacobian, separable_pays
-from lipnb.jacobian.streamed import StreamedGram
 from lipnb.scanning import catalogue
-from lipnb.scanning.measure import self_check
-
-WINDOWS = [(n, w) for n in (1, 5, 23) for w in (1, 2, 7, 22, 23, 40)]
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def windowed(w, seed=0, *, h=2, k=3, d=4, score="dot"):
@@ -34,32 +25,21 @@ def windowed(w, seed=0, *, h=2, k=3, d=4, score="dot"):
     )
 
 
-def by_hand(f, x, weights=None):
-    """The map from its definition: each token attends to the last w up to itself, the others are cut away."""
-    a = torch.ones(len(x), dtype=x.dtype) if weights is None else weights
-    rows = []
-    for i in range(len(x)):
-        some = slice(max(0, i - f.window + 1), i + 1)
-        alone = f.replace(masked=False, window=None)
-        rows.append(alone(x[some], a[some])[-1])
-    return torch.stack(rows)
-
-
-@pytest.mark.parametrize(("n", "w"), WINDOWS)
-def test_what_is_hidden(n, w):
-    f = windowed(w)
-    expected = torch.tensor([[not i - w < j <= i for j in range(n)] for i in range(n)])
-    assert torch.equal(f.hidden(n), expected)
-    assert torch.equal(f.replace(window=None).hidden(n), torch.ones(n, n, dtype=torch.bool).triu(1))
-    assert f.replace(masked=False, window=None).hidden(n) is None
-    for rows, columns in ((slice(1, 4), slice(0, 3)), (torch.tensor([n - 1, 0]), slice(None))):
-        assert torch.equal(f.hidden(n, rows, columns), expected[rows][:, columns])
-    for first in range(n):
-        for last in range(first + 1, n + 1):
-            for g in (f, f.replace(window=None), f.replace(masked=False, window=None)):
-                shown = torch.ones(n, n, dtype=torch.bool) if g.hidden(n) is None else ~g.hidden(n)
-                used = shown[first:last].any(0).nonzero()
-                assert g.seen(n, first, last) == slice(used.min().item(), used.max().item() + 1)
+def test_what_is_hidden_and_which_tokens_some_rows_see():
+    for n, w, masked in itertools.product((1, 5, 23), (None, 1, 2, 7, 22, 23, 40), (True, False)):
+        f, reach = windowed(2).replace(window=w, masked=masked), w or n
+        expected = torch.tensor(
+            [[j <= i - reach or (j > i if masked else j >= i + reach) for j in range(n)] for i in range(n)]
+        )
+        if w is None and not masked:
+            assert f.hidden(n) is None
+        else:
+            assert torch.equal(f.hidden(n), expected)
+            for rows, columns in ((slice(1, 4), slice(0, 3)), (torch.tensor([n - 1, 0]), slice(None))):
+                assert torch.equal(f.hidden(n, rows, columns), expected[rows][:, columns])
+        for first, last in itertools.combinations(range(n + 1), 2):
+            used = (~expected[first:last]).any(0).nonzero()
+            assert f.seen(n, first, last) == slice(used.min().item(), used.max().item() + 1)
 
 
 def test_it_is_the_window_of_the_library_of_models():
@@ -70,53 +50,6 @@ def test_it_is_the_window_of_the_library_of_models():
         assert torch.equal(windowed(w).hidden(30), ~theirs)
 
 
-@pytest.mark.parametrize(("n", "w"), WINDOWS)
-@pytest.mark.parametrize("weighted", [False, True])
-def test_outputs_and_probabilities(n, w, weighted):
-    f, x = windowed(w, seed=n + w), normal(n, 4, seed=77)
-    weights = normal(n, seed=78).exp() if weighted else None
-    assert relative(f(x, weights), by_hand(f, x, weights)) < 1e-13
-    P = f.probabilities(x, weights)
-    assert (P[:, f.hidden(n)] == 0).all() and (P[:, ~f.hidden(n)] > 0).all()
-    if w >= n:
-        assert torch.equal(f(x, weights), f.replace(window=None)(x, weights))
-    elif n > 1:
-        assert relative(f(x, weights), f.replace(window=None)(x, weights)) > 1e-3
-
-
-@pytest.mark.parametrize("score", ["dot", "l2"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("w", [1, 2, 6, 19, 30])
-def test_every_route_has_the_jacobian_of_autograd(w, weighted, score):
-    n, d = 20, 4
-    f, x = windowed(w, seed=w, score=score), normal(n, d, seed=77)
-    a = normal(n, seed=78).exp() if weighted else None
-    J = torch.func.jacrev(lambda x: by_hand(f, x, a))(x).flatten(2).flatten(0, 1)
-    jacobian, u, y = AttentionJacobian(f, x, a), normal(n, d, seed=5), normal(n, 5, seed=6)
-    assert relative(jacobian.dense(), J) < 1e-11
-    assert relative(jacobian.jvp(u).flatten(), J @ u.flatten()) < 1e-11
-    assert relative(jacobian.vjp(y).flatten(), J.mT @ y.flatten()) < 1e-11
-    root = torch.ones(n, dtype=x.dtype) if a is None else a.sqrt()
-    M = root.repeat_interleave(5)[:, None] * J / root.repeat_interleave(d)
-    gram = (M.mT @ (M @ u.flatten())).view_as(u)
-    assert relative(jacobian.gram(u), gram) < 1e-11
-    for rows in (1, 3, 16, 20):
-        streamed = StreamedGram(f, x[None], None if a is None else a[None], rows=rows)
-        assert relative(streamed.gram(u[None].flatten(1)).view_as(u) * streamed.unit**2, gram) < 1e-11
-    if score == "dot":
-        some = torch.tensor([17, 3, 4, 11])
-        for tile, chosen in ((2, None), (5, some), (256, some)):
-            tiled = TiledJacobian(f, x, a, tile=tile, rows=chosen)
-            image = (J @ u.flatten()).view(n, 5)
-            assert relative(tiled.jvp(u), image if chosen is None else image[chosen]) < 1e-11
-        assert relative(TiledJacobian(f, x, a, tile=3).vjp(y).flatten(), J.mT @ y.flatten()) < 1e-11
-    if a is None:
-        assert relative(jacobian.infinity_norm(), J.abs().sum(1).max()) < 1e-11
-    norm = torch.linalg.matrix_norm(M, 2)
-    for options in ({}, {"memory": 1}, {"method": "dense"}, {"method": "power", "rtol": 1e-10}):
-        assert relative(local_lipschitz(f, x, weights=a, **{"rtol": 1e-8, **options}).value, norm) < 1e-6, options
-
-
 def test_a_separable_kernel_is_refused_and_not_chosen():
     f, x = windowed(3, k=2, d=2), 0.1 * normal(2000, 2)
     with pytest.raises(ValueError, match="masked attention has no separable kernel"):
@@ -125,29 +58,36 @@ def test_a_separable_kernel_is_refused_and_not_chosen():
     assert local_lipschitz(f, x, memory=1).route == "streamed"
 
 
-@pytest.mark.parametrize(("window", "masked"), [(0, True), (-1, True), (2.0, True), ("4", True), (True, False)])
-def test_what_is_no_window(window, masked):
-    with pytest.raises(ValueError, match="window must be None or how many tokens each one sees on a side"):
-        windowed(2).replace(window=window, masked=masked)
+def test_what_is_no_window():
+    for window, masked in [(0, True), (-1, True), (2.0, True), ("4", True), (True, False)]:
+        with pytest.raises(ValueError, match="window must be None or how many tokens each one sees on a side"):
+            windowed(2).replace(window=window, masked=masked)
 
 
 def test_the_window_stands_in_the_representation_and_survives_a_move():
     assert "window 3" in repr(windowed(3)) and windowed(3).to(dtype=torch.float32).window == 3
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_bounds_that_read_the_map_hold_with_a_window(seed):
-    f, x = windowed(1 + seed % 5, seed=10 * seed), (0.3 + seed / 4) * normal(9, 4, seed=99 + seed)
-    norm = torch.linalg.matrix_norm(AttentionJacobian(f, x).dense(), 2).item()
-    R, prepared = x.norm(dim=-1).max().item(), bounds.head_norms(f)
-    found = {**bounds.heads_at_input(f, prepared, x), **bounds.heads_on_ball(prepared, len(x), R, True)}
-    assert set(found) >= {"spread", "column", "yudin", "general"}
-    for name in ("spread", "column", "yudin", "general", "general_sharp"):
-        assert math.log(norm) <= found[name] + 1e-9, name
-    assert norm <= bounds.yudin_upper(f.replace(query_bias=None), x) * (1 + 1e-9) or f.heads > 1
-    wider, tokens = bounds.without_query_bias(f, x, 1.0)
-    assert wider.window == f.window and relative(wider(tokens), f(x)) < 1e-12
-    assert norm <= torch.linalg.matrix_norm(AttentionJacobian(wider, tokens).dense(), 2).item() * (1 + 1e-9)
+def test_bounds_that_read_the_map_hold_with_a_window():
+    for seed in range(12):
+        f, x = windowed(1 + seed % 5, seed=10 * seed), (0.3 + seed / 4) * normal(9, 4, seed=99 + seed)
+        norm = torch.linalg.matrix_norm(AttentionJacobian(f, x).dense(), 2).item()
+        R, prepared = x.norm(dim=-1).max().item(), bounds.head_norms(f)
+        found = {**bounds.heads_at_input(f, prepared, x), **bounds.heads_on_ball(prepared, len(x), R, True)}
+        assert set(found) >= {"spread", "column", "yudin", "general"}
+        for name in ("spread", "column", "yudin", "general", "general_sharp"):
+            assert math.log(norm) <= found[name] + 1e-9, name
+        assert norm <= bounds.yudin_upper(f.replace(query_bias=None), x) * (1 + 1e-9) or f.heads > 1
+        wider, tokens = bounds.without_query_bias(f, x, 1.0)
+        assert wider.window == f.window and relative(wider(tokens), f(x)) < 1e-12
+        assert norm <= torch.linalg.matrix_norm(AttentionJacobian(wider, tokens).dense(), 2).item() * (1 + 1e-9)
+
+
+def test_a_window_on_both_sides_is_said_and_has_no_bound_on_a_ball():
+    f = windowed(2).replace(masked=False)
+    assert "window 2" in repr(f) and f.replace(window=None).more == ()
+    with pytest.raises(ValueError, match="a window on both sides"):
+        bounds.ball_upper(f, 8, 1.0)
 
 
 def test_a_scan_states_no_bound_that_is_not_proved_for_windows():
@@ -159,79 +99,16 @@ def test_a_scan_states_no_bound_that_is_not_proved_for_windows():
         assert set(catalogue.evaluate(f, catalogue.prepare(f), x)) == set(keys)
 
 
-@pytest.mark.parametrize("w", [1, 2, 4, 8])
-def test_the_limit_at_large_radius(w):
-    f, x = windowed(w, seed=3, h=1, d=3).replace(query_bias=None), normal(8, 3, seed=40 + w)
-    chosen = bounds.chosen_tokens(f, x)
-    place = torch.arange(8)
-    assert ((chosen <= place) & (chosen > place - w)).all()
-    for far in (1e3, 1e4):
-        measured = torch.linalg.matrix_norm(AttentionJacobian(f, far * x).dense(), 2)
-        assert relative(measured, bounds.large_radius_limit(f, x)) < 1e-6
-    if w < 4:
-        assert relative(bounds.large_radius_limit(f, x), bounds.large_radius_limit(f.replace(window=None), x)) > 1e-3
-
-
-MODELS = {
-    "mistral": ("Mistral", dict(LLAMA, num_key_value_heads=2, sliding_window=16), (16, 16)),
-    "mistral without": ("Mistral", dict(LLAMA, num_key_value_heads=2, sliding_window=None), (None, None)),
-    "qwen2": ("Qwen2", dict(LLAMA, num_key_value_heads=4), (None, None)),
-    "qwen2 in some layers": (
-        "Qwen2",
-        dict(LLAMA, num_key_value_heads=2, use_sliding_window=True, sliding_window=5, max_window_layers=1),
-        (None, 5),
-    ),
-    "qwen2 by a list": (
-        "Qwen2",
-        dict(
-            LLAMA,
-            num_key_value_heads=2,
-            use_sliding_window=True,
-            sliding_window=3,
-            layer_types=["sliding_attention", "full_attention"],
-        ),
-        (3, None),
-    ),
-}
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    root = tmp_path_factory.mktemp("windows")
-    for name, (kind, settings, _) in MODELS.items():
-        written(root / name, kind, settings)
-    return root
-
-
-def of_the_network(model, ids, layer):
-    """What the layer's own attention module receives, and that module as a map of it, mask and places as they come."""
-    module, seen = model.architecture.layers_of(model.module)[layer].self_attn, []
-    hook = module.register_forward_pre_hook(lambda m, args, kwargs: seen.append(kwargs), with_kwargs=True)
-    model.module(input_ids=ids, use_cache=False)
-    hook.remove()
-    rest = {key: value for key, value in seen[0].items() if key != "hidden_states"}
-    return seen[0]["hidden_states"][0], lambda x: module(hidden_states=x[None], **rest)[0][0]
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("layer", [0, 1])
-def test_the_constant_is_that_of_the_networks_own_module(folders, name, layer):
-    """24 tokens, more than a window: the same map, the same Jacobian by autograd, the same norm."""
-    model, window = loaded(folders, name), MODELS[name][2][layer]
-    ids = some_input(model, n=24, b=1)
-    x, module = of_the_network(model, ids, layer)
-    f = model.attention(layer)
-    assert f.window == window and model.longest == 40
-    assert torch.equal(model.activations(ids, layer)[0], x)
-    assert relative(f(x), module(x)) < 1e-6
-    assert relative(model.attention(layer, "block").attention(x), module(x)) < 1e-6
-    J = torch.autograd.functional.jacobian(module, x, vectorize=True).flatten(2).flatten(0, 1)
-    theirs = torch.linalg.matrix_norm(J, 2)
-    assert relative(local_lipschitz(f, x, rtol=1e-7).value, theirs) < 1e-5
-    assert theirs.item() <= bounds.rotary_terms(f, x)
-    assert theirs.item() <= bounds.rotary_upper(f, 24, x.norm(dim=-1).max().item())
-    assert self_check(model, layer, models.readings(model, ids)[layer])[-1]
-    if window is not None:  # the map without its window is another one
-        bare = f.replace(window=None)
-        assert relative(bare(x), module(x)) > 1e-3
-        assert abs(local_lipschitz(bare, x, rtol=1e-7).value.item() / theirs.item() - 1) > 1e-4
+def test_the_limit_at_large_radius():
+    for w in [1, 2, 4, 8]:
+        f, x = windowed(w, seed=3, h=1, d=3).replace(query_bias=None), normal(8, 3, seed=40 + w)
+        chosen = bounds.chosen_tokens(f, x)
+        place = torch.arange(8)
+        assert ((chosen <= place) & (chosen > place - w)).all()
+        for far in (1e3, 1e4):
+            measured = torch.linalg.matrix_norm(AttentionJacobian(f, far * x).dense(), 2)
+            assert relative(measured, bounds.large_radius_limit(f, x)) < 1e-6
+        if w < 4:
+            assert (
+                relative(bounds.large_radius_limit(f, x), bounds.large_radius_limit(f.replace(window=None), x)) > 1e-3
+            )

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from cases import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,20 +30,20 @@ def exact(attention, x, weights=None):
     return local_lipschitz(attention, x, weights=weights, method="dense").value.item()
 
 
-@pytest.mark.parametrize("signs", [[-1], [1], [1, -1], [1, 1], [-1, -1, 1], [1, 1, 1]])
-def test_the_eigenvector_is_real_of_length_one_and_the_one_of_the_rate(signs):
-    for seed in range(10):
-        A = with_real_eigenvalues(seed, signs)
-        eigenvalue, u = eigenvector(A)
-        assert u.norm().item() == pytest.approx(1) and torch.allclose(A @ u, eigenvalue * u, atol=1e-8)
-        assert bounds.growth_rate(A) == pytest.approx(eigenvalue / 8 if eigenvalue > 0 else -eigenvalue)
+def test_the_eigenvector_is_real_of_length_one_and_the_one_of_the_rate():
+    for signs in [[-1], [1], [1, -1], [1, 1], [-1, -1, 1], [1, 1, 1]]:
+        for seed in range(10):
+            A = with_real_eigenvalues(seed, signs)
+            eigenvalue, u = eigenvector(A)
+            assert u.norm().item() == pytest.approx(1) and torch.allclose(A @ u, eigenvalue * u, atol=1e-8)
+            assert bounds.growth_rate(A) == pytest.approx(eigenvalue / 8 if eigenvalue > 0 else -eigenvalue)
 
 
 @few
 @given(seed=st.integers(0, 10**6), negative=st.booleans(), n=st.integers(2, 30), R=st.floats(0.05, 4))
 def test_two_clusters_reach_the_lower_bound_with_the_factor_kept(seed, negative, n, R):
     A = with_real_eigenvalues(seed, [1, -1, 1] if negative else [1, 1, 1])
-    V = torch.randn(2, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    V = normal(2, 3, seed=seed)
     eigenvalue, u = eigenvector(A)
     s = (eigenvalue / 4 if eigenvalue >= 0 else -2 * eigenvalue) * R**2
     p = 1 / (1 + (n - 1) * math.exp(-s))
@@ -100,22 +101,22 @@ def test_at_the_end_of_the_window_the_sharper_upper_bound_is_twice_too_high():
     assert 2 < bounds.general_upper_sharp(-EYE, EYE, round(n), R) / found < 2.01
 
 
-@pytest.mark.parametrize("n", [3, 5, 11])
-def test_three_tokens_are_enough_for_quadratic_growth(n):
-    f, u = Attention.from_matrices(EYE, EYE), torch.tensor([3.0, 4.0])
-    radii, found = [8, 16, 32, 64, 128, 256, 512], []
-    for R in radii:
-        x = quadratic_input(n, R, u)
-        J = AttentionJacobian(f, x).dense()
-        unit = u.double() / 5
-        block = (n - 1) / n * R**2 * torch.outer(unit, unit) + EYE / n
-        assert torch.allclose(J[:2, :2], block, rtol=1e-12, atol=1e-9)
-        found.append(exact(f, x))
-        assert found[-1] >= ((n - 1) / n * R**2 + 1 / n) * (1 - 1e-12)
-    assert power_law(radii, found).exponent == pytest.approx(2, abs=0.01)
-    assert found[3] / 64**2 == pytest.approx((n - 1) / n, rel=1e-3)
-    with pytest.raises(ValueError, match="largest logit at more than one token"):
-        bounds.large_radius_limit(f, quadratic_input(n, 1, u))
+def test_three_tokens_are_enough_for_quadratic_growth():
+    for n in [3, 5, 11]:
+        f, u = Attention.from_matrices(EYE, EYE), torch.tensor([3.0, 4.0])
+        radii, found = [8, 16, 32, 64, 128, 256, 512], []
+        for R in radii:
+            x = quadratic_input(n, R, u)
+            J = AttentionJacobian(f, x).dense()
+            unit = u.double() / 5
+            block = (n - 1) / n * R**2 * torch.outer(unit, unit) + EYE / n
+            assert torch.allclose(J[:2, :2], block, rtol=1e-12, atol=1e-9)
+            found.append(exact(f, x))
+            assert found[-1] >= ((n - 1) / n * R**2 + 1 / n) * (1 - 1e-12)
+        assert power_law(radii, found).exponent == pytest.approx(2, abs=0.01)
+        assert found[3] / 64**2 == pytest.approx((n - 1) / n, rel=1e-3)
+        with pytest.raises(ValueError, match="largest logit at more than one token"):
+            bounds.large_radius_limit(f, quadratic_input(n, 1, u))
 
 
 def test_two_diracs_are_weights_of_total_one_and_reach_the_mean_field_bound():
@@ -144,28 +145,27 @@ def test_an_ascent_keeps_the_best_of_each_item():
     assert best[:2].flatten().tolist() == [0.5, 1.0] and most[:2].tolist() == [0.75, 1.0]
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_climbing_never_loses_and_stays_in_the_ball(masked):
-    generator = torch.Generator().manual_seed(0)
-    A, V = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 2), (3, 2)))
-    x = torch.randn(2, 3, 4, 2, generator=generator, dtype=torch.float64)
-    x = x / x.norm(dim=-1, keepdim=True)
-    f = Attention.from_matrices(A, V, masked=masked)
-    best, found = climb(f, x, 1.5, steps=30)
-    assert best.shape == x.shape and found.shape == (2, 3) and not found.requires_grad and not best.requires_grad
-    assert best.norm(dim=-1).max() <= 1.5 * (1 + 1e-12)
-    start = local_lipschitz(f, x, method="dense").value
-    assert (found >= start * (1 - 1e-12)).all() and found.mean() > 1.2 * start.mean()
-    assert torch.allclose(found, local_lipschitz(f, best, method="dense").value, rtol=1e-12)
-    unmoved, same = climb(f, x, 1.5, steps=0)
-    assert torch.equal(unmoved, x) and torch.allclose(same, start, rtol=1e-12)
-    outside, _ = climb(f, 4 * x, 1.5, steps=0)  # starts outside are put on the sphere first
-    assert torch.allclose(outside, 1.5 * x)
+def test_climbing_never_loses_and_stays_in_the_ball():
+    for masked in [False, True]:
+        generator = torch.Generator().manual_seed(0)
+        A, V = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((2, 2), (3, 2)))
+        x = torch.randn(2, 3, 4, 2, generator=generator, dtype=torch.float64)
+        x = x / x.norm(dim=-1, keepdim=True)
+        f = Attention.from_matrices(A, V, masked=masked)
+        best, found = climb(f, x, 1.5, steps=30)
+        assert best.shape == x.shape and found.shape == (2, 3) and not found.requires_grad and not best.requires_grad
+        assert best.norm(dim=-1).max() <= 1.5 * (1 + 1e-12)
+        start = local_lipschitz(f, x, method="dense").value
+        assert (found >= start * (1 - 1e-12)).all() and found.mean() > 1.2 * start.mean()
+        assert torch.allclose(found, local_lipschitz(f, best, method="dense").value, rtol=1e-12)
+        unmoved, same = climb(f, x, 1.5, steps=0)
+        assert torch.equal(unmoved, x) and torch.allclose(same, start, rtol=1e-12)
+        outside, _ = climb(f, 4 * x, 1.5, steps=0)  # starts outside are put on the sphere first
+        assert torch.allclose(outside, 1.5 * x)
 
 
-@pytest.mark.parametrize(
-    ("call", "sentence"),
-    [
+def test_bad_input_gives_its_sentence():
+    for call, sentence in [
         (lambda: tight_input(TURN, 3, 1.0), "no real eigenvalue"),
         (lambda: bounds.general_lower(TURN, 3, 1.0), "no real eigenvalue"),
         (lambda: tight_input(EYE, 0, 1.0), "n must be a positive integer"),
@@ -180,23 +180,21 @@ def test_climbing_never_loses_and_stays_in_the_ball(masked):
         (lambda: two_diracs(EYE, 0.0), "both points need weight"),
         (lambda: climb(Attention.from_matrices(EYE, EYE), EYE, 0.0), "R must be positive"),
         (lambda: climb(Attention.from_matrices(EYE, EYE), EYE[:, :1], 1.0), "shape"),
-    ],
-)
-def test_bad_input_gives_its_sentence(call, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        call()
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            call()
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("A", [TURN, -EYE, EYE, torch.tensor([[0.3, 2.0], [-0.1, 0.4]], dtype=torch.float64)])
-def test_the_fork_reaches_its_bound_in_the_ball_whatever_the_eigenvalues(A, masked):
-    V = torch.tensor([[1.0, 0.5], [-0.2, 2.0], [0.3, 0.1]], dtype=torch.float64)
-    for n in (3, 6, 40):
-        for R in (0.5, 1.5, 3.0):
-            x, stated = fork_input(A, V, n, R)
-            found = exact(Attention.from_matrices(A, V, masked=masked), x)
-            assert x.norm(dim=-1).max() <= R * (1 + 1e-12) and found >= stated * (1 - 1e-9)
-            assert found <= bounds.general_upper_sharp(A, V, n, R) * (1 + 1e-9)
+def test_the_fork_reaches_its_bound_in_the_ball_whatever_the_eigenvalues():
+    for masked in [False, True]:
+        for A in [TURN, -EYE, EYE, torch.tensor([[0.3, 2.0], [-0.1, 0.4]], dtype=torch.float64)]:
+            V = torch.tensor([[1.0, 0.5], [-0.2, 2.0], [0.3, 0.1]], dtype=torch.float64)
+            for n in (3, 6, 40):
+                for R in (0.5, 1.5, 3.0):
+                    x, stated = fork_input(A, V, n, R)
+                    found = exact(Attention.from_matrices(A, V, masked=masked), x)
+                    assert x.norm(dim=-1).max() <= R * (1 + 1e-12) and found >= stated * (1 - 1e-9)
+                    assert found <= bounds.general_upper_sharp(A, V, n, R) * (1 + 1e-9)
 
 
 def test_the_fork_comes_near_the_bound_where_two_clusters_do_not():
