@@ -18,7 +18,7 @@ export HF_HUB_DISABLE_PROGRESS_BARS = 1
 # a page draws into itself, whatever the shell prefers
 unexport MPLBACKEND
 
-.PHONY: help setup book html pdf notebook notebooks results models model bench verify test nightly clean
+.PHONY: help setup book html notebook notebooks results models model bench verify test nightly clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -51,10 +51,6 @@ html: setup  ## render the book from the committed pages, running nothing
 	@$(PAGES) stage --notebooks notebooks
 	@$(RENDER)
 
-pdf: setup  ## the whole book as one PDF, _build/book.pdf (some minutes; needs Chromium; prints what is rendered, else `make html`)
-	@test -f $(HTML) || $(MAKE) --no-print-directory html
-	@$(PAGES) paper
-
 notebook: .venv/jupyterlab  ## JupyterLab on the pages; the first time it is installed beside the rest (66 MB)
 	$(BIN)/jupyter lab --notebook-dir notebooks
 
@@ -66,7 +62,6 @@ notebook: .venv/jupyterlab  ## JupyterLab on the pages; the first time it is ins
 notebooks: setup  ## run every page that changed and refresh the committed .ipynb pairs
 	@$(PAGES) execute
 	@$(PAGES) pair
-	@$(BIN)/python -m lab metadata
 
 results: setup  ## the missing tables of data/results (hours; resumes; MODEL=bert-base-uncased: that model)
 	$(BIN)/python -m lab tables $(if $(MODEL),--model $(MODEL))

@@ -287,6 +287,7 @@ figures.table(
 )
 
 # %% [markdown]
+# <!-- typed: standard errors of a share of 1/2 and of 1/10 in 200 -->
 # The bound is nearly tight: stopped at the worst step, it fails as often as it may, up to the sampling error of 200
 # starts (0.035 and 0.021). A run that chooses its own stop did not fail here: it also waits until the value has
 # settled. A failure at the default, one in a million, is too rare to be counted here; {doc}`77_solver_speed` counts

@@ -437,8 +437,9 @@ ledger.record(
 #
 # ## What this shows and does not show
 #
-# - The growth is real: at a measure of two points the constant is of order $R^2 e^{\gamma R^2}$, and at no measure in
-#   the ball does it exceed the upper bounds. For matrices with the eigenvalue $-\norm{A}_2$ the largest constant is
+# - The growth is real<!-- typed: 8 / (3 sqrt 3), from the theorem -->: at a measure of two points
+#   the constant is of order $R^2 e^{\gamma R^2}$, and at no measure in the
+#   ball does it exceed the upper bounds. For matrices with the eigenvalue $-\norm{A}_2$ the largest constant is
 #   known up to a factor of 1.54, for large radii.
 # - For other matrices a gap remains. Where $A$ is symmetric and positive definite, $\gamma$ is an eighth of
 #   $\norm{A}_2$, and so the exponents differ by that factor.

@@ -198,6 +198,7 @@ headings |= {
 figures.table(few, names=headings, digits=4)
 
 # %% [markdown]
+# <!-- typed: the columns of the table above, compared -->
 # Gradient ascent reaches the constant: for every odd $N$ of the table the best of 50 starts ends at
 # $1 + 4 \lambda$, to a part in 100,000, and so does the run from the first input, from below. From $N =$
 # {glue:text}`half_from` on more than half of the random starts end above the first input; from $N =$

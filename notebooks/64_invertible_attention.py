@@ -169,6 +169,7 @@ figures.table(pd.DataFrame(rows), names=headings, digits=1)
 #
 # ## Measured: a thousand layers, before and after training
 #
+# <!-- typed: the settings of the stored table, lab/experiments/inversion.py -->
 # The stored table has 1,000 random layers of all three kinds (Euclidean with the bound of the theorem or the tighter
 # one, maximum norm), with a {term}`causal mask <mask (causal)>` or none, 1 to 4 heads, 2 to 16 tokens, weights and
 # tokens over two decades, $c$ from 0.5 to 0.95. Each is inverted at three {term}`sequences <sequence>`, then trained

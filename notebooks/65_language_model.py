@@ -350,7 +350,7 @@ figures.table(trained.loc[kinds].reset_index(), names=headings, digits=3)
 
 # %% [markdown]
 # In the contractive networks the bound of attention is 1 by its division; the products of norms of the trained
-# feed-forward parts, computed in float64, are at most {glue:text}`guaranteed:.5f`. Both are multiplied by 0.9.
+# feed-forward parts, computed in float64, are at most {glue:text}`guaranteed:.5f`. Both are multiplied by $c = 0.9$.
 #
 # The first steps of a run of each kind are trained again when this page runs, on the text that comes with Python, from
 # the same seed: the stored losses must come out again.

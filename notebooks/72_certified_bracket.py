@@ -183,6 +183,7 @@ figures.table(live, names=headings | {"lower": "lower", "upper": "upper"})
 # %% [markdown]
 # ## With columns, and beside the published bounds
 #
+# <!-- typed: tokens times 384 or 768 unknowns; columns and lengths are those of bracket-minilm and bracket-gpt2 -->
 # The stored tables hold the bracket with the default number of exact columns (about a thousand of 6,144 or 18,432 for
 # MiniLM, 512 of 24,576 for GPT-2), for MiniLM at two lengths and for the real {term}`attention` weights of GPT-2
 # (124M). Only GPT-2's attention layers are available to us, so they receive Gaussian noise with the gain and shift of
@@ -468,8 +469,9 @@ print(f"✓ {len(stored)} stored brackets, {len(both)} of them measured again: e
 #   bounds leave a factor of hundreds and more.
 # - The bracket is local. It says nothing about other inputs, nor about a ball around this one.
 # - GPT-2 here reads shaped noise. Its numbers on text will differ.
-# - The guarantee is a proof on paper about float64 arithmetic, with the assumptions on libraries that it names; the
-#   program itself is tested against fifty digits, on 100,000 inputs, most of them built to lose digits
+# - The guarantee is a proof on paper about float64 arithmetic, with the assumptions on libraries that it
+#   names<!-- typed: certify in verify-digits -->; the program itself is tested against fifty digits,
+#   on 100,000 inputs, most of them built to lose digits
 #   ({doc}`29_verification`; on 5,110 of them it promises nothing), not verified. Probabilities of a model run in
 #   float16 are another map.
 # - Columns cost: each is one product with the Jacobian, and a Gram matrix of all of them is formed.

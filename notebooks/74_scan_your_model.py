@@ -395,7 +395,7 @@ print(f"✓ {len(drift)} stored rows measured again; every constant lies below e
 #   {glue:text}`certified_high:.1f` times.
 # - Where a certified bound costs more operations than `--upper-work` allows, as for SmolLM2 at its longest windows, it
 #   is left out, and the report of the scan says so.
-# - The numbers of a whole network are measured, to 0.1 %, and not certified.
+# - The numbers of a whole network are measured<!-- typed: the scan's own rtol -->, to 0.1 %, and not certified.
 # - Two windows of one text, or two pictures, are an illustration, not statistics: take more with `--windows`.
 # - SmolLM2's weights are those of its package, rounded to few bits; the package of the ViT with DINOv2's shapes does
 #   not say whether it was trained further. The rows of both are stored and not measured here; of the small models a few

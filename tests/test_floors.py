@@ -53,8 +53,7 @@ FLOORS = {
         "experiments": 4,
         "verification": 5,
         "pages": 5,
-        "metadata": 6,
-        "cli": 7,
+        "cli": 6,
     },
 }
 # a heavy library enters by these rooms alone

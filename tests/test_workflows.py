@@ -39,7 +39,7 @@ def test_what_they_run_is_there():
     assert ".ci/run" in check.split() and os.access(ROOT / ".ci" / "run", os.X_OK)
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
     asked = set(re.findall(r"make ([a-z]+)", publish))
-    assert asked == {"book", "pdf"} and asked <= targets
+    assert asked == {"book"} and asked <= targets
     assert "make nightly" in nightly.splitlines() and {"nightly", "setup"} <= targets
 
 

@@ -5,7 +5,7 @@ from lipnb.cli import enter
 __all__ = ["main"]
 
 # in the order of the help; each is lab/cli/VERB.py
-VERBS = ("tables", "cases", "figures", "train", "verify", "bench", "pages", "metadata")
+VERBS = ("tables", "cases", "figures", "train", "verify", "bench", "pages")
 
 
 def main(argv=None):

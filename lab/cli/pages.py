@@ -1,4 +1,4 @@
-"""`python -m lab pages`: run the notebooks, pair them with their sources, lay the book out, check that it is true."""
+"""`python -m lab pages`: run the notebooks, pair them with their sources, lay the book out, check it."""
 
 from pathlib import Path
 
@@ -6,12 +6,8 @@ EXAMPLES = """\
   python -m lab pages execute           run every page whose inputs changed, two at a time
   python -m lab pages pair              write those runs beside their sources in notebooks/
   python -m lab pages stage             lay the book out in _build/source, ready for jupyter-book
-  python -m lab pages paper             print the rendered book into one PDF
-  python -m lab pages check             say what is stale, broken or too long
-  python -m lab pages story 41 README   which numbers in prose come from nowhere, which strong words have no reason
-  python -m lab pages story 41 --run    the same, after running page 41
+  python -m lab pages check             say what is stale or broken, and which numbers are typed
   python -m lab pages vary 12 13        run pages 12 and 13 with other seeds, texts, models and sizes
-  python -m lab pages count             words, code in sight, tables as text, captions and links of every page
 """
 
 
@@ -19,9 +15,9 @@ def add(verbs):
     """Describe the verb."""
     verb = verbs.add_parser(
         "pages",
-        help="run, pair, lay out, print and check the pages of the book",
+        help="run, pair, lay out and check the pages of the book",
         epilog=f"examples:\n{EXAMPLES}",
-        description="Run the notebooks, pair them with their sources, lay the book out, print and check it.",
+        description="Run the notebooks, pair them with their sources, lay the book out and check it.",
     )
     verb.add_argument("--root", type=Path, metavar="FOLDER", help="the repository to work on (default: this one)")
     commands = verb.add_subparsers(dest="command", metavar="COMMAND", required=True)
@@ -35,18 +31,14 @@ def add(verbs):
     commands.add_parser("pair", help="write the last runs beside their sources")
     commands.add_parser(
         "check",
-        help="say what is stale, broken or too long",
-        description="Say what is stale, broken or too long in pages and prose, one line each (a minute). The exit "
-        "status is 1 where there is something to say.",
+        help="say what is stale or broken",
+        description="Say what is stale, broken or typed in pages and prose, one line each. The exit status is 1 where "
+        "there is something to say.",
     )
-    commands.add_parser("count", help="what a reader meets on every page, counted, and what is too much")
-    story = commands.add_parser("story", help="numbers in prose that come from nowhere, strong words without a reason")
-    story.add_argument("pages", nargs="*", metavar="PAGE", help="parts of their names (default: all)")
-    story.add_argument("--run", dest="again", action="store_true", help="run them first")
     vary = commands.add_parser(
         "vary",
         help="run pages with other parameters than the book's",
-        description="Run pages with the other seeds, texts, models and sizes of book/story/variations.yml, each set a "
+        description="Run pages with the other seeds, texts, models and sizes of book/variations.yml, each set a "
         "point of a sweep. Nothing of the book changes; runs and tables are in _build/variations, and what has "
         "finished is not run again. All pages take about half an hour on two cores.",
     )
@@ -55,9 +47,6 @@ def add(verbs):
     staging = commands.add_parser("stage", help="lay the book out")
     staging.add_argument("--notebooks", default="notebooks", help="the executed notebooks, from the root")
     staging.add_argument("--target", default="_build/source", help="where to lay the book out, from the root")
-    paper = commands.add_parser("paper", help="print the rendered book into one PDF (needs Chromium)")
-    paper.add_argument("--html", default="_build/html", help="the rendered book, from the root (default _build/html)")
-    paper.add_argument("--target", default="_build/book.pdf", help="the file, from the root (default _build/book.pdf)")
     verb.set_defaults(run=run)
 
 
@@ -68,9 +57,9 @@ def run(arguments):
     root = (arguments.root or sources.ROOT).resolve()
     if not (root / "_toc.yml").is_file():
         raise ValueError(f"{root} is no copy of this repository: it has no _toc.yml.")
-    if arguments.command in ("execute", "story"):
-        from lab.pages import running
     if arguments.command == "execute":
+        from lab.pages import running
+
         return running.execute(root, arguments.workers)
     if arguments.command in ("pair", "stage"):
         from lab.pages import layout
@@ -78,21 +67,6 @@ def run(arguments):
         if arguments.command == "pair":
             return layout.pair(root)
         return layout.stage(root, root / arguments.notebooks, root / arguments.target)
-    if arguments.command == "paper":
-        from lab.pages import paper
-
-        sheets = paper.write(root, root / arguments.html, root / arguments.target)
-        print(f"{arguments.target}: {sheets} sheets, {(root / arguments.target).stat().st_size / 1e6:.0f} MB")
-        return 0
-    if arguments.command == "count":
-        from lab.pages import reading
-
-        return reading.report(root)
-    if arguments.command == "story":
-        from lab.pages import story
-
-        again = running.run_chosen(root, arguments.pages) if arguments.again else 0
-        return again or story.report(root, arguments.pages)
     if arguments.command == "vary":
         from lab.pages import variations
 

@@ -3,6 +3,5 @@
 `running` runs pages, `layout` pairs them with their `sources` and lays the book out, with the ledger of `verdicts`,
 the numbers `glued` by pages in place of their marks in prose, the facts of `execution` (what a page reads is found by
 `watching` its kernel), `captions`, and the `pictures` that are shown outside their page. `checks` holds the rules of
-a page. `story` reads every text: `typed_numbers` need a source (`prose` finds them, `evidence` says what a page's run
-has), `strong_words` a reason.
+a page, and `typed_numbers` the one of prose.
 """

@@ -8,11 +8,11 @@ from pathlib import Path
 import nbformat
 import yaml
 
-from lab.pages import evidence, pictures, reading, story, verdicts
+from lab.pages import captions, pictures, typed_numbers, verdicts
 from lab.pages.sources import convert, provenance, sources
 
-READABLE = True  # whether what lab.pages.reading finds is a complaint too: `python -m lab pages count` shows it
-MOST_CODE_CELLS, MOST_LINES, MOST_BYTES = 18, 25, 300_000
+MOST_BYTES = 300_000
+NEXT = re.compile(r"^\*\*Next:?\*\*:?\s*\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", re.M)
 PLACES = re.compile(r"(?<![\w.])(?:/home/|/Users/|/root/|/tmp/|[A-Za-z]:\\Users\\)|/site-packages/")
 ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")
 OBJECT = re.compile(r"(?:<|&lt;)(?:bound method|function|built-in|class &#x27;|class ')")
@@ -55,7 +55,9 @@ def execution(notebook):
 
 def portability(root, notebook):
     """No output tells where it was made, what program made it, nor changes from run to run."""
-    text = "\n".join(text for _, text in evidence.shown(notebook.cells))
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    data = [item for output in outputs for item in output.get("data", {}).items()]
+    text = "\n".join([*(output.get("text", "") for output in outputs), *(str(b) for a, b in data if a[:5] == "text/")])
     if PLACES.search(text) or str(root) in text or str(Path.home()) + "/" in text:
         yield "an output holds an absolute path"
     if ADDRESS.search(text):
@@ -80,16 +82,10 @@ def glue(root, source, notebook):
             yield f"it glues {key!r}, which no text shows"
 
 
-def size(pair, notebook):
-    """Short enough to be read."""
-    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+def size(pair):
+    """Light enough to be downloaded."""
     if pair.stat().st_size > MOST_BYTES:
         yield f"it weighs {pair.stat().st_size // 1000} kB, more than {MOST_BYTES // 1000}"
-    if len(code) > MOST_CODE_CELLS:
-        yield f"it has {len(code)} code cells, more than {MOST_CODE_CELLS}"
-    longest = max((len(text.splitlines()) for text in code), default=0)
-    if longest > MOST_LINES:
-        yield f"a code cell has {longest} lines, more than {MOST_LINES}"
 
 
 def page(root, source):
@@ -99,7 +95,7 @@ def page(root, source):
         return [f"{pair.name}: it does not exist"]
     notebook = nbformat.read(pair, as_version=4)
     rules = (agreement(root, source, notebook), execution(notebook), portability(root, notebook))
-    rules = (*rules, numbers(notebook), glue(root, source, notebook), size(pair, notebook))
+    rules = (*rules, numbers(notebook), glue(root, source, notebook), size(pair))
     return [f"{pair.name}: {sentence}" for rule in rules for sentence in rule]
 
 
@@ -123,6 +119,13 @@ def contents(root):
         yield f"_toc.yml: {name} has no source"
     for name in sorted({name for name in listed if listed.count(name) > 1}):
         yield f"_toc.yml: {name} stands twice"
+    for name, after in zip(listed, [*listed[1:], None], strict=True):
+        path = root / f"{name}.py" if name.startswith("notebooks/") else root / f"{name}.md"
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        for target in re.findall(NEXT, text.replace("\n# ", "\n")):
+            full = target.removeprefix("../") if target.startswith("../") else f"{name.rpartition('/')[0]}/{target}"
+            if full != after:
+                yield f"{name}: **Next:** names {full}, the table of contents goes on with {after}"
     for pair in sorted((root / "notebooks").glob("*.ipynb")):
         if not pair.with_suffix(".py").exists():
             yield f"{pair.name}: it has no source {pair.stem}.py"
@@ -170,8 +173,9 @@ def ledger(root):
 def complaints(root):
     """Everything that does not hold, one sentence each."""
     found = [sentence for source in sources(root) for sentence in page(root, source)]
-    rules = (contents(root), pictures.complaints(root), definitions(root), ledger(root), story.complaints(root))
-    rules += (reading.complaints(root),) if READABLE else ()
+    pairs = {path.stem: nbformat.read(path, as_version=4) for path in sorted((root / "notebooks").glob("*.ipynb"))}
+    rules = (contents(root), pictures.complaints(root), definitions(root), ledger(root))
+    rules += (captions.complaints(pairs), typed_numbers.complaints(root))
     return [*found, *(sentence for rule in rules for sentence in rule)]
 
 

@@ -127,10 +127,3 @@ def report_failures(failures):
             print(f"  {failure}", file=sys.stderr)
         print("The notebooks with their tracebacks are in _build/failed/", file=sys.stderr)
     return 1 if failures else 0
-
-
-def run_chosen(root, names):
-    """Run the pages whose name holds one of `names`, all where there is none; return the exit status."""
-    chosen = [source for source in sources(root) if any(name in source.stem for name in names) or not names]
-    (root / "_build").mkdir(exist_ok=True)
-    return report_failures(run_all(root, chosen, 1))

@@ -21,14 +21,8 @@ def sources(root):
     return sorted((root / "notebooks").glob("[0-9]*.py"))
 
 
-def page_names(root):
-    """Every text of the book: notebooks by stem, prose pages and README.md by path."""
-    prose_pages = [*sorted((root / "book").glob("*.md")), *root.glob("README.md")]
-    return [source.stem for source in sources(root)] + [str(path.relative_to(root)) for path in prose_pages]
-
-
 def rows(path):
-    """Rows of a list such as book/story/strong_words.csv, as dictionaries; none where there is no list."""
+    """Rows of a list such as lab/statements.csv, as dictionaries; none where there is no list."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as lines:

@@ -1,6 +1,6 @@
 """Every page with other parameters than the book's: a small sweep for each, by the library's own sweeps.
 
-What is tried is a list, ``book/story/variations.yml``: page -> sets of parameters. A page that runs with one seed, one
+What is tried is a list, ``book/variations.yml``: page -> sets of parameters. A page that runs with one seed, one
 text or one model only fails here.
 """
 
@@ -16,7 +16,7 @@ from lab.pages.sources import convert, sources
 
 __all__ = ["defaults", "listed", "report"]
 
-LIST = "book/story/variations.yml"
+LIST = "book/variations.yml"
 FOLDER = "_build/variations"
 TIMEOUT = 900  # seconds for a page
 

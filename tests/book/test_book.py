@@ -1,6 +1,5 @@
 """The book as a reader meets it: rendered from the committed pages, opened from the disk in a browser."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from lab.pages import checks, layout, paper
+from lab.pages import checks, layout
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,22 +83,6 @@ def book(tmp_path_factory):
     rendered = render(folder / "source", folder)
     assert rendered.returncode == 0, rendered.stderr
     return folder / "_build" / "html"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A browser that is installed on this machine."""
-    program = paper.browser_path()
-    if program is None:
-        reason = "no browser: install one, for example `apt-get install chromium`"
-        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # containers run tests as root, which Chromium's sandbox refuses
-        launched = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield launched
-        launched.close()
 
 
 class Visit:

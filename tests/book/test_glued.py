@@ -8,7 +8,7 @@ import nbformat
 import pytest
 
 from lab import ledger
-from lab.pages import glued, layout, story
+from lab.pages import glued, layout
 
 
 def glue(key, value, prefix="application/papermill.record/"):
@@ -121,12 +121,3 @@ def test_a_key_glued_twice_has_one_value(root, capsys):
     assert [*glued.complaints(root, root / "notebooks")] == [said]
     assert layout.stage(root, root / "notebooks", root / "_build" / "source") == 1
     assert capsys.readouterr().err.strip() == said
-
-
-def test_the_story_accepts_a_mark_and_refuses_a_typed_number(root):
-    """The digits of a format are no number of the text."""
-    (root / "book" / "intro.md").write_text("# Front\n\nIn {from}`41_text:layers:05.3f` of them.\n")
-    assert story.page_complaints(root, "book/intro.md") == []
-    (root / "book" / "intro.md").write_text("# Front\n\nIn {from}`41_text:layers` of 19 layers.\n")
-    [sentence] = story.page_complaints(root, "book/intro.md")
-    assert "typed number '19'" in sentence

@@ -26,8 +26,6 @@ ONE = torch.ones(1, 1).double()
 PAGE = "notebooks/99_scratch.html"
 DATA = """(name) => Bokeh.documents.map(one => one.get_model_by_name(name)).find(one => one)?.data"""
 
-browser = test_book.browser
-
 
 def atlas_rows():
     """Two models of the atlas, as read, and one of a single layer."""

@@ -23,7 +23,7 @@ print(size, names, seed)
 @pytest.fixture
 def root(tmp_path):
     """A repository of one page."""
-    for folder in ("notebooks", "book/story"):
+    for folder in ("notebooks", "book"):
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "notebooks" / "00_page.py").write_text(PAGE)
@@ -72,5 +72,5 @@ def test_what_fails_is_named_and_the_rest_runs(root, capsys):
     tried(root, "00_page: [{seed: 1}, {size: 3, names: [bob]}]")
     assert variations.report(root, ["00"], workers=1) == 0
     assert "2 points of 1 pages: 0 run now, 0 failed" in capsys.readouterr().out
-    with pytest.raises(ValueError, match=r"no page that book/story/variations\.yml varies has 'nothing' in its name"):
+    with pytest.raises(ValueError, match=r"no page that book/variations\.yml varies has 'nothing' in its name"):
         variations.report(root, ["nothing"])
