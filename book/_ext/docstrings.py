@@ -1,4 +1,4 @@
-"""Docstrings in the book: bibliography keys become citations, and named tuples list each field once."""
+"""Docstrings in the book: bibliography keys are citations, modules list what they hold, named tuples each field once."""
 
 import re
 from pathlib import Path
@@ -18,6 +18,15 @@ def cite_keys(app, what, name, obj, options, lines):
     lines[:] = [app.known_keys.sub(r":cite:t:`\1`", SPECIAL_TOKEN.sub(r"``\g<0>``", line)) for line in lines]
 
 
+def list_members(app, what, name, obj, options, lines):
+    """End the description of a module with a table of what it holds."""
+    listed = options.get("members")
+    names = listed if isinstance(listed, list) else getattr(obj, "__all__", ()) if listed else ()
+    names = [one for one in names if callable(getattr(obj, one))] if what == "module" else ()
+    if len(names) > 1:
+        lines += ["", ".. autosummary::", "   :nosignatures:", "", *(f"   {one}" for one in names), ""]
+
+
 def skip_generated(app, what, name, obj, skip, options):
     """Leave out the entries Python writes for a named tuple's fields; the class describes them."""
     return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
@@ -27,5 +36,6 @@ def setup(app):
     """Sphinx calls this when it loads the extension."""
     app.connect("config-inited", read_keys)
     app.connect("autodoc-process-docstring", cite_keys)
+    app.connect("autodoc-process-docstring", list_members)
     app.connect("autodoc-skip-member", skip_generated)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

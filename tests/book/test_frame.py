@@ -8,11 +8,9 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
-import yaml
 from docutils import nodes
 
-import lipnb.bounds
-from lab.pages import checks, pictures
+from lab.pages import pictures
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,21 +100,9 @@ def test_prose_shows_a_picture_by_the_name_in_its_caption(tmp_path):
     ]
 
 
-def test_every_bound_and_every_module_is_described_once():
+def test_every_module_is_described_once_and_the_index_names_only_those():
     pages = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "book").glob("api*.md")}
     modules = [name for text in pages.values() for name in re.findall(r"automodule:: ([\w.]+)", text)]
-    assert len(modules) == len(set(modules))
-    assert set(re.findall(r"\{py:mod\}`([\w.]+)`", pages["api.md"])) <= set(modules)
-    [listed] = re.findall(r"automodule:: lipnb.bounds\n   :members: (.*)\n", pages["api_bounds.md"])
-    apart = pages["api_bounds_input.md"] + pages["api_bounds_layer.md"]
-    alone = re.findall(r"auto(?:function|class):: (\w+)", apart)
-    assert sorted([*listed.split(", "), *alone]) == sorted(lipnb.bounds.__all__)
-
-
-def test_titles_of_prose_pages_fit_the_list_of_contents():
-    toc = checks.toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
-    prose = [
-        ROOT / f"{name}.md" for name in toc if name.startswith("book/api") or name in ("book/intro", "book/evidence")
-    ]
-    titles = [re.search(r"^# (.*)$", path.read_text(encoding="utf-8"), re.M)[1] for path in prose]
-    assert titles and [title for title in titles if len(title) > 45] == []
+    assert len(modules) == len(set(modules)) and len(pages) <= 12
+    assert {"lipnb.bounds", *re.findall(r"\{py:mod\}`([\w.]+)`", pages["api.md"])} <= set(modules)
+    assert re.search(r"automodule:: lipnb.bounds\n   :members:\n", pages["api_bounds.md"])  # all that it exports
