@@ -1,4 +1,4 @@
-"""Docstrings in the book: bibliography keys are citations, modules list what they hold, named tuples each field once."""
+"""Docstrings in the book: bibliography keys are citations, modules list what they hold, a field is listed once."""
 
 import re
 from pathlib import Path
