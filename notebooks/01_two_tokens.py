@@ -41,7 +41,7 @@ x = radius * torch.tensor([[-1.0, 0.0], [0.8, 0.6]]).double()
 J = AttentionJacobian(head, x).dense()  # 4 by 4: two tokens, two coordinates
 worst = torch.linalg.svd(J).Vh[0].reshape(2, 2)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-01-push", "caption": "Left: two tokens and the worst push of both. Right: the outputs and how they move. Each token attends mostly to the other one, so each output (square) lies near the other token; diamonds show where both move. The push is drawn long; its factor is {glue:text}`two-gain:.2f`."}, "image": {"alt": "Two tokens far apart in the plane, each with a grey arrow of attention to the other and an orange arrow for its push; beside them the two outputs, whose orange arrows are longer in total."}}
 small = 0.3 * worst  # long enough to be seen
 gain = ((head(x + small) - head(x)).norm() / small.norm()).item()
 constant, P = local_lipschitz(head, x).value.item(), head.probabilities(x)[0]
@@ -53,12 +53,6 @@ figures.objects.tokens_and_attention(x, head, moved=x + small)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-01-push: Two tokens far apart in the plane, each with a grey arrow of attention to the other and an
-# orange arrow for its push; beside them the two outputs, whose orange arrows are longer in total. -->
-# *Left: two tokens and the worst push of both. Right: the outputs and how they move. Each token attends mostly to the
-# other one, so each output (square) lies near the other token; diamonds show where both move. The push is drawn long;
-# its factor is {glue:text}`two-gain:.2f`.*
-#
 # ## The map
 #
 # One {term}`attention head` has matrices $Q, K, V$; $Q$ and $K$ have $k$ rows. From tokens $x_1, \dots, x_n$ in $\R^d$
@@ -117,7 +111,7 @@ def gains(x):
 
 crowd = torch.cat([x[:1], x[1:].expand(copies, -1)])
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-01-random", "caption": "Amplification of random pushes (bars) and the constant (line). With two tokens random pushes come close to it; with a hundred they do not."}, "image": {"alt": "Two histograms of amplification. With two tokens the bars reach the vertical line of the constant; with a hundred tokens they stand far to its left."}}
 axes = figures.panels(2, width=3.2, height=2.8)
 best = []
 for ax, tokens, (off, side) in zip(axes, (x, crowd), ((4, "left"), (-4, "right")), strict=True):
@@ -139,11 +133,6 @@ for key, value in known.items():
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-01-random: Two histograms of amplification. With two tokens the bars reach the vertical line of the
-# constant; with a hundred tokens they stand far to its left. -->
-# *Amplification of random pushes (bars) and the constant (line). With two tokens random pushes come close to it; with a
-# hundred they do not.*
-#
 # The best random push reaches {glue:text}`two-best:.0f` % of the constant with two tokens, and
 # {glue:text}`crowd-best:.0f` % with a hundred, where the constant is {glue:text}`crowd-constant:.1f` and a typical
 # factor is {glue:text}`crowd-median:.1f`. A random vector in many dimensions has little of any one direction.

@@ -44,7 +44,7 @@ J = AttentionJacobian(head, x).dense()
 push = torch.linalg.svd(J).Vh[0].reshape(drawn, 2)  # the worst push
 moved = (J @ push.flatten()).reshape(drawn, 2)  # what it does to the outputs
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-clusters", "caption": "Two clusters and the worst push. Left, the inputs: nearly all of the push is on the lone token. Right, the outputs: each output of the cluster moves about as far as the lone token did."}, "image": {"alt": "Left, one token alone and nine in one place; the push moves almost only the one alone. Right, nine outputs in one place, each moved by about one, and the output of the lone token, almost unmoved."}}
 picture = figures.objects.clusters(x, push, (head(x), moved))
 left, right = picture.axes
 left.set_title("inputs: moved by 1 in all", fontsize=11, loc="center")
@@ -54,11 +54,6 @@ picture.add_artist(plt.Line2D([middle] * 2, [0.3, 0.7], color="0.6", lw=1, trans
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-02-clusters: Left, one token alone and nine in one place; the push moves almost only the one alone.
-# Right, nine outputs in one place, each moved by about one, and the output of the lone token, almost unmoved. -->
-# *Two clusters and the worst push. Left, the inputs: nearly all of the push is on the lone token. Right, the outputs:
-# each output of the cluster moves about as far as the lone token did.*
-#
 # ## Who chooses whom
 #
 # As on the last page $A = -I$: a token attends to its opposite. The lone token is at $-Ru$ and the cluster at $Ru$,
@@ -160,7 +155,7 @@ figures.table(table, names=names, digits=3)
 # is
 # reached.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-growth", "caption": "Local constants of two clusters for three radii, on log-log axes. The larger the radius, the longer a curve stays near or above $\\sqrt n$ (dotted) before it falls. A bar is where $p = \\frac12$. The bound for $R = 2$ (dashed) lies above all three."}, "image": {"alt": "Three curves that rise near or above the line root n, each to a peak that lies further to the right for a larger radius, and then fall. On each a short bar stands left of the peak. A dashed line lies above them all."}}
 ax = plt.subplots(figsize=(6.2, 4.0))[1]
 n = np.unique(np.geomspace(2, 1e6, 60).round())
 looks, near = {1.0: "s", 1.5: "D", 2.0: "o"}, {"textcoords": "offset points"}
@@ -182,13 +177,6 @@ ax.set_yticks(10.0 ** np.arange(6), ["1", "10", "100", "1,000", "10,000", "10⁵
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-02-growth: Three curves that rise near or above the line root n, each to a peak that lies further to
-# the right for a larger radius, and then fall. On each a short bar stands left of the peak. A dashed line lies above
-# them all. -->
-# *Local constants of two clusters for three radii, on log-log axes. The larger the radius, the longer a curve stays
-# near or above $\sqrt n$ (dotted) before it falls. A bar is where $p = \frac12$. The bound for $R = 2$ (dashed) lies
-# above all three.*
-#
 # ## How far the rate goes
 #
 # We say that the *rate* $\sqrt n$ is kept while the constant is at least $\frac12 \sqrt{n - 1}$. For that
@@ -205,15 +193,9 @@ plt.show()
 # Here $\gamma = \max(-\gamma_{\min}, \gamma_{\max}/8)$, over the real eigenvalues of $A$ ({doc}`22_tightness`); for
 # $A = -I$ it is 1. This length is **exponential in $R^2$**.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-02-movable", "caption": "To be moved: two clusters of $n$ tokens at radius $R$. The number beside a cluster says how far each of its tokens moves. Where does the constant rise above $\\sqrt n$, and where does it peak?"}, "image": {"alt": "On the left the lone token and the cluster on a line, with their outputs and how far each moves; on the right the constant against the number of tokens, with the bound and the line root n."}}
 steps = [int(m) for m in np.unique(np.geomspace(3, 1e5, 28).round())]
 figures.movable.two_clusters(moving.two_clusters(steps, [0.5, 1, 1.25, 1.5, 1.75, 2.0]))
-
-# %% [markdown]
-# <!-- figure fig-02-movable: On the left the lone token and the cluster on a line, with their outputs and how far each
-# moves; on the right the constant against the number of tokens, with the bound and the line root n. -->
-# *To be moved: two clusters of $n$ tokens at radius $R$. The number beside a cluster says how far each of its tokens
-# moves. Where does the constant rise above $\sqrt n$, and where does it peak?*
 
 # %% tags=["hide-input", "nbval-check-output"]
 for m in (3, 10, 40):

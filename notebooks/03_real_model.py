@@ -34,7 +34,7 @@ from lipnb import AttentionJacobian, corpora, local_lipschitz, models
 
 figures.house_style()
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-03-growth", "caption": "{term}`Local Lipschitz constants <local Lipschitz constant>` on Alice, one mark for each {term}`window` of text, from random places; the lines join the means; dotted, the slope $\\frac12$ of $\\sqrt n$. The random GPT-2 (layer 6) is masked."}, "image": {"alt": "Marks and a line through their means against the number of tokens, for three layers. Those of MiniLM's layer 3 rise, less steeply than a dotted line; those of its layer 0 stay nearly level; those of the random GPT-2 lie far below and rise a little."}}
 longest, laws = 128, []  # MiniLM's training texts had no more tokens
 series = {
     "MiniLM, layer 0": ("atlas-minilm", "pretrained", 0, "C0", "o"),
@@ -62,13 +62,6 @@ ax.minorticks_off()
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-03-growth: Marks and a line through their means against the number of tokens, for three layers. Those
-# of MiniLM's layer 3 rise, less steeply than a dotted line; those of its layer 0 stay nearly level; those of the random
-# GPT-2 lie far below and rise a little. -->
-# *{term}`Local Lipschitz constants <local Lipschitz constant>` on Alice, one mark for each {term}`window` of text, from
-# random places; the lines join the means; dotted, the slope $\frac12$ of $\sqrt n$. The random GPT-2 (layer 6) is
-# masked.*
-#
 # ## From a text to one number
 #
 # A layer sees vectors, not words. We take those that its {term}`attention` receives in the running model. The
@@ -109,7 +102,7 @@ for _ in range(rounds + 1):
     gains.append(image.flatten(1).norm(dim=1))
     u = J.vjp(image)  # the transpose pulls the push towards the worst one
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-03-pulled", "caption": "The layer and the window above: random pushes (left end) start far below the constant and come up to it as they are pulled towards the worst one."}, "image": {"alt": "A dozen curves that start together near the bottom and rise within a few rounds towards a horizontal line, the constant."}}
 gains = torch.stack(gains)
 ax = plt.subplots(figsize=(6.2, 3.2))[1]
 ax.plot(gains[:21], color="C0", alpha=0.3, lw=0.9)
@@ -123,11 +116,6 @@ ax.set_yticks([0, 5, 10, 15])
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-03-pulled: A dozen curves that start together near the bottom and rise within a few rounds towards a
-# horizontal line, the constant. -->
-# *The layer and the window above: random pushes (left end) start far below the constant and come up to it as they are
-# pulled towards the worst one.*
-#
 # ## How the constant grows
 #
 # {numref}`fig-03-growth` shows stored measurements, a few windows at each length ({doc}`41_real_text`).

@@ -54,7 +54,7 @@ table = pd.DataFrame({"n": lengths})
 table["defined"] = [power_iteration(uniform, x, index=1) for x in inputs]
 table["released"] = [power_iteration(uniform, x, index=0) for x in inputs]
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-uniform", "caption": "Uniform attention, both quantities on the same inputs, on log-log axes. The constant as defined stays the same; the released quantity rises like $n^{1/4}$."}, "image": {"alt": "Two lines against the number of tokens on logarithmic axes: the defined constant is level, the released quantity rises along a straight line."}}
 ax = plt.subplots(figsize=(6.0, 3.6))[1]
 for name, colour, marker in (("defined", "C0", "o"), ("released", "C1", "s")):
     values = table[name] / table[name].iloc[0]
@@ -69,11 +69,6 @@ ax.minorticks_off()
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-04-uniform: Two lines against the number of tokens on logarithmic axes: the defined constant is level,
-# the released quantity rises along a straight line. -->
-# *Uniform attention, both quantities on the same inputs, on log-log axes. The constant as defined stays the same; the
-# released quantity rises like $n^{1/4}$.*
-#
 # ## The index
 #
 # Power iteration repeats $J^\top (J u)$, with $J = D_X f$ and $u$ scaled to length one; the length of the result tends
@@ -120,20 +115,14 @@ plt.show()
 # If the constant grows like $n^a$ and the outputs stay bounded, the same line allows $n^{1/4 + a/2}$: the released
 # quantity can then grow faster than $n^{1/4}$. Random heads do so once their attention is sharp enough:
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-movable", "caption": "Move the slider to change the {term}`logit range`, from 0 (uniform) upwards. Left, both quantities for three draws of a head and its tokens, with $\\norm V_2 = 1$ and a mean of length 1 for each. Right, the {term}`exponents <exponent>` fitted to the three draws, the chosen range outlined; dotted, $\\frac14$."}, "image": {"alt": "On the left both quantities against the number of tokens; on the right their exponents, as attention goes from uniform to sharp; dotted, one quarter."}}
 sharp = moving.from_uniform_to_sharp([4, 8, 16, 32], [0, 4, 8, 16, 32, 64], draws=3)
 figures.movable.released(sharp)
 
 # %% [markdown]
-# <!-- figure fig-04-movable: On the left both quantities against the number of tokens; on the right their exponents, as
-# attention goes from uniform to sharp; dotted, one quarter. -->
-# *Move the slider to change the {term}`logit range`, from 0 (uniform) upwards. Left, both quantities for three draws of
-# a head and its tokens, with $\norm V_2 = 1$ and a mean of length 1 for each. Right, the {term}`exponents <exponent>`
-# fitted to the three draws, the chosen range outlined; dotted, $\frac14$.*
-#
 # ## Trained layers: both quantities, the same inputs
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-04-honest", "caption": "Slopes of both quantities, on the same {term}`windows <window>` of Alice at random places, from {glue:text}`four-shortest` to {glue:text}`four-longest` {term}`tokens <token>`, with 95 % intervals over windows; dashed, $\\frac14$. The released quantity has the larger slope in all rows; we do not test the differences."}, "image": {"alt": "For six layers of MiniLM and a random GPT-2, two slopes each, with intervals. The released one lies to the right of the defined one in all rows; in the first and the last row the defined one is near zero."}}
 longest, fits = 128, []  # MiniLM's training texts had no more tokens
 places = [("minilm", layer) for layer in range(6)] + [("gpt2-random", 6)]
 for model, layer in places:
@@ -155,14 +144,6 @@ ax.invert_yaxis()
 ax.set(xlabel="slope in the number of tokens, with its interval")
 ax.legend(loc="upper left", bbox_to_anchor=(0, 1.14), ncols=2, frameon=False)
 plt.show()
-
-# %% [markdown]
-# <!-- figure fig-04-honest: For six layers of MiniLM and a random GPT-2, two slopes each, with intervals. The
-# released one lies to the right of the defined one in all rows; in the first and the last row the defined one is
-# near zero. -->
-# *Slopes of both quantities, on the same {term}`windows <window>` of Alice at random places, from
-# {glue:text}`four-shortest` to {glue:text}`four-longest` {term}`tokens <token>`, with 95 % intervals over windows;
-# dashed, $\frac14$. The released quantity has the larger slope in all rows; we do not test the differences.*
 
 # %% tags=["hide-input"]
 deeper, gpt2 = fits.iloc[1:6], fits.iloc[6]

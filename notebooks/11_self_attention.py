@@ -44,7 +44,7 @@ decoder = models.load(model_name, dtype=torch.float64, masked=True)
 ids = corpora.windows(encoder.token_ids(corpora.read(corpus)), length, count=12)[-1:]
 print("text:", corpora.describe(corpus))
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-attention", "caption": "The attention matrix $P$ of one pretrained head: row $i$ shows how token $i$ spreads its attention. Most rows put most of their weight on the first token; words that occur twice also attend to their double. The {term}`mask` removes everything above the diagonal, and each row still sums to one."}, "image": {"alt": "Two square grids of shaded cells, one row and one column for each token of a line of text. On the left, without a mask, tokens that occur twice attend to each other. On the right, with a mask, all cells above the diagonal are empty."}}
 words = encoder.tokenizer.convert_ids_to_tokens(ids[0])
 axes = figures.panels(2, width=4.6, height=4.2)
 for ax, model in zip(axes, (encoder, decoder), strict=True):
@@ -54,13 +54,6 @@ for ax, model in zip(axes, (encoder, decoder), strict=True):
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-11-attention: Two square grids of shaded cells, one row and one column for each token of a line of
-# text. On the left, without a mask, tokens that occur twice attend to each other. On the right, with a mask, all cells
-# above the diagonal are empty. -->
-# *The attention matrix $P$ of one pretrained head: row $i$ shows how token $i$ spreads its attention. Most rows put
-# most of their weight on the first token; words that occur twice also attend to their double. The {term}`mask` removes
-# everything above the diagonal, and each row still sums to one.*
-#
 # ## By hand: two tokens in the plane
 #
 # With two tokens, each token has two {term}`logits <logit>`, and each row of $P$ has one free number: the weight that a
@@ -94,7 +87,7 @@ figures.table(
     },
 )
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-11-two-tokens", "caption": "Two tokens and their outputs. Because $V = I$, attention moves each token to a point of the segment between them, and the token's row of $P$ gives its place there."}, "image": {"alt": "Two tokens in the plane joined by a line. An arrow leads from each to its output, a diamond on that line between the two tokens."}}
 ax = plt.subplots(figsize=(4.6, 3.8))[1]
 ax.plot(*x.T, color="#b0b0b0", lw=1, zorder=0)
 for i, (color, side) in enumerate((("C0", "right"), ("C1", "left"))):
@@ -110,11 +103,6 @@ ax.set_aspect("equal")
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-11-two-tokens: Two tokens in the plane joined by a line. An arrow leads from each to its output, a
-# diamond on that line between the two tokens. -->
-# *Two tokens and their outputs. Because $V = I$, attention moves each token to a point of the segment between them, and
-# the token's row of $P$ gives its place there.*
-#
 # The first token gives {glue:text}`page-11-other:.2f` of its attention to the second; the second keeps
 # {glue:text}`page-11-itself:.2f` for itself. The transpose in $x_i^\top A^\top x_j$ matters: here $A$ is not symmetric,
 # and exchanging queries and keys makes a relative change of {glue:text}`page-11-swapped:.2f` in the output.

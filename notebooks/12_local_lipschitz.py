@@ -36,7 +36,7 @@ generator = torch.Generator().manual_seed(seed)
 one = torch.ones(1, 1, dtype=torch.float64)
 attention = Attention.from_matrices(one, one)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-12-two-tokens", "caption": "Two tokens on a line, at $s$ and $-s$, with $A = V = 1$. Dots: 25 random pushes at each place. The curve is the largest singular value, which no push exceeds; random pushes can fall far short of it."}, "image": {"alt": "A curve over the place s of the two tokens. It starts at one, rises to a single peak near s = 1 and falls back to one. Columns of dots lie on and below the curve, those near s = 0 partly far below it."}}
 places = torch.linspace(0, 2.5, 101, dtype=torch.float64)
 pairs = torch.stack([places, -places], dim=1)[:, :, None]
 pushes = torch.randn(25, 2, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -51,12 +51,6 @@ ax.legend(loc="upper left")
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-12-two-tokens: A curve over the place s of the two tokens. It starts at one, rises to a single peak
-# near s = 1 and falls back to one. Columns of dots lie on and below the curve, those near s = 0 partly far below it.
-# -->
-# *Two tokens on a line, at $s$ and $-s$, with $A = V = 1$. Dots: 25 random pushes at each place. The curve is the
-# largest singular value, which no push exceeds; random pushes can fall far short of it.*
-#
 # ## By hand: two tokens on a line
 #
 # With $d = 1$, $A = V = 1$ and tokens $(s, -s)$, attention gives $f(X) = (s \tanh s^2, -s \tanh s^2)$. By symmetry two
@@ -179,20 +173,13 @@ glue("page-12-steps", answer["lanczos"].steps.item(), display=False)
 glue("page-12-power", spent["power"], display=False)
 print("text:", corpora.describe(corpus))
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-12-solvers", "caption": "Relative error of the two solvers against the products they spend. Dotted lines: where each one stops by itself at the default tolerance of $10^{-4}$. Lanczos could stop earlier than it does: it goes on until a singular value that is larger by more than this tolerance is excluded with high probability."}, "image": {"alt": "Relative error of power iteration and of Lanczos on a logarithmic axis, falling with the number of products. Lanczos falls much more steeply and reaches rounding while power iteration is still far away. Two dotted vertical lines mark where each stops by itself."}}
 ax = figures.residuals(pd.DataFrame(history), title=f"{model.name} layer {layer}, {len(x)} tokens")
 for name, color in (("power", "C0"), ("lanczos", "C1")):
     ax.axvline(spent[name], color=color, linestyle=":", linewidth=1.2)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-12-solvers: Relative error of power iteration and of Lanczos on a logarithmic axis, falling with the
-# number of products. Lanczos falls much more steeply and reaches rounding while power iteration is still far away.
-# Two dotted vertical lines mark where each stops by itself. -->
-# *Relative error of the two solvers against the products they spend. Dotted lines: where each one stops by itself at
-# the default tolerance of $10^{-4}$. Lanczos could stop earlier than it does: it goes on until a singular value that is
-# larger by more than this tolerance is excluded with high probability.*
-#
 # Lanczos stops after {glue:text}`page-12-steps` steps of one product each (`lip.steps`) and takes one product more, for
 # the value: {glue:text}`page-12-products` in all, as counted. Power iteration takes {glue:text}`page-12-power`.
 #
@@ -243,7 +230,7 @@ figures.table(
 # $1 - 10^{-6}$. The statement is {prf:ref}`lanczos-certificate`; its proof, and what rounding does to it, are on
 # {doc}`../book/solver`. It is about exact products.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-12-bracket", "caption": "Value and upper bounds of one Lanczos run on the spectrum above, step by step. Dotted: the true norm. Each further digit of confidence costs a few more steps."}, "image": {"alt": "Four curves against the number of steps. One rises to the true norm from below; three upper bounds fall to it from above, the one of highest confidence last."}}
 start = torch.randn(1, 400, generator=generator, dtype=torch.float64)
 ax = plt.subplots(figsize=(6.4, 3.8))[1]
 steps = range(2, 41)
@@ -258,11 +245,6 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-12-bracket: Four curves against the number of steps. One rises to the true norm from below; three
-# upper bounds fall to it from above, the one of highest confidence last. -->
-# *Value and upper bounds of one Lanczos run on the spectrum above, step by step. Dotted: the true norm. Each further
-# digit of confidence costs a few more steps.*
-#
 # **Is the promise kept?** We draw two hundred starts on the same spectrum, whose second value lies 2 % below the first.
 # The share of upper bounds that fall below the true norm may be up to one half at confidence 0.5, and up to one tenth
 # at 0.9.

@@ -39,7 +39,7 @@ def relative_error(left, right):
     return ((left - right).norm() / right.norm()).item()
 
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-13-blocks", "caption": "The Jacobian of one head at four tokens of width six, in blocks: rows are output tokens, columns are input tokens. A diagonal block has one more term, from the token's own query; it need not be the largest of its row. The mask empties the blocks above the diagonal, so that an output depends on its own and earlier tokens only."}, "image": {"alt": "Two coloured square matrices, each divided into four by four blocks. On the right, with a mask, the blocks above the diagonal are empty."}}
 axes = figures.panels(2, width=4.4, height=3.8)
 shown = gaussian(torch.Generator().manual_seed(seed))
 A, V, x = shown(6, 6) / 2, torch.eye(6).double(), shown(4, 6)
@@ -54,12 +54,6 @@ for ax, masked in zip(axes, (False, True), strict=True):
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-13-blocks: Two coloured square matrices, each divided into four by four blocks. On the right, with a
-# mask, the blocks above the diagonal are empty. -->
-# *The Jacobian of one head at four tokens of width six, in blocks: rows are output tokens, columns are input tokens. A
-# diagonal block has one more term, from the token's own query; it need not be the largest of its row. The mask empties
-# the blocks above the diagonal, so that an output depends on its own and earlier tokens only.*
-#
 # ## By hand: two tokens in the plane
 #
 # Two tokens give four blocks $J_{ij}$: how output $i$ moves when token $j$ is pushed. A diagonal block is the sum of
@@ -85,7 +79,7 @@ A = torch.tensor([[1.0, 0.5], [0.0, -1.0]], dtype=torch.float64)
 x = torch.tensor([[1.0, 0.0], [0.5, 1.0]], dtype=torch.float64)
 terms = three_terms(A, torch.eye(2).double(), x)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-13-terms", "caption": "The first token is pushed along the first axis. Its own output moves by three terms; the output of the other token has no query term, because the query that makes it did not move. The terms add up as vectors and may cancel."}, "image": {"alt": "Two panels of arrows. In each, coloured arrows for the terms are joined tip to tail and a dashed arrow leads from the first start to the last tip. The panel of output 1 has three terms, that of output 2 has no query term."}}
 push = torch.tensor([1.0, 0.0]).double()
 for i, ax in enumerate(figures.panels(2, width=4.6, height=3.2)):
     place = torch.zeros(2).double()
@@ -105,12 +99,6 @@ for i, ax in enumerate(figures.panels(2, width=4.6, height=3.2)):
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-13-terms: Two panels of arrows. In each, coloured arrows for the terms are joined tip to tail and a
-# dashed arrow leads from the first start to the last tip. The panel of output 1 has three terms, that of output 2 has
-# no query term. -->
-# *The first token is pushed along the first axis. Its own output moves by three terms; the output of the other token
-# has no query term, because the query that makes it did not move. The terms add up as vectors and may cancel.*
-#
 # ## The statement
 #
 # {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
@@ -258,7 +246,7 @@ figures.table(
     },
 )
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-13-real-text", "caption": "Norms of the three terms and of their sum on real text, one {term}`window` for each length. The key term is the largest at each length, no term is negligible, and the norm of the whole is about half the sum of the three."}, "image": {"alt": "Four curves against the sequence length, one for the norm of each term and one for the norm of the whole Jacobian, on one layer of a pretrained model."}}
 ax = plt.subplots(figsize=(6.4, 3.8))[1]
 for part, look in zip(("query", "key", "value", "all three"), ("C0o-", "C1s-", "C2^-", "kD--"), strict=True):
     ax.plot(parts.n, parts[part], look, label=part)
@@ -267,12 +255,6 @@ ax.legend(loc="lower right", ncols=2)
 ax.set_xticks(parts.n, parts.n)
 ax.minorticks_off()
 plt.show()
-
-# %% [markdown]
-# <!-- figure fig-13-real-text: Four curves against the sequence length, one for the norm of each term and one for the
-# norm of the whole Jacobian, on one layer of a pretrained model. -->
-# *Norms of the three terms and of their sum on real text, one {term}`window` for each length. The key term is the
-# largest at each length, no term is negligible, and the norm of the whole is about half the sum of the three.*
 
 # %% tags=["hide-input", "nbval-check-output"]
 assert max(blocks) < 1e-13

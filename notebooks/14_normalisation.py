@@ -69,7 +69,7 @@ for row, (_, gain, shift) in zip(gpt2, layers, strict=True):
 real, gpt2 = pd.DataFrame(real), pd.DataFrame(gpt2)
 print(f"text: {corpora.describe(corpus)}, {ids.numel()} tokens")
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-14-radii", "caption": "Norms of the tokens that each attention receives (box: quartiles, whiskers: all tokens) below the radius that no text can exceed. The longest tokens of the text reach more than half of it in each layer of MiniLM, so the balls of the theorems have the right size within a factor of two. GPT-2 sees noise here, because the rest of its network, which would read a text, is not available."}, "image": {"alt": "Two panels, layers on the horizontal axis. Boxes of token norms lie below two curves, the exact radius and, slightly above it, the simple bound. For MiniLM the boxes come near the curves; for GPT-2 on noise they lie far below except in the first layer."}}
 groups = [(f"{model.name}, {corpus}", real, measured), ("GPT-2 (124M), noise in place of text", gpt2, noise)]
 groups = [group for group in groups if len(group[1])]
 for ax, (title, rows, norms_of) in zip(figures.panels(len(groups), width=4.6, height=3.8), groups, strict=True):
@@ -83,14 +83,6 @@ for ax, (title, rows, norms_of) in zip(figures.panels(len(groups), width=4.6, he
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-14-radii: Two panels, layers on the horizontal axis. Boxes of token norms lie below two curves, the
-# exact radius and, slightly above it, the simple bound. For MiniLM the boxes come near the curves; for GPT-2 on noise
-# they lie far below except in the first layer. -->
-# *Norms of the tokens that each attention receives (box: quartiles, whiskers: all tokens) below the radius that no text
-# can exceed. The longest tokens of the text reach more than half of it in each layer of MiniLM, so the balls of the
-# theorems have the right size within a factor of two. GPT-2 sees noise here, because the rest of its network, which
-# would read a text, is not available.*
-#
 # ## By hand: three entries
 #
 # Layer normalisation subtracts the mean of a token's entries, divides by their standard deviation, multiplies by the
@@ -125,7 +117,7 @@ figures.table(
 # The squares of $z$ add up to {glue:text}`page-14-squares:.0f`, the number of entries. The token has norm
 # {glue:text}`page-14-hand:.2f`; no token with this gain and shift exceeds {glue:text}`page-14-hand-bound:.2f`.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-14-ellipsoid", "caption": "Random tokens with three entries, after normalisation with the gain and shift above. RMSNorm fills the ellipsoid; LayerNorm, which also subtracts the mean, reaches only an ellipse on it. The ellipsoid depends on the layer alone."}, "image": {"alt": "A cloud of grey points on an ellipsoid in three dimensions, longest along one axis, and on it a closed curve of orange points, an ellipse."}}
 ax = plt.figure(figsize=(5.2, 4.6)).add_subplot(projection="3d")
 sphere = normal(900, 3)
 sphere = math.sqrt(3) * gain * sphere / sphere.norm(dim=1, keepdim=True) + shift
@@ -138,11 +130,6 @@ ax.legend(loc="lower center", bbox_to_anchor=(0.5, -0.12), ncols=2, markerscale=
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-14-ellipsoid: A cloud of grey points on an ellipsoid in three dimensions, longest along one axis, and
-# on it a closed curve of orange points, an ellipse. -->
-# *Random tokens with three entries, after normalisation with the gain and shift above. RMSNorm fills the ellipsoid;
-# LayerNorm, which also subtracts the mean, reaches only an ellipse on it. The ellipsoid depends on the layer alone.*
-#
 # ## The statements
 #
 # {bdg-warning}`reconstructed` {ref}`what is this? <badges>`

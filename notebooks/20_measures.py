@@ -41,7 +41,7 @@ def integer_in(low, high):
     return int(torch.randint(low, high + 1, (), generator=generator))
 
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-20-clouds", "caption": "A measure of seven points (blue, area is weight) and its image under attention (orange). Arrows: the small move to which attention is most sensitive, enlarged, and what comes out. The ratio of the two lengths, in $W_2$, is the local Lipschitz constant."}, "image": {"alt": "Seven blue discs of different sizes in the plane and seven orange diamonds, their images under attention. Arrows on the discs show a small move, arrows on the diamonds what comes out of it, which is longer for some of them."}}
 drawn = gaussian(torch.Generator().manual_seed(seed))
 cloud_map = Attention.from_matrices(torch.diag(torch.tensor([1.5, -1.0])).double(), 2 * torch.eye(2).double())
 cloud, masses = 0.8 * drawn(7, 2), drawn(7).softmax(0)
@@ -65,13 +65,6 @@ ax.legend(markerscale=0.4)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-20-clouds: Seven blue discs of different sizes in the plane and seven orange diamonds, their images
-# under attention. Arrows on the discs show a small move, arrows on the diamonds what comes out of it, which is longer
-# for some of them. -->
-# *A measure of seven points (blue, area is weight) and its image under attention (orange). Arrows: the small move to
-# which attention is most sensitive, enlarged, and what comes out. The ratio of the two lengths, in $W_2$, is the local
-# Lipschitz constant.*
-#
 # ## By hand: two tokens on a line
 #
 # We take the tokens $0$ and $1$ with weights $\frac14$ and $\frac34$, and $A = V = 1$. The Jacobian is written out; the
@@ -223,7 +216,7 @@ for kind, found in local_errors.items():
         quotient, norm = transport_quotient(f, normal(n, d), a, step)
         found.append(quotient / norm - 1)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-20-reach", "caption": "The worst move of {numref}`fig-20-clouds` at growing lengths: the quotient of the distances over the weighted norm of the Jacobian. It is flat at one for small moves, as it must be; for large ones it may be smaller or larger, because the constant is local. Dotted: up to here the proof guarantees that points keep their partners."}, "image": {"alt": "A curve against the length of the move on a logarithmic axis. It is flat at one for small moves, sinks below one before a dotted vertical line, and rises above one for the largest moves."}}
 for kind, found in local_errors.items():
     glue(f"page-20-{kind}", ledger.written(np.abs(found).max(), 1), display=False)
 glue("page-20-measures", measures_count, display=False)
@@ -239,12 +232,6 @@ ax.set(xlabel="length of the move, in $W_2$", ylabel="quotient in $W_2$ over the
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-20-reach: A curve against the length of the move on a logarithmic axis. It is flat at one for small
-# moves, sinks below one before a dotted vertical line, and rises above one for the largest moves. -->
-# *The worst move of {numref}`fig-20-clouds` at growing lengths: the quotient of the distances over the weighted norm of
-# the Jacobian. It is flat at one for small moves, as it must be; for large ones it may be smaller or larger, because
-# the constant is local. Dotted: up to here the proof guarantees that points keep their partners.*
-#
 # Over {glue:text}`page-20-measures` measures of each kind the largest difference of the quotient from the norm is
 # {glue:text}`page-20-equal` (equal weights) and {glue:text}`page-20-random` (random weights).
 #
@@ -325,7 +312,7 @@ y = torch.tensor([[-4], [-0.45 + step], [-0.45 - step]], dtype=torch.float64)
 parted = wasserstein(f(x, a), f(y, a), a, a) / wasserstein(x, y, a, a)
 blind = local_lipschitz(f, x, weights=a, method="dense").value.item()
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-20-parting", "caption": "Before: two light atoms at one place, a heavy one at the other. After: they have exchanged places, and the light ones have separated (enlarged). The measure has hardly moved; the sequence of tokens has moved far."}, "image": {"alt": "Two lines. On the upper one, two small discs at the left place and one large disc at the right place. Crossing arrows lead to the lower line, where the large disc is on the left and the two small ones are on the right, slightly apart."}}
 glue("page-20-parted", parted, display=False)
 glue("page-20-blind", blind, display=False)
 ax = plt.subplots(figsize=(6.4, 2.6))[1]
@@ -340,12 +327,6 @@ ax.grid(visible=False)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-20-parting: Two lines. On the upper one, two small discs at the left place and one large disc at the
-# right place. Crossing arrows lead to the lower line, where the large disc is on the left and the two small ones are
-# on the right, slightly apart. -->
-# *Before: two light atoms at one place, a heavy one at the other. After: they have exchanged places, and the light ones
-# have separated (enlarged). The measure has hardly moved; the sequence of tokens has moved far.*
-#
 # This move has the quotient {glue:text}`page-20-parted:.4f` in $W_2$; the weighted norm of the Jacobian at the three
 # tokens is {glue:text}`page-20-blind:.4f` and misses it.
 

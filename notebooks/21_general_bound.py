@@ -74,7 +74,7 @@ in_R = pd.DataFrame([against_n_and_R(A, V, 8, R) for R in radii])
 too_high = min((rows.published / rows.tighter).min() for rows in (in_n, in_R))
 glue("too_high", float(too_high), display=False)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-21-ball", "caption": "Upper bounds on a ball (lines) and local constants of inputs in it (marks), for $A = \\diag(-1, \\frac12)$ and $V = I$; all axes logarithmic. {term}`Gradient ascent` starts from the other inputs, so it is never below them. From $R = 2$ on the token at 0 and the {term}`fork` grow like $R^2$. With $n$ the fork is ahead and then flattens; the {term}`two clusters` overtake it. At small $R$ our line is too high by about $\\sqrt n$: the second bound for layers, below, closes this."}, "image": {"alt": "Two log-log panels, against the number of tokens and against the radius. Two lines, the published bound above ours, lie above all marks: random inputs, two clusters, a token at 0, forks and gradient ascent, which is highest where it was tried. The marks of forks rise and then flatten."}}
 axes = figures.panels(2, width=4.6, height=4.3)
 looks = {
     "published": ("#d55e00", None, "--", "Theorem 3.3"),
@@ -98,15 +98,6 @@ axes[1].legend(loc="upper left", fontsize=9)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-21-ball: Two log-log panels, against the number of tokens and against the radius. Two lines, the
-# published bound above ours, lie above all marks: random inputs, two clusters, a token at 0, forks and gradient
-# ascent, which is highest where it was tried. The marks of forks rise and then flatten. -->
-# *Upper bounds on a ball (lines) and local constants of inputs in it (marks), for $A = \diag(-1, \frac12)$ and $V = I$;
-# all axes logarithmic. {term}`Gradient ascent` starts from the other inputs, so it is never below them. From $R = 2$ on
-# the token at 0 and the {term}`fork` grow like $R^2$. With $n$ the fork is ahead and then flattens; the {term}`two
-# clusters` overtake it. At small $R$ our line is too high by about $\sqrt n$: the second bound for layers, below,
-# closes this.*
-#
 # ## Two tokens in the plane
 #
 # Move a token and three things change: what it asks for (*query*), how others score it (*key*), and what it hands on
@@ -135,19 +126,13 @@ rows += [("whole Jacobian, tighter bound", whole, ends[0]), ("whole Jacobian, Th
 rows = pd.DataFrame(rows, columns=["matrix", "norm", "bound"])
 figures.table(rows, bold=rows.matrix == "whole Jacobian, tighter bound")
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-21-two-tokens", "caption": "The same two tokens, moved by half a unit along the direction that the Jacobian stretches most (its first {term}`singular vector`), and their outputs before and after; the move is finite, so they move by less than half the norm above. Grey arrows are {term}`attention`; the first token's output moves farthest."}, "image": {"alt": "Two panels. Left, two tokens in the plane and an arrow from each to where it is moved. Right, the two outputs and arrows to where they go."}}
 J = (query + key + value).reshape(4, 4)
 push = 0.5 * torch.linalg.svd(J).Vh[0].reshape(2, 2)
 figures.objects.tokens_and_attention(x, Attention.from_matrices(A, V), moved=x + push)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-21-two-tokens: Two panels. Left, two tokens in the plane and an arrow from each to where it is moved.
-# Right, the two outputs and arrows to where they go. -->
-# *The same two tokens, moved by half a unit along the direction that the Jacobian stretches most (its first
-# {term}`singular vector`), and their outputs before and after; the move is finite, so they move by less than half the
-# norm above. Grey arrows are {term}`attention`; the first token's output moves farthest.*
-#
 # ## The statements
 #
 # Throughout, $f(X)_i = V m_i$ with $m_i = \sum_j P_{ij} x_j$ and $P_{i\cdot} = \softmax_j(x_i^\top A^\top x_j)$.

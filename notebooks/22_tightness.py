@@ -65,7 +65,7 @@ for R in radii:
     n = np.unique(np.geomspace(2, longest, 46).round())
     curves[R] = n, np.array([two_cluster_constant(A, eye, m, R) for m in n])
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-22-window", "caption": "Two clusters under $A = -I$, $V = I$, so $\\gamma = 1$. Thick: the local constant, exact to {term}`rounding`. Dotted: the lower bound; dashed: the tighter upper bound on the ball. For $R = 2$ and 3 the curve grows like $\\sqrt n$, then faster, up to about the promised length (triangle), near which it is closest to the upper bound. It peaks soon after and then falls like $1/\\sqrt n$ towards 1: among too many tokens the lone one gets too little weight."}, "image": {"alt": "Log-log curves for three radii against the number of tokens. For the two larger radii the constant rises with slope one half, then faster, passes a triangle close to the upper bound, peaks soon after it and falls; for the smallest radius it turns almost at once."}}
 ax = plt.subplots(figsize=(6.4, 4.8))[1]
 for R, colour in zip(radii, ("#e69f00", "#009e73", "#0072b2"), strict=True):
     n, measured = curves[R]
@@ -87,14 +87,6 @@ ax.legend(loc="upper left", fontsize=9, ncols=2)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-22-window: Log-log curves for three radii against the number of tokens. For the two larger radii the
-# constant rises with slope one half, then faster, passes a triangle close to the upper bound, peaks soon after it and
-# falls; for the smallest radius it turns almost at once. -->
-# *Two clusters under $A = -I$, $V = I$, so $\gamma = 1$. Thick: the local constant, exact to {term}`rounding`. Dotted:
-# the lower bound; dashed: the tighter upper bound on the ball. For $R = 2$ and 3 the curve grows like $\sqrt n$, then
-# faster, up to about the promised length (triangle), near which it is closest to the upper bound. It peaks soon after
-# and then falls like $1/\sqrt n$ towards 1: among too many tokens the lone one gets too little weight.*
-#
 # ## The smallest case: two tokens, and a picture of twelve
 #
 # Take $A = -1$, $V = 1$ and the tokens $-R$ and $R$. Each attends mostly to the other, so moving the first moves the
@@ -109,7 +101,7 @@ p = 1 / (1 + math.exp(-s))  # what the second token pays to the first
 by_hand = J[1, 0].abs().item(), p * (1 + s * (1 - p))
 print(f"entry of the Jacobian {by_hand[0]:.6f}, by the lemma below {by_hand[1]:.6f}")
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-22-clusters", "caption": "Twelve tokens in two clusters ($R = 1.5$) and the displacement that the Jacobian stretches most. Almost only the lone token moves (left), and the outputs of all others follow it (right): eleven equal moves of {glue:text}`page-22-each:.2f` add up to $\\sqrt{11}$ times that, {glue:text}`page-22-eleven:.2f`, nearly the whole move of the outputs."}, "image": {"alt": "Two panels. Left: one token on one side, eleven on one spot of the other side, and an arrow at the lone token. Right: the outputs; the eleven move together along the arrow."}}
 twelve = Attention.from_matrices(A, eye)
 x = tight_input(A, 12, 1.5)
 J = AttentionJacobian(twelve, x).dense()
@@ -123,13 +115,6 @@ figures.objects.clusters(x, moves[0], (twelve(x), moves[1]))
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-22-clusters: Two panels. Left: one token on one side, eleven on one spot of the other side, and an
-# arrow at the lone token. Right: the outputs; the eleven move together along the arrow. -->
-# *Twelve tokens in two clusters ($R = 1.5$) and the displacement that the Jacobian stretches most. Almost only the lone
-# token moves (left), and the outputs of all others follow it (right): eleven equal moves of
-# {glue:text}`page-22-each:.2f` add up to $\sqrt{11}$ times that, {glue:text}`page-22-eleven:.2f`, nearly the whole
-# move of the outputs.*
-#
 # Here the local constant is {glue:text}`page-22-twelve:.2f`, and the lower bound of Proposition 3.4 is
 # {glue:text}`page-22-twelve-bound:.2f`.
 #
@@ -356,16 +341,11 @@ names |= {"/ predicted": "the same length / that of our theorem"}
 names |= {"constant / promise": "constant / ½√(n − 1) at the promised length"}
 figures.table(stops, names=names)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-22-growth-ends", "caption": "The heads of MiniLM with the shortest promised lengths $1 + e^{2\\gamma R^2}$ (triangles). Growth goes on past them, by less than a factor of three, and then turns (stars)."}, "image": {"alt": "Log-log curves of six heads against the number of tokens. Each rises, passes a triangle where its promised length ends, turns at a star soon after, and falls."}}
 figures.two_clusters.growth_ends(growth)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-22-growth-ends: Log-log curves of six heads against the number of tokens. Each rises, passes a
-# triangle where its promised length ends, turns at a star soon after, and falls. -->
-# *The heads of MiniLM with the shortest promised lengths $1 + e^{2\gamma R^2}$ (triangles). Growth goes on past them,
-# by less than a factor of three, and then turns (stars).*
-#
 # In the heads with the shortest promised lengths growth ends sooner than the theorem says of the lower bound: while $s$
 # is small, the Jacobian has other entries as large as those that the bound counts. Heads with longer promised lengths
 # agree with it. For every head of MiniLM at 512 tokens the logarithm of Theorem 3.3 is far below that of the mean-field

@@ -70,7 +70,7 @@ for R in np.linspace(0.4, 6, 29):
     best.append(one)
 best = pd.DataFrame(best)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-23-both-sides", "caption": "$A = -1$, $V = 1$: the constant at the best measure of two points, between its bounds. The published upper bound (as we reconstruct it) has twice the exponent; on this scale ours can hardly be told from the measured constant."}, "image": {"alt": "Logarithm of the constant against the radius. The published upper bound rises twice as fast as the other three curves, which nearly coincide: our upper bound, the constant measured at two points, and the published lower bound."}}
 ax = figures.panels(1, width=6.4, height=4)[0]
 ax.plot(best.R, best.published, color="#d55e00")
 ax.plot(best.R, best.tighter, color="#e69f00")
@@ -88,12 +88,6 @@ ax.set(xlabel="radius R", ylabel="natural logarithm of the constant", ylim=(-4, 
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-23-both-sides: Logarithm of the constant against the radius. The published upper bound rises twice as
-# fast as the other three curves, which nearly coincide: our upper bound, the constant measured at two points, and the
-# published lower bound. -->
-# *$A = -1$, $V = 1$: the constant at the best measure of two points, between its bounds. The published upper bound
-# (as we reconstruct it) has twice the exponent; on this scale ours can hardly be told from the measured constant.*
-#
 # ## The smallest case: two points on a line
 #
 # Take $A = -1$, $V = 1$, $R = 2$: a light point at $-R$, of weight $p = e^{-8}$, and a heavy one at $R$. Each point
@@ -281,7 +275,7 @@ for name, A in matrices.items():
 dirac = pd.DataFrame(rows)
 far = dirac[dirac.s > 2.9]
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-23-two-points", "caption": "Measured constant over $\\frac s2 e^s$, with the paper's weight (blue) and a third of it (purple); one marker for each of six matrices, which coincide for large $s$. Every point is above 1, so no $\\theta$ is needed. The closed form (line) has only one entry of the Jacobian; for large $s$ that is nearly the whole constant."}, "image": {"alt": "Measured constant divided by the lower bound against s, for six matrices. All points lie above one: with the paper's weight they fall onto one curve that tends to one, with a third of that weight they tend to 1.3."}}
 ax = figures.panels(1, width=6.4, height=3.6)[0]
 for share, colour, name in ((1, "#0072b2", "weight p"), (1 / 3, "#cc79a7", "weight p / 3")):
     for (_, one), marker in zip(dirac.groupby("A"), "osD^v+", strict=True):
@@ -295,13 +289,6 @@ ax.set_xticks([1, 10, 100], [1, 10, 100])
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-23-two-points: Measured constant divided by the lower bound against s, for six
-# matrices. All points lie above one: with the paper's weight they fall onto one curve that tends to one, with a third
-# of that weight they tend to 1.3. -->
-# *Measured constant over $\frac s2 e^s$, with the paper's weight (blue) and a third of it (purple); one marker for each
-# of six matrices, which coincide for large $s$. Every point is above 1, so no $\theta$ is needed. The closed form
-# (line) has only one entry of the Jacobian; for large $s$ that is nearly the whole constant.*
-#
 # ## At the radii of a real layer
 #
 # We take MiniLM's heads as the theorems do, without biases, with the norm of the longest token of a {term}`window` as

@@ -81,7 +81,7 @@ for case in range(inputs):
 found = pd.DataFrame(found)
 found["followers"] = (found.limit**2).round().astype(int)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-24-limit", "caption": "Random inputs of one length, one for each largest number of followers that occurred. Left: with growing tokens the constant rises, as a rule far beyond the root of that number, and settles there (dotted). Right, same colours: the approach is exponential, at about the rate of the smallest gap between {term}`logits <logit>` or faster."}, "image": {"alt": "Left, the local constants of several random inputs against the factor on their tokens: they rise, come down, and end on horizontal lines. Right, on a logarithmic axis, their distance from those lines falls along a straight dashed line or below it."}}
 left, right = figures.panels(2, width=4.3, height=3.8)
 shown = {found.followers[case]: case for case in range(6, inputs, 7)}  # n = 8
 wide = torch.logspace(-1, 2, 90).double()
@@ -102,13 +102,6 @@ right.legend()
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-24-limit: Left, the local constants of several random inputs against the factor on their tokens: they
-# rise, come down, and end on horizontal lines. Right, on a logarithmic axis, their distance from those lines falls
-# along a straight dashed line or below it. -->
-# *Random inputs of one length, one for each largest number of followers that occurred. Left: with growing tokens the
-# constant rises, as a rule far beyond the root of that number, and settles there (dotted). Right, same colours: the
-# approach is exponential, at about the rate of the smallest gap between {term}`logits <logit>` or faster.*
-#
 # ## Two tokens on a line
 #
 # Take the tokens 1 and 2 and $A = V = 1$: both choose the token 2. The smallest gap between logits is $1$, and the
@@ -133,17 +126,12 @@ names = {"R": "factor R on the tokens", "norm": "local constant", "beyond": "dis
 names |= {"allowed": "explicit bound on it"}
 figures.table(by_hand, names=names)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-24-who", "caption": "Who chooses whom, at one of the random inputs scaled by 30. Each token attends to one only. The token with the most arcs sets the limit: move it, and all its followers move along."}, "image": {"alt": "Eight tokens on a line and arcs between them. Each token has one arc, to the token that it chooses, and several arcs end at one token."}}
 f, x, _ = kept[found[found.index % 7 == 6].followers.idxmax()]  # eight tokens
 figures.objects.who_chooses(f.probabilities(30 * x)[0])
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-24-who: Eight tokens on a line and arcs between them. Each token has one arc, to the token that it
-# chooses, and several arcs end at one token. -->
-# *Who chooses whom, at one of the random inputs scaled by 30. Each token attends to one only. The token with the most
-# arcs sets the limit: move it, and all its followers move along.*
-#
 # ## The statements
 #
 # {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
@@ -266,7 +254,7 @@ real = pd.DataFrame(rows, columns=["layer", "factor", "constant", "limit", "larg
 at_one = real[np.isclose(real.factor, 1)].drop(columns="factor")
 at_one["on the way"] = real.groupby("layer").constant.max().to_numpy()
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-24-real", "caption": "Left: how many followers the most chosen of 32 Gaussian tokens has; the number falls as the width grows. Right: layers on real text, all heads with their biases and output matrices, tokens scaled by a factor; the vertical line is the real radius, dotted lines are the limits."}, "image": {"alt": "Left, histograms of the largest number of followers for random tokens of three widths. Right, three layers of MiniLM, the local constant against a factor on real tokens: it rises by orders of magnitude beyond the real radius and comes down to a dotted line."}}
 left, right = figures.panels(2, width=4.3, height=3.6)
 colours = "#0072b2", "#e69f00", "#009e73"
 for (d, counts), colour in zip(followers.items(), colours, strict=True):
@@ -283,14 +271,6 @@ right.set(xlabel="factor on real tokens", title=f"{model_name}: local constant")
 right.set_ylim(top=2e5)
 right.legend(ncols=3, fontsize=9)
 plt.show()
-
-# %% [markdown]
-# <!-- figure fig-24-real: Left, histograms of the largest number of followers for random tokens of three widths. Right,
-# three layers of MiniLM, the local constant against a factor on real tokens: it rises by orders of magnitude beyond
-# the real radius and comes down to a dotted line. -->
-# *Left: how many followers the most chosen of 32 Gaussian tokens has; the number falls as the width grows. Right:
-# layers on real text, all heads with their biases and output matrices, tokens scaled by a factor; the vertical line is
-# the real radius, dotted lines are the limits.*
 
 # %% tags=["hide-input"]
 sparse = pd.DataFrame(sparse, columns=["layer", "no weight over 0.9", "tokens for 9/10"])

@@ -52,7 +52,7 @@ generic_curve = constant(f, torch.stack([R * generic for R in sizes]), method="d
 plateau = bounds.large_radius_limit(f, generic).item()
 upper = np.array([bounds.general_upper_sharp(eye, eye, tokens, R) for R in sizes])
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-25-radius", "caption": "The local constant of five tokens scaled to radius $R$. With the first token at 0 it grows like $R^2$ without end. A first token at $\\delta R u$ follows the same line until $R \\approx 1/\\sqrt\\delta$; then it chooses one side, and the constant falls to a plateau, as at a random input. The dashed line is the upper {term}`bound` on the whole ball, {prf:ref}`general-sharp`."}, "image": {"alt": "Log-log curves of the local constant against the radius. One rises without end, below a dashed upper bound; others follow it and fall back to a plateau, sooner the farther the first token was moved."}}
 ax = plt.subplots(figsize=(6.4, 4.6))[1]
 ax.plot(sizes, upper, color="#d55e00", lw=1.4, ls="--", label="upper bound on the ball, ours")
 ax.plot(sizes, curves[0], color="#0072b2", lw=2.4, label="first token at 0")
@@ -68,13 +68,6 @@ ax.legend(loc="upper left", fontsize=9, ncols=2)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-25-radius: Log-log curves of the local constant against the radius. One rises without end, below a
-# dashed upper bound; others follow it and fall back to a plateau, sooner the farther the first token was moved. -->
-# *The local constant of five tokens scaled to radius $R$. With the first token at 0 it grows like $R^2$ without end. A
-# first token at $\delta R u$ follows the same line until $R \approx 1/\sqrt\delta$; then it chooses one side, and the
-# constant falls to a plateau, as at a random input. The dashed line is the upper {term}`bound` on the whole ball,
-# {prf:ref}`general-sharp`.*
-#
 # ## Three tokens on a line
 #
 # With $d = 1$ the {term}`Jacobian` is three by three. At $R = 4$ the entry of the first token is
@@ -92,7 +85,7 @@ rows_of = pd.DataFrame(J.numpy().round(5) + 0.0, columns=["x₁ = 0", "x₂ = 4"
 rows_of.insert(0, "output of", ["x₁ = 0", "x₂ = 4", "x₃ = −4"])
 figures.table(rows_of, bold=[True, False, False])
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-25-three", "caption": "Three tokens of norm 0, $R$ and $R$ with $R = 2$. The middle one attends to both sides equally; a small push makes it prefer one side, and its output moves by a multiple of the push that grows like $R^2$."}, "image": {"alt": "Two panels. Left, three tokens on a slanted line, the middle one with equal arrows to the two outer ones; it is pushed a little along the line. Right, its output moves much farther along the line, the other two outputs hardly."}}
 small = quadratic_input(3, 2, u)
 push = torch.zeros_like(small)
 push[0] = 0.25 * u
@@ -100,12 +93,6 @@ figures.objects.tokens_and_attention(small, f, moved=small + push)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-25-three: Two panels. Left, three tokens on a slanted line, the middle one with equal arrows to the
-# two outer ones; it is pushed a little along the line. Right, its output moves much farther along the line, the other
-# two outputs hardly. -->
-# *Three tokens of norm 0, $R$ and $R$ with $R = 2$. The middle one attends to both sides equally; a small push makes it
-# prefer one side, and its output moves by a multiple of the push that grows like $R^2$.*
-#
 # ## The statement
 #
 # {bdg-warning}`reconstructed` {ref}`what is this? <badges>`

@@ -84,7 +84,7 @@ for key, value in {"nearest": beyond.min(), "farthest": beyond.max(), "least_los
     glue(key, float(value), display=False)
 glue("heads_summed", model.heads, display=False)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-26-real-layers", "caption": "MiniLM without a {term}`mask`, one {term}`window` of text. Each bar adds up what the heads contribute to Lemma 3.8. The layer itself (blue dot) is less than twice as rough as its roughest head (cross): in these layers the constants of the heads hardly add up."}, "image": {"alt": "One stacked bar for each of six layers, the sum of twelve heads. The constant of the layer is a small part of each bar, close to the constant of its roughest head; the finer bound is about half of the bar."}}
 ax = figures.panels(1, width=6.6, height=4.4)[0]
 rows = real[~real.masked]
 heads = torch.stack([shares[False, i].sort(descending=True).values for i in rows.layer])
@@ -99,13 +99,6 @@ ax.legend(*shown, loc="upper left", ncols=2, fontsize=9)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-26-real-layers: One stacked bar for each of six layers, the sum of twelve heads. The constant of the
-# layer is a small part of each bar, close to the constant of its roughest head; the finer bound is about half of the
-# bar. -->
-# *MiniLM without a {term}`mask`, one {term}`window` of text. Each bar adds up what the heads contribute to Lemma 3.8.
-# The layer itself (blue dot) is less than twice as rough as its roughest head (cross): in these layers the constants of
-# the heads hardly add up.*
-#
 # ## The smallest case: two heads that differ by a rotation
 #
 # Two heads in the plane have the same queries, keys and values. The first writes its output as it is, the second
@@ -247,7 +240,7 @@ for sharing, rows in random_layers.groupby("heads"):
 fits = [(*key, fit.exponent, f"{fit.low:.2f} to {fit.high:.2f}") for key, fit in slopes.items()]
 fits = pd.DataFrame(fits, columns=["sharing", "bound", "exponent", "interval"])
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-26-random-heads", "caption": "How much the bounds lose with random heads (medians, log-log). From two heads on the finer bound loses less, and its loss grows more slowly."}, "image": {"alt": "Bound over constant against the number of random heads, log-log. All four curves rise from one head to 32; Lemma 3.8 rises about like the square root of the number of heads or faster, the finer bound more slowly."}}
 ax = figures.panels(1, width=6.4, height=4.2)[0]
 for sharing, colour in (("k = 32 / H", "#d55e00"), ("k = 4", "#e69f00")):
     for name, style in (("Lemma 3.8", "s-"), ("ours", "D--")):
@@ -260,13 +253,6 @@ ax.set_yticks([1, 2, 5, 10, 20], [1, 2, 5, 10, 20])
 ax.minorticks_off()
 ax.legend(fontsize=9)
 plt.show()
-
-# %% [markdown]
-# <!-- figure fig-26-random-heads: Bound over constant against the number of random heads, log-log. All four curves
-# rise from one head to 32; Lemma 3.8 rises about like the square root of the number of heads or faster, the finer bound
-# more slowly. -->
-# *How much the bounds lose with random heads (medians, log-log). From two heads on the finer bound loses less, and its
-# loss grows more slowly.*
 
 # %% tags=["hide-input"]
 figures.table(fits, {"sharing": "width of a head", "bound": "bound", "exponent": "loss grows like H to the",

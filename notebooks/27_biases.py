@@ -64,7 +64,7 @@ for layer in range(model.layers):
         heads.append((layer, h, *sizes, lip, upper))
 last_head, last_tokens = head, x[:8]  # for the power iteration
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-27-query-bias", "caption": "Every head of MiniLM, one {term}`window` of text. Relative to the slope in the {term}`bound` (squares) the query bias is small; relative to the slope that the window's tokens give (dots) it is not, least of all in the first layer."}, "image": {"alt": "For each head of six layers, the query bias relative to two slopes, on a logarithmic axis. Relative to the largest possible slope it is between about one and ten per cent; relative to the typical slope of real tokens it is several times larger, close to one for some heads of the first layer."}}
 names = ["layer", "head", "A R", "c", "typical", "lip", "upper"]
 heads = pd.DataFrame(heads, columns=names)
 heads["share"], heads["of typical"] = heads.c / heads["A R"], heads.c / heads.typical
@@ -85,12 +85,6 @@ ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-27-query-bias: For each head of six layers, the query bias relative to two slopes, on a logarithmic
-# axis. Relative to the largest possible slope it is between about one and ten per cent; relative to the typical slope
-# of real tokens it is several times larger, close to one for some heads of the first layer. -->
-# *Every head of MiniLM, one {term}`window` of text. Relative to the slope in the {term}`bound` (squares) the query bias
-# is small; relative to the slope that the window's tokens give (dots) it is not, least of all in the first layer.*
-#
 # ## The smallest case: a bias orthogonal to the tokens
 #
 # Let $A = 0$, two tokens $\pm e_1$, and $c = s\,e_2$, orthogonal to both. The {term}`attention` stays uniform whatever
@@ -249,7 +243,7 @@ stops = pd.DataFrame(stops, columns=["scale", "rule", "products", "error"])
 figures.table(stops, {"scale": "J times", "rule": "rule", "products": "products", "error": "error of the norm"},
               digits=2, bold=stops.error > 1e-2)  # fmt: skip
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-27-power-iteration", "caption": "Power iteration on the last head at a few tokens: both errors stay below what theory allows and fall at least as fast."}, "image": {"alt": "Relative errors of the vector and of mu against the number of products, with the theoretical bounds as dashed lines. Both errors fall along straight lines on a logarithmic axis and stay below their bounds."}}
 top, u, history = torch.linalg.svd(J)[2][0], start, []
 for _ in range(16):
     v = J.T @ (J @ u)
@@ -274,12 +268,6 @@ ax.legend(ncols=2, fontsize=9)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-27-power-iteration: Relative errors of the vector and of mu against the number of products, with the
-# theoretical bounds as dashed lines. Both errors fall along straight lines on a logarithmic axis and stay below their
-# bounds. -->
-# *Power iteration on the last head at a few tokens: both errors stay below what theory allows and fall at least as
-# fast.*
-#
 # *When is it fooled?* When the start nearly misses the top singular vector. We take forty singular values: 1, then
 # $1 - g$ for a gap $g$, the rest evenly below $\frac12$. (One token with this $V$ is an attention map with this
 # Jacobian.) The start is Gaussian, or Gaussian with its part along the top vector scaled down. The iteration runs until

@@ -53,7 +53,7 @@ def ring_distance(r, s, apart):
     return np.where(arc <= 0, straight, around), straight
 
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-28-slit-ring", "caption": "Left: the ring, coloured by the angle; the slit is on the left. Two points across it are near each other (orange), but within the ring the way is long (black). Right: the difference of their angles over their distance grows without limit towards the slit, although no local constant exceeds one; over the length of the path it does not."}, "image": {"alt": "Left, a ring with a slit, coloured by angle; a short line joins two points across the slit, a long curve joins them inside the ring. Right, the difference of angles over distance grows without limit towards the slit, over path length it stays below one."}}
 left, right = figures.panels(2, width=4.2, height=3.6)
 angle, radius = np.meshgrid(np.linspace(-3.1, 3.1, 200), np.linspace(1, 2, 20))
 mesh = radius * np.cos(angle), radius * np.sin(angle)
@@ -79,13 +79,6 @@ right.legend()
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-28-slit-ring: Left, a ring with a slit, coloured by angle; a short line joins two points across the
-# slit, a long curve joins them inside the ring. Right, the difference of angles over distance grows without limit
-# towards the slit, over path length it stays below one. -->
-# *Left: the ring, coloured by the angle; the slit is on the left. Two points across it are near each other (orange),
-# but within the ring the way is long (black). Right: the difference of their angles over their distance grows without
-# limit towards the slit, although no local constant exceeds one; over the length of the path it does not.*
-#
 # ## The smallest case: two points across a slit
 #
 # Take the ring $1 < \abs z < 2$ of the plane, slit along the negative axis, and let $\varphi(z)$ be the angle of $z$,
@@ -253,7 +246,7 @@ facts = [(name, len(values), kind, float(np.abs(values).max())) for name, (value
 facts = pd.DataFrame(facts, columns=["fact", "cases", "kind", "worst"])
 figures.table(facts, {"fact": "fact", "cases": "cases", "kind": "what is measured", "worst": "largest"})
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-28-geodesic", "caption": "A geodesic of measures: a ring becomes a cross, at times $0, \\frac14, \\frac12, \\frac34, 1$. Every point moves straight to its partner."}, "image": {"alt": "Five clouds of points from left to right: a ring that turns step by step into a cross."}}
 turn = np.linspace(0, 2 * np.pi, 121)[:-1]
 ring = np.stack([np.cos(turn), np.sin(turn)], 1)
 arm = np.linspace(-1.4, 1.4, 30)
@@ -268,11 +261,6 @@ ax.axis("off")
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-28-geodesic: Five clouds of points from left to right: a ring that turns step by step into a cross.
-# -->
-# *A geodesic of measures: a ring becomes a cross, at times $0, \frac14, \frac12, \frac34, 1$. Every point moves
-# straight to its partner.*
-#
 # ## Measured: local and global constants
 #
 # *On a convex set.* {term}`Attention <attention>` of two {term}`tokens <token>` on a line, with $V = 1$ and five

@@ -48,20 +48,13 @@ glue("fewest", int(table.groupby(keys).cases.sum().min()), display=False)
 glue("total", int(table.cases.sum()), display=False)
 glue("minutes", round(birth["seconds"] / 60), display=False)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-29-worst-ratios", "caption": "The worst of thousands of inputs against each upper bound. At 1 a bound is attained, beyond 1 it would be refuted. Over all inputs (circles) most bounds are attained; where the {term}`logits <logit>` are not small (diamonds) several have much to spare."}, "image": {"alt": "One row for each upper bound, with the largest ratio of measured constant to bound, over all inputs and over inputs with large logits. No point lies beyond one; many bounds touch one over all inputs, fewer over inputs with large logits."}}
 titles = bound_titles()
 worst["title"] = [titles[name] for name in worst.index]
 figures.verified.worst_cases(table)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-29-worst-ratios: One row for each upper bound, with the largest ratio of measured constant to bound,
-# over all inputs and over inputs with large logits. No point lies beyond one; many bounds touch one over all inputs,
-# fewer over inputs with large logits. -->
-# *The worst of thousands of inputs against each upper bound. At 1 a bound is attained, beyond 1 it would be refuted.
-# Over all inputs (circles) most bounds are attained; where the {term}`logits <logit>` are not small (diamonds) several
-# have much to spare.*
-#
 # ## What was attacked, and how
 #
 # What is measured is the {term}`spectral norm` of the dense {term}`Jacobian` in float64, by full decomposition

@@ -56,7 +56,7 @@ cesaro = local_lipschitz(Attention.from_matrices(0 * eye, eye, masked=True), nor
 glue("lowest", float(spread.loc[4.0, 0.05]), display=False)
 glue("highest", float(spread.loc[4.0, 0.95]), display=False)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-31-smooth-or-rough", "caption": "The same random tokens (eight in four dimensions, $V = I$, $A$ random) with and without the mask. For small tokens the map averages over the past, and the mask makes it rougher by the same factor as at $A = 0$ (dashed). For large ones the ratio can go either way, further down than up."}, "image": {"alt": "Masked over unmasked constant against the radius, log-log. At small radii all inputs have the same ratio, about 1.4; from radius one on the median is close to one and the band widens in both directions, further down than up."}}
 ax = figures.panels(1, width=6.4, height=4)[0]
 ax.fill_between(spread.index, spread[0.05], spread[0.95], color="#0072b2", alpha=0.3)
 ax.plot(spread.index, spread[0.5], "o-", color="#0072b2", label="median; band: 5 to 95 % of the inputs")
@@ -69,13 +69,6 @@ ax.legend(loc="lower left")
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-31-smooth-or-rough: Masked over unmasked constant against the radius, log-log. At small radii all
-# inputs have the same ratio, about 1.4; from radius one on the median is close to one and the band widens in both
-# directions, further down than up. -->
-# *The same random tokens (eight in four dimensions, $V = I$, $A$ random) with and without the mask. For small tokens
-# the map averages over the past, and the mask makes it rougher by the same factor as at $A = 0$ (dashed). For large
-# ones the ratio can go either way, further down than up.*
-#
 # ## The smallest case: two tokens
 #
 # The first token sees only itself, so its output is $V x_1$ and its row of blocks is $(V, 0)$. The second token sees
@@ -201,7 +194,7 @@ names = {"n": "tokens n", "masked": "masked", "unmasked": "unmasked", "masked / 
          "over Thm 4.3": "masked over Theorem 4.3"}  # fmt: skip
 figures.table(tight, names)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-31-two-clusters", "caption": "At the two clusters ($R = 2$) the masked constant follows $\\sqrt n$ at first and then grows faster; the unmasked one grows faster from the start, from below $\\sqrt n$ to above it."}, "image": {"alt": "Constant against the number of tokens at the two clusters, log-log. The masked curve follows the square root of n and ends a little above it; the unmasked one starts below it and ends further above."}}
 ax = figures.panels(1, width=6, height=3.8)[0]
 ax.plot(tight.n, tight.unmasked, "s-", color="#e69f00", label="unmasked")
 ax.plot(tight.n, tight.masked, "o-", color="#0072b2", label="masked")
@@ -214,12 +207,6 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-31-two-clusters: Constant against the number of tokens at the two clusters, log-log. The masked
-# curve follows the square root of n and ends a little above it; the unmasked one starts below it and ends further
-# above. -->
-# *At the two clusters ($R = 2$) the masked constant follows $\sqrt n$ at first and then grows faster; the
-# unmasked one grows faster from the start, from below $\sqrt n$ to above it.*
-#
 # ## Measured: large radius
 #
 # We take random tokens, and tokens of which two nearly tie, at seven radii. The measured constant is compared with

@@ -65,7 +65,7 @@ still = Attention.from_matrices(torch.zeros(1, 1), torch.eye(1), masked=True)
 still = still.to(dtype=torch.float64)
 by_solver = {n: local_lipschitz(still, normal(n, 1)).value.item() for n in lengths}
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-32-averages", "caption": "Averages over the past, the masked map with $A = 0$. Left: in $d_2$ the constant tends to 2 (Hardy's inequality), slowly, so a bound for all $n$ must be at least 2 here. Right: in $d_p$ it tends to $p/(p - 1)$ for $p > 1$, and at $p = 1$ it grows like $\\log n$ without end."}, "image": {"alt": "Two panels against the number of tokens. Left, the constant of averaging over the past rises from 1 to about 1.77 and stays below the line at 2. Right, the same for four orders p: for p above one the curves stay below dashed limits, for p equal to one the curve keeps rising."}}
 ax, right = figures.panels(2, width=4.5, height=3.8)
 ax.plot(averages.index, averages.norm, "o-", color="#0072b2", label="measured")
 ax.axhline(2, color="#009e73", lw=1, ls="--", label="corrected bound at $t = 0$: 2")
@@ -88,13 +88,6 @@ for one in (ax, right):
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-32-averages: Two panels against the number of tokens. Left, the constant of averaging over the past
-# rises from 1 to about 1.77 and stays below the line at 2. Right, the same for four orders p: for p above one the
-# curves stay below dashed limits, for p equal to one the curve keeps rising. -->
-# *Averages over the past, the masked map with $A = 0$. Left: in $d_2$ the constant tends to 2 (Hardy's inequality),
-# slowly, so a bound for all $n$ must be at least 2 here. Right: in $d_p$ it tends to $p/(p - 1)$ for $p > 1$, and at $p
-# = 1$ it grows like $\log n$ without end.*
-#
 # ## The smallest case: two tokens, no logits
 #
 # Put $A = 0$ and $V = 1$. The first token stays, the second becomes the average of both. The reconstructed bound is
@@ -367,7 +360,7 @@ glue("nearest", float(np.floor(100 * (curve.lower / curve.ours).min()) / 100), d
 names = {name: name for name in names} | {"t": "logit range t"}
 figures.table(clusters, names, digits={"t": 2}, bold=clusters["measured / reconstructed"] > 1)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-32-both-forms", "caption": "All in $d_2$. In the orange range the reconstructed form fails at two clusters; right of the grey strip it is above the corrected bound, so it holds; in the strip it is open (the largest value found beyond the orange range is {glue:text}`beyond:.2f` of it). Dots: ascents with six tokens; dash-dotted: the older form. The corrected bound is at most {glue:text}`apart:.2f` times the lower bound."}, "image": {"alt": "Constants in the distance d_2 over the corrected bound, against the logit range, log-log. The lower bound and the two clusters stay between one half and one, ascents with six tokens fall far below. The reconstructed form begins below them, in a shaded range, crosses a narrow grey strip and leaves the plot upwards, as the older form does."}}
 fig, ax = plt.subplots(figsize=(6.4, 4))
 t, one = curve.t, curve.ours
 ax.axhline(1, color="#009e73", label="corrected bound")
@@ -387,15 +380,6 @@ ax.set_yticks([0.03, 0.1, 0.3, 1, 3, 10], ["0.03", "0.1", "0.3", "1", "3", "10"]
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-32-both-forms: Constants in the distance d_2 over the corrected bound, against the logit range,
-# log-log. The lower bound and the two clusters stay between one half and one, ascents with six tokens fall far below.
-# The reconstructed form begins below them, in a shaded range, crosses a narrow grey strip and leaves the plot upwards,
-# as the older form does. -->
-# *All in $d_2$. In the orange range the reconstructed form fails at two clusters; right of the grey strip it is above
-# the corrected bound, so it holds; in the strip it is open (the largest value found beyond the orange range is
-# {glue:text}`beyond:.2f` of it). Dots: ascents with six tokens; dash-dotted: the older form. The corrected bound is at
-# most {glue:text}`apart:.2f` times the lower bound.*
-#
 # So the largest constant in $d_2$ of all heads with the same norms is known within that factor, for $t$ from
 # {glue:text}`curve_from:g` to {glue:text}`curve_to:g`. It shows what the mask costs: at $t = 3$ two clusters approach
 # {glue:text}`masked_three:.0f` with it, in $d_2$, and without it no measure can exceed {glue:text}`free_three:.0f`

@@ -46,22 +46,11 @@ rates = layer_growth.rates(table)
 first_texts = table.groupby("map").corpus.first()
 on_first = rates[rates.corpus == rates["map"].map(first_texts)]
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-41-atlas", "caption": "Slope of the constant against the number of tokens in log-log axes, layer by layer from the first (left) to the last of each model, on Alice (DINOv2: a picture, ALBERT: chemical reactions). Full dots: trained, with 95 % intervals over windows. Triangles: the same tokens in random order. Squares: random weights. Dashed, 1/4; dotted, 1/2. Neither line describes the dots. Most of the growth comes with training. The order of the tokens moves half of the slopes by less than {glue:text}`growth-order:.3f` in either direction; those of ALBERT it moves by {glue:text}`growth-order-albert:.2f` in the median."}, "image": {"alt": "One mark for each attention layer, in columns by model, at the height of its slope. Full dots of the trained models are scattered from zero to above one half; triangles of shuffled text lie on or next to most of them, and far below those of ALBERT; hollow squares of random weights lie in a row close to zero."}}
 drawn = figures.points(figures.atlas.slopes(on_first, claimed_exponent))
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-41-atlas: One mark for each attention layer, in columns by model, at the height of its slope. Full
-# dots of the trained models are scattered from zero to above one half; triangles of shuffled text lie on or next to
-# most of them, and far below those of ALBERT; hollow squares of random weights lie in a row close to zero. -->
-# *Slope of the constant against the number of tokens in log-log axes, layer by layer from the first (left) to the last
-# of each model, on Alice (DINOv2: a picture,
-# ALBERT: chemical reactions). Full dots: trained, with 95 % intervals over windows.
-# Triangles: the same tokens in random order. Squares: random weights. Dashed, 1/4; dotted, 1/2. Neither line describes
-# the dots. Most of the growth comes with training. The order of the tokens moves half of the slopes by less than
-# {glue:text}`growth-order:.3f` in either direction; those of ALBERT it moves by {glue:text}`growth-order-albert:.2f` in
-# the median.*
-#
 # ## Two tokens
 #
 # Two tokens make the {term}`Jacobian` small enough to write out by automatic differentiation. The constant is its
@@ -124,32 +113,18 @@ figures.table(design.reset_index(), names=headings)
 # with. So windows are independent draws of one text, and the intervals say how well a slope is known *for that text*.
 # They hold one at a time: of {glue:text}`growth-layers:.0f` intervals some {glue:text}`growth-miss:.0f` should miss.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-41-growth", "caption": "The constant of each layer over that of its shortest windows, means over the windows of a length; from the first layer (dark) to the last (light). Black lines: $n^{1/4}$ and $\\sqrt n$. MiniLM is drawn without a {term}`mask`; the next figure has it with one. The layers of one model fan out, and many curves bend: neither one rate nor one shape fits a model."}, "image": {"alt": "Six log-log panels, one for each model, with a curve for each layer from dark to light against the number of tokens. Curves fan out between flat and steeper than the square root. MiniLM's first layer jumps beyond 128 tokens; several curves of gpt2-mini flatten at the longest windows, most of ALBERT's fall."}}
 panels = ["MiniLM", "gpt2-mini", "stories260K", "SmolLM2", "DINOv2", "ALBERT"]
 figures.atlas.growth(table[table["map"].isin(panels)], first_texts)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-41-growth: Six log-log panels, one for each model, with a curve for each layer from dark to light
-# against the number of tokens. Curves fan out between flat and steeper than the square root. MiniLM's first layer
-# jumps beyond 128 tokens; several curves of gpt2-mini flatten at the longest windows, most of ALBERT's fall. -->
-# *The constant of each layer over that of its shortest windows, means over the windows of a length; from the first
-# layer (dark) to the last (light). Black lines: $n^{1/4}$ and $\sqrt n$. MiniLM is drawn without a {term}`mask`; the
-# next figure has it with one. The layers of one model fan out, and many curves bend: neither one rate nor one shape
-# fits a model.*
-#
 # Choose a model and a layer:
 
-# %%
+# %% mystnb={"figure": {"name": "fig-41-movable", "caption": "The constants of one layer, a dot for each window, and the line of the fitted slope; log-log axes, one scale for all. Windows of one length differ little beside what length does, so bends are no noise. Where this page is printed, it shows the first layer of MiniLM."}, "image": {"alt": "A dot for each window, the local Lipschitz constant against the number of tokens in log-log axes, and a line with the fitted slope, for one model and one layer at a time."}}
 figures.movable.growth(own[own.corpus == own["map"].map(first_texts)])
 
 # %% [markdown]
-# <!-- figure fig-41-movable: A dot for each window, the local Lipschitz constant against the number of tokens in
-# log-log axes, and a line with the fitted slope, for one model and one layer at a time. -->
-# *The constants of one layer, a dot for each window, and the line of the fitted slope; log-log axes, one scale for all.
-# Windows of one length differ little beside what length does, so bends are no noise. Where this page is printed, it
-# shows the first layer of MiniLM.*
-#
 # ## Is it $n^{1/4}$?
 
 # %% tags=["hide-input"]

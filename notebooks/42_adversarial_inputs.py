@@ -47,21 +47,11 @@ alone, layers = results.load("adversarial"), results.load("adversarial-layers")
 clusters = results.load("released-adversarial").query("model == 'gpt2, random'")
 windows = results.load("scaling-factor")
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-heads", "caption": "One head of a layer under {term}`attack`, the one with the largest constant at 97 tokens. Full blue dots: the head with its own value matrix. Hollow dots: with $V = I$. Squares: the whole layer, at the tokens of the head that is worst for it. Top and bottom left: the promised length of {doc}`22_tightness` is beyond all lengths, and the full dots lie on the law $\\norm V_2 \\sqrt N$, where $N$ tokens attend to the lone one. Bottom right: at the mean token norm of text the promised length of this head is short; below it full and hollow dots grow faster than $\\sqrt n$, and past it both fall."}, "image": {"alt": "Four log-log panels, the local constant against the number of tokens: one head each of MiniLM, a random GPT-2 and GPT-2, and MiniLM again at the smaller mean token norm of text. All marks lie below the two upper bounds; in three panels those of the head follow a line of slope one half, in the last they turn and fall."}}
 figures.adversarial.worst_heads(alone, layers)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-42-heads: Four log-log panels, the local constant against the number of tokens: one head each of
-# MiniLM, a random GPT-2 and GPT-2, and MiniLM again at the smaller mean token norm of text. All marks lie below the two
-# upper bounds; in three panels those of the head follow a line of slope one half, in the last they turn and fall. -->
-# *One head of a layer under {term}`attack`, the one with the largest constant at 97 tokens. Full blue dots: the head
-# with its own value matrix. Hollow dots: with $V = I$. Squares: the whole layer, at the tokens of the head that is
-# worst for it. Top and bottom left: the promised length of {doc}`22_tightness` is beyond all lengths, and the full dots
-# lie on the law $\norm V_2 \sqrt N$, where $N$ tokens attend to the lone one. Bottom right: at the mean
-# token norm of text the promised length of this head is short; below it full and hollow dots grow faster than
-# $\sqrt n$, and past it both fall.*
-#
 # ## Two inputs in the plane
 #
 # Take $A = -I$ and $V = I$. In *two clusters* all tokens of a group attend to one lone token. In a *fork* they divide
@@ -75,7 +65,7 @@ inputs = {"two clusters": tight_input(A, n, R), "fork": fork_input(A, V, n, R)[0
 for name, x in inputs.items():
     print(f"{name}: local constant {local_lipschitz(f, x, method='dense').value.item():.2f}")
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-fork", "caption": "The fork, and the displacement that the {term}`Jacobian` stretches most; {doc}`02_square_root` has two clusters. The prongs move in opposite directions, one towards the group and one away from it; attention tips from one to the other, and the outputs of the group move across."}, "image": {"alt": "Left, two prongs on one side and six tokens on one spot of the other side; the prongs move in opposite directions. Right, six outputs on one spot move together, across."}}
 x = inputs["fork"]
 J = AttentionJacobian(f, x).dense()
 v = torch.linalg.svd(J).Vh[0]
@@ -83,12 +73,6 @@ figures.objects.clusters(x, v.reshape(n, 2), (f(x), (J @ v).reshape(n, 2)))
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-42-fork: Left, two prongs on one side and six tokens on one spot of the other side; the prongs move in
-# opposite directions. Right, six outputs on one spot move together, across. -->
-# *The fork, and the displacement that the {term}`Jacobian` stretches most; {doc}`02_square_root` has two clusters. The
-# prongs move in opposite directions, one towards the group and one away from it; attention tips from
-# one to the other, and the outputs of the group move across.*
-#
 # ## The claim, and what makes it cheap to test
 #
 # {bdg-success}`text of the paper` {ref}`what is this? <badges>`
@@ -222,7 +206,7 @@ figures.table(lines.replace({"of": said}), names=shown, bold=lines.of == "upper"
 # layer are attacked, with both signs of $u$, and the largest constant counts, at each length anew, as for forks.
 # Controls are two clusters along random directions, and text.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-own", "caption": "Slope of the constant of whole layers; hollow: masked. Text is MiniLM's own, the same in both panels. One head followed: the worst at the longest input. Not run: one head at the norm of text; text for GPT-2. The others are the largest constant at each length anew. At forks {glue:text}`fork_law:.0f` of {glue:text}`fork_all:.0f` slopes, of layers at up to two radii, masked or not, are within 0.02 of that of $\\sqrt{n - 2}$, {glue:text}`own_law:.2f` (GPT-2 has the least); at two clusters most are below one half, dotted."}, "image": {"alt": "Three panels, MiniLM at two radii and GPT-2, of the slopes of all layers for five kinds of inputs; the last two panels lack one each. One head followed is scattered widely; two clusters lie mostly below one half, beside random clusters; all forks lie together just above one half; text lies lowest."}}
 own = results.load("adversarial-worst")
 rates = head_rates.own_slopes(own, layers)
 flat = power_law(*clusters[clusters.cut == "rows"][["length", "lipschitz"]].to_numpy().T)
@@ -248,16 +232,6 @@ for name, number in numbers.items():
     glue(name, float(number), display=False)
 figures.adversarial.own_worst(own, layers)
 plt.show()
-
-# %% [markdown]
-# <!-- figure fig-42-own: Three panels, MiniLM at two radii and GPT-2, of the slopes of all layers for five kinds of
-# inputs; the last two panels lack one each. One head followed is scattered widely; two clusters lie mostly
-# below one half, beside random clusters; all forks lie together just above one half; text lies lowest. -->
-# *Slope of the constant of whole layers; hollow: masked. Text is MiniLM's own, the same in both
-# panels. One head followed: the worst at the longest input. Not run: one head at the norm of text; text for GPT-2. The
-# others are the largest constant at each length anew. At forks {glue:text}`fork_law:.0f` of
-# {glue:text}`fork_all:.0f` slopes, of layers at up to two radii, masked or not, are within 0.02 of that of $\sqrt{n -
-# 2}$, {glue:text}`own_law:.2f` (GPT-2 has the least); at two clusters most are below one half, dotted.*
 
 # %% tags=["hide-input"]
 lines = rates[rates.kind.isin(["clusters", "random", "fork"]) & (rates.model != "gpt2")]
@@ -356,16 +330,11 @@ shown = {"model": "model", "radius": "radius", "n": "positions", "smallest": "sm
 shown |= {"share": "share of heads, 2γR²", "if gamma R^2": "share, if γR²"}
 figures.table(shares, names=shown)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-42-windows", "caption": "$2 \\gamma R^2$ of every head, darker is longer. The promised length is its exponential, so a head with 20 is promised $e^{20}$ tokens: for nearly every head, length is no protection against adversarial tokens."}, "image": {"alt": "Three grids by layer and head, shaded by twice gamma R squared: MiniLM on text, MiniLM at the largest radius of its LayerNorm, and GPT-2 at that of its own. Values on text are smallest."}}
 figures.adversarial.scaling_factors(windows)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-42-windows: Three grids by layer and head, shaded by twice gamma R squared: MiniLM on text, MiniLM
-# at the largest radius of its LayerNorm, and GPT-2 at that of its own. Values on text are smallest. -->
-# *$2 \gamma R^2$ of every head, darker is longer. The promised length is its exponential, so a head with 20 is promised
-# $e^{20}$ tokens: for nearly every head, length is no protection against adversarial tokens.*
-#
 # ::::{dropdown} Proof of the low-rank head
 # :::{prf:proof}
 # 1: $A K^\top w = K^\top B w = \lambda K^\top w$, and $u \ne 0$ because $Q u = \sqrt k\, \lambda w$. Conversely,

@@ -44,18 +44,11 @@ own = own[own.corpus == own["map"].map(own.groupby("map").corpus.first())]
 rates = layer_growth.rates(own, along=("attention_norm", "column"))
 error = (rates.attention_norm - rates.slope).abs()
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-slopes", "caption": "One mark for each trained layer: how fast the largest $\\norm P_2$ of its heads grows (across), and how fast its constant does (up). The line is no fit but equality, the band the error aimed at. In layers above the band something else adds to the growth; most of ALBERT lies below it: its constant grows less than $\\norm P_2$."}, "image": {"alt": "Scatter of the slope of the constant against the slope of the largest spectral norm of the attention matrices, one mark for each layer. Many marks lie near the diagonal; those of gpt2-mini and MiniLM's first layer lie far above it, most of ALBERT's well below."}}
 drawn = figures.points(figures.atlas.mechanism(rates, goal))
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-43-slopes: Scatter of the slope of the constant against the slope of the largest spectral norm of
-# the attention matrices, one mark for each layer. Many marks lie near the diagonal; those of gpt2-mini and MiniLM's
-# first layer lie far above it, most of ALBERT's well below. -->
-# *One mark for each trained layer: how fast the largest $\norm P_2$ of its heads grows (across), and how fast its
-# constant does (up). The line is no fit but equality, the band the error aimed at. In layers above the band something
-# else adds to the growth; most of ALBERT lies below it: its constant grows less than $\norm P_2$.*
-#
 # ## Everyone looks at one
 #
 # Let each of $n$ tokens give the share $s$ of its attention to the first one and divide the rest evenly. For $s = 0$
@@ -178,19 +171,10 @@ figures.table(summary, names=headings | {"within": f"error at most {goal}"}, dig
 # both slopes again on the same windows: *uniform* multiplies the queries by 0, *softer* by 1/2, *sharper* by 2; one
 # change deletes the most attended token, one gives every place the same learned position.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-changes", "caption": "Each mark is a layer of MiniLM, gpt2-mini or stories260K after one change of its attention: how much the slope of $\\norm P_2$ changed (across) and how much that of the constant did (up); the band allows a difference of {glue:text}`why-goal:.2f`. Sharper attention mostly makes both steeper, softer both flatter; marks below the band lose growth that $\\norm P_2$ does not account for."}, "image": {"alt": "Scatter of the change of one slope against that of the other, one mark for each layer and change, in five colours. Many marks lie near the diagonal; uniform and softer attention leave a group far below it, where two marks of one position for all places lie too."}}
 changed = interventions.changes(results.load("interventions"))
 figures.interventions.changes(changed, goal)
 plt.show()
-
-# %% [markdown]
-# <!-- figure fig-43-changes: Scatter of the change of one slope against that of the other, one mark for each layer and
-# change, in five colours. Many marks lie near the diagonal; uniform and softer attention leave a group far below
-# it, where two marks of one position for all places lie too. -->
-# *Each mark is a layer of MiniLM, gpt2-mini or stories260K after one change of its attention: how much the slope of
-# $\norm P_2$ changed (across) and how much that of the constant did (up); the band allows a difference of
-# {glue:text}`why-goal:.2f`. Sharper attention mostly makes both steeper, softer both flatter; marks below the band lose
-# growth that $\norm P_2$ does not account for.*
 
 # %% tags=["hide-input"]
 agreed = interventions.agreement(changed, by=("intervention",), limits=(goal,))
@@ -210,7 +194,7 @@ figures.table(agreed, names=headings, digits=2)
 # The first layer of MiniLM has another reason still. In this form MiniLM was trained on texts of at most 128 tokens.
 # We measure its first layer on windows around that length, and once with the same tokens moved to later places.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-43-jump", "caption": "The first layer of MiniLM, unmasked; the dashed line marks the length at which its training texts ended. Blue: one dot for each stored window. Orange: medians of the windows measured when this page runs. The constant more than doubles there, so no single {term}`exponent` describes lengths on both sides of the line."}, "image": {"alt": "Constant of the first layer of MiniLM against the number of tokens up to 512, flat at first, with a sudden rise at a dashed line at 128 tokens and larger values beyond."}}
 token_ids = model.token_ids(corpora.read(corpus))
 
 
@@ -228,12 +212,6 @@ figures.real_text.jump(results.load("atlas-minilm"), jump, corpus)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-43-jump: Constant of the first layer of MiniLM against the number of tokens up to 512, flat at
-# first, with a sudden rise at a dashed line at 128 tokens and larger values beyond. -->
-# *The first layer of MiniLM, unmasked; the dashed line marks the length at which its training texts ended. Blue: one
-# dot for each stored window. Orange: medians of the windows measured when this page runs. The constant
-# more than doubles there, so no single {term}`exponent` describes lengths on both sides of the line.*
-#
 # The median constant is {glue:text}`why-before:.1f` at 120 tokens and {glue:text}`why-beyond:.1f` at 160. The same 64
 # tokens have {glue:text}`why-same:.1f` at the first places and {glue:text}`why-moved:.1f` at places larger by 100. With
 # one position for all places the medians of all lengths lie between {glue:text}`why-one-low:.1f` and

@@ -50,7 +50,7 @@ for layer, rows in table[table.positions == "trained"].groupby("layer"):
     spans[layer] = {f"{s.low:.0f}-{s.high:.0f}": s.exponent for s in found}
 spans = pd.DataFrame(spans).T
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-44-answer", "caption": "gpt2-mini on Alice. Left: {term}`local slopes <local slope>` of the constant in each layer, over factors of four in length; above the dotted line it grows faster than $\\sqrt n$. Right: mean norm of the tokens that attention receives (solid) and of the same tokens before layer normalisation (dashed), relative to two tokens. The constant outgrows $\\sqrt n$ over a range of lengths only, and the norms do not explain it: they hardly change, or fall."}, "image": {"alt": "Left, local slopes of the constant for six layers over four ranges of length. Layer 3 lies above one half from 8 to 128 tokens, and every layer below one half beyond. Right, token norms relative to two tokens. After layer normalisation they stay within a few per cent of one; before it they fall."}}
 left, right = figures.panels(2, width=4.7, height=3.9)
 as_trained = table[table.positions == "trained"]
 means = as_trained.groupby(["layer", "length"])[["mean_radius", "stream_radius"]].mean()
@@ -73,14 +73,6 @@ right.minorticks_off()
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-44-answer: Left, local slopes of the constant for six layers over four ranges of length. Layer 3
-# lies above one half from 8 to 128 tokens, and every layer below one half beyond. Right, token norms relative to two
-# tokens. After layer normalisation they stay within a few per cent of one; before it they fall. -->
-# *gpt2-mini on Alice. Left: {term}`local slopes <local slope>` of the constant in each layer, over factors of four in
-# length; above the dotted line it grows faster than $\sqrt n$. Right: mean norm of the tokens that attention receives
-# (solid) and of the same tokens before layer normalisation (dashed), relative to two tokens. The constant outgrows
-# $\sqrt n$ over a range of lengths only, and the norms do not explain it: they hardly change, or fall.*
-#
 # ## Two tokens, with places and without
 #
 # GPT-2 adds a learned vector to each token, one for each place. In gpt2-mini these vectors can be removed, or replaced
@@ -123,7 +115,7 @@ figures.table(pd.DataFrame(by_hand), names=headings, digits=4)
 # these cannot read text. So we use the GPT-2 architecture at a small size: six layers, trained from one seed on NLTK's
 # Gutenberg texts without *Alice*.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-44-training", "caption": "The loss of gpt2-mini during training, and what n-grams of the same tokens reach on the same held-out text. It passes the smoothed ones only after most of the training, and ends a little below them."}, "image": {"alt": "Training and held-out loss against millions of tokens read. The held-out loss falls below four horizontal lines, for unigrams, bigrams, smoothed trigrams and smoothed 4-grams, the last two of them late."}}
 facts = json.loads((models.mini_folder() / "training.json").read_text())
 baselines = results.load("gpt2-mini-baselines").set_index(["part", "corpus", "model", "first"])
 loss = baselines.loss["all"].droplevel("first")
@@ -144,11 +136,6 @@ figures.positions.training(results.load("gpt2-mini-training"), baselines.reset_i
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-44-training: Training and held-out loss against millions of tokens read. The held-out loss falls below
-# four horizontal lines, for unigrams, bigrams, smoothed trigrams and smoothed 4-grams, the last two of them late. -->
-# *The loss of gpt2-mini during training, and what n-grams of the same tokens reach on the same held-out text. It
-# passes the smoothed ones only after most of the training, and ends a little below them.*
-#
 # The model has {glue:text}`positions-parameters:,.0f` parameters. Its baselines are frequencies and, as a higher bar,
 # trigrams and 4-grams with modified Kneser-Ney smoothing {cite}`chen1999empirical`, counted on the same training text.
 # All read the same {term}`windows <window>` of 512 tokens, and none knows what comes before its window: the token after
@@ -163,18 +150,11 @@ figures.table(shown.reset_index(), names=headings, digits=3)
 # %% [markdown]
 # It beats 4-grams on both texts, but by little, and not at every place ({numref}`fig-44-places`):
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-44-places", "caption": "Mean loss by place in disjoint windows; bars are two standard errors over windows to each side. Much of that error is the text, which all three read: their differences are known better. Where few tokens come before, the network is the worse model."}, "image": {"alt": "Two panels, held-out text and Alice, of the loss by place in the window, in octaves. The network lies above the 4-grams up to place 15 and below them from place 16 on. From place 64 on, the network with few tokens lies slightly above the network."}}
 figures.positions.places(baselines.reset_index())
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-44-places: Two panels, held-out text and Alice, of the loss by place in the window, in octaves. The
-# network lies above the 4-grams up to place 15 and below them from place 16 on. From place 64 on, the network
-# with few tokens lies slightly above the network. -->
-# *Mean loss by place in disjoint windows; bars are two standard errors over windows to each side. Much of that error
-# is the text, which all three read: their differences are known better. Where few tokens come before, the network is
-# the worse model.*
-#
 # At place 0, where both know one token, the network is behind by {glue:text}`positions-start-held:.2f` nats on the
 # held-out text (standard error {glue:text}`positions-start-held-error:.2f`) and by
 # {glue:text}`positions-start-alice:.2f` on *Alice* ({glue:text}`positions-start-alice-error:.2f`); at places 8 to 15
@@ -266,23 +246,14 @@ figures.table(late.reset_index(), names=headings, digits=3, bold=(late.lipschitz
 # In the rows in bold, late places give slightly larger norms and *smaller* constants. The same comparison
 # at all lengths:
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-44-growth", "caption": "Means over the windows of a length, by layer: the constant (top), the root mean square token norm that attention receives (middle), and the same before layer normalisation (bottom). The constant on one logarithmic scale; the norms on scales of their own that begin at 0. From layer 2 on, late windows have small constants until they reach back to the first few hundred places, while the norm that attention receives is nearly the same."}, "image": {"alt": "Small panels for six layers, three rows, against the number of tokens. Top, the constant rises, less for late windows from layer 2 on. Middle, norms received by attention are flat. Bottom, norms before layer normalisation: with the positions as trained they fall; late ones rise first and then fall from layer 2 on; with one position or none they change little."}}
 figures.positions.growth(table)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-44-growth: Small panels for six layers, three rows, against the number of tokens. Top, the constant
-# rises, less for late windows from layer 2 on. Middle, norms received by attention are flat. Bottom, norms before
-# layer normalisation: with the positions as trained they fall; late ones rise first and then fall from layer 2 on; with
-# one position or none they change little. -->
-# *Means over the windows of a length, by layer: the constant (top), the root mean square token norm that attention
-# receives (middle), and the same before layer normalisation (bottom). The constant on one logarithmic scale; the norms
-# on scales of their own that begin at 0. From layer 2 on, late windows have small constants until they reach back to
-# the first few hundred places, while the norm that attention receives is nearly the same.*
-#
 # The learned positions themselves do differ in length:
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-44-norms", "caption": "Norm of the learned position embedding of each place; logarithmic axes. In both models the first place has the longest vector."}, "image": {"alt": "Two log-log panels, for GPT-2 and for gpt2-mini, of the norm of each place's position vector. The first place has the largest norm in both. In GPT-2 the norm then stays nearly level and drops at the last place; in gpt2-mini it keeps falling, to less than a third, and rises a little at the end."}}
 norms = results.load("position-norms")
 live = models.position_embeddings(model).double().norm(dim=1).numpy()
 mine = norms[norms.model == "gpt2-mini"]
@@ -291,12 +262,6 @@ figures.positions.norms(norms)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-44-norms: Two log-log panels, for GPT-2 and for gpt2-mini, of the norm of each place's position
-# vector. The first place has the largest norm in both. In GPT-2 the norm then stays nearly level and drops at the last
-# place; in gpt2-mini it keeps falling, to less than a third, and rises a little at the end. -->
-# *Norm of the learned position embedding of each place; logarithmic axes. In both models the first place has the
-# longest vector.*
-#
 # ## The real GPT-2, on positions alone
 #
 # The first attention layer of the trained GPT-2 can be given the positions without any token: real weights, but not

@@ -52,21 +52,11 @@ def law_of(rows, column="lipschitz"):
     return power_law(rows.length, rows[column])
 
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-45-two-quantities", "caption": "Two quantities on the same inputs, in log-log axes. Orange: what the released loop reports. Blue: the local Lipschitz constant. Dashed: the curves of the released figures, which follow the orange points. Left: random tokens, with token types as released. Right: adversarial tokens at {term}`radius` 100, solid from rows of the weights, as released, dotted from the columns of the true head. The published rates of these two panels are those of the released quantity."}, "image": {"alt": "Two log-log panels for a random GPT-2. Left, random tokens: the released quantity follows a dashed curve of slope one quarter, several times above the nearly flat constant. Right, adversarial tokens: the released quantity follows a dashed line of slope one half; the constant from rows of the weights stays flat up to some thirty tokens, that from columns rises from some seven tokens on."}}
 figures.released.two_quantities(text, worst)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-45-two-quantities: Two log-log panels for a random GPT-2. Left, random tokens: the released quantity
-# follows a dashed curve of slope one quarter, several times above the nearly flat constant. Right, adversarial
-# tokens: the released quantity follows a dashed line of slope one half; the constant from rows of the weights stays
-# flat up to some thirty tokens, that from columns rises from some seven tokens on. -->
-# *Two quantities on the same inputs, in log-log axes. Orange: what the released loop reports. Blue: the local Lipschitz
-# constant. Dashed: the curves of the released figures, which follow the orange points. Left: random tokens, with token
-# types as released. Right: adversarial tokens at {term}`radius` 100, solid from rows of the weights, as released,
-# dotted from
-# the columns of the true head. The published rates of these two panels are those of the released quantity.*
-#
 # ## Two tokens on a line
 #
 # The released loop is a power iteration for $\norm{J}_2$ with the {term}`Jacobian` $J = D_X f$: a random unit vector

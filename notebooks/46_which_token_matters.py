@@ -53,20 +53,11 @@ single = single[single.weights == "trained"]
 glue("which-one-least", float((single.first_push / single.median_push).min()), display=False)
 glue("which-one-most", float((single.first_push / single.median_push).max()), display=False)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-46-sinks", "caption": "How hard the first token pushes the others, over how hard the median token does, as {prf:ref}`block-norms` has it below; geometric means of the windows. Windows of 32 tokens of Alice, far apart: as they are read; with the model's special token before them; with the tokens shuffled; and by the same architecture with random weights. The first token is a special one in the orange points only. Of SmolLM2 three layers were measured."}, "image": {"alt": "One panel for each model, layers from left to right. In MiniLM's all points of the trained model lie above one and reach eight to nine in the last layer, while those of random weights lie on the line at one. In the two masked models random weights lie level between three and four, trained models on either side of them."}}
 figures.token_sinks.sinks(sinks)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-46-sinks: One panel for each model, layers from left to right. In MiniLM's all points of the trained
-# model lie above one and reach eight to nine in the last layer, while those of random weights lie on the line at one.
-# In
-# the two masked models random weights lie level between three and four, trained models on either side of them. -->
-# *How hard the first token pushes the others, over how hard the median token does, as {prf:ref}`block-norms` has it
-# below; geometric means of the windows. Windows of 32 tokens of Alice, far apart: as they are read; with the model's
-# special token before them; with the tokens shuffled; and by the same architecture with random weights. The first token
-# is a special one in the orange points only. Of SmolLM2 three layers were measured.*
-#
 # ## Three tokens
 #
 # Take the layer that averages what it sees, with a mask: token 1 sees itself, token 2 sees two tokens, token 3 all
@@ -115,17 +106,10 @@ attention, x = model.attention(layer), model.activations(ids, layer)
 norms = block_norms(attention, x)[0]
 looks = attention.probabilities(x[0]).mean(0)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-46-maps", "caption": "One layer of MiniLM on the sentence above: the attention, averaged over heads, and the norms of the blocks. Attention shows one token that all look at; the norms show in addition that each token moves itself, and which words move others."}, "image": {"alt": "Two square maps of the same tokens. In both the column of the first token is dark; in the map of block norms the diagonal and several other columns are visible too, which are pale in the attention."}}
 words = model.tokenizer.convert_ids_to_tokens(ids[0])
 figures.influence.maps(looks, norms, words)
 plt.show()
-
-# %% [markdown]
-# <!-- figure fig-46-maps: Two square maps of the same tokens. In both the column of the first token is dark; in the map
-# of block norms the diagonal and several other columns are visible too, which are pale in the attention. -->
-# *One layer of MiniLM on the sentence above: the attention, averaged over heads, and the norms of the blocks. Attention
-# shows one token that all look at; the norms show in addition that each token moves itself, and which words move
-# others.*
 
 # %% tags=["hide-input"]
 lip = local_lipschitz(attention, x)
@@ -192,15 +176,11 @@ figures.table(two, names, digits=2)
 # %%
 pair = singular_pair(attention, x)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-46-pair", "caption": "The same layer and sentence. The worst push is nearly all on the first token, and it moves the others together."}, "image": {"alt": "Two bars for each token. The bar of the push is near one at the first token and small elsewhere; the bars of what moves are spread over all tokens."}}
 figures.influence.touched(words, pair.moving[0], pair.moved[0])
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-46-pair: Two bars for each token. The bar of the push is near one at the first token and small
-# elsewhere; the bars of what moves are spread over all tokens. -->
-# *The same layer and sentence. The worst push is nearly all on the first token, and it moves the others together.*
-#
 # ## Push one token: predicted and measured
 #
 # Norms of blocks are slopes. Push one token $x_j$ along its worst direction $u$, of length 1, by $\varepsilon$: the
@@ -221,18 +201,9 @@ each = [x.expand(n, -1, -1), embeddings.expand(n, -1, -1)]
 found = measured(f"layer {layer}", attention, x[0], AttentionJacobian(attention, each[0]))
 found = pd.concat(found + measured("whole network", f, embeddings[0], AutodiffJacobian(f, each[1])))
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-46-linear", "caption": "One mark a token; movement per unit of push. Pushes of a hundredth of the token's length do what the Jacobian predicts. Pushes as long as the token itself do not: the layer moves much less or up to twice as much, the whole network mostly less."}, "image": {"alt": "Two panels of measured against predicted movement, for pushes of three lengths. Short pushes lie on the diagonal; most pushes as long as the token lie far from it, on both sides for the layer and mostly below for the whole network."}}
 figures.influence.linear(found)
 plt.show()
-
-# %% [markdown]
-# <!-- figure fig-46-linear: Two panels of measured against predicted movement, for pushes of three lengths. Short
-# pushes lie on the diagonal; most pushes as long as the token lie far from it, on both sides for the layer and mostly
-# below for the whole network. -->
-# *One mark a token; movement per unit of push. Pushes of a hundredth of the token's length do what the Jacobian
-# predicts.
-# Pushes as long as the
-# token itself do not: the layer moves much less or up to twice as much, the whole network mostly less.*
 
 # %% tags=["hide-input"]
 errors = (found.measured / found.predicted - 1).abs().groupby([found.object, found.share]).max()
@@ -261,7 +232,7 @@ glue("which-network-ten", float(100 * middling["whole network"]), display=False)
 # DINOv2-small reads a photograph as 256 patches and a class token, which stands for the whole. How hard does each patch
 # push the class token?
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-46-picture", "caption": "Norms of the blocks from each patch to the class token, at three layers; the picture is Grace Hopper in uniform, a public-domain photograph of the US Navy that matplotlib ships. Each panel has its own scale."}, "image": {"alt": "A grey portrait of a woman in uniform, and the same three times with coloured squares over it, bright where a patch moves the class token."}}
 patches = results.load("token-picture")
 image = pictures.picture("grace_hopper", 112)[0].movedim(0, -1)
 image = image * torch.tensor(pictures.DEVIATION) + torch.tensor(pictures.MEAN)
@@ -273,11 +244,6 @@ for depth, rows in patches.groupby("layer"):
     glue(f"which-rank-{depth}", float(rows.norm.corr(rows["look"], method="spearman")), display=False)
 
 # %% [markdown]
-# <!-- figure fig-46-picture: A grey portrait of a woman in uniform, and the same three times with coloured squares over
-# it, bright where a patch moves the class token. -->
-# *Norms of the blocks from each patch to the class token, at three layers; the picture is Grace Hopper in uniform, a
-# public-domain photograph of the US Navy that matplotlib ships. Each panel has its own scale.*
-#
 # Of the ten patches that push hardest, {glue:text}`which-face-0:d` lie in the rectangle around the face in layer 0,
 # {glue:text}`which-face-5:d` in layer 5 and {glue:text}`which-face-11:d` in layer 11. It covers 48 of the 256 patches,
 # with the brim of the cap and the neck; the hardest of all in layer 11 lies above it, on the badge of the cap.

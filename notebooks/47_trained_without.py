@@ -47,17 +47,11 @@ steps = int(slopes.step.max())
 trained, untrained = slopes[slopes.step == steps], slopes[slopes.step == 0]
 late_key = [*figures.twins.NETWORK, "layer"]
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-47-slopes", "caption": "Slope of the constant with $n$, from {glue:text}`twins-short` to {glue:text}`twins-long` tokens of Alice, in the {term}`attention` layers: a line for each network, grey before training. Dotted: the slopes $\\frac14$ and $\\frac12$."}, "image": {"alt": "Three panels, one for each kind of positions, of the slopes of the layers. Grey lines, from before training, lie level near zero; the coloured ones, from after it, rise with the layer: to a peak in the middle with learned positions, to the last layer without, to a peak behind the middle with rotary ones."}}
 figures.twins.slopes(stored)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-47-slopes: Three panels, one for each kind of positions, of the slopes of the layers. Grey lines, from
-# before training, lie level near zero; the coloured ones, from after it, rise with the layer: to a peak in the middle
-# with learned positions, to the last layer without, to a peak behind the middle with rotary ones. -->
-# *Slope of the constant with $n$, from {glue:text}`twins-short` to {glue:text}`twins-long` tokens of Alice, in the
-# {term}`attention` layers: a line for each network, grey before training. Dotted: the slopes $\frac14$ and $\frac12$.*
-#
 # ## What is equal, and what is not
 #
 # The networks of one seed begin with the weights of the same GPT-2, of {glue:text}`twins-layers` layers and width
@@ -83,15 +77,9 @@ for kind, difference in apart.items():
 # %% [markdown]
 # ## Does the growth come with training?
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-47-steps", "caption": "Left: slope of the constant, the median over the layers of a network, at five checkpoints. Right: loss on the ends of the books, which are held out, beside frequencies after the token before (bigram) and smoothed n-grams."}, "image": {"alt": "Left, median slope of each network against training steps, from near zero steeply upwards, then level or falling. Right, held-out losses, falling beside horizontal lines of n-grams; rotary lies lowest."}}
 figures.twins.while_training(stored)
 plt.show()
-
-# %% [markdown]
-# <!-- figure fig-47-steps: Left, median slope of each network against training steps, from near zero steeply upwards,
-# then level or falling. Right, held-out losses, falling beside horizontal lines of n-grams; rotary lies lowest. -->
-# *Left: slope of the constant, the median over the layers of a network, at five checkpoints. Right: loss on the ends of
-# the books, which are held out, beside frequencies after the token before (bigram) and smoothed n-grams.*
 
 # %% tags=["hide-input"]
 lines = []

@@ -49,19 +49,13 @@ def scalar_head(A):
     return Attention.from_matrices(A * one, one)
 
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-51-parting", "caption": "Two atoms of weight one half at $-4$ and $-0.45$; the halves of the second move apart, drawn much larger than the small motions of this page. To first order nothing changes for the other atom, but each half now has a query of its own, and here that moves the output more than any small motion of whole atoms."}, "image": {"alt": "Before, two discs of weight one half on a line. After, the left disc stands where it was and the right one has become two discs of weight one quarter, which have moved apart by equal steps."}}
 where = torch.tensor([[-0.45], [-0.45], [-4.0]], dtype=torch.float64)
 parted = where + torch.tensor([[-0.5], [0.5], [0.0]], dtype=torch.float64)
 figures.objects.atoms(where, parted, [0.25, 0.25, 0.5])
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-51-parting: Before, two discs of weight one half on a line. After, the left disc stands where it was
-# and the right one has become two discs of weight one quarter, which have moved apart by equal steps. -->
-# *Two atoms of weight one half at $-4$ and $-0.45$; the halves of the second move apart, drawn much larger than the
-# small motions of this page. To first order nothing changes for the other atom, but each half now has a query of its
-# own, and here that moves the output more than any small motion of whole atoms.*
-#
 # ## Two atoms on a line
 #
 # Take $A = -1$, $V = 1$ and $\mu = \frac12 (\delta_x + \delta_y)$ with $x = -0.45$, $y = -4$. Each atom becomes two
@@ -268,7 +262,7 @@ headings = {"A": "A", "share": "weight of x", "split": "split, % of pairs", "far
 headings |= {"gain": "largest parting over whole"}
 figures.table(parts, names=headings, digits={"A": 1, "share": 2, "split": 3}, bold=parts.split > 0)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-51-map", "caption": "Measures $p\\,\\delta_x + (1 - p)\\,\\delta_y$ with $V = 1$, coloured by what beats moving whole atoms. Blue: copies that move apart a little (the pair is split); a small mass sent far may do still more. Orange: only a small mass sent far away, to a point between $-4$ and $4$ (not split). The pair of the first figure is blue in the panel of $A = -1$ and equal weights. With $A = 1$ none of these pairs is split; at many a small mass sent far still does more."}, "image": {"alt": "Six square maps of pairs x and y from minus four to four. For A = minus one, small blue regions of split pairs lie inside or beside orange ones; both shrink as the weight of x falls. For A = one there is no blue, only orange and grey."}}
 panels = figures.panels(len(shares), rows=2, width=2.9, height=3.1)
 shades, names = ["#e8e8e8", "#e69f00", "#0072b2"], ["whole atoms", "far only", "split"]
 for ax, ((A, share), rows) in zip(panels, pairs.groupby(["A", "share"]), strict=True):
@@ -286,14 +280,6 @@ plt.gcf().legend(handles=handles, loc="outside lower center", ncols=3, frameon=F
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-51-map: Six square maps of pairs x and y from minus four to four. For A = minus one, small blue
-# regions of split pairs lie inside or beside orange ones; both shrink as the weight of x falls. For A = one there is
-# no blue, only orange and grey. -->
-# *Measures $p\,\delta_x + (1 - p)\,\delta_y$ with $V = 1$, coloured by what beats moving whole atoms. Blue: copies that
-# move apart a little (the pair is split); a small mass sent far may do still more. Orange: only a small mass sent far
-# away, to a point between $-4$ and $4$ (not split). The pair of the first figure is blue in the panel of $A = -1$ and
-# equal weights. With $A = 1$ none of these pairs is split; at many a small mass sent far still does more.*
-#
 # The criterion is continuous in the atoms. Around every split pair there is an open set of split pairs: once there is
 # one, there are infinitely many.
 #

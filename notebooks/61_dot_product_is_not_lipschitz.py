@@ -51,7 +51,7 @@ def around(hesitant, s, n, z):
     return hesitant + torch.as_tensor(s)[:, None, None].double() * signs[:, None] * z
 
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-61-steps", "caption": "Left: the output of the first token as it crosses the middle between two others, dot products, $a = 1$. The farther the others, the higher and narrower the step: its slope is $\\frac23 s^2 + \\frac13$. Right: norms of the Jacobian at $t = 0$. Far out, those of dot products grow with slope 2 in all three norms. Those of {term}`L2 attention` fall back to a constant, because a token far from all others attends to itself alone. So scores by distance stay smooth at these tokens, where dot products do not."}, "image": {"alt": "two panels. Left, the output of a token that crosses the middle between two others at s and -s, for four distances s: S-shaped steps that become higher and steeper with s. Right, norms of the Jacobian against s on log-log axes: those of dot products nearly coincide and from s about 2 on rise in a straight line of slope 2; those of L2 attention rise a little and fall back to a constant."}}
 axes = figures.panels(2, width=4.4, height=3.9)
 t = torch.linspace(-1, 1, 801, dtype=torch.float64)
 for s, color in ((1.5, "#56b4e9"), (3, "#0072b2"), (6, "#d55e00"), (12, "#000000")):
@@ -74,36 +74,19 @@ axes[1].legend(fontsize=9, loc="upper left")
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-61-steps: two panels. Left, the output of a token that crosses the middle between two others at s and
-# -s, for four distances s: S-shaped steps that become higher and steeper with s. Right, norms of the Jacobian against s
-# on log-log axes: those of dot products nearly coincide and from s about 2 on rise in a straight line of slope 2; those
-# of L2 attention rise a little and fall back to a constant. -->
-# *Left: the output of the first token as it crosses the middle between two others, dot products, $a = 1$. The farther
-# the others, the higher and narrower the step: its slope is $\frac23 s^2 + \frac13$. Right: norms of the Jacobian at
-# $t = 0$. Far out, those of dot products grow with slope 2 in all three norms. Those of {term}`L2 attention` fall back
-# to a constant, because a token far from all others attends to itself alone. So scores by distance stay smooth at these
-# tokens, where dot products do not.*
-#
 # ## Three tokens by hand
 #
 # Take the tokens $(0, 2, -2)$ and $a = 1$. Their variance is $8/3$, so the first entry of the Jacobian is
 # $8/3 + 1/3 = 3$. The other two tokens attend almost only to themselves, so their rows are close to those of the
 # identity matrix.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-61-push", "caption": "Three tokens on a line, drawn in the plane, and a push of the one in the middle. Left: it attends equally to both others. Right: its output moves nearly three times as far as it was pushed, because the push decides between them."}, "image": {"alt": "two panels. Left, three tokens on a line at -2, 0 and 2; thin grey arrows of equal width go from the middle token to the other two, and a short coloured arrow pushes it to the right. Right, the outputs: the middle one moves nearly three times as far in the same direction, the others hardly move."}}
 plane = torch.eye(2, dtype=torch.float64)
 tokens = torch.tensor([[0.0, 0.0], [2.0, 0.0], [-2.0, 0.0]], dtype=torch.float64)
 pushed = tokens + 0.3 * torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
 head = Attention.from_matrices(plane, plane)
 figures.objects.tokens_and_attention(tokens, head, moved=pushed, labels=["0", "2", "−2"])
 plt.show()
-
-# %% [markdown]
-# <!-- figure fig-61-push: two panels. Left, three tokens on a line at -2, 0 and 2; thin grey arrows of equal width go
-# from the middle token to the other two, and a short coloured arrow pushes it to the right. Right, the outputs: the
-# middle one moves nearly three times as far in the same direction, the others hardly move. -->
-# *Three tokens on a line, drawn in the plane, and a push of the one in the middle. Left: it attends equally to both
-# others. Right: its output moves nearly three times as far as it was pushed, because the push decides between them.*
 
 # %%
 x = torch.tensor([[0.0], [2.0], [-2.0]], dtype=torch.float64)

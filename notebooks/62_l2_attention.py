@@ -54,7 +54,7 @@ said = {
 }
 example = f"N = 2, D = H = 1, W_Q = 4, equal tokens: {true:.4g} > {said['e = 2']:.4g}"
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-62-exponents", "caption": "Left: the largest ratio of each map of the table. With $e = 2$ (orange) some maps with large query matrices lie above the dashed line, where a bound fails; with $e = 4$ none does. Right: one head of width one and two tokens, where only their distance matters, so that a scan finds the constant: its slope is 2, that of the bound with $e = 2$ only 1. So an exponent below 4 cannot be right. Dashed green: our tighter bound. Triangle: the two equal tokens below."}, "image": {"alt": "two panels on log-log axes against the norm of the query matrix. Left, a point for each random map: measured constants over the bound with exponent 2 pass 1 for large matrices, those over the bound with exponent 4 stay below. Right, one head and two tokens: the constant and the bounds with exponent 4 have slope 2, the bound with exponent 2 has slope 1 and crosses below the constant."}}
 gap = torch.linspace(0, 3, 601, dtype=torch.float64)
 pairs = torch.stack([0 * gap, gap], -1)[..., None]
 most = constant(Attention.l2(unit, unit), pairs).value.max().item()  # of W_Q = 1
@@ -75,15 +75,6 @@ figures.l2.bound_exponents(table, sweep, example=(4, true))
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-62-exponents: two panels on log-log axes against the norm of the query matrix. Left, a point for each
-# random map: measured constants over the bound with exponent 2 pass 1 for large matrices, those over the bound with
-# exponent 4 stay below. Right, one head and two tokens: the constant and the bounds with exponent 4 have slope 2, the
-# bound with exponent 2 has slope 1 and crosses below the constant. -->
-# *Left: the largest ratio of each map of the table. With $e = 2$ (orange) some maps with large query matrices lie above
-# the dashed line, where a bound fails; with $e = 4$ none does. Right: one head of width one and two tokens, where only
-# their distance matters, so that a scan finds the constant: its slope is 2, that of the bound with $e = 2$ only 1. So
-# an exponent below 4 cannot be right. Dashed green: our tighter bound. Triangle: the two equal tokens below.*
-#
 # ## Two tokens by hand
 #
 # Take $N = 2$ tokens of width one, one head and $W_Q = 4$. Where both tokens are equal, all weights are $\frac12$ and

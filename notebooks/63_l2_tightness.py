@@ -39,20 +39,12 @@ generator = torch.Generator().manual_seed(seed)
 one = torch.ones(1, 1, 1, dtype=torch.float64)
 f, masked = Attention.l2(one, one), Attention.l2(one, one, masked=True)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-63-ascents", "caption": "Left: the bound of the paper, the constant, and the end of every {term}`gradient ascent`. Right: the same as distances below the bound. For odd N the best of 50 starts lies on the curve of the constant, for small even N farther below the bound, where the two sides cannot balance. Dash-dotted: the first input written down below. As $N$ grows both curves tend to the dashed line, where the bound is 2 too high."}, "image": {"alt": "two panels against the number of tokens N from 2 to 1001. Left, the bound, the constant a little below it, and grey dots for 50 gradient ascents for each N, the best of them on the curve of the constant. Right, the distance below the bound: the curve of the constant and that of an explicit input rise towards 2."}}
 table = results.load("l2-tightness")
 figures.l2.tightness(table)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-63-ascents: two panels against the number of tokens N from 2 to 1001. Left, the bound, the constant a
-# little below it, and grey dots for 50 gradient ascents for each N, the best of them on the curve of the constant.
-# Right, the distance below the bound: the curve of the constant and that of an explicit input rise towards 2. -->
-# *Left: the bound of the paper, the constant, and the end of every {term}`gradient ascent`. Right: the same as
-# distances below the bound. For odd N the best of 50 starts lies on the curve of the constant, for small even N farther
-# below the bound, where the two sides cannot balance. Dash-dotted: the first input written down below. As $N$ grows
-# both curves tend to the dashed line, where the bound is 2 too high.*
-#
 # ## Three tokens by hand
 #
 # Take $N = 3$: one token at 0, two at $\pm r$. The middle one gives the {term}`attention` $p = e^{-r^2} / (1 + 2

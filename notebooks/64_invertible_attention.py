@@ -49,7 +49,7 @@ def filled(layer):
     return layer
 
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-64-inversion", "caption": "Largest relative error of the reconstruction, L2 attention divided by the bound of the theorem (left) and dot products (right), untrained (top) and trained (bottom). Words are noisy random vectors, as in training; clusters are a token at 0 between two far ones. Dotted: what the theory promises on the left; on the right it promises nothing. On the left all curves fall to rounding, from both inputs, for every c. On the right only words at an untrained layer come back, and only with the smaller c; after training no curve does. So the iteration is safe where there is a bound, and then much faster than the bound says."}, "image": {"alt": "four panels of the relative error of the reconstruction against 60 iterations, logarithmic, for L2 attention (left) and dot products (right), untrained (top) and trained (bottom). On the left all curves fall to rounding within some ten iterations, far below the dotted curves of the theory. On the right only dashed curves of the untrained layer with small c fall; the others stay or rise."}}
 curves = results.load("inversion-curves")
 generator = torch.Generator().manual_seed(0)
 words = torch.randn(1, 8, 64, generator=generator, dtype=torch.float64)
@@ -66,17 +66,6 @@ figures.l2.inversion(curves)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-64-inversion: four panels of the relative error of the reconstruction against 60 iterations,
-# logarithmic, for L2 attention (left) and dot products (right), untrained (top) and trained (bottom). On the left all
-# curves fall to rounding within some ten iterations, far below the dotted curves of the theory. On the right only
-# dashed curves of the untrained layer with small c fall; the others stay or rise. -->
-# *Largest relative error of the reconstruction, L2 attention divided by the bound of the theorem (left) and dot
-# products (right), untrained (top) and trained (bottom). Words are noisy random vectors, as in training; clusters are a
-# token at 0 between two far ones. Dotted: what the theory promises on the left; on the right it promises nothing. On
-# the left all curves fall to rounding, from both inputs, for every c. On the right only words at an untrained layer
-# come back, and only with the smaller c; after training no curve does. So the iteration is safe where there is a bound,
-# and then much faster than the bound says.*
-#
 # ## One token by hand, where the theory is exact
 #
 # With one token and weights 1, $f(x) = x$. Then $x = 1$ becomes $y = 1 + c$, and the iteration errs by

@@ -45,19 +45,11 @@ layers = layers.assign(layer=layers.layer.astype(int) + 1)
 baseline = stored[stored.row == "baseline"].set_index("part").nats
 deepest, seeds = ends.layers.max().item(), sorted(ends.seed.unique().tolist())
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-65-losses", "caption": "Left: test loss by depth, one dot for each seed, lines through the means. Right: learning curves of the deepest models, with their range over the seeds. Grey: no attention. Dotted: frequencies after the character before. The contractive networks lie where the networks without attention lie, so their attention contributes next to nothing."}, "image": {"alt": "two panels. Left, test loss against depth: dot products and untied L2 lowest, tied L2 above them, contractive attention far above, on top of the grey marks of networks without attention and above the dotted line of the character before. Right, learning curves of the deepest models in the same order."}}
 figures.training.losses(stored)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-65-losses: two panels. Left, test loss against depth: dot products and untied L2 lowest, tied L2 above
-# them, contractive attention far above, on top of the grey marks of networks without attention and above the dotted
-# line of the character before. Right, learning curves of the deepest models in the same order. -->
-# *Left: test loss by depth, one dot for each seed, lines through the means. Right: learning curves of the deepest
-# models,
-# with their range over the seeds. Grey: no attention. Dotted: frequencies after the character before. The
-# contractive networks lie where the networks without attention lie, so their attention contributes next to nothing.*
-#
 # ## The claim and the four kinds
 #
 # {bdg-warning}`reconstructed` {ref}`what is this? <badges>`
@@ -315,17 +307,9 @@ figures.table(written, names={"attention": "attention", "text": "what it writes 
 # The solver measures the {term}`local Lipschitz constant` of each trained layer at windows of the test text. Where
 # there is a theorem, its bound is shown too.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-65-constants", "caption": "Trained attention layers of the deepest models at real text: median over windows and seeds, bars from the smallest to the largest. Thick dashes: the bound, valid for all inputs. Dot products and untied L2 logits have none. Text uses a small part of what either bound allows."}, "image": {"alt": "local constants of the trained attention layers of the deepest models, one colour for each kind, on a logarithmic axis. Thick dashes mark the bounds for all inputs: those of tied L2 attention lie far above its measured points, and that of contractive attention is 1, with measured points far below."}}
 figures.training.constants(stored)
 plt.show()
-
-# %% [markdown]
-# <!-- figure fig-65-constants: local constants of the trained attention layers of the deepest models, one colour for
-# each kind, on a logarithmic axis. Thick dashes mark the bounds for all inputs: those of tied L2 attention lie far
-# above its measured points, and that of contractive attention is 1, with measured points far below. -->
-# *Trained attention layers of the deepest models at real text: median over windows and seeds, bars from the smallest to
-# the largest. Thick dashes: the bound, valid for all inputs. Dot products and untied L2 logits have none. Text uses a
-# small part of what either bound allows.*
 
 # %% tags=["hide-input"]
 layers["used"] = layers.highest / layers.bound

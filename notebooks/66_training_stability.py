@@ -65,21 +65,11 @@ deepest = depths[-1]
 (text, _, _), vocabulary = language_model.texts("python_reference")
 settings_of = results.provenance("training-factorial")["settings"]
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-stability", "caption": "Test loss by depth at three fixed rates: a dot for each run, lines through the means. At the outer rates there is one run for each kind at {glue:text}`rate-depths` layers, and none of untied L2. Grey: no attention. Dotted: frequencies of characters, the loss of a network that has learned nothing else. Dashed: frequencies after the character before, which need no attention. In the middle panel tied and contractive networks lie above the dashed line, beside those without attention."}, "image": {"alt": "three panels, one for each fixed rate, of the test loss against depth. In the middle panel only dot products and untied L2 attention lie below the dashed line of the bigram, except at the largest depth, where one run of dot products does; tied L2 and contractive L2 networks lie between the dashed and the dotted line at every depth, on the grey marks of networks without attention."}}
 figures.training.stability(stored, controls)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-66-stability: three panels, one for each fixed rate, of the test loss against depth. In the middle
-# panel only dot products and untied L2 attention lie below the dashed line of the bigram, except at the largest depth,
-# where one run of dot products does; tied L2 and contractive L2 networks lie between the dashed and the dotted
-# line at every depth, on the grey marks of networks without attention. -->
-# *Test loss by depth at three fixed rates: a dot for each run, lines through the means. At the outer rates there is one
-# run for each kind at {glue:text}`rate-depths` layers, and none of untied L2. Grey: no attention.
-# Dotted: frequencies of characters, the loss of a network that has learned nothing else. Dashed:
-# frequencies after the character before, which need no attention. In the middle panel tied and contractive
-# networks lie above the dashed line, beside those without attention.*
-#
 # ## The claim, and what counts as trained
 #
 # Neither threshold nor rates were fixed before the first runs. At first a run counted as trained if it was *alive*, as
@@ -233,7 +223,7 @@ def spread_while_training(kind, **changes):
 shapes = {"dot": {}, "l2-tied": {}, "dot, small start": {"start": 1 / 16}}
 live = pd.DataFrame({name: spread_while_training(name.split(",")[0], **s) for name, s in shapes.items()})
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-spread", "caption": "Spread of the tokens that the last of the layers receives, in the first steps of training, of one network each. All three lose spread at first. With tied L2 attention or a small start the tokens separate again; with dot products they do not."}, "image": {"alt": "relative spread of the tokens against training steps, logarithmic. The curve of dot products falls at every step; those of tied L2 attention and of dot products with a small start fall at first, rise again and end far higher."}}
 fig, ax = plt.subplots(figsize=(6.2, 3.5))
 looks = (("#0072b2", "-"), ("#009e73", "-"), ("#0072b2", "--"))
 for (label, values), (colour, line) in zip(live.items(), looks, strict=True):
@@ -243,13 +233,6 @@ ax.legend()
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-66-spread: relative spread of the tokens against training steps, logarithmic. The curve of dot
-# products falls at every step; those of tied L2 attention and of dot products with a small start fall at first, rise
-# again and end far higher. -->
-# *Spread of the tokens that the last of the layers receives, in the first steps of training, of one network each. All
-# three lose spread at first. With tied L2 attention or a small start the tokens separate again; with dot products they
-# do not.*
-#
 # ## Is it the distances, the start, or the place of LayerNorm?
 #
 # Tied L2 attention differs from dot products in three ways: its {term}`logits <logit>` are distances, its keys are its
@@ -259,7 +242,7 @@ plt.show()
 # each part, with {glue:text}`factorial-seeds:.0f` seeds for each. Beside them: tied L2 attention divided by its
 # {term}`bound`, so that its constant is at most 1 while all else stays; and no attention.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-factorial", "caption": "Test loss of {glue:text}`factorial-layers:.0f` layers, a mark for each seed. Full: LayerNorm after each part; hollow: before. Dashed: the bigram. The kind decides on which side of it a run lies; start and LayerNorm move the loss less."}, "image": {"alt": "test losses in eight groups. Dot products and untied L2 attention lie below the dashed line of the character before, untied the lower, whatever the start and the place of LayerNorm. Tied, divided and no attention lie above it, close together."}}
 factorial = results.load("training-factorial")
 assert factorial.start.max() == 1 / factorial.start.min()
 glue("factor", float(factorial.start.max()), display=False)
@@ -286,12 +269,6 @@ figures.training.factorial(factorial)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-66-factorial: test losses in eight groups. Dot products and untied L2 attention lie below the dashed
-# line of the character before, untied the lower, whatever the start and the place of LayerNorm. Tied, divided and no
-# attention lie above it, close together. -->
-# *Test loss of {glue:text}`factorial-layers:.0f` layers, a mark for each seed. Full: LayerNorm after each part; hollow:
-# before. Dashed: the bigram. The kind decides on which side of it a run lies; start and LayerNorm move the loss less.*
-#
 # The table has the change of the loss that each exchange makes, as a mean over all runs that differ in nothing else,
 # with Student's interval over seeds for each. Where it depends on the kind, it is given for each kind.
 
@@ -339,18 +316,9 @@ figures.table(said, names=headings | {"high": "to", "up": "seeds with a larger l
 # test text. The spread of a layer's outputs over that of its inputs tells how much of the tokens' differences it passes
 # on.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-66-layers", "caption": "Attention layers of the deepest networks after training. Left: local constants at real text, with the {term}`bounds <bound>` of the tied and the contractive kind, valid for all inputs, dashed; text stays far below them. Dot products and untied L2 attention have no such bound. Right: how much of the spread of tokens attention passes on. Lines: medians; shades: all seeds."}, "image": {"alt": "two panels against the layer of the deepest networks. Left, local Lipschitz constants on a logarithmic axis, with dashed bounds for tied L2 and contractive L2 attention far above. Right, spread of the outputs over spread of the inputs, on a logarithmic axis, for the four kinds."}}
 figures.training.trained_layers(stored)
 plt.show()
-
-# %% [markdown]
-# <!-- figure fig-66-layers: two panels against the layer of the deepest networks. Left, local Lipschitz constants on a
-# logarithmic axis, with dashed bounds for tied L2 and contractive L2 attention far above. Right, spread of the
-# outputs over spread of the inputs, on a logarithmic axis, for the four kinds. -->
-# *Attention layers of the deepest networks after training. Left: local constants at real
-# text, with the {term}`bounds <bound>` of the tied and the contractive kind, valid for all inputs, dashed; text stays
-# far below them. Dot products and untied L2 attention have no such bound. Right: how much of the spread of tokens
-# attention passes on. Lines: medians; shades: all seeds.*
 
 # %% tags=["hide-input"]
 passes, rows = {}, []

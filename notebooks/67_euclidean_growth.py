@@ -104,7 +104,7 @@ for n in ascent_tokens:
         rows.append({**row, "Thm 3.2": bounds.l2_growth(n)})
 ascents = pd.DataFrame(rows)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-67-growth", "caption": "One head with $A = I$. The Euclidean constant over all inputs of all widths lies in the shaded band: its two edges have the same order. Orange: the theorem of the paper as reconstructed, with {term}`exponent` 4. The solid blue line is for odd $N$. In a fixed width the ratio of the constant to it tends to 1, but in width two and more our proof comes near 1 only far beyond this picture."}, "image": {"alt": "Lipschitz constant against the number of tokens from 2 to 10^12, log-log. The bound of the paper rises fastest, to nearly 10^8; ours rises like the fourth root of N, to about 10^4. A shaded band lies between our bound and two lower curves: one token between two clusters, which grows like the logarithm, and the stars, dashed, parallel to our bound, which overtake it beyond a million tokens. Triangles of gradient ascent, at eight tokens and fewer, lie between the lower edge and our bound."}}
 ax = plt.subplots(figsize=(7.2, 5.0))[1]
 n = np.unique(np.geomspace(2, longest, 90) // 2 * 2 + 1)  # odd, as the lower bound needs
 low, star = np.array([(two_sides(m), best_star(m)) for m in n]).T
@@ -124,16 +124,6 @@ ax.legend(loc="upper left", fontsize=9.5)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-67-growth: Lipschitz constant against the number of tokens from 2 to 10^12, log-log. The bound of the
-# paper rises fastest, to nearly 10^8; ours rises like the fourth root of N, to about 10^4. A shaded band lies between
-# our bound and two lower curves: one token between two clusters, which grows like the logarithm, and the stars, dashed,
-# parallel to our bound, which overtake it beyond a million tokens. Triangles of gradient ascent, at eight tokens and
-# fewer, lie between the lower edge and our bound. -->
-# *One head with $A = I$. The Euclidean constant over all inputs of all widths lies in the shaded band: its two edges
-# have the same order. Orange: the theorem of the paper as reconstructed, with {term}`exponent` 4. The solid blue
-# line is for odd $N$. In a fixed width the ratio of the constant to it tends to 1, but in width two and more our proof
-# comes near 1 only far beyond this picture.*
-#
 # ## Two tokens by hand
 #
 # At distance $r$ each of two tokens gives the other the {term}`attention` $p = 1 / (1 + e^{r^2})$. Both columns of the
@@ -251,7 +241,7 @@ figures.table(steps.groupby("masked").max().reset_index(), names=headings, digit
 # width, the constant is of order $N^{1/4} \sqrt{\log N}$ exactly.
 # :::
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-67-star", "caption": "Attention of a small star, rows attend to columns. Each leaf attends mostly to itself, less to each token of the centre, and still less to each other leaf. Each leaf gives the centre little, but the columns of the centre add up to more than those of the leaves."}, "image": {"alt": "attention matrix of a star of nine tokens as a heat map. Among the tokens of the centre the attention is even. Each leaf attends mostly to itself, less to each token of the centre, and still less to each other leaf."}}
 rho = stars[2]
 a, m = (math.ceil(c * math.exp(k)) for c, k in ((0.4, 1 + rho**2), (0.2, 2 * rho**2)))
 x = torch.zeros(a + m, m + 1, dtype=torch.float64)
@@ -260,13 +250,6 @@ figures.objects.attention_matrix(unit_head(m + 1).probabilities(x)[0], ["centre"
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-67-star: attention matrix of a star of nine tokens as a heat map. Among the tokens of the centre the
-# attention is even. Each leaf attends mostly to itself, less to each token of the centre, and still less to each
-# other leaf. -->
-# *Attention of a small star, rows attend to columns. Each leaf attends mostly to itself, less to each token of the
-# centre, and still less to each other leaf. Each leaf gives the centre little, but the columns of the centre add up to
-# more than those of the leaves.*
-#
 # The next table compares whole {term}`Jacobians <Jacobian>` of stars with the formula and the bound:
 
 # %%

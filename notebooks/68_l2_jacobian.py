@@ -66,7 +66,7 @@ growing = {"untied": constant(untied, pair).value, "own token hidden": hidden.va
 staying = {"tied, the pair": constant(tied, pair).value}
 staying |= {"tied, three": constant(tied, triple).value, "not squared": rooted.value}
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-68-growth", "caption": "Width one, up to three tokens of size $s$. With another matrix for the keys, or with a {term}`mask` on the diagonal that hides the own token, the constant grows like $s^2$. With tied matrices and the own token it stays below 2. So both conditions of the theorem are needed; the square of the distance is not, in this example."}, "image": {"alt": "local Lipschitz constants against the size s of the tokens on log-log axes. Two lines of slope 2, for untied queries and keys and for a hidden own token, rise above ten thousand. Three curves stay below 2: tied matrices at the same pair, tied matrices at three tokens, and the distance not squared."}}
 ax = plt.subplots(figsize=(6.8, 4.2))[1]
 shown = (
     ("untied", "untied, queries x, keys 1.5 x", "#d55e00", "o-"),
@@ -85,13 +85,6 @@ ax.legend(loc="upper left", fontsize=9)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-68-growth: local Lipschitz constants against the size s of the tokens on log-log axes. Two lines of
-# slope 2, for untied queries and keys and for a hidden own token, rise above ten thousand. Three curves stay below 2:
-# tied matrices at the same pair, tied matrices at three tokens, and the distance not squared. -->
-# *Width one, up to three tokens of size $s$. With another matrix for the keys, or with a {term}`mask` on the diagonal
-# that hides the own token, the constant grows like $s^2$. With tied matrices and the own token it stays below 2. So
-# both conditions of the theorem are needed; the square of the distance is not, in this example.*
-#
 # ## Two tokens by hand
 #
 # Let queries be $x$ and keys $1.5\, x$, in width one. Place the second token such that both keys are equally far from

@@ -40,19 +40,11 @@ figures.house_style()
 stored, text, growth = (results.load(name) for name in ("zoo", "zoo-text", "zoo-growth"))
 found = medians(text[(text.layer == layer) & ~text.masked])
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-71-text", "caption": "Upper bounds on the constant of layer {glue:text}`page-71-layer` of MiniLM at {term}`windows <window>` of Python's reference (medians of three), each valid for this layer; thin lines lead from the curves to their names. Black: the constant. Green band: from there to the three terms. Solid: for this text alone. Dashed: for all inputs of a {term}`ball <radius>`; these must lie far above, because text is far from its {term}`worst inputs <worst input>`."}, "image": {"alt": "Log-log curves against the number of tokens. A thick black curve with a narrow green band above it lies at the bottom; dashed and solid coloured curves of other bounds lie two to four powers of ten higher."}}
 figures.zoo.at_text(text, layer=layer)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-71-text: Log-log curves against the number of tokens. A thick black curve with a narrow green band
-# above it lies at the bottom; dashed and solid coloured curves of other bounds lie two to four powers of ten
-# higher. -->
-# *Upper bounds on the constant of layer {glue:text}`page-71-layer` of MiniLM at {term}`windows <window>` of Python's
-# reference (medians of three), each valid for this layer; thin lines lead from the curves to their names. Black: the
-# constant. Green band: from there to the three terms. Solid: for this text alone. Dashed: for all inputs of a
-# {term}`ball <radius>`; these must lie far above, because text is far from its {term}`worst inputs <worst input>`.*
-#
 # Even so, the best one for the ball, which lets the heads share their input ({doc}`21_general_bound`), is
 # {glue:text}`page-71-shared:.1f` times smaller at the longest text than the bound of Yudin et al. and our form of C.3
 # for
@@ -157,18 +149,11 @@ for key, f in (("mean_field", blind), ("general", Attention.l2(eye[None], eye[No
 # One random head of width 8, with matrices of norm one, at a fork of its ball and at random tokens of the same
 # sphere.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-71-worst", "caption": "Bounds over the constant. At forks (top) the bounds of order $\\sqrt n$ stay within a small factor as the length grows, and those of Yudin et al. grow away. At random tokens (bottom) Theorems 3.3 and C.3 grow most; the three terms stay near. The bound for measures is drawn for small {term}`logit ranges <logit range>` only."}, "image": {"alt": "Four log-log panels of bound over constant. Along the number of tokens at forks five of nine curves stay below ten, the two of Yudin et al. rise and the one for measures falls; against the logit range that one ends early. At random tokens most curves rise with the number of tokens, the lowest does not."}}
 figures.zoo.at_worst(growth)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-71-worst: Four log-log panels of bound over constant. Along the number of tokens at forks five of nine
-# curves stay below ten, the two of Yudin et al. rise and the one for measures falls; against the logit range that one
-# ends early. At random tokens most curves rise with the number of tokens, the lowest does not. -->
-# *Bounds over the constant. At forks (top) the bounds of order $\sqrt n$ stay within a small factor as the length
-# grows, and those of Yudin et al. grow away. At random tokens (bottom) Theorems 3.3 and C.3 grow most; the three terms
-# stay near. The bound for measures is drawn for small {term}`logit ranges <logit range>` only.*
-#
 # ## One norm in which the length drops out
 #
 # Measured by its largest token, a {term}`sequence` has $\abs{X}_\infty = \max_i \abs{x_i}$. In this norm no $n$ enters,

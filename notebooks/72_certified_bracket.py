@@ -45,18 +45,11 @@ stored["closed form"] = stored.closed_form / stored.lower
 stored["Yudin"] = stored.yudin / stored.lower
 stored["Thm 3.3"] = stored.general / stored.lower
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-72-brackets", "caption": "Bounds on the local Lipschitz constant of every layer, at the longest inputs. The constant itself lies in the blue band. Green: the three terms of this page, no column of the {term}`Jacobian` formed. Squares and triangles: published upper bounds at the same inputs, summed over heads; they leave the constant open by two to four powers of ten."}, "image": {"alt": "For MiniLM unmasked and masked and for GPT-2, by layer on a logarithmic scale, a narrow blue band with the constant, a green curve slightly above it, and two curves for published bounds two to four powers of ten higher."}}
 figures.verified.brackets(stored)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-72-brackets: For MiniLM unmasked and masked and for GPT-2, by layer on a logarithmic scale, a narrow
-# blue band with the constant, a green curve slightly above it, and two curves for published bounds two to four powers
-# of ten higher. -->
-# *Bounds on the local Lipschitz constant of every layer, at the longest inputs. The constant itself lies in the blue
-# band. Green: the three terms of this page, no column of the {term}`Jacobian` formed. Squares and triangles: published
-# upper bounds at the same inputs, summed over heads; they leave the constant open by two to four powers of ten.*
-#
 # ## Two tokens in the plane
 #
 # The {term}`Jacobian` of one head is a sum of three matrices: a {term}`token` enters as query, as key and as value. We

@@ -53,20 +53,12 @@ for table in tables:
     table["gain"] = table.ascended / table.fork
 heads, layers, gpt2, gpt2_layers = tables
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-73-heads", "caption": "Each trained head on {glue:text}`page-73-length` tokens, in the ball whose radius is the longest token of five {term}`windows <window>` of Alice. The constants of the text and of the paper's two clusters lie far below what the same ball holds; a {term}`fork` comes close to the upper bound, and {term}`gradient ascent` from it adds little at most heads."}, "image": {"alt": "Two panels with a logarithmic axis, heads sorted by their largest constant. Text and two clusters lie lowest, forks far above both with crosses on them, and just above these the line of the upper bound."}}
 length = int(heads.length.iloc[0])
 figures.worst_inputs.between({names[name]: rows for name, rows in heads.groupby("model", sort=False)})
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-73-heads: Two panels with a logarithmic axis, heads sorted by their largest constant. Text and
-# two clusters lie lowest, forks far above both with crosses on them, and just above these the line of the upper
-# bound. -->
-# *Each trained head on {glue:text}`page-73-length` tokens, in the ball whose radius is the longest token of five
-# {term}`windows <window>` of Alice. The constants of the text and of the paper's two clusters lie far below what the
-# same ball holds; a {term}`fork` comes close to the upper bound, and {term}`gradient ascent` from it adds little at
-# most heads.*
-#
 # ## By hand: no eigenvalue is needed
 #
 # The paper's adversarial tokens follow a real eigenvector of $A$, and a turn has none. A fork needs only a singular
@@ -139,7 +131,7 @@ one = worst_inputs.one_head(attention, head)
 worst = on_ball(one, length, R, seed=seed, progress=False)
 print(f"{worst.kind}: {worst.value:.1f}, on {text} {local_lipschitz(one, windows).value.max():.1f}")
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-73-worst", "caption": "The worst input found of one head of MiniLM, in the plane of its two prongs, and the move that changes the output most. Orange: how far each token moves, in a move of length one, seen in this plane. All other tokens stand together; each gives the two prongs {glue:text}`page-73-prongs:.2f` of its attention, rounded."}, "image": {"alt": "A plane with three marks: two prongs, one above the other, and the place where all other tokens stand. Arrows at the prongs point in opposite directions."}}
 x, P = worst.x, one.probabilities(worst.x)[0]
 prongs = P.mean(0).topk(2).indices
 bulk = [i for i in range(length) if i not in prongs.tolist()]
@@ -150,12 +142,6 @@ R_drawn = R
 near = torch.cdist(windows, windows) + torch.diag(torch.full((length,), torch.inf))
 
 # %% [markdown]
-# <!-- figure fig-73-worst: A plane with three marks: two prongs, one above the other, and the place where all other
-# tokens stand. Arrows at the prongs point in opposite directions. -->
-# *The worst input found of one head of MiniLM, in the plane of its two prongs, and the move that changes the output
-# most. Orange: how far each token moves, in a move of length one, seen in this plane. All other tokens stand together;
-# each gives the two prongs {glue:text}`page-73-prongs:.2f` of its attention, rounded.*
-#
 # The text does not look like this. Here {glue:text}`page-73-bulk` tokens share nearly one place, and in the five
 # windows the two nearest tokens are {glue:text}`page-73-near:.2f` radii apart; their largest constant is
 # {glue:text}`page-73-example:.0f` times smaller. How far words can come is tried below.
@@ -165,16 +151,11 @@ near = torch.cdist(windows, windows) + torch.diag(torch.full((length,), torch.in
 # The heads of a layer share one input, and what is worst for one is not for another: the sum of the
 # heads' constants can be too high. Upper bounds of layers and heads are those of {doc}`21_general_bound`.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-73-layers", "caption": "The same for whole layers, with all heads and the output matrix. Between the worst input found and the proved bound there is more room than for one head: up to a factor {glue:text}`page-73-layer-room:.2f`."}, "image": {"alt": "Two panels with a logarithmic axis, the layers of MiniLM and gpt2-mini sorted. Forks and crosses lie far above text and two clusters, and below the line of the upper bound."}}
 figures.worst_inputs.between({names[name]: rows for name, rows in layers.groupby("model", sort=False)}, thing="layers")
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-73-layers: Two panels with a logarithmic axis, the layers of MiniLM and gpt2-mini sorted. Forks and
-# crosses lie far above text and two clusters, and below the line of the upper bound. -->
-# *The same for whole layers, with all heads and the output matrix. Between the worst input found and the proved bound
-# there is more room than for one head: up to a factor {glue:text}`page-73-layer-room:.2f`.*
-#
 # ## GPT-2 on any text
 #
 # Of the pretrained GPT-2 only the {term}`attention` was available, and no text passes through that alone. But the
@@ -191,18 +172,11 @@ on_its_ball = on_ball(one, length, R_drawn, effort=0, progress=False)
 both = on_ball(one, length, R_drawn, ellipsoid=gain_shift, effort=0, progress=False)
 print(f"the head above, on its ball {on_its_ball.value:.0f}, on ball and ellipsoid {both.value:.0f}")
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-73-gpt2", "caption": "Each head of GPT-2 at {glue:text}`page-73-length` tokens that its layer normalisation can make. Crosses: the best construction found, without ascent. Triangles: forks of a separate start. The two agree within 1% at {glue:text}`page-73-gpt2-agree` heads; at the others the cross is up to {glue:text}`page-73-gpt2-over:.2f` times higher."}, "image": {"alt": "One panel with a logarithmic axis, the heads of GPT-2 sorted. Two clusters lie far below. Crosses lie just below the line of the upper bound, most of them on the triangles of forks, a few above theirs."}}
 figures.worst_inputs.between({names[GPT2] + ", no text": gpt2}, found="best construction, no ascent")
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-73-gpt2: One panel with a logarithmic axis, the heads of GPT-2 sorted. Two clusters lie far below.
-# Crosses lie just below the line of the upper bound, most of them on the triangles of forks, a few above theirs. -->
-# *Each head of GPT-2 at {glue:text}`page-73-length` tokens that its layer normalisation can make. Crosses: the best
-# construction found, without ascent. Triangles: forks of a separate start. The two agree within 1% at
-# {glue:text}`page-73-gpt2-agree` heads; at the others the cross is up to {glue:text}`page-73-gpt2-over:.2f` times
-# higher.*
-#
 # ## All trained heads and layers
 #
 # *Room* is the upper bound over the largest constant found; the others are that constant over text, over the two
@@ -246,7 +220,7 @@ figures.table(summary, names=shown | {"over_heuristic": "over two clusters", "ga
 # until nothing tried gains, it comes {glue:text}`page-73-alike-least:.0%` to {glue:text}`page-73-alike-most:.0%` of the
 # way.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-73-words", "caption": "Words against the worst input found. As many random words reach {glue:text}`page-73-drawn-least:.1f` to {glue:text}`page-73-drawn-most:.1f` times the text; {glue:text}`page-73-above` of {glue:text}`page-73-of-six` layers are roughest at one word repeated."}, "image": {"alt": "Six panels with a logarithmic axis, one for each layer of MiniLM. Curves of chosen and of random words rise little with the number of changed words; a short curve of one repeated word lies above them, and a dashed line far above all."}}
 words, repeats = results.load("worst-words"), results.load("worst-repeats")
 roughest = layers[layers.model == "minilm"].set_index("layer").ascended
 figures.worst_inputs.words(words, repeats, roughest)
@@ -255,14 +229,6 @@ of_text = words[words.changed == 0].set_index("layer").greedy
 chosen, alike, drawn = (
     rows.groupby("layer")[name].last() for rows, name in ((words, "greedy"), (repeats, "greedy"), (words, "random"))
 )
-
-# %% [markdown]
-# <!-- figure fig-73-words: Six panels with a logarithmic axis, one for each layer of MiniLM. Curves of chosen and of
-# random words rise little with the number of changed words; a short curve of one repeated word lies above them, and a
-# dashed line far above all. -->
-# *Words against the worst input found. As many random words reach {glue:text}`page-73-drawn-least:.1f` to
-# {glue:text}`page-73-drawn-most:.1f` times the text; {glue:text}`page-73-above` of {glue:text}`page-73-of-six`
-# layers are roughest at one word repeated.*
 
 # %% tags=["hide-input"]
 share = {"share": chosen, "alike": alike}

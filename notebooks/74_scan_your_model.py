@@ -66,7 +66,7 @@ for name, table in stored.items():
     shown[name] = summary[summary.length == min(summary.length.unique(), key=lambda n: abs(n - close_to))]
 large = {"smollm2": "SmolLM2 on Alice", "dinov2-small": "DINOv2 on pictures"}
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-74-layers", "caption": "Local Lipschitz constants (blue: means over two {term}`windows <window>` or pictures, with their range), certified bounds (dashed; the shaded band holds the constant of the first window) and bounds in closed form, for every layer at about 128 tokens. In each layer the certified bound comes nearest to the constant."}, "image": {"alt": "Two panels, SmolLM2 and DINOv2, of bounds by layer on a logarithmic scale. The measured constants lie lowest, with a dashed certified bound a little above; the bounds in closed form lie higher, by factors of tens to thousands."}}
 names = {key: TITLES[key] for key in ("yudin", "spread", "general", "rotary_terms", "rotary_upper")}
 axes = figures.panels(len(large), width=3.8, height=4.6)
 for ax, (name, title) in zip(axes, large.items(), strict=True):
@@ -76,19 +76,12 @@ axes[1].set_ylabel("")
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-74-layers: Two panels, SmolLM2 and DINOv2, of bounds by layer on a logarithmic scale. The measured
-# constants lie lowest, with a dashed certified bound a little above; the bounds in closed form lie higher, by
-# factors of tens to thousands. -->
-# *Local Lipschitz constants (blue: means over two {term}`windows <window>` or pictures, with their range), certified
-# bounds (dashed; the shaded band holds the constant of the first window) and bounds in closed form, for every layer at
-# about 128 tokens. In each layer the certified bound comes nearest to the constant.*
-#
 # ## Against random weights
 #
 # A number alone says little. The scan therefore sets each constant beside that of random weights of the same shape on
 # the same tokens, and of the same weights on the tokens in random order:
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-74-baselines", "caption": "The constants against their baselines, and the {term}`relative constant`, $\\Lip_X(f)\\, \\norm X_F / \\norm{f(X)}_F$: that for changes in units of the tokens, by which layers of different scales compare. The layers of SmolLM2 are rough because of its trained weights: random ones give about one, and another order of the same words changes little. Pictures have no shuffled baseline."}, "image": {"alt": "Two panels, SmolLM2 and DINOv2, of the constant by layer, with those of random weights, of shuffled text for SmolLM2, and the relative constant. The trained constants lie above the random ones."}}
 axes = figures.panels(len(large), width=3.8, height=4.2)
 for ax, (name, title) in zip(axes, large.items(), strict=True):
     scan_figures.baselines(shown[name], ax=ax, title=title)
@@ -97,13 +90,6 @@ axes[1].set_ylabel("")
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-74-baselines: Two panels, SmolLM2 and DINOv2, of the constant by layer, with those of random weights,
-# of shuffled text for SmolLM2, and the relative constant. The trained constants lie above the random ones. -->
-# *The constants against their baselines, and the {term}`relative constant`, $\Lip_X(f)\, \norm X_F / \norm{f(X)}_F$:
-# that for changes in units of the tokens, by which layers of different scales compare. The layers of SmolLM2 are rough
-# because of its trained weights: random ones give about one, and another order of the same words changes little.
-# Pictures have no shuffled baseline.*
-#
 # ## Five models side by side
 #
 # The scans were made with this command and stored: SmolLM2 on Alice, DINOv2 (a vision transformer) on two photographs
@@ -154,7 +140,7 @@ figures.table(beside, names=headings, digits=2, bold=beside.what == "certified b
 #
 # At the shortest length the scan looks at each head alone, with its part of the output matrix:
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-74-heads", "caption": "The constant of each head alone. In every layer of SmolLM2 the roughest head has at most {glue:text}`head_spread:.1f` times the median constant of its heads. The page {doc}`46_which_token_matters` shows which tokens heads follow."}, "image": {"alt": "Two maps, SmolLM2 and DINOv2, layers upward and heads across, coloured by the constant of the head on a logarithmic scale."}}
 heads = {name: results.load(f"scan-{name}-heads") for name in large}
 axes = figures.panels(len(heads), width=3.8, height=4.2)
 for ax, (name, table) in zip(axes, heads.items(), strict=True):
@@ -163,12 +149,6 @@ for ax, (name, table) in zip(axes, heads.items(), strict=True):
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-74-heads: Two maps, SmolLM2 and DINOv2, layers upward and heads across, coloured by the constant of
-# the head on a logarithmic scale. -->
-# *The constant of each head alone. In every layer of SmolLM2 the roughest head has
-# at most {glue:text}`head_spread:.1f` times the median constant of its heads. The page {doc}`46_which_token_matters`
-# shows which tokens heads follow.*
-#
 # ## A scan, live
 #
 # The command prints a table and leaves a folder with `report.html` (one file, opens offline), tables and checksums.

@@ -50,23 +50,11 @@ ratio = table[[*names, "parting", "pgd_random", *bounds]].div(first_order, axis=
 ratio = table[[*inputs, "relative"]].join(ratio)
 count = table.groupby(inputs).ngroups
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-75-attacks", "caption": "Change of the output over its first-order prediction, against the length of the change of the input. Lines: median over all inputs (of parting copies, over the unmasked ones); bars: smallest to largest. The markers are drawn beside each other, and stand for the same nine lengths. Left: six attacks. Up to a hundredth of a token norm the singular vector, aligned steps and PGD are within {glue:text}`page-75-short:.1%` of the prediction, for every input. Right: PGD again, and above it what no change of the tokens can exceed, by the theorem of this page and by Theorem 3.3; neither covers copies that part."}, "image": {"alt": "Two panels against the relative length of the change. Left, six attacks over their first-order prediction: three curves run along one and part beyond a tenth of a token norm, moves of one token lie a little lower, parting copies near the middle, random directions near zero. Right, on a logarithmic axis, the strongest attack near one, the bound of this page above it with a hump in the middle, and the bound of Theorem 3.3 thousands of times higher."}}
 figures.robustness.attacks(table)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-75-attacks: Two panels against the relative length of the change. Left, six attacks over their
-# first-order prediction: three curves run along one and part beyond a tenth of a token norm, moves of one token lie a
-# little lower, parting copies near the middle, random directions near zero. Right, on a logarithmic axis, the strongest
-# attack near one, the bound of this page above it with a hump in the middle, and the bound of Theorem 3.3 thousands of
-# times higher. -->
-# *Change of the output over its first-order prediction, against the length of the change of the input. Lines: median
-# over all inputs (of parting copies, over the unmasked ones); bars: smallest to largest. The markers are drawn beside
-# each other, and stand for the same nine lengths. Left: six attacks. Up to a hundredth of a token norm the singular
-# vector, aligned steps and PGD are within {glue:text}`page-75-short:.1%` of the prediction, for every input. Right: PGD
-# again, and above it what no change of the tokens can exceed, by the theorem of this page and by Theorem 3.3; neither
-# covers copies that part.*
-#
 # ## By hand: two tokens on a line
 #
 # Take $A = 2$, $V = 1$ and $x = (1, -\frac12)$. A change is a point in the plane, so a whole disc can be searched on a
@@ -137,17 +125,11 @@ spread = x - x.mean(0)
 rest = spread - (spread @ first)[:, None] * first
 plane = torch.stack([first, torch.linalg.svd(rest).Vh[0]])
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-75-one-attack", "caption": "One attack by PGD, from the singular vector, on layer 3 of MiniLM. Left: the tokens and their moves, projected on the plane of the largest move and the main direction of the tokens across it. Right: how far each token goes."}, "image": {"alt": "Left, tokens as points in a plane, one of them with an arrow far longer than the others. Right, a bar for each word of the window: the size of its move, with one bar much longer than most."}}
 figures.objects.attack(x, moves, words, plane=plane)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-75-one-attack: Left, tokens as points in a plane, one of them with an arrow far longer than the
-# others. Right, a bar for
-# each word of the window: the size of its move, with one bar much longer than most. -->
-# *One attack by PGD, from the singular vector, on layer 3 of MiniLM. Left: the tokens and their moves, projected on the
-# plane of the largest move and the main direction of the tokens across it. Right: how far each token goes.*
-#
 # One token receives {glue:text}`page-75-share:.0%` of the squared length of this attack.
 #
 # ## What no change can exceed

@@ -129,7 +129,7 @@ for n in (3, 6, 12, 24, 48):
 settled = pd.DataFrame(settled, columns=["n", "radius", "limit", "peak", "end"])
 summary = settled.groupby("n")[["radius", "peak", "limit"]].median()
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-76-map", "caption": "Which of the two tighter upper bounds is the smaller, with $A = -I$, $V = I$ in the plane: the curve is $n = e^{2t}$ with $t = R^2$. Dots: the largest constant that was measured there, over that bound, on the grid and, for few tokens, from ascent. At these dots, but for the dark ones at two tokens, the smaller bound cannot be improved by more than a factor of three. Red: the radius beyond which random inputs, scaled up, stay below $\\sqrt n$ (medians)."}, "image": {"alt": "The plane of radius and length, both on logarithmic axes, in two colours that meet in a steep curve. A grid of dots covers it, coloured by a ratio between one third and one for three tokens and more. A red dashed line with squares rises to the right."}}
 line = np.geomspace(0.15, 130, 500)
 border = np.exp(np.minimum(2 * line**2, 50)).clip(1.5, 3e5)
 small = climbed[["n", "R", "ratio"]]
@@ -152,15 +152,6 @@ ax.set_yticks([10, 100, 1000, 10_000, 100_000], ["10", "100", "1,000", "10,000",
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-76-map: The plane of radius and length, both on logarithmic axes, in two colours that meet in a steep
-# curve. A grid of dots covers it, coloured by a ratio between one third and one for three tokens and more. A red dashed
-# line with squares rises to the right. -->
-# *Which of the two tighter upper bounds is the smaller, with $A = -I$, $V = I$ in the plane: the curve is $n = e^{2t}$
-# with $t = R^2$. Dots: the largest constant that was measured there, over that bound, on the grid and, for few tokens,
-# from ascent. At these dots, but for the dark
-# ones at two tokens, the smaller bound cannot be improved by more than a factor of three. Red: the radius beyond which
-# random inputs, scaled up, stay below $\sqrt n$ (medians).*
-#
 # ## By hand: a fork of three tokens
 #
 # The worst inputs here are {term}`forks <fork>`: two prongs, and all other tokens at one place where both prongs have
@@ -178,7 +169,7 @@ print("attention of the third token:", f.probabilities(x)[0, 2].numpy().round(4)
 print(f"it moves by {(J @ push)[4:].norm():.4f}, stated {stated:.4f}")
 print(f"norm of the Jacobian {norm:.4f}, tighter bound {R**2 + (1 + R**2) * 3**0.5:.4f}")
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-76-fork", "caption": "A fork of twelve tokens with a straight angle, at $R = 2$. The prongs are pushed by a total of one (left); the ten other outputs all move together (right), and their moves add up as $\\sqrt{10}$."}, "image": {"alt": "Two panels. Left, one token at the top and one at the bottom, the prongs, and ten tokens together between and beside them; the prongs move in opposite directions. Right, the outputs: the ten move together, across the axis of the fork."}}
 fork = 2 * torch.cat([torch.stack([e2, -e2]), e1.expand(10, 2)])
 move = torch.zeros_like(fork)
 move[0], move[1] = e1 / math.sqrt(2), -e1 / math.sqrt(2)
@@ -186,12 +177,6 @@ figures.objects.clusters(fork, move, outputs=(f(fork), AttentionJacobian(f, fork
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-76-fork: Two panels. Left, one token at the top and one at the bottom, the prongs, and ten tokens
-# together between and beside them; the prongs move in opposite directions. Right, the outputs: the ten move together,
-# across the axis of the fork. -->
-# *A fork of twelve tokens with a straight angle, at $R = 2$. The prongs are pushed by a total of one (left); the ten
-# other outputs all move together (right), and their moves add up as $\sqrt{10}$.*
-#
 # ## The map of the upper bounds
 #
 # {bdg-secondary}`ours` {ref}`what is this? <badges>`
@@ -361,7 +346,7 @@ pair, weights = two_diracs(A, cut, share=1 / 3)
 plateau = local_lipschitz(f, pair, weights=weights).value.item()
 edge = math.exp(2 * cut**2)
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-76-cut", "caption": "At fixed radius the worst constant found grows roughly like $\\sqrt n$ up to $n = e^{2t}$ (dashed), then no more. The constant of the paper's input, one token against all others, falls beyond some length; that of forks, whose prongs can hold a share of the tokens, does not."}, "image": {"alt": "Log-log curves against the number of tokens at one radius. The published bound rises throughout, the tighter one becomes flat at the border, the measured forks follow below the lower of them, the two clusters rise, peak and fall. A dashed vertical line marks the border."}}
 ax = plt.subplots(figsize=(6.4, 4.2))[1]
 ax.plot(through.n, through.published, "k:", lw=1.2, label="smaller published bound (reconstructed)")
 ax.plot(through.n, through.upper, color="#404040", label="smaller tighter bound")
@@ -375,13 +360,6 @@ ax.legend(fontsize=9, loc="upper left")
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-76-cut: Log-log curves against the number of tokens at one radius. The published bound rises
-# throughout, the tighter one becomes flat at the border, the measured forks follow below the lower of them, the two
-# clusters rise, peak and fall. A dashed vertical line marks the border. -->
-# *At fixed radius the worst constant found grows roughly like $\sqrt n$ up to $n = e^{2t}$ (dashed), then no more. The
-# constant of the paper's input, one token against all others, falls beyond some length; that of forks, whose prongs can
-# hold a share of the tokens, does not.*
-#
 # Two {term}`atoms <atom>` of the best weights have the constant {glue:text}`page-76-plateau:.0f`; forks of up to
 # {glue:text}`page-76-longest:,.0f` tokens reach {glue:text}`page-76-fork:.0f`; the tighter bound is
 # {glue:text}`page-76-upper:.0f`.

@@ -48,22 +48,13 @@ stored, peers, checked = (results.load(f"bench-{name}") for name in ("workload",
 stored, peers = (one[~one.method.str.contains("mixed")] for one in (stored, peers))
 checked = checked[~checked["mode"].str.contains("mixed")]
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-77-speed", "caption": "How many times as fast as the released procedure with its tangent fed back: four trained layers (layers 0 and 3 of MiniLM, and two wide ones that are made of two layers of MiniLM each) and windows of 2 to 98 {term}`tokens <token>`, summed; whiskers: the slowest and fastest of the repeats, of which the released procedure had one. Full bars missed none of these windows, hatched ones some. A certificate at 0.99 took {glue:text}`page-77-overleast:.1f` to {glue:text}`page-77-overmost:.1f` times the time of an estimate, most in one of the wide layers."}, "image": {"alt": "Horizontal bars, one for each method. The released procedure has the shortest bar and is hatched; estimates have the longest bars, hatched too, and certified solvers bars several times as long as the released one, all full."}}
 once = stored[stored.method == released]
 assert (once.fastest == once.slowest).all(), "the caption says that it had one repeat"
 figures.speed.workload(stored, layers)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-77-speed: Horizontal bars, one for each method. The released procedure has the shortest bar and is
-# hatched; estimates have the longest bars, hatched too, and certified solvers bars several times as long as the
-# released one, all full. -->
-# *How many times as fast as the released procedure with its tangent fed back: four trained layers (layers 0 and 3 of
-# MiniLM, and two wide ones that are made of two layers of MiniLM each) and windows of 2 to 98 {term}`tokens <token>`,
-# summed; whiskers: the slowest and fastest of the repeats, of which the released procedure had one. Full bars missed
-# none of these windows, hatched ones some. A certificate at 0.99 took {glue:text}`page-77-overleast:.1f` to
-# {glue:text}`page-77-overmost:.1f` times the time of an estimate, most in one of the wide layers.*
-#
 # ## One window, live
 #
 # The released procedure with its tangent fed back is short enough to be written here: power iteration on $J^\top J$,

@@ -42,16 +42,11 @@ stored = results.load("one-word")
 table = worst(stored).assign(size=lambda rows: rows.received / rows.given)
 first_order = "vector 0.01"
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-78-ranks", "caption": "Each mark is one window at one layer. Left: the relative constant orders what vectors of one token norm can do, across layers and models. Right: the same inputs, when one word of the text is replaced by the worst word found."}, "image": {"alt": "Two panels with one mark for each input, circles for MiniLM and squares for gpt2-mini. On the left, for vectors, the marks rise with the relative constant. On the right, for one word, they scatter widely."}}
 figures.robustness.ranks(stored)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-78-ranks: Two panels with one mark for each input, circles for MiniLM and squares for gpt2-mini. On
-# the left, for vectors, the marks rise with the relative constant. On the right, for one word, they scatter widely. -->
-# *Each mark is one window at one layer. Left: the relative constant orders what vectors of one token norm can do,
-# across layers and models. Right: the same inputs, when one word of the text is replaced by the worst word found.*
-#
 # ## By hand: three inputs change places
 #
 # We take two tokens on a line with $A = 2$, $V = 1$, as in {doc}`75_robustness`. For three such inputs we find the

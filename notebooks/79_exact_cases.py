@@ -91,7 +91,7 @@ for case in cases:
     mistakes += [(case.name, way, abs(one.item() / case.value - 1)) for way, one in found.items() if concerned[way]]
 mistakes = pd.DataFrame(mistakes, columns=["name", "route", "error"])
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-79-errors", "caption": "Relative errors in double precision, one column for each input. Inputs of one family ({ref}`below <families>`) stand together. The three right ways stay below the tolerance, the black line; the three wrong ones are mostly off by percents and more, but right on some of the inputs that they concern. Errors of less than a unit of rounding are drawn at the lower edge."}, "image": {"alt": "Relative errors on a logarithmic axis, one column of marks for each input, in nine families. Three kinds of marks lie at the bottom near 1e-16, below a black line of steps between 1e-14 and 1e-13. Three other kinds lie at the top, between a hundredth and ten, a few of them at the bottom. Between them there is nothing."}}
 figure, ax = plt.subplots(figsize=(5.0, 6.2))
 place = {case.name: at for at, case in enumerate(cases)}
 both = pd.concat([mistakes, ours[["name", "route", "error"]]])
@@ -114,15 +114,6 @@ figure.legend(loc="outside lower left", ncols=2, columnspacing=1)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-79-errors: Relative errors on a logarithmic axis, one column of marks for each input, in nine
-# families. Three kinds of marks lie at the bottom near 1e-16, below a black line of steps between 1e-14 and 1e-13.
-# Three other kinds lie at the top, between a hundredth and ten, a few of them at the bottom. Between them there is
-# nothing. -->
-# *Relative errors in double precision, one column for each input. Inputs of one family ({ref}`below <families>`) stand
-# together. The three right ways stay below the tolerance, the black line; the three wrong ones are mostly off by
-# percents and more, but right on some of the inputs that they concern. Errors of less than a unit of rounding are drawn
-# at the lower edge.*
-#
 # ## By hand: averages of two tokens
 #
 # Two {term}`tokens <token>`, a {term}`causal mask <mask (causal)>`, no {term}`logits <logit>`, and $V = 1$. The first
@@ -312,7 +303,7 @@ figures.table(examples, names={key: key for key in examples}, digits=6)
 #
 # {numref}`fig-79-six` shows six of the {term}`attention matrices <attention matrix>`.
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-79-six", "caption": "Attention matrices of six cases, rows attend to columns, with the constant above each (of the last one, the first of two heads). The constant depends on more than this matrix: on how it changes with the tokens."}, "image": {"alt": "Six small heat maps. Averages of three tokens under a mask; averages over a window of two; a token and three copies of another; four corners of a square, which attend to themselves most; a fork, whose last four tokens divide their attention between the two prongs and themselves; and a matrix of zeros and ones."}}
 chosen = ["averages-of-3", "window-2", "pair-copies", "square", "fork", "hard-heads-added"]
 figure, axes = plt.subplots(3, 2, figsize=(4.8, 6.6))
 for ax, name in zip(axes.flat, chosen, strict=True):
@@ -328,12 +319,6 @@ figure.colorbar(image, ax=axes, label="attention", shrink=0.7)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-79-six: Six small heat maps. Averages of three tokens under a mask; averages over a window of two; a
-# token and three copies of another; four corners of a square, which attend to themselves most; a fork, whose last four
-# tokens divide their attention between the two prongs and themselves; and a matrix of zeros and ones. -->
-# *Attention matrices of six cases, rows attend to columns, with the constant above each (of the last one, the first of
-# two heads). The constant depends on more than this matrix: on how it changes with the tokens.*
-#
 # ## Two tokens: the largest constant of all
 #
 # In {term}`L2 attention` two tokens can be solved completely.

@@ -43,20 +43,11 @@ figures.house_style()
 table = predicted(results.load("kv-rounding"))
 smol = table[table.model == "smollm2"]
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-80-ranks", "caption": "Loss by rounding the keys or the values of one layer of SmolLM2, one mark a layer, geometric means over {term}`windows <window>`. Left: against the constant of the layer, no order for keys, a falling one for values. Right: against the relative change of the residual stream after the layer, keys and values lie on one line. The right axis is not known before the rounding is tried."}, "image": {"alt": "Two panels with one mark for each layer, circles for keys and squares for values. On the left, against the local constant, the circles form a cloud, and the squares a band that falls to the right. On the right, against the change of the residual stream, all marks lie along one rising line."}}
 figures.kv_rounding.ranks(table, bits)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-80-ranks: Two panels with one mark for each layer, circles for keys and squares for values. On the
-# left, against the local constant, the circles form a cloud, and the squares a band that falls to the right. On the
-# right, against the change of the residual stream, all marks lie along one rising line. -->
-# *Loss by rounding the keys or the values of one layer of SmolLM2, one mark a layer, geometric means over
-# {term}`windows <window>`.
-# Left: against the constant of the layer, no order for keys, a falling one for values. Right: against the relative
-# change of the residual stream after the layer, keys and values lie on one line. The right axis is not known before the
-# rounding is tried.*
-#
 # ## By hand: one vector
 #
 # Each key and each value is a vector. It is rounded to equal steps between its smallest and its largest entry. With two
@@ -148,18 +139,11 @@ figures.table(shown(found), bold=[name in ("lipschitz", "stream_change") for nam
 #
 # ## Why the constant fails
 
-# %% tags=["hide-input"]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-80-depth", "caption": "SmolLM2, geometric means over windows. The constant grows along the depth, with dips, and so does the residual stream of the median token; the loss does not. One long token makes the jump in the middle panel, so that changes have to be compared token by token."}, "image": {"alt": "Three panels against the layer. The constant rises, with dips. The norm of the residual stream of all tokens jumps in the middle and falls at the end, that of the median token rises. The loss by rounding falls from the second layer on, with humps, keys above values."}}
 figures.kv_rounding.depth(table, bits)
 plt.show()
 
 # %% [markdown]
-# <!-- figure fig-80-depth: Three panels against the layer. The constant rises, with dips. The norm of the
-# residual stream of all tokens jumps in the middle and falls at the end, that of the median token rises. The
-# loss by rounding falls from the second layer on, with humps, keys above values. -->
-# *SmolLM2, geometric means over windows. The constant grows along the depth, with dips, and so does the residual stream
-# of the median token; the loss does not. One long token makes the jump in the middle panel, so that changes have to be
-# compared token by token.*
-#
 # - The output of attention is added to a stream whose norm is between {glue:text}`page-80-stream-low:,.0f` and
 #   {glue:text}`page-80-stream-high:,.0f`; for the median token it is between {glue:text}`page-80-token-low:.0f` in the
 #   first layer and {glue:text}`page-80-token-high:.0f` in the last. What is large for the layer is small for the

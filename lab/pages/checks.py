@@ -7,11 +7,14 @@ from pathlib import Path
 
 import nbformat
 import yaml
+from myst_nb.core.variables import format_plain_text
 
-from lab.pages import captions, pictures, typed_numbers, verdicts
+from lab.pages import layout, typed_numbers, verdicts
 from lab.pages.sources import convert, provenance, sources
 
 MOST_BYTES = 300_000
+FEWEST_WORDS = 6  # of an alternative text
+ZERO = re.compile(r"[-+\s]*[0.,]*0[0.,]*\s*%?")  # 0, -0.00, 0 %
 NEXT = re.compile(r"^\*\*Next:?\*\*:?\s*\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", re.M)
 PLACES = re.compile(r"(?<![\w.])(?:/home/|/Users/|/root/|/tmp/|[A-Za-z]:\\Users\\)|/site-packages/")
 ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]{6,}")
@@ -20,8 +23,8 @@ SCALAR = re.compile(r"\bnp\.(?:u?int|float|bool|str)\d*_?\(")
 
 
 def cells(notebook):
-    """What a reader reviews of each cell: its kind, its text, its tags."""
-    return [(cell.cell_type, cell.source, cell.metadata.get("tags", [])) for cell in notebook.cells]
+    """What a reader reviews of each cell: its kind, its text, its tags and caption."""
+    return [(cell.cell_type, cell.source, dict(cell.metadata)) for cell in notebook.cells]
 
 
 def agreement(root, source, notebook):
@@ -74,12 +77,47 @@ def numbers(notebook):
 
 
 def glue(root, source, notebook):
-    """Every number that the page glues is shown, in its own text or on a page of prose."""
+    """Every number that the page glues is shown, in its own text or on a page of prose, and none but zero as zero."""
     text = "".join(path.read_text(encoding="utf-8") for path in (source, *(root / "book").glob("*.md")))
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    for key in sorted({output.get("metadata", {}).get("scrapbook", {}).get("name", "") for output in outputs} - {""}):
-        if not re.search(rf"[`:]{re.escape(key)}[`:]", text):
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", [])):
+        key = output.get("metadata", {}).get("scrapbook", {}).get("name")
+        if key and not (shown := re.findall(rf"[`:]{re.escape(key)}(?::([^`]*))?`", text)):
             yield f"it glues {key!r}, which no text shows"
+        number = next((value for kind, value in output.get("data", {}).items() if kind.endswith("text/plain")), "")
+        for form in shown if key and re.search("[1-9]", number) else ():
+            if ZERO.fullmatch(said := format_plain_text(number, form or "s")):
+                yield f"it glues {key!r} as {number}, which would read {said!r}"
+
+
+def figures(source, notebook):
+    """Each picture has a cell of its own, whose metadata have its name, its caption and a text in its place."""
+    for cell in notebook.cells:
+        said = cell.metadata.get("mystnb", {})
+        name, caption = (said.get("figure", {}).get(key, "") for key in ("name", "caption"))
+        alt, last = said.get("image", {}).get("alt", ""), cell.source.strip().rpartition("\n")[2]
+        drawn = sum("image/png" in output.get("data", {}) for output in cell.get("outputs", []))
+        if drawn > 1:
+            yield f"one cell shows {drawn} figures ({last}): give each a cell and a caption"
+        elif drawn != bool(name and caption):
+            yield f"`{last}` has a figure without name and caption, or these without a figure"
+        elif drawn and not name.startswith(f"fig-{source.name[:2]}-"):
+            yield f"a figure's name is fig-{source.name[:2]}-words, not {name}"
+        elif drawn and (len(alt.split()) < FEWEST_WORDS or alt in caption):
+            yield f"the alternative text of {name} must say what is seen, in words of its own"
+
+
+def pictures(root):
+    """What is shown outside its page is what the page shows, and is told in words."""
+    for path in (root / "README.md", *sorted((root / "book").glob("*.md"))):
+        where = path.relative_to(root)
+        for name, alt in layout.pictures(path):
+            image, kept = layout.picture(root / "notebooks", name), root / f"book/figures/{name}.png"
+            if image is None:
+                yield f"{where}: no page that was run calls a figure {name!r}"
+            elif path.name == "README.md" and not (kept.exists() and kept.read_bytes() == image):
+                yield f"{where}: {kept.relative_to(root)} is not what its page shows as {name}"
+            if len(alt.split()) < FEWEST_WORDS:
+                yield f"{where}: {name} has no alternative text that says what is seen"
 
 
 def size(pair):
@@ -95,7 +133,7 @@ def page(root, source):
         return [f"{pair.name}: it does not exist"]
     notebook = nbformat.read(pair, as_version=4)
     rules = (agreement(root, source, notebook), execution(notebook), portability(root, notebook))
-    rules = (*rules, numbers(notebook), glue(root, source, notebook), size(pair))
+    rules = (*rules, numbers(notebook), glue(root, source, notebook), figures(source, notebook), size(pair))
     return [f"{pair.name}: {sentence}" for rule in rules for sentence in rule]
 
 
@@ -173,9 +211,7 @@ def ledger(root):
 def complaints(root):
     """Everything that does not hold, one sentence each."""
     found = [sentence for source in sources(root) for sentence in page(root, source)]
-    pairs = {path.stem: nbformat.read(path, as_version=4) for path in sorted((root / "notebooks").glob("*.ipynb"))}
-    rules = (contents(root), pictures.complaints(root), definitions(root), ledger(root))
-    rules += (captions.complaints(pairs), typed_numbers.complaints(root))
+    rules = (contents(root), pictures(root), definitions(root), ledger(root), typed_numbers.complaints(root))
     return [*found, *(sentence for rule in rules for sentence in rule)]
 
 

@@ -2,22 +2,48 @@
 
 import re
 import sys
+from base64 import b64decode
 
-from lab.pages import execution, glued, pictures, verdicts
+import nbformat
+
+from lab.pages import execution, verdicts
 from lab.pages.sources import EXECUTED, sources, write_if_changed
 
 QUOTED = re.compile(r"^```\{literalinclude\} \.\./(\S+)$", re.MULTILINE)  # code that a prose page shows
+# a picture that is shown outside its page, in README.md or in prose, by the name that its caption gives it
+PICTURE = re.compile(
+    r"!\[(?P<alt>[^\]]*)\]\(book/figures/(?P<name>[\w-]+)\.png\)"
+    r"|```\{figure\} figures/(?P<prose_name>[\w-]+)\.png\n(?::alt: (?P<prose_alt>[^\n]*))?"
+)
+
+
+def pictures(path):
+    """The pictures that a text shows: (name, alternative text)."""
+    for found in PICTURE.finditer(path.read_text(encoding="utf-8")) if path.exists() else ():
+        yield found["name"] or found["prose_name"], found["alt"] or found["prose_alt"] or ""
+
+
+def picture(notebooks, name):
+    """The picture that an executed page calls `name`, as PNG; None where there is none."""
+    for page in sorted(notebooks.glob(f"{name[4:6]}_*.ipynb")):
+        for cell in nbformat.read(page, as_version=4).cells:
+            if cell.metadata.get("mystnb", {}).get("figure", {}).get("name") == name:
+                data = (output.get("data", {}) for output in cell.outputs)
+                return next((b64decode(one["image/png"]) for one in data if "image/png" in one), None)
+    return None
 
 
 def pair(root):
-    """Write each executed page beside its source, the figures of README.md and the ledger; return the exit status."""
+    """Write each executed page beside its source, the pictures of README.md and the ledger; return the exit status."""
     for source in sources(root):
         executed = root / EXECUTED / f"{source.stem}.ipynb"
         write_if_changed(source.with_suffix(".ipynb"), executed.read_bytes())
         print(f"  {source.with_suffix('.ipynb').relative_to(root)}")
-    drawn = pictures.written(root, root / "notebooks")
+    names = {name for name, _ in pictures(root / "README.md")}
+    drawn = {root / f"book/figures/{name}.png": picture(root / "notebooks", name) for name in names}
     for path, image in drawn.items():
-        write_if_changed(path, image)
+        if image is not None:
+            write_if_changed(path, image)
     for path in {*(root / "book" / "figures").glob("*.png")} - {*drawn}:
         path.unlink()  # no longer shown
     ledger = verdicts.gather(root, root / "notebooks")
@@ -27,38 +53,28 @@ def pair(root):
 
 
 def book_files(root, notebooks):
-    """Everything the book is rendered from: path in the staged folder -> content; a ValueError where a number lacks."""
+    """Everything the book is rendered from: path in the staged folder -> content."""
     files = {name: (root / name).read_bytes() for name in ("_config.yml", "_toc.yml")}
-    prose = [*(root / "book").glob("*.md"), *(root / "book").glob("*.bib")]
-    assets = [*(root / "book" / "_ext").glob("*.py"), *(root / "book" / "_static").rglob("*")]
-    assets = [path for path in assets if path.is_file()]
-    files |= {str(path.relative_to(root)): path.read_bytes() for path in [*prose, *assets]}
-    for source in sources(root):
-        page = notebooks / f"{source.stem}.ipynb"
-        files[f"notebooks/{page.name}"] = page.read_bytes()
-    # the prose pages show figures by name, as the pages that are rendered here drew them
-    prose = [path for path in prose if path.suffix == ".md"]
-    for name, image in pictures.pictures(root, notebooks, *prose).items():
-        files[f"book/figures/{name}.png"] = image
-    runs, ledger = glued.Runs(root, notebooks), verdicts.gather(root, notebooks)
-    for name in (str(path.relative_to(root)) for path in prose):
-        text = glued.filled(runs, name, files[name].decode())
+    book = [*(root / "book").glob("*.bib"), *(root / "book/_ext").glob("*.py"), *(root / "book/_static").rglob("*")]
+    files |= {str(path.relative_to(root)): path.read_bytes() for path in book if path.is_file()}
+    files |= {f"notebooks/{page.stem}.ipynb": (notebooks / f"{page.stem}.ipynb").read_bytes() for page in sources(root)}
+    ledger = verdicts.gather(root, notebooks)
+    for path in (root / "book").glob("*.md"):
+        # pictures as the pages that are rendered here drew them
+        shown = {name: picture(notebooks, name) for name, _ in pictures(path)}
+        files |= {f"book/figures/{name}.png": image for name, image in shown.items() if image is not None}
+        text = verdicts.filled(root, ledger, path.read_text(encoding="utf-8"))
         files |= {quoted: (root / quoted).read_bytes() for quoted in QUOTED.findall(text)}
-        if verdicts.MARK in text:
-            text = text.replace(verdicts.MARK, verdicts.section(root, ledger))
         if execution.MARK in text:
             text = text.replace(execution.MARK, execution.section(execution.gather(root, notebooks, ledger)))
-        files[name] = text.encode()
+        files[f"book/{path.name}"] = text.encode()
     return files
 
 
 def stage(root, notebooks, target):
-    """Lay the book out in a folder of its own, from the given executed notebooks.
-
-    A gap in the ledger, or a number of a prose page that no page glued, fails it.
-    """
+    """Lay the book out in a folder of its own, from the given executed notebooks; a gap in the ledger fails it."""
     ledger = verdicts.gather(root, notebooks)
-    if gaps := [*verdicts.complaints(root, ledger), *glued.complaints(root, notebooks)]:
+    if gaps := [*verdicts.complaints(root, ledger)]:
         print("\n".join(gaps), file=sys.stderr)
         return 1
     if notebooks == root / "notebooks":  # other runs, on other texts, leave what git tracks alone

@@ -55,6 +55,7 @@ def complaints(root):
         parts = {"markdown": [], "code": []}
         for cell in jupytext.read(source).cells:
             parts.setdefault(cell.cell_type, []).append(cell.source)
+            parts["markdown"].append(cell.metadata.get("mystnb", {}).get("figure", {}).get("caption", ""))
         texts[source] = "\n\n".join(parts["markdown"]), "\n".join(parts["code"]).replace("_", "")
     for path, (text, code) in texts.items():
         for place, number in typed(text, code):

@@ -15,6 +15,7 @@ from lab.pages.sources import sources, write_if_changed
 
 LISTED, STORED = "lab/statements.csv", "data/results/ledger.json"
 MARK = "<!-- the ledger -->"
+COUNT = re.compile(r"\{ledger\}`([^`:]+):?([^`]*)`")
 ORDER = (REFUTED, FAILS, DEPENDS, HOLDS, UNCHECKED)  # the first decides
 LOST = ORDER[:3]
 EFFORT = (*ledger.EFFORT, None)
@@ -61,6 +62,20 @@ def verdict_of(rows):
 def by_statement(root, rows):
     """id -> its rows."""
     return {id: [row for row in rows if row["id"] == id] for id in listed(root)}
+
+
+def filled(root, rows, text):
+    """A prose page with the ledger in place of its mark, and counts of it in place of ``{ledger}`key:format```.
+
+    A key is ``statements``, ``forms``, a verdict (statements of it), or the id of a statement (the largest number of
+    cases that one of its forms was tried on).
+    """
+    mine = by_statement(root, rows)
+    own = Counter(map(verdict_of, mine.values()))
+    counts = {"statements": len(mine), "forms": len(rows)} | {verdict: own[verdict] for verdict in ORDER}
+    counts |= {id: max((row["cases"] for row in rows), default=0) for id, rows in mine.items()}
+    text = COUNT.sub(lambda mark: format(counts[mark[1]], mark[2]) if mark[1] in counts else mark[0], text)
+    return text.replace(MARK, section(root, rows)) if MARK in text else text
 
 
 def complaints(root, rows):

@@ -220,6 +220,8 @@ def test_a_broken_reference_fails_the_build(tmp_path):
         "nobody2099": "{cite}`nobody2099`",
         "no-theorem": "{prf:ref}`no-theorem`",
         "none.png": "![](none.png)",
+        "no-number": "{glue:text}`nowhere.ipynb::no-number:.2f`",
+        "ledger": "{ledger}`none`",
     }
     (tmp_path / "book").mkdir()
     for name in ("_config.yml", "book/references.bib", "book/_ext", "book/_static"):

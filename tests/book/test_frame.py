@@ -1,16 +1,12 @@
-"""The frame of the book: what heads say, numbers in the contents, pictures outside their page, the reference."""
+"""The frame of the book: what heads say, numbers in the contents, the reference."""
 
 import importlib.util
 import re
-from base64 import b64encode
 from pathlib import Path
 from types import SimpleNamespace
 
-import nbformat
 import pytest
 from docutils import nodes
-
-from lab.pages import pictures
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,36 +64,6 @@ def test_a_head_escapes_what_the_page_says(frame):
     )
     frame.describe(app, "search", "search.html", untouched := {}, None)
     assert untouched == {}
-
-
-def captioned(root, name, image):
-    """A page that draws one picture and gives it a name."""
-    (root / "notebooks").mkdir(exist_ok=True)
-    (root / "notebooks" / f"{name[4:6]}_page.py").write_text("# %%\n")
-    data = {"image/png": b64encode(image).decode(), "text/plain": "a figure"}
-    cells = [
-        nbformat.v4.new_code_cell("draw()", outputs=[nbformat.v4.new_output("display_data", data)]),
-        nbformat.v4.new_markdown_cell(f"<!-- figure {name}: six words that say what is seen -->\n*A caption.*\n"),
-    ]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), root / "notebooks" / f"{name[4:6]}_page.ipynb")
-
-
-def test_prose_shows_a_picture_by_the_name_in_its_caption(tmp_path):
-    captioned(tmp_path, "fig-01-push", b"one")
-    captioned(tmp_path, "fig-02-other", b"two")
-    (tmp_path / "book").mkdir()
-    intro = tmp_path / "book" / "intro.md"
-    shown = "```{figure} figures/fig-01-push.png\n:alt: ALT\nA caption of its own.\n```\n"
-    intro.write_text(shown.replace("ALT", "two tokens that are pushed a little"))
-    assert pictures.pictures(tmp_path, tmp_path / "notebooks", intro) == {"fig-01-push": b"one"}
-    said = [sentence for sentence in pictures.complaints(tmp_path) if "intro.md" in sentence]
-    assert said == []
-    intro.write_text(shown.replace("ALT", "tokens") + shown.replace("fig-01-push", "fig-03-none"))
-    said = [sentence for sentence in pictures.complaints(tmp_path) if "intro.md" in sentence]
-    assert said == [
-        "book/intro.md: fig-01-push has no alternative text that says what is seen",
-        "book/intro.md: no page that was run calls a figure 'fig-03-none'",
-    ]
 
 
 def test_every_module_is_described_once_and_the_index_names_only_those():

@@ -39,18 +39,15 @@ def double(n):
 
 print(double(n))
 
-# %%
+# %% mystnb=OF_DOT
 from base64 import b64decode
 
 from IPython.display import Image
 
 Image(b64decode(DOT))
-
-# %% [markdown]
-# <!-- figure fig-00-dot: one black point, and nothing beside it -->
-# *A point.*
-""".replace("DOT", f'"{DOT}"')
-DRAWN = """# %%
+"""
+DOT_CELL = "# %% mystnb="
+DRAWN = """# %% mystnb=OF_NORMS
 import matplotlib.pyplot as plt
 import pandas as pd
 
@@ -59,11 +56,12 @@ from lab import figures
 figures.positions.norms(pd.DataFrame({"model": ["a", "a"], "place": [0, 1], "norm": [1.0, 2.0]}))
 plt.show()
 
-# %% [markdown]
-# <!-- figure fig-00-norms: a line that rises from one point to another -->
-# *Norms of two places.*
-
 """
+SAID = '{"figure": {"name": "fig-00-%s", "caption": "%s."}, "image": {"alt": "%s"}}'
+OF_NORMS = SAID % ("norms", "Norms of two places", "a line that rises from one point to another")
+OF_DOT = SAID % ("dot", "A point", "one black point, and nothing beside it")
+GOOD = GOOD.replace("OF_DOT", OF_DOT).replace("(DOT)", f'("{DOT}")')
+DRAWN = DRAWN.replace("OF_NORMS", OF_NORMS)
 TABLE = (
     GOOD.replace("fig-00", "fig-01")
     + '\n# %%\nfrom lab import results  # noqa\n\nif False:\n    results.load("steps")\n'
@@ -116,7 +114,7 @@ def executed(tmp_path_factory):
     root = repository(
         tmp_path_factory.mktemp("good"),
         # a picture with a name, and after it one without
-        **{"00_good": GOOD.replace("# %%\nfrom", f"{DRAWN}# %%\nfrom"), "01_table": TABLE.replace("2 * n", "3 * n")},
+        **{"00_good": GOOD.replace(DOT_CELL, f"{DRAWN}{DOT_CELL}"), "01_table": TABLE.replace("2 * n", "3 * n")},
     )
     assert command(root, "execute").returncode == 0
     assert command(root, "pair").returncode == 0
@@ -156,6 +154,22 @@ def edit_pair(root, change):
     nbformat.write(notebook, path)
 
 
+def edit_drawing(root, change):
+    """Change the last cell of the executed pair, which draws."""
+    path = root / "notebooks" / "00_good.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    change(notebook.cells[-1])
+    nbformat.write(notebook, path)
+
+
+def edit_glued(root, number):
+    """A number that the pair glues and shows with two digits."""
+    edit_source(root, "# # A page", "# # A page\n#\n# {glue:text}`small:.2f`")
+    data = {"application/papermill.record/text/plain": number}
+    glued = output("display_data", data=data, metadata={"scrapbook": {"name": "small"}})
+    edit_pair(root, lambda cell, _: cell.outputs.append(glued))
+
+
 def output(kind, **fields):
     """An output of a cell."""
     return nbformat.v4.new_output(kind, **fields)
@@ -193,6 +207,16 @@ BREAKS = {
         lambda cell, _: cell.outputs.append(
             output("display_data", data={"application/papermill.record/text/plain": "np.int64(8)"})
         ),
+    ),
+    "which would read '-0.00'": lambda root: edit_glued(root, "-0.004"),
+    "one cell shows 2 figures": lambda root: edit_drawing(root, lambda cell: cell.outputs.append(cell.outputs[0])),
+    "these without a figure": lambda root: edit_drawing(root, lambda cell: cell.outputs.clear()),
+    "figure without name": lambda root: edit_drawing(root, lambda cell: cell.metadata.pop("mystnb")),
+    "is fig-00-words, not fig-01-dot": lambda root: edit_drawing(
+        root, lambda cell: cell.metadata.mystnb.figure.update(name="fig-01-dot")
+    ),
+    "in words of its own": lambda root: edit_drawing(
+        root, lambda cell: cell.metadata.mystnb.figure.update(caption="Seen: one black point, and nothing beside it.")
     ),
     "it glues 'unread', which no text shows": lambda root: edit_pair(
         root, lambda cell, _: cell.outputs.append(output("display_data", metadata={"scrapbook": {"name": "unread"}}))

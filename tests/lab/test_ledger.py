@@ -455,6 +455,15 @@ def test_other_runs_of_the_pages_leave_the_stored_ledger_alone(book):
     assert len(verdicts.read_stored(root)) == 2
 
 
+def test_prose_has_its_counts_from_the_ledger(book):
+    """Statements, forms, statements by verdict, and the most cases of a statement; a variant decides nothing."""
+    root, page = book
+    page("01_first", row("a.one", cases=1200), row("a.one", "tighter", variant=True, seen="ours", verdict="fails"))
+    text = "{ledger}`statements` {ledger}`forms` {ledger}`holds` {ledger}`fails` {ledger}`a.one:,d` {ledger}`none`"
+    filled = verdicts.filled(root, gathered(root), text)
+    assert filled == f"{len(verdicts.listed(root))} 2 1 0 1,200 {{ledger}}`none`"
+
+
 def test_one_counter_example_behind_two_refuted_statements_is_said(book):
     root, page = book
     page("01_first", row("a.one", verdict="refuted"), row("a.two", verdict="refuted"))
