@@ -92,7 +92,7 @@ test: setup  ## style, types, unit tests, every page run (once) and compared, th
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests lipnb --doctest-modules -n 2 --dist loadfile --no-loadscope-reorder
 	$(PAGES) execute
-	$(BIN)/python -m pytest -p lab.pages.recorded --nbval-lax --nbval-current-env notebooks
+	$(PAGES) compare
 
 nightly: export OMP_NUM_THREADS = 1
 nightly: setup  ## what is slow and rare: every model type, every planted fault, the extra `scan` in an empty environment (two hours)

@@ -7,6 +7,7 @@ EXAMPLES = """\
   python -m lab pages pair              write those runs beside their sources in notebooks/
   python -m lab pages stage             lay the book out in _build/source, ready for jupyter-book
   python -m lab pages check             say what is stale or broken, and which numbers are typed
+  python -m lab pages compare           say where committed pages show something else than their last runs
   python -m lab pages vary 12 13        run pages 12 and 13 with other seeds, texts, models and sizes
 """
 
@@ -35,6 +36,7 @@ def add(verbs):
         description="Say what is stale, broken or typed in pages and prose, one line each. The exit status is 1 where "
         "there is something to say.",
     )
+    commands.add_parser("compare", help="say where committed pages show something else than their last runs")
     vary = commands.add_parser(
         "vary",
         help="run pages with other parameters than the book's",
@@ -73,4 +75,4 @@ def run(arguments):
         return variations.report(root, arguments.pages, arguments.workers)
     from lab.pages import checks
 
-    return checks.report(root)
+    return checks.report(root, checks.comparison if arguments.command == "compare" else checks.complaints)

@@ -1,14 +1,20 @@
 """Run the pages, several at a time; one failure never stops the others."""
 
+import json
 import os
 import sys
 import time
+from base64 import b64decode, b64encode
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import UTC, datetime
+from importlib.metadata import version
+from io import BytesIO
 from multiprocessing import get_context
+from platform import python_version
 
 import nbformat
 
-from lab.pages import execution, watching
+from lab.pages import watching
 from lab.pages.sources import EXECUTED, convert, fingerprint, is_fresh, sources
 
 # nothing but results in the outputs of a page, also where it is not make that runs it
@@ -17,13 +23,11 @@ QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
 }
+PACKAGES = ("lipnb", "torch", "transformers", "numpy", "scipy")
 
 
 def lighter(png):
     """A base64 PNG in 256 colours where that is smaller: a figure keeps its look at a quarter of its weight."""
-    from base64 import b64decode, b64encode
-    from io import BytesIO
-
     from PIL import Image
 
     out = BytesIO()
@@ -47,28 +51,27 @@ def with_outputs(notebook, executed):
 
 
 def run_page(root, source):
-    """Execute one page with papermill; return its seconds and, if it failed, one sentence on where."""
+    """Execute one page with papermill; return its seconds and, if it failed, one sentence on where.
+
+    Beside the executed page stands what is known of the run: its inputs, when and how long it ran, what it read.
+    """
     import papermill  # here, not above: the other commands need none of it and start faster
 
     out = root / EXECUTED / f"{source.stem}.ipynb"
-    failed = root / "_build" / "failed" / out.name
+    failed, kernels = root / "_build" / "failed" / out.name, root / "_build" / "ipython" / source.stem
+    note, reads, log = out.with_suffix(".run.json"), failed.with_suffix(".reads.json"), failed.with_suffix(".log")
     for folder in (out.parent, failed.parent):
         folder.mkdir(parents=True, exist_ok=True)
-    stamp = out.with_suffix(".sha256")
-    stamp.unlink(missing_ok=True)
-    before, started = fingerprint(root, source), time.monotonic()
-    notebook = convert(root, source)
+    for old in (note, reads):
+        old.unlink(missing_ok=True)
+    inputs, started, notebook = fingerprint(root, source), time.monotonic(), convert(root, source)
     nbformat.write(notebook, failed)
-    reads = failed.with_suffix(".reads.json")
-    reads.unlink(missing_ok=True)
-    kernels = root / "_build" / "ipython"
-    watching.startup(kernels / source.stem, reads)
-    os.environ["IPYTHONDIR"] = str(kernels / source.stem)
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+    watching.startup(kernels, reads)
+    os.environ["IPYTHONDIR"] = str(kernels)
+    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
     # what the kernel itself says (it was interrupted, it crashed) goes to a file, not into the progress bar
-    with failed.with_suffix(".log").open("w") as log:
-        os.dup2(log.fileno(), 2)
+    with log.open("w") as said:
+        os.dup2(said.fileno(), 2)
     try:
         executed = papermill.execute_notebook(
             failed, failed, kernel_name="python3", cwd=source.parent, progress_bar=False, coalesce_streams=True
@@ -79,12 +82,14 @@ def run_page(root, source):
     except Exception as error:  # a kernel that died, a page that took too long: the other pages go on
         return (time.monotonic() - started, f"{source.name}: {type(error).__name__}: {str(error).strip()[:200]}")
     nbformat.write(with_outputs(notebook, executed), out)
-    execution.note(out, time.monotonic() - started, reads)
-    reads.unlink(missing_ok=True)
-    failed.unlink()
-    failed.with_suffix(".log").unlink()
-    stamp.write_text(before)
-    return time.monotonic() - started, None
+    seconds = time.monotonic() - started
+    facts = {"inputs": inputs, "finished": datetime.now(UTC).strftime("%Y-%m-%d"), "seconds": round(seconds, 1)}
+    facts["versions"] = {"python": python_version(), **{name: version(name) for name in PACKAGES}}
+    facts |= json.loads(reads.read_text(encoding="utf-8")) if reads.is_file() else {"texts": [], "models": []}
+    note.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    for path in (reads, failed, log):
+        path.unlink(missing_ok=True)
+    return seconds, None
 
 
 def execute(root, workers=2):
@@ -97,7 +102,11 @@ def execute(root, workers=2):
         pages = sources(root)
         todo = [source for source in pages if not is_fresh(root, source)]
         print(f"{len(pages)} pages: {len(pages) - len(todo)} unchanged, {len(todo)} to run", flush=True)
-        return report_failures(run_all(root, todo, workers)) if todo else 0
+        failures = run_all(root, todo, workers) if todo else []
+    if failures:
+        print(f"\n{len(failures)} page(s) failed:", *sorted(failures), sep="\n  ", file=sys.stderr)
+        print("The notebooks with their tracebacks are in _build/failed/", file=sys.stderr)
+    return 1 if failures else 0
 
 
 def run_all(root, todo, workers):
@@ -110,20 +119,10 @@ def run_all(root, todo, workers):
         runs = {pool.submit(run_page, root, source): source for source in todo}
         with tqdm(total=len(todo), unit="page", ncols=78, mininterval=0) as bar:
             for run in as_completed(runs):
-                name = runs[run].name
                 crash = run.exception()  # the process died, or the page could not even be read
-                seconds, failure = (0, f"{name}: {type(crash).__name__}: {crash}") if crash else run.result()
+                failed = f"{runs[run].name}: {type(crash).__name__}: {crash}"
+                seconds, failure = (0, failed) if crash else run.result()
                 failures += [failure] if failure else []
                 bar.write(f"  {'FAILED' if failure else 'ran   '} {runs[run].stem}  {seconds:.1f} s")
                 bar.update()
     return failures
-
-
-def report_failures(failures):
-    """Name each failed page, its cell and its error; return the exit status."""
-    if failures:
-        print(f"\n{len(failures)} page(s) failed:", file=sys.stderr)
-        for failure in sorted(failures):
-            print(f"  {failure}", file=sys.stderr)
-        print("The notebooks with their tracebacks are in _build/failed/", file=sys.stderr)
-    return 1 if failures else 0

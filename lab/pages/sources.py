@@ -1,7 +1,8 @@
-"""The pages' sources: which tables each loads, what it was made from, the notebook that it becomes."""
+"""The pages' sources: which tables each loads, what its run depends on, the notebook that it becomes."""
 
 import csv
 import hashlib
+import json
 import os
 import re
 import sys
@@ -14,6 +15,8 @@ EXECUTED = "_build/notebooks"
 LOADED_TABLE = re.compile(r"""results\.load\(\s*["']([\w.-]+)["']""")
 # where a page may read from outside the repository
 ENVIRONMENT = ("NLTK_DATA", "LIPNB_DATA", "LIPNB_RESULTS", "HF_HOME", "HF_HUB_CACHE")
+# what only checks, lays out or starts: no page shows anything that it makes
+BESIDE = {("lab", "cli"), ("lab", "pages")}
 
 
 def sources(root):
@@ -30,8 +33,8 @@ def rows(path):
 
 
 def digest(path):
-    """sha256 of a file, in hexadecimal."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """sha256 of a file, in hexadecimal; None where there is no file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
 def tables(root, source):
@@ -43,58 +46,41 @@ def tables(root, source):
     return {name: folder / f"{name}.csv" for name in sorted({*named, *LOADED_TABLE.findall(text)})}
 
 
-def provenance(root, source):
-    """What a pair was made from: the sha256 of its source and of each table it loads."""
-    made_from = {name: digest(path) if path.exists() else None for name, path in tables(root, source).items()}
-    return {"source": digest(source), "tables": made_from}
-
-
-def checking(root, path):
-    """Whether a file of the laboratory only checks, lays out or starts: no page shows anything that it makes."""
-    place = path.relative_to(root).parts
-    return place[:2] in {("lab", "cli"), ("lab", "pages")} and place[-1] != "running.py"
-
-
-def inputs(root, source):
-    """Every file whose content can change what a page shows."""
-    package = [
-        path
-        for house in ("lipnb", "lab")
-        for path in (root / house).rglob("*")
-        if path.is_file() and path.suffix != ".pyc" and not checking(root, path)
-    ]
-    made = tables(root, source).values()
-    results = [path for table in made for path in (table, table.with_suffix(".json")) if path.exists()]
-    models = [path for path in (root / "data" / "models").rglob("*") if path.is_file()]
-    return sorted([source, root / "constraints.txt", *package, *results, *models])
-
-
 def fingerprint(root, source):
-    """One hash of a page's inputs; equal hashes mean that running it again would show the same."""
+    """One hash of all that can change what a page shows: the same hash, the same page."""
+    package = [path for house in ("lipnb", "lab") for path in (root / house).rglob("*") if path.suffix != ".pyc"]
+    package = [path for path in package if path.relative_to(root).parts[:2] not in BESIDE or path.stem == "running"]
+    made = [file for table in tables(root, source).values() for file in (table, table.with_suffix(".json"))]
+    inputs = [source, root / "constraints.txt", *package, *made, *(root / "data" / "models").rglob("*")]
     known = hashlib.sha256(sys.version.encode())
     for name in ENVIRONMENT:
         known.update(f"{name}={os.environ.get(name, '')}\0".encode())
-    for path in inputs(root, source):
+    for path in sorted(filter(Path.is_file, inputs)):
         known.update(f"{os.path.relpath(path, root)}\0{digest(path)}\0".encode())
     return known.hexdigest()
 
 
-def convert(root, source):
-    """A page's source as a notebook without outputs, the same bytes every time."""
-    notebook = jupytext.read(source, config=jupytext.config.load_jupytext_config(str(source)))
-    notebook.metadata.setdefault("kernelspec", {"display_name": "Python 3", "language": "python", "name": "python3"})
-    # how the text was read, with jupytext's version; the rest is what jupytext itself puts into a pair
-    notebook.metadata.get("jupytext", {}).pop("text_representation", None)
-    notebook.metadata["lipnb"] = provenance(root, source)
-    for number, cell in enumerate(notebook.cells):
-        cell["id"] = f"cell-{number:03d}"
-    return notebook
+def run_of(executed):
+    """What is noted of the run that made an executed page; nothing where there is none."""
+    note = executed.with_suffix(".run.json")
+    return json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
 
 
 def is_fresh(root, source):
     """Whether the last run of a page in _build saw the same inputs as now."""
-    stamp = root / EXECUTED / f"{source.stem}.sha256"
-    return stamp.exists() and stamp.read_text() == fingerprint(root, source)
+    return run_of(root / EXECUTED / f"{source.stem}.ipynb").get("inputs") == fingerprint(root, source)
+
+
+def convert(root, source):
+    """A page's source as a notebook without outputs, the same bytes every time; it names the tables that it loads."""
+    notebook = jupytext.read(source, config=jupytext.config.load_jupytext_config(str(source)))
+    notebook.metadata.setdefault("kernelspec", {"display_name": "Python 3", "language": "python", "name": "python3"})
+    # how the text was read, with jupytext's version; the rest is what jupytext itself puts into a pair
+    notebook.metadata.get("jupytext", {}).pop("text_representation", None)
+    notebook.metadata["lipnb"] = {"tables": {name: digest(path) for name, path in tables(root, source).items()}}
+    for number, cell in enumerate(notebook.cells):
+        cell["id"] = f"cell-{number:03d}"
+    return notebook
 
 
 def write_if_changed(path, content):

@@ -1,7 +1,7 @@
 """Every page with other parameters than the book's: a small sweep for each, by the library's own sweeps.
 
-What is tried is a list, ``book/variations.yml``: page -> sets of parameters. A page that runs with one seed, one
-text or one model only fails here.
+What is tried is a list, ``book/variations.yml``: page -> sets of parameters. A page that runs with one seed, one text
+or one model only fails here.
 """
 
 import ast
@@ -13,8 +13,6 @@ import yaml
 
 from lab.pages.running import QUIET
 from lab.pages.sources import convert, sources
-
-__all__ = ["defaults", "listed", "report"]
 
 LIST = "book/variations.yml"
 FOLDER = "_build/variations"
@@ -36,24 +34,15 @@ def defaults(root, source):
 
 
 def listed(root):
-    """What is tried: page -> list of sets of parameters, only those that differ from the book's.
-
-    Raises
-    ------
-    ValueError
-        "LIST: page ...": a page that is not there or not listed, a parameter it does not have, a value that is the
-        book's.
-    """
+    """What is tried: page -> list of sets of parameters, none without a page and none that is the book's."""
     given = yaml.safe_load((root / LIST).read_text(encoding="utf-8"))
     known = {source.stem: defaults(root, source) for source in sources(root)}
-    for page in sorted(known.keys() ^ given.keys()):
-        raise ValueError(f"{LIST}: page {page} is " + ("no page." if page in given else "not listed."))
+    if wrong := sorted(known.keys() ^ given.keys()):
+        raise ValueError(f"{LIST}: page {wrong[0]} is {'no page' if wrong[0] in given else 'not listed'}.")
     for page, sets in given.items():
-        for name, value in ((name, value) for one in sets for name, value in one.items()):
-            if name not in known[page]:
-                raise ValueError(f"{LIST}: page {page} has no parameter {name!r}: it has {', '.join(known[page])}.")
-            if value == known[page][name]:
-                raise ValueError(f"{LIST}: page {page}: {name} = {value!r} is what the book shows.")
+        for name, value in (item for one in sets for item in one.items()):
+            if known[page].get(name, value) == value:
+                raise ValueError(f"{LIST}: page {page}: {name} = {value!r} is what the book shows, or no parameter.")
     return given
 
 
@@ -62,37 +51,25 @@ def report(root, names=(), workers=2):
 
     What has finished is not run again while page and packages stay as they are.
     """
-    from tqdm import tqdm
-
     from lipnb.sweeps import Spec, run
 
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
     chosen = {page: sets for page, sets in listed(root).items() if not names or any(name in page for name in names)}
-    for name in names:
-        if not any(name in page for page in chosen):
-            raise ValueError(f"no page that {LIST} varies has {name!r} in its name.")
-    count, ran, failures = sum(map(len, chosen.values())), 0, []
-    with tqdm(total=count, unit="point", ncols=78, mininterval=0) as bar:
-        for page, sets in chosen.items():
-            source = root / "notebooks" / f"{page}.py"
-            known = defaults(root, source)
-            spec = Spec(
-                notebook=source,
-                zipped=[{name: [one.get(name, value) for one in sets] for name, value in known.items()}],
-                output=root / FOLDER / page,
-                workers=workers,
-                threads=1,
-                gpus=0,
-                timeout=TIMEOUT,
-            )
-            sweep = run(spec, progress=False, retry_failed=True)
-            ran += sweep.ran
-            for failed in sweep.failures:
-                other = {name: failed[name] for name, value in known.items() if failed[name] != value}
-                failures.append(f"{page}, {other}: {failed['error']}\n    {failed['notebook']}")
-            bar.write(f"  {page}  {len(sets)} points, {len(sweep.failures)} failed")
-            bar.update(len(sets))
+    if not chosen:
+        raise ValueError(f"no page that {LIST} varies has {' or '.join(map(repr, names))} in its name.")
+    ran, failures = 0, []
+    for page, sets in chosen.items():
+        source = root / "notebooks" / f"{page}.py"
+        known = defaults(root, source)
+        values = {name: [one.get(name, value) for one in sets] for name, value in known.items()}
+        options = {"workers": workers, "threads": 1, "gpus": 0, "timeout": TIMEOUT, "output": root / FOLDER / page}
+        sweep = run(Spec(notebook=source, zipped=[values], **options), progress=False, retry_failed=True)
+        ran += sweep.ran
+        for failed in sweep.failures:
+            other = {name: failed[name] for name, value in known.items() if failed[name] != value}
+            failures.append(f"{page}, {other}: {failed['error']}\n    {failed['notebook']}")
+        print(f"  {page}  {len(sets)} points, {len(sweep.failures)} failed", flush=True)
+    count = sum(map(len, chosen.values()))
     print(f"{count} points of {len(chosen)} pages: {ran} run now, {len(failures)} failed")
-    for failure in failures:
-        print(f"  {failure}", file=sys.stderr)
+    print("".join(f"  {failure}\n" for failure in failures), end="", file=sys.stderr)
     return 1 if failures else 0

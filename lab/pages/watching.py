@@ -9,19 +9,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["begin", "named", "startup"]
-
 EMBEDDED = "pydoc_data.topics"  # the text that Python carries is a module
+TEXTS = (".txt", ".csv", ".tsv", ".parquet", ".zip")
 
 
 def startup(folder, target):
-    """Make a folder for ``IPYTHONDIR`` whose kernels write what they read to a file.
-
-    Parameters
-    ----------
-    folder, target : Path
-        The folder, which is made, and the file.
-    """
+    """Make a folder for ``IPYTHONDIR`` whose kernels write what they read to the file `target`."""
     script = folder / "profile_default" / "startup" / "00-watch.py"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(f"from lab.pages import watching\nwatching.begin({str(target)!r})\ndel watching\n")
@@ -45,19 +38,7 @@ def begin(target):
 
 
 def named(event, what, folders):
-    """Kind ("texts" or "models") and name of what an audit event reads; (None, None) for anything else.
-
-    Parameters
-    ----------
-    event, what : str
-        "open" and a path, or "import" and the name of a module.
-    folders : list of Path
-        Where texts are kept, resolved.
-
-    Returns
-    -------
-    tuple
-    """
+    """Kind, "texts" or "models", and name of what an audit event ("open", "import") reads; None twice for the rest."""
     if event == "import":
         return ("texts", EMBEDDED) if what == EMBEDDED else (None, None)
     path = Path(what)
@@ -66,8 +47,7 @@ def named(event, what, folders):
         folder = path.parent.parent if path.parent.name == "model" else path.parent  # a wheel may call it so
         made_here = path.is_relative_to(tempfile.gettempdir())
         return (None, None) if made_here else ("models", hub[0] if hub else folder.name)
-    if path.suffix in (".txt", ".csv", ".tsv", ".parquet", ".zip"):
-        for folder in folders:
-            if path.is_absolute() and path.is_relative_to(folder):
-                return "texts", path.relative_to(folder).as_posix()
+    for folder in folders if path.suffix in TEXTS else ():
+        if path.is_absolute() and path.is_relative_to(folder):
+            return "texts", path.relative_to(folder).as_posix()
     return None, None

@@ -9,14 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from playwright.sync_api import TimeoutError
 
 from lab.pages import checks, layout
 
 ROOT = Path(__file__).parents[2]
 
-TOC = checks.toc_pages(yaml.safe_load((ROOT / "_toc.yml").read_text()))
+TOC = checks.toc_pages(ROOT)
 WIDE, NARROW = 1300, 420
 
 # what sticks out of the page, less what scrolls inside a frame of its own
